@@ -1,0 +1,64 @@
+/* One command a file, each ending in one `const struct command`. One option table a command drives parsing,
+ * --help, shell completion and the test that compares it with the man page.
+ */
+#ifndef MEOPT_CLI_COMMAND_H
+#define MEOPT_CLI_COMMAND_H
+
+#include "core/base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum option_type { OPTION_FLAG, OPTION_TEXT, OPTION_INT, OPTION_REAL, OPTION_LIST };
+
+struct option {
+    const char *name;    /* long name without the dashes */
+    char letter;         /* short form, or 0 */
+    enum option_type type;
+    const char *value;   /* placeholder in the help: "FILE", "N"; NULL for a flag */
+    const char *choices; /* "pt|safetensors": checked and completed; NULL for free text */
+    double min, max;     /* range of OPTION_INT and OPTION_REAL; unchecked when min == max */
+    const char *help;    /* one line, no full stop */
+};
+
+/* What the command line said: options by name, operands in order. */
+struct arguments {
+    int operand_count;
+    char **operands;
+    struct argument_value *values; /* one per option row */
+    const struct command *command;
+};
+
+struct command {
+    const char *name;
+    const char *operands; /* "CONFIG [key=value ...]" */
+    const char *summary;  /* one line */
+    const char *details;  /* paragraphs of --help behind the usage line, examples first; may be NULL */
+    const struct option *options; /* ends with name NULL; may be NULL */
+    int min_operands, max_operands; /* max -1: any number */
+    bool hidden;
+    int (*run)(const struct arguments *args, struct error *err);
+};
+
+/* Values. `name` must be in the command's table (asserted). */
+bool argument_flag(const struct arguments *args, const char *name);
+const char *argument_text(const struct arguments *args, const char *name, const char *missing);
+int64_t argument_int(const struct arguments *args, const char *name, int64_t missing);
+double argument_real(const struct arguments *args, const char *name, double missing);
+/* The i-th value of an OPTION_LIST (given again and again), NULL behind the last. */
+const char *argument_list(const struct arguments *args, const char *name, int i);
+
+/* Parse argv[1..] of a command. --help prints and returns -1. Options and operands may stand in any order;
+ * "--" ends the options. */
+int arguments_parse(struct arguments *args, const struct command *command, int argc, char **argv, struct error *err);
+void arguments_free(struct arguments *args);
+void command_help(const struct command *command);
+
+/* All commands, ending with NULL (cli/main.c). */
+extern const struct command *const commands[];
+
+/* The name within distance 1/3 of its length that is nearest to `word`, or NULL. `next` gives the i-th name,
+ * NULL behind the last. */
+const char *nearest_name(const char *word, const char *(*next)(const void *table, int i), const void *table);
+
+#endif

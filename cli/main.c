@@ -1,0 +1,96 @@
+/* meopt: the command line. Finds the command, parses by its table, runs it, prints the error, exits. */
+#include "cli/command.h"
+#include "core/base/log.h"
+
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+extern const struct command cmd_help, cmd_version;
+
+const struct command *const commands[] = {
+    &cmd_help,
+    &cmd_version,
+    NULL,
+};
+
+static const char *command_name_at(const void *table, int i)
+{
+    const struct command *const *all = table;
+    return all[i] ? all[i]->name : NULL;
+}
+
+static const struct command *command_find(const char *name)
+{
+    for (int i = 0; commands[i]; i++)
+        if (strcmp(commands[i]->name, name) == 0) return commands[i];
+    return NULL;
+}
+
+static void usage(FILE *out)
+{
+    fprintf(out, "Usage: meopt COMMAND [options] [operands]\n\n"
+                 "Trains large vision transformers in a fraction of the usual memory.\n\nCommands:\n");
+    for (int i = 0; commands[i]; i++)
+        if (!commands[i]->hidden) fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(out, "\n'meopt COMMAND --help' tells more; 'man meopt' has the tour and the exit codes.\n");
+}
+
+static int help_run(const struct arguments *args, struct error *err)
+{
+    if (args->operand_count == 0) {
+        usage(stdout);
+        return 0;
+    }
+    const struct command *command = command_find(args->operands[0]);
+    if (!command) return error_set(err, EXIT_USAGE, "see 'meopt help'", "no command '%s'", args->operands[0]);
+    command_help(command);
+    return 0;
+}
+
+static int version_run(const struct arguments *args, struct error *err)
+{
+    (void)args;
+    (void)err;
+    printf("meopt %s\n", MEOPT_VERSION);
+    return 0;
+}
+
+const struct command cmd_help = {"help", "[COMMAND]", "how to use meopt, or one command", NULL, NULL, 0, 1, false, help_run};
+const struct command cmd_version = {"version", "", "print the version", NULL, NULL, 0, 0, false, version_run};
+
+int main(int argc, char **argv)
+{
+    setlocale(LC_CTYPE, "");
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        usage(stderr);
+        return EXIT_USAGE;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) name = "help";
+    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) name = "version";
+    struct error err = {0};
+    const struct command *command = command_find(name);
+    if (!command) {
+        char hint[128] = "see 'meopt help'";
+        const char *near = nearest_name(name, command_name_at, commands);
+        if (near) snprintf(hint, sizeof hint, "did you mean 'meopt %s'? see 'meopt help'", near);
+        error_set(&err, EXIT_USAGE, hint, "no command '%s'", name);
+        error_print(&err);
+        return EXIT_USAGE;
+    }
+    struct arguments args;
+    int code = arguments_parse(&args, command, argc - 1, argv + 1, &err);
+    if (code == 0) code = command->run(&args, &err);
+    arguments_free(&args);
+    if (code < 0) return 0; /* --help */
+    if (code && err.what[0]) error_print(&err);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0) {
+        error_set(&err, EXIT_DISK, "is the disk full, or the pipe closed?", "cannot write the output");
+        error_print(&err);
+        code = EXIT_DISK;
+    }
+    return code;
+}

@@ -1,0 +1,211 @@
+/* The option table at work: parse, help, nearest name. See command.h. */
+#include "cli/command.h"
+#include "core/base/file.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct argument_value {
+    int count;
+    char **texts;
+    double number;
+};
+
+static int option_index(const struct command *command, const char *name)
+{
+    for (int i = 0; command->options && command->options[i].name; i++)
+        if (strcmp(command->options[i].name, name) == 0) return i;
+    return -1;
+}
+
+static const struct argument_value *value_of(const struct arguments *args, const char *name)
+{
+    int i = option_index(args->command, name);
+    assert(i >= 0);
+    return &args->values[i];
+}
+
+bool argument_flag(const struct arguments *args, const char *name) { return value_of(args, name)->count > 0; }
+
+const char *argument_text(const struct arguments *args, const char *name, const char *missing)
+{
+    const struct argument_value *v = value_of(args, name);
+    return v->count ? v->texts[v->count - 1] : missing;
+}
+
+int64_t argument_int(const struct arguments *args, const char *name, int64_t missing)
+{
+    const struct argument_value *v = value_of(args, name);
+    return v->count ? (int64_t)v->number : missing;
+}
+
+double argument_real(const struct arguments *args, const char *name, double missing)
+{
+    const struct argument_value *v = value_of(args, name);
+    return v->count ? v->number : missing;
+}
+
+const char *argument_list(const struct arguments *args, const char *name, int i)
+{
+    const struct argument_value *v = value_of(args, name);
+    return i < v->count ? v->texts[i] : NULL;
+}
+
+static int edit_distance(const char *a, const char *b)
+{
+    size_t n = strlen(b);
+    if (strlen(a) > 63 || n > 63) return 99;
+    int row[64];
+    for (size_t j = 0; j <= n; j++) row[j] = (int)j;
+    for (size_t i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= n; j++) {
+            int best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+const char *nearest_name(const char *word, const char *(*next)(const void *table, int i), const void *table)
+{
+    const char *best = NULL, *name;
+    int limit = (int)strlen(word) / 3 + 1;
+    for (int i = 0; (name = next(table, i)) != NULL; i++) {
+        int d = edit_distance(word, name);
+        if (d <= limit) {
+            limit = d - 1;
+            best = name;
+        }
+    }
+    return best;
+}
+
+static const char *option_name_at(const void *table, int i) { return ((const struct option *)table)[i].name; }
+
+static int take_value(struct arguments *args, int index, const char *text, struct error *err)
+{
+    const struct option *o = &args->command->options[index];
+    struct argument_value *v = &args->values[index];
+    if (o->type == OPTION_INT || o->type == OPTION_REAL) {
+        char *end;
+        errno = 0;
+        double x = o->type == OPTION_INT ? (double)strtoll(text, &end, 10) : strtod(text, &end);
+        if (end == text || *end || errno || !isfinite(x))
+            return error_set(err, EXIT_USAGE, NULL, "--%s takes %s, found '%s'", o->name,
+                             o->type == OPTION_INT ? "a whole number" : "a number", text);
+        if (o->min < o->max && (x < o->min || x > o->max))
+            return error_set(err, EXIT_USAGE, NULL, "--%s takes %g to %g, found %s", o->name, o->min, o->max, text);
+        v->number = x;
+    }
+    if (o->choices) {
+        size_t n = strlen(text);
+        bool found = false;
+        for (const char *p = o->choices; p && !found; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+            found = n && strncmp(p, text, n) == 0 && (p[n] == 0 || p[n] == '|');
+        if (!found)
+            return error_set(err, EXIT_USAGE, NULL, "--%s takes one of %s, found '%s'", o->name, o->choices, text);
+    }
+    v->texts = xrealloc(v->texts, (size_t)(v->count + 1) * sizeof *v->texts);
+    v->texts[v->count++] = xstrdup(text);
+    return 0;
+}
+
+int arguments_parse(struct arguments *args, const struct command *command, int argc, char **argv, struct error *err)
+{
+    int options = 0;
+    while (command->options && command->options[options].name) options++;
+    *args = (struct arguments){.command = command};
+    args->values = xcalloc((size_t)options + 1, sizeof *args->values);
+    args->operands = xcalloc((size_t)argc + 1, sizeof *args->operands);
+    char hint[128];
+    snprintf(hint, sizeof hint, "see 'meopt %s --help'", command->name);
+    bool only_operands = false;
+    for (int i = 1; i < argc; i++) {
+        char *word = argv[i];
+        if (only_operands || word[0] != '-' || word[1] == 0) {
+            args->operands[args->operand_count++] = word;
+            continue;
+        }
+        if (strcmp(word, "--") == 0) {
+            only_operands = true;
+            continue;
+        }
+        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+            command_help(command);
+            return -1;
+        }
+        char name[64] = "";
+        const char *value = NULL;
+        int index = -1;
+        if (word[1] == '-') {
+            value = strchr(word, '=');
+            snprintf(name, sizeof name, "%.*s", value ? (int)(value - word - 2) : (int)sizeof name - 1, word + 2);
+            if (value) value++;
+            index = option_index(command, name);
+        } else {
+            for (int k = 0; k < options; k++)
+                if (command->options[k].letter == word[1]) index = k;
+            if (word[2]) value = word + 2;
+        }
+        if (index < 0) {
+            const char *near = command->options ? nearest_name(name, option_name_at, command->options) : NULL;
+            if (near) snprintf(hint, sizeof hint, "did you mean --%s? see 'meopt %s --help'", near, command->name);
+            return error_set(err, EXIT_USAGE, hint, "unknown option '%s'", word);
+        }
+        const struct option *o = &command->options[index];
+        if (o->type == OPTION_FLAG) {
+            if (value) return error_set(err, EXIT_USAGE, hint, "option --%s takes no value", o->name);
+            args->values[index].count++;
+            continue;
+        }
+        if (!value && i + 1 < argc) value = argv[++i];
+        if (!value) return error_set(err, EXIT_USAGE, hint, "option --%s needs a value %s", o->name, o->value);
+        int code = take_value(args, index, value, err);
+        if (code) return code;
+    }
+    if (args->operand_count < command->min_operands)
+        return error_set(err, EXIT_USAGE, hint, "meopt %s needs %s", command->name, command->operands);
+    if (command->max_operands >= 0 && args->operand_count > command->max_operands)
+        return error_set(err, EXIT_USAGE, hint, "unexpected operand '%s'", args->operands[command->max_operands]);
+    return 0;
+}
+
+void arguments_free(struct arguments *args)
+{
+    for (int i = 0; args->values && args->command->options && args->command->options[i].name; i++) {
+        for (int k = 0; k < args->values[i].count; k++)
+            if (args->values[i].texts) free(args->values[i].texts[k]);
+        free(args->values[i].texts);
+    }
+    free(args->values);
+    free(args->operands);
+    args->values = NULL;
+    args->operands = NULL;
+}
+
+void command_help(const struct command *command)
+{
+    printf("Usage: meopt %s%s%s%s\n\n%s\n", command->name, command->options ? " [options]" : "",
+           command->operands[0] ? " " : "", command->operands, command->summary);
+    if (command->details) printf("\n%s\n", command->details);
+    if (!command->options) return;
+    printf("\nOptions:\n");
+    for (const struct option *o = command->options; o->name; o++) {
+        char left[64], letter[8] = "    ";
+        if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->value ? " " : "", o->value ? o->value : "");
+        printf("  %-28s %s", left, o->help);
+        if (o->choices) printf(": %s", o->choices);
+        printf("\n");
+    }
+    printf("  %-28s %s\n", "-h, --help", "this text; man meopt-... has more");
+}

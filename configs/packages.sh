@@ -1,0 +1,20 @@
+#!/bin/sh
+# Install what MEOpt builds and tests with, on Debian 12 or Ubuntu 22.04 and later. Safe to run again: does nothing
+# when all is there. Asks for root through sudo when needed. `packages.sh test` adds what only the tests use.
+set -eu
+packages="build-essential cmake ninja-build pkg-config libdnnl-dev libyaml-dev libcurl4-openssl-dev libarchive-dev
+  libjpeg62-turbo-dev libpng-dev libjansson-dev libssl-dev libncurses-dev ca-certificates"
+grep -qi ubuntu /etc/os-release && packages=$(echo "$packages" | sed 's/libjpeg62-turbo-dev/libjpeg-turbo8-dev/')
+[ "${1:-}" = test ] && packages="$packages libcmocka-dev clang libclang-rt-14-dev valgrind nginx-light tmux mandoc man-db
+  groff zip unzip zstd xz-utils openssl openmpi-bin libopenmpi-dev shellcheck python3 libcap2-bin"
+missing=
+for p in $packages; do
+    dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $p"
+done
+[ -z "$missing" ] && exit 0
+echo "installing:$missing" >&2
+sudo=
+[ "$(id -u)" = 0 ] || sudo=sudo
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq update
+# shellcheck disable=SC2086
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $missing >/dev/null

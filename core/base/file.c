@@ -1,0 +1,308 @@
+/* Files: see file.h. */
+#include "core/base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void *or_die(void *p)
+{
+    if (p) return p;
+    static const char text[] = "meopt: out of memory\n";
+    ssize_t ignored = write(2, text, sizeof text - 1);
+    (void)ignored;
+    _exit(EXIT_HOST_MEMORY);
+}
+
+void *xmalloc(size_t bytes) { return or_die(malloc(bytes ? bytes : 1)); }
+void *xcalloc(size_t count, size_t bytes) { return or_die(calloc(count ? count : 1, bytes ? bytes : 1)); }
+void *xrealloc(void *p, size_t bytes) { return or_die(realloc(p, bytes ? bytes : 1)); }
+char *xstrdup(const char *text) { return or_die(strdup(text)); }
+
+char *xasprintf(const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    char *text = xmalloc((size_t)(n < 0 ? 0 : n) + 1);
+    text[0] = 0;
+    if (n >= 0) vsnprintf(text, (size_t)n + 1, format, again);
+    va_end(again);
+    return text;
+}
+
+char *path_join(const char *a, const char *b)
+{
+    if (b[0] == '/' || !a[0]) return xstrdup(b);
+    size_t n = strlen(a);
+    return xasprintf("%s%s%s", a, a[n - 1] == '/' ? "" : "/", b);
+}
+
+char *path_dirname(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash) return xstrdup(".");
+    if (slash == path) return xstrdup("/");
+    char *dir = xstrdup(path);
+    dir[slash - path] = 0;
+    return dir;
+}
+
+const char *path_basename(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, struct error *err)
+{
+    int code = 0;
+    char *buffer = NULL;
+    size_t used = 0, room = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        code = error_errno(err, EXIT_FAILED, "check the path", "cannot open %s", path);
+        error_at(err, path, 0, 0);
+        return code;
+    }
+    struct stat st;
+    if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
+        code = error_set(err, EXIT_FAILED, "name a file", "is a directory, expected a file");
+        goto done;
+    }
+    for (;;) {
+        if (used + 1 >= room) {
+            room = room ? room * 2 : 65536;
+            char *larger = realloc(buffer, room);
+            if (!larger) {
+                code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %zu bytes", room);
+                goto done;
+            }
+            buffer = larger;
+        }
+        ssize_t n = read(fd, buffer + used, room - used - 1);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            code = error_errno(err, EXIT_FAILED, NULL, "cannot read");
+            goto done;
+        }
+        if (n == 0) break;
+        used += (size_t)n;
+        if (used > max_bytes) {
+            code = error_set(err, EXIT_FAILED, NULL, "is larger than the %zu bytes expected at most", max_bytes);
+            goto done;
+        }
+    }
+    buffer[used] = 0;
+    *data = buffer;
+    *bytes = used;
+    buffer = NULL;
+done:
+    if (code) error_at(err, path, 0, 0);
+    free(buffer);
+    close(fd);
+    return code;
+}
+
+int file_write_all(int fd, const void *data, size_t bytes, const char *path, struct error *err)
+{
+    const char *p = data;
+    while (bytes) {
+        ssize_t n = write(fd, p, bytes > (1u << 30) ? (1u << 30) : bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            int code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot write");
+            error_at(err, path, 0, 0);
+            return code;
+        }
+        p += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+int file_sync_dir(const char *path, struct error *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    /* Some network file systems refuse fsync of a directory; they have no other way to be asked. */
+    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL && errno != EROFS)) {
+        int code = error_errno(err, EXIT_FAILED, NULL, "cannot sync directory %s", path);
+        if (fd >= 0) close(fd);
+        return code;
+    }
+    close(fd);
+    return 0;
+}
+
+int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err)
+{
+    char *real = realpath(path, NULL);
+    const char *target = real ? real : path;
+    char *dir = path_dirname(target);
+    char *temp = xasprintf("%s/.%s.XXXXXX", dir, path_basename(target));
+    int code = 0, fd = mkostemp(temp, O_CLOEXEC);
+    if (fd < 0) {
+        code = error_errno(err, EXIT_FAILED, "is the directory there, and may you write in it?",
+                           "cannot create a file in %s", dir);
+        error_at(err, path, 0, 0);
+        goto done;
+    }
+    struct stat st;
+    mode_t mask = umask(0);
+    umask(mask);
+    mode_t mode = stat(target, &st) == 0 ? st.st_mode & 07777 : 0666 & ~mask;
+    if (fchmod(fd, mode) != 0) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot set the mode of %s", temp);
+        goto fail;
+    }
+    if ((code = file_write_all(fd, data, bytes, path, err)) != 0) goto fail;
+    if (fsync(fd) != 0) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot sync %s", temp);
+        goto fail;
+    }
+    if (close(fd) != 0) {
+        fd = -1;
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot close %s", temp);
+        goto fail;
+    }
+    fd = -1;
+    if (rename(temp, target) != 0) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s to %s", temp, target);
+        goto fail;
+    }
+    code = file_sync_dir(dir, err);
+    goto done;
+fail:
+    if (fd >= 0) close(fd);
+    unlink(temp);
+done:
+    free(temp);
+    free(dir);
+    free(real);
+    return code;
+}
+
+int file_make_dirs(const char *path, struct error *err)
+{
+    char *copy = xstrdup(path);
+    int code = 0;
+    for (char *p = copy + 1; code == 0; p++) {
+        if (*p != '/' && *p != 0) continue;
+        char kept = *p;
+        *p = 0;
+        struct stat st;
+        if (mkdir(copy, 0777) != 0 && !(errno == EEXIST && stat(copy, &st) == 0 && S_ISDIR(st.st_mode))) {
+            code = error_errno(err, EXIT_FAILED, "choose a directory that you may write to",
+                               "cannot create directory %s", copy);
+            error_at(err, path, 0, 0);
+        }
+        *p = kept;
+        if (!kept) break;
+    }
+    free(copy);
+    return code;
+}
+
+static int remove_at(int parent, const char *name, int depth)
+{
+    if (unlinkat(parent, name, 0) == 0 || errno == ENOENT) return 0;
+    if (errno != EISDIR && errno != EPERM) return -1;
+    if (depth > 200) {
+        errno = ELOOP;
+        return -1;
+    }
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return -1;
+    DIR *dir = fdopendir(fd);
+    if (!dir) {
+        close(fd);
+        return -1;
+    }
+    int result = 0;
+    for (struct dirent *entry; result == 0 && (entry = readdir(dir)) != NULL;)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            result = remove_at(fd, entry->d_name, depth + 1);
+    int saved = errno;
+    closedir(dir);
+    errno = saved;
+    return result == 0 ? unlinkat(parent, name, AT_REMOVEDIR) : -1;
+}
+
+int file_remove_tree(const char *path, struct error *err)
+{
+    if (remove_at(AT_FDCWD, path, 0) == 0) return 0;
+    int code = error_errno(err, EXIT_FAILED, NULL, "cannot remove %s", path);
+    error_at(err, path, 0, 0);
+    return code;
+}
+
+int file_map_open(struct file_map *map, const char *path, struct error *err)
+{
+    map->data = NULL;
+    map->bytes = 0;
+    int code = 0, fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        code = error_errno(err, EXIT_FAILED, "check the path", "cannot open");
+    } else if (!S_ISREG(st.st_mode)) {
+        code = error_set(err, EXIT_FAILED, "name a file", "is not a regular file");
+    } else if (st.st_size > 0) {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED)
+            code = error_errno(err, EXIT_FAILED, NULL, "cannot map %lld bytes", (long long)st.st_size);
+        else {
+            map->data = p;
+            map->bytes = (size_t)st.st_size;
+        }
+    }
+    if (fd >= 0) close(fd);
+    if (code) error_at(err, path, 0, 0);
+    return code;
+}
+
+void file_map_close(struct file_map *map)
+{
+    if (map->data) munmap((void *)(uintptr_t)map->data, map->bytes);
+    map->data = NULL;
+    map->bytes = 0;
+}
+
+uint32_t crc32c(uint32_t crc, const void *data, size_t bytes)
+{
+    static uint32_t table[8][256]; /* slicing-by-8; filling it twice at once writes the same values */
+    static int ready;
+    if (!__atomic_load_n(&ready, __ATOMIC_ACQUIRE)) {
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t c = i;
+            for (int k = 0; k < 8; k++) c = c & 1 ? (c >> 1) ^ 0x82F63B78u : c >> 1;
+            __atomic_store_n(&table[0][i], c, __ATOMIC_RELAXED);
+        }
+        for (uint32_t i = 0; i < 256; i++)
+            for (int t = 1; t < 8; t++) {
+                uint32_t c = table[t - 1][i];
+                __atomic_store_n(&table[t][i], (c >> 8) ^ table[0][c & 255], __ATOMIC_RELAXED);
+            }
+        __atomic_store_n(&ready, 1, __ATOMIC_RELEASE);
+    }
+    const uint8_t *p = data;
+    crc = ~crc;
+    for (; bytes >= 8; bytes -= 8, p += 8) {
+        uint32_t a, b;
+        memcpy(&a, p, 4);
+        memcpy(&b, p + 4, 4);
+        a ^= crc;
+        crc = table[7][a & 255] ^ table[6][a >> 8 & 255] ^ table[5][a >> 16 & 255] ^ table[4][a >> 24] ^
+              table[3][b & 255] ^ table[2][b >> 8 & 255] ^ table[1][b >> 16 & 255] ^ table[0][b >> 24];
+    }
+    for (; bytes; bytes--, p++) crc = (crc >> 8) ^ table[0][(crc ^ *p) & 255];
+    return ~crc;
+}

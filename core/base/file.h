@@ -1,0 +1,61 @@
+/* Files: whole, atomic, checked.
+ *
+ * Every function returns 0 or an exit code and fills `err` with the path, the system's reason and what to do.
+ * Paths are bytes as the system has them (UTF-8 by convention); nothing is translated.
+ */
+#ifndef MEOPT_BASE_FILE_H
+#define MEOPT_BASE_FILE_H
+
+#include "core/base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Read a file of at most max_bytes; *data is malloc'ed, NUL-terminated behind *bytes (the caller frees). */
+int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, struct error *err);
+
+/* Replace `path` atomically: temporary file beside it, write, fsync, rename, fsync of the directory.
+ * An existing file keeps its mode; a symbolic link stays one (its target is replaced). */
+int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err);
+
+/* Write all of it, however often the kernel takes less; path is for the message. */
+int file_write_all(int fd, const void *data, size_t bytes, const char *path, struct error *err);
+
+/* mkdir -p; an existing directory is success. */
+int file_make_dirs(const char *path, struct error *err);
+
+/* fsync a directory (so that a rename in it survives a power cut). */
+int file_sync_dir(const char *path, struct error *err);
+
+/* Remove a tree. Symbolic links are removed, never followed. A missing path is success. */
+int file_remove_tree(const char *path, struct error *err);
+
+/* a + "/" + b into a new string; b alone when it is absolute or a is "". */
+char *path_join(const char *a, const char *b);
+/* Directory part, malloc'ed: "." when there is none. */
+char *path_dirname(const char *path);
+/* Last component within path, never NULL. */
+const char *path_basename(const char *path);
+
+/* A read-only mapping of a whole file. bytes may be 0 (data NULL). A file that shrinks under the mapping
+ * would raise SIGBUS: callers map only files that nobody rewrites in place. */
+struct file_map {
+    const uint8_t *data;
+    size_t bytes;
+};
+int file_map_open(struct file_map *map, const char *path, struct error *err);
+void file_map_close(struct file_map *map);
+
+/* CRC-32C (Castagnoli, RFC 3720 appendix B.4), continuing from `crc` (0 to begin). */
+uint32_t crc32c(uint32_t crc, const void *data, size_t bytes);
+
+/* strdup, malloc, calloc, realloc that end the process with a message when memory is out: for small things
+ * only (names, tables). Everything sized by data or models goes through device_alloc or checked malloc. */
+char *xstrdup(const char *text);
+void *xmalloc(size_t bytes);
+void *xcalloc(size_t count, size_t bytes);
+void *xrealloc(void *p, size_t bytes);
+char *xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

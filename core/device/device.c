@@ -1,0 +1,100 @@
+/* Memory by class, for every device: see device.h. */
+#include "core/device/device.h"
+#include "core/base/file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+size_t dtype_bytes(enum dtype dtype)
+{
+    static const uint8_t bytes[] = {[DTYPE_F32] = 4, [DTYPE_BF16] = 2, [DTYPE_F16] = 2, [DTYPE_F64] = 8, [DTYPE_I64] = 8,
+                                    [DTYPE_I32] = 4, [DTYPE_I16] = 2, [DTYPE_I8] = 1, [DTYPE_U8] = 1, [DTYPE_BOOL] = 1};
+    return bytes[dtype];
+}
+
+const char *dtype_name(enum dtype dtype)
+{
+    static const char *const names[] = {[DTYPE_F32] = "F32", [DTYPE_BF16] = "BF16", [DTYPE_F16] = "F16", [DTYPE_F64] = "F64",
+                                        [DTYPE_I64] = "I64", [DTYPE_I32] = "I32", [DTYPE_I16] = "I16", [DTYPE_I8] = "I8",
+                                        [DTYPE_U8] = "U8", [DTYPE_BOOL] = "BOOL"};
+    return names[dtype];
+}
+
+const char *const memory_class_names[MEMORY_CLASS_COUNT] = {"weights", "gradients", "optimizer", "activations",
+                                                            "teacher", "workspace", "comm",      "data"};
+
+struct allocation {
+    void *p;
+    size_t bytes;
+    enum memory_class class;
+    const char *name;
+    struct allocation *next;
+};
+
+static int out_of_memory(struct device *device, int code, enum memory_class class, size_t bytes, const char *name, struct error *err)
+{
+    char table[512] = "";
+    size_t used = 0;
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+        if (device->use.current_bytes[c] && used < sizeof table) {
+            int n = snprintf(table + used, sizeof table - used, "%s%s %.1f MiB", used ? ", " : "", memory_class_names[c],
+                             (double)device->use.current_bytes[c] / 1048576.0);
+            if (n > 0) used += (size_t)n;
+        }
+    return error_set(err, code, "see 'meopt plan CONFIG --what-if' for settings that fit",
+                     "out of memory on %s: no room for %.1f MiB of %s (%s); held: %s", device->name,
+                     (double)bytes / 1048576.0, memory_class_names[class], name, used ? table : "nothing");
+}
+
+void *device_alloc(struct device *device, enum memory_class class, size_t bytes, const char *name, struct error *err)
+{
+    size_t rounded = (bytes + 63) & ~(size_t)63;
+    if (rounded < bytes) {
+        out_of_memory(device, EXIT_HOST_MEMORY, class, bytes, name, err);
+        return NULL;
+    }
+    if (!rounded) rounded = 64;
+    struct memory_use *use = &device->use;
+    void *p = NULL;
+    int code = 0;
+    if (device->limit_bytes && use->current_total_bytes + rounded > device->limit_bytes)
+        code = strcmp(device->kind, "cpu") == 0 ? EXIT_HOST_MEMORY : EXIT_CARD_MEMORY;
+    else
+        code = device->allocate(device, rounded, &p);
+    if (code) {
+        out_of_memory(device, code, class, bytes, name, err);
+        return NULL;
+    }
+    struct allocation *a = xmalloc(sizeof *a);
+    *a = (struct allocation){p, rounded, class, name, device->allocations};
+    device->allocations = a;
+    use->current_bytes[class] += rounded;
+    use->current_total_bytes += rounded;
+    if (use->current_bytes[class] > use->peak_bytes[class]) use->peak_bytes[class] = use->current_bytes[class];
+    if (use->current_total_bytes > use->peak_total_bytes) use->peak_total_bytes = use->current_total_bytes;
+    return p;
+}
+
+void device_free(struct device *device, void *p)
+{
+    if (!p) return;
+    for (struct allocation **link = &device->allocations; *link; link = &(*link)->next) {
+        struct allocation *a = *link;
+        if (a->p != p) continue;
+        *link = a->next;
+        device->use.current_bytes[a->class] -= a->bytes;
+        device->use.current_total_bytes -= a->bytes;
+        device->release(device, p, a->bytes);
+        free(a);
+        return;
+    }
+}
+
+void device_close(struct device *device)
+{
+    if (!device) return;
+    while (device->allocations) device_free(device, device->allocations->p);
+    if (device->close) device->close(device);
+    free(device);
+}

@@ -1,0 +1,75 @@
+/* core/base: errors, files, checksums. */
+#include "core/base/error.h"
+#include "core/base/file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static void errors_escape_what_a_terminal_would_obey(void **state)
+{
+    (void)state;
+    struct error e;
+    assert_int_equal(error_set(&e, EXIT_CONFIG, NULL, "name '%s'", "a\033]0;x\a\xff" "\xc2\x9b"), EXIT_CONFIG);
+    assert_string_equal(e.what, "name 'a\\x1b]0;x\\x07\\xff\\xc2\\x9b'");
+    error_set(&e, EXIT_CONFIG, NULL, "%s", "\xe4\xb8\xad\xe6\x96\x87");
+    assert_string_equal(e.what, "\xe4\xb8\xad\xe6\x96\x87");
+    char cut[6];
+    assert_string_equal(text_printable(cut, sizeof cut, "\xe4\xb8\xad\xe6\x96\x87"), "\xe4\xb8\xad");
+}
+
+static void crc32c_equals_rfc3720(void **state)
+{
+    (void)state;
+    uint8_t data[32] = {0};
+    assert_int_equal(crc32c(0, data, 32), 0x8A9136AAu);
+    memset(data, 0xFF, 32);
+    assert_int_equal(crc32c(0, data, 32), 0x62A8AB43u);
+    for (int i = 0; i < 32; i++) data[i] = (uint8_t)i;
+    assert_int_equal(crc32c(0, data, 32), 0x46DD794Eu);
+    assert_int_equal(crc32c(crc32c(0, data, 13), data + 13, 19), 0x46DD794Eu);
+}
+
+static void atomic_write_keeps_mode_and_symlink(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/meopt-test-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    char *file = path_join(dir, "f"), *link = path_join(dir, "l");
+    struct error e;
+    assert_int_equal(file_write_atomic(file, "one", 3, &e), 0);
+    assert_int_equal(chmod(file, 0640), 0);
+    assert_int_equal(symlink("f", link), 0);
+    assert_int_equal(file_write_atomic(link, "two!", 4, &e), 0);
+    struct stat st;
+    assert_int_equal(lstat(link, &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    assert_int_equal(stat(file, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0640);
+    char *data;
+    size_t bytes;
+    assert_int_equal(file_read(file, 100, &data, &bytes, &e), 0);
+    assert_string_equal(data, "two!");
+    free(data);
+    assert_int_equal(file_read(file, 3, &data, &bytes, &e), EXIT_FAILED);
+    assert_int_equal(file_remove_tree(dir, &e), 0);
+    assert_int_not_equal(access(dir, F_OK), 0);
+    free(file);
+    free(link);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(errors_escape_what_a_terminal_would_obey),
+        cmocka_unit_test(crc32c_equals_rfc3720),
+        cmocka_unit_test(atomic_write_keeps_mode_and_symlink),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
