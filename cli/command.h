@@ -30,7 +30,7 @@ struct arguments {
 };
 
 struct command {
-    const char *name;
+    const char *name;     /* "train", or two words: "bench optim" */
     const char *operands; /* "CONFIG [key=value ...]" */
     const char *summary;  /* one line */
     const char *details;  /* paragraphs of --help behind the usage line, examples first; may be NULL */

@@ -21,10 +21,16 @@ static const char *command_name_at(const void *table, int i)
     return all[i] ? all[i]->name : NULL;
 }
 
-static const struct command *command_find(const char *name)
+/* A command's name is one word ("train") or two ("bench optim"): *words says how many of argv it took. */
+static const struct command *command_find(char **words, int count, int *taken)
 {
-    for (int i = 0; commands[i]; i++)
-        if (strcmp(commands[i]->name, name) == 0) return commands[i];
+    for (int i = 0; commands[i]; i++) {
+        size_t n = strlen(words[0]);
+        const char *name = commands[i]->name;
+        if (strncmp(name, words[0], n) != 0) continue;
+        *taken = name[n] == 0 ? 1 : 2;
+        if (name[n] == 0 || (name[n] == ' ' && count > 1 && strcmp(name + n + 1, words[1]) == 0)) return commands[i];
+    }
     return NULL;
 }
 
@@ -33,7 +39,7 @@ static void usage(FILE *out)
     fprintf(out, "Usage: meopt COMMAND [options] [operands]\n\n"
                  "Trains large vision transformers in a fraction of the usual memory.\n\nCommands:\n");
     for (int i = 0; commands[i]; i++)
-        if (!commands[i]->hidden) fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+        if (!commands[i]->hidden) fprintf(out, "  %-14s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(out, "\n'meopt COMMAND --help' tells more; 'man meopt' has the tour and the exit codes.\n");
 }
 
@@ -43,7 +49,8 @@ static int help_run(const struct arguments *args, struct error *err)
         usage(stdout);
         return 0;
     }
-    const struct command *command = command_find(args->operands[0]);
+    int taken;
+    const struct command *command = command_find(args->operands, args->operand_count, &taken);
     if (!command) return error_set(err, EXIT_USAGE, "see 'meopt help'", "no command '%s'", args->operands[0]);
     command_help(command);
     return 0;
@@ -57,7 +64,7 @@ static int version_run(const struct arguments *args, struct error *err)
     return 0;
 }
 
-const struct command cmd_help = {"help", "[COMMAND]", "how to use meopt, or one command", NULL, NULL, 0, 1, false, help_run};
+const struct command cmd_help = {"help", "[COMMAND]", "how to use meopt, or one command", NULL, NULL, 0, 2, false, help_run};
 const struct command cmd_version = {"version", "", "print the version", NULL, NULL, 0, 0, false, version_run};
 
 int main(int argc, char **argv)
@@ -68,11 +75,12 @@ int main(int argc, char **argv)
         usage(stderr);
         return EXIT_USAGE;
     }
-    const char *name = argv[1];
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) name = "help";
-    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) name = "version";
+    char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) argv[1] = "help";
+    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) argv[1] = "version";
     struct error err = {0};
-    const struct command *command = command_find(name);
+    int taken = 1;
+    const struct command *command = command_find(argv + 1, argc - 1, &taken);
     if (!command) {
         char hint[128] = "see 'meopt help'";
         const char *near = nearest_name(name, command_name_at, commands);
@@ -82,7 +90,7 @@ int main(int argc, char **argv)
         return EXIT_USAGE;
     }
     struct arguments args;
-    int code = arguments_parse(&args, command, argc - 1, argv + 1, &err);
+    int code = arguments_parse(&args, command, argc - taken, argv + taken, &err);
     if (code == 0) code = command->run(&args, &err);
     arguments_free(&args);
     if (code < 0) return 0; /* --help */
