@@ -1,0 +1,154 @@
+/* Vision transformer towers: EVA01-CLIP, OpenCLIP and DINOv2 as rows of one description, forward and
+ * hand-written backward (no autograd, design D5).
+ *
+ * Shapes in comments: B images of a micro-batch, N tokens (1 cls + patches), R = B*N rows, D width,
+ * F hidden width of the feed-forward, O output width of the tower, T target width (the teacher's O).
+ *
+ * Use:
+ *   geometry_preset / geometry_infer       what the tower is
+ *   tower_create                           every byte it will ever need, by class (works on device "dry" too)
+ *   tower_bind_scratch                     one scratch for all towers: they run one after another
+ *   tower_load / tower_init_random         values in
+ *   tower_forward                          images -> out
+ *   distill_loss                           out, teacher's out -> loss, cosine, gradient of out
+ *   tower_backward                         gradient of out -> gradients, group by group, last block first
+ *
+ * Threads: one caller at a time per device.
+ */
+#ifndef MEOPT_NN_H
+#define MEOPT_NN_H
+
+#include "core/base/error.h"
+#include "core/device/device.h"
+#include "core/weights/weights.h"
+
+enum family { FAMILY_UNKNOWN, FAMILY_EVA, FAMILY_OPENCLIP, FAMILY_DINOV2 };
+const char *family_name(enum family family);    /* "eva", "openclip", "dinov2"; "unknown" */
+enum family family_from_name(const char *name); /* FAMILY_UNKNOWN when there is none */
+const char *family_prefix(enum family family);  /* of the keys in a published checkpoint: "visual." or "" */
+
+/* 0 in any field: not known yet. */
+struct geometry {
+    enum family family;
+    int64_t image;    /* input side in pixels */
+    int64_t patch;    /* patch side in pixels */
+    int64_t pos_grid; /* side of the stored position embedding: differs from image/patch in DINOv2 only */
+    int64_t width, depth, heads, hidden;
+    int64_t out;      /* EVA, OpenCLIP: after the projection; DINOv2: width */
+    int ffn;          /* 1 + enum activation */
+};
+
+/* "eva01_g14", "eva01_g14_plus", "openclip_vit_g14", "openclip_vit_h14", "dinov2_vitg14", "dinov2_vitl14". */
+int geometry_preset(const char *name, struct geometry *geometry, struct error *err);
+const char *geometry_preset_name(int i); /* NULL behind the last */
+
+/* Complete *geometry from a checkpoint's names and shapes; fields that are set already are checked against it.
+ * heads is not in a checkpoint: when 0 it becomes width / head_dim (head_dim 0: 64 for DINOv2, 88 for EVA, for
+ * OpenCLIP 88 or else 80, whichever divides the width). image 0 becomes pos_grid * patch (DINOv2: 224). */
+int geometry_infer(struct geometry *geometry, const struct weights *weights, int64_t head_dim, struct error *err);
+/* The same defaults without a checkpoint, then that everything is set and possible. */
+int geometry_check(struct geometry *geometry, int64_t head_dim, struct error *err);
+
+int64_t geometry_tokens(const struct geometry *geometry);       /* N */
+int64_t geometry_parameters(const struct geometry *geometry);   /* of the visual tower, without a distillation head */
+double geometry_forward_flops(const struct geometry *geometry); /* per image, 2 per multiply-add (models.md 7) */
+
+/* One tensor of a tower. */
+struct parameter {
+    char name[80]; /* key in the checkpoint, without the family's prefix */
+    int ndim;
+    int64_t shape[4];
+    int64_t count;
+    int group;     /* 0 embedding, 1..depth blocks, depth+1 final norm, projection and distillation head */
+    bool matrix;   /* operand of a gemm: stored in weight_type; everything else is F32 */
+    bool trained;  /* false: mask_token, which no gradient reaches */
+    bool decay;    /* ndim >= 2 after removing dimensions of size 1 */
+    bool small;    /* norm, bias, LayerScale, token, position embedding: low bits do not pay */
+    bool head;     /* distillation head: lr scaled by optim.head_lr_scale */
+    void *weight;  /* what forward and backward read */
+    enum dtype weight_type;
+    float *master; /* F32 values beside bf16 weights (the AMP-like baseline), else NULL */
+    void *grad;    /* NULL for a frozen tower; with released gradients valid only inside group_done */
+    enum dtype grad_type;
+};
+
+enum recompute { RECOMPUTE_NONE, RECOMPUTE_BLOCK };
+enum gradient_storage {
+    GRADIENTS_NONE,   /* frozen: a teacher */
+    GRADIENTS_KEEP,   /* all at once */
+    GRADIENTS_RELEASE /* one buffer of the largest group's size, handed out group by group */
+};
+
+struct tower_options {
+    int64_t batch;          /* B, the largest micro-batch */
+    enum dtype compute;     /* activations: F32 or BF16 */
+    enum dtype weight_type; /* matrices: F32 or BF16. F32 under BF16 compute: cast into scratch at each use */
+    bool master;            /* weight_type BF16 only: keep F32 masters too */
+    enum dtype grad_type;   /* of matrices */
+    enum gradient_storage gradients;
+    enum recompute recompute;
+    bool backward_twice;    /* exact clipping with released gradients: activations survive a backward pass */
+    bool patch_tokens;      /* out also holds the patch tokens (loss tokens cls+patch; DINOv2) */
+    int64_t target;         /* T of a linear distillation head, 0: none */
+    enum memory_class weights_class, activations_class; /* a teacher's are MEMORY_TEACHER, twice */
+};
+
+struct tower {
+    struct device *device;
+    struct geometry geometry;
+    struct tower_options options;
+    int64_t tokens;    /* N */
+    int64_t out_rows;  /* rows of out per image: 1 (cls), or N with patch_tokens */
+    int64_t out_width; /* T with a head, else O */
+    float *out;        /* F32 (batch*out_rows, out_width), valid until the next forward: the cls rows of all images
+                          first, then the patch rows image by image */
+    struct parameter *parameters;
+    int parameter_count;
+    int group_count;   /* depth + 2 */
+    size_t scratch_bytes;
+    struct tower_memory *memory;
+};
+
+int tower_create(struct tower **tower, struct device *device, const struct geometry *geometry,
+                 const struct tower_options *options, struct error *err);
+void tower_close(struct tower *tower);
+
+/* Scratch of at least the largest scratch_bytes among the towers that share it (64-byte aligned). */
+void tower_bind_scratch(struct tower *tower, void *scratch);
+
+/* Called for each parameter that received values, with the exact F32 values (host memory): the optimizer takes
+ * what bf16 cannot hold from here. */
+typedef int (*parameter_values)(void *context, int index, const float *values, struct error *err);
+
+/* Values from a checkpoint: every parameter must be there with its shape; other keys are skipped unread.
+ * The distillation head (distill_head.weight, .bias) is taken when present, else left as it is: call
+ * tower_init_random(head_only) first. `loaded` may be NULL. */
+int tower_load(struct tower *tower, const struct weights *weights, parameter_values loaded, void *context, struct error *err);
+/* Seeded random values, the same on every machine: normal 0.02 (outputs of residual branches / sqrt(2*depth)),
+ * norms and LayerScale 1, biases 0; only the distillation head when head_only. */
+int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parameter_values loaded, void *context, struct error *err);
+
+/* images F32 (B, 3, S, S) in device memory, kept untouched until tower_backward. batch <= options.batch. */
+void tower_forward(struct tower *tower, const float *images, int64_t batch);
+
+/* Called when the gradients of `group` are complete (groups depth+1, depth, ..., 0), only in the last micro-batch.
+ * With GRADIENTS_RELEASE parameter.grad of that group is valid until it returns. Non-zero stops the pass. */
+typedef int (*group_done)(void *context, int group, struct error *err);
+
+/* dout F32 as out. first: gradients are overwritten, else added to (GRADIENTS_KEEP only). last: the gradients are
+ * finished (LayerScale) and handed to `done` (may be NULL). */
+int tower_backward(struct tower *tower, const float *images, const float *dout, int64_t batch, bool first, bool last,
+                   group_done done, void *context, struct error *err);
+
+struct distill_options {
+    enum loss_kind kind;
+    bool normalize;
+    bool sum_dim; /* reduction: sum over the output width instead of mean */
+};
+/* Adds to *loss (device memory, F64) scale * (mean loss of the cls rows + mean loss of the patch rows), to *cosine
+ * the sum of the cls rows' cosines, to dout (may be NULL) scale * gradient. out, target F32 (batch*out_rows, width).
+ * out_rows 1: no patch rows. */
+void distill_loss(struct device *device, const struct distill_options *options, const float *out, const float *target,
+                  float *dout, double *loss, double *cosine, float scale, int64_t batch, int64_t out_rows, int64_t width);
+
+#endif
