@@ -1,0 +1,182 @@
+/* The experiment: what a YAML file says, checked, with every default filled in.
+ *
+ * One table (config_keys) names every key: type, unit, range or choices, default, prose. It drives loading,
+ * `meopt config`, the page meopt.yaml(5), completion and the form. A new key is one row there and one field here.
+ *
+ *     struct config c;
+ *     if (config_load(&c, "configs/eva_clip.yaml", overrides, count, &err)) ...
+ *     ... c.train.batch_size, config_is(&c, "loss.type", "mse") ...
+ *     config_free(&c);
+ *
+ * Rules: paths are relative to the YAML file, also those in overrides (key=value), and stored absolute; "" when
+ * not set. A choice is stored as its canonical spelling in static memory (never compare pointers). 0 in a field
+ * of a tower's geometry means: as the preset (arch) or the checkpoint says. "auto" choices are resolved as far
+ * as the file alone allows; config_resolve does the rest once the checkpoint has told the family.
+ */
+#ifndef MEOPT_CONFIG_H
+#define MEOPT_CONFIG_H
+
+#include "core/base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum config_type {
+    CONFIG_TEXT,   /* char *, "" when not set */
+    CONFIG_PATH,   /* char *, absolute, "" when not set */
+    CONFIG_CHOICE, /* const char *, one of `choices` */
+    CONFIG_BOOL,   /* bool */
+    CONFIG_SWITCH, /* int: -1 auto, 0 false, 1 true */
+    CONFIG_INT,    /* int64_t */
+    CONFIG_REAL,   /* double */
+    CONFIG_BYTES   /* int64_t; "64G", "512M": K, M, G, T are powers of 1024 */
+};
+
+struct config_key {
+    const char *name; /* "optim.lr" */
+    enum config_type type;
+    const char *unit;    /* "images", "bytes"; NULL for none */
+    const char *choices; /* "mse|cosine": CONFIG_CHOICE */
+    const char *aliases; /* other spellings: "adamw=apadamw|sgd=apsgd"; NULL for none */
+    double min, max;     /* CONFIG_INT, CONFIG_REAL, CONFIG_BYTES */
+    const char *standard; /* default, as it would be written in YAML; "" for not set */
+    const char *used_by;  /* commands: "train plan" */
+    const char *help;     /* one line, no full stop */
+    bool numbers;  /* the key changes the numbers of a run (else: where, how fast, how often it is told) */
+    size_t offset; /* of the field in struct config */
+};
+extern const struct config_key config_keys[]; /* ends with name NULL */
+extern const int config_key_count;
+int config_key_index(const char *name); /* -1 when there is none; knows other spellings of a whole key */
+/* The i-th choice of a CONFIG_CHOICE, CONFIG_BOOL or CONFIG_SWITCH key, NULL behind the last. */
+const char *config_choice(int key, int i);
+
+/* One tower. Fields of the geometry are 0 when they are left to the preset or the checkpoint. */
+struct config_tower {
+    char *weight;      /* checkpoint */
+    const char *arch;  /* custom, or a preset: eva01_g14 eva01_g14_plus openclip_vit_g14 openclip_vit_h14
+                          dinov2_vitg14 dinov2_vitl14 */
+    int64_t width, depth, heads, head_dim, hidden, out, patch, pos_grid;
+    const char *ffn;   /* auto mlp swiglu */
+    const char *dtype; /* fp32 bf16: of the values in forward and backward (auto is resolved) */
+    const char *init;  /* student only: checkpoint random */
+    double drop_path;  /* student only */
+};
+
+struct config {
+    char *path;      /* of the YAML file, absolute */
+    char *directory; /* that it lies in */
+    char *stem;      /* file name without .yaml */
+
+    struct {
+        const char *family; /* auto eva openclip dinov2; auto only until config_resolve knows better */
+    } model;
+    struct config_tower model_t, model_s;
+
+    struct {
+        const char *type;      /* mse cosine smooth-l1 */
+        int normalize;         /* -1 until the family is known, then 0 or 1 */
+        const char *reduction; /* mean sum-dim */
+        const char *tokens;    /* cls cls+patch */
+        const char *head;      /* auto none linear; auto: linear where widths differ */
+    } loss;
+
+    struct {
+        char *root;
+        int64_t image_size;   /* 0: the checkpoint's (DINOv2: 224) */
+        const char *pipeline; /* auto clip dinov2; auto only until the family is known */
+        bool augment;
+        double crop_scale_min, crop_scale_max; /* of the area; min 0: as the pipeline (clip .9, dinov2 .32) */
+        int flip;             /* -1 until the family is known: true for the dinov2 pipeline when augmenting */
+        int64_t workers;      /* 0: one per processor */
+        int64_t prefetch;     /* batches ready ahead */
+        double max_bad;       /* share of undecodable images that is fatal */
+        bool shuffle;
+    } data;
+
+    struct {
+        int64_t epochs;
+        int64_t steps;       /* 0: all epochs; else stop after so many optimizer steps */
+        int64_t batch_size;  /* images per rank and optimizer step */
+        int64_t micro_batch; /* images per forward; 0: batch_size */
+        int64_t seed;
+        const char *precision; /* bf16 fp32 */
+        const char *recompute; /* none block */
+        bool cache_teacher;
+        int64_t checkpoint_steps;  /* 0: not by steps */
+        double checkpoint_minutes; /* 0: not by time */
+        int64_t checkpoint_keep;
+        int64_t log_every;
+    } train;
+
+    struct {
+        bool use_meopt;
+        bool pure_bf16;
+        const char *preset;    /* quality balanced minimal */
+        const char *name;      /* apadam apadamw apsgd lamb lion */
+        double lr, head_lr_scale, min_lr;
+        const char *schedule;  /* cosine linear constant */
+        int64_t warmup_steps;
+        double beta1, beta2, eps, weight_decay;
+        double momentum, dampening; /* apsgd */
+        bool nesterov;              /* apsgd */
+        bool trust_clip, always_adapt; /* lamb */
+        double max_grad_norm;          /* lamb: divide gradients by max(1, norm / this); 0: do not */
+        double clip_grad_norm;  /* 0: no clipping */
+        const char *clip_mode;  /* exact previous block (auto is resolved) */
+        const char *weights;    /* auto (as the preset), or as meopt_weight_format_from_name takes it */
+        const char *state_m, *state_v; /* auto, or as meopt_state_format_from_name takes it */
+        const char *gradients;  /* keep release (auto is resolved) */
+        bool adaptive;
+        int64_t adaptive_every; /* steps */
+        double adaptive_threshold;
+    } optim;
+
+    struct {
+        const char *type;     /* auto cpu hip cuda */
+        char *cards;          /* "all" or card numbers "0,2,3" */
+        int64_t memory_limit; /* bytes; 0: what the card has */
+    } device;
+
+    struct {
+        char *dir;  /* directory of runs; "" for runs/ in the working directory */
+        char *name; /* "" for CONFIG-UTCTIME */
+    } run;
+
+    struct config_origin {
+        enum { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_OVERRIDE, ORIGIN_RESOLVED } from;
+        int line, column; /* ORIGIN_FILE */
+    } *origins;           /* one per row of config_keys */
+};
+
+/* Read, check and fill in `path`, then apply overrides "key=value" in order. Warnings (values that other YAML readers
+ * take differently) go to the log. EXIT_CONFIG with file, line and column for whatever is wrong in it. */
+int config_load(struct config *config, const char *path, char **overrides, int override_count, struct error *err);
+/* The same from memory; `path` is where relative paths start and what messages name. */
+int config_load_text(struct config *config, const char *path, const char *text, size_t bytes, char **overrides,
+                     int override_count, struct error *err);
+void config_free(struct config *config);
+
+/* Fill in what depends on the family ("eva", "openclip", "dinov2") once the checkpoint has told it, and check the
+ * combination again. config_load calls it when the family is known from the file. */
+int config_resolve(struct config *config, const char *family, struct error *err);
+
+/* Set a field to a value as if it had been written in the file: for what the trainer resolves (widths, formats). */
+int config_assign(struct config *config, const char *key, const char *value, struct error *err);
+
+/* True when the choice key has this value. Asserts that key and value exist in the table. */
+bool config_is(const struct config *config, const char *key, const char *value);
+
+/* The value of a key as it would be written in YAML ("2.0e-5", "true", a path), malloc'ed. */
+char *config_value_text(const struct config *config, int key);
+
+/* All values as valid YAML, absolute paths, every key that is set: loading it gives the same config. */
+char *config_resolved_text(const struct config *config);
+int config_write_resolved(const struct config *config, const char *path, struct error *err);
+
+/* Of everything that changes the numbers of a run: ranks must agree on it, a resumed run too. The checkpoints are
+ * counted by path and dataset by root, not by content. */
+uint64_t config_hash(const struct config *config);
+
+#endif
