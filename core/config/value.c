@@ -1,0 +1,515 @@
+/* YAML scalars as typed values, and typed values as YAML scalars. See value.h. The patterns of YAML 1.1 are
+ * PyYAML's resolver's; those of 1.2 are the core schema's (YAML 1.2.2, 10.3.2). */
+#include "core/config/value.h"
+#include "core/base/file.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum kind { KIND_TEXT, KIND_NULL, KIND_BOOL, KIND_INT, KIND_REAL, KIND_DATE };
+
+static bool one_of(const char *text, const char *const *words)
+{
+    for (; *words; words++)
+        if (strcmp(text, *words) == 0) return true;
+    return false;
+}
+
+static const char *const nulls[] = {"", "~", "null", "Null", "NULL", NULL};
+static const char *const bools[] = {"true", "True", "TRUE", "false", "False", "FALSE", NULL};
+static const char *const bools11[] = {"yes", "Yes", "YES", "no", "No", "NO", "on", "On", "ON", "off", "Off", "OFF", NULL};
+static const char *const infinities[] = {".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF", "-.inf", "-.Inf", "-.INF",
+                                         ".nan", ".NaN", ".NAN", NULL};
+
+static size_t span(const char *p, const char *set) { return strspn(p, set); }
+#define DIGITS "0123456789"
+
+/* YAML 1.2: [-+]?[0-9]+ | 0o[0-7]+ | 0x[0-9a-fA-F]+ */
+static bool int12(const char *t)
+{
+    if (t[0] == '0' && t[1] == 'o') return t[2] && !t[2 + span(t + 2, "01234567")];
+    if (t[0] == '0' && t[1] == 'x') return t[2] && !t[2 + span(t + 2, DIGITS "abcdefABCDEF")];
+    t += *t == '-' || *t == '+';
+    return *t && !t[span(t, DIGITS)];
+}
+
+/* YAML 1.2: [-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)? */
+static bool real12(const char *t)
+{
+    t += *t == '-' || *t == '+';
+    size_t whole = span(t, DIGITS), part = 0;
+    t += whole;
+    if (*t == '.') {
+        t++;
+        part = span(t, DIGITS);
+        t += part;
+    }
+    if (whole + part == 0) return false;
+    if (*t == 'e' || *t == 'E') {
+        t++;
+        t += *t == '-' || *t == '+';
+        size_t n = span(t, DIGITS);
+        if (n == 0) return false;
+        t += n;
+    }
+    return *t == 0;
+}
+
+/* YAML 1.1: 0b, 0x, 0 octal, decimal, all with underscores; base 60 */
+static bool int11(const char *t)
+{
+    t += *t == '-' || *t == '+';
+    if (t[0] == '0' && t[1] == 'b') return t[2] && !t[2 + span(t + 2, "01_")];
+    if (t[0] == '0' && t[1] == 'x') return t[2] && !t[2 + span(t + 2, DIGITS "abcdefABCDEF_")];
+    if (t[0] == '0') return !t[span(t, "01234567_")];
+    if (!isdigit((unsigned char)*t)) return false;
+    t += span(t, DIGITS "_");
+    while (*t == ':') {
+        size_t n = span(t + 1, DIGITS);
+        if (n == 0 || n > 2 || (n == 2 && t[1] > '5')) return false;
+        t += 1 + n;
+    }
+    return *t == 0;
+}
+
+/* YAML 1.1: a point is required, and a sign in the exponent */
+static bool real11(const char *t)
+{
+    bool sign = *t == '-' || *t == '+';
+    t += sign;
+    if (isdigit((unsigned char)*t)) {
+        t += span(t, DIGITS "_");
+        while (*t == ':') {
+            size_t n = span(t + 1, DIGITS);
+            if (n == 0 || n > 2 || (n == 2 && t[1] > '5')) return false;
+            t += 1 + n;
+        }
+        if (*t != '.') return false;
+        t += 1 + span(t + 1, DIGITS "_");
+    } else {
+        if (sign || *t != '.' || !isdigit((unsigned char)t[1])) return false;
+        t += 1 + span(t + 1, DIGITS "_");
+    }
+    if (*t == 'e' || *t == 'E') {
+        t++;
+        if (*t != '-' && *t != '+') return false;
+        size_t n = span(t + 1, DIGITS);
+        if (n == 0) return false;
+        t += 1 + n;
+    }
+    return *t == 0;
+}
+
+static bool date11(const char *t)
+{
+    size_t n = span(t, DIGITS);
+    if (n != 4 || t[4] != '-') return false;
+    n = span(t + 5, DIGITS);
+    if (n < 1 || n > 2 || t[5 + n] != '-') return false;
+    t += 6 + n;
+    n = span(t, DIGITS);
+    return n >= 1 && n <= 2 && (t[n] == 0 || strchr(" \tTt", t[n]));
+}
+
+static enum kind kind12(const char *t)
+{
+    if (one_of(t, nulls)) return KIND_NULL;
+    if (one_of(t, bools)) return KIND_BOOL;
+    if (int12(t)) return KIND_INT;
+    return real12(t) || one_of(t, infinities) ? KIND_REAL : KIND_TEXT;
+}
+
+static enum kind kind11(const char *t)
+{
+    if (one_of(t, nulls)) return KIND_NULL;
+    if (one_of(t, bools) || one_of(t, bools11)) return KIND_BOOL;
+    if (real11(t) || one_of(t, infinities)) return KIND_REAL;
+    if (int11(t)) return KIND_INT;
+    return date11(t) ? KIND_DATE : KIND_TEXT;
+}
+
+bool value_plain_is_not_text(const char *text)
+{
+    return kind12(text) != KIND_TEXT || kind11(text) != KIND_TEXT || strcmp(text, "=") == 0 || strcmp(text, "<<") == 0;
+}
+
+/* ---- Writing ------------------------------------------------------------------------------------------------ */
+
+void value_real_text(char *dst, size_t size, double x)
+{
+    char digits[40];
+    for (int precision = 1; precision <= 17; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, x);
+        if (strtod(digits, NULL) == x) break;
+    }
+    char *e = strchr(digits, 'e');
+    if (!e) {
+        snprintf(dst, size, "%s", digits);
+        return;
+    }
+    *e = 0; /* 2e-05 -> 2.0e-5 */
+    snprintf(dst, size, "%s%se%+d", digits, strchr(digits, '.') ? "" : ".0", atoi(e + 1));
+}
+
+bool value_plain_safe(const char *t, bool flow)
+{
+    if (!*t || strchr(" \t-?:,[]{}#&*!|>'\"%@`=", t[0])) return false;
+    size_t n = strlen(t);
+    if (strchr(" \t:", t[n - 1])) return false;
+    for (const unsigned char *p = (const unsigned char *)t; *p; p++) {
+        if (*p < 0x20 || *p == 0x7F) return false;
+        if (*p == 0xC2 && p[1] < 0xA0) return false;                             /* C1 controls and NEL */
+        if (*p == 0xE2 && p[1] == 0x80 && (p[2] == 0xA8 || p[2] == 0xA9)) return false; /* line separators */
+        if (*p == 0xEF && p[1] == 0xBB && p[2] == 0xBF) return false;
+        if (*p == ':' && (p[1] == ' ' || p[1] == '\t')) return false;
+        if (*p == '#' && p > (const unsigned char *)t && (p[-1] == ' ' || p[-1] == '\t')) return false;
+        if (flow && strchr(",[]{}", *p)) return false;
+        if (flow && *p == ':' && strchr(",[]{}", p[1])) return false;
+    }
+    return strncmp(t, "---", 3) != 0 && strncmp(t, "...", 3) != 0;
+}
+
+char *value_quoted(const char *text)
+{
+    char *quoted = xmalloc(4 * strlen(text) + 3), *q = quoted;
+    *q++ = '"';
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p == '"' || *p == '\\') {
+            *q++ = '\\';
+            *q++ = (char)*p;
+        } else if (*p < 0x20 || *p == 0x7F) {
+            q += sprintf(q, "\\x%02x", *p);
+        } else if (*p == 0xC2 && p[1] < 0xA0 && p[1] >= 0x80) {
+            q += sprintf(q, "\\x%02x", *++p);
+        } else if (*p == 0xE2 && p[1] == 0x80 && (p[2] == 0xA8 || p[2] == 0xA9)) {
+            q += sprintf(q, "\\%c", p[2] == 0xA8 ? 'L' : 'P');
+            p += 2;
+        } else if (*p == 0xEF && p[1] == 0xBB && p[2] == 0xBF) {
+            q += sprintf(q, "\\uFEFF");
+            p += 2;
+        } else {
+            *q++ = (char)*p;
+        }
+    }
+    *q++ = '"';
+    *q = 0;
+    return quoted;
+}
+
+/* ---- Reading ------------------------------------------------------------------------------------------------ */
+
+const char *value_nearest(const char *word, const char *const *names, int count)
+{
+    size_t length = strlen(word);
+    const char *best = NULL;
+    int limit = (int)length / 3 + 1;
+    if (length > 60) return NULL;
+    for (int i = 0; i < count; i++) {
+        size_t n = strlen(names[i]);
+        if (n > 60) continue;
+        int row[3][64]; /* optimal string alignment: a swap of neighbours is one slip */
+        for (size_t j = 0; j <= n; j++) row[0][j] = (int)j;
+        int *before = row[1], *above = row[0], *here = row[2];
+        for (size_t a = 1; a <= length; a++) {
+            here[0] = (int)a;
+            for (size_t b = 1; b <= n; b++) {
+                bool same = tolower((unsigned char)word[a - 1]) == tolower((unsigned char)names[i][b - 1]);
+                int d = above[b - 1] + !same;
+                if (above[b] + 1 < d) d = above[b] + 1;
+                if (here[b - 1] + 1 < d) d = here[b - 1] + 1;
+                if (a > 1 && b > 1 && word[a - 1] == names[i][b - 2] && word[a - 2] == names[i][b - 1] && before[b - 2] + 1 < d)
+                    d = before[b - 2] + 1;
+                here[b] = d;
+            }
+            int *spare = before;
+            before = above;
+            above = here;
+            here = spare;
+        }
+        if (above[n] <= limit) {
+            limit = above[n] - 1;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+static const char *const bool_words[] = {"true", "false", NULL}, *const switch_words[] = {"auto", "true", "false", NULL};
+
+/* Choices are literals joined by '|'; each is interned once, so that a config holds plain pointers. */
+static const char *choice_at(const char *choices, int i)
+{
+    static struct interned {
+        struct interned *next;
+        char text[];
+    } *head;
+    const char *p = choices;
+    for (; i > 0 && p; i--) p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL;
+    if (!p) return NULL;
+    size_t n = strcspn(p, "|");
+    struct interned *first = __atomic_load_n(&head, __ATOMIC_ACQUIRE);
+    for (struct interned *e = first; e; e = e->next)
+        if (strncmp(e->text, p, n) == 0 && e->text[n] == 0) return e->text;
+    struct interned *e = xmalloc(sizeof *e + n + 1);
+    memcpy(e->text, p, n);
+    e->text[n] = 0;
+    e->next = first; /* two threads may intern a word twice: both copies stay valid */
+    while (!__atomic_compare_exchange_n(&head, &e->next, e, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+    return e->text;
+}
+
+const char *config_choice(int key, int i)
+{
+    const struct config_key *k = &config_keys[key];
+    if (k->type == CONFIG_CHOICE) return choice_at(k->choices, i);
+    if (k->type == CONFIG_BOOL) return i < 2 ? bool_words[i] : NULL;
+    if (k->type == CONFIG_SWITCH) return i < 3 ? switch_words[i] : NULL;
+    return NULL;
+}
+
+static const char *choice_find(int key, const char *text)
+{
+    const char *choice;
+    for (int i = 0; (choice = config_choice(key, i)) != NULL; i++)
+        if (strcmp(choice, text) == 0) return choice;
+    size_t n = strlen(text);
+    for (const char *p = config_keys[key].aliases; p && n; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+        if (strncmp(p, text, n) == 0 && p[n] == '=') {
+            char name[64];
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(p + n + 1, "|"), p + n + 1);
+            return choice_find(key, name);
+        }
+    return NULL;
+}
+
+char *value_expected(int key)
+{
+    const struct config_key *k = &config_keys[key];
+    char low[40], high[40];
+    value_real_text(low, sizeof low, k->min);
+    value_real_text(high, sizeof high, k->max);
+    if (k->type == CONFIG_INT || k->type == CONFIG_BYTES) snprintf(high, sizeof high, "%.0f", k->max);
+    switch (k->type) {
+    case CONFIG_BOOL: return xstrdup("true or false");
+    case CONFIG_SWITCH: return xstrdup("auto, true or false");
+    case CONFIG_INT: return xasprintf("a whole number from %s to %s", low, high);
+    case CONFIG_REAL: return xasprintf("a number from %s to %s", low, high);
+    case CONFIG_BYTES: return xstrdup("a number of bytes, as in 512M or 64G");
+    case CONFIG_CHOICE: {
+        char *text = xasprintf("one of %s", k->choices), *bar;
+        while ((bar = strchr(text, '|')) != NULL) {
+            char *longer = xasprintf("%.*s, %s", (int)(bar - text), text, bar + 1);
+            free(text);
+            text = longer;
+        }
+        return text;
+    }
+    case CONFIG_PATH: return xstrdup("a path");
+    default: return xstrdup("text");
+    }
+}
+
+static const char *kind_words(const char *text, bool quoted)
+{
+    if (quoted) return "text in quotes";
+    switch (kind12(text)) {
+    case KIND_NULL: return "nothing";
+    case KIND_BOOL: return "a truth value";
+    case KIND_INT: return "a whole number";
+    case KIND_REAL: return "a number";
+    default: return "text";
+    }
+}
+
+static enum value_verdict bad_type(int key, const char *text, bool quoted, char *message, char *hint, size_t size)
+{
+    char *expected = value_expected(key);
+    if (!quoted && kind12(text) == KIND_NULL)
+        snprintf(message, size, "%s has no value, expected %s", config_keys[key].name, expected);
+    else
+        snprintf(message, size, "%s is %s, expected %s", config_keys[key].name, kind_words(text, quoted), expected);
+    free(expected);
+    struct value again;
+    char m[8], h[8];
+    if (quoted && text[0] && value_read(key, text, strlen(text), false, &again, m, h, sizeof m) != VALUE_BAD)
+        snprintf(hint, size, "write %.100s without quotes", text);
+    else
+        snprintf(hint, size, "default: %s", config_keys[key].standard);
+    return VALUE_BAD;
+}
+
+static enum value_verdict out_of_range(int key, const char *text, char *message, char *hint, size_t size)
+{
+    char *expected = value_expected(key);
+    snprintf(message, size, "%s is %.60s, expected %s", config_keys[key].name, text, expected);
+    snprintf(hint, size, "%s; default: %s", config_keys[key].help, config_keys[key].standard);
+    free(expected);
+    return VALUE_BAD;
+}
+
+static enum value_verdict note(char *message, char *hint, size_t size, const char *text, const char *taken, const char *better)
+{
+    snprintf(message, size, "other YAML readers take %.60s as %s", text, taken);
+    snprintf(hint, size, "write %s", better);
+    return VALUE_NOTE;
+}
+
+static enum value_verdict read_int(int key, const char *text, bool quoted, struct value *value, char *message, char *hint, size_t size)
+{
+    if (quoted || !int12(text)) {
+        enum value_verdict verdict = bad_type(key, text, quoted, message, hint, size);
+        char plain[64];
+        size_t n = 0;
+        for (const char *p = text; *p && n + 1 < sizeof plain; p++)
+            if (*p != '_' && *p != ',') plain[n++] = *p;
+        plain[n] = 0;
+        if (!quoted && n && n < strlen(text) && int12(plain)) snprintf(hint, size, "write %s", plain);
+        else if (!quoted && real12(text) && strtod(text, NULL) == rint(strtod(text, NULL)) && fabs(strtod(text, NULL)) < 1e15)
+            snprintf(hint, size, "write %.0f", strtod(text, NULL));
+        return verdict;
+    }
+    errno = 0;
+    int base = text[0] == '0' && (text[1] == 'o' || text[1] == 'x') ? (text[1] == 'o' ? 8 : 16) : 10;
+    long long x = strtoll(base == 10 ? text : text + 2, NULL, base);
+    if (errno || (double)x < config_keys[key].min || (double)x > config_keys[key].max)
+        return out_of_range(key, text, message, hint, size);
+    value->integer = x;
+    char better[32];
+    snprintf(better, sizeof better, "%lld", x);
+    if (base == 8) return note(message, hint, size, text, "text", better);
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (base == 10 && digits[0] == '0' && digits[1])
+        return note(message, hint, size, text, span(digits, "01234567") == strlen(digits) ? "an octal number" : "text", better);
+    return VALUE_GOOD;
+}
+
+static enum value_verdict read_real(int key, const char *text, bool quoted, struct value *value, char *message, char *hint, size_t size)
+{
+    if (quoted || kind12(text) == KIND_BOOL || !(int12(text) || real12(text)))
+        return one_of(text, infinities) && !quoted ? out_of_range(key, text, message, hint, size)
+                                                   : bad_type(key, text, quoted, message, hint, size);
+    bool based = text[0] == '0' && (text[1] == 'o' || text[1] == 'x');
+    double x = based ? (double)strtoull(text + 2, NULL, text[1] == 'o' ? 8 : 16) : strtod(text, NULL);
+    if (!isfinite(x) || x < config_keys[key].min || x > config_keys[key].max) return out_of_range(key, text, message, hint, size);
+    value->real = x;
+    char better[40];
+    value_real_text(better, sizeof better, x);
+    enum kind other = kind11(text);
+    if (other == KIND_TEXT) return note(message, hint, size, text, "text", better);
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (other == KIND_INT && !based && digits[0] == '0' && digits[1]) return note(message, hint, size, text, "an octal number", better);
+    return VALUE_GOOD;
+}
+
+static enum value_verdict read_bool(int key, const char *text, bool quoted, struct value *value, char *message, char *hint, size_t size)
+{
+    bool automatic = config_keys[key].type == CONFIG_SWITCH && strcmp(text, "auto") == 0;
+    if (!automatic && (quoted || !(one_of(text, bools) || one_of(text, bools11))))
+        return bad_type(key, text, quoted, message, hint, size);
+    bool yes = strchr("tTyY", text[0]) || strcasecmp(text, "on") == 0;
+    value->integer = automatic ? -1 : yes;
+    return one_of(text, bools11) ? note(message, hint, size, text, "text", yes ? "true" : "false") : VALUE_GOOD;
+}
+
+static enum value_verdict read_bytes(int key, const char *text, bool quoted, struct value *value, char *message, char *hint, size_t size)
+{
+    size_t whole = span(text, DIGITS), n = whole;
+    if (text[n] == '.') n += 1 + span(text + n + 1, DIGITS);
+    static const char units[] = "KMGT";
+    const char *unit = text[n] ? strchr(units, toupper((unsigned char)text[n])) : NULL;
+    const char *rest = unit ? text + n + 1 : text + n;
+    if (whole == 0 || n > 30 || (*rest && strcmp(rest, "B") != 0 && strcmp(rest, "iB") != 0) || (!unit && n > whole))
+        return bad_type(key, text, quoted, message, hint, size);
+    double x = strtod(text, NULL) * (unit ? (double)(1LL << (10 * (unit - units + 1))) : 1.0);
+    if (x < config_keys[key].min || x > config_keys[key].max) return out_of_range(key, text, message, hint, size);
+    value->integer = (int64_t)x;
+    return VALUE_GOOD;
+}
+
+static enum value_verdict read_choice(int key, const char *text, struct value *value, char *message, char *hint, size_t size)
+{
+    value->choice = choice_find(key, text);
+    if (value->choice) return VALUE_GOOD;
+    const char *names[16], *name;
+    int count = 0;
+    while (count < 16 && (name = config_choice(key, count)) != NULL) names[count++] = name;
+    const char *near = value_nearest(text, names, count);
+    char *expected = value_expected(key);
+    snprintf(message, size, "%s is '%.60s', expected %s", config_keys[key].name, text, expected);
+    if (near) snprintf(hint, size, "did you mean %s?", near);
+    else snprintf(hint, size, "%s; default: %s", config_keys[key].help, config_keys[key].standard);
+    free(expected);
+    return VALUE_BAD;
+}
+
+enum value_verdict value_read(int key, const char *text, size_t bytes, bool quoted, struct value *value, char *message,
+                              char *hint, size_t size)
+{
+    *value = (struct value){0};
+    enum config_type type = config_keys[key].type;
+    if (strlen(text) != bytes || bytes > PATH_MAX) {
+        snprintf(message, size, "%s has %zu bytes%s", config_keys[key].name, bytes, bytes > PATH_MAX ? ", at most 4096 are possible" : " with a NUL among them");
+        snprintf(hint, size, "see 'meopt config list'");
+        return VALUE_BAD;
+    }
+    if (type == CONFIG_INT) return read_int(key, text, quoted, value, message, hint, size);
+    if (type == CONFIG_REAL) return read_real(key, text, quoted, value, message, hint, size);
+    if (type == CONFIG_BOOL || type == CONFIG_SWITCH) return read_bool(key, text, quoted, value, message, hint, size);
+    if (type == CONFIG_BYTES) return read_bytes(key, text, quoted, value, message, hint, size);
+    if (type == CONFIG_CHOICE) {
+        if (!quoted && kind12(text) == KIND_NULL) return bad_type(key, text, quoted, message, hint, size);
+        return read_choice(key, text, value, message, hint, size);
+    }
+    value->null = (!quoted && kind12(text) == KIND_NULL) || !*text;
+    if (quoted || value->null || !value_plain_is_not_text(text)) return VALUE_GOOD;
+    char better[128];
+    snprintf(better, sizeof better, "\"%.100s\"", text);
+    enum kind other = kind11(text) != KIND_TEXT ? kind11(text) : kind12(text);
+    return note(message, hint, size, text,
+                other == KIND_BOOL ? "a truth value" : other == KIND_DATE ? "a date" : other == KIND_NULL ? "nothing" : "a number", better);
+}
+
+/* ---- Storing ------------------------------------------------------------------------------------------------ */
+
+static char *absolute_path(const struct config *config, const char *text)
+{
+    const char *home = getenv("HOME");
+    if (text[0] == '~' && text[1] == '/' && home) return path_join(home, text + 2);
+    char *joined = path_join(config->directory, text);
+    /* "a/./b" and "a//b" without touching the file system; ".." stays: it means something else behind a link */
+    char *out = joined;
+    for (char *p = joined; *p;) {
+        if (p[0] == '/' && p[1] == '/') p++;
+        else if (p[0] == '/' && p[1] == '.' && (p[2] == '/' || p[2] == 0)) p += 2;
+        else *out++ = *p++;
+    }
+    if (out == joined) *out++ = '/';
+    if (out > joined + 1 && out[-1] == '/') out--;
+    *out = 0;
+    return joined;
+}
+
+void value_store(struct config *config, int key, const struct value *value, const char *text)
+{
+    void *field = (char *)config + config_keys[key].offset;
+    switch (config_keys[key].type) {
+    case CONFIG_TEXT:
+    case CONFIG_PATH:
+        free(*(char **)field);
+        *(char **)field = value->null                              ? xstrdup("")
+                          : config_keys[key].type == CONFIG_PATH ? absolute_path(config, text)
+                                                                   : xstrdup(text);
+        break;
+    case CONFIG_CHOICE: *(const char **)field = value->choice; break;
+    case CONFIG_BOOL: *(bool *)field = value->integer != 0; break;
+    case CONFIG_SWITCH: *(int *)field = (int)value->integer; break;
+    case CONFIG_REAL: *(double *)field = value->real; break;
+    default: *(int64_t *)field = value->integer; break;
+    }
+}

@@ -1,0 +1,223 @@
+/* core/config: what is accepted, what is refused, and what is said. */
+#include "core/base/file.h"
+#include "core/config/config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static struct config config;
+static struct error err;
+
+static int load_with(const char *text, char **overrides, int count)
+{
+    memset(&err, 0, sizeof err);
+    return config_load_text(&config, "/data/x/exp.yaml", text, strlen(text), overrides, count, &err);
+}
+
+static int load(const char *text) { return load_with(text, NULL, 0); }
+
+static void the_originals_files_are_valid(void **state)
+{
+    (void)state;
+    assert_int_equal(load("# EVA\r\nmodel:\r\n  weight_t: ../ModelWeight/EVA-CLIP/a.pt  # 教师\r\n  weight_s: b.pt\r\ndata:\r\n"
+                          "  root: /coco\r\noptim:\r\n  use_meopt: true\r\n  pure_bf16: false\r\n"), 0);
+    assert_string_equal(config.model_t.weight, "/data/x/../ModelWeight/EVA-CLIP/a.pt");
+    assert_string_equal(config.model_s.weight, "/data/x/b.pt");
+    assert_string_equal(config.data.root, "/coco");
+    assert_true(config.optim.use_meopt);
+    assert_string_equal(config.stem, "exp");
+    config_free(&config);
+    assert_int_equal(load("\xEF\xBB\xBFmodel_t: {weight: t.pth}\nmodel_s:\n  weight: 's.pth'\n"), 0);
+    assert_string_equal(config.model_s.weight, "/data/x/s.pth");
+    config_free(&config);
+    assert_int_equal(load(""), 0);
+    config_free(&config);
+    assert_int_equal(load("# nothing\noptim:\n"), 0);
+    config_free(&config);
+}
+
+static void defaults_are_those_of_the_table(void **state)
+{
+    (void)state;
+    assert_int_equal(load(""), 0);
+    assert_int_equal(config.train.batch_size, 32);
+    assert_int_equal(config.train.epochs, 10);
+    assert_true(config.optim.lr == 2e-5 && config.optim.beta2 == 0.98 && config.optim.eps == 1e-6);
+    assert_true(config_is(&config, "optim.name", "apadamw"));
+    assert_string_equal(config.model_t.dtype, "bf16");
+    assert_int_equal(config.loss.normalize, -1);
+    assert_int_equal(config_resolve(&config, "eva", &err), 0);
+    assert_int_equal(config.loss.normalize, 1);
+    assert_string_equal(config.data.pipeline, "clip");
+    assert_int_equal(config_resolve(&config, "dinov2", &err), EXIT_CONFIG);
+    config_free(&config);
+    for (int key = 0; key < config_key_count; key++) {
+        assert_int_equal(config_key_index(config_keys[key].name), key);
+        assert_true(strlen(config_keys[key].help) > 5);
+        assert_int_not_equal(config_keys[key].help[strlen(config_keys[key].help) - 1], '.');
+    }
+    assert_int_equal(config_key_index("model.weight_t"), config_key_index("model_t.weight"));
+}
+
+static void values_have_types_and_ranges(void **state)
+{
+    (void)state;
+    char *overrides[] = {"optim.lr=1e-3", "train.batch_size=8", "optim.name=adam", "device.memory_limit=1.5G", "data.flip=auto",
+                         "optim.weights=bf16_c8", "data.root=~nobody"};
+    assert_int_equal(load_with("optim:\n  lr: 0.5\n", overrides, 7), 0);
+    assert_true(config.optim.lr == 1e-3);
+    assert_int_equal(config.train.batch_size, 8);
+    assert_string_equal(config.optim.name, "apadam");
+    assert_string_equal(config.optim.weights, "bf16+8");
+    assert_int_equal(config.device.memory_limit, 3LL << 29);
+    assert_string_equal(config.data.root, "/data/x/~nobody");
+    config_free(&config);
+    static const char *const bad[] = {"train: {batch_size: 0}", "train: {batch_size: 1.5}", "train: {batch_size: '8'}",
+                                      "train: {batch_size: 99999999999999999999}", "optim: {beta1: 1}", "optim: {lr: .nan}",
+                                      "optim: {lr: fast}", "optim: {lr: }", "optim: {use_meopt: 1}", "optim: {name: [adam]}",
+                                      "device: {memory_limit: 5Q}", "run: {name: a/b}", "device: {cards: 1-2}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(load(bad[i]), EXIT_CONFIG);
+        assert_int_equal(err.line, 1);
+    }
+}
+
+static void an_error_shows_the_place_and_the_nearest_key(void **state)
+{
+    (void)state;
+    assert_int_equal(load("# 中文注释\noptim:\n  名: 1\n"), EXIT_CONFIG);
+    assert_int_equal(err.line, 3);
+    assert_int_equal(err.column, 3);
+    assert_int_equal(load("optim: # 学习率\n  wieght_decay: 0.1\n"), EXIT_CONFIG);
+    assert_string_equal(err.what, "optim.wieght_decay is not a key\n    2 |   wieght_decay: 0.1\n      |   ^~~~~~~~~~~~");
+    assert_string_equal(err.hint, "did you mean optim.weight_decay?");
+    assert_int_equal(load("train:\n  lr: 1\n"), EXIT_CONFIG);
+    assert_non_null(strstr(err.hint, "optim.lr"));
+    assert_int_equal(load("optm:\n  lr: 1\n"), EXIT_CONFIG);
+    assert_non_null(strstr(err.hint, "optim"));
+    assert_int_equal(load("optim: {name: '中', lr: x}\n"), EXIT_CONFIG);
+    assert_int_equal(err.column, 15);
+    assert_non_null(strstr(err.what, "\n      |               ^~~~"));
+    assert_int_equal(load("optim:\n  lr: 1\n  lr: 2\n"), EXIT_CONFIG);
+    assert_int_equal(err.line, 3);
+    assert_int_equal(load("model: {weight_t: a}\nmodel_t: {weight: a}\n"), EXIT_CONFIG);
+    assert_int_equal(err.line, 2);
+}
+
+static void what_cannot_stand_together_is_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"train: {cache_teacher: true}\ndata: {augment: true}", "train: {micro_batch: 3}",
+                                      "optim: {pure_bf16: true}\ntrain: {precision: fp32}", "model: {family: eva}\nloss: {tokens: cls+patch}",
+                                      "model_t: {arch: eva01_g14}\nmodel_s: {arch: dinov2_vitl14}", "optim: {min_lr: 1}",
+                                      "model_s: {width: 64, heads: 3}", "data: {flip: true}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(load(bad[i]), EXIT_CONFIG);
+    char *off[] = {"optim.use_meopt=false"};
+    assert_int_equal(load_with("optim: {preset: minimal, gradients: auto}", off, 1), 0);
+    assert_string_equal(config.optim.gradients, "keep");
+    config_free(&config);
+}
+
+static void anchors_merges_and_extension_keys(void **state)
+{
+    (void)state;
+    assert_int_equal(load("x-base: &base {lr: 3.0e-4, beta1: 0.8}\nx-b: &b 16\noptim:\n  <<: *base\n  beta1: 0.7\n"
+                          "train:\n  batch_size: *b\n"), 0);
+    assert_true(config.optim.lr == 3e-4 && config.optim.beta1 == 0.7);
+    assert_int_equal(config.train.batch_size, 16);
+    config_free(&config);
+    assert_int_equal(load("optim: &o\n  <<: *o\n  lr: 1.0\n"), EXIT_CONFIG); /* endless */
+}
+
+static void hostile_text_is_refused_at_once(void **state)
+{
+    (void)state;
+    size_t n = 5 << 20;
+    char *text = malloc(n);
+    memset(text, '#', n);
+    assert_int_equal(config_load_text(&config, "big.yaml", text, n, NULL, 0, &err), EXIT_CONFIG);
+    n = 1 << 20;
+    memset(text, '[', n);
+    assert_int_equal(config_load_text(&config, "deep.yaml", text, n, NULL, 0, &err), EXIT_CONFIG);
+    assert_non_null(strstr(err.what, "64 levels"));
+    for (size_t i = 0; i < n; i += 2) memcpy(text + i, "- ", 2);
+    assert_int_equal(config_load_text(&config, "deep.yaml", text, n, NULL, 0, &err), EXIT_CONFIG);
+    assert_int_equal(config_load_text(&config, "nul.yaml", "run:\n  name: a\0b\n", 17, NULL, 0, &err), EXIT_CONFIG);
+    assert_int_equal(err.line, 2);
+    assert_int_equal(err.column, 10);
+    assert_int_equal(load("run:\n  name: \"a\\0b\"\n"), EXIT_CONFIG);
+    assert_int_equal(load("run:\n  name: \xff\n"), EXIT_CONFIG);
+    char *laughs = text;
+    laughs += sprintf(laughs, "x-a: &a [x,x,x,x,x,x,x,x,x]\n");
+    for (char c = 'b'; c < 'z'; c++) laughs += sprintf(laughs, "x-%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", c, c, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1);
+    sprintf(laughs, "optim: *y\n");
+    assert_int_equal(load(text), EXIT_CONFIG);
+    assert_int_equal(load("a: 1\n---\nb: 2\n"), EXIT_CONFIG);
+    assert_int_equal(load("optim:\n\tlr: 1\n"), EXIT_CONFIG);
+    assert_int_equal(err.line, 2);
+    assert_int_equal(load("optim: *nothing\n"), EXIT_CONFIG);
+    free(text);
+}
+
+static void the_resolved_file_loads_to_the_same_config(void **state)
+{
+    (void)state;
+    assert_int_equal(load("model: {family: dinov2, weight_t: 'a b#c: d.pth'}\nrun: {name: \"no\"}\noptim: {lr: 3.0e-7, weights: bf16+8}\n"
+                          "data: {augment: true, root: \"\\u4e2d \\x07\"}\n"), 0);
+    char *text = config_resolved_text(&config);
+    uint64_t hash = config_hash(&config);
+    struct config again;
+    assert_int_equal(config_load_text(&again, "/data/x/exp.yaml", text, strlen(text), NULL, 0, &err), 0);
+    char *second = config_resolved_text(&again);
+    assert_string_equal(text, second);
+    assert_true(config_hash(&again) == hash);
+    assert_true(again.optim.lr == 3e-7);
+    assert_string_equal(again.data.root, "/data/x/中 \a");
+    assert_int_equal(config_assign(&again, "train.workers", "3", &err), EXIT_CONFIG);
+    assert_int_equal(config_assign(&again, "data.workers", "3", &err), 0);
+    assert_true(config_hash(&again) == hash); /* workers do not change the numbers */
+    assert_int_equal(config_assign(&again, "train.seed", "3", &err), 0);
+    assert_true(config_hash(&again) != hash);
+    free(text);
+    free(second);
+    config_free(&again);
+    config_free(&config);
+}
+
+static void shipped_files_load(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"eva_clip", "open_clip", "dinov2", "quickstart", "quickstart_openclip", "quickstart_dinov2"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/configs/%s.yaml", MEOPT_SOURCE_DIR, names[i]);
+        assert_int_equal(config_load(&config, path, NULL, 0, &err), 0);
+        assert_string_equal(config.stem, names[i]);
+        assert_int_equal(config.train.batch_size, i < 3 ? 32 : 16);
+        config_free(&config);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_originals_files_are_valid),
+        cmocka_unit_test(defaults_are_those_of_the_table),
+        cmocka_unit_test(values_have_types_and_ranges),
+        cmocka_unit_test(an_error_shows_the_place_and_the_nearest_key),
+        cmocka_unit_test(what_cannot_stand_together_is_refused),
+        cmocka_unit_test(anchors_merges_and_extension_keys),
+        cmocka_unit_test(hostile_text_is_refused_at_once),
+        cmocka_unit_test(the_resolved_file_loads_to_the_same_config),
+        cmocka_unit_test(shipped_files_load),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
