@@ -49,6 +49,7 @@ struct config_key {
 extern const struct config_key config_keys[]; /* ends with name NULL */
 extern const int config_key_count;
 int config_key_index(const char *name); /* -1 when there is none; knows other spellings of a whole key */
+const char *config_key_spelling(int key, int i); /* 0: its name, then others; NULL behind the last */
 /* The i-th choice of a CONFIG_CHOICE, CONFIG_BOOL or CONFIG_SWITCH key, NULL behind the last. */
 const char *config_choice(int key, int i);
 

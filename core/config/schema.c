@@ -192,3 +192,11 @@ int config_key_index(const char *name)
         if (strcmp(name, config_keys[i].name) == 0) return i;
     return -1;
 }
+
+const char *config_key_spelling(int key, int i)
+{
+    if (i == 0) return config_keys[key].name;
+    for (size_t k = 0; k < sizeof key_aliases / sizeof *key_aliases; k++)
+        if (strcmp(key_aliases[k][1], config_keys[key].name) == 0 && --i == 0) return key_aliases[k][0];
+    return NULL;
+}
