@@ -1,0 +1,83 @@
+/* How many bytes each tensor takes, of what kind and where: the same arithmetic for meopt_query and meopt_create. */
+#include "core/optim/optim.h"
+
+#include <string.h>
+
+static size_t rounded(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+static bool low(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
+
+/* Padded to whole groups; 0 for STATE_NONE. */
+static size_t state_array_bytes(int format, int64_t groups)
+{
+    static const size_t half_bytes[] = {[STATE_F32] = 8, [STATE_BF16] = 4, [STATE_BF16_NEAREST] = 4, [STATE_8BIT] = 2, [STATE_4BIT] = 1};
+    return format == STATE_NONE ? 0 : (size_t)groups * OPTIM_GROUP * half_bytes[format] / 2;
+}
+
+void layout_state(struct layout *l)
+{
+    l->v_at = rounded(state_array_bytes(l->m, l->groups));
+    l->scales_at = l->v_at + rounded(state_array_bytes(l->v, l->groups));
+    l->scale_bytes = low(l->m) || low(l->v) ? (size_t)l->groups : 0;
+    l->state_bytes = l->scales_at + rounded(l->scale_bytes);
+}
+
+void layout_plan(struct layout *l, const struct meopt_options *o, const struct meopt_tensor *tensor)
+{
+    memset(l, 0, sizeof *l);
+    int wide_dims = 0;
+    l->count = 1;
+    for (int d = 0; d < tensor->ndim; d++) {
+        l->count *= tensor->shape[d];
+        wide_dims += tensor->shape[d] > 1;
+    }
+    l->groups = (l->count + OPTIM_GROUP - 1) / OPTIM_GROUP;
+    bool keep = (tensor->flags & MEOPT_KEEP_F32) || wide_dims < 2 || l->count < o->small_count;
+    l->weights = keep ? WEIGHTS_F32 : o->weights;
+    l->m = keep ? STATE_F32 : o->first_moment;
+    l->v = keep ? STATE_F32 : o->second_moment;
+    if (o->rule == MEOPT_APSGD || o->rule == MEOPT_LION) l->v = STATE_NONE;
+    if (o->rule == MEOPT_APSGD && o->momentum == 0) l->m = STATE_NONE;
+    l->accumulator = o->accumulator < 0 ? STATE_NONE : keep ? STATE_F32 : o->accumulator;
+
+    size_t count = (size_t)l->count, groups = (size_t)l->groups;
+    static const size_t correction[] = {[WEIGHTS_20] = 32, [WEIGHTS_24] = 64, [WEIGHTS_32] = 128};
+    l->weight_bytes = rounded(count * (l->weights <= WEIGHTS_F32_COPY ? 4 : 2));
+    l->copy_bytes = l->weights == WEIGHTS_F32_COPY ? rounded(count * 2) : 0;
+    l->correction_bytes = l->weights >= WEIGHTS_20 ? rounded(groups * correction[l->weights]) : 0;
+    layout_state(l);
+    if (l->accumulator != STATE_NONE) {
+        l->accumulator_scales_at = rounded(state_array_bytes(l->accumulator, l->groups));
+        l->accumulator_bytes = l->accumulator_scales_at + (low(l->accumulator) ? rounded(groups) : 0);
+    }
+}
+
+void layout_add(struct meopt_bytes *bytes, const struct layout *l, bool callers_weights, bool callers_copy)
+{
+    bytes->parameters += l->count;
+    bytes->weights += l->weight_bytes;
+    bytes->copy += l->copy_bytes;
+    bytes->correction += l->correction_bytes;
+    bytes->moments += l->state_bytes;
+    bytes->scales += l->scale_bytes;
+    bytes->accumulators += l->accumulator_bytes;
+    bytes->total += l->weight_bytes + l->copy_bytes + l->correction_bytes + l->state_bytes + l->accumulator_bytes;
+    bytes->callers += (callers_weights ? l->weight_bytes : 0) + (callers_copy ? l->copy_bytes : 0);
+}
+
+int meopt_query(const struct meopt_options *options, const struct meopt_tensor *tensors, size_t count,
+                struct meopt_bytes *bytes, struct meopt_error *err)
+{
+    struct meopt_options o;
+    if (!bytes || (count && !tensors)) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no table of tensors, or nowhere to put the bytes");
+    int status = options_read(&o, options, err);
+    if (status) return status;
+    memset(bytes, 0, sizeof *bytes);
+    for (size_t i = 0; i < count; i++) {
+        struct meopt_tensor tensor;
+        struct layout layout;
+        if ((status = tensor_read(&tensor, &o, tensors, i, err))) return status;
+        layout_plan(&layout, &o, &tensor);
+        layout_add(bytes, &layout, tensor.weights != NULL, tensor.copy != NULL);
+    }
+    return MEOPT_OK;
+}

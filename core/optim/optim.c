@@ -1,0 +1,275 @@
+/* The handle: creation from a table of tensors, memory, weights in and out. */
+#include "core/optim/optim.h"
+#include "core/device/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+int threads_of(const struct meopt *opt)
+{
+    if (opt->options.threads) return opt->options.threads;
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+void *memory_get(const struct meopt_options *o, int kind, size_t bytes, const char *tensor)
+{
+    return o->allocate ? o->allocate(o->context, kind, bytes, tensor) : aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+}
+
+void memory_put(const struct meopt_options *o, int kind, void *p, size_t bytes)
+{
+    if (!p) return;
+    if (o->release)
+        o->release(o->context, kind, p, bytes);
+    else
+        free(p);
+}
+
+/* FNV-1a: the key of a tensor's random numbers must not depend on its place in the table. */
+static uint32_t hash_of(const char *name)
+{
+    uint32_t hash = 2166136261u;
+    for (; *name; name++) hash = (hash ^ (uint8_t)*name) * 16777619u;
+    return hash;
+}
+
+struct optim_task task_of(const struct meopt *opt, const struct tensor *t)
+{
+    const struct layout *l = &t->layout;
+    uint64_t seed = opt->options.seed;
+    return (struct optim_task){
+        .count = l->count,
+        .first_group = t->first / OPTIM_GROUP,
+        .rule = opt->options.rule,
+        .weight_format = l->weights,
+        .m_format = l->m,
+        .v_format = l->v,
+        .accumulator_format = STATE_NONE,
+        .m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8,
+        .weights = t->weights,
+        .copy = t->copy,
+        .correction = t->correction,
+        .m = t->state,
+        .v = t->state ? t->state + l->v_at : NULL,
+        .scales = t->state ? t->state + l->scales_at : NULL,
+        .key = {(uint32_t)seed, (uint32_t)(seed >> 32) ^ t->key},
+    };
+}
+
+/* memset of a block whose bytes belong evenly to the tensor's groups */
+static void clear_block(const struct meopt *opt, const struct tensor *t, void *block, size_t bytes)
+{
+    if (!block || opt->options.dry) return;
+    int64_t chunks = (t->layout.groups + CHUNK_GROUPS - 1) / CHUNK_GROUPS;
+    size_t part = (bytes + (size_t)chunks - 1) / (size_t)chunks;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) num_threads(threads_of(opt)) if (chunks > 1)
+#endif
+    for (int64_t c = 0; c < chunks; c++) {
+        size_t at = (size_t)c * part;
+        if (at < bytes) memset((char *)block + at, 0, bytes - at < part ? bytes - at : part);
+    }
+}
+
+void state_clear(const struct meopt *opt, struct tensor *t)
+{
+    const struct layout *l = &t->layout;
+    if (!t->state) return;
+    clear_block(opt, t, t->state, l->v_at);
+    clear_block(opt, t, t->state + l->v_at, l->scales_at - l->v_at);
+    clear_block(opt, t, t->state + l->scales_at, l->state_bytes - l->scales_at);
+}
+
+static int tensor_get(const struct meopt *opt, struct tensor *t, int kind, size_t bytes, void **p, struct meopt_error *err)
+{
+    if (!bytes || *p) return MEOPT_OK;
+    *p = memory_get(&opt->options, kind, bytes, t->name);
+    if (!*p) return meopt_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes of tensor %.100s", bytes, t->name);
+    return MEOPT_OK;
+}
+
+static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt_tensor *from, struct meopt_error *err)
+{
+    struct layout *l = &t->layout;
+    layout_plan(l, &opt->options, from);
+    t->name = strdup(from->name);
+    if (!t->name) return meopt_fail(err, MEOPT_NO_MEMORY, "no memory");
+    t->ndim = from->ndim;
+    memcpy(t->shape, from->shape, sizeof t->shape);
+    t->first = from->first;
+    t->decay = !(from->flags & MEOPT_NO_DECAY);
+    t->lr_scale = from->lr_scale;
+    t->key = hash_of(t->name);
+    if ((uintptr_t)from->weights % (l->weights <= WEIGHTS_F32_COPY ? 4 : 2) || (uintptr_t)from->copy % 2)
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name, from->weights);
+    t->own_weights = !from->weights;
+    t->own_copy = !from->copy;
+    t->weights = from->weights;
+    t->copy = l->weights == WEIGHTS_F32_COPY ? from->copy : NULL;
+    int status = tensor_get(opt, t, MEOPT_MEMORY_WEIGHTS, l->weight_bytes, &t->weights, err);
+    if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_COPY, l->copy_bytes, &t->copy, err);
+    if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_CORRECTION, l->correction_bytes, &t->correction, err);
+    void *state = NULL;
+    if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_MOMENTS, l->state_bytes, &state, err);
+    t->state = state;
+    if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_ACCUMULATOR, l->accumulator_bytes, &t->accumulator, err);
+    if (status) return status;
+    if (t->own_weights) clear_block(opt, t, t->weights, l->weight_bytes);
+    if (t->own_copy) clear_block(opt, t, t->copy, l->copy_bytes);
+    clear_block(opt, t, t->correction, l->correction_bytes);
+    clear_block(opt, t, t->accumulator, l->accumulator_bytes);
+    state_clear(opt, t);
+    return MEOPT_OK;
+}
+
+int meopt_create(struct meopt **out, const struct meopt_options *options, const struct meopt_tensor *tensors, size_t count,
+                 struct meopt_error *err)
+{
+    if (!out) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "nowhere to put the handle");
+    *out = NULL;
+    if (count && !tensors) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no table of tensors");
+    struct meopt_options o;
+    int status = options_read(&o, options, err);
+    if (status) return status;
+    const struct device *device = o.device;
+    if (device && strcmp(device->kind, "cpu") != 0 && strcmp(device->kind, "dry") != 0)
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer kernels for device '%.40s'", device->kind);
+    struct meopt *opt = calloc(1, sizeof *opt);
+    if (!opt) return meopt_fail(err, MEOPT_NO_MEMORY, "no memory");
+    opt->options = o;
+    opt->kernels = optim_kernels_find(NULL);
+    opt->m_range8 = m_range(&o, STATE_8BIT);
+    opt->m_range4 = m_range(&o, STATE_4BIT);
+    opt->tensors = calloc(count ? count : 1, sizeof *opt->tensors);
+    status = opt->tensors ? MEOPT_OK : meopt_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", count);
+    size_t chunks = 0;
+    for (size_t i = 0; !status && i < count; i++) {
+        struct meopt_tensor from;
+        opt->count = i + 1;
+        status = tensor_read(&from, &o, tensors, i, err);
+        if (!status) status = tensor_create(opt, &opt->tensors[i], &from, err);
+        opt->tensors[i].first_partial = chunks;
+        chunks += ((size_t)opt->tensors[i].layout.groups + CHUNK_GROUPS - 1) / CHUNK_GROUPS;
+    }
+    for (size_t i = 0; !status && i < count; i++)
+        if (meopt_find(opt, opt->tensors[i].name) != (int64_t)i)
+            status = meopt_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
+    if (!status && !(opt->partials = calloc(chunks ? chunks : 1, sizeof *opt->partials)))
+        status = meopt_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
+    if (status) {
+        meopt_destroy(opt);
+        return status;
+    }
+    *out = opt;
+    return MEOPT_OK;
+}
+
+void meopt_destroy(struct meopt *opt)
+{
+    if (!opt) return;
+    for (size_t i = opt->count; i-- > 0;) {
+        struct tensor *t = &opt->tensors[i];
+        const struct layout *l = &t->layout;
+        memory_put(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
+        memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);
+        memory_put(&opt->options, MEOPT_MEMORY_CORRECTION, t->correction, l->correction_bytes);
+        if (t->own_copy) memory_put(&opt->options, MEOPT_MEMORY_COPY, t->copy, l->copy_bytes);
+        if (t->own_weights) memory_put(&opt->options, MEOPT_MEMORY_WEIGHTS, t->weights, l->weight_bytes);
+        free(t->name);
+    }
+    free(opt->tensors);
+    free(opt->partials);
+    free(opt);
+}
+
+int meopt_held(const struct meopt *opt, struct meopt_bytes *bytes)
+{
+    if (!opt || !bytes) return MEOPT_BAD_ARGUMENT;
+    memset(bytes, 0, sizeof *bytes);
+    for (size_t i = 0; i < opt->count; i++)
+        layout_add(bytes, &opt->tensors[i].layout, !opt->tensors[i].own_weights, !opt->tensors[i].own_copy);
+    return MEOPT_OK;
+}
+
+int meopt_info(const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info)
+{
+    if (!opt || !info || tensor >= opt->count) return MEOPT_BAD_ARGUMENT;
+    const struct tensor *t = &opt->tensors[tensor];
+    *info = (struct meopt_tensor_info){.name = t->name,
+                                       .count = t->layout.count,
+                                       .weights = t->layout.weights,
+                                       .first_moment = t->layout.m,
+                                       .second_moment = t->layout.v,
+                                       .updates = t->updates};
+    layout_add(&info->bytes, &t->layout, !t->own_weights, !t->own_copy);
+    return MEOPT_OK;
+}
+
+/* Linear: tables have hundreds of rows, and creation looks each up once. */
+int64_t meopt_find(const struct meopt *opt, const char *name)
+{
+    for (size_t i = 0; opt && name && i < opt->count; i++)
+        if (strcmp(opt->tensors[i].name, name) == 0) return (int64_t)i;
+    return -1;
+}
+
+int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_dtype *dtype)
+{
+    if (!opt || tensor >= opt->count || !p || !dtype) return MEOPT_BAD_ARGUMENT;
+    const struct tensor *t = &opt->tensors[tensor];
+    *p = t->copy ? t->copy : t->weights;
+    *dtype = t->layout.weights == WEIGHTS_F32 ? MEOPT_F32 : MEOPT_BF16;
+    return MEOPT_OK;
+}
+
+static int range_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, const void *values, struct meopt_error *err)
+{
+    if (!opt || tensor >= opt->count) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
+    const struct tensor *t = &opt->tensors[tensor];
+    if (opt->options.dry) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer has no weights");
+    if (first < 0 || first % OPTIM_GROUP || count < 0 || first > t->layout.count || count > t->layout.count - first ||
+        (count % OPTIM_GROUP && first + count != t->layout.count) || (count && !values))
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %lld elements; %lld from %lld are not a range of it in groups of 64",
+                          t->name, (long long)t->layout.count, (long long)count, (long long)first);
+    return MEOPT_OK;
+}
+
+int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *values, struct meopt_error *err)
+{
+    int status = range_check(opt, tensor, first, count, values, err), finite = 1;
+    if (status || !count) return status;
+    double squares = 0;
+    optim_sum_squares(values, GRADIENT_F32, count, &squares, &finite);
+    if (!finite) return meopt_fail(err, MEOPT_NOT_FINITE, "weights for %.100s hold a NaN or an infinity", opt->tensors[tensor].name);
+    struct optim_task task = task_of(opt, &opt->tensors[tensor]);
+    int64_t group = first / OPTIM_GROUP, whole = group + count / OPTIM_GROUP;
+    opt->kernels->weights_in(&task, group, whole, values);
+    if (count % OPTIM_GROUP) {
+        float last[OPTIM_GROUP] = {0};
+        memcpy(last, values + (whole - group) * OPTIM_GROUP, (size_t)(count % OPTIM_GROUP) * 4);
+        opt->kernels->weights_in(&task, whole, whole + 1, last);
+    }
+    return MEOPT_OK;
+}
+
+int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *values, struct meopt_error *err)
+{
+    int status = range_check(opt, tensor, first, count, values, err);
+    if (status || !count) return status;
+    struct optim_task task = task_of(opt, &opt->tensors[tensor]);
+    int64_t group = first / OPTIM_GROUP, whole = group + count / OPTIM_GROUP;
+    opt->kernels->weights_out(&task, group, whole, values);
+    if (count % OPTIM_GROUP) {
+        float last[OPTIM_GROUP];
+        opt->kernels->weights_out(&task, whole, whole + 1, last);
+        memcpy(values + (whole - group) * OPTIM_GROUP, last, (size_t)(count % OPTIM_GROUP) * 4);
+    }
+    return MEOPT_OK;
+}

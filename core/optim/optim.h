@@ -1,0 +1,87 @@
+/* Inside libmeopt: the handle behind core/meopt.h. */
+#ifndef MEOPT_OPTIM_H
+#define MEOPT_OPTIM_H
+
+#include "core/meopt.h"
+#include "kernels/cpu/optim.h"
+
+#include <stdbool.h>
+
+/* Groups that one thread takes at a time. */
+#define CHUNK_GROUPS 512
+
+/* How one tensor is kept: formats, and bytes of each block. Inside the state block m lies at 0, v and the scales at the
+ * offsets; inside the accumulator block the scales at theirs. */
+struct layout {
+    int64_t count, groups;
+    int weights, m, v, accumulator; /* kernels/optim_task.h; STATE_NONE where there is none */
+    size_t weight_bytes, copy_bytes, correction_bytes, state_bytes, accumulator_bytes;
+    size_t v_at, scales_at, scale_bytes, accumulator_scales_at;
+};
+
+struct tensor {
+    struct layout layout;
+    char *name;
+    int ndim;
+    int64_t shape[8], first;
+    bool decay;
+    double lr_scale;
+    uint32_t key; /* of its random numbers: a hash of the name */
+    void *weights, *copy, *correction, *accumulator;
+    uint8_t *state;
+    bool own_weights, own_copy;
+    int64_t updates;      /* steps taken */
+    int64_t accumulated;  /* gradients added since the accumulator was last emptied */
+    bool stepped;         /* in the current step */
+    struct optim_partial found;
+    size_t first_partial; /* its chunks in meopt.partials */
+};
+
+struct meopt {
+    struct meopt_options options;
+    const struct optim_kernels *kernels;
+    struct tensor *tensors;
+    size_t count;
+    struct optim_partial *partials; /* one a chunk */
+    bool stepping, check;
+    int64_t step;
+    double lr;
+    int m_range8, m_range4;
+};
+
+/* Set err (may be NULL) and return status. */
+int meopt_fail(struct meopt_error *err, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Options of any caller's size, checked. */
+int options_read(struct meopt_options *to, const struct meopt_options *from, struct meopt_error *err);
+int tensor_read(struct meopt_tensor *to, const struct meopt_options *options, const struct meopt_tensor *table, size_t i,
+                struct meopt_error *err);
+
+void layout_plan(struct layout *layout, const struct meopt_options *options, const struct meopt_tensor *tensor);
+/* Offsets and sizes for given state formats. */
+void layout_state(struct layout *layout);
+void layout_add(struct meopt_bytes *bytes, const struct layout *layout, bool callers_weights, bool callers_copy);
+
+void *memory_get(const struct meopt_options *options, int kind, size_t bytes, const char *tensor);
+void memory_put(const struct meopt_options *options, int kind, void *p, size_t bytes);
+
+/* A task for a tensor: pointers and formats, no scalars, no gradient. */
+struct optim_task task_of(const struct meopt *opt, const struct tensor *tensor);
+/* Set to zero by the threads that will step it. */
+void state_clear(const struct meopt *opt, struct tensor *tensor);
+int threads_of(const struct meopt *opt);
+
+/* The m range beside a low-bit v (struct optim_task) and the bound of |m| / sqrt(v) after t steps; t 0: for ever. */
+double ratio_limit(const struct meopt_options *options, double t);
+int m_range(const struct meopt_options *options, int m_format);
+struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale);
+
+/* Another state format for a tensor, values converted. */
+int state_convert(struct meopt *opt, struct tensor *tensor, int m, int v, struct meopt_error *err);
+
+/* Adaptive precision: measure before the step, promote after it. */
+bool adapt_due(const struct meopt *opt, const struct tensor *tensor);
+double adapt_measure(const struct meopt *opt, const struct tensor *tensor, const struct optim_task *task);
+int adapt_act(struct meopt *opt, struct tensor *tensor, double error, struct meopt_error *err);
+
+#endif

@@ -1,0 +1,156 @@
+/* Names, presets and checks of the options: see core/meopt.h. */
+#include "core/optim/optim.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const rule_names[] = {"apadam", "apadamw", "apsgd", "lamb", "lion"};
+static const char *const weight_names[] = {"fp32", "fp32+copy", "bf16", "bf16_sr", "bf16+4", "bf16+8", "bf16+16"};
+static const char *const state_names[] = {"fp32", "bf16", "bf16_nearest", "8bit", "4bit"};
+
+static const struct preset {
+    const char *name;
+    int weights, state;
+} presets[] = {
+    {"quality", MEOPT_WEIGHTS_24, MEOPT_STATE_8BIT},      {"balanced", MEOPT_WEIGHTS_20, MEOPT_STATE_8BIT},
+    {"minimal", MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_8BIT}, {"fp32", MEOPT_WEIGHTS_F32, MEOPT_STATE_F32},
+    {"amp", MEOPT_WEIGHTS_F32_COPY, MEOPT_STATE_F32},     {"pure_bf16", MEOPT_WEIGHTS_BF16, MEOPT_STATE_BF16_NEAREST},
+};
+
+int meopt_fail(struct meopt_error *err, int status, const char *format, ...)
+{
+    if (!err) return status;
+    va_list args;
+    va_start(args, format);
+    err->status = status;
+    vsnprintf(err->message, sizeof err->message, format, args);
+    va_end(args);
+    for (char *c = err->message; *c; c++) /* names come from files */
+        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+    return status;
+}
+
+const char *meopt_status_name(int status)
+{
+    static const char *const names[] = {"ok", "bad argument", "out of memory", "not finite", "bad state", "bad order", "write failed"};
+    return status >= 0 && status < (int)(sizeof names / sizeof *names) ? names[status] : "unknown status";
+}
+
+static const char *name_of(const char *const *names, int count, int i) { return i >= 0 && i < count ? names[i] : NULL; }
+static int index_of(const char *const *names, int count, const char *name)
+{
+    for (int i = 0; name && i < count; i++)
+        if (strcmp(names[i], name) == 0) return i;
+    return -1;
+}
+const char *meopt_rule_name(int rule) { return name_of(rule_names, MEOPT_RULE_COUNT, rule); }
+const char *meopt_weight_format_name(int format) { return name_of(weight_names, MEOPT_WEIGHT_FORMAT_COUNT, format); }
+const char *meopt_state_format_name(int format) { return name_of(state_names, MEOPT_STATE_FORMAT_COUNT, format); }
+int meopt_rule_from_name(const char *name) { return index_of(rule_names, MEOPT_RULE_COUNT, name); }
+int meopt_weight_format_from_name(const char *name) { return index_of(weight_names, MEOPT_WEIGHT_FORMAT_COUNT, name); }
+int meopt_state_format_from_name(const char *name) { return index_of(state_names, MEOPT_STATE_FORMAT_COUNT, name); }
+
+int meopt_options_init(struct meopt_options *options, size_t size, int rule)
+{
+    if (!options || size < offsetof(struct meopt_options, seed) || !meopt_rule_name(rule)) return MEOPT_BAD_ARGUMENT;
+    struct meopt_options o = {
+        .size = size < sizeof o ? size : sizeof o,
+        .tensor_size = sizeof(struct meopt_tensor),
+        .rule = rule,
+        .beta1 = 0.9,
+        .beta2 = rule == MEOPT_LION ? 0.99 : 0.999,
+        .eps = rule == MEOPT_LAMB ? 1e-6 : 1e-8,
+        .momentum = rule == MEOPT_APSGD ? 0.9 : 0,
+        .small_count = 4096,
+        .accumulator = -1,
+        .adapt_threshold = 0.25,
+    };
+    memset(options, 0, size);
+    memcpy(options, &o, o.size);
+    return MEOPT_OK;
+}
+
+int meopt_options_preset(struct meopt_options *options, const char *preset, struct meopt_error *err)
+{
+    if (!options || !preset) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no options or no preset given");
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
+        if (strcmp(presets[i].name, preset) == 0) {
+            options->weights = presets[i].weights;
+            options->first_moment = options->second_moment = presets[i].state;
+            return MEOPT_OK;
+        }
+    return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no preset '%.32s'; there are quality, balanced, minimal, fp32, amp, pure_bf16", preset);
+}
+
+static int out_of_range(struct meopt_error *err, const char *name, double value, const char *range)
+{
+    return meopt_fail(err, MEOPT_BAD_ARGUMENT, "option %s is %g, must be %s", name, value, range);
+}
+
+static bool low(int format) { return format == MEOPT_STATE_8BIT || format == MEOPT_STATE_4BIT; }
+
+int options_read(struct meopt_options *to, const struct meopt_options *from, struct meopt_error *err)
+{
+    if (!from) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no options given");
+    if (from->size < offsetof(struct meopt_options, seed) || from->size > 65536)
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "options are of size %zu: call meopt_options_init first", from->size);
+    meopt_options_init(to, sizeof *to, 0);
+    memcpy(to, from, from->size < sizeof *to ? from->size : sizeof *to);
+    to->size = sizeof *to;
+    if (to->tensor_size < offsetof(struct meopt_tensor, flags) || to->tensor_size > 65536)
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor_size is %zu: call meopt_options_init first", to->tensor_size);
+    if (!meopt_rule_name(to->rule)) return out_of_range(err, "rule", to->rule, "one of enum meopt_rule");
+    if (!meopt_weight_format_name(to->weights)) return out_of_range(err, "weights", to->weights, "one of enum meopt_weight_format");
+    if (!meopt_state_format_name(to->first_moment))
+        return out_of_range(err, "first_moment", to->first_moment, "one of enum meopt_state_format");
+    if (!meopt_state_format_name(to->second_moment))
+        return out_of_range(err, "second_moment", to->second_moment, "one of enum meopt_state_format");
+    if (to->accumulator != -1 && !meopt_state_format_name(to->accumulator))
+        return out_of_range(err, "accumulator", to->accumulator, "-1 or one of enum meopt_state_format");
+    const struct range {
+        const char *name;
+        double value, min, max;
+        const char *text;
+    } ranges[] = {
+        {"beta1", to->beta1, 0, 0.9999999, "at least 0 and below 1"}, {"beta2", to->beta2, 0, 0.9999999, "at least 0 and below 1"},
+        {"eps", to->eps, 0, 1, "between 0 and 1"},                     {"weight_decay", to->weight_decay, 0, 1e6, "between 0 and 1e6"},
+        {"momentum", to->momentum, 0, 0.9999999, "at least 0 and below 1"}, {"dampening", to->dampening, 0, 1, "between 0 and 1"},
+        {"threads", to->threads, 0, 4096, "between 0 and 4096"},       {"small_count", (double)to->small_count, 0, 1e18, "not negative"},
+        {"adapt_every", to->adapt_every, 0, 1e9, "not negative"},      {"adapt_threshold", to->adapt_threshold, 0, 1e9, "not negative"},
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
+            return out_of_range(err, ranges[i].name, ranges[i].value, ranges[i].text);
+    if ((to->allocate == NULL) != (to->release == NULL))
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "allocate and release must be given together");
+    bool adam = to->rule == MEOPT_APADAM || to->rule == MEOPT_APADAMW || to->rule == MEOPT_LAMB;
+    if (adam && low(to->second_moment) && to->beta1 * to->beta1 >= to->beta2)
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g",
+                          to->beta1, to->beta2);
+    return MEOPT_OK;
+}
+
+int tensor_read(struct meopt_tensor *to, const struct meopt_options *options, const struct meopt_tensor *table, size_t i,
+                struct meopt_error *err)
+{
+    const char *row = (const char *)table + i * options->tensor_size;
+    memset(to, 0, sizeof *to);
+    memcpy(to, row, options->tensor_size < sizeof *to ? options->tensor_size : sizeof *to);
+    if (!to->name || !to->name[0] || strlen(to->name) > 1024)
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %zu has no name, or one of more than 1024 bytes", i);
+    if (to->ndim < 0 || to->ndim > 8)
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %d dimensions, at most 8 are possible", to->name, to->ndim);
+    int64_t count = 1;
+    for (int d = 0; d < to->ndim; d++)
+        if (to->shape[d] < 1 || __builtin_mul_overflow(count, to->shape[d], &count) || count > (int64_t)1 << 48)
+            return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: dimension %d is %lld (empty, negative or too large)",
+                              to->name, d, (long long)to->shape[d]);
+    if (to->first < 0 || to->first % OPTIM_GROUP || to->first > (int64_t)1 << 50)
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: first is %lld, must be a multiple of 64", to->name, (long long)to->first);
+    if (to->lr_scale == 0) to->lr_scale = 1;
+    if (!isfinite(to->lr_scale) || to->lr_scale < 0)
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: lr_scale is %g", to->name, to->lr_scale);
+    return MEOPT_OK;
+}

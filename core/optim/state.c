@@ -1,0 +1,353 @@
+/* Optimizer state in and out: records of one tensor, the stream of all, conversion between formats.
+ *
+ * A record is a header, the bytes of m, of v, of the scales, each as they lie in memory (little-endian, padded to whole
+ * groups of 64), and a CRC-32C over everything before it. Records are input from outside: every field is checked, and so
+ * is every value, before the tensor is touched.
+ */
+#include "core/base/file.h"
+#include "core/optim/optim.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RECORD_MAGIC "MEOPTST1"
+#define STREAM_MAGIC "MEOPTAL1"
+
+struct record {
+    char magic[8];
+    uint32_t header_bytes;
+    int32_t m, v, m_range, ndim;
+    uint32_t reserved;
+    int64_t shape[8], first, updates;
+    uint64_t m_bytes, v_bytes, scale_bytes;
+};
+
+/* In front of each tensor of a stream; then name, weights, correction, record, CRC-32C of all that. */
+struct stream_tensor {
+    uint32_t name_bytes;
+    int32_t weights;
+    uint64_t weight_bytes, correction_bytes, record_bytes;
+};
+struct stream {
+    char magic[8];
+    uint64_t count;
+};
+
+static bool low(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
+
+static size_t array_bytes(int format, int64_t groups)
+{
+    static const size_t bytes[] = {256, 128, 128, 64, 32};
+    return format == STATE_NONE ? 0 : (size_t)groups * bytes[format];
+}
+
+static struct record record_of(const struct meopt *opt, const struct tensor *t)
+{
+    const struct layout *l = &t->layout;
+    struct record r = {.header_bytes = sizeof r, .m = l->m, .v = l->v, .ndim = t->ndim, .first = t->first, .updates = t->updates};
+    memcpy(r.magic, RECORD_MAGIC, 8);
+    r.m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
+    memcpy(r.shape, t->shape, sizeof r.shape);
+    r.m_bytes = array_bytes(l->m, l->groups);
+    r.v_bytes = array_bytes(l->v, l->groups);
+    r.scale_bytes = l->scale_bytes;
+    return r;
+}
+
+static size_t record_bytes(const struct record *r) { return sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes) + 4; }
+
+size_t meopt_state_bytes(const struct meopt *opt, size_t tensor)
+{
+    if (!opt || tensor >= opt->count) return 0;
+    struct record r = record_of(opt, &opt->tensors[tensor]);
+    return record_bytes(&r);
+}
+
+int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes, struct meopt_error *err)
+{
+    if (!opt || tensor >= opt->count || !record) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, no tensor %zu in it, or no buffer", tensor);
+    const struct tensor *t = &opt->tensors[tensor];
+    struct record r = record_of(opt, t);
+    if (opt->options.dry || bytes != record_bytes(&r))
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: its record has %zu bytes, the buffer %zu", t->name, record_bytes(&r), bytes);
+    char *at = record;
+    memcpy(at, &r, sizeof r);
+    at += sizeof r;
+    if (t->state) {
+        memcpy(at, t->state, r.m_bytes);
+        memcpy(at + r.m_bytes, t->state + t->layout.v_at, r.v_bytes);
+        memcpy(at + r.m_bytes + r.v_bytes, t->state + t->layout.scales_at, r.scale_bytes);
+    }
+    at += r.m_bytes + r.v_bytes + r.scale_bytes;
+    uint32_t crc = crc32c(0, record, (size_t)(at - (char *)record));
+    memcpy(at, &crc, 4);
+    return MEOPT_OK;
+}
+
+/* A task whose state is the payload of a checked record. */
+static struct optim_task record_task(const struct meopt *opt, const struct tensor *t, const struct record *r, const char *payload)
+{
+    struct optim_task task = task_of(opt, t);
+    task.m_format = r->m;
+    task.v_format = r->v;
+    task.m_range = r->m_range;
+    task.m = (void *)(uintptr_t)payload;
+    task.v = (void *)(uintptr_t)(payload + r->m_bytes);
+    task.scales = (uint8_t *)(uintptr_t)(payload + r->m_bytes + r->v_bytes);
+    return task;
+}
+
+/* Values of a state by batches; stops when `use` does. */
+#define BATCH_GROUPS 64
+static int state_each(const struct meopt *opt, const struct optim_task *task, int64_t groups,
+                      int (*use)(void *context, int64_t group, int64_t count, const float *m, const float *v), void *context)
+{
+    float m[BATCH_GROUPS * OPTIM_GROUP], v[BATCH_GROUPS * OPTIM_GROUP];
+    if (task->m_format == STATE_NONE) return 0;
+    for (int64_t group = 0; group < groups; group += BATCH_GROUPS) {
+        int64_t count = groups - group < BATCH_GROUPS ? groups - group : BATCH_GROUPS;
+        float *vs = task->v_format == STATE_NONE ? NULL : v;
+        opt->kernels->state_out(task, group, group + count, m, vs);
+        int code = use(context, group, count, m, vs);
+        if (code) return code;
+    }
+    return 0;
+}
+
+static int values_good(void *context, int64_t group, int64_t count, const float *m, const float *v)
+{
+    (void)context;
+    (void)group;
+    for (int64_t i = 0; i < count * OPTIM_GROUP; i++)
+        if (!isfinite(m[i]) || (v && !(v[i] >= 0 && isfinite(v[i])))) return 1;
+    return 0;
+}
+
+struct target {
+    const struct meopt *opt;
+    struct optim_task task;
+};
+static int values_store(void *context, int64_t group, int64_t count, const float *m, const float *v)
+{
+    struct target *target = context;
+    target->opt->kernels->state_in(&target->task, group, group + count, m, v);
+    return 0;
+}
+
+static int record_check(const struct meopt *opt, const struct tensor *t, const void *record, size_t bytes, struct record *r,
+                        struct meopt_error *err)
+{
+    const char *name = t->name;
+    const struct layout *l = &t->layout;
+    if (!record || bytes < sizeof *r + 4) return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes are too few", name, bytes);
+    memcpy(r, record, sizeof *r);
+    if (memcmp(r->magic, RECORD_MAGIC, 8) != 0 || r->header_bytes != sizeof *r)
+        return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s: not a state of this version of libmeopt", name);
+    if (!(r->m == STATE_NONE || meopt_state_format_name(r->m)) || !(r->v == STATE_NONE || meopt_state_format_name(r->v)) ||
+        r->m_range < 0 || r->m_range > 20 || r->updates < 0)
+        return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s: formats %d and %d or range %d are impossible", name, r->m, r->v, r->m_range);
+    if (r->ndim != t->ndim || memcmp(r->shape, t->shape, sizeof r->shape) != 0 || r->first != t->first)
+        return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s is of another shape", name);
+    if ((r->m == STATE_NONE) != (l->m == STATE_NONE) || (r->v == STATE_NONE) != (l->v == STATE_NONE))
+        return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s has other moments than the rule %s", name, meopt_rule_name(opt->options.rule));
+    if (r->m_bytes != array_bytes(r->m, l->groups) || r->v_bytes != array_bytes(r->v, l->groups) ||
+        r->scale_bytes != (low(r->m) || low(r->v) ? (uint64_t)l->groups : 0) || record_bytes(r) != bytes)
+        return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes do not fit its header", name, bytes);
+    uint32_t crc;
+    memcpy(&crc, (const char *)record + bytes - 4, 4);
+    if (crc != crc32c(0, record, bytes - 4)) return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s: checksum does not match", name);
+    const char *payload = (const char *)record + sizeof *r;
+    struct optim_task from = record_task(opt, t, r, payload);
+    for (uint64_t i = 0; i < r->scale_bytes; i++)
+        if (from.scales[i] && (from.scales[i] < 83 || from.scales[i] > 190))
+            return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s: scale %llu is %d", name, (unsigned long long)i, from.scales[i]);
+    if (state_each(opt, &from, l->groups, values_good, NULL))
+        return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s holds a NaN, an infinity or a negative second moment", name);
+    return MEOPT_OK;
+}
+
+static void record_apply(struct meopt *opt, struct tensor *t, const struct record *r, const char *payload)
+{
+    const struct layout *l = &t->layout;
+    int range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
+    bool relative = low(l->m) && low(l->v);
+    t->updates = r->updates;
+    if (!t->state) return;
+    if (r->m == l->m && r->v == l->v && (r->m_range == range || !relative)) {
+        memcpy(t->state, payload, r->m_bytes);
+        memcpy(t->state + l->v_at, payload + r->m_bytes, r->v_bytes);
+        memcpy(t->state + l->scales_at, payload + r->m_bytes + r->v_bytes, r->scale_bytes);
+        return;
+    }
+    struct optim_task from = record_task(opt, t, r, payload);
+    struct target target = {opt, task_of(opt, t)};
+    state_each(opt, &from, l->groups, values_store, &target);
+}
+
+int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes, struct meopt_error *err)
+{
+    if (!opt || tensor >= opt->count || opt->options.dry)
+        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no tensor %zu in it", tensor);
+    struct record r;
+    int status = record_check(opt, &opt->tensors[tensor], record, bytes, &r, err);
+    if (!status) record_apply(opt, &opt->tensors[tensor], &r, (const char *)record + sizeof r);
+    return status;
+}
+
+int state_convert(struct meopt *opt, struct tensor *t, int m, int v, struct meopt_error *err)
+{
+    struct layout old = t->layout, next = old;
+    next.m = m;
+    next.v = v;
+    layout_state(&next);
+    uint8_t *state = memory_get(&opt->options, MEOPT_MEMORY_MOMENTS, next.state_bytes, t->name), *before = t->state;
+    if (!state)
+        return meopt_fail(err, MEOPT_NO_MEMORY, "no memory to keep the state of %.100s in a wider format (%zu bytes)", t->name, next.state_bytes);
+    struct optim_task from = task_of(opt, t);
+    t->layout = next;
+    t->state = state;
+    state_clear(opt, t);
+    struct target target = {opt, task_of(opt, t)};
+    state_each(opt, &from, old.groups, values_store, &target);
+    memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, before, old.state_bytes);
+    return MEOPT_OK;
+}
+
+/* ---- All tensors in one stream ----------------------------------------------------------------------- */
+
+struct sink {
+    int (*write)(void *context, const void *data, size_t bytes);
+    void *context;
+    uint32_t crc;
+    int failed;
+};
+static void put(struct sink *sink, const void *data, size_t bytes)
+{
+    if (sink->failed || !bytes) return;
+    sink->crc = crc32c(sink->crc, data, bytes);
+    sink->failed = sink->write(sink->context, data, bytes);
+}
+
+static size_t weight_bytes(int format, int64_t count) { return (size_t)count * (format <= WEIGHTS_F32_COPY ? 4 : 2); }
+static size_t correction_bytes(int format, int64_t groups)
+{
+    return format == WEIGHTS_20 ? (size_t)groups * 32 : format == WEIGHTS_24 ? (size_t)groups * 64 : format == WEIGHTS_32 ? (size_t)groups * 128 : 0;
+}
+
+int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *data, size_t bytes), void *context, struct meopt_error *err)
+{
+    if (!opt || !write || opt->options.dry) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or nothing to write with");
+    struct sink sink = {write, context, 0, 0};
+    struct stream stream = {.count = opt->count};
+    memcpy(stream.magic, STREAM_MAGIC, 8);
+    put(&sink, &stream, sizeof stream);
+    for (size_t i = 0; i < opt->count; i++) {
+        const struct tensor *t = &opt->tensors[i];
+        const struct layout *l = &t->layout;
+        struct stream_tensor head = {(uint32_t)strlen(t->name), l->weights, weight_bytes(l->weights, l->count),
+                                     correction_bytes(l->weights, l->groups), meopt_state_bytes(opt, i)};
+        void *record = malloc(head.record_bytes);
+        if (!record) return meopt_fail(err, MEOPT_NO_MEMORY, "no memory for the state of %.100s", t->name);
+        int status = meopt_state_save(opt, i, record, head.record_bytes, err);
+        sink.crc = 0;
+        put(&sink, &head, sizeof head);
+        put(&sink, t->name, head.name_bytes);
+        put(&sink, t->weights, head.weight_bytes);
+        put(&sink, t->correction, head.correction_bytes);
+        put(&sink, record, head.record_bytes);
+        free(record);
+        uint32_t crc = sink.crc;
+        put(&sink, &crc, 4);
+        if (status) return status;
+    }
+    if (sink.failed) return meopt_fail(err, MEOPT_IO, "writing the state failed");
+    return MEOPT_OK;
+}
+
+/* Weights of a stream into a tensor of any format; check only: nothing is changed. */
+static int weights_take(struct meopt *opt, size_t tensor, const struct stream_tensor *head, const char *weights, const char *correction,
+                        bool apply, struct meopt_error *err)
+{
+    struct tensor *t = &opt->tensors[tensor];
+    struct optim_task from = task_of(opt, t);
+    from.weight_format = head->weights == WEIGHTS_F32_COPY ? WEIGHTS_F32 : head->weights;
+    from.weights = (void *)(uintptr_t)weights;
+    from.correction = (void *)(uintptr_t)correction;
+    for (int64_t group = 0; group < t->layout.groups; group++) {
+        float values[OPTIM_GROUP];
+        int finite = 1;
+        double squares = 0;
+        opt->kernels->weights_out(&from, group, group + 1, values);
+        optim_sum_squares(values, GRADIENT_F32, OPTIM_GROUP, &squares, &finite);
+        if (!finite) return meopt_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s hold a NaN or an infinity", t->name);
+        int64_t at = group * OPTIM_GROUP, left = t->layout.count - at;
+        int status = apply ? meopt_import(opt, tensor, at, left < OPTIM_GROUP ? left : OPTIM_GROUP, values, err) : MEOPT_OK;
+        if (status) return status;
+    }
+    return MEOPT_OK;
+}
+
+static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool apply, struct meopt_error *err)
+{
+    struct stream stream;
+    if (bytes < sizeof stream) return meopt_fail(err, MEOPT_BAD_STATE, "a saved state of %zu bytes is truncated", bytes);
+    memcpy(&stream, data, sizeof stream);
+    if (memcmp(stream.magic, STREAM_MAGIC, 8) != 0) return meopt_fail(err, MEOPT_BAD_STATE, "not a saved state of this version of libmeopt");
+    if (stream.count != opt->count)
+        return meopt_fail(err, MEOPT_BAD_STATE, "the saved state has %llu tensors, the optimizer %zu", (unsigned long long)stream.count, opt->count);
+    const char *at = data + sizeof stream, *end = data + bytes;
+    bool *seen = calloc(opt->count + 1, sizeof *seen);
+    if (!seen) return meopt_fail(err, MEOPT_NO_MEMORY, "no memory");
+    int status = MEOPT_OK;
+    for (size_t i = 0; !status && i < opt->count; i++) {
+        struct stream_tensor head;
+        char name[1025];
+        size_t left = (size_t)(end - at);
+        status = meopt_fail(err, MEOPT_BAD_STATE, "the saved state is truncated in tensor %zu", i);
+        if (left < sizeof head + 4) break;
+        memcpy(&head, at, sizeof head);
+        left -= sizeof head + 4;
+        if (head.name_bytes >= sizeof name || head.name_bytes > left || head.weight_bytes > left || head.correction_bytes > left ||
+            head.record_bytes > left || head.name_bytes + head.weight_bytes + head.correction_bytes + head.record_bytes > left)
+            break;
+        const char *body = at + sizeof head, *weights = body + head.name_bytes, *correction = weights + head.weight_bytes,
+                   *record = correction + head.correction_bytes, *tail = record + head.record_bytes;
+        memcpy(name, body, head.name_bytes);
+        name[head.name_bytes] = 0;
+        uint32_t crc;
+        memcpy(&crc, tail, 4);
+        if (crc != crc32c(0, at, (size_t)(tail - at))) {
+            status = meopt_fail(err, MEOPT_BAD_STATE, "checksum of tensor %.100s does not match", name);
+            break;
+        }
+        int64_t index = meopt_find(opt, name);
+        if (index < 0 || seen[index]) {
+            status = meopt_fail(err, MEOPT_BAD_STATE, "the saved state has a tensor %.100s that the optimizer has not, or twice", name);
+            break;
+        }
+        seen[index] = true;
+        struct tensor *t = &opt->tensors[index];
+        if (!meopt_weight_format_name(head.weights) || head.weight_bytes != weight_bytes(head.weights, t->layout.count) ||
+            head.correction_bytes != correction_bytes(head.weights, t->layout.groups)) {
+            status = meopt_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s have another size", name);
+            break;
+        }
+        struct record r;
+        status = record_check(opt, t, record, head.record_bytes, &r, err);
+        if (!status) status = weights_take(opt, (size_t)index, &head, weights, correction, apply, err);
+        if (!status && apply) record_apply(opt, t, &r, record + sizeof r);
+        at = tail + 4;
+    }
+    free(seen);
+    if (!status && at != end) status = meopt_fail(err, MEOPT_BAD_STATE, "%zu bytes follow the saved state", (size_t)(end - at));
+    return status;
+}
+
+int meopt_load(struct meopt *opt, const void *data, size_t bytes, struct meopt_error *err)
+{
+    if (!opt || !data || opt->options.dry) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no data");
+    if (opt->stepping) return meopt_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
+    int status = stream_read(opt, data, bytes, false, err);
+    return status ? status : stream_read(opt, data, bytes, true, err);
+}

@@ -1,0 +1,45 @@
+/* Choice of the optimizer kernels by what the processor can do, and the sum of squares of a gradient. */
+#include "kernels/cpu/optim.h"
+
+#include <string.h>
+
+extern const struct optim_kernels optim_kernels_plain;
+#if defined(__x86_64__)
+extern const struct optim_kernels optim_kernels_avx512, optim_kernels_avx2;
+#endif
+
+const struct optim_kernels *optim_kernels_find(const char *name)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if ((!name || strcmp(name, "avx512") == 0) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        return &optim_kernels_avx512;
+    if ((!name || strcmp(name, "avx2") == 0) && __builtin_cpu_supports("avx2")) return &optim_kernels_avx2;
+#endif
+    return !name || strcmp(name, "plain") == 0 ? &optim_kernels_plain : NULL;
+}
+
+/* Eight partial sums: the order of additions is fixed, and the compiler may use vectors. */
+void optim_sum_squares(const void *x, int gradient_format, int64_t count, double *squares, int *finite)
+{
+    double part[8] = {0};
+    uint32_t largest = 0;
+    const float *f = x;
+    const uint16_t *h = x;
+    for (int64_t i = 0; i < count; i += 8)
+        for (int64_t j = 0; j < 8 && i + j < count; j++) {
+            uint32_t bits;
+            float value;
+            if (gradient_format == GRADIENT_F32)
+                memcpy(&bits, f + i + j, 4);
+            else
+                bits = (uint32_t)h[i + j] << 16;
+            memcpy(&value, &bits, 4);
+            part[j] += (double)value * (double)value;
+            bits &= 0x7fffffffu;
+            largest = bits > largest ? bits : largest;
+        }
+    *squares += ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+    if (largest >= 0x7f800000u) *finite = 0;
+}

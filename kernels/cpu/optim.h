@@ -1,0 +1,27 @@
+/* The optimizer kernels of the CPU. Groups `begin` to `end` of a task are one call; calls for different groups are
+ * independent, so the caller shares them out among threads. The variants give the same bits.
+ */
+#ifndef MEOPT_KERNELS_CPU_OPTIM_H
+#define MEOPT_KERNELS_CPU_OPTIM_H
+
+#include "kernels/optim_task.h"
+
+#include <stddef.h>
+
+struct optim_kernels {
+    const char *name; /* "avx512", "avx2", "plain" */
+    void (*step)(const struct optim_task *task, int64_t begin, int64_t end, struct optim_partial *out);
+    /* fp32 values, padded to whole groups, to the task's formats (to nearest) and back; v NULL: the rule has none */
+    void (*weights_in)(const struct optim_task *task, int64_t begin, int64_t end, const float *values);
+    void (*weights_out)(const struct optim_task *task, int64_t begin, int64_t end, float *values);
+    void (*state_in)(const struct optim_task *task, int64_t begin, int64_t end, const float *m, const float *v);
+    void (*state_out)(const struct optim_task *task, int64_t begin, int64_t end, float *m, float *v);
+};
+
+/* The fastest that this processor has; `name` (or NULL) asks for one, NULL if it is not to be had. */
+const struct optim_kernels *optim_kernels_find(const char *name);
+
+/* Sum of squares (in double) of an array and whether all of it is finite. */
+void optim_sum_squares(const void *x, int gradient_format, int64_t count, double *squares, int *finite);
+
+#endif

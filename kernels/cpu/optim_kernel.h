@@ -1,0 +1,482 @@
+/* One optimizer step over groups of 64 elements: the body of kernels/cpu/optim_{avx512,avx2,plain}.c, which are this
+ * file compiled for three instruction sets (OPTIM_NAME adds the suffix). Each group is read once, stepped in
+ * registers and written once.
+ */
+#include "kernels/cpu/optim.h"
+#include "kernels/cpu/optim_vector.h"
+#include "kernels/optim_math.h"
+#include "kernels/philox.h"
+
+#include <stdbool.h>
+
+#define VECTORS (OPTIM_GROUP / LANES)
+#define PARTS (16 / LANES)
+
+static const struct state_code code8 = STATE_CODE_8, code4 = STATE_CODE_4;
+
+/* ---- Random bits -------------------------------------------------------------------------------------- */
+/* Element e of group g takes half e % 2 of word e / 16 of block 8 g + e % 16 / 2. */
+
+struct random_keys {
+    uint64_t k0[10], k1[10];
+    uint32_t step[2];
+};
+
+static struct random_keys random_keys(const struct optim_task *t)
+{
+    struct random_keys keys = {.step = {t->step[0], t->step[1]}};
+    uint32_t k0 = t->key[0], k1 = t->key[1];
+    for (int i = 0; i < 10; i++, k0 += PHILOX_W0, k1 += PHILOX_W1) {
+        keys.k0[i] = k0;
+        keys.k1[i] = k1;
+    }
+    return keys;
+}
+
+/* Random bits of some groups in advance: LANES / 2 blocks at a time in 64-bit lanes (only the low halves of the counters
+ * count), two vectors at a time because a round waits for its products. */
+#define RANDOM_GROUPS 16
+static void random_fill(const struct random_keys *keys, int64_t group, word random[RANDOM_GROUPS][VECTORS])
+{
+    uint64_t block = (uint64_t)group * (OPTIM_GROUP / 8);
+    wide zero = (wide){0};
+    for (uint64_t i = 0; i < RANDOM_GROUPS * PARTS; i += 2) {
+        wide c[2][4];
+        for (uint64_t j = 0; j < 2; j++) {
+            uint64_t first = block + (i + j) * (LANES / 2);
+            c[j][0] = lane_numbers() + first;
+            c[j][1] = zero + (first >> 32);
+            c[j][2] = zero + keys->step[0];
+            c[j][3] = zero + keys->step[1];
+        }
+        for (int round = 0; round < 10; round++)
+            for (int j = 0; j < 2; j++) {
+                wide p0 = multiply_even(c[j][0], PHILOX_M0), p1 = multiply_even(c[j][2], PHILOX_M1);
+                c[j][0] = (p1 >> 32) ^ c[j][1] ^ keys->k0[round];
+                c[j][2] = (p0 >> 32) ^ c[j][3] ^ keys->k1[round];
+                c[j][1] = p1;
+                c[j][3] = p0;
+            }
+        for (uint64_t j = 0; j < 2; j++)
+            for (uint64_t k = 0; k < 4; k++) {
+                wide low = c[j][k] & 0xffffu, high = (c[j][k] << 16) & 0xffff00000000u;
+                random[(i + j) / PARTS][k * PARTS + (i + j) % PARTS] = (word)(low | high);
+            }
+    }
+}
+
+/* ---- Loads ------------------------------------------------------------------------------------------- */
+
+/* Codes of a group. 4 bits: byte k (0..31) holds element k below and element k + 32 above. */
+OPTIM_FN void load_codes(word code[VECTORS], const void *p, int64_t group, bool four)
+{
+    const uint8_t *b = (const uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP);
+    if (four) {
+        for (int i = 0; i < VECTORS / 2; i++) {
+            word both = load_bytes(b + i * LANES);
+            code[i] = both & 15u;
+            code[i + VECTORS / 2] = both >> 4;
+        }
+    } else
+        for (int i = 0; i < VECTORS; i++) code[i] = load_bytes(b + i * LANES);
+}
+OPTIM_FN void store_codes(void *p, int64_t group, bool four, const word code[VECTORS])
+{
+    uint8_t *b = (uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP);
+    if (four) {
+        for (int i = 0; i < VECTORS / 2; i++) store_bytes(b + i * LANES, code[i] | (code[i + VECTORS / 2] << 4));
+    } else
+        for (int i = 0; i < VECTORS; i++) store_bytes(b + i * LANES, code[i]);
+}
+
+OPTIM_FN void load_wide_state(real x[VECTORS], const void *p, int64_t group, int format)
+{
+    for (int i = 0; i < VECTORS; i++) {
+        int64_t at = group * OPTIM_GROUP + i * LANES;
+        x[i] = format == STATE_F32 ? load_reals((const float *)p + at) : as_real(load_halves((const uint16_t *)p + at) << 16);
+    }
+}
+OPTIM_FN void store_wide_state(void *p, int64_t group, int format, const real x[VECTORS], const word random16[VECTORS])
+{
+    for (int i = 0; i < VECTORS; i++) {
+        int64_t at = group * OPTIM_GROUP + i * LANES;
+        if (format == STATE_F32)
+            store_reals((float *)p + at, x[i]);
+        else if (format == STATE_BF16)
+            store_halves((uint16_t *)p + at, bf16_stochastic(as_word(x[i]), random16[i]));
+        else
+            store_halves((uint16_t *)p + at, bf16_nearest(as_word(x[i])));
+    }
+}
+
+static inline bool low_bit(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
+
+/* m with the group's exponent as its scale */
+OPTIM_FN void load_scaled(real m[VECTORS], const void *p, const uint8_t *scales, int64_t group, int format)
+{
+    if (!low_bit(format)) {
+        load_wide_state(m, p, group, format);
+        return;
+    }
+    word code[VECTORS];
+    uint32_t exponent = scales[group];
+    load_codes(code, p, group, format == STATE_4BIT);
+    for (int i = 0; i < VECTORS; i++)
+        m[i] = exponent ? m_decode(code[i], word_all(exponent << 23), 0, format == STATE_8BIT ? code8 : code4) : real_all(0);
+}
+OPTIM_FN void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[VECTORS], const word random16[VECTORS])
+{
+    if (!low_bit(format)) {
+        store_wide_state(p, group, format, m, random16);
+        return;
+    }
+    struct state_code c = format == STATE_8BIT ? code8 : code4;
+    word largest = word_all(0), code[VECTORS];
+    for (int i = 0; i < VECTORS; i++) largest = word_max(largest, as_word(m[i]) & 0x7fffffffu);
+    uint32_t exponent = state_exponent(word_largest(largest), c.m_bump);
+    scales[group] = (uint8_t)exponent;
+    for (int i = 0; i < VECTORS; i++)
+        code[i] = exponent ? m_encode(m[i], random16[i], word_all(exponent << 23), 0, c) : word_all(0);
+    store_codes(p, group, format == STATE_4BIT, code);
+}
+
+/* m and sqrt(v) when v is low-bit; m in any format */
+OPTIM_FN void load_rooted(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int m_format,
+                          int v_format, int64_t group)
+{
+    struct state_code cv = v_format == STATE_8BIT ? code8 : code4, cm = m_format == STATE_8BIT ? code8 : code4;
+    uint32_t exponent = t->scales[group];
+    word code[VECTORS];
+    if (!exponent)
+        for (int i = 0; i < VECTORS; i++) root[i] = m[i] = real_all(0);
+    else {
+        load_codes(code, t->v, group, v_format == STATE_4BIT);
+        for (int i = 0; i < VECTORS; i++) root[i] = root_decode(code[i], exponent, cv);
+    }
+    if (!low_bit(m_format))
+        load_wide_state(m, t->m, group, m_format);
+    else if (exponent) {
+        load_codes(code, t->m, group, m_format == STATE_4BIT);
+        for (int i = 0; i < VECTORS; i++) m[i] = m_decode(code[i], as_word(root[i]) & 0x7f800000u, t->m_range, cm);
+    }
+}
+OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_format, int64_t group, const real m[VECTORS], const real root[VECTORS],
+                           const word random[VECTORS])
+{
+    struct state_code cv = v_format == STATE_8BIT ? code8 : code4, cm = m_format == STATE_8BIT ? code8 : code4;
+    word largest = word_all(0), code[VECTORS], binade[VECTORS], random16[VECTORS];
+    for (int i = 0; i < VECTORS; i++) largest = word_max(largest, as_word(root[i]));
+    uint32_t exponent = state_exponent(word_largest(largest), cv.root_bump);
+    t->scales[group] = (uint8_t)exponent;
+    for (int i = 0; i < VECTORS; i++) {
+        code[i] = exponent ? root_encode(root[i], random[i], exponent, cv) : word_all(0);
+        binade[i] = as_word(root_decode(code[i], exponent ? exponent : STATE_EXPONENT_MIN, cv)) & 0x7f800000u;
+        random16[i] = random_m(random[i]);
+    }
+    store_codes(t->v, group, v_format == STATE_4BIT, code);
+    if (!low_bit(m_format)) {
+        store_wide_state(t->m, group, m_format, m, random16);
+        return;
+    }
+    for (int i = 0; i < VECTORS; i++) code[i] = exponent ? m_encode(m[i], random16[i], binade[i], t->m_range, cm) : word_all(0);
+    store_codes(t->m, group, m_format == STATE_4BIT, code);
+}
+
+OPTIM_FN void load_gradient(real g[VECTORS], const struct optim_task *t, const void *gradient, int64_t group)
+{
+    if (t->gradient_format == GRADIENT_ACCUMULATOR)
+        load_scaled(g, t->gradient, t->gradient_scales, group, t->accumulator_format);
+    else
+        load_wide_state(g, gradient, 0, t->gradient_format == GRADIENT_F32 ? STATE_F32 : STATE_BF16);
+}
+
+OPTIM_FN void load_weights(real w[VECTORS], const struct optim_task *t, const void *weights, int64_t group)
+{
+    int format = t->weight_format;
+    if (format <= WEIGHTS_F32_COPY) {
+        load_wide_state(w, weights, 0, STATE_F32);
+        return;
+    }
+    if (format <= WEIGHTS_BF16_SR) {
+        load_wide_state(w, weights, 0, STATE_BF16);
+        return;
+    }
+    word low[VECTORS];
+    if (format == WEIGHTS_32)
+        for (int i = 0; i < VECTORS; i++) low[i] = load_halves((const uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES);
+    else
+        load_codes(low, t->correction, group, format == WEIGHTS_20);
+    if (format == WEIGHTS_20)
+        for (int i = 0; i < VECTORS; i++) w[i] = as_real(weight_join(load_halves((const uint16_t *)weights + i * LANES), low[i], 12));
+    else if (format == WEIGHTS_24)
+        for (int i = 0; i < VECTORS; i++) w[i] = as_real(weight_join(load_halves((const uint16_t *)weights + i * LANES), low[i], 8));
+    else
+        for (int i = 0; i < VECTORS; i++) w[i] = as_real(weight_join(load_halves((const uint16_t *)weights + i * LANES), low[i], 0));
+}
+OPTIM_FN void store_weights(const struct optim_task *t, void *weights, void *copy, int64_t group, const real w[VECTORS],
+                            const word random16[VECTORS])
+{
+    int format = t->weight_format;
+    if (format <= WEIGHTS_F32_COPY) store_wide_state(weights, 0, STATE_F32, w, random16);
+    if (format == WEIGHTS_F32_COPY) store_wide_state(copy, 0, STATE_BF16_NEAREST, w, random16);
+    if (format == WEIGHTS_BF16) store_wide_state(weights, 0, STATE_BF16_NEAREST, w, random16);
+    if (format == WEIGHTS_BF16_SR) store_wide_state(weights, 0, STATE_BF16, w, random16);
+    if (format < WEIGHTS_20) return;
+    word low[VECTORS];
+    for (int i = 0; i < VECTORS; i++) {
+        word bits = as_word(w[i]);
+        if (format == WEIGHTS_20) bits = weight_round(bits, random16[i], 12);
+        if (format == WEIGHTS_24) bits = weight_round(bits, random16[i], 8);
+        store_halves((uint16_t *)weights + i * LANES, weight_half(bits));
+        low[i] = format == WEIGHTS_20   ? weight_correction(bits, 12)
+                 : format == WEIGHTS_24 ? weight_correction(bits, 8)
+                                        : weight_correction(bits, 0);
+    }
+    if (format == WEIGHTS_32)
+        for (int i = 0; i < VECTORS; i++) store_halves((uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES, low[i]);
+    else
+        store_codes(t->correction, group, format == WEIGHTS_20, low);
+}
+
+/* ---- One group --------------------------------------------------------------------------------------- */
+
+struct sums {
+    real gradient[PARTS], weight[PARTS], update[PARTS]; /* squares, of up to 16 groups, by element % 16 */
+    int64_t bad_groups;
+};
+
+OPTIM_FN bool needs_random(const struct optim_task *t)
+{
+    return t->m_format == STATE_BF16 || t->v_format == STATE_BF16 || low_bit(t->m_format) || low_bit(t->v_format) ||
+           (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR && t->weight_format != WEIGHTS_32);
+}
+
+/* gradient, weights, copy point at the group itself; the rest of the task is found by its index. */
+OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, int v_format, int64_t group, const void *gradient,
+                         void *weights, void *copy, const word *given, struct sums *sums)
+{
+    const struct optim_scalars *s = &t->s;
+    int rule = t->rule;
+    real g[VECTORS], w[VECTORS], m[VECTORS], root[VECTORS], v[VECTORS];
+    word random[VECTORS], random16[VECTORS];
+    for (int i = 0; i < VECTORS; i++) w[i] = m[i] = root[i] = v[i] = real_all(0);
+
+    load_gradient(g, t, gradient, group);
+    word largest = word_all(0);
+    for (int i = 0; i < VECTORS; i++) {
+        sums->gradient[i % PARTS] += g[i] * g[i];
+        g[i] *= s->gradient_scale;
+        largest = word_max(largest, as_word(g[i]) & 0x7fffffffu);
+    }
+    if (word_any_reaches(largest, 0x7f800000u)) {
+        sums->bad_groups++;
+        return;
+    }
+    for (int i = 0; i < VECTORS; i++) random[i] = given ? given[i] : word_all(0);
+    if (rule != RULE_ACCUMULATE) load_weights(w, t, weights, group);
+
+    if (rule == RULE_ADAM || rule == RULE_ADAMW || rule == RULE_LAMB) {
+        if (rule == RULE_ADAM)
+            for (int i = 0; i < VECTORS; i++) g[i] += w[i] * s->weight_decay;
+        if (v_low) {
+            load_rooted(m, root, t, m_format, v_format, group);
+            for (int i = 0; i < VECTORS; i++) {
+                v[i] = real_min(rule_average(root[i] * root[i], g[i] * g[i], s->beta2, s->rest2), STATE_V_MAX);
+                root[i] = real_sqrt(v[i]);
+            }
+        } else {
+            load_scaled(m, t->m, t->scales, group, m_format);
+            load_wide_state(v, t->v, group, v_format);
+            for (int i = 0; i < VECTORS; i++) {
+                v[i] = rule_average(v[i], g[i] * g[i], s->beta2, s->rest2);
+                root[i] = real_sqrt(v[i]);
+            }
+        }
+        for (int i = 0; i < VECTORS; i++) m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
+        if (v_low || m_format != STATE_F32 || v_format != STATE_F32)
+            for (int i = 0; i < VECTORS; i++) m[i] = rule_bound(m[i], root[i], s->ratio_limit);
+        if (rule == RULE_LAMB)
+            for (int i = 0; i < VECTORS; i++) {
+                real u = rule_lamb_update(w[i], m[i], root[i], s);
+                sums->weight[i % PARTS] += w[i] * w[i];
+                sums->update[i % PARTS] += u * u;
+                w[i] -= u * s->lr;
+            }
+        else
+            for (int i = 0; i < VECTORS; i++) {
+                if (rule == RULE_ADAMW) w[i] *= s->decay;
+                w[i] -= rule_adam_direction(m[i], root[i], s->root_scale, s->eps) * s->step_size;
+            }
+        if (rule == RULE_LAMB && t->norms_only) return;
+    } else if (rule == RULE_LION) {
+        load_scaled(m, t->m, t->scales, group, m_format);
+        for (int i = 0; i < VECTORS; i++) {
+            w[i] = w[i] * s->decay - rule_sign(rule_average(m[i], g[i], s->beta1, s->rest1), s->lr);
+            m[i] = rule_average(m[i], g[i], s->beta2, s->rest2);
+        }
+    } else if (rule == RULE_SGD) {
+        for (int i = 0; i < VECTORS; i++) g[i] += w[i] * s->weight_decay;
+        if (m_format != STATE_NONE) {
+            load_scaled(m, t->m, t->scales, group, m_format);
+            for (int i = 0; i < VECTORS; i++) {
+                m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
+                g[i] = s->nesterov ? g[i] + m[i] * s->beta2 : m[i];
+            }
+        }
+        for (int i = 0; i < VECTORS; i++) w[i] -= g[i] * s->lr;
+    } else {
+        load_scaled(m, t->m, t->scales, group, m_format);
+        for (int i = 0; i < VECTORS; i++) m[i] += g[i];
+    }
+
+    if (v_low)
+        store_rooted(t, m_format, v_format, group, m, root, random);
+    else {
+        for (int i = 0; i < VECTORS; i++) random16[i] = random_m(random[i]);
+        if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, random16);
+        if (rule <= RULE_ADAMW || rule == RULE_LAMB) store_wide_state(t->v, group, v_format, v, random);
+    }
+    if (rule == RULE_ACCUMULATE) return;
+    for (int i = 0; i < VECTORS; i++) random16[i] = random_weight(random[i]);
+    store_weights(t, weights, copy, group, w, random16);
+}
+
+/* ---- A range of groups ------------------------------------------------------------------------------- */
+
+OPTIM_FN double lanes_total(const real x[PARTS])
+{
+    double total = 0;
+    for (int i = 0; i < 16; i++) total += (double)x[i / LANES][i % LANES];
+    return total;
+}
+
+static inline size_t gradient_bytes(const struct optim_task *t) { return t->gradient_format == GRADIENT_BF16 ? 2 : 4; }
+static inline size_t weight_bytes(const struct optim_task *t) { return t->weight_format <= WEIGHTS_F32_COPY ? 4 : 2; }
+
+OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, int v_format, int64_t begin, int64_t end,
+                         struct optim_partial *out)
+{
+    struct random_keys keys = random_keys(t);
+    word random[RANDOM_GROUPS][VECTORS];
+    bool randomly = needs_random(t) && !t->norms_only;
+    size_t gb = gradient_bytes(t), wb = weight_bytes(t);
+    bool array = t->gradient_format != GRADIENT_ACCUMULATOR, weighted = t->rule != RULE_ACCUMULATE;
+    bool copied = t->weight_format == WEIGHTS_F32_COPY && weighted;
+    double squares[3] = {0, 0, 0};
+    int64_t bad = 0;
+    for (int64_t first = begin; first < end; first += RANDOM_GROUPS) {
+        if (randomly) random_fill(&keys, t->first_group + first, random);
+        struct sums sums = {.bad_groups = 0};
+        for (int i = 0; i < PARTS; i++) sums.gradient[i] = sums.weight[i] = sums.update[i] = real_all(0);
+        for (int64_t group = first; group < end && group < first + RANDOM_GROUPS; group++) {
+            size_t at = (size_t)group * OPTIM_GROUP, tail = 0;
+            const char *gradient = array ? (const char *)t->gradient + at * gb : NULL;
+            char *weights = weighted ? (char *)t->weights + at * wb : NULL;
+            uint16_t *copy = copied ? (uint16_t *)t->copy + at : NULL;
+            float padded_gradient[OPTIM_GROUP], padded_weights[OPTIM_GROUP];
+            uint16_t padded_copy[OPTIM_GROUP];
+            if (at + OPTIM_GROUP > (size_t)t->count) { /* the last, short group is stepped in padded copies */
+                tail = (size_t)t->count - at;
+                memset(padded_gradient, 0, sizeof padded_gradient);
+                memset(padded_weights, 0, sizeof padded_weights);
+                if (array) gradient = memcpy(padded_gradient, gradient, tail * gb);
+                if (weighted) weights = memcpy(padded_weights, weights, tail * wb);
+                copy = padded_copy;
+            }
+            step_group(t, v_low, m_format, v_format, group, gradient, weights, copy, randomly ? random[group - first] : NULL, &sums);
+            if (!tail || !weighted || t->norms_only) continue;
+            memcpy((char *)t->weights + at * wb, padded_weights, tail * wb);
+            if (copied) memcpy((uint16_t *)t->copy + at, padded_copy, tail * 2);
+        }
+        squares[0] += lanes_total(sums.gradient);
+        squares[1] += lanes_total(sums.weight);
+        squares[2] += lanes_total(sums.update);
+        bad += sums.bad_groups;
+    }
+    *out = (struct optim_partial){squares[0], squares[1], squares[2], bad};
+}
+
+/* Copies of the loop for the formats that have to be fast; the other choices are branches that predict well. */
+void OPTIM_NAME(optim_step)(const struct optim_task *t, int64_t begin, int64_t end, struct optim_partial *out)
+{
+    int m = t->m_format, v = t->v_format;
+    if (v == STATE_8BIT && m == STATE_8BIT)
+        step_range(t, true, STATE_8BIT, STATE_8BIT, begin, end, out);
+    else if (low_bit(v))
+        step_range(t, true, m, v, begin, end, out);
+    else if (v == STATE_NONE && m == STATE_8BIT)
+        step_range(t, false, STATE_8BIT, STATE_NONE, begin, end, out);
+    else if (v == STATE_BF16 && m == STATE_BF16)
+        step_range(t, false, STATE_BF16, STATE_BF16, begin, end, out);
+    else
+        step_range(t, false, m, v, begin, end, out);
+}
+
+/* ---- Conversions ------------------------------------------------------------------------------------- */
+
+/* fp32 to the format, to nearest, and back. values: padded to whole groups from group `begin`. */
+void OPTIM_NAME(optim_weights_in)(const struct optim_task *t, int64_t begin, int64_t end, const float *values)
+{
+    for (int64_t group = begin; group < end; group++, values += OPTIM_GROUP) {
+        real w[VECTORS];
+        word half[VECTORS];
+        size_t at = (size_t)group * OPTIM_GROUP, wb = weight_bytes(t);
+        size_t count = (size_t)t->count - at < OPTIM_GROUP ? (size_t)t->count - at : OPTIM_GROUP;
+        float weights[OPTIM_GROUP];
+        uint16_t copy[OPTIM_GROUP];
+        load_wide_state(w, values, 0, STATE_F32);
+        for (int i = 0; i < VECTORS; i++) half[i] = word_all(0x8000u);
+        if (t->weight_format == WEIGHTS_BF16_SR)
+            store_wide_state(weights, 0, STATE_BF16_NEAREST, w, half);
+        else
+            store_weights(t, weights, copy, group, w, half);
+        memcpy((char *)t->weights + at * wb, weights, count * wb);
+        if (t->weight_format == WEIGHTS_F32_COPY) memcpy((uint16_t *)t->copy + at, copy, count * 2);
+    }
+}
+void OPTIM_NAME(optim_weights_out)(const struct optim_task *t, int64_t begin, int64_t end, float *values)
+{
+    for (int64_t group = begin; group < end; group++, values += OPTIM_GROUP) {
+        real w[VECTORS];
+        size_t at = (size_t)group * OPTIM_GROUP, wb = weight_bytes(t);
+        size_t count = (size_t)t->count - at < OPTIM_GROUP ? (size_t)t->count - at : OPTIM_GROUP;
+        float weights[OPTIM_GROUP] = {0};
+        memcpy(weights, (const char *)t->weights + at * wb, count * wb);
+        load_weights(w, t, weights, group);
+        store_wide_state(values, 0, STATE_F32, w, NULL);
+    }
+}
+/* v NULL where the rule has none */
+void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64_t end, const float *m, const float *v)
+{
+    for (int64_t group = begin; group < end; group++, m += OPTIM_GROUP, v = v ? v + OPTIM_GROUP : NULL) {
+        real x[VECTORS], y[VECTORS];
+        word half[VECTORS];
+        for (int i = 0; i < VECTORS; i++) half[i] = word_all(0x8000u);
+        load_wide_state(x, m, 0, STATE_F32);
+        if (v) load_wide_state(y, v, 0, STATE_F32);
+        if (v && low_bit(t->v_format)) {
+            for (int i = 0; i < VECTORS; i++) y[i] = real_sqrt(real_min(y[i], STATE_V_MAX));
+            store_rooted(t, t->m_format, t->v_format, group, x, y, half);
+            continue;
+        }
+        store_scaled(t->m, t->scales, group, t->m_format == STATE_BF16 ? STATE_BF16_NEAREST : t->m_format, x, half);
+        if (v) store_wide_state(t->v, group, t->v_format == STATE_BF16 ? STATE_BF16_NEAREST : t->v_format, y, half);
+    }
+}
+void OPTIM_NAME(optim_state_out)(const struct optim_task *t, int64_t begin, int64_t end, float *m, float *v)
+{
+    for (int64_t group = begin; group < end; group++, m += OPTIM_GROUP, v = v ? v + OPTIM_GROUP : NULL) {
+        real x[VECTORS], y[VECTORS];
+        for (int i = 0; i < VECTORS; i++) x[i] = y[i] = real_all(0);
+        if (v && low_bit(t->v_format)) {
+            load_rooted(x, y, t, t->m_format, t->v_format, group);
+            for (int i = 0; i < VECTORS; i++) y[i] *= y[i];
+        } else {
+            load_scaled(x, t->m, t->scales, group, t->m_format);
+            if (v) load_wide_state(y, t->v, group, t->v_format);
+        }
+        store_wide_state(m, 0, STATE_F32, x, NULL);
+        if (v) store_wide_state(v, 0, STATE_F32, y, NULL);
+    }
+}
