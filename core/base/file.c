@@ -143,51 +143,70 @@ int file_sync_dir(const char *path, struct error *err)
     return 0;
 }
 
-int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err)
+void file_atomic_abort(struct file_atomic *f)
+{
+    if (!f->temp) return;
+    if (f->fd >= 0) close(f->fd);
+    unlink(f->temp);
+    free(f->temp);
+    free(f->dir);
+    free(f->target);
+    *f = (struct file_atomic){.fd = -1};
+}
+
+int file_atomic_begin(struct file_atomic *f, const char *path, struct error *err)
 {
     char *real = realpath(path, NULL);
-    const char *target = real ? real : path;
-    char *dir = path_dirname(target);
-    char *temp = xasprintf("%s/.%s.XXXXXX", dir, path_basename(target));
-    int code = 0, fd = mkostemp(temp, O_CLOEXEC);
-    if (fd < 0) {
-        code = error_errno(err, EXIT_FAILED, "is the directory there, and may you write in it?",
-                           "cannot create a file in %s", dir);
-        error_at(err, path, 0, 0);
-        goto done;
-    }
-    struct stat st;
+    *f = (struct file_atomic){.fd = -1, .target = real ? real : xstrdup(path)};
+    f->dir = path_dirname(f->target);
+    f->temp = xasprintf("%s/.%s.XXXXXX", f->dir, path_basename(f->target));
+    f->fd = mkostemp(f->temp, O_CLOEXEC);
+    int saved = errno;
     mode_t mask = umask(0);
     umask(mask);
-    mode_t mode = stat(target, &st) == 0 ? st.st_mode & 07777 : 0666 & ~mask;
-    if (fchmod(fd, mode) != 0) {
-        code = error_errno(err, EXIT_FAILED, NULL, "cannot set the mode of %s", temp);
-        goto fail;
+    struct stat st;
+    mode_t mode = stat(f->target, &st) == 0 ? st.st_mode & 07777 : 0666 & ~mask;
+    errno = saved;
+    int code = 0;
+    if (f->fd < 0) {
+        code = error_errno(err, EXIT_FAILED, "is the directory there, and may you write in it?", "cannot create a file in %s", f->dir);
+        f->temp[0] = 0; /* nothing to remove */
+    } else if (fchmod(f->fd, mode) != 0)
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot set the mode of %s", f->temp);
+    if (code) {
+        error_at(err, path, 0, 0);
+        file_atomic_abort(f);
     }
-    if ((code = file_write_all(fd, data, bytes, path, err)) != 0) goto fail;
-    if (fsync(fd) != 0) {
-        code = error_errno(err, EXIT_FAILED, NULL, "cannot sync %s", temp);
-        goto fail;
+    return code;
+}
+
+int file_atomic_commit(struct file_atomic *f, struct error *err)
+{
+    int code = 0;
+    if (fsync(f->fd) != 0)
+        code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot sync %s", f->temp);
+    if (close(f->fd) != 0 && code == 0)
+        code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot close %s", f->temp);
+    f->fd = -1;
+    if (code == 0 && rename(f->temp, f->target) != 0)
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s to %s", f->temp, f->target);
+    if (code)
+        error_at(err, f->target, 0, 0);
+    else {
+        f->temp[0] = 0; /* nothing to remove */
+        code = file_sync_dir(f->dir, err);
     }
-    if (close(fd) != 0) {
-        fd = -1;
-        code = error_errno(err, EXIT_FAILED, NULL, "cannot close %s", temp);
-        goto fail;
-    }
-    fd = -1;
-    if (rename(temp, target) != 0) {
-        code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s to %s", temp, target);
-        goto fail;
-    }
-    code = file_sync_dir(dir, err);
-    goto done;
-fail:
-    if (fd >= 0) close(fd);
-    unlink(temp);
-done:
-    free(temp);
-    free(dir);
-    free(real);
+    file_atomic_abort(f);
+    return code;
+}
+
+int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err)
+{
+    struct file_atomic f;
+    int code = file_atomic_begin(&f, path, err);
+    if (code == 0) code = file_write_all(f.fd, data, bytes, path, err);
+    if (code == 0) return file_atomic_commit(&f, err);
+    file_atomic_abort(&f);
     return code;
 }
 

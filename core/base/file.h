@@ -19,6 +19,17 @@ int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, st
  * An existing file keeps its mode; a symbolic link stays one (its target is replaced). */
 int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err);
 
+/* The same in steps, for files too large to hold: begin, write to `fd` as you like, then commit (after which the file
+ * is there, whole and synced) or abort (nothing is left). After begin failed, or either of them, the struct is empty;
+ * abort of an empty struct does nothing. */
+struct file_atomic {
+    int fd;
+    char *target, *dir, *temp;
+};
+int file_atomic_begin(struct file_atomic *f, const char *path, struct error *err);
+int file_atomic_commit(struct file_atomic *f, struct error *err);
+void file_atomic_abort(struct file_atomic *f);
+
 /* Write all of it, however often the kernel takes less; path is for the message. */
 int file_write_all(int fd, const void *data, size_t bytes, const char *path, struct error *err);
 
