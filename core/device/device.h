@@ -81,7 +81,7 @@ struct device_ops {
                         int64_t D, bool transpose);
 
     /* y = (x - mean) * rstd * weight + bias over rows of D; mean, rstd F32 (R) kept for backward.
-     * row_stride_x in elements (D when contiguous): pooling normalises only the cls rows. */
+     * row_stride_x in elements (D when contiguous): pooling normalises only the cls rows. y may be x. */
     void (*layernorm_forward)(struct device *, enum dtype t, const void *x, int64_t row_stride_x, const float *weight,
                               const float *bias, void *y, float *mean, float *rstd, int64_t R, int64_t D, float eps);
     /* the normalised output again from kept statistics (recomputed instead of stored) */
@@ -113,13 +113,14 @@ struct device_ops {
     /* sums F32 (D) += column sums of x (R, D) */
     void (*column_sums)(struct device *, enum dtype t, const void *x, float *sums, int64_t R, int64_t D);
     /* LayerScale without storing the branch: with G = dx^T a (D, K) (the weight gradient before gamma) and s the
-     * column sums of dx: dgamma_j += sum_k W_jk G_jk + b_j s_j; then G_jk *= gamma_j. Exact; a = branch input. */
+     * column sums of dx: dgamma_j += sum_k W_jk G_jk + b_j s_j; then G_jk *= gamma_j, db_j = gamma_j s_j (db may be s). Exact;
+     * a = branch input. */
     void (*layerscale_backward)(struct device *, const void *W, enum dtype w_type, void *G, enum dtype g_type,
                                 const float *b, const float *s, const float *gamma, float *dgamma, float *db,
                                 int64_t D, int64_t K);
 
     /* y (rows, D) student, target (rows, D), both F32. loss[0] += weight * loss, dy (rows, D) += weight * dloss/dy
-     * (dy NULL: value only), cosine[0] += sum of row cosines. normalize: both L2-normalised first (eps 1e-12).
+     * (dy NULL: value only), cosine[0] += sum of row cosines (cosine may be NULL). normalize: both L2-normalised first (eps 1e-12).
      * Reduction: mean over rows, and over D (sum_dim false) or summed over D. */
     void (*distill_loss)(struct device *, enum loss_kind, bool normalize, bool sum_dim, const float *y,
                          const float *target, float *dy, double *loss, double *cosine, float weight, int64_t rows, int64_t D);

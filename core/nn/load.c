@@ -1,0 +1,145 @@
+/* Values into a tower: from a checkpoint, or seeded random. */
+#include "core/nn/parameters.h"
+#include "core/base/file.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int out_of_host_memory(int64_t count, struct error *err)
+{
+    return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory: no room for a staging buffer of %lld values", (long long)count);
+}
+
+static float *staging(const struct tower *t, int64_t *largest)
+{
+    *largest = 1;
+    for (int i = 0; i < t->parameter_count; i++)
+        if (t->parameters[i].count > *largest) *largest = t->parameters[i].count;
+    return malloc((size_t)*largest * sizeof(float));
+}
+
+static uint16_t bf16_nearest(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+/* values (host, F32) -> the parameter's device memory; then to `loaded`. */
+static int put(struct tower *t, int index, float *values, parameter_values loaded, void *context, struct error *err)
+{
+    struct parameter *p = &t->parameters[index];
+    if (p->master) t->device->upload(t->device, p->master, values, (size_t)p->count * sizeof(float));
+    int code = loaded ? loaded(context, index, values, err) : 0;
+    if (code) return code;
+    if (p->weight_type == DTYPE_BF16) {
+        uint16_t *half = (uint16_t *)(void *)values; /* in place: element i is read before its half is written */
+        for (int64_t i = 0; i < p->count; i++) {
+            float x;
+            memcpy(&x, (char *)values + i * 4, 4);
+            uint16_t h = bf16_nearest(x);
+            memcpy((char *)half + i * 2, &h, 2);
+        }
+    }
+    t->device->upload(t->device, p->weight, values, (size_t)p->count * dtype_bytes(p->weight_type));
+    return 0;
+}
+
+static void shape_text(char *text, size_t size, int ndim, const int64_t *shape)
+{
+    size_t at = 0;
+    text[0] = 0;
+    for (int i = 0; i < ndim && at < size; i++) {
+        int n = snprintf(text + at, size - at, "%s%lld", i ? "x" : "", (long long)shape[i]);
+        if (n > 0) at += (size_t)n;
+    }
+}
+
+static int check_shape(const struct parameter *p, const struct weights_tensor *found, struct error *err)
+{
+    bool same = found->ndim == p->ndim;
+    for (int d = 0; same && d < p->ndim; d++) same = found->shape[d] == p->shape[d];
+    if (same) return 0;
+    char expected[96], has[96];
+    shape_text(expected, sizeof expected, p->ndim, p->shape);
+    shape_text(has, sizeof has, found->ndim, found->shape);
+    return error_set(err, EXIT_CONFIG, "is this the file for this tower?", "tensor %s is [%s], expected [%s]", found->name, has, expected);
+}
+
+int tower_load(struct tower *t, const struct weights *w, parameter_values loaded, void *context, struct error *err)
+{
+    /* All names and shapes first, so that nothing is half loaded. */
+    int code = 0;
+    for (int i = 0; i < t->parameter_count && !code; i++) {
+        struct parameter *p = &t->parameters[i];
+        int found = p->head ? weights_find(w, p->name) : family_find_key(t->geometry.family, w, p->name);
+        if (found < 0 && !p->head && p->trained)
+            code = error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?", "tensor %s%s of the %s tower is missing",
+                             family_prefix(t->geometry.family), p->name, family_name(t->geometry.family));
+        else if (found >= 0)
+            code = check_shape(p, weights_tensor_at(w, found), err);
+    }
+    if (code) return code;
+    int64_t largest;
+    float *values = staging(t, &largest);
+    if (!values) return out_of_host_memory(largest, err);
+    for (int i = 0; i < t->parameter_count && !code; i++) {
+        struct parameter *p = &t->parameters[i];
+        int found = p->head ? weights_find(w, p->name) : family_find_key(t->geometry.family, w, p->name);
+        if (found < 0) continue; /* a mask_token that is not there, or a fresh head */
+        code = weights_read(w, found, values, DTYPE_F32, err);
+        if (!code) code = put(t, i, values, loaded, context, err);
+    }
+    free(values);
+    return code;
+}
+
+/* A counter-based generator (splitmix64's finaliser), so that a value depends on seed, parameter and index alone. */
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+/* Standard normal to within 1 % out to 3 sd: the sum of 12 16-bit uniforms (Irwin-Hall), which needs no libm and is the
+ * same on every machine. */
+static float normal(uint64_t seed, uint64_t tensor, uint64_t index)
+{
+    uint64_t key = mix(seed ^ mix(tensor));
+    int64_t sum = 0;
+    for (uint64_t part = 0; part < 3; part++) {
+        uint64_t bits = mix(key ^ mix(index * 3 + part));
+        for (int k = 0; k < 4; k++, bits >>= 16) sum += (int64_t)(bits & 0xFFFF);
+    }
+    return (float)((double)(2 * sum - 12 * 65535) / (2.0 * 65536.0));
+}
+
+int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_values loaded, void *context, struct error *err)
+{
+    int64_t largest;
+    float *values = staging(t, &largest);
+    if (!values) return out_of_host_memory(largest, err);
+    float branch = 0.02f / (float)sqrt(2.0 * (double)t->geometry.depth);
+    int code = 0;
+    for (int i = 0; i < t->parameter_count && !code; i++) {
+        struct parameter *p = &t->parameters[i];
+        if (head_only && !p->head) continue;
+        size_t n = strlen(p->name);
+        bool bias = n > 4 && strcmp(p->name + n - 4, "bias") == 0;
+        bool ones = !bias && p->ndim == 1 && (strstr(p->name, "norm") || strstr(p->name, "ln_") || strstr(p->name, "gamma"));
+        bool residual = p->matrix && (strstr(p->name, "attn.proj") || strstr(p->name, "out_proj") || strstr(p->name, "fc2") ||
+                                      strstr(p->name, "c_proj") || strstr(p->name, "w3"));
+        float scale = residual ? branch : 0.02f;
+#pragma omp parallel for schedule(static)
+        for (int64_t k = 0; k < p->count; k++)
+            values[k] = bias ? 0 : ones ? 1 : scale * normal(seed, (uint64_t)i, (uint64_t)k);
+        code = put(t, i, values, loaded, context, err);
+    }
+    free(values);
+    return code;
+}

@@ -1,0 +1,13 @@
+/* The list of a tower's parameters, in checkpoint terms. */
+#ifndef MEOPT_NN_PARAMETERS_H
+#define MEOPT_NN_PARAMETERS_H
+
+#include "core/nn/tower.h"
+
+/* Fill a new list (and the role of each; both malloc'ed) in group order; returns the count. */
+int parameters_list(const struct geometry *geometry, int64_t target, struct parameter **list, enum role **roles);
+
+/* Index of a family's key (without prefix) in a checkpoint, -1 when it is not there. */
+int family_find_key(enum family family, const struct weights *weights, const char *name);
+
+#endif

@@ -1,0 +1,308 @@
+/* A tower's memory: every byte it will ever need, taken when it is made, by class (design D2). */
+#include "core/nn/parameters.h"
+#include "core/base/file.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static size_t take(size_t *at, size_t bytes)
+{
+    size_t begin = *at;
+    *at = (begin + bytes + 63) & ~(size_t)63;
+    return begin;
+}
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+/* EVA has a bias for q and v but none for k (models.md 1a): both live in one (3D) array with zeros between, so that
+ * the gemm sees one bias. The array is taken at ROLE_Q_B; ROLE_V_B points into it. */
+static int64_t stored_count(const struct parameter *p, enum role role)
+{
+    return role == ROLE_Q_B ? 3 * p->count : role == ROLE_V_B ? 0 : p->count;
+}
+
+static int alloc_weights(struct tower *t, const enum role *roles, struct error *err)
+{
+    const struct tower_options *o = &t->options;
+    struct tower_memory *m = t->memory;
+    size_t bytes = 0, master_bytes = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        char *base = m->weights, *masters = m->masters;
+        bytes = master_bytes = 0;
+        for (int i = 0; i < t->parameter_count; i++) {
+            struct parameter *p = &t->parameters[i];
+            p->weight_type = p->matrix ? o->weight_type : DTYPE_F32;
+            size_t at = take(&bytes, (size_t)stored_count(p, roles[i]) * dtype_bytes(p->weight_type));
+            if (pass) p->weight = roles[i] == ROLE_V_B ? (float *)p[-1].weight + 2 * p->count : (void *)(base + at);
+            if (!o->master || p->weight_type != DTYPE_BF16) continue;
+            at = take(&master_bytes, (size_t)p->count * sizeof(float));
+            if (pass) p->master = (float *)(void *)(masters + at);
+        }
+        if (pass) break;
+        m->weights = device_alloc(t->device, o->weights_class, bytes, "tower weights", err);
+        if (!m->weights) return err->code;
+        if (master_bytes && !(m->masters = device_alloc(t->device, o->weights_class, master_bytes, "fp32 master weights", err)))
+            return err->code;
+    }
+    t->device->ops->fill(t->device, m->weights, 0, bytes); /* the k part of EVA's bias stays zero */
+    return 0;
+}
+
+/* Gradients of a group: F32 vectors first (zeroed together), then the matrices. */
+static int alloc_gradients(struct tower *t, const enum role *roles, struct error *err)
+{
+    const struct tower_options *o = &t->options;
+    struct tower_memory *m = t->memory;
+    m->group_offset = xcalloc((size_t)t->group_count, sizeof *m->group_offset);
+    m->small_bytes = xcalloc((size_t)t->group_count, sizeof *m->small_bytes);
+    if (o->gradients == GRADIENTS_NONE) return 0;
+    for (int pass = 0; pass < 2; pass++) {
+        size_t total = 0, largest = 0;
+        for (int group = 0; group < t->group_count; group++) {
+            size_t begin = o->gradients == GRADIENTS_RELEASE ? 0 : total, at = begin;
+            m->group_offset[group] = begin;
+            for (int matrices = 0; matrices < 2; matrices++) {
+                for (int i = 0; i < t->parameter_count; i++) {
+                    struct parameter *p = &t->parameters[i];
+                    if (p->group != group || p->matrix != (matrices == 1) || !p->trained) continue;
+                    p->grad_type = p->matrix ? o->grad_type : DTYPE_F32;
+                    size_t here = take(&at, (size_t)stored_count(p, roles[i]) * dtype_bytes(p->grad_type));
+                    if (pass) p->grad = roles[i] == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count : (void *)((char *)m->gradients + here);
+                }
+                if (!matrices) m->small_bytes[group] = at - begin;
+            }
+            total = at;
+            largest = larger(largest, at - begin);
+        }
+        if (pass) break;
+        m->gradient_bytes = o->gradients == GRADIENTS_RELEASE ? largest : total;
+        m->gradients = device_alloc(t->device, MEMORY_GRADIENTS, m->gradient_bytes,
+                                    o->gradients == GRADIENTS_RELEASE ? "gradients of one block" : "gradients", err);
+        if (!m->gradients) return err->code;
+    }
+    return 0;
+}
+
+/* One block's kept tensors from `base` at *at; NULL base only counts. */
+static void lay_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
+{
+    const struct geometry *g = &t->geometry;
+    size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(t->options.compute);
+    size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
+    size_t x_mid = take(at, R * D * e), qkv = take(at, 3 * R * D * e), attn = take(at, R * D * e), h = take(at, R * G * e);
+    size_t lse = take(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
+    size_t stats = take(at, 4 * R * sizeof(float));
+    if (!base) return;
+    *k = (struct block_activations){base + x_mid, base + qkv, base + attn, base + h, (float *)(void *)(base + lse),
+                                    (float *)(void *)(base + stats), NULL, NULL, NULL};
+    k->rstd1 = k->mean1 + R;
+    k->mean2 = k->rstd1 + R;
+    k->rstd2 = k->mean2 + R;
+}
+
+/* A frozen tower keeps nothing: one residual stream, and q,k,v and the feed-forward take turns in one region. */
+static void lay_frozen_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
+{
+    const struct geometry *g = &t->geometry;
+    size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(t->options.compute);
+    size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
+    size_t region = take(at, larger(4 * R * D, R * G) * e);
+    size_t lse = take(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float)), stats = take(at, 2 * R * sizeof(float));
+    if (!base) return;
+    *k = (struct block_activations){NULL, base + region, base + region + 3 * R * D * e, base + region,
+                                    (float *)(void *)(base + lse), (float *)(void *)(base + stats), NULL, NULL, NULL};
+    k->rstd1 = k->mean1 + R;
+    k->mean2 = k->mean1;
+    k->rstd2 = k->rstd1;
+}
+
+static int alloc_activations(struct tower *t, struct error *err)
+{
+    const struct geometry *g = &t->geometry;
+    const struct tower_options *o = &t->options;
+    struct tower_memory *m = t->memory;
+    bool frozen = o->gradients == GRADIENTS_NONE, pre = g->family == FAMILY_OPENCLIP, resized = g->family == FAMILY_DINOV2;
+    size_t e = dtype_bytes(o->compute), f = sizeof(float);
+    size_t B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width, rows = B * (size_t)t->out_rows;
+    size_t positions = (size_t)(g->pos_grid * g->pos_grid) + 1;
+    m->x = xcalloc((size_t)g->depth + 1, sizeof *m->x);
+    m->kept = xcalloc((size_t)g->depth, sizeof *m->kept);
+    for (int pass = 0; pass < 2; pass++) {
+        size_t at = 0;
+        char *base = m->activations;
+        size_t tokens = pre ? take(&at, frozen ? 0 : R * D * e) : 0, pre_stats = pre ? take(&at, 2 * R * f) : 0;
+        size_t x = take(&at, 0);
+        if (!frozen)
+            for (int64_t l = 0; l <= g->depth; l++) take(&at, R * D * e);
+        size_t stream = (R * D * e + 63) & ~(size_t)63;
+        for (int64_t l = 0; l < g->depth && !frozen; l++) {
+            if (o->recompute == RECOMPUTE_NONE || l == 0) lay_block(t, &m->kept[l], base, &at);
+            else m->kept[l] = m->kept[0];
+        }
+        size_t norm_stats = take(&at, 2 * rows * f), pooled = take(&at, rows * D * e);
+        size_t projected = take(&at, o->target ? rows * (size_t)g->out * e : 0), out = take(&at, rows * (size_t)t->out_width * f);
+        size_t pos = take(&at, resized ? N * D * f : 0), dpos = take(&at, resized && !frozen ? N * D * f : 0);
+        size_t resize = take(&at, resized ? N * positions * f : 0);
+        if (!pass) {
+            m->activations = device_alloc(t->device, o->activations_class, at, frozen ? "teacher outputs" : "activations", err);
+            if (!m->activations) return err->code;
+            continue;
+        }
+        m->tokens = pre && !frozen ? base + tokens : NULL;
+        m->pre_mean = (float *)(void *)(base + pre_stats);
+        m->pre_rstd = m->pre_mean + R;
+        for (int64_t l = 0; l <= g->depth && !frozen; l++) m->x[l] = base + x + (size_t)l * stream;
+        m->norm_mean = (float *)(void *)(base + norm_stats);
+        m->norm_rstd = m->norm_mean + rows;
+        m->pooled = base + pooled;
+        m->projected = base + projected;
+        t->out = (float *)(void *)(base + out);
+        m->pos = (float *)(void *)(base + pos);
+        m->dpos = (float *)(void *)(base + dpos);
+        m->resize = (float *)(void *)(base + resize);
+    }
+    return 0;
+}
+
+/* Scratch: what lives only inside one pass, laid over itself where lifetimes allow. */
+static void lay_scratch(struct tower *t)
+{
+    const struct geometry *g = &t->geometry;
+    const struct tower_options *o = &t->options;
+    struct tower_memory *m = t->memory;
+    bool frozen = o->gradients == GRADIENTS_NONE;
+    size_t e = dtype_bytes(o->compute), B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width;
+    size_t F = (size_t)g->hidden, G = F * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1), p = (size_t)(3 * g->patch * g->patch);
+    size_t rows = B * (size_t)t->out_rows, at = 0, largest = 0;
+    m->t1_at = take(&at, R * D * e);
+    size_t region = larger(R * F, frozen ? 0 : 4 * R * D);
+    region = larger(region, B * (N - 1) * p) * e; /* patches */
+    region = larger(region, frozen ? 0 : rows * ((size_t)t->out_width + (size_t)g->out + D) * e + 192); /* gradients of the output */
+    m->region_at = take(&at, region);
+    if (frozen) {
+        m->dx_at = take(&at, R * D * e); /* the residual stream */
+        m->dh_at = at;
+        lay_frozen_block(t, NULL, NULL, &at);
+    } else {
+        m->dx_at = take(&at, R * D * sizeof(float));
+        m->td_at = take(&at, R * D * e);
+        m->dh_at = take(&at, o->backward_twice ? R * G * e : 0);
+    }
+    for (int i = 0; i < t->parameter_count; i++)
+        if (t->parameters[i].matrix && t->parameters[i].weight_type != o->compute)
+            largest = larger(largest, (size_t)t->parameters[i].count * e);
+    m->cast_at = take(&at, largest);
+    t->scratch_bytes = at;
+}
+
+/* Bicubic weights of PyTorch's upsample_bicubic2d (A = -0.75, no antialias) with DINOv2's offset of 0.1, in float as
+ * there: out position d reads around (d + 0.5) * grid / (side + 0.1) - 0.5, indices clamped (models.md 1c). */
+static void bicubic_taps(int64_t d, int64_t side, int64_t grid, int64_t index[4], float weight[4])
+{
+    double scale_factor = ((double)side + 0.1) / (double)grid;
+    float scale = (float)(1.0 / scale_factor), A = -0.75f;
+    float source = scale * ((float)d + 0.5f) - 0.5f;
+    float base = floorf(source), t = source - base;
+    float x0 = t + 1, x2 = 1 - t, x3 = x2 + 1;
+    weight[0] = ((A * x0 - 5 * A) * x0 + 8 * A) * x0 - 4 * A;
+    weight[1] = ((A + 2) * t - (A + 3)) * t * t + 1;
+    weight[2] = ((A + 2) * x2 - (A + 3)) * x2 * x2 + 1;
+    weight[3] = ((A * x3 - 5 * A) * x3 + 8 * A) * x3 - 4 * A;
+    for (int k = 0; k < 4; k++) {
+        int64_t i = (int64_t)base - 1 + k;
+        index[k] = i < 0 ? 0 : i >= grid ? grid - 1 : i;
+    }
+}
+
+static void upload_resize(struct tower *t)
+{
+    int64_t side = t->geometry.image / t->geometry.patch, grid = t->geometry.pos_grid;
+    int64_t columns = grid * grid + 1;
+    size_t bytes = (size_t)((side * side + 1) * columns) * sizeof(float);
+    float *w = xcalloc(1, bytes);
+    w[0] = 1; /* the cls row passes unchanged */
+    for (int64_t r = 0; r < side; r++)
+        for (int64_t c = 0; c < side; c++) {
+            int64_t ri[4], ci[4];
+            float rw[4], cw[4];
+            bicubic_taps(r, side, grid, ri, rw);
+            bicubic_taps(c, side, grid, ci, cw);
+            float *row = w + (r * side + c + 1) * columns + 1;
+            if (side == grid) row[r * grid + c] = 1; /* the real code does not interpolate then */
+            else
+                for (int a = 0; a < 4; a++)
+                    for (int b = 0; b < 4; b++) row[ri[a] * grid + ci[b]] += rw[a] * cw[b];
+        }
+    t->device->upload(t->device, t->memory->resize, w, bytes);
+    free(w);
+}
+
+int tower_create(struct tower **tower, struct device *device, const struct geometry *geometry,
+                 const struct tower_options *options, struct error *err)
+{
+    assert(options->batch > 0 && !(options->master && options->weight_type != DTYPE_BF16));
+    *tower = NULL;
+    struct tower *t = xcalloc(1, sizeof *t);
+    enum role *roles = NULL;
+    t->memory = xcalloc(1, sizeof *t->memory);
+    t->device = device;
+    t->geometry = *geometry;
+    t->options = *options;
+    t->tokens = geometry_tokens(geometry);
+    t->out_rows = options->patch_tokens ? t->tokens : 1;
+    t->out_width = options->target ? options->target : geometry->out;
+    t->group_count = (int)geometry->depth + 2;
+    t->parameter_count = parameters_list(geometry, options->target, &t->parameters, &roles);
+    struct tower_memory *m = t->memory;
+    m->blocks = xcalloc((size_t)geometry->depth, sizeof *m->blocks);
+    for (int i = 0; i < t->parameter_count; i++) {
+        struct parameter *p = &t->parameters[i];
+        if (p->group > 0 && p->group <= geometry->depth) m->blocks[p->group - 1][roles[i]] = p;
+        else m->roles[roles[i]] = p;
+    }
+    int code = alloc_weights(t, roles, err);
+    if (!code) code = alloc_gradients(t, roles, err);
+    if (!code) code = alloc_activations(t, err);
+    free(roles);
+    if (code) {
+        tower_close(t);
+        return code;
+    }
+    lay_scratch(t);
+    if (geometry->family == FAMILY_DINOV2) upload_resize(t);
+    *tower = t;
+    return 0;
+}
+
+void tower_close(struct tower *t)
+{
+    if (!t) return;
+    struct tower_memory *m = t->memory;
+    device_free(t->device, m->activations);
+    device_free(t->device, m->gradients);
+    device_free(t->device, m->masters);
+    device_free(t->device, m->weights);
+    free(m->x);
+    free(m->kept);
+    free(m->group_offset);
+    free(m->small_bytes);
+    free(m->blocks);
+    free(m);
+    free(t->parameters);
+    free(t);
+}
+
+void tower_bind_scratch(struct tower *t, void *scratch)
+{
+    struct tower_memory *m = t->memory;
+    m->scratch = scratch;
+    if (t->options.gradients != GRADIENTS_NONE) return;
+    for (int64_t l = 0; l < t->geometry.depth; l++) {
+        size_t at = m->dh_at;
+        lay_frozen_block(t, &m->kept[l], m->scratch, &at);
+        m->x[l] = m->kept[l].x_mid = m->scratch + m->dx_at;
+    }
+    m->x[t->geometry.depth] = m->tokens = m->scratch + m->dx_at;
+}
