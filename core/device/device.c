@@ -1,5 +1,5 @@
 /* Memory by class, for every device: see device.h. */
-#include "core/device/device.h"
+#include "core/device/cpu.h"
 #include "core/base/file.h"
 
 #include <stdio.h>
@@ -91,10 +91,25 @@ void device_free(struct device *device, void *p)
     }
 }
 
+int device_check(struct device *device, struct error *err)
+{
+    if (!device->pending.code) return 0;
+    if (err) *err = device->pending;
+    return device->pending.code;
+}
+
 void device_close(struct device *device)
 {
     if (!device) return;
     while (device->allocations) device_free(device, device->allocations->p);
     if (device->close) device->close(device);
     free(device);
+}
+
+int device_open(struct device **device, const char *spec, size_t limit_bytes, struct error *err)
+{
+    *device = NULL;
+    if (strcmp(spec, "auto") == 0 || strcmp(spec, "cpu") == 0) return cpu_device_open(device, false, limit_bytes, err);
+    if (strcmp(spec, "dry") == 0) return cpu_device_open(device, true, limit_bytes, err);
+    return error_set(err, EXIT_NO_CARD, "device.type: auto or cpu", "no device '%s' in this build", spec);
 }

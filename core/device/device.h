@@ -8,7 +8,8 @@
  * Operations are slots of one table, filled by each back end (cpu.c from kernels/cpu, gpu.c from
  * kernels/gpu), same names and contracts. Pointers in their arguments are device memory, tensors are
  * row-major and contiguous, operations run in issue order (a card may return before they are done:
- * device->sync waits). They do not fail; an impossible shape is a programming error (assert).
+ * device->sync waits). Failures surface in device_check; an impossible
+ * shape is a programming error (assert).
  */
 #ifndef MEOPT_DEVICE_H
 #define MEOPT_DEVICE_H
@@ -139,6 +140,7 @@ struct device {
     struct memory_use use;
     size_t limit_bytes; /* 0: what the machine has */
     struct allocation *allocations;
+    struct error pending; /* the first failure inside an operation (see device_check) */
     int (*allocate)(struct device *, size_t bytes, void **p); /* 0 or an exit code */
     void (*release)(struct device *, void *p, size_t bytes);
     void (*upload)(struct device *, void *device_dst, const void *host_src, size_t bytes);
@@ -156,5 +158,10 @@ void device_close(struct device *device);
  * class in the message) when there is not enough. name: static text, said in the out-of-memory table. */
 void *device_alloc(struct device *device, enum memory_class class, size_t bytes, const char *name, struct error *err);
 void device_free(struct device *device, void *p); /* NULL is fine */
+
+/* Operations take their scratch from one growing block of MEMORY_WORKSPACE, sized at the first pass. When that or a card
+ * fails, the operation and all behind it do nothing, and this returns the error: call it once a step, before results
+ * are used. 0 when all is well. */
+int device_check(struct device *device, struct error *err);
 
 #endif

@@ -67,11 +67,12 @@ static int settle(int64_t *field, int64_t found, const char *what, const char *t
                      (long long)*field);
 }
 
-int family_find_key(enum family family, const struct weights *weights, const char *name)
+int64_t family_find_key(enum family family, const struct weights *weights, const char *name)
 {
     char key[192];
     snprintf(key, sizeof key, "%s%s", families[family].prefix, name);
-    int i = weights_find(weights, key), n = 0;
+    int64_t i = weights_find(weights, key);
+    int n = 0;
     long long block;
     if (i >= 0 || family != FAMILY_DINOV2 || sscanf(name, "blocks.%lld.%n", &block, &n) != 1 || !n) return i;
     /* DINOv2's training checkpoints chunk their blocks: blocks.CHUNK.N.rest */
@@ -84,8 +85,8 @@ int family_find_key(enum family family, const struct weights *weights, const cha
 
 static const struct weights_tensor *find(const struct weights *weights, enum family family, const char *name)
 {
-    int i = family_find_key(family, weights, name);
-    return i < 0 ? NULL : weights_tensor_at(weights, i);
+    int64_t i = family_find_key(family, weights, name);
+    return i < 0 ? NULL : weights_tensor(weights, i);
 }
 
 /* The families by a key that only they have. A DINOv2-like file has LayerScale; EVA's has the prefix. */
@@ -119,8 +120,8 @@ int geometry_infer(struct geometry *g, const struct weights *weights, int64_t he
     enum family family = family_of(weights), wanted = g->family;
     if (family == FAMILY_UNKNOWN)
         return error_set(err, EXIT_CONFIG, "expected a state dict of EVA01-CLIP, OpenCLIP or DINOv2 with an image tower",
-                         "no known image tower among its %d tensors (no visual.conv1.weight, visual.patch_embed.proj.weight "
-                         "or patch_embed.proj.weight)", weights_count(weights));
+                         "no known image tower among its %lld tensors (no visual.conv1.weight, visual.patch_embed.proj.weight "
+                         "or patch_embed.proj.weight)", (long long)weights_count(weights));
     if (wanted && wanted != family)
         return error_set(err, EXIT_CONFIG, "correct the weight path, or model.family",
                          "holds a %s tower, the configuration says %s", families[family].name, families[wanted].name);

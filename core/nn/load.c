@@ -75,12 +75,12 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
     int code = 0;
     for (int i = 0; i < t->parameter_count && !code; i++) {
         struct parameter *p = &t->parameters[i];
-        int found = p->head ? weights_find(w, p->name) : family_find_key(t->geometry.family, w, p->name);
+        int64_t found = p->head ? weights_find(w, p->name) : family_find_key(t->geometry.family, w, p->name);
         if (found < 0 && !p->head && p->trained)
             code = error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?", "tensor %s%s of the %s tower is missing",
                              family_prefix(t->geometry.family), p->name, family_name(t->geometry.family));
         else if (found >= 0)
-            code = check_shape(p, weights_tensor_at(w, found), err);
+            code = check_shape(p, weights_tensor(w, found), err);
     }
     if (code) return code;
     int64_t largest;
@@ -88,7 +88,7 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
     if (!values) return out_of_host_memory(largest, err);
     for (int i = 0; i < t->parameter_count && !code; i++) {
         struct parameter *p = &t->parameters[i];
-        int found = p->head ? weights_find(w, p->name) : family_find_key(t->geometry.family, w, p->name);
+        int64_t found = p->head ? weights_find(w, p->name) : family_find_key(t->geometry.family, w, p->name);
         if (found < 0) continue; /* a mask_token that is not there, or a fresh head */
         code = weights_read(w, found, values, DTYPE_F32, err);
         if (!code) code = put(t, i, values, loaded, context, err);

@@ -1,0 +1,312 @@
+/* The CPU back end: memory of this machine, operations from kernels/cpu, matrix products from AMX tiles or oneDNN.
+ *
+ * The dry device is the same code with `dry` set: every operation reserves the scratch that it would use and returns, so
+ * that running one step on it gives the memory plan. Its addresses are reserved without access: a stray read faults. */
+#include "core/device/cpu.h"
+#include "core/base/file.h"
+#include "kernels/cpu/gemm_amx.h"
+#include "kernels/cpu/ops.h"
+
+#include <dnnl.h>
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+struct cpu {
+    const struct cpu_ops *ops;
+    void *workspace;
+    size_t workspace_bytes;
+    bool dry;
+};
+
+static struct cpu *cpu_of(struct device *dev) { return dev->state; }
+static int is_bf16(enum dtype t)
+{
+    assert(t == DTYPE_F32 || t == DTYPE_BF16);
+    return t == DTYPE_BF16;
+}
+
+static int thread_count(void)
+{
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+/* Scratch of `bytes` for one operation. NULL: do nothing (dry, or a failure that device_check will tell). */
+static void *reserve(struct device *dev, size_t bytes)
+{
+    struct cpu *cpu = cpu_of(dev);
+    if (dev->pending.code) return NULL;
+    if (bytes > cpu->workspace_bytes) {
+        device_free(dev, cpu->workspace);
+        cpu->workspace_bytes = 0;
+        cpu->workspace = device_alloc(dev, MEMORY_WORKSPACE, bytes, "scratch of operations", &dev->pending);
+        if (!cpu->workspace) return NULL;
+        cpu->workspace_bytes = bytes;
+    }
+    return cpu->dry ? NULL : cpu->workspace;
+}
+
+static bool idle(struct device *dev) { return cpu_of(dev)->dry || dev->pending.code; }
+
+/* Without tiles: operands widened to float, oneDNN's sgemm (true fp32), result finished into C. */
+static void gemm_float(struct device *dev, const struct gemm *g)
+{
+    const struct cpu_ops *ops = cpu_of(dev)->ops;
+    bool wide = g->ab_type == DTYPE_F32, direct = g->c_type == DTYPE_F32 && (g->beta == 0 || !g->bias) && g->ldc == g->n;
+    int64_t a_rows = g->transpose_a ? g->k : g->m, a_columns = g->transpose_a ? g->m : g->k;
+    int64_t b_rows = g->transpose_b ? g->n : g->k, b_columns = g->transpose_b ? g->k : g->n;
+    size_t a_bytes = wide ? 0 : (size_t)(g->m * g->k) * 4, b_bytes = wide ? 0 : (size_t)(g->k * g->n) * 4;
+    a_bytes = (a_bytes + 63) & ~(size_t)63;
+    b_bytes = (b_bytes + 63) & ~(size_t)63;
+    char *scratch = reserve(dev, a_bytes + b_bytes + (direct ? 0 : (size_t)(g->m * g->n) * 4) + 64);
+    if (!scratch) return;
+    const float *a = g->a, *b = g->b;
+    int64_t lda = g->lda, ldb = g->ldb;
+    if (!wide) {
+        float *wa = (float *)(void *)scratch, *wb = (float *)(void *)(scratch + a_bytes);
+        ops->widen(g->a, g->lda, wa, a_rows, a_columns);
+        ops->widen(g->b, g->ldb, wb, b_rows, b_columns);
+        a = wa;
+        b = wb;
+        lda = a_columns;
+        ldb = b_columns;
+    }
+    float *c = direct ? g->c : (float *)(void *)(scratch + a_bytes + b_bytes);
+    dnnl_sgemm(g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', g->m, g->n, g->k, direct ? g->alpha : 1.0f, a, lda, b, ldb,
+               direct ? g->beta : 0.0f, c, g->n);
+    if (!direct) ops->finish(c, g->c, is_bf16(g->c_type), g->ldc, g->m, g->n, g->alpha, g->beta, g->bias);
+    else if (g->bias) ops->finish(c, g->c, 0, g->ldc, g->m, g->n, 1.0f, 0.0f, g->bias);
+}
+
+static void gemm(struct device *dev, const struct gemm *g)
+{
+    if (g->ab_type != DTYPE_BF16 || !gemm_amx_available()) {
+        gemm_float(dev, g);
+        return;
+    }
+    int threads = thread_count();
+    void *scratch = reserve(dev, gemm_amx_workspace(g->m, g->n, g->k, threads));
+    if (!scratch) return;
+    struct gemm_bf16 product = {g->m, g->n, g->k, g->transpose_a, g->transpose_b, g->a, g->b, g->c, g->lda, g->ldb, g->ldc,
+                                is_bf16(g->c_type), g->alpha, g->beta, g->bias};
+    gemm_amx(&product, scratch, threads);
+}
+
+static void patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B, int64_t S, int64_t p)
+{
+    if (!idle(dev)) cpu_of(dev)->ops->patchify(is_bf16(t), images, patches, B, S, p);
+}
+static void embed_forward(struct device *dev, enum dtype t, const void *patch_out, const float *cls, const float *pos, void *tokens,
+                          int64_t B, int64_t N, int64_t D)
+{
+    if (!idle(dev)) cpu_of(dev)->ops->embed_forward(is_bf16(t), patch_out, cls, pos, tokens, B, N, D);
+}
+static void embed_backward(struct device *dev, enum dtype t, const float *dtokens, void *dpatch_out, float *dcls, float *dpos, int64_t B,
+                           int64_t N, int64_t D)
+{
+    if (!idle(dev)) cpu_of(dev)->ops->embed_backward(is_bf16(t), dtokens, dpatch_out, dcls, dpos, B, N, D);
+}
+static void resize_rows(struct device *dev, const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D, bool transpose)
+{
+    if (!idle(dev)) cpu_of(dev)->ops->resize_rows(w, in, out, n_out, n_in, D, transpose);
+}
+static void layernorm_forward(struct device *dev, enum dtype t, const void *x, int64_t stride, const float *weight, const float *bias, void *y,
+                              float *mean, float *rstd, int64_t R, int64_t D, float eps)
+{
+    if (!idle(dev)) cpu_of(dev)->ops->layernorm_forward(is_bf16(t), x, stride, weight, bias, y, mean, rstd, R, D, eps);
+}
+static void layernorm_apply(struct device *dev, enum dtype t, const void *x, int64_t stride, const float *weight, const float *bias,
+                            const float *mean, const float *rstd, void *y, int64_t R, int64_t D)
+{
+    if (!idle(dev)) cpu_of(dev)->ops->layernorm_apply(is_bf16(t), x, stride, weight, bias, mean, rstd, y, R, D);
+}
+static void layernorm_backward(struct device *dev, enum dtype t, const void *dy, const void *x, int64_t stride, const float *weight,
+                               const float *mean, const float *rstd, float *dx, int64_t dx_stride, float *dweight, float *dbias, int64_t R, int64_t D)
+{
+    void *scratch = reserve(dev, row_shares_bytes(2 * D));
+    if (scratch)
+        cpu_of(dev)->ops->layernorm_backward(is_bf16(t), dy, x, stride, weight, mean, rstd, dx, dx_stride, dweight, dbias, R, D, scratch);
+}
+static void attention_forward(struct device *dev, enum dtype t, const void *qkv, void *out, float *lse, int64_t B, int64_t N, int64_t H, int64_t dh)
+{
+    int threads = thread_count();
+    void *scratch = reserve(dev, attention_scratch(N, dh, threads));
+    if (scratch) cpu_of(dev)->ops->attention_forward(is_bf16(t), qkv, out, lse, B, N, H, dh, scratch, threads);
+}
+static void attention_backward(struct device *dev, enum dtype t, const void *qkv, const void *out, const float *lse, const void *dout,
+                               void *dqkv, int64_t B, int64_t N, int64_t H, int64_t dh)
+{
+    int threads = thread_count();
+    void *scratch = reserve(dev, attention_scratch(N, dh, threads));
+    if (scratch) cpu_of(dev)->ops->attention_backward(is_bf16(t), qkv, out, lse, dout, dqkv, B, N, H, dh, scratch, threads);
+}
+static void activation_forward(struct device *dev, enum dtype t, enum activation kind, const void *h, void *y, int64_t R, int64_t F)
+{
+    if (idle(dev)) return;
+    if (kind == ACTIVATION_GELU) cpu_of(dev)->ops->gelu_forward(is_bf16(t), h, y, R * F);
+    else cpu_of(dev)->ops->swiglu_forward(is_bf16(t), h, y, R, F);
+}
+static void activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy, const void *h, void *dh, int64_t R, int64_t F)
+{
+    if (idle(dev)) return;
+    if (kind == ACTIVATION_GELU) cpu_of(dev)->ops->gelu_backward(is_bf16(t), dy, h, dh, R * F);
+    else cpu_of(dev)->ops->swiglu_backward(is_bf16(t), dy, h, dh, R, F);
+}
+static void residual_forward(struct device *dev, enum dtype t, const void *x, const void *branch, const float *gamma, void *y, int64_t R, int64_t D)
+{
+    if (!idle(dev)) cpu_of(dev)->ops->residual_forward(is_bf16(t), x, branch, gamma, y, R, D);
+}
+static void scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma, void *out, int64_t R, int64_t D)
+{
+    if (!idle(dev)) cpu_of(dev)->ops->scale_columns(is_bf16(t), dx, gamma, out, R, D);
+}
+static void column_sums(struct device *dev, enum dtype t, const void *x, float *sums, int64_t R, int64_t D)
+{
+    void *scratch = reserve(dev, row_shares_bytes(D));
+    if (scratch) cpu_of(dev)->ops->column_sums(is_bf16(t), x, sums, R, D, scratch);
+}
+static void layerscale_backward(struct device *dev, const void *W, enum dtype w_type, void *G, enum dtype g_type, const float *b, const float *s,
+                                const float *gamma, float *dgamma, float *db, int64_t D, int64_t K)
+{
+    if (!idle(dev)) cpu_of(dev)->ops->layerscale_backward(is_bf16(w_type), W, is_bf16(g_type), G, b, s, gamma, dgamma, db, D, K);
+}
+static void distill(struct device *dev, enum loss_kind kind, bool normalize, bool sum_dim, const float *y, const float *target, float *dy,
+                    double *loss, double *cosine, float weight, int64_t rows, int64_t D)
+{
+    void *scratch = reserve(dev, (size_t)rows * 2 * sizeof(double));
+    if (scratch) cpu_of(dev)->ops->distill_loss((int)kind, normalize, sum_dim, y, target, dy, loss, cosine, weight, rows, D, scratch);
+}
+static void cast(struct device *dev, const void *src, enum dtype src_type, void *dst, enum dtype dst_type, int64_t n)
+{
+    if (!idle(dev)) cpu_of(dev)->ops->cast(src, is_bf16(src_type), dst, is_bf16(dst_type), n);
+}
+static void fill(struct device *dev, void *p, int byte, size_t bytes)
+{
+    if (!idle(dev)) memset(p, byte, bytes);
+}
+static void copy(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    if (!idle(dev)) memcpy(dst, src, bytes);
+}
+static void sum_squares(struct device *dev, const void *x, enum dtype t, int64_t n, double *sum, int *finite)
+{
+    void *scratch = reserve(dev, SUM_SHARES * sizeof(double));
+    if (scratch && !cpu_of(dev)->ops->sum_squares(x, is_bf16(t), n, sum, scratch)) *finite = 0;
+}
+
+static const struct device_ops operations = {
+    .gemm = gemm,
+    .patchify = patchify,
+    .embed_forward = embed_forward,
+    .embed_backward = embed_backward,
+    .resize_rows = resize_rows,
+    .layernorm_forward = layernorm_forward,
+    .layernorm_apply = layernorm_apply,
+    .layernorm_backward = layernorm_backward,
+    .attention_forward = attention_forward,
+    .attention_backward = attention_backward,
+    .activation_forward = activation_forward,
+    .activation_backward = activation_backward,
+    .residual_forward = residual_forward,
+    .scale_columns = scale_columns,
+    .column_sums = column_sums,
+    .layerscale_backward = layerscale_backward,
+    .distill_loss = distill,
+    .cast = cast,
+    .fill = fill,
+    .copy = copy,
+    .sum_squares = sum_squares,
+};
+
+enum { LARGE_BYTES = 1 << 20 };
+
+/* Large blocks are mapped (zero pages, huge where the system allows), small ones come from the heap, which
+ * AddressSanitizer watches. */
+static int allocate(struct device *dev, size_t bytes, void **p)
+{
+    if (cpu_of(dev)->dry || bytes >= LARGE_BYTES) {
+        bool dry = cpu_of(dev)->dry;
+        void *q = mmap(NULL, bytes, dry ? PROT_NONE : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (dry ? MAP_NORESERVE : 0), -1, 0);
+        if (q == MAP_FAILED) return EXIT_HOST_MEMORY;
+        if (!dry) madvise(q, bytes, MADV_HUGEPAGE);
+        *p = q;
+        return 0;
+    }
+    *p = aligned_alloc(64, bytes);
+    return *p ? 0 : EXIT_HOST_MEMORY;
+}
+static void release(struct device *dev, void *p, size_t bytes)
+{
+    if (cpu_of(dev)->dry || bytes >= LARGE_BYTES) munmap(p, bytes);
+    else free(p);
+}
+static void transfer(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    if (!cpu_of(dev)->dry) memcpy(dst, src, bytes);
+}
+static void sync_nothing(struct device *dev) { (void)dev; }
+static void close_state(struct device *dev) { free(dev->state); }
+
+/* What this process may use: the machine's memory, or its cgroup's limit when that is lower. */
+static size_t machine_bytes(void)
+{
+    struct sysinfo info;
+    size_t bytes = sysinfo(&info) == 0 ? (size_t)info.totalram * info.mem_unit : 0;
+    char *text = NULL;
+    size_t n;
+    if (file_read("/sys/fs/cgroup/memory.max", 64, &text, &n, NULL) == 0) {
+        char *end;
+        unsigned long long limit = strtoull(text, &end, 10);
+        if (end != text && limit && limit < bytes) bytes = (size_t)limit;
+    }
+    free(text);
+    return bytes;
+}
+
+static void processor_name(char *name, size_t size)
+{
+    snprintf(name, size, "CPU");
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    char line[256];
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, "model name", 10) == 0 && strchr(line, ':')) {
+            char *text = strchr(line, ':') + 1;
+            text[strcspn(text, "\n")] = 0;
+            text_printable(name, size, text + (*text == ' '));
+            break;
+        }
+    if (f) fclose(f);
+}
+
+int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct error *err)
+{
+    (void)err;
+    struct device *dev = xcalloc(1, sizeof *dev);
+    struct cpu *cpu = xcalloc(1, sizeof *cpu);
+    cpu->ops = cpu_ops_select();
+    cpu->dry = dry;
+    dev->ops = &operations;
+    dev->kind = dry ? "dry" : "cpu";
+    if (dry) snprintf(dev->name, sizeof dev->name, "plan");
+    else processor_name(dev->name, sizeof dev->name);
+    dev->limit_bytes = limit_bytes ? limit_bytes : dry ? 0 : machine_bytes();
+    dev->allocate = allocate;
+    dev->release = release;
+    dev->upload = transfer;
+    dev->download = transfer;
+    dev->sync = sync_nothing;
+    dev->close = close_state;
+    dev->state = cpu;
+    *device = dev;
+    return 0;
+}

@@ -1,0 +1,186 @@
+/* softmax(q k^T / sqrt(dh)) v and its gradient, one (image, head) at a time: see ops.h.
+ *
+ * Each thread holds one head's N x N at most, in its scratch. Products go through AMX when the tensors are bf16 and the
+ * tiles are there; else operands are widened to dense floats and multiplied by plain vector loops. Statistics are fp32. */
+#include "kernels/cpu/gemm_amx.h"
+#include "kernels/cpu/table.h"
+#include "kernels/cpu/vector.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* C (m, n) = A B, dense floats; A (m, k), or (k, m) when transposed; B (k, n) */
+static void multiply(const float *a, int transpose_a, const float *b, float *c, int64_t m, int64_t n, int64_t k)
+{
+    memset(c, 0, (size_t)(m * n) * sizeof(float));
+    for (int64_t k0 = 0; k0 < k; k0 += 64)
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t p = k0; p < k0 + 64 && p < k; p++) {
+                float x = transpose_a ? a[p * m + i] : a[i * k + p], *to = c + i * n;
+                const float *from = b + p * n;
+                SIMD for (int64_t j = 0; j < n; j++) to[j] += x * from[j];
+            }
+}
+
+/* dense floats (N, dh) from rows with a stride in elements; transposed: (dh, N) */
+static void gather(int bf16, const void *x, int64_t at, int64_t stride, int64_t N, int64_t dh, int transposed, float *to)
+{
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t d = 0; d < dh; d++) {
+            float v = bf16 ? widen_one(((const uint16_t *)x)[at + n * stride + d]) : ((const float *)x)[at + n * stride + d];
+            to[transposed ? d * N + n : n * dh + d] = v;
+        }
+}
+static void scatter(int bf16, const float *from, int64_t N, int64_t dh, void *x, int64_t at, int64_t stride)
+{
+    for (int64_t n = 0; n < N; n++) {
+        if (bf16) write_piece(1, x, at + n * stride, dh, from + n * dh);
+        else memcpy((float *)x + at + n * stride, from + n * dh, (size_t)dh * 4);
+    }
+}
+
+/* s (N, N) to probabilities in place, lse (N) */
+static void softmax_rows(float *s, float *lse, int64_t N, float scale)
+{
+    for (int64_t i = 0; i < N; i++) {
+        float *row = s + i * N, top = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : top)
+        for (int64_t j = 0; j < N; j++) top = row[j] > top ? row[j] : top;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < N; j++) {
+            row[j] = exp_one((row[j] - top) * scale);
+            sum += row[j];
+        }
+        float inverse = 1.0f / sum;
+        SIMD for (int64_t j = 0; j < N; j++) row[j] *= inverse;
+        lse[i] = top * scale + logf(sum);
+    }
+}
+
+/* One thread's scratch: floats S, T (N, N), U (3 of (N, dh)), then bf16 (2 of (N, N)), then AMX panels. */
+struct room {
+    float *s, *t, *u;
+    uint16_t *p, *ds;
+    void *panels;
+};
+
+static struct room room_of(void *scratch, int64_t N, int64_t dh)
+{
+#ifdef _OPENMP
+    size_t thread = (size_t)omp_get_thread_num();
+#else
+    size_t thread = 0;
+#endif
+    char *base = (char *)scratch + thread * attention_scratch(N, dh, 1);
+    size_t square = ((size_t)(N * N) + 31) & ~(size_t)31, tall = ((size_t)(N * dh) + 15) & ~(size_t)15;
+    struct room r;
+    r.s = (float *)(void *)base;
+    r.t = r.s + square;
+    r.u = r.t + square;
+    r.p = (uint16_t *)(void *)(r.u + 4 * tall);
+    r.ds = r.p + square;
+    r.panels = r.ds + square;
+    return r;
+}
+
+static void amx(void *panels, int64_t m, int64_t n, int64_t k, int ta, const uint16_t *a, int64_t lda, int tb, const uint16_t *b, int64_t ldb,
+                void *c, int64_t ldc, int c_bf16)
+{
+    struct gemm_bf16 g = {m, n, k, ta, tb, a, b, c, lda, ldb, ldc, c_bf16, 1.0f, 0.0f, NULL};
+    gemm_amx(&g, panels, 1);
+}
+
+void NAME(attention_forward)(int bf16, const void *qkv, void *out, float *lse, int64_t B, int64_t N, int64_t H, int64_t dh, void *scratch,
+                             int threads)
+{
+    float scale = 1.0f / sqrtf((float)dh);
+    int tiles = bf16 && gemm_amx_available();
+    int64_t row = 3 * H * dh, out_row = H * dh;
+    (void)threads;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t i = 0; i < B * H; i++) {
+        struct room r = room_of(scratch, N, dh);
+        int64_t b = i / H, h = i % H, q = b * N * row + h * dh, k = q + H * dh, v = k + H * dh, o = b * N * out_row + h * dh;
+        if (tiles) {
+            const uint16_t *x = qkv;
+            amx(r.panels, N, N, dh, 0, x + q, row, 1, x + k, row, r.s, N, 0);
+            softmax_rows(r.s, lse + i * N, N, scale);
+            for (int64_t at = 0; at < N * N; at += PIECE) write_piece(1, r.p, at, piece(N * N, at), r.s + at);
+            amx(r.panels, N, dh, N, 0, r.p, N, 0, x + v, row, (uint16_t *)out + o, out_row, 1);
+            continue;
+        }
+        float *qf = r.u, *kf = qf + N * dh, *vf = kf + N * dh, *of = vf + N * dh;
+        gather(bf16, qkv, q, row, N, dh, 0, qf);
+        gather(bf16, qkv, k, row, N, dh, 1, kf);
+        gather(bf16, qkv, v, row, N, dh, 0, vf);
+        multiply(qf, 0, kf, r.s, N, N, dh);
+        softmax_rows(r.s, lse + i * N, N, scale);
+        multiply(r.s, 0, vf, of, N, dh, N);
+        scatter(bf16, of, N, dh, out, o, out_row);
+    }
+}
+
+/* s: scores -> probabilities; t: dout v^T -> ds = p (t - delta) scale. delta_i = sum_d dout_id out_id. */
+static void softmax_backward_rows(int bf16, const void *out, const void *dout, int64_t at, int64_t stride, const float *lse, float *s, float *t,
+                                  int64_t N, int64_t dh, float scale)
+{
+    for (int64_t i = 0; i < N; i++) {
+        float a[PIECE], b[PIECE], delta = 0, l = lse[i], *p = s + i * N, *g = t + i * N;
+        for (int64_t d = 0; d < dh; d += PIECE) {
+            int64_t count = piece(dh, d);
+            const float *u = read_piece(bf16, out, at + i * stride + d, count, a), *w = read_piece(bf16, dout, at + i * stride + d, count, b);
+#pragma omp simd reduction(+ : delta)
+            for (int64_t k = 0; k < count; k++) delta += u[k] * w[k];
+        }
+        SIMD for (int64_t j = 0; j < N; j++)
+        {
+            p[j] = exp_one(p[j] * scale - l);
+            g[j] = p[j] * (g[j] - delta) * scale;
+        }
+    }
+}
+
+void NAME(attention_backward)(int bf16, const void *qkv, const void *out, const float *lse, const void *dout, void *dqkv, int64_t B, int64_t N,
+                              int64_t H, int64_t dh, void *scratch, int threads)
+{
+    float scale = 1.0f / sqrtf((float)dh);
+    int tiles = bf16 && gemm_amx_available();
+    int64_t row = 3 * H * dh, out_row = H * dh;
+    (void)threads;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t i = 0; i < B * H; i++) {
+        struct room r = room_of(scratch, N, dh);
+        int64_t b = i / H, h = i % H, q = b * N * row + h * dh, k = q + H * dh, v = k + H * dh, o = b * N * out_row + h * dh;
+        if (tiles) {
+            const uint16_t *x = qkv, *g = (const uint16_t *)dout + o;
+            uint16_t *d = dqkv;
+            amx(r.panels, N, N, dh, 0, x + q, row, 1, x + k, row, r.s, N, 0);
+            amx(r.panels, N, N, dh, 0, g, out_row, 1, x + v, row, r.t, N, 0);
+            softmax_backward_rows(bf16, out, dout, o, out_row, lse + i * N, r.s, r.t, N, dh, scale);
+            for (int64_t at = 0; at < N * N; at += PIECE) {
+                write_piece(1, r.p, at, piece(N * N, at), r.s + at);
+                write_piece(1, r.ds, at, piece(N * N, at), r.t + at);
+            }
+            amx(r.panels, N, dh, N, 0, r.ds, N, 0, x + k, row, d + q, row, 1);
+            amx(r.panels, N, dh, N, 1, r.ds, N, 0, x + q, row, d + k, row, 1);
+            amx(r.panels, N, dh, N, 1, r.p, N, 0, g, out_row, d + v, row, 1);
+            continue;
+        }
+        float *one = r.u, *two = one + N * dh, *three = two + N * dh;
+        gather(bf16, qkv, q, row, N, dh, 0, one);
+        gather(bf16, qkv, k, row, N, dh, 1, two);
+        multiply(one, 0, two, r.s, N, N, dh);
+        gather(bf16, dout, o, out_row, N, dh, 0, one);
+        gather(bf16, qkv, v, row, N, dh, 1, two);
+        multiply(one, 0, two, r.t, N, N, dh);
+        softmax_backward_rows(bf16, out, dout, o, out_row, lse + i * N, r.s, r.t, N, dh, scale);
+        multiply(r.s, 1, one, three, N, dh, N);
+        scatter(bf16, three, N, dh, dqkv, v, row);
+        gather(bf16, qkv, k, row, N, dh, 0, one);
+        multiply(r.t, 0, one, three, N, dh, N);
+        scatter(bf16, three, N, dh, dqkv, q, row);
+        gather(bf16, qkv, q, row, N, dh, 0, one);
+        multiply(r.t, 1, one, three, N, dh, N);
+        scatter(bf16, three, N, dh, dqkv, k, row);
+    }
+}

@@ -1,0 +1,223 @@
+/* Operations that touch each element once: see ops.h. */
+#include "kernels/cpu/table.h"
+#include "kernels/cpu/vector.h"
+
+void NAME(cast)(const void *src, int src_bf16, void *dst, int dst_bf16, int64_t n)
+{
+    if (src_bf16 == dst_bf16) {
+        if (src != dst) memmove(dst, src, (size_t)n * (src_bf16 ? 2 : 4));
+        return;
+    }
+    PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)
+    {
+        float buffer[PIECE];
+        int64_t count = piece(n, at);
+        const float *x = read_piece(src_bf16, src, at, count, buffer);
+        if (dst_bf16) write_piece(1, dst, at, count, x);
+        else memcpy((float *)dst + at, x, (size_t)count * 4);
+    }
+}
+
+void NAME(patchify)(int bf16, const float *images, void *patches, int64_t B, int64_t S, int64_t p)
+{
+    int64_t G = S / p, row = 3 * p * p;
+    PARALLEL_FOR for (int64_t patch = 0; patch < B * G * G; patch++)
+    {
+        int64_t b = patch / (G * G), gy = patch / G % G, gx = patch % G;
+        for (int64_t c = 0; c < 3; c++)
+            for (int64_t y = 0; y < p; y++) {
+                const float *in = images + ((b * 3 + c) * S + gy * p + y) * S + gx * p;
+                int64_t at = patch * row + (c * p + y) * p;
+                if (bf16) write_piece(1, patches, at, p, in);
+                else memcpy((float *)patches + at, in, (size_t)p * 4);
+            }
+    }
+}
+
+void NAME(embed_forward)(int bf16, const void *patch_out, const float *cls, const float *pos, void *tokens, int64_t B, int64_t N, int64_t D)
+{
+    PARALLEL_FOR for (int64_t row = 0; row < B * N; row++)
+    {
+        int64_t b = row / N, n = row % N;
+        float in[PIECE], out[PIECE];
+        for (int64_t at = 0; at < D; at += PIECE) {
+            int64_t count = piece(D, at);
+            const float *x = n ? read_piece(bf16, patch_out, (b * (N - 1) + n - 1) * D + at, count, in) : cls + at;
+            const float *p = pos + n * D + at;
+            float *y = piece_for(bf16, tokens, row * D + at, out);
+            SIMD for (int64_t i = 0; i < count; i++) y[i] = x[i] + p[i];
+            write_piece(bf16, tokens, row * D + at, count, y);
+        }
+    }
+}
+
+void NAME(embed_backward)(int bf16, const float *dtokens, void *dpatch_out, float *dcls, float *dpos, int64_t B, int64_t N, int64_t D)
+{
+    PARALLEL_FOR for (int64_t n = 0; n < N; n++) for (int64_t b = 0; b < B; b++)
+    {
+        const float *g = dtokens + (b * N + n) * D;
+        float *p = dpos + n * D;
+        SIMD for (int64_t i = 0; i < D; i++) p[i] += g[i];
+        if (n == 0) {
+            SIMD for (int64_t i = 0; i < D; i++) dcls[i] += g[i];
+            continue;
+        }
+        int64_t at = (b * (N - 1) + n - 1) * D;
+        if (bf16) write_piece(1, dpatch_out, at, D, g);
+        else memcpy((float *)dpatch_out + at, g, (size_t)D * 4);
+    }
+}
+
+void NAME(resize_rows)(const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D, int transpose)
+{
+    /* Rows of w have at most 16 values that are not zero. Transposed: each thread owns columns, so that rows of `out`
+     * are added up in one order. */
+    if (!transpose) {
+        PARALLEL_FOR for (int64_t o = 0; o < n_out; o++)
+        {
+            float *y = out + o * D;
+            memset(y, 0, (size_t)D * 4);
+            for (int64_t k = 0; k < n_in; k++) {
+                float x = w[o * n_in + k];
+                const float *v = in + k * D;
+                if (x != 0) SIMD for (int64_t i = 0; i < D; i++) y[i] += x * v[i];
+            }
+        }
+        return;
+    }
+    PARALLEL_FOR for (int64_t at = 0; at < D; at += 64) for (int64_t o = 0; o < n_out; o++) for (int64_t k = 0; k < n_in; k++)
+    {
+        float x = w[o * n_in + k], *y = out + k * D;
+        const float *v = in + o * D;
+        int64_t end = at + 64 < D ? at + 64 : D;
+        if (x != 0) SIMD for (int64_t i = at; i < end; i++) y[i] += x * v[i];
+    }
+}
+
+void NAME(gelu_forward)(int bf16, const void *h, void *y, int64_t n)
+{
+    PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)
+    {
+        float in[PIECE], out[PIECE];
+        int64_t count = piece(n, at);
+        const float *x = read_piece(bf16, h, at, count, in);
+        float *v = piece_for(bf16, y, at, out);
+        SIMD for (int64_t i = 0; i < count; i++)
+        {
+            float density;
+            v[i] = x[i] * normal_cdf(x[i], &density);
+        }
+        write_piece(bf16, y, at, count, v);
+    }
+}
+
+void NAME(gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n)
+{
+    PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)
+    {
+        float a[PIECE], b[PIECE], out[PIECE];
+        int64_t count = piece(n, at);
+        const float *x = read_piece(bf16, h, at, count, a), *g = read_piece(bf16, dy, at, count, b);
+        float *v = piece_for(bf16, dh, at, out);
+        SIMD for (int64_t i = 0; i < count; i++)
+        {
+            float density, cdf = normal_cdf(x[i], &density);
+            v[i] = g[i] * (cdf + x[i] * 0.39894228f * density);
+        }
+        write_piece(bf16, dh, at, count, v);
+    }
+}
+
+/* h (R, 2F) = [x1 | x2] */
+void NAME(swiglu_forward)(int bf16, const void *h, void *y, int64_t R, int64_t F)
+{
+    PARALLEL_FOR for (int64_t row = 0; row < R; row++) for (int64_t at = 0; at < F; at += PIECE)
+    {
+        float b1[PIECE], b2[PIECE], out[PIECE];
+        int64_t count = piece(F, at);
+        const float *x1 = read_piece(bf16, h, row * 2 * F + at, count, b1), *x2 = read_piece(bf16, h, row * 2 * F + F + at, count, b2);
+        float *v = piece_for(bf16, y, row * F + at, out);
+        SIMD for (int64_t i = 0; i < count; i++) v[i] = x1[i] / (1.0f + exp_one(-x1[i])) * x2[i];
+        write_piece(bf16, y, row * F + at, count, v);
+    }
+}
+
+void NAME(swiglu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t R, int64_t F)
+{
+    PARALLEL_FOR for (int64_t row = 0; row < R; row++) for (int64_t at = 0; at < F; at += PIECE)
+    {
+        float b1[PIECE], b2[PIECE], b3[PIECE], o1[PIECE], o2[PIECE];
+        int64_t count = piece(F, at), left = row * 2 * F + at;
+        const float *x1 = read_piece(bf16, h, left, count, b1), *x2 = read_piece(bf16, h, left + F, count, b2);
+        const float *g = read_piece(bf16, dy, row * F + at, count, b3);
+        SIMD for (int64_t i = 0; i < count; i++)
+        {
+            float a = x1[i], s = 1.0f / (1.0f + exp_one(-a)), d = g[i];
+            o1[i] = d * x2[i] * s * (1.0f + a * (1.0f - s));
+            o2[i] = d * a * s;
+        }
+        if (bf16) {
+            write_piece(1, dh, left, count, o1);
+            write_piece(1, dh, left + F, count, o2);
+        } else {
+            memcpy((float *)dh + left, o1, (size_t)count * 4);
+            memcpy((float *)dh + left + F, o2, (size_t)count * 4);
+        }
+    }
+}
+
+void NAME(residual_forward)(int bf16, const void *x, const void *branch, const float *gamma, void *y, int64_t R, int64_t D)
+{
+    PARALLEL_FOR for (int64_t row = 0; row < R; row++) for (int64_t at = 0; at < D; at += PIECE)
+    {
+        float a[PIECE], b[PIECE], out[PIECE];
+        int64_t count = piece(D, at), here = row * D + at;
+        const float *u = read_piece(bf16, x, here, count, a), *v = read_piece(bf16, branch, here, count, b), *g = gamma + (gamma ? at : 0);
+        float *w = piece_for(bf16, y, here, out);
+        if (gamma) SIMD for (int64_t i = 0; i < count; i++) w[i] = u[i] + g[i] * v[i];
+        else SIMD for (int64_t i = 0; i < count; i++) w[i] = u[i] + v[i];
+        write_piece(bf16, y, here, count, w);
+    }
+}
+
+void NAME(scale_columns)(int bf16, const float *dx, const float *gamma, void *out, int64_t R, int64_t D)
+{
+    PARALLEL_FOR for (int64_t row = 0; row < R; row++) for (int64_t at = 0; at < D; at += PIECE)
+    {
+        float buffer[PIECE];
+        int64_t count = piece(D, at), here = row * D + at;
+        float *w = piece_for(bf16, out, here, buffer);
+        SIMD for (int64_t i = 0; i < count; i++) w[i] = gamma[at + i] * dx[here + i];
+        write_piece(bf16, out, here, count, w);
+    }
+}
+
+/* rows x columns of bf16 with a row stride into dense floats */
+void NAME(widen)(const uint16_t *src, int64_t stride, float *dst, int64_t rows, int64_t columns)
+{
+    PARALLEL_FOR for (int64_t r = 0; r < rows; r++)
+    {
+        const uint16_t *in = src + r * stride;
+        float *out = dst + r * columns;
+        SIMD for (int64_t i = 0; i < columns; i++) out[i] = widen_one(in[i]);
+    }
+}
+
+/* c = alpha x + beta c + bias, x dense (m, n) */
+void NAME(finish)(const float *x, void *c, int c_bf16, int64_t ldc, int64_t m, int64_t n, float alpha, float beta, const float *bias)
+{
+    PARALLEL_FOR for (int64_t r = 0; r < m; r++) for (int64_t at = 0; at < n; at += PIECE)
+    {
+        float old[PIECE], out[PIECE];
+        int64_t count = piece(n, at), here = r * ldc + at;
+        const float *in = x + r * n + at;
+        SIMD for (int64_t i = 0; i < count; i++) out[i] = alpha * in[i];
+        if (beta != 0) {
+            const float *before = read_piece(c_bf16, c, here, count, old);
+            SIMD for (int64_t i = 0; i < count; i++) out[i] += beta * before[i];
+        }
+        if (bias) SIMD for (int64_t i = 0; i < count; i++) out[i] += bias[at + i];
+        if (c_bf16) write_piece(1, c, here, count, out);
+        else memcpy((float *)c + here, out, (size_t)count * 4);
+    }
+}

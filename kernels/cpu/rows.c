@@ -1,0 +1,179 @@
+/* Layer norm, column sums and LayerScale: operations along rows, and sums over rows. See ops.h.
+ *
+ * Sums over rows are taken in ROW_SHARES fixed shares, each by one thread, and the shares are added in order. */
+#include "kernels/cpu/table.h"
+#include "kernels/cpu/vector.h"
+
+static void normalise(int bf16, const void *x, int64_t x_at, const float *weight, const float *bias, float mean, float rstd, void *y,
+                      int64_t y_at, int64_t D)
+{
+    for (int64_t at = 0; at < D; at += PIECE) {
+        float in[PIECE], out[PIECE];
+        int64_t count = piece(D, at);
+        const float *v = read_piece(bf16, x, x_at + at, count, in);
+        float *w = piece_for(bf16, y, y_at + at, out);
+        SIMD for (int64_t i = 0; i < count; i++) w[i] = (v[i] - mean) * rstd * weight[at + i] + bias[at + i];
+        write_piece(bf16, y, y_at + at, count, w);
+    }
+}
+
+void NAME(layernorm_forward)(int bf16, const void *x, int64_t stride, const float *weight, const float *bias, void *y, float *mean,
+                             float *rstd, int64_t R, int64_t D, float eps)
+{
+    PARALLEL_FOR for (int64_t row = 0; row < R; row++)
+    {
+        float in[PIECE];
+        double sum = 0, squares = 0;
+        for (int64_t at = 0; at < D; at += PIECE) {
+            int64_t count = piece(D, at);
+            const float *v = read_piece(bf16, x, row * stride + at, count, in);
+            float part = 0;
+#pragma omp simd reduction(+ : part)
+            for (int64_t i = 0; i < count; i++) part += v[i];
+            sum += (double)part;
+        }
+        float m = (float)(sum / (double)D);
+        for (int64_t at = 0; at < D; at += PIECE) {
+            int64_t count = piece(D, at);
+            const float *v = read_piece(bf16, x, row * stride + at, count, in);
+            float part = 0;
+#pragma omp simd reduction(+ : part)
+            for (int64_t i = 0; i < count; i++) part += (v[i] - m) * (v[i] - m);
+            squares += (double)part;
+        }
+        mean[row] = m;
+        rstd[row] = (float)(1.0 / sqrt(squares / (double)D + (double)eps));
+        normalise(bf16, x, row * stride, weight, bias, m, rstd[row], y, row * D, D);
+    }
+}
+
+void NAME(layernorm_apply)(int bf16, const void *x, int64_t stride, const float *weight, const float *bias, const float *mean,
+                           const float *rstd, void *y, int64_t R, int64_t D)
+{
+    PARALLEL_FOR for (int64_t row = 0; row < R; row++)
+        normalise(bf16, x, row * stride, weight, bias, mean[row], rstd[row], y, row * D, D);
+}
+
+/* sums[c] += the shares of column c, in order */
+static void add_shares(const float *shares, int64_t stride, int64_t columns, float *sums)
+{
+    PARALLEL_FOR for (int64_t at = 0; at < columns; at += PIECE)
+    {
+        int64_t count = piece(columns, at);
+        for (int64_t s = 0; s < ROW_SHARES; s++) {
+            const float *v = shares + s * stride + at;
+            SIMD for (int64_t i = 0; i < count; i++) sums[at + i] += v[i];
+        }
+    }
+}
+
+/* One row: dx += rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight; dy xhat and dy to the share */
+static void backward_row(int bf16, const void *dy, int64_t dy_at, const void *x, int64_t x_at, const float *weight, float mean, float rstd,
+                         float *dx, int64_t D, float *share_w, float *share_b)
+{
+    float b1[PIECE], b2[PIECE];
+    double sum = 0, product = 0;
+    for (int64_t at = 0; at < D; at += PIECE) {
+        int64_t count = piece(D, at);
+        const float *v = read_piece(bf16, x, x_at + at, count, b1), *d = read_piece(bf16, dy, dy_at + at, count, b2), *w = weight + at;
+        float *sw = share_w + at, *sb = share_b + at, s = 0, p = 0;
+#pragma omp simd reduction(+ : s, p)
+        for (int64_t i = 0; i < count; i++) {
+            float xhat = (v[i] - mean) * rstd, g = d[i] * w[i];
+            s += g;
+            p += g * xhat;
+            sw[i] += d[i] * xhat;
+            sb[i] += d[i];
+        }
+        sum += (double)s;
+        product += (double)p;
+    }
+    float a = (float)(sum / (double)D), b = (float)(product / (double)D);
+    for (int64_t at = 0; at < D; at += PIECE) {
+        int64_t count = piece(D, at);
+        const float *v = read_piece(bf16, x, x_at + at, count, b1), *d = read_piece(bf16, dy, dy_at + at, count, b2), *w = weight + at;
+        float *out = dx + at;
+        SIMD for (int64_t i = 0; i < count; i++) out[i] += rstd * (d[i] * w[i] - a - (v[i] - mean) * rstd * b);
+    }
+}
+
+void NAME(layernorm_backward)(int bf16, const void *dy, const void *x, int64_t stride, const float *weight, const float *mean,
+                              const float *rstd, float *dx, int64_t dx_stride, float *dweight, float *dbias, int64_t R, int64_t D, float *shares)
+{
+    int64_t step = (R + ROW_SHARES - 1) / ROW_SHARES;
+    PARALLEL_FOR for (int64_t s = 0; s < ROW_SHARES; s++)
+    {
+        float *share = shares + s * 2 * D;
+        memset(share, 0, (size_t)D * 2 * sizeof(float));
+        for (int64_t row = s * step; row < (s + 1) * step && row < R; row++)
+            backward_row(bf16, dy, row * D, x, row * stride, weight, mean[row], rstd[row], dx + row * dx_stride, D, share, share + D);
+    }
+    add_shares(shares, 2 * D, D, dweight);
+    add_shares(shares + D, 2 * D, D, dbias);
+}
+
+void NAME(column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t D, float *shares)
+{
+    int64_t step = (R + ROW_SHARES - 1) / ROW_SHARES;
+    PARALLEL_FOR for (int64_t s = 0; s < ROW_SHARES; s++)
+    {
+        float *share = shares + s * D, in[PIECE];
+        memset(share, 0, (size_t)D * sizeof(float));
+        for (int64_t row = s * step; row < (s + 1) * step && row < R; row++)
+            for (int64_t at = 0; at < D; at += PIECE) {
+                int64_t count = piece(D, at);
+                const float *v = read_piece(bf16, x, row * D + at, count, in);
+                float *to = share + at;
+                SIMD for (int64_t i = 0; i < count; i++) to[i] += v[i];
+            }
+    }
+    add_shares(shares, D, D, sums);
+}
+
+void NAME(layerscale_backward)(int w_bf16, const void *W, int g_bf16, void *G, const float *b, const float *s, const float *gamma,
+                               float *dgamma, float *db, int64_t D, int64_t K)
+{
+    PARALLEL_FOR for (int64_t j = 0; j < D; j++)
+    {
+        float b1[PIECE], b2[PIECE], out[PIECE], scale = gamma[j], total = s[j];
+        double sum = 0;
+        for (int64_t at = 0; at < K; at += PIECE) {
+            int64_t count = piece(K, at), here = j * K + at;
+            const float *w = read_piece(w_bf16, W, here, count, b1), *g = read_piece(g_bf16, G, here, count, b2);
+            float part = 0;
+#pragma omp simd reduction(+ : part)
+            for (int64_t i = 0; i < count; i++) {
+                part += w[i] * g[i];
+                out[i] = g[i] * scale;
+            }
+            sum += (double)part;
+            if (g_bf16) write_piece(1, G, here, count, out);
+            else memcpy((float *)G + here, out, (size_t)count * 4);
+        }
+        dgamma[j] += (float)(sum + (double)b[j] * (double)total);
+        db[j] = scale * total;
+    }
+}
+
+int NAME(sum_squares)(const void *x, int bf16, int64_t n, double *sum, double *scratch)
+{
+    int64_t step = ((n + SUM_SHARES - 1) / SUM_SHARES + PIECE - 1) / PIECE * PIECE;
+    int finite = 1;
+#pragma omp parallel for schedule(static) reduction(&& : finite)
+    for (int64_t s = 0; s < SUM_SHARES; s++) {
+        float in[PIECE];
+        double total = 0;
+        for (int64_t at = s * step; at < (s + 1) * step && at < n; at += PIECE) {
+            int64_t count = piece(n, at);
+            const float *v = read_piece(bf16, x, at, count, in);
+            double part = 0;
+#pragma omp simd reduction(+ : part)
+            for (int64_t i = 0; i < count; i++) part += (double)v[i] * (double)v[i];
+            total += part;
+        }
+        scratch[s] = total;
+        finite = finite && isfinite(total);
+    }
+    for (int64_t s = 0; s < SUM_SHARES; s++) *sum += scratch[s];
+    return finite;
+}

@@ -1,0 +1,31 @@
+/* The operations of one instruction set as a table: see ops.h. */
+#include "kernels/cpu/table.h"
+
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+
+const struct cpu_ops NAME(cpu_ops) = {
+    .isa = TEXT(CPU_ISA),
+    .patchify = NAME(patchify),
+    .embed_forward = NAME(embed_forward),
+    .embed_backward = NAME(embed_backward),
+    .resize_rows = NAME(resize_rows),
+    .layernorm_forward = NAME(layernorm_forward),
+    .layernorm_apply = NAME(layernorm_apply),
+    .layernorm_backward = NAME(layernorm_backward),
+    .attention_forward = NAME(attention_forward),
+    .attention_backward = NAME(attention_backward),
+    .gelu_forward = NAME(gelu_forward),
+    .gelu_backward = NAME(gelu_backward),
+    .swiglu_forward = NAME(swiglu_forward),
+    .swiglu_backward = NAME(swiglu_backward),
+    .residual_forward = NAME(residual_forward),
+    .scale_columns = NAME(scale_columns),
+    .column_sums = NAME(column_sums),
+    .layerscale_backward = NAME(layerscale_backward),
+    .distill_loss = NAME(distill_loss),
+    .cast = NAME(cast),
+    .sum_squares = NAME(sum_squares),
+    .widen = NAME(widen),
+    .finish = NAME(finish),
+};

@@ -1,0 +1,86 @@
+/* Inside kernels/cpu: names per instruction set, bf16 rows, and the functions that the compiler has to see to vectorise.
+ *
+ * An operation takes its rows in pieces of at most PIECE elements: bf16 is widened into a buffer of floats on the stack
+ * (first-level cache), computed there, and narrowed back; float rows are used in place. */
+#ifndef MEOPT_KERNELS_CPU_VECTOR_H
+#define MEOPT_KERNELS_CPU_VECTOR_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define NAME(x) JOIN(x, CPU_ISA)
+
+enum { PIECE = 512 };
+#define SIMD _Pragma("omp simd")
+#define PARALLEL_FOR _Pragma("omp parallel for schedule(static)")
+
+static inline int64_t piece(int64_t n, int64_t at) { return n - at < PIECE ? n - at : PIECE; }
+
+static inline float widen_one(uint16_t h)
+{
+    uint32_t bits = (uint32_t)h << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+/* nearest even, NaN kept */
+static inline uint16_t narrow_one(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint32_t rounded = bits + 0x7FFFu + (bits >> 16 & 1u);
+    return (uint16_t)(((bits & 0x7FFFFFFFu) > 0x7F800000u ? bits | 0x400000u : rounded) >> 16);
+}
+
+/* n elements from element `at`: a pointer to floats, which may be `buffer` */
+static inline const float *read_piece(int bf16, const void *x, int64_t at, int64_t n, float *buffer)
+{
+    if (!bf16) return (const float *)x + at;
+    const uint16_t *h = (const uint16_t *)x + at;
+    SIMD for (int64_t i = 0; i < n; i++) buffer[i] = widen_one(h[i]);
+    return buffer;
+}
+/* where to compute n elements that go to element `at` of y; write_piece puts them there */
+static inline float *piece_for(int bf16, void *y, int64_t at, float *buffer) { return bf16 ? buffer : (float *)y + at; }
+static inline void write_piece(int bf16, void *y, int64_t at, int64_t n, const float *values)
+{
+    if (!bf16) return;
+    uint16_t *h = (uint16_t *)y + at;
+    SIMD for (int64_t i = 0; i < n; i++) h[i] = narrow_one(values[i]);
+}
+
+/* e^x for x <= 88 to 1 ulp or two: x = n ln2 + r, polynomial for e^r (Cephes expf), 2^n put into the exponent.
+ * Below -87 the result is 0. */
+static inline float exp_one(float x)
+{
+    float clamped = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
+    float n = (clamped * 1.44269504f + 12582912.0f) - 12582912.0f; /* nearest whole number */
+    float r = clamped - n * 0.693359375f - n * -2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    int32_t bits, e = (int32_t)n;
+    memcpy(&bits, &p, 4);
+    bits += (int32_t)((uint32_t)e << 23);
+    memcpy(&p, &bits, 4);
+    return x < -87.0f ? 0.0f : p;
+}
+
+/* Normal distribution function and density times sqrt(2 pi), from one exponential: Abramowitz and Stegun 7.1.26 for
+ * erfc, absolute error 1.5e-7 / 2, relative accuracy kept in the negative tail. */
+static inline float normal_cdf(float x, float *density)
+{
+    float z = fabsf(x) * 0.70710678f, e = exp_one(-0.5f * x * x), t = 1.0f / (1.0f + 0.3275911f * z);
+    float q = 0.5f * e * t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    *density = e;
+    return x >= 0 ? 1.0f - q : q;
+}
+
+#endif
