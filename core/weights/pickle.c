@@ -1,0 +1,436 @@
+/* The pickle machine: see pickle.h. */
+#include "core/weights/pickle.h"
+#include "core/weights/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct pickle_block {
+    struct pickle_block *next;
+    size_t used, room;
+    _Alignas(16) uint8_t data[];
+};
+
+void *pickle_alloc(struct pickle *p, size_t bytes, struct error *err)
+{
+    bytes = (bytes + 15) & ~(size_t)15;
+    struct pickle_block *b = p->blocks;
+    if (!b || b->room - b->used < bytes) {
+        size_t room = bytes > 65536 - sizeof *b ? bytes : 65536 - sizeof *b;
+        if (room > PICKLE_MAX_MEMORY_BYTES - p->held_bytes) {
+            error_set(err, EXIT_INTEGRITY, "save the state dict alone: torch.save(model.state_dict(), ...)",
+                      "the pickle needs more than %zu MiB of memory", PICKLE_MAX_MEMORY_BYTES >> 20);
+            return NULL;
+        }
+        b = calloc(1, sizeof *b + room);
+        if (!b) {
+            error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory parsing a pickle");
+            return NULL;
+        }
+        b->room = room;
+        b->next = p->blocks;
+        p->blocks = b;
+        p->held_bytes += room;
+    }
+    void *memory = b->data + b->used;
+    b->used += bytes;
+    return memory;
+}
+
+void pickle_free(struct pickle *p)
+{
+    while (p->blocks) {
+        struct pickle_block *next = p->blocks->next;
+        free(p->blocks);
+        p->blocks = next;
+    }
+    p->held_bytes = 0;
+}
+
+/* Make room for `more` values behind count; what is outgrown stays in the arena (at most as much again). */
+static int reserve(struct pickle *p, struct items *items, uint32_t more, struct error *err)
+{
+    if (items->room - items->count >= more) return 0;
+    uint64_t room = (uint64_t)items->count + more;
+    if (room < (uint64_t)items->room * 2) room = (uint64_t)items->room * 2;
+    struct value *larger = pickle_alloc(p, room * sizeof *larger, err);
+    if (!larger) return err->code;
+    if (items->count) memcpy(larger, items->at, items->count * sizeof *larger);
+    items->at = larger;
+    items->room = (uint32_t)room;
+    return 0;
+}
+
+int pickle_append(struct pickle *p, struct items *items, const struct value *v, struct error *err)
+{
+    int code = reserve(p, items, 1, err);
+    if (code == 0) items->at[items->count++] = *v;
+    return code;
+}
+
+bool value_is_text(const struct value *v, const char *text)
+{
+    return v->kind == VALUE_TEXT && v->length == strlen(text) && memcmp(v->u.text, text, v->length) == 0;
+}
+
+bool value_is_class(const struct value *v, const char *module, const char *name)
+{
+    const struct class_name *c = v->u.class;
+    return v->kind == VALUE_CLASS && c->module_length == strlen(module) && c->name_length == strlen(name) &&
+           memcmp(c->module, module, c->module_length) == 0 && memcmp(c->name, name, c->name_length) == 0;
+}
+
+const char *value_kind_name(const struct value *v)
+{
+    static const char *const names[] = {"nothing", "None",    "a bool", "an int",       "a large int", "a float",   "a string",      "bytes",
+                                        "a tuple", "a list", "a dict",  "a class name", "an object",    "a storage", "a tensor"};
+    return names[v->kind];
+}
+
+/* One run over one pickle. */
+struct machine {
+    struct pickle *p;
+    const uint8_t *data;
+    size_t bytes, at;
+    struct items stack, memo, marks; /* marks: VALUE_INT, the stack's height at each open MARK */
+    struct error *err;
+};
+
+static int damaged(struct machine *m, const char *what)
+{
+    return error_set(m->err, EXIT_INTEGRITY, "the file is damaged or was not written by torch.save: get it again",
+                     "pickle, byte %zu: %s", m->at, what);
+}
+
+static const uint8_t *take(struct machine *m, size_t bytes)
+{
+    if (m->bytes - m->at < bytes) {
+        damaged(m, "an operand reaches beyond the end");
+        return NULL;
+    }
+    const uint8_t *p = m->data + m->at;
+    m->at += bytes;
+    return p;
+}
+
+static uint64_t little(const uint8_t *p, int bytes)
+{
+    uint64_t v = 0;
+    for (int i = bytes - 1; i >= 0; i--) v = v << 8 | p[i];
+    return v;
+}
+
+/* An unsigned little-endian operand. */
+static int operand(struct machine *m, int bytes, uint64_t *v)
+{
+    const uint8_t *p = take(m, (size_t)bytes);
+    if (!p) return EXIT_INTEGRITY;
+    *v = little(p, bytes);
+    return 0;
+}
+
+static int push(struct machine *m, enum value_kind kind, int64_t integer)
+{
+    struct value v = {.kind = kind, .u.integer = integer};
+    return pickle_append(m->p, &m->stack, &v, m->err);
+}
+
+static int push_opaque(struct machine *m)
+{
+    struct value v = {.kind = VALUE_OPAQUE, .u.class = NULL};
+    return pickle_append(m->p, &m->stack, &v, m->err);
+}
+
+/* The height below which nothing may be taken: an open MARK. */
+static uint32_t stack_floor(const struct machine *m)
+{
+    return m->marks.count ? (uint32_t)m->marks.at[m->marks.count - 1].u.integer : 0;
+}
+
+/* The top n values, which stay where they are until the stack is written again; NULL when there are fewer. */
+static struct value *pop(struct machine *m, uint32_t n)
+{
+    if (m->stack.count - stack_floor(m) < n) {
+        damaged(m, "takes more from the stack than there is");
+        return NULL;
+    }
+    m->stack.count -= n;
+    return m->stack.at + m->stack.count;
+}
+
+static struct value *top(struct machine *m)
+{
+    struct value *v = pop(m, 1);
+    if (v) m->stack.count++;
+    return v;
+}
+
+/* Everything above the last MARK, which is closed. */
+static struct value *pop_mark(struct machine *m, uint32_t *n)
+{
+    if (!m->marks.count) {
+        damaged(m, "closes a mark that was never opened");
+        return NULL;
+    }
+    uint32_t height = stack_floor(m);
+    m->marks.count--;
+    *n = m->stack.count - height;
+    m->stack.count = height;
+    return m->stack.at + height;
+}
+
+/* Text with a length operand of length_bytes. */
+static int push_text(struct machine *m, enum value_kind kind, int length_bytes)
+{
+    uint64_t length;
+    int code = operand(m, length_bytes, &length);
+    if (code) return code;
+    if (length > m->bytes - m->at) return damaged(m, "a string reaches beyond the end");
+    struct value v = {.kind = kind, .length = (uint32_t)length, .u.text = (const char *)m->data + m->at};
+    m->at += length;
+    return pickle_append(m->p, &m->stack, &v, m->err);
+}
+
+/* Two's complement, little-endian. */
+static int push_long(struct machine *m, int length_bytes)
+{
+    uint64_t n;
+    int code = operand(m, length_bytes, &n);
+    if (code) return code;
+    if (n > m->bytes - m->at) return damaged(m, "an integer reaches beyond the end");
+    const uint8_t *p = m->data + m->at;
+    m->at += n;
+    if (n > 8) {
+        struct value v = {.kind = VALUE_BIG, .length = (uint32_t)n, .u.text = (const char *)p};
+        return pickle_append(m->p, &m->stack, &v, m->err);
+    }
+    uint64_t bits = n && p[n - 1] & 0x80 ? ~(uint64_t)0 : 0;
+    for (uint64_t i = n; i-- > 0;) bits = bits << 8 | p[i];
+    return push(m, VALUE_INT, (int64_t)bits);
+}
+
+static int push_items(struct machine *m, enum value_kind kind, const struct value *from, uint32_t n)
+{
+    struct items *items = pickle_alloc(m->p, sizeof *items, m->err);
+    if (!items) return m->err->code;
+    int code = n ? reserve(m->p, items, n, m->err) : 0;
+    if (code) return code;
+    if (n) memcpy(items->at, from, n * sizeof *from);
+    items->count = n;
+    struct value v = {.kind = kind, .u.items = items};
+    return pickle_append(m->p, &m->stack, &v, m->err);
+}
+
+static int push_class(struct machine *m, const char *module, size_t module_length, const char *name, size_t name_length)
+{
+    struct class_name *c = pickle_alloc(m->p, sizeof *c, m->err);
+    if (!c) return m->err->code;
+    *c = (struct class_name){module, name, (uint32_t)module_length, (uint32_t)name_length};
+    struct value v = {.kind = VALUE_CLASS, .u.class = c};
+    return pickle_append(m->p, &m->stack, &v, m->err);
+}
+
+static const char *line(struct machine *m, size_t *length)
+{
+    const char *p = (const char *)m->data + m->at;
+    const char *end = m->at < m->bytes ? memchr(p, '\n', m->bytes - m->at) : NULL;
+    if (!end) {
+        damaged(m, "a name without end");
+        return NULL;
+    }
+    *length = (size_t)(end - p);
+    m->at += *length + 1;
+    return p;
+}
+
+/* Put n values from `from` (on the released part of the stack) into the container that is now on top. */
+static int put_items(struct machine *m, enum value_kind kind, const struct value *from, uint32_t n)
+{
+    struct value *target = from ? top(m) : NULL;
+    if (!target) return EXIT_INTEGRITY;
+    if (kind == VALUE_DICT && n % 2) return damaged(m, "a key without a value");
+    if (target->kind == VALUE_OPAQUE) return 0;
+    if (target->kind != kind) return damaged(m, kind == VALUE_DICT ? "items for what is no dict" : "items for what is no list");
+    struct items *items = target->u.items;
+    int code = reserve(m->p, items, n, m->err);
+    if (code) return code;
+    if (n) memcpy(items->at + items->count, from, n * sizeof *from);
+    items->count += n;
+    return 0;
+}
+
+static int memo_put(struct machine *m, uint64_t slot)
+{
+    const struct value *v = top(m);
+    if (!v) return EXIT_INTEGRITY;
+    /* Python counts slots from 0, and each took two bytes at least: a higher slot only wants memory. */
+    if (slot >= m->bytes) return damaged(m, "a memo slot beyond all that were written");
+    if (slot >= m->memo.count) {
+        int code = reserve(m->p, &m->memo, (uint32_t)(slot + 1) - m->memo.count, m->err);
+        if (code) return code;
+        memset(m->memo.at + m->memo.count, 0, (slot + 1 - m->memo.count) * sizeof *v);
+        m->memo.count = (uint32_t)slot + 1;
+    }
+    m->memo.at[slot] = *v;
+    return 0;
+}
+
+static int memo_get(struct machine *m, uint64_t slot)
+{
+    if (slot >= m->memo.count || m->memo.at[slot].kind == VALUE_UNSET) return damaged(m, "a memo slot that was never written");
+    struct value v = m->memo.at[slot];
+    return pickle_append(m->p, &m->stack, &v, m->err);
+}
+
+/* REDUCE, NEWOBJ, NEWOBJ_EX: callable, args[, keywords] -> result. */
+static int call(struct machine *m, uint32_t operands)
+{
+    const struct value *v = pop(m, operands);
+    if (!v) return EXIT_INTEGRITY;
+    struct value callable = v[0], args = v[1], result = {.kind = VALUE_OPAQUE};
+    if (callable.kind != VALUE_CLASS && callable.kind != VALUE_OPAQUE) return damaged(m, "calls what cannot be called");
+    if (args.kind == VALUE_OPAQUE || callable.kind == VALUE_OPAQUE)
+        result.u.class = callable.u.class;
+    else if (args.kind != VALUE_TUPLE)
+        return damaged(m, "calls with arguments that are no tuple");
+    else {
+        int code = m->p->call(m->p, &callable, &args, &result, m->err);
+        if (code) return code;
+    }
+    return pickle_append(m->p, &m->stack, &result, m->err);
+}
+
+static int persistent_id(struct machine *m)
+{
+    const struct value *v = pop(m, 1);
+    if (!v) return EXIT_INTEGRITY;
+    struct value id = *v, result = {.kind = VALUE_OPAQUE};
+    int code = m->p->persistent_id(m->p, &id, &result, m->err);
+    return code ? code : pickle_append(m->p, &m->stack, &result, m->err);
+}
+
+static int stack_global(struct machine *m)
+{
+    const struct value *v = pop(m, 2);
+    if (!v) return EXIT_INTEGRITY;
+    if (v[0].kind != VALUE_TEXT || v[1].kind != VALUE_TEXT) return damaged(m, "a class name that is no string");
+    return push_class(m, v[0].u.text, v[0].length, v[1].u.text, v[1].length);
+}
+
+static int refuse_opcode(struct machine *m, uint8_t opcode)
+{
+    return error_set(m->err, EXIT_INTEGRITY, "the file is damaged or was not written by torch.save: get it again",
+                     "pickle, byte %zu: opcode 0x%02x is none of those that torch writes", m->at - 1, opcode);
+}
+
+/* One opcode. Names in comments as in pickletools. */
+static int step(struct machine *m, uint8_t opcode)
+{
+    const uint8_t *p;
+    const struct value *v;
+    uint64_t u = 0;
+    uint32_t n = 0;
+    size_t module_length, name_length;
+    int code;
+    switch (opcode) {
+    case 0x80: /* PROTO */
+        if ((code = operand(m, 1, &u))) return code;
+        return u >= 2 && u <= 5 ? 0 : damaged(m, "a pickle protocol other than 2 to 5");
+    case 0x95: /* FRAME */
+        if ((code = operand(m, 8, &u))) return code;
+        return u <= m->bytes - m->at ? 0 : damaged(m, "a frame reaches beyond the end");
+    case '(': { /* MARK */
+        struct value mark = {.kind = VALUE_INT, .u.integer = m->stack.count};
+        return pickle_append(m->p, &m->marks, &mark, m->err);
+    }
+    case '0': /* POP: takes a mark when one is on top */
+        if (m->marks.count && stack_floor(m) == m->stack.count) {
+            m->marks.count--;
+            return 0;
+        }
+        return pop(m, 1) ? 0 : EXIT_INTEGRITY;
+    case '1': return pop_mark(m, &n) ? 0 : EXIT_INTEGRITY; /* POP_MARK */
+    case '2': {                                            /* DUP */
+        if (!(v = top(m))) return EXIT_INTEGRITY;
+        struct value copy = *v;
+        return pickle_append(m->p, &m->stack, &copy, m->err);
+    }
+
+    case 'N': return push(m, VALUE_NONE, 0);
+    case 0x88: return push(m, VALUE_BOOL, 1); /* NEWTRUE */
+    case 0x89: return push(m, VALUE_BOOL, 0); /* NEWFALSE */
+    case 'J':                                 /* BININT */
+        if ((code = operand(m, 4, &u))) return code;
+        return push(m, VALUE_INT, (int32_t)(uint32_t)u);
+    case 'K': return (code = operand(m, 1, &u)) ? code : push(m, VALUE_INT, (int64_t)u); /* BININT1 */
+    case 'M': return (code = operand(m, 2, &u)) ? code : push(m, VALUE_INT, (int64_t)u); /* BININT2 */
+    case 0x8a: return push_long(m, 1);                                                   /* LONG1 */
+    case 0x8b: return push_long(m, 4);                                                   /* LONG4 */
+    case 'G': return take(m, 8) ? push(m, VALUE_FLOAT, 0) : EXIT_INTEGRITY;              /* BINFLOAT */
+    case 'X': return push_text(m, VALUE_TEXT, 4);                                        /* BINUNICODE */
+    case 0x8c: return push_text(m, VALUE_TEXT, 1);                                       /* SHORT_BINUNICODE */
+    case 0x8d: return push_text(m, VALUE_TEXT, 8);                                       /* BINUNICODE8 */
+    case 'U': return push_text(m, VALUE_TEXT, 1);                                        /* SHORT_BINSTRING: Python 2's str */
+    case 'T': return push_text(m, VALUE_TEXT, 4);                                        /* BINSTRING */
+    case 'C': return push_text(m, VALUE_BYTES, 1);                                       /* SHORT_BINBYTES */
+    case 'B': return push_text(m, VALUE_BYTES, 4);                                       /* BINBYTES */
+    case 0x8e:                                                                           /* BINBYTES8 */
+    case 0x96: return push_text(m, VALUE_BYTES, 8);                                      /* BYTEARRAY8 */
+
+    case ')': return push_items(m, VALUE_TUPLE, NULL, 0); /* EMPTY_TUPLE */
+    case 0x85:                                            /* TUPLE1 */
+    case 0x86:                                            /* TUPLE2 */
+    case 0x87:                                            /* TUPLE3 */
+        n = opcode - 0x84u;
+        return (v = pop(m, n)) ? push_items(m, VALUE_TUPLE, v, n) : EXIT_INTEGRITY;
+    case 't': return (v = pop_mark(m, &n)) ? push_items(m, VALUE_TUPLE, v, n) : EXIT_INTEGRITY; /* TUPLE */
+    case ']': return push_items(m, VALUE_LIST, NULL, 0);                                        /* EMPTY_LIST */
+    case '}': return push_items(m, VALUE_DICT, NULL, 0);                                        /* EMPTY_DICT */
+    case 'a': return put_items(m, VALUE_LIST, pop(m, 1), 1);                                    /* APPEND */
+    case 'e': return (v = pop_mark(m, &n)) ? put_items(m, VALUE_LIST, v, n) : EXIT_INTEGRITY;   /* APPENDS */
+    case 's': return put_items(m, VALUE_DICT, pop(m, 2), 2);                                    /* SETITEM */
+    case 'u': return (v = pop_mark(m, &n)) ? put_items(m, VALUE_DICT, v, n) : EXIT_INTEGRITY;   /* SETITEMS */
+    case 0x8f: return push_opaque(m);                                                           /* EMPTY_SET */
+    case 0x90: return pop_mark(m, &n) && top(m) ? 0 : EXIT_INTEGRITY;                           /* ADDITEMS */
+    case 0x91: return pop_mark(m, &n) ? push_opaque(m) : EXIT_INTEGRITY;                        /* FROZENSET */
+
+    case 'c': /* GLOBAL */
+        if (!(p = (const uint8_t *)line(m, &module_length))) return EXIT_INTEGRITY;
+        const char *name = line(m, &name_length);
+        return name ? push_class(m, (const char *)p, module_length, name, name_length) : EXIT_INTEGRITY;
+    case 0x93: return stack_global(m);  /* STACK_GLOBAL */
+    case 'R':                           /* REDUCE */
+    case 0x81: return call(m, 2);       /* NEWOBJ */
+    case 0x92: return call(m, 3);       /* NEWOBJ_EX */
+    case 'Q': return persistent_id(m);  /* BINPERSID */
+    case 'b':                           /* BUILD: the state of an object; a state dict's is its _metadata */
+        return pop(m, 1) && top(m) ? 0 : EXIT_INTEGRITY;
+
+    case 'q': return (code = operand(m, 1, &u)) ? code : memo_put(m, u); /* BINPUT */
+    case 'r': return (code = operand(m, 4, &u)) ? code : memo_put(m, u); /* LONG_BINPUT */
+    case 0x94: return memo_put(m, m->memo.count);                        /* MEMOIZE */
+    case 'h': return (code = operand(m, 1, &u)) ? code : memo_get(m, u); /* BINGET */
+    case 'j': return (code = operand(m, 4, &u)) ? code : memo_get(m, u); /* LONG_BINGET */
+    default: return refuse_opcode(m, opcode);
+    }
+}
+
+int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *used, struct value *result, struct error *err)
+{
+    struct machine m = {.p = p, .data = data, .bytes = bytes < PICKLE_MAX_BYTES ? bytes : PICKLE_MAX_BYTES, .err = err};
+    while (m.at < m.bytes) {
+        uint8_t opcode = data[m.at++];
+        if (opcode == '.') {
+            if (m.stack.count != 1 || m.marks.count) return damaged(&m, "ends with other than one value");
+            *result = m.stack.at[0];
+            *used = m.at;
+            return 0;
+        }
+        int code = step(&m, opcode);
+        if (code) return code;
+    }
+    if (bytes > PICKLE_MAX_BYTES)
+        return error_set(err, EXIT_INTEGRITY, "save the state dict alone: torch.save(model.state_dict(), ...)",
+                         "the pickle is longer than %zu MiB", PICKLE_MAX_BYTES >> 20);
+    return damaged(&m, bytes ? "ends without STOP" : "is empty");
+}

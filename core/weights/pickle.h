@@ -1,0 +1,82 @@
+/* A pickle machine that only reads: opcodes build values, nothing is ever imported or called.
+ *
+ * Method: pickletools' description of the opcodes, protocols 2 to 5 (protocol 0 and 1 forms that torch never wrote are
+ * refused). Where Python would call something, the machine asks two functions of its user, who knows the few names
+ * that make up a tensor and answers VALUE_OPAQUE for every other. An opaque value swallows what is put into it.
+ *
+ * All values live in one arena of bounded size and are freed together, so neither nesting nor cycles matter; no
+ * function here or above it recurses over values. Text points into the parsed bytes, which must outlive it.
+ */
+#ifndef MEOPT_WEIGHTS_PICKLE_H
+#define MEOPT_WEIGHTS_PICKLE_H
+
+#include "core/base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum value_kind {
+    VALUE_UNSET, /* a memo slot never written */
+    VALUE_NONE,
+    VALUE_BOOL,
+    VALUE_INT,
+    VALUE_BIG, /* an integer beyond 64 bits: text holds its little-endian bytes */
+    VALUE_FLOAT,
+    VALUE_TEXT,
+    VALUE_BYTES,
+    VALUE_TUPLE,
+    VALUE_LIST,
+    VALUE_DICT,
+    VALUE_CLASS,  /* a name that Python would import */
+    VALUE_OPAQUE, /* an instance of, or the result of calling, something unknown */
+    VALUE_STORAGE,
+    VALUE_TENSOR
+};
+
+struct value {
+    enum value_kind kind;
+    uint32_t length; /* of text */
+    union {
+        int64_t integer;
+        const char *text; /* not terminated */
+        struct items *items;
+        const struct class_name *class; /* of VALUE_CLASS, and of VALUE_OPAQUE where known, else NULL */
+        void *object;                   /* VALUE_STORAGE, VALUE_TENSOR: the user's, from pickle_alloc */
+    } u;
+};
+
+/* Of a tuple, a list; of a dict: key, value, key, value, ... in insertion order, duplicates kept. */
+struct items {
+    struct value *at;
+    uint32_t count, room;
+};
+
+struct class_name {
+    const char *module, *name;
+    uint32_t module_length, name_length;
+};
+
+struct pickle {
+    /* Set by the user before pickle_parse. Both return 0 with *result set, or an exit code with err filled. */
+    int (*call)(struct pickle *, const struct value *callable, const struct value *args, struct value *result, struct error *err);
+    int (*persistent_id)(struct pickle *, const struct value *id, struct value *result, struct error *err);
+    void *context;
+    /* The machine's own; zero to begin. */
+    struct pickle_block *blocks;
+    size_t held_bytes;
+};
+
+/* Parse one pickle from data; *used is where it ends (behind STOP). May be called again on the same struct. */
+int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *used, struct value *top, struct error *err);
+void pickle_free(struct pickle *p);
+
+/* Zeroed memory that lives as long as the values; NULL and err when the bound is exceeded. */
+void *pickle_alloc(struct pickle *p, size_t bytes, struct error *err);
+int pickle_append(struct pickle *p, struct items *items, const struct value *v, struct error *err);
+
+bool value_is_text(const struct value *v, const char *text);
+bool value_is_class(const struct value *v, const char *module, const char *name);
+const char *value_kind_name(const struct value *v); /* for messages: "a tuple", ... */
+
+#endif

@@ -1,0 +1,194 @@
+/* From the file into memory: one tensor, converted on the way.
+ *
+ * A tensor that lies in one piece is read through a buffer of a megabyte per thread, or straight into dst when nothing is to be
+ * converted, and its checksum is computed while the bytes are in the cache. A view is gathered from the mapping. */
+#include "core/weights/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+enum { CHUNK_BYTES = 1 << 20, GATHER = 1024 };
+
+static int read_at(const struct weights *w, void *dst, size_t bytes, uint64_t offset, struct error *err)
+{
+    uint8_t *p = dst;
+    while (bytes) {
+        ssize_t n = pread(w->fd, p, bytes, (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return error_errno(err, EXIT_FAILED, NULL, "cannot read %zu bytes at %llu", bytes, (unsigned long long)offset);
+        if (n == 0) return error_set(err, EXIT_INTEGRITY, "do not change a file while it is in use", "became shorter while it was being read");
+        p += n;
+        bytes -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return 0;
+}
+
+/* Read [offset, offset+bytes) of the file in chunks, each converted to dst (NULL: checksum only). */
+struct pass {
+    const struct weights *w;
+    uint64_t offset, bytes;
+    uint8_t *dst;
+    enum dtype dst_type, src_type;
+    uint32_t *crcs; /* one for each chunk; NULL: no checksum wanted */
+};
+
+static int read_chunk(const struct pass *pass, int64_t i, uint8_t *buffer, struct error *err)
+{
+    uint64_t begin = (uint64_t)i * CHUNK_BYTES;
+    size_t n = (size_t)(pass->bytes - begin < CHUNK_BYTES ? pass->bytes - begin : CHUNK_BYTES), each = dtype_bytes(pass->src_type);
+    bool straight = pass->dst && pass->dst_type == pass->src_type;
+    if (straight) buffer = pass->dst + begin;
+    int code = read_at(pass->w, buffer, n, pass->offset + begin, err);
+    if (code) return code;
+    if (pass->crcs) pass->crcs[i] = crc32_zip(0, buffer, n);
+    if (pass->dst && !straight)
+        weights_convert(pass->dst + begin / each * dtype_bytes(pass->dst_type), pass->dst_type, buffer, pass->src_type, (int64_t)(n / each));
+    return 0;
+}
+
+/* Several threads at once when it pays. *crc is set when pass->crcs is wanted. */
+static int run_pass(struct pass *pass, bool checked, uint32_t *crc, struct error *err)
+{
+    int64_t chunks = (int64_t)((pass->bytes + CHUNK_BYTES - 1) / CHUNK_BYTES);
+    int result = 0;
+    if (checked && !(pass->crcs = malloc((size_t)(chunks + 1) * sizeof *pass->crcs))) goto no_memory;
+#ifdef _OPENMP
+#pragma omp parallel if (chunks >= 4)
+#endif
+    {
+        struct error local;
+        int code = 0;
+        uint8_t *buffer = malloc(CHUNK_BYTES);
+        if (!buffer) code = error_set(&local, EXIT_HOST_MEMORY, NULL, "out of memory reading weights");
+#ifdef _OPENMP
+#pragma omp for schedule(static)
+#endif
+        for (int64_t i = 0; i < chunks; i++)
+            if (code == 0) code = read_chunk(pass, i, buffer, &local);
+        free(buffer);
+        if (code) {
+#ifdef _OPENMP
+#pragma omp critical(weights_read)
+#endif
+            {
+                if (result == 0) *err = local;
+                result = code;
+            }
+        }
+    }
+    if (checked && result == 0) {
+        z_off_t last = (z_off_t)(pass->bytes - (uint64_t)(chunks ? chunks - 1 : 0) * CHUNK_BYTES);
+        z_crc_t whole = (z_crc_t)crc32_combine_gen(CHUNK_BYTES);
+        *crc = 0;
+        for (int64_t i = 0; i < chunks; i++)
+            *crc = (uint32_t)(i + 1 < chunks ? crc32_combine_op(*crc, pass->crcs[i], whole) : crc32_combine(*crc, pass->crcs[i], last));
+    }
+    free(pass->crcs);
+    return result;
+no_memory:
+    return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading weights");
+}
+
+static int check_crc(struct payload *payload, uint32_t crc, struct error *err)
+{
+    if (crc != payload->crc)
+        return error_set(err, EXIT_INTEGRITY, "get the file again", "damaged: %llu bytes at %llu have the checksum %08x, the file says %08x",
+                         (unsigned long long)payload->bytes, (unsigned long long)payload->offset, crc, payload->crc);
+    __atomic_store_n(&payload->checked, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+
+/* Drop dimensions of size 1 and join those that lie behind one another. Returns the number left. */
+static int join_dimensions(const struct row *row, int64_t *shape, int64_t *stride)
+{
+    int n = 0;
+    for (int i = 0; i < row->tensor.ndim; i++) {
+        if (row->tensor.shape[i] == 1) continue;
+        if (n && stride[n - 1] == row->stride[i] * row->tensor.shape[i]) {
+            shape[n - 1] *= row->tensor.shape[i];
+            stride[n - 1] = row->stride[i];
+        } else {
+            shape[n] = row->tensor.shape[i];
+            stride[n++] = row->stride[i];
+        }
+    }
+    return n;
+}
+
+/* One run of `count` elements, `stride` elements apart. */
+static void gather(uint8_t *dst, enum dtype dst_type, const uint8_t *src, enum dtype src_type, int64_t count, int64_t stride)
+{
+    uint8_t block[GATHER * 8];
+    size_t each = dtype_bytes(src_type);
+    if (stride == 1) {
+        weights_convert(dst, dst_type, src, src_type, count);
+        return;
+    }
+    for (int64_t done = 0; done < count; done += GATHER) {
+        int64_t n = count - done < GATHER ? count - done : GATHER;
+        const uint8_t *from = src + (size_t)(done * stride) * each;
+        for (int64_t i = 0; i < n; i++) memcpy(block + (size_t)i * each, from + (size_t)(i * stride) * each, each);
+        weights_convert(dst + (size_t)done * dtype_bytes(dst_type), dst_type, block, src_type, n);
+    }
+}
+
+static void gather_view(const struct weights *w, const struct row *row, const int64_t *shape, const int64_t *stride, int ndim, uint8_t *dst, enum dtype dst_type)
+{
+    int64_t at[WEIGHTS_MAX_DIMS] = {0}, element = 0; /* element: where the odometer `at` stands in the storage */
+    const uint8_t *src = w->map.data + row->offset;
+    size_t run_bytes = (size_t)shape[ndim - 1] * dtype_bytes(dst_type);
+    for (int64_t done = 0; done < row->tensor.count; done += shape[ndim - 1], dst += run_bytes) {
+        gather(dst, dst_type, src + (size_t)element * dtype_bytes(row->tensor.dtype), row->tensor.dtype, shape[ndim - 1], stride[ndim - 1]);
+        for (int d = ndim - 2; d >= 0; d--) {
+            element += stride[d];
+            if (++at[d] < shape[d]) break;
+            element -= stride[d] * shape[d];
+            at[d] = 0;
+        }
+    }
+}
+
+static int read_row(const struct weights *w, const struct row *row, void *dst, enum dtype dst_type, struct error *err)
+{
+    const struct weights_tensor *t = &row->tensor;
+    struct payload *payload = row->payload >= 0 ? &w->payloads[row->payload] : NULL;
+    bool check = payload && payload->crc && !__atomic_load_n(&payload->checked, __ATOMIC_RELAXED);
+    int64_t shape[WEIGHTS_MAX_DIMS] = {1}, stride[WEIGHTS_MAX_DIMS] = {1};
+    int ndim = join_dimensions(row, shape, stride);
+    uint64_t bytes = (uint64_t)t->count * dtype_bytes(t->dtype);
+    bool one_piece = ndim == 0 || (ndim == 1 && stride[0] == 1);
+    bool whole = one_piece && payload && payload->offset == row->offset && payload->bytes == bytes;
+    uint32_t crc = 0;
+    int code;
+    if (t->count == 0) return 0;
+    if (check && !whole) {
+        struct pass pass = {.w = w, .offset = payload->offset, .bytes = payload->bytes};
+        code = run_pass(&pass, true, &crc, err);
+        if (code == 0) code = check_crc(payload, crc, err);
+        if (code) return code;
+    }
+    if (one_piece) {
+        struct pass pass = {.w = w, .offset = row->offset, .bytes = bytes, .dst = dst, .dst_type = dst_type, .src_type = t->dtype};
+        code = run_pass(&pass, check && whole, &crc, err);
+        return code || !check || !whole ? code : check_crc(payload, crc, err);
+    }
+    gather_view(w, row, shape, stride, ndim, dst, dst_type);
+    return 0;
+}
+
+int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype dst_type, struct error *err)
+{
+    struct error local;
+    const struct row *row = &w->rows[index];
+    int code = read_row(w, row, dst, dst_type, err ? err : &local);
+    if (code && err) {
+        struct error inner = *err;
+        error_set(err, inner.code, inner.hint[0] ? inner.hint : NULL, "tensor %s: %s", quote(row->tensor.name, strlen(row->tensor.name)), inner.what);
+        error_at(err, w->path, 0, 0);
+    }
+    return code;
+}
