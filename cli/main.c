@@ -8,8 +8,17 @@
 #include <string.h>
 
 extern const struct command cmd_help, cmd_version;
+extern const struct command cmd_config_get, cmd_config_set, cmd_config_unset, cmd_config_list, cmd_config_check, cmd_config_diff,
+    cmd_config_new;
 
 const struct command *const commands[] = {
+    &cmd_config_get,
+    &cmd_config_set,
+    &cmd_config_unset,
+    &cmd_config_list,
+    &cmd_config_check,
+    &cmd_config_diff,
+    &cmd_config_new,
     &cmd_help,
     &cmd_version,
     NULL,
@@ -82,8 +91,14 @@ int main(int argc, char **argv)
     int taken = 1;
     const struct command *command = command_find(argv + 1, argc - 1, &taken);
     if (!command) {
-        char hint[128] = "see 'meopt help'";
+        char hint[256] = "see 'meopt help'";
         const char *near = nearest_name(name, command_name_at, commands);
+        size_t n = strlen(name), used = 0;
+        for (int i = 0; commands[i]; i++) { /* the first of two words: name the second ones */
+            if (strncmp(commands[i]->name, name, n) != 0 || commands[i]->name[n] != ' ' || commands[i]->hidden || used + 40 > sizeof hint) continue;
+            used += (size_t)snprintf(hint + used, sizeof hint - used, "%s%s", used ? ", " : "commands are: ", commands[i]->name);
+            near = NULL;
+        }
         if (near) snprintf(hint, sizeof hint, "did you mean 'meopt %s'? see 'meopt help'", near);
         error_set(&err, EXIT_USAGE, hint, "no command '%s'", name);
         error_print(&err);

@@ -16,6 +16,7 @@ enum { MAX_MERGES = 100, MAX_SECTIONS = 32 };
 
 struct load {
     struct config *config;
+    const char *path; /* as the user wrote it */
     struct document document;
     config_report report;
     void *context;
@@ -42,7 +43,7 @@ __attribute__((format(printf, 5, 6))) static void problem(struct load *l, bool f
     const struct document *d = &l->document;
     const struct node *n = node >= 0 ? &d->nodes[node] : NULL;
     size_t at = n ? n->outer_start : 0, length = n && n->end > at && n->style != STYLE_BLOCK ? n->end - at : 1;
-    document_error(&e, l->config->path, d->text, d->bytes, at, length, hint, "%s", sentence);
+    document_error(&e, l->path, d->text, d->bytes, at, length, hint, "%s", sentence);
     tell(l, fatal, &e);
 }
 
@@ -294,7 +295,7 @@ static void bad_combination(void *context, const char *key, bool fatal, const ch
             at++;
             while (at < d->bytes && ((unsigned char)d->text[at] & 0xC0) == 0x80) at++;
         }
-        document_error(&e, l->config->path, d->text, d->bytes, at, strlen(strchr(key, '.') + 1), hint, "%s", sentence);
+        document_error(&e, l->path, d->text, d->bytes, at, strlen(strchr(key, '.') + 1), hint, "%s", sentence);
     } else {
         error_set(&e, EXIT_CONFIG, hint, "%s", sentence);
     }
@@ -327,7 +328,7 @@ int config_examine(struct config *config, const char *path, const char *text, si
         (void)value_read(key, config_keys[key].standard, strlen(config_keys[key].standard), false, &value, message, hint, sizeof message);
         value_store(config, key, &value, config_keys[key].standard);
     }
-    struct load l = {.config = config, .report = report, .context = context};
+    struct load l = {.config = config, .path = path, .report = report, .context = context};
     int code = document_parse(&l.document, path, text, bytes, &l.first);
     if (code) {
         struct error unreadable = l.first;

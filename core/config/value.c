@@ -144,8 +144,9 @@ bool value_plain_is_not_text(const char *text)
 void value_real_text(char *dst, size_t size, double x)
 {
     char digits[40];
+    bool small = x != 0 && fabs(x) < 0.01; /* 1.0e-3 rather than 0.001 */
     for (int precision = 1; precision <= 17; precision++) {
-        snprintf(digits, sizeof digits, "%.*g", precision, x);
+        snprintf(digits, sizeof digits, small ? "%.*e" : "%.*g", small ? precision - 1 : precision, x);
         if (strtod(digits, NULL) == x) break;
     }
     char *e = strchr(digits, 'e');
