@@ -145,7 +145,8 @@ void value_real_text(char *dst, size_t size, double x)
 {
     char digits[40];
     bool small = x != 0 && fabs(x) < 0.01; /* 1.0e-3 rather than 0.001 */
-    for (int precision = 1; precision <= 17; precision++) {
+    int whole = !small && fabs(x) >= 1 && fabs(x) < 1e9 ? (int)log10(fabs(x)) + 1 : 1; /* 1000 rather than 1e+03 */
+    for (int precision = whole; precision <= 17; precision++) {
         snprintf(digits, sizeof digits, small ? "%.*e" : "%.*g", small ? precision - 1 : precision, x);
         if (strtod(digits, NULL) == x) break;
     }

@@ -1,0 +1,120 @@
+/* meopt config man, meopt config complete (hidden): the table of keys as the page meopt.yaml(5), and as completions of
+ * key=value. A test demands that the committed page equals the output. */
+#include "cli/cmd_config.h"
+#include "cli/command.h"
+#include "core/config/value.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Text for mdoc: no backslash, no line that begins with a control character. */
+static void put_text(const char *text)
+{
+    if (*text == '.' || *text == '\'') fputs("\\&", stdout);
+    for (; *text; text++) {
+        if (*text == '\\') fputs("\\e", stdout);
+        else putchar(*text);
+    }
+}
+
+static void put_key(int key)
+{
+    const struct config_key *k = &config_keys[key];
+    printf(".It Ic %s\n", k->name);
+    char help[256];
+    snprintf(help, sizeof help, "%s", k->help);
+    help[0] = (char)toupper((unsigned char)help[0]);
+    put_text(help);
+    printf(".\n");
+    char *expected = value_expected(key);
+    expected[0] = (char)toupper((unsigned char)expected[0]);
+    put_text(expected);
+    if (k->unit && !strstr(expected, k->unit)) printf(", in %s", k->unit);
+    printf(".\n");
+    free(expected);
+    if (k->standard[0]) printf("Default:\n.Cm %s .\n", k->standard);
+    if (k->aliases) {
+        printf("Other spellings: ");
+        for (const char *p = k->aliases; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+            printf("%s%.*s", p == k->aliases ? "" : ", ", (int)strcspn(p, "|"), p);
+        printf(".\n");
+    }
+    const char *spelling;
+    for (int i = 1; (spelling = config_key_spelling(key, i)) != NULL; i++) printf("May be written as\n.Ic %s .\n", spelling);
+    printf("Used by:\n");
+    for (const char *p = k->used_by; *p; p += strcspn(p, " "), p += *p == ' ') {
+        const char *next = p + strcspn(p, " ");
+        printf(".Cm %.*s%s\n", (int)(next - p), p, *next ? " ," : " .");
+    }
+    if (!k->numbers) printf("Does not change the numbers of a run.\n");
+}
+
+static const char *const sections[][2] = {
+    {"model", "Both towers."},
+    {"model_t", "The teacher."},
+    {"model_s", "The student."},
+    {"loss", "What is minimised."},
+    {"data", "The images."},
+    {"train", "How long, in what pieces, at what precision."},
+    {"optim", "The optimizer.\nFormats and presets are explained in\n.Xr meopt-optimizers 7 ."},
+    {"device", "Where to compute."},
+    {"run", "Where the run is kept."},
+};
+
+static int man_run(const struct arguments *args, struct error *err)
+{
+    (void)args;
+    (void)err;
+    fputs(".\\\" Made by 'meopt config man' from core/config/schema.c: change it there.\n"
+          ".Dd November 21, 2026\n.Dt MEOPT.YAML 5\n.Os\n.Sh NAME\n.Nm meopt.yaml\n.Nd an experiment of meopt\n.Sh DESCRIPTION\n"
+          "An experiment is a YAML file of sections, each with keys indented below it:\n"
+          ".Bd -literal -offset indent\nmodel:\n  weight_t: ../ModelWeight/teacher.pt\n  weight_s: ../ModelWeight/student.pt\ndata:\n"
+          "  root: ../COCO2014\noptim:\n  use_meopt: true\n.Ed\n.Pp\n"
+          "Paths are relative to the YAML file, also where a key is given on the command line as\n.Ar key Ns = Ns Ar value .\n"
+          "A path that begins with ~/ is relative to the home directory.\n.Pp\n"
+          "Values are taken as YAML 1.2's core schema takes them.\n"
+          "Where YAML 1.1 readers, such as PyYAML, take a value differently (1e-3 is text to them, no is false, 012 is ten),\n"
+          "it is accepted with a note that says what to write instead.\n.Pp\n"
+          "Unknown keys, wrong types, values out of range, keys that are given twice and values that cannot stand together are errors\n"
+          "with file, line and column.\n"
+          "Anchors, aliases and merges (<<) may be used; sections that begin with x- are ignored, so that anchors have a place.\n"
+          "A file has at most 4 MiB, one document, and is UTF-8.\n", stdout);
+    for (size_t s = 0; s < sizeof sections / sizeof *sections; s++) {
+        size_t n = strlen(sections[s][0]);
+        printf(".Ss %s\n", sections[s][0]);
+        printf("%s\n", sections[s][1]);
+        printf(".Bl -tag -width Ds\n");
+        for (int key = 0; key < config_key_count; key++)
+            if (strncmp(config_keys[key].name, sections[s][0], n) == 0 && config_keys[key].name[n] == '.') put_key(key);
+        printf(".El\n");
+    }
+    fputs(".Sh EXAMPLES\nThe shipped experiments are commented:\n.Dl meopt config new eva_clip\n.Sh SEE ALSO\n"
+          ".Xr meopt-config 1 ,\n.Xr meopt-plan 1 ,\n.Xr meopt-train 1 ,\n.Xr meopt-optimizers 7\n", stdout);
+    return 0;
+}
+
+const struct command cmd_config_man = {"config man", "", "print the page meopt.yaml(5)", NULL, NULL, 0, 0, true, man_run};
+
+/* "optim.na" -> "optim.name="; "optim.name=a" -> "optim.name=apadam" ... */
+static int complete_run(const struct arguments *args, struct error *err)
+{
+    (void)err;
+    const char *word = args->operand_count ? args->operands[0] : "", *equals = strchr(word, '=');
+    size_t n = equals ? (size_t)(equals - word) : strlen(word);
+    for (int key = 0; key < config_key_count; key++) {
+        const char *spelling, *choice;
+        for (int i = 0; (spelling = config_key_spelling(key, i)) != NULL; i++) {
+            if (!equals) {
+                if (strncmp(spelling, word, n) == 0) printf("%s=\n", spelling);
+                continue;
+            }
+            if (strlen(spelling) != n || strncmp(spelling, word, n) != 0) continue;
+            for (int c = 0; (choice = config_choice(key, c)) != NULL; c++)
+                if (strncmp(choice, equals + 1, strlen(equals + 1)) == 0) printf("%s=%s\n", spelling, choice);
+        }
+    }
+    return 0;
+}
+
+const struct command cmd_config_complete = {"config complete", "[WORD]", "completions of key=value", NULL, NULL, 0, 1, true, complete_run};

@@ -1,0 +1,84 @@
+#!/bin/sh
+# meopt config on the command line: what scripts rely on.
+set -eu
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+expect() { # code command...
+    want=$1
+    shift
+    code=0
+    "$@" >out 2>err || code=$?
+    [ "$code" = "$want" ] || { cat out err; fail "exit $code, expected $want: $*"; }
+}
+
+# The committed page equals the table.
+"$MEOPT" config man | cmp - "$MEOPT_SOURCE/man/meopt.yaml.5" || fail "run 'meopt config man > man/meopt.yaml.5'"
+if command -v mandoc >/dev/null; then
+    for page in meopt.yaml.5 meopt-config.1; do
+        mandoc -Tlint -W warning "$MEOPT_SOURCE/man/$page" || fail "$page"
+    done
+fi
+# Every option of every config command is in the page.
+for command in get set unset list check diff new edit; do
+    "$MEOPT" config $command --help | grep -o -- '--[a-z-]*' | sort -u | while read -r option; do
+        [ "$option" = --help ] || grep -q -- "Fl -${option#--}" "$MEOPT_SOURCE/man/meopt-config.1" || fail "$option of config $command is not documented"
+    done
+done
+
+for name in eva_clip open_clip dinov2 quickstart; do
+    expect 0 "$MEOPT" config new $name
+    cmp $name.yaml "$MEOPT_SOURCE/configs/$name.yaml" || fail "template $name"
+    expect 0 "$MEOPT" config check $name.yaml
+done
+expect 1 "$MEOPT" config new eva_clip
+expect 2 "$MEOPT" config new eva_klip
+grep -q 'did you mean eva_clip' err || fail "suggestion"
+
+cp eva_clip.yaml before.yaml
+expect 0 "$MEOPT" config set -n eva_clip.yaml optim.lr=1.0e-3
+grep -q '^+  lr: 1.0e-3$' out || fail "dry run shows the diff"
+cmp eva_clip.yaml before.yaml || fail "dry run wrote"
+expect 0 "$MEOPT" config set eva_clip.yaml optim.lr=1e-3 optim.use_meopt=false
+grep -q 'write 1.0e-3' err || fail "1e-3 is flagged"
+expect 0 "$MEOPT" config get eva_clip.yaml optim.use_meopt
+[ "$(cat out)" = false ] || fail "get"
+expect 0 "$MEOPT" config set eva_clip.yaml optim.lr=2.0e-5 optim.use_meopt=true
+cmp eva_clip.yaml before.yaml || fail "setting back gives the same bytes"
+expect 0 "$MEOPT" config set --json eva_clip.yaml train.micro_batch=8
+grep -q '"changed": true' out || fail "json"
+expect 0 "$MEOPT" config list --show-origin eva_clip.yaml
+grep -q '^eva_clip.yaml:[0-9]* *train.micro_batch = 8$' out || fail "origin"
+expect 0 "$MEOPT" config list --json eva_clip.yaml
+expect 0 "$MEOPT" config unset eva_clip.yaml train.micro_batch
+cmp eva_clip.yaml before.yaml || fail "unset takes what set added"
+expect 7 "$MEOPT" config set eva_clip.yaml optim.lr=fast
+expect 7 "$MEOPT" config set eva_clip.yaml optim.lrr=1
+grep -q 'did you mean optim.lr' err || fail "nearest key"
+expect 7 "$MEOPT" config set eva_clip.yaml train.micro_batch=5
+cmp eva_clip.yaml before.yaml || fail "a refused change wrote"
+expect 2 "$MEOPT" config set eva_clip.yaml optim.lr
+expect 7 "$MEOPT" config get nothing.yaml optim.lr
+expect 0 "$MEOPT" config diff eva_clip.yaml
+grep -q 'optim.lr' out && fail "a value equal to the default is no difference"
+expect 0 "$MEOPT" config diff eva_clip.yaml dinov2.yaml
+grep -q '^model.family  *eva  *dinov2' out || fail "diff of two"
+printf 'optim:\n  lr: 1\n  wieght_decay: no\ntrain: {batch_size: x}\n' >bad.yaml
+expect 7 "$MEOPT" config check bad.yaml
+grep -q 'bad.yaml:3:3: optim.wieght_decay is not a key' err || fail "first problem"
+grep -q 'bad.yaml:4:21: train.batch_size is text' err || fail "second problem"
+grep -q '\^~' err || fail "caret"
+expect 7 "$MEOPT" config check --json bad.yaml
+grep -q '"line": 3' out || fail "json problems"
+expect 0 "$MEOPT" config complete optim.name=ap
+[ "$(wc -l <out)" = 3 ] || fail "completion"
+grep -q "$(printf '\033')" out err && fail "escape bytes in a pipe"
+# A read-only directory: refused, nothing half-written.
+if [ "$(id -u)" != 0 ]; then
+    mkdir ro && cp eva_clip.yaml ro/ && chmod 555 ro
+    expect 1 "$MEOPT" config set ro/eva_clip.yaml optim.lr=1
+    chmod 755 ro
+    cmp ro/eva_clip.yaml before.yaml || fail "read-only"
+fi
+echo ok
