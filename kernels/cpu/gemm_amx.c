@@ -15,7 +15,9 @@
 
 #if defined(__x86_64__) && defined(__linux__)
 
+#include <cpuid.h>
 #include <immintrin.h>
+#include <stdlib.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -27,18 +29,23 @@
 
 enum { PANEL = 32, TILE_BYTES = 1024, STEP_BYTES = 2 * TILE_BYTES, KC = 512, MC = 256, NC = 512 };
 
-int gemm_amx_available(void)
+static int machine_has_tiles(void)
 {
-    static int known = -1;
-    if (known >= 0) return known;
     unsigned a, b, c, d;
-    __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     /* amx-bf16, amx-tile; avx512 f, bw, vl, dq through the compiler's check, which also looks at the OS */
     int cpu = (d >> 22 & 1) && (d >> 24 & 1) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     /* Linux hands out the 8 KiB of tile state on request only: ARCH_REQ_XCOMP_PERM, XTILEDATA. */
-    known = cpu && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
-    return known;
+    return cpu && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+}
+
+int gemm_amx_available(void)
+{
+    static int known = -1;
+    if (known < 0) known = machine_has_tiles();
+    const char *wanted = getenv("MEOPT_CPU_ISA");
+    return known && (!wanted || !*wanted || strcmp(wanted, "amx") == 0);
 }
 
 static int64_t up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }

@@ -54,7 +54,8 @@ enum { ROW_SHARES = 64, SUM_SHARES = 256 };
 static inline size_t row_shares_bytes(int64_t columns) { return (size_t)ROW_SHARES * (size_t)columns * sizeof(float); }
 size_t attention_scratch(int64_t N, int64_t dh, int threads);
 
-/* The best table for this processor; MEOPT_CPU_ISA=avx512|avx2|plain asks for another (one that it can run). */
+/* The best table for this processor; MEOPT_CPU_ISA=amx|avx512|avx2|plain asks for another (one that it
+ * can run; amx, the default where it exists, is avx512 with products of bf16 on the matrix unit). */
 const struct cpu_ops *cpu_ops_select(void);
 extern const struct cpu_ops cpu_ops_avx512, cpu_ops_avx2, cpu_ops_plain;
 

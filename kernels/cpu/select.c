@@ -9,6 +9,7 @@ const struct cpu_ops *cpu_ops_select(void)
 {
     const char *wanted = getenv("MEOPT_CPU_ISA");
 #if defined(__x86_64__)
+    if (wanted && strcmp(wanted, "amx") == 0) wanted = NULL; /* the matrix unit beside AVX-512: gemm_amx_available */
     int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                  __builtin_cpu_supports("avx512dq");
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");

@@ -1,0 +1,669 @@
+/* What tests/ops.c knows of each operation: its operands, a plain float64 reference with a bound of the error that
+ * the formats allow, and for backward operations the forward objective whose gradient they claim to be.
+ *
+ * Bounds. u32 = 2^-24 and u16 = 2^-8 are the unit roundoffs of float and bfloat16. A float sum of n terms is off by
+ * about sqrt(n) u32 times the sum of magnitudes (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019): loss(n) below.
+ * Every reference adds to `slack` what its intermediate steps may lose; the final rounding to the operand's type
+ * is added by the check. */
+#ifndef MEOPT_TESTS_OPS_REFERENCE_H
+#define MEOPT_TESTS_OPS_REFERENCE_H
+
+#include "core/device/device.h"
+
+#include <math.h>
+#include <string.h>
+
+enum role { IN, OUT, ADD }; /* read, written, added to */
+struct operand {
+    enum role role;
+    enum dtype type;
+    int64_t count;
+    double *x;     /* values before the call, exact in `type` */
+    double *want;  /* values after it */
+    double *slack; /* error allowed beside the rounding to `type` */
+    void *device;
+};
+enum { OPERANDS = 12 };
+struct trial {
+    struct device *device;
+    enum dtype t;
+    int64_t s[8]; /* sizes and switches of the operation, in its own order */
+    struct operand o[OPERANDS];
+    int count;
+};
+
+static const double u32 = 0x1p-24, u16 = 0x1p-8;
+static inline double loss(double n) { return (8 + 2 * sqrt(n)) * u32; }
+static inline double unit(enum dtype t) { return t == DTYPE_BF16 ? u16 : u32; }
+
+#define X(i) (T->o[i].x)
+#define W(i) (T->o[i].want)
+#define S(i) (T->o[i].slack)
+#define P(i) (T->o[i].device)
+#define SIZES(a, b, c, d) \
+    int64_t a = T->s[0], b = T->s[1], c = T->s[2], d = T->s[3]; \
+    (void)a, (void)b, (void)c, (void)d
+
+void operand_add(struct trial *T, enum role role, enum dtype type, int64_t count, double scale); /* random normal * scale */
+void trial_round(struct trial *T); /* every value to its type, for setups that compute one operand from another */
+#define F32 DTYPE_F32
+#define OPS T->device->ops
+
+/* gemm: m n k, bits (1 transpose_a, 2 transpose_b, 4 bias, 8 C is float, 16 alpha beta, 32 padded rows) */
+static struct gemm gemm_of(struct trial *T)
+{
+    SIZES(m, n, k, bits);
+    int64_t pad = bits & 32 ? 7 : 0;
+    return (struct gemm){.m = m, .n = n, .k = k, .transpose_a = bits & 1, .transpose_b = bits & 2,
+                         .a = P(0), .b = P(1), .c = P(2), .lda = (bits & 1 ? m : k) + pad, .ldb = (bits & 2 ? k : n) + pad, .ldc = n + pad,
+                         .ab_type = T->t, .c_type = bits & 8 ? F32 : T->t, .alpha = bits & 16 ? 0.5f : 1, .beta = bits & 16 ? -1.5f : 0,
+                         .bias = bits & 4 ? P(3) : NULL};
+}
+static void gemm_setup(struct trial *T)
+{
+    struct gemm g = gemm_of(T);
+    operand_add(T, IN, T->t, (g.transpose_a ? g.k : g.m) * g.lda, 1);
+    operand_add(T, IN, T->t, (g.transpose_b ? g.n : g.k) * g.ldb, 1);
+    operand_add(T, ADD, g.c_type, g.m * g.ldc, 1); /* the padding keeps its values */
+    operand_add(T, IN, F32, g.n, 1);
+}
+static void gemm_call(struct trial *T)
+{
+    struct gemm g = gemm_of(T);
+    OPS->gemm(T->device, &g);
+}
+static void gemm_reference(struct trial *T)
+{
+    struct gemm g = gemm_of(T);
+    for (int64_t i = 0; i < g.m; i++)
+        for (int64_t j = 0; j < g.n; j++) {
+            double sum = 0, size = 0, *c = &W(2)[i * g.ldc + j];
+            for (int64_t p = 0; p < g.k; p++) {
+                double term = X(0)[g.transpose_a ? p * g.lda + i : i * g.lda + p] * X(1)[g.transpose_b ? j * g.ldb + p : p * g.ldb + j];
+                sum += term;
+                size += fabs(term);
+            }
+            double old = (double)g.beta * *c, bias = g.bias || (T->s[3] & 4) ? X(3)[j] : 0;
+            *c = (double)g.alpha * sum + old + bias;
+            S(2)[i * g.ldc + j] = loss((double)g.k) * size + 4 * u32 * (fabs(old) + fabs(bias));
+        }
+}
+
+/* patchify: B S p */
+static void patchify_setup(struct trial *T)
+{
+    SIZES(B, S_, p, unused);
+    operand_add(T, IN, F32, B * 3 * S_ * S_, 1);
+    operand_add(T, OUT, T->t, B * (S_ / p) * (S_ / p) * 3 * p * p, 1);
+}
+static void patchify_call(struct trial *T) { OPS->patchify(T->device, T->t, P(0), P(1), T->s[0], T->s[1], T->s[2]); }
+static void patchify_reference(struct trial *T)
+{
+    SIZES(B, S_, p, unused);
+    int64_t at = 0;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t gy = 0; gy < S_ / p; gy++)
+            for (int64_t gx = 0; gx < S_ / p; gx++)
+                for (int64_t c = 0; c < 3; c++)
+                    for (int64_t y = gy * p; y < gy * p + p; y++)
+                        for (int64_t x = gx * p; x < gx * p + p; x++) W(1)[at++] = X(0)[((b * 3 + c) * S_ + y) * S_ + x];
+}
+
+/* embed: B N D */
+static void embed_forward_setup(struct trial *T)
+{
+    SIZES(B, N, D, unused);
+    operand_add(T, IN, T->t, B * (N - 1) * D, 1);
+    operand_add(T, IN, F32, D, 1);
+    operand_add(T, IN, F32, N * D, 1);
+    operand_add(T, OUT, T->t, B * N * D, 1);
+}
+static void embed_forward_call(struct trial *T) { OPS->embed_forward(T->device, T->t, P(0), P(1), P(2), P(3), T->s[0], T->s[1], T->s[2]); }
+static void embed_forward_reference(struct trial *T)
+{
+    SIZES(B, N, D, unused);
+    for (int64_t i = 0; i < B * N * D; i++) {
+        int64_t b = i / (N * D), n = i / D % N, j = i % D;
+        W(3)[i] = (n ? X(0)[(b * (N - 1) + n - 1) * D + j] : X(1)[j]) + X(2)[n * D + j];
+    }
+}
+static void embed_backward_setup(struct trial *T)
+{
+    SIZES(B, N, D, unused);
+    operand_add(T, IN, F32, B * N * D, 1);
+    operand_add(T, OUT, T->t, B * (N - 1) * D, 1);
+    operand_add(T, ADD, F32, D, 1);
+    operand_add(T, ADD, F32, N * D, 1);
+}
+static void embed_backward_call(struct trial *T) { OPS->embed_backward(T->device, T->t, P(0), P(1), P(2), P(3), T->s[0], T->s[1], T->s[2]); }
+static void embed_backward_reference(struct trial *T)
+{
+    SIZES(B, N, D, unused);
+    for (int64_t i = 0; i < B * N * D; i++) {
+        int64_t b = i / (N * D), n = i / D % N, j = i % D;
+        double d = X(0)[i];
+        if (n) W(1)[(b * (N - 1) + n - 1) * D + j] = d;
+        W(3)[n * D + j] += d;
+        S(3)[n * D + j] += loss((double)B) * (1 + fabs(d));
+        if (n) continue;
+        W(2)[j] += d;
+        S(2)[j] += loss((double)B) * (1 + fabs(d));
+    }
+}
+
+/* resize_rows: n_out n_in D transpose */
+static void resize_rows_setup(struct trial *T)
+{
+    SIZES(n_out, n_in, D, transpose);
+    operand_add(T, IN, F32, n_out * n_in, 1);
+    for (int64_t i = 0; i < n_out * n_in; i++)
+        if (i % 3) X(0)[i] = 0;
+    operand_add(T, IN, F32, (transpose ? n_out : n_in) * D, 1);
+    operand_add(T, transpose ? ADD : OUT, F32, (transpose ? n_in : n_out) * D, 1);
+}
+static void resize_rows_call(struct trial *T) { OPS->resize_rows(T->device, P(0), P(1), P(2), T->s[0], T->s[1], T->s[2], T->s[3]); }
+static void resize_rows_reference(struct trial *T)
+{
+    SIZES(n_out, n_in, D, transpose);
+    for (int64_t o = 0; o < n_out; o++)
+        for (int64_t i = 0; i < n_in; i++)
+            for (int64_t j = 0; j < D; j++) {
+                int64_t to = (transpose ? i : o) * D + j, from = (transpose ? o : i) * D + j;
+                double term = X(0)[o * n_in + i] * X(1)[from];
+                W(2)[to] += term;
+                S(2)[to] += loss((double)(n_out + n_in)) * (fabs(term) + u32);
+            }
+}
+
+/* layernorm: R D, extra columns between rows of x (and dx) */
+static void row_moments(const double *x, int64_t D, double *mean, double *rstd)
+{
+    double m = 0, v = 0;
+    for (int64_t j = 0; j < D; j++) m += x[j] / (double)D;
+    for (int64_t j = 0; j < D; j++) v += (x[j] - m) * (x[j] - m) / (double)D;
+    *mean = m;
+    *rstd = 1 / sqrt(v + 1e-6);
+}
+static void layernorm_forward_setup(struct trial *T)
+{
+    SIZES(R, D, gap, unused);
+    operand_add(T, IN, T->t, R * (D + gap), 1);
+    for (int64_t i = 0; i < R * (D + gap); i++) X(0)[i] += 2; /* a mean that matters */
+    operand_add(T, IN, F32, D, 1);
+    operand_add(T, IN, F32, D, 1);
+    operand_add(T, OUT, T->t, R * D, 1);
+    operand_add(T, OUT, F32, R, 1);
+    operand_add(T, OUT, F32, R, 1);
+}
+static void layernorm_forward_call(struct trial *T)
+{
+    OPS->layernorm_forward(T->device, T->t, P(0), T->s[1] + T->s[2], P(1), P(2), P(3), P(4), P(5), T->s[0], T->s[1], 1e-6f);
+}
+static void layernorm_forward_reference(struct trial *T)
+{
+    SIZES(R, D, gap, unused);
+    for (int64_t r = 0; r < R; r++) {
+        const double *x = X(0) + r * (D + gap);
+        double m, rstd, size = 0, e = loss((double)D);
+        row_moments(x, D, &m, &rstd);
+        for (int64_t j = 0; j < D; j++) size = fmax(size, fabs(x[j]));
+        W(4)[r] = m;
+        S(4)[r] = e * size;
+        W(5)[r] = rstd;
+        S(5)[r] = e * rstd * (1 + size * rstd * e * size * rstd);
+        for (int64_t j = 0; j < D; j++) {
+            W(3)[r * D + j] = (x[j] - m) * rstd * X(1)[j] + X(2)[j];
+            S(3)[r * D + j] = e * (2 * size * rstd * fabs(X(1)[j]) + fabs(X(2)[j]));
+        }
+    }
+}
+static void layernorm_apply_setup(struct trial *T)
+{
+    layernorm_forward_setup(T);
+    T->o[4].role = T->o[5].role = IN;
+    for (int64_t r = 0; r < T->s[0]; r++) X(5)[r] = fabs(X(5)[r]);
+}
+static void layernorm_apply_call(struct trial *T)
+{
+    OPS->layernorm_apply(T->device, T->t, P(0), T->s[1] + T->s[2], P(1), P(2), P(4), P(5), P(3), T->s[0], T->s[1]);
+}
+static void layernorm_apply_reference(struct trial *T)
+{
+    SIZES(R, D, gap, unused);
+    for (int64_t i = 0; i < R * D; i++) {
+        int64_t r = i / D, j = i % D;
+        double x = X(0)[r * (D + gap) + j];
+        W(3)[i] = (x - X(4)[r]) * X(5)[r] * X(1)[j] + X(2)[j];
+        S(3)[i] = 8 * u32 * ((fabs(x) + fabs(X(4)[r])) * X(5)[r] * fabs(X(1)[j]) + fabs(X(2)[j]));
+    }
+}
+/* 0 dy, 1 x, 2 weight, 3 mean, 4 rstd, 5 dx, 6 dweight, 7 dbias, 8 bias (for the objective only) */
+static void layernorm_backward_setup(struct trial *T)
+{
+    SIZES(R, D, gap, unused);
+    operand_add(T, IN, T->t, R * D, 1);
+    operand_add(T, IN, T->t, R * (D + gap), 1);
+    operand_add(T, IN, F32, D, 1);
+    operand_add(T, IN, F32, R, 1);
+    operand_add(T, IN, F32, R, 1);
+    operand_add(T, ADD, F32, R * (D + gap), 1);
+    operand_add(T, ADD, F32, D, 1);
+    operand_add(T, ADD, F32, D, 1);
+    operand_add(T, IN, F32, D, 1);
+    trial_round(T);
+    for (int64_t r = 0; r < R; r++) row_moments(X(1) + r * (D + gap), D, &X(3)[r], &X(4)[r]);
+}
+static void layernorm_backward_call(struct trial *T)
+{
+    OPS->layernorm_backward(T->device, T->t, P(0), P(1), T->s[1] + T->s[2], P(2), P(3), P(4), P(5), T->s[1] + T->s[2], P(6), P(7), T->s[0], T->s[1]);
+}
+static void layernorm_backward_reference(struct trial *T)
+{
+    SIZES(R, D, gap, unused);
+    for (int64_t r = 0; r < R; r++) {
+        const double *x = X(1) + r * (D + gap), *dy = X(0) + r * D;
+        double m, rstd, g_mean = 0, gh_mean = 0, size = 0, e = loss((double)D);
+        row_moments(x, D, &m, &rstd);
+        for (int64_t j = 0; j < D; j++) {
+            double g = dy[j] * X(2)[j], hat = (x[j] - m) * rstd;
+            g_mean += g / (double)D;
+            gh_mean += g * hat / (double)D;
+            size = fmax(size, fabs(g) * (1 + hat * hat));
+        }
+        for (int64_t j = 0; j < D; j++) {
+            double hat = (x[j] - m) * rstd, er = loss((double)R);
+            W(5)[r * (D + gap) + j] += rstd * (dy[j] * X(2)[j] - g_mean - hat * gh_mean);
+            S(5)[r * (D + gap) + j] = e * (rstd * size * (2 + fabs(hat)) + 1);
+            W(6)[j] += dy[j] * hat;
+            S(6)[j] += er * (fabs(dy[j]) * (fabs(hat) + 1) + 1);
+            W(7)[j] += dy[j];
+            S(7)[j] += er * (fabs(dy[j]) + 1);
+        }
+    }
+}
+static double layernorm_objective(struct trial *T)
+{
+    SIZES(R, D, gap, unused);
+    double sum = 0;
+    for (int64_t r = 0; r < R; r++) {
+        double m, rstd;
+        row_moments(X(1) + r * (D + gap), D, &m, &rstd);
+        for (int64_t j = 0; j < D; j++) sum += X(0)[r * D + j] * ((X(1)[r * (D + gap) + j] - m) * rstd * X(2)[j] + X(8)[j]);
+    }
+    return sum;
+}
+
+/* attention: B N H dh; 0 qkv, 1 out, 2 lse, 3 dout, 4 dqkv */
+static void attention_forward_setup(struct trial *T)
+{
+    SIZES(B, N, H, dh);
+    operand_add(T, IN, T->t, B * N * 3 * H * dh, 1);
+    operand_add(T, OUT, T->t, B * N * H * dh, 1);
+    operand_add(T, OUT, F32, B * H * N, 1);
+}
+static void attention_forward_call(struct trial *T)
+{
+    OPS->attention_forward(T->device, T->t, P(0), P(1), P(2), T->s[0], T->s[1], T->s[2], T->s[3]);
+}
+/* Row i of head (b, h): probabilities into p, returns log-sum-exp; *ds bounds the error of a score. */
+static double attention_row(struct trial *T, int64_t b, int64_t h, int64_t i, double *p, double *ds)
+{
+    SIZES(B, N, H, dh);
+    double highest = -INFINITY, sum = 0, scale = 1 / sqrt((double)dh);
+    *ds = 0;
+    for (int64_t j = 0; j < N; j++) {
+        const double *q = X(0) + ((b * N + i) * 3 * H + h) * dh, *k = X(0) + (((b * N + j) * 3 + 1) * H + h) * dh;
+        double size = 0;
+        p[j] = 0;
+        for (int64_t d = 0; d < dh; d++) {
+            p[j] += q[d] * k[d] * scale;
+            size += fabs(q[d] * k[d]) * scale;
+        }
+        *ds = fmax(*ds, loss((double)dh) * size);
+        highest = fmax(highest, p[j]);
+    }
+    for (int64_t j = 0; j < N; j++) sum += exp(p[j] - highest);
+    for (int64_t j = 0; j < N; j++) p[j] = exp(p[j] - highest) / sum;
+    return highest + log(sum);
+}
+static void attention_forward_reference(struct trial *T)
+{
+    SIZES(B, N, H, dh);
+    double p[512], ds;
+    for (int64_t r = 0; r < B * H * N; r++) {
+        int64_t b = r / (H * N), h = r / N % H, i = r % N;
+        W(2)[r] = attention_row(T, b, h, i, p, &ds);
+        S(2)[r] = 2 * ds + 8 * u32 * (1 + fabs(W(2)[r]));
+        double e = 4 * ds + loss((double)N) + (T->t == DTYPE_BF16 ? u16 : 0);
+        for (int64_t d = 0; d < dh; d++) {
+            int64_t at = ((b * N + i) * H + h) * dh + d;
+            W(1)[at] = 0;
+            for (int64_t j = 0; j < N; j++) {
+                double term = p[j] * X(0)[(((b * N + j) * 3 + 2) * H + h) * dh + d];
+                W(1)[at] += term;
+                S(1)[at] += e * fabs(term);
+            }
+        }
+    }
+}
+static double attention_objective(struct trial *T)
+{
+    SIZES(B, N, H, dh);
+    double p[512], ds, sum = 0;
+    for (int64_t r = 0; r < B * H * N; r++) {
+        int64_t b = r / (H * N), h = r / N % H, i = r % N;
+        attention_row(T, b, h, i, p, &ds);
+        for (int64_t j = 0; j < N; j++)
+            for (int64_t d = 0; d < dh; d++)
+                sum += p[j] * X(0)[(((b * N + j) * 3 + 2) * H + h) * dh + d] * X(3)[((b * N + i) * H + h) * dh + d];
+    }
+    return sum;
+}
+static void attention_backward_setup(struct trial *T)
+{
+    attention_forward_setup(T);
+    operand_add(T, IN, T->t, T->o[1].count, 1);
+    operand_add(T, OUT, T->t, T->o[0].count, 1);
+    trial_round(T);
+    attention_forward_reference(T); /* its results are operands here */
+    for (int i = 1; i <= 2; i++) {
+        T->o[i].role = IN;
+        memcpy(X(i), W(i), (size_t)T->o[i].count * sizeof(double));
+        memset(S(i), 0, (size_t)T->o[i].count * sizeof(double));
+    }
+}
+static void attention_backward_call(struct trial *T)
+{
+    OPS->attention_backward(T->device, T->t, P(0), P(1), P(2), P(3), P(4), T->s[0], T->s[1], T->s[2], T->s[3]);
+}
+static void attention_backward_reference(struct trial *T)
+{
+    SIZES(B, N, H, dh);
+    double p[512], ds, scale = 1 / sqrt((double)dh);
+    memset(W(4), 0, (size_t)T->o[4].count * sizeof(double));
+    for (int64_t r = 0; r < B * H * N; r++) {
+        int64_t b = r / (H * N), h = r / N % H, i = r % N;
+        double lse = attention_row(T, b, h, i, p, &ds), delta = 0, delta_size = 0;
+        double e = 2 * ds + loss((double)N) + 4 * u32 * fabs(lse) + (T->t == DTYPE_BF16 ? u16 : 0);
+        const double *g = X(3) + ((b * N + i) * H + h) * dh;
+        double dp[512], dp_size[512];
+        for (int64_t j = 0; j < N; j++) {
+            const double *v = X(0) + (((b * N + j) * 3 + 2) * H + h) * dh;
+            dp[j] = dp_size[j] = 0;
+            for (int64_t d = 0; d < dh; d++) {
+                dp[j] += g[d] * v[d];
+                dp_size[j] += fabs(g[d] * v[d]);
+            }
+            delta += p[j] * dp[j];
+        }
+        for (int64_t d = 0; d < dh; d++) delta_size += fabs(g[d] * X(1)[((b * N + i) * H + h) * dh + d]);
+        for (int64_t j = 0; j < N; j++) {
+            double grad = p[j] * (dp[j] - delta) * scale;
+            double error = fabs(grad) * e + p[j] * scale * (loss((double)dh) * (dp_size[j] + delta_size) + unit(T->t) * delta_size);
+            int64_t q = ((b * N + i) * 3 * H + h) * dh, k = (((b * N + j) * 3 + 1) * H + h) * dh, v = k + H * dh;
+            for (int64_t d = 0; d < dh; d++) {
+                W(4)[q + d] += grad * X(0)[k + d];
+                S(4)[q + d] += (error + loss((double)N) * fabs(grad)) * fabs(X(0)[k + d]);
+                W(4)[k + d] += grad * X(0)[q + d];
+                S(4)[k + d] += (error + loss((double)N) * fabs(grad)) * fabs(X(0)[q + d]);
+                W(4)[v + d] += p[j] * g[d];
+                S(4)[v + d] += (e + loss((double)N)) * p[j] * fabs(g[d]);
+            }
+        }
+    }
+}
+
+/* activation: R F kind; 0 h, 1 y; backward 0 h, 1 dy, 2 dh */
+static double activate(enum activation kind, const double *h, int64_t F, int64_t at)
+{
+    int64_t r = at / F, j = at % F;
+    if (kind == ACTIVATION_GELU) return h[at] * 0.5 * erfc(-h[at] * sqrt(0.5));
+    return h[r * 2 * F + j] / (1 + exp(-h[r * 2 * F + j])) * h[r * 2 * F + F + j];
+}
+static void activation_forward_setup(struct trial *T)
+{
+    SIZES(R, F, kind, unused);
+    operand_add(T, IN, T->t, R * F * (kind == ACTIVATION_SWIGLU ? 2 : 1), 3);
+    operand_add(T, OUT, T->t, R * F, 1);
+}
+static void activation_forward_call(struct trial *T)
+{
+    OPS->activation_forward(T->device, T->t, (enum activation)T->s[2], P(0), P(1), T->s[0], T->s[1]);
+}
+static void activation_forward_reference(struct trial *T)
+{
+    SIZES(R, F, kind, unused);
+    for (int64_t i = 0; i < R * F; i++) {
+        W(1)[i] = activate((enum activation)kind, X(0), F, i);
+        /* GELU: the published error 0.75e-7 of Phi, and roundings */
+        S(1)[i] = kind == ACTIVATION_GELU ? (0.8e-7 + 4 * u32) * fabs(X(0)[i]) : 16 * u32 * fabs(W(1)[i]);
+    }
+}
+static void activation_backward_setup(struct trial *T)
+{
+    SIZES(R, F, kind, unused);
+    activation_forward_setup(T);
+    T->o[1].role = IN;
+    operand_add(T, OUT, T->t, T->o[0].count, 1);
+}
+static void activation_backward_call(struct trial *T)
+{
+    OPS->activation_backward(T->device, T->t, (enum activation)T->s[2], P(1), P(0), P(2), T->s[0], T->s[1]);
+}
+static void activation_backward_reference(struct trial *T)
+{
+    SIZES(R, F, kind, unused);
+    for (int64_t i = 0; i < R * F; i++) {
+        double d = X(1)[i], x = X(0)[i];
+        if (kind == ACTIVATION_GELU) {
+            double density = exp(-x * x / 2) * 0.3989422804014327;
+            W(2)[i] = d * (0.5 * erfc(-x * sqrt(0.5)) + x * density);
+            S(2)[i] = fabs(d) * (0.8e-7 + 8 * u32 * (1 + fabs(x) * density * (1 + x * x)));
+            continue;
+        }
+        int64_t at = i / F * 2 * F + i % F;
+        double x1 = X(0)[at], x2 = X(0)[at + F], sigma = 1 / (1 + exp(-x1));
+        W(2)[at] = d * x2 * (sigma + x1 * sigma * (1 - sigma));
+        S(2)[at] = 16 * u32 * fabs(d * x2) * (1 + fabs(x1));
+        W(2)[at + F] = d * x1 * sigma;
+        S(2)[at + F] = 16 * u32 * fabs(d * x1);
+    }
+}
+static double activation_objective(struct trial *T)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < T->s[0] * T->s[1]; i++) sum += X(1)[i] * activate((enum activation)T->s[2], X(0), T->s[1], i);
+    return sum;
+}
+
+/* residual_forward: R D, gamma there; 0 x, 1 branch, 2 gamma, 3 y */
+static void residual_forward_setup(struct trial *T)
+{
+    SIZES(R, D, gamma, unused);
+    operand_add(T, IN, T->t, R * D, 1);
+    operand_add(T, IN, T->t, R * D, 1);
+    operand_add(T, IN, F32, D, 1);
+    operand_add(T, OUT, T->t, R * D, 1);
+}
+static void residual_forward_call(struct trial *T)
+{
+    OPS->residual_forward(T->device, T->t, P(0), P(1), T->s[2] ? P(2) : NULL, P(3), T->s[0], T->s[1]);
+}
+static void residual_forward_reference(struct trial *T)
+{
+    SIZES(R, D, gamma, unused);
+    for (int64_t i = 0; i < R * D; i++) {
+        double add = X(1)[i] * (gamma ? X(2)[i % D] : 1);
+        W(3)[i] = X(0)[i] + add;
+        S(3)[i] = 2 * u32 * (fabs(add) + fabs(X(0)[i]));
+    }
+}
+
+/* scale_columns: R D; 0 dx, 1 gamma, 2 out */
+static void scale_columns_setup(struct trial *T)
+{
+    SIZES(R, D, c_, d_);
+    operand_add(T, IN, F32, R * D, 1);
+    operand_add(T, IN, F32, D, 1);
+    operand_add(T, OUT, T->t, R * D, 1);
+}
+static void scale_columns_call(struct trial *T) { OPS->scale_columns(T->device, T->t, P(0), P(1), P(2), T->s[0], T->s[1]); }
+static void scale_columns_reference(struct trial *T)
+{
+    SIZES(R, D, c_, d_);
+    for (int64_t i = 0; i < R * D; i++) {
+        W(2)[i] = X(0)[i] * X(1)[i % D];
+        S(2)[i] = u32 * fabs(W(2)[i]);
+    }
+}
+
+/* column_sums: R D; 0 x, 1 sums */
+static void column_sums_setup(struct trial *T)
+{
+    operand_add(T, IN, T->t, T->s[0] * T->s[1], 1);
+    operand_add(T, ADD, F32, T->s[1], 1);
+}
+static void column_sums_call(struct trial *T) { OPS->column_sums(T->device, T->t, P(0), P(1), T->s[0], T->s[1]); }
+static void column_sums_reference(struct trial *T)
+{
+    SIZES(R, D, c_, d_);
+    for (int64_t i = 0; i < R * D; i++) {
+        W(1)[i % D] += X(0)[i];
+        S(1)[i % D] += loss((double)R) * (fabs(X(0)[i]) + u32);
+    }
+}
+
+/* layerscale_backward: D K; 0 W, 1 G, 2 b, 3 s, 4 gamma, 5 dgamma, 6 db. db is overwritten: the branch's bias has no
+ * other gradient. */
+static void layerscale_backward_setup(struct trial *T)
+{
+    SIZES(D, K, c_, d_);
+    operand_add(T, IN, T->t, D * K, 1);
+    operand_add(T, ADD, T->t, D * K, 1);
+    for (int i = 0; i < 3; i++) operand_add(T, IN, F32, D, 1);
+    operand_add(T, ADD, F32, D, 1);
+    operand_add(T, OUT, F32, D, 1);
+}
+static void layerscale_backward_call(struct trial *T)
+{
+    OPS->layerscale_backward(T->device, P(0), T->t, P(1), T->t, P(2), P(3), P(4), P(5), P(6), T->s[0], T->s[1]);
+}
+static void layerscale_backward_reference(struct trial *T)
+{
+    SIZES(D, K, c_, d_);
+    for (int64_t j = 0; j < D; j++) {
+        double sum = X(2)[j] * X(3)[j], size = fabs(sum) + 1;
+        for (int64_t k = 0; k < K; k++) {
+            double term = X(0)[j * K + k] * X(1)[j * K + k];
+            sum += term;
+            size += fabs(term);
+            W(1)[j * K + k] = X(1)[j * K + k] * X(4)[j];
+            S(1)[j * K + k] = u32 * fabs(W(1)[j * K + k]);
+        }
+        W(5)[j] += sum;
+        S(5)[j] = loss((double)K) * size;
+        W(6)[j] = X(4)[j] * X(3)[j];
+        S(6)[j] = 2 * u32 * fabs(W(6)[j]);
+    }
+}
+
+/* distill_loss: rows D, kind, bits (1 normalize, 2 sum_dim); 0 y, 1 target, 2 dy, 3 loss, 4 cosine */
+static void distill_loss_setup(struct trial *T)
+{
+    operand_add(T, IN, F32, T->s[0] * T->s[1], 1);
+    operand_add(T, IN, F32, T->s[0] * T->s[1], 1);
+    operand_add(T, ADD, F32, T->s[0] * T->s[1], 1e-3);
+    operand_add(T, ADD, DTYPE_F64, 1, 1);
+    operand_add(T, ADD, DTYPE_F64, 1, 1);
+}
+static void distill_loss_call(struct trial *T)
+{
+    OPS->distill_loss(T->device, (enum loss_kind)T->s[2], T->s[3] & 1, T->s[3] & 2, P(0), P(1), P(2), P(3), P(4), 0.75f, T->s[0], T->s[1]);
+}
+static double distill_objective(struct trial *T)
+{
+    SIZES(rows, D, kind, bits);
+    double sum = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        const double *y = X(0) + r * D, *t = X(1) + r * D;
+        double yy = 0, tt = 0, yt = 0, part = 0;
+        for (int64_t j = 0; j < D; j++) yy += y[j] * y[j], tt += t[j] * t[j], yt += y[j] * t[j];
+        for (int64_t j = 0; j < D; j++) {
+            double d = fabs(bits & 1 ? y[j] / sqrt(yy) - t[j] / sqrt(tt) : y[j] - t[j]);
+            part += kind == LOSS_MSE ? d * d : d < 1 ? d * d / 2 : d - 0.5;
+        }
+        if (kind == LOSS_COSINE) sum += 1 - yt / sqrt(yy * tt);
+        else sum += bits & 2 ? part : part / (double)D;
+    }
+    return 0.75 * sum / (double)rows;
+}
+/* The gradient of the reference is the finite difference itself. */
+static void distill_loss_reference(struct trial *T)
+{
+    SIZES(rows, D, kind, bits);
+    W(3)[0] += distill_objective(T);
+    S(3)[0] = 1e-12 * (1 + fabs(W(3)[0]));
+    S(4)[0] = 1e-12 * (double)rows;
+    for (int64_t r = 0; r < rows; r++) {
+        const double *y = X(0) + r * D, *t = X(1) + r * D;
+        double yy = 0, tt = 0, yt = 0;
+        for (int64_t j = 0; j < D; j++) yy += y[j] * y[j], tt += t[j] * t[j], yt += y[j] * t[j];
+        W(4)[0] += yt / sqrt(yy * tt);
+    }
+    for (int64_t i = 0; i < rows * D; i++) {
+        double old = X(0)[i], h = 1e-5;
+        X(0)[i] = old + h;
+        double up = distill_objective(T);
+        X(0)[i] = old - h;
+        double down = distill_objective(T);
+        X(0)[i] = old;
+        W(2)[i] += (up - down) / (2 * h);
+        S(2)[i] = 1e-9 + 4 * u32 * fabs((up - down) / (2 * h));
+    }
+}
+
+/* cast: n, destination type (t is the source's) */
+static void cast_setup(struct trial *T)
+{
+    operand_add(T, IN, T->t, T->s[0], 1);
+    operand_add(T, OUT, (enum dtype)T->s[1], T->s[0], 1);
+}
+static void cast_call(struct trial *T) { OPS->cast(T->device, P(0), T->t, P(1), (enum dtype)T->s[1], T->s[0]); }
+static void cast_reference(struct trial *T) { memcpy(W(1), X(0), (size_t)T->s[0] * sizeof(double)); }
+
+/* fill and copy: bytes / 4 */
+static void copy_setup(struct trial *T)
+{
+    operand_add(T, IN, F32, T->s[0], 1);
+    operand_add(T, OUT, F32, T->s[0], 1);
+    operand_add(T, OUT, F32, T->s[0], 1);
+}
+static void copy_call(struct trial *T)
+{
+    OPS->copy(T->device, P(1), P(0), (size_t)T->s[0] * 4);
+    OPS->fill(T->device, P(2), 0, (size_t)T->s[0] * 4);
+}
+static void copy_reference(struct trial *T)
+{
+    memcpy(W(1), X(0), (size_t)T->s[0] * sizeof(double));
+    memset(W(2), 0, (size_t)T->s[0] * sizeof(double));
+}
+
+/* sum_squares: n, an element that is not finite (-1 for none), -1 infinity or NaN; 0 x, 1 sum, 2 finite */
+static void sum_squares_setup(struct trial *T)
+{
+    operand_add(T, IN, T->t, T->s[0], 1);
+    if (T->s[1] >= 0) X(0)[T->s[1]] = T->s[2] ? (double)INFINITY : (double)NAN;
+    operand_add(T, ADD, DTYPE_F64, 1, 1);
+    operand_add(T, ADD, DTYPE_I32, 1, 0);
+    X(2)[0] = W(2)[0] = 1;
+}
+static void sum_squares_call(struct trial *T) { OPS->sum_squares(T->device, P(0), T->t, T->s[0], P(1), P(2)); }
+static void sum_squares_reference(struct trial *T)
+{
+    for (int64_t i = 0; i < T->s[0]; i++) W(1)[0] += X(0)[i] * X(0)[i];
+    S(1)[0] = 1e-13 * W(1)[0] * sqrt((double)T->s[0]);
+    W(2)[0] = isfinite(W(1)[0]);
+}
+
+#endif
