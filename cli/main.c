@@ -82,6 +82,7 @@ int main(int argc, char **argv)
 {
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error like a full disk: EFBIG */
     if (argc < 2) {
         usage(stderr);
         return EXIT_USAGE;
