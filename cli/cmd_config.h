@@ -5,6 +5,8 @@
 #include "core/base/error.h"
 #include "core/config/config.h"
 
+#include "core/device/device.h"
+
 #include <jansson.h>
 #include <stdio.h>
 
@@ -22,6 +24,9 @@ void print_json(json_t *root);
 void print_diff(const char *diff);
 /* Colour on this stream: a terminal, no NO_COLOR, no TERM=dumb. */
 bool colour_wanted(FILE *stream);
+
+/* Peak memory of the experiment, by running the trainer's allocations on the dry device. */
+int config_plan(const struct config *config, struct memory_use *use, struct error *err);
 
 /* Shipped experiments, compiled in: name, text; NULL behind the last. */
 struct config_template {

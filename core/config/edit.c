@@ -490,6 +490,24 @@ int edit_apply(const char *path, const char *text, size_t bytes, const struct ed
     return 0;
 }
 
+char *edit_current(const char *text, size_t bytes, const char *name)
+{
+    struct document d;
+    char *value = NULL;
+    int key = config_key_index(name), key_node;
+    if (key < 0 || document_parse(&d, "", text, bytes, NULL)) return NULL;
+    const char *spelling;
+    for (int i = 0; !value && (spelling = config_key_spelling(key, i)) != NULL; i++) {
+        struct target t;
+        split(&t, spelling);
+        int node = document_find(&d, document_follow(&d, document_find(&d, d.root, t.section, NULL)), t.leaf, &key_node);
+        node = document_follow(&d, node);
+        if (node >= 0 && d.nodes[node].kind == NODE_SCALAR) value = xstrdup(d.nodes[node].text);
+    }
+    document_free(&d);
+    return value;
+}
+
 static void count_problem(void *context, bool fatal, const struct error *problem)
 {
     (void)problem;

@@ -31,6 +31,9 @@ int edit_checked(const char *path, const char *text, size_t bytes, const struct 
 int edit_file(const char *path, const struct edit *edits, int count, int dry, char **before, size_t *before_bytes,
               char **after, size_t *after_bytes, struct error *err);
 
+/* The value of a key as the file has it (without quotes), malloc'ed; NULL when it has none of its own. */
+char *edit_current(const char *text, size_t bytes, const char *key);
+
 /* Unified diff with three lines of context, malloc'ed; "" when both are the same. */
 char *diff_unified(const char *name_a, const char *a, size_t a_bytes, const char *name_b, const char *b, size_t b_bytes);
 

@@ -1,0 +1,155 @@
+/* meopt config edit: the form's loop. The terminal is given back whatever happens: on the way out, and in the handlers of
+ * the signals that end a process, which then take their ordinary course (a core, a sanitizer's report). */
+#include "cli/cmd_config.h"
+#include "cli/command.h"
+#include "cli/form.h"
+#include "core/config/value.h"
+
+#include <ncurses.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const int fatal_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+static const int ending_signals[] = {SIGTERM, SIGHUP, SIGINT};
+static struct sigaction old_fatal[5];
+static volatile sig_atomic_t ending; /* the signal that asks to end */
+static volatile sig_atomic_t in_curses;
+
+static void on_ending(int signal_number) { ending = signal_number; }
+
+static void on_fatal(int signal_number)
+{
+    if (in_curses) {
+        in_curses = 0;
+        endwin();
+    }
+    for (int i = 0; i < 5; i++)
+        if (fatal_signals[i] == signal_number) sigaction(signal_number, &old_fatal[i], NULL);
+    raise(signal_number);
+}
+
+static void install(bool on)
+{
+    struct sigaction fatal = {.sa_handler = on_fatal, .sa_flags = SA_NODEFER}, end = {.sa_handler = on_ending};
+    for (int i = 0; i < 5; i++) {
+        if (on) sigaction(fatal_signals[i], &fatal, &old_fatal[i]);
+        else sigaction(fatal_signals[i], &old_fatal[i], NULL);
+    }
+    for (int i = 0; i < 3; i++) {
+        if (on) sigaction(ending_signals[i], &end, NULL);
+        else signal(ending_signals[i], SIG_DFL);
+    }
+}
+
+static wint_t special(wint_t c)
+{
+    switch (c) {
+    case KEY_UP: return INPUT_UP;
+    case KEY_DOWN: return INPUT_DOWN;
+    case KEY_LEFT: return INPUT_LEFT;
+    case KEY_RIGHT: return INPUT_RIGHT;
+    case KEY_PPAGE: return INPUT_PAGE_UP;
+    case KEY_NPAGE: return INPUT_PAGE_DOWN;
+    case KEY_HOME: return INPUT_HOME;
+    case KEY_END: return INPUT_END;
+    case KEY_DC: return INPUT_DELETE;
+    case KEY_BACKSPACE: return 127;
+    case KEY_BTAB: return INPUT_BACK_TAB;
+    case KEY_ENTER: return '\n';
+    default: return 0;
+    }
+}
+
+static void mouse(struct form *form)
+{
+    MEVENT event;
+    if (getmouse(&event) != OK) return;
+    if (event.bstate & BUTTON4_PRESSED) form_input(form, INPUT_UP);
+#ifdef BUTTON5_PRESSED
+    else if (event.bstate & BUTTON5_PRESSED) form_input(form, INPUT_DOWN);
+#endif
+    else if (event.bstate & (BUTTON1_CLICKED | BUTTON1_PRESSED)) form_click(form, form_row_at(form, event.y, event.x));
+}
+
+static void loop(struct form *form)
+{
+    form_draw(form);
+    while (form->mode != FORM_DONE && !ending) {
+        wint_t c = 0;
+        int kind = get_wch(&c);
+        if (kind == ERR) {
+            if (!isatty(STDIN_FILENO)) break; /* the terminal went away */
+            continue;                         /* time passed: a signal may have come */
+        }
+        if (kind == KEY_CODE_YES && c == KEY_MOUSE) mouse(form);
+        else if (kind == KEY_CODE_YES && c != KEY_RESIZE) {
+            if (special(c)) form_input(form, special(c));
+        } else if (kind == OK && c == 12) {
+            clearok(stdscr, TRUE); /* Ctrl-L */
+        } else if (kind == OK) {
+            form_input(form, c);
+        }
+        form_draw(form);
+    }
+}
+
+static int edit_run(const struct arguments *args, struct error *err)
+{
+    const char *card = argument_text(args, "card-memory", NULL);
+    struct value memory = {0};
+    char message[320], hint[320];
+    if (card && value_read(config_key_index("device.memory_limit"), card, strlen(card), false, &memory, message, hint, sizeof message) == VALUE_BAD)
+        return error_set(err, EXIT_USAGE, "as in 64G", "--card-memory takes a number of bytes, found '%s'", card);
+    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
+        return error_set(err, EXIT_USAGE, "use 'meopt config set' in scripts", "config edit needs a terminal");
+    struct form form;
+    int code = form_open(&form, args->operands[0], config_plan, (size_t)memory.integer, err);
+    if (code) return code;
+    setlocale(LC_ALL, "");
+    setlocale(LC_NUMERIC, "C");
+    SCREEN *screen = newterm(NULL, stdout, stdin); /* initscr would exit on a bad TERM */
+    if (!screen) {
+        form_close(&form);
+        return error_set(err, EXIT_USAGE, "set TERM, or use 'meopt config set'", "terminal '%s' is not known", getenv("TERM") ? getenv("TERM") : "");
+    }
+    in_curses = 1;
+    install(true);
+    cbreak();
+    noecho();
+    keypad(stdscr, TRUE);
+    set_escdelay(50);
+    timeout(250);
+    mousemask(BUTTON1_CLICKED | BUTTON1_PRESSED | BUTTON4_PRESSED
+#ifdef BUTTON5_PRESSED
+                  | BUTTON5_PRESSED
+#endif
+              , NULL);
+    mouseinterval(0);
+    form_draw_start(argument_flag(args, "ascii"));
+    loop(&form);
+    in_curses = 0;
+    endwin();
+    delscreen(screen);
+    install(false);
+    bool lost = ending && form_changed(&form);
+    form_close(&form);
+    if (lost) fprintf(stderr, "meopt: changes were not saved\n");
+    if (ending) {
+        fflush(NULL);
+        raise(ending); /* so that the shell sees it */
+    }
+    return 0;
+}
+
+static const struct option options[] = {
+    {"ascii", 0, OPTION_FLAG, NULL, NULL, 0, 0, "draw with ASCII characters only"},
+    {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0, "size of the card in the margin, as in 64G"},
+    {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+};
+
+const struct command cmd_config_edit = {
+    "config edit", "FILE", "change an experiment in a form, with its memory in the margin",
+    "Example:\n  meopt config edit --card-memory 64G configs/eva_clip.yaml", options, 1, 1, false, edit_run};
