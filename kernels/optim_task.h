@@ -29,7 +29,7 @@ struct optim_scalars {
     float eps;
     float step_size;      /* lr / (1 - beta1^t); LAMB: 1 / (1 - beta1^t) */
     float root_scale;     /* 1 / sqrt(1 - beta2^t) */
-    float ratio_limit;    /* the most that |m| / sqrt(v) can be after t exact steps */
+    float direction_limit; /* the most that |m| / (sqrt(v) root_scale) can be after t exact steps */
     float gradient_scale;
     int32_t nesterov;
 };

@@ -112,13 +112,14 @@ static struct result run(int m_format, int v_format, double b1, double b2, int r
         for (int step = 0; step < STEPS; step++) {
             for (int i = 0; i < COUNT; i++) gradient[i] = (float)history_gradient(&histories[i], step, b1, b2);
             struct meopt opt = {.options = o, .lr = 1, .m_range8 = m_range(&o, STATE_8BIT), .m_range4 = m_range(&o, STATE_4BIT)};
-            struct tensor t = {.updates = step, .lr_scale = 1};
+            struct tensor t = {.updates = step, .lr_scale = 1, .layout = {.m = m_format, .v = v_format}};
             struct optim_task task = {.count = COUNT, .rule = RULE_ADAMW, .m_format = m_format, .v_format = v_format, .gradient = gradient,
                                       .m_range = m_format == STATE_4BIT ? opt.m_range4 : opt.m_range8, .m = m, .v = v, .scales = scales,
                                       .weights = w, .key = {(uint32_t)round, 7}, .step = {(uint32_t)step + 1, 0}};
             task.s = step_scalars(&opt, &t, 1);
             struct optim_task exact = task;
             exact.m_format = exact.v_format = STATE_F32;
+            exact.s.direction_limit = FLT_MAX;
             exact.m = exact_m;
             exact.v = exact_v;
             exact.weights = exact_w;

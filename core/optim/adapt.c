@@ -7,6 +7,7 @@
  */
 #include "core/optim/optim.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -81,6 +82,7 @@ double adapt_measure(const struct meopt *opt, const struct tensor *t, const stru
         exact.v = exact_v;
         exact.m_format = STATE_F32;
         exact.v_format = has_v ? STATE_F32 : STATE_NONE;
+        exact.s.direction_limit = FLT_MAX;
         stored.weights = weights;
         memcpy(stored_m, (const char *)task->m + (size_t)group * group_bytes(task->m_format), group_bytes(task->m_format));
         memcpy(stored_v, (const char *)task->v + (size_t)group * group_bytes(task->v_format), group_bytes(task->v_format));

@@ -42,10 +42,11 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
         .eps = (float)o->eps,
         .step_size = (float)((o->rule == MEOPT_LAMB ? 1 : lr) / correction1),
         .root_scale = (float)(1 / sqrt(correction2)),
-        .ratio_limit = (float)(ratio_limit(o, t) * (1 - 1e-6)),
+        .direction_limit = (float)(ratio_limit(o, t) * sqrt(correction2) * (1 - 1e-6)),
         .gradient_scale = (float)scale,
         .nesterov = o->nesterov,
     };
+    if (tensor->layout.m == STATE_F32 && tensor->layout.v == STATE_F32) s.direction_limit = FLT_MAX; /* exact by itself */
     if (o->rule == MEOPT_APSGD) { /* torch: the buffer is the first gradient itself */
         s.beta1 = tensor->updates ? (float)o->momentum : 0;
         s.rest1 = tensor->updates ? (float)(1 - o->dampening) : 1;

@@ -12,10 +12,10 @@
 #define VECTORS (OPTIM_GROUP / LANES)
 #define PARTS (16 / LANES)
 
-static const struct state_code code8 = STATE_CODE_8, code4 = STATE_CODE_4;
-
 /* ---- Random bits -------------------------------------------------------------------------------------- */
-/* Element e of group g takes half e % 2 of word e / 16 of block 8 g + e % 16 / 2. */
+/* Two groups share eight Philox blocks. Element e of group g has word 2 (g % 2) + e % 2 of block 8 (g / 2) + e % 16 / 2,
+ * rotated left by 8 (e / 16) bits; the upper half of it rounds v, that of the word rotated by 8 bits more the weight, by
+ * 16 bits more m. So each rounding has 16 uniform bits, and those of one element are independent in their leading bytes. */
 
 struct random_keys {
     uint64_t k0[10], k1[10];
@@ -33,18 +33,18 @@ static struct random_keys random_keys(const struct optim_task *t)
     return keys;
 }
 
-/* Random bits of some groups in advance: LANES / 2 blocks at a time in 64-bit lanes (only the low halves of the counters
- * count), two vectors at a time because a round waits for its products. */
+/* The words of RANDOM_GROUPS groups from an even one, LANES / 2 blocks at a time in 64-bit lanes (only the low halves of
+ * the counters count), two vectors at a time because a round waits for its products. */
 #define RANDOM_GROUPS 16
-static void random_fill(const struct random_keys *keys, int64_t group, word random[RANDOM_GROUPS][VECTORS])
+static void random_fill(const struct random_keys *keys, int64_t group, word random[RANDOM_GROUPS][PARTS])
 {
-    uint64_t block = (uint64_t)group * (OPTIM_GROUP / 8);
+    uint64_t block = (uint64_t)group / 2 * 8;
     wide zero = (wide){0};
-    for (uint64_t i = 0; i < RANDOM_GROUPS * PARTS; i += 2) {
+    for (uint64_t i = 0; i < RANDOM_GROUPS / 2 * PARTS; i += 2) {
         wide c[2][4];
         for (uint64_t j = 0; j < 2; j++) {
             uint64_t first = block + (i + j) * (LANES / 2);
-            c[j][0] = lane_numbers() + first;
+            c[j][0] = lane_numbers() + (first & 0xffffffffu);
             c[j][1] = zero + (first >> 32);
             c[j][2] = zero + keys->step[0];
             c[j][3] = zero + keys->step[1];
@@ -58,17 +58,29 @@ static void random_fill(const struct random_keys *keys, int64_t group, word rand
                 c[j][3] = p0;
             }
         for (uint64_t j = 0; j < 2; j++)
-            for (uint64_t k = 0; k < 4; k++) {
-                wide low = c[j][k] & 0xffffu, high = (c[j][k] << 16) & 0xffff00000000u;
-                random[(i + j) / PARTS][k * PARTS + (i + j) % PARTS] = (word)(low | high);
-            }
+            for (uint64_t k = 0; k < 2; k++)
+                random[(i + j) / PARTS * 2 + k][(i + j) % PARTS] = (word)((c[j][2 * k] & 0xffffffffu) | (c[j][2 * k + 1] << 32));
     }
 }
 
+OPTIM_FN void random_spread(word random[VECTORS], const word words[PARTS])
+{
+    for (int i = 0; i < VECTORS; i++) {
+        word x = words[i % PARTS];
+        int turn = i / PARTS * 8;
+        if (turn) x = (x << turn) | (x >> (32 - turn));
+        random[i] = (x & 0xffff0000u) | 0x8000u;
+    }
+}
+/* Those of vector i for each purpose */
+#define RANDOM_V(random, i) (random)[i]
+#define RANDOM_WEIGHT(random, i) (random)[((i) + PARTS) % VECTORS]
+#define RANDOM_M(random, i) (random)[((i) + 2 * PARTS) % VECTORS]
+
 /* ---- Loads ------------------------------------------------------------------------------------------- */
 
-/* Codes of a group. 4 bits: byte k (0..31) holds element k below and element k + 32 above. */
-OPTIM_FN void load_codes(word code[VECTORS], const void *p, int64_t group, bool four)
+/* Codes of a group, sign-extended where `sign`. 4 bits: byte k (0..31) holds element k below and element k + 32 above. */
+OPTIM_FN void load_codes(word code[VECTORS], const void *p, int64_t group, bool four, bool sign)
 {
     const uint8_t *b = (const uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP);
     if (four) {
@@ -77,16 +89,17 @@ OPTIM_FN void load_codes(word code[VECTORS], const void *p, int64_t group, bool 
             code[i] = both & 15u;
             code[i + VECTORS / 2] = both >> 4;
         }
+        for (int i = 0; sign && i < VECTORS; i++) code[i] = (code[i] ^ 8u) - 8u;
     } else
-        for (int i = 0; i < VECTORS; i++) code[i] = load_bytes(b + i * LANES);
+        for (int i = 0; i < VECTORS; i++) code[i] = sign ? load_signed_bytes(b + i * LANES) : load_bytes(b + i * LANES);
 }
 OPTIM_FN void store_codes(void *p, int64_t group, bool four, const word code[VECTORS])
 {
     uint8_t *b = (uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP);
-    if (four) {
+    if (four)
         for (int i = 0; i < VECTORS / 2; i++) store_bytes(b + i * LANES, code[i] | (code[i + VECTORS / 2] << 4));
-    } else
-        for (int i = 0; i < VECTORS; i++) store_bytes(b + i * LANES, code[i]);
+    else
+        for (int i = 0; i < VECTORS; i += 4) store_bytes4(b + i * LANES, code + i);
 }
 
 OPTIM_FN void load_wide_state(real x[VECTORS], const void *p, int64_t group, int format)
@@ -96,20 +109,26 @@ OPTIM_FN void load_wide_state(real x[VECTORS], const void *p, int64_t group, int
         x[i] = format == STATE_F32 ? load_reals((const float *)p + at) : as_real(load_halves((const uint16_t *)p + at) << 16);
     }
 }
-OPTIM_FN void store_wide_state(void *p, int64_t group, int format, const real x[VECTORS], const word random16[VECTORS])
+OPTIM_FN void store_wide_state(void *p, int64_t group, int format, const real x[VECTORS], const word random[VECTORS])
 {
-    for (int i = 0; i < VECTORS; i++) {
-        int64_t at = group * OPTIM_GROUP + i * LANES;
-        if (format == STATE_F32)
-            store_reals((float *)p + at, x[i]);
-        else if (format == STATE_BF16)
-            store_halves((uint16_t *)p + at, bf16_stochastic(as_word(x[i]), random16[i]));
-        else
-            store_halves((uint16_t *)p + at, bf16_nearest(as_word(x[i])));
+    word half[VECTORS];
+    if (format == STATE_F32) {
+        for (int i = 0; i < VECTORS; i++) store_reals((float *)p + group * OPTIM_GROUP + i * LANES, x[i]);
+        return;
     }
+    if (format == STATE_BF16)
+        for (int i = 0; i < VECTORS; i++) half[i] = bf16_stochastic(as_word(x[i]), random[i]);
+    else
+        for (int i = 0; i < VECTORS; i++) half[i] = bf16_nearest(as_word(x[i]));
+    for (int i = 0; i < VECTORS; i += 2) store_halves2((uint16_t *)p + group * OPTIM_GROUP + i * LANES, half + i);
 }
 
 static inline bool low_bit(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
+OPTIM_FN struct state_code code_of(int format)
+{
+    static const struct state_code code8 = STATE_CODE_8, code4 = STATE_CODE_4;
+    return format == STATE_8BIT ? code8 : code4;
+}
 
 /* m with the group's exponent as its scale */
 OPTIM_FN void load_scaled(real m[VECTORS], const void *p, const uint8_t *scales, int64_t group, int format)
@@ -120,65 +139,76 @@ OPTIM_FN void load_scaled(real m[VECTORS], const void *p, const uint8_t *scales,
     }
     word code[VECTORS];
     uint32_t exponent = scales[group];
-    load_codes(code, p, group, format == STATE_4BIT);
-    for (int i = 0; i < VECTORS; i++)
-        m[i] = exponent ? m_decode(code[i], word_all(exponent << 23), 0, format == STATE_8BIT ? code8 : code4) : real_all(0);
+    load_codes(code, p, group, format == STATE_4BIT, true);
+    if (exponent)
+        for (int i = 0; i < VECTORS; i++) m[i] = m_decode(code[i], code[i], word_all(exponent << 23), 0, code_of(format));
+    else
+        for (int i = 0; i < VECTORS; i++) m[i] = real_all(0);
 }
-OPTIM_FN void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[VECTORS], const word random16[VECTORS])
+OPTIM_FN void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[VECTORS], const word random[VECTORS])
 {
     if (!low_bit(format)) {
-        store_wide_state(p, group, format, m, random16);
+        store_wide_state(p, group, format, m, random);
         return;
     }
-    struct state_code c = format == STATE_8BIT ? code8 : code4;
+    struct state_code c = code_of(format);
     word largest = word_all(0), code[VECTORS];
     for (int i = 0; i < VECTORS; i++) largest = word_max(largest, as_word(m[i]) & 0x7fffffffu);
     uint32_t exponent = state_exponent(word_largest(largest), c.m_bump);
     scales[group] = (uint8_t)exponent;
-    for (int i = 0; i < VECTORS; i++)
-        code[i] = exponent ? m_encode(m[i], random16[i], word_all(exponent << 23), 0, c) : word_all(0);
+    if (exponent)
+        for (int i = 0; i < VECTORS; i++) code[i] = m_encode(m[i], random[i], word_all(exponent << 23), 0, c);
+    else
+        for (int i = 0; i < VECTORS; i++) code[i] = word_all(0);
     store_codes(p, group, format == STATE_4BIT, code);
 }
 
 /* m and sqrt(v) when v is low-bit; m in any format */
-OPTIM_FN void load_rooted(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int m_format,
-                          int v_format, int64_t group)
+OPTIM_FN void load_rooted(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int m_format, int v_format, int64_t group)
 {
-    struct state_code cv = v_format == STATE_8BIT ? code8 : code4, cm = m_format == STATE_8BIT ? code8 : code4;
-    uint32_t exponent = t->scales[group];
+    uint32_t exponent = t->scales[group], base = root_base(exponent, code_of(v_format));
     word code[VECTORS];
     if (!exponent)
         for (int i = 0; i < VECTORS; i++) root[i] = m[i] = real_all(0);
     else {
-        load_codes(code, t->v, group, v_format == STATE_4BIT);
-        for (int i = 0; i < VECTORS; i++) root[i] = root_decode(code[i], exponent, cv);
+        load_codes(code, t->v, group, v_format == STATE_4BIT, false);
+        for (int i = 0; i < VECTORS; i++) root[i] = root_decode(code[i], base, code_of(v_format));
     }
     if (!low_bit(m_format))
         load_wide_state(m, t->m, group, m_format);
     else if (exponent) {
-        load_codes(code, t->m, group, m_format == STATE_4BIT);
-        for (int i = 0; i < VECTORS; i++) m[i] = m_decode(code[i], as_word(root[i]) & 0x7f800000u, t->m_range, cm);
+        load_codes(code, t->m, group, m_format == STATE_4BIT, true);
+        for (int i = 0; i < VECTORS; i++)
+            m[i] = m_decode(code[i], code[i], as_word(root[i]) & 0x7f800000u, t->m_range, code_of(m_format));
     }
 }
-OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_format, int64_t group, const real m[VECTORS], const real root[VECTORS],
-                           const word random[VECTORS])
+OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_format, int64_t group, const real m[VECTORS],
+                           const real root[VECTORS], const word random_v[VECTORS], const word random_m[VECTORS])
 {
-    struct state_code cv = v_format == STATE_8BIT ? code8 : code4, cm = m_format == STATE_8BIT ? code8 : code4;
-    word largest = word_all(0), code[VECTORS], binade[VECTORS], random16[VECTORS];
+    struct state_code c = code_of(v_format);
+    word largest = word_all(0), rounded[VECTORS], code[VECTORS];
     for (int i = 0; i < VECTORS; i++) largest = word_max(largest, as_word(root[i]));
-    uint32_t exponent = state_exponent(word_largest(largest), cv.root_bump);
+    uint32_t exponent = state_exponent(word_largest(largest), c.root_bump), base = root_base(exponent, c);
     t->scales[group] = (uint8_t)exponent;
+    if (!exponent) {
+        for (int i = 0; i < VECTORS; i++) code[i] = word_all(0);
+        store_codes(t->v, group, v_format == STATE_4BIT, code);
+        if (low_bit(m_format))
+            store_codes(t->m, group, m_format == STATE_4BIT, code);
+        else
+            store_wide_state(t->m, group, m_format, m, random_m);
+        return;
+    }
     for (int i = 0; i < VECTORS; i++) {
-        code[i] = exponent ? root_encode(root[i], random[i], exponent, cv) : word_all(0);
-        binade[i] = as_word(root_decode(code[i], exponent ? exponent : STATE_EXPONENT_MIN, cv)) & 0x7f800000u;
-        random16[i] = random_m(random[i]);
+        rounded[i] = root_round(root[i], random_v[i], base, c);
+        code[i] = rounded[i] - base;
     }
     store_codes(t->v, group, v_format == STATE_4BIT, code);
     if (!low_bit(m_format)) {
-        store_wide_state(t->m, group, m_format, m, random16);
+        store_wide_state(t->m, group, m_format, m, random_m);
         return;
     }
-    for (int i = 0; i < VECTORS; i++) code[i] = exponent ? m_encode(m[i], random16[i], binade[i], t->m_range, cm) : word_all(0);
+    for (int i = 0; i < VECTORS; i++) code[i] = m_encode(m[i], random_m[i], root_binade(rounded[i], c), t->m_range, code_of(m_format));
     store_codes(t->m, group, m_format == STATE_4BIT, code);
 }
 
@@ -201,47 +231,48 @@ OPTIM_FN void load_weights(real w[VECTORS], const struct optim_task *t, const vo
         load_wide_state(w, weights, 0, STATE_BF16);
         return;
     }
-    word low[VECTORS];
-    if (format == WEIGHTS_32)
-        for (int i = 0; i < VECTORS; i++) low[i] = load_halves((const uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES);
-    else
-        load_codes(low, t->correction, group, format == WEIGHTS_20);
-    if (format == WEIGHTS_20)
-        for (int i = 0; i < VECTORS; i++) w[i] = as_real(weight_join(load_halves((const uint16_t *)weights + i * LANES), low[i], 12));
-    else if (format == WEIGHTS_24)
-        for (int i = 0; i < VECTORS; i++) w[i] = as_real(weight_join(load_halves((const uint16_t *)weights + i * LANES), low[i], 8));
-    else
-        for (int i = 0; i < VECTORS; i++) w[i] = as_real(weight_join(load_halves((const uint16_t *)weights + i * LANES), low[i], 0));
+    word low[VECTORS], half[VECTORS];
+    for (int i = 0; i < VECTORS; i++) half[i] = load_halves((const uint16_t *)weights + i * LANES);
+    if (format == WEIGHTS_20) {
+        load_codes(low, t->correction, group, true, true);
+        for (int i = 0; i < VECTORS; i++) w[i] = as_real(weight_join(half[i], low[i], 12));
+    } else if (format == WEIGHTS_24) {
+        load_codes(low, t->correction, group, false, true);
+        for (int i = 0; i < VECTORS; i++) w[i] = as_real(weight_join(half[i], low[i], 8));
+    } else
+        for (int i = 0; i < VECTORS; i++)
+            w[i] = as_real(weight_join(half[i], load_signed_halves((const uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES), 0));
 }
 OPTIM_FN void store_weights(const struct optim_task *t, void *weights, void *copy, int64_t group, const real w[VECTORS],
-                            const word random16[VECTORS])
+                            const word random[VECTORS])
 {
     int format = t->weight_format;
-    if (format <= WEIGHTS_F32_COPY) store_wide_state(weights, 0, STATE_F32, w, random16);
-    if (format == WEIGHTS_F32_COPY) store_wide_state(copy, 0, STATE_BF16_NEAREST, w, random16);
-    if (format == WEIGHTS_BF16) store_wide_state(weights, 0, STATE_BF16_NEAREST, w, random16);
-    if (format == WEIGHTS_BF16_SR) store_wide_state(weights, 0, STATE_BF16, w, random16);
+    if (format <= WEIGHTS_F32_COPY) store_wide_state(weights, 0, STATE_F32, w, random);
+    if (format == WEIGHTS_F32_COPY) store_wide_state(copy, 0, STATE_BF16_NEAREST, w, random);
+    if (format == WEIGHTS_BF16) store_wide_state(weights, 0, STATE_BF16_NEAREST, w, random);
+    if (format == WEIGHTS_BF16_SR) store_wide_state(weights, 0, STATE_BF16, w, random);
     if (format < WEIGHTS_20) return;
-    word low[VECTORS];
+    word low[VECTORS], half[VECTORS];
     for (int i = 0; i < VECTORS; i++) {
         word bits = as_word(w[i]);
-        if (format == WEIGHTS_20) bits = weight_round(bits, random16[i], 12);
-        if (format == WEIGHTS_24) bits = weight_round(bits, random16[i], 8);
-        store_halves((uint16_t *)weights + i * LANES, weight_half(bits));
+        if (format == WEIGHTS_20) bits = weight_round(bits, random[i], 12);
+        if (format == WEIGHTS_24) bits = weight_round(bits, random[i], 8);
+        half[i] = weight_half(bits);
         low[i] = format == WEIGHTS_20   ? weight_correction(bits, 12)
                  : format == WEIGHTS_24 ? weight_correction(bits, 8)
                                         : weight_correction(bits, 0);
     }
-    if (format == WEIGHTS_32)
-        for (int i = 0; i < VECTORS; i++) store_halves((uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES, low[i]);
-    else
+    for (int i = 0; i < VECTORS; i += 2) store_halves2((uint16_t *)weights + i * LANES, half + i);
+    if (format != WEIGHTS_32)
         store_codes(t->correction, group, format == WEIGHTS_20, low);
+    else
+        for (int i = 0; i < VECTORS; i += 2) store_halves2((uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES, low + i);
 }
 
 /* ---- One group --------------------------------------------------------------------------------------- */
 
 struct sums {
-    real gradient[PARTS], weight[PARTS], update[PARTS]; /* squares, of up to 16 groups, by element % 16 */
+    real gradient[PARTS], weight[PARTS], update[PARTS]; /* squares, of up to 16 groups, by element % 16; of scaled gradients */
     int64_t bad_groups;
 };
 
@@ -253,26 +284,32 @@ OPTIM_FN bool needs_random(const struct optim_task *t)
 
 /* gradient, weights, copy point at the group itself; the rest of the task is found by its index. */
 OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, int v_format, int64_t group, const void *gradient,
-                         void *weights, void *copy, const word *given, struct sums *sums)
+                         void *weights, void *copy, const word *words, struct sums *sums)
 {
     const struct optim_scalars *s = &t->s;
     int rule = t->rule;
     real g[VECTORS], w[VECTORS], m[VECTORS], root[VECTORS], v[VECTORS];
-    word random[VECTORS], random16[VECTORS];
+    word random[VECTORS], turned[VECTORS];
     for (int i = 0; i < VECTORS; i++) w[i] = m[i] = root[i] = v[i] = real_all(0);
 
     load_gradient(g, t, gradient, group);
-    word largest = word_all(0);
+    real squares[PARTS];
+    for (int i = 0; i < PARTS; i++) squares[i] = real_all(0);
     for (int i = 0; i < VECTORS; i++) {
-        sums->gradient[i % PARTS] += g[i] * g[i];
         g[i] *= s->gradient_scale;
-        largest = word_max(largest, as_word(g[i]) & 0x7fffffffu);
+        squares[i % PARTS] += g[i] * g[i];
     }
-    if (word_any_reaches(largest, 0x7f800000u)) {
+    word worst = as_word(squares[0]);
+    for (int i = 1; i < PARTS; i++) worst = word_max(worst, as_word(squares[i]));
+    if (word_any_reaches(worst, GRADIENT_SQUARES_MAX)) {
         sums->bad_groups++;
         return;
     }
-    for (int i = 0; i < VECTORS; i++) random[i] = given ? given[i] : word_all(0);
+    for (int i = 0; i < PARTS; i++) sums->gradient[i] += squares[i];
+    if (words)
+        random_spread(random, words);
+    else
+        for (int i = 0; i < VECTORS; i++) random[i] = word_all(ROUND_NEAREST);
     if (rule != RULE_ACCUMULATE) load_weights(w, t, weights, group);
 
     if (rule == RULE_ADAM || rule == RULE_ADAMW || rule == RULE_LAMB) {
@@ -281,7 +318,7 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
         if (v_low) {
             load_rooted(m, root, t, m_format, v_format, group);
             for (int i = 0; i < VECTORS; i++) {
-                v[i] = real_min(rule_average(root[i] * root[i], g[i] * g[i], s->beta2, s->rest2), STATE_V_MAX);
+                v[i] = rule_average(root[i] * root[i], g[i] * g[i], s->beta2, s->rest2);
                 root[i] = real_sqrt(v[i]);
             }
         } else {
@@ -293,8 +330,6 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
             }
         }
         for (int i = 0; i < VECTORS; i++) m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
-        if (v_low || m_format != STATE_F32 || v_format != STATE_F32)
-            for (int i = 0; i < VECTORS; i++) m[i] = rule_bound(m[i], root[i], s->ratio_limit);
         if (rule == RULE_LAMB)
             for (int i = 0; i < VECTORS; i++) {
                 real u = rule_lamb_update(w[i], m[i], root[i], s);
@@ -305,7 +340,7 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
         else
             for (int i = 0; i < VECTORS; i++) {
                 if (rule == RULE_ADAMW) w[i] *= s->decay;
-                w[i] -= rule_adam_direction(m[i], root[i], s->root_scale, s->eps) * s->step_size;
+                w[i] -= rule_direction(m[i], root[i], s) * s->step_size;
             }
         if (rule == RULE_LAMB && t->norms_only) return;
     } else if (rule == RULE_LION) {
@@ -329,16 +364,16 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
         for (int i = 0; i < VECTORS; i++) m[i] += g[i];
     }
 
+    for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_M(random, i);
     if (v_low)
-        store_rooted(t, m_format, v_format, group, m, root, random);
+        store_rooted(t, m_format, v_format, group, m, root, random, turned);
     else {
-        for (int i = 0; i < VECTORS; i++) random16[i] = random_m(random[i]);
-        if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, random16);
+        if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned);
         if (rule <= RULE_ADAMW || rule == RULE_LAMB) store_wide_state(t->v, group, v_format, v, random);
     }
     if (rule == RULE_ACCUMULATE) return;
-    for (int i = 0; i < VECTORS; i++) random16[i] = random_weight(random[i]);
-    store_weights(t, weights, copy, group, w, random16);
+    for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_WEIGHT(random, i);
+    store_weights(t, weights, copy, group, w, turned);
 }
 
 /* ---- A range of groups ------------------------------------------------------------------------------- */
@@ -357,18 +392,19 @@ OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, i
                          struct optim_partial *out)
 {
     struct random_keys keys = random_keys(t);
-    word random[RANDOM_GROUPS][VECTORS];
+    word random[RANDOM_GROUPS][PARTS];
     bool randomly = needs_random(t) && !t->norms_only;
     size_t gb = gradient_bytes(t), wb = weight_bytes(t);
     bool array = t->gradient_format != GRADIENT_ACCUMULATOR, weighted = t->rule != RULE_ACCUMULATE;
     bool copied = t->weight_format == WEIGHTS_F32_COPY && weighted;
     double squares[3] = {0, 0, 0};
     int64_t bad = 0;
-    for (int64_t first = begin; first < end; first += RANDOM_GROUPS) {
+    int64_t odd = t->first_group & 1; /* random words come for pairs of groups */
+    for (int64_t first = begin - ((begin + odd) & 1); first < end; first += RANDOM_GROUPS) {
         if (randomly) random_fill(&keys, t->first_group + first, random);
         struct sums sums = {.bad_groups = 0};
         for (int i = 0; i < PARTS; i++) sums.gradient[i] = sums.weight[i] = sums.update[i] = real_all(0);
-        for (int64_t group = first; group < end && group < first + RANDOM_GROUPS; group++) {
+        for (int64_t group = first < begin ? begin : first; group < end && group < first + RANDOM_GROUPS; group++) {
             size_t at = (size_t)group * OPTIM_GROUP, tail = 0;
             const char *gradient = array ? (const char *)t->gradient + at * gb : NULL;
             char *weights = weighted ? (char *)t->weights + at * wb : NULL;
@@ -393,7 +429,8 @@ OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, i
         squares[2] += lanes_total(sums.update);
         bad += sums.bad_groups;
     }
-    *out = (struct optim_partial){squares[0], squares[1], squares[2], bad};
+    double scale = (double)t->s.gradient_scale, unscaled = scale != 0 ? squares[0] / (scale * scale) : 0;
+    *out = (struct optim_partial){unscaled, squares[1], squares[2], bad};
 }
 
 /* Copies of the loop for the formats that have to be fast; the other choices are branches that predict well. */
@@ -425,7 +462,7 @@ void OPTIM_NAME(optim_weights_in)(const struct optim_task *t, int64_t begin, int
         float weights[OPTIM_GROUP];
         uint16_t copy[OPTIM_GROUP];
         load_wide_state(w, values, 0, STATE_F32);
-        for (int i = 0; i < VECTORS; i++) half[i] = word_all(0x8000u);
+        for (int i = 0; i < VECTORS; i++) half[i] = word_all(ROUND_NEAREST);
         if (t->weight_format == WEIGHTS_BF16_SR)
             store_wide_state(weights, 0, STATE_BF16_NEAREST, w, half);
         else
@@ -452,12 +489,12 @@ void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64
     for (int64_t group = begin; group < end; group++, m += OPTIM_GROUP, v = v ? v + OPTIM_GROUP : NULL) {
         real x[VECTORS], y[VECTORS];
         word half[VECTORS];
-        for (int i = 0; i < VECTORS; i++) half[i] = word_all(0x8000u);
+        for (int i = 0; i < VECTORS; i++) half[i] = word_all(ROUND_NEAREST);
         load_wide_state(x, m, 0, STATE_F32);
         if (v) load_wide_state(y, v, 0, STATE_F32);
         if (v && low_bit(t->v_format)) {
-            for (int i = 0; i < VECTORS; i++) y[i] = real_sqrt(real_min(y[i], STATE_V_MAX));
-            store_rooted(t, t->m_format, t->v_format, group, x, y, half);
+            for (int i = 0; i < VECTORS; i++) y[i] = real_sqrt(y[i]);
+            store_rooted(t, t->m_format, t->v_format, group, x, y, half, half);
             continue;
         }
         store_scaled(t->m, t->scales, group, t->m_format == STATE_BF16 ? STATE_BF16_NEAREST : t->m_format, x, half);

@@ -45,10 +45,11 @@ OPTIM_FN real load_reals(const void *p)
 OPTIM_FN void store_reals(void *p, real x) { memcpy(p, &x, sizeof x); }
 
 /* real_sqrt, minima and maxima, word_largest (of the lanes), word_any_reaches (a lane >= limit), widening loads and
- * narrowing stores of LANES elements (at any address), multiply_even: 32 x 32 -> 64 bits of the even lanes. */
+ * narrowing stores of LANES elements at any address (store_bytes4, store_halves2: four, two vectors whose lanes are in
+ * range), multiply_even: 32 x 32 -> 64 bits of the even lanes. */
 #if LANES == 16
 OPTIM_FN real real_sqrt(real x) { return (real)_mm512_sqrt_ps((__m512)x); }
-OPTIM_FN real real_min_(real x, real y) { return (real)_mm512_min_ps((__m512)x, (__m512)y); }
+OPTIM_FN real real_min(real x, real y) { return (real)_mm512_min_ps((__m512)x, (__m512)y); }
 OPTIM_FN word word_min_(word x, word y) { return (word)_mm512_min_epu32((__m512i)x, (__m512i)y); }
 OPTIM_FN word word_max_(word x, word y) { return (word)_mm512_max_epu32((__m512i)x, (__m512i)y); }
 OPTIM_FN uint32_t word_largest(word x) { return _mm512_reduce_max_epu32((__m512i)x); }
@@ -60,6 +61,19 @@ OPTIM_FN word load_bytes(const void *p) { return (word)_mm512_cvtepu8_epi32(_mm_
 OPTIM_FN word load_halves(const void *p) { return (word)_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)); }
 OPTIM_FN void store_bytes(void *p, word x) { _mm_storeu_si128(p, _mm512_cvtepi32_epi8((__m512i)x)); }
 OPTIM_FN void store_halves(void *p, word x) { _mm256_storeu_si256(p, _mm512_cvtepi32_epi16((__m512i)x)); }
+OPTIM_FN word load_signed_bytes(const void *p) { return (word)_mm512_cvtepi8_epi32(_mm_loadu_si128(p)); }
+OPTIM_FN word load_signed_halves(const void *p) { return (word)_mm512_cvtepi16_epi32(_mm256_loadu_si256(p)); }
+OPTIM_FN void store_bytes4(void *p, const word x[4])
+{
+    __m512i a = _mm512_packus_epi32((__m512i)x[0], (__m512i)x[1]), b = _mm512_packus_epi32((__m512i)x[2], (__m512i)x[3]);
+    __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(a, b)));
+}
+OPTIM_FN void store_halves2(void *p, const word x[2])
+{
+    __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi64(order, _mm512_packus_epi32((__m512i)x[0], (__m512i)x[1])));
+}
 OPTIM_FN wide multiply_even(wide x, uint32_t y)
 {
     return (wide)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64((long long)y));
@@ -67,7 +81,7 @@ OPTIM_FN wide multiply_even(wide x, uint32_t y)
 OPTIM_FN wide lane_numbers(void) { return (wide){0, 1, 2, 3, 4, 5, 6, 7}; }
 #elif LANES == 8
 OPTIM_FN real real_sqrt(real x) { return (real)_mm256_sqrt_ps((__m256)x); }
-OPTIM_FN real real_min_(real x, real y) { return (real)_mm256_min_ps((__m256)x, (__m256)y); }
+OPTIM_FN real real_min(real x, real y) { return (real)_mm256_min_ps((__m256)x, (__m256)y); }
 OPTIM_FN word word_min_(word x, word y) { return (word)_mm256_min_epu32((__m256i)x, (__m256i)y); }
 OPTIM_FN word word_max_(word x, word y) { return (word)_mm256_max_epu32((__m256i)x, (__m256i)y); }
 OPTIM_FN uint32_t word_largest(word x)
@@ -90,6 +104,18 @@ OPTIM_FN void store_bytes(void *p, word x)
     __m128i y = narrow_halves(x & 0xffu);
     _mm_storel_epi64(p, _mm_packus_epi16(y, y));
 }
+OPTIM_FN word load_signed_bytes(const void *p) { return (word)_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)); }
+OPTIM_FN word load_signed_halves(const void *p) { return (word)_mm256_cvtepi16_epi32(_mm_loadu_si128(p)); }
+OPTIM_FN void store_bytes4(void *p, const word x[4])
+{
+    __m256i a = _mm256_packus_epi32((__m256i)x[0], (__m256i)x[1]), b = _mm256_packus_epi32((__m256i)x[2], (__m256i)x[3]);
+    __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256(p, _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b), order));
+}
+OPTIM_FN void store_halves2(void *p, const word x[2])
+{
+    _mm256_storeu_si256(p, _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)x[0], (__m256i)x[1]), 0xd8));
+}
 OPTIM_FN wide multiply_even(wide x, uint32_t y)
 {
     return (wide)_mm256_mul_epu32((__m256i)x, _mm256_set1_epi64x((long long)y));
@@ -102,7 +128,7 @@ OPTIM_FN real real_sqrt(real x)
     return x;
 }
 OPTIM_FN word word_choose(word mask, word x, word y) { return (x & mask) | (y & ~mask); }
-OPTIM_FN real real_min_(real x, real y) { return (real)word_choose((word)(x < y), (word)x, (word)y); }
+OPTIM_FN real real_min(real x, real y) { return (real)word_choose((word)(x < y), (word)x, (word)y); }
 OPTIM_FN word word_min_(word x, word y) { return word_choose((word)(x < y), x, y); }
 OPTIM_FN word word_max_(word x, word y) { return word_choose((word)(x > y), x, y); }
 OPTIM_FN uint32_t word_largest(word x)
@@ -134,12 +160,21 @@ OPTIM_FN void store_halves(void *p, word x)
     halves n = __builtin_convertvector(x, halves);
     memcpy(p, &n, sizeof n);
 }
+OPTIM_FN word load_signed_bytes(const void *p) { return (load_bytes(p) ^ 0x80u) - 0x80u; }
+OPTIM_FN word load_signed_halves(const void *p) { return (load_halves(p) ^ 0x8000u) - 0x8000u; }
+OPTIM_FN void store_bytes4(void *p, const word x[4])
+{
+    for (int i = 0; i < 4; i++) store_bytes((char *)p + i * LANES, x[i]);
+}
+OPTIM_FN void store_halves2(void *p, const word x[2])
+{
+    for (int i = 0; i < 2; i++) store_halves((char *)p + i * LANES * 2, x[i]);
+}
 OPTIM_FN wide multiply_even(wide x, uint32_t y) { return (x & 0xffffffffu) * (uint64_t)y; }
 OPTIM_FN wide lane_numbers(void) { return (wide){0, 1}; }
 #endif
 
-/* of any mix of vectors and scalars */
-#define real_min(x, y) real_min_((x), real_all(0.0f) + (y))
+/* of vectors and scalars */
 #define word_min(x, y) word_min_((x), word_all(0) + (y))
 #define word_max(x, y) word_max_((x), word_all(0) + (y))
 

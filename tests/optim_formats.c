@@ -1,0 +1,477 @@
+/* The formats keep what they promise: error bounds, no code for an empty second moment, exact corrections, unbiased
+ * rounding, and the same bits from every instruction set. MEOPT_LONG=1 visits all 2^32 fp32 numbers. */
+#include "core/optim/optim.h"
+#include "kernels/philox.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const char *const variants[] = {"avx512", "avx2", "plain"};
+
+static uint64_t random_state = 1;
+static uint32_t random_next(void)
+{
+    uint64_t z = (random_state += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return (uint32_t)((z ^ (z >> 31)) >> 32);
+}
+static double uniform(void) { return random_next() / 4294967296.0; }
+static float from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+static uint32_t to_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static void philox_known_answers(void **state)
+{
+    (void)state;
+    static const uint32_t cases[3][10] = { /* Random123, kat_vectors */
+        {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
+        {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1},
+    };
+    for (int i = 0; i < 3; i++) {
+        uint32_t out[4];
+        philox4x32_10(cases[i], cases[i] + 4, out);
+        assert_memory_equal(out, cases[i] + 6, 16);
+    }
+}
+
+/* The 16 random bits that round m of an element, by the definition in kernels/cpu/optim_kernel.h. */
+static uint32_t random_of_m(const struct optim_task *t, int64_t element)
+{
+    uint64_t group = (uint64_t)(t->first_group + element / 64), e = (uint64_t)element % 64, block = group / 2 * 8 + e % 16 / 2;
+    uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), t->step[0], t->step[1]}, out[4];
+    philox4x32_10(counter, t->key, out);
+    uint32_t word = out[2 * (group % 2) + e % 2], turn = (uint32_t)(e / 16 * 8 + 16) % 32;
+    return (turn ? word << turn | word >> (32 - turn) : word) >> 16;
+}
+
+static void rounding_uses_the_documented_random_bits(void **state)
+{
+    (void)state;
+    enum { N = 64 * 37 + 5, PADDED = 64 * 38 };
+    static float gradient[N];
+    static uint16_t sum[PADDED];
+    for (int i = 0; i < N; i++) gradient[i] = (float)uniform() * 3 - 1;
+    for (size_t k = 0; k < 3; k++) {
+        const struct optim_kernels *kernels = optim_kernels_find(variants[k]);
+        if (!kernels) continue;
+        struct optim_task t = {.count = N, .first_group = ((int64_t)1 << 34) + 3, .rule = RULE_ACCUMULATE, .m_format = STATE_BF16, .v_format = STATE_NONE,
+                               .gradient = gradient, .m = sum, .key = {11, 22}, .step = {33, 44}, .s = {.gradient_scale = 1}};
+        struct optim_partial found;
+        memset(sum, 0, sizeof sum);
+        kernels->step(&t, 0, 5, &found); /* uneven pieces: pairs of groups share random words */
+        kernels->step(&t, 5, 38, &found);
+        for (int i = 0; i < N; i++) assert_int_equal(sum[i], (to_bits(gradient[i]) + random_of_m(&t, i)) >> 16);
+    }
+}
+
+/* ---- Same bits everywhere ---------------------------------------------------------------------------- */
+
+enum { COUNT = 64 * 21 + 17, SPACE = 64 * 22 * 4 };
+struct memory {
+    uint8_t weights[SPACE], copy[SPACE], correction[SPACE], m[SPACE], v[SPACE], scales[64];
+    struct optim_partial found;
+};
+
+static void run_steps(const struct optim_kernels *kernels, struct optim_task t, struct memory *mem, int steps, const float *gradients)
+{
+    memset(mem, 0, sizeof *mem);
+    t.weights = mem->weights;
+    t.copy = mem->copy;
+    t.correction = mem->correction;
+    t.m = mem->m;
+    t.v = mem->v;
+    t.scales = mem->scales;
+    static float start[64 * 22];
+    for (int i = 0; i < COUNT; i++) start[i] = gradients[i] * 3;
+    kernels->weights_in(&t, 0, 22, start);
+    for (int step = 1; step <= steps; step++) {
+        t.step[0] = (uint32_t)step;
+        t.gradient = gradients + step * COUNT;
+        if (t.rule == RULE_LAMB) {
+            t.norms_only = 1;
+            kernels->step(&t, 0, 22, &mem->found);
+            t.norms_only = 0;
+        }
+        kernels->step(&t, 0, 7, &mem->found);
+        kernels->step(&t, 7, 22, &mem->found);
+    }
+}
+
+static void every_variant_gives_the_same_bits(void **state)
+{
+    (void)state;
+    enum { STEPS = 5 };
+    static float gradients[(STEPS + 1) * COUNT];
+    static struct memory reference, other;
+    for (int i = 0; i < (STEPS + 1) * COUNT; i++)
+        gradients[i] = random_next() % 5 ? (float)((uniform() - 0.5) * pow(10, uniform() * 8 - 6)) : 0;
+    struct optim_scalars s = {.lr = 0.01f, .decay = 0.999f, .weight_decay = 0.1f, .beta1 = 0.9f, .rest1 = 0.1f, .beta2 = 0.99f, .rest2 = 0.01f,
+                              .eps = 1e-8f, .step_size = 0.02f, .root_scale = 1.7f, .direction_limit = 3, .gradient_scale = 0.7f, .nesterov = 1};
+    for (int rule = RULE_ADAM; rule <= RULE_LION; rule++)
+        for (int weights = WEIGHTS_F32; weights <= WEIGHTS_32; weights++)
+            for (int m = STATE_F32; m <= STATE_4BIT; m++)
+                for (int v = STATE_F32; v <= STATE_4BIT; v++) {
+                    bool has_v = rule != RULE_SGD && rule != RULE_LION;
+                    if (!has_v && v != STATE_F32) continue;
+                    struct optim_task t = {.count = COUNT, .first_group = 3, .rule = rule, .weight_format = weights, .m_format = m,
+                                           .v_format = has_v ? v : STATE_NONE, .gradient_format = GRADIENT_F32, .m_range = 3, .key = {1, 2}, .s = s};
+                    run_steps(optim_kernels_find("plain"), t, &reference, STEPS, gradients);
+                    for (int k = 0; k < 2; k++) {
+                        const struct optim_kernels *kernels = optim_kernels_find(variants[k]);
+                        if (!kernels) continue;
+                        run_steps(kernels, t, &other, STEPS, gradients);
+                        if (memcmp(&reference, &other, sizeof other) != 0)
+                            fail_msg("rule %d weights %d m %d v %d: %s differs from plain", rule, weights, m, v, variants[k]);
+                    }
+                }
+}
+
+static void threads_do_not_change_a_bit(void **state)
+{
+    (void)state;
+    enum { ROWS = 300, COLUMNS = 777 };
+    static float gradient[ROWS * COLUMNS], weights[3][ROWS * COLUMNS];
+    double norms[3] = {0};
+    for (int i = 0; i < ROWS * COLUMNS; i++) gradient[i] = (float)(uniform() - 0.5);
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++) {
+        for (int k = 0; k < 3; k++) {
+            struct meopt_options o;
+            struct meopt_error err;
+            struct meopt *opt;
+            struct meopt_step_stats stats;
+            meopt_options_init(&o, sizeof o, rule);
+            meopt_options_preset(&o, "balanced", &err);
+            o.weight_decay = 0.01;
+            o.threads = (int[]){1, 2, 5}[k];
+            struct meopt_tensor table[2] = {{.name = "a", .ndim = 2, .shape = {ROWS, COLUMNS}}, {.name = "b", .ndim = 1, .shape = {77}}};
+            assert_int_equal(meopt_create(&opt, &o, table, 2, &err), 0);
+            assert_int_equal(meopt_import(opt, 0, 0, ROWS * COLUMNS, gradient, &err), 0);
+            for (int step = 1; step < 4; step++) {
+                struct meopt_gradient g[2] = {{gradient, MEOPT_F32}, {gradient, MEOPT_F32}};
+                assert_int_equal(meopt_step(opt, step, 1e-3, 0.5, g, &stats, &err), 0);
+            }
+            assert_int_equal(meopt_export(opt, 0, 0, ROWS * COLUMNS, weights[k], &err), 0);
+            norms[k] = stats.grad_norm;
+            meopt_destroy(opt);
+        }
+        assert_memory_equal(weights[0], weights[1], sizeof weights[0]);
+        assert_memory_equal(weights[0], weights[2], sizeof weights[0]);
+        assert_true(norms[0] == norms[1] && norms[0] == norms[2]);
+    }
+}
+
+/* ---- Weights ----------------------------------------------------------------------------------------- */
+
+static void corrections_keep_every_bit_they_can(void **state)
+{
+    (void)state;
+    enum { BATCH = 64 * 64 };
+    static float values[BATCH], back[BATCH];
+    static uint16_t half[BATCH];
+    static uint8_t correction[BATCH * 2];
+    const struct optim_kernels *kernels = optim_kernels_find(NULL);
+    uint64_t stride = getenv("MEOPT_LONG") ? 1 : 1021;
+    uint64_t at = 0;
+    while (at < (uint64_t)1 << 32) {
+        int n = 0;
+        for (; n < BATCH && at < (uint64_t)1 << 32; at += stride)
+            if (((uint32_t)at & 0x7f800000u) != 0x7f800000u) values[n++] = from_bits((uint32_t)at);
+        for (int format = WEIGHTS_20; format <= WEIGHTS_32; format++) {
+            int drop = format == WEIGHTS_20 ? 12 : format == WEIGHTS_24 ? 8 : 0;
+            struct optim_task t = {.count = n, .weight_format = format, .weights = half, .correction = correction};
+            kernels->weights_in(&t, 0, (n + 63) / 64, values);
+            kernels->weights_out(&t, 0, (n + 63) / 64, back);
+            for (int i = 0; i < n; i++) {
+                uint32_t bits = to_bits(values[i]), nearest = drop ? (bits + (1u << (drop - 1))) >> drop << drop : bits;
+                assert_int_equal(to_bits(back[i]), nearest);
+                assert_int_equal(half[i], (nearest + 0x8000u) >> 16);
+            }
+            memcpy(values, back, sizeof back); /* what 24 bits hold comes back; the next format is wider */
+            kernels->weights_in(&t, 0, (n + 63) / 64, values);
+            kernels->weights_out(&t, 0, (n + 63) / 64, back);
+            assert_memory_equal(values, back, (size_t)n * 4);
+        }
+    }
+}
+
+/* ---- States ------------------------------------------------------------------------------------------ */
+
+static struct optim_task state_task(int m_format, int v_format, uint8_t *m, uint8_t *v, uint8_t *scales)
+{
+    return (struct optim_task){.count = 64, .m_format = m_format, .v_format = v_format, .m_range = 3, .m = m, .v = v, .scales = scales};
+}
+
+static void second_moment_has_no_zero_and_a_bounded_error(void **state)
+{
+    (void)state;
+    const struct optim_kernels *kernels = optim_kernels_find(NULL);
+    uint8_t mc[256], vc[256], scale;
+    float m[64] = {0}, v[64], m2[64], v2[64], v3[64];
+    for (int format = STATE_8BIT; format <= STATE_4BIT; format++) {
+        int codes = format == STATE_8BIT ? 256 : 16, binades = format == STATE_8BIT ? 16 : 8;
+        struct optim_task t = state_task(format, format, mc, vc, &scale);
+        for (int e = 83; e <= 190; e++) /* every code of every scale: positive, rising, and it comes back as itself */
+            for (int first = 0; first < codes; first += 63) {
+                for (int i = 0; i < 64; i++) vc[i] = 0;
+                for (int i = 0; i < 64; i++) {
+                    int code = i == 63 || first + i > codes - 1 ? codes - 1 : first + i;
+                    if (format == STATE_8BIT)
+                        vc[i] = (uint8_t)code;
+                    else
+                        vc[i % 32] = (uint8_t)(vc[i % 32] | code << (i / 32 * 4));
+                }
+                scale = (uint8_t)e;
+                memset(mc, 0, sizeof mc);
+                kernels->state_out(&t, 0, 1, m2, v2);
+                for (int i = 0; i < 64; i++) {
+                    assert_true(v2[i] >= 1.17549435e-38f && isfinite(v2[i]));
+                    if (i && i < 63 && first + i < codes) assert_true(v2[i] > v2[i - 1]);
+                }
+                kernels->state_in(&t, 0, 1, m2, v2);
+                kernels->state_out(&t, 0, 1, m2, v3);
+                assert_memory_equal(v2, v3, sizeof v2);
+            }
+        for (int round = 0; round < 20000; round++) { /* random groups: nearest is within half a code of the root */
+            double top = pow(10, uniform() * 34 - 24), bound = format == STATE_8BIT ? 1.0 / 32 : 1.0 / 4;
+            float largest = 0;
+            for (int i = 0; i < 64; i++) {
+                v[i] = (float)(top * pow(10, -uniform() * 8));
+                if (random_next() % 10 == 0) v[i] = 0;
+                largest = fmaxf(largest, v[i]);
+            }
+            if (largest == 0) continue;
+            kernels->state_in(&t, 0, 1, m, v);
+            kernels->state_out(&t, 0, 1, m2, v2);
+            double low = sqrt((double)largest) * pow(2, 2 - binades);
+            for (int i = 0; i < 64; i++) {
+                double root = sqrt((double)v[i]), back = sqrt((double)v2[i]);
+                assert_true(back > 0 && isfinite(back));
+                if (root > 2 * low) assert_true(fabs(back - root) <= root * bound * (1 + 1e-6));
+                if (root <= low / 2) assert_true(back <= 4 * low); /* below the last code: kept too large */
+                assert_true(back >= root * (1 - bound));
+            }
+        }
+        memset(v, 0, sizeof v);
+        kernels->state_in(&t, 0, 1, m, v);
+        kernels->state_out(&t, 0, 1, m2, v2);
+        assert_int_equal(scale, 0);
+        assert_memory_equal(v, v2, sizeof v);
+        v[17] = 1e10f; /* one outlier: the others read small, not zero */
+        kernels->state_in(&t, 0, 1, m, v);
+        kernels->state_out(&t, 0, 1, m2, v2);
+        for (int i = 0; i < 64; i++) assert_true(v2[i] > 0 && (i == 17 || v2[i] < 1e10f / (format == STATE_8BIT ? 1e8f : 1e3f)));
+    }
+}
+
+static void first_moment_is_idempotent_and_bounded(void **state)
+{
+    (void)state;
+    const struct optim_kernels *kernels = optim_kernels_find(NULL);
+    uint8_t mc[256], vc[256], scale;
+    float m[64], v[64], m2[64], v2[64], m3[64];
+    int regrouped = 0;
+    for (int with_v = 0; with_v < 2; with_v++)
+        for (int format = STATE_8BIT; format <= STATE_4BIT; format++)
+            for (int round = 0; round < 20000; round++) {
+                struct optim_task t = state_task(format, with_v ? STATE_8BIT : STATE_NONE, mc, vc, &scale);
+                double top = pow(10, uniform() * 16 - 11);
+                for (int i = 0; i < 64; i++) {
+                    v[i] = (float)(top * top * pow(10, -uniform() * 4));
+                    m[i] = (float)((with_v ? sqrt((double)v[i]) * (format == STATE_8BIT ? 7.2 : 3.5) : top) * (2 * uniform() - 1) * pow(10, -uniform() * 3));
+                    if (random_next() % 10 == 0) m[i] = 0;
+                }
+                kernels->state_in(&t, 0, 1, m, with_v ? v : NULL);
+                kernels->state_out(&t, 0, 1, m2, with_v ? v2 : NULL);
+                float largest = 0;
+                for (int i = 0; i < 64; i++) largest = fmaxf(largest, fabsf(m[i]));
+                for (int i = 0; i < 64; i++) {
+                    /* spacing of codes at x + c is (x + c) / 16 (8 bits) or / 2 (4 bits) at most; half of it to nearest */
+                    double unit = with_v ? 8 * sqrt((double)v2[i]) : 2 * (double)largest;
+                    double c = format == STATE_8BIT ? 0.0078125 : 0.125, bound = (fabs((double)m[i]) + c * unit) / (format == STATE_8BIT ? 32 : 4);
+                    assert_true(fabs((double)m2[i] - (double)m[i]) <= bound * 1.0001);
+                    if (m[i] == 0) assert_true(m2[i] == 0);
+                }
+                uint8_t before = scale;
+                kernels->state_in(&t, 0, 1, m2, with_v ? v2 : NULL);
+                kernels->state_out(&t, 0, 1, m3, with_v ? v2 : NULL);
+                if (with_v) assert_int_equal(scale, before); /* a group's own largest m may round below its binade's edge */
+                regrouped += scale != before;
+                for (int i = 0; scale == before && i < 64; i++) assert_true(m2[i] == m3[i]);
+            }
+    assert_true(regrouped < 40000 / 20);
+}
+
+/* Rounding up must happen with the probability that makes the mean right: a normal deviate per value, their squares a
+ * chi-square. Values through the accumulator (m codes, bf16) and through v and weights of a step. */
+static double unbiased(const struct optim_kernels *kernels, int what, int format, int values)
+{
+    enum { N = 64 * 512 };
+    static float gradient[N], weights[N], m[N], v[N];
+    static uint16_t half[N];
+    static uint8_t correction[N * 2], codes[N * 4], vcodes[N * 4], scales[N / 64];
+    double chi = 0;
+    for (int k = 0; k < values; k++) {
+        float x = (float)(0.3 + 0.65 * uniform());
+        struct optim_task t = {.count = N, .key = {(uint32_t)k, 5}, .step = {(uint32_t)format + 1, 0}, .gradient = gradient, .gradient_format = GRADIENT_F32,
+                               .m = codes, .v = vcodes, .scales = scales, .weights = half, .correction = correction, .m_range = 0, .v_format = STATE_NONE};
+        struct optim_partial found;
+        memset(scales, 0, sizeof scales);
+        memset(codes, 0, sizeof codes);
+        memset(vcodes, 0, sizeof vcodes);
+        for (int i = 0; i < N; i++) gradient[i] = what == 2 ? 0 : i % 64 == 63 ? 1 : x;
+        t.s.gradient_scale = 1;
+        if (what == 0) { /* m, with its group's exponent */
+            t.rule = RULE_ACCUMULATE;
+            t.m_format = format;
+            kernels->step(&t, 0, N / 64, &found);
+            kernels->state_out(&t, 0, N / 64, m, NULL);
+        } else if (what == 1) { /* sqrt(v) = x */
+            t.rule = RULE_ADAMW;
+            t.m_format = t.v_format = format;
+            t.s = (struct optim_scalars){.beta1 = 0, .rest1 = 1, .beta2 = 0, .rest2 = 1, .eps = 1, .root_scale = 1, .direction_limit = 9, .decay = 1, .gradient_scale = 1};
+            t.weight_format = WEIGHTS_F32;
+            t.weights = weights;
+            kernels->step(&t, 0, N / 64, &found);
+            kernels->state_out(&t, 0, N / 64, v, m);
+            for (int i = 0; i < N; i++) m[i] = sqrtf(m[i]);
+        } else { /* a weight that is decayed to x */
+            t.rule = RULE_ADAMW;
+            t.m_format = t.v_format = STATE_F32;
+            t.m = m;
+            t.v = v;
+            memset(m, 0, sizeof m);
+            memset(v, 0, sizeof v);
+            for (int i = 0; i < N; i++) weights[i] = 0.75f;
+            t.weight_format = format;
+            kernels->weights_in(&t, 0, N / 64, weights);
+            t.s = (struct optim_scalars){.eps = 1, .root_scale = 1, .decay = x / 0.75f, .gradient_scale = 1};
+            x = 0.75f * (x / 0.75f);
+            kernels->step(&t, 0, N / 64, &found);
+            kernels->weights_out(&t, 0, N / 64, m);
+        }
+        double sum = 0, low = 1e9, high = 0;
+        int n = 0;
+        for (int i = 0; i < N; i++) {
+            if (what != 2 && i % 64 == 63) continue;
+            sum += (double)m[i];
+            low = fmin(low, (double)m[i]);
+            high = fmax(high, (double)m[i]);
+            n++;
+        }
+        if (high == low) continue; /* a code itself */
+        double p = ((double)x - low) / (high - low), z = (sum / n - (double)x) / ((high - low) * sqrt(p * (1 - p) / n));
+        if (p * n > 20 && (1 - p) * n > 20) chi += z * z - 1;
+    }
+    return chi / sqrt(2.0 * values); /* about normal */
+}
+
+static void stochastic_rounding_is_unbiased(void **state)
+{
+    (void)state;
+    static const struct { int what, format; const char *name; } cases[] = {
+        {0, STATE_8BIT, "m 8bit"}, {0, STATE_4BIT, "m 4bit"}, {0, STATE_BF16, "bf16"}, {1, STATE_8BIT, "sqrt(v) 8bit"}, {1, STATE_4BIT, "sqrt(v) 4bit"},
+        {2, WEIGHTS_BF16_SR, "bf16_sr"}, {2, WEIGHTS_20, "bf16+4"}, {2, WEIGHTS_24, "bf16+8"}};
+    int values = getenv("MEOPT_LONG") ? 3000 : 100;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double z = unbiased(optim_kernels_find(NULL), cases[i].what, cases[i].format, values);
+        print_message("%s: chi-square of %d values x 32256 roundings, standardised: %+.2f\n", cases[i].name, values, z);
+        assert_true(fabs(z) < 5);
+    }
+}
+
+static void scales_survive_gradients_of_any_size(void **state)
+{
+    (void)state;
+    const struct optim_kernels *kernels = optim_kernels_find(NULL);
+    for (int format = STATE_8BIT; format <= STATE_4BIT; format++)
+        for (int power = -12; power <= 6; power++) {
+            float gradient[64], weights[64] = {0}, m[64], v[64];
+            uint8_t mc[256] = {0}, vc[256] = {0}, scale = 0;
+            struct optim_task t = state_task(format, format, mc, vc, &scale);
+            struct optim_partial found;
+            for (int i = 0; i < 64; i++) gradient[i] = (float)(pow(10, power) * (i % 2 ? 1 : -1) * (0.5 + uniform()));
+            t.rule = RULE_ADAMW;
+            t.gradient = gradient;
+            t.weights = weights;
+            t.s = (struct optim_scalars){.decay = 1, .beta1 = 0.9f, .rest1 = 0.1f, .beta2 = 0.999f, .rest2 = 0.001f, .eps = 1e-30f, .gradient_scale = 1,
+                                         .step_size = 10, .root_scale = 31.6227766f, .direction_limit = 0.1f};
+            kernels->step(&t, 0, 1, &found);
+            kernels->state_out(&t, 0, 1, m, v);
+            for (int i = 0; i < 64; i++) {
+                double root = sqrt(0.001) * fabs((double)gradient[i]);
+                assert_true(fabs(fabs((double)weights[i]) - 1) < 1e-5);
+                assert_true(fabs(sqrt((double)v[i]) / root - 1) < (format == STATE_8BIT ? 0.0626 : 0.51));
+                if (format == STATE_8BIT) assert_true(fabs((double)m[i] / (0.1 * (double)gradient[i]) - 1) < 0.075);
+            }
+        }
+}
+
+static void a_bad_gradient_touches_nothing_of_its_group(void **state)
+{
+    (void)state;
+    static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY, 1e19f};
+    for (size_t b = 0; b < 5; b++)
+        for (int format = 0; format < 2; format++) {
+            struct meopt_options o;
+            struct meopt_error err;
+            struct meopt *opt;
+            struct meopt_step_stats stats;
+            static float values[4160], before[4160], after[4160];
+            meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+            meopt_options_preset(&o, format ? "balanced" : "fp32", &err);
+            struct meopt_tensor table = {.name = "w", .ndim = 2, .shape = {65, 64}};
+            assert_int_equal(meopt_create(&opt, &o, &table, 1, &err), 0);
+            for (int i = 0; i < 4160; i++) values[i] = 0.5f;
+            assert_int_equal(meopt_import(opt, 0, 0, 4160, values, &err), 0);
+            assert_int_equal(meopt_export(opt, 0, 0, 4160, before, &err), 0);
+            values[200] = bad[b];
+            struct meopt_gradient g = {values, MEOPT_F32};
+            double norm;
+            int finite;
+            assert_int_equal(meopt_gradient_norm(opt, &g, &norm, &finite, &err), 0);
+            if (b < 4) assert_false(finite);
+            assert_int_equal(meopt_step_begin(opt, 1, 0.1, b < 4, &err), 0);
+            assert_int_equal(meopt_step_tensor(opt, 0, values, MEOPT_F32, 1, &err), MEOPT_NOT_FINITE);
+            assert_int_equal(meopt_step_end(opt, &stats, &err), MEOPT_NOT_FINITE);
+            assert_int_equal(meopt_export(opt, 0, 0, 4160, after, &err), 0);
+            if (b < 4) assert_memory_equal(before, after, sizeof after); /* check = 1: nothing of the tensor */
+            assert_int_equal(meopt_step(opt, 2, 0.1, 1, &g, &stats, &err), MEOPT_NOT_FINITE);
+            assert_int_equal(stats.bad_groups, 1);
+            assert_int_equal(meopt_export(opt, 0, 0, 4160, after, &err), 0);
+            for (int i = 0; i < 4160; i++) assert_true((before[i] == after[i]) == (b < 4 ? i / 64 == 3 : i / 64 == 3));
+            meopt_destroy(opt);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(philox_known_answers),
+        cmocka_unit_test(rounding_uses_the_documented_random_bits),
+        cmocka_unit_test(every_variant_gives_the_same_bits),
+        cmocka_unit_test(threads_do_not_change_a_bit),
+        cmocka_unit_test(corrections_keep_every_bit_they_can),
+        cmocka_unit_test(second_moment_has_no_zero_and_a_bounded_error),
+        cmocka_unit_test(first_moment_is_idempotent_and_bounded),
+        cmocka_unit_test(stochastic_rounding_is_unbiased),
+        cmocka_unit_test(scales_survive_gradients_of_any_size),
+        cmocka_unit_test(a_bad_gradient_touches_nothing_of_its_group),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
