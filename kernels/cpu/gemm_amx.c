@@ -1,7 +1,12 @@
 /* bf16 matrix product on Intel AMX tiles (TDPBF16PS), fp32 accumulation.
  *
- * Why not oneDNN: the version that Debian 12 ships (2.6) reaches about a fifth of what the tiles can do on the shapes of
- * a transformer, and less where an operand is transposed (tests/bench/RESULTS.md has both, measured in one run).
+ * Why not oneDNN: the version that Debian 12 ships (2.6.3) leaves most of the tiles idle. GFLOP/s of two hyperthreads of
+ * one Sapphire Rapids core, m, n, k = 2056, 6144, 1408 and its two gradients (the same run, best of 25; the tiles alone,
+ * fed from the first-level cache, do 1900 to 2400):
+ *                                    here    torch 2.15    oneDNN 2.6.3
+ *     y = x W^T    (B transposed)    1991       1895             809
+ *     dx = dy W    (k = 6144)        1778       1921             470
+ *     dW = dy^T x  (A transposed)    1743        848             407
  *
  * Method (Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008): both operands are packed once
  * into panels of whole tiles, zeros at the edges; 32 x 32 blocks of C are kept in four tiles while two tiles of A and two
@@ -25,13 +30,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define TARGET __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq")))
+#define TARGET __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
 
 enum { PANEL = 32, TILE_BYTES = 1024, STEP_BYTES = 2 * TILE_BYTES, KC = 512, MC = 256, NC = 512 };
 
 static int machine_has_tiles(void)
 {
     unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1)) return 0; /* avx512-bf16 */
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     /* amx-bf16, amx-tile; avx512 f, bw, vl, dq through the compiler's check, which also looks at the OS */
     int cpu = (d >> 22 & 1) && (d >> 24 & 1) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -84,37 +90,69 @@ TARGET static inline void transpose16(__m512i r[16])
     }
 }
 
-/* 16 rows of 32 bf16 from a matrix whose tile rows lie along memory; rows and columns that exist, zeros behind. */
+/* 16 rows of 32 bf16 with the inner dimension along memory: tile rows as they are. The line that the same row needs
+ * AHEAD steps later is asked for now: 16 streams at once are more than the hardware follows. */
+enum { AHEAD = 8 };
 TARGET static inline void read_rows(const uint16_t *p, int64_t stride, int64_t rows, int64_t columns, __m512i r[16])
 {
     __mmask32 mask = columns >= 32 ? 0xffffffffu : (1u << columns) - 1;
-    for (int i = 0; i < 16; i++) r[i] = i < rows ? _mm512_maskz_loadu_epi16(mask, p + i * stride) : _mm512_setzero_si512();
-}
-
-/* 32 rows of 16 bf16 (a tile's inner dimension down the rows): row pairs interleaved, 16 rows of 16 pairs. */
-TARGET static inline void read_pairs(const uint16_t *p, int64_t stride, int64_t rows, int64_t columns, __m512i r[16])
-{
-    __mmask16 mask = columns >= 16 ? 0xffff : (__mmask16)((1u << columns) - 1);
     for (int i = 0; i < 16; i++) {
-        __m256i lo = 2 * i < rows ? _mm256_maskz_loadu_epi16(mask, p + 2 * i * stride) : _mm256_setzero_si256();
-        __m256i hi = 2 * i + 1 < rows ? _mm256_maskz_loadu_epi16(mask, p + (2 * i + 1) * stride) : _mm256_setzero_si256();
-        r[i] = _mm512_or_si512(_mm512_cvtepu16_epi32(lo), _mm512_slli_epi32(_mm512_cvtepu16_epi32(hi), 16));
+        r[i] = i < rows ? _mm512_maskz_loadu_epi16(mask, p + i * stride) : _mm512_setzero_si512();
+        if (i < rows) _mm_prefetch((const char *)(p + i * stride + 32 * AHEAD), _MM_HINT_T0);
     }
 }
 
-/* One panel of PANEL rows of op(A), or columns of op(B): for each 32 of the inner dimension, two tiles.
- * `along` : the inner dimension runs along memory (A plain, B transposed). b: pair layout. */
-TARGET static void pack_panel(const uint16_t *p, int64_t stride, int along, int b, int64_t outer, int64_t k, uint8_t *to)
+/* 32 rows of 32 bf16 with the inner dimension down the rows: two rows at a time interleaved to 32 pairs, the first 16
+ * to r[0..15], the others to r[16..31]. */
+TARGET static inline void read_pairs(const uint16_t *p, int64_t stride, int64_t rows, int64_t columns, __m512i r[32])
 {
-    __m512i r[16];
-    for (int64_t k0 = 0; k0 < k; k0 += 32)
-        for (int half = 0; half < 2; half++, to += TILE_BYTES) {
-            int64_t left = outer - 16 * half, depth = k - k0 < 32 ? k - k0 : 32;
-            if (left < 0) left = 0;
-            if (along) read_rows(p + 16 * half * stride + k0, stride, left, depth, r);
-            else read_pairs(p + k0 * stride + 16 * half, stride, left ? depth : 0, left, r);
-            if (along == b) transpose16(r);
-            for (int i = 0; i < 16; i++) _mm512_store_si512((void *)(to + 64 * i), r[i]);
+    __mmask32 mask = columns >= 32 ? 0xffffffffu : (1u << columns) - 1;
+    /* unpack works within 128 bits: quarters put so that its results come out in order */
+    const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
+    for (int i = 0; i < 16; i++) {
+        __m512i lo = 2 * i < rows ? _mm512_maskz_loadu_epi16(mask, p + 2 * i * stride) : _mm512_setzero_si512();
+        __m512i hi = 2 * i + 1 < rows ? _mm512_maskz_loadu_epi16(mask, p + (2 * i + 1) * stride) : _mm512_setzero_si512();
+        lo = _mm512_permutexvar_epi64(order, lo);
+        hi = _mm512_permutexvar_epi64(order, hi);
+        r[i] = _mm512_unpacklo_epi16(lo, hi);
+        r[16 + i] = _mm512_unpackhi_epi16(lo, hi);
+    }
+}
+
+/* One step of a panel: PANEL rows of op(A), or columns of op(B), by 32 of the inner dimension, as two tiles.
+ * `along`: the inner dimension runs along memory (A plain, B transposed). b: pair layout. */
+TARGET static inline void pack_step(const uint16_t *p, int64_t stride, int along, int b, int64_t outer, int64_t depth, uint8_t *to)
+{
+    __m512i r[32];
+    if (!along) {
+        read_pairs(p, stride, depth, outer, r);
+        if (!b) {
+            transpose16(r);
+            transpose16(r + 16);
+        }
+        for (int i = 0; i < 32; i++) _mm512_store_si512((void *)(to + 64 * i), r[i]);
+        return;
+    }
+    for (int half = 0; half < 2; half++) {
+        read_rows(p + 16 * half * stride, stride, outer - 16 * half, depth, r);
+        if (b) transpose16(r);
+        for (int i = 0; i < 16; i++) _mm512_store_si512((void *)(to + TILE_BYTES * half + 64 * i), r[i]);
+    }
+}
+
+/* Panels from `first` up to `last` and steps from `k0` to `k1` of an operand, in the order in which it lies in memory. */
+TARGET static void pack(const uint16_t *p, int64_t stride, int along, int b, int64_t outer, int64_t k, int64_t panel_bytes, int64_t first,
+                        int64_t last, int64_t k0, int64_t k1, uint8_t *to)
+{
+    int64_t panel_stride = along ? PANEL * stride : PANEL, k_stride = along ? 1 : stride;
+    for (int64_t at = k0; at < k1; at += 32)
+        for (int64_t i = first; i < last; i++) {
+            const uint16_t *from = p + i * panel_stride + at * k_stride;
+            uint8_t *out = to + i * panel_bytes + at / 32 * STEP_BYTES;
+            if (outer - i * PANEL >= PANEL && k - at >= 32) {
+                if (along) pack_step(from, stride, 1, b, PANEL, 32, out);
+                else pack_step(from, stride, 0, b, PANEL, 32, out);
+            } else pack_step(from, stride, along, b, outer - i * PANEL, k - at, out);
         }
 }
 
@@ -164,35 +202,41 @@ TARGET static inline void micro(const uint8_t *a, const uint8_t *b, float *c, in
     _tile_stored(3, c + 768, bytes);
 }
 
-/* 16 floats to bf16, nearest even, NaN kept quiet */
-TARGET static inline __m256i to_bf16(__m512 x)
+/* Where the four tiles of row i, column j stand in a block. */
+static inline int64_t tiles_at(int64_t i, int64_t j) { return (j / PANEL * (MC / PANEL) + i / PANEL) * (PANEL * PANEL); }
+
+/* 16 results at element `at` of a row of C, where `mask` has bits */
+TARGET static inline __m512 finished(const struct gemm_bf16 *g, __m512 x, int64_t at, const float *bias, __mmask16 mask)
 {
-    __m512i bits = _mm512_castps_si512(x);
-    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
-    __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
-    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet));
+    if (g->alpha != 1.0f) x = _mm512_mul_ps(_mm512_set1_ps(g->alpha), x);
+    if (g->beta != 0.0f) {
+        __m512 old = g->c_bf16 ? _mm512_castsi512_ps(_mm512_slli_epi32(
+                                     _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)g->c + at)), 16))
+                               : _mm512_maskz_loadu_ps(mask, (const float *)g->c + at);
+        x = _mm512_fmadd_ps(_mm512_set1_ps(g->beta), old, x);
+    }
+    return bias ? _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, bias)) : x;
 }
 
+/* The block's tiles to C, whole rows at a time: C's lines are written in the order of memory. vcvtne2ps2bf16 rounds to
+ * nearest even and keeps NaN; what is below the normal numbers becomes 0, as inside the tiles. */
 TARGET static void write_block(const struct gemm_bf16 *g, const float *block, int64_t row0, int64_t column0, int64_t rows, int64_t columns)
 {
-    __m512 alpha = _mm512_set1_ps(g->alpha), beta = _mm512_set1_ps(g->beta);
-    for (int64_t i = 0; i < rows; i++) {
-        int64_t at = (row0 + i) * g->ldc + column0;
-        for (int64_t j = 0; j < columns; j += 16) {
-            __mmask16 mask = columns - j >= 16 ? 0xffff : (__mmask16)((1u << (columns - j)) - 1);
-            __m512 x = _mm512_mul_ps(alpha, _mm512_load_ps(block + (j / PANEL * (MC / PANEL) + i / PANEL) * (PANEL * PANEL) + (i / 16 % 2 * 2 + j / 16 % 2) * 256 + i % 16 * 16));
-            if (g->beta != 0) {
-                __m512 old = g->c_bf16 ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(
-                                             mask, (const uint16_t *)g->c + at + j)), 16))
-                                       : _mm512_maskz_loadu_ps(mask, (const float *)g->c + at + j);
-                x = _mm512_fmadd_ps(beta, old, x);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j += PANEL) {
+            __mmask32 mask = columns - j >= 32 ? 0xffffffffu : (1u << (columns - j)) - 1;
+            __mmask16 left = (__mmask16)mask, right = (__mmask16)(mask >> 16);
+            int64_t at = (row0 + i) * g->ldc + column0 + j;
+            const float *bias = g->bias ? g->bias + column0 + j : NULL;
+            const float *t = block + tiles_at(i, j) + i % PANEL / 16 * 512 + i % 16 * 16;
+            __m512 x0 = finished(g, _mm512_load_ps(t), at, bias, left);
+            __m512 x1 = finished(g, _mm512_load_ps(t + 256), at + 16, bias ? bias + 16 : NULL, right);
+            if (g->c_bf16) _mm512_mask_storeu_epi16((uint16_t *)g->c + at, mask, (__m512i)_mm512_cvtne2ps_pbh(x1, x0));
+            else {
+                _mm512_mask_storeu_ps((float *)g->c + at, left, x0);
+                _mm512_mask_storeu_ps((float *)g->c + at + 16, right, x1);
             }
-            if (g->bias) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, g->bias + column0 + j));
-            if (g->c_bf16) _mm256_mask_storeu_epi16((uint16_t *)g->c + at + j, mask, to_bf16(x));
-            else _mm512_mask_storeu_ps((float *)g->c + at + j, mask, x);
         }
-    }
 }
 
 /* Blocks as even as possible, at most `most`, a multiple of PANEL. */
@@ -203,6 +247,7 @@ static int64_t block_size(int64_t n, int64_t most, int64_t parts)
     return up((n + count - 1) / count, PANEL);
 }
 
+/* rows x columns of C from (row0, column0): partial sums stay in `block` until the inner dimension is through. */
 TARGET static void multiply_block(const struct gemm_bf16 *g, const uint8_t *pa, const uint8_t *pb, float *block, int64_t row0,
                                   int64_t column0, int64_t rows, int64_t columns)
 {
@@ -211,9 +256,19 @@ TARGET static void multiply_block(const struct gemm_bf16 *g, const uint8_t *pa, 
         int64_t steps = (k32 - k0 < kc ? k32 - k0 : kc) / 32, at = k0 / 32 * STEP_BYTES;
         for (int64_t j = 0; j < columns; j += PANEL)
             for (int64_t i = 0; i < rows; i += PANEL)
-                micro(pa + (row0 + i) / PANEL * panel + at, pb + (column0 + j) / PANEL * panel + at, block + (j / PANEL * (MC / PANEL) + i / PANEL) * (PANEL * PANEL), steps, k0 > 0);
+                micro(pa + (row0 + i) / PANEL * panel + at, pb + (column0 + j) / PANEL * panel + at, block + tiles_at(i, j), steps, k0 > 0);
     }
     write_block(g, block, row0, column0, rows, columns);
+}
+
+/* Threads of a team pack an operand together: shares of panels, or of steps when those are rows in memory. */
+TARGET static void pack_share(const uint16_t *p, int64_t stride, int along, int b, int64_t outer, int64_t k, uint8_t *to, int64_t share, int64_t shares)
+{
+    int64_t panels = up(outer, PANEL) / PANEL, steps = up(k, 32) / 32, panel_bytes = up(k, 32) * PANEL * 2;
+    if (along)
+        for (int64_t i = panels * share / shares; i < panels * (share + 1) / shares; i++)
+            pack(p, stride, 1, b, outer, k, panel_bytes, i, i + 1, 0, steps * 32, to);
+    else pack(p, stride, 0, b, outer, k, panel_bytes, 0, panels, steps * share / shares * 32, steps * (share + 1) / shares * 32, to);
 }
 
 TARGET void gemm_amx(const struct gemm_bf16 *g, void *workspace, int threads)
@@ -225,20 +280,17 @@ TARGET void gemm_amx(const struct gemm_bf16 *g, void *workspace, int threads)
     int64_t grid_m = (g->m + mc - 1) / mc, grid_n = (g->n + nc - 1) / nc;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-#pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < panels_a; i++)
-            pack_panel(g->transpose_a ? g->a + i * PANEL : g->a + i * PANEL * g->lda, g->lda, !g->transpose_a, 0,
-                       g->m - i * PANEL < PANEL ? g->m - i * PANEL : PANEL, g->k, pa + i * panel);
-#pragma omp for schedule(static)
-        for (int64_t j = 0; j < panels_b; j++)
-            pack_panel(g->transpose_b ? g->b + j * PANEL * g->ldb : g->b + j * PANEL, g->ldb, g->transpose_b, 1,
-                       g->n - j * PANEL < PANEL ? g->n - j * PANEL : PANEL, g->k, pb + j * panel);
-        tiles_on();
 #ifdef _OPENMP
-        float *block = blocks + (int64_t)omp_get_thread_num() * MC * NC;
+        int64_t share = omp_get_thread_num(), shares = omp_get_num_threads();
+        if (threads == 1) share = 0, shares = 1; /* called by one thread of somebody else's team */
 #else
-        float *block = blocks;
+        int64_t share = 0, shares = 1;
 #endif
+        pack_share(g->a, g->lda, !g->transpose_a, 0, g->m, g->k, pa, share, shares);
+        pack_share(g->b, g->ldb, g->transpose_b, 1, g->n, g->k, pb, share, shares);
+        tiles_on();
+        float *block = blocks + share * MC * NC;
+#pragma omp barrier
 #pragma omp for schedule(dynamic, 1)
         for (int64_t b = 0; b < grid_m * grid_n; b++) {
             int64_t row0 = b % grid_m * mc, column0 = b / grid_m * nc;
