@@ -1,0 +1,328 @@
+/* meopt bench optim: what one optimizer step costs, beside what the memory of this machine can do.
+ *
+ * The yardstick is the STREAM triad (McCalpin 1995: a = b + s c, 24 bytes an element) with the same number of threads in the
+ * same run, measured before and after each combination; both take the best of several repetitions. Bytes moved are those
+ * that the format must move: each array read once and, if it changes, written once.
+ */
+#include "cli/command.h"
+#include "core/base/file.h"
+#include "core/meopt.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#define TENSOR_ROWS 1024
+#define TENSOR_COLUMNS 4096
+#define TENSOR_COUNT ((int64_t)TENSOR_ROWS * TENSOR_COLUMNS)
+
+struct combination {
+    int rule, weights, states;
+};
+struct result {
+    double held, moved, seconds, triad, error;
+    int64_t parameters;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- STREAM triad ------------------------------------------------------------------------------------ */
+
+struct triad {
+    double *a, *b, *c;
+    int64_t count;
+    int threads;
+};
+
+static int triad_open(struct triad *t, int threads, struct error *err)
+{
+    t->count = (int64_t)32 << 20; /* 256 MB each: beyond any cache */
+    t->threads = threads;
+    t->a = malloc((size_t)t->count * 8);
+    t->b = malloc((size_t)t->count * 8);
+    t->c = malloc((size_t)t->count * 8);
+    if (!t->a || !t->b || !t->c) return error_set(err, EXIT_HOST_MEMORY, "close something", "no memory for the triad's 768 MB");
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) num_threads(threads)
+#endif
+    for (int64_t i = 0; i < t->count; i++) {
+        t->a[i] = 0;
+        t->b[i] = 1;
+        t->c[i] = 2;
+    }
+    return 0;
+}
+
+static double triad_gb_per_s(struct triad *t)
+{
+    double best = 1e9;
+    for (int round = 0; round < 5; round++) {
+        double begin = now();
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) num_threads(t->threads)
+#endif
+        for (int64_t i = 0; i < t->count; i++) t->a[i] = t->b[i] + 3 * t->c[i];
+        best = fmin(best, now() - begin);
+    }
+    return 24e-9 * (double)t->count / best;
+}
+
+static void triad_close(struct triad *t)
+{
+    free(t->a);
+    free(t->b);
+    free(t->c);
+}
+
+/* ---- One combination --------------------------------------------------------------------------------- */
+
+static int library_error(struct error *err, const struct meopt_error *from)
+{
+    return error_set(err, from->status == MEOPT_NO_MEMORY ? EXIT_HOST_MEMORY : EXIT_FAILED, NULL, "%s", from->message);
+}
+
+static struct meopt_options options_of(const struct combination *c, int threads)
+{
+    struct meopt_options o;
+    meopt_options_init(&o, sizeof o, c->rule);
+    o.weights = c->weights;
+    o.first_moment = o.second_moment = c->states;
+    o.weight_decay = 0.01;
+    o.threads = threads;
+    o.seed = 1;
+    return o;
+}
+
+static bool has_second(int rule) { return rule != MEOPT_APSGD && rule != MEOPT_LION; }
+static int gradient_dtype(int weights) { return weights <= MEOPT_WEIGHTS_F32_COPY ? MEOPT_F32 : MEOPT_BF16; }
+
+static double moved_bytes(const struct combination *c)
+{
+    static const double weight[] = {4, 4, 2, 2, 2.5, 3, 4}, state[] = {4, 2, 2, 1, 0.5};
+    double moments = state[c->states] * (has_second(c->rule) ? 2 : 1) + (c->states >= MEOPT_STATE_8BIT ? 1.0 / 64 : 0);
+    double gradient = gradient_dtype(c->weights) == MEOPT_F32 ? 4 : 2, once = weight[c->weights] + moments;
+    double copy = c->weights == MEOPT_WEIGHTS_F32_COPY ? 2 : 0;
+    return 2 * once + gradient + copy + (c->rule == MEOPT_LAMB ? once + gradient : 0); /* LAMB reads all twice */
+}
+
+/* One step of the rule in float64 from weight w, moments 0: what the first step of a run must give. */
+static double exact_step(const struct meopt_options *o, double w, double g, double lr, double trust, double *update)
+{
+    double decay = o->weight_decay, u;
+    switch (o->rule) {
+    case MEOPT_APADAM: g += decay * w; u = g / (fabs(g) + o->eps); break;
+    case MEOPT_APSGD: u = g + decay * w; break;
+    case MEOPT_LION: u = (g > 0) - (g < 0) + decay * w; break;
+    case MEOPT_LAMB: u = g / (fabs(g) + o->eps) + decay * w; break;
+    default: u = g / (fabs(g) + o->eps) + decay * w; break;
+    }
+    *update = u;
+    return w - lr * trust * u;
+}
+
+/* Largest relative error of a weight after the first step, over 64 Ki weights of 0.01 to 1. */
+static int measure_error(const struct combination *c, double *error, struct error *err)
+{
+    enum { N = 65536 };
+    const double lr = 1e-3;
+    struct meopt_options o = options_of(c, 1);
+    struct meopt_tensor table = {.name = "error", .ndim = 2, .shape = {256, 256}};
+    struct meopt *opt;
+    struct meopt_error e;
+    if (meopt_create(&opt, &o, &table, 1, &e)) return library_error(err, &e);
+    float *w = malloc(3 * N * sizeof *w), *g = w + N, *after = g + N;
+    if (!w) {
+        meopt_destroy(opt);
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
+    }
+    uint32_t random = 1;
+    for (int i = 0; i < N; i++) {
+        random = random * 1664525u + 1013904223u;
+        w[i] = (float)pow(10, -2.0 * (random >> 8) / 16777216.0) * (i & 1 ? -1.0f : 1.0f);
+        random = random * 1664525u + 1013904223u;
+        g[i] = (float)((random >> 8) / 16777216.0 - 0.5);
+    }
+    struct meopt_gradient gradient = {g, MEOPT_F32};
+    int status = meopt_import(opt, 0, 0, N, w, &e);
+    if (!status) status = meopt_export(opt, 0, 0, N, w, &e); /* what the format made of them is the start */
+    if (!status) status = meopt_step(opt, 1, lr, 1, &gradient, NULL, &e);
+    if (!status) status = meopt_export(opt, 0, 0, N, after, &e);
+    double ww = 0, uu = 0, u, worst = 0;
+    for (int i = 0; i < N; i++) {
+        exact_step(&o, (double)w[i], (double)g[i], lr, 1, &u);
+        ww += (double)w[i] * (double)w[i];
+        uu += u * u;
+    }
+    for (int i = 0; i < N && !status; i++) {
+        double exact = exact_step(&o, (double)w[i], (double)g[i], lr, c->rule == MEOPT_LAMB ? sqrt(ww / uu) : 1, &u);
+        worst = fmax(worst, fabs((double)after[i] - exact) / fmax(fabs(exact), 0.01));
+    }
+    *error = worst;
+    free(w);
+    meopt_destroy(opt);
+    return status ? library_error(err, &e) : 0;
+}
+
+static void gradient_fill(void *gradient, int dtype, int64_t count)
+{
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static)
+#endif
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t x = (uint32_t)i * 2654435761u, bits = (x & 0x80000000u) | (0x38000000u + (x >> 6 & 0x3ffffffu)); /* up to 2^-7 */
+        if (dtype == MEOPT_F32)
+            memcpy((float *)gradient + i, &bits, 4);
+        else
+            ((uint16_t *)gradient)[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+static int run_combination(const struct combination *c, int64_t parameters, int threads, int repeat, struct triad *triad,
+                           struct result *r, struct error *err)
+{
+    int64_t count = (parameters + TENSOR_COUNT - 1) / TENSOR_COUNT;
+    int dtype = gradient_dtype(c->weights);
+    size_t gradient_bytes = (size_t)(count * TENSOR_COUNT) * (dtype == MEOPT_F32 ? 4 : 2);
+    struct meopt_options o = options_of(c, threads);
+    struct meopt_tensor *table = xcalloc((size_t)count, sizeof *table);
+    struct meopt_gradient *gradients = xcalloc((size_t)count, sizeof *gradients);
+    char *names = xcalloc((size_t)count, 16), *gradient = malloc(gradient_bytes);
+    struct meopt *opt = NULL;
+    struct meopt_error e = {0};
+    int code = gradient ? 0 : error_set(err, EXIT_HOST_MEMORY, "fewer --params", "no memory for %zu bytes of gradients", gradient_bytes);
+    for (int64_t i = 0; !code && i < count; i++) {
+        snprintf(names + i * 16, 16, "t%lld", (long long)i);
+        table[i] = (struct meopt_tensor){.name = names + i * 16, .ndim = 2, .shape = {TENSOR_ROWS, TENSOR_COLUMNS}};
+        gradients[i] = (struct meopt_gradient){gradient + (size_t)i * (gradient_bytes / (size_t)count), dtype};
+    }
+    if (!code) gradient_fill(gradient, dtype, count * TENSOR_COUNT);
+    if (!code && meopt_create(&opt, &o, table, (size_t)count, &e)) code = library_error(err, &e);
+    if (!code) {
+        struct meopt_bytes bytes;
+        meopt_held(opt, &bytes);
+        *r = (struct result){.held = (double)bytes.total / (double)bytes.parameters, .moved = moved_bytes(c), .seconds = 1e9, .parameters = bytes.parameters};
+        r->triad = triad_gb_per_s(triad);
+        for (int step = 1; !code && step <= repeat + 1; step++) {
+            double begin = now();
+            if (meopt_step(opt, step, 1e-4, 1, gradients, NULL, &e)) code = library_error(err, &e);
+            if (step > 1) r->seconds = fmin(r->seconds, now() - begin);
+        }
+        r->triad = fmax(r->triad, triad_gb_per_s(triad));
+    }
+    meopt_destroy(opt);
+    free(gradient);
+    free(names);
+    free(gradients);
+    free(table);
+    return code ? code : measure_error(c, &r->error, err);
+}
+
+/* ---- The command ------------------------------------------------------------------------------------- */
+
+static const struct combination usual[] = {
+    {0, MEOPT_WEIGHTS_F32, MEOPT_STATE_F32},       {0, MEOPT_WEIGHTS_F32_COPY, MEOPT_STATE_F32}, {0, MEOPT_WEIGHTS_BF16, MEOPT_STATE_BF16_NEAREST},
+    {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_BF16}, {0, MEOPT_WEIGHTS_24, MEOPT_STATE_8BIT},      {0, MEOPT_WEIGHTS_20, MEOPT_STATE_8BIT},
+    {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_8BIT}, {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_4BIT},
+};
+
+static json_t *result_json(const struct combination *c, const struct result *r)
+{
+    double gb = r->moved * (double)r->parameters / r->seconds * 1e-9;
+    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "rule", meopt_rule_name(c->rule), "weights",
+                     meopt_weight_format_name(c->weights), "states", meopt_state_format_name(c->states), "bytes_held_per_param", r->held,
+                     "bytes_moved_per_param", r->moved, "step_ms", r->seconds * 1e3, "gb_per_s", gb, "triad_gb_per_s", r->triad,
+                     "bandwidth_ratio", gb / r->triad, "params_per_s", (double)r->parameters / r->seconds, "max_rel_error", r->error);
+}
+
+static void result_print(const struct combination *c, const struct result *r)
+{
+    double gb = r->moved * (double)r->parameters / r->seconds * 1e-9;
+    printf("%-8s %-9s %-12s %6.2f %6.2f %9.2f %8.2f %6.2f %9.3g %9.2g\n", meopt_rule_name(c->rule), meopt_weight_format_name(c->weights),
+           meopt_state_format_name(c->states), r->held, r->moved, r->seconds * 1e3, gb, gb / r->triad, (double)r->parameters / r->seconds, r->error);
+    fflush(stdout);
+}
+
+static int bench_optim_run(const struct arguments *args, struct error *err)
+{
+    const char *rule = argument_text(args, "rule", "apadamw"), *weights = argument_text(args, "weights", NULL),
+               *states = argument_text(args, "states", NULL);
+    int64_t parameters = argument_int(args, "params", (int64_t)64 << 20);
+    int threads = (int)argument_int(args, "threads", 0), repeat = (int)argument_int(args, "repeat", 5);
+#ifdef _OPENMP
+    if (!threads) threads = omp_get_max_threads();
+#else
+    threads = 1;
+#endif
+    bool json = argument_flag(args, "json");
+    struct triad triad = {0};
+    int code = triad_open(&triad, threads, err);
+    json_t *results = json_array();
+    double best_triad = 0;
+    if (!code && !json)
+        printf("%-8s %-9s %-12s %6s %6s %9s %8s %6s %9s %9s\n", "rule", "weights", "states", "held", "moved", "ms/step", "GB/s", "ratio", "params/s",
+               "error");
+    for (int r = 0; !code && r < MEOPT_RULE_COUNT; r++) {
+        if (strcmp(rule, "all") != 0 && strcmp(rule, meopt_rule_name(r)) != 0) continue;
+        for (size_t i = 0; !code && i < sizeof usual / sizeof *usual; i++) {
+            struct combination c = usual[i];
+            c.rule = r;
+            /* one format named: the rows that have it; both: that combination, usual or not */
+            if (weights && states) {
+                if (i) break;
+                c.weights = meopt_weight_format_from_name(weights);
+                c.states = meopt_state_format_from_name(states);
+            } else if ((weights && c.weights != meopt_weight_format_from_name(weights)) || (states && c.states != meopt_state_format_from_name(states)))
+                continue;
+            struct result result;
+            code = run_combination(&c, parameters, threads, repeat, &triad, &result, err);
+            if (code) break;
+            best_triad = fmax(best_triad, result.triad);
+            if (json)
+                json_array_append_new(results, result_json(&c, &result));
+            else
+                result_print(&c, &result);
+        }
+    }
+    if (!code && json) {
+        json_t *all = json_pack("{s:f, s:i, s:I, s:O}", "triad_gb_per_s", best_triad, "threads", threads, "params", (json_int_t)parameters, "results", results);
+        json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
+        printf("\n");
+        json_decref(all);
+    } else if (!code)
+        printf("held, moved: bytes a parameter; ratio: to a STREAM triad of %.1f GB/s on %d threads; error: largest relative error of a weight "
+               "after one step, to float64\n", best_triad, threads);
+    json_decref(results);
+    triad_close(&triad);
+    return code;
+}
+
+static const struct option bench_optim_options[] = {
+    {"rule", 'r', OPTION_TEXT, "RULE", "apadam|apadamw|apsgd|lamb|lion|all", 0, 0, "update rule (default apadamw)"},
+    {"weights", 'w', OPTION_TEXT, "FORMAT", "fp32|fp32+copy|bf16|bf16_sr|bf16+4|bf16+8|bf16+16", 0, 0, "only this weight format"},
+    {"states", 's', OPTION_TEXT, "FORMAT", "fp32|bf16|bf16_nearest|8bit|4bit", 0, 0, "only this state format"},
+    {"params", 'n', OPTION_INT, "N", NULL, 1, 1e11, "parameters (default 67108864)"},
+    {"threads", 't', OPTION_INT, "N", NULL, 1, 4096, "threads (default: one for each core)"},
+    {"repeat", 0, OPTION_INT, "N", NULL, 1, 1000, "steps measured, the best counts (default 5)"},
+    {"json", 'j', OPTION_FLAG, NULL, NULL, 0, 0, "print JSON"},
+    {0},
+};
+
+const struct command cmd_bench_optim = {
+    "bench optim", "", "time optimizer steps, beside the memory bandwidth",
+    "Examples:\n"
+    "  meopt bench optim                                    the usual formats with apadamw\n"
+    "  meopt bench optim --rule all --weights bf16+4        every rule in one format\n"
+    "  meopt bench optim -w bf16+8 -s 8bit -n 1000000000    one combination, a billion parameters\n",
+    bench_optim_options, 0, 0, false, bench_optim_run,
+};
