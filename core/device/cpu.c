@@ -5,6 +5,7 @@
 #include "core/device/cpu.h"
 #include "core/base/file.h"
 #include "kernels/cpu/gemm_amx.h"
+#include "kernels/cpu/gemm_onednn.h"
 #include "kernels/cpu/ops.h"
 
 #include <dnnl.h>
@@ -20,6 +21,7 @@
 
 struct cpu {
     const struct cpu_ops *ops;
+    struct onednn *onednn;
     void *workspace;
     size_t workspace_bytes;
     bool dry;
@@ -58,8 +60,8 @@ static void *reserve(struct device *dev, size_t bytes)
 
 static bool idle(struct device *dev) { return cpu_of(dev)->dry || dev->pending.code; }
 
-/* Without tiles: operands widened to float, oneDNN's sgemm (true fp32), result finished into C. */
-static void gemm_float(struct device *dev, const struct gemm *g)
+/* bf16 on a processor for which oneDNN has none (AVX2): operands widened to float, result finished into C. */
+static void gemm_widened(struct device *dev, const struct gemm *g)
 {
     const struct cpu_ops *ops = cpu_of(dev)->ops;
     bool wide = g->ab_type == DTYPE_F32, direct = g->c_type == DTYPE_F32 && (g->beta == 0 || !g->bias) && g->ldc == g->n;
@@ -90,16 +92,23 @@ static void gemm_float(struct device *dev, const struct gemm *g)
 
 static void gemm(struct device *dev, const struct gemm *g)
 {
-    if (g->ab_type != DTYPE_BF16 || !gemm_amx_available()) {
-        gemm_float(dev, g);
+    if (g->ab_type == DTYPE_BF16 && gemm_amx_available()) {
+        int threads = thread_count();
+        void *scratch = reserve(dev, gemm_amx_workspace(g->m, g->n, g->k, threads));
+        struct gemm_bf16 product = {g->m, g->n, g->k, g->transpose_a, g->transpose_b, g->a, g->b, g->c, g->lda, g->ldb, g->ldc,
+                                    is_bf16(g->c_type), g->alpha, g->beta, g->bias};
+        if (scratch) gemm_amx(&product, scratch, threads);
         return;
     }
-    int threads = thread_count();
-    void *scratch = reserve(dev, gemm_amx_workspace(g->m, g->n, g->k, threads));
-    if (!scratch) return;
-    struct gemm_bf16 product = {g->m, g->n, g->k, g->transpose_a, g->transpose_b, g->a, g->b, g->c, g->lda, g->ldb, g->ldc,
-                                is_bf16(g->c_type), g->alpha, g->beta, g->bias};
-    gemm_amx(&product, scratch, threads);
+    struct matmul product = {g->m, g->n, g->k, g->transpose_a, g->transpose_b, is_bf16(g->ab_type), is_bf16(g->c_type), g->a, g->b, g->c,
+                             g->lda, g->ldb, g->ldc, g->alpha, g->beta, g->bias};
+    if (!onednn_supports(cpu_of(dev)->onednn, &product)) {
+        gemm_widened(dev, g);
+        return;
+    }
+    size_t bytes = onednn_scratch(cpu_of(dev)->onednn, &product);
+    void *scratch = reserve(dev, bytes ? bytes : 64);
+    if (scratch) onednn_run(cpu_of(dev)->onednn, &product, scratch);
 }
 
 static void patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B, int64_t S, int64_t p)
@@ -255,7 +264,11 @@ static void transfer(struct device *dev, void *dst, const void *src, size_t byte
     if (!cpu_of(dev)->dry) memcpy(dst, src, bytes);
 }
 static void sync_nothing(struct device *dev) { (void)dev; }
-static void close_state(struct device *dev) { free(dev->state); }
+static void close_state(struct device *dev)
+{
+    onednn_close(cpu_of(dev)->onednn);
+    free(dev->state);
+}
 
 /* What this process may use: the machine's memory, or its cgroup's limit when that is lower. */
 static size_t machine_bytes(void)
@@ -294,6 +307,7 @@ int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct
     struct device *dev = xcalloc(1, sizeof *dev);
     struct cpu *cpu = xcalloc(1, sizeof *cpu);
     cpu->ops = cpu_ops_select();
+    cpu->onednn = onednn_open();
     cpu->dry = dry;
     dev->ops = &operations;
     dev->kind = dry ? "dry" : "cpu";

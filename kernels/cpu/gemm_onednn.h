@@ -1,0 +1,31 @@
+/* C = alpha op(A) op(B) + beta C + bias through oneDNN; row-major, row strides in elements.
+ *
+ * A struct onednn keeps what was compiled for each shape; one caller at a time. onednn_scratch says how many bytes
+ * (64-byte aligned) onednn_run wants for the same product: its operands need not exist yet. */
+#ifndef MEOPT_KERNELS_GEMM_ONEDNN_H
+#define MEOPT_KERNELS_GEMM_ONEDNN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct matmul {
+    int64_t m, n, k;
+    bool transpose_a, transpose_b; /* A stored (k, m), B stored (n, k) */
+    bool ab_bf16, c_bf16;          /* else float */
+    const void *a, *b;
+    void *c;
+    int64_t lda, ldb, ldc;
+    float alpha, beta;
+    const float *bias; /* (n) or NULL */
+};
+
+struct onednn;
+struct onednn *onednn_open(void);
+void onednn_close(struct onednn *cache); /* NULL is fine */
+/* false: bf16 on a processor without AVX-512. */
+bool onednn_supports(struct onednn *cache, const struct matmul *product);
+size_t onednn_scratch(struct onednn *cache, const struct matmul *product);
+void onednn_run(struct onednn *cache, const struct matmul *product, void *scratch);
+
+#endif
