@@ -130,7 +130,7 @@ struct meopt_options {
     int64_t small_count;        /* tensors of fewer elements stay fp32 altogether; default 4096 */
     int accumulator;            /* enum meopt_state_format of gradient accumulators, or -1 for none (default) */
     int adapt_every;            /* every so many steps the error of the stored state is measured; 0: never (default) */
-    double adapt_threshold;     /* above it a tensor's state is promoted to the next wider format; default 0.25 */
+    double adapt_threshold;     /* above it a tensor's state is promoted to the next wider format; default 0.1 */
     void (*report)(void *context, const struct meopt_report *report); /* called for each measurement; may be NULL */
     /* Memory; both NULL: the library's own. Blocks are 64-byte aligned. tensor: its name, for messages. */
     void *(*allocate)(void *context, int kind, size_t bytes, const char *tensor);

@@ -65,7 +65,7 @@ int meopt_options_init(struct meopt_options *options, size_t size, int rule)
         .momentum = rule == MEOPT_APSGD ? 0.9 : 0,
         .small_count = 4096,
         .accumulator = -1,
-        .adapt_threshold = 0.25,
+        .adapt_threshold = 0.1,
     };
     memset(options, 0, size);
     memcpy(options, &o, o.size);

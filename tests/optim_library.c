@@ -1,0 +1,493 @@
+/* libmeopt as its header describes it: bytes known before allocation, state that survives a restart bit by bit and goes
+ * from one format to another, gradient accumulation, adaptive precision, and an error value for every kind of misuse. */
+#include "core/meopt.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { A = 130 * 70, B = 77, COUNT = 2 };
+static const char *const presets[] = {"quality", "balanced", "minimal", "fp32", "amp", "pure_bf16"};
+
+static struct meopt_tensor table[COUNT] = {{.name = "layer.weight", .ndim = 2, .shape = {130, 70}}, {.name = "layer.bias", .ndim = 1, .shape = {B}, .flags = MEOPT_NO_DECAY}};
+static float start[A], gradient[A];
+
+static void fill(float *x, int n, uint32_t seed, float scale)
+{
+    for (int i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = ((float)(seed >> 8) / 16777216.0f - 0.5f) * scale;
+    }
+}
+
+static struct meopt *make(int rule, const char *preset, uint64_t seed)
+{
+    struct meopt_options o;
+    struct meopt_error err;
+    struct meopt *opt;
+    assert_int_equal(meopt_options_init(&o, sizeof o, rule), 0);
+    assert_int_equal(meopt_options_preset(&o, preset, &err), 0);
+    o.weight_decay = 0.01;
+    o.seed = seed;
+    assert_int_equal(meopt_create(&opt, &o, table, COUNT, &err), 0);
+    fill(start, A, 1, 1);
+    assert_int_equal(meopt_import(opt, 0, 0, A, start, &err), 0);
+    assert_int_equal(meopt_import(opt, 1, 0, B, start, &err), 0);
+    return opt;
+}
+
+static void steps(struct meopt *opt, int first, int last)
+{
+    struct meopt_error err;
+    for (int step = first; step <= last; step++) {
+        fill(gradient, A, (uint32_t)step, 0.1f);
+        struct meopt_gradient g[COUNT] = {{gradient, MEOPT_F32}, {gradient, MEOPT_F32}};
+        assert_int_equal(meopt_step(opt, step, 1e-3, 1, g, NULL, &err), 0);
+    }
+}
+
+struct buffer {
+    char *data;
+    size_t bytes, space;
+};
+static int buffer_write(void *context, const void *data, size_t bytes)
+{
+    struct buffer *b = context;
+    if (b->bytes + bytes > b->space) b->data = realloc(b->data, b->space = (b->bytes + bytes) * 2);
+    memcpy(b->data + b->bytes, data, bytes);
+    b->bytes += bytes;
+    return 0;
+}
+static struct buffer saved(const struct meopt *opt)
+{
+    struct buffer b = {0};
+    struct meopt_error err;
+    assert_int_equal(meopt_save(opt, buffer_write, &b, &err), 0);
+    return b;
+}
+
+static void resume_is_bit_identical(void **state)
+{
+    (void)state;
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+        for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
+            struct meopt_error err;
+            struct meopt *whole = make(rule, presets[p], 7), *first = make(rule, presets[p], 7), *second = make(rule, presets[p], 7);
+            steps(whole, 1, 8);
+            steps(first, 1, 4);
+            if (p % 2) { /* through the stream, or record by record with exported weights */
+                struct buffer b = saved(first);
+                assert_int_equal(meopt_load(second, b.data, b.bytes, &err), 0);
+                free(b.data);
+            } else
+                for (size_t i = 0; i < COUNT; i++) {
+                    size_t bytes = meopt_state_bytes(first, i);
+                    char *record = malloc(bytes);
+                    float values[A];
+                    int64_t n = i ? B : A;
+                    assert_int_equal(meopt_state_save(first, i, record, bytes, &err), 0);
+                    assert_int_equal(meopt_state_load(second, i, record, bytes, &err), 0);
+                    assert_int_equal(meopt_export(first, i, 0, n, values, &err), 0);
+                    assert_int_equal(meopt_import(second, i, 0, n, values, &err), 0);
+                    free(record);
+                }
+            steps(second, 5, 8);
+            struct buffer x = saved(whole), y = saved(second);
+            assert_int_equal(x.bytes, y.bytes);
+            if (memcmp(x.data, y.data, x.bytes) != 0) fail_msg("%s %s: resumed run differs", meopt_rule_name(rule), presets[p]);
+            free(x.data);
+            free(y.data);
+            meopt_destroy(whole);
+            meopt_destroy(first);
+            meopt_destroy(second);
+        }
+}
+
+static double distance(const struct meopt *x, const struct meopt *y)
+{
+    static float a[A], b[A];
+    struct meopt_error err;
+    double sum = 0;
+    meopt_export(x, 0, 0, A, a, &err);
+    meopt_export(y, 0, 0, A, b, &err);
+    for (int i = 0; i < A; i++) sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sqrt(sum / A);
+}
+
+static void state_goes_from_one_format_to_another(void **state)
+{
+    (void)state;
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+        for (int from = 0; from < 4; from++)
+            for (int to = 0; to < 4; to++) {
+                struct meopt_error err;
+                struct meopt *x = make(rule, presets[from], 7), *y = make(rule, presets[to], 7);
+                steps(x, 1, 5);
+                struct buffer b = saved(x);
+                assert_int_equal(meopt_load(y, b.data, b.bytes, &err), 0);
+                free(b.data);
+                struct meopt_tensor_info info;
+                assert_int_equal(meopt_info(y, 0, &info), 0);
+                assert_int_equal(info.updates, 5);
+                steps(x, 6, 6);
+                steps(y, 6, 6);
+                double limit = from == 2 || to == 2 ? 3e-3 : 4e-4; /* bf16 weights: half an ulp of 1; else a fraction of a step */
+                if (distance(x, y) > limit) fail_msg("%s %s -> %s: %g", meopt_rule_name(rule), presets[from], presets[to], distance(x, y));
+                meopt_destroy(x);
+                meopt_destroy(y);
+            }
+}
+
+static void damaged_state_is_refused_and_changes_nothing(void **state)
+{
+    (void)state;
+    struct meopt_error err;
+    struct meopt *opt = make(MEOPT_APADAMW, "balanced", 7);
+    steps(opt, 1, 3);
+    struct buffer good = saved(opt);
+    for (size_t at = 0; at < good.bytes; at += 137) {
+        char *bad = malloc(good.bytes);
+        memcpy(bad, good.data, good.bytes);
+        bad[at] = (char)(bad[at] ^ 0x10);
+        assert_int_equal(meopt_load(opt, bad, good.bytes, &err), MEOPT_BAD_STATE);
+        assert_true(strlen(err.message) > 10);
+        free(bad);
+    }
+    for (size_t bytes = 0; bytes < good.bytes; bytes += 501) assert_int_equal(meopt_load(opt, good.data, bytes, &err), MEOPT_BAD_STATE);
+    struct buffer still = saved(opt);
+    assert_memory_equal(good.data, still.data, good.bytes);
+    struct meopt *lion = make(MEOPT_LION, "balanced", 7);
+    assert_int_equal(meopt_load(lion, good.data, good.bytes, &err), MEOPT_BAD_STATE); /* other moments */
+    meopt_destroy(lion);
+    free(still.data);
+    free(good.data);
+    meopt_destroy(opt);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------ */
+
+struct account {
+    size_t bytes[MEOPT_MEMORY_KINDS];
+    int fail_at;
+};
+static void *account_get(void *context, int kind, size_t bytes, const char *tensor)
+{
+    struct account *a = context;
+    assert_non_null(tensor);
+    if (a->fail_at && --a->fail_at == 0) return NULL;
+    a->bytes[kind] += bytes;
+    return aligned_alloc(64, (bytes + 63) / 64 * 64);
+}
+static void account_put(void *context, int kind, void *p, size_t bytes)
+{
+    ((struct account *)context)->bytes[kind] -= bytes;
+    free(p);
+}
+
+static void query_equals_what_is_allocated(void **state)
+{
+    (void)state;
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+        for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
+            struct account account = {0};
+            struct meopt_options o;
+            struct meopt_error err;
+            struct meopt *opt;
+            struct meopt_bytes query, held;
+            meopt_options_init(&o, sizeof o, rule);
+            meopt_options_preset(&o, presets[p], &err);
+            o.accumulator = MEOPT_STATE_BF16;
+            o.allocate = account_get;
+            o.release = account_put;
+            o.context = &account;
+            assert_int_equal(meopt_query(&o, table, COUNT, &query, &err), 0);
+            assert_int_equal(meopt_create(&opt, &o, table, COUNT, &err), 0);
+            assert_int_equal(meopt_held(opt, &held), 0);
+            assert_memory_equal(&query, &held, sizeof query);
+            assert_int_equal(account.bytes[MEOPT_MEMORY_WEIGHTS], query.weights);
+            assert_int_equal(account.bytes[MEOPT_MEMORY_COPY], query.copy);
+            assert_int_equal(account.bytes[MEOPT_MEMORY_CORRECTION], query.correction);
+            assert_int_equal(account.bytes[MEOPT_MEMORY_MOMENTS], query.moments);
+            assert_int_equal(account.bytes[MEOPT_MEMORY_ACCUMULATOR], query.accumulators);
+            meopt_destroy(opt);
+            for (int k = 0; k < MEOPT_MEMORY_KINDS; k++) assert_int_equal(account.bytes[k], 0);
+            for (int k = 1; k < 12; k++) { /* each allocation fails once: an error value, nothing left behind */
+                account.fail_at = k;
+                int status = meopt_create(&opt, &o, table, COUNT, &err);
+                if (status == 0) meopt_destroy(opt);
+                else assert_int_equal(status, MEOPT_NO_MEMORY);
+                for (int j = 0; j < MEOPT_MEMORY_KINDS; j++) assert_int_equal(account.bytes[j], 0);
+            }
+        }
+}
+
+/* A ViT of width 768, depth 14: 100 M parameters with norms, biases, tokens and positions. Gradients are released. */
+static void presets_hold_the_promised_bytes_at_100_million_parameters(void **state)
+{
+    (void)state;
+    static const double limits[] = {5.15, 4.65, 4.10};
+    static struct meopt_tensor vit[14 * 12 + 8];
+    static char names[14 * 12 + 8][32];
+    size_t n = 0;
+#define ADD(...) do { snprintf(names[n], 32, "t%zu", n); vit[n] = (struct meopt_tensor){.name = names[n], __VA_ARGS__}; n++; } while (0)
+    for (int block = 0; block < 14; block++) {
+        for (int k = 0; k < 4; k++) ADD(.ndim = 1, .shape = {768});
+        ADD(.ndim = 2, .shape = {2304, 768});
+        ADD(.ndim = 1, .shape = {2304});
+        ADD(.ndim = 2, .shape = {768, 768});
+        ADD(.ndim = 1, .shape = {768});
+        ADD(.ndim = 2, .shape = {3072, 768});
+        ADD(.ndim = 1, .shape = {3072});
+        ADD(.ndim = 2, .shape = {768, 3072});
+        ADD(.ndim = 1, .shape = {768});
+    }
+    ADD(.ndim = 4, .shape = {768, 3, 14, 14});
+    ADD(.ndim = 3, .shape = {1, 257, 768}, .flags = MEOPT_KEEP_F32);
+    ADD(.ndim = 3, .shape = {1, 1, 768}, .flags = MEOPT_KEEP_F32);
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+        for (int p = 0; p < 3; p++) {
+            struct account account = {0};
+            struct meopt_options o;
+            struct meopt_error err;
+            struct meopt *opt;
+            struct meopt_bytes held;
+            meopt_options_init(&o, sizeof o, rule);
+            meopt_options_preset(&o, presets[p], &err);
+            o.allocate = account_get;
+            o.release = account_put;
+            o.context = &account;
+            o.dry = 1; /* allocated, not touched */
+            assert_int_equal(meopt_create(&opt, &o, vit, n, &err), 0);
+            meopt_held(opt, &held);
+            size_t total = 0;
+            for (int k = 0; k < MEOPT_MEMORY_KINDS; k++) total += account.bytes[k];
+            double each = (double)total / (double)held.parameters;
+            if (rule == MEOPT_APADAMW || rule == MEOPT_LION)
+                print_message("%s %s: %.1f M parameters, %.3f bytes each\n", meopt_rule_name(rule), presets[p], (double)held.parameters * 1e-6, each);
+            assert_true(held.parameters > 99000000 && held.parameters < 101000000);
+            assert_true(each <= limits[p] - (rule == MEOPT_APSGD || rule == MEOPT_LION ? 1 : 0));
+            meopt_destroy(opt);
+        }
+}
+
+/* ---- Accumulation, promotion, caller's memory, shards ------------------------------------------------ */
+
+static void accumulated_gradients_make_the_step_of_their_sum(void **state)
+{
+    (void)state;
+    static const double limits[] = {1e-6, 2e-5, 2e-5, 6e-5, 1e-3}; /* rms of weights after one SGD step of size 1e-2 */
+    for (int format = 0; format < MEOPT_STATE_FORMAT_COUNT; format++) {
+        struct meopt_options o;
+        struct meopt_error err;
+        struct meopt *x, *y;
+        meopt_options_init(&o, sizeof o, MEOPT_APSGD);
+        o.accumulator = format;
+        assert_int_equal(meopt_create(&x, &o, table, COUNT, &err), 0);
+        assert_int_equal(meopt_create(&y, &o, table, COUNT, &err), 0);
+        static float sum[A];
+        memset(sum, 0, sizeof sum);
+        for (int micro = 0; micro < 4; micro++) {
+            fill(gradient, A, (uint32_t)micro + 50, 1);
+            for (int i = 0; i < A; i++) sum[i] += gradient[i] * 0.25f;
+            assert_int_equal(meopt_accumulate(x, 0, gradient, MEOPT_F32, 0.25, &err), 0);
+        }
+        meopt_step_begin(x, 1, 1e-2, 0, &err);
+        assert_int_equal(meopt_step_tensor(x, 0, NULL, MEOPT_F32, 1, &err), 0);
+        assert_int_equal(meopt_step_tensor(x, 1, NULL, MEOPT_F32, 1, &err), MEOPT_BAD_ARGUMENT); /* nothing accumulated */
+        meopt_step_end(x, NULL, &err);
+        meopt_step_begin(y, 1, 1e-2, 0, &err);
+        meopt_step_tensor(y, 0, sum, MEOPT_F32, 1, &err);
+        meopt_step_end(y, NULL, &err);
+        double error = distance(x, y);
+        print_message("accumulator %s: rms difference %.2g\n", meopt_state_format_name(format), error);
+        assert_true(error <= limits[format]);
+        meopt_destroy(x);
+        meopt_destroy(y);
+    }
+}
+
+struct heard {
+    int reports, promotions;
+    double largest;
+};
+static void hear(void *context, const struct meopt_report *r)
+{
+    struct heard *h = context;
+    h->reports++;
+    h->promotions += r->new_first_moment != r->first_moment;
+    h->largest = fmax(h->largest, r->error);
+    assert_string_equal(r->tensor, "layer.weight"); /* the bias is in fp32 already */
+}
+
+static void a_tensor_over_the_threshold_is_promoted(void **state)
+{
+    (void)state;
+    static const struct { int format; double threshold; int promotions; } cases[] = {
+        {MEOPT_STATE_4BIT, 0.1, 1}, {MEOPT_STATE_8BIT, 0.1, 0}, {MEOPT_STATE_8BIT, 1e-3, 2}, {MEOPT_STATE_4BIT, 1e-9, 3}};
+    for (size_t k = 0; k < 4; k++)
+        for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++) {
+            struct heard heard = {0};
+            struct meopt_options o;
+            struct meopt_error err;
+            struct meopt *opt, *exact;
+            meopt_options_init(&o, sizeof o, rule);
+            assert_int_equal(meopt_create(&exact, &o, table, COUNT, &err), 0);
+            o.first_moment = o.second_moment = cases[k].format;
+            o.adapt_every = 2;
+            o.adapt_threshold = cases[k].threshold;
+            o.report = hear;
+            o.context = &heard;
+            assert_int_equal(meopt_create(&opt, &o, table, COUNT, &err), 0);
+            steps(opt, 1, 10);
+            steps(exact, 1, 10);
+            struct meopt_tensor_info info;
+            meopt_info(opt, 0, &info);
+            if (k < 2) print_message("%s from %s: largest error %.3f, %d promotions, now %s\n", meopt_rule_name(rule), meopt_state_format_name(cases[k].format),
+                          heard.largest, heard.promotions, meopt_state_format_name(info.first_moment));
+            assert_true(heard.reports > 0);
+            if (cases[k].promotions < 2 && rule != MEOPT_LION && rule != MEOPT_APSGD) assert_int_equal(heard.promotions, cases[k].promotions);
+            if (cases[k].threshold < 0.01) assert_true(heard.promotions >= 1 && info.first_moment <= MEOPT_STATE_BF16);
+            meopt_destroy(opt);
+            meopt_destroy(exact);
+        }
+}
+
+static void shards_make_the_bits_of_the_whole(void **state)
+{
+    (void)state;
+    enum { ROWS = 128, COLUMNS = 64, CUT = 48 };
+    struct meopt_options o;
+    struct meopt_error err;
+    struct meopt *whole, *part[2];
+    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+    meopt_options_preset(&o, "balanced", &err);
+    o.small_count = 0;
+    struct meopt_tensor t = {.name = "w", .ndim = 2, .shape = {ROWS, COLUMNS}}, half[2] = {t, t};
+    half[0].shape[0] = CUT;
+    half[1].shape[0] = ROWS - CUT;
+    half[1].first = CUT * COLUMNS;
+    assert_int_equal(meopt_create(&whole, &o, &t, 1, &err), 0);
+    for (int k = 0; k < 2; k++) assert_int_equal(meopt_create(&part[k], &o, &half[k], 1, &err), 0);
+    for (int step = 1; step < 6; step++) {
+        fill(gradient, A, (uint32_t)step, 1);
+        struct meopt_gradient g = {gradient, MEOPT_F32}, g1 = {gradient + CUT * COLUMNS, MEOPT_F32};
+        meopt_step(whole, step, 1e-2, 1, &g, NULL, &err);
+        meopt_step(part[0], step, 1e-2, 1, &g, NULL, &err);
+        meopt_step(part[1], step, 1e-2, 1, &g1, NULL, &err);
+    }
+    static float a[ROWS * COLUMNS], b[ROWS * COLUMNS];
+    meopt_export(whole, 0, 0, ROWS * COLUMNS, a, &err);
+    meopt_export(part[0], 0, 0, CUT * COLUMNS, b, &err);
+    meopt_export(part[1], 0, 0, (ROWS - CUT) * COLUMNS, b + CUT * COLUMNS, &err);
+    assert_memory_equal(a, b, sizeof a);
+    meopt_destroy(whole);
+    for (int k = 0; k < 2; k++) meopt_destroy(part[k]);
+}
+
+/* ---- Misuse ------------------------------------------------------------------------------------------ */
+
+#define REFUSED(call) do { memset(&err, 0, sizeof err); assert_int_equal(call, MEOPT_BAD_ARGUMENT); assert_true(strlen(err.message) > 8); } while (0)
+
+static void misuse_returns_an_error_with_a_sentence(void **state)
+{
+    (void)state;
+    struct meopt_options o, bad;
+    struct meopt_error err;
+    struct meopt *opt, *none = NULL;
+    struct meopt_bytes bytes;
+    static float x[A + 1];
+    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+    assert_int_equal(meopt_options_init(NULL, sizeof o, 0), MEOPT_BAD_ARGUMENT);
+    assert_int_equal(meopt_options_init(&bad, 3, 0), MEOPT_BAD_ARGUMENT);
+    assert_int_equal(meopt_options_init(&bad, sizeof bad, 99), MEOPT_BAD_ARGUMENT);
+    REFUSED(meopt_options_preset(&o, "fastest", &err));
+    REFUSED(meopt_create(NULL, &o, table, COUNT, &err));
+    REFUSED(meopt_create(&opt, NULL, table, COUNT, &err));
+    REFUSED(meopt_create(&opt, &o, NULL, COUNT, &err));
+    REFUSED(meopt_query(&o, table, COUNT, NULL, &err));
+#define BAD_OPTION(field, v) do { bad = o; bad.field = v; REFUSED(meopt_create(&opt, &bad, table, COUNT, &err)); assert_null(opt); REFUSED(meopt_query(&bad, table, COUNT, &bytes, &err)); } while (0)
+    BAD_OPTION(size, 0);
+    BAD_OPTION(tensor_size, 4);
+    BAD_OPTION(rule, 5);
+    BAD_OPTION(weights, -1);
+    BAD_OPTION(first_moment, 9);
+    BAD_OPTION(beta1, 1);
+    BAD_OPTION(beta2, NAN);
+    BAD_OPTION(eps, -1);
+    BAD_OPTION(weight_decay, INFINITY);
+    BAD_OPTION(threads, -1);
+    BAD_OPTION(accumulator, 7);
+    bad = o;
+    bad.second_moment = MEOPT_STATE_8BIT;
+    bad.beta2 = 0.5;
+    REFUSED(meopt_create(&opt, &bad, table, COUNT, &err));
+#define BAD_TENSOR(field, v) do { struct meopt_tensor t = table[0]; t.field = v; REFUSED(meopt_create(&opt, &o, &t, 1, &err)); } while (0)
+    BAD_TENSOR(name, NULL);
+    BAD_TENSOR(name, "");
+    BAD_TENSOR(ndim, 9);
+    BAD_TENSOR(ndim, -1);
+    BAD_TENSOR(shape[0], 0);
+    BAD_TENSOR(shape[0], INT64_MAX);
+    BAD_TENSOR(first, 3);
+    BAD_TENSOR(lr_scale, -1);
+    BAD_TENSOR(weights, (char *)x + 1);
+    struct meopt_tensor twins[2] = {table[0], table[0]};
+    REFUSED(meopt_create(&opt, &o, twins, 2, &err));
+
+    assert_int_equal(meopt_create(&opt, &o, table, COUNT, &err), 0);
+    REFUSED(meopt_import(opt, 2, 0, 64, x, &err));
+    REFUSED(meopt_import(opt, 0, 1, 64, x, &err));
+    REFUSED(meopt_import(opt, 0, 0, 65, x, &err));
+    REFUSED(meopt_import(opt, 0, 0, A + 64, x, &err));
+    REFUSED(meopt_import(opt, 0, -64, 64, x, &err));
+    REFUSED(meopt_export(opt, 0, 0, A, NULL, &err));
+    REFUSED(meopt_export(none, 0, 0, A, x, &err));
+    x[5] = NAN;
+    assert_int_equal(meopt_import(opt, 0, 0, A, x, &err), MEOPT_NOT_FINITE);
+    REFUSED(meopt_step_begin(none, 1, 1, 0, &err));
+    REFUSED(meopt_step_begin(opt, 0, 1, 0, &err));
+    REFUSED(meopt_step_begin(opt, 1, NAN, 0, &err));
+    assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);
+    assert_int_equal(meopt_step_end(opt, NULL, &err), MEOPT_BAD_ORDER);
+    assert_int_equal(meopt_step_begin(opt, 1, 1e-3, 0, &err), 0);
+    assert_int_equal(meopt_step_begin(opt, 2, 1e-3, 0, &err), MEOPT_BAD_ORDER);
+    REFUSED(meopt_step_tensor(opt, 5, gradient, MEOPT_F32, 1, &err));
+    REFUSED(meopt_step_tensor(opt, 0, NULL, MEOPT_F32, 1, &err));
+    REFUSED(meopt_step_tensor(opt, 0, (char *)gradient + 2, MEOPT_F32, 1, &err));
+    REFUSED(meopt_step_tensor(opt, 0, gradient, 3, 1, &err));
+    REFUSED(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, NAN, &err));
+    assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), 0);
+    assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);
+    assert_int_equal(meopt_accumulate(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);
+    assert_int_equal(meopt_step_end(opt, NULL, &err), 0);
+    REFUSED(meopt_step(opt, 2, 1e-3, 1, NULL, NULL, &err));
+    REFUSED(meopt_save(opt, NULL, NULL, &err));
+    REFUSED(meopt_state_save(opt, 0, x, 10, &err));
+    assert_int_equal(meopt_state_load(opt, 0, x, 10, NULL), MEOPT_BAD_STATE);
+    assert_int_equal(meopt_state_bytes(none, 0), 0);
+    assert_int_equal(meopt_find(opt, "nothing"), -1);
+    assert_null(meopt_rule_name(17));
+    assert_int_equal(meopt_state_format_from_name("9bit"), -1);
+    meopt_destroy(opt);
+    meopt_destroy(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(resume_is_bit_identical),
+        cmocka_unit_test(state_goes_from_one_format_to_another),
+        cmocka_unit_test(damaged_state_is_refused_and_changes_nothing),
+        cmocka_unit_test(query_equals_what_is_allocated),
+        cmocka_unit_test(presets_hold_the_promised_bytes_at_100_million_parameters),
+        cmocka_unit_test(accumulated_gradients_make_the_step_of_their_sum),
+        cmocka_unit_test(a_tensor_over_the_threshold_is_promoted),
+        cmocka_unit_test(shards_make_the_bits_of_the_whole),
+        cmocka_unit_test(misuse_returns_an_error_with_a_sentence),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
