@@ -1,11 +1,10 @@
-/* core/weights: what is written can be read again, what is damaged is refused, numbers are converted exactly.
+/* core/weights: what is written can be read again, whatever its size; a full disk leaves nothing behind.
  *
- * `test_weights write DIR` and `test_weights same A B` serve tests/weights_torch.sh. */
+ * `test_weights write DIR` serves tests/weights_torch.sh. */
 #include "core/base/file.h"
 #include "core/weights/internal.h"
 
 #include <fcntl.h>
-#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -267,109 +266,12 @@ static void a_sparse_file_beyond_4_gib_is_read(void **state)
     free(path);
 }
 
-static char *small_file(const char *name, char **data, size_t *bytes)
-{
-    char *path;
-    struct error err = {0};
-    static const float values[] = {1, 2, 3, 4, 5, 6};
-    static const uint16_t half[] = {0x3c00, 0x4000};
-    const struct weights_row rows[] = {{.name = "a.weight", .dtype = DTYPE_F32, .ndim = 2, .shape = {2, 3}, .data = values},
-                                       {.name = "b", .dtype = DTYPE_F16, .ndim = 1, .shape = {2}, .data = half}};
-    if (strcmp(name, "small.legacy") == 0)
-        path = path_join(MEOPT_SOURCE_DIR, "tests/data/loaders/ok_legacy_views.pt");
-    else {
-        path = in_directory(name);
-        if (write_file(path, rows, 2, &err)) fail_msg("%s", err.what);
-    }
-    if (file_read(path, 1 << 20, data, bytes, &err)) fail_msg("%s", err.what);
-    return path;
-}
-
-/* 0 refused, 1 loaded with the values of `want`, -1 loaded with others. */
-static int open_and_compare(const char *path, const struct weights *want)
-{
-    struct error err = {0};
-    struct weights *w;
-    int code = weights_open(&w, path, &err), result = 1;
-    if (code) {
-        assert_int_equal(code, EXIT_INTEGRITY);
-        assert_true(err.what[0] && err.file[0]);
-        return 0;
-    }
-    for (int64_t i = 0; i < weights_count(w) && result == 1; i++) {
-        const struct weights_tensor *t = weights_tensor(w, i);
-        int64_t j = weights_find(want, t->name);
-        const struct weights_tensor *u = j < 0 ? NULL : weights_tensor(want, j);
-        uint8_t *a = xmalloc((size_t)t->count * 8), *b = xmalloc(u ? (size_t)u->count * 8 : 1);
-        if (weights_read(w, i, a, t->dtype, &err))
-            result = 0;
-        else if (!u || u->dtype != t->dtype || u->ndim != t->ndim || memcmp(t->shape, u->shape, sizeof t->shape) != 0 || weights_read(want, j, b, u->dtype, NULL) ||
-                 memcmp(a, b, (size_t)t->count * dtype_bytes(t->dtype)) != 0)
-            result = -1;
-        free(a), free(b);
-    }
-    if (result == 1 && weights_count(w) != weights_count(want)) result = -1;
-    weights_close(w);
-    return result;
-}
-
 static void overwrite(const char *path, const void *data, size_t bytes)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     struct error err;
     assert_int_equal(file_write_all(fd, data, bytes, path, &err), 0);
     close(fd);
-}
-
-static void a_file_cut_at_any_length_is_refused(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"small.pt", "small.safetensors", "small.legacy"};
-    for (int i = 0; i < 3; i++) {
-        char *data;
-        size_t bytes;
-        char *path = small_file(names[i], &data, &bytes), *cut = in_directory("cut");
-        struct weights *whole;
-        struct error err = {0};
-        assert_int_equal(weights_open(&whole, path, &err), 0);
-        overwrite(cut, data, bytes);
-        for (size_t length = bytes; length-- > 0;) {
-            assert_int_equal(truncate(cut, (off_t)length), 0);
-            if (open_and_compare(cut, whole) != 0) fail_msg("%s cut at %zu of %zu bytes is not refused", names[i], length, bytes);
-        }
-        weights_close(whole);
-        free(data), free(path), free(cut);
-    }
-}
-
-/* One bit wrong anywhere: in a .pt, whose parts all have checksums, it is noticed or does no harm. The other two formats have none,
- * so there the values, types or names may differ, but nothing worse may happen. */
-static void a_single_wrong_bit_is_noticed_in_a_pt_and_harmless_elsewhere(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"small.pt", "small.safetensors", "small.legacy"};
-    for (int i = 0; i < 3; i++) {
-        char *data;
-        size_t bytes, refused = 0, same = 0, other = 0;
-        char *path = small_file(names[i], &data, &bytes), *flipped = in_directory("flipped");
-        struct weights *whole;
-        struct error err = {0};
-        assert_int_equal(weights_open(&whole, path, &err), 0);
-        overwrite(flipped, data, bytes);
-        int fd = open(flipped, O_WRONLY);
-        for (size_t bit = 0; bit < bytes * 8; bit++) {
-            char wrong = (char)(data[bit / 8] ^ 1 << bit % 8);
-            assert_int_equal(pwrite(fd, &wrong, 1, (off_t)(bit / 8)), 1);
-            int result = open_and_compare(flipped, whole);
-            assert_int_equal(pwrite(fd, &data[bit / 8], 1, (off_t)(bit / 8)), 1);
-            if (i == 0 && result < 0) fail_msg("bit %zu of byte %zu of %s changes the values unnoticed", bit % 8, bit / 8, names[i]);
-            refused += result == 0, same += result == 1, other += result < 0;
-        }
-        print_message("%s: %zu bits: %zu refused, %zu without effect, %zu with other values\n", names[i], bytes * 8, refused, same, other);
-        close(fd);
-        weights_close(whole);
-        free(data), free(path), free(flipped);
-    }
 }
 
 static int entries_in(const char *dir)
@@ -453,99 +355,6 @@ static void what_could_not_be_read_again_is_not_written(void **state)
     free(path);
 }
 
-static float half_value(uint16_t h)
-{
-    int exponent = h >> 10 & 31, sign = h >> 15;
-    double m = h & 1023, v = exponent == 31 ? (m != 0 ? NAN : INFINITY) : exponent ? ldexp(1024 + m, exponent - 25) : ldexp(m, -24);
-    return (float)(sign ? -v : v);
-}
-
-static float bf16_value(uint16_t b)
-{
-    uint32_t u = (uint32_t)b << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
-static void every_16_bit_number_survives(void **state)
-{
-    (void)state;
-    for (uint32_t i = 0; i < 65536; i++) {
-        uint16_t in = (uint16_t)i, out;
-        float f, expected = half_value(in);
-        weights_convert(&f, DTYPE_F32, &in, DTYPE_F16, 1);
-        if (isnan(expected) ? !isnan(f) : memcmp(&f, &expected, 4) != 0) fail_msg("half %04x becomes %a", i, (double)f);
-        weights_convert(&out, DTYPE_F16, &f, DTYPE_F32, 1);
-        if (isnan(expected) ? !isnan(half_value(out)) : out != in) fail_msg("half %04x comes back as %04x", i, out);
-        expected = bf16_value(in);
-        weights_convert(&f, DTYPE_F32, &in, DTYPE_BF16, 1);
-        assert_memory_equal(&f, &expected, 4);
-        weights_convert(&out, DTYPE_BF16, &f, DTYPE_F32, 1);
-        if (isnan(expected) ? !isnan(bf16_value(out)) : out != in) fail_msg("bf16 %04x comes back as %04x", i, out);
-    }
-}
-
-/* The nearest of two neighbours a <= v <= b that differ in their last bit; on a tie the even one. */
-static uint16_t nearest(double v, uint16_t a, float (*value)(uint16_t), double infinity_at)
-{
-    uint16_t b = (uint16_t)(a + 1);
-    double low = (double)value(a), high = isinf(value(b)) ? infinity_at : (double)value(b);
-    if (v - low == high - v) return a & 1 ? b : a;
-    return v - low < high - v ? a : b;
-}
-
-static void doubles_and_integers_are_rounded_once(void **state)
-{
-    (void)state;
-    /* around the middle between each two neighbours: exactly on it, and off it by less than a float can tell */
-    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16};
-    for (int t = 0; t < 2; t++) {
-        float (*value)(uint16_t) = t ? half_value : bf16_value;
-        for (uint16_t a = 0; a < (t ? 0x7c00 : 0x7f80); a++) {
-            double low = (double)value(a), infinity_at = t ? 65536.0 : ldexp(1, 128);
-            double high = isinf(value((uint16_t)(a + 1))) ? infinity_at : (double)value((uint16_t)(a + 1)), middle = low + (high - low) / 2;
-            const double tries[] = {middle, middle * (1 + 1e-12), middle * (1 - 1e-12), low, low + (high - low) * 0.3};
-            for (size_t k = 0; k < sizeof tries / sizeof *tries; k++) {
-                uint16_t got, want = nearest(tries[k], a, value, infinity_at);
-                weights_convert(&got, types[t], &tries[k], DTYPE_F64, 1);
-                if (got != want) fail_msg("%a becomes %04x, expected %04x", tries[k], got, want);
-                float f = (float)tries[k];
-                if ((double)f != tries[k]) continue;
-                weights_convert(&got, types[t], &f, DTYPE_F32, 1);
-                if (got != want) fail_msg("float %a becomes %04x, expected %04x", tries[k], got, want);
-            }
-        }
-    }
-    /* 2^62 + 2^54 is a tie between two bf16 (8 bits); one more is above it */
-    const int64_t integers[] = {(INT64_C(1) << 62) + (INT64_C(1) << 54), (INT64_C(1) << 62) + (INT64_C(1) << 54) + 1, -(INT64_C(1) << 62) - (INT64_C(1) << 54) - 1,
-                                INT64_MIN, 0};
-    static const float rounded[] = {0x1p62f, 0x1.02p62f, -0x1.02p62f, -0x1p63f, 0};
-    for (size_t k = 0; k < 5; k++) {
-        uint16_t got;
-        weights_convert(&got, DTYPE_BF16, &integers[k], DTYPE_I64, 1);
-        assert_true(bf16_value(got) == rounded[k]);
-    }
-}
-
-static void crc32_equals_the_published_check_value(void **state)
-{
-    (void)state;
-    assert_int_equal(crc32_zip(0, "123456789", 9), 0xCBF43926u); /* the polynomial's catalogue entry */
-    uint8_t data[1000];
-    uint32_t random = 7;
-    for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(next_random(&random) >> 24);
-    for (size_t n = 0; n <= sizeof data; n++) { /* every length, bit by bit */
-        uint32_t crc = ~0u;
-        for (size_t i = 0; i < n; i++) {
-            crc ^= data[i];
-            for (int k = 0; k < 8; k++) crc = crc & 1 ? crc >> 1 ^ 0xEDB88320u : crc >> 1;
-        }
-        assert_int_equal(crc32_zip(0, data, n), ~crc);
-        assert_int_equal(crc32_zip(crc32_zip(0, data, n / 3), data + n / 3, n - n / 3), ~crc);
-    }
-}
-
 /* Long: 4.3 GiB are really written. */
 static void a_pt_beyond_4_gib_is_written(void **state)
 {
@@ -592,36 +401,17 @@ static int write_for_torch(const char *dir)
     return code;
 }
 
-static int compare_files(const char *a, const char *b)
-{
-    struct error err = {0};
-    struct weights *want;
-    if (weights_open(&want, b, &err)) {
-        error_print(&err);
-        return 1;
-    }
-    int same = open_and_compare(a, want) == 1;
-    weights_close(want);
-    return !same;
-}
-
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "write") == 0) return write_for_torch(argv[2]);
-    if (argc == 4 && strcmp(argv[1], "same") == 0) return compare_files(argv[2], argv[3]);
     if (!mkdtemp(directory)) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read_again),
         cmocka_unit_test(payloads_of_a_pt_are_aligned_to_64_bytes),
         cmocka_unit_test(more_members_than_16_bits_count),
         cmocka_unit_test(a_sparse_file_beyond_4_gib_is_read),
-        cmocka_unit_test(a_file_cut_at_any_length_is_refused),
-        cmocka_unit_test(a_single_wrong_bit_is_noticed_in_a_pt_and_harmless_elsewhere),
         cmocka_unit_test(a_full_disk_leaves_nothing_behind),
         cmocka_unit_test(what_could_not_be_read_again_is_not_written),
-        cmocka_unit_test(every_16_bit_number_survives),
-        cmocka_unit_test(doubles_and_integers_are_rounded_once),
-        cmocka_unit_test(crc32_equals_the_published_check_value),
         cmocka_unit_test(a_pt_beyond_4_gib_is_written),
     };
     return cmocka_run_group_tests(tests, NULL, clean);

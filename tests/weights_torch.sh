@@ -55,5 +55,5 @@ torch.save(ours, dir + "/nocrc.pt")
 print("torch", torch.__version__)
 PYTHON
 for form in zip legacy wrapped nocrc; do
-    "$MEOPT_BUILD/tests/test_weights" same "$dir/$form.pt" "$dir/sample.safetensors" || { echo "$form.pt differs"; exit 1; }
+    "$MEOPT_BUILD/tests/test_weights_damage" same "$dir/$form.pt" "$dir/sample.safetensors" || { echo "$form.pt differs"; exit 1; }
 done

@@ -418,6 +418,8 @@ static int step(struct machine *m, uint8_t opcode)
 int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *used, struct value *result, struct error *err)
 {
     struct machine m = {.p = p, .data = data, .bytes = bytes < PICKLE_MAX_BYTES ? bytes : PICKLE_MAX_BYTES, .err = err};
+    int code = reserve(p, &m.stack, 64, err); /* never without an address: an empty mark is no failure */
+    if (code) return code;
     while (m.at < m.bytes) {
         uint8_t opcode = data[m.at++];
         if (opcode == '.') {
@@ -426,7 +428,7 @@ int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *us
             *used = m.at;
             return 0;
         }
-        int code = step(&m, opcode);
+        code = step(&m, opcode);
         if (code) return code;
     }
     if (bytes > PICKLE_MAX_BYTES)
