@@ -68,7 +68,7 @@ int meopt_query(const struct meopt_options *options, const struct meopt_tensor *
                 struct meopt_bytes *bytes, struct meopt_error *err)
 {
     struct meopt_options o;
-    if (!bytes || (count && !tensors)) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no table of tensors, or nowhere to put the bytes");
+    if (!bytes || (count && !tensors)) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no table of tensors, or nowhere to put the bytes");
     int status = options_read(&o, options, err);
     if (status) return status;
     memset(bytes, 0, sizeof *bytes);

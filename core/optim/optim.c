@@ -91,7 +91,7 @@ static int tensor_get(const struct meopt *opt, struct tensor *t, int kind, size_
 {
     if (!bytes || *p) return MEOPT_OK;
     *p = memory_get(&opt->options, kind, bytes, t->name);
-    if (!*p) return meopt_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes of tensor %.100s", bytes, t->name);
+    if (!*p) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes of tensor %.100s", bytes, t->name);
     return MEOPT_OK;
 }
 
@@ -100,7 +100,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     struct layout *l = &t->layout;
     layout_plan(l, &opt->options, from);
     t->name = strdup(from->name);
-    if (!t->name) return meopt_fail(err, MEOPT_NO_MEMORY, "no memory");
+    if (!t->name) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     t->ndim = from->ndim;
     memcpy(t->shape, from->shape, sizeof t->shape);
     t->first = from->first;
@@ -108,7 +108,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     t->lr_scale = from->lr_scale;
     t->key = hash_of(t->name);
     if ((uintptr_t)from->weights % (l->weights <= WEIGHTS_F32_COPY ? 4 : 2) || (uintptr_t)from->copy % 2)
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name, from->weights);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name, from->weights);
     t->own_weights = !from->weights;
     t->own_copy = !from->copy;
     t->weights = from->weights;
@@ -132,23 +132,23 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
 int meopt_create(struct meopt **out, const struct meopt_options *options, const struct meopt_tensor *tensors, size_t count,
                  struct meopt_error *err)
 {
-    if (!out) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "nowhere to put the handle");
+    if (!out) return optim_fail(err, MEOPT_BAD_ARGUMENT, "nowhere to put the handle");
     *out = NULL;
-    if (count && !tensors) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no table of tensors");
+    if (count && !tensors) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no table of tensors");
     struct meopt_options o;
     int status = options_read(&o, options, err);
     if (status) return status;
     const struct device *device = o.device;
     if (device && strcmp(device->kind, "cpu") != 0 && strcmp(device->kind, "dry") != 0)
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer kernels for device '%.40s'", device->kind);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer kernels for device '%.40s'", device->kind);
     struct meopt *opt = calloc(1, sizeof *opt);
-    if (!opt) return meopt_fail(err, MEOPT_NO_MEMORY, "no memory");
+    if (!opt) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     opt->options = o;
     opt->kernels = optim_kernels_find(NULL);
     opt->m_range8 = m_range(&o, STATE_8BIT);
     opt->m_range4 = m_range(&o, STATE_4BIT);
     opt->tensors = calloc(count ? count : 1, sizeof *opt->tensors);
-    status = opt->tensors ? MEOPT_OK : meopt_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", count);
+    status = opt->tensors ? MEOPT_OK : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", count);
     size_t chunks = 0;
     for (size_t i = 0; !status && i < count; i++) {
         struct meopt_tensor from;
@@ -160,9 +160,9 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     }
     for (size_t i = 0; !status && i < count; i++)
         if (meopt_find(opt, opt->tensors[i].name) != (int64_t)i)
-            status = meopt_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
+            status = optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
     if (!status && !(opt->partials = calloc(chunks ? chunks : 1, sizeof *opt->partials)))
-        status = meopt_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
+        status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
     if (status) {
         meopt_destroy(opt);
         return status;
@@ -231,12 +231,12 @@ int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_d
 
 static int range_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, const void *values, struct meopt_error *err)
 {
-    if (!opt || tensor >= opt->count) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
+    if (!opt || tensor >= opt->count) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
     const struct tensor *t = &opt->tensors[tensor];
-    if (opt->options.dry) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer has no weights");
+    if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer has no weights");
     if (first < 0 || first % OPTIM_GROUP || count < 0 || first > t->layout.count || count > t->layout.count - first ||
         (count % OPTIM_GROUP && first + count != t->layout.count) || (count && !values))
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %lld elements; %lld from %lld are not a range of it in groups of 64",
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %lld elements; %lld from %lld are not a range of it in groups of 64",
                           t->name, (long long)t->layout.count, (long long)count, (long long)first);
     return MEOPT_OK;
 }
@@ -247,7 +247,7 @@ int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count,
     if (status || !count) return status;
     double squares = 0;
     optim_sum_squares(values, GRADIENT_F32, count, &squares, &finite);
-    if (!finite) return meopt_fail(err, MEOPT_NOT_FINITE, "weights for %.100s hold a NaN or an infinity", opt->tensors[tensor].name);
+    if (!finite) return optim_fail(err, MEOPT_NOT_FINITE, "weights for %.100s hold a NaN or an infinity", opt->tensors[tensor].name);
     struct optim_task task = task_of(opt, &opt->tensors[tensor]);
     int64_t group = first / OPTIM_GROUP, whole = group + count / OPTIM_GROUP;
     opt->kernels->weights_in(&task, group, whole, values);

@@ -50,7 +50,7 @@ struct meopt {
 };
 
 /* Set err (may be NULL) and return status. */
-int meopt_fail(struct meopt_error *err, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int optim_fail(struct meopt_error *err, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Options of any caller's size, checked. */
 int options_read(struct meopt_options *to, const struct meopt_options *from, struct meopt_error *err);

@@ -19,7 +19,7 @@ static const struct preset {
     {"amp", MEOPT_WEIGHTS_F32_COPY, MEOPT_STATE_F32},     {"pure_bf16", MEOPT_WEIGHTS_BF16, MEOPT_STATE_BF16_NEAREST},
 };
 
-int meopt_fail(struct meopt_error *err, int status, const char *format, ...)
+int optim_fail(struct meopt_error *err, int status, const char *format, ...)
 {
     if (!err) return status;
     va_list args;
@@ -74,33 +74,33 @@ int meopt_options_init(struct meopt_options *options, size_t size, int rule)
 
 int meopt_options_preset(struct meopt_options *options, const char *preset, struct meopt_error *err)
 {
-    if (!options || !preset) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no options or no preset given");
+    if (!options || !preset) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no options or no preset given");
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
         if (strcmp(presets[i].name, preset) == 0) {
             options->weights = presets[i].weights;
             options->first_moment = options->second_moment = presets[i].state;
             return MEOPT_OK;
         }
-    return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no preset '%.32s'; there are quality, balanced, minimal, fp32, amp, pure_bf16", preset);
+    return optim_fail(err, MEOPT_BAD_ARGUMENT, "no preset '%.32s'; there are quality, balanced, minimal, fp32, amp, pure_bf16", preset);
 }
 
 static int out_of_range(struct meopt_error *err, const char *name, double value, const char *range)
 {
-    return meopt_fail(err, MEOPT_BAD_ARGUMENT, "option %s is %g, must be %s", name, value, range);
+    return optim_fail(err, MEOPT_BAD_ARGUMENT, "option %s is %g, must be %s", name, value, range);
 }
 
 static bool low(int format) { return format == MEOPT_STATE_8BIT || format == MEOPT_STATE_4BIT; }
 
 int options_read(struct meopt_options *to, const struct meopt_options *from, struct meopt_error *err)
 {
-    if (!from) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no options given");
+    if (!from) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no options given");
     if (from->size < offsetof(struct meopt_options, seed) || from->size > 65536)
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "options are of size %zu: call meopt_options_init first", from->size);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "options are of size %zu: call meopt_options_init first", from->size);
     meopt_options_init(to, sizeof *to, 0);
     memcpy(to, from, from->size < sizeof *to ? from->size : sizeof *to);
     to->size = sizeof *to;
     if (to->tensor_size < offsetof(struct meopt_tensor, flags) || to->tensor_size > 65536)
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor_size is %zu: call meopt_options_init first", to->tensor_size);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor_size is %zu: call meopt_options_init first", to->tensor_size);
     if (!meopt_rule_name(to->rule)) return out_of_range(err, "rule", to->rule, "one of enum meopt_rule");
     if (!meopt_weight_format_name(to->weights)) return out_of_range(err, "weights", to->weights, "one of enum meopt_weight_format");
     if (!meopt_state_format_name(to->first_moment))
@@ -124,10 +124,10 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
             return out_of_range(err, ranges[i].name, ranges[i].value, ranges[i].text);
     if ((to->allocate == NULL) != (to->release == NULL))
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "allocate and release must be given together");
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "allocate and release must be given together");
     bool adam = to->rule == MEOPT_APADAM || to->rule == MEOPT_APADAMW || to->rule == MEOPT_LAMB;
     if (adam && low(to->second_moment) && to->beta1 * to->beta1 >= to->beta2)
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g",
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g",
                           to->beta1, to->beta2);
     return MEOPT_OK;
 }
@@ -139,18 +139,18 @@ int tensor_read(struct meopt_tensor *to, const struct meopt_options *options, co
     memset(to, 0, sizeof *to);
     memcpy(to, row, options->tensor_size < sizeof *to ? options->tensor_size : sizeof *to);
     if (!to->name || !to->name[0] || strlen(to->name) > 1024)
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %zu has no name, or one of more than 1024 bytes", i);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %zu has no name, or one of more than 1024 bytes", i);
     if (to->ndim < 0 || to->ndim > 8)
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %d dimensions, at most 8 are possible", to->name, to->ndim);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %d dimensions, at most 8 are possible", to->name, to->ndim);
     int64_t count = 1;
     for (int d = 0; d < to->ndim; d++)
         if (to->shape[d] < 1 || __builtin_mul_overflow(count, to->shape[d], &count) || count > (int64_t)1 << 48)
-            return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: dimension %d is %lld (empty, negative or too large)",
+            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: dimension %d is %lld (empty, negative or too large)",
                               to->name, d, (long long)to->shape[d]);
     if (to->first < 0 || to->first % OPTIM_GROUP || to->first > (int64_t)1 << 50)
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: first is %lld, must be a multiple of 64", to->name, (long long)to->first);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: first is %lld, must be a multiple of 64", to->name, (long long)to->first);
     if (to->lr_scale == 0) to->lr_scale = 1;
     if (!isfinite(to->lr_scale) || to->lr_scale < 0)
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: lr_scale is %g", to->name, to->lr_scale);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: lr_scale is %g", to->name, to->lr_scale);
     return MEOPT_OK;
 }

@@ -66,11 +66,11 @@ size_t meopt_state_bytes(const struct meopt *opt, size_t tensor)
 
 int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes, struct meopt_error *err)
 {
-    if (!opt || tensor >= opt->count || !record) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, no tensor %zu in it, or no buffer", tensor);
+    if (!opt || tensor >= opt->count || !record) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, no tensor %zu in it, or no buffer", tensor);
     const struct tensor *t = &opt->tensors[tensor];
     struct record r = record_of(opt, t);
     if (opt->options.dry || bytes != record_bytes(&r))
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: its record has %zu bytes, the buffer %zu", t->name, record_bytes(&r), bytes);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: its record has %zu bytes, the buffer %zu", t->name, record_bytes(&r), bytes);
     char *at = record;
     memcpy(at, &r, sizeof r);
     at += sizeof r;
@@ -140,30 +140,30 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
 {
     const char *name = t->name;
     const struct layout *l = &t->layout;
-    if (!record || bytes < sizeof *r + 4) return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes are too few", name, bytes);
+    if (!record || bytes < sizeof *r + 4) return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes are too few", name, bytes);
     memcpy(r, record, sizeof *r);
     if (memcmp(r->magic, RECORD_MAGIC, 8) != 0 || r->header_bytes != sizeof *r)
-        return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s: not a state of this version of libmeopt", name);
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: not a state of this version of libmeopt", name);
     if (!(r->m == STATE_NONE || meopt_state_format_name(r->m)) || !(r->v == STATE_NONE || meopt_state_format_name(r->v)) ||
         r->m_range < 0 || r->m_range > 20 || r->updates < 0)
-        return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s: formats %d and %d or range %d are impossible", name, r->m, r->v, r->m_range);
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: formats %d and %d or range %d are impossible", name, r->m, r->v, r->m_range);
     if (r->ndim != t->ndim || memcmp(r->shape, t->shape, sizeof r->shape) != 0 || r->first != t->first)
-        return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s is of another shape", name);
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s is of another shape", name);
     if ((r->m == STATE_NONE) != (l->m == STATE_NONE) || (r->v == STATE_NONE) != (l->v == STATE_NONE))
-        return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s has other moments than the rule %s", name, meopt_rule_name(opt->options.rule));
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has other moments than the rule %s", name, meopt_rule_name(opt->options.rule));
     if (r->m_bytes != array_bytes(r->m, l->groups) || r->v_bytes != array_bytes(r->v, l->groups) ||
         r->scale_bytes != (low(r->m) || low(r->v) ? (uint64_t)l->groups : 0) || record_bytes(r) != bytes)
-        return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes do not fit its header", name, bytes);
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes do not fit its header", name, bytes);
     uint32_t crc;
     memcpy(&crc, (const char *)record + bytes - 4, 4);
-    if (crc != crc32c(0, record, bytes - 4)) return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s: checksum does not match", name);
+    if (crc != crc32c(0, record, bytes - 4)) return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: checksum does not match", name);
     const char *payload = (const char *)record + sizeof *r;
     struct optim_task from = record_task(opt, t, r, payload);
     for (uint64_t i = 0; i < r->scale_bytes; i++)
         if (from.scales[i] && (from.scales[i] < 83 || from.scales[i] > 190))
-            return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s: scale %llu is %d", name, (unsigned long long)i, from.scales[i]);
+            return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: scale %llu is %d", name, (unsigned long long)i, from.scales[i]);
     if (state_each(opt, &from, l->groups, values_good, NULL))
-        return meopt_fail(err, MEOPT_BAD_STATE, "state of %.100s holds a NaN, an infinity or a negative second moment", name);
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s holds a NaN, an infinity or a negative second moment", name);
     return MEOPT_OK;
 }
 
@@ -188,7 +188,7 @@ static void record_apply(struct meopt *opt, struct tensor *t, const struct recor
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes, struct meopt_error *err)
 {
     if (!opt || tensor >= opt->count || opt->options.dry)
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no tensor %zu in it", tensor);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no tensor %zu in it", tensor);
     struct record r;
     int status = record_check(opt, &opt->tensors[tensor], record, bytes, &r, err);
     if (!status) record_apply(opt, &opt->tensors[tensor], &r, (const char *)record + sizeof r);
@@ -203,7 +203,7 @@ int state_convert(struct meopt *opt, struct tensor *t, int m, int v, struct meop
     layout_state(&next);
     uint8_t *state = memory_get(&opt->options, MEOPT_MEMORY_MOMENTS, next.state_bytes, t->name), *before = t->state;
     if (!state)
-        return meopt_fail(err, MEOPT_NO_MEMORY, "no memory to keep the state of %.100s in a wider format (%zu bytes)", t->name, next.state_bytes);
+        return optim_fail(err, MEOPT_NO_MEMORY, "no memory to keep the state of %.100s in a wider format (%zu bytes)", t->name, next.state_bytes);
     struct optim_task from = task_of(opt, t);
     t->layout = next;
     t->state = state;
@@ -237,7 +237,7 @@ static size_t correction_bytes(int format, int64_t groups)
 
 int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *data, size_t bytes), void *context, struct meopt_error *err)
 {
-    if (!opt || !write || opt->options.dry) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or nothing to write with");
+    if (!opt || !write || opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or nothing to write with");
     struct sink sink = {write, context, 0, 0};
     struct stream stream = {.count = opt->count};
     memcpy(stream.magic, STREAM_MAGIC, 8);
@@ -248,7 +248,7 @@ int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *
         struct stream_tensor head = {(uint32_t)strlen(t->name), l->weights, weight_bytes(l->weights, l->count),
                                      correction_bytes(l->weights, l->groups), meopt_state_bytes(opt, i)};
         void *record = malloc(head.record_bytes);
-        if (!record) return meopt_fail(err, MEOPT_NO_MEMORY, "no memory for the state of %.100s", t->name);
+        if (!record) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the state of %.100s", t->name);
         int status = meopt_state_save(opt, i, record, head.record_bytes, err);
         sink.crc = 0;
         put(&sink, &head, sizeof head);
@@ -261,7 +261,7 @@ int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *
         put(&sink, &crc, 4);
         if (status) return status;
     }
-    if (sink.failed) return meopt_fail(err, MEOPT_IO, "writing the state failed");
+    if (sink.failed) return optim_fail(err, MEOPT_IO, "writing the state failed");
     return MEOPT_OK;
 }
 
@@ -280,7 +280,7 @@ static int weights_take(struct meopt *opt, size_t tensor, const struct stream_te
         double squares = 0;
         opt->kernels->weights_out(&from, group, group + 1, values);
         optim_sum_squares(values, GRADIENT_F32, OPTIM_GROUP, &squares, &finite);
-        if (!finite) return meopt_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s hold a NaN or an infinity", t->name);
+        if (!finite) return optim_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s hold a NaN or an infinity", t->name);
         int64_t at = group * OPTIM_GROUP, left = t->layout.count - at;
         int status = apply ? meopt_import(opt, tensor, at, left < OPTIM_GROUP ? left : OPTIM_GROUP, values, err) : MEOPT_OK;
         if (status) return status;
@@ -291,20 +291,20 @@ static int weights_take(struct meopt *opt, size_t tensor, const struct stream_te
 static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool apply, struct meopt_error *err)
 {
     struct stream stream;
-    if (bytes < sizeof stream) return meopt_fail(err, MEOPT_BAD_STATE, "a saved state of %zu bytes is truncated", bytes);
+    if (bytes < sizeof stream) return optim_fail(err, MEOPT_BAD_STATE, "a saved state of %zu bytes is truncated", bytes);
     memcpy(&stream, data, sizeof stream);
-    if (memcmp(stream.magic, STREAM_MAGIC, 8) != 0) return meopt_fail(err, MEOPT_BAD_STATE, "not a saved state of this version of libmeopt");
+    if (memcmp(stream.magic, STREAM_MAGIC, 8) != 0) return optim_fail(err, MEOPT_BAD_STATE, "not a saved state of this version of libmeopt");
     if (stream.count != opt->count)
-        return meopt_fail(err, MEOPT_BAD_STATE, "the saved state has %llu tensors, the optimizer %zu", (unsigned long long)stream.count, opt->count);
+        return optim_fail(err, MEOPT_BAD_STATE, "the saved state has %llu tensors, the optimizer %zu", (unsigned long long)stream.count, opt->count);
     const char *at = data + sizeof stream, *end = data + bytes;
     bool *seen = calloc(opt->count + 1, sizeof *seen);
-    if (!seen) return meopt_fail(err, MEOPT_NO_MEMORY, "no memory");
+    if (!seen) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     int status = MEOPT_OK;
     for (size_t i = 0; !status && i < opt->count; i++) {
         struct stream_tensor head;
         char name[1025];
         size_t left = (size_t)(end - at);
-        status = meopt_fail(err, MEOPT_BAD_STATE, "the saved state is truncated in tensor %zu", i);
+        status = optim_fail(err, MEOPT_BAD_STATE, "the saved state is truncated in tensor %zu", i);
         if (left < sizeof head + 4) break;
         memcpy(&head, at, sizeof head);
         left -= sizeof head + 4;
@@ -318,19 +318,19 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
         uint32_t crc;
         memcpy(&crc, tail, 4);
         if (crc != crc32c(0, at, (size_t)(tail - at))) {
-            status = meopt_fail(err, MEOPT_BAD_STATE, "checksum of tensor %.100s does not match", name);
+            status = optim_fail(err, MEOPT_BAD_STATE, "checksum of tensor %.100s does not match", name);
             break;
         }
         int64_t index = meopt_find(opt, name);
         if (index < 0 || seen[index]) {
-            status = meopt_fail(err, MEOPT_BAD_STATE, "the saved state has a tensor %.100s that the optimizer has not, or twice", name);
+            status = optim_fail(err, MEOPT_BAD_STATE, "the saved state has a tensor %.100s that the optimizer has not, or twice", name);
             break;
         }
         seen[index] = true;
         struct tensor *t = &opt->tensors[index];
         if (!meopt_weight_format_name(head.weights) || head.weight_bytes != weight_bytes(head.weights, t->layout.count) ||
             head.correction_bytes != correction_bytes(head.weights, t->layout.groups)) {
-            status = meopt_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s have another size", name);
+            status = optim_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s have another size", name);
             break;
         }
         struct record r;
@@ -340,14 +340,14 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
         at = tail + 4;
     }
     free(seen);
-    if (!status && at != end) status = meopt_fail(err, MEOPT_BAD_STATE, "%zu bytes follow the saved state", (size_t)(end - at));
+    if (!status && at != end) status = optim_fail(err, MEOPT_BAD_STATE, "%zu bytes follow the saved state", (size_t)(end - at));
     return status;
 }
 
 int meopt_load(struct meopt *opt, const void *data, size_t bytes, struct meopt_error *err)
 {
-    if (!opt || !data || opt->options.dry) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no data");
-    if (opt->stepping) return meopt_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
+    if (!opt || !data || opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no data");
+    if (opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
     int status = stream_read(opt, data, bytes, false, err);
     return status ? status : stream_read(opt, data, bytes, true, err);
 }

@@ -142,11 +142,11 @@ static void sweep_steps(struct meopt *opt, struct tensor *tensors, struct optim_
 
 int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, struct meopt_error *err)
 {
-    if (!opt) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
-    if (opt->options.dry) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer cannot step");
-    if (opt->stepping) return meopt_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
-    if (step < 1) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "step is %lld, steps count from 1", (long long)step);
-    if (!isfinite(lr) || lr < 0) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "the learning rate is %g", lr);
+    if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
+    if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer cannot step");
+    if (opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
+    if (step < 1) return optim_fail(err, MEOPT_BAD_ARGUMENT, "step is %lld, steps count from 1", (long long)step);
+    if (!isfinite(lr) || lr < 0) return optim_fail(err, MEOPT_BAD_ARGUMENT, "the learning rate is %g", lr);
     opt->stepping = true;
     opt->check = check != 0;
     opt->step = step;
@@ -159,15 +159,15 @@ int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, stru
 static int task_prepare(const struct meopt *opt, const struct tensor *t, const void *gradient, int dtype, double scale,
                         struct optim_task *task, struct meopt_error *err)
 {
-    if (t->stepped) return meopt_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has already taken step %lld", t->name, (long long)opt->step);
-    if (!isfinite(scale)) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient scale is %g", t->name, scale);
+    if (t->stepped) return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has already taken step %lld", t->name, (long long)opt->step);
+    if (!isfinite(scale)) return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient scale is %g", t->name, scale);
     *task = task_of(opt, t);
     task->s = step_scalars(opt, t, scale);
     task->step[0] = (uint32_t)opt->step;
     task->step[1] = (uint32_t)(opt->step >> 32) & 0xffffffu;
     if (!gradient) {
         if (!t->accumulator || !t->accumulated)
-            return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: no gradient, and none accumulated", t->name);
+            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: no gradient, and none accumulated", t->name);
         task->gradient_format = GRADIENT_ACCUMULATOR;
         task->accumulator_format = t->layout.accumulator;
         task->gradient = t->accumulator;
@@ -175,7 +175,7 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, const v
         return MEOPT_OK;
     }
     if ((dtype != MEOPT_F32 && dtype != MEOPT_BF16) || (uintptr_t)gradient % (dtype == MEOPT_F32 ? 4 : 2))
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient at %p has dtype %d or is misaligned", t->name, gradient, dtype);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient at %p has dtype %d or is misaligned", t->name, gradient, dtype);
     task->gradient_format = dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16;
     task->gradient = gradient;
     return MEOPT_OK;
@@ -183,7 +183,7 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, const v
 
 static int not_finite(struct meopt_error *err, const struct tensor *t)
 {
-    return meopt_fail(err, MEOPT_NOT_FINITE, "the gradient of %.100s holds a NaN or an infinity", t->name);
+    return optim_fail(err, MEOPT_NOT_FINITE, "the gradient of %.100s holds a NaN or an infinity", t->name);
 }
 
 /* After a sweep: counters, accumulator, promotion. */
@@ -201,8 +201,8 @@ static int task_finish(struct meopt *opt, struct tensor *t, bool accumulated, do
 
 int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype, double scale, struct meopt_error *err)
 {
-    if (!opt || tensor >= opt->count) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
-    if (!opt->stepping) return meopt_fail(err, MEOPT_BAD_ORDER, "no step was begun");
+    if (!opt || tensor >= opt->count) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
+    if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
     struct tensor *t = &opt->tensors[tensor];
     struct optim_task task;
     int status = task_prepare(opt, t, gradient, (int)dtype, scale, &task, err), finite = 1;
@@ -223,8 +223,8 @@ int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, en
 
 int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err)
 {
-    if (!opt) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
-    if (!opt->stepping) return meopt_fail(err, MEOPT_BAD_ORDER, "no step was begun");
+    if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
+    if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
     opt->stepping = false;
     struct meopt_step_stats found = {0};
     double squares = 0;
@@ -238,7 +238,7 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
     found.grad_norm = sqrt(squares);
     if (stats) *stats = found;
     if (found.bad_groups)
-        return meopt_fail(err, MEOPT_NOT_FINITE, "step %lld: %lld groups of 64 were not stepped, their gradient holds a NaN or an infinity",
+        return optim_fail(err, MEOPT_NOT_FINITE, "step %lld: %lld groups of 64 were not stepped, their gradient holds a NaN or an infinity",
                           (long long)opt->step, (long long)found.bad_groups);
     return MEOPT_OK;
 }
@@ -246,12 +246,12 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
 int meopt_step(struct meopt *opt, int64_t step, double lr, double scale, const struct meopt_gradient *gradients,
                struct meopt_step_stats *stats, struct meopt_error *err)
 {
-    if (opt && opt->count && !gradients) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no gradients given");
+    if (opt && opt->count && !gradients) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no gradients given");
     int status = meopt_step_begin(opt, step, lr, 0, err);
     if (status) return status;
     struct optim_task *tasks = calloc(opt->count + 1, sizeof *tasks);
     double *errors = calloc(opt->count + 1, sizeof *errors);
-    if (!tasks || !errors) status = meopt_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", opt->count);
+    if (!tasks || !errors) status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", opt->count);
     for (size_t i = 0; !status && i < opt->count; i++) {
         struct tensor *t = &opt->tensors[i];
         errors[i] = -1;
@@ -277,7 +277,7 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale, const s
 
 int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradients, double *norm, int *finite, struct meopt_error *err)
 {
-    if (!opt || !norm || !finite || (opt->count && !gradients)) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
+    if (!opt || !norm || !finite || (opt->count && !gradients)) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
     double squares = 0;
     int good = 1;
     for (size_t i = 0; i < opt->count; i++) {
@@ -285,7 +285,7 @@ int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradient
         if (!gradients[i].data) continue;
         int dtype = gradients[i].dtype;
         if ((dtype != MEOPT_F32 && dtype != MEOPT_BF16) || (uintptr_t)gradients[i].data % (dtype == MEOPT_F32 ? 4 : 2))
-            return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient dtype %d, or misaligned", t->name, dtype);
+            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient dtype %d, or misaligned", t->name, dtype);
         int64_t size = CHUNK_GROUPS * OPTIM_GROUP, chunks = chunks_of(t);
         struct optim_partial *partials = opt->partials + t->first_partial;
 #ifdef _OPENMP
@@ -314,12 +314,12 @@ double meopt_clip_scale(double norm, double max_norm)
 
 int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype, double scale, struct meopt_error *err)
 {
-    if (!opt || tensor >= opt->count) return meopt_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
+    if (!opt || tensor >= opt->count) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
     struct tensor *t = &opt->tensors[tensor];
     if (!t->accumulator || opt->options.dry)
-        return meopt_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has no accumulator (option accumulator)", t->name);
+        return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has no accumulator (option accumulator)", t->name);
     if (!gradient || (dtype != MEOPT_F32 && dtype != MEOPT_BF16) || (uintptr_t)gradient % (dtype == MEOPT_F32 ? 4 : 2) || !isfinite(scale))
-        return meopt_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: no gradient, dtype %d, misaligned, or scale %g", t->name, (int)dtype, scale);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: no gradient, dtype %d, misaligned, or scale %g", t->name, (int)dtype, scale);
     struct optim_task task = task_of(opt, t);
     int64_t step = t->updates + 1;
     task.rule = RULE_ACCUMULATE;
