@@ -221,15 +221,11 @@ static void draw_detail(const struct form *f, const struct boxes *b)
     } else {
         snprintf(line, sizeof line, "  (%s)", from);
         put(y, used, b->list_width - used, line, false);
-        put(y + 1, 0, b->list_width, k->help, false);
-        size_t help = strlen(k->help);
-        if ((int)help > b->list_width) { /* prose on two lines, cut at a blank */
-            int cut = b->list_width;
-            while (cut > 0 && k->help[cut] != ' ') cut--;
-            put(y + 1, 0, cut ? cut : b->list_width, k->help, true);
-            put(y + 2, 0, b->list_width, k->help + cut + (cut > 0), false);
-            y++;
-        }
+        int cut = (int)strlen(k->help);
+        if (cut > b->list_width) /* prose on two lines, cut at a blank */
+            for (cut = b->list_width; cut > 0 && k->help[cut] != ' ';) cut--;
+        put(y + 1, 0, cut, k->help, false);
+        if (k->help[cut]) put(++y + 1, 0, b->list_width, k->help + cut + 1, false);
         snprintf(line, sizeof line, "%s%s%s%s%s%s", k->standard[0] ? "default " : "", k->standard, k->standard[0] ? "; " : "", expected,
                  k->unit ? ", in " : "", k->unit ? k->unit : "");
         put(y + 2, 0, b->list_width, line, false);
@@ -280,8 +276,8 @@ static void draw_memory(const struct form *f, const struct boxes *b)
     for (int c = 0; c < MEMORY_CLASS_COUNT && y < b->height - 6; c++) {
         double bytes = (double)f->use.peak_bytes[c];
         size_text(text, sizeof text, bytes);
-        put(y, x, 11, memory_class_names[c], true);
-        bar(y, x + 11, columns - 23, whole > 0 ? bytes / whole : 0, GOOD);
+        put(y, x, 12, memory_class_names[c], true);
+        bar(y, x + 12, columns - 24, whole > 0 ? bytes / whole : 0, GOOD);
         snprintf(line, sizeof line, "%11s", text);
         put(y++, x + columns - 12, 11, line, false);
     }

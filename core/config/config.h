@@ -158,6 +158,8 @@ int config_load(struct config *config, const char *path, char **overrides, int o
 int config_load_text(struct config *config, const char *path, const char *text, size_t bytes, char **overrides,
                      int override_count, struct error *err);
 void config_free(struct config *config);
+/* A copy with its own memory. */
+void config_copy(struct config *to, const struct config *from);
 
 /* Fill in what depends on the family ("eva", "openclip", "dinov2") once the checkpoint has told it, and check the
  * combination again. config_load calls it when the family is known from the file. */

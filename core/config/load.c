@@ -404,6 +404,21 @@ void config_free(struct config *config)
     *config = (struct config){0};
 }
 
+void config_copy(struct config *to, const struct config *from)
+{
+    *to = *from;
+    for (int key = 0; key < config_key_count; key++)
+        if (config_keys[key].type == CONFIG_TEXT || config_keys[key].type == CONFIG_PATH) {
+            char **field = (char **)((char *)to + config_keys[key].offset);
+            *field = xstrdup(*field ? *field : "");
+        }
+    to->path = xstrdup(from->path);
+    to->directory = xstrdup(from->directory);
+    to->stem = xstrdup(from->stem);
+    to->origins = xmalloc((size_t)config_key_count * sizeof *to->origins);
+    memcpy(to->origins, from->origins, (size_t)config_key_count * sizeof *to->origins);
+}
+
 int config_assign(struct config *config, const char *name, const char *text, struct error *err)
 {
     struct load l = {.config = config};
