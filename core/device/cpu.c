@@ -4,6 +4,7 @@
  * that running one step on it gives the memory plan. Its addresses are reserved without access: a stray read faults. */
 #include "core/device/cpu.h"
 #include "core/base/file.h"
+#include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/gemm_onednn.h"
 #include "kernels/cpu/ops.h"
@@ -149,6 +150,11 @@ static void layernorm_backward(struct device *dev, enum dtype t, const void *dy,
 static void attention_forward(struct device *dev, enum dtype t, const void *qkv, void *out, float *lse, int64_t B, int64_t N, int64_t H, int64_t dh)
 {
     int threads = thread_count();
+    if (is_bf16(t) && gemm_amx_available()) {
+        void *tiles = reserve(dev, attention_amx_scratch(N, dh) * (size_t)threads);
+        if (tiles) attention_amx_forward(qkv, out, lse, B, N, H, dh, tiles, threads);
+        return;
+    }
     void *scratch = reserve(dev, attention_scratch(N, dh, threads));
     if (scratch) cpu_of(dev)->ops->attention_forward(is_bf16(t), qkv, out, lse, B, N, H, dh, scratch, threads);
 }
@@ -156,6 +162,11 @@ static void attention_backward(struct device *dev, enum dtype t, const void *qkv
                                void *dqkv, int64_t B, int64_t N, int64_t H, int64_t dh)
 {
     int threads = thread_count();
+    if (is_bf16(t) && gemm_amx_available()) {
+        void *tiles = reserve(dev, attention_amx_scratch(N, dh) * (size_t)threads);
+        if (tiles) attention_amx_backward(qkv, out, lse, dout, dqkv, B, N, H, dh, tiles, threads);
+        return;
+    }
     void *scratch = reserve(dev, attention_scratch(N, dh, threads));
     if (scratch) cpu_of(dev)->ops->attention_backward(is_bf16(t), qkv, out, lse, dout, dqkv, B, N, H, dh, scratch, threads);
 }

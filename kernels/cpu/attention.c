@@ -1,8 +1,7 @@
 /* softmax(q k^T / sqrt(dh)) v and its gradient, one (image, head) at a time: see ops.h.
  *
- * Each thread holds one head's N x N at most, in its scratch. Products go through AMX when the tensors are bf16 and the
- * tiles are there; else operands are widened to dense floats and multiplied by plain vector loops. Statistics are fp32. */
-#include "kernels/cpu/gemm_amx.h"
+ * Each thread holds one head's N x N at most, in its scratch. Operands are widened to dense floats and multiplied by
+ * plain vector loops: fp32, and bf16 where there are no tiles (attention_amx.c). */
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
 #ifdef _OPENMP
@@ -57,11 +56,9 @@ static void softmax_rows(float *s, float *lse, int64_t N, float scale)
     }
 }
 
-/* One thread's scratch: floats S, T (N, N), U (3 of (N, dh)), then bf16 (2 of (N, N)), then AMX panels. */
+/* One thread's scratch: floats S, T (N, N), U (4 of (N, dh)). */
 struct room {
     float *s, *t, *u;
-    uint16_t *p, *ds;
-    void *panels;
 };
 
 static struct room room_of(void *scratch, int64_t N, int64_t dh)
@@ -72,43 +69,24 @@ static struct room room_of(void *scratch, int64_t N, int64_t dh)
     size_t thread = 0;
 #endif
     char *base = (char *)scratch + thread * attention_scratch(N, dh, 1);
-    size_t square = ((size_t)(N * N) + 31) & ~(size_t)31, tall = ((size_t)(N * dh) + 15) & ~(size_t)15;
+    size_t square = ((size_t)(N * N) + 15) & ~(size_t)15;
     struct room r;
     r.s = (float *)(void *)base;
     r.t = r.s + square;
     r.u = r.t + square;
-    r.p = (uint16_t *)(void *)(r.u + 4 * tall);
-    r.ds = r.p + square;
-    r.panels = r.ds + square;
     return r;
-}
-
-static void amx(void *panels, int64_t m, int64_t n, int64_t k, int ta, const uint16_t *a, int64_t lda, int tb, const uint16_t *b, int64_t ldb,
-                void *c, int64_t ldc, int c_bf16)
-{
-    struct gemm_bf16 g = {m, n, k, ta, tb, a, b, c, lda, ldb, ldc, c_bf16, 1.0f, 0.0f, NULL};
-    gemm_amx(&g, panels, 1);
 }
 
 void NAME(attention_forward)(int bf16, const void *qkv, void *out, float *lse, int64_t B, int64_t N, int64_t H, int64_t dh, void *scratch,
                              int threads)
 {
     float scale = 1.0f / sqrtf((float)dh);
-    int tiles = bf16 && gemm_amx_available();
     int64_t row = 3 * H * dh, out_row = H * dh;
     (void)threads;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < B * H; i++) {
         struct room r = room_of(scratch, N, dh);
         int64_t b = i / H, h = i % H, q = b * N * row + h * dh, k = q + H * dh, v = k + H * dh, o = b * N * out_row + h * dh;
-        if (tiles) {
-            const uint16_t *x = qkv;
-            amx(r.panels, N, N, dh, 0, x + q, row, 1, x + k, row, r.s, N, 0);
-            softmax_rows(r.s, lse + i * N, N, scale);
-            for (int64_t at = 0; at < N * N; at += PIECE) write_piece(1, r.p, at, piece(N * N, at), r.s + at);
-            amx(r.panels, N, dh, N, 0, r.p, N, 0, x + v, row, (uint16_t *)out + o, out_row, 1);
-            continue;
-        }
         float *qf = r.u, *kf = qf + N * dh, *vf = kf + N * dh, *of = vf + N * dh;
         gather(bf16, qkv, q, row, N, dh, 0, qf);
         gather(bf16, qkv, k, row, N, dh, 1, kf);
@@ -144,28 +122,12 @@ void NAME(attention_backward)(int bf16, const void *qkv, const void *out, const 
                               int64_t H, int64_t dh, void *scratch, int threads)
 {
     float scale = 1.0f / sqrtf((float)dh);
-    int tiles = bf16 && gemm_amx_available();
     int64_t row = 3 * H * dh, out_row = H * dh;
     (void)threads;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < B * H; i++) {
         struct room r = room_of(scratch, N, dh);
         int64_t b = i / H, h = i % H, q = b * N * row + h * dh, k = q + H * dh, v = k + H * dh, o = b * N * out_row + h * dh;
-        if (tiles) {
-            const uint16_t *x = qkv, *g = (const uint16_t *)dout + o;
-            uint16_t *d = dqkv;
-            amx(r.panels, N, N, dh, 0, x + q, row, 1, x + k, row, r.s, N, 0);
-            amx(r.panels, N, N, dh, 0, g, out_row, 1, x + v, row, r.t, N, 0);
-            softmax_backward_rows(bf16, out, dout, o, out_row, lse + i * N, r.s, r.t, N, dh, scale);
-            for (int64_t at = 0; at < N * N; at += PIECE) {
-                write_piece(1, r.p, at, piece(N * N, at), r.s + at);
-                write_piece(1, r.ds, at, piece(N * N, at), r.t + at);
-            }
-            amx(r.panels, N, dh, N, 0, r.ds, N, 0, x + k, row, d + q, row, 1);
-            amx(r.panels, N, dh, N, 1, r.ds, N, 0, x + q, row, d + k, row, 1);
-            amx(r.panels, N, dh, N, 1, r.p, N, 0, g, out_row, d + v, row, 1);
-            continue;
-        }
         float *one = r.u, *two = one + N * dh, *three = two + N * dh;
         gather(bf16, qkv, q, row, N, dh, 0, one);
         gather(bf16, qkv, k, row, N, dh, 1, two);

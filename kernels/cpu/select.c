@@ -1,5 +1,4 @@
 /* The instruction set at run time. */
-#include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/ops.h"
 
 #include <stdlib.h>
@@ -22,7 +21,6 @@ const struct cpu_ops *cpu_ops_select(void)
 
 size_t attention_scratch(int64_t N, int64_t dh, int threads)
 {
-    size_t square = ((size_t)(N * N) + 31) & ~(size_t)31, tall = ((size_t)(N * dh) + 15) & ~(size_t)15;
-    size_t panels = gemm_amx_workspace(N, N > dh ? N : dh, N > dh ? N : dh, 1);
-    return (size_t)threads * ((2 * square + 4 * tall) * sizeof(float) + 2 * square * sizeof(uint16_t) + ((panels + 63) & ~(size_t)63));
+    size_t square = ((size_t)(N * N) + 15) & ~(size_t)15, tall = ((size_t)(N * dh) + 15) & ~(size_t)15;
+    return (size_t)threads * (2 * square + 4 * tall) * sizeof(float);
 }
