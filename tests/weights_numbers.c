@@ -88,6 +88,60 @@ static void doubles_and_integers_are_rounded_once(void **state)
     }
 }
 
+/* Small integers of every type, from aligned and unaligned places, to each floating type. */
+static void integers_keep_their_values(void **state)
+{
+    (void)state;
+    static const int64_t i64[] = {-3, 0, 100, 1 << 20};
+    static const int32_t i32[] = {-3, 0, 100, 1 << 20};
+    static const int16_t i16[] = {-3, 0, 100, -32768};
+    static const int8_t i8[] = {-3, 0, 100, -128};
+    static const uint8_t u8[] = {253, 0, 100, 255}, logical[] = {1, 0, 1, 1};
+    static const struct {
+        enum dtype type;
+        const void *values;
+        float expected[4];
+    } cases[] = {{DTYPE_I64, i64, {-3, 0, 100, 1 << 20}}, {DTYPE_I32, i32, {-3, 0, 100, 1 << 20}}, {DTYPE_I16, i16, {-3, 0, 100, -32768}},
+                 {DTYPE_I8, i8, {-3, 0, 100, -128}},      {DTYPE_U8, u8, {253, 0, 100, 255}},      {DTYPE_BOOL, logical, {1, 0, 1, 1}}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (size_t shift = 0; shift < 2; shift++) {
+            _Alignas(8) uint8_t in[40], out[20];
+            float got[4];
+            memcpy(in + shift, cases[c].values, 4 * dtype_bytes(cases[c].type));
+            weights_convert(out + shift, DTYPE_F32, in + shift, cases[c].type, 4);
+            memcpy(got, out + shift, sizeof got);
+            assert_memory_equal(got, cases[c].expected, sizeof got);
+            weights_convert(out + shift, DTYPE_BF16, in + shift, cases[c].type, 4);
+            weights_convert(got, DTYPE_F32, out + shift, DTYPE_BF16, 4);
+            assert_memory_equal(got, cases[c].expected, sizeof got); /* at most 8 bits each: exact in bf16 */
+        }
+}
+
+/* Every count around the block of the converter, every alignment: the same as element by element. */
+static void any_length_and_alignment_gives_the_same(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64, DTYPE_I64, DTYPE_I16};
+    static uint8_t in[2100 * 8 + 8], whole[2100 * 4 + 8];
+    uint32_t random = 3;
+    for (size_t i = 0; i < sizeof in; i++) in[i] = (uint8_t)(next_random(&random) >> 24);
+    for (size_t from = 0; from < sizeof types / sizeof *types; from++)
+        for (size_t to = 0; to < 3; to++)
+            for (size_t shift = 0; shift < 4; shift++) {
+                size_t in_bytes = dtype_bytes(types[from]), out_bytes = dtype_bytes(types[to]);
+                const int64_t counts[] = {1, 7, 1023, 1024, 1025, 2099};
+                for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+                    weights_convert(whole + (shift & 1), types[to], in + shift, types[from], counts[c]);
+                    for (int64_t i = 0; i < counts[c]; i++) {
+                        _Alignas(8) uint8_t one[8], out[4];
+                        memcpy(one, in + shift + (size_t)i * in_bytes, in_bytes);
+                        weights_convert(out, types[to], one, types[from], 1);
+                        assert_memory_equal(whole + (shift & 1) + (size_t)i * out_bytes, out, out_bytes);
+                    }
+                }
+            }
+}
+
 static void crc32_equals_the_published_check_value(void **state)
 {
     (void)state;
@@ -111,6 +165,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_16_bit_number_survives),
         cmocka_unit_test(doubles_and_integers_are_rounded_once),
+        cmocka_unit_test(integers_keep_their_values),
+        cmocka_unit_test(any_length_and_alignment_gives_the_same),
         cmocka_unit_test(crc32_equals_the_published_check_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

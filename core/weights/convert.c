@@ -7,6 +7,8 @@
 #include "core/weights/weights.h"
 
 #include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 
 enum { BLOCK = 1024 };
@@ -103,12 +105,13 @@ static float round_integer(int64_t v, bool odd)
     return round_double(v < 0 ? -d : d, true);
 }
 
+static bool is_aligned(const void *p, size_t bytes) { return (uintptr_t)p % bytes == 0; }
+
 /* n <= BLOCK elements; x need not be aligned. odd: what follows rounds again. */
 static void to_float(float *restrict y, const void *x, enum dtype type, size_t n, bool odd)
 {
     union {
         uint16_t u16[BLOCK];
-        int16_t i16[BLOCK];
         int32_t i32[BLOCK];
         int64_t i64[BLOCK];
         double f64[BLOCK];
@@ -119,10 +122,11 @@ static void to_float(float *restrict y, const void *x, enum dtype type, size_t n
         memcpy(y, x, n * sizeof *y);
         return;
     }
-    if (dtype_bytes(type) > 1) memcpy(&aligned, x, n * dtype_bytes(type));
+    const uint16_t *halves = is_aligned(x, 2) ? x : aligned.u16;
+    if (dtype_bytes(type) > 2 || x != halves) memcpy(&aligned, x, n * dtype_bytes(type));
     switch (type) {
-    case DTYPE_BF16: bf16_to_float(y, aligned.u16, n); break;
-    case DTYPE_F16: half_to_float(y, aligned.u16, n); break;
+    case DTYPE_BF16: bf16_to_float(y, halves, n); break;
+    case DTYPE_F16: half_to_float(y, halves, n); break;
     case DTYPE_F64:
         for (i = 0; i < n; i++) y[i] = round_double(aligned.f64[i], odd);
         break;
@@ -133,7 +137,7 @@ static void to_float(float *restrict y, const void *x, enum dtype type, size_t n
         for (i = 0; i < n; i++) y[i] = round_double(aligned.i32[i], odd);
         break;
     case DTYPE_I16:
-        for (i = 0; i < n; i++) y[i] = aligned.i16[i];
+        for (i = 0; i < n; i++) y[i] = (int16_t)halves[i];
         break;
     case DTYPE_I8:
         for (i = 0; i < n; i++) y[i] = (int8_t)bytes[i];
@@ -158,15 +162,18 @@ void weights_convert(void *dst, enum dtype dst_type, const void *src, enum dtype
     uint16_t narrow[BLOCK];
     uint8_t *to = dst;
     const uint8_t *from = src;
+    bool straight_in = src_type == DTYPE_F32 && is_aligned(src, sizeof(float)), straight_out = is_aligned(dst, dtype_bytes(dst_type));
     for (int64_t done = 0; done < count; done += BLOCK) {
         size_t n = (size_t)(count - done < BLOCK ? count - done : BLOCK);
-        to_float(block, from, src_type, n, dst_type != DTYPE_F32);
-        if (dst_type == DTYPE_F32)
+        float *floats = dst_type == DTYPE_F32 && straight_out ? (float *)(void *)to : block;
+        const float *in = straight_in ? (const float *)(const void *)from : floats;
+        uint16_t *out = straight_out ? (uint16_t *)(void *)to : narrow;
+        if (!straight_in) to_float(floats, from, src_type, n, dst_type != DTYPE_F32);
+        if (dst_type != DTYPE_F32) {
+            (dst_type == DTYPE_BF16 ? float_to_bf16 : float_to_half)(out, in, n);
+            if (!straight_out) memcpy(to, narrow, n * sizeof *narrow);
+        } else if (!straight_out)
             memcpy(to, block, n * sizeof *block);
-        else {
-            (dst_type == DTYPE_BF16 ? float_to_bf16 : float_to_half)(narrow, block, n);
-            memcpy(to, narrow, n * sizeof *narrow);
-        }
         from += n * dtype_bytes(src_type);
         to += n * dtype_bytes(dst_type);
     }

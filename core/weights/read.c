@@ -1,6 +1,6 @@
 /* From the file into memory: one tensor, converted on the way.
  *
- * A tensor that lies in one piece is read through a buffer of a megabyte per thread, or straight into dst when nothing is to be
+ * A tensor that lies in one piece is read through a buffer per thread that fits in the second cache, or straight into dst when nothing is to be
  * converted, and its checksum is computed while the bytes are in the cache. A view is gathered from the mapping. */
 #include "core/weights/internal.h"
 
@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-enum { CHUNK_BYTES = 1 << 20, GATHER = 1024 };
+enum { CHUNK_BYTES = 1 << 18, GATHER = 1024 };
 
 static int read_at(const struct weights *w, void *dst, size_t bytes, uint64_t offset, struct error *err)
 {
@@ -164,6 +164,8 @@ static int read_row(const struct weights *w, const struct row *row, void *dst, e
     bool whole = one_piece && payload && payload->offset == row->offset && payload->bytes == bytes;
     uint32_t crc = 0;
     int code;
+    if (dst_type != t->dtype && dst_type != DTYPE_F32 && dst_type != DTYPE_BF16 && dst_type != DTYPE_F16)
+        return error_set(err, EXIT_FAILED, NULL, "is never converted from %s to %s", dtype_name(t->dtype), dtype_name(dst_type));
     if (t->count == 0) return 0;
     if (check && !whole) {
         struct pass pass = {.w = w, .offset = payload->offset, .bytes = payload->bytes};

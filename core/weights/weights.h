@@ -59,8 +59,8 @@ const char *weights_metadata(const struct weights *w, const char *key);
 
 /* Convert a tensor into dst: host memory for `count` elements of dst_type, row-major and contiguous whatever the
  * strides in the file. dst_type is DTYPE_F32, DTYPE_BF16, DTYPE_F16 or the stored dtype (then bit-exact). Conversion
- * rounds once, to nearest even. No second copy of the tensor is held (a megabyte of buffers at most), except that
- * a view's elements are gathered from the page cache. Where the file carries a checksum of the tensor's storage
+ * rounds once, to nearest even. No second copy of the tensor is held (a quarter of a megabyte per thread),
+ * and the bytes come through read(2): a file cut off meanwhile is an error. Only a view's elements are gathered from the mapping. Where the file carries a checksum of the tensor's storage
  * (PyTorch zip), it is checked at the first read: EXIT_INTEGRITY and the contents of dst are undefined when it is wrong. */
 int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype dst_type, struct error *err);
 
@@ -68,8 +68,8 @@ int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype d
  * must not overlap. */
 void weights_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t count);
 
-/* One tensor to be written: its bytes, row-major, little-endian, come from `data`, or are asked for in order, a
- * few megabytes at a time, through `read` (so that a tensor on a card needs no whole copy on the host). */
+/* One tensor to be written: its bytes, row-major, little-endian, come from `data`, or are asked for front to
+ * back, a few megabytes at a time, through `read` (so that a tensor on a card needs no whole copy on the host). */
 struct weights_row {
     const char *name; /* UTF-8, unique, not empty */
     enum dtype dtype;
@@ -80,7 +80,7 @@ struct weights_row {
     void *context;
 };
 
-/* `metadata`: key, value, key, value, ..., NULL; or NULL. Rows appear in the order given, payload in the same order. */
+/* `metadata`: key, value, key, value, ..., NULL; or NULL. The header keeps the order of the rows; their bytes follow widest type first. */
 int weights_write_safetensors(const char *path, const struct weights_row *rows, int64_t count, const char *const *metadata,
                               struct error *err);
 /* A state dict (an OrderedDict of CPU tensors, in the order given) that torch.load(weights_only=True) opens, torch 1.13 and later:
