@@ -210,13 +210,20 @@ static void cast(struct device *dev, const void *src, enum dtype src_type, void 
 {
     if (!idle(dev)) cpu_of(dev)->ops->cast(src, is_bf16(src_type), dst, is_bf16(dst_type), n);
 }
+enum { STRETCH = 1 << 18 }; /* bytes that a thread fills or copies at a time */
+static size_t stretch(size_t bytes, size_t at) { return bytes - at < STRETCH ? bytes - at : STRETCH; }
+
 static void fill(struct device *dev, void *p, int byte, size_t bytes)
 {
-    if (!idle(dev)) memset(p, byte, bytes);
+    if (idle(dev)) return;
+#pragma omp parallel for schedule(static)
+    for (size_t at = 0; at < bytes; at += STRETCH) memset((char *)p + at, byte, stretch(bytes, at));
 }
 static void copy(struct device *dev, void *dst, const void *src, size_t bytes)
 {
-    if (!idle(dev)) memcpy(dst, src, bytes);
+    if (idle(dev)) return;
+#pragma omp parallel for schedule(static)
+    for (size_t at = 0; at < bytes; at += STRETCH) memcpy((char *)dst + at, (const char *)src + at, stretch(bytes, at));
 }
 static void sum_squares(struct device *dev, const void *x, enum dtype t, int64_t n, double *sum, int *finite)
 {

@@ -11,6 +11,7 @@
 #if defined(__x86_64__) && defined(__linux__)
 
 #include "kernels/cpu/amx_tiles.h"
+#include "kernels/cpu/avx512.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -40,23 +41,6 @@ size_t attention_amx_scratch(int64_t N, int64_t dh)
 {
     struct shape s = shape_of(N, 1, dh);
     return (size_t)(7 * s.unit + 2 * s.n * (TILES * 4 + STEP_BYTES) + s.n * s.n * STEP_BYTES + s.d * TILES * 4 + 2 * s.n * PANEL * 4);
-}
-
-/* e^x, x <= about 88, to 2 ulp (Cephes' polynomial); 0 far below. */
-TARGET static inline __m512 exp16(__m512 x)
-{
-    x = _mm512_max_ps(x, _mm512_set1_ps(-100.0f));
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
-    p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
-    return _mm512_scalef_ps(p, n);
 }
 
 /* Row r of a block of four tiles: its left 16 floats; the right 16 are 256 floats behind. */

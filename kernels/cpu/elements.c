@@ -68,100 +68,18 @@ void NAME(embed_backward)(int bf16, const float *dtokens, void *dpatch_out, floa
     }
 }
 
+/* A row of w has at most 16 values that are not zero. A thread owns rows of `out`, which it adds up in one order. */
 void NAME(resize_rows)(const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D, int transpose)
 {
-    /* Rows of w have at most 16 values that are not zero. Transposed: each thread owns columns, so that rows of `out`
-     * are added up in one order. */
-    if (!transpose) {
-        PARALLEL_FOR for (int64_t o = 0; o < n_out; o++)
-        {
-            float *y = out + o * D;
-            memset(y, 0, (size_t)D * 4);
-            for (int64_t k = 0; k < n_in; k++) {
-                float x = w[o * n_in + k];
-                const float *v = in + k * D;
-                if (x != 0) SIMD for (int64_t i = 0; i < D; i++) y[i] += x * v[i];
-            }
-        }
-        return;
-    }
-    PARALLEL_FOR for (int64_t at = 0; at < D; at += 64) for (int64_t o = 0; o < n_out; o++) for (int64_t k = 0; k < n_in; k++)
+    int64_t rows = transpose ? n_in : n_out, terms = transpose ? n_out : n_in;
+    PARALLEL_FOR for (int64_t r = 0; r < rows; r++)
     {
-        float x = w[o * n_in + k], *y = out + k * D;
-        const float *v = in + o * D;
-        int64_t end = at + 64 < D ? at + 64 : D;
-        if (x != 0) SIMD for (int64_t i = at; i < end; i++) y[i] += x * v[i];
-    }
-}
-
-void NAME(gelu_forward)(int bf16, const void *h, void *y, int64_t n)
-{
-    PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)
-    {
-        float in[PIECE], out[PIECE];
-        int64_t count = piece(n, at);
-        const float *x = read_piece(bf16, h, at, count, in);
-        float *v = piece_for(bf16, y, at, out);
-        SIMD for (int64_t i = 0; i < count; i++)
-        {
-            float density;
-            v[i] = x[i] * normal_cdf(x[i], &density);
-        }
-        write_piece(bf16, y, at, count, v);
-    }
-}
-
-void NAME(gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n)
-{
-    PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)
-    {
-        float a[PIECE], b[PIECE], out[PIECE];
-        int64_t count = piece(n, at);
-        const float *x = read_piece(bf16, h, at, count, a), *g = read_piece(bf16, dy, at, count, b);
-        float *v = piece_for(bf16, dh, at, out);
-        SIMD for (int64_t i = 0; i < count; i++)
-        {
-            float density, cdf = normal_cdf(x[i], &density);
-            v[i] = g[i] * (cdf + x[i] * 0.39894228f * density);
-        }
-        write_piece(bf16, dh, at, count, v);
-    }
-}
-
-/* h (R, 2F) = [x1 | x2] */
-void NAME(swiglu_forward)(int bf16, const void *h, void *y, int64_t R, int64_t F)
-{
-    PARALLEL_FOR for (int64_t row = 0; row < R; row++) for (int64_t at = 0; at < F; at += PIECE)
-    {
-        float b1[PIECE], b2[PIECE], out[PIECE];
-        int64_t count = piece(F, at);
-        const float *x1 = read_piece(bf16, h, row * 2 * F + at, count, b1), *x2 = read_piece(bf16, h, row * 2 * F + F + at, count, b2);
-        float *v = piece_for(bf16, y, row * F + at, out);
-        SIMD for (int64_t i = 0; i < count; i++) v[i] = x1[i] / (1.0f + exp_one(-x1[i])) * x2[i];
-        write_piece(bf16, y, row * F + at, count, v);
-    }
-}
-
-void NAME(swiglu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t R, int64_t F)
-{
-    PARALLEL_FOR for (int64_t row = 0; row < R; row++) for (int64_t at = 0; at < F; at += PIECE)
-    {
-        float b1[PIECE], b2[PIECE], b3[PIECE], o1[PIECE], o2[PIECE];
-        int64_t count = piece(F, at), left = row * 2 * F + at;
-        const float *x1 = read_piece(bf16, h, left, count, b1), *x2 = read_piece(bf16, h, left + F, count, b2);
-        const float *g = read_piece(bf16, dy, row * F + at, count, b3);
-        SIMD for (int64_t i = 0; i < count; i++)
-        {
-            float a = x1[i], s = 1.0f / (1.0f + exp_one(-a)), d = g[i];
-            o1[i] = d * x2[i] * s * (1.0f + a * (1.0f - s));
-            o2[i] = d * a * s;
-        }
-        if (bf16) {
-            write_piece(1, dh, left, count, o1);
-            write_piece(1, dh, left + F, count, o2);
-        } else {
-            memcpy((float *)dh + left, o1, (size_t)count * 4);
-            memcpy((float *)dh + left + F, o2, (size_t)count * 4);
+        float *y = out + r * D;
+        if (!transpose) memset(y, 0, (size_t)D * 4);
+        for (int64_t k = 0; k < terms; k++) {
+            float x = transpose ? w[k * n_in + r] : w[r * n_in + k];
+            const float *v = in + k * D;
+            if (x != 0) SIMD for (int64_t i = 0; i < D; i++) y[i] += x * v[i];
         }
     }
 }
