@@ -155,6 +155,9 @@ static void hostile_text_is_refused_at_once(void **state)
     assert_int_equal(err.column, 10);
     assert_int_equal(load("run:\n  name: \"a\\0b\"\n"), EXIT_CONFIG);
     assert_int_equal(load("run:\n  name: \xff\n"), EXIT_CONFIG);
+    size_t used = 0;
+    for (int i = 0; i < 90000; i++) used += (size_t)sprintf(text + used, "k%05d: 1\n", i); /* minutes when each is looked up and shown */
+    assert_int_equal(load(text), EXIT_CONFIG);
     char *laughs = text;
     laughs += sprintf(laughs, "x-a: &a [x,x,x,x,x,x,x,x,x]\n");
     for (char c = 'b'; c < 'z'; c++) laughs += sprintf(laughs, "x-%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", c, c, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1);

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_MERGES = 100, MAX_SECTIONS = 32 };
+enum { MAX_MERGES = 100, MAX_SECTIONS = 32, MAX_PROBLEMS = 100 /* enough to mend; finding a line takes time */ };
 
 struct load {
     struct config *config;
@@ -20,7 +20,7 @@ struct load {
     struct document document;
     config_report report;
     void *context;
-    int errors;
+    int errors, told;
     struct error first; /* the first fatal one */
 };
 
@@ -36,6 +36,10 @@ __attribute__((format(printf, 5, 6))) static void problem(struct load *l, bool f
 {
     char sentence[320];
     va_list args;
+    if (++l->told > MAX_PROBLEMS) {
+        l->errors += fatal;
+        return;
+    }
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
@@ -186,6 +190,7 @@ static void take_section(struct load *l, const char *section, int mapping, int *
     for (int pass = 0; pass < 2; pass++) /* explicit keys first */
         for (int k = d->nodes[mapping].first; k >= 0; k = d->nodes[d->nodes[k].next].next) {
             const struct node *n = &d->nodes[k];
+            if (l->told > MAX_PROBLEMS) return;
             bool merge = n->kind == NODE_SCALAR && n->style == STYLE_PLAIN && strcmp(n->text, "<<") == 0;
             if (merge != (pass == 1)) continue;
             if (merge) {
@@ -217,6 +222,7 @@ static void take_root(struct load *l, int mapping, int *merges, bool by_merge)
     for (int pass = 0; pass < 2; pass++)
         for (int k = d->nodes[mapping].first; k >= 0; k = d->nodes[d->nodes[k].next].next) {
             const struct node *n = &d->nodes[k];
+            if (l->told > MAX_PROBLEMS) return;
             if (n->kind != NODE_SCALAR) {
                 if (pass == 0) problem(l, true, k, "sections are words", "a key is not a word");
                 continue;
