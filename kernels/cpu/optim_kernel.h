@@ -417,7 +417,7 @@ OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, i
                 memset(padded_weights, 0, sizeof padded_weights);
                 if (array) gradient = memcpy(padded_gradient, gradient, tail * gb);
                 if (weighted) weights = memcpy(padded_weights, weights, tail * wb);
-                copy = padded_copy;
+                if (copied) copy = memcpy(padded_copy, copy, tail * 2);
             }
             step_group(t, v_low, m_format, v_format, group, gradient, weights, copy, randomly ? random[group - first] : NULL, &sums);
             if (!tail || !weighted || t->norms_only) continue;
@@ -425,8 +425,10 @@ OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, i
             if (copied) memcpy((uint16_t *)t->copy + at, padded_copy, tail * 2);
         }
         squares[0] += lanes_total(sums.gradient);
-        squares[1] += lanes_total(sums.weight);
-        squares[2] += lanes_total(sums.update);
+        if (t->rule == RULE_LAMB) {
+            squares[1] += lanes_total(sums.weight);
+            squares[2] += lanes_total(sums.update);
+        }
         bad += sums.bad_groups;
     }
     double scale = (double)t->s.gradient_scale, unscaled = scale != 0 ? squares[0] / (scale * scale) : 0;
