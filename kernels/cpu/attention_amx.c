@@ -204,37 +204,48 @@ static uint8_t *room_of(void *scratch, const struct shape *s)
 #endif
 }
 
-TARGET void attention_amx_forward(const uint16_t *qkv, uint16_t *out, float *lse, int64_t B, int64_t N, int64_t H, int64_t dh, void *scratch, int threads)
+struct tensors {
+    const uint16_t *qkv, *out, *dout;
+    uint16_t *result; /* out forward, dqkv backward */
+    float *lse;
+    int64_t B;
+    int backward;
+};
+
+/* One thread of a team: its share of the heads. A function of its own, since compilers do not give a parallel region
+ * the target of the function around it. */
+TARGET static __attribute__((noinline)) void heads(const struct shape *s, const struct tensors *t, uint8_t *room)
 {
-    struct shape s = shape_of(N, H, dh);
-    (void)threads;
-#pragma omp parallel num_threads(threads)
-    {
-        tiles_on();
+    tiles_on();
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < B * H; i++) {
-            int64_t b = i / H, h = i % H;
-            forward_head(&s, qkv + b * N * s.qkv_row + h * dh, out + b * N * s.out_row + h * dh, lse + i * N, room_of(scratch, &s));
-        }
-        _tile_release();
+    for (int64_t i = 0; i < t->B * s->H; i++) {
+        int64_t b = i / s->H, h = i % s->H, at = b * s->N * s->qkv_row + h * s->dh, o = b * s->N * s->out_row + h * s->dh;
+        if (t->backward) backward_head(s, t->qkv + at, t->out + o, t->lse + i * s->N, t->dout + o, t->result + at, room);
+        else forward_head(s, t->qkv + at, t->result + o, t->lse + i * s->N, room);
     }
+    _tile_release();
 }
 
-TARGET void attention_amx_backward(const uint16_t *qkv, const uint16_t *out, const float *lse, const uint16_t *dout, uint16_t *dqkv, int64_t B,
-                                   int64_t N, int64_t H, int64_t dh, void *scratch, int threads)
+static void all_heads(const struct shape *s, const struct tensors *t, void *scratch, int threads)
 {
-    struct shape s = shape_of(N, H, dh);
     (void)threads;
 #pragma omp parallel num_threads(threads)
-    {
-        tiles_on();
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < B * H; i++) {
-            int64_t b = i / H, h = i % H, at = b * N * s.qkv_row + h * dh, o = b * N * s.out_row + h * dh;
-            backward_head(&s, qkv + at, out + o, lse + i * N, dout + o, dqkv + at, room_of(scratch, &s));
-        }
-        _tile_release();
-    }
+    heads(s, t, room_of(scratch, s));
+}
+
+void attention_amx_forward(const uint16_t *qkv, uint16_t *out, float *lse, int64_t B, int64_t N, int64_t H, int64_t dh, void *scratch, int threads)
+{
+    struct shape s = shape_of(N, H, dh);
+    struct tensors t = {qkv, NULL, NULL, out, lse, B, 0};
+    all_heads(&s, &t, scratch, threads);
+}
+
+void attention_amx_backward(const uint16_t *qkv, const uint16_t *out, const float *lse, const uint16_t *dout, uint16_t *dqkv, int64_t B,
+                            int64_t N, int64_t H, int64_t dh, void *scratch, int threads)
+{
+    struct shape s = shape_of(N, H, dh);
+    struct tensors t = {qkv, out, dout, dqkv, (float *)(uintptr_t)lse, B, 1}; /* only forward writes lse */
+    all_heads(&s, &t, scratch, threads);
 }
 
 #else

@@ -128,33 +128,36 @@ TARGET static void pack_share(const uint16_t *p, int64_t stride, int along, int 
     else pack(p, stride, 0, b, outer, k, panel_bytes, 0, panels, steps * share / shares * 32, steps * (share + 1) / shares * 32, to);
 }
 
-TARGET void gemm_amx(const struct gemm_bf16 *g, void *workspace, int threads)
+/* One thread of a team (share of shares): pack together, then take blocks of C. A function of its own, since compilers
+ * do not give a parallel region the target of the function around it. */
+TARGET static __attribute__((noinline)) void multiply(const struct gemm_bf16 *g, uint8_t *pa, int64_t threads, int64_t share, int64_t shares)
 {
-    int64_t k32 = up(g->k, 32), panel = k32 * PANEL * 2, panels_a = up(g->m, PANEL) / PANEL, panels_b = up(g->n, PANEL) / PANEL;
-    uint8_t *pa = workspace, *pb = pa + panels_a * panel;
-    float *blocks = (float *)(void *)(pb + panels_b * panel);
+    int64_t panel = up(g->k, 32) * PANEL * 2;
+    uint8_t *pb = pa + up(g->m, PANEL) / PANEL * panel;
+    float *block = (float *)(void *)(pb + up(g->n, PANEL) / PANEL * panel) + share * MC * NC;
     int64_t mc = block_size(g->m, MC, threads > 1 && g->m > 4 * PANEL ? 2 : 1), nc = block_size(g->n, NC, 1);
     int64_t grid_m = (g->m + mc - 1) / mc, grid_n = (g->n + nc - 1) / nc;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-#ifdef _OPENMP
-        int64_t share = omp_get_thread_num(), shares = omp_get_num_threads();
-        if (threads == 1) share = 0, shares = 1; /* called by one thread of somebody else's team */
-#else
-        int64_t share = 0, shares = 1;
-#endif
-        pack_share(g->a, g->lda, !g->transpose_a, 0, g->m, g->k, pa, share, shares);
-        pack_share(g->b, g->ldb, g->transpose_b, 1, g->n, g->k, pb, share, shares);
-        tiles_on();
-        float *block = blocks + share * MC * NC;
+    pack_share(g->a, g->lda, !g->transpose_a, 0, g->m, g->k, pa, share, shares);
+    pack_share(g->b, g->ldb, g->transpose_b, 1, g->n, g->k, pb, share, shares);
+    tiles_on();
 #pragma omp barrier
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t b = 0; b < grid_m * grid_n; b++) {
-            int64_t row0 = b % grid_m * mc, column0 = b / grid_m * nc;
-            multiply_block(g, pa, pb, block, row0, column0, g->m - row0 < mc ? g->m - row0 : mc, g->n - column0 < nc ? g->n - column0 : nc);
-        }
-        _tile_release();
+    for (int64_t b = 0; b < grid_m * grid_n; b++) {
+        int64_t row0 = b % grid_m * mc, column0 = b / grid_m * nc;
+        multiply_block(g, pa, pb, block, row0, column0, g->m - row0 < mc ? g->m - row0 : mc, g->n - column0 < nc ? g->n - column0 : nc);
     }
+    _tile_release();
+}
+
+void gemm_amx(const struct gemm_bf16 *g, void *workspace, int threads)
+{
+#pragma omp parallel num_threads(threads) if (threads > 1)
+#ifdef _OPENMP
+    /* one thread may be one of somebody else's team */
+    multiply(g, workspace, threads, threads == 1 ? 0 : omp_get_thread_num(), threads == 1 ? 1 : omp_get_num_threads());
+#else
+    multiply(g, workspace, threads, 0, 1);
+#endif
 }
 
 #else
