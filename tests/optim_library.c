@@ -3,6 +3,7 @@
 #include "core/meopt.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -388,6 +389,67 @@ static void shards_make_the_bits_of_the_whole(void **state)
     for (int k = 0; k < 2; k++) meopt_destroy(part[k]);
 }
 
+struct worker {
+    struct meopt *opt;
+    size_t tensor;
+};
+static void *worker_step(void *argument)
+{
+    struct worker *w = argument;
+    struct meopt_error err;
+    return (void *)(intptr_t)meopt_step_tensor(w->opt, w->tensor, gradient, MEOPT_F32, 1, &err);
+}
+
+static void tensors_may_be_stepped_from_several_threads(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    struct meopt_options o;
+    struct meopt_error err;
+    struct meopt *opt[2];
+    struct meopt_tensor many[N] = {0};
+    char names[N][4];
+    double norms[2];
+    meopt_options_init(&o, sizeof o, MEOPT_LAMB);
+    meopt_options_preset(&o, "balanced", &err);
+    o.weight_decay = 0.1;
+    o.threads = 1;
+    for (int i = 0; i < N; i++) {
+        snprintf(names[i], 4, "t%d", i);
+        many[i] = (struct meopt_tensor){.name = names[i], .ndim = 2, .shape = {130, 70 - i}};
+    }
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(meopt_create(&opt[k], &o, many, N, &err), 0);
+        for (int step = 1; step < 4; step++) {
+            struct meopt_step_stats stats;
+            fill(gradient, A, (uint32_t)step, 1);
+            assert_int_equal(meopt_step_begin(opt[k], step, 1e-2, 0, &err), 0);
+            pthread_t threads[N];
+            struct worker workers[N];
+            for (size_t i = 0; i < N; i++) {
+                workers[i] = (struct worker){opt[k], k ? N - 1 - i : i};
+                if (k)
+                    assert_int_equal(pthread_create(&threads[i], NULL, worker_step, &workers[i]), 0);
+                else
+                    assert_null(worker_step(&workers[i]));
+            }
+            for (int i = 0; k && i < N; i++) {
+                void *status;
+                pthread_join(threads[i], &status);
+                assert_null(status);
+            }
+            assert_int_equal(meopt_step_end(opt[k], &stats, &err), 0);
+            norms[k] = stats.grad_norm;
+        }
+    }
+    struct buffer x = saved(opt[0]), y = saved(opt[1]);
+    assert_memory_equal(x.data, y.data, x.bytes);
+    assert_true(norms[0] == norms[1]);
+    free(x.data);
+    free(y.data);
+    for (int k = 0; k < 2; k++) meopt_destroy(opt[k]);
+}
+
 /* ---- Misuse ------------------------------------------------------------------------------------------ */
 
 #define REFUSED(call) do { memset(&err, 0, sizeof err); assert_int_equal(call, MEOPT_BAD_ARGUMENT); assert_true(strlen(err.message) > 8); } while (0)
@@ -487,6 +549,7 @@ int main(void)
         cmocka_unit_test(accumulated_gradients_make_the_step_of_their_sum),
         cmocka_unit_test(a_tensor_over_the_threshold_is_promoted),
         cmocka_unit_test(shards_make_the_bits_of_the_whole),
+        cmocka_unit_test(tensors_may_be_stepped_from_several_threads),
         cmocka_unit_test(misuse_returns_an_error_with_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
