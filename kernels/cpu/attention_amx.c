@@ -77,7 +77,7 @@ TARGET static void write_rows(const struct shape *s, float *blocks, const float 
 TARGET static inline void softmax_row(const struct shape *s, float *scores, int64_t r, uint8_t *p, float *factor, float *lse)
 {
     int64_t left = s->N - (s->n - 1) * PANEL; /* columns of the last panel */
-    __mmask16 m0 = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1), m1 = left <= 16 ? 0 : (__mmask16)((1u << (left - 16)) - 1);
+    __mmask16 m0 = mask16(left), m1 = mask16(left - 16);
     __m512 lowest = _mm512_set1_ps(-INFINITY), top = lowest, sum = _mm512_setzero_ps(), scale = _mm512_set1_ps(s->scale);
     for (int64_t j = 0; j < s->n; j++) {
         const float *row = block_row(scores + j * TILES, r);
@@ -129,7 +129,7 @@ TARGET static void row_products(const struct shape *s, const uint16_t *out, cons
     for (int64_t i = 0; i < s->N; i++) {
         __m512 sum = _mm512_setzero_ps();
         for (int64_t d = 0; d < s->dh; d += 16) {
-            __mmask16 mask = s->dh - d >= 16 ? 0xffff : (__mmask16)((1u << (s->dh - d)) - 1);
+            __mmask16 mask = mask16(s->dh - d);
             __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, out + i * s->out_row + d));
             __m512i b = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, dout + i * s->out_row + d));
             sum = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), sum);

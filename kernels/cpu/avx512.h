@@ -54,7 +54,12 @@ AVX512 __m512 sigmoid16(__m512 x)
     return reciprocal16(_mm512_add_ps(constant16(1.0f), e));
 }
 
-AVX512 __mmask16 mask16(int64_t left) { return left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1); }
+/* the first `left` of 16; none when left < 1 */
+AVX512 __mmask16 mask16(int64_t left)
+{
+    unsigned bits = left >= 16 ? 0xffffu : left < 1 ? 0 : (1u << left) - 1;
+    return (__mmask16)bits;
+}
 
 /* Elements at..at+15 of floats or bf16, those in the mask. */
 AVX512 __m512 load16(int bf16, const void *p, int64_t at, __mmask16 mask)
