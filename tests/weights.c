@@ -170,7 +170,8 @@ static void more_members_than_16_bits_count(void **state)
         rows[i] = (struct weights_row){.name = names[i], .dtype = DTYPE_F32, .data = &values[i]};
     }
     char *path = in_directory("many.pt");
-    if (weights_write_pt(path, rows, COUNT, &err) || weights_open(&w, path, &err)) fail_msg("%s", err.what);
+    if (weights_write_pt(path, rows, COUNT, &err)) fail_msg("%s", err.what);
+    if (weights_open(&w, path, &err)) fail_msg("%s", err.what);
     assert_int_equal(weights_count(w), COUNT);
     assert_int_equal(weights_read(w, COUNT - 1, &value, DTYPE_F32, &err), 0);
     assert_true(value == COUNT - 1);
@@ -369,7 +370,8 @@ static void a_pt_beyond_4_gib_is_written(void **state)
     struct error err = {0};
     struct weights *w;
     char *path = in_directory("big.pt");
-    if (weights_write_pt(path, rows, 2, &err) || weights_open(&w, path, &err)) fail_msg("%s", err.what);
+    if (weights_write_pt(path, rows, 2, &err)) fail_msg("%s", err.what);
+    if (weights_open(&w, path, &err)) fail_msg("%s", err.what);
     memset(values, 1, 4096);
     if (weights_read(w, 0, values, DTYPE_F32, &err)) fail_msg("%s", err.what);
     assert_true(values[0] == 0 && values[count - 1] == 5);
