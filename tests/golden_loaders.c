@@ -1,6 +1,7 @@
-/* Every file of loaders/index.json does what is expected of it: loads with exactly the values that PyTorch saw, or is
- * refused within 2 s and 256 MiB, and nothing in it is ever executed. The files are read from $MEOPT_FIXTURES/loaders when
- * it is set, else from tests/data/loaders; `meaning` in the index defines the expectations. */
+/* Every file of loaders/index.json does what is expected of it: loads with exactly the values that PyTorch
+ * saw, or is refused within 2 s and 256 MiB, and nothing in it is ever executed. The files are read from
+ * $MEOPT_FIXTURES/loaders when it is set, else from tests/data/loaders; `meaning` in the index defines the
+ * expectations. */
 #include "core/base/file.h"
 #include "core/weights/weights.h"
 
@@ -47,7 +48,8 @@ static const char *compare_tensor(const struct weights *got, int64_t i, const st
     int64_t j = weights_find(want, t->name);
     if (j < 0) return "a tensor that should not be there";
     u = weights_tensor(want, j);
-    if (t->dtype != u->dtype || t->ndim != u->ndim || t->count != u->count || memcmp(t->shape, u->shape, sizeof t->shape) != 0)
+    if (t->dtype != u->dtype || t->ndim != u->ndim || t->count != u->count ||
+        memcmp(t->shape, u->shape, sizeof t->shape) != 0)
         return "another type or shape";
     size_t bytes = (size_t)t->count * dtype_bytes(t->dtype);
     uint8_t *a = xmalloc(bytes), *b = xmalloc(bytes);
@@ -77,8 +79,10 @@ static const char *compare_all(const struct weights *got, const char *values)
 /* NULL when the case behaved, else what went wrong. */
 static const char *run_case(const json_t *item, const char *dir, char *detail, size_t detail_bytes)
 {
-    const char *file = json_string_value(json_object_get(item, "file")), *expect = json_string_value(json_object_get(item, "expect"));
-    const char *values = json_string_value(json_object_get(item, "values")), *pwned = json_string_value(json_object_get(item, "must_not_exist"));
+    const char *file = json_string_value(json_object_get(item, "file")),
+               *expect = json_string_value(json_object_get(item, "expect"));
+    const char *values = json_string_value(json_object_get(item, "values")),
+               *pwned = json_string_value(json_object_get(item, "must_not_exist"));
     char *path = path_join(dir, file);
     if (pwned) unlink(pwned);
     struct error err = {0};
@@ -123,8 +127,10 @@ static void every_case_loads_or_is_refused(void **state)
         const json_t *item = json_array_get(cases, i);
         const char *wrong = run_case(item, dir, detail, sizeof detail);
         if (wrong || getenv("MEOPT_VERBOSE"))
-            print_message("%s (%s, %s): %s [%s]\n", json_string_value(json_object_get(item, "file")), json_string_value(json_object_get(item, "expect")),
-                          json_string_value(json_object_get(item, "note")), wrong ? wrong : "as expected", detail);
+            print_message("%s (%s, %s): %s [%s]\n", json_string_value(json_object_get(item, "file")),
+                          json_string_value(json_object_get(item, "expect")),
+                          json_string_value(json_object_get(item, "note")), wrong ? wrong : "as expected",
+                          detail);
         failed += wrong != NULL;
     }
     print_message("%zu cases, %d wrong\n", json_array_size(cases), failed);

@@ -47,7 +47,10 @@ static void make_sample(struct sample *s)
         {.name = "bool", .dtype = DTYPE_BOOL, .ndim = 1, .shape = {3}},
         {.name = "empty", .dtype = DTYPE_F32, .ndim = 2, .shape = {0, 4}},
         {.name = "\xc3\xa9\xe4\xb8\xad \"quoted\"", .dtype = DTYPE_F32, .ndim = 1, .shape = {1}},
-        {.name = "large", .dtype = DTYPE_F32, .ndim = 2, .shape = {1500, 1001}}, /* 5.7 MiB: several chunks and threads */
+        {.name = "large",
+         .dtype = DTYPE_F32,
+         .ndim = 2,
+         .shape = {1500, 1001}}, /* 5.7 MiB: several chunks and threads */
     };
     uint32_t random = 1;
     for (int i = 0; i < SAMPLE_ROWS; i++) {
@@ -56,9 +59,11 @@ static void make_sample(struct sample *s)
         size_t bytes = (size_t)count * dtype_bytes(rows[i].dtype);
         uint8_t *p = xmalloc(bytes);
         if (rows[i].dtype == DTYPE_F32)
-            for (int64_t k = 0; k < count; k++) ((float *)(void *)p)[k] = (float)(int32_t)next_random(&random) / 1e9f;
+            for (int64_t k = 0; k < count; k++)
+                ((float *)(void *)p)[k] = (float)(int32_t)next_random(&random) / 1e9f;
         else
-            for (size_t k = 0; k < bytes; k++) p[k] = (uint8_t)(next_random(&random) >> (rows[i].dtype == DTYPE_BOOL ? 31 : 24));
+            for (size_t k = 0; k < bytes; k++)
+                p[k] = (uint8_t)(next_random(&random) >> (rows[i].dtype == DTYPE_BOOL ? 31 : 24));
         s->rows[i].data = s->values[i] = p;
     }
 }
@@ -101,7 +106,8 @@ static int write_file(const char *path, const struct weights_row *rows, int64_t 
 {
     static const char *const metadata[] = {"format", "pt", "step", "12\n", NULL};
     const char *dot = strrchr(path, '.');
-    return strcmp(dot, ".pt") == 0 ? weights_write_pt(path, rows, count, err) : weights_write_safetensors(path, rows, count, metadata, err);
+    return strcmp(dot, ".pt") == 0 ? weights_write_pt(path, rows, count, err)
+                                   : weights_write_safetensors(path, rows, count, metadata, err);
 }
 
 static void what_is_written_is_read_again(void **state)
@@ -116,7 +122,9 @@ static void what_is_written_is_read_again(void **state)
         if (write_file(path, s.rows, SAMPLE_ROWS, &err)) fail_msg("%s", err.what);
         assert_sample(path, &s);
         struct sample streamed = s;
-        for (int k = 0; k < SAMPLE_ROWS; k++) streamed.rows[k] = s.rows[k], streamed.rows[k].data = NULL, streamed.rows[k].read = read_row, streamed.rows[k].context = s.values[k];
+        for (int k = 0; k < SAMPLE_ROWS; k++)
+            streamed.rows[k] = s.rows[k], streamed.rows[k].data = NULL, streamed.rows[k].read = read_row,
+            streamed.rows[k].context = s.values[k];
         char *first, *second;
         size_t first_bytes, second_bytes;
         assert_int_equal(file_read(path, 1 << 24, &first, &first_bytes, &err), 0);
@@ -180,8 +188,8 @@ static void more_members_than_16_bits_count(void **state)
     free(path), free(rows), free(names), free(values);
 }
 
-/* Writing something and then stretching it: the payload of "w" grows by a hole beyond 4 GiB in front of it and inside it, as
- * torch's own zip64 files have it (sizes and offsets saturated in the directory). */
+/* Writing something and then stretching it: the payload of "w" grows by a hole beyond 4 GiB in front of it
+ * and inside it, as torch's own zip64 files have it (sizes and offsets saturated in the directory). */
 static void put(uint8_t **p, uint64_t v, int bytes)
 {
     for (int i = 0; i < bytes; i++) *(*p)++ = (uint8_t)(v >> 8 * i);
@@ -204,9 +212,11 @@ static uint64_t put_local(int fd, uint64_t at, const char *name, const void *dat
 static void put_central(uint8_t **p, const char *name, uint64_t bytes, uint64_t at)
 {
     bool large = bytes >= UINT32_MAX, far = at >= UINT32_MAX;
-    put(p, 0x02014b50, 4), put(p, 45, 2), put(p, 45, 2), put(p, 0x0808, 2), put(p, 0, 2), put(p, 0, 4), put(p, 0, 4);
+    put(p, 0x02014b50, 4), put(p, 45, 2), put(p, 45, 2), put(p, 0x0808, 2), put(p, 0, 2), put(p, 0, 4),
+        put(p, 0, 4);
     put(p, large ? UINT32_MAX : bytes, 4), put(p, large ? UINT32_MAX : bytes, 4), put(p, strlen(name), 2);
-    put(p, large || far ? 4u + 16u * large + 8u * far : 0, 2), put(p, 0, 2), put(p, 0, 2), put(p, 0, 2), put(p, 0, 4), put(p, far ? UINT32_MAX : at, 4);
+    put(p, large || far ? 4u + 16u * large + 8u * far : 0, 2), put(p, 0, 2), put(p, 0, 2), put(p, 0, 2),
+        put(p, 0, 4), put(p, far ? UINT32_MAX : at, 4);
     memcpy(*p, name, strlen(name));
     *p += strlen(name);
     if (large || far) put(p, 1, 2), put(p, 16u * large + 8u * far, 2);
@@ -220,7 +230,8 @@ static void a_sparse_file_beyond_4_gib_is_read(void **state)
     /* {"big": 1.25 G floats in storage 0, "tail": 3 floats in storage 1} */
     const uint64_t big_bytes = (uint64_t)5 << 30;
     uint8_t pickle[512], *p = pickle, directory_bytes[1024], *d = directory_bytes;
-    static const char tensor[] = "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0";
+    static const char tensor[] =
+        "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0";
     memcpy(p, "\x80\2}(", 4), p += 4;
     for (int i = 0; i < 2; i++) {
         memcpy(p, i ? "X\4\0\0\0tail" : "X\3\0\0\0big", i ? 9 : 8), p += i ? 9 : 8;
@@ -246,10 +257,13 @@ static void a_sparse_file_beyond_4_gib_is_read(void **state)
     put_central(&d, "sparse/data/0", big_bytes, 4096);
     put_central(&d, "sparse/data/1", sizeof tail, far);
     uint64_t central_bytes = (uint64_t)(d - directory_bytes);
-    put(&d, 0x06064b50, 4), put(&d, 44, 8), put(&d, 45, 2), put(&d, 45, 2), put(&d, 0, 8), put(&d, 3, 8), put(&d, 3, 8), put(&d, central_bytes, 8), put(&d, end, 8);
+    put(&d, 0x06064b50, 4), put(&d, 44, 8), put(&d, 45, 2), put(&d, 45, 2), put(&d, 0, 8), put(&d, 3, 8),
+        put(&d, 3, 8), put(&d, central_bytes, 8), put(&d, end, 8);
     put(&d, 0x07064b50, 4), put(&d, 0, 4), put(&d, end + central_bytes, 8), put(&d, 1, 4);
-    put(&d, 0x06054b50, 4), put(&d, 0, 4), put(&d, 3, 2), put(&d, 3, 2), put(&d, central_bytes, 4), put(&d, UINT32_MAX, 4), put(&d, 0, 2);
-    assert_int_equal(pwrite(fd, directory_bytes, (size_t)(d - directory_bytes), (off_t)end), d - directory_bytes);
+    put(&d, 0x06054b50, 4), put(&d, 0, 4), put(&d, 3, 2), put(&d, 3, 2), put(&d, central_bytes, 4),
+        put(&d, UINT32_MAX, 4), put(&d, 0, 2);
+    assert_int_equal(pwrite(fd, directory_bytes, (size_t)(d - directory_bytes), (off_t)end),
+                     d - directory_bytes);
     close(fd);
 
     struct error err = {0};
@@ -321,7 +335,12 @@ static void a_full_disk_leaves_nothing_behind(void **state)
         assert_int_equal(file_read(path, 1 << 24, &old, &bytes, &err), 0);
         assert_int_equal(bytes, 3); /* what was there is still there */
         free(old);
-        struct weights_row row = {.name = "w", .dtype = DTYPE_F32, .ndim = 1, .shape = {4 << 20}, .read = refuse_in_the_middle, .context = "no more"};
+        struct weights_row row = {.name = "w",
+                                  .dtype = DTYPE_F32,
+                                  .ndim = 1,
+                                  .shape = {4 << 20},
+                                  .read = refuse_in_the_middle,
+                                  .context = "no more"};
         assert_int_equal(write_file(path, &row, 1, &err), EXIT_CARD_MEMORY);
         assert_string_equal(err.what, "no more");
         assert_int_equal(entries_in(dir), 1 + i);
@@ -365,8 +384,9 @@ static void a_pt_beyond_4_gib_is_written(void **state)
     float *values = calloc((size_t)count, 4), last[2];
     assert_non_null(values);
     values[count - 1] = 5;
-    const struct weights_row rows[] = {{.name = "big", .dtype = DTYPE_F32, .ndim = 1, .shape = {count}, .data = values},
-                                       {.name = "tail", .dtype = DTYPE_F32, .ndim = 1, .shape = {2}, .data = values + count - 2}};
+    const struct weights_row rows[] = {
+        {.name = "big", .dtype = DTYPE_F32, .ndim = 1, .shape = {count}, .data = values},
+        {.name = "tail", .dtype = DTYPE_F32, .ndim = 1, .shape = {2}, .data = values + count - 2}};
     struct error err = {0};
     struct weights *w;
     char *path = in_directory("big.pt");

@@ -34,13 +34,16 @@ static char *small_file(const char *name, char **data, size_t *bytes)
     struct error err = {0};
     static const float values[] = {1, 2, 3, 4, 5, 6};
     static const uint16_t half[] = {0x3c00, 0x4000};
-    const struct weights_row rows[] = {{.name = "a.weight", .dtype = DTYPE_F32, .ndim = 2, .shape = {2, 3}, .data = values},
-                                       {.name = "b", .dtype = DTYPE_F16, .ndim = 1, .shape = {2}, .data = half}};
+    const struct weights_row rows[] = {
+        {.name = "a.weight", .dtype = DTYPE_F32, .ndim = 2, .shape = {2, 3}, .data = values},
+        {.name = "b", .dtype = DTYPE_F16, .ndim = 1, .shape = {2}, .data = half}};
     if (strcmp(name, "small.legacy") == 0)
         path = path_join(MEOPT_SOURCE_DIR, "tests/data/loaders/ok_legacy_views.pt");
     else {
         path = in_directory(name);
-        if ((strcmp(name, "small.pt") == 0 ? weights_write_pt(path, rows, 2, &err) : weights_write_safetensors(path, rows, 2, NULL, &err))) fail_msg("%s", err.what);
+        if ((strcmp(name, "small.pt") == 0 ? weights_write_pt(path, rows, 2, &err)
+                                           : weights_write_safetensors(path, rows, 2, NULL, &err)))
+            fail_msg("%s", err.what);
     }
     if (file_read(path, 1 << 20, data, bytes, &err)) fail_msg("%s", err.what);
     return path;
@@ -64,7 +67,9 @@ static int open_and_compare(const char *path, const struct weights *want)
         uint8_t *a = xmalloc((size_t)t->count * 8), *b = xmalloc(u ? (size_t)u->count * 8 : 1);
         if (weights_read(w, i, a, t->dtype, &err))
             result = 0;
-        else if (!u || u->dtype != t->dtype || u->ndim != t->ndim || memcmp(t->shape, u->shape, sizeof t->shape) != 0 || weights_read(want, j, b, u->dtype, NULL) ||
+        else if (!u || u->dtype != t->dtype || u->ndim != t->ndim ||
+                 memcmp(t->shape, u->shape, sizeof t->shape) != 0 ||
+                 weights_read(want, j, b, u->dtype, NULL) ||
                  memcmp(a, b, (size_t)t->count * dtype_bytes(t->dtype)) != 0)
             result = -1;
         free(a), free(b);
@@ -96,15 +101,16 @@ static void a_file_cut_at_any_length_is_refused(void **state)
         overwrite(cut, data, bytes);
         for (size_t length = bytes; length-- > 0;) {
             assert_int_equal(truncate(cut, (off_t)length), 0);
-            if (open_and_compare(cut, whole) != 0) fail_msg("%s cut at %zu of %zu bytes is not refused", names[i], length, bytes);
+            if (open_and_compare(cut, whole) != 0)
+                fail_msg("%s cut at %zu of %zu bytes is not refused", names[i], length, bytes);
         }
         weights_close(whole);
         free(data), free(path), free(cut);
     }
 }
 
-/* One bit wrong anywhere: in a .pt, whose parts all have checksums, it is noticed or does no harm. The other two formats have none,
- * so there the values, types or names may differ, but nothing worse may happen. */
+/* One bit wrong anywhere: in a .pt, whose parts all have checksums, it is noticed or does no harm. The other
+ * two formats have none, so there the values, types or names may differ, but nothing worse may happen. */
 static void a_single_wrong_bit_is_noticed_in_a_pt_and_harmless_elsewhere(void **state)
 {
     (void)state;
@@ -123,10 +129,13 @@ static void a_single_wrong_bit_is_noticed_in_a_pt_and_harmless_elsewhere(void **
             assert_int_equal(pwrite(fd, &wrong, 1, (off_t)(bit / 8)), 1);
             int result = open_and_compare(flipped, whole);
             assert_int_equal(pwrite(fd, &data[bit / 8], 1, (off_t)(bit / 8)), 1);
-            if (i == 0 && result < 0) fail_msg("bit %zu of byte %zu of %s changes the values unnoticed", bit % 8, bit / 8, names[i]);
+            if (i == 0 && result < 0)
+                fail_msg("bit %zu of byte %zu of %s changes the values unnoticed", bit % 8, bit / 8,
+                         names[i]);
             refused += result == 0, same += result == 1, other += result < 0;
         }
-        print_message("%s: %zu bits: %zu refused, %zu without effect, %zu with other values\n", names[i], bytes * 8, refused, same, other);
+        print_message("%s: %zu bits: %zu refused, %zu without effect, %zu with other values\n", names[i],
+                      bytes * 8, refused, same, other);
         close(fd);
         weights_close(whole);
         free(data), free(path), free(flipped);
@@ -151,7 +160,8 @@ static const struct bomb {
 
 static void write_bomb(const char *path, const struct bomb *bomb)
 {
-    size_t most = bomb->json ? SAFETENSORS_MAX_HEADER_BYTES - 64 : PICKLE_MAX_BYTES - 64, count = most / (size_t)bomb->unit_bytes;
+    size_t most = bomb->json ? SAFETENSORS_MAX_HEADER_BYTES - 64 : PICKLE_MAX_BYTES - 64,
+           count = most / (size_t)bomb->unit_bytes;
     uint8_t *text = xmalloc(most + 256), *p = text;
     memcpy(p, bomb->begin, (size_t)bomb->begin_bytes), p += bomb->begin_bytes;
     for (size_t i = 0; i < count; i++, p += bomb->unit_bytes) memcpy(p, bomb->unit, (size_t)bomb->unit_bytes);
@@ -163,7 +173,8 @@ static void write_bomb(const char *path, const struct bomb *bomb)
         assert_int_equal(file_write_all(fd, &bytes, 8, path, &err), 0);
         assert_int_equal(file_write_all(fd, text, bytes, path, &err), 0);
     } else { /* the legacy stream needs no container: magic number, version and facts before the object */
-        static const char header[] = "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\2M\xe9\3.\x80\2}.";
+        static const char header[] =
+            "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\2M\xe9\3.\x80\2}.";
         assert_int_equal(file_write_all(fd, header, sizeof header - 1, path, &err), 0);
         assert_int_equal(file_write_all(fd, text, bytes, path, &err), 0);
         assert_int_equal(file_write_all(fd, "\x80\2].", 4, path, &err), 0);
@@ -188,7 +199,8 @@ static void what_wants_to_grow_is_refused_in_2_s_and_256_mib(void **state)
         int status;
         struct rusage use;
         assert_int_equal(wait4(child, &status, 0, &use), child);
-        double s = (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) + (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
+        double s = (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+                   (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
         print_message("%s: %.2f s, %ld MiB\n", bombs[i].name, s, use.ru_maxrss >> 10);
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), EXIT_INTEGRITY);

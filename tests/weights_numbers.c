@@ -16,7 +16,9 @@ static uint32_t next_random(uint32_t *state) { return *state = *state * 1664525u
 static float half_value(uint16_t h)
 {
     int exponent = h >> 10 & 31, sign = h >> 15;
-    double m = h & 1023, v = exponent == 31 ? (m != 0 ? NAN : INFINITY) : exponent ? ldexp(1024 + m, exponent - 25) : ldexp(m, -24);
+    double m = h & 1023, v = exponent == 31 ? (m != 0 ? NAN : INFINITY)
+                             : exponent     ? ldexp(1024 + m, exponent - 25)
+                                            : ldexp(m, -24);
     return (float)(sign ? -v : v);
 }
 
@@ -35,14 +37,17 @@ static void every_16_bit_number_survives(void **state)
         uint16_t in = (uint16_t)i, out;
         float f, expected = half_value(in);
         weights_convert(&f, DTYPE_F32, &in, DTYPE_F16, 1);
-        if (isnan(expected) ? !isnan(f) : memcmp(&f, &expected, 4) != 0) fail_msg("half %04x becomes %a", i, (double)f);
+        if (isnan(expected) ? !isnan(f) : memcmp(&f, &expected, 4) != 0)
+            fail_msg("half %04x becomes %a", i, (double)f);
         weights_convert(&out, DTYPE_F16, &f, DTYPE_F32, 1);
-        if (isnan(expected) ? !isnan(half_value(out)) : out != in) fail_msg("half %04x comes back as %04x", i, out);
+        if (isnan(expected) ? !isnan(half_value(out)) : out != in)
+            fail_msg("half %04x comes back as %04x", i, out);
         expected = bf16_value(in);
         weights_convert(&f, DTYPE_F32, &in, DTYPE_BF16, 1);
         assert_memory_equal(&f, &expected, 4);
         weights_convert(&out, DTYPE_BF16, &f, DTYPE_F32, 1);
-        if (isnan(expected) ? !isnan(bf16_value(out)) : out != in) fail_msg("bf16 %04x comes back as %04x", i, out);
+        if (isnan(expected) ? !isnan(bf16_value(out)) : out != in)
+            fail_msg("bf16 %04x comes back as %04x", i, out);
     }
 }
 
@@ -58,14 +63,17 @@ static uint16_t nearest(double v, uint16_t a, float (*value)(uint16_t), double i
 static void doubles_and_integers_are_rounded_once(void **state)
 {
     (void)state;
-    /* around the middle between each two neighbours: exactly on it, and off it by less than a float can tell */
+    /* around the middle between each two neighbours: exactly on it, and off it by less than a float can tell
+     */
     static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16};
     for (int t = 0; t < 2; t++) {
         float (*value)(uint16_t) = t ? half_value : bf16_value;
         for (uint16_t a = 0; a < (t ? 0x7c00 : 0x7f80); a++) {
             double low = (double)value(a), infinity_at = t ? 65536.0 : ldexp(1, 128);
-            double high = isinf(value((uint16_t)(a + 1))) ? infinity_at : (double)value((uint16_t)(a + 1)), middle = low + (high - low) / 2;
-            const double tries[] = {middle, middle * (1 + 1e-12), middle * (1 - 1e-12), low, low + (high - low) * 0.3};
+            double high = isinf(value((uint16_t)(a + 1))) ? infinity_at : (double)value((uint16_t)(a + 1)),
+                   middle = low + (high - low) / 2;
+            const double tries[] = {middle, middle * (1 + 1e-12), middle * (1 - 1e-12), low,
+                                    low + (high - low) * 0.3};
             for (size_t k = 0; k < sizeof tries / sizeof *tries; k++) {
                 uint16_t got, want = nearest(tries[k], a, value, infinity_at);
                 weights_convert(&got, types[t], &tries[k], DTYPE_F64, 1);
@@ -78,8 +86,9 @@ static void doubles_and_integers_are_rounded_once(void **state)
         }
     }
     /* 2^62 + 2^54 is a tie between two bf16 (8 bits); one more is above it */
-    const int64_t integers[] = {(INT64_C(1) << 62) + (INT64_C(1) << 54), (INT64_C(1) << 62) + (INT64_C(1) << 54) + 1, -(INT64_C(1) << 62) - (INT64_C(1) << 54) - 1,
-                                INT64_MIN, 0};
+    const int64_t integers[] = {(INT64_C(1) << 62) + (INT64_C(1) << 54),
+                                (INT64_C(1) << 62) + (INT64_C(1) << 54) + 1,
+                                -(INT64_C(1) << 62) - (INT64_C(1) << 54) - 1, INT64_MIN, 0};
     static const float rounded[] = {0x1p62f, 0x1.02p62f, -0x1.02p62f, -0x1p63f, 0};
     for (size_t k = 0; k < 5; k++) {
         uint16_t got;
@@ -101,8 +110,9 @@ static void integers_keep_their_values(void **state)
         enum dtype type;
         const void *values;
         float expected[4];
-    } cases[] = {{DTYPE_I64, i64, {-3, 0, 100, 1 << 20}}, {DTYPE_I32, i32, {-3, 0, 100, 1 << 20}}, {DTYPE_I16, i16, {-3, 0, 100, -32768}},
-                 {DTYPE_I8, i8, {-3, 0, 100, -128}},      {DTYPE_U8, u8, {253, 0, 100, 255}},      {DTYPE_BOOL, logical, {1, 0, 1, 1}}};
+    } cases[] = {{DTYPE_I64, i64, {-3, 0, 100, 1 << 20}}, {DTYPE_I32, i32, {-3, 0, 100, 1 << 20}},
+                 {DTYPE_I16, i16, {-3, 0, 100, -32768}},  {DTYPE_I8, i8, {-3, 0, 100, -128}},
+                 {DTYPE_U8, u8, {253, 0, 100, 255}},      {DTYPE_BOOL, logical, {1, 0, 1, 1}}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (size_t shift = 0; shift < 2; shift++) {
             _Alignas(8) uint8_t in[40], out[20];

@@ -1,9 +1,10 @@
 /* Conversion between number formats, each value rounded once, to nearest even.
  *
- * Every pair goes through a block of floats that stays in the first cache: to_float, then from_float. Where a double or a
- * wide integer would be rounded twice on its way to 16 bits, the first step rounds to odd instead (Boldo & Melquiond,
- * "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008, theorem 3: exact because
- * float keeps at least two bits more than either 16-bit format). NaNs stay NaNs. */
+ * Every pair goes through a block of floats that stays in the first cache: to_float, then from_float. Where a
+ * double or a wide integer would be rounded twice on its way to 16 bits, the first step rounds to odd instead
+ * (Boldo & Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd",
+ * 2008, theorem 3: exact because float keeps at least two bits more than either 16-bit format). NaNs stay
+ * NaNs. */
 #include "core/weights/weights.h"
 
 #include <math.h>
@@ -13,17 +14,25 @@
 
 enum { BLOCK = 1024 };
 
-/* The loops below are written to be vectorised; these build each for the baseline and for AVX2, and choose at run time. */
+/* The loops below are written to be vectorised; these build each for the baseline and for AVX2, and choose at
+ * run time. */
 #if defined(__x86_64__) && defined(__GNUC__)
-#define FOR_AVX2(name, result, source)                                                                                          \
-    __attribute__((target("avx2"))) static void name##_avx2(result *restrict y, const source *restrict x, size_t n) { name##_loop(y, x, n); } \
-    static void name##_base(result *restrict y, const source *restrict x, size_t n) { name##_loop(y, x, n); }                   \
-    static void name(result *restrict y, const source *restrict x, size_t n)                                                    \
-    {                                                                                                                           \
-        (__builtin_cpu_supports("avx2") ? name##_avx2 : name##_base)(y, x, n);                                                  \
+#define FOR_AVX2(name, result, source)                                                                       \
+    __attribute__((target("avx2"))) static void name##_avx2(result *restrict y, const source *restrict x,    \
+                                                            size_t n)                                        \
+    {                                                                                                        \
+        name##_loop(y, x, n);                                                                                \
+    }                                                                                                        \
+    static void name##_base(result *restrict y, const source *restrict x, size_t n)                          \
+    {                                                                                                        \
+        name##_loop(y, x, n);                                                                                \
+    }                                                                                                        \
+    static void name(result *restrict y, const source *restrict x, size_t n)                                 \
+    {                                                                                                        \
+        (__builtin_cpu_supports("avx2") ? name##_avx2 : name##_base)(y, x, n);                               \
     }
 #else
-#define FOR_AVX2(name, result, source)                                                                                          \
+#define FOR_AVX2(name, result, source)                                                                       \
     static void name(result *restrict y, const source *restrict x, size_t n) { name##_loop(y, x, n); }
 #endif
 #define LOOP static inline __attribute__((always_inline)) void
@@ -58,7 +67,8 @@ LOOP float_to_bf16_loop(uint16_t *restrict y, const float *restrict x, size_t n)
 }
 FOR_AVX2(float_to_bf16, uint16_t, float)
 
-/* Subnormal halves are renormalised by a float subtraction: no subnormal operand, so no mode of the FPU matters. */
+/* Subnormal halves are renormalised by a float subtraction: no subnormal operand, so no mode of the FPU
+ * matters. */
 LOOP half_to_float_loop(float *restrict y, const uint16_t *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -76,7 +86,8 @@ LOOP float_to_half_loop(uint16_t *restrict y, const float *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t u = bits_of(x[i]) & 0x7fffffff, sign = bits_of(x[i]) >> 16 & 0x8000;
-        /* below 2^-14 the addition of 0.5 leaves the half's subnormal bits at the low end, rounded by the adder */
+        /* below 2^-14 the addition of 0.5 leaves the half's subnormal bits at the low end, rounded by the
+         * adder */
         uint32_t subnormal = bits_of(float_of(u < 0x38800000 ? u : 0) + 0.5f) - 0x3f000000;
         uint32_t normal = (u - ((uint32_t)(127 - 15) << 23) + 0xfff + (u >> 13 & 1)) >> 13;
         uint32_t special = u > 0x7f800000 ? 0x7e00 | (u >> 13 & 0x1ff) : 0x7c00;
@@ -162,7 +173,8 @@ void weights_convert(void *dst, enum dtype dst_type, const void *src, enum dtype
     uint16_t narrow[BLOCK];
     uint8_t *to = dst;
     const uint8_t *from = src;
-    bool straight_in = src_type == DTYPE_F32 && is_aligned(src, sizeof(float)), straight_out = is_aligned(dst, dtype_bytes(dst_type));
+    bool straight_in = src_type == DTYPE_F32 && is_aligned(src, sizeof(float)),
+         straight_out = is_aligned(dst, dtype_bytes(dst_type));
     for (int64_t done = 0; done < count; done += BLOCK) {
         size_t n = (size_t)(count - done < BLOCK ? count - done : BLOCK);
         float *floats = dst_type == DTYPE_F32 && straight_out ? (float *)(void *)to : block;

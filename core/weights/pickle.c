@@ -82,8 +82,9 @@ bool value_is_class(const struct value *v, const char *module, const char *name)
 
 const char *value_kind_name(const struct value *v)
 {
-    static const char *const names[] = {"nothing", "None",    "a bool", "an int",       "a large int", "a float",   "a string",      "bytes",
-                                        "a tuple", "a list", "a dict",  "a class name", "an object",    "a storage", "a tensor"};
+    static const char *const names[] = {"nothing", "None",         "a bool",    "an int",    "a large int",
+                                        "a float", "a string",     "bytes",     "a tuple",   "a list",
+                                        "a dict",  "a class name", "an object", "a storage", "a tensor"};
     return names[v->kind];
 }
 
@@ -98,7 +99,8 @@ struct machine {
 
 static int damaged(struct machine *m, const char *what)
 {
-    return error_set(m->err, EXIT_INTEGRITY, "the file is damaged or was not written by torch.save: get it again",
+    return error_set(m->err, EXIT_INTEGRITY,
+                     "the file is damaged or was not written by torch.save: get it again",
                      "pickle, byte %zu: %s", m->at, what);
 }
 
@@ -221,7 +223,8 @@ static int push_items(struct machine *m, enum value_kind kind, const struct valu
     return pickle_append(m->p, &m->stack, &v, m->err);
 }
 
-static int push_class(struct machine *m, const char *module, size_t module_length, const char *name, size_t name_length)
+static int push_class(struct machine *m, const char *module, size_t module_length, const char *name,
+                      size_t name_length)
 {
     struct class_name *c = pickle_alloc(m->p, sizeof *c, m->err);
     if (!c) return m->err->code;
@@ -250,7 +253,8 @@ static int put_items(struct machine *m, enum value_kind kind, const struct value
     if (!target) return EXIT_INTEGRITY;
     if (kind == VALUE_DICT && n % 2) return damaged(m, "a key without a value");
     if (target->kind == VALUE_OPAQUE) return 0;
-    if (target->kind != kind) return damaged(m, kind == VALUE_DICT ? "items for what is no dict" : "items for what is no list");
+    if (target->kind != kind)
+        return damaged(m, kind == VALUE_DICT ? "items for what is no dict" : "items for what is no list");
     struct items *items = target->u.items;
     int code = reserve(m->p, items, n, m->err);
     if (code) return code;
@@ -277,7 +281,8 @@ static int memo_put(struct machine *m, uint64_t slot)
 
 static int memo_get(struct machine *m, uint64_t slot)
 {
-    if (slot >= m->memo.count || m->memo.at[slot].kind == VALUE_UNSET) return damaged(m, "a memo slot that was never written");
+    if (slot >= m->memo.count || m->memo.at[slot].kind == VALUE_UNSET)
+        return damaged(m, "a memo slot that was never written");
     struct value v = m->memo.at[slot];
     return pickle_append(m->p, &m->stack, &v, m->err);
 }
@@ -288,7 +293,8 @@ static int call(struct machine *m, uint32_t operands)
     const struct value *v = pop(m, operands);
     if (!v) return EXIT_INTEGRITY;
     struct value callable = v[0], args = v[1], result = {.kind = VALUE_OPAQUE};
-    if (callable.kind != VALUE_CLASS && callable.kind != VALUE_OPAQUE) return damaged(m, "calls what cannot be called");
+    if (callable.kind != VALUE_CLASS && callable.kind != VALUE_OPAQUE)
+        return damaged(m, "calls what cannot be called");
     if (args.kind == VALUE_OPAQUE || callable.kind == VALUE_OPAQUE)
         result.u.class = callable.u.class;
     else if (args.kind != VALUE_TUPLE)
@@ -313,13 +319,15 @@ static int stack_global(struct machine *m)
 {
     const struct value *v = pop(m, 2);
     if (!v) return EXIT_INTEGRITY;
-    if (v[0].kind != VALUE_TEXT || v[1].kind != VALUE_TEXT) return damaged(m, "a class name that is no string");
+    if (v[0].kind != VALUE_TEXT || v[1].kind != VALUE_TEXT)
+        return damaged(m, "a class name that is no string");
     return push_class(m, v[0].u.text, v[0].length, v[1].u.text, v[1].length);
 }
 
 static int refuse_opcode(struct machine *m, uint8_t opcode)
 {
-    return error_set(m->err, EXIT_INTEGRITY, "the file is damaged or was not written by torch.save: get it again",
+    return error_set(m->err, EXIT_INTEGRITY,
+                     "the file is damaged or was not written by torch.save: get it again",
                      "pickle, byte %zu: opcode 0x%02x is none of those that torch writes", m->at - 1, opcode);
 }
 
@@ -368,14 +376,14 @@ static int step(struct machine *m, uint8_t opcode)
     case 0x8b: return push_long(m, 4);                                                   /* LONG4 */
     case 'G': return take(m, 8) ? push(m, VALUE_FLOAT, 0) : EXIT_INTEGRITY;              /* BINFLOAT */
     case 'X': return push_text(m, VALUE_TEXT, 4);                                        /* BINUNICODE */
-    case 0x8c: return push_text(m, VALUE_TEXT, 1);                                       /* SHORT_BINUNICODE */
-    case 0x8d: return push_text(m, VALUE_TEXT, 8);                                       /* BINUNICODE8 */
-    case 'U': return push_text(m, VALUE_TEXT, 1);                                        /* SHORT_BINSTRING: Python 2's str */
-    case 'T': return push_text(m, VALUE_TEXT, 4);                                        /* BINSTRING */
-    case 'C': return push_text(m, VALUE_BYTES, 1);                                       /* SHORT_BINBYTES */
-    case 'B': return push_text(m, VALUE_BYTES, 4);                                       /* BINBYTES */
-    case 0x8e:                                                                           /* BINBYTES8 */
-    case 0x96: return push_text(m, VALUE_BYTES, 8);                                      /* BYTEARRAY8 */
+    case 0x8c: return push_text(m, VALUE_TEXT, 1);  /* SHORT_BINUNICODE */
+    case 0x8d: return push_text(m, VALUE_TEXT, 8);  /* BINUNICODE8 */
+    case 'U': return push_text(m, VALUE_TEXT, 1);   /* SHORT_BINSTRING: Python 2's str */
+    case 'T': return push_text(m, VALUE_TEXT, 4);   /* BINSTRING */
+    case 'C': return push_text(m, VALUE_BYTES, 1);  /* SHORT_BINBYTES */
+    case 'B': return push_text(m, VALUE_BYTES, 4);  /* BINBYTES */
+    case 0x8e:                                      /* BINBYTES8 */
+    case 0x96: return push_text(m, VALUE_BYTES, 8); /* BYTEARRAY8 */
 
     case ')': return push_items(m, VALUE_TUPLE, NULL, 0); /* EMPTY_TUPLE */
     case 0x85:                                            /* TUPLE1 */
@@ -384,26 +392,26 @@ static int step(struct machine *m, uint8_t opcode)
         n = opcode - 0x84u;
         return (v = pop(m, n)) ? push_items(m, VALUE_TUPLE, v, n) : EXIT_INTEGRITY;
     case 't': return (v = pop_mark(m, &n)) ? push_items(m, VALUE_TUPLE, v, n) : EXIT_INTEGRITY; /* TUPLE */
-    case ']': return push_items(m, VALUE_LIST, NULL, 0);                                        /* EMPTY_LIST */
-    case '}': return push_items(m, VALUE_DICT, NULL, 0);                                        /* EMPTY_DICT */
-    case 'a': return put_items(m, VALUE_LIST, pop(m, 1), 1);                                    /* APPEND */
-    case 'e': return (v = pop_mark(m, &n)) ? put_items(m, VALUE_LIST, v, n) : EXIT_INTEGRITY;   /* APPENDS */
-    case 's': return put_items(m, VALUE_DICT, pop(m, 2), 2);                                    /* SETITEM */
-    case 'u': return (v = pop_mark(m, &n)) ? put_items(m, VALUE_DICT, v, n) : EXIT_INTEGRITY;   /* SETITEMS */
-    case 0x8f: return push_opaque(m);                                                           /* EMPTY_SET */
-    case 0x90: return pop_mark(m, &n) && top(m) ? 0 : EXIT_INTEGRITY;                           /* ADDITEMS */
-    case 0x91: return pop_mark(m, &n) ? push_opaque(m) : EXIT_INTEGRITY;                        /* FROZENSET */
+    case ']': return push_items(m, VALUE_LIST, NULL, 0);                                      /* EMPTY_LIST */
+    case '}': return push_items(m, VALUE_DICT, NULL, 0);                                      /* EMPTY_DICT */
+    case 'a': return put_items(m, VALUE_LIST, pop(m, 1), 1);                                  /* APPEND */
+    case 'e': return (v = pop_mark(m, &n)) ? put_items(m, VALUE_LIST, v, n) : EXIT_INTEGRITY; /* APPENDS */
+    case 's': return put_items(m, VALUE_DICT, pop(m, 2), 2);                                  /* SETITEM */
+    case 'u': return (v = pop_mark(m, &n)) ? put_items(m, VALUE_DICT, v, n) : EXIT_INTEGRITY; /* SETITEMS */
+    case 0x8f: return push_opaque(m);                                                         /* EMPTY_SET */
+    case 0x90: return pop_mark(m, &n) && top(m) ? 0 : EXIT_INTEGRITY;                         /* ADDITEMS */
+    case 0x91: return pop_mark(m, &n) ? push_opaque(m) : EXIT_INTEGRITY;                      /* FROZENSET */
 
     case 'c': /* GLOBAL */
         if (!(p = (const uint8_t *)line(m, &module_length))) return EXIT_INTEGRITY;
         const char *name = line(m, &name_length);
         return name ? push_class(m, (const char *)p, module_length, name, name_length) : EXIT_INTEGRITY;
-    case 0x93: return stack_global(m);  /* STACK_GLOBAL */
-    case 'R':                           /* REDUCE */
-    case 0x81: return call(m, 2);       /* NEWOBJ */
-    case 0x92: return call(m, 3);       /* NEWOBJ_EX */
-    case 'Q': return persistent_id(m);  /* BINPERSID */
-    case 'b':                           /* BUILD: the state of an object; a state dict's is its _metadata */
+    case 0x93: return stack_global(m); /* STACK_GLOBAL */
+    case 'R':                          /* REDUCE */
+    case 0x81: return call(m, 2);      /* NEWOBJ */
+    case 0x92: return call(m, 3);      /* NEWOBJ_EX */
+    case 'Q': return persistent_id(m); /* BINPERSID */
+    case 'b':                          /* BUILD: the state of an object; a state dict's is its _metadata */
         return pop(m, 1) && top(m) ? 0 : EXIT_INTEGRITY;
 
     case 'q': return (code = operand(m, 1, &u)) ? code : memo_put(m, u); /* BINPUT */
@@ -415,9 +423,11 @@ static int step(struct machine *m, uint8_t opcode)
     }
 }
 
-int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *used, struct value *result, struct error *err)
+int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *used, struct value *result,
+                 struct error *err)
 {
-    struct machine m = {.p = p, .data = data, .bytes = bytes < PICKLE_MAX_BYTES ? bytes : PICKLE_MAX_BYTES, .err = err};
+    struct machine m = {
+        .p = p, .data = data, .bytes = bytes < PICKLE_MAX_BYTES ? bytes : PICKLE_MAX_BYTES, .err = err};
     int code = reserve(p, &m.stack, 64, err); /* never without an address: an empty mark is no failure */
     if (code) return code;
     while (m.at < m.bytes) {
@@ -432,7 +442,8 @@ int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *us
         if (code) return code;
     }
     if (bytes > PICKLE_MAX_BYTES)
-        return error_set(err, EXIT_INTEGRITY, "save the state dict alone: torch.save(model.state_dict(), ...)",
+        return error_set(err, EXIT_INTEGRITY,
+                         "save the state dict alone: torch.save(model.state_dict(), ...)",
                          "the pickle is longer than %zu MiB", PICKLE_MAX_BYTES >> 20);
     return damaged(&m, bytes ? "ends without STOP" : "is empty");
 }

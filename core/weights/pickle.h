@@ -1,11 +1,13 @@
 /* A pickle machine that only reads: opcodes build values, nothing is ever imported or called.
  *
- * Method: pickletools' description of the opcodes, protocols 2 to 5 (protocol 0 and 1 forms that torch never wrote are
- * refused). Where Python would call something, the machine asks two functions of its user, who knows the few names
- * that make up a tensor and answers VALUE_OPAQUE for every other. An opaque value swallows what is put into it.
+ * Method: pickletools' description of the opcodes, protocols 2 to 5 (protocol 0 and 1 forms that torch never
+ * wrote are refused). Where Python would call something, the machine asks two functions of its user, who
+ * knows the few names that make up a tensor and answers VALUE_OPAQUE for every other. An opaque value
+ * swallows what is put into it.
  *
- * All values live in one arena of bounded size and are freed together, so neither nesting nor cycles matter; no
- * function here or above it recurses over values. Text points into the parsed bytes, which must outlive it.
+ * All values live in one arena of bounded size and are freed together, so neither nesting nor cycles matter;
+ * no function here or above it recurses over values. Text points into the parsed bytes, which must outlive
+ * it.
  */
 #ifndef MEOPT_WEIGHTS_PICKLE_H
 #define MEOPT_WEIGHTS_PICKLE_H
@@ -58,8 +60,10 @@ struct class_name {
 };
 
 struct pickle {
-    /* Set by the user before pickle_parse. Both return 0 with *result set, or an exit code with err filled. */
-    int (*call)(struct pickle *, const struct value *callable, const struct value *args, struct value *result, struct error *err);
+    /* Set by the user before pickle_parse. Both return 0 with *result set, or an exit code with err filled.
+     */
+    int (*call)(struct pickle *, const struct value *callable, const struct value *args, struct value *result,
+                struct error *err);
     int (*persistent_id)(struct pickle *, const struct value *id, struct value *result, struct error *err);
     void *context;
     /* The machine's own; zero to begin. */
@@ -67,8 +71,10 @@ struct pickle {
     size_t held_bytes;
 };
 
-/* Parse one pickle from data; *used is where it ends (behind STOP). May be called again on the same struct. */
-int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *used, struct value *top, struct error *err);
+/* Parse one pickle from data; *used is where it ends (behind STOP). May be called again on the same struct.
+ */
+int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *used, struct value *top,
+                 struct error *err);
 void pickle_free(struct pickle *p);
 
 /* Zeroed memory that lives as long as the values; NULL and err when the bound is exceeded. */

@@ -1,5 +1,6 @@
-/* What PyTorch's pickles mean: storages, tensors, and the state dict among them. Shared by the zip and the legacy
- * container, which differ in where a storage's bytes are. Source: torch/serialization.py, torch/_utils.py; models.md 4b. */
+/* What PyTorch's pickles mean: storages, tensors, and the state dict among them. Shared by the zip and the
+ * legacy container, which differ in where a storage's bytes are. Source: torch/serialization.py,
+ * torch/_utils.py; models.md 4b. */
 #ifndef MEOPT_WEIGHTS_PYTORCH_H
 #define MEOPT_WEIGHTS_PYTORCH_H
 
@@ -11,8 +12,8 @@ enum { STORAGE_UNKNOWN = -1, STORAGE_UNTYPED = -2 }; /* instead of an enum dtype
 struct storage {
     const char *key; /* not terminated */
     uint32_t key_bytes;
-    int dtype;        /* enum dtype, or one of the above */
-    int64_t count;    /* elements; bytes when untyped; of no use when unknown */
+    int dtype;     /* enum dtype, or one of the above */
+    int64_t count; /* elements; bytes when untyped; of no use when unknown */
     uint64_t bytes;
     uint64_t view_bytes; /* legacy: offset of this storage in the one stored under `key` */
     uint64_t base_bytes; /* legacy: size of that one; else equal to bytes */
@@ -27,10 +28,13 @@ struct pytorch {
 /* Make the machine understand tensors. Nothing to undo but pickle_free. */
 void pytorch_init(struct pytorch *t);
 
-/* Find a storage's bytes: payload index (weights_add_payload) and the offset in the file. 0 or an exit code. */
-typedef int (*storage_finder)(void *context, const struct storage *storage, int64_t *payload, uint64_t *offset, struct error *err);
+/* Find a storage's bytes: payload index (weights_add_payload) and the offset in the file. 0 or an exit code.
+ */
+typedef int (*storage_finder)(void *context, const struct storage *storage, int64_t *payload,
+                              uint64_t *offset, struct error *err);
 
 /* Fill w's table from the object that was pickled. */
-int pytorch_add_state_dict(struct weights *w, const struct value *top, storage_finder find, void *context, struct error *err);
+int pytorch_add_state_dict(struct weights *w, const struct value *top, storage_finder find, void *context,
+                           struct error *err);
 
 #endif

@@ -1,6 +1,6 @@
-/* PyTorch's legacy stream (before 1.6): five pickles in a row - magic number, protocol version, facts about the machine, the
- * object, the list of storage keys - and then, for each key, its element count (int64) and its elements. No checksums.
- * Source: torch/serialization.py, _legacy_save; models.md 4d. */
+/* PyTorch's legacy stream (before 1.6): five pickles in a row - magic number, protocol version, facts about
+ * the machine, the object, the list of storage keys - and then, for each key, its element count (int64) and
+ * its elements. No checksums. Source: torch/serialization.py, _legacy_save; models.md 4d. */
 #include "core/weights/pytorch.h"
 
 #include <stdlib.h>
@@ -23,7 +23,8 @@ struct stored {
 
 static int damaged(struct error *err, const char *what)
 {
-    return error_set(err, EXIT_INTEGRITY, "get the file again", "damaged or truncated legacy PyTorch file: %s", what);
+    return error_set(err, EXIT_INTEGRITY, "get the file again",
+                     "damaged or truncated legacy PyTorch file: %s", what);
 }
 
 static int next_pickle(struct stream *s, struct value *v, struct error *err)
@@ -41,14 +42,17 @@ static int read_header(struct stream *s, struct error *err)
     int code = next_pickle(s, &v, err);
     if (code) return code;
     if (v.kind != VALUE_BIG || v.length != sizeof magic - 1 || memcmp(v.u.text, magic, sizeof magic - 1) != 0)
-        return error_set(err, EXIT_INTEGRITY, "name a file written by torch.save, or a safetensors file", "is a pickle, but not one of PyTorch's");
+        return error_set(err, EXIT_INTEGRITY, "name a file written by torch.save, or a safetensors file",
+                         "is a pickle, but not one of PyTorch's");
     if ((code = next_pickle(s, &v, err)) != 0) return code;
     if (v.kind != VALUE_INT || v.u.integer != 1001) return damaged(err, "protocol version other than 1001");
     if ((code = next_pickle(s, &v, err)) != 0) return code;
     if (v.kind != VALUE_DICT) return damaged(err, "no facts about the machine");
     for (uint32_t i = 0; i < v.u.items->count; i += 2)
-        if (value_is_text(&v.u.items->at[i], "little_endian") && (v.u.items->at[i + 1].kind != VALUE_BOOL || !v.u.items->at[i + 1].u.integer))
-            return error_set(err, EXIT_INTEGRITY, "save it on a little-endian machine", "byte order is big, expected little");
+        if (value_is_text(&v.u.items->at[i], "little_endian") &&
+            (v.u.items->at[i + 1].kind != VALUE_BOOL || !v.u.items->at[i + 1].u.integer))
+            return error_set(err, EXIT_INTEGRITY, "save it on a little-endian machine",
+                             "byte order is big, expected little");
     return 0;
 }
 
@@ -76,14 +80,17 @@ static int collect_storages(struct stream *s, struct error *err)
 {
     const struct items *all = &s->torch.storages;
     s->stored = calloc(all->count + 1u, sizeof *s->stored);
-    if (!s->stored) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading a legacy PyTorch file");
-    for (uint32_t i = 0; i < all->count; i++) s->stored[i] = (struct stored){.storage = all->at[i].u.object, .payload = -1};
+    if (!s->stored)
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading a legacy PyTorch file");
+    for (uint32_t i = 0; i < all->count; i++)
+        s->stored[i] = (struct stored){.storage = all->at[i].u.object, .payload = -1};
     qsort(s->stored, all->count, sizeof *s->stored, compare_stored);
     for (uint32_t i = 0; i < all->count; i++) {
         struct stored *last = s->stored_count ? &s->stored[s->stored_count - 1] : NULL;
         if (!last || compare_stored(last, &s->stored[i]) != 0)
             s->stored[s->stored_count++] = s->stored[i];
-        else if (last->storage->dtype != s->stored[i].storage->dtype || last->storage->base_bytes != s->stored[i].storage->base_bytes)
+        else if (last->storage->dtype != s->stored[i].storage->dtype ||
+                 last->storage->base_bytes != s->stored[i].storage->base_bytes)
             return damaged(err, "one storage is mentioned with two sizes");
     }
     return 0;
@@ -94,7 +101,9 @@ static int locate_storage(struct stream *s, const struct value *key, struct erro
     struct stored *e = key->kind == VALUE_TEXT ? find_key(s, key->u.text, key->length) : NULL;
     if (!e || e->payload >= 0) return damaged(err, "a storage that no tensor mentions, or twice the same");
     if (e->storage->dtype == STORAGE_UNKNOWN)
-        return error_set(err, EXIT_INTEGRITY, "convert it to one of the usual types in PyTorch and save again", "a storage of the unsupported type %s.%s",
+        return error_set(err, EXIT_INTEGRITY,
+                         "convert it to one of the usual types in PyTorch and save again",
+                         "a storage of the unsupported type %s.%s",
                          quote(e->storage->class->module, e->storage->class->module_length),
                          quote(e->storage->class->name, e->storage->class->name_length));
     const struct file_map *map = &s->w->map;
@@ -111,7 +120,8 @@ static int locate_storage(struct stream *s, const struct value *key, struct erro
     return 0;
 }
 
-static int find_storage(void *context, const struct storage *storage, int64_t *payload, uint64_t *offset, struct error *err)
+static int find_storage(void *context, const struct storage *storage, int64_t *payload, uint64_t *offset,
+                        struct error *err)
 {
     const struct stored *e = find_key(context, storage->key, storage->key_bytes);
     if (!e || e->payload < 0) return damaged(err, "a storage is missing");
@@ -130,7 +140,8 @@ int pytorch_legacy_open(struct weights *w, struct error *err)
     if (code == 0) code = next_pickle(&s, &keys, err);
     if (code == 0 && keys.kind != VALUE_LIST) code = damaged(err, "no list of storages");
     if (code == 0) code = collect_storages(&s, err);
-    for (uint32_t i = 0; code == 0 && i < keys.u.items->count; i++) code = locate_storage(&s, &keys.u.items->at[i], err);
+    for (uint32_t i = 0; code == 0 && i < keys.u.items->count; i++)
+        code = locate_storage(&s, &keys.u.items->at[i], err);
     if (code == 0 && s.at != w->map.bytes) code = damaged(err, "bytes behind the last storage");
     if (code == 0) code = pytorch_add_state_dict(w, &object, find_storage, &s, err);
     free(s.stored);

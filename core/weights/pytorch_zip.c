@@ -1,5 +1,5 @@
-/* PyTorch's zip format (torch >= 1.6): ROOT/data.pkl holds the pickle, ROOT/data/KEY the bytes of each storage.
- * Facts: models.md 4a; ROOT is whatever the file was called when it was saved. */
+/* PyTorch's zip format (torch >= 1.6): ROOT/data.pkl holds the pickle, ROOT/data/KEY the bytes of each
+ * storage. Facts: models.md 4a; ROOT is whatever the file was called when it was saved. */
 #include "core/weights/pytorch.h"
 #include "core/weights/zip.h"
 
@@ -40,31 +40,37 @@ static int find_root(struct container *c, struct error *err)
         const struct zip_member *m = &c->zip.members[i];
         if (!has_suffix(m, pickle_name)) continue;
         if (found)
-            return error_set(err, EXIT_INTEGRITY, "do not trust this file", "a zip with two pickles, %s and %s", quote(found->name, found->name_bytes),
+            return error_set(err, EXIT_INTEGRITY, "do not trust this file",
+                             "a zip with two pickles, %s and %s", quote(found->name, found->name_bytes),
                              quote(m->name, m->name_bytes));
         found = m;
     }
     if (!found)
         return error_set(err, EXIT_INTEGRITY, "name a file written by torch.save, or a safetensors file",
-                         "a zip of %lld members without a data.pkl: no PyTorch checkpoint", (long long)c->zip.count);
+                         "a zip of %lld members without a data.pkl: no PyTorch checkpoint",
+                         (long long)c->zip.count);
     c->root = found->name;
     c->root_bytes = found->name_bytes - (sizeof pickle_name - 2);
-    if (c->root_bytes > 256) return error_set(err, EXIT_INTEGRITY, NULL, "a zip root name of %zu bytes", c->root_bytes);
+    if (c->root_bytes > 256)
+        return error_set(err, EXIT_INTEGRITY, NULL, "a zip root name of %zu bytes", c->root_bytes);
     if (find_member(c, "constants.pkl", 13))
-        return error_set(err, EXIT_INTEGRITY, "save the weights instead: torch.save(torch.jit.load(FILE).state_dict(), ...)",
+        return error_set(err, EXIT_INTEGRITY,
+                         "save the weights instead: torch.save(torch.jit.load(FILE).state_dict(), ...)",
                          "is a TorchScript program, expected a state dict");
     return 0;
 }
 
 /* A small member's bytes, with its checksum verified. */
-static int member_bytes(const struct container *c, const struct zip_member *m, const uint8_t **data, struct error *err)
+static int member_bytes(const struct container *c, const struct zip_member *m, const uint8_t **data,
+                        struct error *err)
 {
     uint64_t offset;
     int code = zip_payload(&c->zip, m, &offset, err);
     if (code) return code;
     *data = c->w->map.data + offset;
     if (m->crc && m->bytes <= PICKLE_MAX_BYTES && crc32_zip(0, *data, m->bytes) != m->crc)
-        return error_set(err, EXIT_INTEGRITY, "get the file again", "zip member %s is damaged: its checksum is wrong", quote(m->name, m->name_bytes));
+        return error_set(err, EXIT_INTEGRITY, "get the file again",
+                         "zip member %s is damaged: its checksum is wrong", quote(m->name, m->name_bytes));
     return 0;
 }
 
@@ -76,20 +82,25 @@ static int check_byteorder(const struct container *c, struct error *err)
     int code = member_bytes(c, m, &text, err);
     if (code) return code;
     if (m->bytes != 6 || memcmp(text, "little", 6) != 0)
-        return error_set(err, EXIT_INTEGRITY, "save it on a little-endian machine", "byte order is %s, expected little",
+        return error_set(err, EXIT_INTEGRITY, "save it on a little-endian machine",
+                         "byte order is %s, expected little",
                          quote((const char *)text, m->bytes < 16 ? m->bytes : 16));
     return 0;
 }
 
-static int find_storage(void *context, const struct storage *s, int64_t *payload, uint64_t *offset, struct error *err)
+static int find_storage(void *context, const struct storage *s, int64_t *payload, uint64_t *offset,
+                        struct error *err)
 {
     struct container *c = context;
     char name[80];
     int n = snprintf(name, sizeof name, "data/%.*s", (int)s->key_bytes, s->key);
     const struct zip_member *m = find_member(c, name, (size_t)n);
-    if (!m) return error_set(err, EXIT_INTEGRITY, "get the file again", "no zip member for the storage %s", quote(s->key, s->key_bytes));
+    if (!m)
+        return error_set(err, EXIT_INTEGRITY, "get the file again", "no zip member for the storage %s",
+                         quote(s->key, s->key_bytes));
     if (m->bytes != s->bytes || s->view_bytes || s->base_bytes != s->bytes)
-        return error_set(err, EXIT_INTEGRITY, "get the file again", "storage %s has %llu bytes, the pickle says %llu", quote(s->key, s->key_bytes),
+        return error_set(err, EXIT_INTEGRITY, "get the file again",
+                         "storage %s has %llu bytes, the pickle says %llu", quote(s->key, s->key_bytes),
                          (unsigned long long)m->bytes, (unsigned long long)s->bytes);
     int64_t *known = &c->payload_of[m - c->zip.members];
     if (*known < 0) {
@@ -111,10 +122,12 @@ static int read_pickle(struct container *c, struct error *err)
     int code = member_bytes(c, m, &data, err);
     if (code == 0) code = pickle_parse(&c->torch.pickle, data, m->bytes, &used, &top, err);
     if (code == 0 && used != m->bytes)
-        code = error_set(err, EXIT_INTEGRITY, "get the file again", "%llu bytes behind the end of the pickle", (unsigned long long)(m->bytes - used));
+        code = error_set(err, EXIT_INTEGRITY, "get the file again", "%llu bytes behind the end of the pickle",
+                         (unsigned long long)(m->bytes - used));
     if (code) return code;
     c->payload_of = malloc((size_t)c->zip.count * sizeof *c->payload_of);
-    if (!c->payload_of) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading a zip directory");
+    if (!c->payload_of)
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading a zip directory");
     for (int64_t i = 0; i < c->zip.count; i++) c->payload_of[i] = -1;
     return pytorch_add_state_dict(c->w, &top, find_storage, c, err);
 }

@@ -1,7 +1,8 @@
 /* From the file into memory: one tensor, converted on the way.
  *
- * A tensor that lies in one piece is read through a buffer per thread that fits in the second cache, or straight into dst when nothing is to be
- * converted, and its checksum is computed while the bytes are in the cache. A view is gathered from the mapping. */
+ * A tensor that lies in one piece is read through a buffer per thread that fits in the second cache, or
+ * straight into dst when nothing is to be converted, and its checksum is computed while the bytes are in the
+ * cache. A view is gathered from the mapping. */
 #include "core/weights/internal.h"
 
 #include <errno.h>
@@ -18,8 +19,12 @@ static int read_at(const struct weights *w, void *dst, size_t bytes, uint64_t of
     while (bytes) {
         ssize_t n = pread(w->fd, p, bytes, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return error_errno(err, EXIT_FAILED, NULL, "cannot read %zu bytes at %llu", bytes, (unsigned long long)offset);
-        if (n == 0) return error_set(err, EXIT_INTEGRITY, "do not change a file while it is in use", "became shorter while it was being read");
+        if (n < 0)
+            return error_errno(err, EXIT_FAILED, NULL, "cannot read %zu bytes at %llu", bytes,
+                               (unsigned long long)offset);
+        if (n == 0)
+            return error_set(err, EXIT_INTEGRITY, "do not change a file while it is in use",
+                             "became shorter while it was being read");
         p += n;
         bytes -= (size_t)n;
         offset += (uint64_t)n;
@@ -39,14 +44,16 @@ struct pass {
 static int read_chunk(const struct pass *pass, int64_t i, uint8_t *buffer, struct error *err)
 {
     uint64_t begin = (uint64_t)i * CHUNK_BYTES;
-    size_t n = (size_t)(pass->bytes - begin < CHUNK_BYTES ? pass->bytes - begin : CHUNK_BYTES), each = dtype_bytes(pass->src_type);
+    size_t n = (size_t)(pass->bytes - begin < CHUNK_BYTES ? pass->bytes - begin : CHUNK_BYTES),
+           each = dtype_bytes(pass->src_type);
     bool straight = pass->dst && pass->dst_type == pass->src_type;
     if (straight) buffer = pass->dst + begin;
     int code = read_at(pass->w, buffer, n, pass->offset + begin, err);
     if (code) return code;
     if (pass->crcs) pass->crcs[i] = crc32_zip(0, buffer, n);
     if (pass->dst && !straight)
-        weights_convert(pass->dst + begin / each * dtype_bytes(pass->dst_type), pass->dst_type, buffer, pass->src_type, (int64_t)(n / each));
+        weights_convert(pass->dst + begin / each * dtype_bytes(pass->dst_type), pass->dst_type, buffer,
+                        pass->src_type, (int64_t)(n / each));
     return 0;
 }
 
@@ -85,7 +92,8 @@ static int run_pass(struct pass *pass, bool checked, uint32_t *crc, struct error
         z_crc_t whole = (z_crc_t)crc32_combine_gen(CHUNK_BYTES);
         *crc = 0;
         for (int64_t i = 0; i < chunks; i++)
-            *crc = (uint32_t)(i + 1 < chunks ? crc32_combine_op(*crc, pass->crcs[i], whole) : crc32_combine(*crc, pass->crcs[i], last));
+            *crc = (uint32_t)(i + 1 < chunks ? crc32_combine_op(*crc, pass->crcs[i], whole)
+                                             : crc32_combine(*crc, pass->crcs[i], last));
     }
     free(pass->crcs);
     return result;
@@ -96,8 +104,10 @@ no_memory:
 static int check_crc(struct payload *payload, uint32_t crc, struct error *err)
 {
     if (crc != payload->crc)
-        return error_set(err, EXIT_INTEGRITY, "get the file again", "damaged: %llu bytes at %llu have the checksum %08x, the file says %08x",
-                         (unsigned long long)payload->bytes, (unsigned long long)payload->offset, crc, payload->crc);
+        return error_set(err, EXIT_INTEGRITY, "get the file again",
+                         "damaged: %llu bytes at %llu have the checksum %08x, the file says %08x",
+                         (unsigned long long)payload->bytes, (unsigned long long)payload->offset, crc,
+                         payload->crc);
     __atomic_store_n(&payload->checked, 1, __ATOMIC_RELAXED);
     return 0;
 }
@@ -120,7 +130,8 @@ static int join_dimensions(const struct row *row, int64_t *shape, int64_t *strid
 }
 
 /* One run of `count` elements, `stride` elements apart. */
-static void gather(uint8_t *dst, enum dtype dst_type, const uint8_t *src, enum dtype src_type, int64_t count, int64_t stride)
+static void gather(uint8_t *dst, enum dtype dst_type, const uint8_t *src, enum dtype src_type, int64_t count,
+                   int64_t stride)
 {
     uint8_t block[GATHER * 8];
     size_t each = dtype_bytes(src_type);
@@ -131,18 +142,22 @@ static void gather(uint8_t *dst, enum dtype dst_type, const uint8_t *src, enum d
     for (int64_t done = 0; done < count; done += GATHER) {
         int64_t n = count - done < GATHER ? count - done : GATHER;
         const uint8_t *from = src + (size_t)(done * stride) * each;
-        for (int64_t i = 0; i < n; i++) memcpy(block + (size_t)i * each, from + (size_t)(i * stride) * each, each);
+        for (int64_t i = 0; i < n; i++)
+            memcpy(block + (size_t)i * each, from + (size_t)(i * stride) * each, each);
         weights_convert(dst + (size_t)done * dtype_bytes(dst_type), dst_type, block, src_type, n);
     }
 }
 
-static void gather_view(const struct weights *w, const struct row *row, const int64_t *shape, const int64_t *stride, int ndim, uint8_t *dst, enum dtype dst_type)
+static void gather_view(const struct weights *w, const struct row *row, const int64_t *shape,
+                        const int64_t *stride, int ndim, uint8_t *dst, enum dtype dst_type)
 {
-    int64_t at[WEIGHTS_MAX_DIMS] = {0}, element = 0; /* element: where the odometer `at` stands in the storage */
+    int64_t at[WEIGHTS_MAX_DIMS] = {0},
+            element = 0; /* element: where the odometer `at` stands in the storage */
     const uint8_t *src = w->map.data + row->offset;
     size_t run_bytes = (size_t)shape[ndim - 1] * dtype_bytes(dst_type);
     for (int64_t done = 0; done < row->tensor.count; done += shape[ndim - 1], dst += run_bytes) {
-        gather(dst, dst_type, src + (size_t)element * dtype_bytes(row->tensor.dtype), row->tensor.dtype, shape[ndim - 1], stride[ndim - 1]);
+        gather(dst, dst_type, src + (size_t)element * dtype_bytes(row->tensor.dtype), row->tensor.dtype,
+               shape[ndim - 1], stride[ndim - 1]);
         for (int d = ndim - 2; d >= 0; d--) {
             element += stride[d];
             if (++at[d] < shape[d]) break;
@@ -152,7 +167,8 @@ static void gather_view(const struct weights *w, const struct row *row, const in
     }
 }
 
-static int read_row(const struct weights *w, const struct row *row, void *dst, enum dtype dst_type, struct error *err)
+static int read_row(const struct weights *w, const struct row *row, void *dst, enum dtype dst_type,
+                    struct error *err)
 {
     const struct weights_tensor *t = &row->tensor;
     struct payload *payload = row->payload >= 0 ? &w->payloads[row->payload] : NULL;
@@ -165,7 +181,8 @@ static int read_row(const struct weights *w, const struct row *row, void *dst, e
     uint32_t crc = 0;
     int code;
     if (dst_type != t->dtype && dst_type != DTYPE_F32 && dst_type != DTYPE_BF16 && dst_type != DTYPE_F16)
-        return error_set(err, EXIT_FAILED, NULL, "is never converted from %s to %s", dtype_name(t->dtype), dtype_name(dst_type));
+        return error_set(err, EXIT_FAILED, NULL, "is never converted from %s to %s", dtype_name(t->dtype),
+                         dtype_name(dst_type));
     if (t->count == 0) return 0;
     if (check && !whole) {
         struct pass pass = {.w = w, .offset = payload->offset, .bytes = payload->bytes};
@@ -174,7 +191,12 @@ static int read_row(const struct weights *w, const struct row *row, void *dst, e
         if (code) return code;
     }
     if (one_piece) {
-        struct pass pass = {.w = w, .offset = row->offset, .bytes = bytes, .dst = dst, .dst_type = dst_type, .src_type = t->dtype};
+        struct pass pass = {.w = w,
+                            .offset = row->offset,
+                            .bytes = bytes,
+                            .dst = dst,
+                            .dst_type = dst_type,
+                            .src_type = t->dtype};
         code = run_pass(&pass, check && whole, &crc, err);
         return code || !check || !whole ? code : check_crc(payload, crc, err);
     }
@@ -189,7 +211,8 @@ int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype d
     int code = read_row(w, row, dst, dst_type, err ? err : &local);
     if (code && err) {
         struct error inner = *err;
-        error_set(err, inner.code, inner.hint[0] ? inner.hint : NULL, "tensor %s: %s", quote(row->tensor.name, strlen(row->tensor.name)), inner.what);
+        error_set(err, inner.code, inner.hint[0] ? inner.hint : NULL, "tensor %s: %s",
+                  quote(row->tensor.name, strlen(row->tensor.name)), inner.what);
         error_at(err, w->path, 0, 0);
     }
     return code;

@@ -1,6 +1,6 @@
-/* safetensors: u64 header length, a JSON object {name: {dtype, shape, data_offsets: [begin, end]}}, then the bytes.
- * The format's rules are enforced (github.com/huggingface/safetensors, "Format"): no duplicate names, no overlap, no hole,
- * nothing behind the last tensor. */
+/* safetensors: u64 header length, a JSON object {name: {dtype, shape, data_offsets: [begin, end]}}, then the
+ * bytes. The format's rules are enforced (github.com/huggingface/safetensors, "Format"): no duplicate names,
+ * no overlap, no hole, nothing behind the last tensor. */
 #include "core/weights/internal.h"
 
 #include <jansson.h>
@@ -14,7 +14,8 @@ struct range {
 
 static int damaged(struct error *err, const char *name, const char *what)
 {
-    return error_set(err, EXIT_INTEGRITY, "get the file again", "safetensors header: %s%s%s", name ? quote(name, strlen(name)) : "", name ? ": " : "", what);
+    return error_set(err, EXIT_INTEGRITY, "get the file again", "safetensors header: %s%s%s",
+                     name ? quote(name, strlen(name)) : "", name ? ": " : "", what);
 }
 
 static int find_dtype(const char *name)
@@ -28,19 +29,21 @@ static int read_shape(const char *name, const json_t *shape, struct weights_tens
 {
     if (!json_is_array(shape)) return damaged(err, name, "no shape");
     if (json_array_size(shape) > WEIGHTS_MAX_DIMS)
-        return error_set(err, EXIT_INTEGRITY, NULL, "tensor %s has %zu dimensions, at most %d are read", quote(name, strlen(name)), json_array_size(shape),
-                         WEIGHTS_MAX_DIMS);
+        return error_set(err, EXIT_INTEGRITY, NULL, "tensor %s has %zu dimensions, at most %d are read",
+                         quote(name, strlen(name)), json_array_size(shape), WEIGHTS_MAX_DIMS);
     t->ndim = (int)json_array_size(shape);
     for (int i = 0; i < t->ndim; i++) {
         const json_t *size = json_array_get(shape, (size_t)i);
-        if (!json_is_integer(size) || json_integer_value(size) < 0) return damaged(err, name, "a size that is no whole number");
+        if (!json_is_integer(size) || json_integer_value(size) < 0)
+            return damaged(err, name, "a size that is no whole number");
         t->shape[i] = json_integer_value(size);
     }
     return 0;
 }
 
 /* data: where the payload begins in the file; data_bytes: its size. */
-static int read_tensor(struct weights *w, const char *name, const json_t *entry, uint64_t data, uint64_t data_bytes, struct range *range, struct error *err)
+static int read_tensor(struct weights *w, const char *name, const json_t *entry, uint64_t data,
+                       uint64_t data_bytes, struct range *range, struct error *err)
 {
     struct row row = {.payload = -1};
     const json_t *dtype = json_object_get(entry, "dtype"), *offsets = json_object_get(entry, "data_offsets");
@@ -48,19 +51,21 @@ static int read_tensor(struct weights *w, const char *name, const json_t *entry,
     if (!json_is_object(entry) || !json_is_string(dtype)) return damaged(err, name, "no dtype");
     int d = find_dtype(json_string_value(dtype));
     if (d < 0)
-        return error_set(err, EXIT_INTEGRITY, "convert it to one of the usual types and save again", "tensor %s is of the unsupported type %s",
-                         quote(name, strlen(name)), quote(json_string_value(dtype), json_string_length(dtype)));
+        return error_set(err, EXIT_INTEGRITY, "convert it to one of the usual types and save again",
+                         "tensor %s is of the unsupported type %s", quote(name, strlen(name)),
+                         quote(json_string_value(dtype), json_string_length(dtype)));
     row.tensor.dtype = (enum dtype)d;
     int code = read_shape(name, json_object_get(entry, "shape"), &row.tensor, err);
     if (code) return code;
-    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) || json_integer_value(begin) < 0 ||
-        json_integer_value(end) < json_integer_value(begin))
+    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
+        json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
         return damaged(err, name, "data_offsets other than [begin, end]");
     *range = (struct range){(uint64_t)json_integer_value(begin), (uint64_t)json_integer_value(end), name};
     if (range->end > data_bytes) return damaged(err, name, "reaches beyond the end of the file");
     int64_t count = shape_count(row.tensor.shape, row.tensor.ndim);
     uint64_t bytes;
-    if (count < 0 || __builtin_mul_overflow((uint64_t)count, dtype_bytes(row.tensor.dtype), &bytes) || bytes != range->end - range->begin)
+    if (count < 0 || __builtin_mul_overflow((uint64_t)count, dtype_bytes(row.tensor.dtype), &bytes) ||
+        bytes != range->end - range->begin)
         return damaged(err, name, "shape and data_offsets disagree");
     int64_t stride = 1;
     for (int i = row.tensor.ndim; count && i-- > 0; stride *= row.tensor.shape[i]) row.stride[i] = stride;
@@ -80,7 +85,9 @@ static int check_ranges(struct range *ranges, size_t count, uint64_t data_bytes,
     uint64_t at = 0;
     qsort(ranges, count, sizeof *ranges, compare_ranges);
     for (size_t i = 0; i < count; i++) {
-        if (ranges[i].begin != at) return damaged(err, ranges[i].name, ranges[i].begin < at ? "overlaps another tensor" : "a hole before it");
+        if (ranges[i].begin != at)
+            return damaged(err, ranges[i].name,
+                           ranges[i].begin < at ? "overlaps another tensor" : "a hole before it");
         at = ranges[i].end;
     }
     return at == data_bytes ? 0 : damaged(err, NULL, "bytes at the end of the file that belong to no tensor");
@@ -103,7 +110,8 @@ static int read_metadata(struct weights *w, json_t *metadata, struct error *err)
     return 0;
 }
 
-static int read_header(struct weights *w, json_t *header, uint64_t data, uint64_t data_bytes, struct error *err)
+static int read_header(struct weights *w, json_t *header, uint64_t data, uint64_t data_bytes,
+                       struct error *err)
 {
     if (!json_is_object(header)) return damaged(err, NULL, "is no JSON object");
     int code = read_metadata(w, json_object_get(header, "__metadata__"), err);
@@ -128,15 +136,17 @@ int safetensors_open(struct weights *w, struct error *err)
     uint64_t header_bytes;
     memcpy(&header_bytes, map->data, 8);
     if (header_bytes > map->bytes - 8)
-        return error_set(err, EXIT_INTEGRITY, "get the file again", "safetensors header of %llu bytes in a file of %zu", (unsigned long long)header_bytes,
-                         map->bytes);
+        return error_set(err, EXIT_INTEGRITY, "get the file again",
+                         "safetensors header of %llu bytes in a file of %zu",
+                         (unsigned long long)header_bytes, map->bytes);
     if (header_bytes > SAFETENSORS_MAX_HEADER_BYTES)
-        return error_set(err, EXIT_INTEGRITY, NULL, "safetensors header of %llu bytes, at most %zu are read", (unsigned long long)header_bytes,
-                         SAFETENSORS_MAX_HEADER_BYTES);
+        return error_set(err, EXIT_INTEGRITY, NULL, "safetensors header of %llu bytes, at most %zu are read",
+                         (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER_BYTES);
     json_error_t where;
     json_t *header = json_loadb((const char *)map->data + 8, header_bytes, JSON_REJECT_DUPLICATES, &where);
     if (!header)
-        return error_set(err, EXIT_INTEGRITY, "get the file again", "safetensors header, byte %d: %s", where.position, where.text);
+        return error_set(err, EXIT_INTEGRITY, "get the file again", "safetensors header, byte %d: %s",
+                         where.position, where.text);
     int code = read_header(w, header, 8 + header_bytes, map->bytes - 8 - header_bytes, err);
     json_decref(header);
     return code;

@@ -7,8 +7,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-
-
 int64_t shape_count(const int64_t *shape, int ndim)
 {
     int64_t count = 1;
@@ -51,12 +49,16 @@ const char *quote(const char *text, size_t bytes)
     memcpy(raw, text, n);
     raw[n] = 0;
     for (size_t i = 0; i < n; i++)
-        if ((uint8_t)raw[i] < 0x20) raw[i] = '?'; /* a NUL would hide what follows, a line feed would begin a line */
+        if ((uint8_t)raw[i] < 0x20)
+            raw[i] = '?'; /* a NUL would hide what follows, a line feed would begin a line */
     if (n < bytes) memcpy(raw + n, "...", 4);
     return text_printable(out, sizeof ring[0], raw);
 }
 
-static int out_of_memory(struct error *err) { return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the table of tensors"); }
+static int out_of_memory(struct error *err)
+{
+    return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the table of tensors");
+}
 
 int64_t weights_add_payload(struct weights *w, uint64_t offset, uint64_t bytes, uint32_t crc)
 {
@@ -68,19 +70,24 @@ int64_t weights_add_payload(struct weights *w, uint64_t offset, uint64_t bytes, 
     return w->payload_count++;
 }
 
-int weights_add_row(struct weights *w, const struct row *row, const char *name, size_t name_bytes, struct error *err)
+int weights_add_row(struct weights *w, const struct row *row, const char *name, size_t name_bytes,
+                    struct error *err)
 {
     static const char hint[] = "do not trust this file";
     if (name_bytes == 0 || name_bytes > WEIGHTS_MAX_NAME_BYTES || !text_is_utf8(name, name_bytes))
-        return error_set(err, EXIT_INTEGRITY, hint, "the tensor name %s (%zu bytes) is empty, longer than %d bytes or no UTF-8",
+        return error_set(err, EXIT_INTEGRITY, hint,
+                         "the tensor name %s (%zu bytes) is empty, longer than %d bytes or no UTF-8",
                          quote(name, name_bytes), name_bytes, WEIGHTS_MAX_NAME_BYTES);
     if (w->count == WEIGHTS_MAX_TENSORS)
-        return error_set(err, EXIT_INTEGRITY, hint, "holds more than the %d tensors that are read", WEIGHTS_MAX_TENSORS);
+        return error_set(err, EXIT_INTEGRITY, hint, "holds more than the %d tensors that are read",
+                         WEIGHTS_MAX_TENSORS);
     int64_t count = shape_count(row->tensor.shape, row->tensor.ndim);
-    uint64_t bytes = 0, most = w->map.bytes > WEIGHTS_MAX_EXPANDED_BYTES ? w->map.bytes : WEIGHTS_MAX_EXPANDED_BYTES;
-    if (count < 0 || __builtin_mul_overflow((uint64_t)count, dtype_bytes(row->tensor.dtype), &bytes) || bytes > most)
-        return error_set(err, EXIT_INTEGRITY, hint, "tensor %s claims %lld elements, in a file of %zu bytes", quote(name, name_bytes),
-                         (long long)count, w->map.bytes);
+    uint64_t bytes = 0,
+             most = w->map.bytes > WEIGHTS_MAX_EXPANDED_BYTES ? w->map.bytes : WEIGHTS_MAX_EXPANDED_BYTES;
+    if (count < 0 || __builtin_mul_overflow((uint64_t)count, dtype_bytes(row->tensor.dtype), &bytes) ||
+        bytes > most)
+        return error_set(err, EXIT_INTEGRITY, hint, "tensor %s claims %lld elements, in a file of %zu bytes",
+                         quote(name, name_bytes), (long long)count, w->map.bytes);
     if (w->count == w->rows_room) {
         int64_t room = w->rows_room ? w->rows_room * 2 : 256;
         struct row *larger = realloc(w->rows, (size_t)room * sizeof *larger);
@@ -99,11 +106,10 @@ int weights_add_row(struct weights *w, const struct row *row, const char *name, 
     return 0;
 }
 
-
-
 static int compare_names(const void *a, const void *b, void *rows)
 {
-    return strcmp(((const struct row *)rows)[*(const uint32_t *)a].tensor.name, ((const struct row *)rows)[*(const uint32_t *)b].tensor.name);
+    return strcmp(((const struct row *)rows)[*(const uint32_t *)a].tensor.name,
+                  ((const struct row *)rows)[*(const uint32_t *)b].tensor.name);
 }
 
 /* The index by name; a name that occurs twice (also through a stripped prefix) is refused. */
@@ -116,7 +122,8 @@ static int index_names(struct weights *w, struct error *err)
     for (int64_t i = 1; i < w->count; i++)
         if (compare_names(&w->by_name[i - 1], &w->by_name[i], w->rows) == 0) {
             const char *name = w->rows[w->by_name[i]].tensor.name;
-            return error_set(err, EXIT_INTEGRITY, "do not trust this file", "the tensor %s occurs twice", quote(name, strlen(name)));
+            return error_set(err, EXIT_INTEGRITY, "do not trust this file", "the tensor %s occurs twice",
+                             quote(name, strlen(name)));
         }
     return 0;
 }
@@ -133,24 +140,31 @@ static int refuse_foreign(const struct file_map *map, struct error *err)
     static const struct {
         const char *begin, *is, *hint;
     } kinds[] = {
-        {"version https://git-lfs", "is a git-lfs pointer, not the file itself", "run 'git lfs pull' where it came from, or download the file itself"},
-        {"<", "is a web page (HTML or XML), not a checkpoint", "the server sent an error page: download the file again"},
+        {"version https://git-lfs", "is a git-lfs pointer, not the file itself",
+         "run 'git lfs pull' where it came from, or download the file itself"},
+        {"<", "is a web page (HTML or XML), not a checkpoint",
+         "the server sent an error page: download the file again"},
         {"\x1f\x8b", "is a gzip archive, expected a checkpoint", "unpack it first"},
         {"\x28\xb5\x2f\xfd", "is a zstd archive, expected a checkpoint", "unpack it first"},
         {"PK", "is a damaged or empty zip, expected a checkpoint", "get the file again"},
         {"\x93NUMPY", "is a NumPy array, expected a checkpoint", "save it with torch.save or as safetensors"},
         {"{", "is JSON, expected a checkpoint", "name the weight file itself"},
         {"\x89HDF", "is an HDF5 file, expected a checkpoint", "save it with torch.save or as safetensors"},
-        {"GGUF", "is a GGUF file, expected a checkpoint", "name the PyTorch or safetensors file it was made from"},
+        {"GGUF", "is a GGUF file, expected a checkpoint",
+         "name the PyTorch or safetensors file it was made from"},
     };
     static const char names[] = "name a file written by torch.save, or a safetensors file";
-    if (map->bytes == 0) return error_set(err, EXIT_INTEGRITY, "get the file again", "is empty, expected a PyTorch or safetensors file");
+    if (map->bytes == 0)
+        return error_set(err, EXIT_INTEGRITY, "get the file again",
+                         "is empty, expected a PyTorch or safetensors file");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (begins_with(map, kinds[i].begin)) return error_set(err, EXIT_INTEGRITY, kinds[i].hint, "%s", kinds[i].is);
+        if (begins_with(map, kinds[i].begin))
+            return error_set(err, EXIT_INTEGRITY, kinds[i].hint, "%s", kinds[i].is);
     uint8_t first[4] = {0};
     memcpy(first, map->data, map->bytes < 4 ? map->bytes : 4);
-    return error_set(err, EXIT_INTEGRITY, names, "is neither a PyTorch nor a safetensors file: %zu bytes beginning %02x %02x %02x %02x", map->bytes, first[0],
-                     first[1], first[2], first[3]);
+    return error_set(err, EXIT_INTEGRITY, names,
+                     "is neither a PyTorch nor a safetensors file: %zu bytes beginning %02x %02x %02x %02x",
+                     map->bytes, first[0], first[1], first[2], first[3]);
 }
 
 static int open_by_content(struct weights *w, struct error *err)
@@ -181,7 +195,8 @@ int weights_open(struct weights **out, const char *path, struct error *err)
     w->fd = -1;
     int code = file_map_open(&w->map, path, err);
     if (code) goto fail;
-    if (w->map.bytes) madvise((void *)(uintptr_t)w->map.data, w->map.bytes, MADV_RANDOM); /* headers lie far apart */
+    if (w->map.bytes)
+        madvise((void *)(uintptr_t)w->map.data, w->map.bytes, MADV_RANDOM); /* headers lie far apart */
     w->fd = open(path, O_RDONLY | O_CLOEXEC);
     if (w->fd < 0) {
         code = error_errno(err, EXIT_FAILED, "check the path", "cannot open");
@@ -211,12 +226,13 @@ void weights_close(struct weights *w)
     free(w);
 }
 
-
-
 const char *weights_path(const struct weights *w) { return w->path; }
 const char *weights_format(const struct weights *w) { return w->format; }
 int64_t weights_count(const struct weights *w) { return w->count; }
-const struct weights_tensor *weights_tensor(const struct weights *w, int64_t index) { return &w->rows[index].tensor; }
+const struct weights_tensor *weights_tensor(const struct weights *w, int64_t index)
+{
+    return &w->rows[index].tensor;
+}
 
 int64_t weights_find(const struct weights *w, const char *name)
 {

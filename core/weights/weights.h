@@ -1,9 +1,10 @@
 /* Weights: tensors in from PyTorch and safetensors files, and out again.
  *
- * Reading. weights_open looks at a file's content (never at its name): PyTorch's zip format (torch >= 1.6), the
- * legacy stream before it, or safetensors. It builds a table of the tensors and touches nothing of their payload;
- * weights_read converts one tensor from the file straight into its destination. A checkpoint's pickle is
- * parsed, never executed: what is not a dictionary of tensors becomes an opaque value and is skipped.
+ * Reading. weights_open looks at a file's content (never at its name): PyTorch's zip format (torch >= 1.6),
+ * the legacy stream before it, or safetensors. It builds a table of the tensors and touches nothing of their
+ * payload; weights_read converts one tensor from the file straight into its destination. A checkpoint's
+ * pickle is parsed, never executed: what is not a dictionary of tensors becomes an opaque value and is
+ * skipped.
  *
  *     struct weights *w;
  *     if ((code = weights_open(&w, "model.pt", err))) return code;
@@ -12,11 +13,11 @@
  *     code = weights_read(w, i, dst, DTYPE_F32, err);             // dst: t->count floats, row-major
  *     weights_close(w);
  *
- * Writing. weights_write_safetensors and weights_write_pt write a whole new file or none: under a side name, synced,
- * renamed. A full disk is EXIT_DISK and leaves nothing behind.
+ * Writing. weights_write_safetensors and weights_write_pt write a whole new file or none: under a side name,
+ * synced, renamed. A full disk is EXIT_DISK and leaves nothing behind.
  *
- * A damaged, hostile or foreign file is EXIT_INTEGRITY; the error says what was found, what was expected and what to
- * do. A missing or unreadable file is EXIT_FAILED.
+ * A damaged, hostile or foreign file is EXIT_INTEGRITY; the error says what was found, what was expected and
+ * what to do. A missing or unreadable file is EXIT_FAILED.
  *
  * Threads: a struct weights never changes after weights_open; any number of threads may read from it.
  */
@@ -41,8 +42,9 @@ struct weights_tensor {
     int64_t count; /* elements: product of shape */
 };
 
-/* On success *w is to be closed with weights_close. In a PyTorch file the state dict is looked for under `model`, `module`,
- * `state_dict` (and timm's `model_ema`), and a leading `module.` is taken off the names. */
+/* On success *w is to be closed with weights_close. In a PyTorch file the state dict is looked for under
+ * `model`, `module`, `state_dict` (and timm's `model_ema`), and a leading `module.` is taken off the names.
+ */
 int weights_open(struct weights **w, const char *path, struct error *err);
 void weights_close(struct weights *w); /* NULL is fine */
 
@@ -57,34 +59,38 @@ int64_t weights_find(const struct weights *w, const char *name);
 /* Value of `key` in the __metadata__ of a safetensors file; NULL when there is none. */
 const char *weights_metadata(const struct weights *w, const char *key);
 
-/* Convert a tensor into dst: host memory for `count` elements of dst_type, row-major and contiguous whatever the
- * strides in the file. dst_type is DTYPE_F32, DTYPE_BF16, DTYPE_F16 or the stored dtype (then bit-exact). Conversion
- * rounds once, to nearest even. No second copy of the tensor is held (a quarter of a megabyte per thread),
- * and the bytes come through read(2): a file cut off meanwhile is an error. Only a view's elements are gathered from the mapping. Where the file carries a checksum of the tensor's storage
- * (PyTorch zip), it is checked at the first read: EXIT_INTEGRITY and the contents of dst are undefined when it is wrong. */
+/* Convert a tensor into dst: host memory for `count` elements of dst_type, row-major and contiguous whatever
+ * the strides in the file. dst_type is DTYPE_F32, DTYPE_BF16, DTYPE_F16 or the stored dtype (then bit-exact).
+ * Conversion rounds once, to nearest even. No second copy of the tensor is held (a quarter of a megabyte per
+ * thread), and the bytes come through read(2): a file cut off meanwhile is an error. Only a view's elements
+ * are gathered from the mapping. Where the file carries a checksum of the tensor's storage (PyTorch zip), it
+ * is checked at the first read: EXIT_INTEGRITY and the contents of dst are undefined when it is wrong. */
 int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype dst_type, struct error *err);
 
-/* Convert `count` contiguous elements in memory; dst_type as for weights_read. src and dst need no alignment and
- * must not overlap. */
+/* Convert `count` contiguous elements in memory; dst_type as for weights_read. src and dst need no alignment
+ * and must not overlap. */
 void weights_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t count);
 
 /* One tensor to be written: its bytes, row-major, little-endian, come from `data`, or are asked for front to
- * back, a few megabytes at a time, through `read` (so that a tensor on a card needs no whole copy on the host). */
+ * back, a few megabytes at a time, through `read` (so that a tensor on a card needs no whole copy on the
+ * host). */
 struct weights_row {
     const char *name; /* UTF-8, unique, not empty */
     enum dtype dtype;
     int ndim;
     int64_t shape[WEIGHTS_MAX_DIMS];
     const void *data; /* NULL: use read */
-    int (*read)(void *context, size_t offset_bytes, void *dst, size_t bytes, struct error *err); /* 0 or an exit code */
+    int (*read)(void *context, size_t offset_bytes, void *dst, size_t bytes,
+                struct error *err); /* 0 or an exit code */
     void *context;
 };
 
-/* `metadata`: key, value, key, value, ..., NULL; or NULL. The header keeps the order of the rows; their bytes follow widest type first. */
-int weights_write_safetensors(const char *path, const struct weights_row *rows, int64_t count, const char *const *metadata,
-                              struct error *err);
-/* A state dict (an OrderedDict of CPU tensors, in the order given) that torch.load(weights_only=True) opens, torch 1.13 and later:
- * zip, stored, payloads 64-byte aligned, zip64 when needed. */
+/* `metadata`: key, value, key, value, ..., NULL; or NULL. The header keeps the order of the rows; their bytes
+ * follow widest type first. */
+int weights_write_safetensors(const char *path, const struct weights_row *rows, int64_t count,
+                              const char *const *metadata, struct error *err);
+/* A state dict (an OrderedDict of CPU tensors, in the order given) that torch.load(weights_only=True) opens,
+ * torch 1.13 and later: zip, stored, payloads 64-byte aligned, zip64 when needed. */
 int weights_write_pt(const char *path, const struct weights_row *rows, int64_t count, struct error *err);
 
 #endif

@@ -6,9 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t row_bytes(const struct weights_row *row) { return (uint64_t)shape_count(row->shape, row->ndim) * dtype_bytes(row->dtype); }
+uint64_t row_bytes(const struct weights_row *row)
+{
+    return (uint64_t)shape_count(row->shape, row->ndim) * dtype_bytes(row->dtype);
+}
 
-static int compare_names(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
 static int check_unique(const struct weights_row *rows, int64_t count, struct error *err)
 {
@@ -18,7 +24,8 @@ static int check_unique(const struct weights_row *rows, int64_t count, struct er
     qsort(names, (size_t)count, sizeof *names, compare_names);
     for (int64_t i = 1; i < count && code == 0; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
-            code = error_set(err, EXIT_FAILED, NULL, "two tensors of the name %s are to be written", quote(names[i], strlen(names[i])));
+            code = error_set(err, EXIT_FAILED, NULL, "two tensors of the name %s are to be written",
+                             quote(names[i], strlen(names[i])));
     free(names);
     return code;
 }
@@ -27,17 +34,23 @@ int write_check_rows(const struct weights_row *rows, int64_t count, struct error
 {
     uint64_t total = 0;
     if (count < 1 || count > WEIGHTS_MAX_TENSORS)
-        return error_set(err, EXIT_FAILED, NULL, "%lld tensors are to be written, from 1 to %d can be", (long long)count, WEIGHTS_MAX_TENSORS);
+        return error_set(err, EXIT_FAILED, NULL, "%lld tensors are to be written, from 1 to %d can be",
+                         (long long)count, WEIGHTS_MAX_TENSORS);
     for (int64_t i = 0; i < count; i++) {
         const struct weights_row *r = &rows[i];
         size_t name_bytes = strlen(r->name);
-        if (!name_bytes || name_bytes > WEIGHTS_MAX_NAME_BYTES || !text_is_utf8(r->name, name_bytes) || strcmp(r->name, "__metadata__") == 0)
-            return error_set(err, EXIT_FAILED, NULL, "%s cannot be the name of a tensor", quote(r->name, name_bytes));
+        if (!name_bytes || name_bytes > WEIGHTS_MAX_NAME_BYTES || !text_is_utf8(r->name, name_bytes) ||
+            strcmp(r->name, "__metadata__") == 0)
+            return error_set(err, EXIT_FAILED, NULL, "%s cannot be the name of a tensor",
+                             quote(r->name, name_bytes));
         int64_t elements = r->ndim < 0 || r->ndim > WEIGHTS_MAX_DIMS ? -1 : shape_count(r->shape, r->ndim);
-        if (elements < 0 || elements > INT64_MAX / 8 || __builtin_add_overflow(total, (uint64_t)elements * 8, &total) || total > INT64_MAX / 2)
-            return error_set(err, EXIT_FAILED, NULL, "tensor %s has an impossible shape", quote(r->name, name_bytes));
+        if (elements < 0 || elements > INT64_MAX / 8 ||
+            __builtin_add_overflow(total, (uint64_t)elements * 8, &total) || total > INT64_MAX / 2)
+            return error_set(err, EXIT_FAILED, NULL, "tensor %s has an impossible shape",
+                             quote(r->name, name_bytes));
         if (elements && !r->data && !r->read)
-            return error_set(err, EXIT_FAILED, NULL, "tensor %s has no values to write", quote(r->name, name_bytes));
+            return error_set(err, EXIT_FAILED, NULL, "tensor %s has no values to write",
+                             quote(r->name, name_bytes));
     }
     return check_unique(rows, count, err);
 }
@@ -48,8 +61,10 @@ int writer_begin(struct writer *out, const char *path, uint64_t bytes, struct er
     int code = file_atomic_begin(&out->file, path, err);
     if (code) return code;
     /* Where the file system cannot reserve, the disk may still run full later. */
-    if (bytes && fallocate(out->file.fd, 0, 0, (off_t)bytes) != 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
-        code = error_errno(err, EXIT_DISK, "free some space or choose another directory", "no room for the %llu bytes of the file", (unsigned long long)bytes);
+    if (bytes && fallocate(out->file.fd, 0, 0, (off_t)bytes) != 0 &&
+        (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
+        code = error_errno(err, EXIT_DISK, "free some space or choose another directory",
+                           "no room for the %llu bytes of the file", (unsigned long long)bytes);
     out->buffer = code ? NULL : malloc(WRITE_CHUNK_BYTES);
     if (!code && !out->buffer) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory writing weights");
     return code ? writer_end(out, code, err) : 0;

@@ -7,7 +7,7 @@
 struct writer {
     struct file_atomic file;
     const char *path;
-    uint64_t at; /* bytes written so far */
+    uint64_t at;     /* bytes written so far */
     uint8_t *buffer; /* WRITE_CHUNK_BYTES */
 };
 enum { WRITE_CHUNK_BYTES = 4 << 20 };
@@ -16,10 +16,12 @@ enum { WRITE_CHUNK_BYTES = 4 << 20 };
 int write_check_rows(const struct weights_row *rows, int64_t count, struct error *err);
 uint64_t row_bytes(const struct weights_row *row);
 
-/* bytes: the size the file will have, reserved on the disk at once so that a full disk is known before the work. */
+/* bytes: the size the file will have, reserved on the disk at once so that a full disk is known before the
+ * work. */
 int writer_begin(struct writer *out, const char *path, uint64_t bytes, struct error *err);
 int writer_put(struct writer *out, const void *data, size_t bytes, struct error *err);
-int writer_put_row(struct writer *out, const struct weights_row *row, uint32_t *crc, struct error *err); /* crc may be NULL */
+int writer_put_row(struct writer *out, const struct weights_row *row, uint32_t *crc,
+                   struct error *err); /* crc may be NULL */
 /* After code 0 commit, else remove what there is; returns the first code. */
 int writer_end(struct writer *out, int code, struct error *err);
 

@@ -1,14 +1,21 @@
 /* Writing PyTorch's zip format as torch.save does for an OrderedDict of CPU tensors: models.md 4a and 4b.
  *
- * Unlike torch, which streams, sizes and checksums stand in the local headers too, so that any unzip can check the file. A zip64
- * field appears where a number needs it. */
+ * Unlike torch, which streams, sizes and checksums stand in the local headers too, so that any unzip can
+ * check the file. A zip64 field appears where a number needs it. */
 #include "core/weights/write.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { ALIGNMENT = 64, LOCAL_BYTES = 30, CENTRAL_BYTES = 46, MAX_MEMBERS_32 = 65535, VERSION_ZIP64 = 45, VERSION_PLAIN = 20 };
+enum {
+    ALIGNMENT = 64,
+    LOCAL_BYTES = 30,
+    CENTRAL_BYTES = 46,
+    MAX_MEMBERS_32 = 65535,
+    VERSION_ZIP64 = 45,
+    VERSION_PLAIN = 20
+};
 #define MAX_32 UINT64_C(0xffffffff)
 
 struct bytes {
@@ -36,7 +43,8 @@ static void put_number(struct bytes *b, uint64_t v, int n)
     put(b, p, (size_t)n);
 }
 
-/* The pickle, protocol 2. Memo slots: 0 the rebuild function, 1 "storage", 2 "cpu", 3 OrderedDict, 4.. a storage class each. */
+/* The pickle, protocol 2. Memo slots: 0 the rebuild function, 1 "storage", 2 "cpu", 3 OrderedDict, 4.. a
+ * storage class each. */
 
 static void pickle_text(struct bytes *b, const char *text)
 {
@@ -90,10 +98,11 @@ static void pickle_memo(struct bytes *b, bool *known, int slot, char kind, const
 static void pickle_tensor(struct bytes *b, const struct weights_row *row, int64_t key, bool known[16])
 {
     static const char *const classes[] = {
-        [DTYPE_F32] = "torch\nFloatStorage\n",     [DTYPE_BF16] = "torch\nBFloat16Storage\n", [DTYPE_F16] = "torch\nHalfStorage\n",
-        [DTYPE_F64] = "torch\nDoubleStorage\n",    [DTYPE_I64] = "torch\nLongStorage\n",      [DTYPE_I32] = "torch\nIntStorage\n",
-        [DTYPE_I16] = "torch\nShortStorage\n",     [DTYPE_I8] = "torch\nCharStorage\n",       [DTYPE_U8] = "torch\nByteStorage\n",
-        [DTYPE_BOOL] = "torch\nBoolStorage\n",
+        [DTYPE_F32] = "torch\nFloatStorage\n", [DTYPE_BF16] = "torch\nBFloat16Storage\n",
+        [DTYPE_F16] = "torch\nHalfStorage\n",  [DTYPE_F64] = "torch\nDoubleStorage\n",
+        [DTYPE_I64] = "torch\nLongStorage\n",  [DTYPE_I32] = "torch\nIntStorage\n",
+        [DTYPE_I16] = "torch\nShortStorage\n", [DTYPE_I8] = "torch\nCharStorage\n",
+        [DTYPE_U8] = "torch\nByteStorage\n",   [DTYPE_BOOL] = "torch\nBoolStorage\n",
     };
     char key_text[24];
     int64_t stride[WEIGHTS_MAX_DIMS], step = 1, count = shape_count(row->shape, row->ndim);
@@ -147,11 +156,12 @@ struct archive {
 static uint64_t saturated(uint64_t v) { return v < MAX_32 ? v : MAX_32; }
 
 /* What local and central header have in common, from "version needed" on. */
-static void put_common(struct bytes *b, uint64_t bytes, uint32_t crc, size_t name_bytes, size_t extra_bytes, bool zip64)
+static void put_common(struct bytes *b, uint64_t bytes, uint32_t crc, size_t name_bytes, size_t extra_bytes,
+                       bool zip64)
 {
     put_number(b, zip64 ? VERSION_ZIP64 : VERSION_PLAIN, 2);
-    put_number(b, 0x0800, 2); /* names are UTF-8 */
-    put_number(b, 0, 2);      /* stored */
+    put_number(b, 0x0800, 2);     /* names are UTF-8 */
+    put_number(b, 0, 2);          /* stored */
     put_number(b, 0x00210000, 4); /* 1980-01-01 00:00: the same file every time */
     put_number(b, crc, 4);
     put_number(b, saturated(bytes), 4);
@@ -202,7 +212,8 @@ static void central_header(struct bytes *b, const char *name, uint64_t at, uint6
     if (at >= MAX_32) put_number(b, at, 8);
 }
 
-/* The header goes out first without the checksum, which the bytes behind it will tell, and is then written again. */
+/* The header goes out first without the checksum, which the bytes behind it will tell, and is then written
+ * again. */
 static int put_member(struct archive *a, const char *name, const struct weights_row *row, struct error *err)
 {
     uint64_t at = a->out.at, bytes = row_bytes(row);
@@ -221,7 +232,8 @@ static int put_member(struct archive *a, const char *name, const struct weights_
     return code;
 }
 
-static int put_small_member(struct archive *a, const char *name, const void *data, size_t bytes, struct error *err)
+static int put_small_member(struct archive *a, const char *name, const void *data, size_t bytes,
+                            struct error *err)
 {
     struct weights_row row = {.dtype = DTYPE_U8, .ndim = 1, .shape = {(int64_t)bytes}, .data = data};
     return put_member(a, name, &row, err);

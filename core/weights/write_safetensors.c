@@ -1,5 +1,5 @@
-/* Writing safetensors. The header names the tensors in the caller's order; their bytes follow, the widest types first, so that
- * each lies on a multiple of its own size (as the reference implementation does). */
+/* Writing safetensors. The header names the tensors in the caller's order; their bytes follow, the widest
+ * types first, so that each lies on a multiple of its own size (as the reference implementation does). */
 #include "core/weights/write.h"
 
 #include <jansson.h>
@@ -12,7 +12,8 @@ static int add_metadata(json_t *header, const char *const *metadata)
 {
     json_t *object = json_object();
     int failed = json_object_set_new(header, "__metadata__", object);
-    for (; metadata[0] && metadata[1] && !failed; metadata += 2) failed = json_object_set_new(object, metadata[0], json_string(metadata[1]));
+    for (; metadata[0] && metadata[1] && !failed; metadata += 2)
+        failed = json_object_set_new(object, metadata[0], json_string(metadata[1]));
     return failed;
 }
 
@@ -20,12 +21,15 @@ static int add_row(json_t *header, const struct weights_row *row, uint64_t begin
 {
     json_t *shape = json_array();
     for (int i = 0; i < row->ndim; i++) json_array_append_new(shape, json_integer(row->shape[i]));
-    return json_object_set_new(header, row->name, json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name(row->dtype), "shape", shape, "data_offsets",
-                                                            (json_int_t)begin, (json_int_t)(begin + row_bytes(row))));
+    return json_object_set_new(header, row->name,
+                               json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name(row->dtype), "shape",
+                                         shape, "data_offsets", (json_int_t)begin,
+                                         (json_int_t)(begin + row_bytes(row))));
 }
 
 /* The header as text, padded with spaces to a multiple of 8; NULL when a text in it is no UTF-8. */
-static char *make_header(const struct weights_row *rows, int64_t count, const char *const *metadata, uint64_t *data_bytes)
+static char *make_header(const struct weights_row *rows, int64_t count, const char *const *metadata,
+                         uint64_t *data_bytes)
 {
     json_t *header = json_object();
     uint64_t *begin = xcalloc((size_t)count, sizeof *begin);
@@ -49,7 +53,8 @@ static char *make_header(const struct weights_row *rows, int64_t count, const ch
     return text;
 }
 
-int weights_write_safetensors(const char *path, const struct weights_row *rows, int64_t count, const char *const *metadata, struct error *err)
+int weights_write_safetensors(const char *path, const struct weights_row *rows, int64_t count,
+                              const char *const *metadata, struct error *err)
 {
     struct writer out;
     struct error unwanted;
@@ -61,11 +66,14 @@ int weights_write_safetensors(const char *path, const struct weights_row *rows, 
     uint64_t header_bytes = header ? strlen(header) : 0;
     if (!header || header_bytes > SAFETENSORS_MAX_HEADER_BYTES) {
         free(header);
-        error_set(err, EXIT_FAILED, NULL, header_bytes ? "the header would be too long to be read again" : "metadata that is no UTF-8 text");
+        error_set(err, EXIT_FAILED, NULL,
+                  header_bytes ? "the header would be too long to be read again"
+                               : "metadata that is no UTF-8 text");
         return error_at(err, path, 0, 0);
     }
     if ((code = writer_begin(&out, path, 8 + header_bytes + data_bytes, err)) != 0) goto done;
-    if ((code = writer_put(&out, &header_bytes, 8, err)) == 0) code = writer_put(&out, header, header_bytes, err);
+    if ((code = writer_put(&out, &header_bytes, 8, err)) == 0)
+        code = writer_put(&out, header, header_bytes, err);
     for (size_t width = WIDEST_BYTES; width; width /= 2)
         for (int64_t i = 0; i < count && code == 0; i++)
             if (dtype_bytes(rows[i].dtype) == width) code = writer_put_row(&out, &rows[i], NULL, err);

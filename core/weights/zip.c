@@ -26,7 +26,8 @@ static uint64_t u64(const uint8_t *p) { return u32(p) | (uint64_t)u32(p + 4) << 
 
 static int damaged(struct error *err, const char *what)
 {
-    return error_set(err, EXIT_INTEGRITY, "get the file again, or compare its size and checksum with the publisher's",
+    return error_set(err, EXIT_INTEGRITY,
+                     "get the file again, or compare its size and checksum with the publisher's",
                      "damaged or truncated zip: %s", what);
 }
 
@@ -34,7 +35,8 @@ static int damaged(struct error *err, const char *what)
 static const uint8_t *find_end(const struct file_map *map)
 {
     if (map->bytes < END_RECORD_BYTES) return NULL;
-    size_t last = map->bytes - END_RECORD_BYTES, first = last > MAX_COMMENT_BYTES ? last - MAX_COMMENT_BYTES : 0;
+    size_t last = map->bytes - END_RECORD_BYTES,
+           first = last > MAX_COMMENT_BYTES ? last - MAX_COMMENT_BYTES : 0;
     for (size_t at = last + 1; at-- > first;) {
         const uint8_t *p = map->data + at;
         if (p[0] == 'P' && u32(p) == END_RECORD && u16(p + 20) == last - at) return p;
@@ -51,30 +53,37 @@ static int find_directory(const struct file_map *map, struct directory *d, struc
     const uint8_t *end = find_end(map);
     if (!end) return damaged(err, "no end record (the file is cut off?)");
     uint64_t behind = (uint64_t)(end - map->data); /* where the directory must end */
-    if (u16(end + 4) != 0 || u16(end + 6) != 0 || u16(end + 8) != u16(end + 10)) return damaged(err, "spread over several disks");
+    if (u16(end + 4) != 0 || u16(end + 6) != 0 || u16(end + 8) != u16(end + 10))
+        return damaged(err, "spread over several disks");
     *d = (struct directory){u32(end + 16), u32(end + 12), u16(end + 10)};
     if (behind >= END64_LOCATOR_BYTES && u32(end - END64_LOCATOR_BYTES) == END64_LOCATOR) {
         uint64_t at = u64(end - END64_LOCATOR_BYTES + 8);
-        if (behind - END64_LOCATOR_BYTES < END64_RECORD_BYTES || at > behind - END64_LOCATOR_BYTES - END64_RECORD_BYTES)
+        if (behind - END64_LOCATOR_BYTES < END64_RECORD_BYTES ||
+            at > behind - END64_LOCATOR_BYTES - END64_RECORD_BYTES)
             return damaged(err, "the zip64 end record lies outside the file");
         const uint8_t *end64 = map->data + at;
         if (u32(end64) != END64_RECORD) return damaged(err, "no zip64 end record where one should be");
         struct directory d64 = {u64(end64 + 48), u64(end64 + 40), u64(end64 + 32)};
-        if ((d->offset != UINT32_MAX && d->offset != d64.offset) || (d->bytes != UINT32_MAX && d->bytes != d64.bytes) ||
+        if ((d->offset != UINT32_MAX && d->offset != d64.offset) ||
+            (d->bytes != UINT32_MAX && d->bytes != d64.bytes) ||
             (d->count != UINT16_MAX && d->count != d64.count))
             return damaged(err, "the two end records disagree");
         *d = d64;
         behind = at;
     }
-    if (d->offset > behind || d->bytes != behind - d->offset) return damaged(err, "the central directory is not where the end record says");
-    if (d->count > d->bytes / CENTRAL_HEADER_BYTES) return damaged(err, "more members counted than the central directory has room for");
+    if (d->offset > behind || d->bytes != behind - d->offset)
+        return damaged(err, "the central directory is not where the end record says");
+    if (d->count > d->bytes / CENTRAL_HEADER_BYTES)
+        return damaged(err, "more members counted than the central directory has room for");
     if (d->count > ZIP_MAX_MEMBERS)
-        return error_set(err, EXIT_INTEGRITY, NULL, "zip with %llu members, at most %d are read", (unsigned long long)d->count, ZIP_MAX_MEMBERS);
+        return error_set(err, EXIT_INTEGRITY, NULL, "zip with %llu members, at most %d are read",
+                         (unsigned long long)d->count, ZIP_MAX_MEMBERS);
     return 0;
 }
 
 /* The fields that do not fit into 32 bits stand in an extra field, in this order, only those saturated. */
-static int read_zip64(struct zip_member *m, uint64_t *stored, const uint8_t *extra, size_t bytes, struct error *err)
+static int read_zip64(struct zip_member *m, uint64_t *stored, const uint8_t *extra, size_t bytes,
+                      struct error *err)
 {
     uint64_t *fields[] = {&m->bytes, stored, &m->header};
     bool wanted = m->bytes == UINT32_MAX || *stored == UINT32_MAX || m->header == UINT32_MAX;
@@ -109,24 +118,27 @@ static int read_directory(struct zip *zip, const struct directory *d, struct err
 {
     const uint8_t *p = zip->map->data + d->offset, *end = p + d->bytes;
     for (int64_t i = 0; i < zip->count; i++) {
-        if (end - p < CENTRAL_HEADER_BYTES || u32(p) != CENTRAL_HEADER) return damaged(err, "the central directory is cut off");
+        if (end - p < CENTRAL_HEADER_BYTES || u32(p) != CENTRAL_HEADER)
+            return damaged(err, "the central directory is cut off");
         struct zip_member *m = &zip->members[i];
         size_t extra_bytes = u16(p + 30), comment_bytes = u16(p + 32);
         uint64_t stored = u32(p + 20);
-        *m = (struct zip_member){(const char *)p + CENTRAL_HEADER_BYTES, u16(p + 28), u32(p + 16), (uint32_t)u16(p + 10) << 16 | u16(p + 8),
-                                 u32(p + 24), u32(p + 42)};
+        *m = (struct zip_member){(const char *)p + CENTRAL_HEADER_BYTES,   u16(p + 28), u32(p + 16),
+                                 (uint32_t)u16(p + 10) << 16 | u16(p + 8), u32(p + 24), u32(p + 42)};
         if ((size_t)(end - p) - CENTRAL_HEADER_BYTES < m->name_bytes + extra_bytes + comment_bytes)
             return damaged(err, "a member's header reaches beyond the central directory");
         int code = read_zip64(m, &stored, p + CENTRAL_HEADER_BYTES + m->name_bytes, extra_bytes, err);
         if (code) return code;
-        if (m->method_flags >> 16 == 0 && stored != m->bytes) return damaged(err, "a stored member has two sizes");
+        if (m->method_flags >> 16 == 0 && stored != m->bytes)
+            return damaged(err, "a stored member has two sizes");
         p += CENTRAL_HEADER_BYTES + m->name_bytes + extra_bytes + comment_bytes;
     }
     if (p != end) return damaged(err, "the central directory holds more than the members counted");
     qsort(zip->members, (size_t)zip->count, sizeof *zip->members, compare_members);
     for (int64_t i = 1; i < zip->count; i++)
         if (compare_members(&zip->members[i - 1], &zip->members[i]) == 0)
-            return error_set(err, EXIT_INTEGRITY, NULL, "zip member %s occurs twice", quote(zip->members[i].name, zip->members[i].name_bytes));
+            return error_set(err, EXIT_INTEGRITY, NULL, "zip member %s occurs twice",
+                             quote(zip->members[i].name, zip->members[i].name_bytes));
     return 0;
 }
 
@@ -161,19 +173,23 @@ int zip_payload(const struct zip *zip, const struct zip_member *m, uint64_t *off
 {
     const char *name = quote(m->name, m->name_bytes);
     if (m->method_flags >> 16 != 0 || m->method_flags & 1)
-        return error_set(err, EXIT_INTEGRITY, "unpack and pack it again without compression (zip -0), or save it again",
+        return error_set(err, EXIT_INTEGRITY,
+                         "unpack and pack it again without compression (zip -0), or save it again",
                          "zip member %s is %s, expected a stored one as torch.save writes it", name,
                          m->method_flags & 1 ? "encrypted" : "compressed");
     if (zip->directory < LOCAL_HEADER_BYTES || m->header > zip->directory - LOCAL_HEADER_BYTES)
-        return error_set(err, EXIT_INTEGRITY, "get the file again", "zip member %s begins outside the file", name);
+        return error_set(err, EXIT_INTEGRITY, "get the file again", "zip member %s begins outside the file",
+                         name);
     const uint8_t *p = zip->map->data + m->header;
     uint64_t at = m->header + LOCAL_HEADER_BYTES + u16(p + 26) + u16(p + 28);
-    if (u32(p) != LOCAL_HEADER || u16(p + 26) != m->name_bytes || m->header + LOCAL_HEADER_BYTES + m->name_bytes > zip->directory ||
+    if (u32(p) != LOCAL_HEADER || u16(p + 26) != m->name_bytes ||
+        m->header + LOCAL_HEADER_BYTES + m->name_bytes > zip->directory ||
         memcmp(p + LOCAL_HEADER_BYTES, m->name, m->name_bytes) != 0)
-        return error_set(err, EXIT_INTEGRITY, "get the file again", "zip member %s: no such header at byte %llu", name,
-                         (unsigned long long)m->header);
+        return error_set(err, EXIT_INTEGRITY, "get the file again",
+                         "zip member %s: no such header at byte %llu", name, (unsigned long long)m->header);
     if (at > zip->directory || m->bytes > zip->directory - at)
-        return error_set(err, EXIT_INTEGRITY, "get the file again", "zip member %s of %llu bytes reaches beyond the end of the file", name,
+        return error_set(err, EXIT_INTEGRITY, "get the file again",
+                         "zip member %s of %llu bytes reaches beyond the end of the file", name,
                          (unsigned long long)m->bytes);
     *offset = at;
     return 0;

@@ -1,8 +1,9 @@
 /* The zip container of torch.save: members stored as they are, found through the central directory.
  *
- * Format: APPNOTE.TXT 6.3.3 sections 4.3.7 (local header), 4.3.12 (central directory), 4.3.14-16 (end records, zip64), 4.5.3
- * (zip64 extra field); models.md 4a for what torch makes of it. torch writes local headers without sizes, so only
- * the central directory is believed, and the local header gives the place of the payload. */
+ * Format: APPNOTE.TXT 6.3.3 sections 4.3.7 (local header), 4.3.12 (central directory), 4.3.14-16 (end
+ * records, zip64), 4.5.3 (zip64 extra field); models.md 4a for what torch makes of it. torch writes local
+ * headers without sizes, so only the central directory is believed, and the local header gives the place of
+ * the payload. */
 #ifndef MEOPT_WEIGHTS_ZIP_H
 #define MEOPT_WEIGHTS_ZIP_H
 
@@ -14,8 +15,8 @@
 struct zip_member {
     const char *name; /* in the mapping, not terminated */
     uint32_t name_bytes;
-    uint32_t crc; /* 0: not recorded */
-    uint32_t method_flags; /* compression method << 16 | general purpose flags */
+    uint32_t crc;           /* 0: not recorded */
+    uint32_t method_flags;  /* compression method << 16 | general purpose flags */
     uint64_t bytes, header; /* payload size; offset of the local header */
 };
 

@@ -1,5 +1,6 @@
 /* PyTorch's zip format. What begins like a pickle is put into a zip with two storages
- * (so that the fuzzer need not guess offsets and checksums to get behind them); everything else is a whole file. */
+ * (so that the fuzzer need not guess offsets and checksums to get behind them); everything else is a whole
+ * file. */
 #include "tests/fuzz/weights_any.h"
 
 #include <string.h>

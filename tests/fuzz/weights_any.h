@@ -1,4 +1,5 @@
-/* Hand bytes to weights_open as a file, and read everything that it finds: what opens must be readable, in bounds. */
+/* Hand bytes to weights_open as a file, and read everything that it finds: what opens must be readable, in
+ * bounds. */
 #ifndef MEOPT_FUZZ_WEIGHTS_ANY_H
 #define MEOPT_FUZZ_WEIGHTS_ANY_H
 

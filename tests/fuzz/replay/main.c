@@ -1,5 +1,5 @@
-/* Runs a fuzz target once over each file named, or each in the directories named, with any compiler: a corpus is a set of regression
- * tests. Usage: corpus_NAME PATH... */
+/* Runs a fuzz target once over each file named, or each in the directories named, with any compiler: a corpus
+ * is a set of regression tests. Usage: corpus_NAME PATH... */
 #include "core/base/file.h"
 
 #include <dirent.h>
