@@ -2,10 +2,10 @@
  * every device. The includer gives two types and a few functions:
  *   real, word      float and uint32_t, or vectors of them (kernels/cpu/optim_vector.h)
  *   OPTIM_FN        qualifiers of a function: static inline, __device__, ...
- *   as_word, as_real (bits), constant_real(uint32_t bits), real_all(float), real_sqrt, real_min, word_min, word_max (of
- *   any mix of scalars and vectors), word_nonzero(real): all ones where x != 0
- * Only IEEE operations that round correctly are used, and never a fused multiply-add (-ffp-contract=off), so all
- * devices and instruction sets give the same bits.
+ *   as_word, as_real (bits), constant_real(uint32_t bits), real_all(float), real_sqrt, real_fma
+ *   (x y + z, rounded once), real_min, real_max, word_min, word_max, word_nonzero(real): all ones where x != 0
+ * Only IEEE operations that round correctly are used, and multiply-adds are fused where it is written and nowhere else
+ * (-ffp-contract=off), so all devices and instruction sets give the same bits.
  *
  * Rules: Adam (Kingma, Ba 2015), AdamW (Loshchilov, Hutter 2019), SGD, all with torch.optim's conventions; LAMB (You
  * et al. 2020) as timm has it; Lion (Chen et al. 2023).
@@ -27,20 +27,19 @@
 /* ---- Rules ------------------------------------------------------------------------------------------- */
 
 /* m and v of one step, raw (bias corrections are in the scalars). */
-OPTIM_FN real rule_average(real old, real x, float beta, float rest) { return old * beta + x * rest; }
+OPTIM_FN real rule_average(real old, real x, float beta, float rest) { return real_fma(old, real_all(beta), x * rest); }
 
 /* m / (sqrt(v) root_scale + eps), its magnitude at most `limit`: exact moments obey that by themselves, rounded ones need
  * not. */
 OPTIM_FN real rule_direction(real m, real root, const struct optim_scalars *s)
 {
-    real u = m / (root * s->root_scale + s->eps);
-    word bits = as_word(u);
-    return as_real(as_word(real_min(as_real(bits & 0x7fffffffu), real_all(s->direction_limit))) | (bits & 0x80000000u));
+    real u = m / real_fma(root, real_all(s->root_scale), real_all(s->eps));
+    return real_min(real_max(u, real_all(-s->direction_limit)), real_all(s->direction_limit));
 }
 
 OPTIM_FN real rule_lamb_update(real w, real m, real root, const struct optim_scalars *s)
 {
-    return rule_direction(m, root, s) * s->step_size + w * s->weight_decay;
+    return real_fma(rule_direction(m, root, s), real_all(s->step_size), w * s->weight_decay);
 }
 
 /* x with magnitude `size`, or 0 where x is 0. */
@@ -51,9 +50,9 @@ OPTIM_FN real rule_sign(real x, float size)
 }
 
 /* ---- Random bits, 16 bits ---------------------------------------------------------------------------- */
-/* A rounding takes a word with 16 random bits above and 0x8000 below: the middle of what they leave open, so that a value
- * that is representable stays what it is. ROUND_NEAREST in its place rounds to nearest. */
-#define ROUND_NEAREST 0x80008000u
+/* A rounding adds the highest bits of a random word below the last bit that is kept, and cuts: a value that is representable
+ * stays what it is. ROUND_NEAREST in place of a random word rounds to nearest. */
+#define ROUND_NEAREST 0x80000000u
 
 OPTIM_FN word bf16_nearest(word bits) { return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16; } /* ties to even */
 OPTIM_FN word bf16_stochastic(word bits, word random) { return (bits + (random >> 16)) >> 16; }
@@ -112,7 +111,7 @@ OPTIM_FN real root_decode(word code, uint32_t base, struct state_code c) { retur
 OPTIM_FN word m_encode(real m, word random, word binade, int range, struct state_code c)
 {
     word bits = as_word(m), inverse = ((254u - (uint32_t)range) << 23) - binade;
-    real x = as_real(bits & 0x7fffffffu) * as_real(inverse) + constant_real(c.m_offset);
+    real x = real_fma(as_real(bits & 0x7fffffffu), as_real(inverse), real_all(constant_real(c.m_offset)));
     word kept = (as_word(real_min(x, real_all(constant_real(c.m_last)))) + (random >> (32 - c.shift))) >> c.shift;
     return (kept & (c.m_codes - 1)) | ((bits >> (c.m_codes == 128 ? 24 : 28)) & c.m_codes);
 }

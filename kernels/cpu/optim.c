@@ -15,7 +15,8 @@ const struct optim_kernels *optim_kernels_find(const char *name)
     if ((!name || strcmp(name, "avx512") == 0) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         return &optim_kernels_avx512;
-    if ((!name || strcmp(name, "avx2") == 0) && __builtin_cpu_supports("avx2")) return &optim_kernels_avx2;
+    if ((!name || strcmp(name, "avx2") == 0) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return &optim_kernels_avx2;
 #endif
     return !name || strcmp(name, "plain") == 0 ? &optim_kernels_plain : NULL;
 }

@@ -14,8 +14,8 @@
 
 /* ---- Random bits -------------------------------------------------------------------------------------- */
 /* Two groups share eight Philox blocks. Element e of group g has word 2 (g % 2) + e % 2 of block 8 (g / 2) + e % 16 / 2,
- * rotated left by 8 (e / 16) bits; the upper half of it rounds v, that of the word rotated by 8 bits more the weight, by
- * 16 bits more m. So each rounding has 16 uniform bits, and those of one element are independent in their leading bytes. */
+ * rotated left by 8 (e / 16) bits: its highest bits round v, those of the word rotated by 8 bits more the weight, by 16
+ * bits more m. So the leading bytes of an element's three roundings are independent. */
 
 struct random_keys {
     uint64_t k0[10], k1[10];
@@ -69,7 +69,7 @@ OPTIM_FN void random_spread(word random[VECTORS], const word words[PARTS])
         word x = words[i % PARTS];
         int turn = i / PARTS * 8;
         if (turn) x = (x << turn) | (x >> (32 - turn));
-        random[i] = (x & 0xffff0000u) | 0x8000u;
+        random[i] = x;
     }
 }
 /* Those of vector i for each purpose */
@@ -297,7 +297,7 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
     for (int i = 0; i < PARTS; i++) squares[i] = real_all(0);
     for (int i = 0; i < VECTORS; i++) {
         g[i] *= s->gradient_scale;
-        squares[i % PARTS] += g[i] * g[i];
+        squares[i % PARTS] = real_fma(g[i], g[i], squares[i % PARTS]);
     }
     word worst = as_word(squares[0]);
     for (int i = 1; i < PARTS; i++) worst = word_max(worst, as_word(squares[i]));
@@ -314,7 +314,7 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
 
     if (rule == RULE_ADAM || rule == RULE_ADAMW || rule == RULE_LAMB) {
         if (rule == RULE_ADAM)
-            for (int i = 0; i < VECTORS; i++) g[i] += w[i] * s->weight_decay;
+            for (int i = 0; i < VECTORS; i++) g[i] = real_fma(w[i], real_all(s->weight_decay), g[i]);
         if (v_low) {
             load_rooted(m, root, t, m_format, v_format, group);
             for (int i = 0; i < VECTORS; i++) {
@@ -333,14 +333,14 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
         if (rule == RULE_LAMB)
             for (int i = 0; i < VECTORS; i++) {
                 real u = rule_lamb_update(w[i], m[i], root[i], s);
-                sums->weight[i % PARTS] += w[i] * w[i];
-                sums->update[i % PARTS] += u * u;
-                w[i] -= u * s->lr;
+                sums->weight[i % PARTS] = real_fma(w[i], w[i], sums->weight[i % PARTS]);
+                sums->update[i % PARTS] = real_fma(u, u, sums->update[i % PARTS]);
+                w[i] = real_fma(u, real_all(-s->lr), w[i]);
             }
         else
             for (int i = 0; i < VECTORS; i++) {
                 if (rule == RULE_ADAMW) w[i] *= s->decay;
-                w[i] -= rule_direction(m[i], root[i], s) * s->step_size;
+                w[i] = real_fma(rule_direction(m[i], root[i], s), real_all(-s->step_size), w[i]);
             }
         if (rule == RULE_LAMB && t->norms_only) return;
     } else if (rule == RULE_LION) {
@@ -350,15 +350,15 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
             m[i] = rule_average(m[i], g[i], s->beta2, s->rest2);
         }
     } else if (rule == RULE_SGD) {
-        for (int i = 0; i < VECTORS; i++) g[i] += w[i] * s->weight_decay;
+        for (int i = 0; i < VECTORS; i++) g[i] = real_fma(w[i], real_all(s->weight_decay), g[i]);
         if (m_format != STATE_NONE) {
             load_scaled(m, t->m, t->scales, group, m_format);
             for (int i = 0; i < VECTORS; i++) {
                 m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
-                g[i] = s->nesterov ? g[i] + m[i] * s->beta2 : m[i];
+                g[i] = s->nesterov ? real_fma(m[i], real_all(s->beta2), g[i]) : m[i];
             }
         }
-        for (int i = 0; i < VECTORS; i++) w[i] -= g[i] * s->lr;
+        for (int i = 0; i < VECTORS; i++) w[i] = real_fma(g[i], real_all(-s->lr), w[i]);
     } else {
         load_scaled(m, t->m, t->scales, group, m_format);
         for (int i = 0; i < VECTORS; i++) m[i] += g[i];

@@ -11,7 +11,7 @@
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 #include <immintrin.h>
 #define LANES 16
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 #define LANES 8
 #else
@@ -44,12 +44,14 @@ OPTIM_FN real load_reals(const void *p)
 }
 OPTIM_FN void store_reals(void *p, real x) { memcpy(p, &x, sizeof x); }
 
-/* real_sqrt, minima and maxima, word_largest (of the lanes), word_any_reaches (a lane >= limit), widening loads and
+/* real_sqrt, real_fma (x y + z, rounded once), minima and maxima, word_largest (of the lanes), word_any_reaches (a lane >= limit), widening loads and
  * narrowing stores of LANES elements at any address (store_bytes4, store_halves2: four, two vectors whose lanes are in
  * range), multiply_even: 32 x 32 -> 64 bits of the even lanes. */
 #if LANES == 16
 OPTIM_FN real real_sqrt(real x) { return (real)_mm512_sqrt_ps((__m512)x); }
+OPTIM_FN real real_fma(real x, real y, real z) { return (real)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z); }
 OPTIM_FN real real_min(real x, real y) { return (real)_mm512_min_ps((__m512)x, (__m512)y); }
+OPTIM_FN real real_max(real x, real y) { return (real)_mm512_max_ps((__m512)x, (__m512)y); }
 OPTIM_FN word word_min_(word x, word y) { return (word)_mm512_min_epu32((__m512i)x, (__m512i)y); }
 OPTIM_FN word word_max_(word x, word y) { return (word)_mm512_max_epu32((__m512i)x, (__m512i)y); }
 OPTIM_FN uint32_t word_largest(word x) { return _mm512_reduce_max_epu32((__m512i)x); }
@@ -81,7 +83,9 @@ OPTIM_FN wide multiply_even(wide x, uint32_t y)
 OPTIM_FN wide lane_numbers(void) { return (wide){0, 1, 2, 3, 4, 5, 6, 7}; }
 #elif LANES == 8
 OPTIM_FN real real_sqrt(real x) { return (real)_mm256_sqrt_ps((__m256)x); }
+OPTIM_FN real real_fma(real x, real y, real z) { return (real)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z); }
 OPTIM_FN real real_min(real x, real y) { return (real)_mm256_min_ps((__m256)x, (__m256)y); }
+OPTIM_FN real real_max(real x, real y) { return (real)_mm256_max_ps((__m256)x, (__m256)y); }
 OPTIM_FN word word_min_(word x, word y) { return (word)_mm256_min_epu32((__m256i)x, (__m256i)y); }
 OPTIM_FN word word_max_(word x, word y) { return (word)_mm256_max_epu32((__m256i)x, (__m256i)y); }
 OPTIM_FN uint32_t word_largest(word x)
@@ -127,8 +131,14 @@ OPTIM_FN real real_sqrt(real x)
     for (int i = 0; i < LANES; i++) x[i] = sqrtf(x[i]);
     return x;
 }
+OPTIM_FN real real_fma(real x, real y, real z)
+{
+    for (int i = 0; i < LANES; i++) z[i] = fmaf(x[i], y[i], z[i]);
+    return z;
+}
 OPTIM_FN word word_choose(word mask, word x, word y) { return (x & mask) | (y & ~mask); }
 OPTIM_FN real real_min(real x, real y) { return (real)word_choose((word)(x < y), (word)x, (word)y); }
+OPTIM_FN real real_max(real x, real y) { return (real)word_choose((word)(x > y), (word)x, (word)y); }
 OPTIM_FN word word_min_(word x, word y) { return word_choose((word)(x < y), x, y); }
 OPTIM_FN word word_max_(word x, word y) { return word_choose((word)(x > y), x, y); }
 OPTIM_FN uint32_t word_largest(word x)
