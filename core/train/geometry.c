@@ -1,0 +1,67 @@
+/* Which towers a configuration names: preset, keys and checkpoint together. */
+#include "core/base/log.h"
+#include "core/train/trainer.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static int describe(const struct config *c, const struct config_tower *t, struct geometry *g, struct error *err)
+{
+    memset(g, 0, sizeof *g);
+    if (strcmp(t->arch, "custom") != 0) {
+        int code = geometry_preset(t->arch, g, err);
+        if (code) return code;
+    }
+    g->family = g->family ? g->family : family_from_name(c->model.family);
+    const struct {
+        int64_t *field, given;
+    } fields[] = {{&g->width, t->width}, {&g->depth, t->depth}, {&g->heads, t->heads}, {&g->hidden, t->hidden},
+                  {&g->out, t->out}, {&g->patch, t->patch}, {&g->pos_grid, t->pos_grid}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].given) *fields[i].field = fields[i].given;
+    if (strcmp(t->ffn, "mlp") == 0) g->ffn = 1 + ACTIVATION_GELU;
+    if (strcmp(t->ffn, "swiglu") == 0) g->ffn = 1 + ACTIVATION_SWIGLU;
+    if (c->data.image_size) {
+        if (g->image && g->image != c->data.image_size && g->family != FAMILY_DINOV2 && !t->pos_grid && t->arch[0])
+            g->pos_grid = c->data.image_size / (g->patch ? g->patch : 14);
+        g->image = c->data.image_size;
+    }
+    return 0;
+}
+
+static int settle(struct config *c, const struct config_tower *t, const char *role, bool random, struct geometry *g,
+                  struct weights **weights, struct error *err)
+{
+    int code = describe(c, t, g, err);
+    if (code) return code;
+    bool from_file = !random && t->weight[0] && strcmp(t->init, "random") != 0;
+    if (!from_file && !random && strcmp(t->init, "random") != 0)
+        return error_set(err, EXIT_CONFIG, "set model.weight_t and model.weight_s", "the %s has no checkpoint", role);
+    if (!from_file) return geometry_check(g, t->head_dim, err);
+    if ((code = weights_open(weights, t->weight, err)) != 0) return code;
+    code = geometry_infer(g, *weights, t->head_dim, err);
+    if (code && err && !err->file[0]) error_at(err, t->weight, 0, 0);
+    return code;
+}
+
+int trainer_geometry(struct config *c, bool random, struct geometry *teacher, struct geometry *student, struct weights **teacher_weights,
+                     struct weights **student_weights, struct error *err)
+{
+    *teacher_weights = *student_weights = NULL;
+    int code = settle(c, &c->model_t, "teacher", random, teacher, teacher_weights, err);
+    if (!code && !c->data.image_size) c->data.image_size = teacher->image;
+    if (!code) code = settle(c, &c->model_s, "student", random, student, student_weights, err);
+    if (!code && teacher->image != student->image)
+        code = error_set(err, EXIT_CONFIG, "both towers see the same image: set data.image_size",
+                         "the teacher takes images of %lld px, the student of %lld px", (long long)teacher->image, (long long)student->image);
+    if (!code) code = config_resolve(c, family_name(teacher->family), err);
+    if (!code && strcmp(c->loss.head, "none") == 0 && teacher->out != student->out)
+        code = error_set(err, EXIT_CONFIG, "loss.head: auto or linear", "the student's output has %lld values, the teacher's %lld, and loss.head is none",
+                         (long long)student->out, (long long)teacher->out);
+    if (code) {
+        weights_close(*teacher_weights);
+        weights_close(*student_weights);
+        *teacher_weights = *student_weights = NULL;
+    }
+    return code;
+}

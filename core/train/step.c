@@ -1,0 +1,266 @@
+/* One optimizer step: see trainer.h. */
+#include "core/train/trainer.h"
+#include "core/train/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
+
+/* Images to the device, target of the micro-batch: the teacher's output, or gathered from the cache. */
+static int prepare(struct trainer *t, int64_t index, int64_t count, batch_images images, void *context, const float **target, struct error *err)
+{
+    const float *host;
+    const int64_t *ids;
+    int code = images(context, index, count, &host, &ids, err);
+    if (code) return code;
+    int64_t side = t->student_geometry.image;
+    t->device->upload(t->device, t->images, host, (size_t)(count * 3 * side * side) * sizeof(float));
+    if (t->teacher) {
+        tower_forward(t->teacher, t->images, count);
+        *target = t->teacher->out;
+        return 0;
+    }
+    /* the cache holds an image's rows together; out has the cls rows of all images first, then the patch rows */
+    int64_t width = t->student->out_width, rows = t->student->out_rows;
+    size_t cls = (size_t)width * sizeof(float), rest = (size_t)((rows - 1) * width) * sizeof(float);
+    for (int64_t i = 0; i < count; i++) {
+        const float *from = t->cache + ids[i] * rows * width;
+        t->device->upload(t->device, t->target + i * width, from, cls);
+        if (rest) t->device->upload(t->device, t->target + (count + i * (rows - 1)) * width, from + width, rest);
+    }
+    *target = t->target;
+    return 0;
+}
+
+static int diverged(struct trainer *t, int64_t step, const char *what, struct error *err)
+{
+    t->diverged = true;
+    return error_set(err, EXIT_DIVERGED, "resume from the last checkpoint with a lower optim.lr, a longer warm-up or optim.clip_grad_norm",
+                     "step %lld: %s is not finite; the update was not applied", (long long)step, what);
+}
+
+/* State of the backward pass's call-backs. */
+struct release {
+    struct trainer *t;
+    double scale;        /* of every group; with by_group, computed for each */
+    bool by_group, accumulate, measure;
+    double squares;
+    int64_t parameters;
+    int64_t step;
+};
+
+static double group_squares(struct trainer *t, int group, int *finite)
+{
+    double sum = 0;
+    int fine = 1;
+    double *device_sum = t->sums + 2;
+    int *device_finite = (int *)(void *)(t->sums + 3);
+    t->device->upload(t->device, device_sum, &sum, sizeof sum);
+    t->device->upload(t->device, device_finite, &fine, sizeof fine);
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        const struct parameter *p = &t->student->parameters[i];
+        if (p->trained && (group < 0 || p->group == group))
+            t->device->ops->sum_squares(t->device, p->grad, p->grad_type, p->count, device_sum, device_finite);
+    }
+    t->device->sync(t->device);
+    t->device->download(t->device, &sum, device_sum, sizeof sum);
+    t->device->download(t->device, &fine, device_finite, sizeof fine);
+    *finite = fine && isfinite(sum);
+    return sum;
+}
+
+static int64_t group_parameters(const struct trainer *t, int group)
+{
+    int64_t count = 0;
+    for (int i = 0; i < t->student->parameter_count; i++)
+        if (t->student->parameters[i].trained && (group < 0 || t->student->parameters[i].group == group)) count += t->student->parameters[i].count;
+    return count;
+}
+
+/* A group's gradients are complete: measure, accumulate, or step and let them go. */
+static int on_group(void *context, int group, struct error *err)
+{
+    struct release *r = context;
+    struct trainer *t = r->t;
+    struct meopt_error library = {0};
+    int finite = 1;
+    if (r->measure || r->by_group) {
+        double squares = group_squares(t, group, &finite);
+        if (!finite) return diverged(t, r->step, "the gradient", err);
+        r->squares += squares;
+        if (r->measure) return 0;
+        double share = t->config->optim.clip_grad_norm * sqrt((double)group_parameters(t, group) / (double)r->parameters);
+        r->scale = meopt_clip_scale(sqrt(squares), share);
+    }
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        const struct parameter *p = &t->student->parameters[i];
+        if (!p->trained || p->group != group) continue;
+        enum meopt_dtype type = p->grad_type == DTYPE_BF16 ? MEOPT_BF16 : MEOPT_F32;
+        int status = r->accumulate ? meopt_accumulate(t->opt, (size_t)t->tensor_of[i], p->grad, type, 1, &library)
+                                   : meopt_step_tensor(t->opt, (size_t)t->tensor_of[i], p->grad, type, r->scale, &library);
+        if (status == MEOPT_NOT_FINITE) return diverged(t, r->step, p->name, err);
+        if (status) return trainer_library_error(&library, err);
+    }
+    return 0;
+}
+
+/* The scale that turns the gradient's norm into what optim.clip_grad_norm (or LAMB's own pre-clipping) allows. */
+static double clip_scale(const struct trainer *t, double norm)
+{
+    double scale = 1, limit = t->config->optim.max_grad_norm;
+    if (is(t->config->optim.name, "lamb") && limit > 0 && norm > limit) scale = limit / norm;
+    if (t->config->optim.clip_grad_norm > 0) scale *= meopt_clip_scale(norm * scale, t->config->optim.clip_grad_norm);
+    return scale;
+}
+
+/* Forward and loss of one micro-batch; the gradient of the output to dout. */
+static int forward(struct trainer *t, int64_t step, int64_t index, int64_t count, batch_images images, void *context, double *loss, double *cosine,
+                   struct error *err)
+{
+    struct device *dev = t->device;
+    const float *target;
+    int64_t outs = count * t->student->out_rows * t->student->out_width;
+    int code = prepare(t, index, count, images, context, &target, err);
+    if (code) return code;
+    tower_forward(t->student, t->images, count);
+    dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
+    dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
+    distill_loss(dev, &t->loss, t->student->out, target, t->dout, t->sums, t->sums + 1, (float)((double)count / (double)t->batch), count,
+                 t->student->out_rows, t->student->out_width);
+    double sums[2] = {0, 0};
+    dev->sync(dev);
+    if ((code = device_check(dev, err)) != 0) return code;
+    dev->download(dev, sums, t->sums, sizeof sums);
+    *loss += sums[0];
+    *cosine += sums[1] / (double)t->batch;
+    return isfinite(sums[0]) ? 0 : diverged(t, step, "the loss", err);
+}
+
+static int step_kept(struct trainer *t, int64_t step, double lr, struct step_result *result, struct error *err)
+{
+    struct meopt_error library = {0};
+    int finite;
+    double norm = sqrt(group_squares(t, -1, &finite));
+    if (!finite) return diverged(t, step, "the gradient", err);
+    int code = device_check(t->device, err);
+    if (code) return code;
+    struct meopt_gradient *gradients = calloc((size_t)t->tensor_count, sizeof *gradients);
+    if (!gradients) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a table of %d gradients", t->tensor_count);
+    for (int i = 0; i < t->tensor_count; i++) {
+        const struct parameter *p = &t->student->parameters[t->parameter_of[i]];
+        gradients[i] = (struct meopt_gradient){p->grad, p->grad_type == DTYPE_BF16 ? MEOPT_BF16 : MEOPT_F32};
+    }
+    if (meopt_step(t->opt, step, lr, clip_scale(t, norm), gradients, NULL, &library)) code = trainer_library_error(&library, err);
+    free(gradients);
+    result->grad_norm = norm;
+    return code;
+}
+
+static int step_released(struct trainer *t, int64_t step, double lr, int64_t count, struct step_result *result, struct error *err)
+{
+    struct meopt_error library = {0};
+    struct meopt_step_stats stats = {0};
+    struct release r = {.t = t, .scale = 1, .step = step, .parameters = group_parameters(t, -1)};
+    bool clip = t->config->optim.clip_grad_norm > 0 || (is(t->config->optim.name, "lamb") && t->config->optim.max_grad_norm > 0);
+    int code = 0;
+    if (t->twice) {
+        r.measure = true;
+        if ((code = tower_backward(t->student, t->images, t->dout, count, true, true, on_group, &r, err)) != 0) return code;
+        r.measure = false;
+        r.scale = clip_scale(t, sqrt(r.squares));
+    } else if (clip && (is(t->config->optim.clip_mode, "block") || t->previous_norm <= 0)) {
+        r.by_group = t->config->optim.clip_grad_norm > 0; /* also the first step of `previous`, which has no norm yet */
+    } else if (clip) {
+        r.scale = clip_scale(t, t->previous_norm);
+    }
+    if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
+    code = tower_backward(t->student, t->images, t->dout, count, true, true, on_group, &r, err);
+    int ended = meopt_step_end(t->opt, &stats, &library);
+    if (!code && ended == MEOPT_NOT_FINITE) code = diverged(t, step, "the gradient", err);
+    if (!code && ended) code = trainer_library_error(&library, err);
+    result->grad_norm = t->twice || r.by_group ? sqrt(r.squares) : stats.grad_norm;
+    return code;
+}
+
+/* Released and accumulated: every micro-batch goes into the optimizer's accumulators; then all tensors step. */
+static int step_accumulated(struct trainer *t, int64_t step, double lr, struct step_result *result, struct error *err)
+{
+    struct meopt_error library = {0};
+    struct meopt_step_stats stats = {0};
+    double scale = t->config->optim.clip_grad_norm > 0 && t->previous_norm > 0 ? clip_scale(t, t->previous_norm) : 1;
+    if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
+    int status = 0;
+    for (int i = 0; i < t->tensor_count && !status; i++) status = meopt_step_tensor(t->opt, (size_t)i, NULL, MEOPT_BF16, scale, &library);
+    int ended = meopt_step_end(t->opt, &stats, status ? NULL : &library);
+    result->grad_norm = stats.grad_norm;
+    if (status == MEOPT_NOT_FINITE || ended == MEOPT_NOT_FINITE) return diverged(t, step, "the gradient", err);
+    return status || ended ? trainer_library_error(&library, err) : 0;
+}
+
+int trainer_step(struct trainer *t, int64_t step, double lr, batch_images images, void *context, struct step_result *result, struct error *err)
+{
+    *result = (struct step_result){0};
+    bool accumulates = t->micro < t->batch;
+    int code = 0;
+    for (int64_t done = 0, index = 0; done < t->batch && !code; index++) {
+        int64_t count = t->batch - done < t->micro ? t->batch - done : t->micro;
+        code = forward(t, step, index, count, images, context, &result->loss, &result->cosine, err);
+        if (code) return code;
+        done += count;
+        if (!t->release) code = tower_backward(t->student, t->images, t->dout, count, index == 0, done == t->batch, NULL, NULL, err);
+        else if (accumulates) {
+            struct release r = {.t = t, .accumulate = true, .step = step};
+            code = tower_backward(t->student, t->images, t->dout, count, true, true, on_group, &r, err);
+        } else code = step_released(t, step, lr, count, result, err);
+    }
+    if (!code && !t->release) code = step_kept(t, step, lr, result, err);
+    if (!code && t->release && accumulates) code = step_accumulated(t, step, lr, result, err);
+    if (!code) code = device_check(t->device, err);
+    t->previous_norm = result->grad_norm;
+    return code;
+}
+
+int trainer_loss_variants(struct trainer *t, batch_images images, void *context, struct loss_variant variants[LOSS_VARIANTS], struct error *err)
+{
+    static const struct {
+        const char *name;
+        struct distill_options options;
+    } rows[LOSS_VARIANTS] = {{"mse", {LOSS_MSE, false, false}},
+                             {"mse normalized", {LOSS_MSE, true, false}},
+                             {"mse sum-dim", {LOSS_MSE, false, true}},
+                             {"mse normalized sum-dim", {LOSS_MSE, true, true}},
+                             {"smooth-l1", {LOSS_SMOOTH_L1, false, false}},
+                             {"smooth-l1 normalized", {LOSS_SMOOTH_L1, true, false}},
+                             {"cosine", {LOSS_COSINE, false, false}}};
+    const float *target;
+    struct device *dev = t->device;
+    int code = prepare(t, 0, t->micro, images, context, &target, err);
+    if (code) return code;
+    tower_forward(t->student, t->images, t->micro);
+    for (int i = 0; i < LOSS_VARIANTS; i++) {
+        dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
+        distill_loss(dev, &rows[i].options, t->student->out, target, NULL, t->sums, t->sums + 1, 1, t->micro, t->student->out_rows, t->student->out_width);
+        dev->sync(dev);
+        dev->download(dev, &variants[i].value, t->sums, sizeof(double));
+        variants[i].name = rows[i].name;
+    }
+    return device_check(dev, err);
+}
+
+int trainer_embed_teacher(struct trainer *t, const float *host_images, int64_t count, float *out, struct error *err)
+{
+    struct tower *teacher = t->teacher;
+    struct device *dev = t->device;
+    int64_t side = t->teacher_geometry.image, width = teacher->out_width, rows = teacher->out_rows;
+    dev->upload(dev, t->images, host_images, (size_t)(count * 3 * side * side) * sizeof(float));
+    tower_forward(teacher, t->images, count);
+    dev->sync(dev);
+    for (int64_t i = 0; i < count; i++) {
+        dev->download(dev, out + i * rows * width, teacher->out + i * width, (size_t)width * sizeof(float));
+        if (rows > 1)
+            dev->download(dev, out + (i * rows + 1) * width, teacher->out + (count + i * (rows - 1)) * width, (size_t)((rows - 1) * width) * sizeof(float));
+    }
+    return device_check(dev, err);
+}

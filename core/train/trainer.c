@@ -1,0 +1,313 @@
+/* Building a trainer: towers, optimizer and buffers of one configuration. The step itself is step.c. */
+#include "core/train/internal.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int trainer_library_error(const struct meopt_error *library, struct error *err)
+{
+    static const int codes[] = {[MEOPT_OK] = EXIT_FAILED,           [MEOPT_BAD_ARGUMENT] = EXIT_CONFIG, [MEOPT_NO_MEMORY] = EXIT_HOST_MEMORY,
+                                [MEOPT_NOT_FINITE] = EXIT_DIVERGED, [MEOPT_BAD_STATE] = EXIT_INTEGRITY, [MEOPT_BAD_ORDER] = EXIT_FAILED,
+                                [MEOPT_IO] = EXIT_FAILED};
+    return error_set(err, codes[library->status], NULL, "optimizer: %s", library->message);
+}
+
+static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
+
+/* What the student keeps where, as optim.* says. */
+static struct tower_options student_options(const struct trainer *t)
+{
+    const struct config *c = t->config;
+    bool bf16 = is(c->train.precision, "bf16"), baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
+    bool accumulates = t->micro < t->batch;
+    return (struct tower_options){
+        .batch = t->micro,
+        .compute = bf16 ? DTYPE_BF16 : DTYPE_F32,
+        .weight_type = bf16 ? DTYPE_BF16 : DTYPE_F32,
+        .master = bf16 && (baseline || is(c->optim.weights, "fp32")),
+        .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
+        .gradients = t->release ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
+        .recompute = is(c->train.recompute, "block") ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
+        .backward_twice = t->twice,
+        .patch_tokens = is(c->loss.tokens, "cls+patch"),
+        .target = is(c->loss.head, "linear") || t->teacher_geometry.out != t->student_geometry.out ? t->teacher_geometry.out : 0,
+        .weights_class = MEMORY_WEIGHTS,
+        .activations_class = MEMORY_ACTIVATIONS,
+    };
+}
+
+/* The baseline holds its teacher as an autocast user does: fp32, cast at each use. */
+static struct tower_options teacher_options(const struct trainer *t)
+{
+    const struct config *c = t->config;
+    bool bf16 = is(c->train.precision, "bf16"), baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
+    return (struct tower_options){
+        .batch = t->micro,
+        .compute = bf16 ? DTYPE_BF16 : DTYPE_F32,
+        .weight_type = bf16 && !baseline ? DTYPE_BF16 : DTYPE_F32,
+        .gradients = GRADIENTS_NONE,
+        .patch_tokens = is(c->loss.tokens, "cls+patch"),
+        .weights_class = MEMORY_TEACHER,
+        .activations_class = MEMORY_TEACHER,
+    };
+}
+
+static void *library_allocate(void *context, int kind, size_t bytes, const char *tensor)
+{
+    static const enum memory_class classes[MEOPT_MEMORY_KINDS] = {[MEOPT_MEMORY_WEIGHTS] = MEMORY_WEIGHTS, [MEOPT_MEMORY_COPY] = MEMORY_WEIGHTS,
+                                                                  [MEOPT_MEMORY_CORRECTION] = MEMORY_WEIGHTS, [MEOPT_MEMORY_MOMENTS] = MEMORY_OPTIMIZER,
+                                                                  [MEOPT_MEMORY_ACCUMULATOR] = MEMORY_GRADIENTS};
+    (void)tensor;
+    struct error ignored;
+    return device_alloc(context, classes[kind], bytes, "optimizer", &ignored);
+}
+static void library_release(void *context, int kind, void *p, size_t bytes)
+{
+    (void)kind;
+    (void)bytes;
+    device_free(context, p);
+}
+
+static void report(void *context, const struct meopt_report *r)
+{
+    (void)context;
+    if (r->first_moment == r->new_first_moment && r->second_moment == r->new_second_moment) {
+        log_debug("step %lld: %s: state error %.3g of the update", (long long)r->step, r->tensor, r->error);
+        return;
+    }
+    log_info("step %lld: %s: state error %.3g of the update is over %.3g: moments promoted to %s, %s", (long long)r->step, r->tensor, r->error,
+             r->threshold, meopt_state_format_name(r->new_first_moment), r->new_second_moment < 0 ? "none" : meopt_state_format_name(r->new_second_moment));
+}
+
+static int optimizer_options(const struct trainer *t, struct meopt_options *o, struct error *err)
+{
+    const struct config *c = t->config;
+    struct meopt_error library = {0};
+    meopt_options_init(o, sizeof *o, meopt_rule_from_name(c->optim.name));
+    bool bf16 = is(c->train.precision, "bf16");
+    const char *preset = c->optim.use_meopt ? c->optim.preset : c->optim.pure_bf16 ? "pure_bf16" : bf16 ? "amp" : "fp32";
+    if (meopt_options_preset(o, preset, &library)) return trainer_library_error(&library, err);
+    if (!is(c->optim.weights, "auto")) o->weights = meopt_weight_format_from_name(c->optim.weights);
+    if (!is(c->optim.state_m, "auto")) o->first_moment = meopt_state_format_from_name(c->optim.state_m);
+    if (!is(c->optim.state_v, "auto")) o->second_moment = meopt_state_format_from_name(c->optim.state_v);
+    if (!bf16) o->weights = MEOPT_WEIGHTS_F32; /* fp32 compute reads fp32 weights */
+    if (bf16 && o->weights == MEOPT_WEIGHTS_F32) o->weights = MEOPT_WEIGHTS_F32_COPY;
+    o->beta1 = c->optim.beta1;
+    o->beta2 = c->optim.beta2;
+    o->eps = c->optim.eps;
+    o->weight_decay = c->optim.weight_decay;
+    o->momentum = c->optim.momentum;
+    o->dampening = c->optim.dampening;
+    o->nesterov = c->optim.nesterov;
+    o->trust_clip = c->optim.trust_clip;
+    o->always_adapt = c->optim.always_adapt;
+    o->seed = (uint64_t)c->train.seed;
+    if (t->release && t->micro < t->batch) o->accumulator = MEOPT_STATE_BF16;
+    if (c->optim.adaptive) {
+        o->adapt_every = (int)c->optim.adaptive_every;
+        o->adapt_threshold = c->optim.adaptive_threshold;
+        o->report = report;
+    }
+    o->allocate = library_allocate;
+    o->release = library_release;
+    o->context = t->device;
+    o->dry = is(t->device->kind, "dry");
+    return 0;
+}
+
+static int create_optimizer(struct trainer *t, struct error *err)
+{
+    struct meopt_options options;
+    struct meopt_error library = {0};
+    int code = optimizer_options(t, &options, err);
+    if (code) return code;
+    struct meopt_tensor *table = xcalloc((size_t)t->student->parameter_count, sizeof *table);
+    t->tensor_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensor_of);
+    t->parameter_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->parameter_of);
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        struct parameter *p = &t->student->parameters[i];
+        t->tensor_of[i] = -1;
+        if (!p->trained) continue;
+        struct meopt_tensor *row = &table[t->tensor_count];
+        *row = (struct meopt_tensor){.name = p->name, .ndim = p->ndim, .lr_scale = p->head ? t->config->optim.head_lr_scale : 1,
+                                     .flags = (p->decay ? 0u : MEOPT_NO_DECAY) | (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u),
+                                     .weights = p->master ? (void *)p->master : p->weight};
+        if (p->master) row->copy = p->weight;
+        /* A matrix read as bf16 that the optimizer would keep in fp32 for its size needs the copy all the same. */
+        for (int d = 0; d < p->ndim; d++) row->shape[d] = p->shape[d];
+        t->parameter_of[t->tensor_count] = i;
+        t->tensor_of[i] = t->tensor_count++;
+    }
+    if (meopt_create(&t->opt, &options, table, (size_t)t->tensor_count, &library)) code = trainer_library_error(&library, err);
+    free(table);
+    return code;
+}
+
+static int take_values(void *context, int index, const float *values, struct error *err)
+{
+    struct trainer *t = context;
+    struct meopt_error library = {0};
+    if (t->tensor_of[index] < 0) return 0;
+    if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, t->student->parameters[index].count, values, &library) == 0) return 0;
+    int code = trainer_library_error(&library, err);
+    error_at(err, t->config->model_s.weight, 0, 0);
+    return code;
+}
+
+static void *buffer(struct trainer *t, enum memory_class class, size_t bytes, const char *name, struct error *err)
+{
+    return device_alloc(t->device, class, bytes, name, err);
+}
+
+static int create_teacher(struct trainer *t, const struct weights *weights, struct error *err)
+{
+    bool dry = is(t->device->kind, "dry");
+    struct tower_options options = teacher_options(t);
+    int code = tower_create(&t->teacher, t->device, &t->teacher_geometry, &options, err);
+    if (code || dry) return code;
+    if (weights) {
+        code = tower_load(t->teacher, weights, NULL, NULL, err);
+        if (code && err && !err->file[0]) error_at(err, t->config->model_t.weight, 0, 0);
+        return code;
+    }
+    return tower_init_random(t->teacher, (uint64_t)t->config->train.seed ^ 0x7465616368657200u, false, NULL, NULL, err);
+}
+
+static int create_student(struct trainer *t, const struct weights *weights, struct error *err)
+{
+    bool dry = is(t->device->kind, "dry");
+    struct tower_options options = student_options(t);
+    int code = tower_create(&t->student, t->device, &t->student_geometry, &options, err);
+    if (!code) code = create_optimizer(t, err);
+    if (code || dry) return code;
+    code = tower_init_random(t->student, (uint64_t)t->config->train.seed, weights != NULL, take_values, t, err);
+    if (!code && weights) {
+        code = tower_load(t->student, weights, take_values, t, err);
+        if (code && err && !err->file[0]) error_at(err, t->config->model_s.weight, 0, 0);
+    }
+    return code;
+}
+
+static int check_combination(const struct trainer *t, struct error *err)
+{
+    const struct config *c = t->config;
+    if (t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 && !is(c->optim.clip_mode, "previous"))
+        return error_set(err, EXIT_CONFIG, "optim.clip_mode: previous, or optim.gradients: keep",
+                         "optim.clip_mode %s cannot see the accumulated gradient when gradients are released (train.micro_batch %lld of %lld)",
+                         c->optim.clip_mode, (long long)t->micro, (long long)t->batch);
+    return 0;
+}
+
+static int create_buffers(struct trainer *t, struct error *err)
+{
+    int64_t side = t->student_geometry.image, outs = t->micro * t->student->out_rows * t->student->out_width;
+    size_t scratch = t->student->scratch_bytes;
+    if (t->teacher && t->teacher->scratch_bytes > scratch) scratch = t->teacher->scratch_bytes;
+    device_free(t->device, t->scratch);
+    device_free(t->device, t->images);
+    t->scratch = buffer(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err);
+    if (t->scratch) t->images = buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float), "images", err);
+    if (t->images) t->dout = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "gradient of the output", err);
+    if (t->dout && !t->teacher) t->target = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "targets", err);
+    if (t->dout && (t->teacher || t->target)) t->sums = buffer(t, MEMORY_WORKSPACE, 4 * sizeof(double), "loss", err);
+    if (!t->sums) return err->code;
+    tower_bind_scratch(t->student, t->scratch);
+    if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
+    return 0;
+}
+
+/* The teacher alone, its embeddings, and gone. */
+static int cache_outputs(struct trainer *t, fill_cache cache, void *context, struct error *err)
+{
+    int64_t side = t->teacher_geometry.image;
+    t->scratch = buffer(t, MEMORY_WORKSPACE, t->teacher->scratch_bytes, "scratch of the towers", err);
+    if (t->scratch) t->images = buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float), "images", err);
+    if (!t->images) return err->code;
+    tower_bind_scratch(t->teacher, t->scratch);
+    int code = 0;
+    if (cache) code = cache(context, t, err);
+    else tower_forward(t->teacher, t->images, t->micro); /* a plan */
+    if (!code) code = device_check(t->device, err);
+    tower_close(t->teacher);
+    t->teacher = NULL;
+    return code;
+}
+
+int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random, fill_cache cache, void *context,
+                   struct error *err)
+{
+    struct error local;
+    if (!err) err = &local;
+    struct weights *teacher_weights = NULL, *student_weights = NULL;
+    struct trainer *t = xcalloc(1, sizeof *t);
+    *trainer = NULL;
+    t->config = config;
+    t->device = device;
+    int code = trainer_geometry(config, random, &t->teacher_geometry, &t->student_geometry, &teacher_weights, &student_weights, err);
+    if (code) goto fail;
+    t->batch = config->train.batch_size;
+    t->micro = config->train.micro_batch > 0 && config->train.micro_batch < t->batch ? config->train.micro_batch : t->batch;
+    t->release = is(config->optim.gradients, "release");
+    t->twice = t->release && config->optim.clip_grad_norm > 0 && is(config->optim.clip_mode, "exact");
+    t->loss = (struct distill_options){is(config->loss.type, "cosine") ? LOSS_COSINE : is(config->loss.type, "smooth-l1") ? LOSS_SMOOTH_L1 : LOSS_MSE,
+                                       config->loss.normalize == 1, is(config->loss.reduction, "sum-dim")};
+    double student = geometry_forward_flops(&t->student_geometry);
+    t->image_flops = (is(config->train.recompute, "block") ? 4 : 3) * student + (config->train.cache_teacher ? 0 : geometry_forward_flops(&t->teacher_geometry));
+    if ((code = check_combination(t, err)) != 0) goto fail;
+    if ((code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
+    if (config->train.cache_teacher && (code = cache_outputs(t, cache, context, err)) != 0) goto fail;
+    if ((code = create_student(t, student_weights, err)) != 0) goto fail;
+    if ((code = create_buffers(t, err)) != 0) goto fail;
+    weights_close(teacher_weights);
+    weights_close(student_weights);
+    *trainer = t;
+    return 0;
+fail:
+    weights_close(teacher_weights);
+    weights_close(student_weights);
+    trainer_close(t);
+    return code;
+}
+
+void trainer_close(struct trainer *t)
+{
+    if (!t) return;
+    meopt_destroy(t->opt);
+    tower_close(t->student);
+    tower_close(t->teacher);
+    device_free(t->device, t->scratch);
+    device_free(t->device, t->images);
+    device_free(t->device, t->target);
+    device_free(t->device, t->dout);
+    device_free(t->device, t->sums);
+    free(t->cache);
+    free(t->tensor_of);
+    free(t->parameter_of);
+    free(t);
+}
+
+int trainer_export(const struct trainer *t, int parameter, float *out, struct error *err)
+{
+    const struct parameter *p = &t->student->parameters[parameter];
+    struct meopt_error library = {0};
+    if (t->tensor_of[parameter] < 0) {
+        t->device->sync(t->device);
+        t->device->download(t->device, out, p->weight, (size_t)p->count * sizeof(float));
+        return 0;
+    }
+    if (meopt_export(t->opt, (size_t)t->tensor_of[parameter], 0, p->count, out, &library)) return trainer_library_error(&library, err);
+    return 0;
+}
+
+int trainer_import(struct trainer *t, int parameter, const float *values, struct error *err)
+{
+    const struct parameter *p = &t->student->parameters[parameter];
+    if (t->tensor_of[parameter] >= 0) return take_values(t, parameter, values, err);
+    t->device->upload(t->device, p->weight, values, (size_t)p->count * sizeof(float));
+    return 0;
+}
