@@ -1,9 +1,11 @@
 /* Memory of an experiment for the form: see cmd_config.h. */
 #include "cli/cmd_config.h"
+#include "core/train/plan.h"
 
 int config_plan(const struct config *config, struct memory_use *use, struct error *err)
 {
-    (void)config;
-    (void)use;
-    return error_set(err, EXIT_FAILED, NULL, "not known");
+    struct plan plan;
+    int code = plan_make(&plan, config, err);
+    if (code == 0) *use = plan.use;
+    return code;
 }

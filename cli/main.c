@@ -10,7 +10,7 @@
 extern const struct command cmd_help, cmd_version, cmd_bench_optim;
 extern const struct command cmd_config_get, cmd_config_set, cmd_config_unset, cmd_config_list, cmd_config_check, cmd_config_diff,
     cmd_config_new, cmd_config_edit, cmd_config_man,
-    cmd_config_complete;
+    cmd_config_complete, cmd_plan;
 
 const struct command *const commands[] = {
     &cmd_config_get,
@@ -23,6 +23,7 @@ const struct command *const commands[] = {
     &cmd_config_edit,
     &cmd_config_man,
     &cmd_config_complete,
+    &cmd_plan,
     &cmd_bench_optim,
     &cmd_help,
     &cmd_version,

@@ -1,0 +1,337 @@
+/* meopt plan: will it fit? Memory by class per rank, work, traffic and disk, before anything starts. */
+#include "cli/cmd_config.h"
+#include "cli/command.h"
+#include "core/base/file.h"
+#include "core/config/value.h"
+#include "core/device/bench.h"
+#include "core/train/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const double MIB = 1 << 20, GIB = 1 << 30;
+
+/* Memory of one card at 32 images as the original's authors published it, in MB as nvidia-smi and rocm-smi print them (MiB). */
+static const struct published {
+    const char *teacher, *student;
+    int without, with;
+} published[] = {
+    {"eva01_g14_plus", "eva01_g14", 44175, 30949},
+    {"openclip_vit_g14", "openclip_vit_h14", 31209, 23183},
+    {"dinov2_vitg14", "dinov2_vitl14", 20861, 15273},
+};
+
+static const struct published *find_published(const struct config *c)
+{
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++)
+        if (strcmp(c->model_t.arch, published[i].teacher) == 0 && strcmp(c->model_s.arch, published[i].student) == 0) return &published[i];
+    return NULL;
+}
+
+/* The file again with more overrides: what "auto" means is settled anew. */
+static int load_variant(struct config *config, const struct arguments *args, const char *const *more, struct error *err)
+{
+    int count = args->operand_count - 1;
+    char **overrides = xcalloc((size_t)count + 8, sizeof *overrides), *text = NULL;
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++) overrides[i] = args->operands[i + 1];
+    while (more && *more) overrides[count++] = (char *)(uintptr_t)*more++;
+    int code = config_read_file(args->operands[0], &text, &bytes, err);
+    if (code == 0) {
+        code = config_examine(config, args->operands[0], text, bytes, overrides, count, NULL, NULL, err);
+        if (code) config_free(config);
+    }
+    free(text);
+    free(overrides);
+    return code;
+}
+
+static int plan_variant(struct plan *plan, const struct arguments *args, const char *const *more, struct error *err)
+{
+    struct config config;
+    int code = load_variant(&config, args, more, err);
+    if (code) return code;
+    code = plan_make(plan, &config, err);
+    config_free(&config);
+    return code;
+}
+
+/* ---- The card ---------------------------------------------------------------------------------------------------- */
+
+struct card {
+    size_t bytes;
+    char name[64]; /* "64.0 GiB named", "this machine's memory" */
+};
+
+static int find_card(struct card *card, const struct arguments *args, const struct config *config, struct error *err)
+{
+    const char *named = argument_text(args, "card-memory", NULL);
+    *card = (struct card){0};
+    if (named) {
+        struct value value;
+        char message[320], hint[320];
+        if (value_read(config_key_index("device.memory_limit"), named, strlen(named), false, &value, message, hint, sizeof message) == VALUE_BAD ||
+            value.integer <= 0)
+            return error_set(err, EXIT_USAGE, "as in 64G", "--card-memory takes a number of bytes, found '%s'", named);
+        card->bytes = (size_t)value.integer;
+        snprintf(card->name, sizeof card->name, "--card-memory");
+    } else if (config->device.memory_limit > 0) {
+        card->bytes = (size_t)config->device.memory_limit;
+        snprintf(card->name, sizeof card->name, "device.memory_limit");
+    } else if (config_is(config, "device.type", "cpu") || config_is(config, "device.type", "auto")) {
+        long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+        if (pages > 0 && page > 0) card->bytes = (size_t)pages * (size_t)page;
+        snprintf(card->name, sizeof card->name, "this machine's memory");
+    }
+    return 0;
+}
+
+/* ---- What if ------------------------------------------------------------------------------------------------------ */
+
+struct variant {
+    const char *name;
+    const char *overrides[6];
+};
+
+static const struct variant variants[] = {
+    {"baseline (AMP + AdamW)", {"optim.use_meopt=false", "optim.pure_bf16=false"}},
+    {"pure_bf16", {"optim.use_meopt=false", "optim.pure_bf16=true"}},
+    {"quality", {"optim.use_meopt=true", "optim.pure_bf16=false", "optim.preset=quality"}},
+    {"balanced", {"optim.use_meopt=true", "optim.pure_bf16=false", "optim.preset=balanced"}},
+    {"minimal", {"optim.use_meopt=true", "optim.pure_bf16=false", "optim.preset=minimal"}},
+    {"+ gradients: keep", {"optim.gradients=keep"}},
+    {"+ cached teacher", {"train.cache_teacher=true", "data.augment=false", "data.flip=auto"}},
+    {"+ half micro-batch", {"train.micro_batch=@2", "optim.clip_mode=auto"}},
+    {"+ quarter micro-batch", {"train.micro_batch=@4", "optim.clip_mode=auto"}},
+    {"+ recompute: block", {"train.recompute=block"}},
+    {"+ cached, recompute", {"train.recompute=block", "train.cache_teacher=true", "data.augment=false", "data.flip=auto"}},
+};
+enum { VARIANTS = sizeof variants / sizeof *variants };
+
+struct outcome {
+    bool known, fits, cheapest;
+    double peak, cost;
+    char why[200];
+};
+
+static void try_variants(struct outcome *outcomes, const struct arguments *args, const struct config *config, const struct plan *now, size_t limit)
+{
+    int best = -1;
+    for (int i = 0; i < VARIANTS; i++) {
+        const char *more[8];
+        char micro[48];
+        int n = 0;
+        for (; n < 6 && variants[i].overrides[n]; n++) {
+            more[n] = variants[i].overrides[n];
+            const char *part = strchr(more[n], '@');
+            if (!part) continue;
+            int64_t images = config->train.batch_size / (part[1] - '0');
+            snprintf(micro, sizeof micro, "%.*s%lld", (int)(part - more[n]), more[n], (long long)(images > 0 ? images : 1));
+            more[n] = micro;
+        }
+        more[n] = NULL;
+        struct plan plan;
+        struct error why = {0};
+        struct outcome *o = &outcomes[i];
+        *o = (struct outcome){.known = plan_variant(&plan, args, more, &why) == 0};
+        snprintf(o->why, sizeof o->why, "%.*s", (int)strcspn(why.what, "\n"), why.what);
+        if (!o->known) continue;
+        o->peak = (double)plan.use.peak_total_bytes;
+        o->cost = plan.step_flops / now->step_flops;
+        o->fits = limit && plan.use.peak_total_bytes <= limit;
+        if (o->fits && (best < 0 || o->cost < outcomes[best].cost - 1e-9)) best = i;
+    }
+    if (best >= 0) outcomes[best].cheapest = true;
+}
+
+static void print_variants(const struct outcome *outcomes, const struct plan *now, const struct card *card)
+{
+    printf("\nwhat if%*s peak GiB   of now   compute%s\n", 21, "", card->bytes ? "" : "   (name a card: --card-memory 64G)");
+    for (int i = 0; i < VARIANTS; i++) {
+        const struct outcome *o = &outcomes[i];
+        if (!o->known) {
+            printf("  %-26s not possible: %s\n", variants[i].name, o->why);
+            continue;
+        }
+        printf("  %-26s %8.2f   %5.0f %%   x %.2f   %s%s\n", variants[i].name, o->peak / GIB, 100 * o->peak / (double)now->use.peak_total_bytes, o->cost,
+               !card->bytes ? "" : o->fits ? "fits" : "does not fit", o->cheapest ? "  <- cheapest that fits" : "");
+    }
+    printf("  '+': this experiment with that change. compute: of a step, cached teachers behind the first epoch.\n");
+}
+
+/* ---- Output ------------------------------------------------------------------------------------------------------- */
+
+struct figures {
+    const struct config *config;
+    const struct plan *plan;
+    struct card card;
+    int ranks;
+    int64_t largest;  /* -1: not known */
+    double gflops;    /* speed, 0: not known */
+    bool measured;    /* here and now */
+    const struct published *published;
+    double baseline_peak, meopt_peak; /* for the published table */
+    int64_t disk;
+};
+
+static void print_tower(const char *role, const struct geometry *g, int64_t parameters, const char *head)
+{
+    printf("%s  %s, %lld blocks of width %lld, %lld heads, image %lld: %.2f M parameters%s\n", role, family_name(g->family), (long long)g->depth,
+           (long long)g->width, (long long)g->heads, (long long)g->image, (double)parameters / 1e6, head);
+}
+
+static void print_plan(const struct figures *f)
+{
+    const struct plan *p = f->plan;
+    const struct memory_use *use = &p->use;
+    print_tower("teacher", &p->teacher, p->teacher_parameters, "");
+    print_tower("student", &p->student, p->student_parameters, p->student_parameters != geometry_parameters(&p->student) ? " with its head" : "");
+    printf("batch    %lld images a step and rank, %lld a forward%s\n\n", (long long)p->batch, (long long)p->micro,
+           p->from_checkpoints ? "" : "; geometry from arch, no checkpoint read");
+    printf("memory of one rank        MiB\n");
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++) printf("  %-16s %12.1f\n", memory_class_names[c], (double)use->peak_bytes[c] / MIB);
+    printf("  %-16s %12.1f\n", "peak", (double)use->peak_total_bytes / MIB);
+    if (f->card.bytes) {
+        bool fits = use->peak_total_bytes <= f->card.bytes;
+        printf("%s %.1f MiB (%s)", fits ? "fits" : "DOES NOT FIT", (double)f->card.bytes / MIB, f->card.name);
+        if (f->largest >= 0) printf("; largest micro-batch that fits: %lld", (long long)f->largest);
+        printf("\n");
+    }
+    printf("\ncompute  %.2f TFLOP a step and rank", p->step_flops / 1e12);
+    if (p->first_epoch_step_flops > p->step_flops) printf(" (%.2f while the teacher's outputs are not cached)", p->first_epoch_step_flops / 1e12);
+    if (f->gflops > 0) printf(", %.3g s at %.4g GFLOP/s%s", p->step_flops / (f->gflops * 1e9), f->gflops, f->measured ? ", the peak of its matrix product" : "");
+    printf("\nupdate   %.2f GB of memory traffic a step\n", p->update_bytes / 1e9);
+    printf("network  %.1f MB sent by each of %d rank%s a step\n", plan_sent_bytes(p, f->ranks) / 1e6, f->ranks, f->ranks == 1 ? "" : "s");
+    printf("disk     %.2f GiB: %lld checkpoints of %.2f GiB, one being written", (double)f->disk / GIB, (long long)f->config->train.checkpoint_keep,
+           (double)p->checkpoint_bytes / GIB);
+    if (p->cache_bytes_per_image) printf("; and %lld bytes an image of the teacher's outputs", (long long)p->cache_bytes_per_image);
+    printf("\n");
+    if (!f->published) return;
+    printf("\nat 32 images and one card     without      with MEOpt    ratio\n");
+    printf("  published, MB            %9d      %9d     %.3f\n", f->published->without, f->published->with, (double)f->published->with / f->published->without);
+    printf("  here, MiB                %9.0f      %9.0f     %.3f\n", f->baseline_peak / MIB, f->meopt_peak / MIB, f->meopt_peak / f->baseline_peak);
+    printf("  here / published             %.3f          %.3f\n", f->baseline_peak / MIB / f->published->without, f->meopt_peak / MIB / f->published->with);
+}
+
+static json_t *tower_json(const struct geometry *g, int64_t parameters)
+{
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "family", family_name(g->family), "width", (json_int_t)g->width, "depth", (json_int_t)g->depth,
+                     "heads", (json_int_t)g->heads, "image_pixels", (json_int_t)g->image, "out", (json_int_t)g->out, "parameters", (json_int_t)parameters);
+}
+
+static json_t *plan_json(const struct figures *f, const struct outcome *outcomes)
+{
+    const struct plan *p = f->plan;
+    json_t *classes = json_object(), *root;
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++) json_object_set_new(classes, memory_class_names[c], json_integer((json_int_t)p->use.peak_bytes[c]));
+    root = json_pack("{s:o, s:o, s:I, s:I, s:I, s:o}", "teacher", tower_json(&p->teacher, p->teacher_parameters), "student",
+                     tower_json(&p->student, p->student_parameters), "batch_images", (json_int_t)p->batch, "micro_batch_images", (json_int_t)p->micro,
+                     "peak_bytes", (json_int_t)p->use.peak_total_bytes, "classes", classes);
+    json_object_set_new(root, "card_bytes", f->card.bytes ? json_integer((json_int_t)f->card.bytes) : json_null());
+    json_object_set_new(root, "fits", f->card.bytes ? json_boolean(p->use.peak_total_bytes <= f->card.bytes) : json_null());
+    json_object_set_new(root, "largest_micro_batch_images", f->largest >= 0 ? json_integer(f->largest) : json_null());
+    json_object_set_new(root, "step_flops", json_real(p->step_flops));
+    json_object_set_new(root, "step_s", f->gflops > 0 ? json_real(p->step_flops / (f->gflops * 1e9)) : json_null());
+    json_object_set_new(root, "update_bytes", json_real(p->update_bytes));
+    json_object_set_new(root, "ranks", json_integer(f->ranks));
+    json_object_set_new(root, "sent_bytes_per_step", json_real(plan_sent_bytes(p, f->ranks)));
+    json_object_set_new(root, "checkpoint_bytes", json_integer(p->checkpoint_bytes));
+    json_object_set_new(root, "cache_bytes_per_image", json_integer(p->cache_bytes_per_image));
+    json_object_set_new(root, "disk_bytes", json_integer(f->disk));
+    if (f->published)
+        json_object_set_new(root, "published", json_pack("{s:i, s:i, s:f, s:f}", "without_mib", f->published->without, "with_mib", f->published->with,
+                                                         "here_without_mib", f->baseline_peak / MIB, "here_with_mib", f->meopt_peak / MIB));
+    json_t *rows = outcomes ? json_array() : NULL;
+    for (int i = 0; outcomes && i < VARIANTS; i++) {
+        json_t *row = json_pack("{s:s, s:b}", "name", variants[i].name, "possible", outcomes[i].known);
+        json_object_set_new(row, "peak_bytes", outcomes[i].known ? json_integer((json_int_t)outcomes[i].peak) : json_null());
+        json_object_set_new(row, "relative_compute", outcomes[i].known ? json_real(outcomes[i].cost) : json_null());
+        json_object_set_new(row, "fits", outcomes[i].known && f->card.bytes ? json_boolean(outcomes[i].fits) : json_null());
+        json_object_set_new(row, "cheapest_that_fits", json_boolean(outcomes[i].cheapest));
+        json_array_append_new(rows, row);
+    }
+    if (rows) json_object_set_new(root, "what_if", rows);
+    return root;
+}
+
+/* ---- The command -------------------------------------------------------------------------------------------------- */
+
+static int ranks_of(const struct arguments *args, const struct config *config)
+{
+    int ranks = 1;
+    if (strcmp(config->device.cards, "all") != 0)
+        for (const char *p = config->device.cards; *p; p++) ranks += *p == ',';
+    return (int)argument_int(args, "ranks", ranks);
+}
+
+static int compare_published(struct figures *f, const struct arguments *args, struct error *err)
+{
+    static const char *const batch = "train.batch_size=32", *const whole = "train.micro_batch=0";
+    const char *const without[] = {batch, whole, "optim.use_meopt=false", "optim.pure_bf16=false", "optim.gradients=auto", "optim.clip_mode=auto", NULL};
+    const char *const with[] = {batch, whole, "optim.use_meopt=true", "optim.gradients=auto", "optim.clip_mode=auto", NULL};
+    struct plan plan;
+    f->published = find_published(f->config);
+    if (!f->published) return 0;
+    int code = plan_variant(&plan, args, without, err);
+    if (code) return code;
+    f->baseline_peak = (double)plan.use.peak_total_bytes;
+    code = plan_variant(&plan, args, with, err);
+    f->meopt_peak = (double)plan.use.peak_total_bytes;
+    return code;
+}
+
+/* Peak of the matrix product on the experiment's device. */
+static int measure(struct figures *f, struct error *err)
+{
+    struct device *device;
+    int code = device_open(&device, f->config->device.type, 0, err);
+    if (code) return code;
+    f->gflops = device_gemm_peak_gflops(device, config_is(f->config, "train.precision", "bf16") ? DTYPE_BF16 : DTYPE_F32);
+    f->measured = true;
+    device_close(device);
+    return 0;
+}
+
+static int plan_run(const struct arguments *args, struct error *err)
+{
+    struct config config;
+    struct plan plan;
+    struct outcome outcomes[VARIANTS];
+    int code = load_variant(&config, args, NULL, err);
+    if (code) return code;
+    struct figures f = {.config = &config, .plan = &plan, .largest = -1, .gflops = argument_real(args, "gflops", 0)};
+    bool what_if = argument_flag(args, "what-if");
+    if ((code = find_card(&f.card, args, &config, err)) != 0) goto done;
+    if ((code = plan_make(&plan, &config, err)) != 0) goto done;
+    if (argument_flag(args, "measure") && (code = measure(&f, err)) != 0) goto done;
+    f.ranks = ranks_of(args, &config);
+    f.disk = plan.checkpoint_bytes * (config.train.checkpoint_keep + 1);
+    if (f.card.bytes) f.largest = plan_largest_batch(&config, f.card.bytes, NULL);
+    if ((code = compare_published(&f, args, err)) != 0) goto done;
+    if (what_if) try_variants(outcomes, args, &config, &plan, f.card.bytes);
+    if (argument_flag(args, "json")) {
+        print_json(plan_json(&f, what_if ? outcomes : NULL));
+    } else {
+        print_plan(&f);
+        if (what_if) print_variants(outcomes, &plan, &f.card);
+    }
+done:
+    config_free(&config);
+    return code;
+}
+
+static const struct option options[] = {
+    {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0, "memory of the card, as in 64G; else device.memory_limit, or this machine's"},
+    {"what-if", 0, OPTION_FLAG, NULL, NULL, 0, 0, "a table of the settings that matter, with peak memory and relative compute"},
+    {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "ranks that train together; else the number of device.cards"},
+    {"gflops", 0, OPTION_REAL, "X", NULL, 0, 1e9, "measured speed (meopt bench train), for the expected time of a step"},
+    {"measure", 0, OPTION_FLAG, NULL, NULL, 0, 0, "measure the peak of the matrix product here (a second) for the time of a step"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+};
+
+const struct command cmd_plan = {
+    "plan", "CONFIG [key=value ...]", "say what an experiment needs before it starts: memory by class, compute, disk",
+    "Examples:\n  meopt plan configs/eva_clip.yaml --card-memory 64G --what-if\n  meopt plan configs/dinov2.yaml train.batch_size=64 train.recompute=block",
+    options, 1, -1, false, plan_run};

@@ -1,0 +1,120 @@
+/* Plans: see plan.h. */
+#include "core/train/plan.h"
+#include "core/train/trainer.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
+
+static bool readable(const struct config_tower *tower) { return tower->weight[0] && access(tower->weight, R_OK) == 0; }
+
+static void count(struct plan *p, const struct trainer *t)
+{
+    const struct config *c = t->config;
+    p->teacher = t->teacher_geometry;
+    p->student = t->student_geometry;
+    p->teacher_parameters = geometry_parameters(&p->teacher);
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        const struct parameter *q = &t->student->parameters[i];
+        p->student_parameters += q->count;
+        if (!q->trained) continue;
+        p->trained_parameters += q->count;
+        p->reduce_bytes += q->count * (int64_t)dtype_bytes(q->grad_type);
+    }
+    p->batch = t->batch;
+    p->micro = t->micro;
+    double teacher = geometry_forward_flops(&p->teacher), student = geometry_forward_flops(&p->student);
+    double head = t->student->options.target ? 2.0 * (double)p->student.out * (double)t->student->options.target * (double)t->student->out_rows : 0;
+    double forwards = is(c->train.recompute, "block") ? 4 : 3;
+    if (t->twice) forwards += 2; /* a second backward pass with the exact norm */
+    p->first_epoch_step_flops = (double)t->batch * (teacher + forwards * (student + head));
+    p->step_flops = c->train.cache_teacher ? (double)t->batch * forwards * (student + head) : p->first_epoch_step_flops;
+    struct meopt_bytes held = {0};
+    (void)meopt_held(t->opt, &held);
+    /* weights as the format holds them, and moments; tensors that are not trained in fp32 */
+    p->checkpoint_bytes = (int64_t)(held.weights + held.correction + held.moments) + 4 * (p->student_parameters - p->trained_parameters);
+    p->update_bytes = 2.0 * (double)(held.weights + held.copy / 2 + held.correction + held.moments) + (double)p->reduce_bytes;
+    if (c->train.cache_teacher) p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);
+}
+
+/* One step's operations, so that the scratch that they reserve is counted as well. */
+static int rehearse(struct trainer *t, struct error *err)
+{
+    struct device *dev = t->device;
+    struct tower *s = t->student;
+    if (t->teacher) tower_forward(t->teacher, t->images, t->micro);
+    tower_forward(s, t->images, t->micro);
+    const float *target = t->teacher ? t->teacher->out : t->target;
+    distill_loss(dev, &t->loss, s->out, target, t->dout, t->sums, t->sums + 1, 1, t->micro, s->out_rows, s->out_width);
+    int code = tower_backward(s, t->images, t->dout, t->micro, true, true, NULL, NULL, err);
+    int finite = 1;
+    dev->ops->sum_squares(dev, t->dout, DTYPE_F32, 1, t->sums + 2, &finite);
+    return code ? code : device_check(dev, err);
+}
+
+int plan_make(struct plan *plan, const struct config *config, struct error *err)
+{
+    struct config copy;
+    struct device *device = NULL;
+    struct trainer *trainer = NULL;
+    *plan = (struct plan){0};
+    config_copy(&copy, config);
+    bool student_random = is(copy.model_s.init, "random");
+    plan->from_checkpoints = readable(&copy.model_t) && (student_random || readable(&copy.model_s));
+    int code = device_open(&device, "dry", 0, err);
+    if (code == 0) code = trainer_create(&trainer, &copy, device, !plan->from_checkpoints, NULL, NULL, err);
+    if (code == 0) code = rehearse(trainer, err);
+    if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) && is(copy.model_t.arch, "custom")) {
+        bool teacher = !readable(&copy.model_t);
+        error_set(err, EXIT_CONFIG, "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'",
+                  "the %s's checkpoint is not there, and nothing else says its geometry: %s", teacher ? "teacher" : "student",
+                  teacher ? copy.model_t.weight : copy.model_s.weight);
+        code = EXIT_CONFIG;
+    }
+    if (code == 0) {
+        plan->use = device->use;
+        count(plan, trainer);
+    }
+    trainer_close(trainer);
+    if (device) device_close(device);
+    config_free(&copy);
+    return code;
+}
+
+double plan_sent_bytes(const struct plan *plan, int ranks)
+{
+    return ranks > 1 ? 2.0 * (ranks - 1) / ranks * (double)plan->reduce_bytes : 0;
+}
+
+static int peak_of(const struct config *config, int64_t batch, size_t *peak, struct error *err)
+{
+    struct config copy;
+    struct plan plan;
+    config_copy(&copy, config);
+    copy.train.batch_size = batch;
+    copy.train.micro_batch = 0;
+    int code = plan_make(&plan, &copy, err);
+    *peak = plan.use.peak_total_bytes;
+    config_free(&copy);
+    return code;
+}
+
+int64_t plan_largest_batch(const struct config *config, size_t limit_bytes, struct error *err)
+{
+    int64_t fits = 0, high = 1;
+    size_t peak;
+    for (; high <= 65536; high *= 2) {
+        if (peak_of(config, high, &peak, err)) return -1;
+        if (peak > limit_bytes) break;
+        fits = high;
+    }
+    if (high > 65536) return fits;
+    while (high - fits > 1) {
+        int64_t middle = fits + (high - fits) / 2;
+        if (peak_of(config, middle, &peak, err)) return -1;
+        if (peak <= limit_bytes) fits = middle;
+        else high = middle;
+    }
+    return fits;
+}

@@ -1,0 +1,57 @@
+#!/bin/sh
+# meopt plan: published figures, what-if, JSON, and refusals.
+set -eu
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAILED: $*" >&2; cat out err >&2 || true; exit 1; }
+expect() { # code command...
+    want=$1
+    shift
+    code=0
+    "$@" >out 2>err || code=$?
+    [ "$code" = "$want" ] || fail "exit $code, expected $want: $*"
+}
+for name in eva_clip open_clip dinov2 quickstart; do "$MEOPT" config new $name >/dev/null; done
+
+while read -r name without with; do
+    expect 0 "$MEOPT" plan "$name".yaml --card-memory 64G --what-if
+    grep -q "published, MB *$without *$with" out || fail "published figures of $name"
+    grep -q '^fits 65536.0 MiB' out || fail "fits"
+    [ "$(grep -c 'cheapest that fits' out)" = 1 ] || fail "one row is marked"
+    # Both figures are below the published ones, and MEOpt's below the baseline.
+    awk '/here \/ published/ { if (!($4 < 1 && $5 < 1)) exit 1 } /^  here, MiB/ { if (!($5 < 0.7)) exit 1 }' out || fail "figures of $name"
+done <<TABLE
+eva_clip 44175 30949
+open_clip 31209 23183
+dinov2 20861 15273
+TABLE
+
+expect 0 "$MEOPT" plan eva_clip.yaml --card-memory 4G
+grep -q '^DOES NOT FIT' out || fail "does not fit"
+grep -q 'largest micro-batch that fits: 0' out || fail "not even one image"
+expect 0 "$MEOPT" plan eva_clip.yaml --card-memory 4G --what-if
+grep -q 'cheapest' out && fail "nothing fits, nothing is marked"
+expect 0 "$MEOPT" plan eva_clip.yaml --json --what-if --card-memory 16G --ranks 4 --gflops 1000
+for key in peak_bytes classes weights activations fits largest_micro_batch_images step_flops step_s sent_bytes_per_step disk_bytes published what_if; do
+    grep -q "\"$key\"" out || fail "key $key"
+done
+grep -q '"step_s": 68.3' out || fail "68 TFLOP at 1 TFLOP/s"
+# 1.0126 G parameters in bf16, ring of four: 2 * 3/4 * 2 bytes
+grep -q '"sent_bytes_per_step": 30[34]' out || fail "bytes sent"
+expect 0 "$MEOPT" plan eva_clip.yaml train.batch_size=64 optim.use_meopt=false
+grep -q '64 images a step' out || fail "overrides"
+grep -q '^  published' out || fail "published figures are for 32 images whatever the batch"
+
+expect 2 "$MEOPT" plan eva_clip.yaml --card-memory lots
+expect 7 "$MEOPT" plan quickstart.yaml
+grep -q 'not there' err || fail "a missing checkpoint without arch is named"
+expect 7 "$MEOPT" plan nothing.yaml
+expect 7 "$MEOPT" plan eva_clip.yaml optim.lrr=1
+mkdir -p sample && tar -xzf "$MEOPT_SOURCE/configs/sample/ModelWeight.tar.gz" -C sample && mkdir -p here && mv quickstart.yaml here/
+expect 0 "$MEOPT" plan here/quickstart.yaml
+grep -q 'width 88' out || fail "geometry from the checkpoints"
+for option in $("$MEOPT" plan --help | grep -o -- '--[a-z-]*' | sort -u); do
+    [ "$option" = --help ] || grep -q -- "Fl -${option#--}" "$MEOPT_SOURCE/man/meopt-plan.1" || fail "$option is not documented"
+done
+echo ok
