@@ -1,0 +1,197 @@
+/* JPEG (libjpeg-turbo) and PNG (libpng) to RGB as PIL's convert("RGB") makes it: grey replicated, palettes expanded, alpha
+ * dropped, Adobe CMYK through PIL's own formula, EXIF orientation ignored. A file that ends too early is an error. */
+#include "core/data/data.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <jpeglib.h>
+#include <png.h>
+
+enum { MAX_SIDE = 20000 };
+static const int64_t max_pixels = 200000000;
+
+static int allocate(struct image *image, int64_t width, int64_t height, struct error *err)
+{
+    if (width < 1 || height < 1 || width > MAX_SIDE || height > MAX_SIDE || width * height > max_pixels)
+        return error_set(err, EXIT_FAILED, NULL, "is %lld x %lld pixels, expected at most %d a side and %lld in all", (long long)width,
+                         (long long)height, MAX_SIDE, (long long)max_pixels);
+    image->rgb = malloc((size_t)(width * height) * 3);
+    if (!image->rgb) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %lld x %lld pixels", (long long)width, (long long)height);
+    image->width = (int)width;
+    image->height = (int)height;
+    return 0;
+}
+
+struct jpeg_failure {
+    struct jpeg_error_mgr manager;
+    jmp_buf back;
+    char text[JMSG_LENGTH_MAX];
+};
+
+static void jpeg_fail(j_common_ptr info)
+{
+    struct jpeg_failure *failure = (struct jpeg_failure *)(void *)info->err;
+    info->err->format_message(info, failure->text);
+    longjmp(failure->back, 1);
+}
+static void jpeg_quiet(j_common_ptr info, int level)
+{
+    (void)info;
+    (void)level;
+}
+static boolean jpeg_truncated(j_decompress_ptr info)
+{
+    struct jpeg_failure *failure = (struct jpeg_failure *)(void *)info->err;
+    snprintf(failure->text, sizeof failure->text, "the file ends too early");
+    longjmp(failure->back, 1);
+}
+static void jpeg_skip(j_decompress_ptr info, long bytes)
+{
+    if (bytes <= 0) return;
+    if ((size_t)bytes > info->src->bytes_in_buffer) jpeg_truncated(info);
+    info->src->next_input_byte += bytes;
+    info->src->bytes_in_buffer -= (size_t)bytes;
+}
+static void jpeg_nothing(j_decompress_ptr info) { (void)info; }
+
+static uint8_t multiply255(unsigned a, unsigned b)
+{
+    unsigned t = a * b + 128;
+    return (uint8_t)((t + (t >> 8)) >> 8);
+}
+
+static void row_to_rgb(const struct jpeg_decompress_struct *info, const uint8_t *in, uint8_t *out)
+{
+    for (JDIMENSION x = 0; x < info->output_width; x++, out += 3) {
+        if (info->output_components == 1) out[0] = out[1] = out[2] = in[x];
+        else {
+            /* Adobe stores CMYK inverted */
+            const uint8_t *p = in + 4 * x;
+            uint8_t flip = info->saw_Adobe_marker ? 255 : 0;
+            unsigned n = 255u - (p[3] ^ flip);
+            for (int c = 0; c < 3; c++) out[c] = (uint8_t)(n - multiply255((uint8_t)(p[c] ^ flip), n));
+        }
+    }
+}
+
+static int decode_jpeg(struct image *image, const uint8_t *bytes, size_t size, struct error *err)
+{
+    struct jpeg_decompress_struct info;
+    struct jpeg_failure failure;
+    struct jpeg_source_mgr source = {.next_input_byte = bytes, .bytes_in_buffer = size, .init_source = jpeg_nothing,
+                                     .fill_input_buffer = jpeg_truncated, .skip_input_data = jpeg_skip,
+                                     .resync_to_restart = jpeg_resync_to_restart, .term_source = jpeg_nothing};
+    uint8_t *volatile row = NULL;
+    info.err = jpeg_std_error(&failure.manager);
+    failure.manager.error_exit = jpeg_fail;
+    failure.manager.emit_message = jpeg_quiet;
+    if (setjmp(failure.back)) {
+        jpeg_destroy_decompress(&info);
+        free(row);
+        image_free(image);
+        return error_set(err, EXIT_FAILED, NULL, "JPEG: %s", failure.text);
+    }
+    jpeg_create_decompress(&info);
+    info.src = &source;
+    jpeg_read_header(&info, TRUE);
+    bool direct = info.jpeg_color_space != JCS_GRAYSCALE && info.num_components == 3;
+    info.out_color_space = info.num_components == 1 ? JCS_GRAYSCALE : direct ? JCS_RGB : JCS_CMYK;
+    info.dct_method = JDCT_ISLOW;
+    int code = allocate(image, info.image_width, info.image_height, err);
+    if (code) {
+        jpeg_destroy_decompress(&info);
+        return code;
+    }
+    jpeg_start_decompress(&info);
+    if (!direct) row = malloc((size_t)info.output_width * 4);
+    while (info.output_scanline < info.output_height && (direct || row)) {
+        uint8_t *out = image->rgb + (size_t)info.output_scanline * info.output_width * 3, *to = direct ? out : row;
+        jpeg_read_scanlines(&info, &to, 1);
+        if (!direct) row_to_rgb(&info, row, out);
+    }
+    free(row);
+    row = NULL;
+    jpeg_destroy_decompress(&info);
+    return 0;
+}
+
+struct png_input {
+    const uint8_t *bytes;
+    size_t left;
+    char text[160];
+};
+static void png_take(png_structp png, png_bytep to, size_t n)
+{
+    struct png_input *in = png_get_io_ptr(png);
+    if (n > in->left) png_error(png, "the file ends too early");
+    memcpy(to, in->bytes, n);
+    in->bytes += n;
+    in->left -= n;
+}
+static void png_fail(png_structp png, png_const_charp text)
+{
+    struct png_input *in = png_get_error_ptr(png);
+    snprintf(in->text, sizeof in->text, "%s", text);
+    longjmp(png_jmpbuf(png), 1);
+}
+static void png_quiet(png_structp png, png_const_charp text)
+{
+    (void)png;
+    (void)text;
+}
+
+static int decode_png(struct image *image, const uint8_t *bytes, size_t size, struct error *err)
+{
+    struct png_input in = {bytes, size, ""};
+    png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &in, png_fail, png_quiet);
+    png_infop info = png ? png_create_info_struct(png) : NULL;
+    png_bytep *volatile rows = NULL;
+    if (!info) {
+        png_destroy_read_struct(&png, NULL, NULL);
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a PNG");
+    }
+    int code = 0;
+    if (setjmp(png_jmpbuf(png))) {
+        image_free(image);
+        code = error_set(err, EXIT_FAILED, NULL, "PNG: %s", in.text);
+        goto done;
+    }
+    png_set_user_limits(png, MAX_SIDE, MAX_SIDE);
+    png_set_chunk_malloc_max(png, 64 << 20);
+    png_set_read_fn(png, &in, png_take);
+    png_read_info(png, info);
+    png_set_palette_to_rgb(png);
+    png_set_expand_gray_1_2_4_to_8(png);
+    png_set_strip_16(png);
+    png_set_gray_to_rgb(png);
+    png_set_strip_alpha(png);
+    png_set_interlace_handling(png);
+    png_read_update_info(png, info);
+    code = allocate(image, png_get_image_width(png, info), png_get_image_height(png, info), err);
+    if (code) goto done;
+    if (png_get_rowbytes(png, info) != (size_t)image->width * 3) png_error(png, "an unusual pixel layout");
+    rows = malloc((size_t)image->height * sizeof *rows);
+    if (!rows) png_error(png, "out of memory");
+    for (int y = 0; y < image->height; y++) rows[y] = image->rgb + (size_t)y * (size_t)image->width * 3;
+    png_read_image(png, rows);
+done:
+    free(rows);
+    png_destroy_read_struct(&png, &info, NULL);
+    return code;
+}
+
+int image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *err)
+{
+    *image = (struct image){0};
+    if (size >= 3 && bytes[0] == 0xFF && bytes[1] == 0xD8 && bytes[2] == 0xFF) return decode_jpeg(image, bytes, size, err);
+    if (size >= 8 && png_sig_cmp((png_bytep)(uintptr_t)bytes, 0, 8) == 0) return decode_png(image, bytes, size, err);
+    return error_set(err, EXIT_FAILED, NULL, "is neither JPEG nor PNG");
+}
+
+void image_free(struct image *image)
+{
+    free(image->rgb);
+    *image = (struct image){0};
+}

@@ -1,0 +1,244 @@
+/* Batches by worker threads into a ring of buffers, handed out in order: see data.h.
+ *
+ * Work is cut into samples. Sample t belongs to batch t / batch; a worker takes the next sample whose batch has a free
+ * buffer. Which image a sample holds depends on its position alone. An image that cannot be decoded is replaced by the next
+ * position's, so the replacement is the same on every run; it is named once and counted. */
+#include "core/data/data.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/data/list.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct data {
+    struct data_options options;
+    char *root;
+    struct image_list list;
+    int64_t epoch_batches;
+    int64_t depth;            /* buffers in the ring */
+    float **images;           /* (depth) of (batch, 3, S, S) */
+    int64_t **ids;
+    int64_t *ready;           /* (depth) samples finished of the batch in the buffer */
+    uint8_t *bad;             /* (list.count) named as undecodable */
+    int64_t bad_count, seen;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t *threads;
+    int64_t thread_count;
+    bool stop;
+    int64_t first_batch;      /* batch of data_start */
+    int64_t next_sample;      /* counted from first_batch * batch */
+    int64_t next_batch;       /* to be handed out */
+    struct error failure;
+};
+
+int64_t data_images(const struct data *d) { return d->list.count; }
+const char *data_name(const struct data *d, int64_t image) { return d->list.names[image]; }
+int64_t data_epoch_batches(const struct data *d) { return d->epoch_batches; }
+
+/* Samples in batch b; 0 behind the end of a whole pass. */
+static int64_t batch_samples(const struct data *d, int64_t b)
+{
+    if (!d->options.whole) return d->options.batch;
+    int64_t left = d->list.count - b * d->options.batch;
+    return left < 0 ? 0 : left < d->options.batch ? left : d->options.batch;
+}
+
+static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64_t offset, int64_t *epoch)
+{
+    const struct data_options *o = &d->options;
+    *epoch = o->whole ? 0 : batch / d->epoch_batches;
+    int64_t position = o->whole ? batch * o->batch + slot : ((batch % d->epoch_batches) * o->batch + slot) * o->ranks + o->rank;
+    position = (position + offset) % d->list.count;
+    return o->shuffle && !o->whole ? data_shuffle(o->seed, (uint64_t)*epoch, position, d->list.count) : position;
+}
+
+static int load_image(struct data *d, int64_t id, int64_t epoch, uint8_t *rgb, float *out, struct error *err)
+{
+    const struct data_options *o = &d->options;
+    char *path = path_join(d->root, d->list.names[id]), *bytes = NULL;
+    size_t size = 0;
+    struct image image = {0};
+    int side = (int)o->image_size, code = file_read(path, 256u << 20, &bytes, &size, err);
+    if (!code) code = image_decode(&image, (const uint8_t *)bytes, size, err);
+    if (!code && o->augment)
+        code = image_prepare_random(&image, side, o->crop_scale_min, o->crop_scale_max, o->flip, o->seed, (uint64_t)epoch, (uint64_t)id, rgb, err);
+    else if (!code) code = image_prepare(&image, o->pipeline, side, rgb, err);
+    if (!code) image_normalize(rgb, o->pipeline, side, out);
+    else error_at(err, path, 0, 0);
+    image_free(&image);
+    free(bytes);
+    free(path);
+    return code;
+}
+
+/* Under the lock: a bad image is named once; too many are fatal. */
+static void note_bad(struct data *d, int64_t id, const struct error *why)
+{
+    if (d->bad[id]) return;
+    d->bad[id] = 1;
+    d->bad_count++;
+    log_warn("%s: %s; skipped (%lld bad so far)", why->file, why->what, (long long)d->bad_count);
+    if (d->bad_count > 1 + (int64_t)(d->options.max_bad * (double)d->list.count) && !d->failure.code) {
+        error_set(&d->failure, EXIT_FAILED, "repair or remove them, or raise data.max_bad",
+                  "%lld of %lld images cannot be decoded, more than data.max_bad allows; the last: %s", (long long)d->bad_count,
+                  (long long)d->list.count, why->what);
+        error_at(&d->failure, why->file, 0, 0);
+    }
+}
+
+static void *work(void *argument)
+{
+    struct data *d = argument;
+    const struct data_options *o = &d->options;
+    int64_t pixels = 3 * o->image_size * o->image_size;
+    uint8_t *rgb = xmalloc((size_t)pixels);
+    pthread_mutex_lock(&d->lock);
+    while (!d->stop && !d->failure.code) {
+        int64_t batch = d->first_batch + d->next_sample / o->batch, slot = d->next_sample % o->batch;
+        /* the batch handed out last keeps its buffer until the next call */
+        if (batch >= d->next_batch - 1 + d->depth || slot >= batch_samples(d, batch)) {
+            pthread_cond_wait(&d->changed, &d->lock);
+            continue;
+        }
+        d->next_sample++;
+        pthread_mutex_unlock(&d->lock);
+        int64_t buffer = batch % d->depth, id = -1, epoch;
+        struct error err = {0};
+        int code = 1;
+        for (int64_t offset = 0; offset < d->list.count && code; offset++) {
+            id = image_at(d, batch, slot, offset, &epoch);
+            code = load_image(d, id, epoch, rgb, d->images[buffer] + slot * pixels, &err);
+            if (!code) break;
+            pthread_mutex_lock(&d->lock);
+            note_bad(d, id, &err);
+            bool give_up = d->stop || d->failure.code;
+            pthread_mutex_unlock(&d->lock);
+            if (give_up) break;
+        }
+        pthread_mutex_lock(&d->lock);
+        d->ids[buffer][slot] = id;
+        d->ready[buffer]++;
+        d->seen++;
+        pthread_cond_broadcast(&d->changed);
+    }
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    free(rgb);
+    return NULL;
+}
+
+static void halt(struct data *d)
+{
+    pthread_mutex_lock(&d->lock);
+    d->stop = true;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    for (int64_t i = 0; i < d->thread_count; i++) pthread_join(d->threads[i], NULL);
+    d->thread_count = 0;
+    d->stop = false;
+}
+
+int data_open(struct data **data, const struct data_options *options, struct error *err)
+{
+    struct data *d = xcalloc(1, sizeof *d);
+    *data = NULL;
+    d->options = *options;
+    d->root = xstrdup(options->root);
+    d->options.root = d->root;
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->changed, NULL);
+    if (d->options.workers <= 0) d->options.workers = sysconf(_SC_NPROCESSORS_ONLN);
+    int code = image_list_read(&d->list, options->root, err);
+    if (!code) {
+        int64_t global = options->batch * options->ranks;
+        d->epoch_batches = options->whole ? (d->list.count + options->batch - 1) / options->batch : d->list.count / global;
+        if (d->epoch_batches == 0) {
+            code = error_set(err, EXIT_CONFIG, "lower train.batch_size", "%lld images are fewer than one batch of %lld", (long long)d->list.count,
+                             (long long)global);
+            error_at(err, options->root, 0, 0);
+        }
+    }
+    if (code) {
+        data_close(d);
+        return code;
+    }
+    d->depth = (options->prefetch > 0 ? options->prefetch : 1) + 1;
+    d->images = xcalloc((size_t)d->depth, sizeof *d->images);
+    d->ids = xcalloc((size_t)d->depth, sizeof *d->ids);
+    d->ready = xcalloc((size_t)d->depth, sizeof *d->ready);
+    d->bad = xcalloc((size_t)d->list.count, 1);
+    for (int64_t i = 0; i < d->depth; i++) {
+        d->images[i] = malloc((size_t)(options->batch * 3 * options->image_size * options->image_size) * sizeof(float));
+        d->ids[i] = xcalloc((size_t)options->batch, sizeof **d->ids);
+        if (!d->images[i]) {
+            data_close(d);
+            return error_set(err, EXIT_HOST_MEMORY, "lower data.prefetch", "out of memory for %lld prefetched batches", (long long)d->depth);
+        }
+    }
+    *data = d;
+    return 0;
+}
+
+int data_start(struct data *d, int64_t step, struct error *err)
+{
+    halt(d);
+    d->first_batch = d->next_batch = step;
+    d->next_sample = 0;
+    memset(d->ready, 0, (size_t)d->depth * sizeof *d->ready);
+    d->threads = xrealloc(d->threads, (size_t)d->options.workers * sizeof *d->threads);
+    for (int64_t i = 0; i < d->options.workers; i++) {
+        if (pthread_create(&d->threads[i], NULL, work, d) != 0)
+            return error_errno(err, EXIT_FAILED, "lower data.workers", "cannot start data worker %lld", (long long)i);
+        d->thread_count++;
+    }
+    return 0;
+}
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+int data_next(struct data *d, struct data_batch *out, struct error *err)
+{
+    double begin = now_ms();
+    pthread_mutex_lock(&d->lock);
+    int64_t batch = d->next_batch, count = batch_samples(d, batch), buffer = batch % d->depth;
+    if (batch > d->first_batch) d->ready[(batch - 1) % d->depth] = 0; /* the batch before may be overwritten now */
+    d->next_batch++;
+    pthread_cond_broadcast(&d->changed);
+    while (d->ready[buffer] < count && !d->failure.code) pthread_cond_wait(&d->changed, &d->lock);
+    int code = d->failure.code;
+    if (code && err) *err = d->failure;
+    pthread_mutex_unlock(&d->lock);
+    *out = (struct data_batch){d->images[buffer], d->ids[buffer], count, d->options.whole ? 0 : batch / d->epoch_batches, now_ms() - begin};
+    return code;
+}
+
+void data_close(struct data *d)
+{
+    if (!d) return;
+    halt(d);
+    for (int64_t i = 0; i < d->depth && d->images; i++) {
+        free(d->images[i]);
+        free(d->ids[i]);
+    }
+    free(d->images);
+    free(d->ids);
+    free(d->ready);
+    free(d->bad);
+    free(d->threads);
+    free(d->root);
+    image_list_free(&d->list);
+    pthread_cond_destroy(&d->changed);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}

@@ -1,0 +1,114 @@
+/* Order of the images and the loader around it. */
+#include "core/base/file.h"
+#include "core/data/data.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static void shuffle_is_a_permutation(void **state)
+{
+    (void)state;
+    const int64_t counts[] = {1, 2, 3, 5, 64, 160, 1000, 4097};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        for (uint64_t epoch = 0; epoch < 3; epoch++) {
+            uint8_t *seen = xcalloc((size_t)counts[c], 1);
+            int64_t moved = 0;
+            for (int64_t i = 0; i < counts[c]; i++) {
+                int64_t x = data_shuffle(7, epoch, i, counts[c]);
+                assert_true(x >= 0 && x < counts[c] && !seen[x]);
+                seen[x] = 1;
+                moved += x != i;
+            }
+            assert_true(counts[c] < 64 || moved > counts[c] / 2);
+            free(seen);
+        }
+}
+
+static void put_file(const char *dir, const char *name, const char *from)
+{
+    char *path = path_join(dir, name), *source = path_join(MEOPT_SOURCE_DIR "/tests/data/preprocess/images", from), *bytes;
+    size_t size;
+    assert_int_equal(file_read(source, 1 << 24, &bytes, &size, NULL), 0);
+    assert_int_equal(file_write_atomic(path, bytes, size, NULL), 0);
+    free(bytes);
+    free(source);
+    free(path);
+}
+
+static int64_t collect(const char *root, int64_t workers, int rank, int ranks, int64_t start, int64_t ids[8], float *sum)
+{
+    struct data_options o = {.root = root, .image_size = 32, .shuffle = true, .seed = 3, .batch = 2, .rank = rank, .ranks = ranks,
+                             .workers = workers, .prefetch = 2, .max_bad = 0.5};
+    struct data *d;
+    struct error err;
+    struct data_batch b;
+    assert_int_equal(data_open(&d, &o, &err), 0);
+    assert_int_equal(data_start(d, start, &err), 0);
+    *sum = 0;
+    for (int64_t i = 0; i < 4; i++) {
+        assert_int_equal(data_next(d, &b, &err), 0);
+        assert_int_equal(b.count, 2);
+        for (int64_t k = 0; k < 2; k++) ids[2 * i + k] = b.ids[k];
+        for (int64_t k = 0; k < 2 * 3 * 32 * 32; k++) *sum += b.images[k];
+    }
+    int64_t batches = data_epoch_batches(d);
+    data_close(d);
+    return batches;
+}
+
+static void order_does_not_depend_on_workers_ranks_or_restart(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/meopt-test-XXXXXX";
+    assert_non_null(mkdtemp(root));
+    struct error err;
+    char *train = path_join(root, "x/train2014");
+    assert_int_equal(file_make_dirs(train, &err), 0);
+    static const char *const files[] = {"01_base444.jpg", "02_base422.jpg", "05_gray.jpg", "13_cmyk.jpg", "14_rgb.png", "16_palette.png",
+                                        "17_truncated.jpg", "06_tiny.jpg"};
+    for (int i = 0; i < 8; i++) {
+        char name[32];
+        strcpy(name, "a.JPG");
+        name[0] = (char)('a' + i);
+        put_file(train, name, files[i]);
+    }
+    put_file(root, "not-train.jpg", "01_base444.jpg");
+    int64_t one[8], other[8], shifted[8], rank0[8], rank1[8];
+    float sum, again;
+    assert_int_equal(collect(root, 1, 0, 1, 0, one, &sum), 4); /* 8 images: the one outside train2014 does not count */
+    for (int64_t workers = 2; workers <= 8; workers *= 2) {
+        collect(root, workers, 0, 1, 0, other, &again);
+        assert_memory_equal(one, other, sizeof one);
+        assert_true(sum == again);
+    }
+    collect(root, 3, 0, 1, 2, shifted, &again);
+    assert_memory_equal(one + 4, shifted, 4 * sizeof *one);
+    collect(root, 2, 0, 2, 0, rank0, &again);
+    collect(root, 2, 1, 2, 0, rank1, &again);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(rank0[i], one[2 * i]);
+        assert_int_equal(rank1[i], one[2 * i + 1]);
+    }
+    for (int i = 0; i < 8; i++) assert_int_not_equal(one[i], 6); /* the truncated one is replaced */
+    struct data_options o = {.root = "/nonexistent/images", .image_size = 32, .batch = 1, .ranks = 1};
+    struct data *d;
+    assert_int_equal(data_open(&d, &o, &err), EXIT_FAILED);
+    assert_string_equal(err.file, "/nonexistent/images");
+    assert_int_equal(file_remove_tree(root, &err), 0);
+    free(train);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shuffle_is_a_permutation),
+        cmocka_unit_test(order_does_not_depend_on_workers_ranks_or_restart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
