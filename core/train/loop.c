@@ -1,0 +1,230 @@
+/* The training loop: see loop.h. */
+#include "core/train/loop.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/train/checkpoint.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t asked_to_stop, asked_to_save;
+
+static void on_signal(int signal_number)
+{
+    if (signal_number == SIGUSR2) asked_to_save = 1;
+    else if (asked_to_stop && signal_number != SIGUSR1) _exit(EXIT_SIGNAL + signal_number);
+    else asked_to_stop = 1;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    const int signals[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
+    asked_to_stop = asked_to_save = 0;
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaction(signals[i], &action, NULL);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+struct data_options train_data_options(const struct config *c)
+{
+    return (struct data_options){.root = c->data.root, .image_size = c->data.image_size,
+                                 .pipeline = strcmp(c->data.pipeline, "dinov2") == 0 ? PIPELINE_DINOV2 : PIPELINE_CLIP,
+                                 .augment = c->data.augment, .flip = c->data.flip == 1, .crop_scale_min = c->data.crop_scale_min,
+                                 .crop_scale_max = c->data.crop_scale_max, .shuffle = c->data.shuffle, .seed = (uint64_t)c->train.seed,
+                                 .batch = c->train.batch_size, .rank = 0, .ranks = 1, .workers = c->data.workers, .prefetch = c->data.prefetch,
+                                 .max_bad = c->data.max_bad};
+}
+
+/* The teacher's output of every image: from the run's own file, or computed and written there. */
+static int fill(void *context, struct trainer *t, struct error *err)
+{
+    struct run *run = context;
+    struct data_options options = train_data_options(t->config);
+    struct data *data = NULL;
+    struct weights *stored = NULL;
+    struct data_batch batch;
+    options.whole = true;
+    options.shuffle = options.augment = false;
+    options.batch = t->micro;
+    int code = data_open(&data, &options, err);
+    if (code) return code;
+    int64_t images = data_images(data), row = t->teacher->out_rows * t->teacher->out_width;
+    char *path = run_path(run, "teacher.safetensors");
+    t->cache = malloc((size_t)(images * row) * sizeof *t->cache);
+    t->cache_images = images;
+    if (!t->cache)
+        code = error_set(err, EXIT_HOST_MEMORY, "train.cache_teacher: false", "out of memory for the teacher's output of %lld images", (long long)images);
+    if (!code && access(path, F_OK) == 0 && weights_open(&stored, path, NULL) == 0 && weights_count(stored) == 1 &&
+        weights_tensor(stored, 0)->count == images * row) {
+        code = weights_read(stored, 0, t->cache, DTYPE_F32, err);
+    } else if (!code) {
+        code = data_start(data, 0, err);
+        while (!code && (code = data_next(data, &batch, err)) == 0 && batch.count > 0)
+            for (int64_t i = 0; i < batch.count && !code; i++) /* one by one: a bad image's stand-in goes to its own place */
+                code = trainer_embed_teacher(t, batch.images + i * 3 * options.image_size * options.image_size, 1, t->cache + batch.ids[i] * row, err);
+        struct weights_row table = {.name = "teacher", .dtype = DTYPE_F32, .ndim = 2, .shape = {images, row}, .data = t->cache};
+        if (!code) code = weights_write_safetensors(path, &table, 1, NULL, err);
+    }
+    weights_close(stored);
+    free(path);
+    data_close(data);
+    return code;
+}
+
+struct feed {
+    struct data_batch batch;
+    int64_t micro, pixels;
+};
+
+static int feed_images(void *context, int64_t index, int64_t count, const float **images, const int64_t **ids, struct error *err)
+{
+    struct feed *f = context;
+    (void)err;
+    (void)count;
+    *images = f->batch.images + index * f->micro * f->pixels;
+    *ids = f->batch.ids + index * f->micro;
+    return 0;
+}
+
+static int write_metric(struct run *run, const struct trainer *t, const struct train_progress *p, bool with_cards, struct error *err)
+{
+    json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "loss", p->loss,
+                             "cosine", p->cosine, "lr", p->lr, "grad_norm", p->grad_norm, "images_per_s", p->images_per_s, "step_ms", p->step_ms,
+                             "data_wait_ms", p->data_wait_ms);
+    if (with_cards) {
+        json_t *card = memory_json(&t->device->use);
+        json_object_set_new(card, "rank", json_integer(0));
+        json_object_set_new(card, "device", json_string(t->device->name));
+        json_object_set_new(card, "busy_percent", json_null());
+        json_object_set_new(card, "temp_c", json_null());
+        json_object_set_new(card, "power_w", json_null());
+        json_object_set_new(line, "cards", json_pack("[o]", card));
+    }
+    return run_metric(run, line, err);
+}
+
+static int write_meta(struct run *run, const struct trainer *t, const struct data *data, int64_t total, struct error *err)
+{
+    char host[128] = "";
+    gethostname(host, sizeof host - 1);
+    json_t *meta = json_pack("{s:i, s:s, s:i, s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "version", 1, "host", host, "pid", (int)getpid(), "started", (double)time(NULL),
+                             "device", t->device->name, "images", (json_int_t)data_images(data), "total_steps", (json_int_t)total, "student_parameters",
+                             (json_int_t)geometry_parameters(&t->student_geometry), "teacher_parameters", (json_int_t)geometry_parameters(&t->teacher_geometry),
+                             "family", family_name(t->student_geometry.family));
+    char *text = json_dumps(meta, JSON_INDENT(1) | JSON_PRESERVE_ORDER), *path = run_path(run, "meta.json");
+    int code = file_write_atomic(path, text, strlen(text), err);
+    free(text);
+    free(path);
+    json_decref(meta);
+    return code;
+}
+
+static int save(struct run *run, struct trainer *t, int64_t step, const struct train_listener *listener, struct error *err)
+{
+    int code = checkpoint_save(run, t, step, (int)t->config->train.checkpoint_keep, err);
+    if (!code) code = run_event(run, "checkpoint", json_pack("{s:I}", "step", (json_int_t)step), err);
+    if (!code && listener->saved) listener->saved(listener->context, step);
+    return code;
+}
+
+static int steps(struct run *run, struct trainer *t, struct data *data, int64_t from, int64_t total, int64_t last, const struct train_listener *listener,
+                 struct error *err)
+{
+    struct config *c = t->config;
+    struct feed feed = {.micro = t->micro, .pixels = 3 * c->data.image_size * c->data.image_size};
+    struct train_progress p = {.step = from, .total = total};
+    double saved_at = now(), state_at = 0;
+    int64_t saved_step = from;
+    int code = 0;
+    while (p.step < last && !code && !asked_to_stop) {
+        double begin = now();
+        if ((code = data_next(data, &feed.batch, err)) != 0) break;
+        if (p.step == 0 && listener->variants) {
+            struct loss_variant variants[LOSS_VARIANTS];
+            if ((code = trainer_loss_variants(t, feed_images, &feed, variants, err)) != 0) break;
+            listener->variants(listener->context, variants, LOSS_VARIANTS);
+        }
+        struct step_result result;
+        p.lr = schedule_lr(c, p.step + 1, total);
+        code = trainer_step(t, p.step + 1, p.lr, feed_images, &feed, &result, err);
+        if (code) break;
+        p.step++;
+        p.epoch = feed.batch.epoch;
+        p.loss = result.loss;
+        p.cosine = result.cosine;
+        p.grad_norm = result.grad_norm;
+        p.data_wait_ms = feed.batch.wait_ms;
+        p.step_ms = (now() - begin) * 1e3;
+        p.images_per_s = (double)t->batch / p.step_ms * 1e3;
+        code = write_metric(run, t, &p, p.step == 1 || p.step == last || p.step % c->train.log_every == 0, err);
+        if (!code && listener->step) listener->step(listener->context, &p);
+        if (!code && now() - state_at >= 1) {
+            code = run_state(run, "training", p.step, total, p.epoch, -1, err);
+            state_at = now();
+        }
+        bool due = (c->train.checkpoint_steps > 0 && p.step % c->train.checkpoint_steps == 0) ||
+                   (c->train.checkpoint_minutes > 0 && now() - saved_at >= 60 * c->train.checkpoint_minutes) || asked_to_save || run_requested(run, "checkpoint");
+        if (run_requested(run, "stop")) asked_to_stop = 1;
+        if (!code && due && p.step < last) {
+            asked_to_save = 0;
+            code = save(run, t, p.step, listener, err);
+            saved_at = now();
+            saved_step = p.step;
+        }
+    }
+    if (!code && (p.step > saved_step || from == p.step)) code = save(run, t, p.step, listener, err);
+    if (!code && p.step < total) code = EXIT_STOPPED;
+    const char *state = code == 0 ? "done" : code == EXIT_STOPPED ? "stopped" : code == EXIT_DIVERGED ? "diverged" : "failed";
+    struct error ignored;
+    int told = run_state(run, state, p.step, total, p.epoch, code, code ? &ignored : err);
+    run_event(run, state, json_pack("{s:I}", "step", (json_int_t)p.step), &ignored);
+    if (code == EXIT_STOPPED && err)
+        error_set(err, EXIT_STOPPED, NULL, "stopped at step %lld of %lld and saved; go on with: meopt train --resume %s", (long long)p.step,
+                  (long long)total, run->directory);
+    return code ? code : told;
+}
+
+int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_after, const struct train_listener *listener, struct error *err)
+{
+    struct device *device = NULL;
+    struct trainer *t = NULL;
+    struct data *data = NULL;
+    static const struct train_listener silent;
+    if (!listener) listener = &silent;
+    int64_t from = 0;
+    catch_signals();
+    int code = device_open(&device, strcmp(c->device.type, "auto") == 0 ? "auto" : c->device.type, (size_t)c->device.memory_limit, err);
+    if (!code) code = trainer_create(&t, c, device, false, fill, run, err);
+    if (!code) {
+        struct data_options options = train_data_options(c);
+        code = data_open(&data, &options, err);
+    }
+    if (!code && resume) {
+        code = checkpoint_load(run, t, &from, NULL, err);
+        if (from < 0) from = 0;
+        if (!code) code = run_truncate_metrics(run, from, err);
+    }
+    if (!code) {
+        int64_t total = c->train.epochs * data_epoch_batches(data);
+        if (c->train.steps > 0) total = c->train.steps;
+        int64_t last = stop_after > 0 && stop_after < total ? stop_after : total;
+        code = write_meta(run, t, data, total, err);
+        if (!code) code = run_event(run, resume ? "resumed" : "started", json_pack("{s:I, s:I}", "step", (json_int_t)from, "total_steps", (json_int_t)total), err);
+        if (!code && listener->begun) listener->begun(listener->context, t, data, from, total);
+        if (!code) code = data_start(data, from, err);
+        if (!code) code = steps(run, t, data, from, total, last, listener, err);
+    }
+    data_close(data);
+    trainer_close(t);
+    device_close(device);
+    return code;
+}

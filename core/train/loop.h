@@ -1,0 +1,34 @@
+/* Training from start to end in this process: data, steps, metrics, checkpoints, requests. */
+#ifndef MEOPT_TRAIN_LOOP_H
+#define MEOPT_TRAIN_LOOP_H
+
+#include "core/data/data.h"
+#include "core/train/run.h"
+#include "core/train/trainer.h"
+
+struct train_progress {
+    int64_t step, total, epoch;
+    double loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
+};
+
+/* What a caller hears; any may be NULL. */
+struct train_listener {
+    void *context;
+    void (*begun)(void *context, const struct trainer *trainer, const struct data *data, int64_t from_step, int64_t total);
+    void (*variants)(void *context, const struct loss_variant *variants, int count);
+    void (*step)(void *context, const struct train_progress *progress);
+    void (*saved)(void *context, int64_t step);
+};
+
+/* Learning rate of step 1..total. */
+double schedule_lr(const struct config *config, int64_t step, int64_t total);
+
+/* Train in `run` from its newest checkpoint (resume) or from the beginning. stop_after 0: to the end; else up to that step
+ * and save. Returns 0, EXIT_STOPPED (asked to stop, saved), EXIT_DIVERGED, or another error. SIGTERM, SIGINT and SIGUSR1 save
+ * and stop, SIGUSR2 saves and goes on, a second SIGTERM or SIGINT stops at once. */
+int train_loop(struct run *run, struct config *config, bool resume, int64_t stop_after, const struct train_listener *listener, struct error *err);
+
+/* data_options of a configuration whose family is known. */
+struct data_options train_data_options(const struct config *config);
+
+#endif

@@ -1,0 +1,44 @@
+/* A run: one directory that readers (dashboard, compare, export) and the trainer share (design D1).
+ *
+ *   config.yaml     the resolved configuration; a resumed run must have the same numbers
+ *   meta.json       version, host, pid, start, command line, geometry, memory plan
+ *   metrics.jsonl   one object per optimizer step, one write(2) each: a reader ignores a torn tail
+ *   events.jsonl    what happened: started, resumed, checkpoint, stopped, diverged
+ *   state.json      replaced atomically: {state, step, total_steps, epoch, pid, host, exit_code}
+ *   ckpt/step-N/    checkpoint.h
+ *   request/NAME    a reader asks: stop, checkpoint (an empty file; the trainer removes it when it has obeyed)
+ */
+#ifndef MEOPT_TRAIN_RUN_H
+#define MEOPT_TRAIN_RUN_H
+
+#include "core/config/config.h"
+#include "core/device/device.h"
+
+#include <jansson.h>
+
+struct run {
+    char *directory;
+    int metrics, events; /* file descriptors, append only */
+    int lock;            /* of the directory: one trainer at a time */
+};
+
+/* A new directory parent/name; EXIT_LOCKED when it is there already. */
+int run_create(struct run *run, const char *parent, const char *name, const struct config *config, struct error *err);
+/* An existing one, to resume: EXIT_LOCKED when another trainer holds it. */
+int run_open(struct run *run, const char *directory, struct error *err);
+void run_close(struct run *run);
+
+char *run_path(const struct run *run, const char *name);
+
+/* One line, one write. Takes the object over. */
+int run_metric(struct run *run, json_t *line, struct error *err);
+int run_event(struct run *run, const char *event, json_t *fields, struct error *err);
+int run_state(struct run *run, const char *state, int64_t step, int64_t total, int64_t epoch, int exit_code, struct error *err);
+/* Drop metric lines behind `step` (and a torn tail): a resumed run writes each step once. */
+int run_truncate_metrics(struct run *run, int64_t step, struct error *err);
+/* Whether NAME was asked for; the request is taken away. */
+bool run_requested(struct run *run, const char *name);
+
+json_t *memory_json(const struct memory_use *use); /* {"peak_bytes", "classes": {...}} by peak */
+
+#endif
