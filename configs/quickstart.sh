@@ -1,0 +1,31 @@
+#!/bin/sh
+# From a fresh Debian or Ubuntu machine to three trained students: packages, build, sample archives, training without and
+# with MEOpt, export. Safe to run again.
+set -eu
+cd "$(dirname "$0")/.."
+sh configs/packages.sh
+cmake --preset release -DBUILD_TESTING=OFF >/dev/null
+cmake --build --preset release
+meopt=build/meopt
+
+if [ ! -d sample/COCO2014 ] || [ ! -d sample/ModelWeight ]; then
+    mkdir -p sample
+    for archive in COCO2014 ModelWeight; do tar -xzf "configs/sample/$archive.tar.gz" -C sample; done
+fi
+
+stamp=$(date -u +%Y%m%dT%H%M%SZ)
+for pair in quickstart quickstart_openclip quickstart_dinov2; do
+    for use in false true; do
+        name=$pair-$stamp-meopt-$use
+        echo "== $name"
+        "$meopt" train "configs/$pair.yaml" "optim.use_meopt=$use" --run-dir runs --name "$name" 2>"runs-$name.log" || {
+            cat "runs-$name.log" >&2
+            exit 1
+        }
+        mv "runs-$name.log" "runs/$name/train.log"
+        grep '^loss .*->' "runs/$name/train.log"
+        grep '^peak' "runs/$name/train.log"
+    done
+    "$meopt" export "runs/$name" --format pt
+done
+echo "runs are in runs/, exported students beside them"

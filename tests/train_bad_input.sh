@@ -1,0 +1,43 @@
+#!/bin/sh
+# What a user gets wrong: one clear message each, the documented exit code, nothing half made.
+set -u
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/sample" "$work/configs" "$work/empty"
+for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
+cp "$MEOPT_SOURCE/configs/quickstart.yaml" "$work/configs/"
+failed=0
+# expect CODE TEXT key=value...
+expect() {
+    code=$1 text=$2
+    rm -rf "$work/runs"
+    shift 2
+    "$MEOPT" train "$work/configs/quickstart.yaml" "$@" --run-dir "$work/runs" --name bad >"$work/out" 2>&1
+    got=$?
+    if [ "$got" != "$code" ] || ! grep -q "$text" "$work/out" || [ -e "$work/runs/bad" ]; then
+        echo "expected exit $code and '$text' for: $*; got $got:"
+        cat "$work/out"
+        failed=1
+    fi
+    rm -rf "$work/runs"
+}
+dino=$work/sample/ModelWeight/dinov2/dinov2_vitl14_pretrain.pth
+expect 1 'No such file' model.weight_s=/nonexistent.pt
+expect 7 'dinov2' model.family=eva "model.weight_s=$dino"
+expect 7 'width' model_s.width=96
+expect 1 'holds no' "data.root=$work/empty"
+expect 7 'learning' optim.learning_rate=1
+expect 7 'optim.lr' optim.lr=-1
+expect 7 'fewer than one batch' train.batch_size=1000
+printf 'model: [\n' >"$work/configs/broken.yaml"
+"$MEOPT" train "$work/configs/broken.yaml" >"$work/out" 2>&1
+[ $? = 7 ] && grep -q 'broken.yaml:' "$work/out" || { cat "$work/out"; failed=1; }
+# a learning rate that diverges: exit 13, and the weights of the last checkpoint are finite
+"$MEOPT" train "$work/configs/quickstart.yaml" optim.lr=1000 optim.name=apsgd optim.warmup_steps=0 optim.clip_grad_norm=0 --run-dir "$work/runs" --name nan >"$work/out" 2>&1
+got=$?
+[ "$got" = 13 ] || { echo "diverged run: exit $got"; tail -3 "$work/out"; failed=1; }
+"$MEOPT" train "$work/configs/quickstart.yaml" --run-dir "$work/runs" --name one --stop-after 3 >"$work/out" 2>&1
+[ $? = 10 ] || { echo "stop-after"; tail -3 "$work/out"; failed=1; }
+"$MEOPT" train "$work/configs/quickstart.yaml" --run-dir "$work/runs" --name one >"$work/out" 2>&1
+[ $? = 9 ] || { echo "an existing run was taken"; failed=1; }
+exit "$failed"
