@@ -1,0 +1,233 @@
+/* Operations over rows and columns of a matrix: layer norm, column sums, LayerScale, losses, norms.
+ *
+ * A row belongs to one block. Sums over rows (column sums, the weight gradients of a norm) take two kernels: the first
+ * sums a share of the rows into `partial` (shares, columns), the second adds the shares up in order. No atomics: the same
+ * bits on every run. */
+#include "kernels/gpu/vendor.h"
+
+enum { WAVES = MAX_THREADS / 32 };
+
+template <class T>
+DEVICE void layernorm_forward(const T *x, int64_t stride, const float *weight, const float *bias, T *y, float *mean, float *rstd,
+                              int64_t D, float eps)
+{
+    SHARED float partial[WAVES];
+    int64_t row = BLOCK_X;
+    const T *in = x + row * stride;
+    T *out = y + row * D;
+    float sum = 0, squares = 0;
+    for (int64_t d = THREAD; d < D; d += THREADS) sum += load(in, d);
+    float m = block_sum(sum, partial) / (float)D;
+    for (int64_t d = THREAD; d < D; d += THREADS) {
+        float c = load(in, d) - m;
+        squares += c * c;
+    }
+    float r = 1.0f / sqrtf(block_sum(squares, partial) / (float)D + eps);
+    for (int64_t d = THREAD; d < D; d += THREADS) store(out, d, (load(in, d) - m) * r * weight[d] + bias[d]);
+    if (THREAD == 0) {
+        mean[row] = m;
+        rstd[row] = r;
+    }
+}
+
+template <class T>
+DEVICE void layernorm_apply(const T *x, int64_t stride, const float *weight, const float *bias, const float *mean, const float *rstd,
+                            T *y, int64_t D)
+{
+    int64_t row = BLOCK_X;
+    float m = mean[row], r = rstd[row];
+    for (int64_t d = THREAD; d < D; d += THREADS) store(y, row * D + d, (load(x, row * stride + d) - m) * r * weight[d] + bias[d]);
+}
+
+/* dx += rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight */
+template <class T>
+DEVICE void layernorm_backward_input(const T *dy, const T *x, int64_t stride, const float *weight, const float *mean, const float *rstd,
+                                     float *dx, int64_t dx_stride, int64_t D)
+{
+    SHARED float partial[WAVES];
+    int64_t row = BLOCK_X;
+    float m = mean[row], r = rstd[row], sum = 0, product = 0;
+    for (int64_t d = THREAD; d < D; d += THREADS) {
+        float g = load(dy, row * D + d) * weight[d];
+        sum += g;
+        product += g * (load(x, row * stride + d) - m) * r;
+    }
+    sum = block_sum(sum, partial) / (float)D;
+    product = block_sum(product, partial) / (float)D;
+    for (int64_t d = THREAD; d < D; d += THREADS) {
+        float xhat = (load(x, row * stride + d) - m) * r;
+        dx[row * dx_stride + d] += r * (load(dy, row * D + d) * weight[d] - sum - xhat * product);
+    }
+}
+
+/* Share BLOCK_Y of BLOCKS_Y of the rows; one thread a column. partial (2, shares, D): sums of dy * xhat, of dy. */
+template <class T>
+DEVICE void layernorm_backward_weight(const T *dy, const T *x, int64_t stride, const float *mean, const float *rstd, float *partial,
+                                      int64_t R, int64_t D)
+{
+    int64_t d = BLOCK_X * THREADS + THREAD, shares = BLOCKS_Y, step = (R + shares - 1) / shares, begin = BLOCK_Y * step;
+    int64_t end = begin + step < R ? begin + step : R;
+    if (d >= D) return;
+    float weight = 0, bias = 0;
+    for (int64_t row = begin; row < end; row++) {
+        float g = load(dy, row * D + d);
+        weight += g * (load(x, row * stride + d) - mean[row]) * rstd[row];
+        bias += g;
+    }
+    partial[BLOCK_Y * D + d] = weight;
+    partial[(shares + BLOCK_Y) * D + d] = bias;
+}
+
+template <class T> DEVICE void column_sums(const T *x, float *partial, int64_t R, int64_t D)
+{
+    int64_t d = BLOCK_X * THREADS + THREAD, shares = BLOCKS_Y, step = (R + shares - 1) / shares, begin = BLOCK_Y * step;
+    int64_t end = begin + step < R ? begin + step : R;
+    if (d >= D) return;
+    float sum = 0;
+    for (int64_t row = begin; row < end; row++) sum += load(x, row * D + d);
+    partial[BLOCK_Y * D + d] = sum;
+}
+
+/* sums (D) += partial (shares, D) */
+KERNEL(add_shares, const float *partial, float *sums, int64_t shares, int64_t D)
+{
+    int64_t d = BLOCK_X * THREADS + THREAD;
+    if (d >= D) return;
+    float sum = 0;
+    for (int64_t s = 0; s < shares; s++) sum += partial[s * D + d];
+    sums[d] += sum;
+}
+
+#define ROWS(suffix, T)                                                                                                \
+    KERNEL(layernorm_forward_##suffix, const T *x, int64_t stride, const float *weight, const float *bias, T *y, float *mean,  \
+           float *rstd, int64_t D, float eps)                                                                          \
+    {                                                                                                                  \
+        layernorm_forward(x, stride, weight, bias, y, mean, rstd, D, eps);                                             \
+    }                                                                                                                  \
+    KERNEL(layernorm_apply_##suffix, const T *x, int64_t stride, const float *weight, const float *bias, const float *mean,    \
+           const float *rstd, T *y, int64_t D)                                                                         \
+    {                                                                                                                  \
+        layernorm_apply(x, stride, weight, bias, mean, rstd, y, D);                                                    \
+    }                                                                                                                  \
+    KERNEL(layernorm_backward_input_##suffix, const T *dy, const T *x, int64_t stride, const float *weight, const float *mean, \
+           const float *rstd, float *dx, int64_t dx_stride, int64_t D)                                                 \
+    {                                                                                                                  \
+        layernorm_backward_input(dy, x, stride, weight, mean, rstd, dx, dx_stride, D);                                 \
+    }                                                                                                                  \
+    KERNEL(layernorm_backward_weight_##suffix, const T *dy, const T *x, int64_t stride, const float *mean, const float *rstd,  \
+           float *partial, int64_t R, int64_t D)                                                                       \
+    {                                                                                                                  \
+        layernorm_backward_weight(dy, x, stride, mean, rstd, partial, R, D);                                           \
+    }                                                                                                                  \
+    KERNEL(column_sums_##suffix, const T *x, float *partial, int64_t R, int64_t D) { column_sums(x, partial, R, D); }
+ROWS(f32, float)
+ROWS(bf16, bf16)
+
+/* Block j: dgamma_j += sum_k W_jk G_jk + b_j s_j; G_jk *= gamma_j; db_j = gamma_j s_j (db may be s). */
+template <class W, class G>
+DEVICE void layerscale_backward(const W *w, G *grad, const float *b, const float *s, const float *gamma, float *dgamma, float *db, int64_t K)
+{
+    SHARED float partial[WAVES];
+    int64_t j = BLOCK_X;
+    float scale = gamma[j], total = s[j], sum = 0;
+    for (int64_t k = THREAD; k < K; k += THREADS) {
+        float g = load(grad, j * K + k);
+        sum += load(w, j * K + k) * g;
+        store(grad, j * K + k, g * scale);
+    }
+    sum = block_sum(sum, partial);
+    if (THREAD == 0) {
+        dgamma[j] += sum + b[j] * total;
+        db[j] = scale * total;
+    }
+}
+#define LAYERSCALE(name, W, G)                                                                                         \
+    KERNEL(name, const W *w, G *grad, const float *b, const float *s, const float *gamma, float *dgamma, float *db, int64_t K) \
+    {                                                                                                                  \
+        layerscale_backward(w, grad, b, s, gamma, dgamma, db, K);                                                      \
+    }
+LAYERSCALE(layerscale_backward_f32_f32, float, float)
+LAYERSCALE(layerscale_backward_f32_bf16, float, bf16)
+LAYERSCALE(layerscale_backward_bf16_f32, bf16, float)
+LAYERSCALE(layerscale_backward_bf16_bf16, bf16, bf16)
+
+/* One block a row: loss and cosine of the row to `values` (2, rows), gradient to dy. kind: 0 mse, 1 cosine, 2 smooth l1.
+ * With u = y/|y|, v = t/|t| (norms at least 1e-12), a loss f of u has dL/dy = (df/du - u (u . df/du)) / |y|. */
+KERNEL(distill_rows, int kind, int normalize, int sum_dim, const float *y, const float *target, float *dy, double *values, float weight,
+       int64_t rows, int64_t D)
+{
+    SHARED double partial[WAVES];
+    int64_t row = BLOCK_X;
+    const float *a = y + row * D, *t = target + row * D;
+    double aa = 0, tt = 0, at = 0;
+    for (int64_t d = THREAD; d < D; d += THREADS) {
+        aa += (double)a[d] * a[d];
+        tt += (double)t[d] * t[d];
+        at += (double)a[d] * t[d];
+    }
+    aa = sqrt(block_sum(aa, partial));
+    tt = sqrt(block_sum(tt, partial));
+    at = block_sum(at, partial);
+    double na = aa > 1e-12 ? aa : 1e-12, nt = tt > 1e-12 ? tt : 1e-12, cosine = at / (na * nt);
+    double scale = (double)weight / (double)rows / (sum_dim || kind == 1 ? 1.0 : (double)D), loss = 0, dot = 0;
+    double sa = normalize ? 1 / na : 1, st = normalize ? 1 / nt : 1;
+    for (int64_t d = THREAD; d < D; d += THREADS) {
+        double u = a[d] * sa, e = u - t[d] * st, size = e < 0 ? -e : e;
+        loss += kind == 2 ? (size < 1 ? 0.5 * e * e : size - 0.5) : e * e;
+        dot += u * (kind == 2 ? (size < 1 ? e : e / size) : 2 * e);
+    }
+    loss = block_sum(loss, partial);
+    dot = block_sum(dot, partial);
+    if (kind == 1) loss = 1 - cosine;
+    for (int64_t d = THREAD; d < D && dy; d += THREADS) {
+        double u = a[d] * sa, e = u - t[d] * st, size = e < 0 ? -e : e, g = kind == 2 ? (size < 1 ? e : e / size) : 2 * e;
+        if (kind == 1) g = (cosine * a[d] / na - t[d] / nt) / na;
+        else if (normalize) g = (g - u * dot) / na;
+        dy[row * D + d] += (float)(scale * g);
+    }
+    if (THREAD == 0) {
+        values[row] = loss * scale;
+        values[rows + row] = cosine;
+    }
+}
+
+/* One block: sums[0] += sum of values (n), in a fixed order. */
+KERNEL(add_values, const double *values, double *sum, int64_t n)
+{
+    SHARED double partial[WAVES];
+    double total = 0;
+    for (int64_t i = THREAD; i < n; i += THREADS) total += values[i];
+    total = block_sum(total, partial);
+    if (THREAD == 0) *sum += total;
+}
+
+/* partial (2, blocks): sum of squares, count of values that are not finite */
+template <class T> DEVICE void sum_squares(const T *x, int64_t n, double *partial_sums)
+{
+    SHARED double partial[WAVES];
+    double sum = 0, bad = 0;
+    for (int64_t i = BLOCK_X * THREADS + THREAD; i < n; i += BLOCKS_X * THREADS) {
+        float v = load(x, i);
+        if (v - v != 0) bad += 1;
+        else sum += (double)v * v;
+    }
+    sum = block_sum(sum, partial);
+    bad = block_sum(bad, partial);
+    if (THREAD == 0) {
+        partial_sums[BLOCK_X] = sum;
+        partial_sums[BLOCKS_X + BLOCK_X] = bad;
+    }
+}
+KERNEL(sum_squares_f32, const float *x, int64_t n, double *partial) { sum_squares(x, n, partial); }
+KERNEL(sum_squares_bf16, const bf16 *x, int64_t n, double *partial) { sum_squares(x, n, partial); }
+KERNEL(add_squares, const double *partial, int64_t blocks, double *sum, int *finite)
+{
+    if (BLOCK_X || THREAD) return;
+    double total = 0, bad = 0;
+    for (int64_t i = 0; i < blocks; i++) {
+        total += partial[i];
+        bad += partial[blocks + i];
+    }
+    *sum += total;
+    if (bad > 0) *finite = 0;
+}

@@ -1,0 +1,119 @@
+/* The one file that knows how vendors spell things. Every kernels/gpu/NAME.hip is compiled three ways:
+ *   hipcc --genco   AMD and Hygon DCU, wave 64
+ *   nvcc -fatbin    NVIDIA, wave 32
+ *   g++             the emulation of tests/emulate.h, wave 32 and wave 64 (MEOPT_EMULATE_WAVE)
+ * Rules that keep one source right everywhere: the wave width is WAVE, never a literal; every lane of a wave reaches
+ * every wave_* call and every thread of a block every barrier(); shared memory is declared with SHARED and is
+ * undefined before it is written; a kernel works for any block size that is a multiple of WAVE up to its MAX_THREADS.
+ */
+#ifndef MEOPT_GPU_VENDOR_H
+#define MEOPT_GPU_VENDOR_H
+
+#include <stdint.h>
+
+#if defined(MEOPT_EMULATE_WAVE)
+
+#include "tests/emulate.h"
+
+#elif defined(__HIP__) || defined(__HIPCC__) && !defined(__CUDACC__)
+
+#include <hip/hip_runtime.h>
+#define KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
+#define BOUNDED(threads) __launch_bounds__(threads)
+#define DEVICE static __device__ __forceinline__
+#define SHARED __shared__
+#if defined(__AMDGCN_WAVEFRONT_SIZE)
+#define WAVE __AMDGCN_WAVEFRONT_SIZE
+#else
+#define WAVE 64 /* the host half of the compilation, which is not used */
+#endif
+#define THREAD ((int)threadIdx.x)
+#define THREADS ((int)blockDim.x)
+#define BLOCK_X ((int64_t)blockIdx.x)
+#define BLOCK_Y ((int64_t)blockIdx.y)
+#define BLOCK_Z ((int64_t)blockIdx.z)
+#define BLOCKS_X ((int64_t)gridDim.x)
+#define BLOCKS_Y ((int64_t)gridDim.y)
+#define barrier() __syncthreads()
+DEVICE float wave_xor(float x, int mask) { return __shfl_xor(x, mask, WAVE); }
+DEVICE double wave_xor(double x, int mask) { return __shfl_xor(x, mask, WAVE); }
+DEVICE int wave_xor(int x, int mask) { return __shfl_xor(x, mask, WAVE); }
+
+#else
+
+#include <cuda_runtime.h>
+#define KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
+#define BOUNDED(threads) __launch_bounds__(threads)
+#define DEVICE static __device__ __forceinline__
+#define SHARED __shared__
+#define WAVE 32
+#define THREAD ((int)threadIdx.x)
+#define THREADS ((int)blockDim.x)
+#define BLOCK_X ((int64_t)blockIdx.x)
+#define BLOCK_Y ((int64_t)blockIdx.y)
+#define BLOCK_Z ((int64_t)blockIdx.z)
+#define BLOCKS_X ((int64_t)gridDim.x)
+#define BLOCKS_Y ((int64_t)gridDim.y)
+#define barrier() __syncthreads()
+DEVICE float wave_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, WAVE); }
+DEVICE double wave_xor(double x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, WAVE); }
+DEVICE int wave_xor(int x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, WAVE); }
+
+#endif
+
+enum { MAX_THREADS = 256 };
+
+/* bf16 as its 16 bits, so that no vendor's header is needed: nearest even, NaN kept. */
+struct bf16 {
+    uint16_t bits;
+};
+DEVICE float load(const float *p, int64_t i) { return p[i]; }
+DEVICE float load(const bf16 *p, int64_t i)
+{
+    union {
+        uint32_t u;
+        float f;
+    } x;
+    x.u = (uint32_t)p[i].bits << 16;
+    return x.f;
+}
+DEVICE uint16_t bf16_bits(float f)
+{
+    union {
+        float f;
+        uint32_t u;
+    } x;
+    x.f = f;
+    if ((x.u & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(x.u >> 16 | 0x40);
+    return (uint16_t)((x.u + 0x7FFFu + (x.u >> 16 & 1)) >> 16);
+}
+DEVICE void store(float *p, int64_t i, float x) { p[i] = x; }
+DEVICE void store(bf16 *p, int64_t i, float x) { p[i].bits = bf16_bits(x); }
+
+/* Sums over a wave, then over a block; every thread gets the result, in a fixed order (same bits each run). */
+template <class T> DEVICE T wave_sum(T x)
+{
+    for (int mask = WAVE / 2; mask; mask /= 2) x += wave_xor(x, mask);
+    return x;
+}
+template <class T> DEVICE T wave_max(T x)
+{
+    for (int mask = WAVE / 2; mask; mask /= 2) {
+        T other = wave_xor(x, mask);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+/* partial: shared, MAX_THREADS / 32 values; free again when the call returns */
+template <class T> DEVICE T block_sum(T x, T *partial)
+{
+    x = wave_sum(x);
+    if (THREAD % WAVE == 0) partial[THREAD / WAVE] = x;
+    barrier();
+    T sum = 0;
+    for (int i = 0; i < THREADS / WAVE; i++) sum += partial[i];
+    barrier();
+    return sum;
+}
+
+#endif
