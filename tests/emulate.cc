@@ -1,0 +1,166 @@
+/* Fibers that run a block's threads: see emulate.h. One block at a time, one OS thread, so the same bits every run. */
+#include "tests/emulate.h"
+#include "tests/emulate_run.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <ucontext.h>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#define SWITCH_START(save, bottom, size) __sanitizer_start_switch_fiber(save, bottom, size)
+#define SWITCH_FINISH(save, bottom, size) __sanitizer_finish_switch_fiber(save, bottom, size)
+#else
+#define SWITCH_START(save, bottom, size) ((void)0)
+#define SWITCH_FINISH(save, bottom, size) ((void)0)
+#endif
+
+namespace emulate
+{
+int thread, threads;
+int64_t block[3], blocks[3];
+kernel *kernel::first;
+
+enum waiting { RUNNING, AT_BARRIER, AT_WAVE, FINISHED };
+enum { STACK_BYTES = 256 * 1024 };
+
+struct fiber {
+    ucontext_t context;
+    char *stack;
+    waiting state;
+    const char *file;
+    int line, from;
+    uint64_t value;
+    void *sanitizer;
+};
+
+static std::vector<fiber> fibers;
+static ucontext_t scheduler;
+[[maybe_unused]] static void *scheduler_sanitizer;
+[[maybe_unused]] static const void *scheduler_stack;
+[[maybe_unused]] static size_t scheduler_bytes;
+static const kernel *running;
+static void **running_arguments;
+
+static void die(const char *what, const fiber &a, const fiber &b)
+{
+    fprintf(stderr, "emulate: kernel %s, block %lld,%lld: %s: %s:%d against %s:%d\n", running->name, (long long)block[0],
+            (long long)block[1], what, a.file ? a.file : "end", a.line, b.file ? b.file : "end", b.line);
+    abort();
+}
+
+static void enter(int i)
+{
+    thread = i;
+    fiber &f = fibers[(size_t)i];
+    SWITCH_START(&scheduler_sanitizer, f.stack, STACK_BYTES);
+    swapcontext(&scheduler, &f.context);
+    SWITCH_FINISH(scheduler_sanitizer, nullptr, nullptr);
+}
+
+static void leave(waiting state, const char *file, int line)
+{
+    fiber &f = fibers[(size_t)thread];
+    f.state = state;
+    f.file = file;
+    f.line = line;
+    SWITCH_START(state == FINISHED ? nullptr : &f.sanitizer, scheduler_stack, scheduler_bytes);
+    swapcontext(&f.context, &scheduler);
+    SWITCH_FINISH(f.sanitizer, nullptr, nullptr);
+}
+
+static void body()
+{
+    SWITCH_FINISH(nullptr, &scheduler_stack, &scheduler_bytes);
+    running->call(running->function, running_arguments);
+    leave(FINISHED, nullptr, 0);
+}
+
+void wait_block(const char *file, int line) { leave(AT_BARRIER, file, line); }
+
+uint64_t exchange(uint64_t value, int from, const char *file, int line)
+{
+    int self = thread;
+    fibers[(size_t)self].value = value;
+    fibers[(size_t)self].from = from;
+    leave(AT_WAVE, file, line);
+    return fibers[(size_t)self].value;
+}
+
+/* Run one wave until every lane waits for the block or is done. */
+static void run_wave(int first)
+{
+    uint64_t given[WAVE];
+    for (;;) {
+        for (int i = first; i < first + WAVE; i++)
+            if (fibers[(size_t)i].state == RUNNING) enter(i);
+        fiber &lead = fibers[(size_t)first];
+        for (int i = first; i < first + WAVE; i++) {
+            fiber &f = fibers[(size_t)i];
+            if (f.state != lead.state) die("lanes of a wave went different ways", lead, f);
+            if (f.state == AT_WAVE && (f.line != lead.line || strcmp(f.file, lead.file) != 0)) die("lanes wait at different places", lead, f);
+            given[i - first] = f.value;
+        }
+        if (lead.state != AT_WAVE) return;
+        for (int i = first; i < first + WAVE; i++) {
+            fiber &f = fibers[(size_t)i];
+            if (f.from < 0 || f.from >= WAVE) die("a lane outside the wave", f, f);
+            f.value = given[f.from];
+            f.state = RUNNING;
+        }
+    }
+}
+
+static void run_block()
+{
+    for (fiber &f : fibers) {
+        getcontext(&f.context);
+        f.context.uc_stack.ss_sp = f.stack;
+        f.context.uc_stack.ss_size = STACK_BYTES;
+        f.context.uc_link = &scheduler;
+        f.state = RUNNING;
+        f.file = nullptr;
+        f.line = 0;
+        makecontext(&f.context, body, 0);
+    }
+    for (;;) {
+        for (int first = 0; first < threads; first += WAVE) run_wave(first);
+        fiber &lead = fibers[0];
+        for (fiber &f : fibers)
+            if (f.state != lead.state || (f.state == AT_BARRIER && f.line != lead.line)) die("a barrier that not all threads reach", lead, f);
+        if (lead.state == FINISHED) return;
+        for (fiber &f : fibers) f.state = RUNNING;
+    }
+}
+
+const kernel *find(const char *name)
+{
+    for (const kernel *k = kernel::first; k; k = k->next)
+        if (strcmp(k->name, name) == 0) return k;
+    return nullptr;
+}
+
+void run(const kernel *k, const int64_t grid[3], int block_threads, void **arguments)
+{
+    if (block_threads % WAVE || block_threads < WAVE || block_threads > 1024) {
+        fprintf(stderr, "emulate: kernel %s: %d threads in a block, expected a multiple of the wave width %d\n", k->name, block_threads, WAVE);
+        abort();
+    }
+    running = k;
+    running_arguments = arguments;
+    threads = block_threads;
+    while ((int)fibers.size() > threads) {
+        free(fibers.back().stack);
+        fibers.pop_back();
+    }
+    while ((int)fibers.size() < threads) {
+        fibers.emplace_back();
+        fibers.back().stack = (char *)malloc(STACK_BYTES);
+    }
+    for (int i = 0; i < 3; i++) blocks[i] = grid[i];
+    for (block[2] = 0; block[2] < grid[2]; block[2]++)
+        for (block[1] = 0; block[1] < grid[1]; block[1]++)
+            for (block[0] = 0; block[0] < grid[0]; block[0]++) run_block();
+}
+} // namespace emulate

@@ -1,0 +1,78 @@
+/* GPU kernels on the host: blocks one after another, the threads of a block as fibers that switch at barriers and wave
+ * operations, so that every kernel's arithmetic runs, with shared memory and out-of-bounds accesses watched by
+ * AddressSanitizer. Included by kernels/gpu/vendor.h in place of a vendor's runtime; the driver in front of it is
+ * tests/emulate.cc.
+ *
+ * A wave operation that not every lane of the wave reaches, or a barrier that not every thread reaches, is reported and
+ * aborts: on a card it would hang or read garbage.
+ */
+#ifndef MEOPT_TESTS_EMULATE_H
+#define MEOPT_TESTS_EMULATE_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <utility>
+
+#define WAVE MEOPT_EMULATE_WAVE
+#define DEVICE static inline
+#define BOUNDED(threads)
+#define SHARED static
+#define THREAD (emulate::thread)
+#define THREADS (emulate::threads)
+#define BLOCK_X (emulate::block[0])
+#define BLOCK_Y (emulate::block[1])
+#define BLOCK_Z (emulate::block[2])
+#define BLOCKS_X (emulate::blocks[0])
+#define BLOCKS_Y (emulate::blocks[1])
+#define barrier() emulate::wait_block(__FILE__, __LINE__)
+
+namespace emulate
+{
+extern int thread, threads;
+extern int64_t block[3], blocks[3];
+void wait_block(const char *file, int line);
+/* Every lane gives 8 bytes and gets those of lane `from` of its wave. */
+uint64_t exchange(uint64_t value, int from, const char *file, int line);
+
+template <class T> T shuffle(T x, int from, const char *file, int line)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, &x, sizeof x);
+    bits = exchange(bits, from, file, line);
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* A kernel by name, callable with the array of pointers to arguments that drivers take. */
+struct kernel {
+    const char *name;
+    void (*call)(void *function, void **arguments);
+    void *function;
+    kernel *next;
+    static kernel *first;
+};
+template <class... A, size_t... I> void unpack(void (*f)(A...), void **a, std::index_sequence<I...>) { f(*(A *)a[I]...); }
+template <class... A> struct caller {
+    static void call(void *f, void **a) { unpack((void (*)(A...))f, a, std::index_sequence_for<A...>{}); }
+};
+struct registration : kernel {
+    template <class... A> registration(const char *kernel_name, void (*f)(A...))
+    {
+        name = kernel_name;
+        call = caller<A...>::call;
+        function = (void *)f;
+        next = first;
+        first = this;
+    }
+};
+} // namespace emulate
+
+#define wave_xor(x, mask) emulate::shuffle(x, THREAD % WAVE ^ (mask), __FILE__, __LINE__)
+#define KERNEL(name, ...)                                                                                              \
+    static void name(__VA_ARGS__);                                                                                     \
+    static emulate::registration registration_##name(#name, name);                                                     \
+    static void name(__VA_ARGS__)
+
+#endif
