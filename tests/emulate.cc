@@ -35,7 +35,12 @@ struct fiber {
     void *sanitizer;
 };
 
-static std::vector<fiber> fibers;
+static struct fiber_list : std::vector<fiber> {
+    ~fiber_list()
+    {
+        for (fiber &f : *this) free(f.stack);
+    }
+} fibers;
 static ucontext_t scheduler;
 [[maybe_unused]] static void *scheduler_sanitizer;
 [[maybe_unused]] static const void *scheduler_stack;

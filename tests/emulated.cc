@@ -1,0 +1,143 @@
+/* Emulated GPU kernels against the CPU operations of the same name, over odd shapes, for this wave width. */
+#include "tests/emulate_run.h"
+
+extern "C" {
+#include "kernels/cpu/ops.h"
+}
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+static int failures;
+
+static std::vector<float> noise(size_t n, uint32_t seed)
+{
+    std::vector<float> v(n);
+    for (float &x : v) {
+        seed = seed * 1664525u + 1013904223u;
+        x = (float)(int32_t)(seed >> 8 & 0xFFFF) / 32768.0f - 1.0f;
+    }
+    return v;
+}
+
+template <class... A> static void launch(const char *name, int64_t x, int64_t y, int threads, A... values)
+{
+    const emulate::kernel *k = emulate::find(name);
+    if (!k) {
+        printf("no kernel %s\n", name);
+        exit(1);
+    }
+    void *arguments[] = {&values...};
+    int64_t grid[3] = {x, y, 1};
+    emulate::run(k, grid, threads, arguments);
+}
+
+static void same(const char *name, const std::vector<float> &a, const std::vector<float> &b, double tolerance)
+{
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < a.size(); i++) {
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    double error = size > 0 ? std::sqrt(difference / size) : std::sqrt(difference);
+    if (!(error <= tolerance)) failures++;
+    printf("%-28s %.1e%s\n", name, error, error <= tolerance ? "" : "  FAILED");
+}
+
+/* fp32 sums of n terms in another order: n ulps at most, sqrt(n) typically */
+static double bound(int64_t n) { return 6e-8 * (8 + 4 * std::sqrt((double)n)); }
+
+static void layernorm(int64_t R, int64_t D)
+{
+    auto x = noise((size_t)(R * D), 1), w = noise((size_t)D, 2), b = noise((size_t)D, 3), g = noise((size_t)(R * D), 4);
+    std::vector<float> y(x.size()), m((size_t)R), r((size_t)R), dx(x.size()), dw((size_t)D), db((size_t)D);
+    auto y2 = y, m2 = m, r2 = r, dx2 = dx, dw2 = dw, db2 = db;
+    const cpu_ops *cpu = cpu_ops_select();
+    cpu->layernorm_forward(0, x.data(), D, w.data(), b.data(), y2.data(), m2.data(), r2.data(), R, D, 1e-6f);
+    launch("layernorm_forward_f32", R, 1, 128, (const float *)x.data(), D, (const float *)w.data(), (const float *)b.data(), y.data(), m.data(), r.data(), D, 1e-6f);
+    same("layernorm_forward", y, y2, bound(D));
+    std::vector<float> shares(row_shares_bytes(2 * D) / sizeof(float)), partial((size_t)(8 * 2 * D));
+    cpu->layernorm_backward(0, g.data(), x.data(), D, w.data(), m2.data(), r2.data(), dx2.data(), D, dw2.data(), db2.data(), R, D, shares.data());
+    launch("layernorm_backward_input_f32", R, 1, 128, (const float *)g.data(), (const float *)x.data(), D, (const float *)w.data(), (const float *)m.data(),
+           (const float *)r.data(), dx.data(), D, D);
+    launch("layernorm_backward_weight_f32", (D + 127) / 128, 4, 128, (const float *)g.data(), (const float *)x.data(), D, (const float *)m.data(), (const float *)r.data(),
+           partial.data(), R, D);
+    launch("add_shares", (D + 127) / 128, 1, 128, (const float *)partial.data(), dw.data(), (int64_t)4, D);
+    launch("add_shares", (D + 127) / 128, 1, 128, (const float *)(partial.data() + 4 * D), db.data(), (int64_t)4, D);
+    same("layernorm_backward dx", dx, dx2, bound(D) * 4);
+    same("layernorm_backward dweight", dw, dw2, bound(R) * 4);
+    same("layernorm_backward dbias", db, db2, bound(R) * 4);
+}
+
+static void attention(int64_t B, int64_t N, int64_t H, int64_t dh)
+{
+    auto qkv = noise((size_t)(B * N * 3 * H * dh), 5), g = noise((size_t)(B * N * H * dh), 6);
+    std::vector<float> out(g.size()), lse((size_t)(B * H * N)), d(qkv.size()), delta(lse.size());
+    auto out2 = out, lse2 = lse, d2 = d;
+    const cpu_ops *cpu = cpu_ops_select();
+    void *scratch = aligned_alloc(64, (attention_scratch(N, dh, 1) + 63) & ~(size_t)63);
+    cpu->attention_forward(0, qkv.data(), out2.data(), lse2.data(), B, N, H, dh, scratch, 1);
+    cpu->attention_backward(0, qkv.data(), out2.data(), lse2.data(), g.data(), d2.data(), B, N, H, dh, scratch, 1);
+    free(scratch);
+    int64_t tiles = (N + 15) / 16;
+    launch("attention_forward_f32", tiles, B * H, 256, (const float *)qkv.data(), out.data(), lse.data(), N, H, (int)dh);
+    same("attention_forward", out, out2, bound(N + dh));
+    same("attention_forward lse", lse, lse2, bound(N + dh));
+    launch("attention_delta_f32", 2, 1, 128, (const float *)out.data(), (const float *)g.data(), delta.data(), B, N, H, dh);
+    launch("attention_backward_q_f32", tiles, B * H, 256, (const float *)qkv.data(), (const float *)lse.data(), (const float *)delta.data(), (const float *)g.data(), d.data(), N, H, (int)dh);
+    launch("attention_backward_kv_f32", tiles, B * H, 256, (const float *)qkv.data(), (const float *)lse.data(), (const float *)delta.data(), (const float *)g.data(), d.data(), N, H, (int)dh);
+    same("attention_backward", d, d2, bound(N + dh) * 8);
+}
+
+static void gemm(int64_t m, int64_t n, int64_t k)
+{
+    for (int ta = 0; ta < 2; ta++)
+        for (int tb = 0; tb < 2; tb++) {
+            auto a = noise((size_t)(m * k), 7), b = noise((size_t)(k * n), 8), bias = noise((size_t)n, 9), c = noise((size_t)(m * n), 10), expected = c;
+            for (int64_t i = 0; i < m; i++)
+                for (int64_t j = 0; j < n; j++) {
+                    double sum = 0;
+                    for (int64_t p = 0; p < k; p++) sum += (double)a[(size_t)(ta ? p * m + i : i * k + p)] * b[(size_t)(tb ? j * k + p : p * n + j)];
+                    float &e = expected[(size_t)(i * n + j)];
+                    e = (float)(0.5 * sum + 2.0 * e + bias[(size_t)j]);
+                }
+            launch("gemm_f32_f32", (n + 63) / 64, (m + 63) / 64, 256, (const float *)a.data(), (const float *)b.data(), c.data(), (const float *)bias.data(), m, n, k,
+                   ta ? m : k, tb ? k : n, n, ta, tb, 0.5f, 2.0f);
+            same("gemm", c, expected, bound(k));
+        }
+}
+
+static void elements(int64_t R, int64_t F)
+{
+    auto h = noise((size_t)(R * 2 * F), 11), dy = noise((size_t)(R * F), 12);
+    for (float &x : h) x *= 4;
+    std::vector<float> y(dy.size()), d(h.size());
+    auto y2 = y, d2 = d;
+    const cpu_ops *cpu = cpu_ops_select();
+    cpu->gelu_forward(0, h.data(), y2.data(), R * F);
+    launch("gelu_forward_f32", 2, 1, 128, (const float *)h.data(), y.data(), R * F);
+    same("gelu_forward", y, y2, 1e-6);
+    cpu->swiglu_forward(0, h.data(), y2.data(), R, F);
+    cpu->swiglu_backward(0, dy.data(), h.data(), d2.data(), R, F);
+    launch("swiglu_forward_f32", 2, 1, 128, (const float *)h.data(), y.data(), R, F);
+    launch("swiglu_backward_f32", 2, 1, 128, (const float *)dy.data(), (const float *)h.data(), d.data(), R, F);
+    same("swiglu_forward", y, y2, 1e-6);
+    same("swiglu_backward", d, d2, 1e-6);
+}
+
+int main()
+{
+    printf("wave of %d\n", WAVE);
+    layernorm(1, 5);
+    layernorm(37, 177);
+    attention(2, 17, 2, 32);
+    attention(1, 33, 1, 88);
+    attention(1, 5, 3, 80);
+    gemm(1, 1, 1);
+    gemm(65, 70, 33);
+    elements(3, 131);
+    printf("%d failures\n", failures);
+    return failures != 0;
+}
