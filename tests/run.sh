@@ -5,6 +5,6 @@ cd "$(dirname "$0")/.."
 sh configs/packages.sh test
 cmake --preset ci >/dev/null
 cmake --build --preset ci
-export MEOPT_LONG=0
-[ "${1:-}" = --long ] && MEOPT_LONG=1
+unset MEOPT_LONG
+if [ "${1:-}" = --long ]; then export MEOPT_LONG=1; fi
 ctest --preset ci
