@@ -196,6 +196,8 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
 static int check_combination(const struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
+    if (c->model_s.drop_path > 0)
+        return error_set(err, EXIT_CONFIG, "model_s.drop_path: 0", "model_s.drop_path %g: the towers have no drop path", c->model_s.drop_path);
     if (t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 && !is(c->optim.clip_mode, "previous"))
         return error_set(err, EXIT_CONFIG, "optim.clip_mode: previous, or optim.gradients: keep",
                          "optim.clip_mode %s cannot see the accumulated gradient when gradients are released (train.micro_batch %lld of %lld)",

@@ -90,7 +90,7 @@ void NAME(residual_forward)(int bf16, const void *x, const void *branch, const f
     {
         float a[PIECE], b[PIECE], out[PIECE];
         int64_t count = piece(D, at), here = row * D + at;
-        const float *u = read_piece(bf16, x, here, count, a), *v = read_piece(bf16, branch, here, count, b), *g = gamma + (gamma ? at : 0);
+        const float *u = read_piece(bf16, x, here, count, a), *v = read_piece(bf16, branch, here, count, b), *g = gamma ? gamma + at : NULL;
         float *w = piece_for(bf16, y, here, out);
         if (gamma) SIMD for (int64_t i = 0; i < count; i++) w[i] = u[i] + g[i] * v[i];
         else SIMD for (int64_t i = 0; i < count; i++) w[i] = u[i] + v[i];
