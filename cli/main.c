@@ -7,12 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const struct command cmd_help, cmd_version, cmd_bench_optim, cmd_bench_train, cmd_train, cmd_embed, cmd_export;
+extern const struct command cmd_fetch, cmd_help, cmd_version, cmd_bench_optim, cmd_bench_train, cmd_train, cmd_embed, cmd_export;
 extern const struct command cmd_config_get, cmd_config_set, cmd_config_unset, cmd_config_list, cmd_config_check, cmd_config_diff,
     cmd_config_new, cmd_config_edit, cmd_config_man,
     cmd_config_complete, cmd_plan;
 
 const struct command *const commands[] = {
+    &cmd_fetch,
     &cmd_config_get,
     &cmd_config_set,
     &cmd_config_unset,

@@ -18,7 +18,7 @@ static size_t utf8_length(const unsigned char *p)
     return n;
 }
 
-char *text_printable(char *dst, size_t size, const char *text)
+static char *printable(char *dst, size_t size, const char *text, int layout)
 {
     static const char hex[] = "0123456789abcdef";
     size_t out = 0;
@@ -26,7 +26,7 @@ char *text_printable(char *dst, size_t size, const char *text)
     while (*p) {
         size_t n = utf8_length(p);
         int control = *p < 0x20 || *p == 0x7F || (n == 2 && p[0] == 0xC2 && p[1] < 0xA0); /* C0, DEL, C1 */
-        if (*p == '\n' || *p == '\t') control = 0; /* our own layout: a caret line, a table */
+        if (layout && (*p == '\n' || *p == '\t')) control = 0; /* our own: a caret line, a table */
         if (n && !control) {
             if (out + n >= size) break;
             memcpy(dst + out, p, n);
@@ -46,6 +46,9 @@ char *text_printable(char *dst, size_t size, const char *text)
     if (size) dst[out] = 0;
     return dst;
 }
+
+char *text_printable(char *dst, size_t size, const char *text) { return printable(dst, size, text, 1); }
+char *name_printable(char *dst, size_t size, const char *name) { return printable(dst, size, name, 0); }
 
 static void error_fill(struct error *e, int code, const char *hint, const char *format, va_list args, int saved)
 {

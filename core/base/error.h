@@ -61,5 +61,7 @@ const char *exit_code_text(int code);
 /* Copy text from outside into dst (size bytes with the NUL), control characters and invalid UTF-8 as \xNN,
  * cut at a character boundary. Returns dst. */
 char *text_printable(char *dst, size_t size, const char *text);
+/* The same for a name, which has no lines: newline and tab are escaped, too. */
+char *name_printable(char *dst, size_t size, const char *name);
 
 #endif

@@ -1,0 +1,530 @@
+/* Fetching: see fetch.h. */
+#include "fetch/fetch.h"
+
+#include "core/base/file.h"
+#include "fetch/part.h"
+#include "fetch/publish.h"
+#include "fetch/transfer.h"
+#include "fetch/unpack.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+const char *const fetch_phase_names[] = {"waiting", "download", "unpack", "verify", "publish"};
+const char *const fetch_state_names[] = {"missing", "partial", "there", "foreign"};
+
+static const char private_directory[] = ".meopt-fetch";
+
+/* ---- SHA-256 behind the frontier ---- */
+
+/* A thread that reads what is there already: the same for fresh bytes, bytes of an earlier run, ranges and local files. */
+struct hasher {
+    pthread_t thread;
+    bool started;
+    int fd;
+    _Atomic int64_t available, done;
+    _Atomic bool last, stop, failed;
+    pthread_mutex_t mutex;
+    pthread_cond_t more;
+    unsigned char digest[32];
+};
+
+static void *hash_thread(void *context)
+{
+    struct hasher *h = context;
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    unsigned char *buffer = malloc(1 << 20);
+    bool ok = md && buffer && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1;
+    for (int64_t at = 0; ok && !atomic_load(&h->stop);) {
+        bool last = atomic_load(&h->last);
+        int64_t there = atomic_load(&h->available) - at;
+        if (there <= 0 && last) break;
+        if (there <= 0) {
+            pthread_mutex_lock(&h->mutex);
+            if (atomic_load(&h->available) <= at && !atomic_load(&h->last) && !atomic_load(&h->stop)) pthread_cond_wait(&h->more, &h->mutex);
+            pthread_mutex_unlock(&h->mutex);
+            continue;
+        }
+        ssize_t n = pread(h->fd, buffer, there < 1 << 20 ? (size_t)there : 1 << 20, at);
+        if (n < 0 && errno == EINTR) continue;
+        ok = n > 0 && EVP_DigestUpdate(md, buffer, (size_t)n) == 1;
+        at += n > 0 ? n : 0;
+        atomic_store(&h->done, at);
+    }
+    if (ok) ok = EVP_DigestFinal_ex(md, h->digest, NULL) == 1;
+    if (!ok) atomic_store(&h->failed, true);
+    EVP_MD_CTX_free(md);
+    free(buffer);
+    return NULL;
+}
+
+static int hasher_start(struct hasher *h, int fd, struct error *err)
+{
+    memset(h, 0, sizeof *h);
+    h->fd = fd;
+    pthread_mutex_init(&h->mutex, NULL);
+    pthread_cond_init(&h->more, NULL);
+    h->started = pthread_create(&h->thread, NULL, hash_thread, h) == 0;
+    return h->started ? 0 : error_set(err, EXIT_FAILED, NULL, "cannot start a thread");
+}
+
+static void hasher_feed(struct hasher *h, int64_t available, bool last)
+{
+    pthread_mutex_lock(&h->mutex);
+    atomic_store(&h->available, available);
+    if (last) atomic_store(&h->last, true);
+    pthread_cond_signal(&h->more);
+    pthread_mutex_unlock(&h->mutex);
+}
+
+static void hasher_end(struct hasher *h, bool stop)
+{
+    if (!h->started) return;
+    if (stop) {
+        pthread_mutex_lock(&h->mutex);
+        atomic_store(&h->stop, true);
+        pthread_cond_signal(&h->more);
+        pthread_mutex_unlock(&h->mutex);
+    }
+    pthread_join(h->thread, NULL);
+    pthread_mutex_destroy(&h->mutex);
+    pthread_cond_destroy(&h->more);
+    h->started = false;
+}
+
+/* ---- one fetch ---- */
+
+struct job {
+    const struct source *source;
+    const struct fetch_options *o;
+    struct fetch_result *result;
+    struct error *err;
+    char *directory, *staging, *kept;
+    struct part part;
+    int fd;                 /* of the archive: the part's, or a local file's */
+    bool local;
+    struct hasher hasher;
+    struct unpack unpack;
+    bool zip_known, zip;
+    char expected[65];      /* "" unknown */
+    char trusted_url[600];  /* what the checksum is remembered under */
+    double told;
+    struct fetch_progress progress;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void notice(const struct job *j, const char *text)
+{
+    if (j->o->notice) j->o->notice(j->o->context, text);
+}
+
+static void tell(struct job *j, bool always)
+{
+    double t = now();
+    if (!j->o->progress || (!always && t - j->told < 0.1)) return;
+    j->told = t;
+    struct archive_counts c;
+    if (j->unpack.shared) unpack_counts(&j->unpack, &c);
+    else c = (struct archive_counts){.files = j->result->files, .out = j->result->unpacked, .in = j->result->files ? j->progress.total : 0};
+    j->progress.files = c.files;
+    j->progress.unpacked_bytes = c.out;
+    j->progress.unpack_bytes = c.in;
+    j->o->progress(j->o->context, &j->progress);
+}
+
+static bool cancelled(const struct job *j) { return j->o->cancel && *j->o->cancel; }
+
+static int make_staging(struct job *j)
+{
+    if (mkdir(j->staging, 0700) == 0 || errno == EEXIST) return 0;
+    int code = error_errno(j->err, EXIT_FAILED, NULL, "cannot make the directory");
+    return error_at(j->err, j->staging, 0, 0), code;
+}
+
+static int start_unpack(struct job *j)
+{
+    struct archive_limits limits = archive_limits_default;
+    struct statvfs fs;
+    int64_t room = INT64_MAX;
+    if (statvfs(j->o->dest, &fs) == 0) room = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
+    bool said = j->o->limit > 0 || j->source->unpacked_size >= 0;
+    limits.bytes = j->o->limit > 0 ? j->o->limit : j->source->unpacked_size >= 0 ? j->source->unpacked_size : room;
+    if (said) limits.ratio_from = INT64_MAX; /* the size is known: no need to guess */
+    if (j->source->entries >= 0) limits.entries = 2 * j->source->entries + 1000; /* entries counts files; directories come on top */
+    int code = make_staging(j);
+    return code ? code : unpack_start(&j->unpack, j->fd, j->staging, &limits, j->err);
+}
+
+/* Everything that depends on how much of the archive is there. */
+static int feed(struct job *j, int64_t available, bool last)
+{
+    hasher_feed(&j->hasher, available, last);
+    if (!j->zip_known && (available >= 4 || last)) {
+        unsigned char head[4] = {0};
+        ssize_t n = pread(j->fd, head, 4, 0);
+        j->zip_known = true;
+        j->zip = archive_is_zip(head, n > 0 ? (size_t)n : 0);
+        int code = j->zip ? 0 : start_unpack(j);
+        if (code) return code;
+    }
+    if (j->zip && last && !j->unpack.pid) {
+        int code = start_unpack(j);
+        if (code) return code;
+    }
+    if (j->unpack.pid) {
+        unpack_feed(&j->unpack, available, last);
+        if (unpack_ended(&j->unpack) && j->unpack.pid && !last) { /* before the end: it must be an error */
+            int code = unpack_wait(&j->unpack, j->err);
+            return code ? code : error_set(j->err, EXIT_INTEGRITY, NULL, "the archive ends before the file does");
+        }
+    }
+    return 0;
+}
+
+static int on_sized(void *context, int64_t total, struct error *err)
+{
+    struct job *j = context;
+    struct statvfs fs;
+    j->progress.total = total;
+    if (total < 0 || statvfs(j->o->dest, &fs) != 0) return 0;
+    struct stat st = {0};
+    fstat(j->part.fd, &st);
+    int64_t room = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize, missing = total - (int64_t)st.st_blocks * 512;
+    int64_t unpacked = j->source->unpacked_size >= 0 ? j->source->unpacked_size : total; /* photographs do not compress */
+    int64_t already = 0;
+    if (missing < 0) missing = 0;
+    if (access(j->staging, F_OK) == 0) already = part_state_bytes(&j->part.state); /* unpacked by an earlier run, about */
+    if (already > unpacked) already = unpacked;
+    int64_t need = missing + unpacked - already;
+    need += need / 50;
+    if (room >= need) return 0;
+    error_set(err, EXIT_DISK, "free some space or choose another --dest, then run the same command again",
+              "needs %.2f GiB (archive %.2f, unpacked %.2f%s), %.2f GiB are free", (double)need / 1073741824.0, (double)missing / 1073741824.0, (double)unpacked / 1073741824.0,
+              j->source->unpacked_size >= 0 ? "" : " as an estimate", (double)room / 1073741824.0);
+    return error_at(err, j->o->dest, 0, 0), EXIT_DISK;
+}
+
+static int on_arrived(void *context, int64_t frontier, struct error *err)
+{
+    struct job *j = context;
+    (void)err;
+    return feed(j, frontier, false);
+}
+
+static int on_restarted(void *context, const char *why, struct error *err)
+{
+    struct job *j = context;
+    char text[256];
+    snprintf(text, sizeof text, "beginning again: %s", why);
+    notice(j, text);
+    unpack_kill(&j->unpack);
+    hasher_end(&j->hasher, true);
+    j->zip_known = j->zip = false;
+    j->progress.resumed = 0;
+    int code = file_remove_tree(j->staging, err);
+    return code ? code : hasher_start(&j->hasher, j->fd, err);
+}
+
+static void on_progress(void *context, const struct transfer_progress *p)
+{
+    struct job *j = context;
+    j->progress.phase = FETCH_DOWNLOAD;
+    j->progress.bytes = p->bytes;
+    j->progress.total = p->total;
+    j->progress.tries = p->tries;
+    j->progress.retry_in = p->retry_in;
+    j->progress.reason = p->reason;
+    j->result->received = p->received;
+    tell(j, false);
+}
+
+static void on_notice(void *context, const char *text) { notice(context, text); }
+
+/* Wait for the claim as long as its owner lives on this machine. */
+static int claim(struct job *j)
+{
+    bool here = false, said = false;
+    for (;;) {
+        int code = part_claim(&j->part, j->directory, j->source->file, &here, j->err);
+        if (code != EXIT_LOCKED || !here) return code;
+        if (!said) {
+            char text[sizeof j->err->what + 32];
+            snprintf(text, sizeof text, "%s; waiting for it", j->err->what);
+            notice(j, text);
+            said = true;
+        }
+        j->progress.phase = FETCH_WAITING;
+        part_peek(j->directory, j->source->file, &j->progress.bytes, &j->progress.total);
+        tell(j, false);
+        if (cancelled(j)) return error_set(j->err, EXIT_SIGNAL + SIGINT, NULL, "stopped waiting");
+        struct timespec pause = {.tv_nsec = 200000000};
+        nanosleep(&pause, NULL);
+        *j->err = (struct error){0};
+    }
+}
+
+/* The tree is there: done; a stranger is there: refuse. */
+static int look_first(struct job *j, bool *done)
+{
+    *done = false;
+    if (!j->source->top) return 0;
+    char *tree = path_join(j->o->dest, j->source->top);
+    struct published what;
+    struct stat st;
+    int code = 0;
+    if (published_read(tree, &what)) {
+        if (j->expected[0] && strcmp(j->expected, what.sha256) != 0) {
+            code = error_set(j->err, EXIT_INTEGRITY, "move the directory away, or fetch into another --dest", "it was unpacked from an archive with SHA-256 %.12s..., expected %.12s...", what.sha256, j->expected);
+            error_at(j->err, tree, 0, 0);
+        } else if (!j->expected[0] && strcmp(j->source->name, what.source) != 0) {
+            char shown[256];
+            code = error_set(j->err, EXIT_FAILED, "move the directory away, or fetch into another --dest", "is there already, from the source '%s'", name_printable(shown, sizeof shown, what.source));
+            error_at(j->err, tree, 0, 0);
+        } else {
+            *done = j->result->already = true;
+            j->result->tree = tree;
+            memcpy(j->result->sha256, what.sha256, 65);
+            j->result->size = what.size;
+            j->result->files = what.files;
+            j->result->unpacked = what.unpacked;
+            return 0;
+        }
+    } else if (lstat(tree, &st) == 0) {
+        code = error_set(j->err, EXIT_FAILED, "move it away, or fetch into another --dest", "is there already, but not from a complete fetch (it has no " PUBLISH_MARKER ")");
+        error_at(j->err, tree, 0, 0);
+    }
+    free(tree);
+    return code;
+}
+
+/* A local archive: --from FILE, a file:// source, or one that was kept. */
+static int open_local(struct job *j, const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        if (fd >= 0) {
+            close(fd);
+            errno = EINVAL;
+        }
+        int code = error_errno(j->err, EXIT_FAILED, "check the path", "cannot read the archive");
+        return error_at(j->err, path, 0, 0), code;
+    }
+    if (j->source->size >= 0 && st.st_size != j->source->size) {
+        close(fd);
+        error_set(j->err, EXIT_INTEGRITY, "bring the whole file", "has %lld bytes, expected %lld", (long long)st.st_size, (long long)j->source->size);
+        return error_at(j->err, path, 0, 0), EXIT_INTEGRITY;
+    }
+    j->fd = fd;
+    j->local = true;
+    j->progress.total = j->progress.bytes = st.st_size;
+    j->progress.resumed = st.st_size;
+    return 0;
+}
+
+/* Path of a file:// URL (percent-decoding is not for us: the paths are made here), or NULL. */
+static const char *local_path(const char *url) { return strncmp(url, "file://", 7) == 0 ? url + 7 : NULL; }
+
+static int download(struct job *j)
+{
+    struct transfer t = {.urls = j->source->urls, .url_count = j->source->url_count, .size = j->source->size, .pinned = j->expected[0] != 0,
+                         .allow_plain = j->o->allow_plain, .connections = j->o->connections, .cancel = j->o->cancel, .context = j, .sized = on_sized,
+                         .arrived = on_arrived, .restarted = on_restarted, .progress = on_progress, .notice = on_notice};
+    int used = 0;
+    j->fd = j->part.fd;
+    j->progress.resumed = part_state_bytes(&j->part.state);
+    int code = hasher_start(&j->hasher, j->fd, j->err);
+    if (!code) code = transfer_run(&t, &j->part, &used, j->err);
+    url_printable(j->trusted_url, sizeof j->trusted_url, j->source->urls[used]);
+    return code;
+}
+
+/* All bytes are there: wait for hash and unpacking. */
+static int settle(struct job *j, int64_t total)
+{
+    int code = feed(j, total, true);
+    j->progress.phase = FETCH_UNPACK;
+    while (!code) {
+        bool hashed = atomic_load(&j->hasher.done) >= total || atomic_load(&j->hasher.failed);
+        if (unpack_ended(&j->unpack) && hashed) break;
+        if (cancelled(j)) return error_set(j->err, EXIT_SIGNAL + SIGINT, NULL, "stopped while unpacking");
+        tell(j, false);
+        struct timespec pause = {.tv_nsec = 10000000};
+        nanosleep(&pause, NULL);
+    }
+    if (code) return code;
+    struct archive_counts c;
+    unpack_counts(&j->unpack, &c);
+    hasher_end(&j->hasher, false);
+    if (atomic_load(&j->hasher.failed)) return error_set(j->err, EXIT_FAILED, "check the disk", "cannot read the archive back");
+    for (int i = 0; i < 32; i++) snprintf(j->result->sha256 + 2 * i, 3, "%02x", j->hasher.digest[i]);
+    j->result->size = total;
+    /* the checksum first: of a wrong file, what unpacking says is beside the point */
+    if (j->expected[0] && strcmp(j->expected, j->result->sha256) != 0)
+        return error_set(j->err, EXIT_INTEGRITY, "the file there is another one, or the checksum is of another version", "SHA-256 of the archive is %s, expected %s", j->result->sha256, j->expected);
+    code = unpack_wait(&j->unpack, j->err);
+    if (code) return code;
+    j->result->files = c.files;
+    j->result->unpacked = c.out;
+    if (j->source->entries >= 0 && c.files != j->source->entries)
+        return error_set(j->err, EXIT_INTEGRITY, NULL, "the archive holds %lld files, expected %lld", (long long)c.files, (long long)j->source->entries);
+    return 0;
+}
+
+static int put_in_place(struct job *j)
+{
+    j->progress.phase = FETCH_PUBLISH;
+    tell(j, true);
+    char *top = publish_top(j->staging, j->source->top, j->err);
+    if (!top) return j->err->code;
+    struct published what = {.size = j->result->size, .files = j->result->files, .unpacked = j->result->unpacked};
+    snprintf(what.source, sizeof what.source, "%s", j->source->name);
+    snprintf(what.archive, sizeof what.archive, "%s", j->source->file);
+    memcpy(what.sha256, j->result->sha256, 65);
+    char *tree = path_join(j->o->dest, top);
+    struct published before;
+    int code = 0;
+    if (published_read(tree, &before) && strcmp(before.sha256, what.sha256) == 0) j->result->already = true; /* a source without top: known only now */
+    else code = publish(j->staging, j->o->dest, top, &what, j->err);
+    if (!code) j->result->tree = tree;
+    else free(tree);
+    free(top);
+    return code;
+}
+
+/* After a failure: what stays and what goes. The part stays when it can be continued; a refused archive leaves nothing. */
+static void leave(struct job *j, int code)
+{
+    unpack_kill(&j->unpack);
+    hasher_end(&j->hasher, true);
+    bool keep = code != EXIT_INTEGRITY && !j->local && part_state_bytes(&j->part.state) > 0;
+    if (!keep) {
+        struct error ignored;
+        file_remove_tree(j->staging, &ignored);
+    }
+    if (code == EXIT_INTEGRITY && !j->local && j->expected[0] && j->result->sha256[0] && strcmp(j->expected, j->result->sha256) != 0) {
+        char *bad = xasprintf("%s/%s.corrupt", j->directory, j->source->file), text[600]; /* once, for whoever wants to look */
+        if (rename(j->part.path, bad) == 0) {
+            snprintf(text, sizeof text, "the wrong archive is kept as %s", bad);
+            notice(j, text);
+        }
+        free(bad);
+    }
+    part_release(&j->part, keep);
+}
+
+int fetch_archive(const struct source *source, const struct fetch_options *options, struct fetch_result *result, struct error *err)
+{
+    struct error local_error = {0};
+    *result = (struct fetch_result){0};
+    struct job j = {.source = source, .o = options, .result = result, .err = err ? err : &local_error, .fd = -1, .part = {.fd = -1}, .unpack = {.wake = -1},
+                    .progress = {.total = source->size}};
+    int64_t known_size;
+    bool done = false, first_use = false;
+    if (options->sha256) snprintf(j.expected, sizeof j.expected, "%s", options->sha256);
+    else memcpy(j.expected, source->sha256, 65);
+    url_printable(j.trusted_url, sizeof j.trusted_url, source->urls[0]);
+    const char *path = local_path(source->urls[0]);
+    if (!j.expected[0] && !path) {
+        first_use = !known_archive(j.trusted_url, j.expected, &known_size);
+        if (first_use && !source->trust_first_use && !options->trust)
+            return error_set(j.err, EXIT_USAGE, "give --sha256 HEX, or --trust to take what comes and remember its checksum", "no checksum is known for %s", j.trusted_url);
+    }
+    if (!path && strncmp(source->urls[0], "http://", 7) == 0 && !(options->allow_plain && j.expected[0] && !first_use))
+        return error_set(j.err, EXIT_USAGE, "use https://, or give --sha256 HEX", "anybody on the way can change what comes over http://");
+    int code = file_make_dirs(options->dest, j.err);
+    if (!code) code = look_first(&j, &done);
+    if (code || done) return code;
+    j.directory = path_join(options->dest, private_directory);
+    code = claim(&j);
+    if (!code) {
+        j.staging = part_staging(&j.part);
+        j.kept = path_join(options->dest, source->file);
+        code = look_first(&j, &done); /* another may have finished while we waited */
+        if (!code && !done) {
+            struct stat st;
+            /* what an earlier run unpacked is worth something only beside the bytes it came from */
+            bool go_on = !path && part_state_bytes(&j.part.state) > 0;
+            if (!go_on) code = file_remove_tree(j.staging, j.err);
+            if (!code && path) code = open_local(&j, path);
+            else if (!code && lstat(j.kept, &st) == 0 && S_ISREG(st.st_mode)) { /* kept by an earlier fetch whose tree is gone */
+                if (go_on) code = file_remove_tree(j.staging, j.err);
+                if (!code) code = open_local(&j, j.kept);
+                notice(&j, "the archive is here already: unpacking it again");
+            } else if (code == 0) code = download(&j);
+            if (!code && j.local) code = hasher_start(&j.hasher, j.fd, j.err);
+            if (!code) code = settle(&j, j.local ? j.progress.total : j.part.state.total);
+            if (!code) code = put_in_place(&j);
+        }
+        if (code || done) {
+            leave(&j, code);
+        } else {
+            struct error ignored;
+            file_remove_tree(j.staging, &ignored);
+            if (!path && !options->sha256 && !source->sha256[0] && first_use) {
+                result->first_use = true;
+                if (known_archive_add(j.trusted_url, result->sha256, result->size, &ignored) != 0) notice(&j, ignored.what);
+            }
+            if (j.local) {
+                part_release(&j.part, false);
+                if (!path) result->archive = xstrdup(j.kept);
+            } else if (options->keep) {
+                code = part_finish(&j.part, j.kept, j.err);
+                if (!code) result->archive = xstrdup(j.kept);
+            } else {
+                part_release(&j.part, false);
+            }
+        }
+    }
+    if (code && !j.err->hint[0]) snprintf(j.err->hint, sizeof j.err->hint, "%s", code == EXIT_INTEGRITY ? "nothing of it was kept" : "run the same command again: it goes on where it was");
+    if (j.local && j.fd >= 0) close(j.fd);
+    free(j.kept);
+    free(j.staging);
+    free(j.directory);
+    return code;
+}
+
+void fetch_result_free(struct fetch_result *result)
+{
+    free(result->tree);
+    free(result->archive);
+    *result = (struct fetch_result){0};
+}
+
+enum fetch_state fetch_look(const struct source *source, const char *dest, int64_t *bytes, int64_t *total)
+{
+    struct published what;
+    struct stat st;
+    char *tree = path_join(dest, source->top ? source->top : source->name), *directory = path_join(dest, private_directory);
+    enum fetch_state state = FETCH_MISSING;
+    part_peek(directory, source->file ? source->file : source->name, bytes, total);
+    if (published_read(tree, &what) && (strcmp(what.source, source->name) == 0 || strcmp(what.sha256, source->sha256) == 0)) {
+        state = FETCH_THERE;
+        *bytes = what.unpacked;
+        *total = what.size;
+    } else if (*bytes > 0) {
+        state = FETCH_PARTIAL;
+    } else if (lstat(tree, &st) == 0) {
+        state = FETCH_FOREIGN;
+    }
+    if (*total < 0) *total = source->size;
+    free(tree);
+    free(directory);
+    return state;
+}

@@ -1,0 +1,119 @@
+/* See http.h. RFC 9110 sections 8.8.3 (ETag), 13.1.5 (If-Range), 14.4 (Content-Range), 10.2.3 (Retry-After). */
+#include "fetch/http.h"
+
+#include <ctype.h>
+#include <curl/curl.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* Digits at *p up to `end` into *out; false when there is none or too many. */
+static bool number(const char **p, const char *end, int64_t *out)
+{
+    int64_t v = 0;
+    const char *begin = *p;
+    while (*p < end && isdigit((unsigned char)**p)) {
+        if (*p - begin >= 18) return false;
+        v = v * 10 + (*(*p)++ - '0');
+    }
+    *out = v;
+    return *p > begin;
+}
+
+static void content_range(struct http_headers *h, const char *p, const char *end)
+{
+    h->has_range = true;
+    h->bad_range = true;
+    if (end - p < 6 || strncasecmp(p, "bytes", 5) != 0 || (p[5] != ' ' && p[5] != '\t')) return;
+    for (p += 5; p < end && (*p == ' ' || *p == '\t'); p++)
+        ;
+    int64_t start = -1, last = -1, total = -1;
+    if (p < end && *p == '*') {
+        p++;
+    } else {
+        if (!number(&p, end, &start) || p >= end || *p++ != '-' || !number(&p, end, &last) || last < start) return;
+    }
+    if (p >= end || *p++ != '/') return;
+    if (p < end && *p == '*') p++;
+    else if (!number(&p, end, &total)) return;
+    if (p != end || (total >= 0 && last >= total)) return;
+    h->start = start;
+    h->end = last;
+    h->total = total;
+    h->bad_range = false;
+}
+
+void http_header(struct http_headers *h, const char *line, size_t bytes)
+{
+    while (bytes && (line[bytes - 1] == '\n' || line[bytes - 1] == '\r' || line[bytes - 1] == ' ')) bytes--;
+    const char *end = line + bytes;
+    if (bytes >= 5 && memcmp(line, "HTTP/", 5) == 0) {
+        *h = (struct http_headers){.length = -1, .start = -1, .end = -1, .total = -1, .retry_after = -1};
+        const char *p = memchr(line, ' ', bytes);
+        int64_t status = 0;
+        while (p && p < end && *p == ' ') p++;
+        if (p && number(&p, end, &status) && status < 1000) h->status = (int)status;
+        return;
+    }
+    const char *colon = memchr(line, ':', bytes);
+    if (!colon) return;
+    size_t name = (size_t)(colon - line);
+    const char *value = colon + 1;
+    while (value < end && (*value == ' ' || *value == '\t')) value++;
+    size_t value_bytes = (size_t)(end - value);
+#define IS(text) (name == sizeof text - 1 && strncasecmp(line, text, name) == 0)
+    if (IS("content-length")) {
+        const char *p = value;
+        int64_t v;
+        h->length = number(&p, end, &v) && p == end ? v : -1;
+    } else if (IS("content-range")) {
+        content_range(h, value, end);
+    } else if (IS("retry-after")) {
+        const char *p = value;
+        int64_t v;
+        h->retry_after = number(&p, end, &v) && p == end ? v : -1;
+    } else if (IS("etag")) {
+        if (value_bytes < sizeof h->etag) snprintf(h->etag, sizeof h->etag, "%.*s", (int)value_bytes, value);
+    } else if (IS("last-modified")) {
+        if (value_bytes < sizeof h->modified) snprintf(h->modified, sizeof h->modified, "%.*s", (int)value_bytes, value);
+    }
+#undef IS
+}
+
+static bool printable(const char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || (unsigned char)*text == 0x7f) return false;
+    return true;
+}
+
+const char *http_validator(const struct http_headers *h)
+{
+    size_t n = strlen(h->etag);
+    if (n >= 2 && h->etag[0] == '"' && h->etag[n - 1] == '"' && printable(h->etag)) return h->etag;
+    return printable(h->modified) ? h->modified : "";
+}
+
+bool http_status_retry(int status)
+{
+    static const int retry[] = {408, 429, 500, 502, 503, 504, 522, 524};
+    for (size_t i = 0; i < sizeof retry / sizeof retry[0]; i++)
+        if (retry[i] == status) return true;
+    return false;
+}
+
+bool http_curl_retry(int code)
+{
+    static const int retry[] = {CURLE_COULDNT_RESOLVE_PROXY, CURLE_COULDNT_RESOLVE_HOST, CURLE_COULDNT_CONNECT, CURLE_HTTP2, CURLE_PARTIAL_FILE, CURLE_OPERATION_TIMEDOUT,
+                                CURLE_SSL_CONNECT_ERROR, CURLE_GOT_NOTHING, CURLE_SEND_ERROR, CURLE_RECV_ERROR, CURLE_HTTP2_STREAM};
+    for (size_t i = 0; i < sizeof retry / sizeof retry[0]; i++)
+        if (retry[i] == code) return true;
+    return false;
+}
+
+double http_backoff(int number, double u)
+{
+    double most = 1;
+    for (int i = 1; i < number && most < 60; i++) most *= 2;
+    return u * (most < 60 ? most : 60);
+}

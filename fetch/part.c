@@ -1,0 +1,461 @@
+/* Partial archives: see part.h. */
+#include "fetch/part.h"
+
+#include "core/base/file.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct part_live {
+    char magic[8], boot[40], id[40];
+    struct {
+        int64_t start, end;
+        _Atomic int64_t done;
+    } segments[PART_SEGMENTS];
+};
+static const char live_magic[8] = "meoptL1";
+
+/* ---- state ---- */
+
+char *part_state_text(const struct part_state *s)
+{
+    char *text = xasprintf("meopt part 1\nid %s\nurl %s\ntotal %lld\nvalidator %s\n", s->id, s->url_hash, (long long)s->total, s->validator);
+    for (int i = 0; i < s->segment_count; i++) {
+        char *longer = xasprintf("%ssegment %lld %lld %lld\n", text, (long long)s->segments[i].start, (long long)s->segments[i].end, (long long)s->segments[i].done);
+        free(text);
+        text = longer;
+    }
+    char *all = xasprintf("%scrc32c %08x\n", text, crc32c(0, text, strlen(text)));
+    free(text);
+    return all;
+}
+
+static bool is_hex(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isxdigit((unsigned char)text[i])) return false;
+    return text[n] == 0;
+}
+
+bool part_state_parse(struct part_state *s, const char *text, size_t bytes)
+{
+    memset(s, 0, sizeof *s);
+    if (bytes < 16 || bytes > 8192 || memchr(text, 0, bytes)) return false;
+    if (text[bytes - 1] != '\n') return false;
+    size_t crc_at = bytes - 1;
+    while (crc_at > 0 && text[crc_at - 1] != '\n') crc_at--;
+    char last[32];
+    if (bytes - crc_at != 16) return false;
+    snprintf(last, sizeof last, "crc32c %08x\n", crc32c(0, text, crc_at));
+    if (memcmp(last, text + crc_at, 16) != 0) return false;
+
+    char *copy = xmalloc(crc_at + 1), *save = NULL;
+    memcpy(copy, text, crc_at);
+    copy[crc_at] = 0;
+    bool ok = true, total = false;
+    int number = 0;
+    for (char *line = strtok_r(copy, "\n", &save); line && ok; line = strtok_r(NULL, "\n", &save), number++) {
+        long long a, b, c;
+        int end = 0;
+        if (number == 0) {
+            ok = strcmp(line, "meopt part 1") == 0;
+        } else if (strncmp(line, "id ", 3) == 0) {
+            ok = strlen(line + 3) == 32 && is_hex(line + 3, 32);
+            if (ok) memcpy(s->id, line + 3, 33);
+        } else if (strncmp(line, "url ", 4) == 0) {
+            ok = strlen(line + 4) == 64 && is_hex(line + 4, 64);
+            if (ok) memcpy(s->url_hash, line + 4, 65);
+        } else if (strncmp(line, "validator ", 10) == 0) {
+            ok = strlen(line + 10) < sizeof s->validator;
+            if (ok) snprintf(s->validator, sizeof s->validator, "%s", line + 10);
+        } else if (sscanf(line, "total %lld%n", &a, &end) == 1 && line[end] == 0) {
+            ok = a >= -1;
+            s->total = a;
+            total = true;
+        } else if (sscanf(line, "segment %lld %lld %lld%n", &a, &b, &c, &end) == 3 && line[end] == 0) {
+            int n = s->segment_count;
+            int64_t before = n ? s->segments[n - 1].end : 0;
+            ok = n < PART_SEGMENTS && a == before && b >= a && c >= 0 && c <= b - a;
+            if (ok) s->segments[s->segment_count++] = (struct part_segment){a, b, c};
+        } else {
+            ok = false;
+        }
+    }
+    free(copy);
+    if (!ok || !total || !s->id[0] || !s->url_hash[0] || s->segment_count == 0) return false;
+    return s->total < 0 || s->segments[s->segment_count - 1].end == s->total;
+}
+
+int64_t part_state_frontier(const struct part_state *s)
+{
+    int64_t at = 0;
+    for (int i = 0; i < s->segment_count; i++) {
+        at = s->segments[i].start + s->segments[i].done;
+        if (s->segments[i].done < s->segments[i].end - s->segments[i].start) break;
+    }
+    return at;
+}
+
+int64_t part_state_bytes(const struct part_state *s)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < s->segment_count; i++) sum += s->segments[i].done;
+    return sum;
+}
+
+/* ---- owners ---- */
+
+static void read_line(const char *path, char *text, size_t size)
+{
+    text[0] = 0;
+    FILE *f = fopen(path, "re");
+    if (!f) return;
+    if (!fgets(text, (int)size, f)) text[0] = 0;
+    text[strcspn(text, "\n")] = 0;
+    fclose(f);
+}
+
+static void boot_id(char boot[40]) { read_line("/proc/sys/kernel/random/boot_id", boot, 40); }
+
+/* Start of a process in clock ticks since boot: with the pid it names a process once and for all. -1: there is none. */
+static long long process_start(long pid)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    read_line(path, text, sizeof text);
+    char *p = strrchr(text, ')');
+    if (!p) return -1;
+    char state = 0;
+    long long start = -1;
+    if (sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", &state, &start) != 2) return -1;
+    return state == 'Z' || state == 'X' ? -1 : start;
+}
+
+struct owner {
+    char host[160]; /* HOST.PIDNAMESPACE */
+    long pid;
+    long long start;
+};
+
+static void owner_self(struct owner *o)
+{
+    char host[128];
+    if (gethostname(host, sizeof host) != 0) snprintf(host, sizeof host, "unknown");
+    host[sizeof host - 1] = 0;
+    for (char *p = host; *p; p++)
+        if (*p == '/' || (unsigned char)*p <= ' ') *p = '_';
+    struct stat st = {0};
+    if (stat("/proc/self/ns/pid", &st) != 0) st.st_ino = 0;
+    snprintf(o->host, sizeof o->host, "%s.%llu", host, (unsigned long long)st.st_ino);
+    o->pid = (long)getpid();
+    o->start = process_start(o->pid);
+}
+
+static bool owner_parse(struct owner *o, const char *text)
+{
+    char *copy = xstrdup(text), *start = strrchr(copy, '.'), *pid = NULL;
+    if (start) {
+        *start++ = 0;
+        pid = strrchr(copy, '.');
+        if (pid) *pid++ = 0;
+    }
+    bool ok = pid && *pid && *start && strlen(copy) < sizeof o->host;
+    if (ok) {
+        char *end1, *end2;
+        o->pid = strtol(pid, &end1, 10);
+        o->start = strtoll(start, &end2, 10);
+        ok = *end1 == 0 && *end2 == 0 && o->pid > 0;
+        snprintf(o->host, sizeof o->host, "%s", copy);
+    }
+    free(copy);
+    return ok;
+}
+
+static bool owner_alive(const struct owner *o, const struct owner *self)
+{
+    return strcmp(o->host, self->host) != 0 || process_start(o->pid) == o->start;
+}
+
+/* ---- live ---- */
+
+static char *beside(const struct part *part, const char *suffix)
+{
+    return xasprintf("%s/%s.%s", part->directory, part->name, suffix);
+}
+
+/* Map NAME.live, made anew when it is not of this boot and state. */
+static void live_open(struct part *part)
+{
+    char *path = beside(part, "live");
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    free(path);
+    if (fd < 0) return;
+    struct stat st;
+    void *map = MAP_FAILED;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && ftruncate(fd, sizeof(struct part_live)) == 0 && posix_fallocate(fd, 0, sizeof(struct part_live)) == 0)
+        map = mmap(NULL, sizeof(struct part_live), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (map != MAP_FAILED) part->live = map;
+}
+
+static void live_load(struct part *part)
+{
+    struct part_live *live = part->live;
+    char boot[40];
+    boot_id(boot);
+    if (!live || memcmp(live->magic, live_magic, 8) != 0 || memchr(live->boot, 0, 40) == NULL || strcmp(live->boot, boot) != 0 || !boot[0]) return;
+    if (memchr(live->id, 0, 40) == NULL || strcmp(live->id, part->state.id) != 0) return;
+    for (int i = 0; i < part->state.segment_count; i++) {
+        struct part_segment *s = &part->state.segments[i];
+        int64_t done = atomic_load(&live->segments[i].done);
+        if (live->segments[i].start == s->start && live->segments[i].end == s->end && done >= s->done && done <= s->end - s->start) s->done = done;
+    }
+}
+
+static void live_store(struct part *part)
+{
+    if (!part->live) return;
+    memset(part->live->magic, 0, 8);
+    atomic_signal_fence(memory_order_seq_cst);
+    memset(part->live->boot, 0, 40);
+    boot_id(part->live->boot);
+    snprintf(part->live->id, sizeof part->live->id, "%s", part->state.id);
+    for (int i = 0; i < PART_SEGMENTS; i++) {
+        part->live->segments[i].start = part->state.segments[i].start;
+        part->live->segments[i].end = part->state.segments[i].end;
+        atomic_store(&part->live->segments[i].done, part->state.segments[i].done);
+    }
+    atomic_signal_fence(memory_order_seq_cst);
+    memcpy(part->live->magic, live_magic, 8);
+}
+
+void part_note(struct part *part, int i, int64_t done)
+{
+    part->state.segments[i].done = done;
+    if (part->live) atomic_store_explicit(&part->live->segments[i].done, done, memory_order_release);
+}
+
+/* ---- the part ---- */
+
+static int io_error(const char *what, const char *path, struct error *err)
+{
+    int code = error_errno(err, EXIT_FAILED, "free some space or check the permissions, then run the same command again", "cannot %s", what);
+    error_at(err, path, 0, 0);
+    return code;
+}
+
+/* The name of NAME.part or NAME.part.OWNER as it is now, other than `except`; NULL when there is none. */
+static char *find(const char *directory, const char *name, const char *except)
+{
+    DIR *dir = opendir(directory);
+    if (!dir) return NULL;
+    char *prefix = xasprintf("%s.part", name), *found = NULL;
+    size_t n = strlen(prefix);
+    for (struct dirent *e = readdir(dir); e && !found; e = readdir(dir))
+        if (strncmp(e->d_name, prefix, n) == 0 && (e->d_name[n] == 0 || e->d_name[n] == '.') && (!except || strcmp(e->d_name, except) != 0)) found = xstrdup(e->d_name);
+    closedir(dir);
+    free(prefix);
+    return found;
+}
+
+static void load_state(struct part *part)
+{
+    char *path = beside(part, "state"), *text = NULL;
+    size_t bytes = 0;
+    struct stat st;
+    bool ok = file_read(path, 8192, &text, &bytes, NULL) == 0 && part_state_parse(&part->state, text, bytes);
+    free(text);
+    free(path);
+    live_open(part);
+    if (ok && fstat(part->fd, &st) == 0) {
+        live_load(part);
+        for (int i = 0; i < part->state.segment_count; i++) { /* the file may be shorter than it should be */
+            struct part_segment *s = &part->state.segments[i];
+            if (s->start + s->done > st.st_size) s->done = st.st_size > s->start ? st.st_size - s->start : 0;
+        }
+    } else {
+        memset(&part->state, 0, sizeof part->state);
+        part->state.total = -1;
+    }
+    if (part->state.segment_count) live_store(part);
+}
+
+int part_claim(struct part *part, const char *directory, const char *name, bool *owner_here, struct error *err)
+{
+    *part = (struct part){.fd = -1};
+    *owner_here = false;
+    if (mkdir(directory, 0700) != 0 && errno != EEXIST) return io_error("make the directory", directory, err);
+    struct owner self, other;
+    owner_self(&self);
+    char *mine = xasprintf("%s/%s.part.%s.%ld.%lld", directory, name, self.host, self.pid, self.start);
+    int code = 0;
+    for (int attempt = 0;; attempt++) {
+        char *found = find(directory, name, NULL);
+        if (!found) {
+            char *fresh = xasprintf("%s/%s.part", directory, name);
+            int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
+            if (fd < 0 && errno == ENOENT) mkdir(directory, 0700); /* the last owner just took the directory away */
+            else if (fd < 0 && errno != EEXIST) code = io_error("make the file", fresh, err);
+            free(fresh);
+            if (fd >= 0) close(fd);
+            if (code) break;
+            if (attempt > 1000) {
+                code = error_set(err, EXIT_FAILED, NULL, "cannot claim %s in %s", name, directory);
+                break;
+            }
+            continue;
+        }
+        const char *owner = found + strlen(name) + 5; /* behind ".part" */
+        if (*owner == '.' && owner_parse(&other, owner + 1) && owner_alive(&other, &self)) {
+            *owner_here = strcmp(other.host, self.host) == 0;
+            code = error_set(err, EXIT_LOCKED, *owner_here ? "wait for it, or stop it" : "if that process is dead, remove the file and run the same command again",
+                             "%s is being fetched by process %ld on %s", name, other.pid, other.host);
+            char *path = path_join(directory, found);
+            error_at(err, path, 0, 0);
+            free(path);
+            free(found);
+            break;
+        }
+        char *path = path_join(directory, found);
+        free(found);
+        int moved = rename(path, mine);
+        int problem = errno;
+        free(path);
+        if (moved == 0) {
+            /* Between our look and our O_EXCL another may have made and claimed one: whoever holds an empty part and sees a
+             * second one steps back. */
+            struct stat st;
+            char *second = stat(mine, &st) == 0 && st.st_size == 0 ? find(directory, name, path_basename(mine)) : NULL;
+            if (!second) break;
+            free(second);
+            unlink(mine);
+            usleep(1000 + (unsigned)(self.pid % 97) * 200);
+            continue;
+        }
+        errno = problem;
+        if (problem != ENOENT) {
+            code = io_error("claim", mine, err);
+            break;
+        }
+    }
+    if (!code) {
+        part->directory = xstrdup(directory);
+        part->name = xstrdup(name);
+        part->path = mine;
+        mine = NULL;
+        part->fd = open(part->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        if (part->fd < 0) {
+            code = io_error("open", part->path, err);
+            part_release(part, true);
+        } else {
+            load_state(part);
+        }
+    }
+    free(mine);
+    return code;
+}
+
+int part_reset(struct part *part, struct error *err)
+{
+    uint8_t random[16];
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) memset(random, 0, sizeof random);
+    memset(&part->state, 0, sizeof part->state);
+    part->state.total = -1;
+    for (int i = 0; i < 16; i++) snprintf(part->state.id + 2 * i, 3, "%02x", random[i]);
+    char *path = beside(part, "state");
+    int gone = unlink(path);
+    free(path);
+    if ((gone != 0 && errno != ENOENT) || ftruncate(part->fd, 0) != 0) return io_error("empty", part->path, err);
+    live_store(part);
+    return 0;
+}
+
+int part_commit(struct part *part, struct error *err)
+{
+    struct part_state now = part->state; /* what is written now; more may arrive in the meantime */
+    if (fdatasync(part->fd) != 0) return io_error("sync", part->path, err);
+    char *text = part_state_text(&now), *path = beside(part, "state");
+    int code = file_write_atomic(path, text, strlen(text), err);
+    free(text);
+    free(path);
+    if (!code) live_store(part);
+    return code;
+}
+
+static void remove_beside(const struct part *part, const char *suffix)
+{
+    char *path = beside(part, suffix);
+    unlink(path);
+    free(path);
+}
+
+static void part_free(struct part *part)
+{
+    if (part->live) munmap(part->live, sizeof *part->live);
+    if (part->fd >= 0) close(part->fd);
+    free(part->directory);
+    free(part->name);
+    free(part->path);
+    *part = (struct part){.fd = -1};
+}
+
+void part_release(struct part *part, bool keep)
+{
+    if (!part->path) return;
+    if (keep) {
+        char *unowned = beside(part, "part");
+        rename(part->path, unowned);
+        free(unowned);
+    } else {
+        remove_beside(part, "state");
+        remove_beside(part, "live");
+        unlink(part->path);
+        rmdir(part->directory);
+    }
+    part_free(part);
+}
+
+int part_finish(struct part *part, const char *target, struct error *err)
+{
+    if (fsync(part->fd) != 0) return io_error("sync", part->path, err);
+    if (rename(part->path, target) != 0) return io_error("rename to its place", target, err);
+    char *directory = path_dirname(target);
+    int code = file_sync_dir(directory, err);
+    free(directory);
+    part_release(part, false);
+    return code;
+}
+
+void part_peek(const char *directory, const char *name, int64_t *bytes, int64_t *total)
+{
+    *bytes = 0;
+    *total = -1;
+    char *found = find(directory, name, NULL);
+    if (!found) return;
+    struct part look = {.directory = (char *)(uintptr_t)directory, .name = (char *)(uintptr_t)name, .fd = -1};
+    char *path = beside(&look, "state"), *text = NULL, *file = path_join(directory, found);
+    size_t size = 0;
+    struct stat st;
+    if (file_read(path, 8192, &text, &size, NULL) == 0 && part_state_parse(&look.state, text, size)) {
+        *bytes = part_state_bytes(&look.state);
+        *total = look.state.total;
+        if (look.state.segment_count == 1 && stat(file, &st) == 0 && st.st_size > *bytes) *bytes = st.st_size;
+    }
+    free(text);
+    free(path);
+    free(file);
+    free(found);
+}
+
+char *part_staging(const struct part *part) { return beside(part, "staging"); }

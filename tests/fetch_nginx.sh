@@ -1,0 +1,147 @@
+#!/bin/sh
+# Fetching from a real nginx over TLS with a CA of its own: SIGKILL at random moments, two at once, a disk that fills up.
+# MEOPT_LONG: 200 kills of a 200 MB archive; else 15 of 20 MB.
+set -eu
+for tool in nginx openssl; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
+work=$(mktemp -d)
+mount=
+trap 'test ! -s "$work/pid" || kill "$(cat "$work/pid")" 2>/dev/null || true; test -z "$mount" || umount "$mount" 2>/dev/null || true; rm -rf "$work"' EXIT
+cd "$work"
+export XDG_STATE_HOME="$work/state" XDG_CONFIG_HOME="$work/config" no_proxy='*' CURL_CA_BUNDLE="$work/ca.pem"
+kills=15 files=200 file_bytes=100000 rate=12m
+if [ "${MEOPT_LONG:-}" = 1 ]; then kills=200 files=2000 rate=30m; fi
+
+openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=test-ca >/dev/null 2>&1
+openssl req -newkey rsa:2048 -nodes -keyout key.pem -out req.pem -subj /CN=localhost >/dev/null 2>&1
+printf 'subjectAltName=IP:127.0.0.1\n' >ext
+openssl x509 -req -in req.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out cert.pem >/dev/null 2>&1
+mkdir -p www tree/COCO2014/train2014
+head -c $((files * file_bytes)) /dev/urandom | (cd tree/COCO2014/train2014 && split -b $file_bytes -a 4 - COCO_)
+tar -C tree -czf www/COCO2014.tar.gz COCO2014
+size=$(stat -c %s www/COCO2014.tar.gz)
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+cat >nginx.conf <<EOF
+$(test "$(id -u)" != 0 || echo 'user root;')
+pid $work/pid;
+error_log $work/error.log;
+events { worker_connections 64; }
+http {
+    log_format bytes '\$status \$body_bytes_sent \$http_range';
+    access_log $work/access.log bytes;
+    client_body_temp_path $work/t1; proxy_temp_path $work/t2; fastcgi_temp_path $work/t3; uwsgi_temp_path $work/t4; scgi_temp_path $work/t5;
+    server {
+        listen 127.0.0.1:$port ssl;
+        ssl_certificate $work/cert.pem; ssl_certificate_key $work/key.pem;
+        sendfile off; output_buffers 1 16k; ssl_buffer_size 4k;
+        root $work/www;
+        location /fast/ { alias $work/www/; }
+        location / { limit_rate $rate; }
+    }
+}
+EOF
+nginx -c "$work/nginx.conf" 2>nginx.log || { cat nginx.log; exit 1; }
+url=https://127.0.0.1:$port/COCO2014.tar.gz
+mkdir -p config/meopt
+cat >config/meopt/sources.yaml <<EOF
+sources:
+  big:
+    file: COCO2014.tar.gz
+    url: [https://127.0.0.1:$port/gone.tar.gz, $url]
+    top: COCO2014
+    trust_first_use: true
+EOF
+bad=0
+fail() {
+    echo "FAILED: $*"
+    test ! -s err || tail -5 err
+    bad=1
+}
+same() { diff -r --exclude=.meopt-complete tree/COCO2014 "$1" >/dev/null || fail "$2: another tree"; }
+
+# the CA must be known
+got=0
+CURL_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt "$MEOPT" fetch big --dest no 2>err || got=$?
+test $got = 4 || fail "unknown CA: exit $got"
+test ! -e no/COCO2014 || fail "unknown CA: published"
+
+# SIGKILL at random moments; never published early, no byte of it trusted wrongly, few bytes twice
+: >access.log
+n=0
+while [ $n -lt $kills ]; do
+    "$MEOPT" fetch big --dest kill --quiet 2>err &
+    pid=$!
+    sleep "$(awk -v s=$n -v k=$kills -v b="$size" -v r="${rate%m}" 'BEGIN {srand(s + 1); t = b / (r * 1048576) / k; printf "%.3f", 0.03 + 2 * t * rand()}')"
+    kill -KILL $pid 2>/dev/null || true
+    wait $pid 2>/dev/null || true
+    if [ -e kill/COCO2014 ]; then
+        test -f kill/COCO2014/.meopt-complete || fail "published without a marker after kill $n"
+        same kill/COCO2014 "published after kill $n"
+        break
+    fi
+    n=$((n + 1))
+done
+"$MEOPT" fetch big --dest kill --quiet 2>err || fail "after $n kills: exit $?"
+same kill/COCO2014 "after $n kills"
+test "$(ls -A kill)" = "COCO2014
+COCO2014.tar.gz" || fail "left $(ls -A kill)"
+sent=$(awk '$1 < 400 {n += $2} END {print n}' access.log)
+echo "$n kills: $sent bytes sent for an archive of $size: $(awk -v a="$sent" -v b="$size" 'BEGIN {printf "%.2f", 100 * (a - b) / b}') % twice"
+# what the server has sent includes what lay in socket buffers when the process died
+test $((sent - size)) -le $((size / 50 + n * 40000)) || fail "$((sent - size)) bytes were sent twice"
+
+# the first use is remembered: another file at the same address is refused
+mv www/COCO2014.tar.gz www/keep.tar.gz
+tar -C tree/COCO2014 -czf www/COCO2014.tar.gz train2014
+got=0
+"$MEOPT" fetch big --dest changed --quiet 2>err || got=$?
+test $got = 3 || fail "another file than the first time: exit $got"
+test ! -e changed/COCO2014 || fail "another file than the first time: published"
+mv www/keep.tar.gz www/COCO2014.tar.gz
+
+# two at once: the second waits; the first is killed; the second finishes
+"$MEOPT" fetch big --dest two 2>err1 &
+first=$!
+for _ in $(seq 50); do test -n "$(ls two/.meopt-fetch 2>/dev/null)" && break; sleep 0.05; done
+"$MEOPT" fetch big --dest two 2>err &
+second=$!
+for _ in $(seq 50); do grep -q waiting err && break; sleep 0.1; done
+grep -q 'waiting for it' err || fail "two at once: the second does not wait"
+kill -KILL $first
+wait $first 2>/dev/null || true
+wait $second || fail "two at once: the other ends with $?"
+same two/COCO2014 "two at once"
+
+# four ranges side by side, when the archive is large enough
+if [ "${MEOPT_LONG:-}" = 1 ]; then
+    : >access.log
+    "$MEOPT" fetch --from "https://127.0.0.1:$port/fast/COCO2014.tar.gz" --trust --dest ranges --connections 3 --quiet 2>err || fail "ranges: exit $?"
+    same ranges/COCO2014 ranges
+    test "$(awk '$1 == 206 && $2 > 1000' access.log | wc -l)" = 3 || fail "ranges: $(awk '$1 == 206' access.log | wc -l) requests"
+fi
+
+# a full disk, while downloading and while unpacking, and then room again
+if [ "$(id -u)" = 0 ] && mkdir small && mount -t tmpfs -o size=$((size + size / 2)) tmpfs small 2>/dev/null; then
+    mount=$work/small
+    got=0
+    "$MEOPT" fetch big --dest small --quiet 2>err || got=$?
+    test $got = 5 || fail "too small a disk: exit $got"
+    grep -q 'GiB are free' err || fail "too small a disk: no numbers"
+    test ! -e small/COCO2014 || fail "too small a disk: published"
+    # the preflight is passed, and then another takes the room: while unpacking
+    mount -o remount,size=$((3 * size)) small
+    "$MEOPT" fetch big --dest small --quiet 2>err &
+    pid=$!
+    for _ in $(seq 100); do test "$(cat small/.meopt-fetch/COCO2014.tar.gz.part.* 2>/dev/null | wc -c)" -gt 1000000 && break; sleep 0.05; done
+    head -c $((2 * size)) /dev/zero >small/filler 2>/dev/null || true
+    got=0
+    wait $pid || got=$?
+    test $got = 5 || fail "the disk fills up: exit $got"
+    test ! -e small/COCO2014 || fail "the disk fills up: published"
+    rm small/filler
+    "$MEOPT" fetch big --dest small --quiet 2>err || fail "after room was made: exit $?"
+    same small/COCO2014 "after room was made"
+else
+    echo "full disk not tested: needs root for a small tmpfs"
+fi
+test $bad = 0 && echo "nginx: all as expected"
+exit $bad

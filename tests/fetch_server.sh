@@ -1,0 +1,160 @@
+#!/bin/sh
+# Fetching from a server that misbehaves: each mode of tests/fetch/server.py ends with the right tree or the right refusal, and
+# nothing else on the disk.
+set -eu
+command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+work=$(mktemp -d)
+server=
+trap 'test -z "$server" || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
+cd "$work"
+export XDG_STATE_HOME="$work/state" XDG_CONFIG_HOME="$work/config" no_proxy='*' MEOPT_FETCH_STALL_SECONDS=2
+mkdir -p tree/COCO2014/train2014 other/COCO2014
+i=0
+while [ $i -lt 40 ]; do
+    head -c $((i * 3000 + 1)) /dev/urandom >"tree/COCO2014/train2014/$i.jpg"
+    i=$((i + 1))
+done
+head -c 900000 /dev/urandom >other/COCO2014/x
+tar -C tree -czf good.tar.gz COCO2014
+tar -C other -czf other.tar.gz COCO2014
+sha=$(sha256sum <good.tar.gz | cut -c1-64)
+size=$(stat -c %s good.tar.gz)
+python3 "$MEOPT_SOURCE/tests/fetch/server.py" good.tar.gz other.tar.gz port log &
+server=$!
+for _ in $(seq 100); do test -s port && break; sleep 0.1; done
+base=http://127.0.0.1:$(cat port)
+bad=0
+fail() {
+    echo "FAILED: $*"
+    test ! -s err || cat err
+    bad=1
+}
+
+# fetch MODE EXIT [option...]: exit code, tree, leftovers
+fetch() {
+    mode=$1 want=$2
+    shift 2
+    rm -rf dest
+    got=0
+    "$MEOPT" fetch --from "$base/$mode/good.tar.gz" --sha256 "$sha" --dest dest "$@" >out 2>err || got=$?
+    test "$got" = "$want" || fail "$mode: exit $got, expected $want"
+    if [ "$want" = 0 ]; then
+        diff -r --exclude=.meopt-complete tree/COCO2014 dest/COCO2014 >/dev/null || fail "$mode: another tree"
+        test -f dest/COCO2014/.meopt-complete || fail "$mode: no marker"
+        test ! -e dest/.meopt-fetch || fail "$mode: left $(ls -A dest/.meopt-fetch)"
+        test "$(ls -A dest)" = "COCO2014
+good.tar.gz" || fail "$mode: dest holds $(ls -A dest)"
+    else
+        test ! -e dest/COCO2014 || fail "$mode: published"
+        grep -q '^meopt: ' err || fail "$mode: no message"
+        if grep -q "$(printf '\033')" err; then fail "$mode: raw escape"; fi
+    fi
+}
+said() { grep -q "$1" err || fail "$mode: did not say '$1'"; }
+sent() { awk -v m="$1" '$1 == m {n += $4} END {print n + 0}' log; }
+
+fetch ok 0
+test "$(sent ok)" -le $((size + 1)) || fail "ok: $(sent ok) bytes for a file of $size"
+fetch ignore-range 0
+fetch ignore-range-short 0
+fetch short 0
+test "$(sent short)" -le $((size + size / 50)) || fail "short: $(sent short) bytes for a file of $size"
+fetch weak 0
+fetch changed 0
+said 'beginning again'
+fetch changed-same-tag 0
+said 'has changed'
+fetch wrong-range 4
+said 'other bytes than were asked for'
+fetch wrong-total 4
+said 'changes all the time'
+fetch stall 0
+fetch busy 0
+fetch too-many 0
+fetch shrunk 0
+fetch redirect 0
+fetch redirect-loop 4
+fetch redirect-file 4
+fetch chunked 0
+fetch encoding 0
+if grep -q 'accept-encoding' log; then fail "encoding: Accept-Encoding was sent"; fi
+fetch gone 4
+said 410
+fetch missing 4
+said 404
+fetch forbidden 4
+said authorisation
+fetch page 3
+test ! -s dest/.meopt-fetch/good.tar.gz.part || fail "page: kept as a part"
+
+# no checksum, no trust: nothing is fetched over http, and over nothing at all without being told
+rm -rf dest
+got=0
+"$MEOPT" fetch --from "$base/ok/good.tar.gz" --dest dest >out 2>err || got=$?
+test $got = 2 || fail "http without a checksum: exit $got"
+got=0
+"$MEOPT" fetch --from "$base/ok/good.tar.gz" --trust --dest dest >out 2>err || got=$?
+test $got = 2 || fail "http with --trust alone: exit $got"
+
+# mirrors: the first is gone, the second has another file, the third is right
+mkdir -p config/meopt
+cat >config/meopt/sources.yaml <<EOF
+sources:
+  mirrored:
+    file: m.tar.gz
+    url: [file:///nonexistent/x.tar.gz]
+    top: COCO2014
+EOF
+got=0
+"$MEOPT" fetch mirrored --dest dest >out 2>err || got=$?
+test $got = 1 || fail "a missing local archive: exit $got"
+
+# the archive that was kept is unpacked again without the network
+fetch ok 0
+rm -rf dest/COCO2014
+before=$(wc -l <log)
+"$MEOPT" fetch --from "$base/ok/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err || fail "unpacking a kept archive"
+test "$(wc -l <log)" = "$before" || fail "the network was used for an archive that is here"
+diff -r --exclude=.meopt-complete tree/COCO2014 dest/COCO2014 || fail "kept archive: another tree"
+# --stream keeps none; ranges side by side (the file is too small for more than one, which must work as well)
+rm -rf dest
+"$MEOPT" fetch --from "$base/ok/good.tar.gz" --sha256 "$sha" --dest dest --stream --connections 4 --json >out 2>err || fail "--stream --connections"
+test "$(ls -A dest)" = COCO2014 || fail "--stream left $(ls -A dest)"
+python3 -c 'import json,sys; e=[json.loads(l) for l in open("out")]; assert e[-1]["event"]=="done" and e[-1]["files"]==40, e[-1]' || fail "--json"
+# a second time: nothing to do, nothing asked
+before=$(wc -l <log)
+"$MEOPT" fetch --from "$base/ok/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err || fail "a second time"
+# a wrong checksum: refused, kept once to look at, not published
+rm -rf dest
+got=0
+"$MEOPT" fetch --from "$base/ok/good.tar.gz" --sha256 "$(echo x | sha256sum | cut -c1-64)" --dest dest >out 2>err || got=$?
+test $got = 3 || fail "wrong checksum: exit $got"
+test ! -e dest/COCO2014 || fail "wrong checksum: published"
+test -f dest/.meopt-fetch/good.tar.gz.corrupt || fail "wrong checksum: nothing to look at"
+# stopped by Ctrl-C while it stalls: keeps what arrived, says so, goes on
+rm -rf dest
+export MEOPT_FETCH_STALL_SECONDS=30
+kill "$server"
+wait "$server" 2>/dev/null || true
+rm -f port
+python3 "$MEOPT_SOURCE/tests/fetch/server.py" good.tar.gz other.tar.gz port log &
+server=$!
+for _ in $(seq 100); do test -s port && break; sleep 0.1; done
+base=http://127.0.0.1:$(cat port)
+"$MEOPT" fetch --from "$base/stall/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err &
+pid=$!
+for _ in $(seq 100); do
+    n=$(cat dest/.meopt-fetch/good.tar.gz.part* 2>/dev/null | wc -c)
+    test "$n" -gt 100000 && break
+    sleep 0.1
+done
+kill -TERM $pid # a shell's background jobs ignore INT
+got=0
+wait $pid || got=$?
+test $got = 143 || fail "Ctrl-C: exit $got"
+grep -q 'run the same command again' err || fail "Ctrl-C: does not say how to go on"
+test -f dest/.meopt-fetch/good.tar.gz.part || fail "Ctrl-C: nothing kept"
+"$MEOPT" fetch --from "$base/stall/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err || fail "going on after Ctrl-C"
+diff -r --exclude=.meopt-complete tree/COCO2014 dest/COCO2014 >/dev/null || fail "after Ctrl-C: another tree"
+test $bad = 0 && echo "every mode as expected"
+exit $bad
