@@ -1,34 +1,55 @@
 /* Decompression: see inflate.h. gzip through zlib itself, because libarchive's gzip filter checks neither CRC nor length;
- * zstd and xz through libarchive's "raw" format. */
+ * zstd and xz through libarchive's "raw" format. A thread decompresses ahead of the reader by a few blocks, so that one
+ * core inflates while another makes files. */
 #include "fetch/inflate.h"
 
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <zlib.h>
 
-enum { BLOCK = 256 << 10 };
+enum { BLOCK = 256 << 10, BLOCKS = 8 };
 
 enum method { PLAIN, GZIP, LIBARCHIVE };
 
+struct block {
+    uint8_t *data;
+    ssize_t bytes;       /* 0: the end, -1: an error */
+    int64_t consumed;    /* of the file, when it was filled */
+};
+
 struct inflate {
     struct archive_input input;
-    struct error *err;   /* of the call in progress, for libarchive's callback */
+    struct error *err;   /* where the thread, or inflate_open before it, tells what is wrong */
+    struct error problem;
     enum method method;
     int64_t at;          /* bytes of the file taken */
     z_stream z;
     bool z_ready, member_open, ended;
     struct archive *raw;
-    uint8_t *in, *out;
+    uint8_t *in;
+    /* the ring: filled by the thread, taken by inflate_read */
+    struct block blocks[BLOCKS];
+    pthread_t thread;
+    bool started, held;  /* held: the reader still looks at blocks[taken] */
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    unsigned filled, taken;
+    bool stop;
+    int64_t consumed;
 };
 
 /* The next bytes of the file into in->in: count, 0 at the end, -1 on error. */
 static ssize_t take(struct inflate *in)
 {
+    int before;
+    if (in->started) pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before); /* here alone: inflate_close must not wait for a slow server */
     int64_t there = in->input.wait(in->input.context, in->at + 1);
+    if (in->started) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     if (there < 0) {
         error_set(in->err, EXIT_FAILED, NULL, "unpacking was given up");
         return -1;
@@ -62,14 +83,43 @@ static int raw_error(struct inflate *in)
     return -1;
 }
 
+static ssize_t fill(struct inflate *in, uint8_t *out);
+
+static void *ahead(void *context)
+{
+    struct inflate *in = context;
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    for (bool more = true; more;) {
+        pthread_mutex_lock(&in->mutex);
+        while (!in->stop && in->filled - in->taken == BLOCKS) pthread_cond_wait(&in->changed, &in->mutex);
+        bool stop = in->stop;
+        pthread_mutex_unlock(&in->mutex);
+        if (stop) break;
+        struct block *b = &in->blocks[in->filled % BLOCKS];
+        b->bytes = fill(in, b->data);
+        b->consumed = in->at;
+        more = b->bytes > 0;
+        pthread_mutex_lock(&in->mutex);
+        in->filled++;
+        pthread_cond_signal(&in->changed);
+        pthread_mutex_unlock(&in->mutex);
+    }
+    return NULL;
+}
+
 int inflate_open(struct inflate **out, const struct archive_input *input, struct error *err)
 {
     struct inflate *in = calloc(1, sizeof *in);
     uint8_t head[6] = {0};
-    if (!in || !(in->in = malloc(BLOCK)) || !(in->out = malloc(BLOCK))) {
+    bool memory = in && (in->in = malloc(BLOCK)) != NULL;
+    for (int i = 0; memory && i < BLOCKS; i++) memory = (in->blocks[i].data = malloc(BLOCK)) != NULL;
+    if (!memory) {
         inflate_close(in);
         return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     }
+    pthread_mutex_init(&in->mutex, NULL);
+    pthread_cond_init(&in->changed, NULL);
     in->input = *input;
     in->err = err;
     int64_t there = input->wait(input->context, (int64_t)sizeof head);
@@ -93,6 +143,12 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
             code = err && err->code ? err->code : EXIT_INTEGRITY;
         }
     }
+    if (!code) {
+        in->err = &in->problem;
+        in->started = true; /* before the thread looks at it */
+        if (pthread_create(&in->thread, NULL, ahead, in) != 0) in->started = false;
+        if (!in->started) code = error_set(err, EXIT_FAILED, NULL, "cannot start a thread");
+    }
     if (code) {
         inflate_close(in);
         return code;
@@ -102,9 +158,9 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
 }
 
 /* gzip: members one behind the other; zeros behind the last are padding (tape blocking), anything else is damage. */
-static ssize_t gzip_read(struct inflate *in)
+static ssize_t gzip_read(struct inflate *in, uint8_t *out)
 {
-    in->z.next_out = in->out;
+    in->z.next_out = out;
     in->z.avail_out = BLOCK;
     while (in->z.avail_out == BLOCK) {
         if (in->z.avail_in == 0) {
@@ -137,27 +193,52 @@ static ssize_t gzip_read(struct inflate *in)
     return (ssize_t)(BLOCK - in->z.avail_out);
 }
 
-ssize_t inflate_read(struct inflate *in, const void **data, struct error *err)
+/* Up to BLOCK bytes; 0 at the end, -1 on error. */
+static ssize_t fill(struct inflate *in, uint8_t *out)
 {
-    in->err = err;
+    if (in->method == GZIP) return gzip_read(in, out);
     if (in->method == PLAIN) {
-        *data = in->in;
-        return take(in);
+        ssize_t n = take(in);
+        if (n > 0) memcpy(out, in->in, (size_t)n);
+        return n;
     }
-    *data = in->out;
-    if (in->method == GZIP) return gzip_read(in);
-    la_ssize_t n = archive_read_data(in->raw, in->out, BLOCK);
+    la_ssize_t n = archive_read_data(in->raw, out, BLOCK);
     return n < 0 ? raw_error(in) : (ssize_t)n;
 }
 
-int64_t inflate_consumed(const struct inflate *in) { return in->at; }
+ssize_t inflate_read(struct inflate *in, const void **data, struct error *err)
+{
+    pthread_mutex_lock(&in->mutex);
+    if (in->held) {
+        in->taken++;
+        pthread_cond_signal(&in->changed);
+    }
+    while (in->filled == in->taken) pthread_cond_wait(&in->changed, &in->mutex);
+    pthread_mutex_unlock(&in->mutex);
+    const struct block *b = &in->blocks[in->taken % BLOCKS];
+    in->held = b->bytes > 0; /* the end and an error stay where they are */
+    in->consumed = b->consumed;
+    *data = b->data;
+    if (b->bytes < 0 && err) *err = in->problem;
+    return b->bytes;
+}
+
+int64_t inflate_consumed(const struct inflate *in) { return in->consumed; }
 
 void inflate_close(struct inflate *in)
 {
     if (!in) return;
+    if (in->started) {
+        pthread_mutex_lock(&in->mutex);
+        in->stop = true;
+        pthread_cond_signal(&in->changed);
+        pthread_mutex_unlock(&in->mutex);
+        pthread_cancel(in->thread);
+        pthread_join(in->thread, NULL);
+    }
     if (in->z_ready) inflateEnd(&in->z);
     if (in->raw) archive_read_free(in->raw);
+    for (int i = 0; i < BLOCKS; i++) free(in->blocks[i].data);
     free(in->in);
-    free(in->out);
     free(in);
 }

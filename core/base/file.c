@@ -295,8 +295,28 @@ void file_map_close(struct file_map *map)
     map->bytes = 0;
 }
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc, const uint8_t *p, size_t bytes)
+{
+    uint64_t c = ~crc;
+    for (; bytes >= 8; bytes -= 8, p += 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        c = _mm_crc32_u64(c, word);
+    }
+    uint32_t c32 = (uint32_t)c;
+    for (; bytes; bytes--, p++) c32 = _mm_crc32_u8(c32, *p);
+    return ~c32;
+}
+#endif
+
 uint32_t crc32c(uint32_t crc, const void *data, size_t bytes)
 {
+    const uint8_t *p = data;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("sse4.2")) return crc32c_sse42(crc, p, bytes);
+#endif
     static uint32_t table[8][256]; /* slicing-by-8; filling it twice at once writes the same values */
     static int ready;
     if (!__atomic_load_n(&ready, __ATOMIC_ACQUIRE)) {
@@ -312,7 +332,6 @@ uint32_t crc32c(uint32_t crc, const void *data, size_t bytes)
             }
         __atomic_store_n(&ready, 1, __ATOMIC_RELEASE);
     }
-    const uint8_t *p = data;
     crc = ~crc;
     for (; bytes >= 8; bytes -= 8, p += 8) {
         uint32_t a, b;
