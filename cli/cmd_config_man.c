@@ -1,5 +1,4 @@
-/* meopt config man, meopt config complete (hidden): the table of keys as the page meopt.yaml(5), and as completions of
- * key=value. A test demands that the committed page equals the output. */
+/* meopt config man (hidden): the table of keys as the page meopt.yaml(5). A test demands that the committed page equals the output. */
 #include "cli/cmd_config.h"
 #include "cli/command.h"
 #include "core/config/value.h"
@@ -95,26 +94,3 @@ static int man_run(const struct arguments *args, struct error *err)
 }
 
 const struct command cmd_config_man = {"config man", "", "print the page meopt.yaml(5)", NULL, NULL, 0, 0, true, man_run};
-
-/* "optim.na" -> "optim.name="; "optim.name=a" -> "optim.name=apadam" ... */
-static int complete_run(const struct arguments *args, struct error *err)
-{
-    (void)err;
-    const char *word = args->operand_count ? args->operands[0] : "", *equals = strchr(word, '=');
-    size_t n = equals ? (size_t)(equals - word) : strlen(word);
-    for (int key = 0; key < config_key_count; key++) {
-        const char *spelling, *choice;
-        for (int i = 0; (spelling = config_key_spelling(key, i)) != NULL; i++) {
-            if (!equals) {
-                if (strncmp(spelling, word, n) == 0) printf("%s=\n", spelling);
-                continue;
-            }
-            if (strlen(spelling) != n || strncmp(spelling, word, n) != 0) continue;
-            for (int c = 0; (choice = config_choice(key, c)) != NULL; c++)
-                if (strncmp(choice, equals + 1, strlen(equals + 1)) == 0) printf("%s=%s\n", spelling, choice);
-        }
-    }
-    return 0;
-}
-
-const struct command cmd_config_complete = {"config complete", "[WORD]", "completions of key=value", NULL, NULL, 0, 1, true, complete_run};

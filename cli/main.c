@@ -10,7 +10,7 @@
 extern const struct command cmd_fetch, cmd_help, cmd_version, cmd_bench_optim, cmd_bench_train, cmd_train, cmd_embed, cmd_export;
 extern const struct command cmd_config_get, cmd_config_set, cmd_config_unset, cmd_config_list, cmd_config_check, cmd_config_diff,
     cmd_config_new, cmd_config_edit, cmd_config_man,
-    cmd_config_complete, cmd_plan;
+    cmd_complete, cmd_plan;
 
 const struct command *const commands[] = {
     &cmd_fetch,
@@ -23,13 +23,13 @@ const struct command *const commands[] = {
     &cmd_config_new,
     &cmd_config_edit,
     &cmd_config_man,
-    &cmd_config_complete,
     &cmd_plan,
     &cmd_train,
     &cmd_embed,
     &cmd_export,
     &cmd_bench_optim,
     &cmd_bench_train,
+    &cmd_complete,
     &cmd_help,
     &cmd_version,
     NULL,
@@ -41,8 +41,7 @@ static const char *command_name_at(const void *table, int i)
     return all[i] ? all[i]->name : NULL;
 }
 
-/* A command's name is one word ("train") or two ("bench optim"): *words says how many of argv it took. */
-static const struct command *command_find(char **words, int count, int *taken)
+const struct command *command_find(char **words, int count, int *taken)
 {
     for (int i = 0; commands[i]; i++) {
         size_t n = strlen(words[0]);

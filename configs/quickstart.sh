@@ -8,10 +8,7 @@ cmake --preset release -DBUILD_TESTING=OFF >/dev/null
 cmake --build --preset release
 meopt=build/meopt
 
-if [ ! -d sample/COCO2014 ] || [ ! -d sample/ModelWeight ]; then
-    mkdir -p sample
-    for archive in COCO2014 ModelWeight; do tar -xzf "configs/sample/$archive.tar.gz" -C sample; done
-fi
+"$meopt" fetch sample --dest sample
 
 stamp=$(date -u +%Y%m%dT%H%M%SZ)
 for pair in quickstart quickstart_openclip quickstart_dinov2; do

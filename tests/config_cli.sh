@@ -71,8 +71,6 @@ grep -q 'bad.yaml:4:21: train.batch_size is text' err || fail "second problem"
 grep -q '\^~' err || fail "caret"
 expect 7 "$MEOPT" config check --json bad.yaml
 grep -q '"line": 3' out || fail "json problems"
-expect 0 "$MEOPT" config complete optim.name=ap
-[ "$(wc -l <out)" = 3 ] || fail "completion"
 grep -q "$(printf '\033')" out err && fail "escape bytes in a pipe"
 # A read-only directory: refused, nothing half-written.
 if [ "$(id -u)" != 0 ]; then

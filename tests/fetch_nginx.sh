@@ -9,7 +9,7 @@ trap 'test ! -s "$work/pid" || kill "$(cat "$work/pid")" 2>/dev/null || true; te
 cd "$work"
 export XDG_STATE_HOME="$work/state" XDG_CONFIG_HOME="$work/config" no_proxy='*' CURL_CA_BUNDLE="$work/ca.pem"
 kills=15 files=200 file_bytes=100000 rate=12m
-if [ "${MEOPT_LONG:-}" = 1 ]; then kills=200 files=2000 rate=30m; fi
+if [ "${MEOPT_LONG:-}" = 1 ]; then kills=200 files=2000 rate=4m; fi
 
 openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=test-ca >/dev/null 2>&1
 openssl req -newkey rsa:2048 -nodes -keyout key.pem -out req.pem -subj /CN=localhost >/dev/null 2>&1
@@ -70,7 +70,7 @@ n=0
 while [ $n -lt $kills ]; do
     "$MEOPT" fetch big --dest kill --quiet 2>err &
     pid=$!
-    sleep "$(awk -v s=$n -v k=$kills -v b="$size" -v r="${rate%m}" 'BEGIN {srand(s + 1); t = b / (r * 1048576) / k; printf "%.3f", 0.03 + 2 * t * rand()}')"
+    sleep "$(awk -v s=$n -v k=$kills -v b="$size" -v r="${rate%m}" 'BEGIN {srand(s + 1); t = b / (r * 1048576) / k; printf "%.3f", 0.1 + 2 * t * rand()}')"
     kill -KILL $pid 2>/dev/null || true
     wait $pid 2>/dev/null || true
     if [ -e kill/COCO2014 ]; then
@@ -86,6 +86,8 @@ test "$(ls -A kill)" = "COCO2014
 COCO2014.tar.gz" || fail "left $(ls -A kill)"
 sent=$(awk '$1 < 400 {n += $2} END {print n}' access.log)
 echo "$n kills: $sent bytes sent for an archive of $size: $(awk -v a="$sent" -v b="$size" 'BEGIN {printf "%.2f", 100 * (a - b) / b}') % twice"
+hit=$(awk '$1 == 206 && $2 > 1000' access.log | wc -l)
+test $((2 * hit)) -ge $n || fail "only $hit of $n kills met a transfer"
 # what the server has sent includes what lay in socket buffers when the process died
 test $((sent - size)) -le $((size / 50 + n * 40000)) || fail "$((sent - size)) bytes were sent twice"
 
@@ -111,12 +113,12 @@ wait $first 2>/dev/null || true
 wait $second || fail "two at once: the other ends with $?"
 same two/COCO2014 "two at once"
 
-# four ranges side by side, when the archive is large enough
+# two ranges side by side, when the archive is large enough
 if [ "${MEOPT_LONG:-}" = 1 ]; then
     : >access.log
-    "$MEOPT" fetch --from "https://127.0.0.1:$port/fast/COCO2014.tar.gz" --trust --dest ranges --connections 3 --quiet 2>err || fail "ranges: exit $?"
+    "$MEOPT" fetch --from "https://127.0.0.1:$port/fast/COCO2014.tar.gz" --trust --dest ranges --connections 2 --quiet 2>err || fail "ranges: exit $?"
     same ranges/COCO2014 ranges
-    test "$(awk '$1 == 206 && $2 > 1000' access.log | wc -l)" = 3 || fail "ranges: $(awk '$1 == 206' access.log | wc -l) requests"
+    test "$(awk '$1 == 206 && $2 > 1000' access.log | wc -l)" = 2 || fail "ranges: $(awk '$1 == 206' access.log | wc -l) requests"
 fi
 
 # a full disk, while downloading and while unpacking, and then room again

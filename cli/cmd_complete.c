@@ -1,0 +1,116 @@
+/* meopt complete (hidden): what could stand where the cursor is, from the tables that also parse and explain. The shells'
+ * completion files hand over the words of the line behind "meopt", the unfinished one last; a candidate per line comes
+ * back, and ":files" where a file name may stand. */
+#include "cli/command.h"
+#include "core/config/config.h"
+#include "core/config/value.h"
+#include "fetch/sources.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
+
+static void offer(const char *candidate, size_t bytes, const char *word)
+{
+    if (strlen(word) <= bytes && strncmp(candidate, word, strlen(word)) == 0) printf("%.*s\n", (int)bytes, candidate);
+}
+
+static void offer_choices(const char *choices, const char *word)
+{
+    for (const char *p = choices; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL) offer(p, strcspn(p, "|"), word);
+}
+
+/* "optim.na" -> "optim.name="; "optim.name=a" -> "optim.name=apadam" ... */
+static void offer_keys(const char *word)
+{
+    const char *equals = strchr(word, '=');
+    size_t n = equals ? (size_t)(equals - word) : strlen(word);
+    for (int key = 0; key < config_key_count; key++) {
+        const char *spelling, *choice;
+        for (int i = 0; (spelling = config_key_spelling(key, i)) != NULL; i++) {
+            if (!equals) {
+                if (strncmp(spelling, word, n) == 0) printf("%s=\n", spelling);
+                continue;
+            }
+            if (strlen(spelling) != n || strncmp(spelling, word, n) != 0) continue;
+            for (int c = 0; (choice = config_choice(key, c)) != NULL; c++)
+                if (begins(choice, equals + 1)) printf("%s=%s\n", spelling, choice);
+        }
+    }
+}
+
+/* Names of commands; after the first of two words, the second ones. */
+static void offer_commands(const char *first, const char *word)
+{
+    char last[64] = "";
+    for (int i = 0; commands[i]; i++) {
+        const char *name = commands[i]->name;
+        size_t n = strcspn(name, " ");
+        if (commands[i]->hidden) continue;
+        if (first) {
+            if (strlen(first) == n && strncmp(first, name, n) == 0 && name[n]) offer(name + n + 1, strlen(name + n + 1), word);
+        } else if (strlen(last) != n || strncmp(last, name, n) != 0) {
+            offer(name, n, word);
+            snprintf(last, sizeof last, "%.*s", (int)n, name);
+        }
+    }
+}
+
+static void offer_operand(const struct command *command, int operand, const char *word)
+{
+    const char *what = command->operands;
+    bool keys = strstr(what, "key=value") != NULL, first = operand == 0;
+    if (strcmp(command->name, "help") == 0) offer_commands(NULL, word);
+    else if (begins(what, "[NAME")) {
+        struct sources sources;
+        struct error err;
+        if (sources_load(&sources, &err) != 0) return;
+        for (int i = 0; i < sources.count; i++) offer(sources.all[i].name, strlen(sources.all[i].name), word);
+        sources_free(&sources);
+    } else if (keys && !first) offer_keys(word);
+    else if (strstr(what, "key ...") && !first) offer_keys(word);
+    else if (*what) printf(":files\n");
+}
+
+static int complete_run(const struct arguments *args, struct error *err)
+{
+    (void)err;
+    char **words = args->operands;
+    int count = args->operand_count;
+    if (count == 0) return offer_commands(NULL, ""), 0;
+    const char *word = words[count - 1];
+    int taken = 0;
+    const struct command *command = count > 1 ? command_find(words, count - 1, &taken) : NULL;
+    if (!command) {
+        if (count <= 2) offer_commands(count == 2 ? words[0] : NULL, word);
+        return 0;
+    }
+    const struct option *waiting = NULL; /* an option whose value comes next */
+    int operands = 0;
+    bool only_operands = false;
+    for (int i = taken; i < count - 1; i++) {
+        if (waiting) {
+            waiting = NULL;
+            continue;
+        }
+        if (only_operands || words[i][0] != '-' || !words[i][1]) operands++;
+        else if (strcmp(words[i], "--") == 0) only_operands = true;
+        else if (!strchr(words[i], '='))
+            for (const struct option *o = command->options; o && o->name; o++)
+                if (o->type != OPTION_FLAG && (strcmp(words[i] + 2, o->name) == 0 || (o->letter && words[i][1] == o->letter && !words[i][2]))) waiting = o;
+    }
+    if (waiting) {
+        if (waiting->choices) offer_choices(waiting->choices, word);
+        else if (waiting->type == OPTION_TEXT || waiting->type == OPTION_LIST) printf(":files\n");
+    } else if (word[0] == '-' && !only_operands) {
+        for (const struct option *o = command->options; o && o->name; o++)
+            if (begins(o->name, word[1] == '-' ? word + 2 : word[1] ? "\n" : "")) printf("--%s\n", o->name);
+        if (begins("--help", word)) printf("--help\n");
+    } else {
+        offer_operand(command, operands, word);
+    }
+    return 0;
+}
+
+const struct command cmd_complete = {"complete", "[WORD ...]", "what could stand where the cursor is", NULL, NULL, 0, -1, true, complete_run};

@@ -1,0 +1,52 @@
+#!/bin/sh
+# Completion: the program's own answers, and bash with the shipped file. And every option of every command stands in a page
+# of the manual, every page is clean.
+set -eu
+work=$(mktemp -d -p "${TMPDIR:-/tmp}")
+trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $*" >&2; exit 1; }
+says() { # EXPECTED WORD...
+    expected=$1
+    shift
+    found=$("$MEOPT" complete -- "$@" | tr '\n' ' ')
+    [ "$found" = "$expected" ] || fail "complete $*: '$found', expected '$expected'"
+}
+says "train " tra
+says "optim " bench op
+says "--run-dir " train --run
+says ":files " train ""
+says ":files " train --run-dir ""
+says "optim.name=apadam optim.name=apadamw optim.name=apsgd " train x.yaml optim.name=ap
+says "optim.name= " plan x.yaml optim.na
+says "pt " export --format p
+says "coco2014 " fetch coc
+says "sample sample-coco2014 sample-model-weight " fetch --dest here sam
+says "config " help con
+says "" nothing ""
+if command -v bash >/dev/null; then
+    ln -s "$MEOPT" "$work/meopt"
+    PATH="$work:$PATH" bash --norc -c '
+        . "$1"
+        COMP_WORDS=(meopt train --na) COMP_CWORD=2 COMP_LINE="meopt train --na" COMP_POINT=16
+        _meopt_words
+        [ "${COMPREPLY[*]}" = --name ] || { echo "bash: ${COMPREPLY[*]}" >&2; exit 1; }' bash "$MEOPT_SOURCE/configs/completion/meopt.bash"
+fi
+
+"$MEOPT" help | sed -n 's/^  \([a-z][a-z ]*[a-z]\)  .*/\1/p' | while read -r name; do
+    case $name in help | version) continue ;; esac
+    page=$MEOPT_SOURCE/man/meopt-$(echo "$name" | tr ' ' -).1
+    [ -f "$page" ] || page=$MEOPT_SOURCE/man/meopt-${name%% *}.1
+    [ -f "$page" ] || fail "no page for meopt $name"
+    "$MEOPT" $name --help | sed -n 's/^  .*--\([a-z0-9-]*\).*/\1/p' | while read -r option; do
+        [ "$option" = help ] || grep -q -e "Fl -$option\b" "$page" || fail "$page lacks --$option of meopt $name"
+    done
+done
+if command -v mandoc >/dev/null; then
+    for page in "$MEOPT_SOURCE"/man/*.[1-7]; do
+        mandoc -Tlint -W warning "$page" >"$work/lint" || true
+        grep -v 'referenced manual not found' "$work/lint" >&2 && fail "$page"
+    done
+    grep -ho '^\.Xr [^ ]* [0-9]' "$MEOPT_SOURCE"/man/* | sort -u | while read -r xr name section; do
+        case $name in meopt*|libmeopt) [ -f "$MEOPT_SOURCE/man/$name.$section" ] || fail "$name($section) is referenced and missing" ;; esac
+    done
+fi

@@ -1,0 +1,28 @@
+#!/bin/sh
+# meopt fetch sample, offline: from the build tree and from an installed prefix with a space in its path; the second time it
+# does nothing and says so; a damaged file is found.
+set -eu
+work=$(mktemp -d -p "${TMPDIR:-/tmp}")
+trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $*" >&2; test ! -s "$work/err" || cat "$work/err" >&2; exit 1; }
+export XDG_STATE_HOME="$work/state" XDG_CONFIG_HOME="$work/config" https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9
+cmake --install "$MEOPT_BUILD" --prefix "$work/a prefix" >/dev/null
+for meopt in "$MEOPT" "$work/a prefix/bin/meopt"; do
+    rm -rf "$work/sample"
+    "$meopt" fetch sample --dest "$work/sample" 2>"$work/err" || fail "$meopt fetch sample: exit $?"
+    test "$(find "$work/sample/COCO2014" -name '*.jpg' | wc -l)" -ge 190 || fail "photographs"
+    test "$(find "$work/sample/ModelWeight" -type f ! -name '.*' | wc -l)" = 6 || fail "checkpoints"
+    find "$work/sample" -exec stat -c '%n %Y %Z' {} + >"$work/before"
+    "$meopt" fetch sample --dest "$work/sample" 2>"$work/err" || fail "the second time: exit $?"
+    grep -q 'nothing to do' "$work/err" || fail "the second time is silent"
+    find "$work/sample" -exec stat -c '%n %Y %Z' {} + | cmp - "$work/before" || fail "the second time did something"
+    "$meopt" fetch --list --json --dest "$work/sample" | grep -q '"state": *"there"' || fail "list"
+done
+cd "$work"
+"$MEOPT" fetch sample --dest sample --verify 2>err || fail "verify: exit $?"
+file=$(find sample/COCO2014 -name '*.jpg' | head -1)
+printf x | dd of="$file" bs=1 seek=100 conv=notrunc 2>/dev/null
+got=0
+"$MEOPT" fetch sample --dest sample --verify 2>err || got=$?
+test $got = 3 || fail "verify of a damaged file: exit $got"
+grep -q "$(basename "$file")" err || fail "verify names no file"
