@@ -197,13 +197,13 @@ static int run_combination(const struct combination *c, int64_t parameters, int 
     struct meopt_options o = options_of(c, threads);
     struct meopt_tensor *table = xcalloc((size_t)count, sizeof *table);
     struct meopt_gradient *gradients = xcalloc((size_t)count, sizeof *gradients);
-    char *names = xcalloc((size_t)count, 16), *gradient = malloc(gradient_bytes);
+    char *names = xcalloc((size_t)count, 24), *gradient = malloc(gradient_bytes);
     struct meopt *opt = NULL;
     struct meopt_error e = {0};
     int code = gradient ? 0 : error_set(err, EXIT_HOST_MEMORY, "fewer --params", "no memory for %zu bytes of gradients", gradient_bytes);
     for (int64_t i = 0; !code && i < count; i++) {
-        snprintf(names + i * 16, 16, "t%lld", (long long)i);
-        table[i] = (struct meopt_tensor){.name = names + i * 16, .ndim = 2, .shape = {TENSOR_ROWS, TENSOR_COLUMNS}};
+        snprintf(names + i * 24, 24, "t%lld", (long long)i);
+        table[i] = (struct meopt_tensor){.name = names + i * 24, .ndim = 2, .shape = {TENSOR_ROWS, TENSOR_COLUMNS}};
         gradients[i] = (struct meopt_gradient){gradient + (size_t)i * (gradient_bytes / (size_t)count), dtype};
     }
     if (!code) gradient_fill(gradient, dtype, count * TENSOR_COUNT);

@@ -171,26 +171,25 @@ static int start_unpack(struct job *j)
     return code ? code : unpack_start(&j->unpack, j->fd, j->staging, &limits, j->err);
 }
 
-/* Everything that depends on how much of the archive is there. */
+/* Everything that depends on how much of the archive is there. A tar is unpacked meanwhile, a zip behind its checksum; the
+ * child is made before the hashing thread: a fork copies one thread only, and whatever locks the others hold. */
 static int feed(struct job *j, int64_t available, bool last)
 {
-    hasher_feed(&j->hasher, available, last);
+    int code = 0;
     if (!j->zip_known && (available >= 4 || last)) {
         unsigned char head[4] = {0};
         ssize_t n = pread(j->fd, head, 4, 0);
         j->zip_known = true;
         j->zip = archive_is_zip(head, n > 0 ? (size_t)n : 0);
-        int code = j->zip ? 0 : start_unpack(j);
-        if (code) return code;
+        if (!j->zip) code = start_unpack(j);
+        if (!code) code = hasher_start(&j->hasher, j->fd, j->err);
     }
-    if (j->zip && last && !j->unpack.pid) {
-        int code = start_unpack(j);
-        if (code) return code;
-    }
+    if (code || !j->zip_known) return code;
+    hasher_feed(&j->hasher, available, last);
     if (j->unpack.pid) {
         unpack_feed(&j->unpack, available, last);
         if (unpack_ended(&j->unpack) && j->unpack.pid && !last) { /* before the end: it must be an error */
-            int code = unpack_wait(&j->unpack, j->err);
+            code = unpack_wait(&j->unpack, j->err);
             return code ? code : error_set(j->err, EXIT_INTEGRITY, NULL, "the archive ends before the file does");
         }
     }
@@ -237,8 +236,7 @@ static int on_restarted(void *context, const char *why, struct error *err)
     hasher_end(&j->hasher, true);
     j->zip_known = j->zip = false;
     j->progress.resumed = 0;
-    int code = file_remove_tree(j->staging, err);
-    return code ? code : hasher_start(&j->hasher, j->fd, err);
+    return file_remove_tree(j->staging, err);
 }
 
 static void on_progress(void *context, const struct transfer_progress *p)
@@ -349,37 +347,41 @@ static int download(struct job *j)
     int used = 0;
     j->fd = j->part.fd;
     j->progress.resumed = part_state_bytes(&j->part.state);
-    int code = hasher_start(&j->hasher, j->fd, j->err);
-    if (!code) code = transfer_run(&t, &j->part, &used, j->err);
+    int code = transfer_run(&t, &j->part, &used, j->err);
     url_printable(j->trusted_url, sizeof j->trusted_url, j->source->urls[used]);
     return code;
 }
 
-/* All bytes are there: wait for hash and unpacking. */
+static int nap(struct job *j)
+{
+    if (cancelled(j)) return error_set(j->err, EXIT_SIGNAL + SIGINT, NULL, "stopped while unpacking");
+    tell(j, false);
+    nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    return 0;
+}
+
+/* All bytes are there. The checksum first: of a wrong file, what unpacking says is beside the point. */
 static int settle(struct job *j, int64_t total)
 {
     int code = feed(j, total, true);
     j->progress.phase = FETCH_UNPACK;
-    while (!code) {
-        bool hashed = atomic_load(&j->hasher.done) >= total || atomic_load(&j->hasher.failed);
-        if (unpack_ended(&j->unpack) && hashed) break;
-        if (cancelled(j)) return error_set(j->err, EXIT_SIGNAL + SIGINT, NULL, "stopped while unpacking");
-        tell(j, false);
-        struct timespec pause = {.tv_nsec = 10000000};
-        nanosleep(&pause, NULL);
-    }
+    while (!code && atomic_load(&j->hasher.done) < total && !atomic_load(&j->hasher.failed)) code = nap(j);
     if (code) return code;
-    struct archive_counts c;
-    unpack_counts(&j->unpack, &c);
     hasher_end(&j->hasher, false);
     if (atomic_load(&j->hasher.failed)) return error_set(j->err, EXIT_FAILED, "check the disk", "cannot read the archive back");
     for (int i = 0; i < 32; i++) snprintf(j->result->sha256 + 2 * i, 3, "%02x", j->hasher.digest[i]);
     j->result->size = total;
-    /* the checksum first: of a wrong file, what unpacking says is beside the point */
     if (j->expected[0] && strcmp(j->expected, j->result->sha256) != 0)
         return error_set(j->err, EXIT_INTEGRITY, "the file there is another one, or the checksum is of another version", "SHA-256 of the archive is %s, expected %s", j->result->sha256, j->expected);
-    code = unpack_wait(&j->unpack, j->err);
-    if (code) return code;
+    if (j->zip) {
+        if ((code = start_unpack(j)) != 0) return code;
+        unpack_feed(&j->unpack, total, true);
+    }
+    while (!unpack_ended(&j->unpack))
+        if ((code = nap(j)) != 0) return code;
+    struct archive_counts c;
+    unpack_counts(&j->unpack, &c);
+    if ((code = unpack_wait(&j->unpack, j->err)) != 0) return code;
     j->result->files = c.files;
     j->result->unpacked = c.out;
     if (j->source->entries >= 0 && c.files != j->source->entries)
@@ -468,7 +470,6 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
                 if (!code) code = open_local(&j, j.kept);
                 notice(&j, "the archive is here already: unpacking it again");
             } else if (code == 0) code = download(&j);
-            if (!code && j.local) code = hasher_start(&j.hasher, j.fd, j.err);
             if (!code) code = settle(&j, j.local ? j.progress.total : j.part.state.total);
             if (!code) code = put_in_place(&j);
         }

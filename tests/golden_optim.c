@@ -120,7 +120,7 @@ static void one_config(const char *name, json_t *config, json_t *index, const ch
     assert_true(count <= MAX);
     struct meopt_options o = options_of(config);
     struct meopt_tensor table[MAX] = {0};
-    char names[MAX][8];
+    char names[MAX][24];
     double *gradients[MAX], *reference[MAX];
     float *now[MAX], *gradient[MAX];
     for (size_t i = 0; i < count; i++) {

@@ -408,14 +408,14 @@ static void tensors_may_be_stepped_from_several_threads(void **state)
     struct meopt_error err;
     struct meopt *opt[2];
     struct meopt_tensor many[N] = {0};
-    char names[N][4];
+    char names[N][16];
     double norms[2];
     meopt_options_init(&o, sizeof o, MEOPT_LAMB);
     meopt_options_preset(&o, "balanced", &err);
     o.weight_decay = 0.1;
     o.threads = 1;
     for (int i = 0; i < N; i++) {
-        snprintf(names[i], 4, "t%d", i);
+        snprintf(names[i], sizeof names[i], "t%d", i);
         many[i] = (struct meopt_tensor){.name = names[i], .ndim = 2, .shape = {130, 70 - i}};
     }
     for (int k = 0; k < 2; k++) {

@@ -7,7 +7,7 @@
 
 static uint8_t *put(uint8_t *p, uint64_t v, int bytes)
 {
-    for (int i = 0; i < bytes; i++) *p++ = i < 8 ? (uint8_t)(v >> 8 * i) : 0;
+    for (int i = 0; i < bytes; i++) *p++ = (uint8_t)(i < 8 ? v >> 8 * i : 0);
     return p;
 }
 
