@@ -347,7 +347,9 @@ static int plan_remove(const struct editor *e, const struct target *t, struct sp
     if (n->uses) return refuse(e, n->outer_start, "edit it by hand", "aliases elsewhere refer to this value");
     const struct node *section = &d->nodes[t->section_node];
     if (section->style == STYLE_FLOW) return plan_remove_flow(e, t->section_node, t->key_node, t->node, s);
-    bool alone = section->first == t->key_node && n->next < 0 && !section->anchor && !section->tag;
+    bool alone = section->first == t->key_node && n->next < 0;
+    if (alone && (section->anchor || section->tag))
+        return refuse(e, section->outer_start, "remove the section by hand", section->anchor ? "this section has an anchor, and would be left without keys" : "this section has a tag, and would be left without keys");
     if (alone && d->nodes[d->root].style == STYLE_BLOCK) {
         int key_node;
         (void)document_find(d, d->root, t->section, &key_node);

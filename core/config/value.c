@@ -482,8 +482,7 @@ enum value_verdict value_read(int key, const char *text, size_t bytes, bool quot
 static char *absolute_path(const struct config *config, const char *text)
 {
     const char *home = getenv("HOME");
-    if (text[0] == '~' && text[1] == '/' && home) return path_join(home, text + 2);
-    char *joined = path_join(config->directory, text);
+    char *joined = text[0] == '~' && text[1] == '/' && home ? path_join(home, text + 2) : path_join(config->directory, text);
     /* "a/./b" and "a//b" without touching the file system; ".." stays: it means something else behind a link */
     char *out = joined;
     for (char *p = joined; *p;) {
