@@ -61,7 +61,7 @@ struct config_tower {
     int64_t width, depth, heads, head_dim, hidden, out, patch, pos_grid;
     const char *ffn;   /* auto mlp swiglu */
     const char *dtype; /* fp32 bf16: of the values in forward and backward (auto is resolved) */
-    const char *init;  /* checkpoint random; a teacher's is always checkpoint */
+    const char *init;  /* checkpoint random */
     double drop_path;  /* student only */
 };
 

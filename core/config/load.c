@@ -334,7 +334,6 @@ int config_examine(struct config *config, const char *path, const char *text, si
         (void)value_read(key, config_keys[key].standard, strlen(config_keys[key].standard), false, &value, message, hint, sizeof message);
         value_store(config, key, &value, config_keys[key].standard);
     }
-    config->model_t.init = "checkpoint"; /* no key: a teacher is never random */
     struct load l = {.config = config, .path = path, .report = report, .context = context};
     int code = document_parse(&l.document, path, text, bytes, &l.first);
     if (code) {

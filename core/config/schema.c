@@ -59,6 +59,7 @@ const struct config_key config_keys[] = {
                  "kind of both towers; auto: from arch or the checkpoint's keys", model.family),
     TOWER("model_t", "teacher", model_t),
     TOWER("model_s", "student", model_s),
+    CHOICE("model_t.init", "checkpoint|random", "checkpoint", "train", "the teacher's values; random: a geometry to measure with", model_t.init),
     CHOICE("model_s.init", "checkpoint|random", "checkpoint", "train", "where the student starts", model_s.init),
     REAL("model_s.drop_path", "share", 0, 0.99, "0", "train",
          "stochastic depth of the last block, growing linearly from 0 at the first", model_s.drop_path),

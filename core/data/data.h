@@ -48,6 +48,7 @@ int data_open(struct data **data, const struct data_options *options, struct err
 void data_close(struct data *data);
 int64_t data_images(const struct data *data);
 const char *data_name(const struct data *data, int64_t image); /* path relative to the root */
+uint32_t data_hash(const struct data *data); /* image_list_hash of its images */
 int64_t data_epoch_batches(const struct data *data);           /* full batches of all ranks */
 /* Stops what runs and begins with batch `step` counted over all epochs. */
 int data_start(struct data *data, int64_t step, struct error *err);

@@ -22,8 +22,11 @@ static bool wanted(const char *name)
     return false;
 }
 
-static void add(struct image_list *list, char *name)
+static void add(struct image_list *list, char *name, int64_t bytes)
 {
+    size_t n = strlen(name) + 1;
+    name = xrealloc(name, n + 8);
+    for (int i = 0; i < 8; i++) name[n + (size_t)i] = (char)((uint64_t)bytes >> 8 * i);
     if ((list->count & (list->count - 1)) == 0)
         list->names = xrealloc(list->names, (size_t)(list->count ? 2 * list->count : 1) * sizeof *list->names);
     list->names[list->count++] = name;
@@ -46,7 +49,7 @@ static int walk(struct image_list *list, const char *root, const char *below, in
         struct stat st;
         bool known = stat(full, &st) == 0;
         if (known && S_ISDIR(st.st_mode) && depth < MAX_DEPTH) code = walk(list, root, name, depth + 1, err);
-        if (known && S_ISREG(st.st_mode) && wanted(entry->d_name)) add(list, name);
+        if (known && S_ISREG(st.st_mode) && wanted(entry->d_name)) add(list, name, (int64_t)st.st_size);
         else free(name);
         free(full);
     }
@@ -83,6 +86,13 @@ int image_list_read(struct image_list *list, const char *root, struct error *err
     }
     qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
     return 0;
+}
+
+uint32_t image_list_hash(const struct image_list *list)
+{
+    uint32_t crc = 0;
+    for (int64_t i = 0; i < list->count; i++) crc = crc32c(crc, list->names[i], strlen(list->names[i]) + 9);
+    return crc;
 }
 
 void image_list_free(struct image_list *list)

@@ -9,10 +9,13 @@
 #include <stdint.h>
 
 struct image_list {
-    char **names;
+    char **names; /* behind its NUL each name has the file's size in bytes, 8 bytes little-endian */
     int64_t count;
 };
 int image_list_read(struct image_list *list, const char *root, struct error *err);
+/* Which images these are: CRC-32C over all names with their NULs and sizes, in the list's order. Not over their content, which
+ * would cost a pass over the dataset. */
+uint32_t image_list_hash(const struct image_list *list);
 void image_list_free(struct image_list *list);
 
 #endif

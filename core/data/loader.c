@@ -39,6 +39,7 @@ struct data {
 
 int64_t data_images(const struct data *d) { return d->list.count; }
 const char *data_name(const struct data *d, int64_t image) { return d->list.names[image]; }
+uint32_t data_hash(const struct data *d) { return image_list_hash(&d->list); }
 int64_t data_epoch_batches(const struct data *d) { return d->epoch_batches; }
 
 /* Samples in batch b; 0 behind the end of a whole pass. */

@@ -3,8 +3,10 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/train/checkpoint.h"
+#include "core/train/plan.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -112,6 +114,38 @@ static int write_metric(struct run *run, const struct trainer *t, const struct t
     return run_metric(run, line, err);
 }
 
+/* Which program this is, to the byte: CRC-32C of its file, 0 when it cannot be read. */
+static uint32_t program_crc(void)
+{
+    struct file_map map;
+    if (file_map_open(&map, "/proc/self/exe", NULL)) return 0;
+    uint32_t crc = crc32c(0, map.data, map.bytes);
+    file_map_close(&map);
+    return crc;
+}
+
+/* What the same experiment would take without MEOpt: a plan, since nobody runs it beside. 0 when it cannot be made. */
+static int64_t baseline_peak_bytes(const struct config *config)
+{
+    static const char *const changes[][2] = {{"optim.use_meopt", "false"}, {"optim.pure_bf16", "false"}, {"optim.weights", "auto"}, {"optim.state_m", "auto"},
+                                             {"optim.state_v", "auto"},    {"optim.gradients", "keep"},  {"optim.clip_mode", "exact"}};
+    struct config copy;
+    struct plan plan;
+    int code = 0;
+    config_copy(&copy, config);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes && !code; i++) code = config_assign(&copy, changes[i][0], changes[i][1], NULL);
+    if (!code) code = plan_make(&plan, &copy, NULL);
+    config_free(&copy);
+    return code ? 0 : (int64_t)plan.use.peak_total_bytes;
+}
+
+static json_t *hex_or_null(uint32_t crc)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%08x", (unsigned)crc);
+    return crc ? json_string(text) : json_null();
+}
+
 static int write_meta(struct run *run, const struct trainer *t, const struct data *data, int64_t total, struct error *err)
 {
     char host[128] = "";
@@ -120,6 +154,22 @@ static int write_meta(struct run *run, const struct trainer *t, const struct dat
                              "device", t->device->name, "images", (json_int_t)data_images(data), "total_steps", (json_int_t)total, "student_parameters",
                              (json_int_t)geometry_parameters(&t->student_geometry), "teacher_parameters", (json_int_t)geometry_parameters(&t->teacher_geometry),
                              "family", family_name(t->student_geometry.family));
+    int64_t baseline = baseline_peak_bytes(t->config);
+    struct meopt_bytes held = {0};
+    struct plan plan;
+    (void)meopt_held(t->opt, &held);
+    json_object_set_new(meta, "code_version", json_string(MEOPT_VERSION));
+    json_object_set_new(meta, "program_crc32c", hex_or_null(program_crc()));
+    json_object_set_new(meta, "data_crc32c", hex_or_null(data_hash(data)));
+    json_object_set_new(meta, "seed", json_integer((json_int_t)t->config->train.seed));
+    json_object_set_new(meta, "batch_images", json_integer((json_int_t)t->batch));
+    json_object_set_new(meta, "ranks", json_integer(1));
+    json_object_set_new(meta, "epoch_steps", json_integer((json_int_t)data_epoch_batches(data)));
+    json_object_set_new(meta, "optimizer_bytes_per_param", held.parameters ? json_real((double)held.total / (double)held.parameters) : json_null());
+    bool planned = plan_make(&plan, t->config, NULL) == 0;
+    json_object_set_new(meta, "planned_peak_bytes", planned ? json_integer((json_int_t)plan.use.peak_total_bytes) : json_null());
+    json_object_set_new(meta, "planned_baseline_peak_bytes", baseline ? json_integer((json_int_t)baseline) : json_null());
+    json_object_set_new(meta, "checkpoint_bytes", planned ? json_integer((json_int_t)plan.checkpoint_bytes) : json_null());
     char *text = json_dumps(meta, JSON_INDENT(1) | JSON_PRESERVE_ORDER), *path = run_path(run, "meta.json");
     int code = file_write_atomic(path, text, strlen(text), err);
     free(text);

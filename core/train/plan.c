@@ -60,8 +60,8 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
     struct trainer *trainer = NULL;
     *plan = (struct plan){0};
     config_copy(&copy, config);
-    bool student_random = is(copy.model_s.init, "random");
-    plan->from_checkpoints = readable(&copy.model_t) && (student_random || readable(&copy.model_s));
+    bool teacher_random = is(copy.model_t.init, "random"), student_random = is(copy.model_s.init, "random");
+    plan->from_checkpoints = (teacher_random || readable(&copy.model_t)) && (student_random || readable(&copy.model_s)) && !(teacher_random && student_random);
     int code = device_open(&device, "dry", 0, err);
     if (code == 0) code = trainer_create(&trainer, &copy, device, !plan->from_checkpoints, NULL, NULL, err);
     if (code == 0) code = rehearse(trainer, err);
