@@ -104,10 +104,40 @@ static void order_does_not_depend_on_workers_ranks_or_restart(void **state)
     free(train);
 }
 
+/* The vector form of the resize against the plain one: odd boxes, tiny and long images, to the last byte. */
+static void vector_resize_equals_plain(void **state)
+{
+    (void)state;
+    uint32_t random = 12345;
+    for (int round = 0; round < 300; round++) {
+        int n[8];
+        for (int i = 0; i < 8; i++) n[i] = (int)((random = random * 1664525u + 1013904223u) >> 8) & 0xFFFF;
+        int width = 1 + n[0] % (round % 3 ? 300 : 12), height = 1 + n[1] % (round % 5 ? 200 : 9), side = 1 + n[2] % 70;
+        int w = 1 + n[3] % width, h = 1 + n[4] % height, x = n[5] % (width - w + 1), y = n[6] % (height - h + 1);
+        int out_w = side + n[7] % 40, out_h = side + n[0] % 40, left = n[1] % (out_w - side + 1), top = n[2] % (out_h - side + 1);
+        struct image image = {xmalloc((size_t)width * (size_t)height * 3), width, height}; /* exact: a read beyond is found */
+        for (int i = 0; i < width * height * 3; i++) image.rgb[i] = (uint8_t)((random = random * 1664525u + 1013904223u) >> 24);
+        for (int i = 0; i < width * height * 3 && round % 4 == 0; i++) image.rgb[i] = image.rgb[i] & 64 ? 255 : 0; /* overshoot */
+        uint8_t *out[2];
+        for (int plain = 0; plain < 2; plain++) {
+            struct error err;
+            if (plain) setenv("MEOPT_CPU_ISA", "plain", 1);
+            out[plain] = xmalloc((size_t)side * (size_t)side * 3);
+            assert_int_equal(image_resize(&image, x, y, w, h, out_w, out_h, left, top, side, out[plain], &err), 0);
+        }
+        unsetenv("MEOPT_CPU_ISA");
+        assert_memory_equal(out[0], out[1], (size_t)side * (size_t)side * 3);
+        free(out[0]);
+        free(out[1]);
+        free(image.rgb);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shuffle_is_a_permutation),
+        cmocka_unit_test(vector_resize_equals_plain),
         cmocka_unit_test(order_does_not_depend_on_workers_ranks_or_restart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,20 +1,12 @@
 /* PIL's bicubic resize, bit for bit: separable, horizontal then vertical, kernel A = -0.5 widened when shrinking, weights
  * in 22-bit fixed point, rounded and clipped to bytes between the passes; and the crops around it (models.md 3). */
 #include "core/data/data.h"
+#include "kernels/cpu/resize.h"
 #include "kernels/philox.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { BITS = 22 };
-
-struct taps {
-    int size;     /* weights per output position */
-    int *first;   /* (count): first input position */
-    int *length;  /* (count) */
-    int *weights; /* (count, size) */
-};
 
 static double cubic(double x)
 {
@@ -24,17 +16,20 @@ static double cubic(double x)
     return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
 }
 
-static void taps_free(struct taps *t)
+static void taps_free(struct resize_axis *t)
 {
     free(t->first);
     free(t->length);
     free(t->weights);
+    free(t->start);
+    free(t->packed);
 }
 
 /* Output positions begin .. begin + count of a resize from `in` to `out`. */
-static int taps_make(struct taps *t, int in, int out, int begin, int count)
+static int taps_make(struct resize_axis *t, int in, int out, int begin, int count)
 {
     double scale = (double)in / out, stretch = scale < 1 ? 1 : scale, support = 2 * stretch;
+    t->count = count;
     t->size = (int)ceil(support) * 2 + 1;
     t->first = malloc((size_t)count * sizeof(int));
     t->length = malloc((size_t)count * sizeof(int));
@@ -48,7 +43,7 @@ static int taps_make(struct taps *t, int in, int out, int begin, int count)
         if (high > in) high = in;
         for (int x = low; x < high; x++) sum += w[x - low] = cubic((x - centre + 0.5) / stretch);
         for (int x = 0; x < high - low; x++) {
-            double v = (sum != 0 ? w[x] / sum : w[x]) * (1 << BITS);
+            double v = (sum != 0 ? w[x] / sum : w[x]) * (1 << RESIZE_BITS);
             t->weights[i * t->size + x] = v < 0 ? (int)(v - 0.5) : (int)(v + 0.5);
         }
         t->first[i] = low;
@@ -58,70 +53,34 @@ static int taps_make(struct taps *t, int in, int out, int begin, int count)
     return fine ? 0 : EXIT_HOST_MEMORY;
 }
 
-static uint8_t clip8(int x)
-{
-    x >>= BITS;
-    return (uint8_t)(x < 0 ? 0 : x > 255 ? 255 : x);
-}
-
-static void horizontal(const struct taps *t, const uint8_t *in, int side, uint8_t *out)
-{
-    for (int i = 0; i < side; i++, out += 3) {
-        const int *w = t->weights + i * t->size;
-        const uint8_t *p = in + 3 * t->first[i];
-        int r = 1 << (BITS - 1), g = r, b = r;
-        for (int k = 0; k < t->length[i]; k++, p += 3) {
-            r += w[k] * p[0];
-            g += w[k] * p[1];
-            b += w[k] * p[2];
-        }
-        out[0] = clip8(r);
-        out[1] = clip8(g);
-        out[2] = clip8(b);
-    }
-}
-
-static void vertical(const struct taps *t, int i, const uint8_t *rows, int first_row, int row_bytes, int *sums, uint8_t *out)
-{
-    for (int x = 0; x < row_bytes; x++) sums[x] = 1 << (BITS - 1);
-    for (int k = 0; k < t->length[i]; k++) {
-        int w = t->weights[i * t->size + k];
-        const uint8_t *p = rows + (size_t)(t->first[i] + k - first_row) * (size_t)row_bytes;
-        for (int x = 0; x < row_bytes; x++) sums[x] += w * p[x];
-    }
-    for (int x = 0; x < row_bytes; x++) out[x] = clip8(sums[x]);
-}
-
 int image_resize(const struct image *image, int x, int y, int w, int h, int out_w, int out_h, int left, int top, int side, uint8_t *out,
                  struct error *err)
 {
-    struct taps across = {0}, down = {0};
+    struct resize_axis across = {0}, down = {0};
     int row_bytes = side * 3, code = 0;
     uint8_t *rows = NULL;
-    int *sums = malloc((size_t)row_bytes * sizeof *sums);
-    bool wide = out_w != w, tall = out_h != h;
-    code = sums ? 0 : EXIT_HOST_MEMORY;
-    if (!code && wide) code = taps_make(&across, w, out_w, left, side);
+    bool wide = out_w != w, tall = out_h != h, vector = resize_vector();
+    if (wide) code = taps_make(&across, w, out_w, left, side);
+    if (!code && wide) resize_pack(&across, w);
     if (!code && tall) code = taps_make(&down, h, out_h, top, side);
     /* only the rows that the window needs */
     int first = tall ? 0 : top, last = tall ? 0 : top + side;
     if (!code && tall) {
         first = down.first[0];
         last = down.first[side - 1] + down.length[side - 1];
+        for (int i = 0; i < side; i++) down.first[i] -= first;
     }
-    if (!code && !(rows = malloc((size_t)(last - first) * (size_t)row_bytes))) code = EXIT_HOST_MEMORY;
-    for (int r = first; r < last && !code; r++) {
-        const uint8_t *in = image->rgb + ((size_t)(y + r) * (size_t)image->width + (size_t)x) * 3;
-        uint8_t *to = rows + (size_t)(r - first) * (size_t)row_bytes;
-        if (wide) horizontal(&across, in, side, to);
-        else memcpy(to, in + 3 * left, (size_t)row_bytes);
-    }
-    for (int i = 0; i < side && !code; i++) {
-        if (tall) vertical(&down, i, rows, first, row_bytes, sums, out + (size_t)i * (size_t)row_bytes);
-        else memcpy(out + (size_t)i * (size_t)row_bytes, rows + (size_t)i * (size_t)row_bytes, (size_t)row_bytes);
+    if (!code && tall && !(rows = malloc((size_t)(last - first) * (size_t)row_bytes))) code = EXIT_HOST_MEMORY;
+    if (!code) {
+        const uint8_t *in = image->rgb + ((size_t)(y + first) * (size_t)image->width + (size_t)x) * 3;
+        uint8_t *to = tall ? rows : out;
+        int64_t stride = (int64_t)image->width * 3;
+        if (wide) resize_across(&across, in, stride, last - first, to);
+        else
+            for (int r = 0; r < last - first; r++) memcpy(to + (size_t)r * (size_t)row_bytes, in + r * stride + 3 * left, (size_t)row_bytes);
+        for (int i = 0; i < side && tall; i++) resize_down(&down, i, rows, row_bytes, vector, out + (size_t)i * (size_t)row_bytes);
     }
     free(rows);
-    free(sums);
     taps_free(&across);
     taps_free(&down);
     return code ? error_set(err, code, NULL, "out of memory resizing an image of %d x %d", image->width, image->height) : 0;
