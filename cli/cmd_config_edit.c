@@ -1,48 +1,15 @@
-/* meopt config edit: the form's loop. The terminal is given back whatever happens: on the way out, and in the handlers of
- * the signals that end a process, which then take their ordinary course (a core, a sanitizer's report). */
+/* meopt config edit: the form's loop. */
 #include "cli/cmd_config.h"
 #include "cli/command.h"
 #include "cli/form.h"
+#include "cli/screen.h"
 #include "core/config/value.h"
 
 #include <ncurses.h>
-#include <locale.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static const int fatal_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-static const int ending_signals[] = {SIGTERM, SIGHUP, SIGINT};
-static struct sigaction old_fatal[5];
-static volatile sig_atomic_t ending; /* the signal that asks to end */
-static volatile sig_atomic_t in_curses;
-
-static void on_ending(int signal_number) { ending = signal_number; }
-
-static void on_fatal(int signal_number)
-{
-    if (in_curses) {
-        in_curses = 0;
-        endwin();
-    }
-    for (int i = 0; i < 5; i++)
-        if (fatal_signals[i] == signal_number) sigaction(signal_number, &old_fatal[i], NULL);
-    raise(signal_number);
-}
-
-static void install(bool on)
-{
-    struct sigaction fatal = {.sa_handler = on_fatal, .sa_flags = SA_NODEFER}, end = {.sa_handler = on_ending};
-    for (int i = 0; i < 5; i++) {
-        if (on) sigaction(fatal_signals[i], &fatal, &old_fatal[i]);
-        else sigaction(fatal_signals[i], &old_fatal[i], NULL);
-    }
-    for (int i = 0; i < 3; i++) {
-        if (on) sigaction(ending_signals[i], &end, NULL);
-        else signal(ending_signals[i], SIG_DFL);
-    }
-}
 
 static wint_t special(wint_t c)
 {
@@ -77,7 +44,7 @@ static void mouse(struct form *form)
 static void loop(struct form *form)
 {
     form_draw(form);
-    while (form->mode != FORM_DONE && !ending) {
+    while (form->mode != FORM_DONE && !screen_signal) {
         wint_t c = 0;
         int kind = get_wch(&c);
         if (kind == ERR) {
@@ -108,38 +75,20 @@ static int edit_run(const struct arguments *args, struct error *err)
     struct form form;
     int code = form_open(&form, args->operands[0], config_plan, (size_t)memory.integer, err);
     if (code) return code;
-    setlocale(LC_ALL, "");
-    setlocale(LC_NUMERIC, "C");
-    SCREEN *screen = newterm(NULL, stdout, stdin); /* initscr would exit on a bad TERM */
-    if (!screen) {
+    code = screen_open(argument_flag(args, "ascii"), 250, err);
+    if (code) {
         form_close(&form);
-        return error_set(err, EXIT_USAGE, "set TERM, or use 'meopt config set'", "terminal '%s' is not known", getenv("TERM") ? getenv("TERM") : "");
+        return code;
     }
-    in_curses = 1;
-    install(true);
-    cbreak();
-    noecho();
-    keypad(stdscr, TRUE);
-    set_escdelay(50);
-    timeout(250);
-    mousemask(BUTTON1_CLICKED | BUTTON1_PRESSED | BUTTON4_PRESSED
-#ifdef BUTTON5_PRESSED
-                  | BUTTON5_PRESSED
-#endif
-              , NULL);
-    mouseinterval(0);
-    form_draw_start(argument_flag(args, "ascii"));
+    form_draw_start();
     loop(&form);
-    in_curses = 0;
-    endwin();
-    delscreen(screen);
-    install(false);
-    bool lost = ending && form_changed(&form);
+    screen_close();
+    bool lost = screen_signal && form_changed(&form);
     form_close(&form);
     if (lost) fprintf(stderr, "meopt: changes were not saved\n");
-    if (ending) {
+    if (screen_signal) {
         fflush(NULL);
-        raise(ending); /* so that the shell sees it */
+        raise(screen_signal); /* so that the shell sees it */
     }
     return 0;
 }

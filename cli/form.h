@@ -67,7 +67,7 @@ bool form_changed(const struct form *form);
 
 /* ---- Drawing: between initialising and ending curses ---------------------------------------------------------- */
 
-void form_draw_start(bool ascii); /* colours, characters */
+void form_draw_start(void); /* colours */
 void form_draw(struct form *form);
 /* Row of the list at screen line y, -1 when there is none. */
 int form_row_at(const struct form *form, int y, int x);

@@ -8,20 +8,18 @@
  * Everything from the file goes through text_printable and is cut by columns, not bytes. */
 #include "cli/cmd_config.h"
 #include "cli/form.h"
+#include "cli/screen.h"
 #include "core/base/file.h"
 #include "core/config/edit.h"
 #include "core/config/value.h"
 
 #include <ncurses.h>
-#include <langinfo.h>
 #include <stdlib.h>
 #include <string.h>
 #include <wchar.h>
 
 enum { MIN_WIDTH = 24, MIN_HEIGHT = 6, MARGIN_FROM = 72, MARGIN_WIDTH = 32 };
 enum { PLAIN_COLOUR, GOOD, BAD, DIM_COLOUR, HEAD };
-
-static bool ascii_only, colours;
 
 struct boxes {
     int width, height;
@@ -41,53 +39,16 @@ static struct boxes boxes_of(int height, int width)
     return b;
 }
 
-void form_draw_start(bool ascii)
+void form_draw_start(void)
 {
-    ascii_only = ascii || strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
-    const char *no = getenv("NO_COLOR"), *ours = getenv("MEOPT_NO_COLOR");
-    colours = has_colors() && !(no && no[0]) && !(ours && ours[0]);
-    if (!colours) return;
-    start_color();
-    use_default_colors();
+    if (!screen_colours) return;
     init_pair(GOOD, COLOR_GREEN, -1);
     init_pair(BAD, COLOR_RED, -1);
     init_pair(DIM_COLOUR, COLOR_CYAN, -1);
     init_pair(HEAD, COLOR_YELLOW, -1);
 }
 
-static int paint(int pair) { return colours ? COLOR_PAIR(pair) : 0; }
-
-/* Text in `columns` columns at most; the rest of them blank when `fill`. Returns columns used. */
-static int put(int y, int x, int columns, const char *text, bool fill)
-{
-    int used = 0;
-    mbstate_t state = {0};
-    move(y, x);
-    for (const char *p = text; *p && *p != '\n';) {
-        wchar_t wide = L'?';
-        size_t n = mbrtowc(&wide, p, strlen(p), &state);
-        if (n == (size_t)-1 || n == (size_t)-2 || n == 0) {
-            n = 1;
-            wide = L'?';
-            memset(&state, 0, sizeof state);
-        }
-        int w = wcwidth(wide);
-        if (w < 0) {
-            wide = L'?';
-            w = 1;
-        }
-        if (used + w > columns) break;
-        if (wide < 128) addch((chtype)wide);
-        else {
-            wchar_t one[2] = {wide, 0};
-            addwstr(one);
-        }
-        used += w;
-        p += n;
-    }
-    for (int i = used; fill && i < columns; i++) addch(' ');
-    return used;
-}
+static int paint(int pair) { return screen_colours ? COLOR_PAIR(pair) : 0; }
 
 /* The end of a text that is too long, as paths differ there. */
 static const char *tail(const char *text, int columns)
@@ -141,7 +102,7 @@ static void draw_list(struct form *f, const struct boxes *b)
         int y = b->list_top + i;
         if (row->key < 0) {
             attron(A_BOLD | paint(HEAD));
-            put(y, 0, b->list_width, row->section, false);
+            screen_put(y, 0, b->list_width, row->section, false);
             attroff(A_BOLD | paint(HEAD));
             continue;
         }
@@ -149,15 +110,15 @@ static void draw_list(struct form *f, const struct boxes *b)
         value_shown(f, row->key, value, sizeof value);
         bool set = f->config.origins[row->key].from == ORIGIN_FILE, here = f->top + i == f->selected;
         if (here) attron(A_REVERSE);
-        put(y, 0, 2, here ? ">" : "", true);
-        put(y, 2, name_width, strchr(config_keys[row->key].name, '.') + 1, true);
+        screen_put(y, 0, 2, here ? ">" : "", true);
+        screen_put(y, 2, name_width, strchr(config_keys[row->key].name, '.') + 1, true);
         if (!set && !here) attron(paint(DIM_COLOUR));
         if (set) attron(A_BOLD);
         if (f->mode == FORM_TEXT && here) {
-            put(y, 2 + name_width, b->list_width - 2 - name_width, "", true);
+            screen_put(y, 2 + name_width, b->list_width - 2 - name_width, "", true);
         } else {
             bool path = config_keys[row->key].type == CONFIG_PATH;
-            put(y, 2 + name_width, b->list_width - 2 - name_width, path ? tail(value, b->list_width - 3 - name_width) : value, true);
+            screen_put(y, 2 + name_width, b->list_width - 2 - name_width, path ? tail(value, b->list_width - 3 - name_width) : value, true);
         }
         attrset(A_NORMAL);
     }
@@ -212,23 +173,23 @@ static void draw_detail(const struct form *f, const struct boxes *b)
     }
     config_origin_text(from, sizeof from, &f->config, key);
     attron(A_BOLD);
-    int used = put(y, 0, b->list_width, k->name, false);
+    int used = screen_put(y, 0, b->list_width, k->name, false);
     attroff(A_BOLD);
     if (b->detail_lines == 1) {
-        if (used + 2 < b->list_width) put(y, used + 2, b->list_width - used - 2, k->help, false);
+        if (used + 2 < b->list_width) screen_put(y, used + 2, b->list_width - used - 2, k->help, false);
     } else if (b->detail_lines == 2) {
-        put(y + 1, 0, b->list_width, k->help, false);
+        screen_put(y + 1, 0, b->list_width, k->help, false);
     } else {
         snprintf(line, sizeof line, "  (%s)", from);
-        put(y, used, b->list_width - used, line, false);
+        screen_put(y, used, b->list_width - used, line, false);
         int cut = (int)strlen(k->help);
         if (cut > b->list_width) /* prose on two lines, cut at a blank */
             for (cut = b->list_width; cut > 0 && k->help[cut] != ' ';) cut--;
-        put(y + 1, 0, cut, k->help, false);
-        if (k->help[cut]) put(++y + 1, 0, b->list_width, k->help + cut + 1, false);
+        screen_put(y + 1, 0, cut, k->help, false);
+        if (k->help[cut]) screen_put(++y + 1, 0, b->list_width, k->help + cut + 1, false);
         snprintf(line, sizeof line, "%s%s%s%s%s%s", k->standard[0] ? "default " : "", k->standard, k->standard[0] ? "; " : "", expected,
                  k->unit ? ", in " : "", k->unit ? k->unit : "");
-        put(y + 2, 0, b->list_width, line, false);
+        screen_put(y + 2, 0, b->list_width, line, false);
     }
     free(expected);
 }
@@ -244,7 +205,7 @@ static void bar(int y, int x, int columns, double share, int pair)
     attron(paint(pair));
     for (int i = 0; i < columns; i++) {
         int part = eighths - 8 * i;
-        if (ascii_only) addch(part >= 4 ? '#' : '.');
+        if (screen_ascii) addch(part >= 4 ? '#' : '.');
         else {
             wchar_t one[2] = {part >= 8 ? 0x2588 : part <= 0 ? 0xB7 : (wchar_t)(0x2590 - part), 0};
             addwstr(one);
@@ -258,17 +219,17 @@ static void draw_memory(const struct form *f, const struct boxes *b)
     int x = b->margin + 1, columns = b->width - x, y = 1;
     attron(paint(DIM_COLOUR));
     for (int i = 1; i < b->height - 1; i++) {
-        if (ascii_only) mvaddch(i, b->margin - 1, '|');
+        if (screen_ascii) mvaddch(i, b->margin - 1, '|');
         else mvaddwstr(i, b->margin - 1, L"\x2502");
     }
     attroff(paint(DIM_COLOUR));
     attron(A_BOLD);
-    put(y++, x, columns, "Memory of one rank", false);
+    screen_put(y++, x, columns, "Memory of one rank", false);
     attroff(A_BOLD);
     if (f->plan_error.code) {
         char why[512];
         clean(why, sizeof why, f->plan_error.what);
-        for (size_t at = 0; y < b->height - 2 && at < strlen(why); at += (size_t)columns) put(y++, x, columns, why + at, false);
+        for (size_t at = 0; y < b->height - 2 && at < strlen(why); at += (size_t)columns) screen_put(y++, x, columns, why + at, false);
         return;
     }
     double whole = (double)f->use.peak_total_bytes;
@@ -276,22 +237,22 @@ static void draw_memory(const struct form *f, const struct boxes *b)
     for (int c = 0; c < MEMORY_CLASS_COUNT && y < b->height - 6; c++) {
         double bytes = (double)f->use.peak_bytes[c];
         size_text(text, sizeof text, bytes);
-        put(y, x, 12, memory_class_names[c], true);
+        screen_put(y, x, 12, memory_class_names[c], true);
         bar(y, x + 12, columns - 24, whole > 0 ? bytes / whole : 0, GOOD);
         snprintf(line, sizeof line, "%11s", text);
-        put(y++, x + columns - 12, 11, line, false);
+        screen_put(y++, x + columns - 12, 11, line, false);
     }
     y++;
     size_text(text, sizeof text, whole);
     snprintf(line, sizeof line, "peak %s", text);
     attron(A_BOLD);
-    put(y++, x, columns, line, false);
+    screen_put(y++, x, columns, line, false);
     attroff(A_BOLD);
     double before = (double)f->saved_use.peak_total_bytes;
     if (before > 0 && f->saved_use.peak_total_bytes != f->use.peak_total_bytes) {
         size_text(text, sizeof text, before);
         snprintf(line, sizeof line, "was %s (%+.1f %%)", text, 100 * (whole / before - 1));
-        put(y, x, columns, line, false);
+        screen_put(y, x, columns, line, false);
     }
     y++;
     if (f->card_bytes) {
@@ -300,10 +261,10 @@ static void draw_memory(const struct form *f, const struct boxes *b)
         bar(y++, x, columns - 1, whole / (double)f->card_bytes, fits ? GOOD : BAD);
         snprintf(line, sizeof line, "%s %s", fits ? "fits" : "DOES NOT FIT", text);
         attron(A_BOLD | paint(fits ? GOOD : BAD));
-        put(y, x, columns, line, false);
+        screen_put(y, x, columns, line, false);
         attroff(A_BOLD | paint(fits ? GOOD : BAD));
     } else {
-        put(y, x, columns, "card: --card-memory 64G", false);
+        screen_put(y, x, columns, "card: --card-memory 64G", false);
     }
 }
 
@@ -330,8 +291,8 @@ static void draw_choices(const struct form *f, const struct boxes *b)
         }
         if (i < 0 || i == lines) continue;
         if (first + i == f->choice) attron(A_REVERSE);
-        put(y + 1 + i, x + 1, widest + 2, "", true);
-        put(y + 1 + i, x + 2, widest, config_choice(key, first + i), false);
+        screen_put(y + 1 + i, x + 1, widest + 2, "", true);
+        screen_put(y + 1 + i, x + 2, widest, config_choice(key, first + i), false);
         attroff(A_REVERSE);
     }
 }
@@ -355,7 +316,7 @@ static void draw_text(struct form *f, const struct boxes *b, const char *text)
         clean(shown, sizeof shown, raw);
         int pair = f->mode == FORM_HELP ? PLAIN_COLOUR : *p == '+' ? GOOD : *p == '-' ? BAD : *p == '@' ? DIM_COLOUR : PLAIN_COLOUR;
         attron(paint(pair));
-        put(y++, 0, b->width, shown, false);
+        screen_put(y++, 0, b->width, shown, false);
         attroff(paint(pair));
     }
 }
@@ -387,7 +348,7 @@ static void draw_status(const struct form *f, const struct boxes *b)
     attron(A_REVERSE | (bad ? A_BOLD : 0));
     char shown[1024];
     clean(shown, sizeof shown, text);
-    put(y, 0, b->width - 1, shown, true); /* never the last cell: it would scroll some terminals */
+    screen_put(y, 0, b->width - 1, shown, true); /* never the last cell: it would scroll some terminals */
     attrset(A_NORMAL);
     if (f->mode == FORM_SEARCH) draw_input(f, b, y, 1, b->width - 3);
 }
@@ -399,7 +360,7 @@ void form_draw(struct form *f)
     erase();
     curs_set(0);
     if (width < MIN_WIDTH || height < MIN_HEIGHT) {
-        put(0, 0, width, "terminal too small", false);
+        screen_put(0, 0, width, "terminal too small", false);
         refresh();
         return;
     }
@@ -408,7 +369,7 @@ void form_draw(struct form *f)
     clean(name, sizeof name, path_basename(f->path));
     snprintf(title, sizeof title, " %s%s", name, form_changed(f) ? " *" : "");
     attron(A_REVERSE);
-    put(0, 0, width, title, true);
+    screen_put(0, 0, width, title, true);
     attroff(A_REVERSE);
     if (f->mode == FORM_DIFF || f->mode == FORM_SAVE || f->mode == FORM_QUIT) {
         draw_text(f, &b, f->diff);

@@ -118,7 +118,7 @@ static void random_keys_never_break_it(void **state)
     assert_non_null(nowhere);
     SCREEN *screen = newterm("xterm-256color", nowhere, nowhere);
     if (!screen) skip();
-    form_draw_start(false);
+    form_draw_start();
     time_t end = time(NULL) + (getenv("MEOPT_LONG") ? 60 : 2);
     long pressed = 0, drawn = 0, changes = 0;
     struct form form;

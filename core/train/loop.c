@@ -29,6 +29,13 @@ static void catch_signals(void)
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaction(signals[i], &action, NULL);
 }
 
+const char *const train_phase_names[PHASE_COUNT] = {"loading weights", "computing the teacher's outputs", "waiting for images", "training", "saving a checkpoint", "ending"};
+
+static void phase(const struct train_listener *listener, enum train_phase at)
+{
+    if (listener->phase) listener->phase(listener->context, at);
+}
+
 static double now(void)
 {
     struct timespec t;
@@ -47,9 +54,15 @@ struct data_options train_data_options(const struct config *c)
 }
 
 /* The teacher's output of every image: from the run's own file, or computed and written there. */
+struct filling {
+    struct run *run;
+    const struct train_listener *listener;
+};
+
 static int fill(void *context, struct trainer *t, struct error *err)
 {
-    struct run *run = context;
+    struct run *run = ((struct filling *)context)->run;
+    phase(((struct filling *)context)->listener, PHASE_TEACHER);
     struct data_options options = train_data_options(t->config);
     struct data *data = NULL;
     struct weights *stored = NULL;
@@ -180,6 +193,7 @@ static int write_meta(struct run *run, const struct trainer *t, const struct dat
 
 static int save(struct run *run, struct trainer *t, int64_t step, const struct train_listener *listener, struct error *err)
 {
+    phase(listener, PHASE_SAVE);
     int code = checkpoint_save(run, t, step, (int)t->config->train.checkpoint_keep, err);
     if (!code) code = run_event(run, "checkpoint", json_pack("{s:I}", "step", (json_int_t)step), err);
     if (!code && listener->saved) listener->saved(listener->context, step);
@@ -197,6 +211,7 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
     int code = 0;
     while (p.step < last && !code && !asked_to_stop) {
         double begin = now();
+        phase(listener, PHASE_DATA);
         if ((code = data_next(data, &feed.batch, err)) != 0) break;
         if (p.step == 0 && listener->variants) {
             struct loss_variant variants[LOSS_VARIANTS];
@@ -204,6 +219,7 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
             listener->variants(listener->context, variants, LOSS_VARIANTS);
         }
         struct step_result result;
+        phase(listener, PHASE_STEP);
         p.lr = schedule_lr(c, p.step + 1, total);
         code = trainer_step(t, p.step + 1, p.lr, feed_images, &feed, &result, err);
         if (code) break;
@@ -233,6 +249,7 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
     }
     if (!code && (p.step > saved_step || from == p.step)) code = save(run, t, p.step, listener, err);
     if (!code && p.step < total) code = EXIT_STOPPED;
+    phase(listener, PHASE_END);
     const char *state = code == 0 ? "done" : code == EXIT_STOPPED ? "stopped" : code == EXIT_DIVERGED ? "diverged" : "failed";
     struct error ignored;
     int told = run_state(run, state, p.step, total, p.epoch, code, code ? &ignored : err);
@@ -252,8 +269,12 @@ int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_afte
     if (!listener) listener = &silent;
     int64_t from = 0;
     catch_signals();
+    phase(listener, PHASE_LOAD);
+    run_requested(run, "stop"); /* of an earlier process */
+    run_requested(run, "checkpoint");
     int code = device_open(&device, strcmp(c->device.type, "auto") == 0 ? "auto" : c->device.type, (size_t)c->device.memory_limit, err);
-    if (!code) code = trainer_create(&t, c, device, false, fill, run, err);
+    struct filling filling = {run, listener};
+    if (!code) code = trainer_create(&t, c, device, false, fill, &filling, err);
     if (!code) {
         struct data_options options = train_data_options(c);
         code = data_open(&data, &options, err);

@@ -11,9 +11,14 @@ struct train_progress {
     double loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
 };
 
+/* What the trainer is at; names for people. */
+enum train_phase { PHASE_LOAD, PHASE_TEACHER, PHASE_DATA, PHASE_STEP, PHASE_SAVE, PHASE_END, PHASE_COUNT };
+extern const char *const train_phase_names[PHASE_COUNT];
+
 /* What a caller hears; any may be NULL. */
 struct train_listener {
     void *context;
+    void (*phase)(void *context, enum train_phase phase);
     void (*begun)(void *context, const struct trainer *trainer, const struct data *data, int64_t from_step, int64_t total);
     void (*variants)(void *context, const struct loss_variant *variants, int count);
     void (*step)(void *context, const struct train_progress *progress);

@@ -1,9 +1,11 @@
 /* The run directory: see run.h. */
 #include "core/train/run.h"
 #include "core/base/file.h"
+#include "core/train/status.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -100,17 +102,10 @@ int run_event(struct run *run, const char *event, json_t *fields, struct error *
 
 int run_state(struct run *run, const char *state, int64_t step, int64_t total, int64_t epoch, int exit_code, struct error *err)
 {
-    char host[128] = "";
-    gethostname(host, sizeof host - 1);
-    json_t *object = json_pack("{s:s, s:I, s:I, s:I, s:i, s:s, s:f}", "state", state, "step", (json_int_t)step, "total_steps", (json_int_t)total,
-                               "epoch", (json_int_t)epoch, "pid", (int)getpid(), "host", host, "time", (double)time(NULL));
-    json_object_set_new(object, "exit_code", exit_code < 0 ? json_null() : json_integer(exit_code));
-    char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER), *path = run_path(run, "state.json");
-    int code = file_write_atomic(path, text, strlen(text), err);
-    free(path);
-    free(text);
-    json_decref(object);
-    return code;
+    struct run_status s = {.step = step, .total = total, .epoch = epoch, .pid = (int)getpid(), .time = (double)time(NULL), .exit_code = exit_code};
+    snprintf(s.state, sizeof s.state, "%s", state);
+    gethostname(s.host, sizeof s.host - 1);
+    return run_status_write(&s, run->directory, err);
 }
 
 int run_truncate_metrics(struct run *run, int64_t step, struct error *err)

@@ -1,0 +1,178 @@
+/* meopt runs, stop, checkpoint, attach: what readers of run directories can do. */
+#include "cli/command.h"
+#include "cli/dash.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/train/follow.h"
+#include "core/train/status.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- runs ---- */
+
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static int list_names(const char *directory, char ***names, int *count, struct error *err)
+{
+    DIR *dir = opendir(directory);
+    int room = 0;
+    *names = NULL;
+    *count = 0;
+    if (!dir) return error_errno(err, EXIT_FAILED, "name it with --run-dir", "cannot list the runs in '%s'", directory);
+    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
+        char *run = path_join(directory, e->d_name), *config = path_join(run, "config.yaml");
+        if (e->d_name[0] != '.' && access(config, F_OK) == 0) {
+            if (*count == room) *names = xrealloc(*names, (size_t)(room = room ? 2 * room : 16) * sizeof **names);
+            (*names)[(*count)++] = xstrdup(e->d_name);
+        }
+        free(config);
+        free(run);
+    }
+    closedir(dir);
+    if (*count) qsort(*names, (size_t)*count, sizeof **names, by_name);
+    return 0;
+}
+
+static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+static int runs_run(const struct arguments *args, struct error *err)
+{
+    const char *directory = argument_text(args, "run-dir", "runs");
+    char **names;
+    int count, code = list_names(directory, &names, &count, err);
+    if (code) return code;
+    json_t *all = json_array();
+    bool json = argument_flag(args, "json");
+    if (!json && count) printf("%-40s %-9s %13s %6s %12s  %s\n", "run", "state", "step", "epoch", "loss", "last sign");
+    for (int i = 0; i < count; i++) {
+        char *run = path_join(directory, names[i]), shown[128], when[32] = "-", steps[32], loss[24] = "-";
+        struct run_status s;
+        struct metric_line last;
+        struct error problem;
+        if (run_status_read(&s, run, &problem) != 0) {
+            snprintf(s.state, sizeof s.state, "damaged");
+            s.exit_code = -1;
+        }
+        bool has = follow_last(run, &last);
+        time_t t = (time_t)s.time;
+        struct tm utc;
+        if (s.time > 0) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &utc));
+        int64_t step = has && last.step > s.step ? last.step : s.step;
+        if (s.total) snprintf(steps, sizeof steps, "%lld/%lld", (long long)step, (long long)s.total);
+        else snprintf(steps, sizeof steps, "%lld", (long long)step);
+        if (has && isfinite(last.loss)) snprintf(loss, sizeof loss, "%.6g", last.loss);
+        if (json) {
+            json_t *row = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:i}", "name", names[i], "directory", run, "state", s.state, "step", (json_int_t)step, "total_steps",
+                                    (json_int_t)s.total, "epoch", (json_int_t)s.epoch, "host", s.host, "pid", s.pid);
+            if (!row) row = json_object();
+            json_object_set_new(row, "loss", has ? number_or_null(last.loss) : json_null());
+            json_object_set_new(row, "time", s.time > 0 ? json_real(s.time) : json_null());
+            json_object_set_new(row, "exit_code", s.exit_code < 0 ? json_null() : json_integer(s.exit_code));
+            json_object_set_new(row, "message", s.message[0] ? json_string(s.message) : json_null());
+            json_array_append_new(all, row);
+        } else {
+            printf("%-40s %-9s %13s %6lld %12s  %s\n", name_printable(shown, sizeof shown, names[i]), s.state, steps, (long long)s.epoch, loss, when);
+        }
+        free(run);
+        free(names[i]);
+    }
+    free(names);
+    if (json) {
+        char *text = json_dumps(all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+        puts(text);
+        free(text);
+    } else if (!count) {
+        log_info("no runs in %s", directory);
+    }
+    json_decref(all);
+    return 0;
+}
+
+static const struct option runs_options[] = {
+    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "one array on stdout"},
+    {0},
+};
+const struct command cmd_runs = {"runs", "", "list runs and what has become of them", NULL, runs_options, 0, 0, false, runs_run};
+
+/* ---- stop, checkpoint ---- */
+
+/* The process that state.json names is really a worker of meopt's: numbers are used again. */
+static bool is_worker(int pid)
+{
+    char path[64], *text = NULL;
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+    bool found = file_read(path, 1 << 16, &text, &bytes, NULL) == 0 && bytes > 7 && memcmp(text, "meopt", 6) == 0 && strcmp(text + 6, "worker") == 0;
+    free(text);
+    return found;
+}
+
+static int stop_run(const struct arguments *args, struct error *err)
+{
+    const char *directory = args->operands[0];
+    bool at_once = argument_flag(args, "now");
+    struct run_status s;
+    int code = run_status_read(&s, directory, err);
+    if (code) return code;
+    if (s.ended || strcmp(s.state, "lost") == 0) {
+        log_info("%s has ended already: %s", directory, s.state);
+        return 0;
+    }
+    code = run_request(directory, at_once ? "stop-now" : "stop", err);
+    if (code) return code;
+    bool reachable = s.here && s.pid > 0 && is_worker(s.pid);
+    for (int i = 0; i < (at_once ? 50 : 0); i++) {
+        if (run_status_read(&s, directory, NULL) == 0 && (s.ended || strcmp(s.state, "lost") == 0)) break;
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+    if (at_once && !s.ended && reachable && is_worker(s.pid)) kill(s.pid, SIGKILL); /* its supervisor is gone */
+    log_info("%s: asked to %s at step %lld", directory, at_once ? "stop at once" : "save and stop", (long long)s.step);
+    return 0;
+}
+
+static const struct option stop_options[] = {
+    {"now", 0, OPTION_FLAG, NULL, NULL, 0, 0, "at once, without saving"},
+    {0},
+};
+const struct command cmd_stop = {"stop", "RUN", "ask a run to save and stop", NULL, stop_options, 1, 1, false, stop_run};
+
+static int checkpoint_run(const struct arguments *args, struct error *err)
+{
+    struct run_status s;
+    int code = run_status_read(&s, args->operands[0], err);
+    if (code) return code;
+    if (s.ended || strcmp(s.state, "lost") == 0) return error_set(err, EXIT_FAILED, NULL, "%s does not run: %s", args->operands[0], s.state);
+    code = run_request(args->operands[0], "checkpoint", err);
+    if (!code) log_info("%s: asked to save behind the step in progress", args->operands[0]);
+    return code;
+}
+
+const struct command cmd_checkpoint = {"checkpoint", "RUN", "ask a run to save and go on", NULL, NULL, 1, 1, false, checkpoint_run};
+
+/* ---- attach ---- */
+
+static int attach_run(const struct arguments *args, struct error *err)
+{
+    struct run_status s;
+    int ended, code = run_status_read(&s, args->operands[0], err);
+    if (code) return code;
+    if (!dash_possible()) return error_set(err, EXIT_USAGE, "elsewhere 'meopt runs --json' and metrics.jsonl tell the same", "attach needs a terminal");
+    struct dash_options options = {.directory = args->operands[0], .baseline = argument_text(args, "baseline", NULL), .ascii = argument_flag(args, "ascii")};
+    return dash_view(&options, &ended, err);
+}
+
+static const struct option attach_options[] = {
+    {"baseline", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "overlay the loss of this run"},
+    {"ascii", 0, OPTION_FLAG, NULL, NULL, 0, 0, "draw with ASCII characters only"},
+    {0},
+};
+const struct command cmd_attach = {"attach", "RUN", "open the dashboard of a run, running or not, from anywhere", NULL, attach_options, 1, 1, false, attach_run};

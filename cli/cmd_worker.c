@@ -1,0 +1,160 @@
+/* meopt worker (hidden): trains in a run directory that 'meopt train' has made, and tells a line per step. See worker.h. */
+#include "cli/command.h"
+#include "cli/worker.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+struct talk {
+    bool json;
+    int64_t every, first_step;
+    double first_loss, last_loss, last_cosine, images;
+    struct timespec begin;
+    struct memory_use use;
+    const struct trainer *trainer;
+    struct worker_report *report;
+};
+
+static void row(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void row(const char *name, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    log_info("%-28s %s", name, text);
+}
+
+static void phase(void *context, enum train_phase at)
+{
+    struct talk *talk = context;
+    atomic_store(&talk->report->phase, at);
+    atomic_fetch_add(&talk->report->marks, 1);
+}
+
+static void begun(void *context, const struct trainer *t, const struct data *data, int64_t from, int64_t total)
+{
+    struct talk *talk = context;
+    atomic_store(&talk->report->step, from);
+    atomic_store(&talk->report->total, total);
+    talk->trainer = t;
+    talk->first_step = from;
+    clock_gettime(CLOCK_MONOTONIC, &talk->begin);
+    const struct geometry *g[] = {&t->teacher_geometry, &t->student_geometry};
+    for (int i = 0; i < 2; i++)
+        row(i ? "student" : "teacher", "%s, %lld blocks of width %lld, %lld heads, image %lld: %.2f M parameters", family_name(g[i]->family),
+            (long long)g[i]->depth, (long long)g[i]->width, (long long)g[i]->heads, (long long)g[i]->image, (double)geometry_parameters(g[i]) * 1e-6);
+    row("images", "%lld in %s", (long long)data_images(data), t->config->data.root);
+    row("device", "%s", t->device->name);
+    for (int i = 0; config_keys[i].name; i++) {
+        char *text = config_value_text(t->config, i);
+        if (text[0] && config_keys[i].numbers) row(config_keys[i].name, "%s", text);
+        free(text);
+    }
+    row("steps", "%lld to %lld", (long long)from + 1, (long long)total);
+}
+
+static void variants(void *context, const struct loss_variant *v, int count)
+{
+    (void)context;
+    for (int i = 0; i < count; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "loss at step 0, %s", v[i].name);
+        row(name, "%.6g", v[i].value);
+    }
+}
+
+static void stepped(void *context, const struct train_progress *p)
+{
+    struct talk *talk = context;
+    atomic_store(&talk->report->step, p->step);
+    if (talk->first_loss == 0) talk->first_loss = p->loss;
+    talk->last_loss = p->loss;
+    talk->last_cosine = p->cosine;
+    talk->images += p->images_per_s * p->step_ms * 1e-3;
+    talk->use = talk->trainer->device->use;
+    if (p->step % talk->every && p->step != p->total && p->step != talk->first_step + 1) return;
+    if (talk->json)
+        printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"cosine\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,\"images_per_s\":%.6g,\"step_ms\":%.6g,\"data_wait_ms\":%.6g}\n",
+               (long long)p->step, (long long)p->epoch, p->loss, p->cosine, p->lr, p->grad_norm, p->images_per_s, p->step_ms, p->data_wait_ms);
+    else
+        printf("step %5lld/%lld  epoch %3lld  loss %.6f  cosine %.4f  lr %.3e  norm %.4f  %8.1f images/s  %8.1f ms  wait %5.1f ms\n", (long long)p->step,
+               (long long)p->total, (long long)p->epoch, p->loss, p->cosine, p->lr, p->grad_norm, p->images_per_s, p->step_ms, p->data_wait_ms);
+    fflush(stdout);
+}
+
+static void saved(void *context, int64_t step)
+{
+    (void)context;
+    log_info("checkpoint at step %lld", (long long)step);
+}
+
+static void summary(const struct talk *talk, const struct run *run)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double seconds = (double)(end.tv_sec - talk->begin.tv_sec) + (double)(end.tv_nsec - talk->begin.tv_nsec) * 1e-9;
+    log_info("loss %.6f -> %.6f, cosine %.4f, %.1f s, %.1f images/s", talk->first_loss, talk->last_loss, talk->last_cosine, seconds, talk->images / seconds);
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+        if (talk->use.peak_bytes[c]) row(memory_class_names[c], "%.1f MiB", (double)talk->use.peak_bytes[c] / 1048576.0);
+    row("peak", "%.1f MiB", (double)talk->use.peak_total_bytes / 1048576.0);
+    log_info("run %s", run->directory);
+}
+
+static int worker_run(const struct arguments *args, struct error *err)
+{
+    struct config config;
+    struct run run = {.metrics = -1, .events = -1, .lock = -1};
+    struct worker_report own = {0}, *report = &own;
+    int64_t fd = argument_int(args, "report", -1), threads = argument_int(args, "threads", 0);
+    if (fd >= 0) {
+        report = mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, 0);
+        if (report == MAP_FAILED) return error_errno(err, EXIT_FAILED, NULL, "no report");
+        close((int)fd);
+    }
+#ifdef _OPENMP
+    if (threads > 0) omp_set_num_threads((int)threads);
+#else
+    (void)threads;
+#endif
+    char *path = path_join(args->operands[0], "config.yaml");
+    int code = config_load(&config, path, NULL, 0, err);
+    if (!code) {
+        code = run_open(&run, args->operands[0], err);
+        if (!code) {
+            struct talk talk = {.json = argument_flag(args, "json"), .every = config.train.log_every > 0 ? config.train.log_every : 1, .report = report};
+            struct train_listener listener = {&talk, phase, begun, variants, stepped, saved};
+            code = train_loop(&run, &config, argument_flag(args, "resume"), argument_int(args, "stop-after", 0), &listener, err);
+            if (talk.trainer && (code == 0 || code == EXIT_STOPPED)) summary(&talk, &run);
+        }
+        run_close(&run);
+        config_free(&config);
+    }
+    free(path);
+    report->code = code;
+    if (code) report->err = *err;
+    atomic_store(&report->ended, 1);
+    if (fd >= 0) err->what[0] = 0; /* the supervisor tells it */
+    return code;
+}
+
+static const struct option options[] = {
+    {"resume", 0, OPTION_FLAG, NULL, NULL, 0, 0, "go on from the newest whole checkpoint"},
+    {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N"},
+    {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "processor threads"},
+    {"report", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the page to report in"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "a JSON object per line on stdout"},
+    {0},
+};
+
+const struct command cmd_worker = {"worker", "RUN", "train in a run directory", NULL, options, 1, 1, true, worker_run};

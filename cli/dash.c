@@ -1,0 +1,194 @@
+/* The dashboard's loop: keys, time and requests. See dash.h; drawing is in dash_draw.c, reading in core/train/follow.c. */
+#include "cli/dash.h"
+
+#include "cli/dash_draw.h"
+#include "cli/screen.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+
+#include <math.h>
+#include <ncurses.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { KEY_WAIT_MS = 100, FRAME_MS = 500, LINGER_MS = 1500 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static bool alive(const struct dash *d)
+{
+    const struct run_status *s = &d->run->status;
+    return !d->options->replay && !s->ended && strcmp(s->state, "lost") != 0;
+}
+
+static void ask(struct dash *d, const char *request, const char *said)
+{
+    struct error err = {0};
+    if (!alive(d)) snprintf(d->message, sizeof d->message, "the run has ended");
+    else if (run_request(d->run->directory, request, &err) != 0) snprintf(d->message, sizeof d->message, "%.190s", err.what);
+    else snprintf(d->message, sizeof d->message, "%s", said);
+}
+
+static void select_card(struct dash *d, int by)
+{
+    if (d->tab == TAB_LOG) {
+        d->scroll = d->scroll - by > 0 ? d->scroll - by : 0;
+        return;
+    }
+    d->selected += by;
+    if (d->selected >= d->run->card_count) d->selected = d->run->card_count - 1;
+    if (d->selected < 0) d->selected = 0;
+}
+
+/* Whether to leave. */
+static bool on_key(struct dash *d, int kind, wint_t c)
+{
+    if (d->asks_to_stop && kind == OK) {
+        d->asks_to_stop = false;
+        if (c == 'y' || c == 'Y') ask(d, "stop", "asked to save and stop");
+        return false;
+    }
+    d->message[0] = 0;
+    if (kind == KEY_CODE_YES) {
+        if (c == KEY_UP) select_card(d, -1);
+        else if (c == KEY_DOWN) select_card(d, 1);
+        else if (c == KEY_PPAGE) select_card(d, -8);
+        else if (c == KEY_NPAGE) select_card(d, 8);
+        else if (c == KEY_BTAB) d->tab = (enum dash_tab)((d->tab + TAB_COUNT - 1) % TAB_COUNT);
+        return false;
+    }
+    switch (c) {
+    case '\t': d->tab = (enum dash_tab)((d->tab + 1) % TAB_COUNT); break;
+    case '1': case '2': case '3': case '4': d->tab = (enum dash_tab)(c - '1'); break;
+    case '?': case 'h': d->tab = d->tab == TAB_HELP ? TAB_OVERVIEW : TAB_HELP; break;
+    case 'k': select_card(d, -1); break;
+    case 'j': select_card(d, 1); break;
+    case 'l': d->log_scale = !d->log_scale; break;
+    case 'r': d->raw = !d->raw; break;
+    case 's': d->smooth = !d->smooth; break;
+    case 'b':
+        d->overlay = !d->overlay;
+        if (!d->baseline) snprintf(d->message, sizeof d->message, "no baseline: give --baseline RUN");
+        break;
+    case 'z': d->range = (enum dash_range_choice)((d->range + 1) % RANGE_COUNT); break;
+    case 'f': d->zoomed = !d->zoomed; break;
+    case 'g':
+        if (!screen_ascii) d->glyphs = (enum dash_glyphs)((d->glyphs + 1) % 3);
+        break;
+    case 'p': case ' ': d->paused = !d->paused; break;
+    case 'c': ask(d, "checkpoint", "asked to save behind the step in progress"); break;
+    case 'x':
+        if (alive(d)) d->asks_to_stop = true;
+        break;
+    case 12: clearok(stdscr, TRUE); break; /* Ctrl-L */
+    case 'q': case 'd': return true;
+    case 27:
+        if (d->tab == TAB_OVERVIEW) break;
+        d->tab = TAB_OVERVIEW;
+        break;
+    default: break;
+    }
+    return false;
+}
+
+/* SIGINT of meopt train: save and stop, then at once. Whether to leave. */
+static bool on_signal(struct dash *d, int *interrupts)
+{
+    if (screen_signal != SIGINT || !d->options->trains || !alive(d)) return true;
+    screen_signal = 0;
+    if (++*interrupts == 1) ask(d, "stop", "saving, then stopping; Ctrl-C once more stops at once");
+    else ask(d, "stop-now", "stopping at once");
+    return false;
+}
+
+static void loop(struct dash *d, int *ended)
+{
+    double frame = 0, clock = 0, last = now(), over = 0;
+    int interrupts = 0;
+    bool leave = false, draw = true;
+    while (!leave) {
+        if (screen_signal && on_signal(d, &interrupts)) break;
+        double t = now();
+        if (d->options->replay) {
+            if (!d->paused) clock += (t - last) * d->options->speed;
+            follow_replay(d->run, d->options->speed > 0 ? clock : INFINITY);
+        }
+        last = t;
+        if ((t - frame) * 1e3 >= FRAME_MS) {
+            frame = t;
+            if (!d->paused) {
+                follow_refresh(d->run);
+                if (d->baseline) follow_refresh(d->baseline);
+                draw = true;
+            }
+            if (d->options->trains && d->run->status.ended) {
+                if (over == 0) over = t;
+                if ((t - over) * 1e3 >= LINGER_MS) {
+                    *ended = d->run->status.exit_code;
+                    break;
+                }
+            }
+        }
+        if (draw) dash_draw(d);
+        draw = false;
+        wint_t c = 0;
+        int kind = get_wch(&c);
+        if (kind == ERR) {
+            if (!isatty(STDIN_FILENO)) break; /* the terminal went away */
+            continue;
+        }
+        draw = true;
+        if (kind == KEY_CODE_YES && c == KEY_RESIZE) continue;
+        leave = on_key(d, kind, c);
+    }
+}
+
+static void farewell(const struct dash *d, int ended)
+{
+    const struct follow *f = d->run;
+    char loss[24], bytes[24], time_text[24];
+    if (!d->options->trains) return;
+    if (ended < 0) {
+        log_info("the run goes on: 'meopt attach %s' opens it again, 'meopt stop %s' ends it", f->directory, f->directory);
+        return;
+    }
+    printf("%s: %s, step %lld/%lld, loss %s, %s", f->directory, f->status.state, (long long)f->last.step, (long long)f->status.total, dash_number(loss, sizeof loss, f->last.loss),
+           dash_duration(time_text, sizeof time_text, f->seconds));
+    if (f->card_count && f->cards[0].memory.peak_bytes > 0) printf(", peak %s", dash_bytes(bytes, sizeof bytes, (double)f->cards[0].memory.peak_bytes));
+    printf("\n");
+}
+
+int dash_view(const struct dash_options *options, int *ended, struct error *err)
+{
+    struct dash d = {.options = options, .raw = true, .smooth = true, .overlay = true};
+    int code = follow_open(&d.run, options->directory, options->replay, err), own = -1;
+    if (code) return code;
+    if (!ended) ended = &own;
+    *ended = -1;
+    if (options->baseline) code = follow_open(&d.baseline, options->baseline, false, err);
+    if (!code) code = screen_open(options->ascii, KEY_WAIT_MS, err);
+    int signal_number = 0;
+    if (!code) {
+        d.glyphs = screen_ascii ? GLYPHS_ASCII : GLYPHS_BRAILLE;
+        dash_draw_start();
+        loop(&d, ended);
+        signal_number = screen_signal;
+        screen_close();
+        farewell(&d, *ended);
+    }
+    follow_close(d.run);
+    follow_close(d.baseline);
+    if (signal_number == SIGTERM || (signal_number == SIGINT && !options->trains)) {
+        fflush(NULL);
+        raise(signal_number); /* so that the shell sees it */
+    }
+    return code;
+}

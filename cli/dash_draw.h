@@ -1,0 +1,27 @@
+/* The dashboard on the screen (dash_draw.c), from what was read (core/train/follow.h) and what the user chose (dash.c). */
+#ifndef MEOPT_CLI_DASH_DRAW_H
+#define MEOPT_CLI_DASH_DRAW_H
+
+#include "cli/dash.h"
+#include "cli/dash_layout.h"
+#include "core/train/follow.h"
+
+enum dash_range_choice { RANGE_ALL, RANGE_2000, RANGE_200, RANGE_COUNT };
+
+struct dash {
+    const struct dash_options *options;
+    struct follow *run, *baseline; /* baseline may be NULL */
+    enum dash_tab tab;
+    enum dash_glyphs glyphs;
+    enum dash_range_choice range;
+    bool log_scale, raw, smooth, overlay, zoomed, paused;
+    bool asks_to_stop;             /* "stop? y/n" */
+    int selected, top;             /* card */
+    int scroll;                    /* lines back in the log */
+    char message[200];
+};
+
+void dash_draw_start(void); /* colours, once the screen is open */
+void dash_draw(struct dash *d);
+
+#endif

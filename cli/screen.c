@@ -1,0 +1,130 @@
+/* The terminal: see screen.h. */
+#include "cli/screen.h"
+
+#include <langinfo.h>
+#include <locale.h>
+#include <ncurses.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <wchar.h>
+
+bool screen_ascii, screen_colours;
+volatile sig_atomic_t screen_signal;
+
+static const int fatal_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+static const int ending_signals[] = {SIGTERM, SIGHUP, SIGINT};
+static struct sigaction old_fatal[5];
+static volatile sig_atomic_t in_curses;
+static SCREEN *screen;
+
+static void on_ending(int signal_number) { screen_signal = signal_number; }
+
+static void on_fatal(int signal_number)
+{
+    if (in_curses) {
+        in_curses = 0;
+        endwin();
+    }
+    for (int i = 0; i < 5; i++)
+        if (fatal_signals[i] == signal_number) sigaction(signal_number, &old_fatal[i], NULL);
+    raise(signal_number);
+}
+
+static void install(bool on)
+{
+    struct sigaction fatal = {.sa_handler = on_fatal, .sa_flags = SA_NODEFER}, end = {.sa_handler = on_ending};
+    for (int i = 0; i < 5; i++) {
+        if (on) sigaction(fatal_signals[i], &fatal, &old_fatal[i]);
+        else sigaction(fatal_signals[i], &old_fatal[i], NULL);
+    }
+    for (int i = 0; i < 3; i++) {
+        if (on) sigaction(ending_signals[i], &end, NULL);
+        else signal(ending_signals[i], SIG_DFL);
+    }
+}
+
+int screen_open(bool ascii, int timeout_ms, struct error *err)
+{
+    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)) return error_set(err, EXIT_USAGE, NULL, "this needs a terminal");
+    setlocale(LC_ALL, "");
+    setlocale(LC_NUMERIC, "C");
+    screen = newterm(NULL, stdout, stdin); /* initscr would exit on a bad TERM */
+    if (!screen) return error_set(err, EXIT_USAGE, "set TERM", "terminal '%s' is not known", getenv("TERM") ? getenv("TERM") : "");
+    in_curses = 1;
+    screen_signal = 0;
+    install(true);
+    cbreak();
+    noecho();
+    keypad(stdscr, TRUE);
+    set_escdelay(50);
+    timeout(timeout_ms);
+    mousemask(BUTTON1_CLICKED | BUTTON1_PRESSED | BUTTON4_PRESSED
+#ifdef BUTTON5_PRESSED
+                  | BUTTON5_PRESSED
+#endif
+              , NULL);
+    mouseinterval(0);
+    screen_ascii = ascii || strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
+    const char *no = getenv("NO_COLOR"), *ours = getenv("MEOPT_NO_COLOR");
+    screen_colours = has_colors() && !(no && no[0]) && !(ours && ours[0]);
+    if (screen_colours) {
+        start_color();
+        use_default_colors();
+    }
+    return 0;
+}
+
+void screen_close(void)
+{
+    in_curses = 0;
+    endwin();
+    delscreen(screen);
+    screen = NULL;
+    install(false);
+}
+
+/* The next character and its columns. */
+static const char *next(const char *p, wchar_t *wide, int *columns, mbstate_t *state)
+{
+    size_t n = mbrtowc(wide, p, strlen(p), state);
+    if (n == (size_t)-1 || n == (size_t)-2 || n == 0) {
+        n = 1;
+        *wide = L'?';
+        memset(state, 0, sizeof *state);
+    }
+    *columns = wcwidth(*wide);
+    if (*columns < 0) {
+        *wide = L'?';
+        *columns = 1;
+    }
+    return p + n;
+}
+
+int screen_width(const char *text)
+{
+    mbstate_t state = {0};
+    int used = 0, columns;
+    wchar_t wide;
+    for (const char *p = text; *p && *p != '\n'; used += columns) p = next(p, &wide, &columns, &state);
+    return used;
+}
+
+int screen_put(int y, int x, int columns, const char *text, bool fill)
+{
+    mbstate_t state = {0};
+    int used = 0, w;
+    wchar_t wide;
+    move(y, x);
+    for (const char *p = text; *p && *p != '\n'; used += w) {
+        p = next(p, &wide, &w, &state);
+        if (used + w > columns) break;
+        if (wide < 128) addch((chtype)wide);
+        else {
+            wchar_t one[2] = {wide, 0};
+            addwstr(one);
+        }
+    }
+    for (int i = used; fill && i < columns; i++) addch(' ');
+    return used;
+}

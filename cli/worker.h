@@ -1,0 +1,20 @@
+/* The worker: `meopt worker RUN`, hidden, the process that trains. It is started by the supervisor (supervise.h), in a session
+ * of its own, and tells through a shared page what it is at and why it ended. */
+#ifndef MEOPT_CLI_WORKER_H
+#define MEOPT_CLI_WORKER_H
+
+#include "core/base/error.h"
+#include "core/train/loop.h"
+
+#include <stdatomic.h>
+
+struct worker_report {
+    _Atomic int64_t step, total;
+    _Atomic int phase;      /* enum train_phase */
+    _Atomic int64_t marks;  /* grows with every change of phase: the worker moves */
+    _Atomic int ended;      /* code and err are valid */
+    int code;
+    struct error err;
+};
+
+#endif

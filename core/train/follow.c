@@ -1,0 +1,453 @@
+/* The reader of a run: see follow.h. */
+#include "core/train/follow.h"
+#include "core/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <yaml.h>
+
+enum { BUFFER = 256 << 10, SAMPLED_FROM = 4 << 20, SAMPLES = FOLLOW_POINTS / 2, LINE_MAX_BYTES = 64 << 10, REFRESH_BYTES = 8 << 20, TAIL = 64 << 10 };
+
+/* ---- points ---- */
+
+static void merge(struct follow_point *into, const struct follow_point *p)
+{
+    double n = into->lines, m = p->lines;
+    into->loss = (into->loss * n + p->loss * m) / (n + m);
+    into->cosine = (into->cosine * n + p->cosine * m) / (n + m);
+    into->images_per_s = (into->images_per_s * n + p->images_per_s * m) / (n + m);
+    into->loss_min = fmin(into->loss_min, p->loss_min);
+    into->loss_max = fmax(into->loss_max, p->loss_max);
+    into->last_step = p->last_step;
+    into->lines += p->lines;
+}
+
+static void add_point(struct follow *f, const struct metric_line *l)
+{
+    struct follow_point p = {(double)l->step, (double)l->step, l->loss, l->loss, l->loss, l->cosine, l->images_per_s, 1};
+    if (f->point_count && f->points[f->point_count - 1].lines < f->stride) {
+        merge(&f->points[f->point_count - 1], &p);
+        return;
+    }
+    if (f->point_count == FOLLOW_POINTS) {
+        for (int i = 0; i < FOLLOW_POINTS / 2; i++) {
+            f->points[i] = f->points[2 * i];
+            merge(&f->points[i], &f->points[2 * i + 1]);
+        }
+        f->point_count = FOLLOW_POINTS / 2;
+        f->stride *= 2;
+    }
+    f->points[f->point_count++] = p;
+}
+
+static void take_cards(struct follow *f, const char *text, size_t bytes);
+
+static void take_line(struct follow *f, const struct metric_line *l, const char *text)
+{
+    f->last = *l;
+    add_point(f, l);
+    f->recent[f->recent_count++ % FOLLOW_RECENT] = *l;
+    if (isfinite(l->step_ms)) f->seconds += l->step_ms * 1e-3;
+    if (isfinite(l->loss)) f->best_loss = fmin(f->best_loss, l->loss);
+    if (l->cards_bytes) take_cards(f, text + l->cards_at, l->cards_bytes);
+}
+
+/* ---- JSON ---- */
+
+static double number(const json_t *object, const char *key)
+{
+    const json_t *x = json_object_get(object, key);
+    return json_is_number(x) ? json_number_value(x) : NAN;
+}
+
+static int64_t whole(const json_t *object, const char *key)
+{
+    const json_t *x = json_object_get(object, key);
+    return json_is_integer(x) ? json_integer_value(x) : -1;
+}
+
+static void printable(char *dst, size_t size, const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    name_printable(dst, size, text ? text : "");
+}
+
+static struct follow_memory memory_of(const json_t *object)
+{
+    struct follow_memory m = {whole(object, "mem_bytes"), whole(object, "peak_bytes"), {0}};
+    const json_t *classes = json_object_get(object, "classes");
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++) m.class_bytes[c] = whole(classes, memory_class_names[c]);
+    return m;
+}
+
+static struct follow_card *card_of(struct follow *f, int rank)
+{
+    if (rank < 0 || rank >= FOLLOW_CARDS) return NULL;
+    while (f->card_count <= rank)
+        f->cards[f->card_count] = (struct follow_card){.rank = f->card_count, .memory = {-1, -1, {0}}, .used_bytes = NAN, .total_bytes = NAN, .busy_percent = NAN,
+                                                       .temp_c = NAN, .power_w = NAN, .age_s = NAN},
+        f->card_count++;
+    return &f->cards[rank];
+}
+
+/* What the trainer says of each rank's memory. */
+static void take_cards(struct follow *f, const char *text, size_t bytes)
+{
+    json_t *cards = json_loadb(text, bytes, 0, NULL), *card;
+    size_t i;
+    json_array_foreach(cards, i, card)
+    {
+        struct follow_card *c = card_of(f, (int)whole(card, "rank"));
+        if (!c) continue;
+        printable(c->device, sizeof c->device, card, "device");
+        c->memory = memory_of(card);
+        if (f->replay) { /* no monitor: what was noted then */
+            c->busy_percent = number(card, "busy_percent");
+            c->temp_c = number(card, "temp_c");
+            c->power_w = number(card, "power_w");
+            c->total_bytes = number(card, "total_bytes");
+            c->age_s = 0;
+        }
+    }
+    json_decref(cards);
+}
+
+static json_t *load(const struct follow *f, const char *name)
+{
+    char *path = path_join(f->directory, name), *text = NULL;
+    size_t bytes = 0;
+    json_t *object = file_read(path, 4 << 20, &text, &bytes, NULL) == 0 ? json_loadb(text, bytes, 0, NULL) : NULL;
+    free(text);
+    free(path);
+    return object;
+}
+
+static void take_live(struct follow *f)
+{
+    json_t *object = load(f, "live.json"), *worker = json_object_get(object, "worker"), *card;
+    size_t i;
+    f->live_time = object ? number(object, "time") : 0;
+    if (!object) {
+        f->worker[0] = 0;
+        return;
+    }
+    printable(f->worker, sizeof f->worker, worker, "state");
+    printable(f->phase, sizeof f->phase, worker, "phase");
+    f->silent_s = number(worker, "silent_s");
+    double age = (double)time(NULL) - f->live_time;
+    json_array_foreach(json_object_get(object, "cards"), i, card)
+    {
+        struct follow_card *c = card_of(f, (int)whole(card, "rank"));
+        if (!c) continue;
+        if (!c->device[0]) printable(c->device, sizeof c->device, card, "name");
+        printable(c->pci, sizeof c->pci, card, "pci");
+        c->used_bytes = number(card, "mem_used_bytes");
+        c->total_bytes = number(card, "mem_total_bytes");
+        c->busy_percent = number(card, "busy_percent");
+        c->temp_c = number(card, "temp_c");
+        c->power_w = number(card, "power_w");
+        c->age_s = age + (isfinite(number(card, "age_s")) ? number(card, "age_s") : 0);
+    }
+    json_decref(object);
+}
+
+static void take_meta(struct follow *f)
+{
+    json_t *meta = f->has_meta ? NULL : load(f, "meta.json"), *plan = f->has_plan ? NULL : load(f, "plan.json");
+    if (meta) {
+        f->has_meta = true;
+        printable(f->family, sizeof f->family, meta, "family");
+        printable(f->device, sizeof f->device, meta, "device");
+        f->started = number(meta, "started");
+        f->student_parameters = whole(meta, "student_parameters");
+        f->teacher_parameters = whole(meta, "teacher_parameters");
+    }
+    if (plan) {
+        f->has_plan = true;
+        f->plan = memory_of(plan);
+        f->baseline = memory_of(json_object_get(plan, "baseline"));
+    }
+    json_decref(meta);
+    json_decref(plan);
+}
+
+/* ---- config.yaml: a few values for the head ---- */
+
+static const char *value_of(yaml_document_t *d, const char *section, const char *key)
+{
+    yaml_node_t *node = yaml_document_get_root_node(d);
+    const char *const names[] = {section, key};
+    for (int level = 0; level < 2; level++) {
+        if (!node || node->type != YAML_MAPPING_NODE) return "";
+        yaml_node_t *found = NULL;
+        for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++) {
+            yaml_node_t *k = yaml_document_get_node(d, p->key);
+            if (k && k->type == YAML_SCALAR_NODE && strcmp((const char *)k->data.scalar.value, names[level]) == 0) found = yaml_document_get_node(d, p->value);
+        }
+        node = found;
+    }
+    return node && node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : "";
+}
+
+static void name_of(char *dst, size_t size, const char *weight, const char *arch)
+{
+    const char *slash = strrchr(weight, '/');
+    name_printable(dst, size, weight[0] ? (slash ? slash + 1 : weight) : arch);
+}
+
+static void take_config(struct follow *f)
+{
+    char *path = path_join(f->directory, "config.yaml"), *text = NULL;
+    size_t bytes = 0;
+    yaml_parser_t parser;
+    yaml_document_t document;
+    if (file_read(path, 1 << 20, &text, &bytes, NULL) == 0 && yaml_parser_initialize(&parser)) {
+        yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
+        if (yaml_parser_load(&parser, &document)) {
+            name_of(f->teacher, sizeof f->teacher, value_of(&document, "model_t", "weight"), value_of(&document, "model_t", "arch"));
+            name_of(f->student, sizeof f->student, value_of(&document, "model_s", "weight"), value_of(&document, "model_s", "arch"));
+            f->use_meopt = strcmp(value_of(&document, "optim", "use_meopt"), "true") == 0;
+            f->batch = strtoll(value_of(&document, "train", "batch_size"), NULL, 10);
+            yaml_document_delete(&document);
+        }
+        yaml_parser_delete(&parser);
+    }
+    free(text);
+    free(path);
+}
+
+/* ---- lines ---- */
+
+static void keep_line(char **ring, int64_t *count, const char *text)
+{
+    char **slot = &ring[(*count)++ % FOLLOW_LINES];
+    free(*slot);
+    *slot = xstrdup(text);
+}
+
+static void take_event(struct follow *f, const char *text, size_t bytes)
+{
+    json_t *object = json_loadb(text, bytes, 0, NULL);
+    if (!json_is_object(object)) {
+        json_decref(object);
+        return;
+    }
+    char event[64], message[300], when[16] = "", line[480];
+    time_t t = (time_t)number(object, "time");
+    struct tm utc;
+    printable(event, sizeof event, object, "event");
+    printable(message, sizeof message, object, "message");
+    strftime(when, sizeof when, "%H:%M:%S", gmtime_r(&t, &utc));
+    int64_t step = whole(object, "step");
+    snprintf(line, sizeof line, "%s  step %lld  %s%s%s", when, (long long)(step < 0 ? 0 : step), event, message[0] ? ": " : "", message);
+    keep_line(f->events, &f->event_count, line);
+    json_decref(object);
+}
+
+static void take_log(struct follow *f, const char *text, size_t bytes)
+{
+    char raw[400], line[1700];
+    snprintf(raw, sizeof raw, "%.*s", (int)(bytes < sizeof raw ? bytes : sizeof raw - 1), text);
+    name_printable(line, sizeof line, raw);
+    keep_line(f->log, &f->log_count, line);
+}
+
+/* Whole lines of a small file behind *at; of a large one its end only. */
+static void take_lines(struct follow *f, const char *name, int64_t *at, void (*take)(struct follow *, const char *, size_t))
+{
+    char *path = path_join(f->directory, name), *buffer = NULL;
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    free(path);
+    if (fd < 0) return;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+        bool skipped = false;
+        if (st.st_size < *at) *at = 0;
+        if (st.st_size - *at > TAIL) *at = st.st_size - TAIL, skipped = true;
+        buffer = xmalloc(TAIL);
+        ssize_t n = st.st_size > *at ? pread(fd, buffer, TAIL, *at) : 0;
+        for (char *p = buffer, *end; n > 0 && (end = memchr(p, '\n', (size_t)(buffer + n - p))) != NULL; p = end + 1) {
+            if (!skipped) take(f, p, (size_t)(end - p));
+            skipped = false;
+            *at += end + 1 - p;
+        }
+    }
+    free(buffer);
+    close(fd);
+}
+
+/* ---- metrics ---- */
+
+static void forget(struct follow *f)
+{
+    f->at = 0;
+    f->part_bytes = 0;
+    f->point_count = 0;
+    f->stride = 1;
+    f->recent_count = 0;
+    f->seconds = 0;
+    f->best_loss = INFINITY;
+    f->last = (struct metric_line){.step = -1, .epoch = -1, .loss = NAN, .cosine = NAN, .lr = NAN, .grad_norm = NAN, .images_per_s = NAN, .step_ms = NAN, .data_wait_ms = NAN};
+}
+
+/* Of a long file: one line at each of SAMPLES places, and then all of its end. */
+static void sample(struct follow *f, int64_t size, char *buffer)
+{
+    int64_t end = size - BUFFER, line_bytes = 0, lines = 0;
+    int64_t seen = -1;
+    double ms = 0;
+    for (int i = 0; i < SAMPLES; i++) {
+        int64_t at = end / SAMPLES * i;
+        ssize_t n = pread(f->fd, buffer, 4096, at);
+        char *start = i == 0 ? buffer : n > 0 ? memchr(buffer, '\n', (size_t)n) : NULL;
+        if (start && i) start++;
+        char *stop = start ? memchr(start, '\n', (size_t)(buffer + n - start)) : NULL;
+        struct metric_line l;
+        if (!stop || !metric_line_parse(&l, start, (size_t)(stop - start)) || l.step <= seen) continue;
+        seen = l.step;
+        line_bytes += stop + 1 - start;
+        lines++;
+        if (isfinite(l.step_ms)) ms += l.step_ms;
+        add_point(f, &l);
+        if (isfinite(l.loss)) f->best_loss = fmin(f->best_loss, l.loss);
+    }
+    if (lines == 0) return;
+    double all = (double)end / ((double)line_bytes / (double)lines);
+    for (int i = 0; i < f->point_count; i++) f->points[i].lines = (int)(all / f->point_count) + 1;
+    f->stride = (int)(all / f->point_count) + 1;
+    f->seconds = ms / (double)lines * all * 1e-3;
+    f->at = end;
+    ssize_t n = pread(f->fd, buffer, LINE_MAX_BYTES, end);
+    char *newline = n > 0 ? memchr(buffer, '\n', (size_t)n) : NULL;
+    if (newline) f->at = end + (newline + 1 - buffer);
+}
+
+static void take_metrics(struct follow *f)
+{
+    struct stat st;
+    if (f->fd < 0) {
+        char *path = path_join(f->directory, "metrics.jsonl");
+        f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        free(path);
+    }
+    if (f->fd < 0 || fstat(f->fd, &st) != 0 || !S_ISREG(st.st_mode)) return;
+    if (st.st_size < f->at) forget(f);
+    char *buffer = xmalloc(BUFFER + LINE_MAX_BYTES);
+    if (f->at == 0 && st.st_size > SAMPLED_FROM && !f->replay) sample(f, st.st_size, buffer);
+    for (int64_t budget = REFRESH_BYTES; budget > 0;) {
+        memcpy(buffer, f->part, f->part_bytes);
+        ssize_t n = pread(f->fd, buffer + f->part_bytes, BUFFER, f->at);
+        if (n <= 0) {
+            f->replay_end = true;
+            break;
+        }
+        budget -= n;
+        char *p = buffer, *limit = buffer + f->part_bytes + n, *end;
+        int64_t begin = f->at - (int64_t)f->part_bytes; /* of the buffer, in the file */
+        bool held = false;
+        while ((end = memchr(p, '\n', (size_t)(limit - p))) != NULL) {
+            struct metric_line l;
+            if (!metric_line_parse(&l, p, (size_t)(end - p))) f->gaps++;
+            else {
+                held = f->replay && isfinite(l.step_ms) && f->seconds + l.step_ms * 1e-3 > f->replay_seconds;
+                if (held) break;
+                take_line(f, &l, p);
+            }
+            p = end + 1;
+        }
+        f->part_bytes = (size_t)(limit - p);
+        if (held || f->part_bytes > LINE_MAX_BYTES) { /* read again from here; or a line that is none: skip it */
+            f->at = held ? begin + (p - buffer) : f->at + n;
+            f->part_bytes = 0;
+            if (held) break;
+            f->gaps++;
+            continue;
+        }
+        memcpy(f->part, p, f->part_bytes);
+        f->at += n;
+    }
+    free(buffer);
+}
+
+/* ---- the whole ---- */
+
+int follow_open(struct follow **out, const char *directory, bool replay, struct error *err)
+{
+    struct follow *f = xcalloc(1, sizeof *f);
+    f->directory = xstrdup(directory);
+    f->fd = -1;
+    f->replay = replay;
+    f->points = xcalloc(FOLLOW_POINTS, sizeof *f->points);
+    f->recent = xcalloc(FOLLOW_RECENT, sizeof *f->recent);
+    f->part = xmalloc(LINE_MAX_BYTES);
+    f->plan.peak_bytes = f->baseline.peak_bytes = -1;
+    f->student_parameters = f->teacher_parameters = -1;
+    forget(f);
+    int code = run_status_read(&f->status, directory, err);
+    if (code) {
+        follow_close(f);
+        return code;
+    }
+    take_config(f);
+    *out = f;
+    return 0;
+}
+
+void follow_refresh(struct follow *f)
+{
+    struct run_status status;
+    if (run_status_read(&status, f->directory, NULL) == 0) f->status = status;
+    take_meta(f);
+    take_metrics(f);
+    if (!f->replay) take_live(f);
+    take_lines(f, "events.jsonl", &f->event_at, take_event);
+    take_lines(f, "worker.log", &f->log_at, take_log);
+}
+
+void follow_replay(struct follow *f, double seconds) { f->replay_seconds = seconds; }
+
+void follow_close(struct follow *f)
+{
+    if (!f) return;
+    for (int i = 0; i < FOLLOW_LINES; i++) {
+        free(f->events[i]);
+        free(f->log[i]);
+    }
+    if (f->fd >= 0) close(f->fd);
+    free(f->part);
+    free(f->recent);
+    free(f->points);
+    free(f->directory);
+    free(f);
+}
+
+bool follow_last(const char *directory, struct metric_line *line)
+{
+    char *path = path_join(directory, "metrics.jsonl"), *buffer = xmalloc(TAIL);
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool found = false;
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+        int64_t at = st.st_size > TAIL ? st.st_size - TAIL : 0;
+        ssize_t n = pread(fd, buffer, TAIL, at);
+        for (ssize_t end = n - 1; end >= 0 && !found; end--) {
+            if (buffer[end] != '\n') continue;
+            ssize_t begin = end;
+            while (begin > 0 && buffer[begin - 1] != '\n') begin--;
+            found = (begin > 0 || at == 0) && metric_line_parse(line, buffer + begin, (size_t)(end - begin));
+            end = begin;
+        }
+    }
+    if (fd >= 0) close(fd);
+    free(buffer);
+    free(path);
+    return found;
+}

@@ -1,0 +1,91 @@
+/* Reading a run while it is written, or long after: what a dashboard shows, in bounded memory whatever the run's length.
+ *
+ * metrics.jsonl may have millions of lines: at first it is sampled by seeking, its end is read whole, and from then on what is
+ * appended. The history keeps at most FOLLOW_POINTS points; when they are full, neighbours are merged. A file that became
+ * shorter (a resumed run writes its last steps anew) is read again from the beginning.
+ */
+#ifndef MEOPT_TRAIN_FOLLOW_H
+#define MEOPT_TRAIN_FOLLOW_H
+
+#include "core/base/error.h"
+#include "core/device/device.h"
+#include "core/train/metric_line.h"
+#include "core/train/status.h"
+
+#include <stddef.h>
+
+enum { FOLLOW_POINTS = 4096, FOLLOW_RECENT = 2048, FOLLOW_LINES = 200, FOLLOW_CARDS = 64 };
+
+struct follow_point {
+    double first_step, last_step; /* of the lines it stands for */
+    double loss, loss_min, loss_max, cosine, images_per_s;
+    int lines;
+};
+
+/* Memory as metrics.jsonl or plan.json has it; bytes -1 unknown. */
+struct follow_memory {
+    int64_t now_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
+};
+
+/* One card, or the processor: the trainer's own account, and what the monitor says of the device. NAN: not known. */
+struct follow_card {
+    int rank;
+    char device[96], pci[32];
+    struct follow_memory memory;
+    double used_bytes, total_bytes, busy_percent, temp_c, power_w;
+    double age_s;              /* of these, when live.json was read */
+};
+
+struct follow {
+    char *directory;
+    struct run_status status;
+
+    /* meta.json, plan.json */
+    char family[32], device[96];
+    double started;
+    int64_t student_parameters, teacher_parameters;
+    struct follow_memory plan, baseline;
+    bool has_meta, has_plan, use_meopt;
+    char teacher[96], student[96]; /* names of the weight files, from config.yaml */
+    int64_t batch;
+
+    /* metrics.jsonl */
+    struct metric_line last;   /* step -1: none yet */
+    struct follow_point *points;
+    int point_count, stride;   /* lines per point from now on */
+    struct metric_line *recent; /* ring of the last lines */
+    int64_t recent_count;      /* ever put in; index modulo FOLLOW_RECENT */
+    double seconds;            /* trained: the sum of step_ms, estimated where lines were skipped */
+    double best_loss;
+    int64_t gaps;              /* foreign or torn lines */
+
+    /* live.json */
+    char worker[32], phase[48];
+    double silent_s, live_time; /* live_time 0: there is none */
+    struct follow_card cards[FOLLOW_CARDS];
+    int card_count;
+
+    char *events[FOLLOW_LINES], *log[FOLLOW_LINES]; /* rings of lines fit to be shown */
+    int64_t event_count, log_count;
+
+    /* private */
+    int fd;
+    int64_t at, event_at, log_at;
+    char *part;                /* of a line that is not whole yet */
+    size_t part_bytes;
+    bool replay;
+    double replay_seconds;     /* training time that may be shown */
+    bool replay_end;           /* the whole run has been shown */
+};
+
+/* EXIT_FAILED when the directory is no run. replay: nothing is read until follow_replay has set the clock. */
+int follow_open(struct follow **follow, const char *directory, bool replay, struct error *err);
+/* Take in what has been written since; bounded time. */
+void follow_refresh(struct follow *follow);
+void follow_replay(struct follow *follow, double seconds);
+void follow_close(struct follow *follow);
+
+/* The newest whole line of a run's metrics; false when there is none. */
+bool follow_last(const char *directory, struct metric_line *line);
+
+#endif

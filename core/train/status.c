@@ -1,0 +1,95 @@
+/* The status of a run: see status.h. */
+#include "core/train/status.h"
+#include "core/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void copy_text(char *dst, size_t size, const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    snprintf(dst, size, "%s", text ? text : "");
+}
+
+int run_status_read(struct run_status *s, const char *directory, struct error *err)
+{
+    *s = (struct run_status){.exit_code = -1};
+    char *path = path_join(directory, "state.json"), *config = path_join(directory, "config.yaml"), *text = NULL, host[128] = "";
+    size_t bytes = 0;
+    int code = 0;
+    if (access(config, R_OK) != 0) {
+        code = error_errno(err, EXIT_FAILED, "name the directory of a run: 'meopt runs' lists them", "this is no run");
+        error_at(err, directory, 0, 0);
+    } else if (access(path, F_OK) != 0) {
+        snprintf(s->state, sizeof s->state, "starting");
+    } else if ((code = file_read(path, 1 << 20, &text, &bytes, err)) == 0) {
+        json_t *object = json_loadb(text, bytes, 0, NULL), *exit_code = json_object_get(object, "exit_code");
+        if (!json_is_object(object)) {
+            code = error_set(err, EXIT_FAILED, "was it written by meopt?", "expected a JSON object");
+            error_at(err, path, 0, 0);
+        }
+        copy_text(s->state, sizeof s->state, object, "state");
+        copy_text(s->host, sizeof s->host, object, "host");
+        copy_text(s->message, sizeof s->message, object, "message");
+        copy_text(s->hint, sizeof s->hint, object, "hint");
+        s->step = json_integer_value(json_object_get(object, "step"));
+        s->total = json_integer_value(json_object_get(object, "total_steps"));
+        s->epoch = json_integer_value(json_object_get(object, "epoch"));
+        s->pid = (int)json_integer_value(json_object_get(object, "pid"));
+        s->time = json_number_value(json_object_get(object, "time"));
+        s->exit_code = json_is_integer(exit_code) ? (int)json_integer_value(exit_code) : -1;
+        s->ended = s->exit_code >= 0;
+        json_decref(object);
+    }
+    gethostname(host, sizeof host - 1);
+    s->here = strcmp(host, s->host) == 0;
+    if (!code && !s->ended && s->here && s->pid > 0 && kill(s->pid, 0) != 0 && errno == ESRCH) {
+        snprintf(s->state, sizeof s->state, "lost");
+        snprintf(s->message, sizeof s->message, "process %d is gone and said nothing", s->pid);
+        snprintf(s->hint, sizeof s->hint, "go on with: meopt train --resume");
+    }
+    free(text);
+    free(config);
+    free(path);
+    return code;
+}
+
+int run_status_write(const struct run_status *s, const char *directory, struct error *err)
+{
+    char *path = path_join(directory, "state.json");
+    json_t *object = json_pack("{s:s, s:I, s:I, s:I, s:i, s:s, s:f}", "state", s->state, "step", (json_int_t)s->step, "total_steps", (json_int_t)s->total, "epoch",
+                               (json_int_t)s->epoch, "pid", s->pid, "host", s->host, "time", s->time);
+    json_object_set_new(object, "exit_code", s->exit_code < 0 ? json_null() : json_integer(s->exit_code));
+    if (s->message[0]) json_object_set_new(object, "message", json_string(s->message));
+    if (s->hint[0]) json_object_set_new(object, "hint", json_string(s->hint));
+    char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+    int code = file_write_atomic(path, text, strlen(text), err);
+    free(text);
+    json_decref(object);
+    free(path);
+    return code;
+}
+
+int run_request(const char *directory, const char *name, struct error *err)
+{
+    char *requests = path_join(directory, "request"), *path = path_join(requests, name);
+    int code = file_make_dirs(requests, err);
+    if (!code) {
+        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (fd < 0) {
+            code = error_errno(err, EXIT_FAILED, "may you write there?", "cannot make the request");
+            error_at(err, path, 0, 0);
+        } else {
+            close(fd);
+        }
+    }
+    free(path);
+    free(requests);
+    return code;
+}

@@ -1,0 +1,30 @@
+/* What a run directory says of its run, for readers: state.json, and whether the process behind it still lives. */
+#ifndef MEOPT_TRAIN_STATUS_H
+#define MEOPT_TRAIN_STATUS_H
+
+#include "core/base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct run_status {
+    char state[16];      /* starting, training, done, stopped, diverged, failed; lost: its process is gone and said nothing */
+    int64_t step, total, epoch; /* total 0: not known yet */
+    int pid;             /* of the worker; 0 unknown */
+    char host[128];
+    bool here;           /* that host is this one */
+    double time;         /* seconds since the epoch: last sign of life */
+    int exit_code;       /* -1 while it runs */
+    char message[512], hint[256]; /* why it ended, when it did not end well */
+    bool ended;
+};
+
+/* EXIT_FAILED when the directory is no run. */
+int run_status_read(struct run_status *status, const char *directory, struct error *err);
+/* Replace state.json with this status. */
+int run_status_write(const struct run_status *status, const char *directory, struct error *err);
+
+/* Make the empty file request/NAME. */
+int run_request(const char *directory, const char *name, struct error *err);
+
+#endif
