@@ -157,6 +157,8 @@ static int plan_replace(const struct editor *e, const struct target *t, struct s
     if (n->uses) return refuse(e, n->outer_start, "edit it by hand if all of them are meant", "aliases elsewhere refer to this value");
     if (n->style == STYLE_LITERAL || n->style == STYLE_FOLDED)
         return refuse(e, n->outer_start, "write it on the key's line", "the value is a block of text");
+    for (size_t i = n->outer_start; i < n->start; i++)
+        if (e->d->text[i] == '\n' || e->d->text[i] == '\r') return refuse(e, n->outer_start, "write it on the key's line", "the value's anchor or tag stands on a line of its own");
     bool flow = e->d->nodes[t->mapping].style == STYLE_FLOW || e->d->nodes[e->d->root].style == STYLE_FLOW;
     s->at = n->start;
     s->remove = n->end - n->start;
