@@ -484,6 +484,18 @@ int edit_apply(const char *path, const char *text, size_t bytes, const struct ed
         char *next = NULL;
         size_t next_bytes = 0;
         int code = apply_one(path, now, now_bytes, &edits[i], &next, &next_bytes, err);
+        if (!code && (next_bytes != now_bytes || memcmp(next, now, now_bytes) != 0)) { /* what was written must be found there again */
+            char *again = NULL;
+            size_t again_bytes = 0;
+            struct error ignored;
+            bool same = apply_one(path, next, next_bytes, &edits[i], &again, &again_bytes, &ignored) == 0 && again_bytes == next_bytes && memcmp(again, next, next_bytes) == 0;
+            free(again);
+            if (!same) {
+                free(next);
+                code = error_set(err, EXIT_CONFIG, "edit it by hand", "%s cannot be changed in this file without changing something else", edits[i].key);
+                error_at(err, path, 0, 0);
+            }
+        }
         free(now);
         if (code) return code;
         now = next;
