@@ -1,0 +1,293 @@
+/* Terminal, JSON, CSV, Markdown: see output.h. */
+#include "core/compare/output.h"
+#include "core/base/file.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <wchar.h>
+
+const char *const section_titles[3] = {"Facts", "Configuration", "NOT COMPARABLE"};
+
+bool output_row(const struct row *row, const struct output_options *options) { return row->section != SECTION_CONFIG || row->changed || options->all; }
+
+/* ---- Terminal ------------------------------------------------------------------------------------------------- */
+
+static int width_of(const char *text)
+{
+    mbstate_t state = {0};
+    int width = 0;
+    for (size_t n = strlen(text); n > 0;) {
+        wchar_t c;
+        size_t used = mbrtowc(&c, text, n, &state);
+        if (used == 0 || used > n) { /* not of this locale: a byte is a column */
+            used = 1;
+            memset(&state, 0, sizeof state);
+            width++;
+        } else {
+            int w = wcwidth(c);
+            width += w > 0 ? w : 0;
+        }
+        text += used;
+        n -= used;
+    }
+    return width;
+}
+
+static void pad(FILE *out, const char *text, int width, bool right)
+{
+    int spaces = width - width_of(text);
+    if (right)
+        for (int i = 0; i < spaces; i++) fputc(' ', out);
+    fputs(text, out);
+    if (!right)
+        for (int i = 0; i < spaces; i++) fputc(' ', out);
+}
+
+static void cell_words(char value[CELL_TEXT], char change[CELL_TEXT + 32], const struct row *row, const struct cell *cell, bool unicode)
+{
+    const char *plus_minus = unicode ? "±" : "+-";
+    cell_text(value, row, cell, plus_minus);
+    cell_change(change, row, cell, plus_minus);
+    size_t n = strlen(change);
+    if (!isnan(cell->p)) snprintf(change + n, CELL_TEXT + 32 - n, "%sp=%.2g", n ? "  " : "", cell->p);
+}
+
+/* Changes stand in a column of their own within the run's. */
+static void print_section(FILE *out, const struct table *t, enum section section, const struct output_options *o)
+{
+    int label = width_of(section_titles[section]), rows = 0, (*widths)[2] = xcalloc((size_t)t->column_count, sizeof *widths);
+    char value[CELL_TEXT], change[CELL_TEXT + 32];
+    for (int r = 0; r < t->row_count; r++) {
+        const struct row *row = &t->rows[r];
+        if (row->section != section || !output_row(row, o)) continue;
+        rows++;
+        if (width_of(row->label) > label) label = width_of(row->label);
+        for (int c = 0; c < t->column_count; c++) {
+            cell_words(value, change, row, &row->cells[c], o->unicode);
+            if (width_of(value) > widths[c][0]) widths[c][0] = width_of(value);
+            if (width_of(change) > widths[c][1]) widths[c][1] = width_of(change);
+        }
+    }
+    for (int c = 0; c < t->column_count; c++) {
+        int name = width_of(t->columns[c].name) + (c == t->reference ? 2 : 0), gap = widths[c][1] ? 2 : 0;
+        if (widths[c][0] + gap + widths[c][1] < name) widths[c][0] = name - gap - widths[c][1];
+    }
+    if (rows) {
+        const char *bold = o->color ? section == SECTION_COMPARABLE ? "\033[1;31m" : "\033[1m" : "", *plain = o->color ? "\033[0m" : "";
+        fputs(bold, out);
+        pad(out, section_titles[section], label, false);
+        for (int c = 0; c < t->column_count; c++) {
+            char name[320];
+            snprintf(name, sizeof name, "%s%s", t->columns[c].name, c == t->reference ? " *" : "");
+            fputs("   ", out);
+            pad(out, name, widths[c][0] + (widths[c][1] ? 2 + widths[c][1] : 0), true);
+        }
+        fprintf(out, "%s\n", plain);
+    }
+    for (int r = 0; r < t->row_count; r++) {
+        const struct row *row = &t->rows[r];
+        if (row->section != section || !output_row(row, o)) continue;
+        pad(out, row->label, label, false);
+        for (int c = 0; c < t->column_count; c++) {
+            cell_words(value, change, row, &row->cells[c], o->unicode);
+            fputs("   ", out);
+            pad(out, value, widths[c][0], true);
+            if (widths[c][1] && (change[0] || c + 1 < t->column_count || row->why)) {
+                fputs("  ", out);
+                pad(out, change, widths[c][1], true);
+            }
+        }
+        if (row->why) fprintf(out, "   %s", row->why);
+        fputc('\n', out);
+    }
+    if (rows) fputc('\n', out);
+    free(widths);
+}
+
+void output_terminal(FILE *out, const struct table *t, const struct plot plots[PLOT_COUNT], const struct output_options *o)
+{
+    print_section(out, t, SECTION_FACTS, o);
+    print_section(out, t, SECTION_CONFIG, o);
+    print_section(out, t, SECTION_COMPARABLE, o);
+    if (t->column_count > 1) fprintf(out, "* reference: changes, gaps and drop are against it\n\n");
+    for (int k = 0; k < PLOT_COUNT; k++)
+        if (k != 1 || plots[k].x_max - plots[k].x_min > 1) plot_terminal(out, &plots[k], o->width < 100 ? o->width : 100, 12, o->unicode, o->color);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------------------------ */
+
+static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+static json_t *row_json(const struct table *t, const struct row *row)
+{
+    json_t *values = json_array(), *sd = json_array(), *n = json_array(), *ratio = json_array(), *ratio_sd = json_array(), *p = json_array();
+    bool any_sd = false;
+    for (int c = 0; c < t->column_count; c++) {
+        const struct cell *cell = &row->cells[c];
+        json_array_append_new(values, cell->number ? real_or_null(cell->mean) : cell->text && cell->text[0] ? json_string(cell->text) : json_null());
+        json_array_append_new(sd, real_or_null(cell->sd));
+        json_array_append_new(n, json_integer(cell->n));
+        json_array_append_new(ratio, real_or_null(cell->ratio));
+        json_array_append_new(ratio_sd, real_or_null(cell->ratio_sd));
+        json_array_append_new(p, real_or_null(cell->p));
+        any_sd |= isfinite(cell->sd);
+    }
+    json_t *object = json_pack("{s:s, s:s, s:b, s:o}", "key", row->key, "label", row->label + strspn(row->label, " "), "changed", row->changed, "values", values);
+    if (row->section == SECTION_FACTS) {
+        json_object_set(object, "ratio", ratio);
+        if (any_sd) {
+            json_object_set(object, "n", n);
+            json_object_set(object, "sd", sd);
+            json_object_set(object, "ratio_sd", ratio_sd);
+            json_object_set(object, "p", p);
+        }
+    }
+    if (row->why) json_object_set_new(object, "why", json_string(row->why));
+    json_decref(sd);
+    json_decref(n);
+    json_decref(ratio);
+    json_decref(ratio_sd);
+    json_decref(p);
+    return object;
+}
+
+void output_json(FILE *out, const struct table *t, const struct output_options *o)
+{
+    static const char *const names[] = {"facts", "config", "not_comparable"};
+    json_t *columns = json_array(), *warnings = json_array(), *sections[3] = {json_array(), json_array(), json_array()}, *verdicts = json_array();
+    for (int c = 0; c < t->column_count; c++) {
+        json_t *runs = json_array();
+        for (int i = 0; i < t->columns[c].run_count; i++) {
+            char printable[1024];
+            json_array_append_new(runs, json_string(name_printable(printable, sizeof printable, t->columns[c].runs[i].path)));
+        }
+        json_array_append_new(columns, json_pack("{s:s, s:b, s:b, s:o}", "name", t->columns[c].name, "reference", c == t->reference, "published",
+                                                 t->columns[c].runs[0].published, "runs", runs));
+    }
+    for (int r = 0; r < t->row_count; r++)
+        if (output_row(&t->rows[r], o)) json_array_append_new(sections[t->rows[r].section], row_json(t, &t->rows[r]));
+    for (int i = 0; i < t->warning_count; i++) json_array_append_new(warnings, json_string(t->warnings[i]));
+    for (int i = 0; i < o->verdict_count; i++) {
+        const struct verdict *v = &o->verdicts[i];
+        json_array_append_new(verdicts, json_pack("{s:s, s:s, s:s, s:b}", "threshold", v->threshold->expression, "column", t->columns[v->column].name, "unit",
+                                                  v->threshold->relative ? "%" : v->threshold->row->unit, "passed", v->passed));
+        json_object_set_new(json_array_get(verdicts, (size_t)i), "change", real_or_null(v->change));
+    }
+    json_t *root = json_pack("{s:i, s:b, s:o}", "version", 1, "comparable", t->comparable, "columns", columns);
+    for (int s = 0; s < 3; s++) json_object_set_new(root, names[s], sections[s]);
+    json_object_set_new(root, "warnings", warnings);
+    json_object_set_new(root, "thresholds", verdicts);
+    json_dumpf(root, out, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
+    fputc('\n', out);
+    json_decref(root);
+}
+
+/* ---- CSV (RFC 4180) -------------------------------------------------------------------------------------------- */
+
+/* A text that a spreadsheet would take for a formula gets an apostrophe in front. */
+static void csv_text(FILE *out, const char *text)
+{
+    bool formula = text[0] && strchr("=+-@", text[0]) && !(text[0] == '-' && !text[1]);
+    if (!formula && !strpbrk(text, ",\"\r\n")) {
+        fputs(text, out);
+        return;
+    }
+    fprintf(out, "\"%s", formula ? "'" : "");
+    for (; *text; text++) fprintf(out, *text == '"' ? "\"\"" : "%c", *text);
+    fputc('"', out);
+}
+
+void output_csv(FILE *out, const struct table *t, const struct output_options *o)
+{
+    static const char *const names[] = {"facts", "config", "not_comparable"};
+    bool spread = false;
+    for (int c = 0; c < t->column_count; c++) spread |= t->columns[c].run_count > 1;
+    fputs("section,key", out);
+    for (int c = 0; c < t->column_count; c++) {
+        fputc(',', out);
+        csv_text(out, t->columns[c].name);
+        if (spread) {
+            char name[320];
+            snprintf(name, sizeof name, "%s (sd)", t->columns[c].name);
+            fputc(',', out);
+            csv_text(out, name);
+        }
+    }
+    fputs("\r\n", out);
+    for (int r = 0; r < t->row_count; r++) {
+        const struct row *row = &t->rows[r];
+        if (!output_row(row, o)) continue;
+        fprintf(out, "%s,", names[row->section]);
+        csv_text(out, row->key);
+        for (int c = 0; c < t->column_count; c++) {
+            const struct cell *cell = &row->cells[c];
+            fputc(',', out);
+            if (cell->number && isfinite(cell->mean)) fprintf(out, "%.12g", cell->mean);
+            if (!cell->number && cell->text) csv_text(out, cell->text);
+            if (spread) fputc(',', out);
+            if (spread && isfinite(cell->sd)) fprintf(out, "%.12g", cell->sd);
+        }
+        fputs("\r\n", out);
+    }
+}
+
+/* ---- Markdown ---------------------------------------------------------------------------------------------------- */
+
+static void markdown_text(FILE *out, const char *text)
+{
+    for (; *text; text++) {
+        if (strchr("\\`*_[]<>|#&", *text)) fputc('\\', out);
+        fputc(*text, out);
+    }
+}
+
+void output_markdown(FILE *out, const struct table *t, const struct output_options *o)
+{
+    for (int s = 0; s < 3; s++) {
+        bool any = false;
+        for (int r = 0; r < t->row_count; r++) {
+            const struct row *row = &t->rows[r];
+            if (row->section != (enum section)s || !output_row(row, o)) continue;
+            if (!any) {
+                fprintf(out, "%s| %s |", s ? "\n" : "", section_titles[s]);
+                for (int c = 0; c < t->column_count; c++) {
+                    fputc(' ', out);
+                    markdown_text(out, t->columns[c].name);
+                    fputs(c == t->reference ? " (reference) |" : " |", out);
+                }
+                fputs(s == SECTION_COMPARABLE ? " |\n|:--|" : "\n|:--|", out);
+                for (int c = 0; c < t->column_count; c++) fputs("--:|", out);
+                fputs(s == SECTION_COMPARABLE ? ":--|\n" : "\n", out);
+                any = true;
+            }
+            fputs("| ", out);
+            markdown_text(out, row->label + strspn(row->label, " "));
+            fputs(" |", out);
+            for (int c = 0; c < t->column_count; c++) {
+                char value[CELL_TEXT], change[CELL_TEXT + 32];
+                cell_words(value, change, row, &row->cells[c], true);
+                fputc(' ', out);
+                markdown_text(out, value);
+                if (change[0]) {
+                    fputs(" (", out);
+                    markdown_text(out, change);
+                    fputc(')', out);
+                }
+                fputs(" |", out);
+            }
+            if (row->why) {
+                fputc(' ', out);
+                markdown_text(out, row->why);
+                fputs(" |", out);
+            }
+            fputc('\n', out);
+        }
+    }
+    for (int i = 0; i < t->warning_count; i++) {
+        fputs(i ? "* " : "\n* ", out);
+        markdown_text(out, t->warnings[i]);
+        fputc('\n', out);
+    }
+}

@@ -1,0 +1,33 @@
+/* The table in every form that leaves the program. */
+#ifndef MEOPT_COMPARE_OUTPUT_H
+#define MEOPT_COMPARE_OUTPUT_H
+
+#include "core/compare/plot.h"
+
+/* A threshold's outcome in one column, for JSON. */
+struct verdict {
+    const struct threshold *threshold;
+    int column;
+    double change;
+    bool passed;
+};
+
+struct output_options {
+    bool all;             /* configuration: unchanged rows as well */
+    bool color, unicode;
+    int width;            /* of the terminal */
+    const struct verdict *verdicts;
+    int verdict_count;
+};
+
+void output_terminal(FILE *out, const struct table *table, const struct plot plots[PLOT_COUNT], const struct output_options *options);
+void output_json(FILE *out, const struct table *table, const struct output_options *options);
+void output_csv(FILE *out, const struct table *table, const struct output_options *options);
+void output_markdown(FILE *out, const struct table *table, const struct output_options *options);
+void output_html(FILE *out, const struct table *table, const struct plot plots[PLOT_COUNT], const struct output_options *options);
+
+extern const char *const section_titles[3];
+/* Whether a row is printed. */
+bool output_row(const struct row *row, const struct output_options *options);
+
+#endif

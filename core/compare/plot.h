@@ -1,0 +1,68 @@
+/* One description of a plot, from which every picture is drawn: SVG, PNG, the HTML page and the terminal. */
+#ifndef MEOPT_COMPARE_PLOT_H
+#define MEOPT_COMPARE_PLOT_H
+
+#include "core/compare/table.h"
+
+#include <stdio.h>
+
+enum { PLOT_COUNT = 4, PLOT_POINTS = 600, PLOT_WIDTH = 720, PLOT_HEIGHT = 340, PLOT_COLORS = 8 };
+
+struct series {
+    const char *name;
+    int color;     /* index of plot_colors, and of the line's pattern */
+    bool repeat;   /* not the first run of its column: no place in the legend */
+    int count;
+    double *x, *y; /* y may be NAN: a hole */
+};
+
+struct bar {
+    const char *name;
+    double parts[MEMORY_CLASS_COUNT]; /* NAN for none */
+};
+
+struct plot {
+    const char *id, *title, *x_label, *y_label;
+    struct series *series;
+    int series_count;
+    struct bar *bars; /* instead of series: memory by class */
+    int bar_count;
+    bool log_y;
+    double x_min, x_max, y_min, y_max;
+    double left, top, right, bottom; /* the area that is drawn in, in a picture of PLOT_WIDTH x PLOT_HEIGHT */
+};
+
+extern const char *const plot_colors[PLOT_COLORS]; /* Okabe and Ito's, told apart with every kind of colour vision */
+extern const char *const plot_dashes[PLOT_COLORS]; /* of stroke-dasharray, "" for a solid line */
+
+/* loss by step, loss by epoch, memory by class, throughput. Curves are means over at most PLOT_POINTS bins. A plot without data has
+ * neither series nor bars. */
+void plots_make(struct plot plots[PLOT_COUNT], const struct table *table);
+void plots_free(struct plot plots[PLOT_COUNT]);
+
+/* What a picture is made of. Coordinates from the upper left corner. */
+enum ink { INK_TEXT, INK_AXIS, INK_GRID, INK_SERIES };
+enum anchor { ANCHOR_START, ANCHOR_MIDDLE, ANCHOR_END };
+struct canvas {
+    void *context;
+    void (*line)(void *context, enum ink ink, double x1, double y1, double x2, double y2);
+    void (*curve)(void *context, int color, const double *xy, int count); /* count points */
+    void (*box)(void *context, int color, double x, double y, double w, double h, const char *tip);
+    void (*text)(void *context, enum anchor anchor, double x, double y, const char *text);
+};
+void plot_draw(const struct plot *plot, const struct canvas *canvas);
+
+/* Pixel of a value. */
+double plot_px(const struct plot *plot, double x);
+double plot_py(const struct plot *plot, double y);
+
+/* alone: with its own style, for a file; else for a page that has one. */
+void plot_svg(FILE *out, const struct plot *plot, bool alone);
+int plot_png(const struct plot *plot, const char *path, struct error *err);
+/* columns x rows characters, braille or ASCII; ANSI colours when asked. */
+void plot_terminal(FILE *out, const struct plot *plot, int columns, int rows, bool braille, bool color);
+
+/* For SVG and HTML: & < > " ' escaped. */
+void html_text(FILE *out, const char *text);
+
+#endif

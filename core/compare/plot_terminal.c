@@ -1,0 +1,99 @@
+/* A plot in the terminal: dots of braille characters (2 x 4 each), or one ASCII letter a character. */
+#include "core/compare/plot.h"
+#include "core/base/file.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct grid {
+    int columns, rows, across, down; /* characters; dots a character */
+    unsigned char *dots, *owner;     /* owner: series + 1 that drew last in the character */
+};
+
+static void dot(struct grid *g, int x, int y, int series)
+{
+    static const unsigned char bits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
+    if (x < 0 || y < 0 || x >= g->columns * g->across || y >= g->rows * g->down) return;
+    int cell = y / g->down * g->columns + x / g->across;
+    g->dots[cell] |= bits[y % g->down][x % g->across];
+    g->owner[cell] = (unsigned char)(series + 1);
+}
+
+/* Later curves have gaps, so that one that covers another is seen through. */
+static void segment(struct grid *g, double x1, double y1, double x2, double y2, int series)
+{
+    int n = (int)ceil(fmax(fabs(x2 - x1), fabs(y2 - y1)));
+    for (int i = 0; i <= n; i++) {
+        double t = n ? (double)i / n : 0, x = x1 + t * (x2 - x1);
+        if (series && (int)lround(x) / (2 * series) % 2) continue;
+        dot(g, (int)lround(x), (int)lround(y1 + t * (y2 - y1)), series);
+    }
+}
+
+static void print_cell(FILE *out, const struct grid *g, int cell, bool braille, bool color)
+{
+    static const char letters[] = "*o+x#@%&";
+    static const int ansi[PLOT_COLORS] = {34, 33, 32, 35, 93, 36, 37, 93};
+    int series = g->owner[cell] - 1;
+    if (series < 0) {
+        fputc(' ', out);
+        return;
+    }
+    if (color) fprintf(out, "\033[%dm", ansi[series % PLOT_COLORS]);
+    if (braille) fprintf(out, "%c%c%c", 0xe2, 0xa0 | g->dots[cell] >> 6, 0x80 | (g->dots[cell] & 0x3f));
+    else fputc(letters[series % 8], out);
+    if (color) fputs("\033[0m", out);
+}
+
+void plot_terminal(FILE *out, const struct plot *p, int columns, int rows, bool braille, bool color)
+{
+    enum { MARGIN = 11 };
+    if (p->bars || !p->series_count) return;
+    if (columns < MARGIN + 20) columns = MARGIN + 20;
+    struct grid g = {.columns = columns - MARGIN, .rows = rows, .across = braille ? 2 : 1, .down = braille ? 4 : 1};
+    g.dots = xcalloc((size_t)(g.columns * g.rows), 1);
+    g.owner = xcalloc((size_t)(g.columns * g.rows), 1);
+    double wide = g.columns * g.across - 1, high = g.rows * g.down - 1;
+    for (int k = 0; k < p->series_count; k++) {
+        const struct series *s = &p->series[k];
+        double last_x = 0, last_y = 0;
+        bool pen = false;
+        for (int i = 0; i < s->count; i++) {
+            if (isnan(s->y[i])) {
+                pen = false;
+                continue;
+            }
+            double x = (plot_px(p, s->x[i]) - p->left) / (p->right - p->left) * wide, y = (plot_py(p, s->y[i]) - p->top) / (p->bottom - p->top) * high;
+            segment(&g, pen ? last_x : x, pen ? last_y : y, x, y, s->color);
+            last_x = x;
+            last_y = y;
+            pen = true;
+        }
+    }
+    fprintf(out, "%s%s\n", p->title, p->log_y ? " (logarithmic)" : "");
+    for (int r = 0; r < rows; r++) {
+        double share = rows > 1 ? (double)r / (rows - 1) : 0, value = p->y_max - share * (p->y_max - p->y_min);
+        if (p->log_y) value = p->y_max * pow(p->y_min / p->y_max, share);
+        if (r % 4 == 0 || r == rows - 1) fprintf(out, "%9.4g %s", value, braille ? "┤" : "|");
+        else fprintf(out, "%9s %s", "", braille ? "│" : "|");
+        int last = -1;
+        for (int c = 0; c < g.columns; c++)
+            if (g.owner[r * g.columns + c]) last = c;
+        for (int c = 0; c <= last; c++) print_cell(out, &g, r * g.columns + c, braille, color);
+        fputc('\n', out);
+    }
+    fprintf(out, "%9s %s %-*.0f%.0f\n", p->x_label, " ", g.columns - 12, ceil(p->x_min), floor(p->x_max));
+    fprintf(out, "%11s", "");
+    for (int k = 0; k < p->series_count; k++) {
+        if (p->series[k].repeat) continue;
+        for (int i = 0; i < 3; i++) {
+            struct grid one = {.columns = 1, .rows = 1, .dots = (unsigned char[1]){p->series[k].color ? 0x24 : 0x36}, .owner = (unsigned char[1]){(unsigned char)(p->series[k].color + 1)}};
+            print_cell(out, &one, 0, braille, color);
+        }
+        fprintf(out, " %s   ", p->series[k].name);
+    }
+    fputs("\n\n", out);
+    free(g.dots);
+    free(g.owner);
+}

@@ -1,0 +1,439 @@
+/* Reading a run: see record.h. */
+#include "core/compare/record.h"
+#include "core/base/file.h"
+#include "core/config/document.h"
+#include "core/train/metric_line.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SMALL_FILE = 4 << 20, BLOCK = 1 << 20, LONGEST_LINE = 8 << 20 };
+
+/* ---- meta.json, state.json ------------------------------------------------------------------------------ */
+
+static json_t *read_object(const char *directory, const char *name)
+{
+    char *path = path_join(directory, name), *text = NULL;
+    size_t bytes = 0;
+    json_t *object = NULL;
+    if (file_read(path, SMALL_FILE, &text, &bytes, NULL) == 0) object = json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
+    if (object && !json_is_object(object)) {
+        json_decref(object);
+        object = NULL;
+    }
+    free(text);
+    free(path);
+    return object;
+}
+
+static void take_text(const json_t *object, const char *key, char *dst, size_t size)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    if (text) name_printable(dst, size, text);
+}
+
+static int64_t take_integer(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value) : -1;
+}
+
+static double take_number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static int read_meta(struct record *r, struct error *err)
+{
+    json_t *meta = read_object(r->path, "meta.json");
+    int64_t version = take_integer(meta, "version");
+    if (meta && version >= 0 && version != RECORD_LAYOUT) {
+        json_decref(meta);
+        error_set(err, EXIT_INTEGRITY, "compare it with the meopt that made it", "this run has layout %lld, this program reads layout %d", (long long)version,
+                  RECORD_LAYOUT);
+        return error_at(err, r->path, 0, 0);
+    }
+    take_text(meta, "device", r->device, sizeof r->device);
+    take_text(meta, "family", r->family, sizeof r->family);
+    take_text(meta, "code_version", r->version, sizeof r->version);
+    take_text(meta, "program_crc32c", r->program, sizeof r->program);
+    take_text(meta, "data_crc32c", r->data, sizeof r->data);
+    r->images = take_integer(meta, "images");
+    r->total_steps = take_integer(meta, "total_steps");
+    r->student_parameters = take_integer(meta, "student_parameters");
+    r->teacher_parameters = take_integer(meta, "teacher_parameters");
+    r->seed = take_integer(meta, "seed");
+    r->batch = take_integer(meta, "batch_images");
+    r->ranks = take_integer(meta, "ranks");
+    r->epoch_steps = take_integer(meta, "epoch_steps");
+    r->optimizer_bytes_per_param = take_number(meta, "optimizer_bytes_per_param");
+    r->checkpoint_bytes = take_number(meta, "checkpoint_bytes");
+    json_decref(meta);
+    return 0;
+}
+
+/* "training" is what a trainer last said of itself; whether it still lives is asked of the system where that can be known. */
+static void read_state(struct record *r)
+{
+    json_t *state = read_object(r->path, "state.json");
+    char said[24] = "", host[128] = "", here[128] = "";
+    take_text(state, "state", said, sizeof said);
+    take_text(state, "host", host, sizeof host);
+    int64_t pid = take_integer(state, "pid");
+    json_decref(state);
+    gethostname(here, sizeof here - 1);
+    if (strcmp(said, "training") == 0) {
+        bool gone = strcmp(host, here) == 0 && pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+        snprintf(said, sizeof said, "%s", gone ? "broken off" : "running");
+    }
+    snprintf(r->state, sizeof r->state, "%s", said[0] ? said : r->count ? "unknown" : "empty");
+}
+
+/* ---- metrics.jsonl -------------------------------------------------------------------------------------- */
+
+struct reading {
+    struct record *record;
+    double best_peak; /* cards whose peaks are no higher need no closer look */
+    double wait_ms, step_ms;
+};
+
+static bool grow(struct reading *in)
+{
+    struct record *r = in->record;
+    if (r->count < r->room) return true;
+    int64_t room = r->room ? r->room * 2 : 1024;
+    int64_t *step = realloc(r->step, (size_t)room * sizeof *step);
+    if (step) r->step = step;
+    double *loss = realloc(r->loss, (size_t)room * sizeof *loss);
+    if (loss) r->loss = loss;
+    double *seconds = realloc(r->seconds, (size_t)room * sizeof *seconds);
+    if (seconds) r->seconds = seconds;
+    float *rate = realloc(r->rate, (size_t)room * sizeof *rate);
+    if (rate) r->rate = rate;
+    if (!step || !loss || !seconds || !rate) return false;
+    r->room = room;
+    return true;
+}
+
+/* The card with the highest peak speaks for the run. */
+static void take_cards(struct reading *in, const char *text, size_t bytes)
+{
+    static const char key[] = "\"peak_bytes\":";
+    bool higher = false;
+    const char *end = text + bytes, *after;
+    for (const char *p = text; !higher && (p = memmem(p, (size_t)(end - p), key, sizeof key - 1)) != NULL;) {
+        p += sizeof key - 1;
+        while (p < end && *p == ' ') p++;
+        higher = metric_number(p, end, &after) > in->best_peak;
+    }
+    if (!higher) return;
+    json_t *cards = json_loadb(text, bytes, 0, NULL);
+    size_t i;
+    json_t *card;
+    json_array_foreach(cards, i, card)
+    {
+        double peak = take_number(card, "peak_bytes");
+        if (!(peak > in->best_peak)) continue;
+        in->best_peak = in->record->peak_bytes = peak;
+        const json_t *classes = json_object_get(card, "classes");
+        for (int c = 0; c < MEMORY_CLASS_COUNT; c++) in->record->class_bytes[c] = take_number(classes, memory_class_names[c]);
+    }
+    if ((int64_t)json_array_size(cards) > in->record->ranks) in->record->ranks = (int64_t)json_array_size(cards);
+    json_decref(cards);
+}
+
+/* A run that was resumed without its lines cut back says some steps again: the last word counts. */
+static void go_back(struct record *r, int64_t step)
+{
+    while (r->count > 0 && r->step[r->count - 1] >= step) r->count--;
+}
+
+static bool take_line(struct reading *in, const char *text, size_t bytes)
+{
+    struct record *r = in->record;
+    struct metric_line line;
+    if (!metric_line_parse(&line, text, bytes)) {
+        r->bad_lines++;
+        return true;
+    }
+    if (r->count > 0 && line.step <= r->step[r->count - 1]) go_back(r, line.step);
+    if (!grow(in)) return false;
+    double before = r->count ? r->seconds[r->count - 1] : 0;
+    r->step[r->count] = line.step;
+    r->loss[r->count] = line.loss;
+    r->seconds[r->count] = before + (line.step_ms >= 0 && isfinite(line.step_ms) ? line.step_ms * 1e-3 : 0);
+    r->rate[r->count++] = (float)line.images_per_s;
+    r->final_cosine = line.cosine;
+    if (!(line.cosine <= r->best_cosine)) r->best_cosine = isnan(line.cosine) ? r->best_cosine : line.cosine;
+    if (line.data_wait_ms >= 0 && line.step_ms > 0) {
+        in->wait_ms += line.data_wait_ms;
+        in->step_ms += line.step_ms;
+    }
+    /* means of the epochs, in one pass: a resumed run goes on with the epoch that it was in, which is good enough for a curve */
+    if (line.epoch >= 0) {
+        if (r->epochs == 0 || r->epoch[r->epochs - 1] != line.epoch) {
+            if ((r->epochs & (r->epochs - 1)) == 0) {
+                size_t room = r->epochs ? 2 * (size_t)r->epochs : 1;
+                r->epoch = xrealloc(r->epoch, room * sizeof *r->epoch);
+                r->epoch_loss = xrealloc(r->epoch_loss, room * sizeof *r->epoch_loss);
+                r->epoch_count = xrealloc(r->epoch_count, room * sizeof *r->epoch_count);
+            }
+            r->epoch[r->epochs] = line.epoch;
+            r->epoch_loss[r->epochs] = 0;
+            r->epoch_count[r->epochs++] = 0;
+        }
+        if (isfinite(line.loss)) {
+            r->epoch_loss[r->epochs - 1] += line.loss;
+            r->epoch_count[r->epochs - 1]++;
+        }
+    }
+    if (line.cards_bytes) take_cards(in, text + line.cards_at, line.cards_bytes);
+    return true;
+}
+
+static int read_metrics(struct reading *in, struct error *err)
+{
+    struct record *r = in->record;
+    char *path = path_join(r->path, "metrics.jsonl");
+    size_t room = BLOCK, held = 0;
+    char *block = xmalloc(room);
+    int fd = open(path, O_RDONLY | O_CLOEXEC), code = 0;
+    if (fd < 0 && errno != ENOENT) code = error_errno(err, EXIT_FAILED, "may you read it?", "cannot open the metrics");
+    while (fd >= 0 && !code) {
+        ssize_t got = read(fd, block + held, room - held);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot read the metrics");
+        if (got <= 0) break;
+        size_t filled = held + (size_t)got, at = 0;
+        for (char *end; (end = memchr(block + at, '\n', filled - at)) != NULL;) {
+            size_t n = (size_t)(end - block) - at;
+            if (n && !take_line(in, block + at, n)) {
+                code = error_set(err, EXIT_HOST_MEMORY, "close other programs", "out of memory at step %lld", (long long)r->count);
+                break;
+            }
+            at += n + 1;
+        }
+        held = filled - at;
+        memmove(block, block + at, held);
+        if (held == room) {
+            if (room >= LONGEST_LINE) {
+                code = error_set(err, EXIT_INTEGRITY, "is this the metrics file of a run?", "a line is longer than %d MiB", LONGEST_LINE >> 20);
+                break;
+            }
+            block = xrealloc(block, room *= 2);
+        }
+    }
+    r->torn = held > 0; /* an unfinished line, even if it happens to parse: its writer was stopped, or is at it */
+    if (fd >= 0) close(fd);
+    if (code) error_at(err, path, 0, 0);
+    free(block);
+    free(path);
+    return code;
+}
+
+/* ---- What the curves say ---------------------------------------------------------------------------------- */
+
+/* Median by selection (C. A. R. Hoare 1961), NANs left out; x is reordered. */
+static double median_of(float *x, int64_t n)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(x[i])) x[kept++] = x[i];
+    if (!kept) return NAN;
+    double middle[2] = {0};
+    for (int which = 0; which < 2; which++) {
+        int64_t want = which ? kept / 2 : (kept - 1) / 2, low = 0, high = kept - 1;
+        while (low < high) {
+            float pivot = x[low + (high - low) / 2];
+            int64_t i = low - 1, j = high + 1;
+            for (;;) {
+                do i++;
+                while (x[i] < pivot);
+                do j--;
+                while (x[j] > pivot);
+                if (i >= j) break;
+                float swap = x[i];
+                x[i] = x[j];
+                x[j] = swap;
+            }
+            if (want <= j) high = j;
+            else low = j + 1;
+        }
+        middle[which] = x[want];
+    }
+    return 0.5 * (middle[0] + middle[1]);
+}
+
+static int summarise(struct reading *in, struct error *err)
+{
+    struct record *r = in->record;
+    int64_t n = r->count;
+    float *scratch = malloc((size_t)(n ? n : 1) * sizeof *scratch);
+    if (!scratch) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %lld steps", (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        double before = i ? r->seconds[i - 1] : 0;
+        if (!isfinite(r->loss[i])) {
+            if (r->nan_steps++ == 0) r->first_nan_step = r->step[i];
+        } else if (!(r->loss[i] >= r->best_loss)) r->best_loss = r->loss[i];
+        scratch[i] = r->seconds[i] > before ? (float)((r->seconds[i] - before) * 1e3) : NAN;
+    }
+    r->median_step_ms = median_of(scratch, n);
+    memcpy(scratch, r->rate, (size_t)n * sizeof *scratch);
+    r->median_rate = median_of(scratch, n);
+    free(scratch);
+    if (n) {
+        r->first_loss = r->loss[0];
+        r->final_loss = r->loss[n - 1];
+        r->time_s = r->seconds[n - 1] > 0 ? r->seconds[n - 1] : NAN;
+        r->tail_steps = n / 10 < 1 ? 1 : n / 10 > 1000 ? 1000 : n / 10;
+        double sum = 0;
+        for (int64_t i = n - r->tail_steps; i < n; i++) sum += r->loss[i];
+        r->tail_loss = sum / (double)r->tail_steps;
+    }
+    if (in->step_ms > 0) r->wait_share = in->wait_ms / in->step_ms;
+    for (int e = 0; e < r->epochs; e++) r->epoch_loss[e] = r->epoch_count[e] ? r->epoch_loss[e] / (double)r->epoch_count[e] : NAN;
+    return 0;
+}
+
+/* ---- config.yaml, the checkpoint ---------------------------------------------------------------------------- */
+
+static int by_key(const void *a, const void *b) { return strcmp(((const struct setting *)a)->key, ((const struct setting *)b)->key); }
+
+static void flatten(struct record *r, const struct document *d, int node, const char *prefix, int depth)
+{
+    for (int key = d->nodes[node].first; key >= 0 && d->nodes[key].next >= 0 && depth < 8; key = d->nodes[d->nodes[key].next].next) {
+        int value = document_follow(d, d->nodes[key].next);
+        if (value < 0 || d->nodes[key].kind != NODE_SCALAR) continue;
+        char *name = xasprintf("%s%s%s", prefix, prefix[0] ? "." : "", d->nodes[key].text);
+        if (d->nodes[value].kind == NODE_MAPPING) flatten(r, d, value, name, depth + 1);
+        if (d->nodes[value].kind == NODE_SCALAR) {
+            char printable[512];
+            if ((r->setting_count & (r->setting_count - 1)) == 0)
+                r->settings = xrealloc(r->settings, (r->setting_count ? 2 * (size_t)r->setting_count : 1) * sizeof *r->settings);
+            name_printable(printable, sizeof printable, name);
+            r->settings[r->setting_count].key = xstrdup(printable);
+            r->settings[r->setting_count++].value = xstrdup(name_printable(printable, sizeof printable, d->nodes[value].text));
+        }
+        free(name);
+    }
+}
+
+/* Keys as they stand in the file, so that a run of another version can be compared as well. */
+static void read_config(struct record *r)
+{
+    char *path = path_join(r->path, "config.yaml"), *text = NULL;
+    size_t bytes = 0;
+    struct document d;
+    if (file_read(path, DOCUMENT_MAX_BYTES, &text, &bytes, NULL) == 0 && document_parse(&d, path, text, bytes, NULL) == 0) {
+        if (d.root >= 0 && d.nodes[d.root].kind == NODE_MAPPING) flatten(r, &d, d.root, "", 0);
+        if (r->setting_count) qsort(r->settings, (size_t)r->setting_count, sizeof *r->settings, by_key);
+        document_free(&d);
+    }
+    free(text);
+    free(path);
+}
+
+const char *record_setting(const struct record *r, const char *key)
+{
+    struct setting wanted = {.key = (char *)(uintptr_t)key};
+    const struct setting *found = r->setting_count ? bsearch(&wanted, r->settings, (size_t)r->setting_count, sizeof *r->settings, by_key) : NULL;
+    return found ? found->value : NULL;
+}
+
+/* The newest checkpoint as it lies there; without one, what the plan said. */
+static void weigh_checkpoint(struct record *r)
+{
+    char *latest = path_join(r->path, "ckpt/LATEST"), *text = NULL;
+    size_t bytes = 0;
+    if (file_read(latest, 4096, &text, &bytes, NULL) == 0) {
+        text[strcspn(text, "\r\n")] = 0;
+        char *below = xasprintf("%s/ckpt/%s", r->path, text);
+        DIR *dir = text[0] && !strchr(text, '/') && text[0] != '.' ? opendir(below) : NULL;
+        double sum = 0;
+        for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
+            struct stat st;
+            if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode)) sum += (double)st.st_size;
+        }
+        if (dir) closedir(dir);
+        if (sum > 0) r->checkpoint_bytes = sum;
+        free(below);
+    }
+    free(text);
+    free(latest);
+}
+
+/* A directory with nothing of this is somebody else's. */
+static bool is_run(const char *directory)
+{
+    static const char *const names[] = {"metrics.jsonl", "meta.json", "state.json"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++) {
+        char *path = path_join(directory, names[i]);
+        found = access(path, F_OK) == 0;
+        free(path);
+    }
+    return found;
+}
+
+int record_read(struct record *r, const char *directory, struct error *err)
+{
+    struct stat st;
+    char printable[256];
+    *r = (struct record){.optimizer_bytes_per_param = NAN, .checkpoint_bytes = NAN, .peak_bytes = NAN, .first_loss = NAN, .final_loss = NAN, .tail_loss = NAN,
+                         .best_loss = NAN, .final_cosine = NAN, .best_cosine = NAN, .median_rate = NAN, .median_step_ms = NAN, .wait_share = NAN, .time_s = NAN,
+                         .first_nan_step = -1};
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
+    int code = 0;
+    if (stat(directory, &st) != 0) code = error_errno(err, EXIT_USAGE, "name the directory of a run, as in runs/NAME", "cannot open the run");
+    else if (!S_ISDIR(st.st_mode)) code = error_set(err, EXIT_USAGE, "name the directory of a run, as in runs/NAME", "is not a directory");
+    else if (!is_run(directory))
+        code = error_set(err, EXIT_USAGE, "name the directory of a run, as in runs/NAME", "is not a run: it has no metrics.jsonl, meta.json or state.json");
+    if (code) return error_at(err, directory, 0, 0), code;
+    size_t n = strlen(directory);
+    while (n > 1 && directory[n - 1] == '/') n--;
+    r->path = strndup(directory, n);
+    if (!r->path) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
+    r->name = xstrdup(name_printable(printable, sizeof printable, path_basename(r->path)));
+    struct reading in = {.record = r, .best_peak = -1};
+    code = read_meta(r, err);
+    if (!code) code = read_metrics(&in, err);
+    if (!code) code = summarise(&in, err);
+    if (!code) {
+        read_state(r);
+        read_config(r);
+        weigh_checkpoint(r);
+        const char *seed = record_setting(r, "train.seed"), *batch = record_setting(r, "train.batch_size");
+        if (r->seed < 0 && seed) r->seed = atoll(seed); /* runs of before these were in meta.json */
+        if (r->batch < 0 && batch) r->batch = atoll(batch);
+    } else record_free(r);
+    return code;
+}
+
+void record_free(struct record *r)
+{
+    for (int i = 0; i < r->setting_count; i++) {
+        free(r->settings[i].key);
+        free(r->settings[i].value);
+    }
+    free(r->settings);
+    free(r->path);
+    free(r->name);
+    free(r->step);
+    free(r->loss);
+    free(r->seconds);
+    free(r->rate);
+    free(r->epoch);
+    free(r->epoch_loss);
+    free(r->epoch_count);
+    *r = (struct record){0};
+}

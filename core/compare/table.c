@@ -1,0 +1,438 @@
+/* The comparison: see table.h. */
+#include "core/compare/table.h"
+#include "core/base/file.h"
+#include "core/compare/gap.h"
+#include "core/compare/statistics.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The facts ---------------------------------------------------------------------------------------------- */
+
+enum kind { REAL, INTEGER, TEXT, GAP, DROP, EPOCHS, SHARE };
+
+struct fact {
+    const char *key, *label, *unit;
+    int better;
+    enum kind kind;
+    size_t offset; /* in struct record, or in struct gap */
+};
+
+#define FIELD(name) offsetof(struct record, name)
+#define CLASS(name, label, i) {name "_bytes", label, "bytes", -1, REAL, FIELD(class_bytes) + (i) * sizeof(double)}
+
+static const struct fact facts[] = {
+    {"state", "state", "", 0, TEXT, FIELD(state)},
+    {"source", "published by", "", 0, TEXT, FIELD(source)},
+    {"device", "device", "", 0, TEXT, FIELD(device)},
+    {"batch_images", "batch size of one rank", "", 0, INTEGER, FIELD(batch)},
+    {"ranks", "ranks (cards)", "", 0, INTEGER, FIELD(ranks)},
+    {"epochs", "epochs", "", 0, EPOCHS, 0},
+    {"steps", "steps", "", 0, INTEGER, FIELD(count)},
+    {"images", "images in the dataset", "", 0, INTEGER, FIELD(images)},
+    {"student_parameters", "parameters of the student", "", 0, INTEGER, FIELD(student_parameters)},
+    {"peak_bytes", "peak memory of one card", "bytes", -1, REAL, FIELD(peak_bytes)},
+    {"peak_drop_percent", "  less than the reference", "%", 1, DROP, 0},
+    CLASS("weights", "  weights", MEMORY_WEIGHTS),
+    CLASS("gradients", "  gradients", MEMORY_GRADIENTS),
+    CLASS("optimizer", "  optimizer", MEMORY_OPTIMIZER),
+    CLASS("activations", "  activations", MEMORY_ACTIVATIONS),
+    CLASS("teacher", "  teacher", MEMORY_TEACHER),
+    CLASS("workspace", "  workspace", MEMORY_WORKSPACE),
+    CLASS("comm", "  communication", MEMORY_COMM),
+    CLASS("data", "  data", MEMORY_DATA),
+    {"optimizer_bytes_per_param", "optimizer bytes per parameter", "", -1, REAL, FIELD(optimizer_bytes_per_param)},
+    {"checkpoint_bytes", "checkpoint", "bytes", -1, REAL, FIELD(checkpoint_bytes)},
+    {"time_s", "training time", "s", -1, REAL, FIELD(time_s)},
+    {"images_per_s", "images/s (median step)", "", 1, REAL, FIELD(median_rate)},
+    {"step_ms", "step (median)", "ms", -1, REAL, FIELD(median_step_ms)},
+    {"data_wait_percent", "waiting for images", "%", 0, SHARE, FIELD(wait_share)},
+    {"first_loss", "first loss", "", 0, REAL, FIELD(first_loss)},
+    {"final_loss", "final loss", "", -1, REAL, FIELD(final_loss)},
+    {"converged_loss", "converged loss (last 10 % of steps)", "", -1, REAL, FIELD(tail_loss)},
+    {"best_loss", "best loss", "", -1, REAL, FIELD(best_loss)},
+    {"final_cosine", "cosine to the teacher, final", "", 1, REAL, FIELD(final_cosine)},
+    {"best_cosine", "cosine to the teacher, best", "", 1, REAL, FIELD(best_cosine)},
+    {"max_loss_gap", "loss gap at equal step, largest", "", 0, GAP, offsetof(struct gap, max)},
+    {"final_loss_gap", "loss gap at equal step, final", "", 0, GAP, offsetof(struct gap, final)},
+    {"max_loss_gap_equal_time", "loss gap at equal time, largest", "", 0, GAP, offsetof(struct gap, time_max)},
+    {"final_loss_gap_equal_time", "loss gap at equal time, final", "", 0, GAP, offsetof(struct gap, time_final)},
+    {"nan_steps", "steps with NaN loss", "", 0, INTEGER, FIELD(nan_steps)},
+};
+
+static struct row *add_row(struct table *t, enum section section, const char *key, const char *label, const char *unit, int better)
+{
+    if ((t->row_count & (t->row_count - 1)) == 0) t->rows = xrealloc(t->rows, (t->row_count ? 2 * (size_t)t->row_count : 1) * sizeof *t->rows);
+    struct row *row = &t->rows[t->row_count++];
+    *row = (struct row){.section = section, .key = xstrdup(key), .label = xstrdup(label), .unit = unit, .better = better,
+                        .cells = xcalloc((size_t)t->column_count, sizeof *row->cells)};
+    for (int c = 0; c < t->column_count; c++) row->cells[c] = (struct cell){.mean = NAN, .sd = NAN, .ratio = NAN, .ratio_sd = NAN, .p = NAN, .text = NULL};
+    return row;
+}
+
+static double integer(int64_t value) { return value < 0 ? NAN : (double)value; }
+
+static double number_of(const struct fact *fact, const struct record *run, const struct gap *gap, const struct record *reference)
+{
+    const char *at = (const char *)run + fact->offset;
+    switch (fact->kind) {
+    case REAL: return *(const double *)at;
+    case SHARE: return 100 * *(const double *)at;
+    case INTEGER:
+        if (run->published && (fact->offset == FIELD(count) || fact->offset == FIELD(nan_steps))) return NAN;
+        return integer(*(const int64_t *)at);
+    case GAP: return *(const double *)((const char *)gap + fact->offset);
+    case DROP: return 100 * (1 - run->peak_bytes / reference->peak_bytes);
+    case EPOCHS:
+        if (run->published || run->epoch_steps <= 0) return NAN;
+        return (double)(run->count ? run->step[run->count - 1] : 0) / (double)run->epoch_steps;
+    case TEXT: break;
+    }
+    return NAN;
+}
+
+/* Distinct texts of a column's runs, in order, joined. */
+static char *join(const struct column *column, const char *(*text)(const struct record *run, const void *what), const void *what)
+{
+    char *all = xstrdup(""), **texts = xcalloc((size_t)column->run_count, sizeof *texts);
+    for (int i = 0; i < column->run_count; i++) {
+        bool seen = false;
+        texts[i] = xstrdup(text(&column->runs[i], what)); /* text may use one buffer again and again */
+        for (int j = 0; j < i && !seen; j++) seen = strcmp(texts[i], texts[j]) == 0;
+        if (seen || !texts[i][0]) continue;
+        char *longer = xasprintf("%s%s%s", all, all[0] ? ", " : "", texts[i]);
+        free(all);
+        all = longer;
+    }
+    for (int i = 0; i < column->run_count; i++) free(texts[i]);
+    free(texts);
+    return all;
+}
+
+static const char *fact_text(const struct record *run, const void *what) { return (const char *)run + ((const struct fact *)what)->offset; }
+
+static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
+
+static void relate(struct table *t, struct row *row)
+{
+    const struct cell *ref = &row->cells[t->reference];
+    for (int c = 0; c < t->column_count; c++) {
+        struct cell *cell = &row->cells[c];
+        bool numbers = cell->number && ref->number;
+        if (numbers ? !same(cell->mean, ref->mean) : strcmp(cell->text ? cell->text : "", ref->text ? ref->text : "") != 0 || cell->number != ref->number)
+            row->changed = true;
+        if (c == t->reference || !numbers || !row->better || strcmp(row->unit, "%") == 0) continue;
+        cell->ratio = cell->mean / ref->mean;
+        if (!isfinite(cell->ratio)) cell->ratio = NAN;
+        cell->ratio_sd = statistics_ratio_sd(cell->mean, cell->sd, ref->mean, ref->sd);
+        if (!isfinite(cell->ratio_sd)) cell->ratio_sd = NAN;
+        cell->p = statistics_welch(cell->mean, cell->sd, cell->n, ref->mean, ref->sd, ref->n).p;
+    }
+}
+
+static void warn_outliers(struct table *t, const struct fact *fact, const struct column *column, const double *values, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (fact->better && statistics_outlier(values, n, i))
+            table_warn(t, "%s: %s of %s is %.6g, far from the other repeats (median %.6g): was the machine busy? Repeat it.", column->name, fact->label + strspn(fact->label, " "),
+                       column->runs[i].name, values[i], statistics_median(values, n));
+}
+
+static void add_facts(struct table *t, struct gap **gaps)
+{
+    const struct column *ref = &t->columns[t->reference];
+    for (size_t f = 0; f < sizeof facts / sizeof *facts; f++) {
+        const struct fact *fact = &facts[f];
+        struct row *row = add_row(t, SECTION_FACTS, fact->key, fact->label, fact->unit, fact->better);
+        bool any = false;
+        for (int c = 0; c < t->column_count; c++) {
+            struct column *column = &t->columns[c];
+            struct cell *cell = &row->cells[c];
+            if (fact->kind == TEXT) {
+                cell->text = join(column, fact_text, fact);
+                any |= cell->text[0] != 0;
+                continue;
+            }
+            if ((fact->kind == GAP || fact->kind == DROP) && c == t->reference) continue;
+            double *values = xcalloc((size_t)column->run_count, sizeof *values);
+            for (int i = 0; i < column->run_count; i++)
+                values[i] = number_of(fact, &column->runs[i], gaps[c] ? &gaps[c][i] : NULL, &ref->runs[i % ref->run_count]);
+            cell->number = true;
+            cell->n = column->run_count;
+            cell->mean = statistics_mean(values, cell->n);
+            cell->sd = statistics_sd(values, cell->n);
+            any |= isfinite(cell->mean) || (strcmp(fact->key, "final_loss") == 0 && column->runs[0].count > 0);
+            warn_outliers(t, fact, column, values, cell->n);
+            free(values);
+        }
+        if (!any) { /* a row with nothing in it says nothing */
+            free(row->key);
+            free(row->label);
+            for (int c = 0; c < t->column_count; c++) free(row->cells[c].text);
+            free(row->cells);
+            t->row_count--;
+        } else relate(t, row);
+    }
+}
+
+/* ---- The configuration ------------------------------------------------------------------------------------------ */
+
+static const char *setting_text(const struct record *run, const void *key)
+{
+    const char *value = record_setting(run, key);
+    return value ? value : "";
+}
+
+static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static void add_config(struct table *t)
+{
+    char **keys = NULL;
+    size_t count = 0, room = 0;
+    for (int c = 0; c < t->column_count; c++)
+        for (int i = 0; i < t->columns[c].run_count; i++)
+            for (int s = 0; s < t->columns[c].runs[i].setting_count; s++) {
+                if (count == room) keys = xrealloc(keys, (room = room ? 2 * room : 64) * sizeof *keys);
+                keys[count++] = t->columns[c].runs[i].settings[s].key;
+            }
+    if (count) qsort(keys, count, sizeof *keys, by_text);
+    for (size_t k = 0; k < count; k++) {
+        if (k && strcmp(keys[k], keys[k - 1]) == 0) continue;
+        if (strncmp(keys[k], "run.", 4) == 0) continue; /* where a run lies is no part of it */
+        struct row *row = add_row(t, SECTION_CONFIG, keys[k], keys[k], "", 0);
+        for (int c = 0; c < t->column_count; c++) row->cells[c].text = join(&t->columns[c], setting_text, keys[k]);
+        for (int c = 0; c < t->column_count; c++) /* a published column has no configuration to differ in */
+            if (!t->columns[c].runs[0].published && !t->columns[t->reference].runs[0].published)
+                row->changed |= strcmp(row->cells[c].text, row->cells[t->reference].text) != 0;
+    }
+    free(keys);
+}
+
+/* ---- Whether it may be compared ----------------------------------------------------------------------------------- */
+
+struct check {
+    const char *key, *label, *why;
+    enum { BY_STEPS, BY_STATE, BY_INTEGER, BY_TEXT, BY_SETTING, BY_PROGRAM } by;
+    size_t offset;
+};
+
+static const struct check checks[] = {
+    {"steps", "steps", "curves of different length: final values are of different moments", BY_STEPS, 0},
+    {"finished", "finished", "a run that has not come to its end", BY_STATE, 0},
+    {"seed", "seed", "other initial values, data order and rounding", BY_INTEGER, FIELD(seed)},
+    {"data_crc32c", "data hash", "other images, or another version of them", BY_TEXT, FIELD(data)},
+    {"device", "device", "times and memory are of different machines", BY_TEXT, FIELD(device)},
+    {"code_version", "code version", "another program: version or build differ", BY_PROGRAM, 0},
+    {"batch_images", "batch size", "a step is not the same amount of work", BY_INTEGER, FIELD(batch)},
+    {"ranks", "ranks", "a step is not the same amount of work", BY_INTEGER, FIELD(ranks)},
+    {"student_parameters", "student", "another model", BY_INTEGER, FIELD(student_parameters)},
+    {"teacher_parameters", "teacher", "another target", BY_INTEGER, FIELD(teacher_parameters)},
+    {"loss.type", "evaluation: loss.type", "losses are not the same quantity", BY_SETTING, 0},
+    {"loss.normalize", "evaluation: loss.normalize", "losses are not the same quantity", BY_SETTING, 0},
+    {"loss.reduction", "evaluation: loss.reduction", "losses are not the same quantity", BY_SETTING, 0},
+    {"loss.tokens", "evaluation: loss.tokens", "losses are not the same quantity", BY_SETTING, 0},
+    {"loss.head", "evaluation: loss.head", "losses are not the same quantity", BY_SETTING, 0},
+    {"data.image_size", "evaluation: data.image_size", "losses are not the same quantity", BY_SETTING, 0},
+    {"data.pipeline", "evaluation: data.pipeline", "losses are not the same quantity", BY_SETTING, 0},
+    {"data.augment", "evaluation: data.augment", "losses are not the same quantity", BY_SETTING, 0},
+};
+
+static const char *check_text(const struct record *r, const void *what)
+{
+    static _Thread_local char text[96];
+    const struct check *check = what;
+    text[0] = 0;
+    switch (check->by) {
+    case BY_STEPS: snprintf(text, sizeof text, "%lld", (long long)(r->count ? r->step[r->count - 1] : 0)); break;
+    case BY_STATE: return strcmp(r->state, "done") == 0 ? "yes" : r->state;
+    case BY_INTEGER: {
+        int64_t value = *(const int64_t *)((const char *)r + check->offset);
+        if (value >= 0) snprintf(text, sizeof text, "%lld", (long long)value);
+        break;
+    }
+    case BY_TEXT: return (const char *)r + check->offset;
+    case BY_SETTING: return setting_text(r, check->key);
+    case BY_PROGRAM: snprintf(text, sizeof text, "%s%s%s", r->version, r->program[0] ? " " : "", r->program); break;
+    }
+    return text;
+}
+
+static void add_checks(struct table *t)
+{
+    t->comparable = true;
+    for (size_t k = 0; k < sizeof checks / sizeof *checks; k++) {
+        char **texts = xcalloc((size_t)t->column_count, sizeof *texts);
+        const char *expected = NULL;
+        bool differ = false, known = true;
+        for (int c = 0; c < t->column_count; c++) {
+            const struct column *column = &t->columns[c];
+            if (column->runs[0].published) {
+                texts[c] = xstrdup("");
+                continue;
+            }
+            texts[c] = join(column, check_text, &checks[k]);
+            known &= texts[c][0] != 0;
+            differ |= expected && strcmp(expected, texts[c]) != 0;
+            if (!expected) expected = texts[c];
+            if (checks[k].by == BY_STATE) differ |= strcmp(texts[c], "yes") != 0;
+        }
+        bool unknown = !known && checks[k].by != BY_SETTING;
+        if (expected && (differ || unknown)) {
+            struct row *row = add_row(t, SECTION_COMPARABLE, checks[k].key, checks[k].label, "", 0);
+            row->why = unknown ? "not recorded: cannot be checked" : checks[k].why;
+            row->changed = true;
+            for (int c = 0; c < t->column_count; c++) row->cells[c].text = xstrdup(t->columns[c].runs[0].published ? "" : texts[c][0] ? texts[c] : "?");
+            t->comparable = false;
+        }
+        for (int c = 0; c < t->column_count; c++) free(texts[c]);
+        free(texts);
+    }
+}
+
+static void add_warnings(struct table *t)
+{
+    for (int c = 0; c < t->column_count; c++)
+        for (int i = 0; i < t->columns[c].run_count; i++) {
+            const struct record *r = &t->columns[c].runs[i];
+            if (r->published) {
+                table_warn(t, "%s: published figures, not measured here", r->name);
+                continue;
+            }
+            if (strcmp(r->state, "running") == 0) table_warn(t, "%s: is still running, at step %lld", r->name, (long long)(r->count ? r->step[r->count - 1] : 0));
+            if (strcmp(r->state, "broken off") == 0) table_warn(t, "%s: was broken off: its process is gone ('meopt train --resume' goes on)", r->name);
+            if (r->count == 0) table_warn(t, "%s: has no step yet", r->name);
+            if (r->torn && strcmp(r->state, "running") != 0) table_warn(t, "%s: the last line of metrics.jsonl is torn and left out", r->name);
+            if (r->bad_lines) table_warn(t, "%s: %lld lines of metrics.jsonl cannot be read and are left out", r->name, (long long)r->bad_lines);
+            if (r->nan_steps)
+                table_warn(t, "%s: the loss is not a number at %lld steps, first at step %lld", r->name, (long long)r->nan_steps, (long long)r->first_nan_step);
+            if (!r->setting_count) table_warn(t, "%s: config.yaml is missing or cannot be read: settings are not compared", r->name);
+        }
+}
+
+struct table *table_make(struct column *columns, int count, int reference)
+{
+    struct table *t = xcalloc(1, sizeof *t);
+    t->columns = columns;
+    t->column_count = count;
+    t->reference = reference;
+    struct gap **gaps = xcalloc((size_t)count, sizeof *gaps);
+    const struct column *ref = &columns[reference];
+    for (int c = 0; c < count; c++) {
+        gaps[c] = xcalloc((size_t)columns[c].run_count, sizeof **gaps);
+        for (int i = 0; i < columns[c].run_count; i++) gaps[c][i] = gap_measure(&columns[c].runs[i], &ref->runs[i % ref->run_count]);
+    }
+    add_warnings(t);
+    add_facts(t, gaps);
+    add_config(t);
+    add_checks(t);
+    for (int c = 0; c < count; c++) free(gaps[c]);
+    free(gaps);
+    return t;
+}
+
+void table_free(struct table *t)
+{
+    if (!t) return;
+    for (int r = 0; r < t->row_count; r++) {
+        for (int c = 0; c < t->column_count; c++) free(t->rows[r].cells[c].text);
+        free(t->rows[r].cells);
+        free(t->rows[r].key);
+        free(t->rows[r].label);
+    }
+    for (int c = 0; c < t->column_count; c++) {
+        for (int i = 0; i < t->columns[c].run_count; i++) record_free(&t->columns[c].runs[i]);
+        free(t->columns[c].runs);
+        free(t->columns[c].name);
+    }
+    for (int i = 0; i < t->warning_count; i++) free(t->warnings[i]);
+    free(t->warnings);
+    free(t->rows);
+    free(t->columns);
+    free(t);
+}
+
+const struct row *table_row(const struct table *t, const char *key)
+{
+    for (int r = 0; r < t->row_count; r++)
+        if (t->rows[r].section == SECTION_FACTS && strcmp(t->rows[r].key, key) == 0) return &t->rows[r];
+    return NULL;
+}
+
+void table_warn(struct table *t, const char *format, ...)
+{
+    char text[640];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    t->warnings = xrealloc(t->warnings, (size_t)(t->warning_count + 1) * sizeof *t->warnings);
+    t->warnings[t->warning_count++] = xstrdup(text);
+}
+
+/* ---- As people read it ---------------------------------------------------------------------------------------------- */
+
+struct scale {
+    double factor;
+    const char *unit;
+    int decimals;
+};
+
+static struct scale scale_of(const struct row *row, double value)
+{
+    double size = fabs(value);
+    if (strcmp(row->unit, "bytes") == 0) {
+        if (size >= 10.0 * (1 << 30)) return (struct scale){1.0 / (1 << 30), " GiB", 2};
+        if (size >= 1 << 20) return (struct scale){1.0 / (1 << 20), " MiB", 1};
+        if (size >= 1 << 10) return (struct scale){1.0 / (1 << 10), " KiB", 1};
+        return (struct scale){1, " B", 0};
+    }
+    if (strcmp(row->unit, "s") == 0) return size >= 7200 ? (struct scale){1.0 / 3600, " h", 2} : (struct scale){1, " s", size >= 1000 ? 0 : size >= 100 ? 1 : 2};
+    if (strcmp(row->unit, "ms") == 0) return (struct scale){1, " ms", size >= 1000 ? 0 : size >= 100 ? 1 : 2};
+    if (strcmp(row->unit, "%") == 0) return (struct scale){1, " %", 1};
+    return (struct scale){1, "", -1};
+}
+
+static void number_text(char *dst, size_t size, const struct scale *scale, double value)
+{
+    if (scale->decimals >= 0) snprintf(dst, size, "%.*f", scale->decimals, value * scale->factor);
+    else if (value == floor(value) && fabs(value) < 1e15) snprintf(dst, size, "%.0f", value);
+    else snprintf(dst, size, "%.5g", value);
+}
+
+char *cell_text(char dst[CELL_TEXT], const struct row *row, const struct cell *cell, const char *plus_minus)
+{
+    if (!cell->number) {
+        snprintf(dst, CELL_TEXT, "%s", cell->text && cell->text[0] ? cell->text : "-");
+        return dst;
+    }
+    if (isnan(cell->mean)) {
+        snprintf(dst, CELL_TEXT, "%s", strstr(row->key, "_loss") && !strstr(row->key, "gap") && cell->n ? "NaN" : "-");
+        return dst;
+    }
+    struct scale scale = scale_of(row, cell->mean);
+    char mean[64], sd[64];
+    number_text(mean, sizeof mean, &scale, cell->mean);
+    if (isnan(cell->sd) || cell->sd == 0) snprintf(dst, CELL_TEXT, "%s%s", mean, scale.unit);
+    else {
+        struct scale two = scale;
+        if (two.decimals < 0) snprintf(sd, sizeof sd, "%.2g", cell->sd);
+        else number_text(sd, sizeof sd, &two, cell->sd);
+        snprintf(dst, CELL_TEXT, "%s %s %s%s", mean, plus_minus, sd, scale.unit);
+    }
+    return dst;
+}
+
+char *cell_change(char dst[CELL_TEXT], const struct row *row, const struct cell *cell, const char *plus_minus)
+{
+    (void)row;
+    dst[0] = 0;
+    if (isnan(cell->ratio) || cell->ratio == 1) return dst;
+    double change = 100 * (cell->ratio - 1);
+    int decimals = fabs(change) < 0.095 ? 3 : fabs(change) < 9.95 ? 2 : 1;
+    if (isnan(cell->ratio_sd) || cell->ratio_sd == 0) snprintf(dst, CELL_TEXT, "%+.*f %%", decimals, change);
+    else snprintf(dst, CELL_TEXT, "%+.*f %s %.*f %%", decimals, change, plus_minus, decimals, 100 * cell->ratio_sd);
+    return dst;
+}
