@@ -241,7 +241,8 @@ struct meopt_gradient {
 int meopt_step(struct meopt *opt, int64_t step, double lr, double scale, const struct meopt_gradient *gradients,
                struct meopt_step_stats *stats, struct meopt_error *err);
 
-/* Global norm (in double) and whether all is finite; touches nothing. The sum does not depend on threads. */
+/* Global norm (in double) and whether all is finite; touches nothing. The sum does not depend on threads. data NULL, or
+ * gradients NULL: what has been accumulated for the tensor, if anything. */
 int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradients, double *norm, int *finite,
                         struct meopt_error *err);
 
@@ -258,7 +259,8 @@ int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enu
 
 /* One tensor's optimizer state (moments, scales, count of updates; weights are exported apart) as a
  * self-describing record with a checksum. In the same format the bits come back exactly; in another one
- * the values are converted, rounded to nearest. Records come from anywhere: damage is MEOPT_BAD_STATE. */
+ * the values are converted, rounded to nearest. With adapt_every a promoted tensor comes back promoted.
+ * Records come from anywhere: damage is MEOPT_BAD_STATE. */
 size_t meopt_state_bytes(const struct meopt *opt, size_t tensor);
 int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes, struct meopt_error *err);
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes, struct meopt_error *err);

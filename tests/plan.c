@@ -124,7 +124,6 @@ static void every_combination(bool wide)
                 o[n++] = k & 1 ? "train.recompute=block" : "train.recompute=none";
                 o[n++] = k & 2 ? "train.cache_teacher=true" : "train.cache_teacher=false";
                 o[n++] = k & 4 ? wide ? "train.micro_batch=1" : "train.micro_batch=2" : "train.micro_batch=0";
-                if (k & 4 && strcmp(formats[f][1], "optim.clip_mode=exact") == 0) continue; /* refused: see trainer */
                 if (!wide && !getenv("MEOPT_LONG") && (s + f + (size_t)k) % 4) continue; /* a quarter of them in the ordinary suite */
                 plan_is_measurement(shapes[s].config, o, n);
             }

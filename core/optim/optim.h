@@ -30,6 +30,7 @@ struct tensor {
     void *weights, *copy, *correction, *accumulator;
     uint8_t *state;
     bool own_weights, own_copy;
+    bool promoted;        /* state wider than the options ask */
     int64_t updates;      /* steps taken */
     int64_t accumulated;  /* gradients added since the accumulator was last emptied */
     bool stepped;         /* in the current step */

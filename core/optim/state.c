@@ -18,7 +18,7 @@ struct record {
     char magic[8];
     uint32_t header_bytes;
     int32_t m, v, m_range, ndim;
-    uint32_t reserved;
+    uint32_t promoted; /* the formats are not what the options say: adaptive precision widened them */
     int64_t shape[8], first, updates;
     uint64_t m_bytes, v_bytes, scale_bytes;
 };
@@ -45,7 +45,7 @@ static size_t array_bytes(int format, int64_t groups)
 static struct record record_of(const struct meopt *opt, const struct tensor *t)
 {
     const struct layout *l = &t->layout;
-    struct record r = {.header_bytes = sizeof r, .m = l->m, .v = l->v, .ndim = t->ndim, .first = t->first, .updates = t->updates};
+    struct record r = {.header_bytes = sizeof r, .m = l->m, .v = l->v, .ndim = t->ndim, .promoted = t->promoted, .first = t->first, .updates = t->updates};
     memcpy(r.magic, RECORD_MAGIC, 8);
     r.m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     memcpy(r.shape, t->shape, sizeof r.shape);
@@ -167,22 +167,48 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
     return MEOPT_OK;
 }
 
-static void record_apply(struct meopt *opt, struct tensor *t, const struct record *r, const char *payload)
+/* State memory of another format, cleared; the caller puts the old one back to where it came from. */
+static int state_reformat(struct meopt *opt, struct tensor *t, int m, int v, struct meopt_error *err)
 {
+    struct layout next = t->layout;
+    next.m = m;
+    next.v = v;
+    layout_state(&next);
+    uint8_t *state = memory_get(&opt->options, MEOPT_MEMORY_MOMENTS, next.state_bytes, t->name);
+    if (!state)
+        return optim_fail(err, MEOPT_NO_MEMORY, "no memory to keep the state of %.100s in a wider format (%zu bytes)", t->name, next.state_bytes);
+    t->layout = next;
+    t->state = state;
+    t->promoted = true;
+    state_clear(opt, t);
+    return MEOPT_OK;
+}
+
+/* A promoted tensor comes back as wide as it was, where precision is still adaptive: a resumed run goes on bit by bit. */
+static int record_apply(struct meopt *opt, struct tensor *t, const struct record *r, const char *payload, struct meopt_error *err)
+{
+    t->updates = r->updates;
+    if (!t->state) return MEOPT_OK;
+    if (r->promoted && opt->options.adapt_every > 0 && (r->m != t->layout.m || r->v != t->layout.v)) {
+        uint8_t *before = t->state;
+        size_t bytes = t->layout.state_bytes;
+        int status = state_reformat(opt, t, r->m, r->v, err);
+        if (status) return status;
+        memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, before, bytes);
+    }
     const struct layout *l = &t->layout;
     int range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     bool relative = low(l->m) && low(l->v);
-    t->updates = r->updates;
-    if (!t->state) return;
     if (r->m == l->m && r->v == l->v && (r->m_range == range || !relative)) {
         memcpy(t->state, payload, r->m_bytes);
         memcpy(t->state + l->v_at, payload + r->m_bytes, r->v_bytes);
         memcpy(t->state + l->scales_at, payload + r->m_bytes + r->v_bytes, r->scale_bytes);
-        return;
+        return MEOPT_OK;
     }
     struct optim_task from = record_task(opt, t, r, payload);
     struct target target = {opt, task_of(opt, t)};
     state_each(opt, &from, l->groups, values_store, &target);
+    return MEOPT_OK;
 }
 
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes, struct meopt_error *err)
@@ -191,23 +217,17 @@ int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no tensor %zu in it", tensor);
     struct record r;
     int status = record_check(opt, &opt->tensors[tensor], record, bytes, &r, err);
-    if (!status) record_apply(opt, &opt->tensors[tensor], &r, (const char *)record + sizeof r);
+    if (!status) status = record_apply(opt, &opt->tensors[tensor], &r, (const char *)record + sizeof r, err);
     return status;
 }
 
 int state_convert(struct meopt *opt, struct tensor *t, int m, int v, struct meopt_error *err)
 {
-    struct layout old = t->layout, next = old;
-    next.m = m;
-    next.v = v;
-    layout_state(&next);
-    uint8_t *state = memory_get(&opt->options, MEOPT_MEMORY_MOMENTS, next.state_bytes, t->name), *before = t->state;
-    if (!state)
-        return optim_fail(err, MEOPT_NO_MEMORY, "no memory to keep the state of %.100s in a wider format (%zu bytes)", t->name, next.state_bytes);
+    struct layout old = t->layout;
     struct optim_task from = task_of(opt, t);
-    t->layout = next;
-    t->state = state;
-    state_clear(opt, t);
+    uint8_t *before = t->state;
+    int status = state_reformat(opt, t, m, v, err);
+    if (status) return status;
     struct target target = {opt, task_of(opt, t)};
     state_each(opt, &from, old.groups, values_store, &target);
     memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, before, old.state_bytes);
@@ -336,7 +356,7 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
         struct record r;
         status = record_check(opt, t, record, head.record_bytes, &r, err);
         if (!status) status = weights_take(opt, (size_t)index, &head, weights, correction, apply, err);
-        if (!status && apply) record_apply(opt, t, &r, record + sizeof r);
+        if (!status && apply) status = record_apply(opt, t, &r, record + sizeof r, err);
         at = tail + 4;
     }
     free(seen);

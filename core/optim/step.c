@@ -275,17 +275,38 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale, const s
     return status;
 }
 
+/* Squares of groups begin to end of what was accumulated. */
+static double accumulated_squares(const struct meopt *opt, const struct tensor *t, int64_t begin, int64_t end, int *finite)
+{
+    enum { AT_ONCE = 16 };
+    float values[AT_ONCE * OPTIM_GROUP];
+    double squares = 0;
+    struct optim_task from = task_of(opt, t);
+    from.m = t->accumulator;
+    from.m_format = t->layout.accumulator;
+    from.v_format = STATE_NONE;
+    from.scales = (uint8_t *)t->accumulator + t->layout.accumulator_scales_at;
+    for (int64_t g = begin; g < end; g += AT_ONCE) {
+        int64_t stop = g + AT_ONCE < end ? g + AT_ONCE : end, left = t->layout.count - g * OPTIM_GROUP;
+        int64_t n = (stop - g) * OPTIM_GROUP < left ? (stop - g) * OPTIM_GROUP : left;
+        opt->kernels->state_out(&from, g, stop, values, NULL);
+        optim_sum_squares(values, GRADIENT_F32, n, &squares, finite);
+    }
+    return squares;
+}
+
 int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradients, double *norm, int *finite, struct meopt_error *err)
 {
-    if (!opt || !norm || !finite || (opt->count && !gradients)) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
+    if (!opt || !norm || !finite) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
     double squares = 0;
     int good = 1;
     for (size_t i = 0; i < opt->count; i++) {
         const struct tensor *t = &opt->tensors[i];
-        if (!gradients[i].data) continue;
-        int dtype = gradients[i].dtype;
-        if ((dtype != MEOPT_F32 && dtype != MEOPT_BF16) || (uintptr_t)gradients[i].data % (dtype == MEOPT_F32 ? 4 : 2))
-            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient dtype %d, or misaligned", t->name, dtype);
+        struct meopt_gradient gradient = gradients ? gradients[i] : (struct meopt_gradient){0};
+        size_t bytes = gradient.dtype == MEOPT_F32 ? 4 : 2;
+        if (!gradient.data && !(t->accumulator && t->accumulated)) continue;
+        if (gradient.data && ((gradient.dtype != MEOPT_F32 && gradient.dtype != MEOPT_BF16) || (uintptr_t)gradient.data % bytes))
+            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient dtype %d, or misaligned", t->name, gradient.dtype);
         int64_t size = CHUNK_GROUPS * OPTIM_GROUP, chunks = chunks_of(t);
         struct optim_partial *partials = opt->partials + t->first_partial;
 #ifdef _OPENMP
@@ -293,10 +314,14 @@ int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradient
 #endif
         for (int64_t c = 0; c < chunks; c++) {
             int64_t n = t->layout.count - c * size < size ? t->layout.count - c * size : size;
-            const char *at = (const char *)gradients[i].data + c * size * (dtype == MEOPT_F32 ? 4 : 2);
+            int64_t begin = c * CHUNK_GROUPS, end = begin + CHUNK_GROUPS < t->layout.groups ? begin + CHUNK_GROUPS : t->layout.groups;
             int fine = 1;
             partials[c].gradient_squares = 0;
-            optim_sum_squares(at, dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16, n, &partials[c].gradient_squares, &fine);
+            if (gradient.data)
+                optim_sum_squares((const char *)gradient.data + (size_t)(c * size) * bytes, gradient.dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16, n,
+                                  &partials[c].gradient_squares, &fine);
+            else
+                partials[c].gradient_squares = accumulated_squares(opt, t, begin, end, &fine);
             good &= fine;
         }
         for (int64_t c = 0; c < chunks; c++) squares += partials[c].gradient_squares;

@@ -184,17 +184,22 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     return code;
 }
 
-/* Released and accumulated: every micro-batch goes into the optimizer's accumulators; then all tensors step. */
+/* Released and accumulated: every micro-batch goes into the optimizer's accumulators; then all tensors step. Their norm is
+ * known before anything moves, so clipping is exact. */
 static int step_accumulated(struct trainer *t, int64_t step, double lr, struct step_result *result, struct error *err)
 {
     struct meopt_error library = {0};
     struct meopt_step_stats stats = {0};
-    double scale = t->config->optim.clip_grad_norm > 0 && t->previous_norm > 0 ? clip_scale(t, t->previous_norm) : 1;
+    double norm;
+    int finite;
+    if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library)) return trainer_library_error(&library, err);
+    if (!finite) return diverged(t, step, "the gradient", err);
+    double scale = clip_scale(t, norm);
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
     int status = 0;
     for (int i = 0; i < t->tensor_count && !status; i++) status = meopt_step_tensor(t->opt, (size_t)i, NULL, MEOPT_BF16, scale, &library);
     int ended = meopt_step_end(t->opt, &stats, status ? NULL : &library);
-    result->grad_norm = stats.grad_norm;
+    result->grad_norm = norm;
     if (status == MEOPT_NOT_FINITE || ended == MEOPT_NOT_FINITE) return diverged(t, step, "the gradient", err);
     return status || ended ? trainer_library_error(&library, err) : 0;
 }

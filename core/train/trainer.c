@@ -198,10 +198,10 @@ static int check_combination(const struct trainer *t, struct error *err)
     const struct config *c = t->config;
     if (c->model_s.drop_path > 0)
         return error_set(err, EXIT_CONFIG, "model_s.drop_path: 0", "model_s.drop_path %g: the towers have no drop path", c->model_s.drop_path);
-    if (t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 && !is(c->optim.clip_mode, "previous"))
-        return error_set(err, EXIT_CONFIG, "optim.clip_mode: previous, or optim.gradients: keep",
-                         "optim.clip_mode %s cannot see the accumulated gradient when gradients are released (train.micro_batch %lld of %lld)",
-                         c->optim.clip_mode, (long long)t->micro, (long long)t->batch);
+    if (t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 && is(c->optim.clip_mode, "block"))
+        return error_set(err, EXIT_CONFIG, "optim.clip_mode: exact",
+                         "optim.clip_mode block has no use when released gradients are accumulated (train.micro_batch %lld of %lld): exact costs nothing",
+                         (long long)t->micro, (long long)t->batch);
     return 0;
 }
 
@@ -255,7 +255,7 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
     t->batch = config->train.batch_size;
     t->micro = config->train.micro_batch > 0 && config->train.micro_batch < t->batch ? config->train.micro_batch : t->batch;
     t->release = is(config->optim.gradients, "release");
-    t->twice = t->release && config->optim.clip_grad_norm > 0 && is(config->optim.clip_mode, "exact");
+    t->twice = t->release && t->micro == t->batch && config->optim.clip_grad_norm > 0 && is(config->optim.clip_mode, "exact");
     t->loss = (struct distill_options){is(config->loss.type, "cosine") ? LOSS_COSINE : is(config->loss.type, "smooth-l1") ? LOSS_SMOOTH_L1 : LOSS_MSE,
                                        config->loss.normalize == 1, is(config->loss.reduction, "sum-dim")};
     double student = geometry_forward_flops(&t->student_geometry);
