@@ -11,7 +11,7 @@ extern const struct command cmd_fetch, cmd_worker, cmd_attach, cmd_runs, cmd_sto
 extern const struct command cmd_compare;
 extern const struct command cmd_config_get, cmd_config_set, cmd_config_unset, cmd_config_list, cmd_config_check, cmd_config_diff,
     cmd_config_new, cmd_config_edit, cmd_config_man,
-    cmd_complete, cmd_plan;
+    cmd_complete, cmd_plan, cmd_monitor_helper;
 
 const struct command *const commands[] = {
     &cmd_fetch,
@@ -37,6 +37,7 @@ const struct command *const commands[] = {
     &cmd_bench_optim,
     &cmd_bench_train,
     &cmd_complete,
+    &cmd_monitor_helper,
     &cmd_help,
     &cmd_version,
     NULL,

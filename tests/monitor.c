@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -179,6 +180,280 @@ static void this_machine_is_sampled_by_the_thread(void **state)
     monitor_close(NULL);
 }
 
+static void link_to(const char *path, const char *target)
+{
+    char *full = xasprintf("%s/%s", root, path);
+    assert_int_equal(symlink(target, full), 0);
+    free(full);
+}
+
+static void put_card(int number, const char *vendor, const char *file, const char *text)
+{
+    char *path = xasprintf("sys/class/drm/card%d/device/%s", number, file);
+    if (vendor) {
+        char *other = xasprintf("sys/class/drm/card%d/device/vendor", number);
+        put(other, vendor);
+        free(other);
+    }
+    put(path, text);
+    free(path);
+}
+
+static void sysfs_reads_amd_and_hygon_cards(void **state)
+{
+    (void)state;
+    put_card(0, "0x1a03\n", "device", "0x2000\n"); /* boot VGA */
+    put_card(1, "0x1002\n", "device", "0x66a1\n");
+    put("sys/class/drm/card1-DP-1/status", "connected\n");
+    put_card(1, NULL, "uevent", "DRIVER=amdgpu\nPCI_SLOT_NAME=0000:03:00.0\nMODALIAS=x\n");
+    put_card(1, NULL, "mem_info_vram_total", "17163091968\n");
+    put_card(1, NULL, "mem_info_vram_used", "4294967296\n");
+    put_card(1, NULL, "gpu_busy_percent", "87\n");
+    put_card(1, NULL, "hwmon/hwmon7/temp1_label", "edge\n");
+    put_card(1, NULL, "hwmon/hwmon7/temp1_input", "50000\n");
+    put_card(1, NULL, "hwmon/hwmon7/temp2_label", "junction\n");
+    put_card(1, NULL, "hwmon/hwmon7/temp2_input", "61500\n");
+    put_card(1, NULL, "hwmon/hwmon7/power1_average", "221000000\n");
+    put("sys/devices/pci0000:80/0000:83:00.0/vendor", "0x1d94\n"); /* Hygon: an address from the link, no busy file, power1_input */
+    put("sys/devices/pci0000:80/0000:83:00.0/product_name", "BW\033[1000\n");
+    put("sys/devices/pci0000:80/0000:83:00.0/mem_info_vram_total", "68702699520\n");
+    put("sys/devices/pci0000:80/0000:83:00.0/mem_info_vram_used", "what\n");
+    put("sys/devices/pci0000:80/0000:83:00.0/hwmon/hwmon9/power1_input", "99000000\n");
+    put("sys/class/drm/card12/dev", "226:12\n");
+    link_to("sys/class/drm/card12/device", "../../../devices/pci0000:80/0000:83:00.0");
+    put("sys/class/kfd/kfd/topology/nodes/0/gpu_id", "0\n");
+    put("sys/class/kfd/kfd/topology/nodes/1/gpu_id", "4711\n");
+    put("sys/class/kfd/kfd/topology/nodes/1/properties", "cpu_cores_count 0\nlocation_id 768\ndomain 0\n");
+    put("sys/class/kfd/kfd/proc/77/vram_4711", "123456\n");
+    put("sys/class/kfd/kfd/proc/78/vram_4711", "1000000\n");
+    struct monitor *m = opened("auto", root);
+    monitor_watch(m, (pid_t[]){77, 78, 79}, 3);
+    monitor_sample(m);
+    struct monitor_snapshot s;
+    monitor_read(m, &s);
+    assert_string_equal(s.provider, "sysfs");
+    assert_int_equal(s.card_count, 2);
+    assert_string_equal(s.cards[0].name, "AMD 0x66a1");
+    assert_string_equal(s.cards[0].pci, "0000:03:00.0");
+    assert_value(s.cards[0].mem_total_bytes, 17163091968.0);
+    assert_value(s.cards[0].mem_used_bytes, 4294967296.0);
+    assert_value(s.cards[0].busy_percent, 87);
+    assert_value(s.cards[0].temp_c, 61.5);
+    assert_value(s.cards[0].power_w, 221);
+    assert_value(s.cards[0].process_bytes, 1123456);
+    assert_string_equal(s.cards[1].name, "BW\\x1b[1000");
+    assert_string_equal(s.cards[1].pci, "0000:83:00.0");
+    assert_value(s.cards[1].mem_total_bytes, 68702699520.0);
+    assert_false(s.cards[1].mem_used_bytes.valid);
+    assert_false(s.cards[1].busy_percent.valid);
+    assert_false(s.cards[1].temp_c.valid);
+    assert_value(s.cards[1].power_w, 99);
+    put_card(1, NULL, "gpu_busy_percent", "4294967295\n"); /* what no card can mean: the value before grows old */
+    put_card(1, NULL, "hwmon/hwmon7/temp2_input", "");
+    monitor_sample(m);
+    monitor_read(m, &s);
+    assert_value(s.cards[0].busy_percent, 87);
+    monitor_close(m);
+}
+
+static struct monitor *opened_library(const char *provider, const char *faults)
+{
+    struct error err;
+    struct monitor *m;
+    assert_int_equal(setenv("FAKE_SMI", faults, 1), 0);
+    if (monitor_open(&m, &(struct monitor_options){.provider = provider, .root = root, .rsmi_library = FAKE_SMI, .nvml_library = FAKE_SMI, .deadline_s = 0.3}, &err))
+        fail_msg("%s", err.what);
+    return m;
+}
+
+static void libraries_are_read_through_the_helper(void **state)
+{
+    (void)state;
+    for (int nvml = 0; nvml < 2; nvml++) {
+        struct monitor *m = opened_library(nvml ? "nvml" : "rsmi", "");
+        monitor_watch(m, (pid_t[]){77}, 1);
+        monitor_sample(m);
+        struct monitor_snapshot s;
+        monitor_read(m, &s);
+        assert_string_equal(s.note, "");
+        assert_non_null(strstr(s.library, "fake_smi"));
+        assert_int_equal(s.card_count, 2);
+        assert_string_equal(s.cards[1].pci, nvml ? "0000:c2:00.0" : "0001:c2:02.1");
+        assert_string_equal(s.cards[1].name, nvml ? "NVIDIA H200" : "rsmi 2");
+        for (int i = 0; i < 2; i++) {
+            assert_value(s.cards[i].mem_used_bytes, 1e10 * (i + 1));
+            assert_value(s.cards[i].mem_total_bytes, nvml ? 15e10 : 2e10 * (i + 1));
+            assert_value(s.cards[i].busy_percent, 40 * (i + 1));
+            assert_value(s.cards[i].temp_c, (nvml ? 30 : 30.25) * (i + 1));
+            assert_value(s.cards[i].power_w, (nvml ? 300.5 : 200.5) * (i + 1));
+        }
+        if (nvml) assert_value(s.cards[0].process_bytes, 1000);
+        monitor_close(m);
+    }
+}
+
+static void a_field_the_library_lacks_is_not_available(void **state)
+{
+    (void)state;
+    struct monitor *m = opened_library("rsmi", "cards=1 status=0.2.2 status=0.3.16 status=0.4.4");
+    monitor_sample(m);
+    struct monitor_snapshot s;
+    monitor_read(m, &s);
+    assert_value(s.cards[0].mem_used_bytes, 1e10);
+    assert_false(s.cards[0].busy_percent.valid);
+    assert_false(s.cards[0].temp_c.valid);
+    assert_false(s.cards[0].power_w.valid);
+    assert_non_null(strstr(s.note, "power: no permission"));
+    monitor_close(m);
+    m = opened_library("nvml", "cards=1 status=0.3.15 garbage=0.2 status=0.4.3");
+    monitor_sample(m);
+    monitor_read(m, &s);
+    assert_value(s.cards[0].mem_used_bytes, 1e10);
+    assert_false(s.cards[0].busy_percent.valid);
+    assert_false(s.cards[0].temp_c.valid);
+    assert_false(s.cards[0].power_w.valid);
+    assert_non_null(strstr(s.note, "lost the card"));
+    monitor_close(m);
+}
+
+/* One call hangs, or ends its process: that field is not available, everything else goes on, also behind it. */
+static void a_wedged_call_costs_its_field_only(void **state)
+{
+    (void)state;
+    static const char *const faults[][3] = {{"rsmi", "hang=0.3", "no answer within 0.3 s at temperature of card 0"},
+                                            {"nvml", "hang=0.3", "no answer within 0.3 s at temperature of card 0"},
+                                            {"rsmi", "abort=0.3", "signal 6 at temperature of card 0: assertion of card 0 failed \\x1b[2J"}};
+    for (int k = 0; k < 3; k++) {
+        struct monitor *m = opened_library(faults[k][0], faults[k][1]);
+        struct monitor_snapshot s;
+        monitor_sample(m);
+        monitor_read(m, &s);
+        assert_value(s.cards[0].busy_percent, 40);
+        assert_false(s.cards[1].busy_percent.valid);
+        if (!strstr(s.note, faults[k][2])) fail_msg("note: %s", s.note);
+        monitor_sample(m);
+        monitor_read(m, &s);
+        assert_value(s.cards[1].busy_percent, 80);
+        assert_value(s.cards[1].temp_c, k == 1 ? 60 : 60.5);
+        assert_false(s.cards[0].temp_c.valid);
+        assert_true(s.cards[0].power_w.valid);
+        monitor_close(m);
+    }
+}
+
+static void a_reader_never_waits_for_a_wedged_call(void **state)
+{
+    (void)state;
+    struct error err;
+    struct monitor *m = opened_library("nvml", "slow=50 hang=1.4");
+    assert_int_equal(monitor_start(m, 0.1, &err), 0);
+    struct monitor_snapshot s = {0};
+    double longest_s = 0, begun = 0;
+    for (int i = 0; i < 150; i++) {
+        struct timespec t[2];
+        clock_gettime(CLOCK_MONOTONIC, &t[0]);
+        monitor_read(m, &s);
+        clock_gettime(CLOCK_MONOTONIC, &t[1]);
+        double took = (double)(t[1].tv_sec - t[0].tv_sec) + 1e-9 * (double)(t[1].tv_nsec - t[0].tv_nsec);
+        if (took > longest_s) longest_s = took;
+        if (i == 0) begun = s.time_s;
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    }
+    assert_true(s.time_s > begun + 1);
+    assert_true(longest_s < 0.2); /* (a copy, and what the machine's other work takes) */
+    assert_true(s.samples >= 1);
+    monitor_close(m);
+}
+
+static void what_cannot_be_read_any_more_turns_stale(void **state)
+{
+    (void)state;
+    struct error err;
+    put("sys/class/drm/card0/device/vendor", "0x1002\n");
+    put("sys/class/drm/card0/device/mem_info_vram_used", "1000\n");
+    put("sys/class/drm/card0/device/mem_info_vram_total", "2000\n");
+    struct monitor *m = opened("sysfs", root);
+    assert_int_equal(monitor_start(m, 0.05, &err), 0);
+    struct monitor_snapshot s = {0};
+    for (int i = 0; i < 100 && s.samples < 1; i++) {
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+        monitor_read(m, &s);
+    }
+    put("sys/class/drm/card0/device/mem_info_vram_used", "-5\n");
+    nanosleep(&(struct timespec){1, 400000000}, NULL);
+    monitor_read(m, &s);
+    assert_value(s.cards[0].mem_used_bytes, 1000);
+    assert_true(s.cards[0].mem_used_bytes.stale);
+    assert_true(s.cards[0].mem_used_bytes.age_s > 1);
+    assert_false(s.cards[0].mem_total_bytes.stale);
+    monitor_close(m);
+}
+
+static void a_library_that_fails_leaves_the_kernels_files(void **state)
+{
+    (void)state;
+    struct monitor_snapshot s;
+    put("proc/stat", "cpu  1 0 1 8\n");
+    put("proc/driver/nvidia/version", "x\n");
+    struct monitor *m = opened_library("auto", "init=9");
+    for (int i = 0; i < 4; i++) monitor_sample(m);
+    monitor_read(m, &s);
+    assert_string_equal(s.provider, "proc");
+    assert_int_equal(s.card_count, 1);
+    assert_string_equal(s.note, "nvml: nvmlInit: 9 Driver Not Loaded");
+    monitor_close(m);
+    m = opened_library("nvml", "init=9"); /* who asked for it by name is not given something else */
+    for (int i = 0; i < 5; i++) monitor_sample(m);
+    monitor_read(m, &s);
+    assert_string_equal(s.provider, "nvml");
+    assert_int_equal(s.card_count, 0);
+    monitor_close(m);
+    put("sys/class/drm/card0/device/vendor", "0x1d94\n");
+    put("sys/class/drm/card0/device/gpu_busy_percent", "55\n");
+    m = opened_library("rsmi", "init=8");
+    for (int i = 0; i < 4; i++) monitor_sample(m);
+    monitor_read(m, &s);
+    assert_string_equal(s.provider, "sysfs");
+    assert_value(s.cards[0].busy_percent, 55);
+    assert_string_equal(s.note, "rsmi: rsmi_init: 8 RSMI_STATUS_INIT_ERROR");
+    monitor_close(m);
+    struct error err;
+    assert_int_equal(monitor_open(&m, &(struct monitor_options){.provider = "rsmi", .rsmi_library = "/nonexistent.so", .root = root}, &err), 0);
+    monitor_sample(m);
+    monitor_read(m, &s);
+    assert_non_null(strstr(s.note, "nonexistent.so"));
+    monitor_close(m);
+}
+
+static void debug_variables_do_not_reach_the_library(void **state)
+{
+    (void)state;
+    setenv("RSMI_DEBUG_INFINITE_LOOP", "1", 1);
+    struct monitor *m = opened_library("rsmi", "");
+    monitor_sample(m);
+    unsetenv("RSMI_DEBUG_INFINITE_LOOP");
+    struct monitor_snapshot s;
+    monitor_read(m, &s);
+    assert_int_equal(s.card_count, 2);
+    monitor_close(m);
+}
+
+/* While the library hangs in its initialisation, closing is bounded and leaves no process behind. */
+static void closing_ends_a_hanging_helper(void **state)
+{
+    (void)state;
+    struct error err;
+    struct monitor *m = opened_library("nvml", "init_hang");
+    assert_int_equal(monitor_start(m, 1, &err), 0);
+    nanosleep(&(struct timespec){0, 300000000}, NULL);
+    struct timespec t[2];
+    clock_gettime(CLOCK_MONOTONIC, &t[0]);
+    monitor_close(m);
+    clock_gettime(CLOCK_MONOTONIC, &t[1]);
+    assert_true(t[1].tv_sec - t[0].tv_sec <= 2);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child */
+}
+
 static void pci_addresses_have_one_form(void **state)
 {
     (void)state;
@@ -236,11 +511,21 @@ static int print(int argc, char **argv)
 int main(int argc, char **argv)
 {
     if (argc > 2 && strcmp(argv[1], "print") == 0) return print(argc, argv);
+    if (argc > 3 && strcmp(argv[1], MONITOR_HELPER) == 0) return monitor_helper(argv[2], argv[3]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(fake_follows_its_file, setup, teardown),
         cmocka_unit_test_setup_teardown(proc_reads_the_machine, setup, teardown),
         cmocka_unit_test_setup_teardown(proc_shows_the_control_groups_limit, setup, teardown),
         cmocka_unit_test(this_machine_is_sampled_by_the_thread),
+        cmocka_unit_test_setup_teardown(sysfs_reads_amd_and_hygon_cards, setup, teardown),
+        cmocka_unit_test_setup_teardown(libraries_are_read_through_the_helper, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_field_the_library_lacks_is_not_available, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_wedged_call_costs_its_field_only, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_reader_never_waits_for_a_wedged_call, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_cannot_be_read_any_more_turns_stale, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_library_that_fails_leaves_the_kernels_files, setup, teardown),
+        cmocka_unit_test_setup_teardown(debug_variables_do_not_reach_the_library, setup, teardown),
+        cmocka_unit_test_setup_teardown(closing_ends_a_hanging_helper, setup, teardown),
         cmocka_unit_test(pci_addresses_have_one_form),
         cmocka_unit_test(unknown_providers_are_usage_errors),
     };

@@ -54,4 +54,4 @@ static int fake_open(struct monitor *m, struct error *err)
     return error_set(err, EXIT_USAGE, "say fake:FILE.json", "the fake monitor needs a file");
 }
 
-const struct monitor_provider monitor_fake = {"fake", false, fake_open, fake_sample, NULL};
+const struct monitor_provider monitor_fake = {"fake", fake_open, fake_sample, NULL};

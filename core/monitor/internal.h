@@ -8,10 +8,11 @@
 #include <stddef.h>
 
 #define MONITOR_PIDS 64
+#define PCI_AMD 0x1002
+#define PCI_HYGON 0x1d94
 
 struct monitor_provider {
     const char *name;
-    bool rooted; /* (else the root is a path of its own) */
     int (*open)(struct monitor *m, struct error *err);
     /* Bring m->work up to date. What could not be read now is left alone and so grows old; what is not there at all is cleared. */
     void (*sample)(struct monitor *m);
@@ -44,6 +45,9 @@ void value_clear(struct monitor_value *v);
 /* Set when `result` is 1, clear when 0 (not there), leave alone when -1 (cannot be read now). */
 void value_take(struct monitor_value *v, int result, double value);
 
+/* The same for a field of a card; what no card could mean (all bits set, 6000 degrees) counts as unreadable now. */
+void card_take(struct monitor_card *card, int field, int result, double value);
+
 /* Small files of the kernel. Each path is a format behind the monitor's root. Results: 1 read, 0 there is no such thing,
  * -1 it is there but could not be read now. The text loses its trailing white space. */
 int read_text(const struct monitor *m, char *dst, size_t size, const char *format, ...) __attribute__((format(printf, 4, 5)));
@@ -52,6 +56,11 @@ int read_number(const struct monitor *m, double *value, const char *format, ...)
 /* Memory that the watched processes hold in host memory; false when none of them lives. */
 bool watched_resident_bytes(struct monitor *m, double *bytes);
 int watched_pids(struct monitor *m, pid_t pids[MONITOR_PIDS]);
+
+/* Cards of AMD and Hygon in /sys/class/drm, ascending; `memory`: whether any of them has the file for it. */
+int sysfs_cards(const struct monitor *m, int numbers[MONITOR_CARDS], bool *memory);
+/* process_bytes of all cards, from KFD's files. */
+void kfd_process_bytes(struct monitor *m);
 
 /* A name from outside, printable, into the card or the note. */
 void card_name(struct monitor_card *card, const char *name);

@@ -2,7 +2,6 @@
 #include "core/monitor/internal.h"
 #include "core/base/file.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -14,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const struct monitor_provider *const providers[] = {&monitor_fake, &monitor_proc};
+static const struct monitor_provider *const providers[] = {&monitor_fake, &monitor_proc, &monitor_sysfs, &monitor_rsmi, &monitor_nvml};
 
 double monitor_now(void)
 {
@@ -43,6 +42,16 @@ void value_take(struct monitor_value *v, int result, double value)
 {
     if (result > 0) value_set(v, value);
     if (result == 0) value_clear(v);
+}
+
+void card_take(struct monitor_card *card, int field, int result, double value)
+{
+    static const struct {
+        double least, most;
+    } range[MONITOR_FIELDS] = {[MONITOR_MEM_USED] = {0, 1e15}, [MONITOR_MEM_TOTAL] = {1, 1e15}, [MONITOR_BUSY] = {0, 100},
+                               [MONITOR_TEMP] = {-60, 250}, [MONITOR_POWER] = {0, 10000}, [MONITOR_PROCESS] = {0, 1e15}};
+    if (result > 0 && !(value >= range[field].least && value <= range[field].most)) result = -1;
+    value_take(&card->field[field], result, value);
 }
 
 static int read_path(char *dst, size_t size, const char *path)
@@ -157,10 +166,23 @@ static const struct monitor_provider *provider_find(const char *name, size_t len
     return NULL;
 }
 
+static bool exists(const struct monitor *m, const char *path)
+{
+    char *full = xasprintf("%s%s", m->options.root, path);
+    bool there = access(full, F_OK) == 0;
+    free(full);
+    return there;
+}
+
+/* NVIDIA's before the kernel's files: where both are, the AMD one is the CPU's own graphics. */
 static const struct monitor_provider *provider_choose(const struct monitor *m)
 {
-    (void)m;
-    return &monitor_proc;
+    int numbers[MONITOR_CARDS];
+    bool memory;
+    if (exists(m, "/proc/driver/nvidia/version") || exists(m, "/dev/nvidiactl")) return &monitor_nvml;
+    int count = sysfs_cards(m, numbers, &memory);
+    if (memory) return &monitor_sysfs;
+    return count > 0 || exists(m, "/dev/kfd") ? &monitor_rsmi : &monitor_proc;
 }
 
 static char *copy_or_null(const char *given, const char *variable)

@@ -22,8 +22,8 @@
  *     for (int i = 0; i < now.card_count; i++) if (now.cards[i].temp_c.valid) ...
  *     monitor_close(m);
  *
- * The rsmi and nvml helpers are this same program, started again as `PROGRAM monitor-helper PROVIDER LIBRARY SKIP`: a program
- * that opens those providers hands such a command line to monitor_helper() before anything else.
+ * The rsmi and nvml helpers are this same program, started again as `PROGRAM monitor-helper PROVIDER LIBRARY`: a program
+ * that opens those providers hands such a command line to monitor_helper() before anything else (cli/cmd_monitor_helper.c).
  * One monitor for a run: the controller's. Workers never open one (rsmi takes a machine-wide lock).
  */
 #ifndef MEOPT_MONITOR_H
@@ -115,8 +115,8 @@ void monitor_pci(char dst[16], const char *text);
 /* The card at this PCI address (in any spelling), or -1. */
 int monitor_find(const struct monitor_snapshot *s, const char *pci);
 
-/* The helper's side, see above: true command lines never return. */
+/* The helper's side, see above; returns only when it was not a monitor that started it. */
 #define MONITOR_HELPER "monitor-helper"
-int monitor_helper(int argc, char **argv);
+int monitor_helper(const char *provider, const char *library);
 
 #endif

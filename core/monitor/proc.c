@@ -168,4 +168,4 @@ static void proc_close(struct monitor *m)
     free(m->state);
 }
 
-const struct monitor_provider monitor_proc = {"proc", true, proc_open, proc_sample, proc_close};
+const struct monitor_provider monitor_proc = {"proc", proc_open, proc_sample, proc_close};

@@ -1,0 +1,127 @@
+/* librocm_smi64 in the helper: AMD's, and Hygon's of the same calls. Only calls that return scalars, because the structs changed their sizes
+ * under the same names (rsmi_gpu_metrics_t: 96 bytes in 5.2, 1832 in 6.3). Memory of processes is read from KFD's files instead, by watch.c. */
+#include "core/monitor/helper.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+static int (*rsmi_init)(uint64_t flags);
+static int (*rsmi_num_monitor_devices)(uint32_t *);
+static int (*rsmi_dev_vendor_id_get)(uint32_t, uint16_t *);
+static int (*rsmi_dev_pci_id_get)(uint32_t, uint64_t *);
+static int (*rsmi_dev_name_get)(uint32_t, char *, size_t);
+static int (*rsmi_dev_memory_usage_get)(uint32_t, int type, uint64_t *);
+static int (*rsmi_dev_memory_total_get)(uint32_t, int type, uint64_t *);
+static int (*rsmi_dev_busy_percent_get)(uint32_t, uint32_t *);
+static int (*rsmi_dev_temp_metric_get)(uint32_t, uint32_t sensor, int metric, int64_t *milli_celsius);
+static int (*rsmi_dev_power_ave_get)(uint32_t, uint32_t sensor, uint64_t *microwatt);
+static int (*rsmi_dev_current_socket_power_get)(uint32_t, uint64_t *microwatt); /* ROCm 6 */
+static int (*rsmi_status_string)(int, const char **);
+
+static const struct {
+    const char *name;
+    void **to;
+    bool required;
+} symbols[] = {
+#define SYMBOL(name, required) {#name, (void **)&name, required}
+    SYMBOL(rsmi_init, true),
+    SYMBOL(rsmi_num_monitor_devices, true),
+    SYMBOL(rsmi_dev_vendor_id_get, false),
+    SYMBOL(rsmi_dev_pci_id_get, true),
+    SYMBOL(rsmi_dev_name_get, false),
+    SYMBOL(rsmi_dev_memory_usage_get, true),
+    SYMBOL(rsmi_dev_memory_total_get, true),
+    SYMBOL(rsmi_dev_busy_percent_get, false),
+    SYMBOL(rsmi_dev_temp_metric_get, false),
+    SYMBOL(rsmi_dev_power_ave_get, false),
+    SYMBOL(rsmi_dev_current_socket_power_get, false),
+    SYMBOL(rsmi_status_string, false),
+#undef SYMBOL
+};
+
+enum { ALL_GPUS = 1, JUNCTION = 1, EDGE = 0, VRAM = 0, CURRENT = 0 };
+enum { NOT_SUPPORTED = 2, FILE_ERROR = 3, PERMISSION = 4, NOT_YET_IMPLEMENTED = 9, NOT_FOUND = 10 };
+
+static uint32_t indices[MONITOR_CARDS]; /* of our cards among the library's devices */
+
+static int rsmi_open(void *library, char *why, size_t size)
+{
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        *symbols[i].to = dlsym(library, symbols[i].name);
+        if (symbols[i].required && !*symbols[i].to) {
+            snprintf(why, size, "the library has no %s", symbols[i].name);
+            return -1;
+        }
+    }
+    /* Without the flag upstream's library hides every vendor but AMD, so Hygon, too; with it, it shows the boot VGA as well. */
+    int status = rsmi_init(ALL_GPUS);
+    uint32_t devices = 0;
+    if (status == 0) status = rsmi_num_monitor_devices(&devices);
+    if (status != 0) {
+        const char *text = NULL;
+        if (rsmi_status_string) rsmi_status_string(status, &text);
+        snprintf(why, size, "rsmi_init: %d %s", status, text ? text : "");
+        return -1;
+    }
+    int count = 0;
+    for (uint32_t i = 0; i < devices && count < MONITOR_CARDS; i++) {
+        uint16_t vendor;
+        if (rsmi_dev_vendor_id_get && rsmi_dev_vendor_id_get(i, &vendor) == 0 && vendor != PCI_AMD && vendor != PCI_HYGON) continue;
+        indices[count++] = i;
+    }
+    return count;
+}
+
+static void rsmi_card(int card, char *name, size_t size, char pci[16])
+{
+    uint64_t id;
+    if (!rsmi_dev_name_get || rsmi_dev_name_get(indices[card], name, size) != 0) snprintf(name, size, "rsmi %u", indices[card]);
+    name[size - 1] = 0;
+    if (rsmi_dev_pci_id_get(indices[card], &id) == 0)
+        snprintf(pci, 16, "%04x:%02x:%02x.%x", (unsigned)(id >> 32 & 0xfffff), (unsigned)(id >> 8 & 255), (unsigned)(id >> 3 & 31), (unsigned)(id & 7));
+}
+
+static int rsmi_read(int card, int field, const struct helper_request *request, double *value, const char **why)
+{
+    (void)request;
+    uint32_t i = indices[card], percent = 0;
+    uint64_t u = 0;
+    int64_t milli = 0;
+    int status = NOT_SUPPORTED;
+    switch (field) {
+    case MONITOR_MEM_USED:
+        status = rsmi_dev_memory_usage_get(i, VRAM, &u);
+        *value = (double)u;
+        break;
+    case MONITOR_MEM_TOTAL:
+        status = rsmi_dev_memory_total_get(i, VRAM, &u);
+        *value = (double)u;
+        break;
+    case MONITOR_BUSY:
+        if (rsmi_dev_busy_percent_get) status = rsmi_dev_busy_percent_get(i, &percent);
+        *value = percent;
+        break;
+    case MONITOR_TEMP:
+        if (!rsmi_dev_temp_metric_get) break;
+        status = rsmi_dev_temp_metric_get(i, JUNCTION, CURRENT, &milli);
+        if (status != 0) status = rsmi_dev_temp_metric_get(i, EDGE, CURRENT, &milli);
+        *value = (double)milli * 1e-3;
+        break;
+    case MONITOR_POWER:
+        if (rsmi_dev_power_ave_get) status = rsmi_dev_power_ave_get(i, 0, &u);
+        if (status != 0 && rsmi_dev_current_socket_power_get) status = rsmi_dev_current_socket_power_get(i, &u);
+        *value = (double)u * 1e-6;
+        break;
+    default: return 0;
+    }
+    if (status == PERMISSION) *why = "no permission: is this user in the groups render and video?";
+    if (status == 0) return 1;
+    return status == NOT_SUPPORTED || status == FILE_ERROR || status == PERMISSION || status == NOT_YET_IMPLEMENTED || status == NOT_FOUND ? 0 : -1;
+}
+
+static const char *const files[] = {"librocm_smi64.so", "librocm_smi64.so.1", "librocm_smi64.so.2", "librocm_smi64.so.5",
+    "librocm_smi64.so.6", "librocm_smi64.so.7", "/opt/hyhal/lib/librocm_smi64.so", "/opt/hyhal/lib/librocm_smi64.so.2",
+    "/opt/rocm/lib/librocm_smi64.so", NULL};
+
+const struct helper_library helper_rsmi = {"rsmi", files, rsmi_open, rsmi_card, rsmi_read};
