@@ -1,0 +1,112 @@
+/* meopt doctor: what this machine has, proved by running it, and what mends what is missing. */
+#include "cli/command.h"
+#include "core/base/file.h"
+#include "core/doctor/doctor.h"
+
+#include <archive.h>
+#include <curl/curl.h>
+#include <curses.h>
+#include <openssl/crypto.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <term.h>
+#include <unistd.h>
+
+#ifndef MEOPT_VERSION
+#define MEOPT_VERSION "0.1.0"
+#endif
+
+static void check_terminal(struct doctor *d)
+{
+    const char *name = getenv("TERM");
+    int known = ERR, error = 0;
+    if (name && *name) known = setupterm(name, STDERR_FILENO, &error);
+    if (known == ERR) {
+        line_advise(doctor_add(d, FINDING_WARNING, "TERM is %s", name && *name ? name : "not set"),
+                    "the dashboard and the form cannot draw; everything else works",
+                    "export TERM=xterm-256color");
+        return;
+    }
+    char colors_name[] = "colors", move_name[] = "cup";
+    int colors = tigetnum(colors_name);
+    const char *move = tigetstr(move_name);
+    bool able = move && move != (char *)-1;
+    struct line *l = doctor_add(d, able ? FINDING_OK : FINDING_WARNING, "%s, %d colours%s%s", name,
+                                colors > 0 ? colors : 0, able ? "" : ", no cursor movement",
+                                isatty(STDOUT_FILENO) ? "" : "; output is no terminal now");
+    line_real(l, "colors", colors > 0 ? colors : 0);
+    if (!able) line_advise(l, "the dashboard and the form cannot draw", "export TERM=xterm-256color");
+}
+
+static void check_fetch_libraries(struct doctor *d)
+{
+    const curl_version_info_data *curl = curl_version_info(CURLVERSION_NOW);
+    doctor_add(d, FINDING_OK, "libcurl %s (%s), %s, %s, ncurses %s", curl->version,
+               curl->ssl_version ? curl->ssl_version : "no TLS", archive_version_string(),
+               OpenSSL_version(OPENSSL_VERSION), curses_version());
+}
+
+static void check_version(struct doctor *d)
+{
+    struct line *l = doctor_add(d, FINDING_OK, "meopt %s", MEOPT_VERSION);
+    line_text(l, "version", MEOPT_VERSION);
+}
+
+static const struct doctor_row first[] = {{"version", check_version}, {NULL, NULL}};
+static const struct doctor_row last[] = {
+    {"libraries", check_fetch_libraries}, {"terminal", check_terminal}, {NULL, NULL}};
+
+static void print(const struct doctor *d)
+{
+    int count[3] = {0};
+    for (size_t i = 0; i < d->row_count; i++) {
+        const struct line *l = &d->rows[i];
+        count[l->finding]++;
+        printf("%-8s %-15s %s\n", finding_names[l->finding], l->check, l->found);
+        if (l->meaning[0]) printf("%24s %s\n", "", l->meaning);
+        if (l->mend[0]) printf("%24s -> %s\n", "", l->mend);
+    }
+    printf("%d ok, %d warning%s, %d missing\n", count[0], count[1], count[1] == 1 ? "" : "s", count[2]);
+}
+
+static int doctor_command(const struct arguments *args, struct error *err)
+{
+    struct doctor d = {.root = argument_text(args, "root", ""),
+                       .run_directory = argument_text(args, "run-dir", "runs"),
+                       .quick = argument_flag(args, "quick")};
+    doctor_run(&d, first);
+    doctor_run(&d, doctor_host);
+    doctor_run(&d, last);
+    doctor_run(&d, doctor_cards);
+    if (argument_flag(args, "json")) {
+        json_t *report = doctor_json(&d);
+        json_dumpf(report, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
+        putchar('\n');
+        json_decref(report);
+    } else
+        print(&d);
+    doctor_free(&d);
+    (void)err;
+    return 0;
+}
+
+static const struct option options[] = {
+    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
+     "directory of runs, whose disk is measured (default runs)"},
+    {"quick", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out measurements: bandwidth, products, disk speed"},
+    {"root", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "read /dev, /sys, /proc and /etc below DIR"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "one JSON object: an array of checks, and how many are what"},
+    {0},
+};
+
+const struct command cmd_doctor = {
+    "doctor",
+    "",
+    "say what this machine has, proved by running it, and what mends what is missing",
+    "Examples:\n  meopt doctor\n  meopt doctor --json > report.json        for a bug report",
+    options,
+    0,
+    0,
+    false,
+    doctor_command};

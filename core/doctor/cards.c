@@ -1,0 +1,253 @@
+/* Checks of cards: hardware, permissions, variables, drivers, libraries, and every card at work. See
+ * doctor.h. */
+#include "core/base/file.h"
+#include "core/device/driver.h"
+#include "core/doctor/doctor.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <grp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const double GIB = 1073741824.0;
+
+static const struct {
+    unsigned id;
+    const char *name;
+    enum driver_kind driver;
+} vendors[] = {{0x1002, "AMD", DRIVER_HIP}, {0x1d94, "Hygon", DRIVER_HIP}, {0x10de, "NVIDIA", DRIVER_CUDA}};
+enum { VENDORS = sizeof vendors / sizeof *vendors };
+
+/* Displays, 3D controllers and accelerators on the PCI bus, by vendor. */
+static void count_cards(const struct doctor *d, int count[VENDORS])
+{
+    char *path = doctor_path(d, "/sys/bus/pci/devices");
+    DIR *dir = opendir(path);
+    free(path);
+    memset(count, 0, VENDORS * sizeof *count);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char vendor_path[400], class_path[400];
+        snprintf(vendor_path, sizeof vendor_path, "/sys/bus/pci/devices/%.200s/vendor", e->d_name);
+        snprintf(class_path, sizeof class_path, "/sys/bus/pci/devices/%.200s/class", e->d_name);
+        char *vendor = doctor_read(d, vendor_path), *class = doctor_read(d, class_path);
+        unsigned long kind = class ? strtoul(class, NULL, 16) >> 8 : 0;
+        for (int i = 0; vendor && i < VENDORS; i++)
+            if (strtoul(vendor, NULL, 16) == vendors[i].id &&
+                (kind >> 8 == 0x03 || kind >> 8 == 0x12 || kind == 0x0b40))
+                count[i]++;
+        free(vendor);
+        free(class);
+    }
+    if (dir) closedir(dir);
+}
+
+static void check_hardware(struct doctor *d)
+{
+    int count[VENDORS], total = 0;
+    count_cards(d, count);
+    for (int i = 0; i < VENDORS; i++) {
+        if (!count[i]) continue;
+        struct line *l = doctor_add(d, FINDING_OK, "%d card%s of %s on the PCI bus", count[i],
+                                    count[i] == 1 ? "" : "s", vendors[i].name);
+        line_real(l, "cards", count[i]);
+        total += count[i];
+    }
+    if (!total)
+        line_advise(doctor_add(d, FINDING_MISSING, "no card on the PCI bus"),
+                    "training runs on the CPU, or on another machine's cards", NULL);
+}
+
+/* A device file that this user must read and write. 0: fine, -1: not there, else errno */
+static int device_file(struct doctor *d, const char *name)
+{
+    char *path = doctor_path(d, name);
+    struct stat st;
+    int result = stat(path, &st) ? -1 : access(path, R_OK | W_OK) ? errno : 0;
+    if (result > 0) {
+        struct group *g = getgrgid(st.st_gid);
+        char mend[200], meaning[160];
+        snprintf(mend, sizeof mend,
+                 "sudo usermod -aG %s $USER, then log in again; in a container: --device=%s --group-add %u",
+                 g ? g->gr_name : "render", name, (unsigned)st.st_gid);
+        snprintf(meaning, sizeof meaning, "the card is there, this user may not use it");
+        line_advise(doctor_add(d, FINDING_WARNING, "%s: %s (mode %03o, group %s)", name, strerror(result),
+                               (unsigned)st.st_mode & 0777, g ? g->gr_name : "unknown"),
+                    meaning, mend);
+    } else if (result == 0)
+        doctor_add(d, FINDING_OK, "%s can be read and written", name);
+    free(path);
+    return result;
+}
+
+static void device_files(struct doctor *d, const char *directory, const char *prefix)
+{
+    char *path = doctor_path(d, directory);
+    DIR *dir = opendir(path);
+    free(path);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char name[400];
+        size_t n = strlen(prefix);
+        if (strncmp(e->d_name, prefix, n) != 0 ||
+            strspn(e->d_name + n, "0123456789") != strlen(e->d_name + n) || !e->d_name[n])
+            continue;
+        snprintf(name, sizeof name, "%s/%.200s", directory, e->d_name);
+        device_file(d, name);
+    }
+    if (dir) closedir(dir);
+}
+
+static void check_permissions(struct doctor *d)
+{
+    int count[VENDORS];
+    count_cards(d, count);
+    int amd = count[0] + count[1], nvidia = count[2];
+    int kfd = device_file(d, "/dev/kfd");
+    if (kfd == 0 || amd) device_files(d, "/dev/dri", "renderD");
+    if (kfd < 0 && amd)
+        line_advise(doctor_add(d, FINDING_MISSING, "no /dev/kfd"),
+                    "a card of AMD or Hygon without the kernel's driver",
+                    "sudo modprobe amdgpu (Hygon: the hydcu module of DTK); in a container: "
+                    "--device=/dev/kfd --device=/dev/dri");
+    int control = device_file(d, "/dev/nvidiactl");
+    if (control >= 0) device_files(d, "/dev", "nvidia");
+    if (control < 0 && nvidia)
+        line_advise(doctor_add(d, FINDING_MISSING, "no /dev/nvidiactl"),
+                    "a card of NVIDIA without the kernel's driver",
+                    "sudo modprobe nvidia; in a container: --gpus all");
+    if (kfd < 0 && control < 0 && !amd && !nvidia)
+        doctor_add(d, FINDING_OK, "no device files of cards, and no card that needs them");
+}
+
+static void check_variables(struct doctor *d)
+{
+    static const char *const names[] = {"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
+                                        "GPU_DEVICE_ORDINAL"};
+    int set = 0, composed = 0;
+    char all[400] = "";
+    for (int i = 0; i < 4; i++) {
+        const char *value = getenv(names[i]);
+        if (!value) continue;
+        set++;
+        composed += i != 2;
+        size_t used = strlen(all);
+        snprintf(all + used, sizeof all - used, "%s%s=%.60s", used ? ", " : "", names[i], value);
+        if (!*value || strcmp(value, "-1") == 0)
+            line_advise(doctor_add(d, FINDING_WARNING, "%s=%s hides every card", names[i], value),
+                        "training runs on the CPU", "unset the variable");
+    }
+    if (!set)
+        doctor_add(d, FINDING_OK, "no *_VISIBLE_DEVICES is set: all cards are seen");
+    else if (composed > 1 || (composed && set > composed))
+        line_advise(
+            doctor_add(d, FINDING_WARNING, "%s", all),
+            "they compose: each renumbers what the one before left, and HIP obeys CUDA_VISIBLE_DEVICES, too",
+            "keep one: unset all but HIP_VISIBLE_DEVICES (AMD, Hygon) or CUDA_VISIBLE_DEVICES");
+    else
+        doctor_add(d, FINDING_OK, "%s", all);
+}
+
+static void check_drivers(struct doctor *d)
+{
+    int count[VENDORS], loaded = 0;
+    count_cards(d, count);
+    for (int kind = 0; kind < DRIVER_KINDS; kind++) {
+        int hardware = kind == DRIVER_HIP ? count[0] + count[1] : count[2];
+        struct driver driver;
+        struct error err = {0};
+        int version = 0, cards = 0;
+        if (driver_open(&driver, kind, &err) == 0 && driver.version(&version) == 0 &&
+            driver.count(&cards) == 0) {
+            loaded++;
+            struct line *l = doctor_add(d, FINDING_OK, "%s: %s, version %d, %d card%s", driver_names[kind],
+                                        driver.path, version, cards, cards == 1 ? "" : "s");
+            line_text(l, "driver", driver_names[kind]);
+            line_text(l, "library", driver.path);
+            line_real(l, "version", version);
+            for (int i = 0; i < cards; i++) {
+                struct card_info card;
+                if (driver_card(&driver, i, &card, &err)) {
+                    line_advise(doctor_add(d, FINDING_WARNING, "%s", err.what), "the card cannot be used",
+                                err.hint);
+                    continue;
+                }
+                l = doctor_add(d, FINDING_OK, "%s:%d %s, %s, %.1f GiB, %d compute units, PCI %s",
+                               driver_names[kind], i, card.name, card.arch[0] ? card.arch : "unknown arch",
+                               (double)card.total_bytes / GIB, card.units, card.bus_id);
+                line_text(l, "arch", card.arch);
+                line_text(l, "bus_id", card.bus_id);
+                line_real(l, "total_bytes", (double)card.total_bytes);
+            }
+        } else {
+            bool there = driver.handle != NULL;
+            struct line *l = doctor_add(d, hardware || there ? FINDING_WARNING : FINDING_MISSING, "%s: %s",
+                                        driver_names[kind], err.what);
+            line_text(l, "driver", driver_names[kind]);
+            line_advise(
+                l, hardware ? "there are cards that cannot be used" : "no cards of that kind; the CPU serves",
+                hardware || there ? err.hint : NULL);
+        }
+    }
+    if (loaded > 1)
+        line_advise(doctor_add(d, FINDING_OK, "two drivers: device.type auto takes hip"), NULL,
+                    "choose with device.type hip or cuda");
+}
+
+static void check_card_libraries(struct doctor *d)
+{
+    static const char slow[] = "without it MEOpt's own matrix product serves, slower",
+                      ranks[] = "training on several ranks needs it",
+                      silent[] = "the dashboard shows no temperature and power";
+    static const struct {
+        const char *purpose, *without;
+        int vendor; /* 0 NVIDIA, 1 AMD and Hygon, 2 any */
+        const char *names[5];
+    } rows[] = {
+        {"BLAS of AMD and Hygon",
+         slow,
+         1,
+         {"librocblas.so", "librocblas.so.4", "librocblas.so.3", "librocblas.so.0", NULL}},
+        {"BLAS of NVIDIA",
+         slow,
+         0,
+         {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so", NULL}},
+        {"collectives of AMD and Hygon", ranks, 1, {"librccl.so.1", "librccl.so", NULL}},
+        {"collectives of NVIDIA", ranks, 0, {"libnccl.so.2", "libnccl.so", NULL}},
+        {"telemetry of AMD and Hygon",
+         silent,
+         1,
+         {"librocm_smi64.so", "librocm_smi64.so.1", "librocm_smi64.so.2", "/opt/hyhal/lib/librocm_smi64.so",
+          NULL}},
+        {"telemetry of NVIDIA", silent, 0, {"libnvidia-ml.so.1", NULL}},
+        {"MPI between CPU ranks", ranks, 2, {"libmpi.so.40", "libmpi.so.12", "libmpi.so", NULL}},
+    };
+    int count[VENDORS];
+    count_cards(d, count);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char path[256];
+        void *handle = library_open(rows[i].names, NULL, path, sizeof path);
+        bool wanted = rows[i].vendor == 0 ? count[2] > 0 : rows[i].vendor == 1 && count[0] + count[1] > 0;
+        struct line *l = doctor_add(d,
+                                    handle   ? FINDING_OK
+                                    : wanted ? FINDING_WARNING
+                                             : FINDING_MISSING,
+                                    "%s: %s", rows[i].purpose, handle ? path : rows[i].names[0]);
+        line_text(l, "library", handle ? path : "");
+        if (!handle)
+            line_advise(l, rows[i].without,
+                        wanted ? "put its directory into LD_LIBRARY_PATH (ROCm: /opt/rocm/lib, DTK: source "
+                                 "/opt/dtk/env.sh, CUDA: /usr/local/cuda/lib64)"
+                               : NULL);
+        else
+            dlclose(handle);
+    }
+}
+
+const struct doctor_row doctor_cards[] = {
+    {"hardware", check_hardware}, {"permissions", check_permissions},       {"variables", check_variables},
+    {"drivers", check_drivers},   {"card libraries", check_card_libraries}, {NULL, NULL},
+};

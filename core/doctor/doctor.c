@@ -1,0 +1,105 @@
+/* The array of checks: see doctor.h. */
+#include "core/doctor/doctor.h"
+#include "core/base/file.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const finding_names[] = {"ok", "warning", "missing"};
+
+static const char *current; /* the check that runs */
+
+struct line *doctor_add(struct doctor *d, enum finding finding, const char *format, ...)
+{
+    char text[640];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    d->rows = xrealloc(d->rows, (d->row_count + 1) * sizeof *d->rows);
+    struct line *line = &d->rows[d->row_count++];
+    memset(line, 0, sizeof *line);
+    line->check = current;
+    line->finding = finding;
+    name_printable(line->found, sizeof line->found, text);
+    return line;
+}
+
+void line_advise(struct line *line, const char *meaning, const char *mend)
+{
+    if (meaning) name_printable(line->meaning, sizeof line->meaning, meaning);
+    if (mend) name_printable(line->mend, sizeof line->mend, mend);
+}
+
+static json_t *values(struct line *line)
+{
+    if (!line->values) line->values = json_object();
+    return line->values;
+}
+void line_real(struct line *line, const char *name, double value)
+{
+    json_object_set_new(values(line), name, json_real(value));
+}
+void line_text(struct line *line, const char *name, const char *value)
+{
+    char text[512];
+    json_object_set_new(values(line), name, json_string(name_printable(text, sizeof text, value)));
+}
+
+char *doctor_path(const struct doctor *d, const char *path) { return xasprintf("%s%s", d->root, path); }
+
+char *doctor_read(const struct doctor *d, const char *path)
+{
+    char *full = doctor_path(d, path), *text = NULL;
+    FILE *f = fopen(full, "re");
+    free(full);
+    if (!f) return NULL;
+    size_t size = 0;
+    if (getline(&text, &size, f) < 0) {
+        free(text);
+        text = NULL;
+    } else
+        text[strcspn(text, "\n")] = 0;
+    fclose(f);
+    return text;
+}
+
+void doctor_run(struct doctor *d, const struct doctor_row *rows)
+{
+    for (; rows->name; rows++) {
+        current = rows->name;
+        rows->run(d);
+    }
+}
+
+json_t *doctor_json(const struct doctor *d)
+{
+    int count[3] = {0};
+    json_t *checks = json_array();
+    for (size_t i = 0; i < d->row_count; i++) {
+        const struct line *line = &d->rows[i];
+        json_t *row = json_object();
+        count[line->finding]++;
+        json_object_set_new(row, "check", json_string(line->check));
+        json_object_set_new(row, "finding", json_string(finding_names[line->finding]));
+        json_object_set_new(row, "found", json_string(line->found));
+        json_object_set_new(row, "meaning", line->meaning[0] ? json_string(line->meaning) : json_null());
+        json_object_set_new(row, "mend", line->mend[0] ? json_string(line->mend) : json_null());
+        if (line->values) json_object_update(row, line->values);
+        json_array_append_new(checks, row);
+    }
+    json_t *report = json_object();
+    json_object_set_new(report, "checks", checks);
+    for (int i = 0; i < 3; i++) json_object_set_new(report, finding_names[i], json_integer(count[i]));
+    return report;
+}
+
+void doctor_free(struct doctor *d)
+{
+    for (size_t i = 0; i < d->row_count; i++) json_decref(d->rows[i].values);
+    free(d->rows);
+    d->rows = NULL;
+    d->row_count = 0;
+}

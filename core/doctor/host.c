@@ -1,0 +1,399 @@
+/* Checks of the host: processor, memory, disk, locale, libraries. See doctor.h. */
+#include "core/base/file.h"
+#include "core/device/device.h"
+#include "core/doctor/doctor.h"
+#include "kernels/cpu/gemm_amx.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/optim.h"
+
+#include <dnnl.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <langinfo.h>
+#include <png.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+#include <yaml.h>
+#include <zlib.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+static const double GIB = 1073741824.0;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void check_system(struct doctor *d)
+{
+    struct utsname u;
+    char *line = NULL, name[128] = "unknown distribution";
+    char *path = doctor_path(d, "/etc/os-release");
+    FILE *f = fopen(path, "re");
+    size_t size = 0;
+    while (f && getline(&line, &size, f) > 0)
+        if (strncmp(line, "PRETTY_NAME=", 12) == 0)
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(line + 13, "\"\n"), line + 13);
+    if (f) fclose(f);
+    free(line);
+    free(path);
+    if (uname(&u)) memset(&u, 0, sizeof u);
+    struct line *l = doctor_add(d, FINDING_OK, "%s, Linux %s, %s", name, u.release, u.machine);
+    line_text(l, "kernel", u.release);
+}
+
+/* cgroup v2: the quota of this process's group, in processors; 0 without one */
+static double cpu_quota(const struct doctor *d)
+{
+    char *text = doctor_read(d, "/sys/fs/cgroup/cpu.max");
+    double quota = 0, period = 0;
+    int known = text && sscanf(text, "%lf %lf", &quota, &period) == 2;
+    free(text);
+    return known && period > 0 ? quota / period : 0;
+}
+
+static void check_processor(struct doctor *d)
+{
+    cpu_set_t set;
+    int allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1, threads = 1;
+#ifdef _OPENMP
+    threads = omp_get_max_threads();
+#endif
+    struct device *device = NULL;
+    struct error err;
+    const char *isa = cpu_ops_select()->isa;
+    char name[128] = "processor";
+    if (device_open(&device, "cpu", 0, &err) == 0) snprintf(name, sizeof name, "%s", device->name);
+    device_close(device);
+    double quota = cpu_quota(d);
+    struct line *l =
+        doctor_add(d, strcmp(isa, "plain") == 0 ? FINDING_WARNING : FINDING_OK,
+                   "%s: kernels %s, optimizer %s, %s; %d processors, %d threads", name, isa,
+                   optim_kernels_find(NULL)->name, gemm_amx_available() ? "AMX" : "no AMX", allowed, threads);
+    line_text(l, "isa", isa);
+    line_real(l, "processors", allowed);
+    line_real(l, "threads", threads);
+    if (l->finding)
+        line_advise(l, "no AVX2: everything on the CPU is several times slower",
+                    "run on a processor of 2013 or later");
+    if (threads > allowed) {
+        l = doctor_add(d, FINDING_WARNING, "OMP_NUM_THREADS asks for %d threads on %d processors", threads,
+                       allowed);
+        line_advise(l, "threads wait for each other", "unset OMP_NUM_THREADS");
+    }
+    if (quota > 0 && quota < threads - 0.5) {
+        l = doctor_add(d, FINDING_WARNING, "the control group allows %.1f processors, %d threads run", quota,
+                       threads);
+        line_advise(l, "threads are stopped in the middle of their work",
+                    "export OMP_NUM_THREADS with the number of processors allowed");
+    }
+}
+
+/* STREAM's triad (McCalpin): a = b + s c, 24 bytes an element with two loads and a store. */
+static void check_bandwidth(struct doctor *d)
+{
+    enum { COUNT = 8 << 20 };
+    if (d->quick) return;
+    double *a = malloc(3 * sizeof *a * COUNT), best = 1e30;
+    if (!a) {
+        line_advise(doctor_add(d, FINDING_WARNING, "not measured: no 192 MiB of memory"),
+                    "the machine is short of memory", NULL);
+        return;
+    }
+    double *b = a + COUNT, *c = b + COUNT;
+    for (int run = 0; run < 6; run++) {
+        double t = now();
+#pragma omp parallel for schedule(static)
+        for (int i = 0; i < COUNT; i++) {
+            if (run == 0)
+                a[i] = 0, b[i] = 1, c[i] = 2;
+            else
+                a[i] = b[i] + 3.0 * c[i];
+        }
+        t = now() - t;
+        if (run && t < best) best = t;
+    }
+    bool right = a[0] == 7 && a[COUNT - 1] == 7;
+    free(a);
+    double rate = 24.0 * COUNT / best * 1e-9;
+    struct line *l =
+        doctor_add(d, right ? FINDING_OK : FINDING_MISSING,
+                   right ? "STREAM triad %.1f GB/s" : "STREAM triad gives wrong numbers (%.1f GB/s)", rate);
+    line_real(l, "triad_gb_per_s", rate);
+    if (!right) line_advise(l, "the processor or its memory is faulty", "run a memory test");
+}
+
+/* What the engine's own product reaches on a square of 2048, best of three. */
+static void check_gemm(struct doctor *d)
+{
+    enum { SIDE = 2048 };
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
+    if (d->quick) return;
+    struct device *device = NULL;
+    struct error err = {0};
+    char *block = NULL;
+    int code = device_open(&device, "cpu", 0, &err);
+    size_t bytes = (size_t)SIDE * SIDE * 4;
+    if (!code) block = device_alloc(device, MEMORY_WORKSPACE, 3 * bytes, "operands of a product", &err);
+    if (!block)
+        line_advise(doctor_add(d, FINDING_WARNING, "matrix product not measured: %s", err.what), NULL, NULL);
+    for (int i = 0; block && i < 2; i++) {
+        double best = 1e30;
+        struct gemm g = {.m = SIDE,
+                         .n = SIDE,
+                         .k = SIDE,
+                         .a = block,
+                         .b = block + bytes,
+                         .c = block + 2 * bytes,
+                         .lda = SIDE,
+                         .ldb = SIDE,
+                         .ldc = SIDE,
+                         .ab_type = types[i],
+                         .c_type = DTYPE_F32,
+                         .alpha = 1};
+        device->ops->fill(device, block, 0x3C, 2 * bytes);
+        for (int run = 0; run < 4; run++) {
+            double t = now();
+            device->ops->gemm(device, &g);
+            t = now() - t;
+            if (run && t < best) best = t;
+        }
+        float x, c;
+        uint32_t bits = i ? 0x3C3Cu << 16 : 0x3C3C3C3Cu;
+        memcpy(&x, &bits, sizeof x);
+        memcpy(&c, g.c, sizeof c);
+        double expected = (double)x * (double)x * SIDE, rate = 2.0 * SIDE * SIDE * SIDE / best * 1e-9;
+        bool right = c > expected * 0.999 && c < expected * 1.001;
+        struct line *l =
+            doctor_add(d, right ? FINDING_OK : FINDING_MISSING, "matrix product %s %.1f GFLOP/s%s",
+                       dtype_name(types[i]), rate, right ? "" : ", wrong numbers");
+        line_text(l, "dtype", dtype_name(types[i]));
+        line_real(l, "gflop_per_s", rate);
+        if (!right)
+            line_advise(l, "this build does not work on this processor",
+                        "send this report to the maintainers");
+    }
+    device_free(device, block);
+    device_close(device);
+}
+
+/* "MemAvailable:   123 kB" */
+static double meminfo(const struct doctor *d, const char *key)
+{
+    char *path = doctor_path(d, "/proc/meminfo"), line[160];
+    FILE *f = fopen(path, "re");
+    double kib = 0;
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, key, strlen(key)) == 0 && line[strlen(key)] == ':')
+            kib = strtod(line + strlen(key) + 1, NULL);
+    if (f) fclose(f);
+    free(path);
+    return kib * 1024;
+}
+
+static double number_file(const struct doctor *d, const char *path)
+{
+    char *text = doctor_read(d, path), *end = NULL;
+    double value = text ? strtod(text, &end) : 0;
+    if (!text || end == text || value > 1e15) value = 0; /* "max", or version 1's endless number */
+    free(text);
+    return value;
+}
+
+/* The lowest limit on the way from this process's group to the root, version 2; else version 1's. */
+static double cgroup_limit(const struct doctor *d)
+{
+    double limit = 0;
+    char *text = doctor_read(d, "/proc/self/cgroup");
+    char *group = text ? strrchr(text, ':') : NULL;
+    char at[512];
+    snprintf(at, sizeof at, "%.400s", group ? group + 1 : "/");
+    for (;;) {
+        char path[600];
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", strcmp(at, "/") == 0 ? "" : at);
+        double here = number_file(d, path);
+        if (here > 0 && (limit == 0 || here < limit)) limit = here;
+        char *slash = strrchr(at, '/');
+        if (!slash) break;
+        *slash = 0;
+    }
+    free(text);
+    return limit > 0 ? limit : number_file(d, "/sys/fs/cgroup/memory/memory.limit_in_bytes");
+}
+
+static void check_memory(struct doctor *d)
+{
+    double total = meminfo(d, "MemTotal"), available = meminfo(d, "MemAvailable"), limit = cgroup_limit(d);
+    struct line *l = doctor_add(d, available < 2 * GIB ? FINDING_WARNING : FINDING_OK,
+                                "%.1f GiB, %.1f GiB available%s", total / GIB, available / GIB,
+                                limit > 0 && limit < total ? "" : ", no limit of a control group");
+    line_real(l, "total_bytes", total);
+    line_real(l, "available_bytes", available);
+    if (l->finding)
+        line_advise(l, "less than 2 GiB is free: even the small models may not fit",
+                    "end other programs; 'meopt plan CONFIG' says what an experiment needs");
+    if (limit > 0 && limit < total) {
+        l = doctor_add(d, FINDING_OK, "the control group allows %.1f GiB", limit / GIB);
+        line_real(l, "limit_bytes", limit);
+        line_advise(l, "beyond that the kernel kills the process (exit -9)", NULL);
+    }
+    struct rlimit r;
+    if (getrlimit(RLIMIT_AS, &r) == 0 && r.rlim_cur != RLIM_INFINITY) {
+        l = doctor_add(d, FINDING_WARNING, "ulimit -v is %.1f GiB", (double)r.rlim_cur / GIB);
+        line_advise(l, "drivers of cards reserve far more address space than they use",
+                    "ulimit -v unlimited");
+    }
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < 1024)
+        line_advise(doctor_add(d, FINDING_WARNING, "ulimit -n is %llu", (unsigned long long)r.rlim_cur),
+                    "many ranks and data workers need more open files", "ulimit -n 4096");
+}
+
+static void check_shm(struct doctor *d)
+{
+    struct statvfs fs;
+    char *path = doctor_path(d, "/dev/shm");
+    int there = statvfs(path, &fs) == 0, writable = access(path, W_OK) == 0;
+    free(path);
+    if (!there || !writable) {
+        line_advise(doctor_add(d, FINDING_MISSING, there ? "/dev/shm cannot be written" : "no /dev/shm"),
+                    "ranks on one host talk through it",
+                    "mount -t tmpfs tmpfs /dev/shm, or start the container with --shm-size");
+        return;
+    }
+    double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
+    struct line *l = doctor_add(d, free_bytes < GIB ? FINDING_WARNING : FINDING_OK,
+                                "/dev/shm has %.2f GiB free", free_bytes / GIB);
+    line_real(l, "free_bytes", free_bytes);
+    if (l->finding)
+        line_advise(l, "NCCL, RCCL and ranks on one host need about 1 GiB (a container's default is 64 MiB)",
+                    "start the container with --shm-size=8g");
+}
+
+static const char *filesystem(const char *path)
+{
+    static const struct {
+        unsigned long magic;
+        const char *name;
+    } known[] = {{0xEF53, "ext"},      {0x58465342, "xfs"},    {0x9123683E, "btrfs"},   {0x01021994, "tmpfs"},
+                 {0x6969, "nfs"},      {0x0BD00BD0, "lustre"}, {0x794c7630, "overlay"}, {0x47504653, "gpfs"},
+                 {0x65735546, "fuse"}, {0x19830326, "fhgfs"},  {0x2FC12FC1, "zfs"}};
+    struct statfs fs;
+    if (statfs(path, &fs) == 0)
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            if (known[i].magic == ((unsigned long)fs.f_type & 0xffffffffu)) return known[i].name;
+    return "unknown file system";
+}
+
+/* 64 MiB written and synced, so that the page cache does not answer. */
+static int write_speed(const char *directory, double *rate)
+{
+    enum { BLOCK = 4 << 20, BLOCKS = 16 };
+    char *path = xasprintf("%s/.meopt-doctor-%d", directory, (int)getpid()), *block = calloc(1, BLOCK);
+    int fd = block ? open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600) : -1,
+        failed = fd < 0 ? errno : 0;
+    double t = now();
+    for (int i = 0; !failed && i < BLOCKS; i++) {
+        memset(block, i + 1, BLOCK);
+        for (size_t done = 0; !failed && done < BLOCK;) {
+            ssize_t n = write(fd, block + done, BLOCK - done);
+            if (n < 0 && errno != EINTR)
+                failed = errno;
+            else if (n > 0)
+                done += (size_t)n;
+        }
+    }
+    if (!failed && fsync(fd)) failed = errno;
+    *rate = (double)BLOCK * BLOCKS / (now() - t) * 1e-9;
+    if (fd >= 0) {
+        close(fd);
+        unlink(path);
+    }
+    free(block);
+    free(path);
+    return failed;
+}
+
+static void check_disk(struct doctor *d)
+{
+    struct statvfs fs;
+    char *directory = xstrdup(d->run_directory);
+    struct stat st;
+    while (stat(directory, &st) != 0 && strcmp(directory, ".") != 0 &&
+           strcmp(directory, "/") != 0) { /* the run directory need not be there yet */
+        char *up = path_dirname(directory);
+        free(directory);
+        directory = up;
+    }
+    if (statvfs(directory, &fs)) {
+        line_advise(doctor_add(d, FINDING_MISSING, "%s: %s", directory, strerror(errno)),
+                    "runs cannot be written", "give another directory: meopt train --run-dir DIR");
+        free(directory);
+        return;
+    }
+    double space = (double)fs.f_bavail * (double)fs.f_frsize, rate = 0;
+    struct line *l = doctor_add(d, space < 20 * GIB ? FINDING_WARNING : FINDING_OK, "%s (%s): %.1f GiB free",
+                                d->run_directory, filesystem(directory), space / GIB);
+    line_real(l, "free_bytes", space);
+    if (l->finding)
+        line_advise(l,
+                    "a checkpoint of the published workloads takes 3 to 12 GiB, and two are kept while a new "
+                    "one is written",
+                    "give another directory: meopt train --run-dir DIR");
+    int failed = d->quick ? access(directory, W_OK) ? errno : 0 : write_speed(directory, &rate);
+    if (failed) {
+        line_advise(doctor_add(d, FINDING_MISSING, "%s: %s", d->run_directory, strerror(failed)),
+                    "runs cannot be written", "give another directory: meopt train --run-dir DIR");
+    } else if (!d->quick) {
+        l = doctor_add(d, rate < 0.1 ? FINDING_WARNING : FINDING_OK, "%s: writes %.2f GB/s with fsync",
+                       d->run_directory, rate);
+        line_real(l, "write_gb_per_s", rate);
+        if (l->finding)
+            line_advise(l, "checkpoints stop the training for long",
+                        "give a faster disk: meopt train --run-dir DIR");
+    }
+    free(directory);
+}
+
+static void check_locale(struct doctor *d)
+{
+    const char *codeset = nl_langinfo(CODESET), *lang = getenv("LC_ALL");
+    if (!lang || !*lang) lang = getenv("LC_CTYPE");
+    if (!lang || !*lang) lang = getenv("LANG");
+    bool utf8 = strcmp(codeset, "UTF-8") == 0;
+    struct line *l = doctor_add(d, utf8 ? FINDING_OK : FINDING_WARNING, "%s (LANG %s)", codeset,
+                                lang && *lang ? lang : "not set");
+    if (!utf8)
+        line_advise(l, "the dashboard draws with plain ASCII, and names in other scripts are escaped",
+                    "export LC_ALL=C.UTF-8");
+}
+
+static void check_libraries(struct doctor *d)
+{
+    const dnnl_version_t *v = dnnl_version();
+    int major, minor, patch;
+    yaml_get_version(&major, &minor, &patch);
+    doctor_add(d, FINDING_OK, "oneDNN %d.%d.%d, libyaml %d.%d.%d, jansson %s, zlib %s, libpng %s", v->major,
+               v->minor, v->patch, major, minor, patch, JANSSON_VERSION, zlibVersion(),
+               png_get_libpng_ver(NULL));
+}
+
+const struct doctor_row doctor_host[] = {
+    {"system", check_system},       {"processor", check_processor},
+    {"bandwidth", check_bandwidth}, {"gemm", check_gemm},
+    {"memory", check_memory},       {"shm", check_shm},
+    {"disk", check_disk},           {"locale", check_locale},
+    {"libraries", check_libraries}, {NULL, NULL},
+};
