@@ -11,10 +11,15 @@ missing=
 for p in $packages; do
     dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $p"
 done
-[ -z "$missing" ] && exit 0
-echo "installing:$missing" >&2
+# Where the system has it (Debian, 13 s; Ubuntu has a snap instead): the browser of the test of compare's HTML page.
+browser=
+[ "${1:-}" = test ] && ! command -v chromium-headless-shell >/dev/null && ! grep -qi ubuntu /etc/os-release && browser=chromium-headless-shell
+[ -z "$missing$browser" ] && exit 0
+echo "installing:$missing $browser" >&2
 sudo=
 [ "$(id -u)" = 0 ] || sudo=sudo
 $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq update
 # shellcheck disable=SC2086
 $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $missing >/dev/null
+[ -z "$browser" ] || $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$browser" fonts-dejavu-core >/dev/null ||
+    echo "no $browser here: the test compare_page will be skipped" >&2

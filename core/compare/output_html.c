@@ -13,9 +13,9 @@ static const char style[] =
     "h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}\n"
     ".wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}\n"
     "th,td{padding:.2rem .7rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}\n"
-    "th:first-child,td:first-child,.why{text-align:left}.in td:first-child{padding-left:2rem}.ch{color:var(--dim);padding-left:.6rem}\n"
+    "th:first-child,td:first-child,.why{text-align:left}.in td:first-child{padding-left:2rem}.ch{color:var(--dim);padding-left:.6rem;display:inline-block;min-width:4.2rem}\n"
     ".why{white-space:normal}.bad h2{color:var(--bad)}.pub{font-weight:normal;color:var(--dim);display:block}li{margin:.2rem 0}\n"
-    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(22rem,1fr));gap:1rem}\n"
+    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(30rem,100%),1fr));gap:1rem}\n"
     "svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:var(--fg)}.grid{stroke:var(--line)}.axis{stroke:var(--dim)}\n"
     ".s{fill:none;stroke-width:1.6}.cursor{stroke:var(--dim);stroke-dasharray:2 2;visibility:hidden}\n"
     "#tip{position:fixed;pointer-events:none;background:var(--tip);color:var(--tipfg);padding:.3rem .5rem;border-radius:4px;font-size:12px;white-space:pre;display:none}\n"
@@ -100,7 +100,8 @@ static void table_section(FILE *out, const struct table *t, enum section section
             fputs("><span class=\"v\">", out);
             html_text(out, cell_text(words, row, cell, "±"));
             fputs("</span>", out);
-            if (cell_change(words, row, cell, "±")[0] || !isnan(cell->p)) {
+            if (c != t->reference && section == SECTION_FACTS) { /* an empty one keeps the values in line */
+                cell_change(words, row, cell, "±");
                 fputs("<span class=\"ch\">", out);
                 html_text(out, words);
                 if (!isnan(cell->p)) fprintf(out, " p=%.2g", cell->p);

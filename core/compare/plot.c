@@ -82,7 +82,7 @@ void plots_make(struct plot plots[PLOT_COUNT], const struct table *t)
 {
     static const struct plot frames[PLOT_COUNT] = {
         {.id = "iteration-loss", .title = "Loss by iteration", .x_label = "step", .y_label = "loss"},
-        {.id = "epoch-loss", .title = "Loss by epoch", .x_label = "epoch", .y_label = "mean loss of the epoch"},
+        {.id = "epoch-loss", .title = "Loss by epoch", .x_label = "epoch", .y_label = "mean loss"},
         {.id = "memory", .title = "Peak memory of one card by class", .x_label = "", .y_label = "MiB"},
         {.id = "throughput", .title = "Throughput", .x_label = "step", .y_label = "images/s"},
     };
@@ -90,7 +90,7 @@ void plots_make(struct plot plots[PLOT_COUNT], const struct table *t)
         plots[k] = frames[k];
         plots[k].left = 78;
         plots[k].right = PLOT_WIDTH - 16;
-        plots[k].top = 52;
+        plots[k].top = 66;
         plots[k].bottom = PLOT_HEIGHT - 44;
     }
     for (int c = 0; c < t->column_count; c++) {

@@ -1,0 +1,150 @@
+# meopt compare on the command line: every form gives the same numbers, thresholds decide the exit code, what is no run is
+# refused, and a long run is read in time. MEOPT_LONG=1: runs of 2,000,000 steps (else 200,000, in a tenth of the time).
+set -eu
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "FAILED: $*" >&2; exit 1; }
+command -v python3 >/dev/null || { echo "no python3"; exit 77; }
+export LC_ALL=C.UTF-8
+
+# name, steps, factor of time and loss, peak
+cat >"$dir/make.py" <<'END'
+import json, math, os, sys
+root, name, steps, time, loss, peak = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6])
+d = os.path.join(root, name)
+os.makedirs(d, exist_ok=True)
+json.dump({"version": 1, "device": "CPU <&\"'|>", "images": 160, "total_steps": steps, "student_parameters": 1000, "teacher_parameters": 2000, "family": "eva",
+           "code_version": "0.1.0", "program_crc32c": "11111111", "data_crc32c": "22222222", "seed": 1, "batch_images": 8, "ranks": 1, "epoch_steps": 20,
+           "optimizer_bytes_per_param": 14 * peak / 1e9, "checkpoint_bytes": 4000}, open(d + "/meta.json", "w"))
+json.dump({"state": "done", "step": steps, "pid": 1, "host": "h", "exit_code": 0}, open(d + "/state.json", "w"))
+open(d + "/config.yaml", "w").write("train:\n  seed: 1\noptim:\n  use_meopt: %s\n" % ("true" if loss != 1 else "false"))
+card = ',"cards":[{"rank":0,"device":"CPU","mem_bytes":1,"peak_bytes":%d,"classes":{"weights":%d,"optimizer":%d}}]' % (peak, peak // 3, peak - peak // 3)
+with open(d + "/metrics.jsonl", "w") as f:
+    for i in range(1, steps + 1):
+        f.write('{"step":%d,"epoch":%d,"loss":%.9g,"cosine":%.9g,"lr":%.9g,"grad_norm":%.9g,"images_per_s":%.9g,"step_ms":%.9g,"data_wait_ms":%.9g%s}\n' % (
+            i, (i - 1) // 20, loss / (1 + 0.01 * i), 1 - 1 / i, 1e-3 / i, 2.0 / i, 80 / time, 100 * time, 0.1, card if i % 10 == 1 else ""))
+END
+make() { python3 "$dir/make.py" "$dir" "$@"; }
+make without 60 1 1 1000000000
+make with 60 0.5 1.01 400000000
+c() { "$MEOPT" compare "$@"; }
+
+c "$dir/without" "$dir/with" --html "$dir/page.html" --svg "$dir/svg" --png "$dir/png" >"$dir/text" 2>"$dir/log" || fail "$(cat "$dir/log")"
+c "$dir/without" "$dir/with" --json >"$dir/json"
+c "$dir/without" "$dir/with" --csv >"$dir/csv"
+c "$dir/without" "$dir/with" --md >"$dir/md"
+[ ! -s "$dir/log" ] || fail "warnings about two good runs: $(cat "$dir/log")"
+python3 - "$dir" <<'END' || fail "the forms disagree"
+import csv, html.parser, json, math, re, sys, struct, xml.dom.minidom
+d = sys.argv[1]
+j = json.load(open(d + "/json"))
+assert j["comparable"] and not j["not_comparable"] and not j["warnings"]
+facts = {f["key"]: f for f in j["facts"]}
+# what the files hold, computed here
+assert facts["peak_bytes"]["values"] == [1e9, 4e8] and abs(facts["peak_bytes"]["ratio"][1] - 0.4) < 1e-12
+assert abs(facts["peak_drop_percent"]["values"][1] - 60) < 1e-9
+assert abs(facts["time_s"]["values"][0] - 6) < 1e-9 and abs(facts["time_s"]["values"][1] - 3) < 1e-9
+assert abs(facts["final_loss"]["values"][1] - float("%.9g" % (1.01 / 1.6))) < 1e-15
+gap = max((float("%.9g" % (1.01 / (1 + 0.01 * i))) - float("%.9g" % (1 / (1 + 0.01 * i))) for i in range(1, 61)), key=abs)
+assert abs(facts["max_loss_gap"]["values"][1] - gap) < 1e-14
+assert [c["key"] for c in j["config"]] == ["optim.use_meopt"]
+rows = {r[1]: r[2:] for r in csv.reader(open(d + "/csv", newline="")) if r[0] == "facts"}
+assert list(rows) == list(facts)
+class Page(html.parser.HTMLParser):
+    rows, key, cell = {}, None, None
+    def handle_starttag(self, tag, attrs):
+        a = dict(attrs)
+        if tag == "tr": self.key = a.get("data-key")
+        if tag == "td" and self.key: self.rows.setdefault(self.key, []).append([a.get("data-value"), ""])
+        if tag == "span" and a.get("class") == "v": self.cell = True
+    def handle_endtag(self, tag):
+        if tag == "span": self.cell = None
+    def handle_data(self, data):
+        if self.cell and self.key: self.rows[self.key][-1][1] += data
+page = Page()
+source = open(d + "/page.html").read()
+page.feed(source)
+assert "CPU <&" not in source and not re.search(r"(src|href)=.?http|url\(", source)
+text = open(d + "/text").read()
+md = open(d + "/md").read().replace("\\", "")
+for key, f in facts.items():
+    cells = page.rows[key][1:]
+    line = next(l for l in text.split("\n") if l.strip().startswith(f["label"] + "  "))
+    for k, v in enumerate(f["values"]):
+        if isinstance(v, float) or isinstance(v, int):
+            assert math.isclose(float(rows[key][k]), v, rel_tol=1e-11, abs_tol=1e-300), (key, rows[key][k], v)
+            assert math.isclose(float(cells[k][0]), v, rel_tol=1e-11, abs_tol=1e-300), (key, cells[k], v)
+        elif v is not None:
+            assert rows[key][k] == v == cells[k][1], (key, v)
+        assert cells[k][1] in line and cells[k][1] in md, (key, cells[k][1], line)
+for name in ("iteration-loss", "epoch-loss", "memory", "throughput"):
+    xml.dom.minidom.parse(d + "/svg/" + name + ".svg")
+    png = open(d + "/png/" + name + ".png", "rb").read()
+    assert png[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">II", png[16:24]) == (1440, 680) and len(png) > 3000
+END
+grep -qF '⠤' "$dir/text" || fail "no braille curve"
+LC_ALL=C "$MEOPT" compare "$dir/without" "$dir/with" >"$dir/ascii"
+LC_ALL=C grep -q "$(printf '[\200-\377\033]')" "$dir/ascii" && fail "ASCII output has other bytes"
+
+# thresholds
+c "$dir/without" "$dir/with" --threshold 'peak_bytes:-20%' --threshold 'final_loss:+1.1%' >/dev/null || fail "thresholds that hold"
+code=0
+c "$dir/without" "$dir/with" --threshold 'peak_bytes:-20%' --threshold 'final_loss:+0.5%' --json >"$dir/json" 2>"$dir/log" || code=$?
+[ $code = 8 ] || fail "a threshold that is exceeded: exit $code"
+grep -q 'final_loss' "$dir/log" && python3 -c 'import json,sys; t=json.load(open(sys.argv[1]))["thresholds"]; assert [x["passed"] for x in t]==[True,False]' "$dir/json" || fail "verdicts"
+
+# published figures, repeats, reference
+c "$dir/without" --published eva_clip >"$dir/out" 2>/dev/null
+grep -q 'eva_clip without (published)' "$dir/out" && grep -q '43.14 GiB' "$dir/out" || fail "published figures are not marked"
+c "$dir/without" "$dir/with" --reference with --json | python3 -c 'import json,sys; assert json.load(sys.stdin)["columns"][1]["reference"]' || fail reference
+make with-2 60 0.6 1.01 400000000
+c "$dir/without,$dir/without" "$dir/with,$dir/with-2" >"$dir/out"
+grep -q '^training time .* 6.00 s .* 3.30 ± 0.42 s .*-45.0 ± 7.1 %' "$dir/out" || fail "no spread"
+
+# refusals
+refuse() {
+    expected=$1
+    shift
+    code=0
+    c "$@" >"$dir/out" 2>"$dir/log" || code=$?
+    [ $code = "$expected" ] || fail "$*: exit $code, expected $expected"
+    [ -s "$dir/log" ] || fail "$*: no message"
+}
+mkdir "$dir/foreign"
+refuse 2 "$dir/foreign"
+refuse 2 "$dir/nowhere"
+refuse 2
+refuse 2 "$dir/with" --json --csv
+refuse 2 "$dir/with" "$dir/without" --threshold 'nothing:1%'
+refuse 2 "$dir/with" --published nothing
+cp -r "$dir/with" "$dir/newer"
+echo '{"version":2}' >"$dir/newer/meta.json"
+refuse 3 "$dir/without" "$dir/newer"
+printf '{"step":61,"loss' >>"$dir/with/metrics.jsonl"
+c "$dir/without" "$dir/with" 2>&1 >/dev/null | grep -q torn || fail "a torn line is not told"
+code=0
+c "$dir/without" "$dir/with" --html /nowhere/page.html >/dev/null 2>"$dir/log" || code=$?
+[ $code = 1 ] || fail "a page that cannot be written: exit $code"
+
+# long runs
+steps=200000
+[ -z "${MEOPT_LONG:-}" ] || steps=2000000
+make long-1 $steps 1 1 1000000000 &
+make long-2 $steps 0.5 1.01 400000000
+wait $!
+python3 - "$MEOPT" "$dir" $steps <<'END' || fail "a long run takes too long, or too much"
+import json, resource, subprocess, sys, time
+best = 1e9
+for i in range(3):
+    begin, before = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    out = subprocess.run([sys.argv[1], "compare", sys.argv[2] + "/long-1", sys.argv[2] + "/long-2", "--json"], stdout=subprocess.PIPE, check=True).stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall, cpu = time.time() - begin, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    best = min(best, wall, cpu)  # on a busy machine the processor time of both threads is the fairer clock
+assert {f["key"]: f for f in json.loads(out)["facts"]}["steps"]["values"] == [int(sys.argv[3])] * 2
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+print("two runs of %s steps: %.2f s, %.2f s of processor time, %.0f MiB" % (sys.argv[3], wall, cpu, peak))
+sanitized = "libasan" in subprocess.run(["ldd", sys.argv[1]], stdout=subprocess.PIPE, universal_newlines=True).stdout
+assert sanitized or peak < 200
+assert sanitized or best < 2
+END
