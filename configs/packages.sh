@@ -6,7 +6,7 @@ packages="build-essential cmake ninja-build pkg-config libdnnl-dev libyaml-dev l
   libjpeg62-turbo-dev libpng-dev zlib1g-dev libjansson-dev libssl-dev libncurses-dev ca-certificates"
 grep -qi ubuntu /etc/os-release && packages=$(echo "$packages" | sed 's/libjpeg62-turbo-dev/libjpeg-turbo8-dev/')
 [ "${1:-}" = test ] && packages="$packages libcmocka-dev clang libclang-rt-14-dev valgrind nginx-light tmux mandoc man-db
-  groff zip unzip zstd xz-utils openssl openmpi-bin libopenmpi-dev shellcheck python3 libcap2-bin"
+  groff zip unzip zstd xz-utils openssl openmpi-bin libopenmpi-dev shellcheck python3 libcap2-bin librocm-smi64-1"
 missing=
 for p in $packages; do
     dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $p"

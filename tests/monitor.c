@@ -1,9 +1,11 @@
 /* core/monitor: every provider over sources that the test makes. `test_monitor print PROVIDER ROOT SAMPLES PERIOD` prints what one sees, for
- * tests/monitor_rsmi.sh and for a person at a machine with cards. */
+ * tests/monitor_rsmi.sh and for a person at a machine with cards; `test_monitor lease FILE` makes a file that hangs whoever opens it. */
 #include "core/monitor/monitor.h"
 #include "core/base/file.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -508,8 +510,20 @@ static int print(int argc, char **argv)
     return 0;
 }
 
+/* Hold a write lease: whoever opens the file waits until the kernel takes the lease away (45 s), as behind a driver in trouble. */
+static int lease(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    signal(SIGIO, SIG_IGN);
+    if (fd < 0 || fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return 1;
+    puts("held");
+    fflush(stdout);
+    for (;;) pause();
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 2 && strcmp(argv[1], "lease") == 0) return lease(argv[2]);
     if (argc > 2 && strcmp(argv[1], "print") == 0) return print(argc, argv);
     if (argc > 3 && strcmp(argv[1], MONITOR_HELPER) == 0) return monitor_helper(argv[2], argv[3]);
     const struct CMUnitTest tests[] = {

@@ -1,0 +1,136 @@
+#!/bin/sh
+# The real librocm_smi64 on a /sys of our making, bound over the machine's in a mount namespace of its own: 1 and 4 cards, missing
+# sensors, a Hygon card, a card that is no GPU, a file that never answers, one that says nonsense, none at all.
+set -eu
+print=$MEOPT_BUILD/tests/test_monitor
+skip() {
+    echo "skipped: $1"
+    exit 77
+}
+unshare -rm true 2>/dev/null || skip "no user and mount namespaces here"
+library=
+for l in /usr/lib/librocm_smi64.so.1 /usr/lib/*/librocm_smi64.so.1 /opt/rocm/lib/librocm_smi64.so /opt/hyhal/lib/librocm_smi64.so; do
+    [ -e "$l" ] && library=$l && break
+done
+[ -n "$library" ] || skip "no librocm_smi64 here (Debian: librocm-smi64-1)"
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+sys=$dir/sys
+
+# card N VENDOR: as much of a card as the library asks for
+card() (
+    bus=$(printf %02x $((3 + $1)))
+    device=$sys/devices/0000:$bus:00.0
+    mkdir -p "$device/hwmon/hwmon$1" "$device/drm/renderD$((128 + $1))" "$device/drm/card$1" "$sys/class/drm" "$sys/class/hwmon"
+    ln -s "../../devices/0000:$bus:00.0/drm/card$1" "$sys/class/drm/card$1"
+    ln -s ../.. "$device/drm/card$1/device"
+    ln -s "../../devices/0000:$bus:00.0/hwmon/hwmon$1" "$sys/class/hwmon/hwmon$1"
+    cd "$device"
+    echo "$2" >vendor
+    echo 0x66a1 >device
+    echo 113-D1631400 >vbios_version
+    echo 17163091968 >mem_info_vram_total
+    echo $((1000000000 * ($1 + 1))) >mem_info_vram_used
+    echo $((20 * ($1 + 1))) >gpu_busy_percent
+    cd "hwmon/hwmon$1"
+    echo amdgpu >name
+    echo edge >temp1_label
+    echo $((40000 + 1500 * $1)) >temp1_input
+    echo junction >temp2_label
+    echo $((50000 + 1500 * $1)) >temp2_input
+    echo vddgfx >in0_label
+    echo $((100500000 + $1 * 1000000)) >power1_average
+    node=$sys/class/kfd/kfd/topology/nodes/$(($1 + 1))
+    mkdir -p "$node/io_links"
+    echo $((1000 + $1)) >"$node/gpu_id"
+    echo vega20 >"$node/name"
+    printf 'hive_id 0\narray_count 4\nsimd_arrays_per_engine 1\ncu_per_simd_array 16\ndomain 0\nlocation_id %d\n' $((0x$bus << 8)) >"$node/properties"
+    echo "$device"
+)
+fresh() {
+    rm -rf "$sys"
+    node=$sys/class/kfd/kfd/topology/nodes/0
+    mkdir -p "$node/io_links" "$sys/class/kfd/kfd/proc" "$sys/class/drm" "$sys/class/hwmon"
+    echo 0 >"$node/gpu_id"
+    echo >"$node/name"
+    printf 'hive_id 0\narray_count 0\nsimd_arrays_per_engine 0\ncu_per_simd_array 0\ndomain 0\nlocation_id 0\n' >"$node/properties"
+}
+# look PROVIDER SAMPLES: what the monitor prints with that /sys
+look() {
+    # shellcheck disable=SC2016
+    MEOPT_RSMI_LIB=$library unshare -rm sh -c 'mount --bind "$1" /sys && mount -t tmpfs none /dev/shm && exec "$2" print "$3" "" "$4" 0.2' - "$sys" "$print" "$1" "$2" >"$dir/out" 2>"$dir/err" || {
+        cat "$dir/out" "$dir/err"
+        exit 1
+    }
+}
+expect() {
+    grep -qF -- "$1" "$dir/out" && return
+    echo "not found: $1, in:"
+    cat "$dir/out" "$dir/err"
+    exit 1
+}
+
+fresh
+card 0 0x1002 >/dev/null
+for provider in rsmi sysfs auto; do
+    look $provider 1
+    expect 'card 0 0000:03:00.0 ['
+    expect '] used=1000000000 total=17163091968 busy=20 temp=50 power=100.5 process=N/A'
+done
+grep -q 'provider sysfs' "$dir/out"
+echo "1 card: rsmi, sysfs and auto agree"
+
+fresh
+first=$(card 0 0x1002)
+second=$(card 1 0x1d94)
+third=$(card 2 0x1002)
+card 3 0x1002 >/dev/null
+rm "$second/gpu_busy_percent" "$third/hwmon/hwmon2/power1_average" "$third/hwmon/hwmon2/"temp2_*
+mkdir "$sys/class/kfd/kfd/proc/1"
+for provider in rsmi sysfs; do
+    look $provider 1
+    expect 'used=1000000000 total=17163091968 busy=20 temp=50 power=100.5 process=N/A'
+    expect 'used=2000000000 total=17163091968 busy=N/A temp=51.5 power=101.5 process=N/A'
+    expect 'used=3000000000 total=17163091968 busy=60 temp=43 power=N/A process=N/A'
+    expect 'used=4000000000 total=17163091968 busy=80 temp=54.5 power=103.5 process=N/A'
+    expect 'card 1 0000:04:00.0'
+    expect 'card 3 0000:06:00.0'
+done
+echo "4 cards, one of Hygon's, with sensors missing: rsmi and sysfs agree"
+
+fresh
+first=$(card 0 0x1002)
+card 1 0x1002 >/dev/null
+$print lease "$first/mem_info_vram_used" >"$dir/held" &
+holder=$!
+trap 'kill $holder; rm -rf "$dir"' EXIT
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+    [ -s "$dir/held" ] && break
+    kill -0 $holder 2>/dev/null || break
+    sleep 0.1
+done
+if [ -s "$dir/held" ]; then
+    look rsmi 3
+    expect 'card 0 0000:03:00.0'
+    expect '] used=N/A total=17163091968 busy=20 temp=50 power=100.5'
+    expect '] used=2000000000 total=17163091968 busy=40 temp=51.5 power=101.5'
+    expect 'no answer within 1 s at memory in use of card 0'
+    echo "a call that hangs: its field is N/A, the rest goes on"
+else
+    echo "a call that hangs: not tried, this file system has no leases"
+fi
+kill $holder 2>/dev/null || true
+trap 'rm -rf "$dir"' EXIT
+
+fresh
+first=$(card 0 0x1002)
+echo nonsense >"$first/mem_info_vram_used"
+look rsmi 2
+expect 'used=N/A total=17163091968 busy=20 temp=50'
+echo "nonsense in one file: N/A"
+
+fresh
+look rsmi 4
+expect 'provider rsmi'
+grep -q '^card' "$dir/out" && exit 1
+echo "no card: none shown"
