@@ -61,22 +61,25 @@ static int64_t oom_kills_in(const char *path)
     return n;
 }
 
-/* Of our control group, and of the whole machine. */
+/* Of our control group (version 2, else 1), and of the whole machine. */
 static void oom_look(int64_t counts[2])
 {
-    char *text = NULL, *own = NULL;
+    static const char *const kinds[] = {"0::", ":memory:"};
+    char *text = NULL;
     size_t bytes;
     counts[0] = -1;
     if (file_read("/proc/self/cgroup", 1 << 16, &text, &bytes, NULL) == 0) {
-        char *line = strstr(text, "0::");
-        if (line && (line == text || line[-1] == '\n')) {
-            line[strcspn(line, "\n")] = 0;
-            own = xasprintf("/sys/fs/cgroup%s/memory.events", line + 3);
-            counts[0] = oom_kills_in(own);
+        for (int i = 0; i < 2 && counts[0] < 0; i++) {
+            const char *at = strstr(text, kinds[i]);
+            if (!at) continue;
+            at += strlen(kinds[i]);
+            char *group = xasprintf("%.*s", (int)strcspn(at, "\n"), at), *path = xasprintf(i ? "/sys/fs/cgroup/memory%s/memory.oom_control" : "/sys/fs/cgroup%s/memory.events", group);
+            counts[0] = oom_kills_in(path);
+            free(path);
+            free(group);
         }
     }
     counts[1] = oom_kills_in("/proc/vmstat");
-    free(own);
     free(text);
 }
 

@@ -1,0 +1,152 @@
+#!/bin/sh
+# The supervisor: every way in which a worker can end is told within seconds, with the right exit code and the next step; stop,
+# checkpoint and runs; a run that lives on without its supervisor, and one that 100 killed viewers (MEOPT_LONG; else 10) do not touch.
+set -eu
+work=$(mktemp -d -p "${TMPDIR:-/tmp}")
+group=
+socket=
+trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || true; test ! -s "$work/left" || kill -KILL $(cat "$work/left") 2>/dev/null || true; [ -z "$group" ] || rmdir "$group" 2>/dev/null || true; rm -rf "$work"' EXIT
+fail() {
+    echo "FAILED: $*" >&2
+    tail -3 "$work"/*.err "$work"/runs/*/worker.log 2>/dev/null >&2 || true
+    exit 1
+}
+cd "$work"
+mkdir configs
+cp "$MEOPT_SOURCE/configs/quickstart.yaml" configs/
+export OMP_NUM_THREADS=1 XDG_STATE_HOME="$work/state"
+"$MEOPT" fetch sample --dest sample --quiet
+state() { sed -n "s/^ *\"$2\": *\"\{0,1\}\([^\",]*\).*/\1/p" "runs/$1/state.json"; }
+begin() { # NAME [option...]: in the background, until it has trained a step
+    name=$1
+    shift
+    "$MEOPT" train configs/quickstart.yaml --run-dir runs --name "$name" --steps 100000 train.checkpoint_steps=5 "$@" >"$name.out" 2>"$name.err" &
+    pid=$!
+    echo $pid >left
+    await "runs/$name/ckpt/LATEST"
+    worker=$(state "$name" pid)
+}
+await() { # a file, within 60 s
+    for _ in $(seq 600); do
+        test -e "$1" && return 0
+        sleep 0.1
+    done
+    fail "no $1"
+}
+ends() { # NAME CODE STATE TEXT: within 5 s
+    for _ in $(seq 50); do
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.1
+    done
+    ! kill -0 $pid 2>/dev/null || fail "$1: still there after 5 s"
+    got=0
+    wait $pid || got=$?
+    test $got = "$2" || fail "$1: exit $got, expected $2"
+    test "$(state "$1" state)" = "$3" || fail "$1: state $(state "$1" state)"
+    test "$(state "$1" exit_code)" = "$2" || fail "$1: exit_code $(state "$1" exit_code)"
+    grep -q -- "$4" "$1.err" || fail "$1: no '$4'"
+}
+
+begin killed
+kill -KILL "$worker"
+ends killed 137 failed 'ended by signal 9.*at step'
+grep -q 'last checkpoint is step-.*--resume runs/killed' killed.err || fail "killed: no next step"
+begin crashed
+kill -SEGV "$worker"
+ends crashed 139 failed 'ended by signal 11'
+begin frozen
+kill -STOP "$worker"
+for _ in $(seq 50); do
+    grep -q '"state":"stopped by a signal"' runs/frozen/live.json 2>/dev/null && break
+    sleep 0.1
+done
+grep -q '"state":"stopped by a signal"' runs/frozen/live.json || fail "a frozen worker is not told"
+kill -TERM $pid # heard by a stopped worker, too
+ends frozen 10 stopped 'meopt train --resume'
+begin twice
+kill -TERM $pid
+kill -INT $pid # before it can have saved
+ends twice 143 stopped 'stopped at once'
+begin asked
+"$MEOPT" checkpoint runs/asked 2>checkpoint.err
+before=$(cat runs/asked/ckpt/LATEST)
+for _ in $(seq 50); do
+    test -e runs/asked/request/checkpoint || break
+    sleep 0.1
+done
+test ! -e runs/asked/request/checkpoint || fail "checkpoint: the request stays"
+"$MEOPT" runs >runs.out
+grep -q '^asked  *training ' runs.out || fail "runs: $(cat runs.out)"
+"$MEOPT" stop runs/asked 2>stop.err
+ends asked 10 stopped 'saved'
+test "$(cat runs/asked/ckpt/LATEST)" != "$before" || fail "stop did not save"
+"$MEOPT" stop runs/asked 2>stop.err || fail "stop of a run that has ended"
+grep -q 'has ended already: stopped' stop.err || fail "stop of a run that has ended: silent"
+begin now
+"$MEOPT" stop --now runs/now 2>stop.err
+ends now 143 stopped 'stopped at once'
+"$MEOPT" runs --json >runs.json
+test "$(grep -c '"exit_code": 143' runs.json)" = 2 || fail "runs --json"
+begin orphan # without a terminal the worker ends with its supervisor
+kill -KILL $pid
+for _ in $(seq 50); do
+    kill -0 "$worker" 2>/dev/null || break
+    sleep 0.1
+done
+! kill -0 "$worker" 2>/dev/null || fail "the worker outlives its supervisor"
+"$MEOPT" runs | grep -q '^orphan  *lost ' || fail "a lost run: $("$MEOPT" runs)"
+
+# memory: a control group of its own, where we may make one
+for base in /sys/fs/cgroup/memory /sys/fs/cgroup; do
+    limit=memory.max
+    test $base = /sys/fs/cgroup || limit=memory.limit_in_bytes
+    test -e $base/cgroup.procs || continue
+    mkdir $base/meopt-test-$$ 2>/dev/null || continue
+    group=$base/meopt-test-$$
+    test -w "$group/$limit" && break
+    rmdir "$group"
+    group=
+done
+if [ -n "$group" ]; then
+    echo 12M >"$group/$limit"
+    sh -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' sh "$group" "$MEOPT" train configs/quickstart.yaml --run-dir runs --name memory --steps 100000 train.batch_size=128 >memory.out 2>memory.err &
+    pid=$!
+    echo $pid >left
+    for _ in $(seq 100); do
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.1
+    done
+    ends memory 12 failed 'the kernel killed the worker, host memory was exhausted'
+else
+    echo "no control group: out of memory is not tried"
+fi
+
+# viewers, and the death of a supervisor, in a real terminal
+if ! command -v tmux >/dev/null; then
+    echo "no tmux: viewers are not tried"
+    exit 0
+fi
+socket="meopt-control-$$"
+"$MEOPT" train configs/quickstart.yaml --run-dir runs --name quiet --steps 60 >quiet.out 2>quiet.err || fail "undisturbed run"
+tmux -L "$socket" -f /dev/null new-session -d -x 100 -y 30 "cd '$work' && env OMP_NUM_THREADS=1 LC_ALL=C.UTF-8 TERM=screen-256color '$MEOPT' train configs/quickstart.yaml --run-dir runs --name seen --steps 60 2>seen.err; sleep 100"
+await runs/seen/live.json
+kill -KILL "$(sed -n 's/.*"supervisor_pid":\([0-9]*\).*/\1/p' runs/seen/live.json)"
+kills=10
+if [ "${MEOPT_LONG:-}" = 1 ]; then kills=100; fi
+n=0
+while [ $n -lt $kills ]; do
+    tmux -L "$socket" new-window -d "cd '$work' && sh -c 'echo \$\$ >viewer.$n; exec env LC_ALL=C.UTF-8 TERM=screen-256color \"$MEOPT\" attach runs/seen'"
+    await viewer.$n
+    sleep "$(awk -v s=$n 'BEGIN {srand(s); printf "%.3f", 0.02 + 0.2 * rand()}')"
+    kill -KILL "$(cat viewer.$n)" 2>/dev/null || true
+    n=$((n + 1))
+done
+for _ in $(seq 600); do
+    test "$(state seen state)" = done && break
+    sleep 0.1
+done
+test "$(state seen state)" = done || fail "without its supervisor the run is $(state seen state)"
+numbers() { sed 's/,"images_per_s".*//' "runs/$1/metrics.jsonl"; }
+numbers quiet >quiet.numbers
+numbers seen | cmp - quiet.numbers || fail "viewers changed the run"
+echo "$n viewers killed, $(wc -l <quiet.numbers) steps the same"
