@@ -53,7 +53,7 @@ static int runs_run(const struct arguments *args, struct error *err)
     bool json = argument_flag(args, "json");
     if (!json && count) printf("%-40s %-9s %13s %6s %12s  %s\n", "run", "state", "step", "epoch", "loss", "last sign");
     for (int i = 0; i < count; i++) {
-        char *run = path_join(directory, names[i]), shown[128], when[32] = "-", steps[32], loss[24] = "-";
+        char *run = path_join(directory, names[i]), shown[128], when[32], steps[32], loss[24] = "-";
         struct run_status s;
         struct metric_line last;
         struct error problem;
@@ -62,9 +62,7 @@ static int runs_run(const struct arguments *args, struct error *err)
             s.exit_code = -1;
         }
         bool has = follow_last(run, &last);
-        time_t t = (time_t)s.time;
-        struct tm utc;
-        if (s.time > 0) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &utc));
+        run_time_text(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", s.time);
         int64_t step = has && last.step > s.step ? last.step : s.step;
         if (s.total) snprintf(steps, sizeof steps, "%lld/%lld", (long long)step, (long long)s.total);
         else snprintf(steps, sizeof steps, "%lld", (long long)step);

@@ -48,8 +48,7 @@ static void select_card(struct dash *d, int by)
     if (d->selected < 0) d->selected = 0;
 }
 
-/* Whether to leave. */
-static bool on_key(struct dash *d, int kind, wint_t c)
+bool dash_key(struct dash *d, int kind, wint_t c)
 {
     if (d->asks_to_stop && kind == OK) {
         d->asks_to_stop = false;
@@ -147,7 +146,7 @@ static void loop(struct dash *d, int *ended)
         }
         draw = true;
         if (kind == KEY_CODE_YES && c == KEY_RESIZE) continue;
-        leave = on_key(d, kind, c);
+        leave = dash_key(d, kind, c);
     }
 }
 

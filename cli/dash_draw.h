@@ -6,6 +6,8 @@
 #include "cli/dash_layout.h"
 #include "core/train/follow.h"
 
+#include <wchar.h>
+
 enum dash_range_choice { RANGE_ALL, RANGE_2000, RANGE_200, RANGE_COUNT };
 
 struct dash {
@@ -20,6 +22,9 @@ struct dash {
     int scroll;                    /* lines back in the log */
     char message[200];
 };
+
+/* What get_wch gave: kind OK or KEY_CODE_YES. Whether to leave. */
+bool dash_key(struct dash *d, int kind, wint_t c);
 
 void dash_draw_start(void); /* colours, once the screen is open */
 void dash_draw(struct dash *d);

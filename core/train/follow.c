@@ -240,12 +240,10 @@ static void take_event(struct follow *f, const char *text, size_t bytes)
         json_decref(object);
         return;
     }
-    char event[64], message[300], when[16] = "", line[480];
-    time_t t = (time_t)number(object, "time");
-    struct tm utc;
+    char event[64], message[300], when[16], line[480];
     printable(event, sizeof event, object, "event");
     printable(message, sizeof message, object, "message");
-    strftime(when, sizeof when, "%H:%M:%S", gmtime_r(&t, &utc));
+    run_time_text(when, sizeof when, "%H:%M:%S", number(object, "time"));
     int64_t step = whole(object, "step");
     snprintf(line, sizeof line, "%s  step %lld  %s%s%s", when, (long long)(step < 0 ? 0 : step), event, message[0] ? ": " : "", message);
     keep_line(f->events, &f->event_count, line);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static void copy_text(char *dst, size_t size, const json_t *object, const char *key)
@@ -74,6 +75,14 @@ int run_status_write(const struct run_status *s, const char *directory, struct e
     json_decref(object);
     free(path);
     return code;
+}
+
+char *run_time_text(char *dst, size_t size, const char *format, double seconds)
+{
+    struct tm utc;
+    time_t t = seconds > 0 && seconds < 1e11 ? (time_t)seconds : 0;
+    if (t == 0 || !gmtime_r(&t, &utc) || strftime(dst, size, format, &utc) == 0) snprintf(dst, size, "-");
+    return dst;
 }
 
 int run_request(const char *directory, const char *name, struct error *err)

@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct run_status {
@@ -23,6 +24,9 @@ struct run_status {
 int run_status_read(struct run_status *status, const char *directory, struct error *err);
 /* Replace state.json with this status. */
 int run_status_write(const struct run_status *status, const char *directory, struct error *err);
+
+/* A time of a run, in UTC, by strftime's format; "-" when it is none. */
+char *run_time_text(char *dst, size_t size, const char *format, double seconds);
 
 /* Make the empty file request/NAME. */
 int run_request(const char *directory, const char *name, struct error *err);

@@ -1,0 +1,152 @@
+#!/bin/sh
+# The dashboard in a real terminal (tmux): golden screens of a replayed run at four sizes, 1, 2 and 8 cards, UTF-8 and ASCII, with
+# and without colour; every tab; the terminal given back after quit, suspension and the signals that end a process; nothing but
+# text where there is no terminal. MEOPT_UPDATE_GOLDEN=1 writes the golden screens anew.
+set -eu
+command -v tmux >/dev/null || { echo "no tmux"; exit 77; }
+. "$MEOPT_SOURCE/tests/dash_run.sh"
+dir=$(mktemp -d)
+socket=
+trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null; rm -rf "$dir"' EXIT
+golden=$MEOPT_SOURCE/tests/data/dash_screen
+n=0
+fail() {
+    echo "FAILED: $*" >&2
+    [ -z "$socket" ] || tmux -L "$socket" capture-pane -p >&2 || true
+    exit 1
+}
+for cards in 1 2 8; do dash_run "$dir/runs/run$cards" $cards 300; done
+start() { # width height locale environment command...: a new socket each time, reusing one races with its server's end
+    n=$((n + 1))
+    socket="meopt-dash-$$-$n"
+    width=$1 height=$2 locale=$3 more=$4
+    shift 4
+    rm -f "$dir/pid"
+    cat >"$dir/run.sh" <<RUN
+cd "$dir/runs"
+trap : INT
+sh -c 'echo \$\$ >../pid; exec "\$@"' sh "$MEOPT" $*
+echo "status \$?"
+sleep 60
+RUN
+    tmux -L "$socket" -f /dev/null new-session -d -x "$width" -y "$height" "env -i PATH='$PATH' TERM=screen-256color LC_ALL=$locale $more ASAN_OPTIONS='${ASAN_OPTIONS:-}' sh '$dir/run.sh' 2>'$dir/err'"
+    tmux -L "$socket" set -g window-size manual >/dev/null
+}
+await() { # text on the screen, within 10 s
+    i=0
+    until tmux -L "$socket" capture-pane -p 2>/dev/null | grep -q -- "$1"; do
+        i=$((i + 1))
+        [ $i -lt 200 ] || fail "no '$1' on the screen"
+        sleep 0.05
+    done
+}
+keys() { tmux -L "$socket" send-keys "$@"; }
+restored() { [ "$(tmux -L "$socket" display -p '#{alternate_on},#{cursor_flag}')" = 0,1 ] || fail "terminal not restored after $1"; }
+stop() {
+    tmux -L "$socket" kill-server
+    socket=
+}
+check() { # NAME: the screen against the golden one, as soon as it is equal, within 5 s
+    if [ -n "${MEOPT_UPDATE_GOLDEN:-}" ]; then
+        mkdir -p "$golden"
+        sleep 0.7
+        tmux -L "$socket" capture-pane -p >"$golden/$1.txt"
+        return
+    fi
+    i=0
+    until tmux -L "$socket" capture-pane -p | cmp -s - "$golden/$1.txt"; do
+        i=$((i + 1))
+        if [ $i = 50 ]; then
+            tmux -L "$socket" capture-pane -p | diff -u "$golden/$1.txt" - >&2 || true
+            fail "golden screen $1 (MEOPT_UPDATE_GOLDEN=1 sh tests/dash_screen.sh writes it anew)"
+        fi
+        sleep 0.1
+    done
+}
+
+for cards in 1 2 8; do
+    for mode in utf8 ascii; do
+        for colour in colour mono; do
+            locale=C.UTF-8 more=
+            [ $mode = utf8 ] || locale=C
+            [ $colour = colour ] || more=NO_COLOR=1
+            start 80 24 $locale "$more" train --replay run$cards --speed 0
+            await 'step 300/300'
+            for size in 80x24 40x12 132x43 200x60; do
+                tmux -L "$socket" resize-window -x "${size%x*}" -y "${size#*x}"
+                check "$size-$cards-$mode-$colour"
+            done
+            tmux -L "$socket" capture-pane -pe >"$dir/attributes"
+            if grep -q "$(printf '\033')\[[0-9;]*\(38;5\|3[0-7]m\)" "$dir/attributes"; then found=colour; else found=mono; fi
+            [ $found = $colour ] || fail "colours: $found, expected $colour"
+            [ $mode = utf8 ] || ! LC_ALL=C grep -q '[^ -~]' "$golden/132x43-$cards-$mode-$colour.txt" || fail "not ASCII"
+            keys q
+            await 'status 0'
+            restored quit
+            stop
+        done
+    done
+done
+
+start 100 30 C.UTF-8 '' train --replay run2 --speed 0 --baseline run8
+await baseline
+for tab in curves memory log help; do
+    keys Tab
+    check "tab-$tab"
+done
+keys 1 l
+await ', log'
+keys z
+await 'last 2000'
+keys f g
+tmux -L "$socket" resize-window -x 20 -y 5
+await 'too small'
+tmux -L "$socket" resize-window -x 80 -y 24
+await 'step 300/300'
+tmux -L "$socket" send-keys C-c
+await 'status 130'
+restored SIGINT
+stop
+
+for signal in TERM HUP SEGV; do
+    start 80 24 C.UTF-8 '' attach run1
+    await 'step 300/300'
+    kill -$signal "$(cat "$dir/pid")"
+    await 'status'
+    restored SIG$signal
+    stop
+done
+
+# suspended and continued by a shell with jobs
+start 80 24 C.UTF-8 '' version
+stop
+n=$((n + 1))
+socket="meopt-dash-$$-$n"
+tmux -L "$socket" -f /dev/null new-session -d -x 80 -y 24 "env -i PATH='$PATH' TERM=screen-256color LC_ALL=C.UTF-8 PS1='shell> ' sh -i"
+await 'shell>'
+keys "'$MEOPT' attach '$dir/runs/run1'" Enter
+await 'step 300/300'
+keys C-z
+await 'Stopped\|Suspended'
+restored Ctrl-Z
+keys 'fg' Enter
+await 'Tab next'
+keys q
+await 'shell>'
+restored 'fg and quit'
+stop
+
+# speed: half of a run of 96 s, in about a second
+start 80 24 C.UTF-8 '' train --replay run1 --speed 50
+await 'step [0-9]*/300'
+await 'replay, end'
+keys q
+await 'status 0'
+stop
+
+"$MEOPT" attach "$dir/runs/run1" >"$dir/out" 2>"$dir/err" </dev/null && fail "attach without a terminal"
+grep -q 'needs a terminal' "$dir/err" || fail "attach without a terminal: $(cat "$dir/err")"
+! grep -q "$(printf '\033')" "$dir/out" "$dir/err" || fail "escape bytes without a terminal"
+got=0
+"$MEOPT" attach "$dir" 2>"$dir/err" </dev/null || got=$?
+[ $got = 1 ] || fail "attach to what is no run: exit $got"
