@@ -1,6 +1,6 @@
 #!/bin/sh
 # From a fresh Debian or Ubuntu machine to three trained students: packages, build, sample archives, training without and
-# with MEOpt, export. Safe to run again.
+# with MEOpt, export, and a comparison. Safe to run again.
 set -eu
 cd "$(dirname "$0")/.."
 sh configs/packages.sh
@@ -25,4 +25,9 @@ for pair in quickstart quickstart_openclip quickstart_dinov2; do
     done
     "$meopt" export "runs/$name" --format pt
 done
-echo "runs are in runs/, exported students beside them"
+
+# What it is for: the same training of a model that fills the memory, without and with MEOpt, as a table and a page.
+compare=quickstart_compare-$stamp
+echo "== $compare"
+"$meopt" compare --run configs/quickstart_compare.yaml --run-dir runs --name "$compare" --html "runs/$compare.html"
+echo "runs are in runs/, exported students beside them; the comparison is runs/$compare.html"
