@@ -1,0 +1,20 @@
+/* The numbers of one optimizer step, for those who hand them on: TensorBoard, Prometheus. NAN is unknown and left out. */
+#ifndef MEOPT_TRAIN_SCALARS_H
+#define MEOPT_TRAIN_SCALARS_H
+
+#include <stdint.h>
+
+struct scalar_memory {
+    const char *class; /* "weights", ...; one row may be "total" */
+    double bytes;
+};
+
+struct scalars {
+    int64_t step;
+    double time_s;      /* seconds since 1970 when the step ended; 0 or NAN: now */
+    double epoch, loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
+    const struct scalar_memory *memory;
+    int memory_count;
+};
+
+#endif
