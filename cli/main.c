@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const struct command cmd_fetch, cmd_worker, cmd_attach, cmd_runs, cmd_stop, cmd_checkpoint, cmd_help, cmd_version, cmd_bench_optim, cmd_bench_train, cmd_train, cmd_embed, cmd_export;
+extern const struct command cmd_fetch, cmd_worker, cmd_attach, cmd_runs, cmd_stop, cmd_checkpoint, cmd_help, cmd_version, cmd_bench_optim, cmd_bench_speedup, cmd_bench_train, cmd_train, cmd_embed, cmd_export;
 extern const struct command cmd_compare, cmd_doctor;
 extern const struct command cmd_config_get, cmd_config_set, cmd_config_unset, cmd_config_list, cmd_config_check, cmd_config_diff,
     cmd_config_new, cmd_config_edit, cmd_config_man,
@@ -35,6 +35,7 @@ const struct command *const commands[] = {
     &cmd_embed,
     &cmd_export,
     &cmd_bench_optim,
+    &cmd_bench_speedup,
     &cmd_bench_train,
     &cmd_doctor,
     &cmd_complete,
