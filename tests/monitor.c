@@ -155,6 +155,13 @@ static void proc_shows_the_control_groups_limit(void **state)
         assert_false(s.cards[0].temp_c.valid);
         assert_false(s.cards[0].process_bytes.valid);
         assert_false(s.cards[0].busy_percent.valid); /* needs two samples */
+        put("sys/fs/cgroup/job/memory.max", "800000\n"); /* the job allows less than its step */
+        put("sys/fs/cgroup/job/memory.current", "750000\n");
+        monitor_sample(m);
+        monitor_read(m, &s);
+        assert_value(s.cards[0].mem_total_bytes, v ? 1000000 : 800000);
+        assert_value(s.cards[0].mem_used_bytes, v ? 700000 : 750000);
+        put("sys/fs/cgroup/job/memory.max", "max\n");
         put(version[v][1], "max\n");
         monitor_sample(m);
         monitor_read(m, &s);
@@ -456,6 +463,58 @@ static void closing_ends_a_hanging_helper(void **state)
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child */
 }
 
+/* The source hangs the thread itself (here: a FIFO that nobody writes): readers go on, closing is bounded, and the thread cleans up when it can. */
+static void a_thread_that_hangs_is_left_behind(void **state)
+{
+    (void)state;
+    struct error err;
+    char *path = xasprintf("%s/fifo", root);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    struct monitor *m = opened("fake", path);
+    assert_int_equal(monitor_start(m, 0.05, &err), 0);
+    nanosleep(&(struct timespec){0, 100000000}, NULL);
+    struct monitor_snapshot s;
+    monitor_read(m, &s);
+    assert_int_equal(s.samples, 0);
+    struct timespec t[2];
+    clock_gettime(CLOCK_MONOTONIC, &t[0]);
+    monitor_close(m);
+    clock_gettime(CLOCK_MONOTONIC, &t[1]);
+    assert_true(t[1].tv_sec - t[0].tv_sec <= 4);
+    int fd = open(path, O_WRONLY);
+    assert_true(fd >= 0);
+    close(fd);
+    nanosleep(&(struct timespec){0, 200000000}, NULL);
+    free(path);
+}
+
+/* The note goes when what it told of is over. */
+static void notes_end_with_their_cause(void **state)
+{
+    (void)state;
+    struct error err;
+    struct monitor *m;
+    struct monitor_snapshot s;
+    setenv("FAKE_SMI", "", 1);
+    char *library = xasprintf("%s/libsmi.so", root);
+    assert_int_equal(monitor_open(&m, &(struct monitor_options){.provider = "nvml", .root = root, .nvml_library = library}, &err), 0);
+    monitor_sample(m);
+    monitor_read(m, &s);
+    assert_non_null(strstr(s.note, "libsmi.so"));
+    assert_int_equal(symlink(FAKE_SMI, library), 0);
+    monitor_sample(m);
+    monitor_read(m, &s);
+    assert_string_equal(s.note, "");
+    assert_int_equal(s.card_count, 2);
+    monitor_close(m);
+    free(library);
+    assert_int_equal(monitor_open(&m, &(struct monitor_options){.provider = "nvml", .root = root, .helper = "/nonexistent/meopt"}, &err), 0);
+    for (int i = 0; i < 5; i++) monitor_sample(m);
+    monitor_read(m, &s);
+    assert_non_null(strstr(s.note, "cannot start /nonexistent/meopt"));
+    monitor_close(m);
+}
+
 static void pci_addresses_have_one_form(void **state)
 {
     (void)state;
@@ -540,6 +599,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(a_library_that_fails_leaves_the_kernels_files, setup, teardown),
         cmocka_unit_test_setup_teardown(debug_variables_do_not_reach_the_library, setup, teardown),
         cmocka_unit_test_setup_teardown(closing_ends_a_hanging_helper, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_thread_that_hangs_is_left_behind, setup, teardown),
+        cmocka_unit_test_setup_teardown(notes_end_with_their_cause, setup, teardown),
         cmocka_unit_test(pci_addresses_have_one_form),
         cmocka_unit_test(unknown_providers_are_usage_errors),
     };

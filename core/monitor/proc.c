@@ -1,19 +1,24 @@
 /* Provider proc: the CPU as one card, from /proc and /sys.
  *
- * Memory is the machine's, or the control group's where that allows less: then that is where the kernel will kill. Used is
- * what cannot be given back at once: MemTotal - MemAvailable, and usage less inactive file pages. Busy is the share of all
- * cores since the sample before. Power is RAPL's package counters, which most kernels show to root only.
+ * Memory is the machine's, or that of the control group (ours or one above it) which allows least: that is where the kernel
+ * will kill. Used is what cannot be given back at once: MemTotal - MemAvailable, and usage less inactive file pages. Busy is
+ * the share of the cores since the sample before: of those that this process may run on, as a batch system allots them. Power is RAPL's package counters, which most kernels show to root only.
  */
 #include "core/monitor/internal.h"
 #include "core/base/file.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 struct proc {
     char group[2][512];          /* directories of the memory control group: version 2, version 1; "" */
+    bool some_cores;             /* this process may run on these only */
+    cpu_set_t cores;
+    char stat[65536];
     double busy_ticks, all_ticks;
     double energy_uj[8], energy_s[8];
     char temperature[128];       /* file with the CPU's milli-Celsius; "" */
@@ -77,41 +82,64 @@ static void find_temperature(struct monitor *m, struct proc *p)
     }
 }
 
+/* The control group at or above `group` with the least limit below *total: puts its limit and use there. */
+static void least_group(struct monitor *m, const char *group, bool version1, double *total, double *used)
+{
+    const char *limit_file = version1 ? "memory.limit_in_bytes" : "memory.max", *used_file = version1 ? "memory.usage_in_bytes" : "memory.current";
+    const char *inactive_key = version1 ? "total_inactive_file" : "inactive_file";
+    size_t top = strlen(version1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup");
+    char path[512], text[8192];
+    for (snprintf(path, sizeof path, "%s", group); strlen(path) >= top; *strrchr(path, '/') = 0) {
+        double limit, current, inactive = 0;
+        if (read_number(m, &limit, "%s/%s", path, limit_file) <= 0 || !(limit > 0 && limit < *total)) continue;
+        if (read_number(m, &current, "%s/%s", path, used_file) <= 0) continue;
+        if (read_text(m, text, sizeof text, "%s/memory.stat", path) > 0 && number_after(text, inactive_key, &inactive) && inactive < current) current -= inactive;
+        *total = limit, *used = current;
+    }
+}
+
 static void sample_memory(struct monitor *m, struct proc *p, struct monitor_card *card)
 {
     char text[8192];
-    double total = 0, available = 0, group_used = 0, limit = 0, inactive = 0;
+    double total = 0, available = 0;
     int result = read_text(m, text, sizeof text, "/proc/meminfo");
     if (result > 0) {
         result = number_after(text, "MemTotal", &total) && number_after(text, "MemAvailable", &available);
         total *= 1024, available *= 1024;
     }
     double used = total - available;
-    static const char *const files[2][3] = {{"memory.max", "memory.current", "inactive_file"},
-                                            {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}};
-    for (int v = 0; result > 0 && v < 2; v++) {
-        if (!p->group[v][0] || read_number(m, &limit, "%s/%s", p->group[v], files[v][0]) <= 0 || !(limit > 0 && limit < total)
-            || read_number(m, &group_used, "%s/%s", p->group[v], files[v][1]) <= 0) continue;
-        if (read_text(m, text, sizeof text, "%s/memory.stat", p->group[v]) > 0 && number_after(text, files[v][2], &inactive) && inactive < group_used)
-            group_used -= inactive;
-        total = limit, used = group_used;
-    }
+    for (int v = 0; result > 0 && v < 2; v++)
+        if (p->group[v][0]) least_group(m, p->group[v], v == 1, &total, &used);
     value_take(&card->mem_total_bytes, result, total);
     value_take(&card->mem_used_bytes, result, used);
 }
 
+/* Ticks of one line of /proc/stat: user nice system idle iowait irq softirq steal. */
+static bool add_ticks(const char *line, double *all, double *busy)
+{
+    double t[8] = {0};
+    if (sscanf(line, "%*s %lf %lf %lf %lf %lf %lf %lf %lf", t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7) < 4) return false;
+    for (int i = 0; i < 8; i++) {
+        *all += t[i];
+        if (i != 3 && i != 4) *busy += t[i];
+    }
+    return true;
+}
+
 static void sample_busy(struct monitor *m, struct proc *p, struct monitor_card *card)
 {
-    char text[512];
-    double t[8] = {0};
-    int result = read_text(m, text, sizeof text, "/proc/stat");
-    if (result <= 0 || sscanf(text, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7) < 4) {
-        value_take(&card->busy_percent, result > 0 ? 0 : result, 0);
+    char *line;
+    double all = 0, busy = 0;
+    int number, result = read_text(m, p->stat, sizeof p->stat, "/proc/stat");
+    if (result > 0 && strncmp(p->stat, "cpu ", 4) != 0) result = 0;
+    if (result > 0 && p->some_cores) {
+        for (line = strchr(p->stat, '\n'); line && sscanf(++line, "cpu%d", &number) == 1; line = strchr(line, '\n'))
+            if (number >= 0 && number < CPU_SETSIZE && CPU_ISSET(number, &p->cores)) add_ticks(line, &all, &busy);
+    } else if (result > 0) result = add_ticks(p->stat, &all, &busy);
+    if (result <= 0) {
+        value_take(&card->busy_percent, result, 0);
         return;
     }
-    double all = 0;
-    for (int i = 0; i < 8; i++) all += t[i];
-    double busy = all - t[3] - t[4]; /* idle, iowait */
     double passed = all - p->all_ticks, share = busy - p->busy_ticks;
     if (p->all_ticks > 0 && passed > 0) value_set(&card->busy_percent, share < 0 ? 0 : share > passed ? 100 : 100 * share / passed);
     p->all_ticks = all, p->busy_ticks = busy;
@@ -160,6 +188,9 @@ static int proc_open(struct monitor *m, struct error *err)
     find_name(m);
     find_group(m, p);
     find_temperature(m, p);
+    /* (Of this machine: a root of a test's knows nothing of it. More than 1024 cores: all of them.) */
+    p->some_cores = !m->options.root[0] && sched_getaffinity(0, sizeof p->cores, &p->cores) == 0 &&
+                    CPU_COUNT(&p->cores) < sysconf(_SC_NPROCESSORS_ONLN);
     return 0;
 }
 

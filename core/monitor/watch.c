@@ -29,6 +29,7 @@ struct watch {
     pid_t stuck;     /* killed but held by the kernel; nothing new is started while it is there */
     int fd, log;     /* to the helper; its stderr */
     bool ready;
+    bool noted;      /* this sample left a note */
     int failures;    /* in a row, before it was ever ready */
     int card, field; /* what it is about to read */
     double heard_s;
@@ -91,6 +92,7 @@ static bool watch_start(struct monitor *m, struct watch *w)
     w->ready = false, w->card = -1, w->said[0] = 0, w->heard_s = monitor_now();
     if (code == 0) return true;
     monitor_note(m, "cannot start %s: %s", m->options.helper, strerror(code));
+    w->failures++;
     close(w->fd);
     close(w->log);
     w->pid = 0;
@@ -130,6 +132,7 @@ static int watch_end(struct watch *w)
 static void watch_lost(struct monitor *m, struct watch *w, const char *how)
 {
     bool late = how != NULL;
+    w->noted = true;
     if (late) kill(w->pid, SIGKILL);
     int status = watch_end(w);
     char death[64];
@@ -169,7 +172,10 @@ static bool watch_take(struct monitor *m, struct watch *w, const struct helper_r
     case HELPER_PCI:
         if (card) monitor_pci(card->pci, r->text);
         break;
-    case HELPER_NOTE: monitor_note(m, "%s: card %d, %s: %s", m->provider->name, r->card, field ? field_names[r->field] : "", r->text); break;
+    case HELPER_NOTE:
+        w->noted = true;
+        monitor_note(m, "%s: card %d, %s: %s", m->provider->name, r->card, field ? field_names[r->field] : "", r->text);
+        break;
     case HELPER_READY:
         for (int i = r->card; i < m->work.card_count; i++) memset(&m->work.cards[i], 0, sizeof m->work.cards[i]);
         m->work.card_count = r->card < 0 ? 0 : r->card > MONITOR_CARDS ? MONITOR_CARDS : r->card;
@@ -253,16 +259,20 @@ static void watch_sample(struct monitor *m)
     }
     if (!w->pid && (!watch_start(m, w) || !watch_until(m, w, HELPER_READY))) return;
     struct helper_request request = {0};
+    w->noted = false;
     pid_t pids[MONITOR_PIDS];
     request.pid_count = watched_pids(m, pids);
     for (int i = 0; i < request.pid_count; i++) request.pids[i] = pids[i];
     double now = monitor_now();
     for (int i = 0; i < MONITOR_CARDS; i++)
         for (int f = 0; f < MONITOR_FIELDS; f++)
-            if (now < w->skip_until_s[i][f]) request.skip[i] |= (uint8_t)(1u << f);
+            if (now < w->skip_until_s[i][f]) {
+                request.skip[i] |= (uint8_t)(1u << f);
+                w->noted = true; /* (the note says why) */
+            }
     w->card = -1;
     if (send(w->fd, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) watch_lost(m, w, NULL);
-    else watch_until(m, w, HELPER_END);
+    else if (watch_until(m, w, HELPER_END) && !w->noted && m->work.card_count > 0) m->work.note[0] = 0; /* all is well again */
     if (m->provider == &monitor_rsmi) kfd_process_bytes(m);
 }
 
