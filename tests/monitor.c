@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -550,7 +551,7 @@ static int print(int argc, char **argv)
         return err.code;
     }
     struct monitor_snapshot s = {0};
-    for (int i = 0; i < 300 && s.samples < samples; i++) {
+    for (int i = 0; i < 600 && s.samples < samples; i++) {
         monitor_read(m, &s);
         nanosleep(&(struct timespec){0, 50000000}, NULL);
     }
@@ -566,6 +567,13 @@ static int print(int argc, char **argv)
         puts("");
     }
     monitor_close(m);
+    struct rusage self, helper;
+    getrusage(RUSAGE_SELF, &self);
+    getrusage(RUSAGE_CHILDREN, &helper);
+    double cpu_s = 0;
+    const struct timeval *t[] = {&self.ru_utime, &self.ru_stime, &helper.ru_utime, &helper.ru_stime};
+    for (int i = 0; i < 4; i++) cpu_s += (double)t[i]->tv_sec + 1e-6 * (double)t[i]->tv_usec;
+    printf("cost %.3f ms of CPU a sample with helper and start, %ld KiB + %ld KiB\n", 1e3 * cpu_s / (double)s.samples, self.ru_maxrss, helper.ru_maxrss);
     return 0;
 }
 

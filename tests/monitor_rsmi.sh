@@ -55,10 +55,10 @@ fresh() {
     echo >"$node/name"
     printf 'hive_id 0\narray_count 0\nsimd_arrays_per_engine 0\ncu_per_simd_array 0\ndomain 0\nlocation_id 0\n' >"$node/properties"
 }
-# look PROVIDER SAMPLES: what the monitor prints with that /sys
+# look PROVIDER SAMPLES [PERIOD]: what the monitor prints with that /sys
 look() {
     # shellcheck disable=SC2016
-    MEOPT_RSMI_LIB=$library unshare -rm sh -c 'mount --bind "$1" /sys && mount -t tmpfs none /dev/shm && exec "$2" print "$3" "" "$4" 0.2' - "$sys" "$print" "$1" "$2" >"$dir/out" 2>"$dir/err" || {
+    MEOPT_RSMI_LIB=$library unshare -rm sh -c 'mount --bind "$1" /sys && mount -t tmpfs none /dev/shm && exec "$2" print "$3" "" "$4" "$5"' - "$sys" "$print" "$1" "$2" "${3:-0.2}" >"$dir/out" 2>"$dir/err" || {
         cat "$dir/out" "$dir/err"
         exit 1
     }
@@ -97,6 +97,12 @@ for provider in rsmi sysfs; do
     expect 'card 3 0000:06:00.0'
 done
 echo "4 cards, one of Hygon's, with sensors missing: rsmi and sysfs agree"
+[ -z "${MEOPT_LONG:-}" ] || for provider in rsmi sysfs; do
+    look $provider 40 0.5
+    echo "4 cards at 2 Hz, $provider: $(grep '^cost' "$dir/out")"
+    # 1 % of a core at 2 Hz
+    awk '/^cost/ { exit !($2 < 5) }' "$dir/out"
+done
 
 fresh
 first=$(card 0 0x1002)
