@@ -53,6 +53,12 @@ static void check_version(struct doctor *d)
     line_text(l, "version", MEOPT_VERSION);
 }
 
+static const char *device;
+static struct error device_error;
+static int device_code;
+static void check_device(struct doctor *d) { device_code = doctor_device(d, device, &device_error); }
+
+static const struct doctor_row only[] = {{"device", check_device}, {NULL, NULL}};
 static const struct doctor_row first[] = {{"version", check_version}, {NULL, NULL}};
 static const struct doctor_row last[] = {
     {"libraries", check_fetch_libraries}, {"terminal", check_terminal}, {NULL, NULL}};
@@ -75,10 +81,16 @@ static int doctor_command(const struct arguments *args, struct error *err)
     struct doctor d = {.root = argument_text(args, "root", ""),
                        .run_directory = argument_text(args, "run-dir", "runs"),
                        .quick = argument_flag(args, "quick")};
-    doctor_run(&d, first);
-    doctor_run(&d, doctor_host);
-    doctor_run(&d, last);
-    doctor_run(&d, doctor_cards);
+    device = argument_text(args, "device", NULL);
+    device_code = 0;
+    if (device)
+        doctor_run(&d, only);
+    else {
+        doctor_run(&d, first);
+        doctor_run(&d, doctor_host);
+        doctor_run(&d, last);
+        doctor_run(&d, doctor_cards);
+    }
     if (argument_flag(args, "json")) {
         json_t *report = doctor_json(&d);
         json_dumpf(report, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
@@ -87,13 +99,15 @@ static int doctor_command(const struct arguments *args, struct error *err)
     } else
         print(&d);
     doctor_free(&d);
-    (void)err;
-    return 0;
+    if (device_code && err) *err = device_error;
+    return device_code;
 }
 
 static const struct option options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
      "directory of runs, whose disk is measured (default runs)"},
+    {"device", 0, OPTION_TEXT, "DEVICE", NULL, 0, 0,
+     "this device alone: auto, cpu, hip:N, cuda:N; fails when it cannot be used"},
     {"quick", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out measurements: bandwidth, products, disk speed"},
     {"root", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "read /dev, /sys, /proc and /etc below DIR"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "one JSON object: an array of checks, and how many are what"},

@@ -40,7 +40,7 @@ static struct geometry geometry_of(json_t *json)
 static void subject_open(struct subject *s, const struct geometry *g, const struct weights *file, const struct tower_options *options)
 {
     struct error err = {0};
-    if (device_open(&s->device, "cpu", 0, &err)) fail_msg("%s", err.what);
+    if (device_open(&s->device, getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu", 0, &err)) fail_msg("%s", err.what);
     if (tower_create(&s->tower, s->device, g, options, &err)) fail_msg("%s", err.what);
     s->scratch = device_alloc(s->device, MEMORY_WORKSPACE, s->tower->scratch_bytes, "scratch", &err);
     s->sums = device_alloc(s->device, MEMORY_WORKSPACE, 2 * sizeof(double), "loss", &err);

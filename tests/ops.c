@@ -457,7 +457,7 @@ int main(int argc, char **argv)
     struct CMUnitTest tests[5 * (OPERATIONS + 1) + 1];
     static struct variant variants[5 * (OPERATIONS + 1)];
     size_t count = 0;
-    for (size_t set = 0; set < 4 + (card ? 1 : 0); set++)
+    for (size_t set = card ? 4 : 0; set < 4 + (card ? 1 : 0); set++)
         for (int k = 0; k <= OPERATIONS; k++) {
             struct variant *v = &variants[count];
             *v = (struct variant){"", set < 4 ? "cpu" : card, set < 4 ? sets[set] : NULL, k < OPERATIONS ? &operations[k] : NULL};

@@ -259,8 +259,9 @@ enum { LARGE_BYTES = 1 << 20 };
 
 /* Large blocks are mapped (zero pages, huge where the system allows), small ones come from the heap, which
  * AddressSanitizer watches. */
-static int allocate(struct device *dev, size_t bytes, void **p)
+static int allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
 {
+    (void)class;
     if (cpu_of(dev)->dry || bytes >= LARGE_BYTES) {
         bool dry = cpu_of(dev)->dry;
         void *q = mmap(NULL, bytes, dry ? PROT_NONE : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (dry ? MAP_NORESERVE : 0), -1, 0);

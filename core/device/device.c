@@ -1,6 +1,8 @@
 /* Memory by class, for every device: see device.h. */
 #include "core/device/cpu.h"
+#include "core/device/gpu.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,8 +45,9 @@ static int out_of_memory(struct device *device, int code, enum memory_class clas
             if (n > 0) used += (size_t)n;
         }
     return error_set(err, code, "see 'meopt plan CONFIG --what-if' for settings that fit",
-                     "out of memory on %s: no room for %.1f MiB of %s (%s); held: %s", device->name,
-                     (double)bytes / 1048576.0, memory_class_names[class], name, used ? table : "nothing");
+                     "out of memory on %s: no room for %.1f MiB of %s (%s); held: %s%s%s", device->name,
+                     (double)bytes / 1048576.0, memory_class_names[class], name, used ? table : "nothing",
+                     device->memory_note[0] ? "; " : "", device->memory_note);
 }
 
 void *device_alloc(struct device *device, enum memory_class class, size_t bytes, const char *name, struct error *err)
@@ -61,7 +64,7 @@ void *device_alloc(struct device *device, enum memory_class class, size_t bytes,
     if (device->limit_bytes && use->current_total_bytes + rounded > device->limit_bytes)
         code = strcmp(device->kind, "cpu") == 0 ? EXIT_HOST_MEMORY : EXIT_CARD_MEMORY;
     else
-        code = device->allocate(device, rounded, &p);
+        code = device->allocate(device, class, rounded, &p);
     if (code) {
         out_of_memory(device, code, class, bytes, name, err);
         return NULL;
@@ -106,10 +109,35 @@ void device_close(struct device *device)
     free(device);
 }
 
+/* "hip", "hip:3": the ordinal; -1: not of that kind. */
+static int ordinal_of(const char *spec, const char *kind)
+{
+    size_t n = strlen(kind);
+    char *end;
+    if (strncmp(spec, kind, n) != 0) return -1;
+    if (!spec[n]) return 0;
+    if (spec[n] != ':' || spec[n + 1] < '0' || spec[n + 1] > '9') return -1;
+    long ordinal = strtol(spec + n + 1, &end, 10);
+    return *end || ordinal > 1023 ? -1 : (int)ordinal;
+}
+
 int device_open(struct device **device, const char *spec, size_t limit_bytes, struct error *err)
 {
     *device = NULL;
-    if (strcmp(spec, "auto") == 0 || strcmp(spec, "cpu") == 0) return cpu_device_open(device, false, limit_bytes, err);
+    if (strcmp(spec, "cpu") == 0 || (strcmp(spec, "auto") == 0 && !getenv("MEOPT_AUTO_CARD"))) return cpu_device_open(device, false, limit_bytes, err);
     if (strcmp(spec, "dry") == 0) return cpu_device_open(device, true, limit_bytes, err);
-    return error_set(err, EXIT_NO_CARD, "device.type: auto or cpu", "no device '%s' in this build", spec);
+    for (int kind = 0; kind < DRIVER_KINDS; kind++) {
+        int ordinal = strcmp(spec, "auto") == 0 ? 0 : ordinal_of(spec, driver_names[kind]);
+        if (ordinal < 0) continue;
+        struct error why = {0};
+        int code = gpu_device_open(device, (enum driver_kind)kind, ordinal, limit_bytes, &why);
+        if (!code) return 0;
+        if (strcmp(spec, "auto") != 0) {
+            if (err) *err = why;
+            return code;
+        }
+        log_debug("device auto: %s", why.what);
+    }
+    if (strcmp(spec, "auto") == 0) return cpu_device_open(device, false, limit_bytes, err);
+    return error_set(err, EXIT_NO_CARD, "auto, cpu, hip:N or cuda:N", "no device '%s'", spec);
 }

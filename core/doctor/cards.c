@@ -1,7 +1,7 @@
 /* Checks of cards: hardware, permissions, variables, drivers, libraries, and every card at work. See
  * doctor.h. */
 #include "core/base/file.h"
-#include "core/device/driver.h"
+#include "core/device/gpu.h"
 #include "core/doctor/doctor.h"
 
 #include <dirent.h>
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static const double GIB = 1073741824.0;
@@ -247,7 +248,141 @@ static void check_card_libraries(struct doctor *d)
     }
 }
 
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Bytes copied inside the card's memory, read and written, best of five; GB/s. 0: no memory for it. */
+static double copy_bandwidth(struct device *dev, size_t bytes)
+{
+    struct error err;
+    double best = 1e30;
+    char *block = device_alloc(dev, MEMORY_WORKSPACE, 2 * bytes, "measurement", &err);
+    for (int run = 0; block && run < 6; run++) {
+        double t = seconds();
+        dev->ops->copy(dev, block, block + bytes, bytes);
+        dev->sync(dev);
+        t = seconds() - t;
+        if (run && t < best) best = t;
+    }
+    device_free(dev, block);
+    return block ? 2 * (double)bytes / best * 1e-9 : 0;
+}
+
+/* Products of growing size until one takes 20 ms; their numbers are known: all elements of A and B are x. */
+static double product_rate(struct device *dev, enum dtype type, bool *right)
+{
+    struct error err;
+    double rate = 0, took = 0;
+    *right = true;
+    for (int64_t side = 64; side <= 8192 && took < 0.02 && *right; side *= 2) {
+        size_t bytes = (size_t)(side * side) * 4;
+        char *block = device_alloc(dev, MEMORY_WORKSPACE, 3 * bytes, "measurement", &err);
+        if (!block) break;
+        struct gemm g = {.m = side,
+                         .n = side,
+                         .k = side,
+                         .a = block,
+                         .b = block + bytes,
+                         .c = block + 2 * bytes,
+                         .lda = side,
+                         .ldb = side,
+                         .ldc = side,
+                         .ab_type = type,
+                         .c_type = DTYPE_F32,
+                         .alpha = 1};
+        dev->ops->fill(dev, block, 0x3C, 2 * bytes);
+        took = 1e30;
+        for (int run = 0; run < 3; run++) {
+            double t = seconds();
+            dev->ops->gemm(dev, &g);
+            dev->sync(dev);
+            t = seconds() - t;
+            if (t < took) took = t;
+        }
+        float x, c[2];
+        uint32_t bits = type == DTYPE_BF16 ? 0x3C3Cu << 16 : 0x3C3C3C3Cu;
+        memcpy(&x, &bits, sizeof x);
+        dev->download(dev, &c[0], g.c, sizeof c[0]);
+        dev->download(dev, &c[1], (float *)g.c + side * side - 1, sizeof c[1]);
+        double expected = (double)x * (double)x * (double)side;
+        for (int i = 0; i < 2; i++)
+            *right = *right && (double)c[i] > expected * 0.999 && (double)c[i] < expected * 1.001;
+        rate = 2.0 * (double)(side * side * side) / took * 1e-12;
+        device_free(dev, block);
+    }
+    return rate;
+}
+
+int doctor_device(struct doctor *d, const char *spec, struct error *err)
+{
+    struct device *dev;
+    int code = device_open(&dev, spec, 0, err);
+    if (code) return code;
+    bool card = strcmp(dev->kind, "cpu") != 0;
+    struct gpu *gpu = card ? gpu_of(dev) : NULL;
+    struct line *l;
+    if (card) {
+        l = doctor_add(d, FINDING_OK, "%s: sentinel right, wave %d, kernels %s, products by %s", dev->name,
+                       gpu->wave, gpu->object, gpu->blas ? blas_path(gpu->blas) : "MEOpt's own kernel");
+        line_text(l, "device", spec);
+        line_text(l, "object", gpu->object);
+        line_real(l, "wave", gpu->wave);
+        if (!gpu->blas)
+            line_advise(l, "products are several times slower than the vendor's",
+                        "put rocBLAS or cuBLAS into LD_LIBRARY_PATH");
+    } else
+        l = doctor_add(d, FINDING_OK, "%s", dev->name);
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
+    for (int i = 0; i < 2 && !d->quick; i++) {
+        bool right;
+        double rate = product_rate(dev, types[i], &right);
+        l = doctor_add(d, right ? FINDING_OK : FINDING_MISSING, "%s: matrix product %s %.2f TFLOP/s%s",
+                       dev->name, dtype_name(types[i]), rate, right ? "" : ", wrong numbers");
+        line_text(l, "device", spec);
+        line_text(l, "dtype", dtype_name(types[i]));
+        line_real(l, "tflop_per_s", rate);
+        if (!right)
+            line_advise(l, "the card or its library computes wrongly", "send this report to the maintainers");
+    }
+    if (!d->quick) {
+        double rate = copy_bandwidth(dev, card ? (size_t)256 << 20 : (size_t)64 << 20);
+        l = doctor_add(d, FINDING_OK, "%s: copies %.1f GB/s", dev->name, rate);
+        line_text(l, "device", spec);
+        line_real(l, "copy_gb_per_s", rate);
+    }
+    code = device_check(dev, err);
+    device_close(dev);
+    return code;
+}
+
+/* Every card that the drivers show, one after another. */
+static void check_cards(struct doctor *d)
+{
+    for (int kind = 0; kind < DRIVER_KINDS; kind++) {
+        struct driver driver;
+        struct error err = {0};
+        int cards = 0;
+        if (driver_open(&driver, (enum driver_kind)kind, &err) || driver.count(&cards)) continue;
+        for (int i = 0; i < cards; i++) {
+            char spec[32];
+            snprintf(spec, sizeof spec, "%s:%d", driver_names[kind], i);
+            if (doctor_device(d, spec, &err))
+                line_advise(doctor_add(d, FINDING_WARNING, "%s", err.what), "this card cannot be used",
+                            err.hint);
+        }
+    }
+}
+
 const struct doctor_row doctor_cards[] = {
-    {"hardware", check_hardware}, {"permissions", check_permissions},       {"variables", check_variables},
-    {"drivers", check_drivers},   {"card libraries", check_card_libraries}, {NULL, NULL},
+    {"hardware", check_hardware},
+    {"permissions", check_permissions},
+    {"variables", check_variables},
+    {"drivers", check_drivers},
+    {"card libraries", check_card_libraries},
+    {"cards", check_cards},
+    {NULL, NULL},
 };

@@ -39,6 +39,8 @@ struct doctor_row {
 };
 /* The checks of the core, ending with name NULL; a caller may have more of its own. */
 extern const struct doctor_row doctor_host[], doctor_cards[];
+/* One device at work, as device_open spells it: opened, its kernels proved, measured. 0 or why it cannot be used. */
+int doctor_device(struct doctor *doctor, const char *spec, struct error *err);
 
 void doctor_run(struct doctor *doctor, const struct doctor_row *rows);
 void doctor_free(struct doctor *doctor);

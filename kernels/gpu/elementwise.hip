@@ -171,8 +171,20 @@ template <class T> DEVICE void swiglu_backward(const T *dy, const T *h, T *dh, i
 ACTIVATIONS(f32, float)
 ACTIVATIONS(bf16, bf16)
 
+/* c (m, n) = the bias in every row: where a library's product has no epilogue */
+template <class T> DEVICE void bias_rows(const float *bias, T *c, int64_t m, int64_t n, int64_t ldc)
+{
+    FOR_EACH(i, m * n) store(c, i / n * ldc + i % n, bias[i % n]);
+}
+KERNEL(bias_rows_f32, const float *bias, float *c, int64_t m, int64_t n, int64_t ldc) { bias_rows(bias, c, m, n, ldc); }
+KERNEL(bias_rows_bf16, const float *bias, bf16 *c, int64_t m, int64_t n, int64_t ldc) { bias_rows(bias, c, m, n, ldc); }
+
 /* The sentinel of every start: a code object built for another card reports success and does nothing. */
 KERNEL(sentinel, uint32_t *p, uint32_t seed, int64_t n)
 {
     FOR_EACH(i, n) p[i] = seed ^ (uint32_t)i * 2654435761u;
+}
+KERNEL(wave_width, int *p)
+{
+    if (THREAD == 0 && BLOCK_X == 0) *p = WAVE;
 }

@@ -208,8 +208,8 @@ template <class T> DEVICE void sum_squares(const T *x, int64_t n, double *partia
     double sum = 0, bad = 0;
     for (int64_t i = BLOCK_X * THREADS + THREAD; i < n; i += BLOCKS_X * THREADS) {
         float v = load(x, i);
-        if (v - v != 0) bad += 1;
-        else sum += (double)v * v;
+        bad += v - v != 0;
+        sum += (double)v * v;
     }
     sum = block_sum(sum, partial);
     bad = block_sum(bad, partial);
@@ -220,14 +220,18 @@ template <class T> DEVICE void sum_squares(const T *x, int64_t n, double *partia
 }
 KERNEL(sum_squares_f32, const float *x, int64_t n, double *partial) { sum_squares(x, n, partial); }
 KERNEL(sum_squares_bf16, const bf16 *x, int64_t n, double *partial) { sum_squares(x, n, partial); }
-KERNEL(add_squares, const double *partial, int64_t blocks, double *sum, int *finite)
+/* One block */
+KERNEL(add_squares, const double *partial_sums, int64_t blocks, double *sum, int *finite)
 {
-    if (BLOCK_X || THREAD) return;
+    SHARED double partial[WAVES];
     double total = 0, bad = 0;
-    for (int64_t i = 0; i < blocks; i++) {
-        total += partial[i];
-        bad += partial[blocks + i];
+    for (int64_t i = THREAD; i < blocks; i += THREADS) {
+        total += partial_sums[i];
+        bad += partial_sums[blocks + i];
     }
+    total = block_sum(total, partial);
+    bad = block_sum(bad, partial);
+    if (THREAD) return;
     *sum += total;
     if (bad > 0) *finite = 0;
 }

@@ -1,0 +1,413 @@
+/* A card: opening, code objects, memory, transfers, launches. See gpu.h. */
+#include "core/device/gpu.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int gpu_fail(struct device *dev, int code, const char *what)
+{
+    char text[160];
+    if (code && !dev->pending.code)
+        error_set(&dev->pending, EXIT_FAILED,
+                  "see 'meopt doctor'; the kernel's log (dmesg) says more about a card that was lost",
+                  "%s on %s: %s", what, dev->name,
+                  driver_text(&gpu_of(dev)->driver, code, text, sizeof text));
+    return code;
+}
+
+/* ---- Code objects ------------------------------------------------------------------------------------- */
+/* Built when MEOpt was built, a file for each arch: meopt-gfx90a.co, meopt-sm_90.co. */
+
+struct object {
+    char path[600], arch[32];
+};
+
+/* Directories that may have them, in order: the user's, beside the program in a build tree, beside the
+ * installed library. */
+static void object_directories(char list[4][256])
+{
+    char exe[200] = "";
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n > 0) exe[n] = 0;
+    char *slash = strrchr(exe, '/');
+    if (slash) *slash = 0;
+    const char *own = getenv("MEOPT_KERNELS");
+    snprintf(list[0], 256, "%s", own ? own : "");
+    snprintf(list[1], 256, "%s/kernels", exe);
+    snprintf(list[2], 256, "%s/../lib/meopt", exe);
+    list[3][0] = 0;
+    Dl_info info;
+    const void *here = &gpu_operations;
+    if (dladdr(here, &info) && info.dli_fname) {
+        char *directory = path_dirname(info.dli_fname);
+        snprintf(list[3], 256, "%.240s/meopt", directory);
+        free(directory);
+    }
+}
+
+static int object_list(enum driver_kind kind, struct object *objects, int max)
+{
+    char directories[4][256];
+    object_directories(directories);
+    const char *prefix = kind == DRIVER_HIP ? "meopt-gfx" : "meopt-sm_";
+    int count = 0;
+    for (int i = 0; i < 4 && !count; i++) {
+        DIR *dir = directories[i][0] ? opendir(directories[i]) : NULL;
+        for (struct dirent *e; dir && count < max && (e = readdir(dir));) {
+            size_t n = strlen(e->d_name);
+            if (strncmp(e->d_name, prefix, 9) != 0 || n < 13 || n > 30 ||
+                strcmp(e->d_name + n - 3, ".co") != 0)
+                continue;
+            snprintf(objects[count].path, sizeof objects[count].path, "%.255s/%.32s", directories[i],
+                     e->d_name);
+            snprintf(objects[count].arch, sizeof objects[count].arch, "%.*s", (int)(n - 9), e->d_name + 6);
+            count++;
+        }
+        if (dir) closedir(dir);
+    }
+    return count;
+}
+
+/* How well an object suits: 2 exactly, 1 perhaps (the card's arch is not known, or a NVIDIA card of the same
+ * generation), 0 not at all. */
+static int suits(enum driver_kind kind, const char *built, const char *card)
+{
+    if (!card[0]) return 1;
+    if (strcmp(built, card) == 0) return 2;
+    if (kind == DRIVER_HIP) return 0;
+    int a = atoi(built + 3), b = atoi(card + 3);
+    return a / 10 == b / 10 && a <= b;
+}
+
+/* Overwrite a poison pattern. An object for another card may load, launch and do nothing, all with success.
+ */
+static int sentinel(struct device *dev, bool *right)
+{
+    enum { WORDS = 3000 };
+    struct gpu *gpu = gpu_of(dev);
+    uint32_t *words = xmalloc(WORDS * sizeof *words), seed = 0x9E3779B9u ^ (uint32_t)getpid();
+    int64_t n = WORDS;
+    int32_t wave = 0;
+    void *p = NULL;
+    *right = false;
+    int code = gpu->driver.allocate(&p, (WORDS + 1) * sizeof *words);
+    if (!code) code = gpu->driver.fill(p, 0xA5, (WORDS + 1) * sizeof *words, gpu->stream);
+    void *last = (char *)p + WORDS * sizeof *words;
+    if (!code) {
+        gpu_launch(dev, "sentinel", 4, 1, (void *[]){&p, &seed, &n});
+        gpu_launch(dev, "wave_width", 1, 1, (void *[]){&last});
+        if (!dev->pending.code) code = gpu->driver.to_host(words, p, WORDS * sizeof *words, gpu->stream);
+        if (!dev->pending.code && !code) code = gpu->driver.to_host(&wave, last, sizeof wave, gpu->stream);
+        if (!code) code = gpu->driver.stream_sync(gpu->stream);
+        *right = !code && !dev->pending.code && (wave == 32 || wave == 64);
+        for (uint32_t i = 0; i < WORDS && *right; i++) *right = words[i] == (seed ^ i * 2654435761u);
+    }
+    gpu->wave = wave;
+    if (p) gpu->driver.deallocate(p);
+    free(words);
+    return code;
+}
+
+/* What the driver knows about the card's memory, for whoever is told that there is no more. */
+static void note_memory(struct device *dev, int code)
+{
+    struct gpu *gpu = gpu_of(dev);
+    size_t available = 0, total = 0;
+    char text[160];
+    if (gpu->driver.memory_info(&available, &total)) available = total = 0;
+    size_t own = available + gpu->arena.driver_bytes;
+    snprintf(dev->memory_note, sizeof dev->memory_note,
+             "the driver says: %s; of %.0f MiB %.0f MiB are free, %.0f MiB are held by other processes and "
+             "the driver",
+             driver_text(&gpu->driver, code, text, sizeof text), (double)total / 1048576.0,
+             (double)available / 1048576.0, total > own ? (double)(total - own) / 1048576.0 : 0);
+}
+
+/* Load the object that suits best and works. */
+static int load_object(struct device *dev, struct error *err)
+{
+    enum { MAX = 32 };
+    struct gpu *gpu = gpu_of(dev);
+    struct object objects[MAX];
+    char built[300] = "", tried[400] = "", text[160];
+    int count = object_list(gpu->driver.kind, objects, MAX);
+    for (int i = 0; i < count; i++)
+        snprintf(built + strlen(built), sizeof built - strlen(built), "%s%s", i ? ", " : "", objects[i].arch);
+    for (int quality = 2; quality > 0; quality--)
+        for (int i = 0; i < count; i++) {
+            if (suits(gpu->driver.kind, objects[i].arch, gpu->card.arch) != quality) continue;
+            char *image = NULL;
+            size_t bytes;
+            bool right = false;
+            if (file_read(objects[i].path, (size_t)1 << 28, &image, &bytes, err))
+                return err ? err->code : EXIT_FAILED;
+            int code = gpu->driver.module_load(&gpu->module, image);
+            free(image);
+            if (!code) {
+                code = sentinel(dev, &right);
+                if (right) {
+                    snprintf(gpu->object, sizeof gpu->object, "%s", objects[i].path);
+                    return 0;
+                }
+                if (code == DRIVER_OUT_OF_MEMORY) {
+                    note_memory(dev, code);
+                    return error_set(err, EXIT_CARD_MEMORY,
+                                     "end the other process, or take another card: device.cards",
+                                     "no memory to start on %s; %s", dev->name, dev->memory_note);
+                }
+                gpu->driver.module_unload(gpu->module);
+                gpu->module = NULL;
+                memset(gpu->kernels, 0, sizeof gpu->kernels);
+            }
+            snprintf(tried + strlen(tried), sizeof tried - strlen(tried), "%s%s: %s", tried[0] ? "; " : "",
+                     objects[i].arch,
+                     code                ? driver_text(&gpu->driver, code, text, sizeof text)
+                     : dev->pending.code ? "its kernels do not start"
+                                         : "its kernels start and do nothing");
+            dev->pending.code = 0;
+        }
+    char hint[200];
+    snprintf(hint, sizeof hint, "build MEOpt on this site with -DMEOPT_GPU_ARCHS=%s; see meopt-devices(7)",
+             gpu->card.arch[0] ? gpu->card.arch : "the card's arch");
+    if (!count)
+        return error_set(err, EXIT_NO_CARD, hint, "no GPU code objects were built for %s cards; %s is %s",
+                         driver_names[gpu->driver.kind], dev->name,
+                         gpu->card.arch[0] ? gpu->card.arch : "of unknown arch");
+    return error_set(err, EXIT_NO_CARD, hint, "no code object works on %s (%s): built for %s%s%s", dev->name,
+                     gpu->card.arch[0] ? gpu->card.arch : "arch unknown", built, tried[0] ? "; tried " : "",
+                     tried);
+}
+
+/* ---- Launches ----------------------------------------------------------------------------------------- */
+
+static void *kernel_function(struct device *dev, const char *name)
+{
+    struct gpu *gpu = gpu_of(dev);
+    uint32_t hash = 2166136261u;
+    for (const char *p = name; *p; p++) hash = (hash ^ (uint8_t)*p) * 16777619u;
+    for (uint32_t i = 0; i < 256; i++) {
+        struct gpu_kernel *k = &gpu->kernels[(hash + i) & 255];
+        if (k->name && strcmp(k->name, name) == 0) return k->function;
+        if (k->name) continue;
+        int code = gpu->driver.function(&k->function, gpu->module, name);
+        if (code) {
+            gpu_fail(dev, code, name);
+            return NULL;
+        }
+        k->name = name;
+        return k->function;
+    }
+    return NULL;
+}
+
+void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t blocks_y, void **arguments)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (dev->pending.code || blocks_x <= 0 || blocks_y <= 0) return;
+    void *function = kernel_function(dev, name);
+    if (!function) return;
+    if (blocks_x > INT32_MAX || blocks_y > 65535) {
+        error_set(&dev->pending, EXIT_FAILED, "a smaller train.micro_batch",
+                  "%s: a grid of %lld x %lld blocks is beyond what cards take", name, (long long)blocks_x,
+                  (long long)blocks_y);
+        return;
+    }
+    gpu_fail(dev,
+             gpu->driver.launch(function, (unsigned)blocks_x, (unsigned)blocks_y, 1, GPU_THREADS, 1, 1, 0,
+                                gpu->stream, arguments, NULL),
+             name);
+}
+
+int64_t gpu_blocks(const struct device *dev, int64_t n)
+{
+    const struct gpu *gpu = dev->state;
+    int64_t need = (n + GPU_THREADS - 1) / GPU_THREADS, most = (int64_t)gpu->card.units * 16;
+    return need < most ? need : most;
+}
+
+void *gpu_reserve(struct device *dev, size_t bytes)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (dev->pending.code) return NULL;
+    if (bytes > gpu->workspace_bytes) {
+        dev->sync(dev);
+        device_free(dev, gpu->workspace);
+        gpu->workspace_bytes = 0;
+        gpu->workspace = device_alloc(dev, MEMORY_WORKSPACE, bytes, "scratch of operations", &dev->pending);
+        if (!gpu->workspace) return NULL;
+        gpu->workspace_bytes = bytes;
+    }
+    return gpu->workspace;
+}
+
+void gpu_time_begin(struct device *dev)
+{
+    struct gpu *gpu = gpu_of(dev);
+    gpu_fail(dev, gpu->driver.event_record(gpu->began, gpu->stream), "starting the clock");
+}
+double gpu_time_end_ms(struct device *dev)
+{
+    struct gpu *gpu = gpu_of(dev);
+    float ms = 0;
+    if (gpu_fail(dev, gpu->driver.event_record(gpu->ended, gpu->stream), "stopping the clock")) return 0;
+    if (gpu_fail(dev, gpu->driver.event_sync(gpu->ended), "waiting")) return 0;
+    gpu_fail(dev, gpu->driver.event_elapsed(&ms, gpu->began, gpu->ended), "reading the clock");
+    return (double)ms;
+}
+
+/* ---- Memory and transfers ------------------------------------------------------------------------------ */
+
+static int take(void *context, size_t bytes, void **p)
+{
+    struct device *dev = context;
+    return gpu_of(dev)->driver.allocate(p, bytes);
+}
+static void give(void *context, void *p)
+{
+    struct device *dev = context;
+    gpu_of(dev)->driver.deallocate(p);
+}
+
+static int allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
+{
+    int code = arena_take(&gpu_of(dev)->arena, class, bytes, p);
+    if (code) note_memory(dev, code);
+    return code ? EXIT_CARD_MEMORY : 0;
+}
+static void release(struct device *dev, void *p, size_t bytes)
+{
+    (void)bytes;
+    arena_give(&gpu_of(dev)->arena, p);
+}
+
+/* Through two pinned buffers: while one is copied by the card, the host fills the other. */
+static void upload(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    struct gpu *gpu = gpu_of(dev);
+    for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
+        int i = gpu->next_staging;
+        size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
+        gpu->next_staging = 1 - i;
+        gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying to the card");
+        memcpy(gpu->staging[i], (const char *)src + at, n);
+        gpu_fail(dev, gpu->driver.to_device((char *)dst + at, gpu->staging[i], n, gpu->stream),
+                 "copying to the card");
+        gpu_fail(dev, gpu->driver.event_record(gpu->staged[i], gpu->stream), "copying to the card");
+    }
+}
+static void download(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    struct gpu *gpu = gpu_of(dev);
+    memset(dst, 0, bytes); /* what a failure leaves is defined */
+    for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
+        int i = gpu->next_staging;
+        size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
+        gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying from the card");
+        gpu_fail(dev, gpu->driver.to_host(gpu->staging[i], (const char *)src + at, n, gpu->stream),
+                 "copying from the card");
+        gpu_fail(dev, gpu->driver.stream_sync(gpu->stream), "copying from the card");
+        if (!dev->pending.code) memcpy((char *)dst + at, gpu->staging[i], n);
+    }
+}
+static void sync_stream(struct device *dev)
+{
+    gpu_fail(dev, gpu_of(dev)->driver.stream_sync(gpu_of(dev)->stream), "running");
+}
+
+/* ---- Open and close ------------------------------------------------------------------------------------ */
+
+static void close_state(struct device *dev)
+{
+    struct gpu *gpu = gpu_of(dev);
+    struct driver *d = &gpu->driver;
+    if (gpu->stream) d->stream_sync(gpu->stream);
+    blas_close(gpu->blas);
+    arena_close(&gpu->arena);
+    for (int i = 0; i < 2; i++) {
+        if (gpu->staged[i]) d->event_destroy(gpu->staged[i]);
+        if (gpu->staging[i]) d->host_deallocate(gpu->staging[i]);
+    }
+    if (gpu->began) d->event_destroy(gpu->began);
+    if (gpu->ended) d->event_destroy(gpu->ended);
+    if (gpu->module) d->module_unload(gpu->module);
+    if (gpu->stream) d->stream_destroy(gpu->stream);
+    if (gpu->context) d->release(gpu->handle);
+    free(gpu);
+}
+
+/* Context, stream, pinned memory, events: everything of the driver's but the code. */
+static int card_start(struct gpu *gpu)
+{
+    struct driver *d = &gpu->driver;
+    void *pinned;
+    int code = d->get(&gpu->handle, gpu->ordinal);
+    if (!code && d->kind == DRIVER_HIP) code = d->set_device(gpu->ordinal);
+    if (!code && d->kind == DRIVER_CUDA) {
+        code = d->retain(&gpu->context, gpu->handle);
+        if (!code) code = d->set_context(gpu->context);
+    }
+    if (!code) code = d->stream_create(&gpu->stream, DRIVER_STREAM_NON_BLOCKING);
+    for (int i = 0; i < 2 && !code; i++) {
+        code = d->host_allocate(&pinned, GPU_STAGING, 0);
+        if (!code) gpu->staging[i] = pinned;
+        if (!code) code = d->event_create(&gpu->staged[i], DRIVER_EVENT_NO_TIMING);
+        if (!code) code = d->event_record(gpu->staged[i], gpu->stream);
+    }
+    if (!code) code = d->event_create(&gpu->began, 0);
+    if (!code) code = d->event_create(&gpu->ended, 0);
+    return code;
+}
+
+int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, size_t limit_bytes,
+                    struct error *err)
+{
+    struct error local;
+    struct driver driver;
+    struct card_info card;
+    char text[160];
+    if (!err) err = &local;
+    *device = NULL;
+    int code = driver_open(&driver, kind, err);
+    if (!code) code = driver_card(&driver, ordinal, &card, err);
+    if (code) return code;
+    struct device *dev = xcalloc(1, sizeof *dev);
+    struct gpu *gpu = xcalloc(1, sizeof *gpu);
+    gpu->driver = driver;
+    gpu->card = card;
+    gpu->ordinal = ordinal;
+    gpu->arena = (struct arena){.take = take, .give = give, .context = dev};
+    dev->ops = &gpu_operations;
+    dev->kind = driver_names[kind];
+    dev->limit_bytes = limit_bytes ? limit_bytes : card.total_bytes;
+    dev->allocate = allocate;
+    dev->release = release;
+    dev->upload = upload;
+    dev->download = download;
+    dev->sync = sync_stream;
+    dev->close = close_state;
+    dev->state = gpu;
+    snprintf(dev->name, sizeof dev->name, "%s:%d %.100s", driver_names[kind], ordinal, card.name);
+    if ((code = card_start(gpu)) != 0)
+        code = error_set(err, EXIT_NO_CARD,
+                         "see 'meopt doctor': permissions, another process that holds the card, a driver "
+                         "older than the library",
+                         "card %s cannot be started: %s", dev->name,
+                         driver_text(&gpu->driver, code, text, sizeof text));
+    else
+        code = load_object(dev, err);
+    if (code) {
+        device_close(dev);
+        return code;
+    }
+    gpu->blas = blas_open(dev);
+    log_debug("%s: %s, wave %d, %s, products by %s", dev->name, gpu->card.arch, gpu->wave, gpu->object,
+              gpu->blas ? blas_path(gpu->blas) : "MEOpt's own kernel");
+    *device = dev;
+    return 0;
+}

@@ -1,0 +1,61 @@
+/* A card as a device. gpu.c has the card itself (memory, transfers, code objects), gpu_ops.c the operations
+ * of device.h, gpu_blas.c the matrix product.
+ *
+ * Everything runs on one stream, in issue order; device->sync waits for it. A driver's error inside an
+ * operation becomes dev->pending with the driver's words; what follows does nothing (device_check).
+ */
+#ifndef MEOPT_DEVICE_GPU_H
+#define MEOPT_DEVICE_GPU_H
+
+#include "core/device/arena.h"
+#include "core/device/driver.h"
+
+enum { GPU_THREADS = 256, GPU_STAGING = 8 << 20 };
+
+struct gpu_kernel {
+    const char *name; /* static text */
+    void *function;
+};
+
+struct gpu {
+    struct driver driver;
+    struct card_info card;
+    int ordinal, handle, wave;
+    void *context, *stream, *module;
+    char object[600]; /* the code object in use */
+    struct arena arena;
+    struct blas *blas; /* NULL: the own product */
+    void *workspace;
+    size_t workspace_bytes;
+    char *staging[2]; /* pinned */
+    void *staged[2];  /* events: the copy from it is done */
+    int next_staging;
+    void *began, *ended; /* events with time */
+    struct gpu_kernel kernels[256];
+};
+
+extern const struct device_ops gpu_operations;
+
+int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, size_t limit_bytes,
+                    struct error *err);
+static inline struct gpu *gpu_of(struct device *dev) { return dev->state; }
+
+/* Start a kernel by name; arguments as drivers take them: pointers to the values. */
+void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t blocks_y, void **arguments);
+/* Scratch of one operation; NULL after a failure. */
+void *gpu_reserve(struct device *dev, size_t bytes);
+/* Blocks for n elements of a loop that strides over the grid. */
+int64_t gpu_blocks(const struct device *dev, int64_t n);
+/* Keep a driver's error for device_check. Returns code. */
+int gpu_fail(struct device *dev, int code, const char *what);
+/* Time on the card between two points of the stream. */
+void gpu_time_begin(struct device *dev);
+double gpu_time_end_ms(struct device *dev);
+
+struct blas *blas_open(struct device *dev);
+void blas_close(struct blas *blas);
+const char *blas_path(const struct blas *blas);
+/* The product of device.h without bias. 0, or the library's error. */
+int blas_gemm(struct blas *blas, const struct gemm *gemm);
+
+#endif

@@ -1,0 +1,40 @@
+#!/bin/sh
+# Whatever is wrong with cards and drivers gets a clear answer: the words and the exit code, on drivers made up by tests.
+set -eu
+fakes=$MEOPT_BUILD/tests
+[ -f "$fakes/libfake_amdhip64.so" ] || exit 77
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+export MEOPT_HIP_LIBRARY="$fakes/libfake_amdhip64.so" MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_KERNELS="$fakes/fake_kernels" \
+    MEOPT_ROCBLAS_LIBRARY=none MEOPT_CUBLAS_LIBRARY=none
+fail() { echo "FAILED: $1" >&2; cat "$dir/out" >&2; exit 1; }
+# CODE WORDS [NAME=VALUE...]: open the card hip:0, or $device
+expect() {
+    code=$1 words=$2 got=0
+    shift 2
+    env "$@" "$MEOPT" doctor --device "${device:-hip:0}" >"$dir/out" 2>&1 || got=$?
+    [ "$got" = "$code" ] || fail "$words: exit code $got, expected $code"
+    grep -q -- "$words" "$dir/out" || fail "does not say '$words'"
+}
+expect 0 'sentinel' A=1
+expect 6 'sees no card' FAKE_CARDS=0
+expect 6 'sees no card' FAKE_INIT=100
+expect 6 'does not start: another error (3)' FAKE_INIT=3
+expect 6 'cannot be started: another error (46)' FAKE_CONTEXT=46
+expect 6 'does not load' MEOPT_HIP_LIBRARY=/nowhere.so
+expect 6 'has no hipInit' MEOPT_HIP_LIBRARY="$fakes/libfake_rocblas.so"
+expect 6 'built for gfx90a; tried gfx90a: no kernel image' FAKE_ARCH=gfx928
+expect 6 'is gfx928' FAKE_ARCH=gfx928 MEOPT_GPU_ARCH=gfx928 MEOPT_KERNELS="$dir"
+expect 6 'no code object works on .*gfx928' FAKE_ARCH=gfx928 MEOPT_GPU_ARCH=gfx928
+expect 6 'MEOPT_GPU_ARCHS=gfx928' FAKE_ARCH=gfx928 MEOPT_GPU_ARCH=gfx928
+expect 6 'its kernels start and do nothing' FAKE_SILENT=1
+expect 1 'launch failure (719)' FAKE_LAUNCH=3
+expect 11 'out of memory (2); of 100 MiB 0 MiB are free, 100 MiB are held by other processes' FAKE_MEMORY=104857600 FAKE_OTHERS=104857600
+device=hip:7 expect 6 'no card hip:7: the driver sees 1' A=1
+device=hip:1 expect 0 'sentinel' FAKE_CARDS=2
+device=cuda expect 0 'sentinel' A=1
+device=cuda expect 6 'built for sm_90' FAKE_ARCH=sm_80
+device=opencl expect 6 "no device 'opencl'" A=1
+device=auto expect 0 'hip:0' MEOPT_AUTO_CARD=1
+device=auto expect 0 'cuda:0' MEOPT_AUTO_CARD=1 MEOPT_HIP_LIBRARY=/nowhere.so
+device=auto expect 0 'Processor\|CPU\|processor' MEOPT_HIP_LIBRARY=/nowhere.so MEOPT_CUDA_LIBRARY=/nowhere.so

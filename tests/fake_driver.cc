@@ -1,0 +1,268 @@
+/* A driver without a card, for tests: a shared library with the entry points of libamdhip64 (or of libcuda:
+ * FAKE_CUDA), whose card is the emulation of tests/emulate.h. Streams run at once. What the machine is like
+ * comes from the environment: FAKE_CARDS    number of cards (1)              FAKE_ARCH    what the card runs
+ * (gfx90a, sm_90) FAKE_MEMORY   bytes of the card (8 GiB)        FAKE_OTHERS  bytes that other processes hold
+ * (0) FAKE_INIT     error of the first call (0)      FAKE_CONTEXT error of starting a card (0) FAKE_SILENT
+ * kernels start, succeed and do nothing, as with code of the wrong arch on some cards FAKE_LAUNCH   the
+ * number of the launch that fails with "launch failure" FAKE_COUNT    a file to which allocations and
+ * launches are counted when the library goes
+ */
+#include "tests/emulate_run.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#ifdef FAKE_CUDA
+#define ENTRY(hip, cuda) extern "C" __attribute__((visibility("default"))) int cuda
+#define DEFAULT_ARCH     "sm_90"
+#else
+#define ENTRY(hip, cuda) extern "C" __attribute__((visibility("default"))) int hip
+#define DEFAULT_ARCH     "gfx90a"
+#endif
+
+enum {
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    NO_BINARY = 209,
+    NOT_FOUND = 500,
+    LAUNCH_FAILURE = 719
+};
+
+static long long number(const char *name, long long missing)
+{
+    const char *text = getenv(name);
+    return text && *text ? atoll(text) : missing;
+}
+static const char *arch()
+{
+    const char *text = getenv("FAKE_ARCH");
+    return text ? text : DEFAULT_ARCH;
+}
+
+static std::map<char *, size_t> blocks; /* memory of the card */
+static size_t held;
+static long long launches, allocations;
+
+namespace
+{
+struct count {
+    ~count()
+    {
+        const char *path = getenv("FAKE_COUNT");
+        FILE *f = path ? fopen(path, "w") : nullptr;
+        if (!f) return;
+        fprintf(f, "{\"allocations\":%lld,\"launches\":%lld,\"held_bytes\":%zu}\n", allocations, launches,
+                held);
+        fclose(f);
+    }
+} count_at_exit;
+} // namespace
+
+/* Is all of it inside one block? */
+static bool inside(const void *p, size_t bytes)
+{
+    auto after = blocks.upper_bound((char *)p);
+    if (after == blocks.begin()) return false;
+    --after;
+    return (char *)p + bytes <= after->first + after->second;
+}
+
+ENTRY(hipInit, cuInit)(unsigned) { return (int)number("FAKE_INIT", 0); }
+ENTRY(hipDriverGetVersion, cuDriverGetVersion)(int *version)
+{
+    *version = 50731921;
+    return 0;
+}
+ENTRY(hipGetDeviceCount, cuDeviceGetCount)(int *count)
+{
+    *count = (int)number("FAKE_CARDS", 1);
+    return *count ? 0 : NO_DEVICE;
+}
+ENTRY(hipDeviceGet, cuDeviceGet)(int *device, int ordinal)
+{
+    *device = ordinal;
+    return ordinal < number("FAKE_CARDS", 1) ? 0 : INVALID_DEVICE;
+}
+ENTRY(hipDeviceGetName, cuDeviceGetName)(char *name, int size, int)
+{
+    snprintf(name, (size_t)size, "Emulated card of wave %d", WAVE);
+    return 0;
+}
+ENTRY(hipDeviceGetAttribute, cuDeviceGetAttribute)(int *value, int attribute, int)
+{
+    const char *digits = strpbrk(arch(), "0123456789");
+    int capability = digits ? atoi(digits) : 0;
+    *value = attribute == 75 ? capability / 10 : attribute == 76 ? capability % 10 : 1;
+    return 0;
+}
+ENTRY(hipDeviceTotalMem, cuDeviceTotalMem_v2)(size_t *bytes, int)
+{
+    *bytes = (size_t)number("FAKE_MEMORY", 8LL << 30);
+    return 0;
+}
+ENTRY(hipDeviceGetPCIBusId, cuDeviceGetPCIBusId)(char *text, int size, int device)
+{
+    snprintf(text, (size_t)size, "0000:%02x:00.0", 3 + device);
+    return 0;
+}
+ENTRY(hipSetDevice, cuCtxSetCurrent)
+(
+#ifdef FAKE_CUDA
+    void *
+#else
+    int
+#endif
+)
+{
+    return (int)number("FAKE_CONTEXT", 0);
+}
+#ifdef FAKE_CUDA
+ENTRY(, cuDevicePrimaryCtxRetain)(void **context, int)
+{
+    *context = &blocks;
+    return 0;
+}
+ENTRY(, cuDevicePrimaryCtxRelease_v2)(int) { return 0; }
+#endif
+ENTRY(hipMemGetInfo, cuMemGetInfo_v2)(size_t *available, size_t *total)
+{
+    *total = (size_t)number("FAKE_MEMORY", 8LL << 30);
+    size_t used = held + (size_t)number("FAKE_OTHERS", 0);
+    *available = *total > used ? *total - used : 0;
+    return 0;
+}
+ENTRY(hipMalloc, cuMemAlloc_v2)(void **p, size_t bytes)
+{
+    allocations++;
+    if (held + bytes + (size_t)number("FAKE_OTHERS", 0) > (size_t)number("FAKE_MEMORY", 8LL << 30))
+        return OUT_OF_MEMORY;
+    char *block = (char *)aligned_alloc(256, (bytes + 255) & ~(size_t)255);
+    if (!block) return OUT_OF_MEMORY;
+    if (bytes <= 64 << 20) memset(block, 0xFF, bytes); /* NaN, not zeros, in memory that nobody has written */
+    blocks[block] = bytes;
+    held += bytes;
+    *p = block;
+    return 0;
+}
+ENTRY(hipFree, cuMemFree_v2)(void *p)
+{
+    auto at = blocks.find((char *)p);
+    if (at == blocks.end()) return INVALID_VALUE;
+    held -= at->second;
+    free(p);
+    blocks.erase(at);
+    return 0;
+}
+ENTRY(hipHostMalloc, cuMemHostAlloc)(void **p, size_t bytes, unsigned)
+{
+    *p = aligned_alloc(4096, bytes);
+    return *p ? 0 : OUT_OF_MEMORY;
+}
+ENTRY(hipHostFree, cuMemFreeHost)(void *p)
+{
+    free(p);
+    return 0;
+}
+ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *)
+{
+    if (!inside(dst, bytes)) return INVALID_VALUE;
+    memcpy(dst, src, bytes);
+    return 0;
+}
+ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size_t bytes, void *)
+{
+    if (!inside(src, bytes)) return INVALID_VALUE;
+    memcpy(dst, src, bytes);
+    return 0;
+}
+ENTRY(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *)
+{
+    if (!inside(dst, bytes) || !inside(src, bytes)) return INVALID_VALUE;
+    memmove(dst, src, bytes);
+    return 0;
+}
+ENTRY(hipMemsetD8Async, cuMemsetD8Async)(void *p, unsigned char byte, size_t bytes, void *)
+{
+    if (!inside(p, bytes)) return INVALID_VALUE;
+    memset(p, byte, bytes);
+    return 0;
+}
+
+static int make(void **p)
+{
+    *p = malloc(1);
+    return 0;
+}
+static int unmake(void *p)
+{
+    free(p);
+    return 0;
+}
+ENTRY(hipStreamCreateWithFlags, cuStreamCreate)(void **p, unsigned) { return make(p); }
+ENTRY(hipStreamDestroy, cuStreamDestroy_v2)(void *p) { return unmake(p); }
+ENTRY(hipStreamSynchronize, cuStreamSynchronize)(void *) { return 0; }
+ENTRY(hipStreamWaitEvent, cuStreamWaitEvent)(void *, void *, unsigned) { return 0; }
+ENTRY(hipEventCreateWithFlags, cuEventCreate)(void **p, unsigned) { return make(p); }
+ENTRY(hipEventDestroy, cuEventDestroy_v2)(void *p) { return unmake(p); }
+ENTRY(hipEventRecord, cuEventRecord)(void *, void *) { return 0; }
+ENTRY(hipEventSynchronize, cuEventSynchronize)(void *) { return 0; }
+ENTRY(hipEventElapsedTime, cuEventElapsedTime)(float *ms, void *, void *)
+{
+    *ms = 1;
+    return 0;
+}
+
+/* A code object: "emulated ARCH" and a newline */
+ENTRY(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image)
+{
+    char built[32] = "";
+    if (sscanf((const char *)image, "emulated %31s", built) != 1) return 200;
+    if (strcmp(built, arch()) != 0 && !getenv("FAKE_SILENT")) return NO_BINARY;
+    return make(module);
+}
+ENTRY(hipModuleUnload, cuModuleUnload)(void *module) { return unmake(module); }
+ENTRY(hipModuleGetFunction, cuModuleGetFunction)(void **function, void *, const char *name)
+{
+    const emulate::kernel *k = emulate::find(name);
+    *function = (void *)k;
+    return k ? 0 : NOT_FOUND;
+}
+ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
+(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned,
+ void *, void **arguments, void **)
+{
+    launches++;
+    if (launches == number("FAKE_LAUNCH", -1)) return LAUNCH_FAILURE;
+    if (getenv("FAKE_SILENT")) return 0;
+    if (by != 1 || bz != 1) return INVALID_VALUE;
+    int64_t grid[3] = {gx, gy, gz};
+    emulate::run((const emulate::kernel *)function, grid, (int)bx, arguments);
+    return 0;
+}
+
+static const char *words(int error)
+{
+    return error == OUT_OF_MEMORY    ? "out of memory"
+           : error == NO_DEVICE      ? "no device"
+           : error == INVALID_DEVICE ? "invalid device ordinal"
+           : error == NO_BINARY      ? "no kernel image is available for execution on the device"
+           : error == LAUNCH_FAILURE ? "launch failure"
+           : error == NOT_FOUND      ? "named symbol not found"
+                                     : "another error";
+}
+#ifdef FAKE_CUDA
+ENTRY(, cuGetErrorString)(int error, const char **text)
+{
+    *text = words(error);
+    return 0;
+}
+#else
+extern "C" __attribute__((visibility("default"))) const char *hipGetErrorString(int error)
+{
+    return words(error);
+}
+#endif

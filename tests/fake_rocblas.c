@@ -1,0 +1,61 @@
+/* rocBLAS for tests: the one product that MEOpt calls, column-major and slow, on the emulated card's memory.
+ */
+#include <stdint.h>
+#include <string.h>
+
+int rocblas_create_handle(void **handle);
+int rocblas_destroy_handle(void *handle);
+int rocblas_set_stream(void *handle, void *stream);
+int rocblas_gemm_ex(void *handle, int op_a, int op_b, int m, int n, int k, const float *alpha, const void *a,
+                    int a_type, int lda, const void *b, int b_type, int ldb, const float *beta, const void *c,
+                    int c_type, int ldc, void *d, int d_type, int ldd, int compute_type, int algorithm,
+                    int32_t solution, uint32_t flags);
+
+enum { TRANSPOSE = 112, F32 = 151, BF16 = 168 };
+
+int rocblas_create_handle(void **handle)
+{
+    *handle = handle;
+    return 0;
+}
+int rocblas_destroy_handle(void *handle) { return handle == 0; }
+int rocblas_set_stream(void *handle, void *stream) { return handle == 0 || stream == 0; }
+
+static float load(const void *p, int type, long at)
+{
+    if (type == F32) return ((const float *)p)[at];
+    uint32_t bits = (uint32_t)((const uint16_t *)p)[at] << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static void store(void *p, int type, long at, float x)
+{
+    uint32_t bits;
+    if (type == F32) {
+        ((float *)p)[at] = x;
+        return;
+    }
+    memcpy(&bits, &x, sizeof bits);
+    ((uint16_t *)p)[at] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+int rocblas_gemm_ex(void *handle, int op_a, int op_b, int m, int n, int k, const float *alpha, const void *a,
+                    int a_type, int lda, const void *b, int b_type, int ldb, const float *beta, const void *c,
+                    int c_type, int ldc, void *d, int d_type, int ldd, int compute_type, int algorithm,
+                    int32_t solution, uint32_t flags)
+{
+    (void)algorithm, (void)solution, (void)flags;
+    if (!handle || compute_type != F32 || c != d || c_type != d_type || ldc != ldd || a_type != b_type)
+        return 6;
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < m; i++) {
+            float sum = 0;
+            for (int l = 0; l < k; l++)
+                sum += load(a, a_type, op_a == TRANSPOSE ? (long)i * lda + l : (long)l * lda + i) *
+                       load(b, b_type, op_b == TRANSPOSE ? (long)l * ldb + j : (long)j * ldb + l);
+            long at = (long)j * ldd + i;
+            store(d, d_type, at, *alpha * sum + (*beta != 0 ? *beta * load(c, c_type, at) : 0));
+        }
+    return 0;
+}
