@@ -53,6 +53,9 @@ static int triad_open(struct triad *t, int threads, struct error *err)
     t->b = malloc((size_t)t->count * 8);
     t->c = malloc((size_t)t->count * 8);
     if (!t->a || !t->b || !t->c) return error_set(err, EXIT_HOST_MEMORY, "close something", "no memory for the triad's 768 MB");
+    memory_large_pages(t->a, (size_t)t->count * 8);
+    memory_large_pages(t->b, (size_t)t->count * 8);
+    memory_large_pages(t->c, (size_t)t->count * 8);
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static) num_threads(threads)
 #endif
@@ -206,6 +209,7 @@ static int run_combination(const struct combination *c, int64_t parameters, int 
         table[i] = (struct meopt_tensor){.name = names + i * 24, .ndim = 2, .shape = {TENSOR_ROWS, TENSOR_COLUMNS}};
         gradients[i] = (struct meopt_gradient){gradient + (size_t)i * (gradient_bytes / (size_t)count), dtype};
     }
+    memory_large_pages(gradient, gradient_bytes);
     if (!code) gradient_fill(gradient, dtype, count * TENSOR_COUNT);
     if (!code && meopt_create(&opt, &o, table, (size_t)count, &e)) code = library_error(err, &e);
     if (!code) {

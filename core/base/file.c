@@ -21,6 +21,13 @@ static void *or_die(void *p)
     _exit(EXIT_HOST_MEMORY);
 }
 
+void memory_large_pages(void *p, size_t bytes)
+{
+    const size_t page = (size_t)2 << 20;
+    uintptr_t from = ((uintptr_t)p + page - 1) & ~(page - 1), to = ((uintptr_t)p + bytes) & ~(page - 1);
+    if (p && from < to) madvise((void *)from, to - from, MADV_HUGEPAGE); /* a wish */
+}
+
 void *xmalloc(size_t bytes) { return or_die(malloc(bytes ? bytes : 1)); }
 void *xcalloc(size_t count, size_t bytes) { return or_die(calloc(count ? count : 1, bytes ? bytes : 1)); }
 void *xrealloc(void *p, size_t bytes) { return or_die(realloc(p, bytes ? bytes : 1)); }

@@ -1,5 +1,6 @@
 /* The handle: creation from a table of tensors, memory, weights in and out. */
 #include "core/optim/optim.h"
+#include "core/base/file.h"
 #include "core/device/device.h"
 
 #include <stdlib.h>
@@ -20,7 +21,10 @@ int threads_of(const struct meopt *opt)
 
 void *memory_get(const struct meopt_options *o, int kind, size_t bytes, const char *tensor)
 {
-    return o->allocate ? o->allocate(o->context, kind, bytes, tensor) : aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    if (o->allocate) return o->allocate(o->context, kind, bytes, tensor);
+    void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    memory_large_pages(p, bytes);
+    return p;
 }
 
 void memory_put(const struct meopt_options *o, int kind, void *p, size_t bytes)
