@@ -1,8 +1,10 @@
 /* The formats keep what they promise: error bounds, no code for an empty second moment, exact corrections, unbiased
- * rounding, and the same bits from every instruction set. MEOPT_LONG=1 visits all 2^32 fp32 numbers. */
+ * rounding, and the same bits from every instruction set. MEOPT_LONG=1 visits all 2^32 fp32 numbers, and over
+ * 10^8 random values for each property. */
 #include "core/optim/optim.h"
 #include "kernels/philox.h"
 
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -219,6 +221,9 @@ static struct optim_task state_task(int m_format, int v_format, uint8_t *m, uint
     return (struct optim_task){.count = 64, .m_format = m_format, .v_format = v_format, .m_range = 3, .m = m, .v = v, .scales = scales};
 }
 
+/* Of 64 values each: with MEOPT_LONG over 10^8 values. */
+static int random_groups(void) { return getenv("MEOPT_LONG") ? 1600000 : 20000; }
+
 static void second_moment_has_no_zero_and_a_bounded_error(void **state)
 {
     (void)state;
@@ -249,7 +254,7 @@ static void second_moment_has_no_zero_and_a_bounded_error(void **state)
                 kernels->state_out(&t, 0, 1, m2, v3);
                 assert_memory_equal(v2, v3, sizeof v2);
             }
-        for (int round = 0; round < 20000; round++) { /* random groups: nearest is within half a code of the root */
+        for (int round = 0; round < random_groups(); round++) { /* random groups: nearest is within half a code of the root */
             double top = pow(10, uniform() * 34 - 24), bound = format == STATE_8BIT ? 1.0 / 32 : 1.0 / 4;
             float largest = 0;
             for (int i = 0; i < 64; i++) {
@@ -290,7 +295,7 @@ static void first_moment_is_idempotent_and_bounded(void **state)
     int regrouped = 0;
     for (int with_v = 0; with_v < 2; with_v++)
         for (int format = STATE_8BIT; format <= STATE_4BIT; format++)
-            for (int round = 0; round < 20000; round++) {
+            for (int round = 0; round < random_groups(); round++) {
                 struct optim_task t = state_task(format, with_v ? STATE_8BIT : STATE_NONE, mc, vc, &scale);
                 double top = pow(10, uniform() * 16 - 11);
                 for (int i = 0; i < 64; i++) {
@@ -318,8 +323,49 @@ static void first_moment_is_idempotent_and_bounded(void **state)
                 }
                 for (int i = 0; i < 64; i++) assert_true(m2[i] == m3[i]);
             }
-    print_message("groups whose exponent moved: %d of 40000\n", regrouped);
-    assert_true(regrouped < 40000 / 10);
+    print_message("groups whose exponent moved: %d of %d\n", regrouped, 2 * random_groups());
+    assert_true(regrouped < 2 * random_groups() / 10);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Groups of any fp32 numbers, denormal ones too: what comes back is in the same order, finite, never denormal, of the same
+ * sign, and a v beside a nonzero v is never zero. */
+static void any_group_keeps_its_order(void **state)
+{
+    (void)state;
+    const struct optim_kernels *kernels = optim_kernels_find(NULL);
+    uint8_t mc[256], vc[256], scale;
+    float m[64], v[64], m2[64], v2[64], zero[64] = {0};
+    for (int format = STATE_8BIT; format <= STATE_4BIT; format++)
+        for (int round = 0; round < random_groups(); round++) {
+            /* exponents from a window of its own: narrow groups, wide ones, and all there is */
+            uint32_t width = 1 + random_next() % (round % 3 ? 24 : 188), lowest = random_next() % (188 - width + 1);
+            for (int i = 0; i < 64; i++) {
+                uint32_t bits = random_next();
+                m[i] = from_bits((bits & 0x807fffffu) | (lowest + random_next() % width) << 23);
+                v[i] = from_bits((random_next() & 0x7fffffu) | (lowest + random_next() % width) << 23);
+                if (bits % 64 == 0) m[i] = v[i] = 0;
+            }
+            qsort(m, 64, sizeof *m, by_value);
+            qsort(v, 64, sizeof *v, by_value);
+            struct optim_task t = state_task(format, STATE_NONE, mc, vc, &scale);
+            kernels->state_in(&t, 0, 1, m, NULL);
+            kernels->state_out(&t, 0, 1, m2, NULL);
+            t = state_task(format, format, mc, vc, &scale);
+            kernels->state_in(&t, 0, 1, zero, v);
+            kernels->state_out(&t, 0, 1, zero, v2);
+            for (int i = 0; i < 64; i++) {
+                assert_true(isfinite(m2[i]) && (m2[i] == 0 || fabsf(m2[i]) >= FLT_MIN) && m2[i] * (m[i] > 0 ? 1.0f : -1.0f) >= 0);
+                assert_true(isfinite(v2[i]) && (v[63] < FLT_MIN || v2[i] >= FLT_MIN));
+                assert_true(zero[i] == 0);
+                if (i) assert_true(m2[i] >= m2[i - 1] && v2[i] >= v2[i - 1]);
+            }
+        }
 }
 
 /* Rounding up must happen with the probability that makes the mean right: a normal deviate per value, their squares a
@@ -473,6 +519,7 @@ int main(void)
         cmocka_unit_test(threads_do_not_change_a_bit),
         cmocka_unit_test(corrections_keep_every_bit_they_can),
         cmocka_unit_test(second_moment_has_no_zero_and_a_bounded_error),
+        cmocka_unit_test(any_group_keeps_its_order),
         cmocka_unit_test(first_moment_is_idempotent_and_bounded),
         cmocka_unit_test(stochastic_rounding_is_unbiased),
         cmocka_unit_test(scales_survive_gradients_of_any_size),

@@ -2,7 +2,8 @@
  *
  * Work is cut into samples. Sample t belongs to batch t / batch; a worker takes the next sample whose batch has a free
  * buffer. Which image a sample holds depends on its position alone. An image that cannot be decoded is replaced by the next
- * position's, so the replacement is the same on every run; it is named once and counted. */
+ * position's, so the replacement is the same on every run; it is named once and counted. A dataset that is small once it is
+ * resized (and not augmented) is decoded once: decoding would be slower than the steps of the towers that such sets are for. */
 #include "core/data/data.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -13,6 +14,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { KEEP_BYTES = 16 << 20 };
 
 struct data {
     struct data_options options;
@@ -25,6 +28,7 @@ struct data {
     int64_t *ready;           /* (depth) samples finished of the batch in the buffer */
     uint8_t *bad;             /* (list.count) named as undecodable */
     int64_t bad_count, seen;
+    uint8_t **kept;           /* (list.count) resized images, NULL until decoded; NULL: not kept */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -59,19 +63,50 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
     return o->shuffle && !o->whole ? data_shuffle(o->seed, (uint64_t)*epoch, position, d->list.count) : position;
 }
 
+/* Resized bytes that are there already, or NULL. */
+static const uint8_t *kept_image(struct data *d, int64_t id)
+{
+    if (!d->kept) return NULL;
+    pthread_mutex_lock(&d->lock);
+    const uint8_t *rgb = d->kept[id];
+    pthread_mutex_unlock(&d->lock);
+    return rgb;
+}
+
+static void keep_image(struct data *d, int64_t id, const uint8_t *rgb)
+{
+    size_t bytes = (size_t)(3 * d->options.image_size * d->options.image_size);
+    uint8_t *copy = d->kept ? malloc(bytes) : NULL;
+    if (!copy) return;
+    memcpy(copy, rgb, bytes);
+    pthread_mutex_lock(&d->lock);
+    bool first = !d->kept[id];
+    if (first) d->kept[id] = copy;
+    pthread_mutex_unlock(&d->lock);
+    if (!first) free(copy);
+}
+
 static int load_image(struct data *d, int64_t id, int64_t epoch, uint8_t *rgb, float *out, struct error *err)
 {
     const struct data_options *o = &d->options;
+    const uint8_t *kept = kept_image(d, id);
+    int side = (int)o->image_size;
+    if (kept) {
+        image_normalize(kept, o->pipeline, side, out);
+        return 0;
+    }
     char *path = path_join(d->root, d->list.names[id]), *bytes = NULL;
     size_t size = 0;
     struct image image = {0};
-    int side = (int)o->image_size, code = file_read(path, 256u << 20, &bytes, &size, err);
+    int code = file_read(path, 256u << 20, &bytes, &size, err);
     if (!code) code = image_decode(&image, (const uint8_t *)bytes, size, err);
     if (!code && o->augment)
         code = image_prepare_random(&image, side, o->crop_scale_min, o->crop_scale_max, o->flip, o->seed, (uint64_t)epoch, (uint64_t)id, rgb, err);
     else if (!code) code = image_prepare(&image, o->pipeline, side, rgb, err);
-    if (!code) image_normalize(rgb, o->pipeline, side, out);
-    else error_at(err, path, 0, 0);
+    if (!code) {
+        image_normalize(rgb, o->pipeline, side, out);
+        keep_image(d, id, rgb);
+    } else error_at(err, path, 0, 0);
     image_free(&image);
     free(bytes);
     free(path);
@@ -174,6 +209,8 @@ int data_open(struct data **data, const struct data_options *options, struct err
     d->ids = xcalloc((size_t)d->depth, sizeof *d->ids);
     d->ready = xcalloc((size_t)d->depth, sizeof *d->ready);
     d->bad = xcalloc((size_t)d->list.count, 1);
+    if (!options->augment && !options->whole && d->list.count <= KEEP_BYTES / (3 * options->image_size * options->image_size))
+        d->kept = xcalloc((size_t)d->list.count, sizeof *d->kept);
     for (int64_t i = 0; i < d->depth; i++) {
         d->images[i] = malloc((size_t)(options->batch * 3 * options->image_size * options->image_size) * sizeof(float));
         d->ids[i] = xcalloc((size_t)options->batch, sizeof **d->ids);
@@ -235,6 +272,8 @@ void data_close(struct data *d)
     free(d->images);
     free(d->ids);
     free(d->ready);
+    for (int64_t i = 0; d->kept && i < d->list.count; i++) free(d->kept[i]);
+    free(d->kept);
     free(d->bad);
     free(d->threads);
     free(d->root);
