@@ -1,0 +1,42 @@
+#!/bin/sh
+# The quickstart with every rule and preset: the loss falls, and memory by class at the end is that of the plan. MEOPT_LONG=1:
+# all presets for all rules on all three pairs; else each rule with one preset, each preset with one rule.
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/sample" "$work/configs"
+for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
+cp "$MEOPT_SOURCE"/configs/quickstart*.yaml "$work/configs/"
+pairs="quickstart_dinov2"
+runs="apadamw:quality apadam:balanced apsgd:balanced lamb:minimal lion:balanced"
+if [ "${MEOPT_LONG:-0}" = 1 ]; then
+    pairs="quickstart quickstart_openclip quickstart_dinov2"
+    runs=""
+    for rule in apadamw apadam apsgd lamb lion; do
+        for preset in baseline quality balanced minimal; do runs="$runs $rule:$preset"; done
+    done
+fi
+classes() { tr ',{}' '\n\n\n' | sed -nE 's/^ *"(weights|gradients|optimizer|activations|teacher|workspace|data)": *([0-9]+).*/\1 \2/p'; }
+for pair in $pairs; do
+    for run in $runs; do
+        rule=${run%:*} preset=${run#*:}
+        case $rule in
+        lion) lr=3.0e-4 ;;
+        apsgd) lr=5.0e-2 ;;
+        lamb) lr=1.0e-2 ;;
+        *) lr=2.0e-3 ;;
+        esac
+        [ "$preset" = baseline ] && form="optim.use_meopt=false" || form="optim.preset=$preset"
+        set -- "$work/configs/$pair.yaml" "optim.name=$rule" "optim.lr=$lr" "$form" train.steps=60
+        "$MEOPT" train "$@" --run-dir "$work" --name "$pair-$rule-$preset" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+        metrics=$work/$pair-$rule-$preset/metrics.jsonl
+        "$MEOPT" plan "$@" --json | classes >"$work/planned"
+        tail -1 "$metrics" | classes >"$work/measured"
+        paste -d' ' "$work/planned" "$work/measured" | awk -v run="$pair $run" '
+            $1 != $3 { print run ": classes differ"; exit 1 }
+            ($2 - $4) ^ 2 > (0.01 * $4) ^ 2 { print run ": " $1 " planned " $2 ", measured " $4; bad = 1 }
+            END { exit bad || NR != 7 }'
+        sed -nE '1s/.*"loss":([^,]*).*/\1/p;$s/.*"loss":([^,]*).*/\1/p' "$metrics" | tr '\n' ' ' |
+            awk -v run="$pair $run" '{ printf "%s: loss %s -> %s, a %.1fth\n", run, $1, $2, $1 / $2; exit !($1 > 2.5 * $2) }'
+    done
+done
