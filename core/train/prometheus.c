@@ -63,7 +63,7 @@ static void put_memory(FILE *out, const struct prometheus_run *run, const struct
     bool head = false;
     for (int i = 0; i < s->memory_count; i++) {
         if (isnan(s->memory[i].bytes)) continue;
-        if (!head) put_head(out, "meopt_train_memory_bytes", "Device memory that the run holds, by class.");
+        if (!head) put_head(out, "meopt_train_memory_bytes", "Device memory of the run on its fullest card: the peak of each class, total now, peak_total.");
         head = true;
         fputs("meopt_train_memory_bytes{", out);
         put_label(out, "run", run->run, true);
