@@ -109,6 +109,7 @@ static int optimizer_options(const struct trainer *t, struct meopt_options *o, s
     o->trust_clip = c->optim.trust_clip;
     o->always_adapt = c->optim.always_adapt;
     o->seed = (uint64_t)c->train.seed;
+    o->small_count = 0; /* the tower says which tensors are fp32, by their role: a matrix of few elements is bf16 in its memory */
     if (t->release && t->micro < t->batch) o->accumulator = MEOPT_STATE_BF16;
     if (c->optim.adaptive) {
         o->adapt_every = (int)c->optim.adaptive_every;
@@ -140,12 +141,14 @@ static int create_optimizer(struct trainer *t, struct error *err)
                                      .flags = (p->decay ? 0u : MEOPT_NO_DECAY) | (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u),
                                      .weights = p->master ? (void *)p->master : p->weight};
         if (p->master) row->copy = p->weight;
-        /* A matrix read as bf16 that the optimizer would keep in fp32 for its size needs the copy all the same. */
-        for (int d = 0; d < p->ndim; d++) row->shape[d] = p->shape[d];
+        int wide = 0; /* of fewer than two the optimizer keeps fp32, for which a bf16 matrix has no room */
+        for (int d = 0; d < p->ndim; d++) wide += (row->shape[d] = p->shape[d]) != 1;
+        if (!code && wide < 2 && p->weight_type != DTYPE_F32 && !p->master && !p->small)
+            code = error_set(err, EXIT_CONFIG, "choose widths above 1", "%s of the student has a single row or column", p->name);
         t->parameter_of[t->tensor_count] = i;
         t->tensor_of[i] = t->tensor_count++;
     }
-    if (meopt_create(&t->opt, &options, table, (size_t)t->tensor_count, &library)) code = trainer_library_error(&library, err);
+    if (!code && meopt_create(&t->opt, &options, table, (size_t)t->tensor_count, &library)) code = trainer_library_error(&library, err);
     free(table);
     return code;
 }
