@@ -1,6 +1,5 @@
-/* core/train/tensorboard, prometheus and exports: what others read of a run. The event file is read back by the definition of its format. */
+/* core/train/tensorboard, core/train/prometheus: what others read of a run. The event file is read back by the definition of its format. */
 #include "core/base/file.h"
-#include "core/train/exports.h"
 #include "core/train/prometheus.h"
 #include "core/train/tensorboard.h"
 
@@ -250,121 +249,6 @@ static void prometheus_files_are_replaced_whole(void **state)
     free(path);
 }
 
-static void append(const char *directory, int first, int last, double loss)
-{
-    char *path = xasprintf("%s/metrics.jsonl", directory);
-    FILE *f = fopen(path, "a");
-    for (int i = first; i <= last; i++) {
-        fprintf(f, "{\"step\":%d,\"epoch\":0,\"loss\":%g,\"cosine\":0.5,\"lr\":0.1,\"grad_norm\":null,\"images_per_s\":10,\"step_ms\":2000,\"data_wait_ms\":1", i, loss + i);
-        if (i % 10 == 1) fprintf(f, ",\"cards\":[{\"mem_bytes\":%d,\"classes\":{\"weights\":7}},{\"mem_bytes\":5,\"classes\":{\"weights\":9}}]", 100 + i);
-        fputs("}\n", f);
-    }
-    fclose(f);
-    free(path);
-}
-
-static int event_files(const char *directory, char paths[8][320])
-{
-    char *events = xasprintf("%s/tensorboard", directory);
-    struct dirent **names;
-    int n = scandir(events, &names, NULL, alphasort), count = 0;
-    for (int i = 0; i < n; i++) {
-        if (names[i]->d_name[0] != '.' && count < 8) snprintf(paths[count++], 320, "%s/%s", events, names[i]->d_name);
-        free(names[i]);
-    }
-    free(names);
-    free(events);
-    return count;
-}
-
-/* A run as it is written, killed, and resumed: every step is in the event files once, in order, and the Prometheus file tells of the last. */
-static void exports_follow_a_run(void **state)
-{
-    (void)state;
-    struct error err = {0};
-    struct exports *e;
-    char *prom = xasprintf("%s/x.prom", root), *live = xasprintf("%s/run/live.json", root), *dir = xasprintf("%s/run/", root), *metrics = xasprintf("%s/metrics.jsonl", dir),
-         *raw, paths[8][320];
-    size_t bytes;
-    struct event *events = calloc(4000, sizeof *events);
-    assert_int_equal(file_make_dirs(dir, &err), 0);
-    assert_int_equal(exports_open(&e, dir, true, prom, &err), 0);
-    assert_int_equal(exports_refresh(e, &err), 0); /* nothing there yet */
-    append(dir, 1, 5, 1);
-    assert_int_equal(exports_refresh(e, &err), 0);
-    FILE *f = fopen(metrics, "a");
-    fputs("{\"step\":6,\"lo", f); /* torn: being written */
-    fclose(f);
-    assert_int_equal(exports_refresh(e, &err), 0);
-    struct stat st;
-    assert_int_equal(stat(metrics, &st), 0);
-    assert_int_equal(truncate(metrics, st.st_size - 13), 0);
-    append(dir, 6, 3000, 1);
-    static const char text[] = "{\"cards\":[{\"rank\":3,\"name\":\"Z100\",\"pci\":\"\",\"mem_used_bytes\":12,\"temp_c\":null}]}";
-    assert_int_equal(file_write_atomic(live, text, strlen(text), &err), 0);
-    assert_int_equal(exports_refresh(e, &err), 0);
-    assert_int_equal(file_read(prom, 1 << 20, &raw, &bytes, &err), 0);
-    assert_non_null(strstr(raw, "meopt_train_step{run=\"run\"} 3000\n"));
-    assert_non_null(strstr(raw, "meopt_train_memory_bytes{run=\"run\",class=\"weights\"} 9\n"));
-    assert_non_null(strstr(raw, "meopt_train_memory_bytes{run=\"run\",class=\"total\"} 3091\n"));
-    assert_non_null(strstr(raw, "meopt_card_memory_used_bytes{run=\"run\",card=\"3\",name=\"Z100\"} 12\n"));
-    assert_null(strstr(raw, "celsius"));
-    free(raw);
-    exports_close(e);
-    assert_int_equal(event_files(dir, paths), 1);
-    assert_int_equal(read_events(paths[0], events, 4000, &raw), 3001);
-    for (int i = 1; i <= 3000; i++) assert_int_equal(events[i].step, i);
-    assert_int_equal(stat(metrics, &st), 0);
-    assert_true(fabs(events[3000].time_s - (double)st.st_mtime) <= 1);
-    assert_true(fabs(events[3000].time_s - events[2000].time_s - 2000) <= 1); /* 1000 steps of 2 s */
-    assert_int_equal(events[11].values, 9);
-    assert_string_equal(events[11].tags[7], "memory/weights");
-    assert_int_equal(events[12].values, 7);
-    free(raw);
-    /* Resumed from a checkpoint at 2500: the metrics lose what is behind it, and get it again. */
-    assert_int_equal(exports_open(&e, dir, true, NULL, &err), 0);
-    assert_int_equal(unlink(metrics), 0);
-    append(dir, 1, 2500, 1);
-    assert_int_equal(exports_refresh(e, &err), 0);
-    append(dir, 2501, 3100, 1);
-    exports_close(e);
-    assert_int_equal(event_files(dir, paths), 2);
-    int later = read_events(paths[0], events, 4000, &raw) == 3001 ? 1 : 0;
-    free(raw);
-    int n = read_events(paths[later], events, 4000, &raw);
-    assert_int_equal(n, 2 + 1100);
-    assert_int_equal(events[1].session, 1);
-    for (int i = 2; i < n; i++) assert_int_equal(events[i].step, 2000 + i - 1);
-    free(raw);
-    free(events);
-    free(prom);
-    free(live);
-    free(metrics);
-    free(dir);
-}
-
-static void exports_tell_of_a_failure_once(void **state)
-{
-    (void)state;
-    struct error err = {0};
-    struct exports *e;
-    char *prom = xasprintf("%s/sub/x.prom", root), *sub = path_dirname(prom);
-    append(root, 1, 5, 1);
-    assert_int_equal(exports_open(&e, root, false, prom, &err), 0);
-    assert_int_not_equal(exports_refresh(e, &err), 0);
-    assert_non_null(strstr(err.what, "x.prom"));
-    assert_int_equal(exports_refresh(e, &err), 0);
-    assert_int_equal(file_make_dirs(sub, &err), 0);
-    assert_int_equal(exports_refresh(e, &err), 0);
-    assert_int_equal(access(prom, F_OK), 0);
-    assert_int_equal(file_remove_tree(sub, &err), 0);
-    assert_int_not_equal(exports_refresh(e, &err), 0);
-    exports_close(e);
-    exports_close(NULL);
-    free(prom);
-    free(sub);
-}
-
 /* `test_scalars write DIR`: files to try TensorBoard and promtool on. */
 static int write_both(const char *directory)
 {
@@ -399,8 +283,6 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(a_full_disk_leaves_whole_records, setup, teardown),
         cmocka_unit_test_setup_teardown(prometheus_text_has_its_form, setup, teardown),
         cmocka_unit_test_setup_teardown(prometheus_files_are_replaced_whole, setup, teardown),
-        cmocka_unit_test_setup_teardown(exports_follow_a_run, setup, teardown),
-        cmocka_unit_test_setup_teardown(exports_tell_of_a_failure_once, setup, teardown),
     };
     return cmocka_run_group_tests_name("scalars", tests, NULL, NULL);
 }
