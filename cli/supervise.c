@@ -3,6 +3,7 @@
 #include "cli/worker.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/monitor/monitor.h"
 #include "core/train/status.h"
 
 #include <errno.h>
@@ -33,6 +34,8 @@ struct supervisor {
     int64_t marks;           /* last seen, and when they moved */
     double moved_at, step_seconds;
     int64_t oom_before[2];
+    struct monitor *monitor; /* opened once the worker has said where it trains */
+    bool monitor_tried;
 };
 
 static double now(void)
@@ -161,6 +164,55 @@ static int start(struct supervisor *v, struct error *err)
     return code;
 }
 
+/* ---- what the cards say ---- */
+
+/* The processor is sampled as a card where the worker trains on it. */
+static void watch_cards(struct supervisor *v)
+{
+    if (v->monitor_tried || !atomic_load(&v->report->total)) return;
+    v->monitor_tried = true;
+    struct error err = {0};
+    struct monitor_options options = {.provider = v->s->monitor ? v->s->monitor : v->report->pci[0] ? "auto" : "proc", .root = v->s->monitor_root};
+    if (monitor_open(&v->monitor, &options, &err) == 0) {
+        monitor_watch(v->monitor, &v->pid, 1);
+        if (monitor_start(v->monitor, TICK_MS * 1e-3, &err) == 0) return;
+        monitor_close(v->monitor);
+        v->monitor = NULL;
+    }
+    log_warn("no card telemetry: %s", err.what);
+}
+
+static json_t *reading(const struct monitor_value *m, double *age)
+{
+    if (!m->valid) return json_null();
+    if (m->age_s > *age) *age = m->age_s;
+    return json_real(m->value);
+}
+
+/* The card that the worker trains on, as rank 0; every card of a provider that tests have named. */
+static json_t *cards_json(const struct supervisor *v)
+{
+    json_t *cards = json_array();
+    if (!v->monitor) return cards;
+    struct monitor_snapshot now;
+    monitor_read(v->monitor, &now);
+    int found = monitor_find(&now, v->report->pci), first = v->report->pci[0] ? found : 0, last = v->s->monitor && found < 0 ? now.card_count : first + 1;
+    for (int i = first < 0 ? 0 : first, rank = 0; first >= 0 && i < last && i < now.card_count; i++, rank++) {
+        const struct monitor_card *c = &now.cards[i];
+        double age = 0;
+        json_t *card = json_pack("{s:i, s:s, s:s}", "rank", rank, "name", c->name, "pci", c->pci);
+        json_object_set_new(card, "mem_used_bytes", reading(&c->mem_used_bytes, &age));
+        json_object_set_new(card, "mem_total_bytes", reading(&c->mem_total_bytes, &age));
+        json_object_set_new(card, "process_bytes", reading(&c->process_bytes, &age));
+        json_object_set_new(card, "busy_percent", reading(&c->busy_percent, &age));
+        json_object_set_new(card, "temp_c", reading(&c->temp_c, &age));
+        json_object_set_new(card, "power_w", reading(&c->power_w, &age));
+        json_object_set_new(card, "age_s", json_real(age));
+        json_array_append_new(cards, card);
+    }
+    return cards;
+}
+
 static void live(struct supervisor *v)
 {
     char *path = path_join(v->s->directory, "live.json");
@@ -171,9 +223,10 @@ static void live(struct supervisor *v)
     json_t *object = json_pack("{s:f, s:i, s:{s:i, s:s, s:s, s:f, s:I}}", "time", (double)time(NULL), "supervisor_pid", (int)getpid(), "worker", "pid", (int)v->pid,
                                "state", state, "phase", phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "", "silent_s", silent, "step",
                                (json_int_t)atomic_load(&v->report->step));
+    json_object_set_new(object, "cards", cards_json(v));
     char *text = json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     struct error ignored;
-    if (text) file_write_atomic(path, text, strlen(text), &ignored);
+    if (text) file_replace(path, text, strlen(text), &ignored);
     free(text);
     json_decref(object);
     free(path);
@@ -310,6 +363,7 @@ int supervise(const struct supervision *s, struct error *err)
             else ended = true;
         }
         watch(&v);
+        watch_cards(&v);
         if (taken(&v, "stop-now")) ask(&v, 2, SIGTERM);
         if (v.asked == 1 && now() - v.asked_at > STOP_SECONDS && now() - v.moved_at > STOP_SECONDS) ask(&v, 2, SIGTERM); /* it does not hear */
         if (ended || now() - told >= 1) {
@@ -324,6 +378,7 @@ int supervise(const struct supervision *s, struct error *err)
     char *path = path_join(s->directory, "live.json");
     unlink(path);
     free(path);
+    monitor_close(v.monitor);
     if (signals >= 0) close(signals);
     if (v.report) munmap(v.report, sizeof *v.report);
     sigprocmask(SIG_SETMASK, &before, NULL);

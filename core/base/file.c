@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -187,10 +188,10 @@ int file_atomic_begin(struct file_atomic *f, const char *path, struct error *err
     return code;
 }
 
-int file_atomic_commit(struct file_atomic *f, struct error *err)
+static int commit(struct file_atomic *f, bool sync, struct error *err)
 {
     int code = 0;
-    if (fsync(f->fd) != 0)
+    if (sync && fsync(f->fd) != 0)
         code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot sync %s", f->temp);
     if (close(f->fd) != 0 && code == 0)
         code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot close %s", f->temp);
@@ -201,21 +202,26 @@ int file_atomic_commit(struct file_atomic *f, struct error *err)
         error_at(err, f->target, 0, 0);
     else {
         f->temp[0] = 0; /* nothing to remove */
-        code = file_sync_dir(f->dir, err);
+        if (sync) code = file_sync_dir(f->dir, err);
     }
     file_atomic_abort(f);
     return code;
 }
 
-int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err)
+int file_atomic_commit(struct file_atomic *f, struct error *err) { return commit(f, true, err); }
+
+static int replace(const char *path, const void *data, size_t bytes, bool sync, struct error *err)
 {
     struct file_atomic f;
     int code = file_atomic_begin(&f, path, err);
     if (code == 0) code = file_write_all(f.fd, data, bytes, path, err);
-    if (code == 0) return file_atomic_commit(&f, err);
+    if (code == 0) return commit(&f, sync, err);
     file_atomic_abort(&f);
     return code;
 }
+
+int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err) { return replace(path, data, bytes, true, err); }
+int file_replace(const char *path, const void *data, size_t bytes, struct error *err) { return replace(path, data, bytes, false, err); }
 
 int file_make_dirs(const char *path, struct error *err)
 {

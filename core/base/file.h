@@ -18,6 +18,9 @@ int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, st
 /* Replace `path` atomically: temporary file beside it, write, fsync, rename, fsync of the directory.
  * An existing file keeps its mode; a symbolic link stays one (its target is replaced). */
 int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err);
+/* The same without the syncs, for what is replaced every second: readers see the old or the new one, a crash of the machine
+ * may leave neither. */
+int file_replace(const char *path, const void *data, size_t bytes, struct error *err);
 
 /* The same in steps, for files too large to hold: begin, write to `fd` as you like, then commit (after which the file
  * is there, whole and synced) or abort (nothing is left). After begin failed, or either of them, the struct is empty;
