@@ -45,6 +45,7 @@ static void phase(void *context, enum train_phase at)
 static void begun(void *context, const struct trainer *t, const struct data *data, int64_t from, int64_t total)
 {
     struct talk *talk = context;
+    talk->report->from = from;
     atomic_store(&talk->report->step, from);
     atomic_store(&talk->report->total, total);
     talk->trainer = t;

@@ -1,5 +1,6 @@
 /* The supervisor: see supervise.h. */
 #include "cli/supervise.h"
+#include "cli/outlets.h"
 #include "cli/worker.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -35,7 +36,8 @@ struct supervisor {
     double moved_at, step_seconds;
     int64_t oom_before[2];
     struct monitor *monitor; /* opened once the worker has said where it trains */
-    bool monitor_tried;
+    struct outlets *outlets;
+    bool begun;
 };
 
 static double now(void)
@@ -166,20 +168,36 @@ static int start(struct supervisor *v, struct error *err)
 
 /* ---- what the cards say ---- */
 
-/* The processor is sampled as a card where the worker trains on it. */
-static void watch_cards(struct supervisor *v)
+/* Once the worker has said where it trains. The processor is sampled as a card when it trains on it. */
+static void begin(struct supervisor *v)
 {
-    if (v->monitor_tried || !atomic_load(&v->report->total)) return;
-    v->monitor_tried = true;
+    if (v->begun || !atomic_load(&v->report->total)) return;
+    v->begun = true;
     struct error err = {0};
     struct monitor_options options = {.provider = v->s->monitor ? v->s->monitor : v->report->pci[0] ? "auto" : "proc", .root = v->s->monitor_root};
-    if (monitor_open(&v->monitor, &options, &err) == 0) {
+    int code = monitor_open(&v->monitor, &options, &err);
+    if (!code) {
         monitor_watch(v->monitor, &v->pid, 1);
-        if (monitor_start(v->monitor, TICK_MS * 1e-3, &err) == 0) return;
-        monitor_close(v->monitor);
-        v->monitor = NULL;
+        if ((code = monitor_start(v->monitor, TICK_MS * 1e-3, &err)) != 0) {
+            monitor_close(v->monitor);
+            v->monitor = NULL;
+        }
     }
-    log_warn("no card telemetry: %s", err.what);
+    if (code) log_warn("no card telemetry: %s", err.what);
+    if ((v->s->tensorboard || v->s->metrics_file) && outlets_open(&v->outlets, v->s->directory, v->report->from, v->s->tensorboard, v->s->metrics_file, &err) != 0)
+        log_warn("%s", err.what);
+}
+
+static void hand_on(struct supervisor *v, const char *state, bool end)
+{
+    struct monitor_snapshot *now = NULL;
+    if (!v->outlets) return;
+    if (v->monitor) {
+        now = xmalloc(sizeof *now);
+        monitor_read(v->monitor, now);
+    }
+    outlets_update(v->outlets, state, atomic_load(&v->report->total), now, end);
+    free(now);
 }
 
 static json_t *reading(const struct monitor_value *m, double *age)
@@ -363,18 +381,22 @@ int supervise(const struct supervision *s, struct error *err)
             else ended = true;
         }
         watch(&v);
-        watch_cards(&v);
+        begin(&v);
         if (taken(&v, "stop-now")) ask(&v, 2, SIGTERM);
         if (v.asked == 1 && now() - v.asked_at > STOP_SECONDS && now() - v.moved_at > STOP_SECONDS) ask(&v, 2, SIGTERM); /* it does not hear */
         if (ended || now() - told >= 1) {
             live(&v);
+            hand_on(&v, "training", false);
             told = now();
         }
     }
     if (!code) {
         code = cause(&v, status, err);
         last_word(&v, code, err);
+        struct run_status last;
+        if (run_status_read(&last, s->directory, NULL) == 0) hand_on(&v, last.state, true);
     }
+    outlets_close(v.outlets);
     char *path = path_join(s->directory, "live.json");
     unlink(path);
     free(path);

@@ -12,7 +12,8 @@ struct worker_report {
     _Atomic int64_t step, total;
     _Atomic int phase;      /* enum train_phase */
     _Atomic int64_t marks;  /* grows with every change of phase: the worker moves */
-    char pci[16];           /* of the card it trains on, before total is set; "" for the processor */
+    int64_t from;           /* the step that it begins behind; set before total, like pci */
+    char pci[16];           /* of the card it trains on; "" for the processor */
     _Atomic int ended;      /* code and err are valid */
     int code;
     struct error err;

@@ -96,6 +96,17 @@ done
 ! kill -0 "$worker" 2>/dev/null || fail "the worker outlives its supervisor"
 "$MEOPT" runs | grep -q '^orphan  *lost ' || fail "a lost run: $("$MEOPT" runs)"
 
+# figures for others, over a stop and a resume
+got=0
+"$MEOPT" train configs/quickstart.yaml --run-dir runs --name figures --steps 12 --stop-after 8 --tensorboard --metrics-file run.prom >out 2>figures.err || got=$?
+test $got = 10 || fail "figures: exit $got"
+grep -q '^meopt_train_step{run="figures"} 8$' run.prom || fail "figures: no step 8"
+grep -q '^meopt_run_state{run="figures",state="stopped"} 1$' run.prom || fail "figures: no state"
+"$MEOPT" train --resume runs/figures --tensorboard --metrics-file run.prom >out 2>figures.err || fail "figures: resume"
+grep -q '^meopt_train_step{run="figures"} 12$' run.prom || fail "figures: no step 12"
+grep -q '^meopt_card_memory_size_bytes{run="figures",card="0"' run.prom || fail "figures: no card"
+test "$(ls runs/figures/tensorboard/events.out.tfevents.* | wc -l)" = 2 || fail "figures: event files"
+
 # memory: a control group of its own, where we may make one
 for base in /sys/fs/cgroup/memory /sys/fs/cgroup; do
     limit=memory.max
