@@ -40,6 +40,7 @@ static void put(const char *path, const char *text)
     struct error err;
     char *full = xasprintf("%s/%s", root, path), *dir = path_dirname(full);
     assert_int_equal(file_make_dirs(dir, &err), 0);
+    unlink(full); /* (a file that is cut and written again is flushed by ext4) */
     FILE *f = fopen(full, "w");
     assert_non_null(f);
     fputs(text, f);
@@ -464,6 +465,45 @@ static void closing_ends_a_hanging_helper(void **state)
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child */
 }
 
+/* A driver, a container or a simulator may put anything there. */
+static void files_of_any_content_do_no_harm(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"proc/cpuinfo", "proc/meminfo", "proc/stat", "proc/self/cgroup", "proc/77/statm", "sys/class/hwmon/hwmon0/name",
+        "sys/class/hwmon/hwmon0/temp1_input", "sys/class/drm/card0/device/uevent", "sys/class/drm/card0/device/product_name",
+        "sys/class/drm/card0/device/mem_info_vram_total", "sys/class/drm/card0/device/hwmon/hwmon1/temp1_label",
+        "sys/class/drm/card0/device/hwmon/hwmon1/temp1_input", "sys/class/kfd/kfd/topology/nodes/0/gpu_id", "sys/class/kfd/kfd/topology/nodes/0/properties", "fake.json"};
+    static const char *const words[] = {"cpu ", "cpu0 1 2 3 4 5 6 7 8\n", "MemTotal: ", "MemAvailable:", "model name", ":", "\n", "0::/", "4:memory:/a/b", "-", "9999999999999999999999",
+        "1e999", "nan", "0x", "/../..", "PCI_SLOT_NAME=", "0000:03:00.0", "location_id ", "domain ", "junction", "{\"cards\":[", "{}", "]}", "\"pci\":", "\xff\033", "k10temp", " "};
+    static const char *const provider[] = {"proc", "sysfs", "proc", "fake"};
+    put("sys/class/drm/card0/device/vendor", "0x1002\n");
+    unsigned seed = 1;
+    int rounds = getenv("MEOPT_LONG") ? 5000 : 100, opens = 0;
+    for (int i = 0; i < rounds; i++) {
+        for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+            char text[600] = "";
+            for (int n = rand_r(&seed) % 20; n > 0; n--) strcat(text, words[(size_t)rand_r(&seed) % (sizeof words / sizeof *words)]);
+            put(files[f], text);
+        }
+        struct error err;
+        struct monitor *m;
+        struct monitor_snapshot s;
+        char *path = xasprintf("%s%s", root, i % 4 == 3 ? "/fake.json" : "");
+        if (monitor_open(&m, &(struct monitor_options){.provider = provider[i % 4], .root = path}, &err) == 0) {
+            opens++;
+            monitor_watch(m, (pid_t[]){77}, 1);
+            monitor_sample(m);
+            monitor_sample(m);
+            monitor_read(m, &s);
+            for (int c = 0; c < s.card_count; c++)
+                for (const char *p = s.cards[c].name; *p; p++) assert_true((unsigned char)*p >= ' ');
+            monitor_close(m);
+        }
+        free(path);
+    }
+    assert_true(opens > rounds / 2);
+}
+
 /* The source hangs the thread itself (here: a FIFO that nobody writes): readers go on, closing is bounded, and the thread cleans up when it can. */
 static void a_thread_that_hangs_is_left_behind(void **state)
 {
@@ -607,6 +647,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(a_library_that_fails_leaves_the_kernels_files, setup, teardown),
         cmocka_unit_test_setup_teardown(debug_variables_do_not_reach_the_library, setup, teardown),
         cmocka_unit_test_setup_teardown(closing_ends_a_hanging_helper, setup, teardown),
+        cmocka_unit_test_setup_teardown(files_of_any_content_do_no_harm, setup, teardown),
         cmocka_unit_test_setup_teardown(a_thread_that_hangs_is_left_behind, setup, teardown),
         cmocka_unit_test_setup_teardown(notes_end_with_their_cause, setup, teardown),
         cmocka_unit_test(pci_addresses_have_one_form),

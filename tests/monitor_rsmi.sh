@@ -107,12 +107,16 @@ done
 fresh
 first=$(card 0 0x1002)
 card 1 0x1002 >/dev/null
-$print lease "$first/mem_info_vram_used" >"$dir/held" &
-holder=$!
-trap 'kill $holder; rm -rf "$dir"' EXIT
+# hold AFTER: whoever opens that file hangs, from AFTER seconds on
+hold() {
+    rm -f "$dir/held"
+    (sleep "$1"; exec "$print" lease "$first/mem_info_vram_used" >"$dir/held") &
+    holder=$!
+    trap 'kill $holder 2>/dev/null; rm -rf "$dir"' EXIT
+}
+hold 0
 for _ in 1 2 3 4 5 6 7 8 9 10; do
     [ -s "$dir/held" ] && break
-    kill -0 $holder 2>/dev/null || break
     sleep 0.1
 done
 if [ -s "$dir/held" ]; then
@@ -122,6 +126,13 @@ if [ -s "$dir/held" ]; then
     expect '] used=2000000000 total=17163091968 busy=40 temp=51.5 power=101.5'
     expect 'no answer within 1 s at memory in use of card 0'
     echo "a call that hangs: its field is N/A, the rest goes on"
+    kill $holder
+    wait $holder 2>/dev/null || true
+    hold 1
+    look rsmi 20
+    expect '] used=1000000000(stale) total=17163091968 busy=20 temp=50 power=100.5'
+    expect '] used=2000000000 total=17163091968 busy=40 temp=51.5 power=101.5'
+    echo "a call that hangs later: its field is stale, the rest goes on"
 else
     echo "a call that hangs: not tried, this file system has no leases"
 fi

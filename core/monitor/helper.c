@@ -67,6 +67,7 @@ int monitor_helper(const char *provider, const char *file)
     socklen_t size = sizeof type;
     if (getsockopt(HELPER_FD, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET) return EXIT_USAGE;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* while a call hangs, nobody would see the socket close */
+    close_range(HELPER_FD + 1, ~0u, 0); /* whatever was inherited, locks above all, is not held by a helper that hangs */
     signal(SIGINT, SIG_IGN);          /* of the terminal: for the controller to act on */
     say(HELPER_BEGIN, -1, 0, 0, 0, NULL);
     void *library = library_load(l, file);

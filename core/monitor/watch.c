@@ -58,6 +58,15 @@ static char **helper_environment(void)
     return e;
 }
 
+/* Out of the way of 0 to 3, which the helper's are made of. */
+static int moved_up(int fd)
+{
+    int up = fcntl(fd, F_DUPFD_CLOEXEC, 10);
+    if (up < 0) return fd;
+    close(fd);
+    return up;
+}
+
 static bool watch_start(struct monitor *m, struct watch *w)
 {
     int pair[2], log[2];
@@ -67,9 +76,10 @@ static bool watch_start(struct monitor *m, struct watch *w)
         close(pair[1]);
         return false;
     }
+    pair[1] = moved_up(pair[1]);
+    log[1] = moved_up(log[1]);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    /* The log first: 3 may be its own number. */
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, log[1], STDERR_FILENO);
