@@ -288,7 +288,7 @@ static int summarise(struct reading *in, struct error *err)
         scratch[i] = r->seconds[i] > before ? (float)((r->seconds[i] - before) * 1e3) : NAN;
     }
     r->median_step_ms = median_of(scratch, n);
-    memcpy(scratch, r->rate, (size_t)n * sizeof *scratch);
+    if (n) memcpy(scratch, r->rate, (size_t)n * sizeof *scratch);
     r->median_rate = median_of(scratch, n);
     free(scratch);
     if (n) {

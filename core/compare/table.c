@@ -26,7 +26,7 @@ struct fact {
 
 static const struct fact facts[] = {
     {"state", "state", "", 0, TEXT, FIELD(state)},
-    {"source", "published by", "", 0, TEXT, FIELD(source)},
+    {"source", "source", "", 0, TEXT, FIELD(source)},
     {"device", "device", "", 0, TEXT, FIELD(device)},
     {"batch_images", "batch size of one rank", "", 0, INTEGER, FIELD(batch)},
     {"ranks", "ranks (cards)", "", 0, INTEGER, FIELD(ranks)},
@@ -160,12 +160,14 @@ static void add_facts(struct table *t, struct gap **gaps)
             double *values = xcalloc((size_t)column->run_count, sizeof *values);
             for (int i = 0; i < column->run_count; i++)
                 values[i] = number_of(fact, &column->runs[i], gaps[c] ? &gaps[c][i] : NULL, &ref->runs[i % ref->run_count]);
+            bool there = false; /* a loss that is NaN is a value, one that no step has given is none */
+            for (int i = 0; i < column->run_count; i++) there |= column->runs[i].count > 0 || isfinite(values[i]);
             cell->number = true;
-            cell->n = column->run_count;
-            cell->mean = statistics_mean(values, cell->n);
-            cell->sd = statistics_sd(values, cell->n);
+            cell->mean = statistics_mean(values, column->run_count);
+            cell->sd = statistics_sd(values, column->run_count);
+            cell->n = there ? column->run_count : 0;
             any |= isfinite(cell->mean) || (strcmp(fact->key, "final_loss") == 0 && column->runs[0].count > 0);
-            warn_outliers(t, fact, column, values, cell->n);
+            warn_outliers(t, fact, column, values, column->run_count);
             free(values);
         }
         if (!any) { /* a row with nothing in it says nothing */
@@ -384,7 +386,7 @@ static struct scale scale_of(const struct row *row, double value)
 {
     double size = fabs(value);
     if (strcmp(row->unit, "bytes") == 0) {
-        if (size >= 10.0 * (1 << 30)) return (struct scale){1.0 / (1 << 30), " GiB", 2};
+        if (size >= 128.0 * (1 << 30)) return (struct scale){1.0 / (1 << 30), " GiB", 2};
         if (size >= 1 << 20) return (struct scale){1.0 / (1 << 20), " MiB", 1};
         if (size >= 1 << 10) return (struct scale){1.0 / (1 << 10), " KiB", 1};
         return (struct scale){1, " B", 0};
