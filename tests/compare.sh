@@ -95,7 +95,7 @@ grep -q 'final_loss' "$dir/log" && python3 -c 'import json,sys; t=json.load(open
 
 # published figures, repeats, reference
 c "$dir/without" --published eva_clip >"$dir/out" 2>/dev/null
-grep -q 'eva_clip without (published)' "$dir/out" && grep -q '44175.0 MiB' "$dir/out" || fail "published figures are not marked"
+grep -q 'eva_clip without (published)' "$dir/out" && grep -q '44175.0 MiB .*30949.0 MiB *-29.9 %' "$dir/out" || fail "published figures are not marked"
 c "$dir/without" "$dir/with" --reference with --json | python3 -c 'import json,sys; assert json.load(sys.stdin)["columns"][1]["reference"]' || fail reference
 make with-2 60 0.6 1.01 400000000
 c "$dir/without,$dir/without" "$dir/with,$dir/with-2" >"$dir/out"

@@ -114,17 +114,27 @@ static char *join(const struct column *column, const char *(*text)(const struct 
 
 static const char *fact_text(const struct record *run, const void *what) { return (const char *)run + ((const struct fact *)what)->offset; }
 
+/* What a column is measured against: the reference; published figures, which are of another model and machine, against the first of their own. */
+static int base_of(const struct table *t, int c)
+{
+    if (!t->columns[c].runs[0].published || t->columns[t->reference].runs[0].published) return t->reference;
+    int first = 0;
+    while (!t->columns[first].runs[0].published) first++;
+    return first;
+}
+
 static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
 
 static void relate(struct table *t, struct row *row)
 {
-    const struct cell *ref = &row->cells[t->reference];
     for (int c = 0; c < t->column_count; c++) {
+        int base = base_of(t, c);
+        const struct cell *ref = &row->cells[base];
         struct cell *cell = &row->cells[c];
         bool numbers = cell->number && ref->number;
         if (numbers ? !same(cell->mean, ref->mean) : strcmp(cell->text ? cell->text : "", ref->text ? ref->text : "") != 0 || cell->number != ref->number)
             row->changed = true;
-        if (c == t->reference || !numbers || !row->better || strcmp(row->unit, "%") == 0) continue;
+        if (c == base || !numbers || !row->better || strcmp(row->unit, "%") == 0) continue;
         cell->ratio = cell->mean / ref->mean;
         if (!isfinite(cell->ratio)) cell->ratio = NAN;
         cell->ratio_sd = statistics_ratio_sd(cell->mean, cell->sd, ref->mean, ref->sd);
@@ -143,7 +153,6 @@ static void warn_outliers(struct table *t, const struct fact *fact, const struct
 
 static void add_facts(struct table *t, struct gap **gaps)
 {
-    const struct column *ref = &t->columns[t->reference];
     for (size_t f = 0; f < sizeof facts / sizeof *facts; f++) {
         const struct fact *fact = &facts[f];
         struct row *row = add_row(t, SECTION_FACTS, fact->key, fact->label, fact->unit, fact->better);
@@ -156,10 +165,11 @@ static void add_facts(struct table *t, struct gap **gaps)
                 any |= cell->text[0] != 0;
                 continue;
             }
-            if ((fact->kind == GAP || fact->kind == DROP) && c == t->reference) continue;
+            const struct column *base = &t->columns[base_of(t, c)];
+            if ((fact->kind == GAP || fact->kind == DROP) && base == column) continue;
             double *values = xcalloc((size_t)column->run_count, sizeof *values);
             for (int i = 0; i < column->run_count; i++)
-                values[i] = number_of(fact, &column->runs[i], gaps[c] ? &gaps[c][i] : NULL, &ref->runs[i % ref->run_count]);
+                values[i] = number_of(fact, &column->runs[i], &gaps[c][i], &base->runs[i % base->run_count]);
             bool there = false; /* a loss that is NaN is a value, one that no step has given is none */
             for (int i = 0; i < column->run_count; i++) there |= column->runs[i].count > 0 || isfinite(values[i]);
             cell->number = true;
