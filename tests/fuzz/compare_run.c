@@ -32,11 +32,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static char directories[2][64];
     log_level = LOG_QUIET;
-    if (!directories[0][0])
-        for (int i = 0; i < 2; i++) {
-            snprintf(directories[i], sizeof directories[i], "/tmp/fuzz_compare_%d_%d", (int)getpid(), i);
-            mkdir(directories[i], 0777);
-        }
+    for (int i = 0; i < 2; i++) {
+        snprintf(directories[i], sizeof directories[i], "/tmp/fuzz_compare_%d_%d", (int)getpid(), i);
+        mkdir(directories[i], 0777);
+    }
     const uint8_t *end = data + size;
     for (int k = 0; k < 8; k++) {
         const uint8_t *stop = data < end ? memchr(data, 0xff, (size_t)(end - data)) : NULL;
@@ -78,11 +77,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         plots_free(plots);
         table_free(table);
     } else free(columns);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         for (int k = 0; k < 4; k++) {
             char path[256];
             snprintf(path, sizeof path, "%s/%s", directories[i], names[k]);
             unlink(path);
         }
+        rmdir(directories[i]);
+    }
     return 0;
 }
