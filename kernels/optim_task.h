@@ -51,6 +51,13 @@ struct optim_task {
     struct optim_scalars s;
 };
 
+/* A row of the table that a card's launch works through. A block has 512 groups, as a chunk of core/optim. */
+struct optim_card_task {
+    struct optim_task task;
+    int64_t first_block;   /* in the launch */
+    int64_t first_partial; /* place of the first block's result */
+};
+
 /* What a pass over some groups found. */
 struct optim_partial {
     double gradient_squares; /* before gradient_scale */

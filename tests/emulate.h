@@ -17,8 +17,8 @@
 
 #define WAVE MEOPT_EMULATE_WAVE
 #define DEVICE static inline
-#define BOUNDED(threads)
 #define SHARED static
+#define ROLLED
 #define THREAD (emulate::thread)
 #define THREADS (emulate::threads)
 #define BLOCK_X (emulate::block[0])
@@ -26,6 +26,11 @@
 #define BLOCK_Z (emulate::block[2])
 #define BLOCKS_X (emulate::blocks[0])
 #define BLOCKS_Y (emulate::blocks[1])
+#define DEVICE_METHOD
+static inline float exact_add(float a, float b) { return a + b; } /* built with -ffp-contract=off */
+static inline float exact_mul(float a, float b) { return a * b; }
+static inline float exact_div(float a, float b) { return a / b; }
+static inline float exact_sqrt(float a) { return sqrtf(a); }
 #define barrier() emulate::wait_block(__FILE__, __LINE__)
 
 namespace emulate

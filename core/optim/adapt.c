@@ -5,7 +5,7 @@
  * formats with the same random bits. Both then say what the next update would be if it depended on the state alone,
  * u = m / (sqrt(v) root_scale + eps) (m for rules without v). The error is ||u(stored) - u(exact)|| / ||u(exact)||.
  */
-#include "core/optim/optim.h"
+#include "core/optim/card.h"
 
 #include <float.h>
 #include <math.h>
@@ -53,25 +53,28 @@ static double update_of(const struct optim_scalars *s, const float *m, const flo
     return v ? (double)m[i] / (sqrt((double)v[i]) * (double)s->root_scale + (double)s->eps) : (double)m[i];
 }
 
-double adapt_measure(const struct meopt *opt, const struct tensor *t, const struct optim_task *task)
+int adapt_measure(const struct meopt *opt, const struct tensor *t, const struct optim_task *whole, double *error, struct meopt_error *err)
 {
     bool has_v = t->layout.v != STATE_NONE;
     int64_t groups = t->layout.groups, samples = groups < SAMPLE_GROUPS ? groups : SAMPLE_GROUPS;
     double difference = 0, size = 0;
     for (int64_t k = 0; k < samples; k++) {
-        int64_t group = k * groups / samples;
+        struct group_room room;
+        struct optim_task here;
+        const struct optim_task *task = &here;
+        int status = group_hold(opt, whole, k * groups / samples, &room, &here, err);
+        if (status) return status;
         float gradient[OPTIM_GROUP], weights[OPTIM_GROUP], exact_w[OPTIM_GROUP];
         float exact_m[OPTIM_GROUP], exact_v[OPTIM_GROUP], m[OPTIM_GROUP], v[OPTIM_GROUP];
         uint8_t stored_m[OPTIM_GROUP * 4], stored_v[OPTIM_GROUP * 4], scale;
         struct optim_partial found;
-        group_gradient(opt, task, group, gradient);
-        opt->kernels->weights_out(task, group, group + 1, weights);
+        group_gradient(opt, task, 0, gradient);
+        opt->kernels->weights_out(task, 0, 1, weights);
         memcpy(exact_w, weights, sizeof weights);
-        opt->kernels->state_out(task, group, group + 1, exact_m, has_v ? exact_v : NULL);
+        opt->kernels->state_out(task, 0, 1, exact_m, has_v ? exact_v : NULL);
 
         struct optim_task exact = *task;
         exact.count = OPTIM_GROUP;
-        exact.first_group += group;
         exact.rule = task->rule == RULE_LAMB ? RULE_ADAMW : task->rule;
         exact.gradient = gradient;
         exact.gradient_format = GRADIENT_F32;
@@ -84,9 +87,9 @@ double adapt_measure(const struct meopt *opt, const struct tensor *t, const stru
         exact.v_format = has_v ? STATE_F32 : STATE_NONE;
         exact.s.direction_limit = FLT_MAX;
         stored.weights = weights;
-        memcpy(stored_m, (const char *)task->m + (size_t)group * group_bytes(task->m_format), group_bytes(task->m_format));
-        memcpy(stored_v, (const char *)task->v + (size_t)group * group_bytes(task->v_format), group_bytes(task->v_format));
-        scale = task->scales[group];
+        memcpy(stored_m, task->m, group_bytes(task->m_format));
+        memcpy(stored_v, task->v, group_bytes(task->v_format));
+        scale = task->scales[0];
         stored.m = stored_m;
         stored.v = stored_v;
         stored.scales = &scale;
@@ -100,7 +103,8 @@ double adapt_measure(const struct meopt *opt, const struct tensor *t, const stru
             difference += d * d;
         }
     }
-    return size > 0 ? sqrt(difference / size) : 0;
+    *error = size > 0 ? sqrt(difference / size) : 0;
+    return MEOPT_OK;
 }
 
 static int wider(int format)

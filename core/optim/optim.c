@@ -2,6 +2,7 @@
 #include "core/optim/optim.h"
 #include "core/base/file.h"
 #include "core/device/device.h"
+#include "core/optim/card.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@ int threads_of(const struct meopt *opt)
 void *memory_get(const struct meopt_options *o, int kind, size_t bytes, const char *tensor)
 {
     if (o->allocate) return o->allocate(o->context, kind, bytes, tensor);
+    if (card_of_options(o)) return card_allocate(o, kind, bytes);
     void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
     memory_large_pages(p, bytes);
     return p;
@@ -32,6 +34,8 @@ void memory_put(const struct meopt_options *o, int kind, void *p, size_t bytes)
     if (!p) return;
     if (o->release)
         o->release(o->context, kind, p, bytes);
+    else if (card_of_options(o))
+        device_free(o->device, p);
     else
         free(p);
 }
@@ -71,6 +75,10 @@ struct optim_task task_of(const struct meopt *opt, const struct tensor *t)
 static void clear_block(const struct meopt *opt, const struct tensor *t, void *block, size_t bytes)
 {
     if (!block || opt->options.dry) return;
+    if (card_of(opt)) {
+        card_clear(opt, block, bytes);
+        return;
+    }
     int64_t chunks = (t->layout.groups + CHUNK_GROUPS - 1) / CHUNK_GROUPS;
     size_t part = (bytes + (size_t)chunks - 1) / (size_t)chunks;
 #ifdef _OPENMP
@@ -142,9 +150,6 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     struct meopt_options o;
     int status = options_read(&o, options, err);
     if (status) return status;
-    const struct device *device = o.device;
-    if (device && strcmp(device->kind, "cpu") != 0 && strcmp(device->kind, "dry") != 0)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer kernels for device '%.40s'", device->kind);
     struct meopt *opt = calloc(1, sizeof *opt);
     if (!opt) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     opt->options = o;
@@ -167,6 +172,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
             status = optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
     if (!status && !(opt->partials = calloc(chunks ? chunks : 1, sizeof *opt->partials)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
+    if (!status) status = card_create(opt, chunks, err);
     if (status) {
         meopt_destroy(opt);
         return status;
@@ -188,6 +194,7 @@ void meopt_destroy(struct meopt *opt)
         if (t->own_weights) memory_put(&opt->options, MEOPT_MEMORY_WEIGHTS, t->weights, l->weight_bytes);
         free(t->name);
     }
+    card_destroy(opt);
     free(opt->tensors);
     free(opt->partials);
     free(opt);
@@ -252,7 +259,9 @@ int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count,
     double squares = 0;
     optim_sum_squares(values, GRADIENT_F32, count, &squares, &finite);
     if (!finite) return optim_fail(err, MEOPT_NOT_FINITE, "weights for %.100s hold a NaN or an infinity", opt->tensors[tensor].name);
-    struct optim_task task = task_of(opt, &opt->tensors[tensor]);
+    struct tensor host;
+    if ((status = tensor_hold(opt, &opt->tensors[tensor], PART_WEIGHTS, &host, err))) return status;
+    struct optim_task task = task_of(opt, &host);
     int64_t group = first / OPTIM_GROUP, whole = group + count / OPTIM_GROUP;
     opt->kernels->weights_in(&task, group, whole, values);
     if (count % OPTIM_GROUP) {
@@ -260,14 +269,16 @@ int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count,
         memcpy(last, values + (whole - group) * OPTIM_GROUP, (size_t)(count % OPTIM_GROUP) * 4);
         opt->kernels->weights_in(&task, whole, whole + 1, last);
     }
-    return MEOPT_OK;
+    return tensor_release(opt, &opt->tensors[tensor], &host, true, err);
 }
 
 int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *values, struct meopt_error *err)
 {
     int status = range_check(opt, tensor, first, count, values, err);
     if (status || !count) return status;
-    struct optim_task task = task_of(opt, &opt->tensors[tensor]);
+    struct tensor host;
+    if ((status = tensor_hold(opt, &opt->tensors[tensor], PART_WEIGHTS, &host, err))) return status;
+    struct optim_task task = task_of(opt, &host);
     int64_t group = first / OPTIM_GROUP, whole = group + count / OPTIM_GROUP;
     opt->kernels->weights_out(&task, group, whole, values);
     if (count % OPTIM_GROUP) {
@@ -275,5 +286,5 @@ int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t 
         opt->kernels->weights_out(&task, whole, whole + 1, last);
         memcpy(values + (whole - group) * OPTIM_GROUP, last, (size_t)(count % OPTIM_GROUP) * 4);
     }
-    return MEOPT_OK;
+    return tensor_release(opt, &opt->tensors[tensor], &host, false, err);
 }

@@ -48,6 +48,7 @@ struct meopt {
     int64_t step;
     double lr;
     int m_range8, m_range4;
+    struct card *card; /* of card.c, NULL on the CPU */
 };
 
 /* Set err (may be NULL) and return status. */
@@ -82,7 +83,7 @@ int state_convert(struct meopt *opt, struct tensor *tensor, int m, int v, struct
 
 /* Adaptive precision: measure before the step, promote after it. */
 bool adapt_due(const struct meopt *opt, const struct tensor *tensor);
-double adapt_measure(const struct meopt *opt, const struct tensor *tensor, const struct optim_task *task);
+int adapt_measure(const struct meopt *opt, const struct tensor *tensor, const struct optim_task *task, double *error, struct meopt_error *err);
 int adapt_act(struct meopt *opt, struct tensor *tensor, double error, struct meopt_error *err);
 
 #endif

@@ -5,7 +5,7 @@
  * is every value, before the tensor is touched.
  */
 #include "core/base/file.h"
-#include "core/optim/optim.h"
+#include "core/optim/card.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -74,11 +74,15 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
     char *at = record;
     memcpy(at, &r, sizeof r);
     at += sizeof r;
-    if (t->state) {
-        memcpy(at, t->state, r.m_bytes);
-        memcpy(at + r.m_bytes, t->state + t->layout.v_at, r.v_bytes);
-        memcpy(at + r.m_bytes + r.v_bytes, t->state + t->layout.scales_at, r.scale_bytes);
+    struct tensor host;
+    int status = tensor_hold(opt, t, PART_STATE, &host, err);
+    if (status) return status;
+    if (host.state) {
+        memcpy(at, host.state, r.m_bytes);
+        memcpy(at + r.m_bytes, host.state + t->layout.v_at, r.v_bytes);
+        memcpy(at + r.m_bytes + r.v_bytes, host.state + t->layout.scales_at, r.scale_bytes);
     }
+    tensor_release(opt, t, &host, false, NULL);
     at += r.m_bytes + r.v_bytes + r.scale_bytes;
     uint32_t crc = crc32c(0, record, (size_t)(at - (char *)record));
     memcpy(at, &crc, 4);
@@ -199,16 +203,19 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
     const struct layout *l = &t->layout;
     int range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     bool relative = low(l->m) && low(l->v);
+    struct tensor host;
+    int status = tensor_hold(opt, t, PART_STATE, &host, err);
+    if (status) return status;
     if (r->m == l->m && r->v == l->v && (r->m_range == range || !relative)) {
-        memcpy(t->state, payload, r->m_bytes);
-        memcpy(t->state + l->v_at, payload + r->m_bytes, r->v_bytes);
-        memcpy(t->state + l->scales_at, payload + r->m_bytes + r->v_bytes, r->scale_bytes);
-        return MEOPT_OK;
+        memcpy(host.state, payload, r->m_bytes);
+        memcpy(host.state + l->v_at, payload + r->m_bytes, r->v_bytes);
+        memcpy(host.state + l->scales_at, payload + r->m_bytes + r->v_bytes, r->scale_bytes);
+    } else {
+        struct optim_task from = record_task(opt, t, r, payload);
+        struct target target = {opt, task_of(opt, &host)};
+        state_each(opt, &from, l->groups, values_store, &target);
     }
-    struct optim_task from = record_task(opt, t, r, payload);
-    struct target target = {opt, task_of(opt, t)};
-    state_each(opt, &from, l->groups, values_store, &target);
-    return MEOPT_OK;
+    return tensor_release(opt, t, &host, true, err);
 }
 
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes, struct meopt_error *err)
@@ -223,15 +230,20 @@ int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_
 
 int state_convert(struct meopt *opt, struct tensor *t, int m, int v, struct meopt_error *err)
 {
-    struct layout old = t->layout;
-    struct optim_task from = task_of(opt, t);
-    uint8_t *before = t->state;
-    int status = state_reformat(opt, t, m, v, err);
+    struct tensor old = *t, from, to;
+    int status = tensor_hold(opt, &old, PART_STATE, &from, err);
     if (status) return status;
-    struct target target = {opt, task_of(opt, t)};
-    state_each(opt, &from, old.groups, values_store, &target);
-    memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, before, old.state_bytes);
-    return MEOPT_OK;
+    if (!(status = state_reformat(opt, t, m, v, err))) {
+        if (!(status = tensor_hold(opt, t, PART_STATE, &to, err))) {
+            struct optim_task source = task_of(opt, &from);
+            struct target target = {opt, task_of(opt, &to)};
+            state_each(opt, &source, old.layout.groups, values_store, &target);
+            status = tensor_release(opt, t, &to, true, err);
+        }
+        memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, old.state, old.layout.state_bytes);
+    }
+    tensor_release(opt, &old, &from, false, NULL);
+    return status;
 }
 
 /* ---- All tensors in one stream ----------------------------------------------------------------------- */
@@ -270,16 +282,22 @@ int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *
         void *record = malloc(head.record_bytes);
         if (!record) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the state of %.100s", t->name);
         int status = meopt_state_save(opt, i, record, head.record_bytes, err);
+        struct tensor host;
+        if (!status) status = tensor_hold(opt, t, PART_WEIGHTS, &host, err);
+        if (status) {
+            free(record);
+            return status;
+        }
         sink.crc = 0;
         put(&sink, &head, sizeof head);
         put(&sink, t->name, head.name_bytes);
-        put(&sink, t->weights, head.weight_bytes);
-        put(&sink, t->correction, head.correction_bytes);
+        put(&sink, host.weights, head.weight_bytes);
+        put(&sink, host.correction, head.correction_bytes);
+        tensor_release(opt, t, &host, false, NULL);
         put(&sink, record, head.record_bytes);
         free(record);
         uint32_t crc = sink.crc;
         put(&sink, &crc, 4);
-        if (status) return status;
     }
     if (sink.failed) return optim_fail(err, MEOPT_IO, "writing the state failed");
     return MEOPT_OK;
@@ -291,21 +309,27 @@ static int weights_take(struct meopt *opt, size_t tensor, const struct stream_te
 {
     struct tensor *t = &opt->tensors[tensor];
     struct optim_task from = task_of(opt, t);
+    int failed = MEOPT_OK;
     from.weight_format = head->weights == WEIGHTS_F32_COPY ? WEIGHTS_F32 : head->weights;
     from.weights = (void *)(uintptr_t)weights;
     from.correction = (void *)(uintptr_t)correction;
+    struct tensor host;
+    if (apply && (failed = tensor_hold(opt, t, PART_WEIGHTS, &host, err))) return failed;
+    struct optim_task to = task_of(opt, apply ? &host : t);
     for (int64_t group = 0; group < t->layout.groups; group++) {
         float values[OPTIM_GROUP];
         int finite = 1;
         double squares = 0;
         opt->kernels->weights_out(&from, group, group + 1, values);
         optim_sum_squares(values, GRADIENT_F32, OPTIM_GROUP, &squares, &finite);
-        if (!finite) return optim_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s hold a NaN or an infinity", t->name);
-        int64_t at = group * OPTIM_GROUP, left = t->layout.count - at;
-        int status = apply ? meopt_import(opt, tensor, at, left < OPTIM_GROUP ? left : OPTIM_GROUP, values, err) : MEOPT_OK;
-        if (status) return status;
+        if (!finite) {
+            failed = optim_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s hold a NaN or an infinity", t->name);
+            break;
+        }
+        if (apply) opt->kernels->weights_in(&to, group, group + 1, values);
     }
-    return MEOPT_OK;
+    int released = apply ? tensor_release(opt, t, &host, !failed, failed ? NULL : err) : MEOPT_OK;
+    return failed ? failed : released;
 }
 
 static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool apply, struct meopt_error *err)

@@ -1,5 +1,5 @@
 /* The step: scalars of each tensor, the sweep over its groups, norms, clipping, accumulation. */
-#include "core/optim/optim.h"
+#include "core/optim/card.h"
 
 #include <float.h>
 #include <math.h>
@@ -80,8 +80,9 @@ static struct optim_partial partials_total(const struct meopt *opt, const struct
 
 /* One pass over the tensors of tasks[i].count > 0. Tensors of many chunks are split among the threads in the same way
  * as their state was first touched; the chunks of the others are dealt out together. */
-static void sweep(const struct meopt *opt, const struct tensor *tensors, const struct optim_task *tasks, size_t count)
+static int sweep(const struct meopt *opt, const struct tensor *tensors, const struct optim_task *tasks, size_t count, struct meopt_error *err)
 {
+    if (card_of(opt)) return card_sweep(opt, tensors, tasks, count, err);
     int threads = threads_of(opt);
     int64_t small = 0, many = (int64_t)threads * 8;
     for (size_t i = 0; i < count; i++)
@@ -111,6 +112,7 @@ static void sweep(const struct meopt *opt, const struct tensor *tensors, const s
             run_chunk(opt, &tensors[at], &tasks[at], c - before);
         }
     }
+    return MEOPT_OK;
 }
 
 /* Trust ratio of LAMB (timm): |w| / |u|, 1 where either is 0 or the tensor has no decay. */
@@ -123,11 +125,12 @@ static float trust_lr(const struct meopt *opt, const struct tensor *t, const str
     return (float)(lr * trust);
 }
 
-static void sweep_steps(struct meopt *opt, struct tensor *tensors, struct optim_task *tasks, size_t count)
+static int sweep_steps(struct meopt *opt, struct tensor *tensors, struct optim_task *tasks, size_t count, struct meopt_error *err)
 {
+    int status = MEOPT_OK;
     if (opt->options.rule == MEOPT_LAMB) {
         for (size_t i = 0; i < count; i++) tasks[i].norms_only = 1;
-        sweep(opt, tensors, tasks, count);
+        status = sweep(opt, tensors, tasks, count, err);
         for (size_t i = 0; i < count; i++) {
             if (!tasks[i].count) continue;
             struct optim_partial norms = partials_total(opt, &tensors[i]);
@@ -135,9 +138,10 @@ static void sweep_steps(struct meopt *opt, struct tensor *tensors, struct optim_
             tasks[i].s.lr = trust_lr(opt, &tensors[i], &norms, opt->lr * tensors[i].lr_scale);
         }
     }
-    sweep(opt, tensors, tasks, count);
+    if (!status) status = sweep(opt, tensors, tasks, count, err);
     for (size_t i = 0; i < count; i++)
         if (tasks[i].count) tensors[i].found = partials_total(opt, &tensors[i]);
+    return status;
 }
 
 int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, struct meopt_error *err)
@@ -193,7 +197,8 @@ static int task_finish(struct meopt *opt, struct tensor *t, bool accumulated, do
     t->updates++;
     if (accumulated) {
         t->accumulated = 0;
-        memset(t->accumulator, 0, t->layout.accumulator_bytes);
+        if (card_of(opt)) card_clear(opt, t->accumulator, t->layout.accumulator_bytes);
+        else memset(t->accumulator, 0, t->layout.accumulator_bytes);
     }
     if (t->found.bad_groups) return not_finite(err, t);
     return error >= 0 ? adapt_act(opt, t, error, err) : MEOPT_OK;
@@ -209,16 +214,18 @@ int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, en
     if (status) return status;
     if (opt->check && gradient) {
         double squares = 0;
-        optim_sum_squares(gradient, task.gradient_format, task.count, &squares, &finite);
+        if (!card_of(opt)) optim_sum_squares(gradient, task.gradient_format, task.count, &squares, &finite);
+        else if ((status = card_squares(opt, gradient, task.gradient_format, task.count, &squares, &finite, err))) return status;
         if (!finite) {
             t->found = (struct optim_partial){.gradient_squares = INFINITY, .bad_groups = t->layout.groups};
             t->stepped = true;
             return not_finite(err, t);
         }
     }
-    double error = adapt_due(opt, t) ? adapt_measure(opt, t, &task) : -1;
-    sweep_steps(opt, t, &task, 1);
-    return task_finish(opt, t, !gradient, error, err);
+    double error = -1;
+    if (adapt_due(opt, t)) status = adapt_measure(opt, t, &task, &error, err);
+    if (!status) status = sweep_steps(opt, t, &task, 1, err);
+    return status ? status : task_finish(opt, t, !gradient, error, err);
 }
 
 int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err)
@@ -256,12 +263,12 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale, const s
         struct tensor *t = &opt->tensors[i];
         errors[i] = -1;
         if (gradients[i].data) status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, scale, &tasks[i], err);
-        if (!status && gradients[i].data && adapt_due(opt, t)) errors[i] = adapt_measure(opt, t, &tasks[i]);
+        if (!status && gradients[i].data && adapt_due(opt, t)) status = adapt_measure(opt, t, &tasks[i], &errors[i], err);
     }
+    if (!status) status = sweep_steps(opt, opt->tensors, tasks, opt->count, err);
     if (status)
         opt->stepping = false;
     else {
-        sweep_steps(opt, opt->tensors, tasks, opt->count);
         for (size_t i = 0; i < opt->count; i++)
             if (tasks[i].count) {
                 int failed = task_finish(opt, &opt->tensors[i], false, errors[i], err);
@@ -295,6 +302,18 @@ static double accumulated_squares(const struct meopt *opt, const struct tensor *
     return squares;
 }
 
+/* What was accumulated on a card, in a copy. */
+static int card_accumulated_squares(const struct meopt *opt, const struct tensor *t, double *squares, int *finite, struct meopt_error *err)
+{
+    struct tensor host = *t;
+    host.accumulator = malloc(t->layout.accumulator_bytes);
+    if (!host.accumulator) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for a copy of %.100s", t->name);
+    int status = card_read(opt, host.accumulator, t->accumulator, t->layout.accumulator_bytes, err);
+    if (!status) *squares += accumulated_squares(opt, &host, 0, t->layout.groups, finite);
+    free(host.accumulator);
+    return status;
+}
+
 int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradients, double *norm, int *finite, struct meopt_error *err)
 {
     if (!opt || !norm || !finite) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
@@ -307,6 +326,12 @@ int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradient
         if (!gradient.data && !(t->accumulator && t->accumulated)) continue;
         if (gradient.data && ((gradient.dtype != MEOPT_F32 && gradient.dtype != MEOPT_BF16) || (uintptr_t)gradient.data % bytes))
             return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient dtype %d, or misaligned", t->name, gradient.dtype);
+        if (card_of(opt)) {
+            int status = gradient.data ? card_squares(opt, gradient.data, gradient.dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16, t->layout.count, &squares, &good, err)
+                                       : card_accumulated_squares(opt, t, &squares, &good, err);
+            if (status) return status;
+            continue;
+        }
         int64_t size = CHUNK_GROUPS * OPTIM_GROUP, chunks = chunks_of(t);
         struct optim_partial *partials = opt->partials + t->first_partial;
 #ifdef _OPENMP
@@ -357,7 +382,8 @@ int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enu
     task.s.gradient_scale = (float)scale;
     task.step[0] = (uint32_t)step;
     task.step[1] = ((uint32_t)t->accumulated & 0xffffffu) | (uint32_t)RANDOM_ACCUMULATE << 24;
-    sweep(opt, t, &task, 1);
+    int status = sweep(opt, t, &task, 1, err);
+    if (status) return status;
     t->accumulated++;
     if (partials_total(opt, t).bad_groups) return not_finite(err, t);
     return MEOPT_OK;

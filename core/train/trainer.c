@@ -90,8 +90,6 @@ static int optimizer_options(const struct trainer *t, struct meopt_options *o, s
     struct meopt_error library = {0};
     meopt_options_init(o, sizeof *o, meopt_rule_from_name(c->optim.name));
     bool bf16 = is(c->train.precision, "bf16");
-    if (!is(t->device->kind, "cpu") && !is(t->device->kind, "dry"))
-        return error_set(err, EXIT_NO_CARD, "device.type: cpu", "the optimizer has no kernels for %s yet", t->device->name);
     const char *preset = c->optim.use_meopt ? c->optim.preset : c->optim.pure_bf16 ? "pure_bf16" : bf16 ? "amp" : "fp32";
     if (meopt_options_preset(o, preset, &library)) return trainer_library_error(&library, err);
     if (!is(c->optim.weights, "auto")) o->weights = meopt_weight_format_from_name(c->optim.weights);
@@ -119,6 +117,7 @@ static int optimizer_options(const struct trainer *t, struct meopt_options *o, s
     o->allocate = library_allocate;
     o->release = library_release;
     o->context = t->device;
+    o->device = t->device;
     o->dry = is(t->device->kind, "dry");
     return 0;
 }

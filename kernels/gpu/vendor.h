@@ -18,10 +18,10 @@
 #elif defined(__HIP__) || defined(__HIPCC__) && !defined(__CUDACC__)
 
 #include <hip/hip_runtime.h>
-#define KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
-#define BOUNDED(threads) __launch_bounds__(threads)
+#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256) name(__VA_ARGS__) /* MAX_THREADS */
 #define DEVICE static __device__ __forceinline__
 #define SHARED __shared__
+#define ROLLED _Pragma("unroll 1")
 #if defined(__AMDGCN_WAVEFRONT_SIZE)
 #define WAVE __AMDGCN_WAVEFRONT_SIZE
 #else
@@ -38,14 +38,28 @@
 DEVICE float wave_xor(float x, int mask) { return __shfl_xor(x, mask, WAVE); }
 DEVICE double wave_xor(double x, int mask) { return __shfl_xor(x, mask, WAVE); }
 DEVICE int wave_xor(int x, int mask) { return __shfl_xor(x, mask, WAVE); }
+#define DEVICE_METHOD __device__ __forceinline__
+DEVICE float exact_add(float a, float b)
+{
+#pragma clang fp contract(off)
+    return a + b;
+}
+DEVICE float exact_mul(float a, float b)
+{
+#pragma clang fp contract(off)
+    return a * b;
+}
+/* with -fhip-fp32-correctly-rounded-divide-sqrt; __fsqrt_rn is the processor's own approximation in some releases */
+DEVICE float exact_div(float a, float b) { return a / b; }
+DEVICE float exact_sqrt(float a) { return sqrtf(a); }
 
 #else
 
 #include <cuda_runtime.h>
-#define KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
-#define BOUNDED(threads) __launch_bounds__(threads)
+#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256) name(__VA_ARGS__) /* MAX_THREADS */
 #define DEVICE static __device__ __forceinline__
 #define SHARED __shared__
+#define ROLLED _Pragma("unroll 1")
 #define WAVE 32
 #define THREAD ((int)threadIdx.x)
 #define THREADS ((int)blockDim.x)
@@ -58,6 +72,11 @@ DEVICE int wave_xor(int x, int mask) { return __shfl_xor(x, mask, WAVE); }
 DEVICE float wave_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, WAVE); }
 DEVICE double wave_xor(double x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, WAVE); }
 DEVICE int wave_xor(int x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, WAVE); }
+#define DEVICE_METHOD __device__ __forceinline__
+DEVICE float exact_add(float a, float b) { return __fadd_rn(a, b); }
+DEVICE float exact_mul(float a, float b) { return __fmul_rn(a, b); }
+DEVICE float exact_div(float a, float b) { return __fdiv_rn(a, b); }
+DEVICE float exact_sqrt(float a) { return __fsqrt_rn(a); }
 
 #endif
 

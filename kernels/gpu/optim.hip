@@ -1,0 +1,473 @@
+/* The optimizer step on a card: every rule and format, many tensors in one launch, the bits of the CPU's step.
+ *
+ * The arithmetic is kernels/optim_math.h, as on the CPU. A block owns a chunk of 512 groups of 64 elements; eight
+ * neighbouring lanes (an octet) walk through 16 groups, in pairs, because that is how random numbers are shared (eight Philox
+ * blocks a pair: one a lane). Of each group, lane u has the elements 16 i + 2 u + j (i 0..3, j 0..1): their random
+ * words are one word turned by 8 i bits, the two nibbles of a byte of a 4-bit state are in one lane, and a sum of squares
+ * adds up in the order of the CPU. Norms do, too: by element % 16 over 16 groups in fp32, then in double.
+ */
+#include "kernels/gpu/vendor.h"
+#include "kernels/optim_task.h"
+#include "kernels/philox.h"
+
+/* A float whose operations are rounded one by one: compilers may fuse a * b + c of plain floats. */
+struct real {
+    float x;
+    real() = default;
+    DEVICE_METHOD real(float value) : x(value) {}
+};
+typedef uint32_t word;
+#define OPTIM_FN DEVICE
+OPTIM_FN real operator+(real a, real b) { return exact_add(a.x, b.x); }
+OPTIM_FN real operator-(real a, real b) { return exact_add(a.x, -b.x); }
+OPTIM_FN real operator*(real a, real b) { return exact_mul(a.x, b.x); }
+OPTIM_FN real operator/(real a, real b) { return exact_div(a.x, b.x); }
+OPTIM_FN word as_word(real a)
+{
+    union {
+        float f;
+        uint32_t u;
+    } x;
+    x.f = a.x;
+    return x.u;
+}
+OPTIM_FN real as_real(word u)
+{
+    union {
+        uint32_t u;
+        float f;
+    } x;
+    x.u = u;
+    return x.f;
+}
+OPTIM_FN real constant_real(uint32_t bits) { return as_real(bits); }
+OPTIM_FN real real_all(real x) { return x; }
+OPTIM_FN real real_sqrt(real a) { return exact_sqrt(a.x); }
+OPTIM_FN real real_fma(real a, real b, real c) { return fmaf(a.x, b.x, c.x); }
+OPTIM_FN real real_min(real a, real b) { return a.x < b.x ? a : b; }
+OPTIM_FN real real_max(real a, real b) { return a.x > b.x ? a : b; }
+OPTIM_FN word word_max(word a, word b) { return a > b ? a : b; }
+OPTIM_FN word word_nonzero(real a) { return a.x != 0.0f ? 0xffffffffu : 0u; }
+#include "kernels/optim_math.h"
+
+enum { OCTET = 8, OWN = 8, BATCH = 16, CHUNK = 512, OPTIM_THREADS = 256, BATCHES = CHUNK / BATCH + 1 };
+
+/* element % 64 of a lane's k-th */
+DEVICE int element(int k, int u) { return k / 2 * 16 + 2 * u + k % 2; }
+
+DEVICE bool low_bit(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
+DEVICE state_code code_of(int format)
+{
+    const state_code code8 = STATE_CODE_8, code4 = STATE_CODE_4;
+    return format == STATE_8BIT ? code8 : code4;
+}
+DEVICE word octet_max(word x)
+{
+    for (int mask = 1; mask < OCTET; mask *= 2) x = word_max(x, (word)wave_xor((int)x, mask)); /* bits of positive floats, or less than 2^31 */
+    return x;
+}
+
+/* ---- Loads and stores of a lane's eight: `left` elements of the group are real, and whole groups go by pairs ---------- */
+
+struct pair_real {
+    float a, b;
+};
+struct pair_half {
+    uint16_t a, b;
+};
+struct pair_byte {
+    uint8_t a, b;
+};
+DEVICE bool by_pairs(const void *p, int bytes, int64_t left) { return left >= OPTIM_GROUP && (uintptr_t)p % (2 * bytes) == 0; }
+
+DEVICE void load_reals(real x[OWN], const void *p, int u, int64_t left)
+{
+    const float *f = (const float *)p;
+    if (by_pairs(p, 4, left))
+        for (int i = 0; i < 4; i++) {
+            pair_real two = *(const pair_real *)(f + 16 * i + 2 * u);
+            x[2 * i] = two.a;
+            x[2 * i + 1] = two.b;
+        }
+    else
+        for (int k = 0; k < OWN; k++) x[k] = element(k, u) < left ? f[element(k, u)] : 0.0f;
+}
+DEVICE void store_reals(void *p, const real x[OWN], int u, int64_t left)
+{
+    float *f = (float *)p;
+    if (by_pairs(p, 4, left))
+        for (int i = 0; i < 4; i++) {
+            pair_real two = {x[2 * i].x, x[2 * i + 1].x};
+            *(pair_real *)(f + 16 * i + 2 * u) = two;
+        }
+    else
+        for (int k = 0; k < OWN; k++)
+            if (element(k, u) < left) f[element(k, u)] = x[k].x;
+}
+DEVICE void load_halves(word x[OWN], const void *p, int u, int64_t left)
+{
+    const uint16_t *h = (const uint16_t *)p;
+    if (by_pairs(p, 2, left))
+        for (int i = 0; i < 4; i++) {
+            pair_half two = *(const pair_half *)(h + 16 * i + 2 * u);
+            x[2 * i] = two.a;
+            x[2 * i + 1] = two.b;
+        }
+    else
+        for (int k = 0; k < OWN; k++) x[k] = element(k, u) < left ? h[element(k, u)] : 0u;
+}
+DEVICE void store_halves(void *p, const word x[OWN], int u, int64_t left)
+{
+    uint16_t *h = (uint16_t *)p;
+    if (by_pairs(p, 2, left))
+        for (int i = 0; i < 4; i++) {
+            pair_half two = {(uint16_t)x[2 * i], (uint16_t)x[2 * i + 1]};
+            *(pair_half *)(h + 16 * i + 2 * u) = two;
+        }
+    else
+        for (int k = 0; k < OWN; k++)
+            if (element(k, u) < left) h[element(k, u)] = (uint16_t)x[k];
+}
+/* Codes are padded to whole groups. 4 bits: byte b holds element b below and b + 32 above. */
+DEVICE void load_codes(word code[OWN], const void *p, int64_t group, bool four, int u)
+{
+    const uint8_t *b = (const uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP) + 2 * u;
+    for (int i = 0; i < (four ? 2 : 4); i++) {
+        pair_byte two = *(const pair_byte *)(b + 16 * i);
+        code[2 * i] = four ? two.a & 15u : two.a;
+        code[2 * i + 1] = four ? two.b & 15u : two.b;
+        if (four) code[2 * i + 4] = two.a >> 4, code[2 * i + 5] = two.b >> 4;
+    }
+}
+DEVICE void store_codes(void *p, int64_t group, bool four, const word code[OWN], int u)
+{
+    uint8_t *b = (uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP) + 2 * u;
+    for (int i = 0; i < (four ? 2 : 4); i++) {
+        pair_byte two = {(uint8_t)code[2 * i], (uint8_t)code[2 * i + 1]};
+        if (four) two.a = (uint8_t)(two.a | code[2 * i + 4] << 4), two.b = (uint8_t)(two.b | code[2 * i + 5] << 4);
+        *(pair_byte *)(b + 16 * i) = two;
+    }
+}
+DEVICE word sign_extended(word code, bool four) { return four ? (code ^ 8u) - 8u : (code ^ 0x80u) - 0x80u; }
+
+DEVICE void load_wide(real x[OWN], const void *p, int64_t group, int format, int u, int64_t left)
+{
+    if (format == STATE_F32) {
+        load_reals(x, (const float *)p + group * OPTIM_GROUP, u, left);
+        return;
+    }
+    word half[OWN];
+    load_halves(half, (const uint16_t *)p + group * OPTIM_GROUP, u, left);
+    for (int k = 0; k < OWN; k++) x[k] = as_real(half[k] << 16);
+}
+DEVICE void store_wide(void *p, int64_t group, int format, const real x[OWN], const word random[OWN], int u, int64_t left)
+{
+    if (format == STATE_F32) {
+        store_reals((float *)p + group * OPTIM_GROUP, x, u, left);
+        return;
+    }
+    word half[OWN];
+    for (int k = 0; k < OWN; k++) half[k] = format == STATE_BF16 ? bf16_stochastic(as_word(x[k]), random[k]) : bf16_nearest(as_word(x[k]));
+    store_halves((uint16_t *)p + group * OPTIM_GROUP, half, u, left);
+}
+
+/* m with the group's exponent as its scale */
+DEVICE void load_scaled(real m[OWN], const void *p, const uint8_t *scales, int64_t group, int format, int u)
+{
+    if (!low_bit(format)) {
+        load_wide(m, p, group, format, u, OPTIM_GROUP);
+        return;
+    }
+    word code[OWN];
+    bool four = format == STATE_4BIT;
+    uint32_t exponent = scales[group];
+    load_codes(code, p, group, four, u);
+    for (int k = 0; k < OWN; k++) {
+        word c = sign_extended(code[k], four);
+        m[k] = exponent ? m_decode(c, c, exponent << 23, 0, code_of(format)) : real(0.0f);
+    }
+}
+/* Every lane of a wave comes here; `write` is the octet's. */
+DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[OWN], const word random[OWN], int u, bool write)
+{
+    if (!low_bit(format)) {
+        if (write) store_wide(p, group, format, m, random, u, OPTIM_GROUP);
+        return;
+    }
+    state_code c = code_of(format);
+    word largest = 0, code[OWN];
+    for (int k = 0; k < OWN; k++) largest = word_max(largest, as_word(m[k]) & 0x7fffffffu);
+    uint32_t exponent = state_exponent(octet_max(largest), c.m_bump);
+    for (int k = 0; k < OWN; k++) code[k] = exponent ? m_encode(m[k], random[k], exponent << 23, 0, c) : 0u;
+    if (!write) return;
+    if (u == 0) scales[group] = (uint8_t)exponent;
+    store_codes(p, group, format == STATE_4BIT, code, u);
+}
+
+/* m and sqrt(v) when v is low-bit; m in any format */
+DEVICE void load_rooted(real m[OWN], real root[OWN], const optim_task *t, int m_format, int v_format, int64_t group, int u)
+{
+    uint32_t exponent = t->scales[group], base = root_base(exponent, code_of(v_format));
+    word code[OWN];
+    load_codes(code, t->v, group, v_format == STATE_4BIT, u);
+    for (int k = 0; k < OWN; k++) root[k] = exponent ? root_decode(code[k], base, code_of(v_format)) : real(0.0f);
+    if (!low_bit(m_format)) {
+        load_wide(m, t->m, group, m_format, u, OPTIM_GROUP);
+        return;
+    }
+    load_codes(code, t->m, group, m_format == STATE_4BIT, u);
+    for (int k = 0; k < OWN; k++) {
+        word c = sign_extended(code[k], m_format == STATE_4BIT);
+        m[k] = exponent ? m_decode(c, c, as_word(root[k]) & 0x7f800000u, t->m_range, code_of(m_format)) : real(0.0f);
+    }
+}
+DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_t group, const real m[OWN], const real root[OWN],
+                         const word random_v[OWN], const word random_m[OWN], int u, bool write)
+{
+    state_code c = code_of(v_format);
+    word largest = 0, code[OWN], m_code[OWN];
+    for (int k = 0; k < OWN; k++) largest = word_max(largest, as_word(root[k]));
+    uint32_t exponent = state_exponent(octet_max(largest), c.root_bump), base = root_base(exponent, c);
+    for (int k = 0; k < OWN; k++) {
+        word rounded = root_round(root[k], random_v[k], base, c);
+        code[k] = exponent ? rounded - base : 0u;
+        m_code[k] = exponent && low_bit(m_format) ? m_encode(m[k], random_m[k], root_binade(rounded, c), t->m_range, code_of(m_format)) : 0u;
+    }
+    if (!write) return;
+    if (u == 0) t->scales[group] = (uint8_t)exponent;
+    store_codes(t->v, group, v_format == STATE_4BIT, code, u);
+    if (low_bit(m_format)) store_codes(t->m, group, m_format == STATE_4BIT, m_code, u);
+    else store_wide(t->m, group, m_format, m, random_m, u, OPTIM_GROUP);
+}
+
+DEVICE void load_weights(real w[OWN], const optim_task *t, int64_t group, int u, int64_t left)
+{
+    int format = t->weight_format;
+    if (format <= WEIGHTS_BF16_SR) {
+        load_wide(w, t->weights, group, format <= WEIGHTS_F32_COPY ? STATE_F32 : STATE_BF16, u, left);
+        return;
+    }
+    word half[OWN], low[OWN];
+    load_halves(half, (const uint16_t *)t->weights + group * OPTIM_GROUP, u, left);
+    if (format == WEIGHTS_32) load_halves(low, (const uint16_t *)t->correction + group * OPTIM_GROUP, u, OPTIM_GROUP);
+    else load_codes(low, t->correction, group, format == WEIGHTS_20, u);
+    for (int k = 0; k < OWN; k++)
+        w[k] = as_real(format == WEIGHTS_32 ? weight_join(half[k], (low[k] ^ 0x8000u) - 0x8000u, 0)
+                                            : weight_join(half[k], sign_extended(low[k], format == WEIGHTS_20), format == WEIGHTS_20 ? 12 : 8));
+}
+DEVICE void store_weights(const optim_task *t, int64_t group, const real w[OWN], const word random[OWN], int u, int64_t left)
+{
+    int format = t->weight_format;
+    if (format <= WEIGHTS_F32_COPY) store_wide(t->weights, group, STATE_F32, w, random, u, left);
+    if (format == WEIGHTS_F32_COPY) store_wide(t->copy, group, STATE_BF16_NEAREST, w, random, u, left);
+    if (format == WEIGHTS_BF16) store_wide(t->weights, group, STATE_BF16_NEAREST, w, random, u, left);
+    if (format == WEIGHTS_BF16_SR) store_wide(t->weights, group, STATE_BF16, w, random, u, left);
+    if (format < WEIGHTS_20) return;
+    word half[OWN], low[OWN];
+    int drop = format == WEIGHTS_20 ? 12 : format == WEIGHTS_24 ? 8 : 0;
+    for (int k = 0; k < OWN; k++) {
+        word bits = weight_round(as_word(w[k]), random[k], drop);
+        half[k] = weight_half(bits);
+        low[k] = weight_correction(bits, drop);
+    }
+    store_halves((uint16_t *)t->weights + group * OPTIM_GROUP, half, u, left);
+    if (format == WEIGHTS_32) store_halves((uint16_t *)t->correction + group * OPTIM_GROUP, low, u, OPTIM_GROUP);
+    else store_codes(t->correction, group, format == WEIGHTS_20, low, u);
+}
+
+/* ---- One group ---------------------------------------------------------------------------------------- */
+
+struct lane_sums {
+    real gradient[2], weight[2], update[2];
+    int bad_groups;
+};
+
+DEVICE bool needs_random(const optim_task *t, int m_format, int v_format)
+{
+    return !t->norms_only && (m_format == STATE_BF16 || v_format == STATE_BF16 || low_bit(m_format) || low_bit(v_format) ||
+                              (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR && t->weight_format != WEIGHTS_32));
+}
+
+/* even, odd: random words of elements 2u and 2u+1 of each 16. Every lane of a wave comes here; groups that are not `there` are not touched. */
+DEVICE void step_group(const optim_task *t, int m_format, int v_format, int64_t group, bool there, bool randomly, word even, word odd, int u,
+                       lane_sums *sums)
+{
+    const optim_scalars *s = &t->s;
+    int rule = t->rule;
+    bool v_low = low_bit(v_format);
+    int64_t left = t->count - group * OPTIM_GROUP;
+    real g[OWN], w[OWN], m[OWN], root[OWN], v[OWN], squares[2] = {0.0f, 0.0f};
+    word random[OWN], turned[OWN];
+    for (int k = 0; k < OWN; k++) g[k] = w[k] = m[k] = root[k] = v[k] = 0.0f;
+
+    if (there && t->gradient_format == GRADIENT_ACCUMULATOR) load_scaled(g, t->gradient, t->gradient_scales, group, t->accumulator_format, u);
+    else if (there) load_wide(g, t->gradient, group, t->gradient_format == GRADIENT_F32 ? STATE_F32 : STATE_BF16, u, left);
+    for (int k = 0; k < OWN; k++) {
+        g[k] = g[k] * s->gradient_scale;
+        squares[k % 2] = real_fma(g[k], g[k], squares[k % 2]);
+    }
+    word worst = word_max(as_word(squares[0]), as_word(squares[1]));
+    worst = octet_max(worst & 0x80000000u ? 0x7fc00000u : worst); /* a NaN may have the sign */
+    if (worst >= GRADIENT_SQUARES_MAX) {
+        sums->bad_groups += there;
+        there = false;
+        for (int k = 0; k < OWN; k++) g[k] = 0.0f;
+        squares[0] = squares[1] = 0.0f;
+    }
+    sums->gradient[0] = sums->gradient[0] + squares[0];
+    sums->gradient[1] = sums->gradient[1] + squares[1];
+    for (int k = 0; k < OWN; k++) {
+        int turn = k / 2 * 8;
+        word x = k % 2 ? odd : even;
+        random[k] = !randomly ? ROUND_NEAREST : turn ? x << turn | x >> (32 - turn) : x;
+    }
+    if (there && rule != RULE_ACCUMULATE) load_weights(w, t, group, u, left);
+
+    if (rule == RULE_ADAM || rule == RULE_ADAMW || rule == RULE_LAMB) {
+        if (rule == RULE_ADAM)
+            for (int k = 0; k < OWN; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
+        if (there && v_low) load_rooted(m, root, t, m_format, v_format, group, u);
+        else if (there) {
+            load_scaled(m, t->m, t->scales, group, m_format, u);
+            load_wide(v, t->v, group, v_format, u, OPTIM_GROUP);
+        }
+        for (int k = 0; k < OWN; k++) {
+            v[k] = rule_average(v_low ? root[k] * root[k] : v[k], g[k] * g[k], s->beta2, s->rest2);
+            root[k] = real_sqrt(v[k]);
+            m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
+            if (rule == RULE_LAMB) {
+                real update = rule_lamb_update(w[k], m[k], root[k], s);
+                if (there) {
+                    sums->weight[k % 2] = real_fma(w[k], w[k], sums->weight[k % 2]);
+                    sums->update[k % 2] = real_fma(update, update, sums->update[k % 2]);
+                }
+                w[k] = real_fma(update, -s->lr, w[k]);
+            } else {
+                if (rule == RULE_ADAMW) w[k] = w[k] * s->decay;
+                w[k] = real_fma(rule_direction(m[k], root[k], s), -s->step_size, w[k]);
+            }
+        }
+    } else if (rule == RULE_LION) {
+        if (there) load_scaled(m, t->m, t->scales, group, m_format, u);
+        for (int k = 0; k < OWN; k++) {
+            w[k] = w[k] * s->decay - rule_sign(rule_average(m[k], g[k], s->beta1, s->rest1), s->lr);
+            m[k] = rule_average(m[k], g[k], s->beta2, s->rest2);
+        }
+    } else if (rule == RULE_SGD) {
+        for (int k = 0; k < OWN; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
+        if (m_format != STATE_NONE) {
+            if (there) load_scaled(m, t->m, t->scales, group, m_format, u);
+            for (int k = 0; k < OWN; k++) {
+                m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
+                g[k] = s->nesterov ? real_fma(m[k], s->beta2, g[k]) : m[k];
+            }
+        }
+        for (int k = 0; k < OWN; k++) w[k] = real_fma(g[k], -s->lr, w[k]);
+    } else {
+        if (there) load_scaled(m, t->m, t->scales, group, m_format, u);
+        for (int k = 0; k < OWN; k++) m[k] = m[k] + g[k];
+    }
+
+    if (t->norms_only) return; /* all octets of the block alike */
+    for (int k = 0; k < OWN; k++) turned[k] = random[(k + 4) % OWN];
+    if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned, u, there);
+    else {
+        if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned, u, there);
+        if (there && v_format != STATE_NONE) store_wide(t->v, group, v_format, v, random, u, OPTIM_GROUP);
+    }
+    if (!there || rule == RULE_ACCUMULATE) return;
+    for (int k = 0; k < OWN; k++) turned[k] = random[(k + 2) % OWN];
+    store_weights(t, group, w, turned, u, left);
+}
+
+/* ---- A chunk ------------------------------------------------------------------------------------------ */
+
+/* A batch of up to 16 groups, walked by one octet; its sums by element % 16 to `sums` (3, 16), those of groups that failed to
+ * the lane's bad_groups. */
+DEVICE void step_batch(const optim_task *t, int m_format, int v_format, int64_t first, int64_t begin, int64_t end, int u, float (*sums)[16], int *bad)
+{
+    bool randomly = needs_random(t, m_format, v_format);
+    lane_sums lane = {{0.0f, 0.0f}, {0.0f, 0.0f}, {0.0f, 0.0f}, 0};
+    ROLLED for (int i = 0; i < BATCH; i += 2)
+    {
+        uint32_t counter[4], words[4] = {0, 0, 0, 0};
+        uint64_t block = (uint64_t)(t->first_group + first + i) / 2 * 8 + (uint64_t)u;
+        counter[0] = (uint32_t)block;
+        counter[1] = (uint32_t)(block >> 32);
+        counter[2] = t->step[0];
+        counter[3] = t->step[1];
+        if (randomly) philox4x32_10(counter, t->key, words);
+        ROLLED for (int parity = 0; parity < 2; parity++)
+        {
+            int64_t group = first + i + parity;
+            step_group(t, m_format, v_format, group, group >= begin && group < end, randomly, parity ? words[2] : words[0], parity ? words[3] : words[1], u, &lane);
+        }
+    }
+    for (int j = 0; j < 2 && sums; j++) {
+        sums[0][2 * u + j] = lane.gradient[j].x;
+        sums[1][2 * u + j] = lane.weight[j].x;
+        sums[2][2 * u + j] = lane.update[j].x;
+    }
+    *bad += lane.bad_groups;
+}
+
+/* The task whose chunks hold this block: the last one that begins at or before it. */
+DEVICE const optim_card_task *task_find(const optim_card_task *tasks, int count, int64_t block)
+{
+    int low = 0, high = count;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (tasks[middle].first_block <= block) low = middle;
+        else high = middle;
+    }
+    return tasks + low;
+}
+
+/* m_format, v_format: known when the kernel is compiled, or ANY */
+enum { ANY = -9 };
+template <int M, int V> DEVICE void step_chunk(const optim_card_task *tasks, int count, optim_partial *partials)
+{
+    SHARED float sums[BATCHES][3][16];
+    SHARED double totals[BATCHES][3];
+    SHARED int bad[OPTIM_THREADS / OCTET];
+    const optim_card_task *entry = task_find(tasks, count, BLOCK_X);
+    const optim_task *t = &entry->task;
+    int m_format = M == ANY ? t->m_format : M, v_format = V == ANY ? t->v_format : V;
+    int64_t chunk = BLOCK_X - entry->first_block, groups = (t->count + OPTIM_GROUP - 1) / OPTIM_GROUP;
+    int64_t begin = chunk * CHUNK, end = begin + CHUNK < groups ? begin + CHUNK : groups;
+    int64_t first = begin - ((begin + t->first_group) & 1); /* random words come for pairs of groups of the whole tensor */
+    int octet = THREAD / OCTET, u = THREAD % OCTET, failed = 0, batches = (int)((end - first + BATCH - 1) / BATCH);
+    int leader = THREAD / WAVE * (WAVE / OCTET); /* a wave goes together or not at all */
+    if (leader < batches) step_batch(t, m_format, v_format, first + octet * BATCH, begin, end, u, sums[octet], &failed);
+    if (batches == BATCHES && leader == 0) /* an odd first group leaves one for the end */
+        step_batch(t, m_format, v_format, octet ? end : first + (BATCHES - 1) * BATCH, begin, end, u, octet ? nullptr : sums[BATCHES - 1], &failed);
+    if (u == 0) bad[octet] = failed;
+    barrier();
+    if (THREAD < batches)
+        for (int kind = 0; kind < 3; kind++) {
+            double total = 0;
+            for (int i = 0; i < 16; i++) total += (double)sums[THREAD][kind][i];
+            totals[THREAD][kind] = total;
+        }
+    barrier();
+    if (THREAD) return;
+    double total[3] = {0, 0, 0};
+    int64_t bad_groups = 0;
+    for (int b = 0; b < batches; b++)
+        for (int kind = 0; kind < 3; kind++) total[kind] += totals[b][kind];
+    for (int i = 0; i < OPTIM_THREADS / OCTET; i++) bad_groups += bad[i];
+    double scale = (double)t->s.gradient_scale;
+    optim_partial *out = partials + entry->first_partial + chunk;
+    out->gradient_squares = scale != 0 ? total[0] / (scale * scale) : 0;
+    out->weight_squares = t->rule == RULE_LAMB ? total[1] : 0;
+    out->update_squares = t->rule == RULE_LAMB ? total[2] : 0;
+    out->bad_groups = bad_groups;
+}
+
+#define STEP(name, M, V)                                                                                               \
+    KERNEL(name, const optim_card_task *tasks, int count, optim_partial *partials) { step_chunk<M, V>(tasks, count, partials); }
+STEP(optim_step_f32, STATE_F32, STATE_F32)
+STEP(optim_step_bf16, STATE_BF16, STATE_BF16)
+STEP(optim_step_8bit, STATE_8BIT, STATE_8BIT)
+STEP(optim_step_4bit, STATE_4BIT, STATE_4BIT)
+STEP(optim_step_any, ANY, ANY)
