@@ -15,7 +15,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { BATCH = 8, STEPS = 3, SIDE = 28 };
+enum { BATCH = 4, STEPS = 2, SIDE = 28 };
 
 static float pixels[BATCH * 3 * SIDE * SIDE];
 static int64_t ids[BATCH];
@@ -68,7 +68,7 @@ static struct outcome train(size_t shape, const char *const *more, int micro)
 {
     char *overrides[40], micro_text[40];
     int count = 0;
-    static const char *const common[] = {"model_t.arch=custom", "model_s.arch=custom", "data.image_size=28", "train.batch_size=8",
+    static const char *const common[] = {"model_t.arch=custom", "model_s.arch=custom", "data.image_size=28", "train.batch_size=4",
                                          "optim.clip_grad_norm=0.5", NULL};
     for (const char *const *o = common; *o; o++) overrides[count++] = (char *)(uintptr_t)*o;
     for (const char *const *o = shapes[shape] + 1; *o; o++) overrides[count++] = (char *)(uintptr_t)*o;
@@ -123,7 +123,7 @@ static double apart(const struct outcome *a, const struct outcome *b)
 
 static void compare(const char *const *more, double loss_tolerance, double norm_tolerance, double moved_tolerance)
 {
-    static const int micros[] = {4, 1};
+    static const int micros[] = {2, 1};
     for (size_t shape = 0; shape < sizeof shapes / sizeof *shapes; shape++) {
         struct outcome whole = train(shape, more, BATCH);
         for (size_t k = 0; k < sizeof micros / sizeof *micros; k++) {

@@ -27,7 +27,7 @@ for pair in $pairs; do
         *) lr=2.0e-3 ;;
         esac
         [ "$preset" = baseline ] && form="optim.use_meopt=false" || form="optim.preset=$preset"
-        set -- "$work/configs/$pair.yaml" "optim.name=$rule" "optim.lr=$lr" "$form" train.steps=60
+        set -- "$work/configs/$pair.yaml" "optim.name=$rule" "optim.lr=$lr" "$form" train.steps=40 train.batch_size=8
         "$MEOPT" train "$@" --run-dir "$work" --name "$pair-$rule-$preset" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
         metrics=$work/$pair-$rule-$preset/metrics.jsonl
         "$MEOPT" plan "$@" --json | classes >"$work/planned"
