@@ -230,7 +230,7 @@ static void check_card_libraries(struct doctor *d)
     count_cards(d, count);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char path[256];
-        void *handle = library_open(rows[i].names, NULL, path, sizeof path);
+        void *handle = library_open(rows[i].names, NULL, path, sizeof path); /* stays loaded: drivers do not survive dlclose */
         bool wanted = rows[i].vendor == 0 ? count[2] > 0 : rows[i].vendor == 1 && count[0] + count[1] > 0;
         struct line *l = doctor_add(d,
                                     handle   ? FINDING_OK
@@ -243,8 +243,6 @@ static void check_card_libraries(struct doctor *d)
                         wanted ? "put its directory into LD_LIBRARY_PATH (ROCm: /opt/rocm/lib, DTK: source "
                                  "/opt/dtk/env.sh, CUDA: /usr/local/cuda/lib64)"
                                : NULL);
-        else
-            dlclose(handle);
     }
 }
 
