@@ -200,22 +200,6 @@ static int exceeded(const struct table *table, const struct verdict *verdicts, i
 
 /* ---- The command ---------------------------------------------------------------------------------------------- */
 
-static char *shipped_file(const char *name)
-{
-    char exe[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    exe[n > 0 ? n : 0] = 0;
-    static const char *const places[] = {"share/meopt", "../share/meopt", "../../share/meopt"}; /* beside a build, an installed prefix */
-    char *directory = path_dirname(exe), *found = NULL;
-    for (size_t i = 0; i < sizeof places / sizeof *places && !found; i++) {
-        char *path = xasprintf("%s/%s/%s", directory, places[i], name);
-        if (access(path, R_OK) == 0) found = path;
-        else free(path);
-    }
-    free(directory);
-    return found ? found : xstrdup(name);
-}
-
 static int choose_reference(const struct arguments *args, const struct column *columns, int count, int *reference, struct error *err)
 {
     const char *wanted = argument_text(args, "reference", NULL);
@@ -275,8 +259,8 @@ static int compare(const struct arguments *args, struct error *err)
         code = read_columns(groups, group_count, &columns, err);
     }
     if (!code && published) {
-        char *path = argument_text(args, "published-file", NULL) ? xstrdup(argument_text(args, "published-file", NULL)) : shipped_file("published.yaml");
-        code = published_add(&columns, &count, path, published, err);
+        char *path = argument_text(args, "published-file", NULL) ? xstrdup(argument_text(args, "published-file", NULL)) : path_shipped("published.yaml");
+        code = path ? published_add(&columns, &count, path, published, err) : error_set(err, EXIT_FAILED, "install meopt again, or name it with --published-file", "published.yaml is not where this program was installed");
         free(path);
     }
     if (!code) code = choose_reference(args, columns, count, &reference, err);

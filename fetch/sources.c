@@ -246,17 +246,7 @@ static char *xdg_path(const char *variable, const char *fallback, const char *fi
 int sources_load(struct sources *sources, struct error *err)
 {
     *sources = (struct sources){0};
-    char exe[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    exe[n > 0 ? n : 0] = 0;
-    char *directory = path_dirname(exe), *shipped = NULL;
-    const char *const places[] = {"share/meopt/sources.yaml", "../share/meopt/sources.yaml", "../../share/meopt/sources.yaml"};
-    for (size_t i = 0; i < sizeof places / sizeof places[0] && !shipped; i++) { /* beside a build, an installed prefix, a build's tests */
-        char *path = path_join(directory, places[i]);
-        shipped = access(path, F_OK) == 0 ? realpath(path, NULL) : NULL;
-        free(path);
-    }
-    free(directory);
+    char *shipped = path_shipped("sources.yaml");
     int code = shipped ? add_file(sources, shipped, err) : error_set(err, EXIT_FAILED, "install meopt again", "sources.yaml is not where this program was installed");
     free(shipped);
     char *own = xdg_path("XDG_CONFIG_HOME", ".config", "sources.yaml");

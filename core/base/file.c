@@ -71,6 +71,22 @@ const char *path_basename(const char *path)
     return slash ? slash + 1 : path;
 }
 
+char *path_shipped(const char *name)
+{
+    static const char *const places[] = {"share/meopt", "../share/meopt", "../../share/meopt"}; /* build, installed prefix, a build's tests */
+    char exe[4096], *found = NULL;
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    exe[n > 0 ? n : 0] = 0;
+    char *directory = path_dirname(exe);
+    for (size_t i = 0; i < sizeof places / sizeof *places && !found; i++) {
+        char *path = xasprintf("%s/%s/%s", directory, places[i], name);
+        found = realpath(path, NULL);
+        free(path);
+    }
+    free(directory);
+    return found;
+}
+
 int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, struct error *err)
 {
     int code = 0;

@@ -12,6 +12,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* A file that is shipped with the program, share/meopt/NAME beside a build or in an installed prefix: its real path (the caller
+ * frees), or NULL when it is not there. */
+char *path_shipped(const char *name);
+
 /* Read a file of at most max_bytes; *data is malloc'ed, NUL-terminated behind *bytes (the caller frees). */
 int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, struct error *err);
 
