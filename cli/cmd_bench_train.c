@@ -45,11 +45,11 @@ static int bench_run(const struct arguments *args, struct error *err)
     c.train.batch_size = argument_int(args, "batch", c.train.batch_size);
     c.train.cache_teacher = false;
     /* the peak on a device of its own, so that its scratch is not counted among the experiment's */
-    code = device_open(&device, "cpu", 0, err);
+    code = train_device_open(&device, &c, false, err);
     if (!code) peak = device_gemm_peak_gflops(device, strcmp(c.train.precision, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32);
     device_close(device);
     device = NULL;
-    if (!code) code = device_open(&device, "cpu", (size_t)c.device.memory_limit, err);
+    if (!code) code = train_device_open(&device, &c, true, err);
     if (!code) code = trainer_create(&t, &c, device, argument_flag(args, "random-weights"), NULL, NULL, err);
     if (!code) {
         int64_t values = t->micro * 3 * t->student_geometry.image * t->student_geometry.image;

@@ -23,7 +23,7 @@ static int embed_run(const struct arguments *args, struct error *err)
     if (code) return code;
     code = trainer_geometry(&c, false, &geometry[0], &geometry[1], &weights[0], &weights[1], err);
     if (!code && !weights[student]) code = error_set(err, EXIT_CONFIG, NULL, "the %s has no checkpoint", role);
-    if (!code) code = device_open(&device, "cpu", (size_t)c.device.memory_limit, err);
+    if (!code) code = train_device_open(&device, &c, true, err);
     enum dtype type = strcmp(c.train.precision, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
     struct tower_options options = {.batch = c.train.batch_size, .compute = type, .weight_type = type, .weights_class = MEMORY_TEACHER, .activations_class = MEMORY_TEACHER};
     if (!code) code = tower_create(&tower, device, &geometry[student], &options, err);

@@ -5,6 +5,7 @@
 #include "core/compare/published.h"
 #include "core/config/value.h"
 #include "core/device/bench.h"
+#include "core/train/loop.h"
 #include "core/train/plan.h"
 
 #include <stdlib.h>
@@ -297,7 +298,7 @@ static int compare_published(struct figures *f, const struct arguments *args, st
 static int measure(struct figures *f, struct error *err)
 {
     struct device *device;
-    int code = device_open(&device, f->config->device.type, 0, err);
+    int code = train_device_open(&device, f->config, false, err);
     if (code) return code;
     f->gflops = device_gemm_peak_gflops(device, config_is(f->config, "train.precision", "bf16") ? DTYPE_BF16 : DTYPE_F32);
     f->measured = true;

@@ -67,6 +67,9 @@ static int begin(const struct arguments *args, char **directory, struct error *e
         snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
         code = config_assign(&config, "train.steps", steps, err);
     }
+    const char *cards = argument_text(args, "cards", NULL);
+    if (!code && cards) code = config_assign(&config, "device.cards", cards, err);
+    if (!code && cards && strcmp(config.device.type, "cpu") == 0) code = config_assign(&config, "device.type", "auto", err);
     if (!code) code = rehearse(&config, err);
     time_t t = time(NULL);
     struct tm utc;
@@ -151,6 +154,7 @@ static const struct option options[] = {
     {"steps", 0, OPTION_INT, "N", NULL, 1, 1e12, "train N steps in all (train.steps)"},
     {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N (exit 10)"},
     {"resume", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "go on with this run directory from its newest whole checkpoint"},
+    {"cards", 0, OPTION_TEXT, "N", NULL, 0, 0, "train on this card (device.cards)"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "processor threads"},
     {"no-dashboard", 0, OPTION_FLAG, NULL, NULL, 0, 0, "lines instead of the dashboard, also on a terminal"},
     {"baseline", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "overlay the loss of this run"},

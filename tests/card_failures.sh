@@ -35,6 +35,7 @@ device=hip:1 expect 0 'sentinel' FAKE_CARDS=2
 device=cuda expect 0 'sentinel' A=1
 device=cuda expect 6 'built for sm_90' FAKE_ARCH=sm_80
 device=opencl expect 6 "no device 'opencl'" A=1
-device=auto expect 0 'hip:0' MEOPT_AUTO_CARD=1
-device=auto expect 0 'cuda:0' MEOPT_AUTO_CARD=1 MEOPT_HIP_LIBRARY=/nowhere.so
+device=auto expect 0 'hip:0' A=1
+device=auto expect 0 'cuda:0' MEOPT_HIP_LIBRARY=/nowhere.so
+device=auto expect 0 'no code object works' FAKE_ARCH=gfx928 FAKE_B=1 MEOPT_CUDA_LIBRARY=/nowhere.so
 device=auto expect 0 'Processor\|CPU\|processor' MEOPT_HIP_LIBRARY=/nowhere.so MEOPT_CUDA_LIBRARY=/nowhere.so

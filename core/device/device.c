@@ -44,10 +44,12 @@ static int out_of_memory(struct device *device, int code, enum memory_class clas
                              (double)device->use.current_bytes[c] / 1048576.0);
             if (n > 0) used += (size_t)n;
         }
-    return error_set(err, code, "see 'meopt plan CONFIG --what-if' for settings that fit",
+    error_set(&device->memory_error, code, "see 'meopt plan CONFIG --what-if' for settings that fit",
                      "out of memory on %s: no room for %.1f MiB of %s (%s); held: %s%s%s", device->name,
                      (double)bytes / 1048576.0, memory_class_names[class], name, used ? table : "nothing",
                      device->memory_note[0] ? "; " : "", device->memory_note);
+    if (err) *err = device->memory_error;
+    return code;
 }
 
 void *device_alloc(struct device *device, enum memory_class class, size_t bytes, const char *name, struct error *err)
@@ -124,20 +126,24 @@ static int ordinal_of(const char *spec, const char *kind)
 int device_open(struct device **device, const char *spec, size_t limit_bytes, struct error *err)
 {
     *device = NULL;
-    if (strcmp(spec, "cpu") == 0 || (strcmp(spec, "auto") == 0 && !getenv("MEOPT_AUTO_CARD"))) return cpu_device_open(device, false, limit_bytes, err);
+    if (strcmp(spec, "cpu") == 0) return cpu_device_open(device, false, limit_bytes, err);
     if (strcmp(spec, "dry") == 0) return cpu_device_open(device, true, limit_bytes, err);
+    bool any = ordinal_of(spec, "auto") >= 0;
     for (int kind = 0; kind < DRIVER_KINDS; kind++) {
-        int ordinal = strcmp(spec, "auto") == 0 ? 0 : ordinal_of(spec, driver_names[kind]);
+        int ordinal = ordinal_of(spec, any ? "auto" : driver_names[kind]);
         if (ordinal < 0) continue;
         struct error why = {0};
         int code = gpu_device_open(device, (enum driver_kind)kind, ordinal, limit_bytes, &why);
         if (!code) return 0;
-        if (strcmp(spec, "auto") != 0) {
+        if (!any) {
             if (err) *err = why;
             return code;
         }
-        log_debug("device auto: %s", why.what);
+        struct driver driver; /* a card that is there and cannot be used is worth a word */
+        struct error absent;
+        if (driver_open(&driver, (enum driver_kind)kind, &absent) == 0) log_warn("%s (%s)", why.what, why.hint);
+        else log_debug("device auto: %s", why.what);
     }
-    if (strcmp(spec, "auto") == 0) return cpu_device_open(device, false, limit_bytes, err);
+    if (any) return cpu_device_open(device, false, limit_bytes, err);
     return error_set(err, EXIT_NO_CARD, "auto, cpu, hip:N or cuda:N", "no device '%s'", spec);
 }

@@ -141,6 +141,7 @@ struct device {
     size_t limit_bytes; /* 0: what the machine has */
     struct allocation *allocations;
     char memory_note[256]; /* what the driver says when it has no more memory */
+    struct error memory_error; /* of the last device_alloc that failed */
     struct error pending; /* the first failure inside an operation (see device_check) */
     int (*allocate)(struct device *, enum memory_class, size_t bytes, void **p); /* 0 or an exit code */
     void (*release)(struct device *, void *p, size_t bytes);
@@ -151,8 +152,8 @@ struct device {
     void *state;
 };
 
-/* "cpu", "dry", "hip:N", "cuda:N" (N may be left out: 0), or "auto": the first card whose driver and kernels work, else the
- * CPU. limit_bytes 0 = no limit of ours. */
+/* "cpu", "dry", "hip:N", "cuda:N" (N may be left out: 0), or "auto" ("auto:N"): that card of the first driver whose
+ * kernels work on it, else the CPU. limit_bytes 0 = no limit of ours. */
 int device_open(struct device **device, const char *spec, size_t limit_bytes, struct error *err);
 void device_close(struct device *device);
 

@@ -384,7 +384,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     gpu->arena = (struct arena){.take = take, .give = give, .context = dev};
     dev->ops = &gpu_operations;
     dev->kind = driver_names[kind];
-    dev->limit_bytes = limit_bytes ? limit_bytes : card.total_bytes;
+    dev->limit_bytes = limit_bytes; /* without one the driver says when there is no more */
     dev->allocate = allocate;
     dev->release = release;
     dev->upload = upload;

@@ -260,6 +260,19 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
     return code ? code : told;
 }
 
+int train_device_open(struct device **device, const struct config *c, bool limited, struct error *err)
+{
+    char spec[64];
+    bool all = strcmp(c->device.cards, "all") == 0, several = !all && strchr(c->device.cards, ',');
+    bool card = strcmp(c->device.type, "cpu") != 0;
+    snprintf(spec, sizeof spec, "%s%s%.10s", c->device.type, card && !all ? ":" : "", card && !all ? c->device.cards : "");
+    spec[strcspn(spec, ",")] = 0;
+    *device = NULL;
+    if (card && several)
+        return error_set(err, EXIT_CONFIG, "device.cards: one number, as in 0", "device.cards %s: one process trains on one card", c->device.cards);
+    return device_open(device, spec, limited ? (size_t)c->device.memory_limit : 0, err);
+}
+
 int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_after, const struct train_listener *listener, struct error *err)
 {
     struct device *device = NULL;
@@ -272,7 +285,7 @@ int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_afte
     phase(listener, PHASE_LOAD);
     run_requested(run, "stop"); /* of an earlier process */
     run_requested(run, "checkpoint");
-    int code = device_open(&device, strcmp(c->device.type, "auto") == 0 ? "auto" : c->device.type, (size_t)c->device.memory_limit, err);
+    int code = train_device_open(&device, c, true, err);
     struct filling filling = {run, listener};
     if (!code) code = trainer_create(&t, c, device, false, fill, &filling, err);
     if (!code) {

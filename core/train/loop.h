@@ -35,5 +35,7 @@ int train_loop(struct run *run, struct config *config, bool resume, int64_t stop
 
 /* data_options of a configuration whose family is known. */
 struct data_options train_data_options(const struct config *config);
+/* The device of an experiment: device.type, the first of device.cards, device.memory_limit (limited false: without). */
+int train_device_open(struct device **device, const struct config *config, bool limited, struct error *err);
 
 #endif

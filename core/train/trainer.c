@@ -147,7 +147,12 @@ static int create_optimizer(struct trainer *t, struct error *err)
         t->parameter_of[t->tensor_count] = i;
         t->tensor_of[i] = t->tensor_count++;
     }
-    if (!code && meopt_create(&t->opt, &options, table, (size_t)t->tensor_count, &library)) code = trainer_library_error(&library, err);
+    int status = code ? MEOPT_OK : meopt_create(&t->opt, &options, table, (size_t)t->tensor_count, &library);
+    if (status) code = trainer_library_error(&library, err);
+    if (status == MEOPT_NO_MEMORY && t->device->memory_error.code) { /* which says what is held */
+        code = t->device->memory_error.code;
+        if (err) *err = t->device->memory_error;
+    }
     free(table);
     return code;
 }

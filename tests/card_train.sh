@@ -1,0 +1,64 @@
+#!/bin/sh
+# meopt train on an emulated card: the CPU's losses, the same bytes from run to run and over a stop, no memory asked for inside a step,
+# and clear ends when the card runs out of memory or fails in the middle.
+set -eu
+fakes=$MEOPT_BUILD/tests
+[ -f "$fakes/libfake_amdhip64.so" ] || exit 77
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export MEOPT_HIP_LIBRARY="$fakes/libfake_amdhip64.so" MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_KERNELS="$fakes/fake_kernels" \
+    MEOPT_ROCBLAS_LIBRARY=none MEOPT_CUBLAS_LIBRARY=none
+fail() { echo "FAILED: $1" >&2; tail -5 "$work/log" >&2; exit 1; }
+mkdir "$work/sample" "$work/configs"
+for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
+cp "$MEOPT_SOURCE"/configs/quickstart*.yaml "$work/configs/"
+train() { # NAME DEVICE STEPS KEY=VALUE...
+    name=$1 device=$2 steps=$3
+    shift 3
+    "$MEOPT" train "$work/configs/$config.yaml" "device.type=$device" "train.steps=$steps" train.log_every=1 train.batch_size=4 --run-dir "$work" --name "$name" --json "$@" >"$work/$name.out" 2>"$work/log"
+}
+close() { # RUN RUN TOLERANCE: losses and norms of all steps
+    python3 - "$work/$1/metrics.jsonl" "$work/$2/metrics.jsonl" "$3" <<'PY' || fail "$1 and $2 differ"
+import json, sys
+a, b = ([json.loads(l) for l in open(f)] for f in sys.argv[1:3])
+assert len(a) == len(b) and a, (len(a), len(b))
+for x, y in zip(a, b):
+    for k in ("loss", "grad_norm"):
+        assert abs(x[k] - y[k]) <= float(sys.argv[3]) * abs(x[k]), (x["step"], k, x[k], y[k])
+PY
+}
+same() { cmp "$work/$1/ckpt/step-0000000$3/model.safetensors" "$work/$2/ckpt/step-0000000$3/model.safetensors" && cmp "$work/$1/ckpt/step-0000000$3/optimizer.bin" "$work/$2/ckpt/step-0000000$3/optimizer.bin" || fail "$1 and $2 are not the same bytes"; }
+
+config=quickstart_dinov2
+train cpu cpu 3
+FAKE_COUNT=$work/three train hip hip 3
+close cpu hip 1e-2
+train cuda cuda 3
+close cpu cuda 1e-2
+FAKE_COUNT=$work/two train again hip 3 --stop-after 2 && fail "a stopped run ends with 0"
+"$MEOPT" train --resume "$work/again" >"$work/log" 2>&1 || fail "resuming"
+same hip again 3
+grep -q '"held_bytes":0' "$work/three" || fail "memory of the card is not given back"
+[ "$(sed 's/.*allocations":\([0-9]*\).*/\1/' "$work/two")" = "$(sed 's/.*allocations":\([0-9]*\).*/\1/' "$work/three")" ] || fail "a step asks the driver for memory"
+config=quickstart
+train cpu32 cpu 2 train.precision=fp32
+train hip32 hip 2 train.precision=fp32
+close cpu32 hip32 2e-4
+config=quickstart_openclip
+train cpu_lamb cpu 2 optim.name=lamb optim.use_meopt=false
+train hip_lamb hip 2 optim.name=lamb optim.use_meopt=false
+close cpu_lamb hip_lamb 1e-2
+"$MEOPT" embed --help >/dev/null
+
+config=quickstart
+code=0
+FAKE_MEMORY=1200000 train small hip 2 || code=$?
+[ "$code" = 11 ] || fail "out of memory: exit code $code"
+grep -q 'out of memory on hip:0.*held: .*the driver says: out of memory (2); of 1 MiB' "$work/log" || fail "out of memory does not say what is held"
+code=0
+FAKE_LAUNCH=400 train broken hip 2 || code=$?
+[ "$code" = 1 ] && grep -q 'launch failure (719)' "$work/log" || fail "a failure in the middle: exit code $code"
+FAKE_CARDS=2 train second auto 1 --cards 1 || fail "--cards 1"
+grep -q 'hip:1 Emulated card' "$work/log" || fail "--cards 1 takes another card"
+train many hip 1 --cards 0,1 && fail "two cards in one process"
+grep -q 'one process trains on one card' "$work/log" || fail "two cards"
