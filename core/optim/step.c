@@ -204,6 +204,21 @@ static int task_finish(struct meopt *opt, struct tensor *t, bool accumulated, do
     return error >= 0 ? adapt_act(opt, t, error, err) : MEOPT_OK;
 }
 
+static int all_finite(const struct meopt *opt, const struct tensor *t, const struct optim_task *task)
+{
+    int64_t size = CHUNK_GROUPS * OPTIM_GROUP, chunks = chunks_of(t);
+    size_t bytes = task->gradient_format == GRADIENT_F32 ? 4 : 2;
+    int fine = 1;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) num_threads(threads_of(opt)) if (chunks > 8) reduction(& : fine)
+#endif
+    for (int64_t c = 0; c < chunks; c++) {
+        int64_t n = task->count - c * size < size ? task->count - c * size : size;
+        fine &= optim_all_finite((const char *)task->gradient + (size_t)(c * size) * bytes, task->gradient_format, n);
+    }
+    return fine;
+}
+
 int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype, double scale, struct meopt_error *err)
 {
     if (!opt || tensor >= opt->count) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
@@ -214,7 +229,7 @@ int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, en
     if (status) return status;
     if (opt->check && gradient) {
         double squares = 0;
-        if (!card_of(opt)) optim_sum_squares(gradient, task.gradient_format, task.count, &squares, &finite);
+        if (!card_of(opt)) finite = all_finite(opt, t, &task);
         else if ((status = card_squares(opt, gradient, task.gradient_format, task.count, &squares, &finite, err))) return status;
         if (!finite) {
             t->found = (struct optim_partial){.gradient_squares = INFINITY, .bad_groups = t->layout.groups};

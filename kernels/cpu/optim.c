@@ -1,4 +1,4 @@
-/* Choice of the optimizer kernels by what the processor can do, and the sum of squares of a gradient. */
+/* Choice of the optimizer kernels by what the processor can do, and what a gradient is asked before it is used. */
 #include "kernels/cpu/optim.h"
 
 #include <string.h>
@@ -43,4 +43,25 @@ void optim_sum_squares(const void *x, int gradient_format, int64_t count, double
         }
     *squares += ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
     if (largest >= 0x7f800000u) *finite = 0;
+}
+
+/* Exponents of all ones, over pieces that need no branch inside. */
+int optim_all_finite(const void *x, int gradient_format, int64_t count)
+{
+    enum { PIECE = 4096 };
+    const uint32_t *f = x;
+    const uint16_t *h = x;
+    for (int64_t begin = 0; begin < count; begin += PIECE) {
+        int64_t end = begin + PIECE < count ? begin + PIECE : count;
+        if (gradient_format == GRADIENT_F32) {
+            uint32_t bad = 0;
+            for (int64_t i = begin; i < end; i++) bad |= (f[i] & 0x7f800000u) == 0x7f800000u ? ~0u : 0u;
+            if (bad) return 0;
+        } else {
+            uint16_t bad = 0;
+            for (int64_t i = begin; i < end; i++) bad = (uint16_t)(bad | ((h[i] & 0x7f80u) == 0x7f80u ? 0xffffu : 0u));
+            if (bad) return 0;
+        }
+    }
+    return 1;
 }

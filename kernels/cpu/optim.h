@@ -24,4 +24,7 @@ const struct optim_kernels *optim_kernels_find(const char *name);
 /* Sum of squares (in double) of an array and whether all of it is finite. */
 void optim_sum_squares(const void *x, int gradient_format, int64_t count, double *squares, int *finite);
 
+/* Neither NaN nor infinity. */
+int optim_all_finite(const void *x, int gradient_format, int64_t count);
+
 #endif
