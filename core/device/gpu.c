@@ -24,6 +24,10 @@ int gpu_fail(struct device *dev, int code, const char *what)
 /* ---- Code objects ------------------------------------------------------------------------------------- */
 /* Built when MEOpt was built, a file for each arch: meopt-gfx90a.co, meopt-sm_90.co. */
 
+#ifndef MEOPT_LIBDIR
+#define MEOPT_LIBDIR "lib"
+#endif
+
 struct object {
     char path[600], arch[32];
 };
@@ -40,7 +44,7 @@ static void object_directories(char list[4][256])
     const char *own = getenv("MEOPT_KERNELS");
     snprintf(list[0], 256, "%s", own ? own : "");
     snprintf(list[1], 256, "%s/kernels", exe);
-    snprintf(list[2], 256, "%s/../lib/meopt", exe);
+    snprintf(list[2], 256, "%s/../" MEOPT_LIBDIR "/meopt", exe);
     list[3][0] = 0;
     Dl_info info;
     const void *here = &gpu_operations;

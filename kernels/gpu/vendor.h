@@ -18,7 +18,7 @@
 #elif defined(__HIP__) || defined(__HIPCC__) && !defined(__CUDACC__)
 
 #include <hip/hip_runtime.h>
-#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256) name(__VA_ARGS__) /* MAX_THREADS */
+#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256, 1) name(__VA_ARGS__) /* MAX_THREADS */
 #define DEVICE static __device__ __forceinline__
 #define SHARED __shared__
 #define ROLLED _Pragma("unroll 1")
@@ -56,7 +56,7 @@ DEVICE float exact_sqrt(float a) { return sqrtf(a); }
 #else
 
 #include <cuda_runtime.h>
-#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256) name(__VA_ARGS__) /* MAX_THREADS */
+#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256, 1) name(__VA_ARGS__) /* MAX_THREADS */
 #define DEVICE static __device__ __forceinline__
 #define SHARED __shared__
 #define ROLLED _Pragma("unroll 1")

@@ -1,0 +1,37 @@
+#!/bin/sh
+# Code objects: those that were built have every kernel that the program asks for by name, their reports show no spills of the
+# optimizer, and kernels/gpu/build.sh refuses spills, warnings and archs that it cannot build.
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $1" >&2; exit 1; }
+build=$MEOPT_SOURCE/kernels/gpu/build.sh
+sh "$build" tpu1 "$work/x.co" 2>"$work/log" && fail "an unknown arch is built"
+grep -q 'no compiler for tpu1' "$work/log" || fail "an unknown arch is not named"
+cat >"$work/hipcc" <<'FAKE'
+#!/bin/sh
+[ "${WARN:-}" ] && echo "kernels.hip:1:1: error: unused variable [-Werror]" >&2 && exit 1
+echo "a.hip:1:1: remark: Function Name: optim_step_8bit [-Rpass-analysis=kernel-resource-usage]" >&2
+echo "a.hip:1:1: remark:     VGPRs Spill: ${SPILL:-0} [-Rpass-analysis=kernel-resource-usage]" >&2
+while [ "$1" != -o ]; do shift; done
+echo object >"$2"
+FAKE
+chmod +x "$work/hipcc"
+HIPCC=$work/hipcc sh "$build" gfx936 "$work/out/x.co" || fail "the made-up compiler builds nothing"
+[ -f "$work/out/x.co" ] || fail "no object"
+HIPCC=$work/hipcc SPILL=3 sh "$build" gfx936 "$work/y.co" 2>"$work/log" && fail "spills are accepted"
+grep -q 'optim_step_8bit 3' "$work/log" || fail "spills are not told"
+[ ! -f "$work/y.co" ] || fail "an object with spills is left"
+HIPCC=$work/hipcc WARN=1 sh "$build" gfx936 "$work/y.co" 2>"$work/log" && fail "a failed compilation ends with 0"
+grep -q 'unused variable' "$work/log" || fail "the compiler's words are lost"
+
+count=0
+# names in the sources of the host; those of both dtypes by their suffix
+names=$(sed -n 's/.*NAME2*("\([a-z_]*\)".*/\1_bf16/p; s/.*gpu_launch(d[a-z]*, "\([a-z_0-9]*\)".*/\1/p; s/.*"\(optim_step_[a-z0-9]*\)".*/\1/p' "$MEOPT_SOURCE"/core/device/gpu*.c "$MEOPT_SOURCE/core/optim/card.c" | sort -u)
+[ "$(echo "$names" | wc -l)" -ge 30 ] || fail "only these names were found: $names"
+for object in "$MEOPT_BUILD"/kernels/*.co; do
+    [ -f "$object" ] || continue
+    count=$((count + 1))
+    for name in $names; do grep -aq "$name" "$object" || fail "$object lacks $name"; done
+done
+echo "$count code objects, $(echo "$names" | wc -l) names"
