@@ -32,7 +32,7 @@ struct object {
     char path[600], arch[32];
 };
 
-/* Directories that may have them, in order: the user's, beside the program in a build tree, beside the
+/* Directories that may have them, in order: the user's alone, else beside the program in a build tree, beside the
  * installed library. */
 static void object_directories(char list[4][256])
 {
@@ -43,9 +43,10 @@ static void object_directories(char list[4][256])
     if (slash) *slash = 0;
     const char *own = getenv("MEOPT_KERNELS");
     snprintf(list[0], 256, "%s", own ? own : "");
+    list[1][0] = list[2][0] = list[3][0] = 0;
+    if (own) return;
     snprintf(list[1], 256, "%s/kernels", exe);
     snprintf(list[2], 256, "%s/../" MEOPT_LIBDIR "/meopt", exe);
-    list[3][0] = 0;
     Dl_info info;
     const void *here = &gpu_operations;
     if (dladdr(here, &info) && info.dli_fname) {
