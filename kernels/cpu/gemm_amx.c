@@ -54,10 +54,34 @@ int gemm_amx_available(void)
     return known && (!wanted || !*wanted || strcmp(wanted, "amx") == 0);
 }
 
-/* Packed A and B, and a block of C for each of up to GEMM_AMX_THREADS threads. */
+/* Blocks as even as possible, at most `most`, a multiple of PANEL. */
+static int64_t block_size(int64_t n, int64_t most, int64_t parts)
+{
+    int64_t count = up(n, most) / most;
+    if (count < parts) count = parts;
+    return up((n + count - 1) / count, PANEL);
+}
+
+/* Few rows (small batches): B, the weights, costs more to move than to multiply. Then each thread packs what it needs of B next
+ * where it stays in its second-level cache, beside all rows of a block of C, instead of all of B going to memory and back.
+ * Columns of such a block; 0: not so. */
+static int64_t few_rows_columns(int64_t m, int64_t n, int64_t threads)
+{
+    enum { MOST_ROWS = 768 };
+    return m <= MOST_ROWS && n >= m ? block_size(n, NC, 3 * threads) : 0;
+}
+static size_t few_rows_bytes(int64_t m) /* of a thread */
+{
+    int64_t mc = block_size(m, MC, 1);
+    return (size_t)((m + mc - 1) / mc) * (MC * NC * sizeof(float)) + KC * NC * 2;
+}
+
+/* Packed A and B (or each thread's part of B), and a block of C for each of up to GEMM_AMX_THREADS threads. */
 size_t gemm_amx_workspace(int64_t m, int64_t n, int64_t k, int threads)
 {
-    return (size_t)(up(m, PANEL) + up(n, PANEL)) * (size_t)up(k, 32) * 2 + (size_t)threads * (MC * NC * sizeof(float));
+    size_t row = (size_t)up(k, 32) * 2;
+    if (few_rows_columns(m, n, threads)) return (size_t)up(m, PANEL) * row + (size_t)threads * few_rows_bytes(m);
+    return (size_t)(up(m, PANEL) + up(n, PANEL)) * row + (size_t)threads * (MC * NC * sizeof(float));
 }
 
 /* Where the four tiles of row i, column j stand in a block. */
@@ -97,15 +121,8 @@ TARGET static void write_block(const struct gemm_bf16 *g, const float *block, in
         }
 }
 
-/* Blocks as even as possible, at most `most`, a multiple of PANEL. */
-static int64_t block_size(int64_t n, int64_t most, int64_t parts)
-{
-    int64_t count = up(n, most) / most;
-    if (count < parts) count = parts;
-    return up((n + count - 1) / count, PANEL);
-}
-
-/* rows x columns of C from (row0, column0): partial sums stay in `block` until the inner dimension is through. */
+/* rows x columns of C from (row0, column0): partial sums stay in `block` until the inner dimension is through. pb: the panels of
+ * these columns. */
 TARGET static void multiply_block(const struct gemm_bf16 *g, const uint8_t *pa, const uint8_t *pb, float *block, int64_t row0,
                                   int64_t column0, int64_t rows, int64_t columns)
 {
@@ -114,7 +131,7 @@ TARGET static void multiply_block(const struct gemm_bf16 *g, const uint8_t *pa, 
         int64_t steps = (k32 - k0 < kc ? k32 - k0 : kc) / 32, at = k0 / 32 * STEP_BYTES;
         for (int64_t j = 0; j < columns; j += PANEL)
             for (int64_t i = 0; i < rows; i += PANEL)
-                micro(pa + (row0 + i) / PANEL * panel + at, pb + (column0 + j) / PANEL * panel + at, block + tiles_at(i, j), steps, k0 > 0);
+                micro(pa + (row0 + i) / PANEL * panel + at, pb + j / PANEL * panel + at, block + tiles_at(i, j), steps, k0 > 0);
     }
     write_block(g, block, row0, column0, rows, columns);
 }
@@ -145,9 +162,46 @@ TARGET static __attribute__((noinline)) void multiply(const struct gemm_bf16 *g,
 #pragma omp for schedule(dynamic, 1)
     for (int64_t b = 0; b < grid_m * grid_n; b++) {
         int64_t row0 = b % grid_m * mc, column0 = b / grid_m * nc;
-        multiply_block(g, pa, pb, block, row0, column0, g->m - row0 < mc ? g->m - row0 : mc, g->n - column0 < nc ? g->n - column0 : nc);
+        multiply_block(g, pa, pb + column0 / PANEL * panel, block, row0, column0, g->m - row0 < mc ? g->m - row0 : mc,
+                       g->n - column0 < nc ? g->n - column0 : nc);
     }
     _tile_release();
+}
+
+/* The same for few rows. The inner dimension is cut as above, so the bits are those of the other way. */
+TARGET static __attribute__((noinline)) void multiply_few(const struct gemm_bf16 *g, uint8_t *pa, int64_t nc, int64_t share, int64_t shares)
+{
+    int64_t k32 = up(g->k, 32), panel = k32 * PANEL * 2, parts = (k32 + KC - 1) / KC, kc = up((k32 + parts - 1) / parts, 32);
+    int64_t mc = block_size(g->m, MC, 1);
+    uint8_t *pb = pa + up(g->m, PANEL) / PANEL * panel + (size_t)share * few_rows_bytes(g->m);
+    float *blocks = (float *)(void *)(pb + KC * NC * 2);
+    pack_share(g->a, g->lda, !g->transpose_a, 0, g->m, g->k, pa, share, shares);
+    tiles_on();
+#pragma omp barrier
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t column0 = 0; column0 < g->n; column0 += nc) {
+        int64_t columns = g->n - column0 < nc ? g->n - column0 : nc;
+        for (int64_t k0 = 0; k0 < k32; k0 += kc) {
+            int64_t depth = k32 - k0 < kc ? k32 - k0 : kc, b_panel = depth * PANEL * 2;
+            const uint16_t *b = g->b + (g->transpose_b ? column0 * g->ldb + k0 : k0 * g->ldb + column0);
+            pack_share(b, g->ldb, g->transpose_b, 1, columns, g->k - k0 < depth ? g->k - k0 : depth, pb, 0, 1);
+            for (int64_t row0 = 0; row0 < g->m; row0 += mc)
+                for (int64_t j = 0; j < columns; j += PANEL)
+                    for (int64_t i = 0; i < mc && row0 + i < g->m; i += PANEL)
+                        micro(pa + (row0 + i) / PANEL * panel + k0 / 32 * STEP_BYTES, pb + j / PANEL * b_panel,
+                              blocks + row0 / mc * (MC * NC) + tiles_at(i, j), depth / 32, k0 > 0);
+        }
+        for (int64_t row0 = 0; row0 < g->m; row0 += mc)
+            write_block(g, blocks + row0 / mc * (MC * NC), row0, column0, g->m - row0 < mc ? g->m - row0 : mc, columns);
+    }
+    _tile_release();
+}
+
+static void multiply_share(const struct gemm_bf16 *g, void *workspace, int64_t threads, int64_t share, int64_t shares)
+{
+    int64_t few = few_rows_columns(g->m, g->n, threads);
+    if (few) multiply_few(g, workspace, few, share, shares);
+    else multiply(g, workspace, threads, share, shares);
 }
 
 void gemm_amx(const struct gemm_bf16 *g, void *workspace, int threads)
@@ -155,9 +209,9 @@ void gemm_amx(const struct gemm_bf16 *g, void *workspace, int threads)
 #pragma omp parallel num_threads(threads) if (threads > 1)
 #ifdef _OPENMP
     /* one thread may be one of somebody else's team */
-    multiply(g, workspace, threads, threads == 1 ? 0 : omp_get_thread_num(), threads == 1 ? 1 : omp_get_num_threads());
+    multiply_share(g, workspace, threads, threads == 1 ? 0 : omp_get_thread_num(), threads == 1 ? 1 : omp_get_num_threads());
 #else
-    multiply(g, workspace, threads, 0, 1);
+    multiply_share(g, workspace, threads, 0, 1);
 #endif
 }
 
