@@ -1,11 +1,14 @@
 /* meopt bench optim: what one optimizer step costs, beside what the memory of this machine can do.
  *
- * The yardstick is the STREAM triad (McCalpin 1995: a = b + s c, 24 bytes an element) with the same number of threads in the
- * same run, measured before and after each combination; both take the best of several repetitions. Bytes moved are those
- * that the format must move: each array read once and, if it changes, written once.
+ * The yardstick is the STREAM triad (McCalpin 1995: a = b + s c, 24 bytes an element) with the same number of
+ * threads in the same run, measured before and after each combination; both take the best of several
+ * repetitions. Bytes moved are those that the format must move: each array read once and, if it changes,
+ * written once. On a card the yardstick is a copy of 1 GiB inside its memory (less where that does not fit),
+ * 2 bytes moved for each.
  */
 #include "cli/command.h"
 #include "core/base/file.h"
+#include "core/device/device.h"
 #include "core/meopt.h"
 
 #include <jansson.h>
@@ -18,9 +21,9 @@
 #include <omp.h>
 #endif
 
-#define TENSOR_ROWS 1024
+#define TENSOR_ROWS    1024
 #define TENSOR_COLUMNS 4096
-#define TENSOR_COUNT ((int64_t)TENSOR_ROWS * TENSOR_COLUMNS)
+#define TENSOR_COUNT   ((int64_t)TENSOR_ROWS * TENSOR_COLUMNS)
 
 struct combination {
     int rule, weights, states;
@@ -40,6 +43,9 @@ static double now(void)
 /* ---- STREAM triad ------------------------------------------------------------------------------------ */
 
 struct triad {
+    struct device *card; /* NULL: the CPU */
+    char *block;         /* card: two halves */
+    size_t bytes;        /* card: of one */
     double *a, *b, *c;
     int64_t count;
     int threads;
@@ -52,7 +58,8 @@ static int triad_open(struct triad *t, int threads, struct error *err)
     t->a = malloc((size_t)t->count * 8);
     t->b = malloc((size_t)t->count * 8);
     t->c = malloc((size_t)t->count * 8);
-    if (!t->a || !t->b || !t->c) return error_set(err, EXIT_HOST_MEMORY, "close something", "no memory for the triad's 768 MB");
+    if (!t->a || !t->b || !t->c)
+        return error_set(err, EXIT_HOST_MEMORY, "close something", "no memory for the triad's 768 MB");
     memory_large_pages(t->a, (size_t)t->count * 8);
     memory_large_pages(t->b, (size_t)t->count * 8);
     memory_large_pages(t->c, (size_t)t->count * 8);
@@ -67,9 +74,31 @@ static int triad_open(struct triad *t, int threads, struct error *err)
     return 0;
 }
 
+static int card_open(struct triad *t, const char *spec, struct error *err)
+{
+    int code = device_open(&t->card, spec, 0, err);
+    for (t->bytes = (size_t)1 << 30; !code && t->bytes >= (size_t)1 << 20; t->bytes /= 2)
+        if ((t->block = device_alloc(t->card, MEMORY_WORKSPACE, 2 * t->bytes, "measurement", err)) != NULL)
+            break;
+    return code || t->block ? code : EXIT_CARD_MEMORY;
+}
+
+static double card_gb_per_s(struct triad *t)
+{
+    double best = 1e9;
+    for (int round = 0; round < 5; round++) {
+        double begin = now();
+        t->card->ops->copy(t->card, t->block, t->block + t->bytes, t->bytes);
+        t->card->sync(t->card);
+        best = fmin(best, now() - begin);
+    }
+    return 2e-9 * (double)t->bytes / best;
+}
+
 static double triad_gb_per_s(struct triad *t)
 {
     double best = 1e9;
+    if (t->card) return card_gb_per_s(t);
     for (int round = 0; round < 5; round++) {
         double begin = now();
 #ifdef _OPENMP
@@ -83,19 +112,30 @@ static double triad_gb_per_s(struct triad *t)
 
 static void triad_close(struct triad *t)
 {
+    if (t->card) device_free(t->card, t->block);
+    device_close(t->card);
     free(t->a);
     free(t->b);
     free(t->c);
+}
+
+/* Gradients where the step will read them. */
+static void *gradient_place(const struct triad *t, const void *host, size_t bytes, struct error *err)
+{
+    void *p = device_alloc(t->card, MEMORY_GRADIENTS, bytes, "gradients", err);
+    if (p) t->card->upload(t->card, p, host, bytes);
+    return p;
 }
 
 /* ---- One combination --------------------------------------------------------------------------------- */
 
 static int library_error(struct error *err, const struct meopt_error *from)
 {
-    return error_set(err, from->status == MEOPT_NO_MEMORY ? EXIT_HOST_MEMORY : EXIT_FAILED, NULL, "%s", from->message);
+    return error_set(err, from->status == MEOPT_NO_MEMORY ? EXIT_HOST_MEMORY : EXIT_FAILED, NULL, "%s",
+                     from->message);
 }
 
-static struct meopt_options options_of(const struct combination *c, int threads)
+static struct meopt_options options_of(const struct combination *c, const struct triad *place, int threads)
 {
     struct meopt_options o;
     meopt_options_init(&o, sizeof o, c->rule);
@@ -103,6 +143,7 @@ static struct meopt_options options_of(const struct combination *c, int threads)
     o.first_moment = o.second_moment = c->states;
     o.weight_decay = 0.01;
     o.threads = threads;
+    o.device = place->card;
     o.seed = 1;
     return o;
 }
@@ -113,33 +154,48 @@ static int gradient_dtype(int weights) { return weights <= MEOPT_WEIGHTS_F32_COP
 static double moved_bytes(const struct combination *c)
 {
     static const double weight[] = {4, 4, 2, 2, 2.5, 3, 4}, state[] = {4, 2, 2, 1, 0.5};
-    double moments = state[c->states] * (has_second(c->rule) ? 2 : 1) + (c->states >= MEOPT_STATE_8BIT ? 1.0 / 64 : 0);
+    double moments =
+        state[c->states] * (has_second(c->rule) ? 2 : 1) + (c->states >= MEOPT_STATE_8BIT ? 1.0 / 64 : 0);
     double gradient = gradient_dtype(c->weights) == MEOPT_F32 ? 4 : 2, once = weight[c->weights] + moments;
     double copy = c->weights == MEOPT_WEIGHTS_F32_COPY ? 2 : 0;
-    return 2 * once + gradient + copy + (c->rule == MEOPT_LAMB ? once + gradient : 0); /* LAMB reads all twice */
+    return 2 * once + gradient + copy +
+           (c->rule == MEOPT_LAMB ? once + gradient : 0); /* LAMB reads all twice */
 }
 
 /* One step of the rule in float64 from weight w, moments 0: what the first step of a run must give. */
-static double exact_step(const struct meopt_options *o, double w, double g, double lr, double trust, double *update)
+static double exact_step(const struct meopt_options *o, double w, double g, double lr, double trust,
+                         double *update)
 {
     double decay = o->weight_decay, u;
     switch (o->rule) {
-    case MEOPT_APADAM: g += decay * w; u = g / (fabs(g) + o->eps); break;
-    case MEOPT_APSGD: u = g + decay * w; break;
-    case MEOPT_LION: u = (g > 0) - (g < 0) + decay * w; break;
-    case MEOPT_LAMB: u = g / (fabs(g) + o->eps) + decay * w; break;
-    default: u = g / (fabs(g) + o->eps) + decay * w; break;
+    case MEOPT_APADAM:
+        g += decay * w;
+        u = g / (fabs(g) + o->eps);
+        break;
+    case MEOPT_APSGD:
+        u = g + decay * w;
+        break;
+    case MEOPT_LION:
+        u = (g > 0) - (g < 0) + decay * w;
+        break;
+    case MEOPT_LAMB:
+        u = g / (fabs(g) + o->eps) + decay * w;
+        break;
+    default:
+        u = g / (fabs(g) + o->eps) + decay * w;
+        break;
     }
     *update = u;
     return w - lr * trust * u;
 }
 
 /* Largest relative error of a weight after the first step, over 64 Ki weights of 0.01 to 1. */
-static int measure_error(const struct combination *c, double *error, struct error *err)
+static int measure_error(const struct combination *c, const struct triad *place, double *error,
+                         struct error *err)
 {
     enum { N = 65536 };
     const double lr = 1e-3;
-    struct meopt_options o = options_of(c, 1);
+    struct meopt_options o = options_of(c, place, 1);
     struct meopt_tensor table = {.name = "error", .ndim = 2, .shape = {256, 256}};
     struct meopt *opt;
     struct meopt_error e;
@@ -156,7 +212,8 @@ static int measure_error(const struct combination *c, double *error, struct erro
         random = random * 1664525u + 1013904223u;
         g[i] = (float)((random >> 8) / 16777216.0 - 0.5);
     }
-    struct meopt_gradient gradient = {g, MEOPT_F32};
+    void *card = place->card ? gradient_place(place, g, N * sizeof *g, err) : NULL;
+    struct meopt_gradient gradient = {place->card ? card : g, MEOPT_F32};
     int status = meopt_import(opt, 0, 0, N, w, &e);
     if (!status) status = meopt_export(opt, 0, 0, N, w, &e); /* what the format made of them is the start */
     if (!status) status = meopt_step(opt, 1, lr, 1, &gradient, NULL, &e);
@@ -168,10 +225,12 @@ static int measure_error(const struct combination *c, double *error, struct erro
         uu += u * u;
     }
     for (int i = 0; i < N && !status; i++) {
-        double exact = exact_step(&o, (double)w[i], (double)g[i], lr, c->rule == MEOPT_LAMB ? sqrt(ww / uu) : 1, &u);
+        double exact =
+            exact_step(&o, (double)w[i], (double)g[i], lr, c->rule == MEOPT_LAMB ? sqrt(ww / uu) : 1, &u);
         worst = fmax(worst, fabs((double)after[i] - exact) / fmax(fabs(exact), 0.01));
     }
     *error = worst;
+    if (place->card) device_free(place->card, card);
     free(w);
     meopt_destroy(opt);
     return status ? library_error(err, &e) : 0;
@@ -183,7 +242,8 @@ static void gradient_fill(void *gradient, int dtype, int64_t count)
 #pragma omp parallel for schedule(static)
 #endif
     for (int64_t i = 0; i < count; i++) {
-        uint32_t x = (uint32_t)i * 2654435761u, bits = (x & 0x80000000u) | (0x38000000u + (x >> 6 & 0x3ffffffu)); /* up to 2^-7 */
+        uint32_t x = (uint32_t)i * 2654435761u,
+                 bits = (x & 0x80000000u) | (0x38000000u + (x >> 6 & 0x3ffffffu)); /* up to 2^-7 */
         if (dtype == MEOPT_F32)
             memcpy((float *)gradient + i, &bits, 4);
         else
@@ -191,31 +251,42 @@ static void gradient_fill(void *gradient, int dtype, int64_t count)
     }
 }
 
-static int run_combination(const struct combination *c, int64_t parameters, int threads, int repeat, struct triad *triad,
-                           struct result *r, struct error *err)
+static int run_combination(const struct combination *c, int64_t parameters, int threads, int repeat,
+                           struct triad *triad, struct result *r, struct error *err)
 {
     int64_t count = (parameters + TENSOR_COUNT - 1) / TENSOR_COUNT;
     int dtype = gradient_dtype(c->weights);
     size_t gradient_bytes = (size_t)(count * TENSOR_COUNT) * (dtype == MEOPT_F32 ? 4 : 2);
-    struct meopt_options o = options_of(c, threads);
+    struct meopt_options o = options_of(c, triad, threads);
     struct meopt_tensor *table = xcalloc((size_t)count, sizeof *table);
     struct meopt_gradient *gradients = xcalloc((size_t)count, sizeof *gradients);
     char *names = xcalloc((size_t)count, 24), *gradient = malloc(gradient_bytes);
     struct meopt *opt = NULL;
     struct meopt_error e = {0};
-    int code = gradient ? 0 : error_set(err, EXIT_HOST_MEMORY, "fewer --params", "no memory for %zu bytes of gradients", gradient_bytes);
+    void *card = NULL;
+    int code = gradient ? 0
+                        : error_set(err, EXIT_HOST_MEMORY, "fewer --params",
+                                    "no memory for %zu bytes of gradients", gradient_bytes);
     for (int64_t i = 0; !code && i < count; i++) {
         snprintf(names + i * 24, 24, "t%lld", (long long)i);
-        table[i] = (struct meopt_tensor){.name = names + i * 24, .ndim = 2, .shape = {TENSOR_ROWS, TENSOR_COLUMNS}};
-        gradients[i] = (struct meopt_gradient){gradient + (size_t)i * (gradient_bytes / (size_t)count), dtype};
+        table[i] =
+            (struct meopt_tensor){.name = names + i * 24, .ndim = 2, .shape = {TENSOR_ROWS, TENSOR_COLUMNS}};
     }
-    memory_large_pages(gradient, gradient_bytes);
+    if (!code) memory_large_pages(gradient, gradient_bytes);
     if (!code) gradient_fill(gradient, dtype, count * TENSOR_COUNT);
+    if (!code && triad->card && !(card = gradient_place(triad, gradient, gradient_bytes, err)))
+        code = EXIT_CARD_MEMORY;
+    char *from = card ? card : gradient;
+    for (int64_t i = 0; !code && i < count; i++)
+        gradients[i] = (struct meopt_gradient){from + (size_t)i * (gradient_bytes / (size_t)count), dtype};
     if (!code && meopt_create(&opt, &o, table, (size_t)count, &e)) code = library_error(err, &e);
     if (!code) {
         struct meopt_bytes bytes;
         meopt_held(opt, &bytes);
-        *r = (struct result){.held = (double)bytes.total / (double)bytes.parameters, .moved = moved_bytes(c), .seconds = 1e9, .parameters = bytes.parameters};
+        *r = (struct result){.held = (double)bytes.total / (double)bytes.parameters,
+                             .moved = moved_bytes(c),
+                             .seconds = 1e9,
+                             .parameters = bytes.parameters};
         r->triad = triad_gb_per_s(triad);
         for (int step = 1; !code && step <= repeat + 1; step++) {
             double begin = now();
@@ -225,42 +296,47 @@ static int run_combination(const struct combination *c, int64_t parameters, int 
         r->triad = fmax(r->triad, triad_gb_per_s(triad));
     }
     meopt_destroy(opt);
+    if (card) device_free(triad->card, card);
     free(gradient);
     free(names);
     free(gradients);
     free(table);
-    return code ? code : measure_error(c, &r->error, err);
+    return code ? code : measure_error(c, triad, &r->error, err);
 }
 
 /* ---- The command ------------------------------------------------------------------------------------- */
 
 static const struct combination usual[] = {
-    {0, MEOPT_WEIGHTS_F32, MEOPT_STATE_F32},       {0, MEOPT_WEIGHTS_F32_COPY, MEOPT_STATE_F32}, {0, MEOPT_WEIGHTS_BF16, MEOPT_STATE_BF16_NEAREST},
-    {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_BF16}, {0, MEOPT_WEIGHTS_24, MEOPT_STATE_8BIT},      {0, MEOPT_WEIGHTS_20, MEOPT_STATE_8BIT},
-    {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_8BIT}, {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_4BIT},
+    {0, MEOPT_WEIGHTS_F32, MEOPT_STATE_F32},           {0, MEOPT_WEIGHTS_F32_COPY, MEOPT_STATE_F32},
+    {0, MEOPT_WEIGHTS_BF16, MEOPT_STATE_BF16_NEAREST}, {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_BF16},
+    {0, MEOPT_WEIGHTS_24, MEOPT_STATE_8BIT},           {0, MEOPT_WEIGHTS_20, MEOPT_STATE_8BIT},
+    {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_8BIT},      {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_4BIT},
 };
 
 static json_t *result_json(const struct combination *c, const struct result *r)
 {
     double gb = r->moved * (double)r->parameters / r->seconds * 1e-9;
-    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "rule", meopt_rule_name(c->rule), "weights",
-                     meopt_weight_format_name(c->weights), "states", meopt_state_format_name(c->states), "bytes_held_per_param", r->held,
-                     "bytes_moved_per_param", r->moved, "step_ms", r->seconds * 1e3, "gb_per_s", gb, "triad_gb_per_s", r->triad,
-                     "bandwidth_ratio", gb / r->triad, "params_per_s", (double)r->parameters / r->seconds, "max_rel_error", r->error);
+    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "rule",
+                     meopt_rule_name(c->rule), "weights", meopt_weight_format_name(c->weights), "states",
+                     meopt_state_format_name(c->states), "bytes_held_per_param", r->held,
+                     "bytes_moved_per_param", r->moved, "step_ms", r->seconds * 1e3, "gb_per_s", gb,
+                     "triad_gb_per_s", r->triad, "bandwidth_ratio", gb / r->triad, "params_per_s",
+                     (double)r->parameters / r->seconds, "max_rel_error", r->error);
 }
 
 static void result_print(const struct combination *c, const struct result *r)
 {
     double gb = r->moved * (double)r->parameters / r->seconds * 1e-9;
-    printf("%-8s %-9s %-12s %6.2f %6.2f %9.2f %8.2f %6.2f %9.3g %9.2g\n", meopt_rule_name(c->rule), meopt_weight_format_name(c->weights),
-           meopt_state_format_name(c->states), r->held, r->moved, r->seconds * 1e3, gb, gb / r->triad, (double)r->parameters / r->seconds, r->error);
+    printf("%-8s %-9s %-12s %6.2f %6.2f %9.2f %8.2f %6.2f %9.3g %9.2g\n", meopt_rule_name(c->rule),
+           meopt_weight_format_name(c->weights), meopt_state_format_name(c->states), r->held, r->moved,
+           r->seconds * 1e3, gb, gb / r->triad, (double)r->parameters / r->seconds, r->error);
     fflush(stdout);
 }
 
 static int bench_optim_run(const struct arguments *args, struct error *err)
 {
-    const char *rule = argument_text(args, "rule", "apadamw"), *weights = argument_text(args, "weights", NULL),
-               *states = argument_text(args, "states", NULL);
+    const char *rule = argument_text(args, "rule", "apadamw"),
+               *weights = argument_text(args, "weights", NULL), *states = argument_text(args, "states", NULL);
     int64_t parameters = argument_int(args, "params", (int64_t)64 << 20);
     int threads = (int)argument_int(args, "threads", 0), repeat = (int)argument_int(args, "repeat", 5);
 #ifdef _OPENMP
@@ -270,12 +346,13 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
 #endif
     bool json = argument_flag(args, "json");
     struct triad triad = {0};
-    int code = triad_open(&triad, threads, err);
+    const char *device = argument_text(args, "device", "cpu");
+    int code = strcmp(device, "cpu") == 0 ? triad_open(&triad, threads, err) : card_open(&triad, device, err);
     json_t *results = json_array();
     double best_triad = 0;
     if (!code && !json)
-        printf("%-8s %-9s %-12s %6s %6s %9s %8s %6s %9s %9s\n", "rule", "weights", "states", "held", "moved", "ms/step", "GB/s", "ratio", "params/s",
-               "error");
+        printf("%-8s %-9s %-12s %6s %6s %9s %8s %6s %9s %9s\n", "rule", "weights", "states", "held", "moved",
+               "ms/step", "GB/s", "ratio", "params/s", "error");
     for (int r = 0; !code && r < MEOPT_RULE_COUNT; r++) {
         if (strcmp(rule, "all") != 0 && strcmp(rule, meopt_rule_name(r)) != 0) continue;
         for (size_t i = 0; !code && i < sizeof usual / sizeof *usual; i++) {
@@ -286,9 +363,10 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
                 if (i) break;
                 c.weights = meopt_weight_format_from_name(weights);
                 c.states = meopt_state_format_from_name(states);
-            } else if ((weights && c.weights != meopt_weight_format_from_name(weights)) || (states && c.states != meopt_state_format_from_name(states)))
+            } else if ((weights && c.weights != meopt_weight_format_from_name(weights)) ||
+                       (states && c.states != meopt_state_format_from_name(states)))
                 continue;
-            struct result result;
+            struct result result = {0};
             code = run_combination(&c, parameters, threads, repeat, &triad, &result, err);
             if (code) break;
             best_triad = fmax(best_triad, result.triad);
@@ -299,34 +377,48 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
         }
     }
     if (!code && json) {
-        json_t *all = json_pack("{s:f, s:i, s:I, s:O}", "triad_gb_per_s", best_triad, "threads", threads, "params", (json_int_t)parameters, "results", results);
+        json_t *all = json_pack("{s:f, s:i, s:I, s:O}", "triad_gb_per_s", best_triad, "threads", threads,
+                                "params", (json_int_t)parameters, "results", results);
         json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
         printf("\n");
         json_decref(all);
     } else if (!code)
-        printf("held, moved: bytes a parameter; ratio: to a STREAM triad of %.1f GB/s on %d threads; error: largest relative error of a weight "
-               "after one step, to float64\n", best_triad, threads);
+        printf("held, moved: bytes a parameter; ratio: to a %s of %.1f GB/s on %d thread%s; error: largest "
+               "relative error of a weight "
+               "after one step, to float64\n",
+               triad.card ? "copy inside the card" : "STREAM triad", best_triad, threads,
+               threads == 1 ? "" : "s");
     json_decref(results);
     triad_close(&triad);
     return code;
 }
 
 static const struct option bench_optim_options[] = {
-    {"rule", 'r', OPTION_TEXT, "RULE", "apadam|apadamw|apsgd|lamb|lion|all", 0, 0, "update rule (default apadamw)"},
-    {"weights", 'w', OPTION_TEXT, "FORMAT", "fp32|fp32+copy|bf16|bf16_sr|bf16+4|bf16+8|bf16+16", 0, 0, "only this weight format"},
-    {"states", 's', OPTION_TEXT, "FORMAT", "fp32|bf16|bf16_nearest|8bit|4bit", 0, 0, "only this state format"},
+    {"rule", 'r', OPTION_TEXT, "RULE", "apadam|apadamw|apsgd|lamb|lion|all", 0, 0,
+     "update rule (default apadamw)"},
+    {"weights", 'w', OPTION_TEXT, "FORMAT", "fp32|fp32+copy|bf16|bf16_sr|bf16+4|bf16+8|bf16+16", 0, 0,
+     "only this weight format"},
+    {"states", 's', OPTION_TEXT, "FORMAT", "fp32|bf16|bf16_nearest|8bit|4bit", 0, 0,
+     "only this state format"},
     {"params", 'n', OPTION_INT, "N", NULL, 1, 1e11, "parameters (default 67108864)"},
     {"threads", 't', OPTION_INT, "N", NULL, 1, 4096, "threads (default: one for each core)"},
+    {"device", 'd', OPTION_TEXT, "DEVICE", NULL, 0, 0, "cpu, hip:N or cuda:N (default cpu)"},
     {"repeat", 0, OPTION_INT, "N", NULL, 1, 1000, "steps measured, the best counts (default 5)"},
     {"json", 'j', OPTION_FLAG, NULL, NULL, 0, 0, "print JSON"},
     {0},
 };
 
 const struct command cmd_bench_optim = {
-    "bench optim", "", "time optimizer steps, beside the memory bandwidth",
+    "bench optim",
+    "",
+    "time optimizer steps, beside the memory bandwidth",
     "Examples:\n"
     "  meopt bench optim                                    the usual formats with apadamw\n"
     "  meopt bench optim --rule all --weights bf16+4        every rule in one format\n"
     "  meopt bench optim -w bf16+8 -s 8bit -n 1000000000    one combination, a billion parameters\n",
-    bench_optim_options, 0, 0, false, bench_optim_run,
+    bench_optim_options,
+    0,
+    0,
+    false,
+    bench_optim_run,
 };
