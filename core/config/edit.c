@@ -491,9 +491,11 @@ int edit_apply(const char *path, const char *text, size_t bytes, const struct ed
             bool same = apply_one(path, next, next_bytes, &edits[i], &again, &again_bytes, &ignored) == 0 && again_bytes == next_bytes && memcmp(again, next, next_bytes) == 0;
             free(again);
             if (!same) {
+                int line = 1; /* of the first byte that would change: such as a key whose value an alias (<<) gives as well */
+                for (size_t at = 0; at < now_bytes && at < next_bytes && now[at] == next[at]; at++) line += now[at] == '\n';
                 free(next);
                 code = error_set(err, EXIT_CONFIG, "edit it by hand", "%s cannot be changed in this file without changing something else", edits[i].key);
-                error_at(err, path, 0, 0);
+                error_at(err, path, line, 0);
             }
         }
         free(now);
