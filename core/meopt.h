@@ -221,7 +221,8 @@ int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t 
  * touched. A group with a NaN or infinity keeps its old weights and state; the rest of that tensor has taken its
  * step. meopt_step_tensor then returns MEOPT_NOT_FINITE, and so does meopt_step_end. Weights and states therefore
  * never hold a NaN that came with a gradient. For "all or nothing" use meopt_gradient_norm first, or check = 1,
- * which reads the tensor's gradient once more and touches nothing of the tensor when it is bad. */
+ * which reads the tensor's gradient once more and touches nothing of the tensor when it is bad. On a card, where the
+ * program does not wait for each tensor, meopt_step_end alone returns MEOPT_NOT_FINITE. */
 int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, struct meopt_error *err);
 int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype, double scale,
                       struct meopt_error *err);

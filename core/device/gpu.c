@@ -291,10 +291,28 @@ static void release(struct device *dev, void *p, size_t bytes)
     arena_give(&gpu_of(dev)->arena, p);
 }
 
+/* Once round the slots, the stream is waited for. */
+static void upload_small(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (dev->pending.code || !bytes) return;
+    if (gpu->next_slot == GPU_SLOTS) {
+        dev->sync(dev);
+        gpu->next_slot = 0;
+    }
+    char *slot = gpu->slots + (size_t)gpu->next_slot++ * GPU_SLOT;
+    memcpy(slot, src, bytes);
+    gpu_fail(dev, gpu->driver.to_device(dst, slot, bytes, gpu->stream), "copying to the card");
+}
+
 /* Through two pinned buffers: while one is copied by the card, the host fills the other. */
 static void upload(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
+    if (bytes <= GPU_SLOT) {
+        upload_small(dev, dst, src, bytes);
+        return;
+    }
     for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
         int i = gpu->next_staging;
         size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
@@ -338,6 +356,7 @@ static void close_state(struct device *dev)
         if (gpu->staged[i]) d->event_destroy(gpu->staged[i]);
         if (gpu->staging[i]) d->host_deallocate(gpu->staging[i]);
     }
+    if (gpu->slots) d->host_deallocate(gpu->slots);
     if (gpu->began) d->event_destroy(gpu->began);
     if (gpu->ended) d->event_destroy(gpu->ended);
     if (gpu->module) d->module_unload(gpu->module);
@@ -364,6 +383,7 @@ static int card_start(struct gpu *gpu)
         if (!code) code = d->event_create(&gpu->staged[i], DRIVER_EVENT_NO_TIMING);
         if (!code) code = d->event_record(gpu->staged[i], gpu->stream);
     }
+    if (!code && !(code = d->host_allocate(&pinned, (size_t)GPU_SLOT * GPU_SLOTS, 0))) gpu->slots = pinned;
     if (!code) code = d->event_create(&gpu->began, 0);
     if (!code) code = d->event_create(&gpu->ended, 0);
     return code;

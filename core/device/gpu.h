@@ -10,7 +10,7 @@
 #include "core/device/arena.h"
 #include "core/device/driver.h"
 
-enum { GPU_THREADS = 256, GPU_STAGING = 8 << 20 };
+enum { GPU_THREADS = 256, GPU_STAGING = 8 << 20, GPU_SLOT = 4096, GPU_SLOTS = 256 };
 
 struct gpu_kernel {
     const char *name; /* static text */
@@ -30,6 +30,8 @@ struct gpu {
     char *staging[2]; /* pinned */
     void *staged[2];  /* events: the copy from it is done */
     int next_staging;
+    char *slots;      /* pinned, for small uploads: the host does not wait for them */
+    int next_slot;
     void *began, *ended; /* events with time */
     struct gpu_kernel kernels[256];
 };

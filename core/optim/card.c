@@ -11,6 +11,7 @@ struct card {
     struct optim_card_task *table; /* host */
     void *tasks, *partials;        /* card; partials: struct optim_partial, as opt->partials */
     void *squares;                 /* card: a double, an int */
+    bool checked;                  /* the int says whether to step */
 };
 
 struct device *card_of_options(const struct meopt_options *options)
@@ -95,7 +96,7 @@ static size_t variant_of(const struct optim_task *t)
 }
 
 int card_sweep(const struct meopt *opt, const struct tensor *tensors, const struct optim_task *tasks,
-               size_t count, struct meopt_error *err)
+               size_t count, bool wait, struct meopt_error *err)
 {
     struct card *card = opt->card;
     struct device *device = card->device;
@@ -108,7 +109,9 @@ int card_sweep(const struct meopt *opt, const struct tensor *tensors, const stru
             if (!tasks[i].count || variant_of(&tasks[i]) != v) continue;
             int64_t chunks = (tensors[i].layout.groups + CHUNK_GROUPS - 1) / CHUNK_GROUPS;
             size_t partial = tensors[i].first_partial;
-            card->table[all++] = (struct optim_card_task){tasks[i], blocks[v], (int64_t)partial};
+            card->table[all++] =
+                (struct optim_card_task){tasks[i], blocks[v], (int64_t)partial,
+                                         card->checked ? (int32_t *)((double *)card->squares + 1) : NULL};
             rows[v]++;
             blocks[v] += chunks;
             if (partial < from) from = partial;
@@ -123,24 +126,51 @@ int card_sweep(const struct meopt *opt, const struct tensor *tensors, const stru
             gpu_launch(device, variants[v].kernel, blocks[v], 1,
                        (void *[]){&table, &rows[v], &card->partials});
     }
+    if (!wait) return MEOPT_OK;
     device->download(device, opt->partials + from, (struct optim_partial *)card->partials + from,
                      (to - from) * sizeof *opt->partials);
     return card_failed(opt, err);
+}
+
+int card_collect(const struct meopt *opt, size_t partials, struct meopt_error *err)
+{
+    const struct card *card = opt->card;
+    return card_read(opt, opt->partials, card->partials, partials * sizeof *opt->partials, err);
+}
+
+struct found {
+    double sum;
+    int32_t finite, unused;
+};
+
+static void squares_ask(struct card *card, const void *x, int gradient_format, int64_t count)
+{
+    static const struct found nothing = {0, 1, 0};
+    struct device *device = card->device;
+    device->upload(device, card->squares, &nothing, sizeof nothing);
+    device->ops->sum_squares(device, x, gradient_format == GRADIENT_F32 ? DTYPE_F32 : DTYPE_BF16, count,
+                             card->squares, (int *)((double *)card->squares + 1));
+}
+
+void card_check(const struct meopt *opt, const void *gradient, int gradient_format, int64_t count)
+{
+    struct card *card = opt->card;
+    squares_ask(card, gradient, gradient_format, count);
+    card->checked = true;
+}
+void card_check_end(const struct meopt *opt)
+{
+    struct card *card = opt->card;
+    card->checked = false;
 }
 
 int card_squares(const struct meopt *opt, const void *x, int gradient_format, int64_t count, double *squares,
                  int *finite, struct meopt_error *err)
 {
     struct card *card = opt->card;
-    struct device *device = card->device;
-    struct {
-        double sum;
-        int32_t finite, unused;
-    } found = {0, 1, 0};
-    device->upload(device, card->squares, &found, sizeof found);
-    device->ops->sum_squares(device, x, gradient_format == GRADIENT_F32 ? DTYPE_F32 : DTYPE_BF16, count,
-                             card->squares, (int *)((double *)card->squares + 1));
-    device->download(device, &found, card->squares, sizeof found);
+    struct found found;
+    squares_ask(card, x, gradient_format, count);
+    card->device->download(card->device, &found, card->squares, sizeof found);
     *squares += found.sum;
     *finite &= found.finite;
     return card_failed(opt, err);

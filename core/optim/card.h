@@ -19,9 +19,15 @@ void *card_allocate(const struct meopt_options *options, int kind, size_t bytes)
  * results. */
 int card_create(struct meopt *opt, size_t partials, struct meopt_error *err);
 void card_destroy(struct meopt *opt);
-/* Step the tensors with tasks[i].count > 0; results to opt->partials. */
+/* Step the tensors with tasks[i].count > 0; results to opt->partials, now (wait) or when card_collect asks
+ * for those of all tensors: the host need not wait for the card after every tensor. */
 int card_sweep(const struct meopt *opt, const struct tensor *tensors, const struct optim_task *tasks,
-               size_t count, struct meopt_error *err);
+               size_t count, bool wait, struct meopt_error *err);
+int card_collect(const struct meopt *opt, size_t partials, struct meopt_error *err);
+/* Have the card look for NaN and infinity in a gradient, and until card_check_end step nothing if there are:
+ * the norms are infinite then. */
+void card_check(const struct meopt *opt, const void *gradient, int gradient_format, int64_t count);
+void card_check_end(const struct meopt *opt);
 /* Sum of squares and finiteness of an array on the card. */
 int card_squares(const struct meopt *opt, const void *x, int gradient_format, int64_t count, double *squares,
                  int *finite, struct meopt_error *err);

@@ -45,6 +45,7 @@ struct meopt {
     size_t count;
     struct optim_partial *partials; /* one a chunk */
     bool stepping, check;
+    bool deferred; /* card: results of single tensors are to be fetched */
     int64_t step;
     double lr;
     int m_range8, m_range4;

@@ -80,9 +80,10 @@ static struct optim_partial partials_total(const struct meopt *opt, const struct
 
 /* One pass over the tensors of tasks[i].count > 0. Tensors of many chunks are split among the threads in the same way
  * as their state was first touched; the chunks of the others are dealt out together. */
-static int sweep(const struct meopt *opt, const struct tensor *tensors, const struct optim_task *tasks, size_t count, struct meopt_error *err)
+/* wait: results are in opt->partials on return, also from a card. */
+static int sweep(const struct meopt *opt, const struct tensor *tensors, const struct optim_task *tasks, size_t count, bool wait, struct meopt_error *err)
 {
-    if (card_of(opt)) return card_sweep(opt, tensors, tasks, count, err);
+    if (card_of(opt)) return card_sweep(opt, tensors, tasks, count, wait, err);
     int threads = threads_of(opt);
     int64_t small = 0, many = (int64_t)threads * 8;
     for (size_t i = 0; i < count; i++)
@@ -125,12 +126,12 @@ static float trust_lr(const struct meopt *opt, const struct tensor *t, const str
     return (float)(lr * trust);
 }
 
-static int sweep_steps(struct meopt *opt, struct tensor *tensors, struct optim_task *tasks, size_t count, struct meopt_error *err)
+static int sweep_steps(struct meopt *opt, struct tensor *tensors, struct optim_task *tasks, size_t count, bool wait, struct meopt_error *err)
 {
     int status = MEOPT_OK;
     if (opt->options.rule == MEOPT_LAMB) {
         for (size_t i = 0; i < count; i++) tasks[i].norms_only = 1;
-        status = sweep(opt, tensors, tasks, count, err);
+        status = sweep(opt, tensors, tasks, count, true, err);
         for (size_t i = 0; i < count; i++) {
             if (!tasks[i].count) continue;
             struct optim_partial norms = partials_total(opt, &tensors[i]);
@@ -138,9 +139,9 @@ static int sweep_steps(struct meopt *opt, struct tensor *tensors, struct optim_t
             tasks[i].s.lr = trust_lr(opt, &tensors[i], &norms, opt->lr * tensors[i].lr_scale);
         }
     }
-    if (!status) status = sweep(opt, tensors, tasks, count, err);
+    if (!status) status = sweep(opt, tensors, tasks, count, wait, err);
     for (size_t i = 0; i < count; i++)
-        if (tasks[i].count) tensors[i].found = partials_total(opt, &tensors[i]);
+        if (tasks[i].count) tensors[i].found = wait ? partials_total(opt, &tensors[i]) : (struct optim_partial){0};
     return status;
 }
 
@@ -227,10 +228,10 @@ int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, en
     struct optim_task task;
     int status = task_prepare(opt, t, gradient, (int)dtype, scale, &task, err), finite = 1;
     if (status) return status;
+    bool card = card_of(opt) != NULL; /* there, results are asked for at the end of the step */
     if (opt->check && gradient) {
-        double squares = 0;
-        if (!card_of(opt)) finite = all_finite(opt, t, &task);
-        else if ((status = card_squares(opt, gradient, task.gradient_format, task.count, &squares, &finite, err))) return status;
+        if (card) card_check(opt, gradient, task.gradient_format, task.count);
+        else finite = all_finite(opt, t, &task);
         if (!finite) {
             t->found = (struct optim_partial){.gradient_squares = INFINITY, .bad_groups = t->layout.groups};
             t->stepped = true;
@@ -239,8 +240,27 @@ int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, en
     }
     double error = -1;
     if (adapt_due(opt, t)) status = adapt_measure(opt, t, &task, &error, err);
-    if (!status) status = sweep_steps(opt, t, &task, 1, err);
+    if (!status) status = sweep_steps(opt, t, &task, 1, !card, err);
+    if (card) {
+        card_check_end(opt);
+        opt->deferred = true;
+    }
     return status ? status : task_finish(opt, t, !gradient, error, err);
+}
+
+/* What the card found in the tensors that were stepped one by one. */
+static int deferred_results(struct meopt *opt, struct meopt_error *err)
+{
+    const struct tensor *last = &opt->tensors[opt->count - 1];
+    opt->deferred = false;
+    int status = card_collect(opt, last->first_partial + (size_t)chunks_of(last), err);
+    for (size_t i = 0; i < opt->count && !status; i++) {
+        struct tensor *t = &opt->tensors[i];
+        if (!t->stepped) continue;
+        t->found = partials_total(opt, t);
+        if (isinf(t->found.gradient_squares)) t->updates--; /* the check refused it */
+    }
+    return status;
 }
 
 int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err)
@@ -248,6 +268,10 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
     if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
     if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
     opt->stepping = false;
+    if (opt->deferred) {
+        int status = deferred_results(opt, err);
+        if (status) return status;
+    }
     struct meopt_step_stats found = {0};
     double squares = 0;
     for (size_t i = 0; i < opt->count; i++) {
@@ -280,7 +304,7 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale, const s
         if (gradients[i].data) status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, scale, &tasks[i], err);
         if (!status && gradients[i].data && adapt_due(opt, t)) status = adapt_measure(opt, t, &tasks[i], &errors[i], err);
     }
-    if (!status) status = sweep_steps(opt, opt->tensors, tasks, opt->count, err);
+    if (!status) status = sweep_steps(opt, opt->tensors, tasks, opt->count, true, err);
     if (status)
         opt->stepping = false;
     else {
@@ -397,7 +421,7 @@ int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enu
     task.s.gradient_scale = (float)scale;
     task.step[0] = (uint32_t)step;
     task.step[1] = ((uint32_t)t->accumulated & 0xffffffu) | (uint32_t)RANDOM_ACCUMULATE << 24;
-    int status = sweep(opt, t, &task, 1, err);
+    int status = sweep(opt, t, &task, 1, true, err);
     if (status) return status;
     t->accumulated++;
     if (partials_total(opt, t).bad_groups) return not_finite(err, t);

@@ -436,6 +436,12 @@ template <int M, int V> DEVICE void step_chunk(const optim_card_task *tasks, int
     int64_t chunk = BLOCK_X - entry->first_block, groups = (t->count + OPTIM_GROUP - 1) / OPTIM_GROUP;
     int64_t begin = chunk * CHUNK, end = begin + CHUNK < groups ? begin + CHUNK : groups;
     int64_t first = begin - ((begin + t->first_group) & 1); /* random words come for pairs of groups of the whole tensor */
+    if (entry->go && !*entry->go) {
+        if (THREAD) return;
+        optim_partial refused = {as_real(0x7f800000u).x, 0, 0, end - begin};
+        partials[entry->first_partial + chunk] = refused;
+        return;
+    }
     int octet = THREAD / OCTET, u = THREAD % OCTET, failed = 0, batches = (int)((end - first + BATCH - 1) / BATCH);
     int leader = THREAD / WAVE * (WAVE / OCTET); /* a wave goes together or not at all */
     if (leader < batches) step_batch(t, m_format, v_format, first + octet * BATCH, begin, end, u, sums[octet], &failed);
