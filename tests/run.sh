@@ -6,5 +6,9 @@ sh configs/packages.sh test
 cmake --preset ci >/dev/null
 cmake --build --preset ci
 unset MEOPT_LONG
-if [ "${1:-}" = --long ]; then export MEOPT_LONG=1; fi
-ctest --preset ci
+seconds=300
+if [ "${1:-}" = --long ]; then
+    export MEOPT_LONG=1
+    seconds=21600
+fi
+ctest --preset ci --timeout $seconds
