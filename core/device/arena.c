@@ -4,10 +4,12 @@
 
 #include <stdlib.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-enum { CHUNK_BYTES = 16 << 20, SMALL_BYTES = 0 }; /* every block is the driver's, so that emulated kernels are caught outside of it */
-#else
 enum { CHUNK_BYTES = 16 << 20, SMALL_BYTES = 4 << 20 };
+/* Every block is the driver's, so that AddressSanitizer sees emulated kernels that leave it. */
+#if defined(__SANITIZE_ADDRESS__)
+static const bool shared_chunks = false;
+#else
+static const bool shared_chunks = true;
 #endif
 
 struct span {
@@ -41,7 +43,7 @@ static void *span_take(struct chunk *chunk, size_t bytes)
 int arena_take(struct arena *a, enum memory_class class, size_t bytes, void **p)
 {
     size_t rounded = (bytes + 255) & ~(size_t)255;
-    bool small = rounded < (size_t)SMALL_BYTES;
+    bool small = shared_chunks && rounded < SMALL_BYTES;
     for (struct chunk *c = a->chunks[class]; small && c; c = c->next)
         if (c->bytes == CHUNK_BYTES && (*p = span_take(c, rounded)) != NULL) return 0;
     void *base;
