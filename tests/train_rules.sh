@@ -8,9 +8,11 @@ mkdir "$work/sample" "$work/configs"
 for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
 cp "$MEOPT_SOURCE"/configs/quickstart*.yaml "$work/configs/"
 pairs="quickstart_dinov2"
+size="train.steps=40 train.batch_size=8"
 runs="apadamw:quality apadam:balanced apsgd:balanced lamb:minimal lion:balanced"
 if [ "${MEOPT_LONG:-0}" = 1 ]; then
     pairs="quickstart quickstart_openclip quickstart_dinov2"
+    size="train.steps=60 train.batch_size=16"
     runs=""
     for rule in apadamw apadam apsgd lamb lion; do
         for preset in baseline quality balanced minimal; do runs="$runs $rule:$preset"; done
@@ -27,7 +29,7 @@ for pair in $pairs; do
         *) lr=2.0e-3 ;;
         esac
         [ "$preset" = baseline ] && form="optim.use_meopt=false" || form="optim.preset=$preset"
-        set -- "$work/configs/$pair.yaml" "optim.name=$rule" "optim.lr=$lr" "$form" train.steps=40 train.batch_size=8
+        set -- "$work/configs/$pair.yaml" "optim.name=$rule" "optim.lr=$lr" "$form" $size
         "$MEOPT" train "$@" --run-dir "$work" --name "$pair-$rule-$preset" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
         metrics=$work/$pair-$rule-$preset/metrics.jsonl
         "$MEOPT" plan "$@" --json | classes >"$work/planned"
