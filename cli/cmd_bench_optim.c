@@ -7,6 +7,7 @@
  * 2 bytes moved for each.
  */
 #include "cli/command.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/device/device.h"
 #include "core/meopt.h"
@@ -32,13 +33,6 @@ struct result {
     double held, moved, seconds, triad, error;
     int64_t parameters;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- STREAM triad ------------------------------------------------------------------------------------ */
 
@@ -87,10 +81,10 @@ static double card_gb_per_s(struct triad *t)
 {
     double best = 1e9;
     for (int round = 0; round < 5; round++) {
-        double begin = now();
+        double begin = clock_seconds();
         t->card->ops->copy(t->card, t->block, t->block + t->bytes, t->bytes);
         t->card->sync(t->card);
-        best = fmin(best, now() - begin);
+        best = fmin(best, clock_seconds() - begin);
     }
     return 2e-9 * (double)t->bytes / best;
 }
@@ -100,12 +94,12 @@ static double triad_gb_per_s(struct triad *t)
     double best = 1e9;
     if (t->card) return card_gb_per_s(t);
     for (int round = 0; round < 5; round++) {
-        double begin = now();
+        double begin = clock_seconds();
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static) num_threads(t->threads)
 #endif
         for (int64_t i = 0; i < t->count; i++) t->a[i] = t->b[i] + 3 * t->c[i];
-        best = fmin(best, now() - begin);
+        best = fmin(best, clock_seconds() - begin);
     }
     return 24e-9 * (double)t->count / best;
 }
@@ -289,9 +283,9 @@ static int run_combination(const struct combination *c, int64_t parameters, int 
                              .parameters = bytes.parameters};
         r->triad = triad_gb_per_s(triad);
         for (int step = 1; !code && step <= repeat + 1; step++) {
-            double begin = now();
+            double begin = clock_seconds();
             if (meopt_step(opt, step, 1e-4, 1, gradients, NULL, &e)) code = library_error(err, &e);
-            if (step > 1) r->seconds = fmin(r->seconds, now() - begin);
+            if (step > 1) r->seconds = fmin(r->seconds, clock_seconds() - begin);
         }
         r->triad = fmax(r->triad, triad_gb_per_s(triad));
     }

@@ -4,6 +4,7 @@
  * moment of the machine falls on all of them.
  */
 #include "cli/command.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/compare/statistics.h"
@@ -35,13 +36,6 @@ struct measured {
     double *ms; /* (repeat) */
     double mean, sd;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static int library_error(struct error *err, const struct meopt_error *from)
 {
@@ -77,9 +71,9 @@ static int measure(const struct format *f, int64_t parameters, const int threads
     }
     for (int step = 0; step <= repeat && !code; step++) /* the first is for the caches and the pages */
         for (int p = 0; p < PLACES && !code; p++) {
-            double begin = now();
+            double begin = clock_seconds();
             if (meopt_step(opt[p], step + 1, 1e-4, 1, gradients, NULL, &library)) code = library_error(err, &library);
-            if (step) places[p].ms[step - 1] = (now() - begin) * 1e3;
+            if (step) places[p].ms[step - 1] = (clock_seconds() - begin) * 1e3;
         }
     for (int p = 0; p < PLACES; p++) {
         places[p].mean = statistics_mean(places[p].ms, repeat);

@@ -1,5 +1,6 @@
 /* meopt bench train: steps of an experiment's geometry beside the limit of the machine, measured in the same run. */
 #include "cli/command.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/device/bench.h"
 #include "core/train/loop.h"
@@ -23,13 +24,6 @@ static int give(void *context, int64_t index, int64_t count, const float **image
     *images = s->images;
     *ids = s->ids;
     return 0;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static int bench_run(const struct arguments *args, struct error *err)
@@ -59,9 +53,9 @@ static int bench_run(const struct arguments *args, struct error *err)
     }
     struct step_result result;
     for (int64_t step = 1; step <= steps && !code; step++) {
-        double begin = now();
+        double begin = clock_seconds();
         code = trainer_step(t, step, c.optim.lr, give, &s, &result, err);
-        double seconds = now() - begin;
+        double seconds = clock_seconds() - begin;
         if (step == 1 || seconds < best) best = seconds;
         if (!code) fprintf(stderr, "step %lld: %.1f ms, loss %.6g\n", (long long)step, seconds * 1e3, result.loss);
     }

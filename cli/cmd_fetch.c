@@ -1,5 +1,6 @@
 /* meopt fetch: archives from their sources to their places. This file talks; fetch/ does. */
 #include "cli/command.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "fetch/fetch.h"
@@ -22,13 +23,6 @@ static void on_signal(int number)
         raise(number);
     }
     stop_signal = number;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* ---- how far it is ---- */
@@ -104,7 +98,7 @@ static json_t *number_or_null(bool known, double value) { return known ? json_re
 static void progress(void *context, const struct fetch_progress *p)
 {
     struct meter *m = context;
-    double t = now();
+    double t = clock_seconds();
     bool unpacking = p->phase == FETCH_UNPACK || p->phase == FETCH_PUBLISH;
     double bytes = unpacking ? (double)p->unpack_bytes : (double)p->bytes, total = (double)p->total;
     if (m->phase != p->phase) {
@@ -219,7 +213,7 @@ static int verify(const struct source *source, const char *dest, struct meter *m
 
 static int fetch_one(const struct arguments *args, const struct source *source, struct error *err)
 {
-    struct meter m = {.name = source->name, .json = argument_flag(args, "json"), .quiet = argument_flag(args, "quiet"), .shown_share = -1, .begin = now(), .phase = FETCH_WAITING};
+    struct meter m = {.name = source->name, .json = argument_flag(args, "json"), .quiet = argument_flag(args, "quiet"), .shown_share = -1, .begin = clock_seconds(), .phase = FETCH_WAITING};
     const char *term = getenv("TERM"), *dest = dest_of(args, source);
     m.terminal = !m.json && isatty(2) && term && strcmp(term, "dumb") != 0;
     if (argument_flag(args, "verify")) return verify(source, dest, &m, err);
@@ -252,7 +246,7 @@ static int fetch_one(const struct arguments *args, const struct source *source, 
     } else if (r.already) {
         log_info("%s: %s is there and complete (%lld files): nothing to do", source->name, r.tree, (long long)r.files);
     } else if (!m.quiet) {
-        log_info("%s: %s, %lld files, %s, in %s", source->name, r.tree, (long long)r.files, size_text(a, (double)r.unpacked), time_text(b, now() - m.begin));
+        log_info("%s: %s, %lld files, %s, in %s", source->name, r.tree, (long long)r.files, size_text(a, (double)r.unpacked), time_text(b, clock_seconds() - m.begin));
         log_info("%s: SHA-256 of the archive %s%s", source->name, r.sha256, r.first_use ? " (first use: remembered, and demanded from now on)" : "");
         if (r.archive) log_info("%s: the archive stays as %s (--stream would not keep it)", source->name, r.archive);
     }

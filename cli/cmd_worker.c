@@ -1,6 +1,7 @@
 /* meopt worker (hidden): trains in a run directory that 'meopt train' has made, and tells a line per step. See worker.h. */
 #include "cli/command.h"
 #include "cli/worker.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 
@@ -8,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -18,7 +18,7 @@ struct talk {
     bool json;
     int64_t every, first_step;
     double first_loss, last_loss, last_cosine, images;
-    struct timespec begin;
+    double begin;
     struct memory_use use;
     const struct trainer *trainer;
     struct worker_report *report;
@@ -50,7 +50,7 @@ static void begun(void *context, const struct trainer *t, const struct data *dat
     atomic_store(&talk->report->total, total);
     talk->trainer = t;
     talk->first_step = from;
-    clock_gettime(CLOCK_MONOTONIC, &talk->begin);
+    talk->begin = clock_seconds();
     const struct geometry *g[] = {&t->teacher_geometry, &t->student_geometry};
     for (int i = 0; i < 2; i++)
         row(i ? "student" : "teacher", "%s, %lld blocks of width %lld, %lld heads, image %lld: %.2f M parameters", family_name(g[i]->family),
@@ -102,9 +102,7 @@ static void saved(void *context, int64_t step)
 
 static void summary(const struct talk *talk, const struct run *run)
 {
-    struct timespec end;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    double seconds = (double)(end.tv_sec - talk->begin.tv_sec) + (double)(end.tv_nsec - talk->begin.tv_nsec) * 1e-9;
+    double seconds = clock_seconds() - talk->begin;
     log_info("loss %.6f -> %.6f, cosine %.4f, %.1f s, %.1f images/s", talk->first_loss, talk->last_loss, talk->last_cosine, seconds, talk->images / seconds);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         if (talk->use.peak_bytes[c]) row(memory_class_names[c], "%.1f MiB", (double)talk->use.peak_bytes[c] / 1048576.0);

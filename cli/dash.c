@@ -3,6 +3,7 @@
 
 #include "cli/dash_draw.h"
 #include "cli/screen.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 
@@ -15,13 +16,6 @@
 #include <unistd.h>
 
 enum { KEY_WAIT_MS = 100, FRAME_MS = 500, LINGER_MS = 1500 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static bool alive(const struct dash *d)
 {
@@ -110,12 +104,12 @@ static bool on_signal(struct dash *d, int *interrupts)
 
 static void loop(struct dash *d, int *ended)
 {
-    double frame = 0, clock = 0, last = now(), over = 0;
+    double frame = 0, clock = 0, last = clock_seconds(), over = 0;
     int interrupts = 0;
     bool leave = false, draw = true;
     while (!leave) {
         if (screen_signal && on_signal(d, &interrupts)) break;
-        double t = now();
+        double t = clock_seconds();
         if (d->options->replay) {
             if (!d->paused) clock += (t - last) * d->options->speed;
             follow_replay(d->run, d->options->speed > 0 ? clock : INFINITY);

@@ -1,5 +1,6 @@
 /* TensorBoard and Prometheus of a run: see outlets.h. */
 #include "cli/outlets.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/device.h"
@@ -31,13 +32,6 @@ struct outlets {
     double written;
     bool warned;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void complain(struct outlets *o, const struct error *err)
 {
@@ -135,8 +129,8 @@ static void write_text(struct outlets *o, const char *state, int64_t total, cons
 void outlets_update(struct outlets *o, const char *state, int64_t total, const struct monitor_snapshot *cards, bool end)
 {
     take_lines(o);
-    if (!o->metrics_file || (!end && now() - o->written < TEXT_SECONDS)) return;
-    o->written = now();
+    if (!o->metrics_file || (!end && clock_seconds() - o->written < TEXT_SECONDS)) return;
+    o->written = clock_seconds();
     write_text(o, state, total, cards);
 }
 

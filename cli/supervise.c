@@ -2,6 +2,7 @@
 #include "cli/supervise.h"
 #include "cli/outlets.h"
 #include "cli/worker.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/monitor/monitor.h"
@@ -39,13 +40,6 @@ struct supervisor {
     struct outlets *outlets;
     bool begun;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- memory kills ---- */
 
@@ -162,7 +156,7 @@ static int start(struct supervisor *v, struct error *err)
     status = (struct run_status){.state = "starting", .step = step, .pid = v->pid, .time = (double)time(NULL), .exit_code = -1};
     gethostname(status.host, sizeof status.host - 1);
     int code = run_status_write(&status, v->s->directory, err);
-    v->moved_at = now();
+    v->moved_at = clock_seconds();
     return code;
 }
 
@@ -234,7 +228,7 @@ static json_t *cards_json(const struct supervisor *v)
 static void live(struct supervisor *v)
 {
     char *path = path_join(v->s->directory, "live.json");
-    double silent = now() - v->moved_at;
+    double silent = clock_seconds() - v->moved_at;
     double limit = 5 * v->step_seconds > HUNG_SECONDS ? 5 * v->step_seconds : HUNG_SECONDS;
     int phase = atomic_load(&v->report->phase);
     const char *state = v->stopped ? "stopped by a signal" : silent > limit && phase != PHASE_LOAD && phase != PHASE_TEACHER ? "hung" : "running";
@@ -253,7 +247,7 @@ static void live(struct supervisor *v)
 static void watch(struct supervisor *v)
 {
     int64_t marks = atomic_load(&v->report->marks);
-    double t = now();
+    double t = clock_seconds();
     if (marks != v->marks) {
         double took = t - v->moved_at;
         if (took > v->step_seconds) v->step_seconds = took;
@@ -342,7 +336,7 @@ static void ask(struct supervisor *v, int how, int by)
     if (how <= v->asked || how > 2) return;
     v->asked = how;
     v->asked_by = by;
-    v->asked_at = now();
+    v->asked_at = clock_seconds();
     if (how == 1) {
         kill(v->pid, SIGTERM);
         kill(v->pid, SIGCONT); /* a stopped worker must hear it */
@@ -383,11 +377,11 @@ int supervise(const struct supervision *s, struct error *err)
         watch(&v);
         begin(&v);
         if (taken(&v, "stop-now")) ask(&v, 2, SIGTERM);
-        if (v.asked == 1 && now() - v.asked_at > STOP_SECONDS && now() - v.moved_at > STOP_SECONDS) ask(&v, 2, SIGTERM); /* it does not hear */
-        if (ended || now() - told >= 1) {
+        if (v.asked == 1 && clock_seconds() - v.asked_at > STOP_SECONDS && clock_seconds() - v.moved_at > STOP_SECONDS) ask(&v, 2, SIGTERM); /* it does not hear */
+        if (ended || clock_seconds() - told >= 1) {
             live(&v);
             hand_on(&v, "training", false);
-            told = now();
+            told = clock_seconds();
         }
     }
     if (!code) {

@@ -1,6 +1,7 @@
 /* Fetching: see fetch.h. */
 #include "fetch/fetch.h"
 
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "fetch/part.h"
 #include "fetch/publish.h"
@@ -122,13 +123,6 @@ struct job {
     struct fetch_progress progress;
 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static void notice(const struct job *j, const char *text)
 {
     if (j->o->notice) j->o->notice(j->o->context, text);
@@ -136,7 +130,7 @@ static void notice(const struct job *j, const char *text)
 
 static void tell(struct job *j, bool always)
 {
-    double t = now();
+    double t = clock_seconds();
     if (!j->o->progress || (!always && t - j->told < 0.1)) return;
     j->told = t;
     struct archive_counts c;

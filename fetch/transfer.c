@@ -1,6 +1,7 @@
 /* Transfer: see transfer.h. */
 #include "fetch/transfer.h"
 
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "fetch/http.h"
 #include "fetch/sources.h"
@@ -52,13 +53,6 @@ struct run {
     struct error *err;
     struct error disk;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static double random_unit(void)
 {
@@ -266,7 +260,7 @@ static int begin_anew(struct run *r, const char *why)
 static int commit(struct run *r)
 {
     r->uncommitted = 0;
-    r->committed_at = now();
+    r->committed_at = clock_seconds();
     return part_commit(r->part, r->err);
 }
 
@@ -303,7 +297,7 @@ static void pause_for(struct run *r, const struct slot *s, const char *what)
         if (after >= 0) wait = (double)(after < RETRY_AFTER_MAX ? after : RETRY_AFTER_MAX);
     }
     snprintf(r->reason, sizeof r->reason, "%s", what);
-    r->wake = now() + wait;
+    r->wake = clock_seconds() + wait;
 }
 
 /* This mirror is of no use (any more): the next, or the end. */
@@ -409,7 +403,7 @@ static int ended(struct run *r, struct slot *s, int rc)
 static void tell(const struct run *r)
 {
     if (!r->t->progress) return;
-    double left = r->wake - now();
+    double left = r->wake - clock_seconds();
     struct transfer_progress p = {part_state_bytes(&r->part->state), r->part->state.total, r->received, r->tries + 1, left > 0 && !any_busy(r) ? left : 0, r->reason};
     r->t->progress(r->t->context, &p);
 }
@@ -426,7 +420,7 @@ static int drive(struct run *r)
     int64_t frontier = -1;
     while (!code && !complete(r)) {
         if (cancelled(r)) return error_set(r->err, EXIT_SIGNAL + SIGINT, "what has arrived is kept: run the same command again", "stopped");
-        if (now() >= r->wake) {
+        if (clock_seconds() >= r->wake) {
             for (int i = 0; i < r->slot_count; i++) {
                 struct slot *s = &r->slots[i];
                 if (s->busy) continue;
@@ -453,7 +447,7 @@ static int drive(struct run *r)
             int64_t f = part_state_frontier(&r->part->state);
             if (f != frontier) code = r->t->arrived(r->t->context, frontier = f, r->err);
             int64_t every = r->t->commit_bytes > 0 ? r->t->commit_bytes : 64ll << 20;
-            if (!code && r->uncommitted > 0 && (r->uncommitted >= every || now() - r->committed_at > 10)) code = commit(r);
+            if (!code && r->uncommitted > 0 && (r->uncommitted >= every || clock_seconds() - r->committed_at > 10)) code = commit(r);
         }
         tell(r);
         if (code || complete(r)) break;
@@ -465,7 +459,7 @@ static int drive(struct run *r)
 int transfer_run(const struct transfer *t, struct part *part, int *used, struct error *err)
 {
     struct error local = {0};
-    struct run r = {.t = t, .part = part, .err = err ? err : &local, .committed_at = now()};
+    struct run r = {.t = t, .part = part, .err = err ? err : &local, .committed_at = clock_seconds()};
     int code = 0;
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !(r.multi = curl_multi_init())) return error_set(err, EXIT_FAILED, NULL, "libcurl does not start");
     curl_multi_setopt(r.multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING); /* segments are connections of their own */

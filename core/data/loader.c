@@ -5,6 +5,7 @@
  * position's, so the replacement is the same on every run; it is named once and counted. A dataset that is small once it is
  * resized (and not augmented) is decoded once: decoding would be slower than the steps of the towers that such sets are for. */
 #include "core/data/data.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/data/list.h"
@@ -238,16 +239,9 @@ int data_start(struct data *d, int64_t step, struct error *err)
     return 0;
 }
 
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 int data_next(struct data *d, struct data_batch *out, struct error *err)
 {
-    double begin = now_ms();
+    double begin = clock_seconds() * 1e3;
     pthread_mutex_lock(&d->lock);
     int64_t batch = d->next_batch, count = batch_samples(d, batch), buffer = batch % d->depth;
     if (batch > d->first_batch) d->ready[(batch - 1) % d->depth] = 0; /* the batch before may be overwritten now */
@@ -257,7 +251,7 @@ int data_next(struct data *d, struct data_batch *out, struct error *err)
     int code = d->failure.code;
     if (code && err) *err = d->failure;
     pthread_mutex_unlock(&d->lock);
-    *out = (struct data_batch){d->images[buffer], d->ids[buffer], count, d->options.whole ? 0 : batch / d->epoch_batches, now_ms() - begin};
+    *out = (struct data_batch){d->images[buffer], d->ids[buffer], count, d->options.whole ? 0 : batch / d->epoch_batches, clock_seconds() * 1e3 - begin};
     return code;
 }
 

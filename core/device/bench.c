@@ -1,5 +1,6 @@
 /* Peak of the matrix product: see bench.h. */
 #include "core/device/bench.h"
+#include "core/base/clock.h"
 #include "kernels/cpu/gemm_onednn.h"
 
 #include <string.h>
@@ -9,13 +10,6 @@ static const struct {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
 } shapes[] = {{4096, 4096, 4096, false, false}, {2048, 6144, 1408, false, true}, {2048, 1408, 6144, false, false}, {1408, 6144, 2048, true, false}};
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 struct product {
     struct device *device;
@@ -41,12 +35,12 @@ static void run(const struct product *p)
 /* Best of at least 3 runs, as many as go in 0.15 s. */
 static double rate(const struct product *p)
 {
-    double best = 1e30, began = now();
+    double best = 1e30, began = clock_seconds();
     run(p);
-    for (int n = 0; n < 3 || (n < 30 && now() - began < 0.15); n++) {
-        double t = now();
+    for (int n = 0; n < 3 || (n < 30 && clock_seconds() - began < 0.15); n++) {
+        double t = clock_seconds();
         run(p);
-        t = now() - t;
+        t = clock_seconds() - t;
         if (t < best) best = t;
     }
     return 2.0 * (double)p->gemm.m * (double)p->gemm.n * (double)p->gemm.k / best * 1e-9;

@@ -1,6 +1,7 @@
 /* Checks of cards: hardware, permissions, variables, drivers, libraries, and every card at work. See
  * doctor.h. */
 #include "core/base/file.h"
+#include "core/base/clock.h"
 #include "core/device/gpu.h"
 #include "core/doctor/doctor.h"
 
@@ -246,13 +247,6 @@ static void check_card_libraries(struct doctor *d)
     }
 }
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* Bytes copied inside the card's memory, read and written, best of five; GB/s. 0: no memory for it. */
 static double copy_bandwidth(struct device *dev, size_t bytes)
 {
@@ -260,10 +254,10 @@ static double copy_bandwidth(struct device *dev, size_t bytes)
     double best = 1e30;
     char *block = device_alloc(dev, MEMORY_WORKSPACE, 2 * bytes, "measurement", &err);
     for (int run = 0; block && run < 6; run++) {
-        double t = seconds();
+        double t = clock_seconds();
         dev->ops->copy(dev, block, block + bytes, bytes);
         dev->sync(dev);
-        t = seconds() - t;
+        t = clock_seconds() - t;
         if (run && t < best) best = t;
     }
     device_free(dev, block);
@@ -295,10 +289,10 @@ static double product_rate(struct device *dev, enum dtype type, bool *right)
         dev->ops->fill(dev, block, 0x3C, 2 * bytes);
         took = 1e30;
         for (int run = 0; run < 3; run++) {
-            double t = seconds();
+            double t = clock_seconds();
             dev->ops->gemm(dev, &g);
             dev->sync(dev);
-            t = seconds() - t;
+            t = clock_seconds() - t;
             if (t < took) took = t;
         }
         float x, c[2];

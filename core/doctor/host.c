@@ -1,5 +1,6 @@
 /* Checks of the host: processor, memory, disk, locale, libraries. See doctor.h. */
 #include "core/base/file.h"
+#include "core/base/clock.h"
 #include "core/device/device.h"
 #include "core/doctor/doctor.h"
 #include "kernels/cpu/gemm_amx.h"
@@ -29,13 +30,6 @@
 #endif
 
 static const double GIB = 1073741824.0;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void check_system(struct doctor *d)
 {
@@ -115,7 +109,7 @@ static void check_bandwidth(struct doctor *d)
     }
     double *b = a + COUNT, *c = b + COUNT;
     for (int run = 0; run < 6; run++) {
-        double t = now();
+        double t = clock_seconds();
 #pragma omp parallel for schedule(static)
         for (int i = 0; i < COUNT; i++) {
             if (run == 0)
@@ -123,7 +117,7 @@ static void check_bandwidth(struct doctor *d)
             else
                 a[i] = b[i] + 3.0 * c[i];
         }
-        t = now() - t;
+        t = clock_seconds() - t;
         if (run && t < best) best = t;
     }
     bool right = a[0] == 7 && a[COUNT - 1] == 7;
@@ -166,9 +160,9 @@ static void check_gemm(struct doctor *d)
                          .alpha = 1};
         device->ops->fill(device, block, 0x3C, 2 * bytes);
         for (int run = 0; run < 4; run++) {
-            double t = now();
+            double t = clock_seconds();
             device->ops->gemm(device, &g);
-            t = now() - t;
+            t = clock_seconds() - t;
             if (run && t < best) best = t;
         }
         float x, c;
@@ -304,7 +298,7 @@ static int write_speed(const char *directory, double *rate)
     char *path = xasprintf("%s/.meopt-doctor-%d", directory, (int)getpid()), *block = calloc(1, BLOCK);
     int fd = block ? open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600) : -1,
         failed = fd < 0 ? errno : 0;
-    double t = now();
+    double t = clock_seconds();
     for (int i = 0; !failed && i < BLOCKS; i++) {
         memset(block, i + 1, BLOCK);
         for (size_t done = 0; !failed && done < BLOCK;) {
@@ -316,7 +310,7 @@ static int write_speed(const char *directory, double *rate)
         }
     }
     if (!failed && fsync(fd)) failed = errno;
-    *rate = (double)BLOCK * BLOCKS / (now() - t) * 1e-9;
+    *rate = (double)BLOCK * BLOCKS / (clock_seconds() - t) * 1e-9;
     if (fd >= 0) {
         close(fd);
         unlink(path);

@@ -37,7 +37,6 @@ struct monitor {
     int pid_count;
 };
 
-double monitor_now(void); /* CLOCK_MONOTONIC, seconds */
 void monitor_sleep(double seconds);
 
 void value_set(struct monitor_value *v, double value);

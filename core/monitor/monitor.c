@@ -1,5 +1,6 @@
 /* A monitor: choice of the provider, the sampling thread, the newest snapshot. */
 #include "core/monitor/internal.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 
 #include <errno.h>
@@ -15,13 +16,6 @@
 
 static const struct monitor_provider *const providers[] = {&monitor_fake, &monitor_proc, &monitor_sysfs, &monitor_rsmi, &monitor_nvml};
 
-double monitor_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void monitor_sleep(double seconds)
 {
     struct timespec t = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};
@@ -30,7 +24,7 @@ void monitor_sleep(double seconds)
 
 void value_set(struct monitor_value *v, double value)
 {
-    *v = (struct monitor_value){.value = value, .valid = isfinite(value), .time_s = monitor_now()};
+    *v = (struct monitor_value){.value = value, .valid = isfinite(value), .time_s = clock_seconds()};
 }
 
 void value_clear(struct monitor_value *v)
@@ -259,11 +253,11 @@ void monitor_sample(struct monitor *m)
 static void *sampling(void *argument)
 {
     struct monitor *m = argument;
-    double next = monitor_now();
+    double next = clock_seconds();
     for (;;) {
         monitor_sample(m);
         next += m->period_s;
-        double now = monitor_now();
+        double now = clock_seconds();
         if (next < now) next = now; /* late samples are left out, not made up for */
         struct timespec until = {(time_t)next, (long)((next - floor(next)) * 1e9)};
         pthread_mutex_lock(&m->mutex);
@@ -298,7 +292,7 @@ void monitor_read(struct monitor *m, struct monitor_snapshot *out)
     pthread_mutex_lock(&m->mutex);
     *out = m->newest;
     pthread_mutex_unlock(&m->mutex);
-    out->time_s = monitor_now();
+    out->time_s = clock_seconds();
     for (int i = 0; i < out->card_count; i++)
         for (int f = 0; f < MONITOR_FIELDS; f++) {
             struct monitor_value *v = &out->cards[i].field[f];

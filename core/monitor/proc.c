@@ -5,6 +5,7 @@
  * the share of the cores since the sample before: of those that this process may run on, as a batch system allots them. Power is RAPL's package counters, which most kernels show to root only.
  */
 #include "core/monitor/internal.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 
 #include <sched.h>
@@ -151,7 +152,7 @@ static void sample_power(struct monitor *m, struct proc *p, struct monitor_card 
     bool any = false;
     for (int i = 0; i < 8; i++) {
         if (read_number(m, &energy, "/sys/class/powercap/intel-rapl:%d/energy_uj", i) <= 0) break;
-        double now = monitor_now();
+        double now = clock_seconds();
         if (p->energy_s[i] > 0 && energy >= p->energy_uj[i] && now > p->energy_s[i]) { /* the counter wraps around within minutes to hours */
             watts += (energy - p->energy_uj[i]) * 1e-6 / (now - p->energy_s[i]);
             any = true;

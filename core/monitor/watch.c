@@ -5,6 +5,7 @@
  * dies. When the library cannot even be loaded, three times, the kernel's own files take over (sysfs), or the CPU alone.
  */
 #include "core/monitor/helper.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 
 #include <errno.h>
@@ -99,7 +100,7 @@ static bool watch_start(struct monitor *m, struct watch *w)
     close(pair[1]);
     close(log[1]);
     w->fd = pair[0], w->log = log[0];
-    w->ready = false, w->card = -1, w->said[0] = 0, w->heard_s = monitor_now();
+    w->ready = false, w->card = -1, w->said[0] = 0, w->heard_s = clock_seconds();
     if (code == 0) return true;
     monitor_note(m, "cannot start %s: %s", m->options.helper, strerror(code));
     w->failures++;
@@ -159,7 +160,7 @@ static void watch_lost(struct monitor *m, struct watch *w, const char *how)
     }
     double *skip = &w->skip_s[w->card][w->field];
     *skip = *skip > 0 ? (*skip * 4 > skip_most_s ? skip_most_s : *skip * 4) : skip_first_s;
-    w->skip_until_s[w->card][w->field] = monitor_now() + *skip;
+    w->skip_until_s[w->card][w->field] = clock_seconds() + *skip;
     monitor_note(m, "%s: %s at %s of card %d%s%s", name, how, field_names[w->field], w->card, said[0] ? ": " : "", said);
 }
 
@@ -204,14 +205,14 @@ static bool watch_take(struct monitor *m, struct watch *w, const struct helper_r
 static bool watch_until(struct monitor *m, struct watch *w, enum helper_kind last)
 {
     double deadline = m->options.deadline_s * (last == HELPER_READY ? INIT_SLOWER : 1);
-    w->heard_s = monitor_now();
+    w->heard_s = clock_seconds();
     while (!stopping(m)) {
         struct helper_record r = {0};
         struct pollfd p = {w->fd, POLLIN, 0};
         int n = poll(&p, 1, 50);
         watch_listen(w);
         if (n <= 0) {
-            if (monitor_now() - w->heard_s < deadline) continue;
+            if (clock_seconds() - w->heard_s < deadline) continue;
             char how[64];
             snprintf(how, sizeof how, "no answer within %.3g s", deadline);
             watch_lost(m, w, how);
@@ -224,7 +225,7 @@ static bool watch_until(struct monitor *m, struct watch *w, enum helper_kind las
             return false;
         }
         r.text[sizeof r.text - 1] = 0;
-        w->heard_s = monitor_now();
+        w->heard_s = clock_seconds();
         if (!watch_take(m, w, &r)) {
             watch_end(w);
             return false;
@@ -273,7 +274,7 @@ static void watch_sample(struct monitor *m)
     pid_t pids[MONITOR_PIDS];
     request.pid_count = watched_pids(m, pids);
     for (int i = 0; i < request.pid_count; i++) request.pids[i] = pids[i];
-    double now = monitor_now();
+    double now = clock_seconds();
     for (int i = 0; i < MONITOR_CARDS; i++)
         for (int f = 0; f < MONITOR_FIELDS; f++)
             if (now < w->skip_until_s[i][f]) {

@@ -1,5 +1,6 @@
 /* The training loop: see loop.h. */
 #include "core/train/loop.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/train/checkpoint.h"
@@ -34,13 +35,6 @@ const char *const train_phase_names[PHASE_COUNT] = {"loading weights", "computin
 static void phase(const struct train_listener *listener, enum train_phase at)
 {
     if (listener->phase) listener->phase(listener->context, at);
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 struct data_options train_data_options(const struct config *c)
@@ -206,11 +200,11 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
     struct config *c = t->config;
     struct feed feed = {.micro = t->micro, .pixels = 3 * c->data.image_size * c->data.image_size};
     struct train_progress p = {.step = from, .total = total};
-    double saved_at = now(), state_at = 0;
+    double saved_at = clock_seconds(), state_at = 0;
     int64_t saved_step = from;
     int code = 0;
     while (p.step < last && !code && !asked_to_stop) {
-        double begin = now();
+        double begin = clock_seconds();
         phase(listener, PHASE_DATA);
         if ((code = data_next(data, &feed.batch, err)) != 0) break;
         if (p.step == 0 && listener->variants) {
@@ -229,21 +223,21 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
         p.cosine = result.cosine;
         p.grad_norm = result.grad_norm;
         p.data_wait_ms = feed.batch.wait_ms;
-        p.step_ms = (now() - begin) * 1e3;
+        p.step_ms = (clock_seconds() - begin) * 1e3;
         p.images_per_s = (double)t->batch / p.step_ms * 1e3;
         code = write_metric(run, t, &p, p.step == 1 || p.step == last || p.step % c->train.log_every == 0, err);
         if (!code && listener->step) listener->step(listener->context, &p);
-        if (!code && now() - state_at >= 1) {
+        if (!code && clock_seconds() - state_at >= 1) {
             code = run_state(run, "training", p.step, total, p.epoch, -1, err);
-            state_at = now();
+            state_at = clock_seconds();
         }
         bool due = (c->train.checkpoint_steps > 0 && p.step % c->train.checkpoint_steps == 0) ||
-                   (c->train.checkpoint_minutes > 0 && now() - saved_at >= 60 * c->train.checkpoint_minutes) || asked_to_save || run_requested(run, "checkpoint");
+                   (c->train.checkpoint_minutes > 0 && clock_seconds() - saved_at >= 60 * c->train.checkpoint_minutes) || asked_to_save || run_requested(run, "checkpoint");
         if (run_requested(run, "stop")) asked_to_stop = 1;
         if (!code && due && p.step < last) {
             asked_to_save = 0;
             code = save(run, t, p.step, listener, err);
-            saved_at = now();
+            saved_at = clock_seconds();
             saved_step = p.step;
         }
     }
