@@ -2,8 +2,8 @@
  * every device. The includer gives two types and a few functions:
  *   real, word      float and uint32_t, or vectors of them (kernels/cpu/optim_vector.h)
  *   OPTIM_FN        qualifiers of a function: static inline, __device__, ...
- *   as_word, as_real (bits), constant_real(uint32_t bits), real_all(float), real_sqrt, real_fma
- *   (x y + z, rounded once), real_min, real_max, word_min, word_max, word_nonzero(real): all ones where x != 0
+ *   as_word, as_real (bits), constant_real(uint32_t bits), real_all(float), word_all(uint32_t), real_sqrt, real_fma
+ *   (x y + z, rounded once), real_limit(x, limit): x, its magnitude at most limit; word_max, word_nonzero(real): all ones where x != 0
  * Only IEEE operations that round correctly are used, and multiply-adds are fused where it is written and nowhere else
  * (-ffp-contract=off), so all devices and instruction sets give the same bits.
  *
@@ -33,13 +33,12 @@ OPTIM_FN real rule_average(real old, real x, float beta, float rest) { return re
  * not. */
 OPTIM_FN real rule_direction(real m, real root, const struct optim_scalars *s)
 {
-    real u = m / real_fma(root, real_all(s->root_scale), real_all(s->eps));
-    return real_min(real_max(u, real_all(-s->direction_limit)), real_all(s->direction_limit));
+    return real_limit(m / real_fma(root, real_all(s->root_scale), real_all(s->eps)), s->direction_limit);
 }
 
-OPTIM_FN real rule_lamb_update(real w, real m, real root, const struct optim_scalars *s)
+OPTIM_FN real rule_lamb_update(real w, real direction, const struct optim_scalars *s)
 {
-    return real_fma(rule_direction(m, root, s), real_all(s->step_size), w * s->weight_decay);
+    return real_fma(direction, real_all(s->step_size), w * s->weight_decay);
 }
 
 /* x with magnitude `size`, or 0 where x is 0. */
@@ -54,19 +53,21 @@ OPTIM_FN real rule_sign(real x, float size)
  * stays what it is. ROUND_NEAREST in place of a random word rounds to nearest. */
 #define ROUND_NEAREST 0x80000000u
 
-OPTIM_FN word bf16_nearest(word bits) { return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16; } /* ties to even */
-OPTIM_FN word bf16_stochastic(word bits, word random) { return (bits + (random >> 16)) >> 16; }
+/* bf16 is the upper half of the result. */
+OPTIM_FN word bf16_nearest(word bits) { return bits + 0x7fffu + ((bits >> 16) & 1u); } /* ties to even */
+OPTIM_FN word bf16_stochastic(word bits, word random) { return bits + (random >> 16); }
 
 /* ---- Weights of 20, 24 and 32 bits ------------------------------------------------------------------- */
 /* A weight is an fp32 number cut to 32 - drop bits. Its bf16 half is the nearest bf16 number; the bits between are the
  * signed distance in units of the last kept bit: bits = (half << 16) + (signed correction << drop). */
 
-/* Bits below `drop` of the result are meaningless: weight_half and weight_correction do not look at them. */
+/* Bits below `drop` of the result are meaningless: weight_half and weight_correction do not look at them. The half is the upper
+ * half of what weight_half gives and weight_join takes (its lower half 0). */
 OPTIM_FN word weight_round(word bits, word random, int drop) { return drop ? bits + (random >> (32 - drop)) : bits; }
-OPTIM_FN word weight_half(word bits) { return (bits + 0x8000u) >> 16; }
+OPTIM_FN word weight_half(word bits) { return bits + word_all(0x8000u); }
 OPTIM_FN word weight_correction(word bits, int drop) { return (bits & 0xffffu) >> drop; }
-/* correction: sign-extended to 32 bits */
-OPTIM_FN word weight_join(word half, word correction, int drop) { return (half << 16) + (correction << drop); }
+/* distance: the correction, sign-extended to 32 bits, << drop */
+OPTIM_FN word weight_join(word half, word distance) { return half + distance; }
 
 /* ---- States of 8 and 4 bits -------------------------------------------------------------------------- */
 
@@ -78,9 +79,10 @@ struct state_code {
     uint32_t m_offset;     /* c, as bits */
     uint32_t m_last;       /* x + c of the last code: 1.9375, 1.5 */
     uint32_t m_bump;       /* as root_bump, for m with a group exponent */
+    int m_fold;            /* the sign of a rounded m moves so far down to its code */
 };
-#define STATE_CODE_8 {19, 15, 0x07ffffu, 128, 120u << 23, 0x3ff80000u, 0x08ffffu}
-#define STATE_CODE_4 {22, 7, 0x3fffffu, 8, 124u << 23, 0x3fc00000u, 0x4fffffu}
+#define STATE_CODE_8 {19, 15, 0x07ffffu, 128, 120u << 23, 0x3ff80000u, 0x08ffffu, 5}
+#define STATE_CODE_4 {22, 7, 0x3fffffu, 8, 124u << 23, 0x3fc00000u, 0x4fffffu, 6}
 
 /* Exponents that keep every intermediate product normal: roots 2^-59 .. 2^65. */
 #define STATE_EXPONENT_MIN 83u
@@ -96,31 +98,36 @@ OPTIM_FN uint32_t state_exponent(uint32_t largest, uint32_t bump)
     return e < STATE_EXPONENT_MIN ? STATE_EXPONENT_MIN : e > STATE_EXPONENT_MAX ? STATE_EXPONENT_MAX : e;
 }
 
-/* exponent != 0. root_round gives the bits of the rounded root above c.shift; its code is that less root_base. The largest
- * root of a group is not beyond its last code (root_bump), so rounding cannot leave the range. */
+/* exponent != 0. root_round gives the bits of the rounded root, of which those from c.shift up count; its code is these less
+ * root_base. The largest root of a group is not beyond its last code (root_bump), so rounding cannot leave the range. */
 OPTIM_FN uint32_t root_base(uint32_t exponent, struct state_code c) { return (exponent - c.root_binades) << (23 - c.shift); }
 OPTIM_FN word root_round(real root, word random, uint32_t base, struct state_code c)
 {
-    return word_max((as_word(root) + (random >> (32 - c.shift))) >> c.shift, base);
+    return word_max(as_word(root) + (random >> (32 - c.shift)), word_all(base << c.shift));
 }
-OPTIM_FN word root_binade(word rounded, struct state_code c) { return (rounded << c.shift) & 0x7f800000u; }
+OPTIM_FN word root_binade(word bits) { return bits & word_all(0x7f800000u); }
 OPTIM_FN real root_decode(word code, uint32_t base, struct state_code c) { return as_real((code + base) << c.shift); }
 
-/* binade: bits of 2^e, what m is relative to (times 2^range). Codes are m_codes (the sign) | magnitude; the base of the
- * magnitudes is a multiple of m_codes, so cutting is subtracting. */
-OPTIM_FN word m_encode(real m, word random, word binade, int range, struct state_code c)
+/* binade: bits of 2^e, what m is relative to (times 2^range). m_round gives sign and magnitude, 32 - c.shift bits; the base of
+ * the magnitudes is a multiple of m_codes, so the code, m_codes (the sign) | magnitude, is made of bits of it. */
+OPTIM_FN word m_round(real m, word random, word binade, int range, struct state_code c)
 {
-    word bits = as_word(m), inverse = ((254u - (uint32_t)range) << 23) - binade;
-    real x = real_fma(as_real(bits & 0x7fffffffu), as_real(inverse), real_all(constant_real(c.m_offset)));
-    word kept = (as_word(real_min(x, real_all(constant_real(c.m_last)))) + (random >> (32 - c.shift))) >> c.shift;
-    return (kept & (c.m_codes - 1)) | ((bits >> (c.m_codes == 128 ? 24 : 28)) & c.m_codes);
+    word inverse = word_all((254u - (uint32_t)range) << 23) - binade;
+    real offset = as_real((as_word(m) & word_all(0x80000000u)) | word_all(c.m_offset));
+    real x = real_limit(real_fma(m, as_real(inverse), offset), constant_real(c.m_last));
+    return (as_word(x) + (random >> (32 - c.shift))) >> c.shift;
 }
-/* signs: the sign of each code in the highest bit */
-OPTIM_FN real m_decode(word code, word signs, word binade, int range, struct state_code c)
+OPTIM_FN word m_code(word rounded, struct state_code c)
 {
-    real y = as_real(((code & (c.m_codes - 1)) << c.shift) + c.m_offset);
-    real m = (y - constant_real(c.m_offset)) * as_real(binade + ((uint32_t)range << 23));
-    return as_real(as_word(m) | (signs & 0x80000000u));
+    return (rounded & (c.m_codes - 1)) | ((rounded >> c.m_fold) & c.m_codes);
+}
+/* code: in the highest bits, the others zero; root: bits of any number of the binade */
+OPTIM_FN real m_decode(word code, word root, int range, struct state_code c)
+{
+    word magnitude = word_all((c.m_codes - 1) << c.shift), exponent = word_all(0x7f800000u);
+    real y = as_real(((code >> c.m_fold) & magnitude) | word_all(c.m_offset)); /* the offset has none of these bits */
+    real least = real_all(constant_real(0x80000000u | (c.m_offset + ((uint32_t)range << 23))));
+    return real_fma(y, real_all(constant_real((127u + (uint32_t)range) << 23)), least) * as_real((root & exponent) | (code & ~exponent));
 }
 
 #endif

@@ -79,34 +79,39 @@ OPTIM_FN void random_spread(word random[VECTORS], const word words[PARTS])
 
 /* ---- Loads ------------------------------------------------------------------------------------------- */
 
-/* Codes of a group, sign-extended where `sign`. 4 bits: byte k (0..31) holds element k below and element k + 32 above. */
-OPTIM_FN void load_codes(word code[VECTORS], const void *p, int64_t group, bool four, bool sign)
+/* Codes of a group, in the highest bits where `high`. 4 bits: byte k (0..31) holds element k below and element k + 32 above. */
+OPTIM_FN void load_codes(word code[VECTORS], const void *p, int64_t group, bool four, bool high)
 {
     const uint8_t *b = (const uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP);
-    if (four) {
-        for (int i = 0; i < VECTORS / 2; i++) {
-            word both = load_bytes(b + i * LANES);
-            code[i] = both & 15u;
-            code[i + VECTORS / 2] = both >> 4;
-        }
-        for (int i = 0; sign && i < VECTORS; i++) code[i] = (code[i] ^ 8u) - 8u;
-    } else
-        for (int i = 0; i < VECTORS; i++) code[i] = sign ? load_signed_bytes(b + i * LANES) : load_bytes(b + i * LANES);
+    if (!four) {
+        for (int i = 0; i < VECTORS; i++) code[i] = high ? load_high_bytes(b + i * LANES) : load_bytes(b + i * LANES);
+        return;
+    }
+    for (int i = 0; i < VECTORS / 2; i++) {
+        word both = high ? load_high_bytes(b + i * LANES) : load_bytes(b + i * LANES);
+        code[i] = high ? both << 4 : both & 15u;
+        code[i + VECTORS / 2] = high ? both & 0xf0000000u : both >> 4;
+    }
 }
-OPTIM_FN void store_codes(void *p, int64_t group, bool four, const word code[VECTORS])
+/* Nibbles: bits `at` to at + 3 of each element (4 or more) */
+OPTIM_FN void store_nibbles(void *p, int64_t group, const word x[VECTORS], int at)
 {
-    uint8_t *b = (uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP);
-    if (four)
-        for (int i = 0; i < VECTORS / 2; i++) store_bytes(b + i * LANES, code[i] | (code[i + VECTORS / 2] << 4));
-    else
-        for (int i = 0; i < VECTORS; i += 4) store_bytes4(b + i * LANES, code + i);
+    for (int i = 0; i < VECTORS / 2; i++) {
+        word below = word_all(15), both = ((x[i] >> at) & below) | ((x[i + VECTORS / 2] >> (at - 4)) & ~below);
+        store_bytes((uint8_t *)p + group * (OPTIM_GROUP / 2) + i * LANES, both);
+    }
+}
+OPTIM_FN void store_zeros(void *p, int64_t group, int format)
+{
+    size_t size = format == STATE_4BIT ? OPTIM_GROUP / 2 : OPTIM_GROUP;
+    memset((uint8_t *)p + (size_t)group * size, 0, size);
 }
 
 OPTIM_FN void load_wide_state(real x[VECTORS], const void *p, int64_t group, int format)
 {
     for (int i = 0; i < VECTORS; i++) {
         int64_t at = group * OPTIM_GROUP + i * LANES;
-        x[i] = format == STATE_F32 ? load_reals((const float *)p + at) : as_real(load_halves((const uint16_t *)p + at) << 16);
+        x[i] = format == STATE_F32 ? load_reals((const float *)p + at) : as_real(load_high_halves((const uint16_t *)p + at));
     }
 }
 OPTIM_FN void store_wide_state(void *p, int64_t group, int format, const real x[VECTORS], const word random[VECTORS])
@@ -120,7 +125,7 @@ OPTIM_FN void store_wide_state(void *p, int64_t group, int format, const real x[
         for (int i = 0; i < VECTORS; i++) half[i] = bf16_stochastic(as_word(x[i]), random[i]);
     else
         for (int i = 0; i < VECTORS; i++) half[i] = bf16_nearest(as_word(x[i]));
-    for (int i = 0; i < VECTORS; i += 2) store_halves2((uint16_t *)p + group * OPTIM_GROUP + i * LANES, half + i);
+    for (int i = 0; i < VECTORS; i += 2) store_high_halves2((uint16_t *)p + group * OPTIM_GROUP + i * LANES, half + i);
 }
 
 static inline bool low_bit(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
@@ -128,6 +133,49 @@ OPTIM_FN struct state_code code_of(int format)
 {
     static const struct state_code code8 = STATE_CODE_8, code4 = STATE_CODE_4;
     return format == STATE_8BIT ? code8 : code4;
+}
+
+/* state_exponent of the largest lane. It seldom changes from one step to the next, and asking that is cheaper than finding the lane. */
+OPTIM_FN uint32_t group_exponent(word largest, uint32_t old, uint32_t bump)
+{
+    bool asks = LANES == 16 && old;
+    if (asks && word_any_reaches(largest, (old << 23) - bump) && !word_any_reaches(largest, ((old + 1) << 23) - bump)) return old;
+    return state_exponent(word_largest(largest), bump);
+}
+
+/* m_code of both halves */
+OPTIM_FN word m_codes(word rounded, struct state_code c)
+{
+    word magnitudes = word_all((c.m_codes - 1) * 0x10001u);
+    return (rounded & magnitudes) | (shift_halves(rounded, c.m_fold) & ~magnitudes);
+}
+/* rounded: of m_round */
+OPTIM_FN void store_m_codes(void *p, int64_t group, int format, const word rounded[VECTORS])
+{
+    struct state_code c = code_of(format);
+    if (format == STATE_4BIT) {
+        word code[VECTORS];
+        for (int i = 0; i < VECTORS; i++) code[i] = m_code(rounded[i], c) << 4;
+        store_nibbles(p, group, code, 4);
+    } else
+        for (int i = 0; i < VECTORS; i += 4)
+            store_packed((uint8_t *)p + group * OPTIM_GROUP + i * LANES, m_codes(pack_halves(rounded[i], rounded[i + 1]), c),
+                         m_codes(pack_halves(rounded[i + 2], rounded[i + 3]), c));
+}
+/* bits: of root_round */
+OPTIM_FN void store_root_codes(void *p, int64_t group, int format, const word bits[VECTORS], uint32_t base)
+{
+    int shift = code_of(format).shift;
+    if (format == STATE_4BIT) {
+        word code[VECTORS];
+        for (int i = 0; i < VECTORS; i++) code[i] = ((bits[i] >> shift) - base) << 4;
+        store_nibbles(p, group, code, 4);
+        return;
+    }
+    word both = word_all(base * 0x10001u);
+    for (int i = 0; i < VECTORS; i += 4)
+        store_packed((uint8_t *)p + group * OPTIM_GROUP + i * LANES, pack_halves(bits[i] >> shift, bits[i + 1] >> shift) - both,
+                     pack_halves(bits[i + 2] >> shift, bits[i + 3] >> shift) - both);
 }
 
 /* m with the group's exponent as its scale */
@@ -141,7 +189,7 @@ OPTIM_FN void load_scaled(real m[VECTORS], const void *p, const uint8_t *scales,
     uint32_t exponent = scales[group];
     load_codes(code, p, group, format == STATE_4BIT, true);
     if (exponent)
-        for (int i = 0; i < VECTORS; i++) m[i] = m_decode(code[i], code[i], word_all(exponent << 23), 0, code_of(format));
+        for (int i = 0; i < VECTORS; i++) m[i] = m_decode(code[i], word_all(exponent << 23), 0, code_of(format));
     else
         for (int i = 0; i < VECTORS; i++) m[i] = real_all(0);
 }
@@ -152,15 +200,17 @@ OPTIM_FN void store_scaled(void *p, uint8_t *scales, int64_t group, int format, 
         return;
     }
     struct state_code c = code_of(format);
-    word largest = word_all(0), code[VECTORS];
-    for (int i = 0; i < VECTORS; i++) largest = word_max(largest, as_word(m[i]) & 0x7fffffffu);
-    uint32_t exponent = state_exponent(word_largest(largest), c.m_bump);
+    word largest = as_word(m[0]) & word_all(0x7fffffffu);
+    for (int i = 1; i < VECTORS; i++) largest = word_max(largest, as_word(m[i]) & word_all(0x7fffffffu));
+    uint32_t exponent = group_exponent(largest, scales[group], c.m_bump);
     scales[group] = (uint8_t)exponent;
-    if (exponent)
-        for (int i = 0; i < VECTORS; i++) code[i] = m_encode(m[i], random[i], word_all(exponent << 23), 0, c);
-    else
-        for (int i = 0; i < VECTORS; i++) code[i] = word_all(0);
-    store_codes(p, group, format == STATE_4BIT, code);
+    if (!exponent) {
+        store_zeros(p, group, format);
+        return;
+    }
+    word rounded[VECTORS];
+    for (int i = 0; i < VECTORS; i++) rounded[i] = m_round(m[i], random[i], word_all(exponent << 23), 0, c);
+    store_m_codes(p, group, format, rounded);
 }
 
 /* m and sqrt(v) when v is low-bit; m in any format */
@@ -179,37 +229,29 @@ OPTIM_FN void load_rooted(real m[VECTORS], real root[VECTORS], const struct opti
     else if (exponent) {
         load_codes(code, t->m, group, m_format == STATE_4BIT, true);
         for (int i = 0; i < VECTORS; i++)
-            m[i] = m_decode(code[i], code[i], as_word(root[i]) & 0x7f800000u, t->m_range, code_of(m_format));
+            m[i] = m_decode(code[i], as_word(root[i]), t->m_range, code_of(m_format));
     }
 }
 OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_format, int64_t group, const real m[VECTORS],
                            const real root[VECTORS], const word random_v[VECTORS], const word random_m[VECTORS])
 {
     struct state_code c = code_of(v_format);
-    word largest = word_all(0), rounded[VECTORS], code[VECTORS];
-    for (int i = 0; i < VECTORS; i++) largest = word_max(largest, as_word(root[i]));
-    uint32_t exponent = state_exponent(word_largest(largest), c.root_bump), base = root_base(exponent, c);
+    word largest = as_word(root[0]);
+    for (int i = 1; i < VECTORS; i++) largest = word_max(largest, as_word(root[i]));
+    uint32_t exponent = group_exponent(largest, t->scales[group], c.root_bump), base = root_base(exponent, c);
+    word bits[VECTORS], rounded[VECTORS];
     t->scales[group] = (uint8_t)exponent;
+    if (!low_bit(m_format)) store_wide_state(t->m, group, m_format, m, random_m);
     if (!exponent) {
-        for (int i = 0; i < VECTORS; i++) code[i] = word_all(0);
-        store_codes(t->v, group, v_format == STATE_4BIT, code);
-        if (low_bit(m_format))
-            store_codes(t->m, group, m_format == STATE_4BIT, code);
-        else
-            store_wide_state(t->m, group, m_format, m, random_m);
+        store_zeros(t->v, group, v_format);
+        if (low_bit(m_format)) store_zeros(t->m, group, m_format);
         return;
     }
-    for (int i = 0; i < VECTORS; i++) {
-        rounded[i] = root_round(root[i], random_v[i], base, c);
-        code[i] = rounded[i] - base;
-    }
-    store_codes(t->v, group, v_format == STATE_4BIT, code);
-    if (!low_bit(m_format)) {
-        store_wide_state(t->m, group, m_format, m, random_m);
-        return;
-    }
-    for (int i = 0; i < VECTORS; i++) code[i] = m_encode(m[i], random_m[i], root_binade(rounded[i], c), t->m_range, code_of(m_format));
-    store_codes(t->m, group, m_format == STATE_4BIT, code);
+    for (int i = 0; i < VECTORS; i++) bits[i] = root_round(root[i], random_v[i], base, c);
+    store_root_codes(t->v, group, v_format, bits, base);
+    if (!low_bit(m_format)) return;
+    for (int i = 0; i < VECTORS; i++) rounded[i] = m_round(m[i], random_m[i], root_binade(bits[i]), t->m_range, code_of(m_format));
+    store_m_codes(t->m, group, m_format, rounded);
 }
 
 OPTIM_FN void load_gradient(real g[VECTORS], const struct optim_task *t, const void *gradient, int64_t group)
@@ -231,17 +273,17 @@ OPTIM_FN void load_weights(real w[VECTORS], const struct optim_task *t, const vo
         load_wide_state(w, weights, 0, STATE_BF16);
         return;
     }
-    word low[VECTORS], half[VECTORS];
-    for (int i = 0; i < VECTORS; i++) half[i] = load_halves((const uint16_t *)weights + i * LANES);
-    if (format == WEIGHTS_20) {
-        load_codes(low, t->correction, group, true, true);
-        for (int i = 0; i < VECTORS; i++) w[i] = as_real(weight_join(half[i], low[i], 12));
-    } else if (format == WEIGHTS_24) {
-        load_codes(low, t->correction, group, false, true);
-        for (int i = 0; i < VECTORS; i++) w[i] = as_real(weight_join(half[i], low[i], 8));
-    } else
-        for (int i = 0; i < VECTORS; i++)
-            w[i] = as_real(weight_join(half[i], load_signed_halves((const uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES), 0));
+    for (int i = 0; i < VECTORS; i++) {
+        word half = load_high_halves((const uint16_t *)weights + i * LANES), distance;
+        if (format == WEIGHTS_20) { /* as load_codes, but in place */
+            word both = load_signed_bytes((const uint8_t *)t->correction + group * (OPTIM_GROUP / 2) + i % (VECTORS / 2) * LANES);
+            distance = i < VECTORS / 2 ? (word)((signed_word)(both << 28) >> 16) : (both << 8) & word_all(0xfffff000u);
+        } else if (format == WEIGHTS_24)
+            distance = load_signed_bytes((const uint8_t *)t->correction + group * OPTIM_GROUP + i * LANES) << 8;
+        else
+            distance = load_signed_halves((const uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES);
+        w[i] = as_real(weight_join(half, distance));
+    }
 }
 OPTIM_FN void store_weights(const struct optim_task *t, void *weights, void *copy, int64_t group, const real w[VECTORS],
                             const word random[VECTORS])
@@ -252,21 +294,25 @@ OPTIM_FN void store_weights(const struct optim_task *t, void *weights, void *cop
     if (format == WEIGHTS_BF16) store_wide_state(weights, 0, STATE_BF16_NEAREST, w, random);
     if (format == WEIGHTS_BF16_SR) store_wide_state(weights, 0, STATE_BF16, w, random);
     if (format < WEIGHTS_20) return;
-    word low[VECTORS], half[VECTORS];
+    word bits[VECTORS], half[VECTORS], low[VECTORS];
     for (int i = 0; i < VECTORS; i++) {
-        word bits = as_word(w[i]);
-        if (format == WEIGHTS_20) bits = weight_round(bits, random[i], 12);
-        if (format == WEIGHTS_24) bits = weight_round(bits, random[i], 8);
-        half[i] = weight_half(bits);
-        low[i] = format == WEIGHTS_20   ? weight_correction(bits, 12)
-                 : format == WEIGHTS_24 ? weight_correction(bits, 8)
-                                        : weight_correction(bits, 0);
+        bits[i] = as_word(w[i]);
+        if (format == WEIGHTS_20) bits[i] = weight_round(bits[i], random[i], 12);
+        if (format == WEIGHTS_24) bits[i] = weight_round(bits[i], random[i], 8);
+        half[i] = weight_half(bits[i]);
     }
-    for (int i = 0; i < VECTORS; i += 2) store_halves2((uint16_t *)weights + i * LANES, half + i);
-    if (format != WEIGHTS_32)
-        store_codes(t->correction, group, format == WEIGHTS_20, low);
+    for (int i = 0; i < VECTORS; i += 2) store_high_halves2((uint16_t *)weights + i * LANES, half + i);
+    if (format == WEIGHTS_20) {
+        store_nibbles(t->correction, group, bits, 12);
+        return;
+    }
+    for (int i = 0; i < VECTORS; i++) low[i] = format == WEIGHTS_24 ? weight_correction(bits[i], 8) : bits[i] << 16;
+    if (format == WEIGHTS_24)
+        for (int i = 0; i < VECTORS; i += 4)
+            store_packed((uint8_t *)t->correction + group * OPTIM_GROUP + i * LANES, pack_halves(low[i], low[i + 1]),
+                         pack_halves(low[i + 2], low[i + 3]));
     else
-        for (int i = 0; i < VECTORS; i += 2) store_halves2((uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES, low + i);
+        for (int i = 0; i < VECTORS; i += 2) store_high_halves2((uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES, low + i);
 }
 
 /* ---- One group --------------------------------------------------------------------------------------- */
@@ -284,9 +330,8 @@ OPTIM_FN bool needs_random(const struct optim_task *t)
 
 /* gradient, weights, copy point at the group itself; the rest of the task is found by its index. */
 OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, int v_format, int64_t group, const void *gradient,
-                         void *weights, void *copy, const word *words, struct sums *sums)
+                         void *weights, void *copy, const word *words, const struct optim_scalars *s, struct sums *sums)
 {
-    const struct optim_scalars *s = &t->s;
     int rule = t->rule;
     real g[VECTORS], w[VECTORS], m[VECTORS], root[VECTORS], v[VECTORS];
     word random[VECTORS], turned[VECTORS];
@@ -295,10 +340,9 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
     load_gradient(g, t, gradient, group);
     real squares[PARTS];
     for (int i = 0; i < PARTS; i++) squares[i] = real_all(0);
-    for (int i = 0; i < VECTORS; i++) {
-        g[i] *= s->gradient_scale;
-        squares[i % PARTS] = real_fma(g[i], g[i], squares[i % PARTS]);
-    }
+    if (s->gradient_scale != 1)
+        for (int i = 0; i < VECTORS; i++) g[i] *= s->gradient_scale;
+    for (int i = 0; i < VECTORS; i++) squares[i % PARTS] = real_fma(g[i], g[i], squares[i % PARTS]);
     word worst = as_word(squares[0]);
     for (int i = 1; i < PARTS; i++) worst = word_max(worst, as_word(squares[i]));
     if (word_any_reaches(worst, GRADIENT_SQUARES_MAX)) {
@@ -332,7 +376,7 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
         for (int i = 0; i < VECTORS; i++) m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
         if (rule == RULE_LAMB)
             for (int i = 0; i < VECTORS; i++) {
-                real u = rule_lamb_update(w[i], m[i], root[i], s);
+                real u = rule_lamb_update(w[i], rule_direction(m[i], root[i], s), s);
                 sums->weight[i % PARTS] = real_fma(w[i], w[i], sums->weight[i % PARTS]);
                 sums->update[i % PARTS] = real_fma(u, u, sums->update[i % PARTS]);
                 w[i] = real_fma(u, real_all(-s->lr), w[i]);
@@ -388,10 +432,33 @@ OPTIM_FN double lanes_total(const real x[PARTS])
 static inline size_t gradient_bytes(const struct optim_task *t) { return t->gradient_format == GRADIENT_BF16 ? 2 : 4; }
 static inline size_t weight_bytes(const struct optim_task *t) { return t->weight_format <= WEIGHTS_F32_COPY ? 4 : 2; }
 
+/* Ask for the memory of a later group: the processor's own look-ahead stops at the end of a page, and here are five streams. */
+#define AHEAD 16
+static inline void prefetch(const void *array, int64_t group, int size)
+{
+    uintptr_t at = (uintptr_t)array + (uintptr_t)(group * size);
+    for (int i = 0; i < size; i += 64) __builtin_prefetch((const void *)(at + (uintptr_t)i), 1);
+}
+static inline int state_bytes(int format)
+{
+    return format == STATE_NONE ? 0 : format == STATE_F32 ? 256 : format == STATE_8BIT ? 64 : format == STATE_4BIT ? 32 : 128;
+}
+OPTIM_FN void prefetch_group(const struct optim_task *t, int m_format, int v_format, int64_t group)
+{
+    int weights = t->weight_format;
+    if (t->gradient_format != GRADIENT_ACCUMULATOR) prefetch(t->gradient, group, t->gradient_format == GRADIENT_F32 ? 256 : 128);
+    prefetch(t->m, group, state_bytes(m_format));
+    prefetch(t->v, group, state_bytes(v_format));
+    if (t->rule == RULE_ACCUMULATE) return;
+    prefetch(t->weights, group, weights <= WEIGHTS_F32_COPY ? 256 : 128);
+    if (weights >= WEIGHTS_20) prefetch(t->correction, group, weights == WEIGHTS_20 ? 32 : weights == WEIGHTS_24 ? 64 : 128);
+}
+
 OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, int v_format, int64_t begin, int64_t end,
                          struct optim_partial *out)
 {
     struct random_keys keys = random_keys(t);
+    struct optim_scalars scalars = t->s; /* a copy that no store can change */
     word random[RANDOM_GROUPS][PARTS];
     bool randomly = needs_random(t) && !t->norms_only;
     size_t gb = gradient_bytes(t), wb = weight_bytes(t);
@@ -406,6 +473,7 @@ OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, i
         for (int i = 0; i < PARTS; i++) sums.gradient[i] = sums.weight[i] = sums.update[i] = real_all(0);
         for (int64_t group = first < begin ? begin : first; group < end && group < first + RANDOM_GROUPS; group++) {
             size_t at = (size_t)group * OPTIM_GROUP, tail = 0;
+            prefetch_group(t, m_format, v_format, group + AHEAD);
             const char *gradient = array ? (const char *)t->gradient + at * gb : NULL;
             char *weights = weighted ? (char *)t->weights + at * wb : NULL;
             uint16_t *copy = copied ? (uint16_t *)t->copy + at : NULL;
@@ -419,7 +487,7 @@ OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, i
                 if (weighted) weights = memcpy(padded_weights, weights, tail * wb);
                 if (copied) copy = memcpy(padded_copy, copy, tail * 2);
             }
-            step_group(t, v_low, m_format, v_format, group, gradient, weights, copy, randomly ? random[group - first] : NULL, &sums);
+            step_group(t, v_low, m_format, v_format, group, gradient, weights, copy, randomly ? random[group - first] : NULL, &scalars, &sums);
             if (!tail || !weighted || t->norms_only) continue;
             memcpy((char *)t->weights + at * wb, padded_weights, tail * wb);
             if (copied) memcpy((uint16_t *)t->copy + at, padded_copy, tail * 2);

@@ -20,6 +20,7 @@
 
 typedef float real __attribute__((vector_size(4 * LANES)));
 typedef uint32_t word __attribute__((vector_size(4 * LANES)));
+typedef int32_t signed_word __attribute__((vector_size(4 * LANES)));
 typedef uint64_t wide __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 typedef uint8_t bytes __attribute__((vector_size(LANES)));
@@ -33,8 +34,6 @@ OPTIM_FN float constant_real(uint32_t bits)
     memcpy(&x, &bits, 4);
     return x;
 }
-OPTIM_FN word word_all(uint32_t x) { return (word){0} + x; }
-OPTIM_FN real real_all(float x) { return (real)word_all(0) + x; }
 OPTIM_FN word word_nonzero(real x) { return (word)(x != 0.0f); }
 OPTIM_FN real load_reals(const void *p)
 {
@@ -44,37 +43,55 @@ OPTIM_FN real load_reals(const void *p)
 }
 OPTIM_FN void store_reals(void *p, real x) { memcpy(p, &x, sizeof x); }
 
-/* real_sqrt, real_fma (x y + z, rounded once), minima and maxima, word_largest (of the lanes), word_any_reaches (a lane >= limit), widening loads and
- * narrowing stores of LANES elements at any address (store_bytes4, store_halves2: four, two vectors whose lanes are in
- * range), multiply_even: 32 x 32 -> 64 bits of the even lanes. */
+/* word_all, real_all, real_sqrt, real_fma (x y + z, rounded once), real_limit, word_max, word_largest (of the lanes),
+ * word_any_reaches (a lane >= limit); loads of LANES elements at any address, widened, or (high) put in the highest bits over zeros;
+ * store_bytes: the lowest bits of each lane, store_high_halves2: the upper halves of two vectors; pack_halves and store_packed: four
+ * vectors whose lanes fit in 16, then in 8 bits, to bytes; shift_halves: right, each half for itself; multiply_even: 32 x 32 -> 64 bits of the
+ * even lanes. */
 #if LANES == 16
 OPTIM_FN real real_sqrt(real x) { return (real)_mm512_sqrt_ps((__m512)x); }
 OPTIM_FN real real_fma(real x, real y, real z) { return (real)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z); }
-OPTIM_FN real real_min(real x, real y) { return (real)_mm512_min_ps((__m512)x, (__m512)y); }
-OPTIM_FN real real_max(real x, real y) { return (real)_mm512_max_ps((__m512)x, (__m512)y); }
-OPTIM_FN word word_min_(word x, word y) { return (word)_mm512_min_epu32((__m512i)x, (__m512i)y); }
-OPTIM_FN word word_max_(word x, word y) { return (word)_mm512_max_epu32((__m512i)x, (__m512i)y); }
+/* through memory: a broadcast from there takes neither of the two ports that everything here waits for */
+OPTIM_FN word word_all(uint32_t x)
+{
+real y = (real)_mm512_set1_epi32((int)x); __asm__("" : "+v"(y)); return (word)y;
+    return (word)_mm512_set1_epi32((int)x);
+}
+OPTIM_FN real real_all(float x) { return (real)_mm512_set1_ps(x); }
+OPTIM_FN real real_limit(real x, float limit) { return (real)_mm512_range_ps((__m512)x, _mm512_set1_ps(limit), 2); } /* the smaller magnitude, the sign of x */
+OPTIM_FN word word_max(word x, word y) { return (word)_mm512_max_epu32((__m512i)x, (__m512i)y); }
 OPTIM_FN uint32_t word_largest(word x) { return _mm512_reduce_max_epu32((__m512i)x); }
 OPTIM_FN int word_any_reaches(word x, uint32_t limit)
 {
     return _mm512_cmpge_epu32_mask((__m512i)x, _mm512_set1_epi32((int)limit)) != 0;
 }
 OPTIM_FN word load_bytes(const void *p) { return (word)_mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
-OPTIM_FN word load_halves(const void *p) { return (word)_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)); }
+OPTIM_FN word load_high_bytes(const void *p)
+{
+    const char z = -1;
+    __m512i order = _mm512_set_epi8(15, z, z, z, 14, z, z, z, 13, z, z, z, 12, z, z, z, 11, z, z, z, 10, z, z, z, 9, z, z, z, 8, z, z, z, 7, z, z, z,
+                                    6, z, z, z, 5, z, z, z, 4, z, z, z, 3, z, z, z, 2, z, z, z, 1, z, z, z, 0, z, z, z);
+    return (word)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(p)), order);
+}
+OPTIM_FN word load_high_halves(const void *p)
+{
+    __m512i order = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0, 7, 0, 6, 0, 5, 0, 4, 0, 3, 0, 2, 0, 1, 0, 0, 0);
+    return (word)_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, order, _mm512_castsi256_si512(_mm256_loadu_si256(p)));
+}
 OPTIM_FN void store_bytes(void *p, word x) { _mm_storeu_si128(p, _mm512_cvtepi32_epi8((__m512i)x)); }
-OPTIM_FN void store_halves(void *p, word x) { _mm256_storeu_si256(p, _mm512_cvtepi32_epi16((__m512i)x)); }
 OPTIM_FN word load_signed_bytes(const void *p) { return (word)_mm512_cvtepi8_epi32(_mm_loadu_si128(p)); }
 OPTIM_FN word load_signed_halves(const void *p) { return (word)_mm512_cvtepi16_epi32(_mm256_loadu_si256(p)); }
-OPTIM_FN void store_bytes4(void *p, const word x[4])
+OPTIM_FN word pack_halves(word x, word y) { return (word)_mm512_packus_epi32((__m512i)x, (__m512i)y); }
+OPTIM_FN void store_packed(void *p, word x, word y)
 {
-    __m512i a = _mm512_packus_epi32((__m512i)x[0], (__m512i)x[1]), b = _mm512_packus_epi32((__m512i)x[2], (__m512i)x[3]);
     __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    _mm512_storeu_si512(p, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(a, b)));
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi32(order, _mm512_packus_epi16((__m512i)x, (__m512i)y)));
 }
-OPTIM_FN void store_halves2(void *p, const word x[2])
+OPTIM_FN word shift_halves(word x, int n) { return (word)_mm512_srl_epi16((__m512i)x, _mm_cvtsi32_si128(n)); }
+OPTIM_FN void store_high_halves2(void *p, const word x[2])
 {
-    __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    _mm512_storeu_si512(p, _mm512_permutexvar_epi64(order, _mm512_packus_epi32((__m512i)x[0], (__m512i)x[1])));
+    __m512i order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(order, (__m512i)((x[0] >> 16) | (x[1] & word_all(0xffff0000u)))));
 }
 OPTIM_FN wide multiply_even(wide x, uint32_t y)
 {
@@ -84,10 +101,13 @@ OPTIM_FN wide lane_numbers(void) { return (wide){0, 1, 2, 3, 4, 5, 6, 7}; }
 #elif LANES == 8
 OPTIM_FN real real_sqrt(real x) { return (real)_mm256_sqrt_ps((__m256)x); }
 OPTIM_FN real real_fma(real x, real y, real z) { return (real)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z); }
-OPTIM_FN real real_min(real x, real y) { return (real)_mm256_min_ps((__m256)x, (__m256)y); }
-OPTIM_FN real real_max(real x, real y) { return (real)_mm256_max_ps((__m256)x, (__m256)y); }
-OPTIM_FN word word_min_(word x, word y) { return (word)_mm256_min_epu32((__m256i)x, (__m256i)y); }
-OPTIM_FN word word_max_(word x, word y) { return (word)_mm256_max_epu32((__m256i)x, (__m256i)y); }
+OPTIM_FN word word_all(uint32_t x) { return (word)_mm256_set1_epi32((int)x); }
+OPTIM_FN real real_all(float x) { return (real)_mm256_set1_ps(x); }
+OPTIM_FN real real_limit(real x, float limit)
+{
+    return (real)_mm256_min_ps(_mm256_max_ps((__m256)x, _mm256_set1_ps(-limit)), _mm256_set1_ps(limit));
+}
+OPTIM_FN word word_max(word x, word y) { return (word)_mm256_max_epu32((__m256i)x, (__m256i)y); }
 OPTIM_FN uint32_t word_largest(word x)
 {
     __m128i n = _mm_max_epu32(_mm256_castsi256_si128((__m256i)x), _mm256_extracti128_si256((__m256i)x, 1));
@@ -96,13 +116,13 @@ OPTIM_FN uint32_t word_largest(word x)
 }
 OPTIM_FN int word_any_reaches(word x, uint32_t limit) { return word_largest(x) >= limit; }
 OPTIM_FN word load_bytes(const void *p) { return (word)_mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); }
-OPTIM_FN word load_halves(const void *p) { return (word)_mm256_cvtepu16_epi32(_mm_loadu_si128(p)); }
+OPTIM_FN word load_high_bytes(const void *p) { return load_bytes(p) << 24; }
+OPTIM_FN word load_high_halves(const void *p) { return (word)_mm256_cvtepu16_epi32(_mm_loadu_si128(p)) << 16; }
 OPTIM_FN __m128i narrow_halves(word x)
 {
     __m256i y = (__m256i)(x & 0xffffu);
     return _mm_packus_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
 }
-OPTIM_FN void store_halves(void *p, word x) { _mm_storeu_si128(p, narrow_halves(x)); }
 OPTIM_FN void store_bytes(void *p, word x)
 {
     __m128i y = narrow_halves(x & 0xffu);
@@ -110,15 +130,16 @@ OPTIM_FN void store_bytes(void *p, word x)
 }
 OPTIM_FN word load_signed_bytes(const void *p) { return (word)_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)); }
 OPTIM_FN word load_signed_halves(const void *p) { return (word)_mm256_cvtepi16_epi32(_mm_loadu_si128(p)); }
-OPTIM_FN void store_bytes4(void *p, const word x[4])
+OPTIM_FN word pack_halves(word x, word y) { return (word)_mm256_packus_epi32((__m256i)x, (__m256i)y); }
+OPTIM_FN void store_packed(void *p, word x, word y)
 {
-    __m256i a = _mm256_packus_epi32((__m256i)x[0], (__m256i)x[1]), b = _mm256_packus_epi32((__m256i)x[2], (__m256i)x[3]);
     __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    _mm256_storeu_si256(p, _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b), order));
+    _mm256_storeu_si256(p, _mm256_permutevar8x32_epi32(_mm256_packus_epi16((__m256i)x, (__m256i)y), order));
 }
-OPTIM_FN void store_halves2(void *p, const word x[2])
+OPTIM_FN word shift_halves(word x, int n) { return (word)_mm256_srli_epi16((__m256i)x, n); }
+OPTIM_FN void store_high_halves2(void *p, const word x[2])
 {
-    _mm256_storeu_si256(p, _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)x[0], (__m256i)x[1]), 0xd8));
+    _mm256_storeu_si256(p, _mm256_permute4x64_epi64((__m256i)pack_halves(x[0] >> 16, x[1] >> 16), 0xd8));
 }
 OPTIM_FN wide multiply_even(wide x, uint32_t y)
 {
@@ -137,10 +158,15 @@ OPTIM_FN real real_fma(real x, real y, real z)
     return z;
 }
 OPTIM_FN word word_choose(word mask, word x, word y) { return (x & mask) | (y & ~mask); }
-OPTIM_FN real real_min(real x, real y) { return (real)word_choose((word)(x < y), (word)x, (word)y); }
-OPTIM_FN real real_max(real x, real y) { return (real)word_choose((word)(x > y), (word)x, (word)y); }
-OPTIM_FN word word_min_(word x, word y) { return word_choose((word)(x < y), x, y); }
-OPTIM_FN word word_max_(word x, word y) { return word_choose((word)(x > y), x, y); }
+OPTIM_FN word word_all(uint32_t x) { return (word){0} + x; }
+OPTIM_FN real real_all(float x) { return (real)word_all(0) + x; }
+OPTIM_FN real real_limit(real x, float limit)
+{
+    word most = (word)(real_all(0) + limit);
+    x = (real)word_choose((word)(x > -limit), (word)x, most | 0x80000000u);
+    return (real)word_choose((word)(x < limit), (word)x, most);
+}
+OPTIM_FN word word_max(word x, word y) { return word_choose((word)(x > y), x, y); }
 OPTIM_FN uint32_t word_largest(word x)
 {
     uint32_t m = 0;
@@ -154,12 +180,14 @@ OPTIM_FN word load_bytes(const void *p)
     memcpy(&x, p, sizeof x);
     return __builtin_convertvector(x, word);
 }
+OPTIM_FN word load_high_bytes(const void *p) { return load_bytes(p) << 24; }
 OPTIM_FN word load_halves(const void *p)
 {
     halves x;
     memcpy(&x, p, sizeof x);
     return __builtin_convertvector(x, word);
 }
+OPTIM_FN word load_high_halves(const void *p) { return load_halves(p) << 16; }
 OPTIM_FN void store_bytes(void *p, word x)
 {
     bytes n = __builtin_convertvector(x, bytes);
@@ -172,20 +200,21 @@ OPTIM_FN void store_halves(void *p, word x)
 }
 OPTIM_FN word load_signed_bytes(const void *p) { return (load_bytes(p) ^ 0x80u) - 0x80u; }
 OPTIM_FN word load_signed_halves(const void *p) { return (load_halves(p) ^ 0x8000u) - 0x8000u; }
-OPTIM_FN void store_bytes4(void *p, const word x[4])
+OPTIM_FN word pack_halves(word x, word y) { return x | (y << 16); }
+OPTIM_FN void store_packed(void *p, word x, word y)
 {
-    for (int i = 0; i < 4; i++) store_bytes((char *)p + i * LANES, x[i]);
+    store_bytes((char *)p, x);
+    store_bytes((char *)p + LANES, x >> 16);
+    store_bytes((char *)p + 2 * LANES, y);
+    store_bytes((char *)p + 3 * LANES, y >> 16);
 }
-OPTIM_FN void store_halves2(void *p, const word x[2])
+OPTIM_FN word shift_halves(word x, int n) { return (x >> n) & (0x10001u * (0xffffu >> n)); }
+OPTIM_FN void store_high_halves2(void *p, const word x[2])
 {
-    for (int i = 0; i < 2; i++) store_halves((char *)p + i * LANES * 2, x[i]);
+    for (int i = 0; i < 2; i++) store_halves((char *)p + i * LANES * 2, x[i] >> 16);
 }
 OPTIM_FN wide multiply_even(wide x, uint32_t y) { return (x & 0xffffffffu) * (uint64_t)y; }
 OPTIM_FN wide lane_numbers(void) { return (wide){0, 1}; }
 #endif
-
-/* of vectors and scalars */
-#define word_min(x, y) word_min_((x), word_all(0) + (y))
-#define word_max(x, y) word_max_((x), word_all(0) + (y))
 
 #endif

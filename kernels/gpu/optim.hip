@@ -44,8 +44,12 @@ OPTIM_FN real constant_real(uint32_t bits) { return as_real(bits); }
 OPTIM_FN real real_all(real x) { return x; }
 OPTIM_FN real real_sqrt(real a) { return exact_sqrt(a.x); }
 OPTIM_FN real real_fma(real a, real b, real c) { return fmaf(a.x, b.x, c.x); }
-OPTIM_FN real real_min(real a, real b) { return a.x < b.x ? a : b; }
-OPTIM_FN real real_max(real a, real b) { return a.x > b.x ? a : b; }
+OPTIM_FN real real_limit(real a, real limit)
+{
+    a = a.x > -limit.x ? a : real(-limit.x);
+    return a.x < limit.x ? a : limit;
+}
+OPTIM_FN word word_all(word x) { return x; }
 OPTIM_FN word word_max(word a, word b) { return a > b ? a : b; }
 OPTIM_FN word word_nonzero(real a) { return a.x != 0.0f ? 0xffffffffu : 0u; }
 #include "kernels/optim_math.h"
@@ -167,7 +171,7 @@ DEVICE void store_wide(void *p, int64_t group, int format, const real x[OWN], co
         return;
     }
     word half[OWN];
-    for (int k = 0; k < OWN; k++) half[k] = format == STATE_BF16 ? bf16_stochastic(as_word(x[k]), random[k]) : bf16_nearest(as_word(x[k]));
+    for (int k = 0; k < OWN; k++) half[k] = (format == STATE_BF16 ? bf16_stochastic(as_word(x[k]), random[k]) : bf16_nearest(as_word(x[k]))) >> 16;
     store_halves((uint16_t *)p + group * OPTIM_GROUP, half, u, left);
 }
 
@@ -183,8 +187,7 @@ DEVICE void load_scaled(real m[OWN], const void *p, const uint8_t *scales, int64
     uint32_t exponent = scales[group];
     load_codes(code, p, group, four, u);
     for (int k = 0; k < OWN; k++) {
-        word c = sign_extended(code[k], four);
-        m[k] = exponent ? m_decode(c, c, exponent << 23, 0, code_of(format)) : real(0.0f);
+        m[k] = exponent ? m_decode(code[k] << (four ? 28 : 24), exponent << 23, 0, code_of(format)) : real(0.0f);
     }
 }
 /* Every lane of a wave comes here; `write` is the octet's. */
@@ -198,7 +201,7 @@ DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, co
     word largest = 0, code[OWN];
     for (int k = 0; k < OWN; k++) largest = word_max(largest, as_word(m[k]) & 0x7fffffffu);
     uint32_t exponent = state_exponent(octet_max(largest), c.m_bump);
-    for (int k = 0; k < OWN; k++) code[k] = exponent ? m_encode(m[k], random[k], exponent << 23, 0, c) : 0u;
+    for (int k = 0; k < OWN; k++) code[k] = exponent ? m_code(m_round(m[k], random[k], exponent << 23, 0, c), c) : 0u;
     if (!write) return;
     if (u == 0) scales[group] = (uint8_t)exponent;
     store_codes(p, group, format == STATE_4BIT, code, u);
@@ -217,26 +220,26 @@ DEVICE void load_rooted(real m[OWN], real root[OWN], const optim_task *t, int m_
     }
     load_codes(code, t->m, group, m_format == STATE_4BIT, u);
     for (int k = 0; k < OWN; k++) {
-        word c = sign_extended(code[k], m_format == STATE_4BIT);
-        m[k] = exponent ? m_decode(c, c, as_word(root[k]) & 0x7f800000u, t->m_range, code_of(m_format)) : real(0.0f);
+        word c = code[k] << (m_format == STATE_4BIT ? 28 : 24);
+        m[k] = exponent ? m_decode(c, as_word(root[k]), t->m_range, code_of(m_format)) : real(0.0f);
     }
 }
 DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_t group, const real m[OWN], const real root[OWN],
                          const word random_v[OWN], const word random_m[OWN], int u, bool write)
 {
-    state_code c = code_of(v_format);
-    word largest = 0, code[OWN], m_code[OWN];
+    state_code c = code_of(v_format), d = code_of(m_format);
+    word largest = 0, code[OWN], codes_m[OWN];
     for (int k = 0; k < OWN; k++) largest = word_max(largest, as_word(root[k]));
     uint32_t exponent = state_exponent(octet_max(largest), c.root_bump), base = root_base(exponent, c);
     for (int k = 0; k < OWN; k++) {
         word rounded = root_round(root[k], random_v[k], base, c);
-        code[k] = exponent ? rounded - base : 0u;
-        m_code[k] = exponent && low_bit(m_format) ? m_encode(m[k], random_m[k], root_binade(rounded, c), t->m_range, code_of(m_format)) : 0u;
+        code[k] = exponent ? (rounded >> c.shift) - base : 0u;
+        codes_m[k] = exponent && low_bit(m_format) ? m_code(m_round(m[k], random_m[k], root_binade(rounded), t->m_range, d), d) : 0u;
     }
     if (!write) return;
     if (u == 0) t->scales[group] = (uint8_t)exponent;
     store_codes(t->v, group, v_format == STATE_4BIT, code, u);
-    if (low_bit(m_format)) store_codes(t->m, group, m_format == STATE_4BIT, m_code, u);
+    if (low_bit(m_format)) store_codes(t->m, group, m_format == STATE_4BIT, codes_m, u);
     else store_wide(t->m, group, m_format, m, random_m, u, OPTIM_GROUP);
 }
 
@@ -252,8 +255,9 @@ DEVICE void load_weights(real w[OWN], const optim_task *t, int64_t group, int u,
     if (format == WEIGHTS_32) load_halves(low, (const uint16_t *)t->correction + group * OPTIM_GROUP, u, OPTIM_GROUP);
     else load_codes(low, t->correction, group, format == WEIGHTS_20, u);
     for (int k = 0; k < OWN; k++)
-        w[k] = as_real(format == WEIGHTS_32 ? weight_join(half[k], (low[k] ^ 0x8000u) - 0x8000u, 0)
-                                            : weight_join(half[k], sign_extended(low[k], format == WEIGHTS_20), format == WEIGHTS_20 ? 12 : 8));
+        w[k] = as_real(weight_join(half[k] << 16, format == WEIGHTS_32   ? (low[k] ^ 0x8000u) - 0x8000u
+                                            : format == WEIGHTS_24 ? sign_extended(low[k], false) << 8
+                                                                   : sign_extended(low[k], true) << 12));
 }
 DEVICE void store_weights(const optim_task *t, int64_t group, const real w[OWN], const word random[OWN], int u, int64_t left)
 {
@@ -267,7 +271,7 @@ DEVICE void store_weights(const optim_task *t, int64_t group, const real w[OWN],
     int drop = format == WEIGHTS_20 ? 12 : format == WEIGHTS_24 ? 8 : 0;
     for (int k = 0; k < OWN; k++) {
         word bits = weight_round(as_word(w[k]), random[k], drop);
-        half[k] = weight_half(bits);
+        half[k] = weight_half(bits) >> 16;
         low[k] = weight_correction(bits, drop);
     }
     store_halves((uint16_t *)t->weights + group * OPTIM_GROUP, half, u, left);
@@ -336,7 +340,7 @@ DEVICE void step_group(const optim_task *t, int m_format, int v_format, int64_t 
             root[k] = real_sqrt(v[k]);
             m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
             if (rule == RULE_LAMB) {
-                real update = rule_lamb_update(w[k], m[k], root[k], s);
+                real update = rule_lamb_update(w[k], rule_direction(m[k], root[k], s), s);
                 if (there) {
                     sums->weight[k % 2] = real_fma(w[k], w[k], sums->weight[k % 2]);
                     sums->update[k % 2] = real_fma(update, update, sums->update[k % 2]);
