@@ -54,6 +54,7 @@ static int64_t collect(const char *root, int64_t workers, int rank, int ranks, i
     for (int64_t i = 0; i < 4; i++) {
         assert_int_equal(data_next(d, &b, &err), 0);
         assert_int_equal(b.count, 2);
+        if (i == 0) assert_true(b.wait_ms == 0); /* a set this small is there when data_start returns */
         for (int64_t k = 0; k < 2; k++) ids[2 * i + k] = b.ids[k];
         for (int64_t k = 0; k < 2 * 3 * 32 * 32; k++) *sum += b.images[k];
     }

@@ -17,18 +17,19 @@ cd "$source"
 cmake --preset fuzz >/dev/null
 targets=${MEOPT_FUZZ_TARGETS:-$(for f in tests/fuzz/*.c; do basename "$f" .c; done)}
 mkdir -p build-fuzz/findings
-failed=0
 for name in $targets; do
     cmake --build build-fuzz --target "fuzz_$name" >build-fuzz/build.log 2>&1 || { cat build-fuzz/build.log; exit 1; }
     mkdir -p "build-fuzz/corpus/$name"
-    # -timeout and the memory limit are the promises: a hostile file is refused in 2 s (with room for the sanitizers) and 256 MiB
-    if build-fuzz/tests/fuzz_"$name" -max_total_time="$seconds" -timeout=10 -malloc_limit_mb=256 -rss_limit_mb=2048 -print_final_stats=1 \
-        -artifact_prefix="build-fuzz/findings/$name-" "build-fuzz/corpus/$name" "tests/fuzz/corpus/$name" 2>"build-fuzz/$name.log"; then
-        echo "$name: no finding in $seconds s, $(sed -n 's/stat::number_of_executed_units: *//p' "build-fuzz/$name.log") runs"
-    else
-        echo "$name: FINDING"
-        tail -40 "build-fuzz/$name.log"
-        failed=1
-    fi
 done
-exit $failed
+# One target a core. -timeout and the memory limit are the promises: a hostile file is refused in 2 s (with room for the sanitizers)
+# and 256 MiB.
+export seconds
+printf '%s\n' $targets | xargs -P "$(nproc)" -I NAME sh -c '
+    if build-fuzz/tests/fuzz_NAME -max_total_time="$seconds" -timeout=10 -malloc_limit_mb=256 -rss_limit_mb=2048 -print_final_stats=1 \
+        -artifact_prefix="build-fuzz/findings/NAME-" build-fuzz/corpus/NAME tests/fuzz/corpus/NAME 2>build-fuzz/NAME.log; then
+        echo "NAME: no finding in $seconds s, $(sed -n "s/stat::number_of_executed_units: *//p" build-fuzz/NAME.log) runs"
+    else
+        echo "NAME: FINDING"
+        tail -40 build-fuzz/NAME.log
+        exit 1
+    fi'

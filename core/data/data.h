@@ -40,7 +40,7 @@ struct data_batch {
     const int64_t *ids;   /* number of each image in the list */
     int64_t count;
     int64_t epoch;
-    double wait_ms;       /* that data_next waited */
+    double wait_ms;       /* that data_next waited for it; 0 where it was there */
 };
 
 struct data;

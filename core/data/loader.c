@@ -3,7 +3,8 @@
  * Work is cut into samples. Sample t belongs to batch t / batch; a worker takes the next sample whose batch has a free
  * buffer. Which image a sample holds depends on its position alone. An image that cannot be decoded is replaced by the next
  * position's, so the replacement is the same on every run; it is named once and counted. A dataset that is small once it is
- * resized (and not augmented) is decoded once: decoding would be slower than the steps of the towers that such sets are for. */
+ * resized (and not augmented) is decoded once, before data_start returns: decoding would be slower than the steps of the towers that
+ * such sets are for. */
 #include "core/data/data.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -29,7 +30,7 @@ struct data {
     int64_t *ready;           /* (depth) samples finished of the batch in the buffer */
     uint8_t *bad;             /* (list.count) named as undecodable */
     int64_t bad_count, seen;
-    uint8_t **kept;           /* (list.count) resized images, NULL until decoded; NULL: not kept */
+    uint8_t **kept;           /* (list.count) resized images, NULL where undecodable; NULL: not kept */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -39,6 +40,7 @@ struct data {
     int64_t first_batch;      /* batch of data_start */
     int64_t next_sample;      /* counted from first_batch * batch */
     int64_t next_batch;       /* to be handed out */
+    int64_t next_kept, done_kept; /* images taken, finished by the workers; samples begin when all are */
     struct error failure;
 };
 
@@ -64,38 +66,11 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
     return o->shuffle && !o->whole ? data_shuffle(o->seed, (uint64_t)*epoch, position, d->list.count) : position;
 }
 
-/* Resized bytes that are there already, or NULL. */
-static const uint8_t *kept_image(struct data *d, int64_t id)
-{
-    if (!d->kept) return NULL;
-    pthread_mutex_lock(&d->lock);
-    const uint8_t *rgb = d->kept[id];
-    pthread_mutex_unlock(&d->lock);
-    return rgb;
-}
-
-static void keep_image(struct data *d, int64_t id, const uint8_t *rgb)
-{
-    size_t bytes = (size_t)(3 * d->options.image_size * d->options.image_size);
-    uint8_t *copy = d->kept ? malloc(bytes) : NULL;
-    if (!copy) return;
-    memcpy(copy, rgb, bytes);
-    pthread_mutex_lock(&d->lock);
-    bool first = !d->kept[id];
-    if (first) d->kept[id] = copy;
-    pthread_mutex_unlock(&d->lock);
-    if (!first) free(copy);
-}
-
-static int load_image(struct data *d, int64_t id, int64_t epoch, uint8_t *rgb, float *out, struct error *err)
+/* Decoded and resized, S*S*3 bytes */
+static int load_image(const struct data *d, int64_t id, int64_t epoch, uint8_t *rgb, struct error *err)
 {
     const struct data_options *o = &d->options;
-    const uint8_t *kept = kept_image(d, id);
     int side = (int)o->image_size;
-    if (kept) {
-        image_normalize(kept, o->pipeline, side, out);
-        return 0;
-    }
     char *path = path_join(d->root, d->list.names[id]), *bytes = NULL;
     size_t size = 0;
     struct image image = {0};
@@ -104,10 +79,7 @@ static int load_image(struct data *d, int64_t id, int64_t epoch, uint8_t *rgb, f
     if (!code && o->augment)
         code = image_prepare_random(&image, side, o->crop_scale_min, o->crop_scale_max, o->flip, o->seed, (uint64_t)epoch, (uint64_t)id, rgb, err);
     else if (!code) code = image_prepare(&image, o->pipeline, side, rgb, err);
-    if (!code) {
-        image_normalize(rgb, o->pipeline, side, out);
-        keep_image(d, id, rgb);
-    } else error_at(err, path, 0, 0);
+    if (code) error_at(err, path, 0, 0);
     image_free(&image);
     free(bytes);
     free(path);
@@ -129,6 +101,22 @@ static void note_bad(struct data *d, int64_t id, const struct error *why)
     }
 }
 
+/* Under the lock: images to keep are decoded, by all workers, those that cannot be wait to be named until a sample meets them. */
+static void work_kept(struct data *d, uint8_t *rgb)
+{
+    size_t bytes = (size_t)(3 * d->options.image_size * d->options.image_size);
+    while (!d->stop && d->next_kept < d->list.count) {
+        int64_t id = d->next_kept++;
+        pthread_mutex_unlock(&d->lock);
+        struct error err = {0};
+        if (load_image(d, id, 0, rgb, &err) == 0) d->kept[id] = memcpy(xmalloc(bytes), rgb, bytes);
+        pthread_mutex_lock(&d->lock);
+        d->done_kept++;
+        pthread_cond_broadcast(&d->changed);
+    }
+    while (!d->stop && d->done_kept < d->list.count) pthread_cond_wait(&d->changed, &d->lock);
+}
+
 static void *work(void *argument)
 {
     struct data *d = argument;
@@ -136,6 +124,7 @@ static void *work(void *argument)
     int64_t pixels = 3 * o->image_size * o->image_size;
     uint8_t *rgb = xmalloc((size_t)pixels);
     pthread_mutex_lock(&d->lock);
+    if (d->kept) work_kept(d, rgb);
     while (!d->stop && !d->failure.code) {
         int64_t batch = d->first_batch + d->next_sample / o->batch, slot = d->next_sample % o->batch;
         /* the batch handed out last keeps its buffer until the next call */
@@ -150,8 +139,12 @@ static void *work(void *argument)
         int code = 1;
         for (int64_t offset = 0; offset < d->list.count && code; offset++) {
             id = image_at(d, batch, slot, offset, &epoch);
-            code = load_image(d, id, epoch, rgb, d->images[buffer] + slot * pixels, &err);
-            if (!code) break;
+            const uint8_t *kept = d->kept ? d->kept[id] : NULL;
+            code = kept ? 0 : load_image(d, id, epoch, rgb, &err);
+            if (!code) {
+                image_normalize(kept ? kept : rgb, o->pipeline, (int)o->image_size, d->images[buffer] + slot * pixels);
+                break;
+            }
             pthread_mutex_lock(&d->lock);
             note_bad(d, id, &err);
             bool give_up = d->stop || d->failure.code;
@@ -236,22 +229,27 @@ int data_start(struct data *d, int64_t step, struct error *err)
             return error_errno(err, EXIT_FAILED, "lower data.workers", "cannot start data worker %lld", (long long)i);
         d->thread_count++;
     }
+    pthread_mutex_lock(&d->lock);
+    while (d->kept && d->ready[step % d->depth] < batch_samples(d, step) && !d->failure.code) pthread_cond_wait(&d->changed, &d->lock);
+    pthread_mutex_unlock(&d->lock);
     return 0;
 }
 
 int data_next(struct data *d, struct data_batch *out, struct error *err)
 {
-    double begin = clock_seconds() * 1e3;
     pthread_mutex_lock(&d->lock);
     int64_t batch = d->next_batch, count = batch_samples(d, batch), buffer = batch % d->depth;
     if (batch > d->first_batch) d->ready[(batch - 1) % d->depth] = 0; /* the batch before may be overwritten now */
     d->next_batch++;
+    bool there = d->ready[buffer] == count;
+    double begin = clock_seconds();
     pthread_cond_broadcast(&d->changed);
     while (d->ready[buffer] < count && !d->failure.code) pthread_cond_wait(&d->changed, &d->lock);
     int code = d->failure.code;
     if (code && err) *err = d->failure;
     pthread_mutex_unlock(&d->lock);
-    *out = (struct data_batch){d->images[buffer], d->ids[buffer], count, d->options.whole ? 0 : batch / d->epoch_batches, clock_seconds() * 1e3 - begin};
+    double wait_ms = there ? 0 : (clock_seconds() - begin) * 1e3;
+    *out = (struct data_batch){d->images[buffer], d->ids[buffer], count, d->options.whole ? 0 : batch / d->epoch_batches, wait_ms};
     return code;
 }
 

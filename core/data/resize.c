@@ -4,6 +4,7 @@
 #include "kernels/cpu/resize.h"
 #include "kernels/philox.h"
 
+#include <pthread.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,15 +145,24 @@ int image_prepare_random(const struct image *image, int side, double scale_min, 
     return 0;
 }
 
-void image_normalize(const uint8_t *rgb, enum pipeline pipeline, int side, float *out)
+static float normalized[2][3][256]; /* by pipeline, channel, value */
+static void make_normalized(void)
 {
     static const float mean[2][3] = {{.48145466f, .4578275f, .40821073f}, {.485f, .456f, .406f}};
     static const float deviation[2][3] = {{.26862954f, .26130258f, .27577711f}, {.229f, .224f, .225f}};
-    for (int c = 0; c < 3; c++) {
-        float table[256];
-        for (int v = 0; v < 256; v++) table[v] = ((float)v / 255.0f - mean[pipeline][c]) / deviation[pipeline][c];
-        for (int64_t i = 0; i < (int64_t)side * side; i++) out[c * (int64_t)side * side + i] = table[rgb[i * 3 + c]];
-    }
+    for (int p = 0; p < 2; p++)
+        for (int c = 0; c < 3; c++)
+            for (int v = 0; v < 256; v++) normalized[p][c][v] = ((float)v / 255.0f - mean[p][c]) / deviation[p][c];
+}
+
+void image_normalize(const uint8_t *rgb, enum pipeline pipeline, int side, float *out)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int64_t pixels = (int64_t)side * side;
+    pthread_once(&once, make_normalized);
+    const float(*table)[256] = normalized[pipeline];
+    for (int64_t i = 0; i < pixels; i++)
+        for (int c = 0; c < 3; c++) out[c * pixels + i] = table[c][rgb[i * 3 + c]];
 }
 
 /* A balanced Feistel network over the next even number of bits, walked until it lands inside (Black, Rogaway 2002). */

@@ -205,13 +205,14 @@ static int task_finish(struct meopt *opt, struct tensor *t, bool accumulated, do
     return error >= 0 ? adapt_act(opt, t, error, err) : MEOPT_OK;
 }
 
-static int all_finite(const struct meopt *opt, const struct tensor *t, const struct optim_task *task)
+static int all_finite(const struct tensor *t, const struct optim_task *task, int threads)
 {
     int64_t size = CHUNK_GROUPS * OPTIM_GROUP, chunks = chunks_of(t);
     size_t bytes = task->gradient_format == GRADIENT_F32 ? 4 : 2;
     int fine = 1;
+    if (chunks <= 8) threads = 1;
 #ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads_of(opt)) if (chunks > 8) reduction(& : fine)
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(& : fine)
 #endif
     for (int64_t c = 0; c < chunks; c++) {
         int64_t n = task->count - c * size < size ? task->count - c * size : size;
@@ -231,7 +232,7 @@ int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, en
     bool card = card_of(opt) != NULL; /* there, results are asked for at the end of the step */
     if (opt->check && gradient) {
         if (card) card_check(opt, gradient, task.gradient_format, task.count);
-        else finite = all_finite(opt, t, &task);
+        else finite = all_finite(t, &task, threads_of(opt));
         if (!finite) {
             t->found = (struct optim_partial){.gradient_squares = INFINITY, .bad_groups = t->layout.groups};
             t->stepped = true;
