@@ -45,7 +45,7 @@ for workload in eva_clip open_clip dinov2; do
     part "train_$workload" 45 "$meopt" bench train "$root/configs/$workload.yaml" --random-weights --batch 32 --steps 6 --json \
         "device.type=$type" "device.cards=$card" train.precision=bf16
 done
-part torch 110 python3 "$root/tests/bench/gpu_torch.py" 95
+part torch 110 python3 "$root/tests/bench/train_torch.py" 95
 part times 60 "$build/tests/test_ops" --time
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,10 +1,9 @@
-# What PyTorch does on the same card: the optimizer step of 1e9 parameters (fused AdamW, fp32 and bf16), and distillation steps of the
-# three workloads' shapes (bf16 autocast, SDPA, fused AdamW, torch.compile). A JSON object a line; used by gpu.sh alone.
-import json, sys, time, torch
+# What PyTorch does on the same machine, a JSON object a line.
+#   train_torch.py SECONDS            on the card, for gpu.sh: the optimizer step of 1e9 parameters (fused AdamW, fp32 and bf16), and distillation
+#                                     steps of the three workloads' shapes (bf16 autocast, SDPA, fused AdamW, torch.compile)
+#   train_torch.py cpu NAME BATCH     on the processor: one workload, eager, everything bf16, AdamW; memory is what the process held
+import json, resource, sys, time, torch
 import torch.nn as nn, torch.nn.functional as F
-
-DEADLINE = time.time() + float(sys.argv[1]) if len(sys.argv) > 1 else 1e30
-print(json.dumps({"torch": torch.__version__, "card": torch.cuda.get_device_name()}), flush=True)
 
 
 def best(f, n):
@@ -81,8 +80,30 @@ def workload(name, batch=32, compile=True):
     print(json.dumps({"workload": name, "compiled": compile, "images_per_s": batch / t, "peak_bytes": torch.cuda.max_memory_allocated()}), flush=True)
 
 
-for job in [lambda: optimizer(torch.float32), lambda: optimizer(torch.bfloat16)] + [lambda n=n, c=c: workload(n, compile=c) for c in (False, True) for n in WORKLOADS]:
-    if time.time() > DEADLINE: break
-    try: job()
-    except Exception as e: print(json.dumps({"error": str(e)[:200]}), flush=True)
-    torch.cuda.empty_cache()
+def on_cpu(name, batch):
+    teacher, student = (Tower(*g).bfloat16() for g in WORKLOADS[name])
+    teacher.requires_grad_(False)
+    opt = torch.optim.AdamW(student.parameters(), lr=1e-5)
+    x, best = torch.randn(batch, 3, 224, 224, dtype=torch.bfloat16), 1e9
+    for _ in range(3):
+        begin = time.perf_counter()
+        with torch.no_grad(): want = teacher(x)
+        F.mse_loss(student(x).float(), want.float()).backward()
+        opt.step(); opt.zero_grad(set_to_none=True)
+        best = min(best, time.perf_counter() - begin)
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"torch": torch.__version__, "workload": name, "batch": batch, "images_per_s": batch / best, "resident_mib": held}))
+
+
+def on_card(seconds):
+    deadline = time.time() + seconds
+    print(json.dumps({"torch": torch.__version__, "card": torch.cuda.get_device_name()}), flush=True)
+    for job in [lambda: optimizer(torch.float32), lambda: optimizer(torch.bfloat16)] + [lambda n=n, c=c: workload(n, compile=c) for c in (False, True) for n in WORKLOADS]:
+        if time.time() > deadline: break
+        try: job()
+        except Exception as e: print(json.dumps({"error": str(e)[:200]}), flush=True)
+        torch.cuda.empty_cache()
+
+
+if sys.argv[1] == "cpu": on_cpu(sys.argv[2], int(sys.argv[3]))
+else: on_card(float(sys.argv[1]))
