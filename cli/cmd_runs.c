@@ -121,7 +121,7 @@ static int stop_run(const struct arguments *args, struct error *err)
     struct run_status s;
     int code = run_status_read(&s, directory, err);
     if (code) return code;
-    if (s.ended || strcmp(s.state, "lost") == 0) {
+    if (run_status_over(&s)) {
         log_info("%s has ended already: %s", directory, s.state);
         return 0;
     }
@@ -129,7 +129,7 @@ static int stop_run(const struct arguments *args, struct error *err)
     if (code) return code;
     bool reachable = s.here && s.pid > 0 && is_worker(s.pid);
     for (int i = 0; i < (at_once ? 50 : 0); i++) {
-        if (run_status_read(&s, directory, NULL) == 0 && (s.ended || strcmp(s.state, "lost") == 0)) break;
+        if (run_status_read(&s, directory, NULL) == 0 && run_status_over(&s)) break;
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
     if (at_once && !s.ended && reachable && is_worker(s.pid)) kill(s.pid, SIGKILL); /* its supervisor is gone */
@@ -148,7 +148,7 @@ static int checkpoint_run(const struct arguments *args, struct error *err)
     struct run_status s;
     int code = run_status_read(&s, args->operands[0], err);
     if (code) return code;
-    if (s.ended || strcmp(s.state, "lost") == 0) return error_set(err, EXIT_FAILED, NULL, "%s does not run: %s", args->operands[0], s.state);
+    if (run_status_over(&s)) return error_set(err, EXIT_FAILED, NULL, "%s does not run: %s", args->operands[0], s.state);
     code = run_request(args->operands[0], "checkpoint", err);
     if (!code) log_info("%s: asked to save behind the step in progress", args->operands[0]);
     return code;

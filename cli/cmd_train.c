@@ -5,7 +5,6 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/train/loop.h"
-#include "core/train/plan.h"
 #include "core/train/status.h"
 
 #include <stdio.h>
@@ -13,48 +12,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-/* plan.json: the memory planned for this run and for the same experiment without meopt; readers show both beside what is
- * measured. A plan that cannot be made is no reason not to train. */
-static void write_plan(const struct run *run, const struct config *config, const struct arguments *args)
-{
-    struct plan plan;
-    struct config baseline;
-    struct error ignored;
-    int count = args->operand_count - 1;
-    char **overrides = xcalloc((size_t)count + 1, sizeof *overrides), without[] = "optim.use_meopt=false";
-    for (int i = 0; i < count; i++) overrides[i] = args->operands[i + 1];
-    overrides[count] = without;
-    json_t *object = plan_make(&plan, config, &ignored) == 0 ? memory_json(&plan.use) : json_object();
-    if (config_load(&baseline, args->operands[0], overrides, count + 1, &ignored) == 0) {
-        if (plan_make(&plan, &baseline, &ignored) == 0) json_object_set_new(object, "baseline", memory_json(&plan.use));
-        config_free(&baseline);
-    }
-    char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER), *path = run_path(run, "plan.json");
-    file_write_atomic(path, text, strlen(text), &ignored);
-    free(text);
-    free(path);
-    free(overrides);
-    json_decref(object);
-}
-
-/* Everything that can be wrong is found before a directory is made. */
-static int rehearse(struct config *config, struct error *err)
-{
-    struct device *dry = NULL;
-    struct trainer *trainer = NULL;
-    struct data *data = NULL;
-    int code = device_open(&dry, "dry", 0, err);
-    if (!code) code = trainer_create(&trainer, config, dry, false, NULL, NULL, err);
-    trainer_close(trainer);
-    device_close(dry);
-    if (!code) {
-        struct data_options options = train_data_options(config);
-        code = data_open(&data, &options, err);
-    }
-    data_close(data);
-    return code;
-}
 
 static int begin(const struct arguments *args, char **directory, struct error *err)
 {
@@ -70,17 +27,14 @@ static int begin(const struct arguments *args, char **directory, struct error *e
     const char *cards = argument_text(args, "cards", NULL);
     if (!code && cards) code = config_assign(&config, "device.cards", cards, err);
     if (!code && cards && strcmp(config.device.type, "cpu") == 0) code = config_assign(&config, "device.type", "auto", err);
-    if (!code) code = rehearse(&config, err);
+    if (!code) code = train_rehearse(&config, err); /* before a directory is made */
     time_t t = time(NULL);
     struct tm utc;
     strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", gmtime_r(&t, &utc));
     const char *given = argument_text(args, "name", config.run.name[0] ? config.run.name : NULL);
     char *name = given ? xstrdup(given) : xasprintf("%s-%s", config.stem, stamp);
     if (!code) code = run_create(&run, argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs"), name, &config, err);
-    if (!code) {
-        write_plan(&run, &config, args);
-        *directory = xstrdup(run.directory);
-    }
+    if (!code) *directory = xstrdup(run.directory);
     run_close(&run);
     free(name);
     config_free(&config);

@@ -3,8 +3,8 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/train/loop.h"
+#include "core/train/status.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,27 +17,10 @@ static void stepped(void *context, const struct train_progress *p)
     log_info("step %5lld/%lld  loss %.6f  cosine %.4f  %8.1f images/s", (long long)p->step, (long long)p->total, p->loss, p->cosine, p->images_per_s);
 }
 
-/* Everything that can be wrong is found before a directory is made; afterwards the configuration is resolved. */
-static int rehearse(struct config *config, struct error *err)
-{
-    struct device *dry = NULL;
-    struct trainer *trainer = NULL;
-    int code = device_open(&dry, "dry", 0, err);
-    if (!code) code = trainer_create(&trainer, config, dry, false, NULL, NULL, err);
-    trainer_close(trainer);
-    device_close(dry);
-    return code;
-}
-
 static bool is_done(const char *directory)
 {
-    char *path = path_join(directory, "state.json");
-    json_t *state = json_load_file(path, 0, NULL);
-    const char *said = json_string_value(json_object_get(state, "state"));
-    bool done = said && strcmp(said, "done") == 0;
-    json_decref(state);
-    free(path);
-    return done;
+    struct run_status status;
+    return run_status_read(&status, directory, NULL) == 0 && strcmp(status.state, "done") == 0;
 }
 
 static int same_experiment(const char *directory, const struct config *config, struct error *err)
@@ -75,7 +58,7 @@ static int one_run(const struct compare_plan *plan, bool use_meopt, int repeat, 
     code = config_load(&config, plan->config, overrides, plan->override_count + 2, err);
     free(overrides);
     if (code) return code;
-    code = rehearse(&config, err);
+    code = train_rehearse(&config, err);
     const char *parent = plan->run_dir ? plan->run_dir : config.run.dir[0] ? config.run.dir : "runs";
     const char *stem = plan->name ? plan->name : config.run.name[0] ? config.run.name : config.stem;
     char *name = plan->repeats > 1 ? xasprintf("%s-%s-%d", stem, use_meopt ? "with" : "without", repeat + 1) : xasprintf("%s-%s", stem, use_meopt ? "with" : "without");

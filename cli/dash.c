@@ -20,7 +20,7 @@ enum { KEY_WAIT_MS = 100, FRAME_MS = 500, LINGER_MS = 1500 };
 static bool alive(const struct dash *d)
 {
     const struct run_status *s = &d->run->status;
-    return !d->options->replay && !s->ended && strcmp(s->state, "lost") != 0;
+    return !d->options->replay && !run_status_over(s);
 }
 
 static void ask(struct dash *d, const char *request, const char *said)

@@ -55,7 +55,7 @@ static void state_text(const struct dash *d, char *dst, size_t size, int *pair)
         snprintf(dst, size, "replay%s", d->paused ? ", paused" : f->replay_end ? ", end" : "");
         return;
     }
-    if (s->ended || strcmp(s->state, "lost") == 0) {
+    if (run_status_over(s)) {
         if (s->exit_code > 0 && strcmp(s->state, "stopped") != 0) snprintf(dst, size, "%s (exit %d)", s->state, s->exit_code);
         else snprintf(dst, size, "%s", s->state);
         if (strcmp(s->state, "done") != 0 && strcmp(s->state, "stopped") != 0) *pair = PAIR_BAD;

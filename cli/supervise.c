@@ -6,6 +6,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/monitor/monitor.h"
+#include "core/train/run.h"
 #include "core/train/status.h"
 
 #include <errno.h>
@@ -37,6 +38,7 @@ struct supervisor {
     double moved_at, step_seconds;
     int64_t oom_before[2];
     struct monitor *monitor; /* opened once the worker has said where it trains */
+    struct monitor_snapshot seen; /* what it said last */
     struct outlets *outlets;
     bool begun;
 };
@@ -184,14 +186,7 @@ static void begin(struct supervisor *v)
 
 static void hand_on(struct supervisor *v, const char *state, bool end)
 {
-    struct monitor_snapshot *now = NULL;
-    if (!v->outlets) return;
-    if (v->monitor) {
-        now = xmalloc(sizeof *now);
-        monitor_read(v->monitor, now);
-    }
-    outlets_update(v->outlets, state, atomic_load(&v->report->total), now, end);
-    free(now);
+    if (v->outlets) outlets_update(v->outlets, state, atomic_load(&v->report->total), v->monitor ? &v->seen : NULL, end);
 }
 
 static json_t *reading(const struct monitor_value *m, double *age)
@@ -206,11 +201,10 @@ static json_t *cards_json(const struct supervisor *v)
 {
     json_t *cards = json_array();
     if (!v->monitor) return cards;
-    struct monitor_snapshot now;
-    monitor_read(v->monitor, &now);
-    int found = monitor_find(&now, v->report->pci), first = v->report->pci[0] ? found : 0, last = v->s->monitor && found < 0 ? now.card_count : first + 1;
-    for (int i = first < 0 ? 0 : first, rank = 0; first >= 0 && i < last && i < now.card_count; i++, rank++) {
-        const struct monitor_card *c = &now.cards[i];
+    const struct monitor_snapshot *seen = &v->seen;
+    int found = monitor_find(seen, v->report->pci), first = v->report->pci[0] ? found : 0, last = v->s->monitor && found < 0 ? seen->card_count : first + 1;
+    for (int i = first < 0 ? 0 : first, rank = 0; first >= 0 && i < last && i < seen->card_count; i++, rank++) {
+        const struct monitor_card *c = &seen->cards[i];
         double age = 0;
         json_t *card = json_pack("{s:i, s:s, s:s}", "rank", rank, "name", c->name, "pci", c->pci);
         json_object_set_new(card, "mem_used_bytes", reading(&c->mem_used_bytes, &age));
@@ -317,18 +311,11 @@ static void last_word(struct supervisor *v, int code, const struct error *err)
     run_status_write(&s, v->s->directory, &ignored);
     if (said) return;
     char *path = path_join(v->s->directory, "events.jsonl");
-    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
-    json_t *line = json_pack("{s:s, s:f, s:I, s:i, s:s}", "event", s.state, "time", s.time, "step", (json_int_t)s.step, "exit_code", code, "message", s.message);
-    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
-    if (fd >= 0 && text) {
-        size_t n = strlen(text);
-        text[n] = '\n';
-        file_write_all(fd, text, n + 1, path, &ignored);
-    }
-    if (fd >= 0) close(fd);
-    free(text);
-    json_decref(line);
+    struct run run = {.directory = (char *)(uintptr_t)v->s->directory, .events = open(path, O_WRONLY | O_APPEND | O_CLOEXEC)};
     free(path);
+    if (run.events < 0) return;
+    run_event(&run, s.state, json_pack("{s:I, s:i, s:s}", "step", (json_int_t)s.step, "exit_code", code, "message", s.message), &ignored);
+    close(run.events);
 }
 
 static void ask(struct supervisor *v, int how, int by)
@@ -379,6 +366,7 @@ int supervise(const struct supervision *s, struct error *err)
         if (taken(&v, "stop-now")) ask(&v, 2, SIGTERM);
         if (v.asked == 1 && clock_seconds() - v.asked_at > STOP_SECONDS && clock_seconds() - v.moved_at > STOP_SECONDS) ask(&v, 2, SIGTERM); /* it does not hear */
         if (ended || clock_seconds() - told >= 1) {
+            if (v.monitor) monitor_read(v.monitor, &v.seen);
             live(&v);
             hand_on(&v, "training", false);
             told = clock_seconds();

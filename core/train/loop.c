@@ -131,19 +131,27 @@ static uint32_t program_crc(void)
     return crc;
 }
 
-/* What the same experiment would take without MEOpt: a plan, since nobody runs it beside. 0 when it cannot be made. */
-static int64_t baseline_peak_bytes(const struct config *config)
+static int plan_baseline(struct plan *plan, const struct config *config)
 {
     static const char *const changes[][2] = {{"optim.use_meopt", "false"}, {"optim.pure_bf16", "false"}, {"optim.weights", "auto"}, {"optim.state_m", "auto"},
                                              {"optim.state_v", "auto"},    {"optim.gradients", "keep"},  {"optim.clip_mode", "exact"}};
     struct config copy;
-    struct plan plan;
     int code = 0;
     config_copy(&copy, config);
     for (size_t i = 0; i < sizeof changes / sizeof *changes && !code; i++) code = config_assign(&copy, changes[i][0], changes[i][1], NULL);
-    if (!code) code = plan_make(&plan, &copy, NULL);
+    if (!code) code = plan_make(plan, &copy, NULL);
     config_free(&copy);
-    return code ? 0 : (int64_t)plan.use.peak_total_bytes;
+    return code;
+}
+
+static int write_json(struct run *run, const char *name, json_t *object, struct error *err)
+{
+    char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER), *path = run_path(run, name);
+    int code = file_write_atomic(path, text, strlen(text), err);
+    free(text);
+    free(path);
+    json_decref(object);
+    return code;
 }
 
 static json_t *hex_or_null(uint32_t crc)
@@ -153,6 +161,8 @@ static json_t *hex_or_null(uint32_t crc)
     return crc ? json_string(text) : json_null();
 }
 
+/* meta.json, and plan.json: what this run is planned to take, and the same experiment without MEOpt, which nobody runs beside it. A plan
+ * that cannot be made is no reason not to train. */
 static int write_meta(struct run *run, const struct trainer *t, const struct data *data, int64_t total, struct error *err)
 {
     char host[128] = "";
@@ -161,9 +171,9 @@ static int write_meta(struct run *run, const struct trainer *t, const struct dat
                              "device", t->device->name, "images", (json_int_t)data_images(data), "total_steps", (json_int_t)total, "student_parameters",
                              (json_int_t)geometry_parameters(&t->student_geometry), "teacher_parameters", (json_int_t)geometry_parameters(&t->teacher_geometry),
                              "family", family_name(t->student_geometry.family));
-    int64_t baseline = baseline_peak_bytes(t->config);
     struct meopt_bytes held = {0};
-    struct plan plan;
+    struct plan plan, baseline;
+    bool planned = plan_make(&plan, t->config, NULL) == 0, compared = plan_baseline(&baseline, t->config) == 0;
     (void)meopt_held(t->opt, &held);
     json_object_set_new(meta, "code_version", json_string(MEOPT_VERSION));
     json_object_set_new(meta, "program_crc32c", hex_or_null(program_crc()));
@@ -173,16 +183,14 @@ static int write_meta(struct run *run, const struct trainer *t, const struct dat
     json_object_set_new(meta, "ranks", json_integer(1));
     json_object_set_new(meta, "epoch_steps", json_integer((json_int_t)data_epoch_batches(data)));
     json_object_set_new(meta, "optimizer_bytes_per_param", held.parameters ? json_real((double)held.total / (double)held.parameters) : json_null());
-    bool planned = plan_make(&plan, t->config, NULL) == 0;
     json_object_set_new(meta, "planned_peak_bytes", planned ? json_integer((json_int_t)plan.use.peak_total_bytes) : json_null());
-    json_object_set_new(meta, "planned_baseline_peak_bytes", baseline ? json_integer((json_int_t)baseline) : json_null());
+    json_object_set_new(meta, "planned_baseline_peak_bytes", compared ? json_integer((json_int_t)baseline.use.peak_total_bytes) : json_null());
     json_object_set_new(meta, "checkpoint_bytes", planned ? json_integer((json_int_t)plan.checkpoint_bytes) : json_null());
-    char *text = json_dumps(meta, JSON_INDENT(1) | JSON_PRESERVE_ORDER), *path = run_path(run, "meta.json");
-    int code = file_write_atomic(path, text, strlen(text), err);
-    free(text);
-    free(path);
-    json_decref(meta);
-    return code;
+    int code = write_json(run, "meta.json", meta, err);
+    json_t *memory = planned ? memory_json(&plan.use) : json_object();
+    if (compared) json_object_set_new(memory, "baseline", memory_json(&baseline.use));
+    int second = write_json(run, "plan.json", memory, code ? NULL : err);
+    return code ? code : second;
 }
 
 static int save(struct run *run, struct trainer *t, int64_t step, const struct train_listener *listener, struct error *err)
@@ -265,6 +273,23 @@ int train_device_open(struct device **device, const struct config *c, bool limit
     if (card && several)
         return error_set(err, EXIT_CONFIG, "device.cards: one number, as in 0", "device.cards %s: one process trains on one card", c->device.cards);
     return device_open(device, spec, limited ? (size_t)c->device.memory_limit : 0, err);
+}
+
+int train_rehearse(struct config *c, struct error *err)
+{
+    struct device *dry = NULL;
+    struct trainer *t = NULL;
+    struct data *data = NULL;
+    int code = device_open(&dry, "dry", 0, err);
+    if (!code) code = trainer_create(&t, c, dry, false, NULL, NULL, err);
+    trainer_close(t);
+    device_close(dry);
+    if (!code) {
+        struct data_options options = train_data_options(c);
+        code = data_open(&data, &options, err);
+    }
+    data_close(data);
+    return code;
 }
 
 int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_after, const struct train_listener *listener, struct error *err)

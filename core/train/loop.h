@@ -33,6 +33,9 @@ double schedule_lr(const struct config *config, int64_t step, int64_t total);
  * and stop, SIGUSR2 saves and goes on, a second SIGTERM or SIGINT stops at once. */
 int train_loop(struct run *run, struct config *config, bool resume, int64_t stop_after, const struct train_listener *listener, struct error *err);
 
+/* Everything that can be wrong with an experiment, without its memory: files, geometry, images. The configuration is resolved by it. */
+int train_rehearse(struct config *config, struct error *err);
+
 /* data_options of a configuration whose family is known. */
 struct data_options train_data_options(const struct config *config);
 /* The device of an experiment: device.type, the first of device.cards, device.memory_limit (limited false: without). */

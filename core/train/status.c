@@ -61,6 +61,8 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
     return code;
 }
 
+bool run_status_over(const struct run_status *s) { return s->ended || strcmp(s->state, "lost") == 0; }
+
 int run_status_write(const struct run_status *s, const char *directory, struct error *err)
 {
     char *path = path_join(directory, "state.json");

@@ -22,6 +22,8 @@ struct run_status {
 
 /* EXIT_FAILED when the directory is no run. */
 int run_status_read(struct run_status *status, const char *directory, struct error *err);
+/* It has ended, or its process is gone. */
+bool run_status_over(const struct run_status *status);
 /* Replace state.json with this status. */
 int run_status_write(const struct run_status *status, const char *directory, struct error *err);
 
