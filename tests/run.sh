@@ -11,4 +11,4 @@ if [ "${1:-}" = --long ]; then
     export MEOPT_LONG=1
     seconds=21600
 fi
-ctest --preset ci --timeout $seconds
+ctest --preset ci -j "$(nproc)" --timeout $seconds
