@@ -2,20 +2,9 @@
 # The form in a real terminal (tmux): golden screens at three sizes, change and save, resize, and the terminal given back
 # after quit, SIGTERM and SIGSEGV. MEOPT_UPDATE_GOLDEN=1 writes the golden screens anew.
 set -eu
-command -v tmux >/dev/null || { echo "no tmux"; exit 77; }
-dir=$(mktemp -d)
-socket=
-trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null; rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/tmux.sh"
 golden=$MEOPT_SOURCE/tests/data/config_screen
-n=0
-fail() {
-    echo "FAILED: $*" >&2
-    tmux -L "$socket" capture-pane -p >&2 || true
-    exit 1
-}
-start() { # width height options: a new socket each time, reusing one races with its server's end
-    n=$((n + 1))
-    socket="meopt-form-$$-$n"
+start() { # width height options
     width=$1 height=$2
     shift 2
     cp "$MEOPT_SOURCE/configs/eva_clip.yaml" "$dir/eva_clip.yaml"
@@ -26,24 +15,8 @@ sh -c 'echo \$\$ >pid; exec "\$@"' sh "$MEOPT" config edit $* eva_clip.yaml
 echo "status \$?"
 sleep 60
 RUN
-    tmux -L "$socket" -f /dev/null new-session -d -x "$width" -y "$height" \
-        "env -i PATH='$PATH' TERM=screen-256color LC_ALL=C.UTF-8 ASAN_OPTIONS='${ASAN_OPTIONS:-}' sh '$dir/run.sh' 2>'$dir/err'"
-    tmux -L "$socket" set -g window-size manual >/dev/null
+    terminal "$width" "$height" C.UTF-8 '' "sh '$dir/run.sh' 2>'$dir/err'"
     await family
-}
-await() { # text on the screen, within 10 s
-    i=0
-    until tmux -L "$socket" capture-pane -p | grep -q -- "$1"; do
-        i=$((i + 1))
-        [ $i -lt 200 ] || fail "no '$1' on the screen"
-        sleep 0.05
-    done
-}
-keys() { tmux -L "$socket" send-keys "$@"; }
-restored() { [ "$(tmux -L "$socket" display -p '#{alternate_on},#{cursor_flag}')" = 0,1 ] || fail "terminal not restored after $1"; }
-stop() {
-    tmux -L "$socket" kill-server
-    socket=
 }
 
 for size in 80x24 132x43 40x12; do

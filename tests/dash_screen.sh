@@ -3,22 +3,11 @@
 # and without colour; every tab; the terminal given back after quit, suspension and the signals that end a process; nothing but
 # text where there is no terminal. MEOPT_UPDATE_GOLDEN=1 writes the golden screens anew.
 set -eu
-command -v tmux >/dev/null || { echo "no tmux"; exit 77; }
+. "$MEOPT_SOURCE/tests/tmux.sh"
 . "$MEOPT_SOURCE/tests/dash_run.sh"
-dir=$(mktemp -d)
-socket=
-trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null; rm -rf "$dir"' EXIT
 golden=$MEOPT_SOURCE/tests/data/dash_screen
-n=0
-fail() {
-    echo "FAILED: $*" >&2
-    [ -z "$socket" ] || tmux -L "$socket" capture-pane -p >&2 || true
-    exit 1
-}
 for cards in 1 2 8; do dash_run "$dir/runs/run$cards" $cards 300; done
-start() { # width height locale environment command...: a new socket each time, reusing one races with its server's end
-    n=$((n + 1))
-    socket="meopt-dash-$$-$n"
+start() { # width height locale environment command...
     width=$1 height=$2 locale=$3 more=$4
     shift 4
     rm -f "$dir/pid"
@@ -29,22 +18,7 @@ sh -c 'echo \$\$ >../pid; exec "\$@"' sh "$MEOPT" $*
 echo "status \$?"
 sleep 60
 RUN
-    tmux -L "$socket" -f /dev/null new-session -d -x "$width" -y "$height" "env -i PATH='$PATH' TERM=screen-256color LC_ALL=$locale $more ASAN_OPTIONS='${ASAN_OPTIONS:-}' sh '$dir/run.sh' 2>'$dir/err'"
-    tmux -L "$socket" set -g window-size manual >/dev/null
-}
-await() { # text on the screen, within 10 s
-    i=0
-    until tmux -L "$socket" capture-pane -p 2>/dev/null | grep -q -- "$1"; do
-        i=$((i + 1))
-        [ $i -lt 200 ] || fail "no '$1' on the screen"
-        sleep 0.05
-    done
-}
-keys() { tmux -L "$socket" send-keys "$@"; }
-restored() { [ "$(tmux -L "$socket" display -p '#{alternate_on},#{cursor_flag}')" = 0,1 ] || fail "terminal not restored after $1"; }
-stop() {
-    tmux -L "$socket" kill-server
-    socket=
+    terminal "$width" "$height" "$locale" "$more" "sh '$dir/run.sh' 2>'$dir/err'"
 }
 check() { # NAME: the screen against the golden one, as soon as it is equal, within 5 s
     if [ -n "${MEOPT_UPDATE_GOLDEN:-}" ]; then
@@ -118,11 +92,7 @@ for signal in TERM HUP SEGV; do
 done
 
 # suspended and continued by a shell with jobs
-start 80 24 C.UTF-8 '' version
-stop
-n=$((n + 1))
-socket="meopt-dash-$$-$n"
-tmux -L "$socket" -f /dev/null new-session -d -x 80 -y 24 "env -i PATH='$PATH' TERM=screen-256color LC_ALL=C.UTF-8 PS1='shell> ' sh -i"
+terminal 80 24 C.UTF-8 "PS1='shell> '" 'sh -i'
 await 'shell>'
 keys "'$MEOPT' attach '$dir/runs/run1'" Enter
 await 'step 300/300'
