@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <grp.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -264,13 +265,13 @@ static double copy_bandwidth(struct device *dev, size_t bytes)
     return block ? 2 * (double)bytes / best * 1e-9 : 0;
 }
 
-/* Products of growing size until one takes 20 ms; their numbers are known: all elements of A and B are x. */
-static double product_rate(struct device *dev, enum dtype type, bool *right)
+/* The numbers are known: all elements of A and B are x. */
+double doctor_product_rate(struct device *dev, enum dtype type, bool *right)
 {
     struct error err;
-    double rate = 0, took = 0;
+    double rate = 0, begin = clock_seconds();
     *right = true;
-    for (int64_t side = 64; side <= 8192 && took < 0.02 && *right; side *= 2) {
+    for (int64_t side = 64; side <= 8192 && clock_seconds() - begin < 0.2 && *right; side *= 2) {
         size_t bytes = (size_t)(side * side) * 4;
         char *block = device_alloc(dev, MEMORY_WORKSPACE, 3 * bytes, "measurement", &err);
         if (!block) break;
@@ -287,7 +288,7 @@ static double product_rate(struct device *dev, enum dtype type, bool *right)
                          .c_type = DTYPE_F32,
                          .alpha = 1};
         dev->ops->fill(dev, block, 0x3C, 2 * bytes);
-        took = 1e30;
+        double took = 1e30;
         for (int run = 0; run < 3; run++) {
             double t = clock_seconds();
             dev->ops->gemm(dev, &g);
@@ -303,7 +304,7 @@ static double product_rate(struct device *dev, enum dtype type, bool *right)
         double expected = (double)x * (double)x * (double)side;
         for (int i = 0; i < 2; i++)
             *right = *right && (double)c[i] > expected * 0.999 && (double)c[i] < expected * 1.001;
-        rate = 2.0 * (double)(side * side * side) / took * 1e-12;
+        rate = fmax(rate, 2.0 * (double)(side * side * side) / took);
         device_free(dev, block);
     }
     return rate;
@@ -331,7 +332,7 @@ int doctor_device(struct doctor *d, const char *spec, struct error *err)
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
     for (int i = 0; i < 2 && !d->quick; i++) {
         bool right;
-        double rate = product_rate(dev, types[i], &right);
+        double rate = doctor_product_rate(dev, types[i], &right) * 1e-12;
         l = doctor_add(d, right ? FINDING_OK : FINDING_MISSING, "%s: matrix product %s %.2f TFLOP/s%s",
                        dev->name, dtype_name(types[i]), rate, right ? "" : ", wrong numbers");
         line_text(l, "device", spec);
