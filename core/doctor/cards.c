@@ -266,12 +266,12 @@ static double copy_bandwidth(struct device *dev, size_t bytes)
 }
 
 /* The numbers are known: all elements of A and B are x. */
-double doctor_product_rate(struct device *dev, enum dtype type, bool *right)
+double doctor_product_rate(struct device *dev, enum dtype type, int64_t side, bool *right)
 {
     struct error err;
-    double rate = 0, begin = clock_seconds();
+    double rate = 0, took = 0;
     *right = true;
-    for (int64_t side = 64; side <= 8192 && clock_seconds() - begin < 0.2 && *right; side *= 2) {
+    for (; side <= 8192 && took < 0.02 && *right; side *= 2) {
         size_t bytes = (size_t)(side * side) * 4;
         char *block = device_alloc(dev, MEMORY_WORKSPACE, 3 * bytes, "measurement", &err);
         if (!block) break;
@@ -288,7 +288,7 @@ double doctor_product_rate(struct device *dev, enum dtype type, bool *right)
                          .c_type = DTYPE_F32,
                          .alpha = 1};
         dev->ops->fill(dev, block, 0x3C, 2 * bytes);
-        double took = 1e30;
+        took = 1e30;
         for (int run = 0; run < 3; run++) {
             double t = clock_seconds();
             dev->ops->gemm(dev, &g);
@@ -332,7 +332,7 @@ int doctor_device(struct doctor *d, const char *spec, struct error *err)
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
     for (int i = 0; i < 2 && !d->quick; i++) {
         bool right;
-        double rate = doctor_product_rate(dev, types[i], &right) * 1e-12;
+        double rate = doctor_product_rate(dev, types[i], 64, &right) * 1e-12;
         l = doctor_add(d, right ? FINDING_OK : FINDING_MISSING, "%s: matrix product %s %.2f TFLOP/s%s",
                        dev->name, dtype_name(types[i]), rate, right ? "" : ", wrong numbers");
         line_text(l, "device", spec);

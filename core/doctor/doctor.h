@@ -43,8 +43,9 @@ struct doctor_row {
 extern const struct doctor_row doctor_host[], doctor_cards[];
 /* One device at work, as device_open spells it: opened, its kernels proved, measured. 0 or why it cannot be used. */
 int doctor_device(struct doctor *doctor, const char *spec, struct error *err);
-/* FLOP/s of the device's own product: the best of squares of growing side, for about a fifth of a second. right: their numbers were. */
-double doctor_product_rate(struct device *device, enum dtype type, bool *right);
+/* FLOP/s of the device's own product: the best of squares that grow from `side` until one takes 20 ms. right: their
+ * numbers were. */
+double doctor_product_rate(struct device *device, enum dtype type, int64_t side, bool *right);
 
 void doctor_run(struct doctor *doctor, const struct doctor_row *rows);
 void doctor_free(struct doctor *doctor);

@@ -142,7 +142,7 @@ static void check_gemm(struct doctor *d)
     }
     for (int i = 0; i < 2; i++) {
         bool right;
-        double rate = doctor_product_rate(device, types[i], &right) * 1e-9;
+        double rate = doctor_product_rate(device, types[i], 1024, &right) * 1e-9;
         struct line *l =
             doctor_add(d, right ? FINDING_OK : FINDING_MISSING, "matrix product %s %.1f GFLOP/s%s",
                        dtype_name(types[i]), rate, right ? "" : ", wrong numbers");
