@@ -5,6 +5,7 @@
 #include "core/compare/published.h"
 #include "core/config/value.h"
 #include "core/device/bench.h"
+#include "core/device/driver.h"
 #include "core/train/loop.h"
 #include "core/train/plan.h"
 
@@ -91,7 +92,20 @@ static int find_card(struct card *card, const struct arguments *args, const stru
     } else if (config->device.memory_limit > 0) {
         card->bytes = (size_t)config->device.memory_limit;
         snprintf(card->name, sizeof card->name, "device.memory_limit");
-    } else if (config_is(config, "device.type", "cpu") || config_is(config, "device.type", "auto")) {
+    } else if (device_is_card(config->device.type)) { /* of the card, where it is in this machine */
+        struct driver driver;
+        struct card_info found;
+        struct error absent;
+        int ordinal = atoi(config->device.cards); /* "all", and what is not a card here: the first */
+        for (int kind = 0; kind < DRIVER_KINDS && !card->bytes; kind++) {
+            if (!config_is(config, "device.type", "auto") && !config_is(config, "device.type", driver_names[kind])) continue;
+            if (driver_open(&driver, (enum driver_kind)kind, &absent) || driver_card(&driver, ordinal, &found, &absent)) continue;
+            char name[40];
+            name_printable(name, sizeof name, found.name);
+            card->bytes = found.total_bytes;
+            snprintf(card->name, sizeof card->name, "%s:%d %s", driver_names[kind], ordinal, name);
+        }
+    } else {
         long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
         if (pages > 0 && page > 0) card->bytes = (size_t)pages * (size_t)page;
         snprintf(card->name, sizeof card->name, "this machine's memory");
@@ -335,7 +349,7 @@ done:
 }
 
 static const struct option options[] = {
-    {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0, "memory of the card, as in 64G; else device.memory_limit, or this machine's"},
+    {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0, "memory of the card, as in 64G; else device.memory_limit, or the card's or machine's own"},
     {"what-if", 0, OPTION_FLAG, NULL, NULL, 0, 0, "a table of the settings that matter, with peak memory and relative compute"},
     {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "ranks that train together; else the number of device.cards"},
     {"gflops", 0, OPTION_REAL, "X", NULL, 0, 1e9, "measured speed (meopt bench train), for the expected time of a step"},

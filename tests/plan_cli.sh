@@ -54,4 +54,17 @@ grep -q 'width 88' out || fail "geometry from the checkpoints"
 for option in $("$MEOPT" plan --help | grep -o -- '--[a-z-]*' | sort -u); do
     [ "$option" = --help ] || grep -q -- "Fl -${option#--}" "$MEOPT_SOURCE/man/meopt-plan.1" || fail "$option is not documented"
 done
+
+# On a card the scratch is the card's, whether it is here or not, and its memory is known where it is.
+fakes=$MEOPT_BUILD/tests
+if [ -f "$fakes/libfake_cuda.so" ]; then
+    workspace() { "$MEOPT" plan dinov2.yaml "device.type=$1" --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["classes"]["workspace"])'; }
+    export MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_HIP_LIBRARY=/nowhere.so
+    [ "$(workspace cuda)" = "$(workspace hip)" ] && [ "$(workspace cuda)" != "$(workspace cpu)" ] || fail "scratch of a card"
+    expect 0 "$MEOPT" plan dinov2.yaml device.type=cuda
+    grep -q '^fits 8192.0 MiB (cuda:0 Emulated card' out || fail "memory of the card"
+    expect 0 "$MEOPT" plan dinov2.yaml device.type=hip
+    grep -q '^fits' out && fail "memory of a card that is not here"
+    true
+fi
 echo ok

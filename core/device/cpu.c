@@ -255,6 +255,19 @@ static const struct device_ops operations = {
     .sum_squares = sum_squares,
 };
 
+int dry_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
+{
+    (void)dev;
+    (void)class;
+    *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return *p == MAP_FAILED ? EXIT_HOST_MEMORY : 0;
+}
+void dry_release(struct device *dev, void *p, size_t bytes)
+{
+    (void)dev;
+    munmap(p, bytes);
+}
+
 enum { LARGE_BYTES = 1 << 20 };
 
 /* Large blocks are mapped (zero pages, huge where the system allows), small ones come from the heap, which
@@ -262,11 +275,11 @@ enum { LARGE_BYTES = 1 << 20 };
 static int allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
 {
     (void)class;
-    if (cpu_of(dev)->dry || bytes >= LARGE_BYTES) {
-        bool dry = cpu_of(dev)->dry;
-        void *q = mmap(NULL, bytes, dry ? PROT_NONE : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (dry ? MAP_NORESERVE : 0), -1, 0);
+    (void)dev;
+    if (bytes >= LARGE_BYTES) {
+        void *q = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (q == MAP_FAILED) return EXIT_HOST_MEMORY;
-        if (!dry) madvise(q, bytes, MADV_HUGEPAGE);
+        madvise(q, bytes, MADV_HUGEPAGE);
         *p = q;
         return 0;
     }
@@ -275,7 +288,8 @@ static int allocate(struct device *dev, enum memory_class class, size_t bytes, v
 }
 static void release(struct device *dev, void *p, size_t bytes)
 {
-    if (cpu_of(dev)->dry || bytes >= LARGE_BYTES) munmap(p, bytes);
+    (void)dev;
+    if (bytes >= LARGE_BYTES) munmap(p, bytes);
     else free(p);
 }
 static void transfer(struct device *dev, void *dst, const void *src, size_t bytes)
@@ -333,8 +347,8 @@ int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct
     if (dry) snprintf(dev->name, sizeof dev->name, "plan");
     else processor_name(dev->name, sizeof dev->name);
     dev->limit_bytes = limit_bytes ? limit_bytes : dry ? 0 : machine_bytes();
-    dev->allocate = allocate;
-    dev->release = release;
+    dev->allocate = dry ? dry_allocate : allocate;
+    dev->release = dry ? dry_release : release;
     dev->upload = transfer;
     dev->download = transfer;
     dev->sync = sync_nothing;

@@ -6,4 +6,8 @@
 
 int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct error *err);
 
+/* Memory of every dry device: addresses without access. */
+int dry_allocate(struct device *device, enum memory_class class, size_t bytes, void **p);
+void dry_release(struct device *device, void *p, size_t bytes);
+
 #endif

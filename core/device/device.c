@@ -123,11 +123,21 @@ static int ordinal_of(const char *spec, const char *kind)
     return *end || ordinal > 1023 ? -1 : (int)ordinal;
 }
 
+bool device_is_card(const char *type)
+{
+    struct driver driver;
+    struct error absent;
+    for (int kind = 0; kind < DRIVER_KINDS; kind++)
+        if (strcmp(type, driver_names[kind]) == 0 || (strcmp(type, "auto") == 0 && driver_open(&driver, (enum driver_kind)kind, &absent) == 0)) return true;
+    return false;
+}
+
 int device_open(struct device **device, const char *spec, size_t limit_bytes, struct error *err)
 {
     *device = NULL;
     if (strcmp(spec, "cpu") == 0) return cpu_device_open(device, false, limit_bytes, err);
     if (strcmp(spec, "dry") == 0) return cpu_device_open(device, true, limit_bytes, err);
+    if (strcmp(spec, "dry:card") == 0) return gpu_device_dry(device, limit_bytes);
     bool any = ordinal_of(spec, "auto") >= 0;
     for (int kind = 0; kind < DRIVER_KINDS; kind++) {
         int ordinal = ordinal_of(spec, any ? "auto" : driver_names[kind]);

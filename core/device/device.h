@@ -152,9 +152,11 @@ struct device {
     void *state;
 };
 
-/* "cpu", "dry", "hip:N", "cuda:N" (N may be left out: 0), or "auto" ("auto:N"): that card of the first driver whose
- * kernels work on it, else the CPU. limit_bytes 0 = no limit of ours. */
+/* "cpu", "dry" (what the CPU would take; "dry:card": what a card would), "hip:N", "cuda:N" (N may be left out: 0), or "auto"
+ * ("auto:N"): that card of the first driver whose kernels work on it, else the CPU. limit_bytes 0 = no limit of ours. */
 int device_open(struct device **device, const char *spec, size_t limit_bytes, struct error *err);
+/* Would device.type "cpu", "hip", "cuda" or "auto" mean a card here? auto: when a driver sees one. */
+bool device_is_card(const char *type);
 void device_close(struct device *device);
 
 /* 64-byte aligned, contents undefined. NULL and err (EXIT_CARD_MEMORY or EXIT_HOST_MEMORY, with the table by

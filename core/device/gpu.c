@@ -1,5 +1,6 @@
 /* A card: opening, code objects, memory, transfers, launches. See gpu.h. */
 #include "core/device/gpu.h"
+#include "core/device/cpu.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 
@@ -214,7 +215,7 @@ static void *kernel_function(struct device *dev, const char *name)
 void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t blocks_y, void **arguments)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (dev->pending.code || blocks_x <= 0 || blocks_y <= 0) return;
+    if (dev->pending.code || gpu->dry || blocks_x <= 0 || blocks_y <= 0) return;
     void *function = kernel_function(dev, name);
     if (!function) return;
     if (blocks_x > INT32_MAX || blocks_y > 65535) {
@@ -248,7 +249,7 @@ void *gpu_reserve(struct device *dev, size_t bytes)
         if (!gpu->workspace) return NULL;
         gpu->workspace_bytes = bytes;
     }
-    return gpu->workspace;
+    return gpu->dry ? NULL : gpu->workspace;
 }
 
 void gpu_time_begin(struct device *dev)
@@ -295,7 +296,7 @@ static void release(struct device *dev, void *p, size_t bytes)
 static void upload_small(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (dev->pending.code || !bytes) return;
+    if (dev->pending.code || gpu->dry || !bytes) return;
     if (gpu->next_slot == GPU_SLOTS) {
         dev->sync(dev);
         gpu->next_slot = 0;
@@ -313,7 +314,7 @@ static void upload(struct device *dev, void *dst, const void *src, size_t bytes)
         upload_small(dev, dst, src, bytes);
         return;
     }
-    for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
+    for (size_t at = 0; at < bytes && !dev->pending.code && !gpu->dry; at += GPU_STAGING) {
         int i = gpu->next_staging;
         size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
         gpu->next_staging = 1 - i;
@@ -328,7 +329,7 @@ static void download(struct device *dev, void *dst, const void *src, size_t byte
 {
     struct gpu *gpu = gpu_of(dev);
     memset(dst, 0, bytes); /* what a failure leaves is defined */
-    for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
+    for (size_t at = 0; at < bytes && !dev->pending.code && !gpu->dry; at += GPU_STAGING) {
         int i = gpu->next_staging;
         size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
         gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying from the card");
@@ -340,7 +341,7 @@ static void download(struct device *dev, void *dst, const void *src, size_t byte
 }
 static void sync_stream(struct device *dev)
 {
-    gpu_fail(dev, gpu_of(dev)->driver.stream_sync(gpu_of(dev)->stream), "running");
+    if (!gpu_of(dev)->dry) gpu_fail(dev, gpu_of(dev)->driver.stream_sync(gpu_of(dev)->stream), "running");
 }
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
@@ -363,6 +364,35 @@ static void close_state(struct device *dev)
     if (gpu->stream) d->stream_destroy(gpu->stream);
     if (gpu->context) d->release(gpu->handle);
     free(gpu);
+}
+
+static void close_dry(struct device *dev) { free(gpu_of(dev)); }
+
+static struct device *card_new(size_t limit_bytes)
+{
+    struct device *dev = xcalloc(1, sizeof *dev);
+    dev->ops = &gpu_operations;
+    dev->limit_bytes = limit_bytes; /* without one the driver says when there is no more */
+    dev->allocate = allocate;
+    dev->release = release;
+    dev->upload = upload;
+    dev->download = download;
+    dev->sync = sync_stream;
+    dev->close = close_state;
+    dev->state = xcalloc(1, sizeof(struct gpu));
+    return dev;
+}
+
+int gpu_device_dry(struct device **device, size_t limit_bytes)
+{
+    struct device *dev = *device = card_new(limit_bytes);
+    gpu_of(dev)->dry = true;
+    dev->kind = "dry";
+    dev->allocate = dry_allocate;
+    dev->release = dry_release;
+    dev->close = close_dry;
+    snprintf(dev->name, sizeof dev->name, "plan");
+    return 0;
 }
 
 /* Context, stream, pinned memory, events: everything of the driver's but the code. */
@@ -401,22 +431,13 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     int code = driver_open(&driver, kind, err);
     if (!code) code = driver_card(&driver, ordinal, &card, err);
     if (code) return code;
-    struct device *dev = xcalloc(1, sizeof *dev);
-    struct gpu *gpu = xcalloc(1, sizeof *gpu);
+    struct device *dev = card_new(limit_bytes);
+    struct gpu *gpu = gpu_of(dev);
     gpu->driver = driver;
     gpu->card = card;
     gpu->ordinal = ordinal;
     gpu->arena = (struct arena){.take = take, .give = give, .context = dev};
-    dev->ops = &gpu_operations;
     dev->kind = driver_names[kind];
-    dev->limit_bytes = limit_bytes; /* without one the driver says when there is no more */
-    dev->allocate = allocate;
-    dev->release = release;
-    dev->upload = upload;
-    dev->download = download;
-    dev->sync = sync_stream;
-    dev->close = close_state;
-    dev->state = gpu;
     snprintf(dev->name, sizeof dev->name, "%s:%d %.100s", driver_names[kind], ordinal, card.name);
     if ((code = card_start(gpu)) != 0)
         code = error_set(err, EXIT_NO_CARD,

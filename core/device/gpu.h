@@ -22,6 +22,7 @@ struct gpu {
     struct card_info card;
     int ordinal, handle, wave;
     void *context, *stream, *module;
+    bool dry;         /* no driver behind it: scratch is counted, nothing is launched */
     char object[600]; /* the code object in use */
     struct arena arena;
     struct blas *blas; /* NULL: the own product */
@@ -40,11 +41,15 @@ extern const struct device_ops gpu_operations;
 
 int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, size_t limit_bytes,
                     struct error *err);
+/* A card that only counts: every operation reserves what it would, and returns. */
+int gpu_device_dry(struct device **device, size_t limit_bytes);
+/* Is it a card, real or dry? */
+static inline bool gpu_is(const struct device *dev) { return dev->ops == &gpu_operations; }
 static inline struct gpu *gpu_of(struct device *dev) { return dev->state; }
 
 /* Start a kernel by name; arguments as drivers take them: pointers to the values. */
 void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t blocks_y, void **arguments);
-/* Scratch of one operation; NULL after a failure. */
+/* Scratch of one operation; NULL after a failure, and on a dry card. */
 void *gpu_reserve(struct device *dev, size_t bytes);
 /* Blocks for n elements of a loop that strides over the grid. */
 int64_t gpu_blocks(const struct device *dev, int64_t n);

@@ -201,13 +201,14 @@ static void cast(struct device *dev, const void *src, enum dtype src_type, void 
 static void fill(struct device *dev, void *p, int byte, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (!dev->pending.code && bytes)
+    if (!dev->pending.code && !gpu->dry && bytes)
         gpu_fail(dev, gpu->driver.fill(p, (unsigned char)byte, bytes, gpu->stream), "filling");
 }
 static void copy(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (!dev->pending.code && bytes) gpu_fail(dev, gpu->driver.copy(dst, src, bytes, gpu->stream), "copying");
+    if (!dev->pending.code && !gpu->dry && bytes)
+        gpu_fail(dev, gpu->driver.copy(dst, src, bytes, gpu->stream), "copying");
 }
 static void sum_squares(struct device *dev, const void *x, enum dtype t, int64_t n, double *sum, int *finite)
 {

@@ -17,9 +17,7 @@ struct card {
 struct device *card_of_options(const struct meopt_options *options)
 {
     struct device *device = options->device;
-    return device && !options->dry && strcmp(device->kind, "cpu") != 0 && strcmp(device->kind, "dry") != 0
-               ? device
-               : NULL;
+    return device && !options->dry && gpu_is(device) ? device : NULL;
 }
 struct device *card_of(const struct meopt *opt) { return card_of_options(&opt->options); }
 
@@ -44,8 +42,8 @@ static int card_failed(const struct meopt *opt, struct meopt_error *err)
 
 int card_create(struct meopt *opt, size_t partials, struct meopt_error *err)
 {
-    struct device *device = card_of(opt);
-    if (!device) return MEOPT_OK;
+    struct device *device = opt->options.device; /* dry cards count it too */
+    if (!device || !gpu_is(device)) return MEOPT_OK;
     size_t rows = opt->count ? opt->count : 1;
     struct error why = {0};
     struct card *card = calloc(1, sizeof *card);

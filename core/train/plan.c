@@ -49,7 +49,8 @@ static int rehearse(struct trainer *t, struct error *err)
     distill_loss(dev, &t->loss, s->out, target, t->dout, t->sums, t->sums + 1, 1, t->micro, s->out_rows, s->out_width);
     int code = tower_backward(s, t->images, t->dout, t->micro, true, true, NULL, NULL, err);
     int finite = 1;
-    dev->ops->sum_squares(dev, t->dout, DTYPE_F32, 1, t->sums + 2, &finite);
+    if (!t->release || t->micro == t->batch) /* the norm of what was accumulated is the optimizer's own work */
+        dev->ops->sum_squares(dev, t->dout, DTYPE_F32, 1, t->sums + 2, &finite);
     return code ? code : device_check(dev, err);
 }
 
@@ -62,7 +63,7 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
     config_copy(&copy, config);
     bool teacher_random = is(copy.model_t.init, "random"), student_random = is(copy.model_s.init, "random");
     plan->from_checkpoints = (teacher_random || readable(&copy.model_t)) && (student_random || readable(&copy.model_s)) && !(teacher_random && student_random);
-    int code = device_open(&device, "dry", 0, err);
+    int code = device_open(&device, device_is_card(copy.device.type) ? "dry:card" : "dry", 0, err);
     if (code == 0) code = trainer_create(&trainer, &copy, device, !plan->from_checkpoints, NULL, NULL, err);
     if (code == 0) code = rehearse(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) && is(copy.model_t.arch, "custom")) {
