@@ -10,6 +10,8 @@ sh "$build" tpu1 "$work/x.co" 2>"$work/log" && fail "an unknown arch is built"
 grep -q 'no compiler for tpu1' "$work/log" || fail "an unknown arch is not named"
 cat >"$work/hipcc" <<'FAKE'
 #!/bin/sh
+case "$*" in *MEOPT_MATRIX=0*) MATRIX= ;; esac
+[ "${MATRIX:-}" ] && echo "fatal error: error in backend: Cannot select: intrinsic %llvm.amdgcn.mfma" >&2 && exit 1
 [ "${WARN:-}" ] && echo "kernels.hip:1:1: error: unused variable [-Werror]" >&2 && exit 1
 echo "a.hip:1:1: remark: Function Name: optim_step_8bit [-Rpass-analysis=kernel-resource-usage]" >&2
 echo "a.hip:1:1: remark:     VGPRs Spill: ${SPILL:-0} [-Rpass-analysis=kernel-resource-usage]" >&2
@@ -24,6 +26,8 @@ grep -q 'optim_step_8bit 3' "$work/log" || fail "spills are not told"
 [ ! -f "$work/y.co" ] || fail "an object with spills is left"
 HIPCC=$work/hipcc WARN=1 sh "$build" gfx936 "$work/y.co" 2>"$work/log" && fail "a failed compilation ends with 0"
 grep -q 'unused variable' "$work/log" || fail "the compiler's words are lost"
+HIPCC=$work/hipcc MATRIX=1 sh "$build" gfx936 "$work/m.co" 2>"$work/log" || fail "an arch without matrix instructions is not built"
+grep -q 'gfx936: built without matrix instructions' "$work/log" && grep -q 'Cannot select' "$work/log" || fail "a build without matrix instructions is silent"
 
 count=0
 # names in the sources of the host; those of both dtypes by their suffix

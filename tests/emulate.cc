@@ -63,6 +63,9 @@ struct fiber {
     const char *file;
     int line, from;
     uint64_t value;
+    void (*product)(int first); /* the matrix instruction that the wave waits for, or nullptr */
+    float *c;
+    const uint32_t *a, *b;
     void *sanitizer;
 };
 
@@ -120,9 +123,75 @@ uint64_t exchange(uint64_t value, int from, const char *file, int line)
     int self = thread;
     fibers[(size_t)self].value = value;
     fibers[(size_t)self].from = from;
+    fibers[(size_t)self].product = nullptr;
     leave(AT_WAVE, file, line);
     return fibers[(size_t)self].value;
 }
+
+static float bf16_half(const uint32_t *pairs, int i)
+{
+    uint32_t bits = pairs[i / 2] >> 16 * (i % 2) << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+/* 16 x N += 16 x 16 times 16 x N; who holds what is the caller's */
+template <int N> static void matrix_product(float (&c)[16][N], const float (&a)[16][16], const float (&b)[16][N])
+{
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < N; j++) c[i][j] += a[i][k] * b[k][j];
+}
+
+/* v_mfma_f32_16x16x16_bf16_1k. A: row lane % 16, k 4 (lane / 16) + i; B: column lane % 16, the same k; C: column lane % 16,
+ * row 4 (lane / 16) + i. */
+[[maybe_unused]] static void mfma_product(int first)
+{
+    float a[16][16], b[16][16], c[16][16];
+    for (int lane = 0; lane < WAVE; lane++)
+        for (int i = 0; i < 4; i++) {
+            const fiber &f = fibers[(size_t)(first + lane)];
+            a[lane % 16][4 * (lane / 16) + i] = bf16_half(f.a, i);
+            b[4 * (lane / 16) + i][lane % 16] = bf16_half(f.b, i);
+            c[4 * (lane / 16) + i][lane % 16] = f.c[i];
+        }
+    matrix_product(c, a, b);
+    for (int lane = 0; lane < WAVE; lane++)
+        for (int i = 0; i < 4; i++) fibers[(size_t)(first + lane)].c[i] = c[4 * (lane / 16) + i][lane % 16];
+}
+
+/* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32, with the manual's groupID = lane / 4 and threadID_in_group = lane % 4.
+ * A: row group (+ 8 for a2 a3 a6 a7), k 2 thread + (i & 1) (+ 8 from a4 on); B: k 2 thread + (i & 1) (+ 8 from b2 on), column
+ * group; C: row group (+ 8 from c2 on), column 2 thread + (i & 1). */
+[[maybe_unused]] static void mma_product(int first)
+{
+    float a[16][16], b[16][8], c[16][8];
+    for (int lane = 0; lane < WAVE; lane++) {
+        const fiber &f = fibers[(size_t)(first + lane)];
+        int group = lane / 4, thread_in_group = lane % 4;
+        for (int i = 0; i < 8; i++) a[group + (i & 2 ? 8 : 0)][2 * thread_in_group + (i & 1) + (i >= 4 ? 8 : 0)] = bf16_half(f.a, i);
+        for (int i = 0; i < 4; i++) b[2 * thread_in_group + (i & 1) + (i >= 2 ? 8 : 0)][group] = bf16_half(f.b, i);
+        for (int i = 0; i < 4; i++) c[group + (i >= 2 ? 8 : 0)][2 * thread_in_group + (i & 1)] = f.c[i];
+    }
+    matrix_product(c, a, b);
+    for (int lane = 0; lane < WAVE; lane++)
+        for (int i = 0; i < 4; i++) fibers[(size_t)(first + lane)].c[i] = c[lane / 4 + (i >= 2 ? 8 : 0)][2 * (lane % 4) + (i & 1)];
+}
+
+static void await_product(void (*product)(int), float *c, const uint32_t *a, const uint32_t *b, int line)
+{
+    fiber &f = fibers[(size_t)thread];
+    f.product = product;
+    f.c = c;
+    f.a = a;
+    f.b = b;
+    leave(AT_WAVE, __FILE__, line);
+}
+#if MEOPT_EMULATE_WAVE == 64
+void mfma_f32_16x16x16_bf16(float c[4], const uint32_t a[2], const uint32_t b[2]) { await_product(mfma_product, c, a, b, __LINE__); }
+#else
+void mma_m16n8k16_bf16(float c[4], const uint32_t a[4], const uint32_t b[2]) { await_product(mma_product, c, a, b, __LINE__); }
+#endif
 
 /* Run one wave until every lane waits for the block or is done. */
 static void run_wave(int first)
@@ -139,6 +208,11 @@ static void run_wave(int first)
             given[i - first] = f.value;
         }
         if (lead.state != AT_WAVE) return;
+        if (lead.product) {
+            lead.product(first);
+            for (int i = first; i < first + WAVE; i++) fibers[(size_t)i].state = RUNNING;
+            continue;
+        }
         for (int i = first; i < first + WAVE; i++) {
             fiber &f = fibers[(size_t)i];
             if (f.from < 0 || f.from >= WAVE) die("a lane outside the wave", f, f);

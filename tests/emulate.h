@@ -19,6 +19,7 @@
 #define DEVICE static inline
 #define SHARED static
 #define ROLLED
+#define UNROLLED
 #define THREAD (emulate::thread)
 #define THREADS (emulate::threads)
 #define BLOCK_X (emulate::block[0])
@@ -40,6 +41,11 @@ extern int64_t block[3], blocks[3];
 void wait_block(const char *file, int line);
 /* Every lane gives 8 bytes and gets those of lane `from` of its wave. */
 uint64_t exchange(uint64_t value, int from, const char *file, int line);
+
+/* The matrix instructions of kernels/gpu/matrix.h: registers of this lane, which stand for the elements that the vendor's manual
+ * says. Two bf16 in 32 bits. c += a b; every lane of the wave gives its own. */
+void mfma_f32_16x16x16_bf16(float c[4], const uint32_t a[2], const uint32_t b[2]);
+void mma_m16n8k16_bf16(float c[4], const uint32_t a[4], const uint32_t b[2]);
 
 template <class T> T shuffle(T x, int from, const char *file, int line)
 {

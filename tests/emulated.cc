@@ -1,6 +1,7 @@
 /* Emulated GPU kernels against the CPU operations of the same name, over odd shapes, for this wave width. */
 #include "tests/emulate_run.h"
 
+#include "kernels/gpu/vendor.h"
 extern "C" {
 #include "kernels/cpu/ops.h"
 }
@@ -49,6 +50,17 @@ static void same(const char *name, const std::vector<float> &a, const std::vecto
 /* fp32 sums of n terms in another order: n ulps at most, sqrt(n) typically */
 static double bound(int64_t n) { return 6e-8 * (8 + 4 * std::sqrt((double)n)); }
 
+/* x rounded to bf16, there and in the copy */
+static std::vector<bf16> rounded(std::vector<float> &x)
+{
+    std::vector<bf16> half(x.size());
+    for (size_t i = 0; i < x.size(); i++) {
+        store(half.data(), (int64_t)i, x[i]);
+        x[i] = load(half.data(), (int64_t)i);
+    }
+    return half;
+}
+
 static void layernorm(int64_t R, int64_t D)
 {
     auto x = noise((size_t)(R * D), 1), w = noise((size_t)D, 2), b = noise((size_t)D, 3), g = noise((size_t)(R * D), 4);
@@ -91,11 +103,13 @@ static void attention(int64_t B, int64_t N, int64_t H, int64_t dh)
     same("attention_backward", d, d2, bound(N + dh) * 8);
 }
 
+/* Products of bf16 are exact in fp32, so sums of them have the bound of fp32. */
 static void gemm(int64_t m, int64_t n, int64_t k)
 {
     for (int ta = 0; ta < 2; ta++)
         for (int tb = 0; tb < 2; tb++) {
-            auto a = noise((size_t)(m * k), 7), b = noise((size_t)(k * n), 8), bias = noise((size_t)n, 9), c = noise((size_t)(m * n), 10), expected = c;
+            auto a = noise((size_t)(m * k), 7), b = noise((size_t)(k * n), 8), bias = noise((size_t)n, 9), c = noise((size_t)(m * n), 10), expected = c, half = c;
+            auto a_half = rounded(a), b_half = rounded(b);
             for (int64_t i = 0; i < m; i++)
                 for (int64_t j = 0; j < n; j++) {
                     double sum = 0;
@@ -106,6 +120,9 @@ static void gemm(int64_t m, int64_t n, int64_t k)
             launch("gemm_f32_f32", (n + 63) / 64, (m + 63) / 64, 256, (const float *)a.data(), (const float *)b.data(), c.data(), (const float *)bias.data(), m, n, k,
                    ta ? m : k, tb ? k : n, n, ta, tb, 0.5f, 2.0f);
             same("gemm", c, expected, bound(k));
+            launch("gemm_bf16_f32", (n + 63) / 64, (m + 63) / 64, 256, (const bf16 *)a_half.data(), (const bf16 *)b_half.data(), half.data(), (const float *)bias.data(), m, n, k,
+                   ta ? m : k, tb ? k : n, n, ta, tb, 0.5f, 2.0f);
+            same("gemm bf16", half, expected, bound(k));
         }
 }
 
@@ -137,6 +154,7 @@ int main()
     attention(1, 5, 3, 80);
     gemm(1, 1, 1);
     gemm(65, 70, 33);
+    gemm(80, 128, 72);
     elements(3, 131);
     printf("%d failures\n", failures);
     return failures != 0;

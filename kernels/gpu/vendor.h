@@ -22,6 +22,7 @@
 #define DEVICE static __device__ __forceinline__
 #define SHARED __shared__
 #define ROLLED _Pragma("unroll 1")
+#define UNROLLED _Pragma("unroll")
 #if defined(__AMDGCN_WAVEFRONT_SIZE)
 #define WAVE __AMDGCN_WAVEFRONT_SIZE
 #else
@@ -60,6 +61,7 @@ DEVICE float exact_sqrt(float a) { return sqrtf(a); }
 #define DEVICE static __device__ __forceinline__
 #define SHARED __shared__
 #define ROLLED _Pragma("unroll 1")
+#define UNROLLED _Pragma("unroll")
 #define WAVE 32
 #define THREAD ((int)threadIdx.x)
 #define THREADS ((int)blockDim.x)
