@@ -1,4 +1,5 @@
-/* Six training steps against the real classes under torch.optim.AdamW: loss, gradient norm, cosine, final parameters. */
+/* Six training steps against the real classes under torch.optim.AdamW: loss, gradient norm, cosine, final parameters. On a card:
+ * MEOPT_TEST_DEVICE=hip:0. */
 #include "core/meopt.h"
 #include "core/nn/tower.h"
 #include "tests/golden.h"
@@ -48,7 +49,7 @@ static void trajectory(const char *dir)
     json_t *json = golden_json("distill", dir, "config.json"), *rule = json_object_get(json, "optimizer");
     struct weights *golden = golden_open("distill", dir, "golden.safetensors");
     struct device *device;
-    if (device_open(&device, "cpu", 0, &err)) fail_msg("%s", err.what);
+    if (device_open(&device, getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu", 0, &err)) fail_msg("%s", err.what);
     int64_t batch = integer(json, "batch"), steps = integer(json, "steps");
     bool head = json_is_string(json_object_get(json, "head"));
     struct tower *teacher = open_tower(device, dir, json, "teacher_file", "teacher", batch, 0, false);
@@ -60,7 +61,10 @@ static void trajectory(const char *dir)
             if (!p->head) continue;
             int64_t at = weights_find(init, p->name);
             assert_true(at >= 0);
-            assert_int_equal(weights_read(init, at, p->weight, DTYPE_F32, &err), 0);
+            float *values = xmalloc((size_t)p->count * sizeof *values);
+            assert_int_equal(weights_read(init, at, values, DTYPE_F32, &err), 0);
+            device->upload(device, p->weight, values, (size_t)p->count * sizeof *values);
+            free(values);
         }
         weights_close(init);
     }
@@ -74,6 +78,7 @@ static void trajectory(const char *dir)
     meopt_options_init(&options, sizeof options, MEOPT_APADAMW);
     options.beta1 = json_number_value(json_array_get(json_object_get(rule, "betas"), 0));
     options.beta2 = json_number_value(json_array_get(json_object_get(rule, "betas"), 1));
+    options.device = device;
     options.eps = json_number_value(json_object_get(rule, "eps"));
     options.weight_decay = json_number_value(json_object_get(rule, "weight_decay"));
     double lr = json_number_value(json_object_get(rule, "lr")), clip = json_number_value(json_object_get(rule, "clip_grad_norm"));
@@ -98,27 +103,34 @@ static void trajectory(const char *dir)
     double *images = golden_tensor(golden, "images", &total);
     pixels = total / steps;
     double *loss = golden_tensor(golden, "loss", NULL), *norm = golden_tensor(golden, "grad_norm", NULL), *cosine = golden_tensor(golden, "cosine", NULL);
-    float *input = device_alloc(device, MEMORY_DATA, (size_t)pixels * 4, "images", &err);
+    float *host = xmalloc((size_t)pixels * sizeof *host), *input = device_alloc(device, MEMORY_DATA, (size_t)pixels * 4, "images", &err);
     float *dout = device_alloc(device, MEMORY_WORKSPACE, (size_t)(batch * student->out_width) * 4, "dout", &err);
     double *sums = device_alloc(device, MEMORY_WORKSPACE, 4 * sizeof(double), "sums", &err);
     struct distill_options objective = {LOSS_MSE, json_is_true(json_object_get(json, "normalize")) || integer(json, "normalize") == 1, false};
     double worst_loss = 0, worst_norm = 0, worst_cosine = 0, worst_final = 0;
     for (int64_t step = 0; step < steps; step++) {
-        for (int64_t i = 0; i < pixels; i++) input[i] = (float)images[step * pixels + i];
-        memset(sums, 0, 4 * sizeof *sums);
-        memset(dout, 0, (size_t)(batch * student->out_width) * 4);
+        struct {
+            double loss, cosine, squares;
+            int finite, unused;
+        } found = {.finite = 1};
+        for (int64_t i = 0; i < pixels; i++) host[i] = (float)images[step * pixels + i];
+        device->upload(device, input, host, (size_t)pixels * sizeof *host);
+        device->upload(device, sums, &found, sizeof found);
+        device->ops->fill(device, dout, 0, (size_t)(batch * student->out_width) * 4);
         tower_forward(teacher, input, batch);
         tower_forward(student, input, batch);
         distill_loss(device, &objective, student->out, teacher->out, dout, sums, sums + 1, 1, batch, 1, student->out_width);
         if (tower_backward(student, input, dout, batch, true, true, NULL, NULL, &err)) fail_msg("%s", err.what);
-        int finite = 1;
         for (size_t i = 0; i < count; i++)
-            device->ops->sum_squares(device, trained[i]->grad, trained[i]->grad_type, trained[i]->count, sums + 2, &finite);
-        assert_true(finite);
-        double grad_norm = sqrt(sums[2]), scale = fmin(1, clip / (grad_norm + 1e-6));
-        worst_loss = fmax(worst_loss, fabs(sums[0] - loss[step]) / loss[step]);
+            device->ops->sum_squares(device, trained[i]->grad, trained[i]->grad_type, trained[i]->count, sums + 2, (int *)(void *)(sums + 3));
+        device->sync(device);
+        device->download(device, &found, sums, sizeof found);
+        if (device_check(device, &err)) fail_msg("%s", err.what);
+        assert_true(found.finite);
+        double grad_norm = sqrt(found.squares), scale = fmin(1, clip / (grad_norm + 1e-6));
+        worst_loss = fmax(worst_loss, fabs(found.loss - loss[step]) / loss[step]);
         worst_norm = fmax(worst_norm, fabs(grad_norm - norm[step]) / norm[step]);
-        worst_cosine = fmax(worst_cosine, fabs(sums[1] / (double)batch - cosine[step]));
+        worst_cosine = fmax(worst_cosine, fabs(found.cosine / (double)batch - cosine[step]));
         if (meopt_step_begin(opt, step + 1, lr, 0, &library)) fail_msg("%s", library.message);
         for (size_t i = 0; i < count; i++)
             if (meopt_step_tensor(opt, i, trained[i]->grad, MEOPT_F32, scale, &library)) fail_msg("%s", library.message);
@@ -142,6 +154,7 @@ static void trajectory(const char *dir)
     }
     printf("%-10s loss %.1e grad_norm %.1e cosine %.1e final %.1e\n", dir, worst_loss, worst_norm, worst_cosine, worst_final);
     if (!(worst_loss <= 2e-5 && worst_norm <= 2e-5 && worst_cosine <= 1e-5 && worst_final <= 1e-5)) fail_msg("%s: outside the tolerance", dir);
+    free(host);
     free(images);
     free(loss);
     free(norm);
