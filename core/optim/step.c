@@ -210,9 +210,9 @@ static int all_finite(const struct tensor *t, const struct optim_task *task, int
     int64_t size = CHUNK_GROUPS * OPTIM_GROUP, chunks = chunks_of(t);
     size_t bytes = task->gradient_format == GRADIENT_F32 ? 4 : 2;
     int fine = 1;
-    if (chunks <= 8) threads = 1;
+    (void)threads; /* where there is no OpenMP */
 #ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) reduction(& : fine)
+#pragma omp parallel for schedule(static) num_threads(threads) if (chunks > 8) reduction(& : fine)
 #endif
     for (int64_t c = 0; c < chunks; c++) {
         int64_t n = task->count - c * size < size ? task->count - c * size : size;
