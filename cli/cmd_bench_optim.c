@@ -123,10 +123,11 @@ static void *gradient_place(const struct triad *t, const void *host, size_t byte
 
 /* ---- One combination --------------------------------------------------------------------------------- */
 
-static int library_error(struct error *err, const struct meopt_error *from)
+static int library_error(struct error *err, const struct meopt_error *from, const struct triad *place)
 {
-    return error_set(err, from->status == MEOPT_NO_MEMORY ? EXIT_HOST_MEMORY : EXIT_FAILED, NULL, "%s",
-                     from->message);
+    int memory = place->card ? EXIT_CARD_MEMORY : EXIT_HOST_MEMORY;
+    return error_set(err, from->status == MEOPT_NO_MEMORY ? memory : EXIT_FAILED,
+                     from->status == MEOPT_NO_MEMORY ? "fewer --params" : NULL, "%s", from->message);
 }
 
 static struct meopt_options options_of(const struct combination *c, const struct triad *place, int threads)
@@ -193,7 +194,7 @@ static int measure_error(const struct combination *c, const struct triad *place,
     struct meopt_tensor table = {.name = "error", .ndim = 2, .shape = {256, 256}};
     struct meopt *opt;
     struct meopt_error e;
-    if (meopt_create(&opt, &o, &table, 1, &e)) return library_error(err, &e);
+    if (meopt_create(&opt, &o, &table, 1, &e)) return library_error(err, &e, place);
     float *w = malloc(3 * N * sizeof *w), *g = w + N, *after = g + N;
     if (!w) {
         meopt_destroy(opt);
@@ -227,7 +228,7 @@ static int measure_error(const struct combination *c, const struct triad *place,
     if (place->card) device_free(place->card, card);
     free(w);
     meopt_destroy(opt);
-    return status ? library_error(err, &e) : 0;
+    return status ? library_error(err, &e, place) : 0;
 }
 
 static void gradient_fill(void *gradient, int dtype, int64_t count)
@@ -273,7 +274,7 @@ static int run_combination(const struct combination *c, int64_t parameters, int 
     char *from = card ? card : gradient;
     for (int64_t i = 0; !code && i < count; i++)
         gradients[i] = (struct meopt_gradient){from + (size_t)i * (gradient_bytes / (size_t)count), dtype};
-    if (!code && meopt_create(&opt, &o, table, (size_t)count, &e)) code = library_error(err, &e);
+    if (!code && meopt_create(&opt, &o, table, (size_t)count, &e)) code = library_error(err, &e, triad);
     if (!code) {
         struct meopt_bytes bytes;
         meopt_held(opt, &bytes);
@@ -284,7 +285,7 @@ static int run_combination(const struct combination *c, int64_t parameters, int 
         r->triad = triad_gb_per_s(triad);
         for (int step = 1; !code && step <= repeat + 1; step++) {
             double begin = clock_seconds();
-            if (meopt_step(opt, step, 1e-4, 1, gradients, NULL, &e)) code = library_error(err, &e);
+            if (meopt_step(opt, step, 1e-4, 1, gradients, NULL, &e)) code = library_error(err, &e, triad);
             if (step > 1) r->seconds = fmin(r->seconds, clock_seconds() - begin);
         }
         r->triad = fmax(r->triad, triad_gb_per_s(triad));

@@ -324,6 +324,11 @@ int doctor_device(struct doctor *d, const char *spec, struct error *err)
         line_text(l, "device", spec);
         line_text(l, "object", gpu->object);
         line_real(l, "wave", gpu->wave);
+        size_t available = 0, total = 0;
+        if (gpu->driver.memory_info(&available, &total) == 0) {
+            line_real(l, "memory_bytes", (double)total);
+            line_real(l, "free_bytes", (double)available);
+        }
         if (!gpu->blas)
             line_advise(l, "products are several times slower than the vendor's",
                         "put rocBLAS or cuBLAS into LD_LIBRARY_PATH");

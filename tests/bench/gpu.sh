@@ -1,17 +1,24 @@
 #!/bin/sh
 # All figures of a card in one run of at most 8 minutes: gpu.sh [DEVICE [OUTPUT]] (cuda:0, or hip:0 where that driver is; a directory,
 # default ./gpu-figures). Needs a build with code objects for the card in $MEOPT_BUILD (default build), where the programs are
-# started, and the sources for configs/. What takes part: the report of doctor; operations, towers and optimizer on the card against
-# their references; times of operations; quickstart beside the CPU; the optimizer for 1e9 parameters in every format; the three
-# workloads at batch 32 with random weights; PyTorch on the same shapes where python3 has it; compute-sanitizer where it is.
-# Each part has its own limit; a part that fails or is cut off leaves its words in OUTPUT and the others go on.
+# started, and the sources for configs/. What takes part: the report of doctor; operations, towers, training and optimizer on the
+# card against their references; the optimizer for 1e9 parameters in every format; speed-up over cores; the three workloads at batch
+# 32 with random weights; times of operations; quickstart beside the CPU; compute-sanitizer where it is; PyTorch on the same shapes
+# where $MEOPT_PYTHON (default python3) has it and it sees the card.
+# A part that fails, is cut off at its limit or cannot run is told, leaves its words in OUTPUT, and the others go on. The limits add
+# up to $MEOPT_GPU_SECONDS, 480. Parameters and batch are what the card's free memory holds, up to those sizes.
+# MEOPT_GPU_TRIAL=1 is for a card made up by tests (tests/fake_driver.cc): geometries, parameters and steps small enough for it, three
+# times the limits. It tries the script; the figures mean nothing.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=${MEOPT_BUILD:-$root/build}
 build=$(cd "$build" && pwd) || exit 1
 out=${2:-gpu-figures}
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
+rm -f "$out"/*.txt "$out"/*.err "$out/parts"
 meopt=$build/meopt
+python=${MEOPT_PYTHON:-python3}
+trial=${MEOPT_GPU_TRIAL:-}
 device=${1:-}
 if [ -z "$device" ]; then
     device=cuda:0
@@ -19,80 +26,155 @@ if [ -z "$device" ]; then
 fi
 type=${device%%:*}
 card=${device##*:}
+[ "$card" = "$device" ] && card=0
 export MEOPT_TEST_DEVICE="$device"
+times=1
+[ -n "$trial" ] && times=3
+seconds=$((${MEOPT_GPU_SECONDS:-480} * times))
 start=$(date +%s)
-left() { echo $((${MEOPT_GPU_SECONDS:-470} - $(date +%s) + start)); }
+left() { echo $((seconds - $(date +%s) + start)); }
+skip() { echo "$1: $2" | tee "$out/$1.txt"; } # NAME WHY
 part() { # NAME LIMIT COMMAND...
-    name=$1 limit=$2
+    name=$1 limit=$(($2 * times))
     shift 2
     rest=$(left)
     [ "$rest" -lt "$limit" ] && limit=$rest
     if [ "$limit" -lt 3 ]; then
-        echo "$name: no time left" | tee "$out/$name.txt"
+        skip "$name" "no time left"
         return 0
     fi
     begin=$(date +%s) code=0
-    timeout -k 5 "$limit" "$@" >"$out/$name.txt" 2>"$out/$name.err" || code=$?
-    echo "$name: exit $code, $(($(date +%s) - begin)) s"
+    timeout -k 2 "$limit" "$@" >"$out/$name.txt" 2>"$out/$name.err" </dev/null || code=$?
+    case $code in
+    0) end=done ;;
+    124 | 137) end="cut off at its limit" ;;
+    *) end="exit $code, $(tail -n 1 "$out/$name.err" | cut -c 1-160)" ;;
+    esac
+    echo "$name: $end, $(($(date +%s) - begin)) s" | tee -a "$out/parts"
+}
+field() { # FILE EXPRESSION of the JSON object j; 0 when there is none
+    "$python" -c 'import json, sys
+try: print(int(eval(sys.argv[2], {"j": json.load(open(sys.argv[1]))})))
+except Exception: print(0)' "$1" "$2"
 }
 
-part doctor 40 "$meopt" doctor --device "$device" --json
-part ops 60 "$build/tests/test_ops"
-part towers 40 "$build/tests/test_golden_towers"
-part optim_card 60 "$build/tests/test_optim_card"
-part bench_optim 70 "$meopt" bench optim --device "$device" --params 1000000000 --repeat 5 --json
+part doctor 30 "$meopt" doctor --device "$device" --json
+free=$(field "$out/doctor.txt" 'next(c["free_bytes"] for c in j["checks"] if "free_bytes" in c)')
+if [ "$free" -le 0 ]; then
+    echo "$device cannot be used:" >&2
+    cat "$out/doctor.err" "$out/doctor.txt" >&2
+    exit 6
+fi
+# 18 bytes a parameter in the widest format (fp32 with a copy), beside the copy of twice 1 GiB that is the yardstick
+params=1000000000
+fits=$(((free - free / 10 - 2147483648) / 18))
+[ "$fits" -lt 16777216 ] && fits=$((free / 64))
+[ "$fits" -lt "$params" ] && params=$fits
+steps=6 repeat=5
+[ -n "$trial" ] && params=4194304 steps=2 repeat=1
+echo "$device: $((free >> 20)) MiB free, $params parameters for the optimizer"
+
+part ops 30 "$build/tests/test_ops"
+part towers 25 "$build/tests/test_golden_towers"
+part distill 20 "$build/tests/test_golden_distill"
+part optim_card 40 "$build/tests/test_optim_card"
+part bench_optim 60 "$meopt" bench optim --device "$device" --params "$params" --repeat "$repeat" --json
+part speedup 20 "$meopt" bench speedup --device "$device" --params "$((params / 8))" --repeat "$repeat" --json
 for workload in eva_clip open_clip dinov2; do
-    part "train_$workload" 45 "$meopt" bench train "$root/configs/$workload.yaml" --random-weights --batch 32 --steps 6 --json \
-        "device.type=$type" "device.cards=$card" train.precision=bf16
+    set -- "device.type=$type" "device.cards=$card" train.precision=bf16
+    if [ -n "$trial" ]; then
+        set -- "$@" model_t.arch=custom model_s.arch=custom data.image_size=28 model_t.depth=1 model_s.depth=1 model_t.patch=14 model_s.patch=14
+        case $workload in
+        dinov2) set -- "$@" model_t.width=192 model_t.hidden=128 model_t.ffn=swiglu model_t.pos_grid=5 model_s.width=128 model_s.hidden=512 model_s.pos_grid=5 ;;
+        *) set -- "$@" model_t.width=176 model_t.hidden=352 model_t.out=64 model_s.width=$([ $workload = eva_clip ] && echo 88 || echo 160) model_s.hidden=320 model_s.out=64 ;;
+        esac
+    fi
+    batch=32
+    "$meopt" plan "$root/configs/$workload.yaml" --card-memory "$((free - free / 20))" --json "$@" >"$out/plan_$workload.json" 2>"$out/plan_$workload.err"
+    fits=$(field "$out/plan_$workload.json" 'j["largest_micro_batch_images"]')
+    [ "$fits" -lt "$batch" ] && batch=$fits
+    [ -n "$trial" ] && batch=2
+    if [ "$batch" -lt 1 ]; then
+        skip "train_$workload" "not even one image fits: $(tail -n 1 "$out/plan_$workload.err")"
+        continue
+    fi
+    part "train_$workload" 35 "$meopt" bench train "$root/configs/$workload.yaml" --random-weights --batch "$batch" --steps "$steps" --json "$@"
 done
-part torch 110 python3 "$root/tests/bench/train_torch.py" 95
-part times 60 "$build/tests/test_ops" --time
+part times 20 "$build/tests/test_ops" --time ${trial:+sum_squares} # one operation in a trial
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/sample" "$work/configs"
 for archive in COCO2014 ModelWeight; do tar -xzf "$root/configs/sample/$archive.tar.gz" -C "$work/sample"; done
 cp "$root"/configs/quickstart*.yaml "$work/configs/"
+set -- train.steps=20
+[ -n "$trial" ] && set -- train.steps=3 train.batch_size=4
 for where in cpu "$type"; do
-    part "quickstart_$where" 30 "$meopt" train "$work/configs/quickstart.yaml" "device.type=$where" train.steps=20 train.log_every=1 --run-dir "$work" --name "$where" --json
+    part "quickstart_$where" 10 "$meopt" train "$work/configs/quickstart.yaml" "device.type=$where" "$@" train.log_every=1 --run-dir "$work" --name "$where" --json
 done
 for tool in memcheck racecheck initcheck; do
-    command -v compute-sanitizer >/dev/null && part "sanitizer_$tool" 40 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/tests/test_ops" "*[lr]*norm*"
+    if [ "$type" = cuda ] && [ -z "$trial" ] && command -v compute-sanitizer >/dev/null; then
+        part "sanitizer_$tool" 13 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/tests/test_ops" "*[lr]*norm*"
+    else
+        skip "sanitizer_$tool" "no compute-sanitizer for this card"
+    fi
 done
+# Last, so that it has what the others left: 70 s, if all of them took their limits.
+if "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+    rest=$(left)
+    part torch "$rest" "$python" "$root/tests/bench/train_torch.py" "$((rest - 20))"
+else
+    skip torch "$python has no torch that sees a card"
+fi
 
 # The figures in a few lines of Markdown, for tests/bench/RESULTS.md.
-python3 - "$out" "$device" <<'PY' | tee "$out/RESULTS.md"
+"$python" - "$out" "$device" <<'PY' | tee "$out/RESULTS.md"
 import json, os, sys
 out, device = sys.argv[1:]
+def text(name): return open(os.path.join(out, name), errors="replace").read() if os.path.exists(os.path.join(out, name)) else ""
 def load(name):
-    try: return json.loads(open(os.path.join(out, name + ".txt")).read())
-    except Exception: return None
+    try: return json.loads(text(name + ".txt"))
+    except ValueError: return None
 def lines(name):
-    try: rows = open(os.path.join(out, name + ".txt")).read().splitlines()
-    except OSError: rows = []
     found = []
-    for r in rows:
+    for r in text(name + ".txt").splitlines():
         try: found.append(json.loads(r))
         except ValueError: pass
     return [r for r in found if isinstance(r, dict)]
+def why(name): return "failed: see %s.err" % name if os.path.exists(os.path.join(out, name + ".err")) else text(name + ".txt").strip()
 print("### Card %s: `tests/bench/gpu.sh %s`\n" % (device, device))
+if os.environ.get("MEOPT_GPU_TRIAL"): print("A TRIAL on a card made up by tests: no figure of it means anything.\n")
 for c in (load("doctor") or {}).get("checks", []): print("- " + c["found"])
 torch = lines("torch")
 optim = load("bench_optim")
 if optim:
-    print("\n| optimizer, 1e9 parameters | ms/step | GB/s | of the copy (%.0f GB/s) |\n|---|---|---|---|" % optim["triad_gb_per_s"])
+    print("\n| optimizer, %.3g parameters | ms/step | GB/s | of the copy (%.0f GB/s) |\n|---|---|---|---|" % (optim["params"], optim["triad_gb_per_s"]))
     for r in optim["results"]: print("| %s %s %s | %.2f | %.0f | %.2f |" % (r["rule"], r["weights"], r["states"], r["step_ms"], r["gb_per_s"], r["bandwidth_ratio"]))
     for r in torch:
         if "optimizer" in r: print("| torch %s %s | %.2f | %.0f | %.2f |" % (r["optimizer"], r["dtype"], r["step_ms"], r["gb_per_s"], r["gb_per_s"] / optim["triad_gb_per_s"]))
-print("\n| batch 32, random weights | images/s | TFLOP/s | of the GEMM peak | peak GiB | torch images/s | torch GiB |\n|---|---|---|---|---|---|---|")
+else: print("\n- bench_optim: " + why("bench_optim"))
+speedup = load("speedup")
+if speedup:
+    print("\n| one iteration, %.3g parameters | on | ms | speed-up |\n|---|---|---|---|" % speedup["params"])
+    for r in speedup["results"]: print("| %s | %s | %.2f | %.1f +- %.1f |" % (r["optimizer"], r["on"], r["step_ms"], r["speedup"], r["speedup_sd"] or 0))
+else: print("\n- speedup: " + why("speedup"))
+print("\n| random weights | images/s | TFLOP/s | of the GEMM peak | peak GiB | torch images/s | torch GiB |\n|---|---|---|---|---|---|---|")
+classes = []
 for w in ("eva_clip", "open_clip", "dinov2"):
     r = (lines("train_" + w) or [None])[-1]
     t = max((x for x in torch if x.get("workload") == w), key=lambda x: x["images_per_s"], default=None)
-    if r: print("| %s | %.1f | %.1f | %.2f | %.2f | %s | %s |" % (w, r["images_per_s"], r["gflops"] * 1e-3, r["gemm_ratio"], r["peak_bytes"] / 2**30, "%.1f" % t["images_per_s"] if t else "-", "%.2f" % (t["peak_bytes"] / 2**30) if t else "-"))
-    else: print("| %s | failed: see train_%s.err | | | | | |" % (w, w))
+    if not r:
+        print("| %s | %s | | | | | |" % (w, why("train_" + w)))
+        continue
+    print("| %s, batch %.0f | %.1f | %.3g | %.2f | %.2f | %s | %s |" % (w, r["images_per_s"] * r["step_ms"] * 1e-3, r["images_per_s"], r["gflops"] * 1e-3, r["gemm_ratio"], r["peak_bytes"] / 2**30, "%.1f" % t["images_per_s"] if t else "-", "%.2f" % (t["peak_bytes"] / 2**30) if t else "-"))
+    classes.append("- %s, peak MiB by class: %s" % (w, ", ".join("%s %.1f" % (k, v / 2**20) for k, v in r["classes"].items())))
+print("\n" + "\n".join(classes))
 losses = [[r["loss"] for r in lines("quickstart_" + k) if "loss" in r] for k in ("cpu", device.split(":")[0])]
 if all(losses): print("\nquickstart, %d steps: largest difference of a loss to the CPU %.2g of it" % (len(losses[1]), max(abs(a - b) / abs(a) for a, b in zip(*losses))))
-for n in ("ops", "towers", "optim_card", "sanitizer_memcheck", "sanitizer_racecheck", "sanitizer_initcheck"):
-    text = "".join(open(os.path.join(out, n + e), errors="replace").read() for e in (".txt", ".err") if os.path.exists(os.path.join(out, n + e)))
-    if text: print("- %s: %d failed, %d passed" % (n, text.count("[  FAILED  ]") // 2, text.count("[       OK ]")))
+else: print("\n- quickstart: " + why("quickstart_" + device.split(":")[0]))
+for n in ("ops", "towers", "distill", "optim_card", "sanitizer_memcheck", "sanitizer_racecheck", "sanitizer_initcheck"):
+    words = text(n + ".txt") + text(n + ".err")
+    if "[ RUN" in words: print("- %s: %d failed, %d passed" % (n, words.count("[  FAILED  ]") // 2, words.count("[       OK ]")))
+    elif words: print("- " + words.splitlines()[-1])
+print("".join("- " + r + "\n" for r in text("parts").splitlines() if not ": done," in r), end="")
 PY
-echo "$(left) of ${MEOPT_GPU_SECONDS:-470} s left; everything in $out"
+echo "$(left) of $seconds s left; everything in $out"
