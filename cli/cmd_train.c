@@ -108,7 +108,7 @@ static const struct option options[] = {
     {"steps", 0, OPTION_INT, "N", NULL, 1, 1e12, "train N steps in all (train.steps)"},
     {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N (exit 10)"},
     {"resume", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "go on with this run directory from its newest whole checkpoint"},
-    {"cards", 0, OPTION_TEXT, "N", NULL, 0, 0, "train on this card (device.cards)"},
+    {"cards", 0, OPTION_TEXT, "N", NULL, 0, 0, "train on this card: one number, as in 0 (device.cards)"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "processor threads"},
     {"no-dashboard", 0, OPTION_FLAG, NULL, NULL, 0, 0, "lines instead of the dashboard, also on a terminal"},
     {"baseline", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "overlay the loss of this run"},

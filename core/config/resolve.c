@@ -151,7 +151,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
         bad(context, "optim.state_v", false, "leave it out", sentence);
     }
     if (!cards_valid(c->device.cards))
-        bad(context, "device.cards", true, "as in 0,1,3; or all", "device.cards is not a list of card numbers");
+        bad(context, "device.cards", true, "as in 0, or 0,1,3 for plan; or all", "device.cards is not a list of card numbers");
     if (strchr(c->run.name, '/') || c->run.name[0] == '.' || c->run.name[0] == '-')
         bad(context, "run.name", true, "the directory is run.dir", "run.name has a '/', or begins with '.' or '-'");
 }

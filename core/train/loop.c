@@ -3,6 +3,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/device/gpu.h"
 #include "core/train/checkpoint.h"
 #include "core/train/plan.h"
 
@@ -271,8 +272,12 @@ int train_device_open(struct device **device, const struct config *c, bool limit
     spec[strcspn(spec, ",")] = 0;
     *device = NULL;
     if (card && several)
-        return error_set(err, EXIT_CONFIG, "device.cards: one number, as in 0", "device.cards %s: one process trains on one card", c->device.cards);
-    return device_open(device, spec, limited ? (size_t)c->device.memory_limit : 0, err);
+        return error_set(err, EXIT_CONFIG, "one number, as in --cards 0, or all for the first that works", "device.cards %s: one process trains on one card",
+                         c->device.cards);
+    int code = device_open(device, spec, limited ? (size_t)c->device.memory_limit : 0, err), cards = 0;
+    if (!code && all && gpu_is(*device) && gpu_of(*device)->driver.count(&cards) == 0 && cards > 1)
+        log_info("%d cards: one process trains on one card, here the first (device.cards chooses another)", cards);
+    return code;
 }
 
 int train_rehearse(struct config *c, struct error *err)
