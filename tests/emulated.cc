@@ -86,6 +86,7 @@ static void layernorm(int64_t R, int64_t D)
 static void attention(int64_t B, int64_t N, int64_t H, int64_t dh)
 {
     auto qkv = noise((size_t)(B * N * 3 * H * dh), 5), g = noise((size_t)(B * N * H * dh), 6);
+    auto qkv_half = rounded(qkv), g_half = rounded(g);
     std::vector<float> out(g.size()), lse((size_t)(B * H * N)), d(qkv.size()), delta(lse.size());
     auto out2 = out, lse2 = lse, d2 = d;
     const cpu_ops *cpu = cpu_ops_select();
@@ -101,6 +102,19 @@ static void attention(int64_t B, int64_t N, int64_t H, int64_t dh)
     launch("attention_backward_q_f32", tiles, B * H, 256, (const float *)qkv.data(), (const float *)lse.data(), (const float *)delta.data(), (const float *)g.data(), d.data(), N, H, (int)dh);
     launch("attention_backward_kv_f32", tiles, B * H, 256, (const float *)qkv.data(), (const float *)lse.data(), (const float *)delta.data(), (const float *)g.data(), d.data(), N, H, (int)dh);
     same("attention_backward", d, d2, bound(N + dh) * 8);
+
+    /* in bf16: what is rounded on the way, each time by 2^-8 at most, is the probabilities and `out`; then `out` in delta,
+     * the gradients of scores and those of q, k, v */
+    std::vector<bf16> out_half(g.size()), d_half(qkv.size());
+    launch("attention_forward_bf16", tiles, B * H, 256, (const bf16 *)qkv_half.data(), out_half.data(), lse.data(), N, H, (int)dh);
+    launch("attention_delta_bf16", 2, 1, 128, (const bf16 *)out_half.data(), (const bf16 *)g_half.data(), delta.data(), B, N, H, dh);
+    launch("attention_backward_q_bf16", tiles, B * H, 256, (const bf16 *)qkv_half.data(), (const float *)lse.data(), (const float *)delta.data(), (const bf16 *)g_half.data(), d_half.data(), N, H, (int)dh);
+    launch("attention_backward_kv_bf16", tiles, B * H, 256, (const bf16 *)qkv_half.data(), (const float *)lse.data(), (const float *)delta.data(), (const bf16 *)g_half.data(), d_half.data(), N, H, (int)dh);
+    for (size_t i = 0; i < out.size(); i++) out[i] = load(out_half.data(), (int64_t)i);
+    for (size_t i = 0; i < d.size(); i++) d[i] = load(d_half.data(), (int64_t)i);
+    same("attention_forward bf16", out, out2, 2 * 0x1p-8);
+    same("attention_forward bf16 lse", lse, lse2, bound(N + dh));
+    same("attention_backward bf16", d, d2, 4 * 0x1p-8);
 }
 
 /* Products of bf16 are exact in fp32, so sums of them have the bound of fp32. */
@@ -152,6 +166,7 @@ int main()
     attention(2, 17, 2, 32);
     attention(1, 33, 1, 88);
     attention(1, 5, 3, 80);
+    attention(1, 150, 1, 121);
     gemm(1, 1, 1);
     gemm(65, 70, 33);
     gemm(80, 128, 72);
