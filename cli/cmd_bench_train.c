@@ -26,6 +26,12 @@ static int give(void *context, int64_t index, int64_t count, const float **image
     return 0;
 }
 
+static const float *give_next(void *context, int64_t count)
+{
+    (void)count;
+    return ((struct synthetic *)context)->images;
+}
+
 static int bench_run(const struct arguments *args, struct error *err)
 {
     struct config c;
@@ -54,7 +60,7 @@ static int bench_run(const struct arguments *args, struct error *err)
     struct step_result result;
     for (int64_t step = 1; step <= steps && !code; step++) {
         double begin = clock_seconds();
-        code = trainer_step(t, step, c.optim.lr, give, &s, &result, err);
+        code = trainer_step(t, step, c.optim.lr, &(struct image_source){give, give_next, &s}, &result, err);
         double seconds = clock_seconds() - begin;
         if (step == 1 || seconds < best) best = seconds;
         if (!code) fprintf(stderr, "step %lld: %.1f ms, loss %.6g\n", (long long)step, seconds * 1e3, result.loss);

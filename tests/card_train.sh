@@ -38,6 +38,18 @@ close cpu cuda 1e-2
 FAKE_COUNT=$work/two train again hip 3 --stop-after 2 && fail "a stopped run ends with 0"
 "$MEOPT" train --resume "$work/again" >"$work/log" 2>&1 || fail "resuming"
 same hip again 3
+grep -q '"beside":[1-9]' "$work/three" || fail "no images are copied beside the computing"
+train micro hip 2 train.micro_batch=1 optim.gradients=keep
+for late in 1 2; do # a missing event shows as another result: one stream works as late as it may, the other at once
+    FAKE_LATE=$late train late$late hip 2 train.micro_batch=1 optim.gradients=keep
+    same micro late$late 2
+done
+classes() { tr ',{}' '\n\n\n' | sed -nE 's/^ *"(weights|gradients|optimizer|activations|teacher|data)": *([0-9]+).*/\1 \2/p'; }
+for name in hip cpu; do
+    "$MEOPT" plan "$work/configs/$config.yaml" device.type=$name train.batch_size=4 --json 2>"$work/log" | classes >"$work/planned"
+    tail -1 "$work/$name/metrics.jsonl" | classes >"$work/measured"
+    cmp "$work/planned" "$work/measured" || fail "$name: what is held is not what was planned"
+done
 grep -q '"held_bytes":0' "$work/three" || fail "memory of the card is not given back"
 [ "$(sed 's/.*allocations":\([0-9]*\).*/\1/' "$work/two")" = "$(sed 's/.*allocations":\([0-9]*\).*/\1/' "$work/three")" ] || fail "a step asks the driver for memory"
 config=quickstart

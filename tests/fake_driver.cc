@@ -1,18 +1,29 @@
 /* A driver without a card, for tests: a shared library with the entry points of libamdhip64 (or of libcuda:
- * FAKE_CUDA), whose card is the emulation of tests/emulate.h. Streams run at once. What the machine is like
- * comes from the environment: FAKE_CARDS    number of cards (1)              FAKE_ARCH    what the card runs
- * (gfx90a, sm_90) FAKE_MEMORY   bytes of the card (8 GiB)        FAKE_OTHERS  bytes that other processes hold
- * (0) FAKE_INIT     error of the first call (0)      FAKE_CONTEXT error of starting a card (0) FAKE_SILENT
- * kernels start, succeed and do nothing, as with code of the wrong arch on some cards FAKE_LAUNCH   the
- * number of the launch that fails with "launch failure" FAKE_COUNT    a file to which allocations and
- * launches are counted when the library goes
+ * FAKE_CUDA), whose card is the emulation of tests/emulate.h. What the machine is like comes from the
+ * environment:
+ *   FAKE_CARDS    number of cards (1)
+ *   FAKE_ARCH     what the card runs (gfx90a, sm_90)
+ *   FAKE_MEMORY   bytes of the card (8 GiB)
+ *   FAKE_OTHERS   bytes that other processes hold (0)
+ *   FAKE_INIT     error of the first call (0)
+ *   FAKE_CONTEXT  error of starting a card (0)
+ *   FAKE_SILENT   kernels start, succeed and do nothing, as with code of the wrong arch on some cards
+ *   FAKE_LAUNCH   the number of the launch that fails with "launch failure"
+ *   FAKE_LATE     the number of the stream, counted from 1 as they are made, whose work waits as long as waits and
+ *                 events allow; all others work at once (0: none waits). A missing event shows with one or the other.
+ *   FAKE_COUNT    a file to which allocations, launches and copies of streams but the first are counted when the
+ *                 library goes
  */
+#include "tests/fake_arguments.h"
 #include "tests/emulate_run.h"
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <map>
+#include <vector>
 
 #ifdef FAKE_CUDA
 #define ENTRY(hip, cuda) extern "C" __attribute__((visibility("default"))) int cuda
@@ -45,7 +56,7 @@ static const char *arch()
 
 static std::map<char *, size_t> blocks; /* memory of the card */
 static size_t held;
-static long long launches, allocations;
+static long long launches, allocations, beside;
 
 namespace
 {
@@ -55,12 +66,56 @@ struct count {
         const char *path = getenv("FAKE_COUNT");
         FILE *f = path ? fopen(path, "w") : nullptr;
         if (!f) return;
-        fprintf(f, "{\"allocations\":%lld,\"launches\":%lld,\"held_bytes\":%zu}\n", allocations, launches,
-                held);
+        fprintf(f, "{\"allocations\":%lld,\"launches\":%lld,\"beside\":%lld,\"held_bytes\":%zu}\n", allocations, launches,
+                beside, held);
         fclose(f);
     }
 } count_at_exit;
 } // namespace
+
+/* ---- Streams: what is to be done, in order, and what events it waits for ---- */
+
+namespace
+{
+struct stream;
+struct event {
+    stream *on = nullptr;            /* where it was recorded last */
+    long long recorded = 0, done = 0; /* times */
+};
+struct work {
+    std::function<void()> run;
+    event *wait; /* before it: until this many records of it are done */
+    long long until;
+};
+struct stream {
+    long long number;
+    std::deque<work> queue;
+};
+} // namespace
+static std::vector<stream *> streams;
+
+/* Work off the stream until `wanted` is done `until` times; all of it without `wanted`. */
+static void work_off(stream *s, const event *wanted, long long until)
+{
+    while (!s->queue.empty() && (!wanted || wanted->done < until)) {
+        work first = s->queue.front();
+        s->queue.pop_front();
+        if (first.wait && first.wait->done < first.until) work_off(first.wait->on, first.wait, first.until);
+        first.run();
+    }
+}
+static void work_off_all()
+{
+    for (stream *s : streams) work_off(s, nullptr, 0);
+}
+static int give(void *p, const work &w)
+{
+    stream *s = (stream *)p;
+    s->queue.push_back(w);
+    if (s->number != number("FAKE_LATE", 0)) work_off(s, nullptr, 0);
+    return 0;
+}
+static int give(void *p, std::function<void()> run) { return give(p, work{run, nullptr, 0}); }
 
 /* Is all of it inside one block? */
 static bool inside(const void *p, size_t bytes)
@@ -150,6 +205,7 @@ ENTRY(hipMalloc, cuMemAlloc_v2)(void **p, size_t bytes)
 }
 ENTRY(hipFree, cuMemFree_v2)(void *p)
 {
+    work_off_all();
     auto at = blocks.find((char *)p);
     if (at == blocks.end()) return INVALID_VALUE;
     held -= at->second;
@@ -164,32 +220,30 @@ ENTRY(hipHostMalloc, cuMemHostAlloc)(void **p, size_t bytes, unsigned)
 }
 ENTRY(hipHostFree, cuMemFreeHost)(void *p)
 {
+    work_off_all();
     free(p);
     return 0;
 }
-ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *)
+ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
     if (!inside(dst, bytes)) return INVALID_VALUE;
-    memcpy(dst, src, bytes);
-    return 0;
+    beside += ((stream *)on)->number > 1;
+    return give(on, [=] { memcpy(dst, src, bytes); });
 }
-ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size_t bytes, void *)
+ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
     if (!inside(src, bytes)) return INVALID_VALUE;
-    memcpy(dst, src, bytes);
-    return 0;
+    return give(on, [=] { memcpy(dst, src, bytes); });
 }
-ENTRY(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *)
+ENTRY(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
     if (!inside(dst, bytes) || !inside(src, bytes)) return INVALID_VALUE;
-    memmove(dst, src, bytes);
-    return 0;
+    return give(on, [=] { memmove(dst, src, bytes); });
 }
-ENTRY(hipMemsetD8Async, cuMemsetD8Async)(void *p, unsigned char byte, size_t bytes, void *)
+ENTRY(hipMemsetD8Async, cuMemsetD8Async)(void *p, unsigned char byte, size_t bytes, void *on)
 {
     if (!inside(p, bytes)) return INVALID_VALUE;
-    memset(p, byte, bytes);
-    return 0;
+    return give(on, [=] { memset(p, byte, bytes); });
 }
 
 static int make(void **p)
@@ -202,14 +256,60 @@ static int unmake(void *p)
     free(p);
     return 0;
 }
-ENTRY(hipStreamCreateWithFlags, cuStreamCreate)(void **p, unsigned) { return make(p); }
-ENTRY(hipStreamDestroy, cuStreamDestroy_v2)(void *p) { return unmake(p); }
-ENTRY(hipStreamSynchronize, cuStreamSynchronize)(void *) { return 0; }
-ENTRY(hipStreamWaitEvent, cuStreamWaitEvent)(void *, void *, unsigned) { return 0; }
-ENTRY(hipEventCreateWithFlags, cuEventCreate)(void **p, unsigned) { return make(p); }
-ENTRY(hipEventDestroy, cuEventDestroy_v2)(void *p) { return unmake(p); }
-ENTRY(hipEventRecord, cuEventRecord)(void *, void *) { return 0; }
-ENTRY(hipEventSynchronize, cuEventSynchronize)(void *) { return 0; }
+ENTRY(hipStreamCreateWithFlags, cuStreamCreate)(void **p, unsigned)
+{
+    stream *s = new stream;
+    s->number = (long long)streams.size() + 1;
+    streams.push_back(s);
+    *p = s;
+    return 0;
+}
+ENTRY(hipStreamDestroy, cuStreamDestroy_v2)(void *p)
+{
+    work_off((stream *)p, nullptr, 0);
+    for (stream *&s : streams)
+        if (s == p) {
+            s = streams.back();
+            streams.pop_back();
+            break;
+        }
+    delete (stream *)p;
+    return 0;
+}
+ENTRY(hipStreamSynchronize, cuStreamSynchronize)(void *p)
+{
+    work_off((stream *)p, nullptr, 0);
+    return 0;
+}
+ENTRY(hipStreamWaitEvent, cuStreamWaitEvent)(void *p, void *e, unsigned)
+{
+    return give(p, work{[] {}, (event *)e, ((event *)e)->recorded});
+}
+ENTRY(hipEventCreateWithFlags, cuEventCreate)(void **p, unsigned)
+{
+    *p = new event;
+    return 0;
+}
+ENTRY(hipEventDestroy, cuEventDestroy_v2)(void *p)
+{
+    work_off_all();
+    delete (event *)p;
+    return 0;
+}
+ENTRY(hipEventRecord, cuEventRecord)(void *p, void *on)
+{
+    event *e = (event *)p;
+    if (e->on && e->on != on) work_off(e->on, e, e->recorded); /* its records are counted in one order */
+    e->on = (stream *)on;
+    e->recorded++;
+    return give(on, [e] { e->done++; });
+}
+ENTRY(hipEventSynchronize, cuEventSynchronize)(void *p)
+{
+    event *e = (event *)p;
+    if (e->on) work_off(e->on, e, e->recorded);
+    return 0;
+}
 ENTRY(hipEventElapsedTime, cuEventElapsedTime)(float *ms, void *, void *)
 {
     *ms = 1;
@@ -233,15 +333,22 @@ ENTRY(hipModuleGetFunction, cuModuleGetFunction)(void **function, void *, const 
 }
 ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
 (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned,
- void *, void **arguments, void **)
+ void *on, void **arguments, void **)
 {
     launches++;
     if (launches == number("FAKE_LAUNCH", -1)) return LAUNCH_FAILURE;
     if (getenv("FAKE_SILENT")) return 0;
     if (by != 1 || bz != 1) return INVALID_VALUE;
-    int64_t grid[3] = {gx, gy, gz};
-    emulate::run((const emulate::kernel *)function, grid, (int)bx, arguments);
-    return 0;
+    const emulate::kernel *k = (const emulate::kernel *)function;
+    std::vector<std::vector<char>> kept; /* as they are now: who launches may change them at once */
+    const std::vector<size_t> &sizes = fake::argument_sizes()[k->name];
+    for (size_t i = 0; i < sizes.size(); i++) kept.emplace_back((char *)arguments[i], (char *)arguments[i] + sizes[i]);
+    return give(on, [=]() mutable {
+        int64_t grid[3] = {gx, gy, gz};
+        std::vector<void *> pointers;
+        for (std::vector<char> &value : kept) pointers.push_back(value.data());
+        emulate::run(k, grid, (int)bx, pointers.data());
+    });
 }
 
 static const char *words(int error)

@@ -1,6 +1,8 @@
-/* rocBLAS for tests: the one product that MEOpt calls, column-major and slow, on the emulated card's memory.
- */
+/* rocBLAS for tests: the one product that MEOpt calls, column-major and slow, on the emulated card's memory. The
+ * stream's work is waited for first: the product reads what that makes. */
+#include <dlfcn.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 int rocblas_create_handle(void **handle);
@@ -13,13 +15,23 @@ int rocblas_gemm_ex(void *handle, int op_a, int op_b, int m, int n, int k, const
 
 enum { TRANSPOSE = 112, F32 = 151, BF16 = 168 };
 
+static int (*wait_for)(void *stream);
+static void *product_stream;
+
 int rocblas_create_handle(void **handle)
 {
     *handle = handle;
     return 0;
 }
 int rocblas_destroy_handle(void *handle) { return handle == 0; }
-int rocblas_set_stream(void *handle, void *stream) { return handle == 0 || stream == 0; }
+int rocblas_set_stream(void *handle, void *stream)
+{
+    void *driver = dlopen(getenv("MEOPT_HIP_LIBRARY"), RTLD_NOW | RTLD_NOLOAD),
+         *entry = driver ? dlsym(driver, "hipStreamSynchronize") : 0;
+    memcpy(&wait_for, &entry, sizeof entry);
+    product_stream = stream;
+    return handle == 0 || stream == 0 || entry == 0;
+}
 
 static float load(const void *p, int type, long at)
 {
@@ -48,6 +60,7 @@ int rocblas_gemm_ex(void *handle, int op_a, int op_b, int m, int n, int k, const
     (void)algorithm, (void)solution, (void)flags;
     if (!handle || compute_type != F32 || c != d || c_type != d_type || ldc != ldd || a_type != b_type)
         return 6;
+    wait_for(product_stream);
     for (int j = 0; j < n; j++)
         for (int i = 0; i < m; i++) {
             float sum = 0;

@@ -65,7 +65,7 @@ static void plan_is_measurement(const char *name, char **overrides, int count)
     if (code == 0) code = device_open(&device, spec, 0, &err);
     if (code) fail_msg("%s", err.what);
     code = trainer_create(&trainer, &config, device, true, fill, NULL, &err);
-    for (int step = 1; step <= 2 && code == 0; step++) code = trainer_step(trainer, step, 1e-5, some_images, trainer, &result, &err);
+    for (int step = 1; step <= 2 && code == 0; step++) code = trainer_step(trainer, step, 1e-5, &(struct image_source){.images = some_images, .context = trainer}, &result, &err);
     if (code) fail_msg("%s", err.what);
     bool good = true;
     for (int c = 0; c <= MEMORY_CLASS_COUNT; c++) {

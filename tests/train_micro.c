@@ -89,7 +89,7 @@ static struct outcome train(size_t shape, const char *const *more, int micro)
     out.before = parameters(trainer, &out.count);
     for (int step = 1; step <= STEPS; step++) {
         struct step_result result;
-        if (trainer_step(trainer, step, 1e-3, some_images, trainer, &result, &err)) fail_msg("%s", err.what);
+        if (trainer_step(trainer, step, 1e-3, &(struct image_source){.images = some_images, .context = trainer}, &result, &err)) fail_msg("%s", err.what);
         out.loss[step - 1] = result.loss;
         out.norm[step - 1] = result.grad_norm;
     }

@@ -54,6 +54,8 @@ int64_t data_epoch_batches(const struct data *data);           /* full batches o
 int data_start(struct data *data, int64_t step, struct error *err);
 /* whole: count 0 behind the last batch. */
 int data_next(struct data *data, struct data_batch *batch, struct error *err);
+/* Images of the batch that data_next will give, NULL while not all are there. */
+const float *data_peek(struct data *data);
 
 /* ---- Parts ------------------------------------------------------------------------------------------ */
 

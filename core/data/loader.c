@@ -253,6 +253,15 @@ int data_next(struct data *d, struct data_batch *out, struct error *err)
     return code;
 }
 
+const float *data_peek(struct data *d)
+{
+    pthread_mutex_lock(&d->lock);
+    int64_t batch = d->next_batch, buffer = batch % d->depth;
+    const float *images = d->ready[buffer] == batch_samples(d, batch) && !d->failure.code ? d->images[buffer] : NULL;
+    pthread_mutex_unlock(&d->lock);
+    return images;
+}
+
 void data_close(struct data *d)
 {
     if (!d) return;

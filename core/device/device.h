@@ -147,6 +147,13 @@ struct device {
     void (*release)(struct device *, void *p, size_t bytes);
     void (*upload)(struct device *, void *device_dst, const void *host_src, size_t bytes);
     void (*download)(struct device *, void *host_dst, const void *device_src, size_t bytes);
+    /* Optional, all three or none: copies to the device beside its operations, on a stream of their own. A copy begins when the
+     * operations issued before the last beside_mark are done, whatever was issued since; its source may be overwritten when
+     * beside_upload returns. Operations issued behind beside_join begin when all such copies are done; without it neither they
+     * nor sync wait for them. */
+    void (*beside_mark)(struct device *);
+    void (*beside_upload)(struct device *, void *device_dst, const void *host_src, size_t bytes);
+    void (*beside_join)(struct device *);
     void (*sync)(struct device *);
     void (*close)(struct device *);
     void *state;

@@ -307,23 +307,44 @@ static void upload_small(struct device *dev, void *dst, const void *src, size_t 
 }
 
 /* Through two pinned buffers: while one is copied by the card, the host fills the other. */
-static void upload(struct device *dev, void *dst, const void *src, size_t bytes)
+static void upload_staged(struct device *dev, void *dst, const void *src, size_t bytes, void *stream)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (bytes <= GPU_SLOT) {
-        upload_small(dev, dst, src, bytes);
-        return;
-    }
     for (size_t at = 0; at < bytes && !dev->pending.code && !gpu->dry; at += GPU_STAGING) {
         int i = gpu->next_staging;
         size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
         gpu->next_staging = 1 - i;
         gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying to the card");
         memcpy(gpu->staging[i], (const char *)src + at, n);
-        gpu_fail(dev, gpu->driver.to_device((char *)dst + at, gpu->staging[i], n, gpu->stream),
-                 "copying to the card");
-        gpu_fail(dev, gpu->driver.event_record(gpu->staged[i], gpu->stream), "copying to the card");
+        gpu_fail(dev, gpu->driver.to_device((char *)dst + at, gpu->staging[i], n, stream), "copying to the card");
+        gpu_fail(dev, gpu->driver.event_record(gpu->staged[i], stream), "copying to the card");
     }
+}
+static void upload(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    if (bytes <= GPU_SLOT)
+        upload_small(dev, dst, src, bytes);
+    else
+        upload_staged(dev, dst, src, bytes, gpu_of(dev)->stream);
+}
+static void beside_mark(struct device *dev)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (!dev->pending.code && !gpu->dry) gpu_fail(dev, gpu->driver.event_record(gpu->marked, gpu->stream), "ordering copies");
+}
+static void beside_upload(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (dev->pending.code || gpu->dry) return;
+    gpu_fail(dev, gpu->driver.stream_wait(gpu->beside, gpu->marked, 0), "ordering copies");
+    upload_staged(dev, dst, src, bytes, gpu->beside);
+    gpu_fail(dev, gpu->driver.event_record(gpu->joined, gpu->beside), "ordering copies");
+}
+static void beside_join(struct device *dev)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (!dev->pending.code && !gpu->dry)
+        gpu_fail(dev, gpu->driver.stream_wait(gpu->stream, gpu->joined, 0), "ordering copies");
 }
 static void download(struct device *dev, void *dst, const void *src, size_t bytes)
 {
@@ -351,6 +372,7 @@ static void close_state(struct device *dev)
     struct gpu *gpu = gpu_of(dev);
     struct driver *d = &gpu->driver;
     if (gpu->stream) d->stream_sync(gpu->stream);
+    if (gpu->beside) d->stream_sync(gpu->beside);
     blas_close(gpu->blas);
     arena_close(&gpu->arena);
     for (int i = 0; i < 2; i++) {
@@ -358,9 +380,11 @@ static void close_state(struct device *dev)
         if (gpu->staging[i]) d->host_deallocate(gpu->staging[i]);
     }
     if (gpu->slots) d->host_deallocate(gpu->slots);
-    if (gpu->began) d->event_destroy(gpu->began);
-    if (gpu->ended) d->event_destroy(gpu->ended);
+    void *const events[] = {gpu->began, gpu->ended, gpu->marked, gpu->joined};
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        if (events[i]) d->event_destroy(events[i]);
     if (gpu->module) d->module_unload(gpu->module);
+    if (gpu->beside) d->stream_destroy(gpu->beside);
     if (gpu->stream) d->stream_destroy(gpu->stream);
     if (gpu->context) d->release(gpu->handle);
     free(gpu);
@@ -377,6 +401,9 @@ static struct device *card_new(size_t limit_bytes)
     dev->release = release;
     dev->upload = upload;
     dev->download = download;
+    dev->beside_mark = beside_mark;
+    dev->beside_upload = beside_upload;
+    dev->beside_join = beside_join;
     dev->sync = sync_stream;
     dev->close = close_state;
     dev->state = xcalloc(1, sizeof(struct gpu));
@@ -407,6 +434,7 @@ static int card_start(struct gpu *gpu)
         if (!code) code = d->set_context(gpu->context);
     }
     if (!code) code = d->stream_create(&gpu->stream, DRIVER_STREAM_NON_BLOCKING);
+    if (!code) code = d->stream_create(&gpu->beside, DRIVER_STREAM_NON_BLOCKING);
     for (int i = 0; i < 2 && !code; i++) {
         code = d->host_allocate(&pinned, GPU_STAGING, 0);
         if (!code) gpu->staging[i] = pinned;
@@ -414,6 +442,8 @@ static int card_start(struct gpu *gpu)
         if (!code) code = d->event_record(gpu->staged[i], gpu->stream);
     }
     if (!code && !(code = d->host_allocate(&pinned, (size_t)GPU_SLOT * GPU_SLOTS, 0))) gpu->slots = pinned;
+    if (!code) code = d->event_create(&gpu->marked, DRIVER_EVENT_NO_TIMING);
+    if (!code) code = d->event_create(&gpu->joined, DRIVER_EVENT_NO_TIMING);
     if (!code) code = d->event_create(&gpu->began, 0);
     if (!code) code = d->event_create(&gpu->ended, 0);
     return code;

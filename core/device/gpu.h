@@ -1,7 +1,8 @@
 /* A card as a device. gpu.c has the card itself (memory, transfers, code objects), gpu_ops.c the operations
  * of device.h, gpu_blas.c the matrix product.
  *
- * Everything runs on one stream, in issue order; device->sync waits for it. A driver's error inside an
+ * Operations run on one stream, in issue order; device->sync waits for it. A second one has the copies of
+ * device.h's beside_upload; events order the two. A driver's error inside an
  * operation becomes dev->pending with the driver's words; what follows does nothing (device_check).
  */
 #ifndef MEOPT_DEVICE_GPU_H
@@ -22,6 +23,8 @@ struct gpu {
     struct card_info card;
     int ordinal, handle, wave;
     void *context, *stream, *module;
+    void *beside;          /* the stream of copies beside the operations */
+    void *marked, *joined; /* events: what the next such copy waits for; the last one is done */
     bool dry;         /* no driver behind it: scratch is counted, nothing is launched */
     char object[600]; /* the code object in use */
     struct arena arena;

@@ -91,7 +91,9 @@ static int fill(void *context, struct trainer *t, struct error *err)
 }
 
 struct feed {
+    struct data *data;
     struct data_batch batch;
+    bool last; /* no step behind this one */
     int64_t micro, pixels;
 };
 
@@ -103,6 +105,13 @@ static int feed_images(void *context, int64_t index, int64_t count, const float 
     *images = f->batch.images + index * f->micro * f->pixels;
     *ids = f->batch.ids + index * f->micro;
     return 0;
+}
+
+static const float *next_images(void *context, int64_t count)
+{
+    struct feed *f = context;
+    (void)count;
+    return f->last ? NULL : data_peek(f->data);
 }
 
 static int write_metric(struct run *run, const struct trainer *t, const struct train_progress *p, bool with_cards, struct error *err)
@@ -132,7 +141,17 @@ static uint32_t program_crc(void)
     return crc;
 }
 
-static int plan_baseline(struct plan *plan, const struct config *config)
+/* The plan of the device that was found, and of the same experiment without MEOpt. */
+static int plan_found(struct plan *plan, const struct config *config, const char *kind)
+{
+    struct config copy;
+    config_copy(&copy, config);
+    int code = config_assign(&copy, "device.type", kind, NULL);
+    if (!code) code = plan_make(plan, &copy, NULL);
+    config_free(&copy);
+    return code;
+}
+static int plan_baseline(struct plan *plan, const struct config *config, const char *kind)
 {
     static const char *const changes[][2] = {{"optim.use_meopt", "false"}, {"optim.pure_bf16", "false"}, {"optim.weights", "auto"}, {"optim.state_m", "auto"},
                                              {"optim.state_v", "auto"},    {"optim.gradients", "keep"},  {"optim.clip_mode", "exact"}};
@@ -140,7 +159,7 @@ static int plan_baseline(struct plan *plan, const struct config *config)
     int code = 0;
     config_copy(&copy, config);
     for (size_t i = 0; i < sizeof changes / sizeof *changes && !code; i++) code = config_assign(&copy, changes[i][0], changes[i][1], NULL);
-    if (!code) code = plan_make(plan, &copy, NULL);
+    if (!code) code = plan_found(plan, &copy, kind);
     config_free(&copy);
     return code;
 }
@@ -174,7 +193,8 @@ static int write_meta(struct run *run, const struct trainer *t, const struct dat
                              "family", family_name(t->student_geometry.family));
     struct meopt_bytes held = {0};
     struct plan plan, baseline;
-    bool planned = plan_make(&plan, t->config, NULL) == 0, compared = plan_baseline(&baseline, t->config) == 0;
+    bool planned = plan_found(&plan, t->config, t->device->kind) == 0,
+         compared = plan_baseline(&baseline, t->config, t->device->kind) == 0;
     (void)meopt_held(t->opt, &held);
     json_object_set_new(meta, "code_version", json_string(MEOPT_VERSION));
     json_object_set_new(meta, "program_crc32c", hex_or_null(program_crc()));
@@ -207,7 +227,7 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
                  struct error *err)
 {
     struct config *c = t->config;
-    struct feed feed = {.micro = t->micro, .pixels = 3 * c->data.image_size * c->data.image_size};
+    struct feed feed = {.data = data, .micro = t->micro, .pixels = 3 * c->data.image_size * c->data.image_size};
     struct train_progress p = {.step = from, .total = total};
     double saved_at = clock_seconds(), state_at = 0;
     int64_t saved_step = from;
@@ -218,13 +238,14 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
         if ((code = data_next(data, &feed.batch, err)) != 0) break;
         if (p.step == 0 && listener->variants) {
             struct loss_variant variants[LOSS_VARIANTS];
-            if ((code = trainer_loss_variants(t, feed_images, &feed, variants, err)) != 0) break;
+            if ((code = trainer_loss_variants(t, &(struct image_source){.images = feed_images, .context = &feed}, variants, err)) != 0) break;
             listener->variants(listener->context, variants, LOSS_VARIANTS);
         }
         struct step_result result;
         phase(listener, PHASE_STEP);
         p.lr = schedule_lr(c, p.step + 1, total);
-        code = trainer_step(t, p.step + 1, p.lr, feed_images, &feed, &result, err);
+        feed.last = p.step + 1 >= last || asked_to_stop;
+        code = trainer_step(t, p.step + 1, p.lr, &(struct image_source){feed_images, next_images, &feed}, &result, err);
         if (code) break;
         p.step++;
         p.epoch = feed.batch.epoch;

@@ -8,15 +8,54 @@
 
 static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
 
+static size_t images_bytes(const struct trainer *t, int64_t count)
+{
+    int64_t side = t->student_geometry.image;
+    return (size_t)(count * 3 * side * side) * sizeof(float);
+}
+
+/* t->images becomes the micro-batch: what was sent ahead, or a copy that the operations wait for. From here on nothing
+ * reads next_images, so it may be filled as soon as what was issued so far is done. */
+static void take_images(struct trainer *t, const float *host, int64_t count)
+{
+    struct device *dev = t->device;
+    if (t->sent) dev->beside_join(dev);
+    if (t->sent && t->sent == host && t->sent_count == count) {
+        float *taken = t->next_images;
+        t->next_images = t->images;
+        t->images = taken;
+    } else {
+        dev->upload(dev, t->images, host, images_bytes(t, count));
+    }
+    t->sent = NULL;
+    if (t->next_images) dev->beside_mark(dev);
+}
+
+/* The micro-batch behind this one, of this step or the next, goes to the card while it computes. Images that are not there yet are not
+ * waited for: take_images will copy them. */
+static void send_ahead(struct trainer *t, int64_t index, int64_t done, const struct image_source *source)
+{
+    const float *host = NULL;
+    const int64_t *ids;
+    struct error ignored;
+    if (!t->next_images) return;
+    int64_t left = t->batch - done, count = left <= 0 || left > t->micro ? t->micro : left;
+    if (left > 0 && source->images(source->context, index + 1, count, &host, &ids, &ignored)) return; /* take_images meets it again */
+    if (left <= 0 && source->next) host = source->next(source->context, count);
+    if (!host) return;
+    t->device->beside_upload(t->device, t->next_images, host, images_bytes(t, count));
+    t->sent = host;
+    t->sent_count = count;
+}
+
 /* Images to the device, target of the micro-batch: the teacher's output, or gathered from the cache. */
-static int prepare(struct trainer *t, int64_t index, int64_t count, batch_images images, void *context, const float **target, struct error *err)
+static int prepare(struct trainer *t, int64_t index, int64_t count, const struct image_source *source, const float **target, struct error *err)
 {
     const float *host;
     const int64_t *ids;
-    int code = images(context, index, count, &host, &ids, err);
+    int code = source->images(source->context, index, count, &host, &ids, err);
     if (code) return code;
-    int64_t side = t->student_geometry.image;
-    t->device->upload(t->device, t->images, host, (size_t)(count * 3 * side * side) * sizeof(float));
+    take_images(t, host, count);
     if (t->teacher) {
         tower_forward(t->teacher, t->images, count);
         *target = t->teacher->out;
@@ -115,20 +154,21 @@ static double clip_scale(const struct trainer *t, double norm)
     return scale;
 }
 
-/* Forward and loss of one micro-batch; the gradient of the output to dout. */
-static int forward(struct trainer *t, int64_t step, int64_t index, int64_t count, batch_images images, void *context, double *loss, double *cosine,
-                   struct error *err)
+/* Forward and loss of one micro-batch, behind `done` images of the step; the gradient of the output to dout. */
+static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done, int64_t count, const struct image_source *source, double *loss,
+                   double *cosine, struct error *err)
 {
     struct device *dev = t->device;
     const float *target;
     int64_t outs = count * t->student->out_rows * t->student->out_width;
-    int code = prepare(t, index, count, images, context, &target, err);
+    int code = prepare(t, index, count, source, &target, err);
     if (code) return code;
     tower_forward(t->student, t->images, count);
     dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
     dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
     distill_loss(dev, &t->loss, t->student->out, target, t->dout, t->sums, t->sums + 1, (float)((double)count / (double)t->batch), count,
                  t->student->out_rows, t->student->out_width);
+    send_ahead(t, index, done + count, source);
     double sums[2] = {0, 0};
     dev->sync(dev);
     if ((code = device_check(dev, err)) != 0) return code;
@@ -204,15 +244,15 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     return status || ended ? trainer_library_error(&library, err) : 0;
 }
 
-int trainer_step(struct trainer *t, int64_t step, double lr, batch_images images, void *context, struct step_result *result, struct error *err)
+int trainer_step(struct trainer *t, int64_t step, double lr, const struct image_source *source, struct step_result *result, struct error *err)
 {
     *result = (struct step_result){0};
     bool accumulates = t->micro < t->batch;
     int code = 0;
     for (int64_t done = 0, index = 0; done < t->batch && !code; index++) {
         int64_t count = t->batch - done < t->micro ? t->batch - done : t->micro;
-        code = forward(t, step, index, count, images, context, &result->loss, &result->cosine, err);
-        if (code) return code;
+        code = forward(t, step, index, done, count, source, &result->loss, &result->cosine, err);
+        if (code) break;
         done += count;
         if (!t->release) code = tower_backward(t->student, t->images, t->dout, count, index == 0, done == t->batch, NULL, NULL, err);
         else if (accumulates) {
@@ -224,10 +264,14 @@ int trainer_step(struct trainer *t, int64_t step, double lr, batch_images images
     if (!code && t->release && accumulates) code = step_accumulated(t, step, lr, result, err);
     if (!code) code = device_check(t->device, err);
     t->previous_norm = result->grad_norm;
+    if (code && t->sent) { /* for a micro-batch that is not made */
+        t->device->beside_join(t->device);
+        t->sent = NULL;
+    }
     return code;
 }
 
-int trainer_loss_variants(struct trainer *t, batch_images images, void *context, struct loss_variant variants[LOSS_VARIANTS], struct error *err)
+int trainer_loss_variants(struct trainer *t, const struct image_source *source, struct loss_variant variants[LOSS_VARIANTS], struct error *err)
 {
     static const struct {
         const char *name;
@@ -241,7 +285,7 @@ int trainer_loss_variants(struct trainer *t, batch_images images, void *context,
                              {"cosine", {LOSS_COSINE, false, false}}};
     const float *target;
     struct device *dev = t->device;
-    int code = prepare(t, 0, t->micro, images, context, &target, err);
+    int code = prepare(t, 0, t->micro, source, &target, err);
     if (code) return code;
     tower_forward(t->student, t->images, t->micro);
     for (int i = 0; i < LOSS_VARIANTS; i++) {

@@ -223,6 +223,9 @@ static int create_buffers(struct trainer *t, struct error *err)
     device_free(t->device, t->images);
     t->scratch = buffer(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err);
     if (t->scratch) t->images = buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float), "images", err);
+    if (t->images && t->device->beside_upload)
+        t->next_images = buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float), "images of the next step", err);
+    if (t->device->beside_upload && !t->next_images) return err->code;
     if (t->images) t->dout = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "gradient of the output", err);
     if (t->dout && !t->teacher) t->target = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "targets", err);
     if (t->dout && (t->teacher || t->target)) t->sums = buffer(t, MEMORY_WORKSPACE, 4 * sizeof(double), "loss", err);
@@ -288,11 +291,16 @@ fail:
 void trainer_close(struct trainer *t)
 {
     if (!t) return;
+    if (t->sent) { /* for a step that is not made */
+        t->device->beside_join(t->device);
+        t->device->sync(t->device);
+    }
     meopt_destroy(t->opt);
     tower_close(t->student);
     tower_close(t->teacher);
     device_free(t->device, t->scratch);
     device_free(t->device, t->images);
+    device_free(t->device, t->next_images);
     device_free(t->device, t->target);
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);

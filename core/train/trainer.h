@@ -25,6 +25,9 @@ struct trainer {
     int64_t batch, micro;  /* images per step and per forward */
     void *scratch;
     float *images;         /* (micro, 3, S, S) */
+    float *next_images;    /* the same, filled while the card computes; NULL on a device that cannot copy beside its operations */
+    const float *sent;     /* host images that are on their way to next_images; NULL: none */
+    int64_t sent_count;
     float *target;         /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
     float *dout;           /* the same shape */
     double *sums;          /* loss, cosine, sum of squares; then an int: finite */
@@ -53,11 +56,17 @@ void trainer_close(struct trainer *trainer);
 /* Give micro-batch `index` of the step's images, F32 (count, 3, S, S) in host memory, and the number of each image in the
  * dataset (for cached targets); both stay valid until the next call. */
 typedef int (*batch_images)(void *context, int64_t index, int64_t count, const float **images, const int64_t **image_ids, struct error *err);
+/* The address that batch_images will give for micro-batch 0 of the next step when its images are there already, else NULL. */
+typedef const float *(*coming_images)(void *context, int64_t count);
+struct image_source {
+    batch_images images;
+    coming_images next; /* may be NULL */
+    void *context;
+};
 
 /* One optimizer step, counted from 1. EXIT_DIVERGED when loss or gradient is not finite: with gradients kept, or released
  * with clip_mode exact, no weight has changed then. */
-int trainer_step(struct trainer *trainer, int64_t step, double lr, batch_images images, void *context, struct step_result *result,
-                 struct error *err);
+int trainer_step(struct trainer *trainer, int64_t step, double lr, const struct image_source *source, struct step_result *result, struct error *err);
 
 /* Losses of the batch for every variant (kind x normalize x reduction), name and value, without training: printed once. */
 struct loss_variant {
@@ -65,8 +74,7 @@ struct loss_variant {
     double value;
 };
 enum { LOSS_VARIANTS = 7 };
-int trainer_loss_variants(struct trainer *trainer, batch_images images, void *context, struct loss_variant variants[LOSS_VARIANTS],
-                          struct error *err);
+int trainer_loss_variants(struct trainer *trainer, const struct image_source *source, struct loss_variant variants[LOSS_VARIANTS], struct error *err);
 
 /* The teacher's output for `count` images (at most micro) into host memory (count, out_rows*out_width). */
 int trainer_embed_teacher(struct trainer *trainer, const float *host_images, int64_t count, float *out, struct error *err);
