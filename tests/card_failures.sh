@@ -6,7 +6,7 @@ fakes=$MEOPT_BUILD/tests
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export MEOPT_HIP_LIBRARY="$fakes/libfake_amdhip64.so" MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_KERNELS="$fakes/fake_kernels" \
-    MEOPT_ROCBLAS_LIBRARY=none MEOPT_CUBLAS_LIBRARY=none
+    MEOPT_ROCBLAS_LIBRARY=none MEOPT_CUBLAS_LIBRARY=none MEOPT_HIPBLASLT_LIBRARY=none MEOPT_CUBLASLT_LIBRARY=none
 fail() { echo "FAILED: $1" >&2; cat "$dir/out" >&2; exit 1; }
 # CODE WORDS [NAME=VALUE...]: open the card hip:0, or $device
 expect() {
@@ -30,6 +30,16 @@ expect 6 'MEOPT_GPU_ARCHS=gfx928' FAKE_ARCH=gfx928 MEOPT_GPU_ARCH=gfx928
 expect 6 'its kernels start and do nothing' FAKE_SILENT=1
 expect 1 'launch failure (719)' FAKE_LAUNCH=3
 expect 11 'out of memory (2); of 100 MiB 0 MiB are free, 100 MiB are held by other processes' FAKE_MEMORY=104857600 FAKE_OTHERS=104857600
+lt=MEOPT_HIPBLASLT_LIBRARY=$fakes/libfake_hipblaslt.so
+expect 0 "products by MEOpt's own kernel" "$lt"
+export FAKE_VERSION=60032830
+expect 0 'products by .*libfake_hipblaslt' "$lt" MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so"
+expect 0 'products by .*libfake_rocblas' "$lt" MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so" FAKE_LT_WRONG=1
+expect 0 "products by MEOpt's own kernel" "$lt" FAKE_LT_WRONG=1
+expect 0 "products by MEOpt's own kernel" MEOPT_HIPBLASLT_LIBRARY="$fakes/libfake_cublaslt.so"
+expect 0 "products by MEOpt's own kernel" "$lt" FAKE_MEMORY=20000000
+device=cuda expect 0 'products by .*libfake_cublaslt' MEOPT_CUBLASLT_LIBRARY="$fakes/libfake_cublaslt.so"
+unset FAKE_VERSION
 device=hip:7 expect 6 'no card hip:7: the driver sees 1' A=1
 device=hip:1 expect 0 'sentinel' FAKE_CARDS=2
 device=cuda expect 0 'sentinel' A=1

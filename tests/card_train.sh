@@ -7,7 +7,7 @@ fakes=$MEOPT_BUILD/tests
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export MEOPT_HIP_LIBRARY="$fakes/libfake_amdhip64.so" MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_KERNELS="$fakes/fake_kernels" \
-    MEOPT_ROCBLAS_LIBRARY=none MEOPT_CUBLAS_LIBRARY=none
+    MEOPT_ROCBLAS_LIBRARY=none MEOPT_CUBLAS_LIBRARY=none MEOPT_HIPBLASLT_LIBRARY=none MEOPT_CUBLASLT_LIBRARY=none
 fail() { echo "FAILED: $1" >&2; tail -5 "$work/log" >&2; exit 1; }
 mkdir "$work/sample" "$work/configs"
 for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
@@ -35,6 +35,8 @@ FAKE_COUNT=$work/three train hip hip 3
 close cpu hip 1e-2
 train cuda cuda 3
 close cpu cuda 1e-2
+MEOPT_CUBLASLT_LIBRARY="$fakes/libfake_cublaslt.so" train lt cuda 3
+close cpu lt 1e-2
 FAKE_COUNT=$work/two train again hip 3 --stop-after 2 && fail "a stopped run ends with 0"
 "$MEOPT" train --resume "$work/again" >"$work/log" 2>&1 || fail "resuming"
 same hip again 3

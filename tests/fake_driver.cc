@@ -2,6 +2,7 @@
  * FAKE_CUDA), whose card is the emulation of tests/emulate.h. What the machine is like comes from the
  * environment:
  *   FAKE_CARDS    number of cards (1)
+ *   FAKE_VERSION  of the driver (50731921, HIP 5.7)
  *   FAKE_ARCH     what the card runs (gfx90a, sm_90)
  *   FAKE_MEMORY   bytes of the card (8 GiB)
  *   FAKE_OTHERS   bytes that other processes hold (0)
@@ -129,7 +130,7 @@ static bool inside(const void *p, size_t bytes)
 ENTRY(hipInit, cuInit)(unsigned) { return (int)number("FAKE_INIT", 0); }
 ENTRY(hipDriverGetVersion, cuDriverGetVersion)(int *version)
 {
-    *version = 50731921;
+    *version = (int)number("FAKE_VERSION", 50731921);
     return 0;
 }
 ENTRY(hipGetDeviceCount, cuDeviceGetCount)(int *count)

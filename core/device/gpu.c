@@ -365,6 +365,11 @@ static void sync_stream(struct device *dev)
     if (!gpu_of(dev)->dry) gpu_fail(dev, gpu_of(dev)->driver.stream_sync(gpu_of(dev)->stream), "running");
 }
 
+const char *gpu_products(const struct gpu *gpu)
+{
+    return gpu->lt ? lt_path(gpu->lt) : gpu->blas ? blas_path(gpu->blas) : "MEOpt's own kernel";
+}
+
 /* ---- Open and close ------------------------------------------------------------------------------------ */
 
 static void close_state(struct device *dev)
@@ -374,6 +379,7 @@ static void close_state(struct device *dev)
     if (gpu->stream) d->stream_sync(gpu->stream);
     if (gpu->beside) d->stream_sync(gpu->beside);
     blas_close(gpu->blas);
+    lt_close(gpu->lt);
     arena_close(&gpu->arena);
     for (int i = 0; i < 2; i++) {
         if (gpu->staged[i]) d->event_destroy(gpu->staged[i]);
@@ -482,8 +488,9 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
         return code;
     }
     gpu->blas = blas_open(dev);
+    gpu->lt = lt_open(dev);
     log_debug("%s: %s, wave %d, %s, products by %s", dev->name, gpu->card.arch, gpu->wave, gpu->object,
-              gpu->blas ? blas_path(gpu->blas) : "MEOpt's own kernel");
+              gpu_products(gpu));
     *device = dev;
     return 0;
 }

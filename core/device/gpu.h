@@ -28,7 +28,8 @@ struct gpu {
     bool dry;         /* no driver behind it: scratch is counted, nothing is launched */
     char object[600]; /* the code object in use */
     struct arena arena;
-    struct blas *blas; /* NULL: the own product */
+    struct lt *lt;     /* products come from the first of these that has one for the shape: lt, blas, the own kernel */
+    struct blas *blas; /* both NULL where the library is not found */
     void *workspace;
     size_t workspace_bytes;
     char *staging[2]; /* pinned */
@@ -67,5 +68,14 @@ void blas_close(struct blas *blas);
 const char *blas_path(const struct blas *blas);
 /* The product of device.h without bias. 0, or the library's error. */
 int blas_gemm(struct blas *blas, const struct gemm *gemm);
+
+/* hipBLASLt or cuBLASLt, into gpu->lt; NULL when it is not there or gives wrong results. */
+struct lt *lt_open(struct device *dev);
+void lt_close(struct lt *lt);
+const char *lt_path(const struct lt *lt);
+/* The whole product of device.h. false: not by this library, nothing was done. */
+bool lt_gemm(struct device *dev, const struct gemm *gemm);
+/* Where products come from: the library's file, or "MEOpt's own kernel". */
+const char *gpu_products(const struct gpu *gpu);
 
 #endif

@@ -43,7 +43,7 @@ static bool library_gemm(struct device *dev, const struct gemm *g)
 
 static void gemm(struct device *dev, const struct gemm *g)
 {
-    if (dev->pending.code || library_gemm(dev, g)) return;
+    if (dev->pending.code || lt_gemm(dev, g) || library_gemm(dev, g)) return;
     struct gemm h = *g;
     int ta = h.transpose_a, tb = h.transpose_b;
     gpu_launch(dev, NAME2("gemm", h.ab_type, h.c_type), (h.n + 63) / 64, (h.m + 63) / 64,

@@ -320,7 +320,7 @@ int doctor_device(struct doctor *d, const char *spec, struct error *err)
     struct line *l;
     if (card) {
         l = doctor_add(d, FINDING_OK, "%s: sentinel right, wave %d, kernels %s, products by %s", dev->name,
-                       gpu->wave, gpu->object, gpu->blas ? blas_path(gpu->blas) : "MEOpt's own kernel");
+                       gpu->wave, gpu->object, gpu_products(gpu));
         line_text(l, "device", spec);
         line_text(l, "object", gpu->object);
         line_real(l, "wave", gpu->wave);
@@ -329,7 +329,7 @@ int doctor_device(struct doctor *d, const char *spec, struct error *err)
             line_real(l, "memory_bytes", (double)total);
             line_real(l, "free_bytes", (double)available);
         }
-        if (!gpu->blas)
+        if (!gpu->lt && !gpu->blas)
             line_advise(l, "products are several times slower than the vendor's",
                         "put rocBLAS or cuBLAS into LD_LIBRARY_PATH");
     } else

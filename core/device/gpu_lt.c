@@ -1,0 +1,262 @@
+/* Matrix products with bias by hipBLASLt or cuBLASLt, loaded when a card is opened. See gpu.h.
+ *
+ * The two have one interface; enumerations differ (struct numbers, from their public headers: hipBLASLt of ROCm 6 and
+ * later, cuBLASLt of CUDA 11 and later). Below HIP 6 they were others: hipBLASLt is not touched there (DTK). Products whose
+ * result is known tell whether a library is what it seems. Of their structures only the algorithm is kept, which both have
+ * at the front of a result.
+ *
+ * The algorithm for a shape is what the library's heuristic names first: it depends on shape, card and library alone, so the
+ * same run takes the same one. cuBLASLt is told to add shares of k in a pass of their own, in order.
+ * Column-major as in gpu_blas.c: operands change places, so that C's columns are the rows to which the library adds bias.
+ */
+#include "core/device/gpu.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RESULT_BYTES = 512, PRODUCTS = 256, WORKSPACE_BYTES = 32 << 20, MOST_ALIGNED = 256 };
+
+static const struct numbers {
+    int compute_f32, f32, bf16, plain, transposed;             /* types, operations */
+    int transpose_a, transpose_b, epilogue, bias;              /* attributes of a product */
+    int workspace, reduction, alignment;                       /* of a preference, -1: has none; alignment of A, B, C, D from here */
+    int driver;                                                /* its least version */
+    const char *prefix, *variable, *libraries[5];
+} vendor[DRIVER_KINDS] = {
+    {2, 0, 14, 111, 112, 0, 1, 2, 3, 1, -1, -1, 60000000, "hipblasLt", "MEOPT_HIPBLASLT_LIBRARY",
+     {"libhipblaslt.so", "libhipblaslt.so.1", "libhipblaslt.so.0", "/opt/rocm/lib/libhipblaslt.so", NULL}},
+    {68, 0, 14, 0, 1, 3, 4, 7, 8, 1, 3, 5, 11000, "cublasLt", "MEOPT_CUBLASLT_LIBRARY",
+     {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", "libcublasLt.so", NULL}},
+};
+enum { EPILOGUE_NONE = 1, EPILOGUE_BIAS = 4, REDUCTION_IN_COMPUTE_TYPE = 2 };
+
+/* What the heuristic's choice depends on. */
+struct key {
+    int64_t m, n, k, lda, ldb, ldc;
+    uint32_t aligned[4]; /* a, b, c, bias: bytes */
+    uint8_t transpose_a, transpose_b, in16, out16, bias, unused[3];
+};
+struct product {
+    struct key key;
+    bool usable;
+    void *description, *a, *b, *c; /* as the library names operands */
+    _Alignas(16) unsigned char result[RESULT_BYTES];
+};
+
+struct lt {
+    const struct numbers *is;
+    char path[256];
+    void *handle, *workspace;
+    int count;
+    struct product *products;
+    int (*create)(void **handle);
+    int (*destroy)(void *handle);
+    int (*product_create)(void **product, int compute_type, int scale_type);
+    int (*product_set)(void *product, int attribute, const void *value, size_t bytes);
+    int (*product_destroy)(void *product);
+    int (*layout_create)(void **layout, int type, uint64_t rows, uint64_t columns, int64_t ld);
+    int (*layout_destroy)(void *layout);
+    int (*preference_create)(void **preference);
+    int (*preference_set)(void *preference, int attribute, const void *value, size_t bytes);
+    int (*preference_destroy)(void *preference);
+    int (*heuristic)(void *handle, void *product, void *a, void *b, void *c, void *d, void *preference, int wanted, void *results, int *found);
+    int (*multiply)(void *handle, void *product, const void *alpha, const void *a, void *a_layout, const void *b, void *b_layout, const void *beta,
+                    const void *c, void *c_layout, void *d, void *d_layout, const void *algorithm, void *workspace, size_t workspace_bytes, void *stream);
+};
+
+static const struct {
+    const char *name;
+    size_t at;
+} entries[] = {
+    {"Create", offsetof(struct lt, create)},
+    {"Destroy", offsetof(struct lt, destroy)},
+    {"MatmulDescCreate", offsetof(struct lt, product_create)},
+    {"MatmulDescSetAttribute", offsetof(struct lt, product_set)},
+    {"MatmulDescDestroy", offsetof(struct lt, product_destroy)},
+    {"MatrixLayoutCreate", offsetof(struct lt, layout_create)},
+    {"MatrixLayoutDestroy", offsetof(struct lt, layout_destroy)},
+    {"MatmulPreferenceCreate", offsetof(struct lt, preference_create)},
+    {"MatmulPreferenceSetAttribute", offsetof(struct lt, preference_set)},
+    {"MatmulPreferenceDestroy", offsetof(struct lt, preference_destroy)},
+    {"MatmulAlgoGetHeuristic", offsetof(struct lt, heuristic)},
+    {"Matmul", offsetof(struct lt, multiply)},
+};
+
+static int choose(struct lt *lt, struct product *p)
+{
+    const struct numbers *is = lt->is;
+    void *preference = NULL;
+    uint64_t workspace = WORKSPACE_BYTES;
+    uint32_t reduction = REDUCTION_IN_COMPUTE_TYPE;
+    const uint32_t aligned[4] = {p->key.aligned[1], p->key.aligned[0], p->key.aligned[2], p->key.aligned[2]};
+    int found = 0, code = lt->preference_create(&preference);
+    if (!code) code = lt->preference_set(preference, is->workspace, &workspace, sizeof workspace);
+    if (!code && is->reduction >= 0) code = lt->preference_set(preference, is->reduction, &reduction, sizeof reduction);
+    for (int i = 0; i < 4 && !code && is->alignment >= 0; i++)
+        code = lt->preference_set(preference, is->alignment + i, &aligned[i], sizeof aligned[i]);
+    if (!code) code = lt->heuristic(lt->handle, p->description, p->a, p->b, p->c, p->c, preference, 1, p->result, &found);
+    if (preference) lt->preference_destroy(preference);
+    return code || found < 1;
+}
+
+static int describe(struct lt *lt, struct product *p, const void *bias)
+{
+    const struct numbers *is = lt->is;
+    const struct key *k = &p->key;
+    int in = k->in16 ? is->bf16 : is->f32, out = k->out16 ? is->bf16 : is->f32;
+    int32_t first = k->transpose_b ? is->transposed : is->plain, second = k->transpose_a ? is->transposed : is->plain;
+    uint32_t epilogue = k->bias ? EPILOGUE_BIAS : EPILOGUE_NONE;
+    uint64_t m = (uint64_t)k->m, n = (uint64_t)k->n, depth = (uint64_t)k->k;
+    int code = lt->product_create(&p->description, is->compute_f32, is->f32);
+    if (!code) code = lt->product_set(p->description, is->transpose_a, &first, sizeof first);
+    if (!code) code = lt->product_set(p->description, is->transpose_b, &second, sizeof second);
+    if (!code) code = lt->product_set(p->description, is->epilogue, &epilogue, sizeof epilogue);
+    if (!code && k->bias) code = lt->product_set(p->description, is->bias, &bias, sizeof bias);
+    if (!code) code = lt->layout_create(&p->a, in, k->transpose_b ? depth : n, k->transpose_b ? n : depth, k->ldb);
+    if (!code) code = lt->layout_create(&p->b, in, k->transpose_a ? m : depth, k->transpose_a ? depth : m, k->lda);
+    if (!code) code = lt->layout_create(&p->c, out, n, m, k->ldc);
+    return code ? code : choose(lt, p);
+}
+
+/* The product of that shape, described at its first use; NULL when there are too many. */
+static struct product *find(struct lt *lt, const struct key *key, const void *bias)
+{
+    for (int i = 0; i < lt->count; i++)
+        if (memcmp(&lt->products[i].key, key, sizeof *key) == 0) return &lt->products[i];
+    if (lt->count == PRODUCTS) return NULL;
+    struct product *p = &lt->products[lt->count++];
+    p->key = *key;
+    p->usable = describe(lt, p, bias) == 0;
+    return p;
+}
+
+static uint32_t alignment(const struct lt *lt, const void *p)
+{
+    uintptr_t bits = (uintptr_t)p;
+    uint32_t low = (uint32_t)(bits & (~bits + 1));
+    return lt->is->alignment < 0 || low == 0 || low > MOST_ALIGNED ? MOST_ALIGNED : low;
+}
+
+bool lt_gemm(struct device *dev, const struct gemm *g)
+{
+    struct gpu *gpu = gpu_of(dev);
+    struct lt *lt = gpu->lt;
+    bool in16 = g->ab_type == DTYPE_BF16, out16 = g->c_type == DTYPE_BF16;
+    if (!lt || g->m <= 0 || g->n <= 0 || g->k <= 0 || (!in16 && out16)) return false;
+    const void *bias = g->bias;
+    if (bias && out16) { /* taken in the dtype of C only */
+        bias = gpu_reserve(dev, (size_t)g->n * 2);
+        if (!bias) return true; /* device_check tells */
+    }
+    struct key key = {g->m, g->n, g->k, g->lda, g->ldb, g->ldc, {alignment(lt, g->a), alignment(lt, g->b), alignment(lt, g->c), alignment(lt, bias)},
+                      g->transpose_a, g->transpose_b, in16, out16, bias != NULL, {0, 0, 0}};
+    struct product *p = find(lt, &key, bias);
+    if (!p || !p->usable) return false;
+    if (bias && out16) {
+        const float *from = g->bias;
+        int64_t n = g->n;
+        gpu_launch(dev, "cast_f32_bf16", gpu_blocks(dev, n), 1, (void *[]){&from, &bias, &n});
+    }
+    int code = bias ? lt->product_set(p->description, lt->is->bias, &bias, sizeof bias) : 0;
+    if (!code)
+        code = lt->multiply(lt->handle, p->description, &g->alpha, g->b, p->a, g->a, p->b, &g->beta, g->c, p->c, g->c, p->c, p->result, lt->workspace,
+                            WORKSPACE_BYTES, gpu->stream);
+    p->usable = code == 0;
+    return p->usable;
+}
+
+/* A product of whole numbers, exact in bf16: C = 2 A B^T + bias, or C = A^T B - C in fp32. */
+static bool probe(struct device *dev, bool second)
+{
+    enum { M = 24, N = 40, K = 32 };
+    static const uint16_t bf16[] = {0xC000, 0xBF80, 0, 0x3F80, 0x4000}; /* -2 to 2 */
+    struct error ignored;
+    uint16_t a[M * K], b[N * K], c16[M * N] = {0};
+    float c[M * N], bias[N];
+    for (int i = 0; i < M * K; i++) a[i] = bf16[i * 7 % 11 % 5];
+    for (int i = 0; i < N * K; i++) b[i] = bf16[i * 5 % 13 % 5];
+    for (int i = 0; i < M * N; i++) c[i] = (float)(i % 9);
+    for (int i = 0; i < N; i++) bias[i] = (float)(i - 7);
+    char *p = device_alloc(dev, MEMORY_WORKSPACE, sizeof a + sizeof b + sizeof c + sizeof bias, "probe of matrix products", &ignored);
+    if (!p) return false;
+    char *pb = p + sizeof a, *pc = pb + sizeof b, *pbias = pc + sizeof c;
+    struct gemm g = {M, N, K, second, !second, p, pb, pc, second ? M : K, second ? N : K, N, DTYPE_BF16, second ? DTYPE_F32 : DTYPE_BF16,
+                     second ? 1 : 2, second ? -1 : 0, second ? NULL : (const float *)(void *)pbias};
+    dev->upload(dev, p, a, sizeof a);
+    dev->upload(dev, pb, b, sizeof b);
+    dev->upload(dev, pc, c, sizeof c);
+    dev->upload(dev, pbias, bias, sizeof bias);
+    bool right = lt_gemm(dev, &g);
+    dev->sync(dev);
+    float result[M * N];
+    if (second) dev->download(dev, result, pc, sizeof result);
+    else dev->download(dev, c16, pc, sizeof c16);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N && right; j++) {
+            int sum = 0;
+            for (int l = 0; l < K; l++) {
+                int x = (second ? l * M + i : i * K + l) * 7 % 11 % 5 - 2, y = (second ? l * N + j : j * K + l) * 5 % 13 % 5 - 2;
+                sum += x * y;
+            }
+            uint32_t bits = (uint32_t)c16[i * N + j] << 16;
+            if (!second) memcpy(&result[i * N + j], &bits, sizeof bits);
+            right = result[i * N + j] == (second ? (float)sum - c[i * N + j] : 2 * (float)sum + bias[j]);
+        }
+    right = right && !dev->pending.code;
+    device_free(dev, p);
+    return right;
+}
+
+struct lt *lt_open(struct device *dev)
+{
+    struct gpu *gpu = gpu_of(dev);
+    const struct numbers *is = &vendor[gpu->driver.kind];
+    const char *own = getenv(is->variable);
+    struct error ignored;
+    char path[256], name[64];
+    int version = 0;
+    bool wanted = (!own || strcmp(own, "none") != 0) && gpu->driver.version(&version) == 0 && version >= is->driver;
+    void *library = !wanted ? NULL : library_open(is->libraries, is->variable, path, sizeof path);
+    if (!library) return NULL;
+    struct lt *lt = xcalloc(1, sizeof *lt);
+    lt->is = is;
+    snprintf(lt->path, sizeof lt->path, "%s", path);
+    lt->products = xcalloc(PRODUCTS, sizeof *lt->products);
+    bool whole = true;
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        snprintf(name, sizeof name, "%s%s", is->prefix, entries[i].name);
+        void *p = dlsym(library, name);
+        whole = whole && p;
+        memcpy((char *)lt + entries[i].at, &p, sizeof p);
+    }
+    whole = whole && lt->create(&lt->handle) == 0;
+    if (whole) lt->workspace = device_alloc(dev, MEMORY_WORKSPACE, WORKSPACE_BYTES, "scratch of matrix products", &ignored);
+    gpu->lt = lt; /* for the probes */
+    if (whole && lt->workspace && probe(dev, false) && probe(dev, true)) return lt;
+    log_debug("%s does not work on %s", path, dev->name);
+    dev->pending.code = 0;
+    device_free(dev, lt->workspace);
+    lt_close(lt);
+    return gpu->lt = NULL;
+}
+
+void lt_close(struct lt *lt)
+{
+    if (!lt) return;
+    for (int i = 0; i < lt->count; i++) {
+        struct product *p = &lt->products[i];
+        void *const layouts[] = {p->a, p->b, p->c};
+        for (int k = 0; k < 3; k++)
+            if (layouts[k]) lt->layout_destroy(layouts[k]);
+        if (p->description) lt->product_destroy(p->description);
+    }
+    if (lt->handle) lt->destroy(lt->handle);
+    free(lt->products);
+    free(lt);
+}
+
+const char *lt_path(const struct lt *lt) { return lt->path; }
