@@ -9,7 +9,7 @@
 #include "cli/command.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
-#include "core/device/device.h"
+#include "core/device/bench.h"
 #include "core/meopt.h"
 
 #include <jansson.h>
@@ -77,22 +77,10 @@ static int card_open(struct triad *t, const char *spec, struct error *err)
     return code || t->block ? code : EXIT_CARD_MEMORY;
 }
 
-static double card_gb_per_s(struct triad *t)
-{
-    double best = 1e9;
-    for (int round = 0; round < 5; round++) {
-        double begin = clock_seconds();
-        t->card->ops->copy(t->card, t->block, t->block + t->bytes, t->bytes);
-        t->card->sync(t->card);
-        best = fmin(best, clock_seconds() - begin);
-    }
-    return 2e-9 * (double)t->bytes / best;
-}
-
 static double triad_gb_per_s(struct triad *t)
 {
     double best = 1e9;
-    if (t->card) return card_gb_per_s(t);
+    if (t->card) return device_copy_rate(t->card, t->block, t->bytes) * 1e-9;
     for (int round = 0; round < 5; round++) {
         double begin = clock_seconds();
 #ifdef _OPENMP

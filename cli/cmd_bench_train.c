@@ -26,11 +26,7 @@ static int give(void *context, int64_t index, int64_t count, const float **image
     return 0;
 }
 
-static const float *give_next(void *context, int64_t count)
-{
-    (void)count;
-    return ((struct synthetic *)context)->images;
-}
+static const float *give_next(void *context) { return ((struct synthetic *)context)->images; }
 
 static int bench_run(const struct arguments *args, struct error *err)
 {

@@ -26,9 +26,8 @@ run --device cpu || fail "exit"
 right "one core" "all cores"
 grep -q 'no card' "$dir/log" || fail "no word of the missing card"
 
-fakes=$MEOPT_BUILD/tests
-[ -f "$fakes/libfake_amdhip64.so" ] || exit 0
-export MEOPT_HIP_LIBRARY="$fakes/libfake_amdhip64.so" MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_KERNELS="$fakes/fake_kernels"
+[ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ] || exit 0
+. "$MEOPT_SOURCE/tests/fake_cards.sh"
 run || fail "exit with a card"
 right "one core" "all cores" card
 grep -q '"card": "hip:0 Emulated card' "$dir/json" || fail "the card is not named"

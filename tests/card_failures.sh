@@ -1,12 +1,9 @@
 #!/bin/sh
 # Whatever is wrong with cards and drivers gets a clear answer: the words and the exit code, on drivers made up by tests.
 set -eu
-fakes=$MEOPT_BUILD/tests
-[ -f "$fakes/libfake_amdhip64.so" ] || exit 77
+. "$MEOPT_SOURCE/tests/fake_cards.sh"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-export MEOPT_HIP_LIBRARY="$fakes/libfake_amdhip64.so" MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_KERNELS="$fakes/fake_kernels" \
-    MEOPT_ROCBLAS_LIBRARY=none MEOPT_CUBLAS_LIBRARY=none MEOPT_HIPBLASLT_LIBRARY=none MEOPT_CUBLASLT_LIBRARY=none
 fail() { echo "FAILED: $1" >&2; cat "$dir/out" >&2; exit 1; }
 # CODE WORDS [NAME=VALUE...]: open the card hip:0, or $device
 expect() {

@@ -2,12 +2,9 @@
 # meopt train on an emulated card: the CPU's losses, the same bytes from run to run and over a stop, no memory asked for inside a step,
 # and clear ends when the card runs out of memory or fails in the middle.
 set -eu
-fakes=$MEOPT_BUILD/tests
-[ -f "$fakes/libfake_amdhip64.so" ] || exit 77
+. "$MEOPT_SOURCE/tests/fake_cards.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export MEOPT_HIP_LIBRARY="$fakes/libfake_amdhip64.so" MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_KERNELS="$fakes/fake_kernels" \
-    MEOPT_ROCBLAS_LIBRARY=none MEOPT_CUBLAS_LIBRARY=none MEOPT_HIPBLASLT_LIBRARY=none MEOPT_CUBLASLT_LIBRARY=none
 fail() { echo "FAILED: $1" >&2; tail -5 "$work/log" >&2; exit 1; }
 mkdir "$work/sample" "$work/configs"
 for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done

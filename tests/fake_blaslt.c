@@ -2,10 +2,8 @@
  * Strict where the real ones are: attributes have one size, layouts fit the product, pointers are as aligned as was promised,
  * bias has the type of the result. It has no algorithm for some depths, so that the next library is asked.
  * FAKE_LT_WRONG: a library that takes the numbers of another release, as far as one can see: its results are wrong. */
-#include <dlfcn.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #ifdef FAKE_CUDA
 #define ENTRY(name) cublasLt##name
@@ -17,6 +15,7 @@ enum { PLAIN = 111, TRANSPOSED = 112, COMPUTE = 2, OP_A = 0, OP_B = 1, EPILOGUE 
 static const char driver_variable[] = "MEOPT_HIP_LIBRARY", driver_sync[] = "hipStreamSynchronize";
 #endif
 enum { F32 = 0, BF16 = 14, WORKSPACE = 1, INVALID = 7, NOT_SUPPORTED = 15, MARK = 0x4C54 };
+#include "tests/fake_product.h"
 
 struct product {
     int32_t op_a, op_b;
@@ -53,14 +52,10 @@ int ENTRY(Matmul)(void *handle, struct product *p, const float *alpha, const voi
                   const float *beta, const void *c, struct layout *lc, void *d, struct layout *ld, const struct result *r, void *workspace,
                   size_t workspace_bytes, void *stream);
 
-static int (*wait_for)(void *stream);
-
 int ENTRY(Create)(void **handle)
 {
-    void *driver = dlopen(getenv(driver_variable), RTLD_NOW | RTLD_NOLOAD), *entry = driver ? dlsym(driver, driver_sync) : 0;
-    memcpy(&wait_for, &entry, sizeof entry);
     *handle = handle;
-    return entry ? 0 : INVALID;
+    return find_wait(driver_variable, driver_sync) ? 0 : INVALID;
 }
 int ENTRY(Destroy)(void *handle) { return handle == 0; }
 
@@ -145,25 +140,6 @@ int ENTRY(MatmulAlgoGetHeuristic)(void *handle, struct product *p, struct layout
     memcpy(r->aligned, preference->aligned, sizeof r->aligned);
     *found = 1;
     return 0;
-}
-
-static float load(const void *p, int type, int64_t at)
-{
-    if (type == F32) return ((const float *)p)[at];
-    uint32_t bits = (uint32_t)((const uint16_t *)p)[at] << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-static void store(void *p, int type, int64_t at, float x)
-{
-    uint32_t bits;
-    if (type == F32) {
-        ((float *)p)[at] = x;
-        return;
-    }
-    memcpy(&bits, &x, sizeof bits);
-    ((uint16_t *)p)[at] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 int ENTRY(Matmul)(void *handle, struct product *p, const float *alpha, const void *a, struct layout *la, const void *b, struct layout *lb,

@@ -1,9 +1,6 @@
 /* rocBLAS for tests: the one product that MEOpt calls, column-major and slow, on the emulated card's memory. The
  * stream's work is waited for first: the product reads what that makes. */
-#include <dlfcn.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 int rocblas_create_handle(void **handle);
 int rocblas_destroy_handle(void *handle);
@@ -14,8 +11,8 @@ int rocblas_gemm_ex(void *handle, int op_a, int op_b, int m, int n, int k, const
                     int32_t solution, uint32_t flags);
 
 enum { TRANSPOSE = 112, F32 = 151, BF16 = 168 };
+#include "tests/fake_product.h"
 
-static int (*wait_for)(void *stream);
 static void *product_stream;
 
 int rocblas_create_handle(void **handle)
@@ -26,30 +23,8 @@ int rocblas_create_handle(void **handle)
 int rocblas_destroy_handle(void *handle) { return handle == 0; }
 int rocblas_set_stream(void *handle, void *stream)
 {
-    void *driver = dlopen(getenv("MEOPT_HIP_LIBRARY"), RTLD_NOW | RTLD_NOLOAD),
-         *entry = driver ? dlsym(driver, "hipStreamSynchronize") : 0;
-    memcpy(&wait_for, &entry, sizeof entry);
     product_stream = stream;
-    return handle == 0 || stream == 0 || entry == 0;
-}
-
-static float load(const void *p, int type, long at)
-{
-    if (type == F32) return ((const float *)p)[at];
-    uint32_t bits = (uint32_t)((const uint16_t *)p)[at] << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-static void store(void *p, int type, long at, float x)
-{
-    uint32_t bits;
-    if (type == F32) {
-        ((float *)p)[at] = x;
-        return;
-    }
-    memcpy(&bits, &x, sizeof bits);
-    ((uint16_t *)p)[at] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    return !find_wait("MEOPT_HIP_LIBRARY", "hipStreamSynchronize") || handle == 0 || stream == 0;
 }
 
 int rocblas_gemm_ex(void *handle, int op_a, int op_b, int m, int n, int k, const float *alpha, const void *a,

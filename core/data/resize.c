@@ -4,8 +4,8 @@
 #include "kernels/cpu/resize.h"
 #include "kernels/philox.h"
 
-#include <pthread.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -101,3 +101,16 @@ double device_gemm_peak_gflops(struct device *device, enum dtype type)
     if (device_gemm_peak(device, type, &peak, &err)) return 0;
     return peak.own_gflops > peak.library_gflops ? peak.own_gflops : peak.library_gflops;
 }
+
+double device_copy_rate(struct device *device, char *block, size_t bytes)
+{
+    double best = 1e30;
+    for (int run = 0; run < 6; run++) {
+        double t = clock_seconds();
+        device->ops->copy(device, block, block + bytes, bytes);
+        device->sync(device);
+        t = clock_seconds() - t;
+        if (run && t < best) best = t;
+    }
+    return 2 * (double)bytes / best;
+}

@@ -16,4 +16,7 @@ int device_gemm_peak(struct device *device, enum dtype type, struct gemm_peak *p
 /* The larger of the two; 0 when there was no memory. */
 double device_gemm_peak_gflops(struct device *device, enum dtype type);
 
+/* Bytes a second, read and written, of copies inside the device's memory: between the halves, of `bytes` each, of a block. */
+double device_copy_rate(struct device *device, char *block, size_t bytes);
+
 #endif

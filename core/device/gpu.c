@@ -296,7 +296,7 @@ static void release(struct device *dev, void *p, size_t bytes)
 static void upload_small(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (dev->pending.code || gpu->dry || !bytes) return;
+    if (dev->pending.code || !bytes) return;
     if (gpu->next_slot == GPU_SLOTS) {
         dev->sync(dev);
         gpu->next_slot = 0;
@@ -310,7 +310,7 @@ static void upload_small(struct device *dev, void *dst, const void *src, size_t 
 static void upload_staged(struct device *dev, void *dst, const void *src, size_t bytes, void *stream)
 {
     struct gpu *gpu = gpu_of(dev);
-    for (size_t at = 0; at < bytes && !dev->pending.code && !gpu->dry; at += GPU_STAGING) {
+    for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
         int i = gpu->next_staging;
         size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
         gpu->next_staging = 1 - i;
@@ -330,12 +330,12 @@ static void upload(struct device *dev, void *dst, const void *src, size_t bytes)
 static void beside_mark(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (!dev->pending.code && !gpu->dry) gpu_fail(dev, gpu->driver.event_record(gpu->marked, gpu->stream), "ordering copies");
+    if (!dev->pending.code) gpu_fail(dev, gpu->driver.event_record(gpu->marked, gpu->stream), "ordering copies");
 }
 static void beside_upload(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (dev->pending.code || gpu->dry) return;
+    if (dev->pending.code) return;
     gpu_fail(dev, gpu->driver.stream_wait(gpu->beside, gpu->marked, 0), "ordering copies");
     upload_staged(dev, dst, src, bytes, gpu->beside);
     gpu_fail(dev, gpu->driver.event_record(gpu->joined, gpu->beside), "ordering copies");
@@ -343,14 +343,14 @@ static void beside_upload(struct device *dev, void *dst, const void *src, size_t
 static void beside_join(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (!dev->pending.code && !gpu->dry)
+    if (!dev->pending.code)
         gpu_fail(dev, gpu->driver.stream_wait(gpu->stream, gpu->joined, 0), "ordering copies");
 }
 static void download(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
     memset(dst, 0, bytes); /* what a failure leaves is defined */
-    for (size_t at = 0; at < bytes && !dev->pending.code && !gpu->dry; at += GPU_STAGING) {
+    for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
         int i = gpu->next_staging;
         size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
         gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying from the card");
@@ -362,7 +362,7 @@ static void download(struct device *dev, void *dst, const void *src, size_t byte
 }
 static void sync_stream(struct device *dev)
 {
-    if (!gpu_of(dev)->dry) gpu_fail(dev, gpu_of(dev)->driver.stream_sync(gpu_of(dev)->stream), "running");
+    gpu_fail(dev, gpu_of(dev)->driver.stream_sync(gpu_of(dev)->stream), "running");
 }
 
 const char *gpu_products(const struct gpu *gpu)
@@ -397,6 +397,13 @@ static void close_state(struct device *dev)
 }
 
 static void close_dry(struct device *dev) { free(gpu_of(dev)); }
+static void nothing(struct device *dev) { (void)dev; }
+static void upload_nothing(struct device *dev, void *dst, const void *src, size_t bytes) { (void)dev, (void)dst, (void)src, (void)bytes; }
+static void download_nothing(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    (void)dev, (void)src;
+    memset(dst, 0, bytes);
+}
 
 static struct device *card_new(size_t limit_bytes)
 {
@@ -423,6 +430,9 @@ int gpu_device_dry(struct device **device, size_t limit_bytes)
     dev->kind = "dry";
     dev->allocate = dry_allocate;
     dev->release = dry_release;
+    dev->upload = dev->beside_upload = upload_nothing;
+    dev->download = download_nothing;
+    dev->beside_mark = dev->beside_join = dev->sync = nothing;
     dev->close = close_dry;
     snprintf(dev->name, sizeof dev->name, "plan");
     return 0;

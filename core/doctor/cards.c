@@ -2,6 +2,7 @@
  * doctor.h. */
 #include "core/base/file.h"
 #include "core/base/clock.h"
+#include "core/device/bench.h"
 #include "core/device/gpu.h"
 #include "core/doctor/doctor.h"
 
@@ -248,21 +249,14 @@ static void check_card_libraries(struct doctor *d)
     }
 }
 
-/* Bytes copied inside the card's memory, read and written, best of five; GB/s. 0: no memory for it. */
+/* GB/s; 0: no memory for it. */
 static double copy_bandwidth(struct device *dev, size_t bytes)
 {
     struct error err;
-    double best = 1e30;
     char *block = device_alloc(dev, MEMORY_WORKSPACE, 2 * bytes, "measurement", &err);
-    for (int run = 0; block && run < 6; run++) {
-        double t = clock_seconds();
-        dev->ops->copy(dev, block, block + bytes, bytes);
-        dev->sync(dev);
-        t = clock_seconds() - t;
-        if (run && t < best) best = t;
-    }
+    double rate = block ? device_copy_rate(dev, block, bytes) * 1e-9 : 0;
     device_free(dev, block);
-    return block ? 2 * (double)bytes / best * 1e-9 : 0;
+    return rate;
 }
 
 /* The numbers are known: all elements of A and B are x. */

@@ -15,27 +15,22 @@
 
 static bool low(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
 
-static size_t group_bytes(int format)
-{
-    return format == STATE_NONE ? 0 : format == STATE_F32 ? 256 : format <= STATE_BF16_NEAREST ? 128 : format == STATE_8BIT ? 64 : 32;
-}
-
 bool adapt_due(const struct meopt *opt, const struct tensor *t)
 {
     int every = opt->options.adapt_every;
     return every > 0 && opt->step % every == 0 && (low(t->layout.m) || low(t->layout.v));
 }
 
-/* The gradient of one group in fp32, padded with zeros. */
-static void group_gradient(const struct meopt *opt, const struct optim_task *task, int64_t group, float gradient[OPTIM_GROUP])
+/* The gradient of a task of one group in fp32, padded with zeros. */
+static void group_gradient(const struct meopt *opt, const struct optim_task *task, float gradient[OPTIM_GROUP])
 {
-    size_t at = (size_t)group * OPTIM_GROUP, left = (size_t)task->count - at, count = left < OPTIM_GROUP ? left : OPTIM_GROUP;
+    size_t count = (size_t)task->count;
     memset(gradient, 0, OPTIM_GROUP * 4);
     if (task->gradient_format == GRADIENT_F32)
-        memcpy(gradient, (const float *)task->gradient + at, count * 4);
+        memcpy(gradient, task->gradient, count * 4);
     else if (task->gradient_format == GRADIENT_BF16)
         for (size_t i = 0; i < count; i++) {
-            uint32_t bits = (uint32_t)((const uint16_t *)task->gradient)[at + i] << 16;
+            uint32_t bits = (uint32_t)((const uint16_t *)task->gradient)[i] << 16;
             memcpy(&gradient[i], &bits, 4);
         }
     else {
@@ -44,7 +39,7 @@ static void group_gradient(const struct meopt *opt, const struct optim_task *tas
         from.scales = (uint8_t *)(uintptr_t)task->gradient_scales;
         from.m_format = task->accumulator_format;
         from.v_format = STATE_NONE;
-        opt->kernels->state_out(&from, group, group + 1, gradient, NULL);
+        opt->kernels->state_out(&from, 0, 1, gradient, NULL);
     }
 }
 
@@ -68,7 +63,7 @@ int adapt_measure(const struct meopt *opt, const struct tensor *t, const struct 
         float exact_m[OPTIM_GROUP], exact_v[OPTIM_GROUP], m[OPTIM_GROUP], v[OPTIM_GROUP];
         uint8_t stored_m[OPTIM_GROUP * 4], stored_v[OPTIM_GROUP * 4], scale;
         struct optim_partial found;
-        group_gradient(opt, task, 0, gradient);
+        group_gradient(opt, task, gradient);
         opt->kernels->weights_out(task, 0, 1, weights);
         memcpy(exact_w, weights, sizeof weights);
         opt->kernels->state_out(task, 0, 1, exact_m, has_v ? exact_v : NULL);
@@ -87,8 +82,8 @@ int adapt_measure(const struct meopt *opt, const struct tensor *t, const struct 
         exact.v_format = has_v ? STATE_F32 : STATE_NONE;
         exact.s.direction_limit = FLT_MAX;
         stored.weights = weights;
-        memcpy(stored_m, task->m, group_bytes(task->m_format));
-        memcpy(stored_v, task->v, group_bytes(task->v_format));
+        memcpy(stored_m, task->m, optim_state_bytes(task->m_format));
+        memcpy(stored_v, task->v, optim_state_bytes(task->v_format));
         scale = task->scales[0];
         stored.m = stored_m;
         stored.v = stored_v;

@@ -105,7 +105,7 @@ int card_sweep(const struct meopt *opt, const struct tensor *tensors, const stru
         first[v] = all;
         for (size_t i = 0; i < count; i++) {
             if (!tasks[i].count || variant_of(&tasks[i]) != v) continue;
-            int64_t chunks = (tensors[i].layout.groups + CHUNK_GROUPS - 1) / CHUNK_GROUPS;
+            int64_t chunks = chunks_of(&tensors[i]);
             size_t partial = tensors[i].first_partial;
             card->table[all++] =
                 (struct optim_card_task){tasks[i], blocks[v], (int64_t)partial,
@@ -254,26 +254,17 @@ int tensor_release(const struct meopt *opt, const struct tensor *t, struct tenso
     return status;
 }
 
-static size_t state_bytes(int format)
-{
-    return format == STATE_NONE           ? 0
-           : format == STATE_F32          ? 256
-           : format <= STATE_BF16_NEAREST ? 128
-           : format == STATE_8BIT         ? 64
-                                          : 32;
-}
-
 int group_hold(const struct meopt *opt, const struct optim_task *task, int64_t group, struct group_room *room,
                struct optim_task *host, struct meopt_error *err)
 {
-    static const uint8_t correction[] = {[WEIGHTS_20] = 32, [WEIGHTS_24] = 64, [WEIGHTS_32] = 128};
     *host = *task;
     int64_t left = task->count - group * OPTIM_GROUP;
     host->count = left < OPTIM_GROUP ? left : OPTIM_GROUP;
     host->first_group += group;
     size_t count = (size_t)host->count, at = (size_t)group;
     bool accumulated = task->gradient_format == GRADIENT_ACCUMULATOR;
-    size_t gradient = accumulated                             ? state_bytes(task->accumulator_format)
+    size_t m = optim_state_bytes(task->m_format), v = optim_state_bytes(task->v_format), correction = optim_correction_bytes(task->weight_format);
+    size_t gradient = accumulated                             ? optim_state_bytes(task->accumulator_format)
                       : task->gradient_format == GRADIENT_F32 ? 256
                                                               : 128;
     size_t weights = task->weight_format <= WEIGHTS_F32_COPY ? 4 : 2;
@@ -287,10 +278,9 @@ int group_hold(const struct meopt *opt, const struct optim_task *task, int64_t g
         {(void **)&host->gradient_scales, room->gradient_scales, 1, accumulated ? 1 : 0},
         {&host->weights, room->weights, weights * OPTIM_GROUP, count * weights},
         {&host->copy, room->copy, 128, 0},
-        {&host->correction, room->correction, correction[task->weight_format],
-         correction[task->weight_format]},
-        {&host->m, room->m, state_bytes(task->m_format), state_bytes(task->m_format)},
-        {&host->v, room->v, state_bytes(task->v_format), state_bytes(task->v_format)},
+        {&host->correction, room->correction, correction, correction},
+        {&host->m, room->m, m, m},
+        {&host->v, room->v, v, v},
         {(void **)&host->scales, room->scales, 1,
          task->m_format >= STATE_8BIT || task->v_format >= STATE_8BIT ? 1 : 0},
     };

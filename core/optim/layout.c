@@ -9,8 +9,7 @@ static bool low(int format) { return format == STATE_8BIT || format == STATE_4BI
 /* Padded to whole groups; 0 for STATE_NONE. */
 static size_t state_array_bytes(int format, int64_t groups)
 {
-    static const size_t half_bytes[] = {[STATE_F32] = 8, [STATE_BF16] = 4, [STATE_BF16_NEAREST] = 4, [STATE_8BIT] = 2, [STATE_4BIT] = 1};
-    return format == STATE_NONE ? 0 : (size_t)groups * OPTIM_GROUP * half_bytes[format] / 2;
+    return (size_t)groups * optim_state_bytes(format);
 }
 
 void layout_state(struct layout *l)
@@ -40,10 +39,9 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
     l->accumulator = o->accumulator < 0 ? STATE_NONE : keep ? STATE_F32 : o->accumulator;
 
     size_t count = (size_t)l->count, groups = (size_t)l->groups;
-    static const size_t correction[] = {[WEIGHTS_20] = 32, [WEIGHTS_24] = 64, [WEIGHTS_32] = 128};
     l->weight_bytes = rounded(count * (l->weights <= WEIGHTS_F32_COPY ? 4 : 2));
     l->copy_bytes = l->weights == WEIGHTS_F32_COPY ? rounded(count * 2) : 0;
-    l->correction_bytes = l->weights >= WEIGHTS_20 ? rounded(groups * correction[l->weights]) : 0;
+    l->correction_bytes = rounded(groups * optim_correction_bytes(l->weights));
     layout_state(l);
     if (l->accumulator != STATE_NONE) {
         l->accumulator_scales_at = rounded(state_array_bytes(l->accumulator, l->groups));

@@ -79,7 +79,7 @@ static void clear_block(const struct meopt *opt, const struct tensor *t, void *b
         card_clear(opt, block, bytes);
         return;
     }
-    int64_t chunks = (t->layout.groups + CHUNK_GROUPS - 1) / CHUNK_GROUPS;
+    int64_t chunks = chunks_of(t);
     size_t part = (bytes + (size_t)chunks - 1) / (size_t)chunks;
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static) num_threads(threads_of(opt)) if (chunks > 1)
@@ -165,7 +165,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
         status = tensor_read(&from, &o, tensors, i, err);
         if (!status) status = tensor_create(opt, &opt->tensors[i], &from, err);
         opt->tensors[i].first_partial = chunks;
-        chunks += ((size_t)opt->tensors[i].layout.groups + CHUNK_GROUPS - 1) / CHUNK_GROUPS;
+        chunks += (size_t)chunks_of(&opt->tensors[i]);
     }
     for (size_t i = 0; !status && i < count; i++)
         if (meopt_find(opt, opt->tensors[i].name) != (int64_t)i)

@@ -38,6 +38,8 @@ struct tensor {
     size_t first_partial; /* its chunks in meopt.partials */
 };
 
+static inline int64_t chunks_of(const struct tensor *t) { return (t->layout.groups + CHUNK_GROUPS - 1) / CHUNK_GROUPS; }
+
 struct meopt {
     struct meopt_options options;
     const struct optim_kernels *kernels;

@@ -262,10 +262,6 @@ static void put(struct sink *sink, const void *data, size_t bytes)
 }
 
 static size_t weight_bytes(int format, int64_t count) { return (size_t)count * (format <= WEIGHTS_F32_COPY ? 4 : 2); }
-static size_t correction_bytes(int format, int64_t groups)
-{
-    return format == WEIGHTS_20 ? (size_t)groups * 32 : format == WEIGHTS_24 ? (size_t)groups * 64 : format == WEIGHTS_32 ? (size_t)groups * 128 : 0;
-}
 
 int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *data, size_t bytes), void *context, struct meopt_error *err)
 {
@@ -278,7 +274,7 @@ int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *
         const struct tensor *t = &opt->tensors[i];
         const struct layout *l = &t->layout;
         struct stream_tensor head = {(uint32_t)strlen(t->name), l->weights, weight_bytes(l->weights, l->count),
-                                     correction_bytes(l->weights, l->groups), meopt_state_bytes(opt, i)};
+                                     (size_t)l->groups * optim_correction_bytes(l->weights), meopt_state_bytes(opt, i)};
         void *record = malloc(head.record_bytes);
         if (!record) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the state of %.100s", t->name);
         int status = meopt_state_save(opt, i, record, head.record_bytes, err);
@@ -373,7 +369,7 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
         seen[index] = true;
         struct tensor *t = &opt->tensors[index];
         if (!meopt_weight_format_name(head.weights) || head.weight_bytes != weight_bytes(head.weights, t->layout.count) ||
-            head.correction_bytes != correction_bytes(head.weights, t->layout.groups)) {
+            head.correction_bytes != (size_t)t->layout.groups * optim_correction_bytes(head.weights)) {
             status = optim_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s have another size", name);
             break;
         }

@@ -55,8 +55,6 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
     return s;
 }
 
-static int64_t chunks_of(const struct tensor *t) { return (t->layout.groups + CHUNK_GROUPS - 1) / CHUNK_GROUPS; }
-
 static void run_chunk(const struct meopt *opt, const struct tensor *t, const struct optim_task *task, int64_t chunk)
 {
     int64_t begin = chunk * CHUNK_GROUPS, end = begin + CHUNK_GROUPS;

@@ -107,10 +107,9 @@ static int feed_images(void *context, int64_t index, int64_t count, const float 
     return 0;
 }
 
-static const float *next_images(void *context, int64_t count)
+static const float *next_images(void *context)
 {
     struct feed *f = context;
-    (void)count;
     return f->last ? NULL : data_peek(f->data);
 }
 
@@ -141,25 +140,16 @@ static uint32_t program_crc(void)
     return crc;
 }
 
-/* The plan of the device that was found, and of the same experiment without MEOpt. */
-static int plan_found(struct plan *plan, const struct config *config, const char *kind)
+/* The plan of this experiment on the kind of device that was found, or of the same without MEOpt. */
+static int plan_found(struct plan *plan, const struct config *config, const char *kind, bool use_meopt)
 {
+    static const char *const without[][2] = {{"optim.use_meopt", "false"}, {"optim.pure_bf16", "false"}, {"optim.weights", "auto"}, {"optim.state_m", "auto"},
+                                             {"optim.state_v", "auto"},    {"optim.gradients", "keep"},  {"optim.clip_mode", "exact"}};
     struct config copy;
     config_copy(&copy, config);
     int code = config_assign(&copy, "device.type", kind, NULL);
+    for (size_t i = 0; i < sizeof without / sizeof *without && !use_meopt && !code; i++) code = config_assign(&copy, without[i][0], without[i][1], NULL);
     if (!code) code = plan_make(plan, &copy, NULL);
-    config_free(&copy);
-    return code;
-}
-static int plan_baseline(struct plan *plan, const struct config *config, const char *kind)
-{
-    static const char *const changes[][2] = {{"optim.use_meopt", "false"}, {"optim.pure_bf16", "false"}, {"optim.weights", "auto"}, {"optim.state_m", "auto"},
-                                             {"optim.state_v", "auto"},    {"optim.gradients", "keep"},  {"optim.clip_mode", "exact"}};
-    struct config copy;
-    int code = 0;
-    config_copy(&copy, config);
-    for (size_t i = 0; i < sizeof changes / sizeof *changes && !code; i++) code = config_assign(&copy, changes[i][0], changes[i][1], NULL);
-    if (!code) code = plan_found(plan, &copy, kind);
     config_free(&copy);
     return code;
 }
@@ -193,8 +183,8 @@ static int write_meta(struct run *run, const struct trainer *t, const struct dat
                              "family", family_name(t->student_geometry.family));
     struct meopt_bytes held = {0};
     struct plan plan, baseline;
-    bool planned = plan_found(&plan, t->config, t->device->kind) == 0,
-         compared = plan_baseline(&baseline, t->config, t->device->kind) == 0;
+    bool planned = plan_found(&plan, t->config, t->device->kind, true) == 0,
+         compared = plan_found(&baseline, t->config, t->device->kind, false) == 0;
     (void)meopt_held(t->opt, &held);
     json_object_set_new(meta, "code_version", json_string(MEOPT_VERSION));
     json_object_set_new(meta, "program_crc32c", hex_or_null(program_crc()));

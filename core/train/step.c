@@ -41,7 +41,7 @@ static void send_ahead(struct trainer *t, int64_t index, int64_t done, const str
     if (!t->next_images) return;
     int64_t left = t->batch - done, count = left <= 0 || left > t->micro ? t->micro : left;
     if (left > 0 && source->images(source->context, index + 1, count, &host, &ids, &ignored)) return; /* take_images meets it again */
-    if (left <= 0 && source->next) host = source->next(source->context, count);
+    if (left <= 0 && source->next) host = source->next(source->context);
     if (!host) return;
     t->device->beside_upload(t->device, t->next_images, host, images_bytes(t, count));
     t->sent = host;

@@ -57,7 +57,7 @@ void trainer_close(struct trainer *trainer);
  * dataset (for cached targets); both stay valid until the next call. */
 typedef int (*batch_images)(void *context, int64_t index, int64_t count, const float **images, const int64_t **image_ids, struct error *err);
 /* The address that batch_images will give for micro-batch 0 of the next step when its images are there already, else NULL. */
-typedef const float *(*coming_images)(void *context, int64_t count);
+typedef const float *(*coming_images)(void *context);
 struct image_source {
     batch_images images;
     coming_images next; /* may be NULL */

@@ -21,6 +21,16 @@ struct optim_kernels {
 /* The fastest that this processor has; `name` (or NULL) asks for one, NULL if it is not to be had. */
 const struct optim_kernels *optim_kernels_find(const char *name);
 
+/* Bytes of a group in a state's format (0 for STATE_NONE), and of its correction. */
+static inline size_t optim_state_bytes(int format)
+{
+    return format == STATE_NONE ? 0 : format == STATE_F32 ? 256 : format == STATE_8BIT ? 64 : format == STATE_4BIT ? 32 : 128;
+}
+static inline size_t optim_correction_bytes(int weight_format)
+{
+    return weight_format == WEIGHTS_20 ? 32 : weight_format == WEIGHTS_24 ? 64 : weight_format == WEIGHTS_32 ? 128 : 0;
+}
+
 /* Sum of squares (in double) of an array and whether all of it is finite. */
 void optim_sum_squares(const void *x, int gradient_format, int64_t count, double *squares, int *finite);
 

@@ -103,7 +103,7 @@ OPTIM_FN void store_nibbles(void *p, int64_t group, const word x[VECTORS], int a
 }
 OPTIM_FN void store_zeros(void *p, int64_t group, int format)
 {
-    size_t size = format == STATE_4BIT ? OPTIM_GROUP / 2 : OPTIM_GROUP;
+    size_t size = optim_state_bytes(format);
     memset((uint8_t *)p + (size_t)group * size, 0, size);
 }
 
@@ -434,24 +434,19 @@ static inline size_t weight_bytes(const struct optim_task *t) { return t->weight
 
 /* Ask for the memory of a later group: the processor's own look-ahead stops at the end of a page, and here are five streams. */
 #define AHEAD 16
-static inline void prefetch(const void *array, int64_t group, int size)
+static inline void prefetch(const void *array, int64_t group, size_t size)
 {
-    uintptr_t at = (uintptr_t)array + (uintptr_t)(group * size);
-    for (int i = 0; i < size; i += 64) __builtin_prefetch((const void *)(at + (uintptr_t)i), 1);
-}
-static inline int state_bytes(int format)
-{
-    return format == STATE_NONE ? 0 : format == STATE_F32 ? 256 : format == STATE_8BIT ? 64 : format == STATE_4BIT ? 32 : 128;
+    uintptr_t at = (uintptr_t)array + (uintptr_t)group * size;
+    for (size_t i = 0; i < size; i += 64) __builtin_prefetch((const void *)(at + i), 1);
 }
 OPTIM_FN void prefetch_group(const struct optim_task *t, int m_format, int v_format, int64_t group)
 {
-    int weights = t->weight_format;
-    if (t->gradient_format != GRADIENT_ACCUMULATOR) prefetch(t->gradient, group, t->gradient_format == GRADIENT_F32 ? 256 : 128);
-    prefetch(t->m, group, state_bytes(m_format));
-    prefetch(t->v, group, state_bytes(v_format));
+    if (t->gradient_format != GRADIENT_ACCUMULATOR) prefetch(t->gradient, group, gradient_bytes(t) * OPTIM_GROUP);
+    prefetch(t->m, group, optim_state_bytes(m_format));
+    prefetch(t->v, group, optim_state_bytes(v_format));
     if (t->rule == RULE_ACCUMULATE) return;
-    prefetch(t->weights, group, weights <= WEIGHTS_F32_COPY ? 256 : 128);
-    if (weights >= WEIGHTS_20) prefetch(t->correction, group, weights == WEIGHTS_20 ? 32 : weights == WEIGHTS_24 ? 64 : 128);
+    prefetch(t->weights, group, weight_bytes(t) * OPTIM_GROUP);
+    prefetch(t->correction, group, optim_correction_bytes(t->weight_format));
 }
 
 OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, int v_format, int64_t begin, int64_t end,

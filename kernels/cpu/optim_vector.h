@@ -51,11 +51,12 @@ OPTIM_FN void store_reals(void *p, real x) { memcpy(p, &x, sizeof x); }
 #if LANES == 16
 OPTIM_FN real real_sqrt(real x) { return (real)_mm512_sqrt_ps((__m512)x); }
 OPTIM_FN real real_fma(real x, real y, real z) { return (real)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z); }
-/* through memory: a broadcast from there takes neither of the two ports that everything here waits for */
+/* A value that the compiler cannot see through: it keeps it, instead of making it anew on a port that everything here waits for. */
 OPTIM_FN word word_all(uint32_t x)
 {
-real y = (real)_mm512_set1_epi32((int)x); __asm__("" : "+v"(y)); return (word)y;
-    return (word)_mm512_set1_epi32((int)x);
+    __m512i all = _mm512_set1_epi32((int)x);
+    __asm__("" : "+v"(all));
+    return (word)all;
 }
 OPTIM_FN real real_all(float x) { return (real)_mm512_set1_ps(x); }
 OPTIM_FN real real_limit(real x, float limit) { return (real)_mm512_range_ps((__m512)x, _mm512_set1_ps(limit), 2); } /* the smaller magnitude, the sign of x */
