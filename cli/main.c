@@ -5,6 +5,7 @@
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 extern const struct command cmd_fetch, cmd_worker, cmd_attach, cmd_runs, cmd_stop, cmd_checkpoint, cmd_help, cmd_version, cmd_bench_optim, cmd_bench_speedup, cmd_bench_train, cmd_train, cmd_embed, cmd_export;
@@ -101,6 +102,8 @@ int main(int argc, char **argv)
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error like a full disk: EFBIG */
+    const char *talk = getenv("MEOPT_LOG");
+    if (talk && strcmp(talk, "debug") == 0) log_level = LOG_DEBUG;
     if (argc < 2) {
         usage(stderr);
         return EXIT_USAGE;

@@ -38,11 +38,19 @@ FAKE_COUNT=$work/two train again hip 3 --stop-after 2 && fail "a stopped run end
 "$MEOPT" train --resume "$work/again" >"$work/log" 2>&1 || fail "resuming"
 same hip again 3
 grep -q '"beside":[1-9]' "$work/three" || fail "no images are copied beside the computing"
-train micro hip 2 train.micro_batch=1 optim.gradients=keep
+MEOPT_LOG=debug FAKE_GRAPH=void train void hip 3
+grep -q 'no graphs, operations are issued one by one: .*(901)' "$work/log" || fail "a recording that came to nothing is hushed up"
+same hip void 3
+FAKE_COUNT=$work/graphs train micro hip 3 train.micro_batch=1 optim.gradients=keep
 for late in 1 2; do # a missing event shows as another result: one stream works as late as it may, the other at once
-    FAKE_LATE=$late train late$late hip 2 train.micro_batch=1 optim.gradients=keep
-    same micro late$late 2
+    FAKE_LATE=$late train late$late hip 3 train.micro_batch=1 optim.gradients=keep
+    same micro late$late 3
 done
+MEOPT_GRAPHS=none FAKE_COUNT=$work/plain train single hip 3 train.micro_batch=1 optim.gradients=keep
+same micro single 3
+count() { sed "s/.*\"$2\":\([0-9]*\).*/\1/" "$work/$1"; }
+[ "$(count plain graphs)" = 0 ] && [ "$(count graphs graphs)" -gt 0 ] || fail "no graphs are started"
+[ $(($(count graphs launches) * 4)) -lt $(($(count plain launches) * 3)) ] || fail "graphs save no launches: $(cat "$work/graphs" "$work/plain")"
 classes() { tr ',{}' '\n\n\n' | sed -nE 's/^ *"(weights|gradients|optimizer|activations|teacher|data)": *([0-9]+).*/\1 \2/p'; }
 for name in hip cpu; do
     "$MEOPT" plan "$work/configs/$config.yaml" device.type=$name train.batch_size=4 --json 2>"$work/log" | classes >"$work/planned"
@@ -50,7 +58,7 @@ for name in hip cpu; do
     cmp "$work/planned" "$work/measured" || fail "$name: what is held is not what was planned"
 done
 grep -q '"held_bytes":0' "$work/three" || fail "memory of the card is not given back"
-[ "$(sed 's/.*allocations":\([0-9]*\).*/\1/' "$work/two")" = "$(sed 's/.*allocations":\([0-9]*\).*/\1/' "$work/three")" ] || fail "a step asks the driver for memory"
+[ "$(count two allocations)" = "$(count three allocations)" ] || fail "a step asks the driver for memory"
 config=quickstart
 train cpu32 cpu 2 train.precision=fp32
 train hip32 hip 2 train.precision=fp32

@@ -12,8 +12,9 @@
  *   FAKE_LAUNCH   the number of the launch that fails with "launch failure"
  *   FAKE_LATE     the number of the stream, counted from 1 as they are made, whose work waits as long as waits and
  *                 events allow; all others work at once (0: none waits). A missing event shows with one or the other.
- *   FAKE_COUNT    a file to which allocations, launches and copies of streams but the first are counted when the
- *                 library goes
+ *   FAKE_GRAPH    "none": no stream can be recorded; "void": every recording comes to nothing
+ *   FAKE_COUNT    a file to which allocations, launches, starts of graphs and copies of streams but the first are
+ *                 counted when the library goes
  */
 #include "tests/fake_arguments.h"
 #include "tests/emulate_run.h"
@@ -41,7 +42,10 @@ enum {
     INVALID_DEVICE = 101,
     NO_BINARY = 209,
     NOT_FOUND = 500,
-    LAUNCH_FAILURE = 719
+    LAUNCH_FAILURE = 719,
+    NOT_SUPPORTED = 801,
+    NOT_RECORDABLE = 900,
+    RECORDING_VOID = 901
 };
 
 static long long number(const char *name, long long missing)
@@ -57,7 +61,7 @@ static const char *arch()
 
 static std::map<char *, size_t> blocks; /* memory of the card */
 static size_t held;
-static long long launches, allocations, beside;
+static long long launches, allocations, beside, graphs;
 
 namespace
 {
@@ -67,8 +71,8 @@ struct count {
         const char *path = getenv("FAKE_COUNT");
         FILE *f = path ? fopen(path, "w") : nullptr;
         if (!f) return;
-        fprintf(f, "{\"allocations\":%lld,\"launches\":%lld,\"beside\":%lld,\"held_bytes\":%zu}\n", allocations, launches,
-                beside, held);
+        fprintf(f, "{\"allocations\":%lld,\"launches\":%lld,\"graphs\":%lld,\"beside\":%lld,\"held_bytes\":%zu}\n",
+                allocations, launches, graphs, beside, held);
         fclose(f);
     }
 } count_at_exit;
@@ -95,6 +99,18 @@ struct stream {
 } // namespace
 static std::vector<stream *> streams;
 
+/* The recording of a stream: what it is given does not begin. As with the real drivers, whatever asks for memory, waits or
+ * touches events meanwhile fails and makes the recording void. */
+static stream *recording;
+static bool recording_void;
+static std::vector<std::function<void()>> recorded;
+
+static bool not_recordable()
+{
+    recording_void = recording_void || recording;
+    return recording;
+}
+
 /* Work off the stream until `wanted` is done `until` times; all of it without `wanted`. */
 static void work_off(stream *s, const event *wanted, long long until)
 {
@@ -112,6 +128,11 @@ static void work_off_all()
 static int give(void *p, const work &w)
 {
     stream *s = (stream *)p;
+    if (s == recording) {
+        if (w.wait) return not_recordable() ? NOT_RECORDABLE : 0;
+        recorded.push_back(w.run);
+        return 0;
+    }
     s->queue.push_back(w);
     if (s->number != number("FAKE_LATE", 0)) work_off(s, nullptr, 0);
     return 0;
@@ -193,6 +214,7 @@ ENTRY(hipMemGetInfo, cuMemGetInfo_v2)(size_t *available, size_t *total)
 }
 ENTRY(hipMalloc, cuMemAlloc_v2)(void **p, size_t bytes)
 {
+    if (not_recordable()) return NOT_RECORDABLE;
     allocations++;
     if (held + bytes + (size_t)number("FAKE_OTHERS", 0) > (size_t)number("FAKE_MEMORY", 8LL << 30))
         return OUT_OF_MEMORY;
@@ -206,6 +228,7 @@ ENTRY(hipMalloc, cuMemAlloc_v2)(void **p, size_t bytes)
 }
 ENTRY(hipFree, cuMemFree_v2)(void *p)
 {
+    if (not_recordable()) return NOT_RECORDABLE;
     work_off_all();
     auto at = blocks.find((char *)p);
     if (at == blocks.end()) return INVALID_VALUE;
@@ -216,23 +239,27 @@ ENTRY(hipFree, cuMemFree_v2)(void *p)
 }
 ENTRY(hipHostMalloc, cuMemHostAlloc)(void **p, size_t bytes, unsigned)
 {
+    if (not_recordable()) return NOT_RECORDABLE;
     *p = aligned_alloc(4096, bytes);
     return *p ? 0 : OUT_OF_MEMORY;
 }
 ENTRY(hipHostFree, cuMemFreeHost)(void *p)
 {
+    if (not_recordable()) return NOT_RECORDABLE;
     work_off_all();
     free(p);
     return 0;
 }
 ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
+    if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(dst, bytes)) return INVALID_VALUE;
     beside += ((stream *)on)->number > 1;
     return give(on, [=] { memcpy(dst, src, bytes); });
 }
 ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
+    if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(src, bytes)) return INVALID_VALUE;
     return give(on, [=] { memcpy(dst, src, bytes); });
 }
@@ -279,6 +306,7 @@ ENTRY(hipStreamDestroy, cuStreamDestroy_v2)(void *p)
 }
 ENTRY(hipStreamSynchronize, cuStreamSynchronize)(void *p)
 {
+    if (not_recordable()) return NOT_RECORDABLE;
     work_off((stream *)p, nullptr, 0);
     return 0;
 }
@@ -299,6 +327,7 @@ ENTRY(hipEventDestroy, cuEventDestroy_v2)(void *p)
 }
 ENTRY(hipEventRecord, cuEventRecord)(void *p, void *on)
 {
+    if (not_recordable()) return NOT_RECORDABLE;
     event *e = (event *)p;
     if (e->on && e->on != on) work_off(e->on, e, e->recorded); /* its records are counted in one order */
     e->on = (stream *)on;
@@ -307,6 +336,7 @@ ENTRY(hipEventRecord, cuEventRecord)(void *p, void *on)
 }
 ENTRY(hipEventSynchronize, cuEventSynchronize)(void *p)
 {
+    if (not_recordable()) return NOT_RECORDABLE;
     event *e = (event *)p;
     if (e->on) work_off(e->on, e, e->recorded);
     return 0;
@@ -316,6 +346,44 @@ ENTRY(hipEventElapsedTime, cuEventElapsedTime)(float *ms, void *, void *)
     *ms = 1;
     return 0;
 }
+
+ENTRY(hipStreamBeginCapture, cuStreamBeginCapture_v2)(void *p, int mode)
+{
+    const char *how = getenv("FAKE_GRAPH");
+    if (how && strcmp(how, "none") == 0) return NOT_SUPPORTED;
+    if (recording || mode != 1) return INVALID_VALUE;
+    recording = (stream *)p;
+    recording_void = how && strcmp(how, "void") == 0;
+    recorded.clear();
+    return 0;
+}
+ENTRY(hipStreamEndCapture, cuStreamEndCapture)(void *p, void **graph)
+{
+    if (recording != p) return INVALID_VALUE;
+    recording = nullptr;
+    *graph = recording_void ? nullptr : new std::vector<std::function<void()>>(recorded);
+    recorded.clear();
+    return recording_void ? RECORDING_VOID : 0;
+}
+ENTRY(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)(void **executable, void *graph, unsigned long long)
+{
+    *executable = new std::vector<std::function<void()>>(*(std::vector<std::function<void()>> *)graph);
+    return 0;
+}
+ENTRY(hipGraphLaunch, cuGraphLaunch)(void *executable, void *on)
+{
+    if (not_recordable()) return NOT_RECORDABLE;
+    graphs++;
+    for (const std::function<void()> &run : *(std::vector<std::function<void()>> *)executable) give(on, run);
+    return 0;
+}
+static int graph_end(void *graph)
+{
+    delete (std::vector<std::function<void()>> *)graph;
+    return 0;
+}
+ENTRY(hipGraphDestroy, cuGraphDestroy)(void *graph) { return graph_end(graph); }
+ENTRY(hipGraphExecDestroy, cuGraphExecDestroy)(void *executable) { return graph_end(executable); }
 
 /* A code object: "emulated ARCH" and a newline */
 ENTRY(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image)

@@ -402,6 +402,65 @@ static void measuring_the_peak_leaves_the_accounting_alone(void **state)
     device_close(device);
 }
 
+/* The same work issued again: a card keeps it as a graph. */
+struct again {
+    struct device *device;
+    const float *x;
+    float *sums, *host;
+    int64_t rows, columns;
+    bool reads; /* what no graph can hold */
+};
+static void sum_again(void *context)
+{
+    const struct again *a = context;
+    a->device->ops->fill(a->device, a->sums, 0, (size_t)a->columns * sizeof *a->sums);
+    a->device->ops->column_sums(a->device, F32, a->x, a->sums, a->rows, a->columns);
+    if (a->reads) a->device->download(a->device, a->host, a->sums, (size_t)a->columns * sizeof *a->sums);
+}
+static void again_once(struct again *a, int32_t part, float first)
+{
+    for (int64_t i = 0; i < a->columns; i++) a->host[i] = -1;
+    device_issue(a->device, &(struct device_work){.owner = a, .count = a->rows, .part = part}, sum_again, a);
+    if (!a->reads) a->device->download(a->device, a->host, a->sums, (size_t)a->columns * sizeof *a->sums);
+    for (int64_t i = 0; i < a->columns; i++) assert_float_equal(a->host[i], (float)a->rows * (first + (float)i), 0);
+}
+static void work_issued_again_is_done_again(void **state)
+{
+    enum { ROWS = 70, COLUMNS = 300, LARGE = 3 };
+    const char *spec = getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
+    struct device *device;
+    struct error err;
+    (void)state;
+    assert_int_equal(device_open(&device, spec, 0, &err), 0);
+    size_t count = ROWS * COLUMNS;
+    float *values = malloc(LARGE * count * sizeof *values), *host = malloc(COLUMNS * sizeof *host);
+    float *x = device_alloc(device, MEMORY_ACTIVATIONS, LARGE * count * sizeof *x, "x", &err);
+    float *sums = device_alloc(device, MEMORY_ACTIVATIONS, LARGE * COLUMNS * sizeof *sums, "sums", &err);
+    struct again a = {device, x, sums, host, ROWS, COLUMNS, false};
+    for (int turn = 0; turn < 6; turn++) { /* as is, recorded, started; then with other values */
+        for (size_t i = 0; i < count; i++) values[i] = (float)turn + (float)(i % COLUMNS);
+        device->upload(device, x, values, count * sizeof *values);
+        again_once(&a, 1, (float)turn);
+    }
+    /* more scratch is taken, and the place of the old is given away */
+    size_t scratch = device->use.current_bytes[MEMORY_WORKSPACE];
+    device->ops->column_sums(device, F32, x, sums, ROWS, LARGE * COLUMNS);
+    uint8_t *others = device_alloc(device, MEMORY_WORKSPACE, scratch ? scratch : 64, "others", &err), *kept = malloc(scratch ? scratch : 64);
+    device->ops->fill(device, others, 0x55, scratch ? scratch : 64);
+    for (int turn = 0; turn < 3; turn++) again_once(&a, 1, 5);
+    device->download(device, kept, others, scratch ? scratch : 64);
+    for (size_t i = 0; i < (scratch ? scratch : 64); i++) assert_int_equal(kept[i], 0x55);
+    a.reads = true;
+    for (int turn = 0; turn < 3; turn++) again_once(&a, 2, 5);
+    a.reads = false;
+    for (int turn = 0; turn < 3; turn++) again_once(&a, 3, 5);
+    assert_int_equal(device_check(device, &err), 0);
+    free(kept);
+    free(values);
+    free(host);
+    device_close(device);
+}
+
 /* ---- times ---- */
 
 static double now(void)
@@ -454,7 +513,7 @@ int main(int argc, char **argv)
         time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL);
         return 0;
     }
-    struct CMUnitTest tests[5 * (OPERATIONS + 1) + 1];
+    struct CMUnitTest tests[5 * (OPERATIONS + 1) + 2];
     static struct variant variants[5 * (OPERATIONS + 1)];
     size_t count = 0;
     for (size_t set = card ? 4 : 0; set < 4 + (card ? 1 : 0); set++)
@@ -464,6 +523,7 @@ int main(int argc, char **argv)
             snprintf(v->name, sizeof v->name, "%s on %s %s", v->op ? v->op->name : "bf16 rounding", v->spec, v->isa ? v->isa : "");
             tests[count++] = (struct CMUnitTest){v->name, v->op ? operation_equals_its_reference : bf16_rounds_to_even_and_keeps_nan, NULL, NULL, v};
         }
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(work_issued_again_is_done_again);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(measuring_the_peak_leaves_the_accounting_alone);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return _cmocka_run_group_tests("operations", tests, count, NULL, NULL);

@@ -133,6 +133,13 @@ struct device_ops {
     void (*sum_squares)(struct device *, const void *x, enum dtype t, int64_t n, double *sum, int *finite);
 };
 
+/* Operations that are issued again and again with the same arguments. Two with equal bytes here are the same. */
+struct device_work {
+    const void *owner, *inputs[2]; /* whose they are, and what they read that may change places */
+    int64_t count;
+    int32_t part, flags;
+};
+
 struct device {
     const struct device_ops *ops;
     const char *kind; /* "cpu", "dry", "hip", "cuda" */
@@ -154,6 +161,9 @@ struct device {
     void (*beside_mark)(struct device *);
     void (*beside_upload)(struct device *, void *device_dst, const void *host_src, size_t bytes);
     void (*beside_join)(struct device *);
+    /* Optional: run(context), which only issues operations, always the same for the same work; a card may keep them as one graph and
+     * start that in place of run. */
+    void (*issue)(struct device *, const struct device_work *work, void (*run)(void *context), void *context);
     void (*sync)(struct device *);
     void (*close)(struct device *);
     void *state;
@@ -170,6 +180,12 @@ void device_close(struct device *device);
  * class in the message) when there is not enough. name: static text, said in the out-of-memory table. */
 void *device_alloc(struct device *device, enum memory_class class, size_t bytes, const char *name, struct error *err);
 void device_free(struct device *device, void *p); /* NULL is fine */
+
+static inline void device_issue(struct device *device, const struct device_work *work, void (*run)(void *), void *context)
+{
+    if (device->issue) device->issue(device, work, run, context);
+    else run(context);
+}
 
 /* Operations take their scratch from one growing block of MEMORY_WORKSPACE, sized at the first pass. When that or a card
  * fails, the operation and all behind it do nothing, and this returns the error: call it once a step, before results

@@ -243,6 +243,7 @@ void *gpu_reserve(struct device *dev, size_t bytes)
     if (dev->pending.code) return NULL;
     if (bytes > gpu->workspace_bytes) {
         dev->sync(dev);
+        if (dev->pending.code) return NULL;
         device_free(dev, gpu->workspace);
         gpu->workspace_bytes = 0;
         gpu->workspace = device_alloc(dev, MEMORY_WORKSPACE, bytes, "scratch of operations", &dev->pending);
@@ -282,6 +283,7 @@ static void give(void *context, void *p)
 
 static int allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
 {
+    gpu_of(dev)->stale = true;
     int code = arena_take(&gpu_of(dev)->arena, class, bytes, p);
     if (code) note_memory(dev, code);
     return code ? EXIT_CARD_MEMORY : 0;
@@ -289,6 +291,7 @@ static int allocate(struct device *dev, enum memory_class class, size_t bytes, v
 static void release(struct device *dev, void *p, size_t bytes)
 {
     (void)bytes;
+    gpu_of(dev)->stale = true;
     arena_give(&gpu_of(dev)->arena, p);
 }
 
@@ -322,6 +325,7 @@ static void upload_staged(struct device *dev, void *dst, const void *src, size_t
 }
 static void upload(struct device *dev, void *dst, const void *src, size_t bytes)
 {
+    if (gpu_unrecordable(dev)) return;
     if (bytes <= GPU_SLOT)
         upload_small(dev, dst, src, bytes);
     else
@@ -330,12 +334,12 @@ static void upload(struct device *dev, void *dst, const void *src, size_t bytes)
 static void beside_mark(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (!dev->pending.code) gpu_fail(dev, gpu->driver.event_record(gpu->marked, gpu->stream), "ordering copies");
+    if (!gpu_unrecordable(dev) && !dev->pending.code) gpu_fail(dev, gpu->driver.event_record(gpu->marked, gpu->stream), "ordering copies");
 }
 static void beside_upload(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (dev->pending.code) return;
+    if (gpu_unrecordable(dev) || dev->pending.code) return;
     gpu_fail(dev, gpu->driver.stream_wait(gpu->beside, gpu->marked, 0), "ordering copies");
     upload_staged(dev, dst, src, bytes, gpu->beside);
     gpu_fail(dev, gpu->driver.event_record(gpu->joined, gpu->beside), "ordering copies");
@@ -343,13 +347,14 @@ static void beside_upload(struct device *dev, void *dst, const void *src, size_t
 static void beside_join(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (!dev->pending.code)
+    if (!gpu_unrecordable(dev) && !dev->pending.code)
         gpu_fail(dev, gpu->driver.stream_wait(gpu->stream, gpu->joined, 0), "ordering copies");
 }
 static void download(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
     memset(dst, 0, bytes); /* what a failure leaves is defined */
+    if (gpu_unrecordable(dev)) return;
     for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
         int i = gpu->next_staging;
         size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
@@ -362,7 +367,7 @@ static void download(struct device *dev, void *dst, const void *src, size_t byte
 }
 static void sync_stream(struct device *dev)
 {
-    gpu_fail(dev, gpu_of(dev)->driver.stream_sync(gpu_of(dev)->stream), "running");
+    if (!gpu_unrecordable(dev)) gpu_fail(dev, gpu_of(dev)->driver.stream_sync(gpu_of(dev)->stream), "running");
 }
 
 const char *gpu_products(const struct gpu *gpu)
@@ -378,6 +383,7 @@ static void close_state(struct device *dev)
     struct driver *d = &gpu->driver;
     if (gpu->stream) d->stream_sync(gpu->stream);
     if (gpu->beside) d->stream_sync(gpu->beside);
+    graphs_close(gpu);
     blas_close(gpu->blas);
     lt_close(gpu->lt);
     arena_close(&gpu->arena);
@@ -417,6 +423,7 @@ static struct device *card_new(size_t limit_bytes)
     dev->beside_mark = beside_mark;
     dev->beside_upload = beside_upload;
     dev->beside_join = beside_join;
+    dev->issue = gpu_issue;
     dev->sync = sync_stream;
     dev->close = close_state;
     dev->state = xcalloc(1, sizeof(struct gpu));
@@ -499,6 +506,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     }
     gpu->blas = blas_open(dev);
     gpu->lt = lt_open(dev);
+    gpu->graphs = graphs_open(dev);
     log_debug("%s: %s, wave %d, %s, products by %s", dev->name, gpu->card.arch, gpu->wave, gpu->object,
               gpu_products(gpu));
     *device = dev;

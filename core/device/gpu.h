@@ -1,5 +1,5 @@
 /* A card as a device. gpu.c has the card itself (memory, transfers, code objects), gpu_ops.c the operations
- * of device.h, gpu_blas.c the matrix product.
+ * of device.h, gpu_blas.c and gpu_lt.c the matrix product, gpu_graph.c operations as graphs.
  *
  * Operations run on one stream, in issue order; device->sync waits for it. A second one has the copies of
  * device.h's beside_upload; events order the two. A driver's error inside an
@@ -25,6 +25,8 @@ struct gpu {
     void *context, *stream, *module;
     void *beside;          /* the stream of copies beside the operations */
     void *marked, *joined; /* events: what the next such copy waits for; the last one is done */
+    struct graphs *graphs; /* NULL: none are made */
+    bool recording, stale; /* what is issued goes into a graph; memory came or went: graphs are void */
     bool dry;         /* no driver behind it: scratch is counted, nothing is launched */
     char object[600]; /* the code object in use */
     struct arena arena;
@@ -62,6 +64,14 @@ int gpu_fail(struct device *dev, int code, const char *what);
 /* Time on the card between two points of the stream. */
 void gpu_time_begin(struct device *dev);
 double gpu_time_end_ms(struct device *dev);
+
+/* Operations as graphs (device.h: issue). NULL where the driver has none, or MEOPT_GRAPHS=none. */
+struct graphs *graphs_open(struct device *dev);
+void graphs_close(struct gpu *gpu);
+void gpu_issue(struct device *dev, const struct device_work *work, void (*run)(void *), void *context);
+/* What cannot be part of a graph was asked for while one is recorded, or a library failed in it: the operations will be issued
+ * one by one. true when that is so. */
+bool gpu_unrecordable(struct device *dev);
 
 struct blas *blas_open(struct device *dev);
 void blas_close(struct blas *blas);

@@ -165,6 +165,7 @@ bool lt_gemm(struct device *dev, const struct gemm *g)
     if (!code)
         code = lt->multiply(lt->handle, p->description, &g->alpha, g->b, p->a, g->a, p->b, &g->beta, g->c, p->c, g->c, p->c, p->result, lt->workspace,
                             WORKSPACE_BYTES, gpu->stream);
+    if (code && gpu_unrecordable(dev)) return true;
     p->usable = code == 0;
     return p->usable;
 }

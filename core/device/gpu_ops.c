@@ -38,7 +38,8 @@ static bool library_gemm(struct device *dev, const struct gemm *g)
         plain.beta = 1;
         plain.bias = NULL;
     }
-    return blas_gemm(gpu->blas, &plain) == 0;
+    int code = blas_gemm(gpu->blas, &plain);
+    return code == 0 || (code > 0 && gpu_unrecordable(dev));
 }
 
 static void gemm(struct device *dev, const struct gemm *g)

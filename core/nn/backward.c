@@ -9,8 +9,10 @@
 
 struct pass {
     struct tower *tower;
+    const float *images, *dout;
     int64_t batch;
     bool first, last;
+    int from, to; /* groups, from the last down to `to` */
 };
 
 static void zero_small(const struct pass *pass, int group)
@@ -113,7 +115,7 @@ static void block_backward(const struct pass *pass, int64_t l)
 }
 
 /* dout -> dx of the residual stream behind the last block */
-static void pool_backward(const struct pass *pass, const float *dout)
+static void pool_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;
     struct device *dev = t->device;
@@ -124,7 +126,7 @@ static void pool_backward(const struct pass *pass, const float *dout)
     size_t bytes = dtype_bytes(e), step = ((size_t)(rows * t->out_width) * bytes + 63) & ~(size_t)63;
     char *region = m->scratch + m->region_at, *dy = region;
     const struct parameter *head = m->roles[ROLE_HEAD_W], *out = m->roles[ROLE_OUT_W];
-    dev->ops->cast(dev, dout, DTYPE_F32, dy, e, rows * t->out_width);
+    dev->ops->cast(dev, pass->dout, DTYPE_F32, dy, e, rows * t->out_width);
     if (head) {
         char *below = region + step;
         step += ((size_t)(rows * g->out) * bytes + 63) & ~(size_t)63;
@@ -153,7 +155,7 @@ static void pool_backward(const struct pass *pass, const float *dout)
     }
 }
 
-static void embed_backward(const struct pass *pass, const float *images)
+static void embed_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;
     struct device *dev = t->device;
@@ -177,22 +179,30 @@ static void embed_backward(const struct pass *pass, const float *images)
     ops->embed_backward(dev, e, dx, dpatch, m->roles[ROLE_CLS]->grad, dpos, pass->batch, N, D);
     if (g->family == FAMILY_DINOV2)
         ops->resize_rows(dev, m->resize, m->dpos, m->roles[ROLE_POS]->grad, N, g->pos_grid * g->pos_grid + 1, D, true);
-    ops->patchify(dev, e, images, patches, pass->batch, g->image, g->patch);
+    ops->patchify(dev, e, pass->images, patches, pass->batch, g->image, g->patch);
     linear_backward(pass, dpatch, patches, m->roles[ROLE_PATCH_W], m->roles[ROLE_PATCH_B], NULL, pass->batch * (N - 1));
+}
+
+static void groups_backward(void *context)
+{
+    const struct pass *pass = context;
+    for (int group = pass->from; group >= pass->to; group--) {
+        zero_small(pass, group);
+        if (group == pass->tower->group_count - 1) pool_backward(pass);
+        else if (group > 0) block_backward(pass, group - 1);
+        else embed_backward(pass);
+    }
 }
 
 int tower_backward(struct tower *t, const float *images, const float *dout, int64_t batch, bool first, bool last,
                    group_done done, void *context, struct error *err)
 {
-    struct pass pass = {t, batch, first, last};
-    int top = t->group_count - 1;
-    for (int group = top; group >= 0; group--) {
-        zero_small(&pass, group);
-        if (group == top) pool_backward(&pass, dout);
-        else if (group > 0) block_backward(&pass, group - 1);
-        else embed_backward(&pass, images);
-        int code = last && done ? done(context, group, err) : 0;
-        if (code) return code;
+    struct pass pass = {t, images, dout, batch, first, last, t->group_count - 1, 0};
+    int code = 0;
+    for (; pass.from >= 0 && !code; pass.from = pass.to - 1) {
+        pass.to = last && done ? pass.from : 0;
+        device_issue(t->device, &(struct device_work){t, {images, dout}, batch, pass.from, first | last << 1 | (pass.to == 0) << 2}, groups_backward, &pass);
+        if (last && done) code = done(context, pass.to, err);
     }
-    return 0;
+    return code;
 }

@@ -108,12 +108,24 @@ static void pool(struct tower *t, int64_t batch)
     else if (!out) dev->ops->cast(dev, pooled, e, t->out, DTYPE_F32, rows * D);
 }
 
+struct forward {
+    struct tower *tower;
+    const float *images;
+    int64_t batch;
+};
+static void forward(void *context)
+{
+    const struct forward *f = context;
+    struct tower *t = f->tower;
+    struct tower_memory *m = t->memory;
+    embed(t, f->images, f->batch);
+    for (int64_t l = 0; l < t->geometry.depth; l++) tower_block_forward(t, l, m->x[l], &m->kept[l], m->x[l + 1], f->batch);
+    pool(t, f->batch);
+}
 void tower_forward(struct tower *t, const float *images, int64_t batch)
 {
-    struct tower_memory *m = t->memory;
-    embed(t, images, batch);
-    for (int64_t l = 0; l < t->geometry.depth; l++) tower_block_forward(t, l, m->x[l], &m->kept[l], m->x[l + 1], batch);
-    pool(t, batch);
+    device_issue(t->device, &(struct device_work){.owner = t, .inputs = {images}, .count = batch, .part = -1}, forward,
+                 &(struct forward){t, images, batch});
 }
 
 void distill_loss(struct device *dev, const struct distill_options *o, const float *out, const float *target, float *dout,
