@@ -62,7 +62,8 @@ static int bench_run(const struct arguments *args, struct error *err)
         if (!code) fprintf(stderr, "step %lld: %.1f ms, loss %.6g\n", (long long)step, seconds * 1e3, result.loss);
     }
     if (!code) {
-        double images = (double)t->batch / best, gflops = t->image_flops * images * 1e-9;
+        double images = (double)t->batch / best;
+        double gflops = (t->student_flops + (t->teacher ? geometry_forward_flops(&t->teacher_geometry) : 0)) * images * 1e-9;
         const struct memory_use *use = &device->use;
         if (argument_flag(args, "json")) {
             json_t *memory = memory_json(use);

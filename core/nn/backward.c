@@ -91,7 +91,8 @@ static void block_backward(const struct pass *pass, int64_t l)
 #define P(role) block_role(t, l, role)
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
 
-    if (t->options.recompute == RECOMPUTE_BLOCK) tower_block_forward(t, l, m->x[l], k, NULL, pass->batch);
+    /* of the last block everything is still there, until a second pass */
+    if (t->options.recompute == RECOMPUTE_BLOCK && (l < g->depth - 1 || t->options.backward_twice)) tower_block_forward(t, l, m->x[l], k, NULL, pass->batch);
 
     /* feed-forward; the gradient of h takes h's place unless a second pass needs h */
     void *act = region, *dact = region, *dh = t->options.backward_twice ? (void *)(m->scratch + m->dh_at) : k->h;

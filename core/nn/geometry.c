@@ -219,6 +219,12 @@ double geometry_forward_flops(const struct geometry *g)
     return 2 * (N - 1) * p * d + (double)g->depth * (8 * N * d * d + 4 * N * N * d + c * N * d * h) + projection;
 }
 
+double geometry_recompute_flops(const struct geometry *g, bool twice)
+{
+    double N = (double)geometry_tokens(g), d = (double)g->width, first = (g->ffn == SWIGLU ? 4 : 2) * N * d * (double)g->hidden;
+    return (double)(twice ? 2 * g->depth : g->depth - 1) * (8 * N * d * d + 4 * N * N * d + first);
+}
+
 int64_t geometry_parameters(const struct geometry *g)
 {
     struct parameter *list;

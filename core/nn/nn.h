@@ -52,6 +52,8 @@ int geometry_check(struct geometry *geometry, int64_t head_dim, struct error *er
 int64_t geometry_tokens(const struct geometry *geometry);       /* N */
 int64_t geometry_parameters(const struct geometry *geometry);   /* of the visual tower, without a distillation head */
 double geometry_forward_flops(const struct geometry *geometry); /* per image, 2 per multiply-add (models.md 7) */
+/* What RECOMPUTE_BLOCK does again: blocks up to the feed-forward's activation. The last block only for a second backward pass. */
+double geometry_recompute_flops(const struct geometry *geometry, bool twice);
 
 /* One tensor of a tower. */
 struct parameter {

@@ -270,12 +270,13 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
     t->twice = t->release && t->micro == t->batch && config->optim.clip_grad_norm > 0 && is(config->optim.clip_mode, "exact");
     t->loss = (struct distill_options){is(config->loss.type, "cosine") ? LOSS_COSINE : is(config->loss.type, "smooth-l1") ? LOSS_SMOOTH_L1 : LOSS_MSE,
                                        config->loss.normalize == 1, is(config->loss.reduction, "sum-dim")};
-    double student = geometry_forward_flops(&t->student_geometry);
-    t->image_flops = (is(config->train.recompute, "block") ? 4 : 3) * student + (config->train.cache_teacher ? 0 : geometry_forward_flops(&t->teacher_geometry));
     if ((code = check_combination(t, err)) != 0) goto fail;
     if ((code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
     if (config->train.cache_teacher && (code = cache_outputs(t, cache, context, err)) != 0) goto fail;
     if ((code = create_student(t, student_weights, err)) != 0) goto fail;
+    double head = 2.0 * (double)(t->student_geometry.out * t->student->options.target * t->student->out_rows);
+    t->student_flops = (t->twice ? 5 : 3) * (geometry_forward_flops(&t->student_geometry) + head);
+    if (t->student->options.recompute == RECOMPUTE_BLOCK) t->student_flops += geometry_recompute_flops(&t->student_geometry, t->twice);
     if ((code = create_buffers(t, err)) != 0) goto fail;
     weights_close(teacher_weights);
     weights_close(student_weights);

@@ -34,7 +34,7 @@ struct trainer {
     float *cache;          /* host: teacher's output by image, (images, out_rows*out_width) */
     int64_t cache_images;
     double previous_norm;  /* clip_mode previous: gradient norm of the last step, 0 before the first */
-    double image_flops;    /* teacher's forward, student's forward and backward, with recomputation */
+    double student_flops;  /* of an image: forward, backward, recomputation */
     bool release, twice;   /* gradients handed out inside backward; activations kept for a second backward */
     bool diverged;         /* set by a step that met NaN or infinity */
 };
