@@ -59,8 +59,9 @@ done
 fakes=$MEOPT_BUILD/tests
 if [ -f "$fakes/libfake_cuda.so" ]; then
     workspace() { "$MEOPT" plan dinov2.yaml "device.type=$1" --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["classes"]["workspace"])'; }
-    export MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_HIP_LIBRARY=/nowhere.so
+    export MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_HIP_LIBRARY=/nowhere.so MEOPT_CUBLASLT_LIBRARY=none
     [ "$(workspace cuda)" = "$(workspace hip)" ] && [ "$(workspace cuda)" != "$(workspace cpu)" ] || fail "scratch of a card"
+    [ $(($(workspace cuda) + (32 << 20))) = "$(MEOPT_CUBLASLT_LIBRARY=$fakes/libfake_cublaslt.so workspace cuda)" ] || fail "scratch of cuBLASLt"
     expect 0 "$MEOPT" plan dinov2.yaml device.type=cuda
     grep -q '^fits 8192.0 MiB (cuda:0 Emulated card' out || fail "memory of the card"
     expect 0 "$MEOPT" plan dinov2.yaml device.type=hip

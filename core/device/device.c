@@ -137,7 +137,7 @@ int device_open(struct device **device, const char *spec, size_t limit_bytes, st
     *device = NULL;
     if (strcmp(spec, "cpu") == 0) return cpu_device_open(device, false, limit_bytes, err);
     if (strcmp(spec, "dry") == 0) return cpu_device_open(device, true, limit_bytes, err);
-    if (strcmp(spec, "dry:card") == 0) return gpu_device_dry(device, limit_bytes);
+    if (strncmp(spec, "dry:", 4) == 0) return device_is_card(spec + 4) ? gpu_device_dry(device, spec + 4, limit_bytes) : cpu_device_open(device, true, limit_bytes, err);
     bool any = ordinal_of(spec, "auto") >= 0;
     for (int kind = 0; kind < DRIVER_KINDS; kind++) {
         int ordinal = ordinal_of(spec, any ? "auto" : driver_names[kind]);

@@ -169,7 +169,7 @@ struct device {
     void *state;
 };
 
-/* "cpu", "dry" (what the CPU would take; "dry:card": what a card would), "hip:N", "cuda:N" (N may be left out: 0), or "auto"
+/* "cpu", "dry" (what the CPU would take; "dry:hip", "dry:cuda", "dry:auto": what that would on this machine), "hip:N", "cuda:N" (N may be left out: 0), or "auto"
  * ("auto:N"): that card of the first driver whose kernels work on it, else the CPU. limit_bytes 0 = no limit of ours. */
 int device_open(struct device **device, const char *spec, size_t limit_bytes, struct error *err);
 /* Would device.type "cpu", "hip", "cuda" or "auto" mean a card here? auto: when a driver sees one. */

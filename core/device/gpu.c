@@ -430,8 +430,11 @@ static struct device *card_new(size_t limit_bytes)
     return dev;
 }
 
-int gpu_device_dry(struct device **device, size_t limit_bytes)
+int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes)
 {
+    struct driver driver;
+    struct error absent;
+    bool found = false;
     struct device *dev = *device = card_new(limit_bytes);
     gpu_of(dev)->dry = true;
     dev->kind = "dry";
@@ -442,6 +445,11 @@ int gpu_device_dry(struct device **device, size_t limit_bytes)
     dev->beside_mark = dev->beside_join = dev->sync = nothing;
     dev->close = close_dry;
     snprintf(dev->name, sizeof dev->name, "plan");
+    for (int kind = 0; kind < DRIVER_KINDS && !found; kind++) {
+        bool meant = strcmp(type, "auto") == 0 || strcmp(type, driver_names[kind]) == 0;
+        found = meant && driver_open(&driver, (enum driver_kind)kind, &absent) == 0;
+    }
+    if (found) lt_count(dev, &driver);
     return 0;
 }
 

@@ -47,8 +47,8 @@ extern const struct device_ops gpu_operations;
 
 int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, size_t limit_bytes,
                     struct error *err);
-/* A card that only counts: every operation reserves what it would, and returns. */
-int gpu_device_dry(struct device **device, size_t limit_bytes);
+/* A card of the first driver of this type ("hip", "cuda", "auto") that only counts: every operation reserves what it would, and returns. */
+int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes);
 /* Is it a card, real or dry? */
 static inline bool gpu_is(const struct device *dev) { return dev->ops == &gpu_operations; }
 static inline struct gpu *gpu_of(struct device *dev) { return dev->state; }
@@ -81,6 +81,8 @@ int blas_gemm(struct blas *blas, const struct gemm *gemm);
 
 /* hipBLASLt or cuBLASLt, into gpu->lt; NULL when it is not there or gives wrong results. */
 struct lt *lt_open(struct device *dev);
+/* Take on a dry card what lt_open keeps, where the library is there. */
+void lt_count(struct device *dev, const struct driver *driver);
 void lt_close(struct lt *lt);
 const char *lt_path(const struct lt *lt);
 /* The whole product of device.h. false: not by this library, nothing was done. */

@@ -212,16 +212,33 @@ static bool probe(struct device *dev, bool second)
     return right;
 }
 
+static void *library_of(const struct driver *driver, char *path, size_t size)
+{
+    const struct numbers *is = &vendor[driver->kind];
+    const char *own = getenv(is->variable);
+    int version = 0;
+    bool wanted = (!own || strcmp(own, "none") != 0) && driver->version(&version) == 0 && version >= is->driver;
+    return wanted ? library_open(is->libraries, is->variable, path, size) : NULL;
+}
+
+static void *workspace_of(struct device *dev)
+{
+    struct error ignored;
+    return device_alloc(dev, MEMORY_WORKSPACE, WORKSPACE_BYTES, "scratch of matrix products", &ignored);
+}
+
+void lt_count(struct device *dev, const struct driver *driver)
+{
+    char path[256];
+    if (library_of(driver, path, sizeof path)) workspace_of(dev);
+}
+
 struct lt *lt_open(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
     const struct numbers *is = &vendor[gpu->driver.kind];
-    const char *own = getenv(is->variable);
-    struct error ignored;
     char path[256], name[64];
-    int version = 0;
-    bool wanted = (!own || strcmp(own, "none") != 0) && gpu->driver.version(&version) == 0 && version >= is->driver;
-    void *library = !wanted ? NULL : library_open(is->libraries, is->variable, path, sizeof path);
+    void *library = library_of(&gpu->driver, path, sizeof path);
     if (!library) return NULL;
     struct lt *lt = xcalloc(1, sizeof *lt);
     lt->is = is;
@@ -235,7 +252,7 @@ struct lt *lt_open(struct device *dev)
         memcpy((char *)lt + entries[i].at, &p, sizeof p);
     }
     whole = whole && lt->create(&lt->handle) == 0;
-    if (whole) lt->workspace = device_alloc(dev, MEMORY_WORKSPACE, WORKSPACE_BYTES, "scratch of matrix products", &ignored);
+    if (whole) lt->workspace = workspace_of(dev);
     gpu->lt = lt; /* for the probes */
     if (whole && lt->workspace && probe(dev, false) && probe(dev, true)) return lt;
     log_debug("%s does not work on %s", path, dev->name);

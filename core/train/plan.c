@@ -2,6 +2,7 @@
 #include "core/train/plan.h"
 #include "core/train/trainer.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -24,12 +25,8 @@ static void count(struct plan *p, const struct trainer *t)
     }
     p->batch = t->batch;
     p->micro = t->micro;
-    double teacher = geometry_forward_flops(&p->teacher), student = geometry_forward_flops(&p->student);
-    double head = t->student->options.target ? 2.0 * (double)p->student.out * (double)t->student->options.target * (double)t->student->out_rows : 0;
-    double forwards = is(c->train.recompute, "block") ? 4 : 3;
-    if (t->twice) forwards += 2; /* a second backward pass with the exact norm */
-    p->first_epoch_step_flops = (double)t->batch * (teacher + forwards * (student + head));
-    p->step_flops = c->train.cache_teacher ? (double)t->batch * forwards * (student + head) : p->first_epoch_step_flops;
+    p->first_epoch_step_flops = (double)t->batch * (t->student_flops + geometry_forward_flops(&p->teacher));
+    p->step_flops = c->train.cache_teacher ? (double)t->batch * t->student_flops : p->first_epoch_step_flops;
     struct meopt_bytes held = {0};
     (void)meopt_held(t->opt, &held);
     /* weights as the format holds them, and moments; tensors that are not trained in fp32 */
@@ -63,7 +60,9 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
     config_copy(&copy, config);
     bool teacher_random = is(copy.model_t.init, "random"), student_random = is(copy.model_s.init, "random");
     plan->from_checkpoints = (teacher_random || readable(&copy.model_t)) && (student_random || readable(&copy.model_s)) && !(teacher_random && student_random);
-    int code = device_open(&device, device_is_card(copy.device.type) ? "dry:card" : "dry", 0, err);
+    char spec[32];
+    snprintf(spec, sizeof spec, "dry:%.20s", copy.device.type);
+    int code = device_open(&device, spec, 0, err);
     if (code == 0) code = trainer_create(&trainer, &copy, device, !plan->from_checkpoints, NULL, NULL, err);
     if (code == 0) code = rehearse(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) && is(copy.model_t.arch, "custom")) {
