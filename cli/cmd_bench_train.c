@@ -28,6 +28,19 @@ static int give(void *context, int64_t index, int64_t count, const float **image
 
 static const float *give_next(void *context) { return ((struct synthetic *)context)->images; }
 
+/* The peak of the matrix product, if it is higher than what is known; on a device of its own, so that its scratch is not counted among
+ * the experiment's. */
+static int peak_of(const struct config *c, double *peak, struct error *err)
+{
+    struct device *device;
+    int code = train_device_open(&device, c, false, err);
+    if (code) return code;
+    double found = device_gemm_peak_gflops(device, strcmp(c->train.precision, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32);
+    if (found > *peak) *peak = found;
+    device_close(device);
+    return 0;
+}
+
 static int bench_run(const struct arguments *args, struct error *err)
 {
     struct config c;
@@ -40,11 +53,7 @@ static int bench_run(const struct arguments *args, struct error *err)
     if (code) return code;
     c.train.batch_size = argument_int(args, "batch", c.train.batch_size);
     c.train.cache_teacher = false;
-    /* the peak on a device of its own, so that its scratch is not counted among the experiment's */
-    code = train_device_open(&device, &c, false, err);
-    if (!code) peak = device_gemm_peak_gflops(device, strcmp(c.train.precision, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32);
-    device_close(device);
-    device = NULL;
+    code = peak_of(&c, &peak, err);
     if (!code) code = train_device_open(&device, &c, true, err);
     if (!code) code = trainer_create(&t, &c, device, argument_flag(args, "random-weights"), NULL, NULL, err);
     if (!code) {
@@ -61,10 +70,18 @@ static int bench_run(const struct arguments *args, struct error *err)
         if (step == 1 || seconds < best) best = seconds;
         if (!code) fprintf(stderr, "step %lld: %.1f ms, loss %.6g\n", (long long)step, seconds * 1e3, result.loss);
     }
+    double images = 0, gflops = 0;
+    struct memory_use held = {0};
     if (!code) {
-        double images = (double)t->batch / best;
-        double gflops = (t->student_flops + (t->teacher ? geometry_forward_flops(&t->teacher_geometry) : 0)) * images * 1e-9;
-        const struct memory_use *use = &device->use;
+        images = (double)t->batch / best;
+        gflops = (t->student_flops + (t->teacher ? geometry_forward_flops(&t->teacher_geometry) : 0)) * images * 1e-9;
+        held = device->use;
+    }
+    trainer_close(t);
+    device_close(device);
+    if (!code) code = peak_of(&c, &peak, err); /* again: the machine's speed wanders */
+    if (!code) {
+        const struct memory_use *use = &held;
         if (argument_flag(args, "json")) {
             json_t *memory = memory_json(use);
             char *classes = json_dumps(json_object_get(memory, "classes"), JSON_PRESERVE_ORDER | JSON_COMPACT);
@@ -81,8 +98,6 @@ static int bench_run(const struct arguments *args, struct error *err)
     }
     free(s.images);
     free(s.ids);
-    trainer_close(t);
-    device_close(device);
     config_free(&c);
     return code;
 }

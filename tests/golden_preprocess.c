@@ -83,8 +83,22 @@ static void images_equal_pil(void **state)
     json_decref(index);
 }
 
+static void short_files_that_claim_many_pixels_are_refused(void **state)
+{
+    (void)state;
+    char *bytes;
+    size_t size;
+    struct error err = {0};
+    struct image decoded;
+    assert_int_equal(file_read(MEOPT_SOURCE_DIR "/tests/fuzz/corpus/image/claims_185_million_pixels.jpg", 1 << 20, &bytes, &size, &err), 0);
+    assert_int_equal(image_decode(&decoded, (const uint8_t *)bytes, size, &err), EXIT_FAILED);
+    assert_string_equal(err.what, "is 11294 x 16404 pixels, expected at most 20000 a side and 89478485 in all");
+    image_free(&decoded);
+    free(bytes);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(images_equal_pil)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(images_equal_pil), cmocka_unit_test(short_files_that_claim_many_pixels_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 #include <png.h>
 
 enum { MAX_SIDE = 20000 };
-static const int64_t max_pixels = 200000000;
+static const int64_t max_pixels = (256 << 20) / 3; /* 256 MiB of RGB, where PIL warns of a decompression bomb, too: a short file may claim any size */
 
 static int allocate(struct image *image, int64_t width, int64_t height, struct error *err)
 {
