@@ -227,6 +227,16 @@ int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, stru
 int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype, double scale,
                       struct meopt_error *err);
 
+/* A gradient of the tensor's shape; data NULL: none, or for meopt_step_tensors what was accumulated. */
+struct meopt_gradient {
+    const void *data;
+    int dtype; /* enum meopt_dtype */
+};
+/* The same for `count` different tensors in one pass, which cards like better than many: tensors[i] steps with gradients[i]. With
+ * check = 1 none of them moves when one gradient is bad. Another error: as if nothing had been asked. */
+int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients, size_t count, double scale,
+                       struct meopt_error *err);
+
 struct meopt_step_stats {
     double grad_norm;     /* of the gradients of this step before `scale`, over all tensors stepped (inf: overflow) */
     int64_t bad_groups;   /* groups skipped because of NaN or infinity */
@@ -235,10 +245,6 @@ struct meopt_step_stats {
 int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err);
 
 /* All tensors at once: begin, every tensor in one parallel sweep, end. data NULL: no gradient for that tensor. */
-struct meopt_gradient {
-    const void *data;
-    int dtype; /* enum meopt_dtype */
-};
 int meopt_step(struct meopt *opt, int64_t step, double lr, double scale, const struct meopt_gradient *gradients,
                struct meopt_step_stats *stats, struct meopt_error *err);
 

@@ -56,7 +56,7 @@ struct optim_card_task {
     struct optim_task task;
     int64_t first_block;   /* in the launch */
     int64_t first_partial; /* place of the first block's result */
-    const int32_t *go;     /* NULL, or where a 0 means: step nothing, call all groups bad and the norm infinite */
+    int32_t *go;           /* NULL, or where a 0 means: step nothing, call all groups bad and the norm infinite */
 };
 
 /* What a pass over some groups found. */

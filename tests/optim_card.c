@@ -125,12 +125,27 @@ static void same(struct side sides[2], const char *what)
 }
 
 /* mode 0: gradients, 1: accumulated ones, 2: one group that is not finite, 3: released, tensor by tensor,
- * checked, 4: 3 with one that is not finite, which the card tells at the end of the step */
+ * checked, 4: 3 with one that is not finite, which the card tells at the end of the step, 5: several at once on one
+ * side and one by one on the other, 6: several at once with one that is not finite, which holds its companions */
+static int step_several(struct side *s, const struct meopt_gradient *gradients, struct meopt_error *err)
+{
+    static const size_t groups[][3] = {{5, 1, 3}, {0, 4}, {2}}, counts[] = {3, 2, 1};
+    int status = 0;
+    for (int k = 0; k < 3; k++) {
+        struct meopt_gradient given[3];
+        for (size_t i = 0; i < counts[k]; i++) given[i] = gradients[groups[k][i]];
+        int ended = meopt_step_tensors(s->opt, groups[k], given, counts[k], 0.75, err);
+        if (!status) status = ended;
+    }
+    return status;
+}
+
 static void trial(struct meopt_options options, int bf16, int mode, const char *what)
 {
     struct side sides[2] = {{0}};
     struct meopt_error err = {0};
     uint32_t seed = 1;
+    bool bad = mode == 2 || mode == 4 || mode == 6;
     for (int d = 0; d < 2; d++) side_open(&sides[d], d ? card : NULL, options);
     for (int i = 0; i < TENSORS; i++) {
         int64_t count = shapes[i][0] * shapes[i][1];
@@ -151,7 +166,7 @@ static void trial(struct meopt_options options, int bf16, int mode, const char *
             float *g = xmalloc((size_t)count * 4);
             for (int64_t j = 0; j < count; j++) g[j] = value(&seed) * 0.01f;
             if (i == 2) memset(g, 0, 64 * 4);
-            if ((mode == 2 || mode == 4) && i == 3) g[70] = step == 2 ? INFINITY : -NAN;
+            if (bad && i == 3) g[70] = step == 2 ? INFINITY : -NAN;
             for (int d = 0; d < 2; d++) {
                 give(&sides[d], i, g, bf16);
                 gradients[d][i] = (struct meopt_gradient){sides[d].gradients[i], type};
@@ -171,17 +186,19 @@ static void trial(struct meopt_options options, int bf16, int mode, const char *
                 continue;
             }
             assert_int_equal(meopt_step_begin(sides[d].opt, step, 1e-2, 1, &err), 0);
-            for (int i = 0; i < TENSORS; i++)
+            bool several = mode == 6 || (mode == 5 && step % 2 == d);
+            if (several && step_several(&sides[d], gradients[d], &err) != (mode == 6 && !d ? MEOPT_NOT_FINITE : 0)) fail_msg("%s", err.message);
+            for (int i = 0; i < TENSORS && !several; i++)
                 if (meopt_step_tensor(sides[d].opt, (size_t)i, mode == 1 ? NULL : gradients[d][i].data, type,
                                       0.75, &err) &&
                     (mode != 4 || i != 3 || d))
                     fail_msg("%s", err.message);
             status[d] = meopt_step_end(sides[d].opt, &stats[d], &err);
         }
-        assert_int_equal(status[0], mode == 2 || mode == 4 ? MEOPT_NOT_FINITE : 0);
+        assert_int_equal(status[0], bad ? MEOPT_NOT_FINITE : 0);
         assert_int_equal(status[1], status[0]);
         assert_int_equal(finite[0], finite[1]);
-        if (mode != 2 && mode != 4 && !(fabs(norm[0] - norm[1]) <= 1e-12 * norm[0]))
+        if (!bad && !(fabs(norm[0] - norm[1]) <= 1e-12 * norm[0]))
             fail_msg("%s: norm %.17g, on the card %.17g", what, norm[0], norm[1]);
         assert_int_equal(stats[0].bad_groups, stats[1].bad_groups);
         if (stats[0].grad_norm != stats[1].grad_norm)
@@ -229,7 +246,7 @@ static void every_rule_and_format_has_the_cpu_s_bits(void **unused)
                 o.small_count = 64;
                 o.seed = 12345678901234ull;
                 if (rule == MEOPT_APSGD) o.momentum = s % 3 ? 0.9 : 0, o.nesterov = s % 3 == 2;
-                int mode = number % 5;
+                int mode = number % 7;
                 if (mode == 1) o.accumulator = s % 2 ? MEOPT_STATE_BF16 : MEOPT_STATE_8BIT;
                 snprintf(what, sizeof what, "%s, weights %s, states %d %d, mode %d", meopt_rule_name(rule),
                          meopt_weight_format_name(weights), states[s][0], states[s][1], mode);

@@ -522,6 +522,13 @@ static void misuse_returns_an_error_with_a_sentence(void **state)
     REFUSED(meopt_step_tensor(opt, 0, (char *)gradient + 2, MEOPT_F32, 1, &err));
     REFUSED(meopt_step_tensor(opt, 0, gradient, 3, 1, &err));
     REFUSED(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, NAN, &err));
+    struct meopt_gradient two[] = {{gradient, MEOPT_F32}, {gradient, 3}};
+    REFUSED(meopt_step_tensors(opt, NULL, two, 2, 1, &err));
+    REFUSED(meopt_step_tensors(opt, (size_t[]){0, 9}, two, 2, 1, &err));
+    REFUSED(meopt_step_tensors(opt, (size_t[]){0, 1}, two, 2, 1, &err)); /* the second one's dtype: the first has not stepped */
+    two[1] = two[0];
+    assert_int_equal(meopt_step_tensors(opt, (size_t[]){0, 0}, two, 2, 1, &err), MEOPT_BAD_ORDER);
+    assert_int_equal(meopt_step_tensors(opt, NULL, NULL, 0, 1, &err), 0);
     assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), 0);
     assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);
     assert_int_equal(meopt_accumulate(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);

@@ -11,7 +11,7 @@ struct card {
     struct optim_card_task *table; /* host */
     void *tasks, *partials;        /* card; partials: struct optim_partial, as opt->partials */
     void *squares;                 /* card: a double, an int */
-    bool checked;                  /* the int says whether to step */
+    bool ask, checked;             /* look into the gradients of the next sweep; the int says whether to step */
 };
 
 struct device *card_of_options(const struct meopt_options *options)
@@ -93,6 +93,8 @@ static size_t variant_of(const struct optim_task *t)
     return i;
 }
 
+static int32_t *go_of(const struct card *card) { return (int32_t *)(void *)((double *)card->squares + 1); }
+
 int card_sweep(const struct meopt *opt, const struct tensor *tensors, const struct optim_task *tasks,
                size_t count, bool wait, struct meopt_error *err)
 {
@@ -109,7 +111,7 @@ int card_sweep(const struct meopt *opt, const struct tensor *tensors, const stru
             size_t partial = tensors[i].first_partial;
             card->table[all++] =
                 (struct optim_card_task){tasks[i], blocks[v], (int64_t)partial,
-                                         card->checked ? (int32_t *)((double *)card->squares + 1) : NULL};
+                                         card->checked ? go_of(card) : NULL};
             rows[v]++;
             blocks[v] += chunks;
             if (partial < from) from = partial;
@@ -118,6 +120,11 @@ int card_sweep(const struct meopt *opt, const struct tensor *tensors, const stru
     }
     if (!all) return MEOPT_OK;
     device->upload(device, card->tasks, card->table, (size_t)all * sizeof *card->table);
+    for (size_t v = 0; v < VARIANTS; v++) {
+        struct optim_card_task *table = (struct optim_card_task *)card->tasks + first[v];
+        if (rows[v] && card->ask) gpu_launch(device, "optim_check", blocks[v], 1, (void *[]){&table, &rows[v]});
+    }
+    card->ask = false;
     for (size_t v = 0; v < VARIANTS; v++) {
         struct optim_card_task *table = (struct optim_card_task *)card->tasks + first[v];
         if (rows[v])
@@ -140,35 +147,29 @@ struct found {
     double sum;
     int32_t finite, unused;
 };
+static const struct found nothing = {0, 1, 0};
 
-static void squares_ask(struct card *card, const void *x, int gradient_format, int64_t count)
-{
-    static const struct found nothing = {0, 1, 0};
-    struct device *device = card->device;
-    device->upload(device, card->squares, &nothing, sizeof nothing);
-    device->ops->sum_squares(device, x, gradient_format == GRADIENT_F32 ? DTYPE_F32 : DTYPE_BF16, count,
-                             card->squares, (int *)((double *)card->squares + 1));
-}
-
-void card_check(const struct meopt *opt, const void *gradient, int gradient_format, int64_t count)
+void card_check_begin(const struct meopt *opt)
 {
     struct card *card = opt->card;
-    squares_ask(card, gradient, gradient_format, count);
-    card->checked = true;
+    card->device->upload(card->device, card->squares, &nothing, sizeof nothing);
+    card->ask = card->checked = true;
 }
 void card_check_end(const struct meopt *opt)
 {
     struct card *card = opt->card;
-    card->checked = false;
+    card->ask = card->checked = false;
 }
 
 int card_squares(const struct meopt *opt, const void *x, int gradient_format, int64_t count, double *squares,
                  int *finite, struct meopt_error *err)
 {
     struct card *card = opt->card;
+    struct device *device = card->device;
     struct found found;
-    squares_ask(card, x, gradient_format, count);
-    card->device->download(card->device, &found, card->squares, sizeof found);
+    device->upload(device, card->squares, &nothing, sizeof nothing);
+    device->ops->sum_squares(device, x, gradient_format == GRADIENT_F32 ? DTYPE_F32 : DTYPE_BF16, count, card->squares, go_of(card));
+    device->download(device, &found, card->squares, sizeof found);
     *squares += found.sum;
     *finite &= found.finite;
     return card_failed(opt, err);

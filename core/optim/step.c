@@ -219,32 +219,84 @@ static int all_finite(const struct tensor *t, const struct optim_task *task, int
     return fine;
 }
 
-int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype, double scale, struct meopt_error *err)
+/* The check of a step's gradients before any of their tensors moves; MEOPT_NOT_FINITE: none of them will. A card tells later. */
+static int check_gradients(struct meopt *opt, const size_t *tensors, const struct optim_task *tasks, size_t first, size_t count, struct meopt_error *err)
 {
-    if (!opt || tensor >= opt->count) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
-    if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
-    struct tensor *t = &opt->tensors[tensor];
-    struct optim_task task;
-    int status = task_prepare(opt, t, gradient, (int)dtype, scale, &task, err), finite = 1;
-    if (status) return status;
-    bool card = card_of(opt) != NULL; /* there, results are asked for at the end of the step */
-    if (opt->check && gradient) {
-        if (card) card_check(opt, gradient, task.gradient_format, task.count);
-        else finite = all_finite(t, &task, threads_of(opt));
-        if (!finite) {
-            t->found = (struct optim_partial){.gradient_squares = INFINITY, .bad_groups = t->layout.groups};
-            t->stepped = true;
-            return not_finite(err, t);
-        }
+    if (card_of(opt)) {
+        card_check_begin(opt);
+        return MEOPT_OK;
     }
-    double error = -1;
-    if (adapt_due(opt, t)) status = adapt_measure(opt, t, &task, &error, err);
-    if (!status) status = sweep_steps(opt, t, &task, 1, !card, err);
+    const struct tensor *bad = NULL;
+    for (size_t i = 0; i < count && !bad; i++) {
+        const struct optim_task *task = &tasks[tensors[i] - first];
+        if (task->gradient_format != GRADIENT_ACCUMULATOR && !all_finite(&opt->tensors[tensors[i]], task, threads_of(opt))) bad = &opt->tensors[tensors[i]];
+    }
+    for (size_t i = 0; i < count && bad; i++) {
+        struct tensor *t = &opt->tensors[tensors[i]];
+        t->found = (struct optim_partial){.gradient_squares = INFINITY, .bad_groups = t->layout.groups};
+    }
+    return bad ? not_finite(err, bad) : MEOPT_OK;
+}
+
+/* The tensors named, from `first` on; tasks and errors have a place for each from there to the last. */
+static int step_named(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients, size_t count, double scale, size_t first,
+                      struct optim_task *tasks, double *errors, size_t span, struct meopt_error *err)
+{
+    bool card = card_of(opt) != NULL; /* there, results are asked for at the end of the step */
+    int status = MEOPT_OK;
+    for (size_t i = 0; i < count; i++) {
+        struct tensor *t = &opt->tensors[tensors[i]];
+        status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, scale, &tasks[tensors[i] - first], err);
+        if (status) { /* as if nothing had been asked */
+            for (size_t k = 0; k < i; k++) opt->tensors[tensors[k]].stepped = false;
+            return status;
+        }
+        t->stepped = true;
+    }
+    if (opt->check && (status = check_gradients(opt, tensors, tasks, first, count, err)) != 0) return status;
+    for (size_t i = 0; i < count && !status; i++) {
+        size_t at = tensors[i] - first;
+        errors[at] = -1;
+        if (adapt_due(opt, &opt->tensors[tensors[i]])) status = adapt_measure(opt, &opt->tensors[tensors[i]], &tasks[at], &errors[at], err);
+    }
+    if (!status) status = sweep_steps(opt, &opt->tensors[first], tasks, span, !card, err);
     if (card) {
         card_check_end(opt);
         opt->deferred = true;
     }
-    return status ? status : task_finish(opt, t, !gradient, error, err);
+    for (size_t i = 0; i < count && (!status || status == MEOPT_NOT_FINITE); i++) {
+        int ended = task_finish(opt, &opt->tensors[tensors[i]], !gradients[i].data, errors[tensors[i] - first], status ? NULL : err);
+        if (!status) status = ended;
+    }
+    return status;
+}
+
+int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients, size_t count, double scale, struct meopt_error *err)
+{
+    if (!opt || (count && (!tensors || !gradients))) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensors or gradients named");
+    if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
+    size_t first = SIZE_MAX, last = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (tensors[i] >= opt->count) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no tensor %zu in the optimizer", tensors[i]);
+        if (tensors[i] < first) first = tensors[i];
+        if (tensors[i] > last) last = tensors[i];
+    }
+    if (!count) return MEOPT_OK;
+    size_t span = last - first + 1;
+    struct optim_task one = {0}, *tasks = span == 1 ? &one : calloc(span, sizeof *tasks);
+    double alone, *errors = span == 1 ? &alone : calloc(span, sizeof *errors);
+    int status = tasks && errors ? step_named(opt, tensors, gradients, count, scale, first, tasks, errors, span, err)
+                                 : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", span);
+    if (span > 1) {
+        free(tasks);
+        free(errors);
+    }
+    return status;
+}
+
+int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype, double scale, struct meopt_error *err)
+{
+    return meopt_step_tensors(opt, &tensor, &(struct meopt_gradient){gradient, (int)dtype}, 1, scale, err);
 }
 
 /* What the card found in the tensors that were stepped one by one. */

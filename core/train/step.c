@@ -73,11 +73,13 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
     return 0;
 }
 
+static const char not_finite[] = "the gradient is not finite";
+
 static int diverged(struct trainer *t, int64_t step, const char *what, struct error *err)
 {
     t->diverged = true;
     return error_set(err, EXIT_DIVERGED, "resume from the last checkpoint with a lower optim.lr, a longer warm-up or optim.clip_grad_norm",
-                     "step %lld: %s is not finite; the update was not applied", (long long)step, what);
+                     "step %lld: %s; the update was not applied", (long long)step, what);
 }
 
 /* State of the backward pass's call-backs. */
@@ -118,6 +120,11 @@ static int64_t group_parameters(const struct trainer *t, int group)
     return count;
 }
 
+static struct meopt_gradient gradient_of(const struct parameter *p)
+{
+    return (struct meopt_gradient){p->grad, p->grad_type == DTYPE_BF16 ? MEOPT_BF16 : MEOPT_F32};
+}
+
 /* A group's gradients are complete: measure, accumulate, or step and let them go. */
 static int on_group(void *context, int group, struct error *err)
 {
@@ -127,22 +134,24 @@ static int on_group(void *context, int group, struct error *err)
     int finite = 1;
     if (r->measure || r->by_group) {
         double squares = group_squares(t, group, &finite);
-        if (!finite) return diverged(t, r->step, "the gradient", err);
+        if (!finite) return diverged(t, r->step, not_finite, err);
         r->squares += squares;
         if (r->measure) return 0;
         double share = t->config->optim.clip_grad_norm * sqrt((double)group_parameters(t, group) / (double)r->parameters);
         r->scale = meopt_clip_scale(sqrt(squares), share);
     }
-    for (int i = 0; i < t->student->parameter_count; i++) {
+    size_t count = 0;
+    int status = MEOPT_OK;
+    for (int i = 0; i < t->student->parameter_count && !status; i++) {
         const struct parameter *p = &t->student->parameters[i];
         if (!p->trained || p->group != group) continue;
-        enum meopt_dtype type = p->grad_type == DTYPE_BF16 ? MEOPT_BF16 : MEOPT_F32;
-        int status = r->accumulate ? meopt_accumulate(t->opt, (size_t)t->tensor_of[i], p->grad, type, 1, &library)
-                                   : meopt_step_tensor(t->opt, (size_t)t->tensor_of[i], p->grad, type, r->scale, &library);
-        if (status == MEOPT_NOT_FINITE) return diverged(t, r->step, p->name, err);
-        if (status) return trainer_library_error(&library, err);
+        t->tensors[count] = (size_t)t->tensor_of[i];
+        t->gradients[count++] = gradient_of(p);
+        if (r->accumulate) status = meopt_accumulate(t->opt, (size_t)t->tensor_of[i], p->grad, (enum meopt_dtype)gradient_of(p).dtype, 1, &library);
     }
-    return 0;
+    if (!r->accumulate) status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
+    if (status == MEOPT_NOT_FINITE) return diverged(t, r->step, library.message, err);
+    return status ? trainer_library_error(&library, err) : 0;
 }
 
 /* The scale that turns the gradient's norm into what optim.clip_grad_norm (or LAMB's own pre-clipping) allows. */
@@ -175,7 +184,7 @@ static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done,
     dev->download(dev, sums, t->sums, sizeof sums);
     *loss += sums[0];
     *cosine += sums[1] / (double)t->batch;
-    return isfinite(sums[0]) ? 0 : diverged(t, step, "the loss", err);
+    return isfinite(sums[0]) ? 0 : diverged(t, step, "the loss is not finite", err);
 }
 
 static int step_kept(struct trainer *t, int64_t step, double lr, struct step_result *result, struct error *err)
@@ -183,17 +192,11 @@ static int step_kept(struct trainer *t, int64_t step, double lr, struct step_res
     struct meopt_error library = {0};
     int finite;
     double norm = sqrt(group_squares(t, -1, &finite));
-    if (!finite) return diverged(t, step, "the gradient", err);
+    if (!finite) return diverged(t, step, not_finite, err);
     int code = device_check(t->device, err);
     if (code) return code;
-    struct meopt_gradient *gradients = calloc((size_t)t->tensor_count, sizeof *gradients);
-    if (!gradients) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a table of %d gradients", t->tensor_count);
-    for (int i = 0; i < t->tensor_count; i++) {
-        const struct parameter *p = &t->student->parameters[t->parameter_of[i]];
-        gradients[i] = (struct meopt_gradient){p->grad, p->grad_type == DTYPE_BF16 ? MEOPT_BF16 : MEOPT_F32};
-    }
-    if (meopt_step(t->opt, step, lr, clip_scale(t, norm), gradients, NULL, &library)) code = trainer_library_error(&library, err);
-    free(gradients);
+    for (int i = 0; i < t->tensor_count; i++) t->gradients[i] = gradient_of(&t->student->parameters[t->parameter_of[i]]);
+    if (meopt_step(t->opt, step, lr, clip_scale(t, norm), t->gradients, NULL, &library)) code = trainer_library_error(&library, err);
     result->grad_norm = norm;
     return code;
 }
@@ -218,7 +221,7 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
     code = tower_backward(t->student, t->images, t->dout, count, true, true, on_group, &r, err);
     int ended = meopt_step_end(t->opt, &stats, &library);
-    if (!code && ended == MEOPT_NOT_FINITE) code = diverged(t, step, "the gradient", err);
+    if (!code && ended == MEOPT_NOT_FINITE) code = diverged(t, step, not_finite, err);
     if (!code && ended) code = trainer_library_error(&library, err);
     result->grad_norm = t->twice || r.by_group ? sqrt(r.squares) : stats.grad_norm;
     return code;
@@ -233,14 +236,17 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     double norm;
     int finite;
     if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library)) return trainer_library_error(&library, err);
-    if (!finite) return diverged(t, step, "the gradient", err);
+    if (!finite) return diverged(t, step, not_finite, err);
     double scale = clip_scale(t, norm);
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
-    int status = 0;
-    for (int i = 0; i < t->tensor_count && !status; i++) status = meopt_step_tensor(t->opt, (size_t)i, NULL, MEOPT_BF16, scale, &library);
+    for (int i = 0; i < t->tensor_count; i++) {
+        t->tensors[i] = (size_t)i;
+        t->gradients[i] = (struct meopt_gradient){NULL, MEOPT_BF16};
+    }
+    int status = meopt_step_tensors(t->opt, t->tensors, t->gradients, (size_t)t->tensor_count, scale, &library);
     int ended = meopt_step_end(t->opt, &stats, status ? NULL : &library);
     result->grad_norm = norm;
-    if (status == MEOPT_NOT_FINITE || ended == MEOPT_NOT_FINITE) return diverged(t, step, "the gradient", err);
+    if (status == MEOPT_NOT_FINITE || ended == MEOPT_NOT_FINITE) return diverged(t, step, not_finite, err);
     return status || ended ? trainer_library_error(&library, err) : 0;
 }
 

@@ -131,6 +131,8 @@ static int create_optimizer(struct trainer *t, struct error *err)
     struct meopt_tensor *table = xcalloc((size_t)t->student->parameter_count, sizeof *table);
     t->tensor_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensor_of);
     t->parameter_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->parameter_of);
+    t->tensors = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensors);
+    t->gradients = xcalloc((size_t)t->student->parameter_count, sizeof *t->gradients);
     for (int i = 0; i < t->student->parameter_count; i++) {
         struct parameter *p = &t->student->parameters[i];
         t->tensor_of[i] = -1;
@@ -308,6 +310,8 @@ void trainer_close(struct trainer *t)
     free(t->cache);
     free(t->tensor_of);
     free(t->parameter_of);
+    free(t->tensors);
+    free(t->gradients);
     free(t);
 }
 

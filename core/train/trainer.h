@@ -21,6 +21,8 @@ struct trainer {
     int *tensor_of;        /* parameter index -> index in opt, -1 for one that is not trained */
     int *parameter_of;     /* and back */
     int tensor_count;
+    size_t *tensors;       /* (tensor_count): what is given to the optimizer together */
+    struct meopt_gradient *gradients;
     struct distill_options loss;
     int64_t batch, micro;  /* images per step and per forward */
     void *scratch;

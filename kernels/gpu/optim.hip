@@ -474,6 +474,29 @@ template <int M, int V> DEVICE void step_chunk(const optim_card_task *tasks, int
     out->bad_groups = bad_groups;
 }
 
+/* Before a step: where a gradient of the table holds a NaN or an infinity, its go becomes 0. */
+KERNEL(optim_check, const optim_card_task *tasks, int count)
+{
+    const optim_card_task *entry = task_find(tasks, count, BLOCK_X);
+    const optim_task *t = &entry->task;
+    int64_t begin = (BLOCK_X - entry->first_block) * CHUNK * OPTIM_GROUP, end = begin + CHUNK * OPTIM_GROUP;
+    if (end > t->count) end = t->count;
+    bool bad = false;
+    if (t->gradient_format == GRADIENT_F32) {
+        const uint32_t *bits = (const uint32_t *)t->gradient;
+        for (int64_t i = begin + THREAD; i < end; i += OPTIM_THREADS) bad |= (bits[i] & 0x7f800000u) == 0x7f800000u;
+    } else if (t->gradient_format == GRADIENT_BF16) {
+        const uint16_t *bits = (const uint16_t *)t->gradient;
+        int64_t at = begin + (int64_t)((uintptr_t)bits / 2 % 2); /* from here on two at a time */
+        for (int64_t i = at + 2 * THREAD; i + 1 < end; i += 2 * OPTIM_THREADS) {
+            uint32_t two = *(const uint32_t *)(bits + i);
+            bad |= (two & 0x7f80u) == 0x7f80u || (two & 0x7f800000u) == 0x7f800000u;
+        }
+        if (THREAD == 0 && begin < end) bad |= (bits[begin] & 0x7f80u) == 0x7f80u || (bits[end - 1] & 0x7f80u) == 0x7f80u;
+    }
+    if (bad && entry->go) *entry->go = 0;
+}
+
 #define STEP(name, M, V)                                                                                               \
     KERNEL(name, const optim_card_task *tasks, int count, optim_partial *partials) { step_chunk<M, V>(tasks, count, partials); }
 STEP(optim_step_f32, STATE_F32, STATE_F32)
