@@ -298,12 +298,12 @@ static int add_tensor(struct weights *w, const struct value *key, const struct s
         name += prefix_bytes, name_bytes -= prefix_bytes;
     struct row row = {.tensor = {.dtype = (enum dtype)t->dtype, .ndim = t->ndim}};
     memcpy(row.tensor.shape, t->shape, sizeof row.tensor.shape);
-    memcpy(row.stride, t->stride, sizeof row.stride);
+    bool empty = shape_count(t->shape, t->ndim) == 0;
+    if (!empty) memcpy(row.stride, t->stride, sizeof row.stride);
     uint64_t offset;
     int code = find(context, t->storage, &row.payload, &offset, err);
     if (code) return code;
-    /* offset < 2^63 elements lies in the storage unless the tensor is empty, when it does not matter */
-    bool empty = shape_count(t->shape, t->ndim) == 0;
+    /* strides and offset < 2^63 elements lie in the storage unless the tensor is empty, when they do not matter */
     row.offset = offset + (empty ? 0 : (uint64_t)t->offset * dtype_bytes(row.tensor.dtype));
     return weights_add_row(w, &row, name, name_bytes, err);
 }
