@@ -155,18 +155,10 @@ static double exact_step(const struct meopt_options *o, double w, double g, doub
         g += decay * w;
         u = g / (fabs(g) + o->eps);
         break;
-    case MEOPT_APSGD:
-        u = g + decay * w;
-        break;
-    case MEOPT_LION:
-        u = (g > 0) - (g < 0) + decay * w;
-        break;
-    case MEOPT_LAMB:
-        u = g / (fabs(g) + o->eps) + decay * w;
-        break;
-    default:
-        u = g / (fabs(g) + o->eps) + decay * w;
-        break;
+    case MEOPT_APSGD: u = g + decay * w; break;
+    case MEOPT_LION: u = (g > 0) - (g < 0) + decay * w; break;
+    case MEOPT_LAMB: u = g / (fabs(g) + o->eps) + decay * w; break;
+    default: u = g / (fabs(g) + o->eps) + decay * w; break;
     }
     *update = u;
     return w - lr * trust * u;
@@ -227,10 +219,8 @@ static void gradient_fill(void *gradient, int dtype, int64_t count)
     for (int64_t i = 0; i < count; i++) {
         uint32_t x = (uint32_t)i * 2654435761u,
                  bits = (x & 0x80000000u) | (0x38000000u + (x >> 6 & 0x3ffffffu)); /* up to 2^-7 */
-        if (dtype == MEOPT_F32)
-            memcpy((float *)gradient + i, &bits, 4);
-        else
-            ((uint16_t *)gradient)[i] = (uint16_t)(bits >> 16);
+        if (dtype == MEOPT_F32) memcpy((float *)gradient + i, &bits, 4);
+        else ((uint16_t *)gradient)[i] = (uint16_t)(bits >> 16);
     }
 }
 
@@ -353,10 +343,8 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
             code = run_combination(&c, parameters, threads, repeat, &triad, &result, err);
             if (code) break;
             best_triad = fmax(best_triad, result.triad);
-            if (json)
-                json_array_append_new(results, result_json(&c, &result));
-            else
-                result_print(&c, &result);
+            if (json) json_array_append_new(results, result_json(&c, &result));
+            else result_print(&c, &result);
         }
     }
     if (!code && json) {

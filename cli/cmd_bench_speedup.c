@@ -1,7 +1,8 @@
-/* meopt bench speedup: one optimizer iteration on one core, on all cores and on a card, as ratios with their spread.
+/* meopt bench speedup: one optimizer iteration on one core, on all cores and on a card, as ratios with their
+ * spread.
  *
- * The original's test of card against CPU. Every place takes the same step of the same tensors; the places take turns, so that a slow
- * moment of the machine falls on all of them.
+ * The original's test of card against CPU. Every place takes the same step of the same tensors; the places
+ * take turns, so that a slow moment of the machine falls on all of them.
  */
 #include "cli/command.h"
 #include "core/base/clock.h"
@@ -47,7 +48,8 @@ struct measured {
 static int library_error(struct error *err, const struct meopt_error *from, const struct place *place)
 {
     int memory = place->card ? EXIT_CARD_MEMORY : EXIT_HOST_MEMORY;
-    return error_set(err, from->status == MEOPT_NO_MEMORY ? memory : EXIT_FAILED, "fewer --params", "%s: %s", place->name, from->message);
+    return error_set(err, from->status == MEOPT_NO_MEMORY ? memory : EXIT_FAILED, "fewer --params", "%s: %s",
+                     place->name, from->message);
 }
 
 /* Tensors of one optimizer, and the gradient that all of them read. */
@@ -70,9 +72,11 @@ static void work_make(struct work *w, const struct format *f, int64_t parameters
     w->gradient = xmalloc(w->gradient_bytes);
     for (size_t i = 0; i < w->count; i++) {
         snprintf(w->names + 24 * i, 24, "t%zu", i);
-        w->table[i] = (struct meopt_tensor){.name = w->names + 24 * i, .ndim = 2, .shape = {1024, TENSOR / 1024}};
+        w->table[i] =
+            (struct meopt_tensor){.name = w->names + 24 * i, .ndim = 2, .shape = {1024, TENSOR / 1024}};
     }
-    for (size_t i = 0; i < w->gradient_bytes; i++) w->gradient[i] = (unsigned char)(i % element == element - 1 ? 0x3b : i * 37);
+    for (size_t i = 0; i < w->gradient_bytes; i++)
+        w->gradient[i] = (unsigned char)(i % element == element - 1 ? 0x3b : i * 37);
 }
 
 static void work_free(struct work *w)
@@ -83,7 +87,8 @@ static void work_free(struct work *w)
     free(w->table);
 }
 
-static int create(struct meopt **opt, const struct format *f, const struct place *place, const struct work *w, struct error *err)
+static int create(struct meopt **opt, const struct format *f, const struct place *place, const struct work *w,
+                  struct error *err)
 {
     struct meopt_error library = {0};
     struct meopt_options o;
@@ -98,18 +103,21 @@ static int create(struct meopt **opt, const struct format *f, const struct place
 }
 
 /* One step, until its last byte is written. */
-static int step(struct meopt *opt, int64_t number, const struct place *place, const struct work *w, const void *gradient, int type, double *ms, struct error *err)
+static int step(struct meopt *opt, int64_t number, const struct place *place, const struct work *w,
+                const void *gradient, int type, double *ms, struct error *err)
 {
     struct meopt_error library = {0};
     for (size_t i = 0; i < w->count; i++) w->gradients[i] = (struct meopt_gradient){gradient, type};
     double begin = clock_seconds();
-    if (meopt_step(opt, number, 1e-4, 1, w->gradients, NULL, &library)) return library_error(err, &library, place);
+    if (meopt_step(opt, number, 1e-4, 1, w->gradients, NULL, &library))
+        return library_error(err, &library, place);
     if (place->card) place->card->sync(place->card);
     *ms = (clock_seconds() - begin) * 1e3;
     return place->card ? device_check(place->card, err) : 0;
 }
 
-static int measure(const struct format *f, int64_t parameters, const struct place *places, int count, int repeat, struct measured *measured, struct error *err)
+static int measure(const struct format *f, int64_t parameters, const struct place *places, int count,
+                   int repeat, struct measured *measured, struct error *err)
 {
     struct meopt *opt[PLACES] = {NULL};
     const void *gradient[PLACES] = {NULL};
@@ -128,7 +136,9 @@ static int measure(const struct format *f, int64_t parameters, const struct plac
         if (!code) code = create(&opt[p], f, &places[p], &w, err);
     }
     for (int i = 0; i <= repeat && !code; i++) /* the first is for the caches and the pages */
-        for (int p = 0; p < count && !code; p++) code = step(opt[p], i + 1, &places[p], &w, gradient[p], f->gradient, &measured[p].ms[i ? i - 1 : 0], err);
+        for (int p = 0; p < count && !code; p++)
+            code = step(opt[p], i + 1, &places[p], &w, gradient[p], f->gradient,
+                        &measured[p].ms[i ? i - 1 : 0], err);
     for (int p = 0; p < count; p++) {
         measured[p].mean = statistics_mean(measured[p].ms, repeat);
         measured[p].sd = statistics_sd(measured[p].ms, repeat);
@@ -155,26 +165,33 @@ static void warn_outliers(const struct format *f, const char *place, const struc
 {
     int count = 0;
     for (int i = 0; i < repeat; i++) count += statistics_outlier(m->ms, repeat, i);
-    if (count) log_warn("%s, %s: %d of %d steps are far from the rest: is the machine busy?", f->name, place, count, repeat);
+    if (count)
+        log_warn("%s, %s: %d of %d steps are far from the rest: is the machine busy?", f->name, place, count,
+                 repeat);
 }
 
-static json_t *row_json(const struct format *f, const struct place *place, const struct measured *m, int repeat, double ratio, double sd)
+static json_t *row_json(const struct format *f, const struct place *place, const struct measured *m,
+                        int repeat, double ratio, double sd)
 {
-    json_t *row = json_pack("{s:s, s:s, s:s, s:s, s:o, s:f, s:i, s:f}", "optimizer", f->name, "weights", meopt_weight_format_name(f->weights), "states",
-                            meopt_state_format_name(f->states), "on", place->name, "threads", place->card ? json_null() : json_integer(place->threads), "step_ms",
-                            m->mean, "n", repeat, "speedup", ratio);
+    json_t *row =
+        json_pack("{s:s, s:s, s:s, s:s, s:o, s:f, s:i, s:f}", "optimizer", f->name, "weights",
+                  meopt_weight_format_name(f->weights), "states", meopt_state_format_name(f->states), "on",
+                  place->name, "threads", place->card ? json_null() : json_integer(place->threads), "step_ms",
+                  m->mean, "n", repeat, "speedup", ratio);
     json_object_set_new(row, "step_ms_sd", isnan(m->sd) ? json_null() : json_real(m->sd));
     json_object_set_new(row, "speedup_sd", isnan(sd) ? json_null() : json_real(sd));
     return row;
 }
 
-static void row_print(const struct format *f, const struct place *place, const struct measured *m, double ratio, double sd)
+static void row_print(const struct format *f, const struct place *place, const struct measured *m,
+                      double ratio, double sd)
 {
     char threads[16] = "-", spread[64] = "", ratio_spread[64] = "";
     if (!place->card) snprintf(threads, sizeof threads, "%d", place->threads);
     if (!isnan(m->sd)) snprintf(spread, sizeof spread, " +- %.2f", m->sd);
     if (!isnan(sd)) snprintf(ratio_spread, sizeof ratio_spread, " +- %.2f", sd);
-    printf("%-26s %-10s %7s %9.2f%11s %7.2f%11s\n", f->name, place->name, threads, m->mean, spread, ratio, ratio_spread);
+    printf("%-26s %-10s %7s %9.2f%11s %7.2f%11s\n", f->name, place->name, threads, m->mean, spread, ratio,
+           ratio_spread);
     fflush(stdout);
 }
 
@@ -187,7 +204,8 @@ static int speedup(const struct arguments *args, struct error *err)
 #endif
     all_threads = (int)argument_int(args, "threads", all_threads);
     bool json = argument_flag(args, "json");
-    struct place places[PLACES] = {{"one core", 1, NULL}, {"all cores", all_threads, NULL}, {"card", 1, NULL}};
+    struct place places[PLACES] = {
+        {"one core", 1, NULL}, {"all cores", all_threads, NULL}, {"card", 1, NULL}};
     char card[128] = "";
     int code = find_card(&places[2].card, argument_text(args, "device", "auto"), err);
     if (code) return code;
@@ -201,15 +219,18 @@ static int speedup(const struct arguments *args, struct error *err)
         for (int p = 0; p < count; p++) m[p].ms = xcalloc((size_t)repeat, sizeof(double));
         code = measure(&formats[f], parameters, places, count, repeat, m, err);
         for (int p = 0; p < count && !code; p++) {
-            double ratio = m[0].mean / m[p].mean, sd = p ? statistics_ratio_sd(m[0].mean, m[0].sd, m[p].mean, m[p].sd) : NAN;
-            if (json) json_array_append_new(results, row_json(&formats[f], &places[p], &m[p], repeat, ratio, sd));
+            double ratio = m[0].mean / m[p].mean,
+                   sd = p ? statistics_ratio_sd(m[0].mean, m[0].sd, m[p].mean, m[p].sd) : NAN;
+            if (json)
+                json_array_append_new(results, row_json(&formats[f], &places[p], &m[p], repeat, ratio, sd));
             else row_print(&formats[f], &places[p], &m[p], ratio, sd);
             warn_outliers(&formats[f], places[p].name, &m[p], repeat);
         }
         for (int p = 0; p < count; p++) free(m[p].ms);
     }
     if (!code && json) {
-        json_t *all = json_pack("{s:I, s:i, s:O}", "params", (json_int_t)parameters, "threads", all_threads, "results", results);
+        json_t *all = json_pack("{s:I, s:i, s:O}", "params", (json_int_t)parameters, "threads", all_threads,
+                                "results", results);
         json_object_set_new(all, "card", card[0] ? json_string(card) : json_null());
         json_dumpf(all, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(8) | JSON_PRESERVE_ORDER);
         printf("\n");
@@ -223,11 +244,20 @@ static int speedup(const struct arguments *args, struct error *err)
 static const struct option options[] = {
     {"params", 'n', OPTION_INT, "N", NULL, 1, 1e11, "parameters (default 67108864)"},
     {"threads", 't', OPTION_INT, "N", NULL, 1, 4096, "threads of 'all cores' (default: one for each core)"},
-    {"device", 'd', OPTION_TEXT, "DEVICE", NULL, 0, 0, "the card: hip:N, cuda:N, auto (the default), or cpu for none"},
+    {"device", 'd', OPTION_TEXT, "DEVICE", NULL, 0, 0,
+     "the card: hip:N, cuda:N, auto (the default), or cpu for none"},
     {"repeat", 0, OPTION_INT, "N", NULL, 1, 1000, "iterations measured (default 10)"},
     {"json", 'j', OPTION_FLAG, NULL, NULL, 0, 0, "print JSON"},
     {0},
 };
 
-const struct command cmd_bench_speedup = {"bench speedup", "", "one optimizer iteration: one core, all cores, card",
-                                          "Examples:\n  meopt bench speedup\n  meopt bench speedup --device cuda:0 -n 1000000000 --repeat 5\n", options, 0, 0, false, speedup};
+const struct command cmd_bench_speedup = {
+    "bench speedup",
+    "",
+    "one optimizer iteration: one core, all cores, card",
+    "Examples:\n  meopt bench speedup\n  meopt bench speedup --device cuda:0 -n 1000000000 --repeat 5\n",
+    options,
+    0,
+    0,
+    false,
+    speedup};

@@ -1,4 +1,5 @@
-/* meopt bench train: steps of an experiment's geometry beside the limit of the machine, measured in the same run. */
+/* meopt bench train: steps of an experiment's geometry beside the limit of the machine, measured in the same
+ * run. */
 #include "cli/command.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -15,7 +16,8 @@ struct synthetic {
     int64_t *ids;
 };
 
-static int give(void *context, int64_t index, int64_t count, const float **images, const int64_t **ids, struct error *err)
+static int give(void *context, int64_t index, int64_t count, const float **images, const int64_t **ids,
+                struct error *err)
 {
     struct synthetic *s = context;
     (void)index;
@@ -28,14 +30,15 @@ static int give(void *context, int64_t index, int64_t count, const float **image
 
 static const float *give_next(void *context) { return ((struct synthetic *)context)->images; }
 
-/* The peak of the matrix product, if it is higher than what is known; on a device of its own, so that its scratch is not counted among
- * the experiment's. */
+/* The peak of the matrix product, if it is higher than what is known; on a device of its own, so that its
+ * scratch is not counted among the experiment's. */
 static int peak_of(const struct config *c, double *peak, struct error *err)
 {
     struct device *device;
     int code = train_device_open(&device, c, false, err);
     if (code) return code;
-    double found = device_gemm_peak_gflops(device, strcmp(c->train.precision, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32);
+    double found =
+        device_gemm_peak_gflops(device, strcmp(c->train.precision, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32);
     if (found > *peak) *peak = found;
     device_close(device);
     return 0;
@@ -68,13 +71,15 @@ static int bench_run(const struct arguments *args, struct error *err)
         code = trainer_step(t, step, c.optim.lr, &(struct image_source){give, give_next, &s}, &result, err);
         double seconds = clock_seconds() - begin;
         if (step == 1 || seconds < best) best = seconds;
-        if (!code) fprintf(stderr, "step %lld: %.1f ms, loss %.6g\n", (long long)step, seconds * 1e3, result.loss);
+        if (!code)
+            fprintf(stderr, "step %lld: %.1f ms, loss %.6g\n", (long long)step, seconds * 1e3, result.loss);
     }
     double images = 0, gflops = 0;
     struct memory_use held = {0};
     if (!code) {
         images = (double)t->batch / best;
-        gflops = (t->student_flops + (t->teacher ? geometry_forward_flops(&t->teacher_geometry) : 0)) * images * 1e-9;
+        gflops = (t->student_flops + (t->teacher ? geometry_forward_flops(&t->teacher_geometry) : 0)) *
+                 images * 1e-9;
         held = device->use;
     }
     trainer_close(t);
@@ -84,15 +89,20 @@ static int bench_run(const struct arguments *args, struct error *err)
         const struct memory_use *use = &held;
         if (argument_flag(args, "json")) {
             json_t *memory = memory_json(use);
-            char *classes = json_dumps(json_object_get(memory, "classes"), JSON_PRESERVE_ORDER | JSON_COMPACT);
-            printf("{\"images_per_s\":%.6g,\"gflops\":%.6g,\"gemm_peak_gflops\":%.6g,\"gemm_ratio\":%.4g,\"step_ms\":%.6g,\"peak_bytes\":%zu,\"classes\":%s}\n", images,
-                   gflops, peak, peak > 0 ? gflops / peak : 0, best * 1e3, use->peak_total_bytes, classes);
+            char *classes =
+                json_dumps(json_object_get(memory, "classes"), JSON_PRESERVE_ORDER | JSON_COMPACT);
+            printf("{\"images_per_s\":%.6g,\"gflops\":%.6g,\"gemm_peak_gflops\":%.6g,\"gemm_ratio\":%.4g,"
+                   "\"step_ms\":%.6g,\"peak_bytes\":%zu,\"classes\":%s}\n",
+                   images, gflops, peak, peak > 0 ? gflops / peak : 0, best * 1e3, use->peak_total_bytes,
+                   classes);
             free(classes);
             json_decref(memory);
         } else {
-            printf("images/s    %.3f\nstep        %.1f ms\nGFLOP/s     %.1f\nGEMM peak   %.1f GFLOP/s in this run\nratio       %.3f\n", images, best * 1e3, gflops, peak,
-                   peak > 0 ? gflops / peak : 0);
-            for (int k = 0; k < MEMORY_CLASS_COUNT; k++) printf("%-11s %.1f MiB\n", memory_class_names[k], (double)use->peak_bytes[k] / 1048576.0);
+            printf("images/s    %.3f\nstep        %.1f ms\nGFLOP/s     %.1f\nGEMM peak   %.1f GFLOP/s in "
+                   "this run\nratio       %.3f\n",
+                   images, best * 1e3, gflops, peak, peak > 0 ? gflops / peak : 0);
+            for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
+                printf("%-11s %.1f MiB\n", memory_class_names[k], (double)use->peak_bytes[k] / 1048576.0);
             printf("peak        %.1f MiB\n", (double)use->peak_total_bytes / 1048576.0);
         }
     }
@@ -103,11 +113,20 @@ static int bench_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"random-weights", 0, OPTION_FLAG, NULL, NULL, 0, 0, "no checkpoints: seeded random values in the configured geometry"},
+    {"random-weights", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "no checkpoints: seeded random values in the configured geometry"},
     {"batch", 0, OPTION_INT, "N", NULL, 1, 65536, "images per step (default train.batch_size)"},
     {"steps", 0, OPTION_INT, "N", NULL, 1, 1e6, "steps to run; the best counts (default 3)"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "one JSON object"},
     {0},
 };
 
-const struct command cmd_bench_train = {"bench train", "CONFIG [key=value ...]", "time training steps beside the machine's GEMM peak", NULL, options, 1, -1, false, bench_run};
+const struct command cmd_bench_train = {"bench train",
+                                        "CONFIG [key=value ...]",
+                                        "time training steps beside the machine's GEMM peak",
+                                        NULL,
+                                        options,
+                                        1,
+                                        -1,
+                                        false,
+                                        bench_run};

@@ -15,7 +15,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* ---- Reading -------------------------------------------------------------------------------------------------- */
+/* ---- Reading
+ * -------------------------------------------------------------------------------------------------- */
 
 struct task {
     const char *directory;
@@ -39,7 +40,8 @@ static int read_all(struct task *tasks, int count, struct error *err)
         pthread_t threads[AT_ONCE];
         bool started[AT_ONCE] = {false};
         int n = count - first < AT_ONCE ? count - first : AT_ONCE;
-        for (int i = 1; i < n; i++) started[i] = pthread_create(&threads[i], NULL, read_one, &tasks[first + i]) == 0;
+        for (int i = 1; i < n; i++)
+            started[i] = pthread_create(&threads[i], NULL, read_one, &tasks[first + i]) == 0;
         for (int i = 0; i < n; i++)
             if (!started[i]) read_one(&tasks[first + i]);
         for (int i = 1; i < n; i++)
@@ -78,10 +80,14 @@ static void name_columns(struct column *columns, int count)
     for (int c = 0; c < count; c++) {
         if (columns[c].name) continue;
         bool twice = false;
-        for (int d = 0; d < count; d++) twice |= d != c && strcmp(columns[c].runs[0].name, columns[d].runs[0].name) == 0;
+        for (int d = 0; d < count; d++)
+            twice |= d != c && strcmp(columns[c].runs[0].name, columns[d].runs[0].name) == 0;
         char printable[256];
-        name_printable(printable, sizeof printable, twice ? columns[c].runs[0].path : columns[c].runs[0].name);
-        columns[c].name = columns[c].run_count > 1 ? xasprintf("%s (%d runs)", printable, columns[c].run_count) : xstrdup(printable);
+        name_printable(printable, sizeof printable,
+                       twice ? columns[c].runs[0].path : columns[c].runs[0].name);
+        columns[c].name = columns[c].run_count > 1
+                              ? xasprintf("%s (%d runs)", printable, columns[c].run_count)
+                              : xstrdup(printable);
     }
 }
 
@@ -92,9 +98,12 @@ static int read_columns(struct group *groups, int count, struct column **columns
     struct task *tasks = xcalloc((size_t)runs, sizeof *tasks);
     *columns = xcalloc((size_t)count, sizeof **columns);
     for (int g = 0; g < count; g++) {
-        (*columns)[g] = (struct column){.name = groups[g].name ? xstrdup(groups[g].name) : NULL, .run_count = groups[g].count,
+        (*columns)[g] = (struct column){.name = groups[g].name ? xstrdup(groups[g].name) : NULL,
+                                        .run_count = groups[g].count,
                                         .runs = xcalloc((size_t)groups[g].count, sizeof(struct record))};
-        for (int i = 0; i < groups[g].count; i++) tasks[t++] = (struct task){.directory = groups[g].directories[i], .record = &(*columns)[g].runs[i]};
+        for (int i = 0; i < groups[g].count; i++)
+            tasks[t++] =
+                (struct task){.directory = groups[g].directories[i], .record = &(*columns)[g].runs[i]};
     }
     int code = read_all(tasks, runs, err);
     if (!code) name_columns(*columns, count);
@@ -102,22 +111,30 @@ static int read_columns(struct group *groups, int count, struct column **columns
     return code;
 }
 
-/* ---- Writing -------------------------------------------------------------------------------------------------- */
+/* ---- Writing
+ * -------------------------------------------------------------------------------------------------- */
 
-static int write_stream(const char *path, void (*print)(FILE *out, const void *what, const void *more, const struct output_options *options), const void *what,
-                        const void *more, const struct output_options *options, struct error *err)
+static int write_stream(const char *path,
+                        void (*print)(FILE *out, const void *what, const void *more,
+                                      const struct output_options *options),
+                        const void *what, const void *more, const struct output_options *options,
+                        struct error *err)
 {
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
     if (!out) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     print(out, what, more, options);
-    int code = fclose(out) == 0 ? file_write_atomic(path, text, bytes, err) : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
+    int code = fclose(out) == 0 ? file_write_atomic(path, text, bytes, err)
+                                : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     free(text);
     return code;
 }
 
-static void print_html(FILE *out, const void *table, const void *plots, const struct output_options *options) { output_html(out, table, plots, options); }
+static void print_html(FILE *out, const void *table, const void *plots, const struct output_options *options)
+{
+    output_html(out, table, plots, options);
+}
 static void print_svg(FILE *out, const void *plot, const void *none, const struct output_options *options)
 {
     (void)none;
@@ -125,21 +142,25 @@ static void print_svg(FILE *out, const void *plot, const void *none, const struc
     plot_svg(out, plot, true);
 }
 
-static int write_pictures(const char *directory, bool png, const struct plot plots[PLOT_COUNT], struct error *err)
+static int write_pictures(const char *directory, bool png, const struct plot plots[PLOT_COUNT],
+                          struct error *err)
 {
     int code = file_make_dirs(directory, err);
     for (int k = 0; k < PLOT_COUNT && !code; k++) {
         char *path = xasprintf("%s/%s.%s", directory, plots[k].id, png ? "png" : "svg");
-        code = png ? plot_png(&plots[k], path, err) : write_stream(path, print_svg, &plots[k], NULL, NULL, err);
+        code =
+            png ? plot_png(&plots[k], path, err) : write_stream(path, print_svg, &plots[k], NULL, NULL, err);
         free(path);
     }
     return code;
 }
 
-static int write_all(const struct arguments *args, const struct table *table, const struct output_options *options, struct error *err)
+static int write_all(const struct arguments *args, const struct table *table,
+                     const struct output_options *options, struct error *err)
 {
     struct plot plots[PLOT_COUNT];
-    const char *html = argument_text(args, "html", NULL), *svg = argument_text(args, "svg", NULL), *png = argument_text(args, "png", NULL);
+    const char *html = argument_text(args, "html", NULL), *svg = argument_text(args, "svg", NULL),
+               *png = argument_text(args, "png", NULL);
     plots_make(plots, table);
     if (argument_flag(args, "json")) output_json(stdout, table, options);
     else if (argument_flag(args, "csv")) output_csv(stdout, table, options);
@@ -159,18 +180,23 @@ static void look_at_terminal(struct output_options *o)
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
     o->unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     o->color = isatty(STDOUT_FILENO) && !(no_color && no_color[0]) && !(term && strcmp(term, "dumb") == 0);
-    o->width = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 90;
+    o->width = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20
+                   ? size.ws_col
+                   : 90;
 }
 
-/* ---- Thresholds ----------------------------------------------------------------------------------------------- */
+/* ---- Thresholds
+ * ----------------------------------------------------------------------------------------------- */
 
-static int judge(const struct arguments *args, const struct table *table, struct threshold **thresholds, struct verdict **verdicts, int *count, struct error *err)
+static int judge(const struct arguments *args, const struct table *table, struct threshold **thresholds,
+                 struct verdict **verdicts, int *count, struct error *err)
 {
     int given = 0, code = 0;
     while (argument_list(args, "threshold", given)) given++;
     *thresholds = xcalloc((size_t)given + 1, sizeof **thresholds);
     *verdicts = xcalloc((size_t)(given * table->column_count) + 1, sizeof **verdicts);
-    if (given && table->column_count < 2) return error_set(err, EXIT_USAGE, "name another run", "--threshold needs something to compare with");
+    if (given && table->column_count < 2)
+        return error_set(err, EXIT_USAGE, "name another run", "--threshold needs something to compare with");
     for (int i = 0; i < given && !code; i++) {
         struct threshold *t = &(*thresholds)[i];
         code = threshold_parse(t, table, argument_list(args, "threshold", i), err);
@@ -181,7 +207,8 @@ static int judge(const struct arguments *args, const struct table *table, struct
             (*verdicts)[(*count)++] = v;
         }
     }
-    if (given && !code && !table->comparable) log_warn("thresholds are judged although these runs are not comparable: see that section");
+    if (given && !code && !table->comparable)
+        log_warn("thresholds are judged although these runs are not comparable: see that section");
     return code;
 }
 
@@ -191,16 +218,19 @@ static int exceeded(const struct table *table, const struct verdict *verdicts, i
     for (int i = 0; i < count; i++) {
         if (verdicts[i].passed) continue;
         const struct verdict *v = &verdicts[i];
-        log_warn("threshold %s: %s changed by %+.4g%s%s", v->threshold->expression, table->columns[v->column].name, v->change, v->threshold->relative ? " %" : " ",
+        log_warn("threshold %s: %s changed by %+.4g%s%s", v->threshold->expression,
+                 table->columns[v->column].name, v->change, v->threshold->relative ? " %" : " ",
                  v->threshold->relative ? "" : v->threshold->row->unit);
         failed++;
     }
     return failed ? error_set(err, EXIT_THRESHOLD, NULL, "%d of %d thresholds exceeded", failed, count) : 0;
 }
 
-/* ---- The command ---------------------------------------------------------------------------------------------- */
+/* ---- The command
+ * ---------------------------------------------------------------------------------------------- */
 
-static int choose_reference(const struct arguments *args, const struct column *columns, int count, int *reference, struct error *err)
+static int choose_reference(const struct arguments *args, const struct column *columns, int count,
+                            int *reference, struct error *err)
 {
     const char *wanted = argument_text(args, "reference", NULL);
     *reference = 0;
@@ -219,21 +249,31 @@ static int make_groups(const struct arguments *args, struct group **groups, int 
     int repeats = (int)argument_int(args, "repeat", 1), code = 0;
     *groups = xcalloc((size_t)args->operand_count + 2, sizeof **groups);
     if (!config && argument_int(args, "repeat", 0))
-        return error_set(err, EXIT_USAGE, "finished repeats are named together, as in: meopt compare a-1,a-2 b-1,b-2", "--repeat belongs to --run");
+        return error_set(err, EXIT_USAGE,
+                         "finished repeats are named together, as in: meopt compare a-1,a-2 b-1,b-2",
+                         "--repeat belongs to --run");
     if (config) {
-        struct compare_plan plan = {.config = config, .overrides = args->operands, .override_count = args->operand_count, .repeats = repeats,
-                                    .run_dir = argument_text(args, "run-dir", NULL), .name = argument_text(args, "name", NULL)};
+        struct compare_plan plan = {.config = config,
+                                    .overrides = args->operands,
+                                    .override_count = args->operand_count,
+                                    .repeats = repeats,
+                                    .run_dir = argument_text(args, "run-dir", NULL),
+                                    .name = argument_text(args, "name", NULL)};
         char **directories = xcalloc(2 * (size_t)repeats, sizeof *directories);
         code = compare_run(&plan, directories, err);
         for (int g = 0; g < 2; g++) {
             struct group *group = &(*groups)[(*count)++];
-            *group = (struct group){.name = xstrdup(g ? "with MEOpt" : "without MEOpt"), .count = repeats, .directories = xcalloc((size_t)repeats, sizeof(char *))};
+            *group = (struct group){.name = xstrdup(g ? "with MEOpt" : "without MEOpt"),
+                                    .count = repeats,
+                                    .directories = xcalloc((size_t)repeats, sizeof(char *))};
             memcpy(group->directories, directories + g * repeats, (size_t)repeats * sizeof *directories);
         }
         free(directories);
         return code;
     }
-    if (args->operand_count == 0) return error_set(err, EXIT_USAGE, "see 'meopt compare --help'", "meopt compare needs runs, or --run CONFIG");
+    if (args->operand_count == 0)
+        return error_set(err, EXIT_USAGE, "see 'meopt compare --help'",
+                         "meopt compare needs runs, or --run CONFIG");
     for (int i = 0; i < args->operand_count; i++) {
         struct group *group = &(*groups)[(*count)++];
         group->directories = split(args->operands[i], &group->count);
@@ -252,15 +292,20 @@ static int compare(const struct arguments *args, struct error *err)
     int group_count = 0, count = 0, reference = 0, verdict_count = 0;
     const char *published = argument_text(args, "published", NULL);
     if (argument_flag(args, "json") + argument_flag(args, "csv") + argument_flag(args, "md") > 1)
-        return error_set(err, EXIT_USAGE, "--html, --svg and --png go beside one of them", "--json, --csv and --md exclude each other");
+        return error_set(err, EXIT_USAGE, "--html, --svg and --png go beside one of them",
+                         "--json, --csv and --md exclude each other");
     int code = make_groups(args, &groups, &group_count, err);
     if (!code) {
         count = group_count;
         code = read_columns(groups, group_count, &columns, err);
     }
     if (!code && published) {
-        char *path = argument_text(args, "published-file", NULL) ? xstrdup(argument_text(args, "published-file", NULL)) : path_shipped("published.yaml");
-        code = path ? published_add(&columns, &count, path, published, err) : error_set(err, EXIT_FAILED, "install meopt again, or name it with --published-file", "published.yaml is not where this program was installed");
+        char *path = argument_text(args, "published-file", NULL)
+                         ? xstrdup(argument_text(args, "published-file", NULL))
+                         : path_shipped("published.yaml");
+        code = path ? published_add(&columns, &count, path, published, err)
+                    : error_set(err, EXIT_FAILED, "install meopt again, or name it with --published-file",
+                                "published.yaml is not where this program was installed");
         free(path);
     }
     if (!code) code = choose_reference(args, columns, count, &reference, err);
@@ -299,14 +344,20 @@ static int compare(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"run", 0, OPTION_TEXT, "CONFIG", NULL, 0, 0, "train CONFIG without and with MEOpt, then compare; goes on when interrupted"},
-    {"repeat", 0, OPTION_INT, "N", NULL, 1, 100, "with --run: N runs of each, with seeds train.seed, train.seed+1, ..."},
+    {"run", 0, OPTION_TEXT, "CONFIG", NULL, 0, 0,
+     "train CONFIG without and with MEOpt, then compare; goes on when interrupted"},
+    {"repeat", 0, OPTION_INT, "N", NULL, 1, 100,
+     "with --run: N runs of each, with seeds train.seed, train.seed+1, ..."},
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "with --run: directory of runs (default runs)"},
-    {"name", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "with --run: the runs are NAME-without and NAME-with (default: after CONFIG)"},
+    {"name", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
+     "with --run: the runs are NAME-without and NAME-with (default: after CONFIG)"},
     {"reference", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "column to compare with (default: the first)"},
-    {"published", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "published figures beside the runs: eva_clip, open_clip, dinov2"},
-    {"published-file", 0, OPTION_TEXT, "FILE", NULL, 0, 0, "figures of your own in the form of published.yaml"},
-    {"threshold", 0, OPTION_LIST, "KEY:LIMIT", NULL, 0, 0, "exit 8 when the change exceeds LIMIT, as in 'peak_bytes:-20%'; may be repeated"},
+    {"published", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
+     "published figures beside the runs: eva_clip, open_clip, dinov2"},
+    {"published-file", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
+     "figures of your own in the form of published.yaml"},
+    {"threshold", 0, OPTION_LIST, "KEY:LIMIT", NULL, 0, 0,
+     "exit 8 when the change exceeds LIMIT, as in 'peak_bytes:-20%'; may be repeated"},
     {"all", 'a', OPTION_FLAG, NULL, NULL, 0, 0, "all settings, not only those that differ"},
     {"json", 'j', OPTION_FLAG, NULL, NULL, 0, 0, "print JSON"},
     {"csv", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print CSV"},
@@ -318,10 +369,16 @@ static const struct option options[] = {
 };
 
 const struct command cmd_compare = {
-    "compare", "RUN[,REPEAT ...] [RUN ...]", "runs beside each other: memory, time, loss",
+    "compare",
+    "RUN[,REPEAT ...] [RUN ...]",
+    "runs beside each other: memory, time, loss",
     "Examples:\n  meopt compare runs/without runs/with --html comparison.html\n"
     "  meopt compare --run configs/quickstart_compare.yaml train.steps=40\n"
     "  meopt compare runs/a-1,runs/a-2,runs/a-3 runs/b-1,runs/b-2,runs/b-3 --md\n"
     "  meopt compare runs/without runs/with --threshold 'peak_bytes:-20%' --threshold 'final_loss:+1%'",
-    options, 0, -1, false, compare,
+    options,
+    0,
+    -1,
+    false,
+    compare,
 };

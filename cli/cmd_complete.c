@@ -1,6 +1,6 @@
-/* meopt complete (hidden): what could stand where the cursor is, from the tables that also parse and explain. The shells'
- * completion files hand over the words of the line behind "meopt", the unfinished one last; a candidate per line comes
- * back, and ":files" where a file name may stand. */
+/* meopt complete (hidden): what could stand where the cursor is, from the tables that also parse and explain.
+ * The shells' completion files hand over the words of the line behind "meopt", the unfinished one last; a
+ * candidate per line comes back, and ":files" where a file name may stand. */
 #include "cli/command.h"
 #include "core/config/config.h"
 #include "core/config/value.h"
@@ -13,12 +13,14 @@ static bool begins(const char *text, const char *with) { return strncmp(text, wi
 
 static void offer(const char *candidate, size_t bytes, const char *word)
 {
-    if (strlen(word) <= bytes && strncmp(candidate, word, strlen(word)) == 0) printf("%.*s\n", (int)bytes, candidate);
+    if (strlen(word) <= bytes && strncmp(candidate, word, strlen(word)) == 0)
+        printf("%.*s\n", (int)bytes, candidate);
 }
 
 static void offer_choices(const char *choices, const char *word)
 {
-    for (const char *p = choices; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL) offer(p, strcspn(p, "|"), word);
+    for (const char *p = choices; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+        offer(p, strcspn(p, "|"), word);
 }
 
 /* "optim.na" -> "optim.name="; "optim.name=a" -> "optim.name=apadam" ... */
@@ -49,7 +51,8 @@ static void offer_commands(const char *first, const char *word)
         size_t n = strcspn(name, " ");
         if (commands[i]->hidden) continue;
         if (first) {
-            if (strlen(first) == n && strncmp(first, name, n) == 0 && name[n]) offer(name + n + 1, strlen(name + n + 1), word);
+            if (strlen(first) == n && strncmp(first, name, n) == 0 && name[n])
+                offer(name + n + 1, strlen(name + n + 1), word);
         } else if (strlen(last) != n || strncmp(last, name, n) != 0) {
             offer(name, n, word);
             snprintf(last, sizeof last, "%.*s", (int)n, name);
@@ -98,7 +101,9 @@ static int complete_run(const struct arguments *args, struct error *err)
         else if (strcmp(words[i], "--") == 0) only_operands = true;
         else if (!strchr(words[i], '='))
             for (const struct option *o = command->options; o && o->name; o++)
-                if (o->type != OPTION_FLAG && (strcmp(words[i] + 2, o->name) == 0 || (o->letter && words[i][1] == o->letter && !words[i][2]))) waiting = o;
+                if (o->type != OPTION_FLAG && (strcmp(words[i] + 2, o->name) == 0 ||
+                                               (o->letter && words[i][1] == o->letter && !words[i][2])))
+                    waiting = o;
     }
     if (waiting) {
         if (waiting->choices) offer_choices(waiting->choices, word);
@@ -113,4 +118,5 @@ static int complete_run(const struct arguments *args, struct error *err)
     return 0;
 }
 
-const struct command cmd_complete = {"complete", "[WORD ...]", "what could stand where the cursor is", NULL, NULL, 0, -1, true, complete_run};
+const struct command cmd_complete = {
+    "complete", "[WORD ...]", "what could stand where the cursor is", NULL, NULL, 0, -1, true, complete_run};

@@ -38,7 +38,8 @@ static void mouse(struct form *form)
 #ifdef BUTTON5_PRESSED
     else if (event.bstate & BUTTON5_PRESSED) form_input(form, INPUT_DOWN);
 #endif
-    else if (event.bstate & (BUTTON1_CLICKED | BUTTON1_PRESSED)) form_click(form, form_row_at(form, event.y, event.x));
+    else if (event.bstate & (BUTTON1_CLICKED | BUTTON1_PRESSED))
+        form_click(form, form_row_at(form, event.y, event.x));
 }
 
 static void loop(struct form *form)
@@ -68,10 +69,13 @@ static int edit_run(const struct arguments *args, struct error *err)
     const char *card = argument_text(args, "card-memory", NULL);
     struct value memory = {0};
     char message[320], hint[320];
-    if (card && value_read(config_key_index("device.memory_limit"), card, strlen(card), false, &memory, message, hint, sizeof message) == VALUE_BAD)
-        return error_set(err, EXIT_USAGE, "as in 64G", "--card-memory takes a number of bytes, found '%s'", card);
+    if (card && value_read(config_key_index("device.memory_limit"), card, strlen(card), false, &memory,
+                           message, hint, sizeof message) == VALUE_BAD)
+        return error_set(err, EXIT_USAGE, "as in 64G", "--card-memory takes a number of bytes, found '%s'",
+                         card);
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
-        return error_set(err, EXIT_USAGE, "use 'meopt config set' in scripts", "config edit needs a terminal");
+        return error_set(err, EXIT_USAGE, "use 'meopt config set' in scripts",
+                         "config edit needs a terminal");
     struct form form;
     int code = form_open(&form, args->operands[0], config_plan, (size_t)memory.integer, err);
     if (code) return code;
@@ -100,5 +104,12 @@ static const struct option options[] = {
 };
 
 const struct command cmd_config_edit = {
-    "config edit", "FILE", "change an experiment in a form, with its memory in the margin",
-    "Example:\n  meopt config edit --card-memory 64G configs/eva_clip.yaml", options, 1, 1, false, edit_run};
+    "config edit",
+    "FILE",
+    "change an experiment in a form, with its memory in the margin",
+    "Example:\n  meopt config edit --card-memory 64G configs/eva_clip.yaml",
+    options,
+    1,
+    1,
+    false,
+    edit_run};

@@ -1,4 +1,5 @@
-/* meopt config man (hidden): the table of keys as the page meopt.yaml(5). A test demands that the committed page equals the output. */
+/* meopt config man (hidden): the table of keys as the page meopt.yaml(5). A test demands that the committed
+ * page equals the output. */
 #include "cli/cmd_config.h"
 #include "cli/command.h"
 #include "core/config/value.h"
@@ -40,7 +41,8 @@ static void put_key(int key)
         printf(".\n");
     }
     const char *spelling;
-    for (int i = 1; (spelling = config_key_spelling(key, i)) != NULL; i++) printf("May be written as\n.Ic %s .\n", spelling);
+    for (int i = 1; (spelling = config_key_spelling(key, i)) != NULL; i++)
+        printf("May be written as\n.Ic %s .\n", spelling);
     printf("Used by:\n");
     for (const char *p = k->used_by; *p; p += strcspn(p, " "), p += *p == ' ') {
         const char *next = p + strcspn(p, " ");
@@ -66,31 +68,42 @@ static int man_run(const struct arguments *args, struct error *err)
     (void)args;
     (void)err;
     fputs(".\\\" Made by 'meopt config man' from core/config/schema.c: change it there.\n"
-          ".Dd November 21, 2026\n.Dt MEOPT.YAML 5\n.Os\n.Sh NAME\n.Nm meopt.yaml\n.Nd an experiment of meopt\n.Sh DESCRIPTION\n"
+          ".Dd November 21, 2026\n.Dt MEOPT.YAML 5\n.Os\n.Sh NAME\n.Nm meopt.yaml\n.Nd an experiment of "
+          "meopt\n.Sh DESCRIPTION\n"
           "An experiment is a YAML file of sections, each with keys indented below it:\n"
-          ".Bd -literal -offset indent\nmodel:\n  weight_t: ../ModelWeight/teacher.pt\n  weight_s: ../ModelWeight/student.pt\ndata:\n"
+          ".Bd -literal -offset indent\nmodel:\n  weight_t: ../ModelWeight/teacher.pt\n  weight_s: "
+          "../ModelWeight/student.pt\ndata:\n"
           "  root: ../COCO2014\noptim:\n  use_meopt: true\n.Ed\n.Pp\n"
-          "Paths are relative to the YAML file, also where a key is given on the command line as\n.Ar key Ns = Ns Ar value .\n"
+          "Paths are relative to the YAML file, also where a key is given on the command line as\n.Ar key Ns "
+          "= Ns Ar value .\n"
           "A path that begins with ~/ is relative to the home directory.\n.Pp\n"
           "Values are taken as YAML 1.2's core schema takes them.\n"
-          "Where YAML 1.1 readers, such as PyYAML, take a value differently (1e-3 is text to them, no is false, 012 is ten),\n"
+          "Where YAML 1.1 readers, such as PyYAML, take a value differently (1e-3 is text to them, no is "
+          "false, 012 is ten),\n"
           "it is accepted with a note that says what to write instead.\n.Pp\n"
-          "Unknown keys, wrong types, values out of range, keys that are given twice and values that cannot stand together are errors\n"
+          "Unknown keys, wrong types, values out of range, keys that are given twice and values that cannot "
+          "stand together are errors\n"
           "with file, line and column.\n"
-          "Anchors, aliases and merges (<<) may be used; sections that begin with x- are ignored, so that anchors have a place.\n"
-          "A file has at most 4 MiB, one document, and is UTF-8.\n", stdout);
+          "Anchors, aliases and merges (<<) may be used; sections that begin with x- are ignored, so that "
+          "anchors have a place.\n"
+          "A file has at most 4 MiB, one document, and is UTF-8.\n",
+          stdout);
     for (size_t s = 0; s < sizeof sections / sizeof *sections; s++) {
         size_t n = strlen(sections[s][0]);
         printf(".Ss %s\n", sections[s][0]);
         printf("%s\n", sections[s][1]);
         printf(".Bl -tag -width Ds\n");
         for (int key = 0; key < config_key_count; key++)
-            if (strncmp(config_keys[key].name, sections[s][0], n) == 0 && config_keys[key].name[n] == '.') put_key(key);
+            if (strncmp(config_keys[key].name, sections[s][0], n) == 0 && config_keys[key].name[n] == '.')
+                put_key(key);
         printf(".El\n");
     }
-    fputs(".Sh EXAMPLES\nThe shipped experiments are commented:\n.Dl meopt config new eva_clip\n.Sh SEE ALSO\n"
-          ".Xr meopt-config 1 ,\n.Xr meopt-plan 1 ,\n.Xr meopt-train 1 ,\n.Xr meopt-optimizers 7\n", stdout);
+    fputs(
+        ".Sh EXAMPLES\nThe shipped experiments are commented:\n.Dl meopt config new eva_clip\n.Sh SEE ALSO\n"
+        ".Xr meopt-config 1 ,\n.Xr meopt-plan 1 ,\n.Xr meopt-train 1 ,\n.Xr meopt-optimizers 7\n",
+        stdout);
     return 0;
 }
 
-const struct command cmd_config_man = {"config man", "", "print the page meopt.yaml(5)", NULL, NULL, 0, 0, true, man_run};
+const struct command cmd_config_man = {"config man", "",     "print the page meopt.yaml(5)", NULL, NULL, 0, 0,
+                                       true,         man_run};

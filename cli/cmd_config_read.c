@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- Shared ----------------------------------------------------------------------------------------------------- */
+/* ---- Shared
+ * ----------------------------------------------------------------------------------------------------- */
 
 json_t *config_value_json(const struct config *config, int key)
 {
@@ -32,7 +33,8 @@ json_t *config_value_json(const struct config *config, int key)
 
 char *config_value_plain(const struct config *config, int key)
 {
-    if (config_keys[key].type != CONFIG_TEXT && config_keys[key].type != CONFIG_PATH) return config_value_text(config, key);
+    if (config_keys[key].type != CONFIG_TEXT && config_keys[key].type != CONFIG_PATH)
+        return config_value_text(config, key);
     const char *text = *(char *const *)((const char *)config + config_keys[key].offset);
     if (!text[0]) return xstrdup("-");
     size_t size = 4 * strlen(text) + 1;
@@ -47,7 +49,9 @@ void config_origin_text(char *dst, size_t size, const struct config *config, int
 {
     const struct config_origin *origin = &config->origins[key];
     char name[256];
-    if (origin->from == ORIGIN_FILE) snprintf(dst, size, "%s:%d", text_printable(name, sizeof name, path_basename(config->path)), origin->line);
+    if (origin->from == ORIGIN_FILE)
+        snprintf(dst, size, "%s:%d", text_printable(name, sizeof name, path_basename(config->path)),
+                 origin->line);
     else snprintf(dst, size, "%s", origin->from == ORIGIN_OVERRIDE ? "command line" : "default");
 }
 
@@ -62,7 +66,8 @@ void print_json(json_t *root)
 bool colour_wanted(FILE *stream)
 {
     const char *no = getenv("NO_COLOR"), *ours = getenv("MEOPT_NO_COLOR"), *term = getenv("TERM");
-    return isatty(fileno(stream)) && !(no && no[0]) && !(ours && ours[0]) && term && strcmp(term, "dumb") != 0;
+    return isatty(fileno(stream)) && !(no && no[0]) && !(ours && ours[0]) && term &&
+           strcmp(term, "dumb") != 0;
 }
 
 void print_diff(const char *diff)
@@ -76,7 +81,10 @@ void print_diff(const char *diff)
         size_t n = strcspn(line, "\n"), shown_n = n && line[n - 1] == '\r' ? n - 1 : n;
         char *copy = strndup(line, shown_n), *shown = xmalloc(4 * shown_n + 1);
         if (copy) text_printable(shown, 4 * shown_n + 1, copy);
-        const char *paint = line[0] == '+' ? "\033[32m" : line[0] == '-' ? "\033[31m" : line[0] == '@' ? "\033[36m" : "";
+        const char *paint = line[0] == '+'   ? "\033[32m"
+                            : line[0] == '-' ? "\033[31m"
+                            : line[0] == '@' ? "\033[36m"
+                                             : "";
         printf("%s%s%s\n", colour ? paint : "", copy ? shown : "", colour && paint[0] ? "\033[0m" : "");
         free(copy);
         free(shown);
@@ -99,7 +107,8 @@ int config_key_named(const char *name, struct error *err)
 }
 
 /* Notes are for `config check`. */
-static int load_quietly(struct config *config, const char *path, char **overrides, int count, struct error *err)
+static int load_quietly(struct config *config, const char *path, char **overrides, int count,
+                        struct error *err)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -111,7 +120,8 @@ static int load_quietly(struct config *config, const char *path, char **override
     return code;
 }
 
-/* ---- get -------------------------------------------------------------------------------------------------------- */
+/* ---- get
+ * -------------------------------------------------------------------------------------------------------- */
 
 static int get_run(const struct arguments *args, struct error *err)
 {
@@ -141,10 +151,18 @@ static const struct option json_option[] = {
 };
 
 const struct command cmd_config_get = {
-    "config get", "FILE KEY ...", "print values of an experiment, defaults filled in",
-    "Example:\n  meopt config get configs/eva_clip.yaml optim.lr train.batch_size", json_option, 2, -1, false, get_run};
+    "config get",
+    "FILE KEY ...",
+    "print values of an experiment, defaults filled in",
+    "Example:\n  meopt config get configs/eva_clip.yaml optim.lr train.batch_size",
+    json_option,
+    2,
+    -1,
+    false,
+    get_run};
 
-/* ---- list ------------------------------------------------------------------------------------------------------- */
+/* ---- list
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void list_table(bool json)
 {
@@ -154,13 +172,13 @@ static void list_table(bool json)
         char *expected = value_expected(key);
         if (json) {
             json_object_set_new(root, k->name,
-                                json_pack("{s:s, s:s?, s:s, s:s, s:s}", "expected", expected, "unit", k->unit, "default", k->standard,
-                                          "used_by", k->used_by, "help", k->help));
+                                json_pack("{s:s, s:s?, s:s, s:s, s:s}", "expected", expected, "unit", k->unit,
+                                          "default", k->standard, "used_by", k->used_by, "help", k->help));
         } else {
             if (key == 0 || strncmp(k->name, config_keys[key - 1].name, strcspn(k->name, ".") + 1) != 0)
                 printf("%s%.*s\n", key ? "\n" : "", (int)strcspn(k->name, "."), k->name);
-            printf("  %-26s %s\n  %-26s %s%s%s%s%s\n", k->name, k->help, "", expected, k->unit ? ", in " : "", k->unit ? k->unit : "",
-                   k->standard[0] ? "; default " : "", k->standard);
+            printf("  %-26s %s\n  %-26s %s%s%s%s%s\n", k->name, k->help, "", expected, k->unit ? ", in " : "",
+                   k->unit ? k->unit : "", k->standard[0] ? "; default " : "", k->standard);
         }
         free(expected);
     }
@@ -195,16 +213,25 @@ static int list_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option list_options[] = {
-    {"show-origin", 0, OPTION_FLAG, NULL, NULL, 0, 0, "say which line, or the default, each value comes from"},
+    {"show-origin", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "say which line, or the default, each value comes from"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
 };
 
 const struct command cmd_config_list = {
-    "config list", "[FILE [key=value ...]]", "list every key, or every value of an experiment",
-    "Examples:\n  meopt config list\n  meopt config list --show-origin configs/eva_clip.yaml", list_options, 0, -1, false, list_run};
+    "config list",
+    "[FILE [key=value ...]]",
+    "list every key, or every value of an experiment",
+    "Examples:\n  meopt config list\n  meopt config list --show-origin configs/eva_clip.yaml",
+    list_options,
+    0,
+    -1,
+    false,
+    list_run};
 
-/* ---- check ------------------------------------------------------------------------------------------------------ */
+/* ---- check
+ * ------------------------------------------------------------------------------------------------------ */
 
 struct check {
     json_t *problems; /* NULL without --json */
@@ -217,8 +244,10 @@ static void check_problem(void *context, bool fatal, const struct error *e)
     if (fatal) c->fatal++;
     else c->notes++;
     if (c->problems) {
-        json_array_append_new(c->problems, json_pack("{s:s, s:s, s:i, s:i, s:s, s:s}", "severity", fatal ? "error" : "note", "file", e->file,
-                                                     "line", e->line, "column", e->column, "what", e->what, "hint", e->hint));
+        json_array_append_new(c->problems,
+                              json_pack("{s:s, s:s, s:i, s:i, s:s, s:s}", "severity",
+                                        fatal ? "error" : "note", "file", e->file, "line", e->line, "column",
+                                        e->column, "what", e->what, "hint", e->hint));
     } else if (fatal) {
         error_print(e);
     } else {
@@ -237,7 +266,8 @@ static void check_paths(const struct config *config, struct check *check)
         const char *path = *(char *const *)((const char *)config + config_keys[key].offset);
         if (!path[0] || access(path, R_OK) == 0) continue;
         struct error e = {0};
-        error_set(&e, EXIT_CONFIG, "'meopt fetch' gets the published ones", "%s is not there: %s", names[i], path);
+        error_set(&e, EXIT_CONFIG, "'meopt fetch' gets the published ones", "%s is not there: %s", names[i],
+                  path);
         error_at(&e, config->path, config->origins[key].line, config->origins[key].column);
         check_problem(check, false, &e);
     }
@@ -257,28 +287,39 @@ static int check_run(const struct arguments *args, struct error *err)
         if (result) {
             check_problem(&check, true, &e);
         } else {
-            result = config_examine(&config, args->operands[i], text, bytes, NULL, 0, check_problem, &check, &e);
+            result =
+                config_examine(&config, args->operands[i], text, bytes, NULL, 0, check_problem, &check, &e);
             if (result == 0) check_paths(&config, &check);
             int set = 0;
-            for (int key = 0; config.origins && key < config_key_count; key++) set += config.origins[key].from == ORIGIN_FILE;
+            for (int key = 0; config.origins && key < config_key_count; key++)
+                set += config.origins[key].from == ORIGIN_FILE;
             char name[256];
-            if (!check.problems && check.fatal == before) printf("%s: ok, %d keys set\n", text_printable(name, sizeof name, args->operands[i]), set);
+            if (!check.problems && check.fatal == before)
+                printf("%s: ok, %d keys set\n", text_printable(name, sizeof name, args->operands[i]), set);
             config_free(&config);
         }
         free(text);
         if (code == 0) code = result;
     }
-    if (check.problems) print_json(json_pack("{s:b, s:o}", "ok", check.fatal == 0, "problems", check.problems));
+    if (check.problems)
+        print_json(json_pack("{s:b, s:o}", "ok", check.fatal == 0, "problems", check.problems));
     (void)err; /* every problem has been printed */
     return code;
 }
 
-const struct command cmd_config_check = {
-    "config check", "FILE ...", "check experiments: keys, types, ranges, combinations, files",
-    "Every problem is shown with file, line and column. Values that other YAML readers take\ndifferently (1e-3, no, 012) are noted.",
-    json_option, 1, -1, false, check_run};
+const struct command cmd_config_check = {"config check",
+                                         "FILE ...",
+                                         "check experiments: keys, types, ranges, combinations, files",
+                                         "Every problem is shown with file, line and column. Values that "
+                                         "other YAML readers take\ndifferently (1e-3, no, 012) are noted.",
+                                         json_option,
+                                         1,
+                                         -1,
+                                         false,
+                                         check_run};
 
-/* ---- diff ------------------------------------------------------------------------------------------------------- */
+/* ---- diff
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void default_config(struct config *config, const char *path)
 {
@@ -286,14 +327,18 @@ static void default_config(struct config *config, const char *path)
 }
 
 /* Values that differ, one line each. */
-static void diff_values(const struct config *a, const struct config *b, const char *name_a, const char *name_b, bool json)
+static void diff_values(const struct config *a, const struct config *b, const char *name_a,
+                        const char *name_b, bool json)
 {
     json_t *root = json ? json_object() : NULL;
     if (!json) printf("%-26s %-28s %s\n", "", name_a, name_b);
     for (int key = 0; key < config_key_count; key++) {
         char *x = config_value_plain(a, key), *y = config_value_plain(b, key);
         if (strcmp(x, y) != 0) {
-            if (json) json_object_set_new(root, config_keys[key].name, json_pack("{s:o, s:o}", "old", config_value_json(a, key), "new", config_value_json(b, key)));
+            if (json)
+                json_object_set_new(root, config_keys[key].name,
+                                    json_pack("{s:o, s:o}", "old", config_value_json(a, key), "new",
+                                              config_value_json(b, key)));
             else printf("%-26s %-28s %s\n", config_keys[key].name, x, y);
         }
         free(x);
@@ -316,14 +361,17 @@ static int diff_run(const struct arguments *args, struct error *err)
         for (int i = 1; i < args->operand_count && code == 0; i++) {
             char *equals = strchr(args->operands[i], '=');
             if (!equals) {
-                code = error_set(err, EXIT_USAGE, "write key=value", "'%s' is not key=value", args->operands[i]);
+                code =
+                    error_set(err, EXIT_USAGE, "write key=value", "'%s' is not key=value", args->operands[i]);
                 break;
             }
             *equals = 0;
             edits[i - 1] = (struct edit){args->operands[i], equals + 1};
             if (config_key_named(args->operands[i], err) < 0) code = EXIT_CONFIG;
         }
-        if (code == 0) code = edit_file(file, edits, args->operand_count - 1, 1, &before, &before_bytes, &after, &after_bytes, err);
+        if (code == 0)
+            code = edit_file(file, edits, args->operand_count - 1, 1, &before, &before_bytes, &after,
+                             &after_bytes, err);
         if (code == 0) {
             char *diff = diff_unified(file, before, before_bytes, file, after, after_bytes);
             print_diff(diff);
@@ -334,7 +382,9 @@ static int diff_run(const struct arguments *args, struct error *err)
         free(edits);
         return code;
     }
-    if (args->operand_count > 2) return error_set(err, EXIT_USAGE, "name two files, or one and key=value ...", "unexpected operand '%s'", args->operands[2]);
+    if (args->operand_count > 2)
+        return error_set(err, EXIT_USAGE, "name two files, or one and key=value ...",
+                         "unexpected operand '%s'", args->operands[2]);
     code = load_quietly(&a, file, NULL, 0, err);
     if (code) return code;
     if (second) {
@@ -350,7 +400,13 @@ static int diff_run(const struct arguments *args, struct error *err)
 }
 
 const struct command cmd_config_diff = {
-    "config diff", "FILE [FILE | key=value ...]", "compare an experiment with the defaults, with another, or with what 'set' would make of it",
+    "config diff",
+    "FILE [FILE | key=value ...]",
+    "compare an experiment with the defaults, with another, or with what 'set' would make of it",
     "Examples:\n  meopt config diff configs/eva_clip.yaml\n  meopt config diff a.yaml b.yaml\n"
     "  meopt config diff configs/eva_clip.yaml optim.lr=1.0e-4",
-    json_option, 1, -1, false, diff_run};
+    json_option,
+    1,
+    -1,
+    false,
+    diff_run};

@@ -21,9 +21,11 @@ static void tell_note(void *context, bool fatal, const struct error *e)
     const struct notes *n = context;
     for (int i = 0; i < n->count && !fatal; i++) {
         const struct config_origin *origin = &n->config->origins[config_key_index(n->edits[i].key)];
-        if (!n->edits[i].value || e->line == 0 || (origin->from == ORIGIN_FILE && origin->line != e->line)) continue;
+        if (!n->edits[i].value || e->line == 0 || (origin->from == ORIGIN_FILE && origin->line != e->line))
+            continue;
         if (origin->from != ORIGIN_FILE && !strstr(e->what, n->edits[i].value)) continue;
-        fprintf(stderr, "note: %s: %.*s; %s\n", n->edits[i].key, (int)strcspn(e->what, "\n"), e->what, e->hint);
+        fprintf(stderr, "note: %s: %.*s; %s\n", n->edits[i].key, (int)strcspn(e->what, "\n"), e->what,
+                e->hint);
         return;
     }
 }
@@ -44,14 +46,20 @@ static int change(const struct arguments *args, struct edit *edits, int count, s
     for (int i = 0; i < count; i++) {
         int key = config_key_index(edits[i].key);
         char *x = config_value_plain(&old, key), *y = config_value_plain(&new, key);
-        if (!dry && !json) fprintf(stderr, "%s: %s -> %s%s\n", config_keys[key].name, x, y, edits[i].value ? "" : " (default)");
-        json_object_set_new(keys, config_keys[key].name, json_pack("{s:o, s:o}", "old", config_value_json(&old, key), "new", config_value_json(&new, key)));
+        if (!dry && !json)
+            fprintf(stderr, "%s: %s -> %s%s\n", config_keys[key].name, x, y,
+                    edits[i].value ? "" : " (default)");
+        json_object_set_new(keys, config_keys[key].name,
+                            json_pack("{s:o, s:o}", "old", config_value_json(&old, key), "new",
+                                      config_value_json(&new, key)));
         free(x);
         free(y);
     }
     bool changed = before_bytes != after_bytes || memcmp(before, after, before_bytes) != 0;
     char *diff = diff_unified(path, before, before_bytes, path, after, after_bytes);
-    if (json) print_json(json_pack("{s:b, s:b, s:O, s:s?}", "changed", changed, "written", changed && !dry, "keys", keys, "diff", diff));
+    if (json)
+        print_json(json_pack("{s:b, s:b, s:O, s:s?}", "changed", changed, "written", changed && !dry, "keys",
+                             keys, "diff", diff));
     else if (dry) print_diff(diff);
     json_decref(keys);
     config_free(&old);
@@ -69,7 +77,8 @@ static int set_run(const struct arguments *args, struct error *err)
     for (int i = 0; i < count && code == 0; i++) {
         char *equals = strchr(args->operands[i + 1], '=');
         if (!equals) {
-            code = error_set(err, EXIT_USAGE, "write key=value, as in optim.use_meopt=true", "'%s' is not key=value", args->operands[i + 1]);
+            code = error_set(err, EXIT_USAGE, "write key=value, as in optim.use_meopt=true",
+                             "'%s' is not key=value", args->operands[i + 1]);
             break;
         }
         *equals = 0;
@@ -101,18 +110,32 @@ static const struct option change_options[] = {
 };
 
 const struct command cmd_config_set = {
-    "config set", "FILE key=value ...", "change values; comments, quotes and every other byte stay",
+    "config set",
+    "FILE key=value ...",
+    "change values; comments, quotes and every other byte stay",
     "Examples:\n  meopt config set configs/eva_clip.yaml optim.use_meopt=true\n"
     "  meopt config set -n configs/eva_clip.yaml optim.lr=1.0e-4 train.micro_batch=8\n\n"
     "Several changes are one atomic write. What cannot be changed safely (aliases, merged keys,\n"
     "blocks of text) is refused with its line and column.",
-    change_options, 2, -1, false, set_run};
+    change_options,
+    2,
+    -1,
+    false,
+    set_run};
 
 const struct command cmd_config_unset = {
-    "config unset", "FILE KEY ...", "remove keys, so that their defaults hold",
-    "Example:\n  meopt config unset configs/eva_clip.yaml optim.weight_decay", change_options, 2, -1, false, unset_run};
+    "config unset",
+    "FILE KEY ...",
+    "remove keys, so that their defaults hold",
+    "Example:\n  meopt config unset configs/eva_clip.yaml optim.weight_decay",
+    change_options,
+    2,
+    -1,
+    false,
+    unset_run};
 
-/* ---- new -------------------------------------------------------------------------------------------------------- */
+/* ---- new
+ * -------------------------------------------------------------------------------------------------------- */
 
 static const char *template_name(int i) { return config_templates[i].name; }
 
@@ -158,7 +181,13 @@ static const struct option new_options[] = {
 };
 
 const struct command cmd_config_new = {
-    "config new", "NAME [FILE]", "write a commented experiment: eva_clip, open_clip, dinov2, quickstart, ...",
+    "config new",
+    "NAME [FILE]",
+    "write a commented experiment: eva_clip, open_clip, dinov2, quickstart, ...",
     "FILE is NAME.yaml in the working directory when it is not given, - for standard output.\n\n"
     "Example:\n  meopt config new eva_clip my.yaml",
-    new_options, 1, 2, false, new_run};
+    new_options,
+    1,
+    2,
+    false,
+    new_run};

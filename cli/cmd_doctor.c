@@ -83,8 +83,7 @@ static int doctor_command(const struct arguments *args, struct error *err)
                        .quick = argument_flag(args, "quick")};
     device = argument_text(args, "device", NULL);
     device_code = 0;
-    if (device)
-        doctor_run(&d, only);
+    if (device) doctor_run(&d, only);
     else {
         doctor_run(&d, first);
         doctor_run(&d, doctor_host);
@@ -96,8 +95,7 @@ static int doctor_command(const struct arguments *args, struct error *err)
         json_dumpf(report, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
         putchar('\n');
         json_decref(report);
-    } else
-        print(&d);
+    } else print(&d);
     doctor_free(&d);
     if (device_code && err) *err = device_error;
     return device_code;

@@ -1,4 +1,5 @@
-/* meopt embed: a tower's output for every image, in file order, so that anybody can check it against PyTorch. */
+/* meopt embed: a tower's output for every image, in file order, so that anybody can check it against PyTorch.
+ */
 #include "cli/command.h"
 #include "core/base/file.h"
 #include "core/train/loop.h"
@@ -10,7 +11,9 @@
 static int embed_run(const struct arguments *args, struct error *err)
 {
     const char *role = argument_text(args, "role", NULL), *out = argument_text(args, "out", NULL);
-    if (!role || !out) return error_set(err, EXIT_USAGE, "see 'meopt embed --help'", "meopt embed needs --role teacher|student and --out FILE");
+    if (!role || !out)
+        return error_set(err, EXIT_USAGE, "see 'meopt embed --help'",
+                         "meopt embed needs --role teacher|student and --out FILE");
     bool student = strcmp(role, "student") == 0;
     struct config c;
     struct geometry geometry[2];
@@ -22,10 +25,15 @@ static int embed_run(const struct arguments *args, struct error *err)
     int code = config_load(&c, args->operands[0], args->operands + 1, args->operand_count - 1, err);
     if (code) return code;
     code = trainer_geometry(&c, false, &geometry[0], &geometry[1], &weights[0], &weights[1], err);
-    if (!code && !weights[student]) code = error_set(err, EXIT_CONFIG, NULL, "the %s has no checkpoint", role);
+    if (!code && !weights[student])
+        code = error_set(err, EXIT_CONFIG, NULL, "the %s has no checkpoint", role);
     if (!code) code = train_device_open(&device, &c, true, err);
     enum dtype type = strcmp(c.train.precision, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
-    struct tower_options options = {.batch = c.train.batch_size, .compute = type, .weight_type = type, .weights_class = MEMORY_TEACHER, .activations_class = MEMORY_TEACHER};
+    struct tower_options options = {.batch = c.train.batch_size,
+                                    .compute = type,
+                                    .weight_type = type,
+                                    .weights_class = MEMORY_TEACHER,
+                                    .activations_class = MEMORY_TEACHER};
     if (!code) code = tower_create(&tower, device, &geometry[student], &options, err);
     if (!code) code = tower_load(tower, weights[student], NULL, NULL, err);
     struct data_options images = {0};
@@ -41,10 +49,14 @@ static int embed_run(const struct arguments *args, struct error *err)
     float *input = NULL;
     if (!code) {
         scratch = device_alloc(device, MEMORY_WORKSPACE, tower->scratch_bytes, "scratch", err);
-        input = scratch ? device_alloc(device, MEMORY_DATA, (size_t)(options.batch * pixels) * sizeof(float), "images", err) : NULL;
+        input = scratch ? device_alloc(device, MEMORY_DATA, (size_t)(options.batch * pixels) * sizeof(float),
+                                       "images", err)
+                        : NULL;
         values = malloc((size_t)(data_images(data) * tower->out_width) * sizeof *values);
         if (!scratch || !input) code = err->code;
-        else if (!values) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %lld embeddings", (long long)data_images(data));
+        else if (!values)
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %lld embeddings",
+                             (long long)data_images(data));
         else tower_bind_scratch(tower, scratch);
     }
     struct data_batch batch;
@@ -53,13 +65,20 @@ static int embed_run(const struct arguments *args, struct error *err)
         tower_forward(tower, input, batch.count);
         device->sync(device);
         code = device_check(device, err);
-        device->download(device, values + count * tower->out_width, tower->out, (size_t)(batch.count * tower->out_width) * sizeof(float));
+        device->download(device, values + count * tower->out_width, tower->out,
+                         (size_t)(batch.count * tower->out_width) * sizeof(float));
         count += batch.count;
     }
     if (!code) {
-        struct weights_row table = {.name = "embeddings", .dtype = DTYPE_F32, .ndim = 2, .shape = {count, tower->out_width}, .data = values};
+        struct weights_row table = {.name = "embeddings",
+                                    .dtype = DTYPE_F32,
+                                    .ndim = 2,
+                                    .shape = {count, tower->out_width},
+                                    .data = values};
         code = weights_write_safetensors(out, &table, 1, NULL, err);
-        if (!code) printf("%s: embeddings [%lld, %lld] of the %s\n", out, (long long)count, (long long)tower->out_width, role);
+        if (!code)
+            printf("%s: embeddings [%lld, %lld] of the %s\n", out, (long long)count,
+                   (long long)tower->out_width, role);
     }
     free(values);
     data_close(data);
@@ -73,8 +92,17 @@ static int embed_run(const struct arguments *args, struct error *err)
 
 static const struct option options[] = {
     {"role", 0, OPTION_TEXT, "ROLE", "teacher|student", 0, 0, "which tower"},
-    {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0, "safetensors file to write: embeddings (images, width), fp32"},
+    {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
+     "safetensors file to write: embeddings (images, width), fp32"},
     {0},
 };
 
-const struct command cmd_embed = {"embed", "CONFIG [key=value ...]", "a tower's output for every image, in the order of their names", NULL, options, 1, -1, false, embed_run};
+const struct command cmd_embed = {"embed",
+                                  "CONFIG [key=value ...]",
+                                  "a tower's output for every image, in the order of their names",
+                                  NULL,
+                                  options,
+                                  1,
+                                  -1,
+                                  false,
+                                  embed_run};

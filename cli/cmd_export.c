@@ -21,7 +21,8 @@ static int read_part(void *context, size_t offset, void *dst, size_t bytes, stru
     if (*s->held != s->index) {
         size_t whole = (size_t)weights_tensor(s->weights, s->index)->count * dtype_bytes(s->dtype);
         void *larger = realloc(*s->buffer, whole ? whole : 1);
-        if (!larger) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a tensor of %zu bytes", whole);
+        if (!larger)
+            return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a tensor of %zu bytes", whole);
         *s->buffer = larger;
         int code = weights_read(s->weights, s->index, larger, s->dtype, err);
         if (code) return code;
@@ -46,7 +47,9 @@ static int export_run(const struct arguments *args, struct error *err)
     }
     if (code) return code;
     char *model = path_join(directory, "model.safetensors");
-    char *out = argument_text(args, "out", NULL) ? xstrdup(argument_text(args, "out", NULL)) : xasprintf("%s/student.%s", args->operands[0], pt ? "pt" : "safetensors");
+    char *out = argument_text(args, "out", NULL)
+                    ? xstrdup(argument_text(args, "out", NULL))
+                    : xasprintf("%s/student.%s", args->operands[0], pt ? "pt" : "safetensors");
     code = weights_open(&w, model, err);
     if (!code) {
         int64_t count = weights_count(w), held = -1;
@@ -56,11 +59,13 @@ static int export_run(const struct arguments *args, struct error *err)
         for (int64_t i = 0; i < count; i++) {
             const struct weights_tensor *t = weights_tensor(w, i);
             sources[i] = (struct source){w, i, dtype, &buffer, &held};
-            rows[i] = (struct weights_row){.name = t->name, .dtype = dtype, .ndim = t->ndim, .read = read_part, .context = &sources[i]};
+            rows[i] = (struct weights_row){
+                .name = t->name, .dtype = dtype, .ndim = t->ndim, .read = read_part, .context = &sources[i]};
             memcpy(rows[i].shape, t->shape, sizeof rows[i].shape);
         }
         const char *const metadata[] = {"format", "pt", NULL};
-        code = pt ? weights_write_pt(out, rows, count, err) : weights_write_safetensors(out, rows, count, metadata, err);
+        code = pt ? weights_write_pt(out, rows, count, err)
+                  : weights_write_safetensors(out, rows, count, metadata, err);
         free(rows);
         free(sources);
         free(buffer);
@@ -80,4 +85,7 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_export = {"export", "RUN", "write the student of a run for PyTorch, in its family's key layout", NULL, options, 1, 1, false, export_run};
+const struct command cmd_export = {
+    "export", "RUN",   "write the student of a run for PyTorch, in its family's key layout",
+    NULL,     options, 1,
+    1,        false,   export_run};

@@ -35,7 +35,9 @@ struct meter {
     double shown_at, shown_share;
     enum fetch_phase phase;
     int count, at;
-    struct { double time, bytes; } rates[RATES]; /* of the last 5 s */
+    struct {
+        double time, bytes;
+    } rates[RATES]; /* of the last 5 s */
     double begin;
 };
 
@@ -44,7 +46,11 @@ static const char *size_text(char text[32], double bytes)
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     int u = 0;
     while (bytes >= 1000 && u < 4) bytes /= 1024, u++;
-    snprintf(text, 32, bytes < 10 && u ? "%.2f %s" : bytes < 100 && u ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+    snprintf(text, 32,
+             bytes < 10 && u    ? "%.2f %s"
+             : bytes < 100 && u ? "%.1f %s"
+                                : "%.0f %s",
+             bytes, units[u]);
     return text;
 }
 
@@ -110,30 +116,44 @@ static void progress(void *context, const struct fetch_progress *p)
     double speed = rate(m, t, bytes), share = p->total > 0 ? bytes / total : 0;
     double eta = speed > 0 && p->total >= 0 ? (total - bytes) / speed : -1;
     double gap = m->json ? 1 : m->terminal ? 0.1 : 10;
-    if (m->quiet || (t - m->shown_at < gap && !(!m->terminal && !m->json && share - m->shown_share >= 0.05 && t - m->shown_at > 0.5))) return;
-    if (!m->terminal && !m->json && m->shown_at == 0 && t - m->begin < 2) return; /* short ones need no progress in a log */
+    if (m->quiet || (t - m->shown_at < gap &&
+                     !(!m->terminal && !m->json && share - m->shown_share >= 0.05 && t - m->shown_at > 0.5)))
+        return;
+    if (!m->terminal && !m->json && m->shown_at == 0 && t - m->begin < 2)
+        return; /* short ones need no progress in a log */
     m->shown_at = t;
     m->shown_share = share;
     if (m->json) {
-        event(m, json_pack("{s:s, s:s, s:I, s:o, s:I, s:o, s:o, s:i, s:I, s:I}", "event", "progress", "phase", fetch_phase_names[p->phase], "bytes", (json_int_t)p->bytes,
-                           "total_bytes", p->total >= 0 ? json_integer(p->total) : json_null(), "resumed_bytes", (json_int_t)p->resumed, "bytes_per_s", number_or_null(speed > 0, speed),
-                           "eta_s", number_or_null(eta >= 0, eta), "try", p->tries, "files", (json_int_t)p->files, "unpacked_bytes", (json_int_t)p->unpacked_bytes));
+        event(m, json_pack("{s:s, s:s, s:I, s:o, s:I, s:o, s:o, s:i, s:I, s:I}", "event", "progress", "phase",
+                           fetch_phase_names[p->phase], "bytes", (json_int_t)p->bytes, "total_bytes",
+                           p->total >= 0 ? json_integer(p->total) : json_null(), "resumed_bytes",
+                           (json_int_t)p->resumed, "bytes_per_s", number_or_null(speed > 0, speed), "eta_s",
+                           number_or_null(eta >= 0, eta), "try", p->tries, "files", (json_int_t)p->files,
+                           "unpacked_bytes", (json_int_t)p->unpacked_bytes));
         return;
     }
     char a[32], b[32], c[32], d[32], text[400];
     int n = 0;
-    if (unpacking) n = snprintf(text, sizeof text, "%s  %s %lld files  %s", m->name, p->phase == FETCH_PUBLISH ? "writing to the disk" : "unpack", (long long)p->files, size_text(a, (double)p->unpacked_bytes));
-    else if (p->phase == FETCH_WAITING) n = snprintf(text, sizeof text, "%s  waiting, the other has %s", m->name, size_text(a, bytes));
-    else if (p->total > 0) n = snprintf(text, sizeof text, "%s %3.0f%%  %s / %s", m->name, 100 * share, size_text(a, bytes), size_text(b, total));
+    if (unpacking)
+        n = snprintf(text, sizeof text, "%s  %s %lld files  %s", m->name,
+                     p->phase == FETCH_PUBLISH ? "writing to the disk" : "unpack", (long long)p->files,
+                     size_text(a, (double)p->unpacked_bytes));
+    else if (p->phase == FETCH_WAITING)
+        n = snprintf(text, sizeof text, "%s  waiting, the other has %s", m->name, size_text(a, bytes));
+    else if (p->total > 0)
+        n = snprintf(text, sizeof text, "%s %3.0f%%  %s / %s", m->name, 100 * share, size_text(a, bytes),
+                     size_text(b, total));
     else n = snprintf(text, sizeof text, "%s  %s", m->name, size_text(a, bytes));
     if (p->retry_in > 0) {
         char reason[160];
         text_printable(reason, sizeof reason, p->reason);
-        snprintf(text + n, sizeof text - (size_t)n, "  %s; try %d in %s", reason, p->tries, time_text(c, p->retry_in));
+        snprintf(text + n, sizeof text - (size_t)n, "  %s; try %d in %s", reason, p->tries,
+                 time_text(c, p->retry_in));
     } else if (p->phase != FETCH_WAITING && p->phase != FETCH_PUBLISH) {
         n += snprintf(text + n, sizeof text - (size_t)n, "  %s/s", size_text(c, speed));
         if (eta >= 0) n += snprintf(text + n, sizeof text - (size_t)n, "  ETA %s", time_text(d, eta));
-        if (p->phase == FETCH_DOWNLOAD && p->tries > 1) snprintf(text + n, sizeof text - (size_t)n, "  try %d", p->tries);
+        if (p->phase == FETCH_DOWNLOAD && p->tries > 1)
+            snprintf(text + n, sizeof text - (size_t)n, "  try %d", p->tries);
     }
     if (m->terminal) {
         fprintf(stderr, "\r\033[K%s", text);
@@ -170,7 +190,8 @@ static int list(const struct arguments *args, const struct sources *sources)
         const struct source *s = &sources->all[i];
         int64_t bytes = 0, total = -1;
         if (s->include_count) {
-            if (!json) printf("%-18s %-9s %12s %12s  %s\n", s->name, "group", "", "", s->about ? s->about : "");
+            if (!json)
+                printf("%-18s %-9s %12s %12s  %s\n", s->name, "group", "", "", s->about ? s->about : "");
             continue;
         }
         enum fetch_state state = fetch_look(s, dest_of(args, s), &bytes, &total);
@@ -178,9 +199,14 @@ static int list(const struct arguments *args, const struct sources *sources)
         if (bytes > 0) size_text(a, (double)bytes);
         if (total >= 0) size_text(b, (double)total);
         if (json)
-            json_array_append_new(all, json_pack("{s:s, s:s, s:I, s:o, s:s, s:o}", "name", s->name, "state", fetch_state_names[state], "bytes", (json_int_t)bytes, "total_bytes",
-                                                 total >= 0 ? json_integer(total) : json_null(), "dest", dest_of(args, s), "sha256", s->sha256[0] ? json_string(s->sha256) : json_null()));
-        else printf("%-18s %-9s %12s %12s  %s\n", s->name, fetch_state_names[state], a, b, s->about ? s->about : "");
+            json_array_append_new(
+                all, json_pack("{s:s, s:s, s:I, s:o, s:s, s:o}", "name", s->name, "state",
+                               fetch_state_names[state], "bytes", (json_int_t)bytes, "total_bytes",
+                               total >= 0 ? json_integer(total) : json_null(), "dest", dest_of(args, s),
+                               "sha256", s->sha256[0] ? json_string(s->sha256) : json_null()));
+        else
+            printf("%-18s %-9s %12s %12s  %s\n", s->name, fetch_state_names[state], a, b,
+                   s->about ? s->about : "");
     }
     if (json) {
         char *text = json_dumps(all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
@@ -213,60 +239,91 @@ static int verify(const struct source *source, const char *dest, struct meter *m
 
 static int fetch_one(const struct arguments *args, const struct source *source, struct error *err)
 {
-    struct meter m = {.name = source->name, .json = argument_flag(args, "json"), .quiet = argument_flag(args, "quiet"), .shown_share = -1, .begin = clock_seconds(), .phase = FETCH_WAITING};
+    struct meter m = {.name = source->name,
+                      .json = argument_flag(args, "json"),
+                      .quiet = argument_flag(args, "quiet"),
+                      .shown_share = -1,
+                      .begin = clock_seconds(),
+                      .phase = FETCH_WAITING};
     const char *term = getenv("TERM"), *dest = dest_of(args, source);
     m.terminal = !m.json && isatty(2) && term && strcmp(term, "dumb") != 0;
     if (argument_flag(args, "verify")) return verify(source, dest, &m, err);
     char sha256[65], a[32], b[32], url[300];
     const char *given = argument_text(args, "sha256", NULL);
-    if (given && !sha256_parse(sha256, given)) return error_set(err, EXIT_USAGE, "the output of sha256sum", "--sha256 is not 64 hexadecimal digits");
+    if (given && !sha256_parse(sha256, given))
+        return error_set(err, EXIT_USAGE, "the output of sha256sum", "--sha256 is not 64 hexadecimal digits");
     if (argument_flag(args, "dry-run")) {
         int64_t bytes = 0, total = -1;
         enum fetch_state state = fetch_look(source, dest, &bytes, &total);
         url_printable(url, sizeof url, source->urls[0]);
         if (m.json)
-            event(&m, json_pack("{s:s, s:s, s:s, s:s, s:o}", "event", "plan", "state", fetch_state_names[state], "url", url, "dest", dest, "total_bytes", total >= 0 ? json_integer(total) : json_null()));
+            event(&m, json_pack("{s:s, s:s, s:s, s:s, s:o}", "event", "plan", "state",
+                                fetch_state_names[state], "url", url, "dest", dest, "total_bytes",
+                                total >= 0 ? json_integer(total) : json_null()));
         else
-            printf("%s: %s; %s%s from %s into %s/%s\n", source->name, fetch_state_names[state], state == FETCH_THERE ? "nothing to do, was " : "would fetch ", total >= 0 ? size_text(a, (double)total) : "an archive of unknown size",
-                   url, dest, source->top ? source->top : "");
+            printf("%s: %s; %s%s from %s into %s/%s\n", source->name, fetch_state_names[state],
+                   state == FETCH_THERE ? "nothing to do, was " : "would fetch ",
+                   total >= 0 ? size_text(a, (double)total) : "an archive of unknown size", url, dest,
+                   source->top ? source->top : "");
         return 0;
     }
     double limit = argument_real(args, "limit", 0) * 1073741824.0;
-    struct fetch_options o = {.dest = dest, .sha256 = given ? sha256 : NULL, .trust = argument_flag(args, "trust"), .allow_plain = true,
-                              .connections = (int)argument_int(args, "connections", 1), .keep = !argument_flag(args, "stream"), .limit = (int64_t)limit, .cancel = &stop_signal,
-                              .context = &m, .progress = progress, .notice = notice};
+    struct fetch_options o = {.dest = dest,
+                              .sha256 = given ? sha256 : NULL,
+                              .trust = argument_flag(args, "trust"),
+                              .allow_plain = true,
+                              .connections = (int)argument_int(args, "connections", 1),
+                              .keep = !argument_flag(args, "stream"),
+                              .limit = (int64_t)limit,
+                              .cancel = &stop_signal,
+                              .context = &m,
+                              .progress = progress,
+                              .notice = notice};
     struct fetch_result r;
     int code = fetch_archive(source, &o, &r, err);
     line_end(&m);
     if (code) {
-        if (m.json) event(&m, json_pack("{s:s, s:i, s:s, s:s}", "event", "failed", "exit_code", code, "what", err->what, "hint", err->hint));
+        if (m.json)
+            event(&m, json_pack("{s:s, s:i, s:s, s:s}", "event", "failed", "exit_code", code, "what",
+                                err->what, "hint", err->hint));
     } else if (m.json) {
-        event(&m, json_pack("{s:s, s:b, s:s, s:s, s:I, s:I, s:I, s:I, s:o}", "event", "done", "already", r.already, "tree", r.tree, "sha256", r.sha256, "archive_bytes", (json_int_t)r.size, "files",
-                            (json_int_t)r.files, "unpacked_bytes", (json_int_t)r.unpacked, "received_bytes", (json_int_t)r.received, "archive", r.archive ? json_string(r.archive) : json_null()));
+        event(&m, json_pack("{s:s, s:b, s:s, s:s, s:I, s:I, s:I, s:I, s:o}", "event", "done", "already",
+                            r.already, "tree", r.tree, "sha256", r.sha256, "archive_bytes",
+                            (json_int_t)r.size, "files", (json_int_t)r.files, "unpacked_bytes",
+                            (json_int_t)r.unpacked, "received_bytes", (json_int_t)r.received, "archive",
+                            r.archive ? json_string(r.archive) : json_null()));
     } else if (r.already) {
-        log_info("%s: %s is there and complete (%lld files): nothing to do", source->name, r.tree, (long long)r.files);
+        log_info("%s: %s is there and complete (%lld files): nothing to do", source->name, r.tree,
+                 (long long)r.files);
     } else if (!m.quiet) {
-        log_info("%s: %s, %lld files, %s, in %s", source->name, r.tree, (long long)r.files, size_text(a, (double)r.unpacked), time_text(b, clock_seconds() - m.begin));
-        log_info("%s: SHA-256 of the archive %s%s", source->name, r.sha256, r.first_use ? " (first use: remembered, and demanded from now on)" : "");
-        if (r.archive) log_info("%s: the archive stays as %s (--stream would not keep it)", source->name, r.archive);
+        log_info("%s: %s, %lld files, %s, in %s", source->name, r.tree, (long long)r.files,
+                 size_text(a, (double)r.unpacked), time_text(b, clock_seconds() - m.begin));
+        log_info("%s: SHA-256 of the archive %s%s", source->name, r.sha256,
+                 r.first_use ? " (first use: remembered, and demanded from now on)" : "");
+        if (r.archive)
+            log_info("%s: the archive stays as %s (--stream would not keep it)", source->name, r.archive);
     }
     fetch_result_free(&r);
     return code;
 }
 
-static int fetch_named(const struct arguments *args, const struct sources *sources, const char *name, int depth, struct error *err)
+static int fetch_named(const struct arguments *args, const struct sources *sources, const char *name,
+                       int depth, struct error *err)
 {
     const struct source *s = sources_find(sources, name);
     if (!s) return error_set(err, EXIT_USAGE, "'meopt fetch --list' names them", "no source '%s'", name);
-    if (depth > 8) return error_set(err, EXIT_CONFIG, "mend sources.yaml", "source '%s' includes itself", name);
+    if (depth > 8)
+        return error_set(err, EXIT_CONFIG, "mend sources.yaml", "source '%s' includes itself", name);
     int code = 0;
     if (s->include_count == 0) return fetch_one(args, s, err);
-    for (int i = 0; i < s->include_count && !code; i++) code = fetch_named(args, sources, s->includes[i], depth + 1, err);
+    for (int i = 0; i < s->include_count && !code; i++)
+        code = fetch_named(args, sources, s->includes[i], depth + 1, err);
     return code;
 }
 
 /* --from FILE|URL, with or without the name of a source that it stands in for. */
-static int fetch_from(const struct arguments *args, const struct sources *sources, const char *from, struct error *err)
+static int fetch_from(const struct arguments *args, const struct sources *sources, const char *from,
+                      struct error *err)
 {
     struct source own = {.size = -1, .unpacked_size = -1, .entries = -1};
     char *url = strstr(from, "://") ? xstrdup(from) : NULL, *clean = NULL;
@@ -279,7 +336,9 @@ static int fetch_from(const struct arguments *args, const struct sources *source
         const struct source *s = sources_find(sources, args->operands[0]);
         if (!s || s->include_count) {
             free(url);
-            return error_set(err, EXIT_USAGE, "'meopt fetch --list' names them", s ? "'%s' is a group: --from needs one archive" : "no source '%s'", args->operands[0]);
+            return error_set(err, EXIT_USAGE, "'meopt fetch --list' names them",
+                             s ? "'%s' is a group: --from needs one archive" : "no source '%s'",
+                             args->operands[0]);
         }
         own = *s;
     } else {
@@ -296,9 +355,12 @@ static int fetch_from(const struct arguments *args, const struct sources *source
     own.urls = &url;
     own.url_count = 1;
     int code = 0;
-    if (strncmp(url, "https://", 8) != 0 && strncmp(url, "http://", 7) != 0 && strncmp(url, "file:///", 8) != 0)
-        code = strncmp(url, "file://", 7) == 0 ? error_set(err, EXIT_FAILED, "check the path", "no archive %s", from)
-                                               : error_set(err, EXIT_USAGE, "https://, http:// with --sha256, or a path", "cannot fetch from %s", from);
+    if (strncmp(url, "https://", 8) != 0 && strncmp(url, "http://", 7) != 0 &&
+        strncmp(url, "file:///", 8) != 0)
+        code = strncmp(url, "file://", 7) == 0
+                   ? error_set(err, EXIT_FAILED, "check the path", "no archive %s", from)
+                   : error_set(err, EXIT_USAGE, "https://, http:// with --sha256, or a path",
+                               "cannot fetch from %s", from);
     if (!code) code = fetch_one(args, &own, err);
     free(url);
     free(clean);
@@ -314,30 +376,42 @@ static int fetch_run(const struct arguments *args, struct error *err)
     const int stops[] = {SIGINT, SIGTERM, SIGHUP};
     for (int i = 0; i < 3; i++) {
         struct sigaction action = {.sa_handler = on_signal}, before;
-        if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(stops[i], &action, NULL); /* nohup stays nohup */
+        if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(stops[i], &action, NULL); /* nohup stays nohup */
     }
     if (argument_flag(args, "list")) code = list(args, &sources);
-    else if (argument_flag(args, "stream") && argument_flag(args, "keep-archive")) code = error_set(err, EXIT_USAGE, "choose one", "--keep-archive and --stream contradict each other");
-    else if (from && args->operand_count > 1) code = error_set(err, EXIT_USAGE, "one name, or none", "--from is one archive");
-    else if (argument_text(args, "sha256", NULL) && args->operand_count > 1) code = error_set(err, EXIT_USAGE, "one name at a time", "--sha256 is of one archive");
+    else if (argument_flag(args, "stream") && argument_flag(args, "keep-archive"))
+        code = error_set(err, EXIT_USAGE, "choose one", "--keep-archive and --stream contradict each other");
+    else if (from && args->operand_count > 1)
+        code = error_set(err, EXIT_USAGE, "one name, or none", "--from is one archive");
+    else if (argument_text(args, "sha256", NULL) && args->operand_count > 1)
+        code = error_set(err, EXIT_USAGE, "one name at a time", "--sha256 is of one archive");
     else if (from) code = fetch_from(args, &sources, from, err);
-    else if (args->operand_count == 0) code = error_set(err, EXIT_USAGE, "'meopt fetch --list' names what there is", "meopt fetch needs NAME, or --from URL|FILE");
-    for (int i = 0; !from && !argument_flag(args, "list") && i < args->operand_count && !code; i++) code = fetch_named(args, &sources, args->operands[i], 0, err);
+    else if (args->operand_count == 0)
+        code = error_set(err, EXIT_USAGE, "'meopt fetch --list' names what there is",
+                         "meopt fetch needs NAME, or --from URL|FILE");
+    for (int i = 0; !from && !argument_flag(args, "list") && i < args->operand_count && !code; i++)
+        code = fetch_named(args, &sources, args->operands[i], 0, err);
     sources_free(&sources);
     if (code > EXIT_SIGNAL && stop_signal) code = EXIT_SIGNAL + stop_signal;
     return code;
 }
 
 static const struct option options[] = {
-    {"list", 'l', OPTION_FLAG, NULL, NULL, 0, 0, "what can be fetched, and what is there, partial or missing"},
-    {"dest", 'd', OPTION_TEXT, "DIR", NULL, 0, 0, "directory to unpack into (default: the working directory)"},
+    {"list", 'l', OPTION_FLAG, NULL, NULL, 0, 0,
+     "what can be fetched, and what is there, partial or missing"},
+    {"dest", 'd', OPTION_TEXT, "DIR", NULL, 0, 0,
+     "directory to unpack into (default: the working directory)"},
     {"from", 0, OPTION_TEXT, "URL|FILE", NULL, 0, 0, "take the archive from here, through the same checks"},
     {"sha256", 0, OPTION_TEXT, "HEX", NULL, 0, 0, "the archive must have this checksum"},
-    {"trust", 0, OPTION_FLAG, NULL, NULL, 0, 0, "take an archive of which no checksum is known, and remember its own"},
-    {"connections", 0, OPTION_INT, "N", NULL, 1, 8, "fetch N ranges of 64 MiB or more side by side (default 1)"},
+    {"trust", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "take an archive of which no checksum is known, and remember its own"},
+    {"connections", 0, OPTION_INT, "N", NULL, 1, 8,
+     "fetch N ranges of 64 MiB or more side by side (default 1)"},
     {"keep-archive", 0, OPTION_FLAG, NULL, NULL, 0, 0, "keep the archive beside the tree (default)"},
     {"stream", 0, OPTION_FLAG, NULL, NULL, 0, 0, "delete the archive once it is unpacked"},
-    {"limit", 0, OPTION_REAL, "GIB", NULL, 0.000001, 1e6, "refuse an archive that unpacks to more (default: what the source says, else the free space)"},
+    {"limit", 0, OPTION_REAL, "GIB", NULL, 0.000001, 1e6,
+     "refuse an archive that unpacks to more (default: what the source says, else the free space)"},
     {"verify", 0, OPTION_FLAG, NULL, NULL, 0, 0, "check every file of a tree that was fetched before"},
     {"dry-run", 'n', OPTION_FLAG, NULL, NULL, 0, 0, "say what would be done"},
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, 0, 0, "only errors"},
@@ -345,8 +419,16 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_fetch = {"fetch", "[NAME ...]", "bring datasets and weights: resumed, verified, safely unpacked",
-                                  "Examples:\n  meopt fetch coco2014 model-weight\n  meopt fetch sample --dest sample\n  meopt fetch --list\n"
-                                  "  meopt fetch coco2014 --from /media/usb/COCO2014.tar.gz\n\n"
-                                  "Ctrl-C stops cleanly; the same command goes on where it was. A killed run, too.",
-                                  options, 0, -1, false, fetch_run};
+const struct command cmd_fetch = {
+    "fetch",
+    "[NAME ...]",
+    "bring datasets and weights: resumed, verified, safely unpacked",
+    "Examples:\n  meopt fetch coco2014 model-weight\n  meopt fetch sample --dest sample\n  meopt fetch "
+    "--list\n"
+    "  meopt fetch coco2014 --from /media/usb/COCO2014.tar.gz\n\n"
+    "Ctrl-C stops cleanly; the same command goes on where it was. A killed run, too.",
+    options,
+    0,
+    -1,
+    false,
+    fetch_run};

@@ -1,4 +1,5 @@
-/* meopt monitor-helper (hidden): the process that loads librocm_smi64 or libnvidia-ml for the monitor. See core/monitor/helper.c. */
+/* meopt monitor-helper (hidden): the process that loads librocm_smi64 or libnvidia-ml for the monitor. See
+ * core/monitor/helper.c. */
 #include "cli/command.h"
 #include "core/monitor/monitor.h"
 
@@ -8,4 +9,6 @@ static int monitor_helper_run(const struct arguments *args, struct error *err)
     return code ? error_set(err, code, NULL, "the monitor's helper is started by meopt itself") : 0;
 }
 
-const struct command cmd_monitor_helper = {MONITOR_HELPER, "PROVIDER LIBRARY", "read cards for the monitor", NULL, NULL, 2, 2, true, monitor_helper_run};
+const struct command cmd_monitor_helper = {
+    MONITOR_HELPER, "PROVIDER LIBRARY", "read cards for the monitor", NULL, NULL, 2, 2,
+    true,           monitor_helper_run};

@@ -24,16 +24,20 @@ static const struct workload {
     {"dinov2", "dinov2_vitg14", "dinov2_vitl14"},
 };
 
-/* Memory of one card at 32 images in MiB, without and with; false: nothing was published, or the file is not there. */
+/* Memory of one card at 32 images in MiB, without and with; false: nothing was published, or the file is not
+ * there. */
 static bool find_published(const struct config *c, double mib[2])
 {
     for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++) {
-        if (strcmp(c->model_t.arch, workloads[i].teacher) != 0 || strcmp(c->model_s.arch, workloads[i].student) != 0) continue;
+        if (strcmp(c->model_t.arch, workloads[i].teacher) != 0 ||
+            strcmp(c->model_s.arch, workloads[i].student) != 0)
+            continue;
         struct column *columns = NULL;
         struct error ignored;
         int count = 0;
         char *path = path_shipped("published.yaml");
-        bool found = path && published_add(&columns, &count, path, workloads[i].name, &ignored) == 0 && count == 2;
+        bool found =
+            path && published_add(&columns, &count, path, workloads[i].name, &ignored) == 0 && count == 2;
         for (int k = 0; found && k < 2; k++) mib[k] = columns[k].runs[0].peak_bytes / MIB;
         if (count) table_free(table_make(columns, count, 0));
         free(path);
@@ -43,7 +47,8 @@ static bool find_published(const struct config *c, double mib[2])
 }
 
 /* The file again with more overrides: what "auto" means is settled anew. */
-static int load_variant(struct config *config, const struct arguments *args, const char *const *more, struct error *err)
+static int load_variant(struct config *config, const struct arguments *args, const char *const *more,
+                        struct error *err)
 {
     int count = args->operand_count - 1;
     char **overrides = xcalloc((size_t)count + 8, sizeof *overrides), *text = NULL;
@@ -60,7 +65,8 @@ static int load_variant(struct config *config, const struct arguments *args, con
     return code;
 }
 
-static int plan_variant(struct plan *plan, const struct arguments *args, const char *const *more, struct error *err)
+static int plan_variant(struct plan *plan, const struct arguments *args, const char *const *more,
+                        struct error *err)
 {
     struct config config;
     int code = load_variant(&config, args, more, err);
@@ -70,23 +76,27 @@ static int plan_variant(struct plan *plan, const struct arguments *args, const c
     return code;
 }
 
-/* ---- The card ---------------------------------------------------------------------------------------------------- */
+/* ---- The card
+ * ---------------------------------------------------------------------------------------------------- */
 
 struct card {
     size_t bytes;
     char name[64]; /* "64.0 GiB named", "this machine's memory" */
 };
 
-static int find_card(struct card *card, const struct arguments *args, const struct config *config, struct error *err)
+static int find_card(struct card *card, const struct arguments *args, const struct config *config,
+                     struct error *err)
 {
     const char *named = argument_text(args, "card-memory", NULL);
     *card = (struct card){0};
     if (named) {
         struct value value;
         char message[320], hint[320];
-        if (value_read(config_key_index("device.memory_limit"), named, strlen(named), false, &value, message, hint, sizeof message) == VALUE_BAD ||
+        if (value_read(config_key_index("device.memory_limit"), named, strlen(named), false, &value, message,
+                       hint, sizeof message) == VALUE_BAD ||
             value.integer <= 0)
-            return error_set(err, EXIT_USAGE, "as in 64G", "--card-memory takes a number of bytes, found '%s'", named);
+            return error_set(err, EXIT_USAGE, "as in 64G",
+                             "--card-memory takes a number of bytes, found '%s'", named);
         card->bytes = (size_t)value.integer;
         snprintf(card->name, sizeof card->name, "--card-memory");
     } else if (config->device.memory_limit > 0) {
@@ -98,8 +108,12 @@ static int find_card(struct card *card, const struct arguments *args, const stru
         struct error absent;
         int ordinal = atoi(config->device.cards); /* "all", and what is not a card here: the first */
         for (int kind = 0; kind < DRIVER_KINDS && !card->bytes; kind++) {
-            if (!config_is(config, "device.type", "auto") && !config_is(config, "device.type", driver_names[kind])) continue;
-            if (driver_open(&driver, (enum driver_kind)kind, &absent) || driver_card(&driver, ordinal, &found, &absent)) continue;
+            if (!config_is(config, "device.type", "auto") &&
+                !config_is(config, "device.type", driver_names[kind]))
+                continue;
+            if (driver_open(&driver, (enum driver_kind)kind, &absent) ||
+                driver_card(&driver, ordinal, &found, &absent))
+                continue;
             char name[40];
             name_printable(name, sizeof name, found.name);
             card->bytes = found.total_bytes;
@@ -113,7 +127,8 @@ static int find_card(struct card *card, const struct arguments *args, const stru
     return 0;
 }
 
-/* ---- What if ------------------------------------------------------------------------------------------------------ */
+/* ---- What if
+ * ------------------------------------------------------------------------------------------------------ */
 
 struct variant {
     const char *name;
@@ -131,7 +146,8 @@ static const struct variant variants[] = {
     {"+ half micro-batch", {"train.micro_batch=@2", "optim.clip_mode=auto"}},
     {"+ quarter micro-batch", {"train.micro_batch=@4", "optim.clip_mode=auto"}},
     {"+ recompute: block", {"train.recompute=block"}},
-    {"+ cached, recompute", {"train.recompute=block", "train.cache_teacher=true", "data.augment=false", "data.flip=auto"}},
+    {"+ cached, recompute",
+     {"train.recompute=block", "train.cache_teacher=true", "data.augment=false", "data.flip=auto"}},
 };
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
@@ -141,7 +157,8 @@ struct outcome {
     char why[200];
 };
 
-static void try_variants(struct outcome *outcomes, const struct arguments *args, const struct config *config, const struct plan *now, size_t limit)
+static void try_variants(struct outcome *outcomes, const struct arguments *args, const struct config *config,
+                         const struct plan *now, size_t limit)
 {
     int best = -1;
     for (int i = 0; i < VARIANTS; i++) {
@@ -153,7 +170,8 @@ static void try_variants(struct outcome *outcomes, const struct arguments *args,
             const char *part = strchr(more[n], '@');
             if (!part) continue;
             int64_t images = config->train.batch_size / (part[1] - '0');
-            snprintf(micro, sizeof micro, "%.*s%lld", (int)(part - more[n]), more[n], (long long)(images > 0 ? images : 1));
+            snprintf(micro, sizeof micro, "%.*s%lld", (int)(part - more[n]), more[n],
+                     (long long)(images > 0 ? images : 1));
             more[n] = micro;
         }
         more[n] = NULL;
@@ -173,39 +191,47 @@ static void try_variants(struct outcome *outcomes, const struct arguments *args,
 
 static void print_variants(const struct outcome *outcomes, const struct plan *now, const struct card *card)
 {
-    printf("\nwhat if%*s peak GiB   of now   compute%s\n", 21, "", card->bytes ? "" : "   (name a card: --card-memory 64G)");
+    printf("\nwhat if%*s peak GiB   of now   compute%s\n", 21, "",
+           card->bytes ? "" : "   (name a card: --card-memory 64G)");
     for (int i = 0; i < VARIANTS; i++) {
         const struct outcome *o = &outcomes[i];
         if (!o->known) {
             printf("  %-26s not possible: %s\n", variants[i].name, o->why);
             continue;
         }
-        printf("  %-26s %8.2f   %5.0f %%   x %.2f   %s%s\n", variants[i].name, o->peak / GIB, 100 * o->peak / (double)now->use.peak_total_bytes, o->cost,
-               !card->bytes ? "" : o->fits ? "fits" : "does not fit", o->cheapest ? "  <- cheapest that fits" : "");
+        printf("  %-26s %8.2f   %5.0f %%   x %.2f   %s%s\n", variants[i].name, o->peak / GIB,
+               100 * o->peak / (double)now->use.peak_total_bytes, o->cost,
+               !card->bytes ? ""
+               : o->fits    ? "fits"
+                            : "does not fit",
+               o->cheapest ? "  <- cheapest that fits" : "");
     }
-    printf("  '+': this experiment with that change. compute: of a step, cached teachers behind the first epoch.\n");
+    printf("  '+': this experiment with that change. compute: of a step, cached teachers behind the first "
+           "epoch.\n");
 }
 
-/* ---- Output ------------------------------------------------------------------------------------------------------- */
+/* ---- Output
+ * ------------------------------------------------------------------------------------------------------- */
 
 struct figures {
     const struct config *config;
     const struct plan *plan;
     struct card card;
     int ranks;
-    int64_t largest;  /* -1: not known */
-    double gflops;    /* speed, 0: not known */
-    bool measured;    /* here and now */
+    int64_t largest; /* -1: not known */
+    double gflops;   /* speed, 0: not known */
+    bool measured;   /* here and now */
     bool published;
-    double published_mib[2]; /* without, with */
+    double published_mib[2];          /* without, with */
     double baseline_peak, meopt_peak; /* for the published table */
     int64_t disk;
 };
 
 static void print_tower(const char *role, const struct geometry *g, int64_t parameters, const char *head)
 {
-    printf("%s  %s, %lld blocks of width %lld, %lld heads, image %lld: %.2f M parameters%s\n", role, family_name(g->family), (long long)g->depth,
-           (long long)g->width, (long long)g->heads, (long long)g->image, (double)parameters / 1e6, head);
+    printf("%s  %s, %lld blocks of width %lld, %lld heads, image %lld: %.2f M parameters%s\n", role,
+           family_name(g->family), (long long)g->depth, (long long)g->width, (long long)g->heads,
+           (long long)g->image, (double)parameters / 1e6, head);
 }
 
 static void print_plan(const struct figures *f)
@@ -213,11 +239,13 @@ static void print_plan(const struct figures *f)
     const struct plan *p = f->plan;
     const struct memory_use *use = &p->use;
     print_tower("teacher", &p->teacher, p->teacher_parameters, "");
-    print_tower("student", &p->student, p->student_parameters, p->student_parameters != geometry_parameters(&p->student) ? " with its head" : "");
-    printf("batch    %lld images a step and rank, %lld a forward%s\n\n", (long long)p->batch, (long long)p->micro,
-           p->from_checkpoints ? "" : "; geometry from arch, no checkpoint read");
+    print_tower("student", &p->student, p->student_parameters,
+                p->student_parameters != geometry_parameters(&p->student) ? " with its head" : "");
+    printf("batch    %lld images a step and rank, %lld a forward%s\n\n", (long long)p->batch,
+           (long long)p->micro, p->from_checkpoints ? "" : "; geometry from arch, no checkpoint read");
     printf("memory of one rank        MiB\n");
-    for (int c = 0; c < MEMORY_CLASS_COUNT; c++) printf("  %-16s %12.1f\n", memory_class_names[c], (double)use->peak_bytes[c] / MIB);
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+        printf("  %-16s %12.1f\n", memory_class_names[c], (double)use->peak_bytes[c] / MIB);
     printf("  %-16s %12.1f\n", "peak", (double)use->peak_total_bytes / MIB);
     if (f->card.bytes) {
         bool fits = use->peak_total_bytes <= f->card.bytes;
@@ -226,40 +254,57 @@ static void print_plan(const struct figures *f)
         printf("\n");
     }
     printf("\ncompute  %.2f TFLOP a step and rank", p->step_flops / 1e12);
-    if (p->first_epoch_step_flops > p->step_flops) printf(" (%.2f while the teacher's outputs are not cached)", p->first_epoch_step_flops / 1e12);
-    if (f->gflops > 0) printf(", %.3g s at %.4g GFLOP/s%s", p->step_flops / (f->gflops * 1e9), f->gflops, f->measured ? ", the peak of its matrix product" : "");
+    if (p->first_epoch_step_flops > p->step_flops)
+        printf(" (%.2f while the teacher's outputs are not cached)", p->first_epoch_step_flops / 1e12);
+    if (f->gflops > 0)
+        printf(", %.3g s at %.4g GFLOP/s%s", p->step_flops / (f->gflops * 1e9), f->gflops,
+               f->measured ? ", the peak of its matrix product" : "");
     printf("\nupdate   %.2f GB of memory traffic a step\n", p->update_bytes / 1e9);
-    printf("network  %.1f MB sent by each of %d rank%s a step\n", plan_sent_bytes(p, f->ranks) / 1e6, f->ranks, f->ranks == 1 ? "" : "s");
-    printf("disk     %.2f GiB: %lld checkpoints of %.2f GiB, one being written", (double)f->disk / GIB, (long long)f->config->train.checkpoint_keep,
-           (double)p->checkpoint_bytes / GIB);
-    if (p->cache_bytes_per_image) printf("; and %lld bytes an image of the teacher's outputs", (long long)p->cache_bytes_per_image);
+    printf("network  %.1f MB sent by each of %d rank%s a step\n", plan_sent_bytes(p, f->ranks) / 1e6,
+           f->ranks, f->ranks == 1 ? "" : "s");
+    printf("disk     %.2f GiB: %lld checkpoints of %.2f GiB, one being written", (double)f->disk / GIB,
+           (long long)f->config->train.checkpoint_keep, (double)p->checkpoint_bytes / GIB);
+    if (p->cache_bytes_per_image)
+        printf("; and %lld bytes an image of the teacher's outputs", (long long)p->cache_bytes_per_image);
     printf("\n");
     if (!f->published) return;
     printf("\nat 32 images and one card     without      with MEOpt    ratio\n");
-    printf("  published, MB            %9.0f      %9.0f     %.3f\n", f->published_mib[0], f->published_mib[1], f->published_mib[1] / f->published_mib[0]);
-    printf("  here, MiB                %9.0f      %9.0f     %.3f\n", f->baseline_peak / MIB, f->meopt_peak / MIB, f->meopt_peak / f->baseline_peak);
-    printf("  here / published             %.3f          %.3f\n", f->baseline_peak / MIB / f->published_mib[0], f->meopt_peak / MIB / f->published_mib[1]);
+    printf("  published, MB            %9.0f      %9.0f     %.3f\n", f->published_mib[0], f->published_mib[1],
+           f->published_mib[1] / f->published_mib[0]);
+    printf("  here, MiB                %9.0f      %9.0f     %.3f\n", f->baseline_peak / MIB,
+           f->meopt_peak / MIB, f->meopt_peak / f->baseline_peak);
+    printf("  here / published             %.3f          %.3f\n",
+           f->baseline_peak / MIB / f->published_mib[0], f->meopt_peak / MIB / f->published_mib[1]);
 }
 
 static json_t *tower_json(const struct geometry *g, int64_t parameters)
 {
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "family", family_name(g->family), "width", (json_int_t)g->width, "depth", (json_int_t)g->depth,
-                     "heads", (json_int_t)g->heads, "image_pixels", (json_int_t)g->image, "out", (json_int_t)g->out, "parameters", (json_int_t)parameters);
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "family", family_name(g->family), "width",
+                     (json_int_t)g->width, "depth", (json_int_t)g->depth, "heads", (json_int_t)g->heads,
+                     "image_pixels", (json_int_t)g->image, "out", (json_int_t)g->out, "parameters",
+                     (json_int_t)parameters);
 }
 
 static json_t *plan_json(const struct figures *f, const struct outcome *outcomes)
 {
     const struct plan *p = f->plan;
     json_t *classes = json_object(), *root;
-    for (int c = 0; c < MEMORY_CLASS_COUNT; c++) json_object_set_new(classes, memory_class_names[c], json_integer((json_int_t)p->use.peak_bytes[c]));
-    root = json_pack("{s:o, s:o, s:I, s:I, s:I, s:o}", "teacher", tower_json(&p->teacher, p->teacher_parameters), "student",
-                     tower_json(&p->student, p->student_parameters), "batch_images", (json_int_t)p->batch, "micro_batch_images", (json_int_t)p->micro,
-                     "peak_bytes", (json_int_t)p->use.peak_total_bytes, "classes", classes);
-    json_object_set_new(root, "card_bytes", f->card.bytes ? json_integer((json_int_t)f->card.bytes) : json_null());
-    json_object_set_new(root, "fits", f->card.bytes ? json_boolean(p->use.peak_total_bytes <= f->card.bytes) : json_null());
-    json_object_set_new(root, "largest_micro_batch_images", f->largest >= 0 ? json_integer(f->largest) : json_null());
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+        json_object_set_new(classes, memory_class_names[c], json_integer((json_int_t)p->use.peak_bytes[c]));
+    root =
+        json_pack("{s:o, s:o, s:I, s:I, s:I, s:o}", "teacher", tower_json(&p->teacher, p->teacher_parameters),
+                  "student", tower_json(&p->student, p->student_parameters), "batch_images",
+                  (json_int_t)p->batch, "micro_batch_images", (json_int_t)p->micro, "peak_bytes",
+                  (json_int_t)p->use.peak_total_bytes, "classes", classes);
+    json_object_set_new(root, "card_bytes",
+                        f->card.bytes ? json_integer((json_int_t)f->card.bytes) : json_null());
+    json_object_set_new(root, "fits",
+                        f->card.bytes ? json_boolean(p->use.peak_total_bytes <= f->card.bytes) : json_null());
+    json_object_set_new(root, "largest_micro_batch_images",
+                        f->largest >= 0 ? json_integer(f->largest) : json_null());
     json_object_set_new(root, "step_flops", json_real(p->step_flops));
-    json_object_set_new(root, "step_s", f->gflops > 0 ? json_real(p->step_flops / (f->gflops * 1e9)) : json_null());
+    json_object_set_new(root, "step_s",
+                        f->gflops > 0 ? json_real(p->step_flops / (f->gflops * 1e9)) : json_null());
     json_object_set_new(root, "update_bytes", json_real(p->update_bytes));
     json_object_set_new(root, "ranks", json_integer(f->ranks));
     json_object_set_new(root, "sent_bytes_per_step", json_real(plan_sent_bytes(p, f->ranks)));
@@ -267,14 +312,19 @@ static json_t *plan_json(const struct figures *f, const struct outcome *outcomes
     json_object_set_new(root, "cache_bytes_per_image", json_integer(p->cache_bytes_per_image));
     json_object_set_new(root, "disk_bytes", json_integer(f->disk));
     if (f->published)
-        json_object_set_new(root, "published", json_pack("{s:f, s:f, s:f, s:f}", "without_mib", f->published_mib[0], "with_mib", f->published_mib[1],
-                                                         "here_without_mib", f->baseline_peak / MIB, "here_with_mib", f->meopt_peak / MIB));
+        json_object_set_new(root, "published",
+                            json_pack("{s:f, s:f, s:f, s:f}", "without_mib", f->published_mib[0], "with_mib",
+                                      f->published_mib[1], "here_without_mib", f->baseline_peak / MIB,
+                                      "here_with_mib", f->meopt_peak / MIB));
     json_t *rows = outcomes ? json_array() : NULL;
     for (int i = 0; outcomes && i < VARIANTS; i++) {
         json_t *row = json_pack("{s:s, s:b}", "name", variants[i].name, "possible", outcomes[i].known);
-        json_object_set_new(row, "peak_bytes", outcomes[i].known ? json_integer((json_int_t)outcomes[i].peak) : json_null());
-        json_object_set_new(row, "relative_compute", outcomes[i].known ? json_real(outcomes[i].cost) : json_null());
-        json_object_set_new(row, "fits", outcomes[i].known && f->card.bytes ? json_boolean(outcomes[i].fits) : json_null());
+        json_object_set_new(row, "peak_bytes",
+                            outcomes[i].known ? json_integer((json_int_t)outcomes[i].peak) : json_null());
+        json_object_set_new(row, "relative_compute",
+                            outcomes[i].known ? json_real(outcomes[i].cost) : json_null());
+        json_object_set_new(
+            row, "fits", outcomes[i].known && f->card.bytes ? json_boolean(outcomes[i].fits) : json_null());
         json_object_set_new(row, "cheapest_that_fits", json_boolean(outcomes[i].cheapest));
         json_array_append_new(rows, row);
     }
@@ -282,7 +332,8 @@ static json_t *plan_json(const struct figures *f, const struct outcome *outcomes
     return root;
 }
 
-/* ---- The command -------------------------------------------------------------------------------------------------- */
+/* ---- The command
+ * -------------------------------------------------------------------------------------------------- */
 
 static int ranks_of(const struct arguments *args, const struct config *config)
 {
@@ -295,8 +346,15 @@ static int ranks_of(const struct arguments *args, const struct config *config)
 static int compare_published(struct figures *f, const struct arguments *args, struct error *err)
 {
     static const char *const batch = "train.batch_size=32", *const whole = "train.micro_batch=0";
-    const char *const without[] = {batch, whole, "optim.use_meopt=false", "optim.pure_bf16=false", "optim.gradients=auto", "optim.clip_mode=auto", NULL};
-    const char *const with[] = {batch, whole, "optim.use_meopt=true", "optim.gradients=auto", "optim.clip_mode=auto", NULL};
+    const char *const without[] = {batch,
+                                   whole,
+                                   "optim.use_meopt=false",
+                                   "optim.pure_bf16=false",
+                                   "optim.gradients=auto",
+                                   "optim.clip_mode=auto",
+                                   NULL};
+    const char *const with[] = {
+        batch, whole, "optim.use_meopt=true", "optim.gradients=auto", "optim.clip_mode=auto", NULL};
     struct plan plan;
     f->published = find_published(f->config, f->published_mib);
     if (!f->published) return 0;
@@ -314,7 +372,8 @@ static int measure(struct figures *f, struct error *err)
     struct device *device;
     int code = train_device_open(&device, f->config, false, err);
     if (code) return code;
-    f->gflops = device_gemm_peak_gflops(device, config_is(f->config, "train.precision", "bf16") ? DTYPE_BF16 : DTYPE_F32);
+    f->gflops = device_gemm_peak_gflops(device, config_is(f->config, "train.precision", "bf16") ? DTYPE_BF16
+                                                                                                : DTYPE_F32);
     f->measured = true;
     device_close(device);
     return 0;
@@ -327,7 +386,8 @@ static int plan_run(const struct arguments *args, struct error *err)
     struct outcome outcomes[VARIANTS];
     int code = load_variant(&config, args, NULL, err);
     if (code) return code;
-    struct figures f = {.config = &config, .plan = &plan, .largest = -1, .gflops = argument_real(args, "gflops", 0)};
+    struct figures f = {
+        .config = &config, .plan = &plan, .largest = -1, .gflops = argument_real(args, "gflops", 0)};
     bool what_if = argument_flag(args, "what-if");
     if ((code = find_card(&f.card, args, &config, err)) != 0) goto done;
     if ((code = plan_make(&plan, &config, err)) != 0) goto done;
@@ -349,16 +409,28 @@ done:
 }
 
 static const struct option options[] = {
-    {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0, "memory of the card, as in 64G; else device.memory_limit, or the card's or machine's own"},
-    {"what-if", 0, OPTION_FLAG, NULL, NULL, 0, 0, "a table of the settings that matter, with peak memory and relative compute"},
-    {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "ranks that train together; else the number of device.cards"},
-    {"gflops", 0, OPTION_REAL, "X", NULL, 0, 1e9, "measured speed (meopt bench train), for the expected time of a step"},
-    {"measure", 0, OPTION_FLAG, NULL, NULL, 0, 0, "measure the peak of the matrix product here (a second) for the time of a step"},
+    {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0,
+     "memory of the card, as in 64G; else device.memory_limit, or the card's or machine's own"},
+    {"what-if", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "a table of the settings that matter, with peak memory and relative compute"},
+    {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536,
+     "ranks that train together; else the number of device.cards"},
+    {"gflops", 0, OPTION_REAL, "X", NULL, 0, 1e9,
+     "measured speed (meopt bench train), for the expected time of a step"},
+    {"measure", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "measure the peak of the matrix product here (a second) for the time of a step"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
 };
 
 const struct command cmd_plan = {
-    "plan", "CONFIG [key=value ...]", "say what an experiment needs before it starts: memory by class, compute, disk",
-    "Examples:\n  meopt plan configs/eva_clip.yaml --card-memory 64G --what-if\n  meopt plan configs/dinov2.yaml train.batch_size=64 train.recompute=block",
-    options, 1, -1, false, plan_run};
+    "plan",
+    "CONFIG [key=value ...]",
+    "say what an experiment needs before it starts: memory by class, compute, disk",
+    "Examples:\n  meopt plan configs/eva_clip.yaml --card-memory 64G --what-if\n  meopt plan "
+    "configs/dinov2.yaml train.batch_size=64 train.recompute=block",
+    options,
+    1,
+    -1,
+    false,
+    plan_run};

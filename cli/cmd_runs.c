@@ -26,11 +26,14 @@ static int list_names(const char *directory, char ***names, int *count, struct e
     int room = 0;
     *names = NULL;
     *count = 0;
-    if (!dir) return error_errno(err, EXIT_FAILED, "name it with --run-dir", "cannot list the runs in '%s'", directory);
+    if (!dir)
+        return error_errno(err, EXIT_FAILED, "name it with --run-dir", "cannot list the runs in '%s'",
+                           directory);
     for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
         char *run = path_join(directory, e->d_name), *config = path_join(run, "config.yaml");
         if (e->d_name[0] != '.' && access(config, F_OK) == 0) {
-            if (*count == room) *names = xrealloc(*names, (size_t)(room = room ? 2 * room : 16) * sizeof **names);
+            if (*count == room)
+                *names = xrealloc(*names, (size_t)(room = room ? 2 * room : 16) * sizeof **names);
             (*names)[(*count)++] = xstrdup(e->d_name);
         }
         free(config);
@@ -51,7 +54,8 @@ static int runs_run(const struct arguments *args, struct error *err)
     if (code) return code;
     json_t *all = json_array();
     bool json = argument_flag(args, "json");
-    if (!json && count) printf("%-40s %-9s %13s %6s %12s  %s\n", "run", "state", "step", "epoch", "loss", "last sign");
+    if (!json && count)
+        printf("%-40s %-9s %13s %6s %12s  %s\n", "run", "state", "step", "epoch", "loss", "last sign");
     for (int i = 0; i < count; i++) {
         char *run = path_join(directory, names[i]), shown[128], when[32], steps[32], loss[24] = "-";
         struct run_status s;
@@ -68,8 +72,10 @@ static int runs_run(const struct arguments *args, struct error *err)
         else snprintf(steps, sizeof steps, "%lld", (long long)step);
         if (has && isfinite(last.loss)) snprintf(loss, sizeof loss, "%.6g", last.loss);
         if (json) {
-            json_t *row = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:i}", "name", names[i], "directory", run, "state", s.state, "step", (json_int_t)step, "total_steps",
-                                    (json_int_t)s.total, "epoch", (json_int_t)s.epoch, "host", s.host, "pid", s.pid);
+            json_t *row =
+                json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:i}", "name", names[i], "directory", run,
+                          "state", s.state, "step", (json_int_t)step, "total_steps", (json_int_t)s.total,
+                          "epoch", (json_int_t)s.epoch, "host", s.host, "pid", s.pid);
             if (!row) row = json_object();
             json_object_set_new(row, "loss", has ? number_or_null(last.loss) : json_null());
             json_object_set_new(row, "time", s.time > 0 ? json_real(s.time) : json_null());
@@ -77,7 +83,8 @@ static int runs_run(const struct arguments *args, struct error *err)
             json_object_set_new(row, "message", s.message[0] ? json_string(s.message) : json_null());
             json_array_append_new(all, row);
         } else {
-            printf("%-40s %-9s %13s %6lld %12s  %s\n", name_printable(shown, sizeof shown, names[i]), s.state, steps, (long long)s.epoch, loss, when);
+            printf("%-40s %-9s %13s %6lld %12s  %s\n", name_printable(shown, sizeof shown, names[i]), s.state,
+                   steps, (long long)s.epoch, loss, when);
         }
         free(run);
         free(names[i]);
@@ -99,7 +106,8 @@ static const struct option runs_options[] = {
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "one array on stdout"},
     {0},
 };
-const struct command cmd_runs = {"runs", "", "list runs and what has become of them", NULL, runs_options, 0, 0, false, runs_run};
+const struct command cmd_runs = {
+    "runs", "", "list runs and what has become of them", NULL, runs_options, 0, 0, false, runs_run};
 
 /* ---- stop, checkpoint ---- */
 
@@ -109,7 +117,8 @@ static bool is_worker(int pid)
     char path[64], *text = NULL;
     size_t bytes = 0;
     snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
-    bool found = file_read(path, 1 << 16, &text, &bytes, NULL) == 0 && bytes > 7 && memcmp(text, "meopt", 6) == 0 && strcmp(text + 6, "worker") == 0;
+    bool found = file_read(path, 1 << 16, &text, &bytes, NULL) == 0 && bytes > 7 &&
+                 memcmp(text, "meopt", 6) == 0 && strcmp(text + 6, "worker") == 0;
     free(text);
     return found;
 }
@@ -132,8 +141,10 @@ static int stop_run(const struct arguments *args, struct error *err)
         if (run_status_read(&s, directory, NULL) == 0 && run_status_over(&s)) break;
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
-    if (at_once && !s.ended && reachable && is_worker(s.pid)) kill(s.pid, SIGKILL); /* its supervisor is gone */
-    log_info("%s: asked to %s at step %lld", directory, at_once ? "stop at once" : "save and stop", (long long)s.step);
+    if (at_once && !s.ended && reachable && is_worker(s.pid))
+        kill(s.pid, SIGKILL); /* its supervisor is gone */
+    log_info("%s: asked to %s at step %lld", directory, at_once ? "stop at once" : "save and stop",
+             (long long)s.step);
     return 0;
 }
 
@@ -141,20 +152,23 @@ static const struct option stop_options[] = {
     {"now", 0, OPTION_FLAG, NULL, NULL, 0, 0, "at once, without saving"},
     {0},
 };
-const struct command cmd_stop = {"stop", "RUN", "ask a run to save and stop", NULL, stop_options, 1, 1, false, stop_run};
+const struct command cmd_stop = {"stop", "RUN",   "ask a run to save and stop", NULL, stop_options, 1, 1,
+                                 false,  stop_run};
 
 static int checkpoint_run(const struct arguments *args, struct error *err)
 {
     struct run_status s;
     int code = run_status_read(&s, args->operands[0], err);
     if (code) return code;
-    if (run_status_over(&s)) return error_set(err, EXIT_FAILED, NULL, "%s does not run: %s", args->operands[0], s.state);
+    if (run_status_over(&s))
+        return error_set(err, EXIT_FAILED, NULL, "%s does not run: %s", args->operands[0], s.state);
     code = run_request(args->operands[0], "checkpoint", err);
     if (!code) log_info("%s: asked to save behind the step in progress", args->operands[0]);
     return code;
 }
 
-const struct command cmd_checkpoint = {"checkpoint", "RUN", "ask a run to save and go on", NULL, NULL, 1, 1, false, checkpoint_run};
+const struct command cmd_checkpoint = {
+    "checkpoint", "RUN", "ask a run to save and go on", NULL, NULL, 1, 1, false, checkpoint_run};
 
 /* ---- attach ---- */
 
@@ -163,8 +177,12 @@ static int attach_run(const struct arguments *args, struct error *err)
     struct run_status s;
     int ended, code = run_status_read(&s, args->operands[0], err);
     if (code) return code;
-    if (!dash_possible()) return error_set(err, EXIT_USAGE, "elsewhere 'meopt runs --json' and metrics.jsonl tell the same", "attach needs a terminal");
-    struct dash_options options = {.directory = args->operands[0], .baseline = argument_text(args, "baseline", NULL), .ascii = argument_flag(args, "ascii")};
+    if (!dash_possible())
+        return error_set(err, EXIT_USAGE, "elsewhere 'meopt runs --json' and metrics.jsonl tell the same",
+                         "attach needs a terminal");
+    struct dash_options options = {.directory = args->operands[0],
+                                   .baseline = argument_text(args, "baseline", NULL),
+                                   .ascii = argument_flag(args, "ascii")};
     return dash_view(&options, &ended, err);
 }
 
@@ -173,4 +191,7 @@ static const struct option attach_options[] = {
     {"ascii", 0, OPTION_FLAG, NULL, NULL, 0, 0, "draw with ASCII characters only"},
     {0},
 };
-const struct command cmd_attach = {"attach", "RUN", "open the dashboard of a run, running or not, from anywhere", NULL, attach_options, 1, 1, false, attach_run};
+const struct command cmd_attach = {
+    "attach", "RUN",          "open the dashboard of a run, running or not, from anywhere",
+    NULL,     attach_options, 1,
+    1,        false,          attach_run};

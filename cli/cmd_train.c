@@ -26,14 +26,17 @@ static int begin(const struct arguments *args, char **directory, struct error *e
     }
     const char *cards = argument_text(args, "cards", NULL);
     if (!code && cards) code = config_assign(&config, "device.cards", cards, err);
-    if (!code && cards && strcmp(config.device.type, "cpu") == 0) code = config_assign(&config, "device.type", "auto", err);
+    if (!code && cards && strcmp(config.device.type, "cpu") == 0)
+        code = config_assign(&config, "device.type", "auto", err);
     if (!code) code = train_rehearse(&config, err); /* before a directory is made */
     time_t t = time(NULL);
     struct tm utc;
     strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", gmtime_r(&t, &utc));
     const char *given = argument_text(args, "name", config.run.name[0] ? config.run.name : NULL);
     char *name = given ? xstrdup(given) : xasprintf("%s-%s", config.stem, stamp);
-    if (!code) code = run_create(&run, argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs"), name, &config, err);
+    if (!code)
+        code = run_create(&run, argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs"),
+                          name, &config, err);
     if (!code) *directory = xstrdup(run.directory);
     run_close(&run);
     free(name);
@@ -66,12 +69,18 @@ static int train_run(const struct arguments *args, struct error *err)
     char *directory = NULL;
     int code;
     if (replay) {
-        struct dash_options options = {.directory = replay, .replay = true, .speed = argument_real(args, "speed", 1), .ascii = argument_flag(args, "ascii"),
+        struct dash_options options = {.directory = replay,
+                                       .replay = true,
+                                       .speed = argument_real(args, "speed", 1),
+                                       .ascii = argument_flag(args, "ascii"),
                                        .baseline = argument_text(args, "baseline", NULL)};
         return dash_view(&options, NULL, err);
     }
-    if (resume && args->operand_count > 0) return error_set(err, EXIT_USAGE, "leave CONFIG out", "a resumed run has its own configuration");
-    if (!resume && args->operand_count == 0) return error_set(err, EXIT_USAGE, "see 'meopt train --help'", "meopt train needs CONFIG, or --resume RUN");
+    if (resume && args->operand_count > 0)
+        return error_set(err, EXIT_USAGE, "leave CONFIG out", "a resumed run has its own configuration");
+    if (!resume && args->operand_count == 0)
+        return error_set(err, EXIT_USAGE, "see 'meopt train --help'",
+                         "meopt train needs CONFIG, or --resume RUN");
     if (resume) {
         directory = xstrdup(resume);
         code = reopen(resume, err);
@@ -79,11 +88,20 @@ static int train_run(const struct arguments *args, struct error *err)
         code = begin(args, &directory, err);
     }
     if (!code) {
-        struct supervision s = {.directory = directory, .resume = resume != NULL, .json = argument_flag(args, "json"), .stop_after = argument_int(args, "stop-after", 0),
-                                .threads = argument_int(args, "threads", 0), .foreground = true, .monitor = getenv("MEOPT_MONITOR"),
-                                .monitor_root = getenv("MEOPT_MONITOR_ROOT"), .metrics_file = argument_text(args, "metrics-file", NULL),
+        struct supervision s = {.directory = directory,
+                                .resume = resume != NULL,
+                                .json = argument_flag(args, "json"),
+                                .stop_after = argument_int(args, "stop-after", 0),
+                                .threads = argument_int(args, "threads", 0),
+                                .foreground = true,
+                                .monitor = getenv("MEOPT_MONITOR"),
+                                .monitor_root = getenv("MEOPT_MONITOR_ROOT"),
+                                .metrics_file = argument_text(args, "metrics-file", NULL),
                                 .tensorboard = argument_flag(args, "tensorboard")};
-        struct dash_options options = {.directory = directory, .trains = true, .ascii = argument_flag(args, "ascii"), .baseline = argument_text(args, "baseline", NULL)};
+        struct dash_options options = {.directory = directory,
+                                       .trains = true,
+                                       .ascii = argument_flag(args, "ascii"),
+                                       .baseline = argument_text(args, "baseline", NULL)};
         if (argument_flag(args, "no-dashboard") || s.json || !dash_possible()) {
             code = supervise(&s, err);
         } else {
@@ -94,7 +112,8 @@ static int train_run(const struct arguments *args, struct error *err)
             if (!code && ended > 0) {
                 struct run_status status;
                 code = ended;
-                if (run_status_read(&status, directory, NULL) == 0 && status.message[0]) error_set(err, ended, status.hint, "%s", status.message);
+                if (run_status_read(&status, directory, NULL) == 0 && status.message[0])
+                    error_set(err, ended, status.hint, "%s", status.message);
             }
         }
     }
@@ -107,13 +126,15 @@ static const struct option options[] = {
     {"name", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "name of the run (default CONFIG-UTCTIME)"},
     {"steps", 0, OPTION_INT, "N", NULL, 1, 1e12, "train N steps in all (train.steps)"},
     {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N (exit 10)"},
-    {"resume", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "go on with this run directory from its newest whole checkpoint"},
+    {"resume", 0, OPTION_TEXT, "RUN", NULL, 0, 0,
+     "go on with this run directory from its newest whole checkpoint"},
     {"cards", 0, OPTION_TEXT, "N", NULL, 0, 0, "train on this card: one number, as in 0 (device.cards)"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "processor threads"},
     {"no-dashboard", 0, OPTION_FLAG, NULL, NULL, 0, 0, "lines instead of the dashboard, also on a terminal"},
     {"baseline", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "overlay the loss of this run"},
     {"ascii", 0, OPTION_FLAG, NULL, NULL, 0, 0, "draw with ASCII characters only"},
-    {"metrics-file", 0, OPTION_TEXT, "FILE", NULL, 0, 0, "keep Prometheus text there (node_exporter's textfile collector)"},
+    {"metrics-file", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
+     "keep Prometheus text there (node_exporter's textfile collector)"},
     {"tensorboard", 0, OPTION_FLAG, NULL, NULL, 0, 0, "write event files into RUN/tensorboard"},
     {"replay", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "show a finished run as it went"},
     {"speed", 0, OPTION_REAL, "X", NULL, 0, 1e9, "of --replay, times as fast; 0: its end (default 1)"},
@@ -121,7 +142,15 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_train = {"train", "CONFIG [key=value ...]", "distil the teacher of an experiment into its student",
-                                  "Examples:\n  meopt train configs/eva_clip.yaml\n  meopt train configs/eva_clip.yaml optim.use_meopt=false --name without\n"
-                                  "  meopt train --resume runs/without\n\nOn a terminal the dashboard opens; closing it never touches the run: 'meopt attach RUN' opens it again.",
-                                  options, 0, -1, false, train_run};
+const struct command cmd_train = {"train",
+                                  "CONFIG [key=value ...]",
+                                  "distil the teacher of an experiment into its student",
+                                  "Examples:\n  meopt train configs/eva_clip.yaml\n  meopt train "
+                                  "configs/eva_clip.yaml optim.use_meopt=false --name without\n"
+                                  "  meopt train --resume runs/without\n\nOn a terminal the dashboard opens; "
+                                  "closing it never touches the run: 'meopt attach RUN' opens it again.",
+                                  options,
+                                  0,
+                                  -1,
+                                  false,
+                                  train_run};

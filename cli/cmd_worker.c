@@ -1,4 +1,5 @@
-/* meopt worker (hidden): trains in a run directory that 'meopt train' has made, and tells a line per step. See worker.h. */
+/* meopt worker (hidden): trains in a run directory that 'meopt train' has made, and tells a line per step.
+ * See worker.h. */
 #include "cli/command.h"
 #include "cli/worker.h"
 #include "core/base/clock.h"
@@ -42,7 +43,8 @@ static void phase(void *context, enum train_phase at)
     atomic_fetch_add(&talk->report->marks, 1);
 }
 
-static void begun(void *context, const struct trainer *t, const struct data *data, int64_t from, int64_t total)
+static void begun(void *context, const struct trainer *t, const struct data *data, int64_t from,
+                  int64_t total)
 {
     struct talk *talk = context;
     talk->report->from = from;
@@ -53,8 +55,10 @@ static void begun(void *context, const struct trainer *t, const struct data *dat
     talk->begin = clock_seconds();
     const struct geometry *g[] = {&t->teacher_geometry, &t->student_geometry};
     for (int i = 0; i < 2; i++)
-        row(i ? "student" : "teacher", "%s, %lld blocks of width %lld, %lld heads, image %lld: %.2f M parameters", family_name(g[i]->family),
-            (long long)g[i]->depth, (long long)g[i]->width, (long long)g[i]->heads, (long long)g[i]->image, (double)geometry_parameters(g[i]) * 1e-6);
+        row(i ? "student" : "teacher",
+            "%s, %lld blocks of width %lld, %lld heads, image %lld: %.2f M parameters",
+            family_name(g[i]->family), (long long)g[i]->depth, (long long)g[i]->width, (long long)g[i]->heads,
+            (long long)g[i]->image, (double)geometry_parameters(g[i]) * 1e-6);
     row("images", "%lld in %s", (long long)data_images(data), t->config->data.root);
     row("device", "%s", t->device->name);
     for (int i = 0; config_keys[i].name; i++) {
@@ -86,11 +90,15 @@ static void stepped(void *context, const struct train_progress *p)
     talk->use = talk->trainer->device->use;
     if (p->step % talk->every && p->step != p->total && p->step != talk->first_step + 1) return;
     if (talk->json)
-        printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"cosine\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,\"images_per_s\":%.6g,\"step_ms\":%.6g,\"data_wait_ms\":%.6g}\n",
-               (long long)p->step, (long long)p->epoch, p->loss, p->cosine, p->lr, p->grad_norm, p->images_per_s, p->step_ms, p->data_wait_ms);
+        printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"cosine\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,"
+               "\"images_per_s\":%.6g,\"step_ms\":%.6g,\"data_wait_ms\":%.6g}\n",
+               (long long)p->step, (long long)p->epoch, p->loss, p->cosine, p->lr, p->grad_norm,
+               p->images_per_s, p->step_ms, p->data_wait_ms);
     else
-        printf("step %5lld/%lld  epoch %3lld  loss %.6f  cosine %.4f  lr %.3e  norm %.4f  %8.1f images/s  %8.1f ms  wait %5.1f ms\n", (long long)p->step,
-               (long long)p->total, (long long)p->epoch, p->loss, p->cosine, p->lr, p->grad_norm, p->images_per_s, p->step_ms, p->data_wait_ms);
+        printf("step %5lld/%lld  epoch %3lld  loss %.6f  cosine %.4f  lr %.3e  norm %.4f  %8.1f images/s  "
+               "%8.1f ms  wait %5.1f ms\n",
+               (long long)p->step, (long long)p->total, (long long)p->epoch, p->loss, p->cosine, p->lr,
+               p->grad_norm, p->images_per_s, p->step_ms, p->data_wait_ms);
     fflush(stdout);
 }
 
@@ -103,9 +111,11 @@ static void saved(void *context, int64_t step)
 static void summary(const struct talk *talk, const struct run *run)
 {
     double seconds = clock_seconds() - talk->begin;
-    log_info("loss %.6f -> %.6f, cosine %.4f, %.1f s, %.1f images/s", talk->first_loss, talk->last_loss, talk->last_cosine, seconds, talk->images / seconds);
+    log_info("loss %.6f -> %.6f, cosine %.4f, %.1f s, %.1f images/s", talk->first_loss, talk->last_loss,
+             talk->last_cosine, seconds, talk->images / seconds);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
-        if (talk->use.peak_bytes[c]) row(memory_class_names[c], "%.1f MiB", (double)talk->use.peak_bytes[c] / 1048576.0);
+        if (talk->use.peak_bytes[c])
+            row(memory_class_names[c], "%.1f MiB", (double)talk->use.peak_bytes[c] / 1048576.0);
     row("peak", "%.1f MiB", (double)talk->use.peak_total_bytes / 1048576.0);
     log_info("run %s", run->directory);
 }
@@ -131,9 +141,12 @@ static int worker_run(const struct arguments *args, struct error *err)
     if (!code) {
         code = run_open(&run, args->operands[0], err);
         if (!code) {
-            struct talk talk = {.json = argument_flag(args, "json"), .every = config.train.log_every > 0 ? config.train.log_every : 1, .report = report};
+            struct talk talk = {.json = argument_flag(args, "json"),
+                                .every = config.train.log_every > 0 ? config.train.log_every : 1,
+                                .report = report};
             struct train_listener listener = {&talk, phase, begun, variants, stepped, saved};
-            code = train_loop(&run, &config, argument_flag(args, "resume"), argument_int(args, "stop-after", 0), &listener, err);
+            code = train_loop(&run, &config, argument_flag(args, "resume"),
+                              argument_int(args, "stop-after", 0), &listener, err);
             if (talk.trainer && (code == 0 || code == EXIT_STOPPED)) summary(&talk, &run);
         }
         run_close(&run);
@@ -156,4 +169,5 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_worker = {"worker", "RUN", "train in a run directory", NULL, options, 1, 1, true, worker_run};
+const struct command cmd_worker = {"worker", "RUN",     "train in a run directory", NULL, options, 1, 1,
+                                   true,     worker_run};

@@ -12,8 +12,8 @@
 enum option_type { OPTION_FLAG, OPTION_TEXT, OPTION_INT, OPTION_REAL, OPTION_LIST };
 
 struct option {
-    const char *name;    /* long name without the dashes */
-    char letter;         /* short form, or 0 */
+    const char *name; /* long name without the dashes */
+    char letter;      /* short form, or 0 */
     enum option_type type;
     const char *value;   /* placeholder in the help: "FILE", "N"; NULL for a flag */
     const char *choices; /* "pt|safetensors": checked and completed; NULL for free text */
@@ -34,7 +34,7 @@ struct command {
     const char *operands; /* "CONFIG [key=value ...]" */
     const char *summary;  /* one line */
     const char *details;  /* paragraphs of --help behind the usage line, examples first; may be NULL */
-    const struct option *options; /* ends with name NULL; may be NULL */
+    const struct option *options;   /* ends with name NULL; may be NULL */
     int min_operands, max_operands; /* max -1: any number */
     bool hidden;
     int (*run)(const struct arguments *args, struct error *err);
@@ -50,13 +50,15 @@ const char *argument_list(const struct arguments *args, const char *name, int i)
 
 /* Parse argv[1..] of a command. --help prints and returns -1. Options and operands may stand in any order;
  * "--" ends the options. */
-int arguments_parse(struct arguments *args, const struct command *command, int argc, char **argv, struct error *err);
+int arguments_parse(struct arguments *args, const struct command *command, int argc, char **argv,
+                    struct error *err);
 void arguments_free(struct arguments *args);
 void command_help(const struct command *command);
 
 /* All commands, ending with NULL (cli/main.c). */
 extern const struct command *const commands[];
-/* A command's name is one word ("train") or two ("bench optim"): *taken says how many of words it took. NULL: there is none. */
+/* A command's name is one word ("train") or two ("bench optim"): *taken says how many of words it took. NULL:
+ * there is none. */
 const struct command *command_find(char **words, int count, int *taken);
 
 /* The name within distance 1/3 of its length that is nearest to `word`, or NULL. `next` gives the i-th name,

@@ -1,4 +1,5 @@
-/* The dashboard's loop: keys, time and requests. See dash.h; drawing is in dash_draw.c, reading in core/train/follow.c. */
+/* The dashboard's loop: keys, time and requests. See dash.h; drawing is in dash_draw.c, reading in
+ * core/train/follow.c. */
 #include "cli/dash.h"
 
 #include "cli/dash_draw.h"
@@ -27,7 +28,8 @@ static void ask(struct dash *d, const char *request, const char *said)
 {
     struct error err = {0};
     if (!alive(d)) snprintf(d->message, sizeof d->message, "the run has ended");
-    else if (run_request(d->run->directory, request, &err) != 0) snprintf(d->message, sizeof d->message, "%.190s", err.what);
+    else if (run_request(d->run->directory, request, &err) != 0)
+        snprintf(d->message, sizeof d->message, "%.190s", err.what);
     else snprintf(d->message, sizeof d->message, "%s", said);
 }
 
@@ -60,8 +62,12 @@ bool dash_key(struct dash *d, int kind, wint_t c)
     }
     switch (c) {
     case '\t': d->tab = (enum dash_tab)((d->tab + 1) % TAB_COUNT); break;
-    case '1': case '2': case '3': case '4': d->tab = (enum dash_tab)(c - '1'); break;
-    case '?': case 'h': d->tab = d->tab == TAB_HELP ? TAB_OVERVIEW : TAB_HELP; break;
+    case '1':
+    case '2':
+    case '3':
+    case '4': d->tab = (enum dash_tab)(c - '1'); break;
+    case '?':
+    case 'h': d->tab = d->tab == TAB_HELP ? TAB_OVERVIEW : TAB_HELP; break;
     case 'k': select_card(d, -1); break;
     case 'j': select_card(d, 1); break;
     case 'l': d->log_scale = !d->log_scale; break;
@@ -76,13 +82,15 @@ bool dash_key(struct dash *d, int kind, wint_t c)
     case 'g':
         if (!screen_ascii) d->glyphs = (enum dash_glyphs)((d->glyphs + 1) % 3);
         break;
-    case 'p': case ' ': d->paused = !d->paused; break;
+    case 'p':
+    case ' ': d->paused = !d->paused; break;
     case 'c': ask(d, "checkpoint", "asked to save behind the step in progress"); break;
     case 'x':
         if (alive(d)) d->asks_to_stop = true;
         break;
     case 12: clearok(stdscr, TRUE); break; /* Ctrl-L */
-    case 'q': case 'd': return true;
+    case 'q':
+    case 'd': return true;
     case 27:
         if (d->tab == TAB_OVERVIEW) break;
         d->tab = TAB_OVERVIEW;
@@ -150,12 +158,15 @@ static void farewell(const struct dash *d, int ended)
     char loss[24], bytes[24], time_text[24];
     if (!d->options->trains) return;
     if (ended < 0) {
-        log_info("the run goes on: 'meopt attach %s' opens it again, 'meopt stop %s' ends it", f->directory, f->directory);
+        log_info("the run goes on: 'meopt attach %s' opens it again, 'meopt stop %s' ends it", f->directory,
+                 f->directory);
         return;
     }
-    printf("%s: %s, step %lld/%lld, loss %s, %s", f->directory, f->status.state, (long long)f->last.step, (long long)f->status.total, dash_number(loss, sizeof loss, f->last.loss),
+    printf("%s: %s, step %lld/%lld, loss %s, %s", f->directory, f->status.state, (long long)f->last.step,
+           (long long)f->status.total, dash_number(loss, sizeof loss, f->last.loss),
            dash_duration(time_text, sizeof time_text, f->seconds));
-    if (f->card_count && f->cards[0].memory.peak_bytes > 0) printf(", peak %s", dash_bytes(bytes, sizeof bytes, (double)f->cards[0].memory.peak_bytes));
+    if (f->card_count && f->cards[0].memory.peak_bytes > 0)
+        printf(", peak %s", dash_bytes(bytes, sizeof bytes, (double)f->cards[0].memory.peak_bytes));
     printf("\n");
 }
 

@@ -1,4 +1,5 @@
-/* Drawing the dashboard: see dash_draw.h. One erase and one refresh a frame; text from the run is clean already (follow.c). */
+/* Drawing the dashboard: see dash_draw.h. One erase and one refresh a frame; text from the run is clean
+ * already (follow.c). */
 #include "cli/dash_draw.h"
 
 #include "cli/screen.h"
@@ -14,12 +15,15 @@ enum { PAIR_CLASS = 1, PAIR_GOOD = 10, PAIR_BAD, PAIR_DIM, PAIR_RAW, PAIR_SMOOTH
 enum { SERIES_RAW = 1, SERIES_BASELINE, SERIES_SMOOTH };
 enum { Y_LABELS = 9, STALE_SECONDS = 5, SILENT_SECONDS = 10 };
 
-static const char class_letters[MEMORY_CLASS_COUNT + 1] = "WGOATSCD"; /* weights gradients optimizer activations teacher workspace(S) comm data */
+static const char class_letters[MEMORY_CLASS_COUNT + 1] =
+    "WGOATSCD"; /* weights gradients optimizer activations teacher workspace(S) comm data */
 
 void dash_draw_start(void)
 {
     /* Okabe and Ito's palette, told apart by colour-blind eyes; eight-colour terminals get the nearest. */
-    static const short fine[] = {32, 214, 166, 74, 36, 227, 175, 245}, coarse[] = {COLOR_BLUE, COLOR_YELLOW, COLOR_RED, COLOR_CYAN, COLOR_GREEN, COLOR_WHITE, COLOR_MAGENTA, COLOR_WHITE};
+    static const short fine[] = {32, 214, 166, 74, 36, 227, 175, 245},
+                       coarse[] = {COLOR_BLUE,  COLOR_YELLOW, COLOR_RED,     COLOR_CYAN,
+                                   COLOR_GREEN, COLOR_WHITE,  COLOR_MAGENTA, COLOR_WHITE};
     if (!screen_colours) return;
     const short *c = COLORS >= 256 ? fine : coarse;
     for (int i = 0; i < MEMORY_CLASS_COUNT; i++) init_pair((short)(PAIR_CLASS + i), c[i], -1);
@@ -56,19 +60,23 @@ static void state_text(const struct dash *d, char *dst, size_t size, int *pair)
         return;
     }
     if (run_status_over(s)) {
-        if (s->exit_code > 0 && strcmp(s->state, "stopped") != 0) snprintf(dst, size, "%s (exit %d)", s->state, s->exit_code);
+        if (s->exit_code > 0 && strcmp(s->state, "stopped") != 0)
+            snprintf(dst, size, "%s (exit %d)", s->state, s->exit_code);
         else snprintf(dst, size, "%s", s->state);
         if (strcmp(s->state, "done") != 0 && strcmp(s->state, "stopped") != 0) *pair = PAIR_BAD;
         return;
     }
     if (f->worker[0] && strcmp(f->worker, "running") != 0) {
         *pair = PAIR_BAD;
-        snprintf(dst, size, "%s for %s, while %s", f->worker, dash_duration(silent, sizeof silent, f->silent_s), f->phase);
+        snprintf(dst, size, "%s for %s, while %s", f->worker,
+                 dash_duration(silent, sizeof silent, f->silent_s), f->phase);
     } else if (f->live_time > 0 && (double)time(NULL) - f->live_time > SILENT_SECONDS) {
         *pair = PAIR_BAD;
-        snprintf(dst, size, "no sign for %s", dash_duration(silent, sizeof silent, (double)time(NULL) - f->live_time));
+        snprintf(dst, size, "no sign for %s",
+                 dash_duration(silent, sizeof silent, (double)time(NULL) - f->live_time));
     } else {
-        snprintf(dst, size, "%s", f->phase[0] && strcmp(f->phase, "waiting for images") != 0 ? f->phase : s->state);
+        snprintf(dst, size, "%s",
+                 f->phase[0] && strcmp(f->phase, "waiting for images") != 0 ? f->phase : s->state);
     }
     if (d->paused) snprintf(dst + strlen(dst), size - strlen(dst), ", drawing paused");
 }
@@ -98,11 +106,16 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     put(r->y, r->x, r->w, A_BOLD, name);
     int x = r->x + screen_width(name);
     if (wide && (f->teacher[0] || f->student[0])) {
-        snprintf(line, sizeof line, "  %s %s %s%s", f->teacher[0] ? f->teacher : "teacher", screen_ascii ? "->" : "→", f->student[0] ? f->student : "student", f->use_meopt ? "  meopt" : "");
+        snprintf(line, sizeof line, "  %s %s %s%s", f->teacher[0] ? f->teacher : "teacher",
+                 screen_ascii ? "->" : "→", f->student[0] ? f->student : "student",
+                 f->use_meopt ? "  meopt" : "");
         put(r->y, x, r->w - x - used - 1, paint(PAIR_DIM), line);
     }
-    put(r->y, used < r->w ? r->x + r->w - used : r->x, used < r->w ? used : r->w, paint(pair) | A_BOLD, state);
-    if (total) snprintf(line, sizeof line, "step %lld/%lld %.0f%%", (long long)step, (long long)total, 100.0 * (double)step / (double)total);
+    put(r->y, used < r->w ? r->x + r->w - used : r->x, used < r->w ? used : r->w, paint(pair) | A_BOLD,
+        state);
+    if (total)
+        snprintf(line, sizeof line, "step %lld/%lld %.0f%%", (long long)step, (long long)total,
+                 100.0 * (double)step / (double)total);
     else snprintf(line, sizeof line, "step %lld", (long long)step);
     size_t n = strlen(line);
     dash_duration(t1, sizeof t1, f->seconds);
@@ -113,7 +126,8 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     dash_number(n4, sizeof n4, l->grad_norm);
     dash_number(n5, sizeof n5, l->images_per_s);
     if (wide) {
-        snprintf(line + n, sizeof line - n, "  epoch %lld  %s, %s left  loss %s  cosine %s  lr %s  norm %s", (long long)(l->epoch < 0 ? 0 : l->epoch), t1, t2, n1, n2, n3, n4);
+        snprintf(line + n, sizeof line - n, "  epoch %lld  %s, %s left  loss %s  cosine %s  lr %s  norm %s",
+                 (long long)(l->epoch < 0 ? 0 : l->epoch), t1, t2, n1, n2, n3, n4);
         put(r->y + 1, r->x, r->w, 0, line);
     } else {
         snprintf(line + n, sizeof line - n, "  %s left", t2);
@@ -129,7 +143,8 @@ static void draw_bar(const struct follow *f, const struct follow_card *c, int y,
 {
     double parts[MEMORY_CLASS_COUNT];
     int cells[MEMORY_CLASS_COUNT], at = x;
-    double peak = (double)c->memory.peak_bytes, planned = (double)f->plan.peak_bytes, without = (double)f->baseline.peak_bytes, total = c->total_bytes;
+    double peak = (double)c->memory.peak_bytes, planned = (double)f->plan.peak_bytes,
+           without = (double)f->baseline.peak_bytes, total = c->total_bytes;
     /* against the card's memory, or where that would show nothing, against what is planned */
     double needs = fmax(fmax(peak, planned), without);
     if (!(total > 0) || needs < total / 20) total = needs * 1.05;
@@ -169,8 +184,13 @@ static void draw_cards(struct dash *d, const struct dash_layout *l)
     if (d->selected >= d->top + l->card_rows) d->top = d->selected - l->card_rows + 1;
     int y = r->y;
     if (l->card_titles) {
-        snprintf(line, sizeof line, wide ? "%15s %7s %6s %6s %9s %8s" : middle ? "%15s %7s %8s" : "%13s %6s", "memory", "busy", wide ? "temp" : "images/s", "power", "images/s", "wait");
-        put(y, r->x, r->w, paint(PAIR_DIM), f->card_count == 1 && f->cards[0].device[0] ? f->cards[0].device : "card");
+        snprintf(line, sizeof line,
+                 wide     ? "%15s %7s %6s %6s %9s %8s"
+                 : middle ? "%15s %7s %8s"
+                          : "%13s %6s",
+                 "memory", "busy", wide ? "temp" : "images/s", "power", "images/s", "wait");
+        put(y, r->x, r->w, paint(PAIR_DIM),
+            f->card_count == 1 && f->cards[0].device[0] ? f->cards[0].device : "card");
         put(y++, r->x + 3 + bar + 1, text, paint(PAIR_DIM), line);
     }
     if (f->card_count == 0) {
@@ -190,10 +210,13 @@ static void draw_cards(struct dash *d, const struct dash_layout *l)
         reading(temp, sizeof temp, c->temp_c, screen_ascii ? "%.0fC" : "%.0f°", c->age_s);
         reading(power, sizeof power, c->power_w, "%.0fW", c->age_s);
         dash_number(speed, sizeof speed, f->last.images_per_s / (f->card_count > 0 ? f->card_count : 1));
-        if (isfinite(f->last.data_wait_ms) && f->last.step_ms > 0) snprintf(wait, sizeof wait, "%.1f%%", 100 * f->last.data_wait_ms / f->last.step_ms);
+        if (isfinite(f->last.data_wait_ms) && f->last.step_ms > 0)
+            snprintf(wait, sizeof wait, "%.1f%%", 100 * f->last.data_wait_ms / f->last.step_ms);
         else snprintf(wait, sizeof wait, "-");
         int degree = (int)strlen(temp) - screen_width(temp); /* printf counts bytes */
-        if (wide) snprintf(line, sizeof line, "%15s %7s %*s %6s %9s %8s", memory, busy, 6 + degree, temp, power, speed, wait);
+        if (wide)
+            snprintf(line, sizeof line, "%15s %7s %*s %6s %9s %8s", memory, busy, 6 + degree, temp, power,
+                     speed, wait);
         else if (middle) snprintf(line, sizeof line, "%15s %7s %8s", memory, busy, speed);
         else snprintf(line, sizeof line, "%13s %6s", memory, busy);
         put(y, r->x + 3 + bar + 1, text, 0, line);
@@ -212,13 +235,18 @@ static void draw_savings(const struct dash *d, const struct dash_rect *r)
     const struct follow *f = d->run;
     const struct follow_card *c = shown_card(d);
     char line[300], b1[24], b2[24];
-    int64_t peak = c && c->memory.peak_bytes > 0 ? c->memory.peak_bytes : f->plan.peak_bytes, without = f->baseline.peak_bytes;
+    int64_t peak = c && c->memory.peak_bytes > 0 ? c->memory.peak_bytes : f->plan.peak_bytes,
+            without = f->baseline.peak_bytes;
     bool measured = c && c->memory.peak_bytes > 0;
     if (peak <= 0) return;
-    int n = snprintf(line, sizeof line, "peak %s%s", dash_bytes(b1, sizeof b1, (double)peak), measured ? "" : " planned");
-    if (measured && f->plan.peak_bytes > 0 && r->w >= 60) n += snprintf(line + n, sizeof line - (size_t)n, ", planned %s", dash_bytes(b2, sizeof b2, (double)f->plan.peak_bytes));
+    int n = snprintf(line, sizeof line, "peak %s%s", dash_bytes(b1, sizeof b1, (double)peak),
+                     measured ? "" : " planned");
+    if (measured && f->plan.peak_bytes > 0 && r->w >= 60)
+        n += snprintf(line + n, sizeof line - (size_t)n, ", planned %s",
+                      dash_bytes(b2, sizeof b2, (double)f->plan.peak_bytes));
     if (without > 0 && f->use_meopt)
-        snprintf(line + n, sizeof line - (size_t)n, ", without meopt %s: %+.0f%%", dash_bytes(b2, sizeof b2, (double)without), 100.0 * ((double)peak / (double)without - 1));
+        snprintf(line + n, sizeof line - (size_t)n, ", without meopt %s: %+.0f%%",
+                 dash_bytes(b2, sizeof b2, (double)without), 100.0 * ((double)peak / (double)without - 1));
     else if (without > 0) snprintf(line + n, sizeof line - (size_t)n, ", meopt is off");
     put(r->y, r->x, r->w, A_BOLD | paint(PAIR_GOOD), line);
     if (r->h < 2 || !c) return;
@@ -227,7 +255,8 @@ static void draw_savings(const struct dash *d, const struct dash_rect *r)
         if (c->memory.class_bytes[i] <= 0) continue;
         const char letter[2] = {class_letters[i], 0};
         bool names = r->w >= 120;
-        snprintf(line, sizeof line, names ? "%s %s  " : "%s%s ", names ? memory_class_names[i] : "", dash_bytes(b1, sizeof b1, (double)c->memory.class_bytes[i]));
+        snprintf(line, sizeof line, names ? "%s %s  " : "%s%s ", names ? memory_class_names[i] : "",
+                 dash_bytes(b1, sizeof b1, (double)c->memory.class_bytes[i]));
         if (x + 2 + screen_width(line) > r->x + r->w) break;
         put(r->y + 1, x, 1, paint(PAIR_CLASS + i) | A_BOLD, letter);
         put(r->y + 1, x + 2, r->w, 0, line);
@@ -251,9 +280,11 @@ static void draw_memory(const struct dash *d, const struct dash_rect *r)
     for (int i = 0; i < MEMORY_CLASS_COUNT && y < r->y + r->h; i++, y++) {
         const char letter[2] = {class_letters[i], 0};
         put(y, r->x + 1, 1, paint(PAIR_CLASS + i) | A_BOLD, letter);
-        snprintf(line, sizeof line, "%-12s %9s %9s %14s", memory_class_names[i], dash_bytes(now, sizeof now, c ? (double)c->memory.class_bytes[i] : -1),
+        snprintf(line, sizeof line, "%-12s %9s %9s %14s", memory_class_names[i],
+                 dash_bytes(now, sizeof now, c ? (double)c->memory.class_bytes[i] : -1),
                  dash_bytes(plan, sizeof plan, f->plan.peak_bytes > 0 ? (double)f->plan.class_bytes[i] : -1),
-                 dash_bytes(base, sizeof base, f->baseline.peak_bytes > 0 ? (double)f->baseline.class_bytes[i] : -1));
+                 dash_bytes(base, sizeof base,
+                            f->baseline.peak_bytes > 0 ? (double)f->baseline.class_bytes[i] : -1));
         put(y, r->x + 3, r->w - 3, 0, line);
     }
 }
@@ -305,12 +336,15 @@ static void draw_grid(const struct dash_rect *r, struct dash_plot *p, const int 
     for (int y = 0; y < p->h; y++) {
         if (y == 0 || y == p->h - 1 || (p->h >= 7 && y == p->h / 2)) {
             double v = p->h > 1 ? p->y_max - (p->y_max - p->y_min) * y / (p->h - 1) : p->y_max;
-            if (!p->empty) put(top + y, r->x, Y_LABELS - 1, paint(PAIR_DIM), dash_number(label, sizeof label, p->log ? pow(10, v) : v));
+            if (!p->empty)
+                put(top + y, r->x, Y_LABELS - 1, paint(PAIR_DIM),
+                    dash_number(label, sizeof label, p->log ? pow(10, v) : v));
         }
         for (int x = 0; x < p->w; x++) {
             if (!p->cells[(size_t)y * (size_t)p->w + (size_t)x]) continue;
             dash_plot_cell(p, y, x, cell);
-            put(top + y, r->x + Y_LABELS + x, 1, paint(pairs[p->series[(size_t)y * (size_t)p->w + (size_t)x]]), cell);
+            put(top + y, r->x + Y_LABELS + x, 1,
+                paint(pairs[p->series[(size_t)y * (size_t)p->w + (size_t)x]]), cell);
         }
     }
     if (p->empty) return;
@@ -337,7 +371,8 @@ static void draw_loss(const struct dash *d, const struct dash_rect *r)
     if (d->baseline && d->overlay) {
         base = curve_of(d->baseline, RANGE_ALL, false);
         for (int i = 0; i < base.n; i++) {
-            if (base.x[i] < x_min || base.x[i] > x_max) base.y[i] = NAN; /* of the steps that this run has had */
+            if (base.x[i] < x_min || base.x[i] > x_max)
+                base.y[i] = NAN; /* of the steps that this run has had */
         }
         dash_range(base.y, base.n, &y_min, &y_max);
     }
@@ -345,7 +380,8 @@ static void draw_loss(const struct dash *d, const struct dash_rect *r)
     if (d->raw) dash_plot_curve(&p, SERIES_RAW, raw.x, raw.y, raw.n);
     if (base.n) dash_plot_curve(&p, SERIES_BASELINE, base.x, base.y, base.n);
     if (d->smooth) dash_plot_curve(&p, SERIES_SMOOTH, raw.x, smooth, raw.n);
-    snprintf(line, sizeof line, "loss, %s%s  best %s", ranges[d->range], p.log ? ", log" : "", dash_number(best, sizeof best, d->run->best_loss));
+    snprintf(line, sizeof line, "loss, %s%s  best %s", ranges[d->range], p.log ? ", log" : "",
+             dash_number(best, sizeof best, d->run->best_loss));
     put(r->y, r->x, r->w, A_BOLD, line);
     int x = r->x + screen_width(line) + 2;
     static const char *const names[] = {"raw", "smooth", "baseline"};
@@ -390,12 +426,14 @@ static void draw_log(struct dash *d, const struct dash_rect *r)
     if (d->tab == TAB_LOG && lines > 2) { /* events above, the worker's own words below */
         int64_t events = f->event_count < lines / 2 ? f->event_count : lines / 2, room;
         put(y++, r->x, r->w, A_BOLD, "events");
-        for (int64_t i = f->event_count - events; i < f->event_count; i++) put(y++, r->x, r->w, 0, f->events[i % FOLLOW_LINES]);
+        for (int64_t i = f->event_count - events; i < f->event_count; i++)
+            put(y++, r->x, r->w, 0, f->events[i % FOLLOW_LINES]);
         put(y++, r->x, r->w, A_BOLD, "worker.log");
         room = r->y + r->h - y;
         int64_t kept = f->log_count < FOLLOW_LINES ? f->log_count : FOLLOW_LINES;
         if (d->scroll > kept - room) d->scroll = (int)(kept > room ? kept - room : 0);
-        int64_t last = f->log_count - d->scroll, first = last - room > f->log_count - kept ? last - room : f->log_count - kept;
+        int64_t last = f->log_count - d->scroll,
+                first = last - room > f->log_count - kept ? last - room : f->log_count - kept;
         for (int64_t i = first; i < last; i++) put(y++, r->x, r->w, 0, f->log[i % FOLLOW_LINES]);
         return;
     }
@@ -410,7 +448,8 @@ static void draw_log(struct dash *d, const struct dash_rect *r)
     }
     int64_t n = f->event_count < lines ? f->event_count : lines;
     if (n > FOLLOW_LINES) n = FOLLOW_LINES;
-    for (int64_t i = f->event_count - n; i < f->event_count; i++) put(y++, r->x, r->w, paint(PAIR_DIM), f->events[i % FOLLOW_LINES]);
+    for (int64_t i = f->event_count - n; i < f->event_count; i++)
+        put(y++, r->x, r->w, paint(PAIR_DIM), f->events[i % FOLLOW_LINES]);
 }
 
 static void draw_help(const struct dash *d, const struct dash_rect *r)
@@ -433,8 +472,12 @@ static void draw_help(const struct dash *d, const struct dash_rect *r)
         "     T teacher S workspace C comm D data",
     };
     int y = r->y;
-    for (size_t i = 0; i < sizeof lines / sizeof *lines && y < r->y + r->h; i++) put(y++, r->x, r->w, 0, lines[i]);
-    if (y < r->y + r->h) put(y, r->x, r->w, 0, screen_ascii ? "     | highest so far  ! planned peak  (n) stale" : "     ▏ highest so far  ┊ planned peak  (n) stale");
+    for (size_t i = 0; i < sizeof lines / sizeof *lines && y < r->y + r->h; i++)
+        put(y++, r->x, r->w, 0, lines[i]);
+    if (y < r->y + r->h)
+        put(y, r->x, r->w, 0,
+            screen_ascii ? "     | highest so far  ! planned peak  (n) stale"
+                         : "     ▏ highest so far  ┊ planned peak  (n) stale");
     (void)d;
 }
 
@@ -442,7 +485,11 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
 {
     if (d->asks_to_stop) put(r->y, r->x, r->w, A_REVERSE, "stop the run? it saves first. y/n");
     else if (d->message[0]) put(r->y, r->x, r->w, A_REVERSE, d->message);
-    else put(r->y, r->x, r->w, paint(PAIR_DIM), r->w >= 76 ? "Tab next  l log  z range  c checkpoint  x stop  p pause  ? help  q leave, the run goes on" : "Tab next  x stop  ? help  q leave");
+    else
+        put(r->y, r->x, r->w, paint(PAIR_DIM),
+            r->w >= 76
+                ? "Tab next  l log  z range  c checkpoint  x stop  p pause  ? help  q leave, the run goes on"
+                : "Tab next  x stop  ? help  q leave");
 }
 
 void dash_draw(struct dash *d)

@@ -1,4 +1,5 @@
-/* The dashboard on the screen (dash_draw.c), from what was read (core/train/follow.h) and what the user chose (dash.c). */
+/* The dashboard on the screen (dash_draw.c), from what was read (core/train/follow.h) and what the user chose
+ * (dash.c). */
 #ifndef MEOPT_CLI_DASH_DRAW_H
 #define MEOPT_CLI_DASH_DRAW_H
 
@@ -17,9 +18,9 @@ struct dash {
     enum dash_glyphs glyphs;
     enum dash_range_choice range;
     bool log_scale, raw, smooth, overlay, zoomed, paused;
-    bool asks_to_stop;             /* "stop? y/n" */
-    int selected, top;             /* card */
-    int scroll;                    /* lines back in the log */
+    bool asks_to_stop; /* "stop? y/n" */
+    int selected, top; /* card */
+    int scroll;        /* lines back in the log */
     char message[200];
 };
 

@@ -74,11 +74,17 @@ void dash_range(const double *values, int n, double *min, double *max)
     }
 }
 
-void dash_plot_begin(struct dash_plot *p, int w, int h, enum dash_glyphs glyphs, double x_min, double x_max, double y_min, double y_max, bool log)
+void dash_plot_begin(struct dash_plot *p, int w, int h, enum dash_glyphs glyphs, double x_min, double x_max,
+                     double y_min, double y_max, bool log)
 {
-    *p = (struct dash_plot){.w = w > 0 ? w : 0, .h = h > 0 ? h : 0, .dots_x = glyphs == GLYPHS_BRAILLE ? 2 : 1, .dots_y = glyphs == GLYPHS_BRAILLE ? 4 : 2, .glyphs = glyphs,
+    *p = (struct dash_plot){.w = w > 0 ? w : 0,
+                            .h = h > 0 ? h : 0,
+                            .dots_x = glyphs == GLYPHS_BRAILLE ? 2 : 1,
+                            .dots_y = glyphs == GLYPHS_BRAILLE ? 4 : 2,
+                            .glyphs = glyphs,
                             .log = log && y_min > 0};
-    p->empty = !isfinite(x_min) || !isfinite(x_max) || !isfinite(y_min) || !isfinite(y_max) || x_min > x_max || y_min > y_max;
+    p->empty = !isfinite(x_min) || !isfinite(x_max) || !isfinite(y_min) || !isfinite(y_max) ||
+               x_min > x_max || y_min > y_max;
     if (p->log) y_min = log10(y_min), y_max = log10(y_max);
     if (!p->empty && y_min == y_max) { /* a constant stands in the middle */
         double pad = y_min != 0 ? fabs(y_min) * 0.05 : 1;
@@ -95,7 +101,8 @@ static void dot(struct dash_plot *p, int series, int x, int y)
 {
     if (x < 0 || y < 0 || x >= p->w * p->dots_x || y >= p->h * p->dots_y) return;
     size_t cell = (size_t)(y / p->dots_y) * (size_t)p->w + (size_t)(x / p->dots_x);
-    if (p->series[cell] != series && p->cells[cell]) p->cells[cell] = 0; /* the curve drawn later is in front */
+    if (p->series[cell] != series && p->cells[cell])
+        p->cells[cell] = 0; /* the curve drawn later is in front */
     p->cells[cell] |= (uint8_t)(1u << (x % p->dots_x + y % p->dots_y * p->dots_x));
     p->series[cell] = (uint8_t)series;
 }
@@ -119,7 +126,8 @@ void dash_plot_curve(struct dash_plot *p, int series, const double *x, const dou
         } else {
             int steps = dx - last_x > abs(dy - last_y) ? dx - last_x : abs(dy - last_y);
             for (int s = steps ? 1 : 0; s <= steps; s++)
-                dot(p, series, last_x + (steps ? (int)lround((double)(dx - last_x) * s / steps) : 0), last_y + (steps ? (int)lround((double)(dy - last_y) * s / steps) : 0));
+                dot(p, series, last_x + (steps ? (int)lround((double)(dx - last_x) * s / steps) : 0),
+                    last_y + (steps ? (int)lround((double)(dy - last_y) * s / steps) : 0));
         }
         last_x = dx;
         last_y = dy;
@@ -128,13 +136,15 @@ void dash_plot_curve(struct dash_plot *p, int series, const double *x, const dou
 
 void dash_plot_cell(const struct dash_plot *p, int y, int x, char out[8])
 {
-    static const char *const block[] = {" ", "\xe2\x96\x80", "\xe2\x96\x84", "\xe2\x96\x88"}, *const ascii[] = {" ", "'", ".", ":"};
+    static const char *const block[] = {" ", "\xe2\x96\x80", "\xe2\x96\x84", "\xe2\x96\x88"},
+                             *const ascii[] = {" ", "'", ".", ":"};
     unsigned dots = p->cells[(size_t)y * (size_t)p->w + (size_t)x];
     if (p->glyphs == GLYPHS_ASCII) snprintf(out, 8, "%s", ascii[dots & 3]);
     else if (p->glyphs == GLYPHS_BLOCK) snprintf(out, 8, "%s", block[dots & 3]);
     else if (dots == 0) snprintf(out, 8, " ");
     else {
-        static const uint8_t bit[8] = {0, 3, 1, 4, 2, 5, 6, 7}; /* ours, row by row -> Unicode's, column by column */
+        static const uint8_t bit[8] = {0, 3, 1, 4,
+                                       2, 5, 6, 7}; /* ours, row by row -> Unicode's, column by column */
         unsigned code = 0;
         for (int i = 0; i < 8; i++)
             if (dots >> i & 1) code |= 1u << bit[i];
@@ -230,7 +240,14 @@ char *dash_number(char *dst, size_t size, double x)
     if (!isfinite(x)) return snprintf(dst, size, isnan(x) ? "-" : x > 0 ? "inf" : "-inf"), dst;
     double a = fabs(x);
     if (a != 0 && (a < 1e-3 || a >= 1e5)) snprintf(dst, size, "%.2e", x);
-    else snprintf(dst, size, a < 0.1 ? "%.5f" : a < 10 ? "%.4f" : a < 100 ? "%.3f" : a < 1000 ? "%.2f" : "%.1f", x);
+    else
+        snprintf(dst, size,
+                 a < 0.1    ? "%.5f"
+                 : a < 10   ? "%.4f"
+                 : a < 100  ? "%.3f"
+                 : a < 1000 ? "%.2f"
+                            : "%.1f",
+                 x);
     return dst;
 }
 

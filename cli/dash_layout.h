@@ -1,5 +1,5 @@
-/* Where things stand on the dashboard, how a curve becomes characters, and how numbers are written: pure functions, tested over
- * all sizes without a terminal. */
+/* Where things stand on the dashboard, how a curve becomes characters, and how numbers are written: pure
+ * functions, tested over all sizes without a terminal. */
 #ifndef MEOPT_CLI_DASH_LAYOUT_H
 #define MEOPT_CLI_DASH_LAYOUT_H
 
@@ -17,10 +17,10 @@ struct dash_rect {
 };
 
 struct dash_layout {
-    bool too_small;         /* nothing else is valid */
+    bool too_small; /* nothing else is valid */
     struct dash_rect header, cards, savings, loss, speed, log, footer;
-    int card_rows;          /* cards visible at once */
-    bool card_titles;       /* the first line of `cards` names the columns */
+    int card_rows;    /* cards visible at once */
+    bool card_titles; /* the first line of `cards` names the columns */
 };
 
 enum { DASH_MIN_ROWS = 10, DASH_MIN_COLUMNS = 36 };
@@ -45,7 +45,8 @@ struct dash_plot {
 /* Range of n values (NAN skipped), grown over what it was: start with min = INFINITY, max = -INFINITY. */
 void dash_range(const double *values, int n, double *min, double *max);
 /* log: only when every value is above 0. NULL-free cells of w by h; free with dash_plot_end. */
-void dash_plot_begin(struct dash_plot *p, int w, int h, enum dash_glyphs glyphs, double x_min, double x_max, double y_min, double y_max, bool log);
+void dash_plot_begin(struct dash_plot *p, int w, int h, enum dash_glyphs glyphs, double x_min, double x_max,
+                     double y_min, double y_max, bool log);
 /* A curve through points in order of x; NAN breaks it. */
 void dash_plot_curve(struct dash_plot *p, int series, const double *x, const double *y, int n);
 /* UTF-8 of a cell, at most 4 bytes and a NUL. */
@@ -57,8 +58,8 @@ void dash_smooth(const double *in, double *out, int n, double weight);
 
 /* ---- a bar split by class ---- */
 
-/* Cells of `w` for each of n parts of `total`; largest remainders, so that they add up to the rounded whole and no part above
- * half a cell vanishes while another has two. */
+/* Cells of `w` for each of n parts of `total`; largest remainders, so that they add up to the rounded whole
+ * and no part above half a cell vanishes while another has two. */
 void dash_split(const double *parts, int n, double total, int w, int *cells);
 /* Cell of a mark at value of total: 0..w-1, or -1. */
 int dash_mark(double value, double total, int w);

@@ -1,5 +1,5 @@
-/* What keys do to the form. Every change goes through the splice engine, so that what is saved is the file with that
- * change and nothing else; undo keeps whole texts. */
+/* What keys do to the form. Every change goes through the splice engine, so that what is saved is the file
+ * with that change and nothing else; undo keeps whole texts. */
 #include "cli/form.h"
 #include "core/base/file.h"
 #include "core/config/edit.h"
@@ -12,7 +12,8 @@
 
 enum { MAX_UNDO = 1000 };
 
-/* ---- Text -------------------------------------------------------------------------------------------------------- */
+/* ---- Text
+ * -------------------------------------------------------------------------------------------------------- */
 
 static char *to_bytes(const wchar_t *wide)
 {
@@ -53,7 +54,8 @@ static void set_input(struct form *f, const char *text)
     f->cursor = f->length;
 }
 
-/* ---- State ------------------------------------------------------------------------------------------------------- */
+/* ---- State
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void refresh(struct form *f)
 {
@@ -63,10 +65,14 @@ static void refresh(struct form *f)
     f->plan_error = (struct error){0};
     if (f->problem.code) f->plan_error = f->problem;
     else if (!f->plan) error_set(&f->plan_error, EXIT_FAILED, NULL, "not known");
-    else if (f->plan(&f->config, &f->use, &f->plan_error) && !f->plan_error.code) f->plan_error.code = EXIT_FAILED;
+    else if (f->plan(&f->config, &f->use, &f->plan_error) && !f->plan_error.code)
+        f->plan_error.code = EXIT_FAILED;
 }
 
-bool form_changed(const struct form *f) { return f->bytes != f->saved_bytes || memcmp(f->text, f->saved, f->bytes) != 0; }
+bool form_changed(const struct form *f)
+{
+    return f->bytes != f->saved_bytes || memcmp(f->text, f->saved, f->bytes) != 0;
+}
 
 static int selected_key(const struct form *f) { return f->rows[f->selected].key; }
 
@@ -133,7 +139,8 @@ int form_open(struct form *f, const char *path, form_plan plan, size_t card_byte
     for (int key = 0; key < config_key_count; key++) {
         const char *name = config_keys[key].name;
         size_t n = strcspn(name, ".");
-        bool same = f->row_count && strncmp(f->rows[f->row_count - 1].section, name, n) == 0 && !f->rows[f->row_count - 1].section[n];
+        bool same = f->row_count && strncmp(f->rows[f->row_count - 1].section, name, n) == 0 &&
+                    !f->rows[f->row_count - 1].section[n];
         for (int k = same; k < 2; k++) {
             struct form_row *row = &f->rows[f->row_count++];
             row->key = k ? key : -1;
@@ -156,7 +163,8 @@ void form_close(struct form *f)
     *f = (struct form){0};
 }
 
-/* ---- Moving ------------------------------------------------------------------------------------------------------ */
+/* ---- Moving
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void move(struct form *f, int by)
 {
@@ -201,14 +209,16 @@ static void search(struct form *f)
     free(word);
 }
 
-/* ---- Modes ------------------------------------------------------------------------------------------------------- */
+/* ---- Modes
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void check_input(struct form *f)
 {
     int key = selected_key(f);
     char *text = to_bytes(f->input), message[320], hint[320];
     struct value value;
-    enum value_verdict verdict = value_read(key, text, strlen(text), false, &value, message, hint, sizeof message);
+    enum value_verdict verdict =
+        value_read(key, text, strlen(text), false, &value, message, hint, sizeof message);
     f->verdict[0] = 0;
     if (verdict == VALUE_BAD) snprintf(f->verdict, sizeof f->verdict, "%s", message);
     if (verdict == VALUE_NOTE) snprintf(f->verdict, sizeof f->verdict, "note: %.200s; %.100s", message, hint);
@@ -279,7 +289,8 @@ static void save(struct form *f)
     size_t bytes = 0;
     struct error err = {0};
     f->mode = FORM_BROWSE;
-    if (config_read_file(f->path, &now, &bytes, &err) == 0 && (bytes != f->saved_bytes || memcmp(now, f->saved, bytes) != 0))
+    if (config_read_file(f->path, &now, &bytes, &err) == 0 &&
+        (bytes != f->saved_bytes || memcmp(now, f->saved, bytes) != 0))
         error_set(&err, EXIT_LOCKED, NULL, "not saved: somebody else changed the file");
     free(now);
     if (!err.code) (void)file_write_atomic(f->path, f->text, f->bytes, &err);
@@ -299,17 +310,24 @@ static void save(struct form *f)
 static void browse(struct form *f, wint_t c)
 {
     switch (c) {
-    case INPUT_UP: case 'k': move(f, -1); break;
-    case INPUT_DOWN: case 'j': move(f, 1); break;
+    case INPUT_UP:
+    case 'k': move(f, -1); break;
+    case INPUT_DOWN:
+    case 'j': move(f, 1); break;
     case INPUT_PAGE_UP: move(f, -(f->page > 1 ? f->page - 1 : 1)); break;
     case INPUT_PAGE_DOWN: move(f, f->page > 1 ? f->page - 1 : 1); break;
-    case INPUT_HOME: case 'g': f->selected = 1; break;
-    case INPUT_END: case 'G': f->selected = f->row_count - 1; break;
+    case INPUT_HOME:
+    case 'g': f->selected = 1; break;
+    case INPUT_END:
+    case 'G': f->selected = f->row_count - 1; break;
     case '\t': next_section(f, 1); break;
     case INPUT_BACK_TAB: next_section(f, -1); break;
-    case '\n': case '\r': case INPUT_RIGHT: begin(f); break;
+    case '\n':
+    case '\r':
+    case INPUT_RIGHT: begin(f); break;
     case ' ': cycle(f); break;
-    case 'x': case INPUT_DELETE:
+    case 'x':
+    case INPUT_DELETE:
         if (change(f, selected_key(f), NULL)) say(f, "not set: the default holds");
         break;
     case 'u': undo(f); break;
@@ -348,8 +366,7 @@ static void line_edit(struct form *f, wint_t c)
     else if (c == INPUT_RIGHT && f->cursor < f->length) f->cursor++;
     else if (c == INPUT_HOME || c == 1) f->cursor = 0;
     else if (c == INPUT_END || c == 5) f->cursor = f->length;
-    else if (c == 21) { /* Ctrl-U */
-        f->length = f->cursor = 0;
+    else if (c == 21) { /* Ctrl-U */ f->length = f->cursor = 0;
         f->input[0] = 0;
     } else if ((c == 127 || c == 8) && f->cursor > 0) {
         wmemmove(f->input + f->cursor - 1, f->input + f->cursor, (size_t)(f->length - f->cursor + 1));
@@ -358,7 +375,8 @@ static void line_edit(struct form *f, wint_t c)
     } else if (c == INPUT_DELETE && f->cursor < f->length) {
         wmemmove(f->input + f->cursor, f->input + f->cursor + 1, (size_t)(f->length - f->cursor));
         f->length--;
-    } else if (c >= 32 && c != 127 && c < 0x110000 && !(c >= 0xD800 && c < 0xE000) && f->length < (f->mode == FORM_SEARCH ? 62 : 510)) {
+    } else if (c >= 32 && c != 127 && c < 0x110000 && !(c >= 0xD800 && c < 0xE000) &&
+               f->length < (f->mode == FORM_SEARCH ? 62 : 510)) {
         wmemmove(f->input + f->cursor + 1, f->input + f->cursor, (size_t)(f->length - f->cursor + 1));
         f->input[f->cursor++] = (wchar_t)c;
         f->length++;
@@ -399,7 +417,8 @@ static void scroll_by(struct form *f, wint_t c)
 
 void form_input(struct form *f, wint_t c)
 {
-    bool scrolls = c == INPUT_UP || c == INPUT_DOWN || c == INPUT_PAGE_UP || c == INPUT_PAGE_DOWN || c == 'j' || c == 'k';
+    bool scrolls = c == INPUT_UP || c == INPUT_DOWN || c == INPUT_PAGE_UP || c == INPUT_PAGE_DOWN ||
+                   c == 'j' || c == 'k';
     f->message[0] = 0;
     switch (f->mode) {
     case FORM_BROWSE: browse(f, c); break;

@@ -1,4 +1,5 @@
-/* The form of `meopt config edit`: state and keys (form.c, knows no terminal), drawing (form_draw.c, ncurses). */
+/* The form of `meopt config edit`: state and keys (form.c, knows no terminal), drawing (form_draw.c,
+ * ncurses). */
 #ifndef MEOPT_CLI_FORM_H
 #define MEOPT_CLI_FORM_H
 
@@ -7,11 +8,31 @@
 
 #include <wchar.h>
 
-enum form_mode { FORM_BROWSE, FORM_TEXT, FORM_CHOICE, FORM_SEARCH, FORM_DIFF, FORM_SAVE, FORM_QUIT, FORM_HELP, FORM_DONE };
+enum form_mode {
+    FORM_BROWSE,
+    FORM_TEXT,
+    FORM_CHOICE,
+    FORM_SEARCH,
+    FORM_DIFF,
+    FORM_SAVE,
+    FORM_QUIT,
+    FORM_HELP,
+    FORM_DONE
+};
 
 /* Keys beyond characters. */
-enum form_input { INPUT_UP = 0x110000, INPUT_DOWN, INPUT_LEFT, INPUT_RIGHT, INPUT_PAGE_UP, INPUT_PAGE_DOWN, INPUT_HOME, INPUT_END,
-                  INPUT_DELETE, INPUT_BACK_TAB };
+enum form_input {
+    INPUT_UP = 0x110000,
+    INPUT_DOWN,
+    INPUT_LEFT,
+    INPUT_RIGHT,
+    INPUT_PAGE_UP,
+    INPUT_PAGE_DOWN,
+    INPUT_HOME,
+    INPUT_END,
+    INPUT_DELETE,
+    INPUT_BACK_TAB
+};
 
 /* Memory of the experiment: 0, or the reason why it is not known. */
 typedef int (*form_plan)(const struct config *config, struct memory_use *use, struct error *err);
@@ -37,9 +58,9 @@ struct form {
     enum form_mode mode;
     wchar_t input[512]; /* FORM_TEXT, FORM_SEARCH */
     int length, cursor;
-    char verdict[320];  /* on the text as it stands; "" when it is good */
-    int choice;         /* FORM_CHOICE */
-    int scroll;         /* FORM_DIFF, FORM_SAVE, FORM_HELP */
+    char verdict[320]; /* on the text as it stands; "" when it is good */
+    int choice;        /* FORM_CHOICE */
+    int scroll;        /* FORM_DIFF, FORM_SAVE, FORM_HELP */
     char *diff;
     wchar_t sought[64];
     char message[320];
@@ -48,7 +69,7 @@ struct form {
     struct {
         char *text;
         size_t bytes;
-    } *undo;
+    } * undo;
     int undo_count;
 
     form_plan plan;
@@ -65,7 +86,8 @@ void form_input(struct form *form, wint_t c);
 void form_click(struct form *form, int row);
 bool form_changed(const struct form *form);
 
-/* ---- Drawing: between initialising and ending curses ---------------------------------------------------------- */
+/* ---- Drawing: between initialising and ending curses
+ * ---------------------------------------------------------- */
 
 void form_draw_start(void); /* colours */
 void form_draw(struct form *form);

@@ -78,12 +78,16 @@ static void size_text(char *dst, size_t size, double bytes)
     else snprintf(dst, size, "%.1f MiB", bytes / (1 << 20));
 }
 
-/* ---- Keys --------------------------------------------------------------------------------------------------------- */
+/* ---- Keys
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static void value_shown(const struct form *f, int key, char *dst, size_t size)
 {
     bool text = config_keys[key].type == CONFIG_TEXT || config_keys[key].type == CONFIG_PATH;
-    char *own = f->config.origins[key].from == ORIGIN_FILE && text ? edit_current(f->text, f->bytes, config_keys[key].name) : NULL;
+    char *own = f->config.origins[key].from == ORIGIN_FILE && text
+                    ? edit_current(f->text, f->bytes, config_keys[key].name)
+                    : NULL;
     char *value = own ? own : config_value_plain(&f->config, key);
     clean(dst, size, value);
     free(value);
@@ -93,7 +97,8 @@ static void draw_list(struct form *f, const struct boxes *b)
 {
     f->page = b->list_lines > 0 ? b->list_lines : 1;
     if (f->selected < f->top) f->top = f->selected;
-    if (f->selected > 0 && f->rows[f->selected - 1].key < 0 && f->top == f->selected && f->page > 1) f->top--; /* its heading too */
+    if (f->selected > 0 && f->rows[f->selected - 1].key < 0 && f->top == f->selected && f->page > 1)
+        f->top--; /* its heading too */
     if (f->selected >= f->top + f->page) f->top = f->selected - f->page + 1;
     if (f->top > f->row_count - f->page) f->top = f->row_count > f->page ? f->row_count - f->page : 0;
     int name_width = b->list_width >= 48 ? 22 : b->list_width / 2 - 1;
@@ -118,7 +123,8 @@ static void draw_list(struct form *f, const struct boxes *b)
             screen_put(y, 2 + name_width, b->list_width - 2 - name_width, "", true);
         } else {
             bool path = config_keys[row->key].type == CONFIG_PATH;
-            screen_put(y, 2 + name_width, b->list_width - 2 - name_width, path ? tail(value, b->list_width - 3 - name_width) : value, true);
+            screen_put(y, 2 + name_width, b->list_width - 2 - name_width,
+                       path ? tail(value, b->list_width - 3 - name_width) : value, true);
         }
         attrset(A_NORMAL);
     }
@@ -187,14 +193,15 @@ static void draw_detail(const struct form *f, const struct boxes *b)
             for (cut = b->list_width; cut > 0 && k->help[cut] != ' ';) cut--;
         screen_put(y + 1, 0, cut, k->help, false);
         if (k->help[cut]) screen_put(++y + 1, 0, b->list_width, k->help + cut + 1, false);
-        snprintf(line, sizeof line, "%s%s%s%s%s%s", k->standard[0] ? "default " : "", k->standard, k->standard[0] ? "; " : "", expected,
-                 k->unit ? ", in " : "", k->unit ? k->unit : "");
+        snprintf(line, sizeof line, "%s%s%s%s%s%s", k->standard[0] ? "default " : "", k->standard,
+                 k->standard[0] ? "; " : "", expected, k->unit ? ", in " : "", k->unit ? k->unit : "");
         screen_put(y + 2, 0, b->list_width, line, false);
     }
     free(expected);
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------------------------- */
+/* ---- Memory
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void bar(int y, int x, int columns, double share, int pair)
 {
@@ -229,7 +236,8 @@ static void draw_memory(const struct form *f, const struct boxes *b)
     if (f->plan_error.code) {
         char why[512];
         clean(why, sizeof why, f->plan_error.what);
-        for (size_t at = 0; y < b->height - 2 && at < strlen(why); at += (size_t)columns) screen_put(y++, x, columns, why + at, false);
+        for (size_t at = 0; y < b->height - 2 && at < strlen(why); at += (size_t)columns)
+            screen_put(y++, x, columns, why + at, false);
         return;
     }
     double whole = (double)f->use.peak_total_bytes;
@@ -268,7 +276,8 @@ static void draw_memory(const struct form *f, const struct boxes *b)
     }
 }
 
-/* ---- Boxes over the form --------------------------------------------------------------------------------------------- */
+/* ---- Boxes over the form
+ * --------------------------------------------------------------------------------------------- */
 
 static void draw_choices(const struct form *f, const struct boxes *b)
 {
@@ -278,7 +287,8 @@ static void draw_choices(const struct form *f, const struct boxes *b)
         if ((int)strlen(choice) > widest) widest = (int)strlen(choice);
         count++;
     }
-    int lines = count < b->height - 4 ? count : b->height - 4, first = f->choice >= lines ? f->choice - lines + 1 : 0;
+    int lines = count < b->height - 4 ? count : b->height - 4,
+        first = f->choice >= lines ? f->choice - lines + 1 : 0;
     int y = b->list_top + (f->selected - f->top), x = b->list_width >= 48 ? 22 : b->list_width / 2 - 1;
     if (y + lines + 2 > b->height - 1) y = b->height - 1 - lines - 2;
     if (y < 0) y = 0;
@@ -298,10 +308,14 @@ static void draw_choices(const struct form *f, const struct boxes *b)
 }
 
 static const char help_text[] =
-    "Up Down PgUp PgDn Home End   move\nTab                          next section\nEnter                        change the value\n"
-    "Space                        next choice\nx                            remove the key: its default holds\nu                            undo\n"
-    "/  n                         search, next\nd                            what has changed\ns                            save\n"
-    "q                            quit\n\nBold values are set in the file, the others are defaults.\nEvery byte that is not changed stays: comments, quotes, order.\n";
+    "Up Down PgUp PgDn Home End   move\nTab                          next section\nEnter                     "
+    "   change the value\n"
+    "Space                        next choice\nx                            remove the key: its default "
+    "holds\nu                            undo\n"
+    "/  n                         search, next\nd                            what has changed\ns             "
+    "               save\n"
+    "q                            quit\n\nBold values are set in the file, the others are defaults.\nEvery "
+    "byte that is not changed stays: comments, quotes, order.\n";
 
 static void draw_text(struct form *f, const struct boxes *b, const char *text)
 {
@@ -314,28 +328,43 @@ static void draw_text(struct form *f, const struct boxes *b, const char *text)
         char raw[1024], shown[2048];
         snprintf(raw, sizeof raw, "%.*s", (int)strcspn(p, "\r\n"), p);
         clean(shown, sizeof shown, raw);
-        int pair = f->mode == FORM_HELP ? PLAIN_COLOUR : *p == '+' ? GOOD : *p == '-' ? BAD : *p == '@' ? DIM_COLOUR : PLAIN_COLOUR;
+        int pair = f->mode == FORM_HELP ? PLAIN_COLOUR
+                   : *p == '+'          ? GOOD
+                   : *p == '-'          ? BAD
+                   : *p == '@'          ? DIM_COLOUR
+                                        : PLAIN_COLOUR;
         attron(paint(pair));
         screen_put(y++, 0, b->width, shown, false);
         attroff(paint(pair));
     }
 }
 
-/* ---- All of it -------------------------------------------------------------------------------------------------------- */
+/* ---- All of it
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void draw_status(const struct form *f, const struct boxes *b)
 {
     int y = b->height - 1;
     char text[512];
     switch (f->mode) {
-    case FORM_TEXT: snprintf(text, sizeof text, "%s", f->message[0] ? f->message : f->verdict[0] ? f->verdict : "Enter: take  Esc: leave"); break;
-    case FORM_CHOICE: snprintf(text, sizeof text, "%s", f->message[0] ? f->message : "Enter: take  Esc: leave"); break;
+    case FORM_TEXT:
+        snprintf(text, sizeof text, "%s",
+                 f->message[0]   ? f->message
+                 : f->verdict[0] ? f->verdict
+                                 : "Enter: take  Esc: leave");
+        break;
+    case FORM_CHOICE:
+        snprintf(text, sizeof text, "%s", f->message[0] ? f->message : "Enter: take  Esc: leave");
+        break;
     case FORM_SEARCH: snprintf(text, sizeof text, "/"); break;
     case FORM_SAVE: snprintf(text, sizeof text, "Save? y n"); break;
     case FORM_QUIT: snprintf(text, sizeof text, "Save before leaving? y n, c: stay"); break;
-    case FORM_DIFF: case FORM_HELP: snprintf(text, sizeof text, "any key: back"); break;
+    case FORM_DIFF:
+    case FORM_HELP: snprintf(text, sizeof text, "any key: back"); break;
     default: {
-        const char *keys = b->width >= 60 ? "Enter change  Space next  x unset  u undo  / find  d diff  s save  q quit  ?" : "Enter x u / d s q ?";
+        const char *keys =
+            b->width >= 60 ? "Enter change  Space next  x unset  u undo  / find  d diff  s save  q quit  ?"
+                           : "Enter x u / d s q ?";
         char peak[32] = "";
         if (!b->margin && !f->plan_error.code) {
             size_text(peak, sizeof peak, (double)f->use.peak_total_bytes);
@@ -395,5 +424,6 @@ int form_row_at(const struct form *f, int y, int x)
     getmaxyx(stdscr, height, width);
     struct boxes b = boxes_of(height, width);
     int row = f->top + y - b.list_top;
-    return y >= b.list_top && y < b.list_top + b.list_lines && x < b.list_width && row < f->row_count ? row : -1;
+    return y >= b.list_top && y < b.list_top + b.list_lines && x < b.list_width && row < f->row_count ? row
+                                                                                                      : -1;
 }

@@ -8,11 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const struct command cmd_fetch, cmd_worker, cmd_attach, cmd_runs, cmd_stop, cmd_checkpoint, cmd_help, cmd_version, cmd_bench_optim, cmd_bench_speedup, cmd_bench_train, cmd_train, cmd_embed, cmd_export;
+extern const struct command cmd_fetch, cmd_worker, cmd_attach, cmd_runs, cmd_stop, cmd_checkpoint, cmd_help,
+    cmd_version, cmd_bench_optim, cmd_bench_speedup, cmd_bench_train, cmd_train, cmd_embed, cmd_export;
 extern const struct command cmd_compare, cmd_doctor;
-extern const struct command cmd_config_get, cmd_config_set, cmd_config_unset, cmd_config_list, cmd_config_check, cmd_config_diff,
-    cmd_config_new, cmd_config_edit, cmd_config_man,
-    cmd_complete, cmd_plan, cmd_monitor_helper;
+extern const struct command cmd_config_get, cmd_config_set, cmd_config_unset, cmd_config_list,
+    cmd_config_check, cmd_config_diff, cmd_config_new, cmd_config_edit, cmd_config_man, cmd_complete,
+    cmd_plan, cmd_monitor_helper;
 
 const struct command *const commands[] = {
     &cmd_fetch,
@@ -59,7 +60,8 @@ const struct command *command_find(char **words, int count, int *taken)
         const char *name = commands[i]->name;
         if (strncmp(name, words[0], n) != 0) continue;
         *taken = name[n] == 0 ? 1 : 2;
-        if (name[n] == 0 || (name[n] == ' ' && count > 1 && strcmp(name + n + 1, words[1]) == 0)) return commands[i];
+        if (name[n] == 0 || (name[n] == ' ' && count > 1 && strcmp(name + n + 1, words[1]) == 0))
+            return commands[i];
     }
     return NULL;
 }
@@ -94,7 +96,8 @@ static int version_run(const struct arguments *args, struct error *err)
     return 0;
 }
 
-const struct command cmd_help = {"help", "[COMMAND]", "how to use meopt, or one command", NULL, NULL, 0, 2, false, help_run};
+const struct command cmd_help = {"help", "[COMMAND]", "how to use meopt, or one command", NULL, NULL, 0, 2,
+                                 false,  help_run};
 const struct command cmd_version = {"version", "", "print the version", NULL, NULL, 0, 0, false, version_run};
 
 int main(int argc, char **argv)
@@ -119,8 +122,11 @@ int main(int argc, char **argv)
         const char *near = nearest_name(name, command_name_at, commands);
         size_t n = strlen(name), used = 0;
         for (int i = 0; commands[i]; i++) { /* the first of two words: name the second ones */
-            if (strncmp(commands[i]->name, name, n) != 0 || commands[i]->name[n] != ' ' || commands[i]->hidden || used + 40 > sizeof hint) continue;
-            used += (size_t)snprintf(hint + used, sizeof hint - used, "%s%s", used ? ", " : "commands are: ", commands[i]->name);
+            if (strncmp(commands[i]->name, name, n) != 0 || commands[i]->name[n] != ' ' ||
+                commands[i]->hidden || used + 40 > sizeof hint)
+                continue;
+            used += (size_t)snprintf(hint + used, sizeof hint - used, "%s%s",
+                                     used ? ", " : "commands are: ", commands[i]->name);
             near = NULL;
         }
         if (near) snprintf(hint, sizeof hint, "did you mean 'meopt %s'? see 'meopt help'", near);

@@ -103,7 +103,8 @@ static int take_value(struct arguments *args, int index, const char *text, struc
             return error_set(err, EXIT_USAGE, NULL, "--%s takes %s, found '%s'", o->name,
                              o->type == OPTION_INT ? "a whole number" : "a number", text);
         if (o->min < o->max && (x < o->min || x > o->max))
-            return error_set(err, EXIT_USAGE, NULL, "--%s takes %g to %g, found %s", o->name, o->min, o->max, text);
+            return error_set(err, EXIT_USAGE, NULL, "--%s takes %g to %g, found %s", o->name, o->min, o->max,
+                             text);
         v->number = x;
     }
     if (o->choices) {
@@ -112,14 +113,16 @@ static int take_value(struct arguments *args, int index, const char *text, struc
         for (const char *p = o->choices; p && !found; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
             found = n && strncmp(p, text, n) == 0 && (p[n] == 0 || p[n] == '|');
         if (!found)
-            return error_set(err, EXIT_USAGE, NULL, "--%s takes one of %s, found '%s'", o->name, o->choices, text);
+            return error_set(err, EXIT_USAGE, NULL, "--%s takes one of %s, found '%s'", o->name, o->choices,
+                             text);
     }
     v->texts = xrealloc(v->texts, (size_t)(v->count + 1) * sizeof *v->texts);
     v->texts[v->count++] = xstrdup(text);
     return 0;
 }
 
-int arguments_parse(struct arguments *args, const struct command *command, int argc, char **argv, struct error *err)
+int arguments_parse(struct arguments *args, const struct command *command, int argc, char **argv,
+                    struct error *err)
 {
     int options = 0;
     while (command->options && command->options[options].name) options++;
@@ -148,7 +151,8 @@ int arguments_parse(struct arguments *args, const struct command *command, int a
         int index = -1;
         if (word[1] == '-') {
             value = strchr(word, '=');
-            snprintf(name, sizeof name, "%.*s", value ? (int)(value - word - 2) : (int)sizeof name - 1, word + 2);
+            snprintf(name, sizeof name, "%.*s", value ? (int)(value - word - 2) : (int)sizeof name - 1,
+                     word + 2);
             if (value) value++;
             index = option_index(command, name);
         } else {
@@ -158,7 +162,8 @@ int arguments_parse(struct arguments *args, const struct command *command, int a
         }
         if (index < 0) {
             const char *near = command->options ? nearest_name(name, option_name_at, command->options) : NULL;
-            if (near) snprintf(hint, sizeof hint, "did you mean --%s? see 'meopt %s --help'", near, command->name);
+            if (near)
+                snprintf(hint, sizeof hint, "did you mean --%s? see 'meopt %s --help'", near, command->name);
             return error_set(err, EXIT_USAGE, hint, "unknown option '%s'", word);
         }
         const struct option *o = &command->options[index];
@@ -168,14 +173,16 @@ int arguments_parse(struct arguments *args, const struct command *command, int a
             continue;
         }
         if (!value && i + 1 < argc) value = argv[++i];
-        if (!value) return error_set(err, EXIT_USAGE, hint, "option --%s needs a value %s", o->name, o->value);
+        if (!value)
+            return error_set(err, EXIT_USAGE, hint, "option --%s needs a value %s", o->name, o->value);
         int code = take_value(args, index, value, err);
         if (code) return code;
     }
     if (args->operand_count < command->min_operands)
         return error_set(err, EXIT_USAGE, hint, "meopt %s needs %s", command->name, command->operands);
     if (command->max_operands >= 0 && args->operand_count > command->max_operands)
-        return error_set(err, EXIT_USAGE, hint, "unexpected operand '%s'", args->operands[command->max_operands]);
+        return error_set(err, EXIT_USAGE, hint, "unexpected operand '%s'",
+                         args->operands[command->max_operands]);
     return 0;
 }
 
@@ -202,7 +209,8 @@ void command_help(const struct command *command)
     for (const struct option *o = command->options; o->name; o++) {
         char left[64], letter[8] = "    ";
         if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
-        snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->value ? " " : "", o->value ? o->value : "");
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->value ? " " : "",
+                 o->value ? o->value : "");
         printf("  %-28s %s", left, o->help);
         if (o->choices) printf(": %s", o->choices);
         printf("\n");

@@ -39,12 +39,14 @@ static void complain(struct outlets *o, const struct error *err)
     o->warned = true;
 }
 
-int outlets_open(struct outlets **out, const char *directory, int64_t from, bool tensorboard, const char *metrics_file, struct error *err)
+int outlets_open(struct outlets **out, const char *directory, int64_t from, bool tensorboard,
+                 const char *metrics_file, struct error *err)
 {
     struct outlets *o = xcalloc(1, sizeof *o);
     int code = 0;
     o->directory = xstrdup(directory);
-    while (strlen(o->directory) > 1 && o->directory[strlen(o->directory) - 1] == '/') o->directory[strlen(o->directory) - 1] = 0;
+    while (strlen(o->directory) > 1 && o->directory[strlen(o->directory) - 1] == '/')
+        o->directory[strlen(o->directory) - 1] = 0;
     o->name = strrchr(o->directory, '/') ? strrchr(o->directory, '/') + 1 : o->directory;
     o->metrics_file = metrics_file;
     o->fd = -1;
@@ -63,13 +65,17 @@ int outlets_open(struct outlets **out, const char *directory, int64_t from, bool
 
 static void take_memory(struct outlets *o, const char *text, size_t bytes)
 {
-    json_t *cards = json_loadb(text, bytes, 0, NULL), *first = json_array_get(cards, 0), *classes = json_object_get(first, "classes");
+    json_t *cards = json_loadb(text, bytes, 0, NULL), *first = json_array_get(cards, 0),
+           *classes = json_object_get(first, "classes");
     o->memory_count = 0;
     if (json_is_integer(json_object_get(first, "peak_bytes")))
-        o->memory[o->memory_count++] = (struct scalar_memory){"total", (double)json_integer_value(json_object_get(first, "peak_bytes"))};
+        o->memory[o->memory_count++] =
+            (struct scalar_memory){"total", (double)json_integer_value(json_object_get(first, "peak_bytes"))};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         if (json_is_integer(json_object_get(classes, memory_class_names[c])))
-            o->memory[o->memory_count++] = (struct scalar_memory){memory_class_names[c], (double)json_integer_value(json_object_get(classes, memory_class_names[c]))};
+            o->memory[o->memory_count++] = (struct scalar_memory){
+                memory_class_names[c],
+                (double)json_integer_value(json_object_get(classes, memory_class_names[c]))};
     json_decref(cards);
 }
 
@@ -79,8 +85,17 @@ static void take_line(struct outlets *o, const char *text, size_t bytes)
     struct error err = {0};
     if (!metric_line_parse(&l, text, bytes) || l.step <= o->from || l.step <= o->last.step) return;
     if (l.cards_bytes) take_memory(o, text + l.cards_at, l.cards_bytes);
-    o->last = (struct scalars){.step = l.step, .time_s = NAN, .epoch = l.epoch < 0 ? NAN : (double)l.epoch, .loss = l.loss, .cosine = l.cosine, .lr = l.lr, .grad_norm = l.grad_norm,
-                               .images_per_s = l.images_per_s, .step_ms = l.step_ms, .data_wait_ms = l.data_wait_ms, .memory = o->memory,
+    o->last = (struct scalars){.step = l.step,
+                               .time_s = NAN,
+                               .epoch = l.epoch < 0 ? NAN : (double)l.epoch,
+                               .loss = l.loss,
+                               .cosine = l.cosine,
+                               .lr = l.lr,
+                               .grad_norm = l.grad_norm,
+                               .images_per_s = l.images_per_s,
+                               .step_ms = l.step_ms,
+                               .data_wait_ms = l.data_wait_ms,
+                               .memory = o->memory,
                                .memory_count = l.cards_bytes ? o->memory_count : 0};
     if (o->tensorboard && tensorboard_write(o->tensorboard, &o->last, &err) != 0) complain(o, &err);
 }
@@ -95,7 +110,8 @@ static void take_lines(struct outlets *o)
     for (ssize_t n; o->fd >= 0 && (n = pread(o->fd, o->buffer + o->kept, BUFFER - o->kept, o->at)) > 0;) {
         char *p = o->buffer, *limit = o->buffer + o->kept + n, *end;
         o->at += n;
-        for (; (end = memchr(p, '\n', (size_t)(limit - p))) != NULL; p = end + 1) take_line(o, p, (size_t)(end - p));
+        for (; (end = memchr(p, '\n', (size_t)(limit - p))) != NULL; p = end + 1)
+            take_line(o, p, (size_t)(end - p));
         o->kept = (size_t)(limit - p);
         if (o->kept == BUFFER) o->kept = 0; /* no line of ours */
         memmove(o->buffer, p, o->kept);
@@ -115,18 +131,30 @@ static void write_text(struct outlets *o, const char *state, int64_t total, cons
         const struct monitor_card *c = &s->cards[i];
         labels[i][0] = (char)('0' + i / 10);
         labels[i][1] = (char)('0' + i % 10);
-        cards[i] = (struct prometheus_card){.card = labels[i] + (i < 10), .name = c->name, .pci = c->pci, .mem_used_bytes = value_of(&c->mem_used_bytes),
-                                            .mem_total_bytes = value_of(&c->mem_total_bytes), .busy_percent = value_of(&c->busy_percent), .temp_c = value_of(&c->temp_c),
-                                            .power_w = value_of(&c->power_w), .age_s = c->busy_percent.valid ? c->busy_percent.age_s : NAN};
+        cards[i] = (struct prometheus_card){.card = labels[i] + (i < 10),
+                                            .name = c->name,
+                                            .pci = c->pci,
+                                            .mem_used_bytes = value_of(&c->mem_used_bytes),
+                                            .mem_total_bytes = value_of(&c->mem_total_bytes),
+                                            .busy_percent = value_of(&c->busy_percent),
+                                            .temp_c = value_of(&c->temp_c),
+                                            .power_w = value_of(&c->power_w),
+                                            .age_s = c->busy_percent.valid ? c->busy_percent.age_s : NAN};
     }
     last.memory = o->memory;
     last.memory_count = o->memory_count;
-    struct prometheus_run run = {.run = o->name, .state = state, .total_steps = total, .last = last.step < 0 ? NULL : &last, .cards = cards, .card_count = count};
+    struct prometheus_run run = {.run = o->name,
+                                 .state = state,
+                                 .total_steps = total,
+                                 .last = last.step < 0 ? NULL : &last,
+                                 .cards = cards,
+                                 .card_count = count};
     if (prometheus_write(o->metrics_file, &run, &err) != 0) complain(o, &err);
     free(cards);
 }
 
-void outlets_update(struct outlets *o, const char *state, int64_t total, const struct monitor_snapshot *cards, bool end)
+void outlets_update(struct outlets *o, const char *state, int64_t total, const struct monitor_snapshot *cards,
+                    bool end)
 {
     take_lines(o);
     if (!o->metrics_file || (!end && clock_seconds() - o->written < TEXT_SECONDS)) return;

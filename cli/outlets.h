@@ -1,4 +1,5 @@
-/* What a supervisor hands on of a run besides the run directory: TensorBoard's event files, Prometheus' text. */
+/* What a supervisor hands on of a run besides the run directory: TensorBoard's event files, Prometheus' text.
+ */
 #ifndef MEOPT_CLI_OUTLETS_H
 #define MEOPT_CLI_OUTLETS_H
 
@@ -9,9 +10,11 @@
 struct outlets;
 
 /* Lines of metrics.jsonl behind `from` are handed on. metrics_file may be NULL. */
-int outlets_open(struct outlets **out, const char *directory, int64_t from, bool tensorboard, const char *metrics_file, struct error *err);
+int outlets_open(struct outlets **out, const char *directory, int64_t from, bool tensorboard,
+                 const char *metrics_file, struct error *err);
 /* Take in what is new; the text is written every few seconds, and at the end. cards may be NULL. */
-void outlets_update(struct outlets *o, const char *state, int64_t total, const struct monitor_snapshot *cards, bool end);
+void outlets_update(struct outlets *o, const char *state, int64_t total, const struct monitor_snapshot *cards,
+                    bool end);
 void outlets_close(struct outlets *o); /* NULL is nothing */
 
 #endif

@@ -33,7 +33,8 @@ static void on_fatal(int signal_number)
 
 static void install(bool on)
 {
-    struct sigaction fatal = {.sa_handler = on_fatal, .sa_flags = SA_NODEFER}, end = {.sa_handler = on_ending};
+    struct sigaction fatal = {.sa_handler = on_fatal, .sa_flags = SA_NODEFER},
+                     end = {.sa_handler = on_ending};
     for (int i = 0; i < 5; i++) {
         if (on) sigaction(fatal_signals[i], &fatal, &old_fatal[i]);
         else sigaction(fatal_signals[i], &old_fatal[i], NULL);
@@ -46,11 +47,14 @@ static void install(bool on)
 
 int screen_open(bool ascii, int timeout_ms, struct error *err)
 {
-    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)) return error_set(err, EXIT_USAGE, NULL, "this needs a terminal");
+    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
+        return error_set(err, EXIT_USAGE, NULL, "this needs a terminal");
     setlocale(LC_ALL, "");
     setlocale(LC_NUMERIC, "C");
     screen = newterm(NULL, stdout, stdin); /* initscr would exit on a bad TERM */
-    if (!screen) return error_set(err, EXIT_USAGE, "set TERM", "terminal '%s' is not known", getenv("TERM") ? getenv("TERM") : "");
+    if (!screen)
+        return error_set(err, EXIT_USAGE, "set TERM", "terminal '%s' is not known",
+                         getenv("TERM") ? getenv("TERM") : "");
     in_curses = 1;
     screen_signal = 0;
     install(true);
@@ -63,7 +67,8 @@ int screen_open(bool ascii, int timeout_ms, struct error *err)
 #ifdef BUTTON5_PRESSED
                   | BUTTON5_PRESSED
 #endif
-              , NULL);
+              ,
+              NULL);
     mouseinterval(0);
     screen_ascii = ascii || strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
     const char *no = getenv("NO_COLOR"), *ours = getenv("MEOPT_NO_COLOR");

@@ -31,13 +31,13 @@ struct supervisor {
     const struct supervision *s;
     struct worker_report *report;
     pid_t pid;
-    bool stopped;            /* by SIGSTOP or the like */
-    int asked, asked_by;     /* 1: save and stop, 2: stop now; the signal, SIGTERM for a request */
+    bool stopped;        /* by SIGSTOP or the like */
+    int asked, asked_by; /* 1: save and stop, 2: stop now; the signal, SIGTERM for a request */
     double asked_at;
-    int64_t marks;           /* last seen, and when they moved */
+    int64_t marks; /* last seen, and when they moved */
     double moved_at, step_seconds;
     int64_t oom_before[2];
-    struct monitor *monitor; /* opened once the worker has said where it trains */
+    struct monitor *monitor;      /* opened once the worker has said where it trains */
     struct monitor_snapshot seen; /* what it said last */
     struct outlets *outlets;
     bool begun;
@@ -74,7 +74,10 @@ static void oom_look(int64_t counts[2])
             const char *at = strstr(text, kinds[i]);
             if (!at) continue;
             at += strlen(kinds[i]);
-            char *group = xasprintf("%.*s", (int)strcspn(at, "\n"), at), *path = xasprintf(i ? "/sys/fs/cgroup/memory%s/memory.oom_control" : "/sys/fs/cgroup%s/memory.events", group);
+            char *group = xasprintf("%.*s", (int)strcspn(at, "\n"), at),
+                 *path = xasprintf(i ? "/sys/fs/cgroup/memory%s/memory.oom_control"
+                                     : "/sys/fs/cgroup%s/memory.events",
+                                   group);
             counts[0] = oom_kills_in(path);
             free(path);
             free(group);
@@ -140,7 +143,8 @@ static void child(const struct supervision *s, int report, pid_t parent)
 static int start(struct supervisor *v, struct error *err)
 {
     int fd = memfd_create("meopt-report", 0); /* inherited */
-    if (fd < 0 || ftruncate(fd, sizeof *v->report) != 0) return error_errno(err, EXIT_FAILED, NULL, "no memory to share with the worker");
+    if (fd < 0 || ftruncate(fd, sizeof *v->report) != 0)
+        return error_errno(err, EXIT_FAILED, NULL, "no memory to share with the worker");
     v->report = mmap(NULL, sizeof *v->report, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (v->report == MAP_FAILED) {
         v->report = NULL;
@@ -157,7 +161,8 @@ static int start(struct supervisor *v, struct error *err)
     struct run_status status;
     int64_t step = 0;
     if (run_status_read(&status, v->s->directory, NULL) == 0) step = status.step;
-    status = (struct run_status){.state = "starting", .step = step, .pid = v->pid, .time = (double)time(NULL), .exit_code = -1};
+    status = (struct run_status){
+        .state = "starting", .step = step, .pid = v->pid, .time = (double)time(NULL), .exit_code = -1};
     gethostname(status.host, sizeof status.host - 1);
     int code = run_status_write(&status, v->s->directory, err);
     v->moved_at = clock_seconds();
@@ -172,7 +177,10 @@ static void begin(struct supervisor *v)
     if (v->begun || !atomic_load(&v->report->total)) return;
     v->begun = true;
     struct error err = {0};
-    struct monitor_options options = {.provider = v->s->monitor ? v->s->monitor : v->report->pci[0] ? "auto" : "proc", .root = v->s->monitor_root};
+    struct monitor_options options = {.provider = v->s->monitor       ? v->s->monitor
+                                                  : v->report->pci[0] ? "auto"
+                                                                      : "proc",
+                                      .root = v->s->monitor_root};
     int code = monitor_open(&v->monitor, &options, &err);
     if (!code) {
         monitor_watch(v->monitor, &v->pid, 1);
@@ -182,13 +190,16 @@ static void begin(struct supervisor *v)
         }
     }
     if (code) log_warn("no card telemetry: %s", err.what);
-    if ((v->s->tensorboard || v->s->metrics_file) && outlets_open(&v->outlets, v->s->directory, v->report->from, v->s->tensorboard, v->s->metrics_file, &err) != 0)
+    if ((v->s->tensorboard || v->s->metrics_file) &&
+        outlets_open(&v->outlets, v->s->directory, v->report->from, v->s->tensorboard, v->s->metrics_file,
+                     &err) != 0)
         log_warn("%s", err.what);
 }
 
 static void hand_on(struct supervisor *v, const char *state, bool end)
 {
-    if (v->outlets) outlets_update(v->outlets, state, atomic_load(&v->report->total), v->monitor ? &v->seen : NULL, end);
+    if (v->outlets)
+        outlets_update(v->outlets, state, atomic_load(&v->report->total), v->monitor ? &v->seen : NULL, end);
 }
 
 static json_t *reading(const struct monitor_value *m, double *age)
@@ -204,8 +215,10 @@ static json_t *cards_json(const struct supervisor *v)
     json_t *cards = json_array();
     if (!v->monitor) return cards;
     const struct monitor_snapshot *seen = &v->seen;
-    int found = monitor_find(seen, v->report->pci), first = v->report->pci[0] ? found : 0, last = v->s->monitor && found < 0 ? seen->card_count : first + 1;
-    for (int i = first < 0 ? 0 : first, rank = 0; first >= 0 && i < last && i < seen->card_count; i++, rank++) {
+    int found = monitor_find(seen, v->report->pci), first = v->report->pci[0] ? found : 0,
+        last = v->s->monitor && found < 0 ? seen->card_count : first + 1;
+    for (int i = first < 0 ? 0 : first, rank = 0; first >= 0 && i < last && i < seen->card_count;
+         i++, rank++) {
         const struct monitor_card *c = &seen->cards[i];
         double age = 0;
         json_t *card = json_pack("{s:i, s:s, s:s}", "rank", rank, "name", c->name, "pci", c->pci);
@@ -227,10 +240,13 @@ static void live(struct supervisor *v)
     double silent = clock_seconds() - v->moved_at;
     double limit = 5 * v->step_seconds > HUNG_SECONDS ? 5 * v->step_seconds : HUNG_SECONDS;
     int phase = atomic_load(&v->report->phase);
-    const char *state = v->stopped ? "stopped by a signal" : silent > limit && phase != PHASE_LOAD && phase != PHASE_TEACHER ? "hung" : "running";
-    json_t *object = json_pack("{s:f, s:i, s:{s:i, s:s, s:s, s:f, s:I}}", "time", (double)time(NULL), "supervisor_pid", (int)getpid(), "worker", "pid", (int)v->pid,
-                               "state", state, "phase", phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "", "silent_s", silent, "step",
-                               (json_int_t)atomic_load(&v->report->step));
+    const char *state = v->stopped ? "stopped by a signal"
+                        : silent > limit && phase != PHASE_LOAD && phase != PHASE_TEACHER ? "hung"
+                                                                                          : "running";
+    json_t *object = json_pack("{s:f, s:i, s:{s:i, s:s, s:s, s:f, s:I}}", "time", (double)time(NULL),
+                               "supervisor_pid", (int)getpid(), "worker", "pid", (int)v->pid, "state", state,
+                               "phase", phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "",
+                               "silent_s", silent, "step", (json_int_t)atomic_load(&v->report->step));
     json_object_set_new(object, "cards", cards_json(v));
     char *text = json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     struct error ignored;
@@ -270,17 +286,28 @@ static int cause(struct supervisor *v, int status, struct error *err)
     int phase = atomic_load(&v->report->phase);
     const char *at = phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "starting";
     char *saved = last_checkpoint(v->s->directory);
-    if (saved) snprintf(hint, sizeof hint, "the last checkpoint is %s; go on with: meopt train --resume %s", saved, v->s->directory);
+    if (saved)
+        snprintf(hint, sizeof hint, "the last checkpoint is %s; go on with: meopt train --resume %s", saved,
+                 v->s->directory);
     else snprintf(hint, sizeof hint, "there is no checkpoint yet: start again");
     free(saved);
     if (WIFSIGNALED(status)) {
         int number = WTERMSIG(status);
         oom_look(after);
-        bool memory = number == SIGKILL && v->asked < 2 && ((after[0] >= 0 && after[0] > v->oom_before[0]) || (after[1] >= 0 && after[1] > v->oom_before[1]));
+        bool memory = number == SIGKILL && v->asked < 2 &&
+                      ((after[0] >= 0 && after[0] > v->oom_before[0]) ||
+                       (after[1] >= 0 && after[1] > v->oom_before[1]));
         if (memory)
-            return error_set(err, EXIT_HOST_MEMORY, hint, "the kernel killed the worker, host memory was exhausted, at step %lld while %s; 'meopt plan' tells what it needs", (long long)step, at);
-        if (v->asked == 2) return error_set(err, EXIT_SIGNAL + v->asked_by, hint, "stopped at once, at step %lld", (long long)step);
-        return error_set(err, EXIT_SIGNAL + number, hint, "the worker was ended by signal %d (%s) at step %lld, while %s", number, strsignal(number), (long long)step, at);
+            return error_set(err, EXIT_HOST_MEMORY, hint,
+                             "the kernel killed the worker, host memory was exhausted, at step %lld while "
+                             "%s; 'meopt plan' tells what it needs",
+                             (long long)step, at);
+        if (v->asked == 2)
+            return error_set(err, EXIT_SIGNAL + v->asked_by, hint, "stopped at once, at step %lld",
+                             (long long)step);
+        return error_set(err, EXIT_SIGNAL + number, hint,
+                         "the worker was ended by signal %d (%s) at step %lld, while %s", number,
+                         strsignal(number), (long long)step, at);
     }
     if (atomic_load(&v->report->ended)) {
         if (v->report->code) *err = v->report->err;
@@ -288,7 +315,8 @@ static int cause(struct supervisor *v, int status, struct error *err)
     }
     int code = WEXITSTATUS(status);
     if (code == 127) return error_set(err, EXIT_FAILED, NULL, "the worker could not be started");
-    return error_set(err, code ? code : EXIT_FAILED, hint, "the worker ended with status %d at step %lld, while %s", code, (long long)step, at);
+    return error_set(err, code ? code : EXIT_FAILED, hint,
+                     "the worker ended with status %d at step %lld, while %s", code, (long long)step, at);
 }
 
 /* state.json and events.jsonl, where the worker could not do it. */
@@ -313,10 +341,14 @@ static void last_word(struct supervisor *v, int code, const struct error *err)
     run_status_write(&s, v->s->directory, &ignored);
     if (said) return;
     char *path = path_join(v->s->directory, "events.jsonl");
-    struct run run = {.directory = (char *)(uintptr_t)v->s->directory, .events = open(path, O_WRONLY | O_APPEND | O_CLOEXEC)};
+    struct run run = {.directory = (char *)(uintptr_t)v->s->directory,
+                      .events = open(path, O_WRONLY | O_APPEND | O_CLOEXEC)};
     free(path);
     if (run.events < 0) return;
-    run_event(&run, s.state, json_pack("{s:I, s:i, s:s}", "step", (json_int_t)s.step, "exit_code", code, "message", s.message), &ignored);
+    run_event(
+        &run, s.state,
+        json_pack("{s:I, s:i, s:s}", "step", (json_int_t)s.step, "exit_code", code, "message", s.message),
+        &ignored);
     close(run.events);
 }
 
@@ -355,7 +387,8 @@ int supervise(const struct supervision *s, struct error *err)
         struct signalfd_siginfo info;
         poll(&wait, 1, TICK_MS);
         while (read(signals, &info, sizeof info) == (ssize_t)sizeof info) {
-            if (info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM) ask(&v, v.asked + 1, (int)info.ssi_signo);
+            if (info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM)
+                ask(&v, v.asked + 1, (int)info.ssi_signo);
             if (info.ssi_signo == SIGUSR1 || info.ssi_signo == SIGUSR2) kill(v.pid, (int)info.ssi_signo);
         }
         for (pid_t pid; (pid = waitpid(v.pid, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0 && !ended;) {
@@ -366,7 +399,9 @@ int supervise(const struct supervision *s, struct error *err)
         watch(&v);
         begin(&v);
         if (taken(&v, "stop-now")) ask(&v, 2, SIGTERM);
-        if (v.asked == 1 && clock_seconds() - v.asked_at > STOP_SECONDS && clock_seconds() - v.moved_at > STOP_SECONDS) ask(&v, 2, SIGTERM); /* it does not hear */
+        if (v.asked == 1 && clock_seconds() - v.asked_at > STOP_SECONDS &&
+            clock_seconds() - v.moved_at > STOP_SECONDS)
+            ask(&v, 2, SIGTERM); /* it does not hear */
         if (ended || clock_seconds() - told >= 1) {
             if (v.monitor) monitor_read(v.monitor, &v.seen);
             live(&v);
@@ -401,7 +436,8 @@ int supervise_detached(const struct supervision *s, struct error *err)
         setsid();
         if (fork() != 0) _exit(0);
         char *path = path_join(s->directory, "worker.log");
-        int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666), null = open("/dev/null", O_RDWR | O_CLOEXEC);
+        int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666),
+            null = open("/dev/null", O_RDWR | O_CLOEXEC);
         free(path);
         dup2(null, 0);
         dup2(log >= 0 ? log : null, 1);
@@ -416,8 +452,10 @@ int supervise_detached(const struct supervision *s, struct error *err)
         ;
     for (int i = 0; i < 500; i++) { /* until it has said that it starts */
         struct run_status said;
-        if (run_status_read(&said, s->directory, NULL) == 0 && said.pid > 0 && said.pid != pid_before) return 0;
+        if (run_status_read(&said, s->directory, NULL) == 0 && said.pid > 0 && said.pid != pid_before)
+            return 0;
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
-    return error_set(err, EXIT_FAILED, "see worker.log in the run directory", "the worker did not start within 5 s");
+    return error_set(err, EXIT_FAILED, "see worker.log in the run directory",
+                     "the worker did not start within 5 s");
 }

@@ -1,7 +1,9 @@
-/* The process beside the worker: starts it, passes signals and requests on, samples the cards, and when it dies says why.
+/* The process beside the worker: starts it, passes signals and requests on, samples the cards, and when it
+ * dies says why.
  *
- * It writes live.json in the run directory (who trains, in what phase, for how long without a sign, the cards) and, when the
- * worker has not done so itself, the last word in state.json and events.jsonl. Attached viewers need nothing else.
+ * It writes live.json in the run directory (who trains, in what phase, for how long without a sign, the
+ * cards) and, when the worker has not done so itself, the last word in state.json and events.jsonl. Attached
+ * viewers need nothing else.
  */
 #ifndef MEOPT_CLI_SUPERVISE_H
 #define MEOPT_CLI_SUPERVISE_H
@@ -12,22 +14,24 @@
 #include <stdint.h>
 
 struct supervision {
-    const char *directory;     /* of the run */
+    const char *directory; /* of the run */
     bool resume, json;
     int64_t stop_after, threads; /* 0: not given */
-    bool foreground;           /* the worker writes to our stdout and stderr, and dies with us as batch systems expect; else
-                                  it writes RUN/worker.log and outlives us */
+    bool foreground; /* the worker writes to our stdout and stderr, and dies with us as batch systems expect;
+                        else it writes RUN/worker.log and outlives us */
     const char *monitor, *monitor_root; /* provider of card telemetry ("auto") and where its files are ("") */
-    const char *metrics_file;  /* Prometheus text, or NULL */
-    bool tensorboard;          /* event files in RUN/tensorboard */
+    const char *metrics_file;           /* Prometheus text, or NULL */
+    bool tensorboard;                   /* event files in RUN/tensorboard */
 };
 
-/* Blocks until the worker has ended. Its exit code, or 128 + signal, EXIT_HOST_MEMORY when the kernel killed it for memory. */
+/* Blocks until the worker has ended. Its exit code, or 128 + signal, EXIT_HOST_MEMORY when the kernel killed
+ * it for memory. */
 int supervise(const struct supervision *s, struct error *err);
 /* The same in a daemon of its own; returns once the worker is started. */
 int supervise_detached(const struct supervision *s, struct error *err);
 
-/* How many processes the kernel has killed for memory: from a memory.events file's text, or /proc/vmstat's. -1: not there. */
+/* How many processes the kernel has killed for memory: from a memory.events file's text, or /proc/vmstat's.
+ * -1: not there. */
 int64_t oom_kills(const char *text);
 
 #endif

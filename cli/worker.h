@@ -1,5 +1,5 @@
-/* The worker: `meopt worker RUN`, hidden, the process that trains. It is started by the supervisor (supervise.h), in a session
- * of its own, and tells through a shared page what it is at and why it ended. */
+/* The worker: `meopt worker RUN`, hidden, the process that trains. It is started by the supervisor
+ * (supervise.h), in a session of its own, and tells through a shared page what it is at and why it ended. */
 #ifndef MEOPT_CLI_WORKER_H
 #define MEOPT_CLI_WORKER_H
 
@@ -10,11 +10,11 @@
 
 struct worker_report {
     _Atomic int64_t step, total;
-    _Atomic int phase;      /* enum train_phase */
-    _Atomic int64_t marks;  /* grows with every change of phase: the worker moves */
-    int64_t from;           /* the step that it begins behind; set before total, like pci */
-    char pci[16];           /* of the card it trains on; "" for the processor */
-    _Atomic int ended;      /* code and err are valid */
+    _Atomic int phase;     /* enum train_phase */
+    _Atomic int64_t marks; /* grows with every change of phase: the worker moves */
+    int64_t from;          /* the step that it begins behind; set before total, like pci */
+    char pci[16];          /* of the card it trains on; "" for the processor */
+    _Atomic int ended;     /* code and err are valid */
     int code;
     struct error err;
 };

@@ -19,12 +19,12 @@
  * Rules of use
  * - Every function returns a status; 0 is MEOPT_OK. `err` may be NULL; else it gets one sentence that names
  *   the object and the numbers. Nothing is printed, nothing exits, nothing is global.
- * - Handles are independent of each other. On one handle, meopt_step_tensor may be called for different tensors
- *   from different threads between begin and end; every other call needs the handle to itself.
+ * - Handles are independent of each other. On one handle, meopt_step_tensor may be called for different
+ * tensors from different threads between begin and end; every other call needs the handle to itself.
  * - The same seed, tensors, gradients and steps give the same bits: whatever the instruction set, number of
  *   threads, number of ranks (`first` below), order of tensors, and whether the run was stopped and resumed.
- * - Structs given to the library begin with (or are accompanied by) their size, so that a program built with an
- *   older header keeps working: always meopt_options_init, always zero a struct meopt_tensor first.
+ * - Structs given to the library begin with (or are accompanied by) their size, so that a program built with
+ * an older header keeps working: always meopt_options_init, always zero a struct meopt_tensor first.
  */
 #ifndef MEOPT_H
 #define MEOPT_H
@@ -40,10 +40,10 @@ enum meopt_status {
     MEOPT_OK = 0,
     MEOPT_BAD_ARGUMENT, /* null, out of range, misaligned, sizes that do not fit each other */
     MEOPT_NO_MEMORY,
-    MEOPT_NOT_FINITE,   /* a NaN or an infinity in a gradient or in imported weights */
-    MEOPT_BAD_STATE,    /* saved state: damaged, truncated, of another version or of another model */
-    MEOPT_BAD_ORDER,    /* a step was not begun, or not ended */
-    MEOPT_IO            /* the caller's write function failed */
+    MEOPT_NOT_FINITE, /* a NaN or an infinity in a gradient or in imported weights */
+    MEOPT_BAD_STATE,  /* saved state: damaged, truncated, of another version or of another model */
+    MEOPT_BAD_ORDER,  /* a step was not begun, or not ended */
+    MEOPT_IO          /* the caller's write function failed */
 };
 
 struct meopt_error {
@@ -61,13 +61,13 @@ enum meopt_rule { MEOPT_APADAM, MEOPT_APADAMW, MEOPT_APSGD, MEOPT_LAMB, MEOPT_LI
 /* Bytes per parameter in []. What forward and backward read is meopt_weights(): fp32 for MEOPT_WEIGHTS_F32,
  * bf16 for all others. */
 enum meopt_weight_format {
-    MEOPT_WEIGHTS_F32,       /* [4]    "fp32" */
-    MEOPT_WEIGHTS_F32_COPY,  /* [4+2]  "fp32+copy": a bf16 copy is written in the same pass (as AMP has it) */
-    MEOPT_WEIGHTS_BF16,      /* [2]    "bf16": nearest; loses small updates: for comparison only */
-    MEOPT_WEIGHTS_BF16_SR,   /* [2]    "bf16_sr": stochastic rounding */
-    MEOPT_WEIGHTS_20,        /* [2.5]  "bf16+4": 4 more bits, stochastic rounding */
-    MEOPT_WEIGHTS_24,        /* [3]    "bf16+8": 8 more bits, stochastic rounding */
-    MEOPT_WEIGHTS_32,        /* [4]    "bf16+16": the other 16 bits of fp32, lossless */
+    MEOPT_WEIGHTS_F32,      /* [4]    "fp32" */
+    MEOPT_WEIGHTS_F32_COPY, /* [4+2]  "fp32+copy": a bf16 copy is written in the same pass (as AMP has it) */
+    MEOPT_WEIGHTS_BF16,     /* [2]    "bf16": nearest; loses small updates: for comparison only */
+    MEOPT_WEIGHTS_BF16_SR,  /* [2]    "bf16_sr": stochastic rounding */
+    MEOPT_WEIGHTS_20,       /* [2.5]  "bf16+4": 4 more bits, stochastic rounding */
+    MEOPT_WEIGHTS_24,       /* [3]    "bf16+8": 8 more bits, stochastic rounding */
+    MEOPT_WEIGHTS_32,       /* [4]    "bf16+16": the other 16 bits of fp32, lossless */
     MEOPT_WEIGHT_FORMAT_COUNT
 };
 
@@ -106,21 +106,22 @@ enum meopt_memory {
 struct meopt_report {
     const char *tensor;
     int64_t step;
-    double error;            /* ||u(stored) - u(exact)|| / ||u(exact)||, u = the update before the learning rate */
+    double error; /* ||u(stored) - u(exact)|| / ||u(exact)||, u = the update before the learning rate */
     double threshold;
     int first_moment, second_moment;         /* enum meopt_state_format while it was measured */
     int new_first_moment, new_second_moment; /* differ from the above when the tensor was promoted */
 };
 
 struct meopt_options {
-    size_t size;        /* sizeof(struct meopt_options) of the caller; set by meopt_options_init */
-    size_t tensor_size; /* sizeof(struct meopt_tensor) of the caller; likewise */
-    int rule;           /* enum meopt_rule */
-    int weights;        /* enum meopt_weight_format of the tensors that are not kept in fp32 */
-    int first_moment;   /* enum meopt_state_format: m (momentum) */
-    int second_moment;  /* v; apsgd and lion have none */
+    size_t size;              /* sizeof(struct meopt_options) of the caller; set by meopt_options_init */
+    size_t tensor_size;       /* sizeof(struct meopt_tensor) of the caller; likewise */
+    int rule;                 /* enum meopt_rule */
+    int weights;              /* enum meopt_weight_format of the tensors that are not kept in fp32 */
+    int first_moment;         /* enum meopt_state_format: m (momentum) */
+    int second_moment;        /* v; apsgd and lion have none */
     double beta1, beta2, eps; /* apadam, apadamw, lamb: .9 .999 1e-8 (lamb 1e-6); lion: .9 .99 */
-    double weight_decay;      /* apadam, apsgd: added to the gradient; apadamw, lion: decoupled; lamb: in the update */
+    double weight_decay;      /* apadam, apsgd: added to the gradient; apadamw, lion: decoupled; lamb: in the
+                                 update */
     double momentum, dampening; /* apsgd */
     int nesterov;               /* apsgd */
     int trust_clip;             /* lamb: trust ratio at most 1 */
@@ -128,10 +129,11 @@ struct meopt_options {
     uint64_t seed;              /* of stochastic rounding */
     int threads;                /* 0: as OpenMP decides */
     int64_t small_count;        /* tensors of fewer elements stay fp32 altogether; default 4096 */
-    int accumulator;            /* enum meopt_state_format of gradient accumulators, or -1 for none (default) */
-    int adapt_every;            /* every so many steps the error of the stored state is measured; 0: never (default) */
-    double adapt_threshold;     /* above it a tensor's state is promoted to the next wider format; default 0.1 */
-    void (*report)(void *context, const struct meopt_report *report); /* called for each measurement; may be NULL */
+    int accumulator; /* enum meopt_state_format of gradient accumulators, or -1 for none (default) */
+    int adapt_every; /* every so many steps the error of the stored state is measured; 0: never (default) */
+    double adapt_threshold; /* above it a tensor's state is promoted to the next wider format; default 0.1 */
+    void (*report)(void *context,
+                   const struct meopt_report *report); /* called for each measurement; may be NULL */
     /* Memory; both NULL: the library's own. Blocks are 64-byte aligned. tensor: its name, for messages. */
     void *(*allocate)(void *context, int kind, size_t bytes, const char *tensor);
     void (*release)(void *context, int kind, void *p, size_t bytes);
@@ -159,20 +161,22 @@ enum meopt_tensor_flags {
  * are kept in fp32 too. */
 
 struct meopt_tensor {
-    const char *name;     /* unique; copied. It also keys the random numbers, so the order of the table does not matter */
-    int ndim;             /* 0 to 8 */
-    int64_t shape[8];     /* of the part held here */
-    unsigned flags;       /* enum meopt_tensor_flags */
-    double lr_scale;      /* learning rate of this tensor / learning rate of the step; 0 means 1 */
-    void *weights;        /* caller's memory (4-byte aligned; 2 for bf16), or NULL: allocated here */
-    void *copy;           /* caller's memory for the bf16 copy, or NULL: allocated here */
-    int64_t first;        /* element of the whole tensor that element 0 is (shards); a multiple of 64 */
+    const char *
+        name; /* unique; copied. It also keys the random numbers, so the order of the table does not matter */
+    int ndim; /* 0 to 8 */
+    int64_t shape[8]; /* of the part held here */
+    unsigned flags;   /* enum meopt_tensor_flags */
+    double lr_scale;  /* learning rate of this tensor / learning rate of the step; 0 means 1 */
+    void *weights;    /* caller's memory (4-byte aligned; 2 for bf16), or NULL: allocated here */
+    void *copy;       /* caller's memory for the bf16 copy, or NULL: allocated here */
+    int64_t first;    /* element of the whole tensor that element 0 is (shards); a multiple of 64 */
 };
 
 /* Bytes by kind. With a 64-byte rounding of every block these are exactly what the allocator is asked for. */
 struct meopt_bytes {
     int64_t parameters;
-    size_t weights, copy, correction, moments, scales, accumulators; /* scales: the part of the moments' blocks that is scales */
+    size_t weights, copy, correction, moments, scales,
+        accumulators; /* scales: the part of the moments' blocks that is scales */
     size_t total;     /* all but `scales`, which is inside `moments` */
     size_t callers;   /* the part of weights and copy that lies in the caller's memory */
 };
@@ -204,10 +208,12 @@ int64_t meopt_find(const struct meopt *opt, const char *name);
  * meopt_destroy. */
 int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_dtype *dtype);
 
-/* Weights in and out as fp32 in host memory, `count` elements from `first` (a multiple of 64). import rounds to
- * nearest at the width of the format; import after export restores the same bits in every format. */
-int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *values, struct meopt_error *err);
-int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *values, struct meopt_error *err);
+/* Weights in and out as fp32 in host memory, `count` elements from `first` (a multiple of 64). import rounds
+ * to nearest at the width of the format; import after export restores the same bits in every format. */
+int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *values,
+                 struct meopt_error *err);
+int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *values,
+                 struct meopt_error *err);
 
 /* ---- Step -------------------------------------------------------------------------------------------- */
 
@@ -218,38 +224,43 @@ int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t 
  * each tensor. scale multiplies the gradient first (clipping, 1/micro-batches).
  *
  * Non-finite gradients: the check runs inside the pass, on each group of 64 elements before its weights are
- * touched. A group with a NaN or infinity keeps its old weights and state; the rest of that tensor has taken its
- * step. meopt_step_tensor then returns MEOPT_NOT_FINITE, and so does meopt_step_end. Weights and states therefore
- * never hold a NaN that came with a gradient. For "all or nothing" use meopt_gradient_norm first, or check = 1,
- * which reads the tensor's gradient once more and touches nothing of the tensor when it is bad. On a card, where the
- * program does not wait for each tensor, meopt_step_end alone returns MEOPT_NOT_FINITE. */
+ * touched. A group with a NaN or infinity keeps its old weights and state; the rest of that tensor has taken
+ * its step. meopt_step_tensor then returns MEOPT_NOT_FINITE, and so does meopt_step_end. Weights and states
+ * therefore never hold a NaN that came with a gradient. For "all or nothing" use meopt_gradient_norm first,
+ * or check = 1, which reads the tensor's gradient once more and touches nothing of the tensor when it is bad.
+ * On a card, where the program does not wait for each tensor, meopt_step_end alone returns MEOPT_NOT_FINITE.
+ */
 int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, struct meopt_error *err);
-int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype, double scale,
-                      struct meopt_error *err);
+int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
+                      double scale, struct meopt_error *err);
 
 /* A gradient of the tensor's shape; data NULL: none, or for meopt_step_tensors what was accumulated. */
 struct meopt_gradient {
     const void *data;
     int dtype; /* enum meopt_dtype */
 };
-/* The same for `count` different tensors in one pass, which cards like better than many: tensors[i] steps with gradients[i]. With
- * check = 1 none of them moves when one gradient is bad. Another error: as if nothing had been asked. */
-int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients, size_t count, double scale,
-                       struct meopt_error *err);
+/* The same for `count` different tensors in one pass, which cards like better than many: tensors[i] steps
+ * with gradients[i]. With check = 1 none of them moves when one gradient is bad. Another error: as if nothing
+ * had been asked. */
+int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                       size_t count, double scale, struct meopt_error *err);
 
 struct meopt_step_stats {
-    double grad_norm;     /* of the gradients of this step before `scale`, over all tensors stepped (inf: overflow) */
-    int64_t bad_groups;   /* groups skipped because of NaN or infinity */
-    int64_t tensors;      /* tensors stepped */
+    double grad_norm;   /* of the gradients of this step before `scale`, over all tensors stepped (inf:
+                           overflow) */
+    int64_t bad_groups; /* groups skipped because of NaN or infinity */
+    int64_t tensors;    /* tensors stepped */
 };
 int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err);
 
-/* All tensors at once: begin, every tensor in one parallel sweep, end. data NULL: no gradient for that tensor. */
-int meopt_step(struct meopt *opt, int64_t step, double lr, double scale, const struct meopt_gradient *gradients,
-               struct meopt_step_stats *stats, struct meopt_error *err);
+/* All tensors at once: begin, every tensor in one parallel sweep, end. data NULL: no gradient for that
+ * tensor. */
+int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
+               const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
+               struct meopt_error *err);
 
-/* Global norm (in double) and whether all is finite; touches nothing. The sum does not depend on threads. data NULL, or
- * gradients NULL: what has been accumulated for the tensor, if anything. */
+/* Global norm (in double) and whether all is finite; touches nothing. The sum does not depend on threads.
+ * data NULL, or gradients NULL: what has been accumulated for the tensor, if anything. */
 int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradients, double *norm, int *finite,
                         struct meopt_error *err);
 
@@ -259,8 +270,8 @@ double meopt_clip_scale(double norm, double max_norm);
 /* Gradient accumulation under gradient release (options.accumulator): add scale * gradient to the tensor's
  * accumulator; the gradient may be freed. meopt_step_tensor with gradient NULL takes the accumulator as its
  * gradient and empties it. Accumulators round stochastically; their error: meopt-optimizers(7). */
-int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype, double scale,
-                     struct meopt_error *err);
+int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
+                     double scale, struct meopt_error *err);
 
 /* ---- State ------------------------------------------------------------------------------------------- */
 
@@ -269,13 +280,15 @@ int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enu
  * the values are converted, rounded to nearest. With adapt_every a promoted tensor comes back promoted.
  * Records come from anywhere: damage is MEOPT_BAD_STATE. */
 size_t meopt_state_bytes(const struct meopt *opt, size_t tensor);
-int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes, struct meopt_error *err);
-int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes, struct meopt_error *err);
+int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes,
+                     struct meopt_error *err);
+int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,
+                     struct meopt_error *err);
 
 /* Everything (states, weights, corrections) in one stream; write returns 0 or anything else to stop.
  * meopt_load finds tensors by name; all must be there, with the same shapes. */
-int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *data, size_t bytes), void *context,
-               struct meopt_error *err);
+int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *data, size_t bytes),
+               void *context, struct meopt_error *err);
 int meopt_load(struct meopt *opt, const void *data, size_t bytes, struct meopt_error *err);
 
 #ifdef __cplusplus

@@ -49,7 +49,9 @@ static size_t character(const uint8_t *p, size_t n)
     if (p[0] < 0xc2 || p[0] > 0xf4 || length > n) return 0;
     for (size_t i = 1; i < length; i++)
         if ((p[i] & 0xc0) != 0x80) return 0;
-    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) || (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f)) return 0;
+    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) || (p[0] == 0xf0 && p[1] < 0x90) ||
+        (p[0] == 0xf4 && p[1] > 0x8f))
+        return 0;
     if (p[0] == 0xc2 && p[1] < 0xa0) return 0; /* C1 */
     return length;
 }
@@ -132,13 +134,16 @@ static void check_pax(struct walk *w)
     }
     for (size_t at = 0; at < w->pax_used;) {
         size_t length = 0, digits = 0;
-        while (at + digits < w->pax_used && w->pax[at + digits] >= '0' && w->pax[at + digits] <= '9' && digits < 8)
+        while (at + digits < w->pax_used && w->pax[at + digits] >= '0' && w->pax[at + digits] <= '9' &&
+               digits < 8)
             length = length * 10 + (size_t)(w->pax[at + digits++] - '0');
-        if (!digits || length <= digits + 1 || length > w->pax_used - at || w->pax[at + digits] != ' ') return; /* libarchive refuses it */
+        if (!digits || length <= digits + 1 || length > w->pax_used - at || w->pax[at + digits] != ' ')
+            return; /* libarchive refuses it */
         const char *key = w->pax + at + digits + 1, *equals = memchr(key, '=', length - digits - 1);
         if (!equals) return;
         size_t key_bytes = (size_t)(equals - key), value_bytes = (size_t)(w->pax + at + length - 1 - equals);
-        bool name = (key_bytes == 4 && memcmp(key, "path", 4) == 0) || (key_bytes == 8 && memcmp(key, "linkpath", 8) == 0);
+        bool name = (key_bytes == 4 && memcmp(key, "path", 4) == 0) ||
+                    (key_bytes == 8 && memcmp(key, "linkpath", 8) == 0);
         if (name && memchr(equals, 0, value_bytes)) w->bad_name = true;
         at += length;
     }
@@ -222,7 +227,8 @@ static la_int64_t zip_seek(struct archive *a, void *context, la_int64_t offset, 
     (void)a;
     struct walk *w = context;
     int64_t base = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? w->zip_at : w->zip_bytes;
-    if (offset > w->zip_bytes || offset < -w->zip_bytes || base + offset < 0 || base + offset > w->zip_bytes) return ARCHIVE_FATAL;
+    if (offset > w->zip_bytes || offset < -w->zip_bytes || base + offset < 0 || base + offset > w->zip_bytes)
+        return ARCHIVE_FATAL;
     return w->zip_at = base + offset;
 }
 
@@ -241,23 +247,29 @@ static int refuse_name(struct walk *w, const char *name, const char *why)
 {
     char shown[300];
     name_printable(shown, sizeof shown, name ? name : "");
-    return error_set(w->err, EXIT_INTEGRITY, "do not unpack it by hand either; ask whoever gave it to you", "entry %lld '%s' is refused: %s",
-                     (long long)w->counts.entries + 1, shown, why);
+    return error_set(w->err, EXIT_INTEGRITY, "do not unpack it by hand either; ask whoever gave it to you",
+                     "entry %lld '%s' is refused: %s", (long long)w->counts.entries + 1, shown, why);
 }
 
 static int over(struct walk *w, const struct archive_limits *limits)
 {
     const struct archive_counts *c = &w->counts;
     if (c->out > limits->bytes)
-        return error_set(w->err, EXIT_INTEGRITY, "if the archive is right, raise --limit or its unpacked_size", "the archive unpacks to more than the %lld bytes allowed", (long long)limits->bytes);
+        return error_set(w->err, EXIT_INTEGRITY,
+                         "if the archive is right, raise --limit or its unpacked_size",
+                         "the archive unpacks to more than the %lld bytes allowed", (long long)limits->bytes);
     if (c->entries > limits->entries)
-        return error_set(w->err, EXIT_INTEGRITY, NULL, "the archive holds more than the %lld entries allowed", (long long)limits->entries);
+        return error_set(w->err, EXIT_INTEGRITY, NULL, "the archive holds more than the %lld entries allowed",
+                         (long long)limits->entries);
     if (c->out > limits->ratio_from && c->in > 0 && (double)c->out > limits->ratio * (double)c->in)
-        return error_set(w->err, EXIT_INTEGRITY, "if the archive is right, give its unpacked_size in sources.yaml", "the archive unpacks to over %.0f times its size: a bomb?", limits->ratio);
+        return error_set(w->err, EXIT_INTEGRITY,
+                         "if the archive is right, give its unpacked_size in sources.yaml",
+                         "the archive unpacks to over %.0f times its size: a bomb?", limits->ratio);
     return 0;
 }
 
-static int walk_file(struct walk *w, struct archive *a, int64_t size, const struct archive_limits *limits, const struct archive_sink *sink)
+static int walk_file(struct walk *w, struct archive *a, int64_t size, const struct archive_limits *limits,
+                     const struct archive_sink *sink)
 {
     const void *data;
     size_t bytes;
@@ -268,7 +280,9 @@ static int walk_file(struct walk *w, struct archive *a, int64_t size, const stru
         if (r == ARCHIVE_EOF) break;
         if (r != ARCHIVE_OK) return refuse(w, a);
         if (offset < 0 || offset > size || bytes > (uint64_t)(size - offset))
-            return error_set(w->err, EXIT_INTEGRITY, NULL, "entry %lld is larger than the %lld bytes it declares", (long long)w->counts.entries, (long long)size);
+            return error_set(w->err, EXIT_INTEGRITY, NULL,
+                             "entry %lld is larger than the %lld bytes it declares",
+                             (long long)w->counts.entries, (long long)size);
         if (offset + (int64_t)bytes > w->counts.out - begin) w->counts.out = begin + offset + (int64_t)bytes;
         int code = over(w, limits);
         if (!code && bytes) code = sink->data(sink->context, data, bytes, offset, w->err);
@@ -280,7 +294,8 @@ static int walk_file(struct walk *w, struct archive *a, int64_t size, const stru
     return code ? code : sink->file_end(sink->context, w->err);
 }
 
-static int walk_entries(struct walk *w, struct archive *a, const struct archive_limits *limits, const struct archive_sink *sink)
+static int walk_entries(struct walk *w, struct archive *a, const struct archive_limits *limits,
+                        const struct archive_sink *sink)
 {
     char *path = malloc(PATH_BYTES + 1);
     int code = path ? 0 : error_set(w->err, EXIT_HOST_MEMORY, NULL, "out of memory");
@@ -292,13 +307,18 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
             code = refuse(w, a);
             break;
         }
-        const char *name = archive_entry_pathname(entry), *why = w->bad_name ? "NUL in its name" : name ? clean(name, path) : "unreadable name";
+        const char *name = archive_entry_pathname(entry), *why = w->bad_name ? "NUL in its name"
+                                                                 : name      ? clean(name, path)
+                                                                             : "unreadable name";
         mode_t type = archive_entry_filetype(entry);
         int64_t size = archive_entry_size_is_set(entry) ? archive_entry_size(entry) : 0;
         if (!why && archive_entry_hardlink(entry)) why = "a hard link";
         if (!why && archive_entry_symlink(entry)) why = "a symbolic link";
         if (!why && type != AE_IFREG && type != AE_IFDIR)
-            why = type == AE_IFLNK ? "a symbolic link" : type == AE_IFIFO ? "a FIFO" : type == AE_IFCHR || type == AE_IFBLK ? "a device" : "neither file nor directory";
+            why = type == AE_IFLNK                       ? "a symbolic link"
+                  : type == AE_IFIFO                     ? "a FIFO"
+                  : type == AE_IFCHR || type == AE_IFBLK ? "a device"
+                                                         : "neither file nor directory";
         if (!why && archive_entry_is_encrypted(entry)) why = "encrypted";
         if (!why && size < 0) why = "negative size";
         if (!why && type == AE_IFREG && path[0] == 0) why = "empty name";
@@ -317,7 +337,8 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
             if (path[0]) code = sink->directory(sink->context, path, w->err);
         } else {
             w->counts.files++;
-            code = sink->file(sink->context, path, size, archive_entry_mtime_is_set(entry) ? archive_entry_mtime(entry) : 0, w->err);
+            code = sink->file(sink->context, path, size,
+                              archive_entry_mtime_is_set(entry) ? archive_entry_mtime(entry) : 0, w->err);
             if (!code) code = walk_file(w, a, size, limits, sink);
         }
         if (!code) code = over(w, limits);
@@ -343,8 +364,8 @@ bool archive_is_zip(const void *head, size_t bytes)
     return bytes >= 4 && (memcmp(head, "PK\3\4", 4) == 0 || memcmp(head, "PK\5\6", 4) == 0);
 }
 
-int archive_walk(const struct archive_input *input, const struct archive_limits *limits, const struct archive_sink *sink, struct archive_counts *counts,
-                 struct error *err)
+int archive_walk(const struct archive_input *input, const struct archive_limits *limits,
+                 const struct archive_sink *sink, struct archive_counts *counts, struct error *err)
 {
     struct error local = {0};
     struct walk w = {.input = input, .err = err ? err : &local};
@@ -363,7 +384,8 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
         w.zip_bytes = input->wait(input->context, INT64_MAX);
         if (w.zip_bytes < 0) code = error_set(w.err, EXIT_FAILED, NULL, "unpacking was given up");
         if (!code) code = zip_check(input->fd, w.zip_bytes, w.err);
-        if (!code && !(w.zip_buffer = malloc(256 << 10))) code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
+        if (!code && !(w.zip_buffer = malloc(256 << 10)))
+            code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
         if (!code) {
             archive_read_support_format_zip_seekable(a);
             archive_read_set_read_callback(a, zip_read);
@@ -381,7 +403,8 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
     if (!code) code = walk_entries(&w, a, limits, sink);
     if (!code && w.inflate) code = drain(&w);
     if (!code && w.bad_name) code = refuse_name(&w, NULL, "NUL in a name");
-    if (!code && w.counts.entries == 0) code = error_set(w.err, EXIT_INTEGRITY, NULL, "the archive holds no files");
+    if (!code && w.counts.entries == 0)
+        code = error_set(w.err, EXIT_INTEGRITY, NULL, "the archive holds no files");
     if (!code && sink->progress) sink->progress(sink->context, &w.counts);
     if (a) archive_read_free(a);
     inflate_close(w.inflate);

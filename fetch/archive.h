@@ -1,10 +1,12 @@
-/* Reading an archive that may be hostile, and may still be growing: tar (plain, gzip, zstd, xz) and zip, nothing else.
+/* Reading an archive that may be hostile, and may still be growing: tar (plain, gzip, zstd, xz) and zip,
+ * nothing else.
  *
- * libarchive reads the formats; what it does not check is checked here: CRC and length of gzip members (libarchive skips
- * them), checksums behind the end of the tar (the stream is read to its end), NUL in pax and zip names, zip entries whose
- * two names differ, encryption. Only files and directories pass; names are valid UTF-8 without control characters, relative,
- * without "..", no component above 255 bytes, no path above 4096, at most 32 levels, none twice, none beginning with ".meopt-".
- * Anything that libarchive calls a warning is an error.
+ * libarchive reads the formats; what it does not check is checked here: CRC and length of gzip members
+ * (libarchive skips them), checksums behind the end of the tar (the stream is read to its end), NUL in pax
+ * and zip names, zip entries whose two names differ, encryption. Only files and directories pass; names are
+ * valid UTF-8 without control characters, relative, without "..", no component above 255 bytes, no path above
+ * 4096, at most 32 levels, none twice, none beginning with ".meopt-". Anything that libarchive calls a
+ * warning is an error.
  */
 #ifndef MEOPT_FETCH_ARCHIVE_H
 #define MEOPT_FETCH_ARCHIVE_H
@@ -16,8 +18,8 @@
 
 struct archive_input {
     int fd;
-    /* Blocks until at least `bytes` of the file (from its start) are there, or no more will come; returns how many there are
-     * then, or -1 to give up. */
+    /* Blocks until at least `bytes` of the file (from its start) are there, or no more will come; returns how
+     * many there are then, or -1 to give up. */
     int64_t (*wait)(void *context, int64_t bytes);
     void *context;
 };
@@ -28,7 +30,8 @@ struct archive_limits {
     double ratio;    /* unpacked / packed, looked at once more than ratio_from bytes came out */
     int64_t ratio_from;
 };
-extern const struct archive_limits archive_limits_default; /* no byte limit, 2,000,000 entries, 50 behind 1 GiB */
+extern const struct archive_limits
+    archive_limits_default; /* no byte limit, 2,000,000 entries, 50 behind 1 GiB */
 
 struct archive_counts {
     int64_t in, out, entries, files;
@@ -45,8 +48,8 @@ struct archive_sink {
 };
 
 /* EXIT_INTEGRITY for anything wrong with the archive. counts may be NULL. */
-int archive_walk(const struct archive_input *input, const struct archive_limits *limits, const struct archive_sink *sink, struct archive_counts *counts,
-                 struct error *err);
+int archive_walk(const struct archive_input *input, const struct archive_limits *limits,
+                 const struct archive_sink *sink, struct archive_counts *counts, struct error *err);
 
 /* A zip cannot be read while it grows (its directory is at the end). `head`: the first bytes of the file. */
 bool archive_is_zip(const void *head, size_t bytes);

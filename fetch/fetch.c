@@ -28,7 +28,8 @@ static const char private_directory[] = ".meopt-fetch";
 
 /* ---- SHA-256 behind the frontier ---- */
 
-/* A thread that reads what is there already: the same for fresh bytes, bytes of an earlier run, ranges and local files. */
+/* A thread that reads what is there already: the same for fresh bytes, bytes of an earlier run, ranges and
+ * local files. */
 struct hasher {
     pthread_t thread;
     bool started;
@@ -52,7 +53,8 @@ static void *hash_thread(void *context)
         if (there <= 0 && last) break;
         if (there <= 0) {
             pthread_mutex_lock(&h->mutex);
-            if (atomic_load(&h->available) <= at && !atomic_load(&h->last) && !atomic_load(&h->stop)) pthread_cond_wait(&h->more, &h->mutex);
+            if (atomic_load(&h->available) <= at && !atomic_load(&h->last) && !atomic_load(&h->stop))
+                pthread_cond_wait(&h->more, &h->mutex);
             pthread_mutex_unlock(&h->mutex);
             continue;
         }
@@ -112,13 +114,13 @@ struct job {
     struct error *err;
     char *directory, *staging, *kept;
     struct part part;
-    int fd;                 /* of the archive: the part's, or a local file's */
+    int fd; /* of the archive: the part's, or a local file's */
     bool local;
     struct hasher hasher;
     struct unpack unpack;
     bool zip_known, zip;
-    char expected[65];      /* "" unknown */
-    char trusted_url[600];  /* what the checksum is remembered under */
+    char expected[65];     /* "" unknown */
+    char trusted_url[600]; /* what the checksum is remembered under */
     double told;
     struct fetch_progress progress;
 };
@@ -135,7 +137,10 @@ static void tell(struct job *j, bool always)
     j->told = t;
     struct archive_counts c;
     if (j->unpack.shared) unpack_counts(&j->unpack, &c);
-    else c = (struct archive_counts){.files = j->result->files, .out = j->result->unpacked, .in = j->result->files ? j->progress.total : 0};
+    else
+        c = (struct archive_counts){.files = j->result->files,
+                                    .out = j->result->unpacked,
+                                    .in = j->result->files ? j->progress.total : 0};
     j->progress.files = c.files;
     j->progress.unpacked_bytes = c.out;
     j->progress.unpack_bytes = c.in;
@@ -158,15 +163,19 @@ static int start_unpack(struct job *j)
     int64_t room = INT64_MAX;
     if (statvfs(j->o->dest, &fs) == 0) room = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
     bool said = j->o->limit > 0 || j->source->unpacked_size >= 0;
-    limits.bytes = j->o->limit > 0 ? j->o->limit : j->source->unpacked_size >= 0 ? j->source->unpacked_size : room;
+    limits.bytes = j->o->limit > 0                 ? j->o->limit
+                   : j->source->unpacked_size >= 0 ? j->source->unpacked_size
+                                                   : room;
     if (said) limits.ratio_from = INT64_MAX; /* the size is known: no need to guess */
-    if (j->source->entries >= 0) limits.entries = 2 * j->source->entries + 1000; /* entries counts files; directories come on top */
+    if (j->source->entries >= 0)
+        limits.entries = 2 * j->source->entries + 1000; /* entries counts files; directories come on top */
     int code = make_staging(j);
     return code ? code : unpack_start(&j->unpack, j->fd, j->staging, &limits, j->err);
 }
 
-/* Everything that depends on how much of the archive is there. A tar is unpacked meanwhile, a zip behind its checksum; the
- * child is made before the hashing thread: a fork copies one thread only, and whatever locks the others hold. */
+/* Everything that depends on how much of the archive is there. A tar is unpacked meanwhile, a zip behind its
+ * checksum; the child is made before the hashing thread: a fork copies one thread only, and whatever locks
+ * the others hold. */
 static int feed(struct job *j, int64_t available, bool last)
 {
     int code = 0;
@@ -184,7 +193,8 @@ static int feed(struct job *j, int64_t available, bool last)
         unpack_feed(&j->unpack, available, last);
         if (unpack_ended(&j->unpack) && j->unpack.pid && !last) { /* before the end: it must be an error */
             code = unpack_wait(&j->unpack, j->err);
-            return code ? code : error_set(j->err, EXIT_INTEGRITY, NULL, "the archive ends before the file does");
+            return code ? code
+                        : error_set(j->err, EXIT_INTEGRITY, NULL, "the archive ends before the file does");
         }
     }
     return 0;
@@ -199,16 +209,19 @@ static int on_sized(void *context, int64_t total, struct error *err)
     struct stat st = {0};
     fstat(j->part.fd, &st);
     int64_t room = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize, missing = total - (int64_t)st.st_blocks * 512;
-    int64_t unpacked = j->source->unpacked_size >= 0 ? j->source->unpacked_size : total; /* photographs do not compress */
+    int64_t unpacked =
+        j->source->unpacked_size >= 0 ? j->source->unpacked_size : total; /* photographs do not compress */
     int64_t already = 0;
     if (missing < 0) missing = 0;
-    if (access(j->staging, F_OK) == 0) already = part_state_bytes(&j->part.state); /* unpacked by an earlier run, about */
+    if (access(j->staging, F_OK) == 0)
+        already = part_state_bytes(&j->part.state); /* unpacked by an earlier run, about */
     if (already > unpacked) already = unpacked;
     int64_t need = missing + unpacked - already;
     need += need / 50;
     if (room >= need) return 0;
     error_set(err, EXIT_DISK, "free some space or choose another --dest, then run the same command again",
-              "needs %.2f GiB (archive %.2f, unpacked %.2f%s), %.2f GiB are free", (double)need / 1073741824.0, (double)missing / 1073741824.0, (double)unpacked / 1073741824.0,
+              "needs %.2f GiB (archive %.2f, unpacked %.2f%s), %.2f GiB are free",
+              (double)need / 1073741824.0, (double)missing / 1073741824.0, (double)unpacked / 1073741824.0,
               j->source->unpacked_size >= 0 ? "" : " as an estimate", (double)room / 1073741824.0);
     return error_at(err, j->o->dest, 0, 0), EXIT_DISK;
 }
@@ -282,11 +295,15 @@ static int look_first(struct job *j, bool *done)
     int code = 0;
     if (published_read(tree, &what)) {
         if (j->expected[0] && strcmp(j->expected, what.sha256) != 0) {
-            code = error_set(j->err, EXIT_INTEGRITY, "move the directory away, or fetch into another --dest", "it was unpacked from an archive with SHA-256 %.12s..., expected %.12s...", what.sha256, j->expected);
+            code = error_set(j->err, EXIT_INTEGRITY, "move the directory away, or fetch into another --dest",
+                             "it was unpacked from an archive with SHA-256 %.12s..., expected %.12s...",
+                             what.sha256, j->expected);
             error_at(j->err, tree, 0, 0);
         } else if (!j->expected[0] && strcmp(j->source->name, what.source) != 0) {
             char shown[256];
-            code = error_set(j->err, EXIT_FAILED, "move the directory away, or fetch into another --dest", "is there already, from the source '%s'", name_printable(shown, sizeof shown, what.source));
+            code = error_set(j->err, EXIT_FAILED, "move the directory away, or fetch into another --dest",
+                             "is there already, from the source '%s'",
+                             name_printable(shown, sizeof shown, what.source));
             error_at(j->err, tree, 0, 0);
         } else {
             *done = j->result->already = true;
@@ -298,7 +315,8 @@ static int look_first(struct job *j, bool *done)
             return 0;
         }
     } else if (lstat(tree, &st) == 0) {
-        code = error_set(j->err, EXIT_FAILED, "move it away, or fetch into another --dest", "is there already, but not from a complete fetch (it has no " PUBLISH_MARKER ")");
+        code = error_set(j->err, EXIT_FAILED, "move it away, or fetch into another --dest",
+                         "is there already, but not from a complete fetch (it has no " PUBLISH_MARKER ")");
         error_at(j->err, tree, 0, 0);
     }
     free(tree);
@@ -320,7 +338,8 @@ static int open_local(struct job *j, const char *path)
     }
     if (j->source->size >= 0 && st.st_size != j->source->size) {
         close(fd);
-        error_set(j->err, EXIT_INTEGRITY, "bring the whole file", "has %lld bytes, expected %lld", (long long)st.st_size, (long long)j->source->size);
+        error_set(j->err, EXIT_INTEGRITY, "bring the whole file", "has %lld bytes, expected %lld",
+                  (long long)st.st_size, (long long)j->source->size);
         return error_at(j->err, path, 0, 0), EXIT_INTEGRITY;
     }
     j->fd = fd;
@@ -335,9 +354,19 @@ static const char *local_path(const char *url) { return strncmp(url, "file://", 
 
 static int download(struct job *j)
 {
-    struct transfer t = {.urls = j->source->urls, .url_count = j->source->url_count, .size = j->source->size, .pinned = j->expected[0] != 0,
-                         .allow_plain = j->o->allow_plain, .connections = j->o->connections, .cancel = j->o->cancel, .context = j, .sized = on_sized,
-                         .arrived = on_arrived, .restarted = on_restarted, .progress = on_progress, .notice = on_notice};
+    struct transfer t = {.urls = j->source->urls,
+                         .url_count = j->source->url_count,
+                         .size = j->source->size,
+                         .pinned = j->expected[0] != 0,
+                         .allow_plain = j->o->allow_plain,
+                         .connections = j->o->connections,
+                         .cancel = j->o->cancel,
+                         .context = j,
+                         .sized = on_sized,
+                         .arrived = on_arrived,
+                         .restarted = on_restarted,
+                         .progress = on_progress,
+                         .notice = on_notice};
     int used = 0;
     j->fd = j->part.fd;
     j->progress.resumed = part_state_bytes(&j->part.state);
@@ -362,11 +391,14 @@ static int settle(struct job *j, int64_t total)
     while (!code && atomic_load(&j->hasher.done) < total && !atomic_load(&j->hasher.failed)) code = nap(j);
     if (code) return code;
     hasher_end(&j->hasher, false);
-    if (atomic_load(&j->hasher.failed)) return error_set(j->err, EXIT_FAILED, "check the disk", "cannot read the archive back");
+    if (atomic_load(&j->hasher.failed))
+        return error_set(j->err, EXIT_FAILED, "check the disk", "cannot read the archive back");
     for (int i = 0; i < 32; i++) snprintf(j->result->sha256 + 2 * i, 3, "%02x", j->hasher.digest[i]);
     j->result->size = total;
     if (j->expected[0] && strcmp(j->expected, j->result->sha256) != 0)
-        return error_set(j->err, EXIT_INTEGRITY, "the file there is another one, or the checksum is of another version", "SHA-256 of the archive is %s, expected %s", j->result->sha256, j->expected);
+        return error_set(j->err, EXIT_INTEGRITY,
+                         "the file there is another one, or the checksum is of another version",
+                         "SHA-256 of the archive is %s, expected %s", j->result->sha256, j->expected);
     if (j->zip) {
         if ((code = start_unpack(j)) != 0) return code;
         unpack_feed(&j->unpack, total, true);
@@ -379,7 +411,8 @@ static int settle(struct job *j, int64_t total)
     j->result->files = c.files;
     j->result->unpacked = c.out;
     if (j->source->entries >= 0 && c.files != j->source->entries)
-        return error_set(j->err, EXIT_INTEGRITY, NULL, "the archive holds %lld files, expected %lld", (long long)c.files, (long long)j->source->entries);
+        return error_set(j->err, EXIT_INTEGRITY, NULL, "the archive holds %lld files, expected %lld",
+                         (long long)c.files, (long long)j->source->entries);
     return 0;
 }
 
@@ -389,14 +422,16 @@ static int put_in_place(struct job *j)
     tell(j, true);
     char *top = publish_top(j->staging, j->source->top, j->err);
     if (!top) return j->err->code;
-    struct published what = {.size = j->result->size, .files = j->result->files, .unpacked = j->result->unpacked};
+    struct published what = {
+        .size = j->result->size, .files = j->result->files, .unpacked = j->result->unpacked};
     snprintf(what.source, sizeof what.source, "%s", j->source->name);
     snprintf(what.archive, sizeof what.archive, "%s", j->source->file);
     memcpy(what.sha256, j->result->sha256, 65);
     char *tree = path_join(j->o->dest, top);
     struct published before;
     int code = 0;
-    if (published_read(tree, &before) && strcmp(before.sha256, what.sha256) == 0) j->result->already = true; /* a source without top: known only now */
+    if (published_read(tree, &before) && strcmp(before.sha256, what.sha256) == 0)
+        j->result->already = true; /* a source without top: known only now */
     else code = publish(j->staging, j->o->dest, top, &what, j->err);
     if (!code) j->result->tree = tree;
     else free(tree);
@@ -404,7 +439,8 @@ static int put_in_place(struct job *j)
     return code;
 }
 
-/* After a failure: what stays and what goes. The part stays when it can be continued; a refused archive leaves nothing. */
+/* After a failure: what stays and what goes. The part stays when it can be continued; a refused archive
+ * leaves nothing. */
 static void leave(struct job *j, int code)
 {
     unpack_kill(&j->unpack);
@@ -414,8 +450,10 @@ static void leave(struct job *j, int code)
         struct error ignored;
         file_remove_tree(j->staging, &ignored);
     }
-    if (code == EXIT_INTEGRITY && !j->local && j->expected[0] && j->result->sha256[0] && strcmp(j->expected, j->result->sha256) != 0) {
-        char *bad = xasprintf("%s/%s.corrupt", j->directory, j->source->file), text[600]; /* once, for whoever wants to look */
+    if (code == EXIT_INTEGRITY && !j->local && j->expected[0] && j->result->sha256[0] &&
+        strcmp(j->expected, j->result->sha256) != 0) {
+        char *bad = xasprintf("%s/%s.corrupt", j->directory, j->source->file),
+             text[600]; /* once, for whoever wants to look */
         if (rename(j->part.path, bad) == 0) {
             snprintf(text, sizeof text, "the wrong archive is kept as %s", bad);
             notice(j, text);
@@ -425,11 +463,18 @@ static void leave(struct job *j, int code)
     part_release(&j->part, keep);
 }
 
-int fetch_archive(const struct source *source, const struct fetch_options *options, struct fetch_result *result, struct error *err)
+int fetch_archive(const struct source *source, const struct fetch_options *options,
+                  struct fetch_result *result, struct error *err)
 {
     struct error local_error = {0};
     *result = (struct fetch_result){0};
-    struct job j = {.source = source, .o = options, .result = result, .err = err ? err : &local_error, .fd = -1, .part = {.fd = -1}, .unpack = {.wake = -1},
+    struct job j = {.source = source,
+                    .o = options,
+                    .result = result,
+                    .err = err ? err : &local_error,
+                    .fd = -1,
+                    .part = {.fd = -1},
+                    .unpack = {.wake = -1},
                     .progress = {.total = source->size}};
     int64_t known_size;
     bool done = false, first_use = false;
@@ -440,10 +485,14 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
     if (!j.expected[0] && !path) {
         first_use = !known_archive(j.trusted_url, j.expected, &known_size);
         if (first_use && !source->trust_first_use && !options->trust)
-            return error_set(j.err, EXIT_USAGE, "give --sha256 HEX, or --trust to take what comes and remember its checksum", "no checksum is known for %s", j.trusted_url);
+            return error_set(j.err, EXIT_USAGE,
+                             "give --sha256 HEX, or --trust to take what comes and remember its checksum",
+                             "no checksum is known for %s", j.trusted_url);
     }
-    if (!path && strncmp(source->urls[0], "http://", 7) == 0 && !(options->allow_plain && j.expected[0] && !first_use))
-        return error_set(j.err, EXIT_USAGE, "use https://, or give --sha256 HEX", "anybody on the way can change what comes over http://");
+    if (!path && strncmp(source->urls[0], "http://", 7) == 0 &&
+        !(options->allow_plain && j.expected[0] && !first_use))
+        return error_set(j.err, EXIT_USAGE, "use https://, or give --sha256 HEX",
+                         "anybody on the way can change what comes over http://");
     int code = file_make_dirs(options->dest, j.err);
     if (!code) code = look_first(&j, &done);
     if (code || done) return code;
@@ -459,7 +508,8 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
             bool go_on = !path && part_state_bytes(&j.part.state) > 0;
             if (!go_on) code = file_remove_tree(j.staging, j.err);
             if (!code && path) code = open_local(&j, path);
-            else if (!code && lstat(j.kept, &st) == 0 && S_ISREG(st.st_mode)) { /* kept by an earlier fetch whose tree is gone */
+            else if (!code && lstat(j.kept, &st) == 0 &&
+                     S_ISREG(st.st_mode)) { /* kept by an earlier fetch whose tree is gone */
                 if (go_on) code = file_remove_tree(j.staging, j.err);
                 if (!code) code = open_local(&j, j.kept);
                 notice(&j, "the archive is here already: unpacking it again");
@@ -474,7 +524,8 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
             file_remove_tree(j.staging, &ignored);
             if (!path && !options->sha256 && !source->sha256[0] && first_use) {
                 result->first_use = true;
-                if (known_archive_add(j.trusted_url, result->sha256, result->size, &ignored) != 0) notice(&j, ignored.what);
+                if (known_archive_add(j.trusted_url, result->sha256, result->size, &ignored) != 0)
+                    notice(&j, ignored.what);
             }
             if (j.local) {
                 part_release(&j.part, false);
@@ -487,7 +538,10 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
             }
         }
     }
-    if (code && !j.err->hint[0]) snprintf(j.err->hint, sizeof j.err->hint, "%s", code == EXIT_INTEGRITY ? "nothing of it was kept" : "run the same command again: it goes on where it was");
+    if (code && !j.err->hint[0])
+        snprintf(j.err->hint, sizeof j.err->hint, "%s",
+                 code == EXIT_INTEGRITY ? "nothing of it was kept"
+                                        : "run the same command again: it goes on where it was");
     if (j.local && j.fd >= 0) close(j.fd);
     free(j.kept);
     free(j.staging);
@@ -506,10 +560,12 @@ enum fetch_state fetch_look(const struct source *source, const char *dest, int64
 {
     struct published what;
     struct stat st;
-    char *tree = path_join(dest, source->top ? source->top : source->name), *directory = path_join(dest, private_directory);
+    char *tree = path_join(dest, source->top ? source->top : source->name),
+         *directory = path_join(dest, private_directory);
     enum fetch_state state = FETCH_MISSING;
     part_peek(directory, source->file ? source->file : source->name, bytes, total);
-    if (published_read(tree, &what) && (strcmp(what.source, source->name) == 0 || strcmp(what.sha256, source->sha256) == 0)) {
+    if (published_read(tree, &what) &&
+        (strcmp(what.source, source->name) == 0 || strcmp(what.sha256, source->sha256) == 0)) {
         state = FETCH_THERE;
         *bytes = what.unpacked;
         *total = what.size;

@@ -1,5 +1,5 @@
-/* One archive from its source to its place: claim, transfer, verify, unpack, publish. Restartable at every point: after any
- * death, the same call goes on where the last one was, and ends with the same tree.
+/* One archive from its source to its place: claim, transfer, verify, unpack, publish. Restartable at every
+ * point: after any death, the same call goes on where the last one was, and ends with the same tree.
  */
 #ifndef MEOPT_FETCH_FETCH_H
 #define MEOPT_FETCH_FETCH_H
@@ -13,22 +13,22 @@ extern const char *const fetch_phase_names[];
 
 struct fetch_progress {
     enum fetch_phase phase;
-    int64_t bytes, total;      /* of the archive; total -1 unknown */
-    int64_t resumed;           /* of bytes, from earlier runs */
+    int64_t bytes, total; /* of the archive; total -1 unknown */
+    int64_t resumed;      /* of bytes, from earlier runs */
     int tries;
-    double retry_in;           /* seconds of pause left, with reason */
+    double retry_in; /* seconds of pause left, with reason */
     const char *reason;
     int64_t files, unpacked_bytes, unpack_bytes; /* written so far, and archive bytes that took */
 };
 
 struct fetch_options {
     const char *dest;
-    const char *sha256;        /* 64 lower-case digits that pin it, or NULL */
-    bool trust;                /* accept an archive of which no checksum is known */
-    bool allow_plain;          /* http:// (with a checksum only) */
+    const char *sha256; /* 64 lower-case digits that pin it, or NULL */
+    bool trust;         /* accept an archive of which no checksum is known */
+    bool allow_plain;   /* http:// (with a checksum only) */
     int connections;
-    bool keep;                 /* the archive stays beside the tree */
-    int64_t limit;             /* bytes it may unpack to; 0: the source's unpacked_size, else free space */
+    bool keep;     /* the archive stays beside the tree */
+    int64_t limit; /* bytes it may unpack to; 0: the source's unpacked_size, else free space */
     const volatile sig_atomic_t *cancel;
     void *context;
     void (*progress)(void *context, const struct fetch_progress *p); /* at most every 0.1 s */
@@ -36,21 +36,27 @@ struct fetch_options {
 };
 
 struct fetch_result {
-    bool already;              /* it was there, whole: nothing was done */
-    char *tree;                /* DEST/TOP */
+    bool already; /* it was there, whole: nothing was done */
+    char *tree;   /* DEST/TOP */
     char sha256[65];
-    bool first_use;            /* nothing to compare the checksum with: it is remembered now */
+    bool first_use; /* nothing to compare the checksum with: it is remembered now */
     int64_t size, files, unpacked;
-    int64_t received;          /* over the network in this run */
-    char *archive;             /* where it was kept, or NULL */
+    int64_t received; /* over the network in this run */
+    char *archive;    /* where it was kept, or NULL */
 };
 void fetch_result_free(struct fetch_result *result);
 
-/* `source` has urls (not includes). EXIT_INTEGRITY, EXIT_NETWORK, EXIT_DISK, EXIT_LOCKED (another machine has it),
- * 128+SIGINT (cancelled), EXIT_FAILED. The error's hint says what is left and what to type. */
-int fetch_archive(const struct source *source, const struct fetch_options *options, struct fetch_result *result, struct error *err);
+/* `source` has urls (not includes). EXIT_INTEGRITY, EXIT_NETWORK, EXIT_DISK, EXIT_LOCKED (another machine has
+ * it), 128+SIGINT (cancelled), EXIT_FAILED. The error's hint says what is left and what to type. */
+int fetch_archive(const struct source *source, const struct fetch_options *options,
+                  struct fetch_result *result, struct error *err);
 
-enum fetch_state { FETCH_MISSING, FETCH_PARTIAL, FETCH_THERE, FETCH_FOREIGN /* a directory of that name that is not ours */ };
+enum fetch_state {
+    FETCH_MISSING,
+    FETCH_PARTIAL,
+    FETCH_THERE,
+    FETCH_FOREIGN /* a directory of that name that is not ours */
+};
 extern const char *const fetch_state_names[];
 /* What is at the destination; bytes of the partial archive or of the tree. */
 enum fetch_state fetch_look(const struct source *source, const char *dest, int64_t *bytes, int64_t *total);

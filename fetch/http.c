@@ -1,4 +1,5 @@
-/* See http.h. RFC 9110 sections 8.8.3 (ETag), 13.1.5 (If-Range), 14.4 (Content-Range), 10.2.3 (Retry-After). */
+/* See http.h. RFC 9110 sections 8.8.3 (ETag), 13.1.5 (If-Range), 14.4 (Content-Range), 10.2.3 (Retry-After).
+ */
 #include "fetch/http.h"
 
 #include <ctype.h>
@@ -31,7 +32,8 @@ static void content_range(struct http_headers *h, const char *p, const char *end
     if (p < end && *p == '*') {
         p++;
     } else {
-        if (!number(&p, end, &start) || p >= end || *p++ != '-' || !number(&p, end, &last) || last < start) return;
+        if (!number(&p, end, &start) || p >= end || *p++ != '-' || !number(&p, end, &last) || last < start)
+            return;
     }
     if (p >= end || *p++ != '/') return;
     if (p < end && *p == '*') p++;
@@ -75,7 +77,8 @@ void http_header(struct http_headers *h, const char *line, size_t bytes)
     } else if (IS("etag")) {
         if (value_bytes < sizeof h->etag) snprintf(h->etag, sizeof h->etag, "%.*s", (int)value_bytes, value);
     } else if (IS("last-modified")) {
-        if (value_bytes < sizeof h->modified) snprintf(h->modified, sizeof h->modified, "%.*s", (int)value_bytes, value);
+        if (value_bytes < sizeof h->modified)
+            snprintf(h->modified, sizeof h->modified, "%.*s", (int)value_bytes, value);
     }
 #undef IS
 }
@@ -104,8 +107,17 @@ bool http_status_retry(int status)
 
 bool http_curl_retry(int code)
 {
-    static const int retry[] = {CURLE_COULDNT_RESOLVE_PROXY, CURLE_COULDNT_RESOLVE_HOST, CURLE_COULDNT_CONNECT, CURLE_HTTP2, CURLE_PARTIAL_FILE, CURLE_OPERATION_TIMEDOUT,
-                                CURLE_SSL_CONNECT_ERROR, CURLE_GOT_NOTHING, CURLE_SEND_ERROR, CURLE_RECV_ERROR, CURLE_HTTP2_STREAM};
+    static const int retry[] = {CURLE_COULDNT_RESOLVE_PROXY,
+                                CURLE_COULDNT_RESOLVE_HOST,
+                                CURLE_COULDNT_CONNECT,
+                                CURLE_HTTP2,
+                                CURLE_PARTIAL_FILE,
+                                CURLE_OPERATION_TIMEDOUT,
+                                CURLE_SSL_CONNECT_ERROR,
+                                CURLE_GOT_NOTHING,
+                                CURLE_SEND_ERROR,
+                                CURLE_RECV_ERROR,
+                                CURLE_HTTP2_STREAM};
     for (size_t i = 0; i < sizeof retry / sizeof retry[0]; i++)
         if (retry[i] == code) return true;
     return false;

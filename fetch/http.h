@@ -1,4 +1,5 @@
-/* What a server said: response headers, and which answers are worth another try. Pure functions; transfer.c drives. */
+/* What a server said: response headers, and which answers are worth another try. Pure functions; transfer.c
+ * drives. */
 #ifndef MEOPT_FETCH_HTTP_H
 #define MEOPT_FETCH_HTTP_H
 
@@ -7,11 +8,12 @@
 #include <stdint.h>
 
 struct http_headers {
-    int status;                      /* of the last response; 0 before any */
-    int64_t length;                  /* Content-Length; -1 none */
-    int64_t start, end, total;       /* Content-Range "bytes start-end/total", end inclusive; -1 unknown. 416 has total alone */
-    bool has_range, bad_range;       /* there was a Content-Range; it cannot be understood */
-    int64_t retry_after;             /* seconds; -1 none. A date is left to libcurl */
+    int status;     /* of the last response; 0 before any */
+    int64_t length; /* Content-Length; -1 none */
+    int64_t start, end,
+        total; /* Content-Range "bytes start-end/total", end inclusive; -1 unknown. 416 has total alone */
+    bool has_range, bad_range; /* there was a Content-Range; it cannot be understood */
+    int64_t retry_after;       /* seconds; -1 none. A date is left to libcurl */
     char etag[512], modified[64];
 };
 

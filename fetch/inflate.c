@@ -1,6 +1,6 @@
-/* Decompression: see inflate.h. gzip through zlib itself, because libarchive's gzip filter checks neither CRC nor length;
- * zstd and xz through libarchive's "raw" format. A thread decompresses ahead of the reader by a few blocks, so that one
- * core inflates while another makes files. */
+/* Decompression: see inflate.h. gzip through zlib itself, because libarchive's gzip filter checks neither CRC
+ * nor length; zstd and xz through libarchive's "raw" format. A thread decompresses ahead of the reader by a
+ * few blocks, so that one core inflates while another makes files. */
 #include "fetch/inflate.h"
 
 #include <archive.h>
@@ -18,16 +18,16 @@ enum method { PLAIN, GZIP, LIBARCHIVE };
 
 struct block {
     uint8_t *data;
-    ssize_t bytes;       /* 0: the end, -1: an error */
-    int64_t consumed;    /* of the file, when it was filled */
+    ssize_t bytes;    /* 0: the end, -1: an error */
+    int64_t consumed; /* of the file, when it was filled */
 };
 
 struct inflate {
     struct archive_input input;
-    struct error *err;   /* where the thread, or inflate_open before it, tells what is wrong */
+    struct error *err; /* where the thread, or inflate_open before it, tells what is wrong */
     struct error problem;
     enum method method;
-    int64_t at;          /* bytes of the file taken */
+    int64_t at; /* bytes of the file taken */
     z_stream z;
     bool z_ready, member_open, ended;
     struct archive *raw;
@@ -35,7 +35,7 @@ struct inflate {
     /* the ring: filled by the thread, taken by inflate_read */
     struct block blocks[BLOCKS];
     pthread_t thread;
-    bool started, held;  /* held: the reader still looks at blocks[taken] */
+    bool started, held; /* held: the reader still looks at blocks[taken] */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     unsigned filled, taken;
@@ -47,7 +47,9 @@ struct inflate {
 static ssize_t take(struct inflate *in)
 {
     int before;
-    if (in->started) pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before); /* here alone: inflate_close must not wait for a slow server */
+    if (in->started)
+        pthread_setcancelstate(PTHREAD_CANCEL_ENABLE,
+                               &before); /* here alone: inflate_close must not wait for a slow server */
     int64_t there = in->input.wait(in->input.context, in->at + 1);
     if (in->started) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     if (there < 0) {
@@ -79,7 +81,9 @@ static la_ssize_t raw_read(struct archive *a, void *context, const void **data)
 static int raw_error(struct inflate *in)
 {
     const char *text = archive_error_string(in->raw);
-    if (!in->err || !in->err->what[0]) error_set(in->err, EXIT_INTEGRITY, NULL, "the compressed data is damaged: %s", text ? text : "unknown reason");
+    if (!in->err || !in->err->what[0])
+        error_set(in->err, EXIT_INTEGRITY, NULL, "the compressed data is damaged: %s",
+                  text ? text : "unknown reason");
     return -1;
 }
 
@@ -129,16 +133,23 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
     else if (n <= 0) code = error_set(err, EXIT_INTEGRITY, NULL, "the archive is empty (0 bytes)");
     if (!code && head[0] == 0x1f && head[1] == 0x8b) {
         in->method = GZIP;
-        if (inflateInit2(&in->z, 15 + 16) != Z_OK) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
+        if (inflateInit2(&in->z, 15 + 16) != Z_OK)
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
         in->z_ready = !code;
-    } else if (!code && (memcmp(head, "\x28\xb5\x2f\xfd", 4) == 0 || memcmp(head, "\xfd" "7zXZ", 6) == 0)) {
+    } else if (!code && (memcmp(head, "\x28\xb5\x2f\xfd", 4) == 0 || memcmp(head,
+                                                                            "\xfd"
+                                                                            "7zXZ",
+                                                                            6) == 0)) {
         struct archive_entry *entry;
         in->method = LIBARCHIVE;
         in->raw = archive_read_new();
         if (!in->raw || archive_read_support_format_raw(in->raw) != ARCHIVE_OK ||
-            (head[0] == 0x28 ? archive_read_support_filter_zstd(in->raw) : archive_read_support_filter_xz(in->raw)) != ARCHIVE_OK)
-            code = error_set(err, EXIT_FAILED, NULL, "this libarchive cannot read %s", head[0] == 0x28 ? "zstd" : "xz");
-        else if (archive_read_open(in->raw, in, NULL, raw_read, NULL) != ARCHIVE_OK || archive_read_next_header(in->raw, &entry) != ARCHIVE_OK) {
+            (head[0] == 0x28 ? archive_read_support_filter_zstd(in->raw)
+                             : archive_read_support_filter_xz(in->raw)) != ARCHIVE_OK)
+            code = error_set(err, EXIT_FAILED, NULL, "this libarchive cannot read %s",
+                             head[0] == 0x28 ? "zstd" : "xz");
+        else if (archive_read_open(in->raw, in, NULL, raw_read, NULL) != ARCHIVE_OK ||
+                 archive_read_next_header(in->raw, &entry) != ARCHIVE_OK) {
             raw_error(in);
             code = err && err->code ? err->code : EXIT_INTEGRITY;
         }
@@ -157,7 +168,8 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
     return 0;
 }
 
-/* gzip: members one behind the other; zeros behind the last are padding (tape blocking), anything else is damage. */
+/* gzip: members one behind the other; zeros behind the last are padding (tape blocking), anything else is
+ * damage. */
 static ssize_t gzip_read(struct inflate *in, uint8_t *out)
 {
     in->z.next_out = out;
@@ -168,7 +180,8 @@ static ssize_t gzip_read(struct inflate *in, uint8_t *out)
             if (n < 0) return -1;
             if (n == 0) {
                 if (!in->member_open && in->at > 0) return 0;
-                error_set(in->err, EXIT_INTEGRITY, NULL, "the gzip data ends too early, at byte %lld", (long long)in->at);
+                error_set(in->err, EXIT_INTEGRITY, NULL, "the gzip data ends too early, at byte %lld",
+                          (long long)in->at);
                 return -1;
             }
             in->z.next_in = in->in;
@@ -186,7 +199,8 @@ static ssize_t gzip_read(struct inflate *in, uint8_t *out)
             in->ended = true;
             in->member_open = false;
         } else if (z != Z_OK && z != Z_BUF_ERROR) {
-            error_set(in->err, EXIT_INTEGRITY, NULL, "the gzip data is damaged near byte %lld: %s", (long long)(in->at - in->z.avail_in), in->z.msg ? in->z.msg : "checksum");
+            error_set(in->err, EXIT_INTEGRITY, NULL, "the gzip data is damaged near byte %lld: %s",
+                      (long long)(in->at - in->z.avail_in), in->z.msg ? in->z.msg : "checksum");
             return -1;
         }
     }

@@ -30,9 +30,11 @@ static const char live_magic[8] = "meoptL1";
 
 char *part_state_text(const struct part_state *s)
 {
-    char *text = xasprintf("meopt part 1\nid %s\nurl %s\ntotal %lld\nvalidator %s\n", s->id, s->url_hash, (long long)s->total, s->validator);
+    char *text = xasprintf("meopt part 1\nid %s\nurl %s\ntotal %lld\nvalidator %s\n", s->id, s->url_hash,
+                           (long long)s->total, s->validator);
     for (int i = 0; i < s->segment_count; i++) {
-        char *longer = xasprintf("%ssegment %lld %lld %lld\n", text, (long long)s->segments[i].start, (long long)s->segments[i].end, (long long)s->segments[i].done);
+        char *longer = xasprintf("%ssegment %lld %lld %lld\n", text, (long long)s->segments[i].start,
+                                 (long long)s->segments[i].end, (long long)s->segments[i].done);
         free(text);
         text = longer;
     }
@@ -128,7 +130,8 @@ static void read_line(const char *path, char *text, size_t size)
 
 static void boot_id(char boot[40]) { read_line("/proc/sys/kernel/random/boot_id", boot, 40); }
 
-/* Start of a process in clock ticks since boot: with the pid it names a process once and for all. -1: there is none. */
+/* Start of a process in clock ticks since boot: with the pid it names a process once and for all. -1: there
+ * is none. */
 static long long process_start(long pid)
 {
     char path[64], text[1024];
@@ -138,7 +141,9 @@ static long long process_start(long pid)
     if (!p) return -1;
     char state = 0;
     long long start = -1;
-    if (sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", &state, &start) != 2) return -1;
+    if (sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld",
+               &state, &start) != 2)
+        return -1;
     return state == 'Z' || state == 'X' ? -1 : start;
 }
 
@@ -203,7 +208,8 @@ static void live_open(struct part *part)
     if (fd < 0) return;
     struct stat st;
     void *map = MAP_FAILED;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && ftruncate(fd, sizeof(struct part_live)) == 0 && posix_fallocate(fd, 0, sizeof(struct part_live)) == 0)
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && ftruncate(fd, sizeof(struct part_live)) == 0 &&
+        posix_fallocate(fd, 0, sizeof(struct part_live)) == 0)
         map = mmap(NULL, sizeof(struct part_live), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     if (map != MAP_FAILED) part->live = map;
@@ -214,12 +220,16 @@ static void live_load(struct part *part)
     struct part_live *live = part->live;
     char boot[40];
     boot_id(boot);
-    if (!live || memcmp(live->magic, live_magic, 8) != 0 || memchr(live->boot, 0, 40) == NULL || strcmp(live->boot, boot) != 0 || !boot[0]) return;
+    if (!live || memcmp(live->magic, live_magic, 8) != 0 || memchr(live->boot, 0, 40) == NULL ||
+        strcmp(live->boot, boot) != 0 || !boot[0])
+        return;
     if (memchr(live->id, 0, 40) == NULL || strcmp(live->id, part->state.id) != 0) return;
     for (int i = 0; i < part->state.segment_count; i++) {
         struct part_segment *s = &part->state.segments[i];
         int64_t done = atomic_load(&live->segments[i].done);
-        if (live->segments[i].start == s->start && live->segments[i].end == s->end && done >= s->done && done <= s->end - s->start) s->done = done;
+        if (live->segments[i].start == s->start && live->segments[i].end == s->end && done >= s->done &&
+            done <= s->end - s->start)
+            s->done = done;
     }
 }
 
@@ -250,7 +260,9 @@ void part_note(struct part *part, int i, int64_t done)
 
 static int io_error(const char *what, const char *path, struct error *err)
 {
-    int code = error_errno(err, EXIT_FAILED, "free some space or check the permissions, then run the same command again", "cannot %s", what);
+    int code = error_errno(err, EXIT_FAILED,
+                           "free some space or check the permissions, then run the same command again",
+                           "cannot %s", what);
     error_at(err, path, 0, 0);
     return code;
 }
@@ -263,7 +275,9 @@ static char *find(const char *directory, const char *name, const char *except)
     char *prefix = xasprintf("%s.part", name), *found = NULL;
     size_t n = strlen(prefix);
     for (struct dirent *e = readdir(dir); e && !found; e = readdir(dir))
-        if (strncmp(e->d_name, prefix, n) == 0 && (e->d_name[n] == 0 || e->d_name[n] == '.') && (!except || strcmp(e->d_name, except) != 0)) found = xstrdup(e->d_name);
+        if (strncmp(e->d_name, prefix, n) == 0 && (e->d_name[n] == 0 || e->d_name[n] == '.') &&
+            (!except || strcmp(e->d_name, except) != 0))
+            found = xstrdup(e->d_name);
     closedir(dir);
     free(prefix);
     return found;
@@ -291,7 +305,8 @@ static void load_state(struct part *part)
     if (part->state.segment_count) live_store(part);
 }
 
-int part_claim(struct part *part, const char *directory, const char *name, bool *owner_here, struct error *err)
+int part_claim(struct part *part, const char *directory, const char *name, bool *owner_here,
+               struct error *err)
 {
     *part = (struct part){.fd = -1};
     *owner_here = false;
@@ -305,7 +320,8 @@ int part_claim(struct part *part, const char *directory, const char *name, bool 
         if (!found) {
             char *fresh = xasprintf("%s/%s.part", directory, name);
             int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
-            if (fd < 0 && errno == ENOENT) mkdir(directory, 0700); /* the last owner just took the directory away */
+            if (fd < 0 && errno == ENOENT)
+                mkdir(directory, 0700); /* the last owner just took the directory away */
             else if (fd < 0 && errno != EEXIST) code = io_error("make the file", fresh, err);
             free(fresh);
             if (fd >= 0) close(fd);
@@ -319,7 +335,10 @@ int part_claim(struct part *part, const char *directory, const char *name, bool 
         const char *owner = found + strlen(name) + 5; /* behind ".part" */
         if (*owner == '.' && owner_parse(&other, owner + 1) && owner_alive(&other, &self)) {
             *owner_here = strcmp(other.host, self.host) == 0;
-            code = error_set(err, EXIT_LOCKED, *owner_here ? "wait for it, or stop it" : "if that process is dead, remove the file and run the same command again",
+            code = error_set(err, EXIT_LOCKED,
+                             *owner_here
+                                 ? "wait for it, or stop it"
+                                 : "if that process is dead, remove the file and run the same command again",
                              "%s is being fetched by process %ld on %s", name, other.pid, other.host);
             char *path = path_join(directory, found);
             error_at(err, path, 0, 0);
@@ -333,10 +352,11 @@ int part_claim(struct part *part, const char *directory, const char *name, bool 
         int problem = errno;
         free(path);
         if (moved == 0) {
-            /* Between our look and our O_EXCL another may have made and claimed one: whoever holds an empty part and sees a
-             * second one steps back. */
+            /* Between our look and our O_EXCL another may have made and claimed one: whoever holds an empty
+             * part and sees a second one steps back. */
             struct stat st;
-            char *second = stat(mine, &st) == 0 && st.st_size == 0 ? find(directory, name, path_basename(mine)) : NULL;
+            char *second =
+                stat(mine, &st) == 0 && st.st_size == 0 ? find(directory, name, path_basename(mine)) : NULL;
             if (!second) break;
             free(second);
             unlink(mine);
@@ -376,7 +396,8 @@ int part_reset(struct part *part, struct error *err)
     char *path = beside(part, "state");
     int gone = unlink(path);
     free(path);
-    if ((gone != 0 && errno != ENOENT) || ftruncate(part->fd, 0) != 0) return io_error("empty", part->path, err);
+    if ((gone != 0 && errno != ENOENT) || ftruncate(part->fd, 0) != 0)
+        return io_error("empty", part->path, err);
     live_store(part);
     return 0;
 }

@@ -1,15 +1,13 @@
 /* A partial archive: who works on it, what of it is there, and what the server said it is.
  *
  * Beside the destination lies a private directory DEST/.meopt-fetch with, for an archive NAME:
- *   NAME.part.OWNER   the bytes; OWNER is HOST.PIDNAMESPACE.PID.START. The owner is in the name, because rename can
- *                     have one winner only, on every file system (flock silently succeeds on some); an unowned part
- *                     is NAME.part
- *   NAME.state        what is there for certain, also after a power cut: written after fdatasync of the part, replaced
- *                     by rename, ends with its own CRC-32C
- *   NAME.live         the same counters in a shared mapping, newer; they count only until the machine is started again
- *                     (SIGKILL loses no page of the cache, a power cut does)
- *   NAME.staging/     the archive being unpacked
- * Losing state or live costs time, never correctness: the checksum of the whole decides.
+ *   NAME.part.OWNER   the bytes; OWNER is HOST.PIDNAMESPACE.PID.START. The owner is in the name, because
+ * rename can have one winner only, on every file system (flock silently succeeds on some); an unowned part is
+ * NAME.part NAME.state        what is there for certain, also after a power cut: written after fdatasync of
+ * the part, replaced by rename, ends with its own CRC-32C NAME.live         the same counters in a shared
+ * mapping, newer; they count only until the machine is started again (SIGKILL loses no page of the cache, a
+ * power cut does) NAME.staging/     the archive being unpacked Losing state or live costs time, never
+ * correctness: the checksum of the whole decides.
  */
 #ifndef MEOPT_FETCH_PART_H
 #define MEOPT_FETCH_PART_H
@@ -27,10 +25,11 @@ struct part_segment {
 };
 
 struct part_state {
-    char id[33];                           /* random: ties live to state */
-    char url_hash[65];                     /* SHA-256 of the URL, which may hold a secret itself */
-    int64_t total;                         /* bytes of the whole archive; -1 unknown */
-    char validator[PART_VALIDATOR_BYTES];  /* for If-Range: a strong ETag with its quotes, or Last-Modified; "" none */
+    char id[33];                          /* random: ties live to state */
+    char url_hash[65];                    /* SHA-256 of the URL, which may hold a secret itself */
+    int64_t total;                        /* bytes of the whole archive; -1 unknown */
+    char validator[PART_VALIDATOR_BYTES]; /* for If-Range: a strong ETag with its quotes, or Last-Modified; ""
+                                             none */
     int segment_count;
     struct part_segment segments[PART_SEGMENTS]; /* ascending, without gaps or overlap, from 0 to total */
 };
@@ -45,23 +44,25 @@ int64_t part_state_bytes(const struct part_state *state); /* all, gaps or not */
 struct part {
     char *directory; /* DEST/.meopt-fetch */
     char *name;
-    char *path;      /* of the claimed file */
+    char *path; /* of the claimed file */
     int fd;
     struct part_state state;
     struct part_live *live; /* NULL when the file system has no shared mappings */
 };
 
-/* Claim NAME in `directory`, which is made when it is not there. EXIT_LOCKED when another process has it: *owner_here
- * says whether it runs on this machine (and may be waited for); the error names it. A dead owner's part is taken over.
- * What state and live say is loaded, and checked against the file's length. */
-int part_claim(struct part *part, const char *directory, const char *name, bool *owner_here, struct error *err);
+/* Claim NAME in `directory`, which is made when it is not there. EXIT_LOCKED when another process has it:
+ * *owner_here says whether it runs on this machine (and may be waited for); the error names it. A dead
+ * owner's part is taken over. What state and live say is loaded, and checked against the file's length. */
+int part_claim(struct part *part, const char *directory, const char *name, bool *owner_here,
+               struct error *err);
 /* Begin anew: no bytes, no state. */
 int part_reset(struct part *part, struct error *err);
 /* Remember `done` bytes of segment i in live (cheap: after each write). */
 void part_note(struct part *part, int i, int64_t done);
 /* After the segments have been cut otherwise, and now and then: sync the bytes, then the state. */
 int part_commit(struct part *part, struct error *err);
-/* Give the claim back: the bytes stay for the next (keep), or nothing does. The private directory goes when empty. */
+/* Give the claim back: the bytes stay for the next (keep), or nothing does. The private directory goes when
+ * empty. */
 void part_release(struct part *part, bool keep);
 /* Move the whole file to `target` (same file system) and drop state and claim. */
 int part_finish(struct part *part, const char *target, struct error *err);

@@ -27,7 +27,9 @@ char *publish_top(const char *staging, const char *wanted, struct error *err)
     }
     for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
         struct stat st;
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || strcmp(e->d_name, UNPACK_MANIFEST) == 0) continue;
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
+            strcmp(e->d_name, UNPACK_MANIFEST) == 0)
+            continue;
         bool directory = fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
         if (directory && !top && (!wanted || strcmp(wanted, e->d_name) == 0)) top = xstrdup(e->d_name);
         else {
@@ -38,8 +40,13 @@ char *publish_top(const char *staging, const char *wanted, struct error *err)
     closedir(dir);
     if (top && others == 0) return top;
     free(top);
-    if (wanted && others) error_set(err, EXIT_INTEGRITY, "is it the right archive?", "the archive holds '%s' at its top, expected the directory %s alone", shown, wanted);
-    else if (others) error_set(err, EXIT_INTEGRITY, "pack one directory", "the archive holds %d things at its top ('%s' is one), expected one directory", others + (top != NULL), shown);
+    if (wanted && others)
+        error_set(err, EXIT_INTEGRITY, "is it the right archive?",
+                  "the archive holds '%s' at its top, expected the directory %s alone", shown, wanted);
+    else if (others)
+        error_set(err, EXIT_INTEGRITY, "pack one directory",
+                  "the archive holds %d things at its top ('%s' is one), expected one directory",
+                  others + (top != NULL), shown);
     else error_set(err, EXIT_INTEGRITY, NULL, "the archive holds no files");
     return NULL;
 }
@@ -47,16 +54,21 @@ char *publish_top(const char *staging, const char *wanted, struct error *err)
 /* staging/.meopt-files -> staging/TOP/.meopt-complete, paths relative to TOP. */
 static int write_marker(const char *staging, const char *top, const struct published *what, struct error *err)
 {
-    char *list_path = path_join(staging, UNPACK_MANIFEST), *tree = path_join(staging, top), *marker = path_join(tree, PUBLISH_MARKER);
+    char *list_path = path_join(staging, UNPACK_MANIFEST), *tree = path_join(staging, top),
+         *marker = path_join(tree, PUBLISH_MARKER);
     char *line = xmalloc(LINE_BYTES);
     size_t top_bytes = strlen(top);
     struct file_atomic f = {.fd = -1};
     FILE *list = fopen(list_path, "re"), *out = NULL;
-    int code = list ? file_atomic_begin(&f, marker, err) : error_errno(err, EXIT_FAILED, NULL, "cannot read %s", list_path);
-    if (!code && !(out = fdopen(dup(f.fd), "w"))) code = error_errno(err, EXIT_FAILED, NULL, "cannot write %s", marker);
+    int code = list ? file_atomic_begin(&f, marker, err)
+                    : error_errno(err, EXIT_FAILED, NULL, "cannot read %s", list_path);
+    if (!code && !(out = fdopen(dup(f.fd), "w")))
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot write %s", marker);
     if (!code) {
-        json_t *head = json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I}", "format", 1, "source", what->source, "archive", what->archive, "sha256", what->sha256, "size_bytes", (json_int_t)what->size,
-                                 "files", (json_int_t)what->files, "unpacked_bytes", (json_int_t)what->unpacked);
+        json_t *head =
+            json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I}", "format", 1, "source", what->source, "archive",
+                      what->archive, "sha256", what->sha256, "size_bytes", (json_int_t)what->size, "files",
+                      (json_int_t)what->files, "unpacked_bytes", (json_int_t)what->unpacked);
         char *text = head ? json_dumps(head, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
         if (text) fprintf(out, "%s\n", text);
         else code = error_set(err, EXIT_FAILED, NULL, "the name of the archive is not UTF-8");
@@ -65,13 +77,16 @@ static int write_marker(const char *staging, const char *top, const struct publi
     }
     while (!code && fgets(line, LINE_BYTES, list)) {
         int at = 0;
-        if (sscanf(line, "%*8x %*d %n", &at) != 0 || at == 0 || strncmp(line + at, top, top_bytes) != 0 || line[at + (int)top_bytes] != '/')
+        if (sscanf(line, "%*8x %*d %n", &at) != 0 || at == 0 || strncmp(line + at, top, top_bytes) != 0 ||
+            line[at + (int)top_bytes] != '/')
             code = error_set(err, EXIT_FAILED, NULL, "%s is damaged", list_path);
         else fprintf(out, "%.*s%s", at, line, line + at + top_bytes + 1);
     }
     if (out) {
         bool failed = ferror(out);
-        if ((fclose(out) != 0 || failed) && !code) code = error_errno(err, EXIT_FAILED, "free some space, then run the same command again", "cannot write %s", marker);
+        if ((fclose(out) != 0 || failed) && !code)
+            code = error_errno(err, EXIT_FAILED, "free some space, then run the same command again",
+                               "cannot write %s", marker);
     }
     if (!code) code = file_atomic_commit(&f, err);
     else file_atomic_abort(&f);
@@ -83,20 +98,26 @@ static int write_marker(const char *staging, const char *top, const struct publi
     return code;
 }
 
-int publish(const char *staging, const char *dest, const char *top, const struct published *what, struct error *err)
+int publish(const char *staging, const char *dest, const char *top, const struct published *what,
+            struct error *err)
 {
     char *from = path_join(staging, top), *to = path_join(dest, top);
     int fd = open(staging, O_RDONLY | O_DIRECTORY | O_CLOEXEC), code = 0;
     /* the data first: a marker on the disk must not be there before what it vouches for */
-    if (fd < 0 || syncfs(fd) != 0) code = error_errno(err, EXIT_FAILED, "free some space, then run the same command again", "cannot bring %s to the disk", staging);
+    if (fd < 0 || syncfs(fd) != 0)
+        code = error_errno(err, EXIT_FAILED, "free some space, then run the same command again",
+                           "cannot bring %s to the disk", staging);
     if (!code) code = write_marker(staging, top, what, err);
     if (!code && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) != 0) {
-        if (errno == EINVAL || errno == ENOSYS) { /* this file system cannot refuse to replace: an empty directory would go */
+        if (errno == EINVAL ||
+            errno == ENOSYS) { /* this file system cannot refuse to replace: an empty directory would go */
             struct stat st;
             if (lstat(to, &st) == 0) errno = EEXIST;
             else if (rename(from, to) == 0) errno = 0;
         }
-        if (errno) code = error_errno(err, EXIT_FAILED, "move it away, then run the same command again", "cannot put %s in its place", to);
+        if (errno)
+            code = error_errno(err, EXIT_FAILED, "move it away, then run the same command again",
+                               "cannot put %s in its place", to);
     }
     if (!code) code = file_sync_dir(dest, err);
     if (fd >= 0) close(fd);
@@ -114,8 +135,11 @@ static FILE *open_marker(const char *tree, struct published *what)
     const char *source, *archive, *sha256;
     json_int_t size, files, unpacked;
     int format;
-    bool ok = head && json_unpack(head, "{s:i, s:s, s:s, s:s, s:I, s:I, s:I}", "format", &format, "source", &source, "archive", &archive, "sha256", &sha256, "size_bytes", &size, "files", &files,
-                                  "unpacked_bytes", &unpacked) == 0 && format == 1 && strlen(sha256) == 64;
+    bool ok = head &&
+              json_unpack(head, "{s:i, s:s, s:s, s:s, s:I, s:I, s:I}", "format", &format, "source", &source,
+                          "archive", &archive, "sha256", &sha256, "size_bytes", &size, "files", &files,
+                          "unpacked_bytes", &unpacked) == 0 &&
+              format == 1 && strlen(sha256) == 64;
     if (ok) {
         *what = (struct published){.size = size, .files = files, .unpacked = unpacked};
         snprintf(what->source, sizeof what->source, "%s", source);
@@ -139,12 +163,15 @@ bool published_read(const char *tree, struct published *what)
 }
 
 /* The reason why the file is not as listed, or NULL. */
-static const char *check_file(int tree, const char *path, uint32_t crc, int64_t size, uint8_t *buffer, size_t room)
+static const char *check_file(int tree, const char *path, uint32_t crc, int64_t size, uint8_t *buffer,
+                              size_t room)
 {
     int fd = openat(tree, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     struct stat st;
     if (fd < 0) return errno == ENOENT ? "is missing" : strerror(errno);
-    const char *why = fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ? "is not a file" : st.st_size != size ? "has another size" : NULL;
+    const char *why = fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ? "is not a file"
+                      : st.st_size != size                        ? "has another size"
+                                                                  : NULL;
     uint32_t sum = 0;
     for (ssize_t n; !why && (n = read(fd, buffer, room)) != 0;) {
         if (n < 0) why = strerror(errno);
@@ -154,12 +181,16 @@ static const char *check_file(int tree, const char *path, uint32_t crc, int64_t 
     return why ? why : sum != crc ? "has changed" : NULL;
 }
 
-int published_verify(const char *tree, const volatile sig_atomic_t *cancel, void (*progress)(void *context, int64_t files, int64_t bytes), void *context, struct error *err)
+int published_verify(const char *tree, const volatile sig_atomic_t *cancel,
+                     void (*progress)(void *context, int64_t files, int64_t bytes), void *context,
+                     struct error *err)
 {
     struct published what;
     enum { ROOM = 1 << 20 };
     FILE *list = open_marker(tree, &what);
-    if (!list) return error_set(err, EXIT_INTEGRITY, "fetch it again into another place", "%s has no marker of a complete fetch", tree);
+    if (!list)
+        return error_set(err, EXIT_INTEGRITY, "fetch it again into another place",
+                         "%s has no marker of a complete fetch", tree);
     int fd = open(tree, O_RDONLY | O_DIRECTORY | O_CLOEXEC), code = 0;
     char *line = xmalloc(LINE_BYTES), shown[300] = "";
     uint8_t *buffer = xmalloc(ROOM);
@@ -171,7 +202,8 @@ int published_verify(const char *tree, const volatile sig_atomic_t *cancel, void
         int at = 0;
         line[strcspn(line, "\n")] = 0;
         if (sscanf(line, "%8x %lld %n", &crc, &size, &at) != 2 || at == 0) {
-            code = error_set(err, EXIT_INTEGRITY, "fetch it again into another place", "%s/%s is damaged at line %lld", tree, PUBLISH_MARKER, (long long)files + 2);
+            code = error_set(err, EXIT_INTEGRITY, "fetch it again into another place",
+                             "%s/%s is damaged at line %lld", tree, PUBLISH_MARKER, (long long)files + 2);
             break;
         }
         const char *why = check_file(fd, line + at, crc, size, buffer, ROOM);
@@ -182,12 +214,18 @@ int published_verify(const char *tree, const volatile sig_atomic_t *cancel, void
         files++;
         bytes += size;
         if (progress) progress(context, files, bytes);
-        if (cancel && *cancel) code = error_set(err, EXIT_SIGNAL + SIGINT, NULL, "verifying was stopped after %lld files", (long long)files);
+        if (cancel && *cancel)
+            code = error_set(err, EXIT_SIGNAL + SIGINT, NULL, "verifying was stopped after %lld files",
+                             (long long)files);
     }
     if (!code && wrong)
-        code = error_set(err, EXIT_INTEGRITY, "move the directory away and fetch it again", "%s: '%s' %s; %lld of %lld files are damaged", tree, shown, first, (long long)wrong, (long long)files);
+        code = error_set(err, EXIT_INTEGRITY, "move the directory away and fetch it again",
+                         "%s: '%s' %s; %lld of %lld files are damaged", tree, shown, first, (long long)wrong,
+                         (long long)files);
     else if (!code && files != what.files)
-        code = error_set(err, EXIT_INTEGRITY, "move the directory away and fetch it again", "%s: the list ends behind %lld of %lld files", tree, (long long)files, (long long)what.files);
+        code = error_set(err, EXIT_INTEGRITY, "move the directory away and fetch it again",
+                         "%s: the list ends behind %lld of %lld files", tree, (long long)files,
+                         (long long)what.files);
     free(buffer);
     free(line);
     fclose(list);

@@ -1,7 +1,8 @@
 /* Publishing: a tree is at its place whole, or not at all; and looking at it again later.
  *
- * staging/TOP -> DEST/TOP by a rename that replaces nothing, after everything is on the disk. The marker TOP/.meopt-complete
- * says what archive it came from; a directory without it is never taken for a dataset. It is one line of JSON,
+ * staging/TOP -> DEST/TOP by a rename that replaces nothing, after everything is on the disk. The marker
+ * TOP/.meopt-complete says what archive it came from; a directory without it is never taken for a dataset. It
+ * is one line of JSON,
  *   {"format":1,"source":NAME,"archive":FILE,"sha256":HEX,"size_bytes":N,"files":N,"unpacked_bytes":N}
  * and then a line "CRC32C SIZE PATH" for each file, PATH relative to TOP.
  */
@@ -21,18 +22,21 @@ struct published {
     int64_t size, files, unpacked;
 };
 
-/* The single directory that staging holds, malloc'ed; NULL with err when it holds something else. `wanted` may be NULL; when it
- * is not, the name must be that. */
+/* The single directory that staging holds, malloc'ed; NULL with err when it holds something else. `wanted`
+ * may be NULL; when it is not, the name must be that. */
 char *publish_top(const char *staging, const char *wanted, struct error *err);
 
 /* EXIT_FAILED when DEST/TOP is there already. staging keeps nothing of value afterwards. */
-int publish(const char *staging, const char *dest, const char *top, const struct published *what, struct error *err);
+int publish(const char *staging, const char *dest, const char *top, const struct published *what,
+            struct error *err);
 
 /* Whether `tree` carries a whole marker. */
 bool published_read(const char *tree, struct published *what);
 
-/* Every file of the marker's list by size and CRC-32C. EXIT_INTEGRITY names the first damage and counts the rest. *cancel
- * (may be NULL) ends it with 128+SIGINT; progress may be NULL. */
-int published_verify(const char *tree, const volatile sig_atomic_t *cancel, void (*progress)(void *context, int64_t files, int64_t bytes), void *context, struct error *err);
+/* Every file of the marker's list by size and CRC-32C. EXIT_INTEGRITY names the first damage and counts the
+ * rest. *cancel (may be NULL) ends it with 128+SIGINT; progress may be NULL. */
+int published_verify(const char *tree, const volatile sig_atomic_t *cancel,
+                     void (*progress)(void *context, int64_t files, int64_t bytes), void *context,
+                     struct error *err);
 
 #endif

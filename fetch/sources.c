@@ -60,7 +60,8 @@ struct reading {
     struct error *err;
 };
 
-static int wrong(const struct reading *r, const yaml_node_t *node, const char *hint, const char *format, ...) __attribute__((format(printf, 4, 5)));
+static int wrong(const struct reading *r, const yaml_node_t *node, const char *hint, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 static int wrong(const struct reading *r, const yaml_node_t *node, const char *hint, const char *format, ...)
 {
     char text[400];
@@ -74,7 +75,10 @@ static int wrong(const struct reading *r, const yaml_node_t *node, const char *h
 
 static const char *scalar(const yaml_node_t *node)
 {
-    return node && node->type == YAML_SCALAR_NODE && strlen((const char *)node->data.scalar.value) == node->data.scalar.length ? (const char *)node->data.scalar.value : NULL;
+    return node && node->type == YAML_SCALAR_NODE &&
+                   strlen((const char *)node->data.scalar.value) == node->data.scalar.length
+               ? (const char *)node->data.scalar.value
+               : NULL;
 }
 
 static int read_bytes(const struct reading *r, const yaml_node_t *node, int64_t *out)
@@ -121,7 +125,8 @@ static int absolute_url(const struct reading *r, const yaml_node_t *node, char *
 {
     if (strncmp(*url, "https://", 8) == 0 || strncmp(*url, "file:///", 8) == 0) return 0;
     if (strncmp(*url, "file:", 5) != 0 || (*url)[5] == '/' || (*url)[5] == 0)
-        return wrong(r, node, "write https://, file:///PATH, or file:PATH for a path beside this file", "cannot fetch from this URL");
+        return wrong(r, node, "write https://, file:///PATH, or file:PATH for a path beside this file",
+                     "cannot fetch from this URL");
     char *directory = path_dirname(r->path), *joined = path_join(directory, *url + 5);
     free(directory);
     free(*url);
@@ -137,14 +142,16 @@ static int read_source(const struct reading *r, const char *name, yaml_node_t *n
     s->size = s->unpacked_size = s->entries = -1;
     if (node->type != YAML_MAPPING_NODE) return wrong(r, node, NULL, "expected keys url, file, ...");
     int code = 0;
-    for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top && !code; p++) {
+    for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top && !code;
+         p++) {
         const yaml_node_t *key_node = yaml_document_get_node(d, p->key);
         yaml_node_t *value = yaml_document_get_node(d, p->value);
         const char *key = scalar(key_node), *text = scalar(value);
         char **where = NULL;
         for (yaml_node_pair_t *q = node->data.mapping.pairs.start; q < p && key; q++) {
             const char *other = scalar(yaml_document_get_node(d, q->key));
-            if (other && strcmp(other, key) == 0) return wrong(r, key_node, "keep one of them", "key '%s' is here twice", key);
+            if (other && strcmp(other, key) == 0)
+                return wrong(r, key_node, "keep one of them", "key '%s' is here twice", key);
         }
         if (!key) code = wrong(r, key_node, NULL, "expected a key");
         else if (strcmp(key, "url") == 0) code = read_strings(r, value, &s->urls, &s->url_count);
@@ -157,23 +164,32 @@ static int read_source(const struct reading *r, const char *name, yaml_node_t *n
         else if (strcmp(key, "unpacked_size") == 0) code = read_bytes(r, value, &s->unpacked_size);
         else if (strcmp(key, "entries") == 0) code = read_bytes(r, value, &s->entries);
         else if (strcmp(key, "sha256") == 0) {
-            if (!text || !sha256_parse(s->sha256, text)) code = wrong(r, value, "the output of sha256sum", "expected 64 hexadecimal digits");
+            if (!text || !sha256_parse(s->sha256, text))
+                code = wrong(r, value, "the output of sha256sum", "expected 64 hexadecimal digits");
         } else if (strcmp(key, "trust_first_use") == 0) {
-            if (!text || (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)) code = wrong(r, value, NULL, "expected true or false");
+            if (!text || (strcmp(text, "true") != 0 && strcmp(text, "false") != 0))
+                code = wrong(r, value, NULL, "expected true or false");
             else s->trust_first_use = text[0] == 't';
         } else {
-            code = wrong(r, key_node, "known keys: about url file top dest sha256 size unpacked_size entries trust_first_use includes", "unknown key '%s'", key);
+            code = wrong(r, key_node,
+                         "known keys: about url file top dest sha256 size unpacked_size entries "
+                         "trust_first_use includes",
+                         "unknown key '%s'", key);
         }
         if (where && !code) {
             if (!text || !*text) code = wrong(r, value, NULL, "expected text");
             else *where = xstrdup(text);
-            if (!code && (where == &s->file || where == &s->top) && !plain_name(text)) code = wrong(r, value, "one name without a slash", "cannot be the name of a file");
+            if (!code && (where == &s->file || where == &s->top) && !plain_name(text))
+                code = wrong(r, value, "one name without a slash", "cannot be the name of a file");
         }
-        for (int i = 0; key && !code && strcmp(key, "url") == 0 && i < s->url_count; i++) code = absolute_url(r, value, &s->urls[i]);
+        for (int i = 0; key && !code && strcmp(key, "url") == 0 && i < s->url_count; i++)
+            code = absolute_url(r, value, &s->urls[i]);
     }
     if (code) return code;
-    if ((s->url_count > 0) == (s->include_count > 0)) return wrong(r, node, NULL, "source '%s' needs url, or includes, and not both", name);
-    if (s->url_count && !s->file) return wrong(r, node, "add file: NAME.tar.gz", "source '%s' needs the name of its archive", name);
+    if ((s->url_count > 0) == (s->include_count > 0))
+        return wrong(r, node, NULL, "source '%s' needs url, or includes, and not both", name);
+    if (s->url_count && !s->file)
+        return wrong(r, node, "add file: NAME.tar.gz", "source '%s' needs the name of its archive", name);
     return 0;
 }
 
@@ -182,25 +198,31 @@ int sources_add(struct sources *sources, const char *text, size_t bytes, const c
     struct reading r = {.path = path, .err = err};
     yaml_parser_t parser;
     int code = 0;
-    if (bytes > SOURCES_MAX_BYTES) return error_set(err, EXIT_CONFIG, NULL, "%s is larger than %d bytes", path, SOURCES_MAX_BYTES);
+    if (bytes > SOURCES_MAX_BYTES)
+        return error_set(err, EXIT_CONFIG, NULL, "%s is larger than %d bytes", path, SOURCES_MAX_BYTES);
     if (!yaml_parser_initialize(&parser)) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
     if (!yaml_parser_load(&parser, &r.document)) {
-        error_set(err, EXIT_CONFIG, "see man meopt-sources", "not YAML: %s", parser.problem ? parser.problem : "unreadable");
+        error_set(err, EXIT_CONFIG, "see man meopt-sources", "not YAML: %s",
+                  parser.problem ? parser.problem : "unreadable");
         code = error_at(err, path, (int)parser.problem_mark.line + 1, (int)parser.problem_mark.column + 1);
         yaml_parser_delete(&parser);
         return code;
     }
     yaml_node_t *root = yaml_document_get_root_node(&r.document), *list = NULL;
-    if (root && root->type == YAML_MAPPING_NODE && root->data.mapping.pairs.top - root->data.mapping.pairs.start == 1) {
+    if (root && root->type == YAML_MAPPING_NODE &&
+        root->data.mapping.pairs.top - root->data.mapping.pairs.start == 1) {
         const char *key = scalar(yaml_document_get_node(&r.document, root->data.mapping.pairs.start->key));
-        if (key && strcmp(key, "sources") == 0) list = yaml_document_get_node(&r.document, root->data.mapping.pairs.start->value);
+        if (key && strcmp(key, "sources") == 0)
+            list = yaml_document_get_node(&r.document, root->data.mapping.pairs.start->value);
     }
     if (!list || list->type != YAML_MAPPING_NODE) {
-        if (root) code = wrong(&r, root, "see man meopt-sources", "expected one key, sources:, with a mapping");
+        if (root)
+            code = wrong(&r, root, "see man meopt-sources", "expected one key, sources:, with a mapping");
         else code = error_set(err, EXIT_CONFIG, "see man meopt-sources", "%s is empty", path);
     }
-    for (yaml_node_pair_t *p = code ? NULL : list->data.mapping.pairs.start; p && p < list->data.mapping.pairs.top && !code; p++) {
+    for (yaml_node_pair_t *p = code ? NULL : list->data.mapping.pairs.start;
+         p && p < list->data.mapping.pairs.top && !code; p++) {
         const yaml_node_t *key = yaml_document_get_node(&r.document, p->key);
         const char *name = scalar(key);
         struct source s = {0};
@@ -247,7 +269,9 @@ int sources_load(struct sources *sources, struct error *err)
 {
     *sources = (struct sources){0};
     char *shipped = path_shipped("sources.yaml");
-    int code = shipped ? add_file(sources, shipped, err) : error_set(err, EXIT_FAILED, "install meopt again", "sources.yaml is not where this program was installed");
+    int code = shipped ? add_file(sources, shipped, err)
+                       : error_set(err, EXIT_FAILED, "install meopt again",
+                                   "sources.yaml is not where this program was installed");
     free(shipped);
     char *own = xdg_path("XDG_CONFIG_HOME", ".config", "sources.yaml");
     if (!code && own && access(own, F_OK) == 0) code = add_file(sources, own, err);
@@ -265,7 +289,10 @@ bool known_archive(const char *url, char sha256[65], int64_t *size)
     const json_t *one = json_object_get(all, url);
     const char *hex = json_string_value(json_object_get(one, "sha256"));
     bool known = hex && sha256_parse(sha256, hex);
-    if (known) *size = json_is_integer(json_object_get(one, "size_bytes")) ? json_integer_value(json_object_get(one, "size_bytes")) : -1;
+    if (known)
+        *size = json_is_integer(json_object_get(one, "size_bytes"))
+                    ? json_integer_value(json_object_get(one, "size_bytes"))
+                    : -1;
     json_decref(all);
     free(path);
     return known;

@@ -27,11 +27,11 @@ struct slot {
     struct run *run;
     CURL *easy;
     struct curl_slist *list;
-    int segment;            /* index in the part's state; -1: the probe */
+    int segment; /* index in the part's state; -1: the probe */
     bool busy;
-    int64_t from;           /* offset asked for */
-    int64_t at;             /* next byte goes here */
-    bool looked;            /* the answer has been compared with the question */
+    int64_t from; /* offset asked for */
+    int64_t at;   /* next byte goes here */
+    bool looked;  /* the answer has been compared with the question */
     enum verdict verdict;
     struct http_headers headers;
     char message[CURL_ERROR_SIZE];
@@ -43,10 +43,10 @@ struct run {
     CURLM *multi;
     struct slot slots[PART_SEGMENTS];
     int slot_count;
-    int url;                /* index in t->urls */
-    bool no_ranges;         /* this server has none: one connection, no resume */
-    int tries;              /* without a new byte */
-    double wake;            /* monotonic time before which nothing starts */
+    int url;        /* index in t->urls */
+    bool no_ranges; /* this server has none: one connection, no resume */
+    int tries;      /* without a new byte */
+    double wake;    /* monotonic time before which nothing starts */
     char reason[400];
     int64_t received, uncommitted;
     double committed_at;
@@ -90,7 +90,9 @@ static enum verdict look(struct slot *s)
     const struct part_state *state = &s->run->part->state;
     const struct http_headers *h = &s->headers;
     const char *validator = http_validator(h);
-    if ((h->status == 200 || h->status == 206) && state->validator[0] && validator[0] && strcmp(validator, state->validator) != 0) return CHANGED;
+    if ((h->status == 200 || h->status == 206) && state->validator[0] && validator[0] &&
+        strcmp(validator, state->validator) != 0)
+        return CHANGED;
     if (h->status == 200) {
         if (state->total >= 0 && h->length >= 0 && h->length != state->total) return CHANGED;
         return s->from == 0 && state->segment_count == 1 ? GO_ON : WHOLE_FILE;
@@ -123,7 +125,9 @@ static size_t on_data(char *data, size_t size, size_t n, void *context)
         if (put < 0 && errno == EINTR) continue;
         if (put < 0) {
             s->verdict = DISK;
-            error_errno(&r->disk, EXIT_FAILED, "free some space, then run the same command again: what has arrived is kept", "cannot write at byte %lld", (long long)s->at);
+            error_errno(&r->disk, EXIT_FAILED,
+                        "free some space, then run the same command again: what has arrived is kept",
+                        "cannot write at byte %lld", (long long)s->at);
             error_at(&r->disk, r->part->path, 0, 0);
             return 0;
         }
@@ -131,7 +135,8 @@ static size_t on_data(char *data, size_t size, size_t n, void *context)
         s->at += put;
         r->received += put;
         r->uncommitted += put;
-        if (r->part->state.total < 0 && s->at > segment->end) r->part->state.segments[s->segment].end = s->at; /* grows until it ends */
+        if (r->part->state.total < 0 && s->at > segment->end)
+            r->part->state.segments[s->segment].end = s->at; /* grows until it ends */
         part_note(r->part, s->segment, s->at - segment->start);
     }
     r->tries = 0;
@@ -176,7 +181,8 @@ static void request(struct slot *s, int segment)
     curl_easy_setopt(c, CURLOPT_HEADERDATA, s);
     curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_data);
     curl_easy_setopt(c, CURLOPT_WRITEDATA, s);
-    const char *bundle = getenv("CURL_CA_BUNDLE"), *file = getenv("SSL_CERT_FILE"), *directory = getenv("SSL_CERT_DIR"); /* as curl(1) reads them */
+    const char *bundle = getenv("CURL_CA_BUNDLE"), *file = getenv("SSL_CERT_FILE"),
+               *directory = getenv("SSL_CERT_DIR"); /* as curl(1) reads them */
     if (bundle && *bundle) curl_easy_setopt(c, CURLOPT_CAINFO, bundle);
     else if (file && *file) curl_easy_setopt(c, CURLOPT_CAINFO, file);
     if (directory && *directory) curl_easy_setopt(c, CURLOPT_CAPATH, directory);
@@ -242,7 +248,8 @@ static void cut(struct run *r)
     if (n < 1) n = 1;
     int64_t each = state->total >= 0 ? state->total / n : 0;
     for (int i = 0; i < n; i++)
-        state->segments[i] = (struct part_segment){i * each, i == n - 1 ? state->total >= 0 ? state->total : 0 : (i + 1) * each, 0};
+        state->segments[i] = (struct part_segment){
+            i * each, i == n - 1 ? state->total >= 0 ? state->total : 0 : (i + 1) * each, 0};
     state->segment_count = n;
 }
 
@@ -271,15 +278,19 @@ static int settle(struct run *r, int64_t total, const char *validator)
     char shown[300];
     url_printable(shown, sizeof shown, r->t->urls[r->url]);
     if (r->t->size >= 0 && total >= 0 && total != r->t->size)
-        return error_set(r->err, EXIT_INTEGRITY, "the file there is another one; check the source's size and checksum", "%s has %lld bytes, expected %lld", shown, (long long)total, (long long)r->t->size);
+        return error_set(r->err, EXIT_INTEGRITY,
+                         "the file there is another one; check the source's size and checksum",
+                         "%s has %lld bytes, expected %lld", shown, (long long)total, (long long)r->t->size);
     state->total = total;
     snprintf(state->validator, sizeof state->validator, "%s", validator);
     hash_url(r->t->urls[r->url], state->url_hash);
     cut(r);
     int code = r->t->sized(r->t->context, total, r->err);
     if (!code && total > 0) {
-        if (fallocate(r->part->fd, FALLOC_FL_KEEP_SIZE, 0, total) != 0 && (errno == ENOSPC || errno == EDQUOT)) {
-            code = error_errno(r->err, EXIT_DISK, "free some space, then run the same command again", "no room for the %lld bytes of %s", (long long)total, shown);
+        if (fallocate(r->part->fd, FALLOC_FL_KEEP_SIZE, 0, total) != 0 &&
+            (errno == ENOSPC || errno == EDQUOT)) {
+            code = error_errno(r->err, EXIT_DISK, "free some space, then run the same command again",
+                               "no room for the %lld bytes of %s", (long long)total, shown);
             error_at(r->err, r->part->path, 0, 0);
         }
     }
@@ -293,7 +304,8 @@ static void pause_for(struct run *r, const struct slot *s, const char *what)
     if (s && (s->headers.status == 429 || s->headers.status == 503)) {
         int64_t after = s->headers.retry_after;
         curl_off_t date = 0;
-        if (after < 0 && curl_easy_getinfo(s->easy, CURLINFO_RETRY_AFTER, &date) == CURLE_OK && date > 0) after = date;
+        if (after < 0 && curl_easy_getinfo(s->easy, CURLINFO_RETRY_AFTER, &date) == CURLE_OK && date > 0)
+            after = date;
         if (after >= 0) wait = (double)(after < RETRY_AFTER_MAX ? after : RETRY_AFTER_MAX);
     }
     snprintf(r->reason, sizeof r->reason, "%s", what);
@@ -315,7 +327,8 @@ static int next_mirror(struct run *r, int code, const char *hint, const char *wh
     r->no_ranges = false;
     if (r->part->state.segment_count == 0) return 0;
     /* another server has another validator: go on only when a checksum will judge the whole */
-    if (!r->t->pinned || r->part->state.total < 0) return begin_anew(r, "the next mirror may have another file");
+    if (!r->t->pinned || r->part->state.total < 0)
+        return begin_anew(r, "the next mirror may have another file");
     r->part->state.validator[0] = 0;
     hash_url(r->t->urls[r->url], r->part->state.url_hash);
     return commit(r);
@@ -325,7 +338,8 @@ static int failed(struct run *r, struct slot *s, int rc)
 {
     char what[400], shown[CURL_ERROR_SIZE + 32];
     int status = s->headers.status;
-    if (rc == CURLE_HTTP_RETURNED_ERROR || status >= 400) snprintf(what, sizeof what, "the server answers %d", status);
+    if (rc == CURLE_HTTP_RETURNED_ERROR || status >= 400)
+        snprintf(what, sizeof what, "the server answers %d", status);
     else {
         name_printable(shown, sizeof shown, s->message[0] ? s->message : curl_easy_strerror((CURLcode)rc));
         snprintf(what, sizeof what, "%s", shown);
@@ -335,10 +349,17 @@ static int failed(struct run *r, struct slot *s, int rc)
         pause_for(r, s, what);
         return 0;
     }
-    if (again) return next_mirror(r, EXIT_NETWORK, "what has arrived is kept: run the same command again later", what);
-    const char *hint = status == 401 || status == 403 ? "the server wants an authorisation" : status == 404 || status == 410 ? "the file has gone; look for a new address (--from URL)"
-                     : rc == CURLE_PEER_FAILED_VERIFICATION || rc == CURLE_SSL_CACERT_BADFILE ? "behind a proxy that opens TLS, name its CA in CURL_CA_BUNDLE; else do not trust this link"
-                     : rc == CURLE_UNSUPPORTED_PROTOCOL || rc == CURLE_TOO_MANY_REDIRECTS ? "the server redirects where meopt does not follow" : "what has arrived is kept: run the same command again";
+    if (again)
+        return next_mirror(r, EXIT_NETWORK, "what has arrived is kept: run the same command again later",
+                           what);
+    const char *hint =
+        status == 401 || status == 403   ? "the server wants an authorisation"
+        : status == 404 || status == 410 ? "the file has gone; look for a new address (--from URL)"
+        : rc == CURLE_PEER_FAILED_VERIFICATION || rc == CURLE_SSL_CACERT_BADFILE
+            ? "behind a proxy that opens TLS, name its CA in CURL_CA_BUNDLE; else do not trust this link"
+        : rc == CURLE_UNSUPPORTED_PROTOCOL || rc == CURLE_TOO_MANY_REDIRECTS
+            ? "the server redirects where meopt does not follow"
+            : "what has arrived is kept: run the same command again";
     return next_mirror(r, EXIT_NETWORK, hint, what);
 }
 
@@ -350,7 +371,8 @@ static int ended(struct run *r, struct slot *s, int rc)
     int status = s->headers.status;
     if (s->segment < 0) { /* the probe */
         if (rc == CURLE_OK || rc == CURLE_WRITE_ERROR) {
-            if (status == 206 && s->headers.has_range && !s->headers.bad_range && s->headers.start == 0 && s->headers.total >= 0)
+            if (status == 206 && s->headers.has_range && !s->headers.bad_range && s->headers.start == 0 &&
+                s->headers.total >= 0)
                 return settle(r, s->headers.total, http_validator(&s->headers));
             if (status == 200 || status == 206) {
                 r->no_ranges = true;
@@ -363,21 +385,27 @@ static int ended(struct run *r, struct slot *s, int rc)
         }
         return failed(r, s, rc);
     }
-    if (!s->looked && (rc == CURLE_OK) && (status == 200 || status == 206)) s->verdict = look(s); /* an empty body */
+    if (!s->looked && (rc == CURLE_OK) && (status == 200 || status == 206))
+        s->verdict = look(s); /* an empty body */
     struct part_segment *g = &state->segments[s->segment];
     bool whole = g->start + g->done >= g->end;
     switch (s->verdict) {
-    case DISK:
-        *r->err = r->disk;
-        return r->disk.code;
+    case DISK: *r->err = r->disk; return r->disk.code;
     case CHANGED:
-        if (++r->tries >= TRIES) return next_mirror(r, EXIT_NETWORK, NULL, "the file there changes all the time");
+        if (++r->tries >= TRIES)
+            return next_mirror(r, EXIT_NETWORK, NULL, "the file there changes all the time");
         return begin_anew(r, "the file on the server has changed");
     case WHOLE_FILE:
         if (state->validator[0] == 0 || ++r->tries >= TRIES) r->no_ranges = true;
-        return begin_anew(r, state->validator[0] ? "the file on the server has changed, or it has no ranges any more" : "the server sends the whole file only");
-    case WRONG_RANGE: return next_mirror(r, EXIT_NETWORK, "another network or mirror may be honest", "the server sends other bytes than were asked for");
-    case TOO_LONG: return next_mirror(r, EXIT_NETWORK, "another network or mirror may be honest", "the server sends more bytes than the file has");
+        return begin_anew(r, state->validator[0]
+                                 ? "the file on the server has changed, or it has no ranges any more"
+                                 : "the server sends the whole file only");
+    case WRONG_RANGE:
+        return next_mirror(r, EXIT_NETWORK, "another network or mirror may be honest",
+                           "the server sends other bytes than were asked for");
+    case TOO_LONG:
+        return next_mirror(r, EXIT_NETWORK, "another network or mirror may be honest",
+                           "the server sends more bytes than the file has");
     default: break;
     }
     if (rc == CURLE_OK && state->total < 0) { /* it had no length: now it has */
@@ -386,14 +414,16 @@ static int ended(struct run *r, struct slot *s, int rc)
         return commit(r);
     }
     if (status == 416) {
-        if (++r->tries >= TRIES) return next_mirror(r, EXIT_NETWORK, NULL, "the server answers 416 to every range");
+        if (++r->tries >= TRIES)
+            return next_mirror(r, EXIT_NETWORK, NULL, "the server answers 416 to every range");
         return begin_anew(r, "the file on the server is shorter now");
     }
     if (whole) return 0;
     if (rc == CURLE_OK) rc = CURLE_PARTIAL_FILE; /* fewer bytes than asked for, and it says that is all */
     if (r->no_ranges || (!state->validator[0] && !r->t->pinned)) { /* cannot go on from here */
         int code = failed(r, s, rc);
-        return code || state->segment_count == 0 ? code : begin_anew(r, "the server cannot continue a transfer");
+        return code || state->segment_count == 0 ? code
+                                                 : begin_anew(r, "the server cannot continue a transfer");
     }
     return failed(r, s, rc);
 }
@@ -404,7 +434,12 @@ static void tell(const struct run *r)
 {
     if (!r->t->progress) return;
     double left = r->wake - clock_seconds();
-    struct transfer_progress p = {part_state_bytes(&r->part->state), r->part->state.total, r->received, r->tries + 1, left > 0 && !any_busy(r) ? left : 0, r->reason};
+    struct transfer_progress p = {part_state_bytes(&r->part->state),
+                                  r->part->state.total,
+                                  r->received,
+                                  r->tries + 1,
+                                  left > 0 && !any_busy(r) ? left : 0,
+                                  r->reason};
     r->t->progress(r->t->context, &p);
 }
 
@@ -419,7 +454,9 @@ static int drive(struct run *r)
     int code = 0;
     int64_t frontier = -1;
     while (!code && !complete(r)) {
-        if (cancelled(r)) return error_set(r->err, EXIT_SIGNAL + SIGINT, "what has arrived is kept: run the same command again", "stopped");
+        if (cancelled(r))
+            return error_set(r->err, EXIT_SIGNAL + SIGINT,
+                             "what has arrived is kept: run the same command again", "stopped");
         if (clock_seconds() >= r->wake) {
             for (int i = 0; i < r->slot_count; i++) {
                 struct slot *s = &r->slots[i];
@@ -447,7 +484,9 @@ static int drive(struct run *r)
             int64_t f = part_state_frontier(&r->part->state);
             if (f != frontier) code = r->t->arrived(r->t->context, frontier = f, r->err);
             int64_t every = r->t->commit_bytes > 0 ? r->t->commit_bytes : 64ll << 20;
-            if (!code && r->uncommitted > 0 && (r->uncommitted >= every || clock_seconds() - r->committed_at > 10)) code = commit(r);
+            if (!code && r->uncommitted > 0 &&
+                (r->uncommitted >= every || clock_seconds() - r->committed_at > 10))
+                code = commit(r);
         }
         tell(r);
         if (code || complete(r)) break;
@@ -461,12 +500,15 @@ int transfer_run(const struct transfer *t, struct part *part, int *used, struct 
     struct error local = {0};
     struct run r = {.t = t, .part = part, .err = err ? err : &local, .committed_at = clock_seconds()};
     int code = 0;
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !(r.multi = curl_multi_init())) return error_set(err, EXIT_FAILED, NULL, "libcurl does not start");
-    curl_multi_setopt(r.multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING); /* segments are connections of their own */
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !(r.multi = curl_multi_init()))
+        return error_set(err, EXIT_FAILED, NULL, "libcurl does not start");
+    curl_multi_setopt(r.multi, CURLMOPT_PIPELINING,
+                      (long)CURLPIPE_NOTHING); /* segments are connections of their own */
     r.slot_count = t->connections < 1 ? 1 : t->connections > PART_SEGMENTS ? PART_SEGMENTS : t->connections;
     for (int i = 0; i < r.slot_count; i++) {
         r.slots[i].run = &r;
-        if (!(r.slots[i].easy = curl_easy_init())) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
+        if (!(r.slots[i].easy = curl_easy_init()))
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     }
     if (!code && part->state.segment_count) { /* from an earlier run: still the same question? */
         char hash[65];
@@ -475,11 +517,13 @@ int transfer_run(const struct transfer *t, struct part *part, int *used, struct 
             hash_url(t->urls[i], hash);
             if (strcmp(hash, part->state.url_hash) == 0) same = i;
         }
-        if (same >= 0 && part->state.total >= 0 && (part->state.validator[0] || t->pinned) && (t->size < 0 || t->size == part->state.total)) {
+        if (same >= 0 && part->state.total >= 0 && (part->state.validator[0] || t->pinned) &&
+            (t->size < 0 || t->size == part->state.total)) {
             r.url = same;
             code = t->sized(t->context, part->state.total, r.err);
         } else {
-            code = begin_anew(&r, same < 0 ? "the part is of another address" : "the server gave nothing to recognise the file by");
+            code = begin_anew(&r, same < 0 ? "the part is of another address"
+                                           : "the server gave nothing to recognise the file by");
         }
     } else if (!code) {
         code = begin_anew(&r, "");
@@ -495,7 +539,9 @@ int transfer_run(const struct transfer *t, struct part *part, int *used, struct 
     *used = r.url;
     if (!code || part->state.segment_count) { /* keep what arrived, also after an error */
         struct error ignored = {0};
-        int synced = part->state.segment_count && part->state.total >= 0 ? part_commit(part, code ? &ignored : r.err) : 0;
+        int synced = part->state.segment_count && part->state.total >= 0
+                         ? part_commit(part, code ? &ignored : r.err)
+                         : 0;
         if (!code) code = synced;
     }
     if (!code) code = t->arrived(t->context, part->state.total, r.err);

@@ -1,9 +1,10 @@
 /* Bringing the bytes of an archive into a claimed part, over a link that drops.
  *
- * One GET at a time (or several ranges side by side), each asking for exactly the bytes that are missing, with If-Range when
- * the server gave a validator. No byte is written before the answer's status and Content-Range have been compared with what
- * was asked. A server that answers with the whole file, or another one, makes the part begin anew, once said.
- * Stalls, drops and busy servers are tried again: 8 times without a new byte, with growing random pauses; Retry-After wins.
+ * One GET at a time (or several ranges side by side), each asking for exactly the bytes that are missing,
+ * with If-Range when the server gave a validator. No byte is written before the answer's status and
+ * Content-Range have been compared with what was asked. A server that answers with the whole file, or another
+ * one, makes the part begin anew, once said. Stalls, drops and busy servers are tried again: 8 times without
+ * a new byte, with growing random pauses; Retry-After wins.
  */
 #ifndef MEOPT_FETCH_TRANSFER_H
 #define MEOPT_FETCH_TRANSFER_H
@@ -13,32 +14,35 @@
 #include <signal.h>
 
 struct transfer_progress {
-    int64_t bytes, total;       /* in the part; total -1 unknown */
-    int64_t received;           /* in this process */
-    int tries;                  /* of the current gap without a byte, from 1 */
-    double retry_in;            /* seconds to the next try when pausing, else 0 */
-    const char *reason;         /* of the pause */
+    int64_t bytes, total; /* in the part; total -1 unknown */
+    int64_t received;     /* in this process */
+    int tries;            /* of the current gap without a byte, from 1 */
+    double retry_in;      /* seconds to the next try when pausing, else 0 */
+    const char *reason;   /* of the pause */
 };
 
 struct transfer {
-    char *const *urls;          /* mirrors in order */
+    char *const *urls; /* mirrors in order */
     int url_count;
-    int64_t size;               /* published size; -1 unknown */
-    bool pinned;                /* a checksum is known, so a part may be continued without a validator */
-    bool allow_plain;           /* http:// as well as https:// */
+    int64_t size;     /* published size; -1 unknown */
+    bool pinned;      /* a checksum is known, so a part may be continued without a validator */
+    bool allow_plain; /* http:// as well as https:// */
     int connections;
-    int64_t commit_bytes;       /* sync at least this often; 0: 64 MiB */
+    int64_t commit_bytes;                /* sync at least this often; 0: 64 MiB */
     const volatile sig_atomic_t *cancel; /* may be NULL */
     void *context;
-    int (*sized)(void *context, int64_t total, struct error *err);  /* the total is known (or -1) before the first byte: is there room? */
-    int (*arrived)(void *context, int64_t frontier, struct error *err);  /* so many bytes from 0 on are there */
+    int (*sized)(void *context, int64_t total,
+                 struct error *err); /* the total is known (or -1) before the first byte: is there room? */
+    int (*arrived)(void *context, int64_t frontier,
+                   struct error *err); /* so many bytes from 0 on are there */
     int (*restarted)(void *context, const char *why, struct error *err); /* the part is empty again */
-    void (*progress)(void *context, const struct transfer_progress *p);  /* at least every 0.1 s; may be NULL */
-    void (*notice)(void *context, const char *text);                     /* something a person wants to know; may be NULL */
+    void (*progress)(void *context,
+                     const struct transfer_progress *p); /* at least every 0.1 s; may be NULL */
+    void (*notice)(void *context, const char *text);     /* something a person wants to know; may be NULL */
 };
 
-/* 0: every byte is there, synced, state.total is right. EXIT_NETWORK: gave up; EXIT_DISK; 128+SIGINT: cancelled. The part keeps
- * what arrived. *used gets the index of the URL that served the last byte. */
+/* 0: every byte is there, synced, state.total is right. EXIT_NETWORK: gave up; EXIT_DISK; 128+SIGINT:
+ * cancelled. The part keeps what arrived. *used gets the index of the URL that served the last byte. */
 int transfer_run(const struct transfer *t, struct part *part, int *used, struct error *err);
 
 #endif

@@ -31,13 +31,13 @@ struct unpack_shared {
 
 struct writer {
     int staging;
-    int parent;             /* directory of the last file */
+    int parent; /* directory of the last file */
     char parent_path[4097];
     int fd;
-    bool comparing;         /* so far an existing file holds the same bytes */
+    bool comparing; /* so far an existing file holds the same bytes */
     int64_t size, mtime, old_size;
     uint32_t crc;
-    int64_t crc_at;         /* bytes in crc: holes are filled up as zeros */
+    int64_t crc_at; /* bytes in crc: holes are filled up as zeros */
     char path[4097];
     FILE *manifest;
     uint8_t *compare;
@@ -50,7 +50,8 @@ static int write_error(const struct writer *w, const char *what, struct error *e
 {
     char shown[300];
     name_printable(shown, sizeof shown, w->path);
-    return error_errno(err, EXIT_FAILED, "free some space, then run the same command again", "cannot %s '%s'", what, shown);
+    return error_errno(err, EXIT_FAILED, "free some space, then run the same command again", "cannot %s '%s'",
+                       what, shown);
 }
 
 /* Open the directory `path` below staging, making what is missing; never through a link. */
@@ -74,7 +75,8 @@ static int open_directory(struct writer *w, const char *path, struct error *err)
             if (problem == ENOTDIR || problem == ELOOP) {
                 char shown[300];
                 name_printable(shown, sizeof shown, path);
-                error_set(err, EXIT_INTEGRITY, NULL, "the archive has '%s' both as a file and as a directory", shown);
+                error_set(err, EXIT_INTEGRITY, NULL, "the archive has '%s' both as a file and as a directory",
+                          shown);
             } else {
                 write_error(w, "make the directory of", err);
             }
@@ -103,7 +105,8 @@ static int on_file(void *context, const char *path, int64_t bytes, int64_t mtime
     const char *name = path_basename(path);
     size_t directory = name == path ? 0 : (size_t)(name - path - 1);
     snprintf(w->path, sizeof w->path, "%s", path);
-    if (w->parent < 0 || strlen(w->parent_path) != directory || strncmp(w->parent_path, path, directory) != 0) {
+    if (w->parent < 0 || strlen(w->parent_path) != directory ||
+        strncmp(w->parent_path, path, directory) != 0) {
         if (w->parent >= 0) close(w->parent);
         memcpy(w->parent_path, path, directory);
         w->parent_path[directory] = 0;
@@ -117,7 +120,8 @@ static int on_file(void *context, const char *path, int64_t bytes, int64_t mtime
     if (w->fd < 0 && (errno == EISDIR || errno == ELOOP)) {
         char shown[300];
         name_printable(shown, sizeof shown, path);
-        return error_set(err, EXIT_INTEGRITY, NULL, "the archive has '%s' both as a file and as a directory", shown);
+        return error_set(err, EXIT_INTEGRITY, NULL, "the archive has '%s' both as a file and as a directory",
+                         shown);
     }
     if (w->fd < 0 || fstat(w->fd, &st) != 0 || !S_ISREG(st.st_mode)) return write_error(w, "make", err);
     w->old_size = st.st_size;
@@ -142,14 +146,16 @@ static void crc_zeros(struct writer *w, int64_t until)
 static int on_data(void *context, const void *data, size_t bytes, int64_t offset, struct error *err)
 {
     struct writer *w = context;
-    if (offset < w->crc_at) return error_set(err, EXIT_INTEGRITY, NULL, "the archive's sparse map runs backwards");
+    if (offset < w->crc_at)
+        return error_set(err, EXIT_INTEGRITY, NULL, "the archive's sparse map runs backwards");
     crc_zeros(w, offset);
     w->crc = crc32c(w->crc, data, bytes);
     w->crc_at += (int64_t)bytes;
     const uint8_t *p = data;
     while (bytes) {
         size_t n = bytes < COMPARE_BYTES ? bytes : COMPARE_BYTES;
-        if (w->comparing && pread(w->fd, w->compare, n, offset) == (ssize_t)n && memcmp(w->compare, p, n) == 0) {
+        if (w->comparing && pread(w->fd, w->compare, n, offset) == (ssize_t)n &&
+            memcmp(w->compare, p, n) == 0) {
             p += n;
             offset += (int64_t)n;
             bytes -= n;
@@ -170,13 +176,15 @@ static int on_file_end(void *context, struct error *err)
 {
     struct writer *w = context;
     crc_zeros(w, w->size);
-    if ((w->old_size != w->size || w->size != w->crc_at) && ftruncate(w->fd, w->size) != 0) return write_error(w, "write", err);
+    if ((w->old_size != w->size || w->size != w->crc_at) && ftruncate(w->fd, w->size) != 0)
+        return write_error(w, "write", err);
     struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = w->mtime}};
     if (w->mtime > 0) futimens(w->fd, times);
     int failed = close(w->fd);
     w->fd = -1;
     if (failed) return write_error(w, "write", err);
-    if (fprintf(w->manifest, "%08x %lld %s\n", w->crc, (long long)w->size, w->path) < 0) return write_error(w, "write the list of files for", err);
+    if (fprintf(w->manifest, "%08x %lld %s\n", w->crc, (long long)w->size, w->path) < 0)
+        return write_error(w, "write the list of files for", err);
     return 0;
 }
 
@@ -190,8 +198,8 @@ static void on_progress(void *context, const struct archive_counts *c)
     atomic_store_explicit(&s->files, c->files, memory_order_relaxed);
 }
 
-static int unpack_all(const struct archive_input *input, int staging, const struct archive_limits *limits, struct unpack_shared *shared,
-                      struct archive_counts *counts, struct error *err)
+static int unpack_all(const struct archive_input *input, int staging, const struct archive_limits *limits,
+                      struct unpack_shared *shared, struct archive_counts *counts, struct error *err)
 {
     struct writer w = {.staging = staging, .parent = -1, .fd = -1, .shared = shared, .path = UNPACK_MANIFEST};
     int list = openat(staging, UNPACK_MANIFEST, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
@@ -220,7 +228,8 @@ static int64_t all_there(void *context, int64_t bytes)
     return *(int64_t *)context;
 }
 
-int unpack_here(int archive, int64_t bytes, int staging, const struct archive_limits *limits, struct archive_counts *counts, struct error *err)
+int unpack_here(int archive, int64_t bytes, int staging, const struct archive_limits *limits,
+                struct archive_counts *counts, struct error *err)
 {
     struct archive_input input = {archive, all_there, &bytes};
     return unpack_all(&input, staging, limits, NULL, counts, err);
@@ -247,13 +256,18 @@ static int64_t wait_bytes(void *context, int64_t bytes)
     }
 }
 
-/* Writing only below staging from here on, where the kernel knows Landlock (5.13); ABI 1, by number: Debian 12's headers
- * have it, older ones do not. */
+/* Writing only below staging from here on, where the kernel knows Landlock (5.13); ABI 1, by number: Debian
+ * 12's headers have it, older ones do not. */
 static void landlock(int staging)
 {
 #if defined(__NR_landlock_create_ruleset)
-    struct { uint64_t handled; } rules = {0x1fff & ~(uint64_t)0x0d}; /* all of ABI 1 but execute, read file, read directory */
-    struct __attribute__((packed)) { uint64_t allowed; int32_t parent; } beneath = {rules.handled, staging};
+    struct {
+        uint64_t handled;
+    } rules = {0x1fff & ~(uint64_t)0x0d}; /* all of ABI 1 but execute, read file, read directory */
+    struct __attribute__((packed)) {
+        uint64_t allowed;
+        int32_t parent;
+    } beneath = {rules.handled, staging};
     int fd = (int)syscall(__NR_landlock_create_ruleset, &rules, sizeof rules, 0);
     if (fd < 0) return;
     if (syscall(__NR_landlock_add_rule, fd, 1, &beneath, 0) == 0) syscall(__NR_landlock_restrict_self, fd, 0);
@@ -263,7 +277,8 @@ static void landlock(int staging)
 #endif
 }
 
-static void child(struct unpack_shared *shared, int wake, int archive, int staging, const struct archive_limits *limits)
+static void child(struct unpack_shared *shared, int wake, int archive, int staging,
+                  const struct archive_limits *limits)
 {
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_DFL);
@@ -286,7 +301,8 @@ static void child(struct unpack_shared *shared, int wake, int archive, int stagi
     _exit(0);
 }
 
-int unpack_start(struct unpack *u, int archive, const char *staging, const struct archive_limits *limits, struct error *err)
+int unpack_start(struct unpack *u, int archive, const char *staging, const struct archive_limits *limits,
+                 struct error *err)
 {
     *u = (struct unpack){.wake = -1};
     int ends[2] = {-1, -1}, directory = open(staging, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -330,7 +346,9 @@ void unpack_feed(struct unpack *u, int64_t available, bool last)
 void unpack_counts(const struct unpack *u, struct archive_counts *counts)
 {
     *counts = (struct archive_counts){0};
-    if (u->shared) *counts = (struct archive_counts){u->shared->in, u->shared->out, u->shared->entries, u->shared->files};
+    if (u->shared)
+        *counts =
+            (struct archive_counts){u->shared->in, u->shared->out, u->shared->entries, u->shared->files};
 }
 
 bool unpack_ended(struct unpack *u)
@@ -347,7 +365,8 @@ int unpack_wait(struct unpack *u, struct error *err)
         ;
     u->pid = 0;
     if (!atomic_load(&u->shared->ended))
-        code = error_set(err, EXIT_FAILED, "run the same command again", "the unpacking process ended with %s %d", WIFSIGNALED(status) ? "signal" : "status",
+        code = error_set(err, EXIT_FAILED, "run the same command again",
+                         "the unpacking process ended with %s %d", WIFSIGNALED(status) ? "signal" : "status",
                          WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
     else {
         code = u->shared->code;

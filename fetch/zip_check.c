@@ -1,4 +1,5 @@
-/* See zip_check.h. Field offsets: APPNOTE.TXT 4.3.7 (local header), 4.3.12 (central directory), 4.3.14-16 (end records). */
+/* See zip_check.h. Field offsets: APPNOTE.TXT 4.3.7 (local header), 4.3.12 (central directory), 4.3.14-16
+ * (end records). */
 #include "fetch/zip_check.h"
 
 #include <stdbool.h>
@@ -35,7 +36,8 @@ static int bad(struct error *err, const char *what, int64_t at)
     return error_set(err, EXIT_INTEGRITY, NULL, "the zip is refused: %s, at byte %lld", what, (long long)at);
 }
 
-/* The 8-byte value for a saturated field, from the zip64 extra record: values stand in the order of the fields that need them. */
+/* The 8-byte value for a saturated field, from the zip64 extra record: values stand in the order of the
+ * fields that need them. */
 static bool zip64_offset(const uint8_t *extra, size_t bytes, int skip, uint64_t *offset)
 {
     for (size_t at = 0; at + 4 <= bytes;) {
@@ -68,20 +70,26 @@ int zip_check(int fd, int64_t bytes, struct error *err)
         free(buffer);
         return bad(err, "no end record: it is cut", bytes);
     }
-    uint64_t count = le(buffer + end + 10, 2), size = le(buffer + end + 12, 4), offset = le(buffer + end + 16, 4);
+    uint64_t count = le(buffer + end + 10, 2), size = le(buffer + end + 12, 4),
+             offset = le(buffer + end + 16, 4);
     uint8_t locator[20], record[56];
     int64_t end_at = bytes - (int64_t)tail + end;
-    if ((count == 0xffff || size == 0xffffffff || offset == 0xffffffff) && end_at >= 20 && read_at(fd, locator, 20, end_at - 20) && memcmp(locator, "PK\6\7", 4) == 0) {
+    if ((count == 0xffff || size == 0xffffffff || offset == 0xffffffff) && end_at >= 20 &&
+        read_at(fd, locator, 20, end_at - 20) && memcmp(locator, "PK\6\7", 4) == 0) {
         uint64_t at = le64(locator + 8);
-        if (at > (uint64_t)bytes || !read_at(fd, record, 56, (int64_t)at) || memcmp(record, "PK\6\6", 4) != 0) code = bad(err, "bad zip64 end record", (int64_t)at);
+        if (at > (uint64_t)bytes || !read_at(fd, record, 56, (int64_t)at) || memcmp(record, "PK\6\6", 4) != 0)
+            code = bad(err, "bad zip64 end record", (int64_t)at);
         count = le64(record + 32);
         size = le64(record + 40);
         offset = le64(record + 48);
     }
     free(buffer);
-    if (!code && (size > CENTRAL_MAX || offset > (uint64_t)bytes || size > (uint64_t)bytes - offset)) code = bad(err, "the directory lies outside the file", end_at);
-    if (!code && (!(central = malloc(size ? size : 1)) || !(name = malloc(65536)))) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
-    if (!code && size && !read_at(fd, central, size, (int64_t)offset)) code = bad(err, "unreadable directory", (int64_t)offset);
+    if (!code && (size > CENTRAL_MAX || offset > (uint64_t)bytes || size > (uint64_t)bytes - offset))
+        code = bad(err, "the directory lies outside the file", end_at);
+    if (!code && (!(central = malloc(size ? size : 1)) || !(name = malloc(65536))))
+        code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
+    if (!code && size && !read_at(fd, central, size, (int64_t)offset))
+        code = bad(err, "unreadable directory", (int64_t)offset);
     uint64_t at = 0, seen = 0;
     for (; !code && at + 46 <= size && memcmp(central + at, "PK\1\2", 4) == 0; seen++) {
         const uint8_t *c = central + at;
@@ -95,16 +103,22 @@ int zip_check(int fd, int64_t bytes, struct error *err)
         int skip = (le(c + 24, 4) == 0xffffffff) + (le(c + 20, 4) == 0xffffffff);
         uint32_t method = le(c + 10, 2);
         uint8_t header[30];
-        if (local == 0xffffffff && !zip64_offset(c + 46 + name_bytes, extra_bytes, skip, &local)) code = bad(err, "no zip64 offset", where);
+        if (local == 0xffffffff && !zip64_offset(c + 46 + name_bytes, extra_bytes, skip, &local))
+            code = bad(err, "no zip64 offset", where);
         else if (le(c + 8, 2) & 0x2041) code = bad(err, "an entry is encrypted", where);
-        else if (method != 0 && method != 8) code = bad(err, "an entry is neither stored nor deflated", where);
+        else if (method != 0 && method != 8)
+            code = bad(err, "an entry is neither stored nor deflated", where);
         else if (memchr(c + 46, 0, name_bytes)) code = bad(err, "NUL in a name", where);
-        else if (local > (uint64_t)bytes - 30 || !read_at(fd, header, 30, (int64_t)local) || memcmp(header, "PK\3\4", 4) != 0) code = bad(err, "an entry's offset leads nowhere", where);
-        else if (le(header + 26, 2) != name_bytes || !read_at(fd, name, name_bytes, (int64_t)local + 30) || memcmp(name, c + 46, name_bytes) != 0)
+        else if (local > (uint64_t)bytes - 30 || !read_at(fd, header, 30, (int64_t)local) ||
+                 memcmp(header, "PK\3\4", 4) != 0)
+            code = bad(err, "an entry's offset leads nowhere", where);
+        else if (le(header + 26, 2) != name_bytes || !read_at(fd, name, name_bytes, (int64_t)local + 30) ||
+                 memcmp(name, c + 46, name_bytes) != 0)
             code = bad(err, "the two names of an entry differ", (int64_t)local);
         at += 46 + name_bytes + extra_bytes + comment_bytes;
     }
-    if (!code && (at != size || seen != count)) code = bad(err, "the directory does not hold what the end record says", (int64_t)(offset + at));
+    if (!code && (at != size || seen != count))
+        code = bad(err, "the directory does not hold what the end record says", (int64_t)(offset + at));
     free(central);
     free(name);
     return code;

@@ -1,5 +1,5 @@
-/* What libarchive takes on trust in a zip: that the two names of an entry agree and hold no NUL, that nothing is encrypted
- * and every method is known. Reads the central directory and each local header. */
+/* What libarchive takes on trust in a zip: that the two names of an entry agree and hold no NUL, that nothing
+ * is encrypted and every method is known. Reads the central directory and each local header. */
 #ifndef MEOPT_FETCH_ZIP_CHECK_H
 #define MEOPT_FETCH_ZIP_CHECK_H
 

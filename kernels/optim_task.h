@@ -1,5 +1,5 @@
-/* What an optimizer kernel is told: one tensor, its formats, the scalars of this step. Plain data, passed to the
- * CPU kernels and (by value) to the GPU kernels. The formats themselves: kernels/optim_math.h.
+/* What an optimizer kernel is told: one tensor, its formats, the scalars of this step. Plain data, passed to
+ * the CPU kernels and (by value) to the GPU kernels. The formats themselves: kernels/optim_math.h.
  */
 #ifndef MEOPT_KERNELS_OPTIM_TASK_H
 #define MEOPT_KERNELS_OPTIM_TASK_H
@@ -21,33 +21,33 @@ enum { RANDOM_STEP, RANDOM_ACCUMULATE };
 
 /* Scalars of one step, computed in double and rounded once. t = updates of the tensor, from 1. */
 struct optim_scalars {
-    float lr;             /* learning rate of the tensor; LAMB: times the trust ratio */
-    float decay;          /* ADAMW, LION: 1 - lr * weight_decay */
-    float weight_decay;   /* ADAM, SGD: into the gradient; LAMB: into the update */
-    float beta1, rest1;   /* and 1 - beta1. SGD: momentum, 1 - dampening (0, 1 at the first step) */
+    float lr;           /* learning rate of the tensor; LAMB: times the trust ratio */
+    float decay;        /* ADAMW, LION: 1 - lr * weight_decay */
+    float weight_decay; /* ADAM, SGD: into the gradient; LAMB: into the update */
+    float beta1, rest1; /* and 1 - beta1. SGD: momentum, 1 - dampening (0, 1 at the first step) */
     float beta2, rest2;
     float eps;
-    float step_size;      /* lr / (1 - beta1^t); LAMB: 1 / (1 - beta1^t) */
-    float root_scale;     /* 1 / sqrt(1 - beta2^t) */
+    float step_size;       /* lr / (1 - beta1^t); LAMB: 1 / (1 - beta1^t) */
+    float root_scale;      /* 1 / sqrt(1 - beta2^t) */
     float direction_limit; /* the most that |m| / (sqrt(v) root_scale) can be after t exact steps */
     float gradient_scale;
     int32_t nesterov;
 };
 
 struct optim_task {
-    int64_t count;             /* elements */
-    int64_t first_group;       /* group index in the whole tensor of the first group here */
+    int64_t count;       /* elements */
+    int64_t first_group; /* group index in the whole tensor of the first group here */
     int32_t rule, weight_format, m_format, v_format, gradient_format, accumulator_format;
-    int32_t norms_only;        /* LAMB, first pass: sums of squares of weight and update; writes nothing */
-    int32_t m_range;           /* 8- and 4-bit m beside low-bit v: |m| <= 2^m_range * 1.9 * binade of sqrt(v) */
-    const void *gradient;      /* (count); an accumulator: padded to whole groups, with its scales */
+    int32_t norms_only;   /* LAMB, first pass: sums of squares of weight and update; writes nothing */
+    int32_t m_range;      /* 8- and 4-bit m beside low-bit v: |m| <= 2^m_range * 1.9 * binade of sqrt(v) */
+    const void *gradient; /* (count); an accumulator: padded to whole groups, with its scales */
     const uint8_t *gradient_scales;
-    void *weights;             /* (count): fp32, or the bf16 half */
-    void *copy;                /* (count) bf16, F32_COPY only */
-    void *correction;          /* padded to whole groups, as m, v and scales (1 byte a group) */
+    void *weights;    /* (count): fp32, or the bf16 half */
+    void *copy;       /* (count) bf16, F32_COPY only */
+    void *correction; /* padded to whole groups, as m, v and scales (1 byte a group) */
     void *m, *v;
     uint8_t *scales;
-    uint32_t key[2], step[2];  /* random numbers: key, and counter words 2 and 3 */
+    uint32_t key[2], step[2]; /* random numbers: key, and counter words 2 and 3 */
     struct optim_scalars s;
 };
 
@@ -56,12 +56,12 @@ struct optim_card_task {
     struct optim_task task;
     int64_t first_block;   /* in the launch */
     int64_t first_partial; /* place of the first block's result */
-    int32_t *go;           /* NULL, or where a 0 means: step nothing, call all groups bad and the norm infinite */
+    int32_t *go; /* NULL, or where a 0 means: step nothing, call all groups bad and the norm infinite */
 };
 
 /* What a pass over some groups found. */
 struct optim_partial {
-    double gradient_squares; /* before gradient_scale */
+    double gradient_squares;               /* before gradient_scale */
     double weight_squares, update_squares; /* norms_only */
     int64_t bad_groups;
 };

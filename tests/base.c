@@ -16,7 +16,10 @@ static void errors_escape_what_a_terminal_would_obey(void **state)
 {
     (void)state;
     struct error e;
-    assert_int_equal(error_set(&e, EXIT_CONFIG, NULL, "name '%s'", "a\033]0;x\a\xff" "\xc2\x9b"), EXIT_CONFIG);
+    assert_int_equal(error_set(&e, EXIT_CONFIG, NULL, "name '%s'",
+                               "a\033]0;x\a\xff"
+                               "\xc2\x9b"),
+                     EXIT_CONFIG);
     assert_string_equal(e.what, "name 'a\\x1b]0;x\\x07\\xff\\xc2\\x9b'");
     error_set(&e, EXIT_CONFIG, NULL, "%s", "\xe4\xb8\xad\xe6\x96\x87");
     assert_string_equal(e.what, "\xe4\xb8\xad\xe6\x96\x87");

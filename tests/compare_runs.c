@@ -1,4 +1,5 @@
-/* Runs of every kind are read rightly or refused clearly, and the table says of them what a reference computation says. */
+/* Runs of every kind are read rightly or refused clearly, and the table says of them what a reference
+ * computation says. */
 #include "core/base/file.h"
 #include "core/compare/gap.h"
 #include "core/compare/table.h"
@@ -15,10 +16,14 @@
 
 static char root[] = "/tmp/compare_runs_XXXXXX";
 
-static const char meta[] = "{\"version\":1,\"host\":\"h\",\"device\":\"CPU\",\"images\":160,\"total_steps\":4,\"student_parameters\":1000,\"teacher_parameters\":2000,"
-                           "\"family\":\"eva\",\"code_version\":\"0.1.0\",\"program_crc32c\":\"11111111\",\"data_crc32c\":\"22222222\",\"seed\":1,\"batch_images\":8,"
-                           "\"ranks\":1,\"epoch_steps\":2,\"optimizer_bytes_per_param\":14,\"checkpoint_bytes\":4000}";
-static const char done[] = "{\"state\":\"done\",\"step\":4,\"total_steps\":4,\"pid\":1,\"host\":\"h\",\"exit_code\":0}";
+static const char meta[] =
+    "{\"version\":1,\"host\":\"h\",\"device\":\"CPU\",\"images\":160,\"total_steps\":4,\"student_"
+    "parameters\":1000,\"teacher_parameters\":2000,"
+    "\"family\":\"eva\",\"code_version\":\"0.1.0\",\"program_crc32c\":\"11111111\",\"data_crc32c\":"
+    "\"22222222\",\"seed\":1,\"batch_images\":8,"
+    "\"ranks\":1,\"epoch_steps\":2,\"optimizer_bytes_per_param\":14,\"checkpoint_bytes\":4000}";
+static const char done[] =
+    "{\"state\":\"done\",\"step\":4,\"total_steps\":4,\"pid\":1,\"host\":\"h\",\"exit_code\":0}";
 static const char config[] = "train:\n  seed: 1\nloss:\n  type: mse\noptim:\n  use_meopt: false\n";
 
 static void put(const char *run, const char *name, const char *text)
@@ -64,8 +69,12 @@ static void refuse(const char *run, int expected, const char *said)
     assert_true(err.hint[0] && err.file[0]);
 }
 
-#define LINE(step, epoch, loss, cosine, rate, ms) "{\"step\":" #step ",\"epoch\":" #epoch ",\"loss\":" #loss ",\"cosine\":" #cosine ",\"lr\":1e-3,\"grad_norm\":1,\"images_per_s\":" #rate ",\"step_ms\":" #ms ",\"data_wait_ms\":1}\n"
-#define CARD(peak) ",\"cards\":[{\"rank\":0,\"device\":\"CPU\",\"mem_bytes\":1,\"peak_bytes\":" #peak ",\"classes\":{\"weights\":600,\"optimizer\":400}}]}\n"
+#define LINE(step, epoch, loss, cosine, rate, ms)                                                            \
+    "{\"step\":" #step ",\"epoch\":" #epoch ",\"loss\":" #loss ",\"cosine\":" #cosine                        \
+    ",\"lr\":1e-3,\"grad_norm\":1,\"images_per_s\":" #rate ",\"step_ms\":" #ms ",\"data_wait_ms\":1}\n"
+#define CARD(peak)                                                                                           \
+    ",\"cards\":[{\"rank\":0,\"device\":\"CPU\",\"mem_bytes\":1,\"peak_bytes\":" #peak                       \
+    ",\"classes\":{\"weights\":600,\"optimizer\":400}}]}\n"
 
 static void short_runs(void **state)
 {
@@ -82,13 +91,15 @@ static void short_runs(void **state)
     make("one", LINE(1, 0, 0.5, 0.1, 80, 100));
     r = get("one");
     assert_int_equal(r.count, 1);
-    assert_true(r.first_loss == 0.5 && r.final_loss == 0.5 && r.best_loss == 0.5 && r.tail_loss == 0.5 && r.median_rate == 80 && r.median_step_ms == 100);
+    assert_true(r.first_loss == 0.5 && r.final_loss == 0.5 && r.best_loss == 0.5 && r.tail_loss == 0.5 &&
+                r.median_rate == 80 && r.median_step_ms == 100);
     assert_true(fabs(r.time_s - 0.1) < 1e-15 && fabs(r.wait_share - 0.01) < 1e-15);
     record_free(&r);
     make("two", LINE(1, 0, 0.5, 0.1, 80, 100) LINE(2, 0, 0.25, 0.2, 40, 200));
     r = get("two");
     assert_int_equal(r.count, 2);
-    assert_true(r.final_loss == 0.25 && r.median_rate == 60 && r.median_step_ms == 150 && r.best_cosine == 0.2 && r.epochs == 1 && r.epoch_loss[0] == 0.375);
+    assert_true(r.final_loss == 0.25 && r.median_rate == 60 && r.median_step_ms == 150 &&
+                r.best_cosine == 0.2 && r.epochs == 1 && r.epoch_loss[0] == 0.375);
     record_free(&r);
 }
 
@@ -100,13 +111,15 @@ static void torn_and_foreign_lines(void **state)
     assert_int_equal(r.count, 1);
     assert_true(r.torn && r.bad_lines == 0);
     record_free(&r);
-    make("junk", "not json\n" LINE(1, 0, 0.5, 0.1, 80, 100) "{\"other\":1}\n\n" LINE(2, 0, 0.4, 0.1, 80, 100));
+    make("junk",
+         "not json\n" LINE(1, 0, 0.5, 0.1, 80, 100) "{\"other\":1}\n\n" LINE(2, 0, 0.4, 0.1, 80, 100));
     r = get("junk");
     assert_int_equal(r.count, 2);
     assert_int_equal(r.bad_lines, 2);
     assert_false(r.torn);
     record_free(&r);
-    make("again", LINE(1, 0, 0.5, 0.1, 80, 100) LINE(2, 0, 0.4, 0.1, 80, 100) LINE(3, 0, 0.3, 0.1, 80, 100) LINE(2, 0, 0.45, 0.1, 80, 100));
+    make("again", LINE(1, 0, 0.5, 0.1, 80, 100) LINE(2, 0, 0.4, 0.1, 80, 100) LINE(3, 0, 0.3, 0.1, 80, 100)
+                      LINE(2, 0, 0.45, 0.1, 80, 100));
     r = get("again"); /* resumed: the last word counts */
     assert_int_equal(r.count, 2);
     assert_true(r.final_loss == 0.45 && fabs(r.time_s - 0.2) < 1e-12);
@@ -116,12 +129,14 @@ static void torn_and_foreign_lines(void **state)
 static void not_a_number_and_missing_fields(void **state)
 {
     (void)state;
-    make("nan", LINE(1, 0, 0.5, 0.1, 80, 100) LINE(2, 0, NaN, null, 80, 100) "{\"step\":3}\n" LINE(4, 1, 0.25, 0.4, 80, 100));
+    make("nan", LINE(1, 0, 0.5, 0.1, 80, 100)
+                    LINE(2, 0, NaN, null, 80, 100) "{\"step\":3}\n" LINE(4, 1, 0.25, 0.4, 80, 100));
     struct record r = get("nan");
     assert_int_equal(r.count, 4);
     assert_int_equal(r.nan_steps, 2);
     assert_int_equal(r.first_nan_step, 2);
-    assert_true(r.best_loss == 0.25 && r.final_loss == 0.25 && r.best_cosine == 0.4 && r.epochs == 2 && r.epoch_loss[0] == 0.5);
+    assert_true(r.best_loss == 0.25 && r.final_loss == 0.25 && r.best_cosine == 0.4 && r.epochs == 2 &&
+                r.epoch_loss[0] == 0.5);
     record_free(&r);
     put("old", "metrics.jsonl", LINE(1, 0, 0.5, 0.1, 80, 100)); /* nothing but metrics */
     r = get("old");
@@ -136,12 +151,14 @@ static void states(void **state)
     char text[300], host[128] = "";
     gethostname(host, sizeof host - 1);
     make("running", LINE(1, 0, 0.5, 0.1, 80, 100));
-    snprintf(text, sizeof text, "{\"state\":\"training\",\"pid\":%d,\"host\":\"%s\",\"exit_code\":null}", (int)getpid(), host);
+    snprintf(text, sizeof text, "{\"state\":\"training\",\"pid\":%d,\"host\":\"%s\",\"exit_code\":null}",
+             (int)getpid(), host);
     put("running", "state.json", text);
     struct record r = get("running");
     assert_string_equal(r.state, "running");
     record_free(&r);
-    snprintf(text, sizeof text, "{\"state\":\"training\",\"pid\":%d,\"host\":\"%s\",\"exit_code\":null}", 0x3ffffff, host);
+    snprintf(text, sizeof text, "{\"state\":\"training\",\"pid\":%d,\"host\":\"%s\",\"exit_code\":null}",
+             0x3ffffff, host);
     put("running", "state.json", text);
     r = get("running");
     assert_string_equal(r.state, "broken off");
@@ -173,38 +190,49 @@ static void hostile_text_is_made_printable(void **state)
     record_free(&r);
 }
 
-/* ---- The table ------------------------------------------------------------------------------------------------- */
+/* ---- The table
+ * ------------------------------------------------------------------------------------------------- */
 
 static struct column column_of(const char *name, const char *const *runs, int count)
 {
-    struct column c = {.name = xstrdup(name), .runs = xcalloc((size_t)count, sizeof(struct record)), .run_count = count};
+    struct column c = {
+        .name = xstrdup(name), .runs = xcalloc((size_t)count, sizeof(struct record)), .run_count = count};
     for (int i = 0; i < count; i++) c.runs[i] = get(runs[i]);
     return c;
 }
 
-static void expect(const struct table *t, const char *key, int column, double value, const char *text, const char *change)
+static void expect(const struct table *t, const char *key, int column, double value, const char *text,
+                   const char *change)
 {
     char dst[CELL_TEXT];
     const struct row *row = table_row(t, key);
     if (!row) fail_msg("no row %s", key);
     const struct cell *cell = &row->cells[column];
-    if (!(fabs(cell->mean - value) <= 1e-12 * fmax(1, fabs(value)))) fail_msg("%s: %.17g, expected %.17g", key, cell->mean, value);
+    if (!(fabs(cell->mean - value) <= 1e-12 * fmax(1, fabs(value))))
+        fail_msg("%s: %.17g, expected %.17g", key, cell->mean, value);
     if (text) assert_string_equal(cell_text(dst, row, cell, "+-"), text);
     if (change) assert_string_equal(cell_change(dst, row, cell, "+-"), change);
 }
 
-/* Three repeats of two columns: step times 100, 110, 90 ms without and 80, 84, 82 ms with. By numpy: mean 100, sd 10; mean 82, sd 2; ratio .82,
- * propagated .82 * sqrt(.1^2 + (2/82)^2) = 0.08440379; by scipy Welch: t = -3.057148, df = 2.159744, p = 0.08399388. */
+/* Three repeats of two columns: step times 100, 110, 90 ms without and 80, 84, 82 ms with. By numpy: mean
+ * 100, sd 10; mean 82, sd 2; ratio .82, propagated .82 * sqrt(.1^2 + (2/82)^2) = 0.08440379; by scipy Welch:
+ * t = -3.057148, df = 2.159744, p = 0.08399388. */
 static void a_golden_table(void **state)
 {
     (void)state;
     static const char *const without[] = {"a1", "a2", "a3"}, *const with[] = {"b1", "b2", "b3"};
-    make("a1", LINE(1, 0, 1.0, 0.1, 80, 100) "{\"step\":2,\"epoch\":0,\"loss\":0.5,\"cosine\":0.5,\"images_per_s\":80,\"step_ms\":100" CARD(1000));
-    make("a2", LINE(1, 0, 1.0, 0.1, 80, 110) "{\"step\":2,\"epoch\":0,\"loss\":0.52,\"cosine\":0.5,\"images_per_s\":80,\"step_ms\":110" CARD(1000));
-    make("a3", LINE(1, 0, 1.0, 0.1, 80, 90) "{\"step\":2,\"epoch\":0,\"loss\":0.48,\"cosine\":0.5,\"images_per_s\":80,\"step_ms\":90" CARD(1000));
-    make("b1", LINE(1, 0, 1.1, 0.1, 100, 80) "{\"step\":2,\"epoch\":0,\"loss\":0.5,\"cosine\":0.5,\"images_per_s\":100,\"step_ms\":80" CARD(400));
-    make("b2", LINE(1, 0, 1.2, 0.1, 100, 84) "{\"step\":2,\"epoch\":0,\"loss\":0.5,\"cosine\":0.5,\"images_per_s\":100,\"step_ms\":84" CARD(400));
-    make("b3", LINE(1, 0, 1.0, 0.1, 100, 82) "{\"step\":2,\"epoch\":0,\"loss\":0.5,\"cosine\":0.5,\"images_per_s\":100,\"step_ms\":82" CARD(400));
+    make("a1", LINE(1, 0, 1.0, 0.1, 80, 100) "{\"step\":2,\"epoch\":0,\"loss\":0.5,\"cosine\":0.5,\"images_"
+                                             "per_s\":80,\"step_ms\":100" CARD(1000));
+    make("a2", LINE(1, 0, 1.0, 0.1, 80, 110) "{\"step\":2,\"epoch\":0,\"loss\":0.52,\"cosine\":0.5,\"images_"
+                                             "per_s\":80,\"step_ms\":110" CARD(1000));
+    make("a3", LINE(1, 0, 1.0, 0.1, 80, 90) "{\"step\":2,\"epoch\":0,\"loss\":0.48,\"cosine\":0.5,\"images_"
+                                            "per_s\":80,\"step_ms\":90" CARD(1000));
+    make("b1", LINE(1, 0, 1.1, 0.1, 100, 80) "{\"step\":2,\"epoch\":0,\"loss\":0.5,\"cosine\":0.5,\"images_"
+                                             "per_s\":100,\"step_ms\":80" CARD(400));
+    make("b2", LINE(1, 0, 1.2, 0.1, 100, 84) "{\"step\":2,\"epoch\":0,\"loss\":0.5,\"cosine\":0.5,\"images_"
+                                             "per_s\":100,\"step_ms\":84" CARD(400));
+    make("b3", LINE(1, 0, 1.0, 0.1, 100, 82) "{\"step\":2,\"epoch\":0,\"loss\":0.5,\"cosine\":0.5,\"images_"
+                                             "per_s\":100,\"step_ms\":82" CARD(400));
     put("b1", "config.yaml", "train:\n  seed: 1\nloss:\n  type: mse\noptim:\n  use_meopt: true\n");
     put("b2", "config.yaml", "train:\n  seed: 1\nloss:\n  type: mse\noptim:\n  use_meopt: true\n");
     put("b3", "config.yaml", "train:\n  seed: 1\nloss:\n  type: mse\noptim:\n  use_meopt: true\n");
@@ -223,7 +251,8 @@ static void a_golden_table(void **state)
     expect(t, "weights_bytes", 1, 600, "600 B", "");
     expect(t, "final_loss", 0, 0.5, "0.5 +- 0.02", "");
     expect(t, "final_loss", 1, 0.5, "0.5", "");
-    expect(t, "max_loss_gap", 1, 0.32 / 3, "0.10667 +- 0.09", ""); /* 0.1, 0.2, 0.02 at steps 1, 1, 2; sd 0.0902 */
+    expect(t, "max_loss_gap", 1, 0.32 / 3, "0.10667 +- 0.09",
+           ""); /* 0.1, 0.2, 0.02 at steps 1, 1, 2; sd 0.0902 */
     expect(t, "final_loss_gap", 1, 0, NULL, "");
     expect(t, "epochs", 1, 1, "1", "");
     assert_true(t->comparable);
@@ -241,14 +270,21 @@ static void a_golden_table(void **state)
     static const struct {
         const char *expression;
         bool passed;
-    } cases[] = {{"peak_bytes:-20%", true}, {"peak_bytes:-60%", true}, {"peak_bytes:-61%", false}, {"final_loss:+1%", true}, {"final_loss:0.001", true},
-                 {"images_per_s:+25%", true}, {"images_per_s:+26%", false}, {"peak_drop_percent:59", true}, {"max_loss_gap:0.05", false}, {"peak_bytes:-700", false}};
+    } cases[] = {{"peak_bytes:-20%", true},    {"peak_bytes:-60%", true},      {"peak_bytes:-61%", false},
+                 {"final_loss:+1%", true},     {"final_loss:0.001", true},     {"images_per_s:+25%", true},
+                 {"images_per_s:+26%", false}, {"peak_drop_percent:59", true}, {"max_loss_gap:0.05", false},
+                 {"peak_bytes:-700", false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(threshold_parse(&threshold, t, cases[i].expression, &err), 0);
-        if (threshold_passed(&threshold, &threshold.row->cells[0], &threshold.row->cells[1], &change) != cases[i].passed) fail_msg("%s: %g", cases[i].expression, change);
+        if (threshold_passed(&threshold, &threshold.row->cells[0], &threshold.row->cells[1], &change) !=
+            cases[i].passed)
+            fail_msg("%s: %g", cases[i].expression, change);
     }
-    static const char *const wrong[] = {"", ":1%", "peak_bytes", "peak_bytes:", "peak_bytes:x%", "peak_bytes:1%%", "nothing:1%", "state:1", "peak_bytes:nan"};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) assert_int_equal(threshold_parse(&threshold, t, wrong[i], &err), EXIT_USAGE);
+    static const char *const wrong[] = {
+        "",           ":1%",     "peak_bytes",    "peak_bytes:", "peak_bytes:x%", "peak_bytes:1%%",
+        "nothing:1%", "state:1", "peak_bytes:nan"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(threshold_parse(&threshold, t, wrong[i], &err), EXIT_USAGE);
     table_free(t);
 }
 
@@ -257,14 +293,25 @@ static void what_stands_in_the_way_is_said(void **state)
     (void)state;
     make("c1", LINE(1, 0, 1.0, 0.1, 80, 100) LINE(2, 0, 0.5, 0.1, 80, 100));
     make("c2", LINE(1, 0, 1.0, 0.1, 80, 100));
-    put("c2", "meta.json", "{\"version\":1,\"device\":\"another\",\"seed\":2,\"batch_images\":4,\"data_crc32c\":\"33333333\",\"code_version\":\"0.2\",\"student_parameters\":1}");
+    put("c2", "meta.json",
+        "{\"version\":1,\"device\":\"another\",\"seed\":2,\"batch_images\":4,\"data_crc32c\":\"33333333\","
+        "\"code_version\":\"0.2\",\"student_parameters\":1}");
     put("c2", "config.yaml", "loss:\n  type: cosine\n");
     static const char *const one[] = {"c1"}, *const two[] = {"c2"};
     struct column *columns = xcalloc(2, sizeof *columns);
     columns[0] = column_of("c1", one, 1);
     columns[1] = column_of("c2", two, 1);
     struct table *t = table_make(columns, 2, 0);
-    static const char *const expected[] = {"steps", "seed", "data_crc32c", "device", "code_version", "batch_images", "ranks", "student_parameters", "teacher_parameters", "loss.type"};
+    static const char *const expected[] = {"steps",
+                                           "seed",
+                                           "data_crc32c",
+                                           "device",
+                                           "code_version",
+                                           "batch_images",
+                                           "ranks",
+                                           "student_parameters",
+                                           "teacher_parameters",
+                                           "loss.type"};
     size_t found = 0;
     for (int r = 0; r < t->row_count; r++)
         if (t->rows[r].section == SECTION_COMPARABLE) {
@@ -281,7 +328,8 @@ static void what_stands_in_the_way_is_said(void **state)
 static void gaps_join_by_step_and_by_time(void **state)
 {
     (void)state;
-    make("g1", LINE(1, 0, 1.0, 0, 1, 100) LINE(2, 0, 0.4, 0, 1, 100) LINE(3, 0, 0.2, 0, 1, 100) LINE(4, 0, 0.1, 0, 1, 100));
+    make("g1", LINE(1, 0, 1.0, 0, 1, 100) LINE(2, 0, 0.4, 0, 1, 100) LINE(3, 0, 0.2, 0, 1, 100)
+                   LINE(4, 0, 0.1, 0, 1, 100));
     make("g2", LINE(2, 0, 0.2, 0, 1, 50) LINE(3, 0, 0.3, 0, 1, 50) LINE(5, 0, 0.15, 0, 1, 50));
     struct record a = get("g1"), b = get("g2");
     struct gap gap = gap_measure(&b, &a);
@@ -300,10 +348,15 @@ static int remove_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(short_runs), cmocka_unit_test(torn_and_foreign_lines), cmocka_unit_test(not_a_number_and_missing_fields), cmocka_unit_test(states),
-        cmocka_unit_test(what_is_no_run_is_refused), cmocka_unit_test(hostile_text_is_made_printable), cmocka_unit_test(a_golden_table),
-        cmocka_unit_test(what_stands_in_the_way_is_said), cmocka_unit_test(gaps_join_by_step_and_by_time)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(short_runs),
+                                       cmocka_unit_test(torn_and_foreign_lines),
+                                       cmocka_unit_test(not_a_number_and_missing_fields),
+                                       cmocka_unit_test(states),
+                                       cmocka_unit_test(what_is_no_run_is_refused),
+                                       cmocka_unit_test(hostile_text_is_made_printable),
+                                       cmocka_unit_test(a_golden_table),
+                                       cmocka_unit_test(what_stands_in_the_way_is_said),
+                                       cmocka_unit_test(gaps_join_by_step_and_by_time)};
     if (!mkdtemp(root)) return 1;
     return cmocka_run_group_tests(tests, NULL, remove_all);
 }

@@ -1,6 +1,7 @@
-/* Editing touches the target and nothing else: random documents (comments, Chinese, CRLF, BOM, anchors, flow and block
- * styles) x random set and unset. The proof here is independent of core/config: libyaml's events with the target left
- * out are the same, and bytes outside one splice are identical. 2,000 documents; MEOPT_LONG=1: 100,000. */
+/* Editing touches the target and nothing else: random documents (comments, Chinese, CRLF, BOM, anchors, flow
+ * and block styles) x random set and unset. The proof here is independent of core/config: libyaml's events
+ * with the target left out are the same, and bytes outside one splice are identical. 2,000 documents;
+ * MEOPT_LONG=1: 100,000. */
 #include "core/base/file.h"
 #include "core/config/config.h"
 #include "core/config/edit.h"
@@ -31,7 +32,8 @@ static uint32_t draw(uint32_t n) /* 0 .. n-1 */
 static const char *pick(const char *const *words, uint32_t n) { return words[draw(n)]; }
 #define PICK(words) pick(words, (uint32_t)(sizeof words / sizeof *words))
 
-/* ---- Random documents -------------------------------------------------------------------------------------------- */
+/* ---- Random documents
+ * -------------------------------------------------------------------------------------------- */
 
 enum style { PLAIN, SINGLE, DOUBLE };
 
@@ -63,10 +65,13 @@ static void add(const char *format, ...)
     va_end(args);
 }
 
-static const char *const comments[] = {"学习率 learning rate", "see: [a, b] {c}", "'quoted' \"text\"", "- not a list", "TODO 不要改", "\xF0\x9F\x98\x80 ok",
-                                       "key: value", "&a *a <<: x"};
-static const char *const texts[] = {"a", "runs/第一次", "x y", "b-1.2", "data root", "12:30 h", "c:d", "it's", "q\"q", "mañana", "模型/权重.pt"};
-static const char *const hard_texts[] = {" lead", "a: b", "x #y", "[z]", "{", "- a", "@b", "trail:", "*no", "a, b"};
+static const char *const comments[] = {"学习率 learning rate", "see: [a, b] {c}", "'quoted' \"text\"",
+                                       "- not a list",         "TODO 不要改",     "\xF0\x9F\x98\x80 ok",
+                                       "key: value",           "&a *a <<: x"};
+static const char *const texts[] = {"a",   "runs/第一次", "x y",  "b-1.2",  "data root",   "12:30 h",
+                                    "c:d", "it's",        "q\"q", "mañana", "模型/权重.pt"};
+static const char *const hard_texts[] = {" lead", "a: b", "x #y",   "[z]", "{",
+                                         "- a",   "@b",   "trail:", "*no", "a, b"};
 
 static bool plain_ok(const char *v)
 {
@@ -98,11 +103,14 @@ static void random_value(int key, char *value, size_t size, bool hard)
         case 2: snprintf(value, size, "%.0e", x); break;
         default: snprintf(value, size, "%.4g", x); break;
         }
-        if (strtod(value, NULL) < k->min || strtod(value, NULL) > k->max) snprintf(value, size, "%.3g", (k->min + (k->max < 2 ? k->max : 2)) / 2);
+        if (strtod(value, NULL) < k->min || strtod(value, NULL) > k->max)
+            snprintf(value, size, "%.3g", (k->min + (k->max < 2 ? k->max : 2)) / 2);
         break;
     case CONFIG_BYTES: snprintf(value, size, "%u%s", draw(64), draw(2) ? "G" : ""); break;
     case CONFIG_TEXT:
-    case CONFIG_PATH: snprintf(value, size, "%s", hard && draw(4) == 0 ? PICK(hard_texts) : PICK(texts)); break;
+    case CONFIG_PATH:
+        snprintf(value, size, "%s", hard && draw(4) == 0 ? PICK(hard_texts) : PICK(texts));
+        break;
     default:
         while (config_choice(key, (int)n)) n++;
         choice = config_choice(key, (int)draw(n));
@@ -133,7 +141,8 @@ static void add_scalar(struct entry *e)
 static void maybe_comment(bool line, int indent)
 {
     if (draw(4)) return;
-    if (line) add("%*s#%s%s%s", draw(3) ? indent : (int)draw(9), "", draw(2) ? " " : "", PICK(comments), doc.eol);
+    if (line)
+        add("%*s#%s%s%s", draw(3) ? indent : (int)draw(9), "", draw(2) ? " " : "", PICK(comments), doc.eol);
     else add("%*s# %s", 1 + (int)draw(4), "", PICK(comments));
 }
 
@@ -148,10 +157,22 @@ static void extension(void)
 {
     doc.plain = false;
     switch (draw(6)) {
-    case 0: last_base = anchors; add("x-base%d: &base%d {lr: 0.5, beta1: 0.8, '名': [1, 2, {a: b}]}%s", anchors, anchors, doc.eol); break;
-    case 1: last_value = anchors; add("x-list%d:%s- &v%d 5%s- [a, *v%d]%s-%s  k: v%s", anchors, doc.eol, anchors, doc.eol, anchors, doc.eol, doc.eol, doc.eol); break;
-    case 2: add("x-text%d: |%s  literal: text%s  # not a comment%s%s", anchors, doc.eol, doc.eol, doc.eol, doc.eol); break;
-    case 3: add("x-fold%d: &v%d >-%s    folded%s    文字%s", anchors, anchors, doc.eol, doc.eol, doc.eol); break;
+    case 0:
+        last_base = anchors;
+        add("x-base%d: &base%d {lr: 0.5, beta1: 0.8, '名': [1, 2, {a: b}]}%s", anchors, anchors, doc.eol);
+        break;
+    case 1:
+        last_value = anchors;
+        add("x-list%d:%s- &v%d 5%s- [a, *v%d]%s-%s  k: v%s", anchors, doc.eol, anchors, doc.eol, anchors,
+            doc.eol, doc.eol, doc.eol);
+        break;
+    case 2:
+        add("x-text%d: |%s  literal: text%s  # not a comment%s%s", anchors, doc.eol, doc.eol, doc.eol,
+            doc.eol);
+        break;
+    case 3:
+        add("x-fold%d: &v%d >-%s    folded%s    文字%s", anchors, anchors, doc.eol, doc.eol, doc.eol);
+        break;
     case 4: add("\"x-q%d\": 'multi%s   line'%s", anchors, doc.eol, doc.eol); break;
     default: add("x-tag%d: !!map {? a : b, c}%s", anchors, doc.eol); break;
     }
@@ -181,7 +202,9 @@ static void random_document(void)
     int sections = 0;
     for (int key = 0; key < config_key_count; key++) {
         size_t n = strcspn(config_keys[key].name, ".");
-        if (sections && strncmp(names[sections - 1], config_keys[key].name, n) == 0 && !names[sections - 1][n]) continue;
+        if (sections && strncmp(names[sections - 1], config_keys[key].name, n) == 0 &&
+            !names[sections - 1][n])
+            continue;
         snprintf(names[sections++], 16, "%.*s", (int)n, config_keys[key].name);
     }
     for (int i = sections - 1; i > 0; i--) {
@@ -226,7 +249,8 @@ static void random_document(void)
             entries++;
             struct entry *e = new_entry(key, names[s], spelled + n + 1);
             add(draw(8) ? "%s:" : "\"%s\":", e->leaf);
-            if (!flow && draw(40) == 0 && (config_keys[key].type == CONFIG_TEXT || config_keys[key].type == CONFIG_PATH)) {
+            if (!flow && draw(40) == 0 &&
+                (config_keys[key].type == CONFIG_TEXT || config_keys[key].type == CONFIG_PATH)) {
                 e->value[0] = 0; /* null */
                 e->at = doc.bytes;
                 maybe_comment(false, 0);
@@ -256,7 +280,8 @@ static void random_document(void)
     add("");
 }
 
-/* ---- Events without the target --------------------------------------------------------------------------------- */
+/* ---- Events without the target
+ * --------------------------------------------------------------------------------- */
 
 struct flat {
     char *text;
@@ -287,14 +312,20 @@ static char *events(const char *text, size_t bytes, const char *section, const c
         bool node = true;
         switch (e.type) {
         case YAML_SCALAR_EVENT:
-            snprintf(line, sizeof line, "=%s %s %d %.*s", e.data.scalar.anchor ? (char *)e.data.scalar.anchor : "",
-                     e.data.scalar.tag ? (char *)e.data.scalar.tag : "", (int)e.data.scalar.style, (int)e.data.scalar.length, e.data.scalar.value);
+            snprintf(line, sizeof line, "=%s %s %d %.*s",
+                     e.data.scalar.anchor ? (char *)e.data.scalar.anchor : "",
+                     e.data.scalar.tag ? (char *)e.data.scalar.tag : "", (int)e.data.scalar.style,
+                     (int)e.data.scalar.length, e.data.scalar.value);
             break;
         case YAML_ALIAS_EVENT: snprintf(line, sizeof line, "*%s", e.data.alias.anchor); break;
         case YAML_MAPPING_START_EVENT:
-            snprintf(line, sizeof line, "{%s %d", e.data.mapping_start.anchor ? (char *)e.data.mapping_start.anchor : "", (int)e.data.mapping_start.style);
+            snprintf(line, sizeof line, "{%s %d",
+                     e.data.mapping_start.anchor ? (char *)e.data.mapping_start.anchor : "",
+                     (int)e.data.mapping_start.style);
             break;
-        case YAML_SEQUENCE_START_EVENT: snprintf(line, sizeof line, "[%d", (int)e.data.sequence_start.style); break;
+        case YAML_SEQUENCE_START_EVENT:
+            snprintf(line, sizeof line, "[%d", (int)e.data.sequence_start.style);
+            break;
         case YAML_MAPPING_END_EVENT:
         case YAML_SEQUENCE_END_EVENT: snprintf(line, sizeof line, "}"); break;
         case YAML_DOCUMENT_END_EVENT: node = false; break;
@@ -306,13 +337,15 @@ static char *events(const char *text, size_t bytes, const char *section, const c
         if (node) {
             bool is_key = !closes && !opens && depth > 0 && mapping[depth] && key_turn[depth];
             bool skip = skip_until >= 0;
-            if (is_key && depth == 1 && e.type == YAML_SCALAR_EVENT && strcmp((char *)e.data.scalar.value, section) == 0) {
+            if (is_key && depth == 1 && e.type == YAML_SCALAR_EVENT &&
+                strcmp((char *)e.data.scalar.value, section) == 0) {
                 hold_next = true;
                 section_out = open_memstream(&held, &held_bytes);
                 content = 0;
                 fprintf(section_out, "%s\n", line);
                 skip = true; /* written already */
-            } else if (is_key && depth == 2 && in_section && e.type == YAML_SCALAR_EVENT && strcmp((char *)e.data.scalar.value, leaf) == 0) {
+            } else if (is_key && depth == 2 && in_section && e.type == YAML_SCALAR_EVENT &&
+                       strcmp((char *)e.data.scalar.value, leaf) == 0) {
                 skip_next = true;
                 skip = true;
             } else if (skip_next && !is_key && !closes && depth == 2) {
@@ -355,7 +388,8 @@ static char *events(const char *text, size_t bytes, const char *section, const c
     yaml_parser_delete(&p);
     fclose(out);
     /* a root that lost its only section, or never had one */
-    if (strcmp(result, "{ 1\n}\n") == 0 || strcmp(result, "{ 2\n}\n") == 0 || strcmp(result, "=  1 \n") == 0) result[0] = 0;
+    if (strcmp(result, "{ 1\n}\n") == 0 || strcmp(result, "{ 2\n}\n") == 0 || strcmp(result, "=  1 \n") == 0)
+        result[0] = 0;
     return result;
 }
 
@@ -375,14 +409,16 @@ static size_t shared_back(const char *a, size_t n, const char *b, size_t m)
 
 static void show(const char *what, const char *key, const char *value, const char *after, size_t after_bytes)
 {
-    fprintf(stderr, "%s: %s=%s\n--- before\n%.*s\n--- after\n%.*s\n---\n", what, key, value ? value : "(unset)", (int)doc.bytes, doc.text, (int)after_bytes, after);
+    fprintf(stderr, "%s: %s=%s\n--- before\n%.*s\n--- after\n%.*s\n---\n", what, key,
+            value ? value : "(unset)", (int)doc.bytes, doc.text, (int)after_bytes, after);
     abort();
 }
 
 static void only_the_target_changes(void **unused)
 {
     (void)unused;
-    int rounds = getenv("MEOPT_LONG") ? 100000 : 2000, refused = 0, undone = 0, replaced = 0, loaded = 0, inserted = 0, removed = 0;
+    int rounds = getenv("MEOPT_LONG") ? 100000 : 2000, refused = 0, undone = 0, replaced = 0, loaded = 0,
+        inserted = 0, removed = 0;
     for (int round = 0; round < rounds; round++) {
         state_ = (uint64_t)round * 1000003;
         random_document();
@@ -414,9 +450,11 @@ static void only_the_target_changes(void **unused)
             refused++;
             continue;
         }
-        size_t front = shared_front(doc.text, doc.bytes, after, after_bytes), back = shared_back(doc.text, doc.bytes, after, after_bytes);
+        size_t front = shared_front(doc.text, doc.bytes, after, after_bytes),
+               back = shared_back(doc.text, doc.bytes, after, after_bytes);
         if (!unset && e && e->length) {
-            if (front < e->at || back < doc.bytes - e->at - e->length) show("bytes outside the scalar", name, value, after, after_bytes);
+            if (front < e->at || back < doc.bytes - e->at - e->length)
+                show("bytes outside the scalar", name, value, after, after_bytes);
             replaced++;
         } else if (!unset) {
             if (front + back < doc.bytes) show("more than one insertion", name, value, after, after_bytes);
@@ -427,7 +465,8 @@ static void only_the_target_changes(void **unused)
         } else if (front != doc.bytes || after_bytes != doc.bytes) {
             show("nothing to unset", name, NULL, after, after_bytes);
         }
-        char *old_events = events(doc.text, doc.bytes, section, leaf), *new_events = events(after, after_bytes, section, leaf);
+        char *old_events = events(doc.text, doc.bytes, section, leaf),
+             *new_events = events(after, after_bytes, section, leaf);
         if (strcmp(old_events, new_events) != 0) {
             fprintf(stderr, "%s\n===\n%s\n", old_events, new_events);
             show("events differ", name, edit.value, after, after_bytes);
@@ -437,7 +476,8 @@ static void only_the_target_changes(void **unused)
         /* the file now says what the same override would have said */
         struct config by_override, by_file;
         char *override = xasprintf("%s=%s", name, value);
-        if (!unset && config_load_text(&by_override, "/d/x.yaml", doc.text, doc.bytes, &override, 1, NULL) == 0) {
+        if (!unset &&
+            config_load_text(&by_override, "/d/x.yaml", doc.text, doc.bytes, &override, 1, NULL) == 0) {
             if (config_load_text(&by_file, "/d/x.yaml", after, after_bytes, NULL, 0, &err)) {
                 fprintf(stderr, "%s\n", err.what);
                 show("does not load", name, value, after, after_bytes);
@@ -455,22 +495,24 @@ static void only_the_target_changes(void **unused)
             struct edit back_edit = {name, e->value};
             char *undo = NULL;
             size_t undo_bytes = 0;
-            if (edit_apply("x.yaml", after, after_bytes, &back_edit, 1, &undo, &undo_bytes, &err) || undo_bytes != doc.bytes ||
-                memcmp(undo, doc.text, undo_bytes) != 0)
+            if (edit_apply("x.yaml", after, after_bytes, &back_edit, 1, &undo, &undo_bytes, &err) ||
+                undo_bytes != doc.bytes || memcmp(undo, doc.text, undo_bytes) != 0)
                 show("undo", name, value, undo ? undo : "", undo_bytes);
             free(undo);
             undone++;
         }
         free(after);
     }
-    printf("%d documents: %d replaced, %d inserted, %d removed, %d undone, %d loaded, %d refused\n", rounds, replaced, inserted, removed, undone,
-           loaded, refused);
-    assert_true(refused < rounds / 20 && replaced > rounds / 4 && undone > replaced * 9 / 10 && inserted > rounds / 20 && removed > rounds / 20);
+    printf("%d documents: %d replaced, %d inserted, %d removed, %d undone, %d loaded, %d refused\n", rounds,
+           replaced, inserted, removed, undone, loaded, refused);
+    assert_true(refused < rounds / 20 && replaced > rounds / 4 && undone > replaced * 9 / 10 &&
+                inserted > rounds / 20 && removed > rounds / 20);
     free(doc.text);
     memset(&doc, 0, sizeof doc);
 }
 
-/* ---- Chosen cases ------------------------------------------------------------------------------------------------ */
+/* ---- Chosen cases
+ * ------------------------------------------------------------------------------------------------ */
 
 static void expect(const char *before, const char *key, const char *value, const char *expected)
 {
@@ -493,19 +535,25 @@ static void expect(const char *before, const char *key, const char *value, const
 static void every_byte_but_the_scalar_survives(void **state)
 {
     (void)state;
-    expect("optim:\r\n  # 学习率\r\n  lr: 1.0e-3   # 不要改\r\n", "optim.lr", "2.0e-5", "optim:\r\n  # 学习率\r\n  lr: 2.0e-5   # 不要改\r\n");
-    expect("\xEF\xBB\xBFmodel: {weight_t: '中.pt' , weight_s: \"b\"}", "model_t.weight", "it's", "\xEF\xBB\xBFmodel: {weight_t: 'it''s' , weight_s: \"b\"}");
+    expect("optim:\r\n  # 学习率\r\n  lr: 1.0e-3   # 不要改\r\n", "optim.lr", "2.0e-5",
+           "optim:\r\n  # 学习率\r\n  lr: 2.0e-5   # 不要改\r\n");
+    expect("\xEF\xBB\xBFmodel: {weight_t: '中.pt' , weight_s: \"b\"}", "model_t.weight", "it's",
+           "\xEF\xBB\xBFmodel: {weight_t: 'it''s' , weight_s: \"b\"}");
     expect("data:\n  root: /a\n", "data.root", "/a: b", "data:\n  root: \"/a: b\"\n");
     expect("data:\n  root:   # nothing yet\n", "data.root", "/a", "data:\n  root: /a   # nothing yet\n");
     expect("optim:\n  lr: &x 1.0 # c\n", "optim.lr", "2.0", "optim:\n  lr: &x 2.0 # c\n");
     expect("optim:\n  lr: !!float 1.0 # c\n", "optim.lr", "2.0", "optim:\n  lr: !!float 2.0 # c\n");
-    expect("optim:\n    lr: 1.0 # c\n# end\n", "optim.name", "lion", "optim:\n    lr: 1.0 # c\n    name: lion\n# end\n");
+    expect("optim:\n    lr: 1.0 # c\n# end\n", "optim.name", "lion",
+           "optim:\n    lr: 1.0 # c\n    name: lion\n# end\n");
     expect("optim:\n    lr: 1.0", "optim.name", "lion", "optim:\n    lr: 1.0\n    name: lion");
     expect("optim: {lr: 1.0}\n", "optim.name", "lion", "optim: {lr: 1.0, name: lion}\n");
     expect("optim: {}\n", "optim.name", "lion", "optim: {name: lion}\n");
-    expect("optim:  # later\ndata:\n   root: a\n", "optim.name", "lion", "optim:  # later\n   name: lion\ndata:\n   root: a\n");
-    expect("optim:\n   lr: 1.0\n\n# end\n", "data.root", "x", "optim:\n   lr: 1.0\n\n# end\ndata:\n   root: x\n");
-    expect("---\noptim:\n  lr: 1.0\n...\n", "data.root", "x", "---\noptim:\n  lr: 1.0\ndata:\n  root: x\n...\n");
+    expect("optim:  # later\ndata:\n   root: a\n", "optim.name", "lion",
+           "optim:  # later\n   name: lion\ndata:\n   root: a\n");
+    expect("optim:\n   lr: 1.0\n\n# end\n", "data.root", "x",
+           "optim:\n   lr: 1.0\n\n# end\ndata:\n   root: x\n");
+    expect("---\noptim:\n  lr: 1.0\n...\n", "data.root", "x",
+           "---\noptim:\n  lr: 1.0\ndata:\n  root: x\n...\n");
     expect("", "data.root", "x", "data:\n  root: x\n");
     expect("# 只有注释\n", "data.root", "x", "# 只有注释\ndata:\n  root: x\n");
     expect("{optim: {lr: 1.0}}\n", "data.root", "a,b", "{optim: {lr: 1.0}, data: {root: \"a,b\"}}\n");
@@ -517,7 +565,8 @@ static void unset_takes_the_line_and_nothing_more(void **state)
     expect("optim:\n  lr: 1.0 # c\n  # d\n  name: lion\n", "optim.lr", NULL, "optim:\n  # d\n  name: lion\n");
     expect("optim:\n  lr: 1.0\n  name: lion", "optim.name", NULL, "optim:\n  lr: 1.0");
     expect("optim:\n  lr: 1.0\ndata:\n  root: a\n", "data.root", NULL, "optim:\n  lr: 1.0\n");
-    expect("optim:\n  lr: 1.0\ndata: # keep\n  root: a\n", "data.root", NULL, "optim:\n  lr: 1.0\ndata: # keep\n");
+    expect("optim:\n  lr: 1.0\ndata: # keep\n  root: a\n", "data.root", NULL,
+           "optim:\n  lr: 1.0\ndata: # keep\n");
     expect("optim: {lr: 1.0, name: lion, beta1: 0.5}", "optim.name", NULL, "optim: {lr: 1.0, beta1: 0.5}");
     expect("optim: {lr: 1.0, name: lion}", "optim.name", NULL, "optim: {lr: 1.0}");
     expect("optim: {lr: 1.0}", "optim.lr", NULL, "optim: {}");
@@ -536,7 +585,8 @@ static void what_is_not_safe_is_refused_with_its_place(void **state)
     expect("a: 1\n---\nb: 2\n", "data.root", "/b", NULL);
     expect("data:\n\troot: a\n", "data.root", "/b", NULL);
     expect("data:\n  root: a\n  root: b\n", "data.root", "/b", NULL);
-    expect("optim: {lr: 1.0, # why\n  name: lion}", "optim.name", "apsgd", "optim: {lr: 1.0, # why\n  name: apsgd}");
+    expect("optim: {lr: 1.0, # why\n  name: lion}", "optim.name", "apsgd",
+           "optim: {lr: 1.0, # why\n  name: apsgd}");
     expect("optim: {lr: 1.0, # why\n  name: lion}", "optim.name", NULL, NULL);
 }
 
@@ -563,9 +613,11 @@ static void several_changes_are_one_atomic_write(void **state)
     assert_int_equal(stat(file, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0640);
     char *diff = diff_unified("a", before, before_bytes, "b", after, after_bytes);
-    assert_string_equal(diff, "--- a\n+++ b\n@@ -1,3 +1,6 @@\n # 注释\n train:\n-  batch_size: 32\n+  batch_size: 16\n+  micro_batch: 4\n+optim:\n+  lr: 1.0e-3\n");
+    assert_string_equal(diff, "--- a\n+++ b\n@@ -1,3 +1,6 @@\n # 注释\n train:\n-  batch_size: 32\n+  "
+                              "batch_size: 16\n+  micro_batch: 4\n+optim:\n+  lr: 1.0e-3\n");
     struct edit bad[] = {{"train.batch_size", "8"}, {"train.micro_batch", "3"}};
-    assert_int_equal(edit_file(link, bad, 2, 0, NULL, NULL, NULL, NULL, &err), EXIT_CONFIG); /* 3 does not divide 8 */
+    assert_int_equal(edit_file(link, bad, 2, 0, NULL, NULL, NULL, NULL, &err),
+                     EXIT_CONFIG); /* 3 does not divide 8 */
     free(diff);
     free(before);
     free(after);

@@ -1,5 +1,6 @@
-/* The form under random keys and sizes, drawn to nowhere: whatever is pressed, the text stays a valid experiment, undo leads
- * back to the saved bytes, and nothing is read or written out of bounds (ASan). 2 s; MEOPT_LONG=1: 60 s. */
+/* The form under random keys and sizes, drawn to nowhere: whatever is pressed, the text stays a valid
+ * experiment, undo leads back to the saved bytes, and nothing is read or written out of bounds (ASan). 2 s;
+ * MEOPT_LONG=1: 60 s. */
 #include "cli/form.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -27,9 +28,12 @@ static uint32_t draw(uint32_t n)
 
 static int fake_plan(const struct config *config, struct memory_use *use, struct error *err)
 {
-    if (config->train.batch_size % 7 == 3) return error_set(err, EXIT_CONFIG, NULL, "no plan for batches of %lld 张图", (long long)config->train.batch_size);
+    if (config->train.batch_size % 7 == 3)
+        return error_set(err, EXIT_CONFIG, NULL, "no plan for batches of %lld 张图",
+                         (long long)config->train.batch_size);
     memset(use, 0, sizeof *use);
-    for (int c = 0; c < MEMORY_CLASS_COUNT; c++) use->peak_total_bytes += use->peak_bytes[c] = (size_t)config->train.batch_size << (20 + c);
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+        use->peak_total_bytes += use->peak_bytes[c] = (size_t)config->train.batch_size << (20 + c);
     return 0;
 }
 
@@ -40,7 +44,8 @@ static void press(struct form *form, const char *keys)
 
 static char *open_copy(const char *name, struct form *form)
 {
-    char *source = xasprintf("%s/configs/%s.yaml", MEOPT_SOURCE_DIR, name), *path = xasprintf("/tmp/meopt-form-%d.yaml", (int)getpid());
+    char *source = xasprintf("%s/configs/%s.yaml", MEOPT_SOURCE_DIR, name),
+         *path = xasprintf("/tmp/meopt-form-%d.yaml", (int)getpid());
     char *text;
     size_t bytes;
     assert_int_equal(file_read(source, 1 << 20, &text, &bytes, NULL), 0);
@@ -60,11 +65,13 @@ static void keys_change_search_undo_and_save(void **state)
     press(&form, "/batch_size\n");
     assert_string_equal(config_keys[form.rows[form.selected].key].name, "train.batch_size");
     size_t before = form.use.peak_total_bytes;
-    press(&form, "\n\x15" "64\n");
+    press(&form, "\n\x15"
+                 "64\n");
     assert_int_equal(form.mode, FORM_BROWSE);
     assert_int_equal(form.config.train.batch_size, 64);
     assert_int_equal(form.use.peak_total_bytes, 2 * before); /* the plan moves with the value */
-    press(&form, "\n\x15" "0");
+    press(&form, "\n\x15"
+                 "0");
     assert_true(form.verdict[0]); /* said while it is typed */
     press(&form, "\n");
     assert_int_equal(form.mode, FORM_TEXT); /* and not taken */
@@ -73,11 +80,13 @@ static void keys_change_search_undo_and_save(void **state)
     press(&form, "d");
     assert_non_null(strstr(form.diff, "-  batch_size: 32 "));
     assert_non_null(strstr(form.diff, "+  use_meopt: false "));
-    press(&form, "x" "uuu");
+    press(&form, "x"
+                 "uuu");
     assert_false(form_changed(&form));
     press(&form, "u");
     assert_true(form.message[0]);
-    press(&form, "/lr\n\n\x15" "1.0e-3\nq");
+    press(&form, "/lr\n\n\x15"
+                 "1.0e-3\nq");
     assert_int_equal(form.mode, FORM_QUIT);
     press(&form, "y");
     assert_int_equal(form.mode, FORM_DONE);
@@ -97,7 +106,8 @@ static void a_file_changed_meanwhile_is_not_overwritten(void **state)
     (void)state;
     struct form form;
     char *path = open_copy("quickstart", &form);
-    press(&form, "/batch_size\n\n\x15" "8\n");
+    press(&form, "/batch_size\n\n\x15"
+                 "8\n");
     assert_int_equal(file_write_atomic(path, "# other\n", 8, NULL), 0);
     press(&form, "sy");
     assert_non_null(strstr(form.message, "somebody else"));
@@ -110,9 +120,42 @@ static void a_file_changed_meanwhile_is_not_overwritten(void **state)
 static void random_keys_never_break_it(void **state)
 {
     (void)state;
-    static const wint_t special[] = {INPUT_UP, INPUT_DOWN, INPUT_LEFT, INPUT_RIGHT, INPUT_PAGE_UP, INPUT_PAGE_DOWN, INPUT_HOME, INPUT_END,
-                                     INPUT_DELETE, INPUT_BACK_TAB, '\n', '\n', '\n', ' ', ' ', 27, '\t', 'x', 'u', '/', 'n', 's', 'y', 'd', '?',
-                                     127, 21, 0x4E2D, 0x1F600, 'q', '0', '1', '2', '.', 'e', '-'};
+    static const wint_t special[] = {INPUT_UP,
+                                     INPUT_DOWN,
+                                     INPUT_LEFT,
+                                     INPUT_RIGHT,
+                                     INPUT_PAGE_UP,
+                                     INPUT_PAGE_DOWN,
+                                     INPUT_HOME,
+                                     INPUT_END,
+                                     INPUT_DELETE,
+                                     INPUT_BACK_TAB,
+                                     '\n',
+                                     '\n',
+                                     '\n',
+                                     ' ',
+                                     ' ',
+                                     27,
+                                     '\t',
+                                     'x',
+                                     'u',
+                                     '/',
+                                     'n',
+                                     's',
+                                     'y',
+                                     'd',
+                                     '?',
+                                     127,
+                                     21,
+                                     0x4E2D,
+                                     0x1F600,
+                                     'q',
+                                     '0',
+                                     '1',
+                                     '2',
+                                     '.',
+                                     'e',
+                                     '-'};
     setlocale(LC_ALL, "C.UTF-8");
     FILE *nowhere = fopen("/dev/null", "r+");
     assert_non_null(nowhere);
@@ -125,11 +168,13 @@ static void random_keys_never_break_it(void **state)
     char *path = open_copy("eva_clip", &form);
     while (time(NULL) < end) {
         for (int i = 0; i < 50; i++) {
-            wint_t c = draw(3) ? special[draw((uint32_t)(sizeof special / sizeof *special))] : (wint_t)(1 + draw(126));
+            wint_t c = draw(3) ? special[draw((uint32_t)(sizeof special / sizeof *special))]
+                               : (wint_t)(1 + draw(126));
             form_input(&form, c);
             if (draw(40) == 0) form_click(&form, form_row_at(&form, (int)draw(60), (int)draw(200)));
             pressed++;
-            assert_true(form.selected >= 0 && form.selected < form.row_count && form.rows[form.selected].key >= 0);
+            assert_true(form.selected >= 0 && form.selected < form.row_count &&
+                        form.rows[form.selected].key >= 0);
             if (draw(20) == 0) {
                 resizeterm(1 + (int)draw(60), 1 + (int)draw(200));
                 form_draw(&form);

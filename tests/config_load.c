@@ -27,8 +27,10 @@ static int load(const char *text) { return load_with(text, NULL, 0); }
 static void the_originals_files_are_valid(void **state)
 {
     (void)state;
-    assert_int_equal(load("# EVA\r\nmodel:\r\n  weight_t: ../ModelWeight/EVA-CLIP/a.pt  # 教师\r\n  weight_s: b.pt\r\ndata:\r\n"
-                          "  root: /coco\r\noptim:\r\n  use_meopt: true\r\n  pure_bf16: false\r\n"), 0);
+    assert_int_equal(load("# EVA\r\nmodel:\r\n  weight_t: ../ModelWeight/EVA-CLIP/a.pt  # 教师\r\n  "
+                          "weight_s: b.pt\r\ndata:\r\n"
+                          "  root: /coco\r\noptim:\r\n  use_meopt: true\r\n  pure_bf16: false\r\n"),
+                     0);
     assert_string_equal(config.model_t.weight, "/data/x/../ModelWeight/EVA-CLIP/a.pt");
     assert_string_equal(config.model_s.weight, "/data/x/b.pt");
     assert_string_equal(config.data.root, "/coco");
@@ -70,8 +72,9 @@ static void defaults_are_those_of_the_table(void **state)
 static void values_have_types_and_ranges(void **state)
 {
     (void)state;
-    char *overrides[] = {"optim.lr=1e-3", "train.batch_size=8", "optim.name=adam", "device.memory_limit=1.5G", "data.flip=auto",
-                         "optim.weights=bf16_c8", "data.root=~nobody"};
+    char *overrides[] = {
+        "optim.lr=1e-3",  "train.batch_size=8",    "optim.name=adam",  "device.memory_limit=1.5G",
+        "data.flip=auto", "optim.weights=bf16_c8", "data.root=~nobody"};
     assert_int_equal(load_with("optim:\n  lr: 0.5\n", overrides, 7), 0);
     assert_true(config.optim.lr == 1e-3);
     assert_int_equal(config.train.batch_size, 8);
@@ -80,10 +83,14 @@ static void values_have_types_and_ranges(void **state)
     assert_int_equal(config.device.memory_limit, 3LL << 29);
     assert_string_equal(config.data.root, "/data/x/~nobody");
     config_free(&config);
-    static const char *const bad[] = {"train: {batch_size: 0}", "train: {batch_size: 1.5}", "train: {batch_size: '8'}",
-                                      "train: {batch_size: 99999999999999999999}", "optim: {beta1: 1}", "optim: {lr: .nan}",
-                                      "optim: {lr: fast}", "optim: {lr: }", "optim: {use_meopt: 1}", "optim: {name: [adam]}",
-                                      "device: {memory_limit: 5Q}", "run: {name: a/b}", "device: {cards: 1-2}"};
+    static const char *const bad[] = {
+        "train: {batch_size: 0}",     "train: {batch_size: 1.5}",
+        "train: {batch_size: '8'}",   "train: {batch_size: 99999999999999999999}",
+        "optim: {beta1: 1}",          "optim: {lr: .nan}",
+        "optim: {lr: fast}",          "optim: {lr: }",
+        "optim: {use_meopt: 1}",      "optim: {name: [adam]}",
+        "device: {memory_limit: 5Q}", "run: {name: a/b}",
+        "device: {cards: 1-2}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(load(bad[i]), EXIT_CONFIG);
         assert_int_equal(err.line, 1);
@@ -97,7 +104,8 @@ static void an_error_shows_the_place_and_the_nearest_key(void **state)
     assert_int_equal(err.line, 3);
     assert_int_equal(err.column, 3);
     assert_int_equal(load("optim: # 学习率\n  wieght_decay: 0.1\n"), EXIT_CONFIG);
-    assert_string_equal(err.what, "optim.wieght_decay is not a key\n    2 |   wieght_decay: 0.1\n      |   ^~~~~~~~~~~~");
+    assert_string_equal(
+        err.what, "optim.wieght_decay is not a key\n    2 |   wieght_decay: 0.1\n      |   ^~~~~~~~~~~~");
     assert_string_equal(err.hint, "did you mean optim.weight_decay?");
     assert_int_equal(load("train:\n  lr: 1\n"), EXIT_CONFIG);
     assert_non_null(strstr(err.hint, "optim.lr"));
@@ -115,10 +123,14 @@ static void an_error_shows_the_place_and_the_nearest_key(void **state)
 static void what_cannot_stand_together_is_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"train: {cache_teacher: true}\ndata: {augment: true}", "train: {micro_batch: 3}",
-                                      "optim: {pure_bf16: true}\ntrain: {precision: fp32}", "model: {family: eva}\nloss: {tokens: cls+patch}",
-                                      "model_t: {arch: eva01_g14}\nmodel_s: {arch: dinov2_vitl14}", "optim: {min_lr: 1}",
-                                      "model_s: {width: 64, heads: 3}", "data: {flip: true}"};
+    static const char *const bad[] = {"train: {cache_teacher: true}\ndata: {augment: true}",
+                                      "train: {micro_batch: 3}",
+                                      "optim: {pure_bf16: true}\ntrain: {precision: fp32}",
+                                      "model: {family: eva}\nloss: {tokens: cls+patch}",
+                                      "model_t: {arch: eva01_g14}\nmodel_s: {arch: dinov2_vitl14}",
+                                      "optim: {min_lr: 1}",
+                                      "model_s: {width: 64, heads: 3}",
+                                      "data: {flip: true}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(load(bad[i]), EXIT_CONFIG);
     char *off[] = {"optim.use_meopt=false"};
     assert_int_equal(load_with("optim: {preset: minimal, gradients: auto}", off, 1), 0);
@@ -129,8 +141,10 @@ static void what_cannot_stand_together_is_refused(void **state)
 static void anchors_merges_and_extension_keys(void **state)
 {
     (void)state;
-    assert_int_equal(load("x-base: &base {lr: 3.0e-4, beta1: 0.8}\nx-b: &b 16\noptim:\n  <<: *base\n  beta1: 0.7\n"
-                          "train:\n  batch_size: *b\n"), 0);
+    assert_int_equal(
+        load("x-base: &base {lr: 3.0e-4, beta1: 0.8}\nx-b: &b 16\noptim:\n  <<: *base\n  beta1: 0.7\n"
+             "train:\n  batch_size: *b\n"),
+        0);
     assert_true(config.optim.lr == 3e-4 && config.optim.beta1 == 0.7);
     assert_int_equal(config.train.batch_size, 16);
     config_free(&config);
@@ -150,17 +164,21 @@ static void hostile_text_is_refused_at_once(void **state)
     assert_non_null(strstr(err.what, "64 levels"));
     for (size_t i = 0; i < n; i += 2) memcpy(text + i, "- ", 2);
     assert_int_equal(config_load_text(&config, "deep.yaml", text, n, NULL, 0, &err), EXIT_CONFIG);
-    assert_int_equal(config_load_text(&config, "nul.yaml", "run:\n  name: a\0b\n", 17, NULL, 0, &err), EXIT_CONFIG);
+    assert_int_equal(config_load_text(&config, "nul.yaml", "run:\n  name: a\0b\n", 17, NULL, 0, &err),
+                     EXIT_CONFIG);
     assert_int_equal(err.line, 2);
     assert_int_equal(err.column, 10);
     assert_int_equal(load("run:\n  name: \"a\\0b\"\n"), EXIT_CONFIG);
     assert_int_equal(load("run:\n  name: \xff\n"), EXIT_CONFIG);
     size_t used = 0;
-    for (int i = 0; i < 90000; i++) used += (size_t)sprintf(text + used, "k%05d: 1\n", i); /* minutes when each is looked up and shown */
+    for (int i = 0; i < 90000; i++)
+        used += (size_t)sprintf(text + used, "k%05d: 1\n", i); /* minutes when each is looked up and shown */
     assert_int_equal(load(text), EXIT_CONFIG);
     char *laughs = text;
     laughs += sprintf(laughs, "x-a: &a [x,x,x,x,x,x,x,x,x]\n");
-    for (char c = 'b'; c < 'z'; c++) laughs += sprintf(laughs, "x-%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", c, c, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1);
+    for (char c = 'b'; c < 'z'; c++)
+        laughs += sprintf(laughs, "x-%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", c, c, c - 1, c - 1,
+                          c - 1, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1);
     sprintf(laughs, "optim: *y\n");
     assert_int_equal(load(text), EXIT_CONFIG);
     assert_int_equal(load("a: 1\n---\nb: 2\n"), EXIT_CONFIG);
@@ -173,8 +191,10 @@ static void hostile_text_is_refused_at_once(void **state)
 static void the_resolved_file_loads_to_the_same_config(void **state)
 {
     (void)state;
-    assert_int_equal(load("model: {family: dinov2, weight_t: 'a b#c: d.pth'}\nrun: {name: \"no\"}\noptim: {lr: 3.0e-7, weights: bf16+8}\n"
-                          "data: {augment: true, root: \"\\u4e2d \\x07\"}\n"), 0);
+    assert_int_equal(load("model: {family: dinov2, weight_t: 'a b#c: d.pth'}\nrun: {name: \"no\"}\noptim: "
+                          "{lr: 3.0e-7, weights: bf16+8}\n"
+                          "data: {augment: true, root: \"\\u4e2d \\x07\"}\n"),
+                     0);
     char *text = config_resolved_text(&config);
     uint64_t hash = config_hash(&config);
     struct config again;
@@ -198,7 +218,8 @@ static void the_resolved_file_loads_to_the_same_config(void **state)
 static void shipped_files_load(void **state)
 {
     (void)state;
-    static const char *const names[] = {"eva_clip", "open_clip", "dinov2", "quickstart", "quickstart_openclip", "quickstart_dinov2"};
+    static const char *const names[] = {"eva_clip",   "open_clip",           "dinov2",
+                                        "quickstart", "quickstart_openclip", "quickstart_dinov2"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[512];
         snprintf(path, sizeof path, "%s/configs/%s.yaml", MEOPT_SOURCE_DIR, names[i]);

@@ -1,4 +1,5 @@
-/* Wrong experiments: each is refused with the right line and column, says what was found, and suggests what to do. */
+/* Wrong experiments: each is refused with the right line and column, says what was found, and suggests what
+ * to do. */
 #include "core/config/config.h"
 
 #include <setjmp.h>
@@ -77,7 +78,8 @@ static const struct wrong corpus[] = {
     /* twice, and what cannot stand together */
     {"optim:\n  lr: 1.0\n  # again\n  lr: 2.0\n", 4, 3, "given before, in line 2", "keep one"},
     {"optim:\n  lr: 1.0\ndata:\n  root: a\noptim:\n  lr: 2.0\n", 5, 1, "given before, in line 1", "keep one"},
-    {"model:\n  weight_t: a\nmodel_t:\n  weight: b\n", 4, 3, "given before, in line 2", "model.weight_t is model_t.weight"},
+    {"model:\n  weight_t: a\nmodel_t:\n  weight: b\n", 4, 3, "given before, in line 2",
+     "model.weight_t is model_t.weight"},
     {"train:\n  batch_size: 32\n  micro_batch: 5\n", 3, 3, "not a multiple", "divisor"},
     {"train:\n  cache_teacher: true\ndata:\n  augment: true\n", 2, 3, "fixed crops", "data.augment: false"},
     {"optim:\n  pure_bf16: true\ntrain:\n  precision: fp32\n", 2, 3, "precision fp32", "bf16"},
@@ -115,9 +117,12 @@ static void each_is_refused_at_its_place_with_a_suggestion(void **state)
         struct error e = {0};
         int code = config_load_text(&config, "wrong.yaml", w->text, strlen(w->text), NULL, 0, &e);
         if (code == 0) config_free(&config);
-        bool ok = code == EXIT_CONFIG && e.line == w->line && e.column == w->column && strstr(e.what, w->what) && strstr(e.hint, w->hint) &&
-                  strcmp(e.file, "wrong.yaml") == 0 && strchr(e.what, '^');
-        if (!ok) fprintf(stderr, "--- %d:\n%s=> exit %d, %d:%d (expected %d:%d)\n%s\n%s\n", i, w->text, code, e.line, e.column, w->line, w->column, e.what, e.hint);
+        bool ok = code == EXIT_CONFIG && e.line == w->line && e.column == w->column &&
+                  strstr(e.what, w->what) && strstr(e.hint, w->hint) && strcmp(e.file, "wrong.yaml") == 0 &&
+                  strchr(e.what, '^');
+        if (!ok)
+            fprintf(stderr, "--- %d:\n%s=> exit %d, %d:%d (expected %d:%d)\n%s\n%s\n", i, w->text, code,
+                    e.line, e.column, w->line, w->column, e.what, e.hint);
         failed += !ok;
     }
     printf("%d wrong files, %d not refused as they should be\n", count, failed);

@@ -1,4 +1,5 @@
-/* Random keys and sizes on the dashboard of a run that grows, shrinks and is torn; memory that stays small over a long run. */
+/* Random keys and sizes on the dashboard of a run that grows, shrinks and is torn; memory that stays small
+ * over a long run. */
 #include "cli/dash_draw.h"
 #include "cli/screen.h"
 #include "core/base/file.h"
@@ -45,11 +46,21 @@ static void write_lines(const char *run, const char *mode, int64_t from, int64_t
 {
     FILE *f = open_in(run, "metrics.jsonl", mode);
     for (int64_t i = from; i < from + count; i++) {
-        fprintf(f, "{\"step\":%lld,\"epoch\":%lld,\"loss\":%s,\"cosine\":0.5,\"lr\":1e-4,\"grad_norm\":1.0,\"images_per_s\":%.1f,\"step_ms\":100.0,\"data_wait_ms\":1.0", (long long)i,
-                (long long)i / 100, i % 97 == 5 ? "NaN" : i % 89 == 3 ? "null" : "0.25", 10.0 + (double)(i % 7));
+        fprintf(f,
+                "{\"step\":%lld,\"epoch\":%lld,\"loss\":%s,\"cosine\":0.5,\"lr\":1e-4,\"grad_norm\":1.0,"
+                "\"images_per_s\":%.1f,\"step_ms\":100.0,\"data_wait_ms\":1.0",
+                (long long)i, (long long)i / 100,
+                i % 97 == 5   ? "NaN"
+                : i % 89 == 3 ? "null"
+                              : "0.25",
+                10.0 + (double)(i % 7));
         if (cards && i % 10 == 0) {
             fprintf(f, ",\"cards\":[");
-            for (int c = 0; c < cards; c++) fprintf(f, "%s{\"rank\":%d,\"device\":\"x\\u001b[2J\",\"mem_bytes\":%d,\"peak_bytes\":1000000,\"classes\":{\"weights\":5000}}", c ? "," : "", c, 1000 * c);
+            for (int c = 0; c < cards; c++)
+                fprintf(f,
+                        "%s{\"rank\":%d,\"device\":\"x\\u001b[2J\",\"mem_bytes\":%d,\"peak_bytes\":1000000,"
+                        "\"classes\":{\"weights\":5000}}",
+                        c ? "," : "", c, 1000 * c);
             fprintf(f, "]");
         }
         fprintf(f, "}\n");
@@ -92,15 +103,23 @@ static void random_keys_never_break_it(void **state)
                 fclose(f);
             } else if (what == 2) {
                 FILE *f = open_in(run, "events.jsonl", "a");
-                fprintf(f, "{\"event\":\"checkpoint\\u001b[31m\",\"time\":1e300,\"step\":%lld}\n", (long long)step);
+                fprintf(f, "{\"event\":\"checkpoint\\u001b[31m\",\"time\":1e300,\"step\":%lld}\n",
+                        (long long)step);
                 fclose(f);
             } else if (what == 3) {
                 FILE *f = open_in(run, "live.json", "w");
-                fputs(draw(2) ? "{\"time\":5,\"worker\":{\"pid\":1,\"state\":\"hung\",\"phase\":\"training\",\"silent_s\":99},\"cards\":[{\"rank\":3,\"mem_total_bytes\":1e9},{\"rank\":-1},{\"rank\":1000000}]}" : "{", f);
+                fputs(draw(2) ? "{\"time\":5,\"worker\":{\"pid\":1,\"state\":\"hung\",\"phase\":\"training\","
+                                "\"silent_s\":99},\"cards\":[{\"rank\":3,\"mem_total_bytes\":1e9},{\"rank\":-"
+                                "1},{\"rank\":1000000}]}"
+                              : "{",
+                      f);
                 fclose(f);
             } else if (what == 4) {
                 FILE *f = open_in(run, "state.json", "w");
-                fputs(draw(2) ? "{\"state\":\"failed\",\"exit_code\":137,\"message\":\"\\u001b]0;x\\u0007 killed\",\"hint\":\"again\",\"step\":5,\"total_steps\":100}" : "[]", f);
+                fputs(draw(2) ? "{\"state\":\"failed\",\"exit_code\":137,\"message\":\"\\u001b]0;x\\u0007 "
+                                "killed\",\"hint\":\"again\",\"step\":5,\"total_steps\":100}"
+                              : "[]",
+                      f);
                 fclose(f);
             } else if (what == 5) {
                 FILE *f = open_in(run, "worker.log", "a");
@@ -113,11 +132,13 @@ static void random_keys_never_break_it(void **state)
             follow_refresh(d.run);
             follow_refresh(d.baseline);
         }
-        wint_t c = draw(3) ? (wint_t)letters[draw(sizeof letters - 1)] : special[draw(sizeof special / sizeof *special)];
+        wint_t c = draw(3) ? (wint_t)letters[draw(sizeof letters - 1)]
+                           : special[draw(sizeof special / sizeof *special)];
         dash_key(&d, c >= KEY_MIN ? KEY_CODE_YES : OK, c);
         if (draw(10) == 0) resizeterm(1 + (int)draw(100), 1 + (int)draw(300));
         dash_draw(&d);
-        assert_true(d.run->point_count <= FOLLOW_POINTS && d.run->card_count <= FOLLOW_CARDS && d.tab < TAB_COUNT);
+        assert_true(d.run->point_count <= FOLLOW_POINTS && d.run->card_count <= FOLLOW_CARDS &&
+                    d.tab < TAB_COUNT);
     }
     follow_close(d.run);
     follow_close(d.baseline);
@@ -150,8 +171,10 @@ static void long_runs_are_sampled(void **state)
     assert_true(seconds < 1);
     assert_int_equal(f->last.step, lines);
     assert_true(f->point_count > 1000 && f->point_count <= FOLLOW_POINTS);
-    assert_true(f->points[0].first_step == 1 && fabs(f->seconds - (double)lines * 0.1) < (double)lines * 0.1 * 0.05);
-    for (int i = 1; i < f->point_count; i++) assert_true(f->points[i].first_step > f->points[i - 1].last_step);
+    assert_true(f->points[0].first_step == 1 &&
+                fabs(f->seconds - (double)lines * 0.1) < (double)lines * 0.1 * 0.05);
+    for (int i = 1; i < f->point_count; i++)
+        assert_true(f->points[i].first_step > f->points[i - 1].last_step);
     assert_true(follow_last(run, &last) && last.step == lines);
     torn = open_in(run, "metrics.jsonl", "a");
     fputs("0.5}\n", torn); /* the torn line is whole now */
@@ -177,7 +200,8 @@ static void what_is_no_run_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_keys_never_break_it), cmocka_unit_test(long_runs_are_sampled), cmocka_unit_test(what_is_no_run_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_keys_never_break_it),
+                                       cmocka_unit_test(long_runs_are_sampled),
+                                       cmocka_unit_test(what_is_no_run_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,18 +20,21 @@ static void rectangles_fit(void **state)
                         struct dash_layout l = dash_layout(rows, columns, cards, (enum dash_tab)tab, zoomed);
                         assert_int_equal(l.too_small, rows < DASH_MIN_ROWS || columns < DASH_MIN_COLUMNS);
                         if (l.too_small) continue;
-                        const struct dash_rect all[] = {l.header, l.cards, l.savings, l.loss, l.speed, l.log, l.footer};
+                        const struct dash_rect all[] = {l.header, l.cards, l.savings, l.loss,
+                                                        l.speed,  l.log,   l.footer};
                         memset(used, 0, sizeof used);
                         for (int i = 0; i < 7; i++) {
                             if (all[i].h == 0) continue;
                             assert_true(all[i].h > 0 && all[i].w > 0 && all[i].y >= 0 && all[i].x >= 0);
                             assert_true(all[i].y + all[i].h <= rows && all[i].x + all[i].w <= columns);
                             for (int y = all[i].y; y < all[i].y + all[i].h; y++)
-                                for (int x = all[i].x; x < all[i].x + all[i].w; x++) assert_int_equal(used[y][x]++, 0);
+                                for (int x = all[i].x; x < all[i].x + all[i].w; x++)
+                                    assert_int_equal(used[y][x]++, 0);
                         }
                         assert_true(l.header.h && l.footer.h);
                         if (tab == TAB_OVERVIEW) {
-                            assert_true(l.card_rows >= 1 && l.cards.h == l.card_rows + l.card_titles && l.savings.h > 0);
+                            assert_true(l.card_rows >= 1 && l.cards.h == l.card_rows + l.card_titles &&
+                                        l.savings.h > 0);
                             if (rows >= 12) assert_true(l.loss.h >= 3);
                         }
                     }
@@ -99,7 +102,8 @@ static void random_curves_stay_inside(void **state)
         }
         dash_range(y, n, &min, &max);
         struct dash_plot p;
-        dash_plot_begin(&p, rand() % 100, rand() % 30, (enum dash_glyphs)(rand() % 3), 0, n - 1, min, max, rand() & 1);
+        dash_plot_begin(&p, rand() % 100, rand() % 30, (enum dash_glyphs)(rand() % 3), 0, n - 1, min, max,
+                        rand() & 1);
         dash_plot_curve(&p, 1, x, y, n);
         dash_plot_end(&p);
     }
@@ -167,8 +171,12 @@ static void numbers_are_short(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rectangles_fit),      cmocka_unit_test(curves_become_dots), cmocka_unit_test(random_curves_stay_inside),
-        cmocka_unit_test(smoothing_keeps_constants), cmocka_unit_test(bars_add_up),   cmocka_unit_test(numbers_are_short),
+        cmocka_unit_test(rectangles_fit),
+        cmocka_unit_test(curves_become_dots),
+        cmocka_unit_test(random_curves_stay_inside),
+        cmocka_unit_test(smoothing_keeps_constants),
+        cmocka_unit_test(bars_add_up),
+        cmocka_unit_test(numbers_are_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,8 @@ static void shuffle_is_a_permutation(void **state)
 
 static void put_file(const char *dir, const char *name, const char *from)
 {
-    char *path = path_join(dir, name), *source = path_join(MEOPT_SOURCE_DIR "/tests/data/preprocess/images", from), *bytes;
+    char *path = path_join(dir, name),
+         *source = path_join(MEOPT_SOURCE_DIR "/tests/data/preprocess/images", from), *bytes;
     size_t size;
     assert_int_equal(file_read(source, 1 << 24, &bytes, &size, NULL), 0);
     assert_int_equal(file_write_atomic(path, bytes, size, NULL), 0);
@@ -41,10 +42,19 @@ static void put_file(const char *dir, const char *name, const char *from)
     free(path);
 }
 
-static int64_t collect(const char *root, int64_t workers, int rank, int ranks, int64_t start, int64_t ids[8], float *sum)
+static int64_t collect(const char *root, int64_t workers, int rank, int ranks, int64_t start, int64_t ids[8],
+                       float *sum)
 {
-    struct data_options o = {.root = root, .image_size = 32, .shuffle = true, .seed = 3, .batch = 2, .rank = rank, .ranks = ranks,
-                             .workers = workers, .prefetch = 2, .max_bad = 0.5};
+    struct data_options o = {.root = root,
+                             .image_size = 32,
+                             .shuffle = true,
+                             .seed = 3,
+                             .batch = 2,
+                             .rank = rank,
+                             .ranks = ranks,
+                             .workers = workers,
+                             .prefetch = 2,
+                             .max_bad = 0.5};
     struct data *d;
     struct error err;
     struct data_batch b;
@@ -71,7 +81,8 @@ static void order_does_not_depend_on_workers_ranks_or_restart(void **state)
     struct error err;
     char *train = path_join(root, "x/train2014");
     assert_int_equal(file_make_dirs(train, &err), 0);
-    static const char *const files[] = {"01_base444.jpg", "02_base422.jpg", "05_gray.jpg", "13_cmyk.jpg", "14_rgb.png", "16_palette.png",
+    static const char *const files[] = {"01_base444.jpg",   "02_base422.jpg", "05_gray.jpg",
+                                        "13_cmyk.jpg",      "14_rgb.png",     "16_palette.png",
                                         "17_truncated.jpg", "06_tiny.jpg"};
     for (int i = 0; i < 8; i++) {
         char name[32];
@@ -82,7 +93,8 @@ static void order_does_not_depend_on_workers_ranks_or_restart(void **state)
     put_file(root, "not-train.jpg", "01_base444.jpg");
     int64_t one[8], other[8], shifted[8], rank0[8], rank1[8];
     float sum, again;
-    assert_int_equal(collect(root, 1, 0, 1, 0, one, &sum), 4); /* 8 images: the one outside train2014 does not count */
+    assert_int_equal(collect(root, 1, 0, 1, 0, one, &sum),
+                     4); /* 8 images: the one outside train2014 does not count */
     for (int64_t workers = 2; workers <= 8; workers *= 2) {
         collect(root, workers, 0, 1, 0, other, &again);
         assert_memory_equal(one, other, sizeof one);
@@ -113,18 +125,25 @@ static void vector_resize_equals_plain(void **state)
     for (int round = 0; round < 300; round++) {
         int n[8];
         for (int i = 0; i < 8; i++) n[i] = (int)((random = random * 1664525u + 1013904223u) >> 8) & 0xFFFF;
-        int width = 1 + n[0] % (round % 3 ? 300 : 12), height = 1 + n[1] % (round % 5 ? 200 : 9), side = 1 + n[2] % 70;
-        int w = 1 + n[3] % width, h = 1 + n[4] % height, x = n[5] % (width - w + 1), y = n[6] % (height - h + 1);
-        int out_w = side + n[7] % 40, out_h = side + n[0] % 40, left = n[1] % (out_w - side + 1), top = n[2] % (out_h - side + 1);
-        struct image image = {xmalloc((size_t)width * (size_t)height * 3), width, height}; /* exact: a read beyond is found */
-        for (int i = 0; i < width * height * 3; i++) image.rgb[i] = (uint8_t)((random = random * 1664525u + 1013904223u) >> 24);
-        for (int i = 0; i < width * height * 3 && round % 4 == 0; i++) image.rgb[i] = image.rgb[i] & 64 ? 255 : 0; /* overshoot */
+        int width = 1 + n[0] % (round % 3 ? 300 : 12), height = 1 + n[1] % (round % 5 ? 200 : 9),
+            side = 1 + n[2] % 70;
+        int w = 1 + n[3] % width, h = 1 + n[4] % height, x = n[5] % (width - w + 1),
+            y = n[6] % (height - h + 1);
+        int out_w = side + n[7] % 40, out_h = side + n[0] % 40, left = n[1] % (out_w - side + 1),
+            top = n[2] % (out_h - side + 1);
+        struct image image = {xmalloc((size_t)width * (size_t)height * 3), width,
+                              height}; /* exact: a read beyond is found */
+        for (int i = 0; i < width * height * 3; i++)
+            image.rgb[i] = (uint8_t)((random = random * 1664525u + 1013904223u) >> 24);
+        for (int i = 0; i < width * height * 3 && round % 4 == 0; i++)
+            image.rgb[i] = image.rgb[i] & 64 ? 255 : 0; /* overshoot */
         uint8_t *out[2];
         for (int plain = 0; plain < 2; plain++) {
             struct error err;
             if (plain) setenv("MEOPT_CPU_ISA", "plain", 1);
             out[plain] = xmalloc((size_t)side * (size_t)side * 3);
-            assert_int_equal(image_resize(&image, x, y, w, h, out_w, out_h, left, top, side, out[plain], &err), 0);
+            assert_int_equal(
+                image_resize(&image, x, y, w, h, out_w, out_h, left, top, side, out[plain], &err), 0);
         }
         unsetenv("MEOPT_CPU_ISA");
         assert_memory_equal(out[0], out[1], (size_t)side * (size_t)side * 3);

@@ -1,4 +1,5 @@
-/* Fibers that run a block's threads: see emulate.h. One block at a time, one OS thread, so the same bits every run. */
+/* Fibers that run a block's threads: see emulate.h. One block at a time, one OS thread, so the same bits
+ * every run. */
 #include "tests/emulate.h"
 #include "tests/emulate_run.h"
 
@@ -11,10 +12,10 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
-#define SWITCH_START(save, bottom, size) __sanitizer_start_switch_fiber(save, bottom, size)
+#define SWITCH_START(save, bottom, size)  __sanitizer_start_switch_fiber(save, bottom, size)
 #define SWITCH_FINISH(save, bottom, size) __sanitizer_finish_switch_fiber(save, bottom, size)
 #else
-#define SWITCH_START(save, bottom, size) ((void)0)
+#define SWITCH_START(save, bottom, size)  ((void)0)
 #define SWITCH_FINISH(save, bottom, size) ((void)0)
 #endif
 
@@ -37,7 +38,8 @@ asm(".text\n.type emulate_switch,@function\nemulate_switch:\n"
     ".size emulate_switch,.-emulate_switch\n");
 static void context_make(context *c, char *stack, size_t bytes, void (*begin)())
 {
-    void **top = (void **)(void *)(stack + bytes - 64); /* a multiple of 16: as behind a call when `ret` enters `begin` */
+    void **top = (void **)(void *)(stack + bytes -
+                                   64); /* a multiple of 16: as behind a call when `ret` enters `begin` */
     top[-1] = nullptr;
     top[-2] = (void *)begin;
     for (int i = 3; i <= 8; i++) top[-i] = nullptr;
@@ -84,8 +86,9 @@ static void **running_arguments;
 
 static void die(const char *what, const fiber &a, const fiber &b)
 {
-    fprintf(stderr, "emulate: kernel %s, block %lld,%lld: %s: %s:%d against %s:%d\n", running->name, (long long)block[0],
-            (long long)block[1], what, a.file ? a.file : "end", a.line, b.file ? b.file : "end", b.line);
+    fprintf(stderr, "emulate: kernel %s, block %lld,%lld: %s: %s:%d against %s:%d\n", running->name,
+            (long long)block[0], (long long)block[1], what, a.file ? a.file : "end", a.line,
+            b.file ? b.file : "end", b.line);
     abort();
 }
 
@@ -136,15 +139,16 @@ static float bf16_half(const uint32_t *pairs, int i)
     return f;
 }
 /* 16 x N += 16 x 16 times 16 x N; who holds what is the caller's */
-template <int N> static void matrix_product(float (&c)[16][N], const float (&a)[16][16], const float (&b)[16][N])
+template <int N>
+static void matrix_product(float (&c)[16][N], const float (&a)[16][16], const float (&b)[16][N])
 {
     for (int i = 0; i < 16; i++)
         for (int k = 0; k < 16; k++)
             for (int j = 0; j < N; j++) c[i][j] += a[i][k] * b[k][j];
 }
 
-/* v_mfma_f32_16x16x16_bf16_1k. A: row lane % 16, k 4 (lane / 16) + i; B: column lane % 16, the same k; C: column lane % 16,
- * row 4 (lane / 16) + i. */
+/* v_mfma_f32_16x16x16_bf16_1k. A: row lane % 16, k 4 (lane / 16) + i; B: column lane % 16, the same k; C:
+ * column lane % 16, row 4 (lane / 16) + i. */
 [[maybe_unused]] static void mfma_product(int first)
 {
     float a[16][16], b[16][16], c[16][16];
@@ -160,22 +164,26 @@ template <int N> static void matrix_product(float (&c)[16][N], const float (&a)[
         for (int i = 0; i < 4; i++) fibers[(size_t)(first + lane)].c[i] = c[4 * (lane / 16) + i][lane % 16];
 }
 
-/* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32, with the manual's groupID = lane / 4 and threadID_in_group = lane % 4.
- * A: row group (+ 8 for a2 a3 a6 a7), k 2 thread + (i & 1) (+ 8 from a4 on); B: k 2 thread + (i & 1) (+ 8 from b2 on), column
- * group; C: row group (+ 8 from c2 on), column 2 thread + (i & 1). */
+/* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32, with the manual's groupID = lane / 4 and
+ * threadID_in_group = lane % 4. A: row group (+ 8 for a2 a3 a6 a7), k 2 thread + (i & 1) (+ 8 from a4 on); B:
+ * k 2 thread + (i & 1) (+ 8 from b2 on), column group; C: row group (+ 8 from c2 on), column 2 thread + (i &
+ * 1). */
 [[maybe_unused]] static void mma_product(int first)
 {
     float a[16][16], b[16][8], c[16][8];
     for (int lane = 0; lane < WAVE; lane++) {
         const fiber &f = fibers[(size_t)(first + lane)];
         int group = lane / 4, thread_in_group = lane % 4;
-        for (int i = 0; i < 8; i++) a[group + (i & 2 ? 8 : 0)][2 * thread_in_group + (i & 1) + (i >= 4 ? 8 : 0)] = bf16_half(f.a, i);
-        for (int i = 0; i < 4; i++) b[2 * thread_in_group + (i & 1) + (i >= 2 ? 8 : 0)][group] = bf16_half(f.b, i);
+        for (int i = 0; i < 8; i++)
+            a[group + (i & 2 ? 8 : 0)][2 * thread_in_group + (i & 1) + (i >= 4 ? 8 : 0)] = bf16_half(f.a, i);
+        for (int i = 0; i < 4; i++)
+            b[2 * thread_in_group + (i & 1) + (i >= 2 ? 8 : 0)][group] = bf16_half(f.b, i);
         for (int i = 0; i < 4; i++) c[group + (i >= 2 ? 8 : 0)][2 * thread_in_group + (i & 1)] = f.c[i];
     }
     matrix_product(c, a, b);
     for (int lane = 0; lane < WAVE; lane++)
-        for (int i = 0; i < 4; i++) fibers[(size_t)(first + lane)].c[i] = c[lane / 4 + (i >= 2 ? 8 : 0)][2 * (lane % 4) + (i & 1)];
+        for (int i = 0; i < 4; i++)
+            fibers[(size_t)(first + lane)].c[i] = c[lane / 4 + (i >= 2 ? 8 : 0)][2 * (lane % 4) + (i & 1)];
 }
 
 static void await_product(void (*product)(int), float *c, const uint32_t *a, const uint32_t *b, int line)
@@ -188,9 +196,15 @@ static void await_product(void (*product)(int), float *c, const uint32_t *a, con
     leave(AT_WAVE, __FILE__, line);
 }
 #if MEOPT_EMULATE_WAVE == 64
-void mfma_f32_16x16x16_bf16(float c[4], const uint32_t a[2], const uint32_t b[2]) { await_product(mfma_product, c, a, b, __LINE__); }
+void mfma_f32_16x16x16_bf16(float c[4], const uint32_t a[2], const uint32_t b[2])
+{
+    await_product(mfma_product, c, a, b, __LINE__);
+}
 #else
-void mma_m16n8k16_bf16(float c[4], const uint32_t a[4], const uint32_t b[2]) { await_product(mma_product, c, a, b, __LINE__); }
+void mma_m16n8k16_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    await_product(mma_product, c, a, b, __LINE__);
+}
 #endif
 
 /* Run one wave until every lane waits for the block or is done. */
@@ -204,7 +218,8 @@ static void run_wave(int first)
         for (int i = first; i < first + WAVE; i++) {
             fiber &f = fibers[(size_t)i];
             if (f.state != lead.state) die("lanes of a wave went different ways", lead, f);
-            if (f.state == AT_WAVE && (f.line != lead.line || strcmp(f.file, lead.file) != 0)) die("lanes wait at different places", lead, f);
+            if (f.state == AT_WAVE && (f.line != lead.line || strcmp(f.file, lead.file) != 0))
+                die("lanes wait at different places", lead, f);
             given[i - first] = f.value;
         }
         if (lead.state != AT_WAVE) return;
@@ -234,7 +249,8 @@ static void run_block()
         for (int first = 0; first < threads; first += WAVE) run_wave(first);
         fiber &lead = fibers[0];
         for (fiber &f : fibers)
-            if (f.state != lead.state || (f.state == AT_BARRIER && f.line != lead.line)) die("a barrier that not all threads reach", lead, f);
+            if (f.state != lead.state || (f.state == AT_BARRIER && f.line != lead.line))
+                die("a barrier that not all threads reach", lead, f);
         if (lead.state == FINISHED) return;
         for (fiber &f : fibers) f.state = RUNNING;
     }
@@ -250,7 +266,9 @@ const kernel *find(const char *name)
 void run(const kernel *k, const int64_t grid[3], int block_threads, void **arguments)
 {
     if (block_threads % WAVE || block_threads < WAVE || block_threads > 1024) {
-        fprintf(stderr, "emulate: kernel %s: %d threads in a block, expected a multiple of the wave width %d\n", k->name, block_threads, WAVE);
+        fprintf(stderr,
+                "emulate: kernel %s: %d threads in a block, expected a multiple of the wave width %d\n",
+                k->name, block_threads, WAVE);
         abort();
     }
     running = k;

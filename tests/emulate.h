@@ -1,10 +1,10 @@
-/* GPU kernels on the host: blocks one after another, the threads of a block as fibers that switch at barriers and wave
- * operations, so that every kernel's arithmetic runs, with shared memory and out-of-bounds accesses watched by
- * AddressSanitizer. Included by kernels/gpu/vendor.h in place of a vendor's runtime; the driver in front of it is
- * tests/emulate.cc.
+/* GPU kernels on the host: blocks one after another, the threads of a block as fibers that switch at barriers
+ * and wave operations, so that every kernel's arithmetic runs, with shared memory and out-of-bounds accesses
+ * watched by AddressSanitizer. Included by kernels/gpu/vendor.h in place of a vendor's runtime; the driver in
+ * front of it is tests/emulate.cc.
  *
- * A wave operation that not every lane of the wave reaches, or a barrier that not every thread reaches, is reported and
- * aborts: on a card it would hang or read garbage.
+ * A wave operation that not every lane of the wave reaches, or a barrier that not every thread reaches, is
+ * reported and aborts: on a card it would hang or read garbage.
  */
 #ifndef MEOPT_TESTS_EMULATE_H
 #define MEOPT_TESTS_EMULATE_H
@@ -15,16 +15,16 @@
 #include <string.h>
 #include <utility>
 
-#define WAVE MEOPT_EMULATE_WAVE
+#define WAVE   MEOPT_EMULATE_WAVE
 #define DEVICE static inline
 #define SHARED static
 #define ROLLED
 #define UNROLLED
-#define THREAD (emulate::thread)
-#define THREADS (emulate::threads)
-#define BLOCK_X (emulate::block[0])
-#define BLOCK_Y (emulate::block[1])
-#define BLOCK_Z (emulate::block[2])
+#define THREAD   (emulate::thread)
+#define THREADS  (emulate::threads)
+#define BLOCK_X  (emulate::block[0])
+#define BLOCK_Y  (emulate::block[1])
+#define BLOCK_Z  (emulate::block[2])
 #define BLOCKS_X (emulate::blocks[0])
 #define BLOCKS_Y (emulate::blocks[1])
 #define DEVICE_METHOD
@@ -42,8 +42,8 @@ void wait_block(const char *file, int line);
 /* Every lane gives 8 bytes and gets those of lane `from` of its wave. */
 uint64_t exchange(uint64_t value, int from, const char *file, int line);
 
-/* The matrix instructions of kernels/gpu/matrix.h: registers of this lane, which stand for the elements that the vendor's manual
- * says. Two bf16 in 32 bits. c += a b; every lane of the wave gives its own. */
+/* The matrix instructions of kernels/gpu/matrix.h: registers of this lane, which stand for the elements that
+ * the vendor's manual says. Two bf16 in 32 bits. c += a b; every lane of the wave gives its own. */
 void mfma_f32_16x16x16_bf16(float c[4], const uint32_t a[2], const uint32_t b[2]);
 void mma_m16n8k16_bf16(float c[4], const uint32_t a[4], const uint32_t b[2]);
 
@@ -64,7 +64,10 @@ struct kernel {
     kernel *next;
     static kernel *first;
 };
-template <class... A, size_t... I> void unpack(void (*f)(A...), void **a, std::index_sequence<I...>) { f(*(A *)a[I]...); }
+template <class... A, size_t... I> void unpack(void (*f)(A...), void **a, std::index_sequence<I...>)
+{
+    f(*(A *)a[I]...);
+}
 template <class... A> struct caller {
     static void call(void *f, void **a) { unpack((void (*)(A...))f, a, std::index_sequence_for<A...>{}); }
 };
@@ -81,9 +84,9 @@ struct registration : kernel {
 } // namespace emulate
 
 #define wave_xor(x, mask) emulate::shuffle(x, THREAD % WAVE ^ (mask), __FILE__, __LINE__)
-#define KERNEL(name, ...)                                                                                              \
-    static void name(__VA_ARGS__);                                                                                     \
-    static emulate::registration registration_##name(#name, name);                                                     \
+#define KERNEL(name, ...)                                                                                    \
+    static void name(__VA_ARGS__);                                                                           \
+    static emulate::registration registration_##name(#name, name);                                           \
     static void name(__VA_ARGS__)
 
 #endif

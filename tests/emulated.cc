@@ -63,21 +63,26 @@ static std::vector<bf16> rounded(std::vector<float> &x)
 
 static void layernorm(int64_t R, int64_t D)
 {
-    auto x = noise((size_t)(R * D), 1), w = noise((size_t)D, 2), b = noise((size_t)D, 3), g = noise((size_t)(R * D), 4);
+    auto x = noise((size_t)(R * D), 1), w = noise((size_t)D, 2), b = noise((size_t)D, 3),
+         g = noise((size_t)(R * D), 4);
     std::vector<float> y(x.size()), m((size_t)R), r((size_t)R), dx(x.size()), dw((size_t)D), db((size_t)D);
     auto y2 = y, m2 = m, r2 = r, dx2 = dx, dw2 = dw, db2 = db;
     const cpu_ops *cpu = cpu_ops_select();
     cpu->layernorm_forward(0, x.data(), D, w.data(), b.data(), y2.data(), m2.data(), r2.data(), R, D, 1e-6f);
-    launch("layernorm_forward_f32", R, 1, 128, (const float *)x.data(), D, (const float *)w.data(), (const float *)b.data(), y.data(), m.data(), r.data(), D, 1e-6f);
+    launch("layernorm_forward_f32", R, 1, 128, (const float *)x.data(), D, (const float *)w.data(),
+           (const float *)b.data(), y.data(), m.data(), r.data(), D, 1e-6f);
     same("layernorm_forward", y, y2, bound(D));
     std::vector<float> shares(row_shares_bytes(2 * D) / sizeof(float)), partial((size_t)(8 * 2 * D));
-    cpu->layernorm_backward(0, g.data(), x.data(), D, w.data(), m2.data(), r2.data(), dx2.data(), D, dw2.data(), db2.data(), R, D, shares.data());
-    launch("layernorm_backward_input_f32", R, 1, 128, (const float *)g.data(), (const float *)x.data(), D, (const float *)w.data(), (const float *)m.data(),
-           (const float *)r.data(), dx.data(), D, D);
-    launch("layernorm_backward_weight_f32", (D + 127) / 128, 4, 128, (const float *)g.data(), (const float *)x.data(), D, (const float *)m.data(), (const float *)r.data(),
-           partial.data(), R, D);
+    cpu->layernorm_backward(0, g.data(), x.data(), D, w.data(), m2.data(), r2.data(), dx2.data(), D,
+                            dw2.data(), db2.data(), R, D, shares.data());
+    launch("layernorm_backward_input_f32", R, 1, 128, (const float *)g.data(), (const float *)x.data(), D,
+           (const float *)w.data(), (const float *)m.data(), (const float *)r.data(), dx.data(), D, D);
+    launch("layernorm_backward_weight_f32", (D + 127) / 128, 4, 128, (const float *)g.data(),
+           (const float *)x.data(), D, (const float *)m.data(), (const float *)r.data(), partial.data(), R,
+           D);
     launch("add_shares", (D + 127) / 128, 1, 128, (const float *)partial.data(), dw.data(), (int64_t)4, D);
-    launch("add_shares", (D + 127) / 128, 1, 128, (const float *)(partial.data() + 4 * D), db.data(), (int64_t)4, D);
+    launch("add_shares", (D + 127) / 128, 1, 128, (const float *)(partial.data() + 4 * D), db.data(),
+           (int64_t)4, D);
     same("layernorm_backward dx", dx, dx2, bound(D) * 4);
     same("layernorm_backward dweight", dw, dw2, bound(R) * 4);
     same("layernorm_backward dbias", db, db2, bound(R) * 4);
@@ -92,24 +97,37 @@ static void attention(int64_t B, int64_t N, int64_t H, int64_t dh)
     const cpu_ops *cpu = cpu_ops_select();
     void *scratch = aligned_alloc(64, (attention_scratch(N, dh, 1) + 63) & ~(size_t)63);
     cpu->attention_forward(0, qkv.data(), out2.data(), lse2.data(), B, N, H, dh, scratch, 1);
-    cpu->attention_backward(0, qkv.data(), out2.data(), lse2.data(), g.data(), d2.data(), B, N, H, dh, scratch, 1);
+    cpu->attention_backward(0, qkv.data(), out2.data(), lse2.data(), g.data(), d2.data(), B, N, H, dh,
+                            scratch, 1);
     free(scratch);
     int64_t tiles = (N + 15) / 16;
-    launch("attention_forward_f32", tiles, B * H, 256, (const float *)qkv.data(), out.data(), lse.data(), N, H, (int)dh);
+    launch("attention_forward_f32", tiles, B * H, 256, (const float *)qkv.data(), out.data(), lse.data(), N,
+           H, (int)dh);
     same("attention_forward", out, out2, bound(N + dh));
     same("attention_forward lse", lse, lse2, bound(N + dh));
-    launch("attention_delta_f32", 2, 1, 128, (const float *)out.data(), (const float *)g.data(), delta.data(), B, N, H, dh);
-    launch("attention_backward_q_f32", tiles, B * H, 256, (const float *)qkv.data(), (const float *)lse.data(), (const float *)delta.data(), (const float *)g.data(), d.data(), N, H, (int)dh);
-    launch("attention_backward_kv_f32", tiles, B * H, 256, (const float *)qkv.data(), (const float *)lse.data(), (const float *)delta.data(), (const float *)g.data(), d.data(), N, H, (int)dh);
+    launch("attention_delta_f32", 2, 1, 128, (const float *)out.data(), (const float *)g.data(), delta.data(),
+           B, N, H, dh);
+    launch("attention_backward_q_f32", tiles, B * H, 256, (const float *)qkv.data(),
+           (const float *)lse.data(), (const float *)delta.data(), (const float *)g.data(), d.data(), N, H,
+           (int)dh);
+    launch("attention_backward_kv_f32", tiles, B * H, 256, (const float *)qkv.data(),
+           (const float *)lse.data(), (const float *)delta.data(), (const float *)g.data(), d.data(), N, H,
+           (int)dh);
     same("attention_backward", d, d2, bound(N + dh) * 8);
 
-    /* in bf16: what is rounded on the way, each time by 2^-8 at most, is the probabilities and `out`; then `out` in delta,
-     * the gradients of scores and those of q, k, v */
+    /* in bf16: what is rounded on the way, each time by 2^-8 at most, is the probabilities and `out`; then
+     * `out` in delta, the gradients of scores and those of q, k, v */
     std::vector<bf16> out_half(g.size()), d_half(qkv.size());
-    launch("attention_forward_bf16", tiles, B * H, 256, (const bf16 *)qkv_half.data(), out_half.data(), lse.data(), N, H, (int)dh);
-    launch("attention_delta_bf16", 2, 1, 128, (const bf16 *)out_half.data(), (const bf16 *)g_half.data(), delta.data(), B, N, H, dh);
-    launch("attention_backward_q_bf16", tiles, B * H, 256, (const bf16 *)qkv_half.data(), (const float *)lse.data(), (const float *)delta.data(), (const bf16 *)g_half.data(), d_half.data(), N, H, (int)dh);
-    launch("attention_backward_kv_bf16", tiles, B * H, 256, (const bf16 *)qkv_half.data(), (const float *)lse.data(), (const float *)delta.data(), (const bf16 *)g_half.data(), d_half.data(), N, H, (int)dh);
+    launch("attention_forward_bf16", tiles, B * H, 256, (const bf16 *)qkv_half.data(), out_half.data(),
+           lse.data(), N, H, (int)dh);
+    launch("attention_delta_bf16", 2, 1, 128, (const bf16 *)out_half.data(), (const bf16 *)g_half.data(),
+           delta.data(), B, N, H, dh);
+    launch("attention_backward_q_bf16", tiles, B * H, 256, (const bf16 *)qkv_half.data(),
+           (const float *)lse.data(), (const float *)delta.data(), (const bf16 *)g_half.data(), d_half.data(),
+           N, H, (int)dh);
+    launch("attention_backward_kv_bf16", tiles, B * H, 256, (const bf16 *)qkv_half.data(),
+           (const float *)lse.data(), (const float *)delta.data(), (const bf16 *)g_half.data(), d_half.data(),
+           N, H, (int)dh);
     for (size_t i = 0; i < out.size(); i++) out[i] = load(out_half.data(), (int64_t)i);
     for (size_t i = 0; i < d.size(); i++) d[i] = load(d_half.data(), (int64_t)i);
     same("attention_forward bf16", out, out2, 2 * 0x1p-8);
@@ -122,20 +140,25 @@ static void gemm(int64_t m, int64_t n, int64_t k)
 {
     for (int ta = 0; ta < 2; ta++)
         for (int tb = 0; tb < 2; tb++) {
-            auto a = noise((size_t)(m * k), 7), b = noise((size_t)(k * n), 8), bias = noise((size_t)n, 9), c = noise((size_t)(m * n), 10), expected = c, half = c;
+            auto a = noise((size_t)(m * k), 7), b = noise((size_t)(k * n), 8), bias = noise((size_t)n, 9),
+                 c = noise((size_t)(m * n), 10), expected = c, half = c;
             auto a_half = rounded(a), b_half = rounded(b);
             for (int64_t i = 0; i < m; i++)
                 for (int64_t j = 0; j < n; j++) {
                     double sum = 0;
-                    for (int64_t p = 0; p < k; p++) sum += (double)a[(size_t)(ta ? p * m + i : i * k + p)] * b[(size_t)(tb ? j * k + p : p * n + j)];
+                    for (int64_t p = 0; p < k; p++)
+                        sum += (double)a[(size_t)(ta ? p * m + i : i * k + p)] *
+                               b[(size_t)(tb ? j * k + p : p * n + j)];
                     float &e = expected[(size_t)(i * n + j)];
                     e = (float)(0.5 * sum + 2.0 * e + bias[(size_t)j]);
                 }
-            launch("gemm_f32_f32", (n + 63) / 64, (m + 63) / 64, 256, (const float *)a.data(), (const float *)b.data(), c.data(), (const float *)bias.data(), m, n, k,
-                   ta ? m : k, tb ? k : n, n, ta, tb, 0.5f, 2.0f);
+            launch("gemm_f32_f32", (n + 63) / 64, (m + 63) / 64, 256, (const float *)a.data(),
+                   (const float *)b.data(), c.data(), (const float *)bias.data(), m, n, k, ta ? m : k,
+                   tb ? k : n, n, ta, tb, 0.5f, 2.0f);
             same("gemm", c, expected, bound(k));
-            launch("gemm_bf16_f32", (n + 63) / 64, (m + 63) / 64, 256, (const bf16 *)a_half.data(), (const bf16 *)b_half.data(), half.data(), (const float *)bias.data(), m, n, k,
-                   ta ? m : k, tb ? k : n, n, ta, tb, 0.5f, 2.0f);
+            launch("gemm_bf16_f32", (n + 63) / 64, (m + 63) / 64, 256, (const bf16 *)a_half.data(),
+                   (const bf16 *)b_half.data(), half.data(), (const float *)bias.data(), m, n, k, ta ? m : k,
+                   tb ? k : n, n, ta, tb, 0.5f, 2.0f);
             same("gemm bf16", half, expected, bound(k));
         }
 }
@@ -153,7 +176,8 @@ static void elements(int64_t R, int64_t F)
     cpu->swiglu_forward(0, h.data(), y2.data(), R, F);
     cpu->swiglu_backward(0, dy.data(), h.data(), d2.data(), R, F);
     launch("swiglu_forward_f32", 2, 1, 128, (const float *)h.data(), y.data(), R, F);
-    launch("swiglu_backward_f32", 2, 1, 128, (const float *)dy.data(), (const float *)h.data(), d.data(), R, F);
+    launch("swiglu_backward_f32", 2, 1, 128, (const float *)dy.data(), (const float *)h.data(), d.data(), R,
+           F);
     same("swiglu_forward", y, y2, 1e-6);
     same("swiglu_backward", d, d2, 1e-6);
 }

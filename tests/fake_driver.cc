@@ -10,11 +10,11 @@
  *   FAKE_CONTEXT  error of starting a card (0)
  *   FAKE_SILENT   kernels start, succeed and do nothing, as with code of the wrong arch on some cards
  *   FAKE_LAUNCH   the number of the launch that fails with "launch failure"
- *   FAKE_LATE     the number of the stream, counted from 1 as they are made, whose work waits as long as waits and
- *                 events allow; all others work at once (0: none waits). A missing event shows with one or the other.
- *   FAKE_GRAPH    "none": no stream can be recorded; "void": every recording comes to nothing
- *   FAKE_COUNT    a file to which allocations, launches, starts of graphs and copies of streams but the first are
- *                 counted when the library goes
+ *   FAKE_LATE     the number of the stream, counted from 1 as they are made, whose work waits as long as
+ * waits and events allow; all others work at once (0: none waits). A missing event shows with one or the
+ * other. FAKE_GRAPH    "none": no stream can be recorded; "void": every recording comes to nothing FAKE_COUNT
+ * a file to which allocations, launches, starts of graphs and copies of streams but the first are counted
+ * when the library goes
  */
 #include "tests/fake_arguments.h"
 #include "tests/emulate_run.h"
@@ -71,8 +71,10 @@ struct count {
         const char *path = getenv("FAKE_COUNT");
         FILE *f = path ? fopen(path, "w") : nullptr;
         if (!f) return;
-        fprintf(f, "{\"allocations\":%lld,\"launches\":%lld,\"graphs\":%lld,\"beside\":%lld,\"held_bytes\":%zu}\n",
-                allocations, launches, graphs, beside, held);
+        fprintf(
+            f,
+            "{\"allocations\":%lld,\"launches\":%lld,\"graphs\":%lld,\"beside\":%lld,\"held_bytes\":%zu}\n",
+            allocations, launches, graphs, beside, held);
         fclose(f);
     }
 } count_at_exit;
@@ -84,7 +86,7 @@ namespace
 {
 struct stream;
 struct event {
-    stream *on = nullptr;            /* where it was recorded last */
+    stream *on = nullptr;             /* where it was recorded last */
     long long recorded = 0, done = 0; /* times */
 };
 struct work {
@@ -99,8 +101,8 @@ struct stream {
 } // namespace
 static std::vector<stream *> streams;
 
-/* The recording of a stream: what it is given does not begin. As with the real drivers, whatever asks for memory, waits or
- * touches events meanwhile fails and makes the recording void. */
+/* The recording of a stream: what it is given does not begin. As with the real drivers, whatever asks for
+ * memory, waits or touches events meanwhile fails and makes the recording void. */
 static stream *recording;
 static bool recording_void;
 static std::vector<std::function<void()>> recorded;
@@ -365,7 +367,8 @@ ENTRY(hipStreamEndCapture, cuStreamEndCapture)(void *p, void **graph)
     recorded.clear();
     return recording_void ? RECORDING_VOID : 0;
 }
-ENTRY(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)(void **executable, void *graph, unsigned long long)
+ENTRY(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)
+(void **executable, void *graph, unsigned long long)
 {
     *executable = new std::vector<std::function<void()>>(*(std::vector<std::function<void()>> *)graph);
     return 0;
@@ -411,7 +414,8 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
     const emulate::kernel *k = (const emulate::kernel *)function;
     std::vector<std::vector<char>> kept; /* as they are now: who launches may change them at once */
     const std::vector<size_t> &sizes = fake::argument_sizes()[k->name];
-    for (size_t i = 0; i < sizes.size(); i++) kept.emplace_back((char *)arguments[i], (char *)arguments[i] + sizes[i]);
+    for (size_t i = 0; i < sizes.size(); i++)
+        kept.emplace_back((char *)arguments[i], (char *)arguments[i] + sizes[i]);
     return give(on, [=]() mutable {
         int64_t grid[3] = {gx, gy, gz};
         std::vector<void *> pointers;

@@ -1,5 +1,5 @@
-/* What stand-ins for libraries of matrix products share: values of two types, and the driver's way to wait for a stream. The includer
- * names its number of fp32 F32. */
+/* What stand-ins for libraries of matrix products share: values of two types, and the driver's way to wait
+ * for a stream. The includer names its number of fp32 F32. */
 #ifndef MEOPT_TESTS_FAKE_PRODUCT_H
 #define MEOPT_TESTS_FAKE_PRODUCT_H
 
@@ -13,7 +13,8 @@ static int (*wait_for)(void *stream);
 /* 0 when the driver that the variable names is not loaded, or has no such entry */
 static int find_wait(const char *variable, const char *name)
 {
-    void *driver = dlopen(getenv(variable), RTLD_NOW | RTLD_NOLOAD), *entry = driver ? dlsym(driver, name) : 0;
+    void *driver = dlopen(getenv(variable), RTLD_NOW | RTLD_NOLOAD),
+         *entry = driver ? dlsym(driver, name) : 0;
     memcpy(&wait_for, &entry, sizeof entry);
     return entry != 0;
 }

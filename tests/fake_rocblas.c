@@ -1,5 +1,5 @@
-/* rocBLAS for tests: the one product that MEOpt calls, column-major and slow, on the emulated card's memory. The
- * stream's work is waited for first: the product reads what that makes. */
+/* rocBLAS for tests: the one product that MEOpt calls, column-major and slow, on the emulated card's memory.
+ * The stream's work is waited for first: the product reads what that makes. */
 #include <stdint.h>
 
 int rocblas_create_handle(void **handle);

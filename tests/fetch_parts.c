@@ -21,7 +21,8 @@ static char scratch[] = "/tmp/meopt-parts-XXXXXX";
 static void state_text(void **state)
 {
     (void)state;
-    struct part_state a = {.total = 1000, .segment_count = 2, .segments = {{0, 500, 500}, {500, 1000, 20}}}, b;
+    struct part_state a = {.total = 1000, .segment_count = 2, .segments = {{0, 500, 500}, {500, 1000, 20}}},
+                      b;
     memset(a.id, 'a', 32);
     memset(a.url_hash, 'b', 64);
     snprintf(a.validator, sizeof a.validator, "\"tag with spaces\"");
@@ -57,7 +58,9 @@ static struct http_headers read_headers(const char *text)
 static void headers(void **state)
 {
     (void)state;
-    struct http_headers h = read_headers("HTTP/1.1 302 Found\r\nETag: \"old\"\r\nHTTP/2 206\r\ncontent-range: bytes 5-9/100\r\nETag: \"new\"\r\nRetry-After: 7\r\n");
+    struct http_headers h =
+        read_headers("HTTP/1.1 302 Found\r\nETag: \"old\"\r\nHTTP/2 206\r\ncontent-range: bytes "
+                     "5-9/100\r\nETag: \"new\"\r\nRetry-After: 7\r\n");
     assert_int_equal(h.status, 206);
     assert_true(h.has_range && !h.bad_range);
     assert_int_equal(h.start, 5);
@@ -65,7 +68,8 @@ static void headers(void **state)
     assert_int_equal(h.total, 100);
     assert_int_equal(h.retry_after, 7);
     assert_string_equal(http_validator(&h), "\"new\"");
-    h = read_headers("HTTP/1.1 200 OK\r\nETag: W/\"weak\"\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nContent-Length: 12\r\n");
+    h = read_headers("HTTP/1.1 200 OK\r\nETag: W/\"weak\"\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 "
+                     "GMT\r\nContent-Length: 12\r\n");
     assert_string_equal(http_validator(&h), "Wed, 21 Oct 2015 07:28:00 GMT");
     assert_int_equal(h.length, 12);
     h = read_headers("HTTP/1.1 200 OK\r\nETag: W/\"weak\"\r\n");
@@ -73,7 +77,11 @@ static void headers(void **state)
     h = read_headers("HTTP/1.1 416 no\r\nContent-Range: bytes */77\r\n");
     assert_int_equal(h.total, 77);
     assert_false(h.bad_range);
-    static const char *const bad[] = {"bytes 9-5/100", "bytes 5-9/9", "bytes 5-/9", "octets 1-2/3", "bytes -5/9", "bytes 5-9", "bytes 5-9/", "bytes 99999999999999999999-1/2", "bytes 5-9/100x", ""};
+    static const char *const bad[] = {"bytes 9-5/100",  "bytes 5-9/9",
+                                      "bytes 5-/9",     "octets 1-2/3",
+                                      "bytes -5/9",     "bytes 5-9",
+                                      "bytes 5-9/",     "bytes 99999999999999999999-1/2",
+                                      "bytes 5-9/100x", ""};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char line[100];
         snprintf(line, sizeof line, "Content-Range: %s\r\n", bad[i]);
@@ -81,9 +89,12 @@ static void headers(void **state)
         http_header(&h, line, strlen(line));
         assert_true(h.has_range && h.bad_range);
     }
-    assert_true(http_status_retry(503) && http_status_retry(429) && http_status_retry(524) && !http_status_retry(404) && !http_status_retry(403) && !http_status_retry(410));
-    assert_true(http_curl_retry(18) && http_curl_retry(28) && http_curl_retry(56) && http_curl_retry(7) && http_curl_retry(92) && !http_curl_retry(60) && !http_curl_retry(23));
-    assert_true(http_backoff(1, 0.999) < 1 && http_backoff(4, 0.999) > 7.9 && http_backoff(50, 0.999) < 60 && http_backoff(3, 0) >= 0);
+    assert_true(http_status_retry(503) && http_status_retry(429) && http_status_retry(524) &&
+                !http_status_retry(404) && !http_status_retry(403) && !http_status_retry(410));
+    assert_true(http_curl_retry(18) && http_curl_retry(28) && http_curl_retry(56) && http_curl_retry(7) &&
+                http_curl_retry(92) && !http_curl_retry(60) && !http_curl_retry(23));
+    assert_true(http_backoff(1, 0.999) < 1 && http_backoff(4, 0.999) > 7.9 && http_backoff(50, 0.999) < 60 &&
+                http_backoff(3, 0) >= 0);
 }
 
 static void put(const struct part *part, const char *text, int64_t at)
@@ -113,7 +124,8 @@ static void claims(void **state)
     part_release(&part, true);
     pid_t child = fork(); /* claims, notes, dies without a word */
     if (child == 0) {
-        if (part_claim(&second, directory, "a.tar", &here, &err) || second.state.segments[0].done != 5) _exit(1);
+        if (part_claim(&second, directory, "a.tar", &here, &err) || second.state.segments[0].done != 5)
+            _exit(1);
         put(&second, "!!", 5);
         part_note(&second, 0, 7);
         _exit(0);
@@ -215,7 +227,8 @@ static void sources(void **state)
     (void)state;
     struct sources s = {0};
     struct error err = {0};
-    const char *text = "sources:\n  a: {file: a.tar.gz, url: [https://x/y, 'file:../z.tar.gz'], size: 5, top: A}\n  g: {includes: [a]}\n";
+    const char *text = "sources:\n  a: {file: a.tar.gz, url: [https://x/y, 'file:../z.tar.gz'], size: 5, "
+                       "top: A}\n  g: {includes: [a]}\n";
     assert_int_equal(sources_add(&s, text, strlen(text), "/etc/x/sources.yaml", &err), 0);
     const struct source *a = sources_find(&s, "a");
     assert_non_null(a);
@@ -228,22 +241,36 @@ static void sources(void **state)
     assert_int_equal(s.count, 2);
     assert_string_equal(sources_find(&s, "a")->file, "b.tar.gz");
     sources_free(&s);
-    static const char *const wrong[] = {"", "x", "sources: 5", "sources:\n  a: {url: https://x}", "sources:\n  a: {file: a, url: ftp://x}", "sources:\n  a: {file: ../a, url: https://x}",
-                                        "sources:\n  a: {file: a, url: https://x, size: -1}", "sources:\n  a: {file: a, url: https://x, sha256: 12}", "sources:\n  a: {file: a, url: https://x, nonsense: 1}",
-                                        "sources:\n  a: {file: a, url: https://x, file: b}", "sources:\n  a: {includes: [b], url: https://x, file: f}", "sources:\n  a: [", "sources:\n  ../a: {file: a, url: https://x}",
-                                        "sources:\n  a: {file: a, url: []}", "sources:\n  a: {file: a, url: [{}]}"};
+    static const char *const wrong[] = {"",
+                                        "x",
+                                        "sources: 5",
+                                        "sources:\n  a: {url: https://x}",
+                                        "sources:\n  a: {file: a, url: ftp://x}",
+                                        "sources:\n  a: {file: ../a, url: https://x}",
+                                        "sources:\n  a: {file: a, url: https://x, size: -1}",
+                                        "sources:\n  a: {file: a, url: https://x, sha256: 12}",
+                                        "sources:\n  a: {file: a, url: https://x, nonsense: 1}",
+                                        "sources:\n  a: {file: a, url: https://x, file: b}",
+                                        "sources:\n  a: {includes: [b], url: https://x, file: f}",
+                                        "sources:\n  a: [",
+                                        "sources:\n  ../a: {file: a, url: https://x}",
+                                        "sources:\n  a: {file: a, url: []}",
+                                        "sources:\n  a: {file: a, url: [{}]}"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         if (add(wrong[i], &err) != EXIT_CONFIG || !err.what[0]) fail_msg("taken: %s", wrong[i]);
     }
     char shown[100];
-    assert_string_equal(url_printable(shown, sizeof shown, "https://user:secret@host:8/p/a.tar?token=1#x"), "https://host:8/p/a.tar");
+    assert_string_equal(url_printable(shown, sizeof shown, "https://user:secret@host:8/p/a.tar?token=1#x"),
+                        "https://host:8/p/a.tar");
     assert_string_equal(url_printable(shown, sizeof shown, "https://h/\033[2J\n"), "https://h/\\x1b[2J\\x0a");
 }
 
 int main(void)
 {
     if (!mkdtemp(scratch)) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(state_text), cmocka_unit_test(headers), cmocka_unit_test(claims), cmocka_unit_test(claim_race), cmocka_unit_test(sources)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(state_text), cmocka_unit_test(headers),
+                                       cmocka_unit_test(claims), cmocka_unit_test(claim_race),
+                                       cmocka_unit_test(sources)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     file_remove_tree(scratch, NULL);
     return failed;

@@ -18,7 +18,8 @@
 static inline char *golden_path(const char *a, const char *b, const char *c)
 {
     const char *root = getenv("MEOPT_FIXTURES");
-    return xasprintf("%s/%s%s%s%s%s", root && *root ? root : MEOPT_SOURCE_DIR "/tests/data", a, b ? "/" : "", b ? b : "", c ? "/" : "", c ? c : "");
+    return xasprintf("%s/%s%s%s%s%s", root && *root ? root : MEOPT_SOURCE_DIR "/tests/data", a, b ? "/" : "",
+                     b ? b : "", c ? "/" : "", c ? c : "");
 }
 
 static inline json_t *golden_json(const char *a, const char *b, const char *c)
@@ -51,7 +52,8 @@ static inline double *golden_tensor(const struct weights *w, const char *name, i
     struct error err = {0};
     double *values = xmalloc((size_t)t->count * sizeof *values + 8);
     float *narrow = (float *)(void *)values + (t->dtype == DTYPE_F64 ? 0 : t->count);
-    if (weights_read(w, i, narrow, t->dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32, &err)) fail_msg("%s: %s", name, err.what);
+    if (weights_read(w, i, narrow, t->dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32, &err))
+        fail_msg("%s: %s", name, err.what);
     for (int64_t k = 0; k < t->count && t->dtype != DTYPE_F64; k++) values[k] = narrow[k];
     if (count) *count = t->count;
     return values;
@@ -96,7 +98,8 @@ static inline void golden_each(const char *name, void (*f)(const char *dir))
     struct dirent **list = NULL;
     int n = scandir(root, &list, NULL, alphasort), count = 0;
     for (int i = 0; i < n; i++) {
-        if (list[i]->d_name[0] != '.' && (list[i]->d_type == DT_DIR || list[i]->d_type == DT_UNKNOWN || list[i]->d_type == DT_LNK)) {
+        if (list[i]->d_name[0] != '.' &&
+            (list[i]->d_type == DT_DIR || list[i]->d_type == DT_UNKNOWN || list[i]->d_type == DT_LNK)) {
             f(list[i]->d_name);
             count++;
         }

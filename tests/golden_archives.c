@@ -1,4 +1,5 @@
-/* Hostile and odd archives: each case of archives/index.json as it says, through the whole of fetch_archive. */
+/* Hostile and odd archives: each case of archives/index.json as it says, through the whole of fetch_archive.
+ */
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "fetch/fetch.h"
@@ -39,7 +40,8 @@ static int visit(const char *path, const struct stat *st, int type, struct FTW *
     char hex[65];
     json_t *file = json_object_get(expected_files, name);
     bool allowed = false;
-    for (size_t i = 0; i < json_array_size(may_exist); i++) allowed |= strcmp(json_string_value(json_array_get(may_exist, i)), name) == 0;
+    for (size_t i = 0; i < json_array_size(may_exist); i++)
+        allowed |= strcmp(json_string_value(json_array_get(may_exist, i)), name) == 0;
     if (!file && allowed) {
         found_files--;
         return 0;
@@ -50,7 +52,8 @@ static int visit(const char *path, const struct stat *st, int type, struct FTW *
         return 0;
     }
     sha256_hex(path, hex);
-    if (json_integer_value(json_object_get(file, "size")) != st->st_size || strcmp(hex, json_string_value(json_object_get(file, "sha256"))) != 0) {
+    if (json_integer_value(json_object_get(file, "size")) != st->st_size ||
+        strcmp(hex, json_string_value(json_object_get(file, "sha256"))) != 0) {
         print_error("  other bytes: %s\n", name);
         found_wrong++;
     }
@@ -62,7 +65,8 @@ static int entries(const char *directory)
     int n = 0;
     DIR *d = opendir(directory);
     assert_non_null(d);
-    for (struct dirent *e = readdir(d); e; e = readdir(d)) n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    for (struct dirent *e = readdir(d); e; e = readdir(d))
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
     closedir(d);
     return n;
 }
@@ -76,13 +80,22 @@ static bool raw_controls(const char *text)
 
 static int run_case(const char *directory, const json_t *c, const char *scratch)
 {
-    const char *name = json_string_value(json_object_get(c, "file")), *expect = json_string_value(json_object_get(c, "expect"));
+    const char *name = json_string_value(json_object_get(c, "file")),
+               *expect = json_string_value(json_object_get(c, "expect"));
     char *outer = path_join(scratch, "case"), *inner = path_join(outer, "a"), *dest = path_join(inner, "b");
     assert_int_equal(file_make_dirs(dest, NULL), 0);
-    char *path = path_join(directory, name), *whole = realpath(path, NULL), *url = xasprintf("file://%s", whole);
+    char *path = path_join(directory, name), *whole = realpath(path, NULL),
+         *url = xasprintf("file://%s", whole);
     char file_name[] = "archive.bin";
-    struct source source = {.name = file_name, .file = file_name, .urls = &url, .url_count = 1, .size = -1, .unpacked_size = -1, .entries = -1};
-    struct fetch_options o = {.dest = dest, .connections = 1, .limit = json_integer_value(json_object_get(c, "limit_bytes"))};
+    struct source source = {.name = file_name,
+                            .file = file_name,
+                            .urls = &url,
+                            .url_count = 1,
+                            .size = -1,
+                            .unpacked_size = -1,
+                            .entries = -1};
+    struct fetch_options o = {
+        .dest = dest, .connections = 1, .limit = json_integer_value(json_object_get(c, "limit_bytes"))};
     struct fetch_result r;
     struct error err = {0};
     int code = fetch_archive(&source, &o, &r, &err), wrong = 0;
@@ -101,12 +114,14 @@ static int run_case(const char *directory, const json_t *c, const char *scratch)
     if (strcmp(expect, "extract") == 0 && code != 0) wrong++;
     if (strncmp(expect, "refuse", 6) == 0 && code == 0) wrong++;
     if (code != 0) { /* a refusal leaves nothing: neither inside nor beside */
-        if (code != EXIT_INTEGRITY || !err.what[0] || raw_controls(err.what) || raw_controls(err.hint)) wrong++;
+        if (code != EXIT_INTEGRITY || !err.what[0] || raw_controls(err.what) || raw_controls(err.hint))
+            wrong++;
         if (entries(dest) != 0) wrong++;
     }
     if (entries(inner) != 1 || entries(outer) != 1) wrong++;
     for (size_t i = 0; i < json_array_size(json_object_get(c, "must_not_exist")); i++) {
-        char *bad = path_join(dest, json_string_value(json_array_get(json_object_get(c, "must_not_exist"), i)));
+        char *bad =
+            path_join(dest, json_string_value(json_array_get(json_object_get(c, "must_not_exist"), i)));
         struct stat st;
         if (lstat(bad, &st) == 0) wrong++;
         free(bad);
@@ -133,7 +148,8 @@ static void archives(void **state)
     assert_non_null(all);
     json_t *cases = json_object_get(all, "cases");
     int wrong = 0;
-    for (size_t i = 0; i < json_array_size(cases); i++) wrong += run_case(directory, json_array_get(cases, i), scratch);
+    for (size_t i = 0; i < json_array_size(cases); i++)
+        wrong += run_case(directory, json_array_get(cases, i), scratch);
     print_message("%zu archives, %d not as expected\n", json_array_size(cases), wrong);
     assert_true(json_array_size(cases) > 0);
     assert_int_equal(wrong, 0);

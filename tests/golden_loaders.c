@@ -59,8 +59,7 @@ static const char *compare_tensor(const struct weights *got, int64_t i, const st
         what = "unreadable";
     else if (weights_read(want, j, b, t->dtype, &err) || weights_read(want, j, y, DTYPE_F32, &err))
         what = "golden values unreadable";
-    else if (memcmp(a, b, bytes) != 0 || memcmp(x, y, (size_t)t->count * 4) != 0)
-        what = "other values";
+    else if (memcmp(a, b, bytes) != 0 || memcmp(x, y, (size_t)t->count * 4) != 0) what = "other values";
     free(a), free(b), free(x), free(y);
     return what;
 }
@@ -94,8 +93,7 @@ static const char *run_case(const json_t *item, const char *dir, char *detail, s
     double ms = now_ms() - start;
     snprintf(detail, detail_bytes, "exit %d, %s", code, code ? err.what : "loaded");
     if (code == 0) {
-        if (strcmp(expect, "refuse") == 0)
-            wrong = "loaded, expected a refusal";
+        if (strcmp(expect, "refuse") == 0) wrong = "loaded, expected a refusal";
         else if (values) {
             char *golden = path_join(dir, values);
             wrong = compare_all(w, golden);
@@ -104,8 +102,7 @@ static const char *run_case(const json_t *item, const char *dir, char *detail, s
         weights_close(w);
     } else if (strcmp(expect, "ok") == 0)
         wrong = "refused, expected to load"; /* the optional ones too: they are supported here */
-    else if (code != EXIT_INTEGRITY)
-        wrong = "refused with another exit code than 3";
+    else if (code != EXIT_INTEGRITY) wrong = "refused with another exit code than 3";
     else if (!err.what[0] || !err.file[0] || strchr(err.what, '\033'))
         wrong = "refused without a printable message that names the file";
     if (!wrong && ms > REFUSAL_MS) wrong = "took more than 2 s";

@@ -1,5 +1,6 @@
-/* Five rules in fp32 against torch.optim, timm's LAMB and Google's Lion: every trajectory of tests/data/optim, on every
- * instruction set, through the step of all tensors and through per-tensor steps. */
+/* Five rules in fp32 against torch.optim, timm's LAMB and Google's Lion: every trajectory of
+ * tests/data/optim, on every instruction set, through the step of all tensors and through per-tensor steps.
+ */
 #include "core/base/file.h"
 #include "core/optim/optim.h"
 
@@ -43,15 +44,15 @@ static double *values_of(const struct tensors *t, const char *name, int64_t *cou
     assert_non_null(entry);
     uint64_t header;
     memcpy(&header, t->map.data, 8);
-    size_t begin = (size_t)json_integer_value(json_array_get(offsets, 0)), end = (size_t)json_integer_value(json_array_get(offsets, 1));
+    size_t begin = (size_t)json_integer_value(json_array_get(offsets, 0)),
+           end = (size_t)json_integer_value(json_array_get(offsets, 1));
     bool wide = strcmp(json_string_value(json_object_get(entry, "dtype")), "F64") == 0;
     const uint8_t *data = t->map.data + 8 + header + begin;
     *count = (int64_t)((end - begin) / (wide ? 8 : 4));
     double *values = malloc((size_t)(*count + 1) * 8);
     for (int64_t i = 0; i < *count; i++) {
         float f;
-        if (wide)
-            memcpy(&values[i], data + i * 8, 8);
+        if (wide) memcpy(&values[i], data + i * 8, 8);
         else {
             memcpy(&f, data + i * 4, 4);
             values[i] = (double)f;
@@ -85,8 +86,14 @@ static double relative(const float *x, const double *reference, int64_t count)
 
 static struct meopt_options options_of(json_t *config)
 {
-    static const struct { const char *name; int rule; } rules[] = {
-        {"Adam", MEOPT_APADAM}, {"AdamW", MEOPT_APADAMW}, {"SGD", MEOPT_APSGD}, {"Lamb", MEOPT_LAMB}, {"Lion", MEOPT_LION}};
+    static const struct {
+        const char *name;
+        int rule;
+    } rules[] = {{"Adam", MEOPT_APADAM},
+                 {"AdamW", MEOPT_APADAMW},
+                 {"SGD", MEOPT_APSGD},
+                 {"Lamb", MEOPT_LAMB},
+                 {"Lion", MEOPT_LION}};
     struct meopt_options o = {0};
     const char *name = json_string_value(json_object_get(config, "optimizer"));
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
@@ -128,7 +135,8 @@ static void one_config(const char *name, json_t *config, json_t *index, const ch
         snprintf(names[i], sizeof names[i], "p%zu", i);
         table[i].name = names[i];
         table[i].ndim = (int)json_array_size(shape);
-        for (int d = 0; d < table[i].ndim; d++) table[i].shape[d] = json_integer_value(json_array_get(shape, (size_t)d));
+        for (int d = 0; d < table[i].ndim; d++)
+            table[i].shape[d] = json_integer_value(json_array_get(shape, (size_t)d));
     }
     struct meopt *opt;
     struct meopt_error err;
@@ -155,7 +163,8 @@ static void one_config(const char *name, json_t *config, json_t *index, const ch
         double norm, scale = 1;
         int finite;
         for (size_t i = 0; i < count; i++) {
-            for (int64_t k = 0; k < counts[i]; k++) gradient[i][k] = (float)gradients[i][step * counts[i] + k];
+            for (int64_t k = 0; k < counts[i]; k++)
+                gradient[i][k] = (float)gradients[i][step * counts[i] + k];
             g[i] = (struct meopt_gradient){gradient[i], MEOPT_F32};
         }
         assert_int_equal(meopt_gradient_norm(opt, g, &norm, &finite, &err), 0);
@@ -166,16 +175,17 @@ static void one_config(const char *name, json_t *config, json_t *index, const ch
         struct meopt_step_stats stats;
         if (per_tensor) {
             assert_int_equal(meopt_step_begin(opt, step + 1, lr, 1, &err), 0);
-            for (size_t i = count; i-- > 0;) assert_int_equal(meopt_step_tensor(opt, i, gradient[i], MEOPT_F32, scale, &err), 0);
+            for (size_t i = count; i-- > 0;)
+                assert_int_equal(meopt_step_tensor(opt, i, gradient[i], MEOPT_F32, scale, &err), 0);
             assert_int_equal(meopt_step_end(opt, &stats, &err), 0);
-        } else
-            assert_int_equal(meopt_step(opt, step + 1, lr, scale, g, &stats, &err), 0);
+        } else assert_int_equal(meopt_step(opt, step + 1, lr, scale, g, &stats, &err), 0);
         assert_true(fabs(stats.grad_norm - norm) <= 1e-6 * norm);
         for (size_t i = 0; i < count; i++) {
             assert_int_equal(meopt_export(opt, i, 0, counts[i], now[i], &err), 0);
             if (i >= 2 && step + 1 < steps) continue;
             double error = relative(now[i], reference[i] + (i < 2 ? step * counts[i] : 0), counts[i]);
-            if (!(error <= 2e-6)) fail_msg("%s p%zu step %d on %s: rel L2 %.3g", name, i, (int)step + 1, kernels, error);
+            if (!(error <= 2e-6))
+                fail_msg("%s p%zu step %d on %s: rel L2 %.3g", name, i, (int)step + 1, kernels, error);
         }
     }
     for (size_t i = 0; i < count; i++) {
@@ -196,12 +206,12 @@ static void every_rule_follows_its_reference(void **state)
     assert_non_null(index);
     const char *name, *variants[] = {"avx512", "avx2", "plain"};
     json_t *config;
-    json_object_foreach(json_object_get(index, "configs"), name, config)
-        for (int v = 0; v < 3; v++) {
-            if (!optim_kernels_find(variants[v])) continue;
-            one_config(name, config, index, variants[v], false);
-            one_config(name, config, index, variants[v], true);
-        }
+    json_object_foreach(json_object_get(index, "configs"), name, config) for (int v = 0; v < 3; v++)
+    {
+        if (!optim_kernels_find(variants[v])) continue;
+        one_config(name, config, index, variants[v], false);
+        one_config(name, config, index, variants[v], true);
+    }
     json_decref(index);
 }
 

@@ -62,13 +62,15 @@ static void images_equal_pil(void **state)
             refused++;
         } else {
             if (code) fail_msg("%s: %s", file, err.what);
-            if (listed(image, "decoded")) same_bytes("decoded", file, decoded.rgb, (int64_t)decoded.width * decoded.height * 3);
+            if (listed(image, "decoded"))
+                same_bytes("decoded", file, decoded.rgb, (int64_t)decoded.width * decoded.height * 3);
             for (int p = 0; p < 2; p++) {
                 const char *set = p ? "dinov2" : "clip";
                 if (!listed(image, set)) continue;
                 int side = side_of(set);
                 uint8_t *rgb = xmalloc((size_t)side * (size_t)side * 3);
-                assert_int_equal(image_prepare(&decoded, p ? PIPELINE_DINOV2 : PIPELINE_CLIP, side, rgb, &err), 0);
+                assert_int_equal(
+                    image_prepare(&decoded, p ? PIPELINE_DINOV2 : PIPELINE_CLIP, side, rgb, &err), 0);
                 same_bytes(set, file, rgb, (int64_t)side * side * 3);
                 free(rgb);
             }
@@ -90,15 +92,19 @@ static void short_files_that_claim_many_pixels_are_refused(void **state)
     size_t size;
     struct error err = {0};
     struct image decoded;
-    assert_int_equal(file_read(MEOPT_SOURCE_DIR "/tests/fuzz/corpus/image/claims_185_million_pixels.jpg", 1 << 20, &bytes, &size, &err), 0);
+    assert_int_equal(file_read(MEOPT_SOURCE_DIR "/tests/fuzz/corpus/image/claims_185_million_pixels.jpg",
+                               1 << 20, &bytes, &size, &err),
+                     0);
     assert_int_equal(image_decode(&decoded, (const uint8_t *)bytes, size, &err), EXIT_FAILED);
-    assert_string_equal(err.what, "is 11294 x 16404 pixels, expected at most 20000 a side and 89478485 in all");
+    assert_string_equal(err.what,
+                        "is 11294 x 16404 pixels, expected at most 20000 a side and 89478485 in all");
     image_free(&decoded);
     free(bytes);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(images_equal_pil), cmocka_unit_test(short_files_that_claim_many_pixels_are_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(images_equal_pil),
+                                       cmocka_unit_test(short_files_that_claim_many_pixels_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

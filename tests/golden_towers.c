@@ -13,12 +13,16 @@ struct subject {
     int64_t batch;
 };
 
-static int64_t integer(json_t *json, const char *key) { return json_integer_value(json_object_get(json, key)); }
+static int64_t integer(json_t *json, const char *key)
+{
+    return json_integer_value(json_object_get(json, key));
+}
 
 static float *upload_f32(struct device *device, const double *values, int64_t count)
 {
     struct error err = {0};
-    float *host = xmalloc((size_t)count * sizeof *host), *p = device_alloc(device, MEMORY_DATA, (size_t)count * 4, "test", &err);
+    float *host = xmalloc((size_t)count * sizeof *host),
+          *p = device_alloc(device, MEMORY_DATA, (size_t)count * 4, "test", &err);
     assert_non_null(p);
     for (int64_t i = 0; i < count; i++) host[i] = (float)values[i];
     device->upload(device, p, host, (size_t)count * 4);
@@ -30,17 +34,26 @@ static struct geometry geometry_of(json_t *json)
 {
     return (struct geometry){
         .family = family_from_name(json_string_value(json_object_get(json, "family"))),
-        .image = integer(json, "image"), .patch = integer(json, "patch"), .pos_grid = integer(json, "pos_grid"),
-        .width = integer(json, "width"), .depth = integer(json, "depth"), .heads = integer(json, "heads"),
-        .hidden = integer(json, "hidden"), .out = integer(json, "out"),
-        .ffn = 1 + (strncmp(json_string_value(json_object_get(json, "ffn")), "swiglu", 6) == 0 ? ACTIVATION_SWIGLU : ACTIVATION_GELU),
+        .image = integer(json, "image"),
+        .patch = integer(json, "patch"),
+        .pos_grid = integer(json, "pos_grid"),
+        .width = integer(json, "width"),
+        .depth = integer(json, "depth"),
+        .heads = integer(json, "heads"),
+        .hidden = integer(json, "hidden"),
+        .out = integer(json, "out"),
+        .ffn = 1 + (strncmp(json_string_value(json_object_get(json, "ffn")), "swiglu", 6) == 0
+                        ? ACTIVATION_SWIGLU
+                        : ACTIVATION_GELU),
     };
 }
 
-static void subject_open(struct subject *s, const struct geometry *g, const struct weights *file, const struct tower_options *options)
+static void subject_open(struct subject *s, const struct geometry *g, const struct weights *file,
+                         const struct tower_options *options)
 {
     struct error err = {0};
-    if (device_open(&s->device, getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu", 0, &err)) fail_msg("%s", err.what);
+    if (device_open(&s->device, getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu", 0, &err))
+        fail_msg("%s", err.what);
     if (tower_create(&s->tower, s->device, g, options, &err)) fail_msg("%s", err.what);
     s->scratch = device_alloc(s->device, MEMORY_WORKSPACE, s->tower->scratch_bytes, "scratch", &err);
     s->sums = device_alloc(s->device, MEMORY_WORKSPACE, 2 * sizeof(double), "loss", &err);
@@ -61,10 +74,14 @@ struct errors {
     char worst_name[96];
 };
 
-static int by_value(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b; }
+static int by_value(const void *a, const void *b)
+{
+    return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
+}
 
 /* A gradient against the stored one, or against its sketch (fixtures/README.md). */
-static double gradient_error(const struct weights *golden, const char *mode, const struct parameter *p, const double *grad)
+static double gradient_error(const struct weights *golden, const char *mode, const struct parameter *p,
+                             const double *grad)
 {
     char key[160];
     int64_t n;
@@ -100,7 +117,8 @@ static double gradient_error(const struct weights *golden, const char *mode, con
         for (int64_t i = 0; i < rows; i++) sum += grad[i * columns + j] * cos(0.53 * (double)i + 0.2);
         column_error += (sum - column[j]) * (sum - column[j]);
     }
-    /* An independent error of relative size x in each element makes a row sketch err by x * fro * sqrt(n/2). */
+    /* An independent error of relative size x in each element makes a row sketch err by x * fro * sqrt(n/2).
+     */
     double error = fabs(sqrt(norm) - fro[0]) / fro[0];
     error = fmax(error, sqrt(row_error) / (fro[0] * sqrt((double)columns / 2)));
     error = fmax(error, sqrt(column_error) / (fro[0] * sqrt((double)rows / 2)));
@@ -122,7 +140,8 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
     dev->ops->fill(dev, s->dout, 0, (size_t)(rows * width) * 4);
     dev->ops->fill(dev, s->sums, 0, 2 * sizeof(double));
     tower_forward(t, s->images, s->batch);
-    distill_loss(dev, &loss, t->out, s->target, s->dout, s->sums, s->sums + 1, 1, s->batch, t->out_rows, width);
+    distill_loss(dev, &loss, t->out, s->target, s->dout, s->sums, s->sums + 1, 1, s->batch, t->out_rows,
+                 width);
 
     for (int64_t l = 0; l < t->geometry.depth; l++) {
         snprintf(key, sizeof key, "block.%lld.out", (long long)l);
@@ -133,7 +152,8 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
         free(reference);
     }
     double *out = device_values(dev, t->out, DTYPE_F32, rows * width);
-    double *reference = golden_tensor(golden, t->geometry.family == FAMILY_DINOV2 ? "x_norm_clstoken" : "out", &n);
+    double *reference =
+        golden_tensor(golden, t->geometry.family == FAMILY_DINOV2 ? "x_norm_clstoken" : "out", &n);
     e->out = fmax(e->out, rel_l2(out, reference, n));
     free(reference);
     if (t->out_rows > 1) {
@@ -149,7 +169,8 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
     free(reference);
     free(sums);
 
-    if (tower_backward(t, s->images, s->dout, s->batch, true, true, NULL, NULL, &err)) fail_msg("%s", err.what);
+    if (tower_backward(t, s->images, s->dout, s->batch, true, true, NULL, NULL, &err))
+        fail_msg("%s", err.what);
     double *all = xcalloc((size_t)t->parameter_count, sizeof *all);
     int count = 0;
     for (int i = 0; i < t->parameter_count; i++) {
@@ -177,22 +198,31 @@ static struct errors run(const char *dir, json_t *json, const char *file_name, e
     struct errors e = {0};
     struct geometry g = geometry_of(json), inferred = {.heads = g.heads, .image = g.image};
     struct error err = {0};
-    struct weights *file = golden_open("towers", dir, file_name), *golden = golden_open("towers", dir, "golden.safetensors");
+    struct weights *file = golden_open("towers", dir, file_name),
+                   *golden = golden_open("towers", dir, "golden.safetensors");
     if (geometry_infer(&inferred, file, 0, &err)) fail_msg("%s: %s", dir, err.what);
-    assert_true(inferred.family == g.family && inferred.image == g.image && inferred.patch == g.patch && inferred.pos_grid == g.pos_grid &&
-                inferred.width == g.width && inferred.depth == g.depth && inferred.heads == g.heads && inferred.hidden == g.hidden &&
-                inferred.out == g.out && inferred.ffn == g.ffn);
+    assert_true(inferred.family == g.family && inferred.image == g.image && inferred.patch == g.patch &&
+                inferred.pos_grid == g.pos_grid && inferred.width == g.width && inferred.depth == g.depth &&
+                inferred.heads == g.heads && inferred.hidden == g.hidden && inferred.out == g.out &&
+                inferred.ffn == g.ffn);
     int64_t expected = integer(json, "params");
     assert_int_equal(geometry_parameters(&g), expected);
     s.batch = integer(json, "batch");
     bool patches = g.family == FAMILY_DINOV2;
     for (int with_patches = 0; with_patches <= patches; with_patches++) {
-        struct tower_options options = {.batch = s.batch, .compute = compute, .weight_type = compute, .grad_type = compute,
-                                        .gradients = GRADIENTS_KEEP, .recompute = policy, .patch_tokens = with_patches,
-                                        .weights_class = MEMORY_WEIGHTS, .activations_class = MEMORY_ACTIVATIONS};
+        struct tower_options options = {.batch = s.batch,
+                                        .compute = compute,
+                                        .weight_type = compute,
+                                        .grad_type = compute,
+                                        .gradients = GRADIENTS_KEEP,
+                                        .recompute = policy,
+                                        .patch_tokens = with_patches,
+                                        .weights_class = MEMORY_WEIGHTS,
+                                        .activations_class = MEMORY_ACTIVATIONS};
         subject_open(&s, &g, file, &options);
         int64_t n, m = 0;
-        double *images = golden_tensor(golden, "images", &n), *target = golden_tensor(golden, "target", &m), *more = NULL;
+        double *images = golden_tensor(golden, "images", &n), *target = golden_tensor(golden, "target", &m),
+               *more = NULL;
         s.images = upload_f32(s.device, images, n);
         if (with_patches) {
             int64_t k;
@@ -221,24 +251,30 @@ static struct errors run(const char *dir, json_t *json, const char *file_name, e
 static void check_fp32(const char *dir, json_t *json, const char *file_name)
 {
     struct errors e = run(dir, json, file_name, DTYPE_F32);
-    printf("%-16s %-13s fp32 blocks %.1e out %.1e loss %.1e gradients %.1e (%s)\n", dir, file_name, e.block, e.out, e.loss, e.worst, e.worst_name);
-    if (!(e.block <= 1e-5 && e.out <= 1e-5 && e.loss <= 1e-6 && e.worst <= 5e-5)) fail_msg("%s: outside the fp32 tolerance", dir);
+    printf("%-16s %-13s fp32 blocks %.1e out %.1e loss %.1e gradients %.1e (%s)\n", dir, file_name, e.block,
+           e.out, e.loss, e.worst, e.worst_name);
+    if (!(e.block <= 1e-5 && e.out <= 1e-5 && e.loss <= 1e-6 && e.worst <= 5e-5))
+        fail_msg("%s: outside the fp32 tolerance", dir);
 }
 
 static double observed(json_t *json, const char *key)
 {
-    return json_number_value(json_object_get(json_object_get(json_object_get(json, "observed_rel_l2_error"), "bf16"), key));
+    return json_number_value(
+        json_object_get(json_object_get(json_object_get(json, "observed_rel_l2_error"), "bf16"), key));
 }
 
 /* No worse than 1.5 times what PyTorch's own all-bf16 run shows on the same data. */
 static void check_bf16(const char *dir, json_t *json, const char *file_name)
 {
     struct errors e = run(dir, json, file_name, DTYPE_BF16);
-    double grad = fmax(observed(json, "grad.raw"), observed(json, "grad.norm")), loss = fmax(observed(json, "loss.raw"), observed(json, "loss.norm"));
-    printf("%-16s %-13s bf16 / PyTorch's bf16: blocks %.2f out %.2f loss %.2f gradients %.2f (%s; median error %.1e)\n", dir, file_name,
-           e.block / observed(json, "block"), e.out / observed(json, "out"), e.loss / loss, e.worst / grad, e.worst_name, e.median);
-    if (!(e.block <= 1.5 * observed(json, "block") && e.out <= 1.5 * observed(json, "out") && e.worst <= 1.5 * grad && e.median <= 5e-2 &&
-          e.loss <= fmax(1.5 * loss, 2e-3)))
+    double grad = fmax(observed(json, "grad.raw"), observed(json, "grad.norm")),
+           loss = fmax(observed(json, "loss.raw"), observed(json, "loss.norm"));
+    printf("%-16s %-13s bf16 / PyTorch's bf16: blocks %.2f out %.2f loss %.2f gradients %.2f (%s; median "
+           "error %.1e)\n",
+           dir, file_name, e.block / observed(json, "block"), e.out / observed(json, "out"), e.loss / loss,
+           e.worst / grad, e.worst_name, e.median);
+    if (!(e.block <= 1.5 * observed(json, "block") && e.out <= 1.5 * observed(json, "out") &&
+          e.worst <= 1.5 * grad && e.median <= 5e-2 && e.loss <= fmax(1.5 * loss, 2e-3)))
         fail_msg("%s: worse than 1.5 x PyTorch's bf16", dir);
 }
 
@@ -289,8 +325,9 @@ static void presets_have_the_published_counts(void **state)
         const char *name;
         int64_t count;
         double gflops;
-    } rows[] = {{"eva01_g14", 1012588928, 534.1}, {"eva01_g14_plus", 1012588928, 534.1}, {"openclip_vit_g14", 1012645632, 534.1},
-                {"openclip_vit_h14", 632076800, 334.6}, {"dinov2_vitg14", 1136480768, 598.8}, {"dinov2_vitl14", 304368640, 162.0}};
+    } rows[] = {{"eva01_g14", 1012588928, 534.1},        {"eva01_g14_plus", 1012588928, 534.1},
+                {"openclip_vit_g14", 1012645632, 534.1}, {"openclip_vit_h14", 632076800, 334.6},
+                {"dinov2_vitg14", 1136480768, 598.8},    {"dinov2_vitl14", 304368640, 162.0}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct geometry g;
         struct error err;

@@ -1,4 +1,5 @@
-/* metrics.jsonl is read fast and exactly: numbers as strtod, torn and foreign lines refused, fields lenient. */
+/* metrics.jsonl is read fast and exactly: numbers as strtod, torn and foreign lines refused, fields lenient.
+ */
 #include "core/train/metric_line.h"
 
 #include <math.h>
@@ -10,10 +11,15 @@
 #include <time.h>
 #include <cmocka.h>
 
-static bool parse(struct metric_line *l, const char *text) { return metric_line_parse(l, text, strlen(text)); }
+static bool parse(struct metric_line *l, const char *text)
+{
+    return metric_line_parse(l, text, strlen(text));
+}
 
-static const char whole_line[] = "{\"step\":7,\"epoch\":2,\"loss\":0.0123456789,\"cosine\":-0.5,\"lr\":2.0000000000000002e-05,\"grad_norm\":1,"
-                                 "\"images_per_s\":123.25,\"step_ms\":10.5,\"data_wait_ms\":0,\"cards\":[{\"rank\":0,\"device\":\"a]}\\\"b\",\"peak_bytes\":5}]}";
+static const char whole_line[] = "{\"step\":7,\"epoch\":2,\"loss\":0.0123456789,\"cosine\":-0.5,\"lr\":2."
+                                 "0000000000000002e-05,\"grad_norm\":1,"
+                                 "\"images_per_s\":123.25,\"step_ms\":10.5,\"data_wait_ms\":0,\"cards\":[{"
+                                 "\"rank\":0,\"device\":\"a]}\\\"b\",\"peak_bytes\":5}]}";
 
 static void every_field_is_read(void **state)
 {
@@ -22,7 +28,8 @@ static void every_field_is_read(void **state)
     assert_true(parse(&l, whole_line));
     assert_int_equal(l.step, 7);
     assert_int_equal(l.epoch, 2);
-    assert_true(l.loss == 0.0123456789 && l.cosine == -0.5 && l.lr == 2.0000000000000002e-05 && l.grad_norm == 1 && l.images_per_s == 123.25);
+    assert_true(l.loss == 0.0123456789 && l.cosine == -0.5 && l.lr == 2.0000000000000002e-05 &&
+                l.grad_norm == 1 && l.images_per_s == 123.25);
     assert_true(l.step_ms == 10.5 && l.data_wait_ms == 0);
     assert_memory_equal(whole_line + l.cards_at, "[{\"rank\":0", 10);
     assert_int_equal(l.cards_at + l.cards_bytes, strlen(whole_line) - 1);
@@ -32,7 +39,8 @@ static void order_spaces_and_unknown_fields_do_not_matter(void **state)
 {
     (void)state;
     struct metric_line l;
-    assert_true(parse(&l, " { \"new\" : { \"a\" : [ 1 , \"}\" ] } , \"loss\" : null , \"lr\":\"text\", \"cosine\" : NaN, \"step_ms\":-Infinity, \"step\" : 3 } \r\n"));
+    assert_true(parse(&l, " { \"new\" : { \"a\" : [ 1 , \"}\" ] } , \"loss\" : null , \"lr\":\"text\", "
+                          "\"cosine\" : NaN, \"step_ms\":-Infinity, \"step\" : 3 } \r\n"));
     assert_int_equal(l.step, 3);
     assert_int_equal(l.epoch, -1);
     assert_true(isnan(l.loss) && isnan(l.cosine) && isnan(l.lr) && isnan(l.grad_norm) && isinf(l.step_ms));
@@ -46,18 +54,56 @@ static void every_torn_line_is_refused(void **state)
     (void)state;
     struct metric_line l;
     for (size_t n = 0; n < strlen(whole_line); n++) assert_false(metric_line_parse(&l, whole_line, n));
-    static const char *const foreign[] = {"", "\n", "[]", "{}", "null", "{\"step\":-1}", "{\"step\":1.5}", "{\"step\":\"1\"}", "{\"loss\":1}", "{\"step\":1}x",
-                                          "{\"step\":1,}", "{\"step\":1,\"loss\":}", "{\"step\":1 \"loss\":2}", "{\"step\":1e30}", "{\"step\":1,\"loss\":1.}",
-                                          "{\"step\":1,\"loss\":--1}", "{\"step\":1,\"a\nb\":1}", "\x89PNG\r\n"};
+    static const char *const foreign[] = {"",
+                                          "\n",
+                                          "[]",
+                                          "{}",
+                                          "null",
+                                          "{\"step\":-1}",
+                                          "{\"step\":1.5}",
+                                          "{\"step\":\"1\"}",
+                                          "{\"loss\":1}",
+                                          "{\"step\":1}x",
+                                          "{\"step\":1,}",
+                                          "{\"step\":1,\"loss\":}",
+                                          "{\"step\":1 \"loss\":2}",
+                                          "{\"step\":1e30}",
+                                          "{\"step\":1,\"loss\":1.}",
+                                          "{\"step\":1,\"loss\":--1}",
+                                          "{\"step\":1,\"a\nb\":1}",
+                                          "\x89PNG\r\n"};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) assert_false(parse(&l, foreign[i]));
 }
 
 static void numbers_are_rounded_as_strtod_does(void **state)
 {
     (void)state;
-    static const char *const hard[] = {"9007199254740993", "9007199254740992.5", "0.1", "1e23", "8.5e22", "123456789012345678e-27", "5e-324", "1.7976931348623157e308",
-                                       "2.2250738585072011e-308", "1e400", "0e5", "-0.0", "18446744073709551615", "99999999999999999999999", "7450580596923828125e-27",
-                                       "1e27", "1e-27", "9007199254740991e27", "4503599627370497.5", "0.000000000000000000000000001", "1E+5", "36893488147419103232", "184467440737095516160e-3", "3.5e-5", "1e22", "1e0"};
+    static const char *const hard[] = {"9007199254740993",
+                                       "9007199254740992.5",
+                                       "0.1",
+                                       "1e23",
+                                       "8.5e22",
+                                       "123456789012345678e-27",
+                                       "5e-324",
+                                       "1.7976931348623157e308",
+                                       "2.2250738585072011e-308",
+                                       "1e400",
+                                       "0e5",
+                                       "-0.0",
+                                       "18446744073709551615",
+                                       "99999999999999999999999",
+                                       "7450580596923828125e-27",
+                                       "1e27",
+                                       "1e-27",
+                                       "9007199254740991e27",
+                                       "4503599627370497.5",
+                                       "0.000000000000000000000000001",
+                                       "1E+5",
+                                       "36893488147419103232",
+                                       "184467440737095516160e-3",
+                                       "3.5e-5",
+                                       "1e22",
+                                       "1e0"};
     uint64_t random = 1;
     for (size_t i = 0; i < 400000 + sizeof hard / sizeof *hard; i++) {
         char text[64];
@@ -83,8 +129,11 @@ static void two_million_lines_take_about_a_second(void **state)
     enum { LINES = 200000 };
     char *text = malloc((size_t)LINES * 320), *p = text;
     for (int i = 1; i <= LINES; i++)
-        p += sprintf(p, "{\"step\":%d,\"epoch\":%d,\"loss\":%.9g,\"cosine\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,\"images_per_s\":%.9g,\"step_ms\":%.9g,\"data_wait_ms\":%.9g}\n", i,
-                     i / 100, 1.0 / i, 1 - 0.5 / i, 2e-5 * i / LINES, 3.0 / i, 100 + 1.0 / i, 10 + 1.0 / i, 0.01 / i);
+        p += sprintf(p,
+                     "{\"step\":%d,\"epoch\":%d,\"loss\":%.9g,\"cosine\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,"
+                     "\"images_per_s\":%.9g,\"step_ms\":%.9g,\"data_wait_ms\":%.9g}\n",
+                     i, i / 100, 1.0 / i, 1 - 0.5 / i, 2e-5 * i / LINES, 3.0 / i, 100 + 1.0 / i, 10 + 1.0 / i,
+                     0.01 / i);
     struct timespec a, b;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
     int count = 0;
@@ -96,7 +145,8 @@ static void two_million_lines_take_about_a_second(void **state)
     }
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     double seconds = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
-    print_message("%.0f ns a line, 2,000,000 lines in %.2f s\n", seconds / count * 1e9, seconds / count * 2e6);
+    print_message("%.0f ns a line, 2,000,000 lines in %.2f s\n", seconds / count * 1e9,
+                  seconds / count * 2e6);
     assert_int_equal(count, LINES);
     assert_int_equal(l.step, LINES);
 #if !defined(__SANITIZE_ADDRESS__) && defined(__OPTIMIZE__)
@@ -107,8 +157,10 @@ static void two_million_lines_take_about_a_second(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_field_is_read), cmocka_unit_test(order_spaces_and_unknown_fields_do_not_matter),
-                                       cmocka_unit_test(every_torn_line_is_refused), cmocka_unit_test(numbers_are_rounded_as_strtod_does),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_field_is_read),
+                                       cmocka_unit_test(order_spaces_and_unknown_fields_do_not_matter),
+                                       cmocka_unit_test(every_torn_line_is_refused),
+                                       cmocka_unit_test(numbers_are_rounded_as_strtod_does),
                                        cmocka_unit_test(two_million_lines_take_about_a_second)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

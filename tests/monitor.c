@@ -1,5 +1,6 @@
-/* core/monitor: every provider over sources that the test makes. `test_monitor print PROVIDER ROOT SAMPLES PERIOD` prints what one sees, for
- * tests/monitor_rsmi.sh and for a person at a machine with cards; `test_monitor lease FILE` makes a file that hangs whoever opens it. */
+/* core/monitor: every provider over sources that the test makes. `test_monitor print PROVIDER ROOT SAMPLES
+ * PERIOD` prints what one sees, for tests/monitor_rsmi.sh and for a person at a machine with cards;
+ * `test_monitor lease FILE` makes a file that hangs whoever opens it. */
 #include "core/monitor/monitor.h"
 #include "core/base/file.h"
 
@@ -53,20 +54,24 @@ static struct monitor *opened(const char *provider, const char *where)
 {
     struct error err = {0};
     struct monitor *m;
-    if (monitor_open(&m, &(struct monitor_options){.provider = provider, .root = where}, &err)) fail_msg("%s", err.what);
+    if (monitor_open(&m, &(struct monitor_options){.provider = provider, .root = where}, &err))
+        fail_msg("%s", err.what);
     return m;
 }
 
 static void assert_value(struct monitor_value v, double expected)
 {
-    if (!v.valid || !(v.value > expected - 1e-3 && v.value < expected + 1e-3)) fail_msg("%s%.12g, not %.12g", v.valid ? "" : "N/A, had ", v.value, expected);
+    if (!v.valid || !(v.value > expected - 1e-3 && v.value < expected + 1e-3))
+        fail_msg("%s%.12g, not %.12g", v.valid ? "" : "N/A, had ", v.value, expected);
 }
 
 static void fake_follows_its_file(void **state)
 {
     (void)state;
-    put("cards.json", "{\"note\": \"a\\u0007b\", \"cards\": [{\"name\": \"Z100\\u001b[2J\", \"pci\": \"00000000:C1:00.0\", \"mem_used_bytes\": 5e9,"
-                      "\"busy_percent\": 97, \"temp_c\": null, \"power_w\": {\"value\": 210, \"age_s\": 12}}, {}]}");
+    put("cards.json",
+        "{\"note\": \"a\\u0007b\", \"cards\": [{\"name\": \"Z100\\u001b[2J\", \"pci\": \"00000000:C1:00.0\", "
+        "\"mem_used_bytes\": 5e9,"
+        "\"busy_percent\": 97, \"temp_c\": null, \"power_w\": {\"value\": 210, \"age_s\": 12}}, {}]}");
     char *path = xasprintf("fake:%s/cards.json", root);
     struct monitor *m = opened(path, NULL);
     struct monitor_snapshot s;
@@ -107,7 +112,8 @@ static void proc_reads_the_machine(void **state)
 {
     (void)state;
     put("proc/cpuinfo", "processor\t: 0\nmodel name\t: Fast CPU\nflags: x\n");
-    put("proc/meminfo", "MemTotal:       16000000 kB\nMemFree:         1000 kB\nMemAvailable:    4000000 kB\n");
+    put("proc/meminfo",
+        "MemTotal:       16000000 kB\nMemFree:         1000 kB\nMemAvailable:    4000000 kB\n");
     put("proc/stat", "cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1 2 3 4\n");
     put("sys/class/hwmon/hwmon3/name", "k10temp\n");
     put("sys/class/hwmon/hwmon3/temp1_input", "61250\n");
@@ -138,8 +144,10 @@ static void proc_shows_the_control_groups_limit(void **state)
 {
     (void)state;
     static const char *const version[2][4] = {
-        {"0::/job/7\n", "sys/fs/cgroup/job/7/memory.max", "sys/fs/cgroup/job/7/memory.current", "sys/fs/cgroup/job/7/memory.stat"},
-        {"4:cpu,memory:/job/7\n0::/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes", "sys/fs/cgroup/memory/memory.stat"},
+        {"0::/job/7\n", "sys/fs/cgroup/job/7/memory.max", "sys/fs/cgroup/job/7/memory.current",
+         "sys/fs/cgroup/job/7/memory.stat"},
+        {"4:cpu,memory:/job/7\n0::/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes",
+         "sys/fs/cgroup/memory/memory.usage_in_bytes", "sys/fs/cgroup/memory/memory.stat"},
     };
     for (int v = 0; v < 2; v++) {
         put("proc/meminfo", "MemTotal: 16000000 kB\nMemAvailable: 4000000 kB\n");
@@ -156,7 +164,7 @@ static void proc_shows_the_control_groups_limit(void **state)
         assert_value(s.cards[0].mem_used_bytes, 700000);
         assert_false(s.cards[0].temp_c.valid);
         assert_false(s.cards[0].process_bytes.valid);
-        assert_false(s.cards[0].busy_percent.valid); /* needs two samples */
+        assert_false(s.cards[0].busy_percent.valid);     /* needs two samples */
         put("sys/fs/cgroup/job/memory.max", "800000\n"); /* the job allows less than its step */
         put("sys/fs/cgroup/job/memory.current", "750000\n");
         monitor_sample(m);
@@ -225,7 +233,8 @@ static void sysfs_reads_amd_and_hygon_cards(void **state)
     put_card(1, NULL, "hwmon/hwmon7/temp2_label", "junction\n");
     put_card(1, NULL, "hwmon/hwmon7/temp2_input", "61500\n");
     put_card(1, NULL, "hwmon/hwmon7/power1_average", "221000000\n");
-    put("sys/devices/pci0000:80/0000:83:00.0/vendor", "0x1d94\n"); /* Hygon: an address from the link, no busy file, power1_input */
+    put("sys/devices/pci0000:80/0000:83:00.0/vendor",
+        "0x1d94\n"); /* Hygon: an address from the link, no busy file, power1_input */
     put("sys/devices/pci0000:80/0000:83:00.0/product_name", "BW\033[1000\n");
     put("sys/devices/pci0000:80/0000:83:00.0/mem_info_vram_total", "68702699520\n");
     put("sys/devices/pci0000:80/0000:83:00.0/mem_info_vram_used", "what\n");
@@ -259,7 +268,8 @@ static void sysfs_reads_amd_and_hygon_cards(void **state)
     assert_false(s.cards[1].busy_percent.valid);
     assert_false(s.cards[1].temp_c.valid);
     assert_value(s.cards[1].power_w, 99);
-    put_card(1, NULL, "gpu_busy_percent", "4294967295\n"); /* what no card can mean: the value before grows old */
+    put_card(1, NULL, "gpu_busy_percent",
+             "4294967295\n"); /* what no card can mean: the value before grows old */
     put_card(1, NULL, "hwmon/hwmon7/temp2_input", "");
     monitor_sample(m);
     monitor_read(m, &s);
@@ -272,7 +282,13 @@ static struct monitor *opened_library(const char *provider, const char *faults)
     struct error err;
     struct monitor *m;
     assert_int_equal(setenv("FAKE_SMI", faults, 1), 0);
-    if (monitor_open(&m, &(struct monitor_options){.provider = provider, .root = root, .rsmi_library = FAKE_SMI, .nvml_library = FAKE_SMI, .deadline_s = 0.3}, &err))
+    if (monitor_open(&m,
+                     &(struct monitor_options){.provider = provider,
+                                               .root = root,
+                                               .rsmi_library = FAKE_SMI,
+                                               .nvml_library = FAKE_SMI,
+                                               .deadline_s = 0.3},
+                     &err))
         fail_msg("%s", err.what);
     return m;
 }
@@ -327,13 +343,15 @@ static void a_field_the_library_lacks_is_not_available(void **state)
     monitor_close(m);
 }
 
-/* One call hangs, or ends its process: that field is not available, everything else goes on, also behind it. */
+/* One call hangs, or ends its process: that field is not available, everything else goes on, also behind it.
+ */
 static void a_wedged_call_costs_its_field_only(void **state)
 {
     (void)state;
-    static const char *const faults[][3] = {{"rsmi", "hang=0.3", "no answer within 0.3 s at temperature of card 0"},
-                                            {"nvml", "hang=0.3", "no answer within 0.3 s at temperature of card 0"},
-                                            {"rsmi", "abort=0.3", "signal 6 at temperature of card 0: assertion of card 0 failed \\x1b[2J"}};
+    static const char *const faults[][3] = {
+        {"rsmi", "hang=0.3", "no answer within 0.3 s at temperature of card 0"},
+        {"nvml", "hang=0.3", "no answer within 0.3 s at temperature of card 0"},
+        {"rsmi", "abort=0.3", "signal 6 at temperature of card 0: assertion of card 0 failed \\x1b[2J"}};
     for (int k = 0; k < 3; k++) {
         struct monitor *m = opened_library(faults[k][0], faults[k][1]);
         struct monitor_snapshot s;
@@ -429,7 +447,11 @@ static void a_library_that_fails_leaves_the_kernels_files(void **state)
     assert_string_equal(s.note, "rsmi: rsmi_init: 8 RSMI_STATUS_INIT_ERROR");
     monitor_close(m);
     struct error err;
-    assert_int_equal(monitor_open(&m, &(struct monitor_options){.provider = "rsmi", .rsmi_library = "/nonexistent.so", .root = root}, &err), 0);
+    assert_int_equal(monitor_open(&m,
+                                  &(struct monitor_options){
+                                      .provider = "rsmi", .rsmi_library = "/nonexistent.so", .root = root},
+                                  &err),
+                     0);
     monitor_sample(m);
     monitor_read(m, &s);
     assert_non_null(strstr(s.note, "nonexistent.so"));
@@ -469,12 +491,48 @@ static void closing_ends_a_hanging_helper(void **state)
 static void files_of_any_content_do_no_harm(void **state)
 {
     (void)state;
-    static const char *const files[] = {"proc/cpuinfo", "proc/meminfo", "proc/stat", "proc/self/cgroup", "proc/77/statm", "sys/class/hwmon/hwmon0/name",
-        "sys/class/hwmon/hwmon0/temp1_input", "sys/class/drm/card0/device/uevent", "sys/class/drm/card0/device/product_name",
-        "sys/class/drm/card0/device/mem_info_vram_total", "sys/class/drm/card0/device/hwmon/hwmon1/temp1_label",
-        "sys/class/drm/card0/device/hwmon/hwmon1/temp1_input", "sys/class/kfd/kfd/topology/nodes/0/gpu_id", "sys/class/kfd/kfd/topology/nodes/0/properties", "fake.json"};
-    static const char *const words[] = {"cpu ", "cpu0 1 2 3 4 5 6 7 8\n", "MemTotal: ", "MemAvailable:", "model name", ":", "\n", "0::/", "4:memory:/a/b", "-", "9999999999999999999999",
-        "1e999", "nan", "0x", "/../..", "PCI_SLOT_NAME=", "0000:03:00.0", "location_id ", "domain ", "junction", "{\"cards\":[", "{}", "]}", "\"pci\":", "\xff\033", "k10temp", " "};
+    static const char *const files[] = {"proc/cpuinfo",
+                                        "proc/meminfo",
+                                        "proc/stat",
+                                        "proc/self/cgroup",
+                                        "proc/77/statm",
+                                        "sys/class/hwmon/hwmon0/name",
+                                        "sys/class/hwmon/hwmon0/temp1_input",
+                                        "sys/class/drm/card0/device/uevent",
+                                        "sys/class/drm/card0/device/product_name",
+                                        "sys/class/drm/card0/device/mem_info_vram_total",
+                                        "sys/class/drm/card0/device/hwmon/hwmon1/temp1_label",
+                                        "sys/class/drm/card0/device/hwmon/hwmon1/temp1_input",
+                                        "sys/class/kfd/kfd/topology/nodes/0/gpu_id",
+                                        "sys/class/kfd/kfd/topology/nodes/0/properties",
+                                        "fake.json"};
+    static const char *const words[] = {"cpu ",
+                                        "cpu0 1 2 3 4 5 6 7 8\n",
+                                        "MemTotal: ",
+                                        "MemAvailable:",
+                                        "model name",
+                                        ":",
+                                        "\n",
+                                        "0::/",
+                                        "4:memory:/a/b",
+                                        "-",
+                                        "9999999999999999999999",
+                                        "1e999",
+                                        "nan",
+                                        "0x",
+                                        "/../..",
+                                        "PCI_SLOT_NAME=",
+                                        "0000:03:00.0",
+                                        "location_id ",
+                                        "domain ",
+                                        "junction",
+                                        "{\"cards\":[",
+                                        "{}",
+                                        "]}",
+                                        "\"pci\":",
+                                        "\xff\033",
+                                        "k10temp",
+                                        " "};
     static const char *const provider[] = {"proc", "sysfs", "proc", "fake"};
     put("sys/class/drm/card0/device/vendor", "0x1002\n");
     unsigned seed = 1;
@@ -482,14 +540,16 @@ static void files_of_any_content_do_no_harm(void **state)
     for (int i = 0; i < rounds; i++) {
         for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
             char text[600] = "";
-            for (int n = rand_r(&seed) % 20; n > 0; n--) strcat(text, words[(size_t)rand_r(&seed) % (sizeof words / sizeof *words)]);
+            for (int n = rand_r(&seed) % 20; n > 0; n--)
+                strcat(text, words[(size_t)rand_r(&seed) % (sizeof words / sizeof *words)]);
             put(files[f], text);
         }
         struct error err;
         struct monitor *m;
         struct monitor_snapshot s;
         char *path = xasprintf("%s%s", root, i % 4 == 3 ? "/fake.json" : "");
-        if (monitor_open(&m, &(struct monitor_options){.provider = provider[i % 4], .root = path}, &err) == 0) {
+        if (monitor_open(&m, &(struct monitor_options){.provider = provider[i % 4], .root = path}, &err) ==
+            0) {
             opens++;
             monitor_watch(m, (pid_t[]){77}, 1);
             monitor_sample(m);
@@ -504,7 +564,8 @@ static void files_of_any_content_do_no_harm(void **state)
     assert_true(opens > rounds / 2);
 }
 
-/* The source hangs the thread itself (here: a FIFO that nobody writes): readers go on, closing is bounded, and the thread cleans up when it can. */
+/* The source hangs the thread itself (here: a FIFO that nobody writes): readers go on, closing is bounded,
+ * and the thread cleans up when it can. */
 static void a_thread_that_hangs_is_left_behind(void **state)
 {
     (void)state;
@@ -538,7 +599,10 @@ static void notes_end_with_their_cause(void **state)
     struct monitor_snapshot s;
     setenv("FAKE_SMI", "", 1);
     char *library = xasprintf("%s/libsmi.so", root);
-    assert_int_equal(monitor_open(&m, &(struct monitor_options){.provider = "nvml", .root = root, .nvml_library = library}, &err), 0);
+    assert_int_equal(
+        monitor_open(&m, &(struct monitor_options){.provider = "nvml", .root = root, .nvml_library = library},
+                     &err),
+        0);
     monitor_sample(m);
     monitor_read(m, &s);
     assert_non_null(strstr(s.note, "libsmi.so"));
@@ -549,7 +613,11 @@ static void notes_end_with_their_cause(void **state)
     assert_int_equal(s.card_count, 2);
     monitor_close(m);
     free(library);
-    assert_int_equal(monitor_open(&m, &(struct monitor_options){.provider = "nvml", .root = root, .helper = "/nonexistent/meopt"}, &err), 0);
+    assert_int_equal(
+        monitor_open(
+            &m, &(struct monitor_options){.provider = "nvml", .root = root, .helper = "/nonexistent/meopt"},
+            &err),
+        0);
     for (int i = 0; i < 5; i++) monitor_sample(m);
     monitor_read(m, &s);
     assert_non_null(strstr(s.note, "cannot start /nonexistent/meopt"));
@@ -559,8 +627,13 @@ static void notes_end_with_their_cause(void **state)
 static void pci_addresses_have_one_form(void **state)
 {
     (void)state;
-    static const char *const same[][2] = {{"0000:C1:00.0", "0000:c1:00.0"}, {"00000000:0A:1f.7", "0000:0a:1f.7"}, {"c1:00.0", "0000:c1:00.0"},
-                                          {"10001:02:00.0", "10001:02:00.0"}, {"", ""}, {"c1:00", ""}, {"0000:c1:00.0x", ""}};
+    static const char *const same[][2] = {{"0000:C1:00.0", "0000:c1:00.0"},
+                                          {"00000000:0A:1f.7", "0000:0a:1f.7"},
+                                          {"c1:00.0", "0000:c1:00.0"},
+                                          {"10001:02:00.0", "10001:02:00.0"},
+                                          {"", ""},
+                                          {"c1:00", ""},
+                                          {"0000:c1:00.0x", ""}};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         char text[16];
         monitor_pci(text, same[i][0]);
@@ -575,7 +648,9 @@ static void unknown_providers_are_usage_errors(void **state)
     struct monitor *m;
     assert_int_equal(monitor_open(&m, &(struct monitor_options){.provider = "smoke"}, &err), EXIT_USAGE);
     assert_int_equal(monitor_open(&m, &(struct monitor_options){.provider = "fake"}, &err), EXIT_USAGE);
-    assert_int_equal(monitor_open(&m, &(struct monitor_options){.provider = "proc", .root = "/nonexistent"}, &err), EXIT_NO_CARD);
+    assert_int_equal(
+        monitor_open(&m, &(struct monitor_options){.provider = "proc", .root = "/nonexistent"}, &err),
+        EXIT_NO_CARD);
     assert_null(m);
 }
 
@@ -585,7 +660,10 @@ static int print(int argc, char **argv)
     struct monitor *m;
     int samples = argc > 4 ? atoi(argv[4]) : 2;
     double period_s = argc > 5 ? atof(argv[5]) : 0.3;
-    if (monitor_open(&m, &(struct monitor_options){.provider = argv[2], .root = argc > 3 ? argv[3] : "", .deadline_s = 1}, &err) ||
+    if (monitor_open(
+            &m,
+            &(struct monitor_options){.provider = argv[2], .root = argc > 3 ? argv[3] : "", .deadline_s = 1},
+            &err) ||
         monitor_start(m, period_s, &err)) {
         error_print(&err);
         return err.code;
@@ -613,11 +691,13 @@ static int print(int argc, char **argv)
     double cpu_s = 0;
     const struct timeval *t[] = {&self.ru_utime, &self.ru_stime, &helper.ru_utime, &helper.ru_stime};
     for (int i = 0; i < 4; i++) cpu_s += (double)t[i]->tv_sec + 1e-6 * (double)t[i]->tv_usec;
-    printf("cost %.3f ms of CPU a sample with helper and start, %ld KiB + %ld KiB\n", 1e3 * cpu_s / (double)s.samples, self.ru_maxrss, helper.ru_maxrss);
+    printf("cost %.3f ms of CPU a sample with helper and start, %ld KiB + %ld KiB\n",
+           1e3 * cpu_s / (double)s.samples, self.ru_maxrss, helper.ru_maxrss);
     return 0;
 }
 
-/* Hold a write lease: whoever opens the file waits until the kernel takes the lease away (45 s), as behind a driver in trouble. */
+/* Hold a write lease: whoever opens the file waits until the kernel takes the lease away (45 s), as behind a
+ * driver in trouble. */
 static int lease(const char *path)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);

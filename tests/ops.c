@@ -1,5 +1,6 @@
-/* Every operation of a device against plain float64 arithmetic: one table of operations and shapes, run in both
- * element types on every back end and instruction set that this machine has. Each trial also demands that
+/* Every operation of a device against plain float64 arithmetic: one table of operations and shapes, run in
+ * both element types on every back end and instruction set that this machine has. Each trial also demands
+ * that
  *   - nothing is written outside an operand, and outputs are written whole;
  *   - another number of threads gives the same bits;
  *   - the dry device asks for the same scratch;
@@ -30,7 +31,8 @@ struct operation {
     void (*setup)(struct trial *);
     void (*call)(struct trial *);
     void (*reference)(struct trial *);
-    double (*objective)(struct trial *); /* its gradient: pairs (operand, operand with the gradient), ends with -1 */
+    double (*objective)(
+        struct trial *); /* its gradient: pairs (operand, operand with the gradient), ends with -1 */
     int gradients[8];
     int64_t shapes[SHAPES][4];
     int64_t timed[4];
@@ -38,46 +40,136 @@ struct operation {
 };
 
 static double gemm_flops(const int64_t *s) { return 2.0 * (double)s[0] * (double)s[1] * (double)s[2]; }
-static double attention_flops(const int64_t *s) { return 4.0 * (double)(s[0] * s[2]) * (double)(s[1] * s[1]) * (double)s[3]; }
+static double attention_flops(const int64_t *s)
+{
+    return 4.0 * (double)(s[0] * s[2]) * (double)(s[1] * s[1]) * (double)s[3];
+}
 static double attention_backward_flops(const int64_t *s) { return 2.5 * attention_flops(s); }
 
 #define OP(name) #name, name##_setup, name##_call, name##_reference
 static const struct operation operations[] = {
-    {OP(gemm), NULL, {-1},
-     {{1, 1, 1, 0}, {5, 3, 7, 4}, {33, 17, 65, 1}, {40, 50, 31, 2 | 4}, {64, 96, 32, 3 | 8}, {37, 129, 70, 1 | 16 | 32},
-      {130, 33, 600, 2 | 4 | 16 | 32}, {257, 70, 88, 8 | 16}, {31, 515, 96, 1 | 8 | 4 | 32}, {1, 64, 300, 2 | 4}, {300, 1, 40, 8 | 4}, {290, 530, 33, 2 | 8 | 16}},
-     {2056, 6144, 1408, 2 | 4}, gemm_flops},
+    {OP(gemm),
+     NULL,
+     {-1},
+     {{1, 1, 1, 0},
+      {5, 3, 7, 4},
+      {33, 17, 65, 1},
+      {40, 50, 31, 2 | 4},
+      {64, 96, 32, 3 | 8},
+      {37, 129, 70, 1 | 16 | 32},
+      {130, 33, 600, 2 | 4 | 16 | 32},
+      {257, 70, 88, 8 | 16},
+      {31, 515, 96, 1 | 8 | 4 | 32},
+      {1, 64, 300, 2 | 4},
+      {300, 1, 40, 8 | 4},
+      {290, 530, 33, 2 | 8 | 16}},
+     {2056, 6144, 1408, 2 | 4},
+     gemm_flops},
     {OP(gemm), NULL, {-1}, {{2, 2, 2, 3}}, {2056, 1408, 6144, 0}, gemm_flops},
     {OP(gemm), NULL, {-1}, {{3, 2, 2, 3}}, {1408, 6144, 2056, 1 | 8}, gemm_flops},
     {OP(patchify), NULL, {-1}, {{1, 14, 14}, {3, 28, 7}, {2, 12, 4}, {1, 70, 35}}, {8, 224, 14}, NULL},
     {OP(embed_forward), NULL, {-1}, {{1, 2, 1}, {3, 5, 67}, {2, 17, 600}}, {8, 257, 1408}, NULL},
     {OP(embed_backward), NULL, {-1}, {{1, 2, 1}, {3, 5, 67}, {2, 17, 600}}, {8, 257, 1408}, NULL},
-    {OP(resize_rows), NULL, {-1}, {{1, 1, 1, 0}, {16, 25, 67, 0}, {16, 25, 67, 1}, {4, 9, 530, 1}}, {256, 1369, 1024, 1}, NULL},
-    {OP(layernorm_forward), NULL, {-1}, {{1, 1, 0}, {3, 5, 0}, {7, 67, 0}, {2, 1408, 0}, {5, 530, 33}, {130, 64, 64}}, {2056, 1408, 0}, NULL},
-    {OP(layernorm_apply), NULL, {-1}, {{1, 1, 0}, {3, 5, 0}, {7, 67, 0}, {2, 1408, 0}, {5, 530, 33}}, {2056, 1408, 0}, NULL},
-    {OP(layernorm_backward), layernorm_objective, {1, 5, 2, 6, 8, 7, -1},
-     {{1, 3, 0}, {3, 5, 0}, {7, 67, 0}, {70, 33, 5}, {2, 1030, 0}, {200, 16, 0}}, {2056, 1408, 0}, NULL},
-    {OP(attention_forward), NULL, {-1}, {{1, 1, 1, 1}, {1, 2, 1, 3}, {2, 17, 2, 32}, {1, 33, 3, 80}, {1, 257, 1, 88}, {1, 50, 2, 64}, {2, 31, 1, 100}},
-     {8, 257, 16, 88}, attention_flops},
-    {OP(attention_backward), attention_objective, {0, 4, -1},
-     {{1, 1, 1, 1}, {1, 2, 1, 3}, {2, 17, 2, 32}, {1, 33, 3, 80}, {1, 257, 1, 88}, {1, 50, 2, 64}, {2, 31, 1, 100}},
-     {8, 257, 16, 88}, attention_backward_flops},
-    {OP(activation_forward), NULL, {-1}, {{1, 1, 0}, {3, 67, 0}, {5, 1000, 0}, {1, 1, 1}, {3, 67, 1}, {5, 1000, 1}}, {2056, 6144, 0}, NULL},
+    {OP(resize_rows),
+     NULL,
+     {-1},
+     {{1, 1, 1, 0}, {16, 25, 67, 0}, {16, 25, 67, 1}, {4, 9, 530, 1}},
+     {256, 1369, 1024, 1},
+     NULL},
+    {OP(layernorm_forward),
+     NULL,
+     {-1},
+     {{1, 1, 0}, {3, 5, 0}, {7, 67, 0}, {2, 1408, 0}, {5, 530, 33}, {130, 64, 64}},
+     {2056, 1408, 0},
+     NULL},
+    {OP(layernorm_apply),
+     NULL,
+     {-1},
+     {{1, 1, 0}, {3, 5, 0}, {7, 67, 0}, {2, 1408, 0}, {5, 530, 33}},
+     {2056, 1408, 0},
+     NULL},
+    {OP(layernorm_backward),
+     layernorm_objective,
+     {1, 5, 2, 6, 8, 7, -1},
+     {{1, 3, 0}, {3, 5, 0}, {7, 67, 0}, {70, 33, 5}, {2, 1030, 0}, {200, 16, 0}},
+     {2056, 1408, 0},
+     NULL},
+    {OP(attention_forward),
+     NULL,
+     {-1},
+     {{1, 1, 1, 1},
+      {1, 2, 1, 3},
+      {2, 17, 2, 32},
+      {1, 33, 3, 80},
+      {1, 257, 1, 88},
+      {1, 50, 2, 64},
+      {2, 31, 1, 100}},
+     {8, 257, 16, 88},
+     attention_flops},
+    {OP(attention_backward),
+     attention_objective,
+     {0, 4, -1},
+     {{1, 1, 1, 1},
+      {1, 2, 1, 3},
+      {2, 17, 2, 32},
+      {1, 33, 3, 80},
+      {1, 257, 1, 88},
+      {1, 50, 2, 64},
+      {2, 31, 1, 100}},
+     {8, 257, 16, 88},
+     attention_backward_flops},
+    {OP(activation_forward),
+     NULL,
+     {-1},
+     {{1, 1, 0}, {3, 67, 0}, {5, 1000, 0}, {1, 1, 1}, {3, 67, 1}, {5, 1000, 1}},
+     {2056, 6144, 0},
+     NULL},
     {OP(activation_forward), NULL, {-1}, {{2, 3, 1}}, {2056, 4096, 1}, NULL},
-    {OP(activation_backward), activation_objective, {0, 2, -1}, {{1, 1, 0}, {3, 67, 0}, {5, 1000, 0}, {1, 1, 1}, {3, 67, 1}, {5, 1000, 1}},
-     {2056, 6144, 0}, NULL},
+    {OP(activation_backward),
+     activation_objective,
+     {0, 2, -1},
+     {{1, 1, 0}, {3, 67, 0}, {5, 1000, 0}, {1, 1, 1}, {3, 67, 1}, {5, 1000, 1}},
+     {2056, 6144, 0},
+     NULL},
     {OP(activation_backward), activation_objective, {0, 2, -1}, {{2, 3, 1}}, {2056, 4096, 1}, NULL},
-    {OP(residual_forward), NULL, {-1}, {{1, 1, 0}, {3, 67, 1}, {70, 530, 1}, {5, 64, 0}}, {2056, 1408, 1}, NULL},
+    {OP(residual_forward),
+     NULL,
+     {-1},
+     {{1, 1, 0}, {3, 67, 1}, {70, 530, 1}, {5, 64, 0}},
+     {2056, 1408, 1},
+     NULL},
     {OP(scale_columns), NULL, {-1}, {{1, 1}, {3, 67}, {70, 530}, {5, 64}}, {2056, 1408}, NULL},
     {OP(column_sums), NULL, {-1}, {{1, 1}, {3, 67}, {700, 33}, {65, 530}}, {2056, 6144}, NULL},
     {OP(layerscale_backward), NULL, {-1}, {{1, 1}, {3, 67}, {70, 530}}, {1408, 1408}, NULL},
-    {OP(distill_loss), NULL, {-1},
-     {{3, 33, LOSS_MSE, 0}, {3, 33, LOSS_MSE, 1}, {2, 20, LOSS_MSE, 2}, {2, 20, LOSS_MSE, 3}, {3, 33, LOSS_COSINE, 0}, {3, 33, LOSS_COSINE, 1},
-      {3, 33, LOSS_SMOOTH_L1, 0}, {3, 33, LOSS_SMOOTH_L1, 1}, {2, 20, LOSS_SMOOTH_L1, 2}, {2, 20, LOSS_SMOOTH_L1, 3}, {1, 1, LOSS_MSE, 0}},
-     {2056, 1536, LOSS_MSE, 1}, NULL},
-    {OP(cast), NULL, {-1}, {{1, DTYPE_F32}, {1000, DTYPE_BF16}, {33, DTYPE_F32}, {1025, DTYPE_F32}}, {8650752, DTYPE_BF16}, NULL},
+    {OP(distill_loss),
+     NULL,
+     {-1},
+     {{3, 33, LOSS_MSE, 0},
+      {3, 33, LOSS_MSE, 1},
+      {2, 20, LOSS_MSE, 2},
+      {2, 20, LOSS_MSE, 3},
+      {3, 33, LOSS_COSINE, 0},
+      {3, 33, LOSS_COSINE, 1},
+      {3, 33, LOSS_SMOOTH_L1, 0},
+      {3, 33, LOSS_SMOOTH_L1, 1},
+      {2, 20, LOSS_SMOOTH_L1, 2},
+      {2, 20, LOSS_SMOOTH_L1, 3},
+      {1, 1, LOSS_MSE, 0}},
+     {2056, 1536, LOSS_MSE, 1},
+     NULL},
+    {OP(cast),
+     NULL,
+     {-1},
+     {{1, DTYPE_F32}, {1000, DTYPE_BF16}, {33, DTYPE_F32}, {1025, DTYPE_F32}},
+     {8650752, DTYPE_BF16},
+     NULL},
     {OP(copy), NULL, {-1}, {{1}, {1000}, {300001}}, {8650752}, NULL},
-    {OP(sum_squares), NULL, {-1}, {{1, -1}, {1000, -1}, {70001, -1}, {5000, 4999, 0}, {5000, 0, 1}}, {8650752, -1}, NULL},
+    {OP(sum_squares),
+     NULL,
+     {-1},
+     {{1, -1}, {1000, -1}, {70001, -1}, {5000, 4999, 0}, {5000, 0, 1}},
+     {8650752, -1},
+     NULL},
 };
 enum { OPERATIONS = sizeof operations / sizeof *operations };
 
@@ -108,7 +200,10 @@ static void encode(enum dtype type, double x, void *p)
     float f = (float)x;
     uint16_t h = to_bf16(x);
     int32_t i = (int32_t)x;
-    const void *from = type == DTYPE_F64 ? (void *)&x : type == F32 ? (void *)&f : type == DTYPE_BF16 ? (void *)&h : (void *)&i;
+    const void *from = type == DTYPE_F64    ? (void *)&x
+                       : type == F32        ? (void *)&f
+                       : type == DTYPE_BF16 ? (void *)&h
+                                            : (void *)&i;
     memcpy(p, from, dtype_bytes(type));
 }
 static double decode(enum dtype type, const void *p)
@@ -134,12 +229,21 @@ void operand_add(struct trial *T, enum role role, enum dtype type, int64_t count
 {
     struct operand *o = &T->o[T->count++];
     size_t n = (size_t)count;
-    *o = (struct operand){role, type, count, malloc((n + 1) * sizeof(double)), malloc((n + 1) * sizeof(double)), calloc(n + 1, sizeof(double)), NULL};
+    *o = (struct operand){role,
+                          type,
+                          count,
+                          malloc((n + 1) * sizeof(double)),
+                          malloc((n + 1) * sizeof(double)),
+                          calloc(n + 1, sizeof(double)),
+                          NULL};
     assert_true(o->x && o->want && o->slack);
     for (size_t i = 0; i < n; i++) o->x[i] = random_normal() * scale;
 }
 
-enum { GUARD = 192, MARK = 0xB5 }; /* bytes on both sides of an operand; floats and bfloat16 of that pattern are tiny */
+enum {
+    GUARD = 192,
+    MARK = 0xB5
+}; /* bytes on both sides of an operand; floats and bfloat16 of that pattern are tiny */
 
 static size_t operand_bytes(const struct operand *o) { return (size_t)o->count * dtype_bytes(o->type); }
 
@@ -166,7 +270,8 @@ void trial_round(struct trial *T)
 }
 
 /* Sizes, values rounded to their types, and what is expected of them. */
-static void trial_open(struct trial *T, const struct operation *op, struct device *device, enum dtype t, const int64_t *s)
+static void trial_open(struct trial *T, const struct operation *op, struct device *device, enum dtype t,
+                       const int64_t *s)
 {
     *T = (struct trial){.device = device, .t = t};
     memcpy(T->s, s, 4 * sizeof *s);
@@ -220,8 +325,9 @@ static uint8_t *operand_download(struct trial *T, int i)
 
 static void describe(const struct trial *T, const struct operation *op, char *text, size_t size)
 {
-    snprintf(text, size, "%s %s %s %s (%lld %lld %lld %lld)", T->device->kind, getenv("MEOPT_CPU_ISA") ? getenv("MEOPT_CPU_ISA") : "", op->name,
-             dtype_name(T->t), (long long)T->s[0], (long long)T->s[1], (long long)T->s[2], (long long)T->s[3]);
+    snprintf(text, size, "%s %s %s %s (%lld %lld %lld %lld)", T->device->kind,
+             getenv("MEOPT_CPU_ISA") ? getenv("MEOPT_CPU_ISA") : "", op->name, dtype_name(T->t),
+             (long long)T->s[0], (long long)T->s[1], (long long)T->s[2], (long long)T->s[3]);
 }
 
 static void check_operand(struct trial *T, const struct operation *op, int i)
@@ -231,7 +337,8 @@ static void check_operand(struct trial *T, const struct operation *op, int i)
     describe(T, op, text, sizeof text);
     uint8_t *image = operand_download(T, i);
     for (size_t g = 0; g < GUARD; g++)
-        if (image[g] != MARK || image[GUARD + operand_bytes(o) + g] != MARK) fail_msg("%s: wrote outside operand %d", text, i);
+        if (image[g] != MARK || image[GUARD + operand_bytes(o) + g] != MARK)
+            fail_msg("%s: wrote outside operand %d", text, i);
     double roundoff = o->type == DTYPE_BF16 ? u16 : o->type == DTYPE_F64 ? 0x1p-53 : u32;
     for (int64_t j = 0; j < o->count; j++) {
         double got = decode(o->type, image + GUARD + (size_t)j * dtype_bytes(o->type)), want = o->want[j];
@@ -239,28 +346,32 @@ static void check_operand(struct trial *T, const struct operation *op, int i)
         if (got == want) continue;
         double allowed = o->role == IN ? 0 : roundoff * (fabs(want) + o->slack[j]) + o->slack[j] + 1e-37;
         if (!(fabs(got - want) <= allowed))
-            fail_msg("%s: operand %d element %lld of %lld is %.9g, should be %.9g +- %.2g", text, i, (long long)j, (long long)o->count, got,
-                     want, allowed);
+            fail_msg("%s: operand %d element %lld of %lld is %.9g, should be %.9g +- %.2g", text, i,
+                     (long long)j, (long long)o->count, got, want, allowed);
     }
     free(image);
 }
 
-/* The reference gradient against central differences of the objective, on up to 24 elements of each operand. */
+/* The reference gradient against central differences of the objective, on up to 24 elements of each operand.
+ */
 static void check_gradients(struct trial *T, const struct operation *op)
 {
     for (const int *g = op->gradients; op->objective && *g >= 0; g += 2) {
         struct operand *at = &T->o[g[0]], *gradient = &T->o[g[1]];
         for (int64_t n = 0; n < 24 && n < at->count; n++) {
             int64_t j = at->count <= 24 ? n : n * (at->count - 1) / 23;
-            double old = at->x[j], h = 1e-5, want = gradient->want[j] - (gradient->role == ADD ? gradient->x[j] : 0);
+            double old = at->x[j], h = 1e-5,
+                   want = gradient->want[j] - (gradient->role == ADD ? gradient->x[j] : 0);
             at->x[j] = old + h;
             double up = op->objective(T);
             at->x[j] = old - h;
             double down = op->objective(T);
             at->x[j] = old;
-            double difference = (up - down) / (2 * h), allowed = 1e-6 * (1 + fabs(want)) + 1e-10 * fabs(up) / h;
+            double difference = (up - down) / (2 * h),
+                   allowed = 1e-6 * (1 + fabs(want)) + 1e-10 * fabs(up) / h;
             if (!(fabs(difference - want) <= allowed))
-                fail_msg("%s: reference gradient of operand %d element %lld is %.9g, differences say %.9g", op->name, g[0], (long long)j, want, difference);
+                fail_msg("%s: reference gradient of operand %d element %lld is %.9g, differences say %.9g",
+                         op->name, g[0], (long long)j, want, difference);
         }
     }
 }
@@ -286,7 +397,8 @@ static void check_threads(struct trial *T, const struct operation *op)
         uint8_t *second = operand_download(T, i);
         char text[160];
         describe(T, op, text, sizeof text);
-        if (memcmp(first[i], second, operand_bytes(&T->o[i]) + 2 * GUARD) != 0) fail_msg("%s: operand %d depends on the number of threads", text, i);
+        if (memcmp(first[i], second, operand_bytes(&T->o[i]) + 2 * GUARD) != 0)
+            fail_msg("%s: operand %d depends on the number of threads", text, i);
         free(first[i]);
         free(second);
     }
@@ -297,7 +409,8 @@ static void check_dry(struct trial *T, const struct operation *op)
     struct device *cpu = T->device, *dry;
     struct error err;
     assert_int_equal(device_open(&dry, "dry", 0, &err), 0);
-    for (int i = 0; i < T->count; i++) T->o[i].device = device_alloc(dry, MEMORY_DATA, operand_bytes(&T->o[i]), "operand", &err);
+    for (int i = 0; i < T->count; i++)
+        T->o[i].device = device_alloc(dry, MEMORY_DATA, operand_bytes(&T->o[i]), "operand", &err);
     T->device = dry;
     op->call(T);
     assert_int_equal(device_check(dry, &err), 0);
@@ -309,7 +422,8 @@ static void check_dry(struct trial *T, const struct operation *op)
     trial_upload(T);
     op->call(T);
     if (T->device->use.peak_bytes[MEMORY_WORKSPACE] != planned)
-        fail_msg("%s: plans %zu bytes of scratch, takes %zu", op->name, planned, T->device->use.peak_bytes[MEMORY_WORKSPACE]);
+        fail_msg("%s: plans %zu bytes of scratch, takes %zu", op->name, planned,
+                 T->device->use.peak_bytes[MEMORY_WORKSPACE]);
     for (int i = 0; i < T->count; i++) T->o[i].device = NULL;
     device_close(T->device);
     T->device = cpu;
@@ -341,7 +455,8 @@ static void operation_equals_its_reference(void **state)
             bool small = T.o[0].count < 5000;
             if (!bf16 && small) check_gradients(&T, v->op);
             /* oneDNN chooses its order of summation by the number of threads */
-            bool own = strcmp(v->op->name, "gemm") != 0 || (bf16 && v->isa && strcmp(v->isa, "amx") == 0 && gemm_amx_available());
+            bool own = strcmp(v->op->name, "gemm") != 0 ||
+                       (bf16 && v->isa && strcmp(v->isa, "amx") == 0 && gemm_amx_available());
             if (strcmp(v->spec, "cpu") == 0 && own) check_threads(&T, v->op);
             trial_close(&T);
             if (strcmp(v->spec, "cpu") == 0 && small) {
@@ -366,7 +481,8 @@ static void bf16_rounds_to_even_and_keeps_nan(void **state)
     static const uint32_t low[] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF};
     uint32_t *in = malloc(N * 4);
     uint16_t *out = malloc(N * 2);
-    void *d_in = device_alloc(device, MEMORY_DATA, N * 4, "in", &err), *d_out = device_alloc(device, MEMORY_DATA, N * 2, "out", &err);
+    void *d_in = device_alloc(device, MEMORY_DATA, N * 4, "in", &err),
+         *d_out = device_alloc(device, MEMORY_DATA, N * 2, "out", &err);
     assert_true(in && out && d_in && d_out);
     for (size_t l = 0; l < sizeof low / sizeof *low; l++) {
         for (uint32_t i = 0; i < N; i++) in[i] = i << 16 | low[l];
@@ -422,7 +538,8 @@ static void again_once(struct again *a, int32_t part, float first)
     for (int64_t i = 0; i < a->columns; i++) a->host[i] = -1;
     device_issue(a->device, &(struct device_work){.owner = a, .count = a->rows, .part = part}, sum_again, a);
     if (!a->reads) a->device->download(a->device, a->host, a->sums, (size_t)a->columns * sizeof *a->sums);
-    for (int64_t i = 0; i < a->columns; i++) assert_float_equal(a->host[i], (float)a->rows * (first + (float)i), 0);
+    for (int64_t i = 0; i < a->columns; i++)
+        assert_float_equal(a->host[i], (float)a->rows * (first + (float)i), 0);
 }
 static void work_issued_again_is_done_again(void **state)
 {
@@ -445,7 +562,8 @@ static void work_issued_again_is_done_again(void **state)
     /* more scratch is taken, and the place of the old is given away */
     size_t scratch = device->use.current_bytes[MEMORY_WORKSPACE];
     device->ops->column_sums(device, F32, x, sums, ROWS, LARGE * COLUMNS);
-    uint8_t *others = device_alloc(device, MEMORY_WORKSPACE, scratch ? scratch : 64, "others", &err), *kept = malloc(scratch ? scratch : 64);
+    uint8_t *others = device_alloc(device, MEMORY_WORKSPACE, scratch ? scratch : 64, "others", &err),
+            *kept = malloc(scratch ? scratch : 64);
     device->ops->fill(device, others, 0x55, scratch ? scratch : 64);
     for (int turn = 0; turn < 3; turn++) again_once(&a, 1, 5);
     device->download(device, kept, others, scratch ? scratch : 64);
@@ -495,11 +613,13 @@ static void time_operations(const char *spec, const char *filter)
                 t = now() - t;
                 if (t < best) best = t;
             }
-            for (int i = 0; i < T.count; i++) bytes += (double)operand_bytes(&T.o[i]) * (T.o[i].role == ADD ? 2 : 1);
+            for (int i = 0; i < T.count; i++)
+                bytes += (double)operand_bytes(&T.o[i]) * (T.o[i].role == ADD ? 2 : 1);
             char sizes[64];
-            snprintf(sizes, sizeof sizes, "%lld,%lld,%lld,%lld", (long long)T.s[0], (long long)T.s[1], (long long)T.s[2], (long long)T.s[3]);
-            printf("%-20s %-4s %-24s %9.3f %9.1f %9.1f\n", op->name, dtype_name(T.t), sizes, best * 1e3, bytes / best * 1e-9,
-                   op->flops ? op->flops(op->timed) / best * 1e-9 : 0.0);
+            snprintf(sizes, sizeof sizes, "%lld,%lld,%lld,%lld", (long long)T.s[0], (long long)T.s[1],
+                     (long long)T.s[2], (long long)T.s[3]);
+            printf("%-20s %-4s %-24s %9.3f %9.1f %9.1f\n", op->name, dtype_name(T.t), sizes, best * 1e3,
+                   bytes / best * 1e-9, op->flops ? op->flops(op->timed) / best * 1e-9 : 0.0);
             trial_close(&T);
         }
     device_close(device);
@@ -519,9 +639,13 @@ int main(int argc, char **argv)
     for (size_t set = card ? 4 : 0; set < 4 + (card ? 1 : 0); set++)
         for (int k = 0; k <= OPERATIONS; k++) {
             struct variant *v = &variants[count];
-            *v = (struct variant){"", set < 4 ? "cpu" : card, set < 4 ? sets[set] : NULL, k < OPERATIONS ? &operations[k] : NULL};
-            snprintf(v->name, sizeof v->name, "%s on %s %s", v->op ? v->op->name : "bf16 rounding", v->spec, v->isa ? v->isa : "");
-            tests[count++] = (struct CMUnitTest){v->name, v->op ? operation_equals_its_reference : bf16_rounds_to_even_and_keeps_nan, NULL, NULL, v};
+            *v = (struct variant){"", set < 4 ? "cpu" : card, set < 4 ? sets[set] : NULL,
+                                  k < OPERATIONS ? &operations[k] : NULL};
+            snprintf(v->name, sizeof v->name, "%s on %s %s", v->op ? v->op->name : "bf16 rounding", v->spec,
+                     v->isa ? v->isa : "");
+            tests[count++] = (struct CMUnitTest){
+                v->name, v->op ? operation_equals_its_reference : bf16_rounds_to_even_and_keeps_nan, NULL,
+                NULL, v};
         }
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(work_issued_again_is_done_again);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(measuring_the_peak_leaves_the_accounting_alone);

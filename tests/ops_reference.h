@@ -1,10 +1,10 @@
-/* What tests/ops.c knows of each operation: its operands, a plain float64 reference with a bound of the error that
- * the formats allow, and for backward operations the forward objective whose gradient they claim to be.
+/* What tests/ops.c knows of each operation: its operands, a plain float64 reference with a bound of the error
+ * that the formats allow, and for backward operations the forward objective whose gradient they claim to be.
  *
- * Bounds. u32 = 2^-24 and u16 = 2^-8 are the unit roundoffs of float and bfloat16. A float sum of n terms is off by
- * about sqrt(n) u32 times the sum of magnitudes (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019): loss(n) below.
- * Every reference adds to `slack` what its intermediate steps may lose; the final rounding to the operand's type
- * is added by the check. */
+ * Bounds. u32 = 2^-24 and u16 = 2^-8 are the unit roundoffs of float and bfloat16. A float sum of n terms is
+ * off by about sqrt(n) u32 times the sum of magnitudes (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019):
+ * loss(n) below. Every reference adds to `slack` what its intermediate steps may lose; the final rounding to
+ * the operand's type is added by the check. */
 #ifndef MEOPT_TESTS_OPS_REFERENCE_H
 #define MEOPT_TESTS_OPS_REFERENCE_H
 
@@ -40,12 +40,14 @@ static inline double unit(enum dtype t) { return t == DTYPE_BF16 ? u16 : u32; }
 #define W(i) (T->o[i].want)
 #define S(i) (T->o[i].slack)
 #define P(i) (T->o[i].device)
-#define SIZES(a, b, c, d) \
-    int64_t a = T->s[0], b = T->s[1], c = T->s[2], d = T->s[3]; \
+#define SIZES(a, b, c, d)                                                                                    \
+    int64_t a = T->s[0], b = T->s[1], c = T->s[2], d = T->s[3];                                              \
     (void)a, (void)b, (void)c, (void)d
 
-void operand_add(struct trial *T, enum role role, enum dtype type, int64_t count, double scale); /* random normal * scale */
-void trial_round(struct trial *T); /* every value to its type, for setups that compute one operand from another */
+void operand_add(struct trial *T, enum role role, enum dtype type, int64_t count,
+                 double scale); /* random normal * scale */
+void trial_round(
+    struct trial *T); /* every value to its type, for setups that compute one operand from another */
 #define F32 DTYPE_F32
 #define OPS T->device->ops
 
@@ -54,9 +56,21 @@ static struct gemm gemm_of(struct trial *T)
 {
     SIZES(m, n, k, bits);
     int64_t pad = bits & 32 ? 7 : 0;
-    return (struct gemm){.m = m, .n = n, .k = k, .transpose_a = bits & 1, .transpose_b = bits & 2,
-                         .a = P(0), .b = P(1), .c = P(2), .lda = (bits & 1 ? m : k) + pad, .ldb = (bits & 2 ? k : n) + pad, .ldc = n + pad,
-                         .ab_type = T->t, .c_type = bits & 8 ? F32 : T->t, .alpha = bits & 16 ? 0.5f : 1, .beta = bits & 16 ? -1.5f : 0,
+    return (struct gemm){.m = m,
+                         .n = n,
+                         .k = k,
+                         .transpose_a = bits & 1,
+                         .transpose_b = bits & 2,
+                         .a = P(0),
+                         .b = P(1),
+                         .c = P(2),
+                         .lda = (bits & 1 ? m : k) + pad,
+                         .ldb = (bits & 2 ? k : n) + pad,
+                         .ldc = n + pad,
+                         .ab_type = T->t,
+                         .c_type = bits & 8 ? F32 : T->t,
+                         .alpha = bits & 16 ? 0.5f : 1,
+                         .beta = bits & 16 ? -1.5f : 0,
                          .bias = bits & 4 ? P(3) : NULL};
 }
 static void gemm_setup(struct trial *T)
@@ -79,7 +93,8 @@ static void gemm_reference(struct trial *T)
         for (int64_t j = 0; j < g.n; j++) {
             double sum = 0, size = 0, *c = &W(2)[i * g.ldc + j];
             for (int64_t p = 0; p < g.k; p++) {
-                double term = X(0)[g.transpose_a ? p * g.lda + i : i * g.lda + p] * X(1)[g.transpose_b ? j * g.ldb + p : p * g.ldb + j];
+                double term = X(0)[g.transpose_a ? p * g.lda + i : i * g.lda + p] *
+                              X(1)[g.transpose_b ? j * g.ldb + p : p * g.ldb + j];
                 sum += term;
                 size += fabs(term);
             }
@@ -87,7 +102,8 @@ static void gemm_reference(struct trial *T)
             *c = (double)g.alpha * sum + old + bias;
             S(2)[i * g.ldc + j] = loss((double)g.k) * size + 4 * u32 * (fabs(old) + fabs(bias));
             /* a card's library adds the bias in the type of C */
-            if (g.c_type == DTYPE_BF16 && strcmp(T->device->kind, "cpu") != 0) S(2)[i * g.ldc + j] += u16 * fabs(bias);
+            if (g.c_type == DTYPE_BF16 && strcmp(T->device->kind, "cpu") != 0)
+                S(2)[i * g.ldc + j] += u16 * fabs(bias);
         }
 }
 
@@ -98,7 +114,10 @@ static void patchify_setup(struct trial *T)
     operand_add(T, IN, F32, B * 3 * S_ * S_, 1);
     operand_add(T, OUT, T->t, B * (S_ / p) * (S_ / p) * 3 * p * p, 1);
 }
-static void patchify_call(struct trial *T) { OPS->patchify(T->device, T->t, P(0), P(1), T->s[0], T->s[1], T->s[2]); }
+static void patchify_call(struct trial *T)
+{
+    OPS->patchify(T->device, T->t, P(0), P(1), T->s[0], T->s[1], T->s[2]);
+}
 static void patchify_reference(struct trial *T)
 {
     SIZES(B, S_, p, unused);
@@ -108,7 +127,8 @@ static void patchify_reference(struct trial *T)
             for (int64_t gx = 0; gx < S_ / p; gx++)
                 for (int64_t c = 0; c < 3; c++)
                     for (int64_t y = gy * p; y < gy * p + p; y++)
-                        for (int64_t x = gx * p; x < gx * p + p; x++) W(1)[at++] = X(0)[((b * 3 + c) * S_ + y) * S_ + x];
+                        for (int64_t x = gx * p; x < gx * p + p; x++)
+                            W(1)[at++] = X(0)[((b * 3 + c) * S_ + y) * S_ + x];
 }
 
 /* embed: B N D */
@@ -120,7 +140,10 @@ static void embed_forward_setup(struct trial *T)
     operand_add(T, IN, F32, N * D, 1);
     operand_add(T, OUT, T->t, B * N * D, 1);
 }
-static void embed_forward_call(struct trial *T) { OPS->embed_forward(T->device, T->t, P(0), P(1), P(2), P(3), T->s[0], T->s[1], T->s[2]); }
+static void embed_forward_call(struct trial *T)
+{
+    OPS->embed_forward(T->device, T->t, P(0), P(1), P(2), P(3), T->s[0], T->s[1], T->s[2]);
+}
 static void embed_forward_reference(struct trial *T)
 {
     SIZES(B, N, D, unused);
@@ -137,7 +160,10 @@ static void embed_backward_setup(struct trial *T)
     operand_add(T, ADD, F32, D, 1);
     operand_add(T, ADD, F32, N * D, 1);
 }
-static void embed_backward_call(struct trial *T) { OPS->embed_backward(T->device, T->t, P(0), P(1), P(2), P(3), T->s[0], T->s[1], T->s[2]); }
+static void embed_backward_call(struct trial *T)
+{
+    OPS->embed_backward(T->device, T->t, P(0), P(1), P(2), P(3), T->s[0], T->s[1], T->s[2]);
+}
 static void embed_backward_reference(struct trial *T)
 {
     SIZES(B, N, D, unused);
@@ -163,7 +189,10 @@ static void resize_rows_setup(struct trial *T)
     operand_add(T, IN, F32, (transpose ? n_out : n_in) * D, 1);
     operand_add(T, transpose ? ADD : OUT, F32, (transpose ? n_in : n_out) * D, 1);
 }
-static void resize_rows_call(struct trial *T) { OPS->resize_rows(T->device, P(0), P(1), P(2), T->s[0], T->s[1], T->s[2], T->s[3]); }
+static void resize_rows_call(struct trial *T)
+{
+    OPS->resize_rows(T->device, P(0), P(1), P(2), T->s[0], T->s[1], T->s[2], T->s[3]);
+}
 static void resize_rows_reference(struct trial *T)
 {
     SIZES(n_out, n_in, D, transpose);
@@ -199,7 +228,8 @@ static void layernorm_forward_setup(struct trial *T)
 }
 static void layernorm_forward_call(struct trial *T)
 {
-    OPS->layernorm_forward(T->device, T->t, P(0), T->s[1] + T->s[2], P(1), P(2), P(3), P(4), P(5), T->s[0], T->s[1], 1e-6f);
+    OPS->layernorm_forward(T->device, T->t, P(0), T->s[1] + T->s[2], P(1), P(2), P(3), P(4), P(5), T->s[0],
+                           T->s[1], 1e-6f);
 }
 static void layernorm_forward_reference(struct trial *T)
 {
@@ -227,7 +257,8 @@ static void layernorm_apply_setup(struct trial *T)
 }
 static void layernorm_apply_call(struct trial *T)
 {
-    OPS->layernorm_apply(T->device, T->t, P(0), T->s[1] + T->s[2], P(1), P(2), P(4), P(5), P(3), T->s[0], T->s[1]);
+    OPS->layernorm_apply(T->device, T->t, P(0), T->s[1] + T->s[2], P(1), P(2), P(4), P(5), P(3), T->s[0],
+                         T->s[1]);
 }
 static void layernorm_apply_reference(struct trial *T)
 {
@@ -257,7 +288,8 @@ static void layernorm_backward_setup(struct trial *T)
 }
 static void layernorm_backward_call(struct trial *T)
 {
-    OPS->layernorm_backward(T->device, T->t, P(0), P(1), T->s[1] + T->s[2], P(2), P(3), P(4), P(5), T->s[1] + T->s[2], P(6), P(7), T->s[0], T->s[1]);
+    OPS->layernorm_backward(T->device, T->t, P(0), P(1), T->s[1] + T->s[2], P(2), P(3), P(4), P(5),
+                            T->s[1] + T->s[2], P(6), P(7), T->s[0], T->s[1]);
 }
 static void layernorm_backward_reference(struct trial *T)
 {
@@ -290,7 +322,8 @@ static double layernorm_objective(struct trial *T)
     for (int64_t r = 0; r < R; r++) {
         double m, rstd;
         row_moments(X(1) + r * (D + gap), D, &m, &rstd);
-        for (int64_t j = 0; j < D; j++) sum += X(0)[r * D + j] * ((X(1)[r * (D + gap) + j] - m) * rstd * X(2)[j] + X(8)[j]);
+        for (int64_t j = 0; j < D; j++)
+            sum += X(0)[r * D + j] * ((X(1)[r * (D + gap) + j] - m) * rstd * X(2)[j] + X(8)[j]);
     }
     return sum;
 }
@@ -314,7 +347,8 @@ static double attention_row(struct trial *T, int64_t b, int64_t h, int64_t i, do
     double highest = -INFINITY, sum = 0, scale = 1 / sqrt((double)dh);
     *ds = 0;
     for (int64_t j = 0; j < N; j++) {
-        const double *q = X(0) + ((b * N + i) * 3 * H + h) * dh, *k = X(0) + (((b * N + j) * 3 + 1) * H + h) * dh;
+        const double *q = X(0) + ((b * N + i) * 3 * H + h) * dh,
+                     *k = X(0) + (((b * N + j) * 3 + 1) * H + h) * dh;
         double size = 0;
         p[j] = 0;
         for (int64_t d = 0; d < dh; d++) {
@@ -357,7 +391,8 @@ static double attention_objective(struct trial *T)
         attention_row(T, b, h, i, p, &ds);
         for (int64_t j = 0; j < N; j++)
             for (int64_t d = 0; d < dh; d++)
-                sum += p[j] * X(0)[(((b * N + j) * 3 + 2) * H + h) * dh + d] * X(3)[((b * N + i) * H + h) * dh + d];
+                sum += p[j] * X(0)[(((b * N + j) * 3 + 2) * H + h) * dh + d] *
+                       X(3)[((b * N + i) * H + h) * dh + d];
     }
     return sum;
 }
@@ -376,7 +411,8 @@ static void attention_backward_setup(struct trial *T)
 }
 static void attention_backward_call(struct trial *T)
 {
-    OPS->attention_backward(T->device, T->t, P(0), P(1), P(2), P(3), P(4), T->s[0], T->s[1], T->s[2], T->s[3]);
+    OPS->attention_backward(T->device, T->t, P(0), P(1), P(2), P(3), P(4), T->s[0], T->s[1], T->s[2],
+                            T->s[3]);
 }
 static void attention_backward_reference(struct trial *T)
 {
@@ -401,8 +437,11 @@ static void attention_backward_reference(struct trial *T)
         for (int64_t d = 0; d < dh; d++) delta_size += fabs(g[d] * X(1)[((b * N + i) * H + h) * dh + d]);
         for (int64_t j = 0; j < N; j++) {
             double grad = p[j] * (dp[j] - delta) * scale;
-            double error = fabs(grad) * e + p[j] * scale * (loss((double)dh) * (dp_size[j] + delta_size) + unit(T->t) * delta_size);
-            int64_t q = ((b * N + i) * 3 * H + h) * dh, k = (((b * N + j) * 3 + 1) * H + h) * dh, v = k + H * dh;
+            double error =
+                fabs(grad) * e +
+                p[j] * scale * (loss((double)dh) * (dp_size[j] + delta_size) + unit(T->t) * delta_size);
+            int64_t q = ((b * N + i) * 3 * H + h) * dh, k = (((b * N + j) * 3 + 1) * H + h) * dh,
+                    v = k + H * dh;
             for (int64_t d = 0; d < dh; d++) {
                 W(4)[q + d] += grad * X(0)[k + d];
                 S(4)[q + d] += (error + loss((double)N) * fabs(grad)) * fabs(X(0)[k + d]);
@@ -474,7 +513,8 @@ static void activation_backward_reference(struct trial *T)
 static double activation_objective(struct trial *T)
 {
     double sum = 0;
-    for (int64_t i = 0; i < T->s[0] * T->s[1]; i++) sum += X(1)[i] * activate((enum activation)T->s[2], X(0), T->s[1], i);
+    for (int64_t i = 0; i < T->s[0] * T->s[1]; i++)
+        sum += X(1)[i] * activate((enum activation)T->s[2], X(0), T->s[1], i);
     return sum;
 }
 
@@ -509,7 +549,10 @@ static void scale_columns_setup(struct trial *T)
     operand_add(T, IN, F32, D, 1);
     operand_add(T, OUT, T->t, R * D, 1);
 }
-static void scale_columns_call(struct trial *T) { OPS->scale_columns(T->device, T->t, P(0), P(1), P(2), T->s[0], T->s[1]); }
+static void scale_columns_call(struct trial *T)
+{
+    OPS->scale_columns(T->device, T->t, P(0), P(1), P(2), T->s[0], T->s[1]);
+}
 static void scale_columns_reference(struct trial *T)
 {
     SIZES(R, D, c_, d_);
@@ -525,7 +568,10 @@ static void column_sums_setup(struct trial *T)
     operand_add(T, IN, T->t, T->s[0] * T->s[1], 1);
     operand_add(T, ADD, F32, T->s[1], 1);
 }
-static void column_sums_call(struct trial *T) { OPS->column_sums(T->device, T->t, P(0), P(1), T->s[0], T->s[1]); }
+static void column_sums_call(struct trial *T)
+{
+    OPS->column_sums(T->device, T->t, P(0), P(1), T->s[0], T->s[1]);
+}
 static void column_sums_reference(struct trial *T)
 {
     SIZES(R, D, c_, d_);
@@ -535,8 +581,8 @@ static void column_sums_reference(struct trial *T)
     }
 }
 
-/* layerscale_backward: D K; 0 W, 1 G, 2 b, 3 s, 4 gamma, 5 dgamma, 6 db. db is overwritten: the branch's bias has no
- * other gradient. */
+/* layerscale_backward: D K; 0 W, 1 G, 2 b, 3 s, 4 gamma, 5 dgamma, 6 db. db is overwritten: the branch's bias
+ * has no other gradient. */
 static void layerscale_backward_setup(struct trial *T)
 {
     SIZES(D, K, c_, d_);
@@ -548,7 +594,8 @@ static void layerscale_backward_setup(struct trial *T)
 }
 static void layerscale_backward_call(struct trial *T)
 {
-    OPS->layerscale_backward(T->device, P(0), T->t, P(1), T->t, P(2), P(3), P(4), P(5), P(6), T->s[0], T->s[1]);
+    OPS->layerscale_backward(T->device, P(0), T->t, P(1), T->t, P(2), P(3), P(4), P(5), P(6), T->s[0],
+                             T->s[1]);
 }
 static void layerscale_backward_reference(struct trial *T)
 {
@@ -580,7 +627,8 @@ static void distill_loss_setup(struct trial *T)
 }
 static void distill_loss_call(struct trial *T)
 {
-    OPS->distill_loss(T->device, (enum loss_kind)T->s[2], T->s[3] & 1, T->s[3] & 2, P(0), P(1), P(2), P(3), P(4), 0.75f, T->s[0], T->s[1]);
+    OPS->distill_loss(T->device, (enum loss_kind)T->s[2], T->s[3] & 1, T->s[3] & 2, P(0), P(1), P(2), P(3),
+                      P(4), 0.75f, T->s[0], T->s[1]);
 }
 static double distill_objective(struct trial *T)
 {
@@ -630,7 +678,10 @@ static void cast_setup(struct trial *T)
     operand_add(T, IN, T->t, T->s[0], 1);
     operand_add(T, OUT, (enum dtype)T->s[1], T->s[0], 1);
 }
-static void cast_call(struct trial *T) { OPS->cast(T->device, P(0), T->t, P(1), (enum dtype)T->s[1], T->s[0]); }
+static void cast_call(struct trial *T)
+{
+    OPS->cast(T->device, P(0), T->t, P(1), (enum dtype)T->s[1], T->s[0]);
+}
 static void cast_reference(struct trial *T) { memcpy(W(1), X(0), (size_t)T->s[0] * sizeof(double)); }
 
 /* fill and copy: bytes / 4 */
@@ -660,7 +711,10 @@ static void sum_squares_setup(struct trial *T)
     operand_add(T, ADD, DTYPE_I32, 1, 0);
     X(2)[0] = W(2)[0] = 1;
 }
-static void sum_squares_call(struct trial *T) { OPS->sum_squares(T->device, P(0), T->t, T->s[0], P(1), P(2)); }
+static void sum_squares_call(struct trial *T)
+{
+    OPS->sum_squares(T->device, P(0), T->t, T->s[0], P(1), P(2));
+}
 static void sum_squares_reference(struct trial *T)
 {
     for (int64_t i = 0; i < T->s[0]; i++) W(1)[0] += X(0)[i] * X(0)[i];

@@ -86,10 +86,8 @@ static void side_close(struct side *s)
 {
     meopt_destroy(s->opt);
     for (int i = 0; i < TENSORS; i++)
-        if (s->device)
-            device_free(s->device, s->blocks[i]);
-        else
-            free(s->blocks[i]);
+        if (s->device) device_free(s->device, s->blocks[i]);
+        else free(s->blocks[i]);
 }
 
 static void give(struct side *s, int i, const float *values, int bf16)
@@ -99,10 +97,8 @@ static void give(struct side *s, int i, const float *values, int bf16)
     for (int64_t j = 0; j < count; j++) halves[j] = half(values[j]);
     const void *from = bf16 ? (const void *)halves : (const void *)values;
     size_t bytes = (size_t)count * (bf16 ? 2 : 4);
-    if (s->device)
-        s->device->upload(s->device, s->gradients[i], from, bytes);
-    else
-        memcpy(s->gradients[i], from, bytes);
+    if (s->device) s->device->upload(s->device, s->gradients[i], from, bytes);
+    else memcpy(s->gradients[i], from, bytes);
     free(halves);
 }
 
@@ -125,8 +121,9 @@ static void same(struct side sides[2], const char *what)
 }
 
 /* mode 0: gradients, 1: accumulated ones, 2: one group that is not finite, 3: released, tensor by tensor,
- * checked, 4: 3 with one that is not finite, which the card tells at the end of the step, 5: several at once on one
- * side and one by one on the other, 6: several at once with one that is not finite, which holds its companions */
+ * checked, 4: 3 with one that is not finite, which the card tells at the end of the step, 5: several at once
+ * on one side and one by one on the other, 6: several at once with one that is not finite, which holds its
+ * companions */
 static int step_several(struct side *s, const struct meopt_gradient *gradients, struct meopt_error *err)
 {
     static const size_t groups[][3] = {{5, 1, 3}, {0, 4}, {2}}, counts[] = {3, 2, 1};
@@ -187,7 +184,9 @@ static void trial(struct meopt_options options, int bf16, int mode, const char *
             }
             assert_int_equal(meopt_step_begin(sides[d].opt, step, 1e-2, 1, &err), 0);
             bool several = mode == 6 || (mode == 5 && step % 2 == d);
-            if (several && step_several(&sides[d], gradients[d], &err) != (mode == 6 && !d ? MEOPT_NOT_FINITE : 0)) fail_msg("%s", err.message);
+            if (several &&
+                step_several(&sides[d], gradients[d], &err) != (mode == 6 && !d ? MEOPT_NOT_FINITE : 0))
+                fail_msg("%s", err.message);
             for (int i = 0; i < TENSORS && !several; i++)
                 if (meopt_step_tensor(sides[d].opt, (size_t)i, mode == 1 ? NULL : gradients[d][i].data, type,
                                       0.75, &err) &&

@@ -1,6 +1,6 @@
-/* The formats keep what they promise: error bounds, no code for an empty second moment, exact corrections, unbiased
- * rounding, and the same bits from every instruction set. MEOPT_LONG=1 visits all 2^32 fp32 numbers, and over
- * 10^8 random values for each property. */
+/* The formats keep what they promise: error bounds, no code for an empty second moment, exact corrections,
+ * unbiased rounding, and the same bits from every instruction set. MEOPT_LONG=1 visits all 2^32 fp32 numbers,
+ * and over 10^8 random values for each property. */
 #include "core/optim/optim.h"
 #include "kernels/philox.h"
 
@@ -40,10 +40,12 @@ static uint32_t to_bits(float x)
 static void philox_known_answers(void **state)
 {
     (void)state;
-    static const uint32_t cases[3][10] = { /* Random123, kat_vectors */
+    static const uint32_t cases[3][10] = {
+        /* Random123, kat_vectors */
         {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
         {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
-        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1},
+        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb,
+         0x5001e420, 0x24126ea1},
     };
     for (int i = 0; i < 3; i++) {
         uint32_t out[4];
@@ -55,7 +57,8 @@ static void philox_known_answers(void **state)
 /* The 16 random bits that round m of an element, by the definition in kernels/cpu/optim_kernel.h. */
 static uint32_t random_of_m(const struct optim_task *t, int64_t element)
 {
-    uint64_t group = (uint64_t)(t->first_group + element / 64), e = (uint64_t)element % 64, block = group / 2 * 8 + e % 16 / 2;
+    uint64_t group = (uint64_t)(t->first_group + element / 64), e = (uint64_t)element % 64,
+             block = group / 2 * 8 + e % 16 / 2;
     uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), t->step[0], t->step[1]}, out[4];
     philox4x32_10(counter, t->key, out);
     uint32_t word = out[2 * (group % 2) + e % 2], turn = (uint32_t)(e / 16 * 8 + 16) % 32;
@@ -72,13 +75,22 @@ static void rounding_uses_the_documented_random_bits(void **state)
     for (size_t k = 0; k < 3; k++) {
         const struct optim_kernels *kernels = optim_kernels_find(variants[k]);
         if (!kernels) continue;
-        struct optim_task t = {.count = N, .first_group = ((int64_t)1 << 34) + 3, .rule = RULE_ACCUMULATE, .m_format = STATE_BF16, .v_format = STATE_NONE,
-                               .gradient = gradient, .m = sum, .key = {11, 22}, .step = {33, 44}, .s = {.gradient_scale = 1}};
+        struct optim_task t = {.count = N,
+                               .first_group = ((int64_t)1 << 34) + 3,
+                               .rule = RULE_ACCUMULATE,
+                               .m_format = STATE_BF16,
+                               .v_format = STATE_NONE,
+                               .gradient = gradient,
+                               .m = sum,
+                               .key = {11, 22},
+                               .step = {33, 44},
+                               .s = {.gradient_scale = 1}};
         struct optim_partial found;
         memset(sum, 0, sizeof sum);
         kernels->step(&t, 0, 5, &found); /* uneven pieces: pairs of groups share random words */
         kernels->step(&t, 5, 38, &found);
-        for (int i = 0; i < N; i++) assert_int_equal(sum[i], (to_bits(gradient[i]) + random_of_m(&t, i)) >> 16);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(sum[i], (to_bits(gradient[i]) + random_of_m(&t, i)) >> 16);
     }
 }
 
@@ -90,7 +102,8 @@ struct memory {
     struct optim_partial found;
 };
 
-static void run_steps(const struct optim_kernels *kernels, struct optim_task t, struct memory *mem, int steps, const float *gradients)
+static void run_steps(const struct optim_kernels *kernels, struct optim_task t, struct memory *mem, int steps,
+                      const float *gradients)
 {
     memset(mem, 0, sizeof *mem);
     t.weights = mem->weights;
@@ -123,23 +136,43 @@ static void every_variant_gives_the_same_bits(void **state)
     static struct memory reference, other;
     for (int i = 0; i < (STEPS + 1) * COUNT; i++)
         gradients[i] = random_next() % 5 ? (float)((uniform() - 0.5) * pow(10, uniform() * 8 - 6)) : 0;
-    struct optim_scalars s = {.lr = 0.01f, .decay = 0.999f, .weight_decay = 0.1f, .beta1 = 0.9f, .rest1 = 0.1f, .beta2 = 0.99f, .rest2 = 0.01f,
-                              .eps = 1e-8f, .step_size = 0.02f, .root_scale = 1.7f, .direction_limit = 3, .gradient_scale = 0.7f, .nesterov = 1};
+    struct optim_scalars s = {.lr = 0.01f,
+                              .decay = 0.999f,
+                              .weight_decay = 0.1f,
+                              .beta1 = 0.9f,
+                              .rest1 = 0.1f,
+                              .beta2 = 0.99f,
+                              .rest2 = 0.01f,
+                              .eps = 1e-8f,
+                              .step_size = 0.02f,
+                              .root_scale = 1.7f,
+                              .direction_limit = 3,
+                              .gradient_scale = 0.7f,
+                              .nesterov = 1};
     for (int rule = RULE_ADAM; rule <= RULE_LION; rule++)
         for (int weights = WEIGHTS_F32; weights <= WEIGHTS_32; weights++)
             for (int m = STATE_F32; m <= STATE_4BIT; m++)
                 for (int v = STATE_F32; v <= STATE_4BIT; v++) {
                     bool has_v = rule != RULE_SGD && rule != RULE_LION;
                     if (!has_v && v != STATE_F32) continue;
-                    struct optim_task t = {.count = COUNT, .first_group = 3, .rule = rule, .weight_format = weights, .m_format = m,
-                                           .v_format = has_v ? v : STATE_NONE, .gradient_format = GRADIENT_F32, .m_range = 3, .key = {1, 2}, .s = s};
+                    struct optim_task t = {.count = COUNT,
+                                           .first_group = 3,
+                                           .rule = rule,
+                                           .weight_format = weights,
+                                           .m_format = m,
+                                           .v_format = has_v ? v : STATE_NONE,
+                                           .gradient_format = GRADIENT_F32,
+                                           .m_range = 3,
+                                           .key = {1, 2},
+                                           .s = s};
                     run_steps(optim_kernels_find("plain"), t, &reference, STEPS, gradients);
                     for (int k = 0; k < 2; k++) {
                         const struct optim_kernels *kernels = optim_kernels_find(variants[k]);
                         if (!kernels) continue;
                         run_steps(kernels, t, &other, STEPS, gradients);
                         if (memcmp(&reference, &other, sizeof other) != 0)
-                            fail_msg("rule %d weights %d m %d v %d: %s differs from plain", rule, weights, m, v, variants[k]);
+                            fail_msg("rule %d weights %d m %d v %d: %s differs from plain", rule, weights, m,
+                                     v, variants[k]);
                     }
                 }
 }
@@ -161,7 +194,8 @@ static void threads_do_not_change_a_bit(void **state)
             meopt_options_preset(&o, "balanced", &err);
             o.weight_decay = 0.01;
             o.threads = (int[]){1, 2, 5}[k];
-            struct meopt_tensor table[2] = {{.name = "a", .ndim = 2, .shape = {ROWS, COLUMNS}}, {.name = "b", .ndim = 1, .shape = {77}}};
+            struct meopt_tensor table[2] = {{.name = "a", .ndim = 2, .shape = {ROWS, COLUMNS}},
+                                            {.name = "b", .ndim = 1, .shape = {77}}};
             assert_int_equal(meopt_create(&opt, &o, table, 2, &err), 0);
             assert_int_equal(meopt_import(opt, 0, 0, ROWS * COLUMNS, gradient, &err), 0);
             for (int step = 1; step < 4; step++) {
@@ -196,12 +230,14 @@ static void corrections_keep_every_bit_they_can(void **state)
             if (((uint32_t)at & 0x7f800000u) != 0x7f800000u) values[n++] = from_bits((uint32_t)at);
         for (int format = WEIGHTS_20; format <= WEIGHTS_32; format++) {
             int drop = format == WEIGHTS_20 ? 12 : format == WEIGHTS_24 ? 8 : 0;
-            struct optim_task t = {.count = n, .weight_format = format, .weights = half, .correction = correction};
+            struct optim_task t = {
+                .count = n, .weight_format = format, .weights = half, .correction = correction};
             kernels->weights_in(&t, 0, (n + 63) / 64, values);
             kernels->weights_out(&t, 0, (n + 63) / 64, back);
             uint32_t wrong = 0;
             for (int i = 0; i < n; i++) {
-                uint32_t bits = to_bits(values[i]), nearest = drop ? (bits + (1u << (drop - 1))) >> drop << drop : bits;
+                uint32_t bits = to_bits(values[i]),
+                         nearest = drop ? (bits + (1u << (drop - 1))) >> drop << drop : bits;
                 wrong |= to_bits(back[i]) ^ nearest;
                 wrong |= half[i] ^ (nearest + 0x8000u) >> 16;
             }
@@ -218,7 +254,13 @@ static void corrections_keep_every_bit_they_can(void **state)
 
 static struct optim_task state_task(int m_format, int v_format, uint8_t *m, uint8_t *v, uint8_t *scales)
 {
-    return (struct optim_task){.count = 64, .m_format = m_format, .v_format = v_format, .m_range = 3, .m = m, .v = v, .scales = scales};
+    return (struct optim_task){.count = 64,
+                               .m_format = m_format,
+                               .v_format = v_format,
+                               .m_range = 3,
+                               .m = m,
+                               .v = v,
+                               .scales = scales};
 }
 
 /* Of 64 values each: with MEOPT_LONG over 10^8 values. */
@@ -233,15 +275,14 @@ static void second_moment_has_no_zero_and_a_bounded_error(void **state)
     for (int format = STATE_8BIT; format <= STATE_4BIT; format++) {
         int codes = format == STATE_8BIT ? 256 : 16, binades = format == STATE_8BIT ? 16 : 8;
         struct optim_task t = state_task(format, format, mc, vc, &scale);
-        for (int e = 83; e <= 190; e++) /* every code of every scale: positive, rising, and it comes back as itself */
+        for (int e = 83; e <= 190;
+             e++) /* every code of every scale: positive, rising, and it comes back as itself */
             for (int first = 0; first < codes; first += 63) {
                 for (int i = 0; i < 64; i++) vc[i] = 0;
                 for (int i = 0; i < 64; i++) {
                     int code = i == 63 || first + i > codes - 1 ? codes - 1 : first + i;
-                    if (format == STATE_8BIT)
-                        vc[i] = (uint8_t)code;
-                    else
-                        vc[i % 32] = (uint8_t)(vc[i % 32] | code << (i / 32 * 4));
+                    if (format == STATE_8BIT) vc[i] = (uint8_t)code;
+                    else vc[i % 32] = (uint8_t)(vc[i % 32] | code << (i / 32 * 4));
                 }
                 scale = (uint8_t)e;
                 memset(mc, 0, sizeof mc);
@@ -254,7 +295,8 @@ static void second_moment_has_no_zero_and_a_bounded_error(void **state)
                 kernels->state_out(&t, 0, 1, m2, v3);
                 assert_memory_equal(v2, v3, sizeof v2);
             }
-        for (int round = 0; round < random_groups(); round++) { /* random groups: nearest is within half a code of the root */
+        for (int round = 0; round < random_groups();
+             round++) { /* random groups: nearest is within half a code of the root */
             double top = pow(10, uniform() * 34 - 24), bound = format == STATE_8BIT ? 1.0 / 32 : 1.0 / 4;
             float largest = 0;
             for (int i = 0; i < 64; i++) {
@@ -282,7 +324,8 @@ static void second_moment_has_no_zero_and_a_bounded_error(void **state)
         v[17] = 1e10f; /* one outlier: the others read small, not zero */
         kernels->state_in(&t, 0, 1, m, v);
         kernels->state_out(&t, 0, 1, m2, v2);
-        for (int i = 0; i < 64; i++) assert_true(v2[i] > 0 && (i == 17 || v2[i] < 1e10f / (format == STATE_8BIT ? 1e8f : 1e3f)));
+        for (int i = 0; i < 64; i++)
+            assert_true(v2[i] > 0 && (i == 17 || v2[i] < 1e10f / (format == STATE_8BIT ? 1e8f : 1e3f)));
     }
 }
 
@@ -300,7 +343,8 @@ static void first_moment_is_idempotent_and_bounded(void **state)
                 double top = pow(10, uniform() * 16 - 11);
                 for (int i = 0; i < 64; i++) {
                     v[i] = (float)(top * top * pow(10, -uniform() * 4));
-                    m[i] = (float)((with_v ? sqrt((double)v[i]) * (format == STATE_8BIT ? 7.2 : 3.5) : top) * (2 * uniform() - 1) * pow(10, -uniform() * 3));
+                    m[i] = (float)((with_v ? sqrt((double)v[i]) * (format == STATE_8BIT ? 7.2 : 3.5) : top) *
+                                   (2 * uniform() - 1) * pow(10, -uniform() * 3));
                     if (random_next() % 10 == 0) m[i] = 0;
                 }
                 kernels->state_in(&t, 0, 1, m, with_v ? v : NULL);
@@ -308,16 +352,19 @@ static void first_moment_is_idempotent_and_bounded(void **state)
                 float largest = 0;
                 for (int i = 0; i < 64; i++) largest = fmaxf(largest, fabsf(m[i]));
                 for (int i = 0; i < 64; i++) {
-                    /* spacing of codes at x + c is (x + c) / 16 (8 bits) or / 2 (4 bits) at most; half of it to nearest */
+                    /* spacing of codes at x + c is (x + c) / 16 (8 bits) or / 2 (4 bits) at most; half of it
+                     * to nearest */
                     double unit = with_v ? 8 * sqrt((double)v2[i]) : 2 * (double)largest;
-                    double c = format == STATE_8BIT ? 0.0078125 : 0.125, bound = (fabs((double)m[i]) + c * unit) / (format == STATE_8BIT ? 32 : 4);
+                    double c = format == STATE_8BIT ? 0.0078125 : 0.125,
+                           bound = (fabs((double)m[i]) + c * unit) / (format == STATE_8BIT ? 32 : 4);
                     assert_true(fabs((double)m2[i] - (double)m[i]) <= bound * 1.0001);
                     if (m[i] == 0) assert_true(m2[i] == 0);
                 }
                 uint8_t before = scale;
                 kernels->state_in(&t, 0, 1, m2, with_v ? v2 : NULL);
                 kernels->state_out(&t, 0, 1, m3, with_v ? v2 : NULL);
-                if (!with_v && scale != before) { /* the largest m rounded below the edge of its binade: another grid */
+                if (!with_v &&
+                    scale != before) { /* the largest m rounded below the edge of its binade: another grid */
                     regrouped++;
                     continue;
                 }
@@ -333,8 +380,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Groups of any fp32 numbers, denormal ones too: what comes back is in the same order, finite, never denormal, of the same
- * sign, and a v beside a nonzero v is never zero. */
+/* Groups of any fp32 numbers, denormal ones too: what comes back is in the same order, finite, never
+ * denormal, of the same sign, and a v beside a nonzero v is never zero. */
 static void any_group_keeps_its_order(void **state)
 {
     (void)state;
@@ -344,7 +391,8 @@ static void any_group_keeps_its_order(void **state)
     for (int format = STATE_8BIT; format <= STATE_4BIT; format++)
         for (int round = 0; round < random_groups(); round++) {
             /* exponents from a window of its own: narrow groups, wide ones, and all there is */
-            uint32_t width = 1 + random_next() % (round % 3 ? 24 : 188), lowest = random_next() % (188 - width + 1);
+            uint32_t width = 1 + random_next() % (round % 3 ? 24 : 188),
+                     lowest = random_next() % (188 - width + 1);
             for (int i = 0; i < 64; i++) {
                 uint32_t bits = random_next();
                 m[i] = from_bits((bits & 0x807fffffu) | (lowest + random_next() % width) << 23);
@@ -360,7 +408,8 @@ static void any_group_keeps_its_order(void **state)
             kernels->state_in(&t, 0, 1, zero, v);
             kernels->state_out(&t, 0, 1, zero, v2);
             for (int i = 0; i < 64; i++) {
-                assert_true(isfinite(m2[i]) && (m2[i] == 0 || fabsf(m2[i]) >= FLT_MIN) && m2[i] * (m[i] > 0 ? 1.0f : -1.0f) >= 0);
+                assert_true(isfinite(m2[i]) && (m2[i] == 0 || fabsf(m2[i]) >= FLT_MIN) &&
+                            m2[i] * (m[i] > 0 ? 1.0f : -1.0f) >= 0);
                 assert_true(isfinite(v2[i]) && (v[63] < FLT_MIN || v2[i] >= FLT_MIN));
                 assert_true(zero[i] == 0);
                 if (i) assert_true(m2[i] >= m2[i - 1] && v2[i] >= v2[i - 1]);
@@ -368,8 +417,9 @@ static void any_group_keeps_its_order(void **state)
         }
 }
 
-/* Rounding up must happen with the probability that makes the mean right: a normal deviate per value, their squares a
- * chi-square. Values through the accumulator (m codes, bf16) and through v and weights of a step. */
+/* Rounding up must happen with the probability that makes the mean right: a normal deviate per value, their
+ * squares a chi-square. Values through the accumulator (m codes, bf16) and through v and weights of a step.
+ */
 static double unbiased(const struct optim_kernels *kernels, int what, int format, int values)
 {
     enum { N = 64 * 512 };
@@ -379,8 +429,18 @@ static double unbiased(const struct optim_kernels *kernels, int what, int format
     double chi = 0;
     for (int k = 0; k < values; k++) {
         float x = (float)(0.3 + 0.65 * uniform());
-        struct optim_task t = {.count = N, .key = {(uint32_t)k, 5}, .step = {(uint32_t)format + 1, 0}, .gradient = gradient, .gradient_format = GRADIENT_F32,
-                               .m = codes, .v = vcodes, .scales = scales, .weights = half, .correction = correction, .m_range = 0, .v_format = STATE_NONE};
+        struct optim_task t = {.count = N,
+                               .key = {(uint32_t)k, 5},
+                               .step = {(uint32_t)format + 1, 0},
+                               .gradient = gradient,
+                               .gradient_format = GRADIENT_F32,
+                               .m = codes,
+                               .v = vcodes,
+                               .scales = scales,
+                               .weights = half,
+                               .correction = correction,
+                               .m_range = 0,
+                               .v_format = STATE_NONE};
         struct optim_partial found;
         memset(scales, 0, sizeof scales);
         memset(codes, 0, sizeof codes);
@@ -395,7 +455,15 @@ static double unbiased(const struct optim_kernels *kernels, int what, int format
         } else if (what == 1) { /* sqrt(v) = x */
             t.rule = RULE_ADAMW;
             t.m_format = t.v_format = format;
-            t.s = (struct optim_scalars){.beta1 = 0, .rest1 = 1, .beta2 = 0, .rest2 = 1, .eps = 1, .root_scale = 1, .direction_limit = 9, .decay = 1, .gradient_scale = 1};
+            t.s = (struct optim_scalars){.beta1 = 0,
+                                         .rest1 = 1,
+                                         .beta2 = 0,
+                                         .rest2 = 1,
+                                         .eps = 1,
+                                         .root_scale = 1,
+                                         .direction_limit = 9,
+                                         .decay = 1,
+                                         .gradient_scale = 1};
             t.weight_format = WEIGHTS_F32;
             t.weights = weights;
             kernels->step(&t, 0, N / 64, &found);
@@ -426,7 +494,8 @@ static double unbiased(const struct optim_kernels *kernels, int what, int format
             n++;
         }
         if (high == low) continue; /* a code itself */
-        double p = ((double)x - low) / (high - low), z = (sum / n - (double)x) / ((high - low) * sqrt(p * (1 - p) / n));
+        double p = ((double)x - low) / (high - low),
+               z = (sum / n - (double)x) / ((high - low) * sqrt(p * (1 - p) / n));
         if (p * n > 20 && (1 - p) * n > 20) chi += z * z - 1;
     }
     return chi / sqrt(2.0 * values); /* about normal */
@@ -435,13 +504,18 @@ static double unbiased(const struct optim_kernels *kernels, int what, int format
 static void stochastic_rounding_is_unbiased(void **state)
 {
     (void)state;
-    static const struct { int what, format; const char *name; } cases[] = {
-        {0, STATE_8BIT, "m 8bit"}, {0, STATE_4BIT, "m 4bit"}, {0, STATE_BF16, "bf16"}, {1, STATE_8BIT, "sqrt(v) 8bit"}, {1, STATE_4BIT, "sqrt(v) 4bit"},
-        {2, WEIGHTS_BF16_SR, "bf16_sr"}, {2, WEIGHTS_20, "bf16+4"}, {2, WEIGHTS_24, "bf16+8"}};
+    static const struct {
+        int what, format;
+        const char *name;
+    } cases[] = {{0, STATE_8BIT, "m 8bit"},       {0, STATE_4BIT, "m 4bit"},
+                 {0, STATE_BF16, "bf16"},         {1, STATE_8BIT, "sqrt(v) 8bit"},
+                 {1, STATE_4BIT, "sqrt(v) 4bit"}, {2, WEIGHTS_BF16_SR, "bf16_sr"},
+                 {2, WEIGHTS_20, "bf16+4"},       {2, WEIGHTS_24, "bf16+8"}};
     int values = getenv("MEOPT_LONG") ? 3000 : 100;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double z = unbiased(optim_kernels_find(NULL), cases[i].what, cases[i].format, values);
-        print_message("%s: chi-square of %d values x 32256 roundings, standardised: %+.2f\n", cases[i].name, values, z);
+        print_message("%s: chi-square of %d values x 32256 roundings, standardised: %+.2f\n", cases[i].name,
+                      values, z);
         assert_true(fabs(z) < 5);
     }
 }
@@ -456,19 +530,29 @@ static void scales_survive_gradients_of_any_size(void **state)
             uint8_t mc[256] = {0}, vc[256] = {0}, scale = 0;
             struct optim_task t = state_task(format, format, mc, vc, &scale);
             struct optim_partial found;
-            for (int i = 0; i < 64; i++) gradient[i] = (float)(pow(10, power) * (i % 2 ? 1 : -1) * (0.5 + uniform()));
+            for (int i = 0; i < 64; i++)
+                gradient[i] = (float)(pow(10, power) * (i % 2 ? 1 : -1) * (0.5 + uniform()));
             t.rule = RULE_ADAMW;
             t.gradient = gradient;
             t.weights = weights;
-            t.s = (struct optim_scalars){.decay = 1, .beta1 = 0.9f, .rest1 = 0.1f, .beta2 = 0.999f, .rest2 = 0.001f, .eps = 1e-30f, .gradient_scale = 1,
-                                         .step_size = 10, .root_scale = 31.6227766f, .direction_limit = 0.1f};
+            t.s = (struct optim_scalars){.decay = 1,
+                                         .beta1 = 0.9f,
+                                         .rest1 = 0.1f,
+                                         .beta2 = 0.999f,
+                                         .rest2 = 0.001f,
+                                         .eps = 1e-30f,
+                                         .gradient_scale = 1,
+                                         .step_size = 10,
+                                         .root_scale = 31.6227766f,
+                                         .direction_limit = 0.1f};
             kernels->step(&t, 0, 1, &found);
             kernels->state_out(&t, 0, 1, m, v);
             for (int i = 0; i < 64; i++) {
                 double root = sqrt(0.001) * fabs((double)gradient[i]);
                 assert_true(fabs(fabs((double)weights[i]) - 1) < 1e-5);
                 assert_true(fabs(sqrt((double)v[i]) / root - 1) < (format == STATE_8BIT ? 0.0626 : 0.51));
-                if (format == STATE_8BIT) assert_true(fabs((double)m[i] / (0.1 * (double)gradient[i]) - 1) < 0.075);
+                if (format == STATE_8BIT)
+                    assert_true(fabs((double)m[i] / (0.1 * (double)gradient[i]) - 1) < 0.075);
             }
         }
 }
@@ -501,11 +585,13 @@ static void a_bad_gradient_touches_nothing_of_its_group(void **state)
             assert_int_equal(meopt_step_tensor(opt, 0, values, MEOPT_F32, 1, &err), MEOPT_NOT_FINITE);
             assert_int_equal(meopt_step_end(opt, &stats, &err), MEOPT_NOT_FINITE);
             assert_int_equal(meopt_export(opt, 0, 0, 4160, after, &err), 0);
-            if (b < 4) assert_memory_equal(before, after, sizeof after); /* check = 1: nothing of the tensor */
+            if (b < 4)
+                assert_memory_equal(before, after, sizeof after); /* check = 1: nothing of the tensor */
             assert_int_equal(meopt_step(opt, 2, 0.1, 1, &g, &stats, &err), MEOPT_NOT_FINITE);
             assert_int_equal(stats.bad_groups, 1);
             assert_int_equal(meopt_export(opt, 0, 0, 4160, after, &err), 0);
-            for (int i = 0; i < 4160; i++) assert_true((before[i] == after[i]) == (b < 4 ? i / 64 == 3 : i / 64 == 3));
+            for (int i = 0; i < 4160; i++)
+                assert_true((before[i] == after[i]) == (b < 4 ? i / 64 == 3 : i / 64 == 3));
             meopt_destroy(opt);
         }
 }

@@ -1,5 +1,6 @@
-/* libmeopt as its header describes it: bytes known before allocation, state that survives a restart bit by bit and goes
- * from one format to another, gradient accumulation, adaptive precision, and an error value for every kind of misuse. */
+/* libmeopt as its header describes it: bytes known before allocation, state that survives a restart bit by
+ * bit and goes from one format to another, gradient accumulation, adaptive precision, and an error value for
+ * every kind of misuse. */
 #include "core/meopt.h"
 
 #include <math.h>
@@ -14,7 +15,9 @@
 enum { A = 130 * 70, B = 77, COUNT = 2 };
 static const char *const presets[] = {"quality", "balanced", "minimal", "fp32", "amp", "pure_bf16"};
 
-static struct meopt_tensor table[COUNT] = {{.name = "layer.weight", .ndim = 2, .shape = {130, 70}}, {.name = "layer.bias", .ndim = 1, .shape = {B}, .flags = MEOPT_NO_DECAY}};
+static struct meopt_tensor table[COUNT] = {
+    {.name = "layer.weight", .ndim = 2, .shape = {130, 70}},
+    {.name = "layer.bias", .ndim = 1, .shape = {B}, .flags = MEOPT_NO_DECAY}};
 static float start[A], gradient[A];
 
 static void fill(float *x, int n, uint32_t seed, float scale)
@@ -77,7 +80,8 @@ static void resume_is_bit_identical(void **state)
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
             struct meopt_error err;
-            struct meopt *whole = make(rule, presets[p], 7), *first = make(rule, presets[p], 7), *second = make(rule, presets[p], 7);
+            struct meopt *whole = make(rule, presets[p], 7), *first = make(rule, presets[p], 7),
+                         *second = make(rule, presets[p], 7);
             steps(whole, 1, 8);
             steps(first, 1, 4);
             if (p % 2) { /* through the stream, or record by record with exported weights */
@@ -99,7 +103,8 @@ static void resume_is_bit_identical(void **state)
             steps(second, 5, 8);
             struct buffer x = saved(whole), y = saved(second);
             assert_int_equal(x.bytes, y.bytes);
-            if (memcmp(x.data, y.data, x.bytes) != 0) fail_msg("%s %s: resumed run differs", meopt_rule_name(rule), presets[p]);
+            if (memcmp(x.data, y.data, x.bytes) != 0)
+                fail_msg("%s %s: resumed run differs", meopt_rule_name(rule), presets[p]);
             free(x.data);
             free(y.data);
             meopt_destroy(whole);
@@ -136,8 +141,12 @@ static void state_goes_from_one_format_to_another(void **state)
                 assert_int_equal(info.updates, 5);
                 steps(x, 6, 6);
                 steps(y, 6, 6);
-                double limit = from == 2 || to == 2 ? 3e-3 : 4e-4; /* bf16 weights: half an ulp of 1; else a fraction of a step */
-                if (distance(x, y) > limit) fail_msg("%s %s -> %s: %g", meopt_rule_name(rule), presets[from], presets[to], distance(x, y));
+                double limit = from == 2 || to == 2
+                                   ? 3e-3
+                                   : 4e-4; /* bf16 weights: half an ulp of 1; else a fraction of a step */
+                if (distance(x, y) > limit)
+                    fail_msg("%s %s -> %s: %g", meopt_rule_name(rule), presets[from], presets[to],
+                             distance(x, y));
                 meopt_destroy(x);
                 meopt_destroy(y);
             }
@@ -158,7 +167,8 @@ static void damaged_state_is_refused_and_changes_nothing(void **state)
         assert_true(strlen(err.message) > 10);
         free(bad);
     }
-    for (size_t bytes = 0; bytes < good.bytes; bytes += 501) assert_int_equal(meopt_load(opt, good.data, bytes, &err), MEOPT_BAD_STATE);
+    for (size_t bytes = 0; bytes < good.bytes; bytes += 501)
+        assert_int_equal(meopt_load(opt, good.data, bytes, &err), MEOPT_BAD_STATE);
     struct buffer still = saved(opt);
     assert_memory_equal(good.data, still.data, good.bytes);
     struct meopt *lion = make(MEOPT_LION, "balanced", 7);
@@ -216,7 +226,8 @@ static void query_equals_what_is_allocated(void **state)
             assert_int_equal(account.bytes[MEOPT_MEMORY_ACCUMULATOR], query.accumulators);
             meopt_destroy(opt);
             for (int k = 0; k < MEOPT_MEMORY_KINDS; k++) assert_int_equal(account.bytes[k], 0);
-            for (int k = 1; k < 12; k++) { /* each allocation fails once: an error value, nothing left behind */
+            for (int k = 1; k < 12;
+                 k++) { /* each allocation fails once: an error value, nothing left behind */
                 account.fail_at = k;
                 int status = meopt_create(&opt, &o, table, COUNT, &err);
                 if (status == 0) meopt_destroy(opt);
@@ -226,7 +237,8 @@ static void query_equals_what_is_allocated(void **state)
         }
 }
 
-/* A ViT of width 768, depth 14: 100 M parameters with norms, biases, tokens and positions. Gradients are released. */
+/* A ViT of width 768, depth 14: 100 M parameters with norms, biases, tokens and positions. Gradients are
+ * released. */
 static void presets_hold_the_promised_bytes_at_100_million_parameters(void **state)
 {
     (void)state;
@@ -234,7 +246,12 @@ static void presets_hold_the_promised_bytes_at_100_million_parameters(void **sta
     static struct meopt_tensor vit[14 * 12 + 8];
     static char names[14 * 12 + 8][32];
     size_t n = 0;
-#define ADD(...) do { snprintf(names[n], 32, "t%zu", n); vit[n] = (struct meopt_tensor){.name = names[n], __VA_ARGS__}; n++; } while (0)
+#define ADD(...)                                                                                             \
+    do {                                                                                                     \
+        snprintf(names[n], 32, "t%zu", n);                                                                   \
+        vit[n] = (struct meopt_tensor){.name = names[n], __VA_ARGS__};                                       \
+        n++;                                                                                                 \
+    } while (0)
     for (int block = 0; block < 14; block++) {
         for (int k = 0; k < 4; k++) ADD(.ndim = 1, .shape = {768});
         ADD(.ndim = 2, .shape = {2304, 768});
@@ -268,7 +285,8 @@ static void presets_hold_the_promised_bytes_at_100_million_parameters(void **sta
             for (int k = 0; k < MEOPT_MEMORY_KINDS; k++) total += account.bytes[k];
             double each = (double)total / (double)held.parameters;
             if (rule == MEOPT_APADAMW || rule == MEOPT_LION)
-                print_message("%s %s: %.1f M parameters, %.3f bytes each\n", meopt_rule_name(rule), presets[p], (double)held.parameters * 1e-6, each);
+                print_message("%s %s: %.1f M parameters, %.3f bytes each\n", meopt_rule_name(rule),
+                              presets[p], (double)held.parameters * 1e-6, each);
             assert_true(held.parameters > 99000000 && held.parameters < 101000000);
             assert_true(each <= limits[p] - (rule == MEOPT_APSGD || rule == MEOPT_LION ? 1 : 0));
             meopt_destroy(opt);
@@ -280,7 +298,8 @@ static void presets_hold_the_promised_bytes_at_100_million_parameters(void **sta
 static void accumulated_gradients_make_the_step_of_their_sum(void **state)
 {
     (void)state;
-    static const double limits[] = {1e-6, 2e-5, 2e-5, 6e-5, 1e-3}; /* rms of weights after one SGD step of size 1e-2 */
+    static const double limits[] = {1e-6, 2e-5, 2e-5, 6e-5,
+                                    1e-3}; /* rms of weights after one SGD step of size 1e-2 */
     for (int format = 0; format < MEOPT_STATE_FORMAT_COUNT; format++) {
         struct meopt_options o;
         struct meopt_error err;
@@ -298,7 +317,8 @@ static void accumulated_gradients_make_the_step_of_their_sum(void **state)
         }
         meopt_step_begin(x, 1, 1e-2, 0, &err);
         assert_int_equal(meopt_step_tensor(x, 0, NULL, MEOPT_F32, 1, &err), 0);
-        assert_int_equal(meopt_step_tensor(x, 1, NULL, MEOPT_F32, 1, &err), MEOPT_BAD_ARGUMENT); /* nothing accumulated */
+        assert_int_equal(meopt_step_tensor(x, 1, NULL, MEOPT_F32, 1, &err),
+                         MEOPT_BAD_ARGUMENT); /* nothing accumulated */
         meopt_step_end(x, NULL, &err);
         meopt_step_begin(y, 1, 1e-2, 0, &err);
         meopt_step_tensor(y, 0, sum, MEOPT_F32, 1, &err);
@@ -327,8 +347,14 @@ static void hear(void *context, const struct meopt_report *r)
 static void a_tensor_over_the_threshold_is_promoted(void **state)
 {
     (void)state;
-    static const struct { int format; double threshold; int promotions; } cases[] = {
-        {MEOPT_STATE_4BIT, 0.1, 1}, {MEOPT_STATE_8BIT, 0.1, 0}, {MEOPT_STATE_8BIT, 1e-3, 2}, {MEOPT_STATE_4BIT, 1e-9, 3}};
+    static const struct {
+        int format;
+        double threshold;
+        int promotions;
+    } cases[] = {{MEOPT_STATE_4BIT, 0.1, 1},
+                 {MEOPT_STATE_8BIT, 0.1, 0},
+                 {MEOPT_STATE_8BIT, 1e-3, 2},
+                 {MEOPT_STATE_4BIT, 1e-9, 3}};
     for (size_t k = 0; k < 4; k++)
         for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++) {
             struct heard heard = {0};
@@ -347,11 +373,15 @@ static void a_tensor_over_the_threshold_is_promoted(void **state)
             steps(exact, 1, 10);
             struct meopt_tensor_info info;
             meopt_info(opt, 0, &info);
-            if (k < 2) print_message("%s from %s: largest error %.3f, %d promotions, now %s\n", meopt_rule_name(rule), meopt_state_format_name(cases[k].format),
-                          heard.largest, heard.promotions, meopt_state_format_name(info.first_moment));
+            if (k < 2)
+                print_message("%s from %s: largest error %.3f, %d promotions, now %s\n",
+                              meopt_rule_name(rule), meopt_state_format_name(cases[k].format), heard.largest,
+                              heard.promotions, meopt_state_format_name(info.first_moment));
             assert_true(heard.reports > 0);
-            if (cases[k].promotions < 2 && rule != MEOPT_LION && rule != MEOPT_APSGD) assert_int_equal(heard.promotions, cases[k].promotions);
-            if (cases[k].threshold < 0.01) assert_true(heard.promotions >= 1 && info.first_moment <= MEOPT_STATE_BF16);
+            if (cases[k].promotions < 2 && rule != MEOPT_LION && rule != MEOPT_APSGD)
+                assert_int_equal(heard.promotions, cases[k].promotions);
+            if (cases[k].threshold < 0.01)
+                assert_true(heard.promotions >= 1 && info.first_moment <= MEOPT_STATE_BF16);
             meopt_destroy(opt);
             meopt_destroy(exact);
         }
@@ -428,10 +458,8 @@ static void tensors_may_be_stepped_from_several_threads(void **state)
             struct worker workers[N];
             for (size_t i = 0; i < N; i++) {
                 workers[i] = (struct worker){opt[k], k ? N - 1 - i : i};
-                if (k)
-                    assert_int_equal(pthread_create(&threads[i], NULL, worker_step, &workers[i]), 0);
-                else
-                    assert_null(worker_step(&workers[i]));
+                if (k) assert_int_equal(pthread_create(&threads[i], NULL, worker_step, &workers[i]), 0);
+                else assert_null(worker_step(&workers[i]));
             }
             for (int i = 0; k && i < N; i++) {
                 void *status;
@@ -452,7 +480,12 @@ static void tensors_may_be_stepped_from_several_threads(void **state)
 
 /* ---- Misuse ------------------------------------------------------------------------------------------ */
 
-#define REFUSED(call) do { memset(&err, 0, sizeof err); assert_int_equal(call, MEOPT_BAD_ARGUMENT); assert_true(strlen(err.message) > 8); } while (0)
+#define REFUSED(call)                                                                                        \
+    do {                                                                                                     \
+        memset(&err, 0, sizeof err);                                                                         \
+        assert_int_equal(call, MEOPT_BAD_ARGUMENT);                                                          \
+        assert_true(strlen(err.message) > 8);                                                                \
+    } while (0)
 
 static void misuse_returns_an_error_with_a_sentence(void **state)
 {
@@ -471,7 +504,14 @@ static void misuse_returns_an_error_with_a_sentence(void **state)
     REFUSED(meopt_create(&opt, NULL, table, COUNT, &err));
     REFUSED(meopt_create(&opt, &o, NULL, COUNT, &err));
     REFUSED(meopt_query(&o, table, COUNT, NULL, &err));
-#define BAD_OPTION(field, v) do { bad = o; bad.field = v; REFUSED(meopt_create(&opt, &bad, table, COUNT, &err)); assert_null(opt); REFUSED(meopt_query(&bad, table, COUNT, &bytes, &err)); } while (0)
+#define BAD_OPTION(field, v)                                                                                 \
+    do {                                                                                                     \
+        bad = o;                                                                                             \
+        bad.field = v;                                                                                       \
+        REFUSED(meopt_create(&opt, &bad, table, COUNT, &err));                                               \
+        assert_null(opt);                                                                                    \
+        REFUSED(meopt_query(&bad, table, COUNT, &bytes, &err));                                              \
+    } while (0)
     BAD_OPTION(size, 0);
     BAD_OPTION(tensor_size, 4);
     BAD_OPTION(rule, 5);
@@ -487,7 +527,12 @@ static void misuse_returns_an_error_with_a_sentence(void **state)
     bad.second_moment = MEOPT_STATE_8BIT;
     bad.beta2 = 0.5;
     REFUSED(meopt_create(&opt, &bad, table, COUNT, &err));
-#define BAD_TENSOR(field, v) do { struct meopt_tensor t = table[0]; t.field = v; REFUSED(meopt_create(&opt, &o, &t, 1, &err)); } while (0)
+#define BAD_TENSOR(field, v)                                                                                 \
+    do {                                                                                                     \
+        struct meopt_tensor t = table[0];                                                                    \
+        t.field = v;                                                                                         \
+        REFUSED(meopt_create(&opt, &o, &t, 1, &err));                                                        \
+    } while (0)
     BAD_TENSOR(name, NULL);
     BAD_TENSOR(name, "");
     BAD_TENSOR(ndim, 9);
@@ -525,7 +570,8 @@ static void misuse_returns_an_error_with_a_sentence(void **state)
     struct meopt_gradient two[] = {{gradient, MEOPT_F32}, {gradient, 3}};
     REFUSED(meopt_step_tensors(opt, NULL, two, 2, 1, &err));
     REFUSED(meopt_step_tensors(opt, (size_t[]){0, 9}, two, 2, 1, &err));
-    REFUSED(meopt_step_tensors(opt, (size_t[]){0, 1}, two, 2, 1, &err)); /* the second one's dtype: the first has not stepped */
+    REFUSED(meopt_step_tensors(opt, (size_t[]){0, 1}, two, 2, 1,
+                               &err)); /* the second one's dtype: the first has not stepped */
     two[1] = two[0];
     assert_int_equal(meopt_step_tensors(opt, (size_t[]){0, 0}, two, 2, 1, &err), MEOPT_BAD_ORDER);
     assert_int_equal(meopt_step_tensors(opt, NULL, NULL, 0, 1, &err), 0);

@@ -1,6 +1,7 @@
-/* A plan equals what training then takes, class by class, within 1 %: every format, recompute, cached teacher and
- * micro-batch, three families, random weights; and the form's plan is the same. Small geometries; MEOPT_LONG=1: the
- * published widths at two blocks, and DINOv2's whole geometry. On a card: MEOPT_TEST_DEVICE=hip:0, fewer combinations. */
+/* A plan equals what training then takes, class by class, within 1 %: every format, recompute, cached teacher
+ * and micro-batch, three families, random weights; and the form's plan is the same. Small geometries;
+ * MEOPT_LONG=1: the published widths at two blocks, and DINOv2's whole geometry. On a card:
+ * MEOPT_TEST_DEVICE=hip:0, fewer combinations. */
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/config/config.h"
@@ -19,13 +20,15 @@
 static float *pixels;
 static int64_t ids[64];
 
-static int some_images(void *context, int64_t index, int64_t count, const float **images, const int64_t **image_ids, struct error *err)
+static int some_images(void *context, int64_t index, int64_t count, const float **images,
+                       const int64_t **image_ids, struct error *err)
 {
     const struct trainer *t = context;
     (void)err;
     int64_t side = t->student_geometry.image;
     pixels = realloc(pixels, (size_t)(count * 3 * side * side) * sizeof *pixels);
-    for (int64_t i = 0; i < count * 3 * side * side; i++) pixels[i] = (float)((i * 7919 + index) % 512) / 256.0f - 1.0f;
+    for (int64_t i = 0; i < count * 3 * side * side; i++)
+        pixels[i] = (float)((i * 7919 + index) % 512) / 256.0f - 1.0f;
     for (int64_t i = 0; i < count; i++) ids[i] = index * count + i;
     *images = pixels;
     *image_ids = ids;
@@ -65,18 +68,23 @@ static void plan_is_measurement(const char *name, char **overrides, int count)
     if (code == 0) code = device_open(&device, spec, 0, &err);
     if (code) fail_msg("%s", err.what);
     code = trainer_create(&trainer, &config, device, true, fill, NULL, &err);
-    for (int step = 1; step <= 2 && code == 0; step++) code = trainer_step(trainer, step, 1e-5, &(struct image_source){.images = some_images, .context = trainer}, &result, &err);
+    for (int step = 1; step <= 2 && code == 0; step++)
+        code = trainer_step(trainer, step, 1e-5,
+                            &(struct image_source){.images = some_images, .context = trainer}, &result, &err);
     if (code) fail_msg("%s", err.what);
     bool good = true;
     for (int c = 0; c <= MEMORY_CLASS_COUNT; c++) {
-        double planned = c < MEMORY_CLASS_COUNT ? (double)plan.use.peak_bytes[c] : (double)plan.use.peak_total_bytes;
-        double measured = c < MEMORY_CLASS_COUNT ? (double)device->use.peak_bytes[c] : (double)device->use.peak_total_bytes;
+        double planned =
+            c < MEMORY_CLASS_COUNT ? (double)plan.use.peak_bytes[c] : (double)plan.use.peak_total_bytes;
+        double measured =
+            c < MEMORY_CLASS_COUNT ? (double)device->use.peak_bytes[c] : (double)device->use.peak_total_bytes;
         double gap = planned > measured ? planned - measured : measured - planned;
         if (gap <= 0.01 * measured) continue;
         good = false;
         fprintf(stderr, "%s", name);
         for (int i = 0; i < count; i++) fprintf(stderr, " %s", overrides[i]);
-        fprintf(stderr, ": %s planned %.0f, measured %.0f\n", c < MEMORY_CLASS_COUNT ? memory_class_names[c] : "peak", planned, measured);
+        fprintf(stderr, ": %s planned %.0f, measured %.0f\n",
+                c < MEMORY_CLASS_COUNT ? memory_class_names[c] : "peak", planned, measured);
     }
     assert_true(good);
     compared++;
@@ -91,33 +99,38 @@ static const struct shape {
     const char *small[16], *wide[8];
 } shapes[] = {
     {"eva_clip",
-     {"model_t.arch=custom", "model_s.arch=custom", "data.image_size=28", "model_t.width=176", "model_t.depth=3", "model_t.hidden=352", "model_t.out=64",
-      "model_t.patch=14", "model_s.width=88", "model_s.depth=2", "model_s.hidden=176", "model_s.out=64", "model_s.patch=14"},
+     {"model_t.arch=custom", "model_s.arch=custom", "data.image_size=28", "model_t.width=176",
+      "model_t.depth=3", "model_t.hidden=352", "model_t.out=64", "model_t.patch=14", "model_s.width=88",
+      "model_s.depth=2", "model_s.hidden=176", "model_s.out=64", "model_s.patch=14"},
      {"model_t.depth=2", "model_s.depth=2"}},
     {"open_clip",
-     {"model_t.arch=custom", "model_s.arch=custom", "data.image_size=28", "model_t.width=176", "model_t.depth=3", "model_t.hidden=352", "model_t.out=64",
-      "model_t.patch=14", "model_s.width=160", "model_s.depth=2", "model_s.hidden=320", "model_s.out=64", "model_s.patch=14"},
+     {"model_t.arch=custom", "model_s.arch=custom", "data.image_size=28", "model_t.width=176",
+      "model_t.depth=3", "model_t.hidden=352", "model_t.out=64", "model_t.patch=14", "model_s.width=160",
+      "model_s.depth=2", "model_s.hidden=320", "model_s.out=64", "model_s.patch=14"},
      {"model_t.depth=2", "model_s.depth=2"}},
     {"dinov2",
-     {"model_t.arch=custom", "model_s.arch=custom", "data.image_size=28", "model_t.width=192", "model_t.depth=3", "model_t.hidden=128", "model_t.ffn=swiglu",
-      "model_t.patch=14", "model_t.pos_grid=5", "model_s.width=128", "model_s.depth=2", "model_s.hidden=512", "model_s.patch=14", "model_s.pos_grid=5"},
+     {"model_t.arch=custom", "model_s.arch=custom", "data.image_size=28", "model_t.width=192",
+      "model_t.depth=3", "model_t.hidden=128", "model_t.ffn=swiglu", "model_t.patch=14", "model_t.pos_grid=5",
+      "model_s.width=128", "model_s.depth=2", "model_s.hidden=512", "model_s.patch=14", "model_s.pos_grid=5"},
      {"model_t.depth=2", "model_s.depth=2"}},
 };
 
 static const char *const formats[][2] = {
-    {"optim.use_meopt=false", "optim.pure_bf16=false"}, {"optim.use_meopt=false", "optim.pure_bf16=true"}, {"optim.preset=quality", "optim.clip_mode=exact"},
-    {"optim.preset=balanced", "optim.name=lion"}, {"optim.preset=minimal", "optim.name=lamb"}, {"optim.preset=balanced", "optim.gradients=keep"},
+    {"optim.use_meopt=false", "optim.pure_bf16=false"}, {"optim.use_meopt=false", "optim.pure_bf16=true"},
+    {"optim.preset=quality", "optim.clip_mode=exact"},  {"optim.preset=balanced", "optim.name=lion"},
+    {"optim.preset=minimal", "optim.name=lamb"},        {"optim.preset=balanced", "optim.gradients=keep"},
     {"optim.preset=balanced", "train.precision=fp32"},
 };
 
-/* What is enough on a card, where the emulated ones are slow: with MEOpt and without, recomputing and not; every family; accumulated,
- * with a cached teacher. */
+/* What is enough on a card, where the emulated ones are slow: with MEOpt and without, recomputing and not;
+ * every family; accumulated, with a cached teacher. */
 static bool on_a_card(size_t shape, size_t format, int k)
 {
     static const struct {
         size_t shape, format;
         int k;
-    } chosen[] = {{0, 0, 0}, {0, 0, 1}, {0, 3, 0}, {0, 3, 1}, {0, 4, 6}, {1, 1, 1}, {1, 6, 0}, {2, 2, 0}, {2, 5, 5}};
+    } chosen[] = {{0, 0, 0}, {0, 0, 1}, {0, 3, 0}, {0, 3, 1}, {0, 4, 6},
+                  {1, 1, 1}, {1, 6, 0}, {2, 2, 0}, {2, 5, 5}};
     for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
         if (chosen[i].shape == shape && chosen[i].format == format && chosen[i].k == k) return true;
     return false;
@@ -140,10 +153,12 @@ static void every_combination(bool wide)
                 o[n++] = wide || card ? "train.batch_size=2" : "train.batch_size=4";
                 o[n++] = k & 1 ? "train.recompute=block" : "train.recompute=none";
                 o[n++] = k & 2 ? "train.cache_teacher=true" : "train.cache_teacher=false";
-                o[n++] = k & 4 ? wide || card ? "train.micro_batch=1" : "train.micro_batch=2" : "train.micro_batch=0";
+                o[n++] = k & 4 ? wide || card ? "train.micro_batch=1" : "train.micro_batch=2"
+                               : "train.micro_batch=0";
                 o[n++] = type;
                 if (card && !wide) o[n++] = "model_t.depth=1";
-                if (!wide && !getenv("MEOPT_LONG") && (card ? !on_a_card(s, f, k) : (s + f + (size_t)k) % 4)) continue; /* CPU: a quarter of them */
+                if (!wide && !getenv("MEOPT_LONG") && (card ? !on_a_card(s, f, k) : (s + f + (size_t)k) % 4))
+                    continue; /* CPU: a quarter of them */
                 plan_is_measurement(shapes[s].config, o, n);
             }
 }
@@ -155,7 +170,8 @@ static void plans_equal_measurements(void **state)
     printf("%d experiments\n", compared);
     if (getenv("MEOPT_LONG") && strcmp(spec, "cpu") == 0) {
         every_combination(true);
-        char *one[] = {"train.batch_size=1", "device.type=cpu"}, *base[] = {"train.batch_size=1", "device.type=cpu", "optim.use_meopt=false"};
+        char *one[] = {"train.batch_size=1", "device.type=cpu"},
+             *base[] = {"train.batch_size=1", "device.type=cpu", "optim.use_meopt=false"};
         plan_is_measurement("dinov2", one, 2);
         plan_is_measurement("dinov2", base, 3);
     }
@@ -167,8 +183,11 @@ static void plans_of_the_published_workloads(void **state)
     static const struct {
         const char *name;
         int64_t teacher, student;
-        double teraflops; /* models.md: forward of the teacher, forward and backward of the student, 32 images */
-    } known[] = {{"eva_clip", 1012588928, 1012588928, 68.4}, {"open_clip", 1012645632, 632076800, 49.2}, {"dinov2", 1136480768, 305943040, 34.7}};
+        double
+            teraflops; /* models.md: forward of the teacher, forward and backward of the student, 32 images */
+    } known[] = {{"eva_clip", 1012588928, 1012588928, 68.4},
+                 {"open_clip", 1012645632, 632076800, 49.2},
+                 {"dinov2", 1136480768, 305943040, 34.7}};
     for (size_t i = 0; i < 3; i++) {
         char *path = xasprintf("%s/configs/%s.yaml", MEOPT_SOURCE_DIR, known[i].name);
         struct config config;
@@ -178,7 +197,8 @@ static void plans_of_the_published_workloads(void **state)
         if (plan_make(&plan, &config, &err)) fail_msg("%s", err.what);
         assert_true(plan.from_checkpoints || plan.teacher_parameters == known[i].teacher);
         assert_true(plan.from_checkpoints || plan.student_parameters == known[i].student);
-        assert_true(plan.from_checkpoints || (plan.step_flops / 1e12 > known[i].teraflops * 0.995 && plan.step_flops / 1e12 < known[i].teraflops * 1.005));
+        assert_true(plan.from_checkpoints || (plan.step_flops / 1e12 > known[i].teraflops * 0.995 &&
+                                              plan.step_flops / 1e12 < known[i].teraflops * 1.005));
         assert_true(plan_largest_batch(&config, plan.use.peak_total_bytes, &err) == 32);
         assert_true(plan_largest_batch(&config, 1 << 20, &err) == 0);
         config_free(&config);
@@ -190,7 +210,8 @@ int main(void)
 {
     log_level = LOG_QUIET;
     if (getenv("MEOPT_TEST_DEVICE")) spec = getenv("MEOPT_TEST_DEVICE");
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_of_the_published_workloads), cmocka_unit_test(plans_equal_measurements)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_of_the_published_workloads),
+                                       cmocka_unit_test(plans_equal_measurements)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     free(pixels);
     return failed;

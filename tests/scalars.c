@@ -1,4 +1,5 @@
-/* core/train/tensorboard, core/train/prometheus: what others read of a run. The event file is read back by the definition of its format. */
+/* core/train/tensorboard, core/train/prometheus: what others read of a run. The event file is read back by
+ * the definition of its format. */
 #include "core/base/file.h"
 #include "core/train/prometheus.h"
 #include "core/train/tensorboard.h"
@@ -35,8 +36,18 @@ static int teardown(void **state)
 }
 
 static const struct scalar_memory memory[] = {{"weights", 5e9}, {"optimizer", 16777217}, {"comm", NAN}};
-static const struct scalars values = {.step = 300, .time_s = 1700000000.25, .epoch = NAN, .loss = 0.5, .cosine = -0.25, .lr = 1e-30, .grad_norm = INFINITY,
-    .images_per_s = 812.5, .step_ms = 40, .data_wait_ms = NAN, .memory = memory, .memory_count = 3};
+static const struct scalars values = {.step = 300,
+                                      .time_s = 1700000000.25,
+                                      .epoch = NAN,
+                                      .loss = 0.5,
+                                      .cosine = -0.25,
+                                      .lr = 1e-30,
+                                      .grad_norm = INFINITY,
+                                      .images_per_s = 812.5,
+                                      .step_ms = 40,
+                                      .data_wait_ms = NAN,
+                                      .memory = memory,
+                                      .memory_count = 3};
 
 struct event {
     double time_s;
@@ -77,7 +88,8 @@ static void decode(struct event *e, int level, const uint8_t *p, size_t bytes)
         assert_true(p <= end);
         if (level == 0 && field == 1) memcpy(&e->time_s, &number, 8);
         else if (level == 0 && field == 2) e->step = (int64_t)number;
-        else if (level == 0 && field == 3) snprintf(e->version, sizeof e->version, "%.*s", (int)number, (const char *)data);
+        else if (level == 0 && field == 3)
+            snprintf(e->version, sizeof e->version, "%.*s", (int)number, (const char *)data);
         else if (level == 0) decode(e, field, data, number);
         else if (level == 5) decode(e, 1, data, number), e->values++;
         else if (level == 7) e->session = (int)number;
@@ -130,7 +142,9 @@ static void event_files_are_read_back(void **state)
     assert_string_equal(e[0].version, "brain.Event:2");
     assert_int_equal(e[1].step, 300);
     assert_true(e[1].time_s >= 1700000000.25 && e[1].time_s <= 1700000000.25);
-    static const char *const tags[] = {"loss", "cosine", "lr", "grad_norm", "throughput/images_per_s", "time/step_ms", "memory/weights", "memory/optimizer"};
+    static const char *const tags[] = {
+        "loss",           "cosine",          "lr", "grad_norm", "throughput/images_per_s", "time/step_ms",
+        "memory/weights", "memory/optimizer"};
     static const float expected[] = {0.5f, -0.25f, 1e-30f, INFINITY, 812.5f, 40, 5e9f, 16777216};
     assert_int_equal(e[1].values, 8);
     for (int i = 0; i < 8; i++) {
@@ -187,16 +201,23 @@ static void prometheus_text_has_its_form(void **state)
         {"0", "Z100 \"a\\b\"\n\033", "0000:c1:00.0", 5e9, 16e9, 97, 61.5, NAN, 0.25},
         {"1", NULL, "", 6e9, 16e9, NAN, NAN, NAN, NAN},
     };
-    const struct prometheus_run run = {.run = "exp \"1\"", .state = "running", .total_steps = 1000, .last = &values, .cards = cards, .card_count = 2};
+    const struct prometheus_run run = {.run = "exp \"1\"",
+                                       .state = "running",
+                                       .total_steps = 1000,
+                                       .last = &values,
+                                       .cards = cards,
+                                       .card_count = 2};
     char *text = prometheus_text(&run);
     static const char *const lines[] = {
-        "# HELP meopt_train_loss Loss of the last step.\n# TYPE meopt_train_loss gauge\nmeopt_train_loss{run=\"exp \\\"1\\\"\"} 0.5\n",
+        "# HELP meopt_train_loss Loss of the last step.\n# TYPE meopt_train_loss "
+        "gauge\nmeopt_train_loss{run=\"exp \\\"1\\\"\"} 0.5\n",
         "meopt_run_state{run=\"exp \\\"1\\\"\",state=\"running\"} 1\n",
         "\nmeopt_train_step{run=\"exp \\\"1\\\"\"} 300\n",
         "\nmeopt_train_gradient_norm{run=\"exp \\\"1\\\"\"} +Inf\n",
         "\nmeopt_train_step_duration_seconds{run=\"exp \\\"1\\\"\"} 0.04\n",
         "\nmeopt_train_memory_bytes{run=\"exp \\\"1\\\"\",class=\"optimizer\"} 16777217\n",
-        "\nmeopt_card_memory_used_bytes{run=\"exp \\\"1\\\"\",card=\"0\",name=\"Z100 \\\"a\\\\b\\\"\\\\x0a\\\\x1b\",pci=\"0000:c1:00.0\"} 5000000000\n",
+        "\nmeopt_card_memory_used_bytes{run=\"exp \\\"1\\\"\",card=\"0\",name=\"Z100 "
+        "\\\"a\\\\b\\\"\\\\x0a\\\\x1b\",pci=\"0000:c1:00.0\"} 5000000000\n",
         "\nmeopt_card_memory_used_bytes{run=\"exp \\\"1\\\"\",card=\"1\"} 6000000000\n",
         "} 0.97\n",
     };
@@ -214,7 +235,8 @@ static void prometheus_text_has_its_form(void **state)
             snprintf(name, sizeof name, "%.*s", (int)strcspn(line + 7, " "), line + 7);
             heads++;
         } else if (strncmp(line, "# TYPE ", 7) == 0) assert_memory_equal(line + 7, name, strlen(name));
-        else if (n != strlen(name) || strncmp(line, name, n) != 0) fail_msg("'%s' below the head of %s", line, name);
+        else if (n != strlen(name) || strncmp(line, name, n) != 0)
+            fail_msg("'%s' below the head of %s", line, name);
     }
     assert_int_equal(heads, 16);
     free(text);
@@ -269,8 +291,16 @@ static int write_both(const char *directory)
     }
     tensorboard_close(t);
     char *path = xasprintf("%s/meopt.prom", directory);
-    const struct prometheus_card card = {"0", "Z100 \"x\\y\"", "0000:c1:00.0", 5e9, 16e9, 97, 61.5, 210, 0.25};
-    int code = prometheus_write(path, &(struct prometheus_run){.run = "a", .state = "running", .total_steps = 9, .last = &values, .cards = &card, .card_count = 1}, &err);
+    const struct prometheus_card card = {"0", "Z100 \"x\\y\"", "0000:c1:00.0", 5e9, 16e9, 97, 61.5, 210,
+                                         0.25};
+    int code = prometheus_write(path,
+                                &(struct prometheus_run){.run = "a",
+                                                         .state = "running",
+                                                         .total_steps = 9,
+                                                         .last = &values,
+                                                         .cards = &card,
+                                                         .card_count = 1},
+                                &err);
     free(path);
     return code;
 }

@@ -1,6 +1,6 @@
-/* Micro-batches: accumulated gradients give the step of the whole batch. In fp32 to rounding, for every rule that is smooth in
- * the gradient; with released gradients within what bf16 and compressed
- * accumulators lose. Three families, tiny towers with random weights. */
+/* Micro-batches: accumulated gradients give the step of the whole batch. In fp32 to rounding, for every rule
+ * that is smooth in the gradient; with released gradients within what bf16 and compressed accumulators lose.
+ * Three families, tiny towers with random weights. */
 #include "core/base/log.h"
 #include "core/config/config.h"
 #include "core/train/trainer.h"
@@ -21,7 +21,8 @@ static float pixels[BATCH * 3 * SIDE * SIDE];
 static int64_t ids[BATCH];
 
 /* Every image is a function of its place in the batch alone, so all cuts of the batch see the same ones. */
-static int some_images(void *context, int64_t index, int64_t count, const float **images, const int64_t **image_ids, struct error *err)
+static int some_images(void *context, int64_t index, int64_t count, const float **images,
+                       const int64_t **image_ids, struct error *err)
 {
     const struct trainer *t = context;
     (void)err;
@@ -45,12 +46,15 @@ struct outcome {
 };
 
 static const char *const shapes[][16] = {
-    {"eva_clip", "model_t.width=176", "model_t.depth=2", "model_t.hidden=352", "model_t.out=64", "model_t.patch=14", "model_s.width=88",
-     "model_s.depth=2", "model_s.hidden=176", "model_s.out=64", "model_s.patch=14"},
-    {"open_clip", "model_t.width=176", "model_t.depth=2", "model_t.hidden=352", "model_t.out=64", "model_t.patch=14", "model_s.width=160",
-     "model_s.depth=2", "model_s.hidden=320", "model_s.out=64", "model_s.patch=14"},
-    {"dinov2", "model_t.width=192", "model_t.depth=2", "model_t.hidden=128", "model_t.ffn=swiglu", "model_t.patch=14", "model_t.pos_grid=5",
-     "model_s.width=128", "model_s.depth=2", "model_s.hidden=512", "model_s.patch=14", "model_s.pos_grid=5"},
+    {"eva_clip", "model_t.width=176", "model_t.depth=2", "model_t.hidden=352", "model_t.out=64",
+     "model_t.patch=14", "model_s.width=88", "model_s.depth=2", "model_s.hidden=176", "model_s.out=64",
+     "model_s.patch=14"},
+    {"open_clip", "model_t.width=176", "model_t.depth=2", "model_t.hidden=352", "model_t.out=64",
+     "model_t.patch=14", "model_s.width=160", "model_s.depth=2", "model_s.hidden=320", "model_s.out=64",
+     "model_s.patch=14"},
+    {"dinov2", "model_t.width=192", "model_t.depth=2", "model_t.hidden=128", "model_t.ffn=swiglu",
+     "model_t.patch=14", "model_t.pos_grid=5", "model_s.width=128", "model_s.depth=2", "model_s.hidden=512",
+     "model_s.patch=14", "model_s.pos_grid=5"},
 };
 
 static float *parameters(const struct trainer *t, int64_t *count)
@@ -68,7 +72,8 @@ static struct outcome train(size_t shape, const char *const *more, int micro)
 {
     char *overrides[40], micro_text[40];
     int count = 0;
-    static const char *const common[] = {"model_t.arch=custom", "model_s.arch=custom", "data.image_size=28", "train.batch_size=4",
+    static const char *const common[] = {"model_t.arch=custom",      "model_s.arch=custom",
+                                         "data.image_size=28",       "train.batch_size=4",
                                          "optim.clip_grad_norm=0.5", NULL};
     for (const char *const *o = common; *o; o++) overrides[count++] = (char *)(uintptr_t)*o;
     for (const char *const *o = shapes[shape] + 1; *o; o++) overrides[count++] = (char *)(uintptr_t)*o;
@@ -89,7 +94,9 @@ static struct outcome train(size_t shape, const char *const *more, int micro)
     out.before = parameters(trainer, &out.count);
     for (int step = 1; step <= STEPS; step++) {
         struct step_result result;
-        if (trainer_step(trainer, step, 1e-3, &(struct image_source){.images = some_images, .context = trainer}, &result, &err)) fail_msg("%s", err.what);
+        if (trainer_step(trainer, step, 1e-3,
+                         &(struct image_source){.images = some_images, .context = trainer}, &result, &err))
+            fail_msg("%s", err.what);
         out.loss[step - 1] = result.loss;
         out.norm[step - 1] = result.grad_norm;
     }
@@ -113,7 +120,8 @@ static double apart(const struct outcome *a, const struct outcome *b)
     assert_true(a->count == b->count);
     assert_memory_equal(a->before, b->before, (size_t)a->count * sizeof *a->before);
     for (int64_t i = 0; i < a->count; i++) {
-        double moved = (double)a->after[i] - (double)a->before[i], d = (double)b->after[i] - (double)a->after[i];
+        double moved = (double)a->after[i] - (double)a->before[i],
+               d = (double)b->after[i] - (double)a->after[i];
         size += moved * moved;
         difference += d * d;
     }
@@ -121,7 +129,8 @@ static double apart(const struct outcome *a, const struct outcome *b)
     return sqrt(difference / size);
 }
 
-static void compare(const char *const *more, double loss_tolerance, double norm_tolerance, double moved_tolerance)
+static void compare(const char *const *more, double loss_tolerance, double norm_tolerance,
+                    double moved_tolerance)
 {
     static const int micros[] = {2, 1};
     for (size_t shape = 0; shape < sizeof shapes / sizeof *shapes; shape++) {
@@ -133,9 +142,10 @@ static void compare(const char *const *more, double loss_tolerance, double norm_
                 loss = fmax(loss, fabs(cut.loss[s] - whole.loss[s]) / whole.loss[s]);
                 norm = fmax(norm, fabs(cut.norm[s] - whole.norm[s]) / whole.norm[s]);
             }
-            printf("%s, %s, %d x %d: loss %.1e, norm %.1e, movement %.1e apart\n", shapes[shape][0], more[0], BATCH / micros[k], micros[k], loss, norm,
-                   moved);
-            if (!(loss <= loss_tolerance && norm <= norm_tolerance && moved <= moved_tolerance)) fail_msg("micro-batches are not the batch");
+            printf("%s, %s, %d x %d: loss %.1e, norm %.1e, movement %.1e apart\n", shapes[shape][0], more[0],
+                   BATCH / micros[k], micros[k], loss, norm, moved);
+            if (!(loss <= loss_tolerance && norm <= norm_tolerance && moved <= moved_tolerance))
+                fail_msg("micro-batches are not the batch");
             outcome_free(&cut);
         }
         outcome_free(&whole);
@@ -145,8 +155,10 @@ static void compare(const char *const *more, double loss_tolerance, double norm_
 static void kept_in_fp32_equal_the_batch(void **state)
 {
     (void)state;
-    static const char *const sgd[] = {"optim.name=apsgd", "train.precision=fp32", "optim.use_meopt=false", NULL};
-    static const char *const adam[] = {"optim.name=apadamw", "train.precision=fp32", "optim.use_meopt=false", "optim.eps=1e-4", NULL};
+    static const char *const sgd[] = {"optim.name=apsgd", "train.precision=fp32", "optim.use_meopt=false",
+                                      NULL};
+    static const char *const adam[] = {"optim.name=apadamw", "train.precision=fp32", "optim.use_meopt=false",
+                                       "optim.eps=1e-4", NULL};
     compare(sgd, 1e-5, 1e-4, 1e-4);
     compare(adam, 1e-5, 1e-4, 1e-3);
 }
@@ -154,14 +166,17 @@ static void kept_in_fp32_equal_the_batch(void **state)
 static void released_stay_near_the_batch(void **state)
 {
     (void)state;
-    static const char *const kept[] = {"optim.name=apsgd", "optim.preset=balanced", "optim.gradients=keep", NULL};
-    static const char *const released[] = {"optim.name=apsgd", "optim.preset=balanced", "optim.gradients=release", "optim.clip_mode=exact", NULL};
+    static const char *const kept[] = {"optim.name=apsgd", "optim.preset=balanced", "optim.gradients=keep",
+                                       NULL};
+    static const char *const released[] = {"optim.name=apsgd", "optim.preset=balanced",
+                                           "optim.gradients=release", "optim.clip_mode=exact", NULL};
     compare(kept, 1e-3, 1e-3, 0.05);
     compare(released, 1e-3, 2e-3, 0.05);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kept_in_fp32_equal_the_batch), cmocka_unit_test(released_stay_near_the_batch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kept_in_fp32_equal_the_batch),
+                                       cmocka_unit_test(released_stay_near_the_batch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,8 +65,7 @@ static int open_and_compare(const char *path, const struct weights *want)
         int64_t j = weights_find(want, t->name);
         const struct weights_tensor *u = j < 0 ? NULL : weights_tensor(want, j);
         uint8_t *a = xmalloc((size_t)t->count * 8), *b = xmalloc(u ? (size_t)u->count * 8 : 1);
-        if (weights_read(w, i, a, t->dtype, &err))
-            result = 0;
+        if (weights_read(w, i, a, t->dtype, &err)) result = 0;
         else if (!u || u->dtype != t->dtype || u->ndim != t->ndim ||
                  memcmp(t->shape, u->shape, sizeof t->shape) != 0 ||
                  weights_read(want, j, b, u->dtype, NULL) ||

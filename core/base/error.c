@@ -9,7 +9,10 @@
 static size_t utf8_length(const unsigned char *p)
 {
     if (p[0] < 0x80) return 1;
-    size_t n = p[0] >= 0xF0 && p[0] <= 0xF4 ? 4 : p[0] >= 0xE0 && p[0] < 0xF0 ? 3 : p[0] >= 0xC2 && p[0] < 0xE0 ? 2 : 0;
+    size_t n = p[0] >= 0xF0 && p[0] <= 0xF4  ? 4
+               : p[0] >= 0xE0 && p[0] < 0xF0 ? 3
+               : p[0] >= 0xC2 && p[0] < 0xE0 ? 2
+                                             : 0;
     for (size_t i = 1; i < n; i++)
         if ((p[i] & 0xC0) != 0x80) return 0;
     if ((p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xED && p[1] > 0x9F) || (p[0] == 0xF0 && p[1] < 0x90) ||
@@ -50,7 +53,8 @@ static char *printable(char *dst, size_t size, const char *text, int layout)
 char *text_printable(char *dst, size_t size, const char *text) { return printable(dst, size, text, 1); }
 char *name_printable(char *dst, size_t size, const char *name) { return printable(dst, size, name, 0); }
 
-static void error_fill(struct error *e, int code, const char *hint, const char *format, va_list args, int saved)
+static void error_fill(struct error *e, int code, const char *hint, const char *format, va_list args,
+                       int saved)
 {
     char raw[1024];
     int n = vsnprintf(raw, sizeof raw, format, args);

@@ -13,27 +13,27 @@
 
 enum meopt_exit {
     EXIT_OK = 0,
-    EXIT_FAILED = 1,         /* anything without a code of its own */
-    EXIT_USAGE = 2,          /* command line */
-    EXIT_INTEGRITY = 3,      /* checksum, refused archive or checkpoint */
-    EXIT_NETWORK = 4,        /* network gave up */
-    EXIT_DISK = 5,           /* disk space */
-    EXIT_NO_CARD = 6,        /* no usable card */
-    EXIT_CONFIG = 7,         /* config invalid */
-    EXIT_THRESHOLD = 8,      /* compare threshold exceeded */
-    EXIT_LOCKED = 9,         /* locked by another process */
-    EXIT_STOPPED = 10,       /* stopped on request, state saved */
-    EXIT_CARD_MEMORY = 11,   /* card out of memory */
-    EXIT_HOST_MEMORY = 12,   /* host out of memory */
-    EXIT_DIVERGED = 13,      /* NaN or infinity in the loss or the gradient */
-    EXIT_RANK_LOST = 14,     /* a rank was lost */
-    EXIT_SIGNAL = 128        /* + signal number */
+    EXIT_FAILED = 1,       /* anything without a code of its own */
+    EXIT_USAGE = 2,        /* command line */
+    EXIT_INTEGRITY = 3,    /* checksum, refused archive or checkpoint */
+    EXIT_NETWORK = 4,      /* network gave up */
+    EXIT_DISK = 5,         /* disk space */
+    EXIT_NO_CARD = 6,      /* no usable card */
+    EXIT_CONFIG = 7,       /* config invalid */
+    EXIT_THRESHOLD = 8,    /* compare threshold exceeded */
+    EXIT_LOCKED = 9,       /* locked by another process */
+    EXIT_STOPPED = 10,     /* stopped on request, state saved */
+    EXIT_CARD_MEMORY = 11, /* card out of memory */
+    EXIT_HOST_MEMORY = 12, /* host out of memory */
+    EXIT_DIVERGED = 13,    /* NaN or infinity in the loss or the gradient */
+    EXIT_RANK_LOST = 14,   /* a rank was lost */
+    EXIT_SIGNAL = 128      /* + signal number */
 };
 
 struct error {
-    int code;          /* enum meopt_exit */
-    char file[256];    /* the user's file the error is about; "" when none */
-    int line, column;  /* position in that file, from 1; 0 when unknown */
+    int code;         /* enum meopt_exit */
+    char file[256];   /* the user's file the error is about; "" when none */
+    int line, column; /* position in that file, from 1; 0 when unknown */
     char what[640];
     char hint[320];
 };

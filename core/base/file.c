@@ -73,7 +73,8 @@ const char *path_basename(const char *path)
 
 char *path_shipped(const char *name)
 {
-    static const char *const places[] = {"share/meopt", "../share/meopt", "../../share/meopt"}; /* build, installed prefix, a build's tests */
+    static const char *const places[] = {"share/meopt", "../share/meopt",
+                                         "../../share/meopt"}; /* build, installed prefix, a build's tests */
     char exe[4096], *found = NULL;
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     exe[n > 0 ? n : 0] = 0;
@@ -122,7 +123,8 @@ int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, st
         if (n == 0) break;
         used += (size_t)n;
         if (used > max_bytes) {
-            code = error_set(err, EXIT_FAILED, NULL, "is larger than the %zu bytes expected at most", max_bytes);
+            code =
+                error_set(err, EXIT_FAILED, NULL, "is larger than the %zu bytes expected at most", max_bytes);
             goto done;
         }
     }
@@ -144,7 +146,8 @@ int file_write_all(int fd, const void *data, size_t bytes, const char *path, str
         ssize_t n = write(fd, p, bytes > (1u << 30) ? (1u << 30) : bytes);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
-            int code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot write");
+            int code =
+                error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot write");
             error_at(err, path, 0, 0);
             return code;
         }
@@ -193,7 +196,8 @@ int file_atomic_begin(struct file_atomic *f, const char *path, struct error *err
     errno = saved;
     int code = 0;
     if (f->fd < 0) {
-        code = error_errno(err, EXIT_FAILED, "is the directory there, and may you write in it?", "cannot create a file in %s", f->dir);
+        code = error_errno(err, EXIT_FAILED, "is the directory there, and may you write in it?",
+                           "cannot create a file in %s", f->dir);
         f->temp[0] = 0; /* nothing to remove */
     } else if (fchmod(f->fd, mode) != 0)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot set the mode of %s", f->temp);
@@ -208,14 +212,15 @@ static int commit(struct file_atomic *f, bool sync, struct error *err)
 {
     int code = 0;
     if (sync && fsync(f->fd) != 0)
-        code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot sync %s", f->temp);
+        code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot sync %s",
+                           f->temp);
     if (close(f->fd) != 0 && code == 0)
-        code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot close %s", f->temp);
+        code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot close %s",
+                           f->temp);
     f->fd = -1;
     if (code == 0 && rename(f->temp, f->target) != 0)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s to %s", f->temp, f->target);
-    if (code)
-        error_at(err, f->target, 0, 0);
+    if (code) error_at(err, f->target, 0, 0);
     else {
         f->temp[0] = 0; /* nothing to remove */
         if (sync) code = file_sync_dir(f->dir, err);
@@ -236,8 +241,14 @@ static int replace(const char *path, const void *data, size_t bytes, bool sync, 
     return code;
 }
 
-int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err) { return replace(path, data, bytes, true, err); }
-int file_replace(const char *path, const void *data, size_t bytes, struct error *err) { return replace(path, data, bytes, false, err); }
+int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err)
+{
+    return replace(path, data, bytes, true, err);
+}
+int file_replace(const char *path, const void *data, size_t bytes, struct error *err)
+{
+    return replace(path, data, bytes, false, err);
+}
 
 int file_make_dirs(const char *path, struct error *err)
 {

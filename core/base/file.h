@@ -12,8 +12,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* A file that is shipped with the program, share/meopt/NAME beside a build or in an installed prefix: its real path (the caller
- * frees), or NULL when it is not there. */
+/* A file that is shipped with the program, share/meopt/NAME beside a build or in an installed prefix: its
+ * real path (the caller frees), or NULL when it is not there. */
 char *path_shipped(const char *name);
 
 /* Read a file of at most max_bytes; *data is malloc'ed, NUL-terminated behind *bytes (the caller frees). */
@@ -22,13 +22,13 @@ int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, st
 /* Replace `path` atomically: temporary file beside it, write, fsync, rename, fsync of the directory.
  * An existing file keeps its mode; a symbolic link stays one (its target is replaced). */
 int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err);
-/* The same without the syncs, for what is replaced every second: readers see the old or the new one, a crash of the machine
- * may leave neither. */
+/* The same without the syncs, for what is replaced every second: readers see the old or the new one, a crash
+ * of the machine may leave neither. */
 int file_replace(const char *path, const void *data, size_t bytes, struct error *err);
 
-/* The same in steps, for files too large to hold: begin, write to `fd` as you like, then commit (after which the file
- * is there, whole and synced) or abort (nothing is left). After begin failed, or either of them, the struct is empty;
- * abort of an empty struct does nothing. */
+/* The same in steps, for files too large to hold: begin, write to `fd` as you like, then commit (after which
+ * the file is there, whole and synced) or abort (nothing is left). After begin failed, or either of them, the
+ * struct is empty; abort of an empty struct does nothing. */
 struct file_atomic {
     int fd;
     char *target, *dir, *temp;
@@ -76,7 +76,8 @@ void *xcalloc(size_t count, size_t bytes);
 void *xrealloc(void *p, size_t bytes);
 char *xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Asks for large pages where the whole of one lies inside: arrays of many megabytes that are read from end to end. */
+/* Asks for large pages where the whole of one lies inside: arrays of many megabytes that are read from end to
+ * end. */
 void memory_large_pages(void *p, size_t bytes);
 
 #endif

@@ -10,9 +10,13 @@
 
 const char *const section_titles[3] = {"Facts", "Configuration", "NOT COMPARABLE"};
 
-bool output_row(const struct row *row, const struct output_options *options) { return row->section != SECTION_CONFIG || row->changed || options->all; }
+bool output_row(const struct row *row, const struct output_options *options)
+{
+    return row->section != SECTION_CONFIG || row->changed || options->all;
+}
 
-/* ---- Terminal ------------------------------------------------------------------------------------------------- */
+/* ---- Terminal
+ * ------------------------------------------------------------------------------------------------- */
 
 static int width_of(const char *text)
 {
@@ -45,7 +49,8 @@ static void pad(FILE *out, const char *text, int width, bool right)
         for (int i = 0; i < spaces; i++) fputc(' ', out);
 }
 
-static void cell_words(char value[CELL_TEXT], char change[CELL_TEXT + 32], const struct row *row, const struct cell *cell, bool unicode)
+static void cell_words(char value[CELL_TEXT], char change[CELL_TEXT + 32], const struct row *row,
+                       const struct cell *cell, bool unicode)
 {
     const char *plus_minus = unicode ? "±" : "+-";
     cell_text(value, row, cell, plus_minus);
@@ -55,9 +60,11 @@ static void cell_words(char value[CELL_TEXT], char change[CELL_TEXT + 32], const
 }
 
 /* Changes stand in a column of their own within the run's. */
-static void print_section(FILE *out, const struct table *t, enum section section, const struct output_options *o)
+static void print_section(FILE *out, const struct table *t, enum section section,
+                          const struct output_options *o)
 {
-    int label = width_of(section_titles[section]), rows = 0, (*widths)[2] = xcalloc((size_t)t->column_count, sizeof *widths);
+    int label = width_of(section_titles[section]), rows = 0,
+        (*widths)[2] = xcalloc((size_t)t->column_count, sizeof *widths);
     char value[CELL_TEXT], change[CELL_TEXT + 32];
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
@@ -75,7 +82,8 @@ static void print_section(FILE *out, const struct table *t, enum section section
         if (widths[c][0] + gap + widths[c][1] < name) widths[c][0] = name - gap - widths[c][1];
     }
     if (rows) {
-        const char *bold = o->color ? section == SECTION_COMPARABLE ? "\033[1;31m" : "\033[1m" : "", *plain = o->color ? "\033[0m" : "";
+        const char *bold = o->color ? section == SECTION_COMPARABLE ? "\033[1;31m" : "\033[1m" : "",
+                   *plain = o->color ? "\033[0m" : "";
         fputs(bold, out);
         pad(out, section_titles[section], label, false);
         for (int c = 0; c < t->column_count; c++) {
@@ -106,27 +114,33 @@ static void print_section(FILE *out, const struct table *t, enum section section
     free(widths);
 }
 
-void output_terminal(FILE *out, const struct table *t, const struct plot plots[PLOT_COUNT], const struct output_options *o)
+void output_terminal(FILE *out, const struct table *t, const struct plot plots[PLOT_COUNT],
+                     const struct output_options *o)
 {
     print_section(out, t, SECTION_FACTS, o);
     print_section(out, t, SECTION_CONFIG, o);
     print_section(out, t, SECTION_COMPARABLE, o);
     if (t->column_count > 1) fprintf(out, "* reference: changes, gaps and drop are against it\n\n");
     for (int k = 0; k < PLOT_COUNT; k++)
-        if (k != 1 || plots[k].x_max - plots[k].x_min > 1) plot_terminal(out, &plots[k], o->width < 100 ? o->width : 100, 12, o->unicode, o->color);
+        if (k != 1 || plots[k].x_max - plots[k].x_min > 1)
+            plot_terminal(out, &plots[k], o->width < 100 ? o->width : 100, 12, o->unicode, o->color);
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------ */
+/* ---- JSON
+ * ------------------------------------------------------------------------------------------------------ */
 
 static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
 static json_t *row_json(const struct table *t, const struct row *row)
 {
-    json_t *values = json_array(), *sd = json_array(), *n = json_array(), *ratio = json_array(), *ratio_sd = json_array(), *p = json_array();
+    json_t *values = json_array(), *sd = json_array(), *n = json_array(), *ratio = json_array(),
+           *ratio_sd = json_array(), *p = json_array();
     bool any_sd = false;
     for (int c = 0; c < t->column_count; c++) {
         const struct cell *cell = &row->cells[c];
-        json_array_append_new(values, cell->number ? real_or_null(cell->mean) : cell->text && cell->text[0] ? json_string(cell->text) : json_null());
+        json_array_append_new(values, cell->number                  ? real_or_null(cell->mean)
+                                      : cell->text && cell->text[0] ? json_string(cell->text)
+                                                                    : json_null());
         json_array_append_new(sd, real_or_null(cell->sd));
         json_array_append_new(n, json_integer(cell->n));
         json_array_append_new(ratio, real_or_null(cell->ratio));
@@ -134,7 +148,9 @@ static json_t *row_json(const struct table *t, const struct row *row)
         json_array_append_new(p, real_or_null(cell->p));
         any_sd |= isfinite(cell->sd);
     }
-    json_t *object = json_pack("{s:s, s:s, s:b, s:o}", "key", row->key, "label", row->label + strspn(row->label, " "), "changed", row->changed, "values", values);
+    json_t *object =
+        json_pack("{s:s, s:s, s:b, s:o}", "key", row->key, "label", row->label + strspn(row->label, " "),
+                  "changed", row->changed, "values", values);
     if (row->section == SECTION_FACTS) {
         json_object_set(object, "ratio", ratio);
         if (any_sd) {
@@ -156,26 +172,33 @@ static json_t *row_json(const struct table *t, const struct row *row)
 void output_json(FILE *out, const struct table *t, const struct output_options *o)
 {
     static const char *const names[] = {"facts", "config", "not_comparable"};
-    json_t *columns = json_array(), *warnings = json_array(), *sections[3] = {json_array(), json_array(), json_array()}, *verdicts = json_array();
+    json_t *columns = json_array(), *warnings = json_array(),
+           *sections[3] = {json_array(), json_array(), json_array()}, *verdicts = json_array();
     for (int c = 0; c < t->column_count; c++) {
         json_t *runs = json_array();
         for (int i = 0; i < t->columns[c].run_count; i++) {
             char printable[1024];
-            json_array_append_new(runs, json_string(name_printable(printable, sizeof printable, t->columns[c].runs[i].path)));
+            json_array_append_new(
+                runs, json_string(name_printable(printable, sizeof printable, t->columns[c].runs[i].path)));
         }
-        json_array_append_new(columns, json_pack("{s:s, s:b, s:b, s:o}", "name", t->columns[c].name, "reference", c == t->reference, "published",
+        json_array_append_new(columns, json_pack("{s:s, s:b, s:b, s:o}", "name", t->columns[c].name,
+                                                 "reference", c == t->reference, "published",
                                                  t->columns[c].runs[0].published, "runs", runs));
     }
     for (int r = 0; r < t->row_count; r++)
-        if (output_row(&t->rows[r], o)) json_array_append_new(sections[t->rows[r].section], row_json(t, &t->rows[r]));
+        if (output_row(&t->rows[r], o))
+            json_array_append_new(sections[t->rows[r].section], row_json(t, &t->rows[r]));
     for (int i = 0; i < t->warning_count; i++) json_array_append_new(warnings, json_string(t->warnings[i]));
     for (int i = 0; i < o->verdict_count; i++) {
         const struct verdict *v = &o->verdicts[i];
-        json_array_append_new(verdicts, json_pack("{s:s, s:s, s:s, s:b}", "threshold", v->threshold->expression, "column", t->columns[v->column].name, "unit",
-                                                  v->threshold->relative ? "%" : v->threshold->row->unit, "passed", v->passed));
+        json_array_append_new(
+            verdicts, json_pack("{s:s, s:s, s:s, s:b}", "threshold", v->threshold->expression, "column",
+                                t->columns[v->column].name, "unit",
+                                v->threshold->relative ? "%" : v->threshold->row->unit, "passed", v->passed));
         json_object_set_new(json_array_get(verdicts, (size_t)i), "change", real_or_null(v->change));
     }
-    json_t *root = json_pack("{s:i, s:b, s:o}", "version", 1, "comparable", t->comparable, "columns", columns);
+    json_t *root =
+        json_pack("{s:i, s:b, s:o}", "version", 1, "comparable", t->comparable, "columns", columns);
     for (int s = 0; s < 3; s++) json_object_set_new(root, names[s], sections[s]);
     json_object_set_new(root, "warnings", warnings);
     json_object_set_new(root, "thresholds", verdicts);
@@ -184,7 +207,8 @@ void output_json(FILE *out, const struct table *t, const struct output_options *
     json_decref(root);
 }
 
-/* ---- CSV (RFC 4180) -------------------------------------------------------------------------------------------- */
+/* ---- CSV (RFC 4180)
+ * -------------------------------------------------------------------------------------------- */
 
 /* A text that a spreadsheet would take for a formula gets an apostrophe in front. */
 static void csv_text(FILE *out, const char *text)
@@ -233,7 +257,8 @@ void output_csv(FILE *out, const struct table *t, const struct output_options *o
     }
 }
 
-/* ---- Markdown ---------------------------------------------------------------------------------------------------- */
+/* ---- Markdown
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void markdown_text(FILE *out, const char *text)
 {

@@ -13,18 +13,20 @@ struct verdict {
 };
 
 struct output_options {
-    bool all;             /* configuration: unchanged rows as well */
+    bool all; /* configuration: unchanged rows as well */
     bool color, unicode;
-    int width;            /* of the terminal */
+    int width; /* of the terminal */
     const struct verdict *verdicts;
     int verdict_count;
 };
 
-void output_terminal(FILE *out, const struct table *table, const struct plot plots[PLOT_COUNT], const struct output_options *options);
+void output_terminal(FILE *out, const struct table *table, const struct plot plots[PLOT_COUNT],
+                     const struct output_options *options);
 void output_json(FILE *out, const struct table *table, const struct output_options *options);
 void output_csv(FILE *out, const struct table *table, const struct output_options *options);
 void output_markdown(FILE *out, const struct table *table, const struct output_options *options);
-void output_html(FILE *out, const struct table *table, const struct plot plots[PLOT_COUNT], const struct output_options *options);
+void output_html(FILE *out, const struct table *table, const struct plot plots[PLOT_COUNT],
+                 const struct output_options *options);
 
 extern const char *const section_titles[3];
 /* Whether a row is printed. */

@@ -1,5 +1,6 @@
-/* The comparison as one HTML file that needs nothing else: no network, no other file, no permission but its own few lines of
- * script, which show the values under the pointer. It follows the reader's light or dark and prints in black on white.
+/* The comparison as one HTML file that needs nothing else: no network, no other file, no permission but its
+ * own few lines of script, which show the values under the pointer. It follows the reader's light or dark and
+ * prints in black on white.
  */
 #include "core/compare/output.h"
 
@@ -7,34 +8,57 @@
 #include <string.h>
 
 static const char style[] =
-    ":root{color-scheme:light dark;--bg:#fff;--fg:#1c1e21;--dim:#5d6470;--line:#d5d9e0;--bad:#b3261e;--tip:#1c1e21;--tipfg:#fff}\n"
-    "@media(prefers-color-scheme:dark){:root{--bg:#16181c;--fg:#e4e6ea;--dim:#9aa2ad;--line:#353a42;--bad:#ff8a80;--tip:#e4e6ea;--tipfg:#16181c}}\n"
-    "body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;max-width:76rem;margin:2rem auto;padding:0 1rem}\n"
+    ":root{color-scheme:light "
+    "dark;--bg:#fff;--fg:#1c1e21;--dim:#5d6470;--line:#d5d9e0;--bad:#b3261e;--tip:#1c1e21;--tipfg:#fff}\n"
+    "@media(prefers-color-scheme:dark){:root{--bg:#16181c;--fg:#e4e6ea;--dim:#9aa2ad;--line:#353a42;--bad:#"
+    "ff8a80;--tip:#e4e6ea;--tipfg:#16181c}}\n"
+    "body{background:var(--bg);color:var(--fg);font:15px/1.5 "
+    "system-ui,sans-serif;max-width:76rem;margin:2rem auto;padding:0 1rem}\n"
     "h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}\n"
     ".wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}\n"
     "th,td{padding:.2rem .7rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}\n"
-    "th:first-child,td:first-child,.why{text-align:left}.in td:first-child{padding-left:2rem}.ch{color:var(--dim);padding-left:.6rem;display:inline-block;min-width:4.2rem}\n"
-    ".why{white-space:normal}.bad h2{color:var(--bad)}.pub{font-weight:normal;color:var(--dim);display:block}li{margin:.2rem 0}\n"
+    "th:first-child,td:first-child,.why{text-align:left}.in "
+    "td:first-child{padding-left:2rem}.ch{color:var(--dim);padding-left:.6rem;display:inline-block;min-width:"
+    "4.2rem}\n"
+    ".why{white-space:normal}.bad "
+    "h2{color:var(--bad)}.pub{font-weight:normal;color:var(--dim);display:block}li{margin:.2rem 0}\n"
     ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(30rem,100%),1fr));gap:1rem}\n"
-    "svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:var(--fg)}.grid{stroke:var(--line)}.axis{stroke:var(--dim)}\n"
+    "svg{width:100%;height:auto}svg text{font:11px "
+    "system-ui,sans-serif;fill:var(--fg)}.grid{stroke:var(--line)}.axis{stroke:var(--dim)}\n"
     ".s{fill:none;stroke-width:1.6}.cursor{stroke:var(--dim);stroke-dasharray:2 2;visibility:hidden}\n"
-    "#tip{position:fixed;pointer-events:none;background:var(--tip);color:var(--tipfg);padding:.3rem .5rem;border-radius:4px;font-size:12px;white-space:pre;display:none}\n"
-    "@media print{:root{--bg:#fff;--fg:#000;--dim:#444;--line:#bbb}body{margin:0;max-width:none;font-size:10pt}.plots{grid-template-columns:1fr 1fr}\n"
+    "#tip{position:fixed;pointer-events:none;background:var(--tip);color:var(--tipfg);padding:.3rem "
+    ".5rem;border-radius:4px;font-size:12px;white-space:pre;display:none}\n"
+    "@media "
+    "print{:root{--bg:#fff;--fg:#000;--dim:#444;--line:#bbb}body{margin:0;max-width:none;font-size:10pt}."
+    "plots{grid-template-columns:1fr 1fr}\n"
     "svg,tr{break-inside:avoid}#tip{display:none!important}}\n";
 
-/* For each plot: {left, right, x_min, x_max, curves: [[name, [x...], [y...]], ...]}. The pointer's nearest x of every curve is shown. */
+/* For each plot: {left, right, x_min, x_max, curves: [[name, [x...], [y...]], ...]}. The pointer's nearest x
+ * of every curve is shown. */
 static const char script[] =
     "'use strict';const tip=document.getElementById('tip');\n"
-    "const show=(e,t)=>{tip.textContent=t;tip.style.display='block';tip.style.left=Math.min(e.clientX+14,innerWidth-tip.offsetWidth-8)+'px';"
-    "tip.style.top=Math.max(4,e.clientY-tip.offsetHeight-10)+'px'};const hide=()=>{tip.style.display='none'};\n"
-    "const near=(a,x)=>{let l=0,h=a.length-1;while(h-l>1){const m=l+h>>1;a[m]<x?l=m:h=m}return x-a[l]<a[h]-x?l:h};\n"
-    "document.querySelectorAll('[data-tip]').forEach(b=>{const t=b.querySelector('title');if(t)t.remove();b.onmousemove=e=>show(e,b.dataset.tip);b.onmouseleave=hide});\n"
-    "for(const d of JSON.parse(document.getElementById('curves').textContent)){const s=document.getElementById(d.id);if(!s)continue;\n"
-    "const c=document.createElementNS('http://www.w3.org/2000/svg','path');c.setAttribute('class','cursor');s.append(c);\n"
-    "s.onmousemove=e=>{const p=new DOMPoint(e.clientX,e.clientY).matrixTransform(s.getScreenCTM().inverse());\n"
-    "if(p.x<d.left||p.x>d.right){s.onmouseleave();return}const x=d.min+(p.x-d.left)/(d.right-d.left)*(d.max-d.min);\n"
+    "const "
+    "show=(e,t)=>{tip.textContent=t;tip.style.display='block';tip.style.left=Math.min(e.clientX+14,"
+    "innerWidth-tip.offsetWidth-8)+'px';"
+    "tip.style.top=Math.max(4,e.clientY-tip.offsetHeight-10)+'px'};const "
+    "hide=()=>{tip.style.display='none'};\n"
+    "const near=(a,x)=>{let l=0,h=a.length-1;while(h-l>1){const m=l+h>>1;a[m]<x?l=m:h=m}return "
+    "x-a[l]<a[h]-x?l:h};\n"
+    "document.querySelectorAll('[data-tip]').forEach(b=>{const "
+    "t=b.querySelector('title');if(t)t.remove();b.onmousemove=e=>show(e,b.dataset.tip);b.onmouseleave=hide});"
+    "\n"
+    "for(const d of JSON.parse(document.getElementById('curves').textContent)){const "
+    "s=document.getElementById(d.id);if(!s)continue;\n"
+    "const "
+    "c=document.createElementNS('http://www.w3.org/2000/"
+    "svg','path');c.setAttribute('class','cursor');s.append(c);\n"
+    "s.onmousemove=e=>{const p=new "
+    "DOMPoint(e.clientX,e.clientY).matrixTransform(s.getScreenCTM().inverse());\n"
+    "if(p.x<d.left||p.x>d.right){s.onmouseleave();return}const "
+    "x=d.min+(p.x-d.left)/(d.right-d.left)*(d.max-d.min);\n"
     "c.setAttribute('d','M'+p.x+' '+d.top+'V'+d.bottom);c.style.visibility='visible';\n"
-    "show(e,d.curves.map(k=>{const i=near(k[1],x);return k[0]+'  '+d.label+' '+k[1][i]+'  '+(k[2][i]===null?'NaN':k[2][i])}).join('\\n'))};\n"
+    "show(e,d.curves.map(k=>{const i=near(k[1],x);return k[0]+'  '+d.label+' '+k[1][i]+'  "
+    "'+(k[2][i]===null?'NaN':k[2][i])}).join('\\n'))};\n"
     "s.onmouseleave=()=>{c.style.visibility='hidden';hide()}}\n";
 
 /* Inside a script element: no "<" may stand, and JSON has its own escapes. */
@@ -52,8 +76,10 @@ static void json_text(FILE *out, const char *text)
 static void curve_data(FILE *out, const struct plot *p, bool *first)
 {
     if (!p->series_count) return;
-    fprintf(out, "%s{\"id\":\"%s\",\"label\":\"%s\",\"left\":%g,\"right\":%g,\"top\":%g,\"bottom\":%g,\"min\":%.12g,\"max\":%.12g,\"curves\":[", *first ? "" : ",\n", p->id,
-            p->x_label, p->left, p->right, p->top, p->bottom, p->x_min, p->x_max);
+    fprintf(out,
+            "%s{\"id\":\"%s\",\"label\":\"%s\",\"left\":%g,\"right\":%g,\"top\":%g,\"bottom\":%g,\"min\":%."
+            "12g,\"max\":%.12g,\"curves\":[",
+            *first ? "" : ",\n", p->id, p->x_label, p->left, p->right, p->top, p->bottom, p->x_min, p->x_max);
     *first = false;
     for (int k = 0; k < p->series_count; k++) {
         const struct series *s = &p->series[k];
@@ -62,29 +88,35 @@ static void curve_data(FILE *out, const struct plot *p, bool *first)
         fputs(",[", out);
         for (int i = 0; i < s->count; i++) fprintf(out, "%s%.9g", i ? "," : "", s->x[i]);
         fputs("],[", out);
-        for (int i = 0; i < s->count; i++) fprintf(out, isnan(s->y[i]) ? "%snull" : "%s%.6g", i ? "," : "", s->y[i]);
+        for (int i = 0; i < s->count; i++)
+            fprintf(out, isnan(s->y[i]) ? "%snull" : "%s%.6g", i ? "," : "", s->y[i]);
         fputs("]]", out);
     }
     fputs("]}", out);
 }
 
-static void table_section(FILE *out, const struct table *t, enum section section, const struct output_options *o)
+static void table_section(FILE *out, const struct table *t, enum section section,
+                          const struct output_options *o)
 {
     bool any = false;
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
         if (row->section != section || !output_row(row, o)) continue;
         if (!any) {
-            fprintf(out, "<section%s><h2>%s</h2><div class=\"wide\"><table>\n<thead><tr><th></th>", section == SECTION_COMPARABLE ? " class=\"bad\"" : "",
+            fprintf(out, "<section%s><h2>%s</h2><div class=\"wide\"><table>\n<thead><tr><th></th>",
+                    section == SECTION_COMPARABLE ? " class=\"bad\"" : "",
                     section == SECTION_COMPARABLE ? "Not comparable" : section_titles[section]);
             for (int c = 0; c < t->column_count; c++) {
                 fputs("<th>", out);
                 html_text(out, t->columns[c].name);
                 if (c == t->reference) fputs(" <span class=\"pub\">reference</span>", out);
-                if (t->columns[c].runs[0].published) fputs(" <span class=\"pub\">published, not measured</span>", out);
+                if (t->columns[c].runs[0].published)
+                    fputs(" <span class=\"pub\">published, not measured</span>", out);
                 fputs("</th>", out);
             }
-            fputs(section == SECTION_COMPARABLE ? "<th></th></tr></thead>\n<tbody>\n" : "</tr></thead>\n<tbody>\n", out);
+            fputs(section == SECTION_COMPARABLE ? "<th></th></tr></thead>\n<tbody>\n"
+                                                : "</tr></thead>\n<tbody>\n",
+                  out);
             any = true;
         }
         fprintf(out, "<tr%s data-key=\"", row->label[0] == ' ' ? " class=\"in\"" : "");
@@ -119,10 +151,13 @@ static void table_section(FILE *out, const struct table *t, enum section section
     if (any) fputs("</tbody></table></div></section>\n", out);
 }
 
-void output_html(FILE *out, const struct table *t, const struct plot plots[PLOT_COUNT], const struct output_options *o)
+void output_html(FILE *out, const struct table *t, const struct plot plots[PLOT_COUNT],
+                 const struct output_options *o)
 {
-    fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n"
-          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
+    fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+          "content=\"width=device-width\">\n"
+          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+          "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
           "<link rel=\"icon\" href=\"data:,\"><title>meopt compare: ",
           out);
     for (int c = 0; c < t->column_count; c++) {
@@ -131,9 +166,12 @@ void output_html(FILE *out, const struct table *t, const struct plot plots[PLOT_
     }
     fprintf(out, "</title>\n<style>\n%s", style);
     for (int k = 0; k < PLOT_COLORS; k++)
-        fprintf(out, ".c%d{stroke:%s;stroke-dasharray:%s}.f%d{fill:%s}\n", k, plot_colors[k], plot_dashes[k][0] ? plot_dashes[k] : "none", k, plot_colors[k]);
+        fprintf(out, ".c%d{stroke:%s;stroke-dasharray:%s}.f%d{fill:%s}\n", k, plot_colors[k],
+                plot_dashes[k][0] ? plot_dashes[k] : "none", k, plot_colors[k]);
     /* the two darkest are too dark on black */
-    fputs("@media(prefers-color-scheme:dark){.c0{stroke:#4aa8e0}.c1{stroke:#f07f2f}.f0{fill:#4aa8e0}.f1{fill:#f07f2f}}\n</style></head><body>\n<h1>", out);
+    fputs("@media(prefers-color-scheme:dark){.c0{stroke:#4aa8e0}.c1{stroke:#f07f2f}.f0{fill:#4aa8e0}.f1{fill:"
+          "#f07f2f}}\n</style></head><body>\n<h1>",
+          out);
     for (int c = 0; c < t->column_count; c++) {
         if (c) fputs(" · ", out);
         html_text(out, t->columns[c].name);

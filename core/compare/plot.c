@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const plot_colors[PLOT_COLORS] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#b8a800"};
+const char *const plot_colors[PLOT_COLORS] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                              "#e69f00", "#56b4e9", "#999999", "#b8a800"};
 const char *const plot_dashes[PLOT_COLORS] = {"", "7 3", "2 2", "8 3 2 3", "4 4", "1 3", "12 3", "6 2 2 2"};
 
-/* ---- Data ----------------------------------------------------------------------------------------------------- */
+/* ---- Data
+ * ----------------------------------------------------------------------------------------------------- */
 
 static double step_x(const struct record *r, int64_t i) { return (double)r->step[i]; }
 static double loss_y(const struct record *r, int64_t i) { return r->loss[i]; }
@@ -17,14 +19,19 @@ static double rate_y(const struct record *r, int64_t i) { return (double)r->rate
 static double epoch_x(const struct record *r, int64_t i) { return (double)r->epoch[i] + 1; }
 static double epoch_y(const struct record *r, int64_t i) { return r->epoch_loss[i]; }
 
-static void add_series(struct plot *p, const struct record *r, int64_t count, int color, bool repeat, const char *name,
-                       double (*x)(const struct record *, int64_t), double (*y)(const struct record *, int64_t))
+static void add_series(struct plot *p, const struct record *r, int64_t count, int color, bool repeat,
+                       const char *name, double (*x)(const struct record *, int64_t),
+                       double (*y)(const struct record *, int64_t))
 {
     if (count <= 0) return;
     int bins = count < PLOT_POINTS ? (int)count : PLOT_POINTS;
     p->series = xrealloc(p->series, (size_t)(p->series_count + 1) * sizeof *p->series);
     struct series *s = &p->series[p->series_count++];
-    *s = (struct series){.name = name, .color = color % PLOT_COLORS, .repeat = repeat, .count = bins, .x = xcalloc((size_t)bins, sizeof(double)),
+    *s = (struct series){.name = name,
+                         .color = color % PLOT_COLORS,
+                         .repeat = repeat,
+                         .count = bins,
+                         .x = xcalloc((size_t)bins, sizeof(double)),
                          .y = xcalloc((size_t)bins, sizeof(double))};
     for (int b = 0; b < bins; b++) {
         int64_t from = count * b / bins, to = count * (b + 1) / bins, n = 0;
@@ -56,7 +63,8 @@ static void take_ranges(struct plot *p, bool from_zero)
         }
     for (int b = 0; b < p->bar_count; b++) {
         double sum = 0;
-        for (int c = 0; c < MEMORY_CLASS_COUNT; c++) sum += isnan(p->bars[b].parts[c]) ? 0 : p->bars[b].parts[c];
+        for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+            sum += isnan(p->bars[b].parts[c]) ? 0 : p->bars[b].parts[c];
         p->y_min = 0;
         p->y_max = fmax(p->y_max, sum);
     }
@@ -129,13 +137,18 @@ void plots_free(struct plot plots[PLOT_COUNT])
     }
 }
 
-/* ---- Drawing --------------------------------------------------------------------------------------------------- */
+/* ---- Drawing
+ * --------------------------------------------------------------------------------------------------- */
 
-double plot_px(const struct plot *p, double x) { return p->left + (x - p->x_min) / (p->x_max - p->x_min) * (p->right - p->left); }
+double plot_px(const struct plot *p, double x)
+{
+    return p->left + (x - p->x_min) / (p->x_max - p->x_min) * (p->right - p->left);
+}
 
 double plot_py(const struct plot *p, double y)
 {
-    double share = p->log_y ? log(y / p->y_min) / log(p->y_max / p->y_min) : (y - p->y_min) / (p->y_max - p->y_min);
+    double share =
+        p->log_y ? log(y / p->y_min) / log(p->y_max / p->y_min) : (y - p->y_min) / (p->y_max - p->y_min);
     return p->bottom - share * (p->bottom - p->top);
 }
 
@@ -169,10 +182,12 @@ static void axes(const struct plot *p, const struct canvas *c)
         bool few = p->y_max / p->y_min < 300;
         for (double decade = pow(10, floor(log10(p->y_min))); decade <= p->y_max; decade *= 10)
             for (int m = 1; m < 10; m = m == 1 ? 2 : m == 2 ? 5 : 10)
-                if (decade * m >= p->y_min && decade * m <= p->y_max && (m == 1 || few)) y_tick(p, c, decade * m, 0);
+                if (decade * m >= p->y_min && decade * m <= p->y_max && (m == 1 || few))
+                    y_tick(p, c, decade * m, 0);
     } else {
         double step = nice_step(p->y_max - p->y_min, 5);
-        for (double y = ceil(p->y_min / step) * step; y <= p->y_max + 1e-9 * step; y += step) y_tick(p, c, y, step);
+        for (double y = ceil(p->y_min / step) * step; y <= p->y_max + 1e-9 * step; y += step)
+            y_tick(p, c, y, step);
     }
     if (!p->bars) {
         double step = nice_step(p->x_max - p->x_min, 7);
@@ -261,5 +276,6 @@ void plot_draw(const struct plot *p, const struct canvas *c)
         for (int k = 0; k < p->series_count; k++)
             if (!p->series[k].repeat) x = legend(c, x, 36, p->series[k].color, p->series[k].name, false);
         for (int k = 0; k < p->series_count; k++) curve(p, c, &p->series[k]);
-    } else c->text(c->context, ANCHOR_MIDDLE, 0.5 * (p->left + p->right), 0.5 * (p->top + p->bottom), "no data");
+    } else
+        c->text(c->context, ANCHOR_MIDDLE, 0.5 * (p->left + p->right), 0.5 * (p->top + p->bottom), "no data");
 }

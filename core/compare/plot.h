@@ -10,8 +10,8 @@ enum { PLOT_COUNT = 4, PLOT_POINTS = 600, PLOT_WIDTH = 720, PLOT_HEIGHT = 340, P
 
 struct series {
     const char *name;
-    int color;     /* index of plot_colors, and of the line's pattern */
-    bool repeat;   /* not the first run of its column: no place in the legend */
+    int color;   /* index of plot_colors, and of the line's pattern */
+    bool repeat; /* not the first run of its column: no place in the legend */
     int count;
     double *x, *y; /* y may be NAN: a hole */
 };
@@ -32,11 +32,12 @@ struct plot {
     double left, top, right, bottom; /* the area that is drawn in, in a picture of PLOT_WIDTH x PLOT_HEIGHT */
 };
 
-extern const char *const plot_colors[PLOT_COLORS]; /* Okabe and Ito's, told apart with every kind of colour vision */
+extern const char
+    *const plot_colors[PLOT_COLORS]; /* Okabe and Ito's, told apart with every kind of colour vision */
 extern const char *const plot_dashes[PLOT_COLORS]; /* of stroke-dasharray, "" for a solid line */
 
-/* loss by step, loss by epoch, memory by class, throughput. Curves are means over at most PLOT_POINTS bins. A plot without data has
- * neither series nor bars. */
+/* loss by step, loss by epoch, memory by class, throughput. Curves are means over at most PLOT_POINTS bins. A
+ * plot without data has neither series nor bars. */
 void plots_make(struct plot plots[PLOT_COUNT], const struct table *table);
 void plots_free(struct plot plots[PLOT_COUNT]);
 

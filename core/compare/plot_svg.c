@@ -19,7 +19,8 @@ void html_text(FILE *out, const char *text)
 
 static void svg_line(void *out, enum ink ink, double x1, double y1, double x2, double y2)
 {
-    fprintf(out, "<path class=\"%s\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", ink == INK_GRID ? "grid" : "axis", x1, y1, x2, y2);
+    fprintf(out, "<path class=\"%s\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", ink == INK_GRID ? "grid" : "axis", x1,
+            y1, x2, y2);
 }
 
 static void svg_curve(void *out, int color, const double *xy, int count)
@@ -31,7 +32,8 @@ static void svg_curve(void *out, int color, const double *xy, int count)
 
 static void svg_box(void *out, int color, double x, double y, double w, double h, const char *tip)
 {
-    fprintf(out, "<rect class=\"b f%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"", color, x, y, w, h);
+    fprintf(out, "<rect class=\"b f%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"", color, x, y, w,
+            h);
     if (!tip) {
         fputs("/>\n", out);
         return;
@@ -54,13 +56,20 @@ static void svg_text(void *out, enum anchor anchor, double x, double y, const ch
 void plot_svg(FILE *out, const struct plot *p, bool alone)
 {
     const struct canvas canvas = {out, svg_line, svg_curve, svg_box, svg_text};
-    fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" id=\"%s\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n", p->id, PLOT_WIDTH, PLOT_HEIGHT,
-            p->title);
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" id=\"%s\" viewBox=\"0 0 %d %d\" role=\"img\" "
+            "aria-label=\"%s\">\n",
+            p->id, PLOT_WIDTH, PLOT_HEIGHT, p->title);
     if (alone) {
-        fputs("<style>svg{background:#fff}text{font:11px sans-serif;fill:#222}.grid{stroke:#ddd}.axis{stroke:#555}.s{fill:none;stroke-width:1.6}\n", out);
+        fputs("<style>svg{background:#fff}text{font:11px "
+              "sans-serif;fill:#222}.grid{stroke:#ddd}.axis{stroke:#555}.s{fill:none;stroke-width:1.6}\n",
+              out);
         for (int k = 0; k < PLOT_COLORS; k++)
-            fprintf(out, ".c%d{stroke:%s;stroke-dasharray:%s}.f%d{fill:%s}\n", k, plot_colors[k], plot_dashes[k][0] ? plot_dashes[k] : "none", k, plot_colors[k]);
-        fputs("@media(prefers-color-scheme:dark){svg{background:#16181c}text{fill:#ddd}.grid{stroke:#333}.axis{stroke:#999}}</style>\n", out);
+            fprintf(out, ".c%d{stroke:%s;stroke-dasharray:%s}.f%d{fill:%s}\n", k, plot_colors[k],
+                    plot_dashes[k][0] ? plot_dashes[k] : "none", k, plot_colors[k]);
+        fputs("@media(prefers-color-scheme:dark){svg{background:#16181c}text{fill:#ddd}.grid{stroke:#333}."
+              "axis{stroke:#999}}</style>\n",
+              out);
     }
     plot_draw(p, &canvas);
     fputs("</svg>\n", out);

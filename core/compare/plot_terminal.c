@@ -51,7 +51,8 @@ void plot_terminal(FILE *out, const struct plot *p, int columns, int rows, bool 
     enum { MARGIN = 11 };
     if (p->bars || !p->series_count) return;
     if (columns < MARGIN + 20) columns = MARGIN + 20;
-    struct grid g = {.columns = columns - MARGIN, .rows = rows, .across = braille ? 2 : 1, .down = braille ? 4 : 1};
+    struct grid g = {
+        .columns = columns - MARGIN, .rows = rows, .across = braille ? 2 : 1, .down = braille ? 4 : 1};
     g.dots = xcalloc((size_t)(g.columns * g.rows), 1);
     g.owner = xcalloc((size_t)(g.columns * g.rows), 1);
     double wide = g.columns * g.across - 1, high = g.rows * g.down - 1;
@@ -64,7 +65,8 @@ void plot_terminal(FILE *out, const struct plot *p, int columns, int rows, bool 
                 pen = false;
                 continue;
             }
-            double x = (plot_px(p, s->x[i]) - p->left) / (p->right - p->left) * wide, y = (plot_py(p, s->y[i]) - p->top) / (p->bottom - p->top) * high;
+            double x = (plot_px(p, s->x[i]) - p->left) / (p->right - p->left) * wide,
+                   y = (plot_py(p, s->y[i]) - p->top) / (p->bottom - p->top) * high;
             segment(&g, pen ? last_x : x, pen ? last_y : y, x, y, s->color);
             last_x = x;
             last_y = y;
@@ -73,7 +75,8 @@ void plot_terminal(FILE *out, const struct plot *p, int columns, int rows, bool 
     }
     fprintf(out, "%s%s\n", p->title, p->log_y ? " (logarithmic)" : "");
     for (int r = 0; r < rows; r++) {
-        double share = rows > 1 ? (double)r / (rows - 1) : 0, value = p->y_max - share * (p->y_max - p->y_min);
+        double share = rows > 1 ? (double)r / (rows - 1) : 0,
+               value = p->y_max - share * (p->y_max - p->y_min);
         if (p->log_y) value = p->y_max * pow(p->y_min / p->y_max, share);
         if (r % 4 == 0 || r == rows - 1) fprintf(out, "%9.4g %s", value, braille ? "┤" : "|");
         else fprintf(out, "%9s %s", "", braille ? "│" : "|");
@@ -88,7 +91,10 @@ void plot_terminal(FILE *out, const struct plot *p, int columns, int rows, bool 
     for (int k = 0; k < p->series_count; k++) {
         if (p->series[k].repeat) continue;
         for (int i = 0; i < 3; i++) {
-            struct grid one = {.columns = 1, .rows = 1, .dots = (unsigned char[1]){p->series[k].color ? 0x24 : 0x36}, .owner = (unsigned char[1]){(unsigned char)(p->series[k].color + 1)}};
+            struct grid one = {.columns = 1,
+                               .rows = 1,
+                               .dots = (unsigned char[1]){p->series[k].color ? 0x24 : 0x36},
+                               .owner = (unsigned char[1]){(unsigned char)(p->series[k].color + 1)}};
             print_cell(out, &one, 0, braille, color);
         }
         fprintf(out, " %s   ", p->series[k].name);

@@ -38,9 +38,12 @@ static int fill(struct record *r, const struct document *d, int node, const char
         while (f < sizeof figures / sizeof *figures && strcmp(figures[f].key, name) != 0) f++;
         char *end;
         double number = strtod(text, &end);
-        if (f == sizeof figures / sizeof *figures || !text[0] || *end || !(number >= 0) || !isfinite(number) || number > 9e15)
-            return document_error(err, path, d->text, d->bytes, d->nodes[key].start, d->nodes[key].end - d->nodes[key].start,
-                                  "keys are device batch_images ranks peak_mib time_s images_per_s final_loss converged_loss optimizer_bytes_per_param",
+        if (f == sizeof figures / sizeof *figures || !text[0] || *end || !(number >= 0) ||
+            !isfinite(number) || number > 9e15)
+            return document_error(err, path, d->text, d->bytes, d->nodes[key].start,
+                                  d->nodes[key].end - d->nodes[key].start,
+                                  "keys are device batch_images ranks peak_mib time_s images_per_s "
+                                  "final_loss converged_loss optimizer_bytes_per_param",
                                   "not a figure that can be published here, or no number");
         if (figures[f].integer) *(int64_t *)((char *)r + figures[f].offset) = (int64_t)number;
         else *(double *)((char *)r + figures[f].offset) = number * figures[f].factor;
@@ -48,14 +51,34 @@ static int fill(struct record *r, const struct document *d, int node, const char
     return 0;
 }
 
-static int add(struct column **columns, int *count, const char *name, const char *which, const char *source, const struct document *d, int node, const char *path,
-               struct error *err)
+static int add(struct column **columns, int *count, const char *name, const char *which, const char *source,
+               const struct document *d, int node, const char *path, struct error *err)
 {
     struct record *r = xcalloc(1, sizeof *r);
-    *r = (struct record){.published = true, .state = "published", .images = -1, .total_steps = -1, .student_parameters = -1, .teacher_parameters = -1, .seed = -1,
-                         .batch = -1, .ranks = -1, .epoch_steps = -1, .optimizer_bytes_per_param = NAN, .checkpoint_bytes = NAN, .peak_bytes = NAN,
-                         .first_loss = NAN, .final_loss = NAN, .tail_loss = NAN, .best_loss = NAN, .final_cosine = NAN, .best_cosine = NAN, .median_rate = NAN,
-                         .median_step_ms = NAN, .wait_share = NAN, .time_s = NAN, .first_nan_step = -1};
+    *r = (struct record){.published = true,
+                         .state = "published",
+                         .images = -1,
+                         .total_steps = -1,
+                         .student_parameters = -1,
+                         .teacher_parameters = -1,
+                         .seed = -1,
+                         .batch = -1,
+                         .ranks = -1,
+                         .epoch_steps = -1,
+                         .optimizer_bytes_per_param = NAN,
+                         .checkpoint_bytes = NAN,
+                         .peak_bytes = NAN,
+                         .first_loss = NAN,
+                         .final_loss = NAN,
+                         .tail_loss = NAN,
+                         .best_loss = NAN,
+                         .final_cosine = NAN,
+                         .best_cosine = NAN,
+                         .median_rate = NAN,
+                         .median_step_ms = NAN,
+                         .wait_share = NAN,
+                         .time_s = NAN,
+                         .first_nan_step = -1};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
     r->path = xstrdup(path);
     r->name = xasprintf("%s %s (published)", name, which);
@@ -76,10 +99,13 @@ int published_add(struct column **columns, int *count, const char *path, const c
         free(text);
         return code;
     }
-    int all = d.root >= 0 && d.nodes[d.root].kind == NODE_MAPPING ? document_find(&d, d.root, "published", NULL) : -1;
+    int all = d.root >= 0 && d.nodes[d.root].kind == NODE_MAPPING
+                  ? document_find(&d, d.root, "published", NULL)
+                  : -1;
     int found = all >= 0 && d.nodes[all].kind == NODE_MAPPING ? document_find(&d, all, name, NULL) : -1;
     if (found < 0 || d.nodes[found].kind != NODE_MAPPING) {
-        for (int key = all >= 0 && d.nodes[all].kind == NODE_MAPPING ? d.nodes[all].first : -1; key >= 0; key = d.nodes[d.nodes[key].next].next) {
+        for (int key = all >= 0 && d.nodes[all].kind == NODE_MAPPING ? d.nodes[all].first : -1; key >= 0;
+             key = d.nodes[d.nodes[key].next].next) {
             size_t n = strlen(names);
             snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "there are: ", d.nodes[key].text);
         }
@@ -89,7 +115,8 @@ int published_add(struct column **columns, int *count, const char *path, const c
         for (int key = d.nodes[found].first; key >= 0 && !code; key = d.nodes[d.nodes[key].next].next) {
             int value = d.nodes[key].next;
             if (d.nodes[value].kind != NODE_MAPPING) continue;
-            code = add(columns, count, name, d.nodes[key].text, source >= 0 && d.nodes[source].text ? d.nodes[source].text : "", &d, value, path, err);
+            code = add(columns, count, name, d.nodes[key].text,
+                       source >= 0 && d.nodes[source].text ? d.nodes[source].text : "", &d, value, path, err);
         }
     }
     document_free(&d);

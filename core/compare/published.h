@@ -4,8 +4,8 @@
 
 #include "core/compare/table.h"
 
-/* Append the columns of `name` ("without", "with"), marked as published; *columns is grown. path: the YAML file.
- * EXIT_USAGE names what there is when `name` is not in it. */
+/* Append the columns of `name` ("without", "with"), marked as published; *columns is grown. path: the YAML
+ * file. EXIT_USAGE names what there is when `name` is not in it. */
 int published_add(struct column **columns, int *count, const char *path, const char *name, struct error *err);
 
 #endif

@@ -18,14 +18,16 @@
 
 enum { SMALL_FILE = 4 << 20, BLOCK = 1 << 20, LONGEST_LINE = 8 << 20 };
 
-/* ---- meta.json, state.json ------------------------------------------------------------------------------ */
+/* ---- meta.json, state.json ------------------------------------------------------------------------------
+ */
 
 static json_t *read_object(const char *directory, const char *name)
 {
     char *path = path_join(directory, name), *text = NULL;
     size_t bytes = 0;
     json_t *object = NULL;
-    if (file_read(path, SMALL_FILE, &text, &bytes, NULL) == 0) object = json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
+    if (file_read(path, SMALL_FILE, &text, &bytes, NULL) == 0)
+        object = json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
     if (object && !json_is_object(object)) {
         json_decref(object);
         object = NULL;
@@ -59,7 +61,8 @@ static int read_meta(struct record *r, struct error *err)
     int64_t version = take_integer(meta, "version");
     if (meta && version >= 0 && version != RECORD_LAYOUT) {
         json_decref(meta);
-        error_set(err, EXIT_INTEGRITY, "compare it with the meopt that made it", "this run has layout %lld, this program reads layout %d", (long long)version,
+        error_set(err, EXIT_INTEGRITY, "compare it with the meopt that made it",
+                  "this run has layout %lld, this program reads layout %d", (long long)version,
                   RECORD_LAYOUT);
         return error_at(err, r->path, 0, 0);
     }
@@ -82,7 +85,8 @@ static int read_meta(struct record *r, struct error *err)
     return 0;
 }
 
-/* "training" is what a trainer last said of itself; whether it still lives is asked of the system where that can be known. */
+/* "training" is what a trainer last said of itself; whether it still lives is asked of the system where that
+ * can be known. */
 static void read_state(struct record *r)
 {
     json_t *state = read_object(r->path, "state.json");
@@ -99,7 +103,8 @@ static void read_state(struct record *r)
     snprintf(r->state, sizeof r->state, "%s", said[0] ? said : r->count ? "unknown" : "empty");
 }
 
-/* ---- metrics.jsonl -------------------------------------------------------------------------------------- */
+/* ---- metrics.jsonl --------------------------------------------------------------------------------------
+ */
 
 struct reading {
     struct record *record;
@@ -146,9 +151,11 @@ static void take_cards(struct reading *in, const char *text, size_t bytes)
         if (!(peak > in->best_peak)) continue;
         in->best_peak = in->record->peak_bytes = peak;
         const json_t *classes = json_object_get(card, "classes");
-        for (int c = 0; c < MEMORY_CLASS_COUNT; c++) in->record->class_bytes[c] = take_number(classes, memory_class_names[c]);
+        for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+            in->record->class_bytes[c] = take_number(classes, memory_class_names[c]);
     }
-    if ((int64_t)json_array_size(cards) > in->record->ranks) in->record->ranks = (int64_t)json_array_size(cards);
+    if ((int64_t)json_array_size(cards) > in->record->ranks)
+        in->record->ranks = (int64_t)json_array_size(cards);
     json_decref(cards);
 }
 
@@ -179,7 +186,8 @@ static bool take_line(struct reading *in, const char *text, size_t bytes)
         in->wait_ms += line.data_wait_ms;
         in->step_ms += line.step_ms;
     }
-    /* means of the epochs, in one pass: a resumed run goes on with the epoch that it was in, which is good enough for a curve */
+    /* means of the epochs, in one pass: a resumed run goes on with the epoch that it was in, which is good
+     * enough for a curve */
     if (line.epoch >= 0) {
         if (r->epochs == 0 || r->epoch[r->epochs - 1] != line.epoch) {
             if ((r->epochs & (r->epochs - 1)) == 0) {
@@ -208,7 +216,8 @@ static int read_metrics(struct reading *in, struct error *err)
     size_t room = BLOCK, held = 0;
     char *block = xmalloc(room);
     int fd = open(path, O_RDONLY | O_CLOEXEC), code = 0;
-    if (fd < 0 && errno != ENOENT) code = error_errno(err, EXIT_FAILED, "may you read it?", "cannot open the metrics");
+    if (fd < 0 && errno != ENOENT)
+        code = error_errno(err, EXIT_FAILED, "may you read it?", "cannot open the metrics");
     while (fd >= 0 && !code) {
         ssize_t got = read(fd, block + held, room - held);
         if (got < 0 && errno == EINTR) continue;
@@ -218,7 +227,8 @@ static int read_metrics(struct reading *in, struct error *err)
         for (char *end; (end = memchr(block + at, '\n', filled - at)) != NULL;) {
             size_t n = (size_t)(end - block) - at;
             if (n && !take_line(in, block + at, n)) {
-                code = error_set(err, EXIT_HOST_MEMORY, "close other programs", "out of memory at step %lld", (long long)r->count);
+                code = error_set(err, EXIT_HOST_MEMORY, "close other programs", "out of memory at step %lld",
+                                 (long long)r->count);
                 break;
             }
             at += n + 1;
@@ -227,13 +237,15 @@ static int read_metrics(struct reading *in, struct error *err)
         memmove(block, block + at, held);
         if (held == room) {
             if (room >= LONGEST_LINE) {
-                code = error_set(err, EXIT_INTEGRITY, "is this the metrics file of a run?", "a line is longer than %d MiB", LONGEST_LINE >> 20);
+                code = error_set(err, EXIT_INTEGRITY, "is this the metrics file of a run?",
+                                 "a line is longer than %d MiB", LONGEST_LINE >> 20);
                 break;
             }
             block = xrealloc(block, room *= 2);
         }
     }
-    r->torn = held > 0; /* an unfinished line, even if it happens to parse: its writer was stopped, or is at it */
+    r->torn =
+        held > 0; /* an unfinished line, even if it happens to parse: its writer was stopped, or is at it */
     if (fd >= 0) close(fd);
     if (code) error_at(err, path, 0, 0);
     free(block);
@@ -241,7 +253,8 @@ static int read_metrics(struct reading *in, struct error *err)
     return code;
 }
 
-/* ---- What the curves say ---------------------------------------------------------------------------------- */
+/* ---- What the curves say ----------------------------------------------------------------------------------
+ */
 
 /* Median by selection (C. A. R. Hoare 1961), NANs left out; x is reordered. */
 static double median_of(float *x, int64_t n)
@@ -301,17 +314,23 @@ static int summarise(struct reading *in, struct error *err)
         r->tail_loss = sum / (double)r->tail_steps;
     }
     if (in->step_ms > 0) r->wait_share = in->wait_ms / in->step_ms;
-    for (int e = 0; e < r->epochs; e++) r->epoch_loss[e] = r->epoch_count[e] ? r->epoch_loss[e] / (double)r->epoch_count[e] : NAN;
+    for (int e = 0; e < r->epochs; e++)
+        r->epoch_loss[e] = r->epoch_count[e] ? r->epoch_loss[e] / (double)r->epoch_count[e] : NAN;
     return 0;
 }
 
-/* ---- config.yaml, the checkpoint ---------------------------------------------------------------------------- */
+/* ---- config.yaml, the checkpoint
+ * ---------------------------------------------------------------------------- */
 
-static int by_key(const void *a, const void *b) { return strcmp(((const struct setting *)a)->key, ((const struct setting *)b)->key); }
+static int by_key(const void *a, const void *b)
+{
+    return strcmp(((const struct setting *)a)->key, ((const struct setting *)b)->key);
+}
 
 static void flatten(struct record *r, const struct document *d, int node, const char *prefix, int depth)
 {
-    for (int key = d->nodes[node].first; key >= 0 && d->nodes[key].next >= 0 && depth < 8; key = d->nodes[d->nodes[key].next].next) {
+    for (int key = d->nodes[node].first; key >= 0 && d->nodes[key].next >= 0 && depth < 8;
+         key = d->nodes[d->nodes[key].next].next) {
         int value = document_follow(d, d->nodes[key].next);
         if (value < 0 || d->nodes[key].kind != NODE_SCALAR) continue;
         char *name = xasprintf("%s%s%s", prefix, prefix[0] ? "." : "", d->nodes[key].text);
@@ -319,10 +338,12 @@ static void flatten(struct record *r, const struct document *d, int node, const 
         if (d->nodes[value].kind == NODE_SCALAR) {
             char printable[512];
             if ((r->setting_count & (r->setting_count - 1)) == 0)
-                r->settings = xrealloc(r->settings, (r->setting_count ? 2 * (size_t)r->setting_count : 1) * sizeof *r->settings);
+                r->settings = xrealloc(r->settings, (r->setting_count ? 2 * (size_t)r->setting_count : 1) *
+                                                        sizeof *r->settings);
             name_printable(printable, sizeof printable, name);
             r->settings[r->setting_count].key = xstrdup(printable);
-            r->settings[r->setting_count++].value = xstrdup(name_printable(printable, sizeof printable, d->nodes[value].text));
+            r->settings[r->setting_count++].value =
+                xstrdup(name_printable(printable, sizeof printable, d->nodes[value].text));
         }
         free(name);
     }
@@ -334,7 +355,8 @@ static void read_config(struct record *r)
     char *path = path_join(r->path, "config.yaml"), *text = NULL;
     size_t bytes = 0;
     struct document d;
-    if (file_read(path, DOCUMENT_MAX_BYTES, &text, &bytes, NULL) == 0 && document_parse(&d, path, text, bytes, NULL) == 0) {
+    if (file_read(path, DOCUMENT_MAX_BYTES, &text, &bytes, NULL) == 0 &&
+        document_parse(&d, path, text, bytes, NULL) == 0) {
         if (d.root >= 0 && d.nodes[d.root].kind == NODE_MAPPING) flatten(r, &d, d.root, "", 0);
         if (r->setting_count) qsort(r->settings, (size_t)r->setting_count, sizeof *r->settings, by_key);
         document_free(&d);
@@ -346,7 +368,9 @@ static void read_config(struct record *r)
 const char *record_setting(const struct record *r, const char *key)
 {
     struct setting wanted = {.key = (char *)(uintptr_t)key};
-    const struct setting *found = r->setting_count ? bsearch(&wanted, r->settings, (size_t)r->setting_count, sizeof *r->settings, by_key) : NULL;
+    const struct setting *found = r->setting_count ? bsearch(&wanted, r->settings, (size_t)r->setting_count,
+                                                             sizeof *r->settings, by_key)
+                                                   : NULL;
     return found ? found->value : NULL;
 }
 
@@ -362,7 +386,8 @@ static void weigh_checkpoint(struct record *r)
         double sum = 0;
         for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
             struct stat st;
-            if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode)) sum += (double)st.st_size;
+            if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+                sum += (double)st.st_size;
         }
         if (dir) closedir(dir);
         if (sum > 0) r->checkpoint_bytes = sum;
@@ -389,15 +414,31 @@ int record_read(struct record *r, const char *directory, struct error *err)
 {
     struct stat st;
     char printable[256];
-    *r = (struct record){.optimizer_bytes_per_param = NAN, .checkpoint_bytes = NAN, .peak_bytes = NAN, .first_loss = NAN, .final_loss = NAN, .tail_loss = NAN,
-                         .best_loss = NAN, .final_cosine = NAN, .best_cosine = NAN, .median_rate = NAN, .median_step_ms = NAN, .wait_share = NAN, .time_s = NAN,
+    *r = (struct record){.optimizer_bytes_per_param = NAN,
+                         .checkpoint_bytes = NAN,
+                         .peak_bytes = NAN,
+                         .first_loss = NAN,
+                         .final_loss = NAN,
+                         .tail_loss = NAN,
+                         .best_loss = NAN,
+                         .final_cosine = NAN,
+                         .best_cosine = NAN,
+                         .median_rate = NAN,
+                         .median_step_ms = NAN,
+                         .wait_share = NAN,
+                         .time_s = NAN,
                          .first_nan_step = -1};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
     int code = 0;
-    if (stat(directory, &st) != 0) code = error_errno(err, EXIT_USAGE, "name the directory of a run, as in runs/NAME", "cannot open the run");
-    else if (!S_ISDIR(st.st_mode)) code = error_set(err, EXIT_USAGE, "name the directory of a run, as in runs/NAME", "is not a directory");
+    if (stat(directory, &st) != 0)
+        code = error_errno(err, EXIT_USAGE, "name the directory of a run, as in runs/NAME",
+                           "cannot open the run");
+    else if (!S_ISDIR(st.st_mode))
+        code =
+            error_set(err, EXIT_USAGE, "name the directory of a run, as in runs/NAME", "is not a directory");
     else if (!is_run(directory))
-        code = error_set(err, EXIT_USAGE, "name the directory of a run, as in runs/NAME", "is not a run: it has no metrics.jsonl, meta.json or state.json");
+        code = error_set(err, EXIT_USAGE, "name the directory of a run, as in runs/NAME",
+                         "is not a run: it has no metrics.jsonl, meta.json or state.json");
     if (code) return error_at(err, directory, 0, 0), code;
     size_t n = strlen(directory);
     while (n > 1 && directory[n - 1] == '/') n--;

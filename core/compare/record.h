@@ -1,8 +1,9 @@
 /* One run directory as a comparison sees it (meopt-run(5)), however it ended.
  *
- * Lenient with what may be missing (a run of an older version, one that has just begun, a torn last line), strict with what would
- * give wrong figures: a directory that is no run and a layout that this program does not know are refused. Numbers that are not
- * known are NAN, integers -1, texts "". Every text is printable (text_printable): it comes from outside.
+ * Lenient with what may be missing (a run of an older version, one that has just begun, a torn last line),
+ * strict with what would give wrong figures: a directory that is no run and a layout that this program does
+ * not know are refused. Numbers that are not known are NAN, integers -1, texts "". Every text is printable
+ * (text_printable): it comes from outside.
  */
 #ifndef MEOPT_COMPARE_RECORD_H
 #define MEOPT_COMPARE_RECORD_H
@@ -21,26 +22,29 @@ struct setting {
 
 struct record {
     char *path, *name;
-    char state[24];   /* done, stopped, diverged, failed, running, broken off, empty, published */
-    char device[128], family[32], version[32], program[16], data[16]; /* program: CRC-32C of the file; data: of the list of images */
+    char state[24]; /* done, stopped, diverged, failed, running, broken off, empty, published */
+    char device[128], family[32], version[32], program[16],
+        data[16]; /* program: CRC-32C of the file; data: of the list of images */
     int64_t images, total_steps, student_parameters, teacher_parameters, seed, batch, ranks, epoch_steps;
     double optimizer_bytes_per_param, checkpoint_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
     bool published;   /* not a run: figures that somebody gave (published.h) */
     char source[256]; /* of published figures */
 
-    /* One element per step, ascending. seconds: training time behind that step, without start-up and pauses. */
+    /* One element per step, ascending. seconds: training time behind that step, without start-up and pauses.
+     */
     int64_t count, room;
     int64_t *step;
     double *loss, *seconds;
     float *rate; /* images/s */
 
-    int64_t *epoch;  /* numbers and mean losses of the epochs (NAN losses left out) */
+    int64_t *epoch; /* numbers and mean losses of the epochs (NAN losses left out) */
     double *epoch_loss;
     int64_t *epoch_count;
     int epochs;
 
-    double first_loss, final_loss, tail_loss, best_loss, final_cosine, best_cosine, median_rate, median_step_ms, wait_share, time_s;
-    int64_t tail_steps;          /* tail_loss is the mean of so many last steps */
+    double first_loss, final_loss, tail_loss, best_loss, final_cosine, best_cosine, median_rate,
+        median_step_ms, wait_share, time_s;
+    int64_t tail_steps;                           /* tail_loss is the mean of so many last steps */
     int64_t nan_steps, first_nan_step, bad_lines; /* bad_lines: neither a metric line nor the torn last one */
     bool torn;
 
@@ -48,7 +52,8 @@ struct record {
     int setting_count;
 };
 
-/* EXIT_USAGE when the directory is no run, EXIT_INTEGRITY for another layout, EXIT_HOST_MEMORY, or an I/O error. */
+/* EXIT_USAGE when the directory is no run, EXIT_INTEGRITY for another layout, EXIT_HOST_MEMORY, or an I/O
+ * error. */
 int record_read(struct record *record, const char *directory, struct error *err);
 void record_free(struct record *record);
 /* Value of a key of config.yaml, NULL when there is none. */

@@ -68,7 +68,8 @@ static double beta_fraction(double a, double b, double x)
     double h = d;
     for (int m = 1; m < 10000; m++) {
         for (int odd = 0; odd < 2; odd++) {
-            double k = odd ? -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)) : m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m));
+            double k = odd ? -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+                           : m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m));
             d = 1 + k * d;
             c = 1 + k / c;
             d = 1 / (fabs(d) < tiny ? tiny : d);
@@ -85,14 +86,18 @@ static double beta_regularised(double a, double b, double x)
     if (x <= 0) return 0;
     if (x >= 1) return 1;
     double front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x));
-    return x < (a + 1) / (a + b + 2) ? front * beta_fraction(a, b, x) / a : 1 - front * beta_fraction(b, a, 1 - x) / b;
+    return x < (a + 1) / (a + b + 2) ? front * beta_fraction(a, b, x) / a
+                                     : 1 - front * beta_fraction(b, a, 1 - x) / b;
 }
 
 struct welch statistics_welch(double m1, double s1, int n1, double m2, double s2, int n2)
 {
     if (n1 < 2 || n2 < 2) return (struct welch){NAN, NAN, NAN};
     double v1 = s1 * s1 / n1, v2 = s2 * s2 / n2;
-    if (v1 + v2 == 0) return m1 == m2 ? (struct welch){0, n1 + n2 - 2, 1} : (struct welch){m1 > m2 ? INFINITY : -INFINITY, n1 + n2 - 2, 0};
-    double t = (m1 - m2) / sqrt(v1 + v2), df = (v1 + v2) * (v1 + v2) / (v1 * v1 / (n1 - 1) + v2 * v2 / (n2 - 1));
+    if (v1 + v2 == 0)
+        return m1 == m2 ? (struct welch){0, n1 + n2 - 2, 1}
+                        : (struct welch){m1 > m2 ? INFINITY : -INFINITY, n1 + n2 - 2, 0};
+    double t = (m1 - m2) / sqrt(v1 + v2),
+           df = (v1 + v2) * (v1 + v2) / (v1 * v1 / (n1 - 1) + v2 * v2 / (n2 - 1));
     return (struct welch){t, df, beta_regularised(df / 2, 0.5, df / (df + t * t))};
 }

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- The facts ---------------------------------------------------------------------------------------------- */
+/* ---- The facts
+ * ---------------------------------------------------------------------------------------------- */
 
 enum kind { REAL, INTEGER, TEXT, GAP, DROP, EPOCHS, SHARE };
 
@@ -22,7 +23,10 @@ struct fact {
 };
 
 #define FIELD(name) offsetof(struct record, name)
-#define CLASS(name, label, i) {name "_bytes", label, "bytes", -1, REAL, FIELD(class_bytes) + (i) * sizeof(double)}
+#define CLASS(name, label, i)                                                                                \
+    {                                                                                                        \
+        name "_bytes", label, "bytes", -1, REAL, FIELD(class_bytes) + (i) * sizeof(double)                   \
+    }
 
 static const struct fact facts[] = {
     {"state", "state", "", 0, TEXT, FIELD(state)},
@@ -44,7 +48,8 @@ static const struct fact facts[] = {
     CLASS("workspace", "  workspace", MEMORY_WORKSPACE),
     CLASS("comm", "  communication", MEMORY_COMM),
     CLASS("data", "  data", MEMORY_DATA),
-    {"optimizer_bytes_per_param", "optimizer bytes per parameter", "", -1, REAL, FIELD(optimizer_bytes_per_param)},
+    {"optimizer_bytes_per_param", "optimizer bytes per parameter", "", -1, REAL,
+     FIELD(optimizer_bytes_per_param)},
     {"checkpoint_bytes", "checkpoint", "bytes", -1, REAL, FIELD(checkpoint_bytes)},
     {"time_s", "training time", "s", -1, REAL, FIELD(time_s)},
     {"images_per_s", "images/s (median step)", "", 1, REAL, FIELD(median_rate)},
@@ -58,24 +63,35 @@ static const struct fact facts[] = {
     {"best_cosine", "cosine to the teacher, best", "", 1, REAL, FIELD(best_cosine)},
     {"max_loss_gap", "loss gap at equal step, largest", "", 0, GAP, offsetof(struct gap, max)},
     {"final_loss_gap", "loss gap at equal step, final", "", 0, GAP, offsetof(struct gap, final)},
-    {"max_loss_gap_equal_time", "loss gap at equal time, largest", "", 0, GAP, offsetof(struct gap, time_max)},
-    {"final_loss_gap_equal_time", "loss gap at equal time, final", "", 0, GAP, offsetof(struct gap, time_final)},
+    {"max_loss_gap_equal_time", "loss gap at equal time, largest", "", 0, GAP,
+     offsetof(struct gap, time_max)},
+    {"final_loss_gap_equal_time", "loss gap at equal time, final", "", 0, GAP,
+     offsetof(struct gap, time_final)},
     {"nan_steps", "steps with NaN loss", "", 0, INTEGER, FIELD(nan_steps)},
 };
 
-static struct row *add_row(struct table *t, enum section section, const char *key, const char *label, const char *unit, int better)
+static struct row *add_row(struct table *t, enum section section, const char *key, const char *label,
+                           const char *unit, int better)
 {
-    if ((t->row_count & (t->row_count - 1)) == 0) t->rows = xrealloc(t->rows, (t->row_count ? 2 * (size_t)t->row_count : 1) * sizeof *t->rows);
+    if ((t->row_count & (t->row_count - 1)) == 0)
+        t->rows = xrealloc(t->rows, (t->row_count ? 2 * (size_t)t->row_count : 1) * sizeof *t->rows);
     struct row *row = &t->rows[t->row_count++];
-    *row = (struct row){.section = section, .key = xstrdup(key), .label = xstrdup(label), .unit = unit, .better = better,
+    *row = (struct row){.section = section,
+                        .key = xstrdup(key),
+                        .label = xstrdup(label),
+                        .unit = unit,
+                        .better = better,
                         .cells = xcalloc((size_t)t->column_count, sizeof *row->cells)};
-    for (int c = 0; c < t->column_count; c++) row->cells[c] = (struct cell){.mean = NAN, .sd = NAN, .ratio = NAN, .ratio_sd = NAN, .p = NAN, .text = NULL};
+    for (int c = 0; c < t->column_count; c++)
+        row->cells[c] =
+            (struct cell){.mean = NAN, .sd = NAN, .ratio = NAN, .ratio_sd = NAN, .p = NAN, .text = NULL};
     return row;
 }
 
 static double integer(int64_t value) { return value < 0 ? NAN : (double)value; }
 
-static double number_of(const struct fact *fact, const struct record *run, const struct gap *gap, const struct record *reference)
+static double number_of(const struct fact *fact, const struct record *run, const struct gap *gap,
+                        const struct record *reference)
 {
     const char *at = (const char *)run + fact->offset;
     switch (fact->kind) {
@@ -95,7 +111,8 @@ static double number_of(const struct fact *fact, const struct record *run, const
 }
 
 /* Distinct texts of a column's runs, in order, joined. */
-static char *join(const struct column *column, const char *(*text)(const struct record *run, const void *what), const void *what)
+static char *join(const struct column *column,
+                  const char *(*text)(const struct record *run, const void *what), const void *what)
 {
     char *all = xstrdup(""), **texts = xcalloc((size_t)column->run_count, sizeof *texts);
     for (int i = 0; i < column->run_count; i++) {
@@ -112,9 +129,13 @@ static char *join(const struct column *column, const char *(*text)(const struct 
     return all;
 }
 
-static const char *fact_text(const struct record *run, const void *what) { return (const char *)run + ((const struct fact *)what)->offset; }
+static const char *fact_text(const struct record *run, const void *what)
+{
+    return (const char *)run + ((const struct fact *)what)->offset;
+}
 
-/* What a column is measured against: the reference; published figures, which are of another model and machine, against the first of their own. */
+/* What a column is measured against: the reference; published figures, which are of another model and
+ * machine, against the first of their own. */
 static int base_of(const struct table *t, int c)
 {
     if (!t->columns[c].runs[0].published || t->columns[t->reference].runs[0].published) return t->reference;
@@ -132,7 +153,9 @@ static void relate(struct table *t, struct row *row)
         const struct cell *ref = &row->cells[base];
         struct cell *cell = &row->cells[c];
         bool numbers = cell->number && ref->number;
-        if (numbers ? !same(cell->mean, ref->mean) : strcmp(cell->text ? cell->text : "", ref->text ? ref->text : "") != 0 || cell->number != ref->number)
+        if (numbers ? !same(cell->mean, ref->mean)
+                    : strcmp(cell->text ? cell->text : "", ref->text ? ref->text : "") != 0 ||
+                          cell->number != ref->number)
             row->changed = true;
         if (c == base || !numbers || !row->better || strcmp(row->unit, "%") == 0) continue;
         cell->ratio = cell->mean / ref->mean;
@@ -143,12 +166,16 @@ static void relate(struct table *t, struct row *row)
     }
 }
 
-static void warn_outliers(struct table *t, const struct fact *fact, const struct column *column, const double *values, int n)
+static void warn_outliers(struct table *t, const struct fact *fact, const struct column *column,
+                          const double *values, int n)
 {
     for (int i = 0; i < n; i++)
         if (fact->better && statistics_outlier(values, n, i))
-            table_warn(t, "%s: %s of %s is %.6g, far from the other repeats (median %.6g): was the machine busy? Repeat it.", column->name, fact->label + strspn(fact->label, " "),
-                       column->runs[i].name, values[i], statistics_median(values, n));
+            table_warn(t,
+                       "%s: %s of %s is %.6g, far from the other repeats (median %.6g): was the machine "
+                       "busy? Repeat it.",
+                       column->name, fact->label + strspn(fact->label, " "), column->runs[i].name, values[i],
+                       statistics_median(values, n));
 }
 
 static void add_facts(struct table *t, struct gap **gaps)
@@ -171,12 +198,14 @@ static void add_facts(struct table *t, struct gap **gaps)
             for (int i = 0; i < column->run_count; i++)
                 values[i] = number_of(fact, &column->runs[i], &gaps[c][i], &base->runs[i % base->run_count]);
             bool there = false; /* a loss that is NaN is a value, one that no step has given is none */
-            for (int i = 0; i < column->run_count; i++) there |= column->runs[i].count > 0 || isfinite(values[i]);
+            for (int i = 0; i < column->run_count; i++)
+                there |= column->runs[i].count > 0 || isfinite(values[i]);
             cell->number = true;
             cell->mean = statistics_mean(values, column->run_count);
             cell->sd = statistics_sd(values, column->run_count);
             cell->n = there ? column->run_count : 0;
-            any |= isfinite(cell->mean) || (strcmp(fact->key, "final_loss") == 0 && column->runs[0].count > 0);
+            any |=
+                isfinite(cell->mean) || (strcmp(fact->key, "final_loss") == 0 && column->runs[0].count > 0);
             warn_outliers(t, fact, column, values, column->run_count);
             free(values);
         }
@@ -190,7 +219,8 @@ static void add_facts(struct table *t, struct gap **gaps)
     }
 }
 
-/* ---- The configuration ------------------------------------------------------------------------------------------ */
+/* ---- The configuration
+ * ------------------------------------------------------------------------------------------ */
 
 static const char *setting_text(const struct record *run, const void *key)
 {
@@ -215,7 +245,8 @@ static void add_config(struct table *t)
         if (k && strcmp(keys[k], keys[k - 1]) == 0) continue;
         if (strncmp(keys[k], "run.", 4) == 0) continue; /* where a run lies is no part of it */
         struct row *row = add_row(t, SECTION_CONFIG, keys[k], keys[k], "", 0);
-        for (int c = 0; c < t->column_count; c++) row->cells[c].text = join(&t->columns[c], setting_text, keys[k]);
+        for (int c = 0; c < t->column_count; c++)
+            row->cells[c].text = join(&t->columns[c], setting_text, keys[k]);
         for (int c = 0; c < t->column_count; c++) /* a published column has no configuration to differ in */
             if (!t->columns[c].runs[0].published && !t->columns[t->reference].runs[0].published)
                 row->changed |= strcmp(row->cells[c].text, row->cells[t->reference].text) != 0;
@@ -223,7 +254,8 @@ static void add_config(struct table *t)
     free(keys);
 }
 
-/* ---- Whether it may be compared ----------------------------------------------------------------------------------- */
+/* ---- Whether it may be compared
+ * ----------------------------------------------------------------------------------- */
 
 struct check {
     const char *key, *label, *why;
@@ -258,7 +290,9 @@ static const char *check_text(const struct record *r, const void *what)
     const struct check *check = what;
     text[0] = 0;
     switch (check->by) {
-    case BY_STEPS: snprintf(text, sizeof text, "%lld", (long long)(r->count ? r->step[r->count - 1] : 0)); break;
+    case BY_STEPS:
+        snprintf(text, sizeof text, "%lld", (long long)(r->count ? r->step[r->count - 1] : 0));
+        break;
     case BY_STATE: return strcmp(r->state, "done") == 0 ? "yes" : r->state;
     case BY_INTEGER: {
         int64_t value = *(const int64_t *)((const char *)r + check->offset);
@@ -267,7 +301,9 @@ static const char *check_text(const struct record *r, const void *what)
     }
     case BY_TEXT: return (const char *)r + check->offset;
     case BY_SETTING: return setting_text(r, check->key);
-    case BY_PROGRAM: snprintf(text, sizeof text, "%s%s%s", r->version, r->program[0] ? " " : "", r->program); break;
+    case BY_PROGRAM:
+        snprintf(text, sizeof text, "%s%s%s", r->version, r->program[0] ? " " : "", r->program);
+        break;
     }
     return text;
 }
@@ -296,7 +332,10 @@ static void add_checks(struct table *t)
             struct row *row = add_row(t, SECTION_COMPARABLE, checks[k].key, checks[k].label, "", 0);
             row->why = unknown ? "not recorded: cannot be checked" : checks[k].why;
             row->changed = true;
-            for (int c = 0; c < t->column_count; c++) row->cells[c].text = xstrdup(t->columns[c].runs[0].published ? "" : texts[c][0] ? texts[c] : "?");
+            for (int c = 0; c < t->column_count; c++)
+                row->cells[c].text = xstrdup(t->columns[c].runs[0].published ? ""
+                                             : texts[c][0]                   ? texts[c]
+                                                                             : "?");
             t->comparable = false;
         }
         for (int c = 0; c < t->column_count; c++) free(texts[c]);
@@ -313,14 +352,24 @@ static void add_warnings(struct table *t)
                 table_warn(t, "%s: published figures, not measured here", r->name);
                 continue;
             }
-            if (strcmp(r->state, "running") == 0) table_warn(t, "%s: is still running, at step %lld", r->name, (long long)(r->count ? r->step[r->count - 1] : 0));
-            if (strcmp(r->state, "broken off") == 0) table_warn(t, "%s: was broken off: its process is gone ('meopt train --resume' goes on)", r->name);
+            if (strcmp(r->state, "running") == 0)
+                table_warn(t, "%s: is still running, at step %lld", r->name,
+                           (long long)(r->count ? r->step[r->count - 1] : 0));
+            if (strcmp(r->state, "broken off") == 0)
+                table_warn(t, "%s: was broken off: its process is gone ('meopt train --resume' goes on)",
+                           r->name);
             if (r->count == 0) table_warn(t, "%s: has no step yet", r->name);
-            if (r->torn && strcmp(r->state, "running") != 0) table_warn(t, "%s: the last line of metrics.jsonl is torn and left out", r->name);
-            if (r->bad_lines) table_warn(t, "%s: %lld lines of metrics.jsonl cannot be read and are left out", r->name, (long long)r->bad_lines);
+            if (r->torn && strcmp(r->state, "running") != 0)
+                table_warn(t, "%s: the last line of metrics.jsonl is torn and left out", r->name);
+            if (r->bad_lines)
+                table_warn(t, "%s: %lld lines of metrics.jsonl cannot be read and are left out", r->name,
+                           (long long)r->bad_lines);
             if (r->nan_steps)
-                table_warn(t, "%s: the loss is not a number at %lld steps, first at step %lld", r->name, (long long)r->nan_steps, (long long)r->first_nan_step);
-            if (!r->setting_count) table_warn(t, "%s: config.yaml is missing or cannot be read: settings are not compared", r->name);
+                table_warn(t, "%s: the loss is not a number at %lld steps, first at step %lld", r->name,
+                           (long long)r->nan_steps, (long long)r->first_nan_step);
+            if (!r->setting_count)
+                table_warn(t, "%s: config.yaml is missing or cannot be read: settings are not compared",
+                           r->name);
         }
 }
 
@@ -334,7 +383,8 @@ struct table *table_make(struct column *columns, int count, int reference)
     const struct column *ref = &columns[reference];
     for (int c = 0; c < count; c++) {
         gaps[c] = xcalloc((size_t)columns[c].run_count, sizeof **gaps);
-        for (int i = 0; i < columns[c].run_count; i++) gaps[c][i] = gap_measure(&columns[c].runs[i], &ref->runs[i % ref->run_count]);
+        for (int i = 0; i < columns[c].run_count; i++)
+            gaps[c][i] = gap_measure(&columns[c].runs[i], &ref->runs[i % ref->run_count]);
     }
     add_warnings(t);
     add_facts(t, gaps);
@@ -384,7 +434,8 @@ void table_warn(struct table *t, const char *format, ...)
     t->warnings[t->warning_count++] = xstrdup(text);
 }
 
-/* ---- As people read it ---------------------------------------------------------------------------------------------- */
+/* ---- As people read it
+ * ---------------------------------------------------------------------------------------------- */
 
 struct scale {
     double factor;
@@ -401,7 +452,12 @@ static struct scale scale_of(const struct row *row, double value)
         if (size >= 1 << 10) return (struct scale){1.0 / (1 << 10), " KiB", 1};
         return (struct scale){1, " B", 0};
     }
-    if (strcmp(row->unit, "s") == 0) return size >= 7200 ? (struct scale){1.0 / 3600, " h", 2} : (struct scale){1, " s", size >= 1000 ? 0 : size >= 100 ? 1 : 2};
+    if (strcmp(row->unit, "s") == 0)
+        return size >= 7200 ? (struct scale){1.0 / 3600, " h", 2}
+                            : (struct scale){1, " s",
+                                             size >= 1000  ? 0
+                                             : size >= 100 ? 1
+                                                           : 2};
     if (strcmp(row->unit, "ms") == 0) return (struct scale){1, " ms", size >= 1000 ? 0 : size >= 100 ? 1 : 2};
     if (strcmp(row->unit, "%") == 0) return (struct scale){1, " %", 1};
     return (struct scale){1, "", -1};
@@ -421,7 +477,8 @@ char *cell_text(char dst[CELL_TEXT], const struct row *row, const struct cell *c
         return dst;
     }
     if (isnan(cell->mean)) {
-        snprintf(dst, CELL_TEXT, "%s", strstr(row->key, "_loss") && !strstr(row->key, "gap") && cell->n ? "NaN" : "-");
+        snprintf(dst, CELL_TEXT, "%s",
+                 strstr(row->key, "_loss") && !strstr(row->key, "gap") && cell->n ? "NaN" : "-");
         return dst;
     }
     struct scale scale = scale_of(row, cell->mean);
@@ -445,6 +502,8 @@ char *cell_change(char dst[CELL_TEXT], const struct row *row, const struct cell 
     double change = 100 * (cell->ratio - 1);
     int decimals = fabs(change) < 0.095 ? 3 : fabs(change) < 9.95 ? 2 : 1;
     if (isnan(cell->ratio_sd) || cell->ratio_sd == 0) snprintf(dst, CELL_TEXT, "%+.*f %%", decimals, change);
-    else snprintf(dst, CELL_TEXT, "%+.*f %s %.*f %%", decimals, change, plus_minus, decimals, 100 * cell->ratio_sd);
+    else
+        snprintf(dst, CELL_TEXT, "%+.*f %s %.*f %%", decimals, change, plus_minus, decimals,
+                 100 * cell->ratio_sd);
     return dst;
 }

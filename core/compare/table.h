@@ -1,8 +1,8 @@
-/* The comparison as one table: rows of facts, columns of runs. Every output (terminal, JSON, CSV, Markdown, HTML) prints this and
- * computes nothing, so that they cannot disagree.
+/* The comparison as one table: rows of facts, columns of runs. Every output (terminal, JSON, CSV, Markdown,
+ * HTML) prints this and computes nothing, so that they cannot disagree.
  *
- * A column is one run, or several repeats of one, of which it shows mean and standard deviation. One column is the reference:
- * ratios, changes and gaps are against it.
+ * A column is one run, or several repeats of one, of which it shows mean and standard deviation. One column
+ * is the reference: ratios, changes and gaps are against it.
  */
 #ifndef MEOPT_COMPARE_TABLE_H
 #define MEOPT_COMPARE_TABLE_H
@@ -16,8 +16,8 @@ enum section {
 };
 
 struct cell {
-    bool number;        /* mean and sd are there, else text ("" not known) */
-    double mean, sd;    /* sd NAN for a single value; mean NAN for a value that is NaN or not known */
+    bool number;     /* mean and sd are there, else text ("" not known) */
+    double mean, sd; /* sd NAN for a single value; mean NAN for a value that is NaN or not known */
     int n;
     double ratio, ratio_sd, p; /* to the reference column, and Welch's p; NAN when they have no meaning */
     char *text;
@@ -46,7 +46,7 @@ struct table {
     int row_count;
     char **warnings;
     int warning_count;
-    bool comparable;    /* no row in SECTION_COMPARABLE */
+    bool comparable; /* no row in SECTION_COMPARABLE */
 };
 
 /* Takes the columns over (each malloc'ed with its runs); reference is an index. */
@@ -59,18 +59,22 @@ void table_warn(struct table *table, const char *format, ...) __attribute__((for
 enum { CELL_TEXT = 192 };
 char *cell_text(char dst[CELL_TEXT], const struct row *row, const struct cell *cell, const char *plus_minus);
 /* "-62.0 %", "-62.0 ± 0.3 %"; "" for the reference and where a change has no meaning. */
-char *cell_change(char dst[CELL_TEXT], const struct row *row, const struct cell *cell, const char *plus_minus);
+char *cell_change(char dst[CELL_TEXT], const struct row *row, const struct cell *cell,
+                  const char *plus_minus);
 
-/* 'peak_bytes:-20%': this row's change against the reference is at most -20 % where smaller is better, at least where larger is better,
- * and within where neither is; without % in the row's own unit. */
+/* 'peak_bytes:-20%': this row's change against the reference is at most -20 % where smaller is better, at
+ * least where larger is better, and within where neither is; without % in the row's own unit. */
 struct threshold {
     const char *expression;
     const struct row *row;
     double limit;
     bool relative;
 };
-int threshold_parse(struct threshold *threshold, const struct table *table, const char *expression, struct error *err);
-/* Of one column; *change gets what was found (in percent when relative). A value that is not known has not passed. */
-bool threshold_passed(const struct threshold *threshold, const struct cell *reference, const struct cell *cell, double *change);
+int threshold_parse(struct threshold *threshold, const struct table *table, const char *expression,
+                    struct error *err);
+/* Of one column; *change gets what was found (in percent when relative). A value that is not known has not
+ * passed. */
+bool threshold_passed(const struct threshold *threshold, const struct cell *reference,
+                      const struct cell *cell, double *change);
 
 #endif

@@ -1,17 +1,19 @@
 /* The experiment: what a YAML file says, checked, with every default filled in.
  *
  * One table (config_keys) names every key: type, unit, range or choices, default, prose. It drives loading,
- * `meopt config`, the page meopt.yaml(5), completion and the form. A new key is one row there and one field here.
+ * `meopt config`, the page meopt.yaml(5), completion and the form. A new key is one row there and one field
+ * here.
  *
  *     struct config c;
  *     if (config_load(&c, "configs/eva_clip.yaml", overrides, count, &err)) ...
  *     ... c.train.batch_size, config_is(&c, "loss.type", "mse") ...
  *     config_free(&c);
  *
- * Rules: paths are relative to the YAML file, also those in overrides (key=value), and stored absolute; "" when
- * not set. A choice is stored as its canonical spelling in static memory (never compare pointers). 0 in a field
- * of a tower's geometry means: as the preset (arch) or the checkpoint says. "auto" choices are resolved as far
- * as the file alone allows; config_resolve does the rest once the checkpoint has told the family.
+ * Rules: paths are relative to the YAML file, also those in overrides (key=value), and stored absolute; ""
+ * when not set. A choice is stored as its canonical spelling in static memory (never compare pointers). 0 in
+ * a field of a tower's geometry means: as the preset (arch) or the checkpoint says. "auto" choices are
+ * resolved as far as the file alone allows; config_resolve does the rest once the checkpoint has told the
+ * family.
  */
 #ifndef MEOPT_CONFIG_H
 #define MEOPT_CONFIG_H
@@ -36,10 +38,10 @@ enum config_type {
 struct config_key {
     const char *name; /* "optim.lr" */
     enum config_type type;
-    const char *unit;    /* "images", "bytes"; NULL for none */
-    const char *choices; /* "mse|cosine": CONFIG_CHOICE */
-    const char *aliases; /* other spellings: "adamw=apadamw|sgd=apsgd"; NULL for none */
-    double min, max;     /* CONFIG_INT, CONFIG_REAL, CONFIG_BYTES */
+    const char *unit;     /* "images", "bytes"; NULL for none */
+    const char *choices;  /* "mse|cosine": CONFIG_CHOICE */
+    const char *aliases;  /* other spellings: "adamw=apadamw|sgd=apsgd"; NULL for none */
+    double min, max;      /* CONFIG_INT, CONFIG_REAL, CONFIG_BYTES */
     const char *standard; /* default, as it would be written in YAML; "" for not set */
     const char *used_by;  /* commands: "train plan" */
     const char *help;     /* one line, no full stop */
@@ -55,9 +57,9 @@ const char *config_choice(int key, int i);
 
 /* One tower. Fields of the geometry are 0 when they are left to the preset or the checkpoint. */
 struct config_tower {
-    char *weight;      /* checkpoint */
-    const char *arch;  /* custom, or a preset: eva01_g14 eva01_g14_plus openclip_vit_g14 openclip_vit_h14
-                          dinov2_vitg14 dinov2_vitl14 */
+    char *weight;     /* checkpoint */
+    const char *arch; /* custom, or a preset: eva01_g14 eva01_g14_plus openclip_vit_g14 openclip_vit_h14
+                         dinov2_vitg14 dinov2_vitl14 */
     int64_t width, depth, heads, head_dim, hidden, out, patch, pos_grid;
     const char *ffn;   /* auto mlp swiglu */
     const char *dtype; /* fp32 bf16: of the values in forward and backward (auto is resolved) */
@@ -89,10 +91,10 @@ struct config {
         const char *pipeline; /* auto clip dinov2; auto only until the family is known */
         bool augment;
         double crop_scale_min, crop_scale_max; /* of the area; min 0: as the pipeline (clip .9, dinov2 .32) */
-        int flip;             /* -1 until the family is known: true for the dinov2 pipeline when augmenting */
-        int64_t workers;      /* 0: one per processor */
-        int64_t prefetch;     /* batches ready ahead */
-        double max_bad;       /* share of undecodable images that is fatal */
+        int flip;         /* -1 until the family is known: true for the dinov2 pipeline when augmenting */
+        int64_t workers;  /* 0: one per processor */
+        int64_t prefetch; /* batches ready ahead */
+        double max_bad;   /* share of undecodable images that is fatal */
         bool shuffle;
     } data;
 
@@ -114,21 +116,21 @@ struct config {
     struct {
         bool use_meopt;
         bool pure_bf16;
-        const char *preset;    /* quality balanced minimal */
-        const char *name;      /* apadam apadamw apsgd lamb lion */
+        const char *preset; /* quality balanced minimal */
+        const char *name;   /* apadam apadamw apsgd lamb lion */
         double lr, head_lr_scale, min_lr;
-        const char *schedule;  /* cosine linear constant */
+        const char *schedule; /* cosine linear constant */
         int64_t warmup_steps;
         double beta1, beta2, eps, weight_decay;
-        double momentum, dampening; /* apsgd */
-        bool nesterov;              /* apsgd */
+        double momentum, dampening;    /* apsgd */
+        bool nesterov;                 /* apsgd */
         bool trust_clip, always_adapt; /* lamb */
         double max_grad_norm;          /* lamb: divide gradients by max(1, norm / this); 0: do not */
-        double clip_grad_norm;  /* 0: no clipping */
-        const char *clip_mode;  /* exact previous block (auto is resolved) */
-        const char *weights;    /* auto (as the preset), or as meopt_weight_format_from_name takes it */
+        double clip_grad_norm;         /* 0: no clipping */
+        const char *clip_mode;         /* exact previous block (auto is resolved) */
+        const char *weights; /* auto (as the preset), or as meopt_weight_format_from_name takes it */
         const char *state_m, *state_v; /* auto, or as meopt_state_format_from_name takes it */
-        const char *gradients;  /* keep release (auto is resolved) */
+        const char *gradients;         /* keep release (auto is resolved) */
         bool adaptive;
         int64_t adaptive_every; /* steps */
         double adaptive_threshold;
@@ -148,24 +150,27 @@ struct config {
     struct config_origin {
         enum { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_OVERRIDE, ORIGIN_RESOLVED } from;
         int line, column; /* ORIGIN_FILE */
-    } *origins;           /* one per row of config_keys */
+    } * origins;          /* one per row of config_keys */
 };
 
-/* Read, check and fill in `path`, then apply overrides "key=value" in order. Warnings (values that other YAML readers
- * take differently) go to the log. EXIT_CONFIG with file, line and column for whatever is wrong in it. */
-int config_load(struct config *config, const char *path, char **overrides, int override_count, struct error *err);
+/* Read, check and fill in `path`, then apply overrides "key=value" in order. Warnings (values that other YAML
+ * readers take differently) go to the log. EXIT_CONFIG with file, line and column for whatever is wrong in
+ * it. */
+int config_load(struct config *config, const char *path, char **overrides, int override_count,
+                struct error *err);
 /* The same from memory; `path` is where relative paths start and what messages name. */
-int config_load_text(struct config *config, const char *path, const char *text, size_t bytes, char **overrides,
-                     int override_count, struct error *err);
+int config_load_text(struct config *config, const char *path, const char *text, size_t bytes,
+                     char **overrides, int override_count, struct error *err);
 void config_free(struct config *config);
 /* A copy with its own memory. */
 void config_copy(struct config *to, const struct config *from);
 
-/* Fill in what depends on the family ("eva", "openclip", "dinov2") once the checkpoint has told it, and check the
- * combination again. config_load calls it when the family is known from the file. */
+/* Fill in what depends on the family ("eva", "openclip", "dinov2") once the checkpoint has told it, and check
+ * the combination again. config_load calls it when the family is known from the file. */
 int config_resolve(struct config *config, const char *family, struct error *err);
 
-/* Set a field to a value as if it had been written in the file: for what the trainer resolves (widths, formats). */
+/* Set a field to a value as if it had been written in the file: for what the trainer resolves (widths,
+ * formats). */
 int config_assign(struct config *config, const char *key, const char *value, struct error *err);
 
 /* True when the choice key has this value. Asserts that key and value exist in the table. */
@@ -178,8 +183,8 @@ char *config_value_text(const struct config *config, int key);
 char *config_resolved_text(const struct config *config);
 int config_write_resolved(const struct config *config, const char *path, struct error *err);
 
-/* Of everything that changes the numbers of a run: ranks must agree on it, a resumed run too. The checkpoints are
- * counted by path and dataset by root, not by content. */
+/* Of everything that changes the numbers of a run: ranks must agree on it, a resumed run too. The checkpoints
+ * are counted by path and dataset by root, not by content. */
 uint64_t config_hash(const struct config *config);
 
 #endif

@@ -1,5 +1,5 @@
-/* Unified diff (E. W. Myers, An O(ND) difference algorithm, 1986). Files here are pages of text and differ in few
- * lines; beyond MAX_D differing lines the middle is shown as replaced. */
+/* Unified diff (E. W. Myers, An O(ND) difference algorithm, 1986). Files here are pages of text and differ in
+ * few lines; beyond MAX_D differing lines the middle is shown as replaced. */
 #include "core/base/file.h"
 #include "core/config/edit.h"
 
@@ -29,14 +29,18 @@ static void split_lines(struct side *side, const char *text, size_t bytes)
     for (size_t i = 0; i < bytes;) {
         const char *end = memchr(text + i, '\n', bytes - i);
         size_t n = end ? (size_t)(end - text) + 1 - i : bytes - i;
-        if (side->count == room) side->lines = xrealloc(side->lines, (size_t)(room *= 2) * sizeof *side->lines);
+        if (side->count == room)
+            side->lines = xrealloc(side->lines, (size_t)(room *= 2) * sizeof *side->lines);
         side->lines[side->count++] = (struct line){text + i, n};
         i += n;
     }
     side->changed = xcalloc((size_t)side->count + 1, sizeof *side->changed);
 }
 
-static bool equal(const struct line *a, const struct line *b) { return a->bytes == b->bytes && memcmp(a->text, b->text, a->bytes) == 0; }
+static bool equal(const struct line *a, const struct line *b)
+{
+    return a->bytes == b->bytes && memcmp(a->text, b->text, a->bytes) == 0;
+}
 
 /* Marks what differs between a[from_a, to_a) and b[from_b, to_b). */
 static void compare(struct side *a, int from_a, int to_a, struct side *b, int from_b, int to_b)
@@ -48,7 +52,8 @@ static void compare(struct side *a, int from_a, int to_a, struct side *b, int fr
     for (int d = 0; d <= limit && found < 0; d++) {
         memcpy(trace + (size_t)d * width, v, width * sizeof *v);
         for (int k = -d; k <= d && found < 0; k += 2) {
-            int x = k == -d || (k != d && v[offset + k - 1] < v[offset + k + 1]) ? v[offset + k + 1] : v[offset + k - 1] + 1;
+            int x = k == -d || (k != d && v[offset + k - 1] < v[offset + k + 1]) ? v[offset + k + 1]
+                                                                                 : v[offset + k - 1] + 1;
             int y = x - k;
             while (x < n && y >= 0 && y < m && equal(&a->lines[from_a + x], &b->lines[from_b + y])) {
                 x++;
@@ -79,7 +84,8 @@ static void put(FILE *out, char mark, const struct line *line)
 {
     fputc(mark, out);
     fwrite(line->text, 1, line->bytes, out);
-    if (line->bytes == 0 || line->text[line->bytes - 1] != '\n') fputs("\n\\ No newline at end of file\n", out);
+    if (line->bytes == 0 || line->text[line->bytes - 1] != '\n')
+        fputs("\n\\ No newline at end of file\n", out);
 }
 
 static void hunks(FILE *out, const struct side *a, const struct side *b)
@@ -90,7 +96,8 @@ static void hunks(FILE *out, const struct side *a, const struct side *b)
             j++;
             continue;
         }
-        int from_a = i - CONTEXT > 0 ? i - CONTEXT : 0, from_b = j - (i - from_a), quiet = 0, x = i, y = j, end_a = i, end_b = j;
+        int from_a = i - CONTEXT > 0 ? i - CONTEXT : 0, from_b = j - (i - from_a), quiet = 0, x = i, y = j,
+            end_a = i, end_b = j;
         while ((x < a->count || y < b->count) && quiet <= 2 * CONTEXT) {
             bool gone = x < a->count && a->changed[x], come = y < b->count && b->changed[y];
             if (gone) x++;
@@ -121,7 +128,8 @@ static void hunks(FILE *out, const struct side *a, const struct side *b)
     }
 }
 
-char *diff_unified(const char *name_a, const char *a, size_t a_bytes, const char *name_b, const char *b, size_t b_bytes)
+char *diff_unified(const char *name_a, const char *a, size_t a_bytes, const char *name_b, const char *b,
+                   size_t b_bytes)
 {
     char *text = NULL;
     size_t bytes = 0;

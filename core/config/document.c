@@ -1,6 +1,7 @@
-/* libyaml's events into a tree with byte positions. See document.h; the semantics of libyaml 0.2.5's marks were
- * measured: index counts code points, CRLF counts two, the BOM none; scalars end exactly behind their last
- * character (quotes included); an anchor or tag belongs to the start; a missing value is a zero-width scalar. */
+/* libyaml's events into a tree with byte positions. See document.h; the semantics of libyaml 0.2.5's marks
+ * were measured: index counts code points, CRLF counts two, the BOM none; scalars end exactly behind their
+ * last character (quotes included); an anchor or tag belongs to the start; a missing value is a zero-width
+ * scalar. */
 #include "core/config/document.h"
 #include "core/base/file.h"
 
@@ -17,9 +18,9 @@ struct parser {
     struct document *document;
     const char *path;
     yaml_parser_t yaml;
-    size_t base;      /* 3 behind a BOM */
-    size_t *offsets;  /* byte of every MAP_STEPth code point */
-    size_t points;    /* code points in all */
+    size_t base;     /* 3 behind a BOM */
+    size_t *offsets; /* byte of every MAP_STEPth code point */
+    size_t points;   /* code points in all */
     int node_room;
 };
 
@@ -47,10 +48,12 @@ static int columns_of(const unsigned char *p, size_t n)
 {
     if (n < 3) return 1;
     uint32_t c = n == 3 ? (uint32_t)(p[0] & 15) << 12 | (uint32_t)(p[1] & 63) << 6 | (p[2] & 63)
-                        : (uint32_t)(p[0] & 7) << 18 | (uint32_t)(p[1] & 63) << 12 | (uint32_t)(p[2] & 63) << 6 | (p[3] & 63);
+                        : (uint32_t)(p[0] & 7) << 18 | (uint32_t)(p[1] & 63) << 12 |
+                              (uint32_t)(p[2] & 63) << 6 | (p[3] & 63);
     return (c >= 0x1100 && c <= 0x115F) || (c >= 0x2E80 && c <= 0xA4CF) || (c >= 0xAC00 && c <= 0xD7A3) ||
-                   (c >= 0xF900 && c <= 0xFAFF) || (c >= 0xFE30 && c <= 0xFE6F) || (c >= 0xFF00 && c <= 0xFF60) ||
-                   (c >= 0xFFE0 && c <= 0xFFE6) || (c >= 0x1F300 && c <= 0x1FAFF) || (c >= 0x20000 && c <= 0x3FFFD)
+                   (c >= 0xF900 && c <= 0xFAFF) || (c >= 0xFE30 && c <= 0xFE6F) ||
+                   (c >= 0xFF00 && c <= 0xFF60) || (c >= 0xFFE0 && c <= 0xFFE6) ||
+                   (c >= 0x1F300 && c <= 0x1FAFF) || (c >= 0x20000 && c <= 0x3FFFD)
                ? 2
                : 1;
 }
@@ -97,8 +100,8 @@ static void excerpt(char *dst, size_t size, const char *text, size_t bytes, size
     snprintf(dst, size, "%5d | %s\n      | %s", row, line, caret);
 }
 
-int document_error(struct error *err, const char *path, const char *text, size_t bytes, size_t at, size_t length,
-                   const char *hint, const char *format, ...)
+int document_error(struct error *err, const char *path, const char *text, size_t bytes, size_t at,
+                   size_t length, const char *hint, const char *format, ...)
 {
     char sentence[320], shown[480];
     va_list args;
@@ -120,7 +123,8 @@ static size_t byte_of(const struct parser *p, size_t index)
     return at;
 }
 
-/* ---- What is refused before libyaml sees it ----------------------------------------------------------------- */
+/* ---- What is refused before libyaml sees it
+ * ----------------------------------------------------------------- */
 
 static int check_bytes(struct parser *p, struct error *err)
 {
@@ -128,11 +132,15 @@ static int check_bytes(struct parser *p, struct error *err)
     size_t points = 0;
     for (size_t i = p->base; i < d->bytes;) {
         const unsigned char *c = (const unsigned char *)d->text + i;
-        size_t n = *c < 0x80 ? 1 : *c >= 0xC2 && *c < 0xE0 ? 2 : *c >= 0xE0 && *c < 0xF0 ? 3 : *c >= 0xF0 && *c < 0xF5 ? 4 : 0;
+        size_t n = *c < 0x80                 ? 1
+                   : *c >= 0xC2 && *c < 0xE0 ? 2
+                   : *c >= 0xE0 && *c < 0xF0 ? 3
+                   : *c >= 0xF0 && *c < 0xF5 ? 4
+                                             : 0;
         for (size_t k = 1; n && k < n; k++)
             if (i + k >= d->bytes || (c[k] & 0xC0) != 0x80) n = 0;
-        if (n == 0 || (*c == 0xE0 && c[1] < 0xA0) || (*c == 0xED && c[1] > 0x9F) || (*c == 0xF0 && c[1] < 0x90) ||
-            (*c == 0xF4 && c[1] > 0x8F))
+        if (n == 0 || (*c == 0xE0 && c[1] < 0xA0) || (*c == 0xED && c[1] > 0x9F) ||
+            (*c == 0xF0 && c[1] < 0x90) || (*c == 0xF4 && c[1] > 0x8F))
             return document_error(err, p->path, d->text, d->bytes, i, 1, "save the file as UTF-8",
                                   "byte 0x%02x is not UTF-8", *c);
         if (*c == 0 || (*c < 0x20 && *c != '\t' && *c != '\n' && *c != '\r') || *c == 0x7F)
@@ -149,7 +157,8 @@ static int check_bytes(struct parser *p, struct error *err)
     return 0;
 }
 
-/* ---- Tree -------------------------------------------------------------------------------------------------- */
+/* ---- Tree
+ * -------------------------------------------------------------------------------------------------- */
 
 static int node_error(struct parser *p, size_t at, struct error *err, const char *hint, const char *sentence)
 {
@@ -159,17 +168,21 @@ static int node_error(struct parser *p, size_t at, struct error *err, const char
 static int yaml_failed(struct parser *p, struct error *err)
 {
     const yaml_parser_t *y = &p->yaml;
-    if (y->error == YAML_MEMORY_ERROR) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", p->path);
-    size_t at = y->error == YAML_READER_ERROR ? y->problem_offset + p->base : byte_of(p, y->problem_mark.index);
+    if (y->error == YAML_MEMORY_ERROR)
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", p->path);
+    size_t at =
+        y->error == YAML_READER_ERROR ? y->problem_offset + p->base : byte_of(p, y->problem_mark.index);
     const char *hint = "indent with spaces, close quotes and brackets, put a blank behind ':'";
     if (y->problem && strstr(y->problem, "cannot start any token")) {
-        if (at < p->document->bytes && p->document->text[at] == '\t') hint = "YAML indents with spaces, never with tabs";
+        if (at < p->document->bytes && p->document->text[at] == '\t')
+            hint = "YAML indents with spaces, never with tabs";
         else hint = "put the value in quotes";
     } else if (y->problem && strstr(y->problem, "mapping values are not allowed")) {
         hint = "put a value that holds ': ' in quotes; check the indentation";
     }
-    return document_error(err, p->path, p->document->text, p->document->bytes, at, 1, hint, "not valid YAML: %s%s%s",
-                          y->problem ? y->problem : "unreadable", y->context ? ", " : "", y->context ? y->context : "");
+    return document_error(err, p->path, p->document->text, p->document->bytes, at, 1, hint,
+                          "not valid YAML: %s%s%s", y->problem ? y->problem : "unreadable",
+                          y->context ? ", " : "", y->context ? y->context : "");
 }
 
 static char *text_copy(const yaml_char_t *text, size_t bytes)
@@ -200,7 +213,8 @@ static int node_add(struct parser *p, const yaml_event_t *event, struct error *e
 {
     struct document *d = p->document;
     if (d->count >= DOCUMENT_MAX_NODES) {
-        node_error(p, byte_of(p, event->start_mark.index), err, "an experiment is a page of text", "more nodes than any experiment has");
+        node_error(p, byte_of(p, event->start_mark.index), err, "an experiment is a page of text",
+                   "more nodes than any experiment has");
         return -1;
     }
     if (d->count == p->node_room) {
@@ -264,9 +278,10 @@ static int resolve_aliases(struct parser *p, struct error *err)
         for (int k = anchors - 1; k >= 0 && found < 0; k--)
             if (strcmp(d->nodes[anchored[k]].anchor, d->nodes[i].text) == 0) found = anchored[k];
         if (found < 0) {
-            code = document_error(err, p->path, d->text, d->bytes, d->nodes[i].outer_start, strlen(d->nodes[i].text) + 1,
-                                  "define it above as &name, or put the value in quotes", "no anchor &%s before this alias",
-                                  d->nodes[i].text);
+            code = document_error(err, p->path, d->text, d->bytes, d->nodes[i].outer_start,
+                                  strlen(d->nodes[i].text) + 1,
+                                  "define it above as &name, or put the value in quotes",
+                                  "no anchor &%s before this alias", d->nodes[i].text);
             break;
         }
         d->nodes[i].target = found;
@@ -308,8 +323,9 @@ static int check_duplicates(struct parser *p, struct error *err)
             if (a->text_bytes != b->text_bytes || memcmp(a->text, b->text, a->text_bytes) != 0) continue;
             int line, column;
             document_position(d->text, d->bytes, a->start, &line, &column);
-            code = document_error(err, p->path, d->text, d->bytes, b->start, b->end - b->start, "keep one of the two",
-                                  "key '%s' was given before, in line %d", b->text, line);
+            code =
+                document_error(err, p->path, d->text, d->bytes, b->start, b->end - b->start,
+                               "keep one of the two", "key '%s' was given before, in line %d", b->text, line);
         }
     }
     free(keys);
@@ -327,18 +343,15 @@ static int build(struct parser *p, struct error *err)
         switch (event.type) {
         case YAML_DOCUMENT_START_EVENT:
             if (documents++)
-                code = node_error(p, byte_of(p, event.start_mark.index), err, "keep one document a file", "a second document");
+                code = node_error(p, byte_of(p, event.start_mark.index), err, "keep one document a file",
+                                  "a second document");
             break;
         case YAML_DOCUMENT_END_EVENT:
             if (!event.data.document_end.implicit) d->end = byte_of(p, event.start_mark.index);
             break;
-        case YAML_STREAM_END_EVENT:
-            more = false;
-            break;
+        case YAML_STREAM_END_EVENT: more = false; break;
         case YAML_MAPPING_END_EVENT:
-        case YAML_SEQUENCE_END_EVENT:
-            d->nodes[stack[--depth]].end = byte_of(p, event.end_mark.index);
-            break;
+        case YAML_SEQUENCE_END_EVENT: d->nodes[stack[--depth]].end = byte_of(p, event.end_mark.index); break;
         case YAML_SCALAR_EVENT:
         case YAML_ALIAS_EVENT:
         case YAML_MAPPING_START_EVENT:
@@ -346,8 +359,7 @@ static int build(struct parser *p, struct error *err)
             node = node_add(p, &event, err);
             if (node < 0) code = EXIT_CONFIG;
             break;
-        default:
-            break;
+        default: break;
         }
         bool opens = event.type == YAML_MAPPING_START_EVENT || event.type == YAML_SEQUENCE_START_EVENT;
         yaml_event_delete(&event);
@@ -359,17 +371,20 @@ static int build(struct parser *p, struct error *err)
         if (depth) last[depth - 1] = node;
         if (!opens) continue;
         if (depth == DOCUMENT_MAX_DEPTH)
-            return node_error(p, d->nodes[node].start, err, "an experiment is sections of keys", "nested deeper than 64 levels");
+            return node_error(p, d->nodes[node].start, err, "an experiment is sections of keys",
+                              "nested deeper than 64 levels");
         stack[depth++] = node;
     }
     return 0;
 }
 
-int document_parse(struct document *document, const char *path, const char *text, size_t bytes, struct error *err)
+int document_parse(struct document *document, const char *path, const char *text, size_t bytes,
+                   struct error *err)
 {
     *document = (struct document){.text = text, .bytes = bytes, .root = -1, .end = bytes};
     if (bytes > DOCUMENT_MAX_BYTES) {
-        error_set(err, EXIT_CONFIG, "is this the right file?", "has %zu bytes, an experiment at most %d", bytes, DOCUMENT_MAX_BYTES);
+        error_set(err, EXIT_CONFIG, "is this the right file?", "has %zu bytes, an experiment at most %d",
+                  bytes, DOCUMENT_MAX_BYTES);
         error_at(err, path, 0, 0);
         return EXIT_CONFIG;
     }
@@ -410,7 +425,8 @@ int document_find(const struct document *d, int mapping, const char *key, int *k
 {
     if (mapping < 0 || d->nodes[mapping].kind != NODE_MAPPING) return -1;
     for (int k = d->nodes[mapping].first; k >= 0; k = d->nodes[d->nodes[k].next].next)
-        if (d->nodes[k].kind == NODE_SCALAR && d->nodes[k].text_bytes == strlen(key) && strcmp(d->nodes[k].text, key) == 0) {
+        if (d->nodes[k].kind == NODE_SCALAR && d->nodes[k].text_bytes == strlen(key) &&
+            strcmp(d->nodes[k].text, key) == 0) {
             if (key_node) *key_node = k;
             return d->nodes[k].next;
         }

@@ -13,7 +13,7 @@
 struct target {
     int key;
     char section[64], leaf[64];
-    const char *value;       /* NULL: unset */
+    const char *value;         /* NULL: unset */
     int section_node, mapping; /* value of the section as it stands, -1 when missing; its mapping or -1 */
     int key_node, node;        /* -1 when missing */
 };
@@ -35,7 +35,8 @@ static int refuse(const struct editor *e, size_t at, const char *hint, const cha
     return document_error(e->err, e->path, e->d->text, e->d->bytes, at, 1, hint, "%s", sentence);
 }
 
-/* ---- Lines ----------------------------------------------------------------------------------------------------- */
+/* ---- Lines
+ * ----------------------------------------------------------------------------------------------------- */
 
 static size_t line_start(const struct document *d, size_t at)
 {
@@ -54,7 +55,8 @@ static size_t next_line(const struct document *d, size_t at)
 {
     at = line_end(d, at);
     if (at < d->bytes && d->text[at] == '\r') at++;
-    if (at < d->bytes && d->text[at] == '\n' && (at == 0 || d->text[at - 1] == '\r' || d->text[at] == '\n')) at++;
+    if (at < d->bytes && d->text[at] == '\n' && (at == 0 || d->text[at - 1] == '\r' || d->text[at] == '\n'))
+        at++;
     return at;
 }
 
@@ -62,7 +64,8 @@ static size_t next_line(const struct document *d, size_t at)
 static const char *ending(const struct document *d, size_t at)
 {
     size_t end = line_end(d, at);
-    if (end < d->bytes) return d->text[end] == '\n' ? "\n" : end + 1 < d->bytes && d->text[end + 1] == '\n' ? "\r\n" : "\r";
+    if (end < d->bytes)
+        return d->text[end] == '\n' ? "\n" : end + 1 < d->bytes && d->text[end + 1] == '\n' ? "\r\n" : "\r";
     return d->crlf ? "\r\n" : "\n";
 }
 
@@ -75,7 +78,8 @@ static int indentation(const struct document *d, size_t at)
     return (int)(at - start);
 }
 
-/* ---- Finding ---------------------------------------------------------------------------------------------------- */
+/* ---- Finding
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void split(struct target *t, const char *name)
 {
@@ -105,17 +109,20 @@ static int find(const struct editor *e, struct target *t, const char *typed)
     const struct node *s = &d->nodes[t->section_node];
     if (s->kind == NODE_MAPPING) t->mapping = t->section_node;
     else if (s->kind == NODE_ALIAS)
-        return refuse(e, s->outer_start, "write the section out, or edit the place that it refers to", "this section is an alias");
+        return refuse(e, s->outer_start, "write the section out, or edit the place that it refers to",
+                      "this section is an alias");
     else if (s->kind != NODE_SCALAR || s->style != STYLE_PLAIN || s->text[0] || s->tag || s->anchor)
         return refuse(e, s->outer_start, "write keys below it", "this section is no group of keys");
     return 0;
 }
 
-/* ---- Scalars ---------------------------------------------------------------------------------------------------- */
+/* ---- Scalars
+ * ---------------------------------------------------------------------------------------------------- */
 
 static bool textual(int key)
 {
-    return config_keys[key].type == CONFIG_TEXT || config_keys[key].type == CONFIG_PATH || config_keys[key].type == CONFIG_CHOICE;
+    return config_keys[key].type == CONFIG_TEXT || config_keys[key].type == CONFIG_PATH ||
+           config_keys[key].type == CONFIG_CHOICE;
 }
 
 static char *single_quoted(const char *text)
@@ -135,7 +142,8 @@ static char *single_quoted(const char *text)
 static bool one_line(const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p; p++)
-        if (*p < 0x20 || *p == 0x7F || (*p == 0xC2 && p[1] < 0xA0) || (*p == 0xE2 && p[1] == 0x80 && (p[2] == 0xA8 || p[2] == 0xA9)) ||
+        if (*p < 0x20 || *p == 0x7F || (*p == 0xC2 && p[1] < 0xA0) ||
+            (*p == 0xE2 && p[1] == 0x80 && (p[2] == 0xA8 || p[2] == 0xA9)) ||
             (*p == 0xEF && p[1] == 0xBB && p[2] == 0xBF))
             return false;
     return true;
@@ -152,13 +160,20 @@ static char *spell(int key, const char *value, enum node_style style, bool flow)
 static int plan_replace(const struct editor *e, const struct target *t, struct splice *s)
 {
     const struct node *n = &e->d->nodes[t->node];
-    if (n->kind == NODE_ALIAS) return refuse(e, n->outer_start, "edit the place that it refers to, or write the value out", "the value is an alias");
-    if (n->kind != NODE_SCALAR) return refuse(e, n->outer_start, "edit it by hand", "the value is no single word or number");
-    if (n->uses) return refuse(e, n->outer_start, "edit it by hand if all of them are meant", "aliases elsewhere refer to this value");
+    if (n->kind == NODE_ALIAS)
+        return refuse(e, n->outer_start, "edit the place that it refers to, or write the value out",
+                      "the value is an alias");
+    if (n->kind != NODE_SCALAR)
+        return refuse(e, n->outer_start, "edit it by hand", "the value is no single word or number");
+    if (n->uses)
+        return refuse(e, n->outer_start, "edit it by hand if all of them are meant",
+                      "aliases elsewhere refer to this value");
     if (n->style == STYLE_LITERAL || n->style == STYLE_FOLDED)
         return refuse(e, n->outer_start, "write it on the key's line", "the value is a block of text");
     for (size_t i = n->outer_start; i < n->start; i++)
-        if (e->d->text[i] == '\n' || e->d->text[i] == '\r') return refuse(e, n->outer_start, "write it on the key's line", "the value's anchor or tag stands on a line of its own");
+        if (e->d->text[i] == '\n' || e->d->text[i] == '\r')
+            return refuse(e, n->outer_start, "write it on the key's line",
+                          "the value's anchor or tag stands on a line of its own");
     bool flow = e->d->nodes[t->mapping].style == STYLE_FLOW || e->d->nodes[e->d->root].style == STYLE_FLOW;
     s->at = n->start;
     s->remove = n->end - n->start;
@@ -173,7 +188,8 @@ static int plan_replace(const struct editor *e, const struct target *t, struct s
     return 0;
 }
 
-/* ---- Inserting -------------------------------------------------------------------------------------------------- */
+/* ---- Inserting
+ * -------------------------------------------------------------------------------------------------- */
 
 static int plan_flow(const struct editor *e, int mapping, const char *entry, struct splice *s)
 {
@@ -207,11 +223,12 @@ static void plan_below(const struct document *d, size_t at, const char *lines, s
 /* Blanks that sections' keys are indented by: as in the first block section, else 2. */
 static int step_width(const struct document *d)
 {
-    for (int k = d->root >= 0 && d->nodes[d->root].kind == NODE_MAPPING ? d->nodes[d->root].first : -1; k >= 0;
-         k = d->nodes[d->nodes[k].next].next) {
+    for (int k = d->root >= 0 && d->nodes[d->root].kind == NODE_MAPPING ? d->nodes[d->root].first : -1;
+         k >= 0; k = d->nodes[d->nodes[k].next].next) {
         const struct node *v = &d->nodes[d->nodes[k].next];
         if (v->kind != NODE_MAPPING || v->style != STYLE_BLOCK || v->first < 0) continue;
-        int outer = indentation(d, d->nodes[k].outer_start), inner = indentation(d, d->nodes[v->first].outer_start);
+        int outer = indentation(d, d->nodes[k].outer_start),
+            inner = indentation(d, d->nodes[v->first].outer_start);
         if (outer >= 0 && inner > outer && inner - outer <= 8) return inner - outer;
     }
     return 2;
@@ -231,12 +248,17 @@ static int plan_section(const struct editor *e, const struct target *t, struct s
     }
     int indent = 0;
     if (root && root->kind == NODE_MAPPING) indent = indentation(d, d->nodes[root->first].outer_start);
-    else if (root && (root->kind != NODE_SCALAR || root->text[0] || root->style != STYLE_PLAIN || root->anchor || root->tag))
-        return refuse(e, root->outer_start, "start with a section, as in 'data:'", "expected sections of keys");
-    if (indent < 0) return refuse(e, d->nodes[root->first].outer_start, "put each section on a line of its own", "cannot see how sections are indented");
+    else if (root && (root->kind != NODE_SCALAR || root->text[0] || root->style != STYLE_PLAIN ||
+                      root->anchor || root->tag))
+        return refuse(e, root->outer_start, "start with a section, as in 'data:'",
+                      "expected sections of keys");
+    if (indent < 0)
+        return refuse(e, d->nodes[root->first].outer_start, "put each section on a line of its own",
+                      "cannot see how sections are indented");
     char *value = spell(t->key, t->value, STYLE_PLAIN, false);
     const char *eol = ending(d, d->bom ? 3 : 0);
-    char *lines = xasprintf("%*s%s:%s%*s%s: %s", indent, "", t->section, eol, indent + step_width(d), "", t->leaf, value);
+    char *lines = xasprintf("%*s%s:%s%*s%s: %s", indent, "", t->section, eol, indent + step_width(d), "",
+                            t->leaf, value);
     size_t at = d->end;
     bool fresh = at == 0 || (d->bom && at == 3) || d->text[at - 1] == '\n' || d->text[at - 1] == '\r';
     s->at = at;
@@ -259,7 +281,8 @@ static int plan_insert(const struct editor *e, const struct target *t, struct sp
         (void)document_find(d, d->root, t->section, &key_node);
         indent = indentation(d, d->nodes[key_node].outer_start);
         if (flow_root || indent < 0 || n->start == 0 || d->text[n->start - 1] != ':')
-            return refuse(e, n->outer_start, "write the key by hand", "this section is empty in a way that cannot be filled");
+            return refuse(e, n->outer_start, "write the key by hand",
+                          "this section is empty in a way that cannot be filled");
         value = spell(t->key, t->value, STYLE_PLAIN, false);
         line = xasprintf("%*s%s: %s", indent + step_width(d), "", t->leaf, value);
         plan_below(d, n->start, line, s);
@@ -270,7 +293,9 @@ static int plan_insert(const struct editor *e, const struct target *t, struct sp
     } else {
         int first = d->nodes[t->mapping].first;
         int indent = indentation(d, d->nodes[first].outer_start);
-        if (indent < 0) return refuse(e, d->nodes[first].outer_start, "put each key on a line of its own", "cannot see how keys are indented here");
+        if (indent < 0)
+            return refuse(e, d->nodes[first].outer_start, "put each key on a line of its own",
+                          "cannot see how keys are indented here");
         value = spell(t->key, t->value, STYLE_PLAIN, false);
         line = xasprintf("%*s%s: %s", indent, "", t->leaf, value);
         plan_below(d, document_leaf_end(d, t->mapping), line, s);
@@ -280,7 +305,8 @@ static int plan_insert(const struct editor *e, const struct target *t, struct sp
     return code;
 }
 
-/* ---- Removing --------------------------------------------------------------------------------------------------- */
+/* ---- Removing
+ * --------------------------------------------------------------------------------------------------- */
 
 /* A '#' in the range that is not inside the key or the value. */
 static bool has_comment(const struct document *d, size_t from, size_t to, int key_node, int node)
@@ -300,7 +326,8 @@ static int plan_remove_lines(const struct editor *e, int key_node, int node, str
 {
     const struct document *d = e->d;
     size_t from = d->nodes[key_node].outer_start;
-    if (indentation(d, from) < 0) return refuse(e, from, "put each key on a line of its own", "something else stands on this line");
+    if (indentation(d, from) < 0)
+        return refuse(e, from, "put each key on a line of its own", "something else stands on this line");
     from = line_start(d, from);
     size_t end = document_leaf_end(d, node);
     bool fresh = end > from && (d->text[end - 1] == '\n' || d->text[end - 1] == '\r');
@@ -321,10 +348,12 @@ static int plan_remove_flow(const struct editor *e, int mapping, int key_node, i
     const struct document *d = e->d;
     size_t from = d->nodes[key_node].outer_start, to = d->nodes[node].end;
     int before = -1; /* value of the entry before */
-    for (int k = d->nodes[mapping].first; k != key_node; k = d->nodes[d->nodes[k].next].next) before = d->nodes[k].next;
+    for (int k = d->nodes[mapping].first; k != key_node; k = d->nodes[d->nodes[k].next].next)
+        before = d->nodes[k].next;
     if (d->nodes[node].next >= 0) to = d->nodes[d->nodes[node].next].outer_start;
     else if (before >= 0) from = d->nodes[before].end;
-    if (has_comment(d, from, to, key_node, node)) return refuse(e, from, "edit it by hand", "a comment would be lost");
+    if (has_comment(d, from, to, key_node, node))
+        return refuse(e, from, "edit it by hand", "a comment would be lost");
     s->at = from;
     s->remove = to - from;
     s->insert = xstrdup("");
@@ -340,38 +369,45 @@ static int plan_remove(const struct editor *e, const struct target *t, struct sp
         if (merge >= 0) {
             int from = document_follow(d, merge);
             if (document_find(d, from, t->leaf, NULL) >= 0)
-                return refuse(e, d->nodes[merge].outer_start, "edit the place that it refers to", "the key comes from this merge");
+                return refuse(e, d->nodes[merge].outer_start, "edit the place that it refers to",
+                              "the key comes from this merge");
         }
         return 0;
     }
     const struct node *n = &d->nodes[t->node];
-    if (n->kind == NODE_ALIAS) return refuse(e, n->outer_start, "remove the line by hand", "the value is an alias");
+    if (n->kind == NODE_ALIAS)
+        return refuse(e, n->outer_start, "remove the line by hand", "the value is an alias");
     if (n->uses) return refuse(e, n->outer_start, "edit it by hand", "aliases elsewhere refer to this value");
     const struct node *section = &d->nodes[t->section_node];
     if (section->style == STYLE_FLOW) return plan_remove_flow(e, t->section_node, t->key_node, t->node, s);
     bool alone = section->first == t->key_node && n->next < 0;
     if (alone && (section->anchor || section->tag))
-        return refuse(e, section->outer_start, "remove the section by hand", section->anchor ? "this section has an anchor, and would be left without keys" : "this section has a tag, and would be left without keys");
+        return refuse(e, section->outer_start, "remove the section by hand",
+                      section->anchor ? "this section has an anchor, and would be left without keys"
+                                      : "this section has a tag, and would be left without keys");
     if (alone && d->nodes[d->root].style == STYLE_BLOCK) {
         int key_node;
         (void)document_find(d, d->root, t->section, &key_node);
         bool last_section = d->nodes[d->root].first == key_node && d->nodes[t->section_node].next < 0;
         size_t from = d->nodes[key_node].outer_start;
-        if (!last_section && !has_comment(d, from, line_end(d, document_leaf_end(d, t->node)), t->key_node, t->node))
+        if (!last_section &&
+            !has_comment(d, from, line_end(d, document_leaf_end(d, t->node)), t->key_node, t->node))
             return plan_remove_lines(e, key_node, t->section_node, s);
     }
     return plan_remove_lines(e, t->key_node, t->node, s);
 }
 
-/* ---- Proof ------------------------------------------------------------------------------------------------------ */
+/* ---- Proof
+ * ------------------------------------------------------------------------------------------------------ */
 
 static bool same_text(const char *a, const char *b) { return a == b || (a && b && strcmp(a, b) == 0); }
 
 static bool same(const struct document *a, int x, const struct document *b, int y)
 {
     const struct node *m = &a->nodes[x], *n = &b->nodes[y];
-    if (m->kind != n->kind || m->style != n->style || m->text_bytes != n->text_bytes || !same_text(m->anchor, n->anchor) ||
-        !same_text(m->tag, n->tag) || (m->text && memcmp(m->text, n->text, m->text_bytes) != 0) ||
+    if (m->kind != n->kind || m->style != n->style || m->text_bytes != n->text_bytes ||
+        !same_text(m->anchor, n->anchor) || !same_text(m->tag, n->tag) ||
+        (m->text && memcmp(m->text, n->text, m->text_bytes) != 0) ||
         (m->kind == NODE_ALIAS && !same_text(m->text, n->text)))
         return false;
     int i = m->first, j = n->first;
@@ -382,11 +418,14 @@ static bool same(const struct document *a, int x, const struct document *b, int 
 
 static bool is_key(const struct document *d, int node, const char *name)
 {
-    return d->nodes[node].kind == NODE_SCALAR && d->nodes[node].text_bytes == strlen(name) && strcmp(d->nodes[node].text, name) == 0;
+    return d->nodes[node].kind == NODE_SCALAR && d->nodes[node].text_bytes == strlen(name) &&
+           strcmp(d->nodes[node].text, name) == 0;
 }
 
-/* Entries of mapping x in `a` and y in `b` (-1: no mapping) are the same, but for `name`, whose values are returned. */
-static bool same_but(const struct document *a, int x, const struct document *b, int y, const char *name, int *in_a, int *in_b)
+/* Entries of mapping x in `a` and y in `b` (-1: no mapping) are the same, but for `name`, whose values are
+ * returned. */
+static bool same_but(const struct document *a, int x, const struct document *b, int y, const char *name,
+                     int *in_a, int *in_b)
 {
     *in_a = *in_b = -1;
     int i = x >= 0 ? a->nodes[x].first : -1, j = y >= 0 ? b->nodes[y].first : -1;
@@ -405,37 +444,53 @@ static bool same_but(const struct document *a, int x, const struct document *b, 
             j = b->nodes[*in_b].next;
             continue;
         }
-        if (i < 0 || j < 0 || !same(a, i, b, j) || !same(a, a->nodes[i].next, b, b->nodes[j].next)) return false;
+        if (i < 0 || j < 0 || !same(a, i, b, j) || !same(a, a->nodes[i].next, b, b->nodes[j].next))
+            return false;
         i = a->nodes[a->nodes[i].next].next;
         j = b->nodes[b->nodes[j].next].next;
     }
     return true;
 }
 
-static int mapping_or_none(const struct document *d, int node) { return node >= 0 && d->nodes[node].kind == NODE_MAPPING ? node : -1; }
+static int mapping_or_none(const struct document *d, int node)
+{
+    return node >= 0 && d->nodes[node].kind == NODE_MAPPING ? node : -1;
+}
 
 static bool only_target_changed(const struct document *a, const struct document *b, const struct target *t)
 {
     int section_a, section_b, value_a, value_b;
-    if (!same_but(a, mapping_or_none(a, a->root), b, mapping_or_none(b, b->root), t->section, &section_a, &section_b)) return false;
-    if (section_a >= 0 && section_b >= 0 &&
-        (!same_text(a->nodes[section_a].anchor, b->nodes[section_b].anchor) || !same_text(a->nodes[section_a].tag, b->nodes[section_b].tag)))
+    if (!same_but(a, mapping_or_none(a, a->root), b, mapping_or_none(b, b->root), t->section, &section_a,
+                  &section_b))
         return false;
-    if (!same_but(a, mapping_or_none(a, section_a), b, mapping_or_none(b, section_b), t->leaf, &value_a, &value_b)) return false;
+    if (section_a >= 0 && section_b >= 0 &&
+        (!same_text(a->nodes[section_a].anchor, b->nodes[section_b].anchor) ||
+         !same_text(a->nodes[section_a].tag, b->nodes[section_b].tag)))
+        return false;
+    if (!same_but(a, mapping_or_none(a, section_a), b, mapping_or_none(b, section_b), t->leaf, &value_a,
+                  &value_b))
+        return false;
     if (!t->value) return value_b < 0;
-    if (value_b < 0 || b->nodes[value_b].kind != NODE_SCALAR || strcmp(b->nodes[value_b].text, t->value) != 0) return false;
-    return value_a < 0 || (same_text(a->nodes[value_a].anchor, b->nodes[value_b].anchor) && same_text(a->nodes[value_a].tag, b->nodes[value_b].tag));
+    if (value_b < 0 || b->nodes[value_b].kind != NODE_SCALAR || strcmp(b->nodes[value_b].text, t->value) != 0)
+        return false;
+    return value_a < 0 || (same_text(a->nodes[value_a].anchor, b->nodes[value_b].anchor) &&
+                           same_text(a->nodes[value_a].tag, b->nodes[value_b].tag));
 }
 
-/* ---- Doing ------------------------------------------------------------------------------------------------------ */
+/* ---- Doing
+ * ------------------------------------------------------------------------------------------------------ */
 
-static int apply_one(const char *path, const char *text, size_t bytes, const struct edit *edit, char **out, size_t *out_bytes, struct error *err)
+static int apply_one(const char *path, const char *text, size_t bytes, const struct edit *edit, char **out,
+                     size_t *out_bytes, struct error *err)
 {
     struct target t = {.key = config_key_index(edit->key), .value = edit->value};
-    if (t.key < 0) return error_set(err, EXIT_CONFIG, "'meopt config list' names all keys", "%s is not a key", edit->key);
+    if (t.key < 0)
+        return error_set(err, EXIT_CONFIG, "'meopt config list' names all keys", "%s is not a key",
+                         edit->key);
     struct value value;
     char message[320], hint[320];
-    if (edit->value && value_read(t.key, edit->value, strlen(edit->value), false, &value, message, hint, sizeof message) == VALUE_BAD)
+    if (edit->value && value_read(t.key, edit->value, strlen(edit->value), false, &value, message, hint,
+                                  sizeof message) == VALUE_BAD)
         return error_set(err, EXIT_CONFIG, hint, "%s", message);
     struct document d, after;
     int code = document_parse(&d, path, text, bytes, err);
@@ -443,7 +498,10 @@ static int apply_one(const char *path, const char *text, size_t bytes, const str
     struct editor e = {path, &d, err};
     struct splice s = {0};
     code = find(&e, &t, edit->key);
-    if (code == 0) code = !t.value ? plan_remove(&e, &t, &s) : t.node >= 0 ? plan_replace(&e, &t, &s) : plan_insert(&e, &t, &s);
+    if (code == 0)
+        code = !t.value      ? plan_remove(&e, &t, &s)
+               : t.node >= 0 ? plan_replace(&e, &t, &s)
+                             : plan_insert(&e, &t, &s);
     if (code) goto done;
     if (s.nothing) {
         s.insert = xstrdup("");
@@ -466,7 +524,11 @@ static int apply_one(const char *path, const char *text, size_t bytes, const str
     if (!proved) {
         free(*out);
         *out = NULL;
-        code = refuse(&e, s.at < bytes ? s.at : bytes ? bytes - 1 : 0, "edit it by hand", "this place cannot be changed without changing another");
+        code = refuse(&e,
+                      s.at < bytes ? s.at
+                      : bytes      ? bytes - 1
+                                   : 0,
+                      "edit it by hand", "this place cannot be changed without changing another");
     }
 done:
     free(s.insert);
@@ -474,7 +536,8 @@ done:
     return code;
 }
 
-int edit_apply(const char *path, const char *text, size_t bytes, const struct edit *edits, int count, char **out, size_t *out_bytes, struct error *err)
+int edit_apply(const char *path, const char *text, size_t bytes, const struct edit *edits, int count,
+               char **out, size_t *out_bytes, struct error *err)
 {
     char *now = xmalloc(bytes + 1);
     memcpy(now, text, bytes);
@@ -484,17 +547,23 @@ int edit_apply(const char *path, const char *text, size_t bytes, const struct ed
         char *next = NULL;
         size_t next_bytes = 0;
         int code = apply_one(path, now, now_bytes, &edits[i], &next, &next_bytes, err);
-        if (!code && (next_bytes != now_bytes || memcmp(next, now, now_bytes) != 0)) { /* what was written must be found there again */
+        if (!code && (next_bytes != now_bytes ||
+                      memcmp(next, now, now_bytes) != 0)) { /* what was written must be found there again */
             char *again = NULL;
             size_t again_bytes = 0;
             struct error ignored;
-            bool same = apply_one(path, next, next_bytes, &edits[i], &again, &again_bytes, &ignored) == 0 && again_bytes == next_bytes && memcmp(again, next, next_bytes) == 0;
+            bool same = apply_one(path, next, next_bytes, &edits[i], &again, &again_bytes, &ignored) == 0 &&
+                        again_bytes == next_bytes && memcmp(again, next, next_bytes) == 0;
             free(again);
             if (!same) {
-                int line = 1; /* of the first byte that would change: such as a key whose value an alias (<<) gives as well */
-                for (size_t at = 0; at < now_bytes && at < next_bytes && now[at] == next[at]; at++) line += now[at] == '\n';
+                int line = 1; /* of the first byte that would change: such as a key whose value an alias (<<)
+                                 gives as well */
+                for (size_t at = 0; at < now_bytes && at < next_bytes && now[at] == next[at]; at++)
+                    line += now[at] == '\n';
                 free(next);
-                code = error_set(err, EXIT_CONFIG, "edit it by hand", "%s cannot be changed in this file without changing something else", edits[i].key);
+                code = error_set(err, EXIT_CONFIG, "edit it by hand",
+                                 "%s cannot be changed in this file without changing something else",
+                                 edits[i].key);
                 error_at(err, path, line, 0);
             }
         }
@@ -518,7 +587,8 @@ char *edit_current(const char *text, size_t bytes, const char *name)
     for (int i = 0; !value && (spelling = config_key_spelling(key, i)) != NULL; i++) {
         struct target t;
         split(&t, spelling);
-        int node = document_find(&d, document_follow(&d, document_find(&d, d.root, t.section, NULL)), t.leaf, &key_node);
+        int node = document_find(&d, document_follow(&d, document_find(&d, d.root, t.section, NULL)), t.leaf,
+                                 &key_node);
         node = document_follow(&d, node);
         if (node >= 0 && d.nodes[node].kind == NODE_SCALAR) value = xstrdup(d.nodes[node].text);
     }
@@ -541,7 +611,8 @@ static int problems(const char *path, const char *text, size_t bytes, struct err
     return count;
 }
 
-int edit_checked(const char *path, const char *text, size_t bytes, const struct edit *edits, int count, char **out, size_t *out_bytes, struct error *err)
+int edit_checked(const char *path, const char *text, size_t bytes, const struct edit *edits, int count,
+                 char **out, size_t *out_bytes, struct error *err)
 {
     int code = edit_apply(path, text, bytes, edits, count, out, out_bytes, err);
     if (code) return code;
@@ -554,8 +625,8 @@ int edit_checked(const char *path, const char *text, size_t bytes, const struct 
     return EXIT_CONFIG;
 }
 
-int edit_file(const char *path, const struct edit *edits, int count, int dry, char **before, size_t *before_bytes, char **after,
-              size_t *after_bytes, struct error *err)
+int edit_file(const char *path, const struct edit *edits, int count, int dry, char **before,
+              size_t *before_bytes, char **after, size_t *after_bytes, struct error *err)
 {
     char *old = NULL, *new = NULL;
     size_t old_bytes = 0, new_bytes = 0;
@@ -566,8 +637,9 @@ int edit_file(const char *path, const struct edit *edits, int count, int dry, ch
     code = edit_checked(path, old, old_bytes, edits, count, &new, &new_bytes, err);
     bool changed = code == 0 && (old_bytes != new_bytes || memcmp(old, new, old_bytes) != 0);
     if (changed && !dry) {
-        if (!known || stat(path, &second) != 0 || first.st_ino != second.st_ino || first.st_size != second.st_size ||
-            first.st_mtim.tv_sec != second.st_mtim.tv_sec || first.st_mtim.tv_nsec != second.st_mtim.tv_nsec) {
+        if (!known || stat(path, &second) != 0 || first.st_ino != second.st_ino ||
+            first.st_size != second.st_size || first.st_mtim.tv_sec != second.st_mtim.tv_sec ||
+            first.st_mtim.tv_nsec != second.st_mtim.tv_nsec) {
             code = error_set(err, EXIT_LOCKED, "try again", "somebody else changed it at the same time");
             error_at(err, path, 0, 0);
         } else {

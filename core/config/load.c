@@ -1,4 +1,5 @@
-/* From YAML text to struct config: sections, keys, merges, overrides, and what is said about the wrong ones. */
+/* From YAML text to struct config: sections, keys, merges, overrides, and what is said about the wrong ones.
+ */
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/config/document.h"
@@ -12,7 +13,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_MERGES = 100, MAX_SECTIONS = 32, MAX_PROBLEMS = 100 /* enough to mend; finding a line takes time */ };
+enum {
+    MAX_MERGES = 100,
+    MAX_SECTIONS = 32,
+    MAX_PROBLEMS = 100 /* enough to mend; finding a line takes time */
+};
 
 struct load {
     struct config *config;
@@ -24,7 +29,8 @@ struct load {
     struct error first; /* the first fatal one */
 };
 
-/* ---- Problems ------------------------------------------------------------------------------------------------ */
+/* ---- Problems
+ * ------------------------------------------------------------------------------------------------ */
 
 static void tell(struct load *l, bool fatal, const struct error *problem)
 {
@@ -32,7 +38,8 @@ static void tell(struct load *l, bool fatal, const struct error *problem)
     if (l->report) l->report(l->context, fatal, problem);
 }
 
-__attribute__((format(printf, 5, 6))) static void problem(struct load *l, bool fatal, int node, const char *hint, const char *format, ...)
+__attribute__((format(printf, 5, 6))) static void problem(struct load *l, bool fatal, int node,
+                                                          const char *hint, const char *format, ...)
 {
     char sentence[320];
     va_list args;
@@ -46,19 +53,22 @@ __attribute__((format(printf, 5, 6))) static void problem(struct load *l, bool f
     struct error e = {0};
     const struct document *d = &l->document;
     const struct node *n = node >= 0 ? &d->nodes[node] : NULL;
-    size_t at = n ? n->outer_start : 0, length = n && n->end > at && n->style != STYLE_BLOCK ? n->end - at : 1;
+    size_t at = n ? n->outer_start : 0,
+           length = n && n->end > at && n->style != STYLE_BLOCK ? n->end - at : 1;
     document_error(&e, l->path, d->text, d->bytes, at, length, hint, "%s", sentence);
     tell(l, fatal, &e);
 }
 
-/* ---- Names --------------------------------------------------------------------------------------------------- */
+/* ---- Names
+ * --------------------------------------------------------------------------------------------------- */
 
 static int section_names(const char **names, char storage[][32])
 {
     int count = 0;
     for (int i = 0; i < config_key_count; i++) {
         size_t n = strcspn(config_keys[i].name, ".");
-        if (count && strncmp(storage[count - 1], config_keys[i].name, n) == 0 && storage[count - 1][n] == 0) continue;
+        if (count && strncmp(storage[count - 1], config_keys[i].name, n) == 0 && storage[count - 1][n] == 0)
+            continue;
         if (count == MAX_SECTIONS) break;
         snprintf(storage[count], 32, "%.*s", (int)n, config_keys[i].name);
         names[count] = storage[count];
@@ -81,7 +91,8 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
         names[count++] = "weight_s";
     }
     for (int i = 0; n && i < config_key_count && count < 256; i++)
-        if (strncmp(config_keys[i].name, section, n) == 0 && config_keys[i].name[n] == '.') names[count++] = leaf_of(config_keys[i].name);
+        if (strncmp(config_keys[i].name, section, n) == 0 && config_keys[i].name[n] == '.')
+            names[count++] = leaf_of(config_keys[i].name);
     for (int i = 0; i < config_key_count; i++) /* the right word in the wrong place */
         if (strcmp(leaf_of(config_keys[i].name), leaf) == 0) {
             snprintf(hint, size, "did you mean %s? it belongs under '%.*s:'", config_keys[i].name,
@@ -91,12 +102,16 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
     if (!n) {
         const char *dot = strchr(leaf, '.');
         if (dot && config_key_index(leaf) >= 0) {
-            snprintf(hint, size, "write '%.*s:' and, indented below it, '%s:'", (int)(dot - leaf), leaf, dot + 1);
+            snprintf(hint, size, "write '%.*s:' and, indented below it, '%s:'", (int)(dot - leaf), leaf,
+                     dot + 1);
             return;
         }
         near = value_nearest(leaf, sections, section_count);
         if (near) snprintf(hint, size, "did you mean %s? (keys that begin with x- are ignored)", near);
-        else snprintf(hint, size, "sections are model, model_t, model_s, loss, data, train, optim, device, run; keys that begin with x- are ignored");
+        else
+            snprintf(hint, size,
+                     "sections are model, model_t, model_s, loss, data, train, optim, device, run; keys that "
+                     "begin with x- are ignored");
         return;
     }
     near = value_nearest(leaf, names, count);
@@ -115,12 +130,13 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
     snprintf(hint, size, "'meopt config list' names all keys");
 }
 
-/* ---- Values -------------------------------------------------------------------------------------------------- */
+/* ---- Values
+ * -------------------------------------------------------------------------------------------------- */
 
 static bool plain_tag(const char *tag)
 {
-    static const char *const known[] = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:int", "tag:yaml.org,2002:float",
-                                        "tag:yaml.org,2002:bool", "!"};
+    static const char *const known[] = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:int",
+                                        "tag:yaml.org,2002:float", "tag:yaml.org,2002:bool", "!"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(tag, known[i]) == 0) return true;
     return false;
@@ -143,7 +159,8 @@ static void take_value(struct load *l, int key, int key_node, int value_node, bo
         return;
     }
     if (origin->from == ORIGIN_FILE) {
-        problem(l, true, key_node, "model.weight_t is model_t.weight, model.weight_s is model_s.weight: keep one",
+        problem(l, true, key_node,
+                "model.weight_t is model_t.weight, model.weight_s is model_s.weight: keep one",
                 "%s was given before, in line %d", name, origin->line);
         return;
     }
@@ -151,10 +168,12 @@ static void take_value(struct load *l, int key, int key_node, int value_node, bo
         problem(l, true, followed, "remove it", "tag %.60s is not known", v->tag);
         return;
     }
-    bool text = v->style != STYLE_PLAIN || (v->tag && (strcmp(v->tag, "tag:yaml.org,2002:str") == 0 || strcmp(v->tag, "!") == 0));
+    bool text = v->style != STYLE_PLAIN ||
+                (v->tag && (strcmp(v->tag, "tag:yaml.org,2002:str") == 0 || strcmp(v->tag, "!") == 0));
     struct value value;
     char message[320], hint[320];
-    enum value_verdict verdict = value_read(key, v->text, v->text_bytes, text, &value, message, hint, sizeof message);
+    enum value_verdict verdict =
+        value_read(key, v->text, v->text_bytes, text, &value, message, hint, sizeof message);
     if (verdict != VALUE_GOOD) problem(l, verdict == VALUE_BAD, value_node, hint, "%s", message);
     origin->from = ORIGIN_FILE;
     document_position(d->text, d->bytes, d->nodes[key_node].start, &origin->line, &origin->column);
@@ -168,7 +187,8 @@ static void take_merge(struct load *l, const char *section, int node, int *merge
 {
     struct document *d = &l->document;
     if (++*merges > MAX_MERGES) {
-        if (*merges == MAX_MERGES + 1) problem(l, true, node, "write the values out", "more than %d merges", MAX_MERGES);
+        if (*merges == MAX_MERGES + 1)
+            problem(l, true, node, "write the values out", "more than %d merges", MAX_MERGES);
         return;
     }
     int target = document_follow(d, node);
@@ -176,7 +196,8 @@ static void take_merge(struct load *l, const char *section, int node, int *merge
         take_section(l, section, target, merges, true);
     } else if (d->nodes[target].kind == NODE_SEQUENCE) {
         for (int k = d->nodes[target].first; k >= 0; k = d->nodes[k].next)
-            if (d->nodes[document_follow(d, k)].kind == NODE_MAPPING) take_section(l, section, document_follow(d, k), merges, true);
+            if (d->nodes[document_follow(d, k)].kind == NODE_MAPPING)
+                take_section(l, section, document_follow(d, k), merges, true);
             else problem(l, true, k, "merge sections: <<: *name", "'<<' takes groups of keys");
     } else {
         problem(l, true, node, "merge a section: <<: *name", "'<<' takes a group of keys");
@@ -232,7 +253,8 @@ static void take_root(struct load *l, int mapping, int *merges, bool by_merge)
             int value = document_follow(d, n->next);
             if (merge) {
                 if (++*merges > MAX_MERGES || d->nodes[value].kind != NODE_MAPPING)
-                    problem(l, true, n->next, "merge a group of sections: <<: *name", "'<<' cannot take this");
+                    problem(l, true, n->next, "merge a group of sections: <<: *name",
+                            "'<<' cannot take this");
                 else take_root(l, value, merges, true);
                 continue;
             }
@@ -245,8 +267,10 @@ static void take_root(struct load *l, int mapping, int *merges, bool by_merge)
                 problem(l, true, k, hint, "%.100s is not a section", n->text);
             } else if (d->nodes[value].kind == NODE_MAPPING) {
                 take_section(l, sections[section], value, merges, by_merge);
-            } else if (d->nodes[value].kind != NODE_SCALAR || d->nodes[value].style != STYLE_PLAIN || d->nodes[value].text[0]) {
-                problem(l, true, n->next, "write its keys below it, indented", "section %s has no keys but a %s", n->text,
+            } else if (d->nodes[value].kind != NODE_SCALAR || d->nodes[value].style != STYLE_PLAIN ||
+                       d->nodes[value].text[0]) {
+                problem(l, true, n->next, "write its keys below it, indented",
+                        "section %s has no keys but a %s", n->text,
                         d->nodes[value].kind == NODE_SEQUENCE ? "list" : "value");
             }
         }
@@ -260,7 +284,8 @@ static void take_override(struct load *l, const char *text)
     snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - text) : (int)strlen(text), text);
     int key = equals ? config_key_index(name) : -1;
     if (!equals) {
-        error_set(&e, EXIT_USAGE, "write key=value, as in train.batch_size=16", "'%.100s' is not key=value", text);
+        error_set(&e, EXIT_USAGE, "write key=value, as in train.batch_size=16", "'%.100s' is not key=value",
+                  text);
         tell(l, true, &e);
         return;
     }
@@ -268,13 +293,15 @@ static void take_override(struct load *l, const char *text)
     if (key < 0) {
         char section[64];
         snprintf(section, sizeof section, "%.*s", (int)strcspn(name, "."), name);
-        suggest(hint, sizeof hint, strchr(name, '.') ? section : "", strchr(name, '.') ? strchr(name, '.') + 1 : name);
+        suggest(hint, sizeof hint, strchr(name, '.') ? section : "",
+                strchr(name, '.') ? strchr(name, '.') + 1 : name);
         error_set(&e, EXIT_CONFIG, hint, "%.100s is not a key", name);
         tell(l, true, &e);
         return;
     }
     struct value value;
-    enum value_verdict verdict = value_read(key, equals + 1, strlen(equals + 1), false, &value, message, hint, sizeof message);
+    enum value_verdict verdict =
+        value_read(key, equals + 1, strlen(equals + 1), false, &value, message, hint, sizeof message);
     if (verdict == VALUE_BAD) {
         error_set(&e, EXIT_CONFIG, hint, "%s", message);
         tell(l, true, &e);
@@ -284,9 +311,11 @@ static void take_override(struct load *l, const char *text)
     value_store(l->config, key, &value, equals + 1);
 }
 
-/* ---- The whole ------------------------------------------------------------------------------------------------- */
+/* ---- The whole
+ * ------------------------------------------------------------------------------------------------- */
 
-static void bad_combination(void *context, const char *key, bool fatal, const char *hint, const char *sentence)
+static void bad_combination(void *context, const char *key, bool fatal, const char *hint,
+                            const char *sentence)
 {
     struct load *l = context;
     const struct config_origin *origin = &l->config->origins[config_key_index(key)];
@@ -295,13 +324,16 @@ static void bad_combination(void *context, const char *key, bool fatal, const ch
     size_t at = 0;
     if (origin->from == ORIGIN_FILE && d->text) {
         for (int line = 1; line < origin->line && at < d->bytes; at++)
-            if (d->text[at] == '\n' || (d->text[at] == '\r' && (at + 1 == d->bytes || d->text[at + 1] != '\n'))) line++;
+            if (d->text[at] == '\n' ||
+                (d->text[at] == '\r' && (at + 1 == d->bytes || d->text[at + 1] != '\n')))
+                line++;
         if (at == 0 && d->bom) at = 3;
         for (int column = 1; column < origin->column && at < d->bytes; column++) {
             at++;
             while (at < d->bytes && ((unsigned char)d->text[at] & 0xC0) == 0x80) at++;
         }
-        document_error(&e, l->path, d->text, d->bytes, at, strlen(strchr(key, '.') + 1), hint, "%s", sentence);
+        document_error(&e, l->path, d->text, d->bytes, at, strlen(strchr(key, '.') + 1), hint, "%s",
+                       sentence);
     } else {
         error_set(&e, EXIT_CONFIG, hint, "%s", sentence);
     }
@@ -331,7 +363,8 @@ int config_examine(struct config *config, const char *path, const char *text, si
     for (int key = 0; key < config_key_count; key++) {
         struct value value;
         char message[320], hint[320];
-        (void)value_read(key, config_keys[key].standard, strlen(config_keys[key].standard), false, &value, message, hint, sizeof message);
+        (void)value_read(key, config_keys[key].standard, strlen(config_keys[key].standard), false, &value,
+                         message, hint, sizeof message);
         value_store(config, key, &value, config_keys[key].standard);
     }
     struct load l = {.config = config, .path = path, .report = report, .context = context};
@@ -344,8 +377,9 @@ int config_examine(struct config *config, const char *path, const char *text, si
         const struct node *n = root >= 0 ? &l.document.nodes[root] : NULL;
         bool nothing = !n || (n->kind == NODE_SCALAR && n->style == STYLE_PLAIN && !n->text[0]);
         if (n && n->kind == NODE_MAPPING) take_root(&l, root, &merges, false);
-        else if (!nothing) problem(&l, true, root, "start with a section, as in 'data:'", "expected sections of keys, found %s",
-                                   n->kind == NODE_SEQUENCE ? "a list" : "text");
+        else if (!nothing)
+            problem(&l, true, root, "start with a section, as in 'data:'",
+                    "expected sections of keys, found %s", n->kind == NODE_SEQUENCE ? "a list" : "text");
         for (int i = 0; i < override_count; i++) take_override(&l, overrides[i]);
         if (l.errors == 0) {
             resolve_defaults(config);
@@ -361,11 +395,13 @@ int config_examine(struct config *config, const char *path, const char *text, si
 static void log_note(void *context, bool fatal, const struct error *e)
 {
     (void)context;
-    if (!fatal) log_warn("%s:%d:%d: %.*s; %s", e->file, e->line, e->column, (int)strcspn(e->what, "\n"), e->what, e->hint);
+    if (!fatal)
+        log_warn("%s:%d:%d: %.*s; %s", e->file, e->line, e->column, (int)strcspn(e->what, "\n"), e->what,
+                 e->hint);
 }
 
-int config_load_text(struct config *config, const char *path, const char *text, size_t bytes, char **overrides,
-                     int override_count, struct error *err)
+int config_load_text(struct config *config, const char *path, const char *text, size_t bytes,
+                     char **overrides, int override_count, struct error *err)
 {
     int code = config_examine(config, path, text, bytes, overrides, override_count, log_note, NULL, err);
     if (code) config_free(config);
@@ -377,7 +413,8 @@ int config_read_file(const char *path, char **text, size_t *bytes, struct error 
 {
     struct stat st;
     if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > DOCUMENT_MAX_BYTES) {
-        error_set(err, EXIT_CONFIG, "is this the right file?", "has %lld bytes, an experiment at most %d", (long long)st.st_size, DOCUMENT_MAX_BYTES);
+        error_set(err, EXIT_CONFIG, "is this the right file?", "has %lld bytes, an experiment at most %d",
+                  (long long)st.st_size, DOCUMENT_MAX_BYTES);
         error_at(err, path, 0, 0);
         return EXIT_CONFIG;
     }
@@ -386,7 +423,8 @@ int config_read_file(const char *path, char **text, size_t *bytes, struct error 
     return code == EXIT_FAILED ? EXIT_CONFIG : code;
 }
 
-int config_load(struct config *config, const char *path, char **overrides, int override_count, struct error *err)
+int config_load(struct config *config, const char *path, char **overrides, int override_count,
+                struct error *err)
 {
     char *text;
     size_t bytes;
@@ -439,7 +477,8 @@ int config_assign(struct config *config, const char *name, const char *text, str
     return 0;
 }
 
-static void first_combination(void *context, const char *key, bool fatal, const char *hint, const char *sentence)
+static void first_combination(void *context, const char *key, bool fatal, const char *hint,
+                              const char *sentence)
 {
     struct load *l = context;
     const struct config_origin *origin = &l->config->origins[config_key_index(key)];
@@ -451,12 +490,13 @@ static void first_combination(void *context, const char *key, bool fatal, const 
 
 int config_resolve(struct config *config, const char *family, struct error *err)
 {
-    int code = config_is(config, "model.family", "auto") ? config_assign(config, "model.family", family, err) : 0;
+    int code =
+        config_is(config, "model.family", "auto") ? config_assign(config, "model.family", family, err) : 0;
     if (code) return code;
     if (!config_is(config, "model.family", family)) {
         int key = config_key_index("model.family");
-        error_set(err, EXIT_CONFIG, "remove model.family, or name the right checkpoint", "model.family is %s, but the checkpoint is of family %s",
-                  config->model.family, family);
+        error_set(err, EXIT_CONFIG, "remove model.family, or name the right checkpoint",
+                  "model.family is %s, but the checkpoint is of family %s", config->model.family, family);
         error_at(err, config->path, config->origins[key].line, config->origins[key].column);
         return EXIT_CONFIG;
     }

@@ -22,7 +22,10 @@ static bool is_auto(const char *choice) { return strcmp(choice, "auto") == 0; }
 
 static const char *arch_family(const char *arch)
 {
-    return strncmp(arch, "eva", 3) == 0 ? "eva" : strncmp(arch, "openclip", 8) == 0 ? "openclip" : strncmp(arch, "dinov2", 6) == 0 ? "dinov2" : NULL;
+    return strncmp(arch, "eva", 3) == 0        ? "eva"
+           : strncmp(arch, "openclip", 8) == 0 ? "openclip"
+           : strncmp(arch, "dinov2", 6) == 0   ? "dinov2"
+                                               : NULL;
 }
 
 static bool given(const struct config *c, const char *key)
@@ -44,7 +47,8 @@ static bool changed(const struct config *c, const char *name)
 void resolve_defaults(struct config *c)
 {
     if (is_auto(c->model.family)) {
-        const char *family = arch_family(c->model_t.arch) ? arch_family(c->model_t.arch) : arch_family(c->model_s.arch);
+        const char *family =
+            arch_family(c->model_t.arch) ? arch_family(c->model_t.arch) : arch_family(c->model_s.arch);
         if (family) c->model.family = family;
     }
     struct config_tower *towers[] = {&c->model_t, &c->model_s};
@@ -52,7 +56,8 @@ void resolve_defaults(struct config *c)
         if (is_auto(towers[i]->dtype)) towers[i]->dtype = c->train.precision;
     if (c->optim.use_meopt && c->optim.pure_bf16 && is_auto(c->optim.weights)) c->optim.weights = "bf16_sr";
     if (is_auto(c->optim.gradients)) c->optim.gradients = c->optim.use_meopt ? "release" : "keep";
-    if (is_auto(c->optim.clip_mode)) c->optim.clip_mode = strcmp(c->optim.gradients, "release") == 0 ? "previous" : "exact";
+    if (is_auto(c->optim.clip_mode))
+        c->optim.clip_mode = strcmp(c->optim.gradients, "release") == 0 ? "previous" : "exact";
     if (c->optim.min_lr > c->optim.lr && !given(c, "optim.min_lr")) c->optim.min_lr = c->optim.lr / 20;
     if (!c->data.augment && c->data.flip < 0) c->data.flip = 0;
     if (is_auto(c->model.family)) return;
@@ -67,22 +72,26 @@ void resolve_defaults(struct config *c)
     }
 }
 
-static void check_tower(const struct config *c, const struct config_tower *t, const char *section, combination_bad bad, void *context)
+static void check_tower(const struct config *c, const struct config_tower *t, const char *section,
+                        combination_bad bad, void *context)
 {
     char key[64], sentence[200];
     const char *family = arch_family(t->arch);
     snprintf(key, sizeof key, "%s.arch", section);
     if (family && strcmp(c->model.family, family) != 0) {
-        snprintf(sentence, sizeof sentence, "%s is %s, of family %s, but the other says %s", key, t->arch, family, c->model.family);
+        snprintf(sentence, sizeof sentence, "%s is %s, of family %s, but the other says %s", key, t->arch,
+                 family, c->model.family);
         bad(context, key, true, "teacher and student are of one family", sentence);
     }
     int64_t heads = t->heads, head_dim = t->head_dim, width = t->width;
     snprintf(key, sizeof key, "%s.heads", section);
     if (heads && width && width % heads) {
-        snprintf(sentence, sizeof sentence, "%s.width %lld is not a multiple of %lld heads", section, (long long)width, (long long)heads);
+        snprintf(sentence, sizeof sentence, "%s.width %lld is not a multiple of %lld heads", section,
+                 (long long)width, (long long)heads);
         bad(context, key, true, "heads must divide the width", sentence);
     } else if (heads && head_dim && width && heads * head_dim != width) {
-        snprintf(sentence, sizeof sentence, "%lld heads of %lld are not %s.width %lld", (long long)heads, (long long)head_dim, section, (long long)width);
+        snprintf(sentence, sizeof sentence, "%lld heads of %lld are not %s.width %lld", (long long)heads,
+                 (long long)head_dim, section, (long long)width);
         bad(context, key, true, "leave head_dim out", sentence);
     }
     snprintf(key, sizeof key, "%s.ffn", section);
@@ -90,7 +99,8 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
         bad(context, key, true, "leave it out", "swiglu belongs to family dinov2");
     snprintf(key, sizeof key, "%s.patch", section);
     if (t->patch && c->data.image_size && c->data.image_size % t->patch) {
-        snprintf(sentence, sizeof sentence, "data.image_size %lld is not a multiple of %s %lld", (long long)c->data.image_size, key, (long long)t->patch);
+        snprintf(sentence, sizeof sentence, "data.image_size %lld is not a multiple of %s %lld",
+                 (long long)c->data.image_size, key, (long long)t->patch);
         bad(context, "data.image_size", true, "choose a multiple of the patch", sentence);
     }
 }
@@ -118,45 +128,59 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     if (strcmp(c->loss.type, "cosine") == 0 && strcmp(c->loss.reduction, "sum-dim") == 0)
         bad(context, "loss.reduction", true, "use mean", "a cosine has no dimensions to sum over");
     if (c->data.crop_scale_min > c->data.crop_scale_max)
-        bad(context, "data.crop_scale_min", true, "swap them", "data.crop_scale_min is above data.crop_scale_max");
+        bad(context, "data.crop_scale_min", true, "swap them",
+            "data.crop_scale_min is above data.crop_scale_max");
     if (c->data.flip == 1 && !c->data.augment)
-        bad(context, "data.flip", true, "set data.augment: true, or leave flip out", "data.flip needs data.augment");
+        bad(context, "data.flip", true, "set data.augment: true, or leave flip out",
+            "data.flip needs data.augment");
     if (c->train.cache_teacher && c->data.augment)
         bad(context, "train.cache_teacher", true, "set data.augment: false",
             "a teacher's cached outputs belong to fixed crops, but data.augment draws new ones");
-    if (c->train.micro_batch > c->train.batch_size || (c->train.micro_batch && c->train.batch_size % c->train.micro_batch)) {
-        snprintf(sentence, sizeof sentence, "train.batch_size %lld is not a multiple of train.micro_batch %lld",
+    if (c->train.micro_batch > c->train.batch_size ||
+        (c->train.micro_batch && c->train.batch_size % c->train.micro_batch)) {
+        snprintf(sentence, sizeof sentence,
+                 "train.batch_size %lld is not a multiple of train.micro_batch %lld",
                  (long long)c->train.batch_size, (long long)c->train.micro_batch);
-        bad(context, given(c, "train.micro_batch") ? "train.micro_batch" : "train.batch_size", true, "choose a divisor", sentence);
+        bad(context, given(c, "train.micro_batch") ? "train.micro_batch" : "train.batch_size", true,
+            "choose a divisor", sentence);
     }
     if (c->optim.pure_bf16 && strcmp(c->train.precision, "fp32") == 0)
-        bad(context, "optim.pure_bf16", true, "set train.precision: bf16", "optim.pure_bf16 with train.precision fp32");
+        bad(context, "optim.pure_bf16", true, "set train.precision: bf16",
+            "optim.pure_bf16 with train.precision fp32");
     if (c->optim.min_lr > c->optim.lr)
-        bad(context, "optim.min_lr", true, "min_lr is where the schedule ends", "optim.min_lr is above optim.lr");
-    bool sgd = strcmp(c->optim.name, "apsgd") == 0, lamb = strcmp(c->optim.name, "lamb") == 0, lion = strcmp(c->optim.name, "lion") == 0;
+        bad(context, "optim.min_lr", true, "min_lr is where the schedule ends",
+            "optim.min_lr is above optim.lr");
+    bool sgd = strcmp(c->optim.name, "apsgd") == 0, lamb = strcmp(c->optim.name, "lamb") == 0,
+         lion = strcmp(c->optim.name, "lion") == 0;
     if (sgd && c->optim.nesterov && (c->optim.momentum <= 0 || c->optim.dampening > 0))
-        bad(context, "optim.nesterov", true, "as in torch.optim.SGD", "nesterov needs a momentum and no dampening");
+        bad(context, "optim.nesterov", true, "as in torch.optim.SGD",
+            "nesterov needs a momentum and no dampening");
     static const struct {
         const char *key;
         int rule; /* 1 apsgd, 2 lamb */
-    } only[] = {{"optim.momentum", 1}, {"optim.dampening", 1}, {"optim.nesterov", 1}, {"optim.trust_clip", 2},
-                {"optim.always_adapt", 2}, {"optim.max_grad_norm", 2}};
+    } only[] = {{"optim.momentum", 1},   {"optim.dampening", 1},    {"optim.nesterov", 1},
+                {"optim.trust_clip", 2}, {"optim.always_adapt", 2}, {"optim.max_grad_norm", 2}};
     for (size_t i = 0; i < sizeof only / sizeof *only; i++)
         if (changed(c, only[i].key) && !(only[i].rule == 1 ? sgd : lamb)) {
             snprintf(sentence, sizeof sentence, "%s has no effect on %s", only[i].key, c->optim.name);
-            bad(context, only[i].key, false, only[i].rule == 1 ? "it is for apsgd" : "it is for lamb", sentence);
+            bad(context, only[i].key, false, only[i].rule == 1 ? "it is for apsgd" : "it is for lamb",
+                sentence);
         }
     if (changed(c, "optim.state_v") && (sgd || lion)) {
-        snprintf(sentence, sizeof sentence, "optim.state_v has no effect: %s has no second moment", c->optim.name);
+        snprintf(sentence, sizeof sentence, "optim.state_v has no effect: %s has no second moment",
+                 c->optim.name);
         bad(context, "optim.state_v", false, "leave it out", sentence);
     }
     if (!cards_valid(c->device.cards))
-        bad(context, "device.cards", true, "as in 0, or 0,1,3 for plan; or all", "device.cards is not a list of card numbers");
+        bad(context, "device.cards", true, "as in 0, or 0,1,3 for plan; or all",
+            "device.cards is not a list of card numbers");
     if (strchr(c->run.name, '/') || c->run.name[0] == '.' || c->run.name[0] == '-')
-        bad(context, "run.name", true, "the directory is run.dir", "run.name has a '/', or begins with '.' or '-'");
+        bad(context, "run.name", true, "the directory is run.dir",
+            "run.name has a '/', or begins with '.' or '-'");
 }
 
-/* ---- As text --------------------------------------------------------------------------------------------------- */
+/* ---- As text
+ * --------------------------------------------------------------------------------------------------- */
 
 char *config_value_text(const struct config *config, int key)
 {
@@ -167,14 +191,14 @@ char *config_value_text(const struct config *config, int key)
     case CONFIG_PATH: {
         const char *text = *(char *const *)field;
         if (!text) text = "";
-        return value_plain_safe(text, true) && !value_plain_is_not_text(text) ? xstrdup(text) : value_quoted(text);
+        return value_plain_safe(text, true) && !value_plain_is_not_text(text) ? xstrdup(text)
+                                                                              : value_quoted(text);
     }
     case CONFIG_CHOICE: return xstrdup(*(const char *const *)field);
     case CONFIG_BOOL: return xstrdup(*(const bool *)field ? "true" : "false");
-    case CONFIG_SWITCH: return xstrdup(*(const int *)field < 0 ? "auto" : *(const int *)field ? "true" : "false");
-    case CONFIG_REAL:
-        value_real_text(real, sizeof real, *(const double *)field);
-        return xstrdup(real);
+    case CONFIG_SWITCH:
+        return xstrdup(*(const int *)field < 0 ? "auto" : *(const int *)field ? "true" : "false");
+    case CONFIG_REAL: value_real_text(real, sizeof real, *(const double *)field); return xstrdup(real);
     default: return xasprintf("%lld", (long long)*(const int64_t *)field);
     }
 }

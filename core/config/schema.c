@@ -3,69 +3,86 @@
 
 #include <string.h>
 
-#define ARCHS                                                                                                  \
-    "custom|eva01_g14|eva01_g14_plus|openclip_vit_g14|openclip_vit_h14|dinov2_vitg14|dinov2_vitl14"
+#define ARCHS          "custom|eva01_g14|eva01_g14_plus|openclip_vit_g14|openclip_vit_h14|dinov2_vitg14|dinov2_vitl14"
 #define WEIGHT_FORMATS "auto|fp32|fp32+copy|bf16|bf16_sr|bf16+4|bf16+8|bf16+16"
 #define WEIGHT_ALIASES "bf16_c4=bf16+4|bf16_c8=bf16+8|bf16_c16=bf16+16"
-#define STATE_FORMATS "auto|fp32|bf16|bf16_nearest|8bit|4bit"
-#define AT(field) offsetof(struct config, field)
+#define STATE_FORMATS  "auto|fp32|bf16|bf16_nearest|8bit|4bit"
+#define AT(field)      offsetof(struct config, field)
 
-/* Short rows: type, unit, choices, aliases, min, max, default, commands, prose, changes the numbers, field. */
-#define CHOICE(name, choices, standard, used, help, field)                                                     \
-    {name, CONFIG_CHOICE, NULL, choices, NULL, 0, 0, standard, used, help, true, AT(field)}
-#define CHOICE_ALIAS(name, choices, aliases, standard, used, help, field)                                      \
-    {name, CONFIG_CHOICE, NULL, choices, aliases, 0, 0, standard, used, help, true, AT(field)}
-#define INT(name, unit, min, max, standard, used, help, field)                                                 \
-    {name, CONFIG_INT, unit, NULL, NULL, min, max, standard, used, help, true, AT(field)}
-#define REAL(name, unit, min, max, standard, used, help, field)                                                \
-    {name, CONFIG_REAL, unit, NULL, NULL, min, max, standard, used, help, true, AT(field)}
-#define BOOL(name, standard, used, help, field)                                                                \
-    {name, CONFIG_BOOL, NULL, NULL, NULL, 0, 0, standard, used, help, true, AT(field)}
-#define SWITCH(name, standard, used, help, field)                                                              \
-    {name, CONFIG_SWITCH, NULL, NULL, NULL, 0, 0, standard, used, help, true, AT(field)}
-#define PATH(name, used, help, field)                                                                          \
-    {name, CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", used, help, true, AT(field)}
+/* Short rows: type, unit, choices, aliases, min, max, default, commands, prose, changes the numbers, field.
+ */
+#define CHOICE(name, choices, standard, used, help, field)                                                   \
+    {                                                                                                        \
+        name, CONFIG_CHOICE, NULL, choices, NULL, 0, 0, standard, used, help, true, AT(field)                \
+    }
+#define CHOICE_ALIAS(name, choices, aliases, standard, used, help, field)                                    \
+    {                                                                                                        \
+        name, CONFIG_CHOICE, NULL, choices, aliases, 0, 0, standard, used, help, true, AT(field)             \
+    }
+#define INT(name, unit, min, max, standard, used, help, field)                                               \
+    {                                                                                                        \
+        name, CONFIG_INT, unit, NULL, NULL, min, max, standard, used, help, true, AT(field)                  \
+    }
+#define REAL(name, unit, min, max, standard, used, help, field)                                              \
+    {                                                                                                        \
+        name, CONFIG_REAL, unit, NULL, NULL, min, max, standard, used, help, true, AT(field)                 \
+    }
+#define BOOL(name, standard, used, help, field)                                                              \
+    {                                                                                                        \
+        name, CONFIG_BOOL, NULL, NULL, NULL, 0, 0, standard, used, help, true, AT(field)                     \
+    }
+#define SWITCH(name, standard, used, help, field)                                                            \
+    {                                                                                                        \
+        name, CONFIG_SWITCH, NULL, NULL, NULL, 0, 0, standard, used, help, true, AT(field)                   \
+    }
+#define PATH(name, used, help, field)                                                                        \
+    {                                                                                                        \
+        name, CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", used, help, true, AT(field)                           \
+    }
 
 #define GEOMETRY "train plan embed bench"
 
-#define TOWER(section, who, field)                                                                             \
-    PATH(section ".weight", "train embed", "checkpoint of the " who ": PyTorch (zip or legacy) or safetensors", \
-         field.weight),                                                                                        \
-    CHOICE(section ".arch", ARCHS, "custom", GEOMETRY,                                                         \
-           "published geometry of the " who "; custom: from the checkpoint and the keys below", field.arch),   \
-    INT(section ".width", "channels", 0, 65536, "0", GEOMETRY, "width of the " who "; 0: from arch or checkpoint", \
-        field.width),                                                                                          \
-    INT(section ".depth", "blocks", 0, 1024, "0", GEOMETRY, "transformer blocks; 0: from arch or checkpoint",  \
-        field.depth),                                                                                          \
-    INT(section ".heads", "heads", 0, 1024, "0", GEOMETRY,                                                     \
-        "attention heads, not stored in a checkpoint; 0: width / head_dim", field.heads),                      \
-    INT(section ".head_dim", "channels", 0, 1024, "0", GEOMETRY,                                               \
-        "width of one head; 0: 88 for eva, 88 or else 80 for openclip, 64 for dinov2", field.head_dim),        \
-    INT(section ".hidden", "channels", 0, 262144, "0", GEOMETRY,                                               \
-        "hidden width of the feed-forward; 0: from arch or checkpoint", field.hidden),                         \
-    INT(section ".out", "channels", 0, 65536, "0", GEOMETRY,                                                   \
-        "width of the embedding; 0: from arch or checkpoint", field.out),                                      \
-    CHOICE(section ".ffn", "auto|mlp|swiglu", "auto", GEOMETRY,                                                \
-           "feed-forward; auto: from arch or checkpoint", field.ffn),                                          \
-    INT(section ".patch", "pixels", 0, 1024, "0", GEOMETRY, "side of a patch; 0: from arch or checkpoint",     \
-        field.patch),                                                                                          \
-    INT(section ".pos_grid", "patches", 0, 1024, "0", GEOMETRY,                                                \
-        "side of the stored position embedding; 0: from arch or checkpoint", field.pos_grid),                  \
-    CHOICE(section ".dtype", "auto|fp32|bf16", "auto", GEOMETRY,                                               \
-           "values inside the " who "; auto: train.precision", field.dtype)
+#define TOWER(section, who, field)                                                                           \
+    PATH(section ".weight", "train embed",                                                                   \
+         "checkpoint of the " who ": PyTorch (zip or legacy) or safetensors", field.weight),                 \
+        CHOICE(section ".arch", ARCHS, "custom", GEOMETRY,                                                   \
+               "published geometry of the " who "; custom: from the checkpoint and the keys below",          \
+               field.arch),                                                                                  \
+        INT(section ".width", "channels", 0, 65536, "0", GEOMETRY,                                           \
+            "width of the " who "; 0: from arch or checkpoint", field.width),                                \
+        INT(section ".depth", "blocks", 0, 1024, "0", GEOMETRY,                                              \
+            "transformer blocks; 0: from arch or checkpoint", field.depth),                                  \
+        INT(section ".heads", "heads", 0, 1024, "0", GEOMETRY,                                               \
+            "attention heads, not stored in a checkpoint; 0: width / head_dim", field.heads),                \
+        INT(section ".head_dim", "channels", 0, 1024, "0", GEOMETRY,                                         \
+            "width of one head; 0: 88 for eva, 88 or else 80 for openclip, 64 for dinov2", field.head_dim),  \
+        INT(section ".hidden", "channels", 0, 262144, "0", GEOMETRY,                                         \
+            "hidden width of the feed-forward; 0: from arch or checkpoint", field.hidden),                   \
+        INT(section ".out", "channels", 0, 65536, "0", GEOMETRY,                                             \
+            "width of the embedding; 0: from arch or checkpoint", field.out),                                \
+        CHOICE(section ".ffn", "auto|mlp|swiglu", "auto", GEOMETRY,                                          \
+               "feed-forward; auto: from arch or checkpoint", field.ffn),                                    \
+        INT(section ".patch", "pixels", 0, 1024, "0", GEOMETRY,                                              \
+            "side of a patch; 0: from arch or checkpoint", field.patch),                                     \
+        INT(section ".pos_grid", "patches", 0, 1024, "0", GEOMETRY,                                          \
+            "side of the stored position embedding; 0: from arch or checkpoint", field.pos_grid),            \
+        CHOICE(section ".dtype", "auto|fp32|bf16", "auto", GEOMETRY,                                         \
+               "values inside the " who "; auto: train.precision", field.dtype)
 
 const struct config_key config_keys[] = {
-    CHOICE_ALIAS("model.family", "auto|eva|openclip|dinov2", "eva_clip=eva|open_clip=openclip", "auto", GEOMETRY,
-                 "kind of both towers; auto: from arch or the checkpoint's keys", model.family),
+    CHOICE_ALIAS("model.family", "auto|eva|openclip|dinov2", "eva_clip=eva|open_clip=openclip", "auto",
+                 GEOMETRY, "kind of both towers; auto: from arch or the checkpoint's keys", model.family),
     TOWER("model_t", "teacher", model_t),
-    CHOICE("model_t.init", "checkpoint|random", "checkpoint", "train", "the teacher's values; random: a geometry to measure with", model_t.init),
+    CHOICE("model_t.init", "checkpoint|random", "checkpoint", "train",
+           "the teacher's values; random: a geometry to measure with", model_t.init),
     TOWER("model_s", "student", model_s),
-    CHOICE("model_s.init", "checkpoint|random", "checkpoint", "train", "where the student starts", model_s.init),
+    CHOICE("model_s.init", "checkpoint|random", "checkpoint", "train", "where the student starts",
+           model_s.init),
     REAL("model_s.drop_path", "share", 0, 0.99, "0", "train",
          "stochastic depth of the last block, growing linearly from 0 at the first", model_s.drop_path),
 
-    CHOICE("loss.type", "mse|cosine|smooth-l1", "mse", "train plan", "distance of student's and teacher's output",
-           loss.type),
+    CHOICE("loss.type", "mse|cosine|smooth-l1", "mse", "train plan",
+           "distance of student's and teacher's output", loss.type),
     SWITCH("loss.normalize", "auto", "train plan", "L2-normalise both outputs first; auto: true for eva",
            loss.normalize),
     CHOICE("loss.reduction", "mean|sum-dim", "mean", "train plan", "mean over the width, or sum over it",
@@ -75,40 +92,44 @@ const struct config_key config_keys[] = {
     CHOICE("loss.head", "auto|none|linear", "auto", "train plan",
            "linear layer from the student's width to the teacher's; auto: where they differ", loss.head),
 
-    PATH("data.root", "train embed", "directory of images, searched for JPEG and PNG; train2014 preferred", data.root),
+    PATH("data.root", "train embed", "directory of images, searched for JPEG and PNG; train2014 preferred",
+         data.root),
     INT("data.image_size", "pixels", 0, 4096, "0", GEOMETRY,
         "side of the input; 0: as the checkpoint was trained (dinov2: 224)", data.image_size),
     CHOICE("data.pipeline", "auto|clip|dinov2", "auto", "train embed",
            "resize, crop, mean and deviation; auto: as the family", data.pipeline),
-    BOOL("data.augment", "false", "train plan", "random resized crops, the same for teacher and student", data.augment),
+    BOOL("data.augment", "false", "train plan", "random resized crops, the same for teacher and student",
+         data.augment),
     REAL("data.crop_scale_min", "share", 0, 1, "0", "train",
          "smallest crop as a share of the area; 0: 0.9 for clip, 0.32 for dinov2", data.crop_scale_min),
     REAL("data.crop_scale_max", "share", 0.01, 1, "1", "train", "largest crop as a share of the area",
          data.crop_scale_max),
-    SWITCH("data.flip", "auto", "train", "mirror half of the crops; auto: true for the dinov2 pipeline", data.flip),
+    SWITCH("data.flip", "auto", "train", "mirror half of the crops; auto: true for the dinov2 pipeline",
+           data.flip),
     {"data.workers", CONFIG_INT, "threads", NULL, NULL, 0, 1024, "0", "train embed",
      "decoding threads per rank; 0: one per processor", false, AT(data.workers)},
-    {"data.prefetch", CONFIG_INT, "batches", NULL, NULL, 1, 64, "2", "train plan", "batches decoded ahead", false,
-     AT(data.prefetch)},
-    REAL("data.max_bad", "share", 0, 1, "0.01", "train", "share of undecodable images above which training stops",
-         data.max_bad),
+    {"data.prefetch", CONFIG_INT, "batches", NULL, NULL, 1, 64, "2", "train plan", "batches decoded ahead",
+     false, AT(data.prefetch)},
+    REAL("data.max_bad", "share", 0, 1, "0.01", "train",
+         "share of undecodable images above which training stops", data.max_bad),
     BOOL("data.shuffle", "true", "train", "new order every epoch, from train.seed", data.shuffle),
 
     INT("train.epochs", "epochs", 1, 1000000, "10", "train plan", "passes over the images", train.epochs),
-    INT("train.steps", "steps", 0, 1e12, "0", "train plan", "stop after so many optimizer steps; 0: after all epochs",
-        train.steps),
+    INT("train.steps", "steps", 0, 1e12, "0", "train plan",
+        "stop after so many optimizer steps; 0: after all epochs", train.steps),
     INT("train.batch_size", "images", 1, 65536, "32", "train plan", "images per rank and optimizer step",
         train.batch_size),
     INT("train.micro_batch", "images", 0, 65536, "0", "train plan",
         "images per forward pass, gradients are accumulated; 0: batch_size", train.micro_batch),
-    INT("train.seed", NULL, 0, 9007199254740992.0, "0", "train", "of data order, augmentation, rounding and new weights",
-        train.seed),
+    INT("train.seed", NULL, 0, 9007199254740992.0, "0", "train",
+        "of data order, augmentation, rounding and new weights", train.seed),
     CHOICE("train.precision", "bf16|fp32", "bf16", "train plan bench", "of activations and matrix products",
            train.precision),
     CHOICE("train.recompute", "none|block", "none", "train plan bench",
            "keep all activations, or one block's and compute the rest again", train.recompute),
     BOOL("train.cache_teacher", "false", "train plan",
-         "compute the teacher's outputs once, keep them beside the run, free the teacher", train.cache_teacher),
+         "compute the teacher's outputs once, keep them beside the run, free the teacher",
+         train.cache_teacher),
     {"train.checkpoint_steps", CONFIG_INT, "steps", NULL, NULL, 0, 1e12, "0", "train plan",
      "checkpoint every so many steps; 0: by time only", false, AT(train.checkpoint_steps)},
     {"train.checkpoint_minutes", CONFIG_REAL, "minutes", NULL, NULL, 0, 1e6, "30", "train",
@@ -119,9 +140,11 @@ const struct config_key config_keys[] = {
      "a line on the terminal every so many steps (metrics.jsonl has all)", false, AT(train.log_every)},
 
     BOOL("optim.use_meopt", "true", "train plan bench",
-         "MEOpt's formats and gradient release; false: what PyTorch AMP + AdamW + DDP holds", optim.use_meopt),
+         "MEOpt's formats and gradient release; false: what PyTorch AMP + AdamW + DDP holds",
+         optim.use_meopt),
     BOOL("optim.pure_bf16", "false", "train plan bench",
-         "no fp32 weights: all bf16; with use_meopt, weights bf16_sr where optim.weights is auto", optim.pure_bf16),
+         "no fp32 weights: all bf16; with use_meopt, weights bf16_sr where optim.weights is auto",
+         optim.pure_bf16),
     CHOICE("optim.preset", "quality|balanced|minimal", "balanced", "train plan bench",
            "weights and states together, see meopt-optimizers(7)", optim.preset),
     CHOICE_ALIAS("optim.name", "apadam|apadamw|apsgd|lamb|lion",
@@ -130,13 +153,15 @@ const struct config_key config_keys[] = {
     REAL("optim.lr", NULL, 0, 1000, "2.0e-5", "train", "peak learning rate", optim.lr),
     REAL("optim.head_lr_scale", NULL, 0, 1e6, "10", "train", "learning rate of a new head / optim.lr",
          optim.head_lr_scale),
-    REAL("optim.min_lr", NULL, 0, 1000, "1.0e-6", "train", "learning rate at the end of the schedule", optim.min_lr),
+    REAL("optim.min_lr", NULL, 0, 1000, "1.0e-6", "train", "learning rate at the end of the schedule",
+         optim.min_lr),
     CHOICE("optim.schedule", "cosine|linear|constant", "cosine", "train", "learning rate after the warm-up",
            optim.schedule),
-    INT("optim.warmup_steps", "steps", 0, 1e12, "500", "train", "steps of linear warm-up from 0", optim.warmup_steps),
+    INT("optim.warmup_steps", "steps", 0, 1e12, "500", "train", "steps of linear warm-up from 0",
+        optim.warmup_steps),
     REAL("optim.beta1", NULL, 0, 0.9999999, "0.9", "train", "decay of the first moment", optim.beta1),
-    REAL("optim.beta2", NULL, 0, 0.9999999, "0.98", "train", "decay of the second moment (lion: of the momentum)",
-         optim.beta2),
+    REAL("optim.beta2", NULL, 0, 0.9999999, "0.98", "train",
+         "decay of the second moment (lion: of the momentum)", optim.beta2),
     REAL("optim.eps", NULL, 0, 1, "1.0e-6", "train", "added to the root of the second moment", optim.eps),
     REAL("optim.weight_decay", NULL, 0, 100, "0.05", "train", "on tensors of two or more dimensions",
          optim.weight_decay),
@@ -148,11 +173,12 @@ const struct config_key config_keys[] = {
          optim.always_adapt),
     REAL("optim.max_grad_norm", NULL, 0, 1e9, "0", "train",
          "lamb only: divide gradients by max(1, norm / this); 0: do not", optim.max_grad_norm),
-    REAL("optim.clip_grad_norm", NULL, 0, 1e9, "1", "train plan", "largest global gradient norm; 0: no clipping",
-         optim.clip_grad_norm),
-    CHOICE("optim.clip_mode", "auto|exact|previous|block", "auto", "train plan",
-           "norm that clips: of this step, of the step before, of each block; auto: exact, released: previous",
-           optim.clip_mode),
+    REAL("optim.clip_grad_norm", NULL, 0, 1e9, "1", "train plan",
+         "largest global gradient norm; 0: no clipping", optim.clip_grad_norm),
+    CHOICE(
+        "optim.clip_mode", "auto|exact|previous|block", "auto", "train plan",
+        "norm that clips: of this step, of the step before, of each block; auto: exact, released: previous",
+        optim.clip_mode),
     CHOICE_ALIAS("optim.weights", WEIGHT_FORMATS, WEIGHT_ALIASES, "auto", "train plan bench",
                  "format of the weights; auto: as the preset", optim.weights),
     CHOICE("optim.state_m", STATE_FORMATS, "auto", "train plan bench", "first moment; auto: as the preset",
@@ -160,30 +186,34 @@ const struct config_key config_keys[] = {
     CHOICE("optim.state_v", STATE_FORMATS, "auto", "train plan bench", "second moment; auto: as the preset",
            optim.state_v),
     CHOICE("optim.gradients", "auto|keep|release", "auto", "train plan bench",
-           "keep all, or step and free block by block inside backward; auto: release with use_meopt", optim.gradients),
-    BOOL("optim.adaptive", "false", "train", "measure the error of quantized states, widen where it is too large",
-         optim.adaptive),
-    INT("optim.adaptive_every", "steps", 1, 1e9, "100", "train", "steps between measurements", optim.adaptive_every),
+           "keep all, or step and free block by block inside backward; auto: release with use_meopt",
+           optim.gradients),
+    BOOL("optim.adaptive", "false", "train",
+         "measure the error of quantized states, widen where it is too large", optim.adaptive),
+    INT("optim.adaptive_every", "steps", 1, 1e9, "100", "train", "steps between measurements",
+        optim.adaptive_every),
     REAL("optim.adaptive_threshold", NULL, 0, 1000, "0.25", "train",
          "relative error of an update above which a tensor's state is widened", optim.adaptive_threshold),
 
     {"device.type", CONFIG_CHOICE, NULL, "auto|cpu|hip|cuda", NULL, 0, 0, "auto", "train plan bench",
      "where to compute; auto: cards when there are any", false, AT(device.type)},
-    {"device.cards", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "all", "train plan", "number of the card to train on, as in 0; all: the first that works; for plan also several, as in 0,1,3",
+    {"device.cards", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "all", "train plan",
+     "number of the card to train on, as in 0; all: the first that works; for plan also several, as in 0,1,3",
      false, AT(device.cards)},
     {"device.memory_limit", CONFIG_BYTES, "bytes", NULL, NULL, 0, 1e15, "0", "train plan",
      "use no more of each card, as in 16G; 0: all of it", false, AT(device.memory_limit)},
 
     {"run.dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train",
      "directory of runs; not set: runs/ in the working directory", false, AT(run.dir)},
-    {"run.name", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "", "train", "name of the run; not set: FILE-UTCTIME", false,
-     AT(run.name)},
+    {"run.name", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "", "train", "name of the run; not set: FILE-UTCTIME",
+     false, AT(run.name)},
     {NULL, CONFIG_TEXT, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, false, 0},
 };
 const int config_key_count = (int)(sizeof config_keys / sizeof *config_keys) - 1;
 
 /* The spelling of the original's EVA and OpenCLIP files beside that of its DINOv2 files. */
-static const char *const key_aliases[][2] = {{"model.weight_t", "model_t.weight"}, {"model.weight_s", "model_s.weight"}};
+static const char *const key_aliases[][2] = {{"model.weight_t", "model_t.weight"},
+                                             {"model.weight_s", "model_s.weight"}};
 
 int config_key_index(const char *name)
 {

@@ -23,9 +23,10 @@ static bool one_of(const char *text, const char *const *words)
 
 static const char *const nulls[] = {"", "~", "null", "Null", "NULL", NULL};
 static const char *const bools[] = {"true", "True", "TRUE", "false", "False", "FALSE", NULL};
-static const char *const bools11[] = {"yes", "Yes", "YES", "no", "No", "NO", "on", "On", "ON", "off", "Off", "OFF", NULL};
-static const char *const infinities[] = {".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF", "-.inf", "-.Inf", "-.INF",
-                                         ".nan", ".NaN", ".NAN", NULL};
+static const char *const bools11[] = {"yes", "Yes", "YES", "no",  "No",  "NO", "on",
+                                      "On",  "ON",  "off", "Off", "OFF", NULL};
+static const char *const infinities[] = {".inf",  ".Inf",  ".INF", "+.inf", "+.Inf", "+.INF", "-.inf",
+                                         "-.Inf", "-.INF", ".nan", ".NaN",  ".NAN",  NULL};
 
 static size_t span(const char *p, const char *set) { return strspn(p, set); }
 #define DIGITS "0123456789"
@@ -136,16 +137,19 @@ static enum kind kind11(const char *t)
 
 bool value_plain_is_not_text(const char *text)
 {
-    return kind12(text) != KIND_TEXT || kind11(text) != KIND_TEXT || strcmp(text, "=") == 0 || strcmp(text, "<<") == 0;
+    return kind12(text) != KIND_TEXT || kind11(text) != KIND_TEXT || strcmp(text, "=") == 0 ||
+           strcmp(text, "<<") == 0;
 }
 
-/* ---- Writing ------------------------------------------------------------------------------------------------ */
+/* ---- Writing
+ * ------------------------------------------------------------------------------------------------ */
 
 void value_real_text(char *dst, size_t size, double x)
 {
     char digits[40];
     bool small = x != 0 && fabs(x) < 0.01; /* 1.0e-3 rather than 0.001 */
-    int whole = !small && fabs(x) >= 1 && fabs(x) < 1e9 ? (int)log10(fabs(x)) + 1 : 1; /* 1000 rather than 1e+03 */
+    int whole =
+        !small && fabs(x) >= 1 && fabs(x) < 1e9 ? (int)log10(fabs(x)) + 1 : 1; /* 1000 rather than 1e+03 */
     for (int precision = whole; precision <= 17; precision++) {
         snprintf(digits, sizeof digits, small ? "%.*e" : "%.*g", small ? precision - 1 : precision, x);
         if (strtod(digits, NULL) == x) break;
@@ -166,7 +170,7 @@ bool value_plain_safe(const char *t, bool flow)
     if (strchr(" \t:", t[n - 1])) return false;
     for (const unsigned char *p = (const unsigned char *)t; *p; p++) {
         if (*p < 0x20 || *p == 0x7F) return false;
-        if (*p == 0xC2 && p[1] < 0xA0) return false;                             /* C1 controls and NEL */
+        if (*p == 0xC2 && p[1] < 0xA0) return false; /* C1 controls and NEL */
         if (*p == 0xE2 && p[1] == 0x80 && (p[2] == 0xA8 || p[2] == 0xA9)) return false; /* line separators */
         if (*p == 0xEF && p[1] == 0xBB && p[2] == 0xBF) return false;
         if (*p == ':' && (p[1] == ' ' || p[1] == '\t')) return false;
@@ -204,7 +208,8 @@ char *value_quoted(const char *text)
     return quoted;
 }
 
-/* ---- Reading ------------------------------------------------------------------------------------------------ */
+/* ---- Reading
+ * ------------------------------------------------------------------------------------------------ */
 
 const char *value_nearest(const char *word, const char *const *names, int count)
 {
@@ -225,7 +230,8 @@ const char *value_nearest(const char *word, const char *const *names, int count)
                 int d = above[b - 1] + !same;
                 if (above[b] + 1 < d) d = above[b] + 1;
                 if (here[b - 1] + 1 < d) d = here[b - 1] + 1;
-                if (a > 1 && b > 1 && word[a - 1] == names[i][b - 2] && word[a - 2] == names[i][b - 1] && before[b - 2] + 1 < d)
+                if (a > 1 && b > 1 && word[a - 1] == names[i][b - 2] && word[a - 2] == names[i][b - 1] &&
+                    before[b - 2] + 1 < d)
                     d = before[b - 2] + 1;
                 here[b] = d;
             }
@@ -242,7 +248,8 @@ const char *value_nearest(const char *word, const char *const *names, int count)
     return best;
 }
 
-static const char *const bool_words[] = {"true", "false", NULL}, *const switch_words[] = {"auto", "true", "false", NULL};
+static const char *const bool_words[] = {"true", "false", NULL}, *const switch_words[] = {"auto", "true",
+                                                                                          "false", NULL};
 
 /* Choices are literals joined by '|'; each is interned once, so that a config holds plain pointers. */
 static const char *choice_at(const char *choices, int i)
@@ -250,7 +257,7 @@ static const char *choice_at(const char *choices, int i)
     static struct interned {
         struct interned *next;
         char text[];
-    } *head;
+    } * head;
     const char *p = choices;
     for (; i > 0 && p; i--) p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL;
     if (!p) return NULL;
@@ -329,20 +336,21 @@ static const char *kind_words(const char *text, bool quoted)
     }
 }
 
-static enum value_verdict bad_type(int key, const char *text, bool quoted, char *message, char *hint, size_t size)
+static enum value_verdict bad_type(int key, const char *text, bool quoted, char *message, char *hint,
+                                   size_t size)
 {
     char *expected = value_expected(key);
     if (!quoted && kind12(text) == KIND_NULL)
         snprintf(message, size, "%s has no value, expected %s", config_keys[key].name, expected);
     else
-        snprintf(message, size, "%s is %s, expected %s", config_keys[key].name, kind_words(text, quoted), expected);
+        snprintf(message, size, "%s is %s, expected %s", config_keys[key].name, kind_words(text, quoted),
+                 expected);
     free(expected);
     struct value again;
     char m[8], h[8];
     if (quoted && text[0] && value_read(key, text, strlen(text), false, &again, m, h, sizeof m) != VALUE_BAD)
         snprintf(hint, size, "write %.100s without quotes", text);
-    else
-        snprintf(hint, size, "default: %s", config_keys[key].standard);
+    else snprintf(hint, size, "default: %s", config_keys[key].standard);
     return VALUE_BAD;
 }
 
@@ -355,14 +363,16 @@ static enum value_verdict out_of_range(int key, const char *text, char *message,
     return VALUE_BAD;
 }
 
-static enum value_verdict note(char *message, char *hint, size_t size, const char *text, const char *taken, const char *better)
+static enum value_verdict note(char *message, char *hint, size_t size, const char *text, const char *taken,
+                               const char *better)
 {
     snprintf(message, size, "other YAML readers take %.60s as %s", text, taken);
     snprintf(hint, size, "write %s", better);
     return VALUE_NOTE;
 }
 
-static enum value_verdict read_int(int key, const char *text, bool quoted, struct value *value, char *message, char *hint, size_t size)
+static enum value_verdict read_int(int key, const char *text, bool quoted, struct value *value, char *message,
+                                   char *hint, size_t size)
 {
     if (quoted || !int12(text)) {
         enum value_verdict verdict = bad_type(key, text, quoted, message, hint, size);
@@ -372,7 +382,8 @@ static enum value_verdict read_int(int key, const char *text, bool quoted, struc
             if (*p != '_' && *p != ',') plain[n++] = *p;
         plain[n] = 0;
         if (!quoted && n && n < strlen(text) && int12(plain)) snprintf(hint, size, "write %s", plain);
-        else if (!quoted && real12(text) && strtod(text, NULL) == rint(strtod(text, NULL)) && fabs(strtod(text, NULL)) < 1e15)
+        else if (!quoted && real12(text) && strtod(text, NULL) == rint(strtod(text, NULL)) &&
+                 fabs(strtod(text, NULL)) < 1e15)
             snprintf(hint, size, "write %.0f", strtod(text, NULL));
         return verdict;
     }
@@ -387,54 +398,64 @@ static enum value_verdict read_int(int key, const char *text, bool quoted, struc
     if (base == 8) return note(message, hint, size, text, "text", better);
     const char *digits = text + (*text == '-' || *text == '+');
     if (base == 10 && digits[0] == '0' && digits[1])
-        return note(message, hint, size, text, span(digits, "01234567") == strlen(digits) ? "an octal number" : "text", better);
+        return note(message, hint, size, text,
+                    span(digits, "01234567") == strlen(digits) ? "an octal number" : "text", better);
     return VALUE_GOOD;
 }
 
-static enum value_verdict read_real(int key, const char *text, bool quoted, struct value *value, char *message, char *hint, size_t size)
+static enum value_verdict read_real(int key, const char *text, bool quoted, struct value *value,
+                                    char *message, char *hint, size_t size)
 {
     if (quoted || kind12(text) == KIND_BOOL || !(int12(text) || real12(text)))
         return one_of(text, infinities) && !quoted ? out_of_range(key, text, message, hint, size)
                                                    : bad_type(key, text, quoted, message, hint, size);
     bool based = text[0] == '0' && (text[1] == 'o' || text[1] == 'x');
     double x = based ? (double)strtoull(text + 2, NULL, text[1] == 'o' ? 8 : 16) : strtod(text, NULL);
-    if (!isfinite(x) || x < config_keys[key].min || x > config_keys[key].max) return out_of_range(key, text, message, hint, size);
+    if (!isfinite(x) || x < config_keys[key].min || x > config_keys[key].max)
+        return out_of_range(key, text, message, hint, size);
     value->real = x;
     char better[40];
     value_real_text(better, sizeof better, x);
     enum kind other = kind11(text);
     if (other == KIND_TEXT) return note(message, hint, size, text, "text", better);
     const char *digits = text + (*text == '-' || *text == '+');
-    if (other == KIND_INT && !based && digits[0] == '0' && digits[1]) return note(message, hint, size, text, "an octal number", better);
+    if (other == KIND_INT && !based && digits[0] == '0' && digits[1])
+        return note(message, hint, size, text, "an octal number", better);
     return VALUE_GOOD;
 }
 
-static enum value_verdict read_bool(int key, const char *text, bool quoted, struct value *value, char *message, char *hint, size_t size)
+static enum value_verdict read_bool(int key, const char *text, bool quoted, struct value *value,
+                                    char *message, char *hint, size_t size)
 {
     bool automatic = config_keys[key].type == CONFIG_SWITCH && strcmp(text, "auto") == 0;
     if (!automatic && (quoted || !(one_of(text, bools) || one_of(text, bools11))))
         return bad_type(key, text, quoted, message, hint, size);
     bool yes = strchr("tTyY", text[0]) || strcasecmp(text, "on") == 0;
     value->integer = automatic ? -1 : yes;
-    return one_of(text, bools11) ? note(message, hint, size, text, "text", yes ? "true" : "false") : VALUE_GOOD;
+    return one_of(text, bools11) ? note(message, hint, size, text, "text", yes ? "true" : "false")
+                                 : VALUE_GOOD;
 }
 
-static enum value_verdict read_bytes(int key, const char *text, bool quoted, struct value *value, char *message, char *hint, size_t size)
+static enum value_verdict read_bytes(int key, const char *text, bool quoted, struct value *value,
+                                     char *message, char *hint, size_t size)
 {
     size_t whole = span(text, DIGITS), n = whole;
     if (text[n] == '.') n += 1 + span(text + n + 1, DIGITS);
     static const char units[] = "KMGT";
     const char *unit = text[n] ? strchr(units, toupper((unsigned char)text[n])) : NULL;
     const char *rest = unit ? text + n + 1 : text + n;
-    if (whole == 0 || n > 30 || (*rest && strcmp(rest, "B") != 0 && strcmp(rest, "iB") != 0) || (!unit && n > whole))
+    if (whole == 0 || n > 30 || (*rest && strcmp(rest, "B") != 0 && strcmp(rest, "iB") != 0) ||
+        (!unit && n > whole))
         return bad_type(key, text, quoted, message, hint, size);
     double x = strtod(text, NULL) * (unit ? (double)(1LL << (10 * (unit - units + 1))) : 1.0);
-    if (x < config_keys[key].min || x > config_keys[key].max) return out_of_range(key, text, message, hint, size);
+    if (x < config_keys[key].min || x > config_keys[key].max)
+        return out_of_range(key, text, message, hint, size);
     value->integer = (int64_t)x;
     return VALUE_GOOD;
 }
 
-static enum value_verdict read_choice(int key, const char *text, struct value *value, char *message, char *hint, size_t size)
+static enum value_verdict read_choice(int key, const char *text, struct value *value, char *message,
+                                      char *hint, size_t size)
 {
     value->choice = choice_find(key, text);
     if (value->choice) return VALUE_GOOD;
@@ -450,19 +471,21 @@ static enum value_verdict read_choice(int key, const char *text, struct value *v
     return VALUE_BAD;
 }
 
-enum value_verdict value_read(int key, const char *text, size_t bytes, bool quoted, struct value *value, char *message,
-                              char *hint, size_t size)
+enum value_verdict value_read(int key, const char *text, size_t bytes, bool quoted, struct value *value,
+                              char *message, char *hint, size_t size)
 {
     *value = (struct value){0};
     enum config_type type = config_keys[key].type;
     if (strlen(text) != bytes || bytes > PATH_MAX) {
-        snprintf(message, size, "%s has %zu bytes%s", config_keys[key].name, bytes, bytes > PATH_MAX ? ", at most 4096 are possible" : " with a NUL among them");
+        snprintf(message, size, "%s has %zu bytes%s", config_keys[key].name, bytes,
+                 bytes > PATH_MAX ? ", at most 4096 are possible" : " with a NUL among them");
         snprintf(hint, size, "see 'meopt config list'");
         return VALUE_BAD;
     }
     if (type == CONFIG_INT) return read_int(key, text, quoted, value, message, hint, size);
     if (type == CONFIG_REAL) return read_real(key, text, quoted, value, message, hint, size);
-    if (type == CONFIG_BOOL || type == CONFIG_SWITCH) return read_bool(key, text, quoted, value, message, hint, size);
+    if (type == CONFIG_BOOL || type == CONFIG_SWITCH)
+        return read_bool(key, text, quoted, value, message, hint, size);
     if (type == CONFIG_BYTES) return read_bytes(key, text, quoted, value, message, hint, size);
     if (type == CONFIG_CHOICE) {
         if (!quoted && kind12(text) == KIND_NULL) return bad_type(key, text, quoted, message, hint, size);
@@ -474,16 +497,23 @@ enum value_verdict value_read(int key, const char *text, size_t bytes, bool quot
     snprintf(better, sizeof better, "\"%.100s\"", text);
     enum kind other = kind11(text) != KIND_TEXT ? kind11(text) : kind12(text);
     return note(message, hint, size, text,
-                other == KIND_BOOL ? "a truth value" : other == KIND_DATE ? "a date" : other == KIND_NULL ? "nothing" : "a number", better);
+                other == KIND_BOOL   ? "a truth value"
+                : other == KIND_DATE ? "a date"
+                : other == KIND_NULL ? "nothing"
+                                     : "a number",
+                better);
 }
 
-/* ---- Storing ------------------------------------------------------------------------------------------------ */
+/* ---- Storing
+ * ------------------------------------------------------------------------------------------------ */
 
 static char *absolute_path(const struct config *config, const char *text)
 {
     const char *home = getenv("HOME");
-    char *joined = text[0] == '~' && text[1] == '/' && home ? path_join(home, text + 2) : path_join(config->directory, text);
-    /* "a/./b" and "a//b" without touching the file system; ".." stays: it means something else behind a link */
+    char *joined = text[0] == '~' && text[1] == '/' && home ? path_join(home, text + 2)
+                                                            : path_join(config->directory, text);
+    /* "a/./b" and "a//b" without touching the file system; ".." stays: it means something else behind a link
+     */
     char *out = joined;
     for (char *p = joined; *p;) {
         if (p[0] == '/' && p[1] == '/') p++;
@@ -503,9 +533,9 @@ void value_store(struct config *config, int key, const struct value *value, cons
     case CONFIG_TEXT:
     case CONFIG_PATH:
         free(*(char **)field);
-        *(char **)field = value->null                              ? xstrdup("")
+        *(char **)field = value->null                            ? xstrdup("")
                           : config_keys[key].type == CONFIG_PATH ? absolute_path(config, text)
-                                                                   : xstrdup(text);
+                                                                 : xstrdup(text);
         break;
     case CONFIG_CHOICE: *(const char **)field = value->choice; break;
     case CONFIG_BOOL: *(bool *)field = value->integer != 0; break;

@@ -1,7 +1,7 @@
 /* One YAML scalar as a value of one key: inside core/config only.
  *
- * Scalars are taken as YAML 1.2's core schema takes them. Where PyYAML (YAML 1.1) takes one differently, it is
- * accepted with a note and the spelling that all readers agree on.
+ * Scalars are taken as YAML 1.2's core schema takes them. Where PyYAML (YAML 1.1) takes one differently, it
+ * is accepted with a note and the spelling that all readers agree on.
  */
 #ifndef MEOPT_CONFIG_VALUE_H
 #define MEOPT_CONFIG_VALUE_H
@@ -17,10 +17,10 @@ struct value {
 
 enum value_verdict { VALUE_GOOD, VALUE_NOTE, VALUE_BAD };
 
-/* `quoted`: it stood in quotes or a block scalar, so it is text. message and hint (each `size` bytes) are filled
- * unless VALUE_GOOD. */
-enum value_verdict value_read(int key, const char *text, size_t bytes, bool quoted, struct value *value, char *message,
-                              char *hint, size_t size);
+/* `quoted`: it stood in quotes or a block scalar, so it is text. message and hint (each `size` bytes) are
+ * filled unless VALUE_GOOD. */
+enum value_verdict value_read(int key, const char *text, size_t bytes, bool quoted, struct value *value,
+                              char *message, char *hint, size_t size);
 
 /* "a whole number from 1 to 64", "one of mse, cosine": for messages and pages. */
 char *value_expected(int key);
@@ -43,14 +43,14 @@ void value_store(struct config *config, int key, const struct value *value, cons
 /* Defaults that depend on nothing but the config itself, and on the family where it is known. */
 void resolve_defaults(struct config *config);
 /* Values that cannot stand together. `bad` is called for each, with the key to point at; fatal or a note. */
-typedef void (*combination_bad)(void *context, const char *key, bool fatal, const char *hint, const char *sentence);
+typedef void (*combination_bad)(void *context, const char *key, bool fatal, const char *hint,
+                                const char *sentence);
 void resolve_check(const struct config *config, combination_bad bad, void *context);
 
 /* Every problem of a text, in the order of its lines as far as possible: for `config check`. */
 typedef void (*config_report)(void *context, bool fatal, const struct error *problem);
 int config_examine(struct config *config, const char *path, const char *text, size_t bytes, char **overrides,
                    int override_count, config_report report, void *context, struct error *err);
-
 
 int config_read_file(const char *path, char **text, size_t *bytes, struct error *err);
 

@@ -5,9 +5,10 @@
  *     data_next(d, &batch, &err);               // the next batch, in order; valid until the next call
  *     data_close(d);
  *
- * The order is a function of (seed, epoch, position) alone, so a run that resumes at step N, or has another number of
- * workers, sees the same images; rank r of R takes every R-th position. Decoding and resizing equal PIL and torchvision
- * bit for bit (models.md 3). Without augmentation a dataset of at most 16 MiB of resized bytes is decoded once.
+ * The order is a function of (seed, epoch, position) alone, so a run that resumes at step N, or has another
+ * number of workers, sees the same images; rank r of R takes every R-th position. Decoding and resizing equal
+ * PIL and torchvision bit for bit (models.md 3). Without augmentation a dataset of at most 16 MiB of resized
+ * bytes is decoded once.
  */
 #ifndef MEOPT_DATA_H
 #define MEOPT_DATA_H
@@ -21,26 +22,26 @@ enum pipeline { PIPELINE_CLIP, PIPELINE_DINOV2 };
 
 struct data_options {
     const char *root;
-    int64_t image_size;      /* S */
-    enum pipeline pipeline;  /* resize rule, mean and standard deviation */
-    bool augment, flip;      /* random resized crop, horizontal flip */
+    int64_t image_size;     /* S */
+    enum pipeline pipeline; /* resize rule, mean and standard deviation */
+    bool augment, flip;     /* random resized crop, horizontal flip */
     double crop_scale_min, crop_scale_max;
-    bool shuffle;            /* false: file order */
-    bool whole;              /* one pass in file order, the last batch may be short: embeddings */
+    bool shuffle; /* false: file order */
+    bool whole;   /* one pass in file order, the last batch may be short: embeddings */
     uint64_t seed;
-    int64_t batch;           /* images per rank and batch */
-    int rank, ranks;         /* 0, 1 alone */
-    int64_t workers;         /* 0: one per processor */
-    int64_t prefetch;        /* batches ready ahead */
-    double max_bad;          /* fatal share of undecodable images */
+    int64_t batch;    /* images per rank and batch */
+    int rank, ranks;  /* 0, 1 alone */
+    int64_t workers;  /* 0: one per processor */
+    int64_t prefetch; /* batches ready ahead */
+    double max_bad;   /* fatal share of undecodable images */
 };
 
 struct data_batch {
-    const float *images;  /* (count, 3, S, S), normalised */
-    const int64_t *ids;   /* number of each image in the list */
+    const float *images; /* (count, 3, S, S), normalised */
+    const int64_t *ids;  /* number of each image in the list */
     int64_t count;
     int64_t epoch;
-    double wait_ms;       /* that data_next waited for it; 0 where it was there */
+    double wait_ms; /* that data_next waited for it; 0 where it was there */
 };
 
 struct data;
@@ -48,7 +49,7 @@ int data_open(struct data **data, const struct data_options *options, struct err
 void data_close(struct data *data);
 int64_t data_images(const struct data *data);
 const char *data_name(const struct data *data, int64_t image); /* path relative to the root */
-uint32_t data_hash(const struct data *data); /* image_list_hash of its images */
+uint32_t data_hash(const struct data *data);                   /* image_list_hash of its images */
 int64_t data_epoch_batches(const struct data *data);           /* full batches of all ranks */
 /* Stops what runs and begins with batch `step` counted over all epochs. */
 int data_start(struct data *data, int64_t step, struct error *err);
@@ -63,19 +64,21 @@ struct image {
     uint8_t *rgb; /* (height, width, 3), malloc'ed */
     int width, height;
 };
-/* Decode JPEG or PNG from memory as PIL's convert("RGB"). Reasons are one sentence; the caller names the file. */
+/* Decode JPEG or PNG from memory as PIL's convert("RGB"). Reasons are one sentence; the caller names the
+ * file. */
 int image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *err);
 void image_free(struct image *image);
 
 /* PIL's bicubic resize of the box (x, y, w, h) of an image to (out_w, out_h), of which only the window
  * (left, top, side, side) is made: out (side, side, 3). */
-int image_resize(const struct image *image, int x, int y, int w, int h, int out_w, int out_h, int left, int top, int side, uint8_t *out,
-                 struct error *err);
+int image_resize(const struct image *image, int x, int y, int w, int h, int out_w, int out_h, int left,
+                 int top, int side, uint8_t *out, struct error *err);
 /* Resize and centre crop of a pipeline: out (side, side, 3). */
-int image_prepare(const struct image *image, enum pipeline pipeline, int side, uint8_t *out, struct error *err);
+int image_prepare(const struct image *image, enum pipeline pipeline, int side, uint8_t *out,
+                  struct error *err);
 /* The same for one box drawn by torchvision's RandomResizedCrop rule from counter-based random numbers. */
-int image_prepare_random(const struct image *image, int side, double scale_min, double scale_max, bool flip, uint64_t seed, uint64_t epoch,
-                         uint64_t index, uint8_t *out, struct error *err);
+int image_prepare_random(const struct image *image, int side, double scale_min, double scale_max, bool flip,
+                         uint64_t seed, uint64_t epoch, uint64_t index, uint8_t *out, struct error *err);
 /* (side, side, 3) bytes -> (3, side, side) floats, (x/255 - mean) / std */
 void image_normalize(const uint8_t *rgb, enum pipeline pipeline, int side, float *out);
 

@@ -1,5 +1,6 @@
-/* JPEG (libjpeg-turbo) and PNG (libpng) to RGB as PIL's convert("RGB") makes it: grey replicated, palettes expanded, alpha
- * dropped, Adobe CMYK through PIL's own formula, EXIF orientation ignored. A file that ends too early is an error. */
+/* JPEG (libjpeg-turbo) and PNG (libpng) to RGB as PIL's convert("RGB") makes it: grey replicated, palettes
+ * expanded, alpha dropped, Adobe CMYK through PIL's own formula, EXIF orientation ignored. A file that ends
+ * too early is an error. */
 #include "core/data/data.h"
 
 #include <setjmp.h>
@@ -10,15 +11,20 @@
 #include <png.h>
 
 enum { MAX_SIDE = 20000 };
-static const int64_t max_pixels = (256 << 20) / 3; /* 256 MiB of RGB, where PIL warns of a decompression bomb, too: a short file may claim any size */
+static const int64_t max_pixels =
+    (256 << 20) /
+    3; /* 256 MiB of RGB, where PIL warns of a decompression bomb, too: a short file may claim any size */
 
 static int allocate(struct image *image, int64_t width, int64_t height, struct error *err)
 {
     if (width < 1 || height < 1 || width > MAX_SIDE || height > MAX_SIDE || width * height > max_pixels)
-        return error_set(err, EXIT_FAILED, NULL, "is %lld x %lld pixels, expected at most %d a side and %lld in all", (long long)width,
-                         (long long)height, MAX_SIDE, (long long)max_pixels);
+        return error_set(err, EXIT_FAILED, NULL,
+                         "is %lld x %lld pixels, expected at most %d a side and %lld in all",
+                         (long long)width, (long long)height, MAX_SIDE, (long long)max_pixels);
     image->rgb = malloc((size_t)(width * height) * 3);
-    if (!image->rgb) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %lld x %lld pixels", (long long)width, (long long)height);
+    if (!image->rgb)
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %lld x %lld pixels",
+                         (long long)width, (long long)height);
     image->width = (int)width;
     image->height = (int)height;
     return 0;
@@ -80,9 +86,13 @@ static int decode_jpeg(struct image *image, const uint8_t *bytes, size_t size, s
 {
     struct jpeg_decompress_struct info;
     struct jpeg_failure failure;
-    struct jpeg_source_mgr source = {.next_input_byte = bytes, .bytes_in_buffer = size, .init_source = jpeg_nothing,
-                                     .fill_input_buffer = jpeg_truncated, .skip_input_data = jpeg_skip,
-                                     .resync_to_restart = jpeg_resync_to_restart, .term_source = jpeg_nothing};
+    struct jpeg_source_mgr source = {.next_input_byte = bytes,
+                                     .bytes_in_buffer = size,
+                                     .init_source = jpeg_nothing,
+                                     .fill_input_buffer = jpeg_truncated,
+                                     .skip_input_data = jpeg_skip,
+                                     .resync_to_restart = jpeg_resync_to_restart,
+                                     .term_source = jpeg_nothing};
     uint8_t *volatile row = NULL;
     info.err = jpeg_std_error(&failure.manager);
     failure.manager.error_exit = jpeg_fail;
@@ -107,7 +117,8 @@ static int decode_jpeg(struct image *image, const uint8_t *bytes, size_t size, s
     jpeg_start_decompress(&info);
     if (!direct) row = malloc((size_t)info.output_width * 4);
     while (info.output_scanline < info.output_height && (direct || row)) {
-        uint8_t *out = image->rgb + (size_t)info.output_scanline * info.output_width * 3, *to = direct ? out : row;
+        uint8_t *out = image->rgb + (size_t)info.output_scanline * info.output_width * 3,
+                *to = direct ? out : row;
         jpeg_read_scanlines(&info, &to, 1);
         if (!direct) row_to_rgb(&info, row, out);
     }
@@ -185,8 +196,10 @@ done:
 int image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *err)
 {
     *image = (struct image){0};
-    if (size >= 3 && bytes[0] == 0xFF && bytes[1] == 0xD8 && bytes[2] == 0xFF) return decode_jpeg(image, bytes, size, err);
-    if (size >= 8 && png_sig_cmp((png_bytep)(uintptr_t)bytes, 0, 8) == 0) return decode_png(image, bytes, size, err);
+    if (size >= 3 && bytes[0] == 0xFF && bytes[1] == 0xD8 && bytes[2] == 0xFF)
+        return decode_jpeg(image, bytes, size, err);
+    if (size >= 8 && png_sig_cmp((png_bytep)(uintptr_t)bytes, 0, 8) == 0)
+        return decode_png(image, bytes, size, err);
     return error_set(err, EXIT_FAILED, NULL, "is neither JPEG nor PNG");
 }
 

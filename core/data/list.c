@@ -28,7 +28,8 @@ static void add(struct image_list *list, char *name, int64_t bytes)
     name = xrealloc(name, n + 8);
     for (int i = 0; i < 8; i++) name[n + (size_t)i] = (char)((uint64_t)bytes >> 8 * i);
     if ((list->count & (list->count - 1)) == 0)
-        list->names = xrealloc(list->names, (size_t)(list->count ? 2 * list->count : 1) * sizeof *list->names);
+        list->names =
+            xrealloc(list->names, (size_t)(list->count ? 2 * list->count : 1) * sizeof *list->names);
     list->names[list->count++] = name;
 }
 
@@ -39,7 +40,9 @@ static int walk(struct image_list *list, const char *root, const char *below, in
     DIR *dir = opendir(path);
     int code = 0;
     if (!dir) {
-        code = error_errno(err, EXIT_FAILED, "set data.root to the directory of the images, or 'meopt fetch' it", "cannot open the image directory");
+        code =
+            error_errno(err, EXIT_FAILED, "set data.root to the directory of the images, or 'meopt fetch' it",
+                        "cannot open the image directory");
         error_at(err, path, 0, 0);
     }
     free(path);
@@ -59,14 +62,18 @@ static int walk(struct image_list *list, const char *root, const char *below, in
 
 static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-static bool in_train2014(const char *name) { return strncmp(name, "train2014/", 10) == 0 || strstr(name, "/train2014/") != NULL; }
+static bool in_train2014(const char *name)
+{
+    return strncmp(name, "train2014/", 10) == 0 || strstr(name, "/train2014/") != NULL;
+}
 
 int image_list_read(struct image_list *list, const char *root, struct error *err)
 {
     *list = (struct image_list){0};
     int code = walk(list, root, "", 0, err);
     if (!code && list->count == 0) {
-        code = error_set(err, EXIT_FAILED, "set data.root to a directory with images, for COCO2014 'meopt fetch coco2014'",
+        code = error_set(err, EXIT_FAILED,
+                         "set data.root to a directory with images, for COCO2014 'meopt fetch coco2014'",
                          "holds no .jpg, .jpeg or .png file");
         error_at(err, root, 0, 0);
     }

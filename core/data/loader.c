@@ -1,10 +1,10 @@
 /* Batches by worker threads into a ring of buffers, handed out in order: see data.h.
  *
- * Work is cut into samples. Sample t belongs to batch t / batch; a worker takes the next sample whose batch has a free
- * buffer. Which image a sample holds depends on its position alone. An image that cannot be decoded is replaced by the next
- * position's, so the replacement is the same on every run; it is named once and counted. A dataset that is small once it is
- * resized (and not augmented) is decoded once, before data_start returns: decoding would be slower than the steps of the towers that
- * such sets are for. */
+ * Work is cut into samples. Sample t belongs to batch t / batch; a worker takes the next sample whose batch
+ * has a free buffer. Which image a sample holds depends on its position alone. An image that cannot be
+ * decoded is replaced by the next position's, so the replacement is the same on every run; it is named once
+ * and counted. A dataset that is small once it is resized (and not augmented) is decoded once, before
+ * data_start returns: decoding would be slower than the steps of the towers that such sets are for. */
 #include "core/data/data.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -24,22 +24,22 @@ struct data {
     char *root;
     struct image_list list;
     int64_t epoch_batches;
-    int64_t depth;            /* buffers in the ring */
-    float **images;           /* (depth) of (batch, 3, S, S) */
+    int64_t depth;  /* buffers in the ring */
+    float **images; /* (depth) of (batch, 3, S, S) */
     int64_t **ids;
-    int64_t *ready;           /* (depth) samples finished of the batch in the buffer */
-    uint8_t *bad;             /* (list.count) named as undecodable */
+    int64_t *ready; /* (depth) samples finished of the batch in the buffer */
+    uint8_t *bad;   /* (list.count) named as undecodable */
     int64_t bad_count, seen;
-    uint8_t **kept;           /* (list.count) resized images, NULL where undecodable; NULL: not kept */
+    uint8_t **kept; /* (list.count) resized images, NULL where undecodable; NULL: not kept */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t *threads;
     int64_t thread_count;
     bool stop;
-    int64_t first_batch;      /* batch of data_start */
-    int64_t next_sample;      /* counted from first_batch * batch */
-    int64_t next_batch;       /* to be handed out */
+    int64_t first_batch;          /* batch of data_start */
+    int64_t next_sample;          /* counted from first_batch * batch */
+    int64_t next_batch;           /* to be handed out */
     int64_t next_kept, done_kept; /* images taken, finished by the workers; samples begin when all are */
     struct error failure;
 };
@@ -61,9 +61,11 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
 {
     const struct data_options *o = &d->options;
     *epoch = o->whole ? 0 : batch / d->epoch_batches;
-    int64_t position = o->whole ? batch * o->batch + slot : ((batch % d->epoch_batches) * o->batch + slot) * o->ranks + o->rank;
+    int64_t position = o->whole ? batch * o->batch + slot
+                                : ((batch % d->epoch_batches) * o->batch + slot) * o->ranks + o->rank;
     position = (position + offset) % d->list.count;
-    return o->shuffle && !o->whole ? data_shuffle(o->seed, (uint64_t)*epoch, position, d->list.count) : position;
+    return o->shuffle && !o->whole ? data_shuffle(o->seed, (uint64_t)*epoch, position, d->list.count)
+                                   : position;
 }
 
 /* Decoded and resized, S*S*3 bytes */
@@ -77,7 +79,8 @@ static int load_image(const struct data *d, int64_t id, int64_t epoch, uint8_t *
     int code = file_read(path, 256u << 20, &bytes, &size, err);
     if (!code) code = image_decode(&image, (const uint8_t *)bytes, size, err);
     if (!code && o->augment)
-        code = image_prepare_random(&image, side, o->crop_scale_min, o->crop_scale_max, o->flip, o->seed, (uint64_t)epoch, (uint64_t)id, rgb, err);
+        code = image_prepare_random(&image, side, o->crop_scale_min, o->crop_scale_max, o->flip, o->seed,
+                                    (uint64_t)epoch, (uint64_t)id, rgb, err);
     else if (!code) code = image_prepare(&image, o->pipeline, side, rgb, err);
     if (code) error_at(err, path, 0, 0);
     image_free(&image);
@@ -95,13 +98,14 @@ static void note_bad(struct data *d, int64_t id, const struct error *why)
     log_warn("%s: %s; skipped (%lld bad so far)", why->file, why->what, (long long)d->bad_count);
     if (d->bad_count > 1 + (int64_t)(d->options.max_bad * (double)d->list.count) && !d->failure.code) {
         error_set(&d->failure, EXIT_FAILED, "repair or remove them, or raise data.max_bad",
-                  "%lld of %lld images cannot be decoded, more than data.max_bad allows; the last: %s", (long long)d->bad_count,
-                  (long long)d->list.count, why->what);
+                  "%lld of %lld images cannot be decoded, more than data.max_bad allows; the last: %s",
+                  (long long)d->bad_count, (long long)d->list.count, why->what);
         error_at(&d->failure, why->file, 0, 0);
     }
 }
 
-/* Under the lock: images to keep are decoded, by all workers, those that cannot be wait to be named until a sample meets them. */
+/* Under the lock: images to keep are decoded, by all workers, those that cannot be wait to be named until a
+ * sample meets them. */
 static void work_kept(struct data *d, uint8_t *rgb)
 {
     size_t bytes = (size_t)(3 * d->options.image_size * d->options.image_size);
@@ -142,7 +146,8 @@ static void *work(void *argument)
             const uint8_t *kept = d->kept ? d->kept[id] : NULL;
             code = kept ? 0 : load_image(d, id, epoch, rgb, &err);
             if (!code) {
-                image_normalize(kept ? kept : rgb, o->pipeline, (int)o->image_size, d->images[buffer] + slot * pixels);
+                image_normalize(kept ? kept : rgb, o->pipeline, (int)o->image_size,
+                                d->images[buffer] + slot * pixels);
                 break;
             }
             pthread_mutex_lock(&d->lock);
@@ -187,9 +192,11 @@ int data_open(struct data **data, const struct data_options *options, struct err
     int code = image_list_read(&d->list, options->root, err);
     if (!code) {
         int64_t global = options->batch * options->ranks;
-        d->epoch_batches = options->whole ? (d->list.count + options->batch - 1) / options->batch : d->list.count / global;
+        d->epoch_batches =
+            options->whole ? (d->list.count + options->batch - 1) / options->batch : d->list.count / global;
         if (d->epoch_batches == 0) {
-            code = error_set(err, EXIT_CONFIG, "lower train.batch_size", "%lld images are fewer than one batch of %lld", (long long)d->list.count,
+            code = error_set(err, EXIT_CONFIG, "lower train.batch_size",
+                             "%lld images are fewer than one batch of %lld", (long long)d->list.count,
                              (long long)global);
             error_at(err, options->root, 0, 0);
         }
@@ -203,14 +210,17 @@ int data_open(struct data **data, const struct data_options *options, struct err
     d->ids = xcalloc((size_t)d->depth, sizeof *d->ids);
     d->ready = xcalloc((size_t)d->depth, sizeof *d->ready);
     d->bad = xcalloc((size_t)d->list.count, 1);
-    if (!options->augment && !options->whole && d->list.count <= KEEP_BYTES / (3 * options->image_size * options->image_size))
+    if (!options->augment && !options->whole &&
+        d->list.count <= KEEP_BYTES / (3 * options->image_size * options->image_size))
         d->kept = xcalloc((size_t)d->list.count, sizeof *d->kept);
     for (int64_t i = 0; i < d->depth; i++) {
-        d->images[i] = malloc((size_t)(options->batch * 3 * options->image_size * options->image_size) * sizeof(float));
+        d->images[i] =
+            malloc((size_t)(options->batch * 3 * options->image_size * options->image_size) * sizeof(float));
         d->ids[i] = xcalloc((size_t)options->batch, sizeof **d->ids);
         if (!d->images[i]) {
             data_close(d);
-            return error_set(err, EXIT_HOST_MEMORY, "lower data.prefetch", "out of memory for %lld prefetched batches", (long long)d->depth);
+            return error_set(err, EXIT_HOST_MEMORY, "lower data.prefetch",
+                             "out of memory for %lld prefetched batches", (long long)d->depth);
         }
     }
     *data = d;
@@ -226,11 +236,13 @@ int data_start(struct data *d, int64_t step, struct error *err)
     d->threads = xrealloc(d->threads, (size_t)d->options.workers * sizeof *d->threads);
     for (int64_t i = 0; i < d->options.workers; i++) {
         if (pthread_create(&d->threads[i], NULL, work, d) != 0)
-            return error_errno(err, EXIT_FAILED, "lower data.workers", "cannot start data worker %lld", (long long)i);
+            return error_errno(err, EXIT_FAILED, "lower data.workers", "cannot start data worker %lld",
+                               (long long)i);
         d->thread_count++;
     }
     pthread_mutex_lock(&d->lock);
-    while (d->kept && d->ready[step % d->depth] < batch_samples(d, step) && !d->failure.code) pthread_cond_wait(&d->changed, &d->lock);
+    while (d->kept && d->ready[step % d->depth] < batch_samples(d, step) && !d->failure.code)
+        pthread_cond_wait(&d->changed, &d->lock);
     pthread_mutex_unlock(&d->lock);
     return 0;
 }
@@ -239,7 +251,8 @@ int data_next(struct data *d, struct data_batch *out, struct error *err)
 {
     pthread_mutex_lock(&d->lock);
     int64_t batch = d->next_batch, count = batch_samples(d, batch), buffer = batch % d->depth;
-    if (batch > d->first_batch) d->ready[(batch - 1) % d->depth] = 0; /* the batch before may be overwritten now */
+    if (batch > d->first_batch)
+        d->ready[(batch - 1) % d->depth] = 0; /* the batch before may be overwritten now */
     d->next_batch++;
     bool there = d->ready[buffer] == count;
     double begin = clock_seconds();
@@ -249,7 +262,8 @@ int data_next(struct data *d, struct data_batch *out, struct error *err)
     if (code && err) *err = d->failure;
     pthread_mutex_unlock(&d->lock);
     double wait_ms = there ? 0 : (clock_seconds() - begin) * 1e3;
-    *out = (struct data_batch){d->images[buffer], d->ids[buffer], count, d->options.whole ? 0 : batch / d->epoch_batches, wait_ms};
+    *out = (struct data_batch){d->images[buffer], d->ids[buffer], count,
+                               d->options.whole ? 0 : batch / d->epoch_batches, wait_ms};
     return code;
 }
 
@@ -257,7 +271,8 @@ const float *data_peek(struct data *d)
 {
     pthread_mutex_lock(&d->lock);
     int64_t batch = d->next_batch, buffer = batch % d->depth;
-    const float *images = d->ready[buffer] == batch_samples(d, batch) && !d->failure.code ? d->images[buffer] : NULL;
+    const float *images =
+        d->ready[buffer] == batch_samples(d, batch) && !d->failure.code ? d->images[buffer] : NULL;
     pthread_mutex_unlock(&d->lock);
     return images;
 }

@@ -1,5 +1,6 @@
-/* PIL's bicubic resize, bit for bit: separable, horizontal then vertical, kernel A = -0.5 widened when shrinking, weights
- * in 22-bit fixed point, rounded and clipped to bytes between the passes; and the crops around it (models.md 3). */
+/* PIL's bicubic resize, bit for bit: separable, horizontal then vertical, kernel A = -0.5 widened when
+ * shrinking, weights in 22-bit fixed point, rounded and clipped to bytes between the passes; and the crops
+ * around it (models.md 3). */
 #include "core/data/data.h"
 #include "kernels/cpu/resize.h"
 #include "kernels/philox.h"
@@ -54,8 +55,8 @@ static int taps_make(struct resize_axis *t, int in, int out, int begin, int coun
     return fine ? 0 : EXIT_HOST_MEMORY;
 }
 
-int image_resize(const struct image *image, int x, int y, int w, int h, int out_w, int out_h, int left, int top, int side, uint8_t *out,
-                 struct error *err)
+int image_resize(const struct image *image, int x, int y, int w, int h, int out_w, int out_h, int left,
+                 int top, int side, uint8_t *out, struct error *err)
 {
     struct resize_axis across = {0}, down = {0};
     int row_bytes = side * 3, code = 0;
@@ -71,20 +72,25 @@ int image_resize(const struct image *image, int x, int y, int w, int h, int out_
         last = down.first[side - 1] + down.length[side - 1];
         for (int i = 0; i < side; i++) down.first[i] -= first;
     }
-    if (!code && tall && !(rows = malloc((size_t)(last - first) * (size_t)row_bytes))) code = EXIT_HOST_MEMORY;
+    if (!code && tall && !(rows = malloc((size_t)(last - first) * (size_t)row_bytes)))
+        code = EXIT_HOST_MEMORY;
     if (!code) {
         const uint8_t *in = image->rgb + ((size_t)(y + first) * (size_t)image->width + (size_t)x) * 3;
         uint8_t *to = tall ? rows : out;
         int64_t stride = (int64_t)image->width * 3;
         if (wide) resize_across(&across, in, stride, last - first, to);
         else
-            for (int r = 0; r < last - first; r++) memcpy(to + (size_t)r * (size_t)row_bytes, in + r * stride + 3 * left, (size_t)row_bytes);
-        for (int i = 0; i < side && tall; i++) resize_down(&down, i, rows, row_bytes, vector, out + (size_t)i * (size_t)row_bytes);
+            for (int r = 0; r < last - first; r++)
+                memcpy(to + (size_t)r * (size_t)row_bytes, in + r * stride + 3 * left, (size_t)row_bytes);
+        for (int i = 0; i < side && tall; i++)
+            resize_down(&down, i, rows, row_bytes, vector, out + (size_t)i * (size_t)row_bytes);
     }
     free(rows);
     taps_free(&across);
     taps_free(&down);
-    return code ? error_set(err, code, NULL, "out of memory resizing an image of %d x %d", image->width, image->height) : 0;
+    return code ? error_set(err, code, NULL, "out of memory resizing an image of %d x %d", image->width,
+                            image->height)
+                : 0;
 }
 
 /* Python's round() of x / 2: half to even */
@@ -94,11 +100,15 @@ static int half_even(int x)
     return x % 2 == 0 ? half : half % 2 == 0 ? half : half + 1;
 }
 
-int image_prepare(const struct image *image, enum pipeline pipeline, int side, uint8_t *out, struct error *err)
+int image_prepare(const struct image *image, enum pipeline pipeline, int side, uint8_t *out,
+                  struct error *err)
 {
-    int w = image->width, h = image->height, small = pipeline == PIPELINE_DINOV2 ? (side * 256 + 112) / 224 : side;
-    int out_w = w <= h ? small : (int)((int64_t)small * w / h), out_h = w <= h ? (int)((int64_t)small * h / w) : small;
-    return image_resize(image, 0, 0, w, h, out_w, out_h, half_even(out_w - side), half_even(out_h - side), side, out, err);
+    int w = image->width, h = image->height,
+        small = pipeline == PIPELINE_DINOV2 ? (side * 256 + 112) / 224 : side;
+    int out_w = w <= h ? small : (int)((int64_t)small * w / h),
+        out_h = w <= h ? (int)((int64_t)small * h / w) : small;
+    return image_resize(image, 0, 0, w, h, out_w, out_h, half_even(out_w - side), half_even(out_h - side),
+                        side, out, err);
 }
 
 /* Uniform in [0, 1) number `which` of an image's draw. */
@@ -110,14 +120,15 @@ static double uniform(uint64_t seed, uint64_t epoch, uint64_t index, uint32_t wh
     return out[which & 3] / 4294967296.0;
 }
 
-int image_prepare_random(const struct image *image, int side, double scale_min, double scale_max, bool flip, uint64_t seed, uint64_t epoch,
-                         uint64_t index, uint8_t *out, struct error *err)
+int image_prepare_random(const struct image *image, int side, double scale_min, double scale_max, bool flip,
+                         uint64_t seed, uint64_t epoch, uint64_t index, uint8_t *out, struct error *err)
 {
     int W = image->width, H = image->height, x = 0, y = 0, w = 0, h = 0;
     const double low = log(3.0 / 4.0), high = log(4.0 / 3.0);
     uint32_t draw = 0;
     for (int try = 0; try < 10 && w == 0; try++, draw += 4) {
-        double area = (double)W * H * (scale_min + (scale_max - scale_min) * uniform(seed, epoch, index, draw));
+        double area =
+            (double)W * H * (scale_min + (scale_max - scale_min) * uniform(seed, epoch, index, draw));
         double ratio = exp(low + (high - low) * uniform(seed, epoch, index, draw + 1));
         int cw = (int)nearbyint(sqrt(area * ratio)), ch = (int)nearbyint(sqrt(area / ratio));
         if (cw < 1 || ch < 1 || cw > W || ch > H) continue;
@@ -152,7 +163,8 @@ static void make_normalized(void)
     static const float deviation[2][3] = {{.26862954f, .26130258f, .27577711f}, {.229f, .224f, .225f}};
     for (int p = 0; p < 2; p++)
         for (int c = 0; c < 3; c++)
-            for (int v = 0; v < 256; v++) normalized[p][c][v] = ((float)v / 255.0f - mean[p][c]) / deviation[p][c];
+            for (int v = 0; v < 256; v++)
+                normalized[p][c][v] = ((float)v / 255.0f - mean[p][c]) / deviation[p][c];
 }
 
 void image_normalize(const uint8_t *rgb, enum pipeline pipeline, int side, float *out)
@@ -165,7 +177,8 @@ void image_normalize(const uint8_t *rgb, enum pipeline pipeline, int side, float
         for (int c = 0; c < 3; c++) out[c * pixels + i] = table[c][rgb[i * 3 + c]];
 }
 
-/* A balanced Feistel network over the next even number of bits, walked until it lands inside (Black, Rogaway 2002). */
+/* A balanced Feistel network over the next even number of bits, walked until it lands inside (Black, Rogaway
+ * 2002). */
 int64_t data_shuffle(uint64_t seed, uint64_t epoch, int64_t position, int64_t count)
 {
     int half = 1;

@@ -9,7 +9,10 @@
 static const struct {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
-} shapes[] = {{4096, 4096, 4096, false, false}, {2048, 6144, 1408, false, true}, {2048, 1408, 6144, false, false}, {1408, 6144, 2048, true, false}};
+} shapes[] = {{4096, 4096, 4096, false, false},
+              {2048, 6144, 1408, false, true},
+              {2048, 1408, 6144, false, false},
+              {1408, 6144, 2048, true, false}};
 
 struct product {
     struct device *device;
@@ -26,9 +29,20 @@ static void run(const struct product *p)
         p->device->sync(p->device);
         return;
     }
-    struct matmul m = {.m = g->m, .n = g->n, .k = g->k, .transpose_a = g->transpose_a, .transpose_b = g->transpose_b,
-                       .ab_bf16 = g->ab_type == DTYPE_BF16, .c_bf16 = g->c_type == DTYPE_BF16, .a = g->a, .b = g->b, .c = g->c,
-                       .lda = g->lda, .ldb = g->ldb, .ldc = g->ldc, .alpha = 1};
+    struct matmul m = {.m = g->m,
+                       .n = g->n,
+                       .k = g->k,
+                       .transpose_a = g->transpose_a,
+                       .transpose_b = g->transpose_b,
+                       .ab_bf16 = g->ab_type == DTYPE_BF16,
+                       .c_bf16 = g->c_type == DTYPE_BF16,
+                       .a = g->a,
+                       .b = g->b,
+                       .c = g->c,
+                       .lda = g->lda,
+                       .ldb = g->ldb,
+                       .ldc = g->ldc,
+                       .alpha = 1};
     if (onednn_supports(p->onednn, &m)) onednn_run(p->onednn, &m, p->scratch);
 }
 
@@ -46,12 +60,23 @@ static double rate(const struct product *p)
     return 2.0 * (double)p->gemm.m * (double)p->gemm.n * (double)p->gemm.k / best * 1e-9;
 }
 
-/* What the shapes are divided by so that one product takes no minute where kernels are emulated: 1 on every real device. */
+/* What the shapes are divided by so that one product takes no minute where kernels are emulated: 1 on every
+ * real device. */
 static int64_t divisor(struct device *device, enum dtype type, char *block)
 {
     enum { SIDE = 128 };
-    struct gemm g = {.m = SIDE, .n = SIDE, .k = SIDE, .a = block, .b = block, .c = block + SIDE * SIDE * 4, .lda = SIDE, .ldb = SIDE, .ldc = SIDE,
-                     .ab_type = type, .c_type = type, .alpha = 1};
+    struct gemm g = {.m = SIDE,
+                     .n = SIDE,
+                     .k = SIDE,
+                     .a = block,
+                     .b = block,
+                     .c = block + SIDE * SIDE * 4,
+                     .lda = SIDE,
+                     .ldb = SIDE,
+                     .ldc = SIDE,
+                     .ab_type = type,
+                     .c_type = type,
+                     .alpha = 1};
     struct product p = {device, g, NULL, NULL};
     double largest_s = 2.0 * 4096 * 4096 * 4096 / (rate(&p) * 1e9);
     int64_t by = 1;
@@ -66,17 +91,28 @@ int device_gemm_peak(struct device *device, enum dtype type, struct gemm_peak *p
     size_t bytes = ELEMENTS * dtype_bytes(type), scratch_bytes = (size_t)64 << 20;
     bool cpu = strcmp(device->kind, "cpu") == 0;
     struct onednn *onednn = cpu ? onednn_open() : NULL;
-    char *block = device_alloc(device, MEMORY_WORKSPACE, 3 * bytes + scratch_bytes, "operands of the peak measurement", err);
+    char *block = device_alloc(device, MEMORY_WORKSPACE, 3 * bytes + scratch_bytes,
+                               "operands of the peak measurement", err);
     *peak = (struct gemm_peak){0};
     if (block) {
         device->ops->fill(device, block, 0x3C, 3 * bytes); /* 0.01 and the like in either type */
         int64_t by = cpu ? 1 : divisor(device, type, block);
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             int64_t m = shapes[i].m / by, n = shapes[i].n / by, k = shapes[i].k / by;
-            struct gemm g = {.m = m, .n = n, .k = k, .transpose_a = shapes[i].transpose_a,
-                             .transpose_b = shapes[i].transpose_b, .a = block, .b = block + bytes, .c = block + 2 * bytes,
-                             .lda = shapes[i].transpose_a ? m : k, .ldb = shapes[i].transpose_b ? k : n,
-                             .ldc = n, .ab_type = type, .c_type = type, .alpha = 1};
+            struct gemm g = {.m = m,
+                             .n = n,
+                             .k = k,
+                             .transpose_a = shapes[i].transpose_a,
+                             .transpose_b = shapes[i].transpose_b,
+                             .a = block,
+                             .b = block + bytes,
+                             .c = block + 2 * bytes,
+                             .lda = shapes[i].transpose_a ? m : k,
+                             .ldb = shapes[i].transpose_b ? k : n,
+                             .ldc = n,
+                             .ab_type = type,
+                             .c_type = type,
+                             .alpha = 1};
             struct product p = {device, g, NULL, block + 3 * bytes};
             double own = rate(&p);
             if (own > peak->own_gflops) peak->own_gflops = own;

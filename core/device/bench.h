@@ -5,18 +5,19 @@
 #include "core/device/device.h"
 
 struct gemm_peak {
-    double own_gflops;    /* this program's matrix product */
+    double own_gflops;     /* this program's matrix product */
     double library_gflops; /* the vendor's: oneDNN on a CPU; 0 where the own product is the library's */
 };
 
-/* Largest rate of large matrix products (all in `type`), the best of several runs each of a square product and of
- * a transformer's three: the peak to compare with is the larger of the two fields. Takes about a second and, while
- * it runs, 256 MiB; leaves the device's memory accounting as it was. 0 or an exit code. */
+/* Largest rate of large matrix products (all in `type`), the best of several runs each of a square product
+ * and of a transformer's three: the peak to compare with is the larger of the two fields. Takes about a
+ * second and, while it runs, 256 MiB; leaves the device's memory accounting as it was. 0 or an exit code. */
 int device_gemm_peak(struct device *device, enum dtype type, struct gemm_peak *peak, struct error *err);
 /* The larger of the two; 0 when there was no memory. */
 double device_gemm_peak_gflops(struct device *device, enum dtype type);
 
-/* Bytes a second, read and written, of copies inside the device's memory: between the halves, of `bytes` each, of a block. */
+/* Bytes a second, read and written, of copies inside the device's memory: between the halves, of `bytes`
+ * each, of a block. */
 double device_copy_rate(struct device *device, char *block, size_t bytes);
 
 #endif

@@ -1,7 +1,9 @@
-/* The CPU back end: memory of this machine, operations from kernels/cpu, matrix products from AMX tiles or oneDNN.
+/* The CPU back end: memory of this machine, operations from kernels/cpu, matrix products from AMX tiles or
+ * oneDNN.
  *
- * The dry device is the same code with `dry` set: every operation reserves the scratch that it would use and returns, so
- * that running one step on it gives the memory plan. Its addresses are reserved without access: a stray read faults. */
+ * The dry device is the same code with `dry` set: every operation reserves the scratch that it would use and
+ * returns, so that running one step on it gives the memory plan. Its addresses are reserved without access: a
+ * stray read faults. */
 #include "core/device/cpu.h"
 #include "core/base/file.h"
 #include "kernels/cpu/attention_amx.h"
@@ -65,7 +67,8 @@ static bool idle(struct device *dev) { return cpu_of(dev)->dry || dev->pending.c
 static void gemm_widened(struct device *dev, const struct gemm *g)
 {
     const struct cpu_ops *ops = cpu_of(dev)->ops;
-    bool wide = g->ab_type == DTYPE_F32, direct = g->c_type == DTYPE_F32 && (g->beta == 0 || !g->bias) && g->ldc == g->n;
+    bool wide = g->ab_type == DTYPE_F32,
+         direct = g->c_type == DTYPE_F32 && (g->beta == 0 || !g->bias) && g->ldc == g->n;
     int64_t a_rows = g->transpose_a ? g->k : g->m, a_columns = g->transpose_a ? g->m : g->k;
     int64_t b_rows = g->transpose_b ? g->n : g->k, b_columns = g->transpose_b ? g->k : g->n;
     size_t a_bytes = wide ? 0 : (size_t)(g->m * g->k) * 4, b_bytes = wide ? 0 : (size_t)(g->k * g->n) * 4;
@@ -85,8 +88,8 @@ static void gemm_widened(struct device *dev, const struct gemm *g)
         ldb = b_columns;
     }
     float *c = direct ? g->c : (float *)(void *)(scratch + a_bytes + b_bytes);
-    dnnl_sgemm(g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', g->m, g->n, g->k, direct ? g->alpha : 1.0f, a, lda, b, ldb,
-               direct ? g->beta : 0.0f, c, g->n);
+    dnnl_sgemm(g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', g->m, g->n, g->k,
+               direct ? g->alpha : 1.0f, a, lda, b, ldb, direct ? g->beta : 0.0f, c, g->n);
     if (!direct) ops->finish(c, g->c, is_bf16(g->c_type), g->ldc, g->m, g->n, g->alpha, g->beta, g->bias);
     else if (g->bias) ops->finish(c, g->c, 0, g->ldc, g->m, g->n, 1.0f, 0.0f, g->bias);
 }
@@ -96,13 +99,28 @@ static void gemm(struct device *dev, const struct gemm *g)
     if (g->ab_type == DTYPE_BF16 && gemm_amx_available()) {
         int threads = thread_count();
         void *scratch = reserve(dev, gemm_amx_workspace(g->m, g->n, g->k, threads));
-        struct gemm_bf16 product = {g->m, g->n, g->k, g->transpose_a, g->transpose_b, g->a, g->b, g->c, g->lda, g->ldb, g->ldc,
-                                    is_bf16(g->c_type), g->alpha, g->beta, g->bias};
+        struct gemm_bf16 product = {
+            g->m,   g->n,   g->k,   g->transpose_a,     g->transpose_b, g->a,    g->b,   g->c,
+            g->lda, g->ldb, g->ldc, is_bf16(g->c_type), g->alpha,       g->beta, g->bias};
         if (scratch) gemm_amx(&product, scratch, threads);
         return;
     }
-    struct matmul product = {g->m, g->n, g->k, g->transpose_a, g->transpose_b, is_bf16(g->ab_type), is_bf16(g->c_type), g->a, g->b, g->c,
-                             g->lda, g->ldb, g->ldc, g->alpha, g->beta, g->bias};
+    struct matmul product = {g->m,
+                             g->n,
+                             g->k,
+                             g->transpose_a,
+                             g->transpose_b,
+                             is_bf16(g->ab_type),
+                             is_bf16(g->c_type),
+                             g->a,
+                             g->b,
+                             g->c,
+                             g->lda,
+                             g->ldb,
+                             g->ldc,
+                             g->alpha,
+                             g->beta,
+                             g->bias};
     if (!onednn_supports(cpu_of(dev)->onednn, &product)) {
         gemm_widened(dev, g);
         return;
@@ -112,42 +130,52 @@ static void gemm(struct device *dev, const struct gemm *g)
     if (scratch) onednn_run(cpu_of(dev)->onednn, &product, scratch);
 }
 
-static void patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B, int64_t S, int64_t p)
+static void patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B,
+                     int64_t S, int64_t p)
 {
     if (!idle(dev)) cpu_of(dev)->ops->patchify(is_bf16(t), images, patches, B, S, p);
 }
-static void embed_forward(struct device *dev, enum dtype t, const void *patch_out, const float *cls, const float *pos, void *tokens,
-                          int64_t B, int64_t N, int64_t D)
+static void embed_forward(struct device *dev, enum dtype t, const void *patch_out, const float *cls,
+                          const float *pos, void *tokens, int64_t B, int64_t N, int64_t D)
 {
     if (!idle(dev)) cpu_of(dev)->ops->embed_forward(is_bf16(t), patch_out, cls, pos, tokens, B, N, D);
 }
-static void embed_backward(struct device *dev, enum dtype t, const float *dtokens, void *dpatch_out, float *dcls, float *dpos, int64_t B,
-                           int64_t N, int64_t D)
+static void embed_backward(struct device *dev, enum dtype t, const float *dtokens, void *dpatch_out,
+                           float *dcls, float *dpos, int64_t B, int64_t N, int64_t D)
 {
     if (!idle(dev)) cpu_of(dev)->ops->embed_backward(is_bf16(t), dtokens, dpatch_out, dcls, dpos, B, N, D);
 }
-static void resize_rows(struct device *dev, const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D, bool transpose)
+static void resize_rows(struct device *dev, const float *w, const float *in, float *out, int64_t n_out,
+                        int64_t n_in, int64_t D, bool transpose)
 {
     if (!idle(dev)) cpu_of(dev)->ops->resize_rows(w, in, out, n_out, n_in, D, transpose);
 }
-static void layernorm_forward(struct device *dev, enum dtype t, const void *x, int64_t stride, const float *weight, const float *bias, void *y,
-                              float *mean, float *rstd, int64_t R, int64_t D, float eps)
+static void layernorm_forward(struct device *dev, enum dtype t, const void *x, int64_t stride,
+                              const float *weight, const float *bias, void *y, float *mean, float *rstd,
+                              int64_t R, int64_t D, float eps)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->layernorm_forward(is_bf16(t), x, stride, weight, bias, y, mean, rstd, R, D, eps);
+    if (!idle(dev))
+        cpu_of(dev)->ops->layernorm_forward(is_bf16(t), x, stride, weight, bias, y, mean, rstd, R, D, eps);
 }
-static void layernorm_apply(struct device *dev, enum dtype t, const void *x, int64_t stride, const float *weight, const float *bias,
-                            const float *mean, const float *rstd, void *y, int64_t R, int64_t D)
+static void layernorm_apply(struct device *dev, enum dtype t, const void *x, int64_t stride,
+                            const float *weight, const float *bias, const float *mean, const float *rstd,
+                            void *y, int64_t R, int64_t D)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->layernorm_apply(is_bf16(t), x, stride, weight, bias, mean, rstd, y, R, D);
+    if (!idle(dev))
+        cpu_of(dev)->ops->layernorm_apply(is_bf16(t), x, stride, weight, bias, mean, rstd, y, R, D);
 }
-static void layernorm_backward(struct device *dev, enum dtype t, const void *dy, const void *x, int64_t stride, const float *weight,
-                               const float *mean, const float *rstd, float *dx, int64_t dx_stride, float *dweight, float *dbias, int64_t R, int64_t D)
+static void layernorm_backward(struct device *dev, enum dtype t, const void *dy, const void *x,
+                               int64_t stride, const float *weight, const float *mean, const float *rstd,
+                               float *dx, int64_t dx_stride, float *dweight, float *dbias, int64_t R,
+                               int64_t D)
 {
     void *scratch = reserve(dev, row_shares_bytes(2 * D));
     if (scratch)
-        cpu_of(dev)->ops->layernorm_backward(is_bf16(t), dy, x, stride, weight, mean, rstd, dx, dx_stride, dweight, dbias, R, D, scratch);
+        cpu_of(dev)->ops->layernorm_backward(is_bf16(t), dy, x, stride, weight, mean, rstd, dx, dx_stride,
+                                             dweight, dbias, R, D, scratch);
 }
-static void attention_forward(struct device *dev, enum dtype t, const void *qkv, void *out, float *lse, int64_t B, int64_t N, int64_t H, int64_t dh)
+static void attention_forward(struct device *dev, enum dtype t, const void *qkv, void *out, float *lse,
+                              int64_t B, int64_t N, int64_t H, int64_t dh)
 {
     int threads = thread_count();
     if (is_bf16(t) && gemm_amx_available()) {
@@ -156,10 +184,12 @@ static void attention_forward(struct device *dev, enum dtype t, const void *qkv,
         return;
     }
     void *scratch = reserve(dev, attention_scratch(N, dh, threads));
-    if (scratch) cpu_of(dev)->ops->attention_forward(is_bf16(t), qkv, out, lse, B, N, H, dh, scratch, threads);
+    if (scratch)
+        cpu_of(dev)->ops->attention_forward(is_bf16(t), qkv, out, lse, B, N, H, dh, scratch, threads);
 }
-static void attention_backward(struct device *dev, enum dtype t, const void *qkv, const void *out, const float *lse, const void *dout,
-                               void *dqkv, int64_t B, int64_t N, int64_t H, int64_t dh)
+static void attention_backward(struct device *dev, enum dtype t, const void *qkv, const void *out,
+                               const float *lse, const void *dout, void *dqkv, int64_t B, int64_t N,
+                               int64_t H, int64_t dh)
 {
     int threads = thread_count();
     if (is_bf16(t) && gemm_amx_available()) {
@@ -168,25 +198,31 @@ static void attention_backward(struct device *dev, enum dtype t, const void *qkv
         return;
     }
     void *scratch = reserve(dev, attention_scratch(N, dh, threads));
-    if (scratch) cpu_of(dev)->ops->attention_backward(is_bf16(t), qkv, out, lse, dout, dqkv, B, N, H, dh, scratch, threads);
+    if (scratch)
+        cpu_of(dev)->ops->attention_backward(is_bf16(t), qkv, out, lse, dout, dqkv, B, N, H, dh, scratch,
+                                             threads);
 }
-static void activation_forward(struct device *dev, enum dtype t, enum activation kind, const void *h, void *y, int64_t R, int64_t F)
+static void activation_forward(struct device *dev, enum dtype t, enum activation kind, const void *h, void *y,
+                               int64_t R, int64_t F)
 {
     if (idle(dev)) return;
     if (kind == ACTIVATION_GELU) cpu_of(dev)->ops->gelu_forward(is_bf16(t), h, y, R * F);
     else cpu_of(dev)->ops->swiglu_forward(is_bf16(t), h, y, R, F);
 }
-static void activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy, const void *h, void *dh, int64_t R, int64_t F)
+static void activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
+                                const void *h, void *dh, int64_t R, int64_t F)
 {
     if (idle(dev)) return;
     if (kind == ACTIVATION_GELU) cpu_of(dev)->ops->gelu_backward(is_bf16(t), dy, h, dh, R * F);
     else cpu_of(dev)->ops->swiglu_backward(is_bf16(t), dy, h, dh, R, F);
 }
-static void residual_forward(struct device *dev, enum dtype t, const void *x, const void *branch, const float *gamma, void *y, int64_t R, int64_t D)
+static void residual_forward(struct device *dev, enum dtype t, const void *x, const void *branch,
+                             const float *gamma, void *y, int64_t R, int64_t D)
 {
     if (!idle(dev)) cpu_of(dev)->ops->residual_forward(is_bf16(t), x, branch, gamma, y, R, D);
 }
-static void scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma, void *out, int64_t R, int64_t D)
+static void scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma, void *out,
+                          int64_t R, int64_t D)
 {
     if (!idle(dev)) cpu_of(dev)->ops->scale_columns(is_bf16(t), dx, gamma, out, R, D);
 }
@@ -195,18 +231,25 @@ static void column_sums(struct device *dev, enum dtype t, const void *x, float *
     void *scratch = reserve(dev, row_shares_bytes(D));
     if (scratch) cpu_of(dev)->ops->column_sums(is_bf16(t), x, sums, R, D, scratch);
 }
-static void layerscale_backward(struct device *dev, const void *W, enum dtype w_type, void *G, enum dtype g_type, const float *b, const float *s,
-                                const float *gamma, float *dgamma, float *db, int64_t D, int64_t K)
+static void layerscale_backward(struct device *dev, const void *W, enum dtype w_type, void *G,
+                                enum dtype g_type, const float *b, const float *s, const float *gamma,
+                                float *dgamma, float *db, int64_t D, int64_t K)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->layerscale_backward(is_bf16(w_type), W, is_bf16(g_type), G, b, s, gamma, dgamma, db, D, K);
+    if (!idle(dev))
+        cpu_of(dev)->ops->layerscale_backward(is_bf16(w_type), W, is_bf16(g_type), G, b, s, gamma, dgamma, db,
+                                              D, K);
 }
-static void distill(struct device *dev, enum loss_kind kind, bool normalize, bool sum_dim, const float *y, const float *target, float *dy,
-                    double *loss, double *cosine, float weight, int64_t rows, int64_t D)
+static void distill(struct device *dev, enum loss_kind kind, bool normalize, bool sum_dim, const float *y,
+                    const float *target, float *dy, double *loss, double *cosine, float weight, int64_t rows,
+                    int64_t D)
 {
     void *scratch = reserve(dev, (size_t)rows * 2 * sizeof(double));
-    if (scratch) cpu_of(dev)->ops->distill_loss((int)kind, normalize, sum_dim, y, target, dy, loss, cosine, weight, rows, D, scratch);
+    if (scratch)
+        cpu_of(dev)->ops->distill_loss((int)kind, normalize, sum_dim, y, target, dy, loss, cosine, weight,
+                                       rows, D, scratch);
 }
-static void cast(struct device *dev, const void *src, enum dtype src_type, void *dst, enum dtype dst_type, int64_t n)
+static void cast(struct device *dev, const void *src, enum dtype src_type, void *dst, enum dtype dst_type,
+                 int64_t n)
 {
     if (!idle(dev)) cpu_of(dev)->ops->cast(src, is_bf16(src_type), dst, is_bf16(dst_type), n);
 }
@@ -223,7 +266,8 @@ static void copy(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     if (idle(dev)) return;
 #pragma omp parallel for schedule(static)
-    for (size_t at = 0; at < bytes; at += STRETCH) memcpy((char *)dst + at, (const char *)src + at, stretch(bytes, at));
+    for (size_t at = 0; at < bytes; at += STRETCH)
+        memcpy((char *)dst + at, (const char *)src + at, stretch(bytes, at));
 }
 static void sum_squares(struct device *dev, const void *x, enum dtype t, int64_t n, double *sum, int *finite)
 {

@@ -10,21 +10,23 @@
 
 size_t dtype_bytes(enum dtype dtype)
 {
-    static const uint8_t bytes[] = {[DTYPE_F32] = 4, [DTYPE_BF16] = 2, [DTYPE_F16] = 2, [DTYPE_F64] = 8, [DTYPE_I64] = 8,
-                                    [DTYPE_I32] = 4, [DTYPE_I16] = 2, [DTYPE_I8] = 1, [DTYPE_U8] = 1, [DTYPE_BOOL] = 1};
+    static const uint8_t bytes[] = {
+        [DTYPE_F32] = 4, [DTYPE_BF16] = 2, [DTYPE_F16] = 2, [DTYPE_F64] = 8, [DTYPE_I64] = 8,
+        [DTYPE_I32] = 4, [DTYPE_I16] = 2,  [DTYPE_I8] = 1,  [DTYPE_U8] = 1,  [DTYPE_BOOL] = 1};
     return bytes[dtype];
 }
 
 const char *dtype_name(enum dtype dtype)
 {
-    static const char *const names[] = {[DTYPE_F32] = "F32", [DTYPE_BF16] = "BF16", [DTYPE_F16] = "F16", [DTYPE_F64] = "F64",
-                                        [DTYPE_I64] = "I64", [DTYPE_I32] = "I32", [DTYPE_I16] = "I16", [DTYPE_I8] = "I8",
-                                        [DTYPE_U8] = "U8", [DTYPE_BOOL] = "BOOL"};
+    static const char *const names[] = {
+        [DTYPE_F32] = "F32", [DTYPE_BF16] = "BF16", [DTYPE_F16] = "F16", [DTYPE_F64] = "F64",
+        [DTYPE_I64] = "I64", [DTYPE_I32] = "I32",   [DTYPE_I16] = "I16", [DTYPE_I8] = "I8",
+        [DTYPE_U8] = "U8",   [DTYPE_BOOL] = "BOOL"};
     return names[dtype];
 }
 
-const char *const memory_class_names[MEMORY_CLASS_COUNT] = {"weights", "gradients", "optimizer", "activations",
-                                                            "teacher", "workspace", "comm",      "data"};
+const char *const memory_class_names[MEMORY_CLASS_COUNT] = {
+    "weights", "gradients", "optimizer", "activations", "teacher", "workspace", "comm", "data"};
 
 struct allocation {
     void *p;
@@ -34,25 +36,27 @@ struct allocation {
     struct allocation *next;
 };
 
-static int out_of_memory(struct device *device, int code, enum memory_class class, size_t bytes, const char *name, struct error *err)
+static int out_of_memory(struct device *device, int code, enum memory_class class, size_t bytes,
+                         const char *name, struct error *err)
 {
     char table[512] = "";
     size_t used = 0;
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         if (device->use.current_bytes[c] && used < sizeof table) {
-            int n = snprintf(table + used, sizeof table - used, "%s%s %.1f MiB", used ? ", " : "", memory_class_names[c],
-                             (double)device->use.current_bytes[c] / 1048576.0);
+            int n = snprintf(table + used, sizeof table - used, "%s%s %.1f MiB", used ? ", " : "",
+                             memory_class_names[c], (double)device->use.current_bytes[c] / 1048576.0);
             if (n > 0) used += (size_t)n;
         }
     error_set(&device->memory_error, code, "see 'meopt plan CONFIG --what-if' for settings that fit",
-                     "out of memory on %s: no room for %.1f MiB of %s (%s); held: %s%s%s", device->name,
-                     (double)bytes / 1048576.0, memory_class_names[class], name, used ? table : "nothing",
-                     device->memory_note[0] ? "; " : "", device->memory_note);
+              "out of memory on %s: no room for %.1f MiB of %s (%s); held: %s%s%s", device->name,
+              (double)bytes / 1048576.0, memory_class_names[class], name, used ? table : "nothing",
+              device->memory_note[0] ? "; " : "", device->memory_note);
     if (err) *err = device->memory_error;
     return code;
 }
 
-void *device_alloc(struct device *device, enum memory_class class, size_t bytes, const char *name, struct error *err)
+void *device_alloc(struct device *device, enum memory_class class, size_t bytes, const char *name,
+                   struct error *err)
 {
     size_t rounded = (bytes + 63) & ~(size_t)63;
     if (rounded < bytes) {
@@ -65,8 +69,7 @@ void *device_alloc(struct device *device, enum memory_class class, size_t bytes,
     int code = 0;
     if (device->limit_bytes && use->current_total_bytes + rounded > device->limit_bytes)
         code = strcmp(device->kind, "cpu") == 0 ? EXIT_HOST_MEMORY : EXIT_CARD_MEMORY;
-    else
-        code = device->allocate(device, class, rounded, &p);
+    else code = device->allocate(device, class, rounded, &p);
     if (code) {
         out_of_memory(device, code, class, bytes, name, err);
         return NULL;
@@ -76,7 +79,8 @@ void *device_alloc(struct device *device, enum memory_class class, size_t bytes,
     device->allocations = a;
     use->current_bytes[class] += rounded;
     use->current_total_bytes += rounded;
-    if (use->current_bytes[class] > use->peak_bytes[class]) use->peak_bytes[class] = use->current_bytes[class];
+    if (use->current_bytes[class] > use->peak_bytes[class])
+        use->peak_bytes[class] = use->current_bytes[class];
     if (use->current_total_bytes > use->peak_total_bytes) use->peak_total_bytes = use->current_total_bytes;
     return p;
 }
@@ -128,7 +132,9 @@ bool device_is_card(const char *type)
     struct driver driver;
     struct error absent;
     for (int kind = 0; kind < DRIVER_KINDS; kind++)
-        if (strcmp(type, driver_names[kind]) == 0 || (strcmp(type, "auto") == 0 && driver_open(&driver, (enum driver_kind)kind, &absent) == 0)) return true;
+        if (strcmp(type, driver_names[kind]) == 0 ||
+            (strcmp(type, "auto") == 0 && driver_open(&driver, (enum driver_kind)kind, &absent) == 0))
+            return true;
     return false;
 }
 
@@ -137,7 +143,9 @@ int device_open(struct device **device, const char *spec, size_t limit_bytes, st
     *device = NULL;
     if (strcmp(spec, "cpu") == 0) return cpu_device_open(device, false, limit_bytes, err);
     if (strcmp(spec, "dry") == 0) return cpu_device_open(device, true, limit_bytes, err);
-    if (strncmp(spec, "dry:", 4) == 0) return device_is_card(spec + 4) ? gpu_device_dry(device, spec + 4, limit_bytes) : cpu_device_open(device, true, limit_bytes, err);
+    if (strncmp(spec, "dry:", 4) == 0)
+        return device_is_card(spec + 4) ? gpu_device_dry(device, spec + 4, limit_bytes)
+                                        : cpu_device_open(device, true, limit_bytes, err);
     bool any = ordinal_of(spec, "auto") >= 0;
     for (int kind = 0; kind < DRIVER_KINDS; kind++) {
         int ordinal = ordinal_of(spec, any ? "auto" : driver_names[kind]);
@@ -151,7 +159,8 @@ int device_open(struct device **device, const char *spec, size_t limit_bytes, st
         }
         struct driver driver; /* a card that is there and cannot be used is worth a word */
         struct error absent;
-        if (driver_open(&driver, (enum driver_kind)kind, &absent) == 0) log_warn("%s (%s)", why.what, why.hint);
+        if (driver_open(&driver, (enum driver_kind)kind, &absent) == 0)
+            log_warn("%s (%s)", why.what, why.hint);
         else log_debug("device auto: %s", why.what);
     }
     if (any) return cpu_device_open(device, false, limit_bytes, err);

@@ -137,10 +137,8 @@ int driver_open(struct driver *d, enum driver_kind kind, struct error *err)
 const char *driver_text(const struct driver *d, int error, char *text, size_t size)
 {
     const char *words = NULL;
-    if (d->hip_error)
-        words = d->hip_error(error);
-    else if (d->cuda_error && d->cuda_error(error, &words))
-        words = NULL;
+    if (d->hip_error) words = d->hip_error(error);
+    else if (d->cuda_error && d->cuda_error(error, &words)) words = NULL;
     snprintf(text, size, "%s (%d)", words && *words ? words : "unknown error", error);
     return text;
 }

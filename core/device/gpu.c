@@ -33,8 +33,8 @@ struct object {
     char path[600], arch[32];
 };
 
-/* Directories that may have them, in order: the user's alone, else beside the program in a build tree, beside the
- * installed library. */
+/* Directories that may have them, in order: the user's alone, else beside the program in a build tree, beside
+ * the installed library. */
 static void object_directories(char list[4][256])
 {
     char exe[200] = "";
@@ -319,22 +319,22 @@ static void upload_staged(struct device *dev, void *dst, const void *src, size_t
         gpu->next_staging = 1 - i;
         gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying to the card");
         memcpy(gpu->staging[i], (const char *)src + at, n);
-        gpu_fail(dev, gpu->driver.to_device((char *)dst + at, gpu->staging[i], n, stream), "copying to the card");
+        gpu_fail(dev, gpu->driver.to_device((char *)dst + at, gpu->staging[i], n, stream),
+                 "copying to the card");
         gpu_fail(dev, gpu->driver.event_record(gpu->staged[i], stream), "copying to the card");
     }
 }
 static void upload(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     if (gpu_unrecordable(dev)) return;
-    if (bytes <= GPU_SLOT)
-        upload_small(dev, dst, src, bytes);
-    else
-        upload_staged(dev, dst, src, bytes, gpu_of(dev)->stream);
+    if (bytes <= GPU_SLOT) upload_small(dev, dst, src, bytes);
+    else upload_staged(dev, dst, src, bytes, gpu_of(dev)->stream);
 }
 static void beside_mark(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (!gpu_unrecordable(dev) && !dev->pending.code) gpu_fail(dev, gpu->driver.event_record(gpu->marked, gpu->stream), "ordering copies");
+    if (!gpu_unrecordable(dev) && !dev->pending.code)
+        gpu_fail(dev, gpu->driver.event_record(gpu->marked, gpu->stream), "ordering copies");
 }
 static void beside_upload(struct device *dev, void *dst, const void *src, size_t bytes)
 {
@@ -367,7 +367,8 @@ static void download(struct device *dev, void *dst, const void *src, size_t byte
 }
 static void sync_stream(struct device *dev)
 {
-    if (!gpu_unrecordable(dev)) gpu_fail(dev, gpu_of(dev)->driver.stream_sync(gpu_of(dev)->stream), "running");
+    if (!gpu_unrecordable(dev))
+        gpu_fail(dev, gpu_of(dev)->driver.stream_sync(gpu_of(dev)->stream), "running");
 }
 
 const char *gpu_products(const struct gpu *gpu)
@@ -404,7 +405,10 @@ static void close_state(struct device *dev)
 
 static void close_dry(struct device *dev) { free(gpu_of(dev)); }
 static void nothing(struct device *dev) { (void)dev; }
-static void upload_nothing(struct device *dev, void *dst, const void *src, size_t bytes) { (void)dev, (void)dst, (void)src, (void)bytes; }
+static void upload_nothing(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    (void)dev, (void)dst, (void)src, (void)bytes;
+}
 static void download_nothing(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     (void)dev, (void)src;
@@ -506,8 +510,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
                          "older than the library",
                          "card %s cannot be started: %s", dev->name,
                          driver_text(&gpu->driver, code, text, sizeof text));
-    else
-        code = load_object(dev, err);
+    else code = load_object(dev, err);
     if (code) {
         device_close(dev);
         return code;

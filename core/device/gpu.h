@@ -27,17 +27,18 @@ struct gpu {
     void *marked, *joined; /* events: what the next such copy waits for; the last one is done */
     struct graphs *graphs; /* NULL: none are made */
     bool recording, stale; /* what is issued goes into a graph; memory came or went: graphs are void */
-    bool dry;         /* no driver behind it: scratch is counted, nothing is launched */
-    char object[600]; /* the code object in use */
+    bool dry;              /* no driver behind it: scratch is counted, nothing is launched */
+    char object[600];      /* the code object in use */
     struct arena arena;
-    struct lt *lt;     /* products come from the first of these that has one for the shape: lt, blas, the own kernel */
+    struct lt
+        *lt; /* products come from the first of these that has one for the shape: lt, blas, the own kernel */
     struct blas *blas; /* both NULL where the library is not found */
     void *workspace;
     size_t workspace_bytes;
     char *staging[2]; /* pinned */
     void *staged[2];  /* events: the copy from it is done */
     int next_staging;
-    char *slots;      /* pinned, for small uploads: the host does not wait for them */
+    char *slots; /* pinned, for small uploads: the host does not wait for them */
     int next_slot;
     void *began, *ended; /* events with time */
     struct gpu_kernel kernels[256];
@@ -47,7 +48,8 @@ extern const struct device_ops gpu_operations;
 
 int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, size_t limit_bytes,
                     struct error *err);
-/* A card of the first driver of this type ("hip", "cuda", "auto") that only counts: every operation reserves what it would, and returns. */
+/* A card of the first driver of this type ("hip", "cuda", "auto") that only counts: every operation reserves
+ * what it would, and returns. */
 int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes);
 /* Is it a card, real or dry? */
 static inline bool gpu_is(const struct device *dev) { return dev->ops == &gpu_operations; }
@@ -69,8 +71,8 @@ double gpu_time_end_ms(struct device *dev);
 struct graphs *graphs_open(struct device *dev);
 void graphs_close(struct gpu *gpu);
 void gpu_issue(struct device *dev, const struct device_work *work, void (*run)(void *), void *context);
-/* What cannot be part of a graph was asked for while one is recorded, or a library failed in it: the operations will be issued
- * one by one. true when that is so. */
+/* What cannot be part of a graph was asked for while one is recorded, or a library failed in it: the
+ * operations will be issued one by one. true when that is so. */
 bool gpu_unrecordable(struct device *dev);
 
 struct blas *blas_open(struct device *dev);

@@ -62,10 +62,8 @@ struct blas *blas_open(struct device *dev)
         p = entry(library, hip ? "rocblas_destroy_handle" : "cublasDestroy_v2", &whole);
         memcpy(&b->destroy, &p, sizeof p);
         p = entry(library, hip ? "rocblas_gemm_ex" : "cublasGemmEx", &whole);
-        if (hip)
-            memcpy(&b->roc, &p, sizeof p);
-        else
-            memcpy(&b->cuda, &p, sizeof p);
+        if (hip) memcpy(&b->roc, &p, sizeof p);
+        else memcpy(&b->cuda, &p, sizeof p);
     }
     if (library && whole && create(&b->handle) == 0) {
         if (set_stream(b->handle, gpu->stream) == 0) return b;

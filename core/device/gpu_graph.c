@@ -1,8 +1,9 @@
-/* Operations as graphs: see device.h's issue. The driver records what a stream is given and starts all of it at once.
+/* Operations as graphs: see device.h's issue. The driver records what a stream is given and starts all of it
+ * at once.
  *
- * The first time operations are issued as they are: libraries choose, scratch grows. The second time they are recorded, from
- * then on the graph is started. Memory that comes or goes makes every graph void. A recording that fails has done nothing:
- * the operations are issued one by one then, and from then on all are.
+ * The first time operations are issued as they are: libraries choose, scratch grows. The second time they are
+ * recorded, from then on the graph is started. Memory that comes or goes makes every graph void. A recording
+ * that fails has done nothing: the operations are issued one by one then, and from then on all are.
  */
 #include "core/device/gpu.h"
 #include "core/base/file.h"
@@ -11,7 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREAD_LOCAL = 1, MOST = 4096 }; /* capture: forbidden calls fail in this thread, other threads are let be */
+enum {
+    THREAD_LOCAL = 1,
+    MOST = 4096
+}; /* capture: forbidden calls fail in this thread, other threads are let be */
 
 struct graph {
     struct device_work work;
@@ -28,8 +32,8 @@ struct graphs *graphs_open(struct device *dev)
 {
     const struct driver *d = &gpu_of(dev)->driver;
     const char *wanted = getenv("MEOPT_GRAPHS");
-    if (!d->capture_begin || !d->capture_end || !d->graph_create || !d->graph_launch || !d->graph_destroy || !d->graph_release ||
-        (wanted && strcmp(wanted, "none") == 0))
+    if (!d->capture_begin || !d->capture_end || !d->graph_create || !d->graph_launch || !d->graph_destroy ||
+        !d->graph_release || (wanted && strcmp(wanted, "none") == 0))
         return NULL;
     return xcalloc(1, sizeof(struct graphs));
 }
@@ -61,14 +65,16 @@ static struct graph *find(struct graphs *all, const struct device_work *work)
     for (size_t i = 0; i < all->count; i++)
         if (memcmp(&all->list[i].work, work, sizeof *work) == 0) return &all->list[i];
     if (all->count == MOST) return NULL;
-    if ((all->count & (all->count - 1)) == 0) all->list = xrealloc(all->list, (all->count ? 2 * all->count : 1) * sizeof *all->list);
+    if ((all->count & (all->count - 1)) == 0)
+        all->list = xrealloc(all->list, (all->count ? 2 * all->count : 1) * sizeof *all->list);
     all->list[all->count] = (struct graph){.work = *work};
     return &all->list[all->count++];
 }
 
 bool gpu_unrecordable(struct device *dev)
 {
-    if (gpu_of(dev)->recording && !dev->pending.code) error_set(&dev->pending, EXIT_FAILED, NULL, "not everything can be recorded");
+    if (gpu_of(dev)->recording && !dev->pending.code)
+        error_set(&dev->pending, EXIT_FAILED, NULL, "not everything can be recorded");
     return gpu_of(dev)->recording;
 }
 

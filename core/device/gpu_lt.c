@@ -1,13 +1,14 @@
 /* Matrix products with bias by hipBLASLt or cuBLASLt, loaded when a card is opened. See gpu.h.
  *
- * The two have one interface; enumerations differ (struct numbers, from their public headers: hipBLASLt of ROCm 6 and
- * later, cuBLASLt of CUDA 11 and later). Below HIP 6 they were others: hipBLASLt is not touched there (DTK). Products whose
- * result is known tell whether a library is what it seems. Of their structures only the algorithm is kept, which both have
- * at the front of a result.
+ * The two have one interface; enumerations differ (struct numbers, from their public headers: hipBLASLt of
+ * ROCm 6 and later, cuBLASLt of CUDA 11 and later). Below HIP 6 they were others: hipBLASLt is not touched
+ * there (DTK). Products whose result is known tell whether a library is what it seems. Of their structures
+ * only the algorithm is kept, which both have at the front of a result.
  *
- * The algorithm for a shape is what the library's heuristic names first: it depends on shape, card and library alone, so the
- * same run takes the same one. cuBLASLt is told to add shares of k in a pass of their own, in order.
- * Column-major as in gpu_blas.c: operands change places, so that C's columns are the rows to which the library adds bias.
+ * The algorithm for a shape is what the library's heuristic names first: it depends on shape, card and
+ * library alone, so the same run takes the same one. cuBLASLt is told to add shares of k in a pass of their
+ * own, in order. Column-major as in gpu_blas.c: operands change places, so that C's columns are the rows to
+ * which the library adds bias.
  */
 #include "core/device/gpu.h"
 #include "core/base/file.h"
@@ -21,15 +22,44 @@
 enum { RESULT_BYTES = 512, PRODUCTS = 256, WORKSPACE_BYTES = 32 << 20, MOST_ALIGNED = 256 };
 
 static const struct numbers {
-    int compute_f32, f32, bf16, plain, transposed;             /* types, operations */
-    int transpose_a, transpose_b, epilogue, bias;              /* attributes of a product */
-    int workspace, reduction, alignment;                       /* of a preference, -1: has none; alignment of A, B, C, D from here */
-    int driver;                                                /* its least version */
+    int compute_f32, f32, bf16, plain, transposed; /* types, operations */
+    int transpose_a, transpose_b, epilogue, bias;  /* attributes of a product */
+    int workspace, reduction,
+        alignment; /* of a preference, -1: has none; alignment of A, B, C, D from here */
+    int driver;    /* its least version */
     const char *prefix, *variable, *libraries[5];
 } vendor[DRIVER_KINDS] = {
-    {2, 0, 14, 111, 112, 0, 1, 2, 3, 1, -1, -1, 60000000, "hipblasLt", "MEOPT_HIPBLASLT_LIBRARY",
+    {2,
+     0,
+     14,
+     111,
+     112,
+     0,
+     1,
+     2,
+     3,
+     1,
+     -1,
+     -1,
+     60000000,
+     "hipblasLt",
+     "MEOPT_HIPBLASLT_LIBRARY",
      {"libhipblaslt.so", "libhipblaslt.so.1", "libhipblaslt.so.0", "/opt/rocm/lib/libhipblaslt.so", NULL}},
-    {68, 0, 14, 0, 1, 3, 4, 7, 8, 1, 3, 5, 11000, "cublasLt", "MEOPT_CUBLASLT_LIBRARY",
+    {68,
+     0,
+     14,
+     0,
+     1,
+     3,
+     4,
+     7,
+     8,
+     1,
+     3,
+     5,
+     11000,
+     "cublasLt",
+     "MEOPT_CUBLASLT_LIBRARY",
      {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", "libcublasLt.so", NULL}},
 };
 enum { EPILOGUE_NONE = 1, EPILOGUE_BIAS = 4, REDUCTION_IN_COMPUTE_TYPE = 2 };
@@ -63,9 +93,12 @@ struct lt {
     int (*preference_create)(void **preference);
     int (*preference_set)(void *preference, int attribute, const void *value, size_t bytes);
     int (*preference_destroy)(void *preference);
-    int (*heuristic)(void *handle, void *product, void *a, void *b, void *c, void *d, void *preference, int wanted, void *results, int *found);
-    int (*multiply)(void *handle, void *product, const void *alpha, const void *a, void *a_layout, const void *b, void *b_layout, const void *beta,
-                    const void *c, void *c_layout, void *d, void *d_layout, const void *algorithm, void *workspace, size_t workspace_bytes, void *stream);
+    int (*heuristic)(void *handle, void *product, void *a, void *b, void *c, void *d, void *preference,
+                     int wanted, void *results, int *found);
+    int (*multiply)(void *handle, void *product, const void *alpha, const void *a, void *a_layout,
+                    const void *b, void *b_layout, const void *beta, const void *c, void *c_layout, void *d,
+                    void *d_layout, const void *algorithm, void *workspace, size_t workspace_bytes,
+                    void *stream);
 };
 
 static const struct {
@@ -95,10 +128,13 @@ static int choose(struct lt *lt, struct product *p)
     const uint32_t aligned[4] = {p->key.aligned[1], p->key.aligned[0], p->key.aligned[2], p->key.aligned[2]};
     int found = 0, code = lt->preference_create(&preference);
     if (!code) code = lt->preference_set(preference, is->workspace, &workspace, sizeof workspace);
-    if (!code && is->reduction >= 0) code = lt->preference_set(preference, is->reduction, &reduction, sizeof reduction);
+    if (!code && is->reduction >= 0)
+        code = lt->preference_set(preference, is->reduction, &reduction, sizeof reduction);
     for (int i = 0; i < 4 && !code && is->alignment >= 0; i++)
         code = lt->preference_set(preference, is->alignment + i, &aligned[i], sizeof aligned[i]);
-    if (!code) code = lt->heuristic(lt->handle, p->description, p->a, p->b, p->c, p->c, preference, 1, p->result, &found);
+    if (!code)
+        code = lt->heuristic(lt->handle, p->description, p->a, p->b, p->c, p->c, preference, 1, p->result,
+                             &found);
     if (preference) lt->preference_destroy(preference);
     return code || found < 1;
 }
@@ -108,7 +144,8 @@ static int describe(struct lt *lt, struct product *p, const void *bias)
     const struct numbers *is = lt->is;
     const struct key *k = &p->key;
     int in = k->in16 ? is->bf16 : is->f32, out = k->out16 ? is->bf16 : is->f32;
-    int32_t first = k->transpose_b ? is->transposed : is->plain, second = k->transpose_a ? is->transposed : is->plain;
+    int32_t first = k->transpose_b ? is->transposed : is->plain,
+            second = k->transpose_a ? is->transposed : is->plain;
     uint32_t epilogue = k->bias ? EPILOGUE_BIAS : EPILOGUE_NONE;
     uint64_t m = (uint64_t)k->m, n = (uint64_t)k->n, depth = (uint64_t)k->k;
     int code = lt->product_create(&p->description, is->compute_f32, is->f32);
@@ -116,8 +153,10 @@ static int describe(struct lt *lt, struct product *p, const void *bias)
     if (!code) code = lt->product_set(p->description, is->transpose_b, &second, sizeof second);
     if (!code) code = lt->product_set(p->description, is->epilogue, &epilogue, sizeof epilogue);
     if (!code && k->bias) code = lt->product_set(p->description, is->bias, &bias, sizeof bias);
-    if (!code) code = lt->layout_create(&p->a, in, k->transpose_b ? depth : n, k->transpose_b ? n : depth, k->ldb);
-    if (!code) code = lt->layout_create(&p->b, in, k->transpose_a ? m : depth, k->transpose_a ? depth : m, k->lda);
+    if (!code)
+        code = lt->layout_create(&p->a, in, k->transpose_b ? depth : n, k->transpose_b ? n : depth, k->ldb);
+    if (!code)
+        code = lt->layout_create(&p->b, in, k->transpose_a ? m : depth, k->transpose_a ? depth : m, k->lda);
     if (!code) code = lt->layout_create(&p->c, out, n, m, k->ldc);
     return code ? code : choose(lt, p);
 }
@@ -152,8 +191,19 @@ bool lt_gemm(struct device *dev, const struct gemm *g)
         bias = gpu_reserve(dev, (size_t)g->n * 2);
         if (!bias) return true; /* device_check tells */
     }
-    struct key key = {g->m, g->n, g->k, g->lda, g->ldb, g->ldc, {alignment(lt, g->a), alignment(lt, g->b), alignment(lt, g->c), alignment(lt, bias)},
-                      g->transpose_a, g->transpose_b, in16, out16, bias != NULL, {0, 0, 0}};
+    struct key key = {g->m,
+                      g->n,
+                      g->k,
+                      g->lda,
+                      g->ldb,
+                      g->ldc,
+                      {alignment(lt, g->a), alignment(lt, g->b), alignment(lt, g->c), alignment(lt, bias)},
+                      g->transpose_a,
+                      g->transpose_b,
+                      in16,
+                      out16,
+                      bias != NULL,
+                      {0, 0, 0}};
     struct product *p = find(lt, &key, bias);
     if (!p || !p->usable) return false;
     if (bias && out16) {
@@ -163,8 +213,8 @@ bool lt_gemm(struct device *dev, const struct gemm *g)
     }
     int code = bias ? lt->product_set(p->description, lt->is->bias, &bias, sizeof bias) : 0;
     if (!code)
-        code = lt->multiply(lt->handle, p->description, &g->alpha, g->b, p->a, g->a, p->b, &g->beta, g->c, p->c, g->c, p->c, p->result, lt->workspace,
-                            WORKSPACE_BYTES, gpu->stream);
+        code = lt->multiply(lt->handle, p->description, &g->alpha, g->b, p->a, g->a, p->b, &g->beta, g->c,
+                            p->c, g->c, p->c, p->result, lt->workspace, WORKSPACE_BYTES, gpu->stream);
     if (code && gpu_unrecordable(dev)) return true;
     p->usable = code == 0;
     return p->usable;
@@ -182,11 +232,26 @@ static bool probe(struct device *dev, bool second)
     for (int i = 0; i < N * K; i++) b[i] = bf16[i * 5 % 13 % 5];
     for (int i = 0; i < M * N; i++) c[i] = (float)(i % 9);
     for (int i = 0; i < N; i++) bias[i] = (float)(i - 7);
-    char *p = device_alloc(dev, MEMORY_WORKSPACE, sizeof a + sizeof b + sizeof c + sizeof bias, "probe of matrix products", &ignored);
+    char *p = device_alloc(dev, MEMORY_WORKSPACE, sizeof a + sizeof b + sizeof c + sizeof bias,
+                           "probe of matrix products", &ignored);
     if (!p) return false;
     char *pb = p + sizeof a, *pc = pb + sizeof b, *pbias = pc + sizeof c;
-    struct gemm g = {M, N, K, second, !second, p, pb, pc, second ? M : K, second ? N : K, N, DTYPE_BF16, second ? DTYPE_F32 : DTYPE_BF16,
-                     second ? 1 : 2, second ? -1 : 0, second ? NULL : (const float *)(void *)pbias};
+    struct gemm g = {M,
+                     N,
+                     K,
+                     second,
+                     !second,
+                     p,
+                     pb,
+                     pc,
+                     second ? M : K,
+                     second ? N : K,
+                     N,
+                     DTYPE_BF16,
+                     second ? DTYPE_F32 : DTYPE_BF16,
+                     second ? 1 : 2,
+                     second ? -1 : 0,
+                     second ? NULL : (const float *)(void *)pbias};
     dev->upload(dev, p, a, sizeof a);
     dev->upload(dev, pb, b, sizeof b);
     dev->upload(dev, pc, c, sizeof c);
@@ -200,7 +265,8 @@ static bool probe(struct device *dev, bool second)
         for (int j = 0; j < N && right; j++) {
             int sum = 0;
             for (int l = 0; l < K; l++) {
-                int x = (second ? l * M + i : i * K + l) * 7 % 11 % 5 - 2, y = (second ? l * N + j : j * K + l) * 5 % 13 % 5 - 2;
+                int x = (second ? l * M + i : i * K + l) * 7 % 11 % 5 - 2,
+                    y = (second ? l * N + j : j * K + l) * 5 % 13 % 5 - 2;
                 sum += x * y;
             }
             uint32_t bits = (uint32_t)c16[i * N + j] << 16;
@@ -217,7 +283,8 @@ static void *library_of(const struct driver *driver, char *path, size_t size)
     const struct numbers *is = &vendor[driver->kind];
     const char *own = getenv(is->variable);
     int version = 0;
-    bool wanted = (!own || strcmp(own, "none") != 0) && driver->version(&version) == 0 && version >= is->driver;
+    bool wanted =
+        (!own || strcmp(own, "none") != 0) && driver->version(&version) == 0 && version >= is->driver;
     return wanted ? library_open(is->libraries, is->variable, path, size) : NULL;
 }
 

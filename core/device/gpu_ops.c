@@ -140,8 +140,7 @@ static void activation_forward(struct device *dev, enum dtype t, enum activation
     int64_t n = R * F;
     if (kind == ACTIVATION_GELU)
         gpu_launch(dev, NAME("gelu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &n));
-    else
-        gpu_launch(dev, NAME("swiglu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &R, &F));
+    else gpu_launch(dev, NAME("swiglu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &R, &F));
 }
 static void activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
                                 const void *h, void *dh, int64_t R, int64_t F)
@@ -149,8 +148,7 @@ static void activation_backward(struct device *dev, enum dtype t, enum activatio
     int64_t n = R * F;
     if (kind == ACTIVATION_GELU)
         gpu_launch(dev, NAME("gelu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &n));
-    else
-        gpu_launch(dev, NAME("swiglu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &R, &F));
+    else gpu_launch(dev, NAME("swiglu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &R, &F));
 }
 static void residual_forward(struct device *dev, enum dtype t, const void *x, const void *branch,
                              const float *gamma, void *y, int64_t R, int64_t D)

@@ -82,8 +82,7 @@ static int device_file(struct doctor *d, const char *name)
         line_advise(doctor_add(d, FINDING_WARNING, "%s: %s (mode %03o, group %s)", name, strerror(result),
                                (unsigned)st.st_mode & 0777, g ? g->gr_name : "unknown"),
                     meaning, mend);
-    } else if (result == 0)
-        doctor_add(d, FINDING_OK, "%s can be read and written", name);
+    } else if (result == 0) doctor_add(d, FINDING_OK, "%s can be read and written", name);
     free(path);
     return result;
 }
@@ -144,15 +143,13 @@ static void check_variables(struct doctor *d)
             line_advise(doctor_add(d, FINDING_WARNING, "%s=%s hides every card", names[i], value),
                         "training runs on the CPU", "unset the variable");
     }
-    if (!set)
-        doctor_add(d, FINDING_OK, "no *_VISIBLE_DEVICES is set: all cards are seen");
+    if (!set) doctor_add(d, FINDING_OK, "no *_VISIBLE_DEVICES is set: all cards are seen");
     else if (composed > 1 || (composed && set > composed))
         line_advise(
             doctor_add(d, FINDING_WARNING, "%s", all),
             "they compose: each renumbers what the one before left, and HIP obeys CUDA_VISIBLE_DEVICES, too",
             "keep one: unset all but HIP_VISIBLE_DEVICES (AMD, Hygon) or CUDA_VISIBLE_DEVICES");
-    else
-        doctor_add(d, FINDING_OK, "%s", all);
+    else doctor_add(d, FINDING_OK, "%s", all);
 }
 
 static void check_drivers(struct doctor *d)
@@ -233,7 +230,8 @@ static void check_card_libraries(struct doctor *d)
     count_cards(d, count);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char path[256];
-        void *handle = library_open(rows[i].names, NULL, path, sizeof path); /* stays loaded: drivers do not survive dlclose */
+        void *handle = library_open(rows[i].names, NULL, path,
+                                    sizeof path); /* stays loaded: drivers do not survive dlclose */
         bool wanted = rows[i].vendor == 0 ? count[2] > 0 : rows[i].vendor == 1 && count[0] + count[1] > 0;
         struct line *l = doctor_add(d,
                                     handle   ? FINDING_OK
@@ -326,8 +324,7 @@ int doctor_device(struct doctor *d, const char *spec, struct error *err)
         if (!gpu->lt && !gpu->blas)
             line_advise(l, "products are several times slower than the vendor's",
                         "put rocBLAS or cuBLAS into LD_LIBRARY_PATH");
-    } else
-        l = doctor_add(d, FINDING_OK, "%s", dev->name);
+    } else l = doctor_add(d, FINDING_OK, "%s", dev->name);
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
     for (int i = 0; i < 2 && !d->quick; i++) {
         bool right;

@@ -60,8 +60,7 @@ char *doctor_read(const struct doctor *d, const char *path)
     if (getline(&text, &size, f) < 0) {
         free(text);
         text = NULL;
-    } else
-        text[strcspn(text, "\n")] = 0;
+    } else text[strcspn(text, "\n")] = 0;
     fclose(f);
     return text;
 }

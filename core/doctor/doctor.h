@@ -41,10 +41,11 @@ struct doctor_row {
 };
 /* The checks of the core, ending with name NULL; a caller may have more of its own. */
 extern const struct doctor_row doctor_host[], doctor_cards[];
-/* One device at work, as device_open spells it: opened, its kernels proved, measured. 0 or why it cannot be used. */
+/* One device at work, as device_open spells it: opened, its kernels proved, measured. 0 or why it cannot be
+ * used. */
 int doctor_device(struct doctor *doctor, const char *spec, struct error *err);
-/* FLOP/s of the device's own product: the best of squares that grow from `side` until one takes 20 ms. right: their
- * numbers were. */
+/* FLOP/s of the device's own product: the best of squares that grow from `side` until one takes 20 ms. right:
+ * their numbers were. */
 double doctor_product_rate(struct device *device, enum dtype type, int64_t side, bool *right);
 
 void doctor_run(struct doctor *doctor, const struct doctor_row *rows);

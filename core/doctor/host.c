@@ -112,10 +112,8 @@ static void check_bandwidth(struct doctor *d)
         double t = clock_seconds();
 #pragma omp parallel for schedule(static)
         for (int i = 0; i < COUNT; i++) {
-            if (run == 0)
-                a[i] = 0, b[i] = 1, c[i] = 2;
-            else
-                a[i] = b[i] + 3.0 * c[i];
+            if (run == 0) a[i] = 0, b[i] = 1, c[i] = 2;
+            else a[i] = b[i] + 3.0 * c[i];
         }
         t = clock_seconds() - t;
         if (run && t < best) best = t;
@@ -274,10 +272,8 @@ static int write_speed(const char *directory, double *rate)
         memset(block, i + 1, BLOCK);
         for (size_t done = 0; !failed && done < BLOCK;) {
             ssize_t n = write(fd, block + done, BLOCK - done);
-            if (n < 0 && errno != EINTR)
-                failed = errno;
-            else if (n > 0)
-                done += (size_t)n;
+            if (n < 0 && errno != EINTR) failed = errno;
+            else if (n > 0) done += (size_t)n;
         }
     }
     if (!failed && fsync(fd)) failed = errno;

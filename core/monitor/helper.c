@@ -1,6 +1,7 @@
-/* The helper process: loads a vendor's library and reads it on request. It is a process of its own because these libraries hang in
- * their initialisation, wait for each other's locks, and end their caller with abort() over one unexpected file; and it says what it is about
- * to do before each call, so that whoever watches knows which one did not come back. */
+/* The helper process: loads a vendor's library and reads it on request. It is a process of its own because
+ * these libraries hang in their initialisation, wait for each other's locks, and end their caller with
+ * abort() over one unexpected file; and it says what it is about to do before each call, so that whoever
+ * watches knows which one did not come back. */
 #include "core/monitor/helper.h"
 
 #include <dlfcn.h>
@@ -16,9 +17,11 @@
 
 static void say(enum helper_kind kind, int card, int field, int result, double value, const char *text)
 {
-    struct helper_record r = {.kind = (int32_t)kind, .card = card, .field = field, .result = result, .value = value};
+    struct helper_record r = {
+        .kind = (int32_t)kind, .card = card, .field = field, .result = result, .value = value};
     snprintf(r.text, sizeof r.text, "%s", text ? text : "");
-    if (send(HELPER_FD, &r, offsetof(struct helper_record, text) + strlen(r.text) + 1, MSG_NOSIGNAL) < 0) _exit(0); /* nobody listens */
+    if (send(HELPER_FD, &r, offsetof(struct helper_record, text) + strlen(r.text) + 1, MSG_NOSIGNAL) < 0)
+        _exit(0); /* nobody listens */
 }
 
 static void *library_load(const struct helper_library *l, const char *file)
@@ -61,14 +64,17 @@ static void sample(const struct helper_library *l, int count, const struct helpe
 
 int monitor_helper(const char *provider, const char *file)
 {
-    const struct helper_library *l = strcmp(provider, helper_nvml.provider) == 0 ? &helper_nvml : &helper_rsmi;
+    const struct helper_library *l =
+        strcmp(provider, helper_nvml.provider) == 0 ? &helper_nvml : &helper_rsmi;
     struct helper_request request;
     int type;
     socklen_t size = sizeof type;
-    if (getsockopt(HELPER_FD, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET) return EXIT_USAGE;
+    if (getsockopt(HELPER_FD, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET)
+        return EXIT_USAGE;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* while a call hangs, nobody would see the socket close */
-    close_range(HELPER_FD + 1, ~0u, 0); /* whatever was inherited, locks above all, is not held by a helper that hangs */
-    signal(SIGINT, SIG_IGN);          /* of the terminal: for the controller to act on */
+    close_range(HELPER_FD + 1, ~0u,
+                0);          /* whatever was inherited, locks above all, is not held by a helper that hangs */
+    signal(SIGINT, SIG_IGN); /* of the terminal: for the controller to act on */
     say(HELPER_BEGIN, -1, 0, 0, 0, NULL);
     void *library = library_load(l, file);
     char why[200] = "";
@@ -86,7 +92,8 @@ int monitor_helper(const char *provider, const char *file)
     }
     say(HELPER_READY, count, 0, 0, 0, NULL);
     ssize_t n;
-    while ((n = recv(HELPER_FD, &request, sizeof request, 0)) == (ssize_t)sizeof request || (n < 0 && errno == EINTR))
+    while ((n = recv(HELPER_FD, &request, sizeof request, 0)) == (ssize_t)sizeof request ||
+           (n < 0 && errno == EINTR))
         if (n > 0) sample(l, count, &request);
     _exit(0); /* no shutdown call: it may hang, too */
 }

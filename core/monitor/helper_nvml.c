@@ -1,4 +1,5 @@
-/* libnvidia-ml in the helper. Layouts are those of nvml.h, whose versioned names (_v2, _v3) never change theirs. */
+/* libnvidia-ml in the helper. Layouts are those of nvml.h, whose versioned names (_v2, _v3) never change
+ * theirs. */
 #include "core/monitor/helper.h"
 
 #include <dlfcn.h>
@@ -42,7 +43,10 @@ static const struct {
     void **to;
     bool required;
 } symbols[] = {
-#define SYMBOL(name, required) {#name, (void **)&name, required}
+#define SYMBOL(name, required)                                                                               \
+    {                                                                                                        \
+#name, (void **)&name, required                                                                      \
+    }
     SYMBOL(nvmlInit_v2, true),
     SYMBOL(nvmlDeviceGetCount_v2, true),
     SYMBOL(nvmlDeviceGetHandleByIndex_v2, true),
@@ -79,7 +83,8 @@ static int nvml_open(void *library, char *why, size_t size)
         return -1;
     }
     int count = 0;
-    for (unsigned i = 0; i < devices && count < MONITOR_CARDS; i++) /* a card that fell off the bus or belongs to others is left out */
+    for (unsigned i = 0; i < devices && count < MONITOR_CARDS;
+         i++) /* a card that fell off the bus or belongs to others is left out */
         if (nvmlDeviceGetHandleByIndex_v2(i, &handles[count]) == 0) count++;
     return count;
 }
@@ -87,7 +92,8 @@ static int nvml_open(void *library, char *why, size_t size)
 static void nvml_card(int card, char *name, size_t size, char pci[16])
 {
     struct nvml_pci info = {0};
-    if (!nvmlDeviceGetName || nvmlDeviceGetName(handles[card], name, (unsigned)size) != 0) snprintf(name, size, "nvml %d", card);
+    if (!nvmlDeviceGetName || nvmlDeviceGetName(handles[card], name, (unsigned)size) != 0)
+        snprintf(name, size, "nvml %d", card);
     name[size - 1] = 0;
     if (nvmlDeviceGetPciInfo_v3 && nvmlDeviceGetPciInfo_v3(handles[card], &info) == 0) {
         info.bus_id[sizeof info.bus_id - 1] = 0;
@@ -99,8 +105,9 @@ static int processes(void *handle, const struct helper_request *request, double 
 {
     struct nvml_process list[256];
     unsigned n = sizeof list / sizeof *list;
-    int (*get)(void *, unsigned *, struct nvml_process *) =
-        nvmlDeviceGetComputeRunningProcesses_v3 ? nvmlDeviceGetComputeRunningProcesses_v3 : nvmlDeviceGetComputeRunningProcesses_v2;
+    int (*get)(void *, unsigned *, struct nvml_process *) = nvmlDeviceGetComputeRunningProcesses_v3
+                                                                ? nvmlDeviceGetComputeRunningProcesses_v3
+                                                                : nvmlDeviceGetComputeRunningProcesses_v2;
     if (!get || request->pid_count == 0) return NOT_SUPPORTED;
     int status = get(handle, &n, list);
     if (status != 0) return status;
@@ -114,7 +121,8 @@ static int processes(void *handle, const struct helper_request *request, double 
     return any ? 0 : NOT_SUPPORTED;
 }
 
-static int nvml_read(int card, int field, const struct helper_request *request, double *value, const char **why)
+static int nvml_read(int card, int field, const struct helper_request *request, double *value,
+                     const char **why)
 {
     void *handle = handles[card];
     struct nvml_memory memory = {0};
@@ -147,6 +155,7 @@ static int nvml_read(int card, int field, const struct helper_request *request, 
     return status == NOT_SUPPORTED || status == NO_PERMISSION || status == NOT_FOUND ? 0 : -1;
 }
 
-static const char *const files[] = {"libnvidia-ml.so.1", "libnvidia-ml.so", "/usr/lib/wsl/lib/libnvidia-ml.so.1", NULL};
+static const char *const files[] = {"libnvidia-ml.so.1", "libnvidia-ml.so",
+                                    "/usr/lib/wsl/lib/libnvidia-ml.so.1", NULL};
 
 const struct helper_library helper_nvml = {"nvml", files, nvml_open, nvml_card, nvml_read};

@@ -1,5 +1,6 @@
-/* librocm_smi64 in the helper: AMD's, and Hygon's of the same calls. Only calls that return scalars, because the structs changed their sizes
- * under the same names (rsmi_gpu_metrics_t: 96 bytes in 5.2, 1832 in 6.3). Memory of processes is read from KFD's files instead, by watch.c. */
+/* librocm_smi64 in the helper: AMD's, and Hygon's of the same calls. Only calls that return scalars, because
+ * the structs changed their sizes under the same names (rsmi_gpu_metrics_t: 96 bytes in 5.2, 1832 in 6.3).
+ * Memory of processes is read from KFD's files instead, by watch.c. */
 #include "core/monitor/helper.h"
 
 #include <dlfcn.h>
@@ -24,7 +25,10 @@ static const struct {
     void **to;
     bool required;
 } symbols[] = {
-#define SYMBOL(name, required) {#name, (void **)&name, required}
+#define SYMBOL(name, required)                                                                               \
+    {                                                                                                        \
+#name, (void **)&name, required                                                                      \
+    }
     SYMBOL(rsmi_init, true),
     SYMBOL(rsmi_num_monitor_devices, true),
     SYMBOL(rsmi_dev_vendor_id_get, false),
@@ -54,7 +58,8 @@ static int rsmi_open(void *library, char *why, size_t size)
             return -1;
         }
     }
-    /* Without the flag upstream's library hides every vendor but AMD, so Hygon, too; with it, it shows the boot VGA as well. */
+    /* Without the flag upstream's library hides every vendor but AMD, so Hygon, too; with it, it shows the
+     * boot VGA as well. */
     int status = rsmi_init(ALL_GPUS);
     uint32_t devices = 0;
     if (status == 0) status = rsmi_num_monitor_devices(&devices);
@@ -67,7 +72,9 @@ static int rsmi_open(void *library, char *why, size_t size)
     int count = 0;
     for (uint32_t i = 0; i < devices && count < MONITOR_CARDS; i++) {
         uint16_t vendor;
-        if (rsmi_dev_vendor_id_get && rsmi_dev_vendor_id_get(i, &vendor) == 0 && vendor != PCI_AMD && vendor != PCI_HYGON) continue;
+        if (rsmi_dev_vendor_id_get && rsmi_dev_vendor_id_get(i, &vendor) == 0 && vendor != PCI_AMD &&
+            vendor != PCI_HYGON)
+            continue;
         indices[count++] = i;
     }
     return count;
@@ -76,13 +83,16 @@ static int rsmi_open(void *library, char *why, size_t size)
 static void rsmi_card(int card, char *name, size_t size, char pci[16])
 {
     uint64_t id;
-    if (!rsmi_dev_name_get || rsmi_dev_name_get(indices[card], name, size) != 0) snprintf(name, size, "rsmi %u", indices[card]);
+    if (!rsmi_dev_name_get || rsmi_dev_name_get(indices[card], name, size) != 0)
+        snprintf(name, size, "rsmi %u", indices[card]);
     name[size - 1] = 0;
     if (rsmi_dev_pci_id_get(indices[card], &id) == 0)
-        snprintf(pci, 16, "%04x:%02x:%02x.%x", (unsigned)(id >> 32 & 0xfffff), (unsigned)(id >> 8 & 255), (unsigned)(id >> 3 & 31), (unsigned)(id & 7));
+        snprintf(pci, 16, "%04x:%02x:%02x.%x", (unsigned)(id >> 32 & 0xfffff), (unsigned)(id >> 8 & 255),
+                 (unsigned)(id >> 3 & 31), (unsigned)(id & 7));
 }
 
-static int rsmi_read(int card, int field, const struct helper_request *request, double *value, const char **why)
+static int rsmi_read(int card, int field, const struct helper_request *request, double *value,
+                     const char **why)
 {
     (void)request;
     uint32_t i = indices[card], percent = 0;
@@ -110,18 +120,29 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
         break;
     case MONITOR_POWER:
         if (rsmi_dev_power_ave_get) status = rsmi_dev_power_ave_get(i, 0, &u);
-        if (status != 0 && rsmi_dev_current_socket_power_get) status = rsmi_dev_current_socket_power_get(i, &u);
+        if (status != 0 && rsmi_dev_current_socket_power_get)
+            status = rsmi_dev_current_socket_power_get(i, &u);
         *value = (double)u * 1e-6;
         break;
     default: return 0;
     }
     if (status == PERMISSION) *why = "no permission: is this user in the groups render and video?";
     if (status == 0) return 1;
-    return status == NOT_SUPPORTED || status == FILE_ERROR || status == PERMISSION || status == NOT_YET_IMPLEMENTED || status == NOT_FOUND ? 0 : -1;
+    return status == NOT_SUPPORTED || status == FILE_ERROR || status == PERMISSION ||
+                   status == NOT_YET_IMPLEMENTED || status == NOT_FOUND
+               ? 0
+               : -1;
 }
 
-static const char *const files[] = {"librocm_smi64.so", "librocm_smi64.so.1", "librocm_smi64.so.2", "librocm_smi64.so.5",
-    "librocm_smi64.so.6", "librocm_smi64.so.7", "/opt/hyhal/lib/librocm_smi64.so", "/opt/hyhal/lib/librocm_smi64.so.2",
-    "/opt/rocm/lib/librocm_smi64.so", NULL};
+static const char *const files[] = {"librocm_smi64.so",
+                                    "librocm_smi64.so.1",
+                                    "librocm_smi64.so.2",
+                                    "librocm_smi64.so.5",
+                                    "librocm_smi64.so.6",
+                                    "librocm_smi64.so.7",
+                                    "/opt/hyhal/lib/librocm_smi64.so",
+                                    "/opt/hyhal/lib/librocm_smi64.so.2",
+                                    "/opt/rocm/lib/librocm_smi64.so",
+                                    NULL};
 
 const struct helper_library helper_rsmi = {"rsmi", files, rsmi_open, rsmi_card, rsmi_read};

@@ -1,4 +1,5 @@
-/* What the files of core/monitor share: the monitor, the provider table, and reading of small kernel files. */
+/* What the files of core/monitor share: the monitor, the provider table, and reading of small kernel files.
+ */
 #ifndef MEOPT_MONITOR_INTERNAL_H
 #define MEOPT_MONITOR_INTERNAL_H
 
@@ -8,13 +9,14 @@
 #include <stddef.h>
 
 #define MONITOR_PIDS 64
-#define PCI_AMD 0x1002
-#define PCI_HYGON 0x1d94
+#define PCI_AMD      0x1002
+#define PCI_HYGON    0x1d94
 
 struct monitor_provider {
     const char *name;
     int (*open)(struct monitor *m, struct error *err);
-    /* Bring m->work up to date. What could not be read now is left alone and so grows old; what is not there at all is cleared. */
+    /* Bring m->work up to date. What could not be read now is left alone and so grows old; what is not there
+     * at all is cleared. */
     void (*sample)(struct monitor *m);
     void (*close)(struct monitor *m); /* (optional) */
 };
@@ -44,13 +46,16 @@ void value_clear(struct monitor_value *v);
 /* Set when `result` is 1, clear when 0 (not there), leave alone when -1 (cannot be read now). */
 void value_take(struct monitor_value *v, int result, double value);
 
-/* The same for a field of a card; what no card could mean (all bits set, 6000 degrees) counts as unreadable now. */
+/* The same for a field of a card; what no card could mean (all bits set, 6000 degrees) counts as unreadable
+ * now. */
 void card_take(struct monitor_card *card, int field, int result, double value);
 
-/* Small files of the kernel. Each path is a format behind the monitor's root. Results: 1 read, 0 there is no such thing,
- * -1 it is there but could not be read now. The text loses its trailing white space. */
-int read_text(const struct monitor *m, char *dst, size_t size, const char *format, ...) __attribute__((format(printf, 4, 5)));
-int read_number(const struct monitor *m, double *value, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Small files of the kernel. Each path is a format behind the monitor's root. Results: 1 read, 0 there is no
+ * such thing, -1 it is there but could not be read now. The text loses its trailing white space. */
+int read_text(const struct monitor *m, char *dst, size_t size, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+int read_number(const struct monitor *m, double *value, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Memory that the watched processes hold in host memory; false when none of them lives. */
 bool watched_resident_bytes(struct monitor *m, double *bytes);

@@ -14,7 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static const struct monitor_provider *const providers[] = {&monitor_fake, &monitor_proc, &monitor_sysfs, &monitor_rsmi, &monitor_nvml};
+static const struct monitor_provider *const providers[] = {&monitor_fake, &monitor_proc, &monitor_sysfs,
+                                                           &monitor_rsmi, &monitor_nvml};
 
 void monitor_sleep(double seconds)
 {
@@ -27,10 +28,7 @@ void value_set(struct monitor_value *v, double value)
     *v = (struct monitor_value){.value = value, .valid = isfinite(value), .time_s = clock_seconds()};
 }
 
-void value_clear(struct monitor_value *v)
-{
-    *v = (struct monitor_value){0};
-}
+void value_clear(struct monitor_value *v) { *v = (struct monitor_value){0}; }
 
 void value_take(struct monitor_value *v, int result, double value)
 {
@@ -42,8 +40,9 @@ void card_take(struct monitor_card *card, int field, int result, double value)
 {
     static const struct {
         double least, most;
-    } range[MONITOR_FIELDS] = {[MONITOR_MEM_USED] = {0, 1e15}, [MONITOR_MEM_TOTAL] = {1, 1e15}, [MONITOR_BUSY] = {0, 100},
-                               [MONITOR_TEMP] = {-60, 250}, [MONITOR_POWER] = {0, 10000}, [MONITOR_PROCESS] = {0, 1e15}};
+    } range[MONITOR_FIELDS] = {
+        [MONITOR_MEM_USED] = {0, 1e15}, [MONITOR_MEM_TOTAL] = {1, 1e15}, [MONITOR_BUSY] = {0, 100},
+        [MONITOR_TEMP] = {-60, 250},    [MONITOR_POWER] = {0, 10000},    [MONITOR_PROCESS] = {0, 1e15}};
     if (result > 0 && !(value >= range[field].least && value <= range[field].most)) result = -1;
     value_take(&card->field[field], result, value);
 }
@@ -55,7 +54,8 @@ static int read_path(char *dst, size_t size, const char *path)
     ssize_t n = fd < 0 ? -1 : read(fd, dst, size - 1);
     int e = errno;
     if (fd >= 0) close(fd);
-    if (n < 0) return e == EBUSY || e == EAGAIN || e == EINTR || e == EIO || e == ETIMEDOUT || e == EMFILE ? -1 : 0;
+    if (n < 0)
+        return e == EBUSY || e == EAGAIN || e == EINTR || e == EIO || e == ETIMEDOUT || e == EMFILE ? -1 : 0;
     while (n > 0 && strchr(" \t\r\n", dst[n - 1])) n--;
     dst[n] = 0;
     return 1;
@@ -109,7 +109,9 @@ bool watched_resident_bytes(struct monitor *m, double *bytes)
     for (int i = 0; i < n; i++) {
         char text[128];
         double pages;
-        if (read_text(m, text, sizeof text, "/proc/%d/statm", (int)pids[i]) <= 0 || sscanf(text, "%*s %lf", &pages) != 1) continue;
+        if (read_text(m, text, sizeof text, "/proc/%d/statm", (int)pids[i]) <= 0 ||
+            sscanf(text, "%*s %lf", &pages) != 1)
+            continue;
         *bytes += pages * (double)sysconf(_SC_PAGESIZE);
         any = true;
     }
@@ -137,7 +139,8 @@ void monitor_pci(char dst[16], const char *text)
     int end = 0;
     dst[0] = 0;
     if (!text) return;
-    if (!(sscanf(text, "%8x:%2x:%2x.%1x%n", &domain, &bus, &device, &function, &end) == 4 && text[end] == 0)) {
+    if (!(sscanf(text, "%8x:%2x:%2x.%1x%n", &domain, &bus, &device, &function, &end) == 4 &&
+          text[end] == 0)) {
         domain = 0;
         if (!(sscanf(text, "%2x:%2x.%1x%n", &bus, &device, &function, &end) == 3 && text[end] == 0)) return;
     }
@@ -156,7 +159,8 @@ int monitor_find(const struct monitor_snapshot *s, const char *pci)
 static const struct monitor_provider *provider_find(const char *name, size_t length)
 {
     for (size_t i = 0; i < sizeof providers / sizeof *providers; i++)
-        if (strlen(providers[i]->name) == length && memcmp(providers[i]->name, name, length) == 0) return providers[i];
+        if (strlen(providers[i]->name) == length && memcmp(providers[i]->name, name, length) == 0)
+            return providers[i];
     return NULL;
 }
 
@@ -200,10 +204,13 @@ static void monitor_free(struct monitor *m)
 int monitor_open(struct monitor **out, const struct monitor_options *options, struct error *err)
 {
     *out = NULL;
-    const char *name = options->provider && options->provider[0] ? options->provider : "auto", *colon = strchr(name, ':');
-    const struct monitor_provider *provider = provider_find(name, colon ? (size_t)(colon - name) : strlen(name));
+    const char *name = options->provider && options->provider[0] ? options->provider : "auto",
+               *colon = strchr(name, ':');
+    const struct monitor_provider *provider =
+        provider_find(name, colon ? (size_t)(colon - name) : strlen(name));
     if (!provider && strcmp(name, "auto") != 0)
-        return error_set(err, EXIT_USAGE, "one of auto, fake, proc, sysfs, rsmi, nvml", "no monitor provider '%s'", name);
+        return error_set(err, EXIT_USAGE, "one of auto, fake, proc, sysfs, rsmi, nvml",
+                         "no monitor provider '%s'", name);
     struct monitor *m = xcalloc(1, sizeof *m);
     pthread_mutex_init(&m->mutex, NULL);
     pthread_condattr_t attributes;
@@ -282,7 +289,9 @@ int monitor_start(struct monitor *m, double period_s, struct error *err)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int code = pthread_create(&m->thread, NULL, sampling, m);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (code) return error_set(err, EXIT_HOST_MEMORY, "free some memory or raise the process limit", "cannot start the sampling thread: %s", strerror(code));
+    if (code)
+        return error_set(err, EXIT_HOST_MEMORY, "free some memory or raise the process limit",
+                         "cannot start the sampling thread: %s", strerror(code));
     m->started = true;
     return 0;
 }

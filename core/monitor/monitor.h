@@ -1,18 +1,19 @@
-/* What the cards are doing: memory, busy, temperature, power; for the dashboard, `meopt doctor` and the metrics.
+/* What the cards are doing: memory, busy, temperature, power; for the dashboard, `meopt doctor` and the
+ * metrics.
  *
  * A provider reads one kind of source, and all of them fill the same snapshot:
  *
  *   fake   a JSON file, read again at each sample: tests and demonstrations drive every screen with it
- *   proc   the CPU as one card: memory of the machine or of the control group, busy, temperature, package power
- *   sysfs  AMD and Hygon cards through the kernel's files alone, no library
- *   rsmi   AMD and Hygon cards through librocm_smi64, in a watched helper process
- *   nvml   NVIDIA cards through libnvidia-ml, likewise
- *   auto   sysfs where it finds cards with memory files, else rsmi, nvml, proc, by what the machine has
+ *   proc   the CPU as one card: memory of the machine or of the control group, busy, temperature, package
+ * power sysfs  AMD and Hygon cards through the kernel's files alone, no library rsmi   AMD and Hygon cards
+ * through librocm_smi64, in a watched helper process nvml   NVIDIA cards through libnvidia-ml, likewise auto
+ * sysfs where it finds cards with memory files, else rsmi, nvml, proc, by what the machine has
  *
- * A monitor samples on its own thread, because every one of these sources can hang: a driver in trouble holds a reader
- * for seconds or for ever. monitor_read copies the newest snapshot and never waits for a source. A field that was never
- * read is not valid (N/A, never 0); one that was read but not lately keeps its value, its age grows, and after a while it is
- * `stale`. "Busy" means something else with each vendor: show it beside the provider's name, never compare vendors.
+ * A monitor samples on its own thread, because every one of these sources can hang: a driver in trouble holds
+ * a reader for seconds or for ever. monitor_read copies the newest snapshot and never waits for a source. A
+ * field that was never read is not valid (N/A, never 0); one that was read but not lately keeps its value,
+ * its age grows, and after a while it is `stale`. "Busy" means something else with each vendor: show it
+ * beside the provider's name, never compare vendors.
  *
  *     struct monitor *m;
  *     if ((code = monitor_open(&m, &(struct monitor_options){.provider = "auto"}, &err))) return code;
@@ -22,9 +23,10 @@
  *     for (int i = 0; i < now.card_count; i++) if (now.cards[i].temp_c.valid) ...
  *     monitor_close(m);
  *
- * The rsmi and nvml helpers are this same program, started again as `PROGRAM monitor-helper PROVIDER LIBRARY`: a program
- * that opens those providers hands such a command line to monitor_helper() before anything else (cli/cmd_monitor_helper.c).
- * One monitor for a run: the controller's. Workers never open one (rsmi takes a machine-wide lock).
+ * The rsmi and nvml helpers are this same program, started again as `PROGRAM monitor-helper PROVIDER
+ * LIBRARY`: a program that opens those providers hands such a command line to monitor_helper() before
+ * anything else (cli/cmd_monitor_helper.c). One monitor for a run: the controller's. Workers never open one
+ * (rsmi takes a machine-wide lock).
  */
 #ifndef MEOPT_MONITOR_H
 #define MEOPT_MONITOR_H
@@ -60,8 +62,8 @@ struct monitor_card {
     union {
         struct {
             struct monitor_value mem_used_bytes, mem_total_bytes;
-            struct monitor_value busy_percent;  /* 0 to 100 */
-            struct monitor_value temp_c;        /* hottest sensor that the vendor calls the chip's */
+            struct monitor_value busy_percent; /* 0 to 100 */
+            struct monitor_value temp_c;       /* hottest sensor that the vendor calls the chip's */
             struct monitor_value power_w;
             struct monitor_value process_bytes; /* of mem_used_bytes, what the watched processes hold */
         };
@@ -80,8 +82,8 @@ struct monitor_snapshot {
 };
 
 struct monitor_options {
-    const char *provider;     /* one of the names above; NULL is auto; "fake:FILE" is fake with that root */
-    const char *root;         /* in front of every path that is read ("" or NULL is /); for fake, the JSON file */
+    const char *provider; /* one of the names above; NULL is auto; "fake:FILE" is fake with that root */
+    const char *root;     /* in front of every path that is read ("" or NULL is /); for fake, the JSON file */
     const char *rsmi_library; /* NULL: $MEOPT_RSMI_LIB, else where Debian, ROCm and DTK put it */
     const char *nvml_library; /* NULL: $MEOPT_NVML_LIB, else libnvidia-ml.so.1 */
     const char *helper;       /* program to start as the helper; NULL: this one, /proc/self/exe */
@@ -90,11 +92,12 @@ struct monitor_options {
 
 struct monitor;
 
-/* Choose and open the provider; nothing is sampled yet and no library is loaded. An unknown provider is EXIT_USAGE, a source that is not
- * there EXIT_NO_CARD. Open before other threads exist where you can. */
+/* Choose and open the provider; nothing is sampled yet and no library is loaded. An unknown provider is
+ * EXIT_USAGE, a source that is not there EXIT_NO_CARD. Open before other threads exist where you can. */
 int monitor_open(struct monitor **out, const struct monitor_options *options, struct error *err);
 
-/* Whose memory process_bytes counts (the workers of the run); at most 64 are kept. May be called at any time. */
+/* Whose memory process_bytes counts (the workers of the run); at most 64 are kept. May be called at any time.
+ */
 void monitor_watch(struct monitor *m, const pid_t *pids, int count);
 
 /* Sample every period_s (0.05 to 3600) on a thread of its own; the first sample begins at once. */
@@ -106,10 +109,12 @@ void monitor_sample(struct monitor *m);
 /* Copy the newest snapshot, ages and staleness as of now. Never waits for a source. */
 void monitor_read(struct monitor *m, struct monitor_snapshot *out);
 
-/* Stop the thread, end the helper. Bounded in time: a thread that hangs in the kernel is left behind with its memory. NULL is nothing. */
+/* Stop the thread, end the helper. Bounded in time: a thread that hangs in the kernel is left behind with its
+ * memory. NULL is nothing. */
 void monitor_close(struct monitor *m);
 
-/* PCI addresses as people and libraries write them ("C1:00.0", "00000000:C1:00.0") into the form of monitor_card; "" when it is none. */
+/* PCI addresses as people and libraries write them ("C1:00.0", "00000000:C1:00.0") into the form of
+ * monitor_card; "" when it is none. */
 void monitor_pci(char dst[16], const char *text);
 
 /* The card at this PCI address (in any spelling), or -1. */

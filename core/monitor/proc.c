@@ -1,8 +1,10 @@
 /* Provider proc: the CPU as one card, from /proc and /sys.
  *
- * Memory is the machine's, or that of the control group (ours or one above it) which allows least: that is where the kernel
- * will kill. Used is what cannot be given back at once: MemTotal - MemAvailable, and usage less inactive file pages. Busy is
- * the share of the cores since the sample before: of those that this process may run on, as a batch system allots them. Power is RAPL's package counters, which most kernels show to root only.
+ * Memory is the machine's, or that of the control group (ours or one above it) which allows least: that is
+ * where the kernel will kill. Used is what cannot be given back at once: MemTotal - MemAvailable, and usage
+ * less inactive file pages. Busy is the share of the cores since the sample before: of those that this
+ * process may run on, as a batch system allots them. Power is RAPL's package counters, which most kernels
+ * show to root only.
  */
 #include "core/monitor/internal.h"
 #include "core/base/clock.h"
@@ -16,13 +18,13 @@
 #include <unistd.h>
 
 struct proc {
-    char group[2][512];          /* directories of the memory control group: version 2, version 1; "" */
-    bool some_cores;             /* this process may run on these only */
+    char group[2][512]; /* directories of the memory control group: version 2, version 1; "" */
+    bool some_cores;    /* this process may run on these only */
     cpu_set_t cores;
     char stat[65536];
     double busy_ticks, all_ticks;
     double energy_uj[8], energy_s[8];
-    char temperature[128];       /* file with the CPU's milli-Celsius; "" */
+    char temperature[128]; /* file with the CPU's milli-Celsius; "" */
 };
 
 /* The first number behind `key` in a text of lines. */
@@ -30,7 +32,8 @@ static bool number_after(const char *text, const char *key, double *value)
 {
     size_t n = strlen(key);
     for (const char *line = text; line; line = strchr(line, '\n'), line += line != NULL) {
-        if (strncmp(line, key, n) == 0 && (line[n] == ' ' || line[n] == ':')) return sscanf(line + n + 1, "%lf", value) == 1;
+        if (strncmp(line, key, n) == 0 && (line[n] == ' ' || line[n] == ':'))
+            return sscanf(line + n + 1, "%lf", value) == 1;
     }
     return false;
 }
@@ -40,7 +43,9 @@ static void find_name(struct monitor *m)
     char text[4096], *name;
     struct monitor_card *card = &m->work.cards[0];
     card_name(card, "CPU");
-    if (read_text(m, text, sizeof text, "/proc/cpuinfo") <= 0 || !(name = strstr(text, "model name")) || !(name = strchr(name, ':'))) return;
+    if (read_text(m, text, sizeof text, "/proc/cpuinfo") <= 0 || !(name = strstr(text, "model name")) ||
+        !(name = strchr(name, ':')))
+        return;
     name[1 + strcspn(name + 1, "\n")] = 0;
     card_name(card, name + 1 + strspn(name + 1, " \t"));
 }
@@ -53,13 +58,18 @@ static void find_group(struct monitor *m, struct proc *p)
         char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
         if (!path) continue;
         *path++ = 0;
-        if (strcmp(controllers, ":") == 0) snprintf(p->group[0], sizeof p->group[0], "/sys/fs/cgroup%s", path);
-        else if (strstr(controllers, "memory")) snprintf(p->group[1], sizeof p->group[1], "/sys/fs/cgroup/memory%s", path);
+        if (strcmp(controllers, ":") == 0)
+            snprintf(p->group[0], sizeof p->group[0], "/sys/fs/cgroup%s", path);
+        else if (strstr(controllers, "memory"))
+            snprintf(p->group[1], sizeof p->group[1], "/sys/fs/cgroup/memory%s", path);
     }
-    /* In a container the path may be the host's, of which only the container's part is mounted: at the top. */
+    /* In a container the path may be the host's, of which only the container's part is mounted: at the top.
+     */
     double any;
-    if (p->group[0][0] && read_number(m, &any, "%s/memory.current", p->group[0]) == 0) snprintf(p->group[0], sizeof p->group[0], "/sys/fs/cgroup");
-    if (p->group[1][0] && read_number(m, &any, "%s/memory.usage_in_bytes", p->group[1]) == 0) snprintf(p->group[1], sizeof p->group[1], "/sys/fs/cgroup/memory");
+    if (p->group[0][0] && read_number(m, &any, "%s/memory.current", p->group[0]) == 0)
+        snprintf(p->group[0], sizeof p->group[0], "/sys/fs/cgroup");
+    if (p->group[1][0] && read_number(m, &any, "%s/memory.usage_in_bytes", p->group[1]) == 0)
+        snprintf(p->group[1], sizeof p->group[1], "/sys/fs/cgroup/memory");
 }
 
 static void find_temperature(struct monitor *m, struct proc *p)
@@ -70,14 +80,18 @@ static void find_temperature(struct monitor *m, struct proc *p)
     for (int i = 0; i < 32; i++) {
         if (read_text(m, name, sizeof name, "/sys/class/hwmon/hwmon%d/name", i) <= 0) continue;
         for (size_t k = 0; k < sizeof drivers / sizeof *drivers; k++) {
-            if (strcmp(name, drivers[k]) != 0 || read_number(m, &value, "/sys/class/hwmon/hwmon%d/temp1_input", i) <= 0) continue;
+            if (strcmp(name, drivers[k]) != 0 ||
+                read_number(m, &value, "/sys/class/hwmon/hwmon%d/temp1_input", i) <= 0)
+                continue;
             snprintf(p->temperature, sizeof p->temperature, "/sys/class/hwmon/hwmon%d/temp1_input", i);
             return;
         }
     }
     for (int i = 0; i < 32; i++) {
         if (read_text(m, name, sizeof name, "/sys/class/thermal/thermal_zone%d/type", i) <= 0) continue;
-        if (strcmp(name, "x86_pkg_temp") != 0 && strncasecmp(name, "cpu", 3) != 0 && strncmp(name, "soc", 3) != 0) continue;
+        if (strcmp(name, "x86_pkg_temp") != 0 && strncasecmp(name, "cpu", 3) != 0 &&
+            strncmp(name, "soc", 3) != 0)
+            continue;
         snprintf(p->temperature, sizeof p->temperature, "/sys/class/thermal/thermal_zone%d/temp", i);
         return;
     }
@@ -86,15 +100,19 @@ static void find_temperature(struct monitor *m, struct proc *p)
 /* The control group at or above `group` with the least limit below *total: puts its limit and use there. */
 static void least_group(struct monitor *m, const char *group, bool version1, double *total, double *used)
 {
-    const char *limit_file = version1 ? "memory.limit_in_bytes" : "memory.max", *used_file = version1 ? "memory.usage_in_bytes" : "memory.current";
+    const char *limit_file = version1 ? "memory.limit_in_bytes" : "memory.max",
+               *used_file = version1 ? "memory.usage_in_bytes" : "memory.current";
     const char *inactive_key = version1 ? "total_inactive_file" : "inactive_file";
     size_t top = strlen(version1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup");
     char path[512], text[8192];
     for (snprintf(path, sizeof path, "%s", group); strlen(path) >= top; *strrchr(path, '/') = 0) {
         double limit, current, inactive = 0;
-        if (read_number(m, &limit, "%s/%s", path, limit_file) <= 0 || !(limit > 0 && limit < *total)) continue;
+        if (read_number(m, &limit, "%s/%s", path, limit_file) <= 0 || !(limit > 0 && limit < *total))
+            continue;
         if (read_number(m, &current, "%s/%s", path, used_file) <= 0) continue;
-        if (read_text(m, text, sizeof text, "%s/memory.stat", path) > 0 && number_after(text, inactive_key, &inactive) && inactive < current) current -= inactive;
+        if (read_text(m, text, sizeof text, "%s/memory.stat", path) > 0 &&
+            number_after(text, inactive_key, &inactive) && inactive < current)
+            current -= inactive;
         *total = limit, *used = current;
     }
 }
@@ -119,7 +137,9 @@ static void sample_memory(struct monitor *m, struct proc *p, struct monitor_card
 static bool add_ticks(const char *line, double *all, double *busy)
 {
     double t[8] = {0};
-    if (sscanf(line, "%*s %lf %lf %lf %lf %lf %lf %lf %lf", t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7) < 4) return false;
+    if (sscanf(line, "%*s %lf %lf %lf %lf %lf %lf %lf %lf", t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6,
+               t + 7) < 4)
+        return false;
     for (int i = 0; i < 8; i++) {
         *all += t[i];
         if (i != 3 && i != 4) *busy += t[i];
@@ -134,15 +154,18 @@ static void sample_busy(struct monitor *m, struct proc *p, struct monitor_card *
     int number, result = read_text(m, p->stat, sizeof p->stat, "/proc/stat");
     if (result > 0 && strncmp(p->stat, "cpu ", 4) != 0) result = 0;
     if (result > 0 && p->some_cores) {
-        for (line = strchr(p->stat, '\n'); line && sscanf(++line, "cpu%d", &number) == 1; line = strchr(line, '\n'))
-            if (number >= 0 && number < CPU_SETSIZE && CPU_ISSET(number, &p->cores)) add_ticks(line, &all, &busy);
+        for (line = strchr(p->stat, '\n'); line && sscanf(++line, "cpu%d", &number) == 1;
+             line = strchr(line, '\n'))
+            if (number >= 0 && number < CPU_SETSIZE && CPU_ISSET(number, &p->cores))
+                add_ticks(line, &all, &busy);
     } else if (result > 0) result = add_ticks(p->stat, &all, &busy);
     if (result <= 0) {
         value_take(&card->busy_percent, result, 0);
         return;
     }
     double passed = all - p->all_ticks, share = busy - p->busy_ticks;
-    if (p->all_ticks > 0 && passed > 0) value_set(&card->busy_percent, share < 0 ? 0 : share > passed ? 100 : 100 * share / passed);
+    if (p->all_ticks > 0 && passed > 0)
+        value_set(&card->busy_percent, share < 0 ? 0 : share > passed ? 100 : 100 * share / passed);
     p->all_ticks = all, p->busy_ticks = busy;
 }
 
@@ -153,7 +176,8 @@ static void sample_power(struct monitor *m, struct proc *p, struct monitor_card 
     for (int i = 0; i < 8; i++) {
         if (read_number(m, &energy, "/sys/class/powercap/intel-rapl:%d/energy_uj", i) <= 0) break;
         double now = clock_seconds();
-        if (p->energy_s[i] > 0 && energy >= p->energy_uj[i] && now > p->energy_s[i]) { /* the counter wraps around within minutes to hours */
+        if (p->energy_s[i] > 0 && energy >= p->energy_uj[i] &&
+            now > p->energy_s[i]) { /* the counter wraps around within minutes to hours */
             watts += (energy - p->energy_uj[i]) * 1e-6 / (now - p->energy_s[i]);
             any = true;
         }
@@ -195,9 +219,6 @@ static int proc_open(struct monitor *m, struct error *err)
     return 0;
 }
 
-static void proc_close(struct monitor *m)
-{
-    free(m->state);
-}
+static void proc_close(struct monitor *m) { free(m->state); }
 
 const struct monitor_provider monitor_proc = {"proc", proc_open, proc_sample, proc_close};

@@ -1,7 +1,8 @@
-/* Provider sysfs: AMD and Hygon cards through the files of their kernel driver, with no library at all; and what of those files the
- * rsmi provider needs: which memory the watched processes hold.
+/* Provider sysfs: AMD and Hygon cards through the files of their kernel driver, with no library at all; and
+ * what of those files the rsmi provider needs: which memory the watched processes hold.
  *
- * Cards are found by directory entry, so that gaps in their numbers (a boot VGA as card0, one headless card) cost none.
+ * Cards are found by directory entry, so that gaps in their numbers (a boot VGA as card0, one headless card)
+ * cost none.
  */
 #include "core/monitor/internal.h"
 #include "core/base/file.h"
@@ -20,7 +21,8 @@ struct sysfs {
 /* The address in the last component of a path that is one. */
 static bool pci_of_link(char pci[16], const struct monitor *m, const char *what, int number)
 {
-    char *path = xasprintf("%s/sys/class/drm/card%d%s", m->options.root, number, what), target[1024], found[16], *rest = target, *part;
+    char *path = xasprintf("%s/sys/class/drm/card%d%s", m->options.root, number, what), target[1024],
+         found[16], *rest = target, *part;
     ssize_t n = readlink(path, target, sizeof target - 1);
     free(path);
     target[n > 0 ? n : 0] = 0;
@@ -36,7 +38,8 @@ static void card_identify(struct monitor *m, struct monitor_card *card, int numb
 {
     char text[1024], *slot;
     card->pci[0] = 0;
-    if (read_text(m, text, sizeof text, "/sys/class/drm/card%d/device/uevent", number) > 0 && (slot = strstr(text, "PCI_SLOT_NAME="))) {
+    if (read_text(m, text, sizeof text, "/sys/class/drm/card%d/device/uevent", number) > 0 &&
+        (slot = strstr(text, "PCI_SLOT_NAME="))) {
         slot += strlen("PCI_SLOT_NAME=");
         slot[strcspn(slot, "\n")] = 0;
         monitor_pci(card->pci, slot);
@@ -47,15 +50,13 @@ static void card_identify(struct monitor *m, struct monitor_card *card, int numb
         return;
     }
     char device[16];
-    if (read_text(m, device, sizeof device, "/sys/class/drm/card%d/device/device", number) <= 0) device[0] = 0;
+    if (read_text(m, device, sizeof device, "/sys/class/drm/card%d/device/device", number) <= 0)
+        device[0] = 0;
     snprintf(text, sizeof text, "%s %s", vendor == PCI_HYGON ? "Hygon" : "AMD", device);
     card_name(card, text);
 }
 
-static int by_number(const void *a, const void *b)
-{
-    return *(const int *)a - *(const int *)b;
-}
+static int by_number(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
 int sysfs_cards(const struct monitor *m, int numbers[MONITOR_CARDS], bool *memory)
 {
@@ -77,7 +78,8 @@ int sysfs_cards(const struct monitor *m, int numbers[MONITOR_CARDS], bool *memor
         long vendor = strtol(text, NULL, 16);
         if (vendor != PCI_AMD && vendor != PCI_HYGON) continue;
         double used;
-        if (read_number(m, &used, "/sys/class/drm/card%ld/device/mem_info_vram_used", number) > 0) *memory = true;
+        if (read_number(m, &used, "/sys/class/drm/card%ld/device/mem_info_vram_used", number) > 0)
+            *memory = true;
         numbers[count++] = (int)number;
     }
     if (dir) closedir(dir);
@@ -93,7 +95,8 @@ static int card_hwmon(const struct monitor *m, int number)
     free(path);
     int found = -1;
     for (struct dirent *e; dir && found < 0 && (e = readdir(dir));)
-        if (strncmp(e->d_name, "hwmon", 5) == 0 && isdigit((unsigned char)e->d_name[5])) found = atoi(e->d_name + 5);
+        if (strncmp(e->d_name, "hwmon", 5) == 0 && isdigit((unsigned char)e->d_name[5]))
+            found = atoi(e->d_name + 5);
     if (dir) closedir(dir);
     return found;
 }
@@ -105,9 +108,12 @@ static int card_temperature(const struct monitor *m, int number, int hwmon, doub
     char label[32];
     for (size_t k = 0; k < sizeof labels / sizeof *labels; k++)
         for (int i = 1; i <= 8; i++) {
-            if (read_text(m, label, sizeof label, "/sys/class/drm/card%d/device/hwmon/hwmon%d/temp%d_label", number, hwmon, i) <= 0) continue;
+            if (read_text(m, label, sizeof label, "/sys/class/drm/card%d/device/hwmon/hwmon%d/temp%d_label",
+                          number, hwmon, i) <= 0)
+                continue;
             if (strcmp(label, labels[k]) != 0) continue;
-            int result = read_number(m, milli, "/sys/class/drm/card%d/device/hwmon/hwmon%d/temp%d_input", number, hwmon, i);
+            int result = read_number(m, milli, "/sys/class/drm/card%d/device/hwmon/hwmon%d/temp%d_input",
+                                     number, hwmon, i);
             if (result) return result;
         }
     return read_number(m, milli, "/sys/class/drm/card%d/device/hwmon/hwmon%d/temp1_input", number, hwmon);
@@ -125,8 +131,12 @@ static void card_sample(struct monitor *m, struct monitor_card *card, int number
     int hwmon = card_hwmon(m, number);
     result = hwmon < 0 ? 0 : card_temperature(m, number, hwmon, &value);
     card_take(card, MONITOR_TEMP, result, value * 1e-3);
-    result = hwmon < 0 ? 0 : read_number(m, &value, "/sys/class/drm/card%d/device/hwmon/hwmon%d/power1_average", number, hwmon);
-    if (result == 0 && hwmon >= 0) result = read_number(m, &value, "/sys/class/drm/card%d/device/hwmon/hwmon%d/power1_input", number, hwmon);
+    result = hwmon < 0 ? 0
+                       : read_number(m, &value, "/sys/class/drm/card%d/device/hwmon/hwmon%d/power1_average",
+                                     number, hwmon);
+    if (result == 0 && hwmon >= 0)
+        result =
+            read_number(m, &value, "/sys/class/drm/card%d/device/hwmon/hwmon%d/power1_input", number, hwmon);
     card_take(card, MONITOR_POWER, result, value * 1e-6);
 }
 
@@ -139,7 +149,9 @@ static long kfd_gpu_id(const struct monitor *m, const char *pci)
         char text[4096], *at;
         double id;
         if (read_number(m, &id, "/sys/class/kfd/kfd/topology/nodes/%d/gpu_id", node) <= 0) return 0;
-        if (id <= 0 || read_text(m, text, sizeof text, "/sys/class/kfd/kfd/topology/nodes/%d/properties", node) <= 0) continue;
+        if (id <= 0 ||
+            read_text(m, text, sizeof text, "/sys/class/kfd/kfd/topology/nodes/%d/properties", node) <= 0)
+            continue;
         unsigned long location = 0, its_domain = 0;
         if ((at = strstr(text, "location_id "))) location = strtoul(at + strlen("location_id "), NULL, 10);
         if ((at = strstr(text, "domain "))) its_domain = strtoul(at + strlen("domain "), NULL, 10);
@@ -158,7 +170,8 @@ void kfd_process_bytes(struct monitor *m)
         double sum = 0, bytes;
         bool any = false;
         for (int k = 0; id && k < n; k++) {
-            if (read_number(m, &bytes, "/sys/class/kfd/kfd/proc/%d/vram_%ld", (int)pids[k], id) <= 0) continue;
+            if (read_number(m, &bytes, "/sys/class/kfd/kfd/proc/%d/vram_%ld", (int)pids[k], id) <= 0)
+                continue;
             sum += bytes;
             any = true;
         }
@@ -180,7 +193,8 @@ static int sysfs_open(struct monitor *m, struct error *err)
     int count = sysfs_cards(m, s->number, &memory);
     if (count == 0) {
         free(s);
-        return error_set(err, EXIT_NO_CARD, "is the card's kernel driver loaded?", "no AMD or Hygon card in %s/sys/class/drm", m->options.root);
+        return error_set(err, EXIT_NO_CARD, "is the card's kernel driver loaded?",
+                         "no AMD or Hygon card in %s/sys/class/drm", m->options.root);
     }
     m->state = s;
     m->work.card_count = count;
@@ -192,9 +206,6 @@ static int sysfs_open(struct monitor *m, struct error *err)
     return 0;
 }
 
-static void sysfs_close(struct monitor *m)
-{
-    free(m->state);
-}
+static void sysfs_close(struct monitor *m) { free(m->state); }
 
 const struct monitor_provider monitor_sysfs = {"sysfs", sysfs_open, sysfs_sample, sysfs_close};

@@ -1,8 +1,9 @@
 /* Providers rsmi and nvml: the watching side of the helper process (helper.c).
  *
- * A call that does not come back within the deadline costs its field and the helper: it is killed and started again, and asked to leave that field
- * alone for a while, so that everything else goes on and this one field is shown as old. The same for a helper that
- * dies. When the library cannot even be loaded, three times, the kernel's own files take over (sysfs), or the CPU alone.
+ * A call that does not come back within the deadline costs its field and the helper: it is killed and started
+ * again, and asked to leave that field alone for a while, so that everything else goes on and this one field
+ * is shown as old. The same for a helper that dies. When the library cannot even be loaded, three times, the
+ * kernel's own files take over (sysfs), or the CPU alone.
  */
 #include "core/monitor/helper.h"
 #include "core/base/clock.h"
@@ -20,25 +21,29 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { INIT_SLOWER = 10, FAILURES_MAX = 3 }; /* loading a driver's state takes seconds on an idle machine with many cards */
+enum {
+    INIT_SLOWER = 10,
+    FAILURES_MAX = 3
+}; /* loading a driver's state takes seconds on an idle machine with many cards */
 static const double skip_first_s = 30, skip_most_s = 1800;
 
 extern char **environ;
 
 struct watch {
-    pid_t pid;       /* 0: none runs */
-    pid_t stuck;     /* killed but held by the kernel; nothing new is started while it is there */
-    int fd, log;     /* to the helper; its stderr */
+    pid_t pid;   /* 0: none runs */
+    pid_t stuck; /* killed but held by the kernel; nothing new is started while it is there */
+    int fd, log; /* to the helper; its stderr */
     bool ready;
     bool noted;      /* this sample left a note */
     int failures;    /* in a row, before it was ever ready */
     int card, field; /* what it is about to read */
     double heard_s;
-    char said[160];  /* its last line on stderr */
+    char said[160]; /* its last line on stderr */
     double skip_until_s[MONITOR_CARDS][MONITOR_FIELDS], skip_s[MONITOR_CARDS][MONITOR_FIELDS];
 };
 
-static const char *const field_names[MONITOR_FIELDS] = {"memory in use", "memory size", "busy", "temperature", "power", "process memory"};
+static const char *const field_names[MONITOR_FIELDS] = {"memory in use", "memory size", "busy",
+                                                        "temperature",   "power",       "process memory"};
 
 static bool stopping(struct monitor *m)
 {
@@ -92,7 +97,9 @@ static bool watch_start(struct monitor *m, struct watch *w)
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
     const char *library = m->provider == &monitor_nvml ? m->options.nvml_library : m->options.rsmi_library;
-    char *argv[] = {"meopt", MONITOR_HELPER, (char *)m->provider->name, (char *)(library ? library : ""), NULL}, **environment = helper_environment();
+    char *argv[] = {"meopt", MONITOR_HELPER, (char *)m->provider->name, (char *)(library ? library : ""),
+                    NULL},
+         **environment = helper_environment();
     int code = posix_spawn(&w->pid, m->options.helper, &actions, &attributes, argv, environment);
     free(environment);
     posix_spawnattr_destroy(&attributes);
@@ -148,7 +155,8 @@ static void watch_lost(struct monitor *m, struct watch *w, const char *how)
     int status = watch_end(w);
     char death[64];
     if (!late) {
-        if (status > 0 && WIFSIGNALED(status)) snprintf(death, sizeof death, "the helper died of signal %d", WTERMSIG(status));
+        if (status > 0 && WIFSIGNALED(status))
+            snprintf(death, sizeof death, "the helper died of signal %d", WTERMSIG(status));
         else snprintf(death, sizeof death, "the helper ended");
         how = death;
     }
@@ -161,7 +169,8 @@ static void watch_lost(struct monitor *m, struct watch *w, const char *how)
     double *skip = &w->skip_s[w->card][w->field];
     *skip = *skip > 0 ? (*skip * 4 > skip_most_s ? skip_most_s : *skip * 4) : skip_first_s;
     w->skip_until_s[w->card][w->field] = clock_seconds() + *skip;
-    monitor_note(m, "%s: %s at %s of card %d%s%s", name, how, field_names[w->field], w->card, said[0] ? ": " : "", said);
+    monitor_note(m, "%s: %s at %s of card %d%s%s", name, how, field_names[w->field], w->card,
+                 said[0] ? ": " : "", said);
 }
 
 /* Returns false when the helper said that it cannot go on. */
@@ -185,13 +194,16 @@ static bool watch_take(struct monitor *m, struct watch *w, const struct helper_r
         break;
     case HELPER_NOTE:
         w->noted = true;
-        monitor_note(m, "%s: card %d, %s: %s", m->provider->name, r->card, field ? field_names[r->field] : "", r->text);
+        monitor_note(m, "%s: card %d, %s: %s", m->provider->name, r->card, field ? field_names[r->field] : "",
+                     r->text);
         break;
     case HELPER_READY:
-        for (int i = r->card; i < m->work.card_count; i++) memset(&m->work.cards[i], 0, sizeof m->work.cards[i]);
+        for (int i = r->card; i < m->work.card_count; i++)
+            memset(&m->work.cards[i], 0, sizeof m->work.cards[i]);
         m->work.card_count = r->card < 0 ? 0 : r->card > MONITOR_CARDS ? MONITOR_CARDS : r->card;
         w->ready = true, w->failures = 0, w->card = -1;
-        if (m->work.card_count == 0) monitor_note(m, "%s: %s finds no card", m->provider->name, m->work.library);
+        if (m->work.card_count == 0)
+            monitor_note(m, "%s: %s finds no card", m->provider->name, m->work.library);
         break;
     case HELPER_FAILED:
         w->failures++;
@@ -243,7 +255,8 @@ static void watch_give_up(struct monitor *m, struct watch *w)
     const struct monitor_provider *self = m->provider;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         struct error err;
-        if (others[i] == &monitor_proc && !m->chosen) break; /* who asked for cards gets no CPU in their place */
+        if (others[i] == &monitor_proc && !m->chosen)
+            break; /* who asked for cards gets no CPU in their place */
         memset(m->work.cards, 0, sizeof m->work.cards);
         m->work.card_count = 0;
         if (others[i]->open(m, &err) != 0) continue;
@@ -283,7 +296,8 @@ static void watch_sample(struct monitor *m)
             }
     w->card = -1;
     if (send(w->fd, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) watch_lost(m, w, NULL);
-    else if (watch_until(m, w, HELPER_END) && !w->noted && m->work.card_count > 0) m->work.note[0] = 0; /* all is well again */
+    else if (watch_until(m, w, HELPER_END) && !w->noted && m->work.card_count > 0)
+        m->work.note[0] = 0; /* all is well again */
     if (m->provider == &monitor_rsmi) kfd_process_bytes(m);
 }
 

@@ -1,9 +1,9 @@
 /* Gradient of out -> gradients of every parameter, by hand, last block first.
  *
- * dx, the gradient of the residual stream, is F32 throughout; operands of the gemms are cast to the compute type.
- * LayerScale needs no stored branch output: with G = dx^T a (the gradient of W before gamma) and s the column sums of
- * dx, dgamma_j = sum_k W_jk G_jk + b_j s_j and dW = gamma G, db = gamma s. All three are linear in the images, so
- * micro-batches add up G and s, and only the last one applies gamma.
+ * dx, the gradient of the residual stream, is F32 throughout; operands of the gemms are cast to the compute
+ * type. LayerScale needs no stored branch output: with G = dx^T a (the gradient of W before gamma) and s the
+ * column sums of dx, dgamma_j = sum_k W_jk G_jk + b_j s_j and dW = gamma G, db = gamma s. All three are
+ * linear in the images, so micro-batches add up G and s, and only the last one applies gamma.
  */
 #include "core/nn/tower.h"
 
@@ -19,27 +19,50 @@ static void zero_small(const struct pass *pass, int group)
 {
     struct tower *t = pass->tower;
     struct tower_memory *m = t->memory;
-    if (pass->first) t->device->ops->fill(t->device, (char *)m->gradients + m->group_offset[group], 0, m->small_bytes[group]);
+    if (pass->first)
+        t->device->ops->fill(t->device, (char *)m->gradients + m->group_offset[group], 0,
+                             m->small_bytes[group]);
 }
 
 /* dW (out, in) = dy^T x */
-static void weight_gradient(const struct pass *pass, const void *dy, const void *x, const struct parameter *w, int64_t out,
-                            int64_t in, int64_t rows)
+static void weight_gradient(const struct pass *pass, const void *dy, const void *x, const struct parameter *w,
+                            int64_t out, int64_t in, int64_t rows)
 {
     struct tower *t = pass->tower;
-    t->device->ops->gemm(t->device, &(struct gemm){.m = out, .n = in, .k = rows, .transpose_a = true, .a = dy, .b = x, .c = w->grad,
-                                                   .lda = out, .ldb = in, .ldc = in, .ab_type = t->options.compute,
-                                                   .c_type = w->grad_type, .alpha = 1, .beta = pass->first ? 0.0f : 1.0f});
+    t->device->ops->gemm(t->device, &(struct gemm){.m = out,
+                                                   .n = in,
+                                                   .k = rows,
+                                                   .transpose_a = true,
+                                                   .a = dy,
+                                                   .b = x,
+                                                   .c = w->grad,
+                                                   .lda = out,
+                                                   .ldb = in,
+                                                   .ldc = in,
+                                                   .ab_type = t->options.compute,
+                                                   .c_type = w->grad_type,
+                                                   .alpha = 1,
+                                                   .beta = pass->first ? 0.0f : 1.0f});
 }
 
 /* dx (rows, in) = dy (rows, out) W (out, in) */
-static void input_gradient(const struct pass *pass, const void *dy, const struct parameter *w, void *dx, int64_t rows)
+static void input_gradient(const struct pass *pass, const void *dy, const struct parameter *w, void *dx,
+                           int64_t rows)
 {
     struct tower *t = pass->tower;
     int64_t out = w->shape[0], in = w->count / out;
-    t->device->ops->gemm(t->device, &(struct gemm){.m = rows, .n = in, .k = out, .a = dy, .b = tower_matrix(t, w), .c = dx,
-                                                   .lda = out, .ldb = in, .ldc = in, .ab_type = t->options.compute,
-                                                   .c_type = t->options.compute, .alpha = 1});
+    t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
+                                                   .n = in,
+                                                   .k = out,
+                                                   .a = dy,
+                                                   .b = tower_matrix(t, w),
+                                                   .c = dx,
+                                                   .lda = out,
+                                                   .ldb = in,
+                                                   .ldc = in,
+                                                   .ab_type = t->options.compute,
+                                                   .c_type = t->options.compute,
+                                                   .alpha = 1});
 }
 
 /* y = x W^T + b: dW, db, and dx unless NULL */
@@ -53,10 +76,11 @@ static void linear_backward(const struct pass *pass, const void *dy, const void 
     if (dx) input_gradient(pass, dy, w, dx, rows);
 }
 
-/* Through the last linear of a branch and its LayerScale: dx F32 (R, D) -> da (R, K), a the branch's input (R, K).
- * td receives the cast of dx. */
-static void branch_backward(const struct pass *pass, const void *a, const struct parameter *w, const struct parameter *b,
-                            const struct parameter *gamma, void *td, void *da, int64_t rows)
+/* Through the last linear of a branch and its LayerScale: dx F32 (R, D) -> da (R, K), a the branch's input
+ * (R, K). td receives the cast of dx. */
+static void branch_backward(const struct pass *pass, const void *a, const struct parameter *w,
+                            const struct parameter *b, const struct parameter *gamma, void *td, void *da,
+                            int64_t rows)
 {
     struct tower *t = pass->tower;
     struct device *dev = t->device;
@@ -68,8 +92,8 @@ static void branch_backward(const struct pass *pass, const void *a, const struct
     if (gamma) {
         dev->ops->scale_columns(dev, t->options.compute, dx, gamma->weight, td, rows, D);
         if (pass->last)
-            dev->ops->layerscale_backward(dev, w->weight, w->weight_type, w->grad, w->grad_type, b->weight, b->grad,
-                                          gamma->weight, gamma->grad, b->grad, D, K);
+            dev->ops->layerscale_backward(dev, w->weight, w->weight_type, w->grad, w->grad_type, b->weight,
+                                          b->grad, gamma->weight, gamma->grad, b->grad, D, K);
     }
     input_gradient(pass, td, w, da, rows);
 }
@@ -92,14 +116,17 @@ static void block_backward(const struct pass *pass, int64_t l)
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
 
     /* of the last block everything is still there, until a second pass */
-    if (t->options.recompute == RECOMPUTE_BLOCK && (l < g->depth - 1 || t->options.backward_twice)) tower_block_forward(t, l, m->x[l], k, NULL, pass->batch);
+    if (t->options.recompute == RECOMPUTE_BLOCK && (l < g->depth - 1 || t->options.backward_twice))
+        tower_block_forward(t, l, m->x[l], k, NULL, pass->batch);
 
     /* feed-forward; the gradient of h takes h's place unless a second pass needs h */
-    void *act = region, *dact = region, *dh = t->options.backward_twice ? (void *)(m->scratch + m->dh_at) : k->h;
+    void *act = region, *dact = region,
+         *dh = t->options.backward_twice ? (void *)(m->scratch + m->dh_at) : k->h;
     ops->activation_forward(dev, e, ffn, k->h, act, R, F);
     branch_backward(pass, act, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2), td, dact, R);
     ops->activation_backward(dev, e, ffn, dact, k->h, dh, R, F);
-    ops->layernorm_apply(dev, e, k->x_mid, D, f32(P(ROLE_NORM2_W)), f32(P(ROLE_NORM2_B)), k->mean2, k->rstd2, t1, R, D);
+    ops->layernorm_apply(dev, e, k->x_mid, D, f32(P(ROLE_NORM2_W)), f32(P(ROLE_NORM2_B)), k->mean2, k->rstd2,
+                         t1, R, D);
     linear_backward(pass, dh, t1, P(ROLE_FC1_W), P(ROLE_FC1_B), t1, R);
     ops->layernorm_backward(dev, e, t1, k->x_mid, D, f32(P(ROLE_NORM2_W)), k->mean2, k->rstd2, dx, D,
                             P(ROLE_NORM2_W)->grad, P(ROLE_NORM2_B)->grad, R, D);
@@ -108,7 +135,8 @@ static void block_backward(const struct pass *pass, int64_t l)
     void *dattn = region, *dqkv = region + (size_t)(R * D) * dtype_bytes(e);
     branch_backward(pass, k->attn, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1), td, dattn, R);
     ops->attention_backward(dev, e, k->qkv, k->attn, k->lse, dattn, dqkv, pass->batch, N, H, D / H);
-    ops->layernorm_apply(dev, e, m->x[l], D, f32(P(ROLE_NORM1_W)), f32(P(ROLE_NORM1_B)), k->mean1, k->rstd1, t1, R, D);
+    ops->layernorm_apply(dev, e, m->x[l], D, f32(P(ROLE_NORM1_W)), f32(P(ROLE_NORM1_B)), k->mean1, k->rstd1,
+                         t1, R, D);
     linear_backward(pass, dqkv, t1, P(ROLE_QKV_W), qkv_bias, t1, R);
     ops->layernorm_backward(dev, e, t1, m->x[l], D, f32(P(ROLE_NORM1_W)), k->mean1, k->rstd1, dx, D,
                             P(ROLE_NORM1_W)->grad, P(ROLE_NORM1_B)->grad, R, D);
@@ -138,21 +166,33 @@ static void pool_backward(const struct pass *pass)
         char *below = region + step;
         if (g->family == FAMILY_OPENCLIP) { /* y = x P, P (in, out) */
             weight_gradient(pass, m->pooled, dy, out, D, g->out, rows);
-            dev->ops->gemm(dev, &(struct gemm){.m = rows, .n = D, .k = g->out, .transpose_b = true, .a = dy, .b = tower_matrix(t, out),
-                                               .c = below, .lda = g->out, .ldb = g->out, .ldc = D, .ab_type = e, .c_type = e, .alpha = 1});
-        } else
-            linear_backward(pass, dy, m->pooled, out, m->roles[ROLE_OUT_B], below, rows);
+            dev->ops->gemm(dev, &(struct gemm){.m = rows,
+                                               .n = D,
+                                               .k = g->out,
+                                               .transpose_b = true,
+                                               .a = dy,
+                                               .b = tower_matrix(t, out),
+                                               .c = below,
+                                               .lda = g->out,
+                                               .ldb = g->out,
+                                               .ldc = D,
+                                               .ab_type = e,
+                                               .c_type = e,
+                                               .alpha = 1});
+        } else linear_backward(pass, dy, m->pooled, out, m->roles[ROLE_OUT_B], below, rows);
         dy = below;
     }
     float *dx = (float *)(void *)(m->scratch + m->dx_at);
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
     const char *x = m->x[g->depth];
     dev->ops->fill(dev, dx, 0, (size_t)(pass->batch * N * D) * sizeof *dx);
-    dev->ops->layernorm_backward(dev, e, dy, x, N * D, f32(w), m->norm_mean, m->norm_rstd, dx, N * D, w->grad, b->grad, pass->batch, D);
+    dev->ops->layernorm_backward(dev, e, dy, x, N * D, f32(w), m->norm_mean, m->norm_rstd, dx, N * D, w->grad,
+                                 b->grad, pass->batch, D);
     for (int64_t i = 0; i < pass->batch && t->out_rows > 1; i++) {
         int64_t row = pass->batch + i * (N - 1), at = (i * N + 1) * D;
-        dev->ops->layernorm_backward(dev, e, dy + (size_t)(row * D) * bytes, x + (size_t)at * bytes, D, f32(w), m->norm_mean + row,
-                                     m->norm_rstd + row, dx + at, D, w->grad, b->grad, N - 1, D);
+        dev->ops->layernorm_backward(dev, e, dy + (size_t)(row * D) * bytes, x + (size_t)at * bytes, D,
+                                     f32(w), m->norm_mean + row, m->norm_rstd + row, dx + at, D, w->grad,
+                                     b->grad, N - 1, D);
     }
 }
 
@@ -170,8 +210,8 @@ static void embed_backward(const struct pass *pass)
     if (m->roles[ROLE_PRE_W]) {
         ops->cast(dev, dx, DTYPE_F32, td, e, R * D);
         ops->fill(dev, dx, 0, (size_t)(R * D) * sizeof *dx);
-        ops->layernorm_backward(dev, e, td, m->tokens, D, f32(m->roles[ROLE_PRE_W]), m->pre_mean, m->pre_rstd, dx, D,
-                                m->roles[ROLE_PRE_W]->grad, m->roles[ROLE_PRE_B]->grad, R, D);
+        ops->layernorm_backward(dev, e, td, m->tokens, D, f32(m->roles[ROLE_PRE_W]), m->pre_mean, m->pre_rstd,
+                                dx, D, m->roles[ROLE_PRE_W]->grad, m->roles[ROLE_PRE_B]->grad, R, D);
     }
     if (g->family == FAMILY_DINOV2) {
         dpos = m->dpos;
@@ -179,9 +219,11 @@ static void embed_backward(const struct pass *pass)
     }
     ops->embed_backward(dev, e, dx, dpatch, m->roles[ROLE_CLS]->grad, dpos, pass->batch, N, D);
     if (g->family == FAMILY_DINOV2)
-        ops->resize_rows(dev, m->resize, m->dpos, m->roles[ROLE_POS]->grad, N, g->pos_grid * g->pos_grid + 1, D, true);
+        ops->resize_rows(dev, m->resize, m->dpos, m->roles[ROLE_POS]->grad, N, g->pos_grid * g->pos_grid + 1,
+                         D, true);
     ops->patchify(dev, e, pass->images, patches, pass->batch, g->image, g->patch);
-    linear_backward(pass, dpatch, patches, m->roles[ROLE_PATCH_W], m->roles[ROLE_PATCH_B], NULL, pass->batch * (N - 1));
+    linear_backward(pass, dpatch, patches, m->roles[ROLE_PATCH_W], m->roles[ROLE_PATCH_B], NULL,
+                    pass->batch * (N - 1));
 }
 
 static void groups_backward(void *context)
@@ -195,14 +237,17 @@ static void groups_backward(void *context)
     }
 }
 
-int tower_backward(struct tower *t, const float *images, const float *dout, int64_t batch, bool first, bool last,
-                   group_done done, void *context, struct error *err)
+int tower_backward(struct tower *t, const float *images, const float *dout, int64_t batch, bool first,
+                   bool last, group_done done, void *context, struct error *err)
 {
     struct pass pass = {t, images, dout, batch, first, last, t->group_count - 1, 0};
     int code = 0;
     for (; pass.from >= 0 && !code; pass.from = pass.to - 1) {
         pass.to = last && done ? pass.from : 0;
-        device_issue(t->device, &(struct device_work){t, {images, dout}, batch, pass.from, first | last << 1 | (pass.to == 0) << 2}, groups_backward, &pass);
+        device_issue(t->device,
+                     &(struct device_work){
+                         t, {images, dout}, batch, pass.from, first | last << 1 | (pass.to == 0) << 2},
+                     groups_backward, &pass);
         if (last && done) code = done(context, pass.to, err);
     }
     return code;

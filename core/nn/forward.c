@@ -1,5 +1,5 @@
-/* images -> out. The equations are those of models.md section 1; all families run through the same lines, with
- * NULL where a family has no such parameter. */
+/* images -> out. The equations are those of models.md section 1; all families run through the same lines,
+ * with NULL where a family has no such parameter. */
 #include "core/nn/tower.h"
 
 #include <stdlib.h>
@@ -16,12 +16,24 @@ void tower_linear(struct tower *t, const void *x, const struct parameter *w, con
                   enum dtype y_type, int64_t rows)
 {
     int64_t out = w->shape[0], in = w->count / out;
-    t->device->ops->gemm(t->device, &(struct gemm){.m = rows, .n = out, .k = in, .transpose_b = true, .a = x, .b = tower_matrix(t, w),
-                                                   .c = y, .lda = in, .ldb = in, .ldc = out, .ab_type = t->options.compute,
-                                                   .c_type = y_type, .alpha = 1, .bias = bias});
+    t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
+                                                   .n = out,
+                                                   .k = in,
+                                                   .transpose_b = true,
+                                                   .a = x,
+                                                   .b = tower_matrix(t, w),
+                                                   .c = y,
+                                                   .lda = in,
+                                                   .ldb = in,
+                                                   .ldc = out,
+                                                   .ab_type = t->options.compute,
+                                                   .c_type = y_type,
+                                                   .alpha = 1,
+                                                   .bias = bias});
 }
 
-void tower_block_forward(struct tower *t, int64_t l, const void *x_in, struct block_activations *k, void *x_out, int64_t batch)
+void tower_block_forward(struct tower *t, int64_t l, const void *x_in, struct block_activations *k,
+                         void *x_out, int64_t batch)
 {
     struct device *dev = t->device;
     const struct device_ops *ops = dev->ops;
@@ -34,14 +46,16 @@ void tower_block_forward(struct tower *t, int64_t l, const void *x_in, struct bl
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
 
     /* x_mid = x + gamma1 * proj(attention(norm1(x))) */
-    ops->layernorm_forward(dev, e, x_in, D, f32(P(ROLE_NORM1_W)), f32(P(ROLE_NORM1_B)), t1, k->mean1, k->rstd1, R, D, eps);
+    ops->layernorm_forward(dev, e, x_in, D, f32(P(ROLE_NORM1_W)), f32(P(ROLE_NORM1_B)), t1, k->mean1,
+                           k->rstd1, R, D, eps);
     tower_linear(t, t1, P(ROLE_QKV_W), f32(qkv_bias), k->qkv, e, R);
     ops->attention_forward(dev, e, k->qkv, k->attn, k->lse, batch, N, H, D / H);
     tower_linear(t, k->attn, P(ROLE_PROJ_W), f32(P(ROLE_PROJ_B)), t1, e, R);
     ops->residual_forward(dev, e, x_in, t1, f32(P(ROLE_LS1)), k->x_mid, R, D);
 
     /* x_out = x_mid + gamma2 * fc2(activation(fc1(norm2(x_mid)))) */
-    ops->layernorm_forward(dev, e, k->x_mid, D, f32(P(ROLE_NORM2_W)), f32(P(ROLE_NORM2_B)), t1, k->mean2, k->rstd2, R, D, eps);
+    ops->layernorm_forward(dev, e, k->x_mid, D, f32(P(ROLE_NORM2_W)), f32(P(ROLE_NORM2_B)), t1, k->mean2,
+                           k->rstd2, R, D, eps);
     tower_linear(t, t1, P(ROLE_FC1_W), f32(P(ROLE_FC1_B)), k->h, e, R);
     if (!x_out) return;
     ops->activation_forward(dev, e, (enum activation)(g->ffn - 1), k->h, act, R, g->hidden);
@@ -66,12 +80,14 @@ static void embed(struct tower *t, const float *images, int64_t batch)
         pos = m->pos;
     }
     ops->patchify(dev, e, images, patches, batch, g->image, g->patch);
-    tower_linear(t, patches, m->roles[ROLE_PATCH_W], f32(m->roles[ROLE_PATCH_B]), patch_out, e, batch * (N - 1));
+    tower_linear(t, patches, m->roles[ROLE_PATCH_W], f32(m->roles[ROLE_PATCH_B]), patch_out, e,
+                 batch * (N - 1));
     bool pre = m->roles[ROLE_PRE_W] != NULL;
-    ops->embed_forward(dev, e, patch_out, f32(m->roles[ROLE_CLS]), pos, pre ? m->tokens : m->x[0], batch, N, D);
+    ops->embed_forward(dev, e, patch_out, f32(m->roles[ROLE_CLS]), pos, pre ? m->tokens : m->x[0], batch, N,
+                       D);
     if (pre)
-        ops->layernorm_forward(dev, e, m->tokens, D, f32(m->roles[ROLE_PRE_W]), f32(m->roles[ROLE_PRE_B]), m->x[0],
-                               m->pre_mean, m->pre_rstd, batch * N, D, 1e-5f);
+        ops->layernorm_forward(dev, e, m->tokens, D, f32(m->roles[ROLE_PRE_W]), f32(m->roles[ROLE_PRE_B]),
+                               m->x[0], m->pre_mean, m->pre_rstd, batch * N, D, 1e-5f);
 }
 
 /* Final norm on the rows that are wanted, projection, distillation head: x[depth] -> out */
@@ -89,8 +105,9 @@ static void pool(struct tower *t, int64_t batch)
     dev->ops->layernorm_forward(dev, e, x, N * D, w, b, pooled, m->norm_mean, m->norm_rstd, batch, D, eps);
     for (int64_t i = 0; i < batch && t->out_rows > 1; i++) {
         int64_t row = batch + i * (N - 1);
-        dev->ops->layernorm_forward(dev, e, x + (size_t)((i * N + 1) * D) * bytes, D, w, b, pooled + (size_t)(row * D) * bytes,
-                                    m->norm_mean + row, m->norm_rstd + row, N - 1, D, eps);
+        dev->ops->layernorm_forward(dev, e, x + (size_t)((i * N + 1) * D) * bytes, D, w, b,
+                                    pooled + (size_t)(row * D) * bytes, m->norm_mean + row,
+                                    m->norm_rstd + row, N - 1, D, eps);
     }
     const struct parameter *out = m->roles[ROLE_OUT_W], *head = m->roles[ROLE_HEAD_W];
     const void *y = pooled;
@@ -98,10 +115,19 @@ static void pool(struct tower *t, int64_t batch)
         void *to = head ? m->projected : (void *)t->out;
         enum dtype type = head ? e : DTYPE_F32;
         if (g->family == FAMILY_OPENCLIP) /* proj is (in, out) */
-            dev->ops->gemm(dev, &(struct gemm){.m = rows, .n = g->out, .k = D, .a = pooled, .b = tower_matrix(t, out), .c = to,
-                                               .lda = D, .ldb = g->out, .ldc = g->out, .ab_type = e, .c_type = type, .alpha = 1});
-        else
-            tower_linear(t, pooled, out, f32(m->roles[ROLE_OUT_B]), to, type, rows);
+            dev->ops->gemm(dev, &(struct gemm){.m = rows,
+                                               .n = g->out,
+                                               .k = D,
+                                               .a = pooled,
+                                               .b = tower_matrix(t, out),
+                                               .c = to,
+                                               .lda = D,
+                                               .ldb = g->out,
+                                               .ldc = g->out,
+                                               .ab_type = e,
+                                               .c_type = type,
+                                               .alpha = 1});
+        else tower_linear(t, pooled, out, f32(m->roles[ROLE_OUT_B]), to, type, rows);
         y = to;
     }
     if (head) tower_linear(t, y, head, f32(m->roles[ROLE_HEAD_B]), t->out, DTYPE_F32, rows);
@@ -119,21 +145,24 @@ static void forward(void *context)
     struct tower *t = f->tower;
     struct tower_memory *m = t->memory;
     embed(t, f->images, f->batch);
-    for (int64_t l = 0; l < t->geometry.depth; l++) tower_block_forward(t, l, m->x[l], &m->kept[l], m->x[l + 1], f->batch);
+    for (int64_t l = 0; l < t->geometry.depth; l++)
+        tower_block_forward(t, l, m->x[l], &m->kept[l], m->x[l + 1], f->batch);
     pool(t, f->batch);
 }
 void tower_forward(struct tower *t, const float *images, int64_t batch)
 {
-    device_issue(t->device, &(struct device_work){.owner = t, .inputs = {images}, .count = batch, .part = -1}, forward,
-                 &(struct forward){t, images, batch});
+    device_issue(t->device, &(struct device_work){.owner = t, .inputs = {images}, .count = batch, .part = -1},
+                 forward, &(struct forward){t, images, batch});
 }
 
-void distill_loss(struct device *dev, const struct distill_options *o, const float *out, const float *target, float *dout,
-                  double *loss, double *cosine, float scale, int64_t batch, int64_t out_rows, int64_t width)
+void distill_loss(struct device *dev, const struct distill_options *o, const float *out, const float *target,
+                  float *dout, double *loss, double *cosine, float scale, int64_t batch, int64_t out_rows,
+                  int64_t width)
 {
     int64_t patches = batch * (out_rows - 1), at = batch * width;
-    dev->ops->distill_loss(dev, o->kind, o->normalize, o->sum_dim, out, target, dout, loss, cosine, scale, batch, width);
+    dev->ops->distill_loss(dev, o->kind, o->normalize, o->sum_dim, out, target, dout, loss, cosine, scale,
+                           batch, width);
     if (patches)
-        dev->ops->distill_loss(dev, o->kind, o->normalize, o->sum_dim, out + at, target + at, dout ? dout + at : NULL, loss, NULL,
-                               scale, patches, width);
+        dev->ops->distill_loss(dev, o->kind, o->normalize, o->sum_dim, out + at, target + at,
+                               dout ? dout + at : NULL, loss, NULL, scale, patches, width);
 }

@@ -1,4 +1,5 @@
-/* What a tower is: families, the published presets, and what a checkpoint's shapes determine (models.md 0-2). */
+/* What a tower is: families, the published presets, and what a checkpoint's shapes determine (models.md 0-2).
+ */
 #include "core/nn/parameters.h"
 
 #include <stdio.h>
@@ -25,7 +26,7 @@ enum family family_from_name(const char *name)
     return FAMILY_UNKNOWN;
 }
 
-#define GELU (1 + ACTIVATION_GELU)
+#define GELU   (1 + ACTIVATION_GELU)
 #define SWIGLU (1 + ACTIVATION_SWIGLU)
 
 static const struct {
@@ -33,12 +34,12 @@ static const struct {
     struct geometry geometry;
 } presets[] = {
     /*                      family           image patch pos width depth heads hidden out  ffn */
-    {"eva01_g14",        {FAMILY_EVA,      224,  14,   16, 1408, 40,   16,   6144, 1024, GELU}},
-    {"eva01_g14_plus",   {FAMILY_EVA,      224,  14,   16, 1408, 40,   16,   6144, 1024, GELU}},
-    {"openclip_vit_g14", {FAMILY_OPENCLIP, 224,  14,   16, 1408, 40,   16,   6144, 1024, GELU}},
-    {"openclip_vit_h14", {FAMILY_OPENCLIP, 224,  14,   16, 1280, 32,   16,   5120, 1024, GELU}},
-    {"dinov2_vitg14",    {FAMILY_DINOV2,   224,  14,   37, 1536, 40,   24,   4096, 1536, SWIGLU}},
-    {"dinov2_vitl14",    {FAMILY_DINOV2,   224,  14,   37, 1024, 24,   16,   4096, 1024, GELU}},
+    {"eva01_g14", {FAMILY_EVA, 224, 14, 16, 1408, 40, 16, 6144, 1024, GELU}},
+    {"eva01_g14_plus", {FAMILY_EVA, 224, 14, 16, 1408, 40, 16, 6144, 1024, GELU}},
+    {"openclip_vit_g14", {FAMILY_OPENCLIP, 224, 14, 16, 1408, 40, 16, 6144, 1024, GELU}},
+    {"openclip_vit_h14", {FAMILY_OPENCLIP, 224, 14, 16, 1280, 32, 16, 5120, 1024, GELU}},
+    {"dinov2_vitg14", {FAMILY_DINOV2, 224, 14, 37, 1536, 40, 24, 4096, 1536, SWIGLU}},
+    {"dinov2_vitl14", {FAMILY_DINOV2, 224, 14, 37, 1024, 24, 16, 4096, 1024, GELU}},
 };
 enum { PRESET_COUNT = sizeof presets / sizeof *presets };
 
@@ -51,7 +52,8 @@ int geometry_preset(const char *name, struct geometry *geometry, struct error *e
             *geometry = presets[i].geometry;
             return 0;
         }
-    return error_set(err, EXIT_CONFIG, "eva01_g14 eva01_g14_plus openclip_vit_g14 openclip_vit_h14 dinov2_vitg14 dinov2_vitl14",
+    return error_set(err, EXIT_CONFIG,
+                     "eva01_g14 eva01_g14_plus openclip_vit_g14 openclip_vit_h14 dinov2_vitg14 dinov2_vitl14",
                      "no architecture '%s'", name);
 }
 
@@ -62,9 +64,10 @@ static int settle(int64_t *field, int64_t found, const char *what, const char *t
 {
     if (*field == 0) *field = found;
     if (*field == found) return 0;
-    return error_set(err, EXIT_CONFIG, "is this the file for this tower? remove the key to take the checkpoint's value",
-                     "%s is %lld in the checkpoint (%s), the configuration says %lld", what, (long long)found, tensor,
-                     (long long)*field);
+    return error_set(err, EXIT_CONFIG,
+                     "is this the file for this tower? remove the key to take the checkpoint's value",
+                     "%s is %lld in the checkpoint (%s), the configuration says %lld", what, (long long)found,
+                     tensor, (long long)*field);
 }
 
 int64_t family_find_key(enum family family, const struct weights *weights, const char *name)
@@ -110,8 +113,8 @@ static int need(const struct weights *weights, enum family family, const char *n
 {
     *tensor = find(weights, family, name);
     if (*tensor && (*tensor)->ndim == ndim) return 0;
-    return error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?", "%s tower: tensor %s%s %s",
-                     families[family].name, families[family].prefix, name,
+    return error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?",
+                     "%s tower: tensor %s%s %s", families[family].name, families[family].prefix, name,
                      *tensor ? "has the wrong number of dimensions" : "is missing");
 }
 
@@ -119,38 +122,53 @@ int geometry_infer(struct geometry *g, const struct weights *weights, int64_t he
 {
     enum family family = family_of(weights), wanted = g->family;
     if (family == FAMILY_UNKNOWN)
-        return error_set(err, EXIT_CONFIG, "expected a state dict of EVA01-CLIP, OpenCLIP or DINOv2 with an image tower",
-                         "no known image tower among its %lld tensors (no visual.conv1.weight, visual.patch_embed.proj.weight "
-                         "or patch_embed.proj.weight)", (long long)weights_count(weights));
+        return error_set(err, EXIT_CONFIG,
+                         "expected a state dict of EVA01-CLIP, OpenCLIP or DINOv2 with an image tower",
+                         "no known image tower among its %lld tensors (no visual.conv1.weight, "
+                         "visual.patch_embed.proj.weight "
+                         "or patch_embed.proj.weight)",
+                         (long long)weights_count(weights));
     if (wanted && wanted != family)
         return error_set(err, EXIT_CONFIG, "correct the weight path, or model.family",
-                         "holds a %s tower, the configuration says %s", families[family].name, families[wanted].name);
+                         "holds a %s tower, the configuration says %s", families[family].name,
+                         families[wanted].name);
     g->family = family;
 
-    bool openclip = family == FAMILY_OPENCLIP, swiglu = find(weights, family, "blocks.0.mlp.w12.weight") != NULL;
+    bool openclip = family == FAMILY_OPENCLIP,
+         swiglu = find(weights, family, "blocks.0.mlp.w12.weight") != NULL;
     const struct weights_tensor *conv, *pos, *fc, *last = NULL;
     int code = need(weights, family, openclip ? "conv1.weight" : "patch_embed.proj.weight", 4, &conv, err);
-    if (!code) code = need(weights, family, openclip ? "positional_embedding" : "pos_embed", openclip ? 2 : 3, &pos, err);
     if (!code)
-        code = need(weights, family, openclip ? "transformer.resblocks.0.mlp.c_fc.weight" :
-                    swiglu ? "blocks.0.mlp.w12.weight" : "blocks.0.mlp.fc1.weight", 2, &fc, err);
-    if (!code && family != FAMILY_DINOV2) code = need(weights, family, openclip ? "proj" : "head.weight", 2, &last, err);
+        code = need(weights, family, openclip ? "positional_embedding" : "pos_embed", openclip ? 2 : 3, &pos,
+                    err);
+    if (!code)
+        code = need(weights, family,
+                    openclip ? "transformer.resblocks.0.mlp.c_fc.weight"
+                    : swiglu ? "blocks.0.mlp.w12.weight"
+                             : "blocks.0.mlp.fc1.weight",
+                    2, &fc, err);
+    if (!code && family != FAMILY_DINOV2)
+        code = need(weights, family, openclip ? "proj" : "head.weight", 2, &last, err);
     if (code) return code;
     int64_t grid = square_root(pos->shape[pos->ndim - 2] - 1);
     if (grid < 1)
-        return error_set(err, EXIT_CONFIG, NULL, "the position embedding has %lld rows, expected 1 + a square number",
+        return error_set(err, EXIT_CONFIG, NULL,
+                         "the position embedding has %lld rows, expected 1 + a square number",
                          (long long)pos->shape[pos->ndim - 2]);
     int64_t depth = 0;
     for (char name[96]; depth < 1024; depth++) {
-        snprintf(name, sizeof name, openclip ? "transformer.resblocks.%lld.ln_1.weight" : "blocks.%lld.norm1.weight", (long long)depth);
+        snprintf(name, sizeof name,
+                 openclip ? "transformer.resblocks.%lld.ln_1.weight" : "blocks.%lld.norm1.weight",
+                 (long long)depth);
         if (!find(weights, family, name)) break;
     }
     int ffn = swiglu ? SWIGLU : GELU;
     int64_t hidden = swiglu ? fc->shape[0] / 2 : fc->shape[0];
     int64_t out = !last ? conv->shape[0] : openclip ? last->shape[1] : last->shape[0];
     if (g->ffn && g->ffn != ffn)
-        return error_set(err, EXIT_CONFIG, NULL, "the feed-forward is %s in the checkpoint, the configuration says %s",
-                         ffn_name(ffn), ffn_name(g->ffn));
+        return error_set(err, EXIT_CONFIG, NULL,
+                         "the feed-forward is %s in the checkpoint, the configuration says %s", ffn_name(ffn),
+                         ffn_name(g->ffn));
     g->ffn = ffn;
     code = settle(&g->width, conv->shape[0], "width", conv->name, err);
     if (!code) code = settle(&g->patch, conv->shape[2], "patch", conv->name, err);
@@ -163,7 +181,8 @@ int geometry_infer(struct geometry *g, const struct weights *weights, int64_t he
 
 int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
 {
-    if (!g->family) return error_set(err, EXIT_CONFIG, "set model.family, or an arch", "the tower's family is not known");
+    if (!g->family)
+        return error_set(err, EXIT_CONFIG, "set model.family, or an arch", "the tower's family is not known");
     if (!g->ffn) g->ffn = GELU;
     if (!g->patch) g->patch = 14;
     if (!g->out && g->family == FAMILY_DINOV2) g->out = g->width;
@@ -173,33 +192,41 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
     if (!g->image) g->image = g->family == FAMILY_DINOV2 ? 16 * g->patch : g->pos_grid * g->patch;
     if (!g->heads && g->width) {
         if (!head_dim)
-            head_dim = g->family == FAMILY_DINOV2 ? 64 : g->width % 88 == 0 || g->family == FAMILY_EVA ? 88 : 80;
+            head_dim = g->family == FAMILY_DINOV2                      ? 64
+                       : g->width % 88 == 0 || g->family == FAMILY_EVA ? 88
+                                                                       : 80;
         if (g->width % head_dim)
-            return error_set(err, EXIT_CONFIG, "set heads or head_dim", "width %lld is no multiple of the head dimension %lld",
-                             (long long)g->width, (long long)head_dim);
+            return error_set(err, EXIT_CONFIG, "set heads or head_dim",
+                             "width %lld is no multiple of the head dimension %lld", (long long)g->width,
+                             (long long)head_dim);
         g->heads = g->width / head_dim;
     }
     const struct {
         const char *name;
         int64_t value, max;
-    } fields[] = {{"image", g->image, 4096},   {"patch", g->patch, 256},    {"pos_grid", g->pos_grid, 1024},
-                  {"width", g->width, 65536},  {"depth", g->depth, 1024},   {"heads", g->heads, 1024},
+    } fields[] = {{"image", g->image, 4096},      {"patch", g->patch, 256},  {"pos_grid", g->pos_grid, 1024},
+                  {"width", g->width, 65536},     {"depth", g->depth, 1024}, {"heads", g->heads, 1024},
                   {"hidden", g->hidden, 1 << 20}, {"out", g->out, 1 << 20}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].value < 1 || fields[i].value > fields[i].max)
-            return error_set(err, EXIT_CONFIG, "give an arch, a checkpoint, or the key", "the tower's %s is %lld, expected 1 to %lld",
-                             fields[i].name, (long long)fields[i].value, (long long)fields[i].max);
+            return error_set(err, EXIT_CONFIG, "give an arch, a checkpoint, or the key",
+                             "the tower's %s is %lld, expected 1 to %lld", fields[i].name,
+                             (long long)fields[i].value, (long long)fields[i].max);
     if (g->width % g->heads)
-        return error_set(err, EXIT_CONFIG, NULL, "width %lld is no multiple of heads %lld", (long long)g->width, (long long)g->heads);
+        return error_set(err, EXIT_CONFIG, NULL, "width %lld is no multiple of heads %lld",
+                         (long long)g->width, (long long)g->heads);
     if (g->image % g->patch)
-        return error_set(err, EXIT_CONFIG, NULL, "image %lld is no multiple of patch %lld", (long long)g->image, (long long)g->patch);
+        return error_set(err, EXIT_CONFIG, NULL, "image %lld is no multiple of patch %lld",
+                         (long long)g->image, (long long)g->patch);
     if (g->family != FAMILY_DINOV2 && g->pos_grid != g->image / g->patch)
         return error_set(err, EXIT_CONFIG, "set data.image_size to pos_grid * patch",
                          "the position embedding is for %lldx%lld patches, an image of %lld px has %lldx%lld",
                          (long long)g->pos_grid, (long long)g->pos_grid, (long long)g->image,
                          (long long)(g->image / g->patch), (long long)(g->image / g->patch));
     if (g->family == FAMILY_DINOV2 && g->out != g->width)
-        return error_set(err, EXIT_CONFIG, "remove out", "a DINOv2 tower's output is its width %lld, not %lld", (long long)g->width, (long long)g->out);
+        return error_set(err, EXIT_CONFIG, "remove out",
+                         "a DINOv2 tower's output is its width %lld, not %lld", (long long)g->width,
+                         (long long)g->out);
     if (g->ffn == SWIGLU && g->family != FAMILY_DINOV2)
         return error_set(err, EXIT_CONFIG, NULL, "SwiGLU is known in DINOv2 towers only");
     return 0;
@@ -213,15 +240,18 @@ int64_t geometry_tokens(const struct geometry *g)
 
 double geometry_forward_flops(const struct geometry *g)
 {
-    double N = (double)geometry_tokens(g), d = (double)g->width, h = (double)g->hidden, p = (double)(3 * g->patch * g->patch);
+    double N = (double)geometry_tokens(g), d = (double)g->width, h = (double)g->hidden,
+           p = (double)(3 * g->patch * g->patch);
     double c = g->ffn == SWIGLU ? 6 : 4;
     double projection = g->family == FAMILY_DINOV2 ? 0 : 2 * d * (double)g->out;
-    return 2 * (N - 1) * p * d + (double)g->depth * (8 * N * d * d + 4 * N * N * d + c * N * d * h) + projection;
+    return 2 * (N - 1) * p * d + (double)g->depth * (8 * N * d * d + 4 * N * N * d + c * N * d * h) +
+           projection;
 }
 
 double geometry_recompute_flops(const struct geometry *g, bool twice)
 {
-    double N = (double)geometry_tokens(g), d = (double)g->width, first = (g->ffn == SWIGLU ? 4 : 2) * N * d * (double)g->hidden;
+    double N = (double)geometry_tokens(g), d = (double)g->width,
+           first = (g->ffn == SWIGLU ? 4 : 2) * N * d * (double)g->hidden;
     return (double)(twice ? 2 * g->depth : g->depth - 1) * (8 * N * d * d + 4 * N * N * d + first);
 }
 

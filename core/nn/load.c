@@ -9,7 +9,8 @@
 
 static int out_of_host_memory(int64_t count, struct error *err)
 {
-    return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory: no room for a staging buffer of %lld values", (long long)count);
+    return error_set(err, EXIT_HOST_MEMORY, NULL,
+                     "out of memory: no room for a staging buffer of %lld values", (long long)count);
 }
 
 static float *staging(const struct tower *t, int64_t *largest)
@@ -29,14 +30,16 @@ static uint16_t bf16_nearest(float x)
 }
 
 /* values (host, F32) -> the parameter's device memory; then to `loaded`. */
-static int put(struct tower *t, int index, float *values, parameter_values loaded, void *context, struct error *err)
+static int put(struct tower *t, int index, float *values, parameter_values loaded, void *context,
+               struct error *err)
 {
     struct parameter *p = &t->parameters[index];
     if (p->master) t->device->upload(t->device, p->master, values, (size_t)p->count * sizeof(float));
     int code = loaded ? loaded(context, index, values, err) : 0;
     if (code) return code;
     if (p->weight_type == DTYPE_BF16) {
-        uint16_t *half = (uint16_t *)(void *)values; /* in place: element i is read before its half is written */
+        uint16_t *half =
+            (uint16_t *)(void *)values; /* in place: element i is read before its half is written */
         for (int64_t i = 0; i < p->count; i++) {
             float x;
             memcpy(&x, (char *)values + i * 4, 4);
@@ -66,10 +69,12 @@ static int check_shape(const struct parameter *p, const struct weights_tensor *f
     char expected[96], has[96];
     shape_text(expected, sizeof expected, p->ndim, p->shape);
     shape_text(has, sizeof has, found->ndim, found->shape);
-    return error_set(err, EXIT_CONFIG, "is this the file for this tower?", "tensor %s is [%s], expected [%s]", found->name, has, expected);
+    return error_set(err, EXIT_CONFIG, "is this the file for this tower?", "tensor %s is [%s], expected [%s]",
+                     found->name, has, expected);
 }
 
-int tower_load(struct tower *t, const struct weights *w, parameter_values loaded, void *context, struct error *err)
+int tower_load(struct tower *t, const struct weights *w, parameter_values loaded, void *context,
+               struct error *err)
 {
     /* All names and shapes first, so that nothing is half loaded. */
     int code = 0;
@@ -77,10 +82,10 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
         struct parameter *p = &t->parameters[i];
         int64_t found = p->head ? weights_find(w, p->name) : family_find_key(t->geometry.family, w, p->name);
         if (found < 0 && !p->head && p->trained)
-            code = error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?", "tensor %s%s of the %s tower is missing",
-                             family_prefix(t->geometry.family), p->name, family_name(t->geometry.family));
-        else if (found >= 0)
-            code = check_shape(p, weights_tensor(w, found), err);
+            code = error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?",
+                             "tensor %s%s of the %s tower is missing", family_prefix(t->geometry.family),
+                             p->name, family_name(t->geometry.family));
+        else if (found >= 0) code = check_shape(p, weights_tensor(w, found), err);
     }
     if (code) return code;
     int64_t largest;
@@ -97,7 +102,8 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
     return code;
 }
 
-/* A counter-based generator (splitmix64's finaliser), so that a value depends on seed, parameter and index alone. */
+/* A counter-based generator (splitmix64's finaliser), so that a value depends on seed, parameter and index
+ * alone. */
 static uint64_t mix(uint64_t x)
 {
     x += 0x9E3779B97F4A7C15u;
@@ -106,8 +112,8 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* Standard normal to within 1 % out to 3 sd: the sum of 12 16-bit uniforms (Irwin-Hall), which needs no libm and is the
- * same on every machine. */
+/* Standard normal to within 1 % out to 3 sd: the sum of 12 16-bit uniforms (Irwin-Hall), which needs no libm
+ * and is the same on every machine. */
 static float normal(uint64_t seed, uint64_t tensor, uint64_t index)
 {
     uint64_t key = mix(seed ^ mix(tensor));
@@ -119,7 +125,8 @@ static float normal(uint64_t seed, uint64_t tensor, uint64_t index)
     return (float)((double)(2 * sum - 12 * 65535) / (2.0 * 65536.0));
 }
 
-int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_values loaded, void *context, struct error *err)
+int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_values loaded, void *context,
+                      struct error *err)
 {
     int64_t largest;
     float *values = staging(t, &largest);
@@ -131,9 +138,11 @@ int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_
         if (head_only && !p->head) continue;
         size_t n = strlen(p->name);
         bool bias = n > 4 && strcmp(p->name + n - 4, "bias") == 0;
-        bool ones = !bias && p->ndim == 1 && (strstr(p->name, "norm") || strstr(p->name, "ln_") || strstr(p->name, "gamma"));
-        bool residual = p->matrix && (strstr(p->name, "attn.proj") || strstr(p->name, "out_proj") || strstr(p->name, "fc2") ||
-                                      strstr(p->name, "c_proj") || strstr(p->name, "w3"));
+        bool ones = !bias && p->ndim == 1 &&
+                    (strstr(p->name, "norm") || strstr(p->name, "ln_") || strstr(p->name, "gamma"));
+        bool residual =
+            p->matrix && (strstr(p->name, "attn.proj") || strstr(p->name, "out_proj") ||
+                          strstr(p->name, "fc2") || strstr(p->name, "c_proj") || strstr(p->name, "w3"));
         float scale = residual ? branch : 0.02f;
 #pragma omp parallel for schedule(static)
         for (int64_t k = 0; k < p->count; k++)

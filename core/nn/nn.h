@@ -34,25 +34,30 @@ struct geometry {
     int64_t patch;    /* patch side in pixels */
     int64_t pos_grid; /* side of the stored position embedding: differs from image/patch in DINOv2 only */
     int64_t width, depth, heads, hidden;
-    int64_t out;      /* EVA, OpenCLIP: after the projection; DINOv2: width */
-    int ffn;          /* 1 + enum activation */
+    int64_t out; /* EVA, OpenCLIP: after the projection; DINOv2: width */
+    int ffn;     /* 1 + enum activation */
 };
 
 /* "eva01_g14", "eva01_g14_plus", "openclip_vit_g14", "openclip_vit_h14", "dinov2_vitg14", "dinov2_vitl14". */
 int geometry_preset(const char *name, struct geometry *geometry, struct error *err);
 const char *geometry_preset_name(int i); /* NULL behind the last */
 
-/* Complete *geometry from a checkpoint's names and shapes; fields that are set already are checked against it.
- * heads is not in a checkpoint: when 0 it becomes width / head_dim (head_dim 0: 64 for DINOv2, 88 for EVA, for
- * OpenCLIP 88 or else 80, whichever divides the width). image 0 becomes pos_grid * patch (DINOv2: 224). */
-int geometry_infer(struct geometry *geometry, const struct weights *weights, int64_t head_dim, struct error *err);
+/* Complete *geometry from a checkpoint's names and shapes; fields that are set already are checked against
+ * it. heads is not in a checkpoint: when 0 it becomes width / head_dim (head_dim 0: 64 for DINOv2, 88 for
+ * EVA, for OpenCLIP 88 or else 80, whichever divides the width). image 0 becomes pos_grid * patch (DINOv2:
+ * 224). */
+int geometry_infer(struct geometry *geometry, const struct weights *weights, int64_t head_dim,
+                   struct error *err);
 /* The same defaults without a checkpoint, then that everything is set and possible. */
 int geometry_check(struct geometry *geometry, int64_t head_dim, struct error *err);
 
-int64_t geometry_tokens(const struct geometry *geometry);       /* N */
-int64_t geometry_parameters(const struct geometry *geometry);   /* of the visual tower, without a distillation head */
-double geometry_forward_flops(const struct geometry *geometry); /* per image, 2 per multiply-add (models.md 7) */
-/* What RECOMPUTE_BLOCK does again: blocks up to the feed-forward's activation. The last block only for a second backward pass. */
+int64_t geometry_tokens(const struct geometry *geometry); /* N */
+int64_t
+geometry_parameters(const struct geometry *geometry); /* of the visual tower, without a distillation head */
+double
+geometry_forward_flops(const struct geometry *geometry); /* per image, 2 per multiply-add (models.md 7) */
+/* What RECOMPUTE_BLOCK does again: blocks up to the feed-forward's activation. The last block only for a
+ * second backward pass. */
 double geometry_recompute_flops(const struct geometry *geometry, bool twice);
 
 /* One tensor of a tower. */
@@ -61,13 +66,13 @@ struct parameter {
     int ndim;
     int64_t shape[4];
     int64_t count;
-    int group;     /* 0 embedding, 1..depth blocks, depth+1 final norm, projection and distillation head */
-    bool matrix;   /* operand of a gemm: stored in weight_type; everything else is F32 */
-    bool trained;  /* false: mask_token, which no gradient reaches */
-    bool decay;    /* ndim >= 2 after removing dimensions of size 1 */
-    bool small;    /* norm, bias, LayerScale, token, position embedding: low bits do not pay */
-    bool head;     /* distillation head: lr scaled by optim.head_lr_scale */
-    void *weight;  /* what forward and backward read */
+    int group;    /* 0 embedding, 1..depth blocks, depth+1 final norm, projection and distillation head */
+    bool matrix;  /* operand of a gemm: stored in weight_type; everything else is F32 */
+    bool trained; /* false: mask_token, which no gradient reaches */
+    bool decay;   /* ndim >= 2 after removing dimensions of size 1 */
+    bool small;   /* norm, bias, LayerScale, token, position embedding: low bits do not pay */
+    bool head;    /* distillation head: lr scaled by optim.head_lr_scale */
+    void *weight; /* what forward and backward read */
     enum dtype weight_type;
     float *master; /* F32 values beside bf16 weights (the AMP-like baseline), else NULL */
     void *grad;    /* NULL for a frozen tower; with released gradients valid only inside group_done */
@@ -89,9 +94,9 @@ struct tower_options {
     enum dtype grad_type;   /* of matrices */
     enum gradient_storage gradients;
     enum recompute recompute;
-    bool backward_twice;    /* exact clipping with released gradients: activations survive a backward pass */
-    bool patch_tokens;      /* out also holds the patch tokens (loss tokens cls+patch; DINOv2) */
-    int64_t target;         /* T of a linear distillation head, 0: none */
+    bool backward_twice; /* exact clipping with released gradients: activations survive a backward pass */
+    bool patch_tokens;   /* out also holds the patch tokens (loss tokens cls+patch; DINOv2) */
+    int64_t target;      /* T of a linear distillation head, 0: none */
     enum memory_class weights_class, activations_class; /* a teacher's are MEMORY_TEACHER, twice */
 };
 
@@ -102,11 +107,11 @@ struct tower {
     int64_t tokens;    /* N */
     int64_t out_rows;  /* rows of out per image: 1 (cls), or N with patch_tokens */
     int64_t out_width; /* T with a head, else O */
-    float *out;        /* F32 (batch*out_rows, out_width), valid until the next forward: the cls rows of all images
-                          first, then the patch rows image by image */
+    float *out; /* F32 (batch*out_rows, out_width), valid until the next forward: the cls rows of all images
+                   first, then the patch rows image by image */
     struct parameter *parameters;
     int parameter_count;
-    int group_count;   /* depth + 2 */
+    int group_count; /* depth + 2 */
     size_t scratch_bytes;
     struct tower_memory *memory;
 };
@@ -118,39 +123,43 @@ void tower_close(struct tower *tower);
 /* Scratch of at least the largest scratch_bytes among the towers that share it (64-byte aligned). */
 void tower_bind_scratch(struct tower *tower, void *scratch);
 
-/* Called for each parameter that received values, with the exact F32 values (host memory): the optimizer takes
- * what bf16 cannot hold from here. */
+/* Called for each parameter that received values, with the exact F32 values (host memory): the optimizer
+ * takes what bf16 cannot hold from here. */
 typedef int (*parameter_values)(void *context, int index, const float *values, struct error *err);
 
 /* Values from a checkpoint: every parameter must be there with its shape; other keys are skipped unread.
  * The distillation head (distill_head.weight, .bias) is taken when present, else left as it is: call
  * tower_init_random(head_only) first. `loaded` may be NULL. */
-int tower_load(struct tower *tower, const struct weights *weights, parameter_values loaded, void *context, struct error *err);
-/* Seeded random values, the same on every machine: normal 0.02 (outputs of residual branches / sqrt(2*depth)),
- * norms and LayerScale 1, biases 0; only the distillation head when head_only. */
-int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parameter_values loaded, void *context, struct error *err);
+int tower_load(struct tower *tower, const struct weights *weights, parameter_values loaded, void *context,
+               struct error *err);
+/* Seeded random values, the same on every machine: normal 0.02 (outputs of residual branches /
+ * sqrt(2*depth)), norms and LayerScale 1, biases 0; only the distillation head when head_only. */
+int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parameter_values loaded,
+                      void *context, struct error *err);
 
 /* images F32 (B, 3, S, S) in device memory, kept untouched until tower_backward. batch <= options.batch. */
 void tower_forward(struct tower *tower, const float *images, int64_t batch);
 
-/* Called when the gradients of `group` are complete (groups depth+1, depth, ..., 0), only in the last micro-batch.
- * With GRADIENTS_RELEASE parameter.grad of that group is valid until it returns. Non-zero stops the pass. */
+/* Called when the gradients of `group` are complete (groups depth+1, depth, ..., 0), only in the last
+ * micro-batch. With GRADIENTS_RELEASE parameter.grad of that group is valid until it returns. Non-zero stops
+ * the pass. */
 typedef int (*group_done)(void *context, int group, struct error *err);
 
-/* dout F32 as out. first: gradients are overwritten, else added to (GRADIENTS_KEEP only). last: the gradients are
- * finished (LayerScale) and handed to `done` (may be NULL). */
-int tower_backward(struct tower *tower, const float *images, const float *dout, int64_t batch, bool first, bool last,
-                   group_done done, void *context, struct error *err);
+/* dout F32 as out. first: gradients are overwritten, else added to (GRADIENTS_KEEP only). last: the gradients
+ * are finished (LayerScale) and handed to `done` (may be NULL). */
+int tower_backward(struct tower *tower, const float *images, const float *dout, int64_t batch, bool first,
+                   bool last, group_done done, void *context, struct error *err);
 
 struct distill_options {
     enum loss_kind kind;
     bool normalize;
     bool sum_dim; /* reduction: sum over the output width instead of mean */
 };
-/* Adds to *loss (device memory, F64) scale * (mean loss of the cls rows + mean loss of the patch rows), to *cosine
- * the sum of the cls rows' cosines, to dout (may be NULL) scale * gradient. out, target F32 (batch*out_rows, width).
- * out_rows 1: no patch rows. */
-void distill_loss(struct device *device, const struct distill_options *options, const float *out, const float *target,
-                  float *dout, double *loss, double *cosine, float scale, int64_t batch, int64_t out_rows, int64_t width);
+/* Adds to *loss (device memory, F64) scale * (mean loss of the cls rows + mean loss of the patch rows), to
+ * *cosine the sum of the cls rows' cosines, to dout (may be NULL) scale * gradient. out, target F32
+ * (batch*out_rows, width). out_rows 1: no patch rows. */
+void distill_loss(struct device *device, const struct distill_options *options, const float *out,
+                  const float *target, float *dout, double *loss, double *cosine, float scale, int64_t batch,
+                  int64_t out_rows, int64_t width);
 
 #endif

@@ -5,7 +5,8 @@
 #include "core/nn/tower.h"
 
 /* Fill a new list (and the role of each; both malloc'ed) in group order; returns the count. */
-int parameters_list(const struct geometry *geometry, int64_t target, struct parameter **list, enum role **roles);
+int parameters_list(const struct geometry *geometry, int64_t target, struct parameter **list,
+                    enum role **roles);
 
 /* Index of a family's key (without prefix) in a checkpoint, -1 when it is not there. */
 int64_t family_find_key(enum family family, const struct weights *weights, const char *name);

@@ -16,8 +16,8 @@ static size_t take(size_t *at, size_t bytes)
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* EVA has a bias for q and v but none for k (models.md 1a): both live in one (3D) array with zeros between, so that
- * the gemm sees one bias. The array is taken at ROLE_Q_B; ROLE_V_B points into it. */
+/* EVA has a bias for q and v but none for k (models.md 1a): both live in one (3D) array with zeros between,
+ * so that the gemm sees one bias. The array is taken at ROLE_Q_B; ROLE_V_B points into it. */
 static int64_t stored_count(const struct parameter *p, enum role role)
 {
     return role == ROLE_Q_B ? 3 * p->count : role == ROLE_V_B ? 0 : p->count;
@@ -35,7 +35,8 @@ static int alloc_weights(struct tower *t, const enum role *roles, struct error *
             struct parameter *p = &t->parameters[i];
             p->weight_type = p->matrix ? o->weight_type : DTYPE_F32;
             size_t at = take(&bytes, (size_t)stored_count(p, roles[i]) * dtype_bytes(p->weight_type));
-            if (pass) p->weight = roles[i] == ROLE_V_B ? (float *)p[-1].weight + 2 * p->count : (void *)(base + at);
+            if (pass)
+                p->weight = roles[i] == ROLE_V_B ? (float *)p[-1].weight + 2 * p->count : (void *)(base + at);
             if (!o->master || p->weight_type != DTYPE_BF16) continue;
             at = take(&master_bytes, (size_t)p->count * sizeof(float));
             if (pass) p->master = (float *)(void *)(masters + at);
@@ -43,7 +44,8 @@ static int alloc_weights(struct tower *t, const enum role *roles, struct error *
         if (pass) break;
         m->weights = device_alloc(t->device, o->weights_class, bytes, "tower weights", err);
         if (!m->weights) return err->code;
-        if (master_bytes && !(m->masters = device_alloc(t->device, o->weights_class, master_bytes, "fp32 master weights", err)))
+        if (master_bytes && !(m->masters = device_alloc(t->device, o->weights_class, master_bytes,
+                                                        "fp32 master weights", err)))
             return err->code;
     }
     t->device->ops->fill(t->device, m->weights, 0, bytes); /* the k part of EVA's bias stays zero */
@@ -69,7 +71,9 @@ static int alloc_gradients(struct tower *t, const enum role *roles, struct error
                     if (p->group != group || p->matrix != (matrices == 1) || !p->trained) continue;
                     p->grad_type = p->matrix ? o->grad_type : DTYPE_F32;
                     size_t here = take(&at, (size_t)stored_count(p, roles[i]) * dtype_bytes(p->grad_type));
-                    if (pass) p->grad = roles[i] == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count : (void *)((char *)m->gradients + here);
+                    if (pass)
+                        p->grad = roles[i] == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count
+                                                       : (void *)((char *)m->gradients + here);
                 }
                 if (!matrices) m->small_bytes[group] = at - begin;
             }
@@ -78,8 +82,9 @@ static int alloc_gradients(struct tower *t, const enum role *roles, struct error
         }
         if (pass) break;
         m->gradient_bytes = o->gradients == GRADIENTS_RELEASE ? largest : total;
-        m->gradients = device_alloc(t->device, MEMORY_GRADIENTS, m->gradient_bytes,
-                                    o->gradients == GRADIENTS_RELEASE ? "gradients of one block" : "gradients", err);
+        m->gradients =
+            device_alloc(t->device, MEMORY_GRADIENTS, m->gradient_bytes,
+                         o->gradients == GRADIENTS_RELEASE ? "gradients of one block" : "gradients", err);
         if (!m->gradients) return err->code;
     }
     return 0;
@@ -89,30 +94,49 @@ static int alloc_gradients(struct tower *t, const enum role *roles, struct error
 static void lay_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
     const struct geometry *g = &t->geometry;
-    size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(t->options.compute);
+    size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width,
+           e = dtype_bytes(t->options.compute);
     size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
-    size_t x_mid = take(at, R * D * e), qkv = take(at, 3 * R * D * e), attn = take(at, R * D * e), h = take(at, R * G * e);
+    size_t x_mid = take(at, R * D * e), qkv = take(at, 3 * R * D * e), attn = take(at, R * D * e),
+           h = take(at, R * G * e);
     size_t lse = take(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
     size_t stats = take(at, 4 * R * sizeof(float));
     if (!base) return;
-    *k = (struct block_activations){base + x_mid, base + qkv, base + attn, base + h, (float *)(void *)(base + lse),
-                                    (float *)(void *)(base + stats), NULL, NULL, NULL};
+    *k = (struct block_activations){base + x_mid,
+                                    base + qkv,
+                                    base + attn,
+                                    base + h,
+                                    (float *)(void *)(base + lse),
+                                    (float *)(void *)(base + stats),
+                                    NULL,
+                                    NULL,
+                                    NULL};
     k->rstd1 = k->mean1 + R;
     k->mean2 = k->rstd1 + R;
     k->rstd2 = k->mean2 + R;
 }
 
-/* A frozen tower keeps nothing: one residual stream, and q,k,v and the feed-forward take turns in one region. */
+/* A frozen tower keeps nothing: one residual stream, and q,k,v and the feed-forward take turns in one region.
+ */
 static void lay_frozen_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
     const struct geometry *g = &t->geometry;
-    size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(t->options.compute);
+    size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width,
+           e = dtype_bytes(t->options.compute);
     size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
     size_t region = take(at, larger(4 * R * D, R * G) * e);
-    size_t lse = take(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float)), stats = take(at, 2 * R * sizeof(float));
+    size_t lse = take(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float)),
+           stats = take(at, 2 * R * sizeof(float));
     if (!base) return;
-    *k = (struct block_activations){NULL, base + region, base + region + 3 * R * D * e, base + region,
-                                    (float *)(void *)(base + lse), (float *)(void *)(base + stats), NULL, NULL, NULL};
+    *k = (struct block_activations){NULL,
+                                    base + region,
+                                    base + region + 3 * R * D * e,
+                                    base + region,
+                                    (float *)(void *)(base + lse),
+                                    (float *)(void *)(base + stats),
+                                    NULL,
+                                    NULL,
+                                    NULL};
     k->rstd1 = k->mean1 + R;
     k->mean2 = k->mean1;
     k->rstd2 = k->rstd1;
@@ -123,16 +147,19 @@ static int alloc_activations(struct tower *t, struct error *err)
     const struct geometry *g = &t->geometry;
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
-    bool frozen = o->gradients == GRADIENTS_NONE, pre = g->family == FAMILY_OPENCLIP, resized = g->family == FAMILY_DINOV2;
+    bool frozen = o->gradients == GRADIENTS_NONE, pre = g->family == FAMILY_OPENCLIP,
+         resized = g->family == FAMILY_DINOV2;
     size_t e = dtype_bytes(o->compute), f = sizeof(float);
-    size_t B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width, rows = B * (size_t)t->out_rows;
+    size_t B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width,
+           rows = B * (size_t)t->out_rows;
     size_t positions = (size_t)(g->pos_grid * g->pos_grid) + 1;
     m->x = xcalloc((size_t)g->depth + 1, sizeof *m->x);
     m->kept = xcalloc((size_t)g->depth, sizeof *m->kept);
     for (int pass = 0; pass < 2; pass++) {
         size_t at = 0;
         char *base = m->activations;
-        size_t tokens = pre ? take(&at, frozen ? 0 : R * D * e) : 0, pre_stats = pre ? take(&at, 2 * R * f) : 0;
+        size_t tokens = pre ? take(&at, frozen ? 0 : R * D * e) : 0,
+               pre_stats = pre ? take(&at, 2 * R * f) : 0;
         size_t x = take(&at, 0);
         if (!frozen)
             for (int64_t l = 0; l <= g->depth; l++) take(&at, R * D * e);
@@ -142,11 +169,13 @@ static int alloc_activations(struct tower *t, struct error *err)
             else m->kept[l] = m->kept[0];
         }
         size_t norm_stats = take(&at, 2 * rows * f), pooled = take(&at, rows * D * e);
-        size_t projected = take(&at, o->target ? rows * (size_t)g->out * e : 0), out = take(&at, rows * (size_t)t->out_width * f);
+        size_t projected = take(&at, o->target ? rows * (size_t)g->out * e : 0),
+               out = take(&at, rows * (size_t)t->out_width * f);
         size_t pos = take(&at, resized ? N * D * f : 0), dpos = take(&at, resized && !frozen ? N * D * f : 0);
         size_t resize = take(&at, resized ? N * positions * f : 0);
         if (!pass) {
-            m->activations = device_alloc(t->device, o->activations_class, at, frozen ? "teacher outputs" : "activations", err);
+            m->activations = device_alloc(t->device, o->activations_class, at,
+                                          frozen ? "teacher outputs" : "activations", err);
             if (!m->activations) return err->code;
             continue;
         }
@@ -173,13 +202,17 @@ static void lay_scratch(struct tower *t)
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
     bool frozen = o->gradients == GRADIENTS_NONE;
-    size_t e = dtype_bytes(o->compute), B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width;
-    size_t F = (size_t)g->hidden, G = F * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1), p = (size_t)(3 * g->patch * g->patch);
+    size_t e = dtype_bytes(o->compute), B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N,
+           D = (size_t)g->width;
+    size_t F = (size_t)g->hidden, G = F * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1),
+           p = (size_t)(3 * g->patch * g->patch);
     size_t rows = B * (size_t)t->out_rows, at = 0, largest = 0;
     m->t1_at = take(&at, R * D * e);
     size_t region = larger(R * F, frozen ? 0 : 4 * R * D);
     region = larger(region, B * (N - 1) * p) * e; /* patches */
-    region = larger(region, frozen ? 0 : rows * ((size_t)t->out_width + (size_t)g->out + D) * e + 192); /* gradients of the output */
+    region = larger(region, frozen ? 0
+                                   : rows * ((size_t)t->out_width + (size_t)g->out + D) * e +
+                                         192); /* gradients of the output */
     m->region_at = take(&at, region);
     if (frozen) {
         m->dx_at = take(&at, R * D * e); /* the residual stream */
@@ -197,8 +230,9 @@ static void lay_scratch(struct tower *t)
     t->scratch_bytes = at;
 }
 
-/* Bicubic weights of PyTorch's upsample_bicubic2d (A = -0.75, no antialias) with DINOv2's offset of 0.1, in float as
- * there: out position d reads around (d + 0.5) * grid / (side + 0.1) - 0.5, indices clamped (models.md 1c). */
+/* Bicubic weights of PyTorch's upsample_bicubic2d (A = -0.75, no antialias) with DINOv2's offset of 0.1, in
+ * float as there: out position d reads around (d + 0.5) * grid / (side + 0.1) - 0.5, indices clamped
+ * (models.md 1c). */
 static void bicubic_taps(int64_t d, int64_t side, int64_t grid, int64_t index[4], float weight[4])
 {
     double scale_factor = ((double)side + 0.1) / (double)grid;

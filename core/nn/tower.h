@@ -6,43 +6,69 @@
 
 /* What a parameter is for. Block roles repeat in every block. */
 enum role {
-    ROLE_CLS, ROLE_POS, ROLE_MASK, ROLE_PATCH_W, ROLE_PATCH_B, ROLE_PRE_W, ROLE_PRE_B,
-    ROLE_NORM1_W, ROLE_NORM1_B, ROLE_QKV_W, ROLE_QKV_B, ROLE_Q_B, ROLE_V_B, ROLE_PROJ_W, ROLE_PROJ_B, ROLE_LS1,
-    ROLE_NORM2_W, ROLE_NORM2_B, ROLE_FC1_W, ROLE_FC1_B, ROLE_FC2_W, ROLE_FC2_B, ROLE_LS2,
-    ROLE_NORM_W, ROLE_NORM_B, ROLE_OUT_W, ROLE_OUT_B, ROLE_HEAD_W, ROLE_HEAD_B,
+    ROLE_CLS,
+    ROLE_POS,
+    ROLE_MASK,
+    ROLE_PATCH_W,
+    ROLE_PATCH_B,
+    ROLE_PRE_W,
+    ROLE_PRE_B,
+    ROLE_NORM1_W,
+    ROLE_NORM1_B,
+    ROLE_QKV_W,
+    ROLE_QKV_B,
+    ROLE_Q_B,
+    ROLE_V_B,
+    ROLE_PROJ_W,
+    ROLE_PROJ_B,
+    ROLE_LS1,
+    ROLE_NORM2_W,
+    ROLE_NORM2_B,
+    ROLE_FC1_W,
+    ROLE_FC1_B,
+    ROLE_FC2_W,
+    ROLE_FC2_B,
+    ROLE_LS2,
+    ROLE_NORM_W,
+    ROLE_NORM_B,
+    ROLE_OUT_W,
+    ROLE_OUT_B,
+    ROLE_HEAD_W,
+    ROLE_HEAD_B,
     ROLE_COUNT,
-    ROLE_BLOCK_FIRST = ROLE_NORM1_W, ROLE_BLOCK_LAST = ROLE_LS2
+    ROLE_BLOCK_FIRST = ROLE_NORM1_W,
+    ROLE_BLOCK_LAST = ROLE_LS2
 };
 
 /* What a block keeps between forward and backward; t is the compute type. */
 struct block_activations {
-    void *x_mid;  /* t (R, D) residual stream between attention and feed-forward */
-    void *qkv;    /* t (R, 3D) */
-    void *attn;   /* t (R, D) attention output before its projection */
-    void *h;      /* t (R, F) or (R, 2F): feed-forward before the activation */
-    float *lse;   /* (B, H, N) */
+    void *x_mid;                          /* t (R, D) residual stream between attention and feed-forward */
+    void *qkv;                            /* t (R, 3D) */
+    void *attn;                           /* t (R, D) attention output before its projection */
+    void *h;                              /* t (R, F) or (R, 2F): feed-forward before the activation */
+    float *lse;                           /* (B, H, N) */
     float *mean1, *rstd1, *mean2, *rstd2; /* (R) */
 };
 
 struct tower_memory {
-    struct parameter *roles[ROLE_COUNT];        /* outside the blocks; NULL where the family has none */
-    struct parameter *(*blocks)[ROLE_COUNT];    /* (depth) */
-    void *weights, *gradients, *masters;        /* one allocation each */
-    size_t *group_offset;                       /* of each group's gradients */
-    size_t *small_bytes;                        /* its F32 part, first, zeroed before a pass */
+    struct parameter *roles[ROLE_COUNT];     /* outside the blocks; NULL where the family has none */
+    struct parameter *(*blocks)[ROLE_COUNT]; /* (depth) */
+    void *weights, *gradients, *masters;     /* one allocation each */
+    size_t *group_offset;                    /* of each group's gradients */
+    size_t *small_bytes;                     /* its F32 part, first, zeroed before a pass */
     size_t gradient_bytes;
 
-    void *activations;                          /* one allocation */
-    void *tokens;                               /* t (R, D) input of ln_pre, else NULL */
+    void *activations; /* one allocation */
+    void *tokens;      /* t (R, D) input of ln_pre, else NULL */
     float *pre_mean, *pre_rstd;
-    void **x;                                   /* (depth+1) of t (R, D): input of each block, output of the last */
-    struct block_activations *kept;             /* (depth) with RECOMPUTE_NONE, else all entries alike */
-    float *norm_mean, *norm_rstd;               /* (B*out_rows) */
-    void *pooled;                               /* t (B*out_rows, D) after the final norm */
-    void *projected;                            /* t (B*out_rows, O): input of the distillation head, when projected */
-    float *pos;                                 /* (N, D) resized position embedding, DINOv2 only */
-    float *dpos;                                /* its gradient */
-    float *resize;                              /* (N, 1+pos_grid^2) */
+    void **x;                       /* (depth+1) of t (R, D): input of each block, output of the last */
+    struct block_activations *kept; /* (depth) with RECOMPUTE_NONE, else all entries alike */
+    float *norm_mean, *norm_rstd;   /* (B*out_rows) */
+    void *pooled;                   /* t (B*out_rows, D) after the final norm */
+    void *projected;                /* t (B*out_rows, O): input of the distillation head, when projected */
+    float *pos;                     /* (N, D) resized position embedding, DINOv2 only */
+    float *dpos;                    /* its gradient */
+    float *resize;                  /* (N, 1+pos_grid^2) */
 
     /* scratch, bound by the caller; offsets by tower.c */
     char *scratch;
@@ -62,7 +88,8 @@ const void *tower_matrix(struct tower *tower, const struct parameter *p);
 /* y (rows, out) = x W^T + b, W (out, in) */
 void tower_linear(struct tower *tower, const void *x, const struct parameter *w, const float *bias, void *y,
                   enum dtype y_type, int64_t rows);
-/* The forward pass of one block from x_in into kept and x_out; x_out NULL: only what backward needs (recompute). */
+/* The forward pass of one block from x_in into kept and x_out; x_out NULL: only what backward needs
+ * (recompute). */
 void tower_block_forward(struct tower *tower, int64_t block, const void *x_in, struct block_activations *kept,
                          void *x_out, int64_t batch);
 

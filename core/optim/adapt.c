@@ -1,9 +1,10 @@
-/* Adaptive precision: how far the stored state of a tensor is from what the step computed, on a sample of its groups, and
- * the promotion of tensors where it is too far.
+/* Adaptive precision: how far the stored state of a tensor is from what the step computed, on a sample of its
+ * groups, and the promotion of tensors where it is too far.
  *
- * Before the step, up to 64 groups evenly spread are stepped twice in copies: with their state in fp32, and in the stored
- * formats with the same random bits. Both then say what the next update would be if it depended on the state alone,
- * u = m / (sqrt(v) root_scale + eps) (m for rules without v). The error is ||u(stored) - u(exact)|| / ||u(exact)||.
+ * Before the step, up to 64 groups evenly spread are stepped twice in copies: with their state in fp32, and
+ * in the stored formats with the same random bits. Both then say what the next update would be if it depended
+ * on the state alone, u = m / (sqrt(v) root_scale + eps) (m for rules without v). The error is ||u(stored) -
+ * u(exact)|| / ||u(exact)||.
  */
 #include "core/optim/card.h"
 
@@ -22,12 +23,12 @@ bool adapt_due(const struct meopt *opt, const struct tensor *t)
 }
 
 /* The gradient of a task of one group in fp32, padded with zeros. */
-static void group_gradient(const struct meopt *opt, const struct optim_task *task, float gradient[OPTIM_GROUP])
+static void group_gradient(const struct meopt *opt, const struct optim_task *task,
+                           float gradient[OPTIM_GROUP])
 {
     size_t count = (size_t)task->count;
     memset(gradient, 0, OPTIM_GROUP * 4);
-    if (task->gradient_format == GRADIENT_F32)
-        memcpy(gradient, task->gradient, count * 4);
+    if (task->gradient_format == GRADIENT_F32) memcpy(gradient, task->gradient, count * 4);
     else if (task->gradient_format == GRADIENT_BF16)
         for (size_t i = 0; i < count; i++) {
             uint32_t bits = (uint32_t)((const uint16_t *)task->gradient)[i] << 16;
@@ -48,7 +49,8 @@ static double update_of(const struct optim_scalars *s, const float *m, const flo
     return v ? (double)m[i] / (sqrt((double)v[i]) * (double)s->root_scale + (double)s->eps) : (double)m[i];
 }
 
-int adapt_measure(const struct meopt *opt, const struct tensor *t, const struct optim_task *whole, double *error, struct meopt_error *err)
+int adapt_measure(const struct meopt *opt, const struct tensor *t, const struct optim_task *whole,
+                  double *error, struct meopt_error *err)
 {
     bool has_v = t->layout.v != STATE_NONE;
     int64_t groups = t->layout.groups, samples = groups < SAMPLE_GROUPS ? groups : SAMPLE_GROUPS;
@@ -104,17 +106,21 @@ int adapt_measure(const struct meopt *opt, const struct tensor *t, const struct 
 
 static int wider(int format)
 {
-    return format == STATE_4BIT ? STATE_8BIT : format == STATE_8BIT ? STATE_BF16 : format == STATE_BF16 ? STATE_F32 : format;
+    return format == STATE_4BIT   ? STATE_8BIT
+           : format == STATE_8BIT ? STATE_BF16
+           : format == STATE_BF16 ? STATE_F32
+                                  : format;
 }
 
 int adapt_act(struct meopt *opt, struct tensor *t, double error, struct meopt_error *err)
 {
     const struct meopt_options *o = &opt->options;
-    struct meopt_report report = {t->name,      opt->step,   error,       o->adapt_threshold,
+    struct meopt_report report = {t->name,     opt->step,   error,       o->adapt_threshold,
                                   t->layout.m, t->layout.v, t->layout.m, t->layout.v};
     int status = MEOPT_OK;
     if (!(error <= o->adapt_threshold)) {
-        int m = low(t->layout.m) ? wider(t->layout.m) : t->layout.m, v = low(t->layout.v) ? wider(t->layout.v) : t->layout.v;
+        int m = low(t->layout.m) ? wider(t->layout.m) : t->layout.m,
+            v = low(t->layout.v) ? wider(t->layout.v) : t->layout.v;
         status = state_convert(opt, t, m, v, err);
         report.new_first_moment = t->layout.m;
         report.new_second_moment = t->layout.v;

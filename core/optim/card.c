@@ -11,7 +11,7 @@ struct card {
     struct optim_card_task *table; /* host */
     void *tasks, *partials;        /* card; partials: struct optim_partial, as opt->partials */
     void *squares;                 /* card: a double, an int */
-    bool ask, checked;             /* look into the gradients of the next sweep; the int says whether to step */
+    bool ask, checked; /* look into the gradients of the next sweep; the int says whether to step */
 };
 
 struct device *card_of_options(const struct meopt_options *options)
@@ -109,9 +109,8 @@ int card_sweep(const struct meopt *opt, const struct tensor *tensors, const stru
             if (!tasks[i].count || variant_of(&tasks[i]) != v) continue;
             int64_t chunks = chunks_of(&tensors[i]);
             size_t partial = tensors[i].first_partial;
-            card->table[all++] =
-                (struct optim_card_task){tasks[i], blocks[v], (int64_t)partial,
-                                         card->checked ? go_of(card) : NULL};
+            card->table[all++] = (struct optim_card_task){tasks[i], blocks[v], (int64_t)partial,
+                                                          card->checked ? go_of(card) : NULL};
             rows[v]++;
             blocks[v] += chunks;
             if (partial < from) from = partial;
@@ -122,7 +121,8 @@ int card_sweep(const struct meopt *opt, const struct tensor *tensors, const stru
     device->upload(device, card->tasks, card->table, (size_t)all * sizeof *card->table);
     for (size_t v = 0; v < VARIANTS; v++) {
         struct optim_card_task *table = (struct optim_card_task *)card->tasks + first[v];
-        if (rows[v] && card->ask) gpu_launch(device, "optim_check", blocks[v], 1, (void *[]){&table, &rows[v]});
+        if (rows[v] && card->ask)
+            gpu_launch(device, "optim_check", blocks[v], 1, (void *[]){&table, &rows[v]});
     }
     card->ask = false;
     for (size_t v = 0; v < VARIANTS; v++) {
@@ -168,7 +168,8 @@ int card_squares(const struct meopt *opt, const void *x, int gradient_format, in
     struct device *device = card->device;
     struct found found;
     device->upload(device, card->squares, &nothing, sizeof nothing);
-    device->ops->sum_squares(device, x, gradient_format == GRADIENT_F32 ? DTYPE_F32 : DTYPE_BF16, count, card->squares, go_of(card));
+    device->ops->sum_squares(device, x, gradient_format == GRADIENT_F32 ? DTYPE_F32 : DTYPE_BF16, count,
+                             card->squares, go_of(card));
     device->download(device, &found, card->squares, sizeof found);
     *squares += found.sum;
     *finite &= found.finite;
@@ -228,10 +229,8 @@ int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts,
         if (status || !(blocks[i].part & parts) || !card || !blocks[i].bytes) continue;
         void *copy = aligned_alloc(64, (blocks[i].bytes + 63) & ~(size_t)63);
         *blocks[i].p = copy;
-        if (!copy)
-            status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for a copy of %.100s", t->name);
-        else
-            status = card_read(opt, copy, card, blocks[i].bytes, err);
+        if (!copy) status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for a copy of %.100s", t->name);
+        else status = card_read(opt, copy, card, blocks[i].bytes, err);
     }
     if (status) tensor_release(opt, t, host, false, NULL);
     return status;
@@ -264,7 +263,8 @@ int group_hold(const struct meopt *opt, const struct optim_task *task, int64_t g
     host->first_group += group;
     size_t count = (size_t)host->count, at = (size_t)group;
     bool accumulated = task->gradient_format == GRADIENT_ACCUMULATOR;
-    size_t m = optim_state_bytes(task->m_format), v = optim_state_bytes(task->v_format), correction = optim_correction_bytes(task->weight_format);
+    size_t m = optim_state_bytes(task->m_format), v = optim_state_bytes(task->v_format),
+           correction = optim_correction_bytes(task->weight_format);
     size_t gradient = accumulated                             ? optim_state_bytes(task->accumulator_format)
                       : task->gradient_format == GRADIENT_F32 ? 256
                                                               : 128;
@@ -289,8 +289,7 @@ int group_hold(const struct meopt *opt, const struct optim_task *task, int64_t g
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays && !status; i++) {
         if (!*arrays[i].p) continue;
         const char *from = (const char *)*arrays[i].p + at * arrays[i].step;
-        if (!card_of(opt))
-            *arrays[i].p = (void *)(uintptr_t)from;
+        if (!card_of(opt)) *arrays[i].p = (void *)(uintptr_t)from;
         else {
             memset(arrays[i].room, 0, arrays[i].bytes);
             if (arrays[i].bytes) status = card_read(opt, arrays[i].room, from, arrays[i].bytes, err);

@@ -24,8 +24,8 @@ void card_destroy(struct meopt *opt);
 int card_sweep(const struct meopt *opt, const struct tensor *tensors, const struct optim_task *tasks,
                size_t count, bool wait, struct meopt_error *err);
 int card_collect(const struct meopt *opt, size_t partials, struct meopt_error *err);
-/* Have the card look for NaN and infinity in the gradients of the next sweep, and until card_check_end step nothing if there
- * are: the norms are infinite then. */
+/* Have the card look for NaN and infinity in the gradients of the next sweep, and until card_check_end step
+ * nothing if there are: the norms are infinite then. */
 void card_check_begin(const struct meopt *opt);
 void card_check_end(const struct meopt *opt);
 /* Sum of squares and finiteness of an array on the card. */

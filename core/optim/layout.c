@@ -1,4 +1,5 @@
-/* How many bytes each tensor takes, of what kind and where: the same arithmetic for meopt_query and meopt_create. */
+/* How many bytes each tensor takes, of what kind and where: the same arithmetic for meopt_query and
+ * meopt_create. */
 #include "core/optim/optim.h"
 
 #include <string.h>
@@ -58,7 +59,8 @@ void layout_add(struct meopt_bytes *bytes, const struct layout *l, bool callers_
     bytes->moments += l->state_bytes;
     bytes->scales += l->scale_bytes;
     bytes->accumulators += l->accumulator_bytes;
-    bytes->total += l->weight_bytes + l->copy_bytes + l->correction_bytes + l->state_bytes + l->accumulator_bytes;
+    bytes->total +=
+        l->weight_bytes + l->copy_bytes + l->correction_bytes + l->state_bytes + l->accumulator_bytes;
     bytes->callers += (callers_weights ? l->weight_bytes : 0) + (callers_copy ? l->copy_bytes : 0);
 }
 
@@ -66,7 +68,8 @@ int meopt_query(const struct meopt_options *options, const struct meopt_tensor *
                 struct meopt_bytes *bytes, struct meopt_error *err)
 {
     struct meopt_options o;
-    if (!bytes || (count && !tensors)) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no table of tensors, or nowhere to put the bytes");
+    if (!bytes || (count && !tensors))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no table of tensors, or nowhere to put the bytes");
     int status = options_read(&o, options, err);
     if (status) return status;
     memset(bytes, 0, sizeof *bytes);

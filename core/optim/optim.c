@@ -32,12 +32,9 @@ void *memory_get(const struct meopt_options *o, int kind, size_t bytes, const ch
 void memory_put(const struct meopt_options *o, int kind, void *p, size_t bytes)
 {
     if (!p) return;
-    if (o->release)
-        o->release(o->context, kind, p, bytes);
-    else if (card_of_options(o))
-        device_free(o->device, p);
-    else
-        free(p);
+    if (o->release) o->release(o->context, kind, p, bytes);
+    else if (card_of_options(o)) device_free(o->device, p);
+    else free(p);
 }
 
 /* FNV-1a: the key of a tensor's random numbers must not depend on its place in the table. */
@@ -99,15 +96,18 @@ void state_clear(const struct meopt *opt, struct tensor *t)
     clear_block(opt, t, t->state + l->scales_at, l->state_bytes - l->scales_at);
 }
 
-static int tensor_get(const struct meopt *opt, struct tensor *t, int kind, size_t bytes, void **p, struct meopt_error *err)
+static int tensor_get(const struct meopt *opt, struct tensor *t, int kind, size_t bytes, void **p,
+                      struct meopt_error *err)
 {
     if (!bytes || *p) return MEOPT_OK;
     *p = memory_get(&opt->options, kind, bytes, t->name);
-    if (!*p) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes of tensor %.100s", bytes, t->name);
+    if (!*p)
+        return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes of tensor %.100s", bytes, t->name);
     return MEOPT_OK;
 }
 
-static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt_tensor *from, struct meopt_error *err)
+static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt_tensor *from,
+                         struct meopt_error *err)
 {
     struct layout *l = &t->layout;
     layout_plan(l, &opt->options, from);
@@ -120,18 +120,21 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     t->lr_scale = from->lr_scale;
     t->key = hash_of(t->name);
     if ((uintptr_t)from->weights % (l->weights <= WEIGHTS_F32_COPY ? 4 : 2) || (uintptr_t)from->copy % 2)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name, from->weights);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name,
+                          from->weights);
     t->own_weights = !from->weights;
     t->own_copy = !from->copy;
     t->weights = from->weights;
     t->copy = l->weights == WEIGHTS_F32_COPY ? from->copy : NULL;
     int status = tensor_get(opt, t, MEOPT_MEMORY_WEIGHTS, l->weight_bytes, &t->weights, err);
     if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_COPY, l->copy_bytes, &t->copy, err);
-    if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_CORRECTION, l->correction_bytes, &t->correction, err);
+    if (!status)
+        status = tensor_get(opt, t, MEOPT_MEMORY_CORRECTION, l->correction_bytes, &t->correction, err);
     void *state = NULL;
     if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_MOMENTS, l->state_bytes, &state, err);
     t->state = state;
-    if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_ACCUMULATOR, l->accumulator_bytes, &t->accumulator, err);
+    if (!status)
+        status = tensor_get(opt, t, MEOPT_MEMORY_ACCUMULATOR, l->accumulator_bytes, &t->accumulator, err);
     if (status) return status;
     if (t->own_weights) clear_block(opt, t, t->weights, l->weight_bytes);
     if (t->own_copy) clear_block(opt, t, t->copy, l->copy_bytes);
@@ -141,8 +144,8 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     return MEOPT_OK;
 }
 
-int meopt_create(struct meopt **out, const struct meopt_options *options, const struct meopt_tensor *tensors, size_t count,
-                 struct meopt_error *err)
+int meopt_create(struct meopt **out, const struct meopt_options *options, const struct meopt_tensor *tensors,
+                 size_t count, struct meopt_error *err)
 {
     if (!out) return optim_fail(err, MEOPT_BAD_ARGUMENT, "nowhere to put the handle");
     *out = NULL;
@@ -169,7 +172,8 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     }
     for (size_t i = 0; !status && i < count; i++)
         if (meopt_find(opt, opt->tensors[i].name) != (int64_t)i)
-            status = optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
+            status =
+                optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
     if (!status && !(opt->partials = calloc(chunks ? chunks : 1, sizeof *opt->partials)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
     if (!status) status = card_create(opt, chunks, err);
@@ -240,25 +244,33 @@ int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_d
     return MEOPT_OK;
 }
 
-static int range_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, const void *values, struct meopt_error *err)
+static int range_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count,
+                       const void *values, struct meopt_error *err)
 {
-    if (!opt || tensor >= opt->count) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
+    if (!opt || tensor >= opt->count)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
     const struct tensor *t = &opt->tensors[tensor];
     if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer has no weights");
-    if (first < 0 || first % OPTIM_GROUP || count < 0 || first > t->layout.count || count > t->layout.count - first ||
-        (count % OPTIM_GROUP && first + count != t->layout.count) || (count && !values))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %lld elements; %lld from %lld are not a range of it in groups of 64",
-                          t->name, (long long)t->layout.count, (long long)count, (long long)first);
+    if (first < 0 || first % OPTIM_GROUP || count < 0 || first > t->layout.count ||
+        count > t->layout.count - first || (count % OPTIM_GROUP && first + count != t->layout.count) ||
+        (count && !values))
+        return optim_fail(
+            err, MEOPT_BAD_ARGUMENT,
+            "tensor %.100s has %lld elements; %lld from %lld are not a range of it in groups of 64", t->name,
+            (long long)t->layout.count, (long long)count, (long long)first);
     return MEOPT_OK;
 }
 
-int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *values, struct meopt_error *err)
+int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *values,
+                 struct meopt_error *err)
 {
     int status = range_check(opt, tensor, first, count, values, err), finite = 1;
     if (status || !count) return status;
     double squares = 0;
     optim_sum_squares(values, GRADIENT_F32, count, &squares, &finite);
-    if (!finite) return optim_fail(err, MEOPT_NOT_FINITE, "weights for %.100s hold a NaN or an infinity", opt->tensors[tensor].name);
+    if (!finite)
+        return optim_fail(err, MEOPT_NOT_FINITE, "weights for %.100s hold a NaN or an infinity",
+                          opt->tensors[tensor].name);
     struct tensor host;
     if ((status = tensor_hold(opt, &opt->tensors[tensor], PART_WEIGHTS, &host, err))) return status;
     struct optim_task task = task_of(opt, &host);
@@ -272,7 +284,8 @@ int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count,
     return tensor_release(opt, &opt->tensors[tensor], &host, true, err);
 }
 
-int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *values, struct meopt_error *err)
+int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *values,
+                 struct meopt_error *err)
 {
     int status = range_check(opt, tensor, first, count, values, err);
     if (status || !count) return status;

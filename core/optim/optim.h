@@ -10,8 +10,8 @@
 /* Groups that one thread takes at a time. */
 #define CHUNK_GROUPS 512
 
-/* How one tensor is kept: formats, and bytes of each block. Inside the state block m lies at 0, v and the scales at the
- * offsets; inside the accumulator block the scales at theirs. */
+/* How one tensor is kept: formats, and bytes of each block. Inside the state block m lies at 0, v and the
+ * scales at the offsets; inside the accumulator block the scales at theirs. */
 struct layout {
     int64_t count, groups;
     int weights, m, v, accumulator; /* kernels/optim_task.h; STATE_NONE where there is none */
@@ -30,15 +30,18 @@ struct tensor {
     void *weights, *copy, *correction, *accumulator;
     uint8_t *state;
     bool own_weights, own_copy;
-    bool promoted;        /* state wider than the options ask */
-    int64_t updates;      /* steps taken */
-    int64_t accumulated;  /* gradients added since the accumulator was last emptied */
-    bool stepped;         /* in the current step */
+    bool promoted;       /* state wider than the options ask */
+    int64_t updates;     /* steps taken */
+    int64_t accumulated; /* gradients added since the accumulator was last emptied */
+    bool stepped;        /* in the current step */
     struct optim_partial found;
     size_t first_partial; /* its chunks in meopt.partials */
 };
 
-static inline int64_t chunks_of(const struct tensor *t) { return (t->layout.groups + CHUNK_GROUPS - 1) / CHUNK_GROUPS; }
+static inline int64_t chunks_of(const struct tensor *t)
+{
+    return (t->layout.groups + CHUNK_GROUPS - 1) / CHUNK_GROUPS;
+}
 
 struct meopt {
     struct meopt_options options;
@@ -55,17 +58,20 @@ struct meopt {
 };
 
 /* Set err (may be NULL) and return status. */
-int optim_fail(struct meopt_error *err, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int optim_fail(struct meopt_error *err, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Options of any caller's size, checked. */
 int options_read(struct meopt_options *to, const struct meopt_options *from, struct meopt_error *err);
-int tensor_read(struct meopt_tensor *to, const struct meopt_options *options, const struct meopt_tensor *table, size_t i,
-                struct meopt_error *err);
+int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
+                const struct meopt_tensor *table, size_t i, struct meopt_error *err);
 
-void layout_plan(struct layout *layout, const struct meopt_options *options, const struct meopt_tensor *tensor);
+void layout_plan(struct layout *layout, const struct meopt_options *options,
+                 const struct meopt_tensor *tensor);
 /* Offsets and sizes for given state formats. */
 void layout_state(struct layout *layout);
-void layout_add(struct meopt_bytes *bytes, const struct layout *layout, bool callers_weights, bool callers_copy);
+void layout_add(struct meopt_bytes *bytes, const struct layout *layout, bool callers_weights,
+                bool callers_copy);
 
 void *memory_get(const struct meopt_options *options, int kind, size_t bytes, const char *tensor);
 void memory_put(const struct meopt_options *options, int kind, void *p, size_t bytes);
@@ -76,7 +82,8 @@ struct optim_task task_of(const struct meopt *opt, const struct tensor *tensor);
 void state_clear(const struct meopt *opt, struct tensor *tensor);
 int threads_of(const struct meopt *opt);
 
-/* The m range beside a low-bit v (struct optim_task) and the bound of |m| / sqrt(v) after t steps; t 0: for ever. */
+/* The m range beside a low-bit v (struct optim_task) and the bound of |m| / sqrt(v) after t steps; t 0: for
+ * ever. */
 double ratio_limit(const struct meopt_options *options, double t);
 int m_range(const struct meopt_options *options, int m_format);
 struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale);
@@ -86,7 +93,8 @@ int state_convert(struct meopt *opt, struct tensor *tensor, int m, int v, struct
 
 /* Adaptive precision: measure before the step, promote after it. */
 bool adapt_due(const struct meopt *opt, const struct tensor *tensor);
-int adapt_measure(const struct meopt *opt, const struct tensor *tensor, const struct optim_task *task, double *error, struct meopt_error *err);
+int adapt_measure(const struct meopt *opt, const struct tensor *tensor, const struct optim_task *task,
+                  double *error, struct meopt_error *err);
 int adapt_act(struct meopt *opt, struct tensor *tensor, double error, struct meopt_error *err);
 
 #endif

@@ -7,16 +7,20 @@
 #include <string.h>
 
 static const char *const rule_names[] = {"apadam", "apadamw", "apsgd", "lamb", "lion"};
-static const char *const weight_names[] = {"fp32", "fp32+copy", "bf16", "bf16_sr", "bf16+4", "bf16+8", "bf16+16"};
+static const char *const weight_names[] = {"fp32",   "fp32+copy", "bf16",   "bf16_sr",
+                                           "bf16+4", "bf16+8",    "bf16+16"};
 static const char *const state_names[] = {"fp32", "bf16", "bf16_nearest", "8bit", "4bit"};
 
 static const struct preset {
     const char *name;
     int weights, state;
 } presets[] = {
-    {"quality", MEOPT_WEIGHTS_24, MEOPT_STATE_8BIT},      {"balanced", MEOPT_WEIGHTS_20, MEOPT_STATE_8BIT},
-    {"minimal", MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_8BIT}, {"fp32", MEOPT_WEIGHTS_F32, MEOPT_STATE_F32},
-    {"amp", MEOPT_WEIGHTS_F32_COPY, MEOPT_STATE_F32},     {"pure_bf16", MEOPT_WEIGHTS_BF16, MEOPT_STATE_BF16_NEAREST},
+    {"quality", MEOPT_WEIGHTS_24, MEOPT_STATE_8BIT},
+    {"balanced", MEOPT_WEIGHTS_20, MEOPT_STATE_8BIT},
+    {"minimal", MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_8BIT},
+    {"fp32", MEOPT_WEIGHTS_F32, MEOPT_STATE_F32},
+    {"amp", MEOPT_WEIGHTS_F32_COPY, MEOPT_STATE_F32},
+    {"pure_bf16", MEOPT_WEIGHTS_BF16, MEOPT_STATE_BF16_NEAREST},
 };
 
 int optim_fail(struct meopt_error *err, int status, const char *format, ...)
@@ -34,11 +38,15 @@ int optim_fail(struct meopt_error *err, int status, const char *format, ...)
 
 const char *meopt_status_name(int status)
 {
-    static const char *const names[] = {"ok", "bad argument", "out of memory", "not finite", "bad state", "bad order", "write failed"};
+    static const char *const names[] = {"ok",        "bad argument", "out of memory", "not finite",
+                                        "bad state", "bad order",    "write failed"};
     return status >= 0 && status < (int)(sizeof names / sizeof *names) ? names[status] : "unknown status";
 }
 
-static const char *name_of(const char *const *names, int count, int i) { return i >= 0 && i < count ? names[i] : NULL; }
+static const char *name_of(const char *const *names, int count, int i)
+{
+    return i >= 0 && i < count ? names[i] : NULL;
+}
 static int index_of(const char *const *names, int count, const char *name)
 {
     for (int i = 0; name && i < count; i++)
@@ -46,15 +54,28 @@ static int index_of(const char *const *names, int count, const char *name)
     return -1;
 }
 const char *meopt_rule_name(int rule) { return name_of(rule_names, MEOPT_RULE_COUNT, rule); }
-const char *meopt_weight_format_name(int format) { return name_of(weight_names, MEOPT_WEIGHT_FORMAT_COUNT, format); }
-const char *meopt_state_format_name(int format) { return name_of(state_names, MEOPT_STATE_FORMAT_COUNT, format); }
+const char *meopt_weight_format_name(int format)
+{
+    return name_of(weight_names, MEOPT_WEIGHT_FORMAT_COUNT, format);
+}
+const char *meopt_state_format_name(int format)
+{
+    return name_of(state_names, MEOPT_STATE_FORMAT_COUNT, format);
+}
 int meopt_rule_from_name(const char *name) { return index_of(rule_names, MEOPT_RULE_COUNT, name); }
-int meopt_weight_format_from_name(const char *name) { return index_of(weight_names, MEOPT_WEIGHT_FORMAT_COUNT, name); }
-int meopt_state_format_from_name(const char *name) { return index_of(state_names, MEOPT_STATE_FORMAT_COUNT, name); }
+int meopt_weight_format_from_name(const char *name)
+{
+    return index_of(weight_names, MEOPT_WEIGHT_FORMAT_COUNT, name);
+}
+int meopt_state_format_from_name(const char *name)
+{
+    return index_of(state_names, MEOPT_STATE_FORMAT_COUNT, name);
+}
 
 int meopt_options_init(struct meopt_options *options, size_t size, int rule)
 {
-    if (!options || size < offsetof(struct meopt_options, seed) || !meopt_rule_name(rule)) return MEOPT_BAD_ARGUMENT;
+    if (!options || size < offsetof(struct meopt_options, seed) || !meopt_rule_name(rule))
+        return MEOPT_BAD_ARGUMENT;
     struct meopt_options o = {
         .size = size < sizeof o ? size : sizeof o,
         .tensor_size = sizeof(struct meopt_tensor),
@@ -81,7 +102,9 @@ int meopt_options_preset(struct meopt_options *options, const char *preset, stru
             options->first_moment = options->second_moment = presets[i].state;
             return MEOPT_OK;
         }
-    return optim_fail(err, MEOPT_BAD_ARGUMENT, "no preset '%.32s'; there are quality, balanced, minimal, fp32, amp, pure_bf16", preset);
+    return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                      "no preset '%.32s'; there are quality, balanced, minimal, fp32, amp, pure_bf16",
+                      preset);
 }
 
 static int out_of_range(struct meopt_error *err, const char *name, double value, const char *range)
@@ -95,14 +118,17 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
 {
     if (!from) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no options given");
     if (from->size < offsetof(struct meopt_options, seed) || from->size > 65536)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "options are of size %zu: call meopt_options_init first", from->size);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "options are of size %zu: call meopt_options_init first",
+                          from->size);
     meopt_options_init(to, sizeof *to, 0);
     memcpy(to, from, from->size < sizeof *to ? from->size : sizeof *to);
     to->size = sizeof *to;
     if (to->tensor_size < offsetof(struct meopt_tensor, flags) || to->tensor_size > 65536)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor_size is %zu: call meopt_options_init first", to->tensor_size);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor_size is %zu: call meopt_options_init first",
+                          to->tensor_size);
     if (!meopt_rule_name(to->rule)) return out_of_range(err, "rule", to->rule, "one of enum meopt_rule");
-    if (!meopt_weight_format_name(to->weights)) return out_of_range(err, "weights", to->weights, "one of enum meopt_weight_format");
+    if (!meopt_weight_format_name(to->weights))
+        return out_of_range(err, "weights", to->weights, "one of enum meopt_weight_format");
     if (!meopt_state_format_name(to->first_moment))
         return out_of_range(err, "first_moment", to->first_moment, "one of enum meopt_state_format");
     if (!meopt_state_format_name(to->second_moment))
@@ -114,11 +140,16 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
         double value, min, max;
         const char *text;
     } ranges[] = {
-        {"beta1", to->beta1, 0, 0.9999999, "at least 0 and below 1"}, {"beta2", to->beta2, 0, 0.9999999, "at least 0 and below 1"},
-        {"eps", to->eps, 0, 1, "between 0 and 1"},                     {"weight_decay", to->weight_decay, 0, 1e6, "between 0 and 1e6"},
-        {"momentum", to->momentum, 0, 0.9999999, "at least 0 and below 1"}, {"dampening", to->dampening, 0, 1, "between 0 and 1"},
-        {"threads", to->threads, 0, 4096, "between 0 and 4096"},       {"small_count", (double)to->small_count, 0, 1e18, "not negative"},
-        {"adapt_every", to->adapt_every, 0, 1e9, "not negative"},      {"adapt_threshold", to->adapt_threshold, 0, 1e9, "not negative"},
+        {"beta1", to->beta1, 0, 0.9999999, "at least 0 and below 1"},
+        {"beta2", to->beta2, 0, 0.9999999, "at least 0 and below 1"},
+        {"eps", to->eps, 0, 1, "between 0 and 1"},
+        {"weight_decay", to->weight_decay, 0, 1e6, "between 0 and 1e6"},
+        {"momentum", to->momentum, 0, 0.9999999, "at least 0 and below 1"},
+        {"dampening", to->dampening, 0, 1, "between 0 and 1"},
+        {"threads", to->threads, 0, 4096, "between 0 and 4096"},
+        {"small_count", (double)to->small_count, 0, 1e18, "not negative"},
+        {"adapt_every", to->adapt_every, 0, 1e9, "not negative"},
+        {"adapt_threshold", to->adapt_threshold, 0, 1e9, "not negative"},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
@@ -127,28 +158,34 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "allocate and release must be given together");
     bool adam = to->rule == MEOPT_APADAM || to->rule == MEOPT_APADAMW || to->rule == MEOPT_LAMB;
     if (adam && low(to->second_moment) && to->beta1 * to->beta1 >= to->beta2)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g",
-                          to->beta1, to->beta2);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g", to->beta1,
+                          to->beta2);
     return MEOPT_OK;
 }
 
-int tensor_read(struct meopt_tensor *to, const struct meopt_options *options, const struct meopt_tensor *table, size_t i,
-                struct meopt_error *err)
+int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
+                const struct meopt_tensor *table, size_t i, struct meopt_error *err)
 {
     const char *row = (const char *)table + i * options->tensor_size;
     memset(to, 0, sizeof *to);
     memcpy(to, row, options->tensor_size < sizeof *to ? options->tensor_size : sizeof *to);
     if (!to->name || !to->name[0] || strlen(to->name) > 1024)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %zu has no name, or one of more than 1024 bytes", i);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %zu has no name, or one of more than 1024 bytes",
+                          i);
     if (to->ndim < 0 || to->ndim > 8)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %d dimensions, at most 8 are possible", to->name, to->ndim);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %d dimensions, at most 8 are possible",
+                          to->name, to->ndim);
     int64_t count = 1;
     for (int d = 0; d < to->ndim; d++)
-        if (to->shape[d] < 1 || __builtin_mul_overflow(count, to->shape[d], &count) || count > (int64_t)1 << 48)
-            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: dimension %d is %lld (empty, negative or too large)",
-                              to->name, d, (long long)to->shape[d]);
+        if (to->shape[d] < 1 || __builtin_mul_overflow(count, to->shape[d], &count) ||
+            count > (int64_t)1 << 48)
+            return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                              "tensor %.100s: dimension %d is %lld (empty, negative or too large)", to->name,
+                              d, (long long)to->shape[d]);
     if (to->first < 0 || to->first % OPTIM_GROUP || to->first > (int64_t)1 << 50)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: first is %lld, must be a multiple of 64", to->name, (long long)to->first);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: first is %lld, must be a multiple of 64",
+                          to->name, (long long)to->first);
     if (to->lr_scale == 0) to->lr_scale = 1;
     if (!isfinite(to->lr_scale) || to->lr_scale < 0)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: lr_scale is %g", to->name, to->lr_scale);

@@ -1,8 +1,8 @@
 /* Optimizer state in and out: records of one tensor, the stream of all, conversion between formats.
  *
- * A record is a header, the bytes of m, of v, of the scales, each as they lie in memory (little-endian, padded to whole
- * groups of 64), and a CRC-32C over everything before it. Records are input from outside: every field is checked, and so
- * is every value, before the tensor is touched.
+ * A record is a header, the bytes of m, of v, of the scales, each as they lie in memory (little-endian,
+ * padded to whole groups of 64), and a CRC-32C over everything before it. Records are input from outside:
+ * every field is checked, and so is every value, before the tensor is touched.
  */
 #include "core/base/file.h"
 #include "core/optim/card.h"
@@ -45,7 +45,13 @@ static size_t array_bytes(int format, int64_t groups)
 static struct record record_of(const struct meopt *opt, const struct tensor *t)
 {
     const struct layout *l = &t->layout;
-    struct record r = {.header_bytes = sizeof r, .m = l->m, .v = l->v, .ndim = t->ndim, .promoted = t->promoted, .first = t->first, .updates = t->updates};
+    struct record r = {.header_bytes = sizeof r,
+                       .m = l->m,
+                       .v = l->v,
+                       .ndim = t->ndim,
+                       .promoted = t->promoted,
+                       .first = t->first,
+                       .updates = t->updates};
     memcpy(r.magic, RECORD_MAGIC, 8);
     r.m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     memcpy(r.shape, t->shape, sizeof r.shape);
@@ -55,7 +61,10 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
     return r;
 }
 
-static size_t record_bytes(const struct record *r) { return sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes) + 4; }
+static size_t record_bytes(const struct record *r)
+{
+    return sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes) + 4;
+}
 
 size_t meopt_state_bytes(const struct meopt *opt, size_t tensor)
 {
@@ -64,13 +73,16 @@ size_t meopt_state_bytes(const struct meopt *opt, size_t tensor)
     return record_bytes(&r);
 }
 
-int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes, struct meopt_error *err)
+int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes,
+                     struct meopt_error *err)
 {
-    if (!opt || tensor >= opt->count || !record) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, no tensor %zu in it, or no buffer", tensor);
+    if (!opt || tensor >= opt->count || !record)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, no tensor %zu in it, or no buffer", tensor);
     const struct tensor *t = &opt->tensors[tensor];
     struct record r = record_of(opt, t);
     if (opt->options.dry || bytes != record_bytes(&r))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: its record has %zu bytes, the buffer %zu", t->name, record_bytes(&r), bytes);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: its record has %zu bytes, the buffer %zu",
+                          t->name, record_bytes(&r), bytes);
     char *at = record;
     memcpy(at, &r, sizeof r);
     at += sizeof r;
@@ -90,7 +102,8 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
 }
 
 /* A task whose state is the payload of a checked record. */
-static struct optim_task record_task(const struct meopt *opt, const struct tensor *t, const struct record *r, const char *payload)
+static struct optim_task record_task(const struct meopt *opt, const struct tensor *t, const struct record *r,
+                                     const char *payload)
 {
     struct optim_task task = task_of(opt, t);
     task.m_format = r->m;
@@ -105,7 +118,8 @@ static struct optim_task record_task(const struct meopt *opt, const struct tenso
 /* Values of a state by batches; stops when `use` does. */
 #define BATCH_GROUPS 64
 static int state_each(const struct meopt *opt, const struct optim_task *task, int64_t groups,
-                      int (*use)(void *context, int64_t group, int64_t count, const float *m, const float *v), void *context)
+                      int (*use)(void *context, int64_t group, int64_t count, const float *m, const float *v),
+                      void *context)
 {
     float m[BATCH_GROUPS * OPTIM_GROUP], v[BATCH_GROUPS * OPTIM_GROUP];
     if (task->m_format == STATE_NONE) return 0;
@@ -139,35 +153,45 @@ static int values_store(void *context, int64_t group, int64_t count, const float
     return 0;
 }
 
-static int record_check(const struct meopt *opt, const struct tensor *t, const void *record, size_t bytes, struct record *r,
-                        struct meopt_error *err)
+static int record_check(const struct meopt *opt, const struct tensor *t, const void *record, size_t bytes,
+                        struct record *r, struct meopt_error *err)
 {
     const char *name = t->name;
     const struct layout *l = &t->layout;
-    if (!record || bytes < sizeof *r + 4) return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes are too few", name, bytes);
+    if (!record || bytes < sizeof *r + 4)
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes are too few", name, bytes);
     memcpy(r, record, sizeof *r);
     if (memcmp(r->magic, RECORD_MAGIC, 8) != 0 || r->header_bytes != sizeof *r)
-        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: not a state of this version of libmeopt", name);
-    if (!(r->m == STATE_NONE || meopt_state_format_name(r->m)) || !(r->v == STATE_NONE || meopt_state_format_name(r->v)) ||
-        r->m_range < 0 || r->m_range > 20 || r->updates < 0)
-        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: formats %d and %d or range %d are impossible", name, r->m, r->v, r->m_range);
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: not a state of this version of libmeopt",
+                          name);
+    if (!(r->m == STATE_NONE || meopt_state_format_name(r->m)) ||
+        !(r->v == STATE_NONE || meopt_state_format_name(r->v)) || r->m_range < 0 || r->m_range > 20 ||
+        r->updates < 0)
+        return optim_fail(err, MEOPT_BAD_STATE,
+                          "state of %.100s: formats %d and %d or range %d are impossible", name, r->m, r->v,
+                          r->m_range);
     if (r->ndim != t->ndim || memcmp(r->shape, t->shape, sizeof r->shape) != 0 || r->first != t->first)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s is of another shape", name);
     if ((r->m == STATE_NONE) != (l->m == STATE_NONE) || (r->v == STATE_NONE) != (l->v == STATE_NONE))
-        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has other moments than the rule %s", name, meopt_rule_name(opt->options.rule));
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has other moments than the rule %s", name,
+                          meopt_rule_name(opt->options.rule));
     if (r->m_bytes != array_bytes(r->m, l->groups) || r->v_bytes != array_bytes(r->v, l->groups) ||
         r->scale_bytes != (low(r->m) || low(r->v) ? (uint64_t)l->groups : 0) || record_bytes(r) != bytes)
-        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes do not fit its header", name, bytes);
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes do not fit its header", name,
+                          bytes);
     uint32_t crc;
     memcpy(&crc, (const char *)record + bytes - 4, 4);
-    if (crc != crc32c(0, record, bytes - 4)) return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: checksum does not match", name);
+    if (crc != crc32c(0, record, bytes - 4))
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: checksum does not match", name);
     const char *payload = (const char *)record + sizeof *r;
     struct optim_task from = record_task(opt, t, r, payload);
     for (uint64_t i = 0; i < r->scale_bytes; i++)
         if (from.scales[i] && (from.scales[i] < 83 || from.scales[i] > 190))
-            return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: scale %llu is %d", name, (unsigned long long)i, from.scales[i]);
+            return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: scale %llu is %d", name,
+                              (unsigned long long)i, from.scales[i]);
     if (state_each(opt, &from, l->groups, values_good, NULL))
-        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s holds a NaN, an infinity or a negative second moment", name);
+        return optim_fail(err, MEOPT_BAD_STATE,
+                          "state of %.100s holds a NaN, an infinity or a negative second moment", name);
     return MEOPT_OK;
 }
 
@@ -180,7 +204,9 @@ static int state_reformat(struct meopt *opt, struct tensor *t, int m, int v, str
     layout_state(&next);
     uint8_t *state = memory_get(&opt->options, MEOPT_MEMORY_MOMENTS, next.state_bytes, t->name);
     if (!state)
-        return optim_fail(err, MEOPT_NO_MEMORY, "no memory to keep the state of %.100s in a wider format (%zu bytes)", t->name, next.state_bytes);
+        return optim_fail(err, MEOPT_NO_MEMORY,
+                          "no memory to keep the state of %.100s in a wider format (%zu bytes)", t->name,
+                          next.state_bytes);
     t->layout = next;
     t->state = state;
     t->promoted = true;
@@ -188,8 +214,10 @@ static int state_reformat(struct meopt *opt, struct tensor *t, int m, int v, str
     return MEOPT_OK;
 }
 
-/* A promoted tensor comes back as wide as it was, where precision is still adaptive: a resumed run goes on bit by bit. */
-static int record_apply(struct meopt *opt, struct tensor *t, const struct record *r, const char *payload, struct meopt_error *err)
+/* A promoted tensor comes back as wide as it was, where precision is still adaptive: a resumed run goes on
+ * bit by bit. */
+static int record_apply(struct meopt *opt, struct tensor *t, const struct record *r, const char *payload,
+                        struct meopt_error *err)
 {
     t->updates = r->updates;
     if (!t->state) return MEOPT_OK;
@@ -218,7 +246,8 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
     return tensor_release(opt, t, &host, true, err);
 }
 
-int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes, struct meopt_error *err)
+int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,
+                     struct meopt_error *err)
 {
     if (!opt || tensor >= opt->count || opt->options.dry)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no tensor %zu in it", tensor);
@@ -261,11 +290,16 @@ static void put(struct sink *sink, const void *data, size_t bytes)
     sink->failed = sink->write(sink->context, data, bytes);
 }
 
-static size_t weight_bytes(int format, int64_t count) { return (size_t)count * (format <= WEIGHTS_F32_COPY ? 4 : 2); }
-
-int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *data, size_t bytes), void *context, struct meopt_error *err)
+static size_t weight_bytes(int format, int64_t count)
 {
-    if (!opt || !write || opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or nothing to write with");
+    return (size_t)count * (format <= WEIGHTS_F32_COPY ? 4 : 2);
+}
+
+int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *data, size_t bytes),
+               void *context, struct meopt_error *err)
+{
+    if (!opt || !write || opt->options.dry)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or nothing to write with");
     struct sink sink = {write, context, 0, 0};
     struct stream stream = {.count = opt->count};
     memcpy(stream.magic, STREAM_MAGIC, 8);
@@ -273,8 +307,9 @@ int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *
     for (size_t i = 0; i < opt->count; i++) {
         const struct tensor *t = &opt->tensors[i];
         const struct layout *l = &t->layout;
-        struct stream_tensor head = {(uint32_t)strlen(t->name), l->weights, weight_bytes(l->weights, l->count),
-                                     (size_t)l->groups * optim_correction_bytes(l->weights), meopt_state_bytes(opt, i)};
+        struct stream_tensor head = {
+            (uint32_t)strlen(t->name), l->weights, weight_bytes(l->weights, l->count),
+            (size_t)l->groups * optim_correction_bytes(l->weights), meopt_state_bytes(opt, i)};
         void *record = malloc(head.record_bytes);
         if (!record) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the state of %.100s", t->name);
         int status = meopt_state_save(opt, i, record, head.record_bytes, err);
@@ -300,8 +335,8 @@ int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *
 }
 
 /* Weights of a stream into a tensor of any format; check only: nothing is changed. */
-static int weights_take(struct meopt *opt, size_t tensor, const struct stream_tensor *head, const char *weights, const char *correction,
-                        bool apply, struct meopt_error *err)
+static int weights_take(struct meopt *opt, size_t tensor, const struct stream_tensor *head,
+                        const char *weights, const char *correction, bool apply, struct meopt_error *err)
 {
     struct tensor *t = &opt->tensors[tensor];
     struct optim_task from = task_of(opt, t);
@@ -319,7 +354,8 @@ static int weights_take(struct meopt *opt, size_t tensor, const struct stream_te
         opt->kernels->weights_out(&from, group, group + 1, values);
         optim_sum_squares(values, GRADIENT_F32, OPTIM_GROUP, &squares, &finite);
         if (!finite) {
-            failed = optim_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s hold a NaN or an infinity", t->name);
+            failed = optim_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s hold a NaN or an infinity",
+                                t->name);
             break;
         }
         if (apply) opt->kernels->weights_in(&to, group, group + 1, values);
@@ -331,11 +367,14 @@ static int weights_take(struct meopt *opt, size_t tensor, const struct stream_te
 static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool apply, struct meopt_error *err)
 {
     struct stream stream;
-    if (bytes < sizeof stream) return optim_fail(err, MEOPT_BAD_STATE, "a saved state of %zu bytes is truncated", bytes);
+    if (bytes < sizeof stream)
+        return optim_fail(err, MEOPT_BAD_STATE, "a saved state of %zu bytes is truncated", bytes);
     memcpy(&stream, data, sizeof stream);
-    if (memcmp(stream.magic, STREAM_MAGIC, 8) != 0) return optim_fail(err, MEOPT_BAD_STATE, "not a saved state of this version of libmeopt");
+    if (memcmp(stream.magic, STREAM_MAGIC, 8) != 0)
+        return optim_fail(err, MEOPT_BAD_STATE, "not a saved state of this version of libmeopt");
     if (stream.count != opt->count)
-        return optim_fail(err, MEOPT_BAD_STATE, "the saved state has %llu tensors, the optimizer %zu", (unsigned long long)stream.count, opt->count);
+        return optim_fail(err, MEOPT_BAD_STATE, "the saved state has %llu tensors, the optimizer %zu",
+                          (unsigned long long)stream.count, opt->count);
     const char *at = data + sizeof stream, *end = data + bytes;
     bool *seen = calloc(opt->count + 1, sizeof *seen);
     if (!seen) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
@@ -348,11 +387,13 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
         if (left < sizeof head + 4) break;
         memcpy(&head, at, sizeof head);
         left -= sizeof head + 4;
-        if (head.name_bytes >= sizeof name || head.name_bytes > left || head.weight_bytes > left || head.correction_bytes > left ||
-            head.record_bytes > left || head.name_bytes + head.weight_bytes + head.correction_bytes + head.record_bytes > left)
+        if (head.name_bytes >= sizeof name || head.name_bytes > left || head.weight_bytes > left ||
+            head.correction_bytes > left || head.record_bytes > left ||
+            head.name_bytes + head.weight_bytes + head.correction_bytes + head.record_bytes > left)
             break;
-        const char *body = at + sizeof head, *weights = body + head.name_bytes, *correction = weights + head.weight_bytes,
-                   *record = correction + head.correction_bytes, *tail = record + head.record_bytes;
+        const char *body = at + sizeof head, *weights = body + head.name_bytes,
+                   *correction = weights + head.weight_bytes, *record = correction + head.correction_bytes,
+                   *tail = record + head.record_bytes;
         memcpy(name, body, head.name_bytes);
         name[head.name_bytes] = 0;
         uint32_t crc;
@@ -363,12 +404,15 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
         }
         int64_t index = meopt_find(opt, name);
         if (index < 0 || seen[index]) {
-            status = optim_fail(err, MEOPT_BAD_STATE, "the saved state has a tensor %.100s that the optimizer has not, or twice", name);
+            status =
+                optim_fail(err, MEOPT_BAD_STATE,
+                           "the saved state has a tensor %.100s that the optimizer has not, or twice", name);
             break;
         }
         seen[index] = true;
         struct tensor *t = &opt->tensors[index];
-        if (!meopt_weight_format_name(head.weights) || head.weight_bytes != weight_bytes(head.weights, t->layout.count) ||
+        if (!meopt_weight_format_name(head.weights) ||
+            head.weight_bytes != weight_bytes(head.weights, t->layout.count) ||
             head.correction_bytes != (size_t)t->layout.groups * optim_correction_bytes(head.weights)) {
             status = optim_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s have another size", name);
             break;
@@ -380,14 +424,17 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
         at = tail + 4;
     }
     free(seen);
-    if (!status && at != end) status = optim_fail(err, MEOPT_BAD_STATE, "%zu bytes follow the saved state", (size_t)(end - at));
+    if (!status && at != end)
+        status = optim_fail(err, MEOPT_BAD_STATE, "%zu bytes follow the saved state", (size_t)(end - at));
     return status;
 }
 
 int meopt_load(struct meopt *opt, const void *data, size_t bytes, struct meopt_error *err)
 {
-    if (!opt || !data || opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no data");
-    if (opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
+    if (!opt || !data || opt->options.dry)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no data");
+    if (opt->stepping)
+        return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
     int status = stream_read(opt, data, bytes, false, err);
     return status ? status : stream_read(opt, data, bytes, true, err);
 }

@@ -16,9 +16,9 @@ double ratio_limit(const struct meopt_options *o, double t)
     return limit < 1e30 ? limit : 1e30;
 }
 
-/* The binades above that of sqrt(v) that m needs: |m| <= limit * sqrt(v) < 2 limit * binade; a rounded sqrt(v) may be one
- * code less. The largest code stands for 1.93 (8 bits) or 1.375 (4 bits, where half the limit has to do: finer codes for
- * ordinary elements are worth more than the rare largest ones). */
+/* The binades above that of sqrt(v) that m needs: |m| <= limit * sqrt(v) < 2 limit * binade; a rounded
+ * sqrt(v) may be one code less. The largest code stands for 1.93 (8 bits) or 1.375 (4 bits, where half the
+ * limit has to do: finer codes for ordinary elements are worth more than the rare largest ones). */
 int m_range(const struct meopt_options *o, int m_format)
 {
     double need = m_format == STATE_4BIT ? ratio_limit(o, 0) / 2 / 1.375 : ratio_limit(o, 0) * 2 / 1.92;
@@ -29,7 +29,8 @@ int m_range(const struct meopt_options *o, int m_format)
 struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale)
 {
     const struct meopt_options *o = &opt->options;
-    double t = (double)tensor->updates + 1, lr = opt->lr * tensor->lr_scale, decay = tensor->decay ? o->weight_decay : 0;
+    double t = (double)tensor->updates + 1, lr = opt->lr * tensor->lr_scale,
+           decay = tensor->decay ? o->weight_decay : 0;
     double correction1 = 1 - pow(o->beta1, t), correction2 = 1 - pow(o->beta2, t);
     struct optim_scalars s = {
         .lr = (float)lr,
@@ -46,8 +47,9 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
         .gradient_scale = (float)scale,
         .nesterov = o->nesterov,
     };
-    if (tensor->layout.m == STATE_F32 && tensor->layout.v == STATE_F32) s.direction_limit = FLT_MAX; /* exact by itself */
-    if (o->rule == MEOPT_APSGD) { /* torch: the buffer is the first gradient itself */
+    if (tensor->layout.m == STATE_F32 && tensor->layout.v == STATE_F32)
+        s.direction_limit = FLT_MAX; /* exact by itself */
+    if (o->rule == MEOPT_APSGD) {    /* torch: the buffer is the first gradient itself */
         s.beta1 = tensor->updates ? (float)o->momentum : 0;
         s.rest1 = tensor->updates ? (float)(1 - o->dampening) : 1;
         s.beta2 = (float)o->momentum;
@@ -55,7 +57,8 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
     return s;
 }
 
-static void run_chunk(const struct meopt *opt, const struct tensor *t, const struct optim_task *task, int64_t chunk)
+static void run_chunk(const struct meopt *opt, const struct tensor *t, const struct optim_task *task,
+                      int64_t chunk)
 {
     int64_t begin = chunk * CHUNK_GROUPS, end = begin + CHUNK_GROUPS;
     if (end > t->layout.groups) end = t->layout.groups;
@@ -76,10 +79,11 @@ static struct optim_partial partials_total(const struct meopt *opt, const struct
     return total;
 }
 
-/* One pass over the tensors of tasks[i].count > 0. Tensors of many chunks are split among the threads in the same way
- * as their state was first touched; the chunks of the others are dealt out together. */
+/* One pass over the tensors of tasks[i].count > 0. Tensors of many chunks are split among the threads in the
+ * same way as their state was first touched; the chunks of the others are dealt out together. */
 /* wait: results are in opt->partials on return, also from a card. */
-static int sweep(const struct meopt *opt, const struct tensor *tensors, const struct optim_task *tasks, size_t count, bool wait, struct meopt_error *err)
+static int sweep(const struct meopt *opt, const struct tensor *tensors, const struct optim_task *tasks,
+                 size_t count, bool wait, struct meopt_error *err)
 {
     if (card_of(opt)) return card_sweep(opt, tensors, tasks, count, wait, err);
     int threads = threads_of(opt);
@@ -104,7 +108,8 @@ static int sweep(const struct meopt *opt, const struct tensor *tensors, const st
 #pragma omp for schedule(static)
 #endif
         for (int64_t c = 0; c < small; c++) {
-            while (!tasks[at].count || chunks_of(&tensors[at]) >= many || c - before >= chunks_of(&tensors[at])) {
+            while (!tasks[at].count || chunks_of(&tensors[at]) >= many ||
+                   c - before >= chunks_of(&tensors[at])) {
                 if (tasks[at].count && chunks_of(&tensors[at]) < many) before += chunks_of(&tensors[at]);
                 at++;
             }
@@ -115,7 +120,8 @@ static int sweep(const struct meopt *opt, const struct tensor *tensors, const st
 }
 
 /* Trust ratio of LAMB (timm): |w| / |u|, 1 where either is 0 or the tensor has no decay. */
-static float trust_lr(const struct meopt *opt, const struct tensor *t, const struct optim_partial *norms, double lr)
+static float trust_lr(const struct meopt *opt, const struct tensor *t, const struct optim_partial *norms,
+                      double lr)
 {
     const struct meopt_options *o = &opt->options;
     double w = sqrt(norms->weight_squares), u = sqrt(norms->update_squares), trust = 1;
@@ -124,7 +130,8 @@ static float trust_lr(const struct meopt *opt, const struct tensor *t, const str
     return (float)(lr * trust);
 }
 
-static int sweep_steps(struct meopt *opt, struct tensor *tensors, struct optim_task *tasks, size_t count, bool wait, struct meopt_error *err)
+static int sweep_steps(struct meopt *opt, struct tensor *tensors, struct optim_task *tasks, size_t count,
+                       bool wait, struct meopt_error *err)
 {
     int status = MEOPT_OK;
     if (opt->options.rule == MEOPT_LAMB) {
@@ -139,7 +146,8 @@ static int sweep_steps(struct meopt *opt, struct tensor *tensors, struct optim_t
     }
     if (!status) status = sweep(opt, tensors, tasks, count, wait, err);
     for (size_t i = 0; i < count; i++)
-        if (tasks[i].count) tensors[i].found = wait ? partials_total(opt, &tensors[i]) : (struct optim_partial){0};
+        if (tasks[i].count)
+            tensors[i].found = wait ? partials_total(opt, &tensors[i]) : (struct optim_partial){0};
     return status;
 }
 
@@ -147,8 +155,10 @@ int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, stru
 {
     if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
     if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer cannot step");
-    if (opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
-    if (step < 1) return optim_fail(err, MEOPT_BAD_ARGUMENT, "step is %lld, steps count from 1", (long long)step);
+    if (opt->stepping)
+        return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
+    if (step < 1)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "step is %lld, steps count from 1", (long long)step);
     if (!isfinite(lr) || lr < 0) return optim_fail(err, MEOPT_BAD_ARGUMENT, "the learning rate is %g", lr);
     opt->stepping = true;
     opt->check = check != 0;
@@ -159,18 +169,22 @@ int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, stru
 }
 
 /* Everything about one tensor's step but the sweep. */
-static int task_prepare(const struct meopt *opt, const struct tensor *t, const void *gradient, int dtype, double scale,
-                        struct optim_task *task, struct meopt_error *err)
+static int task_prepare(const struct meopt *opt, const struct tensor *t, const void *gradient, int dtype,
+                        double scale, struct optim_task *task, struct meopt_error *err)
 {
-    if (t->stepped) return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has already taken step %lld", t->name, (long long)opt->step);
-    if (!isfinite(scale)) return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient scale is %g", t->name, scale);
+    if (t->stepped)
+        return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has already taken step %lld", t->name,
+                          (long long)opt->step);
+    if (!isfinite(scale))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient scale is %g", t->name, scale);
     *task = task_of(opt, t);
     task->s = step_scalars(opt, t, scale);
     task->step[0] = (uint32_t)opt->step;
     task->step[1] = (uint32_t)(opt->step >> 32) & 0xffffffu;
     if (!gradient) {
         if (!t->accumulator || !t->accumulated)
-            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: no gradient, and none accumulated", t->name);
+            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: no gradient, and none accumulated",
+                              t->name);
         task->gradient_format = GRADIENT_ACCUMULATOR;
         task->accumulator_format = t->layout.accumulator;
         task->gradient = t->accumulator;
@@ -178,7 +192,9 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, const v
         return MEOPT_OK;
     }
     if ((dtype != MEOPT_F32 && dtype != MEOPT_BF16) || (uintptr_t)gradient % (dtype == MEOPT_F32 ? 4 : 2))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient at %p has dtype %d or is misaligned", t->name, gradient, dtype);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s: gradient at %p has dtype %d or is misaligned", t->name, gradient,
+                          dtype);
     task->gradient_format = dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16;
     task->gradient = gradient;
     return MEOPT_OK;
@@ -190,7 +206,8 @@ static int not_finite(struct meopt_error *err, const struct tensor *t)
 }
 
 /* After a sweep: counters, accumulator, promotion. */
-static int task_finish(struct meopt *opt, struct tensor *t, bool accumulated, double error, struct meopt_error *err)
+static int task_finish(struct meopt *opt, struct tensor *t, bool accumulated, double error,
+                       struct meopt_error *err)
 {
     t->stepped = true;
     t->updates++;
@@ -214,13 +231,16 @@ static int all_finite(const struct tensor *t, const struct optim_task *task, int
 #endif
     for (int64_t c = 0; c < chunks; c++) {
         int64_t n = task->count - c * size < size ? task->count - c * size : size;
-        fine &= optim_all_finite((const char *)task->gradient + (size_t)(c * size) * bytes, task->gradient_format, n);
+        fine &= optim_all_finite((const char *)task->gradient + (size_t)(c * size) * bytes,
+                                 task->gradient_format, n);
     }
     return fine;
 }
 
-/* The check of a step's gradients before any of their tensors moves; MEOPT_NOT_FINITE: none of them will. A card tells later. */
-static int check_gradients(struct meopt *opt, const size_t *tensors, const struct optim_task *tasks, size_t first, size_t count, struct meopt_error *err)
+/* The check of a step's gradients before any of their tensors moves; MEOPT_NOT_FINITE: none of them will. A
+ * card tells later. */
+static int check_gradients(struct meopt *opt, const size_t *tensors, const struct optim_task *tasks,
+                           size_t first, size_t count, struct meopt_error *err)
 {
     if (card_of(opt)) {
         card_check_begin(opt);
@@ -229,7 +249,9 @@ static int check_gradients(struct meopt *opt, const size_t *tensors, const struc
     const struct tensor *bad = NULL;
     for (size_t i = 0; i < count && !bad; i++) {
         const struct optim_task *task = &tasks[tensors[i] - first];
-        if (task->gradient_format != GRADIENT_ACCUMULATOR && !all_finite(&opt->tensors[tensors[i]], task, threads_of(opt))) bad = &opt->tensors[tensors[i]];
+        if (task->gradient_format != GRADIENT_ACCUMULATOR &&
+            !all_finite(&opt->tensors[tensors[i]], task, threads_of(opt)))
+            bad = &opt->tensors[tensors[i]];
     }
     for (size_t i = 0; i < count && bad; i++) {
         struct tensor *t = &opt->tensors[tensors[i]];
@@ -239,14 +261,16 @@ static int check_gradients(struct meopt *opt, const size_t *tensors, const struc
 }
 
 /* The tensors named, from `first` on; tasks and errors have a place for each from there to the last. */
-static int step_named(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients, size_t count, double scale, size_t first,
-                      struct optim_task *tasks, double *errors, size_t span, struct meopt_error *err)
+static int step_named(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                      size_t count, double scale, size_t first, struct optim_task *tasks, double *errors,
+                      size_t span, struct meopt_error *err)
 {
     bool card = card_of(opt) != NULL; /* there, results are asked for at the end of the step */
     int status = MEOPT_OK;
     for (size_t i = 0; i < count; i++) {
         struct tensor *t = &opt->tensors[tensors[i]];
-        status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, scale, &tasks[tensors[i] - first], err);
+        status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, scale,
+                              &tasks[tensors[i] - first], err);
         if (status) { /* as if nothing had been asked */
             for (size_t k = 0; k < i; k++) opt->tensors[tensors[k]].stepped = false;
             return status;
@@ -257,7 +281,8 @@ static int step_named(struct meopt *opt, const size_t *tensors, const struct meo
     for (size_t i = 0; i < count && !status; i++) {
         size_t at = tensors[i] - first;
         errors[at] = -1;
-        if (adapt_due(opt, &opt->tensors[tensors[i]])) status = adapt_measure(opt, &opt->tensors[tensors[i]], &tasks[at], &errors[at], err);
+        if (adapt_due(opt, &opt->tensors[tensors[i]]))
+            status = adapt_measure(opt, &opt->tensors[tensors[i]], &tasks[at], &errors[at], err);
     }
     if (!status) status = sweep_steps(opt, &opt->tensors[first], tasks, span, !card, err);
     if (card) {
@@ -265,19 +290,23 @@ static int step_named(struct meopt *opt, const size_t *tensors, const struct meo
         opt->deferred = true;
     }
     for (size_t i = 0; i < count && (!status || status == MEOPT_NOT_FINITE); i++) {
-        int ended = task_finish(opt, &opt->tensors[tensors[i]], !gradients[i].data, errors[tensors[i] - first], status ? NULL : err);
+        int ended = task_finish(opt, &opt->tensors[tensors[i]], !gradients[i].data,
+                                errors[tensors[i] - first], status ? NULL : err);
         if (!status) status = ended;
     }
     return status;
 }
 
-int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients, size_t count, double scale, struct meopt_error *err)
+int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                       size_t count, double scale, struct meopt_error *err)
 {
-    if (!opt || (count && (!tensors || !gradients))) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensors or gradients named");
+    if (!opt || (count && (!tensors || !gradients)))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensors or gradients named");
     if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
     size_t first = SIZE_MAX, last = 0;
     for (size_t i = 0; i < count; i++) {
-        if (tensors[i] >= opt->count) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no tensor %zu in the optimizer", tensors[i]);
+        if (tensors[i] >= opt->count)
+            return optim_fail(err, MEOPT_BAD_ARGUMENT, "no tensor %zu in the optimizer", tensors[i]);
         if (tensors[i] < first) first = tensors[i];
         if (tensors[i] > last) last = tensors[i];
     }
@@ -285,8 +314,9 @@ int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct me
     size_t span = last - first + 1;
     struct optim_task one = {0}, *tasks = span == 1 ? &one : calloc(span, sizeof *tasks);
     double alone, *errors = span == 1 ? &alone : calloc(span, sizeof *errors);
-    int status = tasks && errors ? step_named(opt, tensors, gradients, count, scale, first, tasks, errors, span, err)
-                                 : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", span);
+    int status = tasks && errors
+                     ? step_named(opt, tensors, gradients, count, scale, first, tasks, errors, span, err)
+                     : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", span);
     if (span > 1) {
         free(tasks);
         free(errors);
@@ -294,7 +324,8 @@ int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct me
     return status;
 }
 
-int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype, double scale, struct meopt_error *err)
+int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
+                      double scale, struct meopt_error *err)
 {
     return meopt_step_tensors(opt, &tensor, &(struct meopt_gradient){gradient, (int)dtype}, 1, scale, err);
 }
@@ -335,13 +366,16 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
     found.grad_norm = sqrt(squares);
     if (stats) *stats = found;
     if (found.bad_groups)
-        return optim_fail(err, MEOPT_NOT_FINITE, "step %lld: %lld groups of 64 were not stepped, their gradient holds a NaN or an infinity",
-                          (long long)opt->step, (long long)found.bad_groups);
+        return optim_fail(
+            err, MEOPT_NOT_FINITE,
+            "step %lld: %lld groups of 64 were not stepped, their gradient holds a NaN or an infinity",
+            (long long)opt->step, (long long)found.bad_groups);
     return MEOPT_OK;
 }
 
-int meopt_step(struct meopt *opt, int64_t step, double lr, double scale, const struct meopt_gradient *gradients,
-               struct meopt_step_stats *stats, struct meopt_error *err)
+int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
+               const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
+               struct meopt_error *err)
 {
     if (opt && opt->count && !gradients) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no gradients given");
     int status = meopt_step_begin(opt, step, lr, 0, err);
@@ -352,12 +386,13 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale, const s
     for (size_t i = 0; !status && i < opt->count; i++) {
         struct tensor *t = &opt->tensors[i];
         errors[i] = -1;
-        if (gradients[i].data) status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, scale, &tasks[i], err);
-        if (!status && gradients[i].data && adapt_due(opt, t)) status = adapt_measure(opt, t, &tasks[i], &errors[i], err);
+        if (gradients[i].data)
+            status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, scale, &tasks[i], err);
+        if (!status && gradients[i].data && adapt_due(opt, t))
+            status = adapt_measure(opt, t, &tasks[i], &errors[i], err);
     }
     if (!status) status = sweep_steps(opt, opt->tensors, tasks, opt->count, true, err);
-    if (status)
-        opt->stepping = false;
+    if (status) opt->stepping = false;
     else {
         for (size_t i = 0; i < opt->count; i++)
             if (tasks[i].count) {
@@ -373,7 +408,8 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale, const s
 }
 
 /* Squares of groups begin to end of what was accumulated. */
-static double accumulated_squares(const struct meopt *opt, const struct tensor *t, int64_t begin, int64_t end, int *finite)
+static double accumulated_squares(const struct meopt *opt, const struct tensor *t, int64_t begin, int64_t end,
+                                  int *finite)
 {
     enum { AT_ONCE = 16 };
     float values[AT_ONCE * OPTIM_GROUP];
@@ -393,7 +429,8 @@ static double accumulated_squares(const struct meopt *opt, const struct tensor *
 }
 
 /* What was accumulated on a card, in a copy. */
-static int card_accumulated_squares(const struct meopt *opt, const struct tensor *t, double *squares, int *finite, struct meopt_error *err)
+static int card_accumulated_squares(const struct meopt *opt, const struct tensor *t, double *squares,
+                                    int *finite, struct meopt_error *err)
 {
     struct tensor host = *t;
     host.accumulator = malloc(t->layout.accumulator_bytes);
@@ -404,7 +441,8 @@ static int card_accumulated_squares(const struct meopt *opt, const struct tensor
     return status;
 }
 
-int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradients, double *norm, int *finite, struct meopt_error *err)
+int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradients, double *norm, int *finite,
+                        struct meopt_error *err)
 {
     if (!opt || !norm || !finite) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
     double squares = 0;
@@ -414,11 +452,16 @@ int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradient
         struct meopt_gradient gradient = gradients ? gradients[i] : (struct meopt_gradient){0};
         size_t bytes = gradient.dtype == MEOPT_F32 ? 4 : 2;
         if (!gradient.data && !(t->accumulator && t->accumulated)) continue;
-        if (gradient.data && ((gradient.dtype != MEOPT_F32 && gradient.dtype != MEOPT_BF16) || (uintptr_t)gradient.data % bytes))
-            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient dtype %d, or misaligned", t->name, gradient.dtype);
+        if (gradient.data && ((gradient.dtype != MEOPT_F32 && gradient.dtype != MEOPT_BF16) ||
+                              (uintptr_t)gradient.data % bytes))
+            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient dtype %d, or misaligned",
+                              t->name, gradient.dtype);
         if (card_of(opt)) {
-            int status = gradient.data ? card_squares(opt, gradient.data, gradient.dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16, t->layout.count, &squares, &good, err)
-                                       : card_accumulated_squares(opt, t, &squares, &good, err);
+            int status = gradient.data
+                             ? card_squares(opt, gradient.data,
+                                            gradient.dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16,
+                                            t->layout.count, &squares, &good, err)
+                             : card_accumulated_squares(opt, t, &squares, &good, err);
             if (status) return status;
             continue;
         }
@@ -429,14 +472,15 @@ int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradient
 #endif
         for (int64_t c = 0; c < chunks; c++) {
             int64_t n = t->layout.count - c * size < size ? t->layout.count - c * size : size;
-            int64_t begin = c * CHUNK_GROUPS, end = begin + CHUNK_GROUPS < t->layout.groups ? begin + CHUNK_GROUPS : t->layout.groups;
+            int64_t begin = c * CHUNK_GROUPS,
+                    end = begin + CHUNK_GROUPS < t->layout.groups ? begin + CHUNK_GROUPS : t->layout.groups;
             int fine = 1;
             partials[c].gradient_squares = 0;
             if (gradient.data)
-                optim_sum_squares((const char *)gradient.data + (size_t)(c * size) * bytes, gradient.dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16, n,
+                optim_sum_squares((const char *)gradient.data + (size_t)(c * size) * bytes,
+                                  gradient.dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16, n,
                                   &partials[c].gradient_squares, &fine);
-            else
-                partials[c].gradient_squares = accumulated_squares(opt, t, begin, end, &fine);
+            else partials[c].gradient_squares = accumulated_squares(opt, t, begin, end, &fine);
             good &= fine;
         }
         for (int64_t c = 0; c < chunks; c++) squares += partials[c].gradient_squares;
@@ -452,14 +496,20 @@ double meopt_clip_scale(double norm, double max_norm)
     return scale < 1 ? scale : 1;
 }
 
-int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype, double scale, struct meopt_error *err)
+int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
+                     double scale, struct meopt_error *err)
 {
-    if (!opt || tensor >= opt->count) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
+    if (!opt || tensor >= opt->count)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
     struct tensor *t = &opt->tensors[tensor];
     if (!t->accumulator || opt->options.dry)
-        return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has no accumulator (option accumulator)", t->name);
-    if (!gradient || (dtype != MEOPT_F32 && dtype != MEOPT_BF16) || (uintptr_t)gradient % (dtype == MEOPT_F32 ? 4 : 2) || !isfinite(scale))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: no gradient, dtype %d, misaligned, or scale %g", t->name, (int)dtype, scale);
+        return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has no accumulator (option accumulator)",
+                          t->name);
+    if (!gradient || (dtype != MEOPT_F32 && dtype != MEOPT_BF16) ||
+        (uintptr_t)gradient % (dtype == MEOPT_F32 ? 4 : 2) || !isfinite(scale))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s: no gradient, dtype %d, misaligned, or scale %g", t->name,
+                          (int)dtype, scale);
     struct optim_task task = task_of(opt, t);
     int64_t step = t->updates + 1;
     task.rule = RULE_ACCUMULATE;

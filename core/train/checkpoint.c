@@ -40,15 +40,21 @@ static int write_model(const struct trainer *t, const char *path, struct error *
     for (int i = 0; i < tower->parameter_count; i++)
         if (tower->parameters[i].count > largest) largest = tower->parameters[i].count;
     float *staging = malloc((size_t)largest * sizeof *staging);
-    if (!staging) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a staging buffer of %lld values", (long long)largest);
+    if (!staging)
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a staging buffer of %lld values",
+                         (long long)largest);
     int staged = -1;
     struct weights_row *rows = xcalloc((size_t)tower->parameter_count, sizeof *rows);
     struct stream *streams = xcalloc((size_t)tower->parameter_count, sizeof *streams);
     for (int i = 0; i < tower->parameter_count; i++) {
         const struct parameter *p = &tower->parameters[i];
         streams[i] = (struct stream){t, i, &staging, &staged};
-        rows[i] = (struct weights_row){.name = xasprintf("%s%s", p->head ? "" : family_prefix(tower->geometry.family), p->name), .dtype = DTYPE_F32,
-                                       .ndim = p->ndim, .read = stream_read, .context = &streams[i]};
+        rows[i] = (struct weights_row){
+            .name = xasprintf("%s%s", p->head ? "" : family_prefix(tower->geometry.family), p->name),
+            .dtype = DTYPE_F32,
+            .ndim = p->ndim,
+            .read = stream_read,
+            .context = &streams[i]};
         for (int d = 0; d < p->ndim; d++) rows[i].shape[d] = p->shape[d];
     }
     const char *const metadata[] = {"format", "pt", NULL};
@@ -69,8 +75,11 @@ static int write_optimizer(const struct trainer *t, const char *path, struct err
         size_t bytes = meopt_state_bytes(t->opt, (size_t)i);
         uint64_t header = bytes;
         void *record = malloc(bytes);
-        if (!record) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %zu bytes of optimizer state", bytes);
-        if (!code && meopt_state_save(t->opt, (size_t)i, record, bytes, &library)) code = trainer_library_error(&library, err);
+        if (!record)
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %zu bytes of optimizer state",
+                             bytes);
+        if (!code && meopt_state_save(t->opt, (size_t)i, record, bytes, &library))
+            code = trainer_library_error(&library, err);
         if (!code) code = file_write_all(fd, &header, sizeof header, path, err);
         if (!code) code = file_write_all(fd, record, bytes, path, err);
         free(record);
@@ -90,8 +99,10 @@ static int read_optimizer(struct trainer *t, const char *path, struct error *err
         uint64_t bytes = 0;
         if (map.bytes - at >= sizeof bytes) memcpy(&bytes, map.data + at, sizeof bytes);
         if (map.bytes - at < sizeof bytes || bytes > map.bytes - at - sizeof bytes)
-            code = error_set(err, EXIT_INTEGRITY, NULL, "optimizer state ends at tensor %d of %d", i, t->tensor_count);
-        else if (meopt_state_load(t->opt, (size_t)i, map.data + at + sizeof bytes, bytes, &library)) code = trainer_library_error(&library, err);
+            code = error_set(err, EXIT_INTEGRITY, NULL, "optimizer state ends at tensor %d of %d", i,
+                             t->tensor_count);
+        else if (meopt_state_load(t->opt, (size_t)i, map.data + at + sizeof bytes, bytes, &library))
+            code = trainer_library_error(&library, err);
         at += sizeof bytes + bytes;
     }
     if (code) error_at(err, path, 0, 0);
@@ -111,12 +122,15 @@ static int read_model(struct trainer *t, const char *path, struct error *err)
         snprintf(key, sizeof key, "%s%s", p->head ? "" : family_prefix(t->student->geometry.family), p->name);
         int64_t at = weights_find(w, key);
         if (at < 0 || weights_tensor(w, at)->count != p->count) {
-            code = error_set(err, EXIT_INTEGRITY, "resume with the configuration that made the checkpoint", "tensor %s is missing or has another shape", key);
+            code = error_set(err, EXIT_INTEGRITY, "resume with the configuration that made the checkpoint",
+                             "tensor %s is missing or has another shape", key);
             error_at(err, path, 0, 0);
             break;
         }
         float *larger = realloc(values, (size_t)p->count * sizeof *values);
-        if (!larger) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %lld values", (long long)p->count);
+        if (!larger)
+            code =
+                error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %lld values", (long long)p->count);
         else values = larger;
         if (!code) code = weights_read(w, at, values, DTYPE_F32, err);
         if (!code) code = trainer_import(t, i, values, err);
@@ -148,7 +162,8 @@ static int list_steps(const char *directory, int64_t *steps, int room)
     for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
         long long step;
         int end = 0;
-        if (sscanf(entry->d_name, "step-%lld%n", &step, &end) != 1 || entry->d_name[end] || count == room) continue;
+        if (sscanf(entry->d_name, "step-%lld%n", &step, &end) != 1 || entry->d_name[end] || count == room)
+            continue;
         int at = count++;
         for (; at > 0 && steps[at - 1] < step; at--) steps[at] = steps[at - 1];
         steps[at] = step;
@@ -163,7 +178,8 @@ static void forget_old(const char *directory, int keep)
     int count = list_steps(directory, steps, 1024);
     for (int i = keep; i < count; i++) {
         /* out of the way first, so that a half removed checkpoint has no name that counts */
-        char *from = xasprintf("%s/step-%08lld", directory, (long long)steps[i]), *to = xasprintf("%s/.trash-%lld", directory, (long long)steps[i]);
+        char *from = xasprintf("%s/step-%08lld", directory, (long long)steps[i]),
+             *to = xasprintf("%s/.trash-%lld", directory, (long long)steps[i]);
         if (rename(from, to) == 0) file_remove_tree(to, NULL);
         free(from);
         free(to);
@@ -172,10 +188,13 @@ static void forget_old(const char *directory, int keep)
 
 int checkpoint_save(const struct run *run, const struct trainer *t, int64_t step, int keep, struct error *err)
 {
-    char *directory = run_path(run, "ckpt"), *final = xasprintf("%s/step-%08lld", directory, (long long)step), *partial = xasprintf("%s.partial", final);
-    char *paths[PARTS], *manifest = path_join(partial, "MANIFEST.json"), *latest = path_join(directory, "LATEST");
+    char *directory = run_path(run, "ckpt"), *final = xasprintf("%s/step-%08lld", directory, (long long)step),
+         *partial = xasprintf("%s.partial", final);
+    char *paths[PARTS], *manifest = path_join(partial, "MANIFEST.json"),
+                        *latest = path_join(directory, "LATEST");
     for (int i = 0; i < PARTS; i++) paths[i] = path_join(partial, parts[i]);
-    json_t *object = json_pack("{s:i, s:I, s:f, s:o}", "version", 1, "step", (json_int_t)step, "previous_norm", t->previous_norm, "files", json_object());
+    json_t *object = json_pack("{s:i, s:I, s:f, s:o}", "version", 1, "step", (json_int_t)step,
+                               "previous_norm", t->previous_norm, "files", json_object());
     int code = file_remove_tree(partial, err);
     if (!code) code = file_make_dirs(partial, err);
     if (!code) code = write_model(t, paths[0], err);
@@ -183,7 +202,9 @@ int checkpoint_save(const struct run *run, const struct trainer *t, int64_t step
     for (int i = 0; i < PARTS && !code; i++) {
         json_int_t bytes, crc;
         code = checksum(paths[i], &bytes, &crc, err);
-        if (!code) json_object_set_new(json_object_get(object, "files"), parts[i], json_pack("{s:I, s:I}", "bytes", bytes, "crc32c", crc));
+        if (!code)
+            json_object_set_new(json_object_get(object, "files"), parts[i],
+                                json_pack("{s:I, s:I}", "bytes", bytes, "crc32c", crc));
     }
     if (!code) {
         char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
@@ -218,8 +239,10 @@ static int verify(const char *directory, double *previous_norm, struct error *er
         json_t *entry = json_object_get(json_object_get(object, "files"), parts[i]);
         json_int_t bytes = -1, crc = -1;
         code = checksum(part, &bytes, &crc, err);
-        if (!code && (!entry || bytes != json_integer_value(json_object_get(entry, "bytes")) || crc != json_integer_value(json_object_get(entry, "crc32c"))))
-            code = error_set(err, EXIT_INTEGRITY, NULL, "%s does not agree with the manifest's size and checksum", parts[i]);
+        if (!code && (!entry || bytes != json_integer_value(json_object_get(entry, "bytes")) ||
+                      crc != json_integer_value(json_object_get(entry, "crc32c"))))
+            code = error_set(err, EXIT_INTEGRITY, NULL,
+                             "%s does not agree with the manifest's size and checksum", parts[i]);
         free(part);
     }
     if (!code) *previous_norm = json_number_value(json_object_get(object, "previous_norm"));

@@ -14,7 +14,14 @@
 #include <unistd.h>
 #include <yaml.h>
 
-enum { BUFFER = 256 << 10, SAMPLED_FROM = 4 << 20, SAMPLES = FOLLOW_POINTS / 2, LINE_MAX_BYTES = 64 << 10, REFRESH_BYTES = 8 << 20, TAIL = 64 << 10 };
+enum {
+    BUFFER = 256 << 10,
+    SAMPLED_FROM = 4 << 20,
+    SAMPLES = FOLLOW_POINTS / 2,
+    LINE_MAX_BYTES = 64 << 10,
+    REFRESH_BYTES = 8 << 20,
+    TAIL = 64 << 10
+};
 
 /* ---- points ---- */
 
@@ -32,7 +39,8 @@ static void merge(struct follow_point *into, const struct follow_point *p)
 
 static void add_point(struct follow *f, const struct metric_line *l)
 {
-    struct follow_point p = {(double)l->step, (double)l->step, l->loss, l->loss, l->loss, l->cosine, l->images_per_s, 1};
+    struct follow_point p = {(double)l->step, (double)l->step, l->loss,         l->loss,
+                             l->loss,         l->cosine,       l->images_per_s, 1};
     if (f->point_count && f->points[f->point_count - 1].lines < f->stride) {
         merge(&f->points[f->point_count - 1], &p);
         return;
@@ -92,8 +100,14 @@ static struct follow_card *card_of(struct follow *f, int rank)
 {
     if (rank < 0 || rank >= FOLLOW_CARDS) return NULL;
     while (f->card_count <= rank)
-        f->cards[f->card_count] = (struct follow_card){.rank = f->card_count, .memory = {-1, -1, {0}}, .used_bytes = NAN, .total_bytes = NAN, .busy_percent = NAN,
-                                                       .temp_c = NAN, .power_w = NAN, .age_s = NAN},
+        f->cards[f->card_count] = (struct follow_card){.rank = f->card_count,
+                                                       .memory = {-1, -1, {0}},
+                                                       .used_bytes = NAN,
+                                                       .total_bytes = NAN,
+                                                       .busy_percent = NAN,
+                                                       .temp_c = NAN,
+                                                       .power_w = NAN,
+                                                       .age_s = NAN},
         f->card_count++;
     return &f->cards[rank];
 }
@@ -124,7 +138,8 @@ static json_t *load(const struct follow *f, const char *name)
 {
     char *path = path_join(f->directory, name), *text = NULL;
     size_t bytes = 0;
-    json_t *object = file_read(path, 4 << 20, &text, &bytes, NULL) == 0 ? json_loadb(text, bytes, 0, NULL) : NULL;
+    json_t *object =
+        file_read(path, 4 << 20, &text, &bytes, NULL) == 0 ? json_loadb(text, bytes, 0, NULL) : NULL;
     free(text);
     free(path);
     return object;
@@ -161,7 +176,8 @@ static void take_live(struct follow *f)
 
 static void take_meta(struct follow *f)
 {
-    json_t *meta = f->has_meta ? NULL : load(f, "meta.json"), *plan = f->has_plan ? NULL : load(f, "plan.json");
+    json_t *meta = f->has_meta ? NULL : load(f, "meta.json"),
+           *plan = f->has_plan ? NULL : load(f, "plan.json");
     if (meta) {
         f->has_meta = true;
         printable(f->family, sizeof f->family, meta, "family");
@@ -190,7 +206,9 @@ static const char *value_of(yaml_document_t *d, const char *section, const char 
         yaml_node_t *found = NULL;
         for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++) {
             yaml_node_t *k = yaml_document_get_node(d, p->key);
-            if (k && k->type == YAML_SCALAR_NODE && strcmp((const char *)k->data.scalar.value, names[level]) == 0) found = yaml_document_get_node(d, p->value);
+            if (k && k->type == YAML_SCALAR_NODE &&
+                strcmp((const char *)k->data.scalar.value, names[level]) == 0)
+                found = yaml_document_get_node(d, p->value);
         }
         node = found;
     }
@@ -212,8 +230,10 @@ static void take_config(struct follow *f)
     if (file_read(path, 1 << 20, &text, &bytes, NULL) == 0 && yaml_parser_initialize(&parser)) {
         yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
         if (yaml_parser_load(&parser, &document)) {
-            name_of(f->teacher, sizeof f->teacher, value_of(&document, "model_t", "weight"), value_of(&document, "model_t", "arch"));
-            name_of(f->student, sizeof f->student, value_of(&document, "model_s", "weight"), value_of(&document, "model_s", "arch"));
+            name_of(f->teacher, sizeof f->teacher, value_of(&document, "model_t", "weight"),
+                    value_of(&document, "model_t", "arch"));
+            name_of(f->student, sizeof f->student, value_of(&document, "model_s", "weight"),
+                    value_of(&document, "model_s", "arch"));
             f->use_meopt = strcmp(value_of(&document, "optim", "use_meopt"), "true") == 0;
             f->batch = strtoll(value_of(&document, "train", "batch_size"), NULL, 10);
             yaml_document_delete(&document);
@@ -245,7 +265,8 @@ static void take_event(struct follow *f, const char *text, size_t bytes)
     printable(message, sizeof message, object, "message");
     run_time_text(when, sizeof when, "%H:%M:%S", number(object, "time"));
     int64_t step = whole(object, "step");
-    snprintf(line, sizeof line, "%s  step %lld  %s%s%s", when, (long long)(step < 0 ? 0 : step), event, message[0] ? ": " : "", message);
+    snprintf(line, sizeof line, "%s  step %lld  %s%s%s", when, (long long)(step < 0 ? 0 : step), event,
+             message[0] ? ": " : "", message);
     keep_line(f->events, &f->event_count, line);
     json_decref(object);
 }
@@ -259,7 +280,8 @@ static void take_log(struct follow *f, const char *text, size_t bytes)
 }
 
 /* Whole lines of a small file behind *at; of a large one its end only. */
-static void take_lines(struct follow *f, const char *name, int64_t *at, void (*take)(struct follow *, const char *, size_t))
+static void take_lines(struct follow *f, const char *name, int64_t *at,
+                       void (*take)(struct follow *, const char *, size_t))
 {
     char *path = path_join(f->directory, name), *buffer = NULL;
     struct stat st;
@@ -272,7 +294,8 @@ static void take_lines(struct follow *f, const char *name, int64_t *at, void (*t
         if (st.st_size - *at > TAIL) *at = st.st_size - TAIL, skipped = true;
         buffer = xmalloc(TAIL);
         ssize_t n = st.st_size > *at ? pread(fd, buffer, TAIL, *at) : 0;
-        for (char *p = buffer, *end; n > 0 && (end = memchr(p, '\n', (size_t)(buffer + n - p))) != NULL; p = end + 1) {
+        for (char *p = buffer, *end; n > 0 && (end = memchr(p, '\n', (size_t)(buffer + n - p))) != NULL;
+             p = end + 1) {
             if (!skipped) take(f, p, (size_t)(end - p));
             skipped = false;
             *at += end + 1 - p;
@@ -293,7 +316,15 @@ static void forget(struct follow *f)
     f->recent_count = 0;
     f->seconds = 0;
     f->best_loss = INFINITY;
-    f->last = (struct metric_line){.step = -1, .epoch = -1, .loss = NAN, .cosine = NAN, .lr = NAN, .grad_norm = NAN, .images_per_s = NAN, .step_ms = NAN, .data_wait_ms = NAN};
+    f->last = (struct metric_line){.step = -1,
+                                   .epoch = -1,
+                                   .loss = NAN,
+                                   .cosine = NAN,
+                                   .lr = NAN,
+                                   .grad_norm = NAN,
+                                   .images_per_s = NAN,
+                                   .step_ms = NAN,
+                                   .data_wait_ms = NAN};
 }
 
 /* Of a long file: one line at each of SAMPLES places, and then all of its end. */
@@ -362,7 +393,8 @@ static void take_metrics(struct follow *f)
             p = end + 1;
         }
         f->part_bytes = (size_t)(limit - p);
-        if (held || f->part_bytes > LINE_MAX_BYTES) { /* read again from here; or a line that is none: skip it */
+        if (held ||
+            f->part_bytes > LINE_MAX_BYTES) { /* read again from here; or a line that is none: skip it */
             f->at = held ? begin + (p - buffer) : f->at + n;
             f->part_bytes = 0;
             if (held) break;

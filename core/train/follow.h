@@ -1,8 +1,10 @@
-/* Reading a run while it is written, or long after: what a dashboard shows, in bounded memory whatever the run's length.
+/* Reading a run while it is written, or long after: what a dashboard shows, in bounded memory whatever the
+ * run's length.
  *
- * metrics.jsonl may have millions of lines: at first it is sampled by seeking, its end is read whole, and from then on what is
- * appended. The history keeps at most FOLLOW_POINTS points; when they are full, neighbours are merged. A file that became
- * shorter (a resumed run writes its last steps anew) is read again from the beginning.
+ * metrics.jsonl may have millions of lines: at first it is sampled by seeking, its end is read whole, and
+ * from then on what is appended. The history keeps at most FOLLOW_POINTS points; when they are full,
+ * neighbours are merged. A file that became shorter (a resumed run writes its last steps anew) is read again
+ * from the beginning.
  */
 #ifndef MEOPT_TRAIN_FOLLOW_H
 #define MEOPT_TRAIN_FOLLOW_H
@@ -27,13 +29,14 @@ struct follow_memory {
     int64_t now_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
 };
 
-/* One card, or the processor: the trainer's own account, and what the monitor says of the device. NAN: not known. */
+/* One card, or the processor: the trainer's own account, and what the monitor says of the device. NAN: not
+ * known. */
 struct follow_card {
     int rank;
     char device[96], pci[32];
     struct follow_memory memory;
     double used_bytes, total_bytes, busy_percent, temp_c, power_w;
-    double age_s;              /* of these, when live.json was read */
+    double age_s; /* of these, when live.json was read */
 };
 
 struct follow {
@@ -50,14 +53,14 @@ struct follow {
     int64_t batch;
 
     /* metrics.jsonl */
-    struct metric_line last;   /* step -1: none yet */
+    struct metric_line last; /* step -1: none yet */
     struct follow_point *points;
-    int point_count, stride;   /* lines per point from now on */
+    int point_count, stride;    /* lines per point from now on */
     struct metric_line *recent; /* ring of the last lines */
-    int64_t recent_count;      /* ever put in; index modulo FOLLOW_RECENT */
-    double seconds;            /* trained: the sum of step_ms, estimated where lines were skipped */
+    int64_t recent_count;       /* ever put in; index modulo FOLLOW_RECENT */
+    double seconds;             /* trained: the sum of step_ms, estimated where lines were skipped */
     double best_loss;
-    int64_t gaps;              /* foreign or torn lines */
+    int64_t gaps; /* foreign or torn lines */
 
     /* live.json */
     char worker[32], phase[48];
@@ -71,11 +74,11 @@ struct follow {
     /* private */
     int fd;
     int64_t at, event_at, log_at;
-    char *part;                /* of a line that is not whole yet */
+    char *part; /* of a line that is not whole yet */
     size_t part_bytes;
     bool replay;
-    double replay_seconds;     /* training time that may be shown */
-    bool replay_end;           /* the whole run has been shown */
+    double replay_seconds; /* training time that may be shown */
+    bool replay_end;       /* the whole run has been shown */
 };
 
 /* EXIT_FAILED when the directory is no run. replay: nothing is read until follow_replay has set the clock. */

@@ -5,7 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static int describe(const struct config *c, const struct config_tower *t, struct geometry *g, struct error *err)
+static int describe(const struct config *c, const struct config_tower *t, struct geometry *g,
+                    struct error *err)
 {
     memset(g, 0, sizeof *g);
     if (strcmp(t->arch, "custom") != 0) {
@@ -15,28 +16,31 @@ static int describe(const struct config *c, const struct config_tower *t, struct
     g->family = g->family ? g->family : family_from_name(c->model.family);
     const struct {
         int64_t *field, given;
-    } fields[] = {{&g->width, t->width}, {&g->depth, t->depth}, {&g->heads, t->heads}, {&g->hidden, t->hidden},
-                  {&g->out, t->out}, {&g->patch, t->patch}, {&g->pos_grid, t->pos_grid}};
+    } fields[] = {{&g->width, t->width},      {&g->depth, t->depth}, {&g->heads, t->heads},
+                  {&g->hidden, t->hidden},    {&g->out, t->out},     {&g->patch, t->patch},
+                  {&g->pos_grid, t->pos_grid}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].given) *fields[i].field = fields[i].given;
     if (strcmp(t->ffn, "mlp") == 0) g->ffn = 1 + ACTIVATION_GELU;
     if (strcmp(t->ffn, "swiglu") == 0) g->ffn = 1 + ACTIVATION_SWIGLU;
     if (c->data.image_size) {
-        if (g->image && g->image != c->data.image_size && g->family != FAMILY_DINOV2 && !t->pos_grid && t->arch[0])
+        if (g->image && g->image != c->data.image_size && g->family != FAMILY_DINOV2 && !t->pos_grid &&
+            t->arch[0])
             g->pos_grid = c->data.image_size / (g->patch ? g->patch : 14);
         g->image = c->data.image_size;
     }
     return 0;
 }
 
-static int settle(struct config *c, const struct config_tower *t, const char *role, bool random, struct geometry *g,
-                  struct weights **weights, struct error *err)
+static int settle(struct config *c, const struct config_tower *t, const char *role, bool random,
+                  struct geometry *g, struct weights **weights, struct error *err)
 {
     int code = describe(c, t, g, err);
     if (code) return code;
     bool from_file = !random && t->weight[0] && strcmp(t->init, "random") != 0;
     if (!from_file && !random && strcmp(t->init, "random") != 0)
-        return error_set(err, EXIT_CONFIG, "set model.weight_t and model.weight_s", "the %s has no checkpoint", role);
+        return error_set(err, EXIT_CONFIG, "set model.weight_t and model.weight_s",
+                         "the %s has no checkpoint", role);
     if (!from_file) return geometry_check(g, t->head_dim, err);
     if ((code = weights_open(weights, t->weight, err)) != 0) return code;
     code = geometry_infer(g, *weights, t->head_dim, err);
@@ -44,8 +48,8 @@ static int settle(struct config *c, const struct config_tower *t, const char *ro
     return code;
 }
 
-int trainer_geometry(struct config *c, bool random, struct geometry *teacher, struct geometry *student, struct weights **teacher_weights,
-                     struct weights **student_weights, struct error *err)
+int trainer_geometry(struct config *c, bool random, struct geometry *teacher, struct geometry *student,
+                     struct weights **teacher_weights, struct weights **student_weights, struct error *err)
 {
     *teacher_weights = *student_weights = NULL;
     int code = settle(c, &c->model_t, "teacher", random, teacher, teacher_weights, err);
@@ -53,10 +57,12 @@ int trainer_geometry(struct config *c, bool random, struct geometry *teacher, st
     if (!code) code = settle(c, &c->model_s, "student", random, student, student_weights, err);
     if (!code && teacher->image != student->image)
         code = error_set(err, EXIT_CONFIG, "both towers see the same image: set data.image_size",
-                         "the teacher takes images of %lld px, the student of %lld px", (long long)teacher->image, (long long)student->image);
+                         "the teacher takes images of %lld px, the student of %lld px",
+                         (long long)teacher->image, (long long)student->image);
     if (!code) code = config_resolve(c, family_name(teacher->family), err);
     if (!code && strcmp(c->loss.head, "none") == 0 && teacher->out != student->out)
-        code = error_set(err, EXIT_CONFIG, "loss.head: auto or linear", "the student's output has %lld values, the teacher's %lld, and loss.head is none",
+        code = error_set(err, EXIT_CONFIG, "loss.head: auto or linear",
+                         "the student's output has %lld values, the teacher's %lld, and loss.head is none",
                          (long long)student->out, (long long)teacher->out);
     if (code) {
         weights_close(*teacher_weights);

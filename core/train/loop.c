@@ -31,7 +31,9 @@ static void catch_signals(void)
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaction(signals[i], &action, NULL);
 }
 
-const char *const train_phase_names[PHASE_COUNT] = {"loading weights", "computing the teacher's outputs", "waiting for images", "training", "saving a checkpoint", "ending"};
+const char *const train_phase_names[PHASE_COUNT] = {"loading weights",     "computing the teacher's outputs",
+                                                    "waiting for images",  "training",
+                                                    "saving a checkpoint", "ending"};
 
 static void phase(const struct train_listener *listener, enum train_phase at)
 {
@@ -40,11 +42,21 @@ static void phase(const struct train_listener *listener, enum train_phase at)
 
 struct data_options train_data_options(const struct config *c)
 {
-    return (struct data_options){.root = c->data.root, .image_size = c->data.image_size,
-                                 .pipeline = strcmp(c->data.pipeline, "dinov2") == 0 ? PIPELINE_DINOV2 : PIPELINE_CLIP,
-                                 .augment = c->data.augment, .flip = c->data.flip == 1, .crop_scale_min = c->data.crop_scale_min,
-                                 .crop_scale_max = c->data.crop_scale_max, .shuffle = c->data.shuffle, .seed = (uint64_t)c->train.seed,
-                                 .batch = c->train.batch_size, .rank = 0, .ranks = 1, .workers = c->data.workers, .prefetch = c->data.prefetch,
+    return (struct data_options){.root = c->data.root,
+                                 .image_size = c->data.image_size,
+                                 .pipeline = strcmp(c->data.pipeline, "dinov2") == 0 ? PIPELINE_DINOV2
+                                                                                     : PIPELINE_CLIP,
+                                 .augment = c->data.augment,
+                                 .flip = c->data.flip == 1,
+                                 .crop_scale_min = c->data.crop_scale_min,
+                                 .crop_scale_max = c->data.crop_scale_max,
+                                 .shuffle = c->data.shuffle,
+                                 .seed = (uint64_t)c->train.seed,
+                                 .batch = c->train.batch_size,
+                                 .rank = 0,
+                                 .ranks = 1,
+                                 .workers = c->data.workers,
+                                 .prefetch = c->data.prefetch,
                                  .max_bad = c->data.max_bad};
 }
 
@@ -72,16 +84,21 @@ static int fill(void *context, struct trainer *t, struct error *err)
     t->cache = malloc((size_t)(images * row) * sizeof *t->cache);
     t->cache_images = images;
     if (!t->cache)
-        code = error_set(err, EXIT_HOST_MEMORY, "train.cache_teacher: false", "out of memory for the teacher's output of %lld images", (long long)images);
-    if (!code && access(path, F_OK) == 0 && weights_open(&stored, path, NULL) == 0 && weights_count(stored) == 1 &&
-        weights_tensor(stored, 0)->count == images * row) {
+        code = error_set(err, EXIT_HOST_MEMORY, "train.cache_teacher: false",
+                         "out of memory for the teacher's output of %lld images", (long long)images);
+    if (!code && access(path, F_OK) == 0 && weights_open(&stored, path, NULL) == 0 &&
+        weights_count(stored) == 1 && weights_tensor(stored, 0)->count == images * row) {
         code = weights_read(stored, 0, t->cache, DTYPE_F32, err);
     } else if (!code) {
         code = data_start(data, 0, err);
         while (!code && (code = data_next(data, &batch, err)) == 0 && batch.count > 0)
-            for (int64_t i = 0; i < batch.count && !code; i++) /* one by one: a bad image's stand-in goes to its own place */
-                code = trainer_embed_teacher(t, batch.images + i * 3 * options.image_size * options.image_size, 1, t->cache + batch.ids[i] * row, err);
-        struct weights_row table = {.name = "teacher", .dtype = DTYPE_F32, .ndim = 2, .shape = {images, row}, .data = t->cache};
+            for (int64_t i = 0; i < batch.count && !code;
+                 i++) /* one by one: a bad image's stand-in goes to its own place */
+                code =
+                    trainer_embed_teacher(t, batch.images + i * 3 * options.image_size * options.image_size,
+                                          1, t->cache + batch.ids[i] * row, err);
+        struct weights_row table = {
+            .name = "teacher", .dtype = DTYPE_F32, .ndim = 2, .shape = {images, row}, .data = t->cache};
         if (!code) code = weights_write_safetensors(path, &table, 1, NULL, err);
     }
     weights_close(stored);
@@ -97,7 +114,8 @@ struct feed {
     int64_t micro, pixels;
 };
 
-static int feed_images(void *context, int64_t index, int64_t count, const float **images, const int64_t **ids, struct error *err)
+static int feed_images(void *context, int64_t index, int64_t count, const float **images, const int64_t **ids,
+                       struct error *err)
 {
     struct feed *f = context;
     (void)err;
@@ -113,11 +131,13 @@ static const float *next_images(void *context)
     return f->last ? NULL : data_peek(f->data);
 }
 
-static int write_metric(struct run *run, const struct trainer *t, const struct train_progress *p, bool with_cards, struct error *err)
+static int write_metric(struct run *run, const struct trainer *t, const struct train_progress *p,
+                        bool with_cards, struct error *err)
 {
-    json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "loss", p->loss,
-                             "cosine", p->cosine, "lr", p->lr, "grad_norm", p->grad_norm, "images_per_s", p->images_per_s, "step_ms", p->step_ms,
-                             "data_wait_ms", p->data_wait_ms);
+    json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)p->step,
+                             "epoch", (json_int_t)p->epoch, "loss", p->loss, "cosine", p->cosine, "lr", p->lr,
+                             "grad_norm", p->grad_norm, "images_per_s", p->images_per_s, "step_ms",
+                             p->step_ms, "data_wait_ms", p->data_wait_ms);
     if (with_cards) {
         json_t *card = memory_json(&t->device->use);
         json_object_set_new(card, "rank", json_integer(0));
@@ -143,12 +163,15 @@ static uint32_t program_crc(void)
 /* The plan of this experiment on the kind of device that was found, or of the same without MEOpt. */
 static int plan_found(struct plan *plan, const struct config *config, const char *kind, bool use_meopt)
 {
-    static const char *const without[][2] = {{"optim.use_meopt", "false"}, {"optim.pure_bf16", "false"}, {"optim.weights", "auto"}, {"optim.state_m", "auto"},
-                                             {"optim.state_v", "auto"},    {"optim.gradients", "keep"},  {"optim.clip_mode", "exact"}};
+    static const char *const without[][2] = {{"optim.use_meopt", "false"}, {"optim.pure_bf16", "false"},
+                                             {"optim.weights", "auto"},    {"optim.state_m", "auto"},
+                                             {"optim.state_v", "auto"},    {"optim.gradients", "keep"},
+                                             {"optim.clip_mode", "exact"}};
     struct config copy;
     config_copy(&copy, config);
     int code = config_assign(&copy, "device.type", kind, NULL);
-    for (size_t i = 0; i < sizeof without / sizeof *without && !use_meopt && !code; i++) code = config_assign(&copy, without[i][0], without[i][1], NULL);
+    for (size_t i = 0; i < sizeof without / sizeof *without && !use_meopt && !code; i++)
+        code = config_assign(&copy, without[i][0], without[i][1], NULL);
     if (!code) code = plan_make(plan, &copy, NULL);
     config_free(&copy);
     return code;
@@ -171,15 +194,18 @@ static json_t *hex_or_null(uint32_t crc)
     return crc ? json_string(text) : json_null();
 }
 
-/* meta.json, and plan.json: what this run is planned to take, and the same experiment without MEOpt, which nobody runs beside it. A plan
- * that cannot be made is no reason not to train. */
-static int write_meta(struct run *run, const struct trainer *t, const struct data *data, int64_t total, struct error *err)
+/* meta.json, and plan.json: what this run is planned to take, and the same experiment without MEOpt, which
+ * nobody runs beside it. A plan that cannot be made is no reason not to train. */
+static int write_meta(struct run *run, const struct trainer *t, const struct data *data, int64_t total,
+                      struct error *err)
 {
     char host[128] = "";
     gethostname(host, sizeof host - 1);
-    json_t *meta = json_pack("{s:i, s:s, s:i, s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "version", 1, "host", host, "pid", (int)getpid(), "started", (double)time(NULL),
-                             "device", t->device->name, "images", (json_int_t)data_images(data), "total_steps", (json_int_t)total, "student_parameters",
-                             (json_int_t)geometry_parameters(&t->student_geometry), "teacher_parameters", (json_int_t)geometry_parameters(&t->teacher_geometry),
+    json_t *meta = json_pack("{s:i, s:s, s:i, s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "version", 1, "host", host,
+                             "pid", (int)getpid(), "started", (double)time(NULL), "device", t->device->name,
+                             "images", (json_int_t)data_images(data), "total_steps", (json_int_t)total,
+                             "student_parameters", (json_int_t)geometry_parameters(&t->student_geometry),
+                             "teacher_parameters", (json_int_t)geometry_parameters(&t->teacher_geometry),
                              "family", family_name(t->student_geometry.family));
     struct meopt_bytes held = {0};
     struct plan plan, baseline;
@@ -193,10 +219,15 @@ static int write_meta(struct run *run, const struct trainer *t, const struct dat
     json_object_set_new(meta, "batch_images", json_integer((json_int_t)t->batch));
     json_object_set_new(meta, "ranks", json_integer(1));
     json_object_set_new(meta, "epoch_steps", json_integer((json_int_t)data_epoch_batches(data)));
-    json_object_set_new(meta, "optimizer_bytes_per_param", held.parameters ? json_real((double)held.total / (double)held.parameters) : json_null());
-    json_object_set_new(meta, "planned_peak_bytes", planned ? json_integer((json_int_t)plan.use.peak_total_bytes) : json_null());
-    json_object_set_new(meta, "planned_baseline_peak_bytes", compared ? json_integer((json_int_t)baseline.use.peak_total_bytes) : json_null());
-    json_object_set_new(meta, "checkpoint_bytes", planned ? json_integer((json_int_t)plan.checkpoint_bytes) : json_null());
+    json_object_set_new(meta, "optimizer_bytes_per_param",
+                        held.parameters ? json_real((double)held.total / (double)held.parameters)
+                                        : json_null());
+    json_object_set_new(meta, "planned_peak_bytes",
+                        planned ? json_integer((json_int_t)plan.use.peak_total_bytes) : json_null());
+    json_object_set_new(meta, "planned_baseline_peak_bytes",
+                        compared ? json_integer((json_int_t)baseline.use.peak_total_bytes) : json_null());
+    json_object_set_new(meta, "checkpoint_bytes",
+                        planned ? json_integer((json_int_t)plan.checkpoint_bytes) : json_null());
     int code = write_json(run, "meta.json", meta, err);
     json_t *memory = planned ? memory_json(&plan.use) : json_object();
     if (compared) json_object_set_new(memory, "baseline", memory_json(&baseline.use));
@@ -204,7 +235,8 @@ static int write_meta(struct run *run, const struct trainer *t, const struct dat
     return code ? code : second;
 }
 
-static int save(struct run *run, struct trainer *t, int64_t step, const struct train_listener *listener, struct error *err)
+static int save(struct run *run, struct trainer *t, int64_t step, const struct train_listener *listener,
+                struct error *err)
 {
     phase(listener, PHASE_SAVE);
     int code = checkpoint_save(run, t, step, (int)t->config->train.checkpoint_keep, err);
@@ -213,11 +245,12 @@ static int save(struct run *run, struct trainer *t, int64_t step, const struct t
     return code;
 }
 
-static int steps(struct run *run, struct trainer *t, struct data *data, int64_t from, int64_t total, int64_t last, const struct train_listener *listener,
-                 struct error *err)
+static int steps(struct run *run, struct trainer *t, struct data *data, int64_t from, int64_t total,
+                 int64_t last, const struct train_listener *listener, struct error *err)
 {
     struct config *c = t->config;
-    struct feed feed = {.data = data, .micro = t->micro, .pixels = 3 * c->data.image_size * c->data.image_size};
+    struct feed feed = {
+        .data = data, .micro = t->micro, .pixels = 3 * c->data.image_size * c->data.image_size};
     struct train_progress p = {.step = from, .total = total};
     double saved_at = clock_seconds(), state_at = 0;
     int64_t saved_step = from;
@@ -228,14 +261,17 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
         if ((code = data_next(data, &feed.batch, err)) != 0) break;
         if (p.step == 0 && listener->variants) {
             struct loss_variant variants[LOSS_VARIANTS];
-            if ((code = trainer_loss_variants(t, &(struct image_source){.images = feed_images, .context = &feed}, variants, err)) != 0) break;
+            if ((code = trainer_loss_variants(
+                     t, &(struct image_source){.images = feed_images, .context = &feed}, variants, err)) != 0)
+                break;
             listener->variants(listener->context, variants, LOSS_VARIANTS);
         }
         struct step_result result;
         phase(listener, PHASE_STEP);
         p.lr = schedule_lr(c, p.step + 1, total);
         feed.last = p.step + 1 >= last || asked_to_stop;
-        code = trainer_step(t, p.step + 1, p.lr, &(struct image_source){feed_images, next_images, &feed}, &result, err);
+        code = trainer_step(t, p.step + 1, p.lr, &(struct image_source){feed_images, next_images, &feed},
+                            &result, err);
         if (code) break;
         p.step++;
         p.epoch = feed.batch.epoch;
@@ -245,14 +281,17 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
         p.data_wait_ms = feed.batch.wait_ms;
         p.step_ms = (clock_seconds() - begin) * 1e3;
         p.images_per_s = (double)t->batch / p.step_ms * 1e3;
-        code = write_metric(run, t, &p, p.step == 1 || p.step == last || p.step % c->train.log_every == 0, err);
+        code =
+            write_metric(run, t, &p, p.step == 1 || p.step == last || p.step % c->train.log_every == 0, err);
         if (!code && listener->step) listener->step(listener->context, &p);
         if (!code && clock_seconds() - state_at >= 1) {
             code = run_state(run, "training", p.step, total, p.epoch, -1, err);
             state_at = clock_seconds();
         }
         bool due = (c->train.checkpoint_steps > 0 && p.step % c->train.checkpoint_steps == 0) ||
-                   (c->train.checkpoint_minutes > 0 && clock_seconds() - saved_at >= 60 * c->train.checkpoint_minutes) || asked_to_save || run_requested(run, "checkpoint");
+                   (c->train.checkpoint_minutes > 0 &&
+                    clock_seconds() - saved_at >= 60 * c->train.checkpoint_minutes) ||
+                   asked_to_save || run_requested(run, "checkpoint");
         if (run_requested(run, "stop")) asked_to_stop = 1;
         if (!code && due && p.step < last) {
             asked_to_save = 0;
@@ -264,13 +303,17 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
     if (!code && (p.step > saved_step || from == p.step)) code = save(run, t, p.step, listener, err);
     if (!code && p.step < total) code = EXIT_STOPPED;
     phase(listener, PHASE_END);
-    const char *state = code == 0 ? "done" : code == EXIT_STOPPED ? "stopped" : code == EXIT_DIVERGED ? "diverged" : "failed";
+    const char *state = code == 0               ? "done"
+                        : code == EXIT_STOPPED  ? "stopped"
+                        : code == EXIT_DIVERGED ? "diverged"
+                                                : "failed";
     struct error ignored;
     int told = run_state(run, state, p.step, total, p.epoch, code, code ? &ignored : err);
     run_event(run, state, json_pack("{s:I}", "step", (json_int_t)p.step), &ignored);
     if (code == EXIT_STOPPED && err)
-        error_set(err, EXIT_STOPPED, NULL, "stopped at step %lld of %lld and saved; go on with: meopt train --resume %s", (long long)p.step,
-                  (long long)total, run->directory);
+        error_set(err, EXIT_STOPPED, NULL,
+                  "stopped at step %lld of %lld and saved; go on with: meopt train --resume %s",
+                  (long long)p.step, (long long)total, run->directory);
     return code ? code : told;
 }
 
@@ -279,15 +322,17 @@ int train_device_open(struct device **device, const struct config *c, bool limit
     char spec[64];
     bool all = strcmp(c->device.cards, "all") == 0, several = !all && strchr(c->device.cards, ',');
     bool card = strcmp(c->device.type, "cpu") != 0;
-    snprintf(spec, sizeof spec, "%s%s%.10s", c->device.type, card && !all ? ":" : "", card && !all ? c->device.cards : "");
+    snprintf(spec, sizeof spec, "%s%s%.10s", c->device.type, card && !all ? ":" : "",
+             card && !all ? c->device.cards : "");
     spec[strcspn(spec, ",")] = 0;
     *device = NULL;
     if (card && several)
-        return error_set(err, EXIT_CONFIG, "one number, as in --cards 0, or all for the first that works", "device.cards %s: one process trains on one card",
-                         c->device.cards);
+        return error_set(err, EXIT_CONFIG, "one number, as in --cards 0, or all for the first that works",
+                         "device.cards %s: one process trains on one card", c->device.cards);
     int code = device_open(device, spec, limited ? (size_t)c->device.memory_limit : 0, err), cards = 0;
     if (!code && all && gpu_is(*device) && gpu_of(*device)->driver.count(&cards) == 0 && cards > 1)
-        log_info("%d cards: one process trains on one card, here the first (device.cards chooses another)", cards);
+        log_info("%d cards: one process trains on one card, here the first (device.cards chooses another)",
+                 cards);
     return code;
 }
 
@@ -308,7 +353,8 @@ int train_rehearse(struct config *c, struct error *err)
     return code;
 }
 
-int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_after, const struct train_listener *listener, struct error *err)
+int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_after,
+               const struct train_listener *listener, struct error *err)
 {
     struct device *device = NULL;
     struct trainer *t = NULL;
@@ -337,7 +383,10 @@ int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_afte
         if (c->train.steps > 0) total = c->train.steps;
         int64_t last = stop_after > 0 && stop_after < total ? stop_after : total;
         code = write_meta(run, t, data, total, err);
-        if (!code) code = run_event(run, resume ? "resumed" : "started", json_pack("{s:I, s:I}", "step", (json_int_t)from, "total_steps", (json_int_t)total), err);
+        if (!code)
+            code = run_event(
+                run, resume ? "resumed" : "started",
+                json_pack("{s:I, s:I}", "step", (json_int_t)from, "total_steps", (json_int_t)total), err);
         if (!code && listener->begun) listener->begun(listener->context, t, data, from, total);
         if (!code) code = data_start(data, from, err);
         if (!code) code = steps(run, t, data, from, total, last, listener, err);

@@ -19,7 +19,8 @@ extern const char *const train_phase_names[PHASE_COUNT];
 struct train_listener {
     void *context;
     void (*phase)(void *context, enum train_phase phase);
-    void (*begun)(void *context, const struct trainer *trainer, const struct data *data, int64_t from_step, int64_t total);
+    void (*begun)(void *context, const struct trainer *trainer, const struct data *data, int64_t from_step,
+                  int64_t total);
     void (*variants)(void *context, const struct loss_variant *variants, int count);
     void (*step)(void *context, const struct train_progress *progress);
     void (*saved)(void *context, int64_t step);
@@ -28,17 +29,21 @@ struct train_listener {
 /* Learning rate of step 1..total. */
 double schedule_lr(const struct config *config, int64_t step, int64_t total);
 
-/* Train in `run` from its newest checkpoint (resume) or from the beginning. stop_after 0: to the end; else up to that step
- * and save. Returns 0, EXIT_STOPPED (asked to stop, saved), EXIT_DIVERGED, or another error. SIGTERM, SIGINT and SIGUSR1 save
- * and stop, SIGUSR2 saves and goes on, a second SIGTERM or SIGINT stops at once. */
-int train_loop(struct run *run, struct config *config, bool resume, int64_t stop_after, const struct train_listener *listener, struct error *err);
+/* Train in `run` from its newest checkpoint (resume) or from the beginning. stop_after 0: to the end; else up
+ * to that step and save. Returns 0, EXIT_STOPPED (asked to stop, saved), EXIT_DIVERGED, or another error.
+ * SIGTERM, SIGINT and SIGUSR1 save and stop, SIGUSR2 saves and goes on, a second SIGTERM or SIGINT stops at
+ * once. */
+int train_loop(struct run *run, struct config *config, bool resume, int64_t stop_after,
+               const struct train_listener *listener, struct error *err);
 
-/* Everything that can be wrong with an experiment, without its memory: files, geometry, images. The configuration is resolved by it. */
+/* Everything that can be wrong with an experiment, without its memory: files, geometry, images. The
+ * configuration is resolved by it. */
 int train_rehearse(struct config *config, struct error *err);
 
 /* data_options of a configuration whose family is known. */
 struct data_options train_data_options(const struct config *config);
-/* The device of an experiment: device.type, the first of device.cards, device.memory_limit (limited false: without). */
+/* The device of an experiment: device.type, the first of device.cards, device.memory_limit (limited false:
+ * without). */
 int train_device_open(struct device **device, const struct config *config, bool limited, struct error *err);
 
 #endif

@@ -6,14 +6,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* m * 10^e for 0 < m and |e| <= 27: 5^27 fits in 64 bits, so the product, or the quotient with its remainder, is exact before
- * the one rounding (to nearest, ties to even). */
+/* m * 10^e for 0 < m and |e| <= 27: 5^27 fits in 64 bits, so the product, or the quotient with its remainder,
+ * is exact before the one rounding (to nearest, ties to even). */
 static double scale(uint64_t m, int e)
 {
-    static const uint64_t five[] = {1ull, 5ull, 25ull, 125ull, 625ull, 3125ull, 15625ull, 78125ull, 390625ull, 1953125ull, 9765625ull, 48828125ull,
-                                    244140625ull, 1220703125ull, 6103515625ull, 30517578125ull, 152587890625ull, 762939453125ull, 3814697265625ull,
-                                    19073486328125ull, 95367431640625ull, 476837158203125ull, 2384185791015625ull, 11920928955078125ull,
-                                    59604644775390625ull, 298023223876953125ull, 1490116119384765625ull, 7450580596923828125ull};
+    static const uint64_t five[] = {1ull,
+                                    5ull,
+                                    25ull,
+                                    125ull,
+                                    625ull,
+                                    3125ull,
+                                    15625ull,
+                                    78125ull,
+                                    390625ull,
+                                    1953125ull,
+                                    9765625ull,
+                                    48828125ull,
+                                    244140625ull,
+                                    1220703125ull,
+                                    6103515625ull,
+                                    30517578125ull,
+                                    152587890625ull,
+                                    762939453125ull,
+                                    3814697265625ull,
+                                    19073486328125ull,
+                                    95367431640625ull,
+                                    476837158203125ull,
+                                    2384185791015625ull,
+                                    11920928955078125ull,
+                                    59604644775390625ull,
+                                    298023223876953125ull,
+                                    1490116119384765625ull,
+                                    7450580596923828125ull};
     int exponent = e, up = __builtin_clzll(m);
     uint64_t high, rest;
     m <<= up; /* value: m * 5^e * 2^(e - up) */
@@ -36,7 +60,8 @@ static double scale(uint64_t m, int e)
             exponent -= 64;
         }
     }
-    int lead = __builtin_clzll(high); /* high keeps 64 - lead bits; 53 are wanted, one more decides, the rest is sticky */
+    int lead = __builtin_clzll(
+        high); /* high keeps 64 - lead bits; 53 are wanted, one more decides, the rest is sticky */
     int drop = 11 - lead;
     uint64_t kept;
     if (drop > 0) {
@@ -145,7 +170,8 @@ static const char *skip_value(const char *p, const char *end)
     if (*p == '"') return skip_string(p, end);
     if (*p != '{' && *p != '[') {
         const char *after;
-        if (word(p, end, "null", &after) || word(p, end, "true", &after) || word(p, end, "false", &after)) return after;
+        if (word(p, end, "null", &after) || word(p, end, "true", &after) || word(p, end, "false", &after))
+            return after;
         (void)metric_number(p, end, &after);
         return after == p ? NULL : after;
     }
@@ -165,8 +191,13 @@ struct field {
     const char *name;
     size_t bytes, offset;
 };
-#define FIELD(name) {#name, sizeof #name - 1, offsetof(struct metric_line, name)}
-static const struct field fields[] = {FIELD(loss), FIELD(cosine), FIELD(lr), FIELD(grad_norm), FIELD(images_per_s), FIELD(step_ms), FIELD(data_wait_ms)};
+#define FIELD(name)                                                                                          \
+    {                                                                                                        \
+#name, sizeof #name - 1, offsetof(struct metric_line, name)                                          \
+    }
+static const struct field fields[] = {FIELD(loss),        FIELD(cosine),       FIELD(lr),
+                                      FIELD(grad_norm),   FIELD(images_per_s), FIELD(step_ms),
+                                      FIELD(data_wait_ms)};
 
 static bool whole(double value, int64_t *out)
 {
@@ -180,7 +211,14 @@ bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes)
     const char *p = text, *end = text + bytes;
     bool has_step = false;
     size_t next = 0; /* fields mostly stand in the order of the table */
-    *line = (struct metric_line){.step = -1, .epoch = -1, .loss = NAN, .cosine = NAN, .lr = NAN, .grad_norm = NAN, .images_per_s = NAN, .step_ms = NAN,
+    *line = (struct metric_line){.step = -1,
+                                 .epoch = -1,
+                                 .loss = NAN,
+                                 .cosine = NAN,
+                                 .lr = NAN,
+                                 .grad_norm = NAN,
+                                 .images_per_s = NAN,
+                                 .step_ms = NAN,
                                  .data_wait_ms = NAN};
     p = skip_space(p, end);
     if (p == end || *p++ != '{') return false;

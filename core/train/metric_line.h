@@ -1,8 +1,10 @@
-/* One line of metrics.jsonl, read without a JSON library: a run of millions of steps is read in about a second.
+/* One line of metrics.jsonl, read without a JSON library: a run of millions of steps is read in about a
+ * second.
  *
- * The dashboard and compare read runs that are being written, were cut off, or were made by other versions, so the reader is
- * strict about the line (one whole JSON object with a step) and lenient about the fields: one that is missing, null, or not a
- * number is NAN; one that is unknown is skipped. Numbers are rounded exactly as strtod rounds them.
+ * The dashboard and compare read runs that are being written, were cut off, or were made by other versions,
+ * so the reader is strict about the line (one whole JSON object with a step) and lenient about the fields:
+ * one that is missing, null, or not a number is NAN; one that is unknown is skipped. Numbers are rounded
+ * exactly as strtod rounds them.
  */
 #ifndef MEOPT_TRAIN_METRIC_LINE_H
 #define MEOPT_TRAIN_METRIC_LINE_H
@@ -13,16 +15,18 @@
 
 struct metric_line {
     int64_t step;
-    int64_t epoch;                    /* -1 when the line has none */
+    int64_t epoch; /* -1 when the line has none */
     double loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
-    size_t cards_at, cards_bytes;     /* the value of "cards" (a JSON array) within the line; 0 bytes when there is none */
+    size_t cards_at,
+        cards_bytes; /* the value of "cards" (a JSON array) within the line; 0 bytes when there is none */
 };
 
-/* text: the line, with or without its newline. false, contents undefined, for a torn or foreign line: not one whole object, or no
- * whole-numbered "step" from 0. NaN, Infinity and -Infinity are read as such. */
+/* text: the line, with or without its newline. false, contents undefined, for a torn or foreign line: not one
+ * whole object, or no whole-numbered "step" from 0. NaN, Infinity and -Infinity are read as such. */
 bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes);
 
-/* One JSON number at `text` (not beyond end), as strtod; *after is behind it, or text when there is none. Also NaN, Infinity. */
+/* One JSON number at `text` (not beyond end), as strtod; *after is behind it, or text when there is none.
+ * Also NaN, Infinity. */
 double metric_number(const char *text, const char *end, const char **after);
 
 #endif

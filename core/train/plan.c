@@ -8,7 +8,10 @@
 
 static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
 
-static bool readable(const struct config_tower *tower) { return tower->weight[0] && access(tower->weight, R_OK) == 0; }
+static bool readable(const struct config_tower *tower)
+{
+    return tower->weight[0] && access(tower->weight, R_OK) == 0;
+}
 
 static void count(struct plan *p, const struct trainer *t)
 {
@@ -30,9 +33,12 @@ static void count(struct plan *p, const struct trainer *t)
     struct meopt_bytes held = {0};
     (void)meopt_held(t->opt, &held);
     /* weights as the format holds them, and moments; tensors that are not trained in fp32 */
-    p->checkpoint_bytes = (int64_t)(held.weights + held.correction + held.moments) + 4 * (p->student_parameters - p->trained_parameters);
-    p->update_bytes = 2.0 * (double)(held.weights + held.copy / 2 + held.correction + held.moments) + (double)p->reduce_bytes;
-    if (c->train.cache_teacher) p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);
+    p->checkpoint_bytes = (int64_t)(held.weights + held.correction + held.moments) +
+                          4 * (p->student_parameters - p->trained_parameters);
+    p->update_bytes = 2.0 * (double)(held.weights + held.copy / 2 + held.correction + held.moments) +
+                      (double)p->reduce_bytes;
+    if (c->train.cache_teacher)
+        p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);
 }
 
 /* One step's operations, so that the scratch that they reserve is counted as well. */
@@ -43,10 +49,12 @@ static int rehearse(struct trainer *t, struct error *err)
     if (t->teacher) tower_forward(t->teacher, t->images, t->micro);
     tower_forward(s, t->images, t->micro);
     const float *target = t->teacher ? t->teacher->out : t->target;
-    distill_loss(dev, &t->loss, s->out, target, t->dout, t->sums, t->sums + 1, 1, t->micro, s->out_rows, s->out_width);
+    distill_loss(dev, &t->loss, s->out, target, t->dout, t->sums, t->sums + 1, 1, t->micro, s->out_rows,
+                 s->out_width);
     int code = tower_backward(s, t->images, t->dout, t->micro, true, true, NULL, NULL, err);
     int finite = 1;
-    if (!t->release || t->micro == t->batch) /* the norm of what was accumulated is the optimizer's own work */
+    if (!t->release ||
+        t->micro == t->batch) /* the norm of what was accumulated is the optimizer's own work */
         dev->ops->sum_squares(dev, t->dout, DTYPE_F32, 1, t->sums + 2, &finite);
     return code ? code : device_check(dev, err);
 }
@@ -59,17 +67,20 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
     *plan = (struct plan){0};
     config_copy(&copy, config);
     bool teacher_random = is(copy.model_t.init, "random"), student_random = is(copy.model_s.init, "random");
-    plan->from_checkpoints = (teacher_random || readable(&copy.model_t)) && (student_random || readable(&copy.model_s)) && !(teacher_random && student_random);
+    plan->from_checkpoints = (teacher_random || readable(&copy.model_t)) &&
+                             (student_random || readable(&copy.model_s)) &&
+                             !(teacher_random && student_random);
     char spec[32];
     snprintf(spec, sizeof spec, "dry:%.20s", copy.device.type);
     int code = device_open(&device, spec, 0, err);
     if (code == 0) code = trainer_create(&trainer, &copy, device, !plan->from_checkpoints, NULL, NULL, err);
     if (code == 0) code = rehearse(trainer, err);
-    if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) && is(copy.model_t.arch, "custom")) {
+    if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
+        is(copy.model_t.arch, "custom")) {
         bool teacher = !readable(&copy.model_t);
         error_set(err, EXIT_CONFIG, "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'",
-                  "the %s's checkpoint is not there, and nothing else says its geometry: %s", teacher ? "teacher" : "student",
-                  teacher ? copy.model_t.weight : copy.model_s.weight);
+                  "the %s's checkpoint is not there, and nothing else says its geometry: %s",
+                  teacher ? "teacher" : "student", teacher ? copy.model_t.weight : copy.model_s.weight);
         code = EXIT_CONFIG;
     }
     if (code == 0) {

@@ -1,5 +1,5 @@
-/* What a run will need, before it starts: the trainer's own allocations made on the dry device, so that plan and
- * measurement are the same code, and arithmetic for the rest.
+/* What a run will need, before it starts: the trainer's own allocations made on the dry device, so that plan
+ * and measurement are the same code, and arithmetic for the rest.
  */
 #ifndef MEOPT_TRAIN_PLAN_H
 #define MEOPT_TRAIN_PLAN_H
@@ -8,28 +8,29 @@
 #include "core/nn/nn.h"
 
 struct plan {
-    struct memory_use use;           /* of one rank's device; peaks are what counts */
+    struct memory_use use; /* of one rank's device; peaks are what counts */
     struct geometry teacher, student;
     int64_t teacher_parameters, student_parameters; /* the student's with its head */
     int64_t trained_parameters;
-    int64_t batch, micro;            /* images per step and per forward, of one rank */
-    bool from_checkpoints;           /* shapes were read from the files; else from arch or keys */
-    double step_flops;               /* of one rank; with a cached teacher, steps behind the first epoch */
-    double first_epoch_step_flops;   /* the same but for a cached teacher */
-    double update_bytes;             /* memory traffic of the optimizer: states, corrections, weights read and written */
-    int64_t reduce_bytes;            /* gradients of one step as they are reduced between ranks */
-    int64_t checkpoint_bytes;        /* one checkpoint on disk */
-    int64_t cache_bytes_per_image;   /* teacher's outputs beside the run; 0 without train.cache_teacher */
+    int64_t batch, micro;          /* images per step and per forward, of one rank */
+    bool from_checkpoints;         /* shapes were read from the files; else from arch or keys */
+    double step_flops;             /* of one rank; with a cached teacher, steps behind the first epoch */
+    double first_epoch_step_flops; /* the same but for a cached teacher */
+    double update_bytes;  /* memory traffic of the optimizer: states, corrections, weights read and written */
+    int64_t reduce_bytes; /* gradients of one step as they are reduced between ranks */
+    int64_t checkpoint_bytes;      /* one checkpoint on disk */
+    int64_t cache_bytes_per_image; /* teacher's outputs beside the run; 0 without train.cache_teacher */
 };
 
-/* config is not changed. Checkpoints are opened for their shapes when both are there; else arch or the geometry keys
- * must say everything. */
+/* config is not changed. Checkpoints are opened for their shapes when both are there; else arch or the
+ * geometry keys must say everything. */
 int plan_make(struct plan *plan, const struct config *config, struct error *err);
 
 /* Bytes that one of `ranks` sends in a step: ring all-reduce of reduce_bytes. */
 double plan_sent_bytes(const struct plan *plan, int ranks);
 
-/* Largest micro-batch (whole batch in one forward) whose peak is at most limit_bytes; 0: not even one image. */
+/* Largest micro-batch (whole batch in one forward) whose peak is at most limit_bytes; 0: not even one image.
+ */
 int64_t plan_largest_batch(const struct config *config, size_t limit_bytes, struct error *err);
 
 #endif

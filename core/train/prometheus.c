@@ -1,4 +1,5 @@
-/* Prometheus' text exposition format 0.0.4: for each metric a HELP and a TYPE line, then its samples; base units (seconds, bytes, ratios of 1). */
+/* Prometheus' text exposition format 0.0.4: for each metric a HELP and a TYPE line, then its samples; base
+ * units (seconds, bytes, ratios of 1). */
 #include "core/train/prometheus.h"
 #include "core/base/file.h"
 
@@ -13,7 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A label's value: backslash, quote and newline escaped; what else a terminal would obey goes to \xNN first, so a backslash more. */
+/* A label's value: backslash, quote and newline escaped; what else a terminal would obey goes to \xNN first,
+ * so a backslash more. */
 static void put_label(FILE *out, const char *name, const char *value, bool first)
 {
     char printable[512];
@@ -38,7 +40,8 @@ static void put_number(FILE *out, double value)
 }
 
 /* A metric with one sample. */
-static void put_single(FILE *out, const struct prometheus_run *run, const char *metric, const char *help, double value)
+static void put_single(FILE *out, const struct prometheus_run *run, const char *metric, const char *help,
+                       double value)
 {
     if (isnan(value)) return;
     put_head(out, metric, help);
@@ -63,7 +66,10 @@ static void put_memory(FILE *out, const struct prometheus_run *run, const struct
     bool head = false;
     for (int i = 0; i < s->memory_count; i++) {
         if (isnan(s->memory[i].bytes)) continue;
-        if (!head) put_head(out, "meopt_train_memory_bytes", "Device memory of the run on its fullest card: the peak of each class, total now, peak_total.");
+        if (!head)
+            put_head(out, "meopt_train_memory_bytes",
+                     "Device memory of the run on its fullest card: the peak of each class, total now, "
+                     "peak_total.");
         head = true;
         fputs("meopt_train_memory_bytes{", out);
         put_label(out, "run", run->run, true);
@@ -80,12 +86,18 @@ static void put_cards(FILE *out, const struct prometheus_run *run)
         size_t at;
         double scale;
     } rows[] = {
-        {"meopt_card_memory_used_bytes", "Memory in use on the card, by whomever.", offsetof(struct prometheus_card, mem_used_bytes), 1},
-        {"meopt_card_memory_size_bytes", "Memory of the card.", offsetof(struct prometheus_card, mem_total_bytes), 1},
-        {"meopt_card_busy_ratio", "Busy as the vendor defines it, 0 to 1.", offsetof(struct prometheus_card, busy_percent), 0.01},
-        {"meopt_card_temperature_celsius", "Temperature of the card.", offsetof(struct prometheus_card, temp_c), 1},
-        {"meopt_card_power_watts", "Power that the card draws.", offsetof(struct prometheus_card, power_w), 1},
-        {"meopt_card_sample_age_seconds", "How long ago the card was last read.", offsetof(struct prometheus_card, age_s), 1},
+        {"meopt_card_memory_used_bytes", "Memory in use on the card, by whomever.",
+         offsetof(struct prometheus_card, mem_used_bytes), 1},
+        {"meopt_card_memory_size_bytes", "Memory of the card.",
+         offsetof(struct prometheus_card, mem_total_bytes), 1},
+        {"meopt_card_busy_ratio", "Busy as the vendor defines it, 0 to 1.",
+         offsetof(struct prometheus_card, busy_percent), 0.01},
+        {"meopt_card_temperature_celsius", "Temperature of the card.",
+         offsetof(struct prometheus_card, temp_c), 1},
+        {"meopt_card_power_watts", "Power that the card draws.", offsetof(struct prometheus_card, power_w),
+         1},
+        {"meopt_card_sample_age_seconds", "How long ago the card was last read.",
+         offsetof(struct prometheus_card, age_s), 1},
     };
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         bool head = false;
@@ -114,19 +126,27 @@ char *prometheus_text(const struct prometheus_run *run)
     FILE *out = open_memstream(&text, &bytes);
     if (!out) return xstrdup("");
     put_state(out, run);
-    put_single(out, run, "meopt_run_updated_timestamp_seconds", "When this file was written, seconds since 1970.", (double)time(NULL));
-    if (run->total_steps > 0) put_single(out, run, "meopt_train_steps_planned", "Optimizer steps of the whole run.", (double)run->total_steps);
+    put_single(out, run, "meopt_run_updated_timestamp_seconds",
+               "When this file was written, seconds since 1970.", (double)time(NULL));
+    if (run->total_steps > 0)
+        put_single(out, run, "meopt_train_steps_planned", "Optimizer steps of the whole run.",
+                   (double)run->total_steps);
     const struct scalars *s = run->last;
     if (s) {
         put_single(out, run, "meopt_train_step", "Optimizer steps done.", (double)s->step);
         put_single(out, run, "meopt_train_epoch", "Epoch of the last step.", s->epoch);
         put_single(out, run, "meopt_train_loss", "Loss of the last step.", s->loss);
-        put_single(out, run, "meopt_train_cosine_similarity", "Mean cosine between teacher and student in the last step.", s->cosine);
+        put_single(out, run, "meopt_train_cosine_similarity",
+                   "Mean cosine between teacher and student in the last step.", s->cosine);
         put_single(out, run, "meopt_train_learning_rate", "Learning rate of the last step.", s->lr);
-        put_single(out, run, "meopt_train_gradient_norm", "Norm of the gradient before clipping in the last step.", s->grad_norm);
-        put_single(out, run, "meopt_train_images_per_second", "Throughput of the last step.", s->images_per_s);
-        put_single(out, run, "meopt_train_step_duration_seconds", "Time that the last step took.", s->step_ms * 1e-3);
-        put_single(out, run, "meopt_train_data_wait_seconds", "Time for which the last step waited for images.", s->data_wait_ms * 1e-3);
+        put_single(out, run, "meopt_train_gradient_norm",
+                   "Norm of the gradient before clipping in the last step.", s->grad_norm);
+        put_single(out, run, "meopt_train_images_per_second", "Throughput of the last step.",
+                   s->images_per_s);
+        put_single(out, run, "meopt_train_step_duration_seconds", "Time that the last step took.",
+                   s->step_ms * 1e-3);
+        put_single(out, run, "meopt_train_data_wait_seconds",
+                   "Time for which the last step waited for images.", s->data_wait_ms * 1e-3);
         put_memory(out, run, s);
     }
     put_cards(out, run);
@@ -138,12 +158,15 @@ int prometheus_write(const char *path, const struct prometheus_run *run, struct 
 {
     char *text = prometheus_text(run), *temp = xasprintf("%s.%d.tmp", path, (int)getpid());
     int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-    int code = fd < 0 ? error_errno(err, EXIT_FAILED, "is the directory there and writable?", "cannot create %s", temp) : 0;
+    int code = fd < 0 ? error_errno(err, EXIT_FAILED, "is the directory there and writable?",
+                                    "cannot create %s", temp)
+                      : 0;
     if (fd >= 0) {
         fchmod(fd, 0644);
         code = file_write_all(fd, text, strlen(text), temp, err);
         if (close(fd) != 0 && code == 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot write %s", temp);
-        if (code == 0 && rename(temp, path) != 0) code = error_errno(err, EXIT_FAILED, "is it a directory?", "cannot replace %s", path);
+        if (code == 0 && rename(temp, path) != 0)
+            code = error_errno(err, EXIT_FAILED, "is it a directory?", "cannot replace %s", path);
         if (code) unlink(temp);
     }
     free(temp);

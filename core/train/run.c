@@ -30,9 +30,11 @@ int run_open(struct run *run, const char *directory, struct error *err)
     *run = (struct run){.directory = xstrdup(directory), .metrics = -1, .events = -1, .lock = -1};
     int code = 0;
     run->lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (run->lock < 0) code = error_errno(err, EXIT_FAILED, "name the directory of a run", "cannot open the run");
+    if (run->lock < 0)
+        code = error_errno(err, EXIT_FAILED, "name the directory of a run", "cannot open the run");
     else if (flock(run->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        code = error_set(err, EXIT_LOCKED, "wait for it, or stop it", "another process trains in this run directory");
+        code = error_set(err, EXIT_LOCKED, "wait for it, or stop it",
+                         "another process trains in this run directory");
     if (code) error_at(err, directory, 0, 0);
     if (!code) code = append_file(run, "metrics.jsonl", &run->metrics, err);
     if (!code) code = append_file(run, "events.jsonl", &run->events, err);
@@ -40,12 +42,14 @@ int run_open(struct run *run, const char *directory, struct error *err)
     return code;
 }
 
-int run_create(struct run *run, const char *parent, const char *name, const struct config *config, struct error *err)
+int run_create(struct run *run, const char *parent, const char *name, const struct config *config,
+               struct error *err)
 {
     char *directory = path_join(parent, name);
     int code = file_make_dirs(parent, err);
     if (!code && mkdir(directory, 0777) != 0) {
-        code = errno == EEXIST ? error_set(err, EXIT_LOCKED, "choose another --name, or --resume it", "the run directory exists already")
+        code = errno == EEXIST ? error_set(err, EXIT_LOCKED, "choose another --name, or --resume it",
+                                           "the run directory exists already")
                                : error_errno(err, EXIT_FAILED, NULL, "cannot create the run directory");
         error_at(err, directory, 0, 0);
     }
@@ -77,7 +81,8 @@ void run_close(struct run *run)
 
 static int write_line(struct run *run, int fd, const char *name, json_t *line, struct error *err)
 {
-    char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)), *path = run_path(run, name);
+    char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)),
+         *path = run_path(run, name);
     json_decref(line);
     size_t n = text ? strlen(text) : 0;
     int code = 0;
@@ -90,7 +95,10 @@ static int write_line(struct run *run, int fd, const char *name, json_t *line, s
     return code;
 }
 
-int run_metric(struct run *run, json_t *line, struct error *err) { return write_line(run, run->metrics, "metrics.jsonl", line, err); }
+int run_metric(struct run *run, json_t *line, struct error *err)
+{
+    return write_line(run, run->metrics, "metrics.jsonl", line, err);
+}
 
 int run_event(struct run *run, const char *event, json_t *fields, struct error *err)
 {
@@ -100,9 +108,15 @@ int run_event(struct run *run, const char *event, json_t *fields, struct error *
     return write_line(run, run->events, "events.jsonl", line, err);
 }
 
-int run_state(struct run *run, const char *state, int64_t step, int64_t total, int64_t epoch, int exit_code, struct error *err)
+int run_state(struct run *run, const char *state, int64_t step, int64_t total, int64_t epoch, int exit_code,
+              struct error *err)
 {
-    struct run_status s = {.step = step, .total = total, .epoch = epoch, .pid = (int)getpid(), .time = (double)time(NULL), .exit_code = exit_code};
+    struct run_status s = {.step = step,
+                           .total = total,
+                           .epoch = epoch,
+                           .pid = (int)getpid(),
+                           .time = (double)time(NULL),
+                           .exit_code = exit_code};
     snprintf(s.state, sizeof s.state, "%s", state);
     gethostname(s.host, sizeof s.host - 1);
     return run_status_write(&s, run->directory, err);
@@ -122,7 +136,8 @@ int run_truncate_metrics(struct run *run, int64_t step, struct error *err)
         if (!good) break;
         at = keep = (size_t)(end - text) + 1;
     }
-    if (!code && ftruncate(run->metrics, (off_t)keep) != 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot shorten metrics.jsonl");
+    if (!code && ftruncate(run->metrics, (off_t)keep) != 0)
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot shorten metrics.jsonl");
     free(text);
     free(path);
     return code;
@@ -142,6 +157,6 @@ json_t *memory_json(const struct memory_use *use)
     json_t *classes = json_object();
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         json_object_set_new(classes, memory_class_names[c], json_integer((json_int_t)use->peak_bytes[c]));
-    return json_pack("{s:I, s:I, s:o}", "mem_bytes", (json_int_t)use->current_total_bytes, "peak_bytes", (json_int_t)use->peak_total_bytes,
-                     "classes", classes);
+    return json_pack("{s:I, s:I, s:o}", "mem_bytes", (json_int_t)use->current_total_bytes, "peak_bytes",
+                     (json_int_t)use->peak_total_bytes, "classes", classes);
 }

@@ -6,7 +6,8 @@
  *   events.jsonl    what happened: started, resumed, checkpoint, stopped, diverged
  *   state.json      replaced atomically: {state, step, total_steps, epoch, pid, host, exit_code}
  *   ckpt/step-N/    checkpoint.h
- *   request/NAME    a reader asks: stop, checkpoint (an empty file; the trainer removes it when it has obeyed)
+ *   request/NAME    a reader asks: stop, checkpoint (an empty file; the trainer removes it when it has
+ * obeyed)
  */
 #ifndef MEOPT_TRAIN_RUN_H
 #define MEOPT_TRAIN_RUN_H
@@ -23,7 +24,8 @@ struct run {
 };
 
 /* A new directory parent/name; EXIT_LOCKED when it is there already. */
-int run_create(struct run *run, const char *parent, const char *name, const struct config *config, struct error *err);
+int run_create(struct run *run, const char *parent, const char *name, const struct config *config,
+               struct error *err);
 /* An existing one, to resume: EXIT_LOCKED when another trainer holds it. */
 int run_open(struct run *run, const char *directory, struct error *err);
 void run_close(struct run *run);
@@ -33,7 +35,8 @@ char *run_path(const struct run *run, const char *name);
 /* One line, one write. Takes the object over. */
 int run_metric(struct run *run, json_t *line, struct error *err);
 int run_event(struct run *run, const char *event, json_t *fields, struct error *err);
-int run_state(struct run *run, const char *state, int64_t step, int64_t total, int64_t epoch, int exit_code, struct error *err);
+int run_state(struct run *run, const char *state, int64_t step, int64_t total, int64_t epoch, int exit_code,
+              struct error *err);
 /* Drop metric lines behind `step` (and a torn tail): a resumed run writes each step once. */
 int run_truncate_metrics(struct run *run, int64_t step, struct error *err);
 /* Whether NAME was asked for; the request is taken away. */

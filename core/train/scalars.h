@@ -1,4 +1,5 @@
-/* The numbers of one optimizer step, for those who hand them on: TensorBoard, Prometheus. NAN is unknown and left out. */
+/* The numbers of one optimizer step, for those who hand them on: TensorBoard, Prometheus. NAN is unknown and
+ * left out. */
 #ifndef MEOPT_TRAIN_SCALARS_H
 #define MEOPT_TRAIN_SCALARS_H
 
@@ -11,7 +12,7 @@ struct scalar_memory {
 
 struct scalars {
     int64_t step;
-    double time_s;      /* seconds since 1970 when the step ended; 0 or NAN: now */
+    double time_s; /* seconds since 1970 when the step ended; 0 or NAN: now */
     double epoch, loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
     const struct scalar_memory *memory;
     int memory_count;

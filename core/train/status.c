@@ -21,11 +21,13 @@ static void copy_text(char *dst, size_t size, const json_t *object, const char *
 int run_status_read(struct run_status *s, const char *directory, struct error *err)
 {
     *s = (struct run_status){.exit_code = -1};
-    char *path = path_join(directory, "state.json"), *config = path_join(directory, "config.yaml"), *text = NULL, host[128] = "";
+    char *path = path_join(directory, "state.json"), *config = path_join(directory, "config.yaml"),
+         *text = NULL, host[128] = "";
     size_t bytes = 0;
     int code = 0;
     if (access(config, R_OK) != 0) {
-        code = error_errno(err, EXIT_FAILED, "name the directory of a run: 'meopt runs' lists them", "this is no run");
+        code = error_errno(err, EXIT_FAILED, "name the directory of a run: 'meopt runs' lists them",
+                           "this is no run");
         error_at(err, directory, 0, 0);
     } else if (access(path, F_OK) != 0) {
         snprintf(s->state, sizeof s->state, "starting");
@@ -66,13 +68,15 @@ bool run_status_over(const struct run_status *s) { return s->ended || strcmp(s->
 int run_status_write(const struct run_status *s, const char *directory, struct error *err)
 {
     char *path = path_join(directory, "state.json");
-    json_t *object = json_pack("{s:s, s:I, s:I, s:I, s:i, s:s, s:f}", "state", s->state, "step", (json_int_t)s->step, "total_steps", (json_int_t)s->total, "epoch",
+    json_t *object = json_pack("{s:s, s:I, s:I, s:I, s:i, s:s, s:f}", "state", s->state, "step",
+                               (json_int_t)s->step, "total_steps", (json_int_t)s->total, "epoch",
                                (json_int_t)s->epoch, "pid", s->pid, "host", s->host, "time", s->time);
     json_object_set_new(object, "exit_code", s->exit_code < 0 ? json_null() : json_integer(s->exit_code));
     if (s->message[0]) json_object_set_new(object, "message", json_string(s->message));
     if (s->hint[0]) json_object_set_new(object, "hint", json_string(s->hint));
     char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
-    int code = s->ended || s->exit_code >= 0 ? file_write_atomic(path, text, strlen(text), err) : file_replace(path, text, strlen(text), err);
+    int code = s->ended || s->exit_code >= 0 ? file_write_atomic(path, text, strlen(text), err)
+                                             : file_replace(path, text, strlen(text), err);
     free(text);
     json_decref(object);
     free(path);

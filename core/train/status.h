@@ -1,4 +1,5 @@
-/* What a run directory says of its run, for readers: state.json, and whether the process behind it still lives. */
+/* What a run directory says of its run, for readers: state.json, and whether the process behind it still
+ * lives. */
 #ifndef MEOPT_TRAIN_STATUS_H
 #define MEOPT_TRAIN_STATUS_H
 
@@ -9,13 +10,14 @@
 #include <stdint.h>
 
 struct run_status {
-    char state[16];      /* starting, training, done, stopped, diverged, failed; lost: its process is gone and said nothing */
+    char state[16]; /* starting, training, done, stopped, diverged, failed; lost: its process is gone and said
+                       nothing */
     int64_t step, total, epoch; /* total 0: not known yet */
-    int pid;             /* of the worker; 0 unknown */
+    int pid;                    /* of the worker; 0 unknown */
     char host[128];
-    bool here;           /* that host is this one */
-    double time;         /* seconds since the epoch: last sign of life */
-    int exit_code;       /* -1 while it runs */
+    bool here;                    /* that host is this one */
+    double time;                  /* seconds since the epoch: last sign of life */
+    int exit_code;                /* -1 while it runs */
     char message[512], hint[256]; /* why it ended, when it did not end well */
     bool ended;
 };

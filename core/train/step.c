@@ -14,8 +14,8 @@ static size_t images_bytes(const struct trainer *t, int64_t count)
     return (size_t)(count * 3 * side * side) * sizeof(float);
 }
 
-/* t->images becomes the micro-batch: what was sent ahead, or a copy that the operations wait for. From here on nothing
- * reads next_images, so it may be filled as soon as what was issued so far is done. */
+/* t->images becomes the micro-batch: what was sent ahead, or a copy that the operations wait for. From here
+ * on nothing reads next_images, so it may be filled as soon as what was issued so far is done. */
 static void take_images(struct trainer *t, const float *host, int64_t count)
 {
     struct device *dev = t->device;
@@ -31,8 +31,8 @@ static void take_images(struct trainer *t, const float *host, int64_t count)
     if (t->next_images) dev->beside_mark(dev);
 }
 
-/* The micro-batch behind this one, of this step or the next, goes to the card while it computes. Images that are not there yet are not
- * waited for: take_images will copy them. */
+/* The micro-batch behind this one, of this step or the next, goes to the card while it computes. Images that
+ * are not there yet are not waited for: take_images will copy them. */
 static void send_ahead(struct trainer *t, int64_t index, int64_t done, const struct image_source *source)
 {
     const float *host = NULL;
@@ -40,7 +40,8 @@ static void send_ahead(struct trainer *t, int64_t index, int64_t done, const str
     struct error ignored;
     if (!t->next_images) return;
     int64_t left = t->batch - done, count = left <= 0 || left > t->micro ? t->micro : left;
-    if (left > 0 && source->images(source->context, index + 1, count, &host, &ids, &ignored)) return; /* take_images meets it again */
+    if (left > 0 && source->images(source->context, index + 1, count, &host, &ids, &ignored))
+        return; /* take_images meets it again */
     if (left <= 0 && source->next) host = source->next(source->context);
     if (!host) return;
     t->device->beside_upload(t->device, t->next_images, host, images_bytes(t, count));
@@ -49,7 +50,8 @@ static void send_ahead(struct trainer *t, int64_t index, int64_t done, const str
 }
 
 /* Images to the device, target of the micro-batch: the teacher's output, or gathered from the cache. */
-static int prepare(struct trainer *t, int64_t index, int64_t count, const struct image_source *source, const float **target, struct error *err)
+static int prepare(struct trainer *t, int64_t index, int64_t count, const struct image_source *source,
+                   const float **target, struct error *err)
 {
     const float *host;
     const int64_t *ids;
@@ -61,13 +63,15 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
         *target = t->teacher->out;
         return 0;
     }
-    /* the cache holds an image's rows together; out has the cls rows of all images first, then the patch rows */
+    /* the cache holds an image's rows together; out has the cls rows of all images first, then the patch rows
+     */
     int64_t width = t->student->out_width, rows = t->student->out_rows;
     size_t cls = (size_t)width * sizeof(float), rest = (size_t)((rows - 1) * width) * sizeof(float);
     for (int64_t i = 0; i < count; i++) {
         const float *from = t->cache + ids[i] * rows * width;
         t->device->upload(t->device, t->target + i * width, from, cls);
-        if (rest) t->device->upload(t->device, t->target + (count + i * (rows - 1)) * width, from + width, rest);
+        if (rest)
+            t->device->upload(t->device, t->target + (count + i * (rows - 1)) * width, from + width, rest);
     }
     *target = t->target;
     return 0;
@@ -78,14 +82,16 @@ static const char not_finite[] = "the gradient is not finite";
 static int diverged(struct trainer *t, int64_t step, const char *what, struct error *err)
 {
     t->diverged = true;
-    return error_set(err, EXIT_DIVERGED, "resume from the last checkpoint with a lower optim.lr, a longer warm-up or optim.clip_grad_norm",
-                     "step %lld: %s; the update was not applied", (long long)step, what);
+    return error_set(
+        err, EXIT_DIVERGED,
+        "resume from the last checkpoint with a lower optim.lr, a longer warm-up or optim.clip_grad_norm",
+        "step %lld: %s; the update was not applied", (long long)step, what);
 }
 
 /* State of the backward pass's call-backs. */
 struct release {
     struct trainer *t;
-    double scale;        /* of every group; with by_group, computed for each */
+    double scale; /* of every group; with by_group, computed for each */
     bool by_group, accumulate, measure;
     double squares;
     int64_t parameters;
@@ -103,7 +109,8 @@ static double group_squares(struct trainer *t, int group, int *finite)
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *p = &t->student->parameters[i];
         if (p->trained && (group < 0 || p->group == group))
-            t->device->ops->sum_squares(t->device, p->grad, p->grad_type, p->count, device_sum, device_finite);
+            t->device->ops->sum_squares(t->device, p->grad, p->grad_type, p->count, device_sum,
+                                        device_finite);
     }
     t->device->sync(t->device);
     t->device->download(t->device, &sum, device_sum, sizeof sum);
@@ -116,7 +123,8 @@ static int64_t group_parameters(const struct trainer *t, int group)
 {
     int64_t count = 0;
     for (int i = 0; i < t->student->parameter_count; i++)
-        if (t->student->parameters[i].trained && (group < 0 || t->student->parameters[i].group == group)) count += t->student->parameters[i].count;
+        if (t->student->parameters[i].trained && (group < 0 || t->student->parameters[i].group == group))
+            count += t->student->parameters[i].count;
     return count;
 }
 
@@ -137,7 +145,8 @@ static int on_group(void *context, int group, struct error *err)
         if (!finite) return diverged(t, r->step, not_finite, err);
         r->squares += squares;
         if (r->measure) return 0;
-        double share = t->config->optim.clip_grad_norm * sqrt((double)group_parameters(t, group) / (double)r->parameters);
+        double share = t->config->optim.clip_grad_norm *
+                       sqrt((double)group_parameters(t, group) / (double)r->parameters);
         r->scale = meopt_clip_scale(sqrt(squares), share);
     }
     size_t count = 0;
@@ -147,25 +156,31 @@ static int on_group(void *context, int group, struct error *err)
         if (!p->trained || p->group != group) continue;
         t->tensors[count] = (size_t)t->tensor_of[i];
         t->gradients[count++] = gradient_of(p);
-        if (r->accumulate) status = meopt_accumulate(t->opt, (size_t)t->tensor_of[i], p->grad, (enum meopt_dtype)gradient_of(p).dtype, 1, &library);
+        if (r->accumulate)
+            status = meopt_accumulate(t->opt, (size_t)t->tensor_of[i], p->grad,
+                                      (enum meopt_dtype)gradient_of(p).dtype, 1, &library);
     }
-    if (!r->accumulate) status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
+    if (!r->accumulate)
+        status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
     if (status == MEOPT_NOT_FINITE) return diverged(t, r->step, library.message, err);
     return status ? trainer_library_error(&library, err) : 0;
 }
 
-/* The scale that turns the gradient's norm into what optim.clip_grad_norm (or LAMB's own pre-clipping) allows. */
+/* The scale that turns the gradient's norm into what optim.clip_grad_norm (or LAMB's own pre-clipping)
+ * allows. */
 static double clip_scale(const struct trainer *t, double norm)
 {
     double scale = 1, limit = t->config->optim.max_grad_norm;
     if (is(t->config->optim.name, "lamb") && limit > 0 && norm > limit) scale = limit / norm;
-    if (t->config->optim.clip_grad_norm > 0) scale *= meopt_clip_scale(norm * scale, t->config->optim.clip_grad_norm);
+    if (t->config->optim.clip_grad_norm > 0)
+        scale *= meopt_clip_scale(norm * scale, t->config->optim.clip_grad_norm);
     return scale;
 }
 
-/* Forward and loss of one micro-batch, behind `done` images of the step; the gradient of the output to dout. */
-static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done, int64_t count, const struct image_source *source, double *loss,
-                   double *cosine, struct error *err)
+/* Forward and loss of one micro-batch, behind `done` images of the step; the gradient of the output to dout.
+ */
+static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done, int64_t count,
+                   const struct image_source *source, double *loss, double *cosine, struct error *err)
 {
     struct device *dev = t->device;
     const float *target;
@@ -175,8 +190,9 @@ static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done,
     tower_forward(t->student, t->images, count);
     dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
     dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
-    distill_loss(dev, &t->loss, t->student->out, target, t->dout, t->sums, t->sums + 1, (float)((double)count / (double)t->batch), count,
-                 t->student->out_rows, t->student->out_width);
+    distill_loss(dev, &t->loss, t->student->out, target, t->dout, t->sums, t->sums + 1,
+                 (float)((double)count / (double)t->batch), count, t->student->out_rows,
+                 t->student->out_width);
     send_ahead(t, index, done + count, source);
     double sums[2] = {0, 0};
     dev->sync(dev);
@@ -187,7 +203,8 @@ static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done,
     return isfinite(sums[0]) ? 0 : diverged(t, step, "the loss is not finite", err);
 }
 
-static int step_kept(struct trainer *t, int64_t step, double lr, struct step_result *result, struct error *err)
+static int step_kept(struct trainer *t, int64_t step, double lr, struct step_result *result,
+                     struct error *err)
 {
     struct meopt_error library = {0};
     int finite;
@@ -195,26 +212,33 @@ static int step_kept(struct trainer *t, int64_t step, double lr, struct step_res
     if (!finite) return diverged(t, step, not_finite, err);
     int code = device_check(t->device, err);
     if (code) return code;
-    for (int i = 0; i < t->tensor_count; i++) t->gradients[i] = gradient_of(&t->student->parameters[t->parameter_of[i]]);
-    if (meopt_step(t->opt, step, lr, clip_scale(t, norm), t->gradients, NULL, &library)) code = trainer_library_error(&library, err);
+    for (int i = 0; i < t->tensor_count; i++)
+        t->gradients[i] = gradient_of(&t->student->parameters[t->parameter_of[i]]);
+    if (meopt_step(t->opt, step, lr, clip_scale(t, norm), t->gradients, NULL, &library))
+        code = trainer_library_error(&library, err);
     result->grad_norm = norm;
     return code;
 }
 
-static int step_released(struct trainer *t, int64_t step, double lr, int64_t count, struct step_result *result, struct error *err)
+static int step_released(struct trainer *t, int64_t step, double lr, int64_t count,
+                         struct step_result *result, struct error *err)
 {
     struct meopt_error library = {0};
     struct meopt_step_stats stats = {0};
     struct release r = {.t = t, .scale = 1, .step = step, .parameters = group_parameters(t, -1)};
-    bool clip = t->config->optim.clip_grad_norm > 0 || (is(t->config->optim.name, "lamb") && t->config->optim.max_grad_norm > 0);
+    bool clip = t->config->optim.clip_grad_norm > 0 ||
+                (is(t->config->optim.name, "lamb") && t->config->optim.max_grad_norm > 0);
     int code = 0;
     if (t->twice) {
         r.measure = true;
-        if ((code = tower_backward(t->student, t->images, t->dout, count, true, true, on_group, &r, err)) != 0) return code;
+        if ((code = tower_backward(t->student, t->images, t->dout, count, true, true, on_group, &r, err)) !=
+            0)
+            return code;
         r.measure = false;
         r.scale = clip_scale(t, sqrt(r.squares));
     } else if (clip && (is(t->config->optim.clip_mode, "block") || t->previous_norm <= 0)) {
-        r.by_group = t->config->optim.clip_grad_norm > 0; /* also the first step of `previous`, which has no norm yet */
+        r.by_group = t->config->optim.clip_grad_norm >
+                     0; /* also the first step of `previous`, which has no norm yet */
     } else if (clip) {
         r.scale = clip_scale(t, t->previous_norm);
     }
@@ -227,15 +251,17 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     return code;
 }
 
-/* Released and accumulated: every micro-batch goes into the optimizer's accumulators; then all tensors step. Their norm is
- * known before anything moves, so clipping is exact. */
-static int step_accumulated(struct trainer *t, int64_t step, double lr, struct step_result *result, struct error *err)
+/* Released and accumulated: every micro-batch goes into the optimizer's accumulators; then all tensors step.
+ * Their norm is known before anything moves, so clipping is exact. */
+static int step_accumulated(struct trainer *t, int64_t step, double lr, struct step_result *result,
+                            struct error *err)
 {
     struct meopt_error library = {0};
     struct meopt_step_stats stats = {0};
     double norm;
     int finite;
-    if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library)) return trainer_library_error(&library, err);
+    if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library))
+        return trainer_library_error(&library, err);
     if (!finite) return diverged(t, step, not_finite, err);
     double scale = clip_scale(t, norm);
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
@@ -243,14 +269,16 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
         t->tensors[i] = (size_t)i;
         t->gradients[i] = (struct meopt_gradient){NULL, MEOPT_BF16};
     }
-    int status = meopt_step_tensors(t->opt, t->tensors, t->gradients, (size_t)t->tensor_count, scale, &library);
+    int status =
+        meopt_step_tensors(t->opt, t->tensors, t->gradients, (size_t)t->tensor_count, scale, &library);
     int ended = meopt_step_end(t->opt, &stats, status ? NULL : &library);
     result->grad_norm = norm;
     if (status == MEOPT_NOT_FINITE || ended == MEOPT_NOT_FINITE) return diverged(t, step, not_finite, err);
     return status || ended ? trainer_library_error(&library, err) : 0;
 }
 
-int trainer_step(struct trainer *t, int64_t step, double lr, const struct image_source *source, struct step_result *result, struct error *err)
+int trainer_step(struct trainer *t, int64_t step, double lr, const struct image_source *source,
+                 struct step_result *result, struct error *err)
 {
     *result = (struct step_result){0};
     bool accumulates = t->micro < t->batch;
@@ -260,7 +288,9 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct image_
         code = forward(t, step, index, done, count, source, &result->loss, &result->cosine, err);
         if (code) break;
         done += count;
-        if (!t->release) code = tower_backward(t->student, t->images, t->dout, count, index == 0, done == t->batch, NULL, NULL, err);
+        if (!t->release)
+            code = tower_backward(t->student, t->images, t->dout, count, index == 0, done == t->batch, NULL,
+                                  NULL, err);
         else if (accumulates) {
             struct release r = {.t = t, .accumulate = true, .step = step};
             code = tower_backward(t->student, t->images, t->dout, count, true, true, on_group, &r, err);
@@ -277,7 +307,8 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct image_
     return code;
 }
 
-int trainer_loss_variants(struct trainer *t, const struct image_source *source, struct loss_variant variants[LOSS_VARIANTS], struct error *err)
+int trainer_loss_variants(struct trainer *t, const struct image_source *source,
+                          struct loss_variant variants[LOSS_VARIANTS], struct error *err)
 {
     static const struct {
         const char *name;
@@ -296,7 +327,8 @@ int trainer_loss_variants(struct trainer *t, const struct image_source *source, 
     tower_forward(t->student, t->images, t->micro);
     for (int i = 0; i < LOSS_VARIANTS; i++) {
         dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
-        distill_loss(dev, &rows[i].options, t->student->out, target, NULL, t->sums, t->sums + 1, 1, t->micro, t->student->out_rows, t->student->out_width);
+        distill_loss(dev, &rows[i].options, t->student->out, target, NULL, t->sums, t->sums + 1, 1, t->micro,
+                     t->student->out_rows, t->student->out_width);
         dev->sync(dev);
         dev->download(dev, &variants[i].value, t->sums, sizeof(double));
         variants[i].name = rows[i].name;
@@ -304,7 +336,8 @@ int trainer_loss_variants(struct trainer *t, const struct image_source *source, 
     return device_check(dev, err);
 }
 
-int trainer_embed_teacher(struct trainer *t, const float *host_images, int64_t count, float *out, struct error *err)
+int trainer_embed_teacher(struct trainer *t, const float *host_images, int64_t count, float *out,
+                          struct error *err)
 {
     struct tower *teacher = t->teacher;
     struct device *dev = t->device;
@@ -315,7 +348,8 @@ int trainer_embed_teacher(struct trainer *t, const float *host_images, int64_t c
     for (int64_t i = 0; i < count; i++) {
         dev->download(dev, out + i * rows * width, teacher->out + i * width, (size_t)width * sizeof(float));
         if (rows > 1)
-            dev->download(dev, out + (i * rows + 1) * width, teacher->out + (count + i * (rows - 1)) * width, (size_t)((rows - 1) * width) * sizeof(float));
+            dev->download(dev, out + (i * rows + 1) * width, teacher->out + (count + i * (rows - 1)) * width,
+                          (size_t)((rows - 1) * width) * sizeof(float));
     }
     return device_check(dev, err);
 }

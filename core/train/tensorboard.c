@@ -1,11 +1,14 @@
-/* TensorBoard's event file, written by hand: a sequence of TFRecords (tensorflow/core/lib/io/record_writer.h), each
+/* TensorBoard's event file, written by hand: a sequence of TFRecords
+ * (tensorflow/core/lib/io/record_writer.h), each
  *
- *     uint64 length   uint32 masked CRC-32C of length   data   uint32 masked CRC-32C of data        (little endian)
+ *     uint64 length   uint32 masked CRC-32C of length   data   uint32 masked CRC-32C of data        (little
+ * endian)
  *
  * whose data is a protobuf message Event (tensorflow/core/util/event.proto), of which four fields are used:
  *
- *     double wall_time = 1   int64 step = 2   string file_version = 3   Summary summary = 5   SessionLog session_log = 7
- *     Summary { repeated Value value = 1 }   Value { string tag = 1   float simple_value = 2 }   SessionLog { enum status = 1 }
+ *     double wall_time = 1   int64 step = 2   string file_version = 3   Summary summary = 5   SessionLog
+ * session_log = 7 Summary { repeated Value value = 1 }   Value { string tag = 1   float simple_value = 2 }
+ * SessionLog { enum status = 1 }
  */
 #include "core/train/tensorboard.h"
 #include "core/base/file.h"
@@ -40,10 +43,7 @@ static void put_varint(struct message *m, uint64_t v)
     m->data[m->bytes++] = (uint8_t)v;
 }
 
-static void put_key(struct message *m, unsigned field, enum wire wire)
-{
-    put_varint(m, field << 3 | wire);
-}
+static void put_key(struct message *m, unsigned field, enum wire wire) { put_varint(m, field << 3 | wire); }
 
 static void put_fixed(uint8_t *to, uint64_t v, int bytes)
 {
@@ -118,7 +118,8 @@ static int file_create(struct tensorboard *t, const char *directory, struct erro
     if (gethostname(host, sizeof host - 1) != 0 || host[0] == 0) strcpy(host, "localhost");
     while ((slash = strchr(host, '/'))) *slash = '_';
     for (int i = 0; i < 1000; i++) {
-        t->path = xasprintf("%s/events.out.tfevents.%010lld.%s.%d.%d", directory, (long long)time(NULL), host, (int)getpid(), i);
+        t->path = xasprintf("%s/events.out.tfevents.%010lld.%s.%d.%d", directory, (long long)time(NULL), host,
+                            (int)getpid(), i);
         t->fd = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
         if (t->fd >= 0) return 0;
         int code = error_errno(err, EXIT_FAILED, "is the directory writable?", "cannot create %s", t->path);
@@ -170,7 +171,8 @@ int tensorboard_write(struct tensorboard *t, const struct scalars *s, struct err
     put_value(&summary, "throughput/", "images_per_s", s->images_per_s);
     put_value(&summary, "time/", "step_ms", s->step_ms);
     put_value(&summary, "time/", "data_wait_ms", s->data_wait_ms);
-    for (int i = 0; i < s->memory_count; i++) put_value(&summary, "memory/", s->memory[i].class, s->memory[i].bytes);
+    for (int i = 0; i < s->memory_count; i++)
+        put_value(&summary, "memory/", s->memory[i].class, s->memory[i].bytes);
     put_double(&event, 1, s->time_s > 0 ? s->time_s : now_s());
     put_key(&event, 2, WIRE_VARINT);
     put_varint(&event, (uint64_t)s->step);
@@ -178,10 +180,7 @@ int tensorboard_write(struct tensorboard *t, const struct scalars *s, struct err
     return record_write(t, &event, err);
 }
 
-const char *tensorboard_path(const struct tensorboard *t)
-{
-    return t->path;
-}
+const char *tensorboard_path(const struct tensorboard *t) { return t->path; }
 
 void tensorboard_close(struct tensorboard *t)
 {

@@ -11,8 +11,12 @@
 
 int trainer_library_error(const struct meopt_error *library, struct error *err)
 {
-    static const int codes[] = {[MEOPT_OK] = EXIT_FAILED,           [MEOPT_BAD_ARGUMENT] = EXIT_CONFIG, [MEOPT_NO_MEMORY] = EXIT_HOST_MEMORY,
-                                [MEOPT_NOT_FINITE] = EXIT_DIVERGED, [MEOPT_BAD_STATE] = EXIT_INTEGRITY, [MEOPT_BAD_ORDER] = EXIT_FAILED,
+    static const int codes[] = {[MEOPT_OK] = EXIT_FAILED,
+                                [MEOPT_BAD_ARGUMENT] = EXIT_CONFIG,
+                                [MEOPT_NO_MEMORY] = EXIT_HOST_MEMORY,
+                                [MEOPT_NOT_FINITE] = EXIT_DIVERGED,
+                                [MEOPT_BAD_STATE] = EXIT_INTEGRITY,
+                                [MEOPT_BAD_ORDER] = EXIT_FAILED,
                                 [MEOPT_IO] = EXIT_FAILED};
     return error_set(err, codes[library->status], NULL, "optimizer: %s", library->message);
 }
@@ -35,7 +39,9 @@ static struct tower_options student_options(const struct trainer *t)
         .recompute = is(c->train.recompute, "block") ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
         .backward_twice = t->twice,
         .patch_tokens = is(c->loss.tokens, "cls+patch"),
-        .target = is(c->loss.head, "linear") || t->teacher_geometry.out != t->student_geometry.out ? t->teacher_geometry.out : 0,
+        .target = is(c->loss.head, "linear") || t->teacher_geometry.out != t->student_geometry.out
+                      ? t->teacher_geometry.out
+                      : 0,
         .weights_class = MEMORY_WEIGHTS,
         .activations_class = MEMORY_ACTIVATIONS,
     };
@@ -59,9 +65,12 @@ static struct tower_options teacher_options(const struct trainer *t)
 
 static void *library_allocate(void *context, int kind, size_t bytes, const char *tensor)
 {
-    static const enum memory_class classes[MEOPT_MEMORY_KINDS] = {[MEOPT_MEMORY_WEIGHTS] = MEMORY_WEIGHTS, [MEOPT_MEMORY_COPY] = MEMORY_WEIGHTS,
-                                                                  [MEOPT_MEMORY_CORRECTION] = MEMORY_WEIGHTS, [MEOPT_MEMORY_MOMENTS] = MEMORY_OPTIMIZER,
-                                                                  [MEOPT_MEMORY_ACCUMULATOR] = MEMORY_GRADIENTS};
+    static const enum memory_class classes[MEOPT_MEMORY_KINDS] = {[MEOPT_MEMORY_WEIGHTS] = MEMORY_WEIGHTS,
+                                                                  [MEOPT_MEMORY_COPY] = MEMORY_WEIGHTS,
+                                                                  [MEOPT_MEMORY_CORRECTION] = MEMORY_WEIGHTS,
+                                                                  [MEOPT_MEMORY_MOMENTS] = MEMORY_OPTIMIZER,
+                                                                  [MEOPT_MEMORY_ACCUMULATOR] =
+                                                                      MEMORY_GRADIENTS};
     (void)tensor;
     struct error ignored;
     return device_alloc(context, classes[kind], bytes, "optimizer", &ignored);
@@ -80,8 +89,10 @@ static void report(void *context, const struct meopt_report *r)
         log_debug("step %lld: %s: state error %.3g of the update", (long long)r->step, r->tensor, r->error);
         return;
     }
-    log_info("step %lld: %s: state error %.3g of the update is over %.3g: moments promoted to %s, %s", (long long)r->step, r->tensor, r->error,
-             r->threshold, meopt_state_format_name(r->new_first_moment), r->new_second_moment < 0 ? "none" : meopt_state_format_name(r->new_second_moment));
+    log_info("step %lld: %s: state error %.3g of the update is over %.3g: moments promoted to %s, %s",
+             (long long)r->step, r->tensor, r->error, r->threshold,
+             meopt_state_format_name(r->new_first_moment),
+             r->new_second_moment < 0 ? "none" : meopt_state_format_name(r->new_second_moment));
 }
 
 static int optimizer_options(const struct trainer *t, struct meopt_options *o, struct error *err)
@@ -90,7 +101,10 @@ static int optimizer_options(const struct trainer *t, struct meopt_options *o, s
     struct meopt_error library = {0};
     meopt_options_init(o, sizeof *o, meopt_rule_from_name(c->optim.name));
     bool bf16 = is(c->train.precision, "bf16");
-    const char *preset = c->optim.use_meopt ? c->optim.preset : c->optim.pure_bf16 ? "pure_bf16" : bf16 ? "amp" : "fp32";
+    const char *preset = c->optim.use_meopt   ? c->optim.preset
+                         : c->optim.pure_bf16 ? "pure_bf16"
+                         : bf16               ? "amp"
+                                              : "fp32";
     if (meopt_options_preset(o, preset, &library)) return trainer_library_error(&library, err);
     if (!is(c->optim.weights, "auto")) o->weights = meopt_weight_format_from_name(c->optim.weights);
     if (!is(c->optim.state_m, "auto")) o->first_moment = meopt_state_format_from_name(c->optim.state_m);
@@ -107,7 +121,8 @@ static int optimizer_options(const struct trainer *t, struct meopt_options *o, s
     o->trust_clip = c->optim.trust_clip;
     o->always_adapt = c->optim.always_adapt;
     o->seed = (uint64_t)c->train.seed;
-    o->small_count = 0; /* the tower says which tensors are fp32, by their role: a matrix of few elements is bf16 in its memory */
+    o->small_count = 0; /* the tower says which tensors are fp32, by their role: a matrix of few elements is
+                           bf16 in its memory */
     if (t->release && t->micro < t->batch) o->accumulator = MEOPT_STATE_BF16;
     if (c->optim.adaptive) {
         o->adapt_every = (int)c->optim.adaptive_every;
@@ -138,14 +153,18 @@ static int create_optimizer(struct trainer *t, struct error *err)
         t->tensor_of[i] = -1;
         if (!p->trained) continue;
         struct meopt_tensor *row = &table[t->tensor_count];
-        *row = (struct meopt_tensor){.name = p->name, .ndim = p->ndim, .lr_scale = p->head ? t->config->optim.head_lr_scale : 1,
-                                     .flags = (p->decay ? 0u : MEOPT_NO_DECAY) | (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u),
+        *row = (struct meopt_tensor){.name = p->name,
+                                     .ndim = p->ndim,
+                                     .lr_scale = p->head ? t->config->optim.head_lr_scale : 1,
+                                     .flags = (p->decay ? 0u : MEOPT_NO_DECAY) |
+                                              (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u),
                                      .weights = p->master ? (void *)p->master : p->weight};
         if (p->master) row->copy = p->weight;
         int wide = 0; /* of fewer than two the optimizer keeps fp32, for which a bf16 matrix has no room */
         for (int d = 0; d < p->ndim; d++) wide += (row->shape[d] = p->shape[d]) != 1;
         if (!code && wide < 2 && p->weight_type != DTYPE_F32 && !p->master && !p->small)
-            code = error_set(err, EXIT_CONFIG, "choose widths above 1", "%s of the student has a single row or column", p->name);
+            code = error_set(err, EXIT_CONFIG, "choose widths above 1",
+                             "%s of the student has a single row or column", p->name);
         t->parameter_of[t->tensor_count] = i;
         t->tensor_of[i] = t->tensor_count++;
     }
@@ -164,13 +183,16 @@ static int take_values(void *context, int index, const float *values, struct err
     struct trainer *t = context;
     struct meopt_error library = {0};
     if (t->tensor_of[index] < 0) return 0;
-    if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, t->student->parameters[index].count, values, &library) == 0) return 0;
+    if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, t->student->parameters[index].count, values,
+                     &library) == 0)
+        return 0;
     int code = trainer_library_error(&library, err);
     error_at(err, t->config->model_s.weight, 0, 0);
     return code;
 }
 
-static void *buffer(struct trainer *t, enum memory_class class, size_t bytes, const char *name, struct error *err)
+static void *buffer(struct trainer *t, enum memory_class class, size_t bytes, const char *name,
+                    struct error *err)
 {
     return device_alloc(t->device, class, bytes, name, err);
 }
@@ -186,7 +208,8 @@ static int create_teacher(struct trainer *t, const struct weights *weights, stru
         if (code && err && !err->file[0]) error_at(err, t->config->model_t.weight, 0, 0);
         return code;
     }
-    return tower_init_random(t->teacher, (uint64_t)t->config->train.seed ^ 0x7465616368657200u, false, NULL, NULL, err);
+    return tower_init_random(t->teacher, (uint64_t)t->config->train.seed ^ 0x7465616368657200u, false, NULL,
+                             NULL, err);
 }
 
 static int create_student(struct trainer *t, const struct weights *weights, struct error *err)
@@ -196,7 +219,8 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     int code = tower_create(&t->student, t->device, &t->student_geometry, &options, err);
     if (!code) code = create_optimizer(t, err);
     if (code || dry) return code;
-    code = tower_init_random(t->student, (uint64_t)t->config->train.seed, weights != NULL, take_values, t, err);
+    code =
+        tower_init_random(t->student, (uint64_t)t->config->train.seed, weights != NULL, take_values, t, err);
     if (!code && weights) {
         code = tower_load(t->student, weights, take_values, t, err);
         if (code && err && !err->file[0]) error_at(err, t->config->model_s.weight, 0, 0);
@@ -208,10 +232,12 @@ static int check_combination(const struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
     if (c->model_s.drop_path > 0)
-        return error_set(err, EXIT_CONFIG, "model_s.drop_path: 0", "model_s.drop_path %g: the towers have no drop path", c->model_s.drop_path);
+        return error_set(err, EXIT_CONFIG, "model_s.drop_path: 0",
+                         "model_s.drop_path %g: the towers have no drop path", c->model_s.drop_path);
     if (t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 && is(c->optim.clip_mode, "block"))
         return error_set(err, EXIT_CONFIG, "optim.clip_mode: exact",
-                         "optim.clip_mode block has no use when released gradients are accumulated (train.micro_batch %lld of %lld): exact costs nothing",
+                         "optim.clip_mode block has no use when released gradients are accumulated "
+                         "(train.micro_batch %lld of %lld): exact costs nothing",
                          (long long)t->micro, (long long)t->batch);
     return 0;
 }
@@ -224,13 +250,19 @@ static int create_buffers(struct trainer *t, struct error *err)
     device_free(t->device, t->scratch);
     device_free(t->device, t->images);
     t->scratch = buffer(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err);
-    if (t->scratch) t->images = buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float), "images", err);
+    if (t->scratch)
+        t->images =
+            buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float), "images", err);
     if (t->images && t->device->beside_upload)
-        t->next_images = buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float), "images of the next step", err);
+        t->next_images = buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float),
+                                "images of the next step", err);
     if (t->device->beside_upload && !t->next_images) return err->code;
-    if (t->images) t->dout = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "gradient of the output", err);
-    if (t->dout && !t->teacher) t->target = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "targets", err);
-    if (t->dout && (t->teacher || t->target)) t->sums = buffer(t, MEMORY_WORKSPACE, 4 * sizeof(double), "loss", err);
+    if (t->images)
+        t->dout = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "gradient of the output", err);
+    if (t->dout && !t->teacher)
+        t->target = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "targets", err);
+    if (t->dout && (t->teacher || t->target))
+        t->sums = buffer(t, MEMORY_WORKSPACE, 4 * sizeof(double), "loss", err);
     if (!t->sums) return err->code;
     tower_bind_scratch(t->student, t->scratch);
     if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
@@ -242,7 +274,9 @@ static int cache_outputs(struct trainer *t, fill_cache cache, void *context, str
 {
     int64_t side = t->teacher_geometry.image;
     t->scratch = buffer(t, MEMORY_WORKSPACE, t->teacher->scratch_bytes, "scratch of the towers", err);
-    if (t->scratch) t->images = buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float), "images", err);
+    if (t->scratch)
+        t->images =
+            buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float), "images", err);
     if (!t->images) return err->code;
     tower_bind_scratch(t->teacher, t->scratch);
     int code = 0;
@@ -254,8 +288,8 @@ static int cache_outputs(struct trainer *t, fill_cache cache, void *context, str
     return code;
 }
 
-int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random, fill_cache cache, void *context,
-                   struct error *err)
+int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random,
+                   fill_cache cache, void *context, struct error *err)
 {
     struct error local;
     if (!err) err = &local;
@@ -264,13 +298,19 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
     *trainer = NULL;
     t->config = config;
     t->device = device;
-    int code = trainer_geometry(config, random, &t->teacher_geometry, &t->student_geometry, &teacher_weights, &student_weights, err);
+    int code = trainer_geometry(config, random, &t->teacher_geometry, &t->student_geometry, &teacher_weights,
+                                &student_weights, err);
     if (code) goto fail;
     t->batch = config->train.batch_size;
-    t->micro = config->train.micro_batch > 0 && config->train.micro_batch < t->batch ? config->train.micro_batch : t->batch;
+    t->micro = config->train.micro_batch > 0 && config->train.micro_batch < t->batch
+                   ? config->train.micro_batch
+                   : t->batch;
     t->release = is(config->optim.gradients, "release");
-    t->twice = t->release && t->micro == t->batch && config->optim.clip_grad_norm > 0 && is(config->optim.clip_mode, "exact");
-    t->loss = (struct distill_options){is(config->loss.type, "cosine") ? LOSS_COSINE : is(config->loss.type, "smooth-l1") ? LOSS_SMOOTH_L1 : LOSS_MSE,
+    t->twice = t->release && t->micro == t->batch && config->optim.clip_grad_norm > 0 &&
+               is(config->optim.clip_mode, "exact");
+    t->loss = (struct distill_options){is(config->loss.type, "cosine")      ? LOSS_COSINE
+                                       : is(config->loss.type, "smooth-l1") ? LOSS_SMOOTH_L1
+                                                                            : LOSS_MSE,
                                        config->loss.normalize == 1, is(config->loss.reduction, "sum-dim")};
     if ((code = check_combination(t, err)) != 0) goto fail;
     if ((code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
@@ -278,7 +318,8 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
     if ((code = create_student(t, student_weights, err)) != 0) goto fail;
     double head = 2.0 * (double)(t->student_geometry.out * t->student->options.target * t->student->out_rows);
     t->student_flops = (t->twice ? 5 : 3) * (geometry_forward_flops(&t->student_geometry) + head);
-    if (t->student->options.recompute == RECOMPUTE_BLOCK) t->student_flops += geometry_recompute_flops(&t->student_geometry, t->twice);
+    if (t->student->options.recompute == RECOMPUTE_BLOCK)
+        t->student_flops += geometry_recompute_flops(&t->student_geometry, t->twice);
     if ((code = create_buffers(t, err)) != 0) goto fail;
     weights_close(teacher_weights);
     weights_close(student_weights);
@@ -324,7 +365,8 @@ int trainer_export(const struct trainer *t, int parameter, float *out, struct er
         t->device->download(t->device, out, p->weight, (size_t)p->count * sizeof(float));
         return 0;
     }
-    if (meopt_export(t->opt, (size_t)t->tensor_of[parameter], 0, p->count, out, &library)) return trainer_library_error(&library, err);
+    if (meopt_export(t->opt, (size_t)t->tensor_of[parameter], 0, p->count, out, &library))
+        return trainer_library_error(&library, err);
     return 0;
 }
 

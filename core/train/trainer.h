@@ -1,8 +1,10 @@
-/* The trainer: teacher, student, loss and optimizer of one configuration on one device, and what one step does.
+/* The trainer: teacher, student, loss and optimizer of one configuration on one device, and what one step
+ * does.
  *
- * trainer_create takes every byte that training will ever need, by class, before the first step; on device "dry" the same
- * calls give the plan (plan.h). One step: forward of the (frozen) teacher or its cached embeddings, forward of the student,
- * loss, backward, and the optimizer either behind it (gradients kept) or inside it, group by group (released).
+ * trainer_create takes every byte that training will ever need, by class, before the first step; on device
+ * "dry" the same calls give the plan (plan.h). One step: forward of the (frozen) teacher or its cached
+ * embeddings, forward of the student, loss, backward, and the optimizer either behind it (gradients kept) or
+ * inside it, group by group (released).
  */
 #ifndef MEOPT_TRAIN_TRAINER_H
 #define MEOPT_TRAIN_TRAINER_H
@@ -18,47 +20,52 @@ struct trainer {
     struct tower *teacher; /* NULL once its embeddings are cached */
     struct tower *student;
     struct meopt *opt;
-    int *tensor_of;        /* parameter index -> index in opt, -1 for one that is not trained */
-    int *parameter_of;     /* and back */
+    int *tensor_of;    /* parameter index -> index in opt, -1 for one that is not trained */
+    int *parameter_of; /* and back */
     int tensor_count;
-    size_t *tensors;       /* (tensor_count): what is given to the optimizer together */
+    size_t *tensors; /* (tensor_count): what is given to the optimizer together */
     struct meopt_gradient *gradients;
     struct distill_options loss;
-    int64_t batch, micro;  /* images per step and per forward */
+    int64_t batch, micro; /* images per step and per forward */
     void *scratch;
-    float *images;         /* (micro, 3, S, S) */
-    float *next_images;    /* the same, filled while the card computes; NULL on a device that cannot copy beside its operations */
-    const float *sent;     /* host images that are on their way to next_images; NULL: none */
+    float *images;      /* (micro, 3, S, S) */
+    float *next_images; /* the same, filled while the card computes; NULL on a device that cannot copy beside
+                           its operations */
+    const float *sent;  /* host images that are on their way to next_images; NULL: none */
     int64_t sent_count;
-    float *target;         /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
-    float *dout;           /* the same shape */
-    double *sums;          /* loss, cosine, sum of squares; then an int: finite */
-    float *cache;          /* host: teacher's output by image, (images, out_rows*out_width) */
+    float *target; /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
+    float *dout;   /* the same shape */
+    double *sums;  /* loss, cosine, sum of squares; then an int: finite */
+    float *cache;  /* host: teacher's output by image, (images, out_rows*out_width) */
     int64_t cache_images;
-    double previous_norm;  /* clip_mode previous: gradient norm of the last step, 0 before the first */
-    double student_flops;  /* of an image: forward, backward, recomputation */
-    bool release, twice;   /* gradients handed out inside backward; activations kept for a second backward */
-    bool diverged;         /* set by a step that met NaN or infinity */
+    double previous_norm; /* clip_mode previous: gradient norm of the last step, 0 before the first */
+    double student_flops; /* of an image: forward, backward, recomputation */
+    bool release, twice;  /* gradients handed out inside backward; activations kept for a second backward */
+    bool diverged;        /* set by a step that met NaN or infinity */
 };
 
 struct step_result {
     double loss, cosine, grad_norm;
 };
 
-/* Called with train.cache_teacher when the teacher is there and the student is not yet: compute the teacher's output of
- * every image (trainer_embed_teacher) into trainer->cache. The teacher is freed afterwards, so the two never share memory. */
+/* Called with train.cache_teacher when the teacher is there and the student is not yet: compute the teacher's
+ * output of every image (trainer_embed_teacher) into trainer->cache. The teacher is freed afterwards, so the
+ * two never share memory. */
 typedef int (*fill_cache)(void *context, struct trainer *trainer, struct error *err);
 
-/* random: no checkpoint is read, every value is seeded random (meopt bench train, plans without files). On device "dry"
- * checkpoints are opened for their shapes only, and not at all when random or missing with an arch given. */
-int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random, fill_cache cache, void *context,
-                   struct error *err);
+/* random: no checkpoint is read, every value is seeded random (meopt bench train, plans without files). On
+ * device "dry" checkpoints are opened for their shapes only, and not at all when random or missing with an
+ * arch given. */
+int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random,
+                   fill_cache cache, void *context, struct error *err);
 void trainer_close(struct trainer *trainer);
 
-/* Give micro-batch `index` of the step's images, F32 (count, 3, S, S) in host memory, and the number of each image in the
- * dataset (for cached targets); both stay valid until the next call. */
-typedef int (*batch_images)(void *context, int64_t index, int64_t count, const float **images, const int64_t **image_ids, struct error *err);
-/* The address that batch_images will give for micro-batch 0 of the next step when its images are there already, else NULL. */
+/* Give micro-batch `index` of the step's images, F32 (count, 3, S, S) in host memory, and the number of each
+ * image in the dataset (for cached targets); both stay valid until the next call. */
+typedef int (*batch_images)(void *context, int64_t index, int64_t count, const float **images,
+                            const int64_t **image_ids, struct error *err);
+/* The address that batch_images will give for micro-batch 0 of the next step when its images are there
+ * already, else NULL. */
 typedef const float *(*coming_images)(void *context);
 struct image_source {
     batch_images images;
@@ -66,27 +73,32 @@ struct image_source {
     void *context;
 };
 
-/* One optimizer step, counted from 1. EXIT_DIVERGED when loss or gradient is not finite: with gradients kept, or released
- * with clip_mode exact, no weight has changed then. */
-int trainer_step(struct trainer *trainer, int64_t step, double lr, const struct image_source *source, struct step_result *result, struct error *err);
+/* One optimizer step, counted from 1. EXIT_DIVERGED when loss or gradient is not finite: with gradients kept,
+ * or released with clip_mode exact, no weight has changed then. */
+int trainer_step(struct trainer *trainer, int64_t step, double lr, const struct image_source *source,
+                 struct step_result *result, struct error *err);
 
-/* Losses of the batch for every variant (kind x normalize x reduction), name and value, without training: printed once. */
+/* Losses of the batch for every variant (kind x normalize x reduction), name and value, without training:
+ * printed once. */
 struct loss_variant {
     const char *name;
     double value;
 };
 enum { LOSS_VARIANTS = 7 };
-int trainer_loss_variants(struct trainer *trainer, const struct image_source *source, struct loss_variant variants[LOSS_VARIANTS], struct error *err);
+int trainer_loss_variants(struct trainer *trainer, const struct image_source *source,
+                          struct loss_variant variants[LOSS_VARIANTS], struct error *err);
 
 /* The teacher's output for `count` images (at most micro) into host memory (count, out_rows*out_width). */
-int trainer_embed_teacher(struct trainer *trainer, const float *host_images, int64_t count, float *out, struct error *err);
-/* Exact F32 values of a student's parameter: from the optimizer for trained ones. out (count), host memory. */
+int trainer_embed_teacher(struct trainer *trainer, const float *host_images, int64_t count, float *out,
+                          struct error *err);
+/* Exact F32 values of a student's parameter: from the optimizer for trained ones. out (count), host memory.
+ */
 int trainer_export(const struct trainer *trainer, int parameter, float *out, struct error *err);
 /* And back, bits restored in every format. */
 int trainer_import(struct trainer *trainer, int parameter, const float *values, struct error *err);
 
-/* The towers as the configuration and their checkpoints say; also resolves the configuration's family. NULL weights are
- * not returned. */
+/* The towers as the configuration and their checkpoints say; also resolves the configuration's family. NULL
+ * weights are not returned. */
 int trainer_geometry(struct config *config, bool random, struct geometry *teacher, struct geometry *student,
                      struct weights **teacher_weights, struct weights **student_weights, struct error *err);
 

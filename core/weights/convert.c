@@ -184,8 +184,7 @@ void weights_convert(void *dst, enum dtype dst_type, const void *src, enum dtype
         if (dst_type != DTYPE_F32) {
             (dst_type == DTYPE_BF16 ? float_to_bf16 : float_to_half)(out, in, n);
             if (!straight_out) memcpy(to, narrow, n * sizeof *narrow);
-        } else if (!straight_out)
-            memcpy(to, block, n * sizeof *block);
+        } else if (!straight_out) memcpy(to, block, n * sizeof *block);
         from += n * dtype_bytes(src_type);
         to += n * dtype_bytes(dst_type);
     }

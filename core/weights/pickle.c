@@ -295,10 +295,8 @@ static int call(struct machine *m, uint32_t operands)
     struct value callable = v[0], args = v[1], result = {.kind = VALUE_OPAQUE};
     if (callable.kind != VALUE_CLASS && callable.kind != VALUE_OPAQUE)
         return damaged(m, "calls what cannot be called");
-    if (args.kind == VALUE_OPAQUE || callable.kind == VALUE_OPAQUE)
-        result.u.class = callable.u.class;
-    else if (args.kind != VALUE_TUPLE)
-        return damaged(m, "calls with arguments that are no tuple");
+    if (args.kind == VALUE_OPAQUE || callable.kind == VALUE_OPAQUE) result.u.class = callable.u.class;
+    else if (args.kind != VALUE_TUPLE) return damaged(m, "calls with arguments that are no tuple");
     else {
         int code = m->p->call(m->p, &callable, &args, &result, m->err);
         if (code) return code;

@@ -87,8 +87,7 @@ static int collect_storages(struct stream *s, struct error *err)
     qsort(s->stored, all->count, sizeof *s->stored, compare_stored);
     for (uint32_t i = 0; i < all->count; i++) {
         struct stored *last = s->stored_count ? &s->stored[s->stored_count - 1] : NULL;
-        if (!last || compare_stored(last, &s->stored[i]) != 0)
-            s->stored[s->stored_count++] = s->stored[i];
+        if (!last || compare_stored(last, &s->stored[i]) != 0) s->stored[s->stored_count++] = s->stored[i];
         else if (last->storage->dtype != s->stored[i].storage->dtype ||
                  last->storage->base_bytes != s->stored[i].storage->base_bytes)
             return damaged(err, "one storage is mentioned with two sizes");

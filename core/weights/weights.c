@@ -241,10 +241,8 @@ int64_t weights_find(const struct weights *w, const char *name)
         int64_t middle = low + (high - low) / 2;
         int order = strcmp(name, w->rows[w->by_name[middle]].tensor.name);
         if (order == 0) return w->by_name[middle];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
+        if (order < 0) high = middle;
+        else low = middle + 1;
     }
     return -1;
 }

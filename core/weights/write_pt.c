@@ -88,8 +88,7 @@ static void pickle_memo(struct bytes *b, bool *known, int slot, char kind, const
     if (kind == 'c') {
         put(b, "c", 1);
         put_text(b, text);
-    } else
-        pickle_text(b, text);
+    } else pickle_text(b, text);
     put(b, "q", 1);
     put_number(b, (uint64_t)slot, 1);
     *known = true;

@@ -1,5 +1,6 @@
-/* GELU, exact (erf), and SwiGLU: see ops.h. With AVX-512 written out: a division is most of the time of the plain
- * loops, and bf16 goes through no buffer (2056 x 6144 bf16, two threads: GELU 5.0 -> 4.0 ms, its gradient 8.4 -> 4.9 ms). */
+/* GELU, exact (erf), and SwiGLU: see ops.h. With AVX-512 written out: a division is most of the time of the
+ * plain loops, and bf16 goes through no buffer (2056 x 6144 bf16, two threads: GELU 5.0 -> 4.0 ms, its
+ * gradient 8.4 -> 4.9 ms). */
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
 
@@ -15,17 +16,21 @@ static inline void gelu_piece(int bf16, const void *h, void *y, int64_t at, int6
         store16(bf16, y, i, mask, _mm512_mul_ps(x, normal_cdf16(x, &density)));
     }
 }
-static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t at, int64_t end)
+static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t at,
+                                       int64_t end)
 {
     for (int64_t i = at; i < end; i += 16) {
         __mmask16 mask = mask16(end - i);
-        __m512 density, x = load16(bf16, h, i, mask), g = load16(bf16, dy, i, mask), cdf = normal_cdf16(x, &density);
-        __m512 slope = _mm512_fmadd_ps(_mm512_mul_ps(x, constant16(0.39894228f)), density, cdf); /* 1 / sqrt(2 pi) */
+        __m512 density, x = load16(bf16, h, i, mask), g = load16(bf16, dy, i, mask),
+                        cdf = normal_cdf16(x, &density);
+        __m512 slope =
+            _mm512_fmadd_ps(_mm512_mul_ps(x, constant16(0.39894228f)), density, cdf); /* 1 / sqrt(2 pi) */
         store16(bf16, dh, i, mask, _mm512_mul_ps(g, slope));
     }
 }
 /* n outputs at `at` of y from x1 at `left` of h and x2 at left + F */
-static inline void swiglu_piece(int bf16, const void *h, void *y, int64_t left, int64_t F, int64_t at, int64_t n)
+static inline void swiglu_piece(int bf16, const void *h, void *y, int64_t left, int64_t F, int64_t at,
+                                int64_t n)
 {
     for (int64_t i = 0; i < n; i += 16) {
         __mmask16 mask = mask16(n - i);
@@ -33,11 +38,13 @@ static inline void swiglu_piece(int bf16, const void *h, void *y, int64_t left, 
         store16(bf16, y, at + i, mask, _mm512_mul_ps(_mm512_mul_ps(x1, sigmoid16(x1)), x2));
     }
 }
-static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t left, int64_t F, int64_t at, int64_t n)
+static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t left,
+                                         int64_t F, int64_t at, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 16) {
         __mmask16 mask = mask16(n - i);
-        __m512 x1 = load16(bf16, h, left + i, mask), x2 = load16(bf16, h, left + F + i, mask), d = load16(bf16, dy, at + i, mask);
+        __m512 x1 = load16(bf16, h, left + i, mask), x2 = load16(bf16, h, left + F + i, mask),
+               d = load16(bf16, dy, at + i, mask);
         __m512 s = sigmoid16(x1), silu = _mm512_mul_ps(x1, s);
         __m512 slope = _mm512_fmadd_ps(silu, _mm512_sub_ps(constant16(1.0f), s), s);
         store16(bf16, dh, left + i, mask, _mm512_mul_ps(_mm512_mul_ps(d, x2), slope));
@@ -60,7 +67,8 @@ static inline void gelu_piece(int bf16, const void *h, void *y, int64_t at, int6
     }
     write_piece(bf16, y, at, count, v);
 }
-static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t at, int64_t end)
+static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t at,
+                                       int64_t end)
 {
     float a[PIECE], b[PIECE], out[PIECE];
     int64_t count = end - at;
@@ -74,7 +82,8 @@ static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, 
     write_piece(bf16, dh, at, count, v);
 }
 /* n outputs at `at` of y from x1 at `left` of h and x2 at left + F */
-static inline void swiglu_piece(int bf16, const void *h, void *y, int64_t left, int64_t F, int64_t at, int64_t n)
+static inline void swiglu_piece(int bf16, const void *h, void *y, int64_t left, int64_t F, int64_t at,
+                                int64_t n)
 {
     float b1[PIECE], b2[PIECE], out[PIECE];
     const float *x1 = read_piece(bf16, h, left, n, b1), *x2 = read_piece(bf16, h, left + F, n, b2);
@@ -82,10 +91,12 @@ static inline void swiglu_piece(int bf16, const void *h, void *y, int64_t left, 
     SIMD for (int64_t i = 0; i < n; i++) v[i] = x1[i] / (1.0f + exp_one(-x1[i])) * x2[i];
     write_piece(bf16, y, at, n, v);
 }
-static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t left, int64_t F, int64_t at, int64_t n)
+static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t left,
+                                         int64_t F, int64_t at, int64_t n)
 {
     float b1[PIECE], b2[PIECE], b3[PIECE], o1[PIECE], o2[PIECE];
-    const float *x1 = read_piece(bf16, h, left, n, b1), *x2 = read_piece(bf16, h, left + F, n, b2), *g = read_piece(bf16, dy, at, n, b3);
+    const float *x1 = read_piece(bf16, h, left, n, b1), *x2 = read_piece(bf16, h, left + F, n, b2),
+                *g = read_piece(bf16, dy, at, n, b3);
     SIMD for (int64_t i = 0; i < n; i++)
     {
         float a = x1[i], s = 1.0f / (1.0f + exp_one(-a)), d = g[i];

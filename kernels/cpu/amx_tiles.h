@@ -1,8 +1,9 @@
-/* Inside kernels/cpu: Intel AMX tiles for bf16 products. Packing operands into tiles, and the product of two panels.
+/* Inside kernels/cpu: Intel AMX tiles for bf16 products. Packing operands into tiles, and the product of two
+ * panels.
  *
- * Tile layouts: A 16 rows x 32 columns of bf16. B 16 rows of pairs: row r holds (b[2r][j], b[2r+1][j]) for 16 columns j.
- * A panel is PANEL rows of op(A) or columns of op(B); it lies as two tiles for each 32 of the inner dimension (a step),
- * zeros behind the edges. */
+ * Tile layouts: A 16 rows x 32 columns of bf16. B 16 rows of pairs: row r holds (b[2r][j], b[2r+1][j]) for 16
+ * columns j. A panel is PANEL rows of op(A) or columns of op(B); it lies as two tiles for each 32 of the
+ * inner dimension (a step), zeros behind the edges. */
 #ifndef MEOPT_KERNELS_CPU_AMX_TILES_H
 #define MEOPT_KERNELS_CPU_AMX_TILES_H
 
@@ -43,10 +44,11 @@ TARGET static inline void transpose16(__m512i r[16])
     }
 }
 
-/* 16 rows of 32 bf16 with the inner dimension along memory: tile rows as they are. The line that the same row needs
- * AHEAD steps later is asked for now: 16 streams at once are more than the hardware follows. */
+/* 16 rows of 32 bf16 with the inner dimension along memory: tile rows as they are. The line that the same row
+ * needs AHEAD steps later is asked for now: 16 streams at once are more than the hardware follows. */
 enum { AHEAD = 8 };
-TARGET static inline void read_rows(const uint16_t *p, int64_t stride, int64_t rows, int64_t columns, __m512i r[16])
+TARGET static inline void read_rows(const uint16_t *p, int64_t stride, int64_t rows, int64_t columns,
+                                    __m512i r[16])
 {
     __mmask32 mask = columns >= 32 ? 0xffffffffu : (1u << columns) - 1;
     for (int i = 0; i < 16; i++) {
@@ -55,16 +57,19 @@ TARGET static inline void read_rows(const uint16_t *p, int64_t stride, int64_t r
     }
 }
 
-/* 32 rows of 32 bf16 with the inner dimension down the rows: two rows at a time interleaved to 32 pairs, the first 16
- * to r[0..15], the others to r[16..31]. */
-TARGET static inline void read_pairs(const uint16_t *p, int64_t stride, int64_t rows, int64_t columns, __m512i r[32])
+/* 32 rows of 32 bf16 with the inner dimension down the rows: two rows at a time interleaved to 32 pairs, the
+ * first 16 to r[0..15], the others to r[16..31]. */
+TARGET static inline void read_pairs(const uint16_t *p, int64_t stride, int64_t rows, int64_t columns,
+                                     __m512i r[32])
 {
     __mmask32 mask = columns >= 32 ? 0xffffffffu : (1u << columns) - 1;
     /* unpack works within 128 bits: quarters put so that its results come out in order */
     const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
     for (int i = 0; i < 16; i++) {
-        __m512i lo = 2 * i < rows ? _mm512_maskz_loadu_epi16(mask, p + 2 * i * stride) : _mm512_setzero_si512();
-        __m512i hi = 2 * i + 1 < rows ? _mm512_maskz_loadu_epi16(mask, p + (2 * i + 1) * stride) : _mm512_setzero_si512();
+        __m512i lo =
+            2 * i < rows ? _mm512_maskz_loadu_epi16(mask, p + 2 * i * stride) : _mm512_setzero_si512();
+        __m512i hi = 2 * i + 1 < rows ? _mm512_maskz_loadu_epi16(mask, p + (2 * i + 1) * stride)
+                                      : _mm512_setzero_si512();
         lo = _mm512_permutexvar_epi64(order, lo);
         hi = _mm512_permutexvar_epi64(order, hi);
         r[i] = _mm512_unpacklo_epi16(lo, hi);
@@ -74,7 +79,8 @@ TARGET static inline void read_pairs(const uint16_t *p, int64_t stride, int64_t 
 
 /* One step of a panel: PANEL rows of op(A), or columns of op(B), by 32 of the inner dimension, as two tiles.
  * `along`: the inner dimension runs along memory (A plain, B transposed). b: pair layout. */
-TARGET static inline void pack_step(const uint16_t *p, int64_t stride, int along, int b, int64_t outer, int64_t depth, uint8_t *to)
+TARGET static inline void pack_step(const uint16_t *p, int64_t stride, int along, int b, int64_t outer,
+                                    int64_t depth, uint8_t *to)
 {
     __m512i r[32];
     if (!along) {
@@ -93,9 +99,11 @@ TARGET static inline void pack_step(const uint16_t *p, int64_t stride, int along
     }
 }
 
-/* Panels from `first` up to `last` and steps from `k0` to `k1` of an operand, in the order in which it lies in memory. */
-TARGET static inline void pack(const uint16_t *p, int64_t stride, int along, int b, int64_t outer, int64_t k, int64_t panel_bytes, int64_t first,
-                        int64_t last, int64_t k0, int64_t k1, uint8_t *to)
+/* Panels from `first` up to `last` and steps from `k0` to `k1` of an operand, in the order in which it lies
+ * in memory. */
+TARGET static inline void pack(const uint16_t *p, int64_t stride, int along, int b, int64_t outer, int64_t k,
+                               int64_t panel_bytes, int64_t first, int64_t last, int64_t k0, int64_t k1,
+                               uint8_t *to)
 {
     int64_t panel_stride = along ? PANEL * stride : PANEL, k_stride = along ? 1 : stride;
     for (int64_t at = k0; at < k1; at += 32)
@@ -117,14 +125,13 @@ struct tile_config {
 
 TARGET static inline void tiles_on(void)
 {
-    static const struct tile_config config = {.palette = 1,
-                                              .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-                                              .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    static const struct tile_config config = {
+        .palette = 1, .bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
     _tile_loadconfig(&config);
 }
 
-/* c, four tiles of 16 x 16 floats (upper left, upper right, lower left, lower right): = or += the product of two
- * panels over `steps` times 32. */
+/* c, four tiles of 16 x 16 floats (upper left, upper right, lower left, lower right): = or += the product of
+ * two panels over `steps` times 32. */
 TARGET static inline void micro(const uint8_t *a, const uint8_t *b, float *c, int64_t steps, int add)
 {
     enum { bytes = 64 };

@@ -1,7 +1,7 @@
 /* softmax(q k^T / sqrt(dh)) v and its gradient, one (image, head) at a time: see ops.h.
  *
- * Each thread holds one head's N x N at most, in its scratch. Operands are widened to dense floats and multiplied by
- * plain vector loops: fp32, and bf16 where there are no tiles (attention_amx.c). */
+ * Each thread holds one head's N x N at most, in its scratch. Operands are widened to dense floats and
+ * multiplied by plain vector loops: fp32, and bf16 where there are no tiles (attention_amx.c). */
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
 #ifdef _OPENMP
@@ -9,7 +9,8 @@
 #endif
 
 /* C (m, n) = A B, dense floats; A (m, k), or (k, m) when transposed; B (k, n) */
-static void multiply(const float *a, int transpose_a, const float *b, float *c, int64_t m, int64_t n, int64_t k)
+static void multiply(const float *a, int transpose_a, const float *b, float *c, int64_t m, int64_t n,
+                     int64_t k)
 {
     memset(c, 0, (size_t)(m * n) * sizeof(float));
     for (int64_t k0 = 0; k0 < k; k0 += 64)
@@ -22,11 +23,13 @@ static void multiply(const float *a, int transpose_a, const float *b, float *c, 
 }
 
 /* dense floats (N, dh) from rows with a stride in elements; transposed: (dh, N) */
-static void gather(int bf16, const void *x, int64_t at, int64_t stride, int64_t N, int64_t dh, int transposed, float *to)
+static void gather(int bf16, const void *x, int64_t at, int64_t stride, int64_t N, int64_t dh, int transposed,
+                   float *to)
 {
     for (int64_t n = 0; n < N; n++)
         for (int64_t d = 0; d < dh; d++) {
-            float v = bf16 ? widen_one(((const uint16_t *)x)[at + n * stride + d]) : ((const float *)x)[at + n * stride + d];
+            float v = bf16 ? widen_one(((const uint16_t *)x)[at + n * stride + d])
+                           : ((const float *)x)[at + n * stride + d];
             to[transposed ? d * N + n : n * dh + d] = v;
         }
 }
@@ -77,8 +80,8 @@ static struct room room_of(void *scratch, int64_t N, int64_t dh)
     return r;
 }
 
-void NAME(attention_forward)(int bf16, const void *qkv, void *out, float *lse, int64_t B, int64_t N, int64_t H, int64_t dh, void *scratch,
-                             int threads)
+void NAME(attention_forward)(int bf16, const void *qkv, void *out, float *lse, int64_t B, int64_t N,
+                             int64_t H, int64_t dh, void *scratch, int threads)
 {
     float scale = 1.0f / sqrtf((float)dh);
     int64_t row = 3 * H * dh, out_row = H * dh;
@@ -86,7 +89,8 @@ void NAME(attention_forward)(int bf16, const void *qkv, void *out, float *lse, i
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < B * H; i++) {
         struct room r = room_of(scratch, N, dh);
-        int64_t b = i / H, h = i % H, q = b * N * row + h * dh, k = q + H * dh, v = k + H * dh, o = b * N * out_row + h * dh;
+        int64_t b = i / H, h = i % H, q = b * N * row + h * dh, k = q + H * dh, v = k + H * dh,
+                o = b * N * out_row + h * dh;
         float *qf = r.u, *kf = qf + N * dh, *vf = kf + N * dh, *of = vf + N * dh;
         gather(bf16, qkv, q, row, N, dh, 0, qf);
         gather(bf16, qkv, k, row, N, dh, 1, kf);
@@ -99,14 +103,15 @@ void NAME(attention_forward)(int bf16, const void *qkv, void *out, float *lse, i
 }
 
 /* s: scores -> probabilities; t: dout v^T -> ds = p (t - delta) scale. delta_i = sum_d dout_id out_id. */
-static void softmax_backward_rows(int bf16, const void *out, const void *dout, int64_t at, int64_t stride, const float *lse, float *s, float *t,
-                                  int64_t N, int64_t dh, float scale)
+static void softmax_backward_rows(int bf16, const void *out, const void *dout, int64_t at, int64_t stride,
+                                  const float *lse, float *s, float *t, int64_t N, int64_t dh, float scale)
 {
     for (int64_t i = 0; i < N; i++) {
         float a[PIECE], b[PIECE], delta = 0, l = lse[i], *p = s + i * N, *g = t + i * N;
         for (int64_t d = 0; d < dh; d += PIECE) {
             int64_t count = piece(dh, d);
-            const float *u = read_piece(bf16, out, at + i * stride + d, count, a), *w = read_piece(bf16, dout, at + i * stride + d, count, b);
+            const float *u = read_piece(bf16, out, at + i * stride + d, count, a),
+                        *w = read_piece(bf16, dout, at + i * stride + d, count, b);
 #pragma omp simd reduction(+ : delta)
             for (int64_t k = 0; k < count; k++) delta += u[k] * w[k];
         }
@@ -118,8 +123,9 @@ static void softmax_backward_rows(int bf16, const void *out, const void *dout, i
     }
 }
 
-void NAME(attention_backward)(int bf16, const void *qkv, const void *out, const float *lse, const void *dout, void *dqkv, int64_t B, int64_t N,
-                              int64_t H, int64_t dh, void *scratch, int threads)
+void NAME(attention_backward)(int bf16, const void *qkv, const void *out, const float *lse, const void *dout,
+                              void *dqkv, int64_t B, int64_t N, int64_t H, int64_t dh, void *scratch,
+                              int threads)
 {
     float scale = 1.0f / sqrtf((float)dh);
     int64_t row = 3 * H * dh, out_row = H * dh;
@@ -127,7 +133,8 @@ void NAME(attention_backward)(int bf16, const void *qkv, const void *out, const 
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < B * H; i++) {
         struct room r = room_of(scratch, N, dh);
-        int64_t b = i / H, h = i % H, q = b * N * row + h * dh, k = q + H * dh, v = k + H * dh, o = b * N * out_row + h * dh;
+        int64_t b = i / H, h = i % H, q = b * N * row + h * dh, k = q + H * dh, v = k + H * dh,
+                o = b * N * out_row + h * dh;
         float *one = r.u, *two = one + N * dh, *three = two + N * dh;
         gather(bf16, qkv, q, row, N, dh, 0, one);
         gather(bf16, qkv, k, row, N, dh, 1, two);

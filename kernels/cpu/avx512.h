@@ -1,4 +1,5 @@
-/* Inside kernels/cpu: the functions that decide how fast an activation or a softmax is, written for AVX-512. */
+/* Inside kernels/cpu: the functions that decide how fast an activation or a softmax is, written for AVX-512.
+ */
 #ifndef MEOPT_KERNELS_CPU_AVX512_H
 #define MEOPT_KERNELS_CPU_AVX512_H
 
@@ -44,7 +45,8 @@ AVX512 __m512 normal_cdf16(__m512 x, __m512 *density)
     q = _mm512_fmadd_ps(q, t, constant16(0.254829592f));
     q = _mm512_mul_ps(_mm512_mul_ps(q, t), _mm512_mul_ps(e, constant16(0.5f)));
     *density = e;
-    return _mm512_mask_sub_ps(q, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NLT_UQ), constant16(1.0f), q);
+    return _mm512_mask_sub_ps(q, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NLT_UQ), constant16(1.0f),
+                              q);
 }
 
 /* 1 / (1 + e^-x) */
@@ -65,7 +67,8 @@ AVX512 __mmask16 mask16(int64_t left)
 AVX512 __m512 load16(int bf16, const void *p, int64_t at, __mmask16 mask)
 {
     if (!bf16) return _mm512_maskz_loadu_ps(mask, (const float *)p + at);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + at)), 16));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(
+        _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + at)), 16));
 }
 
 /* bf16: nearest even, NaN kept */
@@ -76,8 +79,10 @@ AVX512 void store16(int bf16, void *p, int64_t at, __mmask16 mask, __m512 x)
         return;
     }
     __m512i bits = _mm512_castps_si512(x), high = _mm512_srli_epi32(bits, 16);
-    __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), _mm512_and_si512(high, _mm512_set1_epi32(1)));
-    rounded = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), bits, _mm512_set1_epi32(0x400000));
+    __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)),
+                                       _mm512_and_si512(high, _mm512_set1_epi32(1)));
+    rounded = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), bits,
+                                   _mm512_set1_epi32(0x400000));
     _mm256_mask_storeu_epi16((uint16_t *)p + at, mask, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
 }
 

@@ -34,7 +34,8 @@ void NAME(patchify)(int bf16, const float *images, void *patches, int64_t B, int
     }
 }
 
-void NAME(embed_forward)(int bf16, const void *patch_out, const float *cls, const float *pos, void *tokens, int64_t B, int64_t N, int64_t D)
+void NAME(embed_forward)(int bf16, const void *patch_out, const float *cls, const float *pos, void *tokens,
+                         int64_t B, int64_t N, int64_t D)
 {
     PARALLEL_FOR for (int64_t row = 0; row < B * N; row++)
     {
@@ -42,7 +43,8 @@ void NAME(embed_forward)(int bf16, const void *patch_out, const float *cls, cons
         float in[PIECE], out[PIECE];
         for (int64_t at = 0; at < D; at += PIECE) {
             int64_t count = piece(D, at);
-            const float *x = n ? read_piece(bf16, patch_out, (b * (N - 1) + n - 1) * D + at, count, in) : cls + at;
+            const float *x =
+                n ? read_piece(bf16, patch_out, (b * (N - 1) + n - 1) * D + at, count, in) : cls + at;
             const float *p = pos + n * D + at;
             float *y = piece_for(bf16, tokens, row * D + at, out);
             SIMD for (int64_t i = 0; i < count; i++) y[i] = x[i] + p[i];
@@ -51,7 +53,8 @@ void NAME(embed_forward)(int bf16, const void *patch_out, const float *cls, cons
     }
 }
 
-void NAME(embed_backward)(int bf16, const float *dtokens, void *dpatch_out, float *dcls, float *dpos, int64_t B, int64_t N, int64_t D)
+void NAME(embed_backward)(int bf16, const float *dtokens, void *dpatch_out, float *dcls, float *dpos,
+                          int64_t B, int64_t N, int64_t D)
 {
     PARALLEL_FOR for (int64_t n = 0; n < N; n++) for (int64_t b = 0; b < B; b++)
     {
@@ -68,8 +71,10 @@ void NAME(embed_backward)(int bf16, const float *dtokens, void *dpatch_out, floa
     }
 }
 
-/* A row of w has at most 16 values that are not zero. A thread owns rows of `out`, which it adds up in one order. */
-void NAME(resize_rows)(const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D, int transpose)
+/* A row of w has at most 16 values that are not zero. A thread owns rows of `out`, which it adds up in one
+ * order. */
+void NAME(resize_rows)(const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D,
+                       int transpose)
 {
     int64_t rows = transpose ? n_in : n_out, terms = transpose ? n_out : n_in;
     PARALLEL_FOR for (int64_t r = 0; r < rows; r++)
@@ -84,13 +89,15 @@ void NAME(resize_rows)(const float *w, const float *in, float *out, int64_t n_ou
     }
 }
 
-void NAME(residual_forward)(int bf16, const void *x, const void *branch, const float *gamma, void *y, int64_t R, int64_t D)
+void NAME(residual_forward)(int bf16, const void *x, const void *branch, const float *gamma, void *y,
+                            int64_t R, int64_t D)
 {
     PARALLEL_FOR for (int64_t row = 0; row < R; row++) for (int64_t at = 0; at < D; at += PIECE)
     {
         float a[PIECE], b[PIECE], out[PIECE];
         int64_t count = piece(D, at), here = row * D + at;
-        const float *u = read_piece(bf16, x, here, count, a), *v = read_piece(bf16, branch, here, count, b), *g = gamma ? gamma + at : NULL;
+        const float *u = read_piece(bf16, x, here, count, a), *v = read_piece(bf16, branch, here, count, b),
+                    *g = gamma ? gamma + at : NULL;
         float *w = piece_for(bf16, y, here, out);
         if (gamma) SIMD for (int64_t i = 0; i < count; i++) w[i] = u[i] + g[i] * v[i];
         else SIMD for (int64_t i = 0; i < count; i++) w[i] = u[i] + v[i];
@@ -122,7 +129,8 @@ void NAME(widen)(const uint16_t *src, int64_t stride, float *dst, int64_t rows, 
 }
 
 /* c = alpha x + beta c + bias, x dense (m, n) */
-void NAME(finish)(const float *x, void *c, int c_bf16, int64_t ldc, int64_t m, int64_t n, float alpha, float beta, const float *bias)
+void NAME(finish)(const float *x, void *c, int c_bf16, int64_t ldc, int64_t m, int64_t n, float alpha,
+                  float beta, const float *bias)
 {
     PARALLEL_FOR for (int64_t r = 0; r < m; r++) for (int64_t at = 0; at < n; at += PIECE)
     {

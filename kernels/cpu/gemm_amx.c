@@ -1,21 +1,21 @@
 /* bf16 matrix product on Intel AMX tiles (TDPBF16PS), fp32 accumulation.
  *
- * Why not oneDNN: the version that Debian 12 ships (2.6.3) leaves much of the tiles idle. bf16 GFLOP/s of two Sapphire
- * Rapids threads, m, n, k = 2056, 6144, 1408 and the two gradients, each the best of two rounds taken one after another
- * (test_ops --time gemm; oneDNN with MEOPT_CPU_ISA=avx512). Tiles fed from the first-level cache: about 2200 a thread
- * alone, but only about 1900 measured for two, so read these as rates of a shared machine:
- *                                    here    oneDNN 2.6.3    torch 2.15
- *     y = x W^T    (B transposed)    2041        1536           2052
- *     dx = dy W    (k = 6144)        1717        1022           1951
- *     dW = dy^T x  (A transposed)    1809         901            946
+ * Why not oneDNN: the version that Debian 12 ships (2.6.3) leaves much of the tiles idle. bf16 GFLOP/s of two
+ * Sapphire Rapids threads, m, n, k = 2056, 6144, 1408 and the two gradients, each the best of two rounds
+ * taken one after another (test_ops --time gemm; oneDNN with MEOPT_CPU_ISA=avx512). Tiles fed from the
+ * first-level cache: about 2200 a thread alone, but only about 1900 measured for two, so read these as rates
+ * of a shared machine: here    oneDNN 2.6.3    torch 2.15 y = x W^T    (B transposed)    2041        1536
+ * 2052 dx = dy W    (k = 6144)        1717        1022           1951 dW = dy^T x  (A transposed)    1809 901
+ * 946
  *
- * Method (Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008): both operands are packed once
- * into panels of whole tiles, zeros at the edges; 32 x 32 blocks of C are kept in four tiles while two tiles of A and two
- * of B stream by; the inner dimension is cut so that a panel of B stays in the first-level cache while a block of A
- * passes over it from the second level. Threads take blocks of C; each block is computed by one thread in one order, so
- * the result does not depend on the number of threads.
+ * Method (Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008): both operands are
+ * packed once into panels of whole tiles, zeros at the edges; 32 x 32 blocks of C are kept in four tiles
+ * while two tiles of A and two of B stream by; the inner dimension is cut so that a panel of B stays in the
+ * first-level cache while a block of A passes over it from the second level. Threads take blocks of C; each
+ * block is computed by one thread in one order, so the result does not depend on the number of threads.
  *
- * Tile layouts: A 16 rows x 32 columns of bf16. B 16 rows of pairs: row r holds (b[2r][j], b[2r+1][j]) for 16 columns j.
+ * Tile layouts: A 16 rows x 32 columns of bf16. B 16 rows of pairs: row r holds (b[2r][j], b[2r+1][j]) for 16
+ * columns j.
  */
 #include "kernels/cpu/gemm_amx.h"
 
@@ -41,8 +41,9 @@ static int machine_has_tiles(void)
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1)) return 0; /* avx512-bf16 */
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     /* amx-bf16, amx-tile; avx512 f, bw, vl, dq through the compiler's check, which also looks at the OS */
-    int cpu = (d >> 22 & 1) && (d >> 24 & 1) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    int cpu = (d >> 22 & 1) && (d >> 24 & 1) && __builtin_cpu_supports("avx512f") &&
+              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+              __builtin_cpu_supports("avx512dq");
     /* Linux hands out the 8 KiB of tile state on request only: ARCH_REQ_XCOMP_PERM, XTILEDATA. */
     return cpu && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 }
@@ -63,16 +64,18 @@ static int64_t block_size(int64_t n, int64_t most, int64_t parts)
     return up((n + count - 1) / count, PANEL);
 }
 
-/* Few rows (small batches): B, the weights, costs more to move than to multiply. Then each thread packs what it needs of B next
- * where it stays in its second-level cache, beside all rows of a block of C, instead of all of B going to memory and back.
- * Columns of such a block; 0: not so. */
+/* Few rows (small batches): B, the weights, costs more to move than to multiply. Then each thread packs what
+ * it needs of B next where it stays in its second-level cache, beside all rows of a block of C, instead of
+ * all of B going to memory and back. Columns of such a block; 0: not so. */
 static int64_t few_rows_columns(int64_t m, int64_t n, int64_t threads)
 {
     enum { MOST_ROWS = 768, LEAST = 4, MOST = 11 }; /* panels: with 514 rows all of it is in 2 MiB */
     if (m > MOST_ROWS || n < m) return 0;
     int64_t panels = up(n, PANEL) / PANEL, best = LEAST, shortest = INT64_MAX;
-    for (int64_t p = LEAST; p <= MOST; p++) { /* the widest with which threads end together; two blocks for each, since speeds differ */
-        int64_t whole = panels / p, last = panels % p, longest = (whole + threads - 1) / threads * p + (whole % threads ? 0 : last);
+    for (int64_t p = LEAST; p <= MOST;
+         p++) { /* the widest with which threads end together; two blocks for each, since speeds differ */
+        int64_t whole = panels / p, last = panels % p,
+                longest = (whole + threads - 1) / threads * p + (whole % threads ? 0 : last);
         if (longest <= shortest && (p == LEAST || whole + (last > 0) >= 2 * threads)) {
             best = p;
             shortest = longest;
@@ -86,34 +89,44 @@ static size_t few_rows_bytes(int64_t m) /* of a thread */
     return (size_t)((m + mc - 1) / mc) * (MC * NC * sizeof(float)) + KC * NC * 2;
 }
 
-/* Packed A and B (or each thread's part of B), and a block of C for each of up to GEMM_AMX_THREADS threads. */
+/* Packed A and B (or each thread's part of B), and a block of C for each of up to GEMM_AMX_THREADS threads.
+ */
 size_t gemm_amx_workspace(int64_t m, int64_t n, int64_t k, int threads)
 {
     size_t row = (size_t)up(k, 32) * 2;
-    if (few_rows_columns(m, n, threads)) return (size_t)up(m, PANEL) * row + (size_t)threads * few_rows_bytes(m);
+    if (few_rows_columns(m, n, threads))
+        return (size_t)up(m, PANEL) * row + (size_t)threads * few_rows_bytes(m);
     return (size_t)(up(m, PANEL) + up(n, PANEL)) * row + (size_t)threads * (MC * NC * sizeof(float));
 }
 
 /* Where the four tiles of row i, column j stand in a block. */
-static inline int64_t tiles_at(int64_t i, int64_t j) { return (j / PANEL * (MC / PANEL) + i / PANEL) * (PANEL * PANEL); }
+static inline int64_t tiles_at(int64_t i, int64_t j)
+{
+    return (j / PANEL * (MC / PANEL) + i / PANEL) * (PANEL * PANEL);
+}
 
 /* 16 results at element `at` of a row of C, where `mask` has bits */
-TARGET static inline __m512 finished(const struct gemm_bf16 *g, __m512 x, int64_t at, const float *bias, __mmask16 mask)
+TARGET static inline __m512 finished(const struct gemm_bf16 *g, __m512 x, int64_t at, const float *bias,
+                                     __mmask16 mask)
 {
     if (g->alpha != 1.0f) x = _mm512_mul_ps(_mm512_set1_ps(g->alpha), x);
     if (g->beta != 0.0f) {
-        __m512 old = g->c_bf16 ? _mm512_castsi512_ps(_mm512_slli_epi32(
-                                     _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)g->c + at)), 16))
-                               : _mm512_maskz_loadu_ps(mask, (const float *)g->c + at);
+        __m512 old =
+            g->c_bf16
+                ? _mm512_castsi512_ps(_mm512_slli_epi32(
+                      _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)g->c + at)), 16))
+                : _mm512_maskz_loadu_ps(mask, (const float *)g->c + at);
         x = _mm512_fmadd_ps(_mm512_set1_ps(g->beta), old, x);
     }
     return bias ? _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, bias)) : x;
 }
 
-/* The block's tiles to C, whole rows at a time: C's lines are written in the order of memory, past the caches where nothing of
- * theirs is needed (a training step of eva_clip at batch 2 takes 4 % less for it). vcvtne2ps2bf16 rounds to
- * nearest even and keeps NaN; what is below the normal numbers becomes 0, as inside the tiles. */
-TARGET static void write_block(const struct gemm_bf16 *g, const float *block, int64_t row0, int64_t column0, int64_t rows, int64_t columns)
+/* The block's tiles to C, whole rows at a time: C's lines are written in the order of memory, past the caches
+ * where nothing of theirs is needed (a training step of eva_clip at batch 2 takes 4 % less for it).
+ * vcvtne2ps2bf16 rounds to nearest even and keeps NaN; what is below the normal numbers becomes 0, as inside
+ * the tiles. */
+TARGET static void write_block(const struct gemm_bf16 *g, const float *block, int64_t row0, int64_t column0,
+                               int64_t rows, int64_t columns)
 {
     bool whole = g->beta == 0.0f;
     for (int64_t i = 0; i < rows; i++)
@@ -128,7 +141,8 @@ TARGET static void write_block(const struct gemm_bf16 *g, const float *block, in
             if (g->c_bf16) {
                 uint16_t *c = (uint16_t *)g->c + at;
                 __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(x1, x0);
-                if (whole && mask == 0xffffffffu && (uintptr_t)c % 64 == 0) _mm512_stream_si512((void *)c, rounded);
+                if (whole && mask == 0xffffffffu && (uintptr_t)c % 64 == 0)
+                    _mm512_stream_si512((void *)c, rounded);
                 else _mm512_mask_storeu_epi16(c, mask, rounded);
             } else {
                 float *c = (float *)g->c + at;
@@ -138,34 +152,40 @@ TARGET static void write_block(const struct gemm_bf16 *g, const float *block, in
         }
 }
 
-/* rows x columns of C from (row0, column0): partial sums stay in `block` until the inner dimension is through. pb: the panels of
- * these columns. */
-TARGET static void multiply_block(const struct gemm_bf16 *g, const uint8_t *pa, const uint8_t *pb, float *block, int64_t row0,
-                                  int64_t column0, int64_t rows, int64_t columns)
+/* rows x columns of C from (row0, column0): partial sums stay in `block` until the inner dimension is
+ * through. pb: the panels of these columns. */
+TARGET static void multiply_block(const struct gemm_bf16 *g, const uint8_t *pa, const uint8_t *pb,
+                                  float *block, int64_t row0, int64_t column0, int64_t rows, int64_t columns)
 {
-    int64_t k32 = up(g->k, 32), panel = k32 * PANEL * 2, parts = (k32 + KC - 1) / KC, kc = up((k32 + parts - 1) / parts, 32);
+    int64_t k32 = up(g->k, 32), panel = k32 * PANEL * 2, parts = (k32 + KC - 1) / KC,
+            kc = up((k32 + parts - 1) / parts, 32);
     for (int64_t k0 = 0; k0 < k32; k0 += kc) {
         int64_t steps = (k32 - k0 < kc ? k32 - k0 : kc) / 32, at = k0 / 32 * STEP_BYTES;
         for (int64_t j = 0; j < columns; j += PANEL)
             for (int64_t i = 0; i < rows; i += PANEL)
-                micro(pa + (row0 + i) / PANEL * panel + at, pb + j / PANEL * panel + at, block + tiles_at(i, j), steps, k0 > 0);
+                micro(pa + (row0 + i) / PANEL * panel + at, pb + j / PANEL * panel + at,
+                      block + tiles_at(i, j), steps, k0 > 0);
     }
     write_block(g, block, row0, column0, rows, columns);
 }
 
 /* Threads of a team pack an operand together: shares of panels, or of steps when those are rows in memory. */
-TARGET static void pack_share(const uint16_t *p, int64_t stride, int along, int b, int64_t outer, int64_t k, uint8_t *to, int64_t share, int64_t shares)
+TARGET static void pack_share(const uint16_t *p, int64_t stride, int along, int b, int64_t outer, int64_t k,
+                              uint8_t *to, int64_t share, int64_t shares)
 {
     int64_t panels = up(outer, PANEL) / PANEL, steps = up(k, 32) / 32, panel_bytes = up(k, 32) * PANEL * 2;
     if (along)
         for (int64_t i = panels * share / shares; i < panels * (share + 1) / shares; i++)
             pack(p, stride, 1, b, outer, k, panel_bytes, i, i + 1, 0, steps * 32, to);
-    else pack(p, stride, 0, b, outer, k, panel_bytes, 0, panels, steps * share / shares * 32, steps * (share + 1) / shares * 32, to);
+    else
+        pack(p, stride, 0, b, outer, k, panel_bytes, 0, panels, steps * share / shares * 32,
+             steps * (share + 1) / shares * 32, to);
 }
 
-/* One thread of a team (share of shares): pack together, then take blocks of C. A function of its own, since compilers
- * do not give a parallel region the target of the function around it. */
-TARGET static __attribute__((noinline)) void multiply(const struct gemm_bf16 *g, uint8_t *pa, int64_t threads, int64_t share, int64_t shares)
+/* One thread of a team (share of shares): pack together, then take blocks of C. A function of its own, since
+ * compilers do not give a parallel region the target of the function around it. */
+TARGET static __attribute__((noinline)) void multiply(const struct gemm_bf16 *g, uint8_t *pa, int64_t threads,
+                                                      int64_t share, int64_t shares)
 {
     int64_t panel = up(g->k, 32) * PANEL * 2;
     uint8_t *pb = pa + up(g->m, PANEL) / PANEL * panel;
@@ -179,17 +199,19 @@ TARGET static __attribute__((noinline)) void multiply(const struct gemm_bf16 *g,
 #pragma omp for schedule(dynamic, 1)
     for (int64_t b = 0; b < grid_m * grid_n; b++) {
         int64_t row0 = b % grid_m * mc, column0 = b / grid_m * nc;
-        multiply_block(g, pa, pb + column0 / PANEL * panel, block, row0, column0, g->m - row0 < mc ? g->m - row0 : mc,
-                       g->n - column0 < nc ? g->n - column0 : nc);
+        multiply_block(g, pa, pb + column0 / PANEL * panel, block, row0, column0,
+                       g->m - row0 < mc ? g->m - row0 : mc, g->n - column0 < nc ? g->n - column0 : nc);
     }
     _tile_release();
     _mm_sfence(); /* stores past the caches are seen before the team parts */
 }
 
 /* The same for few rows. The inner dimension is cut as above, so the bits are those of the other way. */
-TARGET static __attribute__((noinline)) void multiply_few(const struct gemm_bf16 *g, uint8_t *pa, int64_t nc, int64_t share, int64_t shares)
+TARGET static __attribute__((noinline)) void multiply_few(const struct gemm_bf16 *g, uint8_t *pa, int64_t nc,
+                                                          int64_t share, int64_t shares)
 {
-    int64_t k32 = up(g->k, 32), panel = k32 * PANEL * 2, parts = (k32 + KC - 1) / KC, kc = up((k32 + parts - 1) / parts, 32);
+    int64_t k32 = up(g->k, 32), panel = k32 * PANEL * 2, parts = (k32 + KC - 1) / KC,
+            kc = up((k32 + parts - 1) / parts, 32);
     int64_t mc = block_size(g->m, MC, 1);
     uint8_t *pb = pa + up(g->m, PANEL) / PANEL * panel + (size_t)share * few_rows_bytes(g->m);
     float *blocks = (float *)(void *)(pb + KC * NC * 2);
@@ -202,21 +224,25 @@ TARGET static __attribute__((noinline)) void multiply_few(const struct gemm_bf16
         for (int64_t k0 = 0; k0 < k32; k0 += kc) {
             int64_t depth = k32 - k0 < kc ? k32 - k0 : kc, b_panel = depth * PANEL * 2;
             const uint16_t *b = g->b + (g->transpose_b ? column0 * g->ldb + k0 : k0 * g->ldb + column0);
-            pack_share(b, g->ldb, g->transpose_b, 1, columns, g->k - k0 < depth ? g->k - k0 : depth, pb, 0, 1);
+            pack_share(b, g->ldb, g->transpose_b, 1, columns, g->k - k0 < depth ? g->k - k0 : depth, pb, 0,
+                       1);
             for (int64_t row0 = 0; row0 < g->m; row0 += mc)
                 for (int64_t j = 0; j < columns; j += PANEL)
                     for (int64_t i = 0; i < mc && row0 + i < g->m; i += PANEL)
-                        micro(pa + (row0 + i) / PANEL * panel + k0 / 32 * STEP_BYTES, pb + j / PANEL * b_panel,
-                              blocks + row0 / mc * (MC * NC) + tiles_at(i, j), depth / 32, k0 > 0);
+                        micro(pa + (row0 + i) / PANEL * panel + k0 / 32 * STEP_BYTES,
+                              pb + j / PANEL * b_panel, blocks + row0 / mc * (MC * NC) + tiles_at(i, j),
+                              depth / 32, k0 > 0);
         }
         for (int64_t row0 = 0; row0 < g->m; row0 += mc)
-            write_block(g, blocks + row0 / mc * (MC * NC), row0, column0, g->m - row0 < mc ? g->m - row0 : mc, columns);
+            write_block(g, blocks + row0 / mc * (MC * NC), row0, column0, g->m - row0 < mc ? g->m - row0 : mc,
+                        columns);
     }
     _tile_release();
     _mm_sfence(); /* stores past the caches are seen before the team parts */
 }
 
-static void multiply_share(const struct gemm_bf16 *g, void *workspace, int64_t threads, int64_t share, int64_t shares)
+static void multiply_share(const struct gemm_bf16 *g, void *workspace, int64_t threads, int64_t share,
+                           int64_t shares)
 {
     int64_t few = few_rows_columns(g->m, g->n, threads);
     if (few) multiply_few(g, workspace, few, share, shares);
@@ -228,7 +254,8 @@ void gemm_amx(const struct gemm_bf16 *g, void *workspace, int threads)
 #pragma omp parallel num_threads(threads) if (threads > 1)
 #ifdef _OPENMP
     /* one thread may be one of somebody else's team */
-    multiply_share(g, workspace, threads, threads == 1 ? 0 : omp_get_thread_num(), threads == 1 ? 1 : omp_get_num_threads());
+    multiply_share(g, workspace, threads, threads == 1 ? 0 : omp_get_thread_num(),
+                   threads == 1 ? 1 : omp_get_num_threads());
 #else
     multiply_share(g, workspace, threads, 0, 1);
 #endif
@@ -242,6 +269,9 @@ size_t gemm_amx_workspace(int64_t m, int64_t n, int64_t k, int threads)
     (void)m, (void)n, (void)k, (void)threads;
     return 0;
 }
-void gemm_amx(const struct gemm_bf16 *g, void *workspace, int threads) { (void)g, (void)workspace, (void)threads; }
+void gemm_amx(const struct gemm_bf16 *g, void *workspace, int threads)
+{
+    (void)g, (void)workspace, (void)threads;
+}
 
 #endif

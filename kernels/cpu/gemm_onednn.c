@@ -1,9 +1,9 @@
-/* Matrix products through oneDNN (2.6 and 3.x), one compiled primitive per shape, scratchpad from the caller: fp32
- * everywhere, bf16 where there are no tiles (it uses AVX512-BF16, or converts).
+/* Matrix products through oneDNN (2.6 and 3.x), one compiled primitive per shape, scratchpad from the caller:
+ * fp32 everywhere, bf16 where there are no tiles (it uses AVX512-BF16, or converts).
  *
  * fp32 products are true fp32: the math mode is set to strict, whatever DNNL_DEFAULT_FPMATH_MODE says.
- * A failing oneDNN call means a shape it cannot do (never seen) or no memory for its own small objects: the process
- * ends with the call's name, as for any other failed assertion.
+ * A failing oneDNN call means a shape it cannot do (never seen) or no memory for its own small objects: the
+ * process ends with the call's name, as for any other failed assertion.
  */
 #include "kernels/cpu/gemm_onednn.h"
 
@@ -75,7 +75,8 @@ void onednn_close(struct onednn *cache)
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t descriptor;
 #define DESCRIPTOR(d) (d)
-static void describe(descriptor *d, int64_t rows, int64_t columns, dnnl_data_type_t type, int64_t stride_row, int64_t stride_column)
+static void describe(descriptor *d, int64_t rows, int64_t columns, dnnl_data_type_t type, int64_t stride_row,
+                     int64_t stride_column)
 {
     dnnl_dims_t dims = {rows, columns}, strides = {stride_row, stride_column};
     REQUIRE(dnnl_memory_desc_create_with_strides(d, 2, dims, type, strides));
@@ -84,7 +85,8 @@ static void forget(descriptor *d) { dnnl_memory_desc_destroy(*d); }
 #else
 typedef dnnl_memory_desc_t descriptor;
 #define DESCRIPTOR(d) (&(d))
-static void describe(descriptor *d, int64_t rows, int64_t columns, dnnl_data_type_t type, int64_t stride_row, int64_t stride_column)
+static void describe(descriptor *d, int64_t rows, int64_t columns, dnnl_data_type_t type, int64_t stride_row,
+                     int64_t stride_column)
 {
     dnnl_dims_t dims = {rows, columns}, strides = {stride_row, stride_column};
     REQUIRE(dnnl_memory_desc_init_by_strides(d, 2, dims, type, strides));
@@ -92,7 +94,8 @@ static void describe(descriptor *d, int64_t rows, int64_t columns, dnnl_data_typ
 static void forget(descriptor *d) { (void)d; }
 #endif
 
-/* alpha by an eltwise operation before beta's sum; only then must the bias come last (not scaled), as a binary one. */
+/* alpha by an eltwise operation before beta's sum; only then must the bias come last (not scaled), as a
+ * binary one. */
 static dnnl_primitive_attr_t attributes(const struct matmul *g, descriptor bias)
 {
     dnnl_primitive_attr_t attr;
@@ -105,17 +108,20 @@ static dnnl_primitive_attr_t attributes(const struct matmul *g, descriptor bias)
     if (g->alpha != 1.0f) REQUIRE(dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_linear, g->alpha, 0.0f));
     if (g->beta != 0.0f) REQUIRE(dnnl_post_ops_append_sum(ops, g->beta, 0, dnnl_data_type_undef));
 #else
-    if (g->alpha != 1.0f) REQUIRE(dnnl_post_ops_append_eltwise(ops, 1.0f, dnnl_eltwise_linear, g->alpha, 0.0f));
+    if (g->alpha != 1.0f)
+        REQUIRE(dnnl_post_ops_append_eltwise(ops, 1.0f, dnnl_eltwise_linear, g->alpha, 0.0f));
     if (g->beta != 0.0f) REQUIRE(dnnl_post_ops_append_sum(ops, g->beta));
 #endif
-    if (g->alpha != 1.0f && g->bias) REQUIRE(dnnl_post_ops_append_binary(ops, dnnl_binary_add, DESCRIPTOR(bias)));
+    if (g->alpha != 1.0f && g->bias)
+        REQUIRE(dnnl_post_ops_append_binary(ops, dnnl_binary_add, DESCRIPTOR(bias)));
     REQUIRE(dnnl_primitive_attr_set_post_ops(attr, ops));
     dnnl_post_ops_destroy(ops);
     return attr;
 }
 
 /* The memory objects of a supported product, their data pointers to come. */
-static void entry_fill(struct onednn *cache, struct entry *entry, dnnl_primitive_desc_t pd, const descriptor operands[4])
+static void entry_fill(struct onednn *cache, struct entry *entry, dnnl_primitive_desc_t pd,
+                       const descriptor operands[4])
 {
     dnnl_memory_t *memories[4] = {&entry->a, &entry->b, &entry->c, &entry->bias};
 #if DNNL_VERSION_MAJOR >= 3
@@ -126,7 +132,8 @@ static void entry_fill(struct onednn *cache, struct entry *entry, dnnl_primitive
     entry->scratch_bytes = dnnl_memory_desc_get_size(scratchpad);
     REQUIRE(dnnl_primitive_create(&entry->primitive, pd));
     REQUIRE(dnnl_memory_create(&entry->scratchpad, scratchpad, cache->engine, DNNL_MEMORY_NONE));
-    for (int i = 0; i < 4; i++) REQUIRE(dnnl_memory_create(memories[i], DESCRIPTOR(operands[i]), cache->engine, DNNL_MEMORY_NONE));
+    for (int i = 0; i < 4; i++)
+        REQUIRE(dnnl_memory_create(memories[i], DESCRIPTOR(operands[i]), cache->engine, DNNL_MEMORY_NONE));
 }
 
 static struct entry *entry_create(struct onednn *cache, const struct matmul *g)
@@ -145,7 +152,8 @@ static struct entry *entry_create(struct onednn *cache, const struct matmul *g)
 
     dnnl_primitive_desc_t pd;
 #if DNNL_VERSION_MAJOR >= 3
-    dnnl_status_t status = dnnl_matmul_primitive_desc_create(&pd, cache->engine, a, b, plain_bias ? bias : NULL, c, attr);
+    dnnl_status_t status =
+        dnnl_matmul_primitive_desc_create(&pd, cache->engine, a, b, plain_bias ? bias : NULL, c, attr);
 #else
     dnnl_matmul_desc_t desc;
     REQUIRE(dnnl_matmul_desc_init(&desc, &a, &b, plain_bias ? &bias : NULL, &c));
@@ -188,7 +196,8 @@ static struct matmul shape_of(const struct matmul *g)
 static struct entry *entry_find(struct onednn *cache, const struct matmul *product)
 {
     struct matmul shape = shape_of(product);
-    uint64_t hash = (uint64_t)(shape.m * 31 + shape.n * 1009 + shape.k * 7919 + shape.transpose_a * 2 + shape.transpose_b) *
+    uint64_t hash = (uint64_t)(shape.m * 31 + shape.n * 1009 + shape.k * 7919 + shape.transpose_a * 2 +
+                               shape.transpose_b) *
                     0x9E3779B97F4A7C15u;
     struct entry **bucket = &cache->buckets[hash >> 56];
     for (struct entry *entry = *bucket; entry; entry = entry->next)
@@ -199,9 +208,15 @@ static struct entry *entry_find(struct onednn *cache, const struct matmul *produ
     return entry;
 }
 
-bool onednn_supports(struct onednn *cache, const struct matmul *product) { return entry_find(cache, product)->primitive != NULL; }
+bool onednn_supports(struct onednn *cache, const struct matmul *product)
+{
+    return entry_find(cache, product)->primitive != NULL;
+}
 
-size_t onednn_scratch(struct onednn *cache, const struct matmul *product) { return entry_find(cache, product)->scratch_bytes; }
+size_t onednn_scratch(struct onednn *cache, const struct matmul *product)
+{
+    return entry_find(cache, product)->scratch_bytes;
+}
 
 void onednn_run(struct onednn *cache, const struct matmul *product, void *scratch)
 {
@@ -210,13 +225,17 @@ void onednn_run(struct onednn *cache, const struct matmul *product, void *scratc
     REQUIRE(dnnl_memory_set_data_handle(entry->b, (void *)(uintptr_t)product->b));
     REQUIRE(dnnl_memory_set_data_handle(entry->c, product->c));
     REQUIRE(dnnl_memory_set_data_handle(entry->scratchpad, scratch));
-    dnnl_exec_arg_t args[5] = {{DNNL_ARG_SRC, entry->a}, {DNNL_ARG_WEIGHTS, entry->b}, {DNNL_ARG_DST, entry->c},
+    dnnl_exec_arg_t args[5] = {{DNNL_ARG_SRC, entry->a},
+                               {DNNL_ARG_WEIGHTS, entry->b},
+                               {DNNL_ARG_DST, entry->c},
                                {DNNL_ARG_SCRATCHPAD, entry->scratchpad}};
     int count = 4;
     if (product->bias) {
         REQUIRE(dnnl_memory_set_data_handle(entry->bias, (void *)(uintptr_t)product->bias));
         int binary_at = product->beta != 0.0f ? 2 : 1;
-        args[count++] = (dnnl_exec_arg_t){product->alpha == 1.0f ? DNNL_ARG_BIAS : DNNL_ARG_ATTR_MULTIPLE_POST_OP(binary_at) | DNNL_ARG_SRC_1,
+        args[count++] = (dnnl_exec_arg_t){product->alpha == 1.0f
+                                              ? DNNL_ARG_BIAS
+                                              : DNNL_ARG_ATTR_MULTIPLE_POST_OP(binary_at) | DNNL_ARG_SRC_1,
                                           entry->bias};
     }
     REQUIRE(dnnl_primitive_execute(entry->primitive, cache->stream, count, args));

@@ -1,7 +1,7 @@
 /* C = alpha op(A) op(B) + beta C + bias through oneDNN; row-major, row strides in elements.
  *
- * A struct onednn keeps what was compiled for each shape; one caller at a time. onednn_scratch says how many bytes
- * (64-byte aligned) onednn_run wants for the same product: its operands need not exist yet. */
+ * A struct onednn keeps what was compiled for each shape; one caller at a time. onednn_scratch says how many
+ * bytes (64-byte aligned) onednn_run wants for the same product: its operands need not exist yet. */
 #ifndef MEOPT_KERNELS_GEMM_ONEDNN_H
 #define MEOPT_KERNELS_GEMM_ONEDNN_H
 

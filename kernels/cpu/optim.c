@@ -1,4 +1,5 @@
-/* Choice of the optimizer kernels by what the processor can do, and what a gradient is asked before it is used. */
+/* Choice of the optimizer kernels by what the processor can do, and what a gradient is asked before it is
+ * used. */
 #include "kernels/cpu/optim.h"
 
 #include <string.h>
@@ -12,10 +13,12 @@ const struct optim_kernels *optim_kernels_find(const char *name)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if ((!name || strcmp(name, "avx512") == 0) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    if ((!name || strcmp(name, "avx512") == 0) && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
         return &optim_kernels_avx512;
-    if ((!name || strcmp(name, "avx2") == 0) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    if ((!name || strcmp(name, "avx2") == 0) && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma"))
         return &optim_kernels_avx2;
 #endif
     return !name || strcmp(name, "plain") == 0 ? &optim_kernels_plain : NULL;
@@ -32,10 +35,8 @@ void optim_sum_squares(const void *x, int gradient_format, int64_t count, double
         for (int64_t j = 0; j < 8 && i + j < count; j++) {
             uint32_t bits;
             float value;
-            if (gradient_format == GRADIENT_F32)
-                memcpy(&bits, f + i + j, 4);
-            else
-                bits = (uint32_t)h[i + j] << 16;
+            if (gradient_format == GRADIENT_F32) memcpy(&bits, f + i + j, 4);
+            else bits = (uint32_t)h[i + j] << 16;
             memcpy(&value, &bits, 4);
             part[j] += (double)value * (double)value;
             bits &= 0x7fffffffu;
@@ -59,7 +60,8 @@ int optim_all_finite(const void *x, int gradient_format, int64_t count)
             if (bad) return 0;
         } else {
             uint16_t bad = 0;
-            for (int64_t i = begin; i < end; i++) bad = (uint16_t)(bad | ((h[i] & 0x7f80u) == 0x7f80u ? 0xffffu : 0u));
+            for (int64_t i = begin; i < end; i++)
+                bad = (uint16_t)(bad | ((h[i] & 0x7f80u) == 0x7f80u ? 0xffffu : 0u));
             if (bad) return 0;
         }
     }

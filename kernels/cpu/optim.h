@@ -1,5 +1,5 @@
-/* The optimizer kernels of the CPU. Groups `begin` to `end` of a task are one call; calls for different groups are
- * independent, so the caller shares them out among threads. The variants give the same bits.
+/* The optimizer kernels of the CPU. Groups `begin` to `end` of a task are one call; calls for different
+ * groups are independent, so the caller shares them out among threads. The variants give the same bits.
  */
 #ifndef MEOPT_KERNELS_CPU_OPTIM_H
 #define MEOPT_KERNELS_CPU_OPTIM_H
@@ -11,10 +11,12 @@
 struct optim_kernels {
     const char *name; /* "avx512", "avx2", "plain" */
     void (*step)(const struct optim_task *task, int64_t begin, int64_t end, struct optim_partial *out);
-    /* fp32 values, padded to whole groups, to the task's formats (to nearest) and back; v NULL: the rule has none */
+    /* fp32 values, padded to whole groups, to the task's formats (to nearest) and back; v NULL: the rule has
+     * none */
     void (*weights_in)(const struct optim_task *task, int64_t begin, int64_t end, const float *values);
     void (*weights_out)(const struct optim_task *task, int64_t begin, int64_t end, float *values);
-    void (*state_in)(const struct optim_task *task, int64_t begin, int64_t end, const float *m, const float *v);
+    void (*state_in)(const struct optim_task *task, int64_t begin, int64_t end, const float *m,
+                     const float *v);
     void (*state_out)(const struct optim_task *task, int64_t begin, int64_t end, float *m, float *v);
 };
 
@@ -24,11 +26,18 @@ const struct optim_kernels *optim_kernels_find(const char *name);
 /* Bytes of a group in a state's format (0 for STATE_NONE), and of its correction. */
 static inline size_t optim_state_bytes(int format)
 {
-    return format == STATE_NONE ? 0 : format == STATE_F32 ? 256 : format == STATE_8BIT ? 64 : format == STATE_4BIT ? 32 : 128;
+    return format == STATE_NONE   ? 0
+           : format == STATE_F32  ? 256
+           : format == STATE_8BIT ? 64
+           : format == STATE_4BIT ? 32
+                                  : 128;
 }
 static inline size_t optim_correction_bytes(int weight_format)
 {
-    return weight_format == WEIGHTS_20 ? 32 : weight_format == WEIGHTS_24 ? 64 : weight_format == WEIGHTS_32 ? 128 : 0;
+    return weight_format == WEIGHTS_20   ? 32
+           : weight_format == WEIGHTS_24 ? 64
+           : weight_format == WEIGHTS_32 ? 128
+                                         : 0;
 }
 
 /* Sum of squares (in double) of an array and whether all of it is finite. */

@@ -1,6 +1,6 @@
-/* One optimizer step over groups of 64 elements: the body of kernels/cpu/optim_{avx512,avx2,plain}.c, which are this
- * file compiled for three instruction sets (OPTIM_NAME adds the suffix). Each group is read once, stepped in
- * registers and written once.
+/* One optimizer step over groups of 64 elements: the body of kernels/cpu/optim_{avx512,avx2,plain}.c, which
+ * are this file compiled for three instruction sets (OPTIM_NAME adds the suffix). Each group is read once,
+ * stepped in registers and written once.
  */
 #include "kernels/cpu/optim.h"
 #include "kernels/cpu/optim_vector.h"
@@ -10,12 +10,13 @@
 #include <stdbool.h>
 
 #define VECTORS (OPTIM_GROUP / LANES)
-#define PARTS (16 / LANES)
+#define PARTS   (16 / LANES)
 
 /* ---- Random bits -------------------------------------------------------------------------------------- */
-/* Two groups share eight Philox blocks. Element e of group g has word 2 (g % 2) + e % 2 of block 8 (g / 2) + e % 16 / 2,
- * rotated left by 8 (e / 16) bits: its highest bits round v, those of the word rotated by 8 bits more the weight, by 16
- * bits more m. So the leading bytes of an element's three roundings are independent. */
+/* Two groups share eight Philox blocks. Element e of group g has word 2 (g % 2) + e % 2 of block 8 (g / 2) +
+ * e % 16 / 2, rotated left by 8 (e / 16) bits: its highest bits round v, those of the word rotated by 8 bits
+ * more the weight, by 16 bits more m. So the leading bytes of an element's three roundings are independent.
+ */
 
 struct random_keys {
     uint64_t k0[10], k1[10];
@@ -33,8 +34,8 @@ static struct random_keys random_keys(const struct optim_task *t)
     return keys;
 }
 
-/* The words of RANDOM_GROUPS groups from an even one, LANES / 2 blocks at a time in 64-bit lanes (only the low halves of
- * the counters count), two vectors at a time because a round waits for its products. */
+/* The words of RANDOM_GROUPS groups from an even one, LANES / 2 blocks at a time in 64-bit lanes (only the
+ * low halves of the counters count), two vectors at a time because a round waits for its products. */
 #define RANDOM_GROUPS 16
 static void random_fill(const struct random_keys *keys, int64_t group, word random[RANDOM_GROUPS][PARTS])
 {
@@ -59,7 +60,8 @@ static void random_fill(const struct random_keys *keys, int64_t group, word rand
             }
         for (uint64_t j = 0; j < 2; j++)
             for (uint64_t k = 0; k < 2; k++)
-                random[(i + j) / PARTS * 2 + k][(i + j) % PARTS] = (word)((c[j][2 * k] & 0xffffffffu) | (c[j][2 * k + 1] << 32));
+                random[(i + j) / PARTS * 2 + k][(i + j) % PARTS] =
+                    (word)((c[j][2 * k] & 0xffffffffu) | (c[j][2 * k + 1] << 32));
     }
 }
 
@@ -73,18 +75,20 @@ OPTIM_FN void random_spread(word random[VECTORS], const word words[PARTS])
     }
 }
 /* Those of vector i for each purpose */
-#define RANDOM_V(random, i) (random)[i]
+#define RANDOM_V(random, i)      (random)[i]
 #define RANDOM_WEIGHT(random, i) (random)[((i) + PARTS) % VECTORS]
-#define RANDOM_M(random, i) (random)[((i) + 2 * PARTS) % VECTORS]
+#define RANDOM_M(random, i)      (random)[((i) + 2 * PARTS) % VECTORS]
 
 /* ---- Loads ------------------------------------------------------------------------------------------- */
 
-/* Codes of a group, in the highest bits where `high`. 4 bits: byte k (0..31) holds element k below and element k + 32 above. */
+/* Codes of a group, in the highest bits where `high`. 4 bits: byte k (0..31) holds element k below and
+ * element k + 32 above. */
 OPTIM_FN void load_codes(word code[VECTORS], const void *p, int64_t group, bool four, bool high)
 {
     const uint8_t *b = (const uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP);
     if (!four) {
-        for (int i = 0; i < VECTORS; i++) code[i] = high ? load_high_bytes(b + i * LANES) : load_bytes(b + i * LANES);
+        for (int i = 0; i < VECTORS; i++)
+            code[i] = high ? load_high_bytes(b + i * LANES) : load_bytes(b + i * LANES);
         return;
     }
     for (int i = 0; i < VECTORS / 2; i++) {
@@ -97,7 +101,8 @@ OPTIM_FN void load_codes(word code[VECTORS], const void *p, int64_t group, bool 
 OPTIM_FN void store_nibbles(void *p, int64_t group, const word x[VECTORS], int at)
 {
     for (int i = 0; i < VECTORS / 2; i++) {
-        word below = word_all(15), both = ((x[i] >> at) & below) | ((x[i + VECTORS / 2] >> (at - 4)) & ~below);
+        word below = word_all(15),
+             both = ((x[i] >> at) & below) | ((x[i + VECTORS / 2] >> (at - 4)) & ~below);
         store_bytes((uint8_t *)p + group * (OPTIM_GROUP / 2) + i * LANES, both);
     }
 }
@@ -111,10 +116,12 @@ OPTIM_FN void load_wide_state(real x[VECTORS], const void *p, int64_t group, int
 {
     for (int i = 0; i < VECTORS; i++) {
         int64_t at = group * OPTIM_GROUP + i * LANES;
-        x[i] = format == STATE_F32 ? load_reals((const float *)p + at) : as_real(load_high_halves((const uint16_t *)p + at));
+        x[i] = format == STATE_F32 ? load_reals((const float *)p + at)
+                                   : as_real(load_high_halves((const uint16_t *)p + at));
     }
 }
-OPTIM_FN void store_wide_state(void *p, int64_t group, int format, const real x[VECTORS], const word random[VECTORS])
+OPTIM_FN void store_wide_state(void *p, int64_t group, int format, const real x[VECTORS],
+                               const word random[VECTORS])
 {
     word half[VECTORS];
     if (format == STATE_F32) {
@@ -125,7 +132,8 @@ OPTIM_FN void store_wide_state(void *p, int64_t group, int format, const real x[
         for (int i = 0; i < VECTORS; i++) half[i] = bf16_stochastic(as_word(x[i]), random[i]);
     else
         for (int i = 0; i < VECTORS; i++) half[i] = bf16_nearest(as_word(x[i]));
-    for (int i = 0; i < VECTORS; i += 2) store_high_halves2((uint16_t *)p + group * OPTIM_GROUP + i * LANES, half + i);
+    for (int i = 0; i < VECTORS; i += 2)
+        store_high_halves2((uint16_t *)p + group * OPTIM_GROUP + i * LANES, half + i);
 }
 
 static inline bool low_bit(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
@@ -135,11 +143,14 @@ OPTIM_FN struct state_code code_of(int format)
     return format == STATE_8BIT ? code8 : code4;
 }
 
-/* state_exponent of the largest lane. It seldom changes from one step to the next, and asking that is cheaper than finding the lane. */
+/* state_exponent of the largest lane. It seldom changes from one step to the next, and asking that is cheaper
+ * than finding the lane. */
 OPTIM_FN uint32_t group_exponent(word largest, uint32_t old, uint32_t bump)
 {
     bool asks = LANES == 16 && old;
-    if (asks && word_any_reaches(largest, (old << 23) - bump) && !word_any_reaches(largest, ((old + 1) << 23) - bump)) return old;
+    if (asks && word_any_reaches(largest, (old << 23) - bump) &&
+        !word_any_reaches(largest, ((old + 1) << 23) - bump))
+        return old;
     return state_exponent(word_largest(largest), bump);
 }
 
@@ -159,7 +170,8 @@ OPTIM_FN void store_m_codes(void *p, int64_t group, int format, const word round
         store_nibbles(p, group, code, 4);
     } else
         for (int i = 0; i < VECTORS; i += 4)
-            store_packed((uint8_t *)p + group * OPTIM_GROUP + i * LANES, m_codes(pack_halves(rounded[i], rounded[i + 1]), c),
+            store_packed((uint8_t *)p + group * OPTIM_GROUP + i * LANES,
+                         m_codes(pack_halves(rounded[i], rounded[i + 1]), c),
                          m_codes(pack_halves(rounded[i + 2], rounded[i + 3]), c));
 }
 /* bits: of root_round */
@@ -174,7 +186,8 @@ OPTIM_FN void store_root_codes(void *p, int64_t group, int format, const word bi
     }
     word both = word_all(base * 0x10001u);
     for (int i = 0; i < VECTORS; i += 4)
-        store_packed((uint8_t *)p + group * OPTIM_GROUP + i * LANES, pack_halves(bits[i] >> shift, bits[i + 1] >> shift) - both,
+        store_packed((uint8_t *)p + group * OPTIM_GROUP + i * LANES,
+                     pack_halves(bits[i] >> shift, bits[i + 1] >> shift) - both,
                      pack_halves(bits[i + 2] >> shift, bits[i + 3] >> shift) - both);
 }
 
@@ -189,11 +202,13 @@ OPTIM_FN void load_scaled(real m[VECTORS], const void *p, const uint8_t *scales,
     uint32_t exponent = scales[group];
     load_codes(code, p, group, format == STATE_4BIT, true);
     if (exponent)
-        for (int i = 0; i < VECTORS; i++) m[i] = m_decode(code[i], word_all(exponent << 23), 0, code_of(format));
+        for (int i = 0; i < VECTORS; i++)
+            m[i] = m_decode(code[i], word_all(exponent << 23), 0, code_of(format));
     else
         for (int i = 0; i < VECTORS; i++) m[i] = real_all(0);
 }
-OPTIM_FN void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[VECTORS], const word random[VECTORS])
+OPTIM_FN void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[VECTORS],
+                           const word random[VECTORS])
 {
     if (!low_bit(format)) {
         store_wide_state(p, group, format, m, random);
@@ -214,7 +229,8 @@ OPTIM_FN void store_scaled(void *p, uint8_t *scales, int64_t group, int format, 
 }
 
 /* m and sqrt(v) when v is low-bit; m in any format */
-OPTIM_FN void load_rooted(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int m_format, int v_format, int64_t group)
+OPTIM_FN void load_rooted(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int m_format,
+                          int v_format, int64_t group)
 {
     uint32_t exponent = t->scales[group], base = root_base(exponent, code_of(v_format));
     word code[VECTORS];
@@ -224,16 +240,16 @@ OPTIM_FN void load_rooted(real m[VECTORS], real root[VECTORS], const struct opti
         load_codes(code, t->v, group, v_format == STATE_4BIT, false);
         for (int i = 0; i < VECTORS; i++) root[i] = root_decode(code[i], base, code_of(v_format));
     }
-    if (!low_bit(m_format))
-        load_wide_state(m, t->m, group, m_format);
+    if (!low_bit(m_format)) load_wide_state(m, t->m, group, m_format);
     else if (exponent) {
         load_codes(code, t->m, group, m_format == STATE_4BIT, true);
         for (int i = 0; i < VECTORS; i++)
             m[i] = m_decode(code[i], as_word(root[i]), t->m_range, code_of(m_format));
     }
 }
-OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_format, int64_t group, const real m[VECTORS],
-                           const real root[VECTORS], const word random_v[VECTORS], const word random_m[VECTORS])
+OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_format, int64_t group,
+                           const real m[VECTORS], const real root[VECTORS], const word random_v[VECTORS],
+                           const word random_m[VECTORS])
 {
     struct state_code c = code_of(v_format);
     word largest = as_word(root[0]);
@@ -250,7 +266,8 @@ OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_forma
     for (int i = 0; i < VECTORS; i++) bits[i] = root_round(root[i], random_v[i], base, c);
     store_root_codes(t->v, group, v_format, bits, base);
     if (!low_bit(m_format)) return;
-    for (int i = 0; i < VECTORS; i++) rounded[i] = m_round(m[i], random_m[i], root_binade(bits[i]), t->m_range, code_of(m_format));
+    for (int i = 0; i < VECTORS; i++)
+        rounded[i] = m_round(m[i], random_m[i], root_binade(bits[i]), t->m_range, code_of(m_format));
     store_m_codes(t->m, group, m_format, rounded);
 }
 
@@ -258,8 +275,7 @@ OPTIM_FN void load_gradient(real g[VECTORS], const struct optim_task *t, const v
 {
     if (t->gradient_format == GRADIENT_ACCUMULATOR)
         load_scaled(g, t->gradient, t->gradient_scales, group, t->accumulator_format);
-    else
-        load_wide_state(g, gradient, 0, t->gradient_format == GRADIENT_F32 ? STATE_F32 : STATE_BF16);
+    else load_wide_state(g, gradient, 0, t->gradient_format == GRADIENT_F32 ? STATE_F32 : STATE_BF16);
 }
 
 OPTIM_FN void load_weights(real w[VECTORS], const struct optim_task *t, const void *weights, int64_t group)
@@ -276,17 +292,19 @@ OPTIM_FN void load_weights(real w[VECTORS], const struct optim_task *t, const vo
     for (int i = 0; i < VECTORS; i++) {
         word half = load_high_halves((const uint16_t *)weights + i * LANES), distance;
         if (format == WEIGHTS_20) { /* as load_codes, but in place */
-            word both = load_signed_bytes((const uint8_t *)t->correction + group * (OPTIM_GROUP / 2) + i % (VECTORS / 2) * LANES);
-            distance = i < VECTORS / 2 ? (word)((signed_word)(both << 28) >> 16) : (both << 8) & word_all(0xfffff000u);
+            word both = load_signed_bytes((const uint8_t *)t->correction + group * (OPTIM_GROUP / 2) +
+                                          i % (VECTORS / 2) * LANES);
+            distance = i < VECTORS / 2 ? (word)((signed_word)(both << 28) >> 16)
+                                       : (both << 8) & word_all(0xfffff000u);
         } else if (format == WEIGHTS_24)
-            distance = load_signed_bytes((const uint8_t *)t->correction + group * OPTIM_GROUP + i * LANES) << 8;
-        else
-            distance = load_signed_halves((const uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES);
+            distance = load_signed_bytes((const uint8_t *)t->correction + group * OPTIM_GROUP + i * LANES)
+                       << 8;
+        else distance = load_signed_halves((const uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES);
         w[i] = as_real(weight_join(half, distance));
     }
 }
-OPTIM_FN void store_weights(const struct optim_task *t, void *weights, void *copy, int64_t group, const real w[VECTORS],
-                            const word random[VECTORS])
+OPTIM_FN void store_weights(const struct optim_task *t, void *weights, void *copy, int64_t group,
+                            const real w[VECTORS], const word random[VECTORS])
 {
     int format = t->weight_format;
     if (format <= WEIGHTS_F32_COPY) store_wide_state(weights, 0, STATE_F32, w, random);
@@ -306,31 +324,37 @@ OPTIM_FN void store_weights(const struct optim_task *t, void *weights, void *cop
         store_nibbles(t->correction, group, bits, 12);
         return;
     }
-    for (int i = 0; i < VECTORS; i++) low[i] = format == WEIGHTS_24 ? weight_correction(bits[i], 8) : bits[i] << 16;
+    for (int i = 0; i < VECTORS; i++)
+        low[i] = format == WEIGHTS_24 ? weight_correction(bits[i], 8) : bits[i] << 16;
     if (format == WEIGHTS_24)
         for (int i = 0; i < VECTORS; i += 4)
-            store_packed((uint8_t *)t->correction + group * OPTIM_GROUP + i * LANES, pack_halves(low[i], low[i + 1]),
-                         pack_halves(low[i + 2], low[i + 3]));
+            store_packed((uint8_t *)t->correction + group * OPTIM_GROUP + i * LANES,
+                         pack_halves(low[i], low[i + 1]), pack_halves(low[i + 2], low[i + 3]));
     else
-        for (int i = 0; i < VECTORS; i += 2) store_high_halves2((uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES, low + i);
+        for (int i = 0; i < VECTORS; i += 2)
+            store_high_halves2((uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES, low + i);
 }
 
 /* ---- One group --------------------------------------------------------------------------------------- */
 
 struct sums {
-    real gradient[PARTS], weight[PARTS], update[PARTS]; /* squares, of up to 16 groups, by element % 16; of scaled gradients */
+    real gradient[PARTS], weight[PARTS],
+        update[PARTS]; /* squares, of up to 16 groups, by element % 16; of scaled gradients */
     int64_t bad_groups;
 };
 
 OPTIM_FN bool needs_random(const struct optim_task *t)
 {
-    return t->m_format == STATE_BF16 || t->v_format == STATE_BF16 || low_bit(t->m_format) || low_bit(t->v_format) ||
-           (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR && t->weight_format != WEIGHTS_32);
+    return t->m_format == STATE_BF16 || t->v_format == STATE_BF16 || low_bit(t->m_format) ||
+           low_bit(t->v_format) ||
+           (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR &&
+            t->weight_format != WEIGHTS_32);
 }
 
 /* gradient, weights, copy point at the group itself; the rest of the task is found by its index. */
-OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, int v_format, int64_t group, const void *gradient,
-                         void *weights, void *copy, const word *words, const struct optim_scalars *s, struct sums *sums)
+OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, int v_format, int64_t group,
+                         const void *gradient, void *weights, void *copy, const word *words,
+                         const struct optim_scalars *s, struct sums *sums)
 {
     int rule = t->rule;
     real g[VECTORS], w[VECTORS], m[VECTORS], root[VECTORS], v[VECTORS];
@@ -350,8 +374,7 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
         return;
     }
     for (int i = 0; i < PARTS; i++) sums->gradient[i] += squares[i];
-    if (words)
-        random_spread(random, words);
+    if (words) random_spread(random, words);
     else
         for (int i = 0; i < VECTORS; i++) random[i] = word_all(ROUND_NEAREST);
     if (rule != RULE_ACCUMULATE) load_weights(w, t, weights, group);
@@ -409,8 +432,7 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
     }
 
     for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_M(random, i);
-    if (v_low)
-        store_rooted(t, m_format, v_format, group, m, root, random, turned);
+    if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned);
     else {
         if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned);
         if (rule <= RULE_ADAMW || rule == RULE_LAMB) store_wide_state(t->v, group, v_format, v, random);
@@ -429,10 +451,17 @@ OPTIM_FN double lanes_total(const real x[PARTS])
     return total;
 }
 
-static inline size_t gradient_bytes(const struct optim_task *t) { return t->gradient_format == GRADIENT_BF16 ? 2 : 4; }
-static inline size_t weight_bytes(const struct optim_task *t) { return t->weight_format <= WEIGHTS_F32_COPY ? 4 : 2; }
+static inline size_t gradient_bytes(const struct optim_task *t)
+{
+    return t->gradient_format == GRADIENT_BF16 ? 2 : 4;
+}
+static inline size_t weight_bytes(const struct optim_task *t)
+{
+    return t->weight_format <= WEIGHTS_F32_COPY ? 4 : 2;
+}
 
-/* Ask for the memory of a later group: the processor's own look-ahead stops at the end of a page, and here are five streams. */
+/* Ask for the memory of a later group: the processor's own look-ahead stops at the end of a page, and here
+ * are five streams. */
 #define AHEAD 16
 static inline void prefetch(const void *array, int64_t group, size_t size)
 {
@@ -441,7 +470,8 @@ static inline void prefetch(const void *array, int64_t group, size_t size)
 }
 OPTIM_FN void prefetch_group(const struct optim_task *t, int m_format, int v_format, int64_t group)
 {
-    if (t->gradient_format != GRADIENT_ACCUMULATOR) prefetch(t->gradient, group, gradient_bytes(t) * OPTIM_GROUP);
+    if (t->gradient_format != GRADIENT_ACCUMULATOR)
+        prefetch(t->gradient, group, gradient_bytes(t) * OPTIM_GROUP);
     prefetch(t->m, group, optim_state_bytes(m_format));
     prefetch(t->v, group, optim_state_bytes(v_format));
     if (t->rule == RULE_ACCUMULATE) return;
@@ -449,8 +479,8 @@ OPTIM_FN void prefetch_group(const struct optim_task *t, int m_format, int v_for
     prefetch(t->correction, group, optim_correction_bytes(t->weight_format));
 }
 
-OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, int v_format, int64_t begin, int64_t end,
-                         struct optim_partial *out)
+OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, int v_format, int64_t begin,
+                         int64_t end, struct optim_partial *out)
 {
     struct random_keys keys = random_keys(t);
     struct optim_scalars scalars = t->s; /* a copy that no store can change */
@@ -466,7 +496,8 @@ OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, i
         if (randomly) random_fill(&keys, t->first_group + first, random);
         struct sums sums = {.bad_groups = 0};
         for (int i = 0; i < PARTS; i++) sums.gradient[i] = sums.weight[i] = sums.update[i] = real_all(0);
-        for (int64_t group = first < begin ? begin : first; group < end && group < first + RANDOM_GROUPS; group++) {
+        for (int64_t group = first < begin ? begin : first; group < end && group < first + RANDOM_GROUPS;
+             group++) {
             size_t at = (size_t)group * OPTIM_GROUP, tail = 0;
             prefetch_group(t, m_format, v_format, group + AHEAD);
             const char *gradient = array ? (const char *)t->gradient + at * gb : NULL;
@@ -482,7 +513,8 @@ OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, i
                 if (weighted) weights = memcpy(padded_weights, weights, tail * wb);
                 if (copied) copy = memcpy(padded_copy, copy, tail * 2);
             }
-            step_group(t, v_low, m_format, v_format, group, gradient, weights, copy, randomly ? random[group - first] : NULL, &scalars, &sums);
+            step_group(t, v_low, m_format, v_format, group, gradient, weights, copy,
+                       randomly ? random[group - first] : NULL, &scalars, &sums);
             if (!tail || !weighted || t->norms_only) continue;
             memcpy((char *)t->weights + at * wb, padded_weights, tail * wb);
             if (copied) memcpy((uint16_t *)t->copy + at, padded_copy, tail * 2);
@@ -498,20 +530,18 @@ OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, i
     *out = (struct optim_partial){unscaled, squares[1], squares[2], bad};
 }
 
-/* Copies of the loop for the formats that have to be fast; the other choices are branches that predict well. */
+/* Copies of the loop for the formats that have to be fast; the other choices are branches that predict well.
+ */
 void OPTIM_NAME(optim_step)(const struct optim_task *t, int64_t begin, int64_t end, struct optim_partial *out)
 {
     int m = t->m_format, v = t->v_format;
-    if (v == STATE_8BIT && m == STATE_8BIT)
-        step_range(t, true, STATE_8BIT, STATE_8BIT, begin, end, out);
-    else if (low_bit(v))
-        step_range(t, true, m, v, begin, end, out);
+    if (v == STATE_8BIT && m == STATE_8BIT) step_range(t, true, STATE_8BIT, STATE_8BIT, begin, end, out);
+    else if (low_bit(v)) step_range(t, true, m, v, begin, end, out);
     else if (v == STATE_NONE && m == STATE_8BIT)
         step_range(t, false, STATE_8BIT, STATE_NONE, begin, end, out);
     else if (v == STATE_BF16 && m == STATE_BF16)
         step_range(t, false, STATE_BF16, STATE_BF16, begin, end, out);
-    else
-        step_range(t, false, m, v, begin, end, out);
+    else step_range(t, false, m, v, begin, end, out);
 }
 
 /* ---- Conversions ------------------------------------------------------------------------------------- */
@@ -528,10 +558,8 @@ void OPTIM_NAME(optim_weights_in)(const struct optim_task *t, int64_t begin, int
         uint16_t copy[OPTIM_GROUP];
         load_wide_state(w, values, 0, STATE_F32);
         for (int i = 0; i < VECTORS; i++) half[i] = word_all(ROUND_NEAREST);
-        if (t->weight_format == WEIGHTS_BF16_SR)
-            store_wide_state(weights, 0, STATE_BF16_NEAREST, w, half);
-        else
-            store_weights(t, weights, copy, group, w, half);
+        if (t->weight_format == WEIGHTS_BF16_SR) store_wide_state(weights, 0, STATE_BF16_NEAREST, w, half);
+        else store_weights(t, weights, copy, group, w, half);
         memcpy((char *)t->weights + at * wb, weights, count * wb);
         if (t->weight_format == WEIGHTS_F32_COPY) memcpy((uint16_t *)t->copy + at, copy, count * 2);
     }
@@ -549,7 +577,8 @@ void OPTIM_NAME(optim_weights_out)(const struct optim_task *t, int64_t begin, in
     }
 }
 /* v NULL where the rule has none */
-void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64_t end, const float *m, const float *v)
+void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64_t end, const float *m,
+                                const float *v)
 {
     for (int64_t group = begin; group < end; group++, m += OPTIM_GROUP, v = v ? v + OPTIM_GROUP : NULL) {
         real x[VECTORS], y[VECTORS];
@@ -562,8 +591,11 @@ void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64
             store_rooted(t, t->m_format, t->v_format, group, x, y, half, half);
             continue;
         }
-        store_scaled(t->m, t->scales, group, t->m_format == STATE_BF16 ? STATE_BF16_NEAREST : t->m_format, x, half);
-        if (v) store_wide_state(t->v, group, t->v_format == STATE_BF16 ? STATE_BF16_NEAREST : t->v_format, y, half);
+        store_scaled(t->m, t->scales, group, t->m_format == STATE_BF16 ? STATE_BF16_NEAREST : t->m_format, x,
+                     half);
+        if (v)
+            store_wide_state(t->v, group, t->v_format == STATE_BF16 ? STATE_BF16_NEAREST : t->v_format, y,
+                             half);
     }
 }
 void OPTIM_NAME(optim_state_out)(const struct optim_task *t, int64_t begin, int64_t end, float *m, float *v)

@@ -1,5 +1,5 @@
-/* kernels/optim_math.h's real and word as one vector register, from the compiler's vector types: 16 lanes of AVX-512,
- * 8 of AVX2, 4 of anything else. Arithmetic is the operators; the few things they lack are below.
+/* kernels/optim_math.h's real and word as one vector register, from the compiler's vector types: 16 lanes of
+ * AVX-512, 8 of AVX2, 4 of anything else. Arithmetic is the operators; the few things they lack are below.
  */
 #ifndef MEOPT_KERNELS_CPU_OPTIM_VECTOR_H
 #define MEOPT_KERNELS_CPU_OPTIM_VECTOR_H
@@ -43,15 +43,19 @@ OPTIM_FN real load_reals(const void *p)
 }
 OPTIM_FN void store_reals(void *p, real x) { memcpy(p, &x, sizeof x); }
 
-/* word_all, real_all, real_sqrt, real_fma (x y + z, rounded once), real_limit, word_max, word_largest (of the lanes),
- * word_any_reaches (a lane >= limit); loads of LANES elements at any address, widened, or (high) put in the highest bits over zeros;
- * store_bytes: the lowest bits of each lane, store_high_halves2: the upper halves of two vectors; pack_halves and store_packed: four
- * vectors whose lanes fit in 16, then in 8 bits, to bytes; shift_halves: right, each half for itself; multiply_even: 32 x 32 -> 64 bits of the
- * even lanes. */
+/* word_all, real_all, real_sqrt, real_fma (x y + z, rounded once), real_limit, word_max, word_largest (of the
+ * lanes), word_any_reaches (a lane >= limit); loads of LANES elements at any address, widened, or (high) put
+ * in the highest bits over zeros; store_bytes: the lowest bits of each lane, store_high_halves2: the upper
+ * halves of two vectors; pack_halves and store_packed: four vectors whose lanes fit in 16, then in 8 bits, to
+ * bytes; shift_halves: right, each half for itself; multiply_even: 32 x 32 -> 64 bits of the even lanes. */
 #if LANES == 16
 OPTIM_FN real real_sqrt(real x) { return (real)_mm512_sqrt_ps((__m512)x); }
-OPTIM_FN real real_fma(real x, real y, real z) { return (real)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z); }
-/* A value that the compiler cannot see through: it keeps it, instead of making it anew on a port that everything here waits for. */
+OPTIM_FN real real_fma(real x, real y, real z)
+{
+    return (real)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+}
+/* A value that the compiler cannot see through: it keeps it, instead of making it anew on a port that
+ * everything here waits for. */
 OPTIM_FN word word_all(uint32_t x)
 {
     __m512i all = _mm512_set1_epi32((int)x);
@@ -59,7 +63,10 @@ OPTIM_FN word word_all(uint32_t x)
     return (word)all;
 }
 OPTIM_FN real real_all(float x) { return (real)_mm512_set1_ps(x); }
-OPTIM_FN real real_limit(real x, float limit) { return (real)_mm512_range_ps((__m512)x, _mm512_set1_ps(limit), 2); } /* the smaller magnitude, the sign of x */
+OPTIM_FN real real_limit(real x, float limit)
+{
+    return (real)_mm512_range_ps((__m512)x, _mm512_set1_ps(limit), 2);
+} /* the smaller magnitude, the sign of x */
 OPTIM_FN word word_max(word x, word y) { return (word)_mm512_max_epu32((__m512i)x, (__m512i)y); }
 OPTIM_FN uint32_t word_largest(word x) { return _mm512_reduce_max_epu32((__m512i)x); }
 OPTIM_FN int word_any_reaches(word x, uint32_t limit)
@@ -70,14 +77,17 @@ OPTIM_FN word load_bytes(const void *p) { return (word)_mm512_cvtepu8_epi32(_mm_
 OPTIM_FN word load_high_bytes(const void *p)
 {
     const char z = -1;
-    __m512i order = _mm512_set_epi8(15, z, z, z, 14, z, z, z, 13, z, z, z, 12, z, z, z, 11, z, z, z, 10, z, z, z, 9, z, z, z, 8, z, z, z, 7, z, z, z,
-                                    6, z, z, z, 5, z, z, z, 4, z, z, z, 3, z, z, z, 2, z, z, z, 1, z, z, z, 0, z, z, z);
+    __m512i order = _mm512_set_epi8(15, z, z, z, 14, z, z, z, 13, z, z, z, 12, z, z, z, 11, z, z, z, 10, z, z,
+                                    z, 9, z, z, z, 8, z, z, z, 7, z, z, z, 6, z, z, z, 5, z, z, z, 4, z, z, z,
+                                    3, z, z, z, 2, z, z, z, 1, z, z, z, 0, z, z, z);
     return (word)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(p)), order);
 }
 OPTIM_FN word load_high_halves(const void *p)
 {
-    __m512i order = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0, 7, 0, 6, 0, 5, 0, 4, 0, 3, 0, 2, 0, 1, 0, 0, 0);
-    return (word)_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, order, _mm512_castsi256_si512(_mm256_loadu_si256(p)));
+    __m512i order = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0, 7, 0, 6, 0, 5, 0,
+                                     4, 0, 3, 0, 2, 0, 1, 0, 0, 0);
+    return (word)_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, order,
+                                                _mm512_castsi256_si512(_mm256_loadu_si256(p)));
 }
 OPTIM_FN void store_bytes(void *p, word x) { _mm_storeu_si128(p, _mm512_cvtepi32_epi8((__m512i)x)); }
 OPTIM_FN word load_signed_bytes(const void *p) { return (word)_mm512_cvtepi8_epi32(_mm_loadu_si128(p)); }
@@ -91,8 +101,10 @@ OPTIM_FN void store_packed(void *p, word x, word y)
 OPTIM_FN word shift_halves(word x, int n) { return (word)_mm512_srl_epi16((__m512i)x, _mm_cvtsi32_si128(n)); }
 OPTIM_FN void store_high_halves2(void *p, const word x[2])
 {
-    __m512i order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(order, (__m512i)((x[0] >> 16) | (x[1] & word_all(0xffff0000u)))));
+    __m512i order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26,
+                                     24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    _mm512_storeu_si512(
+        p, _mm512_permutexvar_epi16(order, (__m512i)((x[0] >> 16) | (x[1] & word_all(0xffff0000u)))));
 }
 OPTIM_FN wide multiply_even(wide x, uint32_t y)
 {
@@ -101,7 +113,10 @@ OPTIM_FN wide multiply_even(wide x, uint32_t y)
 OPTIM_FN wide lane_numbers(void) { return (wide){0, 1, 2, 3, 4, 5, 6, 7}; }
 #elif LANES == 8
 OPTIM_FN real real_sqrt(real x) { return (real)_mm256_sqrt_ps((__m256)x); }
-OPTIM_FN real real_fma(real x, real y, real z) { return (real)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z); }
+OPTIM_FN real real_fma(real x, real y, real z)
+{
+    return (real)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
+}
 OPTIM_FN word word_all(uint32_t x) { return (word)_mm256_set1_epi32((int)x); }
 OPTIM_FN real real_all(float x) { return (real)_mm256_set1_ps(x); }
 OPTIM_FN real real_limit(real x, float limit)
@@ -118,7 +133,10 @@ OPTIM_FN uint32_t word_largest(word x)
 OPTIM_FN int word_any_reaches(word x, uint32_t limit) { return word_largest(x) >= limit; }
 OPTIM_FN word load_bytes(const void *p) { return (word)_mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); }
 OPTIM_FN word load_high_bytes(const void *p) { return load_bytes(p) << 24; }
-OPTIM_FN word load_high_halves(const void *p) { return (word)_mm256_cvtepu16_epi32(_mm_loadu_si128(p)) << 16; }
+OPTIM_FN word load_high_halves(const void *p)
+{
+    return (word)_mm256_cvtepu16_epi32(_mm_loadu_si128(p)) << 16;
+}
 OPTIM_FN __m128i narrow_halves(word x)
 {
     __m256i y = (__m256i)(x & 0xffffu);

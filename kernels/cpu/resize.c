@@ -29,7 +29,8 @@ static void across_plain(const struct resize_axis *a, const uint8_t *in, uint8_t
     }
 }
 
-static void down_plain(const struct resize_axis *a, int i, const uint8_t *rows, int row_bytes, int from, int to, uint8_t *out)
+static void down_plain(const struct resize_axis *a, int i, const uint8_t *rows, int row_bytes, int from,
+                       int to, uint8_t *out)
 {
     enum { STRIP = 256 };
     int sums[STRIP];
@@ -55,8 +56,9 @@ bool resize_vector(void)
     return __builtin_cpu_supports("avx2") && !(wanted && strcmp(wanted, "plain") == 0);
 }
 
-/* Four taps of one output pixel: the lower lane takes taps 0 and 1, the upper 2 and 3, as pairs of words for red, green and blue.
- * Near the end of the row the taps move right in their group, zeros before them. A group reads four bytes more than its taps. */
+/* Four taps of one output pixel: the lower lane takes taps 0 and 1, the upper 2 and 3, as pairs of words for
+ * red, green and blue. Near the end of the row the taps move right in their group, zeros before them. A group
+ * reads four bytes more than its taps. */
 void resize_pack(struct resize_axis *a, int in)
 {
     int longest = 0;
@@ -92,9 +94,11 @@ AVX2 static inline __m128i join(__m256i high, __m256i low)
 
 AVX2 static inline __m256i spread(const uint8_t *p)
 {
-    const __m256i order = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, /* taps 0, 1 */
-                                           6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p)), order);
+    const __m256i order =
+        _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, /* taps 0, 1 */
+                         6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p)),
+                               order);
 }
 
 AVX2 static void across_four(const struct resize_axis *a, const uint8_t *in, int64_t stride, uint8_t *out)
@@ -103,7 +107,8 @@ AVX2 static void across_four(const struct resize_axis *a, const uint8_t *in, int
     int64_t across = (int64_t)a->count * 3;
     for (int i = 0; i < a->count; i++, out += 3) {
         const uint8_t *p = in + 3 * a->start[i];
-        __m256i high[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+        __m256i high[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(),
+                           _mm256_setzero_si256()};
         __m256i low[4] = {high[0], high[0], high[0], high[0]};
         for (int g = 0; g < a->groups; g++, p += 12, weights += 2)
             for (int r = 0; r < 4; r++) {
@@ -119,8 +124,10 @@ AVX2 static void across_four(const struct resize_axis *a, const uint8_t *in, int
     }
 }
 
-/* 32 bytes of a row: the interleaving of two rows of taps stays inside 128-bit lanes, and so does the packing back. */
-AVX2 static void down_strip(const struct resize_axis *a, int i, const uint8_t *rows, int row_bytes, uint8_t *out)
+/* 32 bytes of a row: the interleaving of two rows of taps stays inside 128-bit lanes, and so does the packing
+ * back. */
+AVX2 static void down_strip(const struct resize_axis *a, int i, const uint8_t *rows, int row_bytes,
+                            uint8_t *out)
 {
     const int *w = a->weights + (int64_t)i * a->size;
     const uint8_t *p = rows + (int64_t)a->first[i] * row_bytes;
@@ -134,8 +141,8 @@ AVX2 static void down_strip(const struct resize_axis *a, int i, const uint8_t *r
         __m256i r0 = _mm256_loadu_si256((const __m256i *)(const void *)p);
         __m256i r1 = _mm256_loadu_si256((const __m256i *)(const void *)(k + 1 < n ? p + row_bytes : p));
         __m256i lower = _mm256_unpacklo_epi8(r0, r1), upper = _mm256_unpackhi_epi8(r0, r1);
-        __m256i pairs[4] = {_mm256_unpacklo_epi8(lower, zero), _mm256_unpackhi_epi8(lower, zero), _mm256_unpacklo_epi8(upper, zero),
-                            _mm256_unpackhi_epi8(upper, zero)};
+        __m256i pairs[4] = {_mm256_unpacklo_epi8(lower, zero), _mm256_unpackhi_epi8(lower, zero),
+                            _mm256_unpacklo_epi8(upper, zero), _mm256_unpackhi_epi8(upper, zero)};
         for (int j = 0; j < 4; j++) {
             high[j] = _mm256_add_epi32(high[j], _mm256_madd_epi16(pairs[j], wh));
             low[j] = _mm256_add_epi32(low[j], _mm256_madd_epi16(pairs[j], wl));
@@ -145,7 +152,8 @@ AVX2 static void down_strip(const struct resize_axis *a, int i, const uint8_t *r
         __m256i sum = _mm256_add_epi32(_mm256_slli_epi32(high[j], LOW_BITS), low[j]);
         high[j] = _mm256_srai_epi32(_mm256_add_epi32(sum, _mm256_set1_epi32(HALF)), RESIZE_BITS);
     }
-    __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(high[0], high[1]), _mm256_packs_epi32(high[2], high[3]));
+    __m256i bytes =
+        _mm256_packus_epi16(_mm256_packs_epi32(high[0], high[1]), _mm256_packs_epi32(high[2], high[3]));
     _mm256_storeu_si256((__m256i *)(void *)out, bytes);
 }
 #else
@@ -161,12 +169,14 @@ void resize_across(const struct resize_axis *axis, const uint8_t *in, int64_t st
 {
     int r = 0;
 #if defined(__x86_64__) /* the last row is not for a form that reads beyond */
-    for (; axis->groups && r + 4 < rows; r += 4) across_four(axis, in + r * stride, stride, out + (int64_t)r * axis->count * 3);
+    for (; axis->groups && r + 4 < rows; r += 4)
+        across_four(axis, in + r * stride, stride, out + (int64_t)r * axis->count * 3);
 #endif
     for (; r < rows; r++) across_plain(axis, in + r * stride, out + (int64_t)r * axis->count * 3);
 }
 
-void resize_down(const struct resize_axis *axis, int i, const uint8_t *rows, int row_bytes, bool vector, uint8_t *out)
+void resize_down(const struct resize_axis *axis, int i, const uint8_t *rows, int row_bytes, bool vector,
+                 uint8_t *out)
 {
     int x = 0;
 #if defined(__x86_64__)

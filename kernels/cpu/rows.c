@@ -1,11 +1,12 @@
 /* Layer norm, column sums and LayerScale: operations along rows, and sums over rows. See ops.h.
  *
- * Sums over rows are taken in ROW_SHARES fixed shares, each by one thread, and the shares are added in order. */
+ * Sums over rows are taken in ROW_SHARES fixed shares, each by one thread, and the shares are added in order.
+ */
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
 
-static void normalise(int bf16, const void *x, int64_t x_at, const float *weight, const float *bias, float mean, float rstd, void *y,
-                      int64_t y_at, int64_t D)
+static void normalise(int bf16, const void *x, int64_t x_at, const float *weight, const float *bias,
+                      float mean, float rstd, void *y, int64_t y_at, int64_t D)
 {
     for (int64_t at = 0; at < D; at += PIECE) {
         float in[PIECE], out[PIECE];
@@ -17,8 +18,8 @@ static void normalise(int bf16, const void *x, int64_t x_at, const float *weight
     }
 }
 
-void NAME(layernorm_forward)(int bf16, const void *x, int64_t stride, const float *weight, const float *bias, void *y, float *mean,
-                             float *rstd, int64_t R, int64_t D, float eps)
+void NAME(layernorm_forward)(int bf16, const void *x, int64_t stride, const float *weight, const float *bias,
+                             void *y, float *mean, float *rstd, int64_t R, int64_t D, float eps)
 {
     PARALLEL_FOR for (int64_t row = 0; row < R; row++)
     {
@@ -47,8 +48,8 @@ void NAME(layernorm_forward)(int bf16, const void *x, int64_t stride, const floa
     }
 }
 
-void NAME(layernorm_apply)(int bf16, const void *x, int64_t stride, const float *weight, const float *bias, const float *mean,
-                           const float *rstd, void *y, int64_t R, int64_t D)
+void NAME(layernorm_apply)(int bf16, const void *x, int64_t stride, const float *weight, const float *bias,
+                           const float *mean, const float *rstd, void *y, int64_t R, int64_t D)
 {
     PARALLEL_FOR for (int64_t row = 0; row < R; row++)
         normalise(bf16, x, row * stride, weight, bias, mean[row], rstd[row], y, row * D, D);
@@ -68,14 +69,16 @@ static void add_shares(const float *shares, int64_t stride, int64_t columns, flo
 }
 
 /* One row: dx += rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight; dy xhat and dy to the share */
-static void backward_row(int bf16, const void *dy, int64_t dy_at, const void *x, int64_t x_at, const float *weight, float mean, float rstd,
-                         float *dx, int64_t D, float *share_w, float *share_b)
+static void backward_row(int bf16, const void *dy, int64_t dy_at, const void *x, int64_t x_at,
+                         const float *weight, float mean, float rstd, float *dx, int64_t D, float *share_w,
+                         float *share_b)
 {
     float b1[PIECE], b2[PIECE];
     double sum = 0, product = 0;
     for (int64_t at = 0; at < D; at += PIECE) {
         int64_t count = piece(D, at);
-        const float *v = read_piece(bf16, x, x_at + at, count, b1), *d = read_piece(bf16, dy, dy_at + at, count, b2), *w = weight + at;
+        const float *v = read_piece(bf16, x, x_at + at, count, b1),
+                    *d = read_piece(bf16, dy, dy_at + at, count, b2), *w = weight + at;
         float *sw = share_w + at, *sb = share_b + at, s = 0, p = 0;
 #pragma omp simd reduction(+ : s, p)
         for (int64_t i = 0; i < count; i++) {
@@ -91,14 +94,17 @@ static void backward_row(int bf16, const void *dy, int64_t dy_at, const void *x,
     float a = (float)(sum / (double)D), b = (float)(product / (double)D);
     for (int64_t at = 0; at < D; at += PIECE) {
         int64_t count = piece(D, at);
-        const float *v = read_piece(bf16, x, x_at + at, count, b1), *d = read_piece(bf16, dy, dy_at + at, count, b2), *w = weight + at;
+        const float *v = read_piece(bf16, x, x_at + at, count, b1),
+                    *d = read_piece(bf16, dy, dy_at + at, count, b2), *w = weight + at;
         float *out = dx + at;
-        SIMD for (int64_t i = 0; i < count; i++) out[i] += rstd * (d[i] * w[i] - a - (v[i] - mean) * rstd * b);
+        SIMD for (int64_t i = 0; i < count; i++) out[i] +=
+            rstd * (d[i] * w[i] - a - (v[i] - mean) * rstd * b);
     }
 }
 
-void NAME(layernorm_backward)(int bf16, const void *dy, const void *x, int64_t stride, const float *weight, const float *mean,
-                              const float *rstd, float *dx, int64_t dx_stride, float *dweight, float *dbias, int64_t R, int64_t D, float *shares)
+void NAME(layernorm_backward)(int bf16, const void *dy, const void *x, int64_t stride, const float *weight,
+                              const float *mean, const float *rstd, float *dx, int64_t dx_stride,
+                              float *dweight, float *dbias, int64_t R, int64_t D, float *shares)
 {
     int64_t step = (R + ROW_SHARES - 1) / ROW_SHARES;
     PARALLEL_FOR for (int64_t s = 0; s < ROW_SHARES; s++)
@@ -106,7 +112,8 @@ void NAME(layernorm_backward)(int bf16, const void *dy, const void *x, int64_t s
         float *share = shares + s * 2 * D;
         memset(share, 0, (size_t)D * 2 * sizeof(float));
         for (int64_t row = s * step; row < (s + 1) * step && row < R; row++)
-            backward_row(bf16, dy, row * D, x, row * stride, weight, mean[row], rstd[row], dx + row * dx_stride, D, share, share + D);
+            backward_row(bf16, dy, row * D, x, row * stride, weight, mean[row], rstd[row],
+                         dx + row * dx_stride, D, share, share + D);
     }
     add_shares(shares, 2 * D, D, dweight);
     add_shares(shares + D, 2 * D, D, dbias);
@@ -130,8 +137,8 @@ void NAME(column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t 
     add_shares(shares, D, D, sums);
 }
 
-void NAME(layerscale_backward)(int w_bf16, const void *W, int g_bf16, void *G, const float *b, const float *s, const float *gamma,
-                               float *dgamma, float *db, int64_t D, int64_t K)
+void NAME(layerscale_backward)(int w_bf16, const void *W, int g_bf16, void *G, const float *b, const float *s,
+                               const float *gamma, float *dgamma, float *db, int64_t D, int64_t K)
 {
     PARALLEL_FOR for (int64_t j = 0; j < D; j++)
     {
@@ -139,7 +146,8 @@ void NAME(layerscale_backward)(int w_bf16, const void *W, int g_bf16, void *G, c
         double sum = 0;
         for (int64_t at = 0; at < K; at += PIECE) {
             int64_t count = piece(K, at), here = j * K + at;
-            const float *w = read_piece(w_bf16, W, here, count, b1), *g = read_piece(g_bf16, G, here, count, b2);
+            const float *w = read_piece(w_bf16, W, here, count, b1),
+                        *g = read_piece(g_bf16, G, here, count, b2);
             float part = 0;
 #pragma omp simd reduction(+ : part)
             for (int64_t i = 0; i < count; i++) {

@@ -8,9 +8,10 @@ const struct cpu_ops *cpu_ops_select(void)
 {
     const char *wanted = getenv("MEOPT_CPU_ISA");
 #if defined(__x86_64__)
-    if (wanted && strcmp(wanted, "amx") == 0) wanted = NULL; /* the matrix unit beside AVX-512: gemm_amx_available */
-    int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                 __builtin_cpu_supports("avx512dq");
+    if (wanted && strcmp(wanted, "amx") == 0)
+        wanted = NULL; /* the matrix unit beside AVX-512: gemm_amx_available */
+    int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (avx512 && (!wanted || strcmp(wanted, "avx512") == 0)) return &cpu_ops_avx512;
     if (avx2 && (!wanted || strcmp(wanted, "avx2") == 0)) return &cpu_ops_avx2;

@@ -2,7 +2,7 @@
 #include "kernels/cpu/table.h"
 
 #define TEXT_(x) #x
-#define TEXT(x) TEXT_(x)
+#define TEXT(x)  TEXT_(x)
 
 const struct cpu_ops NAME(cpu_ops) = {
     .isa = TEXT(CPU_ISA),

@@ -1,7 +1,8 @@
-/* Inside kernels/cpu: names per instruction set, bf16 rows, and the functions that the compiler has to see to vectorise.
+/* Inside kernels/cpu: names per instruction set, bf16 rows, and the functions that the compiler has to see to
+ * vectorise.
  *
- * An operation takes its rows in pieces of at most PIECE elements: bf16 is widened into a buffer of floats on the stack
- * (first-level cache), computed there, and narrowed back; float rows are used in place. */
+ * An operation takes its rows in pieces of at most PIECE elements: bf16 is widened into a buffer of floats on
+ * the stack (first-level cache), computed there, and narrowed back; float rows are used in place. */
 #ifndef MEOPT_KERNELS_CPU_VECTOR_H
 #define MEOPT_KERNELS_CPU_VECTOR_H
 
@@ -10,11 +11,11 @@
 #include <string.h>
 
 #define JOIN_(a, b) a##_##b
-#define JOIN(a, b) JOIN_(a, b)
-#define NAME(x) JOIN(x, CPU_ISA)
+#define JOIN(a, b)  JOIN_(a, b)
+#define NAME(x)     JOIN(x, CPU_ISA)
 
 enum { PIECE = 512 };
-#define SIMD _Pragma("omp simd")
+#define SIMD         _Pragma("omp simd")
 #define PARALLEL_FOR _Pragma("omp parallel for schedule(static)")
 
 static inline int64_t piece(int64_t n, int64_t at) { return n - at < PIECE ? n - at : PIECE; }
@@ -44,7 +45,10 @@ static inline const float *read_piece(int bf16, const void *x, int64_t at, int64
     return buffer;
 }
 /* where to compute n elements that go to element `at` of y; write_piece puts them there */
-static inline float *piece_for(int bf16, void *y, int64_t at, float *buffer) { return bf16 ? buffer : (float *)y + at; }
+static inline float *piece_for(int bf16, void *y, int64_t at, float *buffer)
+{
+    return bf16 ? buffer : (float *)y + at;
+}
 static inline void write_piece(int bf16, void *y, int64_t at, int64_t n, const float *values)
 {
     if (!bf16) return;
@@ -52,8 +56,8 @@ static inline void write_piece(int bf16, void *y, int64_t at, int64_t n, const f
     SIMD for (int64_t i = 0; i < n; i++) h[i] = narrow_one(values[i]);
 }
 
-/* e^x for x <= 88 to 1 ulp or two: x = n ln2 + r, polynomial for e^r (Cephes expf), 2^n put into the exponent.
- * Below -87 the result is 0. */
+/* e^x for x <= 88 to 1 ulp or two: x = n ln2 + r, polynomial for e^r (Cephes expf), 2^n put into the
+ * exponent. Below -87 the result is 0. */
 static inline float exp_one(float x)
 {
     float clamped = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
@@ -73,12 +77,14 @@ static inline float exp_one(float x)
     return x < -87.0f ? 0.0f : p;
 }
 
-/* Normal distribution function and density times sqrt(2 pi), from one exponential: Abramowitz and Stegun 7.1.26 for
- * erfc, absolute error 1.5e-7 / 2, relative accuracy kept in the negative tail. */
+/* Normal distribution function and density times sqrt(2 pi), from one exponential: Abramowitz and
+ * Stegun 7.1.26 for erfc, absolute error 1.5e-7 / 2, relative accuracy kept in the negative tail. */
 static inline float normal_cdf(float x, float *density)
 {
     float z = fabsf(x) * 0.70710678f, e = exp_one(-0.5f * x * x), t = 1.0f / (1.0f + 0.3275911f * z);
-    float q = 0.5f * e * t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    float q =
+        0.5f * e * t *
+        (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
     *density = e;
     return x >= 0 ? 1.0f - q : q;
 }

@@ -1,27 +1,37 @@
-/* softmax(q k^T / sqrt(dh)) v and its gradient, tile by tile (Dao et al., FlashAttention, arXiv 2205.14135: running
- * maximum and sum forward; recomputed probabilities backward), for any N and any dh up to 128.
+/* softmax(q k^T / sqrt(dh)) v and its gradient, tile by tile (Dao et al., FlashAttention, arXiv 2205.14135:
+ * running maximum and sum forward; recomputed probabilities backward), for any N and any dh up to 128.
  *
- * qkv (B, N, 3, H, dh); out, dout (B, N, H, dh); lse, delta (B, H, N). A block owns one (image, head) and QT queries
- * (forward, dq) or KT keys (dk, dv). Nothing of size N x N exists. Statistics and sums are fp32.
+ * qkv (B, N, 3, H, dh); out, dout (B, N, H, dh); lse, delta (B, H, N). A block owns one (image, head) and QT
+ * queries (forward, dq) or KT keys (dk, dv). Nothing of size N x N exists. Statistics and sums are fp32.
  *
- * On cards with matrix instructions bf16 goes by another path: each wave owns 16 rows and keeps them, their sums and their
- * statistics in registers; the block's waves share tiles of what they run over. Probabilities and the gradients of scores are
- * rounded to bf16 where they become factors. */
+ * On cards with matrix instructions bf16 goes by another path: each wave owns 16 rows and keeps them, their
+ * sums and their statistics in registers; the block's waves share tiles of what they run over. Probabilities
+ * and the gradients of scores are rounded to bf16 where they become factors. */
 #include "kernels/gpu/matrix.h"
 
-enum { QT = 16, KT = 16, DH = 128, PAD = DH + 1, ATTENTION_THREADS = 256, KEEP = QT * DH / ATTENTION_THREADS };
+enum {
+    QT = 16,
+    KT = 16,
+    DH = 128,
+    PAD = DH + 1,
+    ATTENTION_THREADS = 256,
+    KEEP = QT * DH / ATTENTION_THREADS
+};
 
 /* rows x dh of q, k or v (which 0, 1, 2) into shared memory, zeros behind row N */
 template <class T>
-DEVICE void load_tile(float (*tile)[PAD], const T *qkv, int which, int64_t b, int64_t h, int64_t first, int64_t N, int64_t H, int dh)
+DEVICE void load_tile(float (*tile)[PAD], const T *qkv, int which, int64_t b, int64_t h, int64_t first,
+                      int64_t N, int64_t H, int dh)
 {
     for (int e = THREAD; e < QT * dh; e += ATTENTION_THREADS) {
         int64_t row = first + e / dh;
-        tile[e / dh][e % dh] = row < N ? load(qkv, (((b * N + row) * 3 + which) * H + h) * dh + e % dh) : 0.0f;
+        tile[e / dh][e % dh] =
+            row < N ? load(qkv, (((b * N + row) * 3 + which) * H + h) * dh + e % dh) : 0.0f;
     }
 }
 template <class T>
-DEVICE void load_rows(float (*tile)[PAD], const T *x, int64_t b, int64_t h, int64_t first, int64_t N, int64_t H, int dh)
+DEVICE void load_rows(float (*tile)[PAD], const T *x, int64_t b, int64_t h, int64_t first, int64_t N,
+                      int64_t H, int dh)
 {
     for (int e = THREAD; e < QT * dh; e += ATTENTION_THREADS) {
         int64_t row = first + e / dh;
@@ -35,7 +45,8 @@ DEVICE float dot(const float *a, const float *b, int dh)
     return sum;
 }
 
-template <class T> DEVICE void attention_forward(const T *qkv, T *out, float *lse, int64_t N, int64_t H, int dh)
+template <class T>
+DEVICE void attention_forward(const T *qkv, T *out, float *lse, int64_t N, int64_t H, int dh)
 {
     SHARED float q[QT][PAD], k[KT][PAD], v[KT][PAD], s[QT][KT + 1], top[QT], total[QT], shrink[QT];
     int64_t b = BLOCK_Y / H, h = BLOCK_Y % H, first = BLOCK_X * QT;
@@ -80,11 +91,14 @@ template <class T> DEVICE void attention_forward(const T *qkv, T *out, float *ls
         int at = THREAD + e * ATTENTION_THREADS, i = at / DH, d = at % DH;
         if (d < dh && first + i < N) store(out, ((b * N + first + i) * H + h) * dh + d, kept[e] / total[i]);
     }
-    if (THREAD < QT && first + THREAD < N) lse[(b * H + h) * N + first + THREAD] = top[THREAD] + logf(total[THREAD]);
+    if (THREAD < QT && first + THREAD < N)
+        lse[(b * H + h) * N + first + THREAD] = top[THREAD] + logf(total[THREAD]);
 }
 
 /* delta = sum over dh of dout * out; one thread a (image, head, row) */
-template <class T> DEVICE void attention_delta(const T *out, const T *dout, float *delta, int64_t B, int64_t N, int64_t H, int64_t dh)
+template <class T>
+DEVICE void attention_delta(const T *out, const T *dout, float *delta, int64_t B, int64_t N, int64_t H,
+                            int64_t dh)
 {
     for (int64_t i = BLOCK_X * THREADS + THREAD; i < B * H * N; i += BLOCKS_X * THREADS) {
         int64_t n = i % N, h = i / N % H, b = i / N / H, at = ((b * N + n) * H + h) * dh;
@@ -96,7 +110,8 @@ template <class T> DEVICE void attention_delta(const T *out, const T *dout, floa
 
 /* dq of QT queries: sum over keys of ds * k, ds = p * (dout v^T - delta) / sqrt(dh), p = exp(s - lse) */
 template <class T>
-DEVICE void attention_backward_q(const T *qkv, const float *lse, const float *delta, const T *dout, T *dqkv, int64_t N, int64_t H, int dh)
+DEVICE void attention_backward_q(const T *qkv, const float *lse, const float *delta, const T *dout, T *dqkv,
+                                 int64_t N, int64_t H, int dh)
 {
     SHARED float q[QT][PAD], g[QT][PAD], k[KT][PAD], v[KT][PAD], s[QT][KT + 1];
     int64_t b = BLOCK_Y / H, h = BLOCK_Y % H, first = BLOCK_X * QT, stats = (b * H + h) * N;
@@ -104,7 +119,8 @@ DEVICE void attention_backward_q(const T *qkv, const float *lse, const float *de
     load_tile(q, qkv, 0, b, h, first, N, H, dh);
     load_rows(g, dout, b, h, first, N, H, dh);
     int qi = THREAD / KT, kj = THREAD % KT;
-    float l = first + qi < N ? lse[stats + first + qi] : 0.0f, mean = first + qi < N ? delta[stats + first + qi] : 0.0f;
+    float l = first + qi < N ? lse[stats + first + qi] : 0.0f,
+          mean = first + qi < N ? delta[stats + first + qi] : 0.0f;
     for (int64_t j0 = 0; j0 < N; j0 += KT) {
         barrier();
         load_tile(k, qkv, 1, b, h, j0, N, H, dh);
@@ -129,7 +145,8 @@ DEVICE void attention_backward_q(const T *qkv, const float *lse, const float *de
 
 /* dk, dv of KT keys: dv = sum over queries of p * dout, dk = sum of ds * q */
 template <class T>
-DEVICE void attention_backward_kv(const T *qkv, const float *lse, const float *delta, const T *dout, T *dqkv, int64_t N, int64_t H, int dh)
+DEVICE void attention_backward_kv(const T *qkv, const float *lse, const float *delta, const T *dout, T *dqkv,
+                                  int64_t N, int64_t H, int dh)
 {
     SHARED float q[QT][PAD], g[QT][PAD], k[KT][PAD], v[KT][PAD], s[KT][QT + 1], t[KT][QT + 1];
     int64_t b = BLOCK_Y / H, h = BLOCK_Y % H, first = BLOCK_X * KT, stats = (b * H + h) * N;
@@ -169,11 +186,13 @@ DEVICE void attention_backward_kv(const T *qkv, const float *lse, const float *d
 
 #if MEOPT_MATRIX
 enum {
-    MOST = DH / 16, FEW = 6, /* parts of 16 of a row of q, k or v; those behind dh are skipped */
-    TALL = 64,               /* rows of a tile in shared memory */
-    WIDE = DH + 8,           /* elements of its rows, which so fall on different banks */
+    MOST = DH / 16,
+    FEW = 6,       /* parts of 16 of a row of q, k or v; those behind dh are skipped */
+    TALL = 64,     /* rows of a tile in shared memory */
+    WIDE = DH + 8, /* elements of its rows, which so fall on different banks */
     TILE_CHUNKS = TALL * WIDE / 8,
-    OWNED = ATTENTION_THREADS / WAVE * 16, /* rows of a block, two tiles at most; the grid is the plain kernels': blocks behind row N return */
+    OWNED = ATTENTION_THREADS / WAVE * 16, /* rows of a block, two tiles at most; the grid is the plain
+                                              kernels': blocks behind row N return */
 };
 
 /* Rows of one head in memory: row i at x + i * step, `rows` of them from x on, dh elements each. */
@@ -182,7 +201,8 @@ struct span {
     int64_t step, rows;
     int dh;
 };
-DEVICE span qkv_span(const bf16 *qkv, int which, int64_t b, int64_t h, int64_t first, int64_t N, int64_t H, int dh)
+DEVICE span qkv_span(const bf16 *qkv, int which, int64_t b, int64_t h, int64_t first, int64_t N, int64_t H,
+                     int dh)
 {
     return {qkv + (((b * N + first) * 3 + which) * H + h) * dh, 3 * H * dh, N - first, dh};
 }
@@ -197,7 +217,9 @@ DEVICE void tile_load(chunk *tile, const span &s, int tall)
     int across = (s.dh + 15) / 16 * 2, down = s.rows < tall ? ((int)s.rows + 15) / 16 * 16 : tall;
     for (int e = THREAD; e < down * across; e += ATTENTION_THREADS) {
         int row = e / across, at = e % across;
-        tile[row * (WIDE / 8) + at] = row < s.rows ? load_chunk(s.x + row * s.step + at * 8, s.dh - at * 8, aligned) : load_chunk(s.x, 0, false);
+        tile[row * (WIDE / 8) + at] = row < s.rows
+                                          ? load_chunk(s.x + row * s.step + at * 8, s.dh - at * 8, aligned)
+                                          : load_chunk(s.x, 0, false);
     }
 }
 /* The wave's 16 of the block's first OWNED rows as factors, by way of the block's two tiles. */
@@ -207,32 +229,34 @@ template <int PARTS> DEVICE void factors_load(fragment (&f)[PARTS], chunk *tiles
     tile_load(tiles, s, OWNED);
     barrier();
     const bf16 *rows = (const bf16 *)tiles + THREAD / WAVE * 16 * WIDE;
-    UNROLLED for (int d = 0; d < PARTS; d++) f[d] = 16 * d < s.dh ? fragment_rows(rows + 16 * d, WIDE) : fragment{};
+    UNROLLED for (int d = 0; d < PARTS; d++) f[d] =
+        16 * d < s.dh ? fragment_rows(rows + 16 * d, WIDE) : fragment{};
 }
 /* sum to the rows of s, which lie in `base` */
 template <int PARTS> DEVICE void sums_store(bf16 *base, const span &s, const result (&sum)[PARTS])
 {
     bf16 *x = base + (s.x - base);
-    UNROLLED for (int d = 0; d < PARTS; d++)
-        UNROLLED for (int i = 0; i < FRAGMENT; i++) {
-            int64_t row = fragment_row(i);
-            int column = 16 * d + fragment_column(i);
-            if (row < s.rows && column < s.dh) store(x, row * s.step + column, sum[d].at[i]);
-        }
+    UNROLLED for (int d = 0; d < PARTS; d++) UNROLLED for (int i = 0; i < FRAGMENT; i++)
+    {
+        int64_t row = fragment_row(i);
+        int column = 16 * d + fragment_column(i);
+        if (row < s.rows && column < s.dh) store(x, row * s.step + column, sum[d].at[i]);
+    }
 }
 /* 16 rows of factors times 16 rows of a tile, over dh */
 template <int PARTS> DEVICE result scores(const fragment (&f)[PARTS], const chunk *tile, int row, int parts)
 {
     result sum = {};
-    UNROLLED for (int d = 0; d < PARTS; d++)
-        if (d < parts) multiply(sum, f[d], fragment_rows((const bf16 *)tile + row * WIDE + 16 * d, WIDE));
+    UNROLLED for (int d = 0; d < PARTS; d++) if (d < parts)
+        multiply(sum, f[d], fragment_rows((const bf16 *)tile + row * WIDE + 16 * d, WIDE));
     return sum;
 }
 /* sum += weights (16 x 16 rows of the tile) times those rows */
-template <int PARTS> DEVICE void add_rows(result (&sum)[PARTS], const fragment &weights, const chunk *tile, int row, int parts)
+template <int PARTS>
+DEVICE void add_rows(result (&sum)[PARTS], const fragment &weights, const chunk *tile, int row, int parts)
 {
-    UNROLLED for (int d = 0; d < PARTS; d++)
-        if (d < parts) multiply(sum[d], weights, fragment_columns((const bf16 *)tile + row * WIDE + 16 * d, WIDE));
+    UNROLLED for (int d = 0; d < PARTS; d++) if (d < parts)
+        multiply(sum[d], weights, fragment_columns((const bf16 *)tile + row * WIDE + 16 * d, WIDE));
 }
 
 DEVICE void attention_forward(const bf16 *qkv, bf16 *out, float *lse, int64_t N, int64_t H, int dh)
@@ -246,7 +270,8 @@ DEVICE void attention_forward(const bf16 *qkv, bf16 *out, float *lse, int64_t N,
     fragment q[MOST];
     result sum[MOST] = {};
     factors_load(q, tiles, qkv_span(qkv, 0, b, h, start, N, H, dh));
-    UNROLLED for (int r = 0; r < LANE_ROWS; r++) {
+    UNROLLED for (int r = 0; r < LANE_ROWS; r++)
+    {
         top[r] = -3e38f;
         total[r] = 0;
     }
@@ -259,25 +284,31 @@ DEVICE void attention_forward(const bf16 *qkv, bf16 *out, float *lse, int64_t N,
         result s[TALL / 16];
         float largest[LANE_ROWS], shrink[LANE_ROWS];
         UNROLLED for (int r = 0; r < LANE_ROWS; r++) largest[r] = top[r];
-        UNROLLED for (int j = 0; j < TALL / 16; j++) {
+        UNROLLED for (int j = 0; j < TALL / 16; j++)
+        {
             if (j0 + 16 * j < N) s[j] = scores(q, k, 16 * j, parts);
-            UNROLLED for (int i = 0; i < FRAGMENT; i++) {
-                float x = j0 + 16 * j + fragment_column(i) < N ? scale * s[j].at[i] : -3e38f, &l = largest[lane_row(i)];
+            UNROLLED for (int i = 0; i < FRAGMENT; i++)
+            {
+                float x = j0 + 16 * j + fragment_column(i) < N ? scale * s[j].at[i] : -3e38f,
+                      &l = largest[lane_row(i)];
                 s[j].at[i] = x;
                 l = x > l ? x : l;
             }
         }
-        UNROLLED for (int r = 0; r < LANE_ROWS; r++) {
+        UNROLLED for (int r = 0; r < LANE_ROWS; r++)
+        {
             largest[r] = row_max(largest[r]);
             shrink[r] = expf(top[r] - largest[r]);
             top[r] = largest[r];
             total[r] *= shrink[r];
         }
-        UNROLLED for (int d = 0; d < MOST; d++)
-            UNROLLED for (int i = 0; i < FRAGMENT; i++) sum[d].at[i] *= shrink[lane_row(i)];
-        UNROLLED for (int j = 0; j < TALL / 16; j++) {
+        UNROLLED for (int d = 0; d < MOST; d++) UNROLLED for (int i = 0; i < FRAGMENT; i++) sum[d].at[i] *=
+            shrink[lane_row(i)];
+        UNROLLED for (int j = 0; j < TALL / 16; j++)
+        {
             if (j0 + 16 * j >= N) continue;
-            UNROLLED for (int i = 0; i < FRAGMENT; i++) {
+            UNROLLED for (int i = 0; i < FRAGMENT; i++)
+            {
                 float p = expf(s[j].at[i] - top[lane_row(i)]); /* 0 behind key N */
                 s[j].at[i] = p;
                 total[lane_row(i)] += p;
@@ -287,28 +318,33 @@ DEVICE void attention_forward(const bf16 *qkv, bf16 *out, float *lse, int64_t N,
     }
     if (first >= N) return;
     UNROLLED for (int r = 0; r < LANE_ROWS; r++) total[r] = row_sum(total[r]);
-    UNROLLED for (int d = 0; d < MOST; d++)
-        UNROLLED for (int i = 0; i < FRAGMENT; i++) sum[d].at[i] /= total[lane_row(i)];
+    UNROLLED for (int d = 0; d < MOST; d++) UNROLLED for (int i = 0; i < FRAGMENT; i++) sum[d].at[i] /=
+        total[lane_row(i)];
     sums_store(out, rows_span(out, b, h, first, N, H, dh), sum);
-    UNROLLED for (int i = 0; i < FRAGMENT; i++) { /* the lanes that hold column 0 */
+    UNROLLED for (int i = 0; i < FRAGMENT; i++)
+    { /* the lanes that hold column 0 */
         int64_t row = first + fragment_row(i);
-        if (fragment_column(i) == 0 && row < N) lse[(b * H + h) * N + row] = top[lane_row(i)] + logf(total[lane_row(i)]);
+        if (fragment_column(i) == 0 && row < N)
+            lse[(b * H + h) * N + row] = top[lane_row(i)] + logf(total[lane_row(i)]);
     }
 }
 
-DEVICE void attention_backward_q(const bf16 *qkv, const float *lse, const float *delta, const bf16 *dout, bf16 *dqkv, int64_t N, int64_t H, int dh)
+DEVICE void attention_backward_q(const bf16 *qkv, const float *lse, const float *delta, const bf16 *dout,
+                                 bf16 *dqkv, int64_t N, int64_t H, int dh)
 {
     SHARED chunk tiles[2 * TILE_CHUNKS];
     chunk *k = tiles, *v = tiles + TILE_CHUNKS;
     if (BLOCK_X * OWNED >= N) return;
-    int64_t b = BLOCK_Y / H, h = BLOCK_Y % H, start = BLOCK_X * OWNED, first = start + THREAD / WAVE * 16, stats = (b * H + h) * N;
+    int64_t b = BLOCK_Y / H, h = BLOCK_Y % H, start = BLOCK_X * OWNED, first = start + THREAD / WAVE * 16,
+            stats = (b * H + h) * N;
     int parts = (dh + 15) / 16;
     float scale = 1.0f / sqrtf((float)dh), l[LANE_ROWS], mean[LANE_ROWS];
     fragment q[MOST], g[MOST];
     result sum[MOST] = {};
     factors_load(q, tiles, qkv_span(qkv, 0, b, h, start, N, H, dh));
     factors_load(g, tiles, rows_span(dout, b, h, start, N, H, dh));
-    UNROLLED for (int i = 0; i < FRAGMENT; i++) {
+    UNROLLED for (int i = 0; i < FRAGMENT; i++)
+    {
         int64_t row = first + fragment_row(i);
         l[lane_row(i)] = row < N ? lse[stats + row] : 0.0f;
         mean[lane_row(i)] = row < N ? delta[stats + row] : 0.0f;
@@ -319,11 +355,14 @@ DEVICE void attention_backward_q(const bf16 *qkv, const float *lse, const float 
         tile_load(v, qkv_span(qkv, 2, b, h, j0, N, H, dh), TALL);
         barrier();
         if (first >= N) continue;
-        ROLLED for (int j = 0; j < TALL / 16; j++) {
+        ROLLED for (int j = 0; j < TALL / 16; j++)
+        {
             if (j0 + 16 * j >= N) break;
             result s = scores(q, k, 16 * j, parts), ds = scores(g, v, 16 * j, parts);
-            UNROLLED for (int i = 0; i < FRAGMENT; i++) {
-                float p = j0 + 16 * j + fragment_column(i) < N ? expf(scale * s.at[i] - l[lane_row(i)]) : 0.0f;
+            UNROLLED for (int i = 0; i < FRAGMENT; i++)
+            {
+                float p =
+                    j0 + 16 * j + fragment_column(i) < N ? expf(scale * s.at[i] - l[lane_row(i)]) : 0.0f;
                 ds.at[i] = p * (ds.at[i] - mean[lane_row(i)]) * scale;
             }
             add_rows(sum, fragment_of(ds), k, 16 * j, parts);
@@ -334,11 +373,12 @@ DEVICE void attention_backward_q(const bf16 *qkv, const float *lse, const float 
 
 /* dk, dv, or both, of dh up to 16 PARTS */
 template <int PARTS, bool DK, bool DV>
-DEVICE void backward_kv(chunk *tiles, float *l, float *mean, const bf16 *qkv, const float *lse, const float *delta, const bf16 *dout, bf16 *dqkv,
-                        int64_t N, int64_t H, int dh)
+DEVICE void backward_kv(chunk *tiles, float *l, float *mean, const bf16 *qkv, const float *lse,
+                        const float *delta, const bf16 *dout, bf16 *dqkv, int64_t N, int64_t H, int dh)
 {
     chunk *q = tiles, *g = tiles + TILE_CHUNKS;
-    int64_t b = BLOCK_Y / H, h = BLOCK_Y % H, start = BLOCK_X * OWNED, first = start + THREAD / WAVE * 16, stats = (b * H + h) * N;
+    int64_t b = BLOCK_Y / H, h = BLOCK_Y % H, start = BLOCK_X * OWNED, first = start + THREAD / WAVE * 16,
+            stats = (b * H + h) * N;
     int parts = (dh + 15) / 16;
     float scale = 1.0f / sqrtf((float)dh);
     fragment k[PARTS], v[PARTS];
@@ -355,11 +395,13 @@ DEVICE void backward_kv(chunk *tiles, float *l, float *mean, const bf16 *qkv, co
         }
         barrier();
         if (first >= N) continue;
-        ROLLED for (int j = 0; j < TALL / 16; j++) {
+        ROLLED for (int j = 0; j < TALL / 16; j++)
+        {
             if (i0 + 16 * j >= N) break;
             result s = scores(k, q, 16 * j, parts), ds = {};
             if (DK) ds = scores(v, g, 16 * j, parts);
-            UNROLLED for (int i = 0; i < FRAGMENT; i++) {
+            UNROLLED for (int i = 0; i < FRAGMENT; i++)
+            {
                 int query = 16 * j + fragment_column(i);
                 bool real = i0 + query < N;
                 float p = real ? expf(scale * s.at[i] - l[query]) : 0.0f;
@@ -373,8 +415,10 @@ DEVICE void backward_kv(chunk *tiles, float *l, float *mean, const bf16 *qkv, co
     if (DK) sums_store(dqkv, qkv_span(dqkv, 1, b, h, first, N, H, dh), dk);
     if (DV) sums_store(dqkv, qkv_span(dqkv, 2, b, h, first, N, H, dh), dv);
 }
-/* Rows of more than FEW parts, with both sums, are more than the registers of a lane of wave 32 hold: one after the other. */
-DEVICE void attention_backward_kv(const bf16 *qkv, const float *lse, const float *delta, const bf16 *dout, bf16 *dqkv, int64_t N, int64_t H, int dh)
+/* Rows of more than FEW parts, with both sums, are more than the registers of a lane of wave 32 hold: one
+ * after the other. */
+DEVICE void attention_backward_kv(const bf16 *qkv, const float *lse, const float *delta, const bf16 *dout,
+                                  bf16 *dqkv, int64_t N, int64_t H, int dh)
 {
     SHARED chunk tiles[2 * TILE_CHUNKS];
     SHARED float l[TALL], mean[TALL];
@@ -388,24 +432,25 @@ DEVICE void attention_backward_kv(const bf16 *qkv, const float *lse, const float
 }
 #endif
 
-#define ATTENTION(suffix, T)                                                                                           \
-    KERNEL(attention_forward_##suffix, const T *qkv, T *out, float *lse, int64_t N, int64_t H, int dh)                 \
-    {                                                                                                                  \
-        attention_forward(qkv, out, lse, N, H, dh);                                                                    \
-    }                                                                                                                  \
-    KERNEL(attention_delta_##suffix, const T *out, const T *dout, float *delta, int64_t B, int64_t N, int64_t H, int64_t dh)   \
-    {                                                                                                                  \
-        attention_delta(out, dout, delta, B, N, H, dh);                                                                \
-    }                                                                                                                  \
-    KERNEL(attention_backward_q_##suffix, const T *qkv, const float *lse, const float *delta, const T *dout, T *dqkv,  \
-           int64_t N, int64_t H, int dh)                                                                               \
-    {                                                                                                                  \
-        attention_backward_q(qkv, lse, delta, dout, dqkv, N, H, dh);                                                   \
-    }                                                                                                                  \
-    KERNEL(attention_backward_kv_##suffix, const T *qkv, const float *lse, const float *delta, const T *dout, T *dqkv, \
-           int64_t N, int64_t H, int dh)                                                                               \
-    {                                                                                                                  \
-        attention_backward_kv(qkv, lse, delta, dout, dqkv, N, H, dh);                                                  \
+#define ATTENTION(suffix, T)                                                                                 \
+    KERNEL(attention_forward_##suffix, const T *qkv, T *out, float *lse, int64_t N, int64_t H, int dh)       \
+    {                                                                                                        \
+        attention_forward(qkv, out, lse, N, H, dh);                                                          \
+    }                                                                                                        \
+    KERNEL(attention_delta_##suffix, const T *out, const T *dout, float *delta, int64_t B, int64_t N,        \
+           int64_t H, int64_t dh)                                                                            \
+    {                                                                                                        \
+        attention_delta(out, dout, delta, B, N, H, dh);                                                      \
+    }                                                                                                        \
+    KERNEL(attention_backward_q_##suffix, const T *qkv, const float *lse, const float *delta, const T *dout, \
+           T *dqkv, int64_t N, int64_t H, int dh)                                                            \
+    {                                                                                                        \
+        attention_backward_q(qkv, lse, delta, dout, dqkv, N, H, dh);                                         \
+    }                                                                                                        \
+    KERNEL(attention_backward_kv_##suffix, const T *qkv, const float *lse, const float *delta,               \
+           const T *dout, T *dqkv, int64_t N, int64_t H, int dh)                                             \
+    {                                                                                                        \
+        attention_backward_kv(qkv, lse, delta, dout, dqkv, N, H, dh);                                        \
     }
 ATTENTION(f32, float)
 ATTENTION(bf16, bf16)

@@ -1,24 +1,18 @@
-/* Operations that touch each element once: casts, patches, tokens, residuals, feed-forward activations, resize.
- * Grid-stride loops: any grid covers any size. Contracts: core/device/device.h, same names. */
+/* Operations that touch each element once: casts, patches, tokens, residuals, feed-forward activations,
+ * resize. Grid-stride loops: any grid covers any size. Contracts: core/device/device.h, same names. */
 #include "kernels/gpu/vendor.h"
 
 #define FOR_EACH(i, n) for (int64_t i = BLOCK_X * THREADS + THREAD; i < (n); i += BLOCKS_X * THREADS)
 
 /* cast_SRC_DST */
-#define CAST(name, S, T)                                                                                               \
-    KERNEL(name, const S *src, T *dst, int64_t n)                                                                      \
-    {                                                                                                                  \
-        FOR_EACH(i, n) store(dst, i, load(src, i));                                                                    \
-    }
+#define CAST(name, S, T)                                                                                     \
+    KERNEL(name, const S *src, T *dst, int64_t n) { FOR_EACH(i, n) store(dst, i, load(src, i)); }
 CAST(cast_f32_f32, float, float)
 CAST(cast_f32_bf16, float, bf16)
 CAST(cast_bf16_f32, bf16, float)
 CAST(cast_bf16_bf16, bf16, bf16)
 
-KERNEL(fill_bytes, uint8_t *p, int byte, int64_t n)
-{
-    FOR_EACH(i, n) p[i] = (uint8_t)byte;
-}
+KERNEL(fill_bytes, uint8_t *p, int byte, int64_t n) { FOR_EACH(i, n) p[i] = (uint8_t)byte; }
 
 /* patches (B * G*G, 3*p*p), G = S / p */
 template <class T> DEVICE void patchify(const float *images, T *patches, int64_t B, int64_t S, int64_t p)
@@ -31,11 +25,18 @@ template <class T> DEVICE void patchify(const float *images, T *patches, int64_t
         store(patches, i, images[((b * 3 + c) * S + gy * p + y) * S + gx * p + x]);
     }
 }
-KERNEL(patchify_f32, const float *images, float *patches, int64_t B, int64_t S, int64_t p) { patchify(images, patches, B, S, p); }
-KERNEL(patchify_bf16, const float *images, bf16 *patches, int64_t B, int64_t S, int64_t p) { patchify(images, patches, B, S, p); }
+KERNEL(patchify_f32, const float *images, float *patches, int64_t B, int64_t S, int64_t p)
+{
+    patchify(images, patches, B, S, p);
+}
+KERNEL(patchify_bf16, const float *images, bf16 *patches, int64_t B, int64_t S, int64_t p)
+{
+    patchify(images, patches, B, S, p);
+}
 
 template <class T>
-DEVICE void embed_forward(const T *patch_out, const float *cls, const float *pos, T *tokens, int64_t B, int64_t N, int64_t D)
+DEVICE void embed_forward(const T *patch_out, const float *cls, const float *pos, T *tokens, int64_t B,
+                          int64_t N, int64_t D)
 {
     FOR_EACH(i, B * N * D)
     {
@@ -44,18 +45,21 @@ DEVICE void embed_forward(const T *patch_out, const float *cls, const float *pos
         store(tokens, i, x + pos[n * D + d]);
     }
 }
-KERNEL(embed_forward_f32, const float *patch_out, const float *cls, const float *pos, float *tokens, int64_t B, int64_t N, int64_t D)
+KERNEL(embed_forward_f32, const float *patch_out, const float *cls, const float *pos, float *tokens,
+       int64_t B, int64_t N, int64_t D)
 {
     embed_forward(patch_out, cls, pos, tokens, B, N, D);
 }
-KERNEL(embed_forward_bf16, const bf16 *patch_out, const float *cls, const float *pos, bf16 *tokens, int64_t B, int64_t N, int64_t D)
+KERNEL(embed_forward_bf16, const bf16 *patch_out, const float *cls, const float *pos, bf16 *tokens, int64_t B,
+       int64_t N, int64_t D)
 {
     embed_forward(patch_out, cls, pos, tokens, B, N, D);
 }
 
 /* One thread a (token, column): the sum over the batch in a fixed order. */
 template <class T>
-DEVICE void embed_backward(const float *dtokens, T *dpatch_out, float *dcls, float *dpos, int64_t B, int64_t N, int64_t D)
+DEVICE void embed_backward(const float *dtokens, T *dpatch_out, float *dcls, float *dpos, int64_t B,
+                           int64_t N, int64_t D)
 {
     FOR_EACH(i, N * D)
     {
@@ -70,11 +74,13 @@ DEVICE void embed_backward(const float *dtokens, T *dpatch_out, float *dcls, flo
         if (n == 0) dcls[d] += sum;
     }
 }
-KERNEL(embed_backward_f32, const float *dtokens, float *dpatch_out, float *dcls, float *dpos, int64_t B, int64_t N, int64_t D)
+KERNEL(embed_backward_f32, const float *dtokens, float *dpatch_out, float *dcls, float *dpos, int64_t B,
+       int64_t N, int64_t D)
 {
     embed_backward(dtokens, dpatch_out, dcls, dpos, B, N, D);
 }
-KERNEL(embed_backward_bf16, const float *dtokens, bf16 *dpatch_out, float *dcls, float *dpos, int64_t B, int64_t N, int64_t D)
+KERNEL(embed_backward_bf16, const float *dtokens, bf16 *dpatch_out, float *dcls, float *dpos, int64_t B,
+       int64_t N, int64_t D)
 {
     embed_backward(dtokens, dpatch_out, dcls, dpos, B, N, D);
 }
@@ -94,7 +100,8 @@ KERNEL(resize_rows, const float *w, const float *in, float *out, int64_t n_out, 
     }
 }
 /* out (n_in, D) += w^T in (n_out, D) */
-KERNEL(resize_rows_transposed, const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D)
+KERNEL(resize_rows_transposed, const float *w, const float *in, float *out, int64_t n_out, int64_t n_in,
+       int64_t D)
 {
     FOR_EACH(i, n_in * D)
     {
@@ -109,25 +116,35 @@ KERNEL(resize_rows_transposed, const float *w, const float *in, float *out, int6
 }
 
 /* y = x + gamma * branch; gamma NULL: 1 */
-template <class T> DEVICE void residual_forward(const T *x, const T *branch, const float *gamma, T *y, int64_t R, int64_t D)
+template <class T>
+DEVICE void residual_forward(const T *x, const T *branch, const float *gamma, T *y, int64_t R, int64_t D)
 {
     FOR_EACH(i, R * D) store(y, i, load(x, i) + (gamma ? gamma[i % D] : 1.0f) * load(branch, i));
 }
-KERNEL(residual_forward_f32, const float *x, const float *branch, const float *gamma, float *y, int64_t R, int64_t D)
+KERNEL(residual_forward_f32, const float *x, const float *branch, const float *gamma, float *y, int64_t R,
+       int64_t D)
 {
     residual_forward(x, branch, gamma, y, R, D);
 }
-KERNEL(residual_forward_bf16, const bf16 *x, const bf16 *branch, const float *gamma, bf16 *y, int64_t R, int64_t D)
+KERNEL(residual_forward_bf16, const bf16 *x, const bf16 *branch, const float *gamma, bf16 *y, int64_t R,
+       int64_t D)
 {
     residual_forward(x, branch, gamma, y, R, D);
 }
 
-template <class T> DEVICE void scale_columns(const float *dx, const float *gamma, T *out, int64_t R, int64_t D)
+template <class T>
+DEVICE void scale_columns(const float *dx, const float *gamma, T *out, int64_t R, int64_t D)
 {
     FOR_EACH(i, R * D) store(out, i, gamma[i % D] * dx[i]);
 }
-KERNEL(scale_columns_f32, const float *dx, const float *gamma, float *out, int64_t R, int64_t D) { scale_columns(dx, gamma, out, R, D); }
-KERNEL(scale_columns_bf16, const float *dx, const float *gamma, bf16 *out, int64_t R, int64_t D) { scale_columns(dx, gamma, out, R, D); }
+KERNEL(scale_columns_f32, const float *dx, const float *gamma, float *out, int64_t R, int64_t D)
+{
+    scale_columns(dx, gamma, out, R, D);
+}
+KERNEL(scale_columns_bf16, const float *dx, const float *gamma, bf16 *out, int64_t R, int64_t D)
+{
+    scale_columns(dx, gamma, out, R, D);
+}
 
 DEVICE float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
 DEVICE float gelu_slope(float x)
@@ -163,11 +180,17 @@ template <class T> DEVICE void swiglu_backward(const T *dy, const T *h, T *dh, i
         store(dh, at + F, d * a * s);
     }
 }
-#define ACTIVATIONS(suffix, T)                                                                                         \
-    KERNEL(gelu_forward_##suffix, const T *h, T *y, int64_t n) { gelu_forward(h, y, n); }                              \
-    KERNEL(gelu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t n) { gelu_backward(dy, h, dh, n); }         \
-    KERNEL(swiglu_forward_##suffix, const T *h, T *y, int64_t R, int64_t F) { swiglu_forward(h, y, R, F); }            \
-    KERNEL(swiglu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t R, int64_t F) { swiglu_backward(dy, h, dh, R, F); }
+#define ACTIVATIONS(suffix, T)                                                                               \
+    KERNEL(gelu_forward_##suffix, const T *h, T *y, int64_t n) { gelu_forward(h, y, n); }                    \
+    KERNEL(gelu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t n)                                \
+    {                                                                                                        \
+        gelu_backward(dy, h, dh, n);                                                                         \
+    }                                                                                                        \
+    KERNEL(swiglu_forward_##suffix, const T *h, T *y, int64_t R, int64_t F) { swiglu_forward(h, y, R, F); }  \
+    KERNEL(swiglu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t R, int64_t F)                   \
+    {                                                                                                        \
+        swiglu_backward(dy, h, dh, R, F);                                                                    \
+    }
 ACTIVATIONS(f32, float)
 ACTIVATIONS(bf16, bf16)
 
@@ -176,8 +199,14 @@ template <class T> DEVICE void bias_rows(const float *bias, T *c, int64_t m, int
 {
     FOR_EACH(i, m * n) store(c, i / n * ldc + i % n, bias[i % n]);
 }
-KERNEL(bias_rows_f32, const float *bias, float *c, int64_t m, int64_t n, int64_t ldc) { bias_rows(bias, c, m, n, ldc); }
-KERNEL(bias_rows_bf16, const float *bias, bf16 *c, int64_t m, int64_t n, int64_t ldc) { bias_rows(bias, c, m, n, ldc); }
+KERNEL(bias_rows_f32, const float *bias, float *c, int64_t m, int64_t n, int64_t ldc)
+{
+    bias_rows(bias, c, m, n, ldc);
+}
+KERNEL(bias_rows_bf16, const float *bias, bf16 *c, int64_t m, int64_t n, int64_t ldc)
+{
+    bias_rows(bias, c, m, n, ldc);
+}
 
 /* The sentinel of every start: a code object built for another card reports success and does nothing. */
 KERNEL(sentinel, uint32_t *p, uint32_t seed, int64_t n)

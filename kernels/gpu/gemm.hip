@@ -1,11 +1,14 @@
-/* C = alpha op(A) op(B) + beta C + bias with fp32 accumulation: the fallback where no BLAS library is found, and the
- * kernel for shapes that BLAS libraries refuse. A block of 256 threads makes a 64 x 64 tile of C: each thread 4 x 4, or, of bf16
- * factors on cards with matrix instructions, each wave an equal part in pieces of 16 x 16. */
+/* C = alpha op(A) op(B) + beta C + bias with fp32 accumulation: the fallback where no BLAS library is found,
+ * and the kernel for shapes that BLAS libraries refuse. A block of 256 threads makes a 64 x 64 tile of C:
+ * each thread 4 x 4, or, of bf16 factors on cards with matrix instructions, each wave an equal part in pieces
+ * of 16 x 16. */
 #include "kernels/gpu/matrix.h"
 
 enum { TILE = 64, DEPTH = 16, GEMM_THREADS = 256 };
 
-template <class U> DEVICE void gemm_finish(U *c, const float *bias, int64_t row, int64_t column, int64_t ldc, float alpha, float beta, float sum)
+template <class U>
+DEVICE void gemm_finish(U *c, const float *bias, int64_t row, int64_t column, int64_t ldc, float alpha,
+                        float beta, float sum)
 {
     float x = alpha * sum;
     if (beta != 0) x += beta * load(c, row * ldc + column);
@@ -14,8 +17,9 @@ template <class U> DEVICE void gemm_finish(U *c, const float *bias, int64_t row,
 }
 
 template <class T, class U>
-DEVICE void gemm(const T *a, const T *b, U *c, const float *bias, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc,
-                 int transpose_a, int transpose_b, float alpha, float beta)
+DEVICE void gemm(const T *a, const T *b, U *c, const float *bias, int64_t m, int64_t n, int64_t k,
+                 int64_t lda, int64_t ldb, int64_t ldc, int transpose_a, int transpose_b, float alpha,
+                 float beta)
 {
     SHARED float as[DEPTH][TILE + 1], bs[DEPTH][TILE + 1];
     int64_t row0 = BLOCK_Y * TILE, column0 = BLOCK_X * TILE;
@@ -30,7 +34,8 @@ DEVICE void gemm(const T *a, const T *b, U *c, const float *bias, int64_t m, int
             int j = transpose_b ? e / DEPTH : e % TILE, q = transpose_b ? e % DEPTH : e / TILE;
             int64_t column = column0 + j;
             kk = k0 + q;
-            bs[q][j] = column < n && kk < k ? load(b, transpose_b ? column * ldb + kk : kk * ldb + column) : 0.0f;
+            bs[q][j] =
+                column < n && kk < k ? load(b, transpose_b ? column * ldb + kk : kk * ldb + column) : 0.0f;
         }
         barrier();
         for (int p = 0; p < DEPTH; p++)
@@ -48,13 +53,16 @@ DEVICE void gemm(const T *a, const T *b, U *c, const float *bias, int64_t m, int
 #if MEOPT_MATRIX
 enum { DEEP = 32, STRIDE = DEEP + 8 /* elements, a row of a tile: rows fall on different banks */ };
 
-/* A tile is 64 rows x DEEP of op(A), or 64 columns of op(B) x DEEP; a thread has eight elements of it, side by side in memory.
- * `along`: those are eight k of one row, else one k of eight rows. */
-DEVICE chunk tile_fetch(const bf16 *x, bool along, bool aligned, int64_t first, int64_t rows, int64_t k0, int64_t k, int64_t ld)
+/* A tile is 64 rows x DEEP of op(A), or 64 columns of op(B) x DEEP; a thread has eight elements of it, side
+ * by side in memory. `along`: those are eight k of one row, else one k of eight rows. */
+DEVICE chunk tile_fetch(const bf16 *x, bool along, bool aligned, int64_t first, int64_t rows, int64_t k0,
+                        int64_t k, int64_t ld)
 {
-    int64_t row = first + (along ? THREAD / 4 : THREAD % 8 * 8), p = k0 + (along ? THREAD % 4 * 8 : THREAD / 8);
+    int64_t row = first + (along ? THREAD / 4 : THREAD % 8 * 8),
+            p = k0 + (along ? THREAD % 4 * 8 : THREAD / 8);
     if (row >= rows || p >= k) return load_chunk(x, 0, false);
-    return along ? load_chunk(x + row * ld + p, k - p, aligned) : load_chunk(x + p * ld + row, rows - row, aligned);
+    return along ? load_chunk(x + row * ld + p, k - p, aligned)
+                 : load_chunk(x + p * ld + row, rows - row, aligned);
 }
 DEVICE void tile_put(chunk *tile, bool along, const chunk &c)
 {
@@ -67,16 +75,19 @@ DEVICE void tile_put(chunk *tile, bool along, const chunk &c)
 }
 
 template <class U>
-DEVICE void gemm(const bf16 *a, const bf16 *b, U *c, const float *bias, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc,
-                 int transpose_a, int transpose_b, float alpha, float beta)
+DEVICE void gemm(const bf16 *a, const bf16 *b, U *c, const float *bias, int64_t m, int64_t n, int64_t k,
+                 int64_t lda, int64_t ldb, int64_t ldc, int transpose_a, int transpose_b, float alpha,
+                 float beta)
 {
     enum { DOWN = 2, ACROSS = WAVE / 32 }; /* a wave's pieces: waves stand two above each other */
     SHARED chunk as[TILE * STRIDE / 8], bs[TILE * STRIDE / 8];
     int64_t row0 = BLOCK_Y * TILE, column0 = BLOCK_X * TILE;
     int wave = THREAD / WAVE, down = wave % 2 * DOWN * 16, across = wave / 2 * ACROSS * 16;
-    bool aligned_a = (uintptr_t)a % sizeof(chunk) == 0 && lda % 8 == 0, aligned_b = (uintptr_t)b % sizeof(chunk) == 0 && ldb % 8 == 0;
+    bool aligned_a = (uintptr_t)a % sizeof(chunk) == 0 && lda % 8 == 0,
+         aligned_b = (uintptr_t)b % sizeof(chunk) == 0 && ldb % 8 == 0;
     result sum[DOWN][ACROSS] = {};
-    chunk next_a = tile_fetch(a, !transpose_a, aligned_a, row0, m, 0, k, lda), next_b = tile_fetch(b, transpose_b, aligned_b, column0, n, 0, k, ldb);
+    chunk next_a = tile_fetch(a, !transpose_a, aligned_a, row0, m, 0, k, lda),
+          next_b = tile_fetch(b, transpose_b, aligned_b, column0, n, 0, k, ldb);
     for (int64_t k0 = 0; k0 < k; k0 += DEEP) {
         barrier();
         tile_put(as, !transpose_a, next_a);
@@ -84,27 +95,31 @@ DEVICE void gemm(const bf16 *a, const bf16 *b, U *c, const float *bias, int64_t 
         barrier();
         next_a = tile_fetch(a, !transpose_a, aligned_a, row0, m, k0 + DEEP, k, lda);
         next_b = tile_fetch(b, transpose_b, aligned_b, column0, n, k0 + DEEP, k, ldb);
-        UNROLLED for (int p = 0; p < DEEP; p += 16) {
+        UNROLLED for (int p = 0; p < DEEP; p += 16)
+        {
             fragment x[DOWN], y[ACROSS];
-            UNROLLED for (int i = 0; i < DOWN; i++) x[i] = fragment_rows((bf16 *)as + (down + 16 * i) * STRIDE + p, STRIDE);
-            UNROLLED for (int j = 0; j < ACROSS; j++) y[j] = fragment_rows((bf16 *)bs + (across + 16 * j) * STRIDE + p, STRIDE);
-            UNROLLED for (int i = 0; i < DOWN; i++)
-                UNROLLED for (int j = 0; j < ACROSS; j++) multiply(sum[i][j], x[i], y[j]);
+            UNROLLED for (int i = 0; i < DOWN; i++) x[i] =
+                fragment_rows((bf16 *)as + (down + 16 * i) * STRIDE + p, STRIDE);
+            UNROLLED for (int j = 0; j < ACROSS; j++) y[j] =
+                fragment_rows((bf16 *)bs + (across + 16 * j) * STRIDE + p, STRIDE);
+            UNROLLED for (int i = 0; i < DOWN; i++) UNROLLED for (int j = 0; j < ACROSS; j++)
+                multiply(sum[i][j], x[i], y[j]);
         }
     }
-    UNROLLED for (int i = 0; i < DOWN; i++)
-        UNROLLED for (int j = 0; j < ACROSS; j++)
-            UNROLLED for (int e = 0; e < FRAGMENT; e++) {
-                int64_t row = row0 + down + 16 * i + fragment_row(e), column = column0 + across + 16 * j + fragment_column(e);
-                if (row < m && column < n) gemm_finish(c, bias, row, column, ldc, alpha, beta, sum[i][j].at[e]);
-            }
+    UNROLLED for (int i = 0; i < DOWN; i++) UNROLLED for (int j = 0; j < ACROSS; j++)
+        UNROLLED for (int e = 0; e < FRAGMENT; e++)
+    {
+        int64_t row = row0 + down + 16 * i + fragment_row(e),
+                column = column0 + across + 16 * j + fragment_column(e);
+        if (row < m && column < n) gemm_finish(c, bias, row, column, ldc, alpha, beta, sum[i][j].at[e]);
+    }
 }
 #endif
-#define GEMM(name, T, U)                                                                                               \
-    KERNEL(name, const T *a, const T *b, U *c, const float *bias, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb,   \
-           int64_t ldc, int transpose_a, int transpose_b, float alpha, float beta)                                     \
-    {                                                                                                                  \
-        gemm(a, b, c, bias, m, n, k, lda, ldb, ldc, transpose_a, transpose_b, alpha, beta);                            \
+#define GEMM(name, T, U)                                                                                     \
+    KERNEL(name, const T *a, const T *b, U *c, const float *bias, int64_t m, int64_t n, int64_t k,           \
+           int64_t lda, int64_t ldb, int64_t ldc, int transpose_a, int transpose_b, float alpha, float beta) \
+    {                                                                                                        \
+        gemm(a, b, c, bias, m, n, k, lda, ldb, ldc, transpose_a, transpose_b, alpha, beta);                  \
     }
 GEMM(gemm_f32_f32, float, float)
 GEMM(gemm_bf16_f32, bf16, float)

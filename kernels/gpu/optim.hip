@@ -1,10 +1,12 @@
-/* The optimizer step on a card: every rule and format, many tensors in one launch, the bits of the CPU's step.
+/* The optimizer step on a card: every rule and format, many tensors in one launch, the bits of the CPU's
+ * step.
  *
- * The arithmetic is kernels/optim_math.h, as on the CPU. A block owns a chunk of 512 groups of 64 elements; eight
- * neighbouring lanes (an octet) walk through 16 groups, in pairs, because that is how random numbers are shared (eight Philox
- * blocks a pair: one a lane). Of each group, lane u has the elements 16 i + 2 u + j (i 0..3, j 0..1): their random
- * words are one word turned by 8 i bits, the two nibbles of a byte of a 4-bit state are in one lane, and a sum of squares
- * adds up in the order of the CPU. Norms do, too: by element % 16 over 16 groups in fp32, then in double.
+ * The arithmetic is kernels/optim_math.h, as on the CPU. A block owns a chunk of 512 groups of 64 elements;
+ * eight neighbouring lanes (an octet) walk through 16 groups, in pairs, because that is how random numbers
+ * are shared (eight Philox blocks a pair: one a lane). Of each group, lane u has the elements 16 i + 2 u + j
+ * (i 0..3, j 0..1): their random words are one word turned by 8 i bits, the two nibbles of a byte of a 4-bit
+ * state are in one lane, and a sum of squares adds up in the order of the CPU. Norms do, too: by element % 16
+ * over 16 groups in fp32, then in double.
  */
 #include "kernels/gpu/vendor.h"
 #include "kernels/optim_task.h"
@@ -67,11 +69,13 @@ DEVICE state_code code_of(int format)
 }
 DEVICE word octet_max(word x)
 {
-    for (int mask = 1; mask < OCTET; mask *= 2) x = word_max(x, (word)wave_xor((int)x, mask)); /* bits of positive floats, or less than 2^31 */
+    for (int mask = 1; mask < OCTET; mask *= 2)
+        x = word_max(x, (word)wave_xor((int)x, mask)); /* bits of positive floats, or less than 2^31 */
     return x;
 }
 
-/* ---- Loads and stores of a lane's eight: `left` elements of the group are real, and whole groups go by pairs ---------- */
+/* ---- Loads and stores of a lane's eight: `left` elements of the group are real, and whole groups go by
+ * pairs ---------- */
 
 struct pair_real {
     float a, b;
@@ -82,7 +86,10 @@ struct pair_half {
 struct pair_byte {
     uint8_t a, b;
 };
-DEVICE bool by_pairs(const void *p, int bytes, int64_t left) { return left >= OPTIM_GROUP && (uintptr_t)p % (2 * bytes) == 0; }
+DEVICE bool by_pairs(const void *p, int bytes, int64_t left)
+{
+    return left >= OPTIM_GROUP && (uintptr_t)p % (2 * bytes) == 0;
+}
 
 DEVICE void load_reals(real x[OWN], const void *p, int u, int64_t left)
 {
@@ -148,7 +155,8 @@ DEVICE void store_codes(void *p, int64_t group, bool four, const word code[OWN],
     uint8_t *b = (uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP) + 2 * u;
     for (int i = 0; i < (four ? 2 : 4); i++) {
         pair_byte two = {(uint8_t)code[2 * i], (uint8_t)code[2 * i + 1]};
-        if (four) two.a = (uint8_t)(two.a | code[2 * i + 4] << 4), two.b = (uint8_t)(two.b | code[2 * i + 5] << 4);
+        if (four)
+            two.a = (uint8_t)(two.a | code[2 * i + 4] << 4), two.b = (uint8_t)(two.b | code[2 * i + 5] << 4);
         *(pair_byte *)(b + 16 * i) = two;
     }
 }
@@ -164,14 +172,18 @@ DEVICE void load_wide(real x[OWN], const void *p, int64_t group, int format, int
     load_halves(half, (const uint16_t *)p + group * OPTIM_GROUP, u, left);
     for (int k = 0; k < OWN; k++) x[k] = as_real(half[k] << 16);
 }
-DEVICE void store_wide(void *p, int64_t group, int format, const real x[OWN], const word random[OWN], int u, int64_t left)
+DEVICE void store_wide(void *p, int64_t group, int format, const real x[OWN], const word random[OWN], int u,
+                       int64_t left)
 {
     if (format == STATE_F32) {
         store_reals((float *)p + group * OPTIM_GROUP, x, u, left);
         return;
     }
     word half[OWN];
-    for (int k = 0; k < OWN; k++) half[k] = (format == STATE_BF16 ? bf16_stochastic(as_word(x[k]), random[k]) : bf16_nearest(as_word(x[k]))) >> 16;
+    for (int k = 0; k < OWN; k++)
+        half[k] = (format == STATE_BF16 ? bf16_stochastic(as_word(x[k]), random[k])
+                                        : bf16_nearest(as_word(x[k]))) >>
+                  16;
     store_halves((uint16_t *)p + group * OPTIM_GROUP, half, u, left);
 }
 
@@ -187,11 +199,13 @@ DEVICE void load_scaled(real m[OWN], const void *p, const uint8_t *scales, int64
     uint32_t exponent = scales[group];
     load_codes(code, p, group, four, u);
     for (int k = 0; k < OWN; k++) {
-        m[k] = exponent ? m_decode(code[k] << (four ? 28 : 24), exponent << 23, 0, code_of(format)) : real(0.0f);
+        m[k] =
+            exponent ? m_decode(code[k] << (four ? 28 : 24), exponent << 23, 0, code_of(format)) : real(0.0f);
     }
 }
 /* Every lane of a wave comes here; `write` is the octet's. */
-DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[OWN], const word random[OWN], int u, bool write)
+DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[OWN],
+                         const word random[OWN], int u, bool write)
 {
     if (!low_bit(format)) {
         if (write) store_wide(p, group, format, m, random, u, OPTIM_GROUP);
@@ -201,19 +215,22 @@ DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, co
     word largest = 0, code[OWN];
     for (int k = 0; k < OWN; k++) largest = word_max(largest, as_word(m[k]) & 0x7fffffffu);
     uint32_t exponent = state_exponent(octet_max(largest), c.m_bump);
-    for (int k = 0; k < OWN; k++) code[k] = exponent ? m_code(m_round(m[k], random[k], exponent << 23, 0, c), c) : 0u;
+    for (int k = 0; k < OWN; k++)
+        code[k] = exponent ? m_code(m_round(m[k], random[k], exponent << 23, 0, c), c) : 0u;
     if (!write) return;
     if (u == 0) scales[group] = (uint8_t)exponent;
     store_codes(p, group, format == STATE_4BIT, code, u);
 }
 
 /* m and sqrt(v) when v is low-bit; m in any format */
-DEVICE void load_rooted(real m[OWN], real root[OWN], const optim_task *t, int m_format, int v_format, int64_t group, int u)
+DEVICE void load_rooted(real m[OWN], real root[OWN], const optim_task *t, int m_format, int v_format,
+                        int64_t group, int u)
 {
     uint32_t exponent = t->scales[group], base = root_base(exponent, code_of(v_format));
     word code[OWN];
     load_codes(code, t->v, group, v_format == STATE_4BIT, u);
-    for (int k = 0; k < OWN; k++) root[k] = exponent ? root_decode(code[k], base, code_of(v_format)) : real(0.0f);
+    for (int k = 0; k < OWN; k++)
+        root[k] = exponent ? root_decode(code[k], base, code_of(v_format)) : real(0.0f);
     if (!low_bit(m_format)) {
         load_wide(m, t->m, group, m_format, u, OPTIM_GROUP);
         return;
@@ -224,8 +241,9 @@ DEVICE void load_rooted(real m[OWN], real root[OWN], const optim_task *t, int m_
         m[k] = exponent ? m_decode(c, as_word(root[k]), t->m_range, code_of(m_format)) : real(0.0f);
     }
 }
-DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_t group, const real m[OWN], const real root[OWN],
-                         const word random_v[OWN], const word random_m[OWN], int u, bool write)
+DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_t group, const real m[OWN],
+                         const real root[OWN], const word random_v[OWN], const word random_m[OWN], int u,
+                         bool write)
 {
     state_code c = code_of(v_format), d = code_of(m_format);
     word largest = 0, code[OWN], codes_m[OWN];
@@ -234,7 +252,9 @@ DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_
     for (int k = 0; k < OWN; k++) {
         word rounded = root_round(root[k], random_v[k], base, c);
         code[k] = exponent ? (rounded >> c.shift) - base : 0u;
-        codes_m[k] = exponent && low_bit(m_format) ? m_code(m_round(m[k], random_m[k], root_binade(rounded), t->m_range, d), d) : 0u;
+        codes_m[k] = exponent && low_bit(m_format)
+                         ? m_code(m_round(m[k], random_m[k], root_binade(rounded), t->m_range, d), d)
+                         : 0u;
     }
     if (!write) return;
     if (u == 0) t->scales[group] = (uint8_t)exponent;
@@ -252,14 +272,17 @@ DEVICE void load_weights(real w[OWN], const optim_task *t, int64_t group, int u,
     }
     word half[OWN], low[OWN];
     load_halves(half, (const uint16_t *)t->weights + group * OPTIM_GROUP, u, left);
-    if (format == WEIGHTS_32) load_halves(low, (const uint16_t *)t->correction + group * OPTIM_GROUP, u, OPTIM_GROUP);
+    if (format == WEIGHTS_32)
+        load_halves(low, (const uint16_t *)t->correction + group * OPTIM_GROUP, u, OPTIM_GROUP);
     else load_codes(low, t->correction, group, format == WEIGHTS_20, u);
     for (int k = 0; k < OWN; k++)
-        w[k] = as_real(weight_join(half[k] << 16, format == WEIGHTS_32   ? (low[k] ^ 0x8000u) - 0x8000u
-                                            : format == WEIGHTS_24 ? sign_extended(low[k], false) << 8
-                                                                   : sign_extended(low[k], true) << 12));
+        w[k] =
+            as_real(weight_join(half[k] << 16, format == WEIGHTS_32   ? (low[k] ^ 0x8000u) - 0x8000u
+                                               : format == WEIGHTS_24 ? sign_extended(low[k], false) << 8
+                                                                      : sign_extended(low[k], true) << 12));
 }
-DEVICE void store_weights(const optim_task *t, int64_t group, const real w[OWN], const word random[OWN], int u, int64_t left)
+DEVICE void store_weights(const optim_task *t, int64_t group, const real w[OWN], const word random[OWN],
+                          int u, int64_t left)
 {
     int format = t->weight_format;
     if (format <= WEIGHTS_F32_COPY) store_wide(t->weights, group, STATE_F32, w, random, u, left);
@@ -275,7 +298,8 @@ DEVICE void store_weights(const optim_task *t, int64_t group, const real w[OWN],
         low[k] = weight_correction(bits, drop);
     }
     store_halves((uint16_t *)t->weights + group * OPTIM_GROUP, half, u, left);
-    if (format == WEIGHTS_32) store_halves((uint16_t *)t->correction + group * OPTIM_GROUP, low, u, OPTIM_GROUP);
+    if (format == WEIGHTS_32)
+        store_halves((uint16_t *)t->correction + group * OPTIM_GROUP, low, u, OPTIM_GROUP);
     else store_codes(t->correction, group, format == WEIGHTS_20, low, u);
 }
 
@@ -288,13 +312,16 @@ struct lane_sums {
 
 DEVICE bool needs_random(const optim_task *t, int m_format, int v_format)
 {
-    return !t->norms_only && (m_format == STATE_BF16 || v_format == STATE_BF16 || low_bit(m_format) || low_bit(v_format) ||
-                              (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR && t->weight_format != WEIGHTS_32));
+    return !t->norms_only &&
+           (m_format == STATE_BF16 || v_format == STATE_BF16 || low_bit(m_format) || low_bit(v_format) ||
+            (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR &&
+             t->weight_format != WEIGHTS_32));
 }
 
-/* even, odd: random words of elements 2u and 2u+1 of each 16. Every lane of a wave comes here; groups that are not `there` are not touched. */
-DEVICE void step_group(const optim_task *t, int m_format, int v_format, int64_t group, bool there, bool randomly, word even, word odd, int u,
-                       lane_sums *sums)
+/* even, odd: random words of elements 2u and 2u+1 of each 16. Every lane of a wave comes here; groups that
+ * are not `there` are not touched. */
+DEVICE void step_group(const optim_task *t, int m_format, int v_format, int64_t group, bool there,
+                       bool randomly, word even, word odd, int u, lane_sums *sums)
 {
     const optim_scalars *s = &t->s;
     int rule = t->rule;
@@ -304,8 +331,11 @@ DEVICE void step_group(const optim_task *t, int m_format, int v_format, int64_t 
     word random[OWN], turned[OWN];
     for (int k = 0; k < OWN; k++) g[k] = w[k] = m[k] = root[k] = v[k] = 0.0f;
 
-    if (there && t->gradient_format == GRADIENT_ACCUMULATOR) load_scaled(g, t->gradient, t->gradient_scales, group, t->accumulator_format, u);
-    else if (there) load_wide(g, t->gradient, group, t->gradient_format == GRADIENT_F32 ? STATE_F32 : STATE_BF16, u, left);
+    if (there && t->gradient_format == GRADIENT_ACCUMULATOR)
+        load_scaled(g, t->gradient, t->gradient_scales, group, t->accumulator_format, u);
+    else if (there)
+        load_wide(g, t->gradient, group, t->gradient_format == GRADIENT_F32 ? STATE_F32 : STATE_BF16, u,
+                  left);
     for (int k = 0; k < OWN; k++) {
         g[k] = g[k] * s->gradient_scale;
         squares[k % 2] = real_fma(g[k], g[k], squares[k % 2]);
@@ -386,9 +416,10 @@ DEVICE void step_group(const optim_task *t, int m_format, int v_format, int64_t 
 
 /* ---- A chunk ------------------------------------------------------------------------------------------ */
 
-/* A batch of up to 16 groups, walked by one octet; its sums by element % 16 to `sums` (3, 16), those of groups that failed to
- * the lane's bad_groups. */
-DEVICE void step_batch(const optim_task *t, int m_format, int v_format, int64_t first, int64_t begin, int64_t end, int u, float (*sums)[16], int *bad)
+/* A batch of up to 16 groups, walked by one octet; its sums by element % 16 to `sums` (3, 16), those of
+ * groups that failed to the lane's bad_groups. */
+DEVICE void step_batch(const optim_task *t, int m_format, int v_format, int64_t first, int64_t begin,
+                       int64_t end, int u, float (*sums)[16], int *bad)
 {
     bool randomly = needs_random(t, m_format, v_format);
     lane_sums lane = {{0.0f, 0.0f}, {0.0f, 0.0f}, {0.0f, 0.0f}, 0};
@@ -404,7 +435,8 @@ DEVICE void step_batch(const optim_task *t, int m_format, int v_format, int64_t 
         ROLLED for (int parity = 0; parity < 2; parity++)
         {
             int64_t group = first + i + parity;
-            step_group(t, m_format, v_format, group, group >= begin && group < end, randomly, parity ? words[2] : words[0], parity ? words[3] : words[1], u, &lane);
+            step_group(t, m_format, v_format, group, group >= begin && group < end, randomly,
+                       parity ? words[2] : words[0], parity ? words[3] : words[1], u, &lane);
         }
     }
     for (int j = 0; j < 2 && sums; j++) {
@@ -429,7 +461,8 @@ DEVICE const optim_card_task *task_find(const optim_card_task *tasks, int count,
 
 /* m_format, v_format: known when the kernel is compiled, or ANY */
 enum { ANY = -9 };
-template <int M, int V> DEVICE void step_chunk(const optim_card_task *tasks, int count, optim_partial *partials)
+template <int M, int V>
+DEVICE void step_chunk(const optim_card_task *tasks, int count, optim_partial *partials)
 {
     SHARED float sums[BATCHES][3][16];
     SHARED double totals[BATCHES][3];
@@ -439,18 +472,22 @@ template <int M, int V> DEVICE void step_chunk(const optim_card_task *tasks, int
     int m_format = M == ANY ? t->m_format : M, v_format = V == ANY ? t->v_format : V;
     int64_t chunk = BLOCK_X - entry->first_block, groups = (t->count + OPTIM_GROUP - 1) / OPTIM_GROUP;
     int64_t begin = chunk * CHUNK, end = begin + CHUNK < groups ? begin + CHUNK : groups;
-    int64_t first = begin - ((begin + t->first_group) & 1); /* random words come for pairs of groups of the whole tensor */
+    int64_t first = begin - ((begin + t->first_group) &
+                             1); /* random words come for pairs of groups of the whole tensor */
     if (entry->go && !*entry->go) {
         if (THREAD) return;
         optim_partial refused = {as_real(0x7f800000u).x, 0, 0, end - begin};
         partials[entry->first_partial + chunk] = refused;
         return;
     }
-    int octet = THREAD / OCTET, u = THREAD % OCTET, failed = 0, batches = (int)((end - first + BATCH - 1) / BATCH);
+    int octet = THREAD / OCTET, u = THREAD % OCTET, failed = 0,
+        batches = (int)((end - first + BATCH - 1) / BATCH);
     int leader = THREAD / WAVE * (WAVE / OCTET); /* a wave goes together or not at all */
-    if (leader < batches) step_batch(t, m_format, v_format, first + octet * BATCH, begin, end, u, sums[octet], &failed);
+    if (leader < batches)
+        step_batch(t, m_format, v_format, first + octet * BATCH, begin, end, u, sums[octet], &failed);
     if (batches == BATCHES && leader == 0) /* an odd first group leaves one for the end */
-        step_batch(t, m_format, v_format, octet ? end : first + (BATCHES - 1) * BATCH, begin, end, u, octet ? nullptr : sums[BATCHES - 1], &failed);
+        step_batch(t, m_format, v_format, octet ? end : first + (BATCHES - 1) * BATCH, begin, end, u,
+                   octet ? nullptr : sums[BATCHES - 1], &failed);
     if (u == 0) bad[octet] = failed;
     barrier();
     if (THREAD < batches)
@@ -484,7 +521,8 @@ KERNEL(optim_check, const optim_card_task *tasks, int count)
     bool bad = false;
     if (t->gradient_format == GRADIENT_F32) {
         const uint32_t *bits = (const uint32_t *)t->gradient;
-        for (int64_t i = begin + THREAD; i < end; i += OPTIM_THREADS) bad |= (bits[i] & 0x7f800000u) == 0x7f800000u;
+        for (int64_t i = begin + THREAD; i < end; i += OPTIM_THREADS)
+            bad |= (bits[i] & 0x7f800000u) == 0x7f800000u;
     } else if (t->gradient_format == GRADIENT_BF16) {
         const uint16_t *bits = (const uint16_t *)t->gradient;
         int64_t at = begin + (int64_t)((uintptr_t)bits / 2 % 2); /* from here on two at a time */
@@ -492,13 +530,17 @@ KERNEL(optim_check, const optim_card_task *tasks, int count)
             uint32_t two = *(const uint32_t *)(bits + i);
             bad |= (two & 0x7f80u) == 0x7f80u || (two & 0x7f800000u) == 0x7f800000u;
         }
-        if (THREAD == 0 && begin < end) bad |= (bits[begin] & 0x7f80u) == 0x7f80u || (bits[end - 1] & 0x7f80u) == 0x7f80u;
+        if (THREAD == 0 && begin < end)
+            bad |= (bits[begin] & 0x7f80u) == 0x7f80u || (bits[end - 1] & 0x7f80u) == 0x7f80u;
     }
     if (bad && entry->go) *entry->go = 0;
 }
 
-#define STEP(name, M, V)                                                                                               \
-    KERNEL(name, const optim_card_task *tasks, int count, optim_partial *partials) { step_chunk<M, V>(tasks, count, partials); }
+#define STEP(name, M, V)                                                                                     \
+    KERNEL(name, const optim_card_task *tasks, int count, optim_partial *partials)                           \
+    {                                                                                                        \
+        step_chunk<M, V>(tasks, count, partials);                                                            \
+    }
 STEP(optim_step_f32, STATE_F32, STATE_F32)
 STEP(optim_step_bf16, STATE_BF16, STATE_BF16)
 STEP(optim_step_8bit, STATE_8BIT, STATE_8BIT)

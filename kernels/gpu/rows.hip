@@ -1,15 +1,15 @@
 /* Operations over rows and columns of a matrix: layer norm, column sums, LayerScale, losses, norms.
  *
- * A row belongs to one block. Sums over rows (column sums, the weight gradients of a norm) take two kernels: the first
- * sums a share of the rows into `partial` (shares, columns), the second adds the shares up in order. No atomics: the same
- * bits on every run. */
+ * A row belongs to one block. Sums over rows (column sums, the weight gradients of a norm) take two kernels:
+ * the first sums a share of the rows into `partial` (shares, columns), the second adds the shares up in
+ * order. No atomics: the same bits on every run. */
 #include "kernels/gpu/vendor.h"
 
 enum { WAVES = MAX_THREADS / 32 };
 
 template <class T>
-DEVICE void layernorm_forward(const T *x, int64_t stride, const float *weight, const float *bias, T *y, float *mean, float *rstd,
-                              int64_t D, float eps)
+DEVICE void layernorm_forward(const T *x, int64_t stride, const float *weight, const float *bias, T *y,
+                              float *mean, float *rstd, int64_t D, float eps)
 {
     SHARED float partial[WAVES];
     int64_t row = BLOCK_X;
@@ -31,18 +31,20 @@ DEVICE void layernorm_forward(const T *x, int64_t stride, const float *weight, c
 }
 
 template <class T>
-DEVICE void layernorm_apply(const T *x, int64_t stride, const float *weight, const float *bias, const float *mean, const float *rstd,
-                            T *y, int64_t D)
+DEVICE void layernorm_apply(const T *x, int64_t stride, const float *weight, const float *bias,
+                            const float *mean, const float *rstd, T *y, int64_t D)
 {
     int64_t row = BLOCK_X;
     float m = mean[row], r = rstd[row];
-    for (int64_t d = THREAD; d < D; d += THREADS) store(y, row * D + d, (load(x, row * stride + d) - m) * r * weight[d] + bias[d]);
+    for (int64_t d = THREAD; d < D; d += THREADS)
+        store(y, row * D + d, (load(x, row * stride + d) - m) * r * weight[d] + bias[d]);
 }
 
 /* dx += rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight */
 template <class T>
-DEVICE void layernorm_backward_input(const T *dy, const T *x, int64_t stride, const float *weight, const float *mean, const float *rstd,
-                                     float *dx, int64_t dx_stride, int64_t D)
+DEVICE void layernorm_backward_input(const T *dy, const T *x, int64_t stride, const float *weight,
+                                     const float *mean, const float *rstd, float *dx, int64_t dx_stride,
+                                     int64_t D)
 {
     SHARED float partial[WAVES];
     int64_t row = BLOCK_X;
@@ -60,12 +62,14 @@ DEVICE void layernorm_backward_input(const T *dy, const T *x, int64_t stride, co
     }
 }
 
-/* Share BLOCK_Y of BLOCKS_Y of the rows; one thread a column. partial (2, shares, D): sums of dy * xhat, of dy. */
+/* Share BLOCK_Y of BLOCKS_Y of the rows; one thread a column. partial (2, shares, D): sums of dy * xhat, of
+ * dy. */
 template <class T>
-DEVICE void layernorm_backward_weight(const T *dy, const T *x, int64_t stride, const float *mean, const float *rstd, float *partial,
-                                      int64_t R, int64_t D)
+DEVICE void layernorm_backward_weight(const T *dy, const T *x, int64_t stride, const float *mean,
+                                      const float *rstd, float *partial, int64_t R, int64_t D)
 {
-    int64_t d = BLOCK_X * THREADS + THREAD, shares = BLOCKS_Y, step = (R + shares - 1) / shares, begin = BLOCK_Y * step;
+    int64_t d = BLOCK_X * THREADS + THREAD, shares = BLOCKS_Y, step = (R + shares - 1) / shares,
+            begin = BLOCK_Y * step;
     int64_t end = begin + step < R ? begin + step : R;
     if (d >= D) return;
     float weight = 0, bias = 0;
@@ -80,7 +84,8 @@ DEVICE void layernorm_backward_weight(const T *dy, const T *x, int64_t stride, c
 
 template <class T> DEVICE void column_sums(const T *x, float *partial, int64_t R, int64_t D)
 {
-    int64_t d = BLOCK_X * THREADS + THREAD, shares = BLOCKS_Y, step = (R + shares - 1) / shares, begin = BLOCK_Y * step;
+    int64_t d = BLOCK_X * THREADS + THREAD, shares = BLOCKS_Y, step = (R + shares - 1) / shares,
+            begin = BLOCK_Y * step;
     int64_t end = begin + step < R ? begin + step : R;
     if (d >= D) return;
     float sum = 0;
@@ -98,34 +103,38 @@ KERNEL(add_shares, const float *partial, float *sums, int64_t shares, int64_t D)
     sums[d] += sum;
 }
 
-#define ROWS(suffix, T)                                                                                                \
-    KERNEL(layernorm_forward_##suffix, const T *x, int64_t stride, const float *weight, const float *bias, T *y, float *mean,  \
-           float *rstd, int64_t D, float eps)                                                                          \
-    {                                                                                                                  \
-        layernorm_forward(x, stride, weight, bias, y, mean, rstd, D, eps);                                             \
-    }                                                                                                                  \
-    KERNEL(layernorm_apply_##suffix, const T *x, int64_t stride, const float *weight, const float *bias, const float *mean,    \
-           const float *rstd, T *y, int64_t D)                                                                         \
-    {                                                                                                                  \
-        layernorm_apply(x, stride, weight, bias, mean, rstd, y, D);                                                    \
-    }                                                                                                                  \
-    KERNEL(layernorm_backward_input_##suffix, const T *dy, const T *x, int64_t stride, const float *weight, const float *mean, \
-           const float *rstd, float *dx, int64_t dx_stride, int64_t D)                                                 \
-    {                                                                                                                  \
-        layernorm_backward_input(dy, x, stride, weight, mean, rstd, dx, dx_stride, D);                                 \
-    }                                                                                                                  \
-    KERNEL(layernorm_backward_weight_##suffix, const T *dy, const T *x, int64_t stride, const float *mean, const float *rstd,  \
-           float *partial, int64_t R, int64_t D)                                                                       \
-    {                                                                                                                  \
-        layernorm_backward_weight(dy, x, stride, mean, rstd, partial, R, D);                                           \
-    }                                                                                                                  \
-    KERNEL(column_sums_##suffix, const T *x, float *partial, int64_t R, int64_t D) { column_sums(x, partial, R, D); }
+#define ROWS(suffix, T)                                                                                      \
+    KERNEL(layernorm_forward_##suffix, const T *x, int64_t stride, const float *weight, const float *bias,   \
+           T *y, float *mean, float *rstd, int64_t D, float eps)                                             \
+    {                                                                                                        \
+        layernorm_forward(x, stride, weight, bias, y, mean, rstd, D, eps);                                   \
+    }                                                                                                        \
+    KERNEL(layernorm_apply_##suffix, const T *x, int64_t stride, const float *weight, const float *bias,     \
+           const float *mean, const float *rstd, T *y, int64_t D)                                            \
+    {                                                                                                        \
+        layernorm_apply(x, stride, weight, bias, mean, rstd, y, D);                                          \
+    }                                                                                                        \
+    KERNEL(layernorm_backward_input_##suffix, const T *dy, const T *x, int64_t stride, const float *weight,  \
+           const float *mean, const float *rstd, float *dx, int64_t dx_stride, int64_t D)                    \
+    {                                                                                                        \
+        layernorm_backward_input(dy, x, stride, weight, mean, rstd, dx, dx_stride, D);                       \
+    }                                                                                                        \
+    KERNEL(layernorm_backward_weight_##suffix, const T *dy, const T *x, int64_t stride, const float *mean,   \
+           const float *rstd, float *partial, int64_t R, int64_t D)                                          \
+    {                                                                                                        \
+        layernorm_backward_weight(dy, x, stride, mean, rstd, partial, R, D);                                 \
+    }                                                                                                        \
+    KERNEL(column_sums_##suffix, const T *x, float *partial, int64_t R, int64_t D)                           \
+    {                                                                                                        \
+        column_sums(x, partial, R, D);                                                                       \
+    }
 ROWS(f32, float)
 ROWS(bf16, bf16)
 
 /* Block j: dgamma_j += sum_k W_jk G_jk + b_j s_j; G_jk *= gamma_j; db_j = gamma_j s_j (db may be s). */
 template <class W, class G>
-DEVICE void layerscale_backward(const W *w, G *grad, const float *b, const float *s, const float *gamma, float *dgamma, float *db, int64_t K)
+DEVICE void layerscale_backward(const W *w, G *grad, const float *b, const float *s, const float *gamma,
+                                float *dgamma, float *db, int64_t K)
 {
     SHARED float partial[WAVES];
     int64_t j = BLOCK_X;
@@ -141,20 +150,22 @@ DEVICE void layerscale_backward(const W *w, G *grad, const float *b, const float
         db[j] = scale * total;
     }
 }
-#define LAYERSCALE(name, W, G)                                                                                         \
-    KERNEL(name, const W *w, G *grad, const float *b, const float *s, const float *gamma, float *dgamma, float *db, int64_t K) \
-    {                                                                                                                  \
-        layerscale_backward(w, grad, b, s, gamma, dgamma, db, K);                                                      \
+#define LAYERSCALE(name, W, G)                                                                               \
+    KERNEL(name, const W *w, G *grad, const float *b, const float *s, const float *gamma, float *dgamma,     \
+           float *db, int64_t K)                                                                             \
+    {                                                                                                        \
+        layerscale_backward(w, grad, b, s, gamma, dgamma, db, K);                                            \
     }
 LAYERSCALE(layerscale_backward_f32_f32, float, float)
 LAYERSCALE(layerscale_backward_f32_bf16, float, bf16)
 LAYERSCALE(layerscale_backward_bf16_f32, bf16, float)
 LAYERSCALE(layerscale_backward_bf16_bf16, bf16, bf16)
 
-/* One block a row: loss and cosine of the row to `values` (2, rows), gradient to dy. kind: 0 mse, 1 cosine, 2 smooth l1.
- * With u = y/|y|, v = t/|t| (norms at least 1e-12), a loss f of u has dL/dy = (df/du - u (u . df/du)) / |y|. */
-KERNEL(distill_rows, int kind, int normalize, int sum_dim, const float *y, const float *target, float *dy, double *values, float weight,
-       int64_t rows, int64_t D)
+/* One block a row: loss and cosine of the row to `values` (2, rows), gradient to dy. kind: 0 mse, 1 cosine, 2
+ * smooth l1. With u = y/|y|, v = t/|t| (norms at least 1e-12), a loss f of u has dL/dy = (df/du - u (u .
+ * df/du)) / |y|. */
+KERNEL(distill_rows, int kind, int normalize, int sum_dim, const float *y, const float *target, float *dy,
+       double *values, float weight, int64_t rows, int64_t D)
 {
     SHARED double partial[WAVES];
     int64_t row = BLOCK_X;
@@ -169,7 +180,8 @@ KERNEL(distill_rows, int kind, int normalize, int sum_dim, const float *y, const
     tt = sqrt(block_sum(tt, partial));
     at = block_sum(at, partial);
     double na = aa > 1e-12 ? aa : 1e-12, nt = tt > 1e-12 ? tt : 1e-12, cosine = at / (na * nt);
-    double scale = (double)weight / (double)rows / (sum_dim || kind == 1 ? 1.0 : (double)D), loss = 0, dot = 0;
+    double scale = (double)weight / (double)rows / (sum_dim || kind == 1 ? 1.0 : (double)D), loss = 0,
+           dot = 0;
     double sa = normalize ? 1 / na : 1, st = normalize ? 1 / nt : 1;
     for (int64_t d = THREAD; d < D; d += THREADS) {
         double u = a[d] * sa, e = u - t[d] * st, size = e < 0 ? -e : e;
@@ -180,7 +192,8 @@ KERNEL(distill_rows, int kind, int normalize, int sum_dim, const float *y, const
     dot = block_sum(dot, partial);
     if (kind == 1) loss = 1 - cosine;
     for (int64_t d = THREAD; d < D && dy; d += THREADS) {
-        double u = a[d] * sa, e = u - t[d] * st, size = e < 0 ? -e : e, g = kind == 2 ? (size < 1 ? e : e / size) : 2 * e;
+        double u = a[d] * sa, e = u - t[d] * st, size = e < 0 ? -e : e,
+               g = kind == 2 ? (size < 1 ? e : e / size) : 2 * e;
         if (kind == 1) g = (cosine * a[d] / na - t[d] / nt) / na;
         else if (normalize) g = (g - u * dot) / na;
         dy[row * D + d] += (float)(scale * g);

@@ -2,9 +2,10 @@
  *   hipcc --genco   AMD and Hygon DCU, wave 64
  *   nvcc -fatbin    NVIDIA, wave 32
  *   g++             the emulation of tests/emulate.h, wave 32 and wave 64 (MEOPT_EMULATE_WAVE)
- * Rules that keep one source right everywhere: the wave width is WAVE, never a literal; every lane of a wave reaches
- * every wave_* call and every thread of a block every barrier(); shared memory is declared with SHARED and is
- * undefined before it is written; a kernel works for any block size that is a multiple of WAVE up to its MAX_THREADS.
+ * Rules that keep one source right everywhere: the wave width is WAVE, never a literal; every lane of a wave
+ * reaches every wave_* call and every thread of a block every barrier(); shared memory is declared with
+ * SHARED and is undefined before it is written; a kernel works for any block size that is a multiple of WAVE
+ * up to its MAX_THREADS.
  */
 #ifndef MEOPT_GPU_VENDOR_H
 #define MEOPT_GPU_VENDOR_H
@@ -18,24 +19,25 @@
 #elif defined(__HIP__) || defined(__HIPCC__) && !defined(__CUDACC__)
 
 #include <hip/hip_runtime.h>
-#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256, 1) name(__VA_ARGS__) /* MAX_THREADS */
-#define DEVICE static __device__ __forceinline__
-#define SHARED __shared__
-#define ROLLED _Pragma("unroll 1")
+#define KERNEL(name, ...)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(256, 1) name(__VA_ARGS__) /* MAX_THREADS */
+#define DEVICE   static __device__ __forceinline__
+#define SHARED   __shared__
+#define ROLLED   _Pragma("unroll 1")
 #define UNROLLED _Pragma("unroll")
 #if defined(__AMDGCN_WAVEFRONT_SIZE)
 #define WAVE __AMDGCN_WAVEFRONT_SIZE
 #else
 #define WAVE 64 /* the host half of the compilation, which is not used */
 #endif
-#define THREAD ((int)threadIdx.x)
-#define THREADS ((int)blockDim.x)
-#define BLOCK_X ((int64_t)blockIdx.x)
-#define BLOCK_Y ((int64_t)blockIdx.y)
-#define BLOCK_Z ((int64_t)blockIdx.z)
-#define BLOCKS_X ((int64_t)gridDim.x)
-#define BLOCKS_Y ((int64_t)gridDim.y)
-#define barrier() __syncthreads()
+#define THREAD        ((int)threadIdx.x)
+#define THREADS       ((int)blockDim.x)
+#define BLOCK_X       ((int64_t)blockIdx.x)
+#define BLOCK_Y       ((int64_t)blockIdx.y)
+#define BLOCK_Z       ((int64_t)blockIdx.z)
+#define BLOCKS_X      ((int64_t)gridDim.x)
+#define BLOCKS_Y      ((int64_t)gridDim.y)
+#define barrier()     __syncthreads()
 DEVICE float wave_xor(float x, int mask) { return __shfl_xor(x, mask, WAVE); }
 DEVICE double wave_xor(double x, int mask) { return __shfl_xor(x, mask, WAVE); }
 DEVICE int wave_xor(int x, int mask) { return __shfl_xor(x, mask, WAVE); }
@@ -50,27 +52,29 @@ DEVICE float exact_mul(float a, float b)
 #pragma clang fp contract(off)
     return a * b;
 }
-/* with -fhip-fp32-correctly-rounded-divide-sqrt; __fsqrt_rn is the processor's own approximation in some releases */
+/* with -fhip-fp32-correctly-rounded-divide-sqrt; __fsqrt_rn is the processor's own approximation in some
+ * releases */
 DEVICE float exact_div(float a, float b) { return a / b; }
 DEVICE float exact_sqrt(float a) { return sqrtf(a); }
 
 #else
 
 #include <cuda_runtime.h>
-#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256, 1) name(__VA_ARGS__) /* MAX_THREADS */
-#define DEVICE static __device__ __forceinline__
-#define SHARED __shared__
-#define ROLLED _Pragma("unroll 1")
-#define UNROLLED _Pragma("unroll")
-#define WAVE 32
-#define THREAD ((int)threadIdx.x)
-#define THREADS ((int)blockDim.x)
-#define BLOCK_X ((int64_t)blockIdx.x)
-#define BLOCK_Y ((int64_t)blockIdx.y)
-#define BLOCK_Z ((int64_t)blockIdx.z)
-#define BLOCKS_X ((int64_t)gridDim.x)
-#define BLOCKS_Y ((int64_t)gridDim.y)
-#define barrier() __syncthreads()
+#define KERNEL(name, ...)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(256, 1) name(__VA_ARGS__) /* MAX_THREADS */
+#define DEVICE        static __device__ __forceinline__
+#define SHARED        __shared__
+#define ROLLED        _Pragma("unroll 1")
+#define UNROLLED      _Pragma("unroll")
+#define WAVE          32
+#define THREAD        ((int)threadIdx.x)
+#define THREADS       ((int)blockDim.x)
+#define BLOCK_X       ((int64_t)blockIdx.x)
+#define BLOCK_Y       ((int64_t)blockIdx.y)
+#define BLOCK_Z       ((int64_t)blockIdx.z)
+#define BLOCKS_X      ((int64_t)gridDim.x)
+#define BLOCKS_Y      ((int64_t)gridDim.y)
+#define barrier()     __syncthreads()
 DEVICE float wave_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, WAVE); }
 DEVICE double wave_xor(double x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, WAVE); }
 DEVICE int wave_xor(int x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, WAVE); }
@@ -111,7 +115,8 @@ DEVICE uint16_t bf16_bits(float f)
 DEVICE void store(float *p, int64_t i, float x) { p[i] = x; }
 DEVICE void store(bf16 *p, int64_t i, float x) { p[i].bits = bf16_bits(x); }
 
-/* Sums over a wave, then over a block; every thread gets the result, in a fixed order (same bits each run). */
+/* Sums over a wave, then over a block; every thread gets the result, in a fixed order (same bits each run).
+ */
 template <class T> DEVICE T wave_sum(T x)
 {
     for (int mask = WAVE / 2; mask; mask /= 2) x += wave_xor(x, mask);

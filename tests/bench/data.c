@@ -1,5 +1,6 @@
-/* Decodes, resizes and crops every JPEG named on the command line as the OpenAI-CLIP pipeline does, on one thread, from
- * memory; prints milliseconds per image, best of five passes: with tests/bench/data.sh, PIL's rate beside ours. */
+/* Decodes, resizes and crops every JPEG named on the command line as the OpenAI-CLIP pipeline does, on one
+ * thread, from memory; prints milliseconds per image, best of five passes: with tests/bench/data.sh, PIL's
+ * rate beside ours. */
 #include "core/base/file.h"
 #include "core/data/data.h"
 
@@ -23,12 +24,14 @@ int main(int count, char **files)
     struct error err;
     double best = 1e30;
     for (int i = 1; i < count; i++)
-        if (file_read(files[i], 1 << 28, &bytes[i], &sizes[i], &err)) return fprintf(stderr, "%s: %s\n", files[i], err.what), 1;
+        if (file_read(files[i], 1 << 28, &bytes[i], &sizes[i], &err))
+            return fprintf(stderr, "%s: %s\n", files[i], err.what), 1;
     for (int pass = 0; pass < 5; pass++) {
         double begin = now_ms();
         for (int i = 1; i < count; i++) {
             struct image image;
-            if (image_decode(&image, (const uint8_t *)bytes[i], sizes[i], &err) || image_prepare(&image, PIPELINE_CLIP, SIDE, out, &err))
+            if (image_decode(&image, (const uint8_t *)bytes[i], sizes[i], &err) ||
+                image_prepare(&image, PIPELINE_CLIP, SIDE, out, &err))
                 return fprintf(stderr, "%s: %s\n", files[i], err.what), 1;
             image_free(&image);
         }

@@ -1,8 +1,10 @@
-/* Does the loss stay the same? DINOv2-style distillation by the engine itself: a student tower of width 384 learns the class
- * and patch tokens of a frozen teacher of width 384 on JPEGs, computing in bf16, with gradients released block by block.
- * Teacher: random, fixed, with gains that make its tokens depend on the image. tests/bench/equal_loss.sh runs it.
+/* Does the loss stay the same? DINOv2-style distillation by the engine itself: a student tower of width 384
+ * learns the class and patch tokens of a frozen teacher of width 384 on JPEGs, computing in bf16, with
+ * gradients released block by block. Teacher: random, fixed, with gains that make its tokens depend on the
+ * image. tests/bench/equal_loss.sh runs it.
  *
- *     equal_distill RULE PRESET SEED STEPS DIR-WITH-JPEGS     prints: distill RULE PRESET SEED eval_loss seconds
+ *     equal_distill RULE PRESET SEED STEPS DIR-WITH-JPEGS     prints: distill RULE PRESET SEED eval_loss
+ * seconds
  */
 #include "core/meopt.h"
 #include "core/nn/nn.h"
@@ -42,7 +44,8 @@ static int image_load(const char *path)
     jpeg_read_header(&in, TRUE);
     in.out_color_space = JCS_RGB;
     jpeg_start_decompress(&in);
-    int w = (int)in.output_width, h = (int)in.output_height, side = w < h ? w : h, x0 = (w - side) / 2, y0 = (h - side) / 2;
+    int w = (int)in.output_width, h = (int)in.output_height, side = w < h ? w : h, x0 = (w - side) / 2,
+        y0 = (h - side) / 2;
     unsigned char *row = malloc((size_t)w * 3);
     static float sum[3][KEEP][KEEP], n[KEEP][KEEP];
     memset(sum, 0, sizeof sum);
@@ -58,7 +61,8 @@ static int image_load(const char *path)
     }
     for (int c = 0; c < 3; c++)
         for (int i = 0; i < KEEP; i++)
-            for (int j = 0; j < KEEP; j++) images[image_count][c][i][j] = (sum[c][i][j] / fmaxf(n[i][j], 1) / 255 - 0.45f) / 0.225f;
+            for (int j = 0; j < KEEP; j++)
+                images[image_count][c][i][j] = (sum[c][i][j] / fmaxf(n[i][j], 1) / 255 - 0.45f) / 0.225f;
     image_count++;
     jpeg_finish_decompress(&in);
     jpeg_destroy_decompress(&in);
@@ -67,17 +71,22 @@ static int image_load(const char *path)
     return 1;
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
 
 static void batch_make(float *batch, int held_out)
 {
     for (int b = 0; b < BATCH; b++) {
         int i = held_out ? b : HELD_OUT + (int)(random_next() % (uint32_t)(image_count - HELD_OUT));
-        int y = held_out ? 10 : (int)(random_next() % 20), x = held_out ? 10 : (int)(random_next() % 20), flip = !held_out && random_next() % 2;
+        int y = held_out ? 10 : (int)(random_next() % 20), x = held_out ? 10 : (int)(random_next() % 20),
+            flip = !held_out && random_next() % 2;
         for (int c = 0; c < 3; c++)
             for (int r = 0; r < SIDE; r++)
                 for (int k = 0; k < SIDE; k++)
-                    batch[((b * 3 + c) * SIDE + r) * SIDE + k] = images[i][c][y + r][x + (flip ? SIDE - 1 - k : k)];
+                    batch[((b * 3 + c) * SIDE + r) * SIDE + k] =
+                        images[i][c][y + r][x + (flip ? SIDE - 1 - k : k)];
     }
 }
 
@@ -97,7 +106,9 @@ static int values_take(void *context, int index, const float *values, struct err
     struct run *run = context;
     struct meopt_error e;
     (void)err;
-    if (run->opt && meopt_import(run->opt, (size_t)index, 0, run->student->parameters[index].count, values, &e)) die(e.message);
+    if (run->opt &&
+        meopt_import(run->opt, (size_t)index, 0, run->student->parameters[index].count, values, &e))
+        die(e.message);
     return 0;
 }
 
@@ -109,7 +120,9 @@ static int group_step(void *context, int group, struct error *err)
     for (int i = 0; i < run->student->parameter_count; i++) {
         const struct parameter *p = &run->student->parameters[i];
         if (p->group != group || !p->trained) continue;
-        if (meopt_step_tensor(run->opt, (size_t)i, p->grad, p->grad_type == DTYPE_F32 ? MEOPT_F32 : MEOPT_BF16, 1, &e)) die(e.message);
+        if (meopt_step_tensor(run->opt, (size_t)i, p->grad,
+                              p->grad_type == DTYPE_F32 ? MEOPT_F32 : MEOPT_BF16, 1, &e))
+            die(e.message);
     }
     return 0;
 }
@@ -133,8 +146,14 @@ int main(int argc, char **argv)
     struct device *device;
     if (device_open(&device, "cpu", 0, &err)) die(err.what);
     struct geometry geometry = {FAMILY_DINOV2, SIDE, 14, 5, 384, 2, 6, 1536, 384, 1 + ACTIVATION_GELU};
-    struct tower_options frozen = {.batch = BATCH, .compute = DTYPE_BF16, .weight_type = DTYPE_F32, .grad_type = DTYPE_F32, .gradients = GRADIENTS_NONE,
-                                   .patch_tokens = true, .weights_class = MEMORY_TEACHER, .activations_class = MEMORY_TEACHER};
+    struct tower_options frozen = {.batch = BATCH,
+                                   .compute = DTYPE_BF16,
+                                   .weight_type = DTYPE_F32,
+                                   .grad_type = DTYPE_F32,
+                                   .gradients = GRADIENTS_NONE,
+                                   .patch_tokens = true,
+                                   .weights_class = MEMORY_TEACHER,
+                                   .activations_class = MEMORY_TEACHER};
     struct meopt_options o;
     struct meopt_error e;
     meopt_options_init(&o, sizeof o, rule);
@@ -150,7 +169,8 @@ int main(int argc, char **argv)
     if (geometry_check(&geometry, 64, &err) || tower_create(&teacher, device, &geometry, &frozen, &err) ||
         tower_create(&student, device, &geometry, &trained, &err))
         die(err.what);
-    size_t scratch = teacher->scratch_bytes > student->scratch_bytes ? teacher->scratch_bytes : student->scratch_bytes;
+    size_t scratch =
+        teacher->scratch_bytes > student->scratch_bytes ? teacher->scratch_bytes : student->scratch_bytes;
     void *shared = device_alloc(device, MEMORY_WORKSPACE, scratch, "scratch", &err);
     tower_bind_scratch(teacher, shared);
     tower_bind_scratch(student, shared);
@@ -176,7 +196,8 @@ int main(int argc, char **argv)
     if (tower_init_random(student, seed, false, values_take, &run, &err)) die(err.what);
 
     int64_t rows = student->out_rows, width = student->out_width, outs = BATCH * rows * width;
-    float *batch = malloc(sizeof(float) * BATCH * 3 * SIDE * SIDE), *target = malloc((size_t)outs * 4), *dout = malloc((size_t)outs * 4);
+    float *batch = malloc(sizeof(float) * BATCH * 3 * SIDE * SIDE), *target = malloc((size_t)outs * 4),
+          *dout = malloc((size_t)outs * 4);
     struct distill_options distill = {LOSS_MSE, false, false};
     double loss = 0, cosine = 0, base = rule == MEOPT_LION ? 1e-4 : 1e-3;
     struct timespec begin, end;
@@ -190,7 +211,8 @@ int main(int argc, char **argv)
         tower_forward(student, batch, BATCH);
         memset(dout, 0, (size_t)outs * 4);
         distill_loss(device, &distill, student->out, target, dout, &loss, &cosine, 1, BATCH, rows, width);
-        double lr = base * (step <= 20 ? step / 20.0 : 0.5 * (1 + cos(3.14159265358979 * (step - 20) / (steps - 19))));
+        double lr = base * (step <= 20 ? step / 20.0
+                                       : 0.5 * (1 + cos(3.14159265358979 * (step - 20) / (steps - 19))));
         if (meopt_step_begin(run.opt, step, lr, 0, &e)) die(e.message);
         if (tower_backward(student, batch, dout, BATCH, true, true, group_step, &run, &err)) die(err.what);
         if (meopt_step_end(run.opt, NULL, &e)) die(e.message);

@@ -1,13 +1,14 @@
-/* Does the loss stay the same? Trains a small network from scratch with a preset of libmeopt and prints the loss on
- * held-out data. Two tasks share the network:
- *   lm     next byte of C source text from the 16 before it (byte embeddings, concatenated)
- *   image  class of a 16 x 16 image: one of 20 smooth patterns, moved, scaled, under noise; every sample is new
- * Network: linear - 2 x (x + W2 relu(W1 layernorm(x))) - layernorm - linear - softmax; 1.3 M parameters. Forward and
- * backward read the weights that the format gives them (the bf16 half), compute in fp32, and give fp32 gradients to
- * per-tensor steps. Learning rate: warm-up, then cosine to 0. tests/bench/equal_loss.sh runs it over presets and seeds.
+/* Does the loss stay the same? Trains a small network from scratch with a preset of libmeopt and prints the
+ * loss on held-out data. Two tasks share the network: lm     next byte of C source text from the 16 before it
+ * (byte embeddings, concatenated) image  class of a 16 x 16 image: one of 20 smooth patterns, moved, scaled,
+ * under noise; every sample is new Network: linear - 2 x (x + W2 relu(W1 layernorm(x))) - layernorm - linear
+ * - softmax; 1.3 M parameters. Forward and backward read the weights that the format gives them (the bf16
+ * half), compute in fp32, and give fp32 gradients to per-tensor steps. Learning rate: warm-up, then cosine to
+ * 0. tests/bench/equal_loss.sh runs it over presets and seeds.
  *
  *     equal_loss TASK RULE PRESET SEED STEPS [FILE...]     prints: TASK RULE PRESET SEED eval_loss seconds
- *     equal_loss table < RESULTS                            mean, sd, gap to fp32, Welch's p, per task, rule and preset
+ *     equal_loss table < RESULTS                            mean, sd, gap to fp32, Welch's p, per task, rule
+ * and preset
  */
 #include "core/meopt.h"
 
@@ -18,8 +19,29 @@
 #include <string.h>
 #include <time.h>
 
-enum { BATCH = 256, CONTEXT = 16, EMBED = 48, WIDTH = 256, HIDDEN = 1024, BLOCKS = 2, VOCAB = 256, SIDE = 16, CLASSES = 20 };
-enum { EMBEDDING, IN_W, IN_B, BLOCK, BLOCK_TENSORS = 6, NORM_G = BLOCK + BLOCKS * BLOCK_TENSORS, NORM_B, OUT_W, OUT_B, TENSORS };
+enum {
+    BATCH = 256,
+    CONTEXT = 16,
+    EMBED = 48,
+    WIDTH = 256,
+    HIDDEN = 1024,
+    BLOCKS = 2,
+    VOCAB = 256,
+    SIDE = 16,
+    CLASSES = 20
+};
+enum {
+    EMBEDDING,
+    IN_W,
+    IN_B,
+    BLOCK,
+    BLOCK_TENSORS = 6,
+    NORM_G = BLOCK + BLOCKS * BLOCK_TENSORS,
+    NORM_B,
+    OUT_W,
+    OUT_B,
+    TENSORS
+};
 enum { LN_G, LN_B, W1, B1, W2, B2 }; /* of a block */
 
 static uint64_t random_state;
@@ -47,7 +69,8 @@ static void gemm(char ta, char tb, int m, int n, int k, const float *a, const fl
     dnnl_sgemm(ta, tb, m, n, k, 1, a, ta == 'N' ? k : m, b, tb == 'N' ? n : k, beta, c, n);
 }
 
-/* y (BATCH, n) = x (BATCH, k) W^T + b, W (n, k); and backward: dW, db overwritten, dx (BATCH, k) unless NULL */
+/* y (BATCH, n) = x (BATCH, k) W^T + b, W (n, k); and backward: dW, db overwritten, dx (BATCH, k) unless NULL
+ */
 static void linear(const float *x, int w, int k, int n, float *y)
 {
     for (int i = 0; i < BATCH; i++) memcpy(y + i * n, weight[w + 1], (size_t)n * 4);
@@ -90,12 +113,15 @@ static void norm_back(const float *dy, int g, const float *hat, const float *rst
             a += d[j] * weight[g][j];
             b += d[j] * weight[g][j] * h[j];
         }
-        for (int j = 0; j < WIDTH; j++) dx[i * WIDTH + j] += rstd[i] * (d[j] * weight[g][j] - a / WIDTH - h[j] * b / WIDTH);
+        for (int j = 0; j < WIDTH; j++)
+            dx[i * WIDTH + j] += rstd[i] * (d[j] * weight[g][j] - a / WIDTH - h[j] * b / WIDTH);
     }
 }
 
-static float x[BLOCKS + 1][BATCH * WIDTH], hat[BLOCKS + 1][BATCH * WIDTH], rstd[BLOCKS + 1][BATCH], normed[BLOCKS + 1][BATCH * WIDTH];
-static float hidden[BLOCKS][BATCH * HIDDEN], dx[BATCH * WIDTH], dnormed[BATCH * WIDTH], dhidden[BATCH * HIDDEN], out[BATCH * VOCAB];
+static float x[BLOCKS + 1][BATCH * WIDTH], hat[BLOCKS + 1][BATCH * WIDTH], rstd[BLOCKS + 1][BATCH],
+    normed[BLOCKS + 1][BATCH * WIDTH];
+static float hidden[BLOCKS][BATCH * HIDDEN], dx[BATCH * WIDTH], dnormed[BATCH * WIDTH],
+    dhidden[BATCH * HIDDEN], out[BATCH * VOCAB];
 static float input[BATCH * CONTEXT * EMBED], dinput[BATCH * CONTEXT * EMBED];
 static int labels[BATCH];
 static unsigned char context[BATCH][CONTEXT];
@@ -142,7 +168,8 @@ static void backward(int text)
     memset(gradient[EMBEDDING], 0, VOCAB * EMBED * 4);
     for (int i = 0; i < BATCH; i++)
         for (int c = 0; c < CONTEXT; c++)
-            for (int k = 0; k < EMBED; k++) gradient[EMBEDDING][context[i][c] * EMBED + k] += dinput[(i * CONTEXT + c) * EMBED + k];
+            for (int k = 0; k < EMBED; k++)
+                gradient[EMBEDDING][context[i][c] * EMBED + k] += dinput[(i * CONTEXT + c) * EMBED + k];
 }
 
 static unsigned char *text;
@@ -155,12 +182,16 @@ static void text_batch(int held_out, int64_t number)
         int64_t at;
         do
             at = held_out ? (number * BATCH + i) * 7919 % (text_bytes - CONTEXT - 1)
-                          : (int64_t)(((uint64_t)random_next() << 32 | random_next()) % (uint64_t)(text_bytes - CONTEXT - 1));
+                          : (int64_t)(((uint64_t)random_next() << 32 | random_next()) %
+                                      (uint64_t)(text_bytes - CONTEXT - 1));
         while (!held_out && at / TEXT_BLOCK % 10 == 9);
-        if (held_out) at = (at / TEXT_BLOCK / 10 * 10 + 9) * TEXT_BLOCK % (text_bytes - TEXT_BLOCK - CONTEXT) + at % TEXT_BLOCK;
+        if (held_out)
+            at = (at / TEXT_BLOCK / 10 * 10 + 9) * TEXT_BLOCK % (text_bytes - TEXT_BLOCK - CONTEXT) +
+                 at % TEXT_BLOCK;
         memcpy(context[i], text + at, CONTEXT);
         labels[i] = text[at + CONTEXT];
-        for (int c = 0; c < CONTEXT; c++) memcpy(input + (i * CONTEXT + c) * EMBED, weight[EMBEDDING] + context[i][c] * EMBED, EMBED * 4);
+        for (int c = 0; c < CONTEXT; c++)
+            memcpy(input + (i * CONTEXT + c) * EMBED, weight[EMBEDDING] + context[i][c] * EMBED, EMBED * 4);
     }
 }
 
@@ -172,16 +203,20 @@ static void patterns_make(void)
             int fx = (int)(random_next() % 4), fy = (int)(random_next() % 4) + 1;
             float phase = (float)(random_next() % 628) / 100;
             for (int i = 0; i < 32; i++)
-                for (int j = 0; j < 32; j++) pattern[c][i][j] += cosf(6.2831853f * (float)(fx * i + fy * j) / 32 + phase);
+                for (int j = 0; j < 32; j++)
+                    pattern[c][i][j] += cosf(6.2831853f * (float)(fx * i + fy * j) / 32 + phase);
         }
 }
 static void image_batch(void)
 {
     for (int i = 0; i < BATCH; i++) {
-        int c = labels[i] = (int)(random_next() % CLASSES), dy = (int)(random_next() % 8), dxs = (int)(random_next() % 8);
+        int c = labels[i] = (int)(random_next() % CLASSES), dy = (int)(random_next() % 8),
+            dxs = (int)(random_next() % 8);
         float scale = 0.5f + (float)(random_next() % 1000) / 1000;
         for (int r = 0; r < SIDE; r++)
-            for (int k = 0; k < SIDE; k++) input[i * inputs + r * SIDE + k] = pattern[c][r + dy][k + dxs] * scale + 4.0f * random_normal();
+            for (int k = 0; k < SIDE; k++)
+                input[i * inputs + r * SIDE + k] =
+                    pattern[c][r + dy][k + dxs] * scale + 4.0f * random_normal();
     }
 }
 
@@ -192,8 +227,7 @@ static void weights_read(const struct meopt *opt)
         enum meopt_dtype dtype;
         if (!counts[t]) continue;
         meopt_weights(opt, t, &p, &dtype);
-        if (dtype == MEOPT_F32)
-            memcpy(weight[t], p, (size_t)counts[t] * 4);
+        if (dtype == MEOPT_F32) memcpy(weight[t], p, (size_t)counts[t] * 4);
         else
             for (int64_t i = 0; i < counts[t]; i++) {
                 uint32_t bits = (uint32_t)((uint16_t *)p)[i] << 16;
@@ -220,13 +254,17 @@ static void table_make(struct meopt_tensor *table, char names[TENSORS][16], int 
         if (block && b == W2) rows = WIDTH, columns = HIDDEN;
         if (t == EMBEDDING && !text_task) rows = columns = 1;
         snprintf(names[t], 16, "t%d", t);
-        table[t] = (struct meopt_tensor){.name = names[t], .ndim = 2, .shape = {rows, columns}, .flags = rows == 1 ? MEOPT_NO_DECAY : 0};
+        table[t] = (struct meopt_tensor){
+            .name = names[t], .ndim = 2, .shape = {rows, columns}, .flags = rows == 1 ? MEOPT_NO_DECAY : 0};
         counts[t] = (int64_t)rows * columns;
         weight[t] = calloc((size_t)counts[t], 4);
         gradient[t] = calloc((size_t)counts[t], 4);
         int gain = t == NORM_G || (block && b == LN_G);
         for (int64_t i = 0; i < counts[t]; i++)
-            weight[t][i] = gain ? 1 : rows == 1 ? 0 : random_normal() * (t == EMBEDDING ? 0.5f : 1 / sqrtf((float)columns));
+            weight[t][i] = gain ? 1
+                           : rows == 1
+                               ? 0
+                               : random_normal() * (t == EMBEDDING ? 0.5f : 1 / sqrtf((float)columns));
     }
 }
 
@@ -238,7 +276,8 @@ struct series {
     double mean, squares; /* of deviations */
 };
 
-/* Regularised incomplete beta function by its continued fraction (Lentz): Student's t has p = I(df/2, 1/2; df/(df+t^2)). */
+/* Regularised incomplete beta function by its continued fraction (Lentz): Student's t has p = I(df/2, 1/2;
+ * df/(df+t^2)). */
 static double beta_fraction(double a, double b, double z)
 {
     double c = 1, d = 1 - (a + b) * z / (a + 1), h;
@@ -258,7 +297,8 @@ static double beta_fraction(double a, double b, double z)
 static double beta_incomplete(double a, double b, double z)
 {
     double front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(z) + b * log(1 - z));
-    return z < (a + 1) / (a + b + 2) ? front * beta_fraction(a, b, z) / a : 1 - front * beta_fraction(b, a, 1 - z) / b;
+    return z < (a + 1) / (a + b + 2) ? front * beta_fraction(a, b, z) / a
+                                     : 1 - front * beta_fraction(b, a, 1 - z) / b;
 }
 static double welch_p(const struct series *x, const struct series *y)
 {
@@ -277,7 +317,9 @@ static int table(void)
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "%31s %31s %31s %*s %lf", task, rule, preset, &loss) != 4) continue;
         int i = 0;
-        while (i < n && (strcmp(all[i].task, task) || strcmp(all[i].rule, rule) || strcmp(all[i].preset, preset))) i++;
+        while (i < n &&
+               (strcmp(all[i].task, task) || strcmp(all[i].rule, rule) || strcmp(all[i].preset, preset)))
+            i++;
         if (i == 256) return 1;
         if (i == n) {
             strcpy(all[n].task, task);
@@ -289,16 +331,18 @@ static int table(void)
         s->mean += delta / ++s->count;
         s->squares += delta * (loss - s->mean);
     }
-    printf("%-8s %-8s %-10s %5s %9s %8s %8s %6s\n", "task", "rule", "preset", "seeds", "loss", "sd", "gap %", "p");
+    printf("%-8s %-8s %-10s %5s %9s %8s %8s %6s\n", "task", "rule", "preset", "seeds", "loss", "sd", "gap %",
+           "p");
     for (int i = 0; i < n; i++) {
         const struct series *s = &all[i], *base = NULL;
         for (int j = 0; j < n; j++)
-            if (!strcmp(all[j].task, s->task) && !strcmp(all[j].rule, s->rule) && !strcmp(all[j].preset, "fp32")) base = &all[j];
-        printf("%-8s %-8s %-10s %5d %9.5f %8.5f ", s->task, s->rule, s->preset, s->count, s->mean, s->count > 1 ? sqrt(s->squares / (s->count - 1)) : 0);
-        if (!base || base == s || s->count < 2 || base->count < 2)
-            printf("%8s %6s\n", "-", "-");
-        else
-            printf("%+8.3f %6.3f\n", (s->mean / base->mean - 1) * 100, welch_p(s, base));
+            if (!strcmp(all[j].task, s->task) && !strcmp(all[j].rule, s->rule) &&
+                !strcmp(all[j].preset, "fp32"))
+                base = &all[j];
+        printf("%-8s %-8s %-10s %5d %9.5f %8.5f ", s->task, s->rule, s->preset, s->count, s->mean,
+               s->count > 1 ? sqrt(s->squares / (s->count - 1)) : 0);
+        if (!base || base == s || s->count < 2 || base->count < 2) printf("%8s %6s\n", "-", "-");
+        else printf("%+8.3f %6.3f\n", (s->mean / base->mean - 1) * 100, welch_p(s, base));
     }
     return 0;
 }
@@ -330,7 +374,8 @@ int main(int argc, char **argv)
     struct meopt_error err;
     struct meopt *opt;
     int rule = meopt_rule_from_name(argv[2]);
-    if (meopt_options_init(&o, sizeof o, rule)) return fprintf(stderr, "equal_loss: no rule '%s'\n", argv[2]), 2;
+    if (meopt_options_init(&o, sizeof o, rule))
+        return fprintf(stderr, "equal_loss: no rule '%s'\n", argv[2]), 2;
     if (meopt_options_preset(&o, argv[3], &err)) return die(&err);
     o.seed = seed;
     o.threads = 1;
@@ -344,13 +389,12 @@ int main(int argc, char **argv)
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (int step = 1; step <= steps; step++) {
         weights_read(opt);
-        if (text_task)
-            text_batch(0, 0);
-        else
-            image_batch();
+        if (text_task) text_batch(0, 0);
+        else image_batch();
         double loss = forward();
         backward(text_task);
-        double lr = base * (step <= 100 ? step / 100.0 : 0.5 * (1 + cos(3.14159265358979 * (step - 100) / (steps - 99))));
+        double lr = base * (step <= 100 ? step / 100.0
+                                        : 0.5 * (1 + cos(3.14159265358979 * (step - 100) / (steps - 99))));
         if (meopt_step_begin(opt, step, lr, 0, &err)) return die(&err);
         for (size_t t = 0; t < TENSORS; t++)
             if (meopt_step_tensor(opt, t, gradient[t], MEOPT_F32, 1, &err)) return die(&err);
@@ -361,10 +405,8 @@ int main(int argc, char **argv)
     double loss = 0;
     random_state = 77; /* the same images for every run */
     for (int i = 0; i < 64; i++) {
-        if (text_task)
-            text_batch(1, i);
-        else
-            image_batch();
+        if (text_task) text_batch(1, i);
+        else image_batch();
         loss += forward() / 64;
     }
     clock_gettime(CLOCK_MONOTONIC, &end);

@@ -1,5 +1,6 @@
-/* libFuzzer: the first three bytes choose a key and a value, the rest is a document to change. A change that is not
- * refused leaves one contiguous difference, reads back, and setting the same value again changes nothing. */
+/* libFuzzer: the first three bytes choose a key and a value, the rest is a document to change. A change that
+ * is not refused leaves one contiguous difference, reads back, and setting the same value again changes
+ * nothing. */
 #include "core/base/log.h"
 #include "core/config/config.h"
 #include "core/config/edit.h"
@@ -10,11 +11,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char *const values[] = {"a", "12", "1.0e-3", "true", "auto", "x: y", "中 '\"#", "none", "", "[", " \x01"};
+    static const char *const values[] = {"a",       "12",   "1.0e-3", "true", "auto", "x: y",
+                                         "中 '\"#", "none", "",       "[",    " \x01"};
     if (size < 3) return 0;
     log_level = LOG_QUIET;
     int key = data[0] % config_key_count;
-    const char *name = data[1] & 1 && config_key_spelling(key, 1) ? config_key_spelling(key, 1) : config_keys[key].name;
+    const char *name =
+        data[1] & 1 && config_key_spelling(key, 1) ? config_key_spelling(key, 1) : config_keys[key].name;
     unsigned which = data[2] % (unsigned)(sizeof values / sizeof *values + 4);
     const char *value = which < sizeof values / sizeof *values ? values[which] : config_choice(key, 0);
     struct edit edit = {name, data[1] & 2 ? NULL : value};

@@ -1,4 +1,5 @@
-/* libFuzzer: what a server says in its headers, and what lies in a part's state file. The first byte chooses. */
+/* libFuzzer: what a server says in its headers, and what lies in a part's state file. The first byte chooses.
+ */
 #include "fetch/http.h"
 #include "fetch/part.h"
 #include "fetch/sources.h"
@@ -20,7 +21,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             text += n;
             size -= n;
         }
-        if (h.has_range && !h.bad_range && h.start >= 0 && (h.end < h.start || (h.total >= 0 && h.end >= h.total))) abort();
+        if (h.has_range && !h.bad_range && h.start >= 0 &&
+            (h.end < h.start || (h.total >= 0 && h.end >= h.total)))
+            abort();
         if (strlen(http_validator(&h)) >= PART_VALIDATOR_BYTES || h.status < 0 || h.status > 999) abort();
         return 0;
     }
@@ -28,7 +31,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         struct part_state state, again;
         if (!part_state_parse(&state, text, size)) return 0;
         int64_t frontier = part_state_frontier(&state), bytes = part_state_bytes(&state);
-        if (frontier < 0 || bytes < 0 || (state.total >= 0 && (frontier > state.total || bytes > state.total))) abort();
+        if (frontier < 0 || bytes < 0 ||
+            (state.total >= 0 && (frontier > state.total || bytes > state.total)))
+            abort();
         char *back = part_state_text(&state);
         if (!part_state_parse(&again, back, strlen(back)) || again.total != state.total) abort();
         free(back);
@@ -38,7 +43,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct error err = {0};
     if (sources_add(&sources, text, size, "/d/sources.yaml", &err) && !err.what[0]) abort();
     for (int i = 0; i < sources.count; i++)
-        if (!sources.all[i].name || (sources.all[i].url_count > 0) == (sources.all[i].include_count > 0)) abort();
+        if (!sources.all[i].name || (sources.all[i].url_count > 0) == (sources.all[i].include_count > 0))
+            abort();
     sources_free(&sources);
     return 0;
 }

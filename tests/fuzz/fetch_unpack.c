@@ -1,4 +1,5 @@
-/* libFuzzer: any bytes as an archive, walked without touching the disk. Paths handed on are clean, sizes are kept. */
+/* libFuzzer: any bytes as an archive, walked without touching the disk. Paths handed on are clean, sizes are
+ * kept. */
 #include "fetch/archive.h"
 
 #include <stdlib.h>

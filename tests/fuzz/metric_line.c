@@ -1,5 +1,6 @@
-/* libFuzzer: any bytes as a line of metrics.jsonl. What jansson takes for an object with a whole step is read, and every field has the
- * value that jansson has; and no number is read otherwise than strtod reads it. */
+/* libFuzzer: any bytes as a line of metrics.jsonl. What jansson takes for an object with a whole step is
+ * read, and every field has the value that jansson has; and no number is read otherwise than strtod reads it.
+ */
 #include "core/train/metric_line.h"
 
 #include <jansson.h>
@@ -11,7 +12,8 @@ static void same(const json_t *object, const char *key, double found)
 {
     const json_t *value = json_object_get(object, key);
     double expected = json_is_number(value) ? json_number_value(value) : NAN;
-    if (json_is_integer(value) && llabs(json_integer_value(value)) > 1ll << 53) return; /* rounded on the way through int64 */
+    if (json_is_integer(value) && llabs(json_integer_value(value)) > 1ll << 53)
+        return; /* rounded on the way through int64 */
     if (!(found == expected || (isnan(found) && isnan(expected)))) abort();
 }
 
@@ -31,9 +33,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (end == after && memcmp(&mine, &theirs, sizeof mine) != 0) abort();
     }
     /* escaped names are other names to this reader; jansson overlooks a NUL */
-    json_t *object = memchr(data, '\\', size) || memchr(data, 0, size) ? NULL : json_loadb(text, size, JSON_REJECT_DUPLICATES, NULL);
+    json_t *object = memchr(data, '\\', size) || memchr(data, 0, size)
+                         ? NULL
+                         : json_loadb(text, size, JSON_REJECT_DUPLICATES, NULL);
     const json_t *step = json_object_get(object, "step");
-    if (json_is_object(object) && json_is_integer(step) && json_integer_value(step) >= 0 && json_integer_value(step) < 1ll << 53) {
+    if (json_is_object(object) && json_is_integer(step) && json_integer_value(step) >= 0 &&
+        json_integer_value(step) < 1ll << 53) {
         if (!read || line.step != json_integer_value(step)) abort();
         same(object, "loss", line.loss);
         same(object, "cosine", line.cosine);

@@ -1,6 +1,6 @@
-/* Saved optimizer states come from files: whatever the bytes, loading refuses or succeeds, never harms, and what it
- * accepted can be stepped and saved again. First byte: formats of the optimizer that loads; the second: record or stream;
- * bit 7 of it: mend the checksums, so that the fields behind them are reached. */
+/* Saved optimizer states come from files: whatever the bytes, loading refuses or succeeds, never harms, and
+ * what it accepted can be stepped and saved again. First byte: formats of the optimizer that loads; the
+ * second: record or stream; bit 7 of it: mend the checksums, so that the fields behind them are reached. */
 #include "core/base/file.h"
 #include "core/meopt.h"
 
@@ -27,7 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     o.first_moment = o.second_moment = data[1] % 64 / 2 % MEOPT_STATE_FORMAT_COUNT;
     o.small_count = 100;
     o.threads = 1;
-    struct meopt_tensor table[2] = {{.name = "a", .ndim = 2, .shape = {10, 13}}, {.name = "b", .ndim = 1, .shape = {5}}};
+    struct meopt_tensor table[2] = {{.name = "a", .ndim = 2, .shape = {10, 13}},
+                                    {.name = "b", .ndim = 1, .shape = {5}}};
     if (meopt_create(&opt, &o, table, 2, &err)) abort();
     uint8_t *copy = malloc(size);
     if (!copy) return 0;
@@ -40,8 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             memcpy(copy + size - 4, &crc, 4);
         }
         status = meopt_state_load(opt, 0, copy, size, &err);
-    } else
-        status = meopt_load(opt, copy, size, &err);
+    } else status = meopt_load(opt, copy, size, &err);
     if (status == MEOPT_OK) {
         float gradient[130] = {0}, weights[130];
         for (int i = 0; i < 130; i++) gradient[i] = (float)(i - 60) * 1e-3f;

@@ -50,7 +50,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     if (bytes && data[0] == 0x80) /* a pickle begins so, a zip never */
         open_pickle(data, bytes);
-    else
-        open_bytes(data, bytes);
+    else open_bytes(data, bytes);
     return 0;
 }

@@ -37,8 +37,7 @@ static void open_bytes(const uint8_t *data, size_t bytes)
     if (weights_open(&w, path, &err) == 0) {
         read_all(w);
         weights_close(w);
-    } else if (err.code != EXIT_INTEGRITY || !err.what[0])
-        abort();
+    } else if (err.code != EXIT_INTEGRITY || !err.what[0]) abort();
     close(fd);
 }
 

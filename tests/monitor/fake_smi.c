@@ -1,19 +1,26 @@
-/* Stand-ins for librocm_smi64 and libnvidia-ml, in one file, as awkward as the real ones: what they do is said in $FAKE_SMI, words of
- *   cards=N  init=STATUS  init_hang  hang=CARD.FIELD  abort=CARD.FIELD  status=CARD.FIELD.STATUS  garbage=CARD.FIELD  slow=MS
- * with FIELD 0 to 5 as in enum monitor_field. Values are (CARD + 1) times a number of the field. */
+/* Stand-ins for librocm_smi64 and libnvidia-ml, in one file, as awkward as the real ones: what they do is
+ * said in $FAKE_SMI, words of cards=N  init=STATUS  init_hang  hang=CARD.FIELD  abort=CARD.FIELD
+ * status=CARD.FIELD.STATUS  garbage=CARD.FIELD  slow=MS with FIELD 0 to 5 as in enum monitor_field. Values
+ * are (CARD + 1) times a number of the field. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-int nvmlInit_v2(void), nvmlDeviceGetCount_v2(unsigned *), nvmlDeviceGetHandleByIndex_v2(unsigned, void **), nvmlDeviceGetName(void *, char *, unsigned);
-int nvmlDeviceGetPciInfo_v3(void *, void *), nvmlDeviceGetMemoryInfo(void *, unsigned long long[3]), nvmlDeviceGetUtilizationRates(void *, unsigned[2]);
-int nvmlDeviceGetTemperature(void *, int, unsigned *), nvmlDeviceGetPowerUsage(void *, unsigned *), nvmlDeviceGetComputeRunningProcesses_v3(void *, unsigned *, void *);
+int nvmlInit_v2(void), nvmlDeviceGetCount_v2(unsigned *), nvmlDeviceGetHandleByIndex_v2(unsigned, void **),
+    nvmlDeviceGetName(void *, char *, unsigned);
+int nvmlDeviceGetPciInfo_v3(void *, void *), nvmlDeviceGetMemoryInfo(void *, unsigned long long[3]),
+    nvmlDeviceGetUtilizationRates(void *, unsigned[2]);
+int nvmlDeviceGetTemperature(void *, int, unsigned *), nvmlDeviceGetPowerUsage(void *, unsigned *),
+    nvmlDeviceGetComputeRunningProcesses_v3(void *, unsigned *, void *);
 const char *nvmlErrorString(int);
-int rsmi_init(uint64_t), rsmi_num_monitor_devices(uint32_t *), rsmi_dev_vendor_id_get(uint32_t, uint16_t *), rsmi_dev_pci_id_get(uint32_t, uint64_t *);
-int rsmi_dev_memory_usage_get(uint32_t, int, uint64_t *), rsmi_dev_memory_total_get(uint32_t, int, uint64_t *), rsmi_dev_busy_percent_get(uint32_t, uint32_t *);
-int rsmi_dev_temp_metric_get(uint32_t, uint32_t, int, int64_t *), rsmi_dev_current_socket_power_get(uint32_t, uint64_t *), rsmi_status_string(int, const char **);
+int rsmi_init(uint64_t), rsmi_num_monitor_devices(uint32_t *), rsmi_dev_vendor_id_get(uint32_t, uint16_t *),
+    rsmi_dev_pci_id_get(uint32_t, uint64_t *);
+int rsmi_dev_memory_usage_get(uint32_t, int, uint64_t *),
+    rsmi_dev_memory_total_get(uint32_t, int, uint64_t *), rsmi_dev_busy_percent_get(uint32_t, uint32_t *);
+int rsmi_dev_temp_metric_get(uint32_t, uint32_t, int, int64_t *),
+    rsmi_dev_current_socket_power_get(uint32_t, uint64_t *), rsmi_status_string(int, const char **);
 
 static const char *word(const char *key)
 {
@@ -172,8 +179,14 @@ static int scaled(uint32_t i, int field, uint64_t unit, uint64_t *value)
     return at((int)i - 1, field, value);
 }
 
-int rsmi_dev_memory_usage_get(uint32_t i, int type, uint64_t *value) { return type ? 1 : scaled(i, 0, 10000000000ull, value); }
-int rsmi_dev_memory_total_get(uint32_t i, int type, uint64_t *value) { return type ? 1 : scaled(i, 1, 20000000000ull, value); }
+int rsmi_dev_memory_usage_get(uint32_t i, int type, uint64_t *value)
+{
+    return type ? 1 : scaled(i, 0, 10000000000ull, value);
+}
+int rsmi_dev_memory_total_get(uint32_t i, int type, uint64_t *value)
+{
+    return type ? 1 : scaled(i, 1, 20000000000ull, value);
+}
 
 int rsmi_dev_busy_percent_get(uint32_t i, uint32_t *percent)
 {
@@ -192,4 +205,7 @@ int rsmi_dev_temp_metric_get(uint32_t i, uint32_t sensor, int metric, int64_t *m
     return status;
 }
 
-int rsmi_dev_current_socket_power_get(uint32_t i, uint64_t *microwatt) { return scaled(i, 4, 200500000, microwatt); }
+int rsmi_dev_current_socket_power_get(uint32_t i, uint64_t *microwatt)
+{
+    return scaled(i, 4, 200500000, microwatt);
+}
