@@ -3,8 +3,8 @@
 #include "cli/dash.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
-#include "core/train/follow.h"
-#include "core/train/status.h"
+#include "core/run/follow.h"
+#include "core/run/status.h"
 
 #include <dirent.h>
 #include <jansson.h>

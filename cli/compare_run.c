@@ -3,7 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/train/loop.h"
-#include "core/train/status.h"
+#include "core/run/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>

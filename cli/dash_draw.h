@@ -1,11 +1,11 @@
-/* The dashboard on the screen (dash_draw.c), from what was read (core/train/follow.h) and what the user chose
+/* The dashboard on the screen (dash_draw.c), from what was read (core/run/follow.h) and what the user chose
  * (dash.c). */
 #ifndef MEOPT_CLI_DASH_DRAW_H
 #define MEOPT_CLI_DASH_DRAW_H
 
 #include "cli/dash.h"
 #include "cli/dash_layout.h"
-#include "core/train/follow.h"
+#include "core/run/follow.h"
 
 #include <wchar.h>
 

@@ -4,9 +4,9 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/device.h"
-#include "core/train/metric_line.h"
-#include "core/train/prometheus.h"
-#include "core/train/tensorboard.h"
+#include "core/run/metric_line.h"
+#include "core/run/prometheus.h"
+#include "core/run/tensorboard.h"
 
 #include <fcntl.h>
 #include <jansson.h>

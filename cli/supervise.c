@@ -6,8 +6,8 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/monitor/monitor.h"
-#include "core/train/run.h"
-#include "core/train/status.h"
+#include "core/run/run.h"
+#include "core/run/status.h"
 
 #include <errno.h>
 #include <fcntl.h>

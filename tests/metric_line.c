@@ -1,6 +1,6 @@
 /* metrics.jsonl is read fast and exactly: numbers as strtod, torn and foreign lines refused, fields lenient.
  */
-#include "core/train/metric_line.h"
+#include "core/run/metric_line.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /* core/train/tensorboard, core/train/prometheus: what others read of a run. The event file is read back by
  * the definition of its format. */
 #include "core/base/file.h"
-#include "core/train/prometheus.h"
-#include "core/train/tensorboard.h"
+#include "core/run/prometheus.h"
+#include "core/run/tensorboard.h"
 
 #include <dirent.h>
 #include <math.h>

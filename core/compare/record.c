@@ -2,7 +2,7 @@
 #include "core/compare/record.h"
 #include "core/base/file.h"
 #include "core/config/document.h"
-#include "core/train/metric_line.h"
+#include "core/run/metric_line.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -9,7 +9,7 @@
 #ifndef MEOPT_TRAIN_CHECKPOINT_H
 #define MEOPT_TRAIN_CHECKPOINT_H
 
-#include "core/train/run.h"
+#include "core/run/run.h"
 #include "core/train/trainer.h"
 
 int checkpoint_save(const struct run *run, const struct trainer *trainer, int64_t step, int keep,

@@ -3,7 +3,7 @@
 #define MEOPT_TRAIN_LOOP_H
 
 #include "core/data/data.h"
-#include "core/train/run.h"
+#include "core/run/run.h"
 #include "core/train/trainer.h"
 
 struct train_progress {

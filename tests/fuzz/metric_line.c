@@ -1,7 +1,7 @@
 /* libFuzzer: any bytes as a line of metrics.jsonl. What jansson takes for an object with a whole step is
  * read, and every field has the value that jansson has; and no number is read otherwise than strtod reads it.
  */
-#include "core/train/metric_line.h"
+#include "core/run/metric_line.h"
 
 #include <jansson.h>
 #include <math.h>

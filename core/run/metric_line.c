@@ -1,5 +1,5 @@
 /* One line of metrics.jsonl: see metric_line.h. */
-#include "core/train/metric_line.h"
+#include "core/run/metric_line.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The run directory: see run.h. */
-#include "core/train/run.h"
+#include "core/run/run.h"
 #include "core/base/file.h"
-#include "core/train/status.h"
+#include "core/run/status.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,11 +6,10 @@
  *   events.jsonl    what happened: started, resumed, checkpoint, stopped, diverged
  *   state.json      replaced atomically: {state, step, total_steps, epoch, pid, host, exit_code}
  *   ckpt/step-N/    checkpoint.h
- *   request/NAME    a reader asks: stop, checkpoint (an empty file; the trainer removes it when it has
- * obeyed)
+ *   request/NAME    a reader asks: stop, checkpoint (an empty file; the trainer removes it once obeyed)
  */
-#ifndef MEOPT_TRAIN_RUN_H
-#define MEOPT_TRAIN_RUN_H
+#ifndef MEOPT_RUN_H
+#define MEOPT_RUN_H
 
 #include "core/config/config.h"
 #include "core/device/device.h"

@@ -1,7 +1,7 @@
 /* What a run directory says of its run, for readers: state.json, and whether the process behind it still
  * lives. */
-#ifndef MEOPT_TRAIN_STATUS_H
-#define MEOPT_TRAIN_STATUS_H
+#ifndef MEOPT_RUN_STATUS_H
+#define MEOPT_RUN_STATUS_H
 
 #include "core/base/error.h"
 

@@ -1,5 +1,5 @@
 /* The status of a run: see status.h. */
-#include "core/train/status.h"
+#include "core/run/status.h"
 #include "core/base/file.h"
 
 #include <errno.h>

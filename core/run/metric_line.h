@@ -6,8 +6,8 @@
  * one that is missing, null, or not a number is NAN; one that is unknown is skipped. Numbers are rounded
  * exactly as strtod rounds them.
  */
-#ifndef MEOPT_TRAIN_METRIC_LINE_H
-#define MEOPT_TRAIN_METRIC_LINE_H
+#ifndef MEOPT_RUN_METRIC_LINE_H
+#define MEOPT_RUN_METRIC_LINE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* The reader of a run: see follow.h. */
-#include "core/train/follow.h"
+#include "core/run/follow.h"
 #include "core/base/file.h"
 
 #include <errno.h>

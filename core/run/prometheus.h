@@ -4,11 +4,11 @@
  *
  * Every sample has the label run. What is NAN is left out.
  */
-#ifndef MEOPT_TRAIN_PROMETHEUS_H
-#define MEOPT_TRAIN_PROMETHEUS_H
+#ifndef MEOPT_RUN_PROMETHEUS_H
+#define MEOPT_RUN_PROMETHEUS_H
 
 #include "core/base/error.h"
-#include "core/train/scalars.h"
+#include "core/run/scalars.h"
 
 struct prometheus_card {
     const char *card;       /* the label: "0", "1", ... */

@@ -1,6 +1,6 @@
 /* Prometheus' text exposition format 0.0.4: for each metric a HELP and a TYPE line, then its samples; base
  * units (seconds, bytes, ratios of 1). */
-#include "core/train/prometheus.h"
+#include "core/run/prometheus.h"
 #include "core/base/file.h"
 
 #include <fcntl.h>

@@ -6,13 +6,13 @@
  * neighbours are merged. A file that became shorter (a resumed run writes its last steps anew) is read again
  * from the beginning.
  */
-#ifndef MEOPT_TRAIN_FOLLOW_H
-#define MEOPT_TRAIN_FOLLOW_H
+#ifndef MEOPT_RUN_FOLLOW_H
+#define MEOPT_RUN_FOLLOW_H
 
 #include "core/base/error.h"
 #include "core/device/device.h"
-#include "core/train/metric_line.h"
-#include "core/train/status.h"
+#include "core/run/metric_line.h"
+#include "core/run/status.h"
 
 #include <stddef.h>
 

@@ -10,7 +10,7 @@
  * session_log = 7 Summary { repeated Value value = 1 }   Value { string tag = 1   float simple_value = 2 }
  * SessionLog { enum status = 1 }
  */
-#include "core/train/tensorboard.h"
+#include "core/run/tensorboard.h"
 #include "core/base/file.h"
 
 #include <errno.h>

@@ -8,11 +8,11 @@
  * Tags: loss, cosine, lr, grad_norm, epoch, throughput/images_per_s, time/step_ms, time/data_wait_ms,
  * memory/CLASS (bytes).
  */
-#ifndef MEOPT_TRAIN_TENSORBOARD_H
-#define MEOPT_TRAIN_TENSORBOARD_H
+#ifndef MEOPT_RUN_TENSORBOARD_H
+#define MEOPT_RUN_TENSORBOARD_H
 
 #include "core/base/error.h"
-#include "core/train/scalars.h"
+#include "core/run/scalars.h"
 
 struct tensorboard;
 

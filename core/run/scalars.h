@@ -1,7 +1,7 @@
 /* The numbers of one optimizer step, for those who hand them on: TensorBoard, Prometheus. NAN is unknown and
  * left out. */
-#ifndef MEOPT_TRAIN_SCALARS_H
-#define MEOPT_TRAIN_SCALARS_H
+#ifndef MEOPT_RUN_SCALARS_H
+#define MEOPT_RUN_SCALARS_H
 
 #include <stdint.h>
 
