@@ -23,7 +23,7 @@ json_t *config_value_json(const struct config *config, int key)
         json_t *value = text && text[0] ? json_string(text) : NULL; /* NULL when it is not UTF-8, too */
         return value ? value : json_null();
     }
-    case CONFIG_CHOICE: return json_string(*(const char *const *)field);
+    case CONFIG_CHOICE: return json_string(config_choice(key, (int)*(const unsigned *)field));
     case CONFIG_BOOL: return json_boolean(*(const bool *)field);
     case CONFIG_SWITCH: return *(const int *)field < 0 ? json_null() : json_boolean(*(const int *)field);
     case CONFIG_REAL: return json_real(*(const double *)field);

@@ -17,11 +17,12 @@ static const double MIB = 1 << 20, GIB = 1 << 30;
 
 /* The workloads whose figures the original's authors published (configs/published.yaml), by their towers. */
 static const struct workload {
-    const char *name, *teacher, *student;
+    const char *name;
+    enum tower_arch teacher, student;
 } workloads[] = {
-    {"eva_clip", "eva01_g14_plus", "eva01_g14"},
-    {"open_clip", "openclip_vit_g14", "openclip_vit_h14"},
-    {"dinov2", "dinov2_vitg14", "dinov2_vitl14"},
+    {"eva_clip", TOWER_ARCH_EVA01_G14_PLUS, TOWER_ARCH_EVA01_G14},
+    {"open_clip", TOWER_ARCH_OPENCLIP_VIT_G14, TOWER_ARCH_OPENCLIP_VIT_H14},
+    {"dinov2", TOWER_ARCH_DINOV2_VITG14, TOWER_ARCH_DINOV2_VITL14},
 };
 
 /* Memory of one card at 32 images in MiB, without and with; false: nothing was published, or the file is not
@@ -29,9 +30,7 @@ static const struct workload {
 static bool find_published(const struct config *c, double mib[2])
 {
     for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++) {
-        if (strcmp(c->model_t.arch, workloads[i].teacher) != 0 ||
-            strcmp(c->model_s.arch, workloads[i].student) != 0)
-            continue;
+        if (c->model_t.arch != workloads[i].teacher || c->model_s.arch != workloads[i].student) continue;
         struct column *columns = NULL;
         struct error ignored;
         int count = 0;
@@ -102,15 +101,17 @@ static int find_card(struct card *card, const struct arguments *args, const stru
     } else if (config->device.memory_limit > 0) {
         card->bytes = (size_t)config->device.memory_limit;
         snprintf(card->name, sizeof card->name, "device.memory_limit");
-    } else if (device_is_card(config->device.type)) { /* of the card, where it is in this machine */
+    } else if (device_is_card(
+                   device_type_names[config->device.type])) { /* of the card, where it is in this machine */
+        static const enum device_type types[DRIVER_KINDS] = {
+            [DRIVER_HIP] = DEVICE_TYPE_HIP, [DRIVER_CUDA] = DEVICE_TYPE_CUDA};
         struct driver driver;
         struct card_info found;
         struct error absent;
-        int ordinal = atoi(config->device.cards); /* "all", and what is not a card here: the first */
+        int ordinal; /* all, and what is not a card here: the first */
+        (void)config_cards(config, &ordinal);
         for (int kind = 0; kind < DRIVER_KINDS && !card->bytes; kind++) {
-            if (!config_is(config, "device.type", "auto") &&
-                !config_is(config, "device.type", driver_names[kind]))
-                continue;
+            if (config->device.type != DEVICE_TYPE_AUTO && config->device.type != types[kind]) continue;
             if (driver_open(&driver, (enum driver_kind)kind, &absent) ||
                 driver_card(&driver, ordinal, &found, &absent))
                 continue;
@@ -337,10 +338,8 @@ static json_t *plan_json(const struct figures *f, const struct outcome *outcomes
 
 static int ranks_of(const struct arguments *args, const struct config *config)
 {
-    int ranks = 1;
-    if (strcmp(config->device.cards, "all") != 0)
-        for (const char *p = config->device.cards; *p; p++) ranks += *p == ',';
-    return (int)argument_int(args, "ranks", ranks);
+    int named = config_cards(config, NULL);
+    return (int)argument_int(args, "ranks", named ? named : 1);
 }
 
 static int compare_published(struct figures *f, const struct arguments *args, struct error *err)
@@ -372,8 +371,8 @@ static int measure(struct figures *f, struct error *err)
     struct device *device;
     int code = train_device_open(&device, f->config, false, err);
     if (code) return code;
-    f->gflops = device_gemm_peak_gflops(device, config_is(f->config, "train.precision", "bf16") ? DTYPE_BF16
-                                                                                                : DTYPE_F32);
+    f->gflops = device_gemm_peak_gflops(
+        device, f->config->train.precision == TRAIN_PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32);
     f->measured = true;
     device_close(device);
     return 0;

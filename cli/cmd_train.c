@@ -26,7 +26,7 @@ static int begin(const struct arguments *args, char **directory, struct error *e
     }
     const char *cards = argument_text(args, "cards", NULL);
     if (!code && cards) code = config_assign(&config, "device.cards", cards, err);
-    if (!code && cards && strcmp(config.device.type, "cpu") == 0)
+    if (!code && cards && config.device.type == DEVICE_TYPE_CPU)
         code = config_assign(&config, "device.type", "auto", err);
     if (!code) code = train_rehearse(&config, err); /* before a directory is made */
     time_t t = time(NULL);

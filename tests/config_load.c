@@ -53,13 +53,13 @@ static void defaults_are_those_of_the_table(void **state)
     assert_int_equal(config.train.batch_size, 32);
     assert_int_equal(config.train.epochs, 10);
     assert_true(config.optim.lr == 2e-5 && config.optim.beta2 == 0.98 && config.optim.eps == 1e-6);
-    assert_true(config_is(&config, "optim.name", "apadamw"));
-    assert_string_equal(config.model_t.dtype, "bf16");
+    assert_true(config.optim.name == OPTIM_NAME_APADAMW);
+    assert_int_equal(config.model_t.dtype, TOWER_DTYPE_BF16);
     assert_int_equal(config.loss.normalize, -1);
-    assert_int_equal(config_resolve(&config, "eva", &err), 0);
+    assert_int_equal(config_resolve(&config, MODEL_FAMILY_EVA, &err), 0);
     assert_int_equal(config.loss.normalize, 1);
-    assert_string_equal(config.data.pipeline, "clip");
-    assert_int_equal(config_resolve(&config, "dinov2", &err), EXIT_CONFIG);
+    assert_int_equal(config.data.pipeline, DATA_PIPELINE_CLIP);
+    assert_int_equal(config_resolve(&config, MODEL_FAMILY_DINOV2, &err), EXIT_CONFIG);
     config_free(&config);
     for (int key = 0; key < config_key_count; key++) {
         assert_int_equal(config_key_index(config_keys[key].name), key);
@@ -78,8 +78,8 @@ static void values_have_types_and_ranges(void **state)
     assert_int_equal(load_with("optim:\n  lr: 0.5\n", overrides, 7), 0);
     assert_true(config.optim.lr == 1e-3);
     assert_int_equal(config.train.batch_size, 8);
-    assert_string_equal(config.optim.name, "apadam");
-    assert_string_equal(config.optim.weights, "bf16+8");
+    assert_int_equal(config.optim.name, OPTIM_NAME_APADAM);
+    assert_int_equal(config.optim.weights, OPTIM_WEIGHTS_BF16_8);
     assert_int_equal(config.device.memory_limit, 3LL << 29);
     assert_string_equal(config.data.root, "/data/x/~nobody");
     config_free(&config);
@@ -134,7 +134,7 @@ static void what_cannot_stand_together_is_refused(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(load(bad[i]), EXIT_CONFIG);
     char *off[] = {"optim.use_meopt=false"};
     assert_int_equal(load_with("optim: {preset: minimal, gradients: auto}", off, 1), 0);
-    assert_string_equal(config.optim.gradients, "keep");
+    assert_int_equal(config.optim.gradients, OPTIM_GRADIENTS_KEEP);
     config_free(&config);
 }
 

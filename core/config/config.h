@@ -6,19 +6,19 @@
  *
  *     struct config c;
  *     if (config_load(&c, "configs/eva_clip.yaml", overrides, count, &err)) ...
- *     ... c.train.batch_size, config_is(&c, "loss.type", "mse") ...
+ *     ... c.train.batch_size, c.loss.type == LOSS_TYPE_MSE ...
  *     config_free(&c);
  *
  * Rules: paths are relative to the YAML file, also those in overrides (key=value), and stored absolute; ""
- * when not set. A choice is stored as its canonical spelling in static memory (never compare pointers). 0 in
- * a field of a tower's geometry means: as the preset (arch) or the checkpoint says. "auto" choices are
- * resolved as far as the file alone allows; config_resolve does the rest once the checkpoint has told the
- * family.
+ * when not set. A choice is stored as its number (choices.h). 0 in a field of a tower's geometry means: as
+ * the preset (arch) or the checkpoint says. "auto" choices are resolved as far as the file alone allows;
+ * config_resolve does the rest once the checkpoint has told the family.
  */
 #ifndef MEOPT_CONFIG_H
 #define MEOPT_CONFIG_H
 
 #include "core/base/error.h"
+#include "core/config/choices.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@
 enum config_type {
     CONFIG_TEXT,   /* char *, "" when not set */
     CONFIG_PATH,   /* char *, absolute, "" when not set */
-    CONFIG_CHOICE, /* const char *, one of `choices` */
+    CONFIG_CHOICE, /* an enum of choices.h: the place in `choices` */
     CONFIG_BOOL,   /* bool */
     CONFIG_SWITCH, /* int: -1 auto, 0 false, 1 true */
     CONFIG_INT,    /* int64_t */
@@ -38,13 +38,13 @@ enum config_type {
 struct config_key {
     const char *name; /* "optim.lr" */
     enum config_type type;
-    const char *unit;     /* "images", "bytes"; NULL for none */
-    const char *choices;  /* "mse|cosine": CONFIG_CHOICE */
-    const char *aliases;  /* other spellings: "adamw=apadamw|sgd=apsgd"; NULL for none */
-    double min, max;      /* CONFIG_INT, CONFIG_REAL, CONFIG_BYTES */
-    const char *standard; /* default, as it would be written in YAML; "" for not set */
-    const char *used_by;  /* commands: "train plan" */
-    const char *help;     /* one line, no full stop */
+    const char *unit;           /* "images", "bytes"; NULL for none */
+    const char *const *choices; /* CONFIG_CHOICE: loss_type_names */
+    const char *aliases;        /* other spellings: "adamw=apadamw|sgd=apsgd"; NULL for none */
+    double min, max;            /* CONFIG_INT, CONFIG_REAL, CONFIG_BYTES */
+    const char *standard;       /* default, as it would be written in YAML; "" for not set */
+    const char *used_by;        /* commands: "train plan" */
+    const char *help;           /* one line, no full stop */
     bool numbers;  /* the key changes the numbers of a run (else: where, how fast, how often it is told) */
     size_t offset; /* of the field in struct config */
 };
@@ -57,14 +57,13 @@ const char *config_choice(int key, int i);
 
 /* One tower. Fields of the geometry are 0 when they are left to the preset or the checkpoint. */
 struct config_tower {
-    char *weight;     /* checkpoint */
-    const char *arch; /* custom, or a preset: eva01_g14 eva01_g14_plus openclip_vit_g14 openclip_vit_h14
-                         dinov2_vitg14 dinov2_vitl14 */
+    char *weight;         /* checkpoint */
+    enum tower_arch arch; /* custom, or a published geometry */
     int64_t width, depth, heads, head_dim, hidden, out, patch, pos_grid;
-    const char *ffn;   /* auto mlp swiglu */
-    const char *dtype; /* fp32 bf16: of the values in forward and backward (auto is resolved) */
-    const char *init;  /* checkpoint random */
-    double drop_path;  /* student only */
+    enum tower_ffn ffn;
+    enum tower_dtype dtype; /* of the values in forward and backward (auto is resolved) */
+    enum tower_init init;
+    double drop_path; /* student only */
 };
 
 struct config {
@@ -73,22 +72,22 @@ struct config {
     char *stem;      /* file name without .yaml */
 
     struct {
-        const char *family; /* auto eva openclip dinov2; auto only until config_resolve knows better */
+        enum model_family family; /* auto only until config_resolve knows better */
     } model;
     struct config_tower model_t, model_s;
 
     struct {
-        const char *type;      /* mse cosine smooth-l1 */
-        int normalize;         /* -1 until the family is known, then 0 or 1 */
-        const char *reduction; /* mean sum-dim */
-        const char *tokens;    /* cls cls+patch */
-        const char *head;      /* auto none linear; auto: linear where widths differ */
+        enum loss_type type;
+        int normalize; /* -1 until the family is known, then 0 or 1 */
+        enum loss_reduction reduction;
+        enum loss_tokens tokens;
+        enum loss_head head; /* auto: linear where widths differ */
     } loss;
 
     struct {
         char *root;
-        int64_t image_size;   /* 0: the checkpoint's (DINOv2: 224) */
-        const char *pipeline; /* auto clip dinov2; auto only until the family is known */
+        int64_t image_size;          /* 0: the checkpoint's (DINOv2: 224) */
+        enum data_pipeline pipeline; /* auto only until the family is known */
         bool augment;
         double crop_scale_min, crop_scale_max; /* of the area; min 0: as the pipeline (clip .9, dinov2 .32) */
         int flip;         /* -1 until the family is known: true for the dinov2 pipeline when augmenting */
@@ -104,8 +103,8 @@ struct config {
         int64_t batch_size;  /* images per rank and optimizer step */
         int64_t micro_batch; /* images per forward; 0: batch_size */
         int64_t seed;
-        const char *precision; /* bf16 fp32 */
-        const char *recompute; /* none block */
+        enum train_precision precision; /* what auto in the dtype of a tower becomes */
+        enum train_recompute recompute;
         bool cache_teacher;
         int64_t checkpoint_steps;  /* 0: not by steps */
         double checkpoint_minutes; /* 0: not by time */
@@ -116,28 +115,28 @@ struct config {
     struct {
         bool use_meopt;
         bool pure_bf16;
-        const char *preset; /* quality balanced minimal */
-        const char *name;   /* apadam apadamw apsgd lamb lion */
+        enum optim_preset preset;
+        enum optim_name name;
         double lr, head_lr_scale, min_lr;
-        const char *schedule; /* cosine linear constant */
+        enum optim_schedule schedule;
         int64_t warmup_steps;
         double beta1, beta2, eps, weight_decay;
-        double momentum, dampening;    /* apsgd */
-        bool nesterov;                 /* apsgd */
-        bool trust_clip, always_adapt; /* lamb */
-        double max_grad_norm;          /* lamb: divide gradients by max(1, norm / this); 0: do not */
-        double clip_grad_norm;         /* 0: no clipping */
-        const char *clip_mode;         /* exact previous block (auto is resolved) */
-        const char *weights; /* auto (as the preset), or as meopt_weight_format_from_name takes it */
-        const char *state_m, *state_v; /* auto, or as meopt_state_format_from_name takes it */
-        const char *gradients;         /* keep release (auto is resolved) */
+        double momentum, dampening;        /* apsgd */
+        bool nesterov;                     /* apsgd */
+        bool trust_clip, always_adapt;     /* lamb */
+        double max_grad_norm;              /* lamb: divide gradients by max(1, norm / this); 0: do not */
+        double clip_grad_norm;             /* 0: no clipping */
+        enum optim_clip_mode clip_mode;    /* auto is resolved */
+        enum optim_weights weights;        /* auto: as the preset */
+        enum optim_state state_m, state_v; /* auto: as the preset */
+        enum optim_gradients gradients;    /* auto is resolved */
         bool adaptive;
         int64_t adaptive_every; /* steps */
         double adaptive_threshold;
     } optim;
 
     struct {
-        const char *type;     /* auto cpu hip cuda */
+        enum device_type type;
         char *cards;          /* "all" or card numbers "0,2,3" */
         int64_t memory_limit; /* bytes; 0: what the card has */
     } device;
@@ -165,16 +164,16 @@ void config_free(struct config *config);
 /* A copy with its own memory. */
 void config_copy(struct config *to, const struct config *from);
 
-/* Fill in what depends on the family ("eva", "openclip", "dinov2") once the checkpoint has told it, and check
- * the combination again. config_load calls it when the family is known from the file. */
-int config_resolve(struct config *config, const char *family, struct error *err);
+/* Fill in what depends on the family once the checkpoint has told it, and check the combination again.
+ * config_load calls it when the family is known from the file. */
+int config_resolve(struct config *config, enum model_family family, struct error *err);
 
 /* Set a field to a value as if it had been written in the file: for what the trainer resolves (widths,
  * formats). */
 int config_assign(struct config *config, const char *key, const char *value, struct error *err);
 
-/* True when the choice key has this value. Asserts that key and value exist in the table. */
-bool config_is(const struct config *config, const char *key, const char *value);
+/* How many cards device.cards names, the first of them in *first (may be NULL); 0 for all. */
+int config_cards(const struct config *config, int *first);
 
 /* The value of a key as it would be written in YAML ("2.0e-5", "true", a path), malloc'ed. */
 char *config_value_text(const struct config *config, int key);

@@ -2,30 +2,20 @@
 #include "core/base/file.h"
 #include "core/config/value.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-bool config_is(const struct config *config, const char *name, const char *value)
+static enum model_family arch_family(enum tower_arch arch)
 {
-    int key = config_key_index(name);
-    assert(key >= 0 && config_keys[key].type == CONFIG_CHOICE);
-    const char *choice = NULL;
-    for (int i = 0; (choice = config_choice(key, i)) != NULL; i++)
-        if (strcmp(choice, value) == 0) break;
-    assert(choice);
-    return strcmp(*(const char *const *)((const char *)config + config_keys[key].offset), value) == 0;
-}
-
-static bool is_auto(const char *choice) { return strcmp(choice, "auto") == 0; }
-
-static const char *arch_family(const char *arch)
-{
-    return strncmp(arch, "eva", 3) == 0        ? "eva"
-           : strncmp(arch, "openclip", 8) == 0 ? "openclip"
-           : strncmp(arch, "dinov2", 6) == 0   ? "dinov2"
-                                               : NULL;
+    static const enum model_family families[] = {[TOWER_ARCH_CUSTOM] = MODEL_FAMILY_AUTO,
+                                                 [TOWER_ARCH_EVA01_G14] = MODEL_FAMILY_EVA,
+                                                 [TOWER_ARCH_EVA01_G14_PLUS] = MODEL_FAMILY_EVA,
+                                                 [TOWER_ARCH_OPENCLIP_VIT_G14] = MODEL_FAMILY_OPENCLIP,
+                                                 [TOWER_ARCH_OPENCLIP_VIT_H14] = MODEL_FAMILY_OPENCLIP,
+                                                 [TOWER_ARCH_DINOV2_VITG14] = MODEL_FAMILY_DINOV2,
+                                                 [TOWER_ARCH_DINOV2_VITL14] = MODEL_FAMILY_DINOV2};
+    return families[arch];
 }
 
 static bool given(const struct config *c, const char *key)
@@ -46,25 +36,27 @@ static bool changed(const struct config *c, const char *name)
 
 void resolve_defaults(struct config *c)
 {
-    if (is_auto(c->model.family)) {
-        const char *family =
-            arch_family(c->model_t.arch) ? arch_family(c->model_t.arch) : arch_family(c->model_s.arch);
-        if (family) c->model.family = family;
-    }
+    if (c->model.family == MODEL_FAMILY_AUTO) c->model.family = arch_family(c->model_t.arch);
+    if (c->model.family == MODEL_FAMILY_AUTO) c->model.family = arch_family(c->model_s.arch);
     struct config_tower *towers[] = {&c->model_t, &c->model_s};
     for (int i = 0; i < 2; i++)
-        if (is_auto(towers[i]->dtype)) towers[i]->dtype = c->train.precision;
-    if (c->optim.use_meopt && c->optim.pure_bf16 && is_auto(c->optim.weights)) c->optim.weights = "bf16_sr";
-    if (is_auto(c->optim.gradients)) c->optim.gradients = c->optim.use_meopt ? "release" : "keep";
-    if (is_auto(c->optim.clip_mode))
-        c->optim.clip_mode = strcmp(c->optim.gradients, "release") == 0 ? "previous" : "exact";
+        if (towers[i]->dtype == TOWER_DTYPE_AUTO)
+            towers[i]->dtype =
+                c->train.precision == TRAIN_PRECISION_BF16 ? TOWER_DTYPE_BF16 : TOWER_DTYPE_FP32;
+    if (c->optim.use_meopt && c->optim.pure_bf16 && c->optim.weights == OPTIM_WEIGHTS_AUTO)
+        c->optim.weights = OPTIM_WEIGHTS_BF16_SR;
+    if (c->optim.gradients == OPTIM_GRADIENTS_AUTO)
+        c->optim.gradients = c->optim.use_meopt ? OPTIM_GRADIENTS_RELEASE : OPTIM_GRADIENTS_KEEP;
+    if (c->optim.clip_mode == OPTIM_CLIP_MODE_AUTO)
+        c->optim.clip_mode =
+            c->optim.gradients == OPTIM_GRADIENTS_RELEASE ? OPTIM_CLIP_MODE_PREVIOUS : OPTIM_CLIP_MODE_EXACT;
     if (c->optim.min_lr > c->optim.lr && !given(c, "optim.min_lr")) c->optim.min_lr = c->optim.lr / 20;
     if (!c->data.augment && c->data.flip < 0) c->data.flip = 0;
-    if (is_auto(c->model.family)) return;
-    bool dinov2 = strcmp(c->model.family, "dinov2") == 0;
-    if (c->loss.normalize < 0) c->loss.normalize = strcmp(c->model.family, "eva") == 0;
-    if (is_auto(c->data.pipeline)) c->data.pipeline = dinov2 ? "dinov2" : "clip";
-    bool wide = strcmp(c->data.pipeline, "dinov2") == 0;
+    if (c->model.family == MODEL_FAMILY_AUTO) return;
+    if (c->loss.normalize < 0) c->loss.normalize = c->model.family == MODEL_FAMILY_EVA;
+    if (c->data.pipeline == DATA_PIPELINE_AUTO)
+        c->data.pipeline = c->model.family == MODEL_FAMILY_DINOV2 ? DATA_PIPELINE_DINOV2 : DATA_PIPELINE_CLIP;
+    bool wide = c->data.pipeline == DATA_PIPELINE_DINOV2;
     if (c->data.flip < 0) c->data.flip = wide;
     if (c->data.crop_scale_min <= 0) {
         c->data.crop_scale_min = wide ? 0.32 : 0.9;
@@ -76,11 +68,11 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
                         combination_bad bad, void *context)
 {
     char key[64], sentence[200];
-    const char *family = arch_family(t->arch);
+    enum model_family family = arch_family(t->arch);
     snprintf(key, sizeof key, "%s.arch", section);
-    if (family && strcmp(c->model.family, family) != 0) {
-        snprintf(sentence, sizeof sentence, "%s is %s, of family %s, but the other says %s", key, t->arch,
-                 family, c->model.family);
+    if (family != MODEL_FAMILY_AUTO && c->model.family != family) {
+        snprintf(sentence, sizeof sentence, "%s is %s, of family %s, but the other says %s", key,
+                 tower_arch_names[t->arch], model_family_names[family], model_family_names[c->model.family]);
         bad(context, key, true, "teacher and student are of one family", sentence);
     }
     int64_t heads = t->heads, head_dim = t->head_dim, width = t->width;
@@ -95,7 +87,8 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
         bad(context, key, true, "leave head_dim out", sentence);
     }
     snprintf(key, sizeof key, "%s.ffn", section);
-    if (strcmp(t->ffn, "swiglu") == 0 && !is_auto(c->model.family) && strcmp(c->model.family, "dinov2") != 0)
+    if (t->ffn == TOWER_FFN_SWIGLU && c->model.family != MODEL_FAMILY_AUTO &&
+        c->model.family != MODEL_FAMILY_DINOV2)
         bad(context, key, true, "leave it out", "swiglu belongs to family dinov2");
     snprintf(key, sizeof key, "%s.patch", section);
     if (t->patch && c->data.image_size && c->data.image_size % t->patch) {
@@ -105,27 +98,30 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
     }
 }
 
-static bool cards_valid(const char *cards)
+int config_cards(const struct config *config, int *first)
 {
-    if (strcmp(cards, "all") == 0) return true;
-    for (const char *p = cards;; p++) {
+    int count = 0;
+    if (first) *first = 0;
+    if (strcmp(config->device.cards, "all") == 0) return 0;
+    for (const char *p = config->device.cards;; p++) {
         size_t n = strspn(p, "0123456789");
-        if (n == 0 || n > 4) return false;
+        if (n == 0 || n > 4) return -1; /* refused by resolve_check */
+        if (count++ == 0 && first) *first = atoi(p);
         p += n;
-        if (*p == 0) return true;
-        if (*p != ',') return false;
+        if (*p == 0) return count;
+        if (*p != ',') return -1;
     }
 }
 
 void resolve_check(const struct config *c, combination_bad bad, void *context)
 {
     char sentence[240];
-    bool known = !is_auto(c->model.family);
     check_tower(c, &c->model_t, "model_t", bad, context);
     check_tower(c, &c->model_s, "model_s", bad, context);
-    if (strcmp(c->loss.tokens, "cls+patch") == 0 && known && strcmp(c->model.family, "dinov2") != 0)
+    if (c->loss.tokens == LOSS_TOKENS_CLS_PATCH && c->model.family != MODEL_FAMILY_AUTO &&
+        c->model.family != MODEL_FAMILY_DINOV2)
         bad(context, "loss.tokens", true, "use cls", "only dinov2 gives patch tokens");
-    if (strcmp(c->loss.type, "cosine") == 0 && strcmp(c->loss.reduction, "sum-dim") == 0)
+    if (c->loss.type == LOSS_TYPE_COSINE && c->loss.reduction == LOSS_REDUCTION_SUM_DIM)
         bad(context, "loss.reduction", true, "use mean", "a cosine has no dimensions to sum over");
     if (c->data.crop_scale_min > c->data.crop_scale_max)
         bad(context, "data.crop_scale_min", true, "swap them",
@@ -144,34 +140,35 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
         bad(context, given(c, "train.micro_batch") ? "train.micro_batch" : "train.batch_size", true,
             "choose a divisor", sentence);
     }
-    if (c->optim.pure_bf16 && strcmp(c->train.precision, "fp32") == 0)
+    if (c->optim.pure_bf16 && c->train.precision == TRAIN_PRECISION_FP32)
         bad(context, "optim.pure_bf16", true, "set train.precision: bf16",
             "optim.pure_bf16 with train.precision fp32");
     if (c->optim.min_lr > c->optim.lr)
         bad(context, "optim.min_lr", true, "min_lr is where the schedule ends",
             "optim.min_lr is above optim.lr");
-    bool sgd = strcmp(c->optim.name, "apsgd") == 0, lamb = strcmp(c->optim.name, "lamb") == 0,
-         lion = strcmp(c->optim.name, "lion") == 0;
-    if (sgd && c->optim.nesterov && (c->optim.momentum <= 0 || c->optim.dampening > 0))
+    enum optim_name rule = c->optim.name;
+    if (rule == OPTIM_NAME_APSGD && c->optim.nesterov && (c->optim.momentum <= 0 || c->optim.dampening > 0))
         bad(context, "optim.nesterov", true, "as in torch.optim.SGD",
             "nesterov needs a momentum and no dampening");
     static const struct {
         const char *key;
-        int rule; /* 1 apsgd, 2 lamb */
-    } only[] = {{"optim.momentum", 1},   {"optim.dampening", 1},    {"optim.nesterov", 1},
-                {"optim.trust_clip", 2}, {"optim.always_adapt", 2}, {"optim.max_grad_norm", 2}};
+        enum optim_name rule;
+    } only[] = {{"optim.momentum", OPTIM_NAME_APSGD},    {"optim.dampening", OPTIM_NAME_APSGD},
+                {"optim.nesterov", OPTIM_NAME_APSGD},    {"optim.trust_clip", OPTIM_NAME_LAMB},
+                {"optim.always_adapt", OPTIM_NAME_LAMB}, {"optim.max_grad_norm", OPTIM_NAME_LAMB}};
     for (size_t i = 0; i < sizeof only / sizeof *only; i++)
-        if (changed(c, only[i].key) && !(only[i].rule == 1 ? sgd : lamb)) {
-            snprintf(sentence, sizeof sentence, "%s has no effect on %s", only[i].key, c->optim.name);
-            bad(context, only[i].key, false, only[i].rule == 1 ? "it is for apsgd" : "it is for lamb",
-                sentence);
+        if (changed(c, only[i].key) && only[i].rule != rule) {
+            snprintf(sentence, sizeof sentence, "%s has no effect on %s", only[i].key,
+                     optim_name_names[rule]);
+            bad(context, only[i].key, false,
+                only[i].rule == OPTIM_NAME_APSGD ? "it is for apsgd" : "it is for lamb", sentence);
         }
-    if (changed(c, "optim.state_v") && (sgd || lion)) {
+    if (changed(c, "optim.state_v") && (rule == OPTIM_NAME_APSGD || rule == OPTIM_NAME_LION)) {
         snprintf(sentence, sizeof sentence, "optim.state_v has no effect: %s has no second moment",
-                 c->optim.name);
+                 optim_name_names[rule]);
         bad(context, "optim.state_v", false, "leave it out", sentence);
     }
-    if (!cards_valid(c->device.cards))
+    if (config_cards(c, NULL) < 0)
         bad(context, "device.cards", true, "as in 0, or 0,1,3 for plan; or all",
             "device.cards is not a list of card numbers");
     if (strchr(c->run.name, '/') || c->run.name[0] == '.' || c->run.name[0] == '-')
@@ -194,7 +191,7 @@ char *config_value_text(const struct config *config, int key)
         return value_plain_safe(text, true) && !value_plain_is_not_text(text) ? xstrdup(text)
                                                                               : value_quoted(text);
     }
-    case CONFIG_CHOICE: return xstrdup(*(const char *const *)field);
+    case CONFIG_CHOICE: return xstrdup(config_choice(key, (int)*(const unsigned *)field));
     case CONFIG_BOOL: return xstrdup(*(const bool *)field ? "true" : "false");
     case CONFIG_SWITCH:
         return xstrdup(*(const int *)field < 0 ? "auto" : *(const int *)field ? "true" : "false");

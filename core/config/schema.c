@@ -3,49 +3,41 @@
 
 #include <string.h>
 
-#define ARCHS          "custom|eva01_g14|eva01_g14_plus|openclip_vit_g14|openclip_vit_h14|dinov2_vitg14|dinov2_vitl14"
-#define WEIGHT_FORMATS "auto|fp32|fp32+copy|bf16|bf16_sr|bf16+4|bf16+8|bf16+16"
-#define WEIGHT_ALIASES "bf16_c4=bf16+4|bf16_c8=bf16+8|bf16_c16=bf16+16"
-#define STATE_FORMATS  "auto|fp32|bf16|bf16_nearest|8bit|4bit"
-#define AT(field)      offsetof(struct config, field)
+// clang-format off
+#define CHOICE_SPELLING(number, spelling) spelling,
+#define CHOICE_NAMES(tag, LIST) const char *const tag##_names[] = {LIST(CHOICE_SPELLING) NULL};
+CHOICE_LISTS(CHOICE_NAMES)
+#define CHOICE_SIZE(tag, LIST) _Static_assert(sizeof(enum tag) == sizeof(unsigned), "stored through an unsigned");
+CHOICE_LISTS(CHOICE_SIZE)
 
-/* Short rows: type, unit, choices, aliases, min, max, default, commands, prose, changes the numbers, field.
- */
-#define CHOICE(name, choices, standard, used, help, field)                                                   \
-    {                                                                                                        \
-        name, CONFIG_CHOICE, NULL, choices, NULL, 0, 0, standard, used, help, true, AT(field)                \
-    }
-#define CHOICE_ALIAS(name, choices, aliases, standard, used, help, field)                                    \
-    {                                                                                                        \
-        name, CONFIG_CHOICE, NULL, choices, aliases, 0, 0, standard, used, help, true, AT(field)             \
-    }
-#define INT(name, unit, min, max, standard, used, help, field)                                               \
-    {                                                                                                        \
-        name, CONFIG_INT, unit, NULL, NULL, min, max, standard, used, help, true, AT(field)                  \
-    }
-#define REAL(name, unit, min, max, standard, used, help, field)                                              \
-    {                                                                                                        \
-        name, CONFIG_REAL, unit, NULL, NULL, min, max, standard, used, help, true, AT(field)                 \
-    }
-#define BOOL(name, standard, used, help, field)                                                              \
-    {                                                                                                        \
-        name, CONFIG_BOOL, NULL, NULL, NULL, 0, 0, standard, used, help, true, AT(field)                     \
-    }
-#define SWITCH(name, standard, used, help, field)                                                            \
-    {                                                                                                        \
-        name, CONFIG_SWITCH, NULL, NULL, NULL, 0, 0, standard, used, help, true, AT(field)                   \
-    }
-#define PATH(name, used, help, field)                                                                        \
-    {                                                                                                        \
-        name, CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", used, help, true, AT(field)                           \
-    }
+#define WEIGHT_ALIASES "bf16_c4=bf16+4|bf16_c8=bf16+8|bf16_c16=bf16+16"
+
+/* Short rows: type, unit, choices, aliases, min, max, default, commands, prose, changes the numbers, field. */
+#define AT(field) offsetof(struct config, field)
+#define FIELD_IS(tag, field) __builtin_types_compatible_p(enum tag, __typeof__(((struct config *)0)->field))
+#define ENUM_AT(tag, field) AT(field) + 0 * sizeof(char[FIELD_IS(tag, field) ? 1 : -1]) /* a row's list is its field's */
+#define CHOICE(name, tag, standard, used, help, field) \
+    {name, CONFIG_CHOICE, NULL, tag##_names, NULL, 0, 0, standard, used, help, true, ENUM_AT(tag, field)}
+#define CHOICE_ALIAS(name, tag, aliases, standard, used, help, field) \
+    {name, CONFIG_CHOICE, NULL, tag##_names, aliases, 0, 0, standard, used, help, true, ENUM_AT(tag, field)}
+#define INT(name, unit, min, max, standard, used, help, field) \
+    {name, CONFIG_INT, unit, NULL, NULL, min, max, standard, used, help, true, AT(field)}
+#define REAL(name, unit, min, max, standard, used, help, field) \
+    {name, CONFIG_REAL, unit, NULL, NULL, min, max, standard, used, help, true, AT(field)}
+#define BOOL(name, standard, used, help, field) \
+    {name, CONFIG_BOOL, NULL, NULL, NULL, 0, 0, standard, used, help, true, AT(field)}
+#define SWITCH(name, standard, used, help, field) \
+    {name, CONFIG_SWITCH, NULL, NULL, NULL, 0, 0, standard, used, help, true, AT(field)}
+#define PATH(name, used, help, field) \
+    {name, CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", used, help, true, AT(field)}
+// clang-format on
 
 #define GEOMETRY "train plan embed bench"
 
 #define TOWER(section, who, field)                                                                           \
     PATH(section ".weight", "train embed",                                                                   \
          "checkpoint of the " who ": PyTorch (zip or legacy) or safetensors", field.weight),                 \
-        CHOICE(section ".arch", ARCHS, "custom", GEOMETRY,                                                   \
+        CHOICE(section ".arch", tower_arch, "custom", GEOMETRY,                                              \
                "published geometry of the " who "; custom: from the checkpoint and the keys below",          \
                field.arch),                                                                                  \
         INT(section ".width", "channels", 0, 65536, "0", GEOMETRY,                                           \
@@ -60,43 +52,42 @@
             "hidden width of the feed-forward; 0: from arch or checkpoint", field.hidden),                   \
         INT(section ".out", "channels", 0, 65536, "0", GEOMETRY,                                             \
             "width of the embedding; 0: from arch or checkpoint", field.out),                                \
-        CHOICE(section ".ffn", "auto|mlp|swiglu", "auto", GEOMETRY,                                          \
-               "feed-forward; auto: from arch or checkpoint", field.ffn),                                    \
+        CHOICE(section ".ffn", tower_ffn, "auto", GEOMETRY, "feed-forward; auto: from arch or checkpoint",   \
+               field.ffn),                                                                                   \
         INT(section ".patch", "pixels", 0, 1024, "0", GEOMETRY,                                              \
             "side of a patch; 0: from arch or checkpoint", field.patch),                                     \
         INT(section ".pos_grid", "patches", 0, 1024, "0", GEOMETRY,                                          \
             "side of the stored position embedding; 0: from arch or checkpoint", field.pos_grid),            \
-        CHOICE(section ".dtype", "auto|fp32|bf16", "auto", GEOMETRY,                                         \
+        CHOICE(section ".dtype", tower_dtype, "auto", GEOMETRY,                                              \
                "values inside the " who "; auto: train.precision", field.dtype)
 
 const struct config_key config_keys[] = {
-    CHOICE_ALIAS("model.family", "auto|eva|openclip|dinov2", "eva_clip=eva|open_clip=openclip", "auto",
-                 GEOMETRY, "kind of both towers; auto: from arch or the checkpoint's keys", model.family),
+    CHOICE_ALIAS("model.family", model_family, "eva_clip=eva|open_clip=openclip", "auto", GEOMETRY,
+                 "kind of both towers; auto: from arch or the checkpoint's keys", model.family),
     TOWER("model_t", "teacher", model_t),
-    CHOICE("model_t.init", "checkpoint|random", "checkpoint", "train",
+    CHOICE("model_t.init", tower_init, "checkpoint", "train",
            "the teacher's values; random: a geometry to measure with", model_t.init),
     TOWER("model_s", "student", model_s),
-    CHOICE("model_s.init", "checkpoint|random", "checkpoint", "train", "where the student starts",
-           model_s.init),
+    CHOICE("model_s.init", tower_init, "checkpoint", "train", "where the student starts", model_s.init),
     REAL("model_s.drop_path", "share", 0, 0.99, "0", "train",
          "stochastic depth of the last block, growing linearly from 0 at the first", model_s.drop_path),
 
-    CHOICE("loss.type", "mse|cosine|smooth-l1", "mse", "train plan",
-           "distance of student's and teacher's output", loss.type),
+    CHOICE("loss.type", loss_type, "mse", "train plan", "distance of student's and teacher's output",
+           loss.type),
     SWITCH("loss.normalize", "auto", "train plan", "L2-normalise both outputs first; auto: true for eva",
            loss.normalize),
-    CHOICE("loss.reduction", "mean|sum-dim", "mean", "train plan", "mean over the width, or sum over it",
+    CHOICE("loss.reduction", loss_reduction, "mean", "train plan", "mean over the width, or sum over it",
            loss.reduction),
-    CHOICE("loss.tokens", "cls|cls+patch", "cls", "train plan",
+    CHOICE("loss.tokens", loss_tokens, "cls", "train plan",
            "match the class token, or the patch tokens as well (dinov2 only)", loss.tokens),
-    CHOICE("loss.head", "auto|none|linear", "auto", "train plan",
+    CHOICE("loss.head", loss_head, "auto", "train plan",
            "linear layer from the student's width to the teacher's; auto: where they differ", loss.head),
 
     PATH("data.root", "train embed", "directory of images, searched for JPEG and PNG; train2014 preferred",
          data.root),
     INT("data.image_size", "pixels", 0, 4096, "0", GEOMETRY,
         "side of the input; 0: as the checkpoint was trained (dinov2: 224)", data.image_size),
-    CHOICE("data.pipeline", "auto|clip|dinov2", "auto", "train embed",
+    CHOICE("data.pipeline", data_pipeline, "auto", "train embed",
            "resize, crop, mean and deviation; auto: as the family", data.pipeline),
     BOOL("data.augment", "false", "train plan", "random resized crops, the same for teacher and student",
          data.augment),
@@ -123,9 +114,9 @@ const struct config_key config_keys[] = {
         "images per forward pass, gradients are accumulated; 0: batch_size", train.micro_batch),
     INT("train.seed", NULL, 0, 9007199254740992.0, "0", "train",
         "of data order, augmentation, rounding and new weights", train.seed),
-    CHOICE("train.precision", "bf16|fp32", "bf16", "train plan bench", "of activations and matrix products",
-           train.precision),
-    CHOICE("train.recompute", "none|block", "none", "train plan bench",
+    CHOICE("train.precision", train_precision, "bf16", "train plan bench",
+           "of activations and matrix products", train.precision),
+    CHOICE("train.recompute", train_recompute, "none", "train plan bench",
            "keep all activations, or one block's and compute the rest again", train.recompute),
     BOOL("train.cache_teacher", "false", "train plan",
          "compute the teacher's outputs once, keep them beside the run, free the teacher",
@@ -145,17 +136,16 @@ const struct config_key config_keys[] = {
     BOOL("optim.pure_bf16", "false", "train plan bench",
          "no fp32 weights: all bf16; with use_meopt, weights bf16_sr where optim.weights is auto",
          optim.pure_bf16),
-    CHOICE("optim.preset", "quality|balanced|minimal", "balanced", "train plan bench",
+    CHOICE("optim.preset", optim_preset, "balanced", "train plan bench",
            "weights and states together, see meopt-optimizers(7)", optim.preset),
-    CHOICE_ALIAS("optim.name", "apadam|apadamw|apsgd|lamb|lion",
-                 "adam=apadam|adamw=apadamw|sgd=apsgd|aplamb=lamb|aplion=lion", "apadamw", "train plan bench",
-                 "update rule", optim.name),
+    CHOICE_ALIAS("optim.name", optim_name, "adam=apadam|adamw=apadamw|sgd=apsgd|aplamb=lamb|aplion=lion",
+                 "apadamw", "train plan bench", "update rule", optim.name),
     REAL("optim.lr", NULL, 0, 1000, "2.0e-5", "train", "peak learning rate", optim.lr),
     REAL("optim.head_lr_scale", NULL, 0, 1e6, "10", "train", "learning rate of a new head / optim.lr",
          optim.head_lr_scale),
     REAL("optim.min_lr", NULL, 0, 1000, "1.0e-6", "train", "learning rate at the end of the schedule",
          optim.min_lr),
-    CHOICE("optim.schedule", "cosine|linear|constant", "cosine", "train", "learning rate after the warm-up",
+    CHOICE("optim.schedule", optim_schedule, "cosine", "train", "learning rate after the warm-up",
            optim.schedule),
     INT("optim.warmup_steps", "steps", 0, 1e12, "500", "train", "steps of linear warm-up from 0",
         optim.warmup_steps),
@@ -176,16 +166,16 @@ const struct config_key config_keys[] = {
     REAL("optim.clip_grad_norm", NULL, 0, 1e9, "1", "train plan",
          "largest global gradient norm; 0: no clipping", optim.clip_grad_norm),
     CHOICE(
-        "optim.clip_mode", "auto|exact|previous|block", "auto", "train plan",
+        "optim.clip_mode", optim_clip_mode, "auto", "train plan",
         "norm that clips: of this step, of the step before, of each block; auto: exact, released: previous",
         optim.clip_mode),
-    CHOICE_ALIAS("optim.weights", WEIGHT_FORMATS, WEIGHT_ALIASES, "auto", "train plan bench",
+    CHOICE_ALIAS("optim.weights", optim_weights, WEIGHT_ALIASES, "auto", "train plan bench",
                  "format of the weights; auto: as the preset", optim.weights),
-    CHOICE("optim.state_m", STATE_FORMATS, "auto", "train plan bench", "first moment; auto: as the preset",
+    CHOICE("optim.state_m", optim_state, "auto", "train plan bench", "first moment; auto: as the preset",
            optim.state_m),
-    CHOICE("optim.state_v", STATE_FORMATS, "auto", "train plan bench", "second moment; auto: as the preset",
+    CHOICE("optim.state_v", optim_state, "auto", "train plan bench", "second moment; auto: as the preset",
            optim.state_v),
-    CHOICE("optim.gradients", "auto|keep|release", "auto", "train plan bench",
+    CHOICE("optim.gradients", optim_gradients, "auto", "train plan bench",
            "keep all, or step and free block by block inside backward; auto: release with use_meopt",
            optim.gradients),
     BOOL("optim.adaptive", "false", "train",
@@ -195,8 +185,8 @@ const struct config_key config_keys[] = {
     REAL("optim.adaptive_threshold", NULL, 0, 1000, "0.25", "train",
          "relative error of an update above which a tensor's state is widened", optim.adaptive_threshold),
 
-    {"device.type", CONFIG_CHOICE, NULL, "auto|cpu|hip|cuda", NULL, 0, 0, "auto", "train plan bench",
-     "where to compute; auto: cards when there are any", false, AT(device.type)},
+    {"device.type", CONFIG_CHOICE, NULL, device_type_names, NULL, 0, 0, "auto", "train plan bench",
+     "where to compute; auto: cards when there are any", false, ENUM_AT(device_type, device.type)},
     {"device.cards", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "all", "train plan",
      "number of the card to train on, as in 0; all: the first that works; for plan also several, as in 0,1,3",
      false, AT(device.cards)},

@@ -251,42 +251,21 @@ const char *value_nearest(const char *word, const char *const *names, int count)
 static const char *const bool_words[] = {"true", "false", NULL}, *const switch_words[] = {"auto", "true",
                                                                                           "false", NULL};
 
-/* Choices are literals joined by '|'; each is interned once, so that a config holds plain pointers. */
-static const char *choice_at(const char *choices, int i)
-{
-    static struct interned {
-        struct interned *next;
-        char text[];
-    } * head;
-    const char *p = choices;
-    for (; i > 0 && p; i--) p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL;
-    if (!p) return NULL;
-    size_t n = strcspn(p, "|");
-    struct interned *first = __atomic_load_n(&head, __ATOMIC_ACQUIRE);
-    for (struct interned *e = first; e; e = e->next)
-        if (strncmp(e->text, p, n) == 0 && e->text[n] == 0) return e->text;
-    struct interned *e = xmalloc(sizeof *e + n + 1);
-    memcpy(e->text, p, n);
-    e->text[n] = 0;
-    e->next = first; /* two threads may intern a word twice: both copies stay valid */
-    while (!__atomic_compare_exchange_n(&head, &e->next, e, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
-    return e->text;
-}
-
 const char *config_choice(int key, int i)
 {
     const struct config_key *k = &config_keys[key];
-    if (k->type == CONFIG_CHOICE) return choice_at(k->choices, i);
+    if (k->type == CONFIG_CHOICE) return k->choices[i];
     if (k->type == CONFIG_BOOL) return i < 2 ? bool_words[i] : NULL;
     if (k->type == CONFIG_SWITCH) return i < 3 ? switch_words[i] : NULL;
     return NULL;
 }
 
-static const char *choice_find(int key, const char *text)
+/* The number of a choice by its spelling or an alias, -1 when there is none. */
+static int choice_find(int key, const char *text)
 {
     const char *choice;
     for (int i = 0; (choice = config_choice(key, i)) != NULL; i++)
-        if (strcmp(choice, text) == 0) return choice;
+        if (strcmp(choice, text) == 0) return i;
     size_t n = strlen(text);
     for (const char *p = config_keys[key].aliases; p && n; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
         if (strncmp(p, text, n) == 0 && p[n] == '=') {
@@ -294,7 +273,7 @@ static const char *choice_find(int key, const char *text)
             snprintf(name, sizeof name, "%.*s", (int)strcspn(p + n + 1, "|"), p + n + 1);
             return choice_find(key, name);
         }
-    return NULL;
+    return -1;
 }
 
 char *value_expected(int key)
@@ -311,9 +290,9 @@ char *value_expected(int key)
     case CONFIG_REAL: return xasprintf("a number from %s to %s", low, high);
     case CONFIG_BYTES: return xstrdup("a number of bytes, as in 512M or 64G");
     case CONFIG_CHOICE: {
-        char *text = xasprintf("one of %s", k->choices), *bar;
-        while ((bar = strchr(text, '|')) != NULL) {
-            char *longer = xasprintf("%.*s, %s", (int)(bar - text), text, bar + 1);
+        char *text = xasprintf("one of %s", k->choices[0]);
+        for (int i = 1; k->choices[i]; i++) {
+            char *longer = xasprintf("%s, %s", text, k->choices[i]);
             free(text);
             text = longer;
         }
@@ -457,8 +436,8 @@ static enum value_verdict read_bytes(int key, const char *text, bool quoted, str
 static enum value_verdict read_choice(int key, const char *text, struct value *value, char *message,
                                       char *hint, size_t size)
 {
-    value->choice = choice_find(key, text);
-    if (value->choice) return VALUE_GOOD;
+    value->integer = choice_find(key, text);
+    if (value->integer >= 0) return VALUE_GOOD;
     const char *names[16], *name;
     int count = 0;
     while (count < 16 && (name = config_choice(key, count)) != NULL) names[count++] = name;
@@ -537,7 +516,7 @@ void value_store(struct config *config, int key, const struct value *value, cons
                           : config_keys[key].type == CONFIG_PATH ? absolute_path(config, text)
                                                                  : xstrdup(text);
         break;
-    case CONFIG_CHOICE: *(const char **)field = value->choice; break;
+    case CONFIG_CHOICE: *(unsigned *)field = (unsigned)value->integer; break; /* what enums are */
     case CONFIG_BOOL: *(bool *)field = value->integer != 0; break;
     case CONFIG_SWITCH: *(int *)field = (int)value->integer; break;
     case CONFIG_REAL: *(double *)field = value->real; break;

@@ -9,10 +9,9 @@
 #include "core/config/config.h"
 
 struct value {
-    bool null;          /* not set */
-    int64_t integer;    /* CONFIG_INT, CONFIG_BYTES, CONFIG_BOOL, CONFIG_SWITCH */
-    double real;        /* CONFIG_REAL */
-    const char *choice; /* CONFIG_CHOICE */
+    bool null;       /* not set */
+    int64_t integer; /* CONFIG_INT, CONFIG_BYTES, CONFIG_BOOL, CONFIG_SWITCH; CONFIG_CHOICE: its number */
+    double real;     /* CONFIG_REAL */
 };
 
 enum value_verdict { VALUE_GOOD, VALUE_NOTE, VALUE_BAD };

@@ -5,15 +5,21 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The families of the towers and of the schema are one list. */
+_Static_assert((int)MODEL_FAMILY_AUTO == (int)FAMILY_UNKNOWN && (int)MODEL_FAMILY_EVA == (int)FAMILY_EVA &&
+                   (int)MODEL_FAMILY_OPENCLIP == (int)FAMILY_OPENCLIP &&
+                   (int)MODEL_FAMILY_DINOV2 == (int)FAMILY_DINOV2,
+               "enum model_family is enum family");
+
 static int describe(const struct config *c, const struct config_tower *t, struct geometry *g,
                     struct error *err)
 {
     memset(g, 0, sizeof *g);
-    if (strcmp(t->arch, "custom") != 0) {
-        int code = geometry_preset(t->arch, g, err);
+    if (t->arch != TOWER_ARCH_CUSTOM) {
+        int code = geometry_preset(tower_arch_names[t->arch], g, err);
         if (code) return code;
     }
-    g->family = g->family ? g->family : family_from_name(c->model.family);
+    g->family = g->family ? g->family : (enum family)c->model.family;
     const struct {
         int64_t *field, given;
     } fields[] = {{&g->width, t->width},      {&g->depth, t->depth}, {&g->heads, t->heads},
@@ -21,11 +27,10 @@ static int describe(const struct config *c, const struct config_tower *t, struct
                   {&g->pos_grid, t->pos_grid}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].given) *fields[i].field = fields[i].given;
-    if (strcmp(t->ffn, "mlp") == 0) g->ffn = 1 + ACTIVATION_GELU;
-    if (strcmp(t->ffn, "swiglu") == 0) g->ffn = 1 + ACTIVATION_SWIGLU;
+    if (t->ffn == TOWER_FFN_MLP) g->ffn = 1 + ACTIVATION_GELU;
+    if (t->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
     if (c->data.image_size) {
-        if (g->image && g->image != c->data.image_size && g->family != FAMILY_DINOV2 && !t->pos_grid &&
-            t->arch[0])
+        if (g->image && g->image != c->data.image_size && g->family != FAMILY_DINOV2 && !t->pos_grid)
             g->pos_grid = c->data.image_size / (g->patch ? g->patch : 14);
         g->image = c->data.image_size;
     }
@@ -37,8 +42,8 @@ static int settle(struct config *c, const struct config_tower *t, const char *ro
 {
     int code = describe(c, t, g, err);
     if (code) return code;
-    bool from_file = !random && t->weight[0] && strcmp(t->init, "random") != 0;
-    if (!from_file && !random && strcmp(t->init, "random") != 0)
+    bool from_file = !random && t->weight[0] && t->init != TOWER_INIT_RANDOM;
+    if (!from_file && !random && t->init != TOWER_INIT_RANDOM)
         return error_set(err, EXIT_CONFIG, "set model.weight_t and model.weight_s",
                          "the %s has no checkpoint", role);
     if (!from_file) return geometry_check(g, t->head_dim, err);
@@ -59,8 +64,8 @@ int trainer_geometry(struct config *c, bool random, struct geometry *teacher, st
         code = error_set(err, EXIT_CONFIG, "both towers see the same image: set data.image_size",
                          "the teacher takes images of %lld px, the student of %lld px",
                          (long long)teacher->image, (long long)student->image);
-    if (!code) code = config_resolve(c, family_name(teacher->family), err);
-    if (!code && strcmp(c->loss.head, "none") == 0 && teacher->out != student->out)
+    if (!code) code = config_resolve(c, (enum model_family)teacher->family, err);
+    if (!code && c->loss.head == LOSS_HEAD_NONE && teacher->out != student->out)
         code = error_set(err, EXIT_CONFIG, "loss.head: auto or linear",
                          "the student's output has %lld values, the teacher's %lld, and loss.head is none",
                          (long long)student->out, (long long)teacher->out);

@@ -44,8 +44,8 @@ struct data_options train_data_options(const struct config *c)
 {
     return (struct data_options){.root = c->data.root,
                                  .image_size = c->data.image_size,
-                                 .pipeline = strcmp(c->data.pipeline, "dinov2") == 0 ? PIPELINE_DINOV2
-                                                                                     : PIPELINE_CLIP,
+                                 .pipeline = c->data.pipeline == DATA_PIPELINE_DINOV2 ? PIPELINE_DINOV2
+                                                                                      : PIPELINE_CLIP,
                                  .augment = c->data.augment,
                                  .flip = c->data.flip == 1,
                                  .crop_scale_min = c->data.crop_scale_min,
@@ -320,17 +320,16 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
 int train_device_open(struct device **device, const struct config *c, bool limited, struct error *err)
 {
     char spec[64];
-    bool all = strcmp(c->device.cards, "all") == 0, several = !all && strchr(c->device.cards, ',');
-    bool card = strcmp(c->device.type, "cpu") != 0;
-    snprintf(spec, sizeof spec, "%s%s%.10s", c->device.type, card && !all ? ":" : "",
-             card && !all ? c->device.cards : "");
-    spec[strcspn(spec, ",")] = 0;
+    int first, named = config_cards(c, &first); /* 0: all */
+    bool card = c->device.type != DEVICE_TYPE_CPU;
+    if (card && named) snprintf(spec, sizeof spec, "%s:%d", device_type_names[c->device.type], first);
+    else snprintf(spec, sizeof spec, "%s", device_type_names[c->device.type]);
     *device = NULL;
-    if (card && several)
+    if (card && named > 1)
         return error_set(err, EXIT_CONFIG, "one number, as in --cards 0, or all for the first that works",
                          "device.cards %s: one process trains on one card", c->device.cards);
     int code = device_open(device, spec, limited ? (size_t)c->device.memory_limit : 0, err), cards = 0;
-    if (!code && all && gpu_is(*device) && gpu_of(*device)->driver.count(&cards) == 0 && cards > 1)
+    if (!code && !named && gpu_is(*device) && gpu_of(*device)->driver.count(&cards) == 0 && cards > 1)
         log_info("%d cards: one process trains on one card, here the first (device.cards chooses another)",
                  cards);
     return code;

@@ -3,10 +3,7 @@
 #include "core/train/trainer.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
-
-static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
 
 static bool readable(const struct config_tower *tower)
 {
@@ -66,17 +63,18 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
     struct trainer *trainer = NULL;
     *plan = (struct plan){0};
     config_copy(&copy, config);
-    bool teacher_random = is(copy.model_t.init, "random"), student_random = is(copy.model_s.init, "random");
+    bool teacher_random = copy.model_t.init == TOWER_INIT_RANDOM;
+    bool student_random = copy.model_s.init == TOWER_INIT_RANDOM;
     plan->from_checkpoints = (teacher_random || readable(&copy.model_t)) &&
                              (student_random || readable(&copy.model_s)) &&
                              !(teacher_random && student_random);
     char spec[32];
-    snprintf(spec, sizeof spec, "dry:%.20s", copy.device.type);
+    snprintf(spec, sizeof spec, "dry:%s", device_type_names[copy.device.type]);
     int code = device_open(&device, spec, 0, err);
     if (code == 0) code = trainer_create(&trainer, &copy, device, !plan->from_checkpoints, NULL, NULL, err);
     if (code == 0) code = rehearse(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
-        is(copy.model_t.arch, "custom")) {
+        copy.model_t.arch == TOWER_ARCH_CUSTOM) {
         bool teacher = !readable(&copy.model_t);
         error_set(err, EXIT_CONFIG, "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'",
                   "the %s's checkpoint is not there, and nothing else says its geometry: %s",

@@ -3,7 +3,6 @@
 #include "core/train/loop.h"
 
 #include <math.h>
-#include <string.h>
 
 double schedule_lr(const struct config *c, int64_t step, int64_t total)
 {
@@ -11,7 +10,7 @@ double schedule_lr(const struct config *c, int64_t step, int64_t total)
     int64_t warmup = c->optim.warmup_steps < total ? c->optim.warmup_steps : total;
     if (step <= warmup) return lr * (double)step / (double)(warmup > 0 ? warmup : 1);
     double done = total > warmup ? (double)(step - warmup) / (double)(total - warmup) : 1;
-    if (strcmp(c->optim.schedule, "constant") == 0) return lr;
-    if (strcmp(c->optim.schedule, "linear") == 0) return lr + (low - lr) * done;
+    if (c->optim.schedule == OPTIM_SCHEDULE_CONSTANT) return lr;
+    if (c->optim.schedule == OPTIM_SCHEDULE_LINEAR) return lr + (low - lr) * done;
     return low + (lr - low) * 0.5 * (1 + cos(3.14159265358979323846 * done));
 }

@@ -4,9 +4,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-
-static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
 
 static size_t images_bytes(const struct trainer *t, int64_t count)
 {
@@ -171,7 +168,7 @@ static int on_group(void *context, int group, struct error *err)
 static double clip_scale(const struct trainer *t, double norm)
 {
     double scale = 1, limit = t->config->optim.max_grad_norm;
-    if (is(t->config->optim.name, "lamb") && limit > 0 && norm > limit) scale = limit / norm;
+    if (t->config->optim.name == OPTIM_NAME_LAMB && limit > 0 && norm > limit) scale = limit / norm;
     if (t->config->optim.clip_grad_norm > 0)
         scale *= meopt_clip_scale(norm * scale, t->config->optim.clip_grad_norm);
     return scale;
@@ -227,7 +224,7 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     struct meopt_step_stats stats = {0};
     struct release r = {.t = t, .scale = 1, .step = step, .parameters = group_parameters(t, -1)};
     bool clip = t->config->optim.clip_grad_norm > 0 ||
-                (is(t->config->optim.name, "lamb") && t->config->optim.max_grad_norm > 0);
+                (t->config->optim.name == OPTIM_NAME_LAMB && t->config->optim.max_grad_norm > 0);
     int code = 0;
     if (t->twice) {
         r.measure = true;
@@ -236,7 +233,7 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
             return code;
         r.measure = false;
         r.scale = clip_scale(t, sqrt(r.squares));
-    } else if (clip && (is(t->config->optim.clip_mode, "block") || t->previous_norm <= 0)) {
+    } else if (clip && (t->config->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK || t->previous_norm <= 0)) {
         r.by_group = t->config->optim.clip_grad_norm >
                      0; /* also the first step of `previous`, which has no norm yet */
     } else if (clip) {

@@ -21,25 +21,24 @@ int trainer_library_error(const struct meopt_error *library, struct error *err)
     return error_set(err, codes[library->status], NULL, "optimizer: %s", library->message);
 }
 
-static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
-
 /* What the student keeps where, as optim.* says. */
 static struct tower_options student_options(const struct trainer *t)
 {
     const struct config *c = t->config;
-    bool bf16 = is(c->train.precision, "bf16"), baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
+    bool bf16 = c->train.precision == TRAIN_PRECISION_BF16,
+         baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
     bool accumulates = t->micro < t->batch;
     return (struct tower_options){
         .batch = t->micro,
         .compute = bf16 ? DTYPE_BF16 : DTYPE_F32,
         .weight_type = bf16 ? DTYPE_BF16 : DTYPE_F32,
-        .master = bf16 && (baseline || is(c->optim.weights, "fp32")),
+        .master = bf16 && (baseline || c->optim.weights == OPTIM_WEIGHTS_FP32),
         .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
         .gradients = t->release ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
-        .recompute = is(c->train.recompute, "block") ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
+        .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
         .backward_twice = t->twice,
-        .patch_tokens = is(c->loss.tokens, "cls+patch"),
-        .target = is(c->loss.head, "linear") || t->teacher_geometry.out != t->student_geometry.out
+        .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
+        .target = c->loss.head == LOSS_HEAD_LINEAR || t->teacher_geometry.out != t->student_geometry.out
                       ? t->teacher_geometry.out
                       : 0,
         .weights_class = MEMORY_WEIGHTS,
@@ -51,13 +50,14 @@ static struct tower_options student_options(const struct trainer *t)
 static struct tower_options teacher_options(const struct trainer *t)
 {
     const struct config *c = t->config;
-    bool bf16 = is(c->train.precision, "bf16"), baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
+    bool bf16 = c->train.precision == TRAIN_PRECISION_BF16,
+         baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
     return (struct tower_options){
         .batch = t->micro,
         .compute = bf16 ? DTYPE_BF16 : DTYPE_F32,
         .weight_type = bf16 && !baseline ? DTYPE_BF16 : DTYPE_F32,
         .gradients = GRADIENTS_NONE,
-        .patch_tokens = is(c->loss.tokens, "cls+patch"),
+        .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
         .weights_class = MEMORY_TEACHER,
         .activations_class = MEMORY_TEACHER,
     };
@@ -95,20 +95,54 @@ static void report(void *context, const struct meopt_report *r)
              r->new_second_moment < 0 ? "none" : meopt_state_format_name(r->new_second_moment));
 }
 
+int trainer_rule(enum optim_name name)
+{
+    static const int rules[] = {[OPTIM_NAME_APADAM] = MEOPT_APADAM,
+                                [OPTIM_NAME_APADAMW] = MEOPT_APADAMW,
+                                [OPTIM_NAME_APSGD] = MEOPT_APSGD,
+                                [OPTIM_NAME_LAMB] = MEOPT_LAMB,
+                                [OPTIM_NAME_LION] = MEOPT_LION};
+    return rules[name];
+}
+
+int trainer_weight_format(enum optim_weights weights)
+{
+    static const int formats[] = {[OPTIM_WEIGHTS_AUTO] = -1,
+                                  [OPTIM_WEIGHTS_FP32] = MEOPT_WEIGHTS_F32,
+                                  [OPTIM_WEIGHTS_FP32_COPY] = MEOPT_WEIGHTS_F32_COPY,
+                                  [OPTIM_WEIGHTS_BF16] = MEOPT_WEIGHTS_BF16,
+                                  [OPTIM_WEIGHTS_BF16_SR] = MEOPT_WEIGHTS_BF16_SR,
+                                  [OPTIM_WEIGHTS_BF16_4] = MEOPT_WEIGHTS_20,
+                                  [OPTIM_WEIGHTS_BF16_8] = MEOPT_WEIGHTS_24,
+                                  [OPTIM_WEIGHTS_BF16_16] = MEOPT_WEIGHTS_32};
+    return formats[weights];
+}
+
+int trainer_state_format(enum optim_state state)
+{
+    static const int formats[] = {[OPTIM_STATE_AUTO] = -1,
+                                  [OPTIM_STATE_FP32] = MEOPT_STATE_F32,
+                                  [OPTIM_STATE_BF16] = MEOPT_STATE_BF16,
+                                  [OPTIM_STATE_BF16_NEAREST] = MEOPT_STATE_BF16_NEAREST,
+                                  [OPTIM_STATE_8BIT] = MEOPT_STATE_8BIT,
+                                  [OPTIM_STATE_4BIT] = MEOPT_STATE_4BIT};
+    return formats[state];
+}
+
 static int optimizer_options(const struct trainer *t, struct meopt_options *o, struct error *err)
 {
     const struct config *c = t->config;
     struct meopt_error library = {0};
-    meopt_options_init(o, sizeof *o, meopt_rule_from_name(c->optim.name));
-    bool bf16 = is(c->train.precision, "bf16");
-    const char *preset = c->optim.use_meopt   ? c->optim.preset
+    meopt_options_init(o, sizeof *o, trainer_rule(c->optim.name));
+    bool bf16 = c->train.precision == TRAIN_PRECISION_BF16;
+    const char *preset = c->optim.use_meopt   ? optim_preset_names[c->optim.preset]
                          : c->optim.pure_bf16 ? "pure_bf16"
                          : bf16               ? "amp"
                                               : "fp32";
     if (meopt_options_preset(o, preset, &library)) return trainer_library_error(&library, err);
-    if (!is(c->optim.weights, "auto")) o->weights = meopt_weight_format_from_name(c->optim.weights);
-    if (!is(c->optim.state_m, "auto")) o->first_moment = meopt_state_format_from_name(c->optim.state_m);
-    if (!is(c->optim.state_v, "auto")) o->second_moment = meopt_state_format_from_name(c->optim.state_v);
+    if (c->optim.weights != OPTIM_WEIGHTS_AUTO) o->weights = trainer_weight_format(c->optim.weights);
+    if (c->optim.state_m != OPTIM_STATE_AUTO) o->first_moment = trainer_state_format(c->optim.state_m);
+    if (c->optim.state_v != OPTIM_STATE_AUTO) o->second_moment = trainer_state_format(c->optim.state_v);
     if (!bf16) o->weights = MEOPT_WEIGHTS_F32; /* fp32 compute reads fp32 weights */
     if (bf16 && o->weights == MEOPT_WEIGHTS_F32) o->weights = MEOPT_WEIGHTS_F32_COPY;
     o->beta1 = c->optim.beta1;
@@ -133,7 +167,7 @@ static int optimizer_options(const struct trainer *t, struct meopt_options *o, s
     o->release = library_release;
     o->context = t->device;
     o->device = t->device;
-    o->dry = is(t->device->kind, "dry");
+    o->dry = strcmp(t->device->kind, "dry") == 0;
     return 0;
 }
 
@@ -199,7 +233,7 @@ static void *buffer(struct trainer *t, enum memory_class class, size_t bytes, co
 
 static int create_teacher(struct trainer *t, const struct weights *weights, struct error *err)
 {
-    bool dry = is(t->device->kind, "dry");
+    bool dry = strcmp(t->device->kind, "dry") == 0;
     struct tower_options options = teacher_options(t);
     int code = tower_create(&t->teacher, t->device, &t->teacher_geometry, &options, err);
     if (code || dry) return code;
@@ -214,7 +248,7 @@ static int create_teacher(struct trainer *t, const struct weights *weights, stru
 
 static int create_student(struct trainer *t, const struct weights *weights, struct error *err)
 {
-    bool dry = is(t->device->kind, "dry");
+    bool dry = strcmp(t->device->kind, "dry") == 0;
     struct tower_options options = student_options(t);
     int code = tower_create(&t->student, t->device, &t->student_geometry, &options, err);
     if (!code) code = create_optimizer(t, err);
@@ -234,7 +268,8 @@ static int check_combination(const struct trainer *t, struct error *err)
     if (c->model_s.drop_path > 0)
         return error_set(err, EXIT_CONFIG, "model_s.drop_path: 0",
                          "model_s.drop_path %g: the towers have no drop path", c->model_s.drop_path);
-    if (t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 && is(c->optim.clip_mode, "block"))
+    if (t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 &&
+        c->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK)
         return error_set(err, EXIT_CONFIG, "optim.clip_mode: exact",
                          "optim.clip_mode block has no use when released gradients are accumulated "
                          "(train.micro_batch %lld of %lld): exact costs nothing",
@@ -288,6 +323,14 @@ static int cache_outputs(struct trainer *t, fill_cache cache, void *context, str
     return code;
 }
 
+static struct distill_options loss_options(const struct config *c)
+{
+    static const enum loss_kind kinds[] = {
+        [LOSS_TYPE_MSE] = LOSS_MSE, [LOSS_TYPE_COSINE] = LOSS_COSINE, [LOSS_TYPE_SMOOTH_L1] = LOSS_SMOOTH_L1};
+    return (struct distill_options){kinds[c->loss.type], c->loss.normalize == 1,
+                                    c->loss.reduction == LOSS_REDUCTION_SUM_DIM};
+}
+
 int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random,
                    fill_cache cache, void *context, struct error *err)
 {
@@ -305,13 +348,10 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
     t->micro = config->train.micro_batch > 0 && config->train.micro_batch < t->batch
                    ? config->train.micro_batch
                    : t->batch;
-    t->release = is(config->optim.gradients, "release");
+    t->release = config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
     t->twice = t->release && t->micro == t->batch && config->optim.clip_grad_norm > 0 &&
-               is(config->optim.clip_mode, "exact");
-    t->loss = (struct distill_options){is(config->loss.type, "cosine")      ? LOSS_COSINE
-                                       : is(config->loss.type, "smooth-l1") ? LOSS_SMOOTH_L1
-                                                                            : LOSS_MSE,
-                                       config->loss.normalize == 1, is(config->loss.reduction, "sum-dim")};
+               config->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
+    t->loss = loss_options(config);
     if ((code = check_combination(t, err)) != 0) goto fail;
     if ((code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
     if (config->train.cache_teacher && (code = cache_outputs(t, cache, context, err)) != 0) goto fail;

@@ -1,0 +1,71 @@
+/* The choices of the experiment: each list once, as an enum for the code and as spellings for the file.
+ *
+ * A row is X(NUMBER, "spelling"). Every list gives `enum loss_type` and `loss_type_names[]`, which ends with
+ * NULL and is indexed by the number. struct config holds the enums, so a choice that does not exist, or one
+ * of another list, does not compile. Numbers are of this build alone: files and other programs see spellings.
+ */
+#ifndef MEOPT_CONFIG_CHOICES_H
+#define MEOPT_CONFIG_CHOICES_H
+
+// clang-format off
+#define CHOICES_MODEL_FAMILY(X) X(MODEL_FAMILY_AUTO, "auto") X(MODEL_FAMILY_EVA, "eva") \
+    X(MODEL_FAMILY_OPENCLIP, "openclip") X(MODEL_FAMILY_DINOV2, "dinov2")
+#define CHOICES_TOWER_ARCH(X) X(TOWER_ARCH_CUSTOM, "custom") \
+    X(TOWER_ARCH_EVA01_G14, "eva01_g14") X(TOWER_ARCH_EVA01_G14_PLUS, "eva01_g14_plus") \
+    X(TOWER_ARCH_OPENCLIP_VIT_G14, "openclip_vit_g14") X(TOWER_ARCH_OPENCLIP_VIT_H14, "openclip_vit_h14") \
+    X(TOWER_ARCH_DINOV2_VITG14, "dinov2_vitg14") X(TOWER_ARCH_DINOV2_VITL14, "dinov2_vitl14")
+#define CHOICES_TOWER_FFN(X) X(TOWER_FFN_AUTO, "auto") X(TOWER_FFN_MLP, "mlp") X(TOWER_FFN_SWIGLU, "swiglu")
+#define CHOICES_TOWER_DTYPE(X) X(TOWER_DTYPE_AUTO, "auto") X(TOWER_DTYPE_FP32, "fp32") X(TOWER_DTYPE_BF16, "bf16")
+#define CHOICES_TOWER_INIT(X) X(TOWER_INIT_CHECKPOINT, "checkpoint") X(TOWER_INIT_RANDOM, "random")
+
+#define CHOICES_LOSS_TYPE(X) X(LOSS_TYPE_MSE, "mse") X(LOSS_TYPE_COSINE, "cosine") X(LOSS_TYPE_SMOOTH_L1, "smooth-l1")
+#define CHOICES_LOSS_REDUCTION(X) X(LOSS_REDUCTION_MEAN, "mean") X(LOSS_REDUCTION_SUM_DIM, "sum-dim")
+#define CHOICES_LOSS_TOKENS(X) X(LOSS_TOKENS_CLS, "cls") X(LOSS_TOKENS_CLS_PATCH, "cls+patch")
+#define CHOICES_LOSS_HEAD(X) X(LOSS_HEAD_AUTO, "auto") X(LOSS_HEAD_NONE, "none") X(LOSS_HEAD_LINEAR, "linear")
+
+#define CHOICES_DATA_PIPELINE(X) X(DATA_PIPELINE_AUTO, "auto") X(DATA_PIPELINE_CLIP, "clip") \
+    X(DATA_PIPELINE_DINOV2, "dinov2")
+
+#define CHOICES_TRAIN_PRECISION(X) X(TRAIN_PRECISION_BF16, "bf16") X(TRAIN_PRECISION_FP32, "fp32")
+#define CHOICES_TRAIN_RECOMPUTE(X) X(TRAIN_RECOMPUTE_NONE, "none") X(TRAIN_RECOMPUTE_BLOCK, "block")
+
+#define CHOICES_OPTIM_PRESET(X) X(OPTIM_PRESET_QUALITY, "quality") X(OPTIM_PRESET_BALANCED, "balanced") \
+    X(OPTIM_PRESET_MINIMAL, "minimal")
+#define CHOICES_OPTIM_NAME(X) X(OPTIM_NAME_APADAM, "apadam") X(OPTIM_NAME_APADAMW, "apadamw") \
+    X(OPTIM_NAME_APSGD, "apsgd") X(OPTIM_NAME_LAMB, "lamb") X(OPTIM_NAME_LION, "lion")
+#define CHOICES_OPTIM_SCHEDULE(X) X(OPTIM_SCHEDULE_COSINE, "cosine") X(OPTIM_SCHEDULE_LINEAR, "linear") \
+    X(OPTIM_SCHEDULE_CONSTANT, "constant")
+#define CHOICES_OPTIM_CLIP_MODE(X) X(OPTIM_CLIP_MODE_AUTO, "auto") X(OPTIM_CLIP_MODE_EXACT, "exact") \
+    X(OPTIM_CLIP_MODE_PREVIOUS, "previous") X(OPTIM_CLIP_MODE_BLOCK, "block")
+#define CHOICES_OPTIM_WEIGHTS(X) X(OPTIM_WEIGHTS_AUTO, "auto") X(OPTIM_WEIGHTS_FP32, "fp32") \
+    X(OPTIM_WEIGHTS_FP32_COPY, "fp32+copy") X(OPTIM_WEIGHTS_BF16, "bf16") X(OPTIM_WEIGHTS_BF16_SR, "bf16_sr") \
+    X(OPTIM_WEIGHTS_BF16_4, "bf16+4") X(OPTIM_WEIGHTS_BF16_8, "bf16+8") X(OPTIM_WEIGHTS_BF16_16, "bf16+16")
+#define CHOICES_OPTIM_STATE(X) X(OPTIM_STATE_AUTO, "auto") X(OPTIM_STATE_FP32, "fp32") X(OPTIM_STATE_BF16, "bf16") \
+    X(OPTIM_STATE_BF16_NEAREST, "bf16_nearest") X(OPTIM_STATE_8BIT, "8bit") X(OPTIM_STATE_4BIT, "4bit")
+#define CHOICES_OPTIM_GRADIENTS(X) X(OPTIM_GRADIENTS_AUTO, "auto") X(OPTIM_GRADIENTS_KEEP, "keep") \
+    X(OPTIM_GRADIENTS_RELEASE, "release")
+
+#define CHOICES_DEVICE_TYPE(X) X(DEVICE_TYPE_AUTO, "auto") X(DEVICE_TYPE_CPU, "cpu") X(DEVICE_TYPE_HIP, "hip") \
+    X(DEVICE_TYPE_CUDA, "cuda")
+
+/* L(tag of the enum, its list) */
+#define CHOICE_LISTS(L) \
+    L(model_family, CHOICES_MODEL_FAMILY) \
+    L(tower_arch, CHOICES_TOWER_ARCH) L(tower_ffn, CHOICES_TOWER_FFN) \
+    L(tower_dtype, CHOICES_TOWER_DTYPE) L(tower_init, CHOICES_TOWER_INIT) \
+    L(loss_type, CHOICES_LOSS_TYPE) L(loss_reduction, CHOICES_LOSS_REDUCTION) \
+    L(loss_tokens, CHOICES_LOSS_TOKENS) L(loss_head, CHOICES_LOSS_HEAD) \
+    L(data_pipeline, CHOICES_DATA_PIPELINE) \
+    L(train_precision, CHOICES_TRAIN_PRECISION) L(train_recompute, CHOICES_TRAIN_RECOMPUTE) \
+    L(optim_preset, CHOICES_OPTIM_PRESET) L(optim_name, CHOICES_OPTIM_NAME) \
+    L(optim_schedule, CHOICES_OPTIM_SCHEDULE) L(optim_clip_mode, CHOICES_OPTIM_CLIP_MODE) \
+    L(optim_weights, CHOICES_OPTIM_WEIGHTS) L(optim_state, CHOICES_OPTIM_STATE) \
+    L(optim_gradients, CHOICES_OPTIM_GRADIENTS) \
+    L(device_type, CHOICES_DEVICE_TYPE)
+
+#define CHOICE_NUMBER(number, spelling) number,
+#define CHOICE_ENUM(tag, LIST) enum tag { LIST(CHOICE_NUMBER) }; extern const char *const tag##_names[];
+// clang-format on
+CHOICE_LISTS(CHOICE_ENUM)
+
+#endif
