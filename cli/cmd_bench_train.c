@@ -37,8 +37,7 @@ static int peak_of(const struct config *c, double *peak, struct error *err)
     struct device *device;
     int code = train_device_open(&device, c, false, err);
     if (code) return code;
-    double found =
-        device_gemm_peak_gflops(device, c->train.precision == TRAIN_PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32);
+    double found = device_gemm_peak_gflops(device, trainer_tower_type(&c->model_s));
     if (found > *peak) *peak = found;
     device_close(device);
     return 0;

@@ -28,7 +28,7 @@ static int embed_run(const struct arguments *args, struct error *err)
     if (!code && !weights[student])
         code = error_set(err, EXIT_CONFIG, NULL, "the %s has no checkpoint", role);
     if (!code) code = train_device_open(&device, &c, true, err);
-    enum dtype type = c.train.precision == TRAIN_PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    enum dtype type = trainer_tower_type(student ? &c.model_s : &c.model_t);
     struct tower_options options = {.batch = c.train.batch_size,
                                     .compute = type,
                                     .weight_type = type,

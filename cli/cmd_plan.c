@@ -371,8 +371,7 @@ static int measure(struct figures *f, struct error *err)
     struct device *device;
     int code = train_device_open(&device, f->config, false, err);
     if (code) return code;
-    f->gflops = device_gemm_peak_gflops(
-        device, f->config->train.precision == TRAIN_PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32);
+    f->gflops = device_gemm_peak_gflops(device, trainer_tower_type(&f->config->model_s));
     f->measured = true;
     device_close(device);
     return 0;

@@ -101,11 +101,50 @@ static void a_choice_is_stored_as_its_number_and_told_as_its_spelling(void **sta
     }
 }
 
+/* Neither tower's dtype touches the other's, and without one both are train.precision. */
+static void a_towers_dtype_is_its_own(void **state)
+{
+    (void)state;
+    static char *const small[] = {"model.family=dinov2", "data.image_size=28", "train.batch_size=2",
+                                  "model_t.width=128",   "model_t.depth=1",    "model_t.hidden=256",
+                                  "model_t.patch=14",    "model_t.pos_grid=2", "model_t.ffn=mlp",
+                                  "model_s.width=64",    "model_s.depth=1",    "model_s.hidden=128",
+                                  "model_s.patch=14",    "model_s.pos_grid=2", "model_s.ffn=mlp"};
+    static const struct {
+        const char *more[2];
+        enum dtype teacher, student;
+    } rows[] = {{{"train.precision=bf16", "model_t.dtype=auto"}, DTYPE_BF16, DTYPE_BF16},
+                {{"train.precision=fp32", "model_t.dtype=auto"}, DTYPE_F32, DTYPE_F32},
+                {{"train.precision=bf16", "model_t.dtype=fp32"}, DTYPE_F32, DTYPE_BF16},
+                {{"train.precision=bf16", "model_s.dtype=fp32"}, DTYPE_BF16, DTYPE_F32}};
+    enum { SMALL = sizeof small / sizeof *small };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct config config;
+        struct device *device = NULL;
+        struct trainer *t = NULL;
+        struct error err = {0};
+        char *overrides[SMALL + 2];
+        memcpy(overrides, small, sizeof small);
+        for (int k = 0; k < 2; k++) overrides[SMALL + k] = (char *)(uintptr_t)rows[i].more[k];
+        int code = config_load_text(&config, "x.yaml", "", 0, overrides, SMALL + 2, &err);
+        if (!code) code = device_open(&device, "dry", 0, &err);
+        if (!code) code = trainer_create(&t, &config, device, true, NULL, NULL, &err);
+        if (code) fail_msg("%s", err.what);
+        assert_int_equal(t->teacher->options.compute, rows[i].teacher);
+        assert_int_equal(t->teacher->options.weight_type, rows[i].teacher);
+        assert_int_equal(t->student->options.compute, rows[i].student);
+        assert_int_equal(t->student->options.weight_type, rows[i].student);
+        trainer_close(t);
+        device_close(device);
+        config_free(&config);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rules_and_formats_are_libmeopts), cmocka_unit_test(presets_are_libmeopts),
-        cmocka_unit_test(families_and_geometries_are_the_towers),
+        cmocka_unit_test(a_towers_dtype_is_its_own), cmocka_unit_test(families_and_geometries_are_the_towers),
         cmocka_unit_test(a_choice_is_stored_as_its_number_and_told_as_its_spelling)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,6 +69,9 @@ expect 7 "$MEOPT" config check bad.yaml
 grep -q 'bad.yaml:3:3: optim.wieght_decay is not a key' err || fail "first problem"
 grep -q 'bad.yaml:4:21: train.batch_size is text' err || fail "second problem"
 grep -q '\^~' err || fail "caret"
+printf 'train: {precision: fp32}\nmodel_t: {dtype: bf16}\nmodel_s: {dtype: bf16}\n' >unheard.yaml
+expect 0 "$MEOPT" config check unheard.yaml
+grep -q 'unheard.yaml:1:9: .*train.precision has no effect' err || fail "a precision that no tower takes"
 expect 7 "$MEOPT" config check --json bad.yaml
 grep -q '"line": 3' out || fail "json problems"
 grep -q "$(printf '\033')" out err && fail "escape bytes in a pipe"

@@ -69,6 +69,15 @@ static void defaults_are_those_of_the_table(void **state)
     assert_int_equal(config_key_index("model.weight_t"), config_key_index("model_t.weight"));
 }
 
+static void what_an_earlier_versions_run_says_is_taken(void **state)
+{
+    (void)state;
+    assert_int_equal(load("model_s:\n  dtype: bf16\n  drop_path: 0\n  width: 64\n"), 0);
+    assert_int_equal(config.model_s.width, 64);
+    config_free(&config);
+    assert_int_equal(load("model_s:\n  drop_path: 0.5\n"), EXIT_CONFIG);
+}
+
 static void values_have_types_and_ranges(void **state)
 {
     (void)state;
@@ -235,6 +244,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_originals_files_are_valid),
         cmocka_unit_test(defaults_are_those_of_the_table),
+        cmocka_unit_test(what_an_earlier_versions_run_says_is_taken),
         cmocka_unit_test(values_have_types_and_ranges),
         cmocka_unit_test(an_error_shows_the_place_and_the_nearest_key),
         cmocka_unit_test(what_cannot_stand_together_is_refused),

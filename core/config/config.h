@@ -50,6 +50,9 @@ struct config_key {
 };
 extern const struct config_key config_keys[]; /* ends with name NULL */
 extern const int config_key_count;
+/* Why a key of earlier versions is gone; NULL for any other name. Its one value that changed nothing, in
+ * *value (may be NULL), is still taken, so that a run of such a version goes on. */
+const char *config_key_retired(const char *name, const char **value);
 int config_key_index(const char *name); /* -1 when there is none; knows other spellings of a whole key */
 const char *config_key_spelling(int key, int i); /* 0: its name, then others; NULL behind the last */
 /* The i-th choice of a CONFIG_CHOICE, CONFIG_BOOL or CONFIG_SWITCH key, NULL behind the last. */
@@ -61,9 +64,8 @@ struct config_tower {
     enum tower_arch arch; /* custom, or a published geometry */
     int64_t width, depth, heads, head_dim, hidden, out, patch, pos_grid;
     enum tower_ffn ffn;
-    enum tower_dtype dtype; /* of the values in forward and backward (auto is resolved) */
+    enum tower_dtype dtype; /* of values and frozen weights; auto is resolved */
     enum tower_init init;
-    double drop_path; /* student only */
 };
 
 struct config {

@@ -85,6 +85,12 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
     const char *names[256], *sections[MAX_SECTIONS], *near;
     char storage[MAX_SECTIONS][32];
     int count = 0, section_count = section_names(sections, storage);
+    char full[160];
+    snprintf(full, sizeof full, "%s.%.100s", section, leaf);
+    if (config_key_retired(full, NULL)) {
+        snprintf(hint, size, "remove it: %s", config_key_retired(full, NULL));
+        return;
+    }
     size_t n = strlen(section);
     if (n && strcmp(section, "model") == 0) {
         names[count++] = "weight_t";
@@ -204,6 +210,14 @@ static void take_merge(struct load *l, const char *section, int node, int *merge
     }
 }
 
+/* A key of earlier versions with the value that changed nothing, as their runs say it. */
+static bool harmless(struct load *l, const char *key, int value_node)
+{
+    const char *value;
+    const struct node *v = &l->document.nodes[document_follow(&l->document, value_node)];
+    return config_key_retired(key, &value) && v->kind == NODE_SCALAR && strcmp(v->text, value) == 0;
+}
+
 static void take_section(struct load *l, const char *section, int mapping, int *merges, bool by_merge)
 {
     struct document *d = &l->document;
@@ -225,7 +239,10 @@ static void take_section(struct load *l, const char *section, int mapping, int *
             char full[160], hint[320];
             snprintf(full, sizeof full, "%s.%.100s", section, n->text);
             int key = strlen(n->text) > 100 || n->text_bytes != strlen(n->text) ? -1 : config_key_index(full);
-            if (key < 0) {
+            if (key < 0 && harmless(l, full, n->next)) {
+                problem(l, false, k, "remove it", "%s is not a key any more; %s changes nothing", full,
+                        d->nodes[document_follow(d, n->next)].text);
+            } else if (key < 0) {
                 suggest(hint, sizeof hint, section, n->text);
                 problem(l, true, k, hint, "%.100s is not a key", full);
             } else {

@@ -140,9 +140,18 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
         bad(context, given(c, "train.micro_batch") ? "train.micro_batch" : "train.batch_size", true,
             "choose a divisor", sentence);
     }
-    if (c->optim.pure_bf16 && c->train.precision == TRAIN_PRECISION_FP32)
-        bad(context, "optim.pure_bf16", true, "set train.precision: bf16",
-            "optim.pure_bf16 with train.precision fp32");
+    if (c->optim.pure_bf16 && c->model_s.dtype == TOWER_DTYPE_FP32) {
+        bool by_precision = c->train.precision == TRAIN_PRECISION_FP32;
+        bad(context, "optim.pure_bf16", true,
+            by_precision ? "set train.precision: bf16" : "set model_s.dtype: bf16",
+            by_precision ? "optim.pure_bf16 with train.precision fp32"
+                         : "optim.pure_bf16 with model_s.dtype fp32");
+    }
+    enum tower_dtype precision =
+        c->train.precision == TRAIN_PRECISION_BF16 ? TOWER_DTYPE_BF16 : TOWER_DTYPE_FP32;
+    if (given(c, "train.precision") && c->model_t.dtype != precision && c->model_s.dtype != precision)
+        bad(context, "train.precision", false, "set model_t.dtype and model_s.dtype",
+            "train.precision has no effect: each tower has a dtype of its own");
     if (c->optim.min_lr > c->optim.lr)
         bad(context, "optim.min_lr", true, "min_lr is where the schedule ends",
             "optim.min_lr is above optim.lr");

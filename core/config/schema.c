@@ -59,7 +59,7 @@ CHOICE_LISTS(CHOICE_SIZE)
         INT(section ".pos_grid", "patches", 0, 1024, "0", GEOMETRY,                                          \
             "side of the stored position embedding; 0: from arch or checkpoint", field.pos_grid),            \
         CHOICE(section ".dtype", tower_dtype, "auto", GEOMETRY,                                              \
-               "values inside the " who "; auto: train.precision", field.dtype)
+               "what the " who " computes in; auto: train.precision", field.dtype)
 
 const struct config_key config_keys[] = {
     CHOICE_ALIAS("model.family", model_family, "eva_clip=eva|open_clip=openclip", "auto", GEOMETRY,
@@ -69,8 +69,6 @@ const struct config_key config_keys[] = {
            "the teacher's values; random: a geometry to measure with", model_t.init),
     TOWER("model_s", "student", model_s),
     CHOICE("model_s.init", tower_init, "checkpoint", "train", "where the student starts", model_s.init),
-    REAL("model_s.drop_path", "share", 0, 0.99, "0", "train",
-         "stochastic depth of the last block, growing linearly from 0 at the first", model_s.drop_path),
 
     CHOICE("loss.type", loss_type, "mse", "train plan", "distance of student's and teacher's output",
            loss.type),
@@ -115,7 +113,7 @@ const struct config_key config_keys[] = {
     INT("train.seed", NULL, 0, 9007199254740992.0, "0", "train",
         "of data order, augmentation, rounding and new weights", train.seed),
     CHOICE("train.precision", train_precision, "bf16", "train plan bench",
-           "of activations and matrix products", train.precision),
+           "of activations and matrix products, where a tower's dtype is auto", train.precision),
     CHOICE("train.recompute", train_recompute, "none", "train plan bench",
            "keep all activations, or one block's and compute the rest again", train.recompute),
     BOOL("train.cache_teacher", "false", "train plan",
@@ -219,5 +217,19 @@ const char *config_key_spelling(int key, int i)
     if (i == 0) return config_keys[key].name;
     for (size_t k = 0; k < sizeof key_aliases / sizeof *key_aliases; k++)
         if (strcmp(key_aliases[k][1], config_keys[key].name) == 0 && --i == 0) return key_aliases[k][0];
+    return NULL;
+}
+
+static const struct {
+    const char *name, *value, *why;
+} retired[] = {{"model_s.drop_path", "0", "the towers have no drop path"}};
+
+const char *config_key_retired(const char *name, const char **value)
+{
+    for (size_t i = 0; i < sizeof retired / sizeof *retired; i++)
+        if (strcmp(name, retired[i].name) == 0) {
+            if (value) *value = retired[i].value;
+            return retired[i].why;
+        }
     return NULL;
 }

@@ -1,4 +1,4 @@
-/* One YAML scalar as a value of one key: inside core/config only.
+/* One YAML scalar as a value of one key: for core/config and for readers of single values.
  *
  * Scalars are taken as YAML 1.2's core schema takes them. Where PyYAML (YAML 1.1) takes one differently, it
  * is accepted with a note and the spelling that all readers agree on.

@@ -1,6 +1,7 @@
 /* The reader of a run: see follow.h. */
 #include "core/run/follow.h"
 #include "core/base/file.h"
+#include "core/config/value.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -215,6 +216,15 @@ static const char *value_of(yaml_document_t *d, const char *section, const char 
     return node && node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : "";
 }
 
+static bool is_true(const char *key, const char *text)
+{
+    struct value value;
+    char message[320], hint[320];
+    return value_read(config_key_index(key), text, strlen(text), false, &value, message, hint,
+                      sizeof message) != VALUE_BAD &&
+           value.integer;
+}
+
 static void name_of(char *dst, size_t size, const char *weight, const char *arch)
 {
     const char *slash = strrchr(weight, '/');
@@ -234,7 +244,7 @@ static void take_config(struct follow *f)
                     value_of(&document, "model_t", "arch"));
             name_of(f->student, sizeof f->student, value_of(&document, "model_s", "weight"),
                     value_of(&document, "model_s", "arch"));
-            f->use_meopt = strcmp(value_of(&document, "optim", "use_meopt"), "true") == 0;
+            f->use_meopt = is_true("optim.use_meopt", value_of(&document, "optim", "use_meopt"));
             f->batch = strtoll(value_of(&document, "train", "batch_size"), NULL, 10);
             yaml_document_delete(&document);
         }

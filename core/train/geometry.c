@@ -11,45 +11,45 @@ _Static_assert((int)MODEL_FAMILY_AUTO == (int)FAMILY_UNKNOWN && (int)MODEL_FAMIL
                    (int)MODEL_FAMILY_DINOV2 == (int)FAMILY_DINOV2,
                "enum model_family is enum family");
 
-static int describe(const struct config *c, const struct config_tower *t, struct geometry *g,
+static int describe(const struct config *c, const struct config_tower *tower, struct geometry *g,
                     struct error *err)
 {
     memset(g, 0, sizeof *g);
-    if (t->arch != TOWER_ARCH_CUSTOM) {
-        int code = geometry_preset(tower_arch_names[t->arch], g, err);
+    if (tower->arch != TOWER_ARCH_CUSTOM) {
+        int code = geometry_preset(tower_arch_names[tower->arch], g, err);
         if (code) return code;
     }
     g->family = g->family ? g->family : (enum family)c->model.family;
     const struct {
         int64_t *field, given;
-    } fields[] = {{&g->width, t->width},      {&g->depth, t->depth}, {&g->heads, t->heads},
-                  {&g->hidden, t->hidden},    {&g->out, t->out},     {&g->patch, t->patch},
-                  {&g->pos_grid, t->pos_grid}};
+    } fields[] = {{&g->width, tower->width},      {&g->depth, tower->depth}, {&g->heads, tower->heads},
+                  {&g->hidden, tower->hidden},    {&g->out, tower->out},     {&g->patch, tower->patch},
+                  {&g->pos_grid, tower->pos_grid}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].given) *fields[i].field = fields[i].given;
-    if (t->ffn == TOWER_FFN_MLP) g->ffn = 1 + ACTIVATION_GELU;
-    if (t->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
+    if (tower->ffn == TOWER_FFN_MLP) g->ffn = 1 + ACTIVATION_GELU;
+    if (tower->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
     if (c->data.image_size) {
-        if (g->image && g->image != c->data.image_size && g->family != FAMILY_DINOV2 && !t->pos_grid)
+        if (g->image && g->image != c->data.image_size && g->family != FAMILY_DINOV2 && !tower->pos_grid)
             g->pos_grid = c->data.image_size / (g->patch ? g->patch : 14);
         g->image = c->data.image_size;
     }
     return 0;
 }
 
-static int settle(struct config *c, const struct config_tower *t, const char *role, bool random,
+static int settle(struct config *c, const struct config_tower *tower, const char *role, bool random,
                   struct geometry *g, struct weights **weights, struct error *err)
 {
-    int code = describe(c, t, g, err);
+    int code = describe(c, tower, g, err);
     if (code) return code;
-    bool from_file = !random && t->weight[0] && t->init != TOWER_INIT_RANDOM;
-    if (!from_file && !random && t->init != TOWER_INIT_RANDOM)
+    bool from_file = !random && tower->weight[0] && tower->init != TOWER_INIT_RANDOM;
+    if (!from_file && !random && tower->init != TOWER_INIT_RANDOM)
         return error_set(err, EXIT_CONFIG, "set model.weight_t and model.weight_s",
                          "the %s has no checkpoint", role);
-    if (!from_file) return geometry_check(g, t->head_dim, err);
-    if ((code = weights_open(weights, t->weight, err)) != 0) return code;
-    code = geometry_infer(g, *weights, t->head_dim, err);
-    if (code && err && !err->file[0]) error_at(err, t->weight, 0, 0);
+    if (!from_file) return geometry_check(g, tower->head_dim, err);
+    if ((code = weights_open(weights, tower->weight, err)) != 0) return code;
+    code = geometry_infer(g, *weights, tower->head_dim, err);
+    if (code && err && !err->file[0]) error_at(err, tower->weight, 0, 0);
     return code;
 }
 

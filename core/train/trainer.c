@@ -21,17 +21,22 @@ int trainer_library_error(const struct meopt_error *library, struct error *err)
     return error_set(err, codes[library->status], NULL, "optimizer: %s", library->message);
 }
 
+enum dtype trainer_tower_type(const struct config_tower *tower)
+{
+    return tower->dtype == TOWER_DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
+}
+
 /* What the student keeps where, as optim.* says. */
 static struct tower_options student_options(const struct trainer *t)
 {
     const struct config *c = t->config;
-    bool bf16 = c->train.precision == TRAIN_PRECISION_BF16,
-         baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
+    enum dtype type = trainer_tower_type(&c->model_s);
+    bool bf16 = type == DTYPE_BF16, baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
     bool accumulates = t->micro < t->batch;
     return (struct tower_options){
         .batch = t->micro,
-        .compute = bf16 ? DTYPE_BF16 : DTYPE_F32,
-        .weight_type = bf16 ? DTYPE_BF16 : DTYPE_F32,
+        .compute = type,
+        .weight_type = type,
         .master = bf16 && (baseline || c->optim.weights == OPTIM_WEIGHTS_FP32),
         .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
         .gradients = t->release ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
@@ -50,12 +55,12 @@ static struct tower_options student_options(const struct trainer *t)
 static struct tower_options teacher_options(const struct trainer *t)
 {
     const struct config *c = t->config;
-    bool bf16 = c->train.precision == TRAIN_PRECISION_BF16,
-         baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
+    bool baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
+    enum dtype type = trainer_tower_type(&c->model_t);
     return (struct tower_options){
         .batch = t->micro,
-        .compute = bf16 ? DTYPE_BF16 : DTYPE_F32,
-        .weight_type = bf16 && !baseline ? DTYPE_BF16 : DTYPE_F32,
+        .compute = type,
+        .weight_type = baseline ? DTYPE_F32 : type,
         .gradients = GRADIENTS_NONE,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
         .weights_class = MEMORY_TEACHER,
@@ -134,7 +139,7 @@ static int optimizer_options(const struct trainer *t, struct meopt_options *o, s
     const struct config *c = t->config;
     struct meopt_error library = {0};
     meopt_options_init(o, sizeof *o, trainer_rule(c->optim.name));
-    bool bf16 = c->train.precision == TRAIN_PRECISION_BF16;
+    bool bf16 = trainer_tower_type(&c->model_s) == DTYPE_BF16;
     const char *preset = c->optim.use_meopt   ? optim_preset_names[c->optim.preset]
                          : c->optim.pure_bf16 ? "pure_bf16"
                          : bf16               ? "amp"
@@ -265,9 +270,6 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
 static int check_combination(const struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
-    if (c->model_s.drop_path > 0)
-        return error_set(err, EXIT_CONFIG, "model_s.drop_path: 0",
-                         "model_s.drop_path %g: the towers have no drop path", c->model_s.drop_path);
     if (t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 &&
         c->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK)
         return error_set(err, EXIT_CONFIG, "optim.clip_mode: exact",

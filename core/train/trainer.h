@@ -97,6 +97,9 @@ int trainer_export(const struct trainer *trainer, int parameter, float *out, str
 /* And back, bits restored in every format. */
 int trainer_import(struct trainer *trainer, int parameter, const float *values, struct error *err);
 
+/* What a tower computes in. */
+enum dtype trainer_tower_type(const struct config_tower *tower);
+
 /* The towers as the configuration and their checkpoints say; also resolves the configuration's family. NULL
  * weights are not returned. */
 int trainer_geometry(struct config *config, bool random, struct geometry *teacher, struct geometry *student,

@@ -1,0 +1,53 @@
+#!/bin/sh
+# Every key of the table is read by code outside core/config: c->train.steps, config.train.steps, and for a tower's also
+# tower->width where a struct config_tower is given. Comments, texts and assignments are no reading.
+set -eu
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+# The code of a tree without comments and texts, one file; what takes a tower in another.
+code() { # tree
+    find "$1/core" "$1/cli" -name '*.[ch]' ! -path '*/core/config/*' | sort >"$dir/files"
+    for file in $(cat "$dir/files"); do
+        sed 's/"[^"]*"//g' "$file" | awk '{
+            while (length($0)) {
+                end = inside ? index($0, "*/") : index($0, "/*")
+                if (!inside) printf "%s", end ? substr($0, 1, end - 1) : $0
+                if (!end) break
+                $0 = substr($0, end + 2)
+                inside = !inside
+            }
+            print ""
+        }' >"$dir/plain"
+        cat "$dir/plain" >&3
+        if grep -q 'struct config_tower' "$dir/plain"; then cat "$dir/plain" >&4; fi
+    done 3>"$dir/all" 4>"$dir/towers"
+}
+end='([^a-z_0-9 =]| +[^ =]| *==|$)' # of the name, with no assignment behind it
+unread() { # keys on stdin
+    while read -r key; do
+        grep -qE "(->|[a-z]\\.)$(echo "$key" | sed 's/\./\\./')$end" "$dir/all" && continue
+        case $key in
+        model_[ts].*) grep -qE "tower->${key#*.}$end" "$dir/towers" && continue ;;
+        train.precision) # is what the towers' dtype is where they say nothing, and these are read
+            [ "$("$MEOPT" config list "$MEOPT_SOURCE/configs/dinov2.yaml" train.precision=fp32 | grep -c '^model_[ts].dtype = fp32')" = 2 ] && continue ;;
+        esac
+        echo "$key"
+    done
+}
+"$MEOPT" config list | sed -n 's/^  \([a-z_]*\.[a-z_0-9]*\) .*/\1/p' >"$dir/keys"
+[ "$(wc -l <"$dir/keys")" -ge 70 ] || fail "the table has too few keys: $(wc -l <"$dir/keys")"
+code "$MEOPT_SOURCE"
+found=$(unread <"$dir/keys")
+[ -z "$found" ] || fail "read by nothing outside core/config: $found"
+
+# What the walk has to find: a key that nobody names, and keys whose reading was taken away.
+[ "$(echo train.planted | unread)" = train.planted ] || fail "an unread key was not found"
+mkdir "$dir/tree"
+cp -r "$MEOPT_SOURCE/core" "$MEOPT_SOURCE/cli" "$dir/tree"
+find "$dir/tree" -name '*.c' -exec sed -i 's,c->optim\.nesterov,0 /* c->optim.nesterov */,; s/tower->pos_grid/0/g; s/tower->dtype ==/0 ==/
+    s,^.*c->optim\.beta1;,c->optim.beta1 = 0.9;,; s/config_cards(c/count("c->device.cards"/' {} +
+code "$dir/tree"
+found=$(unread <"$dir/keys" | tr '\n' ' ')
+[ "$found" = "model_t.pos_grid model_t.dtype model_s.pos_grid model_s.dtype optim.beta1 optim.nesterov " ] || fail "of six unread keys the walk names: $found"
