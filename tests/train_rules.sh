@@ -1,6 +1,6 @@
 #!/bin/sh
-# The quickstart with every rule and preset: the loss falls, and memory by class at the end is that of the plan. MEOPT_LONG=1:
-# all presets for all rules on all three pairs; else each rule with one preset, each preset with one rule.
+# The quickstart with every rule and preset, and with fp32 weights beside MEOpt's states: the loss falls, and memory by class at the end
+# is that of the plan. MEOPT_LONG=1: all presets for all rules on all three pairs; else each rule with one preset, each preset with one rule.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -9,13 +9,13 @@ for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$
 cp "$MEOPT_SOURCE"/configs/quickstart*.yaml "$work/configs/"
 pairs="quickstart_dinov2"
 size="train.steps=40 train.batch_size=8"
-runs="apadamw:quality apadam:balanced apsgd:balanced lamb:minimal lion:balanced"
+runs="apadamw:quality apadam:balanced apsgd:balanced lamb:minimal lion:balanced apadamw:fp32+copy"
 if [ "${MEOPT_LONG:-0}" = 1 ]; then
     pairs="quickstart quickstart_openclip quickstart_dinov2"
     size="train.steps=60 train.batch_size=16"
     runs=""
     for rule in apadamw apadam apsgd lamb lion; do
-        for preset in baseline quality balanced minimal; do runs="$runs $rule:$preset"; done
+        for preset in baseline quality balanced minimal fp32 fp32+copy; do runs="$runs $rule:$preset"; done
     done
 fi
 classes() { tr ',{}' '\n\n\n' | sed -nE 's/^ *"(weights|gradients|optimizer|activations|teacher|workspace|data)": *([0-9]+).*/\1 \2/p'; }
@@ -28,7 +28,11 @@ for pair in $pairs; do
         lamb) lr=1.0e-2 ;;
         *) lr=2.0e-3 ;;
         esac
-        [ "$preset" = baseline ] && form="optim.use_meopt=false" || form="optim.preset=$preset"
+        case $preset in
+        baseline) form="optim.use_meopt=false" ;;
+        fp32*) form="optim.weights=$preset" ;;
+        *) form="optim.preset=$preset" ;;
+        esac
         set -- "$work/configs/$pair.yaml" "optim.name=$rule" "optim.lr=$lr" "$form" $size
         "$MEOPT" train "$@" --run-dir "$work" --name "$pair-$rule-$preset" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
         metrics=$work/$pair-$rule-$preset/metrics.jsonl

@@ -37,7 +37,8 @@ static struct tower_options student_options(const struct trainer *t)
         .batch = t->micro,
         .compute = type,
         .weight_type = type,
-        .master = bf16 && (baseline || c->optim.weights == OPTIM_WEIGHTS_FP32),
+        .master = bf16 && (baseline || c->optim.weights == OPTIM_WEIGHTS_FP32 ||
+                           c->optim.weights == OPTIM_WEIGHTS_FP32_COPY),
         .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
         .gradients = t->release ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
         .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
