@@ -1,7 +1,7 @@
 /* GPU kernels on the host: blocks one after another, the threads of a block as fibers that switch at barriers
  * and wave operations, so that every kernel's arithmetic runs, with shared memory and out-of-bounds accesses
- * watched by AddressSanitizer. Included by kernels/gpu/vendor.h in place of a vendor's runtime; the driver in
- * front of it is tests/emulate.cc.
+ * watched by AddressSanitizer. Included in front of each kernel (tests/CMakeLists.txt) in place of a vendor's
+ * runtime; the driver in front of it is tests/emulate.cc.
  *
  * A wave operation that not every lane of the wave reaches, or a barrier that not every thread reaches, is
  * reported and aborts: on a card it would hang or read garbage.
