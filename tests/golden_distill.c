@@ -60,149 +60,210 @@ static bool listed(json_t *json, const char *list, const char *name)
     return false;
 }
 
-static void trajectory(const char *dir)
+/* One set of golden data, and all that follows it. */
+struct trajectory {
+    json_t *json;
+    struct device *device;
+    struct tower *teacher, *student;
+    struct meopt *opt;
+    struct parameter **trained; /* in the optimizer's order */
+    size_t count;
+    double lr, clip;
+    struct distill_options objective;
+    int64_t batch, pixels;                                  /* pixels: of a batch */
+    double *images, *loss, *norm, *cosine;                  /* the reference's, step after step */
+    float *host, *input, *dout;                             /* (pixels) twice, (batch, out_width) */
+    double *sums;                                           /* struct sums on the device */
+    double worst_loss, worst_norm, worst_cosine, worst_end; /* differences */
+};
+
+struct sums {
+    double loss, cosine, squares;
+    int finite, unused;
+};
+
+/* The head that the reference began with. */
+static void head_take(struct trajectory *t, const char *dir)
 {
     struct error err = {0};
-    struct meopt_error library = {0};
-    json_t *json = golden_json("distill", dir, "config.json"), *rule = json_object_get(json, "optimizer");
-    struct weights *golden = golden_open("distill", dir, "golden.safetensors");
-    struct device *device;
-    if (device_open(&device, getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu", 0, &err))
-        fail_msg("%s", err.what);
-    int64_t batch = integer(json, "batch"), steps = integer(json, "steps");
-    bool head = json_is_string(json_object_get(json, "head"));
-    struct tower *teacher = open_tower(device, dir, json, "teacher_file", "teacher", batch, 0, false);
-    struct tower *student =
-        open_tower(device, dir, json, "student_file", "student", batch, head ? teacher->out_width : 0, true);
-    if (head) {
-        struct weights *init = golden_open("distill", dir, "head_init.safetensors");
-        for (int i = 0; i < student->parameter_count; i++) {
-            struct parameter *p = &student->parameters[i];
-            if (!p->head) continue;
-            int64_t at = weights_find(init, p->name);
-            assert_true(at >= 0);
-            float *values = xmalloc((size_t)p->count * sizeof *values);
-            assert_int_equal(weights_read(init, at, values, DTYPE_F32, &err), 0);
-            device->upload(device, p->weight, values, (size_t)p->count * sizeof *values);
-            free(values);
-        }
-        weights_close(init);
+    struct weights *init = golden_open("distill", dir, "head_init.safetensors");
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        struct parameter *p = &t->student->parameters[i];
+        if (!p->head) continue;
+        int64_t at = weights_find(init, p->name);
+        assert_true(at >= 0);
+        float *values = xmalloc((size_t)p->count * sizeof *values);
+        assert_int_equal(weights_read(init, at, values, DTYPE_F32, &err), 0);
+        t->device->upload(t->device, p->weight, values, (size_t)p->count * sizeof *values);
+        free(values);
     }
-    size_t scratch =
-        teacher->scratch_bytes > student->scratch_bytes ? teacher->scratch_bytes : student->scratch_bytes;
-    void *shared = device_alloc(device, MEMORY_WORKSPACE, scratch, "scratch", &err);
-    tower_bind_scratch(teacher, shared);
-    tower_bind_scratch(student, shared);
+    weights_close(init);
+}
 
-    /* The optimizer on the tower's own memory; decay as the towers decide, checked against the reference's
-     * lists. */
+static void towers_open(struct trajectory *t, const char *dir)
+{
+    struct error err = {0};
+    const char *name = getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
+    if (device_open(&t->device, name, 0, &err)) fail_msg("%s", err.what);
+    bool head = json_is_string(json_object_get(t->json, "head"));
+    t->teacher = open_tower(t->device, dir, t->json, "teacher_file", "teacher", t->batch, 0, false);
+    t->student = open_tower(t->device, dir, t->json, "student_file", "student", t->batch,
+                            head ? t->teacher->out_width : 0, true);
+    if (head) head_take(t, dir);
+    size_t scratch = t->teacher->scratch_bytes > t->student->scratch_bytes ? t->teacher->scratch_bytes
+                                                                           : t->student->scratch_bytes;
+    void *shared = device_alloc(t->device, MEMORY_WORKSPACE, scratch, "scratch", &err);
+    tower_bind_scratch(t->teacher, shared);
+    tower_bind_scratch(t->student, shared);
+}
+
+/* The optimizer on the tower's own memory; decay as the towers decide, checked against the reference's lists.
+ */
+static void optimizer_open(struct trajectory *t)
+{
+    struct meopt_error library = {0};
+    json_t *rule = json_object_get(t->json, "optimizer");
     struct meopt_options options;
     meopt_options_init(&options, sizeof options, MEOPT_APADAMW);
     options.beta1 = json_number_value(json_array_get(json_object_get(rule, "betas"), 0));
     options.beta2 = json_number_value(json_array_get(json_object_get(rule, "betas"), 1));
-    options.device = device;
+    options.device = t->device;
     options.eps = json_number_value(json_object_get(rule, "eps"));
     options.weight_decay = json_number_value(json_object_get(rule, "weight_decay"));
-    double lr = json_number_value(json_object_get(rule, "lr")),
-           clip = json_number_value(json_object_get(rule, "clip_grad_norm"));
-    struct meopt_tensor *table = xcalloc((size_t)student->parameter_count, sizeof *table);
-    struct parameter **trained = xcalloc((size_t)student->parameter_count, sizeof *trained);
-    size_t count = 0;
-    for (int i = 0; i < student->parameter_count; i++) {
-        struct parameter *p = &student->parameters[i];
+    t->lr = json_number_value(json_object_get(rule, "lr"));
+    t->clip = json_number_value(json_object_get(rule, "clip_grad_norm"));
+    struct meopt_tensor *table = xcalloc((size_t)t->student->parameter_count, sizeof *table);
+    t->trained = xcalloc((size_t)t->student->parameter_count, sizeof *t->trained);
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        struct parameter *p = &t->student->parameters[i];
         if (!p->trained) {
-            assert_true(listed(json, "not_trained", p->name));
+            assert_true(listed(t->json, "not_trained", p->name));
             continue;
         }
-        if (p->decay != listed(json, "decay", p->name) || p->decay == listed(json, "no_decay", p->name))
+        if (p->decay != listed(t->json, "decay", p->name) || p->decay == listed(t->json, "no_decay", p->name))
             fail_msg("decay of %s", p->name);
-        table[count] = (struct meopt_tensor){
+        table[t->count] = (struct meopt_tensor){
             .name = p->name, .ndim = p->ndim, .flags = p->decay ? 0 : MEOPT_NO_DECAY, .weights = p->weight};
-        memcpy(table[count].shape, p->shape, sizeof p->shape);
-        trained[count++] = p;
+        memcpy(table[t->count].shape, p->shape, sizeof p->shape);
+        t->trained[t->count++] = p;
     }
-    struct meopt *opt;
-    if (meopt_create(&opt, &options, table, count, &library)) fail_msg("%s", library.message);
+    if (meopt_create(&t->opt, &options, table, t->count, &library)) fail_msg("%s", library.message);
+    free(table);
+}
 
-    int64_t pixels, total;
-    double *images = golden_tensor(golden, "images", &total);
-    pixels = total / steps;
-    double *loss = golden_tensor(golden, "loss", NULL), *norm = golden_tensor(golden, "grad_norm", NULL),
-           *cosine = golden_tensor(golden, "cosine", NULL);
-    float *host = xmalloc((size_t)pixels * sizeof *host),
-          *input = device_alloc(device, MEMORY_DATA, (size_t)pixels * 4, "images", &err);
-    float *dout =
-        device_alloc(device, MEMORY_WORKSPACE, (size_t)(batch * student->out_width) * 4, "dout", &err);
-    double *sums = device_alloc(device, MEMORY_WORKSPACE, 4 * sizeof(double), "sums", &err);
-    struct distill_options objective = {
-        LOSS_MSE, json_is_true(json_object_get(json, "normalize")) || integer(json, "normalize") == 1, false};
-    double worst_loss = 0, worst_norm = 0, worst_cosine = 0, worst_final = 0;
-    for (int64_t step = 0; step < steps; step++) {
-        struct {
-            double loss, cosine, squares;
-            int finite, unused;
-        } found = {.finite = 1};
-        for (int64_t i = 0; i < pixels; i++) host[i] = (float)images[step * pixels + i];
-        device->upload(device, input, host, (size_t)pixels * sizeof *host);
-        device->upload(device, sums, &found, sizeof found);
-        device->ops->fill(device, dout, 0, (size_t)(batch * student->out_width) * 4);
-        tower_forward(teacher, input, batch);
-        tower_forward(student, input, batch);
-        distill_loss(device, &objective, student->out, teacher->out, dout, sums, sums + 1, 1, batch, 1,
-                     student->out_width);
-        if (tower_backward(student, input, dout, batch, true, true, NULL, NULL, &err))
-            fail_msg("%s", err.what);
-        for (size_t i = 0; i < count; i++)
-            device->ops->sum_squares(device, trained[i]->grad, trained[i]->grad_type, trained[i]->count,
-                                     sums + 2, (int *)(void *)(sums + 3));
-        device->sync(device);
-        device->download(device, &found, sums, sizeof found);
-        if (device_check(device, &err)) fail_msg("%s", err.what);
-        assert_true(found.finite);
-        double grad_norm = sqrt(found.squares), scale = fmin(1, clip / (grad_norm + 1e-6));
-        worst_loss = fmax(worst_loss, fabs(found.loss - loss[step]) / loss[step]);
-        worst_norm = fmax(worst_norm, fabs(grad_norm - norm[step]) / norm[step]);
-        worst_cosine = fmax(worst_cosine, fabs(found.cosine / (double)batch - cosine[step]));
-        if (meopt_step_begin(opt, step + 1, lr, 0, &library)) fail_msg("%s", library.message);
-        for (size_t i = 0; i < count; i++)
-            if (meopt_step_tensor(opt, i, trained[i]->grad, MEOPT_F32, scale, &library))
-                fail_msg("%s", library.message);
-        if (meopt_step_end(opt, NULL, &library)) fail_msg("%s", library.message);
-    }
-    for (int i = 0; i < student->parameter_count; i++) {
-        struct parameter *p = &student->parameters[i];
+/* The reference's images and what it found at each step; memory for a step of ours. */
+static void steps_open(struct trajectory *t, const struct weights *golden)
+{
+    struct error err = {0};
+    int64_t total;
+    t->images = golden_tensor(golden, "images", &total);
+    t->pixels = total / integer(t->json, "steps");
+    t->loss = golden_tensor(golden, "loss", NULL);
+    t->norm = golden_tensor(golden, "grad_norm", NULL);
+    t->cosine = golden_tensor(golden, "cosine", NULL);
+    t->host = xmalloc((size_t)t->pixels * sizeof *t->host);
+    t->input = device_alloc(t->device, MEMORY_DATA, (size_t)t->pixels * 4, "images", &err);
+    t->dout = device_alloc(t->device, MEMORY_WORKSPACE, (size_t)(t->batch * t->student->out_width) * 4,
+                           "dout", &err);
+    t->sums = device_alloc(t->device, MEMORY_WORKSPACE, sizeof(struct sums), "sums", &err);
+    bool normalize =
+        json_is_true(json_object_get(t->json, "normalize")) || integer(t->json, "normalize") == 1;
+    t->objective = (struct distill_options){LOSS_MSE, normalize, false};
+}
+
+/* Loss, cosine and gradients of one step's images; the squares of the gradients. */
+static struct sums forward_backward(struct trajectory *t, int64_t step)
+{
+    struct error err = {0};
+    struct device *device = t->device;
+    struct sums found = {.finite = 1};
+    for (int64_t i = 0; i < t->pixels; i++) t->host[i] = (float)t->images[step * t->pixels + i];
+    device->upload(device, t->input, t->host, (size_t)t->pixels * sizeof *t->host);
+    device->upload(device, t->sums, &found, sizeof found);
+    device->ops->fill(device, t->dout, 0, (size_t)(t->batch * t->student->out_width) * 4);
+    tower_forward(t->teacher, t->input, t->batch);
+    tower_forward(t->student, t->input, t->batch);
+    distill_loss(device, &t->objective, t->student->out, t->teacher->out, t->dout, t->sums, t->sums + 1, 1,
+                 t->batch, 1, t->student->out_width);
+    if (tower_backward(t->student, t->input, t->dout, t->batch, true, true, NULL, NULL, &err))
+        fail_msg("%s", err.what);
+    for (size_t i = 0; i < t->count; i++)
+        device->ops->sum_squares(device, t->trained[i]->grad, t->trained[i]->grad_type, t->trained[i]->count,
+                                 t->sums + 2, (int *)(void *)(t->sums + 3));
+    device->sync(device);
+    device->download(device, &found, t->sums, sizeof found);
+    if (device_check(device, &err)) fail_msg("%s", err.what);
+    return found;
+}
+
+static void step_follow(struct trajectory *t, int64_t step)
+{
+    struct meopt_error library = {0};
+    struct sums found = forward_backward(t, step);
+    assert_true(found.finite);
+    double grad_norm = sqrt(found.squares), scale = fmin(1, t->clip / (grad_norm + 1e-6));
+    t->worst_loss = fmax(t->worst_loss, fabs(found.loss - t->loss[step]) / t->loss[step]);
+    t->worst_norm = fmax(t->worst_norm, fabs(grad_norm - t->norm[step]) / t->norm[step]);
+    t->worst_cosine = fmax(t->worst_cosine, fabs(found.cosine / (double)t->batch - t->cosine[step]));
+    if (meopt_step_begin(t->opt, step + 1, t->lr, 0, &library)) fail_msg("%s", library.message);
+    for (size_t i = 0; i < t->count; i++)
+        if (meopt_step_tensor(t->opt, i, t->trained[i]->grad, MEOPT_F32, scale, &library))
+            fail_msg("%s", library.message);
+    if (meopt_step_end(t->opt, NULL, &library)) fail_msg("%s", library.message);
+}
+
+static void compare_end(struct trajectory *t, const struct weights *golden)
+{
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        struct parameter *p = &t->student->parameters[i];
         char key[128];
         snprintf(key, sizeof key, "final.%s", p->name);
         int64_t n;
         double *final = golden_tensor(golden, key, &n), error = 0;
         if (!final) continue;
         assert_int_equal(n, p->count);
-        double *mine = device_values(device, p->weight, DTYPE_F32, n);
+        double *mine = device_values(t->device, p->weight, DTYPE_F32, n);
         /* the k third of a qkv bias has a mathematically zero gradient and follows rounding noise */
         bool noise = strstr(p->name, "qkv.bias") || strstr(p->name, "in_proj_bias");
         for (int64_t k = 0; k < n; k++)
             error = fmax(error, fabs(mine[k] - final[k]) * (noise && k >= n / 3 && k < 2 * n / 3 ? 0.1 : 1));
-        if (!(error <= worst_final)) worst_final = error;
+        if (!(error <= t->worst_end)) t->worst_end = error;
         free(mine);
         free(final);
     }
-    printf("%-10s loss %.1e grad_norm %.1e cosine %.1e final %.1e\n", dir, worst_loss, worst_norm,
-           worst_cosine, worst_final);
-    if (!(worst_loss <= 2e-5 && worst_norm <= 2e-5 && worst_cosine <= 1e-5 && worst_final <= 1e-5))
+}
+
+static void trajectory_close(struct trajectory *t)
+{
+    free(t->host);
+    free(t->images);
+    free(t->loss);
+    free(t->norm);
+    free(t->cosine);
+    free(t->trained);
+    meopt_destroy(t->opt);
+    tower_close(t->teacher);
+    tower_close(t->student);
+    device_close(t->device);
+    json_decref(t->json);
+}
+
+static void trajectory(const char *dir)
+{
+    struct trajectory t = {.json = golden_json("distill", dir, "config.json")};
+    struct weights *golden = golden_open("distill", dir, "golden.safetensors");
+    t.batch = integer(t.json, "batch");
+    towers_open(&t, dir);
+    optimizer_open(&t);
+    steps_open(&t, golden);
+    for (int64_t step = 0; step < integer(t.json, "steps"); step++) step_follow(&t, step);
+    compare_end(&t, golden);
+    printf("%-10s loss %.1e grad_norm %.1e cosine %.1e final %.1e\n", dir, t.worst_loss, t.worst_norm,
+           t.worst_cosine, t.worst_end);
+    if (!(t.worst_loss <= 2e-5 && t.worst_norm <= 2e-5 && t.worst_cosine <= 1e-5 && t.worst_end <= 1e-5))
         fail_msg("%s: outside the tolerance", dir);
-    free(host);
-    free(images);
-    free(loss);
-    free(norm);
-    free(cosine);
-    free(table);
-    free(trained);
-    meopt_destroy(opt);
-    tower_close(teacher);
-    tower_close(student);
-    device_close(device);
     weights_close(golden);
-    json_decref(json);
+    trajectory_close(&t);
 }
 
 static void trajectories_equal_pytorch(void **state)

@@ -3,9 +3,9 @@
  * gradients released block by block. Teacher: random, fixed, with gains that make its tokens depend on the
  * image. tests/bench/equal_loss.sh runs it.
  *
- *     equal_distill RULE PRESET SEED STEPS DIR-WITH-JPEGS     prints: distill RULE PRESET SEED eval_loss
- * seconds
- */
+ *     equal_distill RULE PRESET SEED STEPS DIR-WITH-JPEGS
+ *
+ * prints: distill RULE PRESET SEED eval_loss seconds */
 #include "core/meopt.h"
 #include "core/nn/nn.h"
 
@@ -76,6 +76,18 @@ static int by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
+static void images_load(const char *dir)
+{
+    images = malloc(sizeof *images * MOST);
+    struct dirent **names;
+    int n = scandir(dir, &names, NULL, by_name);
+    for (int i = 0; i < n && image_count < MOST; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]->d_name);
+        if (strstr(names[i]->d_name, ".jpg")) image_load(path);
+    }
+}
+
 static void batch_make(float *batch, int held_out)
 {
     for (int b = 0; b < BATCH; b++) {
@@ -97,8 +109,13 @@ static int die(const char *message)
 }
 
 struct run {
+    struct device *device;
+    struct tower *teacher, *student;
+    void *scratch; /* of both towers */
     struct meopt *opt;
-    struct tower *student;
+    double base_lr;
+    float *batch, *target,
+        *dout; /* (BATCH, 3, SIDE, SIDE); twice (BATCH, rows, width) of the student's output */
 };
 
 static int values_take(void *context, int index, const float *values, struct error *err)
@@ -127,24 +144,10 @@ static int group_step(void *context, int group, struct error *err)
     return 0;
 }
 
-int main(int argc, char **argv)
+static void towers_create(struct run *run, bool wide)
 {
-    if (argc < 6) return fprintf(stderr, "usage: equal_distill RULE PRESET SEED STEPS DIR\n"), 2;
-    int rule = meopt_rule_from_name(argv[1]), steps = atoi(argv[4]);
-    uint64_t seed = strtoull(argv[3], NULL, 10);
-    images = malloc(sizeof *images * MOST);
-    struct dirent **names;
-    int n = scandir(argv[5], &names, NULL, by_name);
-    for (int i = 0; i < n && image_count < MOST; i++) {
-        char path[4096];
-        snprintf(path, sizeof path, "%s/%s", argv[5], names[i]->d_name);
-        if (strstr(names[i]->d_name, ".jpg")) image_load(path);
-    }
-    if (image_count < 2 * HELD_OUT) die("needs 64 JPEGs");
-
     struct error err = {0};
-    struct device *device;
-    if (device_open(&device, "cpu", 0, &err)) die(err.what);
+    if (device_open(&run->device, "cpu", 0, &err)) die(err.what);
     struct geometry geometry = {FAMILY_DINOV2, SIDE, 14, 5, 384, 2, 6, 1536, 384, 1 + ACTIVATION_GELU};
     struct tower_options frozen = {.batch = BATCH,
                                    .compute = DTYPE_BF16,
@@ -154,28 +157,31 @@ int main(int argc, char **argv)
                                    .patch_tokens = true,
                                    .weights_class = MEMORY_TEACHER,
                                    .activations_class = MEMORY_TEACHER};
-    struct meopt_options o;
-    struct meopt_error e;
-    meopt_options_init(&o, sizeof o, rule);
-    if (meopt_options_preset(&o, argv[2], &e)) die(e.message);
-    bool wide = o.weights == MEOPT_WEIGHTS_F32;
     struct tower_options trained = frozen;
     trained.gradients = GRADIENTS_RELEASE;
     trained.weight_type = wide ? DTYPE_F32 : DTYPE_BF16;
     trained.grad_type = wide ? DTYPE_F32 : DTYPE_BF16;
     trained.weights_class = MEMORY_WEIGHTS;
     trained.activations_class = MEMORY_ACTIVATIONS;
-    struct tower *teacher, *student;
-    if (geometry_check(&geometry, 64, &err) || tower_create(&teacher, device, &geometry, &frozen, &err) ||
-        tower_create(&student, device, &geometry, &trained, &err))
+    if (geometry_check(&geometry, 64, &err) ||
+        tower_create(&run->teacher, run->device, &geometry, &frozen, &err) ||
+        tower_create(&run->student, run->device, &geometry, &trained, &err))
         die(err.what);
-    size_t scratch =
-        teacher->scratch_bytes > student->scratch_bytes ? teacher->scratch_bytes : student->scratch_bytes;
-    void *shared = device_alloc(device, MEMORY_WORKSPACE, scratch, "scratch", &err);
-    tower_bind_scratch(teacher, shared);
-    tower_bind_scratch(student, shared);
+    size_t teacher = run->teacher->scratch_bytes, student = run->student->scratch_bytes;
+    run->scratch =
+        device_alloc(run->device, MEMORY_WORKSPACE, teacher > student ? teacher : student, "scratch", &err);
+    tower_bind_scratch(run->teacher, run->scratch);
+    tower_bind_scratch(run->student, run->scratch);
+    size_t outs = (size_t)(BATCH * run->student->out_rows * run->student->out_width);
+    run->batch = malloc(sizeof(float) * BATCH * 3 * SIDE * SIDE);
+    run->target = malloc(outs * 4);
+    run->dout = malloc(outs * 4);
+}
 
-    struct run run = {NULL, student};
+static void optimizer_create(struct run *run, struct meopt_options *o, uint64_t seed)
+{
+    struct meopt_error e;
+    struct tower *student = run->student;
     struct meopt_tensor *table = calloc((size_t)student->parameter_count, sizeof *table);
     for (int i = 0; i < student->parameter_count; i++) {
         struct parameter *p = &student->parameters[i];
@@ -183,54 +189,88 @@ int main(int argc, char **argv)
         memcpy(table[i].shape, p->shape, sizeof p->shape);
         table[i].flags = (p->decay ? 0u : MEOPT_NO_DECAY) | (p->matrix ? 0u : MEOPT_KEEP_F32);
     }
-    o.small_count = 0;
-    o.seed = seed;
-    o.threads = 1;
-    o.weight_decay = 0.05;
-    if (meopt_create(&run.opt, &o, table, (size_t)student->parameter_count, &e)) die(e.message);
-    if (tower_init_random(teacher, 4711, false, NULL, NULL, &err)) die(err.what);
-    for (int i = 0; i < teacher->parameter_count; i++) {
-        struct parameter *p = &teacher->parameters[i];
+    o->small_count = 0;
+    o->seed = seed;
+    o->threads = 1;
+    o->weight_decay = 0.05;
+    if (meopt_create(&run->opt, o, table, (size_t)student->parameter_count, &e)) die(e.message);
+    free(table);
+}
+
+/* The same teacher for every seed of the student. */
+static void weights_init(struct run *run, uint64_t seed)
+{
+    struct error err = {0};
+    if (tower_init_random(run->teacher, 4711, false, NULL, NULL, &err)) die(err.what);
+    for (int i = 0; i < run->teacher->parameter_count; i++) {
+        struct parameter *p = &run->teacher->parameters[i];
         for (int64_t k = 0; p->matrix && k < p->count; k++) ((float *)p->weight)[k] *= 3;
     }
-    if (tower_init_random(student, seed, false, values_take, &run, &err)) die(err.what);
+    if (tower_init_random(run->student, seed, false, values_take, run, &err)) die(err.what);
+}
 
-    int64_t rows = student->out_rows, width = student->out_width, outs = BATCH * rows * width;
-    float *batch = malloc(sizeof(float) * BATCH * 3 * SIDE * SIDE), *target = malloc((size_t)outs * 4),
-          *dout = malloc((size_t)outs * 4);
+/* A batch through both towers: the loss, and its gradient in `dout` unless that is NULL. */
+static double batch_loss(struct run *run, int held_out, float *dout, double *cosine)
+{
     struct distill_options distill = {LOSS_MSE, false, false};
-    double loss = 0, cosine = 0, base = rule == MEOPT_LION ? 1e-4 : 1e-3;
+    int64_t rows = run->student->out_rows, width = run->student->out_width;
+    size_t out_bytes = (size_t)(BATCH * rows * width) * 4;
+    double loss = 0;
+    *cosine = 0;
+    batch_make(run->batch, held_out);
+    tower_forward(run->teacher, run->batch, BATCH);
+    memcpy(run->target, run->teacher->out, out_bytes);
+    tower_forward(run->student, run->batch, BATCH);
+    if (dout) memset(dout, 0, out_bytes);
+    distill_loss(run->device, &distill, run->student->out, run->target, dout, &loss, cosine, 1, BATCH, rows,
+                 width);
+    return loss;
+}
+
+static void train(struct run *run, int steps)
+{
+    struct error err = {0};
+    struct meopt_error e;
+    for (int step = 1; step <= steps; step++) {
+        double cosine, loss = batch_loss(run, 0, run->dout, &cosine);
+        double part =
+            step <= 20 ? step / 20.0 : 0.5 * (1 + cos(3.14159265358979 * (step - 20) / (steps - 19)));
+        if (meopt_step_begin(run->opt, step, run->base_lr * part, 0, &e)) die(e.message);
+        if (tower_backward(run->student, run->batch, run->dout, BATCH, true, true, group_step, run, &err))
+            die(err.what);
+        if (meopt_step_end(run->opt, NULL, &e)) die(e.message);
+        if (step % 25 == 0) fprintf(stderr, "step %d loss %.4f cosine %.3f\n", step, loss, cosine / BATCH);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 6) return fprintf(stderr, "usage: equal_distill RULE PRESET SEED STEPS DIR\n"), 2;
+    int rule = meopt_rule_from_name(argv[1]);
+    uint64_t seed = strtoull(argv[3], NULL, 10);
+    images_load(argv[5]);
+    if (image_count < 2 * HELD_OUT) die("needs 64 JPEGs");
+    struct meopt_options o;
+    struct meopt_error e;
+    meopt_options_init(&o, sizeof o, rule);
+    if (meopt_options_preset(&o, argv[2], &e)) die(e.message);
+    struct run run = {.base_lr = rule == MEOPT_LION ? 1e-4 : 1e-3};
+    towers_create(&run, o.weights == MEOPT_WEIGHTS_F32);
+    optimizer_create(&run, &o, seed);
+    weights_init(&run, seed);
+
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     random_state = seed * 1000003;
-    for (int step = 1; step <= steps; step++) {
-        loss = cosine = 0;
-        batch_make(batch, 0);
-        tower_forward(teacher, batch, BATCH);
-        memcpy(target, teacher->out, (size_t)outs * 4);
-        tower_forward(student, batch, BATCH);
-        memset(dout, 0, (size_t)outs * 4);
-        distill_loss(device, &distill, student->out, target, dout, &loss, &cosine, 1, BATCH, rows, width);
-        double lr = base * (step <= 20 ? step / 20.0
-                                       : 0.5 * (1 + cos(3.14159265358979 * (step - 20) / (steps - 19))));
-        if (meopt_step_begin(run.opt, step, lr, 0, &e)) die(e.message);
-        if (tower_backward(student, batch, dout, BATCH, true, true, group_step, &run, &err)) die(err.what);
-        if (meopt_step_end(run.opt, NULL, &e)) die(e.message);
-        if (step % 25 == 0) fprintf(stderr, "step %d loss %.4f cosine %.3f\n", step, loss, cosine / BATCH);
-    }
-    loss = cosine = 0;
-    batch_make(batch, 1);
-    tower_forward(teacher, batch, BATCH);
-    memcpy(target, teacher->out, (size_t)outs * 4);
-    tower_forward(student, batch, BATCH);
-    distill_loss(device, &distill, student->out, target, NULL, &loss, &cosine, 1, BATCH, rows, width);
+    train(&run, atoi(argv[4]));
+    double cosine, loss = batch_loss(&run, 1, NULL, &cosine);
     clock_gettime(CLOCK_MONOTONIC, &end);
     printf("distill %s %s %s %.6f %.1f\n", argv[1], argv[2], argv[3], loss,
            (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9);
     meopt_destroy(run.opt);
-    tower_close(student);
-    tower_close(teacher);
-    device_free(device, shared);
-    device_close(device);
+    tower_close(run.student);
+    tower_close(run.teacher);
+    device_free(run.device, run.scratch);
+    device_close(run.device);
     return 0;
 }
