@@ -34,7 +34,7 @@ struct result {
     int64_t parameters;
 };
 
-/* ---- STREAM triad ------------------------------------------------------------------------------------ */
+/* ---- STREAM triad ---- */
 
 struct triad {
     struct device *card; /* NULL: the CPU */
@@ -109,7 +109,7 @@ static void *gradient_place(const struct triad *t, const void *host, size_t byte
     return p;
 }
 
-/* ---- One combination --------------------------------------------------------------------------------- */
+/* ---- One combination ---- */
 
 static int library_error(struct error *err, const struct meopt_error *from, const struct triad *place)
 {
@@ -277,7 +277,7 @@ static int run_combination(const struct combination *c, int64_t parameters, int 
     return code ? code : measure_error(c, triad, &r->error, err);
 }
 
-/* ---- The command ------------------------------------------------------------------------------------- */
+/* ---- The command ---- */
 
 static const struct combination usual[] = {
     {0, MEOPT_WEIGHTS_F32, MEOPT_STATE_F32},           {0, MEOPT_WEIGHTS_F32_COPY, MEOPT_STATE_F32},

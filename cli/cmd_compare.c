@@ -15,8 +15,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* ---- Reading
- * -------------------------------------------------------------------------------------------------- */
+/* ---- Reading ---- */
 
 struct task {
     const char *directory;
@@ -111,8 +110,7 @@ static int read_columns(struct group *groups, int count, struct column **columns
     return code;
 }
 
-/* ---- Writing
- * -------------------------------------------------------------------------------------------------- */
+/* ---- Writing ---- */
 
 static int write_stream(const char *path,
                         void (*print)(FILE *out, const void *what, const void *more,
@@ -185,8 +183,7 @@ static void look_at_terminal(struct output_options *o)
                    : 90;
 }
 
-/* ---- Thresholds
- * ----------------------------------------------------------------------------------------------- */
+/* ---- Thresholds ---- */
 
 static int judge(const struct arguments *args, const struct table *table, struct threshold **thresholds,
                  struct verdict **verdicts, int *count, struct error *err)
@@ -226,8 +223,7 @@ static int exceeded(const struct table *table, const struct verdict *verdicts, i
     return failed ? error_set(err, EXIT_THRESHOLD, NULL, "%d of %d thresholds exceeded", failed, count) : 0;
 }
 
-/* ---- The command
- * ---------------------------------------------------------------------------------------------- */
+/* ---- The command ---- */
 
 static int choose_reference(const struct arguments *args, const struct column *columns, int count,
                             int *reference, struct error *err)

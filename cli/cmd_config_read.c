@@ -10,8 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- Shared
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Shared ---- */
 
 json_t *config_value_json(const struct config *config, int key)
 {
@@ -120,8 +119,7 @@ static int load_quietly(struct config *config, const char *path, char **override
     return code;
 }
 
-/* ---- get
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- get ---- */
 
 static int get_run(const struct arguments *args, struct error *err)
 {
@@ -161,8 +159,7 @@ const struct command cmd_config_get = {
     false,
     get_run};
 
-/* ---- list
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- list ---- */
 
 static void list_table(bool json)
 {
@@ -230,8 +227,7 @@ const struct command cmd_config_list = {
     false,
     list_run};
 
-/* ---- check
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- check ---- */
 
 struct check {
     json_t *problems; /* NULL without --json */
@@ -318,8 +314,7 @@ const struct command cmd_config_check = {"config check",
                                          false,
                                          check_run};
 
-/* ---- diff
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- diff ---- */
 
 static void default_config(struct config *config, const char *path)
 {

@@ -134,8 +134,7 @@ const struct command cmd_config_unset = {
     false,
     unset_run};
 
-/* ---- new
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- new ---- */
 
 static const char *template_name(int i) { return config_templates[i].name; }
 

@@ -75,8 +75,7 @@ static int plan_variant(struct plan *plan, const struct arguments *args, const c
     return code;
 }
 
-/* ---- The card
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- The card ---- */
 
 struct card {
     size_t bytes;
@@ -128,8 +127,7 @@ static int find_card(struct card *card, const struct arguments *args, const stru
     return 0;
 }
 
-/* ---- What if
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- What if ---- */
 
 struct variant {
     const char *name;
@@ -211,8 +209,7 @@ static void print_variants(const struct outcome *outcomes, const struct plan *no
            "epoch.\n");
 }
 
-/* ---- Output
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Output ---- */
 
 struct figures {
     const struct config *config;
@@ -333,8 +330,7 @@ static json_t *plan_json(const struct figures *f, const struct outcome *outcomes
     return root;
 }
 
-/* ---- The command
- * -------------------------------------------------------------------------------------------------- */
+/* ---- The command ---- */
 
 static int ranks_of(const struct arguments *args, const struct config *config)
 {

@@ -12,8 +12,7 @@
 
 enum { MAX_UNDO = 1000 };
 
-/* ---- Text
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Text ---- */
 
 static char *to_bytes(const wchar_t *wide)
 {
@@ -54,8 +53,7 @@ static void set_input(struct form *f, const char *text)
     f->cursor = f->length;
 }
 
-/* ---- State
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- State ---- */
 
 static void refresh(struct form *f)
 {
@@ -163,8 +161,7 @@ void form_close(struct form *f)
     *f = (struct form){0};
 }
 
-/* ---- Moving
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Moving ---- */
 
 static void move(struct form *f, int by)
 {
@@ -209,8 +206,7 @@ static void search(struct form *f)
     free(word);
 }
 
-/* ---- Modes
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Modes ---- */
 
 static void check_input(struct form *f)
 {

@@ -86,8 +86,7 @@ void form_input(struct form *form, wint_t c);
 void form_click(struct form *form, int row);
 bool form_changed(const struct form *form);
 
-/* ---- Drawing: between initialising and ending curses
- * ---------------------------------------------------------- */
+/* ---- Drawing: between initialising and ending curses ---- */
 
 void form_draw_start(void); /* colours */
 void form_draw(struct form *form);

@@ -78,9 +78,7 @@ static void size_text(char *dst, size_t size, double bytes)
     else snprintf(dst, size, "%.1f MiB", bytes / (1 << 20));
 }
 
-/* ---- Keys
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Keys ---- */
 
 static void value_shown(const struct form *f, int key, char *dst, size_t size)
 {
@@ -200,8 +198,7 @@ static void draw_detail(const struct form *f, const struct boxes *b)
     free(expected);
 }
 
-/* ---- Memory
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 static void bar(int y, int x, int columns, double share, int pair)
 {
@@ -276,8 +273,7 @@ static void draw_memory(const struct form *f, const struct boxes *b)
     }
 }
 
-/* ---- Boxes over the form
- * --------------------------------------------------------------------------------------------- */
+/* ---- Boxes over the form ---- */
 
 static void draw_choices(const struct form *f, const struct boxes *b)
 {
@@ -339,8 +335,7 @@ static void draw_text(struct form *f, const struct boxes *b, const char *text)
     }
 }
 
-/* ---- All of it
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- All of it ---- */
 
 static void draw_status(const struct form *f, const struct boxes *b)
 {

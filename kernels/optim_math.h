@@ -24,7 +24,7 @@
 #ifndef MEOPT_KERNELS_OPTIM_MATH_H
 #define MEOPT_KERNELS_OPTIM_MATH_H
 
-/* ---- Rules ------------------------------------------------------------------------------------------- */
+/* ---- Rules ---- */
 
 /* m and v of one step, raw (bias corrections are in the scalars). */
 OPTIM_FN real rule_average(real old, real x, float beta, float rest)
@@ -51,7 +51,7 @@ OPTIM_FN real rule_sign(real x, float size)
     return as_real((bits & 0x80000000u) | (word_nonzero(x) & as_word(real_all(size))));
 }
 
-/* ---- Random bits, 16 bits ---------------------------------------------------------------------------- */
+/* ---- Random bits, 16 bits ---- */
 /* A rounding adds the highest bits of a random word below the last bit that is kept, and cuts: a value that
  * is representable stays what it is. ROUND_NEAREST in place of a random word rounds to nearest. */
 #define ROUND_NEAREST 0x80000000u
@@ -60,7 +60,7 @@ OPTIM_FN real rule_sign(real x, float size)
 OPTIM_FN word bf16_nearest(word bits) { return bits + 0x7fffu + ((bits >> 16) & 1u); } /* ties to even */
 OPTIM_FN word bf16_stochastic(word bits, word random) { return bits + (random >> 16); }
 
-/* ---- Weights of 20, 24 and 32 bits ------------------------------------------------------------------- */
+/* ---- Weights of 20, 24 and 32 bits ---- */
 /* A weight is an fp32 number cut to 32 - drop bits. Its bf16 half is the nearest bf16 number; the bits
  * between are the signed distance in units of the last kept bit: bits = (half << 16) + (signed correction <<
  * drop). */
@@ -76,7 +76,7 @@ OPTIM_FN word weight_correction(word bits, int drop) { return (bits & 0xffffu) >
 /* distance: the correction, sign-extended to 32 bits, << drop */
 OPTIM_FN word weight_join(word half, word distance) { return half + distance; }
 
-/* ---- States of 8 and 4 bits -------------------------------------------------------------------------- */
+/* ---- States of 8 and 4 bits ---- */
 
 struct state_code {
     int shift;             /* mantissa bits dropped */

@@ -190,8 +190,7 @@ static void hostile_text_is_made_printable(void **state)
     record_free(&r);
 }
 
-/* ---- The table
- * ------------------------------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 static struct column column_of(const char *name, const char *const *runs, int count)
 {

@@ -15,8 +15,7 @@ bool output_row(const struct row *row, const struct output_options *options)
     return row->section != SECTION_CONFIG || row->changed || options->all;
 }
 
-/* ---- Terminal
- * ------------------------------------------------------------------------------------------------- */
+/* ---- Terminal ---- */
 
 static int width_of(const char *text)
 {
@@ -126,8 +125,7 @@ void output_terminal(FILE *out, const struct table *t, const struct plot plots[P
             plot_terminal(out, &plots[k], o->width < 100 ? o->width : 100, 12, o->unicode, o->color);
 }
 
-/* ---- JSON
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- JSON ---- */
 
 static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
@@ -207,8 +205,7 @@ void output_json(FILE *out, const struct table *t, const struct output_options *
     json_decref(root);
 }
 
-/* ---- CSV (RFC 4180)
- * -------------------------------------------------------------------------------------------- */
+/* ---- CSV (RFC 4180) ---- */
 
 /* A text that a spreadsheet would take for a formula gets an apostrophe in front. */
 static void csv_text(FILE *out, const char *text)
@@ -257,8 +254,7 @@ void output_csv(FILE *out, const struct table *t, const struct output_options *o
     }
 }
 
-/* ---- Markdown
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Markdown ---- */
 
 static void markdown_text(FILE *out, const char *text)
 {

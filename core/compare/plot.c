@@ -10,8 +10,7 @@ const char *const plot_colors[PLOT_COLORS] = {"#0072b2", "#d55e00", "#009e73", "
                                               "#e69f00", "#56b4e9", "#999999", "#b8a800"};
 const char *const plot_dashes[PLOT_COLORS] = {"", "7 3", "2 2", "8 3 2 3", "4 4", "1 3", "12 3", "6 2 2 2"};
 
-/* ---- Data
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Data ---- */
 
 static double step_x(const struct record *r, int64_t i) { return (double)r->step[i]; }
 static double loss_y(const struct record *r, int64_t i) { return r->loss[i]; }
@@ -137,8 +136,7 @@ void plots_free(struct plot plots[PLOT_COUNT])
     }
 }
 
-/* ---- Drawing
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Drawing ---- */
 
 double plot_px(const struct plot *p, double x)
 {

@@ -18,8 +18,7 @@
 
 enum { SMALL_FILE = 4 << 20, BLOCK = 1 << 20, LONGEST_LINE = 8 << 20 };
 
-/* ---- meta.json, state.json ------------------------------------------------------------------------------
- */
+/* ---- meta.json, state.json ---- */
 
 static json_t *read_object(const char *directory, const char *name)
 {
@@ -103,8 +102,7 @@ static void read_state(struct record *r)
     snprintf(r->state, sizeof r->state, "%s", said[0] ? said : r->count ? "unknown" : "empty");
 }
 
-/* ---- metrics.jsonl --------------------------------------------------------------------------------------
- */
+/* ---- metrics.jsonl ---- */
 
 struct reading {
     struct record *record;
@@ -253,8 +251,7 @@ static int read_metrics(struct reading *in, struct error *err)
     return code;
 }
 
-/* ---- What the curves say ----------------------------------------------------------------------------------
- */
+/* ---- What the curves say ---- */
 
 /* Median by selection (C. A. R. Hoare 1961), NANs left out; x is reordered. */
 static double median_of(float *x, int64_t n)
@@ -319,8 +316,7 @@ static int summarise(struct reading *in, struct error *err)
     return 0;
 }
 
-/* ---- config.yaml, the checkpoint
- * ---------------------------------------------------------------------------- */
+/* ---- config.yaml, the checkpoint ---- */
 
 static int by_key(const void *a, const void *b)
 {

@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- The facts
- * ---------------------------------------------------------------------------------------------- */
+/* ---- The facts ---- */
 
 enum kind { REAL, INTEGER, TEXT, GAP, DROP, EPOCHS, SHARE };
 
@@ -219,8 +218,7 @@ static void add_facts(struct table *t, struct gap **gaps)
     }
 }
 
-/* ---- The configuration
- * ------------------------------------------------------------------------------------------ */
+/* ---- The configuration ---- */
 
 static const char *setting_text(const struct record *run, const void *key)
 {
@@ -254,8 +252,7 @@ static void add_config(struct table *t)
     free(keys);
 }
 
-/* ---- Whether it may be compared
- * ----------------------------------------------------------------------------------- */
+/* ---- Whether it may be compared ---- */
 
 struct check {
     const char *key, *label, *why;
@@ -434,8 +431,7 @@ void table_warn(struct table *t, const char *format, ...)
     t->warnings[t->warning_count++] = xstrdup(text);
 }
 
-/* ---- As people read it
- * ---------------------------------------------------------------------------------------------- */
+/* ---- As people read it ---- */
 
 struct scale {
     double factor;

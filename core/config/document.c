@@ -24,7 +24,7 @@ struct parser {
     int node_room;
 };
 
-/* ---- Positions ----------------------------------------------------------------------------------------- */
+/* ---- Positions ---- */
 
 static size_t point_bytes(unsigned char c) { return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4; }
 
@@ -123,8 +123,7 @@ static size_t byte_of(const struct parser *p, size_t index)
     return at;
 }
 
-/* ---- What is refused before libyaml sees it
- * ----------------------------------------------------------------- */
+/* ---- What is refused before libyaml sees it ---- */
 
 static int check_bytes(struct parser *p, struct error *err)
 {
@@ -157,8 +156,7 @@ static int check_bytes(struct parser *p, struct error *err)
     return 0;
 }
 
-/* ---- Tree
- * -------------------------------------------------------------------------------------------------- */
+/* ---- Tree ---- */
 
 static int node_error(struct parser *p, size_t at, struct error *err, const char *hint, const char *sentence)
 {

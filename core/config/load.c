@@ -29,8 +29,7 @@ struct load {
     struct error first; /* the first fatal one */
 };
 
-/* ---- Problems
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Problems ---- */
 
 static void tell(struct load *l, bool fatal, const struct error *problem)
 {
@@ -59,8 +58,7 @@ __attribute__((format(printf, 5, 6))) static void problem(struct load *l, bool f
     tell(l, fatal, &e);
 }
 
-/* ---- Names
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Names ---- */
 
 static int section_names(const char **names, char storage[][32])
 {
@@ -136,8 +134,7 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
     snprintf(hint, size, "'meopt config list' names all keys");
 }
 
-/* ---- Values
- * -------------------------------------------------------------------------------------------------- */
+/* ---- Values ---- */
 
 static bool plain_tag(const char *tag)
 {
@@ -328,8 +325,7 @@ static void take_override(struct load *l, const char *text)
     value_store(l->config, key, &value, equals + 1);
 }
 
-/* ---- The whole
- * ------------------------------------------------------------------------------------------------- */
+/* ---- The whole ---- */
 
 static void bad_combination(void *context, const char *key, bool fatal, const char *hint,
                             const char *sentence)

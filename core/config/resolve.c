@@ -185,8 +185,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
             "run.name has a '/', or begins with '.' or '-'");
 }
 
-/* ---- As text
- * --------------------------------------------------------------------------------------------------- */
+/* ---- As text ---- */
 
 char *config_value_text(const struct config *config, int key)
 {

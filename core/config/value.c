@@ -141,8 +141,7 @@ bool value_plain_is_not_text(const char *text)
            strcmp(text, "<<") == 0;
 }
 
-/* ---- Writing
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Writing ---- */
 
 void value_real_text(char *dst, size_t size, double x)
 {
@@ -208,8 +207,7 @@ char *value_quoted(const char *text)
     return quoted;
 }
 
-/* ---- Reading
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Reading ---- */
 
 const char *value_nearest(const char *word, const char *const *names, int count)
 {
@@ -483,8 +481,7 @@ enum value_verdict value_read(int key, const char *text, size_t bytes, bool quot
                 better);
 }
 
-/* ---- Storing
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Storing ---- */
 
 static char *absolute_path(const struct config *config, const char *text)
 {

@@ -58,7 +58,7 @@ int data_next(struct data *data, struct data_batch *batch, struct error *err);
 /* Images of the batch that data_next will give, NULL while not all are there. */
 const float *data_peek(struct data *data);
 
-/* ---- Parts ------------------------------------------------------------------------------------------ */
+/* ---- Parts ---- */
 
 struct image {
     uint8_t *rgb; /* (height, width, 3), malloc'ed */

@@ -268,7 +268,7 @@ static void table_make(struct meopt_tensor *table, char names[TENSORS][16], int 
     }
 }
 
-/* ---- The table --------------------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 struct series {
     char task[32], rule[32], preset[32];
