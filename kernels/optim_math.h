@@ -1,25 +1,30 @@
 /* The arithmetic of the optimizers: update rules, and the formats of weights and states. It stands here once
- * for every device. The includer gives two types and a few functions: real, word      float and uint32_t, or
- * vectors of them (kernels/cpu/optim_vector.h) OPTIM_FN        qualifiers of a function: static inline,
- * __device__, ... as_word, as_real (bits), constant_real(uint32_t bits), real_all(float), word_all(uint32_t),
- * real_sqrt, real_fma (x y + z, rounded once), real_limit(x, limit): x, its magnitude at most limit;
- * word_max, word_nonzero(real): all ones where x != 0 Only IEEE operations that round correctly are used, and
- * multiply-adds are fused where it is written and nowhere else
- * (-ffp-contract=off), so all devices and instruction sets give the same bits.
+ * for every device. The includer gives two types and a few functions:
+ *   real, word             float and uint32_t, or vectors of them (kernels/cpu/optim_vector.h)
+ *   OPTIM_FN               qualifiers of a function: static inline, __device__, ...
+ *   as_word, as_real       the bits
+ *   constant_real          of uint32_t bits
+ *   real_all, word_all     of a float, of a uint32_t
+ *   real_sqrt, real_fma    fma: x y + z, rounded once
+ *   real_limit(x, limit)   x, its magnitude at most limit
+ *   word_max               the larger of each
+ *   word_nonzero(real)     all ones where x != 0
+ * Only IEEE operations that round correctly are used, and multiply-adds are fused where it is written and
+ * nowhere else (-ffp-contract=off), so all devices and instruction sets give the same bits.
  *
  * Rules: Adam (Kingma, Ba 2015), AdamW (Loshchilov, Hutter 2019), SGD, all with torch.optim's conventions;
  * LAMB (You et al. 2020) as timm has it; Lion (Chen et al. 2023).
  *
  * Low-bit states. A code of an 8-bit state keeps 4 bits of mantissa, one of a 4-bit state 1 bit; what is
  * dropped is rounded stochastically by adding random bits below the mantissa and cutting (unbiased, and exact
- * where the value is a code). One byte per group of 64 holds the exponent E of the group's largest value. v
- * is kept as its square root, unsigned: 16 binades (8 for 4 bits) from 2^E down and NO code for zero, so a
- *     parameter that has seen a gradient can never divide by an empty v. An all-zero group has E = 0.
+ * where the value is a code). One byte per group of 64 holds the exponent E of the group's largest value.
+ *   v is kept as its square root, unsigned: 16 binades (8 for 4 bits) from 2^E down and NO code for zero, so
+ *     a parameter that has seen a gradient can never divide by an empty v. An all-zero group has E = 0.
  *   m is kept relative to the binade of its own stored sqrt(v): |m| <= R sqrt(v) for a constant R of the
- * betas (core/optim/step.c), so it needs no scale and a small element is not lost beside a large one. Rules
- * without v (and v in 16 or 32 bits) take the group's exponent instead. m codes are sign and magnitude; the
- * magnitude x is kept as the float x + c cut to the mantissa bits: near zero as fine as c allows, zero exact,
- * further out logarithmic.
+ *     betas (core/optim/step.c), so it needs no scale and a small element is not lost beside a large one.
+ *     Rules without v (and v in 16 or 32 bits) take the group's exponent instead.
+ *   m codes are sign and magnitude; the magnitude x is kept as the float x + c cut to the mantissa bits: near
+ *     zero as fine as c allows, zero exact, further out logarithmic.
  */
 #ifndef MEOPT_KERNELS_OPTIM_MATH_H
 #define MEOPT_KERNELS_OPTIM_MATH_H

@@ -11,10 +11,11 @@
  *   FAKE_SILENT   kernels start, succeed and do nothing, as with code of the wrong arch on some cards
  *   FAKE_LAUNCH   the number of the launch that fails with "launch failure"
  *   FAKE_LATE     the number of the stream, counted from 1 as they are made, whose work waits as long as
- * waits and events allow; all others work at once (0: none waits). A missing event shows with one or the
- * other. FAKE_GRAPH    "none": no stream can be recorded; "void": every recording comes to nothing FAKE_COUNT
- * a file to which allocations, launches, starts of graphs and copies of streams but the first are counted
- * when the library goes
+ *                 waits and events allow; all others work at once (0: none waits). A missing event shows with
+ *                 one or the other.
+ *   FAKE_GRAPH    "none": no stream can be recorded; "void": every recording comes to nothing
+ *   FAKE_COUNT    a file to which allocations, launches, starts of graphs and copies of streams but the first
+ *                 are counted when the library goes
  */
 #include "tests/fake_arguments.h"
 #include "tests/emulate_run.h"

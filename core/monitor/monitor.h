@@ -1,13 +1,14 @@
-/* What the cards are doing: memory, busy, temperature, power; for the dashboard, `meopt doctor` and the
- * metrics.
+/* What the cards are doing: memory, busy, temperature, power.
  *
- * A provider reads one kind of source, and all of them fill the same snapshot:
+ * For the dashboard, `meopt doctor` and the metrics. A provider reads one kind of source, and all of them
+ * fill the same snapshot:
  *
  *   fake   a JSON file, read again at each sample: tests and demonstrations drive every screen with it
- *   proc   the CPU as one card: memory of the machine or of the control group, busy, temperature, package
- * power sysfs  AMD and Hygon cards through the kernel's files alone, no library rsmi   AMD and Hygon cards
- * through librocm_smi64, in a watched helper process nvml   NVIDIA cards through libnvidia-ml, likewise auto
- * sysfs where it finds cards with memory files, else rsmi, nvml, proc, by what the machine has
+ *   proc   the CPU as one card: memory of the machine or the control group, busy, temperature, power
+ *   sysfs  AMD and Hygon cards through the kernel's files alone, no library
+ *   rsmi   AMD and Hygon cards through librocm_smi64, in a watched helper process
+ *   nvml   NVIDIA cards through libnvidia-ml, likewise
+ *   auto   sysfs where it finds cards with memory files, else rsmi, nvml, proc, by what the machine has
  *
  * A monitor samples on its own thread, because every one of these sources can hang: a driver in trouble holds
  * a reader for seconds or for ever. monitor_read copies the newest snapshot and never waits for a source. A
@@ -23,10 +24,10 @@
  *     for (int i = 0; i < now.card_count; i++) if (now.cards[i].temp_c.valid) ...
  *     monitor_close(m);
  *
- * The rsmi and nvml helpers are this same program, started again as `PROGRAM monitor-helper PROVIDER
- * LIBRARY`: a program that opens those providers hands such a command line to monitor_helper() before
- * anything else (cli/cmd_monitor_helper.c). One monitor for a run: the controller's. Workers never open one
- * (rsmi takes a machine-wide lock).
+ * The rsmi and nvml helpers are this same program, started again as
+ * `PROGRAM monitor-helper PROVIDER LIBRARY`: a program that opens those providers hands such a command line
+ * to monitor_helper() before anything else (cli/cmd_monitor_helper.c). One monitor for a run: the
+ * controller's. Workers never open one (rsmi takes a machine-wide lock).
  */
 #ifndef MEOPT_MONITOR_H
 #define MEOPT_MONITOR_H

@@ -1,14 +1,14 @@
 /* TensorBoard's event file, written by hand: a sequence of TFRecords
- * (tensorflow/core/lib/io/record_writer.h), each
+ * (tensorflow/core/lib/io/record_writer.h), each, little endian,
  *
- *     uint64 length   uint32 masked CRC-32C of length   data   uint32 masked CRC-32C of data        (little
- * endian)
+ *     uint64 length   uint32 masked CRC-32C of length   data   uint32 masked CRC-32C of data
  *
- * whose data is a protobuf message Event (tensorflow/core/util/event.proto), of which four fields are used:
+ * whose data is a protobuf message Event (tensorflow/core/util/event.proto), of which five fields are used:
  *
- *     double wall_time = 1   int64 step = 2   string file_version = 3   Summary summary = 5   SessionLog
- * session_log = 7 Summary { repeated Value value = 1 }   Value { string tag = 1   float simple_value = 2 }
- * SessionLog { enum status = 1 }
+ *     double wall_time = 1   int64 step = 2   string file_version = 3   Summary summary = 5
+ *     SessionLog session_log = 7
+ *     Summary { repeated Value value = 1 }   Value { string tag = 1   float simple_value = 2 }
+ *     SessionLog { enum status = 1 }
  */
 #include "core/run/tensorboard.h"
 #include "core/base/file.h"

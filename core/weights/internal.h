@@ -13,14 +13,13 @@
 
 #define WEIGHTS_MAX_TENSORS    (1 << 18)
 #define WEIGHTS_MAX_NAME_BYTES 1024
-#define WEIGHTS_MAX_EXPANDED_BYTES                                                                           \
-    ((uint64_t)64 << 20) /* of a view larger than the whole file (stride 0)                                  \
-                          */
-#define SAFETENSORS_MAX_HEADER_BYTES                                                                         \
-    ((size_t)4 << 20) /* 30000 tensors; the parsed form takes up to 50 times as much */
-#define PICKLE_MAX_BYTES        ((size_t)32 << 20) /* 300000 tensors */
-#define PICKLE_MAX_MEMORY_BYTES ((size_t)96 << 20) /* everything that the pickle machine holds */
-#define ZIP_MAX_MEMBERS         (1 << 19)
+/* Of a view larger than the whole file (stride 0). */
+#define WEIGHTS_MAX_EXPANDED_BYTES ((uint64_t)64 << 20)
+/* 30000 tensors; the parsed form takes up to 50 times as much. */
+#define SAFETENSORS_MAX_HEADER_BYTES ((size_t)4 << 20)
+#define PICKLE_MAX_BYTES             ((size_t)32 << 20) /* 300000 tensors */
+#define PICKLE_MAX_MEMORY_BYTES      ((size_t)96 << 20) /* everything that the pickle machine holds */
+#define ZIP_MAX_MEMBERS              (1 << 19)
 
 /* A storage: a run of bytes of the file that tensors lie in, with the checksum that the file has for it. */
 struct payload {

@@ -2,11 +2,14 @@
  *
  * q, k, v of a head are packed into tiles once. Forward takes 32 rows: their scores stay in the first two
  * cache levels, e^(s - max) goes straight into the tiles that multiply v, and the division by the row sum
- * waits for the result. Backward takes 32 keys (rows of the transposed scores), so that dV = P^T dO and dK =
- * dS^T Q are complete at once: P = exp(S - lse), dS = P (dO V^T - delta) / sqrt(dh), delta_i = dO_i . O_i
- * (FlashAttention, arXiv 2205.14135) dS is kept for the whole head, in bf16 tiles, for dQ = dS K. Scores,
- * sums and exponentials are fp32. Padding needs no masks in backward: rows behind N are zeros in every packed
- * operand, what meets them is finite. */
+ * waits for the result. Backward takes 32 keys (rows of the transposed scores), so that dV = P^T dO and
+ * dK = dS^T Q are complete at once (FlashAttention, arXiv 2205.14135):
+ *
+ *     P = exp(S - lse)   dS = P (dO V^T - delta) / sqrt(dh)   delta_i = dO_i . O_i
+ *
+ * dS is kept for the whole head, in bf16 tiles, for dQ = dS K. Scores, sums and exponentials are fp32.
+ * Padding needs no masks in backward: rows behind N are zeros in every packed operand, what meets them is
+ * finite. */
 #include "kernels/cpu/attention_amx.h"
 
 #if defined(__x86_64__) && defined(__linux__)

@@ -4,9 +4,11 @@
  * Sapphire Rapids threads, m, n, k = 2056, 6144, 1408 and the two gradients, each the best of two rounds
  * taken one after another (test_ops --time gemm; oneDNN with MEOPT_CPU_ISA=avx512). Tiles fed from the
  * first-level cache: about 2200 a thread alone, but only about 1900 measured for two, so read these as rates
- * of a shared machine: here    oneDNN 2.6.3    torch 2.15 y = x W^T    (B transposed)    2041        1536
- * 2052 dx = dy W    (k = 6144)        1717        1022           1951 dW = dy^T x  (A transposed)    1809 901
- * 946
+ * of a shared machine:
+ *                                    here    oneDNN 2.6.3    torch 2.15
+ *     y = x W^T    (B transposed)    2041        1536           2052
+ *     dx = dy W    (k = 6144)        1717        1022           1951
+ *     dW = dy^T x  (A transposed)    1809         901            946
  *
  * Method (Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008): both operands are
  * packed once into panels of whole tiles, zeros at the edges; 32 x 32 blocks of C are kept in four tiles

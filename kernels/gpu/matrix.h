@@ -3,15 +3,16 @@
  * plain loops (-DMEOPT_MATRIX=0 does so anywhere).
  *
  * A factor (`fragment`) and a sum (`result`) are 16 x 16 matrices spread over the lanes of a wave, both by
- * one map: a lane's element i stands at (fragment_row(i), fragment_column(i)). multiply() is sum(r, c) +=
- * a(r, k) b(c, k), summed over k: both factors have k along their rows. As the map is the same, attention's
- * probabilities, a result, are the next product's factor without leaving the registers.
+ * one map: a lane's element i stands at (fragment_row(i), fragment_column(i)). multiply() is
+ * sum(r, c) += a(r, k) b(c, k), summed over k: both factors have k along their rows. As the map is the same,
+ * attention's probabilities, a result, are the next product's factor without leaving the registers.
  *
- *   wave 64   v_mfma_f32_16x16x16_bf16_1k (AMD Instinct MI200 ISA, chapter 7): a factor's lane has row lane %
- * 16 and four k from 4 (lane / 16) on. The sum's lane has that as its column and four rows, so the transposed
- * product is asked for. wave 32   mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16 with
- * floating point type"), once for each half of the columns: rows lane / 4 and 8 further, columns 2 (lane %
- * 4), the next, and both 8 further.
+ *   wave 64   v_mfma_f32_16x16x16_bf16_1k (AMD Instinct MI200 ISA, chapter 7): a factor's lane has row
+ *             lane % 16 and four k from 4 (lane / 16) on. The sum's lane has that as its column and four
+ *             rows, so the transposed product is asked for.
+ *   wave 32   mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"),
+ *             once for each half of the columns: rows lane / 4 and 8 further, columns 2 (lane % 4), the next,
+ *             and both 8 further.
  *
  * gfx908 has the instruction of half the depth alone and stays plain, though its compiler claims the other.
  */

@@ -1,14 +1,16 @@
 /* Does the loss stay the same? Trains a small network from scratch with a preset of libmeopt and prints the
- * loss on held-out data. Two tasks share the network: lm     next byte of C source text from the 16 before it
- * (byte embeddings, concatenated) image  class of a 16 x 16 image: one of 20 smooth patterns, moved, scaled,
- * under noise; every sample is new Network: linear - 2 x (x + W2 relu(W1 layernorm(x))) - layernorm - linear
- * - softmax; 1.3 M parameters. Forward and backward read the weights that the format gives them (the bf16
- * half), compute in fp32, and give fp32 gradients to per-tensor steps. Learning rate: warm-up, then cosine to
- * 0. tests/bench/equal_loss.sh runs it over presets and seeds.
+ * loss on held-out data. Two tasks share the network:
+ *   lm     next byte of C source text from the 16 before it (byte embeddings, concatenated)
+ *   image  class of a 16 x 16 image: one of 20 smooth patterns, moved, scaled, under noise; every sample is
+ *          new
+ * Network: linear - 2 x (x + W2 relu(W1 layernorm(x))) - layernorm - linear - softmax; 1.3 M parameters.
+ * Forward and backward read the weights that the format gives them (the bf16 half), compute in fp32, and give
+ * fp32 gradients to per-tensor steps. Learning rate: warm-up, then cosine to 0. tests/bench/equal_loss.sh
+ * runs it over presets and seeds.
  *
- *     equal_loss TASK RULE PRESET SEED STEPS [FILE...]     prints: TASK RULE PRESET SEED eval_loss seconds
- *     equal_loss table < RESULTS                            mean, sd, gap to fp32, Welch's p, per task, rule
- * and preset
+ *     equal_loss TASK RULE PRESET SEED STEPS [FILE...]   prints: TASK RULE PRESET SEED eval_loss seconds
+ *     equal_loss table < RESULTS                         mean, sd, gap to fp32, Welch's p, per task, rule
+ *                                                        and preset
  */
 #include "core/meopt.h"
 
