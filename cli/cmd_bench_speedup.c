@@ -1,5 +1,5 @@
-/* meopt bench speedup: one optimizer iteration on one core, on all cores and on a card, as ratios with their
- * spread.
+/* meopt bench speedup: one optimizer iteration on one core,
+ * on all cores and on a card, as ratios with their spread.
  *
  * The original's test of card against CPU. Every place takes the same step of the same tensors; the places
  * take turns, so that a slow moment of the machine falls on all of them.

@@ -1,5 +1,5 @@
-/* meopt bench train: steps of an experiment's geometry beside the limit of the machine, measured in the same
- * run. */
+/* meopt bench train: steps of an experiment's geometry
+ * beside the limit of the machine, measured in the same run. */
 #include "cli/command.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"

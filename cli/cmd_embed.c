@@ -1,5 +1,5 @@
-/* meopt embed: a tower's output for every image, in file order, so that anybody can check it against PyTorch.
- */
+/* meopt embed: a tower's output for every image,
+ * in file order, so that anybody can check it against PyTorch. */
 #include "cli/command.h"
 #include "core/base/file.h"
 #include "core/train/loop.h"

@@ -1,5 +1,5 @@
-/* meopt monitor-helper (hidden): the process that loads librocm_smi64 or libnvidia-ml for the monitor. See
- * core/monitor/helper.c. */
+/* meopt monitor-helper (hidden): the process that loads librocm_smi64
+ * or libnvidia-ml for the monitor. See core/monitor/helper.c. */
 #include "cli/command.h"
 #include "core/monitor/monitor.h"
 

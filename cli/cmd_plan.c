@@ -25,8 +25,8 @@ static const struct workload {
     {"dinov2", TOWER_ARCH_DINOV2_VITG14, TOWER_ARCH_DINOV2_VITL14},
 };
 
-/* Memory of one card at 32 images in MiB, without and with; false: nothing was published, or the file is not
- * there. */
+/* Memory of one card at 32 images in MiB, without and with;
+ * false: nothing was published, or the file is not there. */
 static bool find_published(const struct config *c, double mib[2])
 {
     for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++) {

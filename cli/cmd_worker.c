@@ -1,5 +1,5 @@
-/* meopt worker (hidden): trains in a run directory that 'meopt train' has made, and tells a line per step.
- * See worker.h. */
+/* meopt worker (hidden): trains in a run directory that 'meopt train' has made,
+ * and tells a line per step. See worker.h. */
 #include "cli/command.h"
 #include "cli/worker.h"
 #include "core/base/clock.h"

@@ -57,8 +57,8 @@ void command_help(const struct command *command);
 
 /* All commands, ending with NULL (cli/main.c). */
 extern const struct command *const commands[];
-/* A command's name is one word ("train") or two ("bench optim"): *taken says how many of words it took. NULL:
- * there is none. */
+/* A command's name is one word ("train") or two ("bench optim"):
+ * *taken says how many of words it took. NULL: there is none. */
 const struct command *command_find(char **words, int count, int *taken);
 
 /* The name within distance 1/3 of its length that is nearest to `word`, or NULL. `next` gives the i-th name,

@@ -49,8 +49,8 @@ static int one_run(const struct compare_plan *plan, bool use_meopt, int repeat, 
     int code = config_load(&config, plan->config, plan->overrides, plan->override_count, err);
     if (code) return code;
     snprintf(seed, sizeof seed, "%lld", (long long)config.train.seed + repeat);
-    /* config_assign would keep what "auto" became for the other setting of use_meopt: load again with both
-     * said */
+    /* config_assign would keep what "auto" became for the other setting of use_meopt:
+     * load again with both said */
     char use[32], seed_is[48];
     snprintf(use, sizeof use, "optim.use_meopt=%s", use_meopt ? "true" : "false");
     snprintf(seed_is, sizeof seed_is, "train.seed=%s", seed);

@@ -1,5 +1,5 @@
-/* The dashboard's loop: keys, time and requests. See dash.h; drawing is in dash_draw.c, reading in
- * core/run/follow.c. */
+/* The dashboard's loop: keys, time and requests. See dash.h;
+ * drawing is in dash_draw.c, reading in core/run/follow.c. */
 #include "cli/dash.h"
 
 #include "cli/dash_draw.h"

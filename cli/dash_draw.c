@@ -1,5 +1,5 @@
-/* Drawing the dashboard: see dash_draw.h. One erase and one refresh a frame; text from the run is clean
- * already (follow.c). */
+/* Drawing the dashboard: see dash_draw.h.
+ * One erase and one refresh a frame; text from the run is clean already (follow.c). */
 #include "cli/dash_draw.h"
 
 #include "cli/screen.h"

@@ -1,5 +1,5 @@
-/* The dashboard on the screen (dash_draw.c), from what was read (core/run/follow.h) and what the user chose
- * (dash.c). */
+/* The dashboard on the screen (dash_draw.c), from what was read
+ * (core/run/follow.h) and what the user chose (dash.c). */
 #ifndef MEOPT_CLI_DASH_DRAW_H
 #define MEOPT_CLI_DASH_DRAW_H
 

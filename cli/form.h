@@ -1,5 +1,5 @@
-/* The form of `meopt config edit`: state and keys (form.c, knows no terminal), drawing (form_draw.c,
- * ncurses). */
+/* The form of `meopt config edit`:
+ * state and keys (form.c, knows no terminal), drawing (form_draw.c, ncurses). */
 #ifndef MEOPT_CLI_FORM_H
 #define MEOPT_CLI_FORM_H
 

@@ -1,5 +1,5 @@
-/* What a supervisor hands on of a run besides the run directory: TensorBoard's event files, Prometheus' text.
- */
+/* What a supervisor hands on of a run besides the run directory:
+ * TensorBoard's event files, Prometheus' text. */
 #ifndef MEOPT_CLI_OUTLETS_H
 #define MEOPT_CLI_OUTLETS_H
 

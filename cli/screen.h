@@ -14,12 +14,12 @@ extern bool screen_colours; /* the terminal has them, and neither NO_COLOR nor M
 extern volatile sig_atomic_t
     screen_signal; /* SIGTERM, SIGHUP or SIGINT has come: leave, unless you know better */
 
-/* EXIT_USAGE when stdin and stdout are no terminal or curses does not know it. Keys come within timeout_ms or
- * not. */
+/* EXIT_USAGE when stdin and stdout are no terminal or curses does not know it.
+ * Keys come within timeout_ms or not. */
 int screen_open(bool ascii, int timeout_ms, struct error *err);
 void screen_close(void);
-/* Text in `columns` columns at most; the rest of them blank when `fill`. Control characters are shown as '?'.
- * Returns columns used. */
+/* Text in `columns` columns at most; the rest of them blank when `fill`.
+ * Control characters are shown as '?'. Returns columns used. */
 int screen_put(int y, int x, int columns, const char *text, bool fill);
 /* Columns that a text takes. */
 int screen_width(const char *text);

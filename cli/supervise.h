@@ -1,5 +1,5 @@
-/* The process beside the worker: starts it, passes signals and requests on, samples the cards, and when it
- * dies says why.
+/* The process beside the worker: starts it, passes signals and requests on,
+ * samples the cards, and when it dies says why.
  *
  * It writes live.json in the run directory (who trains, in what phase, for how long without a sign, the
  * cards) and, when the worker has not done so itself, the last word in state.json and events.jsonl. Attached
@@ -24,8 +24,8 @@ struct supervision {
     bool tensorboard;                   /* event files in RUN/tensorboard */
 };
 
-/* Blocks until the worker has ended. Its exit code, or 128 + signal, EXIT_HOST_MEMORY when the kernel killed
- * it for memory. */
+/* Blocks until the worker has ended. Its exit code, or 128 + signal,
+ * EXIT_HOST_MEMORY when the kernel killed it for memory. */
 int supervise(const struct supervision *s, struct error *err);
 /* The same in a daemon of its own; returns once the worker is started. */
 int supervise_detached(const struct supervision *s, struct error *err);

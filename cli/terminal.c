@@ -1,5 +1,5 @@
-/* Whether there is a terminal that curses can draw on; apart from the rest because <term.h> takes so many
- * names. */
+/* Whether there is a terminal that curses can draw on;
+ * apart from the rest because <term.h> takes so many names. */
 #include "cli/dash.h"
 
 #include <ncurses.h>

@@ -1,5 +1,5 @@
-/* Reading an archive that may be hostile, and may still be growing: tar (plain, gzip, zstd, xz) and zip,
- * nothing else.
+/* Reading an archive that may be hostile, and may still be growing:
+ * tar (plain, gzip, zstd, xz) and zip, nothing else.
  *
  * libarchive reads the formats; what it does not check is checked here: CRC and length of gzip members
  * (libarchive skips them), checksums behind the end of the tar (the stream is read to its end), NUL in pax

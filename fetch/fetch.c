@@ -28,8 +28,8 @@ static const char private_directory[] = ".meopt-fetch";
 
 /* ---- SHA-256 behind the frontier ---- */
 
-/* A thread that reads what is there already: the same for fresh bytes, bytes of an earlier run, ranges and
- * local files. */
+/* A thread that reads what is there already:
+ * the same for fresh bytes, bytes of an earlier run, ranges and local files. */
 struct hasher {
     pthread_t thread;
     bool started;
@@ -173,9 +173,9 @@ static int start_unpack(struct job *j)
     return code ? code : unpack_start(&j->unpack, j->fd, j->staging, &limits, j->err);
 }
 
-/* Everything that depends on how much of the archive is there. A tar is unpacked meanwhile, a zip behind its
- * checksum; the child is made before the hashing thread: a fork copies one thread only, and whatever locks
- * the others hold. */
+/* Everything that depends on how much of the archive is there. A tar is unpacked
+ * meanwhile, a zip behind its checksum; the child is made before the hashing
+ * thread: a fork copies one thread only, and whatever locks the others hold. */
 static int feed(struct job *j, int64_t available, bool last)
 {
     int code = 0;
@@ -439,8 +439,8 @@ static int put_in_place(struct job *j)
     return code;
 }
 
-/* After a failure: what stays and what goes. The part stays when it can be continued; a refused archive
- * leaves nothing. */
+/* After a failure: what stays and what goes.
+ * The part stays when it can be continued; a refused archive leaves nothing. */
 static void leave(struct job *j, int code)
 {
     unpack_kill(&j->unpack);

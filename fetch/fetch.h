@@ -1,6 +1,5 @@
-/* One archive from its source to its place: claim, transfer, verify, unpack, publish. Restartable at every
- * point: after any death, the same call goes on where the last one was, and ends with the same tree.
- */
+/* One archive from its source to its place: claim, transfer, verify, unpack, publish. Restartable at
+ * every point: after any death, the same call goes on where the last one was, and ends with the same tree. */
 #ifndef MEOPT_FETCH_FETCH_H
 #define MEOPT_FETCH_FETCH_H
 

@@ -1,5 +1,5 @@
-/* See http.h. RFC 9110 sections 8.8.3 (ETag), 13.1.5 (If-Range), 14.4 (Content-Range), 10.2.3 (Retry-After).
- */
+/* See http.h. RFC 9110 sections 8.8.3 (ETag), 13.1.5
+ * (If-Range), 14.4 (Content-Range), 10.2.3 (Retry-After). */
 #include "fetch/http.h"
 
 #include <ctype.h>

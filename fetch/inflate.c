@@ -168,8 +168,8 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
     return 0;
 }
 
-/* gzip: members one behind the other; zeros behind the last are padding (tape blocking), anything else is
- * damage. */
+/* gzip: members one behind the other;
+ * zeros behind the last are padding (tape blocking), anything else is damage. */
 static ssize_t gzip_read(struct inflate *in, uint8_t *out)
 {
     in->z.next_out = out;

@@ -130,8 +130,8 @@ static void read_line(const char *path, char *text, size_t size)
 
 static void boot_id(char boot[40]) { read_line("/proc/sys/kernel/random/boot_id", boot, 40); }
 
-/* Start of a process in clock ticks since boot: with the pid it names a process once and for all. -1: there
- * is none. */
+/* Start of a process in clock ticks since boot:
+ * with the pid it names a process once and for all. -1: there is none. */
 static long long process_start(long pid)
 {
     char path[64], text[1024];

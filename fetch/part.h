@@ -63,8 +63,8 @@ int part_reset(struct part *part, struct error *err);
 void part_note(struct part *part, int i, int64_t done);
 /* After the segments have been cut otherwise, and now and then: sync the bytes, then the state. */
 int part_commit(struct part *part, struct error *err);
-/* Give the claim back: the bytes stay for the next (keep), or nothing does. The private directory goes when
- * empty. */
+/* Give the claim back: the bytes stay for the next (keep), or nothing does.
+ * The private directory goes when empty. */
 void part_release(struct part *part, bool keep);
 /* Move the whole file to `target` (same file system) and drop state and claim. */
 int part_finish(struct part *part, const char *target, struct error *err);

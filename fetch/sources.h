@@ -1,7 +1,6 @@
-/* Where archives come from: configs/sources.yaml, then $XDG_CONFIG_HOME/meopt/sources.yaml, whose entries
- * replace those of the same name (man meopt-sources). And what we remember of archives that came without a
- * published checksum.
- */
+/* Where archives come from: configs/sources.yaml, then
+ * $XDG_CONFIG_HOME/meopt/sources.yaml, whose entries replace those of the same name (man
+ * meopt-sources). And what we remember of archives that came without a published checksum. */
 #ifndef MEOPT_FETCH_SOURCES_H
 #define MEOPT_FETCH_SOURCES_H
 
@@ -30,8 +29,8 @@ struct sources {
     int count;
 };
 
-/* Text of one file; `path` is for messages and for relative file: URLs. Entries replace earlier ones of the
- * same name. */
+/* Text of one file; `path` is for messages and for relative file: URLs.
+ * Entries replace earlier ones of the same name. */
 int sources_add(struct sources *sources, const char *text, size_t bytes, const char *path, struct error *err);
 /* The shipped file and the user's. */
 int sources_load(struct sources *sources, struct error *err);
@@ -45,8 +44,8 @@ bool sha256_parse(char out[65], const char *text);
 bool known_archive(const char *url, char sha256[65], int64_t *size);
 int known_archive_add(const char *url, const char *sha256, int64_t size, struct error *err);
 
-/* A URL fit for people and logs: without user, password, query and fragment, control characters escaped. dst
- * of `size` bytes. */
+/* A URL fit for people and logs: without user, password,
+ * query and fragment, control characters escaped. dst of `size` bytes. */
 char *url_printable(char *dst, size_t size, const char *url);
 
 #endif

@@ -1,5 +1,5 @@
-/* See zip_check.h. Field offsets: APPNOTE.TXT 4.3.7 (local header), 4.3.12 (central directory), 4.3.14-16
- * (end records). */
+/* See zip_check.h. Field offsets: APPNOTE.TXT 4.3.7 (local header),
+ * 4.3.12 (central directory), 4.3.14-16 (end records). */
 #include "fetch/zip_check.h"
 
 #include <stdbool.h>

@@ -66,9 +66,9 @@ OPTIM_FN word bf16_nearest(word bits) { return bits + 0x7fffu + ((bits >> 16) & 
 OPTIM_FN word bf16_stochastic(word bits, word random) { return bits + (random >> 16); }
 
 /* ---- Weights of 20, 24 and 32 bits ---- */
-/* A weight is an fp32 number cut to 32 - drop bits. Its bf16 half is the nearest bf16 number; the bits
- * between are the signed distance in units of the last kept bit: bits = (half << 16) + (signed correction <<
- * drop). */
+/* A weight is an fp32 number cut to 32 - drop bits. Its bf16 half is the
+ * nearest bf16 number; the bits between are the signed distance in units
+ * of the last kept bit: bits = (half << 16) + (signed correction << drop). */
 
 /* Bits below `drop` of the result are meaningless: weight_half and weight_correction do not look at them. The
  * half is the upper half of what weight_half gives and weight_join takes (its lower half 0). */
@@ -105,8 +105,8 @@ struct state_code {
 /* Exponents that keep every intermediate product normal: roots 2^-59 .. 2^65. */
 #define STATE_EXPONENT_MIN 83u
 #define STATE_EXPONENT_MAX 191u
-/* A group with a gradient of NaN, infinity or 2^63 and more is refused: sums of four squares reach these bits
- * (2^126). */
+/* A group with a gradient of NaN, infinity or 2^63 and more is refused:
+ * sums of four squares reach these bits (2^126). */
 #define GRADIENT_SQUARES_MAX 0x7e800000u
 
 /* Scale byte of a group from the bits of its largest magnitude. 0: all zero. */

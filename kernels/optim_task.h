@@ -1,6 +1,5 @@
-/* What an optimizer kernel is told: one tensor, its formats, the scalars of this step. Plain data, passed to
- * the CPU kernels and (by value) to the GPU kernels. The formats themselves: kernels/optim_math.h.
- */
+/* What an optimizer kernel is told: one tensor, its formats, the scalars of this step. Plain data, passed
+ * to the CPU kernels and (by value) to the GPU kernels. The formats themselves: kernels/optim_math.h. */
 #ifndef MEOPT_KERNELS_OPTIM_TASK_H
 #define MEOPT_KERNELS_OPTIM_TASK_H
 

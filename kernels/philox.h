@@ -1,7 +1,6 @@
-/* Philox4x32-10: random numbers by counter (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as
- * 1, 2, 3", SC 2011). The same counter and key give the same four words on every device, in any order, on any
- * number of threads or ranks, and after a restart. Plain C, C++, HIP and CUDA.
- */
+/* Philox4x32-10: random numbers by counter (Salmon, Moraes, Dror, Shaw: "Parallel random numbers:
+ * as easy as 1, 2, 3", SC 2011). The same counter and key give the same four words on every device,
+ * in any order, on any number of threads or ranks, and after a restart. Plain C, C++, HIP and CUDA. */
 #ifndef MEOPT_KERNELS_PHILOX_H
 #define MEOPT_KERNELS_PHILOX_H
 

@@ -17,8 +17,8 @@
 
 /* ---- Events without the target ---- */
 
-/* Leaves out the entry section.leaf, and a section with nothing else in it: its lines are held until one more
- * comes. */
+/* Leaves out the entry section.leaf, and a section with nothing else in it:
+ * its lines are held until one more comes. */
 struct filter {
     const char *section, *leaf;
     FILE *out, *section_out; /* section_out: into held, NULL outside the section */

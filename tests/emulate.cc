@@ -1,5 +1,5 @@
-/* Fibers that run a block's threads: see emulate.h. One block at a time, one OS thread, so the same bits
- * every run. */
+/* Fibers that run a block's threads: see emulate.h.
+ * One block at a time, one OS thread, so the same bits every run. */
 #include "tests/emulate.h"
 #include "tests/emulate_run.h"
 
@@ -164,10 +164,11 @@ static void matrix_product(float (&c)[16][N], const float (&a)[16][16], const fl
         for (int i = 0; i < 4; i++) fibers[(size_t)(first + lane)].c[i] = c[4 * (lane / 16) + i][lane % 16];
 }
 
-/* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32, with the manual's groupID = lane / 4 and
- * threadID_in_group = lane % 4. A: row group (+ 8 for a2 a3 a6 a7), k 2 thread + (i & 1) (+ 8 from a4 on); B:
- * k 2 thread + (i & 1) (+ 8 from b2 on), column group; C: row group (+ 8 from c2 on), column 2 thread + (i &
- * 1). */
+/* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32, with the manual's
+ * groupID = lane / 4 and threadID_in_group = lane % 4:
+ *   A   row group (+ 8 for a2 a3 a6 a7), k 2 thread + (i & 1) (+ 8 from a4 on)
+ *   B   k 2 thread + (i & 1) (+ 8 from b2 on), column group
+ *   C   row group (+ 8 from c2 on), column 2 thread + (i & 1) */
 [[maybe_unused]] static void mma_product(int first)
 {
     float a[16][16], b[16][8], c[16][8];

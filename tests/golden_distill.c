@@ -117,8 +117,8 @@ static void towers_open(struct trajectory *t, const char *dir)
     tower_bind_scratch(t->student, shared);
 }
 
-/* The optimizer on the tower's own memory; decay as the towers decide, checked against the reference's lists.
- */
+/* The optimizer on the tower's own memory;
+ * decay as the towers decide, checked against the reference's lists. */
 static void optimizer_open(struct trajectory *t)
 {
     struct meopt_error library = {0};

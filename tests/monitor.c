@@ -421,8 +421,8 @@ static int print(int argc, char **argv)
     return 0;
 }
 
-/* Hold a write lease: whoever opens the file waits until the kernel takes the lease away (45 s), as behind a
- * driver in trouble. */
+/* Hold a write lease: whoever opens the file waits until the kernel
+ * takes the lease away (45 s), as behind a driver in trouble. */
 static int lease(const char *path)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);

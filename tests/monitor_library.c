@@ -1,5 +1,5 @@
-/* core/monitor behind the vendors' libraries: tests/monitor/fake_smi.c stands for both, and does what
- * $FAKE_SMI says. */
+/* core/monitor behind the vendors' libraries:
+ * tests/monitor/fake_smi.c stands for both, and does what $FAKE_SMI says. */
 #include "tests/monitor_root.h"
 
 #include <string.h>
@@ -72,8 +72,8 @@ static void a_field_the_library_lacks_is_not_available(void **state)
     monitor_close(m);
 }
 
-/* One call hangs, or ends its process: that field is not available, everything else goes on, also behind it.
- */
+/* One call hangs, or ends its process:
+ * that field is not available, everything else goes on, also behind it. */
 static void a_wedged_call_costs_its_field_only(void **state)
 {
     (void)state;

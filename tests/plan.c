@@ -1,7 +1,7 @@
-/* A plan equals what training then takes, class by class, within 1 %: every format, recompute, cached teacher
- * and micro-batch, three families, random weights; and the form's plan is the same. Small geometries;
- * MEOPT_LONG=1: the published widths at two blocks, and DINOv2's whole geometry. On a card:
- * MEOPT_TEST_DEVICE=hip:0, fewer combinations. */
+/* A plan equals what training then takes, class by class, within 1 %: every format,
+ * recompute, cached teacher and micro-batch, three families, random weights; and the form's
+ * plan is the same. Small geometries; MEOPT_LONG=1: the published widths at two blocks, and
+ * DINOv2's whole geometry. On a card: MEOPT_TEST_DEVICE=hip:0, fewer combinations. */
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/config/config.h"

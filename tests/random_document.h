@@ -1,6 +1,6 @@
-/* Random documents as people write them: sections in any order, flow and block, comments, Chinese, CRLF, BOM,
- * quotes, anchors and merges. One at a time, in `doc`, with the place of every value; the same for the same
- * state_. */
+/* Random documents as people write them: sections in any order, flow and
+ * block, comments, Chinese, CRLF, BOM, quotes, anchors and merges. One at a
+ * time, in `doc`, with the place of every value; the same for the same state_. */
 #ifndef MEOPT_TESTS_RANDOM_DOCUMENT_H
 #define MEOPT_TESTS_RANDOM_DOCUMENT_H
 

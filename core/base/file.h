@@ -76,8 +76,8 @@ void *xcalloc(size_t count, size_t bytes);
 void *xrealloc(void *p, size_t bytes);
 char *xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Asks for large pages where the whole of one lies inside: arrays of many megabytes that are read from end to
- * end. */
+/* Asks for large pages where the whole of one lies inside:
+ * arrays of many megabytes that are read from end to end. */
 void memory_large_pages(void *p, size_t bytes);
 
 #endif

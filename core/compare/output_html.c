@@ -1,7 +1,6 @@
-/* The comparison as one HTML file that needs nothing else: no network, no other file, no permission but its
- * own few lines of script, which show the values under the pointer. It follows the reader's light or dark and
- * prints in black on white.
- */
+/* The comparison as one HTML file that needs nothing else: no network, no other
+ * file, no permission but its own few lines of script, which show the values under
+ * the pointer. It follows the reader's light or dark and prints in black on white. */
 #include "core/compare/output.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* A plot as PNG: a small rasteriser. Twice the size of the SVG, drawn twice as fine as that in each direction
- * and averaged. */
+/* A plot as PNG: a small rasteriser. Twice the size of the SVG,
+ * drawn twice as fine as that in each direction and averaged. */
 #include "core/compare/plot.h"
 #include "core/base/file.h"
 

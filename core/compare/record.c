@@ -84,8 +84,8 @@ static int read_meta(struct record *r, struct error *err)
     return 0;
 }
 
-/* "training" is what a trainer last said of itself; whether it still lives is asked of the system where that
- * can be known. */
+/* "training" is what a trainer last said of itself;
+ * whether it still lives is asked of the system where that can be known. */
 static void read_state(struct record *r)
 {
     json_t *state = read_object(r->path, "state.json");

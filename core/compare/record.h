@@ -30,8 +30,8 @@ struct record {
     bool published;   /* not a run: figures that somebody gave (published.h) */
     char source[256]; /* of published figures */
 
-    /* One element per step, ascending. seconds: training time behind that step, without start-up and pauses.
-     */
+    /* One element per step, ascending.
+     * seconds: training time behind that step, without start-up and pauses. */
     int64_t count, room;
     int64_t *step;
     double *loss, *seconds;
@@ -52,8 +52,8 @@ struct record {
     int setting_count;
 };
 
-/* EXIT_USAGE when the directory is no run, EXIT_INTEGRITY for another layout, EXIT_HOST_MEMORY, or an I/O
- * error. */
+/* EXIT_USAGE when the directory is no run,
+ * EXIT_INTEGRITY for another layout, EXIT_HOST_MEMORY, or an I/O error. */
 int record_read(struct record *record, const char *directory, struct error *err);
 void record_free(struct record *record);
 /* Value of a key of config.yaml, NULL when there is none. */

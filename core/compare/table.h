@@ -72,8 +72,8 @@ struct threshold {
 };
 int threshold_parse(struct threshold *threshold, const struct table *table, const char *expression,
                     struct error *err);
-/* Of one column; *change gets what was found (in percent when relative). A value that is not known has not
- * passed. */
+/* Of one column; *change gets what was found (in percent when relative).
+ * A value that is not known has not passed. */
 bool threshold_passed(const struct threshold *threshold, const struct cell *reference,
                       const struct cell *cell, double *change);
 

@@ -1,7 +1,7 @@
-/* libyaml's events into a tree with byte positions. See document.h; the semantics of libyaml 0.2.5's marks
- * were measured: index counts code points, CRLF counts two, the BOM none; scalars end exactly behind their
- * last character (quotes included); an anchor or tag belongs to the start; a missing value is a zero-width
- * scalar. */
+/* libyaml's events into a tree with byte positions. See document.h; the semantics of
+ * libyaml 0.2.5's marks were measured: index counts code points, CRLF counts two,
+ * the BOM none; scalars end exactly behind their last character (quotes included);
+ * an anchor or tag belongs to the start; a missing value is a zero-width scalar. */
 #include "core/config/document.h"
 #include "core/base/file.h"
 

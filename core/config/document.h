@@ -1,10 +1,10 @@
-/* A YAML document as a tree that knows the byte range of every node, so that it can be edited by splicing
- * bytes.
+/* A YAML document as a tree that knows the byte range of every node,
+ * so that it can be edited by splicing bytes.
  *
- * libyaml finds the events; its marks count code points without the BOM, here they are bytes of the text.
- * Bounded: size, nesting, number of nodes; aliases are never expanded (a "billion laughs" stays as small as
- * its text). Refused with a position: NUL, invalid UTF-8, several documents, duplicate keys, undefined
- * aliases.
+ * libyaml finds the events; its marks count code points without the BOM, here they
+ * are bytes of the text. Bounded: size, nesting, number of nodes; aliases are never
+ * expanded (a "billion laughs" stays as small as its text). Refused with a position:
+ * NUL, invalid UTF-8, several documents, duplicate keys, undefined aliases.
  */
 #ifndef MEOPT_CONFIG_DOCUMENT_H
 #define MEOPT_CONFIG_DOCUMENT_H
@@ -51,8 +51,8 @@ struct document {
     size_t end; /* where a root mapping may grow: the end of the text, or the "..." line */
 };
 
-/* err: EXIT_CONFIG with line, column, the line and a caret; file is left to the caller's error_at... `path`
- * names it. */
+/* err: EXIT_CONFIG with line, column, the line and a caret;
+ * file is left to the caller's error_at... `path` names it. */
 int document_parse(struct document *document, const char *path, const char *text, size_t bytes,
                    struct error *err);
 void document_free(struct document *document);
@@ -60,14 +60,14 @@ void document_free(struct document *document);
 /* Line and column (characters) from 1 of a byte. */
 void document_position(const char *text, size_t bytes, size_t at, int *line, int *column);
 
-/* Fill err with the sentence, and the line that byte `at` is in with a caret under it (`length` bytes wide).
- */
+/* Fill err with the sentence, and the line that byte `at` is in
+ * with a caret under it (`length` bytes wide). */
 int document_error(struct error *err, const char *path, const char *text, size_t bytes, size_t at,
                    size_t length, const char *hint, const char *format, ...)
     __attribute__((format(printf, 8, 9)));
 
-/* Value of `key` in a mapping node (the key must be a scalar), -1 when there is none; *key_node may be NULL.
- */
+/* Value of `key` in a mapping node (the key must be a scalar),
+ * -1 when there is none; *key_node may be NULL. */
 int document_find(const struct document *document, int mapping, const char *key, int *key_node);
 /* The node itself, or what an alias refers to. */
 int document_follow(const struct document *document, int node);

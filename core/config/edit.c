@@ -1,5 +1,5 @@
-/* Splices one after another, each proved, and the file they are written to. See edit.h; splice.c plans them.
- */
+/* Splices one after another, each proved, and the file they are written to.
+ * See edit.h; splice.c plans them. */
 #include "core/config/edit.h"
 #include "core/base/file.h"
 #include "core/config/splice.h"
@@ -33,8 +33,8 @@ static bool is_key(const struct document *d, int node, const char *name)
            strcmp(d->nodes[node].text, name) == 0;
 }
 
-/* Entries of mapping x in `a` and y in `b` (-1: no mapping) are the same, but for `name`, whose values are
- * returned. */
+/* Entries of mapping x in `a` and y in `b` (-1: no mapping) are the same,
+ * but for `name`, whose values are returned. */
 static bool same_but(const struct document *a, int x, const struct document *b, int y, const char *name,
                      int *in_a, int *in_b)
 {

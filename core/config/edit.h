@@ -1,10 +1,10 @@
 /* Changing a YAML file without touching a byte too many.
  *
- * The target's scalar is replaced, or a line is inserted or removed; every other byte (comments, blank lines,
- * quotes, spelling of numbers, CRLF, BOM) stays. After each change the text is parsed again and compared with
- * the old one: all must be equal but the target, else the change is refused. Refused as well, with the
- * position: aliases, anchors that aliases refer to, merged keys, block scalars, values that are no single
- * scalar.
+ * The target's scalar is replaced, or a line is inserted or removed; every other byte
+ * (comments, blank lines, quotes, spelling of numbers, CRLF, BOM) stays. After each change
+ * the text is parsed again and compared with the old one: all must be equal but the
+ * target, else the change is refused. Refused as well, with the position: aliases, anchors
+ * that aliases refer to, merged keys, block scalars, values that are no single scalar.
  */
 #ifndef MEOPT_CONFIG_EDIT_H
 #define MEOPT_CONFIG_EDIT_H
@@ -23,14 +23,14 @@ struct edit {
 int edit_apply(const char *path, const char *text, size_t bytes, const struct edit *edits, int count,
                char **out, size_t *out_bytes, struct error *err);
 
-/* The same, and refuse a result with more problems than the text had before (values that cannot stand
- * together). */
+/* The same, and refuse a result with more problems than
+ * the text had before (values that cannot stand together). */
 int edit_checked(const char *path, const char *text, size_t bytes, const struct edit *edits, int count,
                  char **out, size_t *out_bytes, struct error *err);
 
-/* Read, edit, and replace the file atomically, unless somebody else changed it meanwhile (EXIT_LOCKED). Mode
- * and symbolic link are kept. *before and *after (may be NULL) receive both texts, malloc'ed. dry: do not
- * write. */
+/* Read, edit, and replace the file atomically, unless somebody else changed
+ * it meanwhile (EXIT_LOCKED). Mode and symbolic link are kept. *before and
+ * *after (may be NULL) receive both texts, malloc'ed. dry: do not write. */
 int edit_file(const char *path, const struct edit *edits, int count, int dry, char **before,
               size_t *before_bytes, char **after, size_t *after_bytes, struct error *err);
 

@@ -23,9 +23,9 @@ struct splice {
 /* Section and leaf of a key's name, which has one '.'. */
 void target_name(struct target *t, const char *name);
 
-/* The change of `t` (key and value given, the rest is found) in the document; `typed` is the key as the user
- * spelled it. What cannot be changed alone (an alias, a merged key, a block of text) is refused with its
- * place. */
+/* The change of `t` (key and value given, the rest is found) in the document;
+ * `typed` is the key as the user spelled it. What cannot be changed alone (an
+ * alias, a merged key, a block of text) is refused with its place. */
 int splice_plan(struct splice *s, struct target *t, const char *typed, const char *path,
                 const struct document *d, struct error *err);
 

@@ -104,8 +104,8 @@ static void note_bad(struct data *d, int64_t id, const struct error *why)
     }
 }
 
-/* Under the lock: images to keep are decoded, by all workers, those that cannot be wait to be named until a
- * sample meets them. */
+/* Under the lock: images to keep are decoded, by all workers,
+ * those that cannot be wait to be named until a sample meets them. */
 static void work_kept(struct data *d, uint8_t *rgb)
 {
     size_t bytes = (size_t)(3 * d->options.image_size * d->options.image_size);

@@ -177,8 +177,8 @@ void image_normalize(const uint8_t *rgb, enum pipeline pipeline, int side, float
         for (int c = 0; c < 3; c++) out[c * pixels + i] = table[c][rgb[i * 3 + c]];
 }
 
-/* A balanced Feistel network over the next even number of bits, walked until it lands inside (Black, Rogaway
- * 2002). */
+/* A balanced Feistel network over the next even number of bits,
+ * walked until it lands inside (Black, Rogaway 2002). */
 int64_t data_shuffle(uint64_t seed, uint64_t epoch, int64_t position, int64_t count)
 {
     int half = 1;

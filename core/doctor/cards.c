@@ -1,5 +1,5 @@
-/* Checks of cards: hardware, permissions, variables, drivers, libraries, and every card at work. See
- * doctor.h. */
+/* Checks of cards: hardware, permissions, variables,
+ * drivers, libraries, and every card at work. See doctor.h. */
 #include "core/base/file.h"
 #include "core/base/clock.h"
 #include "core/device/bench.h"

@@ -1,5 +1,5 @@
-/* What this machine has for MEOpt, proved by running it: the array of checks behind `meopt doctor` and bug
- * reports.
+/* What this machine has for MEOpt, proved by running it:
+ * the array of checks behind `meopt doctor` and bug reports.
  *
  * A check adds one line or several: what was found, and where something is missing or doubtful what that
  * means and the command that mends it. Figures stand beside the text with their unit in the name. Nothing is
@@ -41,11 +41,11 @@ struct doctor_row {
 };
 /* The checks of the core, ending with name NULL; a caller may have more of its own. */
 extern const struct doctor_row doctor_host[], doctor_cards[];
-/* One device at work, as device_open spells it: opened, its kernels proved, measured. 0 or why it cannot be
- * used. */
+/* One device at work, as device_open spells it: opened, its kernels proved, measured.
+ * 0 or why it cannot be used. */
 int doctor_device(struct doctor *doctor, const char *spec, struct error *err);
-/* FLOP/s of the device's own product: the best of squares that grow from `side` until one takes 20 ms. right:
- * their numbers were. */
+/* FLOP/s of the device's own product: the best of squares that grow from `side` until one takes 20 ms.
+ * right: their numbers were. */
 double doctor_product_rate(struct device *device, enum dtype type, int64_t side, bool *right);
 
 void doctor_run(struct doctor *doctor, const struct doctor_row *rows);

@@ -1,5 +1,5 @@
-/* Provider fake: the values of a JSON file, read again at each sample, so that a test writes the file and
- * the screen follows.
+/* Provider fake: the values of a JSON file, read again at each sample,
+ * so that a test writes the file and the screen follows.
  *
  *     {"note": "text", "cards": [{"name": "Z100", "pci": "0000:c1:00.0",
  *       "mem_used_bytes": 1e9, "mem_total_bytes": 16e9, "busy_percent": 97, "temp_c": null,

@@ -1,6 +1,6 @@
-/* What the watching side (watch.c) and the helper process (helper.c) say to each other: datagrams over a
- * SOCK_SEQPACKET pair, file descriptor 3 in the helper. Both are the same program, so structs travel as they
- * are. */
+/* What the watching side (watch.c) and the helper process (helper.c) say
+ * to each other: datagrams over a SOCK_SEQPACKET pair, file descriptor 3
+ * in the helper. Both are the same program, so structs travel as they are. */
 #ifndef MEOPT_MONITOR_HELPER_H
 #define MEOPT_MONITOR_HELPER_H
 
@@ -35,8 +35,8 @@ struct helper_record {
     char text[200];
 };
 
-/* A library: opened in the helper, so that its calls may hang, abort or print. `read` results as in
- * HELPER_VALUE. */
+/* A library: opened in the helper, so that its calls may hang, abort or print.
+ * `read` results as in HELPER_VALUE. */
 struct helper_library {
     const char *provider;
     const char *const *files; /* tried in this order */

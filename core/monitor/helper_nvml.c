@@ -1,5 +1,5 @@
-/* libnvidia-ml in the helper. Layouts are those of nvml.h, whose versioned names (_v2, _v3) never change
- * theirs. */
+/* libnvidia-ml in the helper. Layouts are those of nvml.h,
+ * whose versioned names (_v2, _v3) never change theirs. */
 #include "core/monitor/helper.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* What the files of core/monitor share: the monitor, the provider table, and reading of small kernel files.
- */
+/* What the files of core/monitor share: the monitor,
+ * the provider table, and reading of small kernel files. */
 #ifndef MEOPT_MONITOR_INTERNAL_H
 #define MEOPT_MONITOR_INTERNAL_H
 
@@ -46,8 +46,8 @@ void value_clear(struct monitor_value *v);
 /* Set when `result` is 1, clear when 0 (not there), leave alone when -1 (cannot be read now). */
 void value_take(struct monitor_value *v, int result, double value);
 
-/* The same for a field of a card; what no card could mean (all bits set, 6000 degrees) counts as unreadable
- * now. */
+/* The same for a field of a card; what no card could mean
+ * (all bits set, 6000 degrees) counts as unreadable now. */
 void card_take(struct monitor_card *card, int field, int result, double value);
 
 /* Small files of the kernel. Each path is a format behind the monitor's root. Results: 1 read, 0 there is no

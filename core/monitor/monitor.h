@@ -97,8 +97,8 @@ struct monitor;
  * EXIT_USAGE, a source that is not there EXIT_NO_CARD. Open before other threads exist where you can. */
 int monitor_open(struct monitor **out, const struct monitor_options *options, struct error *err);
 
-/* Whose memory process_bytes counts (the workers of the run); at most 64 are kept. May be called at any time.
- */
+/* Whose memory process_bytes counts (the workers of the run);
+ * at most 64 are kept. May be called at any time. */
 void monitor_watch(struct monitor *m, const pid_t *pids, int count);
 
 /* Sample every period_s (0.05 to 3600) on a thread of its own; the first sample begins at once. */

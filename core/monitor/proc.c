@@ -63,8 +63,8 @@ static void find_group(struct monitor *m, struct proc *p)
         else if (strstr(controllers, "memory"))
             snprintf(p->group[1], sizeof p->group[1], "/sys/fs/cgroup/memory%s", path);
     }
-    /* In a container the path may be the host's, of which only the container's part is mounted: at the top.
-     */
+    /* In a container the path may be the host's,
+     * of which only the container's part is mounted: at the top. */
     double any;
     if (p->group[0][0] && read_number(m, &any, "%s/memory.current", p->group[0]) == 0)
         snprintf(p->group[0], sizeof p->group[0], "/sys/fs/cgroup");

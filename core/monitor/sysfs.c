@@ -1,8 +1,8 @@
 /* Provider sysfs: AMD and Hygon cards through the files of their kernel driver, with no library at all; and
  * what of those files the rsmi provider needs: which memory the watched processes hold.
  *
- * Cards are found by directory entry, so that gaps in their numbers (a boot VGA as card0, one headless card)
- * cost none.
+ * Cards are found by directory entry, so that gaps in their numbers
+ * (a boot VGA as card0, one headless card) cost none.
  */
 #include "core/monitor/internal.h"
 #include "core/base/file.h"

@@ -1,10 +1,10 @@
-/* Reading a run while it is written, or long after: what a dashboard shows, in bounded memory whatever the
- * run's length.
+/* Reading a run while it is written, or long after:
+ * what a dashboard shows, in bounded memory whatever the run's length.
  *
- * metrics.jsonl may have millions of lines: at first it is sampled by seeking, its end is read whole, and
- * from then on what is appended. The history keeps at most FOLLOW_POINTS points; when they are full,
- * neighbours are merged. A file that became shorter (a resumed run writes its last steps anew) is read again
- * from the beginning.
+ * metrics.jsonl may have millions of lines: at first it is sampled by seeking, its end
+ * is read whole, and from then on what is appended. The history keeps at most
+ * FOLLOW_POINTS points; when they are full, neighbours are merged. A file that became
+ * shorter (a resumed run writes its last steps anew) is read again from the beginning.
  */
 #ifndef MEOPT_RUN_FOLLOW_H
 #define MEOPT_RUN_FOLLOW_H
@@ -29,8 +29,8 @@ struct follow_memory {
     int64_t now_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
 };
 
-/* One card, or the processor: the trainer's own account, and what the monitor says of the device. NAN: not
- * known. */
+/* One card, or the processor: the trainer's own account,
+ * and what the monitor says of the device. NAN: not known. */
 struct follow_card {
     int rank;
     char device[96], pci[32];

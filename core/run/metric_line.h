@@ -1,5 +1,5 @@
-/* One line of metrics.jsonl, read without a JSON library: a run of millions of steps is read in about a
- * second.
+/* One line of metrics.jsonl, read without a JSON library:
+ * a run of millions of steps is read in about a second.
  *
  * The dashboard and compare read runs that are being written, were cut off, or were made by other versions,
  * so the reader is strict about the line (one whole JSON object with a step) and lenient about the fields:
@@ -25,8 +25,8 @@ struct metric_line {
  * whole object, or no whole-numbered "step" from 0. NaN, Infinity and -Infinity are read as such. */
 bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes);
 
-/* One JSON number at `text` (not beyond end), as strtod; *after is behind it, or text when there is none.
- * Also NaN, Infinity. */
+/* One JSON number at `text` (not beyond end), as strtod;
+ * *after is behind it, or text when there is none. Also NaN, Infinity. */
 double metric_number(const char *text, const char *end, const char **after);
 
 #endif

@@ -1,5 +1,5 @@
-/* The numbers of one optimizer step, for those who hand them on: TensorBoard, Prometheus. NAN is unknown and
- * left out. */
+/* The numbers of one optimizer step, for those who hand them on:
+ * TensorBoard, Prometheus. NAN is unknown and left out. */
 #ifndef MEOPT_RUN_SCALARS_H
 #define MEOPT_RUN_SCALARS_H
 

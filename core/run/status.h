@@ -1,5 +1,5 @@
-/* What a run directory says of its run, for readers: state.json, and whether the process behind it still
- * lives. */
+/* What a run directory says of its run, for readers:
+ * state.json, and whether the process behind it still lives. */
 #ifndef MEOPT_RUN_STATUS_H
 #define MEOPT_RUN_STATUS_H
 

@@ -1,10 +1,10 @@
 /* Conversion between number formats, each value rounded once, to nearest even.
  *
- * Every pair goes through a block of floats that stays in the first cache: to_float, then from_float. Where a
- * double or a wide integer would be rounded twice on its way to 16 bits, the first step rounds to odd instead
- * (Boldo & Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd",
- * 2008, theorem 3: exact because float keeps at least two bits more than either 16-bit format). NaNs stay
- * NaNs. */
+ * Every pair goes through a block of floats that stays in the first cache: to_float, then
+ * from_float. Where a double or a wide integer would be rounded twice on its way to 16
+ * bits, the first step rounds to odd instead (Boldo & Melquiond, "Emulation of FMA and
+ * correctly rounded sums: proved algorithms using rounding to odd", 2008, theorem 3: exact
+ * because float keeps at least two bits more than either 16-bit format). NaNs stay NaNs. */
 #include "core/weights/weights.h"
 
 #include <math.h>
@@ -14,8 +14,8 @@
 
 enum { BLOCK = 1024 };
 
-/* The loops below are written to be vectorised; these build each for the baseline and for AVX2, and choose at
- * run time. */
+/* The loops below are written to be vectorised;
+ * these build each for the baseline and for AVX2, and choose at run time. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define FOR_AVX2(name, result, source)                                                                       \
     __attribute__((target("avx2"))) static void name##_avx2(result *restrict y, const source *restrict x,    \
@@ -67,8 +67,8 @@ LOOP float_to_bf16_loop(uint16_t *restrict y, const float *restrict x, size_t n)
 }
 FOR_AVX2(float_to_bf16, uint16_t, float)
 
-/* Subnormal halves are renormalised by a float subtraction: no subnormal operand, so no mode of the FPU
- * matters. */
+/* Subnormal halves are renormalised by a float subtraction:
+ * no subnormal operand, so no mode of the FPU matters. */
 LOOP half_to_float_loop(float *restrict y, const uint16_t *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -86,8 +86,8 @@ LOOP float_to_half_loop(uint16_t *restrict y, const float *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t u = bits_of(x[i]) & 0x7fffffff, sign = bits_of(x[i]) >> 16 & 0x8000;
-        /* below 2^-14 the addition of 0.5 leaves the half's subnormal bits at the low end, rounded by the
-         * adder */
+        /* below 2^-14 the addition of 0.5 leaves the half's
+         * subnormal bits at the low end, rounded by the adder */
         uint32_t subnormal = bits_of(float_of(u < 0x38800000 ? u : 0) + 0.5f) - 0x3f000000;
         uint32_t normal = (u - ((uint32_t)(127 - 15) << 23) + 0xfff + (u >> 13 & 1)) >> 13;
         uint32_t special = u > 0x7f800000 ? 0x7e00 | (u >> 13 & 0x1ff) : 0x7c00;

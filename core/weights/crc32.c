@@ -1,9 +1,9 @@
 /* CRC-32 of zip at memory speed, so that every tensor can be checked as it is read.
  *
- * Method: carry-less multiplication folds 64 bytes at a time down to 16, and a Barrett reduction the rest
- * (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009;
- * constants for the bit-reflected polynomial 0xEDB88320 from its table). Elsewhere, and for the odd bytes,
- * zlib. */
+ * Method: carry-less multiplication folds 64 bytes at a time down to 16, and a Barrett
+ * reduction the rest (Gopal et al., "Fast CRC Computation for Generic Polynomials
+ * Using PCLMULQDQ Instruction", Intel 2009; constants for the bit-reflected polynomial
+ * 0xEDB88320 from its table). Elsewhere, and for the odd bytes, zlib. */
 #include "core/weights/internal.h"
 
 #include <zlib.h>

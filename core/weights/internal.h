@@ -1,5 +1,5 @@
-/* What the readers of the formats share: the table that they fill in, the parts of a file that carry a
- * checksum.
+/* What the readers of the formats share:
+ * the table that they fill in, the parts of a file that carry a checksum.
  *
  * Bounds. A hostile file must be refused in little time and memory whatever it claims: the constants below
  * hold everything that is sized by the file's own words. */
@@ -66,8 +66,8 @@ bool text_is_utf8(const char *text, size_t bytes); /* and without NUL */
 /* CRC-32 as in zip (polynomial 0xEDB88320), continuing from `crc` (0 to begin). */
 uint32_t crc32_zip(uint32_t crc, const void *data, size_t bytes);
 
-/* Copies text of any length and content into a small ring of buffers, printable and shortened, for messages.
- */
+/* Copies text of any length and content into a small ring of buffers,
+ * printable and shortened, for messages. */
 const char *quote(const char *text, size_t bytes);
 
 #endif

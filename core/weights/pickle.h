@@ -5,9 +5,9 @@
  * knows the few names that make up a tensor and answers VALUE_OPAQUE for every other. An opaque value
  * swallows what is put into it.
  *
- * All values live in one arena of bounded size and are freed together, so neither nesting nor cycles matter;
- * no function here or above it recurses over values. Text points into the parsed bytes, which must outlive
- * it.
+ * All values live in one arena of bounded size and are freed together, so
+ * neither nesting nor cycles matter; no function here or above it recurses
+ * over values. Text points into the parsed bytes, which must outlive it.
  */
 #ifndef MEOPT_WEIGHTS_PICKLE_H
 #define MEOPT_WEIGHTS_PICKLE_H
@@ -60,8 +60,8 @@ struct class_name {
 };
 
 struct pickle {
-    /* Set by the user before pickle_parse. Both return 0 with *result set, or an exit code with err filled.
-     */
+    /* Set by the user before pickle_parse.
+     * Both return 0 with *result set, or an exit code with err filled. */
     int (*call)(struct pickle *, const struct value *callable, const struct value *args, struct value *result,
                 struct error *err);
     int (*persistent_id)(struct pickle *, const struct value *id, struct value *result, struct error *err);
@@ -71,8 +71,8 @@ struct pickle {
     size_t held_bytes;
 };
 
-/* Parse one pickle from data; *used is where it ends (behind STOP). May be called again on the same struct.
- */
+/* Parse one pickle from data; *used is where it ends (behind STOP).
+ * May be called again on the same struct. */
 int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *used, struct value *top,
                  struct error *err);
 void pickle_free(struct pickle *p);

@@ -1,6 +1,6 @@
-/* What PyTorch's pickles mean: storages, tensors, and the state dict among them. Shared by the zip and the
- * legacy container, which differ in where a storage's bytes are. Source: torch/serialization.py,
- * torch/_utils.py; models.md 4b. */
+/* What PyTorch's pickles mean: storages, tensors, and the state dict among them.
+ * Shared by the zip and the legacy container, which differ in where a storage's
+ * bytes are. Source: torch/serialization.py, torch/_utils.py; models.md 4b. */
 #ifndef MEOPT_WEIGHTS_PYTORCH_H
 #define MEOPT_WEIGHTS_PYTORCH_H
 
@@ -28,8 +28,8 @@ struct pytorch {
 /* Make the machine understand tensors. Nothing to undo but pickle_free. */
 void pytorch_init(struct pytorch *t);
 
-/* Find a storage's bytes: payload index (weights_add_payload) and the offset in the file. 0 or an exit code.
- */
+/* Find a storage's bytes: payload index (weights_add_payload) and the offset in the file.
+ * 0 or an exit code. */
 typedef int (*storage_finder)(void *context, const struct storage *storage, int64_t *payload,
                               uint64_t *offset, struct error *err);
 

@@ -1,10 +1,10 @@
 /* Weights: tensors in from PyTorch and safetensors files, and out again.
  *
- * Reading. weights_open looks at a file's content (never at its name): PyTorch's zip format (torch >= 1.6),
- * the legacy stream before it, or safetensors. It builds a table of the tensors and touches nothing of their
- * payload; weights_read converts one tensor from the file straight into its destination. A checkpoint's
- * pickle is parsed, never executed: what is not a dictionary of tensors becomes an opaque value and is
- * skipped.
+ * Reading. weights_open looks at a file's content (never at its name): PyTorch's zip
+ * format (torch >= 1.6), the legacy stream before it, or safetensors. It builds a table
+ * of the tensors and touches nothing of their payload; weights_read converts one tensor
+ * from the file straight into its destination. A checkpoint's pickle is parsed, never
+ * executed: what is not a dictionary of tensors becomes an opaque value and is skipped.
  *
  *     struct weights *w;
  *     if ((code = weights_open(&w, "model.pt", err))) return code;
@@ -42,9 +42,9 @@ struct weights_tensor {
     int64_t count; /* elements: product of shape */
 };
 
-/* On success *w is to be closed with weights_close. In a PyTorch file the state dict is looked for under
- * `model`, `module`, `state_dict` (and timm's `model_ema`), and a leading `module.` is taken off the names.
- */
+/* On success *w is to be closed with weights_close. In a PyTorch file the
+ * state dict is looked for under `model`, `module`, `state_dict` (and
+ * timm's `model_ema`), and a leading `module.` is taken off the names. */
 int weights_open(struct weights **w, const char *path, struct error *err);
 void weights_close(struct weights *w); /* NULL is fine */
 
@@ -71,9 +71,9 @@ int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype d
  * and must not overlap. */
 void weights_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t count);
 
-/* One tensor to be written: its bytes, row-major, little-endian, come from `data`, or are asked for front to
- * back, a few megabytes at a time, through `read` (so that a tensor on a card needs no whole copy on the
- * host). */
+/* One tensor to be written: its bytes, row-major, little-endian, come from
+ * `data`, or are asked for front to back, a few megabytes at a time, through
+ * `read` (so that a tensor on a card needs no whole copy on the host). */
 struct weights_row {
     const char *name; /* UTF-8, unique, not empty */
     enum dtype dtype;

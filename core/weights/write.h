@@ -16,8 +16,8 @@ enum { WRITE_CHUNK_BYTES = 4 << 20 };
 int write_check_rows(const struct weights_row *rows, int64_t count, struct error *err);
 uint64_t row_bytes(const struct weights_row *row);
 
-/* bytes: the size the file will have, reserved on the disk at once so that a full disk is known before the
- * work. */
+/* bytes: the size the file will have, reserved on the disk
+ * at once so that a full disk is known before the work. */
 int writer_begin(struct writer *out, const char *path, uint64_t bytes, struct error *err);
 int writer_put(struct writer *out, const void *data, size_t bytes, struct error *err);
 int writer_put_row(struct writer *out, const struct weights_row *row, uint32_t *crc,

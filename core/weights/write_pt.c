@@ -43,8 +43,8 @@ static void put_number(struct bytes *b, uint64_t v, int n)
     put(b, p, (size_t)n);
 }
 
-/* The pickle, protocol 2. Memo slots: 0 the rebuild function, 1 "storage", 2 "cpu", 3 OrderedDict, 4.. a
- * storage class each. */
+/* The pickle, protocol 2. Memo slots: 0 the rebuild function,
+ * 1 "storage", 2 "cpu", 3 OrderedDict, 4.. a storage class each. */
 
 static void pickle_text(struct bytes *b, const char *text)
 {
@@ -211,8 +211,8 @@ static void central_header(struct bytes *b, const char *name, uint64_t at, uint6
     if (at >= MAX_32) put_number(b, at, 8);
 }
 
-/* The header goes out first without the checksum, which the bytes behind it will tell, and is then written
- * again. */
+/* The header goes out first without the checksum,
+ * which the bytes behind it will tell, and is then written again. */
 static int put_member(struct archive *a, const char *name, const struct weights_row *row, struct error *err)
 {
     uint64_t at = a->out.at, bytes = row_bytes(row);

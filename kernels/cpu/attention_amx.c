@@ -7,9 +7,9 @@
  *
  *     P = exp(S - lse)   dS = P (dO V^T - delta) / sqrt(dh)   delta_i = dO_i . O_i
  *
- * dS is kept for the whole head, in bf16 tiles, for dQ = dS K. Scores, sums and exponentials are fp32.
- * Padding needs no masks in backward: rows behind N are zeros in every packed operand, what meets them is
- * finite. */
+ * dS is kept for the whole head, in bf16 tiles, for dQ = dS K. Scores,
+ * sums and exponentials are fp32. Padding needs no masks in backward: rows
+ * behind N are zeros in every packed operand, what meets them is finite. */
 #include "kernels/cpu/attention_amx.h"
 
 #if defined(__x86_64__) && defined(__linux__)

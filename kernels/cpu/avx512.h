@@ -1,5 +1,5 @@
-/* Inside kernels/cpu: the functions that decide how fast an activation or a softmax is, written for AVX-512.
- */
+/* Inside kernels/cpu: the functions that decide how fast
+ * an activation or a softmax is, written for AVX-512. */
 #ifndef MEOPT_KERNELS_CPU_AVX512_H
 #define MEOPT_KERNELS_CPU_AVX512_H
 

@@ -71,8 +71,8 @@ void NAME(embed_backward)(int bf16, const float *dtokens, void *dpatch_out, floa
     }
 }
 
-/* A row of w has at most 16 values that are not zero. A thread owns rows of `out`, which it adds up in one
- * order. */
+/* A row of w has at most 16 values that are not zero.
+ * A thread owns rows of `out`, which it adds up in one order. */
 void NAME(resize_rows)(const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D,
                        int transpose)
 {

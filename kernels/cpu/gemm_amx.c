@@ -16,8 +16,8 @@
  * first-level cache while a block of A passes over it from the second level. Threads take blocks of C; each
  * block is computed by one thread in one order, so the result does not depend on the number of threads.
  *
- * Tile layouts: A 16 rows x 32 columns of bf16. B 16 rows of pairs: row r holds (b[2r][j], b[2r+1][j]) for 16
- * columns j.
+ * Tile layouts: A 16 rows x 32 columns of bf16.
+ * B 16 rows of pairs: row r holds (b[2r][j], b[2r+1][j]) for 16 columns j.
  */
 #include "kernels/cpu/gemm_amx.h"
 
@@ -91,8 +91,8 @@ static size_t few_rows_bytes(int64_t m) /* of a thread */
     return (size_t)((m + mc - 1) / mc) * (MC * NC * sizeof(float)) + KC * NC * 2;
 }
 
-/* Packed A and B (or each thread's part of B), and a block of C for each of up to GEMM_AMX_THREADS threads.
- */
+/* Packed A and B (or each thread's part of B),
+ * and a block of C for each of up to GEMM_AMX_THREADS threads. */
 size_t gemm_amx_workspace(int64_t m, int64_t n, int64_t k, int threads)
 {
     size_t row = (size_t)up(k, 32) * 2;
@@ -123,10 +123,10 @@ TARGET static inline __m512 finished(const struct gemm_bf16 *g, __m512 x, int64_
     return bias ? _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, bias)) : x;
 }
 
-/* The block's tiles to C, whole rows at a time: C's lines are written in the order of memory, past the caches
- * where nothing of theirs is needed (a training step of eva_clip at batch 2 takes 4 % less for it).
- * vcvtne2ps2bf16 rounds to nearest even and keeps NaN; what is below the normal numbers becomes 0, as inside
- * the tiles. */
+/* The block's tiles to C, whole rows at a time: C's lines are written in the order
+ * of memory, past the caches where nothing of theirs is needed (a training step of
+ * eva_clip at batch 2 takes 4 % less for it). vcvtne2ps2bf16 rounds to nearest even
+ * and keeps NaN; what is below the normal numbers becomes 0, as inside the tiles. */
 TARGET static void write_block(const struct gemm_bf16 *g, const float *block, int64_t row0, int64_t column0,
                                int64_t rows, int64_t columns)
 {

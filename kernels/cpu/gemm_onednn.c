@@ -94,8 +94,8 @@ static void describe(descriptor *d, int64_t rows, int64_t columns, dnnl_data_typ
 static void forget(descriptor *d) { (void)d; }
 #endif
 
-/* alpha by an eltwise operation before beta's sum; only then must the bias come last (not scaled), as a
- * binary one. */
+/* alpha by an eltwise operation before beta's sum;
+ * only then must the bias come last (not scaled), as a binary one. */
 static dnnl_primitive_attr_t attributes(const struct matmul *g, descriptor bias)
 {
     dnnl_primitive_attr_t attr;

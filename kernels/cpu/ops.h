@@ -1,11 +1,11 @@
 /* CPU operations: pure functions over pointers and sizes, one table per instruction set.
  *
- * The sources rows.c, elements.c, attention.c and loss.c are compiled once for each instruction set
- * (CMakeLists.txt), each time with another suffix; cpu_ops_select takes the best table that this processor
- * can run. Contracts and shapes are those of the slots of the same name in core/device/device.h; here tensors
- * of the compute type are `void *` with bf16 != 0 for bf16, 0 for float. All loops are parallel (OpenMP), and
- * sums over rows are taken over a fixed number of shares added up in order, so results do not depend on the
- * number of threads.
+ * The sources rows.c, elements.c, attention.c and loss.c are compiled once for each instruction
+ * set (CMakeLists.txt), each time with another suffix; cpu_ops_select takes the best table that
+ * this processor can run. Contracts and shapes are those of the slots of the same name in
+ * core/device/device.h; here tensors of the compute type are `void *` with bf16 != 0 for bf16,
+ * 0 for float. All loops are parallel (OpenMP), and sums over rows are taken over a fixed
+ * number of shares added up in order, so results do not depend on the number of threads.
  */
 #ifndef MEOPT_KERNELS_CPU_OPS_H
 #define MEOPT_KERNELS_CPU_OPS_H

@@ -1,5 +1,5 @@
-/* Choice of the optimizer kernels by what the processor can do, and what a gradient is asked before it is
- * used. */
+/* Choice of the optimizer kernels by what the processor can do,
+ * and what a gradient is asked before it is used. */
 #include "kernels/cpu/optim.h"
 
 #include <string.h>

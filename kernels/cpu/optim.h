@@ -1,6 +1,5 @@
 /* The optimizer kernels of the CPU. Groups `begin` to `end` of a task are one call; calls for different
- * groups are independent, so the caller shares them out among threads. The variants give the same bits.
- */
+ * groups are independent, so the caller shares them out among threads. The variants give the same bits. */
 #ifndef MEOPT_KERNELS_CPU_OPTIM_H
 #define MEOPT_KERNELS_CPU_OPTIM_H
 
@@ -11,8 +10,8 @@
 struct optim_kernels {
     const char *name; /* "avx512", "avx2", "plain" */
     void (*step)(const struct optim_task *task, int64_t begin, int64_t end, struct optim_partial *out);
-    /* fp32 values, padded to whole groups, to the task's formats (to nearest) and back; v NULL: the rule has
-     * none */
+    /* fp32 values, padded to whole groups, to the task's formats
+     * (to nearest) and back; v NULL: the rule has none */
     void (*weights_in)(const struct optim_task *task, int64_t begin, int64_t end, const float *values);
     void (*weights_out)(const struct optim_task *task, int64_t begin, int64_t end, float *values);
     void (*state_in)(const struct optim_task *task, int64_t begin, int64_t end, const float *m,

@@ -1,5 +1,5 @@
-/* The optimizer kernels for one instruction set: kernels/cpu/optim_kernel.h compiled with its flags
- * (CMakeLists.txt). */
+/* The optimizer kernels for one instruction set:
+ * kernels/cpu/optim_kernel.h compiled with its flags (CMakeLists.txt). */
 #if defined(__AVX2__) && defined(__FMA__) && !defined(__AVX512F__)
 #define OPTIM_NAME(name) name##_avx2
 #include "kernels/cpu/optim_kernel.h"

@@ -1,5 +1,5 @@
-/* The optimizer kernels for one instruction set: kernels/cpu/optim_kernel.h compiled with its flags
- * (CMakeLists.txt). */
+/* The optimizer kernels for one instruction set:
+ * kernels/cpu/optim_kernel.h compiled with its flags (CMakeLists.txt). */
 #if 1 /* everywhere */
 #define OPTIM_NAME(name) name##_plain
 #include "kernels/cpu/optim_kernel.h"

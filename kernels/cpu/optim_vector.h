@@ -1,6 +1,5 @@
 /* kernels/optim_math.h's real and word as one vector register, from the compiler's vector types: 16 lanes of
- * AVX-512, 8 of AVX2, 4 of anything else. Arithmetic is the operators; the few things they lack are below.
- */
+ * AVX-512, 8 of AVX2, 4 of anything else. Arithmetic is the operators; the few things they lack are below. */
 #ifndef MEOPT_KERNELS_CPU_OPTIM_VECTOR_H
 #define MEOPT_KERNELS_CPU_OPTIM_VECTOR_H
 

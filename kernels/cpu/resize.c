@@ -124,8 +124,8 @@ AVX2 static void across_four(const struct resize_axis *a, const uint8_t *in, int
     }
 }
 
-/* 32 bytes of a row: the interleaving of two rows of taps stays inside 128-bit lanes, and so does the packing
- * back. */
+/* 32 bytes of a row: the interleaving of two rows of taps
+ * stays inside 128-bit lanes, and so does the packing back. */
 AVX2 static void down_strip(const struct resize_axis *a, int i, const uint8_t *rows, int row_bytes,
                             uint8_t *out)
 {

@@ -1,7 +1,7 @@
-/* The two passes of PIL's resize over RGB bytes (core/data/resize.c): whole-number arithmetic, the same bytes
- * on every instruction set. A weight has 22 fractional bits; the vector form splits it into 11 low bits and
- * the rest, so that two taps are one multiplication of 16-bit pairs, and adds high * 2048 + low at the end.
- */
+/* The two passes of PIL's resize over RGB bytes (core/data/resize.c): whole-number
+ * arithmetic, the same bytes on every instruction set. A weight has 22 fractional
+ * bits; the vector form splits it into 11 low bits and the rest, so that two taps
+ * are one multiplication of 16-bit pairs, and adds high * 2048 + low at the end. */
 #ifndef MEOPT_KERNELS_CPU_RESIZE_H
 #define MEOPT_KERNELS_CPU_RESIZE_H
 

@@ -1,5 +1,5 @@
-/* Inside kernels/cpu: names per instruction set, bf16 rows, and the functions that the compiler has to see to
- * vectorise.
+/* Inside kernels/cpu: names per instruction set, bf16 rows,
+ * and the functions that the compiler has to see to vectorise.
  *
  * An operation takes its rows in pieces of at most PIECE elements: bf16 is widened into a buffer of floats on
  * the stack (first-level cache), computed there, and narrowed back; float rows are used in place. */

@@ -415,8 +415,8 @@ DEVICE void backward_kv(chunk *tiles, float *l, float *mean, const bf16 *qkv, co
     if (DK) sums_store(dqkv, qkv_span(dqkv, 1, b, h, first, N, H, dh), dk);
     if (DV) sums_store(dqkv, qkv_span(dqkv, 2, b, h, first, N, H, dh), dv);
 }
-/* Rows of more than FEW parts, with both sums, are more than the registers of a lane of wave 32 hold: one
- * after the other. */
+/* Rows of more than FEW parts, with both sums,
+ * are more than the registers of a lane of wave 32 hold: one after the other. */
 DEVICE void attention_backward_kv(const bf16 *qkv, const float *lse, const float *delta, const bf16 *dout,
                                   bf16 *dqkv, int64_t N, int64_t H, int dh)
 {

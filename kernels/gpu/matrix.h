@@ -113,8 +113,8 @@ DEVICE void multiply(result &sum, const fragment &a, const fragment &b)
 
 #endif
 
-/* A 16 x 16 part of a tile in shared memory: its rows are the factor's rows. stride, in elements, is a
- * multiple of 8. */
+/* A 16 x 16 part of a tile in shared memory: its rows are the factor's rows.
+ * stride, in elements, is a multiple of 8. */
 DEVICE fragment fragment_rows(const bf16 *tile, int stride)
 {
     fragment f;

@@ -62,8 +62,8 @@ DEVICE void layernorm_backward_input(const T *dy, const T *x, int64_t stride, co
     }
 }
 
-/* Share BLOCK_Y of BLOCKS_Y of the rows; one thread a column. partial (2, shares, D): sums of dy * xhat, of
- * dy. */
+/* Share BLOCK_Y of BLOCKS_Y of the rows; one thread a column.
+ * partial (2, shares, D): sums of dy * xhat, of dy. */
 template <class T>
 DEVICE void layernorm_backward_weight(const T *dy, const T *x, int64_t stride, const float *mean,
                                       const float *rstd, float *partial, int64_t R, int64_t D)
@@ -161,9 +161,9 @@ LAYERSCALE(layerscale_backward_f32_bf16, float, bf16)
 LAYERSCALE(layerscale_backward_bf16_f32, bf16, float)
 LAYERSCALE(layerscale_backward_bf16_bf16, bf16, bf16)
 
-/* One block a row: loss and cosine of the row to `values` (2, rows), gradient to dy. kind: 0 mse, 1 cosine, 2
- * smooth l1. With u = y/|y|, v = t/|t| (norms at least 1e-12), a loss f of u has dL/dy = (df/du - u (u .
- * df/du)) / |y|. */
+/* One block a row: loss and cosine of the row to `values` (2, rows), gradient
+ * to dy. kind: 0 mse, 1 cosine, 2 smooth l1. With u = y/|y|, v = t/|t| (norms
+ * at least 1e-12), a loss f of u has dL/dy = (df/du - u (u . df/du)) / |y|. */
 KERNEL(distill_rows, int kind, int normalize, int sum_dim, const float *y, const float *target, float *dy,
        double *values, float weight, int64_t rows, int64_t D)
 {

@@ -71,8 +71,8 @@ static void gemm(char ta, char tb, int m, int n, int k, const float *a, const fl
     dnnl_sgemm(ta, tb, m, n, k, 1, a, ta == 'N' ? k : m, b, tb == 'N' ? n : k, beta, c, n);
 }
 
-/* y (BATCH, n) = x (BATCH, k) W^T + b, W (n, k); and backward: dW, db overwritten, dx (BATCH, k) unless NULL
- */
+/* y (BATCH, n) = x (BATCH, k) W^T + b, W (n, k);
+ * and backward: dW, db overwritten, dx (BATCH, k) unless NULL */
 static void linear(const float *x, int w, int k, int n, float *y)
 {
     for (int i = 0; i < BATCH; i++) memcpy(y + i * n, weight[w + 1], (size_t)n * 4);
@@ -278,8 +278,8 @@ struct series {
     double mean, squares; /* of deviations */
 };
 
-/* Regularised incomplete beta function by its continued fraction (Lentz): Student's t has p = I(df/2, 1/2;
- * df/(df+t^2)). */
+/* Regularised incomplete beta function by its continued fraction (Lentz):
+ * Student's t has p = I(df/2, 1/2; df/(df+t^2)). */
 static double beta_fraction(double a, double b, double z)
 {
     double c = 1, d = 1 - (a + b) * z / (a + 1), h;
