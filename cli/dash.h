@@ -9,8 +9,7 @@
 struct dash_options {
     const char *directory; /* of the run */
     const char *baseline;  /* of another, whose loss is overlaid; or NULL */
-    bool trains; /* opened by meopt train: Ctrl-C asks the run to stop, the end of the run closes the
-                    dashboard */
+    bool trains; /* opened by meopt train: Ctrl-C asks the run to stop, its end closes the dashboard */
     bool replay;
     double speed; /* of a replay, times as fast; 0: show its end */
     bool ascii;

@@ -30,8 +30,7 @@ struct part_state {
     char id[33];                          /* random: ties live to state */
     char url_hash[65];                    /* SHA-256 of the URL, which may hold a secret itself */
     int64_t total;                        /* bytes of the whole archive; -1 unknown */
-    char validator[PART_VALIDATOR_BYTES]; /* for If-Range: a strong ETag with its quotes, or Last-Modified; ""
-                                             none */
+    char validator[PART_VALIDATOR_BYTES]; /* for If-Range: strong ETag in quotes, or Last-Modified; "" none */
     int segment_count;
     struct part_segment segments[PART_SEGMENTS]; /* ascending, without gaps or overlap, from 0 to total */
 };

@@ -18,8 +18,7 @@ struct source {
     char *dest;      /* where it goes unless --dest says; NULL: the working directory */
     char sha256[65]; /* lower case; "" when the publisher gives none */
     int64_t size, unpacked_size, entries; /* bytes, bytes, files; -1 unknown */
-    bool trust_first_use; /* without sha256: take what comes over TLS the first time, demand the same ever
-                             after */
+    bool trust_first_use; /* without sha256: take what TLS brings the first time, then demand the same */
     char **includes;      /* a group: other sources by name; then there is no url */
     int include_count;
 };

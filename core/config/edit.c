@@ -159,8 +159,8 @@ int edit_apply(const char *path, const char *text, size_t bytes, const struct ed
                         again_bytes == next_bytes && memcmp(again, next, next_bytes) == 0;
             free(again);
             if (!same) {
-                int line = 1; /* of the first byte that would change: such as a key whose value an alias (<<)
-                                 gives as well */
+                /* of the first byte that would change: such as a key whose value an alias (<<) gives too */
+                int line = 1;
                 for (size_t at = 0; at < now_bytes && at < next_bytes && now[at] == next[at]; at++)
                     line += now[at] == '\n';
                 free(next);

@@ -17,8 +17,7 @@ struct helper_request {
 };
 
 enum helper_kind {
-    HELPER_BEGIN,   /* about to read `field` of `card` (card -1: loading the library): what follows may never
-                       come */
+    HELPER_BEGIN,   /* about to read `field` of `card` (-1: loading the library); no more may ever come */
     HELPER_VALUE,   /* it is `value`, if `result` is 1; 0 not there; -1 cannot be read now */
     HELPER_LIBRARY, /* text: the file */
     HELPER_NAME,    /* text: of `card` */

@@ -10,8 +10,7 @@
 #include <stdint.h>
 
 struct run_status {
-    char state[16]; /* starting, training, done, stopped, diverged, failed; lost: its process is gone and said
-                       nothing */
+    char state[16]; /* starting, training, done, stopped, diverged, failed; lost: ended without a word */
     int64_t step, total, epoch; /* total 0: not known yet */
     int pid;                    /* of the worker; 0 unknown */
     char host[128];
