@@ -90,16 +90,18 @@ static int bench_run(const struct arguments *args, struct error *err)
             json_t *memory = memory_json(use);
             char *classes =
                 json_dumps(json_object_get(memory, "classes"), JSON_PRESERVE_ORDER | JSON_COMPACT);
-            printf("{\"images_per_s\":%.6g,\"gflops\":%.6g,\"gemm_peak_gflops\":%.6g,\"gemm_ratio\":%.4g,"
-                   "\"step_ms\":%.6g,\"peak_bytes\":%zu,\"classes\":%s}\n",
-                   images, gflops, peak, peak > 0 ? gflops / peak : 0, best * 1e3, use->peak_total_bytes,
+            printf("{\"images_per_s\":%.6g,\"gflops\":%.6g,", images, gflops);
+            if (peak > 0) printf("\"gemm_peak_gflops\":%.6g,\"gemm_ratio\":%.4g,", peak, gflops / peak);
+            else printf("\"gemm_peak_gflops\":null,\"gemm_ratio\":null,");
+            printf("\"step_ms\":%.6g,\"peak_bytes\":%zu,\"classes\":%s}\n", best * 1e3, use->peak_total_bytes,
                    classes);
             free(classes);
             json_decref(memory);
         } else {
-            printf("images/s    %.3f\nstep        %.1f ms\nGFLOP/s     %.1f\nGEMM peak   %.1f GFLOP/s in "
-                   "this run\nratio       %.3f\n",
-                   images, best * 1e3, gflops, peak, peak > 0 ? gflops / peak : 0);
+            printf("images/s    %.3f\nstep        %.1f ms\nGFLOP/s     %.1f\n", images, best * 1e3, gflops);
+            if (peak > 0)
+                printf("GEMM peak   %.1f GFLOP/s in this run\nratio       %.3f\n", peak, gflops / peak);
+            else printf("GEMM peak   not measured: no memory\n");
             for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
                 printf("%-11s %.1f MiB\n", memory_class_names[k], (double)use->peak_bytes[k] / 1048576.0);
             printf("peak        %.1f MiB\n", (double)use->peak_total_bytes / 1048576.0);

@@ -9,7 +9,6 @@
  * test_ops --time [filter] times the operations at the size of a real tower instead, ops_reference.h has the
  * arithmetic. A device that must be there: MEOPT_TEST_DEVICE=hip:0.
  */
-#include "core/device/bench.h"
 #include "kernels/cpu/gemm_amx.h"
 #include "tests/ops_reference.h"
 
@@ -503,21 +502,6 @@ static void bf16_rounds_to_even_and_keeps_nan(void **state)
     unsetenv("MEOPT_CPU_ISA");
 }
 
-static void measuring_the_peak_leaves_the_accounting_alone(void **state)
-{
-    (void)state;
-    if (!getenv("MEOPT_LONG")) skip(); /* seconds */
-    struct device *device;
-    struct error err;
-    struct gemm_peak peak;
-    assert_int_equal(device_open(&device, "cpu", 0, &err), 0);
-    assert_int_equal(device_gemm_peak(device, DTYPE_BF16, &peak, &err), 0);
-    printf("bf16 products: own %.0f GFLOP/s, oneDNN %.0f GFLOP/s\n", peak.own_gflops, peak.library_gflops);
-    assert_true(peak.own_gflops > 0);
-    assert_true(device->use.peak_bytes[MEMORY_WORKSPACE] < (size_t)128 << 20);
-    device_close(device);
-}
-
 /* The same work issued again: a card keeps it as a graph. */
 struct again {
     struct device *device;
@@ -648,7 +632,6 @@ int main(int argc, char **argv)
                 NULL, v};
         }
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(work_issued_again_is_done_again);
-    tests[count++] = (struct CMUnitTest)cmocka_unit_test(measuring_the_peak_leaves_the_accounting_alone);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return _cmocka_run_group_tests("operations", tests, count, NULL, NULL);
 }

@@ -21,29 +21,39 @@ struct product {
     void *scratch;
 };
 
+static struct matmul library_product(const struct gemm *g)
+{
+    return (struct matmul){.m = g->m,
+                           .n = g->n,
+                           .k = g->k,
+                           .transpose_a = g->transpose_a,
+                           .transpose_b = g->transpose_b,
+                           .ab_bf16 = g->ab_type == DTYPE_BF16,
+                           .c_bf16 = g->c_type == DTYPE_BF16,
+                           .a = g->a,
+                           .b = g->b,
+                           .c = g->c,
+                           .lda = g->lda,
+                           .ldb = g->ldb,
+                           .ldc = g->ldc,
+                           .alpha = 1};
+}
+
+static bool library_able(struct onednn *onednn, const struct gemm *g, size_t scratch_bytes)
+{
+    struct matmul m = library_product(g);
+    return onednn_supports(onednn, &m) && onednn_scratch(onednn, &m) <= scratch_bytes;
+}
+
 static void run(const struct product *p)
 {
-    const struct gemm *g = &p->gemm;
-    if (!p->onednn) {
-        p->device->ops->gemm(p->device, g);
-        p->device->sync(p->device);
+    if (p->onednn) {
+        struct matmul m = library_product(&p->gemm);
+        onednn_run(p->onednn, &m, p->scratch);
         return;
     }
-    struct matmul m = {.m = g->m,
-                       .n = g->n,
-                       .k = g->k,
-                       .transpose_a = g->transpose_a,
-                       .transpose_b = g->transpose_b,
-                       .ab_bf16 = g->ab_type == DTYPE_BF16,
-                       .c_bf16 = g->c_type == DTYPE_BF16,
-                       .a = g->a,
-                       .b = g->b,
-                       .c = g->c,
-                       .lda = g->lda,
-                       .ldb = g->ldb,
-                       .ldc = g->ldc,
-                       .alpha = 1};
-    if (onednn_supports(p->onednn, &m)) onednn_run(p->onednn, &m, p->scratch);
+    p->device->ops->gemm(p->device, &p->gemm);
+    p->device->sync(p->device);
 }
 
 /* Best of at least 3 runs, as many as go in 0.15 s. */
@@ -84,7 +94,8 @@ static int64_t divisor(struct device *device, enum dtype type, char *block)
     return largest_s < 30 ? 1 : by;
 }
 
-int device_gemm_peak(struct device *device, enum dtype type, struct gemm_peak *peak, struct error *err)
+int device_gemm_peak(struct device *device, enum dtype type, int64_t by, struct gemm_peak *peak,
+                     struct error *err)
 {
     enum { ELEMENTS = 4096 * 4096 };
     struct memory_use before = device->use;
@@ -96,7 +107,7 @@ int device_gemm_peak(struct device *device, enum dtype type, struct gemm_peak *p
     *peak = (struct gemm_peak){0};
     if (block) {
         device->ops->fill(device, block, 0x3C, 3 * bytes); /* 0.01 and the like in either type */
-        int64_t by = cpu ? 1 : divisor(device, type, block);
+        if (by == 0) by = cpu ? 1 : divisor(device, type, block);
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             int64_t m = shapes[i].m / by, n = shapes[i].n / by, k = shapes[i].k / by;
             struct gemm g = {.m = m,
@@ -116,7 +127,7 @@ int device_gemm_peak(struct device *device, enum dtype type, struct gemm_peak *p
             struct product p = {device, g, NULL, block + 3 * bytes};
             double own = rate(&p);
             if (own > peak->own_gflops) peak->own_gflops = own;
-            if (!cpu) continue;
+            if (!cpu || !library_able(onednn, &g, scratch_bytes)) continue;
             p.onednn = onednn;
             double library = rate(&p);
             if (library > peak->library_gflops) peak->library_gflops = library;
@@ -134,7 +145,7 @@ double device_gemm_peak_gflops(struct device *device, enum dtype type)
 {
     struct gemm_peak peak;
     struct error err;
-    if (device_gemm_peak(device, type, &peak, &err)) return 0;
+    if (device_gemm_peak(device, type, 0, &peak, &err)) return 0;
     return peak.own_gflops > peak.library_gflops ? peak.own_gflops : peak.library_gflops;
 }
 

@@ -6,13 +6,16 @@
 
 struct gemm_peak {
     double own_gflops;     /* this program's matrix product */
-    double library_gflops; /* the vendor's: oneDNN on a CPU; 0 where the own product is the library's */
+    double library_gflops; /* the vendor's: oneDNN on a CPU; 0 where it has none of this type, or the own is
+                              the library's */
 };
 
 /* Largest rate of large matrix products (all in `type`), the best of several runs each of a square product
- * and of a transformer's three: the peak to compare with is the larger of the two fields. Takes about a
- * second and, while it runs, 256 MiB; leaves the device's memory accounting as it was. 0 or an exit code. */
-int device_gemm_peak(struct device *device, enum dtype type, struct gemm_peak *peak, struct error *err);
+ * and of a transformer's three: the peak to compare with is the larger of the two fields. `by` divides the
+ * sides of the products, up to 32; 0: not at all, but where kernels are emulated. Takes about a second and,
+ * while it runs, 256 MiB; leaves the device's memory accounting as it was. 0 or an exit code. */
+int device_gemm_peak(struct device *device, enum dtype type, int64_t by, struct gemm_peak *peak,
+                     struct error *err);
 /* The larger of the two; 0 when there was no memory. */
 double device_gemm_peak_gflops(struct device *device, enum dtype type);
 
