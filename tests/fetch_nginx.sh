@@ -22,19 +22,20 @@ size=$(stat -c %s www/COCO2014.tar.gz)
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 cat >nginx.conf <<EOF
 $(test "$(id -u)" != 0 || echo 'user root;')
-pid $work/pid;
-error_log $work/error.log;
+pid "$work/pid";
+error_log "$work/error.log";
 events { worker_connections 64; }
 http {
     log_format bytes '\$status \$body_bytes_sent \$http_range';
-    access_log $work/access.log bytes;
-    client_body_temp_path $work/t1; proxy_temp_path $work/t2; fastcgi_temp_path $work/t3; uwsgi_temp_path $work/t4; scgi_temp_path $work/t5;
+    access_log "$work/access.log" bytes;
+    client_body_temp_path "$work/t1"; proxy_temp_path "$work/t2"; fastcgi_temp_path "$work/t3";
+    uwsgi_temp_path "$work/t4"; scgi_temp_path "$work/t5";
     server {
         listen 127.0.0.1:$port ssl;
-        ssl_certificate $work/cert.pem; ssl_certificate_key $work/key.pem;
+        ssl_certificate "$work/cert.pem"; ssl_certificate_key "$work/key.pem";
         sendfile off; output_buffers 1 16k; ssl_buffer_size 4k;
-        root $work/www;
-        location /fast/ { alias $work/www/; }
+        root "$work/www";
+        location /fast/ { alias "$work/www/"; }
         location / { limit_rate $rate; }
     }
 }

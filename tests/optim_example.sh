@@ -9,11 +9,12 @@ sed -n '/^\.Bd -literal/,/^\.Ed/p' "$MEOPT_SOURCE/man/libmeopt.3" | sed '/^\.[BE
 
 PKG_CONFIG_PATH=$(dirname "$(find "$dir/usr" -name meopt.pc)")
 export PKG_CONFIG_PATH
-libdir=$(pkg-config --variable=libdir meopt)
+libdir=$(dirname "$PKG_CONFIG_PATH")
 sanitize=
 grep -q 'MEOPT_SANITIZE:BOOL=ON' "$MEOPT_BUILD/CMakeCache.txt" && sanitize='-fsanitize=address,undefined'
 cc=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$MEOPT_BUILD/CMakeCache.txt")
-"$cc" $sanitize -std=c11 -Wall -Wextra -Werror "$dir/example.c" -o "$dir/example" $(pkg-config --cflags --libs meopt)
+# eval: pkg-config's words are escaped for a shell, a path may hold a space
+eval "\"\$cc\" $sanitize -std=c11 -Wall -Wextra -Werror \"\$dir/example.c\" -o \"\$dir/example\" $(pkg-config --cflags --libs meopt)"
 check() {
     LD_LIBRARY_PATH=$libdir "$1" >"$dir/out"
     cat "$dir/out"
