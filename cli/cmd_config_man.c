@@ -4,7 +4,6 @@
 #include "cli/command.h"
 #include "core/config/value.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,17 +17,23 @@ static void put_text(const char *text)
     }
 }
 
+/* toupper follows the locale: in a Turkish one i has another capital, or none. */
+static char capital(char letter)
+{
+    return letter >= 'a' && letter <= 'z' ? (char)(letter - 'a' + 'A') : letter;
+}
+
 static void put_key(int key)
 {
     const struct config_key *k = &config_keys[key];
     printf(".It Ic %s\n", k->name);
     char help[256];
     snprintf(help, sizeof help, "%s", k->help);
-    help[0] = (char)toupper((unsigned char)help[0]);
+    help[0] = capital(help[0]);
     put_text(help);
     printf(".\n");
     char *expected = value_expected(key);
-    expected[0] = (char)toupper((unsigned char)expected[0]);
+    expected[0] = capital(expected[0]);
     put_text(expected);
     if (k->unit && !strstr(expected, k->unit)) printf(", in %s", k->unit);
     printf(".\n");
