@@ -15,7 +15,7 @@ head -c $((files * kib * 1024)) /dev/urandom | (cd tree/COCO2014/train2014 && sp
 tar -C tree -czf www/a.tar.gz COCO2014
 rm -rf tree
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-printf '%s\npid %s/pid;\nerror_log %s/error.log;\nevents {}\nhttp { access_log off; sendfile on;\n client_body_temp_path %s/t1; proxy_temp_path %s/t2; fastcgi_temp_path %s/t3; uwsgi_temp_path %s/t4; scgi_temp_path %s/t5;\n server { listen 127.0.0.1:%s; root %s/www; } }\n' \
+printf '%s\npid "%s/pid";\nerror_log "%s/error.log";\nevents {}\nhttp { access_log off; sendfile on;\n client_body_temp_path "%s/t1"; proxy_temp_path "%s/t2"; fastcgi_temp_path "%s/t3"; uwsgi_temp_path "%s/t4"; scgi_temp_path "%s/t5";\n server { listen 127.0.0.1:%s; root "%s/www"; } }\n' \
     "$(test "$(id -u)" != 0 || echo 'user root;')" "$work" "$work" "$work" "$work" "$work" "$work" "$work" "$port" "$work" >nginx.conf
 nginx -c "$work/nginx.conf" 2>/dev/null
 sha=$(sha256sum <www/a.tar.gz | cut -c1-64)
