@@ -7,15 +7,17 @@
 #define CHOICE_SPELLING(number, spelling) spelling,
 #define CHOICE_NAMES(tag, LIST) const char *const tag##_names[] = {LIST(CHOICE_SPELLING) NULL};
 CHOICE_LISTS(CHOICE_NAMES)
-#define CHOICE_SIZE(tag, LIST) _Static_assert(sizeof(enum tag) == sizeof(unsigned), "stored through an unsigned");
+#define CHOICE_SIZE(tag, LIST) \
+    _Static_assert(sizeof(enum tag) == sizeof(unsigned), "stored through an unsigned");
 CHOICE_LISTS(CHOICE_SIZE)
 
 #define WEIGHT_ALIASES "bf16_c4=bf16+4|bf16_c8=bf16+8|bf16_c16=bf16+16"
 
-/* Short rows: type, unit, choices, aliases, min, max, default, commands, prose, changes the numbers, field. */
+/* Short rows: type, unit, choices, aliases, min, max, default, commands, prose, changes the numbers, field.
+ * ENUM_AT: a row whose list is not its field's does not compile. */
 #define AT(field) offsetof(struct config, field)
 #define FIELD_IS(tag, field) __builtin_types_compatible_p(enum tag, __typeof__(((struct config *)0)->field))
-#define ENUM_AT(tag, field) AT(field) + 0 * sizeof(char[FIELD_IS(tag, field) ? 1 : -1]) /* a row's list is its field's */
+#define ENUM_AT(tag, field) AT(field) + 0 * sizeof(char[FIELD_IS(tag, field) ? 1 : -1])
 #define CHOICE(name, tag, standard, used, help, field) \
     {name, CONFIG_CHOICE, NULL, tag##_names, NULL, 0, 0, standard, used, help, true, ENUM_AT(tag, field)}
 #define CHOICE_ALIAS(name, tag, aliases, standard, used, help, field) \
