@@ -4,6 +4,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/device/bench.h"
+#include "core/run/memory.h"
 #include "core/train/loop.h"
 
 #include <stdio.h>

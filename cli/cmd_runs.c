@@ -4,6 +4,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/run/follow.h"
+#include "core/run/request.h"
 #include "core/run/status.h"
 
 #include <dirent.h>

@@ -7,6 +7,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/run/request.h"
 
 #include <math.h>
 #include <ncurses.h>

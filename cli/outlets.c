@@ -3,29 +3,26 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
-#include "core/device/device.h"
+#include "core/run/memory.h"
 #include "core/run/metric_line.h"
 #include "core/run/prometheus.h"
+#include "core/run/tail.h"
 #include "core/run/tensorboard.h"
 
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-enum { BUFFER = 128 << 10, TEXT_SECONDS = 5 };
+enum { TEXT_SECONDS = 5 };
 
 struct outlets {
     char *directory, *name;
     const char *metrics_file;
     struct tensorboard *tensorboard;
-    int fd;
-    int64_t at, from;
-    char *buffer;
-    size_t kept;
+    struct tail metrics;
+    int64_t from;
     struct scalars last;
     struct scalar_memory memory[MEMORY_CLASS_COUNT + 1];
     int memory_count;
@@ -49,10 +46,9 @@ int outlets_open(struct outlets **out, const char *directory, int64_t from, bool
         o->directory[strlen(o->directory) - 1] = 0;
     o->name = strrchr(o->directory, '/') ? strrchr(o->directory, '/') + 1 : o->directory;
     o->metrics_file = metrics_file;
-    o->fd = -1;
+    tail_init(&o->metrics, o->directory, "metrics.jsonl");
     o->from = from;
     o->last.step = -1;
-    o->buffer = xmalloc(BUFFER);
     if (tensorboard) {
         char *path = path_join(directory, "tensorboard");
         code = tensorboard_open(&o->tensorboard, path, from + 1, err);
@@ -65,17 +61,15 @@ int outlets_open(struct outlets **out, const char *directory, int64_t from, bool
 
 static void take_memory(struct outlets *o, const char *text, size_t bytes)
 {
-    json_t *cards = json_loadb(text, bytes, 0, NULL), *first = json_array_get(cards, 0),
-           *classes = json_object_get(first, "classes");
+    json_t *cards = json_loadb(text, bytes, 0, NULL);
+    struct run_memory told = memory_told(json_array_get(cards, 0));
     o->memory_count = 0;
-    if (json_is_integer(json_object_get(first, "peak_bytes")))
-        o->memory[o->memory_count++] =
-            (struct scalar_memory){"total", (double)json_integer_value(json_object_get(first, "peak_bytes"))};
+    if (told.peak_bytes >= 0)
+        o->memory[o->memory_count++] = (struct scalar_memory){"total", (double)told.peak_bytes};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
-        if (json_is_integer(json_object_get(classes, memory_class_names[c])))
-            o->memory[o->memory_count++] = (struct scalar_memory){
-                memory_class_names[c],
-                (double)json_integer_value(json_object_get(classes, memory_class_names[c]))};
+        if (told.class_bytes[c] >= 0)
+            o->memory[o->memory_count++] =
+                (struct scalar_memory){memory_class_names[c], (double)told.class_bytes[c]};
     json_decref(cards);
 }
 
@@ -102,20 +96,9 @@ static void take_line(struct outlets *o, const char *text, size_t bytes)
 
 static void take_lines(struct outlets *o)
 {
-    if (o->fd < 0) {
-        char *path = path_join(o->directory, "metrics.jsonl");
-        o->fd = open(path, O_RDONLY | O_CLOEXEC);
-        free(path);
-    }
-    for (ssize_t n; o->fd >= 0 && (n = pread(o->fd, o->buffer + o->kept, BUFFER - o->kept, o->at)) > 0;) {
-        char *p = o->buffer, *limit = o->buffer + o->kept + n, *end;
-        o->at += n;
-        for (; (end = memchr(p, '\n', (size_t)(limit - p))) != NULL; p = end + 1)
-            take_line(o, p, (size_t)(end - p));
-        o->kept = (size_t)(limit - p);
-        if (o->kept == BUFFER) o->kept = 0; /* no line of ours */
-        memmove(o->buffer, p, o->kept);
-    }
+    size_t bytes;
+    if (tail_look(&o->metrics, NULL) >= 0)
+        for (const char *line; (line = tail_line(&o->metrics, &bytes)) != NULL;) take_line(o, line, bytes);
 }
 
 static double value_of(const struct monitor_value *v) { return v->valid ? v->value : NAN; }
@@ -166,8 +149,7 @@ void outlets_close(struct outlets *o)
 {
     if (!o) return;
     tensorboard_close(o->tensorboard);
-    if (o->fd >= 0) close(o->fd);
-    free(o->buffer);
+    tail_free(&o->metrics);
     free(o->directory);
     free(o);
 }

@@ -6,6 +6,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/monitor/monitor.h"
+#include "core/run/request.h"
 #include "core/run/run.h"
 #include "core/run/status.h"
 
@@ -25,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TICK_MS = 500, HUNG_SECONDS = 60, NOW_SECONDS = 5, STOP_SECONDS = 120 };
+enum { TICK_MS = 500, HUNG_SECONDS = 60, STOP_SECONDS = 120 };
 
 struct supervisor {
     const struct supervision *s;
@@ -89,15 +90,6 @@ static void oom_look(int64_t counts[2])
 
 /* ---- the worker ---- */
 
-static bool taken(const struct supervisor *v, const char *request)
-{
-    char *below = path_join("request", request), *path = path_join(v->s->directory, below);
-    bool found = unlink(path) == 0;
-    free(below);
-    free(path);
-    return found;
-}
-
 static void child(const struct supervision *s, int report, pid_t parent)
 {
     char fd[16], stop_after[32], threads[32];
@@ -151,7 +143,7 @@ static int start(struct supervisor *v, struct error *err)
         close(fd);
         return error_errno(err, EXIT_FAILED, NULL, "no memory to share with the worker");
     }
-    taken(v, "stop-now"); /* of an earlier process */
+    run_requested(v->s->directory, "stop-now"); /* of an earlier process */
     oom_look(v->oom_before);
     pid_t own = getpid();
     v->pid = fork();
@@ -398,7 +390,7 @@ int supervise(const struct supervision *s, struct error *err)
         }
         watch(&v);
         begin(&v);
-        if (taken(&v, "stop-now")) ask(&v, 2, SIGTERM);
+        if (run_requested(s->directory, "stop-now")) ask(&v, 2, SIGTERM);
         if (v.asked == 1 && clock_seconds() - v.asked_at > STOP_SECONDS &&
             clock_seconds() - v.moved_at > STOP_SECONDS)
             ask(&v, 2, SIGTERM); /* it does not hear */

@@ -3,23 +3,19 @@
 #include "core/base/file.h"
 #include "core/config/value.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <yaml.h>
 
 enum {
-    BUFFER = 256 << 10,
+    END = 256 << 10,
     SAMPLED_FROM = 4 << 20,
     SAMPLES = FOLLOW_POINTS / 2,
-    LINE_MAX_BYTES = 64 << 10,
     REFRESH_BYTES = 8 << 20,
     TAIL = 64 << 10
 };
@@ -89,14 +85,6 @@ static void printable(char *dst, size_t size, const json_t *object, const char *
     name_printable(dst, size, text ? text : "");
 }
 
-static struct follow_memory memory_of(const json_t *object)
-{
-    struct follow_memory m = {whole(object, "mem_bytes"), whole(object, "peak_bytes"), {0}};
-    const json_t *classes = json_object_get(object, "classes");
-    for (int c = 0; c < MEMORY_CLASS_COUNT; c++) m.class_bytes[c] = whole(classes, memory_class_names[c]);
-    return m;
-}
-
 static struct follow_card *card_of(struct follow *f, int rank)
 {
     if (rank < 0 || rank >= FOLLOW_CARDS) return NULL;
@@ -123,7 +111,7 @@ static void take_cards(struct follow *f, const char *text, size_t bytes)
         struct follow_card *c = card_of(f, (int)whole(card, "rank"));
         if (!c) continue;
         printable(c->device, sizeof c->device, card, "device");
-        c->memory = memory_of(card);
+        c->memory = memory_told(card);
         if (f->replay) { /* no monitor: what was noted then */
             c->busy_percent = number(card, "busy_percent");
             c->temp_c = number(card, "temp_c");
@@ -189,8 +177,8 @@ static void take_meta(struct follow *f)
     }
     if (plan) {
         f->has_plan = true;
-        f->plan = memory_of(plan);
-        f->baseline = memory_of(json_object_get(plan, "baseline"));
+        f->plan = memory_told(plan);
+        f->baseline = memory_told(json_object_get(plan, "baseline"));
     }
     json_decref(meta);
     json_decref(plan);
@@ -289,38 +277,20 @@ static void take_log(struct follow *f, const char *text, size_t bytes)
     keep_line(f->log, &f->log_count, line);
 }
 
-/* Whole lines of a small file behind *at; of a large one its end only. */
-static void take_lines(struct follow *f, const char *name, int64_t *at,
-                       void (*take)(struct follow *, const char *, size_t))
+/* What was written of a small file; of a large one its end only. */
+static void take_lines(struct follow *f, struct tail *t, void (*take)(struct follow *, const char *, size_t))
 {
-    char *path = path_join(f->directory, name), *buffer = NULL;
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    free(path);
-    if (fd < 0) return;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
-        bool skipped = false;
-        if (st.st_size < *at) *at = 0;
-        if (st.st_size - *at > TAIL) *at = st.st_size - TAIL, skipped = true;
-        buffer = xmalloc(TAIL);
-        ssize_t n = st.st_size > *at ? pread(fd, buffer, TAIL, *at) : 0;
-        for (char *p = buffer, *end; n > 0 && (end = memchr(p, '\n', (size_t)(buffer + n - p))) != NULL;
-             p = end + 1) {
-            if (!skipped) take(f, p, (size_t)(end - p));
-            skipped = false;
-            *at += end + 1 - p;
-        }
-    }
-    free(buffer);
-    close(fd);
+    int64_t size = tail_look(t, NULL);
+    size_t bytes;
+    if (size - t->at > TAIL) tail_seek(t, size - TAIL, true);
+    if (size >= 0)
+        for (const char *line; (line = tail_line(t, &bytes)) != NULL;) take(f, line, bytes);
 }
 
 /* ---- metrics ---- */
 
 static void forget(struct follow *f)
 {
-    f->at = 0;
-    f->part_bytes = 0;
     f->point_count = 0;
     f->stride = 1;
     f->recent_count = 0;
@@ -338,17 +308,17 @@ static void forget(struct follow *f)
 }
 
 /* Of a long file: one line at each of SAMPLES places, and then all of its end. */
-static void sample(struct follow *f, int64_t size, char *buffer)
+static void sample(struct follow *f, int64_t size)
 {
-    int64_t end = size - BUFFER, line_bytes = 0, lines = 0;
+    int64_t end = size - END, line_bytes = 0, lines = 0;
     int64_t seen = -1;
     double ms = 0;
+    char buffer[4096];
     for (int i = 0; i < SAMPLES; i++) {
-        int64_t at = end / SAMPLES * i;
-        ssize_t n = pread(f->fd, buffer, 4096, at);
+        ssize_t n = pread(f->metrics.fd, buffer, sizeof buffer, end / SAMPLES * i);
         char *start = i == 0 ? buffer : n > 0 ? memchr(buffer, '\n', (size_t)n) : NULL;
         if (start && i) start++;
-        char *stop = start ? memchr(start, '\n', (size_t)(buffer + n - start)) : NULL;
+        char *stop = start && n > 0 ? memchr(start, '\n', (size_t)(buffer + n - start)) : NULL;
         struct metric_line l;
         if (!stop || !metric_line_parse(&l, start, (size_t)(stop - start)) || l.step <= seen) continue;
         seen = l.step;
@@ -363,58 +333,36 @@ static void sample(struct follow *f, int64_t size, char *buffer)
     for (int i = 0; i < f->point_count; i++) f->points[i].lines = (int)(all / f->point_count) + 1;
     f->stride = (int)(all / f->point_count) + 1;
     f->seconds = ms / (double)lines * all * 1e-3;
-    f->at = end;
-    ssize_t n = pread(f->fd, buffer, LINE_MAX_BYTES, end);
-    char *newline = n > 0 ? memchr(buffer, '\n', (size_t)n) : NULL;
-    if (newline) f->at = end + (newline + 1 - buffer);
+    tail_seek(&f->metrics, end, true);
 }
 
 static void take_metrics(struct follow *f)
 {
-    struct stat st;
-    if (f->fd < 0) {
-        char *path = path_join(f->directory, "metrics.jsonl");
-        f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        free(path);
-    }
-    if (f->fd < 0 || fstat(f->fd, &st) != 0 || !S_ISREG(st.st_mode)) return;
-    if (st.st_size < f->at) forget(f);
-    char *buffer = xmalloc(BUFFER + LINE_MAX_BYTES);
-    if (f->at == 0 && st.st_size > SAMPLED_FROM && !f->replay) sample(f, st.st_size, buffer);
-    for (int64_t budget = REFRESH_BYTES; budget > 0;) {
-        memcpy(buffer, f->part, f->part_bytes);
-        ssize_t n = pread(f->fd, buffer + f->part_bytes, BUFFER, f->at);
-        if (n <= 0) {
+    struct tail *t = &f->metrics;
+    bool anew, unread = t->at == 0;
+    int64_t size = tail_look(t, &anew), budget = REFRESH_BYTES, skipped = t->skipped;
+    if (size < 0) return;
+    if (anew) forget(f);
+    if ((unread || anew) && size > SAMPLED_FROM && !f->replay) sample(f, size);
+    while (budget > 0) {
+        struct metric_line l;
+        size_t bytes;
+        const char *line = tail_line(t, &bytes);
+        if (!line) {
             f->replay_end = true;
             break;
         }
-        budget -= n;
-        char *p = buffer, *limit = buffer + f->part_bytes + n, *end;
-        int64_t begin = f->at - (int64_t)f->part_bytes; /* of the buffer, in the file */
-        bool held = false;
-        while ((end = memchr(p, '\n', (size_t)(limit - p))) != NULL) {
-            struct metric_line l;
-            if (!metric_line_parse(&l, p, (size_t)(end - p))) f->gaps++;
-            else {
-                held = f->replay && isfinite(l.step_ms) && f->seconds + l.step_ms * 1e-3 > f->replay_seconds;
-                if (held) break;
-                take_line(f, &l, p);
-            }
-            p = end + 1;
-        }
-        f->part_bytes = (size_t)(limit - p);
-        if (held ||
-            f->part_bytes > LINE_MAX_BYTES) { /* read again from here; or a line that is none: skip it */
-            f->at = held ? begin + (p - buffer) : f->at + n;
-            f->part_bytes = 0;
-            if (held) break;
+        budget -= (int64_t)bytes + 1;
+        if (!metric_line_parse(&l, line, bytes)) {
             f->gaps++;
-            continue;
+        } else if (f->replay && isfinite(l.step_ms) && f->seconds + l.step_ms * 1e-3 > f->replay_seconds) {
+            tail_back(t); /* its time has not come */
+            break;
+        } else {
+            take_line(f, &l, line);
         }
-        memcpy(f->part, p, f->part_bytes);
-        f->at += n;
     }
-    free(buffer);
+    f->gaps += t->skipped - skipped;
 }
 
 /* ---- the whole ---- */
@@ -423,11 +371,12 @@ int follow_open(struct follow **out, const char *directory, bool replay, struct 
 {
     struct follow *f = xcalloc(1, sizeof *f);
     f->directory = xstrdup(directory);
-    f->fd = -1;
+    tail_init(&f->metrics, directory, "metrics.jsonl");
+    tail_init(&f->event_tail, directory, "events.jsonl");
+    tail_init(&f->log_tail, directory, "worker.log");
     f->replay = replay;
     f->points = xcalloc(FOLLOW_POINTS, sizeof *f->points);
     f->recent = xcalloc(FOLLOW_RECENT, sizeof *f->recent);
-    f->part = xmalloc(LINE_MAX_BYTES);
     f->plan.peak_bytes = f->baseline.peak_bytes = -1;
     f->student_parameters = f->teacher_parameters = -1;
     forget(f);
@@ -448,8 +397,8 @@ void follow_refresh(struct follow *f)
     take_meta(f);
     take_metrics(f);
     if (!f->replay) take_live(f);
-    take_lines(f, "events.jsonl", &f->event_at, take_event);
-    take_lines(f, "worker.log", &f->log_at, take_log);
+    take_lines(f, &f->event_tail, take_event);
+    take_lines(f, &f->log_tail, take_log);
 }
 
 void follow_replay(struct follow *f, double seconds) { f->replay_seconds = seconds; }
@@ -461,8 +410,9 @@ void follow_close(struct follow *f)
         free(f->events[i]);
         free(f->log[i]);
     }
-    if (f->fd >= 0) close(f->fd);
-    free(f->part);
+    tail_free(&f->metrics);
+    tail_free(&f->event_tail);
+    tail_free(&f->log_tail);
     free(f->recent);
     free(f->points);
     free(f->directory);
@@ -471,23 +421,18 @@ void follow_close(struct follow *f)
 
 bool follow_last(const char *directory, struct metric_line *line)
 {
-    char *path = path_join(directory, "metrics.jsonl"), *buffer = xmalloc(TAIL);
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct tail t;
     bool found = false;
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
-        int64_t at = st.st_size > TAIL ? st.st_size - TAIL : 0;
-        ssize_t n = pread(fd, buffer, TAIL, at);
-        for (ssize_t end = n - 1; end >= 0 && !found; end--) {
-            if (buffer[end] != '\n') continue;
-            ssize_t begin = end;
-            while (begin > 0 && buffer[begin - 1] != '\n') begin--;
-            found = (begin > 0 || at == 0) && metric_line_parse(line, buffer + begin, (size_t)(end - begin));
-            end = begin;
-        }
+    size_t bytes;
+    tail_init(&t, directory, "metrics.jsonl");
+    int64_t size = tail_look(&t, NULL);
+    if (size > TAIL) tail_seek(&t, size - TAIL, true);
+    for (const char *text; size >= 0 && (text = tail_line(&t, &bytes)) != NULL;) {
+        struct metric_line l;
+        if (!metric_line_parse(&l, text, bytes)) continue;
+        *line = l;
+        found = true;
     }
-    if (fd >= 0) close(fd);
-    free(buffer);
-    free(path);
+    tail_free(&t);
     return found;
 }

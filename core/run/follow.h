@@ -10,9 +10,10 @@
 #define MEOPT_RUN_FOLLOW_H
 
 #include "core/base/error.h"
-#include "core/device/device.h"
+#include "core/run/memory.h"
 #include "core/run/metric_line.h"
 #include "core/run/status.h"
+#include "core/run/tail.h"
 
 #include <stddef.h>
 
@@ -24,17 +25,12 @@ struct follow_point {
     int lines;
 };
 
-/* Memory as metrics.jsonl or plan.json has it; bytes -1 unknown. */
-struct follow_memory {
-    int64_t now_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
-};
-
 /* One card, or the processor: the trainer's own account,
  * and what the monitor says of the device. NAN: not known. */
 struct follow_card {
     int rank;
     char device[96], pci[32];
-    struct follow_memory memory;
+    struct run_memory memory;
     double used_bytes, total_bytes, busy_percent, temp_c, power_w;
     double age_s; /* of these, when live.json was read */
 };
@@ -47,7 +43,7 @@ struct follow {
     char family[32], device[96];
     double started;
     int64_t student_parameters, teacher_parameters;
-    struct follow_memory plan, baseline;
+    struct run_memory plan, baseline;
     bool has_meta, has_plan, use_meopt;
     char teacher[96], student[96]; /* names of the weight files, from config.yaml */
     int64_t batch;
@@ -60,7 +56,7 @@ struct follow {
     int64_t recent_count;       /* ever put in; index modulo FOLLOW_RECENT */
     double seconds;             /* trained: the sum of step_ms, estimated where lines were skipped */
     double best_loss;
-    int64_t gaps; /* foreign or torn lines */
+    int64_t gaps; /* foreign lines */
 
     /* live.json */
     char worker[32], phase[48];
@@ -72,10 +68,7 @@ struct follow {
     int64_t event_count, log_count;
 
     /* private */
-    int fd;
-    int64_t at, event_at, log_at;
-    char *part; /* of a line that is not whole yet */
-    size_t part_bytes;
+    struct tail metrics, event_tail, log_tail;
     bool replay;
     double replay_seconds; /* training time that may be shown */
     bool replay_end;       /* the whole run has been shown */

@@ -142,21 +142,3 @@ int run_truncate_metrics(struct run *run, int64_t step, struct error *err)
     free(path);
     return code;
 }
-
-bool run_requested(struct run *run, const char *name)
-{
-    char *below = path_join("request", name), *path = run_path(run, below);
-    bool found = unlink(path) == 0;
-    free(below);
-    free(path);
-    return found;
-}
-
-json_t *memory_json(const struct memory_use *use)
-{
-    json_t *classes = json_object();
-    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
-        json_object_set_new(classes, memory_class_names[c], json_integer((json_int_t)use->peak_bytes[c]));
-    return json_pack("{s:I, s:I, s:o}", "mem_bytes", (json_int_t)use->current_total_bytes, "peak_bytes",
-                     (json_int_t)use->peak_total_bytes, "classes", classes);
-}

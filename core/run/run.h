@@ -6,13 +6,12 @@
  *   events.jsonl    what happened: started, resumed, checkpoint, stopped, diverged
  *   state.json      replaced atomically: {state, step, total_steps, epoch, pid, host, exit_code}
  *   ckpt/step-N/    checkpoint.h
- *   request/NAME    a reader asks: stop, checkpoint (an empty file; the trainer removes it once obeyed)
+ *   request/NAME    request.h
  */
 #ifndef MEOPT_RUN_H
 #define MEOPT_RUN_H
 
 #include "core/config/config.h"
-#include "core/device/device.h"
 
 #include <jansson.h>
 
@@ -38,9 +37,5 @@ int run_state(struct run *run, const char *state, int64_t step, int64_t total, i
               struct error *err);
 /* Drop metric lines behind `step` (and a torn tail): a resumed run writes each step once. */
 int run_truncate_metrics(struct run *run, int64_t step, struct error *err);
-/* Whether NAME was asked for; the request is taken away. */
-bool run_requested(struct run *run, const char *name);
-
-json_t *memory_json(const struct memory_use *use); /* {"peak_bytes", "classes": {...}} by peak */
 
 #endif

@@ -3,7 +3,6 @@
 #include "core/base/file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
@@ -89,22 +88,4 @@ char *run_time_text(char *dst, size_t size, const char *format, double seconds)
     time_t t = seconds > 0 && seconds < 1e11 ? (time_t)seconds : 0;
     if (t == 0 || !gmtime_r(&t, &utc) || strftime(dst, size, format, &utc) == 0) snprintf(dst, size, "-");
     return dst;
-}
-
-int run_request(const char *directory, const char *name, struct error *err)
-{
-    char *requests = path_join(directory, "request"), *path = path_join(requests, name);
-    int code = file_make_dirs(requests, err);
-    if (!code) {
-        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-        if (fd < 0) {
-            code = error_errno(err, EXIT_FAILED, "may you write there?", "cannot make the request");
-            error_at(err, path, 0, 0);
-        } else {
-            close(fd);
-        }
-    }
-    free(path);
-    free(requests);
-    return code;
 }

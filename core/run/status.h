@@ -31,7 +31,4 @@ int run_status_write(const struct run_status *status, const char *directory, str
 /* A time of a run, in UTC, by strftime's format; "-" when it is none. */
 char *run_time_text(char *dst, size_t size, const char *format, double seconds);
 
-/* Make the empty file request/NAME. */
-int run_request(const char *directory, const char *name, struct error *err);
-
 #endif

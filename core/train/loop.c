@@ -4,6 +4,8 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/gpu.h"
+#include "core/run/memory.h"
+#include "core/run/request.h"
 #include "core/train/checkpoint.h"
 #include "core/train/plan.h"
 
@@ -291,8 +293,8 @@ static int steps(struct run *run, struct trainer *t, struct data *data, int64_t 
         bool due = (c->train.checkpoint_steps > 0 && p.step % c->train.checkpoint_steps == 0) ||
                    (c->train.checkpoint_minutes > 0 &&
                     clock_seconds() - saved_at >= 60 * c->train.checkpoint_minutes) ||
-                   asked_to_save || run_requested(run, "checkpoint");
-        if (run_requested(run, "stop")) asked_to_stop = 1;
+                   asked_to_save || run_requested(run->directory, "checkpoint");
+        if (run_requested(run->directory, "stop")) asked_to_stop = 1;
         if (!code && due && p.step < last) {
             asked_to_save = 0;
             code = save(run, t, p.step, listener, err);
@@ -363,8 +365,8 @@ int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_afte
     int64_t from = 0;
     catch_signals();
     phase(listener, PHASE_LOAD);
-    run_requested(run, "stop"); /* of an earlier process */
-    run_requested(run, "checkpoint");
+    run_requested(run->directory, "stop"); /* of an earlier process */
+    run_requested(run->directory, "checkpoint");
     int code = train_device_open(&device, c, true, err);
     struct filling filling = {run, listener};
     if (!code) code = trainer_create(&t, c, device, false, fill, &filling, err);

@@ -1,0 +1,26 @@
+/* Memory by class, written and read: see memory.h. */
+#include "core/run/memory.h"
+
+json_t *memory_json(const struct memory_use *use)
+{
+    json_t *classes = json_object();
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+        json_object_set_new(classes, memory_class_names[c], json_integer((json_int_t)use->peak_bytes[c]));
+    return json_pack("{s:I, s:I, s:o}", "mem_bytes", (json_int_t)use->current_total_bytes, "peak_bytes",
+                     (json_int_t)use->peak_total_bytes, "classes", classes);
+}
+
+static int64_t bytes_told(const json_t *object, const char *key)
+{
+    const json_t *x = json_object_get(object, key);
+    return json_is_integer(x) ? json_integer_value(x) : -1;
+}
+
+struct run_memory memory_told(const json_t *object)
+{
+    struct run_memory m = {bytes_told(object, "mem_bytes"), bytes_told(object, "peak_bytes"), {0}};
+    const json_t *classes = json_object_get(object, "classes");
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+        m.class_bytes[c] = bytes_told(classes, memory_class_names[c]);
+    return m;
+}

@@ -1,0 +1,18 @@
+/* Memory by class as a run tells it in metrics.jsonl (of each card) and plan.json, and as its readers take
+ * it. */
+#ifndef MEOPT_RUN_MEMORY_H
+#define MEOPT_RUN_MEMORY_H
+
+#include "core/device/device.h"
+
+#include <jansson.h>
+
+/* {"mem_bytes", "peak_bytes", "classes": {NAME: bytes}}, the classes by their peak. */
+json_t *memory_json(const struct memory_use *use);
+
+struct run_memory { /* -1: not told */
+    int64_t now_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
+};
+struct run_memory memory_told(const json_t *object);
+
+#endif

@@ -1,0 +1,14 @@
+/* Requests to a run: an empty file request/NAME in its directory. Anyone who may write there makes it; who
+ * obeys takes it away. NAME: stop, checkpoint (the trainer), stop-now (its supervisor). */
+#ifndef MEOPT_RUN_REQUEST_H
+#define MEOPT_RUN_REQUEST_H
+
+#include "core/base/error.h"
+
+#include <stdbool.h>
+
+int run_request(const char *directory, const char *name, struct error *err);
+/* Whether NAME was asked for; the request is taken away. */
+bool run_requested(const char *directory, const char *name);
+
+#endif

@@ -1,0 +1,90 @@
+/* Lines of a growing file: see tail.h. */
+#include "core/run/tail.h"
+#include "core/base/file.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BUFFER = 4 * TAIL_LINE_BYTES };
+
+void tail_init(struct tail *t, const char *directory, const char *name)
+{
+    *t = (struct tail){.path = path_join(directory, name), .fd = -1};
+}
+
+void tail_free(struct tail *t)
+{
+    if (t->path && t->fd >= 0) close(t->fd); /* a tail of zeros was never begun */
+    free(t->buffer);
+    free(t->path);
+    *t = (struct tail){.fd = -1};
+}
+
+void tail_seek(struct tail *t, int64_t at, bool inside)
+{
+    t->at = at;
+    t->begin = t->end = t->line = 0;
+    t->inside = inside;
+}
+
+int64_t tail_look(struct tail *t, bool *anew)
+{
+    struct stat st;
+    if (anew) *anew = false;
+    /* never waits: what another user put there may be a pipe */
+    if (t->fd < 0) t->fd = open(t->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (t->fd < 0 || fstat(t->fd, &st) != 0 || !S_ISREG(st.st_mode)) return -1;
+    if (st.st_size < t->at) {
+        tail_seek(t, 0, false);
+        if (anew) *anew = true;
+    }
+    return st.st_size;
+}
+
+/* More bytes behind the ones that are not given yet; false: there are none. */
+static bool tail_fill(struct tail *t)
+{
+    if (t->fd < 0) return false;
+    if (t->begin < t->end) memmove(t->buffer, t->buffer + t->begin, t->end - t->begin);
+    t->end -= t->begin;
+    t->begin = t->line = 0;
+    ssize_t n = pread(t->fd, t->buffer + t->end, BUFFER - t->end, t->at);
+    if (n <= 0) return false;
+    t->end += (size_t)n;
+    t->at += n;
+    return true;
+}
+
+const char *tail_line(struct tail *t, size_t *bytes)
+{
+    size_t looked = 0; /* without a newline */
+    if (!t->buffer) t->buffer = xmalloc(BUFFER);
+    do {
+        char *from = t->buffer + t->begin, *newline;
+        while (t->end - t->begin > looked &&
+               (newline = memchr(from + looked, '\n', t->end - t->begin - looked)) != NULL) {
+            bool whole = !t->inside;
+            t->inside = false;
+            t->line = t->begin;
+            t->begin = (size_t)(newline + 1 - t->buffer);
+            *bytes = (size_t)(newline - from);
+            if (whole && *bytes <= TAIL_LINE_BYTES) return from;
+            t->skipped += whole;
+            from = t->buffer + t->begin;
+            looked = 0;
+        }
+        looked = t->end - t->begin;
+        if (looked > TAIL_LINE_BYTES) {
+            t->skipped += !t->inside;
+            t->inside = true;
+            t->begin = t->end;
+            looked = 0;
+        }
+    } while (tail_fill(t));
+    return NULL;
+}
+
+void tail_back(struct tail *t) { t->begin = t->line; }
