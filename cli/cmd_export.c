@@ -1,7 +1,7 @@
 /* meopt export: the student of a run as a file that PyTorch opens. */
 #include "cli/command.h"
 #include "core/base/file.h"
-#include "core/train/checkpoint.h"
+#include "core/run/checkpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,19 +34,17 @@ static int read_part(void *context, size_t offset, void *dst, size_t bytes, stru
 
 static int export_run(const struct arguments *args, struct error *err)
 {
-    struct run run = {.directory = args->operands[0], .metrics = -1, .events = -1, .lock = -1};
     bool pt = strcmp(argument_text(args, "format", "safetensors"), "pt") == 0;
     enum dtype dtype = strcmp(argument_text(args, "dtype", "fp32"), "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
-    int64_t step;
-    char *directory;
+    struct checkpoint newest;
     struct weights *w = NULL;
-    int code = checkpoint_load(&run, NULL, &step, &directory, err);
-    if (!code && step < 0) {
+    int code = checkpoint_newest(&newest, args->operands[0], err);
+    if (!code && newest.step < 0) {
         code = error_set(err, EXIT_FAILED, "name the directory of a run that has saved", "has no checkpoint");
         error_at(err, args->operands[0], 0, 0);
     }
     if (code) return code;
-    char *model = path_join(directory, "model.safetensors");
+    char *model = checkpoint_model(&newest);
     char *out = argument_text(args, "out", NULL)
                     ? xstrdup(argument_text(args, "out", NULL))
                     : xasprintf("%s/student.%s", args->operands[0], pt ? "pt" : "safetensors");
@@ -70,11 +68,11 @@ static int export_run(const struct arguments *args, struct error *err)
         free(sources);
         free(buffer);
     }
-    if (!code) printf("%s: the student at step %lld\n", out, (long long)step);
+    if (!code) printf("%s: the student at step %lld\n", out, (long long)newest.step);
     weights_close(w);
     free(out);
     free(model);
-    free(directory);
+    checkpoint_close(&newest);
     return code;
 }
 

@@ -8,7 +8,9 @@
 
 static char *request_path(const char *directory, const char *name)
 {
-    return xasprintf("%s/request/%s", directory, name);
+    char *requests = path_join(directory, "request"), *path = path_join(requests, name);
+    free(requests);
+    return path;
 }
 
 int run_request(const char *directory, const char *name, struct error *err)

@@ -6,8 +6,8 @@
 #include "core/device/gpu.h"
 #include "core/run/memory.h"
 #include "core/run/request.h"
-#include "core/train/checkpoint.h"
 #include "core/train/plan.h"
+#include "core/train/snapshot.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -241,7 +241,7 @@ static int save(struct run *run, struct trainer *t, int64_t step, const struct t
                 struct error *err)
 {
     phase(listener, PHASE_SAVE);
-    int code = checkpoint_save(run, t, step, (int)t->config->train.checkpoint_keep, err);
+    int code = trainer_save(t, run->directory, step, (int)t->config->train.checkpoint_keep, err);
     if (!code) code = run_event(run, "checkpoint", json_pack("{s:I}", "step", (json_int_t)step), err);
     if (!code && listener->saved) listener->saved(listener->context, step);
     return code;
@@ -375,7 +375,7 @@ int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_afte
         code = data_open(&data, &options, err);
     }
     if (!code && resume) {
-        code = checkpoint_load(run, t, &from, NULL, err);
+        code = trainer_resume(t, run->directory, &from, err);
         if (from < 0) from = 0;
         if (!code) code = run_truncate_metrics(run, from, err);
     }

@@ -1,0 +1,70 @@
+/* Checkpoints on disk: one is either whole or not there (design D8).
+ *
+ * ckpt/step-N/ holds model.safetensors (named tensors: PyTorch opens it as it is), optimizer.bin (records,
+ * each behind its size in 8 bytes) and, written last, MANIFEST.json with the size and CRC-32C of both and
+ * what else a resume needs. It is written as step-N.partial, synced, renamed, and the directory synced;
+ * ckpt/LATEST names the newest. What the tensors and records mean is the caller's: this half knows neither
+ * model nor optimizer.
+ *
+ *     checkpoint_save(run->directory, step, keep, &content, err);
+ *
+ *     checkpoint_newest(&c, directory, err);        // c.step -1: there is none
+ *     checkpoint_tensors(&c, rows, count, take, context, err);
+ *     checkpoint_records(&c, count, take, context, err);
+ *     checkpoint_close(&c);
+ */
+#ifndef MEOPT_RUN_CHECKPOINT_H
+#define MEOPT_RUN_CHECKPOINT_H
+
+#include "core/weights/weights.h"
+
+#include <jansson.h>
+
+/* `bytes` of a record, asked for when its turn comes. */
+struct checkpoint_record {
+    size_t bytes;
+    int (*fill)(void *context, int64_t index, void *dst, size_t bytes, struct error *err);
+    void *context;
+};
+
+struct checkpoint_content {
+    const struct weights_row *tensors;
+    int64_t tensor_count;
+    const struct checkpoint_record *records;
+    int64_t record_count;
+    json_t *more; /* an object: members of the manifest, as they are; NULL: none */
+};
+
+/* Write the checkpoint of a step and remove all but the `keep` newest (at least one). On an error nothing of
+ * it is left. */
+int checkpoint_save(const char *directory, int64_t step, int keep, const struct checkpoint_content *content,
+                    struct error *err);
+
+/* Steps of the checkpoints that are there, whole or not, newest first; the caller frees. */
+int64_t *checkpoint_steps(const char *directory, int *count);
+
+struct checkpoint {
+    int64_t step; /* -1: none */
+    char *directory;
+    json_t *manifest;
+};
+
+/* The newest whole one: a damaged one is told and passed over; EXIT_INTEGRITY when all are. After success, to
+ * be closed. */
+int checkpoint_newest(struct checkpoint *c, const char *directory, struct error *err);
+void checkpoint_close(struct checkpoint *c);
+
+/* Path of model.safetensors; the caller frees. */
+char *checkpoint_model(const struct checkpoint *c);
+/* Each of these tensors (name and shape; the rest of a row is not looked at) as F32, one at a time.
+ * EXIT_INTEGRITY when one is missing or has another number of values. */
+int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *rows, int64_t count,
+                       int (*take)(void *context, int64_t index, const float *values, struct error *err),
+                       void *context, struct error *err);
+/* The first `count` records in their order. */
+int checkpoint_records(const struct checkpoint *c, int64_t count,
+                       int (*take)(void *context, int64_t index, const void *record, size_t bytes,
+                                   struct error *err),
+                       void *context, struct error *err);
+
+#endif

@@ -1,0 +1,19 @@
+/* The trainer in a checkpoint (core/run/checkpoint.h): which tensors, under which keys, and the optimizer's
+ * records.
+ *
+ * model.safetensors has every parameter of the student as exact fp32 values with the keys of its family;
+ * optimizer.bin one record per trained tensor, each with its own checksum; the manifest what clip_mode
+ * previous needs. Importing the fp32 values restores the same bits in every weight format.
+ */
+#ifndef MEOPT_TRAIN_SNAPSHOT_H
+#define MEOPT_TRAIN_SNAPSHOT_H
+
+#include "core/train/trainer.h"
+
+/* Save in the run's directory; keep: how many checkpoints stay. */
+int trainer_save(const struct trainer *trainer, const char *directory, int64_t step, int keep,
+                 struct error *err);
+/* Load the newest whole checkpoint: its step, or -1 when there is none. */
+int trainer_resume(struct trainer *trainer, const char *directory, int64_t *step, struct error *err);
+
+#endif
