@@ -5,7 +5,8 @@
 #include "core/base/file.h"
 #include "core/device/bench.h"
 #include "core/run/memory.h"
-#include "core/train/loop.h"
+#include "core/train/experiment.h"
+#include "core/train/trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,8 @@
  * in file order, so that anybody can check it against PyTorch. */
 #include "cli/command.h"
 #include "core/base/file.h"
-#include "core/train/loop.h"
+#include "core/train/experiment.h"
+#include "core/train/trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

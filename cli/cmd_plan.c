@@ -6,8 +6,9 @@
 #include "core/config/value.h"
 #include "core/device/bench.h"
 #include "core/device/driver.h"
-#include "core/train/loop.h"
+#include "core/train/experiment.h"
 #include "core/train/plan.h"
+#include "core/train/trainer.h"
 
 #include <stdlib.h>
 #include <string.h>

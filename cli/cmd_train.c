@@ -4,7 +4,8 @@
 #include "cli/supervise.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
-#include "core/train/loop.h"
+#include "core/run/run.h"
+#include "core/train/experiment.h"
 #include "core/run/status.h"
 
 #include <stdio.h>

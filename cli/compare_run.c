@@ -2,6 +2,7 @@
 #include "cli/compare_run.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/train/experiment.h"
 #include "core/train/loop.h"
 #include "core/run/status.h"
 

@@ -49,8 +49,8 @@ struct checkpoint {
     json_t *manifest;
 };
 
-/* The newest whole one: a damaged one is told and passed over; EXIT_INTEGRITY when all are. After success, to
- * be closed. */
+/* The newest whole one: a damaged one is told and passed over;
+ * EXIT_INTEGRITY when all are. After success, to be closed. */
 int checkpoint_newest(struct checkpoint *c, const char *directory, struct error *err);
 void checkpoint_close(struct checkpoint *c);
 

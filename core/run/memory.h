@@ -1,5 +1,5 @@
-/* Memory by class as a run tells it in metrics.jsonl (of each card) and plan.json, and as its readers take
- * it. */
+/* Memory by class as a run tells it in metrics.jsonl (of each card)
+ * and plan.json, and as its readers take it. */
 #ifndef MEOPT_RUN_MEMORY_H
 #define MEOPT_RUN_MEMORY_H
 

@@ -31,19 +31,8 @@ double schedule_lr(const struct config *config, int64_t step, int64_t total);
 
 /* Train in `run` from its newest checkpoint (resume) or from the beginning. stop_after 0: to the end; else up
  * to that step and save. Returns 0, EXIT_STOPPED (asked to stop, saved), EXIT_DIVERGED, or another error.
- * SIGTERM, SIGINT and SIGUSR1 save and stop, SIGUSR2 saves and goes on, a second SIGTERM or SIGINT stops at
- * once. */
+ * Signals are caught: see signals.h. */
 int train_loop(struct run *run, struct config *config, bool resume, int64_t stop_after,
                const struct train_listener *listener, struct error *err);
-
-/* Everything that can be wrong with an experiment, without its memory: files, geometry, images. The
- * configuration is resolved by it. */
-int train_rehearse(struct config *config, struct error *err);
-
-/* data_options of a configuration whose family is known. */
-struct data_options train_data_options(const struct config *config);
-/* The device of an experiment: device.type, the first of device.cards, device.memory_limit (limited false:
- * without). */
-int train_device_open(struct device **device, const struct config *config, bool limited, struct error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* The trainer in a checkpoint (core/run/checkpoint.h): which tensors, under which keys, and the optimizer's
- * records.
+/* The trainer in a checkpoint (core/run/checkpoint.h):
+ * which tensors, under which keys, and the optimizer's records.
  *
  * model.safetensors has every parameter of the student as exact fp32 values with the keys of its family;
  * optimizer.bin one record per trained tensor, each with its own checksum; the manifest what clip_mode

@@ -1,0 +1,20 @@
+/* What an experiment trains on, from its configuration:
+ * the device, the images; and whether all of it is there. */
+#ifndef MEOPT_TRAIN_EXPERIMENT_H
+#define MEOPT_TRAIN_EXPERIMENT_H
+
+#include "core/config/config.h"
+#include "core/data/data.h"
+#include "core/device/device.h"
+
+/* data_options of a configuration whose family is known. */
+struct data_options train_data_options(const struct config *config);
+/* The device of an experiment: device.type, the first of
+ * device.cards, device.memory_limit (limited false: without). */
+int train_device_open(struct device **device, const struct config *config, bool limited, struct error *err);
+
+/* Everything that can be wrong with an experiment, without its memory: files, geometry, images. The
+ * configuration is resolved by it. */
+int train_rehearse(struct config *config, struct error *err);
+
+#endif

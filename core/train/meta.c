@@ -1,0 +1,94 @@
+/* What a run is: see meta.h. */
+#include "core/train/meta.h"
+#include "core/base/file.h"
+#include "core/run/memory.h"
+#include "core/train/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Which program this is, to the byte: CRC-32C of its file, 0 when it cannot be read. */
+static uint32_t program_crc(void)
+{
+    struct file_map map;
+    if (file_map_open(&map, "/proc/self/exe", NULL)) return 0;
+    uint32_t crc = crc32c(0, map.data, map.bytes);
+    file_map_close(&map);
+    return crc;
+}
+
+/* The plan of this experiment on the kind of device that was found, or of the same without MEOpt. */
+static int plan_found(struct plan *plan, const struct config *config, const char *kind, bool use_meopt)
+{
+    static const char *const without[][2] = {{"optim.use_meopt", "false"}, {"optim.pure_bf16", "false"},
+                                             {"optim.weights", "auto"},    {"optim.state_m", "auto"},
+                                             {"optim.state_v", "auto"},    {"optim.gradients", "keep"},
+                                             {"optim.clip_mode", "exact"}};
+    struct config copy;
+    config_copy(&copy, config);
+    int code = config_assign(&copy, "device.type", kind, NULL);
+    for (size_t i = 0; i < sizeof without / sizeof *without && !use_meopt && !code; i++)
+        code = config_assign(&copy, without[i][0], without[i][1], NULL);
+    if (!code) code = plan_make(plan, &copy, NULL);
+    config_free(&copy);
+    return code;
+}
+
+static int write_json(const struct run *run, const char *name, json_t *object, struct error *err)
+{
+    char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER), *path = run_path(run, name);
+    int code = file_write_atomic(path, text, strlen(text), err);
+    free(text);
+    free(path);
+    json_decref(object);
+    return code;
+}
+
+static json_t *hex_or_null(uint32_t crc)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%08x", (unsigned)crc);
+    return crc ? json_string(text) : json_null();
+}
+
+int meta_write(const struct run *run, const struct trainer *t, const struct data *data, int64_t total,
+               struct error *err)
+{
+    char host[128] = "";
+    gethostname(host, sizeof host - 1);
+    json_t *meta = json_pack("{s:i, s:s, s:i, s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "version", 1, "host", host,
+                             "pid", (int)getpid(), "started", (double)time(NULL), "device", t->device->name,
+                             "images", (json_int_t)data_images(data), "total_steps", (json_int_t)total,
+                             "student_parameters", (json_int_t)geometry_parameters(&t->student_geometry),
+                             "teacher_parameters", (json_int_t)geometry_parameters(&t->teacher_geometry),
+                             "family", family_name(t->student_geometry.family));
+    struct meopt_bytes held = {0};
+    struct plan plan, baseline;
+    bool planned = plan_found(&plan, t->config, t->device->kind, true) == 0,
+         compared = plan_found(&baseline, t->config, t->device->kind, false) == 0;
+    (void)meopt_held(t->opt, &held);
+    json_object_set_new(meta, "code_version", json_string(MEOPT_VERSION));
+    json_object_set_new(meta, "program_crc32c", hex_or_null(program_crc()));
+    json_object_set_new(meta, "data_crc32c", hex_or_null(data_hash(data)));
+    json_object_set_new(meta, "seed", json_integer((json_int_t)t->config->train.seed));
+    json_object_set_new(meta, "batch_images", json_integer((json_int_t)t->batch));
+    json_object_set_new(meta, "ranks", json_integer(1));
+    json_object_set_new(meta, "epoch_steps", json_integer((json_int_t)data_epoch_batches(data)));
+    json_object_set_new(meta, "optimizer_bytes_per_param",
+                        held.parameters ? json_real((double)held.total / (double)held.parameters)
+                                        : json_null());
+    json_object_set_new(meta, "planned_peak_bytes",
+                        planned ? json_integer((json_int_t)plan.use.peak_total_bytes) : json_null());
+    json_object_set_new(meta, "planned_baseline_peak_bytes",
+                        compared ? json_integer((json_int_t)baseline.use.peak_total_bytes) : json_null());
+    json_object_set_new(meta, "checkpoint_bytes",
+                        planned ? json_integer((json_int_t)plan.checkpoint_bytes) : json_null());
+    int code = write_json(run, "meta.json", meta, err);
+    json_t *memory = planned ? memory_json(&plan.use) : json_object();
+    if (compared) json_object_set_new(memory, "baseline", memory_json(&baseline.use));
+    int second = write_json(run, "plan.json", memory, code ? NULL : err);
+    return code ? code : second;
+}

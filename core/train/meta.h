@@ -1,0 +1,15 @@
+/* What a run is, told once at its start: meta.json (program, host, data, sizes), and plan.json: the memory
+ * that this run is planned to take, and that of the same experiment without MEOpt, which nobody runs beside
+ * it. A plan that cannot be made is no reason not to train. */
+#ifndef MEOPT_TRAIN_META_H
+#define MEOPT_TRAIN_META_H
+
+#include "core/data/data.h"
+#include "core/run/run.h"
+#include "core/train/trainer.h"
+
+/* total: the steps of the whole run. */
+int meta_write(const struct run *run, const struct trainer *trainer, const struct data *data, int64_t total,
+               struct error *err);
+
+#endif
