@@ -155,7 +155,7 @@ static int find_card(struct device **card, const char *spec, struct error *err)
     *card = NULL;
     if (strcmp(spec, "cpu") == 0) return 0;
     int code = device_open(card, spec, 0, err);
-    if (code || strcmp((*card)->kind, "cpu") != 0) return code;
+    if (code || (*card)->kind != DEVICE_CPU) return code;
     device_close(*card);
     *card = NULL;
     return 0;

@@ -68,13 +68,17 @@ static void layernorm(int64_t R, int64_t D)
     std::vector<float> y(x.size()), m((size_t)R), r((size_t)R), dx(x.size()), dw((size_t)D), db((size_t)D);
     auto y2 = y, m2 = m, r2 = r, dx2 = dx, dw2 = dw, db2 = db;
     const cpu_ops *cpu = cpu_ops_select();
-    cpu->layernorm_forward(0, x.data(), D, w.data(), b.data(), y2.data(), m2.data(), r2.data(), R, D, 1e-6f);
+    struct layernorm forward = {DTYPE_F32, x.data(),  D, w.data(), b.data(), y2.data(),
+                                m2.data(), r2.data(), R, D,        1e-6f};
+    cpu->layernorm_forward(&forward);
     launch("layernorm_forward_f32", R, 1, 128, (const float *)x.data(), D, (const float *)w.data(),
            (const float *)b.data(), y.data(), m.data(), r.data(), D, 1e-6f);
     same("layernorm_forward", y, y2, bound(D));
     std::vector<float> shares(row_shares_bytes(2 * D) / sizeof(float)), partial((size_t)(8 * 2 * D));
-    cpu->layernorm_backward(0, g.data(), x.data(), D, w.data(), m2.data(), r2.data(), dx2.data(), D,
-                            dw2.data(), db2.data(), R, D, shares.data());
+    layernorm_gradient backward = {DTYPE_F32,  g.data(),  x.data(),   D, w.data(),
+                                   m2.data(),  r2.data(), dx2.data(), D, dw2.data(),
+                                   db2.data(), R,         D};
+    cpu->layernorm_backward(&backward, shares.data());
     launch("layernorm_backward_input_f32", R, 1, 128, (const float *)g.data(), (const float *)x.data(), D,
            (const float *)w.data(), (const float *)m.data(), (const float *)r.data(), dx.data(), D, D);
     launch("layernorm_backward_weight_f32", (D + 127) / 128, 4, 128, (const float *)g.data(),
@@ -96,9 +100,11 @@ static void attention(int64_t B, int64_t N, int64_t H, int64_t dh)
     auto out2 = out, lse2 = lse, d2 = d;
     const cpu_ops *cpu = cpu_ops_select();
     void *scratch = aligned_alloc(64, (attention_scratch(N, dh, 1) + 63) & ~(size_t)63);
-    cpu->attention_forward(0, qkv.data(), out2.data(), lse2.data(), B, N, H, dh, scratch, 1);
-    cpu->attention_backward(0, qkv.data(), out2.data(), lse2.data(), g.data(), d2.data(), B, N, H, dh,
-                            scratch, 1);
+    struct attention forward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), B, N, H, dh};
+    attention_gradient backward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), g.data(),
+                                   d2.data(), B,          N,           H,           dh};
+    cpu->attention_forward(&forward, scratch, 1);
+    cpu->attention_backward(&backward, scratch, 1);
     free(scratch);
     int64_t tiles = (N + 15) / 16;
     launch("attention_forward_f32", tiles, B * H, 256, (const float *)qkv.data(), out.data(), lse.data(), N,

@@ -324,7 +324,7 @@ static uint8_t *operand_download(struct trial *T, int i)
 
 static void describe(const struct trial *T, const struct operation *op, char *text, size_t size)
 {
-    snprintf(text, size, "%s %s %s %s (%lld %lld %lld %lld)", T->device->kind,
+    snprintf(text, size, "%s %s %s %s (%lld %lld %lld %lld)", device_kind_names[T->device->kind],
              getenv("MEOPT_CPU_ISA") ? getenv("MEOPT_CPU_ISA") : "", op->name, dtype_name(T->t),
              (long long)T->s[0], (long long)T->s[1], (long long)T->s[2], (long long)T->s[3]);
 }

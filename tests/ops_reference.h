@@ -102,7 +102,7 @@ static void gemm_reference(struct trial *T)
             *c = (double)g.alpha * sum + old + bias;
             S(2)[i * g.ldc + j] = loss((double)g.k) * size + 4 * u32 * (fabs(old) + fabs(bias));
             /* a card's library adds the bias in the type of C */
-            if (g.c_type == DTYPE_BF16 && strcmp(T->device->kind, "cpu") != 0)
+            if (g.c_type == DTYPE_BF16 && T->device->kind != DEVICE_CPU)
                 S(2)[i * g.ldc + j] += u16 * fabs(bias);
         }
 }
@@ -142,7 +142,8 @@ static void embed_forward_setup(struct trial *T)
 }
 static void embed_forward_call(struct trial *T)
 {
-    OPS->embed_forward(T->device, T->t, P(0), P(1), P(2), P(3), T->s[0], T->s[1], T->s[2]);
+    OPS->embed_forward(T->device, &(struct embedding){T->t, .patches = P(0), .cls = P(1), .pos = P(2),
+                                                      .tokens = P(3), T->s[0], T->s[1], T->s[2]});
 }
 static void embed_forward_reference(struct trial *T)
 {
@@ -162,7 +163,9 @@ static void embed_backward_setup(struct trial *T)
 }
 static void embed_backward_call(struct trial *T)
 {
-    OPS->embed_backward(T->device, T->t, P(0), P(1), P(2), P(3), T->s[0], T->s[1], T->s[2]);
+    OPS->embed_backward(T->device,
+                        &(struct embedding_gradient){T->t, .dtokens = P(0), .dpatches = P(1), .dcls = P(2),
+                                                     .dpos = P(3), T->s[0], T->s[1], T->s[2]});
 }
 static void embed_backward_reference(struct trial *T)
 {
@@ -228,8 +231,10 @@ static void layernorm_forward_setup(struct trial *T)
 }
 static void layernorm_forward_call(struct trial *T)
 {
-    OPS->layernorm_forward(T->device, T->t, P(0), T->s[1] + T->s[2], P(1), P(2), P(3), P(4), P(5), T->s[0],
-                           T->s[1], 1e-6f);
+    OPS->layernorm_forward(T->device,
+                           &(struct layernorm){T->t, .x = P(0), .x_stride = T->s[1] + T->s[2], .weight = P(1),
+                                               .bias = P(2), .y = P(3), .mean = P(4), .rstd = P(5), T->s[0],
+                                               T->s[1], 1e-6f});
 }
 static void layernorm_forward_reference(struct trial *T)
 {
@@ -257,8 +262,9 @@ static void layernorm_apply_setup(struct trial *T)
 }
 static void layernorm_apply_call(struct trial *T)
 {
-    OPS->layernorm_apply(T->device, T->t, P(0), T->s[1] + T->s[2], P(1), P(2), P(4), P(5), P(3), T->s[0],
-                         T->s[1]);
+    OPS->layernorm_apply(T->device, &(struct layernorm){T->t, .x = P(0), .x_stride = T->s[1] + T->s[2],
+                                                        .weight = P(1), .bias = P(2), .y = P(3), .mean = P(4),
+                                                        .rstd = P(5), .R = T->s[0], .D = T->s[1]});
 }
 static void layernorm_apply_reference(struct trial *T)
 {
@@ -288,8 +294,11 @@ static void layernorm_backward_setup(struct trial *T)
 }
 static void layernorm_backward_call(struct trial *T)
 {
-    OPS->layernorm_backward(T->device, T->t, P(0), P(1), T->s[1] + T->s[2], P(2), P(3), P(4), P(5),
-                            T->s[1] + T->s[2], P(6), P(7), T->s[0], T->s[1]);
+    int64_t stride = T->s[1] + T->s[2];
+    OPS->layernorm_backward(T->device, &(struct layernorm_gradient){
+                                           T->t, .dy = P(0), .x = P(1), .x_stride = stride, .weight = P(2),
+                                           .mean = P(3), .rstd = P(4), .dx = P(5), .dx_stride = stride,
+                                           .dweight = P(6), .dbias = P(7), T->s[0], T->s[1]});
 }
 static void layernorm_backward_reference(struct trial *T)
 {
@@ -338,7 +347,8 @@ static void attention_forward_setup(struct trial *T)
 }
 static void attention_forward_call(struct trial *T)
 {
-    OPS->attention_forward(T->device, T->t, P(0), P(1), P(2), T->s[0], T->s[1], T->s[2], T->s[3]);
+    OPS->attention_forward(T->device, &(struct attention){T->t, .qkv = P(0), .out = P(1), .lse = P(2),
+                                                          T->s[0], T->s[1], T->s[2], T->s[3]});
 }
 /* Row i of head (b, h): probabilities into p, returns log-sum-exp; *ds bounds the error of a score. */
 static double attention_row(struct trial *T, int64_t b, int64_t h, int64_t i, double *p, double *ds)
@@ -411,8 +421,9 @@ static void attention_backward_setup(struct trial *T)
 }
 static void attention_backward_call(struct trial *T)
 {
-    OPS->attention_backward(T->device, T->t, P(0), P(1), P(2), P(3), P(4), T->s[0], T->s[1], T->s[2],
-                            T->s[3]);
+    OPS->attention_backward(T->device, &(struct attention_gradient){T->t, .qkv = P(0), .out = P(1),
+                                                                    .lse = P(2), .dout = P(3), .dqkv = P(4),
+                                                                    T->s[0], T->s[1], T->s[2], T->s[3]});
 }
 static void attention_backward_reference(struct trial *T)
 {
@@ -529,7 +540,9 @@ static void residual_forward_setup(struct trial *T)
 }
 static void residual_forward_call(struct trial *T)
 {
-    OPS->residual_forward(T->device, T->t, P(0), P(1), T->s[2] ? P(2) : NULL, P(3), T->s[0], T->s[1]);
+    OPS->residual_forward(T->device,
+                          &(struct residual){T->t, .x = P(0), .branch = P(1), .gamma = T->s[2] ? P(2) : NULL,
+                                             .y = P(3), T->s[0], T->s[1]});
 }
 static void residual_forward_reference(struct trial *T)
 {
@@ -594,8 +607,17 @@ static void layerscale_backward_setup(struct trial *T)
 }
 static void layerscale_backward_call(struct trial *T)
 {
-    OPS->layerscale_backward(T->device, P(0), T->t, P(1), T->t, P(2), P(3), P(4), P(5), P(6), T->s[0],
-                             T->s[1]);
+    OPS->layerscale_backward(T->device, &(struct layerscale_gradient){.weights = P(0),
+                                                                      .weight_type = T->t,
+                                                                      .gradient = P(1),
+                                                                      .gradient_type = T->t,
+                                                                      .bias = P(2),
+                                                                      .sums = P(3),
+                                                                      .gamma = P(4),
+                                                                      .dgamma = P(5),
+                                                                      .dbias = P(6),
+                                                                      T->s[0],
+                                                                      T->s[1]});
 }
 static void layerscale_backward_reference(struct trial *T)
 {
@@ -627,8 +649,10 @@ static void distill_loss_setup(struct trial *T)
 }
 static void distill_loss_call(struct trial *T)
 {
-    OPS->distill_loss(T->device, (enum loss_kind)T->s[2], T->s[3] & 1, T->s[3] & 2, P(0), P(1), P(2), P(3),
-                      P(4), 0.75f, T->s[0], T->s[1]);
+    OPS->distill_loss(T->device,
+                      &(struct distillation){(enum loss_kind)T->s[2], .normalize = T->s[3] & 1,
+                                             .sum_dim = T->s[3] & 2, .y = P(0), .target = P(1), .dy = P(2),
+                                             .loss = P(3), .cosine = P(4), 0.75f, T->s[0], T->s[1]});
 }
 static double distill_objective(struct trial *T)
 {

@@ -3,7 +3,6 @@
 #include "core/base/clock.h"
 #include "kernels/cpu/gemm_onednn.h"
 
-#include <string.h>
 #include <time.h>
 
 static const struct {
@@ -100,7 +99,7 @@ int device_gemm_peak(struct device *device, enum dtype type, int64_t by, struct 
     enum { ELEMENTS = 4096 * 4096 };
     struct memory_use before = device->use;
     size_t bytes = ELEMENTS * dtype_bytes(type), scratch_bytes = (size_t)64 << 20;
-    bool cpu = strcmp(device->kind, "cpu") == 0;
+    bool cpu = device->kind == DEVICE_CPU;
     struct onednn *onednn = cpu ? onednn_open() : NULL;
     char *block = device_alloc(device, MEMORY_WORKSPACE, 3 * bytes + scratch_bytes,
                                "operands of the peak measurement", err);

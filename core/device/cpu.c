@@ -94,7 +94,15 @@ static void gemm_widened(struct device *dev, const struct gemm *g)
     else if (g->bias) ops->finish(c, g->c, 0, g->ldc, g->m, g->n, 1.0f, 0.0f, g->bias);
 }
 
-static void gemm(struct device *dev, const struct gemm *g)
+static int cpu_supports(const struct device *dev, const struct operation_shape *shape, struct error *err)
+{
+    (void)dev;
+    if (shape->type == DTYPE_F32 || shape->type == DTYPE_BF16) return 0;
+    return error_set(err, EXIT_CONFIG, "train.precision: fp32 or bf16", "operations on %s are not there",
+                     dtype_name(shape->type));
+}
+
+static void cpu_gemm(struct device *dev, const struct gemm *g)
 {
     if (g->ab_type == DTYPE_BF16 && gemm_amx_available()) {
         int threads = thread_count();
@@ -130,173 +138,148 @@ static void gemm(struct device *dev, const struct gemm *g)
     if (scratch) onednn_run(cpu_of(dev)->onednn, &product, scratch);
 }
 
-static void patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B,
-                     int64_t S, int64_t p)
+static void cpu_patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B,
+                         int64_t S, int64_t p)
 {
     if (!idle(dev)) cpu_of(dev)->ops->patchify(is_bf16(t), images, patches, B, S, p);
 }
-static void embed_forward(struct device *dev, enum dtype t, const void *patch_out, const float *cls,
-                          const float *pos, void *tokens, int64_t B, int64_t N, int64_t D)
+static void cpu_embed_forward(struct device *dev, const struct embedding *o)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->embed_forward(is_bf16(t), patch_out, cls, pos, tokens, B, N, D);
+    if (!idle(dev)) cpu_of(dev)->ops->embed_forward(o);
 }
-static void embed_backward(struct device *dev, enum dtype t, const float *dtokens, void *dpatch_out,
-                           float *dcls, float *dpos, int64_t B, int64_t N, int64_t D)
+static void cpu_embed_backward(struct device *dev, const struct embedding_gradient *o)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->embed_backward(is_bf16(t), dtokens, dpatch_out, dcls, dpos, B, N, D);
+    if (!idle(dev)) cpu_of(dev)->ops->embed_backward(o);
 }
-static void resize_rows(struct device *dev, const float *w, const float *in, float *out, int64_t n_out,
-                        int64_t n_in, int64_t D, bool transpose)
+static void cpu_resize_rows(struct device *dev, const float *w, const float *in, float *out, int64_t n_out,
+                            int64_t n_in, int64_t D, bool transpose)
 {
     if (!idle(dev)) cpu_of(dev)->ops->resize_rows(w, in, out, n_out, n_in, D, transpose);
 }
-static void layernorm_forward(struct device *dev, enum dtype t, const void *x, int64_t stride,
-                              const float *weight, const float *bias, void *y, float *mean, float *rstd,
-                              int64_t R, int64_t D, float eps)
+static void cpu_layernorm_forward(struct device *dev, const struct layernorm *o)
 {
-    if (!idle(dev))
-        cpu_of(dev)->ops->layernorm_forward(is_bf16(t), x, stride, weight, bias, y, mean, rstd, R, D, eps);
+    if (!idle(dev)) cpu_of(dev)->ops->layernorm_forward(o);
 }
-static void layernorm_apply(struct device *dev, enum dtype t, const void *x, int64_t stride,
-                            const float *weight, const float *bias, const float *mean, const float *rstd,
-                            void *y, int64_t R, int64_t D)
+static void cpu_layernorm_apply(struct device *dev, const struct layernorm *o)
 {
-    if (!idle(dev))
-        cpu_of(dev)->ops->layernorm_apply(is_bf16(t), x, stride, weight, bias, mean, rstd, y, R, D);
+    if (!idle(dev)) cpu_of(dev)->ops->layernorm_apply(o);
 }
-static void layernorm_backward(struct device *dev, enum dtype t, const void *dy, const void *x,
-                               int64_t stride, const float *weight, const float *mean, const float *rstd,
-                               float *dx, int64_t dx_stride, float *dweight, float *dbias, int64_t R,
-                               int64_t D)
+static void cpu_layernorm_backward(struct device *dev, const struct layernorm_gradient *o)
 {
-    void *scratch = reserve(dev, row_shares_bytes(2 * D));
-    if (scratch)
-        cpu_of(dev)->ops->layernorm_backward(is_bf16(t), dy, x, stride, weight, mean, rstd, dx, dx_stride,
-                                             dweight, dbias, R, D, scratch);
+    void *scratch = reserve(dev, row_shares_bytes(2 * o->D));
+    if (scratch) cpu_of(dev)->ops->layernorm_backward(o, scratch);
 }
-static void attention_forward(struct device *dev, enum dtype t, const void *qkv, void *out, float *lse,
-                              int64_t B, int64_t N, int64_t H, int64_t dh)
+static void cpu_attention_forward(struct device *dev, const struct attention *o)
 {
     int threads = thread_count();
-    if (is_bf16(t) && gemm_amx_available()) {
-        void *tiles = reserve(dev, attention_amx_scratch(N, dh) * (size_t)threads);
-        if (tiles) attention_amx_forward(qkv, out, lse, B, N, H, dh, tiles, threads);
+    if (is_bf16(o->type) && gemm_amx_available()) {
+        void *tiles = reserve(dev, attention_amx_scratch(o->N, o->dh) * (size_t)threads);
+        if (tiles) attention_amx_forward(o, tiles, threads);
         return;
     }
-    void *scratch = reserve(dev, attention_scratch(N, dh, threads));
-    if (scratch)
-        cpu_of(dev)->ops->attention_forward(is_bf16(t), qkv, out, lse, B, N, H, dh, scratch, threads);
+    void *scratch = reserve(dev, attention_scratch(o->N, o->dh, threads));
+    if (scratch) cpu_of(dev)->ops->attention_forward(o, scratch, threads);
 }
-static void attention_backward(struct device *dev, enum dtype t, const void *qkv, const void *out,
-                               const float *lse, const void *dout, void *dqkv, int64_t B, int64_t N,
-                               int64_t H, int64_t dh)
+static void cpu_attention_backward(struct device *dev, const struct attention_gradient *o)
 {
     int threads = thread_count();
-    if (is_bf16(t) && gemm_amx_available()) {
-        void *tiles = reserve(dev, attention_amx_scratch(N, dh) * (size_t)threads);
-        if (tiles) attention_amx_backward(qkv, out, lse, dout, dqkv, B, N, H, dh, tiles, threads);
+    if (is_bf16(o->type) && gemm_amx_available()) {
+        void *tiles = reserve(dev, attention_amx_scratch(o->N, o->dh) * (size_t)threads);
+        if (tiles) attention_amx_backward(o, tiles, threads);
         return;
     }
-    void *scratch = reserve(dev, attention_scratch(N, dh, threads));
-    if (scratch)
-        cpu_of(dev)->ops->attention_backward(is_bf16(t), qkv, out, lse, dout, dqkv, B, N, H, dh, scratch,
-                                             threads);
+    void *scratch = reserve(dev, attention_scratch(o->N, o->dh, threads));
+    if (scratch) cpu_of(dev)->ops->attention_backward(o, scratch, threads);
 }
-static void activation_forward(struct device *dev, enum dtype t, enum activation kind, const void *h, void *y,
-                               int64_t R, int64_t F)
+static void cpu_activation_forward(struct device *dev, enum dtype t, enum activation kind, const void *h,
+                                   void *y, int64_t R, int64_t F)
 {
     if (idle(dev)) return;
     if (kind == ACTIVATION_GELU) cpu_of(dev)->ops->gelu_forward(is_bf16(t), h, y, R * F);
     else cpu_of(dev)->ops->swiglu_forward(is_bf16(t), h, y, R, F);
 }
-static void activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
-                                const void *h, void *dh, int64_t R, int64_t F)
+static void cpu_activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
+                                    const void *h, void *dh, int64_t R, int64_t F)
 {
     if (idle(dev)) return;
     if (kind == ACTIVATION_GELU) cpu_of(dev)->ops->gelu_backward(is_bf16(t), dy, h, dh, R * F);
     else cpu_of(dev)->ops->swiglu_backward(is_bf16(t), dy, h, dh, R, F);
 }
-static void residual_forward(struct device *dev, enum dtype t, const void *x, const void *branch,
-                             const float *gamma, void *y, int64_t R, int64_t D)
+static void cpu_residual_forward(struct device *dev, const struct residual *o)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->residual_forward(is_bf16(t), x, branch, gamma, y, R, D);
+    if (!idle(dev)) cpu_of(dev)->ops->residual_forward(o);
 }
-static void scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma, void *out,
-                          int64_t R, int64_t D)
+static void cpu_scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma,
+                              void *out, int64_t R, int64_t D)
 {
     if (!idle(dev)) cpu_of(dev)->ops->scale_columns(is_bf16(t), dx, gamma, out, R, D);
 }
-static void column_sums(struct device *dev, enum dtype t, const void *x, float *sums, int64_t R, int64_t D)
+static void cpu_column_sums(struct device *dev, enum dtype t, const void *x, float *sums, int64_t R,
+                            int64_t D)
 {
     void *scratch = reserve(dev, row_shares_bytes(D));
     if (scratch) cpu_of(dev)->ops->column_sums(is_bf16(t), x, sums, R, D, scratch);
 }
-static void layerscale_backward(struct device *dev, const void *W, enum dtype w_type, void *G,
-                                enum dtype g_type, const float *b, const float *s, const float *gamma,
-                                float *dgamma, float *db, int64_t D, int64_t K)
+static void cpu_layerscale_backward(struct device *dev, const struct layerscale_gradient *o)
 {
-    if (!idle(dev))
-        cpu_of(dev)->ops->layerscale_backward(is_bf16(w_type), W, is_bf16(g_type), G, b, s, gamma, dgamma, db,
-                                              D, K);
+    if (!idle(dev)) cpu_of(dev)->ops->layerscale_backward(o);
 }
-static void distill(struct device *dev, enum loss_kind kind, bool normalize, bool sum_dim, const float *y,
-                    const float *target, float *dy, double *loss, double *cosine, float weight, int64_t rows,
-                    int64_t D)
+static void cpu_distill_loss(struct device *dev, const struct distillation *o)
 {
-    void *scratch = reserve(dev, (size_t)rows * 2 * sizeof(double));
-    if (scratch)
-        cpu_of(dev)->ops->distill_loss((int)kind, normalize, sum_dim, y, target, dy, loss, cosine, weight,
-                                       rows, D, scratch);
+    void *scratch = reserve(dev, (size_t)o->R * 2 * sizeof(double));
+    if (scratch) cpu_of(dev)->ops->distill_loss(o, scratch);
 }
-static void cast(struct device *dev, const void *src, enum dtype src_type, void *dst, enum dtype dst_type,
-                 int64_t n)
+static void cpu_cast(struct device *dev, const void *src, enum dtype src_type, void *dst, enum dtype dst_type,
+                     int64_t n)
 {
     if (!idle(dev)) cpu_of(dev)->ops->cast(src, is_bf16(src_type), dst, is_bf16(dst_type), n);
 }
 enum { STRETCH = 1 << 18 }; /* bytes that a thread fills or copies at a time */
 static size_t stretch(size_t bytes, size_t at) { return bytes - at < STRETCH ? bytes - at : STRETCH; }
 
-static void fill(struct device *dev, void *p, int byte, size_t bytes)
+static void cpu_fill(struct device *dev, void *p, int byte, size_t bytes)
 {
     if (idle(dev)) return;
 #pragma omp parallel for schedule(static)
     for (size_t at = 0; at < bytes; at += STRETCH) memset((char *)p + at, byte, stretch(bytes, at));
 }
-static void copy(struct device *dev, void *dst, const void *src, size_t bytes)
+static void cpu_copy(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     if (idle(dev)) return;
 #pragma omp parallel for schedule(static)
     for (size_t at = 0; at < bytes; at += STRETCH)
         memcpy((char *)dst + at, (const char *)src + at, stretch(bytes, at));
 }
-static void sum_squares(struct device *dev, const void *x, enum dtype t, int64_t n, double *sum, int *finite)
+static void cpu_sum_squares(struct device *dev, const void *x, enum dtype t, int64_t n, double *sum,
+                            int *finite)
 {
     void *scratch = reserve(dev, SUM_SHARES * sizeof(double));
     if (scratch && !cpu_of(dev)->ops->sum_squares(x, is_bf16(t), n, sum, scratch)) *finite = 0;
 }
 
 static const struct device_ops operations = {
-    .gemm = gemm,
-    .patchify = patchify,
-    .embed_forward = embed_forward,
-    .embed_backward = embed_backward,
-    .resize_rows = resize_rows,
-    .layernorm_forward = layernorm_forward,
-    .layernorm_apply = layernorm_apply,
-    .layernorm_backward = layernorm_backward,
-    .attention_forward = attention_forward,
-    .attention_backward = attention_backward,
-    .activation_forward = activation_forward,
-    .activation_backward = activation_backward,
-    .residual_forward = residual_forward,
-    .scale_columns = scale_columns,
-    .column_sums = column_sums,
-    .layerscale_backward = layerscale_backward,
-    .distill_loss = distill,
-    .cast = cast,
-    .fill = fill,
-    .copy = copy,
-    .sum_squares = sum_squares,
+    .supports = cpu_supports,
+    .gemm = cpu_gemm,
+    .patchify = cpu_patchify,
+    .embed_forward = cpu_embed_forward,
+    .embed_backward = cpu_embed_backward,
+    .resize_rows = cpu_resize_rows,
+    .layernorm_forward = cpu_layernorm_forward,
+    .layernorm_apply = cpu_layernorm_apply,
+    .layernorm_backward = cpu_layernorm_backward,
+    .attention_forward = cpu_attention_forward,
+    .attention_backward = cpu_attention_backward,
+    .activation_forward = cpu_activation_forward,
+    .activation_backward = cpu_activation_backward,
+    .residual_forward = cpu_residual_forward,
+    .scale_columns = cpu_scale_columns,
+    .column_sums = cpu_column_sums,
+    .layerscale_backward = cpu_layerscale_backward,
+    .distill_loss = cpu_distill_loss,
+    .cast = cpu_cast,
+    .fill = cpu_fill,
+    .copy = cpu_copy,
+    .sum_squares = cpu_sum_squares,
 };
 
 int dry_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
@@ -387,7 +370,7 @@ int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct
     cpu->onednn = onednn_open();
     cpu->dry = dry;
     dev->ops = &operations;
-    dev->kind = dry ? "dry" : "cpu";
+    dev->kind = dry ? DEVICE_DRY : DEVICE_CPU;
     if (dry) snprintf(dev->name, sizeof dev->name, "plan");
     else processor_name(dev->name, sizeof dev->name);
     dev->limit_bytes = limit_bytes ? limit_bytes : dry ? 0 : machine_bytes();

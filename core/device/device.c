@@ -28,6 +28,8 @@ const char *dtype_name(enum dtype dtype)
 const char *const memory_class_names[MEMORY_CLASS_COUNT] = {
     "weights", "gradients", "optimizer", "activations", "teacher", "workspace", "comm", "data"};
 
+const char *const device_kind_names[DEVICE_KIND_COUNT] = {"cpu", "dry", "hip", "cuda"};
+
 struct allocation {
     void *p;
     size_t bytes;
@@ -68,7 +70,7 @@ void *device_alloc(struct device *device, enum memory_class class, size_t bytes,
     void *p = NULL;
     int code = 0;
     if (device->limit_bytes && use->current_total_bytes + rounded > device->limit_bytes)
-        code = strcmp(device->kind, "cpu") == 0 ? EXIT_HOST_MEMORY : EXIT_CARD_MEMORY;
+        code = device->kind == DEVICE_CPU ? EXIT_HOST_MEMORY : EXIT_CARD_MEMORY;
     else code = device->allocate(device, class, rounded, &p);
     if (code) {
         out_of_memory(device, code, class, bytes, name, err);

@@ -218,7 +218,7 @@ void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t 
     if (dev->pending.code || gpu->dry || blocks_x <= 0 || blocks_y <= 0) return;
     void *function = kernel_function(dev, name);
     if (!function) return;
-    if (blocks_x > INT32_MAX || blocks_y > 65535) {
+    if (blocks_x > INT32_MAX || blocks_y > GPU_GRID_Y) {
         error_set(&dev->pending, EXIT_FAILED, "a smaller train.micro_batch",
                   "%s: a grid of %lld x %lld blocks is beyond what cards take", name, (long long)blocks_x,
                   (long long)blocks_y);
@@ -441,7 +441,7 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes)
     bool found = false;
     struct device *dev = *device = card_new(limit_bytes);
     gpu_of(dev)->dry = true;
-    dev->kind = "dry";
+    dev->kind = DEVICE_DRY;
     dev->allocate = dry_allocate;
     dev->release = dry_release;
     dev->upload = dev->beside_upload = upload_nothing;
@@ -502,7 +502,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     gpu->card = card;
     gpu->ordinal = ordinal;
     gpu->arena = (struct arena){.take = take, .give = give, .context = dev};
-    dev->kind = driver_names[kind];
+    dev->kind = kind == DRIVER_HIP ? DEVICE_HIP : DEVICE_CUDA;
     snprintf(dev->name, sizeof dev->name, "%s:%d %.100s", driver_names[kind], ordinal, card.name);
     if ((code = card_start(gpu)) != 0)
         code = error_set(err, EXIT_NO_CARD,

@@ -12,6 +12,7 @@
 #include "core/device/driver.h"
 
 enum { GPU_THREADS = 256, GPU_STAGING = 8 << 20, GPU_SLOT = 4096, GPU_SLOTS = 256 };
+enum { GPU_GRID_Y = 65535, GPU_HEAD_DIM = 128 /* DH of kernels/gpu/attention.hip */ };
 
 struct gpu_kernel {
     const char *name; /* static text */

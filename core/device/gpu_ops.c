@@ -22,6 +22,33 @@ static bool half(enum dtype t)
 static int64_t shares_of(int64_t rows) { return rows < SHARES ? rows : SHARES; }
 static int64_t column_blocks(int64_t D) { return (D + GPU_THREADS - 1) / GPU_THREADS; }
 
+/* Heads wider than DH of kernels/gpu/attention.hip have no place in its shared memory; grids are at most
+ * GPU_GRID_Y blocks high. */
+static int gpu_supports(const struct device *dev, const struct operation_shape *s, struct error *err)
+{
+    static const char smaller[] = "a smaller train.micro_batch";
+    if (s->type != DTYPE_F32 && s->type != DTYPE_BF16)
+        return error_set(err, EXIT_CONFIG, "train.precision: fp32 or bf16", "no card has operations on %s",
+                         dtype_name(s->type));
+    if (s->operation == OPERATION_GEMM && s->rows > (int64_t)GPU_GRID_Y * 64)
+        return error_set(err, EXIT_CONFIG, smaller,
+                         "a product of %lld rows: on cards (%s) they have up to %lld", (long long)s->rows,
+                         dev->name, (long long)GPU_GRID_Y * 64);
+    if (s->operation != OPERATION_ATTENTION) return 0;
+    if (s->dh > GPU_HEAD_DIM)
+        return error_set(
+            err, EXIT_CONFIG,
+            "more heads, so that width / heads is at most 128; or device.type: cpu, which takes any",
+            "attention in %lld heads of dimension %lld (width %lld): on cards (%s) a head has up to %d",
+            (long long)s->H, (long long)s->dh, (long long)(s->H * s->dh), dev->name, GPU_HEAD_DIM);
+    if (s->B * s->H > GPU_GRID_Y)
+        return error_set(
+            err, EXIT_CONFIG, smaller,
+            "attention of %lld images in %lld heads: on cards (%s) the two multiply to at most %d",
+            (long long)s->B, (long long)s->H, dev->name, GPU_GRID_Y);
+    return 0;
+}
+
 /* The library's product takes no fp32 bias beside bf16 results: C begins as rows of bias, and the product is
  * added. */
 static bool library_gemm(struct device *dev, const struct gemm *g)
@@ -42,7 +69,7 @@ static bool library_gemm(struct device *dev, const struct gemm *g)
     return code == 0 || (code > 0 && gpu_unrecordable(dev));
 }
 
-static void gemm(struct device *dev, const struct gemm *g)
+static void gpu_gemm(struct device *dev, const struct gemm *g)
 {
     if (dev->pending.code || lt_gemm(dev, g) || library_gemm(dev, g)) return;
     struct gemm h = *g;
@@ -52,117 +79,113 @@ static void gemm(struct device *dev, const struct gemm *g)
                          &h.alpha, &h.beta));
 }
 
-static void patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B,
-                     int64_t S, int64_t p)
+static void gpu_patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B,
+                         int64_t S, int64_t p)
 {
     gpu_launch(dev, NAME("patchify", t), gpu_blocks(dev, B * 3 * S * S), 1,
                ARGUMENTS(&images, &patches, &B, &S, &p));
 }
-static void embed_forward(struct device *dev, enum dtype t, const void *patch_out, const float *cls,
-                          const float *pos, void *tokens, int64_t B, int64_t N, int64_t D)
+static void gpu_embed_forward(struct device *dev, const struct embedding *given)
 {
-    gpu_launch(dev, NAME("embed_forward", t), gpu_blocks(dev, B * N * D), 1,
-               ARGUMENTS(&patch_out, &cls, &pos, &tokens, &B, &N, &D));
+    struct embedding o = *given;
+    gpu_launch(dev, NAME("embed_forward", o.type), gpu_blocks(dev, o.B * o.N * o.D), 1,
+               ARGUMENTS(&o.patches, &o.cls, &o.pos, &o.tokens, &o.B, &o.N, &o.D));
 }
-static void embed_backward(struct device *dev, enum dtype t, const float *dtokens, void *dpatch_out,
-                           float *dcls, float *dpos, int64_t B, int64_t N, int64_t D)
+static void gpu_embed_backward(struct device *dev, const struct embedding_gradient *given)
 {
-    gpu_launch(dev, NAME("embed_backward", t), gpu_blocks(dev, N * D), 1,
-               ARGUMENTS(&dtokens, &dpatch_out, &dcls, &dpos, &B, &N, &D));
+    struct embedding_gradient o = *given;
+    gpu_launch(dev, NAME("embed_backward", o.type), gpu_blocks(dev, o.N * o.D), 1,
+               ARGUMENTS(&o.dtokens, &o.dpatches, &o.dcls, &o.dpos, &o.B, &o.N, &o.D));
 }
-static void resize_rows(struct device *dev, const float *w, const float *in, float *out, int64_t n_out,
-                        int64_t n_in, int64_t D, bool transpose)
+static void gpu_resize_rows(struct device *dev, const float *w, const float *in, float *out, int64_t n_out,
+                            int64_t n_in, int64_t D, bool transpose)
 {
     gpu_launch(dev, transpose ? "resize_rows_transposed" : "resize_rows",
                gpu_blocks(dev, (transpose ? n_in : n_out) * D), 1,
                ARGUMENTS(&w, &in, &out, &n_out, &n_in, &D));
 }
 
-static void layernorm_forward(struct device *dev, enum dtype t, const void *x, int64_t stride,
-                              const float *weight, const float *bias, void *y, float *mean, float *rstd,
-                              int64_t R, int64_t D, float eps)
+static void gpu_layernorm_forward(struct device *dev, const struct layernorm *given)
 {
-    gpu_launch(dev, NAME("layernorm_forward", t), R, 1,
-               ARGUMENTS(&x, &stride, &weight, &bias, &y, &mean, &rstd, &D, &eps));
+    struct layernorm o = *given;
+    gpu_launch(dev, NAME("layernorm_forward", o.type), o.R, 1,
+               ARGUMENTS(&o.x, &o.x_stride, &o.weight, &o.bias, &o.y, &o.mean, &o.rstd, &o.D, &o.eps));
 }
-static void layernorm_apply(struct device *dev, enum dtype t, const void *x, int64_t stride,
-                            const float *weight, const float *bias, const float *mean, const float *rstd,
-                            void *y, int64_t R, int64_t D)
+static void gpu_layernorm_apply(struct device *dev, const struct layernorm *given)
 {
-    gpu_launch(dev, NAME("layernorm_apply", t), R, 1,
-               ARGUMENTS(&x, &stride, &weight, &bias, &mean, &rstd, &y, &D));
+    struct layernorm o = *given;
+    gpu_launch(dev, NAME("layernorm_apply", o.type), o.R, 1,
+               ARGUMENTS(&o.x, &o.x_stride, &o.weight, &o.bias, &o.mean, &o.rstd, &o.y, &o.D));
 }
 static void add_shares(struct device *dev, float *partial, float *sums, int64_t shares, int64_t D)
 {
     gpu_launch(dev, "add_shares", column_blocks(D), 1, ARGUMENTS(&partial, &sums, &shares, &D));
 }
-static void layernorm_backward(struct device *dev, enum dtype t, const void *dy, const void *x,
-                               int64_t stride, const float *weight, const float *mean, const float *rstd,
-                               float *dx, int64_t dx_stride, float *dweight, float *dbias, int64_t R,
-                               int64_t D)
+static void gpu_layernorm_backward(struct device *dev, const struct layernorm_gradient *given)
 {
-    int64_t shares = shares_of(R);
-    float *partial = gpu_reserve(dev, (size_t)(2 * shares * D) * sizeof *partial);
-    if (!partial || R <= 0) return;
-    gpu_launch(dev, NAME("layernorm_backward_input", t), R, 1,
-               ARGUMENTS(&dy, &x, &stride, &weight, &mean, &rstd, &dx, &dx_stride, &D));
-    gpu_launch(dev, NAME("layernorm_backward_weight", t), column_blocks(D), shares,
-               ARGUMENTS(&dy, &x, &stride, &mean, &rstd, &partial, &R, &D));
-    add_shares(dev, partial, dweight, shares, D);
-    add_shares(dev, partial + shares * D, dbias, shares, D);
+    struct layernorm_gradient o = *given;
+    int64_t shares = shares_of(o.R);
+    float *partial = gpu_reserve(dev, (size_t)(2 * shares * o.D) * sizeof *partial);
+    if (!partial || o.R <= 0) return;
+    gpu_launch(dev, NAME("layernorm_backward_input", o.type), o.R, 1,
+               ARGUMENTS(&o.dy, &o.x, &o.x_stride, &o.weight, &o.mean, &o.rstd, &o.dx, &o.dx_stride, &o.D));
+    gpu_launch(dev, NAME("layernorm_backward_weight", o.type), column_blocks(o.D), shares,
+               ARGUMENTS(&o.dy, &o.x, &o.x_stride, &o.mean, &o.rstd, &partial, &o.R, &o.D));
+    add_shares(dev, partial, o.dweight, shares, o.D);
+    add_shares(dev, partial + shares * o.D, o.dbias, shares, o.D);
 }
 
-static void attention_forward(struct device *dev, enum dtype t, const void *qkv, void *out, float *lse,
-                              int64_t B, int64_t N, int64_t H, int64_t dh)
+static void gpu_attention_forward(struct device *dev, const struct attention *given)
 {
-    int head = (int)dh;
-    gpu_launch(dev, NAME("attention_forward", t), (N + 15) / 16, B * H,
-               ARGUMENTS(&qkv, &out, &lse, &N, &H, &head));
+    struct attention o = *given;
+    int head = (int)o.dh;
+    gpu_launch(dev, NAME("attention_forward", o.type), (o.N + 15) / 16, o.B * o.H,
+               ARGUMENTS(&o.qkv, &o.out, &o.lse, &o.N, &o.H, &head));
 }
-static void attention_backward(struct device *dev, enum dtype t, const void *qkv, const void *out,
-                               const float *lse, const void *dout, void *dqkv, int64_t B, int64_t N,
-                               int64_t H, int64_t dh)
+static void gpu_attention_backward(struct device *dev, const struct attention_gradient *given)
 {
-    int head = (int)dh;
-    float *delta = gpu_reserve(dev, (size_t)(B * H * N) * sizeof *delta);
+    struct attention_gradient o = *given;
+    int head = (int)o.dh;
+    float *delta = gpu_reserve(dev, (size_t)(o.B * o.H * o.N) * sizeof *delta);
     if (!delta) return;
-    gpu_launch(dev, NAME("attention_delta", t), gpu_blocks(dev, B * H * N), 1,
-               ARGUMENTS(&out, &dout, &delta, &B, &N, &H, &dh));
-    gpu_launch(dev, NAME("attention_backward_q", t), (N + 15) / 16, B * H,
-               ARGUMENTS(&qkv, &lse, &delta, &dout, &dqkv, &N, &H, &head));
-    gpu_launch(dev, NAME("attention_backward_kv", t), (N + 15) / 16, B * H,
-               ARGUMENTS(&qkv, &lse, &delta, &dout, &dqkv, &N, &H, &head));
+    gpu_launch(dev, NAME("attention_delta", o.type), gpu_blocks(dev, o.B * o.H * o.N), 1,
+               ARGUMENTS(&o.out, &o.dout, &delta, &o.B, &o.N, &o.H, &o.dh));
+    gpu_launch(dev, NAME("attention_backward_q", o.type), (o.N + 15) / 16, o.B * o.H,
+               ARGUMENTS(&o.qkv, &o.lse, &delta, &o.dout, &o.dqkv, &o.N, &o.H, &head));
+    gpu_launch(dev, NAME("attention_backward_kv", o.type), (o.N + 15) / 16, o.B * o.H,
+               ARGUMENTS(&o.qkv, &o.lse, &delta, &o.dout, &o.dqkv, &o.N, &o.H, &head));
 }
 
-static void activation_forward(struct device *dev, enum dtype t, enum activation kind, const void *h, void *y,
-                               int64_t R, int64_t F)
+static void gpu_activation_forward(struct device *dev, enum dtype t, enum activation kind, const void *h,
+                                   void *y, int64_t R, int64_t F)
 {
     int64_t n = R * F;
     if (kind == ACTIVATION_GELU)
         gpu_launch(dev, NAME("gelu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &n));
     else gpu_launch(dev, NAME("swiglu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &R, &F));
 }
-static void activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
-                                const void *h, void *dh, int64_t R, int64_t F)
+static void gpu_activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
+                                    const void *h, void *dh, int64_t R, int64_t F)
 {
     int64_t n = R * F;
     if (kind == ACTIVATION_GELU)
         gpu_launch(dev, NAME("gelu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &n));
     else gpu_launch(dev, NAME("swiglu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &R, &F));
 }
-static void residual_forward(struct device *dev, enum dtype t, const void *x, const void *branch,
-                             const float *gamma, void *y, int64_t R, int64_t D)
+static void gpu_residual_forward(struct device *dev, const struct residual *given)
 {
-    gpu_launch(dev, NAME("residual_forward", t), gpu_blocks(dev, R * D), 1,
-               ARGUMENTS(&x, &branch, &gamma, &y, &R, &D));
+    struct residual o = *given;
+    gpu_launch(dev, NAME("residual_forward", o.type), gpu_blocks(dev, o.R * o.D), 1,
+               ARGUMENTS(&o.x, &o.branch, &o.gamma, &o.y, &o.R, &o.D));
 }
-static void scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma, void *out,
-                          int64_t R, int64_t D)
+static void gpu_scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma,
+                              void *out, int64_t R, int64_t D)
 {
     gpu_launch(dev, NAME("scale_columns", t), gpu_blocks(dev, R * D), 1,
                ARGUMENTS(&dx, &gamma, &out, &R, &D));
 }
-static void column_sums(struct device *dev, enum dtype t, const void *x, float *sums, int64_t R, int64_t D)
+static void gpu_column_sums(struct device *dev, enum dtype t, const void *x, float *sums, int64_t R,
+                            int64_t D)
 {
     int64_t shares = shares_of(R);
     float *partial = gpu_reserve(dev, (size_t)(shares * D) * sizeof *partial);
@@ -170,46 +193,46 @@ static void column_sums(struct device *dev, enum dtype t, const void *x, float *
     gpu_launch(dev, NAME("column_sums", t), column_blocks(D), shares, ARGUMENTS(&x, &partial, &R, &D));
     add_shares(dev, partial, sums, shares, D);
 }
-static void layerscale_backward(struct device *dev, const void *W, enum dtype w_type, void *G,
-                                enum dtype g_type, const float *b, const float *s, const float *gamma,
-                                float *dgamma, float *db, int64_t D, int64_t K)
+static void gpu_layerscale_backward(struct device *dev, const struct layerscale_gradient *given)
 {
-    gpu_launch(dev, NAME2("layerscale_backward", w_type, g_type), D, 1,
-               ARGUMENTS(&W, &G, &b, &s, &gamma, &dgamma, &db, &K));
+    struct layerscale_gradient o = *given;
+    gpu_launch(dev, NAME2("layerscale_backward", o.weight_type, o.gradient_type), o.D, 1,
+               ARGUMENTS(&o.weights, &o.gradient, &o.bias, &o.sums, &o.gamma, &o.dgamma, &o.dbias, &o.K));
 }
 
-static void distill(struct device *dev, enum loss_kind kind, bool normalize, bool sum_dim, const float *y,
-                    const float *target, float *dy, double *loss, double *cosine, float weight, int64_t rows,
-                    int64_t D)
+static void gpu_distill_loss(struct device *dev, const struct distillation *given)
 {
-    int k = (int)kind, n = normalize, s = sum_dim;
-    double *values = gpu_reserve(dev, (size_t)rows * 2 * sizeof *values),
-           *cosines = values ? values + rows : NULL;
+    struct distillation o = *given;
+    int kind = (int)o.kind, normalize = o.normalize, sum_dim = o.sum_dim;
+    double *values = gpu_reserve(dev, (size_t)o.R * 2 * sizeof *values),
+           *cosines = values ? values + o.R : NULL;
     if (!values) return;
-    gpu_launch(dev, "distill_rows", rows, 1,
-               ARGUMENTS(&k, &n, &s, &y, &target, &dy, &values, &weight, &rows, &D));
-    gpu_launch(dev, "add_values", 1, 1, ARGUMENTS(&values, &loss, &rows));
-    if (cosine) gpu_launch(dev, "add_values", 1, 1, ARGUMENTS(&cosines, &cosine, &rows));
+    gpu_launch(
+        dev, "distill_rows", o.R, 1,
+        ARGUMENTS(&kind, &normalize, &sum_dim, &o.y, &o.target, &o.dy, &values, &o.weight, &o.R, &o.D));
+    gpu_launch(dev, "add_values", 1, 1, ARGUMENTS(&values, &o.loss, &o.R));
+    if (o.cosine) gpu_launch(dev, "add_values", 1, 1, ARGUMENTS(&cosines, &o.cosine, &o.R));
 }
 
-static void cast(struct device *dev, const void *src, enum dtype src_type, void *dst, enum dtype dst_type,
-                 int64_t n)
+static void gpu_cast(struct device *dev, const void *src, enum dtype src_type, void *dst, enum dtype dst_type,
+                     int64_t n)
 {
     gpu_launch(dev, NAME2("cast", src_type, dst_type), gpu_blocks(dev, n), 1, ARGUMENTS(&src, &dst, &n));
 }
-static void fill(struct device *dev, void *p, int byte, size_t bytes)
+static void gpu_fill(struct device *dev, void *p, int byte, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
     if (!dev->pending.code && !gpu->dry && bytes)
         gpu_fail(dev, gpu->driver.fill(p, (unsigned char)byte, bytes, gpu->stream), "filling");
 }
-static void copy(struct device *dev, void *dst, const void *src, size_t bytes)
+static void gpu_copy(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
     if (!dev->pending.code && !gpu->dry && bytes)
         gpu_fail(dev, gpu->driver.copy(dst, src, bytes, gpu->stream), "copying");
 }
-static void sum_squares(struct device *dev, const void *x, enum dtype t, int64_t n, double *sum, int *finite)
+static void gpu_sum_squares(struct device *dev, const void *x, enum dtype t, int64_t n, double *sum,
+                            int *finite)
 {
     int64_t blocks = (n + GPU_THREADS - 1) / GPU_THREADS;
     if (blocks > SQUARE_BLOCKS) blocks = SQUARE_BLOCKS;
@@ -220,25 +243,26 @@ static void sum_squares(struct device *dev, const void *x, enum dtype t, int64_t
 }
 
 const struct device_ops gpu_operations = {
-    .gemm = gemm,
-    .patchify = patchify,
-    .embed_forward = embed_forward,
-    .embed_backward = embed_backward,
-    .resize_rows = resize_rows,
-    .layernorm_forward = layernorm_forward,
-    .layernorm_apply = layernorm_apply,
-    .layernorm_backward = layernorm_backward,
-    .attention_forward = attention_forward,
-    .attention_backward = attention_backward,
-    .activation_forward = activation_forward,
-    .activation_backward = activation_backward,
-    .residual_forward = residual_forward,
-    .scale_columns = scale_columns,
-    .column_sums = column_sums,
-    .layerscale_backward = layerscale_backward,
-    .distill_loss = distill,
-    .cast = cast,
-    .fill = fill,
-    .copy = copy,
-    .sum_squares = sum_squares,
+    .supports = gpu_supports,
+    .gemm = gpu_gemm,
+    .patchify = gpu_patchify,
+    .embed_forward = gpu_embed_forward,
+    .embed_backward = gpu_embed_backward,
+    .resize_rows = gpu_resize_rows,
+    .layernorm_forward = gpu_layernorm_forward,
+    .layernorm_apply = gpu_layernorm_apply,
+    .layernorm_backward = gpu_layernorm_backward,
+    .attention_forward = gpu_attention_forward,
+    .attention_backward = gpu_attention_backward,
+    .activation_forward = gpu_activation_forward,
+    .activation_backward = gpu_activation_backward,
+    .residual_forward = gpu_residual_forward,
+    .scale_columns = gpu_scale_columns,
+    .column_sums = gpu_column_sums,
+    .layerscale_backward = gpu_layerscale_backward,
+    .distill_loss = gpu_distill_loss,
+    .cast = gpu_cast,
+    .fill = gpu_fill,
+    .copy = gpu_copy,
+    .sum_squares = gpu_sum_squares,
 };

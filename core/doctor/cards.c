@@ -307,7 +307,7 @@ int doctor_device(struct doctor *d, const char *spec, struct error *err)
     struct device *dev;
     int code = device_open(&dev, spec, 0, err);
     if (code) return code;
-    bool card = strcmp(dev->kind, "cpu") != 0;
+    bool card = dev->kind != DEVICE_CPU;
     struct gpu *gpu = card ? gpu_of(dev) : NULL;
     struct line *l;
     if (card) {

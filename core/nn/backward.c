@@ -92,8 +92,17 @@ static void branch_backward(const struct pass *pass, const void *a, const struct
     if (gamma) {
         dev->ops->scale_columns(dev, t->options.compute, dx, gamma->weight, td, rows, D);
         if (pass->last)
-            dev->ops->layerscale_backward(dev, w->weight, w->weight_type, w->grad, w->grad_type, b->weight,
-                                          b->grad, gamma->weight, gamma->grad, b->grad, D, K);
+            dev->ops->layerscale_backward(dev, &(struct layerscale_gradient){.weights = w->weight,
+                                                                             .weight_type = w->weight_type,
+                                                                             .gradient = w->grad,
+                                                                             .gradient_type = w->grad_type,
+                                                                             .bias = b->weight,
+                                                                             .sums = b->grad,
+                                                                             .gamma = gamma->weight,
+                                                                             .dgamma = gamma->grad,
+                                                                             .dbias = b->grad,
+                                                                             .D = D,
+                                                                             .K = K});
     }
     input_gradient(pass, td, w, da, rows);
 }
@@ -125,21 +134,68 @@ static void block_backward(const struct pass *pass, int64_t l)
     ops->activation_forward(dev, e, ffn, k->h, act, R, F);
     branch_backward(pass, act, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2), td, dact, R);
     ops->activation_backward(dev, e, ffn, dact, k->h, dh, R, F);
-    ops->layernorm_apply(dev, e, k->x_mid, D, f32(P(ROLE_NORM2_W)), f32(P(ROLE_NORM2_B)), k->mean2, k->rstd2,
-                         t1, R, D);
+    ops->layernorm_apply(dev, &(struct layernorm){.type = e,
+                                                  .x = k->x_mid,
+                                                  .x_stride = D,
+                                                  .weight = f32(P(ROLE_NORM2_W)),
+                                                  .bias = f32(P(ROLE_NORM2_B)),
+                                                  .y = t1,
+                                                  .mean = k->mean2,
+                                                  .rstd = k->rstd2,
+                                                  .R = R,
+                                                  .D = D});
     linear_backward(pass, dh, t1, P(ROLE_FC1_W), P(ROLE_FC1_B), t1, R);
-    ops->layernorm_backward(dev, e, t1, k->x_mid, D, f32(P(ROLE_NORM2_W)), k->mean2, k->rstd2, dx, D,
-                            P(ROLE_NORM2_W)->grad, P(ROLE_NORM2_B)->grad, R, D);
+    ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = e,
+                                                              .dy = t1,
+                                                              .x = k->x_mid,
+                                                              .x_stride = D,
+                                                              .weight = f32(P(ROLE_NORM2_W)),
+                                                              .mean = k->mean2,
+                                                              .rstd = k->rstd2,
+                                                              .dx = dx,
+                                                              .dx_stride = D,
+                                                              .dweight = P(ROLE_NORM2_W)->grad,
+                                                              .dbias = P(ROLE_NORM2_B)->grad,
+                                                              .R = R,
+                                                              .D = D});
 
     /* attention */
     void *dattn = region, *dqkv = region + (size_t)(R * D) * dtype_bytes(e);
     branch_backward(pass, k->attn, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1), td, dattn, R);
-    ops->attention_backward(dev, e, k->qkv, k->attn, k->lse, dattn, dqkv, pass->batch, N, H, D / H);
-    ops->layernorm_apply(dev, e, m->x[l], D, f32(P(ROLE_NORM1_W)), f32(P(ROLE_NORM1_B)), k->mean1, k->rstd1,
-                         t1, R, D);
+    ops->attention_backward(dev, &(struct attention_gradient){.type = e,
+                                                              .qkv = k->qkv,
+                                                              .out = k->attn,
+                                                              .lse = k->lse,
+                                                              .dout = dattn,
+                                                              .dqkv = dqkv,
+                                                              .B = pass->batch,
+                                                              .N = N,
+                                                              .H = H,
+                                                              .dh = D / H});
+    ops->layernorm_apply(dev, &(struct layernorm){.type = e,
+                                                  .x = m->x[l],
+                                                  .x_stride = D,
+                                                  .weight = f32(P(ROLE_NORM1_W)),
+                                                  .bias = f32(P(ROLE_NORM1_B)),
+                                                  .y = t1,
+                                                  .mean = k->mean1,
+                                                  .rstd = k->rstd1,
+                                                  .R = R,
+                                                  .D = D});
     linear_backward(pass, dqkv, t1, P(ROLE_QKV_W), qkv_bias, t1, R);
-    ops->layernorm_backward(dev, e, t1, m->x[l], D, f32(P(ROLE_NORM1_W)), k->mean1, k->rstd1, dx, D,
-                            P(ROLE_NORM1_W)->grad, P(ROLE_NORM1_B)->grad, R, D);
+    ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = e,
+                                                              .dy = t1,
+                                                              .x = m->x[l],
+                                                              .x_stride = D,
+                                                              .weight = f32(P(ROLE_NORM1_W)),
+                                                              .mean = k->mean1,
+                                                              .rstd = k->rstd1,
+                                                              .dx = dx,
+                                                              .dx_stride = D,
+                                                              .dweight = P(ROLE_NORM1_W)->grad,
+                                                              .dbias = P(ROLE_NORM1_B)->grad,
+                                                              .R = R,
+                                                              .D = D});
 #undef P
 }
 
@@ -186,13 +242,30 @@ static void pool_backward(const struct pass *pass)
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
     const char *x = m->x[g->depth];
     dev->ops->fill(dev, dx, 0, (size_t)(pass->batch * N * D) * sizeof *dx);
-    dev->ops->layernorm_backward(dev, e, dy, x, N * D, f32(w), m->norm_mean, m->norm_rstd, dx, N * D, w->grad,
-                                 b->grad, pass->batch, D);
+    struct layernorm_gradient norm = {.type = e,
+                                      .dy = dy,
+                                      .x = x,
+                                      .x_stride = N * D,
+                                      .weight = f32(w),
+                                      .mean = m->norm_mean,
+                                      .rstd = m->norm_rstd,
+                                      .dx = dx,
+                                      .dx_stride = N * D,
+                                      .dweight = w->grad,
+                                      .dbias = b->grad,
+                                      .R = pass->batch,
+                                      .D = D};
+    dev->ops->layernorm_backward(dev, &norm);
+    norm.x_stride = norm.dx_stride = D;
+    norm.R = N - 1;
     for (int64_t i = 0; i < pass->batch && t->out_rows > 1; i++) {
         int64_t row = pass->batch + i * (N - 1), at = (i * N + 1) * D;
-        dev->ops->layernorm_backward(dev, e, dy + (size_t)(row * D) * bytes, x + (size_t)at * bytes, D,
-                                     f32(w), m->norm_mean + row, m->norm_rstd + row, dx + at, D, w->grad,
-                                     b->grad, N - 1, D);
+        norm.dy = dy + (size_t)(row * D) * bytes;
+        norm.x = x + (size_t)at * bytes;
+        norm.mean = m->norm_mean + row;
+        norm.rstd = m->norm_rstd + row;
+        norm.dx = dx + at;
+        dev->ops->layernorm_backward(dev, &norm);
     }
 }
 
@@ -210,14 +283,32 @@ static void embed_backward(const struct pass *pass)
     if (m->roles[ROLE_PRE_W]) {
         ops->cast(dev, dx, DTYPE_F32, td, e, R * D);
         ops->fill(dev, dx, 0, (size_t)(R * D) * sizeof *dx);
-        ops->layernorm_backward(dev, e, td, m->tokens, D, f32(m->roles[ROLE_PRE_W]), m->pre_mean, m->pre_rstd,
-                                dx, D, m->roles[ROLE_PRE_W]->grad, m->roles[ROLE_PRE_B]->grad, R, D);
+        ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = e,
+                                                                  .dy = td,
+                                                                  .x = m->tokens,
+                                                                  .x_stride = D,
+                                                                  .weight = f32(m->roles[ROLE_PRE_W]),
+                                                                  .mean = m->pre_mean,
+                                                                  .rstd = m->pre_rstd,
+                                                                  .dx = dx,
+                                                                  .dx_stride = D,
+                                                                  .dweight = m->roles[ROLE_PRE_W]->grad,
+                                                                  .dbias = m->roles[ROLE_PRE_B]->grad,
+                                                                  .R = R,
+                                                                  .D = D});
     }
     if (g->family == FAMILY_DINOV2) {
         dpos = m->dpos;
         ops->fill(dev, dpos, 0, (size_t)(N * D) * sizeof *dpos);
     }
-    ops->embed_backward(dev, e, dx, dpatch, m->roles[ROLE_CLS]->grad, dpos, pass->batch, N, D);
+    ops->embed_backward(dev, &(struct embedding_gradient){.type = e,
+                                                          .dtokens = dx,
+                                                          .dpatches = dpatch,
+                                                          .dcls = m->roles[ROLE_CLS]->grad,
+                                                          .dpos = dpos,
+                                                          .B = pass->batch,
+                                                          .N = N,
+                                                          .D = D});
     if (g->family == FAMILY_DINOV2)
         ops->resize_rows(dev, m->resize, m->dpos, m->roles[ROLE_POS]->grad, N, g->pos_grid * g->pos_grid + 1,
                          D, true);

@@ -46,21 +46,42 @@ void tower_block_forward(struct tower *t, int64_t l, const void *x_in, struct bl
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
 
     /* x_mid = x + gamma1 * proj(attention(norm1(x))) */
-    ops->layernorm_forward(dev, e, x_in, D, f32(P(ROLE_NORM1_W)), f32(P(ROLE_NORM1_B)), t1, k->mean1,
-                           k->rstd1, R, D, eps);
+    ops->layernorm_forward(dev, &(struct layernorm){.type = e,
+                                                    .x = x_in,
+                                                    .x_stride = D,
+                                                    .weight = f32(P(ROLE_NORM1_W)),
+                                                    .bias = f32(P(ROLE_NORM1_B)),
+                                                    .y = t1,
+                                                    .mean = k->mean1,
+                                                    .rstd = k->rstd1,
+                                                    .R = R,
+                                                    .D = D,
+                                                    .eps = eps});
     tower_linear(t, t1, P(ROLE_QKV_W), f32(qkv_bias), k->qkv, e, R);
-    ops->attention_forward(dev, e, k->qkv, k->attn, k->lse, batch, N, H, D / H);
+    ops->attention_forward(
+        dev, &(struct attention){e, .qkv = k->qkv, .out = k->attn, .lse = k->lse, batch, N, H, D / H});
     tower_linear(t, k->attn, P(ROLE_PROJ_W), f32(P(ROLE_PROJ_B)), t1, e, R);
-    ops->residual_forward(dev, e, x_in, t1, f32(P(ROLE_LS1)), k->x_mid, R, D);
+    ops->residual_forward(
+        dev, &(struct residual){e, .x = x_in, .branch = t1, .gamma = f32(P(ROLE_LS1)), .y = k->x_mid, R, D});
 
     /* x_out = x_mid + gamma2 * fc2(activation(fc1(norm2(x_mid)))) */
-    ops->layernorm_forward(dev, e, k->x_mid, D, f32(P(ROLE_NORM2_W)), f32(P(ROLE_NORM2_B)), t1, k->mean2,
-                           k->rstd2, R, D, eps);
+    ops->layernorm_forward(dev, &(struct layernorm){.type = e,
+                                                    .x = k->x_mid,
+                                                    .x_stride = D,
+                                                    .weight = f32(P(ROLE_NORM2_W)),
+                                                    .bias = f32(P(ROLE_NORM2_B)),
+                                                    .y = t1,
+                                                    .mean = k->mean2,
+                                                    .rstd = k->rstd2,
+                                                    .R = R,
+                                                    .D = D,
+                                                    .eps = eps});
     tower_linear(t, t1, P(ROLE_FC1_W), f32(P(ROLE_FC1_B)), k->h, e, R);
     if (!x_out) return;
     ops->activation_forward(dev, e, (enum activation)(g->ffn - 1), k->h, act, R, g->hidden);
     tower_linear(t, act, P(ROLE_FC2_W), f32(P(ROLE_FC2_B)), t1, e, R);
-    ops->residual_forward(dev, e, k->x_mid, t1, f32(P(ROLE_LS2)), x_out, R, D);
+    ops->residual_forward(
+        dev, &(struct residual){e, .x = k->x_mid, .branch = t1, .gamma = f32(P(ROLE_LS2)), .y = x_out, R, D});
 #undef P
 }
 
@@ -83,11 +104,26 @@ static void embed(struct tower *t, const float *images, int64_t batch)
     tower_linear(t, patches, m->roles[ROLE_PATCH_W], f32(m->roles[ROLE_PATCH_B]), patch_out, e,
                  batch * (N - 1));
     bool pre = m->roles[ROLE_PRE_W] != NULL;
-    ops->embed_forward(dev, e, patch_out, f32(m->roles[ROLE_CLS]), pos, pre ? m->tokens : m->x[0], batch, N,
-                       D);
+    ops->embed_forward(dev, &(struct embedding){.type = e,
+                                                .patches = patch_out,
+                                                .cls = f32(m->roles[ROLE_CLS]),
+                                                .pos = pos,
+                                                .tokens = pre ? m->tokens : m->x[0],
+                                                .B = batch,
+                                                .N = N,
+                                                .D = D});
     if (pre)
-        ops->layernorm_forward(dev, e, m->tokens, D, f32(m->roles[ROLE_PRE_W]), f32(m->roles[ROLE_PRE_B]),
-                               m->x[0], m->pre_mean, m->pre_rstd, batch * N, D, 1e-5f);
+        ops->layernorm_forward(dev, &(struct layernorm){.type = e,
+                                                        .x = m->tokens,
+                                                        .x_stride = D,
+                                                        .weight = f32(m->roles[ROLE_PRE_W]),
+                                                        .bias = f32(m->roles[ROLE_PRE_B]),
+                                                        .y = m->x[0],
+                                                        .mean = m->pre_mean,
+                                                        .rstd = m->pre_rstd,
+                                                        .R = batch * N,
+                                                        .D = D,
+                                                        .eps = 1e-5f});
 }
 
 /* Final norm on the rows that are wanted, projection, distillation head: x[depth] -> out */
@@ -100,14 +136,28 @@ static void pool(struct tower *t, int64_t batch)
     int64_t N = t->tokens, D = g->width, rows = batch * t->out_rows;
     size_t bytes = dtype_bytes(e);
     float eps = g->family == FAMILY_OPENCLIP ? 1e-5f : 1e-6f;
-    const float *w = f32(m->roles[ROLE_NORM_W]), *b = f32(m->roles[ROLE_NORM_B]);
     char *x = m->x[g->depth], *pooled = m->pooled;
-    dev->ops->layernorm_forward(dev, e, x, N * D, w, b, pooled, m->norm_mean, m->norm_rstd, batch, D, eps);
+    struct layernorm norm = {.type = e,
+                             .x = x,
+                             .x_stride = N * D,
+                             .weight = f32(m->roles[ROLE_NORM_W]),
+                             .bias = f32(m->roles[ROLE_NORM_B]),
+                             .y = pooled,
+                             .mean = m->norm_mean,
+                             .rstd = m->norm_rstd,
+                             .R = batch,
+                             .D = D,
+                             .eps = eps};
+    dev->ops->layernorm_forward(dev, &norm);
+    norm.x_stride = D;
+    norm.R = N - 1;
     for (int64_t i = 0; i < batch && t->out_rows > 1; i++) {
         int64_t row = batch + i * (N - 1);
-        dev->ops->layernorm_forward(dev, e, x + (size_t)((i * N + 1) * D) * bytes, D, w, b,
-                                    pooled + (size_t)(row * D) * bytes, m->norm_mean + row,
-                                    m->norm_rstd + row, N - 1, D, eps);
+        norm.x = x + (size_t)((i * N + 1) * D) * bytes;
+        norm.y = pooled + (size_t)(row * D) * bytes;
+        norm.mean = m->norm_mean + row;
+        norm.rstd = m->norm_rstd + row;
+        dev->ops->layernorm_forward(dev, &norm);
     }
     const struct parameter *out = m->roles[ROLE_OUT_W], *head = m->roles[ROLE_HEAD_W];
     const void *y = pooled;
@@ -160,9 +210,23 @@ void distill_loss(struct device *dev, const struct distill_options *o, const flo
                   int64_t width)
 {
     int64_t patches = batch * (out_rows - 1), at = batch * width;
-    dev->ops->distill_loss(dev, o->kind, o->normalize, o->sum_dim, out, target, dout, loss, cosine, scale,
-                           batch, width);
-    if (patches)
-        dev->ops->distill_loss(dev, o->kind, o->normalize, o->sum_dim, out + at, target + at,
-                               dout ? dout + at : NULL, loss, NULL, scale, patches, width);
+    struct distillation rows = {.kind = o->kind,
+                                .normalize = o->normalize,
+                                .sum_dim = o->sum_dim,
+                                .y = out,
+                                .target = target,
+                                .dy = dout,
+                                .loss = loss,
+                                .cosine = cosine,
+                                .weight = scale,
+                                .R = batch,
+                                .D = width};
+    dev->ops->distill_loss(dev, &rows);
+    if (!patches) return;
+    rows.y += at;
+    rows.target += at;
+    rows.dy = dout ? dout + at : NULL;
+    rows.cosine = NULL;
+    rows.R = patches;
+    dev->ops->distill_loss(dev, &rows);
 }

@@ -273,6 +273,19 @@ static void upload_resize(struct tower *t)
     free(w);
 }
 
+/* Can the device do what the tower will ask of it? */
+static int supported(const struct tower *t, struct error *err)
+{
+    const struct geometry *g = &t->geometry;
+    struct device *dev = t->device;
+    int64_t B = t->options.batch;
+    struct operation_shape product = {OPERATION_GEMM, t->options.compute, .rows = B * t->tokens};
+    struct operation_shape attention = {OPERATION_ATTENTION, t->options.compute, .B = B, .H = g->heads,
+                                        .dh = g->width / g->heads};
+    int code = dev->ops->supports(dev, &product, err);
+    return code ? code : dev->ops->supports(dev, &attention, err);
+}
+
 int tower_create(struct tower **tower, struct device *device, const struct geometry *geometry,
                  const struct tower_options *options, struct error *err)
 {
@@ -296,7 +309,8 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
         if (p->group > 0 && p->group <= geometry->depth) m->blocks[p->group - 1][roles[i]] = p;
         else m->roles[roles[i]] = p;
     }
-    int code = alloc_weights(t, roles, err);
+    int code = supported(t, err);
+    if (!code) code = alloc_weights(t, roles, err);
     if (!code) code = alloc_gradients(t, roles, err);
     if (!code) code = alloc_activations(t, err);
     free(roles);

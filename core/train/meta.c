@@ -67,8 +67,8 @@ int meta_write(const struct run *run, const struct trainer *t, const struct data
                              "family", family_name(t->student_geometry.family));
     struct meopt_bytes held = {0};
     struct plan plan, baseline;
-    bool planned = plan_found(&plan, t->config, t->device->kind, true) == 0,
-         compared = plan_found(&baseline, t->config, t->device->kind, false) == 0;
+    bool planned = plan_found(&plan, t->config, device_kind_names[t->device->kind], true) == 0,
+         compared = plan_found(&baseline, t->config, device_kind_names[t->device->kind], false) == 0;
     (void)meopt_held(t->opt, &held);
     json_object_set_new(meta, "code_version", json_string(MEOPT_VERSION));
     json_object_set_new(meta, "program_crc32c", hex_or_null(program_crc()));

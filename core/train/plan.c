@@ -56,6 +56,15 @@ static int rehearse(struct trainer *t, struct error *err)
     return code ? code : device_check(dev, err);
 }
 
+/* Do the keys alone say what the towers are? */
+static bool geometry_known(struct config *config)
+{
+    struct geometry teacher, student;
+    struct weights *none[2] = {NULL, NULL};
+    struct error ignored;
+    return trainer_geometry(config, true, &teacher, &student, &none[0], &none[1], &ignored) == 0;
+}
+
 int plan_make(struct plan *plan, const struct config *config, struct error *err)
 {
     struct config copy;
@@ -74,7 +83,7 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
     if (code == 0) code = trainer_create(&trainer, &copy, device, !plan->from_checkpoints, NULL, NULL, err);
     if (code == 0) code = rehearse(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
-        copy.model_t.arch == TOWER_ARCH_CUSTOM) {
+        copy.model_t.arch == TOWER_ARCH_CUSTOM && !geometry_known(&copy)) {
         bool teacher = !readable(&copy.model_t);
         error_set(err, EXIT_CONFIG, "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'",
                   "the %s's checkpoint is not there, and nothing else says its geometry: %s",

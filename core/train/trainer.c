@@ -173,7 +173,7 @@ static int optimizer_options(const struct trainer *t, struct meopt_options *o, s
     o->release = library_release;
     o->context = t->device;
     o->device = t->device;
-    o->dry = strcmp(t->device->kind, "dry") == 0;
+    o->dry = t->device->kind == DEVICE_DRY;
     return 0;
 }
 
@@ -239,7 +239,7 @@ static void *buffer(struct trainer *t, enum memory_class class, size_t bytes, co
 
 static int create_teacher(struct trainer *t, const struct weights *weights, struct error *err)
 {
-    bool dry = strcmp(t->device->kind, "dry") == 0;
+    bool dry = t->device->kind == DEVICE_DRY;
     struct tower_options options = teacher_options(t);
     int code = tower_create(&t->teacher, t->device, &t->teacher_geometry, &options, err);
     if (code || dry) return code;
@@ -254,7 +254,7 @@ static int create_teacher(struct trainer *t, const struct weights *weights, stru
 
 static int create_student(struct trainer *t, const struct weights *weights, struct error *err)
 {
-    bool dry = strcmp(t->device->kind, "dry") == 0;
+    bool dry = t->device->kind == DEVICE_DRY;
     struct tower_options options = student_options(t);
     int code = tower_create(&t->student, t->device, &t->student_geometry, &options, err);
     if (!code) code = create_optimizer(t, err);

@@ -80,9 +80,10 @@ static struct room room_of(void *scratch, int64_t N, int64_t dh)
     return r;
 }
 
-void NAME(attention_forward)(int bf16, const void *qkv, void *out, float *lse, int64_t B, int64_t N,
-                             int64_t H, int64_t dh, void *scratch, int threads)
+void NAME(attention_forward)(const struct attention *o, void *scratch, int threads)
 {
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t B = o->B, N = o->N, H = o->H, dh = o->dh;
     float scale = 1.0f / sqrtf((float)dh);
     int64_t row = 3 * H * dh, out_row = H * dh;
     (void)threads;
@@ -90,15 +91,15 @@ void NAME(attention_forward)(int bf16, const void *qkv, void *out, float *lse, i
     for (int64_t i = 0; i < B * H; i++) {
         struct room r = room_of(scratch, N, dh);
         int64_t b = i / H, h = i % H, q = b * N * row + h * dh, k = q + H * dh, v = k + H * dh,
-                o = b * N * out_row + h * dh;
+                at = b * N * out_row + h * dh;
         float *qf = r.u, *kf = qf + N * dh, *vf = kf + N * dh, *of = vf + N * dh;
-        gather(bf16, qkv, q, row, N, dh, 0, qf);
-        gather(bf16, qkv, k, row, N, dh, 1, kf);
-        gather(bf16, qkv, v, row, N, dh, 0, vf);
+        gather(bf16, o->qkv, q, row, N, dh, 0, qf);
+        gather(bf16, o->qkv, k, row, N, dh, 1, kf);
+        gather(bf16, o->qkv, v, row, N, dh, 0, vf);
         multiply(qf, 0, kf, r.s, N, N, dh);
-        softmax_rows(r.s, lse + i * N, N, scale);
+        softmax_rows(r.s, o->lse + i * N, N, scale);
         multiply(r.s, 0, vf, of, N, dh, N);
-        scatter(bf16, of, N, dh, out, o, out_row);
+        scatter(bf16, of, N, dh, o->out, at, out_row);
     }
 }
 
@@ -123,10 +124,10 @@ static void softmax_backward_rows(int bf16, const void *out, const void *dout, i
     }
 }
 
-void NAME(attention_backward)(int bf16, const void *qkv, const void *out, const float *lse, const void *dout,
-                              void *dqkv, int64_t B, int64_t N, int64_t H, int64_t dh, void *scratch,
-                              int threads)
+void NAME(attention_backward)(const struct attention_gradient *o, void *scratch, int threads)
 {
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t B = o->B, N = o->N, H = o->H, dh = o->dh;
     float scale = 1.0f / sqrtf((float)dh);
     int64_t row = 3 * H * dh, out_row = H * dh;
     (void)threads;
@@ -134,22 +135,22 @@ void NAME(attention_backward)(int bf16, const void *qkv, const void *out, const 
     for (int64_t i = 0; i < B * H; i++) {
         struct room r = room_of(scratch, N, dh);
         int64_t b = i / H, h = i % H, q = b * N * row + h * dh, k = q + H * dh, v = k + H * dh,
-                o = b * N * out_row + h * dh;
+                at = b * N * out_row + h * dh;
         float *one = r.u, *two = one + N * dh, *three = two + N * dh;
-        gather(bf16, qkv, q, row, N, dh, 0, one);
-        gather(bf16, qkv, k, row, N, dh, 1, two);
+        gather(bf16, o->qkv, q, row, N, dh, 0, one);
+        gather(bf16, o->qkv, k, row, N, dh, 1, two);
         multiply(one, 0, two, r.s, N, N, dh);
-        gather(bf16, dout, o, out_row, N, dh, 0, one);
-        gather(bf16, qkv, v, row, N, dh, 1, two);
+        gather(bf16, o->dout, at, out_row, N, dh, 0, one);
+        gather(bf16, o->qkv, v, row, N, dh, 1, two);
         multiply(one, 0, two, r.t, N, N, dh);
-        softmax_backward_rows(bf16, out, dout, o, out_row, lse + i * N, r.s, r.t, N, dh, scale);
+        softmax_backward_rows(bf16, o->out, o->dout, at, out_row, o->lse + i * N, r.s, r.t, N, dh, scale);
         multiply(r.s, 1, one, three, N, dh, N);
-        scatter(bf16, three, N, dh, dqkv, v, row);
-        gather(bf16, qkv, k, row, N, dh, 0, one);
+        scatter(bf16, three, N, dh, o->dqkv, v, row);
+        gather(bf16, o->qkv, k, row, N, dh, 0, one);
         multiply(r.t, 0, one, three, N, dh, N);
-        scatter(bf16, three, N, dh, dqkv, q, row);
-        gather(bf16, qkv, q, row, N, dh, 0, one);
+        scatter(bf16, three, N, dh, o->dqkv, q, row);
+        gather(bf16, o->qkv, q, row, N, dh, 0, one);
         multiply(r.t, 1, one, three, N, dh, N);
-        scatter(bf16, three, N, dh, dqkv, k, row);
+        scatter(bf16, three, N, dh, o->dqkv, k, row);
     }
 }

@@ -259,37 +259,36 @@ static void all_heads(const struct shape *s, const struct tensors *t, void *scra
     heads(s, t, room_of(scratch, s));
 }
 
-void attention_amx_forward(const uint16_t *qkv, uint16_t *out, float *lse, int64_t B, int64_t N, int64_t H,
-                           int64_t dh, void *scratch, int threads)
+void attention_amx_forward(const struct attention *o, void *scratch, int threads)
 {
-    struct shape s = shape_of(N, H, dh);
-    struct tensors t = {qkv, NULL, NULL, out, lse, B, 0};
+    struct shape s = shape_of(o->N, o->H, o->dh);
+    struct tensors t = {.qkv = o->qkv, .result = o->out, .lse = o->lse, .B = o->B};
     all_heads(&s, &t, scratch, threads);
 }
 
-void attention_amx_backward(const uint16_t *qkv, const uint16_t *out, const float *lse, const uint16_t *dout,
-                            uint16_t *dqkv, int64_t B, int64_t N, int64_t H, int64_t dh, void *scratch,
-                            int threads)
+void attention_amx_backward(const struct attention_gradient *o, void *scratch, int threads)
 {
-    struct shape s = shape_of(N, H, dh);
-    struct tensors t = {qkv, out, dout, dqkv, (float *)(uintptr_t)lse, B, 1}; /* only forward writes lse */
+    struct shape s = shape_of(o->N, o->H, o->dh);
+    struct tensors t = {.qkv = o->qkv,
+                        .out = o->out,
+                        .dout = o->dout,
+                        .result = o->dqkv,
+                        .lse = (float *)(uintptr_t)o->lse, /* only forward writes it */
+                        .B = o->B,
+                        .backward = 1};
     all_heads(&s, &t, scratch, threads);
 }
 
 #else
 
 size_t attention_amx_scratch(int64_t N, int64_t dh) { return (void)N, (void)dh, 0; }
-void attention_amx_forward(const uint16_t *qkv, uint16_t *out, float *lse, int64_t B, int64_t N, int64_t H,
-                           int64_t dh, void *scratch, int threads)
+void attention_amx_forward(const struct attention *o, void *scratch, int threads)
 {
-    (void)qkv, (void)out, (void)lse, (void)B, (void)N, (void)H, (void)dh, (void)scratch, (void)threads;
+    (void)o, (void)scratch, (void)threads;
 }
-void attention_amx_backward(const uint16_t *qkv, const uint16_t *out, const float *lse, const uint16_t *dout,
-                            uint16_t *dqkv, int64_t B, int64_t N, int64_t H, int64_t dh, void *scratch,
-                            int threads)
+void attention_amx_backward(const struct attention_gradient *o, void *scratch, int threads)
 {
-    (void)qkv, (void)out, (void)lse, (void)dout, (void)dqkv, (void)B, (void)N, (void)H, (void)dh,
-        (void)scratch, (void)threads;
+    (void)o, (void)scratch, (void)threads;
 }
 
 #endif

@@ -34,40 +34,43 @@ void NAME(patchify)(int bf16, const float *images, void *patches, int64_t B, int
     }
 }
 
-void NAME(embed_forward)(int bf16, const void *patch_out, const float *cls, const float *pos, void *tokens,
-                         int64_t B, int64_t N, int64_t D)
+void NAME(embed_forward)(const struct embedding *o)
 {
-    PARALLEL_FOR for (int64_t row = 0; row < B * N; row++)
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t N = o->N, D = o->D;
+    const float *cls = o->cls, *pos = o->pos;
+    PARALLEL_FOR for (int64_t row = 0; row < o->B * N; row++)
     {
         int64_t b = row / N, n = row % N;
         float in[PIECE], out[PIECE];
         for (int64_t at = 0; at < D; at += PIECE) {
             int64_t count = piece(D, at);
             const float *x =
-                n ? read_piece(bf16, patch_out, (b * (N - 1) + n - 1) * D + at, count, in) : cls + at;
+                n ? read_piece(bf16, o->patches, (b * (N - 1) + n - 1) * D + at, count, in) : cls + at;
             const float *p = pos + n * D + at;
-            float *y = piece_for(bf16, tokens, row * D + at, out);
+            float *y = piece_for(bf16, o->tokens, row * D + at, out);
             SIMD for (int64_t i = 0; i < count; i++) y[i] = x[i] + p[i];
-            write_piece(bf16, tokens, row * D + at, count, y);
+            write_piece(bf16, o->tokens, row * D + at, count, y);
         }
     }
 }
 
-void NAME(embed_backward)(int bf16, const float *dtokens, void *dpatch_out, float *dcls, float *dpos,
-                          int64_t B, int64_t N, int64_t D)
+void NAME(embed_backward)(const struct embedding_gradient *o)
 {
-    PARALLEL_FOR for (int64_t n = 0; n < N; n++) for (int64_t b = 0; b < B; b++)
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t N = o->N, D = o->D;
+    PARALLEL_FOR for (int64_t n = 0; n < N; n++) for (int64_t b = 0; b < o->B; b++)
     {
-        const float *g = dtokens + (b * N + n) * D;
-        float *p = dpos + n * D;
+        const float *g = o->dtokens + (b * N + n) * D;
+        float *p = o->dpos + n * D, *dcls = o->dcls;
         SIMD for (int64_t i = 0; i < D; i++) p[i] += g[i];
         if (n == 0) {
             SIMD for (int64_t i = 0; i < D; i++) dcls[i] += g[i];
             continue;
         }
         int64_t at = (b * (N - 1) + n - 1) * D;
-        if (bf16) write_piece(1, dpatch_out, at, D, g);
-        else memcpy((float *)dpatch_out + at, g, (size_t)D * 4);
+        if (bf16) write_piece(1, o->dpatches, at, D, g);
+        else memcpy((float *)o->dpatches + at, g, (size_t)D * 4);
     }
 }
 
@@ -89,19 +92,21 @@ void NAME(resize_rows)(const float *w, const float *in, float *out, int64_t n_ou
     }
 }
 
-void NAME(residual_forward)(int bf16, const void *x, const void *branch, const float *gamma, void *y,
-                            int64_t R, int64_t D)
+void NAME(residual_forward)(const struct residual *o)
 {
-    PARALLEL_FOR for (int64_t row = 0; row < R; row++) for (int64_t at = 0; at < D; at += PIECE)
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t D = o->D;
+    const float *gamma = o->gamma;
+    PARALLEL_FOR for (int64_t row = 0; row < o->R; row++) for (int64_t at = 0; at < D; at += PIECE)
     {
         float a[PIECE], b[PIECE], out[PIECE];
         int64_t count = piece(D, at), here = row * D + at;
-        const float *u = read_piece(bf16, x, here, count, a), *v = read_piece(bf16, branch, here, count, b),
-                    *g = gamma ? gamma + at : NULL;
-        float *w = piece_for(bf16, y, here, out);
+        const float *u = read_piece(bf16, o->x, here, count, a),
+                    *v = read_piece(bf16, o->branch, here, count, b), *g = gamma ? gamma + at : NULL;
+        float *w = piece_for(bf16, o->y, here, out);
         if (gamma) SIMD for (int64_t i = 0; i < count; i++) w[i] = u[i] + g[i] * v[i];
         else SIMD for (int64_t i = 0; i < count; i++) w[i] = u[i] + v[i];
-        write_piece(bf16, y, here, count, w);
+        write_piece(bf16, o->y, here, count, w);
     }
 }
 

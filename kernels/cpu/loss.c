@@ -3,14 +3,17 @@
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
 
-static double slope(int kind, double e) { return kind != 2 ? 2 * e : e > 1 ? 1 : e < -1 ? -1 : e; }
-static double value(int kind, double e)
+static double slope(enum loss_kind kind, double e)
 {
-    return kind != 2 ? e * e : fabs(e) < 1 ? 0.5 * e * e : fabs(e) - 0.5;
+    return kind != LOSS_SMOOTH_L1 ? 2 * e : e > 1 ? 1 : e < -1 ? -1 : e;
+}
+static double value(enum loss_kind kind, double e)
+{
+    return kind != LOSS_SMOOTH_L1 ? e * e : fabs(e) < 1 ? 0.5 * e * e : fabs(e) - 0.5;
 }
 
-static void loss_row(int kind, int normalize, double scale, const float *y, const float *t, float *dy,
-                     int64_t D, double *loss, double *cosine)
+static void loss_row(enum loss_kind kind, bool normalize, double scale, const float *y, const float *t,
+                     float *dy, int64_t D, double *loss, double *cosine)
 {
     double yy = 0, tt = 0, yt = 0, sum = 0, dot = 0;
     for (int64_t i = 0; i < D; i++) {
@@ -27,23 +30,23 @@ static void loss_row(int kind, int normalize, double scale, const float *y, cons
     }
     for (int64_t i = 0; i < D && dy; i++) {
         double u = (double)y[i] * sy, g = slope(kind, u - (double)t[i] * st);
-        if (kind == 1) g = (c * (double)y[i] / ny - (double)t[i] / nt) / ny;
+        if (kind == LOSS_COSINE) g = (c * (double)y[i] / ny - (double)t[i] / nt) / ny;
         else if (normalize) g = (g - u * dot) / ny;
         dy[i] += (float)(scale * g);
     }
-    *loss = scale * (kind == 1 ? 1 - c : sum);
+    *loss = scale * (kind == LOSS_COSINE ? 1 - c : sum);
     *cosine = c;
 }
 
-void NAME(distill_loss)(int kind, int normalize, int sum_dim, const float *y, const float *target, float *dy,
-                        double *loss, double *cosine, float weight, int64_t rows, int64_t D, double *scratch)
+void NAME(distill_loss)(const struct distillation *o, double *scratch)
 {
-    double scale = (double)weight / (double)rows / (sum_dim || kind == 1 ? 1.0 : (double)D);
-    PARALLEL_FOR for (int64_t r = 0; r < rows; r++)
-        loss_row(kind, normalize, scale, y + r * D, target + r * D, dy ? dy + r * D : NULL, D, scratch + r,
-                 scratch + rows + r);
-    for (int64_t r = 0; r < rows; r++) {
-        *loss += scratch[r];
-        if (cosine) *cosine += scratch[rows + r];
+    int64_t R = o->R, D = o->D;
+    double scale = (double)o->weight / (double)R / (o->sum_dim || o->kind == LOSS_COSINE ? 1.0 : (double)D);
+    PARALLEL_FOR for (int64_t r = 0; r < R; r++)
+        loss_row(o->kind, o->normalize, scale, o->y + r * D, o->target + r * D, o->dy ? o->dy + r * D : NULL,
+                 D, scratch + r, scratch + R + r);
+    for (int64_t r = 0; r < R; r++) {
+        *o->loss += scratch[r];
+        if (o->cosine) *o->cosine += scratch[R + r];
     }
 }

@@ -1,14 +1,16 @@
 /* CPU operations: pure functions over pointers and sizes, one table per instruction set.
  *
- * The sources rows.c, elements.c, attention.c and loss.c are compiled once for each instruction
- * set (CMakeLists.txt), each time with another suffix; cpu_ops_select takes the best table that
- * this processor can run. Contracts and shapes are those of the slots of the same name in
- * core/device/device.h; here tensors of the compute type are `void *` with bf16 != 0 for bf16,
- * 0 for float. All loops are parallel (OpenMP), and sums over rows are taken over a fixed
- * number of shares added up in order, so results do not depend on the number of threads.
+ * The sources rows.c, elements.c, attention.c and loss.c are compiled once for each instruction set
+ * (CMakeLists.txt), each time with another suffix; cpu_ops_select takes the best table that this processor
+ * can run. Contracts and shapes are those of the slots of the same name in core/device/device.h; here tensors
+ * of the compute type outside a struct are `void *` with bf16 != 0 for bf16, 0 for float. All loops are
+ * parallel (OpenMP), and sums over rows are taken over a fixed number of shares added up in order, so results
+ * do not depend on the number of threads.
  */
 #ifndef MEOPT_KERNELS_CPU_OPS_H
 #define MEOPT_KERNELS_CPU_OPS_H
+
+#include "kernels/operations.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,42 +18,28 @@
 struct cpu_ops {
     const char *isa; /* "avx512", "avx2", "plain" */
     void (*patchify)(int bf16, const float *images, void *patches, int64_t B, int64_t S, int64_t p);
-    void (*embed_forward)(int bf16, const void *patch_out, const float *cls, const float *pos, void *tokens,
-                          int64_t B, int64_t N, int64_t D);
-    void (*embed_backward)(int bf16, const float *dtokens, void *dpatch_out, float *dcls, float *dpos,
-                           int64_t B, int64_t N, int64_t D);
+    void (*embed_forward)(const struct embedding *);
+    void (*embed_backward)(const struct embedding_gradient *);
     void (*resize_rows)(const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D,
                         int transpose);
-    void (*layernorm_forward)(int bf16, const void *x, int64_t stride, const float *weight, const float *bias,
-                              void *y, float *mean, float *rstd, int64_t R, int64_t D, float eps);
-    void (*layernorm_apply)(int bf16, const void *x, int64_t stride, const float *weight, const float *bias,
-                            const float *mean, const float *rstd, void *y, int64_t R, int64_t D);
+    void (*layernorm_forward)(const struct layernorm *);
+    void (*layernorm_apply)(const struct layernorm *);
     /* shares: row_shares_bytes(R, 2 * D) of scratch */
-    void (*layernorm_backward)(int bf16, const void *dy, const void *x, int64_t stride, const float *weight,
-                               const float *mean, const float *rstd, float *dx, int64_t dx_stride,
-                               float *dweight, float *dbias, int64_t R, int64_t D, float *shares);
+    void (*layernorm_backward)(const struct layernorm_gradient *, float *shares);
     /* scratch: attention_scratch(N, dh, threads) */
-    void (*attention_forward)(int bf16, const void *qkv, void *out, float *lse, int64_t B, int64_t N,
-                              int64_t H, int64_t dh, void *scratch, int threads);
-    void (*attention_backward)(int bf16, const void *qkv, const void *out, const float *lse, const void *dout,
-                               void *dqkv, int64_t B, int64_t N, int64_t H, int64_t dh, void *scratch,
-                               int threads);
+    void (*attention_forward)(const struct attention *, void *scratch, int threads);
+    void (*attention_backward)(const struct attention_gradient *, void *scratch, int threads);
     void (*gelu_forward)(int bf16, const void *h, void *y, int64_t n);
     void (*gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n);
     void (*swiglu_forward)(int bf16, const void *h, void *y, int64_t R, int64_t F);
     void (*swiglu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t R, int64_t F);
-    void (*residual_forward)(int bf16, const void *x, const void *branch, const float *gamma, void *y,
-                             int64_t R, int64_t D);
+    void (*residual_forward)(const struct residual *);
     void (*scale_columns)(int bf16, const float *dx, const float *gamma, void *out, int64_t R, int64_t D);
     void (*column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t D,
                         float *shares); /* row_shares_bytes(R, D) */
-    void (*layerscale_backward)(int w_bf16, const void *W, int g_bf16, void *G, const float *b,
-                                const float *s, const float *gamma, float *dgamma, float *db, int64_t D,
-                                int64_t K);
-    /* kind: 0 mse, 1 cosine, 2 smooth l1; scratch 2 * rows doubles */
-    void (*distill_loss)(int kind, int normalize, int sum_dim, const float *y, const float *target, float *dy,
-                         double *loss, double *cosine, float weight, int64_t rows, int64_t D,
-                         double *scratch);
+    void (*layerscale_backward)(const struct layerscale_gradient *);
+    /* scratch: 2 * R doubles */
+    void (*distill_loss)(const struct distillation *, double *scratch);
     void (*cast)(const void *src, int src_bf16, void *dst, int dst_bf16, int64_t n);
     /* scratch: SUM_SHARES doubles; returns whether all are finite */
     int (*sum_squares)(const void *x, int bf16, int64_t n, double *sum, double *scratch);

@@ -18,9 +18,14 @@ static void normalise(int bf16, const void *x, int64_t x_at, const float *weight
     }
 }
 
-void NAME(layernorm_forward)(int bf16, const void *x, int64_t stride, const float *weight, const float *bias,
-                             void *y, float *mean, float *rstd, int64_t R, int64_t D, float eps)
+void NAME(layernorm_forward)(const struct layernorm *o)
 {
+    int bf16 = o->type == DTYPE_BF16;
+    const void *x = o->x;
+    const float *weight = o->weight, *bias = o->bias;
+    void *y = o->y;
+    float *mean = o->mean, *rstd = o->rstd, eps = o->eps;
+    int64_t stride = o->x_stride, R = o->R, D = o->D;
     PARALLEL_FOR for (int64_t row = 0; row < R; row++)
     {
         float in[PIECE];
@@ -48,11 +53,12 @@ void NAME(layernorm_forward)(int bf16, const void *x, int64_t stride, const floa
     }
 }
 
-void NAME(layernorm_apply)(int bf16, const void *x, int64_t stride, const float *weight, const float *bias,
-                           const float *mean, const float *rstd, void *y, int64_t R, int64_t D)
+void NAME(layernorm_apply)(const struct layernorm *o)
 {
-    PARALLEL_FOR for (int64_t row = 0; row < R; row++)
-        normalise(bf16, x, row * stride, weight, bias, mean[row], rstd[row], y, row * D, D);
+    int64_t D = o->D;
+    PARALLEL_FOR for (int64_t row = 0; row < o->R; row++)
+        normalise(o->type == DTYPE_BF16, o->x, row * o->x_stride, o->weight, o->bias, o->mean[row],
+                  o->rstd[row], o->y, row * D, D);
 }
 
 /* sums[c] += the shares of column c, in order */
@@ -102,21 +108,21 @@ static void backward_row(int bf16, const void *dy, int64_t dy_at, const void *x,
     }
 }
 
-void NAME(layernorm_backward)(int bf16, const void *dy, const void *x, int64_t stride, const float *weight,
-                              const float *mean, const float *rstd, float *dx, int64_t dx_stride,
-                              float *dweight, float *dbias, int64_t R, int64_t D, float *shares)
+void NAME(layernorm_backward)(const struct layernorm_gradient *o, float *shares)
 {
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t R = o->R, D = o->D;
     int64_t step = (R + ROW_SHARES - 1) / ROW_SHARES;
     PARALLEL_FOR for (int64_t s = 0; s < ROW_SHARES; s++)
     {
         float *share = shares + s * 2 * D;
         memset(share, 0, (size_t)D * 2 * sizeof(float));
         for (int64_t row = s * step; row < (s + 1) * step && row < R; row++)
-            backward_row(bf16, dy, row * D, x, row * stride, weight, mean[row], rstd[row],
-                         dx + row * dx_stride, D, share, share + D);
+            backward_row(bf16, o->dy, row * D, o->x, row * o->x_stride, o->weight, o->mean[row], o->rstd[row],
+                         o->dx + row * o->dx_stride, D, share, share + D);
     }
-    add_shares(shares, 2 * D, D, dweight);
-    add_shares(shares + D, 2 * D, D, dbias);
+    add_shares(shares, 2 * D, D, o->dweight);
+    add_shares(shares + D, 2 * D, D, o->dbias);
 }
 
 void NAME(column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t D, float *shares)
@@ -137,17 +143,18 @@ void NAME(column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t 
     add_shares(shares, D, D, sums);
 }
 
-void NAME(layerscale_backward)(int w_bf16, const void *W, int g_bf16, void *G, const float *b, const float *s,
-                               const float *gamma, float *dgamma, float *db, int64_t D, int64_t K)
+void NAME(layerscale_backward)(const struct layerscale_gradient *o)
 {
+    int w_bf16 = o->weight_type == DTYPE_BF16, g_bf16 = o->gradient_type == DTYPE_BF16;
+    int64_t D = o->D, K = o->K;
     PARALLEL_FOR for (int64_t j = 0; j < D; j++)
     {
-        float b1[PIECE], b2[PIECE], out[PIECE], scale = gamma[j], total = s[j];
+        float b1[PIECE], b2[PIECE], out[PIECE], scale = o->gamma[j], total = o->sums[j];
         double sum = 0;
         for (int64_t at = 0; at < K; at += PIECE) {
             int64_t count = piece(K, at), here = j * K + at;
-            const float *w = read_piece(w_bf16, W, here, count, b1),
-                        *g = read_piece(g_bf16, G, here, count, b2);
+            const float *w = read_piece(w_bf16, o->weights, here, count, b1),
+                        *g = read_piece(g_bf16, o->gradient, here, count, b2);
             float part = 0;
 #pragma omp simd reduction(+ : part)
             for (int64_t i = 0; i < count; i++) {
@@ -155,11 +162,11 @@ void NAME(layerscale_backward)(int w_bf16, const void *W, int g_bf16, void *G, c
                 out[i] = g[i] * scale;
             }
             sum += (double)part;
-            if (g_bf16) write_piece(1, G, here, count, out);
-            else memcpy((float *)G + here, out, (size_t)count * 4);
+            if (g_bf16) write_piece(1, o->gradient, here, count, out);
+            else memcpy((float *)o->gradient + here, out, (size_t)count * 4);
         }
-        dgamma[j] += (float)(sum + (double)b[j] * (double)total);
-        db[j] = scale * total;
+        o->dgamma[j] += (float)(sum + (double)o->bias[j] * (double)total);
+        o->dbias[j] = scale * total;
     }
 }
 

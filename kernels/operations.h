@@ -1,0 +1,134 @@
+/* What operations are told that have more than a few pointers: one struct of named fields for each, the same
+ * for every device (core/device/device.h, kernels/cpu). Two pointers that change places do not compile
+ * unseen.
+ *
+ * Shapes: R rows of D columns; B images, N tokens, H heads of dh columns. `type` is the dtype of activations
+ * (F32 or BF16); what has no dtype of its own is float. Gradients of parameters are ADDED to what is there.
+ */
+#ifndef MEOPT_KERNELS_OPERATIONS_H
+#define MEOPT_KERNELS_OPERATIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum dtype {
+    DTYPE_F32,
+    DTYPE_BF16,
+    DTYPE_F16,
+    DTYPE_F64,
+    DTYPE_I64,
+    DTYPE_I32,
+    DTYPE_I16,
+    DTYPE_I8,
+    DTYPE_U8,
+    DTYPE_BOOL
+};
+enum activation { ACTIVATION_GELU, ACTIVATION_SWIGLU };
+enum loss_kind { LOSS_MSE, LOSS_COSINE, LOSS_SMOOTH_L1 };
+
+/* C = alpha op(A) op(B) + beta C (+ bias), op(X) = X or X^T; accumulation in fp32 whatever the dtypes.
+ * op(A) is (m, k), op(B) (k, n), C (m, n); A, B one dtype (F32 or BF16), C F32 or BF16.
+ * Row strides lda, ldb, ldc in elements, of the matrices as stored. bias F32 (n) or NULL. */
+struct gemm {
+    int64_t m, n, k;
+    bool transpose_a, transpose_b;
+    const void *a, *b;
+    void *c;
+    int64_t lda, ldb, ldc;
+    enum dtype ab_type, c_type;
+    float alpha, beta;
+    const float *bias;
+};
+
+/* tokens (B, N, D): row 0 = cls + pos[0], row 1+i = patches[i] + pos[1+i] */
+struct embedding {
+    enum dtype type;
+    const void *patches;    /* type (B*(N-1), D) */
+    const float *cls, *pos; /* (D), (N, D) */
+    void *tokens;           /* type (B, N, D) */
+    int64_t B, N, D;
+};
+struct embedding_gradient {
+    enum dtype type;
+    const float *dtokens; /* (B, N, D) */
+    void *dpatches;       /* type (B*(N-1), D) */
+    float *dcls, *dpos;   /* (D), (N, D), both += */
+    int64_t B, N, D;
+};
+
+/* y = (x - mean) * rstd * weight + bias over rows of D. forward computes mean and rstd and keeps them for
+ * backward; apply reads them: the normalised output again, recomputed instead of stored. */
+struct layernorm {
+    enum dtype type;
+    const void *x;
+    int64_t x_stride;           /* elements between rows of x: pooling normalises only the cls rows */
+    const float *weight, *bias; /* (D) */
+    void *y;                    /* type (R, D), may be x */
+    float *mean, *rstd;         /* (R) */
+    int64_t R, D;
+    float eps;
+};
+struct layernorm_gradient {
+    enum dtype type;
+    const void *dy, *x; /* type (R, D); x as in forward */
+    int64_t x_stride;
+    const float *weight, *mean, *rstd;
+    float *dx; /* += */
+    int64_t dx_stride;
+    float *dweight, *dbias; /* (D) += */
+    int64_t R, D;
+};
+
+/* out = softmax(q k^T / sqrt(dh)) v, statistics fp32. Never holds more than one head's N x N. */
+struct attention {
+    enum dtype type;
+    const void *qkv; /* type (B, N, 3, H, dh) */
+    void *out;       /* type (B, N, H, dh) */
+    float *lse;      /* (B, H, N): log-sum-exp of each row, kept for backward */
+    int64_t B, N, H, dh;
+};
+struct attention_gradient {
+    enum dtype type;
+    const void *qkv, *out;
+    const float *lse;
+    const void *dout;
+    void *dqkv; /* type (B, N, 3, H, dh) */
+    int64_t B, N, H, dh;
+};
+
+/* y = x + gamma * branch */
+struct residual {
+    enum dtype type;
+    const void *x, *branch; /* type (R, D) */
+    const float *gamma;     /* (D), NULL: 1 */
+    void *y;                /* may be x */
+    int64_t R, D;
+};
+
+/* LayerScale without storing the branch: with G = dx^T a (D, K) (the weight gradient before gamma) and s
+ * the column sums of dx: dgamma_j += sum_k W_jk G_jk + b_j s_j; then G_jk *= gamma_j, db_j = gamma_j s_j.
+ * Exact; a = branch input. */
+struct layerscale_gradient {
+    const void *weights; /* W */
+    enum dtype weight_type;
+    void *gradient; /* G */
+    enum dtype gradient_type;
+    const float *bias, *sums, *gamma; /* b, s, gamma (D) */
+    float *dgamma, *dbias;            /* dbias may be sums */
+    int64_t D, K;
+};
+
+/* loss[0] += weight * loss, dy (R, D) += weight * dloss/dy (NULL: value only), cosine[0] += sum of row
+ * cosines (may be NULL). normalize: both L2-normalised first (eps 1e-12). Reduction: mean over rows, and over
+ * D, or with sum_dim summed over D. */
+struct distillation {
+    enum loss_kind kind;
+    bool normalize, sum_dim;
+    const float *y, *target; /* student and target (R, D) */
+    float *dy;
+    double *loss, *cosine;
+    float weight;
+    int64_t R, D;
+};
+
+#endif
