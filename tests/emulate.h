@@ -24,7 +24,6 @@
 #define THREADS  (emulate::threads)
 #define BLOCK_X  (emulate::block[0])
 #define BLOCK_Y  (emulate::block[1])
-#define BLOCK_Z  (emulate::block[2])
 #define BLOCKS_X (emulate::blocks[0])
 #define BLOCKS_Y (emulate::blocks[1])
 #define DEVICE_METHOD

@@ -1,7 +1,7 @@
 /* A driver without a card, for tests: a shared library with the entry points of libamdhip64 (or of libcuda:
  * FAKE_CUDA), whose card is the emulation of tests/emulate.h. What the machine is like comes from the
  * environment:
- *   FAKE_CARDS    number of cards (1)
+ *   FAKE_CARDS    number of cards (1; at most 8)
  *   FAKE_VERSION  of the driver (50731921, HIP 5.7)
  *   FAKE_ARCH     what the card runs (gfx90a, sm_90)
  *   FAKE_MEMORY   bytes of the card (8 GiB)
@@ -26,6 +26,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <vector>
 
 #ifdef FAKE_CUDA
@@ -60,7 +61,29 @@ static const char *arch()
     return text ? text : DEFAULT_ARCH;
 }
 
-static std::map<char *, size_t> blocks; /* memory of the card */
+/* One thread at a time is inside: the emulation has one card's state. */
+static std::recursive_mutex inside_driver;
+#define ENTERED std::lock_guard<std::recursive_mutex> entered(inside_driver)
+
+/* Whose turn it is on this thread. As with the real drivers a thread begins with the first card (HIP) or with
+ * none (CUDA), and nothing of a card works from a thread to which another is current. */
+enum { CARDS = 8 };
+#ifdef FAKE_CUDA
+static char contexts[CARDS];
+static thread_local void *current_context;
+static int current_card() { return current_context ? (int)((char *)current_context - contexts) : -1; }
+enum { WRONG_CARD = 201 };
+#else
+static thread_local int current;
+static int current_card() { return current; }
+enum { WRONG_CARD = 400 };
+#endif
+
+struct block {
+    size_t bytes;
+    int card;
+};
+static std::map<char *, block> blocks; /* memory of the cards */
 static size_t held;
 static long long launches, allocations, beside, graphs;
 
@@ -87,6 +110,7 @@ namespace
 {
 struct stream;
 struct event {
+    int card;
     stream *on = nullptr;             /* where it was recorded last */
     long long recorded = 0, done = 0; /* times */
 };
@@ -96,6 +120,7 @@ struct work {
     long long until;
 };
 struct stream {
+    int card;
     long long number;
     std::deque<work> queue;
 };
@@ -131,6 +156,7 @@ static void work_off_all()
 static int give(void *p, const work &w)
 {
     stream *s = (stream *)p;
+    if (s->card != current_card()) return WRONG_CARD;
     if (s == recording) {
         if (w.wait) return not_recordable() ? NOT_RECORDABLE : 0;
         recorded.push_back(w.run);
@@ -148,32 +174,37 @@ static bool inside(const void *p, size_t bytes)
     auto after = blocks.upper_bound((char *)p);
     if (after == blocks.begin()) return false;
     --after;
-    return (char *)p + bytes <= after->first + after->second;
+    return after->second.card == current_card() && (char *)p + bytes <= after->first + after->second.bytes;
 }
 
 ENTRY(hipInit, cuInit)(unsigned) { return (int)number("FAKE_INIT", 0); }
 ENTRY(hipDriverGetVersion, cuDriverGetVersion)(int *version)
 {
+    ENTERED;
     *version = (int)number("FAKE_VERSION", 50731921);
     return 0;
 }
 ENTRY(hipGetDeviceCount, cuDeviceGetCount)(int *count)
 {
+    ENTERED;
     *count = (int)number("FAKE_CARDS", 1);
     return *count ? 0 : NO_DEVICE;
 }
 ENTRY(hipDeviceGet, cuDeviceGet)(int *device, int ordinal)
 {
+    ENTERED;
     *device = ordinal;
     return ordinal < number("FAKE_CARDS", 1) ? 0 : INVALID_DEVICE;
 }
 ENTRY(hipDeviceGetName, cuDeviceGetName)(char *name, int size, int)
 {
+    ENTERED;
     snprintf(name, (size_t)size, "Emulated card of wave %d", WAVE);
     return 0;
 }
 ENTRY(hipDeviceGetAttribute, cuDeviceGetAttribute)(int *value, int attribute, int)
 {
+    ENTERED;
     const char *digits = strpbrk(arch(), "0123456789");
     int capability = digits ? atoi(digits) : 0;
     *value = attribute == 75 ? capability / 10 : attribute == 76 ? capability % 10 : 1;
@@ -181,35 +212,50 @@ ENTRY(hipDeviceGetAttribute, cuDeviceGetAttribute)(int *value, int attribute, in
 }
 ENTRY(hipDeviceTotalMem, cuDeviceTotalMem_v2)(size_t *bytes, int)
 {
+    ENTERED;
     *bytes = (size_t)number("FAKE_MEMORY", 8LL << 30);
     return 0;
 }
 ENTRY(hipDeviceGetPCIBusId, cuDeviceGetPCIBusId)(char *text, int size, int device)
 {
+    ENTERED;
     snprintf(text, (size_t)size, "0000:%02x:00.0", 3 + device);
     return 0;
 }
-ENTRY(hipSetDevice, cuCtxSetCurrent)
-(
 #ifdef FAKE_CUDA
-    void *
-#else
-    int
-#endif
-)
+ENTRY(, cuCtxSetCurrent)(void *context)
 {
+    current_context = context;
     return (int)number("FAKE_CONTEXT", 0);
 }
-#ifdef FAKE_CUDA
-ENTRY(, cuDevicePrimaryCtxRetain)(void **context, int)
+ENTRY(, cuCtxGetCurrent)(void **context)
 {
-    *context = &blocks;
+    *context = current_context;
+    return 0;
+}
+ENTRY(, cuDevicePrimaryCtxRetain)(void **context, int device)
+{
+    *context = contexts + device;
     return 0;
 }
 ENTRY(, cuDevicePrimaryCtxRelease_v2)(int) { return 0; }
+#else
+ENTRY(hipSetDevice, )(int device)
+{
+    if (device >= number("FAKE_CARDS", 1)) return INVALID_DEVICE;
+    current = device;
+    return (int)number("FAKE_CONTEXT", 0);
+}
+ENTRY(hipGetDevice, )(int *device)
+{
+    *device = current;
+    return 0;
+}
 #endif
 ENTRY(hipMemGetInfo, cuMemGetInfo_v2)(size_t *available, size_t *total)
 {
+    ENTERED;
+    if (current_card() < 0) return WRONG_CARD;
     *total = (size_t)number("FAKE_MEMORY", 8LL << 30);
     size_t used = held + (size_t)number("FAKE_OTHERS", 0);
     *available = *total > used ? *total - used : 0;
@@ -217,37 +263,43 @@ ENTRY(hipMemGetInfo, cuMemGetInfo_v2)(size_t *available, size_t *total)
 }
 ENTRY(hipMalloc, cuMemAlloc_v2)(void **p, size_t bytes)
 {
+    ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
+    if (current_card() < 0) return WRONG_CARD;
     allocations++;
     if (held + bytes + (size_t)number("FAKE_OTHERS", 0) > (size_t)number("FAKE_MEMORY", 8LL << 30))
         return OUT_OF_MEMORY;
     char *block = (char *)aligned_alloc(256, (bytes + 255) & ~(size_t)255);
     if (!block) return OUT_OF_MEMORY;
     if (bytes <= 64 << 20) memset(block, 0xFF, bytes); /* NaN, not zeros, in memory that nobody has written */
-    blocks[block] = bytes;
+    blocks[block] = {bytes, current_card()};
     held += bytes;
     *p = block;
     return 0;
 }
 ENTRY(hipFree, cuMemFree_v2)(void *p)
 {
+    ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
     work_off_all();
     auto at = blocks.find((char *)p);
-    if (at == blocks.end()) return INVALID_VALUE;
-    held -= at->second;
+    if (at == blocks.end() || at->second.card != current_card()) return INVALID_VALUE;
+    held -= at->second.bytes;
     free(p);
     blocks.erase(at);
     return 0;
 }
 ENTRY(hipHostMalloc, cuMemHostAlloc)(void **p, size_t bytes, unsigned)
 {
+    ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
-    *p = aligned_alloc(4096, bytes);
+    if (current_card() < 0) return WRONG_CARD;
+    *p = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
     return *p ? 0 : OUT_OF_MEMORY;
 }
 ENTRY(hipHostFree, cuMemFreeHost)(void *p)
 {
+    ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
     work_off_all();
     free(p);
@@ -255,6 +307,7 @@ ENTRY(hipHostFree, cuMemFreeHost)(void *p)
 }
 ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
+    ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(dst, bytes)) return INVALID_VALUE;
     beside += ((stream *)on)->number > 1;
@@ -262,17 +315,20 @@ ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size
 }
 ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
+    ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(src, bytes)) return INVALID_VALUE;
     return give(on, [=] { memcpy(dst, src, bytes); });
 }
 ENTRY(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
+    ENTERED;
     if (!inside(dst, bytes) || !inside(src, bytes)) return INVALID_VALUE;
     return give(on, [=] { memmove(dst, src, bytes); });
 }
 ENTRY(hipMemsetD8Async, cuMemsetD8Async)(void *p, unsigned char byte, size_t bytes, void *on)
 {
+    ENTERED;
     if (!inside(p, bytes)) return INVALID_VALUE;
     return give(on, [=] { memset(p, byte, bytes); });
 }
@@ -289,7 +345,10 @@ static int unmake(void *p)
 }
 ENTRY(hipStreamCreateWithFlags, cuStreamCreate)(void **p, unsigned)
 {
+    ENTERED;
+    if (current_card() < 0) return WRONG_CARD;
     stream *s = new stream;
+    s->card = current_card();
     s->number = (long long)streams.size() + 1;
     streams.push_back(s);
     *p = s;
@@ -297,6 +356,7 @@ ENTRY(hipStreamCreateWithFlags, cuStreamCreate)(void **p, unsigned)
 }
 ENTRY(hipStreamDestroy, cuStreamDestroy_v2)(void *p)
 {
+    ENTERED;
     work_off((stream *)p, nullptr, 0);
     for (stream *&s : streams)
         if (s == p) {
@@ -309,29 +369,37 @@ ENTRY(hipStreamDestroy, cuStreamDestroy_v2)(void *p)
 }
 ENTRY(hipStreamSynchronize, cuStreamSynchronize)(void *p)
 {
+    ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
+    if (((stream *)p)->card != current_card()) return WRONG_CARD;
     work_off((stream *)p, nullptr, 0);
     return 0;
 }
 ENTRY(hipStreamWaitEvent, cuStreamWaitEvent)(void *p, void *e, unsigned)
 {
+    ENTERED;
     return give(p, work{[] {}, (event *)e, ((event *)e)->recorded});
 }
 ENTRY(hipEventCreateWithFlags, cuEventCreate)(void **p, unsigned)
 {
-    *p = new event;
+    ENTERED;
+    if (current_card() < 0) return WRONG_CARD;
+    *p = new event{current_card()};
     return 0;
 }
 ENTRY(hipEventDestroy, cuEventDestroy_v2)(void *p)
 {
+    ENTERED;
     work_off_all();
     delete (event *)p;
     return 0;
 }
 ENTRY(hipEventRecord, cuEventRecord)(void *p, void *on)
 {
+    ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
     event *e = (event *)p;
+    if (e->card != current_card() || ((stream *)on)->card != e->card) return WRONG_CARD;
     if (e->on && e->on != on) work_off(e->on, e, e->recorded); /* its records are counted in one order */
     e->on = (stream *)on;
     e->recorded++;
@@ -339,19 +407,15 @@ ENTRY(hipEventRecord, cuEventRecord)(void *p, void *on)
 }
 ENTRY(hipEventSynchronize, cuEventSynchronize)(void *p)
 {
+    ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
     event *e = (event *)p;
     if (e->on) work_off(e->on, e, e->recorded);
     return 0;
 }
-ENTRY(hipEventElapsedTime, cuEventElapsedTime)(float *ms, void *, void *)
-{
-    *ms = 1;
-    return 0;
-}
-
 ENTRY(hipStreamBeginCapture, cuStreamBeginCapture_v2)(void *p, int mode)
 {
+    ENTERED;
     const char *how = getenv("FAKE_GRAPH");
     if (how && strcmp(how, "none") == 0) return NOT_SUPPORTED;
     if (recording || mode != 1) return INVALID_VALUE;
@@ -362,6 +426,7 @@ ENTRY(hipStreamBeginCapture, cuStreamBeginCapture_v2)(void *p, int mode)
 }
 ENTRY(hipStreamEndCapture, cuStreamEndCapture)(void *p, void **graph)
 {
+    ENTERED;
     if (recording != p) return INVALID_VALUE;
     recording = nullptr;
     *graph = recording_void ? nullptr : new std::vector<std::function<void()>>(recorded);
@@ -371,11 +436,13 @@ ENTRY(hipStreamEndCapture, cuStreamEndCapture)(void *p, void **graph)
 ENTRY(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)
 (void **executable, void *graph, unsigned long long)
 {
+    ENTERED;
     *executable = new std::vector<std::function<void()>>(*(std::vector<std::function<void()>> *)graph);
     return 0;
 }
 ENTRY(hipGraphLaunch, cuGraphLaunch)(void *executable, void *on)
 {
+    ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
     graphs++;
     for (const std::function<void()> &run : *(std::vector<std::function<void()>> *)executable) give(on, run);
@@ -392,14 +459,16 @@ ENTRY(hipGraphExecDestroy, cuGraphExecDestroy)(void *executable) { return graph_
 /* A code object: "emulated ARCH" and a newline */
 ENTRY(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image)
 {
+    ENTERED;
     char built[32] = "";
     if (sscanf((const char *)image, "emulated %31s", built) != 1) return 200;
     if (strcmp(built, arch()) != 0 && !getenv("FAKE_SILENT")) return NO_BINARY;
-    return make(module);
+    return current_card() < 0 ? (int)WRONG_CARD : make(module);
 }
 ENTRY(hipModuleUnload, cuModuleUnload)(void *module) { return unmake(module); }
 ENTRY(hipModuleGetFunction, cuModuleGetFunction)(void **function, void *, const char *name)
 {
+    ENTERED;
     const emulate::kernel *k = emulate::find(name);
     *function = (void *)k;
     return k ? 0 : NOT_FOUND;
@@ -408,6 +477,8 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
 (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned,
  void *on, void **arguments, void **)
 {
+    ENTERED;
+    if (((stream *)on)->card != current_card()) return WRONG_CARD;
     launches++;
     if (launches == number("FAKE_LAUNCH", -1)) return LAUNCH_FAILURE;
     if (getenv("FAKE_SILENT")) return 0;
@@ -433,11 +504,13 @@ static const char *words(int error)
            : error == NO_BINARY      ? "no kernel image is available for execution on the device"
            : error == LAUNCH_FAILURE ? "launch failure"
            : error == NOT_FOUND      ? "named symbol not found"
+           : error == WRONG_CARD     ? "this thread's card is another"
                                      : "another error";
 }
 #ifdef FAKE_CUDA
 ENTRY(, cuGetErrorString)(int error, const char **text)
 {
+    ENTERED;
     *text = words(error);
     return 0;
 }

@@ -29,7 +29,7 @@ struct data {
     int64_t **ids;
     int64_t *ready; /* (depth) samples finished of the batch in the buffer */
     uint8_t *bad;   /* (list.count) named as undecodable */
-    int64_t bad_count, seen;
+    int64_t bad_count;
     uint8_t **kept; /* (list.count) resized images, NULL where undecodable; NULL: not kept */
 
     pthread_mutex_t lock;
@@ -159,7 +159,6 @@ static void *work(void *argument)
         pthread_mutex_lock(&d->lock);
         d->ids[buffer][slot] = id;
         d->ready[buffer]++;
-        d->seen++;
         pthread_cond_broadcast(&d->changed);
     }
     pthread_cond_broadcast(&d->changed);

@@ -48,7 +48,6 @@ int arena_take(struct arena *a, enum memory_class class, size_t bytes, void **p)
         if (c->bytes == CHUNK_BYTES && (*p = span_take(c, rounded)) != NULL) return 0;
     void *base;
     size_t chunk_bytes = small ? CHUNK_BYTES : rounded;
-    a->driver_calls++;
     int code = a->take(a->context, chunk_bytes, &base);
     if (code && small)
         code = a->take(a->context, chunk_bytes = rounded, &base); /* the last megabytes of the card */

@@ -10,8 +10,7 @@
 
 struct arena {
     struct chunk *chunks[MEMORY_CLASS_COUNT];
-    size_t driver_bytes;  /* taken from the driver */
-    int64_t driver_calls; /* how often it was asked: must not grow inside a step */
+    size_t driver_bytes; /* taken from the driver */
     int (*take)(void *context, size_t bytes, void **p);
     void (*give)(void *context, void *p);
     void *context;

@@ -299,7 +299,7 @@ enum { LARGE_BYTES = 1 << 20 };
 
 /* Large blocks are mapped (zero pages, huge where the system allows), small ones come from the heap, which
  * AddressSanitizer watches. */
-static int allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
+static int cpu_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
 {
     (void)class;
     (void)dev;
@@ -313,18 +313,18 @@ static int allocate(struct device *dev, enum memory_class class, size_t bytes, v
     *p = aligned_alloc(64, bytes);
     return *p ? 0 : EXIT_HOST_MEMORY;
 }
-static void release(struct device *dev, void *p, size_t bytes)
+static void cpu_release(struct device *dev, void *p, size_t bytes)
 {
     (void)dev;
     if (bytes >= LARGE_BYTES) munmap(p, bytes);
     else free(p);
 }
-static void transfer(struct device *dev, void *dst, const void *src, size_t bytes)
+static void cpu_transfer(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     if (!cpu_of(dev)->dry) memcpy(dst, src, bytes);
 }
-static void sync_nothing(struct device *dev) { (void)dev; }
-static void close_state(struct device *dev)
+static void cpu_sync(struct device *dev) { (void)dev; }
+static void cpu_close(struct device *dev)
 {
     onednn_close(cpu_of(dev)->onednn);
     free(dev->state);
@@ -374,12 +374,13 @@ int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct
     if (dry) snprintf(dev->name, sizeof dev->name, "plan");
     else processor_name(dev->name, sizeof dev->name);
     dev->limit_bytes = limit_bytes ? limit_bytes : dry ? 0 : machine_bytes();
-    dev->allocate = dry ? dry_allocate : allocate;
-    dev->release = dry ? dry_release : release;
-    dev->upload = transfer;
-    dev->download = transfer;
-    dev->sync = sync_nothing;
-    dev->close = close_state;
+    dev->allocate = dry ? dry_allocate : cpu_allocate;
+    dev->release = dry ? dry_release : cpu_release;
+    dev->queues = &queues_at_once;
+    dev->upload = cpu_transfer;
+    dev->download = cpu_transfer;
+    dev->sync = cpu_sync;
+    dev->close = cpu_close;
     dev->state = cpu;
     *device = dev;
     return 0;

@@ -8,6 +8,8 @@ int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct
 
 /* Memory of every dry device: addresses without access. */
 int dry_allocate(struct device *device, enum memory_class class, size_t bytes, void **p);
+/* Queues whose work is done when it is given, and those that `overlap` on a card that only counts. */
+extern const struct device_queues queues_at_once, queues_of_dry_card;
 void dry_release(struct device *device, void *p, size_t bytes);
 
 #endif

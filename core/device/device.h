@@ -119,8 +119,33 @@ struct device_work {
     int32_t part, flags;
 };
 
+/* Queues beside the device's own, any number. What is given to one is done in order; what is given to two, in
+ * any. An event recorded in one is done when all that was given to it before is; another that waits for the
+ * event begins nothing of what it is given from then on until it is. queue NULL is the device's own, on which
+ * operations run; sync waits for that one alone. Neither exists inside work that is issued (device_issue). */
+struct device_queue;
+struct device_event;
+struct device_queues {
+    bool overlap; /* else each thing is done when it is given: a second buffer gains nothing */
+    int (*create)(struct device *, struct device_queue **, struct error *);
+    void (*destroy)(struct device *, struct device_queue *); /* after its work; NULL is fine */
+    int (*event_create)(struct device *, struct device_event **, struct error *);
+    void (*event_destroy)(struct device *, struct device_event *); /* NULL is fine */
+    void (*record)(struct device *, struct device_event *, struct device_queue *);
+    void (*wait)(struct device *, struct device_queue *, struct device_event *); /* recorded before */
+    /* The source may be overwritten on return. */
+    void (*upload)(struct device *, struct device_queue *, void *device_dst, const void *host_src, size_t);
+    /* host_dst: of host_allocate. It is filled when the queue, or an event recorded behind, is done. */
+    void (*download)(struct device *, struct device_queue *, void *host_dst, const void *device_src, size_t);
+    void (*finish)(struct device *, struct device_queue *); /* the caller waits */
+    void (*finish_event)(struct device *, struct device_event *);
+    void *(*host_allocate)(struct device *, size_t bytes); /* NULL: no memory */
+    void (*host_free)(struct device *, void *);            /* NULL is fine */
+};
+
 struct device {
     const struct device_ops *ops;
+    const struct device_queues *queues;
     enum device_kind kind;
     char name[128]; /* what the maker calls it */
     struct memory_use use;
@@ -133,13 +158,6 @@ struct device {
     void (*release)(struct device *, void *p, size_t bytes);
     void (*upload)(struct device *, void *device_dst, const void *host_src, size_t bytes);
     void (*download)(struct device *, void *host_dst, const void *device_src, size_t bytes);
-    /* Optional, all three or none: copies to the device beside its operations, on a stream of their own. A
-     * copy begins when the operations issued before the last beside_mark are done, whatever was issued since;
-     * its source may be overwritten when beside_upload returns. Operations issued behind beside_join begin
-     * when all such copies are done; without it neither they nor sync wait for them. */
-    void (*beside_mark)(struct device *);
-    void (*beside_upload)(struct device *, void *device_dst, const void *host_src, size_t bytes);
-    void (*beside_join)(struct device *);
     /* Optional: run(context), which only issues operations, always the same for the same work; a card may
      * keep them as one graph and start that in place of run. */
     void (*issue)(struct device *, const struct device_work *work, void (*run)(void *context), void *context);

@@ -54,7 +54,6 @@ static const struct entry {
     {offsetof(struct driver, event_destroy), {"hipEventDestroy", "cuEventDestroy_v2"}, 0},
     {offsetof(struct driver, event_record), {"hipEventRecord", "cuEventRecord"}, 0},
     {offsetof(struct driver, event_sync), {"hipEventSynchronize", "cuEventSynchronize"}, 0},
-    {offsetof(struct driver, event_elapsed), {"hipEventElapsedTime", "cuEventElapsedTime"}, 0},
     {offsetof(struct driver, module_load), {"hipModuleLoadData", "cuModuleLoadData"}, 0},
     {offsetof(struct driver, module_unload), {"hipModuleUnload", "cuModuleUnload"}, 0},
     {offsetof(struct driver, function), {"hipModuleGetFunction", "cuModuleGetFunction"}, 0},

@@ -49,7 +49,6 @@ struct driver {
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);
     int (*event_sync)(void *event);
-    int (*event_elapsed)(float *ms, void *begin, void *end);
     int (*module_load)(void **module, const void *image);
     int (*module_unload)(void *module);
     int (*function)(void **function, void *module, const char *name);

@@ -22,6 +22,14 @@ int gpu_fail(struct device *dev, int code, const char *what)
     return code;
 }
 
+int gpu_current(struct device *dev)
+{
+    const struct gpu *gpu = gpu_of(dev);
+    if (gpu->dry) return 0;
+    return gpu->driver.kind == DRIVER_HIP ? gpu->driver.set_device(gpu->ordinal)
+                                          : gpu->driver.set_context(gpu->context);
+}
+
 /* ---- Code objects ------------------------------------------------------------------------------------- */
 /* Built when MEOpt was built, a file for each arch: meopt-gfx90a.co, meopt-sm_90.co. */
 
@@ -216,6 +224,7 @@ void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t 
 {
     struct gpu *gpu = gpu_of(dev);
     if (dev->pending.code || gpu->dry || blocks_x <= 0 || blocks_y <= 0) return;
+    gpu_current(dev);
     void *function = kernel_function(dev, name);
     if (!function) return;
     if (blocks_x > INT32_MAX || blocks_y > GPU_GRID_Y) {
@@ -253,122 +262,33 @@ void *gpu_reserve(struct device *dev, size_t bytes)
     return gpu->dry ? NULL : gpu->workspace;
 }
 
-void gpu_time_begin(struct device *dev)
-{
-    struct gpu *gpu = gpu_of(dev);
-    gpu_fail(dev, gpu->driver.event_record(gpu->began, gpu->stream), "starting the clock");
-}
-double gpu_time_end_ms(struct device *dev)
-{
-    struct gpu *gpu = gpu_of(dev);
-    float ms = 0;
-    if (gpu_fail(dev, gpu->driver.event_record(gpu->ended, gpu->stream), "stopping the clock")) return 0;
-    if (gpu_fail(dev, gpu->driver.event_sync(gpu->ended), "waiting")) return 0;
-    gpu_fail(dev, gpu->driver.event_elapsed(&ms, gpu->began, gpu->ended), "reading the clock");
-    return (double)ms;
-}
-
-/* ---- Memory and transfers ------------------------------------------------------------------------------ */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 static int take(void *context, size_t bytes, void **p)
 {
     struct device *dev = context;
+    gpu_current(dev);
     return gpu_of(dev)->driver.allocate(p, bytes);
 }
 static void give(void *context, void *p)
 {
     struct device *dev = context;
+    gpu_current(dev);
     gpu_of(dev)->driver.deallocate(p);
 }
 
-static int allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
+static int gpu_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
 {
     gpu_of(dev)->stale = true;
     int code = arena_take(&gpu_of(dev)->arena, class, bytes, p);
     if (code) note_memory(dev, code);
     return code ? EXIT_CARD_MEMORY : 0;
 }
-static void release(struct device *dev, void *p, size_t bytes)
+static void gpu_release(struct device *dev, void *p, size_t bytes)
 {
     (void)bytes;
     gpu_of(dev)->stale = true;
     arena_give(&gpu_of(dev)->arena, p);
-}
-
-/* Once round the slots, the stream is waited for. */
-static void upload_small(struct device *dev, void *dst, const void *src, size_t bytes)
-{
-    struct gpu *gpu = gpu_of(dev);
-    if (dev->pending.code || !bytes) return;
-    if (gpu->next_slot == GPU_SLOTS) {
-        dev->sync(dev);
-        gpu->next_slot = 0;
-    }
-    char *slot = gpu->slots + (size_t)gpu->next_slot++ * GPU_SLOT;
-    memcpy(slot, src, bytes);
-    gpu_fail(dev, gpu->driver.to_device(dst, slot, bytes, gpu->stream), "copying to the card");
-}
-
-/* Through two pinned buffers: while one is copied by the card, the host fills the other. */
-static void upload_staged(struct device *dev, void *dst, const void *src, size_t bytes, void *stream)
-{
-    struct gpu *gpu = gpu_of(dev);
-    for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
-        int i = gpu->next_staging;
-        size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
-        gpu->next_staging = 1 - i;
-        gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying to the card");
-        memcpy(gpu->staging[i], (const char *)src + at, n);
-        gpu_fail(dev, gpu->driver.to_device((char *)dst + at, gpu->staging[i], n, stream),
-                 "copying to the card");
-        gpu_fail(dev, gpu->driver.event_record(gpu->staged[i], stream), "copying to the card");
-    }
-}
-static void upload(struct device *dev, void *dst, const void *src, size_t bytes)
-{
-    if (gpu_unrecordable(dev)) return;
-    if (bytes <= GPU_SLOT) upload_small(dev, dst, src, bytes);
-    else upload_staged(dev, dst, src, bytes, gpu_of(dev)->stream);
-}
-static void beside_mark(struct device *dev)
-{
-    struct gpu *gpu = gpu_of(dev);
-    if (!gpu_unrecordable(dev) && !dev->pending.code)
-        gpu_fail(dev, gpu->driver.event_record(gpu->marked, gpu->stream), "ordering copies");
-}
-static void beside_upload(struct device *dev, void *dst, const void *src, size_t bytes)
-{
-    struct gpu *gpu = gpu_of(dev);
-    if (gpu_unrecordable(dev) || dev->pending.code) return;
-    gpu_fail(dev, gpu->driver.stream_wait(gpu->beside, gpu->marked, 0), "ordering copies");
-    upload_staged(dev, dst, src, bytes, gpu->beside);
-    gpu_fail(dev, gpu->driver.event_record(gpu->joined, gpu->beside), "ordering copies");
-}
-static void beside_join(struct device *dev)
-{
-    struct gpu *gpu = gpu_of(dev);
-    if (!gpu_unrecordable(dev) && !dev->pending.code)
-        gpu_fail(dev, gpu->driver.stream_wait(gpu->stream, gpu->joined, 0), "ordering copies");
-}
-static void download(struct device *dev, void *dst, const void *src, size_t bytes)
-{
-    struct gpu *gpu = gpu_of(dev);
-    memset(dst, 0, bytes); /* what a failure leaves is defined */
-    if (gpu_unrecordable(dev)) return;
-    for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
-        int i = gpu->next_staging;
-        size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
-        gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying from the card");
-        gpu_fail(dev, gpu->driver.to_host(gpu->staging[i], (const char *)src + at, n, gpu->stream),
-                 "copying from the card");
-        gpu_fail(dev, gpu->driver.stream_sync(gpu->stream), "copying from the card");
-        if (!dev->pending.code) memcpy((char *)dst + at, gpu->staging[i], n);
-    }
-}
-static void sync_stream(struct device *dev)
-{
-    if (!gpu_unrecordable(dev))
-        gpu_fail(dev, gpu_of(dev)->driver.stream_sync(gpu_of(dev)->stream), "running");
 }
 
 const char *gpu_products(const struct gpu *gpu)
@@ -378,12 +298,12 @@ const char *gpu_products(const struct gpu *gpu)
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
 
-static void close_state(struct device *dev)
+static void gpu_close(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
     struct driver *d = &gpu->driver;
+    gpu_current(dev);
     if (gpu->stream) d->stream_sync(gpu->stream);
-    if (gpu->beside) d->stream_sync(gpu->beside);
     graphs_close(gpu);
     blas_close(gpu->blas);
     lt_close(gpu->lt);
@@ -393,18 +313,14 @@ static void close_state(struct device *dev)
         if (gpu->staging[i]) d->host_deallocate(gpu->staging[i]);
     }
     if (gpu->slots) d->host_deallocate(gpu->slots);
-    void *const events[] = {gpu->began, gpu->ended, gpu->marked, gpu->joined};
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
-        if (events[i]) d->event_destroy(events[i]);
     if (gpu->module) d->module_unload(gpu->module);
-    if (gpu->beside) d->stream_destroy(gpu->beside);
     if (gpu->stream) d->stream_destroy(gpu->stream);
     if (gpu->context) d->release(gpu->handle);
     free(gpu);
 }
 
 static void close_dry(struct device *dev) { free(gpu_of(dev)); }
-static void nothing(struct device *dev) { (void)dev; }
+static void sync_nothing(struct device *dev) { (void)dev; }
 static void upload_nothing(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     (void)dev, (void)dst, (void)src, (void)bytes;
@@ -420,16 +336,14 @@ static struct device *card_new(size_t limit_bytes)
     struct device *dev = xcalloc(1, sizeof *dev);
     dev->ops = &gpu_operations;
     dev->limit_bytes = limit_bytes; /* without one the driver says when there is no more */
-    dev->allocate = allocate;
-    dev->release = release;
-    dev->upload = upload;
-    dev->download = download;
-    dev->beside_mark = beside_mark;
-    dev->beside_upload = beside_upload;
-    dev->beside_join = beside_join;
+    dev->allocate = gpu_allocate;
+    dev->release = gpu_release;
+    dev->upload = gpu_upload;
+    dev->download = gpu_download;
+    dev->queues = &gpu_queues;
     dev->issue = gpu_issue;
-    dev->sync = sync_stream;
-    dev->close = close_state;
+    dev->sync = gpu_sync;
+    dev->close = gpu_close;
     dev->state = xcalloc(1, sizeof(struct gpu));
     return dev;
 }
@@ -444,9 +358,10 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes)
     dev->kind = DEVICE_DRY;
     dev->allocate = dry_allocate;
     dev->release = dry_release;
-    dev->upload = dev->beside_upload = upload_nothing;
+    dev->queues = &queues_of_dry_card;
+    dev->upload = upload_nothing;
     dev->download = download_nothing;
-    dev->beside_mark = dev->beside_join = dev->sync = nothing;
+    dev->sync = sync_nothing;
     dev->close = close_dry;
     snprintf(dev->name, sizeof dev->name, "plan");
     for (int kind = 0; kind < DRIVER_KINDS && !found; kind++) {
@@ -458,18 +373,15 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes)
 }
 
 /* Context, stream, pinned memory, events: everything of the driver's but the code. */
-static int card_start(struct gpu *gpu)
+static int card_start(struct device *dev)
 {
+    struct gpu *gpu = gpu_of(dev);
     struct driver *d = &gpu->driver;
     void *pinned;
     int code = d->get(&gpu->handle, gpu->ordinal);
-    if (!code && d->kind == DRIVER_HIP) code = d->set_device(gpu->ordinal);
-    if (!code && d->kind == DRIVER_CUDA) {
-        code = d->retain(&gpu->context, gpu->handle);
-        if (!code) code = d->set_context(gpu->context);
-    }
+    if (!code && d->kind == DRIVER_CUDA) code = d->retain(&gpu->context, gpu->handle);
+    if (!code) code = gpu_current(dev);
     if (!code) code = d->stream_create(&gpu->stream, DRIVER_STREAM_NON_BLOCKING);
-    if (!code) code = d->stream_create(&gpu->beside, DRIVER_STREAM_NON_BLOCKING);
     for (int i = 0; i < 2 && !code; i++) {
         code = d->host_allocate(&pinned, GPU_STAGING, 0);
         if (!code) gpu->staging[i] = pinned;
@@ -477,10 +389,6 @@ static int card_start(struct gpu *gpu)
         if (!code) code = d->event_record(gpu->staged[i], gpu->stream);
     }
     if (!code && !(code = d->host_allocate(&pinned, (size_t)GPU_SLOT * GPU_SLOTS, 0))) gpu->slots = pinned;
-    if (!code) code = d->event_create(&gpu->marked, DRIVER_EVENT_NO_TIMING);
-    if (!code) code = d->event_create(&gpu->joined, DRIVER_EVENT_NO_TIMING);
-    if (!code) code = d->event_create(&gpu->began, 0);
-    if (!code) code = d->event_create(&gpu->ended, 0);
     return code;
 }
 
@@ -504,7 +412,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     gpu->arena = (struct arena){.take = take, .give = give, .context = dev};
     dev->kind = kind == DRIVER_HIP ? DEVICE_HIP : DEVICE_CUDA;
     snprintf(dev->name, sizeof dev->name, "%s:%d %.100s", driver_names[kind], ordinal, card.name);
-    if ((code = card_start(gpu)) != 0)
+    if ((code = card_start(dev)) != 0)
         code = error_set(err, EXIT_NO_CARD,
                          "see 'meopt doctor': permissions, another process that holds the card, a driver "
                          "older than the library",

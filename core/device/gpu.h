@@ -1,8 +1,8 @@
-/* A card as a device. gpu.c has the card itself (memory, transfers, code objects), gpu_ops.c the operations
- * of device.h, gpu_blas.c and gpu_lt.c the matrix product, gpu_graph.c operations as graphs.
+/* A card as a device. gpu.c has the card itself (memory, code objects), gpu_copy.c queues and copies,
+ * gpu_ops.c the operations of device.h, gpu_blas.c and gpu_lt.c the matrix product, gpu_graph.c operations as
+ * graphs.
  *
- * Operations run on one stream, in issue order; device->sync waits for it. A second one has the copies of
- * device.h's beside_upload; events order the two. A driver's error inside an
+ * Operations run on one stream, in issue order; device->sync waits for it. A driver's error inside an
  * operation becomes dev->pending with the driver's words; what follows does nothing (device_check).
  */
 #ifndef MEOPT_DEVICE_GPU_H
@@ -24,8 +24,6 @@ struct gpu {
     struct card_info card;
     int ordinal, handle, wave;
     void *context, *stream, *module;
-    void *beside;          /* the stream of copies beside the operations */
-    void *marked, *joined; /* events: what the next such copy waits for; the last one is done */
     struct graphs *graphs; /* NULL: none are made */
     bool recording, stale; /* what is issued goes into a graph; memory came or went: graphs are void */
     bool dry;              /* no driver behind it: scratch is counted, nothing is launched */
@@ -41,11 +39,11 @@ struct gpu {
     int next_staging;
     char *slots; /* pinned, for small uploads: the host does not wait for them */
     int next_slot;
-    void *began, *ended; /* events with time */
     struct gpu_kernel kernels[256];
 };
 
 extern const struct device_ops gpu_operations;
+extern const struct device_queues gpu_queues;
 
 int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, size_t limit_bytes,
                     struct error *err);
@@ -64,9 +62,12 @@ void *gpu_reserve(struct device *dev, size_t bytes);
 int64_t gpu_blocks(const struct device *dev, int64_t n);
 /* Keep a driver's error for device_check. Returns code. */
 int gpu_fail(struct device *dev, int code, const char *what);
-/* Time on the card between two points of the stream. */
-void gpu_time_begin(struct device *dev);
-double gpu_time_end_ms(struct device *dev);
+/* Make the card's context the calling thread's. Every entry does: threads begin with none, or with the first
+ * card. 0 or the driver's error. */
+int gpu_current(struct device *dev);
+void gpu_upload(struct device *dev, void *device_dst, const void *host_src, size_t bytes);
+void gpu_download(struct device *dev, void *host_dst, const void *device_src, size_t bytes);
+void gpu_sync(struct device *dev);
 
 /* Operations as graphs (device.h: issue). NULL where the driver has none, or MEOPT_GRAPHS=none. */
 struct graphs *graphs_open(struct device *dev);

@@ -110,6 +110,7 @@ void gpu_issue(struct device *dev, const struct device_work *work, void (*run)(v
     struct gpu *gpu = gpu_of(dev);
     struct graphs *all = gpu->graphs;
     if (dev->pending.code) return;
+    gpu_current(dev);
     if (all && gpu->stale) forget(gpu);
     struct graph *g = all && !all->off ? find(all, work) : NULL;
     if (g && g->issued && !g->executable) g->executable = record(dev, run, context);

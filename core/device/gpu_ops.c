@@ -71,6 +71,7 @@ static bool library_gemm(struct device *dev, const struct gemm *g)
 
 static void gpu_gemm(struct device *dev, const struct gemm *g)
 {
+    gpu_current(dev);
     if (dev->pending.code || lt_gemm(dev, g) || library_gemm(dev, g)) return;
     struct gemm h = *g;
     int ta = h.transpose_a, tb = h.transpose_b;
@@ -222,13 +223,13 @@ static void gpu_cast(struct device *dev, const void *src, enum dtype src_type, v
 static void gpu_fill(struct device *dev, void *p, int byte, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (!dev->pending.code && !gpu->dry && bytes)
+    if (!dev->pending.code && !gpu->dry && bytes && !gpu_current(dev))
         gpu_fail(dev, gpu->driver.fill(p, (unsigned char)byte, bytes, gpu->stream), "filling");
 }
 static void gpu_copy(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     struct gpu *gpu = gpu_of(dev);
-    if (!dev->pending.code && !gpu->dry && bytes)
+    if (!dev->pending.code && !gpu->dry && bytes && !gpu_current(dev))
         gpu_fail(dev, gpu->driver.copy(dst, src, bytes, gpu->stream), "copying");
 }
 static void gpu_sum_squares(struct device *dev, const void *x, enum dtype t, int64_t n, double *sum,

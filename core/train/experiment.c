@@ -49,9 +49,7 @@ int train_rehearse(struct config *c, struct error *err)
     struct device *dry = NULL;
     struct trainer *t = NULL;
     struct data *data = NULL;
-    char spec[32]; /* what the card cannot do is refused here, too */
-    snprintf(spec, sizeof spec, "dry:%s", device_type_names[c->device.type]);
-    int code = device_open(&dry, spec, 0, err);
+    int code = device_open(&dry, "dry", 0, err);
     if (!code) code = trainer_create(&t, c, dry, false, NULL, NULL, err);
     trainer_close(t);
     device_close(dry);

@@ -16,7 +16,7 @@ static size_t images_bytes(const struct trainer *t, int64_t count)
 static void take_images(struct trainer *t, const float *host, int64_t count)
 {
     struct device *dev = t->device;
-    if (t->sent) dev->beside_join(dev);
+    if (t->sent) dev->queues->wait(dev, NULL, t->arrived);
     if (t->sent && t->sent == host && t->sent_count == count) {
         float *taken = t->next_images;
         t->next_images = t->images;
@@ -25,7 +25,7 @@ static void take_images(struct trainer *t, const float *host, int64_t count)
         dev->upload(dev, t->images, host, images_bytes(t, count));
     }
     t->sent = NULL;
-    if (t->next_images) dev->beside_mark(dev);
+    if (t->next_images) dev->queues->record(dev, t->taken, NULL);
 }
 
 /* The micro-batch behind this one, of this step or the next, goes to the card while it computes. Images that
@@ -41,7 +41,10 @@ static void send_ahead(struct trainer *t, int64_t index, int64_t done, const str
         return; /* take_images meets it again */
     if (left <= 0 && source->next) host = source->next(source->context);
     if (!host) return;
-    t->device->beside_upload(t->device, t->next_images, host, images_bytes(t, count));
+    struct device *dev = t->device;
+    dev->queues->wait(dev, t->copies, t->taken);
+    dev->queues->upload(dev, t->copies, t->next_images, host, images_bytes(t, count));
+    dev->queues->record(dev, t->arrived, t->copies);
     t->sent = host;
     t->sent_count = count;
 }
@@ -298,7 +301,7 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct image_
     if (!code) code = device_check(t->device, err);
     t->previous_norm = result->grad_norm;
     if (code && t->sent) { /* for a micro-batch that is not made */
-        t->device->beside_join(t->device);
+        t->device->queues->wait(t->device, NULL, t->arrived);
         t->sent = NULL;
     }
     return code;

@@ -291,10 +291,15 @@ static int create_buffers(struct trainer *t, struct error *err)
     if (t->scratch)
         t->images =
             buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float), "images", err);
-    if (t->images && t->device->beside_upload)
+    const struct device_queues *queues = t->device->queues;
+    if (t->images && queues->overlap)
         t->next_images = buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float),
                                 "images of the next step", err);
-    if (t->device->beside_upload && !t->next_images) return err->code;
+    if (queues->overlap && !t->next_images) return err->code;
+    if (queues->overlap &&
+        (queues->create(t->device, &t->copies, err) || queues->event_create(t->device, &t->taken, err) ||
+         queues->event_create(t->device, &t->arrived, err)))
+        return err->code;
     if (t->images)
         t->dout = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "gradient of the output", err);
     if (t->dout && !t->teacher)
@@ -378,10 +383,9 @@ fail:
 void trainer_close(struct trainer *t)
 {
     if (!t) return;
-    if (t->sent) { /* for a step that is not made */
-        t->device->beside_join(t->device);
-        t->device->sync(t->device);
-    }
+    t->device->queues->destroy(t->device, t->copies); /* with what is sent for a step that is not made */
+    t->device->queues->event_destroy(t->device, t->taken);
+    t->device->queues->event_destroy(t->device, t->arrived);
     meopt_destroy(t->opt);
     tower_close(t->student);
     tower_close(t->teacher);

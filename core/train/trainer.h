@@ -31,7 +31,9 @@ struct trainer {
     float *images;      /* (micro, 3, S, S) */
     float *next_images; /* the same, filled while the card computes; NULL on a device that cannot copy beside
                            its operations */
-    const float *sent;  /* host images that are on their way to next_images; NULL: none */
+    struct device_queue *copies;          /* on which they travel */
+    struct device_event *taken, *arrived; /* nothing reads next_images any more; its images are there */
+    const float *sent;                    /* host images that are on their way to next_images; NULL: none */
     int64_t sent_count;
     float *target; /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
     float *dout;   /* the same shape */

@@ -12,8 +12,6 @@ CAST(cast_f32_bf16, float, bf16)
 CAST(cast_bf16_f32, bf16, float)
 CAST(cast_bf16_bf16, bf16, bf16)
 
-KERNEL(fill_bytes, uint8_t *p, int byte, int64_t n) { FOR_EACH(i, n) p[i] = (uint8_t)byte; }
-
 /* patches (B * G*G, 3*p*p), G = S / p */
 template <class T> DEVICE void patchify(const float *images, T *patches, int64_t B, int64_t S, int64_t p)
 {

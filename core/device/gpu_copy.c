@@ -1,0 +1,180 @@
+/* Queues, events and copies of a card: see device.h and gpu.h.
+ *
+ * A queue is one of the driver's streams, an event one of its events. Copies of memory that the driver does
+ * not know go through pinned memory: small ones through slots, so that the host never waits, others through
+ * two buffers, one of which the host fills while the card reads the other.
+ */
+#include "core/device/gpu.h"
+
+#include <string.h>
+
+static void *stream_of(struct gpu *gpu, struct device_queue *queue)
+{
+    return queue ? (void *)queue : gpu->stream;
+}
+
+/* Is there nothing to do: a failure before, or a recording, in which no copy can be? */
+static bool refused(struct device *dev)
+{
+    gpu_current(dev);
+    return gpu_unrecordable(dev) || dev->pending.code;
+}
+
+/* ---- The device's own queue --------------------------------------------------------------------------- */
+
+/* Once round the slots, the stream is waited for. */
+static void upload_small(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (!bytes) return;
+    if (gpu->next_slot == GPU_SLOTS) {
+        dev->sync(dev);
+        gpu->next_slot = 0;
+    }
+    char *slot = gpu->slots + (size_t)gpu->next_slot++ * GPU_SLOT;
+    memcpy(slot, src, bytes);
+    gpu_fail(dev, gpu->driver.to_device(dst, slot, bytes, gpu->stream), "copying to the card");
+}
+
+static void upload_staged(struct device *dev, void *dst, const void *src, size_t bytes, void *stream)
+{
+    struct gpu *gpu = gpu_of(dev);
+    for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
+        int i = gpu->next_staging;
+        size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
+        gpu->next_staging = 1 - i;
+        gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying to the card");
+        memcpy(gpu->staging[i], (const char *)src + at, n);
+        gpu_fail(dev, gpu->driver.to_device((char *)dst + at, gpu->staging[i], n, stream),
+                 "copying to the card");
+        gpu_fail(dev, gpu->driver.event_record(gpu->staged[i], stream), "copying to the card");
+    }
+}
+
+void gpu_upload(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    if (refused(dev)) return;
+    if (bytes <= GPU_SLOT) upload_small(dev, dst, src, bytes);
+    else upload_staged(dev, dst, src, bytes, gpu_of(dev)->stream);
+}
+
+void gpu_download(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    struct gpu *gpu = gpu_of(dev);
+    memset(dst, 0, bytes); /* what a failure leaves is defined */
+    if (refused(dev)) return;
+    for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
+        int i = gpu->next_staging;
+        size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
+        gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying from the card");
+        gpu_fail(dev, gpu->driver.to_host(gpu->staging[i], (const char *)src + at, n, gpu->stream),
+                 "copying from the card");
+        gpu_fail(dev, gpu->driver.stream_sync(gpu->stream), "copying from the card");
+        if (!dev->pending.code) memcpy((char *)dst + at, gpu->staging[i], n);
+    }
+}
+
+void gpu_sync(struct device *dev)
+{
+    gpu_current(dev);
+    if (!gpu_unrecordable(dev))
+        gpu_fail(dev, gpu_of(dev)->driver.stream_sync(gpu_of(dev)->stream), "running");
+}
+
+/* ---- Queues and events -------------------------------------------------------------------------------- */
+
+static int made(struct device *dev, int code, const char *what, struct error *err)
+{
+    char text[160];
+    return code ? error_set(err, EXIT_FAILED, "see 'meopt doctor'", "%s on %s: %s", what, dev->name,
+                            driver_text(&gpu_of(dev)->driver, code, text, sizeof text))
+                : 0;
+}
+static int gpu_queue_create(struct device *dev, struct device_queue **queue, struct error *err)
+{
+    void *stream = NULL;
+    gpu_current(dev);
+    int code = gpu_of(dev)->driver.stream_create(&stream, DRIVER_STREAM_NON_BLOCKING);
+    *queue = stream;
+    return made(dev, code, "no queue", err);
+}
+static void gpu_queue_destroy(struct device *dev, struct device_queue *queue)
+{
+    if (!queue) return;
+    gpu_current(dev);
+    gpu_of(dev)->driver.stream_sync(queue);
+    gpu_of(dev)->driver.stream_destroy(queue);
+}
+static int gpu_event_create(struct device *dev, struct device_event **event, struct error *err)
+{
+    void *p = NULL;
+    gpu_current(dev);
+    int code = gpu_of(dev)->driver.event_create(&p, DRIVER_EVENT_NO_TIMING);
+    *event = p;
+    return made(dev, code, "no event", err);
+}
+static void gpu_event_destroy(struct device *dev, struct device_event *event)
+{
+    gpu_current(dev);
+    if (event) gpu_of(dev)->driver.event_destroy(event);
+}
+static void gpu_record(struct device *dev, struct device_event *event, struct device_queue *queue)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (!refused(dev))
+        gpu_fail(dev, gpu->driver.event_record(event, stream_of(gpu, queue)), "recording an event");
+}
+static void gpu_wait(struct device *dev, struct device_queue *queue, struct device_event *event)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (!refused(dev))
+        gpu_fail(dev, gpu->driver.stream_wait(stream_of(gpu, queue), event, 0), "ordering queues");
+}
+static void gpu_queue_upload(struct device *dev, struct device_queue *queue, void *dst, const void *src,
+                             size_t bytes)
+{
+    if (!refused(dev)) upload_staged(dev, dst, src, bytes, stream_of(gpu_of(dev), queue));
+}
+static void gpu_queue_download(struct device *dev, struct device_queue *queue, void *dst, const void *src,
+                               size_t bytes)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (!refused(dev) && bytes)
+        gpu_fail(dev, gpu->driver.to_host(dst, src, bytes, stream_of(gpu, queue)), "copying from the card");
+}
+static void gpu_finish(struct device *dev, struct device_queue *queue)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (!refused(dev)) gpu_fail(dev, gpu->driver.stream_sync(stream_of(gpu, queue)), "waiting for a queue");
+}
+static void gpu_finish_event(struct device *dev, struct device_event *event)
+{
+    if (!refused(dev)) gpu_fail(dev, gpu_of(dev)->driver.event_sync(event), "waiting for an event");
+}
+static void *gpu_host_allocate(struct device *dev, size_t bytes)
+{
+    void *p = NULL;
+    gpu_current(dev);
+    return gpu_of(dev)->driver.host_allocate(&p, bytes ? bytes : 1, 0) ? NULL : p;
+}
+static void gpu_host_free(struct device *dev, void *p)
+{
+    gpu_current(dev);
+    if (p) gpu_of(dev)->driver.host_deallocate(p);
+}
+
+const struct device_queues gpu_queues = {
+    .overlap = true,
+    .create = gpu_queue_create,
+    .destroy = gpu_queue_destroy,
+    .event_create = gpu_event_create,
+    .event_destroy = gpu_event_destroy,
+    .record = gpu_record,
+    .wait = gpu_wait,
+    .upload = gpu_queue_upload,
+    .download = gpu_queue_download,
+    .finish = gpu_finish,
+    .finish_event = gpu_finish_event,
+    .host_allocate = gpu_host_allocate,
+    .host_free = gpu_host_free,
+};

@@ -1,0 +1,167 @@
+/* Queues and events of a device ($MEOPT_TEST_DEVICE, else the CPU): what waits for an event begins after it
+ * and nothing else does, whichever queue is the slow one (FAKE_LATE of tests/fake_driver.cc), copies go both
+ * ways, and a device works from every thread, beside another device. */
+#include "core/device/device.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { BYTES = 20 << 20, QUEUES = 4 }; /* more than what is staged at a time */
+
+static const char *spec(void)
+{
+    const char *wanted = getenv("MEOPT_TEST_DEVICE");
+    return wanted ? wanted : "cpu";
+}
+static struct device *opened(const char *which)
+{
+    struct device *device;
+    struct error err = {0};
+    if (device_open(&device, which, 0, &err)) fail_msg("%s", err.what);
+    return device;
+}
+static void checked(struct device *device)
+{
+    struct error err = {0};
+    if (device_check(device, &err)) fail_msg("%s", err.what);
+}
+
+/* The own queue fills x with 1, 2, ..., a second one sends x to the host each time, the own one goes on when
+ * it has; then the other way round, from host to x. */
+static void ping_pong(struct device *device)
+{
+    const struct device_queues *q = device->queues;
+    struct device_queue *queue;
+    struct device_event *there, *gone;
+    struct error err;
+    assert_int_equal(q->create(device, &queue, &err), 0);
+    assert_int_equal(q->event_create(device, &there, &err), 0);
+    assert_int_equal(q->event_create(device, &gone, &err), 0);
+    char *x = device_alloc(device, MEMORY_DATA, BYTES, "x", &err), *y = malloc(BYTES),
+         *host = q->host_allocate(device, BYTES);
+    assert_true(x && y && host);
+    for (int turn = 1; turn < 4; turn++) {
+        device->ops->fill(device, x, turn, BYTES);
+        q->record(device, there, NULL);
+        q->wait(device, queue, there);
+        q->download(device, queue, host, x, BYTES);
+        q->record(device, gone, queue);
+        q->wait(device, NULL, gone);
+        device->ops->fill(device, x, 100, BYTES);
+        q->finish_event(device, gone);
+        for (size_t i = 0; i < BYTES; i += 4095) assert_int_equal(host[i], turn);
+
+        memset(y, 10 + turn, BYTES);
+        q->record(device, there, NULL);
+        q->wait(device, queue, there);
+        q->upload(device, queue, x, y, BYTES);
+        memset(y, 0, BYTES); /* the source is the caller's again */
+        q->record(device, gone, queue);
+        q->wait(device, NULL, gone);
+        device->download(device, y, x, BYTES);
+        for (size_t i = 0; i < BYTES; i += 4095) assert_int_equal(y[i], 10 + turn);
+    }
+    q->finish(device, queue);
+    checked(device);
+    q->host_free(device, host);
+    q->event_destroy(device, there);
+    q->event_destroy(device, gone);
+    q->destroy(device, queue);
+    device_free(device, x);
+    free(y);
+}
+
+static void what_waits_for_an_event_begins_after_it(void **state)
+{
+    (void)state;
+    for (int late = 0; late < 3; late++) {
+        char text[8];
+        snprintf(text, sizeof text, "%d", late);
+        setenv("FAKE_LATE", text, 1);
+        struct device *device = opened(spec());
+        ping_pong(device);
+        device_close(device);
+    }
+    unsetenv("FAKE_LATE");
+}
+
+static void a_device_has_any_number_of_queues(void **state)
+{
+    (void)state;
+    for (int late = 1; late < QUEUES + 2; late++) {
+        char text[8];
+        snprintf(text, sizeof text, "%d", late);
+        setenv("FAKE_LATE", text, 1);
+        struct device *device = opened(spec());
+        const struct device_queues *q = device->queues;
+        struct device_queue *queues[QUEUES];
+        struct device_event *done[QUEUES];
+        struct error err;
+        int64_t *x = device_alloc(device, MEMORY_DATA, 64, "x", &err), *host = q->host_allocate(device, 64);
+        assert_true(x && host);
+        for (int i = 0; i < QUEUES; i++) {
+            assert_int_equal(q->create(device, &queues[i], &err), 0);
+            assert_int_equal(q->event_create(device, &done[i], &err), 0);
+        }
+        for (int64_t i = 0; i < 3 * QUEUES; i++) { /* each overwrites what the one before wrote */
+            int at = (int)(i % QUEUES);
+            if (i) q->wait(device, queues[at], done[(i - 1) % QUEUES]);
+            q->upload(device, queues[at], x, &i, sizeof i);
+            q->record(device, done[at], queues[at]);
+        }
+        q->wait(device, queues[0], done[QUEUES - 1]);
+        q->download(device, queues[0], host, x, sizeof *host);
+        q->finish(device, queues[0]);
+        assert_int_equal(*host, 3 * QUEUES - 1);
+        checked(device);
+        for (int i = 0; i < QUEUES; i++) {
+            q->event_destroy(device, done[i]);
+            q->destroy(device, queues[i]);
+        }
+        q->host_free(device, host);
+        device_close(device);
+    }
+    unsetenv("FAKE_LATE");
+}
+
+static void *work(void *context)
+{
+    ping_pong(context);
+    return NULL;
+}
+static void a_device_works_from_every_thread_beside_another(void **state)
+{
+    (void)state;
+    char second[16];
+    snprintf(second, sizeof second, "%s", spec());
+    char *colon = strchr(second, ':');
+    setenv("FAKE_CARDS", "2", 1);
+    if (colon) strcpy(colon, ":1");
+    struct device *first = opened(spec()), *other = opened(second);
+    pthread_t threads[2];
+    ping_pong(first); /* the card that was opened last is current */
+    assert_int_equal(pthread_create(&threads[0], NULL, work, first), 0);
+    assert_int_equal(pthread_create(&threads[1], NULL, work, other), 0);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    ping_pong(other);
+    checked(first);
+    checked(other);
+    device_close(first);
+    device_close(other);
+    unsetenv("FAKE_CARDS");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_waits_for_an_event_begins_after_it),
+                                       cmocka_unit_test(a_device_has_any_number_of_queues),
+                                       cmocka_unit_test(a_device_works_from_every_thread_beside_another)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
