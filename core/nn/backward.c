@@ -220,7 +220,7 @@ static void pool_backward(const struct pass *pass)
     }
     if (out) {
         char *below = region + step;
-        if (g->family == FAMILY_OPENCLIP) { /* y = x P, P (in, out) */
+        if (t->family->out_transposed) { /* y = x P, P (in, out) */
             weight_gradient(pass, m->pooled, dy, out, D, g->out, rows);
             dev->ops->gemm(dev, &(struct gemm){.m = rows,
                                                .n = D,
@@ -297,7 +297,7 @@ static void embed_backward(const struct pass *pass)
                                                                   .R = R,
                                                                   .D = D});
     }
-    if (g->family == FAMILY_DINOV2) {
+    if (t->family->pos_resized) {
         dpos = m->dpos;
         ops->fill(dev, dpos, 0, (size_t)(N * D) * sizeof *dpos);
     }
@@ -309,7 +309,7 @@ static void embed_backward(const struct pass *pass)
                                                           .B = pass->batch,
                                                           .N = N,
                                                           .D = D});
-    if (g->family == FAMILY_DINOV2)
+    if (t->family->pos_resized)
         ops->resize_rows(dev, m->resize, m->dpos, m->roles[ROLE_POS]->grad, N, g->pos_grid * g->pos_grid + 1,
                          D, true);
     ops->patchify(dev, e, pass->images, patches, pass->batch, g->image, g->patch);

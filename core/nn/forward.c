@@ -40,7 +40,7 @@ void tower_block_forward(struct tower *t, int64_t l, const void *x_in, struct bl
     const struct geometry *g = &t->geometry;
     enum dtype e = t->options.compute;
     int64_t N = t->tokens, R = batch * N, D = g->width, H = g->heads;
-    float eps = g->family == FAMILY_OPENCLIP ? 1e-5f : 1e-6f;
+    float eps = t->family->norm_eps;
     void *t1 = t->memory->scratch + t->memory->t1_at, *act = t->memory->scratch + t->memory->region_at;
 #define P(role) block_role(t, l, role)
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
@@ -96,7 +96,7 @@ static void embed(struct tower *t, const float *images, int64_t batch)
     int64_t N = t->tokens, D = g->width;
     void *patches = m->scratch + m->region_at, *patch_out = m->scratch + m->t1_at;
     const float *pos = f32(m->roles[ROLE_POS]);
-    if (g->family == FAMILY_DINOV2) {
+    if (t->family->pos_resized) {
         ops->resize_rows(dev, m->resize, pos, m->pos, N, g->pos_grid * g->pos_grid + 1, D, false);
         pos = m->pos;
     }
@@ -123,7 +123,7 @@ static void embed(struct tower *t, const float *images, int64_t batch)
                                                         .rstd = m->pre_rstd,
                                                         .R = batch * N,
                                                         .D = D,
-                                                        .eps = 1e-5f});
+                                                        .eps = t->family->norm_eps});
 }
 
 /* Final norm on the rows that are wanted, projection, distillation head: x[depth] -> out */
@@ -135,7 +135,7 @@ static void pool(struct tower *t, int64_t batch)
     enum dtype e = t->options.compute;
     int64_t N = t->tokens, D = g->width, rows = batch * t->out_rows;
     size_t bytes = dtype_bytes(e);
-    float eps = g->family == FAMILY_OPENCLIP ? 1e-5f : 1e-6f;
+    float eps = t->family->norm_eps;
     char *x = m->x[g->depth], *pooled = m->pooled;
     struct layernorm norm = {.type = e,
                              .x = x,
@@ -164,7 +164,7 @@ static void pool(struct tower *t, int64_t batch)
     if (out) {
         void *to = head ? m->projected : (void *)t->out;
         enum dtype type = head ? e : DTYPE_F32;
-        if (g->family == FAMILY_OPENCLIP) /* proj is (in, out) */
+        if (t->family->out_transposed) /* proj is (in, out) */
             dev->ops->gemm(dev, &(struct gemm){.m = rows,
                                                .n = g->out,
                                                .k = D,

@@ -1,30 +1,10 @@
-/* What a tower is: families, the published presets, and what a checkpoint's shapes determine (models.md 0-2).
+/* What a tower is: the published presets, and what a checkpoint's shapes determine (models.md 0-2).
  */
 #include "core/nn/parameters.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const struct {
-    const char *name, *prefix;
-} families[] = {
-    [FAMILY_UNKNOWN] = {"unknown", ""},
-    [FAMILY_EVA] = {"eva", "visual."},
-    [FAMILY_OPENCLIP] = {"openclip", "visual."},
-    [FAMILY_DINOV2] = {"dinov2", ""},
-};
-enum { FAMILY_COUNT = sizeof families / sizeof *families };
-
-const char *family_name(enum family family) { return families[family].name; }
-const char *family_prefix(enum family family) { return families[family].prefix; }
-
-enum family family_from_name(const char *name)
-{
-    for (int i = 1; i < FAMILY_COUNT; i++)
-        if (strcmp(name, families[i].name) == 0) return (enum family)i;
-    return FAMILY_UNKNOWN;
-}
 
 #define GELU   (1 + ACTIVATION_GELU)
 #define SWIGLU (1 + ACTIVATION_SWIGLU)
@@ -70,35 +50,40 @@ static int settle(int64_t *field, int64_t found, const char *what, const char *t
                      tensor, (long long)*field);
 }
 
-int64_t family_find_key(enum family family, const struct weights *weights, const char *name)
+/* A tensor that the family's towers have outside their blocks, or in block 0; NULL when it is not there. */
+static const struct weights_tensor *find(const struct weights *weights, enum family family, enum role role,
+                                         int64_t block, int ffn, char *name, size_t size)
 {
-    char key[192];
-    snprintf(key, sizeof key, "%s%s", families[family].prefix, name);
-    int64_t i = weights_find(weights, key);
-    int n = 0;
-    long long block;
-    if (i >= 0 || family != FAMILY_DINOV2 || sscanf(name, "blocks.%lld.%n", &block, &n) != 1 || !n) return i;
-    /* DINOv2's training checkpoints chunk their blocks: blocks.CHUNK.N.rest */
-    for (int chunk = 0; chunk < 64 && i < 0; chunk++) {
-        snprintf(key, sizeof key, "blocks.%d.%lld.%s", chunk, block, name + n);
-        i = weights_find(weights, key);
-    }
-    return i;
-}
-
-static const struct weights_tensor *find(const struct weights *weights, enum family family, const char *name)
-{
+    const struct family_row *row = family_row(family);
+    const char *key = family_key(row, role, ffn);
+    if (!key) return NULL;
+    if (role >= ROLE_BLOCK_FIRST && role <= ROLE_BLOCK_LAST)
+        snprintf(name, size, "%s%lld.%s", row->block_prefix, (long long)block, key);
+    else snprintf(name, size, "%s", key);
     int64_t i = family_find_key(family, weights, name);
     return i < 0 ? NULL : weights_tensor(weights, i);
 }
 
-/* The families by a key that only they have. A DINOv2-like file has LayerScale; EVA's has the prefix. */
-static enum family family_of(const struct weights *weights)
+/* By the key of the patch embedding, which differs in every family (EVA's and DINOv2's by the prefix). */
+static enum family family_in(const struct weights *weights)
 {
-    if (find(weights, FAMILY_OPENCLIP, "conv1.weight")) return FAMILY_OPENCLIP;
-    if (find(weights, FAMILY_EVA, "patch_embed.proj.weight")) return FAMILY_EVA;
-    if (find(weights, FAMILY_DINOV2, "patch_embed.proj.weight")) return FAMILY_DINOV2;
+    char name[96];
+    for (int i = 1; i < FAMILY_COUNT; i++)
+        if (find(weights, (enum family)i, ROLE_PATCH_W, 0, GELU, name, sizeof name)) return (enum family)i;
     return FAMILY_UNKNOWN;
+}
+
+static int no_family(const struct weights *weights, struct error *err)
+{
+    char keys[256] = "";
+    for (int i = 1; i < FAMILY_COUNT; i++) {
+        size_t at = strlen(keys);
+        snprintf(keys + at, sizeof keys - at, "%s%s%s", i == 1 ? "" : ", ", family_prefix((enum family)i),
+                 family_row((enum family)i)->keys[ROLE_PATCH_W]);
+    }
+    return error_set(
+        err, EXIT_CONFIG, "expected a state dict of EVA01-CLIP, OpenCLIP or DINOv2 with an image tower",
+        "no known image tower among its %lld tensors (no %s)", (long long)weights_count(weights), keys);
 }
 
 static int64_t square_root(int64_t n)
@@ -108,47 +93,34 @@ static int64_t square_root(int64_t n)
     return r * r == n ? r : -1;
 }
 
-static int need(const struct weights *weights, enum family family, const char *name, int ndim,
+static int need(const struct weights *weights, enum family family, enum role role, int ffn,
                 const struct weights_tensor **tensor, struct error *err)
 {
-    *tensor = find(weights, family, name);
-    if (*tensor && (*tensor)->ndim == ndim) return 0;
+    char name[96];
+    *tensor = find(weights, family, role, 0, ffn, name, sizeof name);
+    if (*tensor && (*tensor)->ndim == role_ndim(family_row(family), role)) return 0;
     return error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?",
-                     "%s tower: tensor %s%s %s", families[family].name, families[family].prefix, name,
+                     "%s tower: tensor %s%s %s", family_name(family), family_prefix(family), name,
                      *tensor ? "has the wrong number of dimensions" : "is missing");
 }
 
 int geometry_infer(struct geometry *g, const struct weights *weights, int64_t head_dim, struct error *err)
 {
-    enum family family = family_of(weights), wanted = g->family;
-    if (family == FAMILY_UNKNOWN)
-        return error_set(err, EXIT_CONFIG,
-                         "expected a state dict of EVA01-CLIP, OpenCLIP or DINOv2 with an image tower",
-                         "no known image tower among its %lld tensors (no visual.conv1.weight, "
-                         "visual.patch_embed.proj.weight "
-                         "or patch_embed.proj.weight)",
-                         (long long)weights_count(weights));
+    enum family family = family_in(weights), wanted = g->family;
+    char name[96];
+    if (family == FAMILY_UNKNOWN) return no_family(weights, err);
     if (wanted && wanted != family)
         return error_set(err, EXIT_CONFIG, "correct the weight path, or model.family",
-                         "holds a %s tower, the configuration says %s", families[family].name,
-                         families[wanted].name);
+                         "holds a %s tower, the configuration says %s", family_name(family),
+                         family_name(wanted));
+    const struct family_row *row = family_row(family);
     g->family = family;
-
-    bool openclip = family == FAMILY_OPENCLIP,
-         swiglu = find(weights, family, "blocks.0.mlp.w12.weight") != NULL;
+    int ffn = find(weights, family, ROLE_FC1_W, 0, SWIGLU, name, sizeof name) ? SWIGLU : GELU;
     const struct weights_tensor *conv, *pos, *fc, *last = NULL;
-    int code = need(weights, family, openclip ? "conv1.weight" : "patch_embed.proj.weight", 4, &conv, err);
-    if (!code)
-        code = need(weights, family, openclip ? "positional_embedding" : "pos_embed", openclip ? 2 : 3, &pos,
-                    err);
-    if (!code)
-        code = need(weights, family,
-                    openclip ? "transformer.resblocks.0.mlp.c_fc.weight"
-                    : swiglu ? "blocks.0.mlp.w12.weight"
-                             : "blocks.0.mlp.fc1.weight",
-                    2, &fc, err);
-    if (!code && family != FAMILY_DINOV2)
-        code = need(weights, family, openclip ? "proj" : "head.weight", 2, &last, err);
+    int code = need(weights, family, ROLE_PATCH_W, ffn, &conv, err);
+    if (!code) code = need(weights, family, ROLE_POS, ffn, &pos, err);
+    if (!code) code = need(weights, family, ROLE_FC1_W, ffn, &fc, err);
+    if (!code && family_has(row, ROLE_OUT_W)) code = need(weights, family, ROLE_OUT_W, ffn, &last, err);
     if (code) return code;
     int64_t grid = square_root(pos->shape[pos->ndim - 2] - 1);
     if (grid < 1)
@@ -156,15 +128,9 @@ int geometry_infer(struct geometry *g, const struct weights *weights, int64_t he
                          "the position embedding has %lld rows, expected 1 + a square number",
                          (long long)pos->shape[pos->ndim - 2]);
     int64_t depth = 0;
-    for (char name[96]; depth < 1024; depth++) {
-        snprintf(name, sizeof name,
-                 openclip ? "transformer.resblocks.%lld.ln_1.weight" : "blocks.%lld.norm1.weight",
-                 (long long)depth);
-        if (!find(weights, family, name)) break;
-    }
-    int ffn = swiglu ? SWIGLU : GELU;
-    int64_t hidden = swiglu ? fc->shape[0] / 2 : fc->shape[0];
-    int64_t out = !last ? conv->shape[0] : openclip ? last->shape[1] : last->shape[0];
+    while (depth < 1024 && find(weights, family, ROLE_NORM1_W, depth, ffn, name, sizeof name)) depth++;
+    int64_t hidden = ffn == SWIGLU ? fc->shape[0] / 2 : fc->shape[0];
+    int64_t out = !last ? conv->shape[0] : last->shape[row->out_transposed ? 1 : 0];
     if (g->ffn && g->ffn != ffn)
         return error_set(err, EXIT_CONFIG, NULL,
                          "the feed-forward is %s in the checkpoint, the configuration says %s", ffn_name(ffn),
@@ -179,28 +145,32 @@ int geometry_infer(struct geometry *g, const struct weights *weights, int64_t he
     return code ? code : geometry_check(g, head_dim, err);
 }
 
-int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
+/* What nothing says is what the family's towers usually have. */
+static int complete(struct geometry *g, const struct family_row *row, int64_t head_dim, struct error *err)
 {
-    if (!g->family)
-        return error_set(err, EXIT_CONFIG, "set model.family, or an arch", "the tower's family is not known");
     if (!g->ffn) g->ffn = GELU;
     if (!g->patch) g->patch = 14;
-    if (!g->out && g->family == FAMILY_DINOV2) g->out = g->width;
+    if (!g->out && !family_has(row, ROLE_OUT_W)) g->out = g->width;
     if (!g->hidden && g->width) g->hidden = 4 * g->width;
-    if (!g->pos_grid && g->image && g->family != FAMILY_DINOV2) g->pos_grid = g->image / g->patch;
-    if (!g->pos_grid && g->family == FAMILY_DINOV2) g->pos_grid = 37;
-    if (!g->image) g->image = g->family == FAMILY_DINOV2 ? 16 * g->patch : g->pos_grid * g->patch;
-    if (!g->heads && g->width) {
-        if (!head_dim)
-            head_dim = g->family == FAMILY_DINOV2                      ? 64
-                       : g->width % 88 == 0 || g->family == FAMILY_EVA ? 88
-                                                                       : 80;
-        if (g->width % head_dim)
-            return error_set(err, EXIT_CONFIG, "set heads or head_dim",
-                             "width %lld is no multiple of the head dimension %lld", (long long)g->width,
-                             (long long)head_dim);
-        g->heads = g->width / head_dim;
-    }
+    if (!g->pos_grid) g->pos_grid = row->pos_grid ? row->pos_grid : g->image / g->patch;
+    if (!g->image) g->image = (row->image_grid ? row->image_grid : g->pos_grid) * g->patch;
+    if (g->heads || !g->width) return 0;
+    if (!head_dim) head_dim = row->head_dim[row->head_dim[1] && g->width % row->head_dim[0]];
+    if (g->width % head_dim)
+        return error_set(err, EXIT_CONFIG, "set heads or head_dim",
+                         "width %lld is no multiple of the head dimension %lld", (long long)g->width,
+                         (long long)head_dim);
+    g->heads = g->width / head_dim;
+    return 0;
+}
+
+int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
+{
+    const struct family_row *row = family_row(g->family);
+    if (!g->family)
+        return error_set(err, EXIT_CONFIG, "set model.family, or an arch", "the tower's family is not known");
+    int code = complete(g, row, head_dim, err);
+    if (code) return code;
     const struct {
         const char *name;
         int64_t value, max;
@@ -218,17 +188,18 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
     if (g->image % g->patch)
         return error_set(err, EXIT_CONFIG, NULL, "image %lld is no multiple of patch %lld",
                          (long long)g->image, (long long)g->patch);
-    if (g->family != FAMILY_DINOV2 && g->pos_grid != g->image / g->patch)
+    if (!row->pos_resized && g->pos_grid != g->image / g->patch)
         return error_set(err, EXIT_CONFIG, "set data.image_size to pos_grid * patch",
                          "the position embedding is for %lldx%lld patches, an image of %lld px has %lldx%lld",
                          (long long)g->pos_grid, (long long)g->pos_grid, (long long)g->image,
                          (long long)(g->image / g->patch), (long long)(g->image / g->patch));
-    if (g->family == FAMILY_DINOV2 && g->out != g->width)
+    if (!family_has(row, ROLE_OUT_W) && g->out != g->width)
         return error_set(err, EXIT_CONFIG, "remove out",
-                         "a DINOv2 tower's output is its width %lld, not %lld", (long long)g->width,
-                         (long long)g->out);
-    if (g->ffn == SWIGLU && g->family != FAMILY_DINOV2)
-        return error_set(err, EXIT_CONFIG, NULL, "SwiGLU is known in DINOv2 towers only");
+                         "the output of a %s tower is its width %lld, not %lld", row->name,
+                         (long long)g->width, (long long)g->out);
+    if (!family_key(row, ROLE_FC1_W, g->ffn))
+        return error_set(err, EXIT_CONFIG, NULL, "no %s tower with a SwiGLU feed-forward is known",
+                         row->name);
     return 0;
 }
 
@@ -243,7 +214,7 @@ double geometry_forward_flops(const struct geometry *g)
     double N = (double)geometry_tokens(g), d = (double)g->width, h = (double)g->hidden,
            p = (double)(3 * g->patch * g->patch);
     double c = g->ffn == SWIGLU ? 6 : 4;
-    double projection = g->family == FAMILY_DINOV2 ? 0 : 2 * d * (double)g->out;
+    double projection = !family_has(family_row(g->family), ROLE_OUT_W) ? 0 : 2 * d * (double)g->out;
     return 2 * (N - 1) * p * d + (double)g->depth * (8 * N * d * d + 4 * N * N * d + c * N * d * h) +
            projection;
 }

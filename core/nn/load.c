@@ -136,17 +136,11 @@ int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_
     for (int i = 0; i < t->parameter_count && !code; i++) {
         struct parameter *p = &t->parameters[i];
         if (head_only && !p->head) continue;
-        size_t n = strlen(p->name);
-        bool bias = n > 4 && strcmp(p->name + n - 4, "bias") == 0;
-        bool ones = !bias && p->ndim == 1 &&
-                    (strstr(p->name, "norm") || strstr(p->name, "ln_") || strstr(p->name, "gamma"));
-        bool residual =
-            p->matrix && (strstr(p->name, "attn.proj") || strstr(p->name, "out_proj") ||
-                          strstr(p->name, "fc2") || strstr(p->name, "c_proj") || strstr(p->name, "w3"));
-        float scale = residual ? branch : 0.02f;
+        bool zero = p->initial == INITIAL_ZERO, one = p->initial == INITIAL_ONE;
+        float scale = p->initial == INITIAL_BRANCH ? branch : 0.02f;
 #pragma omp parallel for schedule(static)
         for (int64_t k = 0; k < p->count; k++)
-            values[k] = bias ? 0 : ones ? 1 : scale * normal(seed, (uint64_t)i, (uint64_t)k);
+            values[k] = zero ? 0 : one ? 1 : scale * normal(seed, (uint64_t)i, (uint64_t)k);
         code = put(t, i, values, loaded, context, err);
     }
     free(values);

@@ -22,19 +22,20 @@
 #include "core/device/device.h"
 #include "core/weights/weights.h"
 
-enum family { FAMILY_UNKNOWN, FAMILY_EVA, FAMILY_OPENCLIP, FAMILY_DINOV2 };
+enum family { FAMILY_UNKNOWN, FAMILY_EVA, FAMILY_OPENCLIP, FAMILY_DINOV2, FAMILY_COUNT };
 const char *family_name(enum family family);    /* "eva", "openclip", "dinov2"; "unknown" */
 enum family family_from_name(const char *name); /* FAMILY_UNKNOWN when there is none */
 const char *family_prefix(enum family family);  /* of the keys in a published checkpoint: "visual." or "" */
+bool family_resizes_positions(enum family family); /* its towers take images of any side */
 
 /* 0 in any field: not known yet. */
 struct geometry {
     enum family family;
     int64_t image;    /* input side in pixels */
     int64_t patch;    /* patch side in pixels */
-    int64_t pos_grid; /* side of the stored position embedding: differs from image/patch in DINOv2 only */
+    int64_t pos_grid; /* side of the stored position embedding: image/patch unless positions are resized */
     int64_t width, depth, heads, hidden;
-    int64_t out; /* EVA, OpenCLIP: after the projection; DINOv2: width */
+    int64_t out; /* after the projection, width where the family has none */
     int ffn;     /* 1 + enum activation */
 };
 
@@ -44,8 +45,8 @@ const char *geometry_preset_name(int i); /* NULL behind the last */
 
 /* Complete *geometry from a checkpoint's names and shapes; fields that are set already are checked against
  * it. heads is not in a checkpoint: when 0 it becomes width / head_dim (head_dim 0: 64 for DINOv2, 88 for
- * EVA, for OpenCLIP 88 or else 80, whichever divides the width). image 0 becomes pos_grid * patch (DINOv2:
- * 224). */
+ * EVA, for OpenCLIP 88 or else 80, whichever divides the width: family.c). image 0 becomes pos_grid * patch
+ * (DINOv2: 16 patches). */
 int geometry_infer(struct geometry *geometry, const struct weights *weights, int64_t head_dim,
                    struct error *err);
 /* The same defaults without a checkpoint, then that everything is set and possible. */
@@ -60,6 +61,14 @@ geometry_forward_flops(const struct geometry *geometry); /* per image, 2 per mul
  * second backward pass. */
 double geometry_recompute_flops(const struct geometry *geometry, bool twice);
 
+/* What a parameter is before training (tower_init_random). */
+enum initial {
+    INITIAL_NORMAL, /* standard deviation 0.02 */
+    INITIAL_BRANCH, /* the output of a residual branch: 0.02 / sqrt(2*depth) */
+    INITIAL_ZERO,
+    INITIAL_ONE
+};
+
 /* One tensor of a tower. */
 struct parameter {
     char name[80]; /* key in the checkpoint, without the family's prefix */
@@ -72,6 +81,7 @@ struct parameter {
     bool decay;   /* ndim >= 2 after removing dimensions of size 1 */
     bool small;   /* norm, bias, LayerScale, token, position embedding: low bits do not pay */
     bool head;    /* distillation head: lr scaled by optim.head_lr_scale */
+    enum initial initial;
     void *weight; /* what forward and backward read */
     enum dtype weight_type;
     float *master; /* F32 values beside bf16 weights (the AMP-like baseline), else NULL */
@@ -95,7 +105,7 @@ struct tower_options {
     enum gradient_storage gradients;
     enum recompute recompute;
     bool backward_twice; /* exact clipping with released gradients: activations survive a backward pass */
-    bool patch_tokens;   /* out also holds the patch tokens (loss tokens cls+patch; DINOv2) */
+    bool patch_tokens;   /* out also holds the patch tokens (loss tokens cls+patch) */
     int64_t target;      /* T of a linear distillation head, 0: none */
     enum memory_class weights_class, activations_class; /* a teacher's are MEMORY_TEACHER, twice */
 };
@@ -103,6 +113,7 @@ struct tower_options {
 struct tower {
     struct device *device;
     struct geometry geometry;
+    const struct family_row *family; /* the row of geometry.family (family.h) */
     struct tower_options options;
     int64_t tokens;    /* N */
     int64_t out_rows;  /* rows of out per image: 1 (cls), or N with patch_tokens */

@@ -8,7 +8,6 @@
 int parameters_list(const struct geometry *geometry, int64_t target, struct parameter **list,
                     enum role **roles);
 
-/* Index of a family's key (without prefix) in a checkpoint, -1 when it is not there. */
-int64_t family_find_key(enum family family, const struct weights *weights, const char *name);
+int role_ndim(const struct family_row *row, enum role role); /* dimensions of its tensor in the checkpoint */
 
 #endif

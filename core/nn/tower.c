@@ -147,8 +147,8 @@ static int alloc_activations(struct tower *t, struct error *err)
     const struct geometry *g = &t->geometry;
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
-    bool frozen = o->gradients == GRADIENTS_NONE, pre = g->family == FAMILY_OPENCLIP,
-         resized = g->family == FAMILY_DINOV2;
+    bool frozen = o->gradients == GRADIENTS_NONE, pre = m->roles[ROLE_PRE_W] != NULL,
+         resized = t->family->pos_resized;
     size_t e = dtype_bytes(o->compute), f = sizeof(float);
     size_t B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width,
            rows = B * (size_t)t->out_rows;
@@ -296,6 +296,7 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
     t->memory = xcalloc(1, sizeof *t->memory);
     t->device = device;
     t->geometry = *geometry;
+    t->family = family_row(geometry->family);
     t->options = *options;
     t->tokens = geometry_tokens(geometry);
     t->out_rows = options->patch_tokens ? t->tokens : 1;
@@ -319,7 +320,7 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
         return code;
     }
     lay_scratch(t);
-    if (geometry->family == FAMILY_DINOV2) upload_resize(t);
+    if (t->family->pos_resized) upload_resize(t);
     *tower = t;
     return 0;
 }

@@ -2,43 +2,7 @@
 #ifndef MEOPT_NN_TOWER_H
 #define MEOPT_NN_TOWER_H
 
-#include "core/nn/nn.h"
-
-/* What a parameter is for. Block roles repeat in every block. */
-enum role {
-    ROLE_CLS,
-    ROLE_POS,
-    ROLE_MASK,
-    ROLE_PATCH_W,
-    ROLE_PATCH_B,
-    ROLE_PRE_W,
-    ROLE_PRE_B,
-    ROLE_NORM1_W,
-    ROLE_NORM1_B,
-    ROLE_QKV_W,
-    ROLE_QKV_B,
-    ROLE_Q_B,
-    ROLE_V_B,
-    ROLE_PROJ_W,
-    ROLE_PROJ_B,
-    ROLE_LS1,
-    ROLE_NORM2_W,
-    ROLE_NORM2_B,
-    ROLE_FC1_W,
-    ROLE_FC1_B,
-    ROLE_FC2_W,
-    ROLE_FC2_B,
-    ROLE_LS2,
-    ROLE_NORM_W,
-    ROLE_NORM_B,
-    ROLE_OUT_W,
-    ROLE_OUT_B,
-    ROLE_HEAD_W,
-    ROLE_HEAD_B,
-    ROLE_COUNT,
-    ROLE_BLOCK_FIRST = ROLE_NORM1_W,
-    ROLE_BLOCK_LAST = ROLE_LS2
-};
+#include "core/nn/family.h"
 
 /* What a block keeps between forward and backward; t is the compute type. */
 struct block_activations {
@@ -59,14 +23,14 @@ struct tower_memory {
     size_t gradient_bytes;
 
     void *activations; /* one allocation */
-    void *tokens;      /* t (R, D) input of ln_pre, else NULL */
+    void *tokens;      /* t (R, D) input of the norm before the blocks, else NULL */
     float *pre_mean, *pre_rstd;
     void **x;                       /* (depth+1) of t (R, D): input of each block, output of the last */
     struct block_activations *kept; /* (depth) with RECOMPUTE_NONE, else all entries alike */
     float *norm_mean, *norm_rstd;   /* (B*out_rows) */
     void *pooled;                   /* t (B*out_rows, D) after the final norm */
     void *projected;                /* t (B*out_rows, O): input of the distillation head, when projected */
-    float *pos;                     /* (N, D) resized position embedding, DINOv2 only */
+    float *pos;                     /* (N, D) resized position embedding, where it is resized */
     float *dpos;                    /* its gradient */
     float *resize;                  /* (N, 1+pos_grid^2) */
 

@@ -30,7 +30,8 @@ static int describe(const struct config *c, const struct config_tower *tower, st
     if (tower->ffn == TOWER_FFN_MLP) g->ffn = 1 + ACTIVATION_GELU;
     if (tower->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
     if (c->data.image_size) {
-        if (g->image && g->image != c->data.image_size && g->family != FAMILY_DINOV2 && !tower->pos_grid)
+        if (g->image && g->image != c->data.image_size && !family_resizes_positions(g->family) &&
+            !tower->pos_grid)
             g->pos_grid = c->data.image_size / (g->patch ? g->patch : 14);
         g->image = c->data.image_size;
     }

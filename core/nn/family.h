@@ -1,0 +1,70 @@
+/* A model family: one row that says what its towers have and how its checkpoints spell it (design D5, D11).
+ * Nothing in core/nn asks which family a tower is of; it asks the row. */
+#ifndef MEOPT_NN_FAMILY_H
+#define MEOPT_NN_FAMILY_H
+
+#include "core/nn/nn.h"
+
+/* What a parameter is for, in checkpoint order. Block roles repeat in every block. */
+enum role {
+    ROLE_CLS,
+    ROLE_POS,
+    ROLE_MASK,
+    ROLE_PATCH_W,
+    ROLE_PATCH_B,
+    ROLE_PRE_W, /* norm between the embedding and the first block */
+    ROLE_PRE_B,
+    ROLE_NORM1_W,
+    ROLE_NORM1_B,
+    ROLE_QKV_W,
+    ROLE_QKV_B,
+    ROLE_Q_B, /* in place of ROLE_QKV_B where k has no bias: the one array of 3D, with zeros between */
+    ROLE_V_B, /* and its last third */
+    ROLE_PROJ_W,
+    ROLE_PROJ_B,
+    ROLE_LS1, /* LayerScale of a branch */
+    ROLE_NORM2_W,
+    ROLE_NORM2_B,
+    ROLE_FC1_W,
+    ROLE_FC1_B,
+    ROLE_FC2_W,
+    ROLE_FC2_B,
+    ROLE_LS2,
+    ROLE_NORM_W,
+    ROLE_NORM_B,
+    ROLE_OUT_W, /* projection of the pooled row; a family without has out = width */
+    ROLE_OUT_B,
+    ROLE_HEAD_W, /* distillation head: every family's */
+    ROLE_HEAD_B,
+    ROLE_COUNT,
+    ROLE_BLOCK_FIRST = ROLE_NORM1_W,
+    ROLE_BLOCK_LAST = ROLE_LS2,
+    ROLE_FFN_FIRST = ROLE_FC1_W,
+    ROLE_FFN_COUNT = 4
+};
+
+struct family_row {
+    const char *name;
+    const char *prefix;             /* of the tower's keys in a published checkpoint */
+    const char *block_prefix;       /* of a block's, behind it: the block's number and a dot follow */
+    bool chunked_blocks;            /* a training checkpoint may write blocks.CHUNK.N. for blocks.N. */
+    const char *keys[ROLE_COUNT];   /* behind prefix, in a block behind block_prefix, too; NULL: has none */
+    const char *shapes[ROLE_COUNT]; /* letters as in parameters.c; NULL: the role's usual shape */
+    const char *swiglu[ROLE_FFN_COUNT]; /* keys of the feed-forward as SwiGLU; NULL: has none */
+    float norm_eps;
+    bool out_transposed; /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
+    bool pos_resized;    /* positions are stored for pos_grid and resized to the image (models.md 1c) */
+    int64_t pos_grid;    /* the usual one where nothing says it; 0: the image's */
+    int64_t image_grid;  /* the usual image / patch where nothing says it; 0: pos_grid */
+    int64_t
+        head_dim[2]; /* the usual one; the second, where there is one, if the first divides the width not */
+};
+
+const struct family_row *family_row(enum family family);
+static inline bool family_has(const struct family_row *row, enum role role) { return row->keys[role]; }
+/* The role's key behind all prefixes, NULL when such a tower has none. ffn: 1 + enum activation. */
+const char *family_key(const struct family_row *row, enum role role, int ffn);
+/* Index of a tensor in a checkpoint by its key behind the prefix, -1 when it is not there. */
+int64_t family_find_key(enum family family, const struct weights *weights, const char *name);
+
+#endif
