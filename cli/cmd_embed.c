@@ -45,13 +45,13 @@ static int embed_run(const struct arguments *args, struct error *err)
         code = data_open(&data, &images, err);
     }
     if (!code) code = data_start(data, 0, err);
-    int64_t pixels = 3 * images.image_size * images.image_size, count = 0;
+    int64_t count = 0;
     void *scratch = NULL;
     float *input = NULL;
     if (!code) {
         scratch = device_alloc(device, MEMORY_WORKSPACE, tower->scratch_bytes, "scratch", err);
-        input = scratch ? device_alloc(device, MEMORY_DATA, (size_t)(options.batch * pixels) * sizeof(float),
-                                       "images", err)
+        input = scratch ? device_alloc(device, MEMORY_DATA,
+                                       geometry_input_bytes(&tower->geometry, options.batch), "images", err)
                         : NULL;
         values = malloc((size_t)(data_images(data) * tower->out_width) * sizeof *values);
         if (!scratch || !input) code = err->code;
@@ -62,8 +62,8 @@ static int embed_run(const struct arguments *args, struct error *err)
     }
     struct data_batch batch;
     while (!code && (code = data_next(data, &batch, err)) == 0 && batch.count > 0) {
-        device->upload(device, input, batch.images, (size_t)(batch.count * pixels) * sizeof(float));
-        tower_forward(tower, input, batch.count);
+        device->upload(device, input, batch.images, geometry_input_bytes(&tower->geometry, batch.count));
+        tower_forward(tower, &(struct batch){input, batch.count});
         device->sync(device);
         code = device_check(device, err);
         device->download(device, values + count * tower->out_width, tower->out,

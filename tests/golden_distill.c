@@ -177,16 +177,16 @@ static struct sums forward_backward(struct trajectory *t, int64_t step)
     struct error err = {0};
     struct device *device = t->device;
     struct sums found = {.finite = 1};
+    const struct batch batch = {t->input, t->batch};
     for (int64_t i = 0; i < t->pixels; i++) t->host[i] = (float)t->images[step * t->pixels + i];
     device->upload(device, t->input, t->host, (size_t)t->pixels * sizeof *t->host);
     device->upload(device, t->sums, &found, sizeof found);
     device->ops->fill(device, t->dout, 0, (size_t)(t->batch * t->student->out_width) * 4);
-    tower_forward(t->teacher, t->input, t->batch);
-    tower_forward(t->student, t->input, t->batch);
+    tower_forward(t->teacher, &batch);
+    tower_forward(t->student, &batch);
     distill_loss(device, &t->objective, t->student->out, t->teacher->out, t->dout, t->sums, t->sums + 1, 1,
                  t->batch, 1, t->student->out_width);
-    if (tower_backward(t->student, t->input, t->dout, t->batch, true, true, NULL, NULL, &err))
-        fail_msg("%s", err.what);
+    if (tower_backward(t->student, &batch, t->dout, true, true, NULL, NULL, &err)) fail_msg("%s", err.what);
     for (size_t i = 0; i < t->count; i++)
         device->ops->sum_squares(device, t->trained[i]->grad, t->trained[i]->grad_type, t->trained[i]->count,
                                  t->sums + 2, (int *)(void *)(t->sums + 3));

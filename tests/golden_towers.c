@@ -139,7 +139,7 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
     char key[160];
     dev->ops->fill(dev, s->dout, 0, (size_t)(rows * width) * 4);
     dev->ops->fill(dev, s->sums, 0, 2 * sizeof(double));
-    tower_forward(t, s->images, s->batch);
+    tower_forward(t, &(struct batch){s->images, s->batch});
     distill_loss(dev, &loss, t->out, s->target, s->dout, s->sums, s->sums + 1, 1, s->batch, t->out_rows,
                  width);
 
@@ -169,7 +169,7 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
     free(reference);
     free(sums);
 
-    if (tower_backward(t, s->images, s->dout, s->batch, true, true, NULL, NULL, &err))
+    if (tower_backward(t, &(struct batch){s->images, s->batch}, s->dout, true, true, NULL, NULL, &err))
         fail_msg("%s", err.what);
     double *all = xcalloc((size_t)t->parameter_count, sizeof *all);
     int count = 0;

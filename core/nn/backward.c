@@ -7,14 +7,6 @@
  */
 #include "core/nn/tower.h"
 
-struct pass {
-    struct tower *tower;
-    const float *images, *dout;
-    int64_t batch;
-    bool first, last;
-    int from, to; /* groups, from the last down to `to` */
-};
-
 static void zero_small(const struct pass *pass, int group)
 {
     struct tower *t = pass->tower;
@@ -107,7 +99,7 @@ static void branch_backward(const struct pass *pass, const void *a, const struct
     input_gradient(pass, td, w, da, rows);
 }
 
-static void block_backward(const struct pass *pass, int64_t l)
+void tower_block_backward(const struct pass *pass, int64_t l)
 {
     struct tower *t = pass->tower;
     struct device *dev = t->device;
@@ -117,7 +109,7 @@ static void block_backward(const struct pass *pass, int64_t l)
     enum dtype e = t->options.compute;
     enum activation ffn = (enum activation)(g->ffn - 1);
     struct block_activations *k = &m->kept[l];
-    int64_t N = t->tokens, R = pass->batch * N, D = g->width, H = g->heads, F = g->hidden;
+    int64_t N = t->tokens, R = pass->batch->count * N, D = g->width, H = g->heads, F = g->hidden;
     float *dx = (float *)(void *)(m->scratch + m->dx_at);
     void *td = m->scratch + m->td_at, *t1 = m->scratch + m->t1_at;
     char *region = m->scratch + m->region_at;
@@ -126,7 +118,7 @@ static void block_backward(const struct pass *pass, int64_t l)
 
     /* of the last block everything is still there, until a second pass */
     if (t->options.recompute == RECOMPUTE_BLOCK && (l < g->depth - 1 || t->options.backward_twice))
-        tower_block_forward(t, l, m->x[l], k, NULL, pass->batch);
+        tower_block_forward(t, l, m->x[l], k, NULL, pass->batch->count);
 
     /* feed-forward; the gradient of h takes h's place unless a second pass needs h */
     void *act = region, *dact = region,
@@ -168,7 +160,7 @@ static void block_backward(const struct pass *pass, int64_t l)
                                                               .lse = k->lse,
                                                               .dout = dattn,
                                                               .dqkv = dqkv,
-                                                              .B = pass->batch,
+                                                              .B = pass->batch->count,
                                                               .N = N,
                                                               .H = H,
                                                               .dh = D / H});
@@ -200,14 +192,14 @@ static void block_backward(const struct pass *pass, int64_t l)
 }
 
 /* dout -> dx of the residual stream behind the last block */
-static void pool_backward(const struct pass *pass)
+void image_head_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;
     struct device *dev = t->device;
     struct tower_memory *m = t->memory;
     const struct geometry *g = &t->geometry;
     enum dtype e = t->options.compute;
-    int64_t N = t->tokens, D = g->width, rows = pass->batch * t->out_rows;
+    int64_t N = t->tokens, D = g->width, rows = pass->batch->count * t->out_rows;
     size_t bytes = dtype_bytes(e), step = ((size_t)(rows * t->out_width) * bytes + 63) & ~(size_t)63;
     char *region = m->scratch + m->region_at, *dy = region;
     const struct parameter *head = m->roles[ROLE_HEAD_W], *out = m->roles[ROLE_OUT_W];
@@ -241,7 +233,7 @@ static void pool_backward(const struct pass *pass)
     float *dx = (float *)(void *)(m->scratch + m->dx_at);
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
     const char *x = m->x[g->depth];
-    dev->ops->fill(dev, dx, 0, (size_t)(pass->batch * N * D) * sizeof *dx);
+    dev->ops->fill(dev, dx, 0, (size_t)(pass->batch->count * N * D) * sizeof *dx);
     struct layernorm_gradient norm = {.type = e,
                                       .dy = dy,
                                       .x = x,
@@ -253,13 +245,13 @@ static void pool_backward(const struct pass *pass)
                                       .dx_stride = N * D,
                                       .dweight = w->grad,
                                       .dbias = b->grad,
-                                      .R = pass->batch,
+                                      .R = pass->batch->count,
                                       .D = D};
     dev->ops->layernorm_backward(dev, &norm);
     norm.x_stride = norm.dx_stride = D;
     norm.R = N - 1;
-    for (int64_t i = 0; i < pass->batch && t->out_rows > 1; i++) {
-        int64_t row = pass->batch + i * (N - 1), at = (i * N + 1) * D;
+    for (int64_t i = 0; i < pass->batch->count && t->out_rows > 1; i++) {
+        int64_t row = pass->batch->count + i * (N - 1), at = (i * N + 1) * D;
         norm.dy = dy + (size_t)(row * D) * bytes;
         norm.x = x + (size_t)at * bytes;
         norm.mean = m->norm_mean + row;
@@ -269,7 +261,7 @@ static void pool_backward(const struct pass *pass)
     }
 }
 
-static void embed_backward(const struct pass *pass)
+void image_embed_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;
     struct device *dev = t->device;
@@ -277,7 +269,7 @@ static void embed_backward(const struct pass *pass)
     struct tower_memory *m = t->memory;
     const struct geometry *g = &t->geometry;
     enum dtype e = t->options.compute;
-    int64_t N = t->tokens, D = g->width, R = pass->batch * N;
+    int64_t N = t->tokens, D = g->width, R = pass->batch->count * N;
     float *dx = (float *)(void *)(m->scratch + m->dx_at), *dpos = m->roles[ROLE_POS]->grad;
     void *td = m->scratch + m->td_at, *dpatch = m->scratch + m->t1_at, *patches = m->scratch + m->region_at;
     if (m->roles[ROLE_PRE_W]) {
@@ -306,38 +298,42 @@ static void embed_backward(const struct pass *pass)
                                                           .dpatches = dpatch,
                                                           .dcls = m->roles[ROLE_CLS]->grad,
                                                           .dpos = dpos,
-                                                          .B = pass->batch,
+                                                          .B = pass->batch->count,
                                                           .N = N,
                                                           .D = D});
     if (t->family->pos_resized)
         ops->resize_rows(dev, m->resize, m->dpos, m->roles[ROLE_POS]->grad, N, g->pos_grid * g->pos_grid + 1,
                          D, true);
-    ops->patchify(dev, e, pass->images, patches, pass->batch, g->image, g->patch);
+    ops->patchify(dev, e, pass->batch->input, patches, pass->batch->count, g->image, g->patch);
     linear_backward(pass, dpatch, patches, m->roles[ROLE_PATCH_W], m->roles[ROLE_PATCH_B], NULL,
-                    pass->batch * (N - 1));
+                    pass->batch->count * (N - 1));
 }
 
 static void groups_backward(void *context)
 {
     const struct pass *pass = context;
+    const struct model *model = pass->tower->family->model;
     for (int group = pass->from; group >= pass->to; group--) {
         zero_small(pass, group);
-        if (group == pass->tower->group_count - 1) pool_backward(pass);
-        else if (group > 0) block_backward(pass, group - 1);
-        else embed_backward(pass);
+        if (group == pass->tower->group_count - 1) model->head_backward(pass);
+        else if (group > 0) model->block_backward(pass, group - 1);
+        else model->embed_backward(pass);
     }
 }
 
-int tower_backward(struct tower *t, const float *images, const float *dout, int64_t batch, bool first,
-                   bool last, group_done done, void *context, struct error *err)
+int tower_backward(struct tower *t, const struct batch *batch, const float *dout, bool first, bool last,
+                   group_done done, void *context, struct error *err)
 {
-    struct pass pass = {t, images, dout, batch, first, last, t->group_count - 1, 0};
+    struct pass pass = {t, batch, dout, first, last, t->group_count - 1, 0};
     int code = 0;
     for (; pass.from >= 0 && !code; pass.from = pass.to - 1) {
         pass.to = last && done ? pass.from : 0;
         device_issue(t->device,
-                     &(struct device_work){
-                         t, {images, dout}, batch, pass.from, first | last << 1 | (pass.to == 0) << 2},
+                     &(struct device_work){.owner = t,
+                                           .inputs = {batch->input, dout},
+                                           .count = batch->count,
+                                           .part = pass.from,
+                                           .flags = first | last << 1 | (pass.to == 0) << 2},
                      groups_backward, &pass);
         if (last && done) code = done(context, pass.to, err);
     }

@@ -1,8 +1,17 @@
 /* The families (models.md 0 to 2): see family.h. */
 #include "core/nn/family.h"
+#include "core/nn/tower.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* One image tower: patches and a cls token in, the normalised cls row (and patch rows) out. */
+static const struct model image_model = {.embed = image_embed,
+                                         .block = tower_block,
+                                         .head = image_head,
+                                         .embed_backward = image_embed_backward,
+                                         .block_backward = tower_block_backward,
+                                         .head_backward = image_head_backward};
 
 static const struct family_row rows[FAMILY_COUNT] = {
     [FAMILY_UNKNOWN] = {.name = "unknown", .prefix = "", .block_prefix = ""},
@@ -31,7 +40,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
                              [ROLE_OUT_W] = "head.weight",
                              [ROLE_OUT_B] = "head.bias"},
                     .norm_eps = 1e-6f,
-                    .head_dim = {88}},
+                    .head_dim = {88},
+                    .model = &image_model},
     [FAMILY_OPENCLIP] =
         {.name = "openclip",
          .prefix = "visual.",
@@ -49,7 +59,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
          .shapes = {[ROLE_CLS] = "D", [ROLE_POS] = "PD", [ROLE_OUT_W] = "DO"},
          .norm_eps = 1e-5f,
          .out_transposed = true,
-         .head_dim = {88, 80}},
+         .head_dim = {88, 80},
+         .model = &image_model},
     [FAMILY_DINOV2] = {.name = "dinov2",
                        .prefix = "",
                        .block_prefix = "blocks.",
@@ -80,7 +91,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
                        .pos_resized = true,
                        .pos_grid = 37,
                        .image_grid = 16,
-                       .head_dim = {64}},
+                       .head_dim = {64},
+                       .model = &image_model},
 };
 
 const struct family_row *family_row(enum family family) { return &rows[family]; }

@@ -1,5 +1,6 @@
 /* A model family: one row that says what its towers have and how its checkpoints spell it (design D5, D11).
- * Nothing in core/nn asks which family a tower is of; it asks the row. */
+ * Nothing in core/nn asks which family a tower is of; it asks the row. A family that differs in what is here
+ * is one row more; one with another kind of input brings its own embed and head, too (struct model). */
 #ifndef MEOPT_NN_FAMILY_H
 #define MEOPT_NN_FAMILY_H
 
@@ -52,12 +53,12 @@ struct family_row {
     const char *shapes[ROLE_COUNT]; /* letters as in parameters.c; NULL: the role's usual shape */
     const char *swiglu[ROLE_FFN_COUNT]; /* keys of the feed-forward as SwiGLU; NULL: has none */
     float norm_eps;
-    bool out_transposed; /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
-    bool pos_resized;    /* positions are stored for pos_grid and resized to the image (models.md 1c) */
-    int64_t pos_grid;    /* the usual one where nothing says it; 0: the image's */
-    int64_t image_grid;  /* the usual image / patch where nothing says it; 0: pos_grid */
-    int64_t
-        head_dim[2]; /* the usual one; the second, where there is one, if the first divides the width not */
+    bool out_transposed;       /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
+    bool pos_resized;          /* positions are stored for pos_grid and resized to the image (models.md 1c) */
+    int64_t pos_grid;          /* the usual one where nothing says it; 0: the image's */
+    int64_t image_grid;        /* the usual image / patch where nothing says it; 0: pos_grid */
+    int64_t head_dim[2];       /* the usual one; where it does not divide the width, the second, if any */
+    const struct model *model; /* tower.h */
 };
 
 const struct family_row *family_row(enum family family);

@@ -1,4 +1,4 @@
-/* images -> out. The equations are those of models.md section 1; all families run through the same lines,
+/* batch -> out. The equations are those of models.md section 1; all families run through the same lines,
  * with NULL where a family has no such parameter. */
 #include "core/nn/tower.h"
 
@@ -85,22 +85,27 @@ void tower_block_forward(struct tower *t, int64_t l, const void *x_in, struct bl
 #undef P
 }
 
+void tower_block(struct tower *t, const struct batch *in, int64_t l)
+{
+    tower_block_forward(t, l, t->memory->x[l], &t->memory->kept[l], t->memory->x[l + 1], in->count);
+}
+
 /* Patches, tokens, position embedding, ln_pre: images -> x[0] */
-static void embed(struct tower *t, const float *images, int64_t batch)
+void image_embed(struct tower *t, const struct batch *in)
 {
     struct device *dev = t->device;
     const struct device_ops *ops = dev->ops;
     const struct geometry *g = &t->geometry;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    int64_t N = t->tokens, D = g->width;
+    int64_t batch = in->count, N = t->tokens, D = g->width;
     void *patches = m->scratch + m->region_at, *patch_out = m->scratch + m->t1_at;
     const float *pos = f32(m->roles[ROLE_POS]);
     if (t->family->pos_resized) {
         ops->resize_rows(dev, m->resize, pos, m->pos, N, g->pos_grid * g->pos_grid + 1, D, false);
         pos = m->pos;
     }
-    ops->patchify(dev, e, images, patches, batch, g->image, g->patch);
+    ops->patchify(dev, e, in->input, patches, batch, g->image, g->patch);
     tower_linear(t, patches, m->roles[ROLE_PATCH_W], f32(m->roles[ROLE_PATCH_B]), patch_out, e,
                  batch * (N - 1));
     bool pre = m->roles[ROLE_PRE_W] != NULL;
@@ -127,13 +132,13 @@ static void embed(struct tower *t, const float *images, int64_t batch)
 }
 
 /* Final norm on the rows that are wanted, projection, distillation head: x[depth] -> out */
-static void pool(struct tower *t, int64_t batch)
+void image_head(struct tower *t, const struct batch *in)
 {
     struct device *dev = t->device;
     const struct geometry *g = &t->geometry;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    int64_t N = t->tokens, D = g->width, rows = batch * t->out_rows;
+    int64_t batch = in->count, N = t->tokens, D = g->width, rows = batch * t->out_rows;
     size_t bytes = dtype_bytes(e);
     float eps = t->family->norm_eps;
     char *x = m->x[g->depth], *pooled = m->pooled;
@@ -186,23 +191,22 @@ static void pool(struct tower *t, int64_t batch)
 
 struct forward {
     struct tower *tower;
-    const float *images;
-    int64_t batch;
+    const struct batch *batch;
 };
 static void forward(void *context)
 {
     const struct forward *f = context;
-    struct tower *t = f->tower;
-    struct tower_memory *m = t->memory;
-    embed(t, f->images, f->batch);
-    for (int64_t l = 0; l < t->geometry.depth; l++)
-        tower_block_forward(t, l, m->x[l], &m->kept[l], m->x[l + 1], f->batch);
-    pool(t, f->batch);
+    const struct model *model = f->tower->family->model;
+    model->embed(f->tower, f->batch);
+    for (int64_t l = 0; l < f->tower->geometry.depth; l++) model->block(f->tower, f->batch, l);
+    model->head(f->tower, f->batch);
 }
-void tower_forward(struct tower *t, const float *images, int64_t batch)
+void tower_forward(struct tower *t, const struct batch *batch)
 {
-    device_issue(t->device, &(struct device_work){.owner = t, .inputs = {images}, .count = batch, .part = -1},
-                 forward, &(struct forward){t, images, batch});
+    device_issue(
+        t->device,
+        &(struct device_work){.owner = t, .inputs = {batch->input}, .count = batch->count, .part = -1},
+        forward, &(struct forward){t, batch});
 }
 
 void distill_loss(struct device *dev, const struct distill_options *o, const float *out, const float *target,

@@ -209,6 +209,11 @@ int64_t geometry_tokens(const struct geometry *g)
     return side * side + 1;
 }
 
+size_t geometry_input_bytes(const struct geometry *g, int64_t count)
+{
+    return (size_t)(count * 3 * g->image * g->image) * sizeof(float);
+}
+
 double geometry_forward_flops(const struct geometry *g)
 {
     double N = (double)geometry_tokens(g), d = (double)g->width, h = (double)g->hidden,

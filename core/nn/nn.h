@@ -9,7 +9,7 @@
  *   tower_create                           every byte it will ever need, by class (works on device "dry" too)
  *   tower_bind_scratch                     one scratch for all towers: they run one after another
  *   tower_load / tower_init_random         values in
- *   tower_forward                          images -> out
+ *   tower_forward                          batch -> out
  *   distill_loss                           out, teacher's out -> loss, cosine, gradient of out
  *   tower_backward                         gradient of out -> gradients, group by group, last block first
  *
@@ -148,8 +148,14 @@ int tower_load(struct tower *tower, const struct weights *weights, parameter_val
 int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parameter_values loaded,
                       void *context, struct error *err);
 
-/* images F32 (B, 3, S, S) in device memory, kept untouched until tower_backward. batch <= options.batch. */
-void tower_forward(struct tower *tower, const float *images, int64_t batch);
+/* What a tower is given: device memory, kept untouched until tower_backward has read it again. */
+struct batch {
+    const void *input; /* images F32 (count, 3, S, S) */
+    int64_t count;     /* at most options.batch */
+};
+size_t geometry_input_bytes(const struct geometry *geometry, int64_t count);
+
+void tower_forward(struct tower *tower, const struct batch *batch);
 
 /* Called when the gradients of `group` are complete (groups depth+1, depth, ..., 0), only in the last
  * micro-batch. With GRADIENTS_RELEASE parameter.grad of that group is valid until it returns. Non-zero stops
@@ -158,8 +164,8 @@ typedef int (*group_done)(void *context, int group, struct error *err);
 
 /* dout F32 as out. first: gradients are overwritten, else added to (GRADIENTS_KEEP only). last: the gradients
  * are finished (LayerScale) and handed to `done` (may be NULL). */
-int tower_backward(struct tower *tower, const float *images, const float *dout, int64_t batch, bool first,
-                   bool last, group_done done, void *context, struct error *err);
+int tower_backward(struct tower *tower, const struct batch *batch, const float *dout, bool first, bool last,
+                   group_done done, void *context, struct error *err);
 
 struct distill_options {
     enum loss_kind kind;

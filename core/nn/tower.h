@@ -46,6 +46,34 @@ static inline struct parameter *block_role(const struct tower *tower, int64_t bl
 
 static inline const float *f32(const struct parameter *p) { return p ? p->weight : NULL; }
 
+/* One backward pass, or the part of it from group `from` down to group `to`. */
+struct pass {
+    struct tower *tower;
+    const struct batch *batch;
+    const float *dout;
+    bool first, last;
+    int from, to;
+};
+
+/* A model is three parts, there and back. They only issue operations, always the same ones for the same count
+ * (device_issue). Between the parts stand the residual stream, x[l], and its gradient dx, F32 (R, D) in
+ * scratch at dx_at; the backward ones complete the gradients of their group. */
+struct model {
+    void (*embed)(struct tower *, const struct batch *);            /* input -> x[0] */
+    void (*block)(struct tower *, const struct batch *, int64_t l); /* x[l] -> x[l+1] */
+    void (*head)(struct tower *, const struct batch *);             /* x[depth] -> out */
+    void (*head_backward)(const struct pass *);                     /* dout -> dx */
+    void (*block_backward)(const struct pass *, int64_t l);         /* dx -> dx */
+    void (*embed_backward)(const struct pass *);                    /* dx -> nothing */
+};
+void image_embed(struct tower *tower, const struct batch *batch);
+void image_head(struct tower *tower, const struct batch *batch);
+void image_head_backward(const struct pass *pass);
+void image_embed_backward(const struct pass *pass);
+/* The same transformer block for every model. */
+void tower_block(struct tower *tower, const struct batch *batch, int64_t block);
+void tower_block_backward(const struct pass *pass, int64_t block);
+
 /* The matrix as the gemm wants it: itself, or cast into scratch. */
 const void *tower_matrix(struct tower *tower, const struct parameter *p);
 

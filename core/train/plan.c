@@ -43,12 +43,13 @@ static int rehearse(struct trainer *t, struct error *err)
 {
     struct device *dev = t->device;
     struct tower *s = t->student;
-    if (t->teacher) tower_forward(t->teacher, t->images, t->micro);
-    tower_forward(s, t->images, t->micro);
+    const struct batch batch = {t->images, t->micro};
+    if (t->teacher) tower_forward(t->teacher, &batch);
+    tower_forward(s, &batch);
     const float *target = t->teacher ? t->teacher->out : t->target;
     distill_loss(dev, &t->loss, s->out, target, t->dout, t->sums, t->sums + 1, 1, t->micro, s->out_rows,
                  s->out_width);
-    int code = tower_backward(s, t->images, t->dout, t->micro, true, true, NULL, NULL, err);
+    int code = tower_backward(s, &batch, t->dout, true, true, NULL, NULL, err);
     int finite = 1;
     if (!t->release ||
         t->micro == t->batch) /* the norm of what was accumulated is the optimizer's own work */

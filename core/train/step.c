@@ -5,12 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static size_t images_bytes(const struct trainer *t, int64_t count)
-{
-    int64_t side = t->student_geometry.image;
-    return (size_t)(count * 3 * side * side) * sizeof(float);
-}
-
 /* t->images becomes the micro-batch: what was sent ahead, or a copy that the operations wait for. From here
  * on nothing reads next_images, so it may be filled as soon as what was issued so far is done. */
 static void take_images(struct trainer *t, const float *host, int64_t count)
@@ -22,7 +16,7 @@ static void take_images(struct trainer *t, const float *host, int64_t count)
         t->next_images = t->images;
         t->images = taken;
     } else {
-        dev->upload(dev, t->images, host, images_bytes(t, count));
+        dev->upload(dev, t->images, host, geometry_input_bytes(&t->student_geometry, count));
     }
     t->sent = NULL;
     if (t->next_images) dev->queues->record(dev, t->taken, NULL);
@@ -43,7 +37,8 @@ static void send_ahead(struct trainer *t, int64_t index, int64_t done, const str
     if (!host) return;
     struct device *dev = t->device;
     dev->queues->wait(dev, t->copies, t->taken);
-    dev->queues->upload(dev, t->copies, t->next_images, host, images_bytes(t, count));
+    dev->queues->upload(dev, t->copies, t->next_images, host,
+                        geometry_input_bytes(&t->student_geometry, count));
     dev->queues->record(dev, t->arrived, t->copies);
     t->sent = host;
     t->sent_count = count;
@@ -59,7 +54,7 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
     if (code) return code;
     take_images(t, host, count);
     if (t->teacher) {
-        tower_forward(t->teacher, t->images, count);
+        tower_forward(t->teacher, &(struct batch){t->images, count});
         *target = t->teacher->out;
         return 0;
     }
@@ -187,7 +182,7 @@ static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done,
     int64_t outs = count * t->student->out_rows * t->student->out_width;
     int code = prepare(t, index, count, source, &target, err);
     if (code) return code;
-    tower_forward(t->student, t->images, count);
+    tower_forward(t->student, &(struct batch){t->images, count});
     dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
     dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
     distill_loss(dev, &t->loss, t->student->out, target, t->dout, t->sums, t->sums + 1,
@@ -231,8 +226,8 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     int code = 0;
     if (t->twice) {
         r.measure = true;
-        if ((code = tower_backward(t->student, t->images, t->dout, count, true, true, on_group, &r, err)) !=
-            0)
+        if ((code = tower_backward(t->student, &(struct batch){t->images, count}, t->dout, true, true,
+                                   on_group, &r, err)) != 0)
             return code;
         r.measure = false;
         r.scale = clip_scale(t, sqrt(r.squares));
@@ -243,7 +238,8 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
         r.scale = clip_scale(t, t->previous_norm);
     }
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
-    code = tower_backward(t->student, t->images, t->dout, count, true, true, on_group, &r, err);
+    code =
+        tower_backward(t->student, &(struct batch){t->images, count}, t->dout, true, true, on_group, &r, err);
     int ended = meopt_step_end(t->opt, &stats, &library);
     if (!code && ended == MEOPT_NOT_FINITE) code = diverged(t, step, not_finite, err);
     if (!code && ended) code = trainer_library_error(&library, err);
@@ -289,11 +285,12 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct image_
         if (code) break;
         done += count;
         if (!t->release)
-            code = tower_backward(t->student, t->images, t->dout, count, index == 0, done == t->batch, NULL,
-                                  NULL, err);
+            code = tower_backward(t->student, &(struct batch){t->images, count}, t->dout, index == 0,
+                                  done == t->batch, NULL, NULL, err);
         else if (accumulates) {
             struct release r = {.t = t, .accumulate = true, .step = step};
-            code = tower_backward(t->student, t->images, t->dout, count, true, true, on_group, &r, err);
+            code = tower_backward(t->student, &(struct batch){t->images, count}, t->dout, true, true,
+                                  on_group, &r, err);
         } else code = step_released(t, step, lr, count, result, err);
     }
     if (!code && !t->release) code = step_kept(t, step, lr, result, err);
@@ -324,7 +321,7 @@ int trainer_loss_variants(struct trainer *t, const struct image_source *source,
     struct device *dev = t->device;
     int code = prepare(t, 0, t->micro, source, &target, err);
     if (code) return code;
-    tower_forward(t->student, t->images, t->micro);
+    tower_forward(t->student, &(struct batch){t->images, t->micro});
     for (int i = 0; i < LOSS_VARIANTS; i++) {
         dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
         distill_loss(dev, &rows[i].options, t->student->out, target, NULL, t->sums, t->sums + 1, 1, t->micro,
@@ -341,9 +338,9 @@ int trainer_embed_teacher(struct trainer *t, const float *host_images, int64_t c
 {
     struct tower *teacher = t->teacher;
     struct device *dev = t->device;
-    int64_t side = t->teacher_geometry.image, width = teacher->out_width, rows = teacher->out_rows;
-    dev->upload(dev, t->images, host_images, (size_t)(count * 3 * side * side) * sizeof(float));
-    tower_forward(teacher, t->images, count);
+    int64_t width = teacher->out_width, rows = teacher->out_rows;
+    dev->upload(dev, t->images, host_images, geometry_input_bytes(&t->teacher_geometry, count));
+    tower_forward(teacher, &(struct batch){t->images, count});
     dev->sync(dev);
     for (int64_t i = 0; i < count; i++) {
         dev->download(dev, out + i * rows * width, teacher->out + i * width, (size_t)width * sizeof(float));

@@ -282,19 +282,16 @@ static int check_combination(const struct trainer *t, struct error *err)
 
 static int create_buffers(struct trainer *t, struct error *err)
 {
-    int64_t side = t->student_geometry.image, outs = t->micro * t->student->out_rows * t->student->out_width;
-    size_t scratch = t->student->scratch_bytes;
+    int64_t outs = t->micro * t->student->out_rows * t->student->out_width;
+    size_t scratch = t->student->scratch_bytes, images = geometry_input_bytes(&t->student_geometry, t->micro);
     if (t->teacher && t->teacher->scratch_bytes > scratch) scratch = t->teacher->scratch_bytes;
     device_free(t->device, t->scratch);
     device_free(t->device, t->images);
     t->scratch = buffer(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err);
-    if (t->scratch)
-        t->images =
-            buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float), "images", err);
+    if (t->scratch) t->images = buffer(t, MEMORY_DATA, images, "images", err);
     const struct device_queues *queues = t->device->queues;
     if (t->images && queues->overlap)
-        t->next_images = buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float),
-                                "images of the next step", err);
+        t->next_images = buffer(t, MEMORY_DATA, images, "images of the next step", err);
     if (queues->overlap && !t->next_images) return err->code;
     if (queues->overlap &&
         (queues->create(t->device, &t->copies, err) || queues->event_create(t->device, &t->taken, err) ||
@@ -315,16 +312,15 @@ static int create_buffers(struct trainer *t, struct error *err)
 /* The teacher alone, its embeddings, and gone. */
 static int cache_outputs(struct trainer *t, fill_cache cache, void *context, struct error *err)
 {
-    int64_t side = t->teacher_geometry.image;
     t->scratch = buffer(t, MEMORY_WORKSPACE, t->teacher->scratch_bytes, "scratch of the towers", err);
     if (t->scratch)
         t->images =
-            buffer(t, MEMORY_DATA, (size_t)(t->micro * 3 * side * side) * sizeof(float), "images", err);
+            buffer(t, MEMORY_DATA, geometry_input_bytes(&t->teacher_geometry, t->micro), "images", err);
     if (!t->images) return err->code;
     tower_bind_scratch(t->teacher, t->scratch);
     int code = 0;
     if (cache) code = cache(context, t, err);
-    else tower_forward(t->teacher, t->images, t->micro); /* a plan */
+    else tower_forward(t->teacher, &(struct batch){t->images, t->micro}); /* a plan */
     if (!code) code = device_check(t->device, err);
     tower_close(t->teacher);
     t->teacher = NULL;
