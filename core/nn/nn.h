@@ -93,7 +93,7 @@ enum recompute { RECOMPUTE_NONE, RECOMPUTE_BLOCK };
 enum gradient_storage {
     GRADIENTS_NONE,   /* frozen: a teacher */
     GRADIENTS_KEEP,   /* all at once */
-    GRADIENTS_RELEASE /* one buffer of the largest group's size, handed out group by group */
+    GRADIENTS_RELEASE /* a buffer of the largest group's size, handed out group by group */
 };
 
 struct tower_options {
@@ -103,6 +103,8 @@ struct tower_options {
     bool master;            /* weight_type BF16 only: keep F32 masters too */
     enum dtype grad_type;   /* of matrices */
     enum gradient_storage gradients;
+    int gradient_buffers; /* released: 2 keep a group's gradients until the next group's have been handed out,
+                             for work that goes on meanwhile; 0 as 1 */
     enum recompute recompute;
     bool backward_twice; /* exact clipping with released gradients: activations survive a backward pass */
     bool patch_tokens;   /* out also holds the patch tokens (loss tokens cls+patch) */
@@ -127,9 +129,19 @@ struct tower {
     struct tower_memory *memory;
 };
 
+/* A group's gradients as one span: F32 ones (vectors) first, then its matrices, all of
+ * options.grad_type; between them are gaps that nobody reads. */
+struct gradient_span {
+    void *p; /* NULL for a frozen tower */
+    size_t bytes, f32_bytes;
+};
+
 int tower_create(struct tower **tower, struct device *device, const struct geometry *geometry,
                  const struct tower_options *options, struct error *err);
 void tower_close(struct tower *tower);
+
+/* Valid as parameter.grad is (group_done). */
+struct gradient_span tower_group_gradients(const struct tower *tower, int group);
 
 /* Scratch of at least the largest scratch_bytes among the towers that share it (64-byte aligned). */
 void tower_bind_scratch(struct tower *tower, void *scratch);
@@ -158,8 +170,8 @@ size_t geometry_input_bytes(const struct geometry *geometry, int64_t count);
 void tower_forward(struct tower *tower, const struct batch *batch);
 
 /* Called when the gradients of `group` are complete (groups depth+1, depth, ..., 0), only in the last
- * micro-batch. With GRADIENTS_RELEASE parameter.grad of that group is valid until it returns. Non-zero stops
- * the pass. */
+ * micro-batch. With GRADIENTS_RELEASE parameter.grad of that group is valid until it returns, with two
+ * gradient_buffers until the call for the group after it returns. Non-zero stops the pass. */
 typedef int (*group_done)(void *context, int group, struct error *err);
 
 /* dout F32 as out. first: gradients are overwritten, else added to (GRADIENTS_KEEP only). last: the gradients

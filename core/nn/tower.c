@@ -52,42 +52,61 @@ static int alloc_weights(struct tower *t, const enum role *roles, struct error *
     return 0;
 }
 
-/* Gradients of a group: F32 vectors first (zeroed together), then the matrices. */
+/* Gradients of a group from `begin`: F32 vectors first (zeroed together), then the matrices. */
+static void lay_group(struct tower *t, const enum role *roles, int group, size_t begin)
+{
+    struct tower_memory *m = t->memory;
+    size_t at = begin;
+    for (int matrices = 0; matrices < 2; matrices++) {
+        for (int i = 0; i < t->parameter_count; i++) {
+            struct parameter *p = &t->parameters[i];
+            if (p->group != group || p->matrix != (matrices == 1) || !p->trained) continue;
+            p->grad_type = p->matrix ? t->options.grad_type : DTYPE_F32;
+            size_t here = take(&at, (size_t)stored_count(p, roles[i]) * dtype_bytes(p->grad_type));
+            if (m->gradients)
+                p->grad = roles[i] == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count
+                                               : (void *)((char *)m->gradients + here);
+        }
+        if (!matrices) m->small_bytes[group] = at - begin;
+    }
+    m->group_offset[group] = begin;
+    m->group_bytes[group] = at - begin;
+}
+
+/* Kept: one group behind the other. Released: all in one buffer, or by turns in two. */
 static int alloc_gradients(struct tower *t, const enum role *roles, struct error *err)
 {
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
     m->group_offset = xcalloc((size_t)t->group_count, sizeof *m->group_offset);
     m->small_bytes = xcalloc((size_t)t->group_count, sizeof *m->small_bytes);
+    m->group_bytes = xcalloc((size_t)t->group_count, sizeof *m->group_bytes);
     if (o->gradients == GRADIENTS_NONE) return 0;
-    for (int pass = 0; pass < 2; pass++) {
-        size_t total = 0, largest = 0;
-        for (int group = 0; group < t->group_count; group++) {
-            size_t begin = o->gradients == GRADIENTS_RELEASE ? 0 : total, at = begin;
-            m->group_offset[group] = begin;
-            for (int matrices = 0; matrices < 2; matrices++) {
-                for (int i = 0; i < t->parameter_count; i++) {
-                    struct parameter *p = &t->parameters[i];
-                    if (p->group != group || p->matrix != (matrices == 1) || !p->trained) continue;
-                    p->grad_type = p->matrix ? o->grad_type : DTYPE_F32;
-                    size_t here = take(&at, (size_t)stored_count(p, roles[i]) * dtype_bytes(p->grad_type));
-                    if (pass)
-                        p->grad = roles[i] == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count
-                                                       : (void *)((char *)m->gradients + here);
-                }
-                if (!matrices) m->small_bytes[group] = at - begin;
-            }
-            total = at;
-            largest = larger(largest, at - begin);
-        }
-        if (pass) break;
-        m->gradient_bytes = o->gradients == GRADIENTS_RELEASE ? largest : total;
-        m->gradients =
-            device_alloc(t->device, MEMORY_GRADIENTS, m->gradient_bytes,
-                         o->gradients == GRADIENTS_RELEASE ? "gradients of one block" : "gradients", err);
-        if (!m->gradients) return err->code;
+    bool released = o->gradients == GRADIENTS_RELEASE, two = released && o->gradient_buffers == 2;
+    size_t total = 0, buffer[2] = {0, 0};
+    for (int group = 0; group < t->group_count; group++) {
+        lay_group(t, roles, group, released ? 0 : total);
+        total += m->group_bytes[group];
+        buffer[two && group % 2] = larger(buffer[two && group % 2], m->group_bytes[group]);
     }
+    m->gradients = device_alloc(t->device, MEMORY_GRADIENTS, released ? buffer[0] + buffer[1] : total,
+                                two        ? "gradients of two blocks"
+                                : released ? "gradients of one block"
+                                           : "gradients",
+                                err);
+    if (!m->gradients) return err->code;
+    for (int group = 0; group < t->group_count; group++)
+        lay_group(t, roles, group, two && group % 2 ? buffer[0] : m->group_offset[group]);
     return 0;
+}
+
+struct gradient_span tower_group_gradients(const struct tower *t, int group)
+{
+    const struct tower_memory *m = t->memory;
+    if (!m->gradients) return (struct gradient_span){0};
+    return (struct gradient_span){.p = (char *)m->gradients + m->group_offset[group],
+                                  .bytes = m->group_bytes[group],
+                                  .f32_bytes = m->small_bytes[group]};
 }
 
 /* One block's kept tensors from `base` at *at; NULL base only counts. */
@@ -290,6 +309,7 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
                  const struct tower_options *options, struct error *err)
 {
     assert(options->batch > 0 && !(options->master && options->weight_type != DTYPE_BF16));
+    assert(options->gradient_buffers >= 0 && options->gradient_buffers <= 2);
     *tower = NULL;
     struct tower *t = xcalloc(1, sizeof *t);
     enum role *roles = NULL;
@@ -337,6 +357,7 @@ void tower_close(struct tower *t)
     free(m->kept);
     free(m->group_offset);
     free(m->small_bytes);
+    free(m->group_bytes);
     free(m->blocks);
     free(m);
     free(t->parameters);

@@ -20,7 +20,7 @@ struct tower_memory {
     void *weights, *gradients, *masters;     /* one allocation each */
     size_t *group_offset;                    /* of each group's gradients */
     size_t *small_bytes;                     /* its F32 part, first, zeroed before a pass */
-    size_t gradient_bytes;
+    size_t *group_bytes;                     /* of all of it */
 
     void *activations; /* one allocation */
     void *tokens;      /* t (R, D) input of the norm before the blocks, else NULL */
