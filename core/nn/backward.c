@@ -1,9 +1,8 @@
 /* Gradient of out -> gradients of every parameter, by hand, last block first.
  *
- * dx, the gradient of the residual stream, is F32 throughout; operands of the gemms are cast to the compute
- * type. LayerScale needs no stored branch output: with G = dx^T a (the gradient of W before gamma) and s the
- * column sums of dx, dgamma_j = sum_k W_jk G_jk + b_j s_j and dW = gamma G, db = gamma s. All three are
- * linear in the images, so micro-batches add up G and s, and only the last one applies gamma.
+ * dz stands for dL/dz everywhere. dx, the gradient of the residual stream (R, D), is F32 throughout; operands
+ * of the gemms are cast to the compute type. Each function has its derivation above it; those of the
+ * operations themselves (layernorm, attention, activations, loss) stand in kernels/cpu.
  */
 #include "core/nn/tower.h"
 
@@ -16,7 +15,8 @@ static void zero_small(const struct pass *pass, int group)
                              m->small_bytes[group]);
 }
 
-/* dW (out, in) = dy^T x */
+/* y_rj = sum_k x_rk W_jk, so dW_jk = sum_r dy_rj x_rk: dW (out, in) = dy^T x, dy (rows, out), x (rows, in).
+ * Later micro-batches add to it. */
 static void weight_gradient(const struct pass *pass, const void *dy, const void *x, const struct parameter *w,
                             int64_t out, int64_t in, int64_t rows)
 {
@@ -37,7 +37,7 @@ static void weight_gradient(const struct pass *pass, const void *dy, const void 
                                                    .beta = pass->first ? 0.0f : 1.0f});
 }
 
-/* dx (rows, in) = dy (rows, out) W (out, in) */
+/* dx_rk = sum_j dy_rj W_jk: dx (rows, in) = dy (rows, out) W (out, in) */
 static void input_gradient(const struct pass *pass, const void *dy, const struct parameter *w, void *dx,
                            int64_t rows)
 {
@@ -57,7 +57,7 @@ static void input_gradient(const struct pass *pass, const void *dy, const struct
                                                    .alpha = 1});
 }
 
-/* y = x W^T + b: dW, db, and dx unless NULL */
+/* y = x W^T + b: dW, db_j = sum_r dy_rj, and dx unless NULL (may be x: dW has read it) */
 static void linear_backward(const struct pass *pass, const void *dy, const void *x, const struct parameter *w,
                             const struct parameter *b, void *dx, int64_t rows)
 {
@@ -68,8 +68,18 @@ static void linear_backward(const struct pass *pass, const void *dy, const void 
     if (dx) input_gradient(pass, dy, w, dx, rows);
 }
 
-/* Through the last linear of a branch and its LayerScale: dx F32 (R, D) -> da (R, K), a the branch's input
- * (R, K). td receives the cast of dx. */
+/* Through the end of a branch, x' = x + gamma u with u = a W^T + b: a (R, K), W (D, K), gamma (D) or 1.
+ *
+ *   du = gamma dx (each column by its own gamma), dx itself passes on unchanged
+ *   da (R, K) = du W,  dW (D, K) = du^T a,  db_j = sum_r du_rj,  dgamma_j = sum_r dx_rj u_rj
+ *
+ * u is not kept. With G (D, K) = dx^T a, the gradient of W before gamma, and s_j = sum_r dx_rj,
+ *
+ *   dW_jk = gamma_j G_jk,  db_j = gamma_j s_j
+ *   dgamma_j = sum_r dx_rj (sum_k a_rk W_jk + b_j) = sum_k W_jk G_jk + b_j s_j
+ *
+ * G and s are linear in the images: micro-batches add them up in the places of dW and db, and only the last
+ * one turns them into the three gradients (layerscale_backward). td receives the cast of dx, then du. */
 static void branch_backward(const struct pass *pass, const void *a, const struct parameter *w,
                             const struct parameter *b, const struct parameter *gamma, void *td, void *da,
                             int64_t rows)
@@ -99,6 +109,15 @@ static void branch_backward(const struct pass *pass, const void *a, const struct
     input_gradient(pass, td, w, da, rows);
 }
 
+/* One block, from its end (tower_block_forward). dx is the gradient behind the block and becomes, with what
+ * each branch adds, the one before it:
+ *
+ *   x_out = x_mid + gamma2 fc2(act), act = f(h), h = fc1(n2), n2 = norm2(x_mid)
+ *     dact = (gamma2 dx) W_fc2 (R, F), dh = dact f'(h) (R, F or 2F), dn2 = dh W_fc1 (R, D), dx += dnorm2(dn2)
+ *   x_mid = x + gamma1 proj(attn), attn = attention(qkv), qkv = linear(n1), n1 = norm1(x)
+ *     dattn = (gamma1 dx) W_proj (R, D), dqkv (R, 3D), dn1 = dqkv W_qkv (R, D), dx += dnorm1(dn1)
+ *
+ * n1, n2 and act are made again from x, x_mid and h; t1 holds n2 (n1), then its gradient. */
 void tower_block_backward(const struct pass *pass, int64_t l)
 {
     struct tower *t = pass->tower;
@@ -191,7 +210,12 @@ void tower_block_backward(const struct pass *pass, int64_t l)
 #undef P
 }
 
-/* dout -> dx of the residual stream behind the last block */
+/* The output, backward: dout (rows, T or O) -> dx behind the last block; rows = B, or B*N with patch tokens.
+ *
+ *   out = head(y), y = project(pooled), pooled = norm(x[depth]) of the rows that are wanted
+ *     dy = dout W_head, dpooled = dy W_out, or dy P^T where y = pooled P with P (D, O): then dP = pooled^T dy
+ *     dx of a wanted row = dnorm(dpooled), of every other row 0
+ */
 void image_head_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;
@@ -261,6 +285,13 @@ void image_head_backward(const struct pass *pass)
     }
 }
 
+/* The embedding, backward. tokens (B, N, D), row 0 of an image = cls + pos_0, row i = patch_i + pos_i with
+ * patch (B*(N-1), D) = patches W^T + b; x[0] = tokens, or ln_pre(tokens).
+ *
+ *   dcls = sum_b dtokens_b0, dpos_n = sum_b dtokens_bn, dpatch_bi = dtokens_bi; W and b as in any linear
+ *   pos = M stored where positions are resized, M (N, 1 + pos_grid^2): dstored = M^T dpos
+ *
+ * dtokens is dx, or dnorm(dx), made in dx's place from its cast. The images need no gradient. */
 void image_embed_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;

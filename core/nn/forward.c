@@ -209,6 +209,12 @@ void tower_forward(struct tower *t, const struct batch *batch)
         forward, &(struct forward){t, batch});
 }
 
+/* L = scale (mean of l over the cls rows + mean of l over the patch rows), l of a row (width) with e = y - t:
+ *
+ *   mse |e|^2, smooth l1 sum_i (e_i^2 / 2 where |e_i| < 1, else |e_i| - 1/2), both / width unless sum_dim
+ *   cosine 1 - y.t / (|y| |t|)
+ *
+ * dy is their derivative, through y/|y| when normalised (kernels/cpu/loss.c). */
 void distill_loss(struct device *dev, const struct distill_options *o, const float *out, const float *target,
                   float *dout, double *loss, double *cosine, float scale, int64_t batch, int64_t out_rows,
                   int64_t width)

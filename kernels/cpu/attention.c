@@ -41,7 +41,8 @@ static void scatter(int bf16, const float *from, int64_t N, int64_t dh, void *x,
     }
 }
 
-/* s (N, N) to probabilities in place, lse (N) */
+/* s (N, N) to probabilities in place: p_ij = exp(scale s_ij - lse_i), lse_i = log sum_j exp(scale s_ij), both
+ * against the row's largest so that nothing overflows */
 static void softmax_rows(float *s, float *lse, int64_t N, float scale)
 {
     for (int64_t i = 0; i < N; i++) {
@@ -103,7 +104,9 @@ void NAME(attention_forward)(const struct attention *o, void *scratch, int threa
     }
 }
 
-/* s: scores -> probabilities; t: dout v^T -> ds = p (t - delta) scale. delta_i = sum_d dout_id out_id. */
+/* Rows of the softmax's gradient: s: scores q k^T -> probabilities p; t: dp = dout v^T -> ds. With p_ij =
+ * exp(scale s_ij - lse_i): ds_ij = scale p_ij (dp_ij - delta_i), delta_i = sum_j p_ij dp_ij, which is
+ * sum_d dout_id out_id, because out = p v (FlashAttention's form: no second pass over j). */
 static void softmax_backward_rows(int bf16, const void *out, const void *dout, int64_t at, int64_t stride,
                                   const float *lse, float *s, float *t, int64_t N, int64_t dh, float scale)
 {
@@ -124,6 +127,9 @@ static void softmax_backward_rows(int bf16, const void *out, const void *dout, i
     }
 }
 
+/* One head, q, k, v, out (N, dh), p (N, N) = softmax(scale q k^T), out = p v:
+ *   dv = p^T dout, dp = dout v^T, ds of softmax_backward_rows, dq = ds k, dk = ds^T q
+ * p is made again from q, k and lse. */
 void NAME(attention_backward)(const struct attention_gradient *o, void *scratch, int threads)
 {
     int bf16 = o->type == DTYPE_BF16;

@@ -1,8 +1,13 @@
-/* Distillation losses of rows and their gradient, in double: see ops.h. With u = y/|y| and v = t/|t| (norms
- * at least 1e-12, as F.normalize), a loss f(u) has dL/dy = (f' - u (u . f')) / |y|. */
+/* Distillation losses of rows (D) and their gradient, in double: see ops.h.
+ *
+ *   l = sum_i f(e_i), e = u - v; u = y, v = t, or normalised u = y/|y|, v = t/|t| (norms at least 1e-12, as
+ *   F.normalize). du_i = f'(e_i). du/dy = (1 - u u^T) / |y|, so normalised dy = (du - u (u . du)) / |y|.
+ *   cosine: l = 1 - c, c = y.t / (|y| |t|), dy = (c y/|y| - t/|t|) / |y|
+ */
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
 
+/* f' and f: e^2; smooth l1: e^2 / 2 within 1, |e| - 1/2 beyond */
 static double slope(enum loss_kind kind, double e)
 {
     return kind != LOSS_SMOOTH_L1 ? 2 * e : e > 1 ? 1 : e < -1 ? -1 : e;

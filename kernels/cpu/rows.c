@@ -74,7 +74,10 @@ static void add_shares(const float *shares, int64_t stride, int64_t columns, flo
     }
 }
 
-/* One row: dx += rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight; dy xhat and dy to the share */
+/* One row of y = xhat w + b, xhat = (x - mean) rstd (D). mean and rstd move with x, too, by 1/D and by
+ * -rstd^2 xhat_i / D for each x_i; so with g = dy w, the gradient of xhat,
+ *   dx += rstd (g - mean(g) - xhat mean(g xhat))
+ * and, for the share, dw += dy xhat, db += dy */
 static void backward_row(int bf16, const void *dy, int64_t dy_at, const void *x, int64_t x_at,
                          const float *weight, float mean, float rstd, float *dx, int64_t D, float *share_w,
                          float *share_b)
@@ -125,6 +128,7 @@ void NAME(layernorm_backward)(const struct layernorm_gradient *o, float *shares)
     add_shares(shares + D, 2 * D, D, o->dbias);
 }
 
+/* s_j += sum_r x_rj: the gradient of a bias, whose every row is the same */
 void NAME(column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t D, float *shares)
 {
     int64_t step = (R + ROW_SHARES - 1) / ROW_SHARES;
@@ -143,6 +147,8 @@ void NAME(column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t 
     add_shares(shares, D, D, sums);
 }
 
+/* u = a W^T + b scaled by gamma; G = dx^T a, s_j = sum_r dx_rj: dgamma_j = sum_r dx_rj u_rj = sum_k W_jk G_jk
+ * + b_j s_j, dW_jk = gamma_j G_jk, db_j = gamma_j s_j (derived in core/nn/backward.c) */
 void NAME(layerscale_backward)(const struct layerscale_gradient *o)
 {
     int w_bf16 = o->weight_type == DTYPE_BF16, g_bf16 = o->gradient_type == DTYPE_BF16;
