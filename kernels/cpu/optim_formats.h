@@ -1,0 +1,269 @@
+/* Groups of 64 elements of every weight, state and gradient format: memory -> registers and back, for
+ * kernels/cpu/optim_kernel.h. The formats themselves are those of kernels/optim_math.h. */
+#ifndef MEOPT_KERNELS_CPU_OPTIM_FORMATS_H
+#define MEOPT_KERNELS_CPU_OPTIM_FORMATS_H
+
+#include "kernels/cpu/optim.h"
+#include "kernels/cpu/optim_vector.h"
+#include "kernels/optim_math.h"
+
+#include <stdbool.h>
+
+#define VECTORS (OPTIM_GROUP / LANES)
+#define PARTS   (16 / LANES)
+
+/* Codes of a group, in the highest bits where `high`. 4 bits: byte k (0..31) holds element k below and
+ * element k + 32 above. */
+OPTIM_FN void load_codes(word code[VECTORS], const void *p, int64_t group, bool four, bool high)
+{
+    const uint8_t *b = (const uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP);
+    if (!four) {
+        for (int i = 0; i < VECTORS; i++)
+            code[i] = high ? load_high_bytes(b + i * LANES) : load_bytes(b + i * LANES);
+        return;
+    }
+    for (int i = 0; i < VECTORS / 2; i++) {
+        word both = high ? load_high_bytes(b + i * LANES) : load_bytes(b + i * LANES);
+        code[i] = high ? both << 4 : both & 15u;
+        code[i + VECTORS / 2] = high ? both & 0xf0000000u : both >> 4;
+    }
+}
+/* Nibbles: bits `at` to at + 3 of each element (4 or more) */
+OPTIM_FN void store_nibbles(void *p, int64_t group, const word x[VECTORS], int at)
+{
+    for (int i = 0; i < VECTORS / 2; i++) {
+        word below = word_all(15),
+             both = ((x[i] >> at) & below) | ((x[i + VECTORS / 2] >> (at - 4)) & ~below);
+        store_bytes((uint8_t *)p + group * (OPTIM_GROUP / 2) + i * LANES, both);
+    }
+}
+OPTIM_FN void store_zeros(void *p, int64_t group, int format)
+{
+    size_t size = optim_state_bytes(format);
+    memset((uint8_t *)p + (size_t)group * size, 0, size);
+}
+
+OPTIM_FN void load_wide_state(real x[VECTORS], const void *p, int64_t group, int format)
+{
+    for (int i = 0; i < VECTORS; i++) {
+        int64_t at = group * OPTIM_GROUP + i * LANES;
+        x[i] = format == STATE_F32 ? load_reals((const float *)p + at)
+                                   : as_real(load_high_halves((const uint16_t *)p + at));
+    }
+}
+OPTIM_FN void store_wide_state(void *p, int64_t group, int format, const real x[VECTORS],
+                               const word random[VECTORS])
+{
+    word half[VECTORS];
+    if (format == STATE_F32) {
+        for (int i = 0; i < VECTORS; i++) store_reals((float *)p + group * OPTIM_GROUP + i * LANES, x[i]);
+        return;
+    }
+    if (format == STATE_BF16)
+        for (int i = 0; i < VECTORS; i++) half[i] = bf16_stochastic(as_word(x[i]), random[i]);
+    else
+        for (int i = 0; i < VECTORS; i++) half[i] = bf16_nearest(as_word(x[i]));
+    for (int i = 0; i < VECTORS; i += 2)
+        store_high_halves2((uint16_t *)p + group * OPTIM_GROUP + i * LANES, half + i);
+}
+
+static inline bool low_bit(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
+OPTIM_FN struct state_code code_of(int format)
+{
+    static const struct state_code code8 = STATE_CODE_8, code4 = STATE_CODE_4;
+    return format == STATE_8BIT ? code8 : code4;
+}
+
+/* state_exponent of the largest lane. It seldom changes from one step to the next, and asking that is cheaper
+ * than finding the lane. */
+OPTIM_FN uint32_t group_exponent(word largest, uint32_t old, uint32_t bump)
+{
+    bool asks = LANES == 16 && old;
+    if (asks && word_any_reaches(largest, (old << 23) - bump) &&
+        !word_any_reaches(largest, ((old + 1) << 23) - bump))
+        return old;
+    return state_exponent(word_largest(largest), bump);
+}
+
+/* m_code of both halves */
+OPTIM_FN word m_codes(word rounded, struct state_code c)
+{
+    word magnitudes = word_all((c.m_codes - 1) * 0x10001u);
+    return (rounded & magnitudes) | (shift_halves(rounded, c.m_fold) & ~magnitudes);
+}
+/* rounded: of m_round */
+OPTIM_FN void store_m_codes(void *p, int64_t group, int format, const word rounded[VECTORS])
+{
+    struct state_code c = code_of(format);
+    if (format == STATE_4BIT) {
+        word code[VECTORS];
+        for (int i = 0; i < VECTORS; i++) code[i] = m_code(rounded[i], c) << 4;
+        store_nibbles(p, group, code, 4);
+    } else
+        for (int i = 0; i < VECTORS; i += 4)
+            store_packed((uint8_t *)p + group * OPTIM_GROUP + i * LANES,
+                         m_codes(pack_halves(rounded[i], rounded[i + 1]), c),
+                         m_codes(pack_halves(rounded[i + 2], rounded[i + 3]), c));
+}
+/* bits: of root_round */
+OPTIM_FN void store_root_codes(void *p, int64_t group, int format, const word bits[VECTORS], uint32_t base)
+{
+    int shift = code_of(format).shift;
+    if (format == STATE_4BIT) {
+        word code[VECTORS];
+        for (int i = 0; i < VECTORS; i++) code[i] = ((bits[i] >> shift) - base) << 4;
+        store_nibbles(p, group, code, 4);
+        return;
+    }
+    word both = word_all(base * 0x10001u);
+    for (int i = 0; i < VECTORS; i += 4)
+        store_packed((uint8_t *)p + group * OPTIM_GROUP + i * LANES,
+                     pack_halves(bits[i] >> shift, bits[i + 1] >> shift) - both,
+                     pack_halves(bits[i + 2] >> shift, bits[i + 3] >> shift) - both);
+}
+
+/* m with the group's exponent as its scale */
+OPTIM_FN void load_scaled(real m[VECTORS], const void *p, const uint8_t *scales, int64_t group, int format)
+{
+    if (!low_bit(format)) {
+        load_wide_state(m, p, group, format);
+        return;
+    }
+    word code[VECTORS];
+    uint32_t exponent = scales[group];
+    load_codes(code, p, group, format == STATE_4BIT, true);
+    if (exponent)
+        for (int i = 0; i < VECTORS; i++)
+            m[i] = m_decode(code[i], word_all(exponent << 23), 0, code_of(format));
+    else
+        for (int i = 0; i < VECTORS; i++) m[i] = real_all(0);
+}
+OPTIM_FN void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[VECTORS],
+                           const word random[VECTORS])
+{
+    if (!low_bit(format)) {
+        store_wide_state(p, group, format, m, random);
+        return;
+    }
+    struct state_code c = code_of(format);
+    word largest = as_word(m[0]) & word_all(0x7fffffffu);
+    for (int i = 1; i < VECTORS; i++) largest = word_max(largest, as_word(m[i]) & word_all(0x7fffffffu));
+    uint32_t exponent = group_exponent(largest, scales[group], c.m_bump);
+    scales[group] = (uint8_t)exponent;
+    if (!exponent) {
+        store_zeros(p, group, format);
+        return;
+    }
+    word rounded[VECTORS];
+    for (int i = 0; i < VECTORS; i++) rounded[i] = m_round(m[i], random[i], word_all(exponent << 23), 0, c);
+    store_m_codes(p, group, format, rounded);
+}
+
+/* m and sqrt(v) when v is low-bit; m in any format */
+OPTIM_FN void load_rooted(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int m_format,
+                          int v_format, int64_t group)
+{
+    uint32_t exponent = t->scales[group], base = root_base(exponent, code_of(v_format));
+    word code[VECTORS];
+    if (!exponent)
+        for (int i = 0; i < VECTORS; i++) root[i] = m[i] = real_all(0);
+    else {
+        load_codes(code, t->v, group, v_format == STATE_4BIT, false);
+        for (int i = 0; i < VECTORS; i++) root[i] = root_decode(code[i], base, code_of(v_format));
+    }
+    if (!low_bit(m_format)) load_wide_state(m, t->m, group, m_format);
+    else if (exponent) {
+        load_codes(code, t->m, group, m_format == STATE_4BIT, true);
+        for (int i = 0; i < VECTORS; i++)
+            m[i] = m_decode(code[i], as_word(root[i]), t->m_range, code_of(m_format));
+    }
+}
+OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_format, int64_t group,
+                           const real m[VECTORS], const real root[VECTORS], const word random_v[VECTORS],
+                           const word random_m[VECTORS])
+{
+    struct state_code c = code_of(v_format);
+    word largest = as_word(root[0]);
+    for (int i = 1; i < VECTORS; i++) largest = word_max(largest, as_word(root[i]));
+    uint32_t exponent = group_exponent(largest, t->scales[group], c.root_bump), base = root_base(exponent, c);
+    word bits[VECTORS], rounded[VECTORS];
+    t->scales[group] = (uint8_t)exponent;
+    if (!low_bit(m_format)) store_wide_state(t->m, group, m_format, m, random_m);
+    if (!exponent) {
+        store_zeros(t->v, group, v_format);
+        if (low_bit(m_format)) store_zeros(t->m, group, m_format);
+        return;
+    }
+    for (int i = 0; i < VECTORS; i++) bits[i] = root_round(root[i], random_v[i], base, c);
+    store_root_codes(t->v, group, v_format, bits, base);
+    if (!low_bit(m_format)) return;
+    for (int i = 0; i < VECTORS; i++)
+        rounded[i] = m_round(m[i], random_m[i], root_binade(bits[i]), t->m_range, code_of(m_format));
+    store_m_codes(t->m, group, m_format, rounded);
+}
+
+OPTIM_FN void load_gradient(real g[VECTORS], const struct optim_task *t, const void *gradient, int64_t group)
+{
+    if (t->gradient_format == GRADIENT_ACCUMULATOR)
+        load_scaled(g, t->gradient, t->gradient_scales, group, t->accumulator_format);
+    else load_wide_state(g, gradient, 0, t->gradient_format == GRADIENT_F32 ? STATE_F32 : STATE_BF16);
+}
+
+OPTIM_FN void load_weights(real w[VECTORS], const struct optim_task *t, const void *weights, int64_t group)
+{
+    int format = t->weight_format;
+    if (format <= WEIGHTS_F32_COPY) {
+        load_wide_state(w, weights, 0, STATE_F32);
+        return;
+    }
+    if (format <= WEIGHTS_BF16_SR) {
+        load_wide_state(w, weights, 0, STATE_BF16);
+        return;
+    }
+    for (int i = 0; i < VECTORS; i++) {
+        word half = load_high_halves((const uint16_t *)weights + i * LANES), distance;
+        if (format == WEIGHTS_20) { /* as load_codes, but in place */
+            word both = load_signed_bytes((const uint8_t *)t->correction + group * (OPTIM_GROUP / 2) +
+                                          i % (VECTORS / 2) * LANES);
+            distance = i < VECTORS / 2 ? (word)((signed_word)(both << 28) >> 16)
+                                       : (both << 8) & word_all(0xfffff000u);
+        } else if (format == WEIGHTS_24)
+            distance = load_signed_bytes((const uint8_t *)t->correction + group * OPTIM_GROUP + i * LANES)
+                       << 8;
+        else distance = load_signed_halves((const uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES);
+        w[i] = as_real(weight_join(half, distance));
+    }
+}
+OPTIM_FN void store_weights(const struct optim_task *t, void *weights, void *copy, int64_t group,
+                            const real w[VECTORS], const word random[VECTORS])
+{
+    int format = t->weight_format;
+    if (format <= WEIGHTS_F32_COPY) store_wide_state(weights, 0, STATE_F32, w, random);
+    if (format == WEIGHTS_F32_COPY) store_wide_state(copy, 0, STATE_BF16_NEAREST, w, random);
+    if (format == WEIGHTS_BF16) store_wide_state(weights, 0, STATE_BF16_NEAREST, w, random);
+    if (format == WEIGHTS_BF16_SR) store_wide_state(weights, 0, STATE_BF16, w, random);
+    if (format < WEIGHTS_20) return;
+    word bits[VECTORS], half[VECTORS], low[VECTORS];
+    for (int i = 0; i < VECTORS; i++) {
+        bits[i] = as_word(w[i]);
+        if (format == WEIGHTS_20) bits[i] = weight_round(bits[i], random[i], 12);
+        if (format == WEIGHTS_24) bits[i] = weight_round(bits[i], random[i], 8);
+        half[i] = weight_half(bits[i]);
+    }
+    for (int i = 0; i < VECTORS; i += 2) store_high_halves2((uint16_t *)weights + i * LANES, half + i);
+    if (format == WEIGHTS_20) {
+        store_nibbles(t->correction, group, bits, 12);
+        return;
+    }
+    for (int i = 0; i < VECTORS; i++)
+        low[i] = format == WEIGHTS_24 ? weight_correction(bits[i], 8) : bits[i] << 16;
+    if (format == WEIGHTS_24)
+        for (int i = 0; i < VECTORS; i += 4)
+            store_packed((uint8_t *)t->correction + group * OPTIM_GROUP + i * LANES,
+                         pack_halves(low[i], low[i + 1]), pack_halves(low[i + 2], low[i + 3]));
+    else
+        for (int i = 0; i < VECTORS; i += 2)
+            store_high_halves2((uint16_t *)t->correction + group * OPTIM_GROUP + i * LANES, low + i);
+}
+
+#endif
