@@ -18,19 +18,17 @@ struct synthetic {
     int64_t *ids;
 };
 
-static int give(void *context, int64_t index, int64_t count, const float **images, const int64_t **ids,
-                struct error *err)
+static int give(void *context, int64_t index, struct batch *batch, const int64_t **ids, struct error *err)
 {
     struct synthetic *s = context;
     (void)index;
-    (void)count;
     (void)err;
-    *images = s->images;
+    batch->input = s->images;
     *ids = s->ids;
     return 0;
 }
 
-static const float *give_next(void *context) { return ((struct synthetic *)context)->images; }
+static const void *give_next(void *context) { return ((struct synthetic *)context)->images; }
 
 /* The peak of the matrix product, if it is higher than what is known; on a device of its own, so that its
  * scratch is not counted among the experiment's. */
@@ -69,7 +67,7 @@ static int bench_run(const struct arguments *args, struct error *err)
     struct step_result result;
     for (int64_t step = 1; step <= steps && !code; step++) {
         double begin = clock_seconds();
-        code = trainer_step(t, step, c.optim.lr, &(struct image_source){give, give_next, &s}, &result, err);
+        code = trainer_step(t, step, c.optim.lr, &(struct batch_source){give, give_next, &s}, &result, err);
         double seconds = clock_seconds() - begin;
         if (step == 1 || seconds < best) best = seconds;
         if (!code)

@@ -20,17 +20,18 @@
 static float *pixels;
 static int64_t ids[64];
 
-static int some_images(void *context, int64_t index, int64_t count, const float **images,
-                       const int64_t **image_ids, struct error *err)
+static int some_images(void *context, int64_t index, struct batch *batch, const int64_t **image_ids,
+                       struct error *err)
 {
     const struct trainer *t = context;
+    int64_t count = batch->count;
     (void)err;
     int64_t side = t->student_geometry.image;
     pixels = realloc(pixels, (size_t)(count * 3 * side * side) * sizeof *pixels);
     for (int64_t i = 0; i < count * 3 * side * side; i++)
         pixels[i] = (float)((i * 7919 + index) % 512) / 256.0f - 1.0f;
     for (int64_t i = 0; i < count; i++) ids[i] = index * count + i;
-    *images = pixels;
+    batch->input = pixels;
     *image_ids = ids;
     return 0;
 }
@@ -39,13 +40,13 @@ static int fill(void *context, struct trainer *t, struct error *err)
 {
     (void)context;
     int64_t width = t->teacher->out_rows * t->teacher->out_width;
-    const float *images;
     const int64_t *image_ids;
     t->cache_images = t->batch;
     t->cache = malloc((size_t)(t->batch * width) * sizeof *t->cache);
     for (int64_t i = 0; i < t->batch; i += t->micro) {
-        int code = some_images(t, i / t->micro, t->micro, &images, &image_ids, err);
-        if (code == 0) code = trainer_embed_teacher(t, images, t->micro, t->cache + i * width, err);
+        struct batch batch = {.count = t->micro};
+        int code = some_images(t, i / t->micro, &batch, &image_ids, err);
+        if (code == 0) code = trainer_embed_teacher(t, &batch, t->cache + i * width, err);
         if (code) return code;
     }
     return 0;
@@ -70,7 +71,7 @@ static void plan_is_measurement(const char *name, char **overrides, int count)
     code = trainer_create(&trainer, &config, device, true, fill, NULL, &err);
     for (int step = 1; step <= 2 && code == 0; step++)
         code = trainer_step(trainer, step, 1e-5,
-                            &(struct image_source){.images = some_images, .context = trainer}, &result, &err);
+                            &(struct batch_source){.give = some_images, .context = trainer}, &result, &err);
     if (code) fail_msg("%s", err.what);
     bool good = true;
     for (int c = 0; c <= MEMORY_CLASS_COUNT; c++) {

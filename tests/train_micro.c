@@ -21,10 +21,11 @@ static float pixels[BATCH * 3 * SIDE * SIDE];
 static int64_t ids[BATCH];
 
 /* Every image is a function of its place in the batch alone, so all cuts of the batch see the same ones. */
-static int some_images(void *context, int64_t index, int64_t count, const float **images,
-                       const int64_t **image_ids, struct error *err)
+static int some_images(void *context, int64_t index, struct batch *batch, const int64_t **image_ids,
+                       struct error *err)
 {
     const struct trainer *t = context;
+    int64_t count = batch->count;
     (void)err;
     for (int64_t i = 0; i < count; i++) {
         ids[i] = index * t->micro + i;
@@ -34,7 +35,7 @@ static int some_images(void *context, int64_t index, int64_t count, const float 
             pixels[i * 3 * SIDE * SIDE + k] = (float)(random >> 16) / 32768.0f - 1.0f;
         }
     }
-    *images = pixels;
+    batch->input = pixels;
     *image_ids = ids;
     return 0;
 }
@@ -94,8 +95,8 @@ static struct outcome train(size_t shape, const char *const *more, int micro)
     out.before = parameters(trainer, &out.count);
     for (int step = 1; step <= STEPS; step++) {
         struct step_result result;
-        if (trainer_step(trainer, step, 1e-3,
-                         &(struct image_source){.images = some_images, .context = trainer}, &result, &err))
+        if (trainer_step(trainer, step, 1e-3, &(struct batch_source){.give = some_images, .context = trainer},
+                         &result, &err))
             fail_msg("%s", err.what);
         out.loss[step - 1] = result.loss;
         out.norm[step - 1] = result.grad_norm;

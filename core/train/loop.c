@@ -27,18 +27,17 @@ struct feed {
     int64_t micro, pixels;
 };
 
-static int feed_images(void *context, int64_t index, int64_t count, const float **images, const int64_t **ids,
-                       struct error *err)
+static int feed_give(void *context, int64_t index, struct batch *batch, const int64_t **ids,
+                     struct error *err)
 {
     struct feed *f = context;
     (void)err;
-    (void)count;
-    *images = f->batch.images + index * f->micro * f->pixels;
+    batch->input = f->batch.images + index * f->micro * f->pixels;
     *ids = f->batch.ids + index * f->micro;
     return 0;
 }
 
-static const float *next_images(void *context)
+static const void *feed_coming(void *context)
 {
     struct feed *f = context;
     return f->last ? NULL : data_peek(f->data);
@@ -98,14 +97,14 @@ static int one_step(struct course *w, struct error *err)
     if (code) return code;
     if (p->step == 0 && w->listener->variants) {
         struct loss_variant variants[LOSS_VARIANTS];
-        struct image_source images = {.images = feed_images, .context = feed};
-        if ((code = trainer_loss_variants(w->t, &images, variants, err)) != 0) return code;
+        struct batch_source source = {.give = feed_give, .context = feed};
+        if ((code = trainer_loss_variants(w->t, &source, variants, err)) != 0) return code;
         w->listener->variants(w->listener->context, variants, LOSS_VARIANTS);
     }
     phase(w->listener, PHASE_STEP);
     p->lr = schedule_lr(w->t->config, p->step + 1, p->total);
     feed->last = p->step + 1 >= w->last || signals_asked(WISH_STOP);
-    code = trainer_step(w->t, p->step + 1, p->lr, &(struct image_source){feed_images, next_images, feed},
+    code = trainer_step(w->t, p->step + 1, p->lr, &(struct batch_source){feed_give, feed_coming, feed},
                         &result, err);
     if (code) return code;
     p->step++;

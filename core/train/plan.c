@@ -43,7 +43,7 @@ static int rehearse(struct trainer *t, struct error *err)
 {
     struct device *dev = t->device;
     struct tower *s = t->student;
-    const struct batch batch = {t->images, t->micro};
+    const struct batch batch = {t->input, t->micro};
     if (t->teacher) tower_forward(t->teacher, &batch);
     tower_forward(s, &batch);
     const float *target = t->teacher ? t->teacher->out : t->target;

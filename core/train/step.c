@@ -5,56 +5,55 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* t->images becomes the micro-batch: what was sent ahead, or a copy that the operations wait for. From here
- * on nothing reads next_images, so it may be filled as soon as what was issued so far is done. */
-static void take_images(struct trainer *t, const float *host, int64_t count)
+/* t->input becomes the micro-batch: what was sent ahead, or a copy that the operations wait for. From here
+ * on nothing reads next_input, so it may be filled as soon as what was issued so far is done. */
+static void take_input(struct trainer *t, const struct batch *host)
 {
     struct device *dev = t->device;
-    if (t->sent) dev->queues->wait(dev, NULL, t->arrived);
-    if (t->sent && t->sent == host && t->sent_count == count) {
-        float *taken = t->next_images;
-        t->next_images = t->images;
-        t->images = taken;
+    if (t->sent.input) dev->queues->wait(dev, NULL, t->arrived);
+    if (t->sent.input && t->sent.input == host->input && t->sent.count == host->count) {
+        void *taken = t->next_input;
+        t->next_input = t->input;
+        t->input = taken;
     } else {
-        dev->upload(dev, t->images, host, geometry_input_bytes(&t->student_geometry, count));
+        dev->upload(dev, t->input, host->input, geometry_input_bytes(&t->student_geometry, host->count));
     }
-    t->sent = NULL;
-    if (t->next_images) dev->queues->record(dev, t->taken, NULL);
+    t->sent.input = NULL;
+    if (t->next_input) dev->queues->record(dev, t->taken, NULL);
 }
 
-/* The micro-batch behind this one, of this step or the next, goes to the card while it computes. Images that
- * are not there yet are not waited for: take_images will copy them. */
-static void send_ahead(struct trainer *t, int64_t index, int64_t done, const struct image_source *source)
+/* The micro-batch behind this one, of this step or the next, goes to the card while it computes. What is not
+ * there yet is not waited for: take_input will copy it. */
+static void send_ahead(struct trainer *t, int64_t index, int64_t done, const struct batch_source *source)
 {
-    const float *host = NULL;
     const int64_t *ids;
     struct error ignored;
-    if (!t->next_images) return;
-    int64_t left = t->batch - done, count = left <= 0 || left > t->micro ? t->micro : left;
-    if (left > 0 && source->images(source->context, index + 1, count, &host, &ids, &ignored))
-        return; /* take_images meets it again */
-    if (left <= 0 && source->next) host = source->next(source->context);
-    if (!host) return;
+    if (!t->next_input) return;
+    int64_t left = t->batch - done;
+    struct batch host = {.count = left <= 0 || left > t->micro ? t->micro : left};
+    if (left > 0 && source->give(source->context, index + 1, &host, &ids, &ignored))
+        return; /* take_input meets it again */
+    if (left <= 0 && source->coming) host.input = source->coming(source->context);
+    if (!host.input) return;
     struct device *dev = t->device;
     dev->queues->wait(dev, t->copies, t->taken);
-    dev->queues->upload(dev, t->copies, t->next_images, host,
-                        geometry_input_bytes(&t->student_geometry, count));
+    dev->queues->upload(dev, t->copies, t->next_input, host.input,
+                        geometry_input_bytes(&t->student_geometry, host.count));
     dev->queues->record(dev, t->arrived, t->copies);
     t->sent = host;
-    t->sent_count = count;
 }
 
-/* Images to the device, target of the micro-batch: the teacher's output, or gathered from the cache. */
-static int prepare(struct trainer *t, int64_t index, int64_t count, const struct image_source *source,
+/* Input to the device, target of the micro-batch: the teacher's output, or gathered from the cache. */
+static int prepare(struct trainer *t, int64_t index, int64_t count, const struct batch_source *source,
                    const float **target, struct error *err)
 {
-    const float *host;
+    struct batch host = {.count = count};
     const int64_t *ids;
-    int code = source->images(source->context, index, count, &host, &ids, err);
+    int code = source->give(source->context, index, &host, &ids, err);
     if (code) return code;
-    take_images(t, host, count);
+    take_input(t, &host);
     if (t->teacher) {
-        tower_forward(t->teacher, &(struct batch){t->images, count});
+        tower_forward(t->teacher, &(struct batch){t->input, count});
         *target = t->teacher->out;
         return 0;
     }
@@ -175,14 +174,14 @@ static double clip_scale(const struct trainer *t, double norm)
 /* Forward and loss of one micro-batch, behind `done` images of the step; the gradient of the output to dout.
  */
 static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done, int64_t count,
-                   const struct image_source *source, double *loss, double *cosine, struct error *err)
+                   const struct batch_source *source, double *loss, double *cosine, struct error *err)
 {
     struct device *dev = t->device;
     const float *target;
     int64_t outs = count * t->student->out_rows * t->student->out_width;
     int code = prepare(t, index, count, source, &target, err);
     if (code) return code;
-    tower_forward(t->student, &(struct batch){t->images, count});
+    tower_forward(t->student, &(struct batch){t->input, count});
     dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
     dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
     distill_loss(dev, &t->loss, t->student->out, target, t->dout, t->sums, t->sums + 1,
@@ -226,7 +225,7 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     int code = 0;
     if (t->twice) {
         r.measure = true;
-        if ((code = tower_backward(t->student, &(struct batch){t->images, count}, t->dout, true, true,
+        if ((code = tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true,
                                    on_group, &r, err)) != 0)
             return code;
         r.measure = false;
@@ -239,7 +238,7 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     }
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
     code =
-        tower_backward(t->student, &(struct batch){t->images, count}, t->dout, true, true, on_group, &r, err);
+        tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true, on_group, &r, err);
     int ended = meopt_step_end(t->opt, &stats, &library);
     if (!code && ended == MEOPT_NOT_FINITE) code = diverged(t, step, not_finite, err);
     if (!code && ended) code = trainer_library_error(&library, err);
@@ -273,7 +272,7 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     return status || ended ? trainer_library_error(&library, err) : 0;
 }
 
-int trainer_step(struct trainer *t, int64_t step, double lr, const struct image_source *source,
+int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err)
 {
     *result = (struct step_result){0};
@@ -285,26 +284,26 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct image_
         if (code) break;
         done += count;
         if (!t->release)
-            code = tower_backward(t->student, &(struct batch){t->images, count}, t->dout, index == 0,
+            code = tower_backward(t->student, &(struct batch){t->input, count}, t->dout, index == 0,
                                   done == t->batch, NULL, NULL, err);
         else if (accumulates) {
             struct release r = {.t = t, .accumulate = true, .step = step};
-            code = tower_backward(t->student, &(struct batch){t->images, count}, t->dout, true, true,
-                                  on_group, &r, err);
+            code = tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true, on_group,
+                                  &r, err);
         } else code = step_released(t, step, lr, count, result, err);
     }
     if (!code && !t->release) code = step_kept(t, step, lr, result, err);
     if (!code && t->release && accumulates) code = step_accumulated(t, step, lr, result, err);
     if (!code) code = device_check(t->device, err);
     t->previous_norm = result->grad_norm;
-    if (code && t->sent) { /* for a micro-batch that is not made */
+    if (code && t->sent.input) { /* for a micro-batch that is not made */
         t->device->queues->wait(t->device, NULL, t->arrived);
-        t->sent = NULL;
+        t->sent.input = NULL;
     }
     return code;
 }
 
-int trainer_loss_variants(struct trainer *t, const struct image_source *source,
+int trainer_loss_variants(struct trainer *t, const struct batch_source *source,
                           struct loss_variant variants[LOSS_VARIANTS], struct error *err)
 {
     static const struct {
@@ -321,7 +320,7 @@ int trainer_loss_variants(struct trainer *t, const struct image_source *source,
     struct device *dev = t->device;
     int code = prepare(t, 0, t->micro, source, &target, err);
     if (code) return code;
-    tower_forward(t->student, &(struct batch){t->images, t->micro});
+    tower_forward(t->student, &(struct batch){t->input, t->micro});
     for (int i = 0; i < LOSS_VARIANTS; i++) {
         dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
         distill_loss(dev, &rows[i].options, t->student->out, target, NULL, t->sums, t->sums + 1, 1, t->micro,
@@ -333,14 +332,13 @@ int trainer_loss_variants(struct trainer *t, const struct image_source *source,
     return device_check(dev, err);
 }
 
-int trainer_embed_teacher(struct trainer *t, const float *host_images, int64_t count, float *out,
-                          struct error *err)
+int trainer_embed_teacher(struct trainer *t, const struct batch *host, float *out, struct error *err)
 {
     struct tower *teacher = t->teacher;
     struct device *dev = t->device;
-    int64_t width = teacher->out_width, rows = teacher->out_rows;
-    dev->upload(dev, t->images, host_images, geometry_input_bytes(&t->teacher_geometry, count));
-    tower_forward(teacher, &(struct batch){t->images, count});
+    int64_t count = host->count, width = teacher->out_width, rows = teacher->out_rows;
+    dev->upload(dev, t->input, host->input, geometry_input_bytes(&t->teacher_geometry, count));
+    tower_forward(teacher, &(struct batch){t->input, count});
     dev->sync(dev);
     for (int64_t i = 0; i < count; i++) {
         dev->download(dev, out + i * rows * width, teacher->out + i * width, (size_t)width * sizeof(float));

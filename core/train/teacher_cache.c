@@ -30,9 +30,10 @@ int teacher_cache_fill(struct trainer *t, const char *path, struct error *err)
         code = data_start(data, 0, err);
         while (!code && (code = data_next(data, &batch, err)) == 0 && batch.count > 0)
             /* one by one: a bad image's stand-in goes to its own place */
-            for (int64_t i = 0; i < batch.count && !code; i++)
-                code = trainer_embed_teacher(t, batch.images + i * pixels, 1, t->cache + batch.ids[i] * row,
-                                             err);
+            for (int64_t i = 0; i < batch.count && !code; i++) {
+                struct batch one = {batch.images + i * pixels, 1};
+                code = trainer_embed_teacher(t, &one, t->cache + batch.ids[i] * row, err);
+            }
         struct weights_row table = {
             .name = "teacher", .dtype = DTYPE_F32, .ndim = 2, .shape = {images, row}, .data = t->cache};
         if (!code) code = weights_write_safetensors(path, &table, 1, NULL, err);

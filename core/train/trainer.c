@@ -283,21 +283,21 @@ static int check_combination(const struct trainer *t, struct error *err)
 static int create_buffers(struct trainer *t, struct error *err)
 {
     int64_t outs = t->micro * t->student->out_rows * t->student->out_width;
-    size_t scratch = t->student->scratch_bytes, images = geometry_input_bytes(&t->student_geometry, t->micro);
+    size_t scratch = t->student->scratch_bytes, input = geometry_input_bytes(&t->student_geometry, t->micro);
     if (t->teacher && t->teacher->scratch_bytes > scratch) scratch = t->teacher->scratch_bytes;
     device_free(t->device, t->scratch);
-    device_free(t->device, t->images);
+    device_free(t->device, t->input);
     t->scratch = buffer(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err);
-    if (t->scratch) t->images = buffer(t, MEMORY_DATA, images, "images", err);
+    if (t->scratch) t->input = buffer(t, MEMORY_DATA, input, "images", err);
     const struct device_queues *queues = t->device->queues;
-    if (t->images && queues->overlap)
-        t->next_images = buffer(t, MEMORY_DATA, images, "images of the next step", err);
-    if (queues->overlap && !t->next_images) return err->code;
+    if (t->input && queues->overlap)
+        t->next_input = buffer(t, MEMORY_DATA, input, "images of the next step", err);
+    if (queues->overlap && !t->next_input) return err->code;
     if (queues->overlap &&
         (queues->create(t->device, &t->copies, err) || queues->event_create(t->device, &t->taken, err) ||
          queues->event_create(t->device, &t->arrived, err)))
         return err->code;
-    if (t->images)
+    if (t->input)
         t->dout = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "gradient of the output", err);
     if (t->dout && !t->teacher)
         t->target = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "targets", err);
@@ -314,13 +314,13 @@ static int cache_outputs(struct trainer *t, fill_cache cache, void *context, str
 {
     t->scratch = buffer(t, MEMORY_WORKSPACE, t->teacher->scratch_bytes, "scratch of the towers", err);
     if (t->scratch)
-        t->images =
+        t->input =
             buffer(t, MEMORY_DATA, geometry_input_bytes(&t->teacher_geometry, t->micro), "images", err);
-    if (!t->images) return err->code;
+    if (!t->input) return err->code;
     tower_bind_scratch(t->teacher, t->scratch);
     int code = 0;
     if (cache) code = cache(context, t, err);
-    else tower_forward(t->teacher, &(struct batch){t->images, t->micro}); /* a plan */
+    else tower_forward(t->teacher, &(struct batch){t->input, t->micro}); /* a plan */
     if (!code) code = device_check(t->device, err);
     tower_close(t->teacher);
     t->teacher = NULL;
@@ -386,8 +386,8 @@ void trainer_close(struct trainer *t)
     tower_close(t->student);
     tower_close(t->teacher);
     device_free(t->device, t->scratch);
-    device_free(t->device, t->images);
-    device_free(t->device, t->next_images);
+    device_free(t->device, t->input);
+    device_free(t->device, t->next_input);
     device_free(t->device, t->target);
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);

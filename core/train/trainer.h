@@ -28,13 +28,12 @@ struct trainer {
     struct distill_options loss;
     int64_t batch, micro; /* images per step and per forward */
     void *scratch;
-    float *images;      /* (micro, 3, S, S) */
-    float *next_images; /* the same, filled while the card computes; NULL on a device that cannot copy beside
-                           its operations */
-    struct device_queue *copies;          /* on which they travel */
-    struct device_event *taken, *arrived; /* nothing reads next_images any more; its images are there */
-    const float *sent;                    /* host images that are on their way to next_images; NULL: none */
-    int64_t sent_count;
+    void *input;      /* of a micro-batch */
+    void *next_input; /* the same, filled while the card computes; NULL on a device that cannot copy beside
+                         its operations */
+    struct device_queue *copies;          /* on which it travels */
+    struct device_event *taken, *arrived; /* nothing reads next_input any more; it is filled */
+    struct batch sent;                    /* in host memory, on its way to next_input; input NULL: none */
     float *target; /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
     float *dout;   /* the same shape */
     double *sums;  /* loss, cosine, sum of squares; then an int: finite */
@@ -62,22 +61,20 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
                    fill_cache cache, void *context, struct error *err);
 void trainer_close(struct trainer *trainer);
 
-/* Give micro-batch `index` of the step's images, F32 (count, 3, S, S) in host memory, and the number of each
- * image in the dataset (for cached targets); both stay valid until the next call. */
-typedef int (*batch_images)(void *context, int64_t index, int64_t count, const float **images,
-                            const int64_t **image_ids, struct error *err);
-/* The address that batch_images will give for micro-batch 0 of the next step when its images are there
- * already, else NULL. */
-typedef const float *(*coming_images)(void *context);
-struct image_source {
-    batch_images images;
-    coming_images next; /* may be NULL */
+/* Where micro-batches come from. */
+struct batch_source {
+    /* Micro-batch `index` of the step, of batch->count rows: set batch->input, in host memory, and the number
+     * of each row in the dataset (for cached targets); both stay valid until the next call. */
+    int (*give)(void *context, int64_t index, struct batch *batch, const int64_t **ids, struct error *err);
+    /* Optional: the input that `give` will set for micro-batch 0 of the next step when it is there already,
+     * else NULL. */
+    const void *(*coming)(void *context);
     void *context;
 };
 
 /* One optimizer step, counted from 1. EXIT_DIVERGED when loss or gradient is not finite: with gradients kept,
  * or released with clip_mode exact, no weight has changed then. */
-int trainer_step(struct trainer *trainer, int64_t step, double lr, const struct image_source *source,
+int trainer_step(struct trainer *trainer, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err);
 
 /* Losses of the batch for every variant (kind x normalize x reduction), name and value, without training:
@@ -87,12 +84,12 @@ struct loss_variant {
     double value;
 };
 enum { LOSS_VARIANTS = 7 };
-int trainer_loss_variants(struct trainer *trainer, const struct image_source *source,
+int trainer_loss_variants(struct trainer *trainer, const struct batch_source *source,
                           struct loss_variant variants[LOSS_VARIANTS], struct error *err);
 
-/* The teacher's output for `count` images (at most micro) into host memory (count, out_rows*out_width). */
-int trainer_embed_teacher(struct trainer *trainer, const float *host_images, int64_t count, float *out,
-                          struct error *err);
+/* The teacher's output for a batch in host memory (at most micro) into host memory (count,
+ * out_rows*out_width). */
+int trainer_embed_teacher(struct trainer *trainer, const struct batch *host, float *out, struct error *err);
 /* Exact F32 values of a student's parameter: from the optimizer for trained ones. out (count), host memory.
  */
 int trainer_export(const struct trainer *trainer, int parameter, float *out, struct error *err);
