@@ -6,6 +6,12 @@
  */
 #include "core/nn/tower.h"
 
+/* dx */
+static float *stream_gradient(const struct tower *t)
+{
+    return (float *)(void *)(t->memory->scratch + t->memory->dx_at);
+}
+
 static void zero_small(const struct pass *pass, int group)
 {
     struct tower *t = pass->tower;
@@ -87,7 +93,7 @@ static void branch_backward(const struct pass *pass, const void *a, const struct
     struct tower *t = pass->tower;
     struct device *dev = t->device;
     int64_t D = w->shape[0], K = w->shape[1];
-    const float *dx = (const float *)(const void *)(t->memory->scratch + t->memory->dx_at);
+    const float *dx = stream_gradient(t);
     dev->ops->column_sums(dev, DTYPE_F32, dx, b->grad, rows, D);
     dev->ops->cast(dev, dx, DTYPE_F32, td, t->options.compute, rows * D);
     weight_gradient(pass, td, a, w, D, K, rows);
@@ -107,6 +113,31 @@ static void branch_backward(const struct pass *pass, const void *a, const struct
                                                                              .K = K});
     }
     input_gradient(pass, td, w, da, rows);
+}
+
+/* y = norm(x) W^T + b: dn = dy W, dx += dnorm(dn), with the gradients of both. n: the norm as it was computed
+ * forward; its output is made again in n->y, where dn then takes its place. */
+static void norm_linear_backward(const struct pass *pass, const void *dy, const struct layernorm *n,
+                                 const struct parameter *norm_w, const struct parameter *norm_b,
+                                 const struct parameter *w, const struct parameter *b)
+{
+    struct tower *t = pass->tower;
+    const struct device_ops *ops = t->device->ops;
+    ops->layernorm_apply(t->device, n);
+    linear_backward(pass, dy, n->y, w, b, n->y, n->R);
+    ops->layernorm_backward(t->device, &(struct layernorm_gradient){.type = n->type,
+                                                                    .dy = n->y,
+                                                                    .x = n->x,
+                                                                    .x_stride = n->x_stride,
+                                                                    .weight = n->weight,
+                                                                    .mean = n->mean,
+                                                                    .rstd = n->rstd,
+                                                                    .dx = stream_gradient(t),
+                                                                    .dx_stride = n->D,
+                                                                    .dweight = norm_w->grad,
+                                                                    .dbias = norm_b->grad,
+                                                                    .R = n->R,
+                                                                    .D = n->D});
 }
 
 /* One block, from its end (tower_block_forward). dx is the gradient behind the block and becomes, with what
@@ -129,7 +160,6 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     enum activation ffn = (enum activation)(g->ffn - 1);
     struct block_activations *k = &m->kept[l];
     int64_t N = t->tokens, R = pass->batch->count * N, D = g->width, H = g->heads, F = g->hidden;
-    float *dx = (float *)(void *)(m->scratch + m->dx_at);
     void *td = m->scratch + m->td_at, *t1 = m->scratch + m->t1_at;
     char *region = m->scratch + m->region_at;
 #define P(role) block_role(t, l, role)
@@ -145,30 +175,13 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     ops->activation_forward(dev, e, ffn, k->h, act, R, F);
     branch_backward(pass, act, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2), td, dact, R);
     ops->activation_backward(dev, e, ffn, dact, k->h, dh, R, F);
-    ops->layernorm_apply(dev, &(struct layernorm){.type = e,
-                                                  .x = k->x_mid,
-                                                  .x_stride = D,
-                                                  .weight = f32(P(ROLE_NORM2_W)),
-                                                  .bias = f32(P(ROLE_NORM2_B)),
-                                                  .y = t1,
-                                                  .mean = k->mean2,
-                                                  .rstd = k->rstd2,
-                                                  .R = R,
-                                                  .D = D});
-    linear_backward(pass, dh, t1, P(ROLE_FC1_W), P(ROLE_FC1_B), t1, R);
-    ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = e,
-                                                              .dy = t1,
-                                                              .x = k->x_mid,
-                                                              .x_stride = D,
-                                                              .weight = f32(P(ROLE_NORM2_W)),
-                                                              .mean = k->mean2,
-                                                              .rstd = k->rstd2,
-                                                              .dx = dx,
-                                                              .dx_stride = D,
-                                                              .dweight = P(ROLE_NORM2_W)->grad,
-                                                              .dbias = P(ROLE_NORM2_B)->grad,
-                                                              .R = R,
-                                                              .D = D});
+    struct layernorm norm = {.type = e, .x_stride = D, .y = t1, .R = R, .D = D};
+    norm.x = k->x_mid;
+    norm.weight = f32(P(ROLE_NORM2_W));
+    norm.bias = f32(P(ROLE_NORM2_B));
+    norm.mean = k->mean2;
+    norm.rstd = k->rstd2;
+    norm_linear_backward(pass, dh, &norm, P(ROLE_NORM2_W), P(ROLE_NORM2_B), P(ROLE_FC1_W), P(ROLE_FC1_B));
 
     /* attention */
     void *dattn = region, *dqkv = region + (size_t)(R * D) * dtype_bytes(e);
@@ -183,30 +196,12 @@ void tower_block_backward(const struct pass *pass, int64_t l)
                                                               .N = N,
                                                               .H = H,
                                                               .dh = D / H});
-    ops->layernorm_apply(dev, &(struct layernorm){.type = e,
-                                                  .x = m->x[l],
-                                                  .x_stride = D,
-                                                  .weight = f32(P(ROLE_NORM1_W)),
-                                                  .bias = f32(P(ROLE_NORM1_B)),
-                                                  .y = t1,
-                                                  .mean = k->mean1,
-                                                  .rstd = k->rstd1,
-                                                  .R = R,
-                                                  .D = D});
-    linear_backward(pass, dqkv, t1, P(ROLE_QKV_W), qkv_bias, t1, R);
-    ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = e,
-                                                              .dy = t1,
-                                                              .x = m->x[l],
-                                                              .x_stride = D,
-                                                              .weight = f32(P(ROLE_NORM1_W)),
-                                                              .mean = k->mean1,
-                                                              .rstd = k->rstd1,
-                                                              .dx = dx,
-                                                              .dx_stride = D,
-                                                              .dweight = P(ROLE_NORM1_W)->grad,
-                                                              .dbias = P(ROLE_NORM1_B)->grad,
-                                                              .R = R,
-                                                              .D = D});
+    norm.x = m->x[l];
+    norm.weight = f32(P(ROLE_NORM1_W));
+    norm.bias = f32(P(ROLE_NORM1_B));
+    norm.mean = k->mean1;
+    norm.rstd = k->rstd1;
+    norm_linear_backward(pass, dqkv, &norm, P(ROLE_NORM1_W), P(ROLE_NORM1_B), P(ROLE_QKV_W), qkv_bias);
 #undef P
 }
 
@@ -254,7 +249,7 @@ void image_head_backward(const struct pass *pass)
         } else linear_backward(pass, dy, m->pooled, out, m->roles[ROLE_OUT_B], below, rows);
         dy = below;
     }
-    float *dx = (float *)(void *)(m->scratch + m->dx_at);
+    float *dx = stream_gradient(t);
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
     const char *x = m->x[g->depth];
     dev->ops->fill(dev, dx, 0, (size_t)(pass->batch->count * N * D) * sizeof *dx);
@@ -301,7 +296,7 @@ void image_embed_backward(const struct pass *pass)
     const struct geometry *g = &t->geometry;
     enum dtype e = t->options.compute;
     int64_t N = t->tokens, D = g->width, R = pass->batch->count * N;
-    float *dx = (float *)(void *)(m->scratch + m->dx_at), *dpos = m->roles[ROLE_POS]->grad;
+    float *dx = stream_gradient(t), *dpos = m->roles[ROLE_POS]->grad;
     void *td = m->scratch + m->td_at, *dpatch = m->scratch + m->t1_at, *patches = m->scratch + m->region_at;
     if (m->roles[ROLE_PRE_W]) {
         ops->cast(dev, dx, DTYPE_F32, td, e, R * D);
