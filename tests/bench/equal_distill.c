@@ -213,15 +213,15 @@ static void weights_init(struct run *run, uint64_t seed)
 static double batch_loss(struct run *run, int held_out, float *dout, double *cosine)
 {
     struct distill_options distill = {LOSS_MSE, false, false};
-    const struct batch images = {run->batch, BATCH};
+    const struct batch in = {run->batch, BATCH};
     int64_t rows = run->student->out_rows, width = run->student->out_width;
     size_t out_bytes = (size_t)(BATCH * rows * width) * 4;
     double loss = 0;
     *cosine = 0;
     batch_make(run->batch, held_out);
-    tower_forward(run->teacher, &images);
+    tower_forward(run->teacher, &in);
     memcpy(run->target, run->teacher->out, out_bytes);
-    tower_forward(run->student, &images);
+    tower_forward(run->student, &in);
     if (dout) memset(dout, 0, out_bytes);
     distill_loss(run->device, &distill, run->student->out, run->target, dout, &loss, cosine, 1, BATCH, rows,
                  width);
@@ -232,14 +232,13 @@ static void train(struct run *run, int steps)
 {
     struct error err = {0};
     struct meopt_error e;
-    const struct batch images = {run->batch, BATCH};
+    const struct batch in = {run->batch, BATCH};
     for (int step = 1; step <= steps; step++) {
         double cosine, loss = batch_loss(run, 0, run->dout, &cosine);
         double part =
             step <= 20 ? step / 20.0 : 0.5 * (1 + cos(3.14159265358979 * (step - 20) / (steps - 19)));
         if (meopt_step_begin(run->opt, step, run->base_lr * part, 0, &e)) die(e.message);
-        if (tower_backward(run->student, &images, run->dout, true, true, group_step, run, &err))
-            die(err.what);
+        if (tower_backward(run->student, &in, run->dout, true, true, group_step, run, &err)) die(err.what);
         if (meopt_step_end(run->opt, NULL, &e)) die(e.message);
         if (step % 25 == 0) fprintf(stderr, "step %d loss %.4f cosine %.3f\n", step, loss, cosine / BATCH);
     }
