@@ -17,7 +17,7 @@ struct tiny {
 };
 
 /* One more image below the directory. */
-static int tiny_image(const struct tiny *tiny, const char *name, const char *from)
+static inline int tiny_image(const struct tiny *tiny, const char *name, const char *from)
 {
     char *bytes = NULL, *source = path_join(MEOPT_SOURCE_DIR "/tests/data/preprocess/images", from),
          *path = path_join(tiny->directory, name);
@@ -31,7 +31,7 @@ static int tiny_image(const struct tiny *tiny, const char *name, const char *fro
 }
 
 /* The directory with five images. */
-static int tiny_begin(struct tiny *tiny)
+static inline int tiny_begin(struct tiny *tiny)
 {
     static const char *const names[] = {"01_base444.jpg", "02_base422.jpg", "05_gray.jpg", "14_rgb.png",
                                         "16_palette.png"};
@@ -44,34 +44,37 @@ static int tiny_begin(struct tiny *tiny)
     return code;
 }
 
-static int tiny_end(const struct tiny *tiny) { return file_remove_tree(tiny->directory, NULL); }
+static inline int tiny_end(const struct tiny *tiny) { return file_remove_tree(tiny->directory, NULL); }
 
-/* The trainer on the CPU, with one more key=value (or NULL). */
+/* The trainer on the CPU, with more settings: key=value words between spaces (or NULL). */
 static int tiny_open(struct tiny *tiny, const char *more, fill_cache cache, void *context, struct error *err)
 {
-    char *root = xasprintf("data.root=%s", tiny->directory);
-    char *overrides[] = {root,
-                         (char[]){"device.type=cpu"},
-                         (char[]){"model_t.arch=custom"},
-                         (char[]){"model_t.width=176"},
-                         (char[]){"model_t.depth=2"},
-                         (char[]){"model_t.hidden=352"},
-                         (char[]){"model_t.out=64"},
-                         (char[]){"model_t.patch=14"},
-                         (char[]){"model_s.arch=custom"},
-                         (char[]){"model_s.width=88"},
-                         (char[]){"model_s.depth=2"},
-                         (char[]){"model_s.hidden=176"},
-                         (char[]){"model_s.out=64"},
-                         (char[]){"model_s.patch=14"},
-                         (char[]){"data.image_size=28"},
-                         (char[]){"train.batch_size=2"},
-                         (char *)(uintptr_t)more};
-    int count = (int)(sizeof overrides / sizeof *overrides) - !more;
+    char *root = xasprintf("data.root=%s", tiny->directory), *words = xasprintf("%s", more ? more : ""), *at;
+    char *overrides[32] = {root,
+                           (char[]){"device.type=cpu"},
+                           (char[]){"model_t.arch=custom"},
+                           (char[]){"model_t.width=176"},
+                           (char[]){"model_t.depth=2"},
+                           (char[]){"model_t.hidden=352"},
+                           (char[]){"model_t.out=64"},
+                           (char[]){"model_t.patch=14"},
+                           (char[]){"model_s.arch=custom"},
+                           (char[]){"model_s.width=88"},
+                           (char[]){"model_s.depth=2"},
+                           (char[]){"model_s.hidden=176"},
+                           (char[]){"model_s.out=64"},
+                           (char[]){"model_s.patch=14"},
+                           (char[]){"data.image_size=28"},
+                           (char[]){"train.batch_size=2"}};
+    int count = 0;
+    while (overrides[count]) count++;
+    for (char *word = strtok_r(words, " ", &at); word && count < 32; word = strtok_r(NULL, " ", &at))
+        overrides[count++] = word;
     int code = config_load(&tiny->config, MEOPT_SOURCE_DIR "/configs/eva_clip.yaml", overrides, count, err);
     if (!code) code = device_open(&tiny->device, "cpu", 0, err);
     if (!code) code = trainer_create(&tiny->trainer, &tiny->config, tiny->device, true, cache, context, err);
     free(root);
+    free(words);
     return code;
 }
 

@@ -92,7 +92,22 @@ struct release {
     int64_t step;
 };
 
-static double group_squares(struct trainer *t, int group, int *finite)
+/* A group's gradients are complete on this rank: let them be the sum of all ranks', on every rank. */
+static int reduce_group(struct trainer *t, int group, struct error *err)
+{
+    struct gradient_span span = tower_group_gradients(t->student, group);
+    size_t rest = span.bytes - span.f32_bytes;
+    enum dtype type = t->student->options.grad_type;
+    int code = span.f32_bytes
+                   ? dist_sum(&t->ranks, span.p, (int64_t)(span.f32_bytes / sizeof(float)), DTYPE_F32, err)
+                   : 0;
+    if (code || !rest) return code;
+    return dist_sum(&t->ranks, (char *)span.p + span.f32_bytes, (int64_t)(rest / dtype_bytes(type)), type,
+                    err);
+}
+
+/* Of a group's gradients, or with group -1 of all, on every rank that holds a part of them. */
+static int group_squares(struct trainer *t, int group, double *squares, int *finite, struct error *err)
 {
     double sum = 0;
     int fine = 1;
@@ -109,8 +124,11 @@ static double group_squares(struct trainer *t, int group, int *finite)
     t->device->sync(t->device);
     t->device->download(t->device, &sum, device_sum, sizeof sum);
     t->device->download(t->device, &fine, device_finite, sizeof fine);
-    *finite = fine && isfinite(sum);
-    return sum;
+    double parts[2] = {sum, fine ? 0 : 1};
+    int code = t->shards.ops->all_reduce(&t->shards, DIST_SUM, parts, 2, err);
+    *squares = parts[0];
+    *finite = parts[1] == 0 && isfinite(parts[0]);
+    return code;
 }
 
 static int64_t group_parameters(const struct trainer *t, int group)
@@ -127,15 +145,17 @@ static struct meopt_gradient gradient_of(const struct parameter *p)
     return (struct meopt_gradient){p->grad, p->grad_type == DTYPE_BF16 ? MEOPT_BF16 : MEOPT_F32};
 }
 
-/* A group's gradients are complete: measure, accumulate, or step and let them go. */
+/* A group's gradients are complete: reduce, then measure, accumulate, or step and let them go. */
 static int on_group(void *context, int group, struct error *err)
 {
     struct release *r = context;
     struct trainer *t = r->t;
     struct meopt_error library = {0};
-    int finite = 1;
+    int finite = 1, code = reduce_group(t, group, err);
+    if (code) return code;
     if (r->measure || r->by_group) {
-        double squares = group_squares(t, group, &finite);
+        double squares;
+        if ((code = group_squares(t, group, &squares, &finite, err)) != 0) return code;
         if (!finite) return diverged(t, r->step, not_finite, err);
         r->squares += squares;
         if (r->measure) return 0;
@@ -185,15 +205,16 @@ static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done,
     dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
     dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
     distill_loss(dev, &t->loss, t->student->out, target, t->dout, t->sums, t->sums + 1,
-                 (float)((double)count / (double)t->batch), count, t->student->out_rows,
+                 (float)((double)count / (double)(t->batch * t->ranks.size)), count, t->student->out_rows,
                  t->student->out_width);
     send_ahead(t, index, done + count, source);
     double sums[2] = {0, 0};
     dev->sync(dev);
     if ((code = device_check(dev, err)) != 0) return code;
     dev->download(dev, sums, t->sums, sizeof sums);
+    if ((code = t->ranks.ops->all_reduce(&t->ranks, DIST_SUM, sums, 2, err)) != 0) return code;
     *loss += sums[0];
-    *cosine += sums[1] / (double)t->batch;
+    *cosine += sums[1] / (double)(t->batch * t->ranks.size);
     return isfinite(sums[0]) ? 0 : diverged(t, step, "the loss is not finite", err);
 }
 
@@ -201,11 +222,15 @@ static int step_kept(struct trainer *t, int64_t step, double lr, struct step_res
                      struct error *err)
 {
     struct meopt_error library = {0};
-    int finite;
-    double norm = sqrt(group_squares(t, -1, &finite));
-    if (!finite) return diverged(t, step, not_finite, err);
-    int code = device_check(t->device, err);
+    int finite, code = 0;
+    double squares;
+    for (int group = t->student->group_count - 1; group >= 0 && !code; group--)
+        code = reduce_group(t, group, err);
+    if (!code) code = group_squares(t, -1, &squares, &finite, err);
     if (code) return code;
+    if (!finite) return diverged(t, step, not_finite, err);
+    if ((code = device_check(t->device, err)) != 0) return code;
+    double norm = sqrt(squares);
     for (int i = 0; i < t->tensor_count; i++)
         t->gradients[i] = gradient_of(&t->student->parameters[t->parameter_of[i]]);
     if (meopt_step(t->opt, step, lr, clip_scale(t, norm), t->gradients, NULL, &library))

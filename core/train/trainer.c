@@ -345,6 +345,8 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
     *trainer = NULL;
     t->config = config;
     t->device = device;
+    dist_self(&t->ranks, device);
+    dist_self(&t->shards, device);
     int code = trainer_geometry(config, random, &t->teacher_geometry, &t->student_geometry, &teacher_weights,
                                 &student_weights, err);
     if (code) goto fail;
@@ -382,6 +384,8 @@ void trainer_close(struct trainer *t)
     t->device->queues->destroy(t->device, t->copies); /* with what is sent for a step that is not made */
     t->device->queues->event_destroy(t->device, t->taken);
     t->device->queues->event_destroy(t->device, t->arrived);
+    dist_close(&t->ranks);
+    dist_close(&t->shards);
     meopt_destroy(t->opt);
     tower_close(t->student);
     tower_close(t->teacher);

@@ -5,11 +5,30 @@
  * "dry" the same calls give the plan (plan.h). One step: forward of the (frozen) teacher or its cached
  * embeddings, forward of the student, loss, backward, and the optimizer either behind it (gradients kept) or
  * inside it, group by group (released).
+ *
+ * How a step runs. A group is a block (or the embedding, or the end); groups come last block first. Sums over
+ * ranks are made where a group is complete; clipping needs the norm of all groups, so each way pays for it
+ * otherwise:
+ *
+ *   way          gradients are       summed over ranks    norm for clipping     weights move
+ *   kept         all, to the end     behind the last      exact                 all, behind the
+ *                                    micro-batch                                backward pass
+ *   released     one group's buffer  inside backward,     previous: the step    group by group,
+ *                                    group by group       before's; block:      inside backward
+ *                                                         the group's share
+ *   twice        one group's buffer  inside both passes   exact: a first pass   group by group,
+ *                                                         only measures         in the second pass
+ *   accumulated  one group's buffer, inside each micro-   exact: of what was    all, behind the last
+ *                bf16 accumulators   batch's backward     accumulated           micro-batch
+ *
+ * kept: optim.gradients keep. released, twice (clip_mode exact): release, the whole batch in one forward.
+ * accumulated: release with train.micro_batch below batch_size.
  */
 #ifndef MEOPT_TRAIN_TRAINER_H
 #define MEOPT_TRAIN_TRAINER_H
 
 #include "core/config/config.h"
+#include "core/dist/dist.h"
 #include "core/meopt.h"
 #include "core/nn/nn.h"
 
@@ -20,13 +39,15 @@ struct trainer {
     struct tower *teacher; /* NULL once its embeddings are cached */
     struct tower *student;
     struct meopt *opt;
-    int *tensor_of;    /* parameter index -> index in opt, -1 for one that is not trained */
-    int *parameter_of; /* and back */
+    struct dist ranks;  /* whose gradients, losses and images are one step's */
+    struct dist shards; /* among which each tensor's gradient, weights and state are cut: this one alone */
+    int *tensor_of;     /* parameter index -> index in opt, -1 for one that is not trained */
+    int *parameter_of;  /* and back */
     int tensor_count;
     size_t *tensors; /* (tensor_count): what is given to the optimizer together */
     struct meopt_gradient *gradients;
     struct distill_options loss;
-    int64_t batch, micro; /* images per step and per forward */
+    int64_t batch, micro; /* images per step and per forward, of this rank */
     void *scratch;
     void *input;      /* of a micro-batch */
     void *next_input; /* the same, filled while the card computes; NULL on a device that cannot copy beside
