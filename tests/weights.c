@@ -274,7 +274,7 @@ static void a_sparse_file_beyond_4_gib_is_read(void **state)
     if (weights_read(w, 1, values, DTYPE_F32, &err)) fail_msg("%s", err.what);
     assert_memory_equal(values, tail, sizeof tail);
     float read_back;
-    memcpy(&read_back, w->map.data + w->rows[0].offset + big_bytes - 4, 4);
+    memcpy(&read_back, w->sources[0].map.data + w->rows[0].offset + big_bytes - 4, 4);
     assert_true(read_back == last);
     weights_close(w);
     unlink(path);

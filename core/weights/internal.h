@@ -28,8 +28,16 @@ struct payload {
     int checked;            /* atomic: 1 when it was found right */
 };
 
+/* A file that tensors lie in: one, or each shard of a checkpoint that comes in several. */
+struct source {
+    char *path;
+    int fd; /* whole tensors are read through it: no page faults, and an error instead of a SIGBUS */
+    struct file_map map; /* headers and views */
+};
+
 struct row {
     struct weights_tensor tensor;
+    int source;                       /* index */
     int64_t stride[WEIGHTS_MAX_DIMS]; /* in elements */
     uint64_t offset;                  /* of the first element in the file, in bytes */
     int64_t payload;                  /* index, -1: no checksum */
@@ -38,17 +46,43 @@ struct row {
 struct weights {
     char *path;
     const char *format;
-    int fd; /* whole tensors are read through it: no page faults, and an error instead of a SIGBUS */
-    struct file_map map; /* headers and views */
+    struct source *sources;
+    int source_count;
     struct row *rows;
     int64_t count, rows_room;
-    uint32_t *by_name; /* indices of rows, sorted by name */
+    struct unread *unread;
+    int64_t unread_count, unread_room;
+    char entry[128], others[256]; /* weights_entry, weights_other_entries */
+    bool sharded;                 /* an index is being followed: its shards are no indices */
+    uint32_t *by_name;            /* indices of rows, sorted by name */
     struct payload *payloads;
     int64_t payload_count, payloads_room;
     char **metadata; /* key, value, ..., NULL; or NULL */
 };
 
-/* Each fills w from w->map; on failure w is closed by the caller. */
+/* A tensor that is there, of a kind that is not read: both texts are owned. */
+struct unread {
+    char *name, *kind;
+};
+
+/* The file that is being opened: the last source. */
+static inline const struct file_map *weights_map(const struct weights *w)
+{
+    return &w->sources[w->source_count - 1].map;
+}
+
+/* Add the file of that path as a source and its tensors to the table. What it is, its content tells. */
+int weights_add_file(struct weights *w, const char *path, struct error *err);
+/* The same for a directory that holds a checkpoint, and for the index of shards that JSON may be. */
+int weights_add_directory(struct weights *w, const char *path, struct error *err);
+int weights_add_index(struct weights *w, const char *path, struct error *err);
+/* Refuse one shard of several that is named alone ("...-00001-of-00004.safetensors"); 0 for any other name.
+ */
+int weights_refuse_shard(const char *path, struct error *err);
+/* Why a file that no reader takes is none, and what to do. */
+int weights_refuse_foreign(const struct file_map *map, struct error *err);
+
+/* Each fills w from weights_map(w); on failure w is closed by the caller. */
 int pytorch_zip_open(struct weights *w, struct error *err);
 int pytorch_legacy_open(struct weights *w, struct error *err);
 int safetensors_open(struct weights *w, struct error *err);
@@ -56,6 +90,9 @@ int safetensors_open(struct weights *w, struct error *err);
 /* Append a row: row->tensor.name is ignored, the name is copied from (name, name_bytes) after checking it. */
 int weights_add_row(struct weights *w, const struct row *row, const char *name, size_t name_bytes,
                     struct error *err);
+/* Note a tensor of a kind that is not read; `kind` is copied. */
+int weights_add_unread(struct weights *w, const char *name, size_t name_bytes, const char *kind,
+                       struct error *err);
 /* Index of the payload at that place, appended when it is not the one added last. */
 int64_t weights_add_payload(struct weights *w, uint64_t offset, uint64_t bytes, uint32_t crc);
 

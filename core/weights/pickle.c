@@ -73,11 +73,31 @@ bool value_is_text(const struct value *v, const char *text)
     return v->kind == VALUE_TEXT && v->length == strlen(text) && memcmp(v->u.text, text, v->length) == 0;
 }
 
+bool class_is(const struct class_name *c, const char *module, const char *name)
+{
+    return c->module_length == strlen(module) && c->name_length == strlen(name) &&
+           memcmp(c->module, module, c->module_length) == 0 && memcmp(c->name, name, c->name_length) == 0;
+}
+
 bool value_is_class(const struct value *v, const char *module, const char *name)
 {
-    const struct class_name *c = v->u.class;
-    return v->kind == VALUE_CLASS && c->module_length == strlen(module) && c->name_length == strlen(name) &&
-           memcmp(c->module, module, c->module_length) == 0 && memcmp(c->name, name, c->name_length) == 0;
+    return v->kind == VALUE_CLASS && class_is(v->u.class, module, name);
+}
+
+const struct class_name *value_class(const struct value *v)
+{
+    if (v->kind == VALUE_CLASS) return v->u.class;
+    return v->kind == VALUE_OPAQUE && v->u.opaque ? v->u.opaque->class : NULL;
+}
+
+int pickle_opaque(struct pickle *p, const struct class_name *class, const struct value *args,
+                  struct value *result, struct error *err)
+{
+    struct opaque *o = pickle_alloc(p, sizeof *o, err);
+    if (!o) return err->code;
+    *o = (struct opaque){.class = class, .args = *args};
+    *result = (struct value){.kind = VALUE_OPAQUE, .u.opaque = o};
+    return 0;
 }
 
 const char *value_kind_name(const struct value *v)
@@ -139,7 +159,7 @@ static int push(struct machine *m, enum value_kind kind, int64_t integer)
 
 static int push_opaque(struct machine *m)
 {
-    struct value v = {.kind = VALUE_OPAQUE, .u.class = NULL};
+    struct value v = {.kind = VALUE_OPAQUE};
     return pickle_append(m->p, &m->stack, &v, m->err);
 }
 
@@ -295,8 +315,11 @@ static int call(struct machine *m, uint32_t operands)
     struct value callable = v[0], args = v[1], result = {.kind = VALUE_OPAQUE};
     if (callable.kind != VALUE_CLASS && callable.kind != VALUE_OPAQUE)
         return damaged(m, "calls what cannot be called");
-    if (args.kind == VALUE_OPAQUE || callable.kind == VALUE_OPAQUE) result.u.class = callable.u.class;
-    else if (args.kind != VALUE_TUPLE) return damaged(m, "calls with arguments that are no tuple");
+    if (args.kind == VALUE_OPAQUE || callable.kind == VALUE_OPAQUE) {
+        struct value none = {.kind = VALUE_UNSET};
+        int code = pickle_opaque(m->p, value_class(&callable), &none, &result, m->err);
+        if (code) return code;
+    } else if (args.kind != VALUE_TUPLE) return damaged(m, "calls with arguments that are no tuple");
     else {
         int code = m->p->call(m->p, &callable, &args, &result, m->err);
         if (code) return code;
@@ -311,6 +334,15 @@ static int persistent_id(struct machine *m)
     struct value id = *v, result = {.kind = VALUE_OPAQUE};
     int code = m->p->persistent_id(m->p, &id, &result, m->err);
     return code ? code : pickle_append(m->p, &m->stack, &result, m->err);
+}
+
+/* The state of an object; a state dict's is its _metadata, which says nothing about the tensors. */
+static int build(struct machine *m)
+{
+    const struct value *v = pop(m, 1), *target = v ? top(m) : NULL;
+    if (!target) return EXIT_INTEGRITY;
+    if (target->kind == VALUE_OPAQUE && target->u.opaque) target->u.opaque->state = *v;
+    return 0;
 }
 
 static int stack_global(struct machine *m)
@@ -409,8 +441,7 @@ static int step(struct machine *m, uint8_t opcode)
     case 0x81: return call(m, 2);      /* NEWOBJ */
     case 0x92: return call(m, 3);      /* NEWOBJ_EX */
     case 'Q': return persistent_id(m); /* BINPERSID */
-    case 'b':                          /* BUILD: the state of an object; a state dict's is its _metadata */
-        return pop(m, 1) && top(m) ? 0 : EXIT_INTEGRITY;
+    case 'b': return build(m);         /* BUILD */
 
     case 'q': return (code = operand(m, 1, &u)) ? code : memo_put(m, u); /* BINPUT */
     case 'r': return (code = operand(m, 4, &u)) ? code : memo_put(m, u); /* LONG_BINPUT */

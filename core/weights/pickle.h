@@ -3,7 +3,7 @@
  * Method: pickletools' description of the opcodes, protocols 2 to 5 (protocol 0 and 1 forms that torch never
  * wrote are refused). Where Python would call something, the machine asks two functions of its user, who
  * knows the few names that make up a tensor and answers VALUE_OPAQUE for every other. An opaque value
- * swallows what is put into it.
+ * swallows items that are put into it and keeps the state that it is given.
  *
  * All values live in one arena of bounded size and are freed together, so
  * neither nesting nor cycles matter; no function here or above it recurses
@@ -43,8 +43,9 @@ struct value {
         int64_t integer;
         const char *text; /* not terminated */
         struct items *items;
-        const struct class_name *class; /* of VALUE_CLASS, and of VALUE_OPAQUE where known, else NULL */
-        void *object;                   /* VALUE_STORAGE, VALUE_TENSOR: the user's, from pickle_alloc */
+        const struct class_name *class;
+        struct opaque *opaque; /* VALUE_OPAQUE: NULL where nothing is known of it */
+        void *object;          /* VALUE_STORAGE, VALUE_TENSOR: the user's, from pickle_alloc */
     } u;
 };
 
@@ -57,6 +58,13 @@ struct items {
 struct class_name {
     const char *module, *name;
     uint32_t module_length, name_length;
+};
+
+/* What is known of an object that Python would make: its class or the function called, what it was called
+ * with, and the state that BUILD gave it. */
+struct opaque {
+    const struct class_name *class;
+    struct value args, state; /* VALUE_UNSET: none */
 };
 
 struct pickle {
@@ -81,8 +89,14 @@ void pickle_free(struct pickle *p);
 void *pickle_alloc(struct pickle *p, size_t bytes, struct error *err);
 int pickle_append(struct pickle *p, struct items *items, const struct value *v, struct error *err);
 
+/* A value of class `class`, made with `args`. */
+int pickle_opaque(struct pickle *p, const struct class_name *class, const struct value *args,
+                  struct value *result, struct error *err);
+const struct class_name *value_class(const struct value *v); /* of a class or an object; NULL: not known */
+
 bool value_is_text(const struct value *v, const char *text);
 bool value_is_class(const struct value *v, const char *module, const char *name);
+bool class_is(const struct class_name *c, const char *module, const char *name);
 const char *value_kind_name(const struct value *v); /* for messages: "a tuple", ... */
 
 #endif

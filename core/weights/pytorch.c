@@ -5,13 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct stored_tensor {
-    const struct storage *storage;
-    int dtype; /* enum dtype, or STORAGE_UNKNOWN */
-    int ndim;
-    int64_t shape[WEIGHTS_MAX_DIMS], stride[WEIGHTS_MAX_DIMS], offset; /* in elements */
-};
-
 static const struct {
     const char *storage, *scalar;
     enum dtype dtype;
@@ -21,6 +14,32 @@ static const struct {
     {"LongStorage", "int64", DTYPE_I64},         {"IntStorage", "int32", DTYPE_I32},
     {"ShortStorage", "int16", DTYPE_I16},        {"CharStorage", "int8", DTYPE_I8},
     {"ByteStorage", "uint8", DTYPE_U8},          {"BoolStorage", "bool", DTYPE_BOOL},
+};
+
+/* Storages that are not read: what their elements are, and how wide. */
+static const struct {
+    const char *storage, *kind;
+    unsigned bytes;
+} unread_types[] = {
+    {"ComplexFloatStorage", "complex64", 8},        {"ComplexDoubleStorage", "complex128", 16},
+    {"QInt8Storage", "quantized (qint8)", 1},       {"QUInt8Storage", "quantized (quint8)", 1},
+    {"QInt32Storage", "quantized (qint32)", 4},     {"QUInt4x2Storage", "quantized (quint4x2)", 1},
+    {"QUInt2x4Storage", "quantized (quint2x4)", 1},
+};
+
+/* Functions that make tensors of other kinds. */
+static const struct {
+    const char *module, *name, *kind;
+} unread_makers[] = {
+    {"torch._utils", "_rebuild_sparse_tensor", "sparse"},
+    {"torch._utils", "_rebuild_sparse_csr_tensor", "sparse"},
+    {"torch._utils", "_rebuild_qtensor", "quantized"},
+    {"torch._utils", "_rebuild_meta_tensor_no_storage", "a meta tensor (without values)"},
+    {"torch._utils", "_rebuild_nested_tensor", "a nested tensor"},
+    {"torch._utils", "_rebuild_device_tensor_from_numpy", "of a device without storages"},
+    {"torch._utils", "_rebuild_device_tensor_from_cpu_tensor", "of a device without storages"},
+    {"numpy.core.multiarray", "_reconstruct", "a NumPy array"},
+    {"numpy._core.multiarray", "_reconstruct", "a NumPy array"},
 };
 
 static int damaged(struct error *err, const char *what)
@@ -39,6 +58,15 @@ static int storage_dtype(const struct value *class)
         value_is_class(class, "torch.storage", "_UntypedStorage"))
         return STORAGE_UNTYPED;
     return STORAGE_UNKNOWN;
+}
+
+static int unread_type(const struct value *class)
+{
+    for (size_t i = 0; i < sizeof unread_types / sizeof *unread_types; i++)
+        if (value_is_class(class, "torch", unread_types[i].storage) ||
+            value_is_class(class, "torch.cuda", unread_types[i].storage))
+            return (int)i;
+    return -1;
 }
 
 /* ('storage', class, key, location, count[, (view key, offset, count)]) */
@@ -68,7 +96,12 @@ static int read_storage(struct pickle *p, const struct value *id, struct value *
         return error_set(err, EXIT_INTEGRITY, "do not trust this file",
                          "a storage with the impossible key %s or count %lld", quote(s->key, s->key_bytes),
                          (long long)s->count);
-    size_t each = s->dtype >= 0 ? dtype_bytes((enum dtype)s->dtype) : 1;
+    int other = s->dtype == STORAGE_UNKNOWN ? unread_type(&v[1]) : -1;
+    size_t each = s->dtype >= 0 ? dtype_bytes((enum dtype)s->dtype)
+                  : other >= 0  ? unread_types[other].bytes
+                                : 1;
+    s->element_bytes = s->dtype == STORAGE_UNKNOWN && other < 0 ? 0 : (unsigned)each;
+    s->kind = other >= 0 ? unread_types[other].kind : NULL;
     if (__builtin_mul_overflow((uint64_t)s->count, each, &s->bytes))
         return damaged(err, "a storage larger than 64 bits can count");
     s->base_bytes = s->bytes;
@@ -109,7 +142,7 @@ static int check_extent(const struct stored_tensor *t, struct error *err)
 {
     int64_t count = shape_count(t->shape, t->ndim), last = t->offset;
     if (count < 0) return damaged(err, "a tensor larger than 64 bits can count");
-    if (count == 0 || t->dtype == STORAGE_UNKNOWN) return 0;
+    if (count == 0) return 0;
     for (int i = 0; i < t->ndim; i++) {
         int64_t step;
         if (__builtin_mul_overflow(t->shape[i] - 1, t->stride[i], &step) ||
@@ -125,6 +158,25 @@ static int check_extent(const struct stored_tensor *t, struct error *err)
     return 0;
 }
 
+/* A tensor that is there and not read. `kind`, or what the class says where it is NULL. */
+static int unread_tensor(struct pickle *p, const char *kind, const struct class_name *class,
+                         struct value *result, struct error *err)
+{
+    struct stored_tensor *t = pickle_alloc(p, sizeof *t, err);
+    char *text = pickle_alloc(p, 128, err);
+    if (!t || !text) return err->code;
+    bool torch = class && class->module_length == 5 && memcmp(class->module, "torch", 5) == 0;
+    if (kind) snprintf(text, 128, "%s", kind);
+    else if (!class) snprintf(text, 128, "of an unknown kind");
+    else if (torch) snprintf(text, 128, "%.60s", quote(class->name, class->name_length));
+    else
+        snprintf(text, 128, "a %.60s (%.50s)", quote(class->name, class->name_length),
+                 quote(class->module, class->module_length));
+    t->kind = text;
+    *result = (struct value){.kind = VALUE_TENSOR, .u.object = t};
+    return 0;
+}
+
 /* args: (storage, offset, size, stride, ...); typed: the dtype stands at args[6] (_rebuild_tensor_v3) */
 static int rebuild_tensor(struct pickle *p, const struct items *args, bool typed, struct value *result,
                           struct error *err)
@@ -137,6 +189,9 @@ static int rebuild_tensor(struct pickle *p, const struct items *args, bool typed
     t->dtype = typed || t->storage->dtype == STORAGE_UNTYPED ? STORAGE_UNKNOWN : t->storage->dtype;
     for (size_t i = 0; typed && i < sizeof torch_types / sizeof *torch_types; i++)
         if (value_is_class(&args->at[6], "torch", torch_types[i].scalar)) t->dtype = torch_types[i].dtype;
+    if (t->dtype == STORAGE_UNKNOWN)
+        return unread_tensor(p, typed ? NULL : t->storage->kind,
+                             typed ? value_class(&args->at[6]) : t->storage->class, result, err);
     t->offset = args->at[1].u.integer;
     if (t->offset < 0) return damaged(err, "a tensor with a negative offset");
     int strides = 0, code = read_integers(&args->at[2], t->shape, &t->ndim, err);
@@ -199,140 +254,15 @@ static int call(struct pickle *p, const struct value *callable, const struct val
         return 0;
     }
     if (value_is_class(callable, "collections", "OrderedDict")) return make_dict(p, a, result, err);
-    *result = (struct value){.kind = VALUE_OPAQUE, .u.class = callable->u.class};
-    return 0;
+    if (value_is_class(callable, "torch._utils", "_rebuild_wrapper_subclass") && a->count)
+        return unread_tensor(p, NULL, value_class(&a->at[0]), result, err); /* DTensor and its like */
+    for (size_t i = 0; i < sizeof unread_makers / sizeof *unread_makers; i++)
+        if (value_is_class(callable, unread_makers[i].module, unread_makers[i].name))
+            return unread_tensor(p, unread_makers[i].kind, NULL, result, err);
+    return pickle_opaque(p, callable->u.class, args, result, err);
 }
 
 void pytorch_init(struct pytorch *t)
 {
     *t = (struct pytorch){.pickle = {.call = call, .persistent_id = read_storage, .context = t}};
-}
-
-static int compare_keys(const void *a, const void *b)
-{
-    const struct value *x = *(const struct value *const *)a, *y = *(const struct value *const *)b;
-    int order = memcmp(x->u.text, y->u.text, x->length < y->length ? x->length : y->length);
-    return order ? order : (x->length > y->length) - (x->length < y->length);
-}
-
-/* Python would keep the last of two equal keys; a file that has them is lying to somebody. */
-static int check_keys(const struct items *dict, struct error *err)
-{
-    if (dict->count / 2 > WEIGHTS_MAX_TENSORS)
-        return error_set(err, EXIT_INTEGRITY, NULL, "a dictionary of %u entries, at most %d are read",
-                         dict->count / 2, WEIGHTS_MAX_TENSORS);
-    const struct value **keys = calloc(dict->count / 2 + 1u, sizeof *keys);
-    if (!keys) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading a dictionary");
-    size_t n = 0;
-    int code = 0;
-    for (uint32_t i = 0; i < dict->count && code == 0; i += 2) {
-        if (dict->at[i].kind != VALUE_TEXT) continue;
-        keys[n++] = &dict->at[i];
-        if (dict->at[i].length > WEIGHTS_MAX_NAME_BYTES)
-            code = damaged(err, "a dictionary key of more than a kilobyte");
-    }
-    if (code == 0) qsort(keys, n, sizeof *keys, compare_keys);
-    for (size_t i = 1; i < n && code == 0; i++)
-        if (compare_keys(&keys[i - 1], &keys[i]) == 0)
-            code = error_set(err, EXIT_INTEGRITY, "do not trust this file", "the key %s occurs twice",
-                             quote(keys[i]->u.text, keys[i]->length));
-    free(keys);
-    return code;
-}
-
-static const struct value *dict_get(const struct items *dict, const char *key)
-{
-    for (uint32_t i = 0; i < dict->count; i += 2)
-        if (value_is_text(&dict->at[i], key)) return &dict->at[i + 1];
-    return NULL;
-}
-
-static int not_a_state_dict(const struct value *top, struct error *err)
-{
-    static const char hint[] = "save the weights alone: torch.save(model.state_dict(), ...)";
-    const struct class_name *c = top->u.class;
-    if ((top->kind == VALUE_OPAQUE || top->kind == VALUE_CLASS) && c)
-        return error_set(err, EXIT_INTEGRITY, hint, "holds %s %s.%s, expected a dictionary of tensors",
-                         top->kind == VALUE_CLASS ? "the class" : "an object of or made by",
-                         quote(c->module, c->module_length), quote(c->name, c->name_length));
-    return error_set(err, EXIT_INTEGRITY, hint, "holds %s, expected a dictionary of tensors",
-                     value_kind_name(top));
-}
-
-/* Through {'model': {...}} and the like, down to the dictionary of tensors. */
-static int find_state_dict(const struct value *top, const struct items **found, struct error *err)
-{
-    static const char *const wrappers[] = {"model", "module", "state_dict", "model_ema"};
-    for (int depth = 0; depth < 4; depth++) {
-        if (top->kind != VALUE_DICT) return not_a_state_dict(top, err);
-        const struct items *dict = top->u.items;
-        int code = check_keys(dict, err);
-        if (code) return code;
-        const struct value *inner = NULL;
-        for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers && !inner; i++) {
-            inner = dict_get(dict, wrappers[i]);
-            if (inner && inner->kind != VALUE_DICT) inner = NULL;
-        }
-        if (!inner) {
-            *found = dict;
-            return 0;
-        }
-        top = inner;
-    }
-    return damaged(err, "dictionaries nested in one another without tensors");
-}
-
-static int add_tensor(struct weights *w, const struct value *key, const struct stored_tensor *t,
-                      storage_finder find, void *context, struct error *err)
-{
-    static const char prefix[] = "module.";
-    const char *name = key->u.text;
-    size_t name_bytes = key->length, prefix_bytes = sizeof prefix - 1;
-    if (t->dtype == STORAGE_UNKNOWN)
-        return error_set(err, EXIT_INTEGRITY,
-                         "convert it to one of the usual types in PyTorch and save again",
-                         "tensor %s is of the unsupported type %s.%s", quote(name, name_bytes),
-                         quote(t->storage->class->module, t->storage->class->module_length),
-                         quote(t->storage->class->name, t->storage->class->name_length));
-    if (name_bytes > prefix_bytes && memcmp(name, prefix, prefix_bytes) == 0)
-        name += prefix_bytes, name_bytes -= prefix_bytes;
-    struct row row = {.tensor = {.dtype = (enum dtype)t->dtype, .ndim = t->ndim}};
-    memcpy(row.tensor.shape, t->shape, sizeof row.tensor.shape);
-    bool empty = shape_count(t->shape, t->ndim) == 0;
-    if (!empty) memcpy(row.stride, t->stride, sizeof row.stride);
-    uint64_t offset;
-    int code = find(context, t->storage, &row.payload, &offset, err);
-    if (code) return code;
-    /* strides and offset < 2^63 elements lie in the storage
-     * unless the tensor is empty, when they do not matter */
-    row.offset = offset + (empty ? 0 : (uint64_t)t->offset * dtype_bytes(row.tensor.dtype));
-    return weights_add_row(w, &row, name, name_bytes, err);
-}
-
-static int no_tensors(const struct items *dict, struct error *err)
-{
-    char keys[256] = "";
-    size_t used = 0;
-    for (uint32_t i = 0; i < dict->count && used < sizeof keys - 80; i += 2)
-        if (dict->at[i].kind == VALUE_TEXT)
-            used += (size_t)snprintf(keys + used, sizeof keys - used, "%s%.60s", used ? ", " : "",
-                                     quote(dict->at[i].u.text, dict->at[i].length));
-    return error_set(err, EXIT_INTEGRITY, "save the weights alone: torch.save(model.state_dict(), ...)",
-                     "holds a dictionary without tensors (%u entries%s%s)", dict->count / 2, used ? ": " : "",
-                     keys);
-}
-
-int pytorch_add_state_dict(struct weights *w, const struct value *top, storage_finder find, void *context,
-                           struct error *err)
-{
-    const struct items *dict = NULL;
-    int code = find_state_dict(top, &dict, err);
-    for (uint32_t i = 0; code == 0 && i < dict->count; i += 2) {
-        const struct value *key = &dict->at[i], *v = &dict->at[i + 1];
-        if (v->kind != VALUE_TENSOR) continue;
-        code = key->kind == VALUE_TEXT ? add_tensor(w, key, v->u.object, find, context, err)
-                                       : damaged(err, "a tensor under a key that is no string");
-    }
-    if (code == 0 && w->count == 0) code = no_tensors(dict, err);
-    return code;
 }

@@ -12,12 +12,23 @@ enum { STORAGE_UNKNOWN = -1, STORAGE_UNTYPED = -2 }; /* instead of an enum dtype
 struct storage {
     const char *key; /* not terminated */
     uint32_t key_bytes;
-    int dtype;     /* enum dtype, or one of the above */
-    int64_t count; /* elements; bytes when untyped; of no use when unknown */
+    int dtype;              /* enum dtype, or one of the above */
+    unsigned element_bytes; /* 0: not known */
+    const char *kind;       /* of a storage that is not read, where that is known; else NULL */
+    int64_t count;          /* elements; bytes when untyped; of no use when unknown */
     uint64_t bytes;
     uint64_t view_bytes; /* legacy: offset of this storage in the one stored under `key` */
     uint64_t base_bytes; /* legacy: size of that one; else equal to bytes */
     const struct class_name *class;
+};
+
+/* VALUE_TENSOR's object. */
+struct stored_tensor {
+    const char *kind; /* why it is not read: "complex64", "sparse", ...; NULL: it is, and the rest is set */
+    const struct storage *storage;
+    int dtype; /* enum dtype */
+    int ndim;
+    int64_t shape[WEIGHTS_MAX_DIMS], stride[WEIGHTS_MAX_DIMS], offset; /* in elements */
 };
 
 struct pytorch {
@@ -33,8 +44,15 @@ void pytorch_init(struct pytorch *t);
 typedef int (*storage_finder)(void *context, const struct storage *storage, int64_t *payload,
                               uint64_t *offset, struct error *err);
 
-/* Fill w's table from the object that was pickled. */
+/* Add one tensor to the table, or to what is not read. */
+int pytorch_add_tensor(struct weights *w, const char *name, size_t name_bytes, const struct stored_tensor *t,
+                       storage_finder find, void *context, struct error *err);
+
+/* Fill w's table from the object that was pickled: state_dict.c. */
 int pytorch_add_state_dict(struct weights *w, const struct value *top, storage_finder find, void *context,
                            struct error *err);
+/* The same from the module that a TorchScript archive holds: torchscript.c. */
+int pytorch_add_module(struct weights *w, const struct value *top, storage_finder find, void *context,
+                       struct error *err);
 
 #endif

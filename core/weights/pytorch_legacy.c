@@ -30,7 +30,8 @@ static int damaged(struct error *err, const char *what)
 static int next_pickle(struct stream *s, struct value *v, struct error *err)
 {
     size_t used = 0;
-    int code = pickle_parse(&s->torch.pickle, s->w->map.data + s->at, s->w->map.bytes - s->at, &used, v, err);
+    int code = pickle_parse(&s->torch.pickle, weights_map(s->w)->data + s->at,
+                            weights_map(s->w)->bytes - s->at, &used, v, err);
     s->at += used;
     return code;
 }
@@ -99,15 +100,15 @@ static int locate_storage(struct stream *s, const struct value *key, struct erro
 {
     struct stored *e = key->kind == VALUE_TEXT ? find_key(s, key->u.text, key->length) : NULL;
     if (!e || e->payload >= 0) return damaged(err, "a storage that no tensor mentions, or twice the same");
-    if (e->storage->dtype == STORAGE_UNKNOWN)
+    if (e->storage->element_bytes == 0)
         return error_set(err, EXIT_INTEGRITY,
                          "convert it to one of the usual types in PyTorch and save again",
                          "a storage of the unsupported type %s.%s",
                          quote(e->storage->class->module, e->storage->class->module_length),
                          quote(e->storage->class->name, e->storage->class->name_length));
-    const struct file_map *map = &s->w->map;
+    const struct file_map *map = weights_map(s->w);
     uint64_t count = 0, bytes = e->storage->base_bytes;
-    size_t each = e->storage->dtype >= 0 ? dtype_bytes((enum dtype)e->storage->dtype) : 1;
+    size_t each = e->storage->element_bytes;
     if (map->bytes - s->at < 8) return damaged(err, "a storage without its size");
     memcpy(&count, map->data + s->at, 8);
     s->at += 8;
@@ -141,7 +142,7 @@ int pytorch_legacy_open(struct weights *w, struct error *err)
     if (code == 0) code = collect_storages(&s, err);
     for (uint32_t i = 0; code == 0 && i < keys.u.items->count; i++)
         code = locate_storage(&s, &keys.u.items->at[i], err);
-    if (code == 0 && s.at != w->map.bytes) code = damaged(err, "bytes behind the last storage");
+    if (code == 0 && s.at != weights_map(w)->bytes) code = damaged(err, "bytes behind the last storage");
     if (code == 0) code = pytorch_add_state_dict(w, &object, find_storage, &s, err);
     free(s.stored);
     pickle_free(&s.torch.pickle);

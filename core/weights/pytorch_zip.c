@@ -14,6 +14,7 @@ struct container {
     size_t root_bytes;
     int64_t *payload_of; /* for each member of the zip: index of its payload, -1 before the first use */
     struct pytorch torch;
+    bool script; /* a TorchScript archive */
 };
 
 /* ROOT + name, NULL when there is no such member. */
@@ -32,6 +33,34 @@ static bool has_suffix(const struct zip_member *m, const char *suffix)
     return m->name_bytes > n && memcmp(m->name + m->name_bytes - n, suffix, n) == 0;
 }
 
+/* Zips that are no checkpoint, by the ending of a member's name. */
+static int refuse_zip(const struct container *c, struct error *err)
+{
+    static const struct {
+        const char *suffix, *is, *hint;
+    } kinds[] = {
+        {"/archive_format", "is a torch.export program (.pt2), expected a checkpoint",
+         "save its weights: torch.save(torch.export.load(FILE).state_dict, ...)"},
+        {"serialized_exported_program.json", "is a torch.export program (.pt2), expected a checkpoint",
+         "save its weights: torch.save(torch.export.load(FILE).state_dict, ...)"},
+        {".npy", "is an archive of NumPy arrays (.npz), expected a checkpoint",
+         "save it with torch.save or as safetensors"},
+        {".distcp", "is a zip around a checkpoint", "unpack it and name what is in it"},
+        {".safetensors", "is a zip around a checkpoint", "unpack it and name what is in it"},
+        {".pth", "is a zip around a checkpoint", "unpack it and name what is in it"},
+        {".pt", "is a zip around a checkpoint", "unpack it and name what is in it"},
+        {".bin", "is a zip around a checkpoint", "unpack it and name what is in it"},
+    };
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (int64_t i = 0; i < c->zip.count; i++)
+            if (has_suffix(&c->zip.members[i], kinds[k].suffix))
+                return error_set(err, EXIT_INTEGRITY, kinds[k].hint, "%s (it holds %s)", kinds[k].is,
+                                 quote(c->zip.members[i].name, c->zip.members[i].name_bytes));
+    return error_set(err, EXIT_INTEGRITY, "name a file written by torch.save, or a safetensors file",
+                     "a zip of %lld members without a data.pkl: no PyTorch checkpoint",
+                     (long long)c->zip.count);
+}
+
 static int find_root(struct container *c, struct error *err)
 {
     static const char pickle_name[] = "/data.pkl";
@@ -45,18 +74,13 @@ static int find_root(struct container *c, struct error *err)
                              quote(m->name, m->name_bytes));
         found = m;
     }
-    if (!found)
-        return error_set(err, EXIT_INTEGRITY, "name a file written by torch.save, or a safetensors file",
-                         "a zip of %lld members without a data.pkl: no PyTorch checkpoint",
-                         (long long)c->zip.count);
+    if (!found) return refuse_zip(c, err);
     c->root = found->name;
     c->root_bytes = found->name_bytes - (sizeof pickle_name - 2);
     if (c->root_bytes > 256)
         return error_set(err, EXIT_INTEGRITY, NULL, "a zip root name of %zu bytes", c->root_bytes);
-    if (find_member(c, "constants.pkl", 13))
-        return error_set(err, EXIT_INTEGRITY,
-                         "save the weights instead: torch.save(torch.jit.load(FILE).state_dict(), ...)",
-                         "is a TorchScript program, expected a state dict");
+    c->script = find_member(c, "constants.pkl", 13) != NULL;
+    if (c->script) c->w->format = "torchscript";
     return 0;
 }
 
@@ -67,7 +91,7 @@ static int member_bytes(const struct container *c, const struct zip_member *m, c
     uint64_t offset;
     int code = zip_payload(&c->zip, m, &offset, err);
     if (code) return code;
-    *data = c->w->map.data + offset;
+    *data = weights_map(c->w)->data + offset;
     if (m->crc && m->bytes <= PICKLE_MAX_BYTES && crc32_zip(0, *data, m->bytes) != m->crc)
         return error_set(err, EXIT_INTEGRITY, "get the file again",
                          "zip member %s is damaged: its checksum is wrong", quote(m->name, m->name_bytes));
@@ -129,14 +153,14 @@ static int read_pickle(struct container *c, struct error *err)
     if (!c->payload_of)
         return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading a zip directory");
     for (int64_t i = 0; i < c->zip.count; i++) c->payload_of[i] = -1;
-    return pytorch_add_state_dict(c->w, &top, find_storage, c, err);
+    return (c->script ? pytorch_add_module : pytorch_add_state_dict)(c->w, &top, find_storage, c, err);
 }
 
 int pytorch_zip_open(struct weights *w, struct error *err)
 {
     struct container c = {.w = w};
     pytorch_init(&c.torch);
-    int code = zip_open(&c.zip, &w->map, err);
+    int code = zip_open(&c.zip, weights_map(w), err);
     if (code) return code;
     code = find_root(&c, err);
     if (code == 0) code = check_byteorder(&c, err);

@@ -13,11 +13,11 @@
 
 enum { CHUNK_BYTES = 1 << 18, GATHER = 1024 };
 
-static int read_at(const struct weights *w, void *dst, size_t bytes, uint64_t offset, struct error *err)
+static int read_at(int fd, void *dst, size_t bytes, uint64_t offset, struct error *err)
 {
     uint8_t *p = dst;
     while (bytes) {
-        ssize_t n = pread(w->fd, p, bytes, (off_t)offset);
+        ssize_t n = pread(fd, p, bytes, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
             return error_errno(err, EXIT_FAILED, NULL, "cannot read %zu bytes at %llu", bytes,
@@ -34,7 +34,7 @@ static int read_at(const struct weights *w, void *dst, size_t bytes, uint64_t of
 
 /* Read [offset, offset+bytes) of the file in chunks, each converted to dst (NULL: checksum only). */
 struct pass {
-    const struct weights *w;
+    int fd;
     uint64_t offset, bytes;
     uint8_t *dst;
     enum dtype dst_type, src_type;
@@ -48,7 +48,7 @@ static int read_chunk(const struct pass *pass, int64_t i, uint8_t *buffer, struc
            each = dtype_bytes(pass->src_type);
     bool straight = pass->dst && pass->dst_type == pass->src_type;
     if (straight) buffer = pass->dst + begin;
-    int code = read_at(pass->w, buffer, n, pass->offset + begin, err);
+    int code = read_at(pass->fd, buffer, n, pass->offset + begin, err);
     if (code) return code;
     if (pass->crcs) pass->crcs[i] = crc32_zip(0, buffer, n);
     if (pass->dst && !straight)
@@ -153,7 +153,7 @@ static void gather_view(const struct weights *w, const struct row *row, const in
 {
     int64_t at[WEIGHTS_MAX_DIMS] = {0},
             element = 0; /* element: where the odometer `at` stands in the storage */
-    const uint8_t *src = w->map.data + row->offset;
+    const uint8_t *src = w->sources[row->source].map.data + row->offset;
     size_t run_bytes = (size_t)shape[ndim - 1] * dtype_bytes(dst_type);
     for (int64_t done = 0; done < row->tensor.count; done += shape[ndim - 1], dst += run_bytes) {
         gather(dst, dst_type, src + (size_t)element * dtype_bytes(row->tensor.dtype), row->tensor.dtype,
@@ -179,19 +179,19 @@ static int read_row(const struct weights *w, const struct row *row, void *dst, e
     bool one_piece = ndim == 0 || (ndim == 1 && stride[0] == 1);
     bool whole = one_piece && payload && payload->offset == row->offset && payload->bytes == bytes;
     uint32_t crc = 0;
-    int code;
+    int code, fd = w->sources[row->source].fd;
     if (dst_type != t->dtype && dst_type != DTYPE_F32 && dst_type != DTYPE_BF16 && dst_type != DTYPE_F16)
         return error_set(err, EXIT_FAILED, NULL, "is never converted from %s to %s", dtype_name(t->dtype),
                          dtype_name(dst_type));
     if (t->count == 0) return 0;
     if (check && !whole) {
-        struct pass pass = {.w = w, .offset = payload->offset, .bytes = payload->bytes};
+        struct pass pass = {.fd = fd, .offset = payload->offset, .bytes = payload->bytes};
         code = run_pass(&pass, true, &crc, err);
         if (code == 0) code = check_crc(payload, crc, err);
         if (code) return code;
     }
     if (one_piece) {
-        struct pass pass = {.w = w,
+        struct pass pass = {.fd = fd,
                             .offset = row->offset,
                             .bytes = bytes,
                             .dst = dst,
@@ -213,7 +213,7 @@ int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype d
         struct error inner = *err;
         error_set(err, inner.code, inner.hint[0] ? inner.hint : NULL, "tensor %s: %s",
                   quote(row->tensor.name, strlen(row->tensor.name)), inner.what);
-        error_at(err, w->path, 0, 0);
+        error_at(err, w->sources[row->source].path, 0, 0);
     }
     return code;
 }

@@ -25,6 +25,23 @@ static int find_dtype(const char *name)
     return -1;
 }
 
+/* Kinds of the format that are not read, and how wide an element is (github.com/huggingface/safetensors,
+ * tensor.rs). */
+static const struct {
+    const char *name;
+    int bits;
+} unread_types[] = {
+    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F4", 4},
+    {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U16", 16},    {"U32", 32},        {"U64", 64},        {"C64", 64},
+};
+
+static int unread_bits(const char *name)
+{
+    for (size_t i = 0; i < sizeof unread_types / sizeof *unread_types; i++)
+        if (strcmp(name, unread_types[i].name) == 0) return unread_types[i].bits;
+    return 0;
+}
+
 static int read_shape(const char *name, const json_t *shape, struct weights_tensor *t, struct error *err)
 {
     if (!json_is_array(shape)) return damaged(err, name, "no shape");
@@ -49,12 +66,12 @@ static int read_tensor(struct weights *w, const char *name, const json_t *entry,
     const json_t *dtype = json_object_get(entry, "dtype"), *offsets = json_object_get(entry, "data_offsets");
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
     if (!json_is_object(entry) || !json_is_string(dtype)) return damaged(err, name, "no dtype");
-    int d = find_dtype(json_string_value(dtype));
-    if (d < 0)
+    int d = find_dtype(json_string_value(dtype)), bits = unread_bits(json_string_value(dtype));
+    if (d < 0 && !bits)
         return error_set(err, EXIT_INTEGRITY, "convert it to one of the usual types and save again",
                          "tensor %s is of the unsupported type %s", quote(name, strlen(name)),
                          quote(json_string_value(dtype), json_string_length(dtype)));
-    row.tensor.dtype = (enum dtype)d;
+    if (d >= 0) bits = 8 * (int)dtype_bytes(row.tensor.dtype = (enum dtype)d);
     int code = read_shape(name, json_object_get(entry, "shape"), &row.tensor, err);
     if (code) return code;
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
@@ -63,10 +80,11 @@ static int read_tensor(struct weights *w, const char *name, const json_t *entry,
     *range = (struct range){(uint64_t)json_integer_value(begin), (uint64_t)json_integer_value(end), name};
     if (range->end > data_bytes) return damaged(err, name, "reaches beyond the end of the file");
     int64_t count = shape_count(row.tensor.shape, row.tensor.ndim);
-    uint64_t bytes;
-    if (count < 0 || __builtin_mul_overflow((uint64_t)count, dtype_bytes(row.tensor.dtype), &bytes) ||
-        bytes != range->end - range->begin)
+    uint64_t whole_bits;
+    if (count < 0 || __builtin_mul_overflow((uint64_t)count, (uint64_t)bits, &whole_bits) || whole_bits % 8 ||
+        whole_bits / 8 != range->end - range->begin)
         return damaged(err, name, "shape and data_offsets disagree");
+    if (d < 0) return weights_add_unread(w, name, strlen(name), json_string_value(dtype), err);
     int64_t stride = 1;
     for (int i = row.tensor.ndim; count && i-- > 0; stride *= row.tensor.shape[i]) row.stride[i] = stride;
     row.offset = data + range->begin;
@@ -97,6 +115,7 @@ static int read_metadata(struct weights *w, json_t *metadata, struct error *err)
 {
     if (!metadata) return 0;
     if (!json_is_object(metadata)) return damaged(err, "__metadata__", "is no object");
+    if (w->metadata) return 0; /* the first shard's */
     w->metadata = xcalloc(2 * json_object_size(metadata) + 1, sizeof *w->metadata);
     const char *key;
     json_t *value;
@@ -120,19 +139,20 @@ static int read_header(struct weights *w, json_t *header, uint64_t data, uint64_
     if (!ranges) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the table of tensors");
     const char *name;
     json_t *entry;
+    size_t n = 0;
     json_object_foreach(header, name, entry)
     {
         if (strcmp(name, "__metadata__") == 0) continue;
-        if ((code = read_tensor(w, name, entry, data, data_bytes, &ranges[w->count], err)) != 0) break;
+        if ((code = read_tensor(w, name, entry, data, data_bytes, &ranges[n++], err)) != 0) break;
     }
-    if (code == 0) code = check_ranges(ranges, (size_t)w->count, data_bytes, err);
+    if (code == 0) code = check_ranges(ranges, n, data_bytes, err);
     free(ranges);
     return code;
 }
 
 int safetensors_open(struct weights *w, struct error *err)
 {
-    const struct file_map *map = &w->map;
+    const struct file_map *map = weights_map(w);
     uint64_t header_bytes;
     memcpy(&header_bytes, map->data, 8);
     if (header_bytes > map->bytes - 8)

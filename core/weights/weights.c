@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 int64_t shape_count(const int64_t *shape, int ndim)
@@ -70,24 +71,34 @@ int64_t weights_add_payload(struct weights *w, uint64_t offset, uint64_t bytes, 
     return w->payload_count++;
 }
 
+static int refuse_name(const char *name, size_t name_bytes, struct error *err)
+{
+    return error_set(err, EXIT_INTEGRITY, "do not trust this file",
+                     "the tensor name %s (%zu bytes) is empty, longer than %d bytes or no UTF-8",
+                     quote(name, name_bytes), name_bytes, WEIGHTS_MAX_NAME_BYTES);
+}
+
+static int too_many(struct error *err)
+{
+    return error_set(err, EXIT_INTEGRITY, "do not trust this file",
+                     "holds more than the %d tensors that are read", WEIGHTS_MAX_TENSORS);
+}
+
 int weights_add_row(struct weights *w, const struct row *row, const char *name, size_t name_bytes,
                     struct error *err)
 {
-    static const char hint[] = "do not trust this file";
     if (name_bytes == 0 || name_bytes > WEIGHTS_MAX_NAME_BYTES || !text_is_utf8(name, name_bytes))
-        return error_set(err, EXIT_INTEGRITY, hint,
-                         "the tensor name %s (%zu bytes) is empty, longer than %d bytes or no UTF-8",
-                         quote(name, name_bytes), name_bytes, WEIGHTS_MAX_NAME_BYTES);
-    if (w->count == WEIGHTS_MAX_TENSORS)
-        return error_set(err, EXIT_INTEGRITY, hint, "holds more than the %d tensors that are read",
-                         WEIGHTS_MAX_TENSORS);
+        return refuse_name(name, name_bytes, err);
+    if (w->count == WEIGHTS_MAX_TENSORS) return too_many(err);
     int64_t count = shape_count(row->tensor.shape, row->tensor.ndim);
+    size_t file_bytes = weights_map(w)->bytes;
     uint64_t bytes = 0,
-             most = w->map.bytes > WEIGHTS_MAX_EXPANDED_BYTES ? w->map.bytes : WEIGHTS_MAX_EXPANDED_BYTES;
+             most = file_bytes > WEIGHTS_MAX_EXPANDED_BYTES ? file_bytes : WEIGHTS_MAX_EXPANDED_BYTES;
     if (count < 0 || __builtin_mul_overflow((uint64_t)count, dtype_bytes(row->tensor.dtype), &bytes) ||
         bytes > most)
-        return error_set(err, EXIT_INTEGRITY, hint, "tensor %s claims %lld elements, in a file of %zu bytes",
-                         quote(name, name_bytes), (long long)count, w->map.bytes);
+        return error_set(err, EXIT_INTEGRITY, "do not trust this file",
+                         "tensor %s claims %lld elements, in a file of %zu bytes", quote(name, name_bytes),
+                         (long long)count, file_bytes);
     if (w->count == w->rows_room) {
         int64_t room = w->rows_room ? w->rows_room * 2 : 256;
         struct row *larger = realloc(w->rows, (size_t)room * sizeof *larger);
@@ -101,6 +112,7 @@ int weights_add_row(struct weights *w, const struct row *row, const char *name, 
     copy[name_bytes] = 0;
     struct row *added = &w->rows[w->count++];
     *added = *row;
+    added->source = w->source_count - 1;
     added->tensor.name = copy;
     added->tensor.count = count;
     return 0;
@@ -128,61 +140,86 @@ static int index_names(struct weights *w, struct error *err)
     return 0;
 }
 
+int weights_add_unread(struct weights *w, const char *name, size_t name_bytes, const char *kind,
+                       struct error *err)
+{
+    if (name_bytes == 0 || name_bytes > WEIGHTS_MAX_NAME_BYTES || !text_is_utf8(name, name_bytes))
+        return refuse_name(name, name_bytes, err);
+    if (w->unread_count == WEIGHTS_MAX_TENSORS) return too_many(err);
+    if (w->unread_count == w->unread_room) {
+        w->unread_room = w->unread_room ? w->unread_room * 2 : 16;
+        w->unread = xrealloc(w->unread, (size_t)w->unread_room * sizeof *w->unread);
+    }
+    w->unread[w->unread_count++] = (struct unread){xasprintf("%.*s", (int)name_bytes, name), xstrdup(kind)};
+    return 0;
+}
+
 static bool begins_with(const struct file_map *map, const char *text)
 {
     size_t n = strlen(text);
     return map->bytes >= n && memcmp(map->data, text, n) == 0;
 }
 
-/* What people take for a checkpoint and what to do about it. */
-static int refuse_foreign(const struct file_map *map, struct error *err)
+/* By structure, before anything else is asked: a header's length may begin like a pickle (80 02). */
+static bool is_safetensors(const struct file_map *map)
 {
-    static const struct {
-        const char *begin, *is, *hint;
-    } kinds[] = {
-        {"version https://git-lfs", "is a git-lfs pointer, not the file itself",
-         "run 'git lfs pull' where it came from, or download the file itself"},
-        {"<", "is a web page (HTML or XML), not a checkpoint",
-         "the server sent an error page: download the file again"},
-        {"\x1f\x8b", "is a gzip archive, expected a checkpoint", "unpack it first"},
-        {"\x28\xb5\x2f\xfd", "is a zstd archive, expected a checkpoint", "unpack it first"},
-        {"PK", "is a damaged or empty zip, expected a checkpoint", "get the file again"},
-        {"\x93NUMPY", "is a NumPy array, expected a checkpoint", "save it with torch.save or as safetensors"},
-        {"{", "is JSON, expected a checkpoint", "name the weight file itself"},
-        {"\x89HDF", "is an HDF5 file, expected a checkpoint", "save it with torch.save or as safetensors"},
-        {"GGUF", "is a GGUF file, expected a checkpoint",
-         "name the PyTorch or safetensors file it was made from"},
-    };
-    static const char names[] = "name a file written by torch.save, or a safetensors file";
-    if (map->bytes == 0)
-        return error_set(err, EXIT_INTEGRITY, "get the file again",
-                         "is empty, expected a PyTorch or safetensors file");
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (begins_with(map, kinds[i].begin))
-            return error_set(err, EXIT_INTEGRITY, kinds[i].hint, "%s", kinds[i].is);
-    uint8_t first[4] = {0};
-    memcpy(first, map->data, map->bytes < 4 ? map->bytes : 4);
-    return error_set(err, EXIT_INTEGRITY, names,
-                     "is neither a PyTorch nor a safetensors file: %zu bytes beginning %02x %02x %02x %02x",
-                     map->bytes, first[0], first[1], first[2], first[3]);
+    uint64_t header_bytes = 0;
+    if (map->bytes <= 8 || map->data[8] != '{') return false;
+    memcpy(&header_bytes, map->data, 8);
+    return header_bytes <= map->bytes - 8;
 }
 
-static int open_by_content(struct weights *w, struct error *err)
+static bool is_json(const struct file_map *map)
 {
-    const struct file_map *map = &w->map;
-    if (begins_with(map, "PK\3\4") || begins_with(map, "PK\5\6")) {
+    size_t i = 0;
+    while (i < map->bytes && i < 64 && strchr(" \t\r\n", map->data[i]) && map->data[i]) i++;
+    return i < map->bytes && map->data[i] == '{';
+}
+
+static int add_by_content(struct weights *w, const char *path, struct error *err)
+{
+    const struct file_map *map = weights_map(w);
+    bool pickle = map->bytes > 2 && map->data[0] == 0x80 && map->data[1] >= 2 && map->data[1] <= 5;
+    bool safetensors = is_safetensors(map);
+    if (!safetensors && (begins_with(map, "PK\3\4") || begins_with(map, "PK\5\6"))) {
         w->format = "pytorch zip";
         return pytorch_zip_open(w, err);
     }
-    if (map->bytes > 2 && map->data[0] == 0x80 && map->data[1] >= 2 && map->data[1] <= 5) {
+    if (!safetensors && pickle) {
         w->format = "pytorch legacy";
         return pytorch_legacy_open(w, err);
     }
-    if (map->bytes > 8 && map->data[8] == '{') {
-        w->format = "safetensors";
+    if (safetensors || (map->bytes > 8 && map->data[8] == '{' && !is_json(map))) {
+        w->format = "safetensors"; /* a header that claims more than the file has is told there */
         return safetensors_open(w, err);
     }
-    return refuse_foreign(map, err);
+    if (is_json(map) && !w->sharded) return weights_add_index(w, path, err);
+    return weights_refuse_foreign(map, err);
+}
+
+int weights_add_file(struct weights *w, const char *path, struct error *err)
+{
+    w->sources = xrealloc(w->sources, (size_t)(w->source_count + 1) * sizeof *w->sources);
+    struct source *s = &w->sources[w->source_count++];
+    *s = (struct source){.path = xstrdup(path), .fd = -1};
+    int code = file_map_open(&s->map, path, err);
+    if (code) return code;
+    if (s->map.bytes)
+        madvise((void *)(uintptr_t)s->map.data, s->map.bytes, MADV_RANDOM); /* headers lie far apart */
+    s->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (s->fd < 0) code = error_errno(err, EXIT_FAILED, "check the path", "cannot open");
+    if (code == 0) code = add_by_content(w, path, err);
+    if (code && !err->file[0]) error_at(err, path, 0, 0);
+    return code;
+}
+
+/* A file all of whose tensors are of kinds that are not read. */
+static int refuse_unread(const struct weights *w, struct error *err)
+{
+    return error_set(err, EXIT_INTEGRITY, "convert it to one of the usual types in PyTorch and save again",
+                     "none of its %lld tensors is of a kind that is read: %s is %s",
+                     (long long)w->unread_count, quote(w->unread[0].name, strlen(w->unread[0].name)),
+                     w->unread[0].kind);
 }
 
 int weights_open(struct weights **out, const char *path, struct error *err)
@@ -190,27 +227,23 @@ int weights_open(struct weights **out, const char *path, struct error *err)
     struct error unwanted;
     if (!err) err = &unwanted;
     struct weights *w = xcalloc(1, sizeof *w);
+    struct stat st;
     *out = NULL;
+    *err = (struct error){0};
     w->path = xstrdup(path);
-    w->fd = -1;
-    int code = file_map_open(&w->map, path, err);
-    if (code) goto fail;
-    if (w->map.bytes)
-        madvise((void *)(uintptr_t)w->map.data, w->map.bytes, MADV_RANDOM); /* headers lie far apart */
-    w->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (w->fd < 0) {
-        code = error_errno(err, EXIT_FAILED, "check the path", "cannot open");
-        goto fail;
+    bool there = stat(path, &st) == 0, directory = there && S_ISDIR(st.st_mode);
+    int code = there && !directory ? weights_refuse_shard(path, err) : 0;
+    if (code == 0) code = directory ? weights_add_directory(w, path, err) : weights_add_file(w, path, err);
+    if (code == 0 && w->count == 0 && w->unread_count) code = refuse_unread(w, err);
+    if (code == 0) code = index_names(w, err);
+    if (code == 0) {
+        *out = w;
+        return 0;
     }
-    if ((code = open_by_content(w, err)) != 0 || (code = index_names(w, err)) != 0) goto fail;
-    *out = w;
-    return 0;
-fail:
-    error_at(err, path, 0, 0);
+    if (!err->file[0]) error_at(err, path, 0, 0);
     weights_close(w);
     return code;
 }
-
 void weights_close(struct weights *w)
 {
     if (!w) return;
@@ -220,8 +253,14 @@ void weights_close(struct weights *w)
     free(w->payloads);
     free(w->by_name);
     free(w->rows);
-    if (w->fd >= 0) close(w->fd);
-    file_map_close(&w->map);
+    for (int64_t i = 0; i < w->unread_count; i++) free(w->unread[i].name), free(w->unread[i].kind);
+    free(w->unread);
+    for (int i = 0; i < w->source_count; i++) {
+        if (w->sources[i].fd >= 0) close(w->sources[i].fd);
+        file_map_close(&w->sources[i].map);
+        free(w->sources[i].path);
+    }
+    free(w->sources);
     free(w->path);
     free(w);
 }
@@ -246,6 +285,27 @@ int64_t weights_find(const struct weights *w, const char *name)
     }
     return -1;
 }
+
+const char *weights_unread(const struct weights *w, const char *name)
+{
+    for (int64_t i = 0; i < w->unread_count; i++)
+        if (strcmp(w->unread[i].name, name) == 0) return w->unread[i].kind;
+    return NULL;
+}
+
+int weights_refuse_missing(const struct weights *w, const char *name, const char *hint, struct error *err)
+{
+    const char *kind = weights_unread(w, name), *printed = quote(name, strlen(name));
+    if (kind)
+        error_set(err, EXIT_CONFIG, "convert it to float32, float16 or bfloat16 in PyTorch and save again",
+                  "tensor %s is there, but it is %s, which is not read", printed, kind);
+    else error_set(err, EXIT_CONFIG, hint, "tensor %s is missing", printed);
+    error_at(err, w->path, 0, 0);
+    return EXIT_CONFIG;
+}
+
+const char *weights_entry(const struct weights *w) { return w->entry; }
+const char *weights_other_entries(const struct weights *w) { return w->others; }
 
 const char *weights_metadata(const struct weights *w, const char *key)
 {

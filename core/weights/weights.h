@@ -1,10 +1,12 @@
 /* Weights: tensors in from PyTorch and safetensors files, and out again.
  *
- * Reading. weights_open looks at a file's content (never at its name): PyTorch's zip
- * format (torch >= 1.6), the legacy stream before it, or safetensors. It builds a table
- * of the tensors and touches nothing of their payload; weights_read converts one tensor
- * from the file straight into its destination. A checkpoint's pickle is parsed, never
- * executed: what is not a dictionary of tensors becomes an opaque value and is skipped.
+ * Reading. weights_open looks at a file's content (never at its name): PyTorch's zip format (torch >= 1.6),
+ * the legacy stream before it, a TorchScript archive (torch.jit.save), safetensors, or the index of a
+ * checkpoint in shards; or a directory as Hugging Face lays them out. It builds a table of the tensors and
+ * touches nothing of their payload; weights_read converts one tensor from the file straight into its
+ * destination. A checkpoint's pickle is parsed, never executed: what is not a dictionary of tensors becomes
+ * an opaque value and is skipped. Tensors of kinds that are not read (complex, fp8, sparse, quantized, ...)
+ * are noted by name and kind and left alone.
  *
  *     struct weights *w;
  *     if ((code = weights_open(&w, "model.pt", err))) return code;
@@ -42,20 +44,35 @@ struct weights_tensor {
     int64_t count; /* elements: product of shape */
 };
 
-/* On success *w is to be closed with weights_close. In a PyTorch file the
- * state dict is looked for under `model`, `module`, `state_dict` (and
- * timm's `model_ema`), and a leading `module.` is taken off the names. */
+/* On success *w is to be closed with weights_close. A PyTorch file may hold its state dict in another
+ * dictionary, up to four deep; which is taken, a table orders (state_dict.c): model, module, state_dict,
+ * model_state_dict, net, network, then teacher before student, then averages (model_ema, state_dict_ema,
+ * ema), then parts (backbone, encoder, visual). Where another one would have fitted, too, that is said
+ * (LOG_INFO). A leading `module.` is taken off the names. In a directory: model.safetensors, its index,
+ * pytorch_model.bin, its index, open_clip_model.safetensors, open_clip_pytorch_model.bin, the first that is
+ * there.
+ */
 int weights_open(struct weights **w, const char *path, struct error *err);
 void weights_close(struct weights *w); /* NULL is fine */
 
-const char *weights_path(const struct weights *w);   /* as given to weights_open */
-const char *weights_format(const struct weights *w); /* "pytorch zip", "pytorch legacy", "safetensors" */
+const char *weights_path(const struct weights *w); /* as given to weights_open */
+const char *
+weights_format(const struct weights *w); /* "pytorch zip", "pytorch legacy", "torchscript", "safetensors" */
 
 /* The table, in the file's order: 0 <= index < weights_count. Names are unique. */
 int64_t weights_count(const struct weights *w);
 const struct weights_tensor *weights_tensor(const struct weights *w, int64_t index);
 /* Index of the tensor of that name, -1 when there is none. */
 int64_t weights_find(const struct weights *w, const char *name);
+/* The kind of a tensor that is there and not read ("complex64", "float8_e4m3fn", "sparse", ...); NULL when
+ * there is none of that name. weights_refuse_missing says which of the two it is, with `hint` for one that is
+ * not there; it returns EXIT_CONFIG. */
+const char *weights_unread(const struct weights *w, const char *name);
+int weights_refuse_missing(const struct weights *w, const char *name, const char *hint, struct error *err);
+/* Where in a PyTorch file the state dict was: "teacher.backbone", "" when the file is nothing else. And the
+ * entries beside it that would have fitted, too: "student, ema"; "" when there is no choice. */
+const char *weights_entry(const struct weights *w);
+const char *weights_other_entries(const struct weights *w);
 /* Value of `key` in the __metadata__ of a safetensors file; NULL when there is none. */
 const char *weights_metadata(const struct weights *w, const char *key);
 

@@ -1,0 +1,180 @@
+/* Checkpoints of more than one file: a directory as Hugging Face's libraries save and download them, and the
+ * index of a checkpoint in shards, {"metadata": {...}, "weight_map": {TENSOR: FILE, ...}} (transformers,
+ * modeling_utils.py; huggingface_hub, serialization). */
+#include "core/weights/internal.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { INDEX_MAX_BYTES = 4 << 20, MAX_SHARDS = 1024 };
+
+static bool has_suffix(const char *text, const char *suffix)
+{
+    size_t n = strlen(text), m = strlen(suffix);
+    return n > m && strcmp(text + n - m, suffix) == 0;
+}
+
+static bool names_weights(const char *name)
+{
+    static const char *const suffixes[] = {".safetensors", ".bin", ".pt", ".pth"};
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (has_suffix(name, suffixes[i])) return true;
+    return false;
+}
+
+/* A plain name beside the index: whatever else it says is not followed. */
+static bool shard_is_plain(const char *name)
+{
+    return name && strlen(name) < 256 && !strchr(name, '/') && name[0] != '.' && names_weights(name);
+}
+
+static int add_shards(struct weights *w, json_t *map, const char *dir, struct error *err)
+{
+    json_t *seen = json_object(), *file;
+    const char *tensor;
+    int code = 0;
+    json_object_foreach(map, tensor, file)
+    {
+        const char *name = json_string_value(file);
+        if (!shard_is_plain(name))
+            code = error_set(err, EXIT_INTEGRITY, "do not trust this file",
+                             "tensor %s is said to be in %s, expected a weight file beside the index",
+                             quote(tensor, strlen(tensor)), name ? quote(name, strlen(name)) : "no file");
+        else if (json_object_get(seen, name)) continue;
+        else if (json_object_size(seen) == MAX_SHARDS)
+            code = error_set(err, EXIT_INTEGRITY, "do not trust this file",
+                             "names more than the %d files that are read", MAX_SHARDS);
+        if (code) break;
+        json_object_set_new(seen, name, json_true());
+        char *path = path_join(dir, name);
+        if (access(path, F_OK) != 0)
+            code =
+                error_set(err, EXIT_FAILED, "all files that the index names must lie beside it: get the rest",
+                          "the index names %s, which is not there", quote(name, strlen(name)));
+        else code = weights_add_file(w, path, err);
+        free(path);
+        if (code) break;
+    }
+    json_decref(seen);
+    return code;
+}
+
+/* Everything that the index promises is in the file that it names. */
+static int check_index(const struct weights *w, json_t *map, struct error *err)
+{
+    json_t *found = json_object();
+    for (int64_t i = 0; i < w->count; i++) {
+        const char *name = w->rows[i].tensor.name, *in = json_string_value(json_object_get(map, name));
+        if (in && strcmp(in, path_basename(w->sources[w->rows[i].source].path)) == 0)
+            json_object_set_new(found, name, json_true());
+    }
+    for (int64_t i = 0; i < w->unread_count; i++) json_object_set_new(found, w->unread[i].name, json_true());
+    const char *tensor;
+    json_t *file;
+    int code = 0;
+    json_object_foreach(map, tensor, file)
+    {
+        if (json_object_get(found, tensor)) continue;
+        const char *name = json_string_value(file);
+        code = error_set(err, EXIT_INTEGRITY, "index and files are not of one checkpoint: get them again",
+                         "tensor %s is not in %s, where the index says it is", quote(tensor, strlen(tensor)),
+                         quote(name, strlen(name)));
+        break;
+    }
+    json_decref(found);
+    return code;
+}
+
+int weights_add_index(struct weights *w, const char *path, struct error *err)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    json_error_t where;
+    int code = file_read(path, INDEX_MAX_BYTES, &text, &bytes, err);
+    if (code) return code;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    json_t *map = json_object_get(root, "weight_map");
+    char *dir = path_dirname(path);
+    struct file_map whole = {.data = (const uint8_t *)text, .bytes = bytes};
+    if (!json_object_size(map)) code = weights_refuse_foreign(&whole, err);
+    else {
+        w->sharded = true;
+        code = add_shards(w, map, dir, err);
+        if (code == 0) code = check_index(w, map, err);
+        w->sharded = false;
+    }
+    if (code && !err->file[0]) error_at(err, path, 0, 0);
+    json_decref(root);
+    free(dir), free(text);
+    return code;
+}
+
+/* A few names of weight files in the directory, for the hint. */
+static int list_weights(const char *path, char *text, size_t size)
+{
+    int count = 0;
+    size_t used = 0;
+    struct dirent **entries;
+    int n = scandir(path, &entries, NULL, alphasort);
+    for (int i = 0; i < n; i++) {
+        if (names_weights(entries[i]->d_name) && ++count <= 4 && used < size - 1) {
+            int more = snprintf(text + used, size - used, "%s%s", count > 1 ? ", " : "",
+                                quote(entries[i]->d_name, strlen(entries[i]->d_name)));
+            used = used + (size_t)more < size ? used + (size_t)more : size - 1;
+        }
+        free(entries[i]);
+    }
+    if (n >= 0) free(entries);
+    return count;
+}
+
+int weights_refuse_shard(const char *path, struct error *err)
+{
+    const char *name = path_basename(path), *of = strstr(name, "-of-");
+    int shard = 0, shards = 0, used = 0;
+    if (!of || of - name < 6 || sscanf(of - 6, "-%5d-of-%5d.%n", &shard, &shards, &used) != 2) return 0;
+    if (used != 16 || shards < 2) return 0;
+    error_set(
+        err, EXIT_INTEGRITY,
+        "name the directory, or the index of the shards beside it (*.index.json); all of them are needed",
+        "is part %d of the %d of one checkpoint", shard, shards);
+    return error_at(err, path, 0, 0);
+}
+
+static bool is_there(const char *dir, const char *name)
+{
+    char *path = path_join(dir, name);
+    bool there = access(path, F_OK) == 0;
+    free(path);
+    return there;
+}
+
+int weights_add_directory(struct weights *w, const char *path, struct error *err)
+{
+    static const char *const names[] = {"model.safetensors",           "model.safetensors.index.json",
+                                        "pytorch_model.bin",           "pytorch_model.bin.index.json",
+                                        "open_clip_model.safetensors", "open_clip_pytorch_model.bin"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!is_there(path, names[i])) continue;
+        char *file = path_join(path, names[i]);
+        int code = has_suffix(file, ".index.json") ? weights_add_index(w, file, err)
+                                                   : weights_add_file(w, file, err);
+        free(file);
+        return code;
+    }
+    if (is_there(path, ".metadata"))
+        return error_set(err, EXIT_INTEGRITY,
+                         "python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY FILE.pt",
+                         "is a distributed checkpoint (torch.distributed.checkpoint), expected one file");
+    char found[200] = "";
+    if (list_weights(path, found, sizeof found))
+        return error_set(err, EXIT_INTEGRITY, "name the weight file itself",
+                         "is a directory without model.safetensors or pytorch_model.bin; it holds %s", found);
+    return error_set(
+        err, EXIT_INTEGRITY, "name a weight file, or a directory with model.safetensors",
+        "is a directory without a weight file (model.safetensors, pytorch_model.bin or their index)");
+}

@@ -1,0 +1,242 @@
+/* The state dict in what was pickled: which dictionary it is, and its tensors into the table.
+ *
+ * What people call a checkpoint is often a dictionary of dictionaries. The table below gives the order in
+ * which their names are tried; a name counts only where its dictionary holds tensors, or one of these names
+ * again. Sources: PyTorch's tutorials (model_state_dict), torchvision and DINO (model, teacher, student),
+ * timm and OpenCLIP (state_dict, state_dict_ema, model_ema), DeepSpeed (module), Lightning (state_dict). */
+#include "core/weights/pytorch.h"
+#include "core/base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 4, MAX_LOOKS = 1 << 22 };
+
+/* First the whole model, then distillation's two, then averages of the weights, then parts of a model. */
+static const char *const entries[] = {
+    "model",   "module",     "state_dict", "model_state_dict", "net",     "network",
+    "teacher", "student",    "model_ema",  "state_dict_ema",   "ema",     "ema_state_dict",
+    "params",  "params_ema", "weights",    "backbone",         "encoder", "visual",
+};
+enum { ENTRY_COUNT = sizeof entries / sizeof *entries };
+
+static int damaged(struct error *err, const char *what)
+{
+    return error_set(err, EXIT_INTEGRITY,
+                     "the file is damaged or was not written by torch.save: get it again", "%s", what);
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    const struct value *x = *(const struct value *const *)a, *y = *(const struct value *const *)b;
+    int order = memcmp(x->u.text, y->u.text, x->length < y->length ? x->length : y->length);
+    return order ? order : (x->length > y->length) - (x->length < y->length);
+}
+
+/* Python would keep the last of two equal keys; a file that has them is lying to somebody. */
+static int check_keys(const struct items *dict, struct error *err)
+{
+    if (dict->count / 2 > WEIGHTS_MAX_TENSORS)
+        return error_set(err, EXIT_INTEGRITY, NULL, "a dictionary of %u entries, at most %d are read",
+                         dict->count / 2, WEIGHTS_MAX_TENSORS);
+    const struct value **keys = calloc(dict->count / 2 + 1u, sizeof *keys);
+    if (!keys) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading a dictionary");
+    size_t n = 0;
+    int code = 0;
+    for (uint32_t i = 0; i < dict->count && code == 0; i += 2) {
+        if (dict->at[i].kind != VALUE_TEXT) continue;
+        keys[n++] = &dict->at[i];
+        if (dict->at[i].length > WEIGHTS_MAX_NAME_BYTES)
+            code = damaged(err, "a dictionary key of more than a kilobyte");
+    }
+    if (code == 0) qsort(keys, n, sizeof *keys, compare_keys);
+    for (size_t i = 1; i < n && code == 0; i++)
+        if (compare_keys(&keys[i - 1], &keys[i]) == 0)
+            code = error_set(err, EXIT_INTEGRITY, "do not trust this file", "the key %s occurs twice",
+                             quote(keys[i]->u.text, keys[i]->length));
+    free(keys);
+    return code;
+}
+
+static int not_a_state_dict(const struct value *top, struct error *err)
+{
+    static const char hint[] = "save the weights alone: torch.save(model.state_dict(), ...)";
+    const struct class_name *c = value_class(top);
+    if (c)
+        return error_set(err, EXIT_INTEGRITY, hint, "holds %s %s.%s, expected a dictionary of tensors",
+                         top->kind == VALUE_CLASS ? "the class" : "an object of or made by",
+                         quote(c->module, c->module_length), quote(c->name, c->name_length));
+    return error_set(err, EXIT_INTEGRITY, hint, "holds %s, expected a dictionary of tensors",
+                     value_kind_name(top));
+}
+
+static int entry_of(const struct value *key)
+{
+    for (int i = 0; i < ENTRY_COUNT; i++)
+        if (value_is_text(key, entries[i])) return i;
+    return -1;
+}
+
+/* How far a search went, so that a dictionary that holds itself many times over ends it. */
+struct search {
+    int64_t looks;
+    char path[128];
+    const char *others[ENTRY_COUNT]; /* what would have fitted beside the entry taken last */
+    int other_count;
+};
+
+static int64_t count_tensors(const struct items *dict, bool unread, struct search *s)
+{
+    int64_t count = 0;
+    s->looks += dict->count;
+    for (uint32_t i = 0; i < dict->count && s->looks < MAX_LOOKS; i += 2)
+        if (dict->at[i].kind == VALUE_TEXT && dict->at[i + 1].kind == VALUE_TENSOR)
+            count += unread || !((const struct stored_tensor *)dict->at[i + 1].u.object)->kind;
+    return count;
+}
+
+/* The dictionaries of `dict` under the names of the table. */
+static void list_entries(const struct items *dict, const struct items **found, struct search *s)
+{
+    s->looks += dict->count;
+    for (int i = 0; i < ENTRY_COUNT; i++) found[i] = NULL;
+    for (uint32_t i = 0; i < dict->count && s->looks < MAX_LOOKS; i += 2) {
+        int entry = dict->at[i + 1].kind == VALUE_DICT ? entry_of(&dict->at[i]) : -1;
+        if (entry >= 0) found[entry] = dict->at[i + 1].u.items;
+    }
+}
+
+/* Whether a dictionary holds tensors, or one of its entries does. Recursion no deeper than MAX_DEPTH. */
+static bool leads_to_tensors(const struct items *dict, int depth, struct search *s)
+{
+    const struct items *found[ENTRY_COUNT];
+    if (count_tensors(dict, true, s)) return true;
+    if (depth == MAX_DEPTH) return false;
+    list_entries(dict, found, s);
+    for (int i = 0; i < ENTRY_COUNT && s->looks < MAX_LOOKS; i++)
+        if (found[i] && leads_to_tensors(found[i], depth + 1, s)) return true;
+    return false;
+}
+
+/* Down to the dictionary of tensors, by the table. */
+static int find_state_dict(const struct value *top, const struct items **result, struct search *s,
+                           struct error *err)
+{
+    const struct items *found[ENTRY_COUNT];
+    if (top->kind != VALUE_DICT) return not_a_state_dict(top, err);
+    const struct items *dict = top->u.items;
+    for (int depth = 0; depth < MAX_DEPTH; depth++) {
+        int code = check_keys(dict, err), taken = -1;
+        if (code) return code;
+        list_entries(dict, found, s);
+        for (int i = 0; i < ENTRY_COUNT; i++) {
+            if (!found[i] || !leads_to_tensors(found[i], depth + 1, s)) continue;
+            if (taken < 0) taken = i, s->other_count = 0;
+            else s->others[s->other_count++] = entries[i];
+        }
+        if (s->looks >= MAX_LOOKS) break;
+        *result = dict;
+        if (taken < 0) return 0;
+        size_t used = strlen(s->path);
+        snprintf(s->path + used, sizeof s->path - used, "%s%s", used ? "." : "", entries[taken]);
+        dict = found[taken];
+    }
+    return damaged(err, "dictionaries nested in one another without tensors");
+}
+
+int pytorch_add_tensor(struct weights *w, const char *name, size_t name_bytes, const struct stored_tensor *t,
+                       storage_finder find, void *context, struct error *err)
+{
+    static const char prefix[] = "module.";
+    size_t prefix_bytes = sizeof prefix - 1;
+    if (name_bytes > prefix_bytes && memcmp(name, prefix, prefix_bytes) == 0)
+        name += prefix_bytes, name_bytes -= prefix_bytes;
+    if (t->kind) return weights_add_unread(w, name, name_bytes, t->kind, err);
+    struct row row = {.tensor = {.dtype = (enum dtype)t->dtype, .ndim = t->ndim}};
+    memcpy(row.tensor.shape, t->shape, sizeof row.tensor.shape);
+    bool empty = shape_count(t->shape, t->ndim) == 0;
+    if (!empty) memcpy(row.stride, t->stride, sizeof row.stride);
+    uint64_t offset;
+    int code = find(context, t->storage, &row.payload, &offset, err);
+    if (code) return code;
+    /* strides and offset < 2^63 elements lie in the storage unless the tensor is empty, when they do not
+     * matter */
+    row.offset = offset + (empty ? 0 : (uint64_t)t->offset * dtype_bytes(row.tensor.dtype));
+    return weights_add_row(w, &row, name, name_bytes, err);
+}
+
+/* What a dictionary without tensors holds instead. */
+static int no_tensors(const struct items *dict, struct search *s, struct error *err)
+{
+    static const char model_alone[] = "save the weights alone: torch.save(model.state_dict(), ...)";
+    char keys[320] = "";
+    size_t used = 0;
+    bool state = false, groups = false;
+    for (uint32_t i = 0; i < dict->count; i += 2) {
+        const struct value *key = &dict->at[i], *v = &dict->at[i + 1];
+        if (key->kind != VALUE_TEXT) continue;
+        state |= value_is_text(key, "state");
+        groups |= value_is_text(key, "param_groups");
+        if (used >= sizeof keys - 140) continue;
+        int64_t tensors = v->kind == VALUE_DICT ? count_tensors(v->u.items, true, s) : 0;
+        used += (size_t)snprintf(keys + used, sizeof keys - used, "%s%.60s", used ? ", " : "",
+                                 quote(key->u.text, key->length));
+        if (tensors)
+            used += (size_t)snprintf(keys + used, sizeof keys - used, " of %lld tensors", (long long)tensors);
+        else if (value_class(v))
+            used += (size_t)snprintf(keys + used, sizeof keys - used, " of class %.60s",
+                                     quote(value_class(v)->name, value_class(v)->name_length));
+    }
+    if (state && groups)
+        return error_set(err, EXIT_INTEGRITY, model_alone,
+                         "is an optimizer's state (state, param_groups), expected a model's");
+    return error_set(err, EXIT_INTEGRITY, model_alone, "holds a dictionary without tensors (%u entries%s%s)",
+                     dict->count / 2, used ? ": " : "", keys);
+}
+
+static bool has_tensors_deeper(const struct items *dict, struct search *s)
+{
+    for (uint32_t i = 0; i < dict->count; i += 2)
+        if (dict->at[i + 1].kind == VALUE_DICT && count_tensors(dict->at[i + 1].u.items, false, s))
+            return true;
+    return false;
+}
+
+/* What was taken, and what else there was. */
+static void note_choice(struct weights *w, const struct search *s)
+{
+    size_t used = 0;
+    if (w->source_count > 1) return; /* the first shard's stands for all */
+    snprintf(w->entry, sizeof w->entry, "%s", s->path);
+    for (int i = 0; i < s->other_count && used < sizeof w->others - 1; i++) {
+        int n = snprintf(w->others + used, sizeof w->others - used, "%s%s", used ? ", " : "", s->others[i]);
+        used += (size_t)n;
+    }
+    if (used) {
+        char path[256];
+        log_info("%s: the weights under %s are taken (%s would fit, too)",
+                 name_printable(path, sizeof path, w->path), w->entry, w->others);
+    }
+}
+
+int pytorch_add_state_dict(struct weights *w, const struct value *top, storage_finder find, void *context,
+                           struct error *err)
+{
+    const struct items *dict = NULL;
+    struct search s = {0};
+    int64_t before = w->count, unread = w->unread_count;
+    int code = find_state_dict(top, &dict, &s, err);
+    for (uint32_t i = 0; code == 0 && i < dict->count; i += 2) {
+        const struct value *key = &dict->at[i], *v = &dict->at[i + 1];
+        if (v->kind != VALUE_TENSOR) continue;
+        code = key->kind == VALUE_TEXT
+                   ? pytorch_add_tensor(w, key->u.text, key->length, v->u.object, find, context, err)
+                   : damaged(err, "a tensor under a key that is no string");
+    }
+    if (code) return code;
+    if (w->count == before && (w->unread_count == unread || has_tensors_deeper(dict, &s)))
+        return no_tensors(dict, &s, err);
+    note_choice(w, &s);
+    return 0;
+}

@@ -1,0 +1,66 @@
+/* A TorchScript archive (torch.jit.save; OpenAI's CLIP files are such): data.pkl holds the module as an
+ * object whose state is a dictionary of its attributes, tensors and further modules among them. Only that is
+ * read; the program beside it (code/) is never looked at. Source: torch/csrc/jit/serialization/pickler.cpp.
+ */
+#include "core/weights/pytorch.h"
+
+#include <string.h>
+
+enum { MAX_MODULE_DEPTH = 32, MAX_MODULES = 1 << 16 };
+
+/* The attributes of a module; NULL where the value is none. */
+static const struct items *attributes_of(const struct value *v)
+{
+    if (v->kind != VALUE_OPAQUE || !v->u.opaque || v->u.opaque->state.kind != VALUE_DICT) return NULL;
+    return v->u.opaque->state.u.items;
+}
+
+/* A module that is being read: its attributes from `next` on, and how long its name is. */
+struct level {
+    const struct items *attributes;
+    uint32_t next;
+    size_t name_bytes;
+};
+
+int pytorch_add_module(struct weights *w, const struct value *top, storage_finder find, void *context,
+                       struct error *err)
+{
+    static const char hint[] = "do not trust this file";
+    struct level levels[MAX_MODULE_DEPTH] = {{.attributes = attributes_of(top)}};
+    char name[WEIGHTS_MAX_NAME_BYTES + 1];
+    int depth = 0, modules = 0, code = 0;
+    if (!levels[0].attributes)
+        return error_set(
+            err, EXIT_INTEGRITY, "save the weights alone: torch.save(torch.jit.load(FILE).state_dict(), ...)",
+            "is a TorchScript archive whose object is %s, expected a module", value_kind_name(top));
+    while (depth >= 0 && code == 0) {
+        struct level *l = &levels[depth];
+        if (l->next >= l->attributes->count) {
+            depth--;
+            continue;
+        }
+        const struct value *key = &l->attributes->at[l->next], *v = key + 1;
+        const struct items *inner = attributes_of(v);
+        l->next += 2;
+        if (v->kind != VALUE_TENSOR && !inner) continue;
+        if (key->kind != VALUE_TEXT || key->length + l->name_bytes + 1 >= sizeof name)
+            return error_set(err, EXIT_INTEGRITY, hint,
+                             "a module with a name of more than a kilobyte, or none");
+        memcpy(name + l->name_bytes, key->u.text, key->length);
+        size_t bytes = l->name_bytes + key->length;
+        if (v->kind == VALUE_TENSOR) {
+            code = pytorch_add_tensor(w, name, bytes, v->u.object, find, context, err);
+            continue;
+        }
+        if (depth + 1 == MAX_MODULE_DEPTH || ++modules == MAX_MODULES)
+            return error_set(err, EXIT_INTEGRITY, hint,
+                             "modules nested deeper than %d, or more than %d of them", MAX_MODULE_DEPTH,
+                             MAX_MODULES);
+        name[bytes++] = '.';
+        levels[++depth] = (struct level){.attributes = inner, .name_bytes = bytes};
+    }
+    if (code == 0 && w->count + w->unread_count == 0)
+        code = error_set(err, EXIT_INTEGRITY, "name the archive of a model",
+                         "is a TorchScript archive without tensors");
+    return code;
+}
