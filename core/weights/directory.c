@@ -132,10 +132,14 @@ static int list_weights(const char *path, char *text, size_t size)
     return count;
 }
 
-int weights_refuse_shard(const char *path, struct error *err)
+int weights_refuse_part(const char *path, struct error *err)
 {
     const char *name = path_basename(path), *of = strstr(name, "-of-");
     int shard = 0, shards = 0, used = 0;
+    if (strcmp(name, ".metadata") == 0 || has_suffix(name, ".distcp")) {
+        error_set(err, EXIT_INTEGRITY, "name the directory", "is a part of a distributed checkpoint");
+        return error_at(err, path, 0, 0);
+    }
     if (!of || of - name < 6 || sscanf(of - 6, "-%5d-of-%5d.%n", &shard, &shards, &used) != 2) return 0;
     if (used != 16 || shards < 2) return 0;
     error_set(

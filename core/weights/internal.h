@@ -76,9 +76,9 @@ int weights_add_file(struct weights *w, const char *path, struct error *err);
 /* The same for a directory that holds a checkpoint, and for the index of shards that JSON may be. */
 int weights_add_directory(struct weights *w, const char *path, struct error *err);
 int weights_add_index(struct weights *w, const char *path, struct error *err);
-/* Refuse one shard of several that is named alone ("...-00001-of-00004.safetensors"); 0 for any other name.
- */
-int weights_refuse_shard(const char *path, struct error *err);
+/* Refuse one part of several that is named alone: "...-00001-of-00004.safetensors", "__0_0.distcp",
+ * ".metadata". 0 for any other name. */
+int weights_refuse_part(const char *path, struct error *err);
 /* Why a file that no reader takes is none, and what to do. */
 int weights_refuse_foreign(const struct file_map *map, struct error *err);
 

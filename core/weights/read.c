@@ -217,3 +217,50 @@ int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype d
     }
     return code;
 }
+
+/* Elements whose exponent is all ones: NaN and the infinities. The type's bits, least significant last. */
+#define COUNT_NOT_FINITE(type, exponent)                                                                     \
+    static int64_t not_finite_##type(const uint8_t *values, int64_t count)                                   \
+    {                                                                                                        \
+        int64_t found = 0;                                                                                   \
+        for (int64_t i = 0; i < count; i++) {                                                                \
+            type bits;                                                                                       \
+            memcpy(&bits, values + (size_t)i * sizeof bits, sizeof bits);                                    \
+            found += (bits & (type)(exponent)) == (type)(exponent);                                          \
+        }                                                                                                    \
+        return found;                                                                                        \
+    }
+typedef uint16_t half_bits;
+typedef uint16_t bfloat_bits;
+typedef uint32_t float_bits;
+typedef uint64_t double_bits;
+COUNT_NOT_FINITE(half_bits, 0x7c00)
+COUNT_NOT_FINITE(bfloat_bits, 0x7f80)
+COUNT_NOT_FINITE(float_bits, 0x7f800000)
+COUNT_NOT_FINITE(double_bits, 0x7ff0000000000000)
+
+static int64_t count_not_finite(const uint8_t *values, enum dtype dtype, int64_t count)
+{
+    switch (dtype) {
+    case DTYPE_F16: return not_finite_half_bits(values, count);
+    case DTYPE_BF16: return not_finite_bfloat_bits(values, count);
+    case DTYPE_F32: return not_finite_float_bits(values, count);
+    case DTYPE_F64: return not_finite_double_bits(values, count);
+    default: return 0; /* whole numbers */
+    }
+}
+
+int weights_check_finite(const struct weights *w, int64_t index, const void *values, enum dtype dtype,
+                         struct error *err)
+{
+    const struct row *row = &w->rows[index];
+    int64_t found = count_not_finite(values, dtype, row->tensor.count), first = 0;
+    if (!found) return 0;
+    while (!count_not_finite((const uint8_t *)values + (size_t)first * dtype_bytes(dtype), dtype, 1)) first++;
+    error_set(err, EXIT_INTEGRITY, "the training that wrote it had diverged: take an earlier checkpoint",
+              "tensor %s: %lld of its %lld values are NaN or infinite, the first is element %lld",
+              quote(row->tensor.name, strlen(row->tensor.name)), (long long)found,
+              (long long)row->tensor.count, (long long)first);
+    error_at(err, w->sources[row->source].path, 0, 0);
+    return EXIT_INTEGRITY;
+}

@@ -213,10 +213,29 @@ int weights_add_file(struct weights *w, const char *path, struct error *err)
     return code;
 }
 
+/* What makes a tensor of that kind one that is read. */
+static const char *unread_hint(const char *kind)
+{
+    static const struct {
+        const char *begin, *hint;
+    } hints[] = {
+        {"a DTensor",
+         "save whole tensors: get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) "
+         "of torch.distributed.checkpoint.state_dict"},
+        {"a NumPy array", "torch.save({k: torch.from_numpy(v) for k, v in values.items()}, ...)"},
+        {"sparse", "make it dense with .to_dense() and save again"},
+        {"quantized", "save the model before it is quantized, or .dequantize() each tensor"},
+        {"a meta tensor", "load the weights into the model before it is saved"},
+    };
+    for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
+        if (strncmp(kind, hints[i].begin, strlen(hints[i].begin)) == 0) return hints[i].hint;
+    return "convert it to float32, float16 or bfloat16 in PyTorch and save again";
+}
+
 /* A file all of whose tensors are of kinds that are not read. */
 static int refuse_unread(const struct weights *w, struct error *err)
 {
-    return error_set(err, EXIT_INTEGRITY, "convert it to one of the usual types in PyTorch and save again",
+    return error_set(err, EXIT_INTEGRITY, unread_hint(w->unread[0].kind),
                      "none of its %lld tensors is of a kind that is read: %s is %s",
                      (long long)w->unread_count, quote(w->unread[0].name, strlen(w->unread[0].name)),
                      w->unread[0].kind);
@@ -232,7 +251,7 @@ int weights_open(struct weights **out, const char *path, struct error *err)
     *err = (struct error){0};
     w->path = xstrdup(path);
     bool there = stat(path, &st) == 0, directory = there && S_ISDIR(st.st_mode);
-    int code = there && !directory ? weights_refuse_shard(path, err) : 0;
+    int code = there && !directory ? weights_refuse_part(path, err) : 0;
     if (code == 0) code = directory ? weights_add_directory(w, path, err) : weights_add_file(w, path, err);
     if (code == 0 && w->count == 0 && w->unread_count) code = refuse_unread(w, err);
     if (code == 0) code = index_names(w, err);
@@ -297,8 +316,8 @@ int weights_refuse_missing(const struct weights *w, const char *name, const char
 {
     const char *kind = weights_unread(w, name), *printed = quote(name, strlen(name));
     if (kind)
-        error_set(err, EXIT_CONFIG, "convert it to float32, float16 or bfloat16 in PyTorch and save again",
-                  "tensor %s is there, but it is %s, which is not read", printed, kind);
+        error_set(err, EXIT_CONFIG, unread_hint(kind), "tensor %s is there, but it is %s, which is not read",
+                  printed, kind);
     else error_set(err, EXIT_CONFIG, hint, "tensor %s is missing", printed);
     error_at(err, w->path, 0, 0);
     return EXIT_CONFIG;

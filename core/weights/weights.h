@@ -64,6 +64,19 @@ int64_t weights_count(const struct weights *w);
 const struct weights_tensor *weights_tensor(const struct weights *w, int64_t index);
 /* Index of the tensor of that name, -1 when there is none. */
 int64_t weights_find(const struct weights *w, const char *name);
+/* Names that a wrapper changed. `name` is one that the tower's own repository gives ("visual.conv1.weight");
+ * the file may have it behind any run of module. _orig_mod. model. net. network. backbone. encoder. teacher.
+ * student. ema_model. ema. (the fewest words win, then this order), or, when it has none of these, without
+ * "visual." because the tower was saved alone. Returns its index and what to do with every other name; -1:
+ * there is none. Costs a pass over the table: once a tower, with a name that only its family has. */
+struct weights_prefix {
+    char add[96];   /* what the file has before the name */
+    size_t drop;    /* bytes at the name's begin that the file lacks */
+    char other[96]; /* another that fits, too (a teacher's beside a student's); "" when there is none */
+};
+int64_t weights_find_suffix(const struct weights *w, const char *name, struct weights_prefix *prefix);
+/* weights_find for a name of the same tower. */
+int64_t weights_find_under(const struct weights *w, const struct weights_prefix *prefix, const char *name);
 /* The kind of a tensor that is there and not read ("complex64", "float8_e4m3fn", "sparse", ...); NULL when
  * there is none of that name. weights_refuse_missing says which of the two it is, with `hint` for one that is
  * not there; it returns EXIT_CONFIG. */
@@ -83,6 +96,12 @@ const char *weights_metadata(const struct weights *w, const char *key);
  * are gathered from the mapping. Where the file carries a checksum of the tensor's storage (PyTorch zip), it
  * is checked at the first read: EXIT_INTEGRITY and the contents of dst are undefined when it is wrong. */
 int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype dst_type, struct error *err);
+
+/* Refuse values that no training or embedding can use: `values` is what weights_read gave for the tensor. A
+ * NaN or an infinity among them is EXIT_INTEGRITY, with the tensor's name, how many there are, and where the
+ * first is. */
+int weights_check_finite(const struct weights *w, int64_t index, const void *values, enum dtype dtype,
+                         struct error *err);
 
 /* Convert `count` contiguous elements in memory; dst_type as for weights_read. src and dst need no alignment
  * and must not overlap. */

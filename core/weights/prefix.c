@@ -1,0 +1,75 @@
+/* What stands before a tower's names in files that wrappers wrote: see weights_find_suffix in weights.h. */
+#include "core/weights/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* DistributedDataParallel, torch.compile, Lightning and most training scripts, DINOv2, MAE and others,
+ * averages. In the order in which two that both fit are preferred. */
+static const char *const words[] = {"module.",  "_orig_mod.", "model.",   "net.",
+                                    "network.", "backbone.",  "encoder.", "teacher.",
+                                    "student.", "ema_model.", "ema."};
+enum { WORD_COUNT = sizeof words / sizeof *words, MAX_WORDS = 6 };
+
+/* How far down the list a prefix is: fewer words first, then the table's order; -1: other words, or too many.
+ */
+static int64_t rank_of(const char *prefix, size_t bytes)
+{
+    int64_t rank = 0;
+    for (size_t at = 0; at < bytes;) {
+        int i = 0;
+        while (i < WORD_COUNT &&
+               (strlen(words[i]) > bytes - at || memcmp(prefix + at, words[i], strlen(words[i])) != 0))
+            i++;
+        if (i == WORD_COUNT || rank >= 1 << (4 * (MAX_WORDS - 1))) return -1;
+        rank = rank * 16 + i + 1;
+        at += strlen(words[i]);
+    }
+    return rank;
+}
+
+/* The best prefix of `name`, and the next best in `other`. */
+static int64_t find_prefix(const struct weights *w, const char *name, char *best, char *other, size_t size)
+{
+    int64_t found = -1, best_rank = -1, other_rank = -1;
+    size_t name_bytes = strlen(name);
+    best[0] = other[0] = 0;
+    for (int64_t i = 0; i < w->count; i++) {
+        const char *full = w->rows[i].tensor.name;
+        size_t bytes = strlen(full);
+        if (bytes < name_bytes || bytes - name_bytes >= size || strcmp(full + bytes - name_bytes, name) != 0)
+            continue;
+        int64_t rank = rank_of(full, bytes - name_bytes);
+        if (rank < 0 || (other_rank >= 0 && rank > other_rank)) continue;
+        if (best_rank < 0 || rank < best_rank) {
+            snprintf(other, size, "%s", best);
+            other_rank = best_rank;
+            snprintf(best, size, "%.*s", (int)(bytes - name_bytes), full);
+            best_rank = rank;
+            found = i;
+        } else {
+            snprintf(other, size, "%.*s", (int)(bytes - name_bytes), full);
+            other_rank = rank;
+        }
+    }
+    return found;
+}
+
+int64_t weights_find_suffix(const struct weights *w, const char *name, struct weights_prefix *prefix)
+{
+    static const char tower[] = "visual.";
+    *prefix = (struct weights_prefix){.drop = 0};
+    int64_t found = find_prefix(w, name, prefix->add, prefix->other, sizeof prefix->add);
+    if (found >= 0 || strncmp(name, tower, sizeof tower - 1) != 0) return found;
+    prefix->drop = sizeof tower - 1;
+    return find_prefix(w, name + prefix->drop, prefix->add, prefix->other, sizeof prefix->add);
+}
+
+int64_t weights_find_under(const struct weights *w, const struct weights_prefix *prefix, const char *name)
+{
+    char full[WEIGHTS_MAX_NAME_BYTES + 1];
+    size_t bytes = strlen(name);
+    if (bytes < prefix->drop) return -1;
+    int n = snprintf(full, sizeof full, "%s%s", prefix->add, name + prefix->drop);
+    return n > 0 && (size_t)n < sizeof full ? weights_find(w, full) : -1;
+}
