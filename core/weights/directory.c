@@ -170,10 +170,7 @@ int weights_add_directory(struct weights *w, const char *path, struct error *err
         free(file);
         return code;
     }
-    if (is_there(path, ".metadata"))
-        return error_set(err, EXIT_INTEGRITY,
-                         "python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY FILE.pt",
-                         "is a distributed checkpoint (torch.distributed.checkpoint), expected one file");
+    if (is_there(path, ".metadata")) return weights_add_distributed(w, path, err);
     char found[200] = "";
     if (list_weights(path, found, sizeof found))
         return error_set(err, EXIT_INTEGRITY, "name the weight file itself",

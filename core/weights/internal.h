@@ -41,6 +41,13 @@ struct row {
     int64_t stride[WEIGHTS_MAX_DIMS]; /* in elements */
     uint64_t offset;                  /* of the first element in the file, in bytes */
     int64_t payload;                  /* index, -1: no checksum */
+    int64_t first_piece, piece_count; /* of a tensor that lies in several places, each a box of it; else 0 */
+};
+
+/* A box of a tensor: where it begins in it, and where its values are. */
+struct piece {
+    int64_t at[WEIGHTS_MAX_DIMS];
+    struct row row; /* without a name and without pieces */
 };
 
 struct weights {
@@ -48,8 +55,11 @@ struct weights {
     const char *format;
     struct source *sources;
     int source_count;
+    uint64_t bytes; /* of all sources */
     struct row *rows;
     int64_t count, rows_room;
+    struct piece *pieces;
+    int64_t piece_count, pieces_room;
     struct unread *unread;
     int64_t unread_count, unread_room;
     char entry[128], others[256]; /* weights_entry, weights_other_entries */
@@ -73,9 +83,13 @@ static inline const struct file_map *weights_map(const struct weights *w)
 
 /* Add the file of that path as a source and its tensors to the table. What it is, its content tells. */
 int weights_add_file(struct weights *w, const char *path, struct error *err);
-/* The same for a directory that holds a checkpoint, and for the index of shards that JSON may be. */
+/* Open a file as a source, without a look at what it holds. */
+int weights_add_source(struct weights *w, const char *path, struct error *err);
+/* weights_add_file for a directory that holds a checkpoint, and for the index of shards that JSON may be. */
 int weights_add_directory(struct weights *w, const char *path, struct error *err);
 int weights_add_index(struct weights *w, const char *path, struct error *err);
+/* The same for the directory of torch.distributed.checkpoint: distributed.c. */
+int weights_add_distributed(struct weights *w, const char *path, struct error *err);
 /* Refuse one part of several that is named alone: "...-00001-of-00004.safetensors", "__0_0.distcp",
  * ".metadata". 0 for any other name. */
 int weights_refuse_part(const char *path, struct error *err);
@@ -84,6 +98,10 @@ int weights_refuse_foreign(const struct file_map *map, struct error *err);
 
 /* Each fills w from weights_map(w); on failure w is closed by the caller. */
 int pytorch_zip_open(struct weights *w, struct error *err);
+/* The one tensor that torch.save wrote at that place of a source: `row` without a name. *kind is set to
+ * what it is when it is one that is not read (malloc'ed). */
+int pytorch_zip_tensor(struct weights *w, int source, uint64_t offset, uint64_t bytes, struct row *row,
+                       char **kind, struct error *err);
 int pytorch_legacy_open(struct weights *w, struct error *err);
 int safetensors_open(struct weights *w, struct error *err);
 

@@ -44,6 +44,9 @@ void pytorch_init(struct pytorch *t);
 typedef int (*storage_finder)(void *context, const struct storage *storage, int64_t *payload,
                               uint64_t *offset, struct error *err);
 
+/* Where a tensor that is read lies: a row without a name. */
+int pytorch_row(const struct stored_tensor *t, storage_finder find, void *context, struct row *row,
+                struct error *err);
 /* Add one tensor to the table, or to what is not read. */
 int pytorch_add_tensor(struct weights *w, const char *name, size_t name_bytes, const struct stored_tensor *t,
                        storage_finder find, void *context, struct error *err);

@@ -9,6 +9,8 @@
 
 struct container {
     struct weights *w;
+    struct file_map map; /* the zip, */
+    uint64_t base;       /* and where it begins in the file */
     struct zip zip;
     const char *root; /* with its '/', not terminated; in the mapping */
     size_t root_bytes;
@@ -80,7 +82,6 @@ static int find_root(struct container *c, struct error *err)
     if (c->root_bytes > 256)
         return error_set(err, EXIT_INTEGRITY, NULL, "a zip root name of %zu bytes", c->root_bytes);
     c->script = find_member(c, "constants.pkl", 13) != NULL;
-    if (c->script) c->w->format = "torchscript";
     return 0;
 }
 
@@ -91,7 +92,7 @@ static int member_bytes(const struct container *c, const struct zip_member *m, c
     uint64_t offset;
     int code = zip_payload(&c->zip, m, &offset, err);
     if (code) return code;
-    *data = weights_map(c->w)->data + offset;
+    *data = c->map.data + offset;
     if (m->crc && m->bytes <= PICKLE_MAX_BYTES && crc32_zip(0, *data, m->bytes) != m->crc)
         return error_set(err, EXIT_INTEGRITY, "get the file again",
                          "zip member %s is damaged: its checksum is wrong", quote(m->name, m->name_bytes));
@@ -130,21 +131,20 @@ static int find_storage(void *context, const struct storage *s, int64_t *payload
     if (*known < 0) {
         int code = zip_payload(&c->zip, m, offset, err);
         if (code) return code;
-        *known = weights_add_payload(c->w, *offset, m->bytes, m->crc);
+        *known = weights_add_payload(c->w, c->base + *offset, m->bytes, m->crc);
     }
     *payload = *known;
     *offset = c->w->payloads[*known].offset;
     return 0;
 }
 
-static int read_pickle(struct container *c, struct error *err)
+static int read_pickle(struct container *c, struct value *top, struct error *err)
 {
     const struct zip_member *m = find_member(c, "data.pkl", 8);
     const uint8_t *data;
     size_t used;
-    struct value top;
     int code = member_bytes(c, m, &data, err);
-    if (code == 0) code = pickle_parse(&c->torch.pickle, data, m->bytes, &used, &top, err);
+    if (code == 0) code = pickle_parse(&c->torch.pickle, data, m->bytes, &used, top, err);
     if (code == 0 && used != m->bytes)
         code = error_set(err, EXIT_INTEGRITY, "get the file again", "%llu bytes behind the end of the pickle",
                          (unsigned long long)(m->bytes - used));
@@ -153,20 +153,51 @@ static int read_pickle(struct container *c, struct error *err)
     if (!c->payload_of)
         return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading a zip directory");
     for (int64_t i = 0; i < c->zip.count; i++) c->payload_of[i] = -1;
-    return (c->script ? pytorch_add_module : pytorch_add_state_dict)(c->w, &top, find_storage, c, err);
+    return 0;
+}
+
+static int container_open(struct container *c, struct value *top, struct error *err)
+{
+    pytorch_init(&c->torch);
+    int code = zip_open(&c->zip, &c->map, err);
+    if (code == 0) code = find_root(c, err);
+    if (code == 0) code = check_byteorder(c, err);
+    return code ? code : read_pickle(c, top, err);
+}
+
+static void container_close(struct container *c)
+{
+    free(c->payload_of);
+    pickle_free(&c->torch.pickle);
+    zip_close(&c->zip);
 }
 
 int pytorch_zip_open(struct weights *w, struct error *err)
 {
-    struct container c = {.w = w};
-    pytorch_init(&c.torch);
-    int code = zip_open(&c.zip, weights_map(w), err);
-    if (code) return code;
-    code = find_root(&c, err);
-    if (code == 0) code = check_byteorder(&c, err);
-    if (code == 0) code = read_pickle(&c, err);
-    free(c.payload_of);
-    pickle_free(&c.torch.pickle);
-    zip_close(&c.zip);
+    struct container c = {.w = w, .map = *weights_map(w)};
+    struct value top;
+    int code = container_open(&c, &top, err);
+    if (code == 0 && c.script) w->format = "torchscript";
+    if (code == 0)
+        code = (c.script ? pytorch_add_module : pytorch_add_state_dict)(w, &top, find_storage, &c, err);
+    container_close(&c);
+    return code;
+}
+
+int pytorch_zip_tensor(struct weights *w, int source, uint64_t offset, uint64_t bytes, struct row *row,
+                       char **kind, struct error *err)
+{
+    const struct file_map *map = &w->sources[source].map;
+    struct container c = {.w = w, .map = {map->data + offset, bytes}, .base = offset};
+    struct value top;
+    *kind = NULL;
+    int code = container_open(&c, &top, err);
+    if (code == 0 && top.kind != VALUE_TENSOR)
+        code = error_set(err, EXIT_INTEGRITY, "get the file again", "holds %s, expected a tensor",
+                         value_kind_name(&top));
+    const struct stored_tensor *t = code ? NULL : top.u.object;
+    if (t && t->kind) *kind = xstrdup(t->kind);
+    else if (t) code = pytorch_row(t, find_storage, &c, row, err);
+    container_close(&c);
     return code;
 }

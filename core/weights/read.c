@@ -168,6 +168,43 @@ static void gather_view(const struct weights *w, const struct row *row, const in
 }
 
 static int read_row(const struct weights *w, const struct row *row, void *dst, enum dtype dst_type,
+                    struct error *err);
+
+/* Copy a box into the tensor, in runs that are contiguous in both. */
+static void scatter(const struct weights_tensor *t, const struct piece *p, uint8_t *dst, const uint8_t *src,
+                    size_t each)
+{
+    const struct weights_tensor *box = &p->row.tensor;
+    int64_t at[WEIGHTS_MAX_DIMS] = {0}, run = 1;
+    int d = t->ndim;
+    while (d > 0 && box->shape[d - 1] == t->shape[d - 1]) run *= box->shape[--d];
+    if (d > 0) run *= box->shape[--d]; /* the dimension that is cut: a run for each place before it */
+    for (int64_t done = 0; done < box->count; done += run, src += (size_t)run * each) {
+        int64_t element = 0;
+        for (int i = 0; i < t->ndim; i++) element = element * t->shape[i] + p->at[i] + at[i];
+        memcpy(dst + (size_t)element * each, src, (size_t)run * each);
+        for (int i = d - 1; i >= 0 && ++at[i] == box->shape[i]; i--) at[i] = 0;
+    }
+}
+
+static int read_pieces(const struct weights *w, const struct row *row, void *dst, enum dtype dst_type,
+                       struct error *err)
+{
+    size_t each = dtype_bytes(dst_type);
+    for (int64_t i = 0; i < row->piece_count; i++) {
+        const struct piece *p = &w->pieces[row->first_piece + i];
+        bool whole = p->row.tensor.count == row->tensor.count;
+        uint8_t *box = whole ? dst : malloc((size_t)p->row.tensor.count * each + 1);
+        if (!box) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading weights");
+        int code = read_row(w, &p->row, box, dst_type, err);
+        if (code == 0 && !whole) scatter(&row->tensor, p, dst, box, each);
+        if (!whole) free(box);
+        if (code) return code;
+    }
+    return 0;
+}
+
+static int read_row(const struct weights *w, const struct row *row, void *dst, enum dtype dst_type,
                     struct error *err)
 {
     const struct weights_tensor *t = &row->tensor;
@@ -184,6 +221,7 @@ static int read_row(const struct weights *w, const struct row *row, void *dst, e
         return error_set(err, EXIT_FAILED, NULL, "is never converted from %s to %s", dtype_name(t->dtype),
                          dtype_name(dst_type));
     if (t->count == 0) return 0;
+    if (row->piece_count) return read_pieces(w, row, dst, dst_type, err);
     if (check && !whole) {
         struct pass pass = {.fd = fd, .offset = payload->offset, .bytes = payload->bytes};
         code = run_pass(&pass, true, &crc, err);

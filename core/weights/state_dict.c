@@ -145,6 +145,23 @@ static int find_state_dict(const struct value *top, const struct items **result,
     return damaged(err, "dictionaries nested in one another without tensors");
 }
 
+int pytorch_row(const struct stored_tensor *t, storage_finder find, void *context, struct row *row,
+                struct error *err)
+{
+    *row = (struct row){.tensor = {.dtype = (enum dtype)t->dtype, .ndim = t->ndim}};
+    memcpy(row->tensor.shape, t->shape, sizeof row->tensor.shape);
+    row->tensor.count = shape_count(t->shape, t->ndim);
+    bool empty = row->tensor.count == 0;
+    if (!empty) memcpy(row->stride, t->stride, sizeof row->stride);
+    uint64_t offset;
+    int code = find(context, t->storage, &row->payload, &offset, err);
+    if (code) return code;
+    /* strides and offset < 2^63 elements lie in the storage unless the tensor is empty, when they do not
+     * matter */
+    row->offset = offset + (empty ? 0 : (uint64_t)t->offset * dtype_bytes(row->tensor.dtype));
+    return 0;
+}
+
 int pytorch_add_tensor(struct weights *w, const char *name, size_t name_bytes, const struct stored_tensor *t,
                        storage_finder find, void *context, struct error *err)
 {
@@ -153,17 +170,9 @@ int pytorch_add_tensor(struct weights *w, const char *name, size_t name_bytes, c
     if (name_bytes > prefix_bytes && memcmp(name, prefix, prefix_bytes) == 0)
         name += prefix_bytes, name_bytes -= prefix_bytes;
     if (t->kind) return weights_add_unread(w, name, name_bytes, t->kind, err);
-    struct row row = {.tensor = {.dtype = (enum dtype)t->dtype, .ndim = t->ndim}};
-    memcpy(row.tensor.shape, t->shape, sizeof row.tensor.shape);
-    bool empty = shape_count(t->shape, t->ndim) == 0;
-    if (!empty) memcpy(row.stride, t->stride, sizeof row.stride);
-    uint64_t offset;
-    int code = find(context, t->storage, &row.payload, &offset, err);
-    if (code) return code;
-    /* strides and offset < 2^63 elements lie in the storage unless the tensor is empty, when they do not
-     * matter */
-    row.offset = offset + (empty ? 0 : (uint64_t)t->offset * dtype_bytes(row.tensor.dtype));
-    return weights_add_row(w, &row, name, name_bytes, err);
+    struct row row;
+    int code = pytorch_row(t, find, context, &row, err);
+    return code ? code : weights_add_row(w, &row, name, name_bytes, err);
 }
 
 /* What a dictionary without tensors holds instead. */

@@ -91,7 +91,7 @@ int weights_add_row(struct weights *w, const struct row *row, const char *name, 
         return refuse_name(name, name_bytes, err);
     if (w->count == WEIGHTS_MAX_TENSORS) return too_many(err);
     int64_t count = shape_count(row->tensor.shape, row->tensor.ndim);
-    size_t file_bytes = weights_map(w)->bytes;
+    uint64_t file_bytes = w->bytes;
     uint64_t bytes = 0,
              most = file_bytes > WEIGHTS_MAX_EXPANDED_BYTES ? file_bytes : WEIGHTS_MAX_EXPANDED_BYTES;
     if (count < 0 || __builtin_mul_overflow((uint64_t)count, dtype_bytes(row->tensor.dtype), &bytes) ||
@@ -197,17 +197,25 @@ static int add_by_content(struct weights *w, const char *path, struct error *err
     return weights_refuse_foreign(map, err);
 }
 
-int weights_add_file(struct weights *w, const char *path, struct error *err)
+int weights_add_source(struct weights *w, const char *path, struct error *err)
 {
     w->sources = xrealloc(w->sources, (size_t)(w->source_count + 1) * sizeof *w->sources);
     struct source *s = &w->sources[w->source_count++];
     *s = (struct source){.path = xstrdup(path), .fd = -1};
     int code = file_map_open(&s->map, path, err);
     if (code) return code;
+    w->bytes += s->map.bytes;
     if (s->map.bytes)
         madvise((void *)(uintptr_t)s->map.data, s->map.bytes, MADV_RANDOM); /* headers lie far apart */
     s->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (s->fd < 0) code = error_errno(err, EXIT_FAILED, "check the path", "cannot open");
+    if (s->fd >= 0) return 0;
+    error_errno(err, EXIT_FAILED, "check the path", "cannot open");
+    return error_at(err, path, 0, 0);
+}
+
+int weights_add_file(struct weights *w, const char *path, struct error *err)
+{
+    int code = weights_add_source(w, path, err);
     if (code == 0) code = add_by_content(w, path, err);
     if (code && !err->file[0]) error_at(err, path, 0, 0);
     return code;
@@ -274,6 +282,7 @@ void weights_close(struct weights *w)
     free(w->rows);
     for (int64_t i = 0; i < w->unread_count; i++) free(w->unread[i].name), free(w->unread[i].kind);
     free(w->unread);
+    free(w->pieces);
     for (int i = 0; i < w->source_count; i++) {
         if (w->sources[i].fd >= 0) close(w->sources[i].fd);
         file_map_close(&w->sources[i].map);

@@ -2,11 +2,11 @@
  *
  * Reading. weights_open looks at a file's content (never at its name): PyTorch's zip format (torch >= 1.6),
  * the legacy stream before it, a TorchScript archive (torch.jit.save), safetensors, or the index of a
- * checkpoint in shards; or a directory as Hugging Face lays them out. It builds a table of the tensors and
- * touches nothing of their payload; weights_read converts one tensor from the file straight into its
- * destination. A checkpoint's pickle is parsed, never executed: what is not a dictionary of tensors becomes
- * an opaque value and is skipped. Tensors of kinds that are not read (complex, fp8, sparse, quantized, ...)
- * are noted by name and kind and left alone.
+ * checkpoint in shards; or a directory as Hugging Face or torch.distributed.checkpoint lays them out. It
+ * builds a table of the tensors and touches nothing of their payload; weights_read converts one tensor from
+ * the file straight into its destination. A checkpoint's pickle is parsed, never executed: what is not a
+ * dictionary of tensors becomes an opaque value and is skipped. Tensors of kinds that are not read (complex,
+ * fp8, sparse, quantized, ...) are noted by name and kind and left alone.
  *
  *     struct weights *w;
  *     if ((code = weights_open(&w, "model.pt", err))) return code;
@@ -55,9 +55,9 @@ struct weights_tensor {
 int weights_open(struct weights **w, const char *path, struct error *err);
 void weights_close(struct weights *w); /* NULL is fine */
 
-const char *weights_path(const struct weights *w); /* as given to weights_open */
-const char *
-weights_format(const struct weights *w); /* "pytorch zip", "pytorch legacy", "torchscript", "safetensors" */
+const char *weights_path(const struct weights *w);   /* as given to weights_open */
+const char *weights_format(const struct weights *w); /* "pytorch zip", "pytorch legacy", "torchscript",
+                                                        "safetensors", "distributed checkpoint" */
 
 /* The table, in the file's order: 0 <= index < weights_count. Names are unique. */
 int64_t weights_count(const struct weights *w);

@@ -257,7 +257,7 @@ if __name__ == "__main__":
     row("dtensor.pt", "DTensor values (FSDP2)", 3, says="DTensor", hint="full_state_dict")
     dcp.save({"model": tower, "epoch": 3}, checkpoint_id=path("dcp/.metadata")[:-len("/.metadata")], no_dist=True)
     for name, prefix in (("dcp", "model."), ("dcp_sharded", "")):
-        row(name, "a distributed checkpoint", 3, says="distributed checkpoint", hint="dcp_to_torch")
+        row(name, "a distributed checkpoint", prefix=prefix, format="distributed checkpoint")
         row(name + "/.metadata", "its .metadata", 3, says="distributed checkpoint", hint="directory")
         row(name + "/" + sorted(f for f in os.listdir(path(name)) if f.endswith(".distcp"))[0], "its first part", 3,
             says="distributed checkpoint", hint="directory")
