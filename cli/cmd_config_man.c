@@ -105,7 +105,8 @@ static int man_run(const struct arguments *args, struct error *err)
     }
     fputs(
         ".Sh EXAMPLES\nThe shipped experiments are commented:\n.Dl meopt config new eva_clip\n.Sh SEE ALSO\n"
-        ".Xr meopt-config 1 ,\n.Xr meopt-plan 1 ,\n.Xr meopt-train 1 ,\n.Xr meopt-optimizers 7\n",
+        ".Xr meopt-config 1 ,\n.Xr meopt-plan 1 ,\n.Xr meopt-train 1 ,\n.Xr meopt-optimizers 7 ,\n.Xr "
+        "meopt-weights 7\n",
         stdout);
     return 0;
 }

@@ -38,7 +38,7 @@ CHOICE_LISTS(CHOICE_SIZE)
 
 #define TOWER(section, who, field)                                                                           \
     PATH(section ".weight", "train embed",                                                                   \
-         "checkpoint of the " who ": PyTorch (zip or legacy) or safetensors", field.weight),                 \
+         "checkpoint of the " who ", a file or a directory: see meopt-weights(7)", field.weight),            \
         CHOICE(section ".arch", tower_arch, "custom", GEOMETRY,                                              \
                "published geometry of the " who "; custom: from the checkpoint and the keys below",          \
                field.arch),                                                                                  \

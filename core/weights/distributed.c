@@ -74,6 +74,12 @@ static int read_places(struct distributed *d, const struct items *data, struct e
         const struct value *part = field(&data->at[i + 1], "relative_path", VALUE_TEXT),
                            *offset = field(&data->at[i + 1], "offset", VALUE_INT),
                            *bytes = field(&data->at[i + 1], "length", VALUE_INT);
+        if (field(&data->at[i + 1], "transform_descriptors", VALUE_LIST) ||
+            field(&data->at[i + 1], "transform_descriptors", VALUE_TUPLE))
+            return error_set(
+                err, EXIT_INTEGRITY,
+                "python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY FILE.pt",
+                "distributed checkpoint: its parts are compressed or otherwise transformed");
         if (!name || !part || !offset || !bytes) return damaged(err, "an entry without name, file or place");
         for (uint32_t k = 0; at && k < at->u.items->count; k++)
             if (at->u.items->at[k].kind != VALUE_INT) return damaged(err, "a place that is no whole number");

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 4, MAX_LOOKS = 1 << 22 };
+enum { MAX_DEPTH = 4, MAX_LOOKS = 1 << 24 };
 
 /* First the whole model, then distillation's two, then averages of the weights, then parts of a model. */
 static const char *const entries[] = {
@@ -81,9 +81,8 @@ static int entry_of(const struct value *key)
 /* How far a search went, so that a dictionary that holds itself many times over ends it. */
 struct search {
     int64_t looks;
-    char path[128];
-    const char *others[ENTRY_COUNT]; /* what would have fitted beside the entry taken last */
-    int other_count;
+    char path[128];   /* of the entries taken */
+    char others[256]; /* what would have fitted beside them */
 };
 
 static int64_t count_tensors(const struct items *dict, bool unread, struct search *s)
@@ -127,19 +126,23 @@ static int find_state_dict(const struct value *top, const struct items **result,
     if (top->kind != VALUE_DICT) return not_a_state_dict(top, err);
     const struct items *dict = top->u.items;
     for (int depth = 0; depth < MAX_DEPTH; depth++) {
+        size_t used = strlen(s->path);
+        const char *dot = used ? "." : "";
         int code = check_keys(dict, err), taken = -1;
         if (code) return code;
         list_entries(dict, found, s);
         for (int i = 0; i < ENTRY_COUNT; i++) {
             if (!found[i] || !leads_to_tensors(found[i], depth + 1, s)) continue;
-            if (taken < 0) taken = i, s->other_count = 0;
-            else s->others[s->other_count++] = entries[i];
+            size_t others = strlen(s->others);
+            if (taken < 0) taken = i;
+            else
+                snprintf(s->others + others, sizeof s->others - others, "%s%s%s%s", others ? ", " : "",
+                         s->path, dot, entries[i]);
         }
         if (s->looks >= MAX_LOOKS) break;
         *result = dict;
         if (taken < 0) return 0;
-        size_t used = strlen(s->path);
-        snprintf(s->path + used, sizeof s->path - used, "%s%s", used ? "." : "", entries[taken]);
+        snprintf(s->path + used, sizeof s->path - used, "%s%s", dot, entries[taken]);
         dict = found[taken];
     }
     return damaged(err, "dictionaries nested in one another without tensors");
@@ -181,14 +184,16 @@ static int no_tensors(const struct items *dict, struct search *s, struct error *
     static const char model_alone[] = "save the weights alone: torch.save(model.state_dict(), ...)";
     char keys[320] = "";
     size_t used = 0;
+    const struct value *fits = NULL;
     bool state = false, groups = false;
     for (uint32_t i = 0; i < dict->count; i += 2) {
         const struct value *key = &dict->at[i], *v = &dict->at[i + 1];
         if (key->kind != VALUE_TEXT) continue;
         state |= value_is_text(key, "state");
         groups |= value_is_text(key, "param_groups");
-        if (used >= sizeof keys - 140) continue;
         int64_t tensors = v->kind == VALUE_DICT ? count_tensors(v->u.items, true, s) : 0;
+        if (tensors && !fits) fits = key;
+        if (used >= sizeof keys - 140) continue;
         used += (size_t)snprintf(keys + used, sizeof keys - used, "%s%.60s", used ? ", " : "",
                                  quote(key->u.text, key->length));
         if (tensors)
@@ -200,8 +205,13 @@ static int no_tensors(const struct items *dict, struct search *s, struct error *
     if (state && groups)
         return error_set(err, EXIT_INTEGRITY, model_alone,
                          "is an optimizer's state (state, param_groups), expected a model's");
-    return error_set(err, EXIT_INTEGRITY, model_alone, "holds a dictionary without tensors (%u entries%s%s)",
-                     dict->count / 2, used ? ": " : "", keys);
+    char hint[160];
+    if (fits)
+        snprintf(hint, sizeof hint, "save what is meant alone: torch.save(torch.load(FILE)['%.60s'], ...)",
+                 quote(fits->u.text, fits->length));
+    return error_set(err, EXIT_INTEGRITY, fits ? hint : model_alone,
+                     "holds a dictionary without tensors (%u entries%s%s)", dict->count / 2, used ? ": " : "",
+                     keys);
 }
 
 static bool has_tensors_deeper(const struct items *dict, struct search *s)
@@ -212,21 +222,16 @@ static bool has_tensors_deeper(const struct items *dict, struct search *s)
     return false;
 }
 
-/* What was taken, and what else there was. */
+/* What was taken, and what else there was; the first shard's stands for all. */
 static void note_choice(struct weights *w, const struct search *s)
 {
-    size_t used = 0;
-    if (w->source_count > 1) return; /* the first shard's stands for all */
-    snprintf(w->entry, sizeof w->entry, "%s", s->path);
-    for (int i = 0; i < s->other_count && used < sizeof w->others - 1; i++) {
-        int n = snprintf(w->others + used, sizeof w->others - used, "%s%s", used ? ", " : "", s->others[i]);
-        used += (size_t)n;
-    }
-    if (used) {
-        char path[256];
+    char path[256];
+    if (w->entry[0]) return;
+    memcpy(w->entry, s->path, sizeof w->entry);
+    memcpy(w->others, s->others, sizeof w->others);
+    if (s->others[0])
         log_info("%s: the weights under %s are taken (%s would fit, too)",
                  name_printable(path, sizeof path, w->path), w->entry, w->others);
-    }
 }
 
 int pytorch_add_state_dict(struct weights *w, const struct value *top, storage_finder find, void *context,

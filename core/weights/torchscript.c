@@ -60,7 +60,8 @@ int pytorch_add_module(struct weights *w, const struct value *top, storage_finde
         levels[++depth] = (struct level){.attributes = inner, .name_bytes = bytes};
     }
     if (code == 0 && w->count + w->unread_count == 0)
-        code = error_set(err, EXIT_INTEGRITY, "name the archive of a model",
-                         "is a TorchScript archive without tensors");
+        code = error_set(err, EXIT_INTEGRITY,
+                         "a frozen module keeps them in its program: save it before torch.jit.freeze",
+                         "is a TorchScript archive without tensors in its module");
     return code;
 }

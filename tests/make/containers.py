@@ -101,9 +101,11 @@ put("dino.pth", {"student": prefixed("module.backbone.", other), "teacher": pref
 put("timm.pth.tar", {"epoch": 1, "arch": "vit", "state_dict": tower, "state_dict_ema": other, "optimizer": adamw.state_dict()}, "timm's train.py",
     entry="state_dict", others="state_dict_ema")
 put("parts.pt", {"model": {"backbone": tower, "head": {"w": torch.ones(2)}}, "epoch": 1}, "backbone within model", entry="model.backbone")
+put("nested_choice.pt", {"student": {"backbone": other}, "teacher": {"backbone": tower, "encoder": other}}, "a choice on two levels",
+    entry="teacher.backbone", others="student, teacher.encoder")
 put("config_dict.pt", {"model": {"name": "vit", "width": 4}, "state_dict": tower}, "model is a dictionary of settings", entry="state_dict")
 put("rng.pt", {"state_dict": tower, "rng_state": torch.get_rng_state()}, "tensors beside the state dict", entry="state_dict")
-put("unknown_name.pt", {"epoch": 3, "my_vit": tower}, "a name that nobody knows", 3, says="my_vit of 4 tensors")
+put("unknown_name.pt", {"epoch": 3, "my_vit": tower}, "a name that nobody knows", 3, says="my_vit of 4 tensors", hint="torch.load(FILE)['my_vit']")
 put("control.pt", {"a\x1b[31m\nb": 1}, "control characters in a key", 3, says="a?[31m?b")
 put("optimizer.pt", adamw.state_dict(), "an optimizer's state", 3, says="optimizer", hint="model.state_dict()")
 put("list.pt", list(tower.values()), "a list", 3, says="a list", hint="state_dict")
@@ -189,6 +191,9 @@ torch.jit.save(script, path("script.pt"))
 row("script.pt", "torch.jit.save, scripted", format="torchscript")
 torch.jit.save(torch.jit.trace(Model().eval(), torch.ones(1, 3, 2, 2)), path("traced.pt"))
 row("traced.pt", "torch.jit.save, traced", format="torchscript")
+
+torch.jit.save(torch.jit.freeze(script), path("frozen.pt"))
+row("frozen.pt", "torch.jit.freeze", 3, says="without tensors", hint="torch.jit.freeze")
 
 # directories and shards
 halves = [dict(list(tower.items())[:2]), dict(list(tower.items())[2:])]
