@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PARTS = 1024, MAX_BOXES = 2048 /* of one tensor */ };
+enum { MAX_PARTS = 1024, MAX_BOXES = 2048 /* of one tensor */, MAX_FIELDS = 128 };
 
 /* Where a box lies: an entry of Metadata.storage_data. */
 struct place {
@@ -23,6 +23,7 @@ struct distributed {
     struct place *places; /* sorted by name */
     size_t place_count;
     struct items parts;   /* names of those that are open, in the order of the sources */
+    int64_t boxes;        /* looked at, empty ones and doubles among them */
     uint64_t taken_bytes; /* of the parts, by boxes so far: none is in two */
 };
 
@@ -37,6 +38,7 @@ static const struct value *field(const struct value *v, const char *name, enum v
 {
     if (v->kind != VALUE_OPAQUE || !v->u.opaque || v->u.opaque->state.kind != VALUE_DICT) return NULL;
     const struct items *state = v->u.opaque->state.u.items;
+    if (state->count > MAX_FIELDS) return NULL;
     for (uint32_t i = 0; i < state->count; i += 2)
         if (value_is_text(&state->at[i], name))
             return state->at[i + 1].kind == kind ? &state->at[i + 1] : NULL;
@@ -194,7 +196,8 @@ static int add_boxes(struct distributed *d, const struct value *name, const stru
 {
     int64_t covered = 0;
     row->first_piece = d->w->piece_count;
-    if (chunks->count > MAX_BOXES) return damaged(err, "a tensor of more boxes than are read");
+    if (chunks->count > MAX_BOXES || (d->boxes += chunks->count) > WEIGHTS_MAX_TENSORS)
+        return damaged(err, "more boxes than are read");
     for (uint32_t i = 0; i < chunks->count && !*kind; i++) {
         struct piece p = {.row.tensor = {.ndim = row->tensor.ndim}};
         const struct value *at = field(&chunks->at[i], "offsets", VALUE_TUPLE),

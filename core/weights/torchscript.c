@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { MAX_MODULE_DEPTH = 32, MAX_MODULES = 1 << 16 };
+enum { MAX_MODULE_DEPTH = 32, MAX_MODULES = 1 << 16, MAX_ATTRIBUTES = 1 << 22 };
 
 /* The attributes of a module; NULL where the value is none. */
 static const struct items *attributes_of(const struct value *v)
@@ -28,6 +28,7 @@ int pytorch_add_module(struct weights *w, const struct value *top, storage_finde
     static const char hint[] = "do not trust this file";
     struct level levels[MAX_MODULE_DEPTH] = {{.attributes = attributes_of(top)}};
     char name[WEIGHTS_MAX_NAME_BYTES + 1];
+    int64_t attributes = 0;
     int depth = 0, modules = 0, code = 0;
     if (!levels[0].attributes)
         return error_set(
@@ -52,10 +53,11 @@ int pytorch_add_module(struct weights *w, const struct value *top, storage_finde
             code = pytorch_add_tensor(w, name, bytes, v->u.object, find, context, err);
             continue;
         }
-        if (depth + 1 == MAX_MODULE_DEPTH || ++modules == MAX_MODULES)
+        attributes += inner->count; /* a module may be held by many */
+        if (depth + 1 == MAX_MODULE_DEPTH || ++modules == MAX_MODULES || attributes > MAX_ATTRIBUTES)
             return error_set(err, EXIT_INTEGRITY, hint,
-                             "modules nested deeper than %d, or more than %d of them", MAX_MODULE_DEPTH,
-                             MAX_MODULES);
+                             "modules nested deeper than %d, or more than %d of them, or too many attributes",
+                             MAX_MODULE_DEPTH, MAX_MODULES);
         name[bytes++] = '.';
         levels[++depth] = (struct level){.attributes = inner, .name_bytes = bytes};
     }
