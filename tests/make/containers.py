@@ -257,6 +257,14 @@ def rank(r, port):
     dist.destroy_process_group()
 
 
+def spoil(name, change, what, code, **more):
+    shutil.copytree(path("dcp_sharded"), path("dcp_" + name))
+    metadata = pickle.load(open(path("dcp_sharded/.metadata"), "rb"))
+    change(metadata)
+    pickle.dump(metadata, open(path("dcp_%s/.metadata" % name), "wb"))
+    row("dcp_" + name, "a distributed checkpoint with " + what, code, **more)
+
+
 if __name__ == "__main__":
     mp.start_processes(rank, (29511,), nprocs=2, start_method="fork") # spawn would run this file again
     row("dtensor.pt", "DTensor values (FSDP2)", 3, says="DTensor", hint="full_state_dict")
@@ -266,6 +274,16 @@ if __name__ == "__main__":
         row(name + "/.metadata", "its .metadata", 3, says="distributed checkpoint", hint="directory")
         row(name + "/" + sorted(f for f in os.listdir(path(name)) if f.endswith(".distcp"))[0], "its first part", 3,
             says="distributed checkpoint", hint="directory")
+    spoil("gap", lambda m: m.state_dict_metadata["visual.conv1.weight"].chunks.pop(), "a box less", 3, says="is in none of its boxes")
+    spoil("overlap", lambda m: setattr(m.state_dict_metadata["visual.conv1.weight"].chunks[1], "offsets", torch.Size([1, 0, 0, 0])),
+          "boxes that overlap", 3, says="overlap")
+    spoil("outside", lambda m: setattr(m.state_dict_metadata["visual.conv1.weight"].chunks[1], "offsets", torch.Size([3, 0, 0, 0])),
+          "a box beyond its tensor", 3, says="outside")
+    spoil("far", lambda m: [setattr(i, "relative_path", "../" + i.relative_path) for i in m.storage_data.values()], "parts elsewhere", 3,
+          says="expected a .distcp file", hint="trust")
+    spoil("compressed", lambda m: [setattr(i, "transform_descriptors", ["zstd"]) for i in m.storage_data.values()], "compressed parts", 3,
+          says="compressed", hint="dcp_to_torch")
+    spoil("no_part", lambda m: os.unlink(path("dcp_no_part/__1_0.distcp")), "a part that is not there", 1, says="cannot open")
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
     dcp_to_torch_save(path("dcp"), path("dcp_to_torch.pt"))
     row("dcp_to_torch.pt", "dcp_to_torch_save", entry="model")
