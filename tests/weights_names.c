@@ -21,7 +21,7 @@ static struct weights *file_of(const char *const *names, const float *values)
     char path[] = "/tmp/meopt-names-XXXXXX";
     struct weights_row rows[MAX_NAMES];
     struct error err = {0};
-    struct weights *w;
+    struct weights *w = NULL;
     int count = 0;
     close(mkstemp(path));
     for (; count < MAX_NAMES && names[count]; count++)

@@ -159,8 +159,8 @@ int pytorch_row(const struct stored_tensor *t, storage_finder find, void *contex
     uint64_t offset;
     int code = find(context, t->storage, &row->payload, &offset, err);
     if (code) return code;
-    /* strides and offset < 2^63 elements lie in the storage unless the tensor is empty, when they do not
-     * matter */
+    /* strides and offset < 2^63 elements lie in the storage
+     * unless the tensor is empty, when they do not matter */
     row->offset = offset + (empty ? 0 : (uint64_t)t->offset * dtype_bytes(row->tensor.dtype));
     return 0;
 }

@@ -1,7 +1,7 @@
 /* A TorchScript archive (torch.jit.save; OpenAI's CLIP files are such): data.pkl holds the module as an
  * object whose state is a dictionary of its attributes, tensors and further modules among them. Only that is
- * read; the program beside it (code/) is never looked at. Source: torch/csrc/jit/serialization/pickler.cpp.
- */
+ * read; the program beside it (code/) is never looked at.
+ * Source: torch/csrc/jit/serialization/pickler.cpp. */
 #include "core/weights/pytorch.h"
 
 #include <string.h>

@@ -49,9 +49,7 @@ struct weights_tensor {
  * model_state_dict, net, network, then teacher before student, then averages (model_ema, state_dict_ema,
  * ema), then parts (backbone, encoder, visual). Where another one would have fitted, too, that is said
  * (LOG_INFO). A leading `module.` is taken off the names. In a directory: model.safetensors, its index,
- * pytorch_model.bin, its index, open_clip_model.safetensors, open_clip_pytorch_model.bin, the first that is
- * there.
- */
+ * pytorch_model.bin, its index, open_clip_model.safetensors, open_clip_pytorch_model.bin: the first there. */
 int weights_open(struct weights **w, const char *path, struct error *err);
 void weights_close(struct weights *w); /* NULL is fine */
 
