@@ -11,8 +11,7 @@ static const char *const words[] = {"module.",  "_orig_mod.", "model.",   "net."
                                     "student.", "ema_model.", "ema."};
 enum { WORD_COUNT = sizeof words / sizeof *words, MAX_WORDS = 6 };
 
-/* How far down the list a prefix is: fewer words first, then the table's order; -1: unknown words, or many.
- */
+/* How far down the list a prefix is: fewer words first, then the table's order; -1: other words. */
 static int64_t rank_of(const char *prefix, size_t bytes)
 {
     int64_t rank = 0;
