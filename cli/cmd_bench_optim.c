@@ -126,7 +126,7 @@ static struct meopt_options options_of(const struct combination *c, const struct
     o.first_moment = o.second_moment = c->states;
     o.weight_decay = 0.01;
     o.threads = threads;
-    o.device = place->card;
+    o.device = (struct meopt_device *)place->card;
     o.seed = 1;
     return o;
 }

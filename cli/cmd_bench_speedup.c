@@ -97,7 +97,7 @@ static int create(struct meopt **opt, const struct format *f, const struct place
     o.first_moment = o.second_moment = f->states;
     o.beta2 = 0.98;
     o.threads = place->threads;
-    o.device = place->card;
+    o.device = (struct meopt_device *)place->card;
     o.seed = 1;
     return meopt_create(opt, &o, w->table, w->count, &library) ? library_error(err, &library, place) : 0;
 }

@@ -18,9 +18,10 @@
  *
  * Rules of use
  * - Every function returns a status; 0 is MEOPT_OK. `err` may be NULL; else it gets one sentence that names
- *   the object and the numbers. Nothing is printed, nothing exits, nothing is global.
- * - Handles are independent of each other. On one handle, meopt_step_tensor may be called for different
- * tensors from different threads between begin and end; every other call needs the handle to itself.
+ *   the object and the numbers. Nothing is printed, nothing exits or aborts, nothing is global.
+ * - Handles are independent of each other, also those on one device: any thread may use any of them. On one
+ *   handle, meopt_step_tensor may be called for different tensors from different threads between begin and
+ * end; every other call needs the handle to itself.
  * - The same seed, tensors, gradients and steps give the same bits: whatever the instruction set, number of
  *   threads, number of ranks (`first` below), order of tensors, and whether the run was stopped and resumed.
  * - Structs given to the library begin with (or are accompanied by) their size, so that a program built with
@@ -40,10 +41,11 @@ enum meopt_status {
     MEOPT_OK = 0,
     MEOPT_BAD_ARGUMENT, /* null, out of range, misaligned, sizes that do not fit each other */
     MEOPT_NO_MEMORY,
-    MEOPT_NOT_FINITE, /* a NaN or an infinity in a gradient or in imported weights */
-    MEOPT_BAD_STATE,  /* saved state: damaged, truncated, of another version or of another model */
-    MEOPT_BAD_ORDER,  /* a step was not begun, or not ended */
-    MEOPT_IO          /* the caller's write function failed */
+    MEOPT_NOT_FINITE,   /* a NaN or an infinity in a gradient or in imported weights */
+    MEOPT_BAD_STATE,    /* saved state: damaged, truncated, of another version or of another model */
+    MEOPT_BAD_ORDER,    /* a step was not begun, or not ended */
+    MEOPT_IO,           /* the caller's write function failed */
+    MEOPT_DEVICE_FAILED /* a card that cannot be opened, or failed at work: the message says what */
 };
 
 struct meopt_error {
@@ -89,6 +91,38 @@ const char *meopt_state_format_name(int format);
 int meopt_rule_from_name(const char *name);
 int meopt_weight_format_from_name(const char *name);
 int meopt_state_format_from_name(const char *name);
+
+/* ---- Devices ----------------------------------------------------------------------------------------- */
+
+enum meopt_device_kind { MEOPT_DEVICE_CPU, MEOPT_DEVICE_HIP, MEOPT_DEVICE_CUDA };
+
+/* A card for optimizers: options.device. The same bits come out on every kind. Weights, copies and gradients
+ * given by the caller then lie in the card's memory (of any allocator), those that the library allocates,
+ * too.
+ *
+ * ordinal: number of the card, as the driver counts. context: a CUcontext to work in, NULL: the card's
+ * primary one, which is also PyTorch's; HIP has none: NULL. stream: a CUstream or hipStream_t of that context
+ * to which all work is issued, in order with the caller's own; NULL: a stream of the device, and gradients
+ * must be complete before a call is given them. Both stay the caller's and outlive the device. Every call
+ * makes the context current on its thread and leaves the one that it found. One thread at a time works on a
+ * device; others wait.
+ *
+ * The drivers and code objects are found as for the program meopt: meopt-devices(7). */
+struct meopt_device;
+int meopt_device_open(struct meopt_device **device, int kind, int ordinal, void *context, void *stream,
+                      struct meopt_error *err);
+/* After the handles that use it. NULL is fine. */
+void meopt_device_close(struct meopt_device *device);
+const char *meopt_device_name(const struct meopt_device *device);
+
+/* Memory of a device, for programs that have no allocator of their own there; 64-byte aligned. Copies are
+ * done on return. */
+int meopt_device_allocate(struct meopt_device *device, size_t bytes, void **p, struct meopt_error *err);
+void meopt_device_release(struct meopt_device *device, void *p); /* NULL is fine */
+int meopt_device_upload(struct meopt_device *device, void *to, const void *host, size_t bytes,
+                        struct meopt_error *err);
+int meopt_device_download(struct meopt_device *device, void *host, const void *from, size_t bytes,
+                          struct meopt_error *err);
 
 /* ---- Options ----------------------------------------------------------------------------------------- */
 
@@ -138,8 +172,8 @@ struct meopt_options {
     void *(*allocate)(void *context, int kind, size_t bytes, const char *tensor);
     void (*release)(void *context, int kind, void *p, size_t bytes);
     void *context;
-    int dry;      /* 1: allocate and count, never touch the memory: for planning */
-    void *device; /* NULL: this machine's memory. Else a struct device of MEOPT (core/device/device.h). */
+    int dry;                     /* 1: allocate and count, never touch the memory: for planning */
+    struct meopt_device *device; /* where weights, states and gradients are; NULL: this machine's memory */
 };
 
 /* Defaults of a rule with everything in fp32. Call with sizeof *options. */

@@ -5,7 +5,10 @@
 
 #include <stdint.h>
 
-#define OPTIM_GROUP 64 /* consecutive elements that share a scale */
+#define OPTIM_GROUP 64  /* consecutive elements that share a scale */
+#define OPTIM_CHUNK 512 /* groups that a thread of the CPU or a block of a card takes at a time: one result  \
+                         */
+#define OPTIM_BATCH 16  /* groups whose squares are added up before they are added to the chunk's */
 
 /* In the order of enum meopt_rule (core/meopt.h). ACCUMULATE adds the gradient to m and has no weights. */
 enum { RULE_ADAM, RULE_ADAMW, RULE_SGD, RULE_LAMB, RULE_LION, RULE_ACCUMULATE };
@@ -13,6 +16,8 @@ enum { RULE_ADAM, RULE_ADAMW, RULE_SGD, RULE_LAMB, RULE_LION, RULE_ACCUMULATE };
 enum { WEIGHTS_F32, WEIGHTS_F32_COPY, WEIGHTS_BF16, WEIGHTS_BF16_SR, WEIGHTS_20, WEIGHTS_24, WEIGHTS_32 };
 /* In the order of enum meopt_state_format; NONE: the rule has no such moment. */
 enum { STATE_NONE = -1, STATE_F32, STATE_BF16, STATE_BF16_NEAREST, STATE_8BIT, STATE_4BIT };
+/* Codes with a scale a group. */
+#define OPTIM_LOW_BIT(format) ((format) == STATE_8BIT || (format) == STATE_4BIT)
 /* Gradients: arrays, or an accumulator in one of the state formats. */
 enum { GRADIENT_F32, GRADIENT_BF16, GRADIENT_ACCUMULATOR };
 /* Purposes of random numbers (high byte of the last counter word). */
@@ -34,8 +39,9 @@ struct optim_scalars {
 };
 
 struct optim_task {
-    int64_t count;       /* elements */
-    int64_t first_group; /* group index in the whole tensor of the first group here */
+    int64_t count;         /* elements */
+    int64_t first_group;   /* group index in the whole tensor of the first group here */
+    int64_t first_partial; /* place of the first chunk's result */
     int32_t rule, weight_format, m_format, v_format, gradient_format, accumulator_format;
     int32_t norms_only;   /* LAMB, first pass: sums of squares of weight and update; writes nothing */
     int32_t m_range;      /* 8- and 4-bit m beside low-bit v: |m| <= 2^m_range * 1.9 * binade of sqrt(v) */
@@ -50,11 +56,10 @@ struct optim_task {
     struct optim_scalars s;
 };
 
-/* A row of the table that a card's launch works through. A block has 512 groups, as a chunk of core/optim. */
-struct optim_card_task {
+/* A row of the table that a card's launch works through, a chunk a block. */
+struct optim_row {
     struct optim_task task;
-    int64_t first_block;   /* in the launch */
-    int64_t first_partial; /* place of the first block's result */
+    int64_t first_block; /* in the launch */
     int32_t *go; /* NULL, or where a 0 means: step nothing, call all groups bad and the norm infinite */
 };
 

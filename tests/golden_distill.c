@@ -127,7 +127,7 @@ static void optimizer_open(struct trajectory *t)
     meopt_options_init(&options, sizeof options, MEOPT_APADAMW);
     options.beta1 = json_number_value(json_array_get(json_object_get(rule, "betas"), 0));
     options.beta2 = json_number_value(json_array_get(json_object_get(rule, "betas"), 1));
-    options.device = t->device;
+    options.device = (struct meopt_device *)t->device;
     options.eps = json_number_value(json_object_get(rule, "eps"));
     options.weight_decay = json_number_value(json_object_get(rule, "weight_decay"));
     t->lr = json_number_value(json_object_get(rule, "lr"));

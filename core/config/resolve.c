@@ -1,6 +1,7 @@
 /* What "auto" means, which values cannot stand together, and the whole config as text. */
 #include "core/base/file.h"
 #include "core/config/value.h"
+#include "core/base/hash.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -257,8 +258,7 @@ int config_write_resolved(const struct config *config, const char *path, struct 
 uint64_t config_hash(const struct config *config)
 {
     char *text = text_of(config, true);
-    uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a */
-    for (const char *p = text; *p; p++) hash = (hash ^ (unsigned char)*p) * 0x100000001B3u;
+    uint64_t hash = fnv1a_64(text);
     free(text);
     return hash;
 }

@@ -1,6 +1,6 @@
 /* Chunks and the spans in them: see arena.h. */
 #include "core/device/arena.h"
-#include "core/base/file.h"
+#include "core/device/driver.h"
 
 #include <stdlib.h>
 
@@ -29,7 +29,8 @@ static void *span_take(struct chunk *chunk, size_t bytes)
     for (struct span *s = chunk->spans; s; s = s->next) {
         if (s->used || s->bytes < bytes) continue;
         if (s->bytes > bytes) {
-            struct span *rest = xmalloc(sizeof *rest);
+            struct span *rest = malloc(sizeof *rest);
+            if (!rest) return NULL;
             *rest = (struct span){s->at + bytes, s->bytes - bytes, false, s->next};
             s->next = rest;
             s->bytes = bytes;
@@ -47,19 +48,23 @@ int arena_take(struct arena *a, enum memory_class class, size_t bytes, void **p)
     for (struct chunk *c = a->chunks[class]; small && c; c = c->next)
         if (c->bytes == CHUNK_BYTES && (*p = span_take(c, rounded)) != NULL) return 0;
     void *base;
+    struct chunk *chunk = malloc(sizeof *chunk);
+    struct span *span = malloc(sizeof *span);
     size_t chunk_bytes = small ? CHUNK_BYTES : rounded;
-    int code = a->take(a->context, chunk_bytes, &base);
-    if (code && small)
+    int code = chunk && span ? a->take(a->context, chunk_bytes, &base) : DRIVER_OUT_OF_MEMORY;
+    if (code && small && chunk && span)
         code = a->take(a->context, chunk_bytes = rounded, &base); /* the last megabytes of the card */
-    if (code) return code;
+    if (code) {
+        free(chunk);
+        free(span);
+        return code;
+    }
     a->driver_bytes += chunk_bytes;
-    struct chunk *chunk = xmalloc(sizeof *chunk);
-    struct span *span = xmalloc(sizeof *span);
     *span = (struct span){0, chunk_bytes, false, NULL};
     *chunk = (struct chunk){base, chunk_bytes, span, a->chunks[class]};
     a->chunks[class] = chunk;
     *p = span_take(chunk, rounded);
-    return 0;
+    return *p ? 0 : DRIVER_OUT_OF_MEMORY; /* an empty chunk is used by the next */
 }
 
 static void chunk_close(struct arena *a, struct chunk **link)

@@ -41,7 +41,7 @@ static struct matmul library_product(const struct gemm *g)
 static bool library_able(struct onednn *onednn, const struct gemm *g, size_t scratch_bytes)
 {
     struct matmul m = library_product(g);
-    return onednn_supports(onednn, &m) && onednn_scratch(onednn, &m) <= scratch_bytes;
+    return onednn_supports(onednn, &m) == ONEDNN_YES && onednn_scratch(onednn, &m) <= scratch_bytes;
 }
 
 static void run(const struct product *p)

@@ -63,6 +63,13 @@ static void *reserve(struct device *dev, size_t bytes)
 
 static bool idle(struct device *dev) { return cpu_of(dev)->dry || dev->pending.code; }
 
+static void onednn_failed(struct device *dev, const char *why)
+{
+    if (!dev->pending.code)
+        error_set(&dev->pending, EXIT_FAILED, "less memory for other programs, or another oneDNN",
+                  "a matrix product by oneDNN on %s: %s", dev->name, why);
+}
+
 /* bf16 on a processor for which oneDNN has none (AVX2): operands widened to float, result finished into C. */
 static void gemm_widened(struct device *dev, const struct gemm *g)
 {
@@ -88,8 +95,13 @@ static void gemm_widened(struct device *dev, const struct gemm *g)
         ldb = b_columns;
     }
     float *c = direct ? g->c : (float *)(void *)(scratch + a_bytes + b_bytes);
-    dnnl_sgemm(g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', g->m, g->n, g->k,
-               direct ? g->alpha : 1.0f, a, lda, b, ldb, direct ? g->beta : 0.0f, c, g->n);
+    dnnl_status_t status =
+        dnnl_sgemm(g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', g->m, g->n, g->k,
+                   direct ? g->alpha : 1.0f, a, lda, b, ldb, direct ? g->beta : 0.0f, c, g->n);
+    if (status != dnnl_success) {
+        onednn_failed(dev, "dnnl_sgemm");
+        return;
+    }
     if (!direct) ops->finish(c, g->c, is_bf16(g->c_type), g->ldc, g->m, g->n, g->alpha, g->beta, g->bias);
     else if (g->bias) ops->finish(c, g->c, 0, g->ldc, g->m, g->n, 1.0f, 0.0f, g->bias);
 }
@@ -104,6 +116,7 @@ static int cpu_supports(const struct device *dev, const struct operation_shape *
 
 static void cpu_gemm(struct device *dev, const struct gemm *g)
 {
+    if (dev->pending.code) return;
     if (g->ab_type == DTYPE_BF16 && gemm_amx_available()) {
         int threads = thread_count();
         void *scratch = reserve(dev, gemm_amx_workspace(g->m, g->n, g->k, threads));
@@ -129,13 +142,18 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
                              g->alpha,
                              g->beta,
                              g->bias};
-    if (!onednn_supports(cpu_of(dev)->onednn, &product)) {
-        gemm_widened(dev, g);
+    struct cpu *cpu = cpu_of(dev);
+    if (!cpu->onednn && !(cpu->onednn = onednn_open())) {
+        onednn_failed(dev, "no engine, or no memory");
         return;
     }
-    size_t bytes = onednn_scratch(cpu_of(dev)->onednn, &product);
+    enum onednn_answer answer = onednn_supports(cpu->onednn, &product);
+    if (answer == ONEDNN_FAILED) onednn_failed(dev, onednn_why(cpu->onednn));
+    if (answer == ONEDNN_NO) gemm_widened(dev, g);
+    if (answer != ONEDNN_YES) return;
+    size_t bytes = onednn_scratch(cpu->onednn, &product);
     void *scratch = reserve(dev, bytes ? bytes : 64);
-    if (scratch) onednn_run(cpu_of(dev)->onednn, &product, scratch);
+    if (scratch && !onednn_run(cpu->onednn, &product, scratch)) onednn_failed(dev, onednn_why(cpu->onednn));
 }
 
 static void cpu_patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B,
@@ -361,13 +379,19 @@ static void processor_name(char *name, size_t size)
     if (f) fclose(f);
 }
 
+struct device *device_host(void)
+{
+    static struct device host = {
+        .optim = &cpu_optim, .kind = DEVICE_CPU, .name = "this machine", .host_memory = true};
+    return &host; /* nothing of it changes */
+}
+
 int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct error *err)
 {
-    (void)err;
-    struct device *dev = xcalloc(1, sizeof *dev);
-    struct cpu *cpu = xcalloc(1, sizeof *cpu);
+    struct device *dev = device_new(sizeof(struct cpu), err);
+    if (!dev) return EXIT_HOST_MEMORY;
+    struct cpu *cpu = cpu_of(dev);
     cpu->ops = cpu_ops_select();
-    cpu->onednn = onednn_open();
     cpu->dry = dry;
     dev->ops = &operations;
     dev->kind = dry ? DEVICE_DRY : DEVICE_CPU;
@@ -377,11 +401,12 @@ int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct
     dev->allocate = dry ? dry_allocate : cpu_allocate;
     dev->release = dry ? dry_release : cpu_release;
     dev->queues = &queues_at_once;
+    dev->optim = &cpu_optim;
+    dev->host_memory = !dry;
     dev->upload = cpu_transfer;
     dev->download = cpu_transfer;
     dev->sync = cpu_sync;
     dev->close = cpu_close;
-    dev->state = cpu;
     *device = dev;
     return 0;
 }

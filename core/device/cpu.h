@@ -4,7 +4,12 @@
 
 #include "core/device/device.h"
 
+/* An empty device with state_bytes of state. NULL and err: no memory. */
+struct device *device_new(size_t state_bytes, struct error *err);
+
 int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct error *err);
+
+extern const struct device_optim cpu_optim;
 
 /* Memory of every dry device: addresses without access. */
 int dry_allocate(struct device *device, enum memory_class class, size_t bytes, void **p);

@@ -1,7 +1,6 @@
 /* Memory by class, for every device: see device.h. */
 #include "core/device/cpu.h"
 #include "core/device/gpu.h"
-#include "core/base/file.h"
 #include "core/base/log.h"
 
 #include <stdio.h>
@@ -57,8 +56,8 @@ static int out_of_memory(struct device *device, int code, enum memory_class clas
     return code;
 }
 
-void *device_alloc(struct device *device, enum memory_class class, size_t bytes, const char *name,
-                   struct error *err)
+static void *allocate(struct device *device, enum memory_class class, size_t bytes, const char *name,
+                      struct error *err)
 {
     size_t rounded = (bytes + 63) & ~(size_t)63;
     if (rounded < bytes) {
@@ -71,12 +70,13 @@ void *device_alloc(struct device *device, enum memory_class class, size_t bytes,
     int code = 0;
     if (device->limit_bytes && use->current_total_bytes + rounded > device->limit_bytes)
         code = device->kind == DEVICE_CPU ? EXIT_HOST_MEMORY : EXIT_CARD_MEMORY;
-    else code = device->allocate(device, class, rounded, &p);
+    struct allocation *a = code ? NULL : malloc(sizeof *a);
+    if (!code) code = a ? device->allocate(device, class, rounded, &p) : EXIT_HOST_MEMORY;
     if (code) {
+        free(a);
         out_of_memory(device, code, class, bytes, name, err);
         return NULL;
     }
-    struct allocation *a = xmalloc(sizeof *a);
     *a = (struct allocation){p, rounded, class, name, device->allocations};
     device->allocations = a;
     use->current_bytes[class] += rounded;
@@ -87,9 +87,19 @@ void *device_alloc(struct device *device, enum memory_class class, size_t bytes,
     return p;
 }
 
+void *device_alloc(struct device *device, enum memory_class class, size_t bytes, const char *name,
+                   struct error *err)
+{
+    pthread_mutex_lock(&device->lock);
+    void *p = allocate(device, class, bytes, name, err);
+    pthread_mutex_unlock(&device->lock);
+    return p;
+}
+
 void device_free(struct device *device, void *p)
 {
     if (!p) return;
+    pthread_mutex_lock(&device->lock);
     for (struct allocation **link = &device->allocations; *link; link = &(*link)->next) {
         struct allocation *a = *link;
         if (a->p != p) continue;
@@ -98,8 +108,9 @@ void device_free(struct device *device, void *p)
         device->use.current_total_bytes -= a->bytes;
         device->release(device, p, a->bytes);
         free(a);
-        return;
+        break;
     }
+    pthread_mutex_unlock(&device->lock);
 }
 
 int device_check(struct device *device, struct error *err)
@@ -114,7 +125,27 @@ void device_close(struct device *device)
     if (!device) return;
     while (device->allocations) device_free(device, device->allocations->p);
     if (device->close) device->close(device);
+    pthread_mutex_destroy(&device->lock);
     free(device);
+}
+
+struct device *device_new(size_t state_bytes, struct error *err)
+{
+    pthread_mutexattr_t recursive;
+    struct device *device = calloc(1, sizeof *device);
+    void *state = calloc(1, state_bytes);
+    if (!device || !state) {
+        free(device);
+        free(state);
+        error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for a device");
+        return NULL;
+    }
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&device->lock, &recursive);
+    pthread_mutexattr_destroy(&recursive);
+    device->state = state;
+    return device;
 }
 
 /* "hip", "hip:3": the ordinal; -1: not of that kind. */
@@ -146,14 +177,14 @@ int device_open(struct device **device, const char *spec, size_t limit_bytes, st
     if (strcmp(spec, "cpu") == 0) return cpu_device_open(device, false, limit_bytes, err);
     if (strcmp(spec, "dry") == 0) return cpu_device_open(device, true, limit_bytes, err);
     if (strncmp(spec, "dry:", 4) == 0)
-        return device_is_card(spec + 4) ? gpu_device_dry(device, spec + 4, limit_bytes)
+        return device_is_card(spec + 4) ? gpu_device_dry(device, spec + 4, limit_bytes, err)
                                         : cpu_device_open(device, true, limit_bytes, err);
     bool any = ordinal_of(spec, "auto") >= 0;
     for (int kind = 0; kind < DRIVER_KINDS; kind++) {
         int ordinal = ordinal_of(spec, any ? "auto" : driver_names[kind]);
         if (ordinal < 0) continue;
         struct error why = {0};
-        int code = gpu_device_open(device, (enum driver_kind)kind, ordinal, limit_bytes, &why);
+        int code = gpu_device_open(device, (enum driver_kind)kind, ordinal, limit_bytes, NULL, &why);
         if (!code) return 0;
         if (!any) {
             if (err) *err = why;
@@ -167,4 +198,15 @@ int device_open(struct device **device, const char *spec, size_t limit_bytes, st
     }
     if (any) return cpu_device_open(device, false, limit_bytes, err);
     return error_set(err, EXIT_NO_CARD, "auto, cpu, hip:N or cuda:N", "no device '%s'", spec);
+}
+
+int device_adopt(struct device **device, enum device_kind kind, int ordinal, void *context, void *stream,
+                 struct error *err)
+{
+    *device = NULL;
+    if (kind == DEVICE_CPU) return cpu_device_open(device, false, 0, err);
+    if (kind != DEVICE_HIP && kind != DEVICE_CUDA)
+        return error_set(err, EXIT_NO_CARD, NULL, "there is no device of kind %d", (int)kind);
+    return gpu_device_open(device, kind == DEVICE_HIP ? DRIVER_HIP : DRIVER_CUDA, ordinal, 0,
+                           &(struct gpu_callers){context, stream}, err);
 }

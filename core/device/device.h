@@ -16,7 +16,9 @@
 
 #include "core/base/error.h"
 #include "kernels/operations.h"
+#include "kernels/optim_task.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -119,6 +121,34 @@ struct device_work {
     int32_t part, flags;
 };
 
+/* The optimizer's work: passes over the chunks of many tensors, the same bits on every device. */
+struct optim_sweep {
+    const struct optim_task *tasks; /* those of count 0 are left out */
+    size_t count;
+    struct optim_partial *partials; /* of this machine: results, where the tasks say */
+    int threads;                    /* of this machine; 0: as OpenMP decides */
+    bool wait;                      /* results are in partials on return; else when `results` asks */
+    bool
+        check; /* step: look into the gradients first; where one holds a NaN or an infinity nothing is stepped
+                  by this call and those with the same struct, all groups are bad and the norm infinite */
+    bool checked; /* set by it */
+    int64_t bad;  /* in: -1. The task whose gradient it was; on a card only the results tell */
+};
+struct optim_work;
+struct device_optim {
+    bool later; /* results take time: better ask for those of many tensors at once */
+    /* What sweeps over up to that many tasks and results need; also a failed one is given to destroy. */
+    int (*create)(struct device *, size_t tasks, size_t partials, struct optim_work **, struct error *);
+    void (*destroy)(struct device *, struct optim_work *);
+    void (*step)(struct device *, struct optim_work *, struct optim_sweep *);
+    /* gradient_squares of gradients and accumulators; bad_groups: not all are finite. Waits. */
+    void (*squares)(struct device *, struct optim_work *, struct optim_sweep *);
+    /* The results of all that was not waited for. */
+    void (*results)(struct device *, struct optim_work *, struct optim_partial *, size_t count);
+    /* Zeros, by the threads that will step those chunks. */
+    void (*clear)(struct device *, void *block, size_t bytes, int64_t chunks, int threads);
+};
+
 /* Queues beside the device's own, any number. What is given to one is done in order; what is given to two, in
  * any. An event recorded in one is done when all that was given to it before is; another that waits for the
  * event begins nothing of what it is given from then on until it is. queue NULL is the device's own, on which
@@ -146,11 +176,14 @@ struct device_queues {
 struct device {
     const struct device_ops *ops;
     const struct device_queues *queues;
+    const struct device_optim *optim;
     enum device_kind kind;
     char name[128]; /* what the maker calls it */
     struct memory_use use;
+    bool host_memory;   /* its memory is this machine's: read and written without copies */
     size_t limit_bytes; /* 0: what the machine has */
     struct allocation *allocations;
+    pthread_mutex_t lock;      /* recursive: of the accounts, and of a card inside enter and leave */
     char memory_note[256];     /* what the driver says when it has no more memory */
     struct error memory_error; /* of the last device_alloc that failed */
     struct error pending;      /* the first failure inside an operation (see device_check) */
@@ -162,6 +195,10 @@ struct device {
      * keep them as one graph and start that in place of run. */
     void (*issue)(struct device *, const struct device_work *work, void (*run)(void *context), void *context);
     void (*sync)(struct device *);
+    /* Optional, both or none: calls between them are one thread's at a time, with the card's context current;
+     * at the end the thread has the one that it came with. They may be nested. */
+    void (*enter)(struct device *);
+    void (*leave)(struct device *);
     void (*close)(struct device *);
     void *state;
 };
@@ -171,6 +208,14 @@ struct device {
  * ("auto:N"): that card of the first driver whose kernels work on it, else the CPU. limit_bytes 0 = no limit
  * of ours. */
 int device_open(struct device **device, const char *spec, size_t limit_bytes, struct error *err);
+/* This machine's memory without accounts, for libmeopt: `optim` and `host_memory` are all that it has. */
+struct device *device_host(void);
+
+/* A card whose context and stream are the caller's (either may be NULL), without products of matrices and
+ * graphs: for the optimizers of other programs. context: a CUcontext, nothing for HIP. stream: operations and
+ * copies are issued to it in place of a stream of the device's own. */
+int device_adopt(struct device **device, enum device_kind kind, int ordinal, void *context, void *stream,
+                 struct error *err);
 /* Would device.type "cpu", "hip", "cuda" or "auto" mean a card here? auto: when a driver sees one. */
 bool device_is_card(const char *type);
 void device_close(struct device *device);

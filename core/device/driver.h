@@ -28,10 +28,12 @@ struct driver {
     int (*attribute)(int *value, int attribute, int device);
     int (*total)(size_t *bytes, int device);
     int (*bus_id)(char *text, int size, int device);
-    int (*set_device)(int device);             /* HIP */
+    int (*set_device)(int device); /* HIP */
+    int (*get_device)(int *device);
     int (*retain)(void **context, int device); /* CUDA */
     int (*release)(int device);
     int (*set_context)(void *context);
+    int (*get_context)(void **context);
     int (*memory_info)(size_t *available, size_t *total);
     int (*allocate)(void **p, size_t bytes);
     int (*deallocate)(void *p);

@@ -2,6 +2,7 @@
 #include "core/device/gpu.h"
 #include "core/device/cpu.h"
 #include "core/base/file.h"
+#include "core/base/hash.h"
 #include "core/base/log.h"
 
 #include <dirent.h>
@@ -28,6 +29,33 @@ int gpu_current(struct device *dev)
     if (gpu->dry) return 0;
     return gpu->driver.kind == DRIVER_HIP ? gpu->driver.set_device(gpu->ordinal)
                                           : gpu->driver.set_context(gpu->context);
+}
+
+/* What is current on the calling thread, and that again. */
+static void current_get(const struct gpu *gpu, struct gpu_before *before)
+{
+    if (gpu->driver.kind == DRIVER_HIP) {
+        if (gpu->driver.get_device(&before->ordinal)) before->ordinal = -1;
+    } else if (gpu->driver.get_context(&before->context)) before->context = NULL;
+}
+static void current_set(const struct gpu *gpu, const struct gpu_before *before)
+{
+    if (gpu->driver.kind == DRIVER_CUDA) gpu->driver.set_context(before->context);
+    else if (before->ordinal >= 0) gpu->driver.set_device(before->ordinal);
+}
+
+static void gpu_enter(struct device *dev)
+{
+    struct gpu *gpu = gpu_of(dev);
+    pthread_mutex_lock(&dev->lock);
+    if (gpu->entered++ == 0) current_get(gpu, &gpu->before);
+    gpu_current(dev);
+}
+static void gpu_leave(struct device *dev)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (--gpu->entered == 0) current_set(gpu, &gpu->before);
+    pthread_mutex_unlock(&dev->lock);
 }
 
 /* ---- Code objects ------------------------------------------------------------------------------------- */
@@ -59,9 +87,10 @@ static void object_directories(char list[4][256])
     Dl_info info;
     const void *here = &gpu_operations;
     if (dladdr(here, &info) && info.dli_fname) {
-        char *directory = path_dirname(info.dli_fname);
-        snprintf(list[3], 256, "%.240s/meopt", directory);
-        free(directory);
+        const char *end = strrchr(info.dli_fname, '/');
+        if (end && end - info.dli_fname < 240)
+            snprintf(list[3], 256, "%.*s/meopt", (int)(end - info.dli_fname), info.dli_fname);
+        else if (!end) snprintf(list[3], 256, "./meopt");
     }
 }
 
@@ -105,7 +134,7 @@ static int sentinel(struct device *dev, bool *right)
 {
     enum { WORDS = 3000 };
     struct gpu *gpu = gpu_of(dev);
-    uint32_t *words = xmalloc(WORDS * sizeof *words), seed = 0x9E3779B9u ^ (uint32_t)getpid();
+    uint32_t words[WORDS], seed = 0x9E3779B9u ^ (uint32_t)getpid();
     int64_t n = WORDS;
     int32_t wave = 0;
     void *p = NULL;
@@ -124,7 +153,6 @@ static int sentinel(struct device *dev, bool *right)
     }
     gpu->wave = wave;
     if (p) gpu->driver.deallocate(p);
-    free(words);
     return code;
 }
 
@@ -203,8 +231,7 @@ static int load_object(struct device *dev, struct error *err)
 static void *kernel_function(struct device *dev, const char *name)
 {
     struct gpu *gpu = gpu_of(dev);
-    uint32_t hash = 2166136261u;
-    for (const char *p = name; *p; p++) hash = (hash ^ (uint8_t)*p) * 16777619u;
+    uint32_t hash = fnv1a(name);
     for (uint32_t i = 0; i < 256; i++) {
         struct gpu_kernel *k = &gpu->kernels[(hash + i) & 255];
         if (k->name && strcmp(k->name, name) == 0) return k->function;
@@ -302,7 +329,7 @@ static void gpu_close(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
     struct driver *d = &gpu->driver;
-    gpu_current(dev);
+    gpu_enter(dev);
     if (gpu->stream) d->stream_sync(gpu->stream);
     graphs_close(gpu);
     blas_close(gpu->blas);
@@ -314,8 +341,9 @@ static void gpu_close(struct device *dev)
     }
     if (gpu->slots) d->host_deallocate(gpu->slots);
     if (gpu->module) d->module_unload(gpu->module);
-    if (gpu->stream) d->stream_destroy(gpu->stream);
-    if (gpu->context) d->release(gpu->handle);
+    if (gpu->stream && !gpu->callers.stream) d->stream_destroy(gpu->stream);
+    if (gpu->context && !gpu->callers.context) d->release(gpu->handle);
+    gpu_leave(dev);
     free(gpu);
 }
 
@@ -331,9 +359,10 @@ static void download_nothing(struct device *dev, void *dst, const void *src, siz
     memset(dst, 0, bytes);
 }
 
-static struct device *card_new(size_t limit_bytes)
+static struct device *card_new(size_t limit_bytes, struct error *err)
 {
-    struct device *dev = xcalloc(1, sizeof *dev);
+    struct device *dev = device_new(sizeof(struct gpu), err);
+    if (!dev) return NULL;
     dev->ops = &gpu_operations;
     dev->limit_bytes = limit_bytes; /* without one the driver says when there is no more */
     dev->allocate = gpu_allocate;
@@ -341,19 +370,22 @@ static struct device *card_new(size_t limit_bytes)
     dev->upload = gpu_upload;
     dev->download = gpu_download;
     dev->queues = &gpu_queues;
+    dev->optim = &gpu_optim;
     dev->issue = gpu_issue;
     dev->sync = gpu_sync;
+    dev->enter = gpu_enter;
+    dev->leave = gpu_leave;
     dev->close = gpu_close;
-    dev->state = xcalloc(1, sizeof(struct gpu));
     return dev;
 }
 
-int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes)
+int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes, struct error *err)
 {
     struct driver driver;
     struct error absent;
     bool found = false;
-    struct device *dev = *device = card_new(limit_bytes);
+    struct device *dev = *device = card_new(limit_bytes, err);
+    if (!dev) return EXIT_HOST_MEMORY;
     gpu_of(dev)->dry = true;
     dev->kind = DEVICE_DRY;
     dev->allocate = dry_allocate;
@@ -362,6 +394,7 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes)
     dev->upload = upload_nothing;
     dev->download = download_nothing;
     dev->sync = sync_nothing;
+    dev->enter = dev->leave = NULL;
     dev->close = close_dry;
     snprintf(dev->name, sizeof dev->name, "plan");
     for (int kind = 0; kind < DRIVER_KINDS && !found; kind++) {
@@ -379,9 +412,11 @@ static int card_start(struct device *dev)
     struct driver *d = &gpu->driver;
     void *pinned;
     int code = d->get(&gpu->handle, gpu->ordinal);
-    if (!code && d->kind == DRIVER_CUDA) code = d->retain(&gpu->context, gpu->handle);
+    gpu->context = gpu->callers.context;
+    gpu->stream = gpu->callers.stream;
+    if (!code && d->kind == DRIVER_CUDA && !gpu->context) code = d->retain(&gpu->context, gpu->handle);
     if (!code) code = gpu_current(dev);
-    if (!code) code = d->stream_create(&gpu->stream, DRIVER_STREAM_NON_BLOCKING);
+    if (!code && !gpu->stream) code = d->stream_create(&gpu->stream, DRIVER_STREAM_NON_BLOCKING);
     for (int i = 0; i < 2 && !code; i++) {
         code = d->host_allocate(&pinned, GPU_STAGING, 0);
         if (!code) gpu->staging[i] = pinned;
@@ -393,7 +428,7 @@ static int card_start(struct device *dev)
 }
 
 int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, size_t limit_bytes,
-                    struct error *err)
+                    const struct gpu_callers *callers, struct error *err)
 {
     struct error local;
     struct driver driver;
@@ -404,14 +439,18 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     int code = driver_open(&driver, kind, err);
     if (!code) code = driver_card(&driver, ordinal, &card, err);
     if (code) return code;
-    struct device *dev = card_new(limit_bytes);
+    struct device *dev = card_new(limit_bytes, err);
+    if (!dev) return EXIT_HOST_MEMORY;
     struct gpu *gpu = gpu_of(dev);
     gpu->driver = driver;
     gpu->card = card;
     gpu->ordinal = ordinal;
+    if (callers) gpu->callers = *callers;
     gpu->arena = (struct arena){.take = take, .give = give, .context = dev};
     dev->kind = kind == DRIVER_HIP ? DEVICE_HIP : DEVICE_CUDA;
     snprintf(dev->name, sizeof dev->name, "%s:%d %.100s", driver_names[kind], ordinal, card.name);
+    struct gpu_before before;
+    current_get(gpu, &before);
     if ((code = card_start(dev)) != 0)
         code = error_set(err, EXIT_NO_CARD,
                          "see 'meopt doctor': permissions, another process that holds the card, a driver "
@@ -423,9 +462,12 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
         device_close(dev);
         return code;
     }
-    gpu->blas = blas_open(dev);
-    gpu->lt = lt_open(dev);
-    gpu->graphs = graphs_open(dev);
+    if (!callers) {
+        gpu->blas = blas_open(dev);
+        gpu->lt = lt_open(dev);
+        gpu->graphs = graphs_open(dev);
+    }
+    if (callers) current_set(gpu, &before);
     log_debug("%s: %s, wave %d, %s, products by %s", dev->name, gpu->card.arch, gpu->wave, gpu->object,
               gpu_products(gpu));
     *device = dev;

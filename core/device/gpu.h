@@ -19,11 +19,24 @@ struct gpu_kernel {
     void *function;
 };
 
+/* What another program gives: a context (CUDA) and a stream, or NULL. */
+struct gpu_callers {
+    void *context, *stream;
+};
+/* What was current on a thread. */
+struct gpu_before {
+    void *context;
+    int ordinal;
+};
+
 struct gpu {
     struct driver driver;
     struct card_info card;
     int ordinal, handle, wave;
     void *context, *stream, *module;
+    struct gpu_callers callers;
+    struct gpu_before before; /* enter and leave */
+    int entered;
     struct graphs *graphs; /* NULL: none are made */
     bool recording, stale; /* what is issued goes into a graph; memory came or went: graphs are void */
     bool dry;              /* no driver behind it: scratch is counted, nothing is launched */
@@ -44,12 +57,14 @@ struct gpu {
 
 extern const struct device_ops gpu_operations;
 extern const struct device_queues gpu_queues;
+extern const struct device_optim gpu_optim;
 
+/* callers NULL: the program itself. */
 int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, size_t limit_bytes,
-                    struct error *err);
+                    const struct gpu_callers *callers, struct error *err);
 /* A card of the first driver of this type ("hip", "cuda", "auto") that only counts: every operation reserves
  * what it would, and returns. */
-int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes);
+int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes, struct error *err);
 /* Is it a card, real or dry? */
 static inline bool gpu_is(const struct device *dev) { return dev->ops == &gpu_operations; }
 static inline struct gpu *gpu_of(struct device *dev) { return dev->state; }

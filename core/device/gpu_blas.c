@@ -5,7 +5,6 @@
  * a row-major matrix read column-major is its own transpose: the operands change places and the flags stay.
  */
 #include "core/device/gpu.h"
-#include "core/base/file.h"
 #include "core/base/log.h"
 
 #include <dlfcn.h>
@@ -46,7 +45,8 @@ struct blas *blas_open(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
     bool hip = gpu->driver.kind == DRIVER_HIP, whole = true;
-    struct blas *b = xcalloc(1, sizeof *b);
+    struct blas *b = calloc(1, sizeof *b);
+    if (!b) return NULL;
     const char *variable = hip ? "MEOPT_ROCBLAS_LIBRARY" : "MEOPT_CUBLAS_LIBRARY", *own = getenv(variable);
     b->kind = gpu->driver.kind;
     void *library = own && strcmp(own, "none") == 0

@@ -6,7 +6,6 @@
  * that fails has done nothing: the operations are issued one by one then, and from then on all are.
  */
 #include "core/device/gpu.h"
-#include "core/base/file.h"
 #include "core/base/log.h"
 
 #include <stdlib.h>
@@ -35,7 +34,7 @@ struct graphs *graphs_open(struct device *dev)
     if (!d->capture_begin || !d->capture_end || !d->graph_create || !d->graph_launch || !d->graph_destroy ||
         !d->graph_release || (wanted && strcmp(wanted, "none") == 0))
         return NULL;
-    return xcalloc(1, sizeof(struct graphs));
+    return calloc(1, sizeof(struct graphs));
 }
 
 static void forget(struct gpu *gpu)
@@ -65,8 +64,11 @@ static struct graph *find(struct graphs *all, const struct device_work *work)
     for (size_t i = 0; i < all->count; i++)
         if (memcmp(&all->list[i].work, work, sizeof *work) == 0) return &all->list[i];
     if (all->count == MOST) return NULL;
-    if ((all->count & (all->count - 1)) == 0)
-        all->list = xrealloc(all->list, (all->count ? 2 * all->count : 1) * sizeof *all->list);
+    if ((all->count & (all->count - 1)) == 0) {
+        struct graph *list = realloc(all->list, (all->count ? 2 * all->count : 1) * sizeof *list);
+        if (!list) return NULL;
+        all->list = list;
+    }
     all->list[all->count] = (struct graph){.work = *work};
     return &all->list[all->count++];
 }

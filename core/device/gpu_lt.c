@@ -11,7 +11,6 @@
  * which the library adds bias.
  */
 #include "core/device/gpu.h"
-#include "core/base/file.h"
 #include "core/base/log.h"
 
 #include <dlfcn.h>
@@ -307,10 +306,16 @@ struct lt *lt_open(struct device *dev)
     char path[256], name[64];
     void *library = library_of(&gpu->driver, path, sizeof path);
     if (!library) return NULL;
-    struct lt *lt = xcalloc(1, sizeof *lt);
+    struct lt *lt = calloc(1, sizeof *lt);
+    struct product *products = calloc(PRODUCTS, sizeof *products);
+    if (!lt || !products) {
+        free(lt);
+        free(products);
+        return NULL;
+    }
     lt->is = is;
     snprintf(lt->path, sizeof lt->path, "%s", path);
-    lt->products = xcalloc(PRODUCTS, sizeof *lt->products);
+    lt->products = products;
     bool whole = true;
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         snprintf(name, sizeof name, "%s%s", is->prefix, entries[i].name);

@@ -6,7 +6,7 @@
  * on the state alone, u = m / (sqrt(v) root_scale + eps) (m for rules without v). The error is ||u(stored) -
  * u(exact)|| / ||u(exact)||.
  */
-#include "core/optim/card.h"
+#include "core/optim/optim.h"
 
 #include <float.h>
 #include <math.h>
@@ -14,12 +14,10 @@
 
 #define SAMPLE_GROUPS 64
 
-static bool low(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
-
 bool adapt_due(const struct meopt *opt, const struct tensor *t)
 {
     int every = opt->options.adapt_every;
-    return every > 0 && opt->step % every == 0 && (low(t->layout.m) || low(t->layout.v));
+    return every > 0 && opt->step % every == 0 && (OPTIM_LOW_BIT(t->layout.m) || OPTIM_LOW_BIT(t->layout.v));
 }
 
 /* The gradient of a task of one group in fp32, padded with zeros. */
@@ -119,8 +117,8 @@ int adapt_act(struct meopt *opt, struct tensor *t, double error, struct meopt_er
                                   t->layout.m, t->layout.v, t->layout.m, t->layout.v};
     int status = MEOPT_OK;
     if (!(error <= o->adapt_threshold)) {
-        int m = low(t->layout.m) ? wider(t->layout.m) : t->layout.m,
-            v = low(t->layout.v) ? wider(t->layout.v) : t->layout.v;
+        int m = OPTIM_LOW_BIT(t->layout.m) ? wider(t->layout.m) : t->layout.m,
+            v = OPTIM_LOW_BIT(t->layout.v) ? wider(t->layout.v) : t->layout.v;
         status = state_convert(opt, t, m, v, err);
         report.new_first_moment = t->layout.m;
         report.new_second_moment = t->layout.v;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 static size_t rounded(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
-static bool low(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
 
 /* Padded to whole groups; 0 for STATE_NONE. */
 static size_t state_array_bytes(int format, int64_t groups)
@@ -17,7 +16,7 @@ void layout_state(struct layout *l)
 {
     l->v_at = rounded(state_array_bytes(l->m, l->groups));
     l->scales_at = l->v_at + rounded(state_array_bytes(l->v, l->groups));
-    l->scale_bytes = low(l->m) || low(l->v) ? (size_t)l->groups : 0;
+    l->scale_bytes = OPTIM_LOW_BIT(l->m) || OPTIM_LOW_BIT(l->v) ? (size_t)l->groups : 0;
     l->state_bytes = l->scales_at + rounded(l->scale_bytes);
 }
 
@@ -30,7 +29,7 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
         l->count *= tensor->shape[d];
         wide_dims += tensor->shape[d] > 1;
     }
-    l->groups = (l->count + OPTIM_GROUP - 1) / OPTIM_GROUP;
+    l->groups = optim_groups(l->count);
     bool keep = (tensor->flags & MEOPT_KEEP_F32) || wide_dims < 2 || l->count < o->small_count;
     l->weights = keep ? WEIGHTS_F32 : o->weights;
     l->m = keep ? STATE_F32 : o->first_moment;
@@ -40,13 +39,14 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
     l->accumulator = o->accumulator < 0 ? STATE_NONE : keep ? STATE_F32 : o->accumulator;
 
     size_t count = (size_t)l->count, groups = (size_t)l->groups;
-    l->weight_bytes = rounded(count * (l->weights <= WEIGHTS_F32_COPY ? 4 : 2));
+    l->weight_bytes = rounded(count * optim_weight_bytes(l->weights));
     l->copy_bytes = l->weights == WEIGHTS_F32_COPY ? rounded(count * 2) : 0;
     l->correction_bytes = rounded(groups * optim_correction_bytes(l->weights));
     layout_state(l);
     if (l->accumulator != STATE_NONE) {
         l->accumulator_scales_at = rounded(state_array_bytes(l->accumulator, l->groups));
-        l->accumulator_bytes = l->accumulator_scales_at + (low(l->accumulator) ? rounded(groups) : 0);
+        l->accumulator_bytes =
+            l->accumulator_scales_at + (OPTIM_LOW_BIT(l->accumulator) ? rounded(groups) : 0);
     }
 }
 

@@ -1,29 +1,36 @@
 /* The handle: creation from a table of tensors, memory, weights in and out. */
 #include "core/optim/optim.h"
 #include "core/base/file.h"
-#include "core/device/device.h"
-#include "core/optim/card.h"
+#include "core/base/hash.h"
 
 #include <stdlib.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
-int threads_of(const struct meopt *opt)
+struct device *optim_enter(struct device *device)
 {
-    if (opt->options.threads) return opt->options.threads;
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
+    if (device && device->enter) device->enter(device);
+    return device;
+}
+void optim_leave(struct device **device)
+{
+    if (*device && (*device)->leave) (*device)->leave(*device);
+}
+
+static struct device *device_of(const struct meopt_options *o)
+{
+    return o->device ? (struct device *)o->device : device_host();
 }
 
 void *memory_get(const struct meopt_options *o, int kind, size_t bytes, const char *tensor)
 {
+    static const enum memory_class classes[MEOPT_MEMORY_KINDS] = {[MEOPT_MEMORY_WEIGHTS] = MEMORY_WEIGHTS,
+                                                                  [MEOPT_MEMORY_COPY] = MEMORY_WEIGHTS,
+                                                                  [MEOPT_MEMORY_CORRECTION] = MEMORY_WEIGHTS,
+                                                                  [MEOPT_MEMORY_MOMENTS] = MEMORY_OPTIMIZER,
+                                                                  [MEOPT_MEMORY_ACCUMULATOR] =
+                                                                      MEMORY_GRADIENTS};
     if (o->allocate) return o->allocate(o->context, kind, bytes, tensor);
-    if (card_of_options(o)) return card_allocate(o, kind, bytes);
+    if (o->device) return device_alloc(device_of(o), classes[kind], bytes, "optimizer", NULL);
     void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
     memory_large_pages(p, bytes);
     return p;
@@ -33,16 +40,8 @@ void memory_put(const struct meopt_options *o, int kind, void *p, size_t bytes)
 {
     if (!p) return;
     if (o->release) o->release(o->context, kind, p, bytes);
-    else if (card_of_options(o)) device_free(o->device, p);
+    else if (o->device) device_free(device_of(o), p);
     else free(p);
-}
-
-/* FNV-1a: the key of a tensor's random numbers must not depend on its place in the table. */
-static uint32_t hash_of(const char *name)
-{
-    uint32_t hash = 2166136261u;
-    for (; *name; name++) hash = (hash ^ (uint8_t)*name) * 16777619u;
-    return hash;
 }
 
 struct optim_task task_of(const struct meopt *opt, const struct tensor *t)
@@ -52,6 +51,7 @@ struct optim_task task_of(const struct meopt *opt, const struct tensor *t)
     return (struct optim_task){
         .count = l->count,
         .first_group = t->first / OPTIM_GROUP,
+        .first_partial = (int64_t)t->first_partial,
         .rule = opt->options.rule,
         .weight_format = l->weights,
         .m_format = l->m,
@@ -71,20 +71,8 @@ struct optim_task task_of(const struct meopt *opt, const struct tensor *t)
 /* memset of a block whose bytes belong evenly to the tensor's groups */
 static void clear_block(const struct meopt *opt, const struct tensor *t, void *block, size_t bytes)
 {
-    if (!block || opt->options.dry) return;
-    if (card_of(opt)) {
-        card_clear(opt, block, bytes);
-        return;
-    }
-    int64_t chunks = chunks_of(t);
-    size_t part = (bytes + (size_t)chunks - 1) / (size_t)chunks;
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads_of(opt)) if (chunks > 1)
-#endif
-    for (int64_t c = 0; c < chunks; c++) {
-        size_t at = (size_t)c * part;
-        if (at < bytes) memset((char *)block + at, 0, bytes - at < part ? bytes - at : part);
-    }
+    if (block && !opt->options.dry)
+        opt->device->optim->clear(opt->device, block, bytes, chunks_of(t), opt->options.threads);
 }
 
 void state_clear(const struct meopt *opt, struct tensor *t)
@@ -118,7 +106,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     t->first = from->first;
     t->decay = !(from->flags & MEOPT_NO_DECAY);
     t->lr_scale = from->lr_scale;
-    t->key = hash_of(t->name);
+    t->key = fnv1a(t->name); /* its place in the table must not matter */
     if ((uintptr_t)from->weights % (l->weights <= WEIGHTS_F32_COPY ? 4 : 2) || (uintptr_t)from->copy % 2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name,
                           from->weights);
@@ -156,6 +144,8 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     struct meopt *opt = calloc(1, sizeof *opt);
     if (!opt) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     opt->options = o;
+    opt->device = device_of(&o);
+    OPTIM_ENTER(opt);
     opt->kernels = optim_kernels_find(NULL);
     opt->m_range8 = m_range(&o, STATE_8BIT);
     opt->m_range4 = m_range(&o, STATE_4BIT);
@@ -176,7 +166,10 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
                 optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
     if (!status && !(opt->partials = calloc(chunks ? chunks : 1, sizeof *opt->partials)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
-    if (!status) status = card_create(opt, chunks, err);
+    struct error why = {0};
+    if (!status && opt->device->optim->create(opt->device, count, chunks, &opt->work, &why))
+        status = optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
+    if (!status) status = optim_device_status(opt, err);
     if (status) {
         meopt_destroy(opt);
         return status;
@@ -188,6 +181,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
 void meopt_destroy(struct meopt *opt)
 {
     if (!opt) return;
+    OPTIM_ENTER(opt);
     for (size_t i = opt->count; i-- > 0;) {
         struct tensor *t = &opt->tensors[i];
         const struct layout *l = &t->layout;
@@ -198,7 +192,7 @@ void meopt_destroy(struct meopt *opt)
         if (t->own_weights) memory_put(&opt->options, MEOPT_MEMORY_WEIGHTS, t->weights, l->weight_bytes);
         free(t->name);
     }
-    card_destroy(opt);
+    opt->device->optim->destroy(opt->device, opt->work);
     free(opt->tensors);
     free(opt->partials);
     free(opt);
@@ -264,6 +258,7 @@ static int range_check(const struct meopt *opt, size_t tensor, int64_t first, in
 int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *values,
                  struct meopt_error *err)
 {
+    OPTIM_ENTER(opt);
     int status = range_check(opt, tensor, first, count, values, err), finite = 1;
     if (status || !count) return status;
     double squares = 0;
@@ -287,6 +282,7 @@ int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count,
 int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *values,
                  struct meopt_error *err)
 {
+    OPTIM_ENTER(opt);
     int status = range_check(opt, tensor, first, count, values, err);
     if (status || !count) return status;
     struct tensor host;

@@ -2,13 +2,11 @@
 #ifndef MEOPT_OPTIM_H
 #define MEOPT_OPTIM_H
 
+#include "core/device/device.h"
 #include "core/meopt.h"
 #include "kernels/cpu/optim.h"
 
 #include <stdbool.h>
-
-/* Groups that one thread takes at a time. */
-#define CHUNK_GROUPS 512
 
 /* How one tensor is kept: formats, and bytes of each block. Inside the state block m lies at 0, v and the
  * scales at the offsets; inside the accumulator block the scales at theirs. */
@@ -38,28 +36,34 @@ struct tensor {
     size_t first_partial; /* its chunks in meopt.partials */
 };
 
-static inline int64_t chunks_of(const struct tensor *t)
-{
-    return (t->layout.groups + CHUNK_GROUPS - 1) / CHUNK_GROUPS;
-}
+static inline int64_t chunks_of(const struct tensor *t) { return optim_chunks(t->layout.count); }
 
 struct meopt {
     struct meopt_options options;
-    const struct optim_kernels *kernels;
+    struct device *device; /* where the arrays are: the options', or this machine */
+    struct optim_work *work;
+    const struct optim_kernels *kernels; /* for what the host has copies of */
     struct tensor *tensors;
     size_t count;
     struct optim_partial *partials; /* one a chunk */
     bool stepping, check;
-    bool deferred; /* card: results of single tensors are to be fetched */
+    bool deferred; /* results of single tensors are to be fetched */
     int64_t step;
     double lr;
     int m_range8, m_range4;
-    struct card *card; /* of card.c, NULL on the CPU */
 };
 
 /* Set err (may be NULL) and return status. */
 int optim_fail(struct meopt_error *err, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Every function that touches the device begins with OPTIM_ENTER(opt): one thread at a time on a card, with
+ * its context current, and the caller's again at the end. */
+struct device *optim_enter(struct device *device);
+void optim_leave(struct device **device);
+#define OPTIM_ENTER(opt)                                                                                     \
+    struct device *entered_ __attribute__((cleanup(optim_leave), unused)) =                                  \
+        optim_enter((opt) ? (opt)->device : NULL)
 
 /* Options of any caller's size, checked. */
 int options_read(struct meopt_options *to, const struct meopt_options *from, struct meopt_error *err);
@@ -80,7 +84,6 @@ void memory_put(const struct meopt_options *options, int kind, void *p, size_t b
 struct optim_task task_of(const struct meopt *opt, const struct tensor *tensor);
 /* Set to zero by the threads that will step it. */
 void state_clear(const struct meopt *opt, struct tensor *tensor);
-int threads_of(const struct meopt *opt);
 
 /* The m range beside a low-bit v (struct optim_task) and the bound of |m| / sqrt(v) after t steps; t 0: for
  * ever. */
@@ -96,5 +99,26 @@ bool adapt_due(const struct meopt *opt, const struct tensor *tensor);
 int adapt_measure(const struct meopt *opt, const struct tensor *tensor, const struct optim_task *task,
                   double *error, struct meopt_error *err);
 int adapt_act(struct meopt *opt, struct tensor *tensor, double error, struct meopt_error *err);
+
+/* Did the device fail? */
+int optim_device_status(const struct meopt *opt, struct meopt_error *err);
+
+/* A tensor as the host may touch it. On the CPU that is the tensor; on a card, copies of the parts asked for
+ * (the other pointers are NULL). tensor_release ends it, after bringing the parts back to the card when
+ * `changed`. */
+enum { PART_WEIGHTS = 1, PART_STATE = 2 }; /* weights: with their copy and correction */
+int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts, struct tensor *host,
+                struct meopt_error *err);
+int tensor_release(const struct meopt *opt, const struct tensor *t, struct tensor *host, bool changed,
+                   struct meopt_error *err);
+
+/* One group of a task as a task of its own whose arrays the host may read, and those of accumulators, too.
+ * Copies lie in `room`; on the CPU it stays empty. Nothing is written back. */
+struct group_room {
+    _Alignas(64) uint8_t gradient[256], weights[256], copy[128], correction[128], m[256], v[256], scales[1],
+        gradient_scales[1];
+};
+int group_hold(const struct meopt *opt, const struct optim_task *task, int64_t group, struct group_room *room,
+               struct optim_task *host, struct meopt_error *err);
 
 #endif

@@ -39,7 +39,7 @@ int optim_fail(struct meopt_error *err, int status, const char *format, ...)
 const char *meopt_status_name(int status)
 {
     static const char *const names[] = {"ok",        "bad argument", "out of memory", "not finite",
-                                        "bad state", "bad order",    "write failed"};
+                                        "bad state", "bad order",    "write failed",  "device failed"};
     return status >= 0 && status < (int)(sizeof names / sizeof *names) ? names[status] : "unknown status";
 }
 
@@ -112,8 +112,6 @@ static int out_of_range(struct meopt_error *err, const char *name, double value,
     return optim_fail(err, MEOPT_BAD_ARGUMENT, "option %s is %g, must be %s", name, value, range);
 }
 
-static bool low(int format) { return format == MEOPT_STATE_8BIT || format == MEOPT_STATE_4BIT; }
-
 int options_read(struct meopt_options *to, const struct meopt_options *from, struct meopt_error *err)
 {
     if (!from) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no options given");
@@ -154,10 +152,11 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
             return out_of_range(err, ranges[i].name, ranges[i].value, ranges[i].text);
+    if (to->device && ((struct device *)to->device)->kind == DEVICE_DRY) to->dry = 1;
     if ((to->allocate == NULL) != (to->release == NULL))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "allocate and release must be given together");
     bool adam = to->rule == MEOPT_APADAM || to->rule == MEOPT_APADAMW || to->rule == MEOPT_LAMB;
-    if (adam && low(to->second_moment) && to->beta1 * to->beta1 >= to->beta2)
+    if (adam && OPTIM_LOW_BIT(to->second_moment) && to->beta1 * to->beta1 >= to->beta2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g", to->beta1,
                           to->beta2);

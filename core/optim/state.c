@@ -5,7 +5,7 @@
  * every field is checked, and so is every value, before the tensor is touched.
  */
 #include "core/base/file.h"
-#include "core/optim/card.h"
+#include "core/optim/optim.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -34,13 +34,7 @@ struct stream {
     uint64_t count;
 };
 
-static bool low(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
-
-static size_t array_bytes(int format, int64_t groups)
-{
-    static const size_t bytes[] = {256, 128, 128, 64, 32};
-    return format == STATE_NONE ? 0 : (size_t)groups * bytes[format];
-}
+static size_t array_bytes(int format, int64_t groups) { return (size_t)groups * optim_state_bytes(format); }
 
 static struct record record_of(const struct meopt *opt, const struct tensor *t)
 {
@@ -76,6 +70,7 @@ size_t meopt_state_bytes(const struct meopt *opt, size_t tensor)
 int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes,
                      struct meopt_error *err)
 {
+    OPTIM_ENTER(opt);
     if (!opt || tensor >= opt->count || !record)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, no tensor %zu in it, or no buffer", tensor);
     const struct tensor *t = &opt->tensors[tensor];
@@ -176,7 +171,8 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has other moments than the rule %s", name,
                           meopt_rule_name(opt->options.rule));
     if (r->m_bytes != array_bytes(r->m, l->groups) || r->v_bytes != array_bytes(r->v, l->groups) ||
-        r->scale_bytes != (low(r->m) || low(r->v) ? (uint64_t)l->groups : 0) || record_bytes(r) != bytes)
+        r->scale_bytes != (OPTIM_LOW_BIT(r->m) || OPTIM_LOW_BIT(r->v) ? (uint64_t)l->groups : 0) ||
+        record_bytes(r) != bytes)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes do not fit its header", name,
                           bytes);
     uint32_t crc;
@@ -230,7 +226,7 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
     }
     const struct layout *l = &t->layout;
     int range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
-    bool relative = low(l->m) && low(l->v);
+    bool relative = OPTIM_LOW_BIT(l->m) && OPTIM_LOW_BIT(l->v);
     struct tensor host;
     int status = tensor_hold(opt, t, PART_STATE, &host, err);
     if (status) return status;
@@ -249,6 +245,7 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,
                      struct meopt_error *err)
 {
+    OPTIM_ENTER(opt);
     if (!opt || tensor >= opt->count || opt->options.dry)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no tensor %zu in it", tensor);
     struct record r;
@@ -290,14 +287,12 @@ static void put(struct sink *sink, const void *data, size_t bytes)
     sink->failed = sink->write(sink->context, data, bytes);
 }
 
-static size_t weight_bytes(int format, int64_t count)
-{
-    return (size_t)count * (format <= WEIGHTS_F32_COPY ? 4 : 2);
-}
+static size_t weight_bytes(int format, int64_t count) { return (size_t)count * optim_weight_bytes(format); }
 
 int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *data, size_t bytes),
                void *context, struct meopt_error *err)
 {
+    OPTIM_ENTER(opt);
     if (!opt || !write || opt->options.dry)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or nothing to write with");
     struct sink sink = {write, context, 0, 0};
@@ -431,6 +426,7 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
 
 int meopt_load(struct meopt *opt, const void *data, size_t bytes, struct meopt_error *err)
 {
+    OPTIM_ENTER(opt);
     if (!opt || !data || opt->options.dry)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no data");
     if (opt->stepping)

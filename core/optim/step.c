@@ -1,5 +1,5 @@
 /* The step: scalars of each tensor, the sweep over its groups, norms, clipping, accumulation. */
-#include "core/optim/card.h"
+#include "core/optim/optim.h"
 
 #include <float.h>
 #include <math.h>
@@ -57,14 +57,6 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
     return s;
 }
 
-static void run_chunk(const struct meopt *opt, const struct tensor *t, const struct optim_task *task,
-                      int64_t chunk)
-{
-    int64_t begin = chunk * CHUNK_GROUPS, end = begin + CHUNK_GROUPS;
-    if (end > t->layout.groups) end = t->layout.groups;
-    opt->kernels->step(task, begin, end, &opt->partials[t->first_partial + (size_t)chunk]);
-}
-
 /* Sum in the order of chunks, whoever computed them. */
 static struct optim_partial partials_total(const struct meopt *opt, const struct tensor *t)
 {
@@ -79,46 +71,6 @@ static struct optim_partial partials_total(const struct meopt *opt, const struct
     return total;
 }
 
-/* One pass over the tensors of tasks[i].count > 0. Tensors of many chunks are split among the threads in the
- * same way as their state was first touched; the chunks of the others are dealt out together. */
-/* wait: results are in opt->partials on return, also from a card. */
-static int sweep(const struct meopt *opt, const struct tensor *tensors, const struct optim_task *tasks,
-                 size_t count, bool wait, struct meopt_error *err)
-{
-    if (card_of(opt)) return card_sweep(opt, tensors, tasks, count, wait, err);
-    int threads = threads_of(opt);
-    int64_t small = 0, many = (int64_t)threads * 8;
-    for (size_t i = 0; i < count; i++)
-        if (tasks[i].count && chunks_of(&tensors[i]) < many) small += chunks_of(&tensors[i]);
-#ifdef _OPENMP
-#pragma omp parallel num_threads(threads)
-#endif
-    {
-        for (size_t i = 0; i < count; i++) {
-            int64_t chunks = chunks_of(&tensors[i]);
-            if (!tasks[i].count || chunks < many) continue;
-#ifdef _OPENMP
-#pragma omp for schedule(static) nowait
-#endif
-            for (int64_t c = 0; c < chunks; c++) run_chunk(opt, &tensors[i], &tasks[i], c);
-        }
-        size_t at = 0; /* each thread's own place in the table: its chunks come in rising order */
-        int64_t before = 0;
-#ifdef _OPENMP
-#pragma omp for schedule(static)
-#endif
-        for (int64_t c = 0; c < small; c++) {
-            while (!tasks[at].count || chunks_of(&tensors[at]) >= many ||
-                   c - before >= chunks_of(&tensors[at])) {
-                if (tasks[at].count && chunks_of(&tensors[at]) < many) before += chunks_of(&tensors[at]);
-                at++;
-            }
-            run_chunk(opt, &tensors[at], &tasks[at], c - before);
-        }
-    }
-    return MEOPT_OK;
-}
-
 /* Trust ratio of LAMB (timm): |w| / |u|, 1 where either is 0 or the tensor has no decay. */
 static float trust_lr(const struct meopt *opt, const struct tensor *t, const struct optim_partial *norms,
                       double lr)
@@ -130,24 +82,34 @@ static float trust_lr(const struct meopt *opt, const struct tensor *t, const str
     return (float)(lr * trust);
 }
 
-static int sweep_steps(struct meopt *opt, struct tensor *tensors, struct optim_task *tasks, size_t count,
-                       bool wait, struct meopt_error *err)
+/* The named tensors take their step. sweep->bad: nothing did. */
+static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
+                       struct optim_sweep *sweep, struct meopt_error *err)
 {
+    struct device *device = opt->device;
+    bool wait = sweep->wait;
     int status = MEOPT_OK;
     if (opt->options.rule == MEOPT_LAMB) {
-        for (size_t i = 0; i < count; i++) tasks[i].norms_only = 1;
-        status = sweep(opt, tensors, tasks, count, true, err);
-        for (size_t i = 0; i < count; i++) {
-            if (!tasks[i].count) continue;
-            struct optim_partial norms = partials_total(opt, &tensors[i]);
+        for (size_t i = 0; i < sweep->count; i++) tasks[i].norms_only = 1;
+        sweep->wait = true;
+        device->optim->step(device, opt->work, sweep);
+        status = optim_device_status(opt, err);
+        for (size_t i = 0; i < sweep->count; i++) {
+            const struct tensor *t = &opt->tensors[tensors[i]];
+            struct optim_partial norms = partials_total(opt, t);
             tasks[i].norms_only = 0;
-            tasks[i].s.lr = trust_lr(opt, &tensors[i], &norms, opt->lr * tensors[i].lr_scale);
+            tasks[i].s.lr = trust_lr(opt, t, &norms, opt->lr * t->lr_scale);
         }
+        sweep->wait = wait;
     }
-    if (!status) status = sweep(opt, tensors, tasks, count, wait, err);
-    for (size_t i = 0; i < count; i++)
-        if (tasks[i].count)
-            tensors[i].found = wait ? partials_total(opt, &tensors[i]) : (struct optim_partial){0};
+    if (!status) {
+        device->optim->step(device, opt->work, sweep);
+        status = optim_device_status(opt, err);
+    }
+    for (size_t i = 0; i < sweep->count; i++) {
+        struct tensor *t = &opt->tensors[tensors[i]];
+        t->found = wait ? partials_total(opt, t) : (struct optim_partial){0};
+    }
     return status;
 }
 
@@ -168,19 +130,10 @@ int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, stru
     return MEOPT_OK;
 }
 
-/* Everything about one tensor's step but the sweep. */
-static int task_prepare(const struct meopt *opt, const struct tensor *t, const void *gradient, int dtype,
-                        double scale, struct optim_task *task, struct meopt_error *err)
+/* Where the gradient of a task is: what was given, or (NULL) accumulated. */
+static int gradient_prepare(const struct tensor *t, const void *gradient, int dtype, struct optim_task *task,
+                            struct meopt_error *err)
 {
-    if (t->stepped)
-        return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has already taken step %lld", t->name,
-                          (long long)opt->step);
-    if (!isfinite(scale))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient scale is %g", t->name, scale);
-    *task = task_of(opt, t);
-    task->s = step_scalars(opt, t, scale);
-    task->step[0] = (uint32_t)opt->step;
-    task->step[1] = (uint32_t)(opt->step >> 32) & 0xffffffu;
     if (!gradient) {
         if (!t->accumulator || !t->accumulated)
             return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: no gradient, and none accumulated",
@@ -200,6 +153,22 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, const v
     return MEOPT_OK;
 }
 
+/* Everything about one tensor's step but the sweep. */
+static int task_prepare(const struct meopt *opt, const struct tensor *t, const void *gradient, int dtype,
+                        double scale, struct optim_task *task, struct meopt_error *err)
+{
+    if (t->stepped)
+        return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has already taken step %lld", t->name,
+                          (long long)opt->step);
+    if (!isfinite(scale))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient scale is %g", t->name, scale);
+    *task = task_of(opt, t);
+    task->s = step_scalars(opt, t, scale);
+    task->step[0] = (uint32_t)opt->step;
+    task->step[1] = (uint32_t)(opt->step >> 32) & 0xffffffu;
+    return gradient_prepare(t, gradient, dtype, task, err);
+}
+
 static int not_finite(struct meopt_error *err, const struct tensor *t)
 {
     return optim_fail(err, MEOPT_NOT_FINITE, "the gradient of %.100s holds a NaN or an infinity", t->name);
@@ -213,86 +182,65 @@ static int task_finish(struct meopt *opt, struct tensor *t, bool accumulated, do
     t->updates++;
     if (accumulated) {
         t->accumulated = 0;
-        if (card_of(opt)) card_clear(opt, t->accumulator, t->layout.accumulator_bytes);
-        else memset(t->accumulator, 0, t->layout.accumulator_bytes);
+        opt->device->optim->clear(opt->device, t->accumulator, t->layout.accumulator_bytes, chunks_of(t),
+                                  opt->options.threads);
     }
     if (t->found.bad_groups) return not_finite(err, t);
     return error >= 0 ? adapt_act(opt, t, error, err) : MEOPT_OK;
 }
 
-static int all_finite(const struct tensor *t, const struct optim_task *task, int threads)
-{
-    int64_t size = CHUNK_GROUPS * OPTIM_GROUP, chunks = chunks_of(t);
-    size_t bytes = task->gradient_format == GRADIENT_F32 ? 4 : 2;
-    int fine = 1;
-    (void)threads; /* where there is no OpenMP */
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) if (chunks > 8) reduction(& : fine)
-#endif
-    for (int64_t c = 0; c < chunks; c++) {
-        int64_t n = task->count - c * size < size ? task->count - c * size : size;
-        fine &= optim_all_finite((const char *)task->gradient + (size_t)(c * size) * bytes,
-                                 task->gradient_format, n);
-    }
-    return fine;
-}
-
-/* The check of a step's gradients before any of their tensors moves; MEOPT_NOT_FINITE: none of them will. A
- * card tells later. */
-static int check_gradients(struct meopt *opt, const size_t *tensors, const struct optim_task *tasks,
-                           size_t first, size_t count, struct meopt_error *err)
-{
-    if (card_of(opt)) {
-        card_check_begin(opt);
-        return MEOPT_OK;
-    }
-    const struct tensor *bad = NULL;
-    for (size_t i = 0; i < count && !bad; i++) {
-        const struct optim_task *task = &tasks[tensors[i] - first];
-        if (task->gradient_format != GRADIENT_ACCUMULATOR &&
-            !all_finite(&opt->tensors[tensors[i]], task, threads_of(opt)))
-            bad = &opt->tensors[tensors[i]];
-    }
-    for (size_t i = 0; i < count && bad; i++) {
-        struct tensor *t = &opt->tensors[tensors[i]];
-        t->found = (struct optim_partial){.gradient_squares = INFINITY, .bad_groups = t->layout.groups};
-    }
-    return bad ? not_finite(err, bad) : MEOPT_OK;
-}
-
-/* The tensors named, from `first` on; tasks and errors have a place for each from there to the last. */
+/* The named tensors; tasks and errors have a place for each. wait: results are known on return. All that can
+ * be wrong with what was given is found before anything moves: then it is as if nothing had been asked. What
+ * a tensor's own step says later concerns that one; the others are counted, and the first is reported. */
 static int step_named(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
-                      size_t count, double scale, size_t first, struct optim_task *tasks, double *errors,
-                      size_t span, struct meopt_error *err)
+                      size_t count, double scale, bool wait, struct optim_task *tasks, double *errors,
+                      struct meopt_error *err)
 {
-    bool card = card_of(opt) != NULL; /* there, results are asked for at the end of the step */
+    struct optim_sweep sweep = {.tasks = tasks,
+                                .count = count,
+                                .partials = opt->partials,
+                                .threads = opt->options.threads,
+                                .wait = wait,
+                                .check = opt->check,
+                                .bad = -1};
     int status = MEOPT_OK;
     for (size_t i = 0; i < count; i++) {
         struct tensor *t = &opt->tensors[tensors[i]];
-        status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, scale,
-                              &tasks[tensors[i] - first], err);
-        if (status) { /* as if nothing had been asked */
+        status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, scale, &tasks[i], err);
+        if (status) {
             for (size_t k = 0; k < i; k++) opt->tensors[tensors[k]].stepped = false;
             return status;
         }
         t->stepped = true;
     }
-    if (opt->check && (status = check_gradients(opt, tensors, tasks, first, count, err)) != 0) return status;
     for (size_t i = 0; i < count && !status; i++) {
-        size_t at = tensors[i] - first;
-        errors[at] = -1;
+        errors[i] = -1;
         if (adapt_due(opt, &opt->tensors[tensors[i]]))
-            status = adapt_measure(opt, &opt->tensors[tensors[i]], &tasks[at], &errors[at], err);
+            status = adapt_measure(opt, &opt->tensors[tensors[i]], &tasks[i], &errors[i], err);
     }
-    if (!status) status = sweep_steps(opt, &opt->tensors[first], tasks, span, !card, err);
-    if (card) {
-        card_check_end(opt);
-        opt->deferred = true;
-    }
-    for (size_t i = 0; i < count && (!status || status == MEOPT_NOT_FINITE); i++) {
-        int ended = task_finish(opt, &opt->tensors[tensors[i]], !gradients[i].data,
-                                errors[tensors[i] - first], status ? NULL : err);
+    if (!status) status = sweep_steps(opt, tensors, tasks, &sweep, err);
+    if (!wait) opt->deferred = true;
+    if (status) return status;
+    if (sweep.bad >= 0) return not_finite(err, &opt->tensors[tensors[sweep.bad]]);
+    for (size_t i = 0; i < count; i++) {
+        int ended =
+            task_finish(opt, &opt->tensors[tensors[i]], !gradients[i].data, errors[i], status ? NULL : err);
         if (!status) status = ended;
+    }
+    return status;
+}
+
+static int step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                        size_t count, double scale, bool wait, struct meopt_error *err)
+{
+    if (!count) return MEOPT_OK;
+    struct optim_task one = {0}, *tasks = count == 1 ? &one : calloc(count, sizeof *tasks);
+    double alone, *errors = count == 1 ? &alone : calloc(count, sizeof *errors);
+    int status = tasks && errors ? step_named(opt, tensors, gradients, count, scale, wait, tasks, errors, err)
+                                 : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", count);
+    if (count > 1) {
+        free(tasks);
+        free(errors);
     }
     return status;
 }
@@ -302,26 +250,12 @@ int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct me
 {
     if (!opt || (count && (!tensors || !gradients)))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensors or gradients named");
+    OPTIM_ENTER(opt);
     if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
-    size_t first = SIZE_MAX, last = 0;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         if (tensors[i] >= opt->count)
             return optim_fail(err, MEOPT_BAD_ARGUMENT, "no tensor %zu in the optimizer", tensors[i]);
-        if (tensors[i] < first) first = tensors[i];
-        if (tensors[i] > last) last = tensors[i];
-    }
-    if (!count) return MEOPT_OK;
-    size_t span = last - first + 1;
-    struct optim_task one = {0}, *tasks = span == 1 ? &one : calloc(span, sizeof *tasks);
-    double alone, *errors = span == 1 ? &alone : calloc(span, sizeof *errors);
-    int status = tasks && errors
-                     ? step_named(opt, tensors, gradients, count, scale, first, tasks, errors, span, err)
-                     : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", span);
-    if (span > 1) {
-        free(tasks);
-        free(errors);
-    }
-    return status;
+    return step_tensors(opt, tensors, gradients, count, scale, !opt->device->optim->later, err);
 }
 
 int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
@@ -330,12 +264,14 @@ int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, en
     return meopt_step_tensors(opt, &tensor, &(struct meopt_gradient){gradient, (int)dtype}, 1, scale, err);
 }
 
-/* What the card found in the tensors that were stepped one by one. */
+/* What became of the tensors whose steps were not waited for. */
 static int deferred_results(struct meopt *opt, struct meopt_error *err)
 {
     const struct tensor *last = &opt->tensors[opt->count - 1];
     opt->deferred = false;
-    int status = card_collect(opt, last->first_partial + (size_t)chunks_of(last), err);
+    opt->device->optim->results(opt->device, opt->work, opt->partials,
+                                last->first_partial + (size_t)chunks_of(last));
+    int status = optim_device_status(opt, err);
     for (size_t i = 0; i < opt->count && !status; i++) {
         struct tensor *t = &opt->tensors[i];
         if (!t->stepped) continue;
@@ -348,6 +284,7 @@ static int deferred_results(struct meopt *opt, struct meopt_error *err)
 int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err)
 {
     if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
+    OPTIM_ENTER(opt);
     if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
     opt->stepping = false;
     if (opt->deferred) {
@@ -380,113 +317,66 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
     if (opt && opt->count && !gradients) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no gradients given");
     int status = meopt_step_begin(opt, step, lr, 0, err);
     if (status) return status;
-    struct optim_task *tasks = calloc(opt->count + 1, sizeof *tasks);
-    double *errors = calloc(opt->count + 1, sizeof *errors);
-    if (!tasks || !errors) status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", opt->count);
-    for (size_t i = 0; !status && i < opt->count; i++) {
-        struct tensor *t = &opt->tensors[i];
-        errors[i] = -1;
-        if (gradients[i].data)
-            status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, scale, &tasks[i], err);
-        if (!status && gradients[i].data && adapt_due(opt, t))
-            status = adapt_measure(opt, t, &tasks[i], &errors[i], err);
-    }
-    if (!status) status = sweep_steps(opt, opt->tensors, tasks, opt->count, true, err);
-    if (status) opt->stepping = false;
+    OPTIM_ENTER(opt);
+    size_t *tensors = calloc(opt->count + 1, sizeof *tensors), count = 0;
+    struct meopt_gradient *given = calloc(opt->count + 1, sizeof *given);
+    if (!tensors || !given)
+        status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", opt->count);
+    for (size_t i = 0; !status && i < opt->count; i++)
+        if (gradients[i].data) {
+            tensors[count] = i;
+            given[count++] = gradients[i];
+        }
+    if (!status) status = step_tensors(opt, tensors, given, count, scale, true, err);
+    if (status && status != MEOPT_NOT_FINITE) opt->stepping = false;
     else {
-        for (size_t i = 0; i < opt->count; i++)
-            if (tasks[i].count) {
-                int failed = task_finish(opt, &opt->tensors[i], false, errors[i], err);
-                if (failed && !status) status = failed;
-            }
         int ended = meopt_step_end(opt, stats, status ? NULL : err);
         if (!status) status = ended;
     }
-    free(tasks);
-    free(errors);
+    free(tensors);
+    free(given);
     return status;
 }
 
-/* Squares of groups begin to end of what was accumulated. */
-static double accumulated_squares(const struct meopt *opt, const struct tensor *t, int64_t begin, int64_t end,
-                                  int *finite)
+/* A task to add up the squares of what was given, or accumulated, for a tensor. */
+static int squares_task(const struct meopt *opt, const struct tensor *t, struct meopt_gradient gradient,
+                        struct optim_task *task, struct meopt_error *err)
 {
-    enum { AT_ONCE = 16 };
-    float values[AT_ONCE * OPTIM_GROUP];
-    double squares = 0;
-    struct optim_task from = task_of(opt, t);
-    from.m = t->accumulator;
-    from.m_format = t->layout.accumulator;
-    from.v_format = STATE_NONE;
-    from.scales = (uint8_t *)t->accumulator + t->layout.accumulator_scales_at;
-    for (int64_t g = begin; g < end; g += AT_ONCE) {
-        int64_t stop = g + AT_ONCE < end ? g + AT_ONCE : end, left = t->layout.count - g * OPTIM_GROUP;
-        int64_t n = (stop - g) * OPTIM_GROUP < left ? (stop - g) * OPTIM_GROUP : left;
-        opt->kernels->state_out(&from, g, stop, values, NULL);
-        optim_sum_squares(values, GRADIENT_F32, n, &squares, finite);
-    }
-    return squares;
-}
-
-/* What was accumulated on a card, in a copy. */
-static int card_accumulated_squares(const struct meopt *opt, const struct tensor *t, double *squares,
-                                    int *finite, struct meopt_error *err)
-{
-    struct tensor host = *t;
-    host.accumulator = malloc(t->layout.accumulator_bytes);
-    if (!host.accumulator) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for a copy of %.100s", t->name);
-    int status = card_read(opt, host.accumulator, t->accumulator, t->layout.accumulator_bytes, err);
-    if (!status) *squares += accumulated_squares(opt, &host, 0, t->layout.groups, finite);
-    free(host.accumulator);
-    return status;
+    if (!gradient.data && !(t->accumulator && t->accumulated)) return MEOPT_OK;
+    *task = task_of(opt, t);
+    return gradient_prepare(t, gradient.data, gradient.dtype, task, err);
 }
 
 int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradients, double *norm, int *finite,
                         struct meopt_error *err)
 {
     if (!opt || !norm || !finite) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
-    double squares = 0;
-    int good = 1;
-    for (size_t i = 0; i < opt->count; i++) {
-        const struct tensor *t = &opt->tensors[i];
-        struct meopt_gradient gradient = gradients ? gradients[i] : (struct meopt_gradient){0};
-        size_t bytes = gradient.dtype == MEOPT_F32 ? 4 : 2;
-        if (!gradient.data && !(t->accumulator && t->accumulated)) continue;
-        if (gradient.data && ((gradient.dtype != MEOPT_F32 && gradient.dtype != MEOPT_BF16) ||
-                              (uintptr_t)gradient.data % bytes))
-            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient dtype %d, or misaligned",
-                              t->name, gradient.dtype);
-        if (card_of(opt)) {
-            int status = gradient.data
-                             ? card_squares(opt, gradient.data,
-                                            gradient.dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16,
-                                            t->layout.count, &squares, &good, err)
-                             : card_accumulated_squares(opt, t, &squares, &good, err);
-            if (status) return status;
-            continue;
-        }
-        int64_t size = CHUNK_GROUPS * OPTIM_GROUP, chunks = chunks_of(t);
-        struct optim_partial *partials = opt->partials + t->first_partial;
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads_of(opt)) if (chunks > 1) reduction(& : good)
-#endif
-        for (int64_t c = 0; c < chunks; c++) {
-            int64_t n = t->layout.count - c * size < size ? t->layout.count - c * size : size;
-            int64_t begin = c * CHUNK_GROUPS,
-                    end = begin + CHUNK_GROUPS < t->layout.groups ? begin + CHUNK_GROUPS : t->layout.groups;
-            int fine = 1;
-            partials[c].gradient_squares = 0;
-            if (gradient.data)
-                optim_sum_squares((const char *)gradient.data + (size_t)(c * size) * bytes,
-                                  gradient.dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16, n,
-                                  &partials[c].gradient_squares, &fine);
-            else partials[c].gradient_squares = accumulated_squares(opt, t, begin, end, &fine);
-            good &= fine;
-        }
-        for (int64_t c = 0; c < chunks; c++) squares += partials[c].gradient_squares;
+    OPTIM_ENTER(opt);
+    struct optim_task *tasks = calloc(opt->count + 1, sizeof *tasks);
+    int status = tasks ? MEOPT_OK : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", opt->count);
+    for (size_t i = 0; i < opt->count && !status; i++)
+        status = squares_task(opt, &opt->tensors[i], gradients ? gradients[i] : (struct meopt_gradient){0},
+                              &tasks[i], err);
+    if (!status) {
+        opt->device->optim->squares(opt->device, opt->work,
+                                    &(struct optim_sweep){.tasks = tasks,
+                                                          .count = opt->count,
+                                                          .partials = opt->partials,
+                                                          .threads = opt->options.threads,
+                                                          .bad = -1});
+        status = optim_device_status(opt, err);
     }
+    double squares = 0;
+    int64_t bad = 0;
+    for (size_t i = 0; i < opt->count && !status; i++)
+        for (int64_t c = 0; c < optim_chunks(tasks[i].count); c++) {
+            squares += opt->partials[tasks[i].first_partial + c].gradient_squares;
+            bad += opt->partials[tasks[i].first_partial + c].bad_groups;
+        }
+    free(tasks);
+    if (status) return status;
     *norm = sqrt(squares);
-    *finite = good;
+    *finite = !bad;
     return MEOPT_OK;
 }
 
@@ -510,6 +400,7 @@ int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enu
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "tensor %.100s: no gradient, dtype %d, misaligned, or scale %g", t->name,
                           (int)dtype, scale);
+    OPTIM_ENTER(opt);
     struct optim_task task = task_of(opt, t);
     int64_t step = t->updates + 1;
     task.rule = RULE_ACCUMULATE;
@@ -522,7 +413,14 @@ int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enu
     task.s.gradient_scale = (float)scale;
     task.step[0] = (uint32_t)step;
     task.step[1] = ((uint32_t)t->accumulated & 0xffffffu) | (uint32_t)RANDOM_ACCUMULATE << 24;
-    int status = sweep(opt, t, &task, 1, true, err);
+    opt->device->optim->step(opt->device, opt->work,
+                             &(struct optim_sweep){.tasks = &task,
+                                                   .count = 1,
+                                                   .partials = opt->partials,
+                                                   .threads = opt->options.threads,
+                                                   .wait = true,
+                                                   .bad = -1});
+    int status = optim_device_status(opt, err);
     if (status) return status;
     t->accumulated++;
     if (partials_total(opt, t).bad_groups) return not_finite(err, t);

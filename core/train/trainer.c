@@ -17,7 +17,8 @@ int trainer_library_error(const struct meopt_error *library, struct error *err)
                                 [MEOPT_NOT_FINITE] = EXIT_DIVERGED,
                                 [MEOPT_BAD_STATE] = EXIT_INTEGRITY,
                                 [MEOPT_BAD_ORDER] = EXIT_FAILED,
-                                [MEOPT_IO] = EXIT_FAILED};
+                                [MEOPT_IO] = EXIT_FAILED,
+                                [MEOPT_DEVICE_FAILED] = EXIT_FAILED};
     return error_set(err, codes[library->status], NULL, "optimizer: %s", library->message);
 }
 
@@ -67,25 +68,6 @@ static struct tower_options teacher_options(const struct trainer *t)
         .weights_class = MEMORY_TEACHER,
         .activations_class = MEMORY_TEACHER,
     };
-}
-
-static void *library_allocate(void *context, int kind, size_t bytes, const char *tensor)
-{
-    static const enum memory_class classes[MEOPT_MEMORY_KINDS] = {[MEOPT_MEMORY_WEIGHTS] = MEMORY_WEIGHTS,
-                                                                  [MEOPT_MEMORY_COPY] = MEMORY_WEIGHTS,
-                                                                  [MEOPT_MEMORY_CORRECTION] = MEMORY_WEIGHTS,
-                                                                  [MEOPT_MEMORY_MOMENTS] = MEMORY_OPTIMIZER,
-                                                                  [MEOPT_MEMORY_ACCUMULATOR] =
-                                                                      MEMORY_GRADIENTS};
-    (void)tensor;
-    struct error ignored;
-    return device_alloc(context, classes[kind], bytes, "optimizer", &ignored);
-}
-static void library_release(void *context, int kind, void *p, size_t bytes)
-{
-    (void)kind;
-    (void)bytes;
-    device_free(context, p);
 }
 
 static void report(void *context, const struct meopt_report *r)
@@ -169,11 +151,7 @@ static int optimizer_options(const struct trainer *t, struct meopt_options *o, s
         o->adapt_threshold = c->optim.adaptive_threshold;
         o->report = report;
     }
-    o->allocate = library_allocate;
-    o->release = library_release;
-    o->context = t->device;
-    o->device = t->device;
-    o->dry = t->device->kind == DEVICE_DRY;
+    o->device = (struct meopt_device *)t->device;
     return 0;
 }
 

@@ -21,11 +21,15 @@ struct matmul {
 };
 
 struct onednn;
-struct onednn *onednn_open(void);
+struct onednn *onednn_open(void);        /* NULL: no engine, or no memory */
 void onednn_close(struct onednn *cache); /* NULL is fine */
-/* false: bf16 on a processor without AVX-512. */
-bool onednn_supports(struct onednn *cache, const struct matmul *product);
+/* NO: bf16 on a processor without AVX-512. After a failure of any call FAILED, for good; onednn_why names it.
+ */
+enum onednn_answer { ONEDNN_NO, ONEDNN_YES, ONEDNN_FAILED };
+const char *onednn_why(const struct onednn *cache);
+enum onednn_answer onednn_supports(struct onednn *cache, const struct matmul *product);
 size_t onednn_scratch(struct onednn *cache, const struct matmul *product);
-void onednn_run(struct onednn *cache, const struct matmul *product, void *scratch);
+/* false: failed */
+bool onednn_run(struct onednn *cache, const struct matmul *product, void *scratch);
 
 #endif

@@ -31,12 +31,24 @@ static inline size_t optim_state_bytes(int format)
            : format == STATE_4BIT ? 32
                                   : 128;
 }
+/* Bytes of an element as it lies in the weights: fp32, or the bf16 half. */
+static inline size_t optim_weight_bytes(int weight_format)
+{
+    return weight_format <= WEIGHTS_F32_COPY ? 4 : 2;
+}
 static inline size_t optim_correction_bytes(int weight_format)
 {
     return weight_format == WEIGHTS_20   ? 32
            : weight_format == WEIGHTS_24 ? 64
            : weight_format == WEIGHTS_32 ? 128
                                          : 0;
+}
+
+/* The groups, and the chunks, of that many elements. */
+static inline int64_t optim_groups(int64_t count) { return (count + OPTIM_GROUP - 1) / OPTIM_GROUP; }
+static inline int64_t optim_chunks(int64_t count)
+{
+    return (optim_groups(count) + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
 }
 
 /* Sum of squares (in double) of an array and whether all of it is finite. */

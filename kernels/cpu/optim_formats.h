@@ -67,7 +67,6 @@ OPTIM_FN void store_wide_state(void *p, int64_t group, int format, const real x[
         store_high_halves2((uint16_t *)p + group * OPTIM_GROUP + i * LANES, half + i);
 }
 
-static inline bool low_bit(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
 OPTIM_FN struct state_code code_of(int format)
 {
     static const struct state_code code8 = STATE_CODE_8, code4 = STATE_CODE_4;
@@ -125,7 +124,7 @@ OPTIM_FN void store_root_codes(void *p, int64_t group, int format, const word bi
 /* m with the group's exponent as its scale */
 OPTIM_FN void load_scaled(real m[VECTORS], const void *p, const uint8_t *scales, int64_t group, int format)
 {
-    if (!low_bit(format)) {
+    if (!OPTIM_LOW_BIT(format)) {
         load_wide_state(m, p, group, format);
         return;
     }
@@ -141,7 +140,7 @@ OPTIM_FN void load_scaled(real m[VECTORS], const void *p, const uint8_t *scales,
 OPTIM_FN void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[VECTORS],
                            const word random[VECTORS])
 {
-    if (!low_bit(format)) {
+    if (!OPTIM_LOW_BIT(format)) {
         store_wide_state(p, group, format, m, random);
         return;
     }
@@ -171,7 +170,7 @@ OPTIM_FN void load_rooted(real m[VECTORS], real root[VECTORS], const struct opti
         load_codes(code, t->v, group, v_format == STATE_4BIT, false);
         for (int i = 0; i < VECTORS; i++) root[i] = root_decode(code[i], base, code_of(v_format));
     }
-    if (!low_bit(m_format)) load_wide_state(m, t->m, group, m_format);
+    if (!OPTIM_LOW_BIT(m_format)) load_wide_state(m, t->m, group, m_format);
     else if (exponent) {
         load_codes(code, t->m, group, m_format == STATE_4BIT, true);
         for (int i = 0; i < VECTORS; i++)
@@ -188,15 +187,15 @@ OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_forma
     uint32_t exponent = group_exponent(largest, t->scales[group], c.root_bump), base = root_base(exponent, c);
     word bits[VECTORS], rounded[VECTORS];
     t->scales[group] = (uint8_t)exponent;
-    if (!low_bit(m_format)) store_wide_state(t->m, group, m_format, m, random_m);
+    if (!OPTIM_LOW_BIT(m_format)) store_wide_state(t->m, group, m_format, m, random_m);
     if (!exponent) {
         store_zeros(t->v, group, v_format);
-        if (low_bit(m_format)) store_zeros(t->m, group, m_format);
+        if (OPTIM_LOW_BIT(m_format)) store_zeros(t->m, group, m_format);
         return;
     }
     for (int i = 0; i < VECTORS; i++) bits[i] = root_round(root[i], random_v[i], base, c);
     store_root_codes(t->v, group, v_format, bits, base);
-    if (!low_bit(m_format)) return;
+    if (!OPTIM_LOW_BIT(m_format)) return;
     for (int i = 0; i < VECTORS; i++)
         rounded[i] = m_round(m[i], random_m[i], root_binade(bits[i]), t->m_range, code_of(m_format));
     store_m_codes(t->m, group, m_format, rounded);

@@ -82,8 +82,8 @@ struct sums {
 
 OPTIM_FN bool needs_random(const struct optim_task *t)
 {
-    return t->m_format == STATE_BF16 || t->v_format == STATE_BF16 || low_bit(t->m_format) ||
-           low_bit(t->v_format) ||
+    return t->m_format == STATE_BF16 || t->v_format == STATE_BF16 || OPTIM_LOW_BIT(t->m_format) ||
+           OPTIM_LOW_BIT(t->v_format) ||
            (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR &&
             t->weight_format != WEIGHTS_32);
 }
@@ -207,10 +207,6 @@ static inline size_t gradient_bytes(const struct optim_task *t)
 {
     return t->gradient_format == GRADIENT_BF16 ? 2 : 4;
 }
-static inline size_t weight_bytes(const struct optim_task *t)
-{
-    return t->weight_format <= WEIGHTS_F32_COPY ? 4 : 2;
-}
 
 /* Ask for the memory of a later group: the processor's own look-ahead stops at the end of a page, and here
  * are five streams. */
@@ -227,7 +223,7 @@ OPTIM_FN void prefetch_group(const struct optim_task *t, int m_format, int v_for
     prefetch(t->m, group, optim_state_bytes(m_format));
     prefetch(t->v, group, optim_state_bytes(v_format));
     if (t->rule == RULE_ACCUMULATE) return;
-    prefetch(t->weights, group, weight_bytes(t) * OPTIM_GROUP);
+    prefetch(t->weights, group, optim_weight_bytes(t->weight_format) * OPTIM_GROUP);
     prefetch(t->correction, group, optim_correction_bytes(t->weight_format));
 }
 
@@ -238,7 +234,7 @@ OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, i
     struct optim_scalars scalars = t->s; /* a copy that no store can change */
     word random[RANDOM_GROUPS][PARTS];
     bool randomly = needs_random(t) && !t->norms_only;
-    size_t gb = gradient_bytes(t), wb = weight_bytes(t);
+    size_t gb = gradient_bytes(t), wb = optim_weight_bytes(t->weight_format);
     bool array = t->gradient_format != GRADIENT_ACCUMULATOR, weighted = t->rule != RULE_ACCUMULATE;
     bool copied = t->weight_format == WEIGHTS_F32_COPY && weighted;
     double squares[3] = {0, 0, 0};
@@ -288,7 +284,7 @@ void OPTIM_NAME(optim_step)(const struct optim_task *t, int64_t begin, int64_t e
 {
     int m = t->m_format, v = t->v_format;
     if (v == STATE_8BIT && m == STATE_8BIT) step_range(t, true, STATE_8BIT, STATE_8BIT, begin, end, out);
-    else if (low_bit(v)) step_range(t, true, m, v, begin, end, out);
+    else if (OPTIM_LOW_BIT(v)) step_range(t, true, m, v, begin, end, out);
     else if (v == STATE_NONE && m == STATE_8BIT)
         step_range(t, false, STATE_8BIT, STATE_NONE, begin, end, out);
     else if (v == STATE_BF16 && m == STATE_BF16)
@@ -304,7 +300,7 @@ void OPTIM_NAME(optim_weights_in)(const struct optim_task *t, int64_t begin, int
     for (int64_t group = begin; group < end; group++, values += OPTIM_GROUP) {
         real w[VECTORS];
         word half[VECTORS];
-        size_t at = (size_t)group * OPTIM_GROUP, wb = weight_bytes(t);
+        size_t at = (size_t)group * OPTIM_GROUP, wb = optim_weight_bytes(t->weight_format);
         size_t count = (size_t)t->count - at < OPTIM_GROUP ? (size_t)t->count - at : OPTIM_GROUP;
         float weights[OPTIM_GROUP];
         uint16_t copy[OPTIM_GROUP];
@@ -320,7 +316,7 @@ void OPTIM_NAME(optim_weights_out)(const struct optim_task *t, int64_t begin, in
 {
     for (int64_t group = begin; group < end; group++, values += OPTIM_GROUP) {
         real w[VECTORS];
-        size_t at = (size_t)group * OPTIM_GROUP, wb = weight_bytes(t);
+        size_t at = (size_t)group * OPTIM_GROUP, wb = optim_weight_bytes(t->weight_format);
         size_t count = (size_t)t->count - at < OPTIM_GROUP ? (size_t)t->count - at : OPTIM_GROUP;
         float weights[OPTIM_GROUP] = {0};
         memcpy(weights, (const char *)t->weights + at * wb, count * wb);
@@ -338,7 +334,7 @@ void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64
         for (int i = 0; i < VECTORS; i++) half[i] = word_all(ROUND_NEAREST);
         load_wide_state(x, m, 0, STATE_F32);
         if (v) load_wide_state(y, v, 0, STATE_F32);
-        if (v && low_bit(t->v_format)) {
+        if (v && OPTIM_LOW_BIT(t->v_format)) {
             for (int i = 0; i < VECTORS; i++) y[i] = real_sqrt(y[i]);
             store_rooted(t, t->m_format, t->v_format, group, x, y, half, half);
             continue;
@@ -355,7 +351,7 @@ void OPTIM_NAME(optim_state_out)(const struct optim_task *t, int64_t begin, int6
     for (int64_t group = begin; group < end; group++, m += OPTIM_GROUP, v = v ? v + OPTIM_GROUP : NULL) {
         real x[VECTORS], y[VECTORS];
         for (int i = 0; i < VECTORS; i++) x[i] = y[i] = real_all(0);
-        if (v && low_bit(t->v_format)) {
+        if (v && OPTIM_LOW_BIT(t->v_format)) {
             load_rooted(x, y, t, t->m_format, t->v_format, group);
             for (int i = 0; i < VECTORS; i++) y[i] *= y[i];
         } else {

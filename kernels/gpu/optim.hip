@@ -56,12 +56,18 @@ OPTIM_FN word word_max(word a, word b) { return a > b ? a : b; }
 OPTIM_FN word word_nonzero(real a) { return a.x != 0.0f ? 0xffffffffu : 0u; }
 #include "kernels/optim_math.h"
 
-enum { OCTET = 8, OWN = 8, BATCH = 16, CHUNK = 512, OPTIM_THREADS = 256, BATCHES = CHUNK / BATCH + 1 };
+enum {
+    OCTET = 8,
+    OWN = 8,
+    BATCH = OPTIM_BATCH,
+    CHUNK = OPTIM_CHUNK,
+    OPTIM_THREADS = 256,
+    BATCHES = CHUNK / BATCH + 1
+};
 
 /* element % 64 of a lane's k-th */
 DEVICE int element(int k, int u) { return k / 2 * 16 + 2 * u + k % 2; }
 
-DEVICE bool low_bit(int format) { return format == STATE_8BIT || format == STATE_4BIT; }
 DEVICE state_code code_of(int format)
 {
     const state_code code8 = STATE_CODE_8, code4 = STATE_CODE_4;
@@ -190,7 +196,7 @@ DEVICE void store_wide(void *p, int64_t group, int format, const real x[OWN], co
 /* m with the group's exponent as its scale */
 DEVICE void load_scaled(real m[OWN], const void *p, const uint8_t *scales, int64_t group, int format, int u)
 {
-    if (!low_bit(format)) {
+    if (!OPTIM_LOW_BIT(format)) {
         load_wide(m, p, group, format, u, OPTIM_GROUP);
         return;
     }
@@ -207,7 +213,7 @@ DEVICE void load_scaled(real m[OWN], const void *p, const uint8_t *scales, int64
 DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[OWN],
                          const word random[OWN], int u, bool write)
 {
-    if (!low_bit(format)) {
+    if (!OPTIM_LOW_BIT(format)) {
         if (write) store_wide(p, group, format, m, random, u, OPTIM_GROUP);
         return;
     }
@@ -231,7 +237,7 @@ DEVICE void load_rooted(real m[OWN], real root[OWN], const optim_task *t, int m_
     load_codes(code, t->v, group, v_format == STATE_4BIT, u);
     for (int k = 0; k < OWN; k++)
         root[k] = exponent ? root_decode(code[k], base, code_of(v_format)) : real(0.0f);
-    if (!low_bit(m_format)) {
+    if (!OPTIM_LOW_BIT(m_format)) {
         load_wide(m, t->m, group, m_format, u, OPTIM_GROUP);
         return;
     }
@@ -252,14 +258,14 @@ DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_
     for (int k = 0; k < OWN; k++) {
         word rounded = root_round(root[k], random_v[k], base, c);
         code[k] = exponent ? (rounded >> c.shift) - base : 0u;
-        codes_m[k] = exponent && low_bit(m_format)
+        codes_m[k] = exponent && OPTIM_LOW_BIT(m_format)
                          ? m_code(m_round(m[k], random_m[k], root_binade(rounded), t->m_range, d), d)
                          : 0u;
     }
     if (!write) return;
     if (u == 0) t->scales[group] = (uint8_t)exponent;
     store_codes(t->v, group, v_format == STATE_4BIT, code, u);
-    if (low_bit(m_format)) store_codes(t->m, group, m_format == STATE_4BIT, codes_m, u);
+    if (OPTIM_LOW_BIT(m_format)) store_codes(t->m, group, m_format == STATE_4BIT, codes_m, u);
     else store_wide(t->m, group, m_format, m, random_m, u, OPTIM_GROUP);
 }
 
@@ -312,10 +318,10 @@ struct lane_sums {
 
 DEVICE bool needs_random(const optim_task *t, int m_format, int v_format)
 {
-    return !t->norms_only &&
-           (m_format == STATE_BF16 || v_format == STATE_BF16 || low_bit(m_format) || low_bit(v_format) ||
-            (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR &&
-             t->weight_format != WEIGHTS_32));
+    return !t->norms_only && (m_format == STATE_BF16 || v_format == STATE_BF16 || OPTIM_LOW_BIT(m_format) ||
+                              OPTIM_LOW_BIT(v_format) ||
+                              (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR &&
+                               t->weight_format != WEIGHTS_32));
 }
 
 /* even, odd: random words of elements 2u and 2u+1 of each 16. Every lane of a wave comes here; groups that
@@ -325,7 +331,7 @@ DEVICE void step_group(const optim_task *t, int m_format, int v_format, int64_t 
 {
     const optim_scalars *s = &t->s;
     int rule = t->rule;
-    bool v_low = low_bit(v_format);
+    bool v_low = OPTIM_LOW_BIT(v_format);
     int64_t left = t->count - group * OPTIM_GROUP;
     real g[OWN], w[OWN], m[OWN], root[OWN], v[OWN], squares[2] = {0.0f, 0.0f};
     word random[OWN], turned[OWN];
@@ -448,7 +454,7 @@ DEVICE void step_batch(const optim_task *t, int m_format, int v_format, int64_t 
 }
 
 /* The task whose chunks hold this block: the last one that begins at or before it. */
-DEVICE const optim_card_task *task_find(const optim_card_task *tasks, int count, int64_t block)
+DEVICE const optim_row *task_find(const optim_row *tasks, int count, int64_t block)
 {
     int low = 0, high = count;
     while (high - low > 1) {
@@ -461,13 +467,12 @@ DEVICE const optim_card_task *task_find(const optim_card_task *tasks, int count,
 
 /* m_format, v_format: known when the kernel is compiled, or ANY */
 enum { ANY = -9 };
-template <int M, int V>
-DEVICE void step_chunk(const optim_card_task *tasks, int count, optim_partial *partials)
+template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count, optim_partial *partials)
 {
     SHARED float sums[BATCHES][3][16];
     SHARED double totals[BATCHES][3];
     SHARED int bad[OPTIM_THREADS / OCTET];
-    const optim_card_task *entry = task_find(tasks, count, BLOCK_X);
+    const optim_row *entry = task_find(tasks, count, BLOCK_X);
     const optim_task *t = &entry->task;
     int m_format = M == ANY ? t->m_format : M, v_format = V == ANY ? t->v_format : V;
     int64_t chunk = BLOCK_X - entry->first_block, groups = (t->count + OPTIM_GROUP - 1) / OPTIM_GROUP;
@@ -477,7 +482,7 @@ DEVICE void step_chunk(const optim_card_task *tasks, int count, optim_partial *p
     if (entry->go && !*entry->go) {
         if (THREAD) return;
         optim_partial refused = {as_real(0x7f800000u).x, 0, 0, end - begin};
-        partials[entry->first_partial + chunk] = refused;
+        partials[t->first_partial + chunk] = refused;
         return;
     }
     int octet = THREAD / OCTET, u = THREAD % OCTET, failed = 0,
@@ -504,7 +509,7 @@ DEVICE void step_chunk(const optim_card_task *tasks, int count, optim_partial *p
         for (int kind = 0; kind < 3; kind++) total[kind] += totals[b][kind];
     for (int i = 0; i < OPTIM_THREADS / OCTET; i++) bad_groups += bad[i];
     double scale = (double)t->s.gradient_scale;
-    optim_partial *out = partials + entry->first_partial + chunk;
+    optim_partial *out = partials + t->first_partial + chunk;
     out->gradient_squares = scale != 0 ? total[0] / (scale * scale) : 0;
     out->weight_squares = t->rule == RULE_LAMB ? total[1] : 0;
     out->update_squares = t->rule == RULE_LAMB ? total[2] : 0;
@@ -512,9 +517,9 @@ DEVICE void step_chunk(const optim_card_task *tasks, int count, optim_partial *p
 }
 
 /* Before a step: where a gradient of the table holds a NaN or an infinity, its go becomes 0. */
-KERNEL(optim_check, const optim_card_task *tasks, int count)
+KERNEL(optim_check, const optim_row *tasks, int count, optim_partial *)
 {
-    const optim_card_task *entry = task_find(tasks, count, BLOCK_X);
+    const optim_row *entry = task_find(tasks, count, BLOCK_X);
     const optim_task *t = &entry->task;
     int64_t begin = (BLOCK_X - entry->first_block) * CHUNK * OPTIM_GROUP, end = begin + CHUNK * OPTIM_GROUP;
     if (end > t->count) end = t->count;
@@ -536,8 +541,62 @@ KERNEL(optim_check, const optim_card_task *tasks, int count)
     if (bad && entry->go) *entry->go = 0;
 }
 
+/* One element of a gradient, or of an accumulator. */
+DEVICE double gradient_element(const optim_task *t, int64_t i)
+{
+    int format = t->accumulator_format;
+    if (t->gradient_format == GRADIENT_F32 ||
+        (t->gradient_format == GRADIENT_ACCUMULATOR && format == STATE_F32))
+        return ((const float *)t->gradient)[i];
+    if (t->gradient_format == GRADIENT_BF16 || !OPTIM_LOW_BIT(format))
+        return as_real((word)((const uint16_t *)t->gradient)[i] << 16).x;
+    const uint8_t *codes = (const uint8_t *)t->gradient;
+    int64_t group = i / OPTIM_GROUP, e = i % OPTIM_GROUP;
+    uint32_t exponent = t->gradient_scales[group];
+    word code = format == STATE_8BIT
+                    ? (word)codes[i] << 24
+                    : (word)(codes[group * (OPTIM_GROUP / 2) + e % 32] >> (e < 32 ? 0 : 4) & 15) << 28;
+    return exponent ? m_decode(code, exponent << 23, 0, code_of(format)).x : 0.0f;
+}
+
+/* Squares of a chunk, added up in the order of the CPU (optim_sum_squares): an octet has a batch of groups, a
+ * lane every eighth element of it. Whether one is not finite: bad_groups. */
+KERNEL(optim_squares, const optim_row *tasks, int count, optim_partial *partials)
+{
+    SHARED double sums[CHUNK / BATCH];
+    SHARED int bad[CHUNK / BATCH];
+    const optim_row *entry = task_find(tasks, count, BLOCK_X);
+    const optim_task *t = &entry->task;
+    int64_t chunk = BLOCK_X - entry->first_block;
+    int octet = THREAD / OCTET, u = THREAD % OCTET, failed = 0; /* OPTIM_THREADS / OCTET == CHUNK / BATCH */
+    int64_t first = (chunk * CHUNK + octet * BATCH) * OPTIM_GROUP, end = first + BATCH * OPTIM_GROUP;
+    double sum = 0;
+    if (end > t->count) end = t->count;
+    for (int64_t i = first + u; i < end; i += OCTET) {
+        double x = gradient_element(t, i);
+        sum += x * x;
+        failed |= x - x != 0;
+    }
+    for (int mask = 1; mask < OCTET; mask *= 2) {
+        sum += wave_xor(sum, mask);
+        failed |= wave_xor(failed, mask);
+    }
+    if (u == 0) {
+        sums[octet] = sum;
+        bad[octet] = failed;
+    }
+    barrier();
+    if (THREAD) return;
+    optim_partial found = {0, 0, 0, 0};
+    for (int b = 0; b < CHUNK / BATCH; b++) {
+        found.gradient_squares += sums[b];
+        found.bad_groups |= bad[b];
+    }
+    partials[t->first_partial + chunk] = found;
+}
+
 #define STEP(name, M, V)                                                                                     \
-    KERNEL(name, const optim_card_task *tasks, int count, optim_partial *partials)                           \
+    KERNEL(name, const optim_row *tasks, int count, optim_partial *partials)                                 \
     {                                                                                                        \
         step_chunk<M, V>(tasks, count, partials);                                                            \
     }

@@ -1,0 +1,152 @@
+/* The optimizer's work on a card (kernels/gpu/optim.hip, the CPU's bits): see device.h. A sweep is one table
+ * of rows on the card and one launch for each pair of state formats in it. */
+#include "core/device/gpu.h"
+#include "kernels/cpu/optim.h"
+
+#include <stdlib.h>
+
+struct optim_work {
+    struct optim_row *table; /* host */
+    size_t rows;
+    void *tasks, *partials; /* card: the table; struct optim_partial */
+    void *go;               /* card: an int that says whether to step */
+};
+
+static void gpu_optim_destroy(struct device *dev, struct optim_work *work)
+{
+    if (!work) return;
+    device_free(dev, work->tasks);
+    device_free(dev, work->partials);
+    device_free(dev, work->go);
+    free(work->table);
+    free(work);
+}
+
+/* Dry cards count it, too. */
+static int gpu_optim_create(struct device *dev, size_t tasks, size_t partials, struct optim_work **work,
+                            struct error *err)
+{
+    size_t rows = tasks ? tasks : 1;
+    struct optim_work *w = *work = calloc(1, sizeof *w);
+    if (!w || !(w->table = malloc(rows * sizeof *w->table)))
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu tasks of the optimizer", rows);
+    w->rows = rows;
+    w->tasks =
+        device_alloc(dev, MEMORY_WORKSPACE, rows * sizeof(struct optim_row), "tasks of the optimizer", err);
+    if (w->tasks)
+        w->partials = device_alloc(dev, MEMORY_WORKSPACE, (partials + 1) * sizeof(struct optim_partial),
+                                   "norms of the optimizer", err);
+    if (w->partials)
+        w->go = device_alloc(dev, MEMORY_WORKSPACE, sizeof(int32_t), "norms of the optimizer", err);
+    return w->go ? 0 : EXIT_CARD_MEMORY;
+}
+
+/* Kernels that were compiled for a pair of state formats, and the one for all others. */
+static const struct {
+    const char *kernel;
+    int m, v;
+} variants[] = {{"optim_step_8bit", STATE_8BIT, STATE_8BIT},
+                {"optim_step_bf16", STATE_BF16, STATE_BF16},
+                {"optim_step_f32", STATE_F32, STATE_F32},
+                {"optim_step_4bit", STATE_4BIT, STATE_4BIT},
+                {"optim_step_any", -9, -9}};
+enum { VARIANTS = sizeof variants / sizeof *variants };
+
+static size_t variant_of(const struct optim_task *t)
+{
+    size_t i = 0;
+    while (i < VARIANTS - 1 && (t->m_format != variants[i].m || t->v_format != variants[i].v)) i++;
+    return i;
+}
+
+/* The rows of a launch, and the results of a sweep. */
+struct launch {
+    int first, rows;
+    int64_t blocks;
+};
+struct range {
+    int64_t from, to;
+};
+
+/* Rows of the tasks of a variant (SIZE_MAX: of all), behind those that the table has. */
+static struct launch fill_table(struct optim_work *w, const struct optim_sweep *s, size_t variant, int first,
+                                struct range *results)
+{
+    struct launch l = {first, 0, 0};
+    for (size_t i = 0; i < s->count; i++) {
+        const struct optim_task *t = &s->tasks[i];
+        int64_t chunks = optim_chunks(t->count), last = t->first_partial + chunks;
+        if (!chunks || (variant != SIZE_MAX && variant_of(t) != variant)) continue;
+        w->table[first + l.rows++] = (struct optim_row){*t, l.blocks, s->checked ? w->go : NULL};
+        l.blocks += chunks;
+        if (t->first_partial < results->from) results->from = t->first_partial;
+        if (last > results->to) results->to = last;
+    }
+    return l;
+}
+
+static void download_results(struct device *dev, const struct optim_work *w, struct optim_partial *partials,
+                             struct range r)
+{
+    if (r.to > r.from)
+        dev->download(dev, partials + r.from, (const struct optim_partial *)w->partials + r.from,
+                      (size_t)(r.to - r.from) * sizeof *partials);
+}
+
+static void gpu_optim_step(struct device *dev, struct optim_work *w, struct optim_sweep *s)
+{
+    struct launch launches[VARIANTS];
+    struct range results = {INT64_MAX, 0};
+    static const int32_t yes = 1;
+    bool ask = s->check;
+    int rows = 0;
+    if (ask) dev->upload(dev, w->go, &yes, sizeof yes);
+    s->checked = s->checked || ask;
+    s->check = false;
+    for (size_t v = 0; v < VARIANTS; v++) {
+        launches[v] = fill_table(w, s, v, rows, &results);
+        rows += launches[v].rows;
+    }
+    if (!rows) return;
+    dev->upload(dev, w->tasks, w->table, (size_t)rows * sizeof *w->table);
+    for (int pass = ask ? 0 : 1; pass < 2; pass++) /* all are asked before one is stepped */
+        for (size_t v = 0; v < VARIANTS; v++) {
+            struct optim_row *table = (struct optim_row *)w->tasks + launches[v].first;
+            if (launches[v].rows)
+                gpu_launch(dev, pass ? variants[v].kernel : "optim_check", launches[v].blocks, 1,
+                           (void *[]){&table, &launches[v].rows, &w->partials});
+        }
+    if (s->wait) download_results(dev, w, s->partials, results);
+}
+
+static void gpu_optim_squares(struct device *dev, struct optim_work *w, struct optim_sweep *s)
+{
+    struct range results = {INT64_MAX, 0};
+    struct launch l = fill_table(w, s, SIZE_MAX, 0, &results);
+    if (!l.rows) return;
+    dev->upload(dev, w->tasks, w->table, (size_t)l.rows * sizeof *w->table);
+    gpu_launch(dev, "optim_squares", l.blocks, 1, (void *[]){&w->tasks, &l.rows, &w->partials});
+    download_results(dev, w, s->partials, results);
+}
+
+static void gpu_optim_results(struct device *dev, struct optim_work *w, struct optim_partial *partials,
+                              size_t count)
+{
+    download_results(dev, w, partials, (struct range){0, (int64_t)count});
+}
+
+static void gpu_optim_clear(struct device *dev, void *block, size_t bytes, int64_t chunks, int threads)
+{
+    (void)chunks, (void)threads;
+    dev->ops->fill(dev, block, 0, bytes);
+}
+
+const struct device_optim gpu_optim = {
+    .later = true,
+    .create = gpu_optim_create,
+    .destroy = gpu_optim_destroy,
+    .step = gpu_optim_step,
+    .squares = gpu_optim_squares,
+    .results = gpu_optim_results,
+    .clear = gpu_optim_clear,
+};

@@ -1,0 +1,81 @@
+/* Devices of the public library: see core/meopt.h. A struct meopt_device is a struct device. */
+#include "core/optim/optim.h"
+
+#include <string.h>
+
+static struct device *of(struct meopt_device *device) { return (struct device *)device; }
+
+static int failed(const struct error *why, struct meopt_error *err)
+{
+    bool memory = why->code == EXIT_CARD_MEMORY || why->code == EXIT_HOST_MEMORY;
+    return optim_fail(err, memory ? MEOPT_NO_MEMORY : MEOPT_DEVICE_FAILED, "%.250s", why->what);
+}
+
+int meopt_device_open(struct meopt_device **device, int kind, int ordinal, void *context, void *stream,
+                      struct meopt_error *err)
+{
+    static const enum device_kind kinds[] = {
+        [MEOPT_DEVICE_CPU] = DEVICE_CPU, [MEOPT_DEVICE_HIP] = DEVICE_HIP, [MEOPT_DEVICE_CUDA] = DEVICE_CUDA};
+    struct error why = {0};
+    struct device *opened;
+    if (!device) return optim_fail(err, MEOPT_BAD_ARGUMENT, "nowhere to put the device");
+    *device = NULL;
+    if (kind < 0 || kind > MEOPT_DEVICE_CUDA || ordinal < 0)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no device of kind %d, number %d", kind, ordinal);
+    if ((kind == MEOPT_DEVICE_CPU && (context || stream)) || (kind == MEOPT_DEVICE_HIP && context))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "a %s device takes no %s", device_kind_names[kinds[kind]],
+                          context ? "context" : "stream");
+    if (device_adopt(&opened, kinds[kind], ordinal, context, stream, &why)) return failed(&why, err);
+    *device = (struct meopt_device *)opened;
+    return MEOPT_OK;
+}
+
+void meopt_device_close(struct meopt_device *device) { device_close(of(device)); }
+
+const char *meopt_device_name(const struct meopt_device *device)
+{
+    return ((const struct device *)device)->name;
+}
+
+int meopt_device_allocate(struct meopt_device *device, size_t bytes, void **p, struct meopt_error *err)
+{
+    struct error why = {0};
+    if (!device || !p) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no device, or nowhere to put the address");
+    struct device *entered __attribute__((cleanup(optim_leave), unused)) = optim_enter(of(device));
+    *p = device_alloc(of(device), MEMORY_DATA, bytes, "the caller's", &why);
+    return *p ? MEOPT_OK : failed(&why, err);
+}
+
+void meopt_device_release(struct meopt_device *device, void *p)
+{
+    if (!device) return;
+    struct device *entered __attribute__((cleanup(optim_leave), unused)) = optim_enter(of(device));
+    device_free(of(device), p);
+}
+
+static int copied(struct meopt_device *device, struct meopt_error *err)
+{
+    struct error why = {0};
+    return device_check(of(device), &why) ? failed(&why, err) : MEOPT_OK;
+}
+
+int meopt_device_upload(struct meopt_device *device, void *to, const void *host, size_t bytes,
+                        struct meopt_error *err)
+{
+    if (!device || (bytes && (!to || !host)))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no device, or nothing to copy");
+    struct device *entered __attribute__((cleanup(optim_leave), unused)) = optim_enter(of(device));
+    of(device)->upload(of(device), to, host, bytes);
+    of(device)->sync(of(device));
+    return copied(device, err);
+}
+
+int meopt_device_download(struct meopt_device *device, void *host, const void *from, size_t bytes,
+                          struct meopt_error *err)
+{
+    if (!device || (bytes && (!from || !host)))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no device, or nothing to copy");
+    struct device *entered __attribute__((cleanup(optim_leave), unused)) = optim_enter(of(device));
+    of(device)->download(of(device), host, from, bytes);
+    return copied(device, err);
+}

@@ -1,0 +1,130 @@
+/* What the host may touch of an optimizer whose arrays lie on a card: copies. Everything rare (save, load,
+ * import, conversion, measuring errors) goes through them and the CPU's kernels; the step itself runs where
+ * the arrays are (core/device/device.h, struct device_optim). */
+#include "core/optim/optim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int optim_device_status(const struct meopt *opt, struct meopt_error *err)
+{
+    struct error why = {0};
+    return device_check(opt->device, &why) ? optim_fail(err, MEOPT_DEVICE_FAILED, "%.200s", why.what)
+                                           : MEOPT_OK;
+}
+
+static int copy_in(const struct meopt *opt, void *host, const void *from, size_t bytes,
+                   struct meopt_error *err)
+{
+    opt->device->download(opt->device, host, from, bytes);
+    return optim_device_status(opt, err);
+}
+
+static int copy_out(const struct meopt *opt, void *to, const void *host, size_t bytes,
+                    struct meopt_error *err)
+{
+    opt->device->upload(opt->device, to, host, bytes);
+    opt->device->sync(opt->device);
+    return optim_device_status(opt, err);
+}
+
+/* The blocks of a tensor by part: where they lie, and how long they are. */
+struct block {
+    unsigned part;
+    void **p;
+    size_t bytes;
+};
+static void blocks_of(struct tensor *t, struct block blocks[4])
+{
+    const struct layout *l = &t->layout;
+    size_t count = (size_t)l->count; /* a caller's weights need not be padded */
+    blocks[0] = (struct block){PART_WEIGHTS, &t->weights, count * optim_weight_bytes(l->weights)};
+    blocks[1] = (struct block){PART_WEIGHTS, &t->copy, l->copy_bytes ? count * 2 : 0};
+    blocks[2] = (struct block){PART_WEIGHTS, &t->correction, l->correction_bytes};
+    blocks[3] = (struct block){PART_STATE, (void **)&t->state, l->state_bytes};
+}
+
+int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts, struct tensor *host,
+                struct meopt_error *err)
+{
+    *host = *t;
+    if (opt->device->host_memory) return MEOPT_OK;
+    struct block blocks[4];
+    blocks_of(host, blocks);
+    int status = MEOPT_OK;
+    host->accumulator = NULL;
+    for (int i = 0; i < 4; i++) {
+        const void *card = *blocks[i].p;
+        *blocks[i].p = NULL;
+        if (status || !(blocks[i].part & parts) || !card || !blocks[i].bytes) continue;
+        void *copy = aligned_alloc(64, (blocks[i].bytes + 63) & ~(size_t)63);
+        *blocks[i].p = copy;
+        if (!copy) status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for a copy of %.100s", t->name);
+        else status = copy_in(opt, copy, card, blocks[i].bytes, err);
+    }
+    if (status) tensor_release(opt, t, host, false, NULL);
+    return status;
+}
+
+int tensor_release(const struct meopt *opt, const struct tensor *t, struct tensor *host, bool changed,
+                   struct meopt_error *err)
+{
+    if (opt->device->host_memory) return MEOPT_OK;
+    struct tensor card = *t;
+    struct block from[4], to[4];
+    int status = MEOPT_OK;
+    blocks_of(host, from);
+    blocks_of(&card, to);
+    for (int i = 0; i < 4; i++) {
+        if (changed && *from[i].p && !status)
+            status = copy_out(opt, *to[i].p, *from[i].p, from[i].bytes, err);
+        free(*from[i].p);
+        *from[i].p = NULL;
+    }
+    return status;
+}
+
+int group_hold(const struct meopt *opt, const struct optim_task *task, int64_t group, struct group_room *room,
+               struct optim_task *host, struct meopt_error *err)
+{
+    *host = *task;
+    int64_t left = task->count - group * OPTIM_GROUP;
+    host->count = left < OPTIM_GROUP ? left : OPTIM_GROUP;
+    host->first_group += group;
+    size_t count = (size_t)host->count, at = (size_t)group;
+    bool accumulated = task->gradient_format == GRADIENT_ACCUMULATOR;
+    size_t m = optim_state_bytes(task->m_format), v = optim_state_bytes(task->v_format),
+           correction = optim_correction_bytes(task->weight_format);
+    size_t gradient = accumulated                             ? optim_state_bytes(task->accumulator_format)
+                      : task->gradient_format == GRADIENT_F32 ? 256
+                                                              : 128;
+    size_t weights = optim_weight_bytes(task->weight_format);
+    struct {
+        void **p;
+        void *room;
+        size_t step, bytes;
+    } arrays[] = {
+        {(void **)&host->gradient, room->gradient, gradient,
+         accumulated ? gradient : count * gradient / OPTIM_GROUP},
+        {(void **)&host->gradient_scales, room->gradient_scales, 1, accumulated ? 1 : 0},
+        {&host->weights, room->weights, weights * OPTIM_GROUP, count * weights},
+        {&host->copy, room->copy, 128, 0},
+        {&host->correction, room->correction, correction, correction},
+        {&host->m, room->m, m, m},
+        {&host->v, room->v, v, v},
+        {(void **)&host->scales, room->scales, 1,
+         OPTIM_LOW_BIT(task->m_format) || OPTIM_LOW_BIT(task->v_format) ? 1 : 0},
+    };
+    int status = MEOPT_OK;
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays && !status; i++) {
+        if (!*arrays[i].p) continue;
+        const char *from = (const char *)*arrays[i].p + at * arrays[i].step;
+        if (opt->device->host_memory) *arrays[i].p = (void *)(uintptr_t)from;
+        else {
+            memset(arrays[i].room, 0, arrays[i].bytes);
+            if (arrays[i].bytes) status = copy_in(opt, arrays[i].room, from, arrays[i].bytes, err);
+            *arrays[i].p = arrays[i].room;
+        }
+    }
+    return status;
+}
