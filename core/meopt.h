@@ -303,7 +303,9 @@ double meopt_clip_scale(double norm, double max_norm);
 
 /* Gradient accumulation under gradient release (options.accumulator): add scale * gradient to the tensor's
  * accumulator; the gradient may be freed. meopt_step_tensor with gradient NULL takes the accumulator as its
- * gradient and empties it. Accumulators round stochastically; their error: meopt-optimizers(7). */
+ * gradient and empties it. Accumulators round stochastically; their error: meopt-optimizers(7). Groups with a
+ * NaN or an infinity are not added: MEOPT_NOT_FINITE. On a card, where the program does not wait for each
+ * tensor, meopt_gradient_norm (finite 0) and meopt_step_end tell. */
 int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
                      double scale, struct meopt_error *err);
 

@@ -197,8 +197,7 @@ static void trial(struct meopt_options options, int bf16, int mode, const char *
         assert_int_equal(status[0], bad ? MEOPT_NOT_FINITE : 0);
         assert_int_equal(status[1], status[0]);
         assert_int_equal(finite[0], finite[1]);
-        if (!bad && norm[0] != norm[1])
-            fail_msg("%s: norm %.17g, on the card %.17g", what, norm[0], norm[1]);
+        if (!bad && norm[0] != norm[1]) fail_msg("%s: norm %.17g, on the card %.17g", what, norm[0], norm[1]);
         assert_int_equal(stats[0].bad_groups, stats[1].bad_groups);
         if (stats[0].grad_norm != stats[1].grad_norm)
             fail_msg("%s: norm of the step %.17g, on the card %.17g", what, stats[0].grad_norm,
@@ -277,6 +276,50 @@ static void promotion_has_the_cpu_s_bits(void **unused)
     assert_true(promoted > 0 && promoted % 2 == 0);
 }
 
+/* The CPU tells at once; a card, which nobody waits for, when it is asked for the norm, and at the end of the
+ * step. */
+static void a_bad_gradient_that_was_accumulated_is_told_by_norm_and_step(void **unused)
+{
+    (void)unused;
+    struct meopt_options o;
+    struct meopt_error err = {0};
+    meopt_options_init(&o, sizeof o, MEOPT_LAMB);
+    o.first_moment = o.second_moment = MEOPT_STATE_8BIT;
+    o.small_count = 64;
+    o.accumulator = MEOPT_STATE_BF16;
+    for (int bad_at = 0; bad_at < 3; bad_at++) { /* 2: not at all */
+        struct side side = {0};
+        double norm;
+        int finite;
+        side_open(&side, card, o);
+        int64_t count = shapes[4][0] * shapes[4][1];
+        float *values = xcalloc((size_t)count, sizeof *values);
+        for (int micro = 0; micro < 2; micro++) {
+            for (int64_t i = 0; i < count; i++) values[i] = 0.01f;
+            if (micro == bad_at) values[count / 2] = INFINITY;
+            give(&side, 4, values, 0);
+            assert_int_equal(meopt_accumulate(side.opt, 4, side.gradients[4], MEOPT_F32, 0.5, &err), 0);
+        }
+        for (int again = 0; again < 2; again++) {
+            assert_int_equal(meopt_gradient_norm(side.opt, NULL, &norm, &finite, &err), 0);
+            assert_int_equal(finite, bad_at == 2);
+        }
+        struct meopt_step_stats stats;
+        assert_int_equal(meopt_step_begin(side.opt, 1, 1e-2, 1, &err), 0);
+        assert_int_equal(meopt_step_tensor(side.opt, 4, NULL, MEOPT_F32, 1, &err), 0);
+        assert_int_equal(meopt_step_end(side.opt, &stats, &err), bad_at == 2 ? 0 : MEOPT_NOT_FINITE);
+        assert_int_equal(stats.bad_groups, bad_at == 2 ? 0 : 1);
+        /* and what is accumulated next is another matter */
+        for (int64_t i = 0; i < count; i++) values[i] = 0.01f;
+        give(&side, 4, values, 0);
+        assert_int_equal(meopt_accumulate(side.opt, 4, side.gradients[4], MEOPT_F32, 1, &err), 0);
+        assert_int_equal(meopt_gradient_norm(side.opt, NULL, &norm, &finite, &err), 0);
+        assert_int_equal(finite, 1);
+        free(values);
+        side_close(&side);
+    }
+}
+
 static int open_card(void **unused)
 {
     (void)unused;
@@ -302,7 +345,9 @@ static int close_card(void **unused)
 int main(void)
 {
     if (!getenv("MEOPT_TEST_DEVICE")) return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_rule_and_format_has_the_cpu_s_bits),
-                                       cmocka_unit_test(promotion_has_the_cpu_s_bits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_rule_and_format_has_the_cpu_s_bits),
+        cmocka_unit_test(promotion_has_the_cpu_s_bits),
+        cmocka_unit_test(a_bad_gradient_that_was_accumulated_is_told_by_norm_and_step)};
     return cmocka_run_group_tests(tests, open_card, close_card);
 }

@@ -418,11 +418,11 @@ int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enu
                                                    .count = 1,
                                                    .partials = opt->partials,
                                                    .threads = opt->options.threads,
-                                                   .wait = true,
+                                                   .wait = !opt->device->optim->later,
                                                    .bad = -1});
     int status = optim_device_status(opt, err);
     if (status) return status;
     t->accumulated++;
-    if (partials_total(opt, t).bad_groups) return not_finite(err, t);
+    if (!opt->device->optim->later && partials_total(opt, t).bad_groups) return not_finite(err, t);
     return MEOPT_OK;
 }

@@ -465,6 +465,15 @@ DEVICE const optim_row *task_find(const optim_row *tasks, int count, int64_t blo
     return tasks + low;
 }
 
+/* Groups that were bad when a gradient was accumulated stay bad, for nobody was told, until what is
+ * accumulated is begun anew. */
+DEVICE int64_t carried(const optim_task *t, int64_t bad, int64_t before)
+{
+    bool goes_on = t->rule == RULE_ACCUMULATE ? (t->step[1] & 0xffffffu) != 0
+                                              : t->gradient_format == GRADIENT_ACCUMULATOR;
+    return goes_on && before > bad ? before : bad;
+}
+
 /* m_format, v_format: known when the kernel is compiled, or ANY */
 enum { ANY = -9 };
 template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count, optim_partial *partials)
@@ -513,7 +522,7 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
     out->gradient_squares = scale != 0 ? total[0] / (scale * scale) : 0;
     out->weight_squares = t->rule == RULE_LAMB ? total[1] : 0;
     out->update_squares = t->rule == RULE_LAMB ? total[2] : 0;
-    out->bad_groups = bad_groups;
+    out->bad_groups = carried(t, bad_groups, out->bad_groups);
 }
 
 /* Before a step: where a gradient of the table holds a NaN or an infinity, its go becomes 0. */
@@ -592,6 +601,7 @@ KERNEL(optim_squares, const optim_row *tasks, int count, optim_partial *partials
         found.gradient_squares += sums[b];
         found.bad_groups |= bad[b];
     }
+    found.bad_groups = carried(t, found.bad_groups, partials[t->first_partial + chunk].bad_groups);
     partials[t->first_partial + chunk] = found;
 }
 
