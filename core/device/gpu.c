@@ -291,13 +291,13 @@ void *gpu_reserve(struct device *dev, size_t bytes)
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
-static int take(void *context, size_t bytes, void **p)
+static int gpu_take(void *context, size_t bytes, void **p)
 {
     struct device *dev = context;
     gpu_current(dev);
     return gpu_of(dev)->driver.allocate(p, bytes);
 }
-static void give(void *context, void *p)
+static void gpu_give(void *context, void *p)
 {
     struct device *dev = context;
     gpu_current(dev);
@@ -347,13 +347,13 @@ static void gpu_close(struct device *dev)
     free(gpu);
 }
 
-static void close_dry(struct device *dev) { free(gpu_of(dev)); }
-static void sync_nothing(struct device *dev) { (void)dev; }
-static void upload_nothing(struct device *dev, void *dst, const void *src, size_t bytes)
+static void gpu_dry_close(struct device *dev) { free(gpu_of(dev)); }
+static void gpu_dry_sync(struct device *dev) { (void)dev; }
+static void gpu_dry_upload(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     (void)dev, (void)dst, (void)src, (void)bytes;
 }
-static void download_nothing(struct device *dev, void *dst, const void *src, size_t bytes)
+static void gpu_dry_download(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     (void)dev, (void)src;
     memset(dst, 0, bytes);
@@ -391,11 +391,11 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes,
     dev->allocate = dry_allocate;
     dev->release = dry_release;
     dev->queues = &queues_of_dry_card;
-    dev->upload = upload_nothing;
-    dev->download = download_nothing;
-    dev->sync = sync_nothing;
+    dev->upload = gpu_dry_upload;
+    dev->download = gpu_dry_download;
+    dev->sync = gpu_dry_sync;
     dev->enter = dev->leave = NULL;
-    dev->close = close_dry;
+    dev->close = gpu_dry_close;
     snprintf(dev->name, sizeof dev->name, "plan");
     for (int kind = 0; kind < DRIVER_KINDS && !found; kind++) {
         bool meant = strcmp(type, "auto") == 0 || strcmp(type, driver_names[kind]) == 0;
@@ -446,7 +446,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     gpu->card = card;
     gpu->ordinal = ordinal;
     if (callers) gpu->callers = *callers;
-    gpu->arena = (struct arena){.take = take, .give = give, .context = dev};
+    gpu->arena = (struct arena){.take = gpu_take, .give = gpu_give, .context = dev};
     dev->kind = kind == DRIVER_HIP ? DEVICE_HIP : DEVICE_CUDA;
     snprintf(dev->name, sizeof dev->name, "%s:%d %.100s", driver_names[kind], ordinal, card.name);
     struct gpu_before before;

@@ -1,6 +1,7 @@
 /* Values into a tower: from a checkpoint, or seeded random. */
 #include "core/nn/parameters.h"
 #include "core/base/file.h"
+#include "kernels/bf16.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,8 +26,7 @@ static uint16_t bf16_nearest(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, 4);
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+    return bf16_of_bits(bits);
 }
 
 /* values (host, F32) -> the parameter's device memory; then to `loaded`. */

@@ -6,6 +6,7 @@
  * correctly rounded sums: proved algorithms using rounding to odd", 2008, theorem 3: exact
  * because float keeps at least two bits more than either 16-bit format). NaNs stay NaNs. */
 #include "core/weights/weights.h"
+#include "kernels/bf16.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -59,11 +60,7 @@ FOR_AVX2(bf16_to_float, float, uint16_t)
 
 LOOP float_to_bf16_loop(uint16_t *restrict y, const float *restrict x, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        uint32_t u = bits_of(x[i]);
-        uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, nan = u >> 16 | 0x40;
-        y[i] = (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan : rounded);
-    }
+    for (size_t i = 0; i < n; i++) y[i] = bf16_of_bits(bits_of(x[i]));
 }
 FOR_AVX2(float_to_bf16, uint16_t, float)
 

@@ -84,8 +84,8 @@ OPTIM_FN uint32_t group_exponent(word largest, uint32_t old, uint32_t bump)
     return state_exponent(word_largest(largest), bump);
 }
 
-/* m_code of both halves */
-OPTIM_FN word m_codes(word rounded, struct state_code c)
+/* m_code in both halves of a word at once */
+OPTIM_FN word m_code_halves(word rounded, struct state_code c)
 {
     word magnitudes = word_all((c.m_codes - 1) * 0x10001u);
     return (rounded & magnitudes) | (shift_halves(rounded, c.m_fold) & ~magnitudes);
@@ -101,8 +101,8 @@ OPTIM_FN void store_m_codes(void *p, int64_t group, int format, const word round
     } else
         for (int i = 0; i < VECTORS; i += 4)
             store_packed((uint8_t *)p + group * OPTIM_GROUP + i * LANES,
-                         m_codes(pack_halves(rounded[i], rounded[i + 1]), c),
-                         m_codes(pack_halves(rounded[i + 2], rounded[i + 3]), c));
+                         m_code_halves(pack_halves(rounded[i], rounded[i + 1]), c),
+                         m_code_halves(pack_halves(rounded[i + 2], rounded[i + 3]), c));
 }
 /* bits: of root_round */
 OPTIM_FN void store_root_codes(void *p, int64_t group, int format, const word bits[VECTORS], uint32_t base)

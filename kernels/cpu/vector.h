@@ -6,6 +6,8 @@
 #ifndef MEOPT_KERNELS_CPU_VECTOR_H
 #define MEOPT_KERNELS_CPU_VECTOR_H
 
+#include "kernels/bf16.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -27,13 +29,11 @@ static inline float widen_one(uint16_t h)
     memcpy(&x, &bits, 4);
     return x;
 }
-/* nearest even, NaN kept */
 static inline uint16_t narrow_one(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, 4);
-    uint32_t rounded = bits + 0x7FFFu + (bits >> 16 & 1u);
-    return (uint16_t)(((bits & 0x7FFFFFFFu) > 0x7F800000u ? bits | 0x400000u : rounded) >> 16);
+    return bf16_of_bits(bits);
 }
 
 /* n elements from element `at`: a pointer to floats, which may be `buffer` */

@@ -82,9 +82,12 @@ DEVICE float exact_sqrt(float a) { return __fsqrt_rn(a); }
 
 #endif
 
+#define BF16_FN DEVICE
+#include "kernels/bf16.h"
+
 enum { MAX_THREADS = 256 };
 
-/* bf16 as its 16 bits, so that no vendor's header is needed: nearest even, NaN kept. */
+/* bf16 as its 16 bits, so that no vendor's header is needed. */
 struct bf16 {
     uint16_t bits;
 };
@@ -105,8 +108,7 @@ DEVICE uint16_t bf16_bits(float f)
         uint32_t u;
     } x;
     x.f = f;
-    if ((x.u & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(x.u >> 16 | 0x40);
-    return (uint16_t)((x.u + 0x7FFFu + (x.u >> 16 & 1)) >> 16);
+    return bf16_of_bits(x.u);
 }
 DEVICE void store(float *p, int64_t i, float x) { p[i] = x; }
 DEVICE void store(bf16 *p, int64_t i, float x) { p[i].bits = bf16_bits(x); }
