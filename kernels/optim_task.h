@@ -5,10 +5,11 @@
 
 #include <stdint.h>
 
-#define OPTIM_GROUP 64  /* consecutive elements that share a scale */
-#define OPTIM_CHUNK 512 /* groups that a thread of the CPU or a block of a card takes at a time: one result  \
-                         */
-#define OPTIM_BATCH 16  /* groups whose squares are added up before they are added to the chunk's */
+#define OPTIM_GROUP 64 /* consecutive elements that share a scale */
+#define OPTIM_CHUNK                                                                                          \
+    512                /* groups that a thread of the CPU or a block of a card takes at a time: one result   \
+                        */
+#define OPTIM_BATCH 16 /* groups whose squares are added up before they are added to the chunk's */
 
 /* In the order of enum meopt_rule (core/meopt.h). ACCUMULATE adds the gradient to m and has no weights. */
 enum { RULE_ADAM, RULE_ADAMW, RULE_SGD, RULE_LAMB, RULE_LION, RULE_ACCUMULATE };
