@@ -44,7 +44,7 @@ enum meopt_status {
     MEOPT_NOT_FINITE,   /* a NaN or an infinity in a gradient or in imported weights */
     MEOPT_BAD_STATE,    /* saved state: damaged, truncated, of another version or of another model */
     MEOPT_BAD_ORDER,    /* a step was not begun, or not ended */
-    MEOPT_IO,           /* the caller's write function failed */
+    MEOPT_IO,           /* the caller's write or reduce function failed */
     MEOPT_DEVICE_FAILED /* a card that cannot be opened, or failed at work: the message says what */
 };
 
@@ -174,6 +174,11 @@ struct meopt_options {
     void *context;
     int dry;                     /* 1: allocate and count, never touch the memory: for planning */
     struct meopt_device *device; /* where weights, states and gradients are; NULL: this machine's memory */
+    /* Shards: replace `count` values by their sums over all handles that hold parts of the same tensors. Each
+     * of them calls it at the same places with as many values: two for each tensor that LAMB steps and each
+     * that is measured (adapt_every), norm and bad groups in meopt_gradient_norm and meopt_step_end.
+     * Non-zero: the call returns MEOPT_IO. NULL: nobody holds other parts. */
+    int (*reduce)(void *context, double *values, size_t count);
 };
 
 /* Defaults of a rule with everything in fp32. Call with sizeof *options. */

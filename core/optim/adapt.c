@@ -52,7 +52,7 @@ int adapt_measure(const struct meopt *opt, const struct tensor *t, const struct 
 {
     bool has_v = t->layout.v != STATE_NONE;
     int64_t groups = t->layout.groups, samples = groups < SAMPLE_GROUPS ? groups : SAMPLE_GROUPS;
-    double difference = 0, size = 0;
+    double sums[2] = {0}, *difference = &sums[0], *size = &sums[1];
     for (int64_t k = 0; k < samples; k++) {
         struct group_room room;
         struct optim_task here;
@@ -94,12 +94,13 @@ int adapt_measure(const struct meopt *opt, const struct tensor *t, const struct 
         for (int i = 0; i < OPTIM_GROUP; i++) {
             double u = update_of(&task->s, exact_m, has_v ? exact_v : NULL, i);
             double d = update_of(&task->s, m, has_v ? v : NULL, i) - u;
-            size += u * u;
-            difference += d * d;
+            *size += u * u;
+            *difference += d * d;
         }
     }
-    *error = size > 0 ? sqrt(difference / size) : 0;
-    return MEOPT_OK;
+    int status = optim_reduce(opt, sums, 2, err);
+    *error = *size > 0 ? sqrt(*difference / *size) : 0;
+    return status;
 }
 
 static int wider(int format)

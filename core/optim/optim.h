@@ -57,6 +57,9 @@ struct meopt {
 int optim_fail(struct meopt_error *err, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Sums over all who hold parts of these tensors, in the caller's hands (options.reduce). */
+int optim_reduce(const struct meopt *opt, double *values, size_t count, struct meopt_error *err);
+
 /* Every function that touches the device begins with OPTIM_ENTER(opt): one thread at a time on a card, with
  * its context current, and the caller's again at the end. */
 struct device *optim_enter(struct device *device);

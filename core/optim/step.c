@@ -72,14 +72,48 @@ static struct optim_partial partials_total(const struct meopt *opt, const struct
 }
 
 /* Trust ratio of LAMB (timm): |w| / |u|, 1 where either is 0 or the tensor has no decay. */
-static float trust_lr(const struct meopt *opt, const struct tensor *t, const struct optim_partial *norms,
-                      double lr)
+static float trust_lr(const struct meopt *opt, const struct tensor *t, double weight_squares,
+                      double update_squares, double lr)
 {
     const struct meopt_options *o = &opt->options;
-    double w = sqrt(norms->weight_squares), u = sqrt(norms->update_squares), trust = 1;
+    double w = sqrt(weight_squares), u = sqrt(update_squares), trust = 1;
     if (((t->decay && o->weight_decay != 0) || o->always_adapt) && w > 0 && u > 0) trust = w / u;
     if (o->trust_clip && trust > 1) trust = 1;
     return (float)(lr * trust);
+}
+
+int optim_reduce(const struct meopt *opt, double *values, size_t count, struct meopt_error *err)
+{
+    if (!opt->options.reduce || opt->options.reduce(opt->options.context, values, count) == 0)
+        return MEOPT_OK;
+    return optim_fail(err, MEOPT_IO, "step %lld: the sum over shards failed", (long long)opt->step);
+}
+
+/* LAMB's first pass: norms of weight and update of each whole tensor give its learning rate. */
+static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
+                        struct optim_sweep *sweep, struct meopt_error *err)
+{
+    bool wait = sweep->wait;
+    double *squares = calloc(2 * sweep->count + 1, sizeof *squares);
+    if (!squares) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", 2 * sweep->count);
+    for (size_t i = 0; i < sweep->count; i++) tasks[i].norms_only = 1;
+    sweep->wait = true;
+    opt->device->optim->step(opt->device, opt->work, sweep);
+    sweep->wait = wait;
+    int status = optim_device_status(opt, err);
+    for (size_t i = 0; i < sweep->count; i++) {
+        struct optim_partial norms = partials_total(opt, &opt->tensors[tensors[i]]);
+        squares[2 * i] = norms.weight_squares;
+        squares[2 * i + 1] = norms.update_squares;
+        tasks[i].norms_only = 0;
+    }
+    if (!status) status = optim_reduce(opt, squares, 2 * sweep->count, err);
+    for (size_t i = 0; i < sweep->count; i++) {
+        const struct tensor *t = &opt->tensors[tensors[i]];
+        tasks[i].s.lr = trust_lr(opt, t, squares[2 * i], squares[2 * i + 1], opt->lr * t->lr_scale);
+    }
+    free(squares);
+    return status;
 }
 
 /* The named tensors take their step. sweep->bad: nothing did. */
@@ -88,20 +122,7 @@ static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_ta
 {
     struct device *device = opt->device;
     bool wait = sweep->wait;
-    int status = MEOPT_OK;
-    if (opt->options.rule == MEOPT_LAMB) {
-        for (size_t i = 0; i < sweep->count; i++) tasks[i].norms_only = 1;
-        sweep->wait = true;
-        device->optim->step(device, opt->work, sweep);
-        status = optim_device_status(opt, err);
-        for (size_t i = 0; i < sweep->count; i++) {
-            const struct tensor *t = &opt->tensors[tensors[i]];
-            struct optim_partial norms = partials_total(opt, t);
-            tasks[i].norms_only = 0;
-            tasks[i].s.lr = trust_lr(opt, t, &norms, opt->lr * t->lr_scale);
-        }
-        sweep->wait = wait;
-    }
+    int status = opt->options.rule == MEOPT_LAMB ? trust_ratios(opt, tensors, tasks, sweep, err) : MEOPT_OK;
     if (!status) {
         device->optim->step(device, opt->work, sweep);
         status = optim_device_status(opt, err);
@@ -300,7 +321,11 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
         found.bad_groups += t->found.bad_groups;
         squares += t->found.gradient_squares;
     }
-    found.grad_norm = sqrt(squares);
+    double sums[2] = {squares, (double)found.bad_groups};
+    int failed = optim_reduce(opt, sums, 2, err);
+    if (failed) return failed;
+    found.grad_norm = sqrt(sums[0]);
+    found.bad_groups = (int64_t)sums[1];
     if (stats) *stats = found;
     if (found.bad_groups)
         return optim_fail(
@@ -374,9 +399,11 @@ int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradient
             bad += opt->partials[tasks[i].first_partial + c].bad_groups;
         }
     free(tasks);
+    double sums[2] = {squares, (double)bad};
+    if (!status) status = optim_reduce(opt, sums, 2, err);
     if (status) return status;
-    *norm = sqrt(squares);
-    *finite = !bad;
+    *norm = sqrt(sums[0]);
+    *finite = sums[1] == 0;
     return MEOPT_OK;
 }
 

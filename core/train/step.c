@@ -319,6 +319,10 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     }
     if (!code && !t->release) code = step_kept(t, step, lr, result, err);
     if (!code && t->release && accumulates) code = step_accumulated(t, step, lr, result, err);
+    if (t->lost.code) { /* the optimizer can only say that a sum failed */
+        code = t->lost.code;
+        if (err) *err = t->lost;
+    }
     if (!code) code = device_check(t->device, err);
     t->previous_norm = result->grad_norm;
     if (code && t->sent.input) { /* for a micro-batch that is not made */

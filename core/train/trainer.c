@@ -117,7 +117,14 @@ int trainer_state_format(enum optim_state state)
     return formats[state];
 }
 
-static int optimizer_options(const struct trainer *t, struct meopt_options *o, struct error *err)
+/* Sums of the optimizer over all who hold parts of the tensors. */
+static int reduce_shards(void *context, double *values, size_t count)
+{
+    struct trainer *t = context;
+    return t->shards.ops->all_reduce(&t->shards, DIST_SUM, values, (int64_t)count, &t->lost);
+}
+
+static int optimizer_options(struct trainer *t, struct meopt_options *o, struct error *err)
 {
     const struct config *c = t->config;
     struct meopt_error library = {0};
@@ -152,6 +159,8 @@ static int optimizer_options(const struct trainer *t, struct meopt_options *o, s
         o->report = report;
     }
     o->device = (struct meopt_device *)t->device;
+    o->reduce = reduce_shards;
+    o->context = t;
     return 0;
 }
 

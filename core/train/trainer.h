@@ -41,6 +41,7 @@ struct trainer {
     struct meopt *opt;
     struct dist ranks;  /* whose gradients, losses and images are one step's */
     struct dist shards; /* among which each tensor's gradient, weights and state are cut: this one alone */
+    struct error lost;  /* what failed in a sum that the optimizer asked for */
     int *tensor_of;     /* parameter index -> index in opt, -1 for one that is not trained */
     int *parameter_of;  /* and back */
     int tensor_count;

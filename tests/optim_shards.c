@@ -1,0 +1,204 @@
+/* A tensor cut between two handles takes the step of the whole one, to the bit: random numbers go by the
+ * whole tensor's elements (meopt_tensor.first), and what needs the whole tensor (LAMB's trust ratio, norms,
+ * promotion) comes from sums over both (meopt_options.reduce). Two threads are the two ranks; the sums are
+ * made in their order. Each part is one chunk of the optimizer's own sums, so that even those are made alike.
+ */
+#include "core/meopt.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { RANKS = 2, PART = 32768, WHOLE = RANKS * PART, STEPS = 6, MOST = 16 };
+
+static float weights[WHOLE], gradients[STEPS][WHOLE];
+
+static struct {
+    pthread_barrier_t barrier;
+    double values[RANKS][MOST];
+    int calls;
+    bool fails;
+} sum;
+
+struct rank {
+    int number;
+    const struct meopt_options *options; /* of the whole */
+    float out[PART];
+    double norm[STEPS], global[STEPS];
+    int64_t bad[STEPS];
+    int status[STEPS], finite[STEPS];
+    char message[252];
+};
+
+static int reduce(void *context, double *values, size_t count)
+{
+    const struct rank *rank = context;
+    assert_true(count <= MOST);
+    memcpy(sum.values[rank->number], values, count * sizeof *values);
+    pthread_barrier_wait(&sum.barrier);
+    for (size_t i = 0; i < count; i++) values[i] = sum.values[0][i] + sum.values[1][i];
+    if (rank->number == 0) sum.calls++;
+    pthread_barrier_wait(&sum.barrier);
+    return sum.fails ? -1 : 0;
+}
+
+static struct meopt_options options_of(int rule, const char *preset, int adapt_every)
+{
+    struct meopt_options o;
+    struct meopt_error err;
+    assert_int_equal(meopt_options_init(&o, sizeof o, rule), MEOPT_OK);
+    assert_int_equal(meopt_options_preset(&o, preset, &err), MEOPT_OK);
+    o.weight_decay = 0.02;
+    o.momentum = rule == MEOPT_APSGD ? 0.9 : 0;
+    o.seed = 7;
+    o.threads = 1;
+    o.adapt_every = adapt_every;
+    o.adapt_threshold = 0.01; /* so low that every format of few bits is promoted */
+    return o;
+}
+
+/* All steps of `count` elements from `first`, as one handle; rank NULL: alone. */
+static void train(const struct meopt_options *options, int64_t first, int64_t count, struct rank *rank,
+                  float *out)
+{
+    struct meopt_options o = *options;
+    struct meopt_tensor tensor = {
+        .name = "w", .ndim = 2, .shape = {count / 256, 256}, .first = first, .lr_scale = 1};
+    struct meopt *opt;
+    struct meopt_error err = {0};
+    if (rank->number >= 0) {
+        o.reduce = reduce;
+        o.context = rank;
+    }
+    if (meopt_create(&opt, &o, &tensor, 1, &err)) fail_msg("%s", err.message);
+    assert_int_equal(meopt_import(opt, 0, 0, count, weights + first, &err), MEOPT_OK);
+    for (int s = 0; s < STEPS; s++) {
+        struct meopt_gradient gradient = {gradients[s] + first, MEOPT_F32};
+        struct meopt_step_stats stats = {0};
+        rank->status[s] = meopt_gradient_norm(opt, &gradient, &rank->global[s], &rank->finite[s], &err);
+        if (!rank->status[s]) rank->status[s] = meopt_step(opt, s + 1, 1e-2, 1, &gradient, &stats, &err);
+        rank->norm[s] = stats.grad_norm;
+        rank->bad[s] = stats.bad_groups;
+        memcpy(rank->message, err.message, sizeof rank->message);
+    }
+    assert_int_equal(meopt_export(opt, 0, 0, count, out, &err), MEOPT_OK);
+    meopt_destroy(opt);
+}
+
+static void *rank_main(void *context)
+{
+    struct rank *rank = context;
+    train(rank->options, (int64_t)rank->number * PART, PART, rank, rank->out);
+    return NULL;
+}
+
+static void train_both(const struct meopt_options *options, struct rank ranks[RANKS])
+{
+    pthread_t threads[RANKS];
+    pthread_barrier_init(&sum.barrier, NULL, RANKS);
+    sum.calls = 0;
+    memset(ranks, 0, RANKS * sizeof *ranks);
+    for (int r = 0; r < RANKS; r++) {
+        ranks[r].number = r;
+        ranks[r].options = options;
+        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
+    }
+    for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
+    pthread_barrier_destroy(&sum.barrier);
+}
+
+static struct rank ranks[RANKS], alone;
+static float whole[WHOLE];
+
+static void compare(const char *what)
+{
+    for (int r = 0; r < RANKS; r++) {
+        if (memcmp(ranks[r].out, whole + r * PART, sizeof ranks[r].out)) fail_msg("%s: other weights", what);
+        for (int s = 0; s < STEPS; s++)
+            if (ranks[r].norm[s] != alone.norm[s] || ranks[r].global[s] != alone.global[s] ||
+                ranks[r].bad[s] != alone.bad[s] || ranks[r].status[s] != alone.status[s] ||
+                ranks[r].finite[s] != alone.finite[s])
+                fail_msg(
+                    "%s, rank %d, step %d: norm %.17g, bad %lld, status %d; of the whole %.17g, %lld, %d",
+                    what, r, s + 1, ranks[r].norm[s], (long long)ranks[r].bad[s], ranks[r].status[s],
+                    alone.norm[s], (long long)alone.bad[s], alone.status[s]);
+    }
+}
+
+static void two_parts_step_as_the_whole(void **state)
+{
+    static const char *const presets[] = {"fp32", "quality", "balanced", "minimal"};
+    (void)state;
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+        for (size_t p = 0; p < sizeof presets / sizeof *presets; p++)
+            for (int adapt = 0; adapt <= 3; adapt += 3) {
+                struct meopt_options o = options_of(rule, presets[p], adapt);
+                char what[64];
+                snprintf(what, sizeof what, "%s %s%s", meopt_rule_name(rule), presets[p],
+                         adapt ? " adaptive" : "");
+                alone = (struct rank){.number = -1};
+                train(&o, 0, WHOLE, &alone, whole);
+                train_both(&o, ranks);
+                compare(what);
+                assert_true(sum.calls >= STEPS * (rule == MEOPT_LAMB ? 3 : 2));
+            }
+}
+
+static void a_bad_group_of_one_part_is_known_to_both(void **state)
+{
+    (void)state;
+    struct meopt_options o = options_of(MEOPT_LAMB, "fp32", 0);
+    float kept = gradients[2][PART + 100];
+    gradients[2][PART + 100] = NAN;
+    alone = (struct rank){.number = -1};
+    train(&o, 0, WHOLE, &alone, whole);
+    train_both(&o, ranks);
+    gradients[2][PART + 100] = kept;
+    assert_int_equal(alone.bad[2], 1);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(ranks[r].bad[2], 1);
+        assert_int_equal(ranks[r].finite[2], 0);
+        assert_int_equal(ranks[r].status[2], MEOPT_NOT_FINITE);
+    }
+}
+
+static void a_sum_that_fails_is_an_error_of_the_call(void **state)
+{
+    (void)state;
+    struct meopt_options o = options_of(MEOPT_LAMB, "balanced", 0);
+    sum.fails = true;
+    train_both(&o, ranks);
+    sum.fails = false;
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(ranks[r].status[0], MEOPT_IO);
+        assert_non_null(strstr(ranks[r].message, "the sum over shards failed"));
+        for (int i = 0; i < PART; i += 997) /* no step was taken */
+            assert_true(fabsf(ranks[r].out[i] - weights[r * PART + i]) <=
+                        fabsf(weights[r * PART + i]) * 0x1p-8f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(two_parts_step_as_the_whole),
+                                       cmocka_unit_test(a_bad_group_of_one_part_is_known_to_both),
+                                       cmocka_unit_test(a_sum_that_fails_is_an_error_of_the_call)};
+    uint32_t random = 1;
+    for (int i = 0; i < WHOLE; i++) {
+        random = random * 1664525u + 1013904223u;
+        weights[i] = (float)(int32_t)random * 0x1p-33f;
+        for (int s = 0; s < STEPS; s++) {
+            random = random * 1664525u + 1013904223u;
+            gradients[s][i] = (float)(int32_t)random * 0x1p-31f * (i < PART ? 1 : 3);
+        }
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
