@@ -1,0 +1,311 @@
+/* What a lane of the optimizer's kernels (optim.hip) holds of a group of 64 elements: eight of them, read
+ * from and written to every format of gradients, weights and states, with the arithmetic of
+ * kernels/optim_math.h.
+ *
+ * Lane u of eight (an octet) has the elements 16 i + 2 u + j (i 0..3, j 0..1): the two nibbles of a byte of a
+ * 4-bit state are in one lane.
+ */
+#ifndef MEOPT_GPU_OPTIM_LANE_H
+#define MEOPT_GPU_OPTIM_LANE_H
+
+#include "kernels/gpu/vendor.h"
+#include "kernels/optim_task.h"
+
+/* A float whose operations are rounded one by one: compilers may fuse a * b + c of plain floats. */
+struct real {
+    float x;
+    real() = default;
+    DEVICE_METHOD real(float value) : x(value) {}
+};
+typedef uint32_t word;
+#define OPTIM_FN DEVICE
+OPTIM_FN real operator+(real a, real b) { return exact_add(a.x, b.x); }
+OPTIM_FN real operator-(real a, real b) { return exact_add(a.x, -b.x); }
+OPTIM_FN real operator*(real a, real b) { return exact_mul(a.x, b.x); }
+OPTIM_FN real operator/(real a, real b) { return exact_div(a.x, b.x); }
+OPTIM_FN word as_word(real a)
+{
+    union {
+        float f;
+        uint32_t u;
+    } x;
+    x.f = a.x;
+    return x.u;
+}
+OPTIM_FN real as_real(word u)
+{
+    union {
+        uint32_t u;
+        float f;
+    } x;
+    x.u = u;
+    return x.f;
+}
+OPTIM_FN real constant_real(uint32_t bits) { return as_real(bits); }
+OPTIM_FN real real_all(real x) { return x; }
+OPTIM_FN real real_sqrt(real a) { return exact_sqrt(a.x); }
+OPTIM_FN real real_fma(real a, real b, real c) { return fmaf(a.x, b.x, c.x); }
+OPTIM_FN real real_limit(real a, real limit)
+{
+    a = a.x > -limit.x ? a : real(-limit.x);
+    return a.x < limit.x ? a : limit;
+}
+OPTIM_FN word word_all(word x) { return x; }
+OPTIM_FN word word_max(word a, word b) { return a > b ? a : b; }
+OPTIM_FN word word_nonzero(real a) { return a.x != 0.0f ? 0xffffffffu : 0u; }
+#include "kernels/optim_math.h"
+
+enum { OCTET = 8, OWN = 8 };
+
+/* element % 64 of a lane's k-th */
+DEVICE int element(int k, int u) { return k / 2 * 16 + 2 * u + k % 2; }
+
+DEVICE state_code code_of(int format)
+{
+    const state_code code8 = STATE_CODE_8, code4 = STATE_CODE_4;
+    return format == STATE_8BIT ? code8 : code4;
+}
+DEVICE word octet_max(word x)
+{
+    for (int mask = 1; mask < OCTET; mask *= 2)
+        x = word_max(x, (word)wave_xor((int)x, mask)); /* bits of positive floats, or less than 2^31 */
+    return x;
+}
+
+/* Loads and stores of a lane's eight: `left` elements of the group are real, and whole groups go by pairs. */
+
+struct pair_real {
+    float a, b;
+};
+struct pair_half {
+    uint16_t a, b;
+};
+struct pair_byte {
+    uint8_t a, b;
+};
+DEVICE bool by_pairs(const void *p, int bytes, int64_t left)
+{
+    return left >= OPTIM_GROUP && (uintptr_t)p % (2 * bytes) == 0;
+}
+
+DEVICE void load_reals(real x[OWN], const void *p, int u, int64_t left)
+{
+    const float *f = (const float *)p;
+    if (by_pairs(p, 4, left))
+        for (int i = 0; i < 4; i++) {
+            pair_real two = *(const pair_real *)(f + 16 * i + 2 * u);
+            x[2 * i] = two.a;
+            x[2 * i + 1] = two.b;
+        }
+    else
+        for (int k = 0; k < OWN; k++) x[k] = element(k, u) < left ? f[element(k, u)] : 0.0f;
+}
+DEVICE void store_reals(void *p, const real x[OWN], int u, int64_t left)
+{
+    float *f = (float *)p;
+    if (by_pairs(p, 4, left))
+        for (int i = 0; i < 4; i++) {
+            pair_real two = {x[2 * i].x, x[2 * i + 1].x};
+            *(pair_real *)(f + 16 * i + 2 * u) = two;
+        }
+    else
+        for (int k = 0; k < OWN; k++)
+            if (element(k, u) < left) f[element(k, u)] = x[k].x;
+}
+DEVICE void load_halves(word x[OWN], const void *p, int u, int64_t left)
+{
+    const uint16_t *h = (const uint16_t *)p;
+    if (by_pairs(p, 2, left))
+        for (int i = 0; i < 4; i++) {
+            pair_half two = *(const pair_half *)(h + 16 * i + 2 * u);
+            x[2 * i] = two.a;
+            x[2 * i + 1] = two.b;
+        }
+    else
+        for (int k = 0; k < OWN; k++) x[k] = element(k, u) < left ? h[element(k, u)] : 0u;
+}
+DEVICE void store_halves(void *p, const word x[OWN], int u, int64_t left)
+{
+    uint16_t *h = (uint16_t *)p;
+    if (by_pairs(p, 2, left))
+        for (int i = 0; i < 4; i++) {
+            pair_half two = {(uint16_t)x[2 * i], (uint16_t)x[2 * i + 1]};
+            *(pair_half *)(h + 16 * i + 2 * u) = two;
+        }
+    else
+        for (int k = 0; k < OWN; k++)
+            if (element(k, u) < left) h[element(k, u)] = (uint16_t)x[k];
+}
+/* Codes are padded to whole groups. 4 bits: byte b holds element b below and b + 32 above. */
+DEVICE void load_codes(word code[OWN], const void *p, int64_t group, bool four, int u)
+{
+    const uint8_t *b = (const uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP) + 2 * u;
+    for (int i = 0; i < (four ? 2 : 4); i++) {
+        pair_byte two = *(const pair_byte *)(b + 16 * i);
+        code[2 * i] = four ? two.a & 15u : two.a;
+        code[2 * i + 1] = four ? two.b & 15u : two.b;
+        if (four) code[2 * i + 4] = two.a >> 4, code[2 * i + 5] = two.b >> 4;
+    }
+}
+DEVICE void store_codes(void *p, int64_t group, bool four, const word code[OWN], int u)
+{
+    uint8_t *b = (uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP) + 2 * u;
+    for (int i = 0; i < (four ? 2 : 4); i++) {
+        pair_byte two = {(uint8_t)code[2 * i], (uint8_t)code[2 * i + 1]};
+        if (four)
+            two.a = (uint8_t)(two.a | code[2 * i + 4] << 4), two.b = (uint8_t)(two.b | code[2 * i + 5] << 4);
+        *(pair_byte *)(b + 16 * i) = two;
+    }
+}
+DEVICE word sign_extended(word code, bool four) { return four ? (code ^ 8u) - 8u : (code ^ 0x80u) - 0x80u; }
+
+DEVICE void load_wide(real x[OWN], const void *p, int64_t group, int format, int u, int64_t left)
+{
+    if (format == STATE_F32) {
+        load_reals(x, (const float *)p + group * OPTIM_GROUP, u, left);
+        return;
+    }
+    word half[OWN];
+    load_halves(half, (const uint16_t *)p + group * OPTIM_GROUP, u, left);
+    for (int k = 0; k < OWN; k++) x[k] = as_real(half[k] << 16);
+}
+DEVICE void store_wide(void *p, int64_t group, int format, const real x[OWN], const word random[OWN], int u,
+                       int64_t left)
+{
+    if (format == STATE_F32) {
+        store_reals((float *)p + group * OPTIM_GROUP, x, u, left);
+        return;
+    }
+    word half[OWN];
+    for (int k = 0; k < OWN; k++)
+        half[k] = (format == STATE_BF16 ? bf16_stochastic(as_word(x[k]), random[k])
+                                        : bf16_nearest(as_word(x[k]))) >>
+                  16;
+    store_halves((uint16_t *)p + group * OPTIM_GROUP, half, u, left);
+}
+
+/* m with the group's exponent as its scale */
+DEVICE void load_scaled(real m[OWN], const void *p, const uint8_t *scales, int64_t group, int format, int u)
+{
+    if (!OPTIM_LOW_BIT(format)) {
+        load_wide(m, p, group, format, u, OPTIM_GROUP);
+        return;
+    }
+    word code[OWN];
+    bool four = format == STATE_4BIT;
+    uint32_t exponent = scales[group];
+    load_codes(code, p, group, four, u);
+    for (int k = 0; k < OWN; k++) {
+        m[k] =
+            exponent ? m_decode(code[k] << (four ? 28 : 24), exponent << 23, 0, code_of(format)) : real(0.0f);
+    }
+}
+/* Every lane of a wave comes here; `write` is the octet's. */
+DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[OWN],
+                         const word random[OWN], int u, bool write)
+{
+    if (!OPTIM_LOW_BIT(format)) {
+        if (write) store_wide(p, group, format, m, random, u, OPTIM_GROUP);
+        return;
+    }
+    state_code c = code_of(format);
+    word largest = 0, code[OWN];
+    for (int k = 0; k < OWN; k++) largest = word_max(largest, as_word(m[k]) & 0x7fffffffu);
+    uint32_t exponent = state_exponent(octet_max(largest), c.m_bump);
+    for (int k = 0; k < OWN; k++)
+        code[k] = exponent ? m_code(m_round(m[k], random[k], exponent << 23, 0, c), c) : 0u;
+    if (!write) return;
+    if (u == 0) scales[group] = (uint8_t)exponent;
+    store_codes(p, group, format == STATE_4BIT, code, u);
+}
+
+/* m and sqrt(v) when v is low-bit; m in any format */
+DEVICE void load_rooted(real m[OWN], real root[OWN], const optim_task *t, int m_format, int v_format,
+                        int64_t group, int u)
+{
+    uint32_t exponent = t->scales[group], base = root_base(exponent, code_of(v_format));
+    word code[OWN];
+    load_codes(code, t->v, group, v_format == STATE_4BIT, u);
+    for (int k = 0; k < OWN; k++)
+        root[k] = exponent ? root_decode(code[k], base, code_of(v_format)) : real(0.0f);
+    if (!OPTIM_LOW_BIT(m_format)) {
+        load_wide(m, t->m, group, m_format, u, OPTIM_GROUP);
+        return;
+    }
+    load_codes(code, t->m, group, m_format == STATE_4BIT, u);
+    for (int k = 0; k < OWN; k++) {
+        word c = code[k] << (m_format == STATE_4BIT ? 28 : 24);
+        m[k] = exponent ? m_decode(c, as_word(root[k]), t->m_range, code_of(m_format)) : real(0.0f);
+    }
+}
+DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_t group, const real m[OWN],
+                         const real root[OWN], const word random_v[OWN], const word random_m[OWN], int u,
+                         bool write)
+{
+    state_code c = code_of(v_format), d = code_of(m_format);
+    word largest = 0, code[OWN], codes_m[OWN];
+    for (int k = 0; k < OWN; k++) largest = word_max(largest, as_word(root[k]));
+    uint32_t exponent = state_exponent(octet_max(largest), c.root_bump), base = root_base(exponent, c);
+    for (int k = 0; k < OWN; k++) {
+        word rounded = root_round(root[k], random_v[k], base, c);
+        code[k] = exponent ? (rounded >> c.shift) - base : 0u;
+        codes_m[k] = exponent && OPTIM_LOW_BIT(m_format)
+                         ? m_code(m_round(m[k], random_m[k], root_binade(rounded), t->m_range, d), d)
+                         : 0u;
+    }
+    if (!write) return;
+    if (u == 0) t->scales[group] = (uint8_t)exponent;
+    store_codes(t->v, group, v_format == STATE_4BIT, code, u);
+    if (OPTIM_LOW_BIT(m_format)) store_codes(t->m, group, m_format == STATE_4BIT, codes_m, u);
+    else store_wide(t->m, group, m_format, m, random_m, u, OPTIM_GROUP);
+}
+
+DEVICE void load_gradient(real g[OWN], const optim_task *t, int64_t group, int u, int64_t left)
+{
+    if (t->gradient_format == GRADIENT_ACCUMULATOR)
+        load_scaled(g, t->gradient, t->gradient_scales, group, t->accumulator_format, u);
+    else
+        load_wide(g, t->gradient, group, t->gradient_format == GRADIENT_F32 ? STATE_F32 : STATE_BF16, u,
+                  left);
+}
+DEVICE void load_weights(real w[OWN], const optim_task *t, int64_t group, int u, int64_t left)
+{
+    int format = t->weight_format;
+    if (format <= WEIGHTS_BF16_SR) {
+        load_wide(w, t->weights, group, format <= WEIGHTS_F32_COPY ? STATE_F32 : STATE_BF16, u, left);
+        return;
+    }
+    word half[OWN], low[OWN];
+    load_halves(half, (const uint16_t *)t->weights + group * OPTIM_GROUP, u, left);
+    if (format == WEIGHTS_32)
+        load_halves(low, (const uint16_t *)t->correction + group * OPTIM_GROUP, u, OPTIM_GROUP);
+    else load_codes(low, t->correction, group, format == WEIGHTS_20, u);
+    for (int k = 0; k < OWN; k++)
+        w[k] =
+            as_real(weight_join(half[k] << 16, format == WEIGHTS_32   ? (low[k] ^ 0x8000u) - 0x8000u
+                                               : format == WEIGHTS_24 ? sign_extended(low[k], false) << 8
+                                                                      : sign_extended(low[k], true) << 12));
+}
+DEVICE void store_weights(const optim_task *t, int64_t group, const real w[OWN], const word random[OWN],
+                          int u, int64_t left)
+{
+    int format = t->weight_format;
+    if (format <= WEIGHTS_F32_COPY) store_wide(t->weights, group, STATE_F32, w, random, u, left);
+    if (format == WEIGHTS_F32_COPY) store_wide(t->copy, group, STATE_BF16_NEAREST, w, random, u, left);
+    if (format == WEIGHTS_BF16) store_wide(t->weights, group, STATE_BF16_NEAREST, w, random, u, left);
+    if (format == WEIGHTS_BF16_SR) store_wide(t->weights, group, STATE_BF16, w, random, u, left);
+    if (format < WEIGHTS_20) return;
+    word half[OWN], low[OWN];
+    int drop = format == WEIGHTS_20 ? 12 : format == WEIGHTS_24 ? 8 : 0;
+    for (int k = 0; k < OWN; k++) {
+        word bits = weight_round(as_word(w[k]), random[k], drop);
+        half[k] = weight_half(bits) >> 16;
+        low[k] = weight_correction(bits, drop);
+    }
+    store_halves((uint16_t *)t->weights + group * OPTIM_GROUP, half, u, left);
+    if (format == WEIGHTS_32)
+        store_halves((uint16_t *)t->correction + group * OPTIM_GROUP, low, u, OPTIM_GROUP);
+    else store_codes(t->correction, group, format == WEIGHTS_20, low, u);
+}
+
+#endif
