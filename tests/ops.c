@@ -10,33 +10,14 @@
  * arithmetic. A device that must be there: MEOPT_TEST_DEVICE=hip:0.
  */
 #include "kernels/cpu/gemm_amx.h"
+#include "tests/ops_attention.h"
 #include "tests/ops_reference.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
-#include <cmocka.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-
-enum { SHAPES = 12 };
-struct operation {
-    const char *name;
-    void (*setup)(struct trial *);
-    void (*call)(struct trial *);
-    void (*reference)(struct trial *);
-    double (*objective)(
-        struct trial *); /* its gradient: pairs (operand, operand with the gradient), ends with -1 */
-    int gradients[8];
-    int64_t shapes[SHAPES][4];
-    int64_t timed[4];
-    double (*flops)(const int64_t *s); /* NULL: bound by memory */
-};
 
 static double gemm_flops(const int64_t *s) { return 2.0 * (double)s[0] * (double)s[1] * (double)s[2]; }
 static double attention_flops(const int64_t *s)
@@ -171,156 +152,6 @@ static const struct operation operations[] = {
      NULL},
 };
 enum { OPERATIONS = sizeof operations / sizeof *operations };
-
-/* ---- operands ---- */
-
-static uint64_t random_state;
-static double random_normal(void) /* the sum of 12 uniform numbers */
-{
-    double sum = -6;
-    for (int i = 0; i < 12; i++) {
-        random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-        sum += (double)(random_state >> 40) * 0x1p-24;
-    }
-    return sum;
-}
-
-/* Nearest even; the check of the kernels' own rounding stands in `bf16_rounds_to_even_and_keeps_nan`. */
-static uint16_t to_bf16(double x)
-{
-    float f = (float)x;
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-    if (isnan(f)) return 0x7FC0;
-    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-static void encode(enum dtype type, double x, void *p)
-{
-    float f = (float)x;
-    uint16_t h = to_bf16(x);
-    int32_t i = (int32_t)x;
-    const void *from = type == DTYPE_F64    ? (void *)&x
-                       : type == F32        ? (void *)&f
-                       : type == DTYPE_BF16 ? (void *)&h
-                                            : (void *)&i;
-    memcpy(p, from, dtype_bytes(type));
-}
-static double decode(enum dtype type, const void *p)
-{
-    double x = 0;
-    float f = 0;
-    uint16_t h;
-    int32_t i;
-    switch (type) {
-    case DTYPE_F64: memcpy(&x, p, 8); return x;
-    case DTYPE_I32: memcpy(&i, p, 4); return i;
-    case DTYPE_BF16: {
-        memcpy(&h, p, 2);
-        uint32_t bits = (uint32_t)h << 16;
-        memcpy(&f, &bits, 4);
-        return (double)f;
-    }
-    default: memcpy(&f, p, 4); return (double)f;
-    }
-}
-
-void operand_add(struct trial *T, enum role role, enum dtype type, int64_t count, double scale)
-{
-    struct operand *o = &T->o[T->count++];
-    size_t n = (size_t)count;
-    *o = (struct operand){role,
-                          type,
-                          count,
-                          malloc((n + 1) * sizeof(double)),
-                          malloc((n + 1) * sizeof(double)),
-                          calloc(n + 1, sizeof(double)),
-                          NULL};
-    assert_true(o->x && o->want && o->slack);
-    for (size_t i = 0; i < n; i++) o->x[i] = random_normal() * scale;
-}
-
-enum {
-    GUARD = 192,
-    MARK = 0xB5
-}; /* bytes on both sides of an operand; floats and bfloat16 of that pattern are tiny */
-
-static size_t operand_bytes(const struct operand *o) { return (size_t)o->count * dtype_bytes(o->type); }
-
-static uint8_t *operand_image(const struct operand *o)
-{
-    size_t bytes = operand_bytes(o), element = dtype_bytes(o->type);
-    uint8_t *image = malloc(bytes + 2 * GUARD);
-    assert_non_null(image);
-    memset(image, MARK, bytes + 2 * GUARD);
-    for (int64_t i = 0; i < o->count; i++)
-        if (o->role == OUT) memset(image + GUARD + (size_t)i * element, 0xFF, element); /* NaN */
-        else encode(o->type, o->x[i], image + GUARD + (size_t)i * element);
-    return image;
-}
-
-void trial_round(struct trial *T)
-{
-    for (int i = 0; i < T->count; i++)
-        for (int64_t j = 0; j < T->o[i].count; j++) {
-            uint8_t bytes[8];
-            encode(T->o[i].type, T->o[i].x[j], bytes);
-            T->o[i].x[j] = decode(T->o[i].type, bytes);
-        }
-}
-
-/* Sizes, values rounded to their types, and what is expected of them. */
-static void trial_open(struct trial *T, const struct operation *op, struct device *device, enum dtype t,
-                       const int64_t *s)
-{
-    *T = (struct trial){.device = device, .t = t};
-    memcpy(T->s, s, 4 * sizeof *s);
-    random_state = 42;
-    op->setup(T);
-    trial_round(T);
-    for (int i = 0; i < T->count; i++) {
-        struct operand *o = &T->o[i];
-        for (int64_t j = 0; j < o->count; j++) {
-            o->want[j] = o->role == OUT ? 0 : o->x[j];
-            o->slack[j] = 0;
-        }
-    }
-}
-
-static void trial_upload(struct trial *T)
-{
-    struct error err;
-    for (int i = 0; i < T->count; i++) {
-        struct operand *o = &T->o[i];
-        uint8_t *image = operand_image(o), *base = o->device ? (uint8_t *)o->device - GUARD : NULL;
-        if (!base) base = device_alloc(T->device, MEMORY_DATA, operand_bytes(o) + 2 * GUARD, "operand", &err);
-        assert_non_null(base);
-        o->device = base + GUARD;
-        T->device->upload(T->device, base, image, operand_bytes(o) + 2 * GUARD);
-        free(image);
-    }
-}
-
-static void trial_close(struct trial *T)
-{
-    for (int i = 0; i < T->count; i++) {
-        if (T->o[i].device) device_free(T->device, (uint8_t *)T->o[i].device - GUARD);
-        free(T->o[i].x);
-        free(T->o[i].want);
-        free(T->o[i].slack);
-    }
-}
-
-static uint8_t *operand_download(struct trial *T, int i)
-{
-    size_t bytes = operand_bytes(&T->o[i]) + 2 * GUARD;
-    uint8_t *image = malloc(bytes);
-    assert_non_null(image);
-    T->device->sync(T->device);
-    T->device->download(T->device, image, (uint8_t *)T->o[i].device - GUARD, bytes);
-    return image;
-}
-
-/* ---- the checks ---- */
 
 static void describe(const struct trial *T, const struct operation *op, char *text, size_t size)
 {
@@ -562,8 +393,6 @@ static void work_issued_again_is_done_again(void **state)
     free(host);
     device_close(device);
 }
-
-/* ---- times ---- */
 
 static double now(void)
 {
