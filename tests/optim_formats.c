@@ -1,8 +1,8 @@
 /* The formats keep what they promise: error bounds, no code for an empty second moment, exact corrections,
- * unbiased rounding, and the same bits from every instruction set. MEOPT_LONG=1 visits all 2^32 fp32 numbers,
- * and over 10^8 random values for each property. */
+ * and the same bits from every instruction set. MEOPT_LONG=1 visits all 2^32 fp32 numbers, and over 10^8
+ * random values for each property. */
 #include "core/optim/optim.h"
-#include "kernels/philox.h"
+#include "tests/optim_numbers.h"
 
 #include <float.h>
 #include <math.h>
@@ -12,89 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-
-static const char *const variants[] = {"avx512", "avx2", "plain"};
-
-static uint64_t random_state = 1;
-static uint32_t random_next(void)
-{
-    uint64_t z = (random_state += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return (uint32_t)((z ^ (z >> 31)) >> 32);
-}
-static double uniform(void) { return random_next() / 4294967296.0; }
-static float from_bits(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-static uint32_t to_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits;
-}
-
-static void philox_known_answers(void **state)
-{
-    (void)state;
-    static const uint32_t cases[3][10] = {
-        /* Random123, kat_vectors */
-        {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
-        {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
-        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb,
-         0x5001e420, 0x24126ea1},
-    };
-    for (int i = 0; i < 3; i++) {
-        uint32_t out[4];
-        philox4x32_10(cases[i], cases[i] + 4, out);
-        assert_memory_equal(out, cases[i] + 6, 16);
-    }
-}
-
-/* The 16 random bits that round m of an element, by the definition in kernels/cpu/optim_kernel.h. */
-static uint32_t random_of_m(const struct optim_task *t, int64_t element)
-{
-    uint64_t group = (uint64_t)(t->first_group + element / 64), e = (uint64_t)element % 64,
-             block = group / 2 * 8 + e % 16 / 2;
-    uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), t->step[0], t->step[1]}, out[4];
-    philox4x32_10(counter, t->key, out);
-    uint32_t word = out[2 * (group % 2) + e % 2], turn = (uint32_t)(e / 16 * 8 + 16) % 32;
-    return (turn ? word << turn | word >> (32 - turn) : word) >> 16;
-}
-
-static void rounding_uses_the_documented_random_bits(void **state)
-{
-    (void)state;
-    enum { N = 64 * 37 + 5, PADDED = 64 * 38 };
-    static float gradient[N];
-    static uint16_t sum[PADDED];
-    for (int i = 0; i < N; i++) gradient[i] = (float)uniform() * 3 - 1;
-    for (size_t k = 0; k < 3; k++) {
-        const struct optim_kernels *kernels = optim_kernels_find(variants[k]);
-        if (!kernels) continue;
-        struct optim_task t = {.count = N,
-                               .first_group = ((int64_t)1 << 34) + 3,
-                               .rule = RULE_ACCUMULATE,
-                               .m_format = STATE_BF16,
-                               .v_format = STATE_NONE,
-                               .gradient = gradient,
-                               .m = sum,
-                               .key = {11, 22},
-                               .step = {33, 44},
-                               .s = {.gradient_scale = 1}};
-        struct optim_partial found;
-        memset(sum, 0, sizeof sum);
-        kernels->step(&t, 0, 5, &found); /* uneven pieces: pairs of groups share random words */
-        kernels->step(&t, 5, 38, &found);
-        for (int i = 0; i < N; i++)
-            assert_int_equal(sum[i], (to_bits(gradient[i]) + random_of_m(&t, i)) >> 16);
-    }
-}
-
-/* ---- Same bits everywhere ---------------------------------------------------------------------------- */
 
 enum { COUNT = 64 * 21 + 17, SPACE = 64 * 22 * 4 };
 struct memory {
@@ -212,8 +129,6 @@ static void threads_do_not_change_a_bit(void **state)
     }
 }
 
-/* ---- Weights ----------------------------------------------------------------------------------------- */
-
 static void corrections_keep_every_bit_they_can(void **state)
 {
     (void)state;
@@ -250,8 +165,6 @@ static void corrections_keep_every_bit_they_can(void **state)
     }
 }
 
-/* ---- States ------------------------------------------------------------------------------------------ */
-
 static struct optim_task state_task(int m_format, int v_format, uint8_t *m, uint8_t *v, uint8_t *scales)
 {
     return (struct optim_task){.count = 64,
@@ -275,8 +188,8 @@ static void second_moment_has_no_zero_and_a_bounded_error(void **state)
     for (int format = STATE_8BIT; format <= STATE_4BIT; format++) {
         int codes = format == STATE_8BIT ? 256 : 16, binades = format == STATE_8BIT ? 16 : 8;
         struct optim_task t = state_task(format, format, mc, vc, &scale);
-        for (int e = 83; e <= 190;
-             e++) /* every code of every scale: positive, rising, and it comes back as itself */
+        /* every code of every scale: positive, rising, and it comes back as itself */
+        for (int e = 83; e <= 190; e++)
             for (int first = 0; first < codes; first += 63) {
                 for (int i = 0; i < 64; i++) vc[i] = 0;
                 for (int i = 0; i < 64; i++) {
@@ -295,8 +208,8 @@ static void second_moment_has_no_zero_and_a_bounded_error(void **state)
                 kernels->state_out(&t, 0, 1, m2, v3);
                 assert_memory_equal(v2, v3, sizeof v2);
             }
-        for (int round = 0; round < random_groups();
-             round++) { /* random groups: nearest is within half a code of the root */
+        /* random groups: nearest is within half a code of the root */
+        for (int round = 0; round < random_groups(); round++) {
             double top = pow(10, uniform() * 34 - 24), bound = format == STATE_8BIT ? 1.0 / 32 : 1.0 / 4;
             float largest = 0;
             for (int i = 0; i < 64; i++) {
@@ -417,109 +330,6 @@ static void any_group_keeps_its_order(void **state)
         }
 }
 
-/* Rounding up must happen with the probability that makes the mean right: a normal deviate per value, their
- * squares a chi-square. Values through the accumulator (m codes, bf16) and through v and weights of a step.
- */
-static double unbiased(const struct optim_kernels *kernels, int what, int format, int values)
-{
-    enum { N = 64 * 512 };
-    static float gradient[N], weights[N], m[N], v[N];
-    static uint16_t half[N];
-    static uint8_t correction[N * 2], codes[N * 4], vcodes[N * 4], scales[N / 64];
-    double chi = 0;
-    for (int k = 0; k < values; k++) {
-        float x = (float)(0.3 + 0.65 * uniform());
-        struct optim_task t = {.count = N,
-                               .key = {(uint32_t)k, 5},
-                               .step = {(uint32_t)format + 1, 0},
-                               .gradient = gradient,
-                               .gradient_format = GRADIENT_F32,
-                               .m = codes,
-                               .v = vcodes,
-                               .scales = scales,
-                               .weights = half,
-                               .correction = correction,
-                               .m_range = 0,
-                               .v_format = STATE_NONE};
-        struct optim_partial found;
-        memset(scales, 0, sizeof scales);
-        memset(codes, 0, sizeof codes);
-        memset(vcodes, 0, sizeof vcodes);
-        for (int i = 0; i < N; i++) gradient[i] = what == 2 ? 0 : i % 64 == 63 ? 1 : x;
-        t.s.gradient_scale = 1;
-        if (what == 0) { /* m, with its group's exponent */
-            t.rule = RULE_ACCUMULATE;
-            t.m_format = format;
-            kernels->step(&t, 0, N / 64, &found);
-            kernels->state_out(&t, 0, N / 64, m, NULL);
-        } else if (what == 1) { /* sqrt(v) = x */
-            t.rule = RULE_ADAMW;
-            t.m_format = t.v_format = format;
-            t.s = (struct optim_scalars){.beta1 = 0,
-                                         .rest1 = 1,
-                                         .beta2 = 0,
-                                         .rest2 = 1,
-                                         .eps = 1,
-                                         .root_scale = 1,
-                                         .direction_limit = 9,
-                                         .decay = 1,
-                                         .gradient_scale = 1};
-            t.weight_format = WEIGHTS_F32;
-            t.weights = weights;
-            kernels->step(&t, 0, N / 64, &found);
-            kernels->state_out(&t, 0, N / 64, v, m);
-            for (int i = 0; i < N; i++) m[i] = sqrtf(m[i]);
-        } else { /* a weight that is decayed to x */
-            t.rule = RULE_ADAMW;
-            t.m_format = t.v_format = STATE_F32;
-            t.m = m;
-            t.v = v;
-            memset(m, 0, sizeof m);
-            memset(v, 0, sizeof v);
-            for (int i = 0; i < N; i++) weights[i] = 0.75f;
-            t.weight_format = format;
-            kernels->weights_in(&t, 0, N / 64, weights);
-            t.s = (struct optim_scalars){.eps = 1, .root_scale = 1, .decay = x / 0.75f, .gradient_scale = 1};
-            x = 0.75f * (x / 0.75f);
-            kernels->step(&t, 0, N / 64, &found);
-            kernels->weights_out(&t, 0, N / 64, m);
-        }
-        double sum = 0, low = 1e9, high = 0;
-        int n = 0;
-        for (int i = 0; i < N; i++) {
-            if (what != 2 && i % 64 == 63) continue;
-            sum += (double)m[i];
-            low = fmin(low, (double)m[i]);
-            high = fmax(high, (double)m[i]);
-            n++;
-        }
-        if (high == low) continue; /* a code itself */
-        double p = ((double)x - low) / (high - low),
-               z = (sum / n - (double)x) / ((high - low) * sqrt(p * (1 - p) / n));
-        if (p * n > 20 && (1 - p) * n > 20) chi += z * z - 1;
-    }
-    return chi / sqrt(2.0 * values); /* about normal */
-}
-
-static void stochastic_rounding_is_unbiased(void **state)
-{
-    (void)state;
-    static const struct {
-        int what, format;
-        const char *name;
-    } cases[] = {{0, STATE_8BIT, "m 8bit"},       {0, STATE_4BIT, "m 4bit"},
-                 {0, STATE_BF16, "bf16"},         {1, STATE_8BIT, "sqrt(v) 8bit"},
-                 {1, STATE_4BIT, "sqrt(v) 4bit"}, {2, WEIGHTS_BF16_SR, "bf16_sr"},
-                 {2, WEIGHTS_20, "bf16+4"},       {2, WEIGHTS_24, "bf16+8"}};
-    int values = getenv("MEOPT_LONG") ? 3000 : 100;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        double z = unbiased(optim_kernels_find(NULL), cases[i].what, cases[i].format, values);
-        print_message("%s: chi-square of %d values x 32256 roundings, standardised: %+.2f\n", cases[i].name,
-                      values, z);
-        assert_true(fabs(z) < 5);
-    }
-}
-
 static void scales_survive_gradients_of_any_size(void **state)
 {
     (void)state;
@@ -599,15 +409,12 @@ static void a_bad_gradient_touches_nothing_of_its_group(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_known_answers),
-        cmocka_unit_test(rounding_uses_the_documented_random_bits),
         cmocka_unit_test(every_variant_gives_the_same_bits),
         cmocka_unit_test(threads_do_not_change_a_bit),
         cmocka_unit_test(corrections_keep_every_bit_they_can),
         cmocka_unit_test(second_moment_has_no_zero_and_a_bounded_error),
         cmocka_unit_test(any_group_keeps_its_order),
         cmocka_unit_test(first_moment_is_idempotent_and_bounded),
-        cmocka_unit_test(stochastic_rounding_is_unbiased),
         cmocka_unit_test(scales_survive_gradients_of_any_size),
         cmocka_unit_test(a_bad_gradient_touches_nothing_of_its_group),
     };

@@ -1,78 +1,10 @@
-/* libmeopt as its header describes it: bytes known before allocation, state that survives a restart bit by
- * bit and goes from one format to another, gradient accumulation, adaptive precision, and an error value for
- * every kind of misuse. */
-#include "core/meopt.h"
+/* libmeopt as its header describes it: state that survives a restart bit by bit and goes from one format to
+ * another, gradient accumulation, adaptive precision, shards, threads. */
+#include "tests/optim_table.h"
 
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
-enum { A = 130 * 70, B = 77, COUNT = 2 };
-static const char *const presets[] = {"quality", "balanced", "minimal", "fp32", "amp", "pure_bf16"};
-
-static struct meopt_tensor table[COUNT] = {
-    {.name = "layer.weight", .ndim = 2, .shape = {130, 70}},
-    {.name = "layer.bias", .ndim = 1, .shape = {B}, .flags = MEOPT_NO_DECAY}};
-static float start[A], gradient[A];
-
-static void fill(float *x, int n, uint32_t seed, float scale)
-{
-    for (int i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        x[i] = ((float)(seed >> 8) / 16777216.0f - 0.5f) * scale;
-    }
-}
-
-static struct meopt *make(int rule, const char *preset, uint64_t seed)
-{
-    struct meopt_options o;
-    struct meopt_error err;
-    struct meopt *opt;
-    assert_int_equal(meopt_options_init(&o, sizeof o, rule), 0);
-    assert_int_equal(meopt_options_preset(&o, preset, &err), 0);
-    o.weight_decay = 0.01;
-    o.seed = seed;
-    assert_int_equal(meopt_create(&opt, &o, table, COUNT, &err), 0);
-    fill(start, A, 1, 1);
-    assert_int_equal(meopt_import(opt, 0, 0, A, start, &err), 0);
-    assert_int_equal(meopt_import(opt, 1, 0, B, start, &err), 0);
-    return opt;
-}
-
-static void steps(struct meopt *opt, int first, int last)
-{
-    struct meopt_error err;
-    for (int step = first; step <= last; step++) {
-        fill(gradient, A, (uint32_t)step, 0.1f);
-        struct meopt_gradient g[COUNT] = {{gradient, MEOPT_F32}, {gradient, MEOPT_F32}};
-        assert_int_equal(meopt_step(opt, step, 1e-3, 1, g, NULL, &err), 0);
-    }
-}
-
-struct buffer {
-    char *data;
-    size_t bytes, space;
-};
-static int buffer_write(void *context, const void *data, size_t bytes)
-{
-    struct buffer *b = context;
-    if (b->bytes + bytes > b->space) b->data = realloc(b->data, b->space = (b->bytes + bytes) * 2);
-    memcpy(b->data + b->bytes, data, bytes);
-    b->bytes += bytes;
-    return 0;
-}
-static struct buffer saved(const struct meopt *opt)
-{
-    struct buffer b = {0};
-    struct meopt_error err;
-    assert_int_equal(meopt_save(opt, buffer_write, &b, &err), 0);
-    return b;
-}
 
 static void resume_is_bit_identical(void **state)
 {
@@ -141,9 +73,8 @@ static void state_goes_from_one_format_to_another(void **state)
                 assert_int_equal(info.updates, 5);
                 steps(x, 6, 6);
                 steps(y, 6, 6);
-                double limit = from == 2 || to == 2
-                                   ? 3e-3
-                                   : 4e-4; /* bf16 weights: half an ulp of 1; else a fraction of a step */
+                /* bf16 weights: half an ulp of 1; else a fraction of a step */
+                double limit = from == 2 || to == 2 ? 3e-3 : 4e-4;
                 if (distance(x, y) > limit)
                     fail_msg("%s %s -> %s: %g", meopt_rule_name(rule), presets[from], presets[to],
                              distance(x, y));
@@ -178,122 +109,6 @@ static void damaged_state_is_refused_and_changes_nothing(void **state)
     free(good.data);
     meopt_destroy(opt);
 }
-
-/* ---- Memory ------------------------------------------------------------------------------------------ */
-
-struct account {
-    size_t bytes[MEOPT_MEMORY_KINDS];
-    int fail_at;
-};
-static void *account_get(void *context, int kind, size_t bytes, const char *tensor)
-{
-    struct account *a = context;
-    assert_non_null(tensor);
-    if (a->fail_at && --a->fail_at == 0) return NULL;
-    a->bytes[kind] += bytes;
-    return aligned_alloc(64, (bytes + 63) / 64 * 64);
-}
-static void account_put(void *context, int kind, void *p, size_t bytes)
-{
-    ((struct account *)context)->bytes[kind] -= bytes;
-    free(p);
-}
-
-static void query_equals_what_is_allocated(void **state)
-{
-    (void)state;
-    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
-        for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
-            struct account account = {0};
-            struct meopt_options o;
-            struct meopt_error err;
-            struct meopt *opt;
-            struct meopt_bytes query, held;
-            meopt_options_init(&o, sizeof o, rule);
-            meopt_options_preset(&o, presets[p], &err);
-            o.accumulator = MEOPT_STATE_BF16;
-            o.allocate = account_get;
-            o.release = account_put;
-            o.context = &account;
-            assert_int_equal(meopt_query(&o, table, COUNT, &query, &err), 0);
-            assert_int_equal(meopt_create(&opt, &o, table, COUNT, &err), 0);
-            assert_int_equal(meopt_held(opt, &held), 0);
-            assert_memory_equal(&query, &held, sizeof query);
-            assert_int_equal(account.bytes[MEOPT_MEMORY_WEIGHTS], query.weights);
-            assert_int_equal(account.bytes[MEOPT_MEMORY_COPY], query.copy);
-            assert_int_equal(account.bytes[MEOPT_MEMORY_CORRECTION], query.correction);
-            assert_int_equal(account.bytes[MEOPT_MEMORY_MOMENTS], query.moments);
-            assert_int_equal(account.bytes[MEOPT_MEMORY_ACCUMULATOR], query.accumulators);
-            meopt_destroy(opt);
-            for (int k = 0; k < MEOPT_MEMORY_KINDS; k++) assert_int_equal(account.bytes[k], 0);
-            for (int k = 1; k < 12;
-                 k++) { /* each allocation fails once: an error value, nothing left behind */
-                account.fail_at = k;
-                int status = meopt_create(&opt, &o, table, COUNT, &err);
-                if (status == 0) meopt_destroy(opt);
-                else assert_int_equal(status, MEOPT_NO_MEMORY);
-                for (int j = 0; j < MEOPT_MEMORY_KINDS; j++) assert_int_equal(account.bytes[j], 0);
-            }
-        }
-}
-
-/* A ViT of width 768, depth 14: 100 M parameters with norms, biases, tokens and positions. Gradients are
- * released. */
-static void presets_hold_the_promised_bytes_at_100_million_parameters(void **state)
-{
-    (void)state;
-    static const double limits[] = {5.15, 4.65, 4.10};
-    static struct meopt_tensor vit[14 * 12 + 8];
-    static char names[14 * 12 + 8][32];
-    size_t n = 0;
-#define ADD(...)                                                                                             \
-    do {                                                                                                     \
-        snprintf(names[n], 32, "t%zu", n);                                                                   \
-        vit[n] = (struct meopt_tensor){.name = names[n], __VA_ARGS__};                                       \
-        n++;                                                                                                 \
-    } while (0)
-    for (int block = 0; block < 14; block++) {
-        for (int k = 0; k < 4; k++) ADD(.ndim = 1, .shape = {768});
-        ADD(.ndim = 2, .shape = {2304, 768});
-        ADD(.ndim = 1, .shape = {2304});
-        ADD(.ndim = 2, .shape = {768, 768});
-        ADD(.ndim = 1, .shape = {768});
-        ADD(.ndim = 2, .shape = {3072, 768});
-        ADD(.ndim = 1, .shape = {3072});
-        ADD(.ndim = 2, .shape = {768, 3072});
-        ADD(.ndim = 1, .shape = {768});
-    }
-    ADD(.ndim = 4, .shape = {768, 3, 14, 14});
-    ADD(.ndim = 3, .shape = {1, 257, 768}, .flags = MEOPT_KEEP_F32);
-    ADD(.ndim = 3, .shape = {1, 1, 768}, .flags = MEOPT_KEEP_F32);
-    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
-        for (int p = 0; p < 3; p++) {
-            struct account account = {0};
-            struct meopt_options o;
-            struct meopt_error err;
-            struct meopt *opt;
-            struct meopt_bytes held;
-            meopt_options_init(&o, sizeof o, rule);
-            meopt_options_preset(&o, presets[p], &err);
-            o.allocate = account_get;
-            o.release = account_put;
-            o.context = &account;
-            o.dry = 1; /* allocated, not touched */
-            assert_int_equal(meopt_create(&opt, &o, vit, n, &err), 0);
-            meopt_held(opt, &held);
-            size_t total = 0;
-            for (int k = 0; k < MEOPT_MEMORY_KINDS; k++) total += account.bytes[k];
-            double each = (double)total / (double)held.parameters;
-            if (rule == MEOPT_APADAMW || rule == MEOPT_LION)
-                print_message("%s %s: %.1f M parameters, %.3f bytes each\n", meopt_rule_name(rule),
-                              presets[p], (double)held.parameters * 1e-6, each);
-            assert_true(held.parameters > 99000000 && held.parameters < 101000000);
-            assert_true(each <= limits[p] - (rule == MEOPT_APSGD || rule == MEOPT_LION ? 1 : 0));
-            meopt_destroy(opt);
-        }
-}
-
-/* ---- Accumulation, promotion, caller's memory, shards ------------------------------------------------ */
 
 static void accumulated_gradients_make_the_step_of_their_sum(void **state)
 {
@@ -478,132 +293,16 @@ static void tensors_may_be_stepped_from_several_threads(void **state)
     for (int k = 0; k < 2; k++) meopt_destroy(opt[k]);
 }
 
-/* ---- Misuse ------------------------------------------------------------------------------------------ */
-
-#define REFUSED(call)                                                                                        \
-    do {                                                                                                     \
-        memset(&err, 0, sizeof err);                                                                         \
-        assert_int_equal(call, MEOPT_BAD_ARGUMENT);                                                          \
-        assert_true(strlen(err.message) > 8);                                                                \
-    } while (0)
-
-static void misuse_returns_an_error_with_a_sentence(void **state)
-{
-    (void)state;
-    struct meopt_options o, bad;
-    struct meopt_error err;
-    struct meopt *opt, *none = NULL;
-    struct meopt_bytes bytes;
-    static float x[A + 1];
-    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
-    assert_int_equal(meopt_options_init(NULL, sizeof o, 0), MEOPT_BAD_ARGUMENT);
-    assert_int_equal(meopt_options_init(&bad, 3, 0), MEOPT_BAD_ARGUMENT);
-    assert_int_equal(meopt_options_init(&bad, sizeof bad, 99), MEOPT_BAD_ARGUMENT);
-    REFUSED(meopt_options_preset(&o, "fastest", &err));
-    REFUSED(meopt_create(NULL, &o, table, COUNT, &err));
-    REFUSED(meopt_create(&opt, NULL, table, COUNT, &err));
-    REFUSED(meopt_create(&opt, &o, NULL, COUNT, &err));
-    REFUSED(meopt_query(&o, table, COUNT, NULL, &err));
-#define BAD_OPTION(field, v)                                                                                 \
-    do {                                                                                                     \
-        bad = o;                                                                                             \
-        bad.field = v;                                                                                       \
-        REFUSED(meopt_create(&opt, &bad, table, COUNT, &err));                                               \
-        assert_null(opt);                                                                                    \
-        REFUSED(meopt_query(&bad, table, COUNT, &bytes, &err));                                              \
-    } while (0)
-    BAD_OPTION(size, 0);
-    BAD_OPTION(tensor_size, 4);
-    BAD_OPTION(rule, 5);
-    BAD_OPTION(weights, -1);
-    BAD_OPTION(first_moment, 9);
-    BAD_OPTION(beta1, 1);
-    BAD_OPTION(beta2, NAN);
-    BAD_OPTION(eps, -1);
-    BAD_OPTION(weight_decay, INFINITY);
-    BAD_OPTION(threads, -1);
-    BAD_OPTION(accumulator, 7);
-    bad = o;
-    bad.second_moment = MEOPT_STATE_8BIT;
-    bad.beta2 = 0.5;
-    REFUSED(meopt_create(&opt, &bad, table, COUNT, &err));
-#define BAD_TENSOR(field, v)                                                                                 \
-    do {                                                                                                     \
-        struct meopt_tensor t = table[0];                                                                    \
-        t.field = v;                                                                                         \
-        REFUSED(meopt_create(&opt, &o, &t, 1, &err));                                                        \
-    } while (0)
-    BAD_TENSOR(name, NULL);
-    BAD_TENSOR(name, "");
-    BAD_TENSOR(ndim, 9);
-    BAD_TENSOR(ndim, -1);
-    BAD_TENSOR(shape[0], 0);
-    BAD_TENSOR(shape[0], INT64_MAX);
-    BAD_TENSOR(first, 3);
-    BAD_TENSOR(lr_scale, -1);
-    BAD_TENSOR(weights, (char *)x + 1);
-    struct meopt_tensor twins[2] = {table[0], table[0]};
-    REFUSED(meopt_create(&opt, &o, twins, 2, &err));
-
-    assert_int_equal(meopt_create(&opt, &o, table, COUNT, &err), 0);
-    REFUSED(meopt_import(opt, 2, 0, 64, x, &err));
-    REFUSED(meopt_import(opt, 0, 1, 64, x, &err));
-    REFUSED(meopt_import(opt, 0, 0, 65, x, &err));
-    REFUSED(meopt_import(opt, 0, 0, A + 64, x, &err));
-    REFUSED(meopt_import(opt, 0, -64, 64, x, &err));
-    REFUSED(meopt_export(opt, 0, 0, A, NULL, &err));
-    REFUSED(meopt_export(none, 0, 0, A, x, &err));
-    x[5] = NAN;
-    assert_int_equal(meopt_import(opt, 0, 0, A, x, &err), MEOPT_NOT_FINITE);
-    REFUSED(meopt_step_begin(none, 1, 1, 0, &err));
-    REFUSED(meopt_step_begin(opt, 0, 1, 0, &err));
-    REFUSED(meopt_step_begin(opt, 1, NAN, 0, &err));
-    assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);
-    assert_int_equal(meopt_step_end(opt, NULL, &err), MEOPT_BAD_ORDER);
-    assert_int_equal(meopt_step_begin(opt, 1, 1e-3, 0, &err), 0);
-    assert_int_equal(meopt_step_begin(opt, 2, 1e-3, 0, &err), MEOPT_BAD_ORDER);
-    REFUSED(meopt_step_tensor(opt, 5, gradient, MEOPT_F32, 1, &err));
-    REFUSED(meopt_step_tensor(opt, 0, NULL, MEOPT_F32, 1, &err));
-    REFUSED(meopt_step_tensor(opt, 0, (char *)gradient + 2, MEOPT_F32, 1, &err));
-    REFUSED(meopt_step_tensor(opt, 0, gradient, 3, 1, &err));
-    REFUSED(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, NAN, &err));
-    struct meopt_gradient two[] = {{gradient, MEOPT_F32}, {gradient, 3}};
-    REFUSED(meopt_step_tensors(opt, NULL, two, 2, 1, &err));
-    REFUSED(meopt_step_tensors(opt, (size_t[]){0, 9}, two, 2, 1, &err));
-    REFUSED(meopt_step_tensors(opt, (size_t[]){0, 1}, two, 2, 1,
-                               &err)); /* the second one's dtype: the first has not stepped */
-    two[1] = two[0];
-    assert_int_equal(meopt_step_tensors(opt, (size_t[]){0, 0}, two, 2, 1, &err), MEOPT_BAD_ORDER);
-    assert_int_equal(meopt_step_tensors(opt, NULL, NULL, 0, 1, &err), 0);
-    assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), 0);
-    assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);
-    assert_int_equal(meopt_accumulate(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);
-    assert_int_equal(meopt_step_end(opt, NULL, &err), 0);
-    REFUSED(meopt_step(opt, 2, 1e-3, 1, NULL, NULL, &err));
-    REFUSED(meopt_save(opt, NULL, NULL, &err));
-    REFUSED(meopt_state_save(opt, 0, x, 10, &err));
-    assert_int_equal(meopt_state_load(opt, 0, x, 10, NULL), MEOPT_BAD_STATE);
-    assert_int_equal(meopt_state_bytes(none, 0), 0);
-    assert_int_equal(meopt_find(opt, "nothing"), -1);
-    assert_null(meopt_rule_name(17));
-    assert_int_equal(meopt_state_format_from_name("9bit"), -1);
-    meopt_destroy(opt);
-    meopt_destroy(NULL);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(resume_is_bit_identical),
         cmocka_unit_test(state_goes_from_one_format_to_another),
         cmocka_unit_test(damaged_state_is_refused_and_changes_nothing),
-        cmocka_unit_test(query_equals_what_is_allocated),
-        cmocka_unit_test(presets_hold_the_promised_bytes_at_100_million_parameters),
         cmocka_unit_test(accumulated_gradients_make_the_step_of_their_sum),
         cmocka_unit_test(a_tensor_over_the_threshold_is_promoted),
         cmocka_unit_test(shards_make_the_bits_of_the_whole),
         cmocka_unit_test(tensors_may_be_stepped_from_several_threads),
-        cmocka_unit_test(misuse_returns_an_error_with_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

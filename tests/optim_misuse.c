@@ -1,0 +1,133 @@
+/* libmeopt answers every kind of misuse with an error value and a sentence. */
+#include "tests/optim_table.h"
+
+#include <math.h>
+
+#define REFUSED(call)                                                                                        \
+    do {                                                                                                     \
+        memset(&err, 0, sizeof err);                                                                         \
+        assert_int_equal(call, MEOPT_BAD_ARGUMENT);                                                          \
+        assert_true(strlen(err.message) > 8);                                                                \
+    } while (0)
+
+static void bad_options_and_tensors_are_refused_with_a_sentence(void **state)
+{
+    (void)state;
+    struct meopt_options o, bad;
+    struct meopt_error err;
+    struct meopt *opt;
+    struct meopt_bytes bytes;
+    static float x[A];
+    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+    assert_int_equal(meopt_options_init(NULL, sizeof o, 0), MEOPT_BAD_ARGUMENT);
+    assert_int_equal(meopt_options_init(&bad, 3, 0), MEOPT_BAD_ARGUMENT);
+    assert_int_equal(meopt_options_init(&bad, sizeof bad, 99), MEOPT_BAD_ARGUMENT);
+    REFUSED(meopt_options_preset(&o, "fastest", &err));
+    REFUSED(meopt_create(NULL, &o, table, COUNT, &err));
+    REFUSED(meopt_create(&opt, NULL, table, COUNT, &err));
+    REFUSED(meopt_create(&opt, &o, NULL, COUNT, &err));
+    REFUSED(meopt_query(&o, table, COUNT, NULL, &err));
+#define BAD_OPTION(field, v)                                                                                 \
+    do {                                                                                                     \
+        bad = o;                                                                                             \
+        bad.field = v;                                                                                       \
+        REFUSED(meopt_create(&opt, &bad, table, COUNT, &err));                                               \
+        assert_null(opt);                                                                                    \
+        REFUSED(meopt_query(&bad, table, COUNT, &bytes, &err));                                              \
+    } while (0)
+    BAD_OPTION(size, 0);
+    BAD_OPTION(tensor_size, 4);
+    BAD_OPTION(rule, 5);
+    BAD_OPTION(weights, -1);
+    BAD_OPTION(first_moment, 9);
+    BAD_OPTION(beta1, 1);
+    BAD_OPTION(beta2, NAN);
+    BAD_OPTION(eps, -1);
+    BAD_OPTION(weight_decay, INFINITY);
+    BAD_OPTION(threads, -1);
+    BAD_OPTION(accumulator, 7);
+    bad = o;
+    bad.second_moment = MEOPT_STATE_8BIT;
+    bad.beta2 = 0.5;
+    REFUSED(meopt_create(&opt, &bad, table, COUNT, &err));
+#define BAD_TENSOR(field, v)                                                                                 \
+    do {                                                                                                     \
+        struct meopt_tensor t = table[0];                                                                    \
+        t.field = v;                                                                                         \
+        REFUSED(meopt_create(&opt, &o, &t, 1, &err));                                                        \
+    } while (0)
+    BAD_TENSOR(name, NULL);
+    BAD_TENSOR(name, "");
+    BAD_TENSOR(ndim, 9);
+    BAD_TENSOR(ndim, -1);
+    BAD_TENSOR(shape[0], 0);
+    BAD_TENSOR(shape[0], INT64_MAX);
+    BAD_TENSOR(first, 3);
+    BAD_TENSOR(lr_scale, -1);
+    BAD_TENSOR(weights, (char *)x + 1);
+    struct meopt_tensor twins[2] = {table[0], table[0]};
+    REFUSED(meopt_create(&opt, &o, twins, 2, &err));
+}
+
+static void bad_calls_are_refused_with_a_sentence(void **state)
+{
+    (void)state;
+    struct meopt_options o;
+    struct meopt_error err;
+    struct meopt *opt, *none = NULL;
+    static float x[A + 1];
+    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+    assert_int_equal(meopt_create(&opt, &o, table, COUNT, &err), 0);
+    REFUSED(meopt_import(opt, 2, 0, 64, x, &err));
+    REFUSED(meopt_import(opt, 0, 1, 64, x, &err));
+    REFUSED(meopt_import(opt, 0, 0, 65, x, &err));
+    REFUSED(meopt_import(opt, 0, 0, A + 64, x, &err));
+    REFUSED(meopt_import(opt, 0, -64, 64, x, &err));
+    REFUSED(meopt_export(opt, 0, 0, A, NULL, &err));
+    REFUSED(meopt_export(none, 0, 0, A, x, &err));
+    x[5] = NAN;
+    assert_int_equal(meopt_import(opt, 0, 0, A, x, &err), MEOPT_NOT_FINITE);
+    REFUSED(meopt_step_begin(none, 1, 1, 0, &err));
+    REFUSED(meopt_step_begin(opt, 0, 1, 0, &err));
+    REFUSED(meopt_step_begin(opt, 1, NAN, 0, &err));
+    assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);
+    assert_int_equal(meopt_step_end(opt, NULL, &err), MEOPT_BAD_ORDER);
+    assert_int_equal(meopt_step_begin(opt, 1, 1e-3, 0, &err), 0);
+    assert_int_equal(meopt_step_begin(opt, 2, 1e-3, 0, &err), MEOPT_BAD_ORDER);
+    REFUSED(meopt_step_tensor(opt, 5, gradient, MEOPT_F32, 1, &err));
+    REFUSED(meopt_step_tensor(opt, 0, NULL, MEOPT_F32, 1, &err));
+    REFUSED(meopt_step_tensor(opt, 0, (char *)gradient + 2, MEOPT_F32, 1, &err));
+    REFUSED(meopt_step_tensor(opt, 0, gradient, 3, 1, &err));
+    REFUSED(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, NAN, &err));
+    struct meopt_gradient two[] = {{gradient, MEOPT_F32}, {gradient, 3}};
+    REFUSED(meopt_step_tensors(opt, NULL, two, 2, 1, &err));
+    REFUSED(meopt_step_tensors(opt, (size_t[]){0, 9}, two, 2, 1, &err));
+    /* the second one's dtype: the first has not stepped */
+    REFUSED(meopt_step_tensors(opt, (size_t[]){0, 1}, two, 2, 1, &err));
+    two[1] = two[0];
+    assert_int_equal(meopt_step_tensors(opt, (size_t[]){0, 0}, two, 2, 1, &err), MEOPT_BAD_ORDER);
+    assert_int_equal(meopt_step_tensors(opt, NULL, NULL, 0, 1, &err), 0);
+    assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), 0);
+    assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);
+    assert_int_equal(meopt_accumulate(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);
+    assert_int_equal(meopt_step_end(opt, NULL, &err), 0);
+    REFUSED(meopt_step(opt, 2, 1e-3, 1, NULL, NULL, &err));
+    REFUSED(meopt_save(opt, NULL, NULL, &err));
+    REFUSED(meopt_state_save(opt, 0, x, 10, &err));
+    assert_int_equal(meopt_state_load(opt, 0, x, 10, NULL), MEOPT_BAD_STATE);
+    assert_int_equal(meopt_state_bytes(none, 0), 0);
+    assert_int_equal(meopt_find(opt, "nothing"), -1);
+    assert_null(meopt_rule_name(17));
+    assert_int_equal(meopt_state_format_from_name("9bit"), -1);
+    meopt_destroy(opt);
+    meopt_destroy(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_options_and_tensors_are_refused_with_a_sentence),
+        cmocka_unit_test(bad_calls_are_refused_with_a_sentence),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
