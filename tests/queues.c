@@ -1,6 +1,6 @@
 /* Queues and events of a device ($MEOPT_TEST_DEVICE, else the CPU): what waits for an event begins after it
  * and nothing else does, whichever queue is the slow one (FAKE_LATE of tests/fake_driver.cc), copies go both
- * ways, and a device works from every thread, beside another device. */
+ * ways, a device works from every thread, beside another device, and a card says which of how many it is. */
 #include "core/device/device.h"
 
 #include <pthread.h>
@@ -158,10 +158,33 @@ static void a_device_works_from_every_thread_beside_another(void **state)
     unsetenv("FAKE_CARDS");
 }
 
+static void a_card_says_its_address_and_how_many_there_are(void **state)
+{
+    (void)state;
+    setenv("FAKE_CARDS", "3", 1);
+    struct device *device = opened(spec());
+    bool card = device->kind == DEVICE_HIP || device->kind == DEVICE_CUDA;
+    unsigned domain, bus, slot, function;
+    char again[sizeof device->pci];
+    if (card) {
+        assert_int_equal(sscanf(device->pci, "%x:%x:%x.%x", &domain, &bus, &slot, &function), 4);
+        snprintf(again, sizeof again, "%04x:%02x:%02x.%x", domain & 0xffff, bus & 0xff, slot & 0xff,
+                 function & 0xf);
+        assert_string_equal(device->pci, again);
+    } else assert_string_equal(device->pci, "");
+    int count = device_count(device);
+    device_close(device);
+    if (!card) assert_int_equal(count, 1);
+    else if (getenv("MEOPT_KERNELS") && strstr(getenv("MEOPT_KERNELS"), "fake")) assert_int_equal(count, 3);
+    else assert_true(count >= 1);
+    unsetenv("FAKE_CARDS");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_waits_for_an_event_begins_after_it),
                                        cmocka_unit_test(a_device_has_any_number_of_queues),
-                                       cmocka_unit_test(a_device_works_from_every_thread_beside_another)};
+                                       cmocka_unit_test(a_device_works_from_every_thread_beside_another),
+                                       cmocka_unit_test(a_card_says_its_address_and_how_many_there_are)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

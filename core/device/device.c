@@ -120,6 +120,8 @@ int device_check(struct device *device, struct error *err)
     return device->pending.code;
 }
 
+int device_count(const struct device *device) { return gpu_is(device) ? gpu_count(device) : 1; }
+
 void device_close(struct device *device)
 {
     if (!device) return;

@@ -179,6 +179,7 @@ struct device {
     const struct device_optim *optim;
     enum device_kind kind;
     char name[128]; /* what the maker calls it */
+    char pci[16];   /* of a card: "0000:65:00.0"; "" where there is none */
     struct memory_use use;
     bool host_memory;   /* its memory is this machine's: read and written without copies */
     size_t limit_bytes; /* 0: what the machine has */
@@ -218,6 +219,8 @@ int device_adopt(struct device **device, enum device_kind kind, int ordinal, voi
                  struct error *err);
 /* Would device.type "cpu", "hip", "cuda" or "auto" mean a card here? auto: when a driver sees one. */
 bool device_is_card(const char *type);
+/* Devices of this one's kind: what its driver sees; 1 for all but cards. */
+int device_count(const struct device *device);
 void device_close(struct device *device);
 
 /* 64-byte aligned, contents undefined. NULL and err (EXIT_CARD_MEMORY or EXIT_HOST_MEMORY, with the table by

@@ -405,6 +405,22 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes,
     return 0;
 }
 
+int gpu_count(const struct device *dev)
+{
+    const struct gpu *gpu = dev->state;
+    int count = 0;
+    return !gpu->dry && gpu->driver.count(&count) == 0 && count > 0 ? count : 1;
+}
+
+/* As the kernel's files below /sys spell it, whatever a driver's letters and width. */
+static void pci_address(struct device *dev, const char *bus_id)
+{
+    unsigned domain, bus, slot, function;
+    if (sscanf(bus_id, "%4x:%2x:%2x.%1x", &domain, &bus, &slot, &function) == 4)
+        snprintf(dev->pci, sizeof dev->pci, "%04x:%02x:%02x.%x", domain & 0xffff, bus & 0xff, slot & 0xff,
+                 function & 0xf);
+}
+
 /* Context, stream, pinned memory, events: everything of the driver's but the code. */
 static int card_start(struct device *dev)
 {
@@ -449,6 +465,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     gpu->arena = (struct arena){.take = gpu_take, .give = gpu_give, .context = dev};
     dev->kind = kind == DRIVER_HIP ? DEVICE_HIP : DEVICE_CUDA;
     snprintf(dev->name, sizeof dev->name, "%s:%d %.100s", driver_names[kind], ordinal, card.name);
+    pci_address(dev, card.bus_id);
     struct gpu_before before;
     current_get(gpu, &before);
     if ((code = card_start(dev)) != 0)

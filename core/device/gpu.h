@@ -69,6 +69,8 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes,
 static inline bool gpu_is(const struct device *dev) { return dev->ops == &gpu_operations; }
 static inline struct gpu *gpu_of(struct device *dev) { return dev->state; }
 
+/* Cards that the driver sees: 1 when it does not say, and for a dry card. */
+int gpu_count(const struct device *dev);
 /* Start a kernel by name; arguments as drivers take them: pointers to the values. */
 void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t blocks_y, void **arguments);
 /* Scratch of one operation; NULL after a failure, and on a dry card. */

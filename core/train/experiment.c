@@ -1,7 +1,6 @@
 /* What an experiment trains on: see experiment.h. */
 #include "core/train/experiment.h"
 #include "core/base/log.h"
-#include "core/device/gpu.h"
 #include "core/train/trainer.h"
 
 #include <stdio.h>
@@ -37,10 +36,10 @@ int train_device_open(struct device **device, const struct config *c, bool limit
     if (card && named > 1)
         return error_set(err, EXIT_CONFIG, "one number, as in --cards 0, or all for the first that works",
                          "device.cards %s: one process trains on one card", c->device.cards);
-    int code = device_open(device, spec, limited ? (size_t)c->device.memory_limit : 0, err), cards = 0;
-    if (!code && !named && gpu_is(*device) && gpu_of(*device)->driver.count(&cards) == 0 && cards > 1)
+    int code = device_open(device, spec, limited ? (size_t)c->device.memory_limit : 0, err);
+    if (!code && !named && device_count(*device) > 1)
         log_info("%d cards: one process trains on one card, here the first (device.cards chooses another)",
-                 cards);
+                 device_count(*device));
     return code;
 }
 
