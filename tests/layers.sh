@@ -1,0 +1,83 @@
+#!/bin/sh
+# The house has one way through it (README "The way through the house"): a room includes only the rooms named in its
+# row here. A row is a room and what it may include; a room may always include itself.
+set -eu
+SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/.." && pwd)}
+rooms='
+core/base
+core/config   core/base
+core/device   core/base kernels
+core/weights  core/base core/device kernels
+core/data     core/base kernels
+core/nn       core/base core/device core/weights kernels
+core/optim    core/base core/device kernels meopt.h
+core/dist     core/base core/device
+core/run      core/base core/config core/device core/weights
+core/monitor  core/base
+core/train    core/base core/config core/data core/device core/dist core/nn core/run core/weights meopt.h
+core/compare  core/base core/config core/device core/run
+core/doctor   core/base core/device kernels
+kernels
+fetch         core/base
+meopt.h
+cli           core/base core/config core/device core/weights core/data core/nn core/dist core/run core/monitor core/train core/compare core/doctor fetch meopt.h
+'
+
+# "ROOM INCLUDED-ROOM FILE:LINE" for every #include "..." below the directory $1.
+includes() {
+    (cd "$1" && grep -rnE --include='*.c' --include='*.h' --include='*.hip' '^ *# *include "' core cli fetch kernels) |
+        sed -E 's/^([^:]+):([0-9]+): *# *include "([^"]+)".*/\1 \3 \1:\2/' |
+        awk 'function room(path) {
+                 if (path == "core/meopt.h") return "meopt.h"
+                 if (path ~ /^core\/[a-z]+\//) { split(path, part, "/"); return part[1] "/" part[2] }
+                 split(path, part, "/"); return part[1]
+             }
+             { print room($1), room($2), $3 }'
+}
+
+# The arrows below $1 that no row allows, one a line.
+broken() {
+    includes "$1" | awk -v rooms="$rooms" '
+        BEGIN {
+            count = split(rooms, row, "\n")
+            for (i = 1; i <= count; i++) {
+                n = split(row[i], word, " ")
+                if (n) known[word[1]] = 1
+                for (k = 2; k <= n; k++) allowed[word[1] " " word[k]] = 1
+            }
+        }
+        !($1 in known) { print $3 ": " $1 " is a room without a row in tests/layers.sh"; next }
+        $1 != $2 && !(($1 " " $2) in allowed) { print $3 ": " $1 " must not include " $2 }'
+}
+
+found=$(broken "$SOURCE")
+if [ -n "$found" ]; then
+    echo "$found"
+    exit 1
+fi
+count=$(includes "$SOURCE" | wc -l)
+[ "$count" -gt 300 ] || { echo "only $count includes found: the search is broken"; exit 1; }
+
+# Planted includes are found: each against an arrow of the picture.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+plant() { # room of the file, what it includes
+    rm -rf "$work/tree"
+    mkdir -p "$work/tree/core" "$work/tree/cli" "$work/tree/fetch" "$work/tree/kernels/cpu" "$work/tree/$1"
+    printf '#include "%s"\n' "$2" >"$work/tree/$1/planted.c"
+    [ -n "$(broken "$work/tree")" ] || { echo "a planted include of $2 in $1 was not found"; exit 1; }
+}
+plant core/optim core/device_gpu/gpu.h
+plant core/optim core/train/trainer.h
+plant core/run core/nn/nn.h
+plant core/run core/meopt.h
+plant fetch core/config/config.h
+plant core/train cli/worker.h
+plant core/config core/device/device.h
+plant kernels/cpu core/device/device.h
+plant kernels/cpu tests/emulate.h
+plant core/unheard core/base/error.h
+# A card is core/device's own affair: its headers are included nowhere else in core/optim, core/nn and core/train.
+cards=$(cd "$SOURCE" && grep -nE '#include "core/device/(gpu|driver)' -r core/optim core/nn core/train core/run core/dist || true)
+[ -z "$cards" ] || { echo "a card is the affair of core/device alone:"; echo "$cards"; exit 1; }
+echo "$count includes, every one on an arrow"
