@@ -14,7 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static int begin(const struct arguments *args, char **directory, struct error *err)
+/* The run directory, made and locked. */
+static int begin(const struct arguments *args, char **directory, int *lock, struct error *err)
 {
     struct config config;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
@@ -39,23 +40,23 @@ static int begin(const struct arguments *args, char **directory, struct error *e
         code = run_create(&run, argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs"),
                           name, &config, err);
     if (!code) *directory = xstrdup(run.directory);
-    run_close(&run);
+    *lock = run_release(&run);
     free(name);
     config_free(&config);
     return code;
 }
 
 /* A process that was killed a moment ago may still hold the run: wait for it a little. */
-static int reopen(const char *directory, struct error *err)
+static int reopen(const char *directory, int *lock, struct error *err)
 {
-    struct run run;
+    struct run run = {.metrics = -1, .events = -1, .lock = -1};
     int code = EXIT_LOCKED;
     for (int i = 0; i < 30 && code == EXIT_LOCKED; i++) {
         code = run_open(&run, directory, err);
         if (code == EXIT_LOCKED) nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
-    if (!code) run_close(&run);
-    else return code;
+    if (code) return code;
+    *lock = run_release(&run);
     char *path = path_join(directory, "config.yaml");
     struct config config;
     code = config_load(&config, path, NULL, 0, err);
@@ -64,11 +65,49 @@ static int reopen(const char *directory, struct error *err)
     return code;
 }
 
+/* In the run that `lock` is of, which is closed. */
+static int train_in(const struct arguments *args, const char *directory, int lock, struct error *err)
+{
+    int code;
+    struct supervision s = {.directory = directory,
+                            .lock = lock,
+                            .resume = argument_text(args, "resume", NULL) != NULL,
+                            .json = argument_flag(args, "json"),
+                            .stop_after = argument_int(args, "stop-after", 0),
+                            .threads = argument_int(args, "threads", 0),
+                            .foreground = true,
+                            .monitor = getenv("MEOPT_MONITOR"),
+                            .monitor_root = getenv("MEOPT_MONITOR_ROOT"),
+                            .metrics_file = argument_text(args, "metrics-file", NULL),
+                            .tensorboard = argument_flag(args, "tensorboard")};
+    struct dash_options options = {.directory = directory,
+                                   .trains = true,
+                                   .ascii = argument_flag(args, "ascii"),
+                                   .baseline = argument_text(args, "baseline", NULL)};
+    if (argument_flag(args, "no-dashboard") || s.json || !dash_possible()) {
+        code = supervise(&s, err);
+        close(lock);
+    } else {
+        s.foreground = false;
+        int ended = -1;
+        code = supervise_detached(&s, err);
+        close(lock); /* the daemon holds it */
+        if (!code) code = dash_view(&options, &ended, err);
+        if (!code && ended > 0) {
+            struct run_status status;
+            code = ended;
+            if (run_status_read(&status, directory, NULL) == 0 && status.message[0])
+                error_set(err, ended, status.hint, "%s", status.message);
+        }
+    }
+    return code;
+}
+
 static int train_run(const struct arguments *args, struct error *err)
 {
     const char *resume = argument_text(args, "resume", NULL), *replay = argument_text(args, "replay", NULL);
     char *directory = NULL;
-    int code;
+    int code, lock = -1;
     if (replay) {
         struct dash_options options = {.directory = replay,
                                        .replay = true,
@@ -84,40 +123,12 @@ static int train_run(const struct arguments *args, struct error *err)
                          "meopt train needs CONFIG, or --resume RUN");
     if (resume) {
         directory = xstrdup(resume);
-        code = reopen(resume, err);
+        code = reopen(resume, &lock, err);
     } else {
-        code = begin(args, &directory, err);
+        code = begin(args, &directory, &lock, err);
     }
-    if (!code) {
-        struct supervision s = {.directory = directory,
-                                .resume = resume != NULL,
-                                .json = argument_flag(args, "json"),
-                                .stop_after = argument_int(args, "stop-after", 0),
-                                .threads = argument_int(args, "threads", 0),
-                                .foreground = true,
-                                .monitor = getenv("MEOPT_MONITOR"),
-                                .monitor_root = getenv("MEOPT_MONITOR_ROOT"),
-                                .metrics_file = argument_text(args, "metrics-file", NULL),
-                                .tensorboard = argument_flag(args, "tensorboard")};
-        struct dash_options options = {.directory = directory,
-                                       .trains = true,
-                                       .ascii = argument_flag(args, "ascii"),
-                                       .baseline = argument_text(args, "baseline", NULL)};
-        if (argument_flag(args, "no-dashboard") || s.json || !dash_possible()) {
-            code = supervise(&s, err);
-        } else {
-            s.foreground = false;
-            int ended = -1;
-            code = supervise_detached(&s, err);
-            if (!code) code = dash_view(&options, &ended, err);
-            if (!code && ended > 0) {
-                struct run_status status;
-                code = ended;
-                if (run_status_read(&status, directory, NULL) == 0 && status.message[0])
-                    error_set(err, ended, status.hint, "%s", status.message);
-            }
-        }
-    }
+    if (!code) code = train_in(args, directory, lock, err);
+    else if (lock >= 0) close(lock);
     free(directory);
     return code;
 }

@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,11 +44,28 @@ static void phase(void *context, enum train_phase at)
     atomic_fetch_add(&talk->report->marks, 1);
 }
 
+static void mark(void *context)
+{
+    struct worker_report *report = context;
+    atomic_fetch_add(&report->marks, 1);
+}
+
+/* Weights and optimizer state as a checkpoint has them, without its few kilobytes of names. */
+static int64_t saving_bytes(const struct trainer *t)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < t->student->parameter_count; i++)
+        bytes += t->student->parameters[i].count * (int64_t)sizeof(float);
+    for (int i = 0; i < t->tensor_count; i++) bytes += (int64_t)meopt_state_bytes(t->opt, (size_t)i);
+    return bytes;
+}
+
 static void begun(void *context, const struct trainer *t, const struct data *data, int64_t from,
                   int64_t total)
 {
     struct talk *talk = context;
     talk->report->from = from;
+    atomic_store(&talk->report->saving_bytes, saving_bytes(t));
     atomic_store(&talk->report->step, from);
     atomic_store(&talk->report->total, total);
     talk->trainer = t;
@@ -136,10 +154,11 @@ static int worker_run(const struct arguments *args, struct error *err)
 #else
     (void)threads;
 #endif
+    progress_listen(mark, report);
     char *path = path_join(args->operands[0], "config.yaml");
     int code = config_load(&config, path, NULL, 0, err);
     if (!code) {
-        code = run_open(&run, args->operands[0], err);
+        code = run_open_held(&run, args->operands[0], (int)argument_int(args, "lock", -1), err);
         if (!code) {
             struct talk talk = {.json = argument_flag(args, "json"),
                                 .every = config.train.log_every > 0 ? config.train.log_every : 1,
@@ -165,6 +184,7 @@ static const struct option options[] = {
     {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "processor threads"},
     {"report", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the page to report in"},
+    {"lock", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the run's directory, which is locked"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "a JSON object per line on stdout"},
     {0},
 };

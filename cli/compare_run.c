@@ -4,6 +4,7 @@
 #include "core/base/log.h"
 #include "core/train/experiment.h"
 #include "core/train/loop.h"
+#include "core/run/request.h"
 #include "core/run/status.h"
 
 #include <stdio.h>
@@ -80,6 +81,7 @@ static int one_run(const struct compare_plan *plan, bool use_meopt, int repeat, 
                  there ? ", goes on" : "");
         struct train_listener listener = {.context = &config, .step = stepped};
         code = there ? run_open(&run, *directory, err) : run_create(&run, parent, name, &config, err);
+        if (!code && there) run_requests_forget(*directory);
         if (!code) code = train_loop(&run, &config, there, 0, &listener, err);
         run_close(&run);
         if (code == EXIT_STOPPED)

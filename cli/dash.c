@@ -8,6 +8,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/run/request.h"
+#include "core/train/signals.h"
 
 #include <math.h>
 #include <ncurses.h>
@@ -102,19 +103,19 @@ bool dash_key(struct dash *d, int kind, wint_t c)
 }
 
 /* SIGINT of meopt train: save and stop, then at once. Whether to leave. */
-static bool on_signal(struct dash *d, int *interrupts)
+static bool on_signal(struct dash *d, struct signal_interrupts *interrupts)
 {
     if (screen_signal != SIGINT || !d->options->trains || !alive(d)) return true;
     screen_signal = 0;
-    if (++*interrupts == 1) ask(d, "stop", "saving, then stopping; Ctrl-C once more stops at once");
-    else ask(d, "stop-now", "stopping at once");
+    if (signals_haste(interrupts, clock_seconds())) ask(d, "stop-now", "stopping at once");
+    else ask(d, "stop", "saving, then stopping; Ctrl-C once more stops at once");
     return false;
 }
 
 static void loop(struct dash *d, int *ended)
 {
     double frame = 0, clock = 0, last = clock_seconds(), over = 0;
-    int interrupts = 0;
+    struct signal_interrupts interrupts = {0};
     bool leave = false, draw = true;
     while (!leave) {
         if (screen_signal && on_signal(d, &interrupts)) break;

@@ -15,6 +15,7 @@
 
 struct supervision {
     const char *directory; /* of the run */
+    int lock;              /* of it (run_release): held from before the first byte, and by the worker too */
     bool resume, json;
     int64_t stop_after, threads; /* 0: not given */
     bool foreground; /* the worker writes to our stdout and stderr, and dies with us as batch systems expect;
@@ -24,14 +25,11 @@ struct supervision {
     bool tensorboard;                   /* event files in RUN/tensorboard */
 };
 
-/* Blocks until the worker has ended. Its exit code, or 128 + signal,
- * EXIT_HOST_MEMORY when the kernel killed it for memory. */
+/* Blocks until the worker has ended, and leaves the signals that it hears blocked: the process is to end,
+ * too. The worker's exit code, or 128 + signal, EXIT_HOST_MEMORY when the kernel killed
+ * it for memory, EXIT_DISK when all went well but for what it had to say on stdout. */
 int supervise(const struct supervision *s, struct error *err);
-/* The same in a daemon of its own; returns once the worker is started. */
+/* The same in a daemon of its own, which has its own copy of the lock; returns once the worker is started. */
 int supervise_detached(const struct supervision *s, struct error *err);
-
-/* How many processes the kernel has killed for memory: from a memory.events file's text, or /proc/vmstat's.
- * -1: not there. */
-int64_t oom_kills(const char *text);
 
 #endif

@@ -10,11 +10,13 @@
 
 struct worker_report {
     _Atomic int64_t step, total;
-    _Atomic int phase;     /* enum train_phase */
-    _Atomic int64_t marks; /* grows with every change of phase: the worker moves */
-    int64_t from;          /* the step that it begins behind; set before total, like pci */
-    char pci[16];          /* of the card it trains on; "" for the processor */
-    _Atomic int ended;     /* code and err are valid */
+    _Atomic int phase; /* enum train_phase */
+    _Atomic int64_t
+        marks; /* grows with every change of phase and with all progress inside: the worker moves */
+    _Atomic int64_t saving_bytes; /* of one checkpoint; 0: not known yet */
+    int64_t from;                 /* the step that it begins behind; set before total, like pci */
+    char pci[16];                 /* of the card it trains on; "" for the processor */
+    _Atomic int ended;            /* code and err are valid */
     int code;
     struct error err;
 };

@@ -1,5 +1,6 @@
 /* Files: see file.h. */
 #include "core/base/file.h"
+#include "core/base/progress.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,6 +13,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum { PART_BYTES = 1 << 24 }; /* that are written or summed up between two signs of progress */
 
 static void *or_die(void *p)
 {
@@ -143,7 +146,7 @@ int file_write_all(int fd, const void *data, size_t bytes, const char *path, str
 {
     const char *p = data;
     while (bytes) {
-        ssize_t n = write(fd, p, bytes > (1u << 30) ? (1u << 30) : bytes);
+        ssize_t n = write(fd, p, bytes > PART_BYTES ? PART_BYTES : bytes);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
             int code =
@@ -153,6 +156,7 @@ int file_write_all(int fd, const void *data, size_t bytes, const char *path, str
         }
         p += n;
         bytes -= (size_t)n;
+        progress_mark();
     }
     return 0;
 }
@@ -351,9 +355,8 @@ __attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc, con
 }
 #endif
 
-uint32_t crc32c(uint32_t crc, const void *data, size_t bytes)
+static uint32_t crc32c_part(uint32_t crc, const uint8_t *p, size_t bytes)
 {
-    const uint8_t *p = data;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("sse4.2")) return crc32c_sse42(crc, p, bytes);
 #endif
@@ -383,4 +386,14 @@ uint32_t crc32c(uint32_t crc, const void *data, size_t bytes)
     }
     for (; bytes; bytes--, p++) crc = (crc >> 8) ^ table[0][(crc ^ *p) & 255];
     return ~crc;
+}
+
+uint32_t crc32c(uint32_t crc, const void *data, size_t bytes)
+{
+    const uint8_t *p = data;
+    for (; bytes > PART_BYTES; bytes -= PART_BYTES, p += PART_BYTES) {
+        crc = crc32c_part(crc, p, PART_BYTES);
+        progress_mark();
+    }
+    return crc32c_part(crc, p, bytes);
 }

@@ -38,3 +38,9 @@ bool run_requested(const char *directory, const char *name)
     free(path);
     return found;
 }
+
+void run_requests_forget(const char *directory)
+{
+    static const char *const names[] = {"stop", "checkpoint", "stop-now"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) run_requested(directory, names[i]);
+}

@@ -25,14 +25,44 @@ static int append_file(const struct run *run, const char *name, int *fd, struct 
     return code;
 }
 
-int run_open(struct run *run, const char *directory, struct error *err)
+/* `handed` is the same open directory in another process, so locking it again succeeds; any other descriptor
+ * is no lock of this run. */
+static bool is_lock_of(int handed, const char *directory)
 {
-    *run = (struct run){.directory = xstrdup(directory), .metrics = -1, .events = -1, .lock = -1};
+    struct stat theirs, ours;
+    return fstat(handed, &theirs) == 0 && stat(directory, &ours) == 0 && theirs.st_dev == ours.st_dev &&
+           theirs.st_ino == ours.st_ino;
+}
+
+/* A reader that asks whether the run is held (run_held) holds it for a moment itself. */
+static int lock_directory(int fd)
+{
+    int result = flock(fd, LOCK_EX | LOCK_NB);
+    for (int i = 0; i < 5 && result != 0 && errno == EWOULDBLOCK; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        result = flock(fd, LOCK_EX | LOCK_NB);
+    }
+    return result;
+}
+
+bool run_held(const char *directory)
+{
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool held = fd < 0 || flock(fd, LOCK_SH | LOCK_NB) != 0;
+    if (fd >= 0) close(fd);
+    return held;
+}
+
+int run_open_held(struct run *run, const char *directory, int lock, struct error *err)
+{
+    *run = (struct run){.directory = xstrdup(directory), .metrics = -1, .events = -1, .lock = lock};
     int code = 0;
-    run->lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (run->lock < 0)
+    if (lock < 0) run->lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    else if (is_lock_of(lock, directory)) fcntl(lock, F_SETFD, FD_CLOEXEC);
+    else code = error_set(err, EXIT_LOCKED, NULL, "the lock that was handed on is not of this run");
+    if (!code && run->lock < 0)
         code = error_errno(err, EXIT_FAILED, "name the directory of a run", "cannot open the run");
-    else if (flock(run->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    else if (!code && lock_directory(run->lock) != 0 && errno == EWOULDBLOCK)
         code = error_set(err, EXIT_LOCKED, "wait for it, or stop it",
                          "another process trains in this run directory");
     if (code) error_at(err, directory, 0, 0);
@@ -40,6 +70,19 @@ int run_open(struct run *run, const char *directory, struct error *err)
     if (!code) code = append_file(run, "events.jsonl", &run->events, err);
     if (code) run_close(run);
     return code;
+}
+
+int run_open(struct run *run, const char *directory, struct error *err)
+{
+    return run_open_held(run, directory, -1, err);
+}
+
+int run_release(struct run *run)
+{
+    int lock = run->lock;
+    run->lock = -1;
+    run_close(run);
+    return lock;
 }
 
 int run_create(struct run *run, const char *parent, const char *name, const struct config *config,

@@ -14,6 +14,7 @@
 #include "core/config/config.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
 struct run {
     char *directory;
@@ -26,6 +27,14 @@ int run_create(struct run *run, const char *parent, const char *name, const stru
                struct error *err);
 /* An existing one, to resume: EXIT_LOCKED when another trainer holds it. */
 int run_open(struct run *run, const char *directory, struct error *err);
+/* The same with the lock that another process took and handed on: an inherited descriptor, closed with the
+ * run; -1: none. */
+int run_open_held(struct run *run, const char *directory, int lock, struct error *err);
+/* Close all but the lock, which is the caller's now: the run stays held until the descriptor, and every copy
+ * that a child has of it, is closed. */
+int run_release(struct run *run);
+/* Whether a process holds the lock of this directory. Where that cannot be asked, it may. */
+bool run_held(const char *directory);
 void run_close(struct run *run);
 
 char *run_path(const struct run *run, const char *name);

@@ -1,8 +1,9 @@
 /* The training loop: see loop.h. */
 #include "core/train/loop.h"
 #include "core/base/clock.h"
+#include "core/base/progress.h"
 #include "core/run/memory.h"
-#include "core/run/request.h"
+#include "core/run/status.h"
 #include "core/train/experiment.h"
 #include "core/train/meta.h"
 #include "core/train/signals.h"
@@ -32,6 +33,7 @@ static int feed_give(void *context, int64_t index, struct batch *batch, const in
 {
     struct feed *f = context;
     (void)err;
+    progress_mark();
     batch->input = f->batch.images + index * f->micro * f->pixels;
     *ids = f->batch.ids + index * f->micro;
     return 0;
@@ -103,7 +105,7 @@ static int one_step(struct course *w, struct error *err)
     }
     phase(w->listener, PHASE_STEP);
     p->lr = schedule_lr(w->t->config, p->step + 1, p->total);
-    feed->last = p->step + 1 >= w->last || signals_asked(WISH_STOP);
+    feed->last = p->step + 1 >= w->last || signals_act(PHASE_DATA) == ACT_SAVE_LEAVE;
     code = trainer_step(w->t, p->step + 1, p->lr, &(struct batch_source){feed_give, feed_coming, feed},
                         &result, err);
     if (code) return code;
@@ -132,14 +134,14 @@ static int tell_step(struct course *w, struct error *err)
     return code;
 }
 
-/* By number of steps, by time, by a signal or by a request, which is taken away. */
+/* By number of steps, by time, by a signal or by a request. */
 static bool save_due(const struct course *w)
 {
     const struct config *c = w->t->config;
     return (c->train.checkpoint_steps > 0 && w->p.step % c->train.checkpoint_steps == 0) ||
            (c->train.checkpoint_minutes > 0 &&
             clock_seconds() - w->saved_at >= 60 * c->train.checkpoint_minutes) ||
-           signals_asked(WISH_SAVE) || run_requested(w->run->directory, "checkpoint");
+           signals_act(PHASE_STEP) == ACT_SAVE;
 }
 
 /* How the steps ended, for readers of the run and for the caller; returns the code of the whole. */
@@ -153,27 +155,31 @@ static int tell_end(struct course *w, int code, struct error *err)
     struct error ignored;
     int told = run_state(w->run, state, p->step, p->total, p->epoch, code, code ? &ignored : err);
     run_event(w->run, state, json_pack("{s:I}", "step", (json_int_t)p->step), &ignored);
-    if (code == EXIT_STOPPED && err)
-        error_set(err, EXIT_STOPPED, NULL,
-                  "stopped at step %lld of %lld and saved; go on with: meopt train --resume %s",
-                  (long long)p->step, (long long)p->total, w->run->directory);
+    if (code == EXIT_STOPPED && err) {
+        if (p->step > w->from)
+            error_set(err, EXIT_STOPPED, NULL,
+                      "stopped at step %lld of %lld and saved; go on with: meopt train --resume %s",
+                      (long long)p->step, (long long)p->total, w->run->directory);
+        else
+            error_set(err, EXIT_STOPPED, NULL,
+                      "stopped before a step was made, nothing is lost; go on with: meopt train --resume %s",
+                      w->run->directory);
+    }
     return code ? code : told;
 }
 
 static int steps(struct course *w, struct error *err)
 {
     int code = 0;
-    while (w->p.step < w->last && !code && !signals_asked(WISH_STOP)) {
+    while (w->p.step < w->last && !code && signals_act(PHASE_STEP) != ACT_SAVE_LEAVE) {
         if ((code = one_step(w, err)) != 0) break;
         code = tell_step(w, err);
-        bool due = save_due(w);
-        if (run_requested(w->run->directory, "stop")) signals_ask(WISH_STOP);
-        if (!code && due && w->p.step < w->last) {
+        if (!code && save_due(w) && w->p.step < w->last) {
             signals_obeyed(WISH_SAVE);
             code = save(w, err);
         }
     }
-    if (!code && (w->p.step > w->saved_step || w->from == w->p.step)) code = save(w, err);
+    if (!code && w->p.step > w->saved_step) code = save(w, err);
     if (!code && w->p.step < w->p.total) code = EXIT_STOPPED;
     phase(w->listener, PHASE_END);
     return tell_end(w, code, err);
@@ -195,54 +201,69 @@ static int fill_cache_of_run(void *context, struct trainer *t, struct error *err
     return code;
 }
 
+/* Asked to leave while there is no step that could be lost. */
+static int leave(int code, enum train_phase at)
+{
+    return !code && signals_act(at) == ACT_LEAVE ? EXIT_STOPPED : code;
+}
+
+/* The run as it is before its first step here: trainer and data, at step *from. */
+static int load(struct course *w, struct config *c, bool resume, struct device **device, struct error *err)
+{
+    struct filling filling = {w->run, w->listener};
+    int code = train_device_open(device, c, true, err);
+    code = leave(code, PHASE_LOAD);
+    if (!code) code = trainer_create(&w->t, c, *device, false, fill_cache_of_run, &filling, err);
+    code = leave(code, PHASE_LOAD);
+    if (!code) {
+        struct data_options options = train_data_options(c);
+        code = data_open(&w->feed.data, &options, err);
+    }
+    code = leave(code, PHASE_LOAD);
+    if (!code && resume) {
+        code = trainer_resume(w->t, w->run->directory, &w->from, err);
+        if (w->from < 0) w->from = 0;
+        if (!code) code = run_truncate_metrics(w->run, w->from, err);
+    }
+    return leave(code, PHASE_LOAD);
+}
+
 int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_after,
                const struct train_listener *listener, struct error *err)
 {
     struct device *device = NULL;
-    struct trainer *t = NULL;
-    struct data *data = NULL;
     static const struct train_listener silent;
     if (!listener) listener = &silent;
-    int64_t from = 0;
-    signals_catch();
+    struct course w = {.run = run, .listener = listener};
+    struct run_status before;
+    signals_catch(run->directory);
     phase(listener, PHASE_LOAD);
-    run_requested(run->directory, "stop"); /* of an earlier process */
-    run_requested(run->directory, "checkpoint");
-    int code = train_device_open(&device, c, true, err);
-    struct filling filling = {run, listener};
-    if (!code) code = trainer_create(&t, c, device, false, fill_cache_of_run, &filling, err);
+    int code = load(&w, c, resume, &device, err);
     if (!code) {
-        struct data_options options = train_data_options(c);
-        code = data_open(&data, &options, err);
-    }
-    if (!code && resume) {
-        code = trainer_resume(t, run->directory, &from, err);
-        if (from < 0) from = 0;
-        if (!code) code = run_truncate_metrics(run, from, err);
-    }
-    if (!code) {
-        int64_t total = c->train.steps > 0 ? c->train.steps : c->train.epochs * data_epoch_batches(data);
-        struct course w = {
-            .run = run,
-            .t = t,
-            .listener = listener,
-            .feed = {.data = data, .micro = t->micro, .pixels = 3 * c->data.image_size * c->data.image_size},
-            .p = {.step = from, .total = total},
-            .from = from,
-            .last = stop_after > 0 && stop_after < total ? stop_after : total,
-            .saved_step = from};
-        code = meta_write(run, t, data, total, err);
+        int64_t total =
+            c->train.steps > 0 ? c->train.steps : c->train.epochs * data_epoch_batches(w.feed.data);
+        w.feed.micro = w.t->micro;
+        w.feed.pixels = 3 * c->data.image_size * c->data.image_size;
+        w.p = (struct train_progress){.step = w.from, .total = total};
+        w.last = stop_after > 0 && stop_after < total ? stop_after : total;
+        w.saved_step = w.from;
+        code = meta_write(run, w.t, w.feed.data, total, err);
         if (!code)
             code = run_event(
                 run, resume ? "resumed" : "started",
-                json_pack("{s:I, s:I}", "step", (json_int_t)from, "total_steps", (json_int_t)total), err);
-        if (!code && listener->begun) listener->begun(listener->context, t, data, from, total);
-        if (!code) code = data_start(data, from, err);
+                json_pack("{s:I, s:I}", "step", (json_int_t)w.from, "total_steps", (json_int_t)total), err);
+        if (!code && listener->begun) listener->begun(listener->context, w.t, w.feed.data, w.from, total);
+        if (!code) code = data_start(w.feed.data, w.from, err);
         w.saved_at = clock_seconds();
         if (!code) code = steps(&w, err);
+    } else if (code == EXIT_STOPPED) { /* where it stood before */
+        if (run_status_read(&before, run->directory, NULL) == 0)
+            w.p = (struct train_progress){.step = before.step, .total = before.total, .epoch = before.epoch};
+        w.from = w.p.step;
+        code = tell_end(&w, code, err);
     }
-    data_close(data);
-    trainer_close(t);
+    data_close(w.feed.data);
+    trainer_close(w.t);
     device_close(device);
     return code;
 }

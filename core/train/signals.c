@@ -1,6 +1,7 @@
 /* What signals ask: see signals.h. */
 #include "core/train/signals.h"
-#include "core/base/error.h"
+#include "core/base/clock.h"
+#include "core/run/request.h"
 
 #include <signal.h>
 #include <stddef.h>
@@ -9,34 +10,89 @@
 static const struct signal_row {
     int number;
     enum signal_wish wish;
-    bool insists; /* ends the process at once when the wish was asked before */
 } signal_rows[] = {
-    {SIGTERM, WISH_STOP, true},
-    {SIGINT, WISH_STOP, true},
-    {SIGUSR1, WISH_STOP, false},
-    {SIGUSR2, WISH_SAVE, false},
+    {SIGTERM, WISH_STOP}, {SIGINT, WISH_STOP}, {SIGUSR1, WISH_STOP},
+    {SIGUSR2, WISH_SAVE}, {SIGHUP, WISH_NONE},
 };
 enum { SIGNAL_ROWS = sizeof signal_rows / sizeof *signal_rows };
 
-static volatile sig_atomic_t asked[WISH_COUNT];
+static const char *const signal_requests[WISH_COUNT] = {[WISH_STOP] = "stop", [WISH_SAVE] = "checkpoint"};
+
+static const enum signal_act signal_acts[WISH_COUNT][PHASE_COUNT] = {
+    [WISH_STOP] = {[PHASE_LOAD] = ACT_LEAVE,
+                   [PHASE_TEACHER] = ACT_LEAVE,
+                   [PHASE_DATA] = ACT_SAVE_LEAVE,
+                   [PHASE_STEP] = ACT_SAVE_LEAVE,
+                   [PHASE_SAVE] = ACT_LEAVE},
+    [WISH_SAVE] = {[PHASE_DATA] = ACT_SAVE, [PHASE_STEP] = ACT_SAVE},
+};
+
+enum { HASTE_SECONDS = 1 };
+#define LOOK_SECONDS 0.1 /* between two looks for requests: each asks the file system */
+
+static volatile sig_atomic_t signal_asked[WISH_COUNT];
+static struct signal_interrupts signal_interrupts;
+static const char *signal_directory;
+static double signal_looked;
+
+bool signals_haste(struct signal_interrupts *interrupts, double now)
+{
+    if (interrupts->any) return now - interrupts->first > HASTE_SECONDS;
+    *interrupts = (struct signal_interrupts){true, now};
+    return false;
+}
 
 static void on_signal(int number)
 {
-    for (int i = 0; i < SIGNAL_ROWS; i++) {
-        const struct signal_row *row = &signal_rows[i];
-        if (row->number != number) continue;
-        if (row->insists && asked[row->wish]) _exit(EXIT_SIGNAL + number);
-        asked[row->wish] = 1;
-    }
+    /* clock_seconds asks clock_gettime alone, which a handler may */
+    if (number == SIGINT && signals_haste(&signal_interrupts, clock_seconds())) _exit(EXIT_SIGNAL + number);
+    signal_asked[signals_wish(number)] = 1;
 }
 
-void signals_catch(void)
+void signals_catch(const char *directory)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    for (int i = 0; i < WISH_COUNT; i++) asked[i] = 0;
-    for (int i = 0; i < SIGNAL_ROWS; i++) sigaction(signal_rows[i].number, &action, NULL);
+    sigset_t ours;
+    sigemptyset(&ours);
+    signal_interrupts = (struct signal_interrupts){0};
+    signal_directory = directory;
+    signal_looked = 0;
+    for (int i = 0; i < WISH_COUNT; i++) signal_asked[i] = 0;
+    for (int i = 0; i < SIGNAL_ROWS; i++) {
+        sigaction(signal_rows[i].number, &action, NULL);
+        sigaddset(&ours, signal_rows[i].number);
+    }
+    sigprocmask(SIG_UNBLOCK, &ours, NULL);
 }
 
-bool signals_asked(enum signal_wish wish) { return asked[wish] != 0; }
-void signals_ask(enum signal_wish wish) { asked[wish] = 1; }
-void signals_obeyed(enum signal_wish wish) { asked[wish] = 0; }
+enum signal_wish signals_wish(int number)
+{
+    for (int i = 0; i < SIGNAL_ROWS; i++)
+        if (signal_rows[i].number == number) return signal_rows[i].wish;
+    return WISH_NONE;
+}
+
+static void look_for_requests(void)
+{
+    double now = clock_seconds();
+    if (!signal_directory || (signal_looked > 0 && now - signal_looked < LOOK_SECONDS)) return;
+    signal_looked = now;
+    for (int i = 0; i < WISH_COUNT; i++)
+        if (signal_requests[i] && run_requested(signal_directory, signal_requests[i])) signal_asked[i] = 1;
+}
+
+bool signals_asked(enum signal_wish wish)
+{
+    look_for_requests();
+    return signal_asked[wish] != 0;
+}
+
+void signals_obeyed(enum signal_wish wish) { signal_asked[wish] = 0; }
+
+enum signal_act signals_act(enum train_phase phase)
+{
+    look_for_requests();
+    for (int wish = WISH_STOP; wish < WISH_COUNT; wish++)
+        if (signal_asked[wish] && signal_acts[wish][phase] != ACT_GO_ON) return signal_acts[wish][phase];
+    return ACT_GO_ON;
+}

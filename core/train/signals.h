@@ -1,23 +1,46 @@
-/* What signals ask of a process that trains. A handler only notes it; the loop looks between two steps, and
- * the same notes are made for requests that come as files (core/run/request.h).
+/* What signals and requests ask of a process that trains: the one table of it (man meopt-train, STOPPING).
+ * A handler only notes a wish, a request (core/run/request.h) notes the same one, and the loop looks where it
+ * can obey: between two steps, between two images of the teacher's pass, between two stages of loading.
  *
- *     SIGTERM SIGINT   save and stop; the second of the two, or one behind SIGUSR1: end at once, unsaved,
- * with status 128 + its number SIGUSR1          save and stop (batch systems send it before the time is over)
- *     SIGUSR2          save and go on
+ *     SIGTERM SIGINT SIGUSR1, request/stop   WISH_STOP, however often and in whatever order
+ *     SIGUSR2, request/checkpoint            WISH_SAVE
+ *     SIGHUP                                 nothing
+ *
+ *     wish        loading, teacher's pass    waiting, step               saving
+ *     WISH_STOP   leave, nothing is unsaved  save behind the step, leave  leave behind the save
+ *     WISH_SAVE   behind the first step      save behind the step         behind the next step
+ *
+ * Nothing of this ends a process without saving. Two things do: request/stop-now, which the supervisor obeys,
+ * and haste: a person's second Ctrl-C, more than a second behind the first. Batch systems and terminals send
+ * the same signal to several processes, which pass it on to each other, so what comes within that second is
+ * the first one again.
  */
 #ifndef MEOPT_TRAIN_SIGNALS_H
 #define MEOPT_TRAIN_SIGNALS_H
 
+#include "core/train/loop.h"
+
 #include <stdbool.h>
 
-enum signal_wish { WISH_STOP, WISH_SAVE, WISH_COUNT };
+enum signal_wish { WISH_NONE, WISH_STOP, WISH_SAVE, WISH_COUNT };
+enum signal_act { ACT_GO_ON, ACT_SAVE, ACT_LEAVE, ACT_SAVE_LEAVE };
 
-/* Catch them, with nothing asked yet. */
-void signals_catch(void);
+/* Catch them, with nothing asked yet but what came while they were blocked (a supervisor starts its worker
+ * so, and none is lost). Requests are looked for in this run directory, which must stay valid; NULL: none. */
+void signals_catch(const char *directory);
+/* What signal `number` asks for. */
+enum signal_wish signals_wish(int number);
 bool signals_asked(enum signal_wish wish);
-/* As a signal would. */
-void signals_ask(enum signal_wish wish);
 /* The wish is granted: it is asked no more. */
 void signals_obeyed(enum signal_wish wish);
+/* What the wishes mean in this phase, at the next point where it can be left. */
+enum signal_act signals_act(enum train_phase phase);
+
+/* Interrupts of a person: whether the one at `now` (clock_seconds()) asks for haste. Starts as {0}. */
+struct signal_interrupts {
+    bool any;
+    double first;
+};
+bool signals_haste(struct signal_interrupts *interrupts, double now);
 
 #endif

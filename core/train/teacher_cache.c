@@ -1,6 +1,8 @@
 /* The teacher's outputs in a file: see teacher_cache.h. */
 #include "core/train/teacher_cache.h"
+#include "core/base/progress.h"
 #include "core/train/experiment.h"
+#include "core/train/signals.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -33,6 +35,8 @@ int teacher_cache_fill(struct trainer *t, const char *path, struct error *err)
             for (int64_t i = 0; i < batch.count && !code; i++) {
                 struct batch one = {batch.images + i * pixels, 1};
                 code = trainer_embed_teacher(t, &one, t->cache + batch.ids[i] * row, err);
+                progress_mark();
+                if (!code && signals_act(PHASE_TEACHER) == ACT_LEAVE) code = EXIT_STOPPED;
             }
         struct weights_row table = {
             .name = "teacher", .dtype = DTYPE_F32, .ndim = 2, .shape = {images, row}, .data = t->cache};

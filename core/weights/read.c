@@ -4,6 +4,7 @@
  * straight into dst when nothing is to be converted, and its checksum is computed while the bytes are in the
  * cache. A view is gathered from the mapping. */
 #include "core/weights/internal.h"
+#include "core/base/progress.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -247,6 +248,7 @@ int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype d
     struct error local;
     const struct row *row = &w->rows[index];
     int code = read_row(w, row, dst, dst_type, err ? err : &local);
+    progress_mark();
     if (code && err) {
         struct error inner = *err;
         error_set(err, inner.code, inner.hint[0] ? inner.hint : NULL, "tensor %s: %s",

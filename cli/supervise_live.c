@@ -1,0 +1,132 @@
+/* What the supervisor tells while the worker trains, and how long it waits for a sign of it. */
+#include "cli/supervisor.h"
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATIENCE_SECONDS = 1200, HUNG_SECONDS = 60 };
+#define SLOWEST_BYTES_PER_S 1e6
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+double patience_seconds(enum train_phase phase, double longest_gap, int64_t saving_bytes)
+{
+    double seconds = larger(PATIENCE_SECONDS, 10 * longest_gap);
+    return phase == PHASE_SAVE ? seconds + (double)saving_bytes / SLOWEST_BYTES_PER_S : seconds;
+}
+
+double hung_seconds(enum train_phase phase, double longest_gap, int64_t saving_bytes, bool measured)
+{
+    if (measured && (phase == PHASE_DATA || phase == PHASE_STEP))
+        return larger(HUNG_SECONDS, 5 * longest_gap);
+    return patience_seconds(phase, longest_gap, saving_bytes);
+}
+
+/* The processor is sampled as a card when it trains on it. */
+void live_begin(struct supervisor *v)
+{
+    if (v->begun || !atomic_load(&v->report->total)) return;
+    v->begun = true;
+    struct error err = {0};
+    struct monitor_options options = {.provider = v->s->monitor       ? v->s->monitor
+                                                  : v->report->pci[0] ? "auto"
+                                                                      : "proc",
+                                      .root = v->s->monitor_root};
+    int code = monitor_open(&v->monitor, &options, &err);
+    if (!code) {
+        monitor_watch(v->monitor, &v->pid, 1);
+        if ((code = monitor_start(v->monitor, TICK_MS * 1e-3, &err)) != 0) {
+            monitor_close(v->monitor);
+            v->monitor = NULL;
+        }
+    }
+    if (code) log_warn("no card telemetry: %s", err.what);
+    if ((v->s->tensorboard || v->s->metrics_file) &&
+        outlets_open(&v->outlets, v->s->directory, v->report->from, v->s->tensorboard, v->s->metrics_file,
+                     &err) != 0)
+        log_warn("%s", err.what);
+}
+
+void live_hand_on(struct supervisor *v, const char *state, bool end)
+{
+    if (v->outlets)
+        outlets_update(v->outlets, state, atomic_load(&v->report->total), v->monitor ? &v->seen : NULL, end);
+}
+
+static json_t *reading(const struct monitor_value *m, double *age)
+{
+    if (!m->valid) return json_null();
+    if (m->age_s > *age) *age = m->age_s;
+    return json_real(m->value);
+}
+
+/* The card that the worker trains on, as rank 0; every card of a provider that tests have named. */
+static json_t *cards_json(const struct supervisor *v)
+{
+    json_t *cards = json_array();
+    if (!v->monitor) return cards;
+    const struct monitor_snapshot *seen = &v->seen;
+    int found = monitor_find(seen, v->report->pci), first = v->report->pci[0] ? found : 0,
+        last = v->s->monitor && found < 0 ? seen->card_count : first + 1;
+    for (int i = first < 0 ? 0 : first, rank = 0; first >= 0 && i < last && i < seen->card_count;
+         i++, rank++) {
+        const struct monitor_card *c = &seen->cards[i];
+        double age = 0;
+        json_t *card = json_pack("{s:i, s:s, s:s}", "rank", rank, "name", c->name, "pci", c->pci);
+        json_object_set_new(card, "mem_used_bytes", reading(&c->mem_used_bytes, &age));
+        json_object_set_new(card, "mem_total_bytes", reading(&c->mem_total_bytes, &age));
+        json_object_set_new(card, "process_bytes", reading(&c->process_bytes, &age));
+        json_object_set_new(card, "busy_percent", reading(&c->busy_percent, &age));
+        json_object_set_new(card, "temp_c", reading(&c->temp_c, &age));
+        json_object_set_new(card, "power_w", reading(&c->power_w, &age));
+        json_object_set_new(card, "age_s", json_real(age));
+        json_array_append_new(cards, card);
+    }
+    return cards;
+}
+
+static void write_live(struct supervisor *v)
+{
+    char *path = path_join(v->s->directory, "live.json");
+    double silent = clock_seconds() - v->moved_at;
+    int phase = atomic_load(&v->report->phase);
+    double limit =
+        hung_seconds((enum train_phase)phase, v->longest_gap, atomic_load(&v->report->saving_bytes),
+                     atomic_load(&v->report->step) > v->report->from);
+    const char *state = v->stopped ? "stopped by a signal" : silent > limit ? "hung" : "running";
+    json_t *object = json_pack("{s:f, s:i, s:{s:i, s:s, s:s, s:f, s:I}}", "time", (double)time(NULL),
+                               "supervisor_pid", (int)getpid(), "worker", "pid", (int)v->pid, "state", state,
+                               "phase", phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "",
+                               "silent_s", silent, "step", (json_int_t)atomic_load(&v->report->step));
+    json_object_set_new(object, "cards", cards_json(v));
+    char *text = json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
+    struct error ignored;
+    if (text) file_replace(path, text, strlen(text), &ignored);
+    free(text);
+    json_decref(object);
+    free(path);
+}
+
+void live_watch(struct supervisor *v)
+{
+    int64_t marks = atomic_load(&v->report->marks);
+    double t = clock_seconds();
+    if (marks != v->marks) {
+        double took = t - v->moved_at;
+        if (took > v->longest_gap) v->longest_gap = took;
+        v->marks = marks;
+        v->moved_at = t;
+    }
+}
+
+void live_tell(struct supervisor *v)
+{
+    if (v->monitor) monitor_read(v->monitor, &v->seen);
+    write_live(v);
+    live_hand_on(v, "training", false);
+}

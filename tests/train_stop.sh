@@ -1,0 +1,103 @@
+#!/bin/sh
+# Whatever asks a run to stop, in whatever phase it is: it saves what it has trained and ends with exit code 10, and what is resumed
+# is, byte for byte, the run that was left alone. On a slow file system, so that each phase lasts.
+set -eu
+rounds=1
+[ "${MEOPT_LONG:-0}" = 1 ] && rounds=50
+work=$(mktemp -d -p "${TMPDIR:-/tmp}")
+trap 'test ! -s "$work/left" || kill -KILL $(cat "$work/left") 2>/dev/null || true; rm -rf "$work"' EXIT
+fail() {
+    echo "FAILED: $*" >&2
+    tail -n 5 "$work/out" >&2 || true
+    cat "$work/runs/cut/state.json" >&2 || true
+    exit 1
+}
+cd "$work"
+mkdir sample configs
+for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
+cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
+export OMP_NUM_THREADS=1 ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
+slow=$MEOPT_BUILD/tests/libfake_slow.so
+await() { # WORDS...: a command, within 60 s
+    for _ in $(seq 1200); do
+        "$@" 2>/dev/null && return 0
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.05
+    done
+    fail "$row in $phase: the phase did not come"
+}
+in_phase() { grep -q "\"phase\":\"$1" runs/cut/live.json; }
+worker_is() { worker=$(sed -n 's/^ *"pid": *\([0-9]*\).*/\1/p' runs/cut/state.json) && test -n "$worker"; }
+has_saved() { test -e runs/cut/ckpt/LATEST; }
+is_saving() { has_saved && ls -d runs/cut/ckpt/step-*.partial >/dev/null; }
+has_steps() { test -s runs/cut/metrics.jsonl; }
+
+set -- configs/quickstart_dinov2.yaml --run-dir runs train.steps=24 train.checkpoint_steps=4 train.checkpoint_keep=2 train.cache_teacher=true
+"$MEOPT" train "$@" --name whole >out 2>&1 || fail "the undisturbed run"
+
+start() { # until the phase has come
+    rm -rf runs/cut
+    case $phase in
+    load) slowness="SLOW_OPEN=.pth SLOW_OPEN_MS=200" ;;
+    teacher) slowness="SLOW_OPEN=.jpg SLOW_OPEN_MS=25" ;;
+    step) slowness="SLOW_OPEN=.jpg SLOW_OPEN_MS=10" ;;
+    save) slowness="SLOW_SYNC_MS=50" ;;
+    esac
+    env LD_PRELOAD="$slow" $slowness "$MEOPT" train "$@" --name cut >out 2>&1 &
+    pid=$!
+    echo $pid >left
+    await worker_is
+    case $phase in
+    teacher) await in_phase computing ;;
+    step) await has_steps ;;
+    save) await is_saving ;;
+    esac
+}
+to() { kill "-$1" $2 2>/dev/null || true; } # SIGNAL PIDS: one of them may have ended
+is_row() { # what the man page's table says of each
+    case $row in
+    group) to TERM "$pid $worker" ;; # every process of the control group, and once more as it is passed on
+    worker) to TERM "$worker $pid" ;;
+    warning) to USR1 $pid && sleep 0.1 && to TERM "$pid $worker" ;;
+    twice) to TERM $pid && sleep 0.3 && to TERM $pid ;;
+    interrupts) to INT "$pid $worker" && to INT $pid ;;
+    hangup) to HUP "$pid $worker" && sleep 0.1 && to USR1 "$pid $worker" ;;
+    request) "$MEOPT" stop runs/cut 2>stop.err ;;
+    esac
+}
+ends() {
+    got=0
+    wait $pid || got=$?
+    : >left
+    test $got = 10 || fail "$row in $phase: exit $got, expected 10"
+    grep -q '"state": "stopped"' runs/cut/state.json || fail "$row in $phase: not stopped"
+    grep -q '"exit_code": 10' runs/cut/state.json || fail "$row in $phase: exit_code"
+    ! kill -0 "$worker" 2>/dev/null || fail "$row in $phase: the worker is left behind"
+    lines=$(wc -l <runs/cut/metrics.jsonl)
+    case $phase in
+    load | teacher) test "$lines" = 0 || fail "$row in $phase: $lines steps" ;;
+    *) test "$(cat runs/cut/ckpt/LATEST)" = "$(printf 'step-%08d' "$lines")" || fail "$row in $phase: $lines steps, saved $(cat runs/cut/ckpt/LATEST)" ;;
+    esac
+}
+resumed() {
+    "$MEOPT" train --resume runs/cut >out 2>&1 || fail "$row in $phase: resume"
+    for file in model.safetensors optimizer.bin; do
+        cmp "runs/whole/ckpt/step-00000024/$file" "runs/cut/ckpt/step-00000024/$file" || fail "$row in $phase: $file"
+    done
+}
+stops=0 resumes=0
+for round in $(seq $rounds); do
+    for row in group worker warning twice interrupts hangup request; do
+        for phase in load teacher step save; do
+            start "$@"
+            is_row
+            ends
+            stops=$((stops + 1))
+            if [ $rounds -gt 1 ] || [ $((stops % 3)) = 0 ]; then
+                resumed
+                resumes=$((resumes + 1))
+            fi
+        done
+    done
+done
+echo "$stops stops saved, $resumes resumed: the same bytes"
