@@ -8,12 +8,15 @@
 #include "core/run/status.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -112,16 +115,38 @@ const struct command cmd_runs = {
 
 /* ---- stop, checkpoint ---- */
 
-/* The process that state.json names is really a worker of meopt's: numbers are used again. */
-static bool is_worker(int pid)
+/* The process that state.json names is a worker of meopt's and has this very directory open, as the lock that
+ * it holds: numbers are used again, and anybody may have written that file. */
+static bool is_worker_of(int pid, const char *directory)
 {
     char path[64], *text = NULL;
     size_t bytes = 0;
+    struct stat run, open_one;
     snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
-    bool found = file_read(path, 1 << 16, &text, &bytes, NULL) == 0 && bytes > 7 &&
-                 memcmp(text, "meopt", 6) == 0 && strcmp(text + 6, "worker") == 0;
+    bool is_worker = file_read(path, 1 << 16, &text, &bytes, NULL) == 0 && bytes > 7 &&
+                     memcmp(text, "meopt", 6) == 0 && strcmp(text + 6, "worker") == 0,
+         holds = false;
     free(text);
-    return found;
+    snprintf(path, sizeof path, "/proc/%d/fd", pid);
+    DIR *dir = is_worker && stat(directory, &run) == 0 ? opendir(path) : NULL;
+    for (struct dirent *e; dir && !holds && (e = readdir(dir)) != NULL;)
+        holds = fstatat(dirfd(dir), e->d_name, &open_one, 0) == 0 && S_ISDIR(open_one.st_mode) &&
+                open_one.st_dev == run.st_dev && open_one.st_ino == run.st_ino;
+    if (dir) closedir(dir);
+    return holds;
+}
+
+/* Ends the worker of this run: the process that is looked at is the one that is signalled, also when it ends
+ * in between and its number is used again (before Linux 5.3 the moment between the two stays). */
+static void kill_worker(int pid, const char *directory)
+{
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    bool old_kernel = fd < 0 && errno == ENOSYS;
+    if (is_worker_of(pid, directory)) {
+        if (fd >= 0) syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
+        else if (old_kernel) kill(pid, SIGKILL);
+    }
+    if (fd >= 0) close(fd);
 }
 
 static int stop_run(const struct arguments *args, struct error *err)
@@ -137,13 +162,12 @@ static int stop_run(const struct arguments *args, struct error *err)
     }
     code = run_request(directory, at_once ? "stop-now" : "stop", err);
     if (code) return code;
-    bool reachable = s.here && s.pid > 0 && is_worker(s.pid);
     for (int i = 0; i < (at_once ? 50 : 0); i++) {
         if (run_status_read(&s, directory, NULL) == 0 && run_status_over(&s)) break;
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
-    if (at_once && !s.ended && reachable && is_worker(s.pid))
-        kill(s.pid, SIGKILL); /* its supervisor is gone */
+    if (at_once && !run_status_over(&s) && s.here && s.pid > 0)
+        kill_worker(s.pid, directory); /* its supervisor is gone */
     log_info("%s: asked to %s at step %lld", directory, at_once ? "stop at once" : "save and stop",
              (long long)s.step);
     return 0;

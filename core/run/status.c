@@ -1,6 +1,7 @@
 /* The status of a run: see status.h. */
 #include "core/run/status.h"
 #include "core/base/file.h"
+#include "core/run/run.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -15,6 +16,12 @@ static void copy_text(char *dst, size_t size, const json_t *object, const char *
 {
     const char *text = json_string_value(json_object_get(object, key));
     snprintf(dst, size, "%s", text ? text : "");
+}
+
+/* After a restart of the machine the number may be another process's, which does not hold the run. */
+static bool is_gone(int pid, const char *directory)
+{
+    return (kill(pid, 0) != 0 && errno == ESRCH) || !run_held(directory);
 }
 
 int run_status_read(struct run_status *s, const char *directory, struct error *err)
@@ -51,7 +58,7 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
     }
     gethostname(host, sizeof host - 1);
     s->here = strcmp(host, s->host) == 0;
-    if (!code && !s->ended && s->here && s->pid > 0 && kill(s->pid, 0) != 0 && errno == ESRCH) {
+    if (!code && !s->ended && s->here && s->pid > 0 && is_gone(s->pid, directory)) {
         snprintf(s->state, sizeof s->state, "lost");
         snprintf(s->message, sizeof s->message, "process %d is gone and said nothing", s->pid);
         snprintf(s->hint, sizeof s->hint, "go on with: meopt train --resume");
