@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/lost_map.h"
 #include "core/base/progress.h"
 
 #include <stdio.h>
@@ -138,6 +139,16 @@ static void summary(const struct talk *talk, const struct run *run)
     log_info("run %s", run->directory);
 }
 
+static struct worker_report *reported;
+
+/* The supervisor tells it. */
+static void map_lost(const struct error *err)
+{
+    reported->code = err->code;
+    reported->err = *err;
+    atomic_store(&reported->ended, 1);
+}
+
 static int worker_run(const struct arguments *args, struct error *err)
 {
     struct config config;
@@ -155,6 +166,8 @@ static int worker_run(const struct arguments *args, struct error *err)
     (void)threads;
 #endif
     progress_listen(mark, report);
+    reported = report;
+    if (fd >= 0) lost_map_catch(map_lost);
     char *path = path_join(args->operands[0], "config.yaml");
     int code = config_load(&config, path, NULL, 0, err);
     if (!code) {

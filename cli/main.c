@@ -1,12 +1,16 @@
 /* meopt: the command line. Finds the command, parses by its table, runs it, prints the error, exits. */
 #include "cli/command.h"
 #include "core/base/log.h"
+#include "core/base/lost_map.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 extern const struct command cmd_fetch, cmd_worker, cmd_attach, cmd_runs, cmd_stop, cmd_checkpoint, cmd_help,
     cmd_version, cmd_bench_optim, cmd_bench_speedup, cmd_bench_train, cmd_train, cmd_embed, cmd_export;
@@ -100,8 +104,20 @@ const struct command cmd_help = {"help", "[COMMAND]", "how to use meopt, or one 
                                  false,  help_run};
 const struct command cmd_version = {"version", "", "print the version", NULL, NULL, 0, 0, false, version_run};
 
+/* A missing descriptor 0, 1 or 2 would be the next file that is opened, and the talk would go there. Standard
+ * input and output are opened the wrong way round, so that using them fails as without (gnulib's stdopen). */
+static void open_missing(void)
+{
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_RDWR};
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", modes[fd]) != fd)
+            _exit(EXIT_FAILED);
+}
+
 int main(int argc, char **argv)
 {
+    open_missing();
+    lost_map_catch(NULL);
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error like a full disk: EFBIG */

@@ -1,5 +1,6 @@
 /* Files: see file.h. */
 #include "core/base/file.h"
+#include "core/base/lost_map.h"
 #include "core/base/progress.h"
 
 #include <dirent.h>
@@ -325,6 +326,7 @@ int file_map_open(struct file_map *map, const char *path, struct error *err)
         else {
             map->data = p;
             map->bytes = (size_t)st.st_size;
+            lost_map_watch(p, map->bytes, path);
         }
     }
     if (fd >= 0) close(fd);
@@ -334,6 +336,7 @@ int file_map_open(struct file_map *map, const char *path, struct error *err)
 
 void file_map_close(struct file_map *map)
 {
+    if (map->data) lost_map_forget(map->data);
     if (map->data) munmap((void *)(uintptr_t)map->data, map->bytes);
     map->data = NULL;
     map->bytes = 0;

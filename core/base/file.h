@@ -56,8 +56,8 @@ char *path_dirname(const char *path);
 /* Last component within path, never NULL. */
 const char *path_basename(const char *path);
 
-/* A read-only mapping of a whole file. bytes may be 0 (data NULL). A file that shrinks under the mapping
- * would raise SIGBUS: callers map only files that nobody rewrites in place. */
+/* A read-only mapping of a whole file. bytes may be 0 (data NULL). A file that shrinks under the mapping, or
+ * cannot be read, raises SIGBUS: see lost_map.h. */
 struct file_map {
     const uint8_t *data;
     size_t bytes;
