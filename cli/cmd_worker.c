@@ -7,6 +7,7 @@
 #include "core/base/log.h"
 #include "core/base/lost_map.h"
 #include "core/base/progress.h"
+#include "core/monitor/monitor.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +67,7 @@ static void begun(void *context, const struct trainer *t, const struct data *dat
 {
     struct talk *talk = context;
     talk->report->from = from;
+    monitor_pci(talk->report->pci, t->device->pci);
     atomic_store(&talk->report->saving_bytes, saving_bytes(t));
     atomic_store(&talk->report->step, from);
     atomic_store(&talk->report->total, total);

@@ -65,16 +65,17 @@ static json_t *reading(const struct monitor_value *m, double *age)
     return json_real(m->value);
 }
 
-/* The card that the worker trains on, as rank 0; every card of a provider that tests have named. */
+/* The card that the worker trains on, as rank 0. On the processor that is what a provider has first, and all
+ * of a provider that was named. */
 static json_t *cards_json(const struct supervisor *v)
 {
     json_t *cards = json_array();
     if (!v->monitor) return cards;
     const struct monitor_snapshot *seen = &v->seen;
-    int found = monitor_find(seen, v->report->pci), first = v->report->pci[0] ? found : 0,
-        last = v->s->monitor && found < 0 ? seen->card_count : first + 1;
-    for (int i = first < 0 ? 0 : first, rank = 0; first >= 0 && i < last && i < seen->card_count;
-         i++, rank++) {
+    bool on_card = v->report->pci[0];
+    int found = monitor_find(seen, v->report->pci), first = on_card ? found : 0,
+        last = !on_card && v->s->monitor ? seen->card_count : first + 1;
+    for (int i = first, rank = 0; i >= 0 && i < last && i < seen->card_count; i++, rank++) {
         const struct monitor_card *c = &seen->cards[i];
         double age = 0;
         json_t *card = json_pack("{s:i, s:s, s:s}", "rank", rank, "name", c->name, "pci", c->pci);
