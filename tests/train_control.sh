@@ -142,6 +142,12 @@ if [ -n "$group" ]; then
         sleep 0.1
     done
     ends memory 12 failed 'the kernel killed the worker, host memory was exhausted'
+    begin beside # what is killed for memory elsewhere on the machine says nothing of this run
+    got=0
+    sh -c 'echo $$ >"$1/cgroup.procs"; exec dd if=/dev/zero of=/dev/null bs=64M count=1' sh "$group" 2>dd.err || got=$?
+    test $got = 137 || fail "beside: nothing was killed for memory, dd ended with $got"
+    kill -KILL "$worker"
+    ends beside 137 failed 'ended by signal 9'
 else
     echo "no control group: out of memory is not tried"
 fi

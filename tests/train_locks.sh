@@ -72,6 +72,21 @@ for round in $(seq $rounds); do
     test -s runs/early/metrics.jsonl || fail "early stop: no step behind the resume"
 done
 
+# a start that cannot be told leaves no worker behind, also where it would outlive its supervisor: on a terminal
+workers() { grep -lz '^runs/silent$' /proc/[0-9]*/cmdline 2>/dev/null | wc -l; }
+"$MEOPT" train "$@" --name silent train.steps=100000 --stop-after 2 >out 2>silent.err || test $? = 10 || fail "silent: the first part"
+rm runs/silent/state.json
+mkdir runs/silent/state.json
+if command -v script >/dev/null; then
+    timeout 60 script -qec "env TERM=xterm LC_ALL=C.UTF-8 OMP_NUM_THREADS=1 '$MEOPT' train --resume runs/silent" script.log >script.out 2>&1 </dev/null || true
+    test "$(workers)" = 0 || fail "a worker is left behind a start that failed"
+fi
+got=0
+"$MEOPT" train --resume runs/silent >out 2>silent.err || got=$?
+test $got = 1 || fail "silent: exit $got"
+grep -q state.json silent.err || fail "silent: the error names no file"
+test "$(workers)" = 0 || fail "a worker is left behind a start that failed"
+
 # the number of another run's worker, in a directory of anybody's
 "$MEOPT" train "$@" --name victim train.steps=100000 >out 2>victim.err &
 pid=$!
