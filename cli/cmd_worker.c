@@ -169,7 +169,10 @@ static int worker_run(const struct arguments *args, struct error *err)
 #endif
     progress_listen(mark, report);
     reported = report;
-    if (fd >= 0) lost_map_catch(map_lost);
+    if (fd >= 0) {
+        lost_map_catch(map_lost);
+        worker_watch_limit(report);
+    }
     char *path = path_join(args->operands[0], "config.yaml");
     int code = config_load(&config, path, NULL, 0, err);
     if (!code) {

@@ -102,6 +102,10 @@ int end_cause(struct supervisor *v, int status, struct error *err)
         return WEXITSTATUS(status) == EXIT_DISK ? EXIT_DISK : 0; /* it has said that its stdout was lost */
     }
     int code = WEXITSTATUS(status);
+    if (code == EXIT_SIGNAL + SIGINT) { /* a person's haste, told to the worker itself */
+        v->asked = ASKED_NOW;
+        return error_set(err, code, hint, "stopped at once, at step %lld", (long long)step);
+    }
     if (code == 127) return error_set(err, EXIT_FAILED, NULL, "the worker could not be started");
     return error_set(err, code ? code : EXIT_FAILED, hint,
                      "the worker ended with status %d at step %lld, while %s", code, (long long)step, at);

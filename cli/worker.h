@@ -21,4 +21,7 @@ struct worker_report {
     struct error err;
 };
 
+/* A crash for want of address space (ulimit -v) ends with EXIT_HOST_MEMORY and says so in the report. */
+void worker_watch_limit(struct worker_report *report);
+
 #endif

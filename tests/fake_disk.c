@@ -1,6 +1,6 @@
 /* For LD_PRELOAD: a file system that is slow, or loses a file. SLOW_SYNC_MS: every fsync takes so much
- * longer; SLOW_OPEN_MS: every open of a path that ends in SLOW_OPEN. CUT_MAP: a file whose path ends so is
- * cut off as soon as it is mapped. */
+ * longer; SLOW_OPEN_MS: every open of a path that ends in SLOW_OPEN; SLOW_WRITE_MS: every write to one that
+ * ends in SLOW_WRITE. CUT_MAP: a file whose path ends so is cut off as soon as it is mapped. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -35,15 +35,33 @@ static int ends_in(const char *path, const char *name)
     return end && n >= m && strcmp(path + n - m, end) == 0;
 }
 
+/* Whether the path of an open file, which is told, ends in what the variable says. */
+static int is_of(int fd, const char *name, char *path, size_t size)
+{
+    char link[64];
+    if (!getenv(name)) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, size - 1);
+    path[n > 0 ? n : 0] = 0;
+    return ends_in(path, name);
+}
+
+ssize_t write(int fd, const void *data, size_t bytes)
+{
+    ssize_t (*next)(int, const void *, size_t) =
+        (ssize_t(*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
+    char path[4096];
+    if (is_of(fd, "SLOW_WRITE", path, sizeof path)) slow("SLOW_WRITE_MS");
+    return next(fd, data, bytes);
+}
+
 /* By the system call: the loader maps before there is a next mmap to ask for. */
 static void *map(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
     void *p = (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset); /* sets errno */
-    char link[64], path[4096];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = p != MAP_FAILED && fd >= 0 && getenv("CUT_MAP") ? readlink(link, path, sizeof path - 1) : -1;
-    path[n > 0 ? n : 0] = 0;
-    if (n > 0 && ends_in(path, "CUT_MAP") && truncate(path, 0) != 0) _exit(99);
+    char path[4096];
+    if (p != MAP_FAILED && fd >= 0 && is_of(fd, "CUT_MAP", path, sizeof path) && truncate(path, 0) != 0)
+        _exit(99);
     return p;
 }
 

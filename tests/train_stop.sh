@@ -40,7 +40,7 @@ start() { # until the phase has come
     case $phase in
     load) slowness="SLOW_OPEN=.pth SLOW_OPEN_MS=200" ;;
     teacher) slowness="SLOW_OPEN=.jpg SLOW_OPEN_MS=25" ;;
-    step) slowness="SLOW_OPEN=.jpg SLOW_OPEN_MS=10" ;;
+    step) slowness="SLOW_WRITE=metrics.jsonl SLOW_WRITE_MS=100" ;;
     save) slowness="SLOW_SYNC_MS=50" ;;
     esac
     env LD_PRELOAD="$slow" $slowness "$MEOPT" train "$@" --name cut >out 2>&1 &
@@ -100,4 +100,47 @@ for round in $(seq $rounds); do
         done
     done
 done
+
+# one save that takes long: in the long form 5 minutes, and what Slurm sends; in the short one seconds for minutes
+unit=1 ms=50
+[ $rounds -gt 1 ] && unit=20 ms=2000
+saves() { # N: a run whose save takes 7 syncs of N * ms, until it has made a step
+    rm -rf runs/cut
+    "$MEOPT" train configs/quickstart_dinov2.yaml --run-dir runs --name cut train.steps=24 train.checkpoint_steps=1000 train.checkpoint_keep=2 train.cache_teacher=true --stop-after 4 >out 2>&1 || test $? = 10 || fail "$row: the first part"
+    env LD_PRELOAD="$slow" SLOW_SYNC_MS=$(($1 * ms)) SLOW_WRITE=metrics.jsonl SLOW_WRITE_MS=150 "$MEOPT" train --resume runs/cut >out 2>&1 &
+    pid=$!
+    echo $pid >left
+    await has_five
+    worker_is
+}
+has_five() { test "$(wc -l <runs/cut/metrics.jsonl)" -gt 4; }
+phase=save
+row="one SIGTERM"
+saves $((unit > 1 ? 20 : 6))
+to TERM $pid
+ends
+resumed
+row="warning, a minute, SIGTERM, half a minute: enough"
+saves 3
+to USR1 $pid
+sleep $((3 * unit))
+to TERM "$pid $worker"
+(sleep $((2 * unit + 3)) && to KILL "$pid $worker") &
+killer=$!
+ends
+kill $killer 2>/dev/null || true
+resumed
+row="warning, a minute, SIGTERM, half a minute: not enough"
+saves 40
+to USR1 $pid
+sleep $((3 * unit))
+to TERM "$pid $worker"
+sleep $((2 * unit))
+kill -KILL $worker
+got=0
+wait $pid || got=$?
+test $got = 137 || fail "$row: exit $got"
+test "$(cat runs/cut/ckpt/LATEST)" = step-00000004 || fail "$row: $(cat runs/cut/ckpt/LATEST)"
+resumed
+
 echo "$stops stops saved, $resumes resumed: the same bytes"

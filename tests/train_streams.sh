@@ -43,6 +43,18 @@ got=0
 whole pipe 5 "$(cat pipe.code)"
 test "$("$MEOPT" --version <&- 2>&-)" = "$("$MEOPT" --version)" || fail "--version without 0 and 2"
 
+# under a limit of address space there is a result or exit code 12, and never a crash
+if ! ldd "$MEOPT" | grep -q libasan; then
+    for limit in 135000 150000 165000 180000; do
+        got=0
+        (ulimit -v $limit && exec "$MEOPT" "$@" --name limit$limit >out 2>limit.err) || got=$?
+        case $got in
+        0 | 12) ;;
+        *) fail "ulimit -v $limit: exit $got" ;;
+        esac
+    done
+fi
+
 disk="env LD_PRELOAD=$MEOPT_BUILD/tests/libfake_disk.so"
 cp -r runs/full runs/cut
 got=0
@@ -58,4 +70,4 @@ $disk CUT_MAP=step-00000006/optimizer.bin "$MEOPT" train --resume runs/cut >out 
 test $got = 1 || fail "resume from a file that is cut off: exit $got"
 grep -q 'optimizer.bin: was cut off' resume.err || fail "resume from a file that is cut off: no name"
 grep -q 'was cut off' runs/cut/state.json || fail "resume from a file that is cut off: state.json"
-echo "6 ways to lose a stream, 2 files cut off: told, and nothing else in the files of the run"
+echo "6 ways to lose a stream, 4 limits of memory, 2 files cut off: told, and nothing else in the files of the run"
