@@ -4,12 +4,14 @@
 #include "core/compare/gap.h"
 #include "core/compare/table.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -154,8 +156,16 @@ static void states(void **state)
     snprintf(text, sizeof text, "{\"state\":\"training\",\"pid\":%d,\"host\":\"%s\",\"exit_code\":null}",
              (int)getpid(), host);
     put("running", "state.json", text);
+    char *path = path_join(root, "running");
+    int lock = open(path, O_RDONLY | O_DIRECTORY);
+    assert_int_equal(flock(lock, LOCK_EX), 0); /* as who trains there does */
     struct record r = get("running");
     assert_string_equal(r.state, "running");
+    record_free(&r);
+    close(lock);
+    free(path);
+    r = get("running"); /* the number is another process's by now */
+    assert_string_equal(r.state, "broken off");
     record_free(&r);
     snprintf(text, sizeof text, "{\"state\":\"training\",\"pid\":%d,\"host\":\"%s\",\"exit_code\":null}",
              0x3ffffff, host);

@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/config/document.h"
 #include "core/run/metric_line.h"
+#include "core/run/run.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -96,7 +97,8 @@ static void read_state(struct record *r)
     json_decref(state);
     gethostname(here, sizeof here - 1);
     if (strcmp(said, "training") == 0) {
-        bool gone = strcmp(host, here) == 0 && pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+        bool gone = strcmp(host, here) == 0 && pid > 0 &&
+                    ((kill((pid_t)pid, 0) != 0 && errno == ESRCH) || !run_held(r->path));
         snprintf(said, sizeof said, "%s", gone ? "broken off" : "running");
     }
     snprintf(r->state, sizeof r->state, "%s", said[0] ? said : r->count ? "unknown" : "empty");
