@@ -66,8 +66,8 @@ rm -r runs/cut
 cp -r runs/full runs/cut
 sed -i 's/steps: 6$/steps: 9/' runs/cut/config.yaml
 got=0
-$disk CUT_MAP=step-00000006/optimizer.bin "$MEOPT" train --resume runs/cut >out 2>resume.err || got=$?
+$disk CUT_MAP=step-00000006/model.safetensors "$MEOPT" train --resume runs/cut >out 2>resume.err || got=$?
 test $got = 1 || fail "resume from a file that is cut off: exit $got"
-grep -q 'optimizer.bin: was cut off' resume.err || fail "resume from a file that is cut off: no name"
+grep -q 'model.safetensors: was cut off' resume.err || fail "resume from a file that is cut off: no name"
 grep -q 'was cut off' runs/cut/state.json || fail "resume from a file that is cut off: state.json"
 echo "6 ways to lose a stream, 4 limits of memory, 2 files cut off: told, and nothing else in the files of the run"
