@@ -81,12 +81,6 @@ static void look_for_requests(void)
         if (signal_requests[i] && run_requested(signal_directory, signal_requests[i])) signal_asked[i] = 1;
 }
 
-bool signals_asked(enum signal_wish wish)
-{
-    look_for_requests();
-    return signal_asked[wish] != 0;
-}
-
 void signals_obeyed(enum signal_wish wish) { signal_asked[wish] = 0; }
 
 enum signal_act signals_act(enum train_phase phase)

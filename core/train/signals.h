@@ -30,7 +30,6 @@ enum signal_act { ACT_GO_ON, ACT_SAVE, ACT_LEAVE, ACT_SAVE_LEAVE };
 void signals_catch(const char *directory);
 /* What signal `number` asks for. */
 enum signal_wish signals_wish(int number);
-bool signals_asked(enum signal_wish wish);
 /* The wish is granted: it is asked no more. */
 void signals_obeyed(enum signal_wish wish);
 /* What the wishes mean in this phase, at the next point where it can be left. */
