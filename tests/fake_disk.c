@@ -1,6 +1,7 @@
 /* For LD_PRELOAD: a file system that is slow, or loses a file. SLOW_SYNC_MS: every fsync takes so much
- * longer; SLOW_OPEN_MS: every open of a path that ends in SLOW_OPEN; SLOW_WRITE_MS: every write to one that
- * ends in SLOW_WRITE. CUT_MAP: a file whose path ends so is cut off as soon as it is mapped. */
+ * longer, of a path with SLOW_SYNC in it where that is set; SLOW_OPEN_MS: every open of a path that ends in
+ * SLOW_OPEN; SLOW_WRITE_MS: every write to one that ends in SLOW_WRITE. CUT_MAP: a file whose path ends so is
+ * cut off as soon as it is mapped. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -21,13 +22,6 @@ static void slow(const char *name)
         ;
 }
 
-int fsync(int fd)
-{
-    int (*next)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
-    slow("SLOW_SYNC_MS");
-    return next(fd);
-}
-
 static int ends_in(const char *path, const char *name)
 {
     const char *end = getenv(name);
@@ -35,15 +29,19 @@ static int ends_in(const char *path, const char *name)
     return end && n >= m && strcmp(path + n - m, end) == 0;
 }
 
-/* Whether the path of an open file, which is told, ends in what the variable says. */
-static int is_of(int fd, const char *name, char *path, size_t size)
+static int path_of(int fd, char *path, size_t size)
 {
     char link[64];
-    if (!getenv(name)) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, path, size - 1);
     path[n > 0 ? n : 0] = 0;
-    return ends_in(path, name);
+    return n > 0;
+}
+
+/* Whether the path of an open file, which is told, ends in what the variable says. */
+static int is_of(int fd, const char *name, char *path, size_t size)
+{
+    return getenv(name) && path_of(fd, path, size) && ends_in(path, name);
 }
 
 ssize_t write(int fd, const void *data, size_t bytes)
@@ -53,6 +51,15 @@ ssize_t write(int fd, const void *data, size_t bytes)
     char path[4096];
     if (is_of(fd, "SLOW_WRITE", path, sizeof path)) slow("SLOW_WRITE_MS");
     return next(fd, data, bytes);
+}
+
+int fsync(int fd)
+{
+    int (*next)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+    const char *part = getenv("SLOW_SYNC");
+    char path[4096];
+    if (!part || (path_of(fd, path, sizeof path) && strstr(path, part))) slow("SLOW_SYNC_MS");
+    return next(fd);
 }
 
 /* By the system call: the loader maps before there is a next mmap to ask for. */

@@ -104,10 +104,10 @@ done
 # one save that takes long: in the long form 5 minutes, and what Slurm sends; in the short one seconds for minutes
 unit=1 ms=50
 [ $rounds -gt 1 ] && unit=20 ms=2000
-saves() { # N: a run whose save takes 7 syncs of N * ms, until it has made a step
+saves() { # N: a run whose save has some 7 syncs of N * ms, until it has made a step
     rm -rf runs/cut
     "$MEOPT" train configs/quickstart_dinov2.yaml --run-dir runs --name cut train.steps=24 train.checkpoint_steps=1000 train.checkpoint_keep=2 train.cache_teacher=true --stop-after 4 >out 2>&1 || test $? = 10 || fail "$row: the first part"
-    env LD_PRELOAD="$slow" SLOW_SYNC_MS=$(($1 * ms)) SLOW_WRITE=metrics.jsonl SLOW_WRITE_MS=150 "$MEOPT" train --resume runs/cut >out 2>&1 &
+    env LD_PRELOAD="$slow" SLOW_SYNC=/ckpt SLOW_SYNC_MS=$(($1 * ms)) SLOW_WRITE=metrics.jsonl SLOW_WRITE_MS=150 "$MEOPT" train --resume runs/cut >out 2>&1 &
     pid=$!
     echo $pid >left
     await has_five
