@@ -115,6 +115,10 @@ static void child(const struct supervision *s, int report, pid_t parent)
     if (null >= 0) dup2(null, 0);
     snprintf(fd, sizeof fd, "%d", report);
     if (s->resume) argv[n++] = "--resume";
+    if (s->force_resume) {
+        argv[n++] = "--force-resume";
+        argv[n++] = s->force_resume;
+    }
     if (s->json) argv[n++] = "--json";
     if (s->stop_after) {
         snprintf(stop_after, sizeof stop_after, "--stop-after=%lld", (long long)s->stop_after);

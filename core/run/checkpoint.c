@@ -17,7 +17,7 @@ const char *const checkpoint_parts[PARTS] = {"model.safetensors", "optimizer.bin
 const char checkpoint_manifest[] = "MANIFEST.json";
 
 enum {
-    READ_BYTES = 1 << 20,
+    READ_BYTES = 1 << 25,
     MANIFEST_BYTES = 1 << 24, /* at most */
     READ_TRIES = 4,           /* of what cannot be read now, 0.1, 0.2, 0.4 s apart */
     LIST_TRIES = 1000,        /* a training removes what was listed */

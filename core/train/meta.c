@@ -54,8 +54,15 @@ static json_t *hex_or_null(uint32_t crc)
     return crc ? json_string(text) : json_null();
 }
 
+static json_t *config_hash_text(const struct config *config)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)config_hash(config));
+    return json_string(text);
+}
+
 int meta_write(const struct run *run, const struct trainer *t, const struct data *data, int64_t total,
-               struct error *err)
+               json_t *identity, struct error *err)
 {
     char host[128] = "";
     gethostname(host, sizeof host - 1);
@@ -86,6 +93,8 @@ int meta_write(const struct run *run, const struct trainer *t, const struct data
                         compared ? json_integer((json_int_t)baseline.use.peak_total_bytes) : json_null());
     json_object_set_new(meta, "checkpoint_bytes",
                         planned ? json_integer((json_int_t)plan.checkpoint_bytes) : json_null());
+    json_object_set_new(meta, "config_hash", config_hash_text(t->config));
+    json_object_set(meta, "config", identity);
     int code = write_json(run, "meta.json", meta, err);
     json_t *memory = planned ? memory_json(&plan.use) : json_object();
     if (compared) json_object_set_new(memory, "baseline", memory_json(&baseline.use));
