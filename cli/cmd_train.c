@@ -54,8 +54,9 @@ static int reopen(const char *directory, struct error *err)
         code = run_open(&run, directory, err);
         if (code == EXIT_LOCKED) nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
-    if (!code) run_close(&run);
-    else return code;
+    if (code) return code;
+    run_tidy(&run);
+    run_close(&run);
     char *path = path_join(directory, "config.yaml");
     struct config config;
     code = config_load(&config, path, NULL, 0, err);

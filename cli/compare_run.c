@@ -80,6 +80,7 @@ static int one_run(const struct compare_plan *plan, bool use_meopt, int repeat, 
                  there ? ", goes on" : "");
         struct train_listener listener = {.context = &config, .step = stepped};
         code = there ? run_open(&run, *directory, err) : run_create(&run, parent, name, &config, err);
+        if (!code) run_tidy(&run);
         if (!code) code = train_loop(&run, &config, (struct train_resume){there, NULL}, 0, &listener, err);
         run_close(&run);
         if (code == EXIT_STOPPED)

@@ -124,15 +124,27 @@ resume 0
 [ "$(lines)" = 12 ] || fail "$label: $(lines) lines"
 
 label="a start that fails leaves nothing"
-mkdir shut
-for n in 1 2 3; do # a killed one left an empty beginning, which the same command takes
-    mkdir "shut/run$n"
-    : >"shut/run$n/metrics.jsonl"
-    [ "$n" = 2 ] && : >"shut/run$n/events.jsonl"
-    [ "$n" = 3 ] && echo mine >"shut/run$n/notes"
-    "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1 --run-dir shut --name "run$n" >out 2>log
+start() { # NAME
+    "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1 --run-dir starts --name "$1" >out 2>log
+}
+mkdir -p starts/.killed.new/ckpt starts/mine # what a killed start has left is taken up; another's directory is not
+: >starts/.killed.new/metrics.jsonl
+: >starts/.killed.new/.config.yaml.a1B2c3
+start killed || fail "$label: a killed one"
+[ "$(ls -A starts | sort | tr '\n' ' ')" = "killed mine " ] || fail "$label: $(ls -A starts)"
+[ -z "$(find starts/killed -name '.config*')" ] || fail "$label: a side file"
+start mine
+[ $? = 9 ] || fail "$label: another's directory"
+[ -z "$(ls -A starts/mine)" ] || fail "$label: it wrote into another's directory"
+start killed
+[ $? = 9 ] || fail "$label: a run of this name"
+mount -t tmpfs -o size=16k none starts/mine 2>/dev/null && {
+    dd if=/dev/zero of=starts/mine/full bs=1k count=64 2>/dev/null
+    "$MEOPT" train configs/quickstart_dinov2.yaml --run-dir starts/mine --name full-disk >out 2>log
     got=$?
-    [ "$got" = "$([ "$n" = 3 ] && echo 9 || echo 0)" ] || fail "$label: run$n: exit $got"
-done
-[ ! -e shut/run3/config.yaml ] || fail "$label: it wrote into another directory"
+    ls -A starts/mine >listing
+    umount starts/mine
+    [ "$got" = 5 ] || fail "$label: full: exit $got"
+    [ "$(cat listing)" = full ] || fail "$label: full: $(cat listing)"
+}
 echo "goes on as what it was, or not at all"

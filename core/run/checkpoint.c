@@ -160,7 +160,9 @@ static int read_manifest(struct checkpoint *c, int fd, const char *path, struct 
     if (!code) {
         json_error_t why;
         c->manifest = json_loadb(text, got, 0, &why);
-        if (!json_is_object(c->manifest))
+        if (!c->manifest && !why.text[0]) /* jansson has no word for it */
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", path);
+        else if (!json_is_object(c->manifest))
             code = error_set(err, EXIT_INTEGRITY, NULL, "manifest: %s", c->manifest ? "no object" : why.text);
     }
     free(text);
@@ -197,9 +199,9 @@ static int open_whole(struct checkpoint *c, enum depth depth, struct error *err)
     opened = code || depth == BY_SIZE ? 0 : weights_open(&c->model, paths[PART_TENSORS], &unusable);
     if (!code) code = read_manifest(c, fds[PARTS], paths[PARTS], err);
     for (int i = 0; i < PARTS && !code; i++) code = compare_part(c, i, fds[i], depth, err);
-    if (!code && opened) {
-        code = opened;
+    if (!code && opened) { /* it is what was written: no reason to pass it over */
         *err = unusable;
+        code = err->code = opened == EXIT_INTEGRITY ? EXIT_FAILED : opened;
     }
     c->records = fds[PART_RECORDS];
     for (int i = 0; i <= PARTS; i++) {

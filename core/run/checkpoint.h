@@ -47,6 +47,10 @@ struct checkpoint_content {
 int checkpoint_save(const char *directory, int64_t step, int keep, const struct checkpoint_content *content,
                     struct error *err);
 
+/* For whoever goes on with `step`, which is whole: what a save that was killed or failed has left to do:
+ * LATEST, all but the `keep` newest, side files. What cannot be done is told. */
+void checkpoint_tidy(const char *directory, int64_t step, int keep);
+
 /* Steps of the checkpoints that are there, whole or not, newest first; the caller frees. No directory of
  * checkpoints is none; one that cannot be listed is an error. */
 int checkpoint_steps(const char *directory, int64_t **steps, int *count, struct error *err);

@@ -210,6 +210,23 @@ static void take_leftover(void *context, const char *all, const char *name)
     free(path);
 }
 
+/* Behind a checkpoint that stands. */
+static void clear_up(const char *directory, int64_t step, int keep)
+{
+    struct error err = {0};
+    forget_old(directory, step, keep > 0 ? keep : 1);
+    if (checkpoint_each_name(directory, take_leftover, NULL, &err)) log_warn("%s: %s", err.file, err.what);
+}
+
+void checkpoint_tidy(const char *directory, int64_t step, int keep)
+{
+    char *path = checkpoint_path(directory, step);
+    struct error err = {0};
+    if (name_latest(directory, path, &err)) log_warn("%s: %s", err.file, err.what);
+    clear_up(directory, step, keep);
+    free(path);
+}
+
 int checkpoint_save(const char *directory, int64_t step, int keep, const struct checkpoint_content *content,
                     struct error *err)
 {
@@ -230,7 +247,7 @@ int checkpoint_save(const char *directory, int64_t step, int keep, const struct 
         if (code) file_remove_tree(partial, NULL);
     }
     if (!code) remember(final);
-    if (!code) forget_old(directory, step, keep > 0 ? keep : 1);
+    if (!code) clear_up(directory, step, keep);
     free(partial);
     free(final);
     return code;

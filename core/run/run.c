@@ -2,6 +2,7 @@
 #include "core/run/run.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/run/metric_line.h"
 #include "core/run/status.h"
 
 #include <dirent.h>
@@ -17,9 +18,8 @@
 #include <unistd.h>
 
 enum {
-    HELD_BYTES = 1 << 26,   /* metric lines that are kept while they cannot be written */
-    EVENTS_BYTES = 1 << 30, /* of events.jsonl, at most */
-    LEFT_SECONDS = 60       /* age of a side file that nobody finishes any more */
+    HELD_BYTES = 1 << 26,  /* metric lines that are kept while they cannot be written */
+    EVENTS_BYTES = 1 << 30 /* of events.jsonl, at most */
 };
 
 char *run_path(const struct run *run, const char *name) { return path_join(run->directory, name); }
@@ -34,24 +34,6 @@ static int append_file(const struct run *run, const char *name, int *fd, struct 
     return code;
 }
 
-/* Side files (file.h) of killed processes. A young one may be the supervisor's, which writes beside us. */
-static void remove_leftovers(const char *directory)
-{
-    DIR *dir = opendir(directory);
-    for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
-        size_t n = strlen(entry->d_name);
-        struct stat st;
-        if (entry->d_name[0] != '.' || n < 9 || entry->d_name[n - 7] != '.' ||
-            fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode) ||
-            st.st_mtim.tv_sec + LEFT_SECONDS > time(NULL))
-            continue;
-        if (unlinkat(dirfd(dir), entry->d_name, 0) != 0)
-            log_warn("cannot remove %s/%s, left by a killed process: %s", directory, entry->d_name,
-                     strerror(errno));
-    }
-    if (dir) closedir(dir);
-}
-
 int run_open(struct run *run, const char *directory, struct error *err)
 {
     *run = (struct run){.directory = xstrdup(directory), .metrics = -1, .events = -1, .lock = -1};
@@ -63,68 +45,75 @@ int run_open(struct run *run, const char *directory, struct error *err)
         code = error_set(err, EXIT_LOCKED, "wait for it, or stop it",
                          "another process trains in this run directory");
     if (code) error_at(err, directory, 0, 0);
-    else remove_leftovers(directory);
     if (!code) code = append_file(run, "metrics.jsonl", &run->metrics, err);
     if (!code) code = append_file(run, "events.jsonl", &run->events, err);
     if (code) run_close(run);
     return code;
 }
 
-/* Only what run_create makes before the configuration, the first thing that nobody could make again. */
-static bool is_beginning(const char *directory)
+static int exists_already(const char *directory, struct error *err)
 {
-    DIR *dir = opendir(directory);
-    bool beginning = dir != NULL;
-    for (struct dirent *entry; beginning && (entry = readdir(dir)) != NULL;) {
-        const char *name = entry->d_name;
-        struct stat st;
-        bool empty = fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
-                     st.st_size == 0;
-        beginning = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
-                    strncmp(name, ".config.yaml.", 13) == 0 ||
-                    (empty && (strcmp(name, "metrics.jsonl") == 0 || strcmp(name, "events.jsonl") == 0));
-    }
-    if (dir) closedir(dir);
-    return beginning;
+    error_set(err, EXIT_LOCKED, "choose another --name, or --resume it", "the run directory exists already");
+    error_at(err, directory, 0, 0);
+    return EXIT_LOCKED;
 }
 
-/* Made here, and to be removed when the rest fails. */
-static int make_directory(const char *parent, const char *directory, bool *made, struct error *err)
+/* Under its own name, where there must be none; without replacing where the file system can promise it. */
+static int appear(const char *side, const char *directory, struct error *err)
 {
-    int code = file_make_dirs(parent, err);
-    *made = !code && mkdir(directory, 0777) == 0;
-    if (code) return code;
-    if (*made) return access(parent, R_OK) == 0 ? file_sync_dir(parent, err) : 0;
-    if (errno == EEXIST && is_beginning(directory)) return 0;
-    code = errno == EEXIST ? error_set(err, EXIT_LOCKED, "choose another --name, or --resume it",
-                                       "the run directory exists already")
-                           : error_errno(err, EXIT_FAILED, NULL, "cannot create the run directory");
-    error_at(err, directory, 0, 0);
+    char *parent = path_dirname(directory);
+    int code = 0, failed = renameat2(AT_FDCWD, side, AT_FDCWD, directory, RENAME_NOREPLACE);
+    if (failed && (errno == EINVAL || errno == ENOSYS)) failed = rename(side, directory);
+    if (failed && (errno == EEXIST || errno == ENOTEMPTY)) code = exists_already(directory, err);
+    else if (failed) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s", side);
+        error_at(err, directory, 0, 0);
+    }
+    if (!code && access(parent, R_OK) == 0) code = file_sync_dir(parent, err);
+    free(parent);
+    return code;
+}
+
+/* The beginning of a run: its side directory, which may be left of a killed process, locked. */
+static int begin(struct run *run, const char *side, bool *ours, struct error *err)
+{
+    int code = 0;
+    *ours = mkdir(side, 0777) == 0;
+    if (!*ours && errno != EEXIST) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot create the run directory");
+        error_at(err, side, 0, 0);
+    }
+    if (!code) code = run_open(run, side, err);
+    *ours = !code || (*ours && code != EXIT_LOCKED); /* to be removed when the rest fails */
     return code;
 }
 
 int run_create(struct run *run, const char *parent, const char *name, const struct config *config,
                struct error *err)
 {
-    char *directory = path_join(parent, name), *ckpt = path_join(directory, "ckpt"),
-         *path = path_join(directory, "config.yaml");
-    bool made;
+    char *directory = path_join(parent, name), *within = path_dirname(directory),
+         *side = xasprintf("%s/.%s.new", within, path_basename(directory)), *ckpt = path_join(side, "ckpt"),
+         *path = path_join(side, "config.yaml");
+    struct stat st;
+    bool ours = false;
     *run = (struct run){.metrics = -1, .events = -1, .lock = -1};
-    int code = make_directory(parent, directory, &made, err);
-    if (!code) code = run_open(run, directory, err);
-    if (!code && !made && access(path, F_OK) == 0) { /* another process went on with the same beginning */
-        code = error_set(err, EXIT_LOCKED, "choose another --name, or --resume it",
-                         "the run directory exists already");
-        error_at(err, directory, 0, 0);
-        run_close(run);
+    int code = lstat(directory, &st) == 0 ? exists_already(directory, err) : file_make_dirs(within, err);
+    if (!code) code = begin(run, side, &ours, err);
+    if (!code) code = config_write_resolved(config, path, err);
+    if (!code) run_tidy(run);
+    if (!code) code = file_make_dirs(ckpt, err);
+    if (!code) code = appear(side, directory, err);
+    if (!code) {
+        free(run->directory);
+        run->directory = xstrdup(directory);
     } else {
-        if (!code) code = config_write_resolved(config, path, err);
-        if (!code) code = file_make_dirs(ckpt, err);
-        if (code) run_close(run);
+        if (ours) file_remove_tree(side, NULL);
+        run_close(run);
     }
-    if (code && made) file_remove_tree(directory, NULL);
     free(path);
     free(ckpt);
+    free(side);
+    free(within);
     free(directory);
     return code;
 }
@@ -149,6 +138,22 @@ static int append(const struct run *run, int fd, const char *name, const char *t
     if (code && before >= 0) file_shorten(fd, before, path, NULL);
     free(path);
     return code;
+}
+
+void run_tidy(const struct run *run)
+{
+    DIR *dir = opendir(run->directory);
+    for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
+        size_t n = strlen(entry->d_name);
+        struct stat st;
+        if (entry->d_name[0] != '.' || n < 9 || entry->d_name[n - 7] != '.' ||
+            fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+            continue;
+        if (unlinkat(dirfd(dir), entry->d_name, 0) != 0)
+            log_warn("cannot remove %s/%s, left by a killed process: %s", run->directory, entry->d_name,
+                     strerror(errno));
+    }
+    if (dir) closedir(dir);
 }
 
 static int write_held(struct run *run, struct error *err)
@@ -216,21 +221,20 @@ int run_state(struct run *run, const char *state, int64_t step, int64_t total, i
     return run_status_write(&s, run->directory, err);
 }
 
+/* Our own lines, looked at without a JSON library: there is no memory that could be out. */
 int run_last_saved(const struct run *run, int64_t *step, struct error *err)
 {
+    static const char event[] = "\"event\":\"checkpoint\"", number[] = "\"step\":";
     char *path = run_path(run, "events.jsonl"), *text = NULL;
     size_t bytes = 0;
     int code = file_read(path, EVENTS_BYTES, &text, &bytes, err);
     *step = -1;
-    for (size_t at = 0; !code && at < bytes;) {
-        const char *end = memchr(text + at, '\n', bytes - at);
-        size_t n = end ? (size_t)(end - text) - at : bytes - at;
-        json_t *line = json_loadb(text + at, n, 0, NULL);
-        const char *event = json_string_value(json_object_get(line, "event"));
-        if (event && strcmp(event, "checkpoint") == 0)
-            *step = json_integer_value(json_object_get(line, "step"));
-        json_decref(line);
-        at += n + 1;
+    for (char *line = text, *end; !code && line < text + bytes; line = end + 1) {
+        end = memchr(line, '\n', bytes - (size_t)(line - text));
+        if (!end) end = text + bytes;
+        const char *found = memmem(line, (size_t)(end - line), event, sizeof event - 1),
+                   *value = memmem(line, (size_t)(end - line), number, sizeof number - 1);
+        if (found && value) *step = strtoll(value + sizeof number - 1, NULL, 10);
     }
     free(text);
     free(path);
@@ -246,11 +250,9 @@ int run_truncate_metrics(struct run *run, int64_t step, struct error *err)
     for (size_t at = 0; !code && at < bytes;) {
         char *end = memchr(text + at, '\n', bytes - at);
         if (!end) break;
-        json_t *line = json_loadb(text + at, (size_t)(end - text) - at, 0, NULL),
-               *number = json_object_get(line, "step");
-        bool counts = json_is_integer(number), behind = counts && json_integer_value(number) > step;
-        json_decref(line);
-        if (behind) break;
+        struct metric_line line;
+        bool counts = metric_line_parse(&line, text + at, (size_t)(end - text) - at);
+        if (counts && line.step > step) break;
         at = (size_t)(end - text) + 1;
         if (counts) keep = at;
     }

@@ -23,13 +23,16 @@ struct run {
     size_t held_bytes;
 };
 
-/* A new directory parent/name; EXIT_LOCKED when it is there already, other than as the beginning that a
- * killed process has left. On an error nothing of it is left. */
+/* A new directory parent/name; EXIT_LOCKED when it is there already. It is made beside, as parent/.name.new,
+ * and has its name once it is a run: on an error, or a kill, there is none. */
 int run_create(struct run *run, const char *parent, const char *name, const struct config *config,
                struct error *err);
 /* An existing one, to resume: EXIT_LOCKED when another trainer holds it. */
 int run_open(struct run *run, const char *directory, struct error *err);
 void run_close(struct run *run);
+/* Remove the side files (file.h) that killed processes have left: before anything of this one writes there.
+ */
+void run_tidy(const struct run *run);
 
 char *run_path(const struct run *run, const char *name);
 

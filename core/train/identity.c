@@ -210,11 +210,15 @@ int identity_check(const struct run *run, const struct config *config, const cha
     *changed = NULL;
     if (access(path, F_OK) == 0) {
         code = file_read(path, META_BYTES, &text, &bytes, err);
-        if (!code && !json_is_object(meta = json_loadb(text, bytes, 0, NULL))) {
+        json_error_t why = {0};
+        if (!code) meta = json_loadb(text, bytes, 0, &why);
+        if (!code && !meta && !why.text[0]) /* jansson has no word for it */
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading it");
+        else if (!code && !json_is_object(meta)) {
             code = error_set(err, EXIT_INTEGRITY, "remove it to go on without comparing",
                              "what the run was when it began cannot be read: no JSON object");
-            error_at(err, path, 0, 0);
         }
+        if (code) error_at(err, path, 0, 0);
     }
     const json_t *before = json_object_get(meta, "config");
     if (!code && before) {

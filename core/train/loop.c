@@ -2,6 +2,7 @@
 #include "core/train/loop.h"
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/run/checkpoint.h"
 #include "core/run/memory.h"
 #include "core/run/request.h"
 #include "core/train/experiment.h"
@@ -307,7 +308,7 @@ static int go_on(struct run *run, struct trainer *t, int64_t *from, struct error
         }
         free(latest);
         *from = 0;
-    }
+    } else if (!code) checkpoint_tidy(run->directory, *from, (int)t->config->train.checkpoint_keep);
     return code ? code : run_truncate_metrics(run, *from, err);
 }
 
