@@ -245,6 +245,8 @@ static int tell_end(struct course *w, int code, struct error *err)
                         : code == EXIT_STOPPED  ? "stopped"
                         : code == EXIT_DIVERGED ? "diverged"
                                                 : "failed";
+    struct error why = {0};
+    bear(w, TOLD_METRICS, run_sync(w->run, &why), &why); /* lines that are held */
     tell_state(w, state, code);
     tell_event(w, state, json_pack("{s:I}", "step", (json_int_t)p->step));
     if (code == EXIT_STOPPED && err)
