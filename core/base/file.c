@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { INTERRUPTIONS = 10000 }; /* of one call in a row */
+
 static void *or_die(void *p)
 {
     if (p) return p;
@@ -139,15 +141,19 @@ done:
     return code;
 }
 
+/* Whether a call is made again: one that is interrupted each time would never end. */
+static bool interrupted(int *times) { return errno == EINTR && ++*times < INTERRUPTIONS; }
+
 /* At `offset`, or where the descriptor stands (-1). */
 static int write_all(int fd, const void *data, size_t bytes, int64_t offset, const char *path,
                      struct error *err)
 {
     const char *p = data;
+    int times = 0;
     while (bytes) {
         size_t part = bytes > (1u << 30) ? (1u << 30) : bytes;
         ssize_t n = offset < 0 ? write(fd, p, part) : pwrite(fd, p, part, (off_t)offset);
-        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && interrupted(&times)) continue;
         if (n < 0) {
             int code =
                 error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot write");
@@ -157,6 +163,7 @@ static int write_all(int fd, const void *data, size_t bytes, int64_t offset, con
         p += n;
         bytes -= (size_t)n;
         if (offset >= 0) offset += n;
+        times = 0;
     }
     return 0;
 }
@@ -175,9 +182,9 @@ int file_write_all_at(int fd, const void *data, size_t bytes, int64_t offset, co
 /* fsync and its kin are interrupted where the file system is a network's or a process's. */
 static int sync_retried(int fd)
 {
-    int failed;
+    int failed, times = 0;
     do failed = fsync(fd);
-    while (failed && errno == EINTR);
+    while (failed && interrupted(&times));
     return failed;
 }
 
@@ -192,9 +199,9 @@ int file_sync(int fd, const char *path, struct error *err)
 
 int file_shorten(int fd, int64_t bytes, const char *path, struct error *err)
 {
-    int failed;
+    int failed, times = 0;
     do failed = ftruncate(fd, (off_t)bytes);
-    while (failed && errno == EINTR);
+    while (failed && interrupted(&times));
     if (!failed) return 0;
     int code = error_errno(err, EXIT_FAILED, NULL, "cannot shorten %s", path);
     error_at(err, path, 0, 0);

@@ -17,11 +17,11 @@ const char *const checkpoint_parts[PARTS] = {"model.safetensors", "optimizer.bin
 const char checkpoint_manifest[] = "MANIFEST.json";
 
 enum {
+    INTERRUPTIONS = 10000, /* of one call in a row */
     READ_BYTES = 1 << 25,
     MANIFEST_BYTES = 1 << 24, /* at most */
     READ_TRIES = 4,           /* of what cannot be read now, 0.1, 0.2, 0.4 s apart */
-    LIST_TRIES = 1000,        /* a training removes what was listed */
-    KEPT_READ = 4             /* checkpoints kept by retention that are read whole, and not by their sizes */
+    LIST_TRIES = 1000         /* a training removes what was listed */
 };
 
 char *checkpoint_path(const char *directory, int64_t step)
@@ -103,10 +103,11 @@ int checkpoint_steps(const char *directory, int64_t **steps, int *count, struct 
 static int read_at(int fd, void *dst, size_t bytes, int64_t offset, size_t *got, const char *path,
                    struct error *err)
 {
+    int times = 0;
     *got = 0;
     while (*got < bytes) {
         ssize_t n = pread(fd, (char *)dst + *got, bytes - *got, (off_t)(offset + (int64_t)*got));
-        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EINTR && ++times < INTERRUPTIONS) continue;
         if (n < 0) {
             int code = error_errno(err, EXIT_FAILED, NULL, "cannot read %s", path);
             error_at(err, path, 0, 0);
@@ -114,6 +115,7 @@ static int read_at(int fd, void *dst, size_t bytes, int64_t offset, size_t *got,
         }
         if (n == 0) break;
         *got += (size_t)n;
+        times = 0;
     }
     return 0;
 }

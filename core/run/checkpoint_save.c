@@ -34,31 +34,38 @@ static int write_records(const struct checkpoint_content *content, const char *p
     return code;
 }
 
+/* Size and checksum of a part, as they are on the disk. */
+static int add_part(json_t *files, const char *partial, int part, struct error *err)
+{
+    json_int_t bytes, crc;
+    int fd = -1;
+    char *path = path_join(partial, checkpoint_parts[part]);
+    int code = checkpoint_open_part(path, &fd, err);
+    if (!code) code = checkpoint_checksum(fd, path, &bytes, &crc, err);
+    if (!code && json_object_set_new(files, checkpoint_parts[part],
+                                     json_pack("{s:I, s:I}", "bytes", bytes, "crc32c", crc)))
+        code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the manifest");
+    if (fd >= 0) close(fd);
+    free(path);
+    return code;
+}
+
 static int write_manifest(const char *partial, int64_t step, json_t *more, struct error *err)
 {
     json_t *object = json_pack("{s:i, s:I}", "version", 1, "step", (json_int_t)step), *files = json_object();
-    if (more) json_object_update(object, more);
-    json_object_set_new(object, "files", files);
+    bool whole = object && files && (!more || json_object_update(object, more) == 0) &&
+                 json_object_set(object, "files", files) == 0;
     int code = 0;
-    for (int i = 0; i < PARTS && !code; i++) {
-        json_int_t bytes, crc;
-        int fd = -1;
-        char *path = path_join(partial, checkpoint_parts[i]);
-        code = checkpoint_open_part(path, &fd, err);
-        if (!code) code = checkpoint_checksum(fd, path, &bytes, &crc, err);
-        if (fd >= 0) close(fd);
-        if (!code)
-            json_object_set_new(files, checkpoint_parts[i],
-                                json_pack("{s:I, s:I}", "bytes", bytes, "crc32c", crc));
-        free(path);
-    }
-    if (!code) {
-        char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17)),
-             *path = path_join(partial, checkpoint_manifest);
-        code = file_write_atomic(path, text, strlen(text), err);
-        free(path);
-        free(text);
-    }
+    for (int i = 0; i < PARTS && whole && !code; i++) code = add_part(files, partial, i, err);
+    char *text = whole && !code
+                     ? json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
+                     : NULL,
+         *path = path_join(partial, checkpoint_manifest);
+    if (text) code = file_write_atomic(path, text, strlen(text), err);
+    else if (!code) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the manifest");
+    free(path);
+    free(text);
+    json_decref(files);
     json_decref(object);
     return code;
 }

@@ -36,7 +36,10 @@ json_t *identity_config(const struct config *config)
     for (int i = 0; i < config_key_count; i++) {
         if (!config_keys[i].numbers) continue;
         char *text = config_value_text(config, i);
-        json_object_set_new(values, config_keys[i].name, json_string(text));
+        if (values && json_object_set_new(values, config_keys[i].name, json_string(text))) {
+            json_decref(values);
+            values = NULL;
+        }
         free(text);
     }
     return values;
@@ -67,6 +70,7 @@ static int compare_config(const json_t *before, const struct config *config, con
     json_t *now = identity_config(config), *value;
     const char *key, *first = NULL;
     char *wrong = NULL;
+    if (!now) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory comparing with the run");
     json_object_foreach(now, key, value)
     {
         const json_t *old = json_object_get(before, key);

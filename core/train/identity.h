@@ -14,7 +14,7 @@
 #include "core/data/list.h"
 #include "core/run/run.h"
 
-/* {key: value as in YAML} of every key that changes the numbers. */
+/* {key: value as in YAML} of every key that changes the numbers; NULL when memory is out. */
 json_t *identity_config(const struct config *config);
 
 /* Compare with what the run was when it last began. What may change is told, what may not is EXIT_CONFIG with
