@@ -1,11 +1,13 @@
 /* A run: one directory that readers (dashboard, compare, export) and the trainer share (design D1).
  *
  *   config.yaml     the resolved configuration; a resumed run must have the same numbers
- *   meta.json       version, host, pid, start, command line, geometry, memory plan, and what a resume
- * compares data.list       the images: names and sizes, as image_list_hash counts them metrics.jsonl   one
- * object per optimizer step, one write(2) each: a reader ignores a torn tail events.jsonl    what happened:
- * started, resumed, checkpoint, saving_paused, stopped, diverged state.json      replaced atomically: {state,
- * step, total_steps, epoch, pid, host, exit_code} ckpt/step-N/    checkpoint.h request/NAME    request.h
+ *   meta.json       version, host, pid, start, geometry, memory plan; what a resume compares
+ *   data.list       the images: names and sizes, as image_list_hash counts them
+ *   metrics.jsonl   one object per optimizer step, one write(2) each: a reader ignores a torn tail
+ *   events.jsonl    what happened: started, resumed, checkpoint, saving_paused, stopped, diverged
+ *   state.json      replaced atomically: {state, step, total_steps, epoch, pid, host, exit_code}
+ *   ckpt/step-N/    checkpoint.h
+ *   request/NAME    request.h
  */
 #ifndef MEOPT_RUN_H
 #define MEOPT_RUN_H
