@@ -37,41 +37,35 @@ static int export_run(const struct arguments *args, struct error *err)
     bool pt = strcmp(argument_text(args, "format", "safetensors"), "pt") == 0;
     enum dtype dtype = strcmp(argument_text(args, "dtype", "fp32"), "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
     struct checkpoint newest;
-    struct weights *w = NULL;
-    int code = checkpoint_newest(&newest, args->operands[0], err);
+    int code = checkpoint_newest(&newest, args->operands[0], false, err);
     if (!code && newest.step < 0) {
         code = error_set(err, EXIT_FAILED, "name the directory of a run that has saved", "has no checkpoint");
         error_at(err, args->operands[0], 0, 0);
     }
     if (code) return code;
-    char *model = checkpoint_model(&newest);
     char *out = argument_text(args, "out", NULL)
                     ? xstrdup(argument_text(args, "out", NULL))
                     : xasprintf("%s/student.%s", args->operands[0], pt ? "pt" : "safetensors");
-    code = weights_open(&w, model, err);
-    if (!code) {
-        int64_t count = weights_count(w), held = -1;
-        void *buffer = NULL;
-        struct weights_row *rows = xcalloc((size_t)count, sizeof *rows);
-        struct source *sources = xcalloc((size_t)count, sizeof *sources);
-        for (int64_t i = 0; i < count; i++) {
-            const struct weights_tensor *t = weights_tensor(w, i);
-            sources[i] = (struct source){w, i, dtype, &buffer, &held};
-            rows[i] = (struct weights_row){
-                .name = t->name, .dtype = dtype, .ndim = t->ndim, .read = read_part, .context = &sources[i]};
-            memcpy(rows[i].shape, t->shape, sizeof rows[i].shape);
-        }
-        const char *const metadata[] = {"format", "pt", NULL};
-        code = pt ? weights_write_pt(out, rows, count, err)
-                  : weights_write_safetensors(out, rows, count, metadata, err);
-        free(rows);
-        free(sources);
-        free(buffer);
+    const struct weights *w = newest.model;
+    int64_t count = weights_count(w), held = -1;
+    void *buffer = NULL;
+    struct weights_row *rows = xcalloc((size_t)count, sizeof *rows);
+    struct source *sources = xcalloc((size_t)count, sizeof *sources);
+    for (int64_t i = 0; i < count; i++) {
+        const struct weights_tensor *t = weights_tensor(w, i);
+        sources[i] = (struct source){w, i, dtype, &buffer, &held};
+        rows[i] = (struct weights_row){
+            .name = t->name, .dtype = dtype, .ndim = t->ndim, .read = read_part, .context = &sources[i]};
+        memcpy(rows[i].shape, t->shape, sizeof rows[i].shape);
     }
+    const char *const metadata[] = {"format", "pt", NULL};
+    code = pt ? weights_write_pt(out, rows, count, err)
+              : weights_write_safetensors(out, rows, count, metadata, err);
+    free(rows);
+    free(sources);
+    free(buffer);
     if (!code) printf("%s: the student at step %lld\n", out, (long long)newest.step);
-    weights_close(w);
     free(out);
-    free(model);
     checkpoint_close(&newest);
     return code;
 }

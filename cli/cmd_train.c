@@ -56,6 +56,7 @@ static int reopen(const char *directory, int *lock, struct error *err)
         if (code == EXIT_LOCKED) nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
     if (code) return code;
+    run_tidy(&run);
     *lock = run_release(&run);
     char *path = path_join(directory, "config.yaml");
     struct config config;
@@ -65,13 +66,36 @@ static int reopen(const char *directory, int *lock, struct error *err)
     return code;
 }
 
+/* The keys of every --force-resume, between commas; NULL when there is none. */
+static int forced_keys(const struct arguments *args, char **keys, struct error *err)
+{
+    const char *key;
+    *keys = NULL;
+    for (int i = 0; (key = argument_list(args, "force-resume", i)) != NULL; i++) {
+        int found = config_key_index(key);
+        if (found < 0) {
+            free(*keys);
+            *keys = NULL;
+            return error_set(err, EXIT_USAGE, "see meopt.yaml(5); data.root stands for the images",
+                             "--force-resume: %s is no key", key);
+        }
+        key = config_keys[found].name;
+        char *longer = *keys ? xasprintf("%s,%s", *keys, key) : xstrdup(key);
+        free(*keys);
+        *keys = longer;
+    }
+    return 0;
+}
+
 /* In the run that `lock` is of, which is closed. */
-static int train_in(const struct arguments *args, const char *directory, int lock, struct error *err)
+static int train_in(const struct arguments *args, const char *directory, int lock, const char *force,
+                    struct error *err)
 {
     int code;
     struct supervision s = {.directory = directory,
                             .lock = lock,
                             .resume = argument_text(args, "resume", NULL) != NULL,
+                            .force_resume = force,
                             .json = argument_flag(args, "json"),
                             .stop_after = argument_int(args, "stop-after", 0),
                             .threads = argument_int(args, "threads", 0),
@@ -106,7 +130,7 @@ static int train_in(const struct arguments *args, const char *directory, int loc
 static int train_run(const struct arguments *args, struct error *err)
 {
     const char *resume = argument_text(args, "resume", NULL), *replay = argument_text(args, "replay", NULL);
-    char *directory = NULL;
+    char *directory = NULL, *force = NULL;
     int code, lock = -1;
     if (replay) {
         struct dash_options options = {.directory = replay,
@@ -118,17 +142,22 @@ static int train_run(const struct arguments *args, struct error *err)
     }
     if (resume && args->operand_count > 0)
         return error_set(err, EXIT_USAGE, "leave CONFIG out", "a resumed run has its own configuration");
+    if (!resume && argument_list(args, "force-resume", 0))
+        return error_set(err, EXIT_USAGE, "give --resume RUN, too",
+                         "--force-resume is of a run that goes on");
     if (!resume && args->operand_count == 0)
         return error_set(err, EXIT_USAGE, "see 'meopt train --help'",
                          "meopt train needs CONFIG, or --resume RUN");
     if (resume) {
         directory = xstrdup(resume);
-        code = reopen(resume, &lock, err);
+        code = forced_keys(args, &force, err);
+        if (!code) code = reopen(resume, &lock, err);
     } else {
         code = begin(args, &directory, &lock, err);
     }
-    if (!code) code = train_in(args, directory, lock, err);
+    if (!code) code = train_in(args, directory, lock, force, err);
     else if (lock >= 0) close(lock);
+    free(force);
     free(directory);
     return code;
 }
@@ -140,6 +169,8 @@ static const struct option options[] = {
     {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N (exit 10)"},
     {"resume", 0, OPTION_TEXT, "RUN", NULL, 0, 0,
      "go on with this run directory from its newest whole checkpoint"},
+    {"force-resume", 0, OPTION_LIST, "KEY", NULL, 0, 0,
+     "go on though this key is another than the run began with; data.root: other images"},
     {"cards", 0, OPTION_TEXT, "N", NULL, 0, 0, "train on this card: one number, as in 0 (device.cards)"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "processor threads"},
     {"no-dashboard", 0, OPTION_FLAG, NULL, NULL, 0, 0, "lines instead of the dashboard, also on a terminal"},

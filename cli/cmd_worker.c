@@ -182,8 +182,9 @@ static int worker_run(const struct arguments *args, struct error *err)
                                 .every = config.train.log_every > 0 ? config.train.log_every : 1,
                                 .report = report};
             struct train_listener listener = {&talk, phase, begun, variants, stepped, saved};
-            code = train_loop(&run, &config, argument_flag(args, "resume"),
-                              argument_int(args, "stop-after", 0), &listener, err);
+            struct train_resume how = {argument_flag(args, "resume"),
+                                       argument_text(args, "force-resume", NULL)};
+            code = train_loop(&run, &config, how, argument_int(args, "stop-after", 0), &listener, err);
             if (talk.trainer && (code == 0 || code == EXIT_STOPPED)) summary(&talk, &run);
         }
         run_close(&run);
@@ -199,6 +200,7 @@ static int worker_run(const struct arguments *args, struct error *err)
 
 static const struct option options[] = {
     {"resume", 0, OPTION_FLAG, NULL, NULL, 0, 0, "go on from the newest whole checkpoint"},
+    {"force-resume", 0, OPTION_TEXT, "KEYS", NULL, 0, 0, "between commas: may be others than before"},
     {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "processor threads"},
     {"report", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the page to report in"},

@@ -62,6 +62,10 @@ static void child(const struct supervision *s, int report, pid_t parent)
     snprintf(lock, sizeof lock, "%d", s->lock);
     fcntl(s->lock, F_SETFD, 0);
     if (s->resume) argv[n++] = "--resume";
+    if (s->force_resume) {
+        argv[n++] = "--force-resume";
+        argv[n++] = s->force_resume;
+    }
     if (s->json) argv[n++] = "--json";
     if (s->stop_after) {
         snprintf(stop_after, sizeof stop_after, "--stop-after=%lld", (long long)s->stop_after);

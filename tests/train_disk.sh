@@ -1,6 +1,7 @@
 #!/bin/sh
-# A disk that fills while a checkpoint is written: exit 5, the checkpoint before stays whole, no half one is left, and the run
-# resumes when there is room.
+# A disk that fills while a checkpoint is written: saving pauses, which the run says; the checkpoint before stays whole, no half one
+# is left, no metric line is lost; saving goes on when there is room, and when there is none behind the last step, the run ends with
+# exit 5 and resumes later.
 set -u
 [ "$(id -u)" = 0 ] || { echo "needs root for a small tmpfs"; exit 77; }
 work=$(mktemp -d)
@@ -9,11 +10,46 @@ mount -t tmpfs -o size=1500k none "$work/disk" 2>/dev/null || { rm -rf "$work"; 
 trap 'umount "$work/disk"; rm -rf "$work"' EXIT
 for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
 cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" "$work/configs/"
-"$MEOPT" train "$work/configs/quickstart_dinov2.yaml" train.checkpoint_steps=10 train.checkpoint_keep=5 --run-dir "$work/disk" --name run >"$work/log" 2>&1
+fail() {
+    echo "$*"
+    tail -5 "$work/log"
+    exit 1
+}
+steps() { sed -E 's/.*"step":([0-9]+),.*/\1/' "$work/disk/$1/metrics.jsonl"; }
+set -- "$work/configs/quickstart_dinov2.yaml" train.checkpoint_steps=10 train.checkpoint_keep=5 --run-dir "$work/disk"
+
+"$MEOPT" train "$@" --name run >"$work/log" 2>&1
 code=$?
-[ "$code" = 5 ] || { echo "exit $code"; tail -3 "$work/log"; exit 1; }
-[ -z "$(find "$work/disk" -name '*.partial')" ] || { echo "a half checkpoint is left"; exit 1; }
+[ "$code" = 5 ] || fail "full at the end: exit $code"
+grep -q 'No space left on device; saving is paused, the last checkpoint stays' "$work/log" || fail "not told"
+[ "$(grep -c 'saving is paused' "$work/log")" = 1 ] || fail "told more than once"
+grep -q 'the last checkpoint is of step [1-9].*--resume' "$work/log" || fail "no next step"
+[ -z "$(find "$work/disk" -name '*.partial')" ] || fail "a half checkpoint is left"
 "$MEOPT" export "$work/disk/run" -o "$work/student.safetensors" || exit 1
 mount -o remount,size=64m "$work/disk"
-"$MEOPT" train --resume "$work/disk/run" >"$work/log" 2>&1 || { tail -3 "$work/log"; exit 1; }
-[ "$(wc -l <"$work/disk/run/metrics.jsonl")" = 80 ]
+"$MEOPT" train --resume "$work/disk/run" >"$work/log" 2>&1 || fail "resume"
+[ "$(steps run)" = "$(seq 80)" ] || fail "metrics of the resumed run"
+
+rm -rf "$work/disk/run"
+mount -o remount,size=1500k "$work/disk"
+"$MEOPT" train "$@" --steps 400 --name waits >"$work/log" 2>&1 &
+pid=$!
+for i in $(seq 100); do # it has to meet the full disk first
+    grep -q 'saving is paused' "$work/log" && break
+    sleep 0.1
+done
+sleep 1.2
+if kill -0 "$pid" 2>/dev/null; then
+    grep -q 'saving is paused since step .*No space left' "$work/disk/waits/state.json" || fail "the state does not say so"
+    mount -o remount,size=64m "$work/disk"
+    wait "$pid"
+    code=$?
+    [ "$code" = 0 ] || fail "room again: exit $code"
+    grep -q 'saving goes on' "$work/log" || fail "room again: not told"
+    grep -q '"event":"saving_resumed"' "$work/disk/waits/events.jsonl" || fail "room again: no event"
+    [ "$(steps waits)" = "$(seq 400)" ] || fail "room again: metric lines are lost"
+    ! grep -q message "$work/disk/waits/state.json" || fail "room again: the state still says so"
+    [ -d "$work/disk/waits/ckpt/step-00000400" ] || fail "room again: no last checkpoint"
+else
+    fail "too fast to be met while it waited"
+fi

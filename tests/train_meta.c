@@ -52,6 +52,9 @@ static void check(const struct tiny *tiny, const struct run *run, const struct d
     snprintf(hash, sizeof hash, "%08x", (unsigned)data_hash(data));
     assert_string_equal(json_string_value(json_object_get(meta, "data_crc32c")), hash);
     assert_int_equal(strlen(json_string_value(json_object_get(meta, "program_crc32c"))), 8);
+    assert_int_equal(strlen(json_string_value(json_object_get(meta, "config_hash"))), 16);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(meta, "config"), "optim.beta1")),
+                        "0.9");
     struct meopt_bytes held;
     assert_int_equal(meopt_held(t->opt, &held), 0);
     double per_parameter = json_real_value(json_object_get(meta, "optimizer_bytes_per_param"));
@@ -88,7 +91,9 @@ static void a_run_tells_what_it_is(void **state)
     struct data_options options = train_data_options(&tiny.config);
     assert_int_equal(data_open(&data, &options, &err), 0);
     if (run_create(&run, tiny.directory, "run", &tiny.config, &err)) fail_msg("%s", err.what);
-    if (meta_write(&run, tiny.trainer, data, TOTAL, &err)) fail_msg("%s", err.what);
+    json_t *identity = json_pack("{s:s}", "optim.beta1", "0.9");
+    if (meta_write(&run, tiny.trainer, data, TOTAL, identity, &err)) fail_msg("%s", err.what);
+    json_decref(identity);
     check(&tiny, &run, data);
     assert_true(config_hash(&tiny.config) == before); /* plans are made of copies */
     data_close(data);

@@ -15,7 +15,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PART_BYTES = 1 << 24 }; /* that are written or summed up between two signs of progress */
+enum {
+    INTERRUPTIONS = 10000, /* of one call in a row */
+    PART_BYTES = 1 << 24   /* that are written or summed up between two signs of progress */
+};
 
 static void *or_die(void *p)
 {
@@ -143,12 +146,19 @@ done:
     return code;
 }
 
-int file_write_all(int fd, const void *data, size_t bytes, const char *path, struct error *err)
+/* Whether a call is made again: one that is interrupted each time would never end. */
+static bool interrupted(int *times) { return errno == EINTR && ++*times < INTERRUPTIONS; }
+
+/* At `offset`, or where the descriptor stands (-1). */
+static int write_all(int fd, const void *data, size_t bytes, int64_t offset, const char *path,
+                     struct error *err)
 {
     const char *p = data;
+    int times = 0;
     while (bytes) {
-        ssize_t n = write(fd, p, bytes > PART_BYTES ? PART_BYTES : bytes);
-        if (n < 0 && errno == EINTR) continue;
+        size_t part = bytes > PART_BYTES ? PART_BYTES : bytes;
+        ssize_t n = offset < 0 ? write(fd, p, part) : pwrite(fd, p, part, (off_t)offset);
+        if (n < 0 && interrupted(&times)) continue;
         if (n < 0) {
             int code =
                 error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot write");
@@ -157,16 +167,58 @@ int file_write_all(int fd, const void *data, size_t bytes, const char *path, str
         }
         p += n;
         bytes -= (size_t)n;
+        if (offset >= 0) offset += n;
+        times = 0;
         progress_mark();
     }
     return 0;
+}
+
+int file_write_all(int fd, const void *data, size_t bytes, const char *path, struct error *err)
+{
+    return write_all(fd, data, bytes, -1, path, err);
+}
+
+int file_write_all_at(int fd, const void *data, size_t bytes, int64_t offset, const char *path,
+                      struct error *err)
+{
+    return write_all(fd, data, bytes, offset, path, err);
+}
+
+/* fsync and its kin are interrupted where the file system is a network's or a process's. */
+static int sync_retried(int fd)
+{
+    int failed, times = 0;
+    do failed = fsync(fd);
+    while (failed && interrupted(&times));
+    return failed;
+}
+
+int file_sync(int fd, const char *path, struct error *err)
+{
+    if (sync_retried(fd) == 0) return 0;
+    int code =
+        error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot sync %s", path);
+    error_at(err, path, 0, 0);
+    return code;
+}
+
+int file_shorten(int fd, int64_t bytes, const char *path, struct error *err)
+{
+    int failed, times = 0;
+    do failed = ftruncate(fd, (off_t)bytes);
+    while (failed && interrupted(&times));
+    if (!failed) return 0;
+    int code = error_errno(err, EXIT_FAILED, NULL, "cannot shorten %s", path);
+    error_at(err, path, 0, 0);
+    return code;
 }
 
 int file_sync_dir(const char *path, struct error *err)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     /* Some network file systems refuse fsync of a directory; they have no other way to be asked. */
-    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL && errno != EROFS)) {
+    if (fd < 0 || (sync_retried(fd) != 0 && errno != EINVAL && errno != EROFS)) {
         int code = error_errno(err, EXIT_FAILED, NULL, "cannot sync directory %s", path);
         if (fd >= 0) close(fd);
         return code;
@@ -216,9 +268,7 @@ int file_atomic_begin(struct file_atomic *f, const char *path, struct error *err
 static int commit(struct file_atomic *f, bool sync, struct error *err)
 {
     int code = 0;
-    if (sync && fsync(f->fd) != 0)
-        code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot sync %s",
-                           f->temp);
+    if (sync) code = file_sync(f->fd, f->temp, err);
     if (close(f->fd) != 0 && code == 0)
         code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot close %s",
                            f->temp);
@@ -255,6 +305,16 @@ int file_replace(const char *path, const void *data, size_t bytes, struct error 
     return replace(path, data, bytes, false, err);
 }
 
+/* A new name is there after a power cut once the directory that holds it is synced; one that may be written
+ * but not read cannot be. */
+static int sync_parent(const char *path, struct error *err)
+{
+    char *parent = path_dirname(path);
+    int code = access(parent, R_OK) == 0 ? file_sync_dir(parent, err) : 0;
+    free(parent);
+    return code;
+}
+
 int file_make_dirs(const char *path, struct error *err)
 {
     char *copy = xstrdup(path);
@@ -264,11 +324,13 @@ int file_make_dirs(const char *path, struct error *err)
         char kept = *p;
         *p = 0;
         struct stat st;
-        if (mkdir(copy, 0777) != 0 && !(errno == EEXIST && stat(copy, &st) == 0 && S_ISDIR(st.st_mode))) {
+        bool made = mkdir(copy, 0777) == 0;
+        if (!made && !(errno == EEXIST && stat(copy, &st) == 0 && S_ISDIR(st.st_mode))) {
             code = error_errno(err, EXIT_FAILED, "choose a directory that you may write to",
                                "cannot create directory %s", copy);
             error_at(err, path, 0, 0);
         }
+        if (made) code = sync_parent(copy, err);
         *p = kept;
         if (!kept) break;
     }

@@ -40,7 +40,15 @@ void file_atomic_abort(struct file_atomic *f);
 /* Write all of it, however often the kernel takes less; path is for the message. */
 int file_write_all(int fd, const void *data, size_t bytes, const char *path, struct error *err);
 
-/* mkdir -p; an existing directory is success. */
+/* The same at a place of the file, wherever the descriptor stands. */
+int file_write_all_at(int fd, const void *data, size_t bytes, int64_t offset, const char *path,
+                      struct error *err);
+
+/* fsync and ftruncate, asked again when a signal interrupts them; path is for the message. */
+int file_sync(int fd, const char *path, struct error *err);
+int file_shorten(int fd, int64_t bytes, const char *path, struct error *err);
+
+/* mkdir -p, each new name synced; an existing directory is success. */
 int file_make_dirs(const char *path, struct error *err);
 
 /* fsync a directory (so that a rename in it survives a power cut). */

@@ -49,8 +49,10 @@ int data_open(struct data **data, const struct data_options *options, struct err
 void data_close(struct data *data);
 int64_t data_images(const struct data *data);
 const char *data_name(const struct data *data, int64_t image); /* path relative to the root */
-uint32_t data_hash(const struct data *data);                   /* image_list_hash of its images */
-int64_t data_epoch_batches(const struct data *data);           /* full batches of all ranks */
+struct image_list;
+const struct image_list *data_list(const struct data *data); /* what is listed, see list.h */
+uint32_t data_hash(const struct data *data);                 /* image_list_hash of its images */
+int64_t data_epoch_batches(const struct data *data);         /* full batches of all ranks */
 /* Stops what runs and begins with batch `step` counted over all epochs. */
 int data_start(struct data *data, int64_t step, struct error *err);
 /* whole: count 0 behind the last batch. */

@@ -33,6 +33,18 @@ static void add(struct image_list *list, char *name, int64_t bytes)
     list->names[list->count++] = name;
 }
 
+/* A name that leads to nothing may be left out when it is no image's. All else would make another dataset of
+ * this one. */
+static int unknown(const char *path, const char *name, struct error *err)
+{
+    if ((errno == ENOENT || errno == ELOOP) && !wanted(name)) return 0;
+    int code =
+        error_errno(err, EXIT_FAILED, "mend or remove it: images that are left out change the training",
+                    "cannot tell what it is");
+    error_at(err, path, 0, 0);
+    return code;
+}
+
 /* Symbolic links to directories are followed, so depth is bounded. */
 static int walk(struct image_list *list, const char *root, const char *below, int depth, struct error *err)
 {
@@ -46,15 +58,22 @@ static int walk(struct image_list *list, const char *root, const char *below, in
         error_at(err, path, 0, 0);
     }
     free(path);
-    for (struct dirent *entry; dir && !code && (entry = readdir(dir)) != NULL;) {
+    struct dirent *entry;
+    while (dir && !code && (errno = 0, entry = readdir(dir)) != NULL) {
         if (entry->d_name[0] == '.') continue;
         char *name = path_join(below, entry->d_name), *full = path_join(root, name);
-        struct stat st;
-        bool known = stat(full, &st) == 0;
-        if (known && S_ISDIR(st.st_mode) && depth < MAX_DEPTH) code = walk(list, root, name, depth + 1, err);
-        if (known && S_ISREG(st.st_mode) && wanted(entry->d_name)) add(list, name, (int64_t)st.st_size);
+        struct stat st = {0};
+        if (stat(full, &st) != 0) code = unknown(full, entry->d_name, err);
+        if (S_ISDIR(st.st_mode) && depth < MAX_DEPTH) code = walk(list, root, name, depth + 1, err);
+        if (S_ISREG(st.st_mode) && wanted(entry->d_name)) add(list, name, (int64_t)st.st_size);
         else free(name);
         free(full);
+    }
+    if (dir && !code && errno) {
+        code = error_errno(err, EXIT_FAILED, "is its file system well?", "cannot list the image directory");
+        path = below[0] ? path_join(root, below) : xstrdup(root);
+        error_at(err, path, 0, 0);
+        free(path);
     }
     if (dir) closedir(dir);
     return code;

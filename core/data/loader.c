@@ -46,6 +46,7 @@ struct data {
 
 int64_t data_images(const struct data *d) { return d->list.count; }
 const char *data_name(const struct data *d, int64_t image) { return d->list.names[image]; }
+const struct image_list *data_list(const struct data *d) { return &d->list; }
 uint32_t data_hash(const struct data *d) { return image_list_hash(&d->list); }
 int64_t data_epoch_batches(const struct data *d) { return d->epoch_batches; }
 

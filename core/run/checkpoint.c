@@ -1,144 +1,43 @@
 /* Checkpoints on disk: see checkpoint.h. */
-#include "core/run/checkpoint.h"
+#include "core/run/checkpoint_parts.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { PART_TENSORS, PART_RECORDS, PARTS };
-static const char *const parts[PARTS] = {"model.safetensors", "optimizer.bin"};
+const char *const checkpoint_parts[PARTS] = {"model.safetensors", "optimizer.bin"};
+const char checkpoint_manifest[] = "MANIFEST.json";
 
-static char *checkpoint_path(const char *directory, int64_t step)
+enum {
+    INTERRUPTIONS = 10000, /* of one call in a row */
+    READ_BYTES = 1 << 25,
+    MANIFEST_BYTES = 1 << 24, /* at most */
+    READ_TRIES = 4,           /* of what cannot be read now, 0.1, 0.2, 0.4 s apart */
+    LIST_TRIES = 1000         /* a training removes what was listed */
+};
+
+char *checkpoint_path(const char *directory, int64_t step)
 {
     char *all = path_join(directory, "ckpt"), *path = xasprintf("%s/step-%08lld", all, (long long)step);
     free(all);
     return path;
 }
 
-/* ---- writing ---- */
-
-static int write_records(const struct checkpoint_content *content, const char *path, struct error *err)
+bool checkpoint_missing(const char *path)
 {
-    int code = 0, fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot create %s", path);
-    for (int64_t i = 0; i < content->record_count && !code; i++) {
-        const struct checkpoint_record *r = &content->records[i];
-        uint64_t header = r->bytes;
-        void *record = malloc(r->bytes ? r->bytes : 1);
-        if (!record)
-            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %zu bytes of optimizer state",
-                             r->bytes);
-        if (!code) code = r->fill(r->context, i, record, r->bytes, err);
-        if (!code) code = file_write_all(fd, &header, sizeof header, path, err);
-        if (!code) code = file_write_all(fd, record, r->bytes, path, err);
-        free(record);
-    }
-    if (!code && fsync(fd) != 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot sync %s", path);
-    if (fd >= 0) close(fd);
-    return code;
+    struct stat st;
+    return lstat(path, &st) != 0 && errno == ENOENT;
 }
 
-static int checksum(const char *path, json_int_t *bytes, json_int_t *crc, struct error *err)
-{
-    struct file_map map;
-    int code = file_map_open(&map, path, err);
-    if (code) return code;
-    *bytes = (json_int_t)map.bytes;
-    *crc = crc32c(0, map.data, map.bytes);
-    file_map_close(&map);
-    return 0;
-}
-
-static int write_manifest(const char *partial, int64_t step, json_t *more, struct error *err)
-{
-    json_t *object = json_pack("{s:i, s:I}", "version", 1, "step", (json_int_t)step), *files = json_object();
-    if (more) json_object_update(object, more);
-    json_object_set_new(object, "files", files);
-    int code = 0;
-    for (int i = 0; i < PARTS && !code; i++) {
-        json_int_t bytes, crc;
-        char *path = path_join(partial, parts[i]);
-        code = checksum(path, &bytes, &crc, err);
-        if (!code)
-            json_object_set_new(files, parts[i], json_pack("{s:I, s:I}", "bytes", bytes, "crc32c", crc));
-        free(path);
-    }
-    if (!code) {
-        char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17)),
-             *path = path_join(partial, "MANIFEST.json");
-        code = file_write_atomic(path, text, strlen(text), err);
-        free(path);
-        free(text);
-    }
-    json_decref(object);
-    return code;
-}
-
-/* Everything of it, under its side name. */
-static int write_partial(const char *partial, int64_t step, const struct checkpoint_content *content,
-                         struct error *err)
-{
-    static const char *const metadata[] = {"format", "pt", NULL};
-    char *tensors = path_join(partial, parts[PART_TENSORS]),
-         *records = path_join(partial, parts[PART_RECORDS]);
-    int code = file_remove_tree(partial, err);
-    if (!code) code = file_make_dirs(partial, err);
-    if (!code)
-        code = weights_write_safetensors(tensors, content->tensors, content->tensor_count, metadata, err);
-    if (!code) code = write_records(content, records, err);
-    if (!code) code = write_manifest(partial, step, content->more, err);
-    free(tensors);
-    free(records);
-    return code;
-}
-
-static int publish(const char *directory, const char *partial, const char *final, struct error *err)
-{
-    char *all = path_join(directory, "ckpt"), *latest = path_join(all, "LATEST");
-    int code = 0;
-    if (file_remove_tree(final, err) != 0 || rename(partial, final) != 0)
-        code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s", partial);
-    if (!code) code = file_sync_dir(all, err);
-    if (!code) code = file_write_atomic(latest, path_basename(final), strlen(path_basename(final)), err);
-    free(latest);
-    free(all);
-    return code;
-}
-
-static void forget_old(const char *directory, int keep)
-{
-    int count;
-    int64_t *steps = checkpoint_steps(directory, &count);
-    for (int i = keep; i < count; i++) {
-        /* out of the way first, so that a half removed checkpoint has no name that counts */
-        char *from = checkpoint_path(directory, steps[i]),
-             *to = xasprintf("%s/ckpt/.trash-%lld", directory, (long long)steps[i]);
-        if (rename(from, to) == 0) file_remove_tree(to, NULL);
-        free(from);
-        free(to);
-    }
-    free(steps);
-}
-
-int checkpoint_save(const char *directory, int64_t step, int keep, const struct checkpoint_content *content,
-                    struct error *err)
-{
-    char *final = checkpoint_path(directory, step), *partial = xasprintf("%s.partial", final);
-    int code = write_partial(partial, step, content, err);
-    if (!code) code = publish(directory, partial, final, err);
-    if (code) file_remove_tree(partial, NULL);
-    else forget_old(directory, keep > 0 ? keep : 1);
-    free(partial);
-    free(final);
-    return code;
-}
-
-/* ---- finding ---- */
+/* ---- what is there ---- */
 
 static int newer_first(const void *a, const void *b)
 {
@@ -146,96 +45,285 @@ static int newer_first(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-int64_t *checkpoint_steps(const char *directory, int *count)
+int checkpoint_each_name(const char *directory,
+                         void (*take)(void *context, const char *all, const char *name), void *context,
+                         struct error *err)
 {
     char *all = path_join(directory, "ckpt");
     DIR *dir = opendir(all);
-    int64_t *steps = NULL;
-    *count = 0;
-    for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
-        long long step;
-        int end = 0;
-        if (sscanf(entry->d_name, "step-%lld%n", &step, &end) != 1 || entry->d_name[end]) continue;
-        if (*count % 64 == 0) steps = xrealloc(steps, (size_t)(*count + 64) * sizeof *steps);
-        steps[(*count)++] = step;
+    int code = 0;
+    struct dirent *entry = NULL;
+    if (dir || errno != ENOENT) {
+        while (dir && (errno = 0, entry = readdir(dir)) != NULL) take(context, all, entry->d_name);
+        if (errno) {
+            code = error_errno(err, EXIT_FAILED, "may you read it, and is its file system well?",
+                               "cannot list the checkpoints");
+            error_at(err, all, 0, 0);
+        }
     }
-    if (steps) qsort(steps, (size_t)*count, sizeof *steps, newer_first);
     if (dir) closedir(dir);
     free(all);
-    return steps;
+    return code;
 }
 
-/* Whole: the manifest is there and both files agree with it. */
-static int verify(struct checkpoint *c, struct error *err)
+struct listing {
+    int64_t *steps;
+    int count;
+};
+
+static void take_step(void *context, const char *all, const char *name)
 {
-    char *path = path_join(c->directory, "MANIFEST.json");
-    json_error_t why;
-    c->manifest = json_load_file(path, 0, &why);
-    int code = c->manifest ? 0 : error_set(err, EXIT_INTEGRITY, NULL, "manifest: %s", why.text);
-    for (int i = 0; i < PARTS && !code; i++) {
-        char *part = path_join(c->directory, parts[i]);
-        json_t *entry = json_object_get(json_object_get(c->manifest, "files"), parts[i]);
-        json_int_t bytes = -1, crc = -1;
-        code = checksum(part, &bytes, &crc, err);
-        if (!code && (!entry || bytes != json_integer_value(json_object_get(entry, "bytes")) ||
-                      crc != json_integer_value(json_object_get(entry, "crc32c"))))
-            code = error_set(err, EXIT_INTEGRITY, NULL,
-                             "%s does not agree with the manifest's size and checksum", parts[i]);
-        free(part);
+    struct listing *list = context;
+    long long step;
+    int end = 0;
+    (void)all;
+    if (sscanf(name, "step-%lld%n", &step, &end) != 1 || name[end] || step < 0) return;
+    if (list->count % 64 == 0)
+        list->steps = xrealloc(list->steps, (size_t)(list->count + 64) * sizeof *list->steps);
+    list->steps[list->count++] = step;
+}
+
+int checkpoint_steps(const char *directory, int64_t **steps, int *count, struct error *err)
+{
+    struct listing list = {0};
+    int code = checkpoint_each_name(directory, take_step, &list, err);
+    if (code) {
+        free(list.steps);
+        list = (struct listing){0};
     }
+    if (list.steps) qsort(list.steps, (size_t)list.count, sizeof *list.steps, newer_first);
+    *steps = list.steps;
+    *count = list.count;
+    return code;
+}
+
+/* ---- whether it is whole ---- */
+
+/* Up to `bytes` from `offset`; *got less only at the end of the file. */
+static int read_at(int fd, void *dst, size_t bytes, int64_t offset, size_t *got, const char *path,
+                   struct error *err)
+{
+    int times = 0;
+    *got = 0;
+    while (*got < bytes) {
+        ssize_t n = pread(fd, (char *)dst + *got, bytes - *got, (off_t)(offset + (int64_t)*got));
+        if (n < 0 && errno == EINTR && ++times < INTERRUPTIONS) continue;
+        if (n < 0) {
+            int code = error_errno(err, EXIT_FAILED, NULL, "cannot read %s", path);
+            error_at(err, path, 0, 0);
+            return code;
+        }
+        if (n == 0) break;
+        *got += (size_t)n;
+        times = 0;
+    }
+    return 0;
+}
+
+int checkpoint_open_part(const char *path, int *fd, struct error *err)
+{
+    struct stat st;
+    int code = 0;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (*fd < 0 || fstat(*fd, &st) != 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot open %s", path);
+    else if (!S_ISREG(st.st_mode)) code = error_set(err, EXIT_INTEGRITY, NULL, "is not a regular file");
+    if (code) error_at(err, path, 0, 0);
+    return code;
+}
+
+/* By reading, not by a map: a disk that fails is an error then, and no signal. */
+int checkpoint_checksum(int fd, const char *path, json_int_t *bytes, json_int_t *crc, struct error *err)
+{
+    uint32_t sum = 0;
+    size_t got = READ_BYTES;
+    char *buffer = malloc(READ_BYTES);
+    int code = buffer ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", path);
+    *bytes = 0;
+    while (!code && got == READ_BYTES) {
+        code = read_at(fd, buffer, READ_BYTES, *bytes, &got, path, err);
+        if (!code) sum = crc32c(sum, buffer, got);
+        *bytes += (json_int_t)got;
+    }
+    *crc = sum;
+    free(buffer);
+    return code;
+}
+
+static int read_manifest(struct checkpoint *c, int fd, const char *path, struct error *err)
+{
+    struct stat st;
+    size_t got = 0;
+    if (fstat(fd, &st) != 0) return error_errno(err, EXIT_FAILED, NULL, "cannot read %s", path);
+    if (st.st_size > MANIFEST_BYTES) return error_set(err, EXIT_INTEGRITY, NULL, "manifest: too long");
+    size_t bytes = (size_t)st.st_size;
+    char *text = malloc(bytes + 1);
+    int code = text ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", path);
+    if (!code) code = read_at(fd, text, bytes, 0, &got, path, err);
+    if (!code) {
+        json_error_t why;
+        c->manifest = json_loadb(text, got, 0, &why);
+        if (!c->manifest && !why.text[0]) /* jansson has no word for it */
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", path);
+        else if (!json_is_object(c->manifest))
+            code = error_set(err, EXIT_INTEGRITY, NULL, "manifest: %s", c->manifest ? "no object" : why.text);
+    }
+    free(text);
+    return code;
+}
+
+static int compare_part(const struct checkpoint *c, int part, int fd, enum depth depth, struct error *err)
+{
+    char *path = path_join(c->directory, checkpoint_parts[part]);
+    json_t *entry = json_object_get(json_object_get(c->manifest, "files"), checkpoint_parts[part]);
+    json_int_t bytes = -1, crc = json_integer_value(json_object_get(entry, "crc32c"));
+    struct stat st;
+    int code = 0;
+    if (depth == BY_CONTENT) code = checkpoint_checksum(fd, path, &bytes, &crc, err);
+    else if (fstat(fd, &st) == 0) bytes = (json_int_t)st.st_size;
+    else code = error_errno(err, EXIT_FAILED, NULL, "cannot read %s", path);
+    if (!code && (!entry || bytes != json_integer_value(json_object_get(entry, "bytes")) ||
+                  crc != json_integer_value(json_object_get(entry, "crc32c"))))
+        code = error_set(err, EXIT_INTEGRITY, NULL, "%s does not agree with the manifest's size and checksum",
+                         checkpoint_parts[part]);
     free(path);
     return code;
 }
 
-int checkpoint_newest(struct checkpoint *c, const char *directory, struct error *err)
+/* Everything is opened before anything is read, which may take minutes: from then on it may be removed. */
+static int open_whole(struct checkpoint *c, enum depth depth, struct error *err)
 {
-    int count, code = 0;
-    int64_t *steps = checkpoint_steps(directory, &count);
-    *c = (struct checkpoint){.step = -1};
-    for (int i = 0; i < count && c->step < 0; i++) {
-        struct error why = {0};
-        *c = (struct checkpoint){.step = steps[i], .directory = checkpoint_path(directory, steps[i])};
-        if (verify(c, &why)) {
-            log_warn("%s: %s; trying the one before", c->directory, why.what);
-            checkpoint_close(c);
-        }
+    int fds[PARTS + 1] = {-1, -1, -1}, code = 0, opened;
+    char *paths[PARTS + 1];
+    struct error unusable = {0};
+    for (int i = 0; i < PARTS; i++) paths[i] = path_join(c->directory, checkpoint_parts[i]);
+    paths[PARTS] = path_join(c->directory, checkpoint_manifest);
+    for (int i = PARTS; i >= 0 && !code; i--) code = checkpoint_open_part(paths[i], &fds[i], err);
+    opened = code || depth == BY_SIZE ? 0 : weights_open(&c->model, paths[PART_TENSORS], &unusable);
+    if (!code) code = read_manifest(c, fds[PARTS], paths[PARTS], err);
+    for (int i = 0; i < PARTS && !code; i++) code = compare_part(c, i, fds[i], depth, err);
+    if (!code && opened) { /* it is what was written: no reason to pass it over */
+        *err = unusable;
+        code = err->code = opened == EXIT_INTEGRITY ? EXIT_FAILED : opened;
     }
-    if (count > 0 && c->step < 0) {
+    c->records = fds[PART_RECORDS];
+    for (int i = 0; i <= PARTS; i++) {
+        if (i != PART_RECORDS && fds[i] >= 0) close(fds[i]);
+        free(paths[i]);
+    }
+    return code;
+}
+
+enum verdict checkpoint_verify(struct checkpoint *c, const char *directory, int64_t step, enum depth depth,
+                               struct error *err)
+{
+    *c = (struct checkpoint){.step = step, .directory = checkpoint_path(directory, step), .records = -1};
+    int code = open_whole(c, depth, err);
+    enum verdict verdict = !code ? WHOLE : code == EXIT_INTEGRITY ? DAMAGED : UNREADABLE;
+    for (int i = 0; i <= PARTS && verdict == UNREADABLE; i++) {
+        char *path = path_join(c->directory, i < PARTS ? checkpoint_parts[i] : checkpoint_manifest);
+        if (checkpoint_missing(path)) verdict = DAMAGED;
+        free(path);
+    }
+    if (code && checkpoint_missing(c->directory)) verdict = GONE;
+    return verdict;
+}
+
+int checkpoint_set_aside(const char *directory, int64_t step, const char *why, struct error *err)
+{
+    char *from = checkpoint_path(directory, step), *to = xasprintf("%s.damaged", from);
+    for (int i = 2; !checkpoint_missing(to) && i < 1000; i++) {
+        free(to);
+        to = xasprintf("%s.damaged.%d", from, i);
+    }
+    int code = rename(from, to) == 0 || errno == ENOENT
+                   ? 0
+                   : error_errno(err, EXIT_FAILED, NULL, "cannot rename %s to %s", from, path_basename(to));
+    if (!code) log_warn("%s is damaged: %s; it is now called %s", from, why, path_basename(to));
+    free(from);
+    free(to);
+    return code;
+}
+
+/* ---- finding ---- */
+
+/* From the newest on until one is whole; WHOLE with c->step -1: there is none. */
+static enum verdict newest_listed(struct checkpoint *c, const char *directory, bool owner, struct error *err)
+{
+    int64_t *steps;
+    int count, damaged = 0;
+    enum verdict verdict = DAMAGED;
+    *c = (struct checkpoint){.step = -1, .records = -1};
+    if (checkpoint_steps(directory, &steps, &count, err)) return UNREADABLE;
+    struct error *whys = xcalloc((size_t)count, sizeof *whys);
+    for (; damaged < count; damaged++) {
+        verdict = checkpoint_verify(c, directory, steps[damaged], BY_CONTENT, &whys[damaged]);
+        if (verdict == WHOLE) break;
+        if (verdict == UNREADABLE && err) *err = whys[damaged];
+        if (verdict != DAMAGED) break;
+        if (!owner) log_warn("%s is damaged: %s; trying the one before", c->directory, whys[damaged].what);
+        checkpoint_close(c);
+    }
+    if (verdict == WHOLE)
+        for (int i = 0; i < damaged && owner; i++) {
+            struct error aside = {0};
+            if (checkpoint_set_aside(directory, steps[i], whys[i].what, &aside)) log_warn("%s", aside.what);
+        }
+    else checkpoint_close(c);
+    if (count == 0) verdict = WHOLE;
+    if (verdict == DAMAGED)
+        error_set(err, EXIT_INTEGRITY, "start the run again", "no checkpoint of the run is whole (%s)",
+                  whys[0].what);
+    free(whys);
+    free(steps);
+    return verdict;
+}
+
+int checkpoint_newest(struct checkpoint *c, const char *directory, bool owner, struct error *err)
+{
+    struct error own = {0};
+    enum verdict verdict = GONE;
+    if (!err) err = &own;
+    for (int listed = 0, read = 1; listed < LIST_TRIES; listed++) {
+        verdict = newest_listed(c, directory, owner, err);
+        if (verdict == WHOLE) return 0;
+        if (verdict == DAMAGED || (verdict == UNREADABLE && read == READ_TRIES)) break;
+        if (verdict == UNREADABLE) nanosleep(&(struct timespec){.tv_nsec = 50000000L << read++}, NULL);
+    }
+    if (verdict == DAMAGED) {
         char *all = path_join(directory, "ckpt");
-        code = error_set(err, EXIT_INTEGRITY, "start the run again", "no checkpoint of the run is whole");
         error_at(err, all, 0, 0);
         free(all);
     }
-    free(steps);
-    return code;
+    if (verdict == GONE)
+        error_set(err, EXIT_FAILED, "try again", "the checkpoints are removed faster than they are opened");
+    return err->code;
 }
 
 void checkpoint_close(struct checkpoint *c)
 {
     json_decref(c->manifest);
+    weights_close(c->model);
+    if (c->directory && c->records >= 0) close(c->records);
     free(c->directory);
-    *c = (struct checkpoint){.step = -1};
+    *c = (struct checkpoint){.step = -1, .records = -1};
 }
 
 /* ---- reading ---- */
-
-char *checkpoint_model(const struct checkpoint *c) { return path_join(c->directory, parts[PART_TENSORS]); }
 
 int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *rows, int64_t count,
                        int (*take)(void *context, int64_t index, const float *values, struct error *err),
                        void *context, struct error *err)
 {
-    struct weights *w;
-    char *path = checkpoint_model(c);
+    struct weights *w = c->model;
     float *values = NULL;
-    int code = weights_open(&w, path, err);
+    int code = 0;
     for (int64_t i = 0; i < count && !code; i++) {
         int64_t at = weights_find(w, rows[i].name), wanted = 1;
         for (int d = 0; d < rows[i].ndim; d++) wanted *= rows[i].shape[d];
         if (at < 0 || weights_tensor(w, at)->count != wanted) {
             code = error_set(err, EXIT_INTEGRITY, "resume with the configuration that made the checkpoint",
                              "tensor %s is missing or has another shape", rows[i].name);
-            error_at(err, path, 0, 0);
+            error_at(err, weights_path(w), 0, 0);
             break;
         }
         float *larger = realloc(values, (size_t)wanted * sizeof *values);
@@ -246,8 +334,6 @@ int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *row
         if (!code) code = take(context, i, values, err);
     }
     free(values);
-    weights_close(w);
-    free(path);
     return code;
 }
 
@@ -256,21 +342,28 @@ int checkpoint_records(const struct checkpoint *c, int64_t count,
                                    struct error *err),
                        void *context, struct error *err)
 {
-    struct file_map map;
-    char *path = path_join(c->directory, parts[PART_RECORDS]);
-    int code = file_map_open(&map, path, err);
-    size_t at = 0;
+    char *path = path_join(c->directory, checkpoint_parts[PART_RECORDS]);
+    struct stat st;
+    int code = fstat(c->records, &st) == 0 ? 0 : error_errno(err, EXIT_FAILED, NULL, "cannot read");
+    uint64_t left = code ? 0 : (uint64_t)st.st_size, at = 0, bytes;
     for (int64_t i = 0; i < count && !code; i++) {
-        uint64_t bytes = 0;
-        if (map.bytes - at >= sizeof bytes) memcpy(&bytes, map.data + at, sizeof bytes);
-        if (map.bytes - at < sizeof bytes || bytes > map.bytes - at - sizeof bytes)
+        size_t got = 0;
+        char *record = NULL;
+        code = read_at(c->records, &bytes, sizeof bytes, (int64_t)at, &got, path, err);
+        if (!code && (got < sizeof bytes || bytes > left - at - sizeof bytes))
             code = error_set(err, EXIT_INTEGRITY, NULL, "optimizer state ends at tensor %lld of %lld",
                              (long long)i, (long long)count);
-        else code = take(context, i, map.data + at + sizeof bytes, bytes, err);
-        at += sizeof bytes + bytes;
+        if (!code && !(record = malloc(bytes ? bytes : 1)))
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %llu bytes of optimizer state",
+                             (unsigned long long)bytes);
+        at += sizeof bytes;
+        if (!code) code = read_at(c->records, record, bytes, (int64_t)at, &got, path, err);
+        if (!code && got < bytes) code = error_set(err, EXIT_INTEGRITY, NULL, "has become shorter");
+        if (!code) code = take(context, i, record, bytes, err);
+        if (!code) at += bytes;
+        free(record);
     }
     if (code) error_at(err, path, 0, 0);
-    file_map_close(&map);
     free(path);
     return code;
 }

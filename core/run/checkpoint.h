@@ -6,9 +6,14 @@
  * ckpt/LATEST names the newest. What the tensors and records mean is the caller's: this half knows neither
  * model nor optimizer.
  *
+ * Nothing good is removed before the better one stands. A checkpoint that disagrees with its manifest is
+ * damaged: the process that trains renames it to step-N.damaged, and it counts for nothing. One that cannot
+ * be read now (EIO, ESTALE, EMFILE, no memory) is neither damaged nor absent: reading is tried again for a
+ * moment and then fails with the file and the cause, never with an older checkpoint in its place.
+ *
  *     checkpoint_save(run->directory, step, keep, &content, err);
  *
- *     checkpoint_newest(&c, directory, err);        // c.step -1: there is none
+ *     checkpoint_newest(&c, directory, false, err); // c.step -1: there is none
  *     checkpoint_tensors(&c, rows, count, take, context, err);
  *     checkpoint_records(&c, count, take, context, err);
  *     checkpoint_close(&c);
@@ -19,6 +24,7 @@
 #include "core/weights/weights.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
 /* `bytes` of a record, asked for when its turn comes. */
 struct checkpoint_record {
@@ -35,27 +41,33 @@ struct checkpoint_content {
     json_t *more; /* an object: members of the manifest, as they are; NULL: none */
 };
 
-/* Write the checkpoint of a step and remove all but the `keep` newest (at least one). On an error nothing of
- * it is left. */
+/* Write the checkpoint of a step, then remove all but the `keep` newest that are whole (at least one). On an
+ * error nothing of it is left and the others are as they were. A step that is there and whole is no work.
+ * What killed saves have left is removed first. */
 int checkpoint_save(const char *directory, int64_t step, int keep, const struct checkpoint_content *content,
                     struct error *err);
 
-/* Steps of the checkpoints that are there, whole or not, newest first; the caller frees. */
-int64_t *checkpoint_steps(const char *directory, int *count);
+/* For whoever goes on with `step`, which is whole: what a save that was killed or failed has left to do:
+ * LATEST, all but the `keep` newest, side files. What cannot be done is told. */
+void checkpoint_tidy(const char *directory, int64_t step, int keep);
+
+/* Steps of the checkpoints that are there, whole or not, newest first; the caller frees. No directory of
+ * checkpoints is none; one that cannot be listed is an error. */
+int checkpoint_steps(const char *directory, int64_t **steps, int *count, struct error *err);
 
 struct checkpoint {
     int64_t step; /* -1: none */
     char *directory;
     json_t *manifest;
+    struct weights *model; /* open, like the records: readable also when a training removes the checkpoint */
+    int records;
 };
 
-/* The newest whole one: a damaged one is told and passed over;
+/* The newest whole one: a damaged one is told and passed over, and renamed when the caller owns the run;
  * EXIT_INTEGRITY when all are. After success, to be closed. */
-int checkpoint_newest(struct checkpoint *c, const char *directory, struct error *err);
+int checkpoint_newest(struct checkpoint *c, const char *directory, bool owner, struct error *err);
 void checkpoint_close(struct checkpoint *c);
 
-/* Path of model.safetensors; the caller frees. */
-char *checkpoint_model(const struct checkpoint *c);
 /* Each of these tensors (name and shape; the rest of a row is not looked at) as F32, one at a time.
  * EXIT_INTEGRITY when one is missing or has another number of values. */
 int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *rows, int64_t count,

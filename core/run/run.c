@@ -1,10 +1,14 @@
 /* The run directory: see run.h. */
 #include "core/run/run.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/run/metric_line.h"
 #include "core/run/status.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +16,11 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+enum {
+    HELD_BYTES = 1 << 26,  /* metric lines that are kept while they cannot be written */
+    EVENTS_BYTES = 1 << 30 /* of events.jsonl, at most */
+};
 
 char *run_path(const struct run *run, const char *name) { return path_join(run->directory, name); }
 
@@ -85,30 +94,69 @@ int run_release(struct run *run)
     return lock;
 }
 
+static int exists_already(const char *directory, struct error *err)
+{
+    error_set(err, EXIT_LOCKED, "choose another --name, or --resume it", "the run directory exists already");
+    error_at(err, directory, 0, 0);
+    return EXIT_LOCKED;
+}
+
+/* Under its own name, where there must be none; without replacing where the file system can promise it. */
+static int appear(const char *side, const char *directory, struct error *err)
+{
+    char *parent = path_dirname(directory);
+    int code = 0, failed = renameat2(AT_FDCWD, side, AT_FDCWD, directory, RENAME_NOREPLACE);
+    if (failed && (errno == EINVAL || errno == ENOSYS)) failed = rename(side, directory);
+    if (failed && (errno == EEXIST || errno == ENOTEMPTY)) code = exists_already(directory, err);
+    else if (failed) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s", side);
+        error_at(err, directory, 0, 0);
+    }
+    if (!code && access(parent, R_OK) == 0) code = file_sync_dir(parent, err);
+    free(parent);
+    return code;
+}
+
+/* The beginning of a run: its side directory, which may be left of a killed process, locked. */
+static int begin(struct run *run, const char *side, bool *ours, struct error *err)
+{
+    int code = 0;
+    *ours = mkdir(side, 0777) == 0;
+    if (!*ours && errno != EEXIST) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot create the run directory");
+        error_at(err, side, 0, 0);
+    }
+    if (!code) code = run_open(run, side, err);
+    *ours = !code || (*ours && code != EXIT_LOCKED); /* to be removed when the rest fails */
+    return code;
+}
+
 int run_create(struct run *run, const char *parent, const char *name, const struct config *config,
                struct error *err)
 {
-    char *directory = path_join(parent, name);
-    int code = file_make_dirs(parent, err);
-    if (!code && mkdir(directory, 0777) != 0) {
-        code = errno == EEXIST ? error_set(err, EXIT_LOCKED, "choose another --name, or --resume it",
-                                           "the run directory exists already")
-                               : error_errno(err, EXIT_FAILED, NULL, "cannot create the run directory");
-        error_at(err, directory, 0, 0);
-    }
-    if (!code) code = run_open(run, directory, err);
+    char *directory = path_join(parent, name), *within = path_dirname(directory),
+         *side = xasprintf("%s/.%s.new", within, path_basename(directory)), *ckpt = path_join(side, "ckpt"),
+         *path = path_join(side, "config.yaml");
+    struct stat st;
+    bool ours = false;
+    *run = (struct run){.metrics = -1, .events = -1, .lock = -1};
+    int code = lstat(directory, &st) == 0 ? exists_already(directory, err) : file_make_dirs(within, err);
+    if (!code) code = begin(run, side, &ours, err);
+    if (!code) code = config_write_resolved(config, path, err);
+    if (!code) run_tidy(run);
+    if (!code) code = file_make_dirs(ckpt, err);
+    if (!code) code = appear(side, directory, err);
     if (!code) {
-        char *path = run_path(run, "config.yaml");
-        code = config_write_resolved(config, path, err);
-        free(path);
-        path = run_path(run, "ckpt");
-        if (!code) code = file_make_dirs(path, err);
-        free(path);
-        if (code) {
-            run_close(run);
-            file_remove_tree(directory, NULL);
-        }
+        free(run->directory);
+        run->directory = xstrdup(directory);
+    } else {
+        if (ours) file_remove_tree(side, NULL);
+        run_close(run);
     }
+    free(path);
+    free(ckpt);
+    free(side);
+    free(within);
     free(directory);
     return code;
 }
@@ -118,29 +166,62 @@ void run_close(struct run *run)
     if (run->metrics >= 0) close(run->metrics);
     if (run->events >= 0) close(run->events);
     if (run->lock >= 0) close(run->lock);
+    free(run->held);
     free(run->directory);
     *run = (struct run){.metrics = -1, .events = -1, .lock = -1};
 }
 
-static int write_line(struct run *run, int fd, const char *name, json_t *line, struct error *err)
+/* Whole or not at all: half a line would spoil the next one. */
+static int append(const struct run *run, int fd, const char *name, const char *text, size_t bytes,
+                  struct error *err)
 {
-    char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)),
-         *path = run_path(run, name);
-    json_decref(line);
-    size_t n = text ? strlen(text) : 0;
-    int code = 0;
-    if (text) {
-        text[n] = '\n';
-        code = file_write_all(fd, text, n + 1, path, err);
-    }
-    free(text);
+    char *path = run_path(run, name);
+    off_t before = lseek(fd, 0, SEEK_END);
+    int code = file_write_all(fd, text, bytes, path, err);
+    if (code && before >= 0) file_shorten(fd, before, path, NULL);
     free(path);
+    return code;
+}
+
+void run_tidy(const struct run *run)
+{
+    DIR *dir = opendir(run->directory);
+    for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
+        size_t n = strlen(entry->d_name);
+        struct stat st;
+        if (entry->d_name[0] != '.' || n < 9 || entry->d_name[n - 7] != '.' ||
+            fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+            continue;
+        if (unlinkat(dirfd(dir), entry->d_name, 0) != 0)
+            log_warn("cannot remove %s/%s, left by a killed process: %s", run->directory, entry->d_name,
+                     strerror(errno));
+    }
+    if (dir) closedir(dir);
+}
+
+static int write_held(struct run *run, struct error *err)
+{
+    int code =
+        run->held_bytes ? append(run, run->metrics, "metrics.jsonl", run->held, run->held_bytes, err) : 0;
+    if (!code) run->held_bytes = 0;
     return code;
 }
 
 int run_metric(struct run *run, json_t *line, struct error *err)
 {
-    return write_line(run, run->metrics, "metrics.jsonl", line, err);
+    char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
+    json_decref(line);
+    size_t n = text ? strlen(text) : 0;
+    char *held = text && run->held_bytes < HELD_BYTES ? realloc(run->held, run->held_bytes + n + 1) : NULL;
+    if (held) {
+        memcpy(held + run->held_bytes, text, n);
+        held[run->held_bytes + n] = '\n';
+        run->held = held;
+        run->held_bytes += n + 1;
+    }
+    free(text);
+    int code = write_held(run, err);
+    return held || code ? code : error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for a line of metrics");
 }
 
 int run_event(struct run *run, const char *event, json_t *fields, struct error *err)
@@ -148,7 +229,24 @@ int run_event(struct run *run, const char *event, json_t *fields, struct error *
     json_t *line = json_pack("{s:s, s:f}", "event", event, "time", (double)time(NULL));
     if (fields) json_object_update(line, fields);
     json_decref(fields);
-    return write_line(run, run->events, "events.jsonl", line, err);
+    char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+    json_decref(line);
+    size_t n = text ? strlen(text) : 0;
+    if (text) text[n] = '\n';
+    int code = text ? append(run, run->events, "events.jsonl", text, n + 1, err) : 0;
+    free(text);
+    return code;
+}
+
+int run_sync(struct run *run, struct error *err)
+{
+    char *metrics = run_path(run, "metrics.jsonl"), *events = run_path(run, "events.jsonl");
+    int code = write_held(run, err);
+    if (!code) code = file_sync(run->metrics, metrics, err);
+    int second = file_sync(run->events, events, code ? NULL : err);
+    free(events);
+    free(metrics);
+    return code ? code : second;
 }
 
 int run_state(struct run *run, const char *state, int64_t step, int64_t total, int64_t epoch, int exit_code,
@@ -161,10 +259,32 @@ int run_state(struct run *run, const char *state, int64_t step, int64_t total, i
                            .time = (double)time(NULL),
                            .exit_code = exit_code};
     snprintf(s.state, sizeof s.state, "%s", state);
+    if (exit_code < 0) snprintf(s.message, sizeof s.message, "%s", run->notice);
     gethostname(s.host, sizeof s.host - 1);
     return run_status_write(&s, run->directory, err);
 }
 
+/* Our own lines, looked at without a JSON library: there is no memory that could be out. */
+int run_last_saved(const struct run *run, int64_t *step, struct error *err)
+{
+    static const char event[] = "\"event\":\"checkpoint\"", number[] = "\"step\":";
+    char *path = run_path(run, "events.jsonl"), *text = NULL;
+    size_t bytes = 0;
+    int code = file_read(path, EVENTS_BYTES, &text, &bytes, err);
+    *step = -1;
+    for (char *line = text, *end; !code && line < text + bytes; line = end + 1) {
+        end = memchr(line, '\n', bytes - (size_t)(line - text));
+        if (!end) end = text + bytes;
+        const char *found = memmem(line, (size_t)(end - line), event, sizeof event - 1),
+                   *value = memmem(line, (size_t)(end - line), number, sizeof number - 1);
+        if (found && value) *step = strtoll(value + sizeof number - 1, NULL, 10);
+    }
+    free(text);
+    free(path);
+    return code;
+}
+
+/* Foreign lines before the step stay: readers pass over them. */
 int run_truncate_metrics(struct run *run, int64_t step, struct error *err)
 {
     char *path = run_path(run, "metrics.jsonl"), *text = NULL;
@@ -173,14 +293,13 @@ int run_truncate_metrics(struct run *run, int64_t step, struct error *err)
     for (size_t at = 0; !code && at < bytes;) {
         char *end = memchr(text + at, '\n', bytes - at);
         if (!end) break;
-        json_t *line = json_loadb(text + at, (size_t)(end - text) - at, 0, NULL);
-        bool good = line && json_integer_value(json_object_get(line, "step")) <= step;
-        json_decref(line);
-        if (!good) break;
-        at = keep = (size_t)(end - text) + 1;
+        struct metric_line line;
+        bool counts = metric_line_parse(&line, text + at, (size_t)(end - text) - at);
+        if (counts && line.step > step) break;
+        at = (size_t)(end - text) + 1;
+        if (counts) keep = at;
     }
-    if (!code && ftruncate(run->metrics, (off_t)keep) != 0)
-        code = error_errno(err, EXIT_FAILED, NULL, "cannot shorten metrics.jsonl");
+    if (!code) code = file_shorten(run->metrics, (int64_t)keep, path, err);
     free(text);
     free(path);
     return code;

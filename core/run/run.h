@@ -1,9 +1,10 @@
 /* A run: one directory that readers (dashboard, compare, export) and the trainer share (design D1).
  *
  *   config.yaml     the resolved configuration; a resumed run must have the same numbers
- *   meta.json       version, host, pid, start, command line, geometry, memory plan
+ *   meta.json       version, host, pid, start, geometry, memory plan; what a resume compares
+ *   data.list       the images: names and sizes, as image_list_hash counts them
  *   metrics.jsonl   one object per optimizer step, one write(2) each: a reader ignores a torn tail
- *   events.jsonl    what happened: started, resumed, checkpoint, stopped, diverged
+ *   events.jsonl    what happened: started, resumed, checkpoint, saving_paused, stopped, diverged
  *   state.json      replaced atomically: {state, step, total_steps, epoch, pid, host, exit_code}
  *   ckpt/step-N/    checkpoint.h
  *   request/NAME    request.h
@@ -20,9 +21,13 @@ struct run {
     char *directory;
     int metrics, events; /* file descriptors, append only */
     int lock;            /* of the directory: one trainer at a time */
+    char notice[256];    /* what state.json says beside the state while the run lives; "": nothing */
+    char *held;          /* metric lines that could not be written yet */
+    size_t held_bytes;
 };
 
-/* A new directory parent/name; EXIT_LOCKED when it is there already. */
+/* A new directory parent/name; EXIT_LOCKED when it is there already. It is made beside, as parent/.name.new,
+ * and has its name once it is a run: on an error, or a kill, there is none. */
 int run_create(struct run *run, const char *parent, const char *name, const struct config *config,
                struct error *err);
 /* An existing one, to resume: EXIT_LOCKED when another trainer holds it. */
@@ -36,14 +41,22 @@ int run_release(struct run *run);
 /* Whether a process holds the lock of this directory. Where that cannot be asked, it may. */
 bool run_held(const char *directory);
 void run_close(struct run *run);
+/* Remove the side files (file.h) that killed processes have left: before anything of this one writes there.
+ */
+void run_tidy(const struct run *run);
 
 char *run_path(const struct run *run, const char *name);
 
-/* One line, one write. Takes the object over. */
+/* One line, one write. Takes the object over. A metric line that cannot be written is held and goes before
+ * the next one; nothing of it is left in the file. */
 int run_metric(struct run *run, json_t *line, struct error *err);
 int run_event(struct run *run, const char *event, json_t *fields, struct error *err);
 int run_state(struct run *run, const char *state, int64_t step, int64_t total, int64_t epoch, int exit_code,
               struct error *err);
+/* What was told is on the disk: before the checkpoint that stands behind it. */
+int run_sync(struct run *run, struct error *err);
+/* Step of the last checkpoint that the run has told of, -1 when it never saved. */
+int run_last_saved(const struct run *run, int64_t *step, struct error *err);
 /* Drop metric lines behind `step` (and a torn tail): a resumed run writes each step once. */
 int run_truncate_metrics(struct run *run, int64_t step, struct error *err);
 

@@ -1,16 +1,27 @@
 /* The training loop: see loop.h. */
 #include "core/train/loop.h"
 #include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/base/progress.h"
+#include "core/run/checkpoint.h"
 #include "core/run/memory.h"
 #include "core/run/status.h"
 #include "core/train/experiment.h"
+#include "core/train/identity.h"
 #include "core/train/meta.h"
 #include "core/train/signals.h"
 #include "core/train/snapshot.h"
 #include "core/train/teacher_cache.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    LAST_TRIES = 3,    /* of the last save */
+    PAUSE_SECONDS = 60 /* after which a save that failed is tried again, when none is due earlier */
+};
 
 const char *const train_phase_names[PHASE_COUNT] = {"loading weights",     "computing the teacher's outputs",
                                                     "waiting for images",  "training",
@@ -73,17 +84,100 @@ struct course {
     struct train_progress p;
     int64_t from, last, saved_step;
     double saved_at, state_at; /* clock_seconds() */
+    double tried_at;           /* the same, of a save that failed; 0: saving is not paused */
+    unsigned borne;            /* 1 << enum told: its failure has been told */
+    bool stepping;             /* in a step: the weights may be half of one, half of the next */
 };
+
+/* What the run tells of itself is never worth the run. */
+enum told { TOLD_METRICS, TOLD_EVENTS, TOLD_STATE };
+
+static void bear(struct course *w, enum told what, int code, const struct error *why)
+{
+    if (!code || w->borne & 1u << what) return;
+    w->borne |= 1u << what;
+    log_warn("%s%s%s; training goes on, and this is not said again", why->file, why->file[0] ? ": " : "",
+             why->what);
+}
+
+static void tell_event(struct course *w, const char *event, json_t *fields)
+{
+    struct error why = {0};
+    bear(w, TOLD_EVENTS, run_event(w->run, event, fields, &why), &why);
+}
+
+static void tell_state(struct course *w, const char *state, int exit_code)
+{
+    const struct train_progress *p = &w->p;
+    struct error why = {0};
+    bear(w, TOLD_STATE, run_state(w->run, state, p->step, p->total, p->epoch, exit_code, &why), &why);
+    w->state_at = clock_seconds();
+}
+
+static void tell_pause(struct course *w, const struct error *why)
+{
+    if (w->tried_at <= 0) {
+        snprintf(w->run->notice, sizeof w->run->notice, "saving is paused since step %lld: %.200s",
+                 (long long)w->p.step, why->what);
+        log_warn("%s%s%s; saving is paused, the last checkpoint stays, training goes on", why->file,
+                 why->file[0] ? ": " : "", why->what);
+        tell_event(w, "saving_paused",
+                   json_pack("{s:I, s:s}", "step", (json_int_t)w->p.step, "message", why->what));
+        tell_state(w, "training", -1);
+    }
+    w->tried_at = clock_seconds();
+}
 
 static int save(struct course *w, struct error *err)
 {
     int64_t step = w->p.step;
+    struct error why = {0};
     phase(w->listener, PHASE_SAVE);
+    bear(w, TOLD_METRICS, run_sync(w->run, &why), &why);
     int code = trainer_save(w->t, w->run->directory, step, (int)w->t->config->train.checkpoint_keep, err);
-    if (!code) code = run_event(w->run, "checkpoint", json_pack("{s:I}", "step", (json_int_t)step), err);
-    if (!code && w->listener->saved) w->listener->saved(w->listener->context, step);
+    if (code) return code;
+    if (w->tried_at > 0) {
+        log_info("there is room again: saving goes on");
+        tell_event(w, "saving_resumed", json_pack("{s:I}", "step", (json_int_t)step));
+        w->run->notice[0] = 0;
+        w->tried_at = 0;
+    }
+    tell_event(w, "checkpoint", json_pack("{s:I}", "step", (json_int_t)step));
+    if (w->listener->saved) w->listener->saved(w->listener->context, step);
     w->saved_at = clock_seconds();
     w->saved_step = step;
+    return 0;
+}
+
+/* Between two steps: what fails is tried again later. */
+static void save_or_pause(struct course *w)
+{
+    struct error why = {0};
+    if (save(w, &why)) tell_pause(w, &why);
+}
+
+/* Something else has failed between two steps: what is trained is not lost with it. */
+static void save_before_end(struct course *w)
+{
+    struct error why = {0};
+    if (save(w, &why)) log_warn("cannot save before it ends: %s", why.what);
+}
+
+/* Behind the last step: what fails now is tried again for a moment, and is lost then. */
+static int save_last(struct course *w, struct error *err)
+{
+    struct error own = {0};
+    if (!err) err = &own;
+    int code = save(w, err);
+    for (int i = 0; i < LAST_TRIES - 1 && code; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
+        code = save(w, err);
+    }
+    if (code && w->saved_step > 0)
+        snprintf(err->hint, sizeof err->hint,
+                 "make it possible to write there; the last checkpoint is of step %lld, go on with: meopt "
+                 "train --resume %.150s",
+                 (long long)w->saved_step, w->run->directory);
     return code;
 }
 
@@ -106,9 +200,11 @@ static int one_step(struct course *w, struct error *err)
     phase(w->listener, PHASE_STEP);
     p->lr = schedule_lr(w->t->config, p->step + 1, p->total);
     feed->last = p->step + 1 >= w->last || signals_act(PHASE_DATA) == ACT_SAVE_LEAVE;
+    w->stepping = true;
     code = trainer_step(w->t, p->step + 1, p->lr, &(struct batch_source){feed_give, feed_coming, feed},
                         &result, err);
     if (code) return code;
+    w->stepping = false;
     p->step++;
     p->epoch = feed->batch.epoch;
     p->loss = result.loss;
@@ -121,17 +217,14 @@ static int one_step(struct course *w, struct error *err)
 }
 
 /* To the run's files and to who listens. */
-static int tell_step(struct course *w, struct error *err)
+static void tell_step(struct course *w)
 {
     const struct train_progress *p = &w->p;
+    struct error why = {0};
     bool with_cards = p->step == 1 || p->step == w->last || p->step % w->t->config->train.log_every == 0;
-    int code = write_metric(w->run, w->t, p, with_cards, err);
-    if (!code && w->listener->step) w->listener->step(w->listener->context, p);
-    if (!code && clock_seconds() - w->state_at >= 1) {
-        code = run_state(w->run, "training", p->step, p->total, p->epoch, -1, err);
-        w->state_at = clock_seconds();
-    }
-    return code;
+    bear(w, TOLD_METRICS, write_metric(w->run, w->t, p, with_cards, &why), &why);
+    if (w->listener->step) w->listener->step(w->listener->context, p);
+    if (clock_seconds() - w->state_at >= 1) tell_state(w, "training", -1);
 }
 
 /* By number of steps, by time, by a signal or by a request. */
@@ -140,7 +233,9 @@ static bool save_due(const struct course *w)
     const struct config *c = w->t->config;
     return (c->train.checkpoint_steps > 0 && w->p.step % c->train.checkpoint_steps == 0) ||
            (c->train.checkpoint_minutes > 0 &&
-            clock_seconds() - w->saved_at >= 60 * c->train.checkpoint_minutes) ||
+            clock_seconds() - (w->tried_at > 0 ? w->tried_at : w->saved_at) >=
+                60 * c->train.checkpoint_minutes) ||
+           (w->tried_at > 0 && clock_seconds() - w->tried_at >= PAUSE_SECONDS) ||
            signals_act(PHASE_STEP) == ACT_SAVE;
 }
 
@@ -152,9 +247,10 @@ static int tell_end(struct course *w, int code, struct error *err)
                         : code == EXIT_STOPPED  ? "stopped"
                         : code == EXIT_DIVERGED ? "diverged"
                                                 : "failed";
-    struct error ignored;
-    int told = run_state(w->run, state, p->step, p->total, p->epoch, code, code ? &ignored : err);
-    run_event(w->run, state, json_pack("{s:I}", "step", (json_int_t)p->step), &ignored);
+    struct error why = {0};
+    bear(w, TOLD_METRICS, run_sync(w->run, &why), &why); /* lines that are held */
+    tell_state(w, state, code);
+    tell_event(w, state, json_pack("{s:I}", "step", (json_int_t)p->step));
     if (code == EXIT_STOPPED && err) {
         if (p->step > w->from)
             error_set(err, EXIT_STOPPED, NULL,
@@ -165,7 +261,7 @@ static int tell_end(struct course *w, int code, struct error *err)
                       "stopped before a step was made, nothing is lost; go on with: meopt train --resume %s",
                       w->run->directory);
     }
-    return code ? code : told;
+    return code;
 }
 
 static int steps(struct course *w, struct error *err)
@@ -173,13 +269,14 @@ static int steps(struct course *w, struct error *err)
     int code = 0;
     while (w->p.step < w->last && !code && signals_act(PHASE_STEP) != ACT_SAVE_LEAVE) {
         if ((code = one_step(w, err)) != 0) break;
-        code = tell_step(w, err);
-        if (!code && save_due(w) && w->p.step < w->last) {
+        tell_step(w);
+        if (save_due(w) && w->p.step < w->last) {
             signals_obeyed(WISH_SAVE);
-            code = save(w, err);
+            save_or_pause(w);
         }
     }
-    if (!code && w->p.step > w->saved_step) code = save(w, err);
+    if (!code && w->p.step > w->saved_step) code = save_last(w, err);
+    else if (code && !w->stepping && w->p.step > w->saved_step) save_before_end(w);
     if (!code && w->p.step < w->p.total) code = EXIT_STOPPED;
     phase(w->listener, PHASE_END);
     return tell_end(w, code, err);
@@ -201,18 +298,59 @@ static int fill_cache_of_run(void *context, struct trainer *t, struct error *err
     return code;
 }
 
+/* The trainer as the newest checkpoint has it, *from its step; as it is, 0, when the run never saved. A run
+ * that has saved and whose checkpoints are not there is not begun again: that would cost its metrics, too. */
+static int go_on(struct run *run, struct trainer *t, int64_t *from, struct error *err)
+{
+    int64_t told = -1;
+    int code = trainer_resume(t, run->directory, from, err);
+    if (!code && *from < 0) {
+        char *latest = run_path(run, "ckpt/LATEST");
+        code = run_last_saved(run, &told, err);
+        if (!code && told < 0 && access(latest, F_OK) == 0) told = 0;
+        if (!code && told >= 0) {
+            code = error_set(
+                err, EXIT_INTEGRITY, "bring ckpt/ back; to begin again, train under another --name",
+                "the run has saved (last step %lld), but none of its checkpoints is there", (long long)told);
+            error_at(err, run->directory, 0, 0);
+        }
+        free(latest);
+        *from = 0;
+    } else if (!code) checkpoint_tidy(run->directory, *from, (int)t->config->train.checkpoint_keep);
+    return code ? code : run_truncate_metrics(run, *from, err);
+}
+
+/* Everything is there: to the run's files and to who listens, then train. */
+static int train(struct course *w, const char *event, json_t *identity, json_t *changed, struct error *err)
+{
+    const struct config *c = w->t->config;
+    struct data *data = w->feed.data;
+    w->feed.micro = w->t->micro;
+    w->feed.pixels = 3 * c->data.image_size * c->data.image_size;
+    int code = meta_write(w->run, w->t, data, w->p.total, identity, err);
+    if (!code) code = identity_write_images(w->run, data_list(data), err);
+    if (code) return code;
+    json_t *fields =
+        json_pack("{s:I, s:I}", "step", (json_int_t)w->from, "total_steps", (json_int_t)w->p.total);
+    if (changed) json_object_set(fields, "changed", changed);
+    tell_event(w, event, fields);
+    if (w->listener->begun) w->listener->begun(w->listener->context, w->t, data, w->from, w->p.total);
+    code = data_start(data, w->from, err);
+    w->saved_at = clock_seconds();
+    return code ? code : steps(w, err);
+}
+
 /* Asked to leave while there is no step that could be lost. */
 static int leave(int code, enum train_phase at)
 {
     return !code && signals_act(at) == ACT_LEAVE ? EXIT_STOPPED : code;
 }
 
-/* The run as it is before its first step here: trainer and data, at step *from. */
+/* The run as it is before its first step here: trainer and data, at step w->from. */
 static int load(struct course *w, struct config *c, bool resume, struct device **device, struct error *err)
 {
     struct filling filling = {w->run, w->listener};
-    int code = train_device_open(device, c, true, err);
-    code = leave(code, PHASE_LOAD);
+    int code = leave(train_device_open(device, c, true, err), PHASE_LOAD);
     if (!code) code = trainer_create(&w->t, c, *device, false, fill_cache_of_run, &filling, err);
     code = leave(code, PHASE_LOAD);
     if (!code) {
@@ -220,15 +358,11 @@ static int load(struct course *w, struct config *c, bool resume, struct device *
         code = data_open(&w->feed.data, &options, err);
     }
     code = leave(code, PHASE_LOAD);
-    if (!code && resume) {
-        code = trainer_resume(w->t, w->run->directory, &w->from, err);
-        if (w->from < 0) w->from = 0;
-        if (!code) code = run_truncate_metrics(w->run, w->from, err);
-    }
+    if (!code && resume) code = go_on(w->run, w->t, &w->from, err);
     return leave(code, PHASE_LOAD);
 }
 
-int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_after,
+int train_loop(struct run *run, struct config *c, struct train_resume how, int64_t stop_after,
                const struct train_listener *listener, struct error *err)
 {
     struct device *device = NULL;
@@ -236,32 +370,26 @@ int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_afte
     if (!listener) listener = &silent;
     struct course w = {.run = run, .listener = listener};
     struct run_status before;
+    json_t *identity = identity_config(c), *changed = NULL;
     signals_catch(run->directory);
     phase(listener, PHASE_LOAD);
-    int code = load(&w, c, resume, &device, err);
+    int code = how.resume ? identity_check(run, c, how.force, &changed, err) : 0;
+    if (!code) code = load(&w, c, how.resume, &device, err);
     if (!code) {
         int64_t total =
             c->train.steps > 0 ? c->train.steps : c->train.epochs * data_epoch_batches(w.feed.data);
-        w.feed.micro = w.t->micro;
-        w.feed.pixels = 3 * c->data.image_size * c->data.image_size;
         w.p = (struct train_progress){.step = w.from, .total = total};
         w.last = stop_after > 0 && stop_after < total ? stop_after : total;
         w.saved_step = w.from;
-        code = meta_write(run, w.t, w.feed.data, total, err);
-        if (!code)
-            code = run_event(
-                run, resume ? "resumed" : "started",
-                json_pack("{s:I, s:I}", "step", (json_int_t)w.from, "total_steps", (json_int_t)total), err);
-        if (!code && listener->begun) listener->begun(listener->context, w.t, w.feed.data, w.from, total);
-        if (!code) code = data_start(w.feed.data, w.from, err);
-        w.saved_at = clock_seconds();
-        if (!code) code = steps(&w, err);
+        code = train(&w, how.resume ? "resumed" : "started", identity, changed, err);
     } else if (code == EXIT_STOPPED) { /* where it stood before */
         if (run_status_read(&before, run->directory, NULL) == 0)
             w.p = (struct train_progress){.step = before.step, .total = before.total, .epoch = before.epoch};
         w.from = w.p.step;
         code = tell_end(&w, code, err);
     }
+    json_decref(identity);
+    json_decref(changed);
     data_close(w.feed.data);
     trainer_close(w.t);
     device_close(device);

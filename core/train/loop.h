@@ -29,10 +29,18 @@ struct train_listener {
 /* Learning rate of step 1..total. */
 double schedule_lr(const struct config *config, int64_t step, int64_t total);
 
-/* Train in `run` from its newest checkpoint (resume) or from the beginning. stop_after 0: to the end; else up
- * to that step and save. Returns 0, EXIT_STOPPED (asked to stop, saved), EXIT_DIVERGED, or another error.
- * Signals are caught: see signals.h. */
-int train_loop(struct run *run, struct config *config, bool resume, int64_t stop_after,
+/* How a run goes on. */
+struct train_resume {
+    bool resume;       /* from its newest checkpoint; else from the beginning */
+    const char *force; /* keys between commas that may be others than the run began with (identity.h) */
+};
+
+/* Train in `run`. stop_after 0: to the end; else up to that step and save. Returns 0, EXIT_STOPPED (asked to
+ * stop, saved), EXIT_DIVERGED, or another error. What the run tells of itself (metrics, events, state.json)
+ * is never worth the run: a failure is told once. A checkpoint that cannot be written, as on a full disk,
+ * pauses saving, which the state and the events say, until it can; at the end it is the error. Signals are
+ * caught: see signals.h. */
+int train_loop(struct run *run, struct config *config, struct train_resume how, int64_t stop_after,
                const struct train_listener *listener, struct error *err);
 
 #endif

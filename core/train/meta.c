@@ -40,7 +40,8 @@ static int plan_found(struct plan *plan, const struct config *config, const char
 static int write_json(const struct run *run, const char *name, json_t *object, struct error *err)
 {
     char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER), *path = run_path(run, name);
-    int code = file_write_atomic(path, text, strlen(text), err);
+    int code = text ? file_write_atomic(path, text, strlen(text), err)
+                    : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", name);
     free(text);
     free(path);
     json_decref(object);
@@ -54,8 +55,15 @@ static json_t *hex_or_null(uint32_t crc)
     return crc ? json_string(text) : json_null();
 }
 
+static json_t *config_hash_text(const struct config *config)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)config_hash(config));
+    return json_string(text);
+}
+
 int meta_write(const struct run *run, const struct trainer *t, const struct data *data, int64_t total,
-               struct error *err)
+               json_t *identity, struct error *err)
 {
     char host[128] = "";
     gethostname(host, sizeof host - 1);
@@ -86,7 +94,14 @@ int meta_write(const struct run *run, const struct trainer *t, const struct data
                         compared ? json_integer((json_int_t)baseline.use.peak_total_bytes) : json_null());
     json_object_set_new(meta, "checkpoint_bytes",
                         planned ? json_integer((json_int_t)plan.checkpoint_bytes) : json_null());
-    int code = write_json(run, "meta.json", meta, err);
+    json_object_set_new(meta, "config_hash", config_hash_text(t->config));
+    int code = 0;
+    if (json_object_set(meta, "config", identity) || !json_object_get(meta, "data_crc32c")) {
+        json_decref(meta); /* without these a resume would compare nothing */
+        code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for meta.json");
+    } else {
+        code = write_json(run, "meta.json", meta, err);
+    }
     json_t *memory = planned ? memory_json(&plan.use) : json_object();
     if (compared) json_object_set_new(memory, "baseline", memory_json(&baseline.use));
     int second = write_json(run, "plan.json", memory, code ? NULL : err);

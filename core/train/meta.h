@@ -8,8 +8,8 @@
 #include "core/run/run.h"
 #include "core/train/trainer.h"
 
-/* total: the steps of the whole run. */
+/* total: the steps of the whole run. identity: identity_config, which stays the caller's. */
 int meta_write(const struct run *run, const struct trainer *trainer, const struct data *data, int64_t total,
-               struct error *err);
+               json_t *identity, struct error *err);
 
 #endif

@@ -108,7 +108,7 @@ static int take_record(void *context, int64_t index, const void *record, size_t 
 int trainer_resume(struct trainer *t, const char *directory, int64_t *step, struct error *err)
 {
     struct checkpoint c;
-    int code = checkpoint_newest(&c, directory, err);
+    int code = checkpoint_newest(&c, directory, true, err);
     *step = c.step;
     if (code || c.step < 0) return code;
     struct weights_row *rows = rows_of(t);

@@ -13,7 +13,8 @@
 /* Save in the run's directory; keep: how many checkpoints stay. */
 int trainer_save(const struct trainer *trainer, const char *directory, int64_t step, int keep,
                  struct error *err);
-/* Load the newest whole checkpoint: its step, or -1 when there is none. */
+/* Load the newest whole checkpoint, for the process that holds the run: its step, or -1 when there is none.
+ */
 int trainer_resume(struct trainer *trainer, const char *directory, int64_t *step, struct error *err);
 
 #endif

@@ -99,6 +99,6 @@ int writer_end(struct writer *out, int code, struct error *err)
     out->buffer = NULL;
     if (code == 0) return file_atomic_commit(&out->file, err);
     file_atomic_abort(&out->file);
-    error_at(err, out->path, 0, 0);
+    if (!err->file[0]) error_at(err, out->path, 0, 0); /* else of what the rows are read from */
     return code;
 }

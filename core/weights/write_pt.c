@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     ALIGNMENT = 64,
@@ -223,8 +222,7 @@ static int put_member(struct archive *a, const char *name, const struct weights_
     free(header.data);
     if (code) return code;
     header = local_header(name, at, bytes, crc);
-    if (pwrite(a->out.file.fd, header.data, header.used, (off_t)at) != (ssize_t)header.used)
-        code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot write");
+    code = file_write_all_at(a->out.file.fd, header.data, header.used, (int64_t)at, a->out.path, err);
     free(header.data);
     central_header(&a->directory, name, at, bytes, crc);
     a->members++;

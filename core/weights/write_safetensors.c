@@ -20,14 +20,23 @@ static int add_metadata(json_t *header, const char *const *metadata)
 static int add_row(json_t *header, const struct weights_row *row, uint64_t begin)
 {
     json_t *shape = json_array();
-    for (int i = 0; i < row->ndim; i++) json_array_append_new(shape, json_integer(row->shape[i]));
-    return json_object_set_new(header, row->name,
-                               json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name(row->dtype), "shape",
-                                         shape, "data_offsets", (json_int_t)begin,
-                                         (json_int_t)(begin + row_bytes(row))));
+    int failed = 0;
+    for (int i = 0; i < row->ndim; i++) failed |= json_array_append_new(shape, json_integer(row->shape[i]));
+    if (failed) json_decref(shape);
+    return failed || json_object_set_new(header, row->name,
+                                         json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name(row->dtype),
+                                                   "shape", shape, "data_offsets", (json_int_t)begin,
+                                                   (json_int_t)(begin + row_bytes(row))));
 }
 
-/* The header as text, padded with spaces to a multiple of 8; NULL when a text in it is no UTF-8. */
+static bool is_text(const char *const *metadata)
+{
+    for (; metadata && *metadata; metadata++)
+        if (!text_is_utf8(*metadata, strlen(*metadata))) return false;
+    return true;
+}
+
+/* The header as text, padded with spaces to a multiple of 8; NULL when memory is out. */
 static char *make_header(const struct weights_row *rows, int64_t count, const char *const *metadata,
                          uint64_t *data_bytes)
 {
@@ -62,13 +71,15 @@ int weights_write_safetensors(const char *path, const struct weights_row *rows, 
     if (!err) err = &unwanted;
     int code = write_check_rows(rows, count, err);
     if (code) return error_at(err, path, 0, 0);
-    char *header = make_header(rows, count, metadata, &data_bytes);
+    bool texts = is_text(metadata);
+    char *header = texts ? make_header(rows, count, metadata, &data_bytes) : NULL;
     uint64_t header_bytes = header ? strlen(header) : 0;
     if (!header || header_bytes > SAFETENSORS_MAX_HEADER_BYTES) {
         free(header);
-        error_set(err, EXIT_FAILED, NULL,
-                  header_bytes ? "the header would be too long to be read again"
-                               : "metadata that is no UTF-8 text");
+        error_set(err, texts && !header ? EXIT_HOST_MEMORY : EXIT_FAILED, NULL,
+                  !texts   ? "metadata that is no UTF-8 text"
+                  : header ? "the header would be too long to be read again"
+                           : "out of memory for the header");
         return error_at(err, path, 0, 0);
     }
     if ((code = writer_begin(&out, path, 8 + header_bytes + data_bytes, err)) != 0) goto done;

@@ -1,0 +1,265 @@
+/* What must be the same when a run goes on: see identity.h. */
+#include "core/train/identity.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { META_BYTES = 1 << 24, NAMED = 4 /* images that a message names */ };
+#define LIST_BYTES ((size_t)1 << 32)
+
+/* Keys that change the numbers of a run, or tell where they come from, and may be others when it goes on; all
+ * others may not. The batch is not among them: one process has one batch, so the global batch would change;
+ * how it is split (train.micro_batch) may. Cards, threads and places are no numbers (schema.c). */
+static const struct {
+    const char *key, *word; /* what it means; NULL: the numbers stay as they were */
+} may_change[] = {
+    {"train.epochs", "the schedule of the learning rate ends elsewhere"},
+    {"train.steps", "the schedule of the learning rate ends elsewhere"},
+    {"optim.lr", "the learning rate is another from here on"},
+    {"optim.min_lr", "the learning rate is another from here on"},
+    {"train.micro_batch", "the batch is the same, its sums are made in another order"},
+    {"train.recompute", NULL},
+    {"train.cache_teacher", NULL},
+    {"data.max_bad", NULL},
+    {"data.root", NULL},      /* the images are compared, by name and size */
+    {"model_s.weight", NULL}, /* where the student began; its weights are the checkpoint's */
+};
+enum { MAY_CHANGE = sizeof may_change / sizeof *may_change };
+
+json_t *identity_config(const struct config *config)
+{
+    json_t *values = json_object();
+    for (int i = 0; i < config_key_count; i++) {
+        if (!config_keys[i].numbers) continue;
+        char *text = config_value_text(config, i);
+        if (values && json_object_set_new(values, config_keys[i].name, json_string(text))) {
+            json_decref(values);
+            values = NULL;
+        }
+        free(text);
+    }
+    return values;
+}
+
+static bool is_forced(const char *force, const char *key)
+{
+    size_t n = strlen(key);
+    for (const char *p = force; p && *p; p += strcspn(p, ",") + (p[strcspn(p, ",")] == ','))
+        if (strcspn(p, ",") == n && memcmp(p, key, n) == 0) return true;
+    return false;
+}
+
+/* One more piece of a list of findings. */
+static void add_text(char **text, const char *separator, char *piece)
+{
+    char *longer = *text ? xasprintf("%s%s%s", *text, separator, piece) : xstrdup(piece);
+    free(*text);
+    free(piece);
+    *text = longer;
+}
+
+/* ---- the configuration ---- */
+
+static int compare_config(const json_t *before, const struct config *config, const char *force,
+                          json_t **changed, struct error *err)
+{
+    json_t *now = identity_config(config), *value;
+    const char *key, *first = NULL;
+    char *wrong = NULL;
+    if (!now) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory comparing with the run");
+    json_object_foreach(now, key, value)
+    {
+        const json_t *old = json_object_get(before, key);
+        const char *is = json_string_value(value), *word = NULL, *was = json_string_value(old);
+        bool may = is_forced(force, key);
+        if (!old && config->origins[config_key_index(key)].from != ORIGIN_DEFAULT)
+            was = "not known to the version that began it";
+        if (!was || !is || strcmp(was, is) == 0) continue;
+        if (may) word = "because --force-resume says so";
+        for (int i = 0; i < MAY_CHANGE && !may; i++)
+            if ((may = strcmp(may_change[i].key, key) == 0)) word = may_change[i].word;
+        if (!may) {
+            if (!first) first = key;
+            add_text(&wrong, "; ", xasprintf("%s was %s and is now %s", key, was, is));
+            continue;
+        }
+        if (!*changed) *changed = json_object();
+        json_object_set_new(*changed, key, json_pack("[s, s]", was, is));
+        if (word) log_warn("%s was %s and is now %s: %s", key, was, is, word);
+        else log_info("%s was %s and is now %s", key, was, is);
+    }
+    int code = 0;
+    if (wrong) {
+        char hint[320];
+        snprintf(hint, sizeof hint, "set it back in config.yaml, or insist with: --force-resume %s", first);
+        code = error_set(err, EXIT_CONFIG, hint, "another experiment than the run has begun: %s", wrong);
+    }
+    free(wrong);
+    json_decref(now);
+    return code;
+}
+
+/* ---- the images ---- */
+
+/* What data.list holds, in place: names point into `text`. */
+static bool parse_list(struct image_list *list, char *text, size_t bytes)
+{
+    *list = (struct image_list){0};
+    for (size_t at = 0; at < bytes;) {
+        char *end = memchr(text + at, 0, bytes - at);
+        if (!end || bytes - (size_t)(end - text) < 9) return false;
+        if (list->count % 1024 == 0)
+            list->names = xrealloc(list->names, (size_t)(list->count + 1024) * sizeof *list->names);
+        list->names[list->count++] = text + at;
+        at = (size_t)(end - text) + 9;
+    }
+    return true;
+}
+
+struct finding {
+    const char *what; /* of one, of several */
+    int64_t count;
+    char *names;
+};
+
+static void find(struct finding *f, const char *name)
+{
+    if (f->count++ < NAMED) add_text(&f->names, ", ", xstrdup(name));
+}
+
+/* Both are in the order of their names' bytes. */
+static char *differences(const struct image_list *before, const struct image_list *now)
+{
+    struct finding found[] = {{"gone", 0, NULL}, {"new", 0, NULL}, {"of another size", 0, NULL}};
+    char *text = NULL;
+    for (int64_t i = 0, k = 0; i < before->count || k < now->count;) {
+        const char *a = i < before->count ? before->names[i] : NULL,
+                   *b = k < now->count ? now->names[k] : NULL;
+        int order = !a ? 1 : !b ? -1 : strcmp(a, b);
+        if (order < 0) find(&found[0], a);
+        else if (order > 0) find(&found[1], b);
+        else if (memcmp(a + strlen(a) + 1, b + strlen(b) + 1, 8) != 0) find(&found[2], a);
+        i += order <= 0;
+        k += order >= 0;
+    }
+    for (size_t i = 0; i < sizeof found / sizeof *found; i++) {
+        if (found[i].count)
+            add_text(&text, "; ",
+                     xasprintf("%lld %s: %s%s", (long long)found[i].count, found[i].what, found[i].names,
+                               found[i].count > NAMED ? ", ..." : ""));
+        free(found[i].names);
+    }
+    return text;
+}
+
+static char *list_path(const struct run *run) { return run_path(run, "data.list"); }
+
+/* In words how the images differ; NULL when the run has no list of what they were. */
+static char *describe(const struct run *run, const struct image_list *now, uint32_t crc)
+{
+    struct image_list before = {0};
+    char *path = list_path(run), *text = NULL, *words = NULL;
+    size_t bytes = 0;
+    if (access(path, F_OK) == 0 && file_read(path, LIST_BYTES, &text, &bytes, NULL) == 0 &&
+        crc32c(0, text, bytes) == crc && parse_list(&before, text, bytes))
+        words = differences(&before, now);
+    free(before.names);
+    free(text);
+    free(path);
+    return words;
+}
+
+static int compare_images(const struct run *run, const json_t *meta, const struct config *config,
+                          const char *force, json_t **changed, struct error *err)
+{
+    const char *was = json_string_value(json_object_get(meta, "data_crc32c"));
+    struct image_list list;
+    char is[16];
+    if (!was) return 0; /* of a version that did not tell */
+    int code = image_list_read(&list, config->data.root, err);
+    if (code) return code;
+    snprintf(is, sizeof is, "%08x", (unsigned)image_list_hash(&list));
+    if (strcmp(was, is) != 0) {
+        char *words = describe(run, &list, (uint32_t)strtoul(was, NULL, 16));
+        char *text = xasprintf("the images are not those of the run: %lld were there, %lld are (%s)",
+                               (long long)json_integer_value(json_object_get(meta, "images")),
+                               (long long)list.count, words ? words : "which, the run does not say");
+        if (is_forced(force, "data.root")) {
+            log_warn("%s; it goes on because --force-resume says so", text);
+            if (!*changed) *changed = json_object();
+            json_object_set_new(*changed, "data_crc32c", json_pack("[s, s]", was, is));
+        } else {
+            code = error_set(err, EXIT_CONFIG,
+                             "bring the images back, or insist with: --force-resume data.root", "%s", text);
+            error_at(err, config->data.root, 0, 0);
+        }
+        free(text);
+        free(words);
+    }
+    image_list_free(&list);
+    return code;
+}
+
+int identity_check(const struct run *run, const struct config *config, const char *force, json_t **changed,
+                   struct error *err)
+{
+    char *path = run_path(run, "meta.json"), *text = NULL;
+    size_t bytes = 0;
+    json_t *meta = NULL;
+    int code = 0;
+    *changed = NULL;
+    if (access(path, F_OK) == 0) {
+        code = file_read(path, META_BYTES, &text, &bytes, err);
+        json_error_t why = {0};
+        if (!code) meta = json_loadb(text, bytes, 0, &why);
+        if (!code && !meta && !why.text[0]) /* jansson has no word for it */
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading it");
+        else if (!code && !json_is_object(meta)) {
+            code = error_set(err, EXIT_INTEGRITY, "remove it to go on without comparing",
+                             "what the run was when it began cannot be read: no JSON object");
+        }
+        if (code) error_at(err, path, 0, 0);
+    }
+    const json_t *before = json_object_get(meta, "config");
+    if (!code && before) {
+        code = compare_config(before, config, force, changed, err);
+        if (code) {
+            char *file = run_path(run, "config.yaml");
+            error_at(err, file, 0, 0);
+            free(file);
+        }
+    }
+    if (!code && meta) code = compare_images(run, meta, config, force, changed, err);
+    if (code && *changed) {
+        json_decref(*changed);
+        *changed = NULL;
+    }
+    json_decref(meta);
+    free(text);
+    free(path);
+    return code;
+}
+
+int identity_write_images(const struct run *run, const struct image_list *list, struct error *err)
+{
+    size_t bytes = 0, at = 0, there = 0;
+    for (int64_t i = 0; i < list->count; i++) bytes += strlen(list->names[i]) + 9;
+    char *text = malloc(bytes ? bytes : 1), *path = list_path(run), *old = NULL;
+    int code = text ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the names of the images");
+    for (int64_t i = 0; i < list->count && text; i++) {
+        size_t n = strlen(list->names[i]) + 9;
+        memcpy(text + at, list->names[i], n);
+        at += n;
+    }
+    bool same = text && access(path, F_OK) == 0 && file_read(path, LIST_BYTES, &old, &there, NULL) == 0 &&
+                there == bytes && memcmp(old, text, bytes) == 0;
+    if (!code && !same) code = file_write_atomic(path, text, bytes, err);
+    free(old);
+    free(path);
+    free(text);
+    return code;
+}

@@ -1,0 +1,28 @@
+#!/bin/sh
+# What a run tells of itself is never worth the run: state.json that cannot be replaced is told once, and the run ends as it would.
+set -u
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/sample" "$work/configs"
+for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
+cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" "$work/configs/"
+cd "$work" || exit 1
+fail() {
+    echo "$*"
+    tail -5 log
+    exit 1
+}
+"$MEOPT" train configs/quickstart_dinov2.yaml train.steps=400 --run-dir . --name run >out 2>log &
+pid=$!
+for i in $(seq 100); do
+    [ -s run/metrics.jsonl ] && break
+    sleep 0.1
+done
+rm -f run/state.json
+mkdir run/state.json || fail "it has ended before"
+wait "$pid"
+code=$?
+[ "$code" = 0 ] || fail "exit $code"
+[ "$(grep -c 'state.json.*training goes on' log)" = 1 ] || fail "told $(grep -c 'state.json' log) times"
+[ "$(wc -l <run/metrics.jsonl)" = 400 ] || fail "metrics"
+[ -d run/ckpt/step-00000400 ] || fail "not saved"
