@@ -88,28 +88,42 @@ char *path_shipped(const char *name)
     return found;
 }
 
+int file_open(const char *path, int *fd, struct stat *status, struct error *err)
+{
+    struct stat local;
+    int code = 0, reason = 0;
+    if (!status) status = &local;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (*fd < 0 || fstat(*fd, status) != 0) {
+        reason = errno;
+        code = error_errno(err, EXIT_FAILED, "check the path", *fd < 0 ? "cannot open %s" : "cannot read %s",
+                           path);
+    } else if (!S_ISREG(status->st_mode)) {
+        code =
+            error_set(err, EXIT_FAILED, "name a file",
+                      S_ISDIR(status->st_mode) ? "is a directory, expected a file" : "is not a regular file");
+    }
+    if (!code) return 0;
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+    error_at(err, path, 0, 0);
+    errno = reason;
+    return code;
+}
+
 int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, struct error *err)
 {
-    int code = 0;
     char *buffer = NULL;
     size_t used = 0, room = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        code = error_errno(err, EXIT_FAILED, "check the path", "cannot open %s", path);
-        error_at(err, path, 0, 0);
-        return code;
-    }
-    struct stat st;
-    if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
-        code = error_set(err, EXIT_FAILED, "name a file", "is a directory, expected a file");
-        goto done;
-    }
+    int fd, reason = 0, code = file_open(path, &fd, NULL, err);
+    if (code) return code;
     for (;;) {
         if (used + 1 >= room) {
             room = room ? room * 2 : 65536;
             char *larger = realloc(buffer, room);
             if (!larger) {
                 code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %zu bytes", room);
+                reason = ENOMEM;
                 goto done;
             }
             buffer = larger;
@@ -117,6 +131,7 @@ int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, st
         ssize_t n = read(fd, buffer + used, room - used - 1);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
+            reason = errno;
             code = error_errno(err, EXIT_FAILED, NULL, "cannot read");
             goto done;
         }
@@ -136,6 +151,7 @@ done:
     if (code) error_at(err, path, 0, 0);
     free(buffer);
     close(fd);
+    errno = reason;
     return code;
 }
 
@@ -308,13 +324,9 @@ int file_map_open(struct file_map *map, const char *path, struct error *err)
 {
     map->data = NULL;
     map->bytes = 0;
-    int code = 0, fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        code = error_errno(err, EXIT_FAILED, "check the path", "cannot open");
-    } else if (!S_ISREG(st.st_mode)) {
-        code = error_set(err, EXIT_FAILED, "name a file", "is not a regular file");
-    } else if (st.st_size > 0) {
+    int fd, code = file_open(path, &fd, &st, err);
+    if (!code && st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED)
             code = error_errno(err, EXIT_FAILED, NULL, "cannot map %lld bytes", (long long)st.st_size);
