@@ -185,12 +185,23 @@ struct filling {
     const struct train_listener *listener;
 };
 
-static int fill_cache_of_run(void *context, struct trainer *t, struct error *err)
+/* The pass is alive. */
+static int filled(void *context, int64_t done, int64_t images, struct error *err)
 {
     const struct filling *f = context;
+    (void)done;
+    (void)images;
+    (void)err;
     phase(f->listener, PHASE_TEACHER);
-    char *path = run_path(f->run, "teacher.safetensors");
-    int code = teacher_cache_fill(t, path, err);
+    return 0;
+}
+
+static int fill_cache_of_run(void *context, struct trainer *t, struct error *err)
+{
+    struct filling *f = context;
+    phase(f->listener, PHASE_TEACHER);
+    char *path = run_path(f->run, "teacher.rows");
+    int code = teacher_cache_fill(t, path, filled, f, err);
     free(path);
     return code;
 }
@@ -214,6 +225,11 @@ int train_loop(struct run *run, struct config *c, bool resume, int64_t stop_afte
     if (!code) {
         struct data_options options = train_data_options(c);
         code = data_open(&data, &options, err);
+    }
+    if (!code && t->cache && t->cache_list != data_hash(data)) {
+        code = error_set(err, EXIT_FAILED, "start again when they are at rest",
+                         "the images have changed while the teacher's outputs were computed");
+        error_at(err, c->data.root, 0, 0);
     }
     if (!code && resume) {
         code = trainer_resume(t, run->directory, &from, err);
