@@ -544,9 +544,7 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
             if (!code) code = settle(&j, j.local ? j.progress.total : j.part.state.total);
             if (!code) code = put_in_place(&j);
         }
-        if (code || done) {
-            leave(&j, code);
-        } else {
+        if (!code && !done) {
             struct error ignored;
             if (!path && !options->sha256 && !source->sha256[0] && first_use) {
                 result->first_use = true;
@@ -555,9 +553,9 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
             }
             if (options->keep && !j.local) code = part_finish(&j.part, j.kept, j.err);
             if (!code && (j.local ? !path : options->keep)) result->archive = xstrdup(j.kept);
-            if (code) leave(&j, code);
-            else clean(&j);
         }
+        if (code) leave(&j, code);
+        else clean(&j);
     }
     if (code && !j.err->hint[0])
         snprintf(j.err->hint, sizeof j.err->hint, "%s",

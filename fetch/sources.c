@@ -2,8 +2,11 @@
 #include "fetch/sources.h"
 
 #include "core/base/file.h"
+#include "core/base/json.h"
+#include "core/config/document.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdio.h>
@@ -12,7 +15,7 @@
 #include <unistd.h>
 #include <yaml.h>
 
-enum { SOURCES_MAX_BYTES = 1 << 20 };
+enum { SOURCES_MAX_BYTES = 1 << 20, KNOWN_MAX_BYTES = 64 << 20 };
 
 static void source_clear(struct source *s)
 {
@@ -200,6 +203,9 @@ int sources_add(struct sources *sources, const char *text, size_t bytes, const c
     int code = 0;
     if (bytes > SOURCES_MAX_BYTES)
         return error_set(err, EXIT_CONFIG, NULL, "%s is larger than %d bytes", path, SOURCES_MAX_BYTES);
+    struct document bounded; /* libyaml's own tree has no bounds */
+    if ((code = document_parse(&bounded, path, text, bytes, err)) != 0) return code;
+    document_free(&bounded);
     if (!yaml_parser_initialize(&parser)) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
     if (!yaml_parser_load(&parser, &r.document)) {
@@ -285,7 +291,7 @@ int sources_load(struct sources *sources, struct error *err)
 bool known_archive(const char *url, char sha256[65], int64_t *size)
 {
     char *path = xdg_path("XDG_STATE_HOME", ".local/state", "known_archives.json");
-    json_t *all = path ? json_load_file(path, 0, NULL) : NULL;
+    json_t *all = path ? json_read(path, KNOWN_MAX_BYTES, NULL) : NULL;
     const json_t *one = json_object_get(all, url);
     const char *hex = json_string_value(json_object_get(one, "sha256"));
     bool known = hex && sha256_parse(sha256, hex);
@@ -302,7 +308,11 @@ int known_archive_add(const char *url, const char *sha256, int64_t size, struct 
 {
     char *path = xdg_path("XDG_STATE_HOME", ".local/state", "known_archives.json");
     if (!path) return error_set(err, EXIT_FAILED, "set HOME", "nowhere to remember the checksum");
-    json_t *all = json_load_file(path, 0, NULL);
+    json_t *all = json_read(path, KNOWN_MAX_BYTES, err);
+    if (!all && errno && errno != ENOENT) { /* what it remembers must not be lost */
+        free(path);
+        return EXIT_FAILED;
+    }
     if (!json_is_object(all)) {
         json_decref(all);
         all = json_object();

@@ -1,6 +1,7 @@
 /* Checkpoints on disk: see checkpoint.h. */
 #include "core/run/checkpoint.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
 
 #include <dirent.h>
@@ -169,9 +170,9 @@ int64_t *checkpoint_steps(const char *directory, int *count)
 static int verify(struct checkpoint *c, struct error *err)
 {
     char *path = path_join(c->directory, "MANIFEST.json");
-    json_error_t why;
-    c->manifest = json_load_file(path, 0, &why);
-    int code = c->manifest ? 0 : error_set(err, EXIT_INTEGRITY, NULL, "manifest: %s", why.text);
+    struct error why;
+    c->manifest = json_read(path, 1 << 20, &why);
+    int code = c->manifest ? 0 : error_set(err, EXIT_INTEGRITY, NULL, "manifest: %s", why.what);
     for (int i = 0; i < PARTS && !code; i++) {
         char *part = path_join(c->directory, parts[i]);
         json_t *entry = json_object_get(json_object_get(c->manifest, "files"), parts[i]);

@@ -45,8 +45,13 @@ int run_open(struct run *run, const char *directory, struct error *err)
 int run_create(struct run *run, const char *parent, const char *name, const struct config *config,
                struct error *err)
 {
-    char *directory = path_join(parent, name);
-    int code = file_make_dirs(parent, err);
+    char shown[256], *directory = path_join(parent, name);
+    bool plain = name[0] && name[0] != '.' && !strchr(name, '/') &&
+                 strcmp(name_printable(shown, sizeof shown, name), name) == 0;
+    int code = plain
+                   ? file_make_dirs(parent, err)
+                   : error_set(err, EXIT_USAGE, "give a --name without '/', control characters, '.' in front",
+                               "'%s' cannot be the name of a run", name);
     if (!code && mkdir(directory, 0777) != 0) {
         code = errno == EEXIST ? error_set(err, EXIT_LOCKED, "choose another --name, or --resume it",
                                            "the run directory exists already")
