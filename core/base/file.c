@@ -9,8 +9,10 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static void *or_die(void *p)
@@ -153,6 +155,28 @@ done:
     close(fd);
     errno = reason;
     return code;
+}
+
+/* The lock is of the file that had the name when it was opened, and the holder puts another in its place: so
+ * it is looked at again. */
+int file_lock(const char *path, int *fd, struct error *err)
+{
+    for (int i = 0; i < 1000; i++) {
+        struct stat held, now;
+        int code = file_open(path, fd, &held, err);
+        if (code) return code;
+        if (flock(*fd, LOCK_EX | LOCK_NB) == 0) {
+            if (stat(path, &now) == 0 && now.st_ino == held.st_ino && now.st_dev == held.st_dev) return 0;
+        } else if (errno != EWOULDBLOCK && errno != EINTR) {
+            return 0; /* a file system without locks */
+        }
+        close(*fd);
+        *fd = -1;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    error_set(err, EXIT_LOCKED, "try again", "somebody else is changing it");
+    error_at(err, path, 0, 0);
+    return EXIT_LOCKED;
 }
 
 int file_write_all(int fd, const void *data, size_t bytes, const char *path, struct error *err)

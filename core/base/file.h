@@ -26,6 +26,11 @@ int file_open(const char *path, int *fd, struct stat *status, struct error *err)
  * errno as behind file_open. */
 int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, struct error *err);
 
+/* Whoever reads a file, changes it and replaces it holds its lock from before the reading; close(*fd) gives
+ * it back. Waits up to ten seconds (EXIT_LOCKED). Where the file system has no locks *fd is the open file
+ * only. */
+int file_lock(const char *path, int *fd, struct error *err);
+
 /* Replace `path` atomically: temporary file beside it, write, fsync, rename, fsync of the directory.
  * An existing file keeps its mode; a symbolic link stays one (its target is replaced). */
 int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err);
