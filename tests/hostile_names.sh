@@ -21,22 +21,22 @@ for i, name in enumerate((b"plain", b"esc\x1b[31m", b"c1\xc2\x9b31m", b"bidi\xe2
     open(d + b"/metrics.jsonl", "w").write('{"step":1,"epoch":0,"loss":0.5,"cosine":0.1,"lr":1e-3,"grad_norm":1,"images_per_s":1,"step_ms":1,"data_wait_ms":0}\n')
 END
 cat >check.py <<'END'
-import sys, re
-raw = open(sys.argv[1], "rb").read()
-try:
-    text = raw.decode().replace("\r\n", "\n")  # CSV
-except UnicodeDecodeError as e:
-    sys.exit("not UTF-8: %s" % e)
-found = re.search("[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\u202a-\u202e\u2066-\u2069]", text)
-sys.exit("%r in %r" % (found[0], text[max(0, found.start() - 30):found.end()]) if found else 0)
+import re, sys
+for name in sys.argv[1:]:
+    try:
+        text = open(name, "rb").read().decode().replace("\r\n", "\n")  # CSV
+    except UnicodeDecodeError as e:
+        sys.exit("%s is not UTF-8: %s" % (name, e))
+    found = re.search("[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\u202a-\u202e\u2066-\u2069]", text)
+    if found:
+        sys.exit("%s: %r in %r" % (name, found[0], text[max(0, found.start() - 30):found.end()]))
 END
 # look NAME command...
 look() {
     what=$1
     shift
     "$@" >out 2>err </dev/null
-    python3 check.py out || fail "$what: stdout"
-    python3 check.py err || fail "$what: stderr"
+    python3 check.py out err || fail "$what"
 }
 look runs "$MEOPT" runs
 look "runs --json" "$MEOPT" runs --json
