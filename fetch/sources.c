@@ -3,7 +3,6 @@
 
 #include "core/base/file.h"
 #include "core/base/json.h"
-#include "core/config/document.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -196,6 +195,30 @@ static int read_source(const struct reading *r, const char *name, yaml_node_t *n
     return 0;
 }
 
+/* libyaml's own tree has no bounds: counted while it is read. What is no YAML is told by who loads it. */
+static bool bounded(const char *text, size_t bytes)
+{
+    enum { DEPTH = 16, EVENTS = 100000, ALIASES = 1000 };
+    yaml_parser_t parser;
+    int depth = 0, events = 0, aliases = 0;
+    bool more = yaml_parser_initialize(&parser), fine = true;
+    if (!more) return true;
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
+    while (more && fine) {
+        yaml_event_t event;
+        if (!yaml_parser_parse(&parser, &event)) break;
+        yaml_event_type_t type = event.type;
+        yaml_event_delete(&event);
+        depth += (type == YAML_MAPPING_START_EVENT || type == YAML_SEQUENCE_START_EVENT) -
+                 (type == YAML_MAPPING_END_EVENT || type == YAML_SEQUENCE_END_EVENT);
+        aliases += type == YAML_ALIAS_EVENT;
+        fine = depth <= DEPTH && ++events <= EVENTS && aliases <= ALIASES;
+        more = type != YAML_STREAM_END_EVENT;
+    }
+    yaml_parser_delete(&parser);
+    return fine;
+}
+
 int sources_add(struct sources *sources, const char *text, size_t bytes, const char *path, struct error *err)
 {
     struct reading r = {.path = path, .err = err};
@@ -203,9 +226,11 @@ int sources_add(struct sources *sources, const char *text, size_t bytes, const c
     int code = 0;
     if (bytes > SOURCES_MAX_BYTES)
         return error_set(err, EXIT_CONFIG, NULL, "%s is larger than %d bytes", path, SOURCES_MAX_BYTES);
-    struct document bounded; /* libyaml's own tree has no bounds */
-    if ((code = document_parse(&bounded, path, text, bytes, err)) != 0) return code;
-    document_free(&bounded);
+    if (!bounded(text, bytes)) {
+        error_set(err, EXIT_CONFIG, "see man meopt-sources",
+                  "nests or repeats more than any list of sources");
+        return error_at(err, path, 0, 0);
+    }
     if (!yaml_parser_initialize(&parser)) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
     if (!yaml_parser_load(&parser, &r.document)) {
