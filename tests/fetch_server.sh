@@ -115,10 +115,11 @@ test $got = 2 || fail "http with --trust alone: exit $got"
 # mirrors: the first is gone, the second has another file, the third is right
 mkdir -p config/meopt
 # a list that nests without end is refused while it is read
-head -c 900000 /dev/zero | tr '\\0' '[' >config/meopt/sources.yaml
+head -c 900000 /dev/zero | tr '\0' '[' >config/meopt/sources.yaml
 got=0
 timeout 10 "$MEOPT" fetch --list >out 2>err || got=$?
 test $got = 7 || fail "endless brackets in sources.yaml: exit $got"
+grep -q "nests or repeats" err || fail "endless brackets: not said"
 cat >config/meopt/sources.yaml <<EOF
 sources:
   mirrored:
