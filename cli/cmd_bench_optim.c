@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/device/bench.h"
 #include "core/meopt.h"
 
@@ -350,8 +351,7 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
     if (!code && json) {
         json_t *all = json_pack("{s:f, s:i, s:I, s:O}", "triad_gb_per_s", best_triad, "threads", threads,
                                 "params", (json_int_t)parameters, "results", results);
-        json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
-        printf("\n");
+        json_print(stdout, all, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
         json_decref(all);
     } else if (!code)
         printf("held, moved: bytes a parameter; ratio: to a %s of %.1f GB/s on %d thread%s; error: largest "

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/compare/statistics.h"
 #include "core/device/device.h"
@@ -232,8 +233,7 @@ static int speedup(const struct arguments *args, struct error *err)
         json_t *all = json_pack("{s:I, s:i, s:O}", "params", (json_int_t)parameters, "threads", all_threads,
                                 "results", results);
         json_object_set_new(all, "card", card[0] ? json_string(card) : json_null());
-        json_dumpf(all, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(8) | JSON_PRESERVE_ORDER);
-        printf("\n");
+        json_print(stdout, all, JSON_INDENT(1) | JSON_REAL_PRECISION(8) | JSON_PRESERVE_ORDER);
         json_decref(all);
     }
     json_decref(results);

@@ -89,7 +89,8 @@ static int man_run(const struct arguments *args, struct error *err)
           "Unknown keys, wrong types, values out of range, keys that are given twice and values that cannot "
           "stand together are errors\n"
           "with file, line and column.\n"
-          "Anchors, aliases and merges (<<) may be used; sections that begin with x- are ignored, so that "
+          "Anchors, aliases and merges (<<) may be used, at most 1,000 of each; sections that begin with x- "
+          "are ignored, so that "
           "anchors have a place.\n"
           "A file has at most 4 MiB, one document, and is UTF-8.\n",
           stdout);

@@ -2,6 +2,7 @@
 #include "cli/cmd_config.h"
 #include "cli/command.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/config/document.h"
 #include "core/config/edit.h"
 #include "core/config/value.h"
@@ -56,9 +57,7 @@ void config_origin_text(char *dst, size_t size, const struct config *config, int
 
 void print_json(json_t *root)
 {
-    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
-    if (text) puts(text);
-    free(text);
+    json_print(stdout, root, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
     json_decref(root);
 }
 

@@ -1,6 +1,7 @@
 /* meopt doctor: what this machine has, proved by running it, and what mends what is missing. */
 #include "cli/command.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/doctor/doctor.h"
 
 #include <archive.h>
@@ -92,8 +93,7 @@ static int doctor_command(const struct arguments *args, struct error *err)
     }
     if (argument_flag(args, "json")) {
         json_t *report = doctor_json(&d);
-        json_dumpf(report, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
-        putchar('\n');
+        json_print(stdout, report, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
         json_decref(report);
     } else print(&d);
     doctor_free(&d);

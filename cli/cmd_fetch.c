@@ -2,6 +2,7 @@
 #include "cli/command.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
 #include "fetch/fetch.h"
 #include "fetch/publish.h"
@@ -92,10 +93,8 @@ static void event(struct meter *m, json_t *fields)
     json_t *all = json_pack("{s:s}", "name", m->name);
     json_object_update(all, fields);
     json_decref(fields);
-    char *text = json_dumps(all, JSON_COMPACT | JSON_PRESERVE_ORDER);
-    if (text) printf("%s\n", text);
+    json_print(stdout, all, JSON_COMPACT | JSON_PRESERVE_ORDER);
     fflush(stdout);
-    free(text);
     json_decref(all);
 }
 
@@ -208,11 +207,7 @@ static int list(const struct arguments *args, const struct sources *sources)
             printf("%-18s %-9s %12s %12s  %s\n", s->name, fetch_state_names[state], a, b,
                    s->about ? s->about : "");
     }
-    if (json) {
-        char *text = json_dumps(all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
-        printf("%s\n", text);
-        free(text);
-    }
+    if (json) json_print(stdout, all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
     json_decref(all);
     return 0;
 }

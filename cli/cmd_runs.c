@@ -2,6 +2,7 @@
 #include "cli/command.h"
 #include "cli/dash.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/run/follow.h"
 #include "core/run/request.h"
@@ -61,7 +62,7 @@ static int runs_run(const struct arguments *args, struct error *err)
     if (!json && count)
         printf("%-40s %-9s %13s %6s %12s  %s\n", "run", "state", "step", "epoch", "loss", "last sign");
     for (int i = 0; i < count; i++) {
-        char *run = path_join(directory, names[i]), shown[128], when[32], steps[32], loss[24] = "-";
+        char *run = path_join(directory, names[i]), shown[4 * 256 + 1], when[32], steps[32], loss[24] = "-";
         struct run_status s;
         struct metric_line last;
         struct error problem;
@@ -76,10 +77,12 @@ static int runs_run(const struct arguments *args, struct error *err)
         else snprintf(steps, sizeof steps, "%lld", (long long)step);
         if (has && isfinite(last.loss)) snprintf(loss, sizeof loss, "%.6g", last.loss);
         if (json) {
-            json_t *row =
-                json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:i}", "name", names[i], "directory", run,
-                          "state", s.state, "step", (json_int_t)step, "total_steps", (json_int_t)s.total,
-                          "epoch", (json_int_t)s.epoch, "host", s.host, "pid", s.pid);
+            char place[4 * 1024];
+            json_t *row = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:i}", "name",
+                                    name_printable(shown, sizeof shown, names[i]), "directory",
+                                    name_printable(place, sizeof place, run), "state", s.state, "step",
+                                    (json_int_t)step, "total_steps", (json_int_t)s.total, "epoch",
+                                    (json_int_t)s.epoch, "host", s.host, "pid", s.pid);
             if (!row) row = json_object();
             json_object_set_new(row, "loss", has ? number_or_null(last.loss) : json_null());
             json_object_set_new(row, "time", s.time > 0 ? json_real(s.time) : json_null());
@@ -94,13 +97,8 @@ static int runs_run(const struct arguments *args, struct error *err)
         free(names[i]);
     }
     free(names);
-    if (json) {
-        char *text = json_dumps(all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
-        puts(text);
-        free(text);
-    } else if (!count) {
-        log_info("no runs in %s", directory);
-    }
+    if (json) json_print(stdout, all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+    else if (!count) log_info("no runs in %s", directory);
     json_decref(all);
     return 0;
 }

@@ -281,17 +281,10 @@ static void show_diff(struct form *f, enum form_mode mode)
 
 static void save(struct form *f)
 {
-    char *now = NULL;
-    size_t bytes = 0;
     struct error err = {0};
     f->mode = FORM_BROWSE;
-    if (config_read_file(f->path, &now, &bytes, &err) == 0 &&
-        (bytes != f->saved_bytes || memcmp(now, f->saved, bytes) != 0))
-        error_set(&err, EXIT_LOCKED, NULL, "not saved: somebody else changed the file");
-    free(now);
-    if (!err.code) (void)file_write_atomic(f->path, f->text, f->bytes, &err);
-    if (err.code) {
-        snprintf(f->message, sizeof f->message, "%.*s", (int)strcspn(err.what, "\n"), err.what);
+    if (edit_replace(f->path, f->saved, f->saved_bytes, f->text, f->bytes, &err)) {
+        snprintf(f->message, sizeof f->message, "not saved: %.*s", (int)strcspn(err.what, "\n"), err.what);
         return;
     }
     free(f->saved);

@@ -36,6 +36,7 @@ struct hasher {
     int fd;
     _Atomic int64_t available, done;
     _Atomic bool last, stop, failed;
+    int reason; /* errno of the failure; 0: the file ends too early */
     pthread_mutex_t mutex;
     pthread_cond_t more;
     unsigned char digest[32];
@@ -47,6 +48,7 @@ static void *hash_thread(void *context)
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     unsigned char *buffer = malloc(1 << 20);
     bool ok = md && buffer && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1;
+    if (!ok) h->reason = ENOMEM;
     for (int64_t at = 0; ok && !atomic_load(&h->stop);) {
         bool last = atomic_load(&h->last);
         int64_t there = atomic_load(&h->available) - at;
@@ -60,6 +62,7 @@ static void *hash_thread(void *context)
         }
         ssize_t n = pread(h->fd, buffer, there < 1 << 20 ? (size_t)there : 1 << 20, at);
         if (n < 0 && errno == EINTR) continue;
+        if (n < 0) h->reason = errno;
         ok = n > 0 && EVP_DigestUpdate(md, buffer, (size_t)n) == 1;
         at += n > 0 ? n : 0;
         atomic_store(&h->done, at);
@@ -114,7 +117,8 @@ struct job {
     struct error *err;
     char *directory, *staging, *kept;
     struct part part;
-    int fd; /* of the archive: the part's, or a local file's */
+    int fd;             /* of the archive: the part's, or a local file's */
+    const char *opened; /* its path */
     bool local;
     struct hasher hasher;
     struct unpack unpack;
@@ -216,12 +220,11 @@ static int on_sized(void *context, int64_t total, struct error *err)
     if (access(j->staging, F_OK) == 0)
         already = part_state_bytes(&j->part.state); /* unpacked by an earlier run, about */
     if (already > unpacked) already = unpacked;
-    int64_t need = missing + unpacked - already;
-    need += need / 50;
-    if (room >= need) return 0;
+    double need = ((double)missing + (double)(unpacked - already)) * 1.02; /* a server may claim any length */
+    if ((double)room >= need) return 0;
     error_set(err, EXIT_DISK, "free some space or choose another --dest, then run the same command again",
-              "needs %.2f GiB (archive %.2f, unpacked %.2f%s), %.2f GiB are free",
-              (double)need / 1073741824.0, (double)missing / 1073741824.0, (double)unpacked / 1073741824.0,
+              "needs %.2f GiB (archive %.2f, unpacked %.2f%s), %.2f GiB are free", need / 1073741824.0,
+              (double)missing / 1073741824.0, (double)unpacked / 1073741824.0,
               j->source->unpacked_size >= 0 ? "" : " as an estimate", (double)room / 1073741824.0);
     return error_at(err, j->o->dest, 0, 0), EXIT_DISK;
 }
@@ -327,15 +330,8 @@ static int look_first(struct job *j, bool *done)
 static int open_local(struct job *j, const char *path)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        if (fd >= 0) {
-            close(fd);
-            errno = EINVAL;
-        }
-        int code = error_errno(j->err, EXIT_FAILED, "check the path", "cannot read the archive");
-        return error_at(j->err, path, 0, 0), code;
-    }
+    int fd, code = file_open(path, &fd, &st, j->err);
+    if (code) return code;
     if (j->source->size >= 0 && st.st_size != j->source->size) {
         close(fd);
         error_set(j->err, EXIT_INTEGRITY, "bring the whole file", "has %lld bytes, expected %lld",
@@ -343,6 +339,7 @@ static int open_local(struct job *j, const char *path)
         return error_at(j->err, path, 0, 0), EXIT_INTEGRITY;
     }
     j->fd = fd;
+    j->opened = path;
     j->local = true;
     j->progress.total = j->progress.bytes = st.st_size;
     j->progress.resumed = st.st_size;
@@ -369,6 +366,7 @@ static int download(struct job *j)
                          .notice = on_notice};
     int used = 0;
     j->fd = j->part.fd;
+    j->opened = j->part.path;
     j->progress.resumed = part_state_bytes(&j->part.state);
     int code = transfer_run(&t, &j->part, &used, j->err);
     url_printable(j->trusted_url, sizeof j->trusted_url, j->source->urls[used]);
@@ -391,8 +389,13 @@ static int settle(struct job *j, int64_t total)
     while (!code && atomic_load(&j->hasher.done) < total && !atomic_load(&j->hasher.failed)) code = nap(j);
     if (code) return code;
     hasher_end(&j->hasher, false);
-    if (atomic_load(&j->hasher.failed))
-        return error_set(j->err, EXIT_FAILED, "check the disk", "cannot read the archive back");
+    if (atomic_load(&j->hasher.failed)) {
+        errno = j->hasher.reason;
+        code = errno ? error_errno(j->err, EXIT_FAILED, "check the disk", "cannot read the archive back")
+                     : error_set(j->err, EXIT_FAILED, "is somebody else writing it?",
+                                 "the archive became shorter while it was read");
+        return error_at(j->err, j->opened, 0, 0), code;
+    }
     for (int i = 0; i < 32; i++) snprintf(j->result->sha256 + 2 * i, 3, "%02x", j->hasher.digest[i]);
     j->result->size = total;
     if (j->expected[0] && strcmp(j->expected, j->result->sha256) != 0)
@@ -439,6 +442,14 @@ static int put_in_place(struct job *j)
     return code;
 }
 
+/* Staging and part go; what cannot be removed is told, and harms nobody. */
+static void clean(struct job *j)
+{
+    struct error why;
+    if (file_remove_tree(j->staging, &why)) notice(j, why.what);
+    if (part_release(&j->part, false, &why)) notice(j, why.what);
+}
+
 /* After a failure: what stays and what goes.
  * The part stays when it can be continued; a refused archive leaves nothing. */
 static void leave(struct job *j, int code)
@@ -446,10 +457,6 @@ static void leave(struct job *j, int code)
     unpack_kill(&j->unpack);
     hasher_end(&j->hasher, true);
     bool keep = code != EXIT_INTEGRITY && !j->local && part_state_bytes(&j->part.state) > 0;
-    if (!keep) {
-        struct error ignored;
-        file_remove_tree(j->staging, &ignored);
-    }
     if (code == EXIT_INTEGRITY && !j->local && j->expected[0] && j->result->sha256[0] &&
         strcmp(j->expected, j->result->sha256) != 0) {
         char *bad = xasprintf("%s/%s.corrupt", j->directory, j->source->file),
@@ -460,7 +467,26 @@ static void leave(struct job *j, int code)
         }
         free(bad);
     }
-    part_release(&j->part, keep);
+    if (keep) part_release(&j->part, true, NULL);
+    else clean(j);
+}
+
+/* The tree is there: what a fetch that was killed at its very end has left goes, unless another works on it.
+ */
+static void tidy(struct job *j)
+{
+    struct stat st;
+    struct error ignored;
+    bool here;
+    char *directory = path_join(j->o->dest, private_directory);
+    if (lstat(directory, &st) == 0 &&
+        part_claim(&j->part, directory, j->source->file, &here, &ignored) == 0) {
+        j->staging = part_staging(&j->part);
+        clean(j);
+        free(j->staging);
+        j->staging = NULL;
+    }
+    free(directory);
 }
 
 int fetch_archive(const struct source *source, const struct fetch_options *options,
@@ -495,6 +521,7 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
                          "anybody on the way can change what comes over http://");
     int code = file_make_dirs(options->dest, j.err);
     if (!code) code = look_first(&j, &done);
+    if (done) tidy(&j);
     if (code || done) return code;
     j.directory = path_join(options->dest, private_directory);
     code = claim(&j);
@@ -517,26 +544,18 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
             if (!code) code = settle(&j, j.local ? j.progress.total : j.part.state.total);
             if (!code) code = put_in_place(&j);
         }
-        if (code || done) {
-            leave(&j, code);
-        } else {
+        if (!code && !done) {
             struct error ignored;
-            file_remove_tree(j.staging, &ignored);
             if (!path && !options->sha256 && !source->sha256[0] && first_use) {
                 result->first_use = true;
                 if (known_archive_add(j.trusted_url, result->sha256, result->size, &ignored) != 0)
                     notice(&j, ignored.what);
             }
-            if (j.local) {
-                part_release(&j.part, false);
-                if (!path) result->archive = xstrdup(j.kept);
-            } else if (options->keep) {
-                code = part_finish(&j.part, j.kept, j.err);
-                if (!code) result->archive = xstrdup(j.kept);
-            } else {
-                part_release(&j.part, false);
-            }
+            if (options->keep && !j.local) code = part_finish(&j.part, j.kept, j.err);
+            if (!code && (j.local ? !path : options->keep)) result->archive = xstrdup(j.kept);
         }
+        if (code) leave(&j, code);
+        else clean(&j);
     }
     if (code && !j.err->hint[0])
         snprintf(j.err->hint, sizeof j.err->hint, "%s",

@@ -118,7 +118,7 @@ int64_t part_state_bytes(const struct part_state *s)
 
 /* ---- owners ---- */
 
-static void read_line(const char *path, char *text, size_t size)
+static void read_line(const char *path, char *text, size_t size) /* of /proc */
 {
     text[0] = 0;
     FILE *f = fopen(path, "re");
@@ -305,12 +305,46 @@ static void load_state(struct part *part)
     if (part->state.segment_count) live_store(part);
 }
 
+/* Whether what `uid` made is ours. On a file system that knows users by other names (NFS without root, FUSE)
+ * it is the user whom a directory that we make beside it belongs to. */
+static bool is_ours(const char *directory, uid_t uid)
+{
+    struct stat st;
+    if (uid == geteuid()) return true;
+    char *trial = xasprintf("%s.XXXXXX", directory);
+    bool ours = mkdtemp(trial) && lstat(trial, &st) == 0 && st.st_uid == uid;
+    rmdir(trial);
+    free(trial);
+    return ours;
+}
+
+/* A directory of ours, made when it is not there; no link, which would lead to somebody's files. */
+static int make_private(const char *directory, struct error *err)
+{
+    struct stat st;
+    int code, there = -1;
+    for (int i = 0; i < 100 && there != 0; i++) { /* its last owner may take it away meanwhile */
+        if (mkdir(directory, 0700) == 0) return 0;
+        if (errno != EEXIST || ((there = lstat(directory, &st)) != 0 && errno != ENOENT)) break;
+    }
+    if (there != 0) return io_error("make the directory", directory, err);
+    if (S_ISDIR(st.st_mode) && is_ours(directory, st.st_uid)) return 0;
+    if (!S_ISDIR(st.st_mode))
+        code = error_set(err, EXIT_FAILED, "remove it, or fetch into another --dest", "is not a directory");
+    else
+        code = error_set(err, EXIT_FAILED, "fetch into another --dest", "belongs to another user (%ld)",
+                         (long)st.st_uid);
+    error_at(err, directory, 0, 0);
+    return code;
+}
+
 int part_claim(struct part *part, const char *directory, const char *name, bool *owner_here,
                struct error *err)
 {
     *part = (struct part){.fd = -1};
     *owner_here = false;
-    if (mkdir(directory, 0700) != 0 && errno != EEXIST) return io_error("make the directory", directory, err);
+    int unsafe = make_private(directory, err);
+    if (unsafe) return unsafe;
     struct owner self, other;
     owner_self(&self);
     char *mine = xasprintf("%s/%s.part.%s.%ld.%lld", directory, name, self.host, self.pid, self.start);
@@ -321,7 +355,7 @@ int part_claim(struct part *part, const char *directory, const char *name, bool 
             char *fresh = xasprintf("%s/%s.part", directory, name);
             int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
             if (fd < 0 && errno == ENOENT)
-                mkdir(directory, 0700); /* the last owner just took the directory away */
+                code = make_private(directory, err); /* the last owner just took the directory away */
             else if (fd < 0 && errno != EEXIST) code = io_error("make the file", fresh, err);
             free(fresh);
             if (fd >= 0) close(fd);
@@ -377,7 +411,7 @@ int part_claim(struct part *part, const char *directory, const char *name, bool 
         part->fd = open(part->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
         if (part->fd < 0) {
             code = io_error("open", part->path, err);
-            part_release(part, true);
+            part_release(part, true, NULL);
         } else {
             load_state(part);
         }
@@ -414,11 +448,12 @@ int part_commit(struct part *part, struct error *err)
     return code;
 }
 
-static void remove_beside(const struct part *part, const char *suffix)
+/* True when it is gone; else errno. */
+static bool gone(char *path, int (*removed)(const char *))
 {
-    char *path = beside(part, suffix);
-    unlink(path);
+    bool is_gone = removed(path) == 0 || errno == ENOENT;
     free(path);
+    return is_gone;
 }
 
 static void part_free(struct part *part)
@@ -431,20 +466,22 @@ static void part_free(struct part *part)
     *part = (struct part){.fd = -1};
 }
 
-void part_release(struct part *part, bool keep)
+int part_release(struct part *part, bool keep, struct error *err)
 {
-    if (!part->path) return;
+    int code = 0;
+    if (!part->path) return 0;
     if (keep) {
         char *unowned = beside(part, "part");
-        rename(part->path, unowned);
+        if (rename(part->path, unowned) != 0) code = io_error("give back", part->path, err);
         free(unowned);
     } else {
-        remove_beside(part, "state");
-        remove_beside(part, "live");
-        unlink(part->path);
-        rmdir(part->directory);
+        if (!gone(beside(part, "state"), unlink) || !gone(beside(part, "live"), unlink) ||
+            !gone(xstrdup(part->path), unlink) ||
+            (rmdir(part->directory) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST))
+            code = error_errno(err, EXIT_FAILED, "remove it", "cannot remove all of %s", part->directory);
     }
     part_free(part);
+    return code;
 }
 
 int part_finish(struct part *part, const char *target, struct error *err)
@@ -454,7 +491,6 @@ int part_finish(struct part *part, const char *target, struct error *err)
     char *directory = path_dirname(target);
     int code = file_sync_dir(directory, err);
     free(directory);
-    part_release(part, false);
     return code;
 }
 

@@ -53,7 +53,8 @@ struct part {
 
 /* Claim NAME in `directory`, which is made when it is not there. EXIT_LOCKED when another process has it:
  * *owner_here says whether it runs on this machine (and may be waited for); the error names it. A dead
- * owner's part is taken over. What state and live say is loaded, and checked against the file's length. */
+ * owner's part is taken over. A directory that is a link, or another user's, is refused: what lies in it is
+ * removed, renamed and believed. What state and live say is loaded, and checked against the file's length. */
 int part_claim(struct part *part, const char *directory, const char *name, bool *owner_here,
                struct error *err);
 /* Begin anew: no bytes, no state. */
@@ -63,9 +64,9 @@ void part_note(struct part *part, int i, int64_t done);
 /* After the segments have been cut otherwise, and now and then: sync the bytes, then the state. */
 int part_commit(struct part *part, struct error *err);
 /* Give the claim back: the bytes stay for the next (keep), or nothing does.
- * The private directory goes when empty. */
-void part_release(struct part *part, bool keep);
-/* Move the whole file to `target` (same file system) and drop state and claim. */
+ * The private directory goes when empty. What cannot be removed or renamed is the error. */
+int part_release(struct part *part, bool keep, struct error *err);
+/* Move the whole file to `target` (same file system): state and claim go with part_release. */
 int part_finish(struct part *part, const char *target, struct error *err);
 
 /* What lies there for `meopt fetch --list`, without claiming: bytes (0 none) and total (-1 unknown). */

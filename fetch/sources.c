@@ -2,8 +2,10 @@
 #include "fetch/sources.h"
 
 #include "core/base/file.h"
+#include "core/base/json.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdio.h>
@@ -12,7 +14,7 @@
 #include <unistd.h>
 #include <yaml.h>
 
-enum { SOURCES_MAX_BYTES = 1 << 20 };
+enum { SOURCES_MAX_BYTES = 1 << 20, KNOWN_MAX_BYTES = 64 << 20 };
 
 static void source_clear(struct source *s)
 {
@@ -193,6 +195,30 @@ static int read_source(const struct reading *r, const char *name, yaml_node_t *n
     return 0;
 }
 
+/* libyaml's own tree has no bounds: counted while it is read. What is no YAML is told by who loads it. */
+static bool bounded(const char *text, size_t bytes)
+{
+    enum { DEPTH = 16, EVENTS = 100000, ALIASES = 1000 };
+    yaml_parser_t parser;
+    int depth = 0, events = 0, aliases = 0;
+    bool more = yaml_parser_initialize(&parser), fine = true;
+    if (!more) return true;
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
+    while (more && fine) {
+        yaml_event_t event;
+        if (!yaml_parser_parse(&parser, &event)) break;
+        yaml_event_type_t type = event.type;
+        yaml_event_delete(&event);
+        depth += (type == YAML_MAPPING_START_EVENT || type == YAML_SEQUENCE_START_EVENT) -
+                 (type == YAML_MAPPING_END_EVENT || type == YAML_SEQUENCE_END_EVENT);
+        aliases += type == YAML_ALIAS_EVENT;
+        fine = depth <= DEPTH && ++events <= EVENTS && aliases <= ALIASES;
+        more = type != YAML_STREAM_END_EVENT;
+    }
+    yaml_parser_delete(&parser);
+    return fine;
+}
+
 int sources_add(struct sources *sources, const char *text, size_t bytes, const char *path, struct error *err)
 {
     struct reading r = {.path = path, .err = err};
@@ -200,6 +226,11 @@ int sources_add(struct sources *sources, const char *text, size_t bytes, const c
     int code = 0;
     if (bytes > SOURCES_MAX_BYTES)
         return error_set(err, EXIT_CONFIG, NULL, "%s is larger than %d bytes", path, SOURCES_MAX_BYTES);
+    if (!bounded(text, bytes)) {
+        error_set(err, EXIT_CONFIG, "see man meopt-sources",
+                  "nests or repeats more than any list of sources");
+        return error_at(err, path, 0, 0);
+    }
     if (!yaml_parser_initialize(&parser)) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
     if (!yaml_parser_load(&parser, &r.document)) {
@@ -285,7 +316,7 @@ int sources_load(struct sources *sources, struct error *err)
 bool known_archive(const char *url, char sha256[65], int64_t *size)
 {
     char *path = xdg_path("XDG_STATE_HOME", ".local/state", "known_archives.json");
-    json_t *all = path ? json_load_file(path, 0, NULL) : NULL;
+    json_t *all = path ? json_read(path, KNOWN_MAX_BYTES, NULL) : NULL;
     const json_t *one = json_object_get(all, url);
     const char *hex = json_string_value(json_object_get(one, "sha256"));
     bool known = hex && sha256_parse(sha256, hex);
@@ -302,7 +333,11 @@ int known_archive_add(const char *url, const char *sha256, int64_t size, struct 
 {
     char *path = xdg_path("XDG_STATE_HOME", ".local/state", "known_archives.json");
     if (!path) return error_set(err, EXIT_FAILED, "set HOME", "nowhere to remember the checksum");
-    json_t *all = json_load_file(path, 0, NULL);
+    json_t *all = json_read(path, KNOWN_MAX_BYTES, err);
+    if (!all && errno && errno != ENOENT) { /* what it remembers must not be lost */
+        free(path);
+        return EXIT_FAILED;
+    }
     if (!json_is_object(all)) {
         json_decref(all);
         all = json_object();

@@ -17,7 +17,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TRIES = 8, RETRY_AFTER_MAX = 600 };
+enum {
+    TRIES = 8,
+    RETRY_AFTER_MAX = 600,
+    GAIN_BYTES = 64 << 10 /* so many that are kept are progress; a byte now and then is none */
+};
 static const int64_t segment_least = 64ll << 20;
 
 /* Why a transfer was ended by us in the write callback, or by the answer's headers. */
@@ -45,7 +49,9 @@ struct run {
     int slot_count;
     int url;        /* index in t->urls */
     bool no_ranges; /* this server has none: one connection, no resume */
-    int tries;      /* without a new byte */
+    int tries;      /* without progress */
+    int restarts;   /* what had arrived was of no use, at this mirror */
+    int64_t gained; /* bytes that are kept, since tries was last set */
     double wake;    /* monotonic time before which nothing starts */
     char reason[400];
     int64_t received, uncommitted;
@@ -72,6 +78,12 @@ static void hash_url(const char *url, char out[65])
 static void notice(const struct run *r, const char *text)
 {
     if (r->t->notice) r->t->notice(r->t->context, text);
+}
+
+/* What arrives now can be gone on from. */
+static bool kept(const struct run *r)
+{
+    return !r->no_ranges && (r->part->state.validator[0] || r->t->pinned);
 }
 
 static bool cancelled(const struct run *r) { return r->t->cancel && *r->t->cancel; }
@@ -139,7 +151,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *context)
             r->part->state.segments[s->segment].end = s->at; /* grows until it ends */
         part_note(r->part, s->segment, s->at - segment->start);
     }
-    r->tries = 0;
+    if (kept(r) && (r->gained += (int64_t)bytes) >= GAIN_BYTES) r->tries = 0;
     return bytes;
 }
 
@@ -299,8 +311,10 @@ static int settle(struct run *r, int64_t total, const char *validator)
 
 static void pause_for(struct run *r, const struct slot *s, const char *what)
 {
+    const char *scale = getenv("MEOPT_FETCH_PAUSE_SCALE"); /* for tests */
     r->tries++;
-    double wait = http_backoff(r->tries, random_unit());
+    r->gained = 0;
+    double wait = http_backoff(r->tries, random_unit()) * (scale ? atof(scale) : 1);
     if (s && (s->headers.status == 429 || s->headers.status == 503)) {
         int64_t after = s->headers.retry_after;
         curl_off_t date = 0;
@@ -322,7 +336,8 @@ static int next_mirror(struct run *r, int code, const char *hint, const char *wh
     notice(r, text);
     drop_all(r);
     r->url++;
-    r->tries = 0;
+    r->tries = r->restarts = 0;
+    r->gained = 0;
     r->wake = 0;
     r->no_ranges = false;
     if (r->part->state.segment_count == 0) return 0;
@@ -388,15 +403,17 @@ static int ended(struct run *r, struct slot *s, int rc)
     if (!s->looked && (rc == CURLE_OK) && (status == 200 || status == 206))
         s->verdict = look(s); /* an empty body */
     struct part_segment *g = &state->segments[s->segment];
-    bool whole = g->start + g->done >= g->end;
+    bool whole = state->total >= 0 && g->start + g->done >= g->end;
     switch (s->verdict) {
     case DISK: *r->err = r->disk; return r->disk.code;
     case CHANGED:
-        if (++r->tries >= TRIES)
+        if (++r->restarts >= TRIES)
             return next_mirror(r, EXIT_NETWORK, NULL, "the file there changes all the time");
         return begin_anew(r, "the file on the server has changed");
     case WHOLE_FILE:
-        if (state->validator[0] == 0 || ++r->tries >= TRIES) r->no_ranges = true;
+        if (++r->restarts >= TRIES)
+            return next_mirror(r, EXIT_NETWORK, NULL, "the server sends the whole file in place of a part");
+        if (state->validator[0] == 0 || r->restarts >= TRIES / 2) r->no_ranges = true;
         return begin_anew(r, state->validator[0]
                                  ? "the file on the server has changed, or it has no ranges any more"
                                  : "the server sends the whole file only");
@@ -414,13 +431,13 @@ static int ended(struct run *r, struct slot *s, int rc)
         return commit(r);
     }
     if (status == 416) {
-        if (++r->tries >= TRIES)
+        if (++r->restarts >= TRIES)
             return next_mirror(r, EXIT_NETWORK, NULL, "the server answers 416 to every range");
         return begin_anew(r, "the file on the server is shorter now");
     }
     if (whole) return 0;
     if (rc == CURLE_OK) rc = CURLE_PARTIAL_FILE; /* fewer bytes than asked for, and it says that is all */
-    if (r->no_ranges || (!state->validator[0] && !r->t->pinned)) { /* cannot go on from here */
+    if (!kept(r)) {                              /* cannot go on from here */
         int code = failed(r, s, rc);
         return code || state->segment_count == 0 ? code
                                                  : begin_anew(r, "the server cannot continue a transfer");

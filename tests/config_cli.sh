@@ -84,4 +84,26 @@ if [ "$(id -u)" != 0 ]; then
     chmod 755 ro
     cmp ro/eva_clip.yaml before.yaml || fail "read-only"
 fi
+# Changes of different keys at the same time: none is lost, each is told as it was.
+cp before.yaml shared.yaml
+for key in optim.lr=0.5 optim.beta1=0.5 optim.beta2=0.5 optim.eps=0.5 optim.weight_decay=0.25 train.seed=77 \
+    train.epochs=3 data.prefetch=5 data.max_bad=0.5 data.workers=3; do
+    ("$MEOPT" config set shared.yaml $key 2>/dev/null || echo $key >>lost) &
+done
+wait
+test ! -e lost || fail "at once: $(cat lost) refused"
+for key in optim.lr=0.5 optim.beta1=0.5 optim.beta2=0.5 optim.eps=0.5 optim.weight_decay=0.25 train.seed=77 \
+    train.epochs=3 data.prefetch=5 data.max_bad=0.5 data.workers=3; do
+    test "$("$MEOPT" config get shared.yaml ${key%=*})" = ${key#*=} || fail "at once: $key is lost"
+done
+# Held by another: waited for, then told. Read by nobody: a FIFO.
+if command -v flock >/dev/null; then
+    flock shared.yaml sleep 12 &
+    sleep 0.5
+    expect 9 "$MEOPT" config set shared.yaml train.seed=78
+    grep -q 'somebody else is changing it' err || fail "held: not said"
+    wait
+fi
+mkfifo pipe.yaml
+expect 7 timeout 10 "$MEOPT" config set pipe.yaml train.seed=1
 echo ok

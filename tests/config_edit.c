@@ -4,6 +4,8 @@
 #include "core/config/config.h"
 #include "core/config/edit.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +15,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
+
+static int fstat_errno; /* of every fstat() of this program; 0: the system's */
+
+int fstat(int fd, struct stat *status)
+{
+    if (!fstat_errno) return fstatat(fd, "", status, AT_EMPTY_PATH);
+    errno = fstat_errno;
+    return -1;
+}
 
 static void expect(const char *before, const char *key, const char *value, const char *expected)
 {
@@ -127,9 +138,30 @@ static void several_changes_are_one_atomic_write(void **state)
     free(link);
 }
 
+static void what_cannot_be_looked_at_is_told_as_that(void **state)
+{
+    (void)state;
+    char file[] = "/tmp/meopt-test-XXXXXX";
+    struct edit edit = {"train.seed", "2"};
+    struct error err = {0};
+    int fd = mkstemp(file);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(file_write_atomic(file, "train: {seed: 1}\n", 17, NULL), 0);
+    fstat_errno = EIO;
+    int code = edit_file(file, &edit, 1, 0, NULL, NULL, NULL, NULL, &err);
+    fstat_errno = 0;
+    assert_int_equal(code, EXIT_CONFIG);
+    assert_non_null(strstr(err.what, strerror(EIO)));
+    assert_string_equal(err.file, file);
+    assert_int_equal(edit_file(file, &edit, 1, 0, NULL, NULL, NULL, NULL, &err), 0);
+    assert_int_equal(unlink(file), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_cannot_be_looked_at_is_told_as_that),
         cmocka_unit_test(every_byte_but_the_scalar_survives),
         cmocka_unit_test(unset_takes_the_line_and_nothing_more),
         cmocka_unit_test(what_is_not_safe_is_refused_with_its_place),

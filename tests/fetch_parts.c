@@ -121,7 +121,7 @@ static void claims(void **state)
     assert_int_equal(part_claim(&second, directory, "a.tar", &here, &err), EXIT_LOCKED);
     assert_true(here);
     assert_non_null(strstr(err.what, "process"));
-    part_release(&part, true);
+    part_release(&part, true, NULL);
     pid_t child = fork(); /* claims, notes, dies without a word */
     if (child == 0) {
         if (part_claim(&second, directory, "a.tar", &here, &err) || second.state.segments[0].done != 5)
@@ -142,12 +142,12 @@ static void claims(void **state)
     /* the machine was started again: only what was committed counts */
     char *live = path_join(directory, "a.tar.live");
     int fd = open(live, O_WRONLY);
-    part_release(&part, true);
+    part_release(&part, true, NULL);
     assert_int_equal(pwrite(fd, "x", 1, 12), 1);
     close(fd);
     assert_int_equal(part_claim(&part, directory, "a.tar", &here, &err), 0);
     assert_int_equal(part.state.segments[0].done, 0);
-    part_release(&part, false);
+    part_release(&part, false, NULL);
     assert_int_equal(access(directory, F_OK), -1); /* nothing left */
     /* an owner on another machine is never taken over */
     assert_int_equal(mkdir(directory, 0700), 0);
@@ -188,7 +188,7 @@ static void claim_race(void **state)
                 n = write(won[1], &c, 1);
                 while (read(hold[0], &c, 1) > 0) /* keep it until all have tried */
                     ;
-                if (code == 0) part_release(&part, false);
+                if (code == 0) part_release(&part, false, NULL);
                 _exit(0);
             }
         }

@@ -78,6 +78,22 @@ fetch redirect-file 4
 fetch chunked 0
 fetch encoding 0
 if grep -q 'accept-encoding' log; then fail "encoding: Accept-Encoding was sent"; fi
+# a server that never gets on is given up, with bytes or without
+asked() { grep -c "^$1 " log || true; }
+export MEOPT_FETCH_PAUSE_SCALE=0.01
+fetch never-whole 4
+test "$(asked never-whole)" -le 18 || fail "never-whole: $(asked never-whole) requests"
+fetch dribble 4
+test "$(asked dribble)" -le 10 || fail "dribble: $(asked dribble) requests"
+fetch always-new 4
+said 'changes all the time'
+test "$(asked always-new)" -le 20 || fail "always-new: $(asked always-new) requests"
+fetch dead 4
+fetch endless 4
+test "$(asked endless)" -le 18 || fail "endless: $(asked endless) requests"
+unset MEOPT_FETCH_PAUSE_SCALE
+fetch huge 5
+test "$(asked huge)" -le 2 || fail "huge: $(asked huge) requests"
 fetch gone 4
 said 410
 fetch missing 4
@@ -98,6 +114,12 @@ test $got = 2 || fail "http with --trust alone: exit $got"
 
 # mirrors: the first is gone, the second has another file, the third is right
 mkdir -p config/meopt
+# a list that nests without end is refused while it is read
+head -c 900000 /dev/zero | tr '\0' '[' >config/meopt/sources.yaml
+got=0
+timeout 10 "$MEOPT" fetch --list >out 2>err || got=$?
+test $got = 7 || fail "endless brackets in sources.yaml: exit $got"
+grep -q "nests or repeats" err || fail "endless brackets: not said"
 cat >config/meopt/sources.yaml <<EOF
 sources:
   mirrored:
@@ -131,6 +153,38 @@ got=0
 test $got = 3 || fail "wrong checksum: exit $got"
 test ! -e dest/COCO2014 || fail "wrong checksum: published"
 test -f dest/.meopt-fetch/good.tar.gz.corrupt || fail "wrong checksum: nothing to look at"
+# a FIFO is no archive, and nothing waits for it
+rm -rf dest
+mkfifo pipe
+got=0
+timeout 10 "$MEOPT" fetch --from pipe --sha256 "$sha" --dest dest >out 2>err || got=$?
+test $got = 1 || fail "a FIFO: exit $got"
+grep -q 'pipe: is not a regular file' err || fail "a FIFO: not said"
+# a link in place of the private directory is not followed, and another user's is not taken over
+rm -rf dest
+mkdir -p dest victim/good.tar.gz.staging
+ln -s "$work/victim" dest/.meopt-fetch
+got=0
+"$MEOPT" fetch --from "$base/ok/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err || got=$?
+test $got = 1 || fail "a link: exit $got"
+grep -q 'dest/.meopt-fetch: is not a directory' err || fail "a link: not said"
+test -d victim/good.tar.gz.staging || fail "a link: was followed"
+if [ "$(id -u)" = 0 ]; then
+    rm -rf dest
+    mkdir -p dest/.meopt-fetch
+    chown 12345 dest/.meopt-fetch
+    got=0
+    "$MEOPT" fetch --from "$base/ok/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err || got=$?
+    test $got = 1 || fail "another user's directory: exit $got"
+    grep -q 'belongs to another user (12345)' err || fail "another user's directory: not said"
+fi
+# what a fetch that was killed at its very end has left is removed by the next
+rm -rf dest
+fetch ok 0
+mkdir -p dest/.meopt-fetch/good.tar.gz.staging/COCO2014
+: >dest/.meopt-fetch/good.tar.gz.part
+"$MEOPT" fetch --from "$base/ok/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err || fail "leftovers: refused"
+test ! -e dest/.meopt-fetch || fail "leftovers: still there"
 # stopped by Ctrl-C while it stalls: keeps what arrived, says so, goes on
 rm -rf dest
 export MEOPT_FETCH_STALL_SECONDS=30

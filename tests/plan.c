@@ -43,6 +43,7 @@ static int fill(void *context, struct trainer *t, struct error *err)
     const int64_t *image_ids;
     t->cache_images = t->batch;
     t->cache = malloc((size_t)(t->batch * width) * sizeof *t->cache);
+    t->cached = memset(malloc((size_t)t->batch), 1, (size_t)t->batch);
     for (int64_t i = 0; i < t->batch; i += t->micro) {
         struct batch batch = {.count = t->micro};
         int code = some_images(t, i / t->micro, &batch, &image_ids, err);

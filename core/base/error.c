@@ -2,6 +2,7 @@
 #include "core/base/error.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,6 +22,16 @@ static size_t utf8_length(const unsigned char *p)
     return n;
 }
 
+size_t text_control(const char *text)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    if (p[0] < 0x20 || p[0] == 0x7F) return 1;
+    if (p[0] == 0xC2 && p[1] >= 0x80 && p[1] < 0xA0) return 2;
+    bool turns = p[0] == 0xE2 && ((p[1] == 0x80 && p[2] >= 0xAA && p[2] <= 0xAE) ||
+                                  (p[1] == 0x81 && p[2] >= 0xA6 && p[2] <= 0xA9));
+    return turns ? 3 : 0;
+}
+
 static char *printable(char *dst, size_t size, const char *text, int layout)
 {
     static const char hex[] = "0123456789abcdef";
@@ -28,8 +39,8 @@ static char *printable(char *dst, size_t size, const char *text, int layout)
     const unsigned char *p = (const unsigned char *)text;
     while (*p) {
         size_t n = utf8_length(p);
-        int control = *p < 0x20 || *p == 0x7F || (n == 2 && p[0] == 0xC2 && p[1] < 0xA0); /* C0, DEL, C1 */
-        if (layout && (*p == '\n' || *p == '\t')) control = 0; /* our own: a caret line, a table */
+        bool control = text_control((const char *)p) != 0;
+        if (layout && (*p == '\n' || *p == '\t')) control = false; /* our own: a caret line, a table */
         if (n && !control) {
             if (out + n >= size) break;
             memcpy(dst + out, p, n);

@@ -58,8 +58,12 @@ void error_print(const struct error *e);
 /* One line for each exit code, for the man pages and tests; NULL behind the last. */
 const char *exit_code_text(int code);
 
-/* Copy text from outside into dst (size bytes with the NUL), control characters and invalid UTF-8 as \xNN,
- * cut at a character boundary. Returns dst. */
+/* Bytes of the character at `text` when it would steer a terminal instead of being shown: C0 and DEL, C1
+ * (U+0080 to U+009F), and what turns the direction of writing (U+202A to U+202E, U+2066 to U+2069), which can
+ * make a text read otherwise than it is; else 0. */
+size_t text_control(const char *text);
+/* Copy text from outside into dst (size bytes with the NUL), control characters (text_control) and invalid
+ * UTF-8 as \xNN, cut at a character boundary. Returns dst. */
 char *text_printable(char *dst, size_t size, const char *text);
 /* The same for a name, which has no lines: newline and tab are escaped, too. */
 char *name_printable(char *dst, size_t size, const char *name);

@@ -11,8 +11,10 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -95,28 +97,42 @@ char *path_shipped(const char *name)
     return found;
 }
 
+int file_open(const char *path, int *fd, struct stat *status, struct error *err)
+{
+    struct stat local;
+    int code = 0, reason = 0;
+    if (!status) status = &local;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (*fd < 0 || fstat(*fd, status) != 0) {
+        reason = errno;
+        code = error_errno(err, EXIT_FAILED, "check the path", *fd < 0 ? "cannot open %s" : "cannot read %s",
+                           path);
+    } else if (!S_ISREG(status->st_mode)) {
+        code =
+            error_set(err, EXIT_FAILED, "name a file",
+                      S_ISDIR(status->st_mode) ? "is a directory, expected a file" : "is not a regular file");
+    }
+    if (!code) return 0;
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+    error_at(err, path, 0, 0);
+    errno = reason;
+    return code;
+}
+
 int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, struct error *err)
 {
-    int code = 0;
     char *buffer = NULL;
     size_t used = 0, room = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        code = error_errno(err, EXIT_FAILED, "check the path", "cannot open %s", path);
-        error_at(err, path, 0, 0);
-        return code;
-    }
-    struct stat st;
-    if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
-        code = error_set(err, EXIT_FAILED, "name a file", "is a directory, expected a file");
-        goto done;
-    }
+    int fd, reason = 0, code = file_open(path, &fd, NULL, err);
+    if (code) return code;
     for (;;) {
         if (used + 1 >= room) {
             room = room ? room * 2 : 65536;
             char *larger = realloc(buffer, room);
             if (!larger) {
                 code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %zu bytes", room);
+                reason = ENOMEM;
                 goto done;
             }
             buffer = larger;
@@ -124,6 +140,7 @@ int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, st
         ssize_t n = read(fd, buffer + used, room - used - 1);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
+            reason = errno;
             code = error_errno(err, EXIT_FAILED, NULL, "cannot read");
             goto done;
         }
@@ -143,7 +160,30 @@ done:
     if (code) error_at(err, path, 0, 0);
     free(buffer);
     close(fd);
+    errno = reason;
     return code;
+}
+
+/* The lock is of the file that had the name when it was opened, and the holder puts another in its place: so
+ * it is looked at again. */
+int file_lock(const char *path, int *fd, struct error *err)
+{
+    for (int i = 0; i < 1000; i++) {
+        struct stat held, now;
+        int code = file_open(path, fd, &held, err);
+        if (code) return code;
+        if (flock(*fd, LOCK_EX | LOCK_NB) == 0) {
+            if (stat(path, &now) == 0 && now.st_ino == held.st_ino && now.st_dev == held.st_dev) return 0;
+        } else if (errno != EWOULDBLOCK && errno != EINTR) {
+            return 0; /* a file system without locks */
+        }
+        close(*fd);
+        *fd = -1;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    error_set(err, EXIT_LOCKED, "try again", "somebody else is changing it");
+    error_at(err, path, 0, 0);
+    return EXIT_LOCKED;
 }
 
 /* Whether a call is made again: one that is interrupted each time would never end. */
@@ -375,13 +415,9 @@ int file_map_open(struct file_map *map, const char *path, struct error *err)
 {
     map->data = NULL;
     map->bytes = 0;
-    int code = 0, fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        code = error_errno(err, EXIT_FAILED, "check the path", "cannot open");
-    } else if (!S_ISREG(st.st_mode)) {
-        code = error_set(err, EXIT_FAILED, "name a file", "is not a regular file");
-    } else if (st.st_size > 0) {
+    int fd, code = file_open(path, &fd, &st, err);
+    if (!code && st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED)
             code = error_errno(err, EXIT_FAILED, NULL, "cannot map %lld bytes", (long long)st.st_size);

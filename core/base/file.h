@@ -11,13 +11,25 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 /* A file that is shipped with the program, share/meopt/NAME beside a build or in an installed prefix: its
  * real path (the caller frees), or NULL when it is not there. */
 char *path_shipped(const char *name);
 
-/* Read a file of at most max_bytes; *data is malloc'ed, NUL-terminated behind *bytes (the caller frees). */
+/* Every file that is read is opened here: a regular one, for reading. A FIFO, a terminal, a directory is
+ * refused, and nothing is waited for: the directory that it lies in may be another's. *status may be NULL.
+ * Behind an error errno is the system's reason, and 0 where the file itself is the reason. */
+int file_open(const char *path, int *fd, struct stat *status, struct error *err);
+
+/* Read a file of at most max_bytes; *data is malloc'ed, NUL-terminated behind *bytes (the caller frees).
+ * errno as behind file_open. */
 int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, struct error *err);
+
+/* Whoever reads a file, changes it and replaces it holds its lock from before the reading; close(*fd) gives
+ * it back. Waits up to ten seconds (EXIT_LOCKED). Where the file system has no locks *fd is the open file
+ * only. */
+int file_lock(const char *path, int *fd, struct error *err);
 
 /* Replace `path` atomically: temporary file beside it, write, fsync, rename, fsync of the directory.
  * An existing file keeps its mode; a symbolic link stays one (its target is replaced). */

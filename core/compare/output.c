@@ -1,6 +1,7 @@
 /* Terminal, JSON, CSV, Markdown: see output.h. */
 #include "core/compare/output.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -200,8 +201,7 @@ void output_json(FILE *out, const struct table *t, const struct output_options *
     for (int s = 0; s < 3; s++) json_object_set_new(root, names[s], sections[s]);
     json_object_set_new(root, "warnings", warnings);
     json_object_set_new(root, "thresholds", verdicts);
-    json_dumpf(root, out, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
-    fputc('\n', out);
+    json_print(out, root, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     json_decref(root);
 }
 

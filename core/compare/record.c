@@ -17,24 +17,33 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SMALL_FILE = 4 << 20, BLOCK = 1 << 20, LONGEST_LINE = 8 << 20 };
+enum { SMALL_FILE = 4 << 20, BLOCK = 1 << 20, LONGEST_LINE = 8 << 20, MOST_SETTINGS = 10000 };
 
 /* ---- meta.json, state.json ---- */
 
-static json_t *read_object(const char *directory, const char *name)
+/* A small file of the run, *text NULL where there is none. What is there and cannot be read is an error: the
+ * comparison would be another one. */
+static int read_small(const char *path, char **text, size_t *bytes, struct error *err)
 {
-    char *path = path_join(directory, name), *text = NULL;
+    *text = NULL;
+    int code = file_read(path, SMALL_FILE, text, bytes, err);
+    return code && errno == ENOENT ? 0 : code;
+}
+
+static int read_object(const char *directory, const char *name, json_t **out, struct error *err)
+{
+    char *path = path_join(directory, name), *text;
     size_t bytes = 0;
-    json_t *object = NULL;
-    if (file_read(path, SMALL_FILE, &text, &bytes, NULL) == 0)
-        object = json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
+    int code = read_small(path, &text, &bytes, err);
+    json_t *object = text ? json_loadb(text, bytes, JSON_ALLOW_NUL, NULL) : NULL;
     if (object && !json_is_object(object)) {
         json_decref(object);
         object = NULL;
     }
     free(text);
     free(path);
-    return object;
+    *out = object;
+    return code;
 }
 
 static void take_text(const json_t *object, const char *key, char *dst, size_t size)
@@ -57,7 +66,9 @@ static double take_number(const json_t *object, const char *key)
 
 static int read_meta(struct record *r, struct error *err)
 {
-    json_t *meta = read_object(r->path, "meta.json");
+    json_t *meta;
+    int code = read_object(r->path, "meta.json", &meta, err);
+    if (code) return code;
     int64_t version = take_integer(meta, "version");
     if (meta && version >= 0 && version != RECORD_LAYOUT) {
         json_decref(meta);
@@ -87,9 +98,10 @@ static int read_meta(struct record *r, struct error *err)
 
 /* "training" is what a trainer last said of itself;
  * whether it still lives is asked of the system where that can be known. */
-static void read_state(struct record *r)
+static int read_state(struct record *r, struct error *err)
 {
-    json_t *state = read_object(r->path, "state.json");
+    json_t *state;
+    int code = read_object(r->path, "state.json", &state, err);
     char said[24] = "", host[128] = "", here[128] = "";
     take_text(state, "state", said, sizeof said);
     take_text(state, "host", host, sizeof host);
@@ -102,6 +114,7 @@ static void read_state(struct record *r)
         snprintf(said, sizeof said, "%s", gone ? "broken off" : "running");
     }
     snprintf(r->state, sizeof r->state, "%s", said[0] ? said : r->count ? "unknown" : "empty");
+    return code;
 }
 
 /* ---- metrics.jsonl ---- */
@@ -215,9 +228,8 @@ static int read_metrics(struct reading *in, struct error *err)
     char *path = path_join(r->path, "metrics.jsonl");
     size_t room = BLOCK, held = 0;
     char *block = xmalloc(room);
-    int fd = open(path, O_RDONLY | O_CLOEXEC), code = 0;
-    if (fd < 0 && errno != ENOENT)
-        code = error_errno(err, EXIT_FAILED, "may you read it?", "cannot open the metrics");
+    int fd, code = file_open(path, &fd, NULL, err);
+    if (code && errno == ENOENT) code = 0;
     while (fd >= 0 && !code) {
         ssize_t got = read(fd, block + held, room - held);
         if (got < 0 && errno == EINTR) continue;
@@ -325,14 +337,16 @@ static int by_key(const void *a, const void *b)
     return strcmp(((const struct setting *)a)->key, ((const struct setting *)b)->key);
 }
 
-static void flatten(struct record *r, const struct document *d, int node, const char *prefix, int depth)
+/* *left: keys that may still be met. Aliases make a page of text as large as one likes. */
+static void flatten(struct record *r, const struct document *d, int node, const char *prefix, int depth,
+                    int *left)
 {
-    for (int key = d->nodes[node].first; key >= 0 && d->nodes[key].next >= 0 && depth < 8;
+    for (int key = d->nodes[node].first; key >= 0 && d->nodes[key].next >= 0 && depth < 8 && --*left >= 0;
          key = d->nodes[d->nodes[key].next].next) {
         int value = document_follow(d, d->nodes[key].next);
         if (value < 0 || d->nodes[key].kind != NODE_SCALAR) continue;
         char *name = xasprintf("%s%s%s", prefix, prefix[0] ? "." : "", d->nodes[key].text);
-        if (d->nodes[value].kind == NODE_MAPPING) flatten(r, d, value, name, depth + 1);
+        if (d->nodes[value].kind == NODE_MAPPING) flatten(r, d, value, name, depth + 1, left);
         if (d->nodes[value].kind == NODE_SCALAR) {
             char printable[512];
             if ((r->setting_count & (r->setting_count - 1)) == 0)
@@ -348,19 +362,25 @@ static void flatten(struct record *r, const struct document *d, int node, const 
 }
 
 /* Keys as they stand in the file, so that a run of another version can be compared as well. */
-static void read_config(struct record *r)
+static int read_config(struct record *r, struct error *err)
 {
-    char *path = path_join(r->path, "config.yaml"), *text = NULL;
+    char *path = path_join(r->path, "config.yaml"), *text;
     size_t bytes = 0;
+    int left = MOST_SETTINGS, code = read_small(path, &text, &bytes, err);
     struct document d;
-    if (file_read(path, DOCUMENT_MAX_BYTES, &text, &bytes, NULL) == 0 &&
-        document_parse(&d, path, text, bytes, NULL) == 0) {
-        if (d.root >= 0 && d.nodes[d.root].kind == NODE_MAPPING) flatten(r, &d, d.root, "", 0);
+    if (text && document_parse(&d, path, text, bytes, NULL) == 0) {
+        if (d.root >= 0 && d.nodes[d.root].kind == NODE_MAPPING) flatten(r, &d, d.root, "", 0, &left);
         if (r->setting_count) qsort(r->settings, (size_t)r->setting_count, sizeof *r->settings, by_key);
         document_free(&d);
     }
+    if (left < 0) {
+        code = error_set(err, EXIT_INTEGRITY, "was it written by meopt?",
+                         "has more than %d keys, with its aliases", MOST_SETTINGS);
+        error_at(err, path, 0, 0);
+    }
     free(text);
     free(path);
+    return code;
 }
 
 const char *record_setting(const struct record *r, const char *key)
@@ -373,13 +393,15 @@ const char *record_setting(const struct record *r, const char *key)
 }
 
 /* The newest checkpoint as it lies there; without one, what the plan said. */
-static void weigh_checkpoint(struct record *r)
+static int weigh_checkpoint(struct record *r, struct error *err)
 {
-    char *latest = path_join(r->path, "ckpt/LATEST"), *text = NULL;
+    char *latest = path_join(r->path, "ckpt/LATEST"), *text;
     size_t bytes = 0;
-    if (file_read(latest, 4096, &text, &bytes, NULL) == 0) {
+    int code = read_small(latest, &text, &bytes, err);
+    if (text) {
         text[strcspn(text, "\r\n")] = 0;
         char *below = xasprintf("%s/ckpt/%s", r->path, text);
+        errno = ENOENT;
         DIR *dir = text[0] && !strchr(text, '/') && text[0] != '.' ? opendir(below) : NULL;
         double sum = 0;
         for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
@@ -388,11 +410,16 @@ static void weigh_checkpoint(struct record *r)
                 sum += (double)st.st_size;
         }
         if (dir) closedir(dir);
+        else if (errno != ENOENT && errno != ENOTDIR) {
+            code = error_errno(err, EXIT_FAILED, "may you read it?", "cannot list the checkpoint");
+            error_at(err, below, 0, 0);
+        }
         if (sum > 0) r->checkpoint_bytes = sum;
         free(below);
     }
     free(text);
     free(latest);
+    return code;
 }
 
 /* A directory with nothing of this is somebody else's. */
@@ -447,10 +474,10 @@ int record_read(struct record *r, const char *directory, struct error *err)
     code = read_meta(r, err);
     if (!code) code = read_metrics(&in, err);
     if (!code) code = summarise(&in, err);
+    if (!code) code = read_state(r, err);
+    if (!code) code = read_config(r, err);
+    if (!code) code = weigh_checkpoint(r, err);
     if (!code) {
-        read_state(r);
-        read_config(r);
-        weigh_checkpoint(r);
         const char *seed = record_setting(r, "train.seed"), *batch = record_setting(r, "train.batch_size");
         if (r->seed < 0 && seed) r->seed = atoll(seed); /* runs of before these were in meta.json */
         if (r->batch < 0 && batch) r->batch = atoll(batch);

@@ -22,6 +22,7 @@ struct parser {
     size_t *offsets; /* byte of every MAP_STEPth code point */
     size_t points;   /* code points in all */
     int node_room;
+    int anchors, aliases;
 };
 
 /* ---- Positions ---- */
@@ -210,9 +211,14 @@ static size_t skip_properties(const struct document *d, size_t at, size_t end, i
 static int node_add(struct parser *p, const yaml_event_t *event, struct error *err)
 {
     struct document *d = p->document;
-    if (d->count >= DOCUMENT_MAX_NODES) {
+    p->anchors += (event->type == YAML_SCALAR_EVENT && event->data.scalar.anchor) ||
+                  (event->type == YAML_MAPPING_START_EVENT && event->data.mapping_start.anchor) ||
+                  (event->type == YAML_SEQUENCE_START_EVENT && event->data.sequence_start.anchor);
+    p->aliases += event->type == YAML_ALIAS_EVENT;
+    if (d->count >= DOCUMENT_MAX_NODES || p->anchors > DOCUMENT_MAX_ALIASES ||
+        p->aliases > DOCUMENT_MAX_ALIASES) {
         node_error(p, byte_of(p, event->start_mark.index), err, "an experiment is a page of text",
-                   "more nodes than any experiment has");
+                   "more nodes, anchors or aliases than any experiment has");
         return -1;
     }
     if (d->count == p->node_room) {
@@ -268,10 +274,6 @@ static int resolve_aliases(struct parser *p, struct error *err)
     for (int i = 0; i < d->count && code == 0; i++) {
         if (d->nodes[i].anchor) anchored[anchors++] = i;
         if (d->nodes[i].kind != NODE_ALIAS) continue;
-        if (anchors > 1000) {
-            code = node_error(p, d->nodes[i].outer_start, err, NULL, "more anchors than any experiment has");
-            break;
-        }
         int found = -1;
         for (int k = anchors - 1; k >= 0 && found < 0; k--)
             if (strcmp(d->nodes[anchored[k]].anchor, d->nodes[i].text) == 0) found = anchored[k];

@@ -2,7 +2,7 @@
  * so that it can be edited by splicing bytes.
  *
  * libyaml finds the events; its marks count code points without the BOM, here they
- * are bytes of the text. Bounded: size, nesting, number of nodes; aliases are never
+ * are bytes of the text. Bounded while it is read: size, nesting, nodes, anchors, aliases, which are never
  * expanded (a "billion laughs" stays as small as its text). Refused with a position:
  * NUL, invalid UTF-8, several documents, duplicate keys, undefined aliases.
  */
@@ -14,7 +14,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { DOCUMENT_MAX_BYTES = 4 << 20, DOCUMENT_MAX_DEPTH = 64, DOCUMENT_MAX_NODES = 200000 };
+enum {
+    DOCUMENT_MAX_BYTES = 4 << 20,
+    DOCUMENT_MAX_DEPTH = 64,
+    DOCUMENT_MAX_NODES = 200000,
+    DOCUMENT_MAX_ALIASES = 1000
+};
 
 enum node_kind { NODE_SCALAR, NODE_MAPPING, NODE_SEQUENCE, NODE_ALIAS };
 enum node_style {

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- Proof ---- */
 
@@ -228,27 +228,43 @@ int edit_checked(const char *path, const char *text, size_t bytes, const struct 
     return EXIT_CONFIG;
 }
 
+/* Whoever does not lock, such as an editor, may have changed it since it was read. */
+static int replace_unchanged(const char *path, const char *old, size_t old_bytes, const char *new,
+                             size_t new_bytes, struct error *err)
+{
+    char *now = NULL;
+    size_t now_bytes = 0;
+    int code = config_read_file(path, &now, &now_bytes, err);
+    if (!code && (now_bytes != old_bytes || memcmp(now, old, old_bytes) != 0)) {
+        code = error_set(err, EXIT_LOCKED, "try again", "somebody else changed it at the same time");
+        error_at(err, path, 0, 0);
+    }
+    free(now);
+    return code ? code : file_write_atomic(path, new, new_bytes, err);
+}
+
+int edit_replace(const char *path, const char *old, size_t old_bytes, const char *new, size_t new_bytes,
+                 struct error *err)
+{
+    int lock, code = file_lock(path, &lock, err);
+    if (code) return code;
+    code = replace_unchanged(path, old, old_bytes, new, new_bytes, err);
+    close(lock);
+    return code;
+}
+
 int edit_file(const char *path, const struct edit *edits, int count, int dry, char **before,
               size_t *before_bytes, char **after, size_t *after_bytes, struct error *err)
 {
     char *old = NULL, *new = NULL;
     size_t old_bytes = 0, new_bytes = 0;
-    struct stat first, second;
-    bool known = stat(path, &first) == 0;
-    int code = config_read_file(path, &old, &old_bytes, err);
-    if (code) return code;
-    code = edit_checked(path, old, old_bytes, edits, count, &new, &new_bytes, err);
-    bool changed = code == 0 && (old_bytes != new_bytes || memcmp(old, new, old_bytes) != 0);
-    if (changed && !dry) {
-        if (!known || stat(path, &second) != 0 || first.st_ino != second.st_ino ||
-            first.st_size != second.st_size || first.st_mtim.tv_sec != second.st_mtim.tv_sec ||
-            first.st_mtim.tv_nsec != second.st_mtim.tv_nsec) {
-            code = error_set(err, EXIT_LOCKED, "try again", "somebody else changed it at the same time");
-            error_at(err, path, 0, 0);
-        } else {
-            code = file_write_atomic(path, new, new_bytes, err);
-        }
-    }
+    int lock = -1, held = dry ? 0 : file_lock(path, &lock, err), code = held;
+    if (held == 0 || held == EXIT_FAILED) code = config_read_file(path, &old, &old_bytes, err);
+    if (!code) code = held; /* what cannot be read is told as such */
+    if (!code) code = edit_checked(path, old, old_bytes, edits, count, &new, &new_bytes, err);
+    if (!code && !dry && (old_bytes != new_bytes || memcmp(old, new, old_bytes) != 0))
+        code = replace_unchanged(path, old, old_bytes, new, new_bytes, err);
+    if (lock >= 0) close(lock);
     if (code) {
         free(old);
         free(new);

@@ -28,8 +28,12 @@ int edit_apply(const char *path, const char *text, size_t bytes, const struct ed
 int edit_checked(const char *path, const char *text, size_t bytes, const struct edit *edits, int count,
                  char **out, size_t *out_bytes, struct error *err);
 
-/* Read, edit, and replace the file atomically, unless somebody else changed
- * it meanwhile (EXIT_LOCKED). Mode and symbolic link are kept. *before and
+/* Put `new` in the place of `old`, which the file must hold still (EXIT_LOCKED). */
+int edit_replace(const char *path, const char *old, size_t old_bytes, const char *new, size_t new_bytes,
+                 struct error *err);
+
+/* Read, edit, and replace the file atomically, under its lock, so that of two at once neither is lost; unless
+ * somebody else changed it meanwhile (EXIT_LOCKED). Mode and symbolic link are kept. *before and
  * *after (may be NULL) receive both texts, malloc'ed. dry: do not write. */
 int edit_file(const char *path, const struct edit *edits, int count, int dry, char **before,
               size_t *before_bytes, char **after, size_t *after_bytes, struct error *err);

@@ -1,5 +1,6 @@
 /* What "auto" means, which values cannot stand together, and the whole config as text. */
 #include "core/base/file.h"
+#include "core/config/document.h"
 #include "core/config/value.h"
 #include "core/base/hash.h"
 
@@ -250,7 +251,13 @@ char *config_resolved_text(const struct config *config)
 int config_write_resolved(const struct config *config, const char *path, struct error *err)
 {
     char *text = config_resolved_text(config);
-    int code = file_write_atomic(path, text, strlen(text), err);
+    struct document
+        proof; /* what could not be read again, such as a path that is not UTF-8, is not written */
+    int code = document_parse(&proof, config->path, text, strlen(text), err);
+    if (!code) {
+        document_free(&proof);
+        code = file_write_atomic(path, text, strlen(text), err);
+    }
     free(text);
     return code;
 }

@@ -55,8 +55,11 @@ uint32_t data_hash(const struct data *data);                 /* image_list_hash 
 int64_t data_epoch_batches(const struct data *data);         /* full batches of all ranks */
 /* Stops what runs and begins with batch `step` counted over all epochs. */
 int data_start(struct data *data, int64_t step, struct error *err);
-/* whole: count 0 behind the last batch. */
+/* whole: count 0 behind the last batch. An image that cannot be decoded is skipped, named and counted; one
+ * that cannot be read (EIO, EMFILE, no memory) after a second or two is the error, with its file. */
 int data_next(struct data *data, struct data_batch *batch, struct error *err);
+/* One image by its number, (3, S, S), beside the batches; *decoded is false for one that cannot be. */
+int data_image(struct data *data, int64_t image, float *out, bool *decoded, struct error *err);
 /* Images of the batch that data_next will give, NULL while not all are there. */
 const float *data_peek(struct data *data);
 

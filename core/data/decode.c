@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <jpeglib.h>
+#include <jerror.h>
 #include <png.h>
 
 enum { MAX_SIDE = 20000 };
@@ -101,7 +102,8 @@ static int decode_jpeg(struct image *image, const uint8_t *bytes, size_t size, s
         jpeg_destroy_decompress(&info);
         free(row);
         image_free(image);
-        return error_set(err, EXIT_FAILED, NULL, "JPEG: %s", failure.text);
+        return error_set(err, info.err->msg_code == JERR_OUT_OF_MEMORY ? EXIT_HOST_MEMORY : EXIT_FAILED, NULL,
+                         "JPEG: %s", failure.text);
     }
     jpeg_create_decompress(&info);
     info.src = &source;
@@ -115,8 +117,12 @@ static int decode_jpeg(struct image *image, const uint8_t *bytes, size_t size, s
         return code;
     }
     jpeg_start_decompress(&info);
-    if (!direct) row = malloc((size_t)info.output_width * 4);
-    while (info.output_scanline < info.output_height && (direct || row)) {
+    if (!direct && !(row = malloc((size_t)info.output_width * 4))) {
+        jpeg_destroy_decompress(&info);
+        image_free(image);
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a JPEG");
+    }
+    while (info.output_scanline < info.output_height) {
         uint8_t *out = image->rgb + (size_t)info.output_scanline * info.output_width * 3,
                 *to = direct ? out : row;
         jpeg_read_scanlines(&info, &to, 1);
@@ -131,8 +137,21 @@ static int decode_jpeg(struct image *image, const uint8_t *bytes, size_t size, s
 struct png_input {
     const uint8_t *bytes;
     size_t left;
+    bool no_memory;
     char text[160];
 };
+static png_voidp png_memory(png_structp png, png_alloc_size_t bytes)
+{
+    struct png_input *in = png_get_mem_ptr(png);
+    void *p = malloc(bytes);
+    if (!p) in->no_memory = true;
+    return p;
+}
+static void png_memory_free(png_structp png, png_voidp p)
+{
+    (void)png;
+    free(p);
+}
 static void png_take(png_structp png, png_bytep to, size_t n)
 {
     struct png_input *in = png_get_io_ptr(png);
@@ -155,8 +174,9 @@ static void png_quiet(png_structp png, png_const_charp text)
 
 static int decode_png(struct image *image, const uint8_t *bytes, size_t size, struct error *err)
 {
-    struct png_input in = {bytes, size, ""};
-    png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &in, png_fail, png_quiet);
+    struct png_input in = {.bytes = bytes, .left = size};
+    png_structp png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &in, png_fail, png_quiet, &in,
+                                               png_memory, png_memory_free);
     png_infop info = png ? png_create_info_struct(png) : NULL;
     png_bytep *volatile rows = NULL;
     if (!info) {
@@ -166,7 +186,7 @@ static int decode_png(struct image *image, const uint8_t *bytes, size_t size, st
     int code = 0;
     if (setjmp(png_jmpbuf(png))) {
         image_free(image);
-        code = error_set(err, EXIT_FAILED, NULL, "PNG: %s", in.text);
+        code = error_set(err, in.no_memory ? EXIT_HOST_MEMORY : EXIT_FAILED, NULL, "PNG: %s", in.text);
         goto done;
     }
     png_set_user_limits(png, MAX_SIDE, MAX_SIDE);
@@ -184,7 +204,10 @@ static int decode_png(struct image *image, const uint8_t *bytes, size_t size, st
     if (code) goto done;
     if (png_get_rowbytes(png, info) != (size_t)image->width * 3) png_error(png, "an unusual pixel layout");
     rows = malloc((size_t)image->height * sizeof *rows);
-    if (!rows) png_error(png, "out of memory");
+    if (!rows) {
+        in.no_memory = true;
+        png_error(png, "out of memory");
+    }
     for (int y = 0; y < image->height; y++) rows[y] = image->rgb + (size_t)y * (size_t)image->width * 3;
     png_read_image(png, rows);
 done:

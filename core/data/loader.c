@@ -3,21 +3,24 @@
  * Work is cut into samples. Sample t belongs to batch t / batch; a worker takes the next sample whose batch
  * has a free buffer. Which image a sample holds depends on its position alone. An image that cannot be
  * decoded is replaced by the next position's, so the replacement is the same on every run; it is named once
- * and counted. A dataset that is small once it is resized (and not augmented) is decoded once, before
- * data_start returns: decoding would be slower than the steps of the towers that such sets are for. */
+ * and counted. What cannot be read (or not for want of memory) is tried again for a moment, and then ends the
+ * loading: it says nothing of the image, and to go on would make a run depend on the hour. A dataset that is
+ * small once it is resized (and not augmented) is decoded once, before data_start returns: decoding would be
+ * slower than the steps of the towers that such sets are for. */
 #include "core/data/data.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/data/list.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { KEEP_BYTES = 16 << 20 };
+enum { KEEP_BYTES = 16 << 20, ATTEMPTS = 5, FIRST_PAUSE_MS = 20 };
 
 struct data {
     struct data_options options;
@@ -69,15 +72,20 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
                                    : position;
 }
 
+/* What becomes of an image. */
+enum outcome { LOADED, UNDECODABLE, UNREADABLE };
+
 /* Decoded and resized, S*S*3 bytes */
-static int load_image(const struct data *d, int64_t id, int64_t epoch, uint8_t *rgb, struct error *err)
+static enum outcome load_once(const struct data *d, const char *path, int64_t id, int64_t epoch, uint8_t *rgb,
+                              struct error *err)
 {
     const struct data_options *o = &d->options;
     int side = (int)o->image_size;
-    char *path = path_join(d->root, d->list.names[id]), *bytes = NULL;
+    char *bytes = NULL;
     size_t size = 0;
     struct image image = {0};
     int code = file_read(path, 256u << 20, &bytes, &size, err);
+    bool read = !code || errno == 0; /* an error of the file itself is not the system's */
     if (!code) code = image_decode(&image, (const uint8_t *)bytes, size, err);
     if (!code && o->augment)
         code = image_prepare_random(&image, side, o->crop_scale_min, o->crop_scale_max, o->flip, o->seed,
@@ -86,8 +94,28 @@ static int load_image(const struct data *d, int64_t id, int64_t epoch, uint8_t *
     if (code) error_at(err, path, 0, 0);
     image_free(&image);
     free(bytes);
+    return !code ? LOADED : read && code != EXIT_HOST_MEMORY ? UNDECODABLE : UNREADABLE;
+}
+
+/* Full tables of files, a server that comes back, memory that another gives back: what passes within a second
+ * or two is waited for. */
+static enum outcome load_image(const struct data *d, int64_t id, int64_t epoch, uint8_t *rgb,
+                               struct error *err)
+{
+    char *path = path_join(d->root, d->list.names[id]);
+    enum outcome outcome = load_once(d, path, id, epoch, rgb, err);
+    for (int64_t i = 1, pause = FIRST_PAUSE_MS; outcome == UNREADABLE && i < ATTEMPTS; i++, pause *= 4) {
+        nanosleep(&(struct timespec){pause / 1000, pause % 1000 * 1000000}, NULL);
+        outcome = load_once(d, path, id, epoch, rgb, err);
+    }
     free(path);
-    return code;
+    return outcome;
+}
+
+/* Under the lock: the first failure is the one that is told. */
+static void fail(struct data *d, const struct error *why)
+{
+    if (!d->failure.code) d->failure = *why;
 }
 
 /* Under the lock: a bad image is named once; too many are fatal. */
@@ -110,16 +138,49 @@ static void note_bad(struct data *d, int64_t id, const struct error *why)
 static void work_kept(struct data *d, uint8_t *rgb)
 {
     size_t bytes = (size_t)(3 * d->options.image_size * d->options.image_size);
-    while (!d->stop && d->next_kept < d->list.count) {
+    while (!d->stop && !d->failure.code && d->next_kept < d->list.count) {
         int64_t id = d->next_kept++;
         pthread_mutex_unlock(&d->lock);
         struct error err = {0};
-        if (load_image(d, id, 0, rgb, &err) == 0) d->kept[id] = memcpy(xmalloc(bytes), rgb, bytes);
+        enum outcome outcome = load_image(d, id, 0, rgb, &err);
+        if (outcome == LOADED) d->kept[id] = memcpy(xmalloc(bytes), rgb, bytes);
         pthread_mutex_lock(&d->lock);
+        if (outcome == UNREADABLE) fail(d, &err);
         d->done_kept++;
         pthread_cond_broadcast(&d->changed);
     }
-    while (!d->stop && d->done_kept < d->list.count) pthread_cond_wait(&d->changed, &d->lock);
+    while (!d->stop && !d->failure.code && d->done_kept < d->list.count)
+        pthread_cond_wait(&d->changed, &d->lock);
+}
+
+/* One sample into its place: its image, or the next position's that can be decoded. Returns the image's
+ * number, -1 where there is none; then the loading has failed, or stops. */
+static int64_t load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rgb, float *to)
+{
+    const struct data_options *o = &d->options;
+    struct error err = {0};
+    for (int64_t offset = 0; offset < d->list.count; offset++) {
+        int64_t epoch, id = image_at(d, batch, slot, offset, &epoch);
+        const uint8_t *kept = d->kept ? d->kept[id] : NULL;
+        enum outcome outcome = kept ? LOADED : load_image(d, id, epoch, rgb, &err);
+        if (outcome == LOADED) {
+            image_normalize(kept ? kept : rgb, o->pipeline, (int)o->image_size, to);
+            return id;
+        }
+        pthread_mutex_lock(&d->lock);
+        if (outcome == UNDECODABLE) note_bad(d, id, &err);
+        else fail(d, &err);
+        bool give_up = d->stop || d->failure.code;
+        pthread_mutex_unlock(&d->lock);
+        if (give_up) return -1;
+    }
+    pthread_mutex_lock(&d->lock);
+    error_set(&err, EXIT_FAILED, "repair them", "none of the %lld images can be decoded",
+              (long long)d->list.count);
+    error_at(&err, d->root, 0, 0);
+    fail(d, &err);
+    pthread_mutex_unlock(&d->lock);
+    return -1;
 }
 
 static void *work(void *argument)
@@ -139,25 +200,10 @@ static void *work(void *argument)
         }
         d->next_sample++;
         pthread_mutex_unlock(&d->lock);
-        int64_t buffer = batch % d->depth, id = -1, epoch;
-        struct error err = {0};
-        int code = 1;
-        for (int64_t offset = 0; offset < d->list.count && code; offset++) {
-            id = image_at(d, batch, slot, offset, &epoch);
-            const uint8_t *kept = d->kept ? d->kept[id] : NULL;
-            code = kept ? 0 : load_image(d, id, epoch, rgb, &err);
-            if (!code) {
-                image_normalize(kept ? kept : rgb, o->pipeline, (int)o->image_size,
-                                d->images[buffer] + slot * pixels);
-                break;
-            }
-            pthread_mutex_lock(&d->lock);
-            note_bad(d, id, &err);
-            bool give_up = d->stop || d->failure.code;
-            pthread_mutex_unlock(&d->lock);
-            if (give_up) break;
-        }
+        int64_t buffer = batch % d->depth;
+        int64_t id = load_sample(d, batch, slot, rgb, d->images[buffer] + slot * pixels);
         pthread_mutex_lock(&d->lock);
+        if (id < 0) break;
         d->ids[buffer][slot] = id;
         d->ready[buffer]++;
         pthread_cond_broadcast(&d->changed);
@@ -235,7 +281,7 @@ int data_start(struct data *d, int64_t step, struct error *err)
     memset(d->ready, 0, (size_t)d->depth * sizeof *d->ready);
     d->threads = xrealloc(d->threads, (size_t)d->options.workers * sizeof *d->threads);
     for (int64_t i = 0; i < d->options.workers; i++) {
-        if (pthread_create(&d->threads[i], NULL, work, d) != 0)
+        if ((errno = pthread_create(&d->threads[i], NULL, work, d)) != 0)
             return error_errno(err, EXIT_FAILED, "lower data.workers", "cannot start data worker %lld",
                                (long long)i);
         d->thread_count++;
@@ -265,6 +311,18 @@ int data_next(struct data *d, struct data_batch *out, struct error *err)
     *out = (struct data_batch){d->images[buffer], d->ids[buffer], count,
                                d->options.whole ? 0 : batch / d->epoch_batches, wait_ms};
     return code;
+}
+
+int data_image(struct data *d, int64_t image, float *out, bool *decoded, struct error *err)
+{
+    struct error local;
+    if (!err) err = &local;
+    uint8_t *rgb = xmalloc((size_t)(3 * d->options.image_size * d->options.image_size));
+    enum outcome outcome = load_image(d, image, 0, rgb, err);
+    *decoded = outcome == LOADED;
+    if (*decoded) image_normalize(rgb, d->options.pipeline, (int)d->options.image_size, out);
+    free(rgb);
+    return outcome == UNREADABLE ? err->code : 0;
 }
 
 const float *data_peek(struct data *d)

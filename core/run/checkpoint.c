@@ -1,6 +1,7 @@
 /* Checkpoints on disk: see checkpoint.h. */
 #include "core/run/checkpoint_parts.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
 
 #include <dirent.h>

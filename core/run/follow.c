@@ -1,6 +1,7 @@
 /* The reader of a run: see follow.h. */
 #include "core/run/follow.h"
 #include "core/base/file.h"
+#include "core/config/document.h"
 #include "core/config/value.h"
 
 #include <jansson.h>
@@ -10,7 +11,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include <yaml.h>
 
 enum {
     END = 256 << 10,
@@ -186,22 +186,11 @@ static void take_meta(struct follow *f)
 
 /* ---- config.yaml: a few values for the head ---- */
 
-static const char *value_of(yaml_document_t *d, const char *section, const char *key)
+static const char *value_of(const struct document *d, const char *section, const char *key)
 {
-    yaml_node_t *node = yaml_document_get_root_node(d);
-    const char *const names[] = {section, key};
-    for (int level = 0; level < 2; level++) {
-        if (!node || node->type != YAML_MAPPING_NODE) return "";
-        yaml_node_t *found = NULL;
-        for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++) {
-            yaml_node_t *k = yaml_document_get_node(d, p->key);
-            if (k && k->type == YAML_SCALAR_NODE &&
-                strcmp((const char *)k->data.scalar.value, names[level]) == 0)
-                found = yaml_document_get_node(d, p->value);
-        }
-        node = found;
-    }
-    return node && node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : "";
+    int node = document_follow(d, document_find(d, d->root, section, NULL));
+    node = document_follow(d, document_find(d, node, key, NULL));
+    return node >= 0 && d->nodes[node].kind == NODE_SCALAR ? d->nodes[node].text : "";
 }
 
 static bool is_true(const char *key, const char *text)
@@ -223,20 +212,16 @@ static void take_config(struct follow *f)
 {
     char *path = path_join(f->directory, "config.yaml"), *text = NULL;
     size_t bytes = 0;
-    yaml_parser_t parser;
-    yaml_document_t document;
-    if (file_read(path, 1 << 20, &text, &bytes, NULL) == 0 && yaml_parser_initialize(&parser)) {
-        yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
-        if (yaml_parser_load(&parser, &document)) {
-            name_of(f->teacher, sizeof f->teacher, value_of(&document, "model_t", "weight"),
-                    value_of(&document, "model_t", "arch"));
-            name_of(f->student, sizeof f->student, value_of(&document, "model_s", "weight"),
-                    value_of(&document, "model_s", "arch"));
-            f->use_meopt = is_true("optim.use_meopt", value_of(&document, "optim", "use_meopt"));
-            f->batch = strtoll(value_of(&document, "train", "batch_size"), NULL, 10);
-            yaml_document_delete(&document);
-        }
-        yaml_parser_delete(&parser);
+    struct document d;
+    if (file_read(path, 1 << 20, &text, &bytes, NULL) == 0 &&
+        document_parse(&d, path, text, bytes, NULL) == 0) {
+        name_of(f->teacher, sizeof f->teacher, value_of(&d, "model_t", "weight"),
+                value_of(&d, "model_t", "arch"));
+        name_of(f->student, sizeof f->student, value_of(&d, "model_s", "weight"),
+                value_of(&d, "model_s", "arch"));
+        f->use_meopt = is_true("optim.use_meopt", value_of(&d, "optim", "use_meopt"));
+        f->batch = strtoll(value_of(&d, "train", "batch_size"), NULL, 10);
+        document_free(&d);
     }
     free(text);
     free(path);

@@ -137,10 +137,16 @@ int run_create(struct run *run, const char *parent, const char *name, const stru
     char *directory = path_join(parent, name), *within = path_dirname(directory),
          *side = xasprintf("%s/.%s.new", within, path_basename(directory)), *ckpt = path_join(side, "ckpt"),
          *path = path_join(side, "config.yaml");
+    char shown[256];
     struct stat st;
-    bool ours = false;
+    bool ours = false, plain = name[0] && name[0] != '.' && !strchr(name, '/') &&
+                               strcmp(name_printable(shown, sizeof shown, name), name) == 0;
     *run = (struct run){.metrics = -1, .events = -1, .lock = -1};
-    int code = lstat(directory, &st) == 0 ? exists_already(directory, err) : file_make_dirs(within, err);
+    int code = !plain
+                   ? error_set(err, EXIT_USAGE, "give a --name without '/', control characters, '.' in front",
+                               "'%s' cannot be the name of a run", name)
+               : lstat(directory, &st) == 0 ? exists_already(directory, err)
+                                            : file_make_dirs(within, err);
     if (!code) code = begin(run, side, &ours, err);
     if (!code) code = config_write_resolved(config, path, err);
     if (!code) run_tidy(run);

@@ -15,7 +15,13 @@
 static void copy_text(char *dst, size_t size, const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
-    snprintf(dst, size, "%s", text ? text : "");
+    text_printable(dst, size, text ? text : ""); /* it may be another's */
+}
+
+static void copy_name(char *dst, size_t size, const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    name_printable(dst, size, text ? text : "");
 }
 
 /* After a restart of the machine the number may be another process's, which does not hold the run. */
@@ -43,8 +49,8 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
             code = error_set(err, EXIT_FAILED, "was it written by meopt?", "expected a JSON object");
             error_at(err, path, 0, 0);
         }
-        copy_text(s->state, sizeof s->state, object, "state");
-        copy_text(s->host, sizeof s->host, object, "host");
+        copy_name(s->state, sizeof s->state, object, "state");
+        copy_name(s->host, sizeof s->host, object, "host");
         copy_text(s->message, sizeof s->message, object, "message");
         copy_text(s->hint, sizeof s->hint, object, "hint");
         s->step = json_integer_value(json_object_get(object, "step"));

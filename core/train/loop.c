@@ -288,12 +288,23 @@ struct filling {
     const struct train_listener *listener;
 };
 
-static int fill_cache_of_run(void *context, struct trainer *t, struct error *err)
+/* The pass is alive; what it has computed stays when it is asked to end. */
+static int filled(void *context, int64_t done, int64_t images, struct error *err)
 {
     const struct filling *f = context;
+    (void)done;
+    (void)images;
+    (void)err;
     phase(f->listener, PHASE_TEACHER);
-    char *path = run_path(f->run, "teacher.safetensors");
-    int code = teacher_cache_fill(t, path, err);
+    return signals_act(PHASE_TEACHER) == ACT_LEAVE ? EXIT_STOPPED : 0;
+}
+
+static int fill_cache_of_run(void *context, struct trainer *t, struct error *err)
+{
+    struct filling *f = context;
+    phase(f->listener, PHASE_TEACHER);
+    char *path = run_path(f->run, "teacher.rows");
+    int code = teacher_cache_fill(t, path, filled, f, err);
     free(path);
     return code;
 }
@@ -356,6 +367,11 @@ static int load(struct course *w, struct config *c, bool resume, struct device *
     if (!code) {
         struct data_options options = train_data_options(c);
         code = data_open(&w->feed.data, &options, err);
+    }
+    if (!code && w->t->cache && w->t->cache_list != data_hash(w->feed.data)) {
+        code = error_set(err, EXIT_FAILED, "start again when they are at rest",
+                         "the images have changed while the teacher's outputs were computed");
+        error_at(err, c->data.root, 0, 0);
     }
     code = leave(code, PHASE_LOAD);
     if (!code && resume) code = go_on(w->run, w->t, &w->from, err);

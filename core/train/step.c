@@ -62,6 +62,11 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
     int64_t width = t->student->out_width, rows = t->student->out_rows;
     size_t cls = (size_t)width * sizeof(float), rest = (size_t)((rows - 1) * width) * sizeof(float);
     for (int64_t i = 0; i < count; i++) {
+        if (ids[i] >= t->cache_images || !t->cached[ids[i]])
+            return error_set(err, EXIT_FAILED, "start again with --resume: it is computed then",
+                             "there is no output of the teacher for image %lld: it could not be decoded when "
+                             "they were computed",
+                             (long long)ids[i]);
         const float *from = t->cache + ids[i] * rows * width;
         t->device->upload(t->device, t->target + i * width, from, cls);
         if (rest)

@@ -1,48 +1,238 @@
 /* The teacher's outputs in a file: see teacher_cache.h. */
 #include "core/train/teacher_cache.h"
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/base/progress.h"
 #include "core/train/experiment.h"
-#include "core/train/signals.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-int teacher_cache_fill(struct trainer *t, const char *path, struct error *err)
+enum { SYNC_SECONDS = 10 };
+
+struct head {
+    int64_t image;
+    uint32_t crc, computed;
+};
+
+enum { UNTRIED = 0, COMPUTED = 1, UNDECODABLE = 2 }; /* of an image; in trainer->cached 0 or 1 */
+
+struct pass {
+    struct trainer *t;
+    struct data *data;
+    const char *path;
+    int64_t images, row;
+    uint8_t *state; /* (images) */
+    int64_t done;
+    int fd; /* of the file; -1: it cannot be written */
+    char *block;
+    size_t block_bytes; /* records that are not in the file yet */
+    double synced_at;
+    teacher_cache_tick tick;
+    void *context;
+};
+
+/* ---- what the rows are made of ---- */
+
+/* CRC-32C over the teacher's weights as they lie in the device's memory. */
+static int weights_hash(const struct trainer *t, uint32_t *crc, struct error *err)
+{
+    *crc = 0;
+    t->device->sync(t->device);
+    for (int i = 0; i < t->teacher->parameter_count; i++) {
+        const struct parameter *p = &t->teacher->parameters[i];
+        size_t bytes = (size_t)p->count * dtype_bytes(p->weight_type);
+        char *values = malloc(bytes);
+        if (!values) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", p->name);
+        t->device->download(t->device, values, p->weight, bytes);
+        *crc = crc32c(crc32c(*crc, p->name, strlen(p->name) + 1), values, bytes);
+        free(values);
+    }
+    return 0;
+}
+
+/* malloc'ed */
+static int first_line(const struct pass *p, const struct data_options *o, char **line, struct error *err)
+{
+    uint32_t weights;
+    int code = weights_hash(p->t, &weights, err);
+    if (code) return code;
+    *line = xasprintf(
+        "meopt teacher 1 images %lld list %08x row %lld weights %08x dtype %d size %lld pipeline %d\n",
+        (long long)p->images, data_hash(p->data), (long long)p->row, weights,
+        (int)p->t->teacher->options.compute, (long long)o->image_size, (int)o->pipeline);
+    return 0;
+}
+
+/* ---- the file ---- */
+
+static uint32_t record_crc(const struct head *h, const float *row, size_t bytes)
+{
+    uint32_t crc = crc32c(crc32c(0, &h->image, sizeof h->image), &h->computed, sizeof h->computed);
+    return h->computed ? crc32c(crc, row, bytes) : crc;
+}
+
+/* To go on without it: the run loses time if it is killed, nothing else. */
+static void give_up(struct pass *p, const char *what)
+{
+    log_warn("%s: %s: %s; the teacher's outputs are not kept", p->path, what, strerror(errno));
+    if (p->fd >= 0) close(p->fd);
+    p->fd = -1;
+}
+
+/* What is there, up to the first record that is not whole: where that begins. */
+static int64_t read_records(struct pass *p, FILE *in, int64_t at)
+{
+    size_t bytes = (size_t)p->row * sizeof(float);
+    float *row = xmalloc(bytes);
+    for (struct head h;
+         fread(&h, sizeof h, 1, in) == 1 && h.computed <= 1 && h.image >= 0 && h.image < p->images;) {
+        if (h.computed && fread(row, bytes, 1, in) != 1) break;
+        if (record_crc(&h, row, bytes) != h.crc) break;
+        if (h.computed) memcpy(p->t->cache + h.image * p->row, row, bytes);
+        p->done += (h.computed == 1) - (p->state[h.image] == COMPUTED);
+        p->state[h.image] = h.computed ? COMPUTED : UNDECODABLE;
+        at += (int64_t)(sizeof h + (h.computed ? bytes : 0));
+    }
+    free(row);
+    return at;
+}
+
+/* The file that fits, its records taken; or an empty one. */
+static void open_file(struct pass *p, const char *line)
+{
+    struct stat st;
+    size_t length = strlen(line);
+    char *found = xcalloc(length + 1, 1);
+    p->fd = open(p->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (p->fd >= 0 && (fstat(p->fd, &st) != 0 || !S_ISREG(st.st_mode))) {
+        errno = EINVAL;
+        give_up(p, "is not a regular file");
+    } else if (p->fd < 0) give_up(p, "cannot open");
+    int copy = p->fd < 0 ? -1 : fcntl(p->fd, F_DUPFD_CLOEXEC, 3);
+    FILE *in = copy < 0 ? NULL : fdopen(copy, "r");
+    int64_t whole = 0;
+    if (in && fread(found, 1, length, in) == length && memcmp(found, line, length) == 0)
+        whole = read_records(p, in, (int64_t)length);
+    else if (in && st.st_size > 0)
+        log_info("%s is of other images or of another teacher: the outputs are computed anew", p->path);
+    if (in) fclose(in);
+    else if (copy >= 0) close(copy);
+    free(found);
+    if (p->fd >= 0 && (ftruncate(p->fd, whole) != 0 || lseek(p->fd, whole, SEEK_SET) != whole))
+        give_up(p, "cannot write");
+    struct error err;
+    if (p->fd >= 0 && whole == 0 && file_write_all(p->fd, line, length, p->path, &err))
+        give_up(p, "cannot write");
+}
+
+/* Of an image whose row stands in the cache, or of one that has none. */
+static void note(struct pass *p, int64_t image, bool computed)
+{
+    const float *row = p->t->cache + image * p->row;
+    size_t bytes = computed ? (size_t)p->row * sizeof *row : 0;
+    struct head h = {.image = image, .computed = computed};
+    h.crc = record_crc(&h, row, bytes);
+    p->state[image] = computed ? COMPUTED : UNDECODABLE;
+    p->done += computed;
+    p->block = xrealloc(p->block, p->block_bytes + sizeof h + bytes);
+    memcpy(p->block + p->block_bytes, &h, sizeof h);
+    memcpy(p->block + p->block_bytes + sizeof h, row, bytes);
+    p->block_bytes += sizeof h + bytes;
+}
+
+static void put(struct pass *p, bool sync)
+{
+    struct error err;
+    if (p->fd >= 0 && p->block_bytes && file_write_all(p->fd, p->block, p->block_bytes, p->path, &err))
+        give_up(p, "cannot write");
+    p->block_bytes = 0;
+    if (p->fd < 0 || (!sync && clock_seconds() - p->synced_at < SYNC_SECONDS)) return;
+    if (fdatasync(p->fd) != 0) give_up(p, "cannot sync");
+    p->synced_at = clock_seconds();
+}
+
+/* ---- the rows ---- */
+
+static int compute(struct pass *p, int64_t image, const float *pixels, struct error *err)
+{
+    int code = trainer_embed_teacher(p->t, &(struct batch){pixels, 1}, p->t->cache + image * p->row, err);
+    if (!code) note(p, image, true);
+    progress_mark();
+    return code;
+}
+
+/* What an earlier process could not decode may have been mended. */
+static int try_again(struct pass *p, int64_t pixels, struct error *err)
+{
+    float *image = malloc((size_t)pixels * sizeof *image);
+    int code = image ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for an image");
+    for (int64_t i = 0; i < p->images && !code; i++) {
+        bool decoded = false;
+        if (p->state[i] != UNDECODABLE) continue;
+        code = data_image(p->data, i, image, &decoded, err);
+        if (!code && decoded) code = compute(p, i, image, err);
+    }
+    free(image);
+    return code;
+}
+
+/* From the first that was never tried to the end. */
+static int compute_all(struct pass *p, int64_t at_once, int64_t pixels, struct error *err)
+{
+    struct data_batch batch;
+    int64_t first = 0;
+    while (first < p->images && p->state[first] != UNTRIED) first++;
+    if (first == p->images) return 0;
+    first -= first % at_once;
+    int code = data_start(p->data, first / at_once, err);
+    for (; !code && (code = data_next(p->data, &batch, err)) == 0 && batch.count > 0; first += batch.count) {
+        for (int64_t i = 0; i < batch.count && !code; i++) {
+            if (p->state[first + i] != UNTRIED) continue;
+            if (batch.ids[i] == first + i) code = compute(p, first + i, batch.images + i * pixels, err);
+            else note(p, first + i, false); /* another stands in for it */
+        }
+        put(p, false);
+        if (!code && p->tick) code = p->tick(p->context, p->done, p->images, err);
+    }
+    return code;
+}
+
+int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick tick, void *context,
+                       struct error *err)
 {
     struct data_options options = train_data_options(t->config);
-    struct data *data = NULL;
-    struct weights *stored = NULL;
-    struct data_batch batch;
+    struct pass p = {
+        .t = t, .path = path, .fd = -1, .synced_at = clock_seconds(), .tick = tick, .context = context};
     options.whole = true;
     options.shuffle = options.augment = false;
     options.batch = t->micro;
-    int code = data_open(&data, &options, err);
+    int code = data_open(&p.data, &options, err);
     if (code) return code;
-    int64_t images = data_images(data), row = t->teacher->out_rows * t->teacher->out_width,
-            pixels = 3 * options.image_size * options.image_size;
-    t->cache = malloc((size_t)(images * row) * sizeof *t->cache);
-    t->cache_images = images;
+    char *line = NULL;
+    int64_t pixels = 3 * options.image_size * options.image_size;
+    p.images = t->cache_images = data_images(p.data);
+    p.row = t->teacher->out_rows * t->teacher->out_width;
+    p.state = t->cached = xcalloc((size_t)p.images, 1);
+    t->cache_list = data_hash(p.data);
+    t->cache = malloc((size_t)(p.images * p.row) * sizeof *t->cache);
     if (!t->cache)
         code = error_set(err, EXIT_HOST_MEMORY, "train.cache_teacher: false",
-                         "out of memory for the teacher's output of %lld images", (long long)images);
-    if (!code && access(path, F_OK) == 0 && weights_open(&stored, path, NULL) == 0 &&
-        weights_count(stored) == 1 && weights_tensor(stored, 0)->count == images * row) {
-        code = weights_read(stored, 0, t->cache, DTYPE_F32, err);
-    } else if (!code) {
-        code = data_start(data, 0, err);
-        while (!code && (code = data_next(data, &batch, err)) == 0 && batch.count > 0)
-            /* one by one: a bad image's stand-in goes to its own place */
-            for (int64_t i = 0; i < batch.count && !code; i++) {
-                struct batch one = {batch.images + i * pixels, 1};
-                code = trainer_embed_teacher(t, &one, t->cache + batch.ids[i] * row, err);
-                progress_mark();
-                if (!code && signals_act(PHASE_TEACHER) == ACT_LEAVE) code = EXIT_STOPPED;
-            }
-        struct weights_row table = {
-            .name = "teacher", .dtype = DTYPE_F32, .ndim = 2, .shape = {images, row}, .data = t->cache};
-        if (!code) code = weights_write_safetensors(path, &table, 1, NULL, err);
-    }
-    weights_close(stored);
-    data_close(data);
+                         "out of memory for the teacher's output of %lld images", (long long)p.images);
+    if (!code) code = first_line(&p, &options, &line, err);
+    if (!code) open_file(&p, line);
+    if (!code) code = try_again(&p, pixels, err);
+    if (!code) code = compute_all(&p, options.batch, pixels, err);
+    if (t->cache) put(&p, true);
+    for (int64_t i = 0; i < p.images; i++) t->cached[i] = t->cached[i] == COMPUTED;
+    if (p.fd >= 0) close(p.fd);
+    free(p.block);
+    free(line);
+    data_close(p.data);
     return code;
 }

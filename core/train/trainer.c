@@ -269,31 +269,29 @@ static int check_combination(const struct trainer *t, struct error *err)
 
 static int create_buffers(struct trainer *t, struct error *err)
 {
-    int64_t outs = t->micro * t->student->out_rows * t->student->out_width;
+    size_t outs = (size_t)(t->micro * t->student->out_rows * t->student->out_width) * sizeof(float);
     size_t scratch = t->student->scratch_bytes, input = geometry_input_bytes(&t->student_geometry, t->micro);
-    if (t->teacher && t->teacher->scratch_bytes > scratch) scratch = t->teacher->scratch_bytes;
-    device_free(t->device, t->scratch);
-    device_free(t->device, t->input);
-    t->scratch = buffer(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err);
-    if (t->scratch) t->input = buffer(t, MEMORY_DATA, input, "images", err);
     const struct device_queues *queues = t->device->queues;
-    if (t->input && queues->overlap)
-        t->next_input = buffer(t, MEMORY_DATA, input, "images of the next step", err);
-    if (queues->overlap && !t->next_input) return err->code;
-    if (queues->overlap &&
-        (queues->create(t->device, &t->copies, err) || queues->event_create(t->device, &t->taken, err) ||
-         queues->event_create(t->device, &t->arrived, err)))
-        return err->code;
-    if (t->input)
-        t->dout = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "gradient of the output", err);
-    if (t->dout && !t->teacher)
-        t->target = buffer(t, MEMORY_WORKSPACE, (size_t)outs * sizeof(float), "targets", err);
-    if (t->dout && (t->teacher || t->target))
-        t->sums = buffer(t, MEMORY_WORKSPACE, 4 * sizeof(double), "loss", err);
-    if (!t->sums) return err->code;
+    if (t->teacher && t->teacher->scratch_bytes > scratch) scratch = t->teacher->scratch_bytes;
+    device_free(t->device, t->scratch); /* of the cached teacher, which is gone */
+    device_free(t->device, t->input);
+    t->scratch = t->input = NULL;
+    if (!(t->scratch = buffer(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err))) goto fail;
+    if (!(t->input = buffer(t, MEMORY_DATA, input, "images", err))) goto fail;
+    if (queues->overlap) {
+        if (!(t->next_input = buffer(t, MEMORY_DATA, input, "images of the next step", err)) ||
+            queues->create(t->device, &t->copies, err) || queues->event_create(t->device, &t->taken, err) ||
+            queues->event_create(t->device, &t->arrived, err))
+            goto fail;
+    }
+    if (!(t->dout = buffer(t, MEMORY_WORKSPACE, outs, "gradient of the output", err))) goto fail;
+    if (!t->teacher && !(t->target = buffer(t, MEMORY_WORKSPACE, outs, "targets", err))) goto fail;
+    if (!(t->sums = buffer(t, MEMORY_WORKSPACE, 4 * sizeof(double), "loss", err))) goto fail;
     tower_bind_scratch(t->student, t->scratch);
     if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
     return 0;
+fail: /* trainer_close frees what is there */
+    return err->code;
 }
 
 /* The teacher alone, its embeddings, and gone. */
@@ -383,6 +381,7 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);
     free(t->cache);
+    free(t->cached);
     free(t->tensor_of);
     free(t->parameter_of);
     free(t->tensors);

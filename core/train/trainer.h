@@ -56,11 +56,13 @@ struct trainer {
     struct device_queue *copies;          /* on which it travels */
     struct device_event *taken, *arrived; /* nothing reads next_input any more; it is filled */
     struct batch sent;                    /* in host memory, on its way to next_input; input NULL: none */
-    float *target; /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
-    float *dout;   /* the same shape */
-    double *sums;  /* loss, cosine, sum of squares; then an int: finite */
-    float *cache;  /* host: teacher's output by image, (images, out_rows*out_width) */
+    float *target;   /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
+    float *dout;     /* the same shape */
+    double *sums;    /* loss, cosine, sum of squares; then an int: finite */
+    float *cache;    /* host: teacher's output by image, (images, out_rows*out_width) */
+    uint8_t *cached; /* (cache_images): 1 where the row was computed; no other is ever a target */
     int64_t cache_images;
+    uint32_t cache_list;  /* data_hash of the images that these are */
     double previous_norm; /* clip_mode previous: gradient norm of the last step, 0 before the first */
     double student_flops; /* of an image: forward, backward, recomputation */
     bool release, twice;  /* gradients handed out inside backward; activations kept for a second backward */
@@ -72,8 +74,8 @@ struct step_result {
 };
 
 /* Called with train.cache_teacher when the teacher is there and the student is not yet: compute the teacher's
- * output of every image (trainer_embed_teacher) into trainer->cache. The teacher is freed afterwards, so the
- * two never share memory. */
+ * output of every image (trainer_embed_teacher) into trainer->cache, and say so in ->cached. The teacher is
+ * freed afterwards, so the two never share memory. */
 typedef int (*fill_cache)(void *context, struct trainer *trainer, struct error *err);
 
 /* random: no checkpoint is read, every value is seeded random (meopt bench train, plans without files). On

@@ -135,6 +135,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send(403, b"<html>no</html>")
         elif mode == "page":  # an error page with 200
             self.send(200, b"<html>please log in</html>")
+        elif mode == "never-whole":  # no ranges, and every body is cut
+            self.send(200, data, [("ETag", '"one"')], stop_at=None if probe else third)
+        elif mode == "dribble":  # one byte at a time
+            self.ranged(data, '"one"', stop_at=None if probe else 1)
+        elif mode == "always-new":  # another file each time, cut
+            self.ranged(data, '"%d"' % n, stop_at=None if probe else third)
+        elif mode in ("huge", "endless"):  # says that it is larger than any disk, than any number
+            self.send_response(200)
+            self.send_header("Content-Length", "999999999999999999" if mode == "huge" else "9223372036854775807")
+            self.end_headers()
+            self.wfile.write(data[:third])
+            self.close_connection = True
+            log.write("%s - 200 %d\n" % (mode, third))
         elif mode == "dead":  # always breaks before the first byte
             if probe:
                 self.ranged(data, '"one"')

@@ -1,0 +1,44 @@
+/* JSON out and in: see json.h. */
+#include "core/base/json.h"
+#include "core/base/file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* The number of a control character of two or three bytes (text_control says so). */
+static unsigned point(const unsigned char *p, size_t bytes)
+{
+    return bytes == 2 ? (p[0] & 31u) << 6 | (p[1] & 63u)
+                      : (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
+}
+
+void json_print(FILE *out, const json_t *root, size_t flags)
+{
+    char *text = json_dumps(root, flags);
+    for (const char *p = text; p && *p;) {
+        size_t n = text_control(p);
+        if (n == 0 || *p == '\n') fputc(*p++, out);
+        else {
+            fprintf(out, "\\u%04x", n == 1 ? (unsigned char)*p : point((const unsigned char *)p, n));
+            p += n;
+        }
+    }
+    fputc('\n', out);
+    free(text);
+}
+
+json_t *json_read(const char *path, size_t max_bytes, struct error *err)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    json_error_t why;
+    if (file_read(path, max_bytes, &text, &bytes, err)) return NULL;
+    json_t *root = json_loadb(text, bytes, 0, &why);
+    free(text);
+    if (!root) {
+        error_set(err, EXIT_INTEGRITY, NULL, "is no JSON: %s", why.text);
+        error_at(err, path, why.line, 0);
+        errno = 0;
+    }
+    return root;
+}

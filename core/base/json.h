@@ -1,0 +1,19 @@
+/* JSON that people look at, too: what would steer a terminal is written as \uXXXX. */
+#ifndef MEOPT_BASE_JSON_H
+#define MEOPT_BASE_JSON_H
+
+#include "core/base/error.h"
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* json_dumps's text (flags as there) and a newline; control characters, also those beyond ASCII, and marks
+ * that turn the direction of writing are escaped. */
+void json_print(FILE *out, const json_t *root, size_t flags);
+
+/* A file of at most max_bytes as file_read reads it, NULL with err when it cannot be read (errno as there) or
+ * is no JSON (errno 0). err may be NULL. */
+json_t *json_read(const char *path, size_t max_bytes, struct error *err);
+
+#endif
