@@ -130,7 +130,7 @@ def sample(command, shim, area, under, tally, chosen, seconds, random_):
         turn += 1
 
 
-def make_area(shim, source, config):
+def make_area(shim, source):
     """Templates that the cases begin with; the data stand beside them."""
     work = shim.work
     code, said = shim.plain(["fetch", "sample", "--dest", work + "/whole", "--quiet"], work)
@@ -194,7 +194,7 @@ def main():
     chosen = os.environ.get("MEOPT_FAULT_CALLS", "").split() or list(FAILURES)
     seconds = float(os.environ.get("MEOPT_FAULT_SECONDS", "45"))
     shim = Shim(library, meopt, work)
-    train = make_area(shim, source, work)
+    train = make_area(shim, source)
     all_commands = [c for c in commands(shim, train) if not only or c.name in only]
     area, total, table = work + "/area", 0, []
     for command in all_commands:

@@ -14,6 +14,7 @@ class Result:
         self.failed, = struct.unpack_from("Q", shared, FAILED)
         self.where = shared[WHERE:WHERE + 240].split(b"\0")[0].decode(errors="replace")
         self.log_bytes, self.log_lost = struct.unpack_from("QQ", shared, LOG + 8)
+        self.log = shared[HEAD:HEAD + self.log_bytes]
 
 
 class Shim:
@@ -68,7 +69,7 @@ class Shim:
             err.seek(0)
             with open(shared, "rb") as f:
                 return Result(shell_code(code), out.read().decode(errors="replace"), err.read().decode(errors="replace"),
-                              f.read(HEAD))
+                              f.read())
 
 
 def shell_code(code):
