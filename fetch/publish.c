@@ -82,6 +82,8 @@ static int write_marker(const char *staging, const char *top, const struct publi
             code = error_set(err, EXIT_FAILED, NULL, "%s is damaged", list_path);
         else fprintf(out, "%.*s%s", at, line, line + at + top_bytes + 1);
     }
+    if (!code && ferror(list)) /* else the marker would end here, and vouch for less than was unpacked */
+        code = error_errno(err, EXIT_FAILED, "run the same command again", "cannot read %s", list_path);
     if (out) {
         bool failed = ferror(out);
         if ((fclose(out) != 0 || failed) && !code)

@@ -1,7 +1,6 @@
 """What is tried: commands, what each may end with, and what must be there afterwards."""
-import errno, hashlib, json, os, pty, re, select, subprocess, threading, time
+import errno, hashlib, json, os, pty, re, select, subprocess, time
 
-SKIP_LISTED = re.compile(r"^(worker\.log|live\.json|state\.json|events\.jsonl|plan\.json|request|tensorboard)$")
 LEFT_OVER = re.compile(r"(\.partial|\.trash|\.tmp|\.aside|\.new|\.old)(-\d+)?$|^\.[^.].*\.[A-Za-z0-9]{6}$|^\.meopt-fetch")
 
 # call: errors it is made to fail with; the first in the short form. 0: a short read or write, "kill": SIGKILL there
@@ -30,8 +29,6 @@ FAILURES = {
 }
 # Without a path of their own: the message has the cause alone.
 NAMELESS = ("malloc", "spawn", "thread", "pipe", "accept")
-# On failing calls that nobody needs to hear of.
-SILENT = ("close",)
 
 
 def digest(path):
@@ -81,7 +78,7 @@ def run_result(run):
 
 
 def differ(want, got):
-    return ", ".join("%s" % k for k in want if got is None or want[k] != got.get(k))
+    return [k for k in want if want[k] != got.get(k)]
 
 
 def left_over(area):
@@ -96,12 +93,13 @@ def newest(run):
 
 
 class Command:
-    """name; template: directory that each case begins with (None: empty); argv; codes: what it may end with when a call failed."""
-    start = staticmethod(subprocess.Popen)
-    calls = tuple(FAILURES)
+    """name; cases of the short form; template: directory that each begins with (None: empty); argv; codes: what it may end with
+    when a call failed."""
+    start = subprocess.Popen
+    may_lack = ()  # of its result, where it ends well and says which file and why
 
-    def __init__(self, name, template, argv, codes):
-        self.name, self.template, self.argv, self.codes = name, template, argv, codes
+    def __init__(self, name, cases, template, argv, codes):
+        self.name, self.cases, self.template, self.argv, self.codes = name, cases, template, argv, codes
         self.want = None  # of an undisturbed run
 
     def result(self, area):
@@ -119,6 +117,7 @@ class Command:
 
 class Train(Command):
     """A run's first command; what it leaves behind must be taken up by --resume, or by the same command."""
+    may_lack = ("metrics", "LATEST", "checkpoints", "meta")  # never the weights
 
     def result(self, area):
         return run_result(area + "/run")
@@ -143,8 +142,8 @@ class Train(Command):
 class Resume(Train):
     """The checkpoint that it began with may be replaced by a newer one only."""
 
-    def __init__(self, name, template, argv, codes, step):
-        super().__init__(name, template, argv, codes)
+    def __init__(self, name, cases, template, argv, codes, step):
+        super().__init__(name, cases, template, argv, codes)
         self.step = step
 
     def between(self, area, shim, ended_well):
@@ -194,19 +193,25 @@ class Fetch(Command):
 class OneFile(Command):
     """A file is replaced: it is the old one, or the new one."""
 
-    def __init__(self, name, template, argv, codes, file):
-        super().__init__(name, template, argv, codes)
+    def __init__(self, name, cases, template, argv, codes, file):
+        super().__init__(name, cases, template, argv, codes)
         self.file = file
         self.old = digest(os.path.join(template, file))
 
     def result(self, area):
-        return {self.file: digest(area + "/" + self.file), "directory": tuple(sorted(os.listdir(area)))}
+        names = sorted(n for n in os.listdir(area) if not LEFT_OVER.search(n))
+        return {self.file: digest(area + "/" + self.file), "directory": tuple(names)}
 
     def between(self, area, shim, ended_well):
         now = digest(area + "/" + self.file)
         if ended_well or now == self.want[self.file]:
             return []
         return [] if now == self.old else ["%s is neither the old nor the new one" % self.file]
+
+
+class Compare(OneFile):
+    """A part of the table may be missing where it is told."""
+    may_lack = ("page.html",)
 
 
 class Terminal:
@@ -247,7 +252,7 @@ class Attach(Command):
         wrong = [] if digest(area + "/run") == self.want["run"] else ["the run has changed"]
         with open(shim.work + "/out", "rb") as f:
             screen = f.read()
-        if screen.rfind(b"\x1b[?1049h") > screen.rfind(b"\x1b[?1049l"):
+        if shim.last_code != 137 and screen.rfind(b"\x1b[?1049h") > screen.rfind(b"\x1b[?1049l"):
             wrong.append("the terminal is not given back")
         return wrong
 
@@ -257,5 +262,7 @@ class Attach(Command):
 
 
 def last_line(text):
-    lines = [l for l in text.strip().split("\n") if l.strip()]
-    return lines[-1].strip() if lines else "(silent)"
+    """The error in what a command said."""
+    lines = [l.strip() for l in text.strip().split("\n") if l.strip()]
+    errors = [l for l in lines if l.startswith("meopt: ")]
+    return (errors or lines or ["(silent)"])[-1]

@@ -180,15 +180,23 @@ int close(int fd)
 
 REAL(void *, mmap, (void *to, size_t bytes, int protection, int flags, int fd, off_t at),
      (to, bytes, protection, flags, fd, at))
+static void *map(void *to, size_t bytes, int protection, int flags, int fd, off_t at, const void *caller)
+{
+    char file[PATH_BYTES];
+    if (fd < 0 && memory_fails(caller)) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    if (fd >= 0 && descriptor_met(fd, file)) MAY_FAIL(CALL_MMAP, file, MAP_FAILED);
+    return real_mmap(to, bytes, protection, flags, fd, at);
+}
 void *mmap(void *to, size_t bytes, int protection, int flags, int fd, off_t at)
 {
-    char file[PATH_BYTES] = "memory";
-    if (fd < 0 ? shared != NULL : descriptor_met(fd, file)) MAY_FAIL(CALL_MMAP, file, MAP_FAILED);
-    return real_mmap(to, bytes, protection, flags, fd, at);
+    return map(to, bytes, protection, flags, fd, at, CALLER);
 }
 void *mmap64(void *to, size_t bytes, int protection, int flags, int fd, off64_t at)
 {
-    return mmap(to, bytes, protection, flags, fd, at);
+    return map(to, bytes, protection, flags, fd, at, CALLER);
 }
 
 /* ---- processes, threads, pipes ---- */

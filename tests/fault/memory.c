@@ -40,46 +40,45 @@ __attribute__((constructor)) static void begin(void)
     if (getenv("FAULT_SHARED")) dl_iterate_phdr(add, NULL);
 }
 
-static bool fails(const void *caller)
+bool memory_fails(const void *caller)
 {
     uintptr_t at = (uintptr_t)caller;
     for (int i = 0; i < range_count; i++)
         if (at >= ranges[i].from && at < ranges[i].to) return fault(CALL_MALLOC, "memory") != 0;
     return false;
 }
-#define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
 
 void *malloc(size_t bytes)
 {
-    if (!fails(CALLER)) return __libc_malloc(bytes);
+    if (!memory_fails(CALLER)) return __libc_malloc(bytes);
     errno = ENOMEM;
     return NULL;
 }
 
 void *calloc(size_t count, size_t bytes)
 {
-    if (!fails(CALLER)) return __libc_calloc(count, bytes);
+    if (!memory_fails(CALLER)) return __libc_calloc(count, bytes);
     errno = ENOMEM;
     return NULL;
 }
 
 void *realloc(void *p, size_t bytes)
 {
-    if (!fails(CALLER)) return __libc_realloc(p, bytes);
+    if (!memory_fails(CALLER)) return __libc_realloc(p, bytes);
     errno = ENOMEM;
     return NULL;
 }
 
 void *aligned_alloc(size_t alignment, size_t bytes)
 {
-    if (!fails(CALLER)) return __libc_memalign(alignment, bytes);
+    if (!memory_fails(CALLER)) return __libc_memalign(alignment, bytes);
     errno = ENOMEM;
     return NULL;
 }
 
 int posix_memalign(void **p, size_t alignment, size_t bytes)
 {
-    if (fails(CALLER)) return ENOMEM;
+    if (memory_fails(CALLER)) return ENOMEM;
     void *got = __libc_memalign(alignment, bytes);
     if (!got) return ENOMEM;
     *p = got;

@@ -36,8 +36,8 @@ enum kind {
     CALL_CHMOD,
     CALL_LOCK, // flock
     CALL_CLOSE,
-    CALL_MMAP,   // of files, and anonymous ones that the program asks for itself
-    CALL_MALLOC, // of the program, and of jansson, libyaml, libarchive, libjpeg, libpng
+    CALL_MMAP,   // of files
+    CALL_MALLOC, // of the program (anonymous mmap, too), and of jansson, libyaml, libarchive, libjpeg, libpng
     CALL_SPAWN,  // fork, posix_spawn
     CALL_THREAD, // of the program itself
     CALL_PIPE,   // pipe2, socketpair, memfd_create
@@ -67,6 +67,10 @@ bool descriptor_met(int fd, char absolute[PATH_BYTES]);
 
 /* Counts a call. 0: let it pass; -1: shorten it; else the error to fail with. */
 int fault(enum kind kind, const char *file);
+
+/* Whether an allocation by the caller of this address is one that counts, and its turn has come. */
+bool memory_fails(const void *caller);
+#define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
 
 /* The log. Each call stands between begin and the end that its one record makes, so that the order of the
  * records is that of the changes over all processes. */

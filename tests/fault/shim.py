@@ -68,7 +68,8 @@ class Shim:
             out.seek(0)
             err.seek(0)
             with open(shared, "rb") as f:
-                return Result(shell_code(code), out.read().decode(errors="replace"), err.read().decode(errors="replace"),
+                self.last_code = shell_code(code)
+                return Result(self.last_code, out.read().decode(errors="replace"), err.read().decode(errors="replace"),
                               f.read())
 
 
