@@ -1,15 +1,20 @@
-/* A library for LD_PRELOAD that makes calls fail, and one that writes down what a power cut would find:
- * tests/fault.py drives it. The method is SQLite's (do_ioerr_test, crash tests:
+/* A library for LD_PRELOAD that makes calls fail, slow, or deadly, and that writes down what a power cut
+ * would find: tests/fault.sh drives it. The method is SQLite's (do_ioerr_test and crash tests,
  * https://sqlite.org/testing.html): the k-th call of a kind fails, for every k, until a whole command passes
- * without a failure.
+ * without a failure. Settings are variables of the environment, so that a hand may try them, too:
  *
- * FAULT_SHARED=FILE   counters of the whole process tree (struct shared; made by the driver); without it
- * nothing is done FAULT_UNDER=A:B     only files below these directories are met (not those of libc, of the
- * loader, or of /proc) FAULT_CALL=KIND     the kind of call that fails (kind_names); with FAULT_K=K the K-th
- * of them FAULT_ERRNO=N       with this error; 0: a short read or write instead FAULT_EVER=1        and every
- * later one, too FAULT_KILL=1        the process is killed at the call instead FAULT_SLOW=KIND:US  every call
- * of the kind takes this many microseconds longer FAULT_LOG=1         changes of files are written down in
- * order (log.c)
+ * - FAULT_SHARED=FILE: counters of the whole process tree, a file of at least sizeof(struct shared) zeros;
+ * - FAULT_UNDER=A:B: only files below these directories are met (not those of libc, the loader, /proc);
+ * - FAULT_CALL=KIND and FAULT_K=K: the K-th call of this kind (names in shim.c) fails,
+ * - FAULT_ERRNO=N: with this error, or where there is none with a short read or write,
+ * - FAULT_EVER=1: and every later one, too;
+ * - FAULT_KILL=1: the process is killed at the call instead;
+ * - FAULT_SLOW=KIND:MICROSECONDS: every call of the kind takes so much longer;
+ * - FAULT_LOG=1: changes of files are written down in order, behind the counters (log.c).
+ *
+ *   head -c 2000 /dev/zero >/tmp/n
+ *   LD_PRELOAD=build/tests/libfault.so FAULT_SHARED=/tmp/n FAULT_UNDER=$PWD FAULT_SLOW=sync:1000000 meopt
+ * train ...
  */
 #ifndef MEOPT_TESTS_FAULT_SHIM_H
 #define MEOPT_TESTS_FAULT_SHIM_H
