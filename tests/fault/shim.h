@@ -13,8 +13,8 @@
  * - FAULT_LOG=1: changes of files are written down in order, behind the counters (log.c).
  *
  *   head -c 2000 /dev/zero >/tmp/n
- *   LD_PRELOAD=build/tests/libfault.so FAULT_SHARED=/tmp/n FAULT_UNDER=$PWD FAULT_SLOW=sync:1000000 meopt
- * train ...
+ *   export LD_PRELOAD=build/tests/libfault.so FAULT_SHARED=/tmp/n FAULT_UNDER=$PWD
+ *   FAULT_SLOW=sync:1000000 meopt train ...
  */
 #ifndef MEOPT_TESTS_FAULT_SHIM_H
 #define MEOPT_TESTS_FAULT_SHIM_H
