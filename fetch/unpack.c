@@ -176,8 +176,9 @@ static int on_file_end(void *context, struct error *err)
 {
     struct writer *w = context;
     crc_zeros(w, w->size);
-    if ((w->old_size != w->size || w->size != w->crc_at) && ftruncate(w->fd, w->size) != 0)
-        return write_error(w, "write", err);
+    if (w->old_size != w->size || w->size != w->crc_at)
+        while (ftruncate(w->fd, w->size) != 0)
+            if (errno != EINTR) return write_error(w, "write", err);
     struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = w->mtime}};
     if (w->mtime > 0) futimens(w->fd, times);
     int failed = close(w->fd);

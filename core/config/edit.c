@@ -5,6 +5,7 @@
 #include "core/config/splice.h"
 #include "core/config/value.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -225,7 +226,7 @@ int edit_checked(const char *path, const char *text, size_t bytes, const struct 
     free(*out);
     *out = NULL;
     if (err) *err = found;
-    return EXIT_CONFIG;
+    return found.code ? found.code : EXIT_CONFIG; /* no memory is no mistake of the file's */
 }
 
 int edit_file(const char *path, const struct edit *edits, int count, int dry, char **before,
@@ -234,15 +235,19 @@ int edit_file(const char *path, const struct edit *edits, int count, int dry, ch
     char *old = NULL, *new = NULL;
     size_t old_bytes = 0, new_bytes = 0;
     struct stat first, second;
-    bool known = stat(path, &first) == 0;
-    int code = config_read_file(path, &old, &old_bytes, err);
+    int unknown = stat(path, &first) == 0 ? 0 : errno, code = config_read_file(path, &old, &old_bytes, err);
     if (code) return code;
     code = edit_checked(path, old, old_bytes, edits, count, &new, &new_bytes, err);
     bool changed = code == 0 && (old_bytes != new_bytes || memcmp(old, new, old_bytes) != 0);
     if (changed && !dry) {
-        if (!known || stat(path, &second) != 0 || first.st_ino != second.st_ino ||
-            first.st_size != second.st_size || first.st_mtim.tv_sec != second.st_mtim.tv_sec ||
-            first.st_mtim.tv_nsec != second.st_mtim.tv_nsec) {
+        if (unknown || stat(path, &second) != 0) {
+            errno = unknown ? unknown : errno;
+            code = error_errno(err, errno == ENOENT ? EXIT_LOCKED : EXIT_FAILED, "try again",
+                               "cannot look whether somebody else changes it");
+            error_at(err, path, 0, 0);
+        } else if (first.st_ino != second.st_ino || first.st_size != second.st_size ||
+                   first.st_mtim.tv_sec != second.st_mtim.tv_sec ||
+                   first.st_mtim.tv_nsec != second.st_mtim.tv_nsec) {
             code = error_set(err, EXIT_LOCKED, "try again", "somebody else changed it at the same time");
             error_at(err, path, 0, 0);
         } else {

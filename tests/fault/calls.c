@@ -84,11 +84,16 @@ REAL(FILE *, fdopen, (int fd, const char *mode), (fd, mode))
 
 static ssize_t stream_read(void *cookie, char *to, size_t bytes)
 {
-    return read((int)(intptr_t)cookie, to, bytes);
+    ssize_t n;
+    do n = read((int)(intptr_t)cookie, to, bytes);
+    while (n < 0 && errno == EINTR); // not to be asked for again behind stdio
+    return n;
 }
 static ssize_t stream_write(void *cookie, const char *from, size_t bytes)
 {
-    ssize_t n = write((int)(intptr_t)cookie, from, bytes);
+    ssize_t n;
+    do n = write((int)(intptr_t)cookie, from, bytes);
+    while (n < 0 && errno == EINTR);
     return n < 0 ? 0 : n; // as fopencookie wants it
 }
 static int stream_close(void *cookie) { return close((int)(intptr_t)cookie); }

@@ -274,6 +274,7 @@ def main():
     library, meopt, source, work = sys.argv[1:5]
     long_form = os.environ.get("MEOPT_LONG") == "1"
     only = os.environ.get("MEOPT_FAULT_COMMANDS", "").split()
+    times = float(os.environ.get("MEOPT_FAULT_TIMES", "1"))
     shim = Shim(library, meopt, work)
     train = make_area(shim, source)
     area, total, table = work + "/area", 0, []
@@ -281,7 +282,7 @@ def main():
         if isinstance(command, Attach) or only and command.name not in only:
             continue
         journal = written_down(command, shim, area)
-        cases, violations = replay(command, journal, area, shim, 0 if long_form else command.cases // 4)
+        cases, violations = replay(command, journal, area, shim, 0 if long_form else int(command.cases * times) // 4)
         table.append((command.name, journal.count, cases, violations))
         total += violations
     print("%-10s %8s %8s %10s" % ("power cut", "changes", "states", "violations"))
