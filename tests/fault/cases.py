@@ -1,9 +1,12 @@
 """What is tried: commands, what each may end with, and what must be there afterwards."""
+
 import errno, hashlib, json, os, pty, re, select, subprocess, time
 
-LEFT_OVER = re.compile(r"(\.partial|\.trash|\.tmp|\.aside|\.new|\.old)(-\d+)?$|^\.[^.].*\.[A-Za-z0-9]{6}$|^\.meopt-fetch")
+LEFT_OVER = re.compile(
+    r"(\.partial|\.trash|\.tmp|\.aside|\.new|\.old)(-\d+)?$|^\.[^.].*\.[A-Za-z0-9]{6}$|^\.meopt-fetch"
+)
 
-# call: errors it is made to fail with; the first in the short form. 0: a short read or write, "kill": SIGKILL there
+# call: errors it is made to fail with. 0: a short read or write, "kill": SIGKILL there
 FAILURES = {
     "open": [errno.EIO, errno.EMFILE, errno.ENOSPC, errno.EACCES, "kill"],
     "opendir": [errno.EIO, errno.EMFILE, errno.EACCES],
@@ -54,7 +57,13 @@ def metrics(run):
         with open(run + "/metrics.jsonl") as f:
             for line in f:
                 o = json.loads(line)
-                out.append(tuple((k, o[k]) for k in sorted(o) if k not in ("images_per_s", "step_ms", "data_wait_ms", "cards")))
+                out.append(
+                    tuple(
+                        (k, o[k])
+                        for k in sorted(o)
+                        if k not in ("images_per_s", "step_ms", "data_wait_ms", "cards")
+                    )
+                )
     except (OSError, ValueError):
         return None
     return tuple(out)
@@ -62,7 +71,11 @@ def metrics(run):
 
 def run_result(run):
     """All of a finished run that may not depend on what happened to it."""
-    steps = sorted(n for n in os.listdir(run + "/ckpt") if re.match(r"^step-\d+$", n)) if os.path.isdir(run + "/ckpt") else []
+    steps = (
+        sorted(n for n in os.listdir(run + "/ckpt") if re.match(r"^step-\d+$", n))
+        if os.path.isdir(run + "/ckpt")
+        else []
+    )
     result = {"metrics": metrics(run), "LATEST": digest(run + "/ckpt/LATEST"), "checkpoints": tuple(steps)}
     for name in ("model.safetensors", "optimizer.bin"):
         result[name] = steps and digest("%s/ckpt/%s/%s" % (run, steps[-1], name)) or None
@@ -82,7 +95,12 @@ def differ(want, got):
 
 
 def left_over(area):
-    return sorted(os.path.relpath(os.path.join(w, n), area) for w, d, f in os.walk(area) for n in d + f if LEFT_OVER.search(n))
+    return sorted(
+        os.path.relpath(os.path.join(w, n), area)
+        for w, d, f in os.walk(area)
+        for n in d + f
+        if LEFT_OVER.search(n)
+    )
 
 
 def newest(run):
@@ -93,8 +111,9 @@ def newest(run):
 
 
 class Command:
-    """name; cases of the short form; template: directory that each begins with (None: empty); argv; codes: what it may end with
-    when a call failed."""
+    """name; cases of the short form; template: directory that each begins with (None: empty); argv; codes: what
+    it may end with when a call failed."""
+
     start = subprocess.Popen
     may_lack = ()  # of its result, where it ends well and says which file and why
 
@@ -117,6 +136,7 @@ class Command:
 
 class Train(Command):
     """A run's first command; what it leaves behind must be taken up by --resume, or by the same command."""
+
     may_lack = ("metrics", "LATEST", "checkpoints", "meta")  # never the weights
 
     def result(self, area):
@@ -151,7 +171,10 @@ class Resume(Train):
         code, said = shim.plain(["export", "run", "-o", "exported.safetensors"], area)
         step = re.search(r"student at step (\d+)", said)
         if code != 0 or not step or int(step.group(1)) < self.step:
-            wrong.append("the checkpoint of step %d does not load any more: exit %s, %s" % (self.step, code, last_line(said)))
+            wrong.append(
+                "the checkpoint of step %d does not load any more: exit %s, %s"
+                % (self.step, code, last_line(said))
+            )
         if os.path.exists(area + "/exported.safetensors"):
             os.unlink(area + "/exported.safetensors")
         return wrong
@@ -211,6 +234,7 @@ class OneFile(Command):
 
 class Compare(OneFile):
     """A part of the table may be missing where it is told."""
+
     may_lack = ("page.html",)
 
 
@@ -219,8 +243,15 @@ class Terminal:
 
     def __init__(self, argv, cwd, env, stdin, stdout, stderr, start_new_session):
         self.master, slave = pty.openpty()
-        self.process = subprocess.Popen(argv, cwd=cwd, env=dict(env, LC_ALL="C.UTF-8"), stdin=slave, stdout=slave,
-                                        stderr=stderr, start_new_session=True)
+        self.process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=dict(env, LC_ALL="C.UTF-8"),
+            stdin=slave,
+            stdout=slave,
+            stderr=stderr,
+            start_new_session=True,
+        )
         os.close(slave)
         self.pid, self.copy = self.process.pid, stdout
 
@@ -243,6 +274,7 @@ class Terminal:
 
 class Attach(Command):
     """A viewer changes nothing and gives the terminal back."""
+
     start = Terminal
 
     def result(self, area):

@@ -3,11 +3,12 @@
 One line for each violation:  COMMAND: CALL K ERROR [ever] (who: file): what is wrong
 At the end one line for each command: the calls that it makes, the cases tried, the violations.
 """
+
 import collections, errno, os, random, re, shutil, sys
 from cases import *
 from shim import Shim, copy
 
-SEED = int(os.environ.get("MEOPT_SEED", "1"))
+SEED = int(os.environ.get("MEOPT_FAULT_SEED", "1"))
 
 
 def name_of(how):
@@ -15,7 +16,7 @@ def name_of(how):
 
 
 def said_file(message, where, area):
-    """Whether the message has the file: its name, or that of its directory; a temporary one's name is its target's."""
+    """Whether the message has the file: its name, or its directory's; a temporary one's name is its target's."""
     path = where.split(": ", 1)[-1].rstrip("/")
     if path == area and re.search(r" \.(:|$)", message, re.M):
         return True
@@ -38,7 +39,9 @@ def judge_exit(command, area, r, message, call, how, ever):
     """What is wrong with how the command ended when it did not end well."""
     wrong = []
     if how == "kill":
-        return [] if r.code == 137 or r.code in command.codes else ["exit %d: %s" % (r.code, last_line(message))]
+        return (
+            [] if r.code == 137 or r.code in command.codes else ["exit %d: %s" % (r.code, last_line(message))]
+        )
     if r.code not in command.codes:
         wrong.append("exit %d: %s" % (r.code, last_line(message)))
     elif call == "malloc" and r.code != 12:
@@ -64,7 +67,9 @@ def judge(command, area, shim, r, call, how, ever):
         if not set(other) <= set(command.may_lack):
             wrong.append("exit 0, but another %s" % ", ".join(other))
         elif other and told(message, r, call, how, area):
-            wrong.append("exit 0, but another %s, and nothing tells the file and the cause" % ", ".join(other))
+            wrong.append(
+                "exit 0, but another %s, and nothing tells the file and the cause" % ", ".join(other)
+            )
     wrong += command.between(area, shim, r.code == 0)
     again = 0
     if r.code != 0:
@@ -101,8 +106,19 @@ def one_case(command, shim, area, under, call, k, how, tally, ever=False):
     for w in wrong:
         tally.violations += 1
         tally.kinds[re.sub(r"[0-9]+", "N", w)[:60]] += 1
-        print("%s: %s %d %s%s (%s): %s" % (command.name, call, k, name_of(how), " ever" if ever else "",
-                                           r.where.replace(area + "/", ""), w), flush=True)
+        print(
+            "%s: %s %d %s%s (%s): %s"
+            % (
+                command.name,
+                call,
+                k,
+                name_of(how),
+                " ever" if ever else "",
+                r.where.replace(area + "/", ""),
+                w,
+            ),
+            flush=True,
+        )
     return True
 
 
@@ -140,8 +156,17 @@ def sample(command, shim, area, under, tally, chosen, cases, random_):
     for turn in range(cases if everything else 0):
         call, how = everything[turn % len(everything)]
         k = random_.randint(1, tally.calls[call])
-        one_case(command, shim, area, under, call, k, how, tally,
-                 ever=random_.random() < 0.05 and how != errno.EINTR)
+        one_case(
+            command,
+            shim,
+            area,
+            under,
+            call,
+            k,
+            how,
+            tally,
+            ever=random_.random() < 0.05 and how != errno.EINTR,
+        )
 
 
 def make_area(shim, source):
@@ -164,7 +189,16 @@ def make_area(shim, source):
     os.makedirs(work + "/fresh")
     with open(work + "/fresh/tiny.yaml", "w") as f:
         f.write(text)
-    train = ["train", "tiny.yaml", "--name", "run", "--run-dir", ".", "train.checkpoint_steps=1", "train.checkpoint_keep=2"]
+    train = [
+        "train",
+        "tiny.yaml",
+        "--name",
+        "run",
+        "--run-dir",
+        ".",
+        "train.checkpoint_steps=1",
+        "train.checkpoint_keep=2",
+    ]
     for name, more in ("stopped", ["--stop-after", "2"]), ("done", []), ("other", ["train.seed=7"]):
         copy(work + "/fresh", work + "/" + name)
         code, said = shim.plain(train + more, work + "/" + name)
@@ -191,14 +225,38 @@ def commands(shim, train):
         Resume("resume", 40, work + "/stopped", ["train", "--resume", "run"], always | {3, 7, 9}, 2),
         Resume("finished", 20, work + "/done", ["train", "--resume", "run"], always | {3, 7, 9}, 3),
         Fetch("fetch", 40, None, ["fetch", "sample", "--dest", ".", "--quiet"], always | {3, 4, 9}),
-        OneFile("config", 40, work + "/fresh", ["config", "set", "tiny.yaml", "optim.lr=3.0e-4", "train.steps=7"],
-                always | {7, 9}, "tiny.yaml"),
-        OneFile("export", 40, work + "/done", ["export", "run", "-o", "student.safetensors"], always | {3, 7},
-                "student.safetensors"),
-        OneFile("export-pt", 30, work + "/done", ["export", "run", "--format", "pt", "-o", "student.pt"],
-                always | {3, 7}, "student.pt"),
-        Compare("compare", 40, work + "/two", ["compare", "a", "b", "--html", "page.html"], always | {3, 7},
-                "page.html"),
+        OneFile(
+            "config",
+            40,
+            work + "/fresh",
+            ["config", "set", "tiny.yaml", "optim.lr=3.0e-4", "train.steps=7"],
+            always | {7, 9},
+            "tiny.yaml",
+        ),
+        OneFile(
+            "export",
+            40,
+            work + "/done",
+            ["export", "run", "-o", "student.safetensors"],
+            always | {3, 7},
+            "student.safetensors",
+        ),
+        OneFile(
+            "export-pt",
+            30,
+            work + "/done",
+            ["export", "run", "--format", "pt", "-o", "student.pt"],
+            always | {3, 7},
+            "student.pt",
+        ),
+        Compare(
+            "compare",
+            40,
+            work + "/two",
+            ["compare", "a", "b", "--html", "page.html"],
+            always | {3, 7},
+            "page.html",
+        ),
         Attach("attach", 40, work + "/done", ["attach", "run"], always | {2, 3, 7}),
     ]
 
@@ -221,7 +279,9 @@ def main():
             exhaust(command, shim, area, under, tally, chosen)
         else:
             sample(command, shim, area, under, tally, chosen, int(command.cases * times), random.Random(SEED))
-        table.append((command.name, sum(tally.calls.get(c, 0) for c in chosen), tally.cases, tally.violations))
+        table.append(
+            (command.name, sum(tally.calls.get(c, 0) for c in chosen), tally.cases, tally.violations)
+        )
         total += tally.violations
         for kind, count in tally.kinds.most_common():
             print("    %4d  %s" % (count, kind), flush=True)

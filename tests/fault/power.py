@@ -1,10 +1,12 @@
-"""Power cuts: what a command changed is replayed up to every change, without what was not synced by then: tests/fault.sh.
+"""Power cuts: what a command changed is replayed up to every change, without what was not synced by then
+(tests/fault.sh).
 
-The model: a file's bytes are durable from its fsync on, a name from the fsync of its directory on, all of it from a syncfs on.
-What is not durable at the cut is lost (strict), kept up to some point in order (ordered: a journal that was written back in parts),
-or kept and lost in any choice by the seed (random). A rename is one change. Where a tree of the same bytes was tried already, it is
-not tried again.
+The model: a file's bytes are durable from its fsync on, a name from the fsync of its directory on, all of it
+from a syncfs on. What is not durable at the cut is lost (strict), kept up to some point in order (ordered: a
+journal that was written back in parts), or kept and lost in any choice by the seed (random). A rename is one
+change. Where a tree of the same bytes was tried already, it is not tried again.
 """
+
 import hashlib, os, random, re, shutil, struct, sys
 from cases import *
 from faults import SEED, commands, make_area
@@ -23,7 +25,8 @@ class Node:
 
 
 class Change:
-    """One of them: names (directory, name, node or None), or bytes of a file (node, offset, bytes) or its length (node, length)."""
+    """One of them: names (directory, name, node or None), or bytes of a file (node, offset, bytes), or its length
+    (node, length)."""
 
     def __init__(self, at, names=None, write=None, length=None):
         self.at, self.names, self.write, self.length, self.durable = at, names, write, length, None
@@ -78,8 +81,12 @@ class Journal:
         for c in self.changes:
             if c.durable is not None:
                 continue
-            if node is None or (c.names and c.names[-1][0] is node) or (c.write and c.write[0] is node) \
-                    or (c.length and c.length[0] is node):
+            if (
+                node is None
+                or (c.names and c.names[-1][0] is node)
+                or (c.write and c.write[0] is node)
+                or (c.length and c.length[0] is node)
+            ):
                 c.durable = at
 
     def read(self, log):
@@ -87,10 +94,12 @@ class Journal:
         while offset < len(log):
             change, path_bytes, other_bytes, data_bytes, inode, value = RECORD.unpack_from(log, offset)
             offset += RECORD.size
-            path = log[offset:offset + path_bytes].decode(errors="surrogateescape")
-            other = log[offset + path_bytes:offset + path_bytes + other_bytes].decode(errors="surrogateescape")
+            path = log[offset : offset + path_bytes].decode(errors="surrogateescape")
+            other = log[offset + path_bytes : offset + path_bytes + other_bytes].decode(
+                errors="surrogateescape"
+            )
             offset += path_bytes + other_bytes
-            self.apply(self.count, change, path, other, log[offset:offset + data_bytes], inode, value)
+            self.apply(self.count, change, path, other, log[offset : offset + data_bytes], inode, value)
             offset += data_bytes
             self.count += 1
 
@@ -125,7 +134,10 @@ class Journal:
 
     def promise(self, cut):
         """The newest step whose checkpoint was durable under its name."""
-        return max([step for change, step in self.promised if change.durable is not None and change.durable < cut] or [-1])
+        return max(
+            [step for change, step in self.promised if change.durable is not None and change.durable < cut]
+            or [-1]
+        )
 
     def kept(self, cut, mode, random_):
         """The changes that are there after a cut behind so many records."""
@@ -153,7 +165,7 @@ class Journal:
                 held = files.setdefault(id(node), bytearray(node.data))
                 if len(held) < offset:
                     held.extend(bytes(offset - len(held)))
-                held[offset:offset + len(data)] = data
+                held[offset : offset + len(data)] = data
             if c.length:
                 node, length = c.length
                 held = files.setdefault(id(node), bytearray(node.data))
@@ -206,12 +218,16 @@ def judge(command, journal, area, shim, cut):
             wrong.append("the command had ended well, but %s is lost" % ", ".join(lost))
     code, said = command.again(area, shim)
     if code != 0:
-        wrong.append("%s: exit %s, %s" % ("resume" if isinstance(command, Train) else "again", code, last_line(said)))
+        wrong.append(
+            "%s: exit %s, %s" % ("resume" if isinstance(command, Train) else "again", code, last_line(said))
+        )
         return wrong
     if isinstance(command, Train):
         begun = re.search(r"^steps +(\d+) to", said, re.M)
         if not wrong and begun and int(begun.group(1)) - 1 < promised:
-            wrong.append("goes on at step %d, behind the checkpoint of step %d" % (int(begun.group(1)) - 1, promised))
+            wrong.append(
+                "goes on at step %d, behind the checkpoint of step %d" % (int(begun.group(1)) - 1, promised)
+            )
     other = differ(command.want, command.result(area))
     if other:
         wrong.append("then makes another %s" % ", ".join(other))
@@ -250,7 +266,10 @@ def written_down(command, shim, area):
     there, replayed = disk_tree(area), journal.tree(journal.changes)
     if there != replayed:
         differ_in = [p for p in set(there) | set(replayed) if there.get(p, 0) != replayed.get(p, 0)]
-        sys.exit("%s: what was written down is not what happened: %s" % (command.name, " ".join(sorted(differ_in)[:5])))
+        sys.exit(
+            "%s: what was written down is not what happened: %s"
+            % (command.name, " ".join(sorted(differ_in)[:5]))
+        )
     return journal
 
 
@@ -282,7 +301,9 @@ def main():
         if isinstance(command, Attach) or only and command.name not in only:
             continue
         journal = written_down(command, shim, area)
-        cases, violations = replay(command, journal, area, shim, 0 if long_form else int(command.cases * times) // 4)
+        cases, violations = replay(
+            command, journal, area, shim, 0 if long_form else int(command.cases * times) // 4
+        )
         table.append((command.name, journal.count, cases, violations))
         total += violations
     print("%-10s %8s %8s %10s" % ("power cut", "changes", "states", "violations"))

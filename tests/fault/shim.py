@@ -1,4 +1,5 @@
 """Commands under libfault.so (shim.h): start them, read what it counted and wrote down."""
+
 import ctypes, os, shutil, signal, struct, subprocess, time
 
 # struct shared of shim.h
@@ -9,12 +10,12 @@ HEAD = 1048
 class Result:
     def __init__(self, code, out, err, shared):
         self.code, self.out, self.err = code, out, err  # code: None when it did not end; 128+n for a signal
-        names = [shared[i * 16:i * 16 + 16].split(b"\0")[0].decode() for i in range(32)]
+        names = [shared[i * 16 : i * 16 + 16].split(b"\0")[0].decode() for i in range(32)]
         self.calls = dict((n, c) for n, c in zip(names, struct.unpack_from("32Q", shared, CALLS)) if n)
-        self.failed, = struct.unpack_from("Q", shared, FAILED)
-        self.where = shared[WHERE:WHERE + 240].split(b"\0")[0].decode(errors="replace")
+        (self.failed,) = struct.unpack_from("Q", shared, FAILED)
+        self.where = shared[WHERE : WHERE + 240].split(b"\0")[0].decode(errors="replace")
         self.log_bytes, self.log_lost = struct.unpack_from("QQ", shared, LOG + 8)
-        self.log = shared[HEAD:HEAD + self.log_bytes]
+        self.log = shared[HEAD : HEAD + self.log_bytes]
 
 
 class Shim:
@@ -22,9 +23,17 @@ class Shim:
 
     def __init__(self, library, meopt, work):
         self.library, self.meopt, self.work = library, meopt, work
-        self.environment = dict(os.environ, OMP_NUM_THREADS="1", OMP_DYNAMIC="false", TERM="xterm",
-                                XDG_STATE_HOME=work + "/state", XDG_CONFIG_HOME=work + "/state",
-                                HOME=work + "/state", TMPDIR=work + "/tmp", https_proxy="http://127.0.0.1:9")
+        self.environment = dict(
+            os.environ,
+            OMP_NUM_THREADS="1",
+            OMP_DYNAMIC="false",
+            TERM="xterm",
+            XDG_STATE_HOME=work + "/state",
+            XDG_CONFIG_HOME=work + "/state",
+            HOME=work + "/state",
+            TMPDIR=work + "/tmp",
+            https_proxy="http://127.0.0.1:9",
+        )
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
         for d in "state", "tmp":
             os.makedirs(os.path.join(work, d), exist_ok=True)
@@ -32,8 +41,14 @@ class Shim:
     def plain(self, argv, area, seconds=60):
         """Without the library: (code, text of both)."""
         with open(self.work + "/plain", "wb+") as out:
-            p = subprocess.Popen([self.meopt] + argv, cwd=area, env=self.environment, stdin=subprocess.DEVNULL,
-                                 stdout=out, stderr=out)
+            p = subprocess.Popen(
+                [self.meopt] + argv,
+                cwd=area,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
             try:
                 code = p.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -48,15 +63,24 @@ class Shim:
         shared = self.work + "/shared"
         with open(shared, "wb") as f:
             f.truncate(HEAD + log_bytes)
-        environment = dict(self.environment, LD_PRELOAD=self.library, FAULT_SHARED=shared, FAULT_UNDER=":".join(under))
+        environment = dict(
+            self.environment, LD_PRELOAD=self.library, FAULT_SHARED=shared, FAULT_UNDER=":".join(under)
+        )
         for name, value in options.items():
             if value:
                 environment["FAULT_" + name.upper()] = str(int(value) if isinstance(value, bool) else value)
         if log_bytes:
             environment["FAULT_LOG"] = "1"
         with open(self.work + "/out", "wb+") as out, open(self.work + "/err", "wb+") as err:
-            p = start([self.meopt] + argv, cwd=area, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                      start_new_session=True)
+            p = start(
+                [self.meopt] + argv,
+                cwd=area,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
             try:
                 code = p.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -69,8 +93,12 @@ class Shim:
             err.seek(0)
             with open(shared, "rb") as f:
                 self.last_code = shell_code(code)
-                return Result(self.last_code, out.read().decode(errors="replace"), err.read().decode(errors="replace"),
-                              f.read())
+                return Result(
+                    self.last_code,
+                    out.read().decode(errors="replace"),
+                    err.read().decode(errors="replace"),
+                    f.read(),
+                )
 
 
 def shell_code(code):
@@ -78,7 +106,7 @@ def shell_code(code):
 
 
 def gone():
-    """Wait until what a killed process left behind has ended, too: the orphans are ours (PR_SET_CHILD_SUBREAPER)."""
+    """Wait until what a killed process left behind has ended, too: orphans are ours (PR_SET_CHILD_SUBREAPER)."""
     end = time.time() + 10
     while time.time() < end:
         try:
