@@ -5,7 +5,6 @@
 #include "core/config/splice.h"
 #include "core/config/value.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -122,7 +121,8 @@ static int apply_one(const char *path, const char *text, size_t bytes, const str
     memcpy(*out + s.at + length, text + s.at + s.remove, bytes - s.at - s.remove);
     (*out)[*out_bytes] = 0;
     struct error unreadable;
-    bool proved = document_parse(&after, path, *out, *out_bytes, &unreadable) == 0;
+    int parsed = document_parse(&after, path, *out, *out_bytes, &unreadable);
+    bool proved = parsed == 0;
     if (proved) {
         proved = s.nothing || only_target_changed(&d, &after, &t);
         document_free(&after);
@@ -133,6 +133,10 @@ static int apply_one(const char *path, const char *text, size_t bytes, const str
         size_t at = s.at < bytes ? s.at : bytes ? bytes - 1 : 0;
         code = document_error(err, path, text, bytes, at, 1, "edit it by hand",
                               "this place cannot be changed without changing another");
+        if (parsed == EXIT_HOST_MEMORY) {
+            code = parsed;
+            if (err) *err = unreadable;
+        }
     }
 done:
     free(s.insert);
@@ -155,11 +159,15 @@ int edit_apply(const char *path, const char *text, size_t bytes, const struct ed
                       memcmp(next, now, now_bytes) != 0)) { /* what was written must be found there again */
             char *again = NULL;
             size_t again_bytes = 0;
-            struct error ignored;
-            bool same = apply_one(path, next, next_bytes, &edits[i], &again, &again_bytes, &ignored) == 0 &&
-                        again_bytes == next_bytes && memcmp(again, next, next_bytes) == 0;
+            struct error why;
+            int found = apply_one(path, next, next_bytes, &edits[i], &again, &again_bytes, &why);
+            bool same = found == 0 && again_bytes == next_bytes && memcmp(again, next, next_bytes) == 0;
             free(again);
-            if (!same) {
+            if (found == EXIT_HOST_MEMORY) {
+                free(next);
+                code = found;
+                if (err) *err = why;
+            } else if (!same) {
                 /* of the first byte that would change: such as a key whose value an alias (<<) gives too */
                 int line = 1;
                 for (size_t at = 0; at < now_bytes && at < next_bytes && now[at] == next[at]; at++)
@@ -235,19 +243,15 @@ int edit_file(const char *path, const struct edit *edits, int count, int dry, ch
     char *old = NULL, *new = NULL;
     size_t old_bytes = 0, new_bytes = 0;
     struct stat first, second;
-    int unknown = stat(path, &first) == 0 ? 0 : errno, code = config_read_file(path, &old, &old_bytes, err);
+    bool known = stat(path, &first) == 0;
+    int code = config_read_file(path, &old, &old_bytes, err);
     if (code) return code;
     code = edit_checked(path, old, old_bytes, edits, count, &new, &new_bytes, err);
     bool changed = code == 0 && (old_bytes != new_bytes || memcmp(old, new, old_bytes) != 0);
     if (changed && !dry) {
-        if (unknown || stat(path, &second) != 0) {
-            errno = unknown ? unknown : errno;
-            code = error_errno(err, errno == ENOENT ? EXIT_LOCKED : EXIT_FAILED, "try again",
-                               "cannot look whether somebody else changes it");
-            error_at(err, path, 0, 0);
-        } else if (first.st_ino != second.st_ino || first.st_size != second.st_size ||
-                   first.st_mtim.tv_sec != second.st_mtim.tv_sec ||
-                   first.st_mtim.tv_nsec != second.st_mtim.tv_nsec) {
+        if (!known || stat(path, &second) != 0 || first.st_ino != second.st_ino ||
+            first.st_size != second.st_size || first.st_mtim.tv_sec != second.st_mtim.tv_sec ||
+            first.st_mtim.tv_nsec != second.st_mtim.tv_nsec) {
             code = error_set(err, EXIT_LOCKED, "try again", "somebody else changed it at the same time");
             error_at(err, path, 0, 0);
         } else {
