@@ -240,6 +240,8 @@ static int refuse(struct walk *w, struct archive *a)
     const char *text = archive_error_string(a);
     char shown[200];
     name_printable(shown, sizeof shown, text ? text : "damaged");
+    if (archive_errno(a) == ENOMEM)
+        return error_set(w->err, EXIT_HOST_MEMORY, "close other programs", "out of memory: %s", shown);
     return error_set(w->err, EXIT_INTEGRITY, NULL, "the archive is damaged or not a tar or zip: %s", shown);
 }
 

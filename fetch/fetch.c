@@ -80,8 +80,9 @@ static int hasher_start(struct hasher *h, int fd, struct error *err)
     h->fd = fd;
     pthread_mutex_init(&h->mutex, NULL);
     pthread_cond_init(&h->more, NULL);
-    h->started = pthread_create(&h->thread, NULL, hash_thread, h) == 0;
-    return h->started ? 0 : error_set(err, EXIT_FAILED, NULL, "cannot start a thread");
+    errno = pthread_create(&h->thread, NULL, hash_thread, h);
+    h->started = errno == 0;
+    return h->started ? 0 : error_errno(err, EXIT_FAILED, NULL, "cannot start a thread");
 }
 
 static void hasher_feed(struct hasher *h, int64_t available, bool last)

@@ -157,8 +157,11 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
     if (!code) {
         in->err = &in->problem;
         in->started = true; /* before the thread looks at it */
-        if (pthread_create(&in->thread, NULL, ahead, in) != 0) in->started = false;
-        if (!in->started) code = error_set(err, EXIT_FAILED, NULL, "cannot start a thread");
+        errno = pthread_create(&in->thread, NULL, ahead, in);
+        if (errno) {
+            in->started = false;
+            code = error_errno(err, EXIT_FAILED, NULL, "cannot start a thread");
+        }
     }
     if (code) {
         inflate_close(in);

@@ -65,12 +65,15 @@ static int write_marker(const char *staging, const char *top, const struct publi
     if (!code && !(out = fdopen(dup(f.fd), "w")))
         code = error_errno(err, EXIT_FAILED, NULL, "cannot write %s", marker);
     if (!code) {
+        errno = 0;
         json_t *head =
             json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I}", "format", 1, "source", what->source, "archive",
                       what->archive, "sha256", what->sha256, "size_bytes", (json_int_t)what->size, "files",
                       (json_int_t)what->files, "unpacked_bytes", (json_int_t)what->unpacked);
         char *text = head ? json_dumps(head, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
         if (text) fprintf(out, "%s\n", text);
+        else if (errno == ENOMEM)
+            code = error_set(err, EXIT_HOST_MEMORY, "close other programs", "out of memory for %s", marker);
         else code = error_set(err, EXIT_FAILED, NULL, "the name of the archive is not UTF-8");
         free(text);
         json_decref(head);
@@ -82,6 +85,8 @@ static int write_marker(const char *staging, const char *top, const struct publi
             code = error_set(err, EXIT_FAILED, NULL, "%s is damaged", list_path);
         else fprintf(out, "%.*s%s", at, line, line + at + top_bytes + 1);
     }
+    if (!code && ferror(list)) /* else the marker would end here, and vouch for less than was unpacked */
+        code = error_errno(err, EXIT_FAILED, "run the same command again", "cannot read %s", list_path);
     if (out) {
         bool failed = ferror(out);
         if ((fclose(out) != 0 || failed) && !code)

@@ -234,8 +234,11 @@ int sources_add(struct sources *sources, const char *text, size_t bytes, const c
     if (!yaml_parser_initialize(&parser)) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
     if (!yaml_parser_load(&parser, &r.document)) {
-        error_set(err, EXIT_CONFIG, "see man meopt-sources", "not YAML: %s",
-                  parser.problem ? parser.problem : "unreadable");
+        if (parser.error == YAML_MEMORY_ERROR)
+            error_set(err, EXIT_HOST_MEMORY, "close other programs", "out of memory");
+        else
+            error_set(err, EXIT_CONFIG, "see man meopt-sources", "not YAML: %s",
+                      parser.problem ? parser.problem : "unreadable");
         code = error_at(err, path, (int)parser.problem_mark.line + 1, (int)parser.problem_mark.column + 1);
         yaml_parser_delete(&parser);
         return code;

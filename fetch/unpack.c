@@ -176,8 +176,9 @@ static int on_file_end(void *context, struct error *err)
 {
     struct writer *w = context;
     crc_zeros(w, w->size);
-    if ((w->old_size != w->size || w->size != w->crc_at) && ftruncate(w->fd, w->size) != 0)
-        return write_error(w, "write", err);
+    if (w->old_size != w->size || w->size != w->crc_at)
+        while (ftruncate(w->fd, w->size) != 0)
+            if (errno != EINTR) return write_error(w, "write", err);
     struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = w->mtime}};
     if (w->mtime > 0) futimens(w->fd, times);
     int failed = close(w->fd);
@@ -364,7 +365,13 @@ int unpack_wait(struct unpack *u, struct error *err)
     while (waitpid(u->pid, &status, 0) < 0 && errno == EINTR)
         ;
     u->pid = 0;
-    if (!atomic_load(&u->shared->ended))
+    /* the child ends by itself with 0 or, where memory is out, EXIT_HOST_MEMORY; libarchive ends it with 1
+     * then */
+    bool memory = WIFEXITED(status) && WEXITSTATUS(status) != 0;
+    if (!atomic_load(&u->shared->ended) && memory)
+        code = error_set(err, EXIT_HOST_MEMORY, "close other programs, then run the same command again",
+                         "out of memory in the unpacking process");
+    else if (!atomic_load(&u->shared->ended))
         code = error_set(err, EXIT_FAILED, "run the same command again",
                          "the unpacking process ended with %s %d", WIFSIGNALED(status) ? "signal" : "status",
                          WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));

@@ -121,7 +121,8 @@ static int apply_one(const char *path, const char *text, size_t bytes, const str
     memcpy(*out + s.at + length, text + s.at + s.remove, bytes - s.at - s.remove);
     (*out)[*out_bytes] = 0;
     struct error unreadable;
-    bool proved = document_parse(&after, path, *out, *out_bytes, &unreadable) == 0;
+    int parsed = document_parse(&after, path, *out, *out_bytes, &unreadable);
+    bool proved = parsed == 0;
     if (proved) {
         proved = s.nothing || only_target_changed(&d, &after, &t);
         document_free(&after);
@@ -132,6 +133,10 @@ static int apply_one(const char *path, const char *text, size_t bytes, const str
         size_t at = s.at < bytes ? s.at : bytes ? bytes - 1 : 0;
         code = document_error(err, path, text, bytes, at, 1, "edit it by hand",
                               "this place cannot be changed without changing another");
+        if (parsed == EXIT_HOST_MEMORY) {
+            code = parsed;
+            if (err) *err = unreadable;
+        }
     }
 done:
     free(s.insert);
@@ -154,11 +159,15 @@ int edit_apply(const char *path, const char *text, size_t bytes, const struct ed
                       memcmp(next, now, now_bytes) != 0)) { /* what was written must be found there again */
             char *again = NULL;
             size_t again_bytes = 0;
-            struct error ignored;
-            bool same = apply_one(path, next, next_bytes, &edits[i], &again, &again_bytes, &ignored) == 0 &&
-                        again_bytes == next_bytes && memcmp(again, next, next_bytes) == 0;
+            struct error why;
+            int found = apply_one(path, next, next_bytes, &edits[i], &again, &again_bytes, &why);
+            bool same = found == 0 && again_bytes == next_bytes && memcmp(again, next, next_bytes) == 0;
             free(again);
-            if (!same) {
+            if (found == EXIT_HOST_MEMORY) {
+                free(next);
+                code = found;
+                if (err) *err = why;
+            } else if (!same) {
                 /* of the first byte that would change: such as a key whose value an alias (<<) gives too */
                 int line = 1;
                 for (size_t at = 0; at < now_bytes && at < next_bytes && now[at] == next[at]; at++)
@@ -225,7 +234,7 @@ int edit_checked(const char *path, const char *text, size_t bytes, const struct 
     free(*out);
     *out = NULL;
     if (err) *err = found;
-    return EXIT_CONFIG;
+    return found.code ? found.code : EXIT_CONFIG; /* no memory is no mistake of the file's */
 }
 
 /* Whoever does not lock, such as an editor, may have changed it since it was read. */

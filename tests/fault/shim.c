@@ -1,0 +1,143 @@
+/* Which call fails: see shim.h. The calls themselves are in calls.c and memory.c. */
+#include "shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const kind_names[KINDS] = {"open",   "opendir", "readdir", "read", "write",    "sync",
+                                              "rename", "unlink",  "mkdir",   "stat", "truncate", "allocate",
+                                              "chmod",  "lock",    "close",   "mmap", "malloc",   "spawn",
+                                              "thread", "pipe",    "accept"};
+
+struct shared *shared;
+bool logging;
+static int call = -1, fails_with, slow_call = -1;
+static bool ever, kills;
+static uint64_t k;
+static long slow_us;
+static const char *under; // A:B
+static char who[64];
+
+static int kind_of(const char *name, size_t length)
+{
+    for (int i = 0; i < KINDS; i++)
+        if (strlen(kind_names[i]) == length && memcmp(kind_names[i], name, length) == 0) return i;
+    return -1;
+}
+
+static const char *setting(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+static void map_shared(const char *path)
+{
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
+    if (fd < 0) return;
+    off_t end = lseek(fd, 0, SEEK_END);
+    if (end >= (off_t)sizeof *shared) {
+        struct shared *map =
+            (struct shared *)syscall(SYS_mmap, NULL, (size_t)end, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (map != MAP_FAILED) {
+            for (int i = 0; i < KINDS; i++)
+                snprintf(map->names[i], sizeof map->names[i], "%s", kind_names[i]);
+            map->log_limit = (uint64_t)end - sizeof *shared;
+            shared = map;
+        }
+    }
+    syscall(SYS_close, fd);
+}
+
+__attribute__((constructor)) static void begin(int argc, char **argv)
+{
+    const char *path = setting("FAULT_SHARED"), *value;
+    if (!path) return;
+    snprintf(who, sizeof who, "%s%s%s", argc > 0 ? argv[0] : "?", argc > 1 ? " " : "",
+             argc > 1 ? argv[1] : "");
+    const char *base = strrchr(who, '/');
+    if (base) memmove(who, base + 1, strlen(base));
+    under = setting("FAULT_UNDER");
+    if ((value = setting("FAULT_CALL"))) call = kind_of(value, strlen(value));
+    if ((value = setting("FAULT_K"))) k = strtoull(value, NULL, 10);
+    if ((value = setting("FAULT_ERRNO"))) fails_with = atoi(value);
+    ever = setting("FAULT_EVER") != NULL;
+    kills = setting("FAULT_KILL") != NULL;
+    if ((value = setting("FAULT_SLOW")) && strchr(value, ':')) {
+        slow_call = kind_of(value, (size_t)(strchr(value, ':') - value));
+        slow_us = atol(strchr(value, ':') + 1);
+    }
+    logging = setting("FAULT_LOG") != NULL;
+    map_shared(path);
+}
+
+static bool below(const char *path)
+{
+    if (!under) return true;
+    for (const char *at = under; *at;) {
+        const char *end = strchr(at, ':');
+        size_t n = end ? (size_t)(end - at) : strlen(at);
+        if (strncmp(path, at, n) == 0 && (path[n] == 0 || path[n] == '/')) return true;
+        if (!end) break;
+        at = end + 1;
+    }
+    return false;
+}
+
+bool descriptor_met(int fd, char absolute[PATH_BYTES])
+{
+    int before = errno;
+    char link[40];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = shared ? readlink(link, absolute, PATH_BYTES - 1) : -1;
+    errno = before;
+    if (n <= 0 || absolute[0] != '/') return false;
+    absolute[n] = 0;
+    return strncmp(absolute, "/memfd:", 7) != 0 && below(absolute);
+}
+
+bool path_met(int at, const char *path, char absolute[PATH_BYTES])
+{
+    if (!shared || !path || strlen(path) >= PATH_BYTES / 2) return false;
+    int before = errno;
+    size_t n = 0;
+    if (path[0] != '/') {
+        char directory[PATH_BYTES / 2] = "", link[40];
+        if (at != AT_FDCWD) {
+            snprintf(link, sizeof link, "/proc/self/fd/%d", at);
+            ssize_t got = readlink(link, directory, sizeof directory - 1);
+            if (got > 0) directory[got] = 0;
+        } else if (!getcwd(directory, sizeof directory)) {
+            directory[0] = 0;
+        }
+        n = (size_t)snprintf(absolute, PATH_BYTES, "%s/", directory);
+    }
+    snprintf(absolute + n, PATH_BYTES - n, "%s", path);
+    errno = before;
+    return below(absolute);
+}
+
+int fault(enum kind kind, const char *file)
+{
+    if (!shared) return 0;
+    if ((int)kind == slow_call) {
+        struct timespec t = {slow_us / 1000000, slow_us % 1000000 * 1000};
+        nanosleep(&t, NULL);
+    }
+    uint64_t n = atomic_fetch_add(&shared->calls[kind], 1) + 1;
+    if ((int)kind != call || (ever ? n < k : n != k)) return 0;
+    atomic_fetch_add(&shared->failed, 1);
+    if (atomic_exchange(&shared->told, 1) == 0)
+        snprintf(shared->where, sizeof shared->where, "%s: %s", who, file ? file : "");
+    if (kills) syscall(SYS_kill, getpid(), SIGKILL);
+    return fails_with ? fails_with : -1;
+}

@@ -1,0 +1,102 @@
+/* A library for LD_PRELOAD that makes calls fail, slow, or deadly, and that writes down what a power cut
+ * would find: tests/fault.sh drives it. The method is SQLite's (do_ioerr_test and crash tests,
+ * https://sqlite.org/testing.html): the k-th call of a kind fails, for every k, until a whole command passes
+ * without a failure. Settings are variables of the environment, so that a hand may try them, too:
+ *
+ * - FAULT_SHARED=FILE: counters of the whole process tree, a file of at least sizeof(struct shared) zeros;
+ * - FAULT_UNDER=A:B: only files below these directories are met (not those of libc, the loader, /proc);
+ * - FAULT_CALL=KIND and FAULT_K=K: the K-th call of this kind (names in shim.c) fails,
+ * - FAULT_ERRNO=N: with this error, or where there is none with a short read or write,
+ * - FAULT_EVER=1: and every later one, too;
+ * - FAULT_KILL=1: the process is killed at the call instead;
+ * - FAULT_SLOW=KIND:MICROSECONDS: every call of the kind takes so much longer;
+ * - FAULT_LOG=1: changes of files are written down in order, behind the counters (log.c).
+ *
+ *   head -c 2000 /dev/zero >/tmp/n
+ *   export LD_PRELOAD=build/tests/libfault.so FAULT_SHARED=/tmp/n FAULT_UNDER=$PWD
+ *   FAULT_SLOW=sync:1000000 meopt train ...
+ */
+#ifndef MEOPT_TESTS_FAULT_SHIM_H
+#define MEOPT_TESTS_FAULT_SHIM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum kind {
+    CALL_OPEN,
+    CALL_OPENDIR,
+    CALL_READDIR,
+    CALL_READ,
+    CALL_WRITE,
+    CALL_SYNC,
+    CALL_RENAME,
+    CALL_UNLINK,
+    CALL_MKDIR,
+    CALL_STAT,
+    CALL_TRUNCATE,
+    CALL_ALLOCATE, // posix_fallocate, fallocate
+    CALL_CHMOD,
+    CALL_LOCK, // flock
+    CALL_CLOSE,
+    CALL_MMAP,   // of files
+    CALL_MALLOC, // of the program (anonymous mmap, too), and of jansson, libyaml, libarchive, libjpeg, libpng
+    CALL_SPAWN,  // fork, posix_spawn
+    CALL_THREAD, // of the program itself
+    CALL_PIPE,   // pipe2, socketpair, memfd_create
+    CALL_ACCEPT,
+    KINDS
+};
+
+/* The driver reads it as it stands here. */
+struct shared {
+    char names[32][16];          // of the kinds, for the driver
+    _Atomic uint64_t calls[32];  // seen so far, of each kind
+    _Atomic uint64_t failed;     // how many of them were made to fail
+    _Atomic uint32_t lock, told; // of the log; whether `where` is taken
+    char where[240];             // first failure: which command, which file
+    uint64_t log_limit;          // bytes of the file behind this struct
+    _Atomic uint64_t log_bytes, log_lost;
+    char log[];
+};
+extern struct shared *shared;
+extern bool logging;
+
+/* The file behind a descriptor or a path in a form that compares with FAULT_UNDER; whether it is one of
+ * those. */
+#define PATH_BYTES 2048
+bool path_met(int at, const char *path, char absolute[PATH_BYTES]);
+bool descriptor_met(int fd, char absolute[PATH_BYTES]);
+
+/* Counts a call. 0: let it pass; -1: shorten it; else the error to fail with. */
+int fault(enum kind kind, const char *file);
+
+/* Whether an allocation by the caller of this address is one that counts, and its turn has come. */
+bool memory_fails(const void *caller);
+#define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
+
+/* The log. Each call stands between begin and the end that its one record makes, so that the order of the
+ * records is that of the changes over all processes. */
+enum change {
+    LOG_CREATE,
+    LOG_WRITE,
+    LOG_TRUNCATE,
+    LOG_SYNC,
+    LOG_SYNCFS,
+    LOG_RENAME,
+    LOG_UNLINK,
+    LOG_MKDIR,
+    LOG_MAPPED
+};
+struct record {
+    uint32_t change, path_bytes, other_bytes, data_bytes;
+    uint64_t inode, offset; // offset: of a write; the length of a truncation; flags of a rename
+};
+void log_begin(void);
+void log_end(const struct record *r, const char *path, const char *other, const void *data);
+void log_nothing(void); // the call failed
+uint64_t log_inode(int fd);
+
+#endif
