@@ -18,7 +18,8 @@
  *
  * Rules of use
  * - Every function returns a status; 0 is MEOPT_OK. `err` may be NULL; else it gets one sentence that names
- *   the object and the numbers. Nothing is printed, nothing exits or aborts, nothing is global.
+ *   the object and the numbers. Nothing is printed, nothing exits or aborts, nothing is global. A call that
+ *   answers MEOPT_NO_MEMORY may be made again, and then does what it would have done.
  * - Handles are independent of each other, also those on one device: any thread may use any of them. On one
  *   handle, meopt_step_tensor may be called for different tensors from different threads between begin and
  * end; every other call needs the handle to itself.
@@ -142,8 +143,10 @@ struct meopt_report {
     int64_t step;
     double error; /* ||u(stored) - u(exact)|| / ||u(exact)||, u = the update before the learning rate */
     double threshold;
-    int first_moment, second_moment;         /* enum meopt_state_format while it was measured */
-    int new_first_moment, new_second_moment; /* differ from the above when the tensor was promoted */
+    int first_moment, second_moment; /* enum meopt_state_format while it was measured */
+    /* They differ from the above when the tensor was promoted. Over the threshold and the same: there was no
+     * memory to promote it; the step is made, and the next measurement tries again. */
+    int new_first_moment, new_second_moment;
 };
 
 struct meopt_options {

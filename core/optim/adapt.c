@@ -125,5 +125,6 @@ int adapt_act(struct meopt *opt, struct tensor *t, double error, struct meopt_er
         report.new_second_moment = t->layout.v;
     }
     if (o->report) o->report(o->context, &report);
-    return status;
+    return status == MEOPT_NO_MEMORY ? MEOPT_OK
+                                     : status; /* the step is made; the next one that is due asks again */
 }
