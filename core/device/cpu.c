@@ -1,9 +1,9 @@
-/* The CPU back end: memory of this machine, operations from kernels/cpu, matrix products from AMX tiles or
- * oneDNN.
+/* The CPU back end: memory of this machine,
+ * operations from kernels/cpu, matrix products from AMX tiles or oneDNN.
  *
- * The dry device is the same code with `dry` set: every operation reserves the scratch that it would use and
- * returns, so that running one step on it gives the memory plan. Its addresses are reserved without access: a
- * stray read faults. */
+ * The dry device is the same code with `dry` set: every operation reserves the
+ * scratch that it would use and returns, so that running one step on it gives the
+ * memory plan. Its addresses are reserved without access: a stray read faults. */
 #include "core/device/cpu.h"
 #include "core/base/file.h"
 #include "kernels/cpu/attention_amx.h"
@@ -318,8 +318,8 @@ void dry_release(struct device *dev, void *p, size_t bytes)
 
 enum { LARGE_BYTES = 1 << 20 };
 
-/* Large blocks are mapped (zero pages, huge where the system allows), small ones come from the heap, which
- * AddressSanitizer watches. */
+/* Large blocks are mapped (zero pages, huge where the system allows),
+ * small ones come from the heap, which AddressSanitizer watches. */
 static int cpu_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
 {
     (void)class;

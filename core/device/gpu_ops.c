@@ -21,8 +21,8 @@ static bool half(struct device *dev, enum dtype t) { return device_has_type(dev,
 static int64_t shares_of(int64_t rows) { return rows < SHARES ? rows : SHARES; }
 static int64_t column_blocks(int64_t D) { return (D + GPU_THREADS - 1) / GPU_THREADS; }
 
-/* Heads wider than DH of kernels/gpu/attention.hip have no place in its shared memory; grids are at most
- * GPU_GRID_Y blocks high. */
+/* Heads wider than DH of kernels/gpu/attention.hip have no place in its shared memory;
+ * grids are at most GPU_GRID_Y blocks high. */
 static int gpu_supports(const struct device *dev, const struct operation_shape *s, struct error *err)
 {
     static const char smaller[] = "a smaller train.micro_batch";
@@ -48,8 +48,8 @@ static int gpu_supports(const struct device *dev, const struct operation_shape *
     return 0;
 }
 
-/* The library's product takes no fp32 bias beside bf16 results: C begins as rows of bias, and the product is
- * added. */
+/* The library's product takes no fp32 bias beside bf16 results:
+ * C begins as rows of bias, and the product is added. */
 static bool library_gemm(struct device *dev, const struct gemm *g)
 {
     struct gpu *gpu = gpu_of(dev);

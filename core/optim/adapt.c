@@ -3,8 +3,8 @@
  *
  * Before the step, up to 64 groups evenly spread are stepped twice in copies: with their state in fp32, and
  * in the stored formats with the same random bits. Both then say what the next update would be if it depended
- * on the state alone, u = m / (sqrt(v) root_scale + eps) (m for rules without v). The error is ||u(stored) -
- * u(exact)|| / ||u(exact)||.
+ * on the state alone: u = m / (sqrt(v) root_scale + eps), m for rules without v.
+ * The error is ||u(stored) - u(exact)|| / ||u(exact)||.
  */
 #include "core/optim/optim.h"
 

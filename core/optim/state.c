@@ -210,8 +210,8 @@ static int state_reformat(struct meopt *opt, struct tensor *t, int m, int v, str
     return MEOPT_OK;
 }
 
-/* A promoted tensor comes back as wide as it was, where precision is still adaptive: a resumed run goes on
- * bit by bit. */
+/* A promoted tensor comes back as wide as it was,
+ * where precision is still adaptive: a resumed run goes on bit by bit. */
 static int record_apply(struct meopt *opt, struct tensor *t, const struct record *r, const char *payload,
                         struct meopt_error *err)
 {
