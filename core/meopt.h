@@ -10,7 +10,7 @@
  *     meopt_create(&opt, &o, tensors, count, &err);          // table of tensors, see struct meopt_tensor
  *     for (i...) meopt_import(opt, i, 0, n[i], values[i], &err);
  *     for (step = 1; ...; step++) {
- *         meopt_step_begin(opt, step, lr, &err);
+ *         meopt_step_begin(opt, step, lr, 0, &err);
  *         for (i...) meopt_step_tensor(opt, i, gradient[i], MEOPT_BF16, 1.0, &err);  // free the gradient now
  *         meopt_step_end(opt, &stats, &err);
  *     }
@@ -18,14 +18,15 @@
  *
  * Rules of use
  * - Every function returns a status; 0 is MEOPT_OK. `err` may be NULL; else it gets one sentence that names
- *   the object and the numbers. Nothing is printed, nothing exits or aborts, nothing is global.
+ *   the object and the numbers. Nothing is printed, nothing exits or aborts, nothing is global. A call that
+ *   answers MEOPT_NO_MEMORY may be made again, and then does what it would have done.
  * - Handles are independent of each other, also those on one device: any thread may use any of them. On one
  *   handle, meopt_step_tensor may be called for different tensors from different threads between begin and
- * end; every other call needs the handle to itself.
+ *   end; every other call needs the handle to itself.
  * - The same seed, tensors, gradients and steps give the same bits: whatever the instruction set, number of
  *   threads, number of ranks (`first` below), order of tensors, and whether the run was stopped and resumed.
  * - Structs given to the library begin with (or are accompanied by) their size, so that a program built with
- * an older header keeps working: always meopt_options_init, always zero a struct meopt_tensor first.
+ *   an older header keeps working: always meopt_options_init, always zero a struct meopt_tensor first.
  */
 #ifndef MEOPT_H
 #define MEOPT_H
@@ -96,16 +97,16 @@ int meopt_state_format_from_name(const char *name);
 
 enum meopt_device_kind { MEOPT_DEVICE_CPU, MEOPT_DEVICE_HIP, MEOPT_DEVICE_CUDA };
 
-/* A card for optimizers: options.device. The same bits come out on every kind. Weights, copies and gradients
- * given by the caller then lie in the card's memory (of any allocator), those that the library allocates,
- * too.
+/* A card for optimizers: options.device. The same bits come out on every
+ * kind. Weights, copies and gradients given by the caller then lie in the
+ * card's memory (of any allocator), those that the library allocates, too.
  *
- * ordinal: number of the card, as the driver counts. context: a CUcontext to work in, NULL: the card's
- * primary one, which is also PyTorch's; HIP has none: NULL. stream: a CUstream or hipStream_t of that context
- * to which all work is issued, in order with the caller's own; NULL: a stream of the device, and gradients
- * must be complete before a call is given them. Both stay the caller's and outlive the device. Every call
- * makes the context current on its thread and leaves the one that it found. One thread at a time works on a
- * device; others wait.
+ * ordinal: number of the card, as the driver counts. context: a CUcontext to work in, NULL: the
+ * card's primary one, which is also PyTorch's; HIP has none: NULL. stream: a CUstream or
+ * hipStream_t of that context to which all work is issued, in order with the caller's own;
+ * NULL: a stream of the device, and gradients must be complete before a call is given them.
+ * Both stay the caller's and outlive the device. Every call makes the context current on its
+ * thread and leaves the one that it found. One thread at a time works on a device; others wait.
  *
  * The drivers and code objects are found as for the program meopt: meopt-devices(7). */
 struct meopt_device;
@@ -115,8 +116,8 @@ int meopt_device_open(struct meopt_device **device, int kind, int ordinal, void 
 void meopt_device_close(struct meopt_device *device);
 const char *meopt_device_name(const struct meopt_device *device);
 
-/* Memory of a device, for programs that have no allocator of their own there; 64-byte aligned. Copies are
- * done on return. */
+/* Memory of a device, for programs that have no allocator of their own there;
+ * 64-byte aligned. Copies are done on return. */
 int meopt_device_allocate(struct meopt_device *device, size_t bytes, void **p, struct meopt_error *err);
 void meopt_device_release(struct meopt_device *device, void *p); /* NULL is fine */
 int meopt_device_upload(struct meopt_device *device, void *to, const void *host, size_t bytes,
@@ -142,8 +143,10 @@ struct meopt_report {
     int64_t step;
     double error; /* ||u(stored) - u(exact)|| / ||u(exact)||, u = the update before the learning rate */
     double threshold;
-    int first_moment, second_moment;         /* enum meopt_state_format while it was measured */
-    int new_first_moment, new_second_moment; /* differ from the above when the tensor was promoted */
+    int first_moment, second_moment; /* enum meopt_state_format while it was measured */
+    /* They differ from the above when the tensor was promoted. Over the threshold and the same: there was no
+     * memory to promote it; the step is made, and the next measurement tries again. */
+    int new_first_moment, new_second_moment;
 };
 
 struct meopt_options {
@@ -243,8 +246,8 @@ int meopt_info(const struct meopt *opt, size_t tensor, struct meopt_tensor_info 
 /* Index of a tensor, -1 when there is none. */
 int64_t meopt_find(const struct meopt *opt, const char *name);
 
-/* What forward and backward read: *p and its dtype. fp32+copy gives the bf16 copy. Stays valid until
- * meopt_destroy. */
+/* What forward and backward read: *p and its dtype.
+ * fp32+copy gives the bf16 copy. Stays valid until meopt_destroy. */
 int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_dtype *dtype);
 
 /* Weights in and out as fp32 in host memory, `count` elements from `first` (a multiple of 64). import rounds
@@ -278,9 +281,9 @@ struct meopt_gradient {
     const void *data;
     int dtype; /* enum meopt_dtype */
 };
-/* The same for `count` different tensors in one pass, which cards like better than many: tensors[i] steps
- * with gradients[i]. With check = 1 none of them moves when one gradient is bad. Another error: as if nothing
- * had been asked. */
+/* The same for `count` different tensors in one pass, which cards like better
+ * than many: tensors[i] steps with gradients[i]. With check = 1 none of them
+ * moves when one gradient is bad. Another error: as if nothing had been asked. */
 int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
                        size_t count, double scale, struct meopt_error *err);
 
@@ -292,8 +295,8 @@ struct meopt_step_stats {
 };
 int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err);
 
-/* All tensors at once: begin, every tensor in one parallel sweep, end. data NULL: no gradient for that
- * tensor. */
+/* All tensors at once: begin, every tensor in one parallel sweep, end.
+ * data NULL: no gradient for that tensor. */
 int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
                const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
                struct meopt_error *err);

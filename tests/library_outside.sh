@@ -130,7 +130,7 @@ static void in_the_caller_s_context(const struct saved *expected)
     *(void **)&set = symbol(cuda, "cuCtxSetCurrent");
     *(void **)&get = symbol(cuda, "cuCtxGetCurrent");
     *(void **)&create = symbol(cuda, "cuStreamCreate");
-    void *context, *other, *stream, *now = NULL;
+    void *context = NULL, *other = NULL, *stream = NULL, *now = NULL;
     struct meopt_error err;
     struct meopt_device *device;
     demand(retain(&context, 1) == 0 && retain(&other, 0) == 0 && set(context) == 0 && create(&stream, 0) == 0, "a stream");

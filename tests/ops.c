@@ -394,6 +394,43 @@ static void work_issued_again_is_done_again(void **state)
     device_close(device);
 }
 
+static void a_type_without_operations_is_told_and_nothing_is_done(void **state)
+{
+    (void)state;
+    enum { N = 64 };
+    const char *spec = getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
+    float host[N];
+    for (int what = 0; what < 5; what++) {
+        struct device *device;
+        struct error err;
+        assert_int_equal(device_open(&device, spec, 0, &err), 0);
+        float *x = device_alloc(device, MEMORY_DATA, sizeof host, "x", &err),
+              *y = device_alloc(device, MEMORY_DATA, sizeof host, "y", &err);
+        for (int i = 0; i < N; i++) host[i] = 7;
+        device->upload(device, y, host, sizeof host);
+        device->sync(device);
+        struct gemm g = {.m = 4, .n = 4, .k = 4, .a = x, .b = x, .c = y, .lda = 4, .ldb = 4, .ldc = 4};
+        g.ab_type = what ? DTYPE_F32 : DTYPE_F16;
+        g.c_type = DTYPE_F64;
+        struct layernorm norm = {DTYPE_F16, .x = x, .x_stride = 8, .weight = x,
+                                 .bias = x, .y = y, .R = 1,        .D = 8};
+        struct attention attention = {DTYPE_I8, .qkv = x, .out = y, .lse = y,
+                                      .B = 1,   .N = 2,   .H = 1,   .dh = 4};
+        if (what < 2) device->ops->gemm(device, &g);
+        if (what == 2) device->ops->cast(device, x, F32, y, DTYPE_F16, N);
+        if (what == 3) device->ops->layernorm_apply(device, &norm);
+        if (what == 4) device->ops->attention_forward(device, &attention);
+        assert_int_equal(device_check(device, &err), EXIT_CONFIG);
+        assert_non_null(strstr(err.what, dtype_name(what == 1   ? DTYPE_F64
+                                                    : what == 4 ? DTYPE_I8
+                                                                : DTYPE_F16)));
+        memset(&device->pending, 0, sizeof device->pending);
+        device->download(device, host, y, sizeof host);
+        for (int i = 0; i < N; i++) assert_float_equal(host[i], 7, 0);
+        device_close(device);
+    }
+}
+
 static double now(void)
 {
     struct timespec t;
@@ -446,7 +483,7 @@ int main(int argc, char **argv)
         time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL);
         return 0;
     }
-    struct CMUnitTest tests[5 * (OPERATIONS + 1) + 2];
+    struct CMUnitTest tests[5 * (OPERATIONS + 1) + 3];
     static struct variant variants[5 * (OPERATIONS + 1)];
     size_t count = 0;
     for (size_t set = card ? 4 : 0; set < 4 + (card ? 1 : 0); set++)
@@ -461,6 +498,8 @@ int main(int argc, char **argv)
                 NULL, v};
         }
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(work_issued_again_is_done_again);
+    tests[count++] =
+        (struct CMUnitTest)cmocka_unit_test(a_type_without_operations_is_told_and_nothing_is_done);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return _cmocka_run_group_tests("operations", tests, count, NULL, NULL);
 }

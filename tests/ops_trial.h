@@ -72,7 +72,7 @@ static void encode(enum dtype type, double x, void *p)
 {
     float f = (float)x;
     uint16_t h = to_bf16(x);
-    int32_t i = (int32_t)x;
+    int32_t i = type == DTYPE_I32 ? (int32_t)x : 0; /* others may be NaN */
     const void *from = type == DTYPE_F64    ? (void *)&x
                        : type == F32        ? (void *)&f
                        : type == DTYPE_BF16 ? (void *)&h

@@ -1,8 +1,8 @@
 /* The experiment: what a YAML file says, checked, with every default filled in.
  *
- * One table (config_keys) names every key: type, unit, range or choices, default, prose. It drives loading,
- * `meopt config`, the page meopt.yaml(5), completion and the form. A new key is one row there and one field
- * here.
+ * One table (config_keys) names every key: type, unit, range or choices,
+ * default, prose. It drives loading, `meopt config`, the page meopt.yaml(5),
+ * completion and the form. A new key is one row there and one field here.
  *
  *     struct config c;
  *     if (config_load(&c, "configs/eva_clip.yaml", overrides, count, &err)) ...
@@ -154,9 +154,9 @@ struct config {
     } * origins;          /* one per row of config_keys */
 };
 
-/* Read, check and fill in `path`, then apply overrides "key=value" in order. Warnings (values that other YAML
- * readers take differently) go to the log. EXIT_CONFIG with file, line and column for whatever is wrong in
- * it. */
+/* Read, check and fill in `path`, then apply overrides "key=value" in order.
+ * Warnings (values that other YAML readers take differently) go to the log.
+ * EXIT_CONFIG with file, line and column for whatever is wrong in it. */
 int config_load(struct config *config, const char *path, char **overrides, int override_count,
                 struct error *err);
 /* The same from memory; `path` is where relative paths start and what messages name. */
@@ -170,8 +170,8 @@ void config_copy(struct config *to, const struct config *from);
  * config_load calls it when the family is known from the file. */
 int config_resolve(struct config *config, enum model_family family, struct error *err);
 
-/* Set a field to a value as if it had been written in the file: for what the trainer resolves (widths,
- * formats). */
+/* Set a field to a value as if it had been written in the file:
+ * for what the trainer resolves (widths, formats). */
 int config_assign(struct config *config, const char *key, const char *value, struct error *err);
 
 /* How many cards device.cards names, the first of them in *first (may be NULL); 0 for all. */

@@ -16,8 +16,8 @@ struct value {
 
 enum value_verdict { VALUE_GOOD, VALUE_NOTE, VALUE_BAD };
 
-/* `quoted`: it stood in quotes or a block scalar, so it is text. message and hint (each `size` bytes) are
- * filled unless VALUE_GOOD. */
+/* `quoted`: it stood in quotes or a block scalar, so it is text.
+ * message and hint (each `size` bytes) are filled unless VALUE_GOOD. */
 enum value_verdict value_read(int key, const char *text, size_t bytes, bool quoted, struct value *value,
                               char *message, char *hint, size_t size);
 

@@ -69,8 +69,8 @@ static double rate(const struct product *p)
     return 2.0 * (double)p->gemm.m * (double)p->gemm.n * (double)p->gemm.k / best * 1e-9;
 }
 
-/* What the shapes are divided by so that one product takes no minute where kernels are emulated: 1 on every
- * real device. */
+/* What the shapes are divided by so that one product takes no
+ * minute where kernels are emulated: 1 on every real device. */
 static int64_t divisor(struct device *device, enum dtype type, char *block)
 {
     enum { SIDE = 128 };

@@ -1,9 +1,9 @@
-/* The CPU back end: memory of this machine, operations from kernels/cpu, matrix products from AMX tiles or
- * oneDNN.
+/* The CPU back end: memory of this machine,
+ * operations from kernels/cpu, matrix products from AMX tiles or oneDNN.
  *
- * The dry device is the same code with `dry` set: every operation reserves the scratch that it would use and
- * returns, so that running one step on it gives the memory plan. Its addresses are reserved without access: a
- * stray read faults. */
+ * The dry device is the same code with `dry` set: every operation reserves the
+ * scratch that it would use and returns, so that running one step on it gives the
+ * memory plan. Its addresses are reserved without access: a stray read faults. */
 #include "core/device/cpu.h"
 #include "core/base/file.h"
 #include "kernels/cpu/attention_amx.h"
@@ -12,7 +12,6 @@
 #include "kernels/cpu/ops.h"
 
 #include <dnnl.h>
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,11 +30,7 @@ struct cpu {
 };
 
 static struct cpu *cpu_of(struct device *dev) { return dev->state; }
-static int is_bf16(enum dtype t)
-{
-    assert(t == DTYPE_F32 || t == DTYPE_BF16);
-    return t == DTYPE_BF16;
-}
+static int is_bf16(enum dtype t) { return t == DTYPE_BF16; }
 
 static int thread_count(void)
 {
@@ -62,6 +57,8 @@ static void *reserve(struct device *dev, size_t bytes)
 }
 
 static bool idle(struct device *dev) { return cpu_of(dev)->dry || dev->pending.code; }
+/* Does an operation on elements of that type have anything to do? */
+static bool ready(struct device *dev, enum dtype t) { return device_has_type(dev, t) && !idle(dev); }
 
 static void onednn_failed(struct device *dev, const char *why)
 {
@@ -116,7 +113,7 @@ static int cpu_supports(const struct device *dev, const struct operation_shape *
 
 static void cpu_gemm(struct device *dev, const struct gemm *g)
 {
-    if (dev->pending.code) return;
+    if (!device_has_type(dev, g->ab_type) || !device_has_type(dev, g->c_type) || dev->pending.code) return;
     if (g->ab_type == DTYPE_BF16 && gemm_amx_available()) {
         int threads = thread_count();
         void *scratch = reserve(dev, gemm_amx_workspace(g->m, g->n, g->k, threads));
@@ -159,15 +156,15 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
 static void cpu_patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B,
                          int64_t S, int64_t p)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->patchify(is_bf16(t), images, patches, B, S, p);
+    if (ready(dev, t)) cpu_of(dev)->ops->patchify(is_bf16(t), images, patches, B, S, p);
 }
 static void cpu_embed_forward(struct device *dev, const struct embedding *o)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->embed_forward(o);
+    if (ready(dev, o->type)) cpu_of(dev)->ops->embed_forward(o);
 }
 static void cpu_embed_backward(struct device *dev, const struct embedding_gradient *o)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->embed_backward(o);
+    if (ready(dev, o->type)) cpu_of(dev)->ops->embed_backward(o);
 }
 static void cpu_resize_rows(struct device *dev, const float *w, const float *in, float *out, int64_t n_out,
                             int64_t n_in, int64_t D, bool transpose)
@@ -176,19 +173,21 @@ static void cpu_resize_rows(struct device *dev, const float *w, const float *in,
 }
 static void cpu_layernorm_forward(struct device *dev, const struct layernorm *o)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->layernorm_forward(o);
+    if (ready(dev, o->type)) cpu_of(dev)->ops->layernorm_forward(o);
 }
 static void cpu_layernorm_apply(struct device *dev, const struct layernorm *o)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->layernorm_apply(o);
+    if (ready(dev, o->type)) cpu_of(dev)->ops->layernorm_apply(o);
 }
 static void cpu_layernorm_backward(struct device *dev, const struct layernorm_gradient *o)
 {
+    if (!device_has_type(dev, o->type)) return;
     void *scratch = reserve(dev, row_shares_bytes(2 * o->D));
     if (scratch) cpu_of(dev)->ops->layernorm_backward(o, scratch);
 }
 static void cpu_attention_forward(struct device *dev, const struct attention *o)
 {
+    if (!device_has_type(dev, o->type)) return;
     int threads = thread_count();
     if (is_bf16(o->type) && gemm_amx_available()) {
         void *tiles = reserve(dev, attention_amx_scratch(o->N, o->dh) * (size_t)threads);
@@ -200,6 +199,7 @@ static void cpu_attention_forward(struct device *dev, const struct attention *o)
 }
 static void cpu_attention_backward(struct device *dev, const struct attention_gradient *o)
 {
+    if (!device_has_type(dev, o->type)) return;
     int threads = thread_count();
     if (is_bf16(o->type) && gemm_amx_available()) {
         void *tiles = reserve(dev, attention_amx_scratch(o->N, o->dh) * (size_t)threads);
@@ -212,35 +212,36 @@ static void cpu_attention_backward(struct device *dev, const struct attention_gr
 static void cpu_activation_forward(struct device *dev, enum dtype t, enum activation kind, const void *h,
                                    void *y, int64_t R, int64_t F)
 {
-    if (idle(dev)) return;
+    if (!ready(dev, t)) return;
     if (kind == ACTIVATION_GELU) cpu_of(dev)->ops->gelu_forward(is_bf16(t), h, y, R * F);
     else cpu_of(dev)->ops->swiglu_forward(is_bf16(t), h, y, R, F);
 }
 static void cpu_activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
                                     const void *h, void *dh, int64_t R, int64_t F)
 {
-    if (idle(dev)) return;
+    if (!ready(dev, t)) return;
     if (kind == ACTIVATION_GELU) cpu_of(dev)->ops->gelu_backward(is_bf16(t), dy, h, dh, R * F);
     else cpu_of(dev)->ops->swiglu_backward(is_bf16(t), dy, h, dh, R, F);
 }
 static void cpu_residual_forward(struct device *dev, const struct residual *o)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->residual_forward(o);
+    if (ready(dev, o->type)) cpu_of(dev)->ops->residual_forward(o);
 }
 static void cpu_scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma,
                               void *out, int64_t R, int64_t D)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->scale_columns(is_bf16(t), dx, gamma, out, R, D);
+    if (ready(dev, t)) cpu_of(dev)->ops->scale_columns(is_bf16(t), dx, gamma, out, R, D);
 }
 static void cpu_column_sums(struct device *dev, enum dtype t, const void *x, float *sums, int64_t R,
                             int64_t D)
 {
+    if (!device_has_type(dev, t)) return;
     void *scratch = reserve(dev, row_shares_bytes(D));
     if (scratch) cpu_of(dev)->ops->column_sums(is_bf16(t), x, sums, R, D, scratch);
 }
 static void cpu_layerscale_backward(struct device *dev, const struct layerscale_gradient *o)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->layerscale_backward(o);
+    if (ready(dev, o->weight_type) && ready(dev, o->gradient_type)) cpu_of(dev)->ops->layerscale_backward(o);
 }
 static void cpu_distill_loss(struct device *dev, const struct distillation *o)
 {
@@ -250,7 +251,8 @@ static void cpu_distill_loss(struct device *dev, const struct distillation *o)
 static void cpu_cast(struct device *dev, const void *src, enum dtype src_type, void *dst, enum dtype dst_type,
                      int64_t n)
 {
-    if (!idle(dev)) cpu_of(dev)->ops->cast(src, is_bf16(src_type), dst, is_bf16(dst_type), n);
+    if (ready(dev, src_type) && ready(dev, dst_type))
+        cpu_of(dev)->ops->cast(src, is_bf16(src_type), dst, is_bf16(dst_type), n);
 }
 enum { STRETCH = 1 << 18 }; /* bytes that a thread fills or copies at a time */
 static size_t stretch(size_t bytes, size_t at) { return bytes - at < STRETCH ? bytes - at : STRETCH; }
@@ -271,6 +273,7 @@ static void cpu_copy(struct device *dev, void *dst, const void *src, size_t byte
 static void cpu_sum_squares(struct device *dev, const void *x, enum dtype t, int64_t n, double *sum,
                             int *finite)
 {
+    if (!device_has_type(dev, t)) return;
     void *scratch = reserve(dev, SUM_SHARES * sizeof(double));
     if (scratch && !cpu_of(dev)->ops->sum_squares(x, is_bf16(t), n, sum, scratch)) *finite = 0;
 }
@@ -315,8 +318,8 @@ void dry_release(struct device *dev, void *p, size_t bytes)
 
 enum { LARGE_BYTES = 1 << 20 };
 
-/* Large blocks are mapped (zero pages, huge where the system allows), small ones come from the heap, which
- * AddressSanitizer watches. */
+/* Large blocks are mapped (zero pages, huge where the system allows),
+ * small ones come from the heap, which AddressSanitizer watches. */
 static int cpu_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
 {
     (void)class;

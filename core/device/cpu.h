@@ -7,6 +7,9 @@
 /* An empty device with state_bytes of state. NULL and err: no memory. */
 struct device *device_new(size_t state_bytes, struct error *err);
 
+/* Operations are on F32 and BF16: with another type false, and device_check tells. */
+bool device_has_type(struct device *device, enum dtype type);
+
 int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct error *err);
 
 extern const struct device_optim cpu_optim;

@@ -150,6 +150,15 @@ struct device *device_new(size_t state_bytes, struct error *err)
     return device;
 }
 
+bool device_has_type(struct device *device, enum dtype type)
+{
+    if (type == DTYPE_F32 || type == DTYPE_BF16) return true;
+    if (!device->pending.code)
+        error_set(&device->pending, EXIT_CONFIG, "train.precision: fp32 or bf16",
+                  "an operation on %s was asked of %s", dtype_name(type), device->name);
+    return false;
+}
+
 /* "hip", "hip:3": the ordinal; -1: not of that kind. */
 static int ordinal_of(const char *spec, const char *kind)
 {

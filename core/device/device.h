@@ -8,8 +8,8 @@
  * Operations are slots of one table, filled by each back end (cpu.c from kernels/cpu, gpu.c from
  * kernels/gpu), same names and contracts. Pointers in their arguments are device memory, tensors are
  * row-major and contiguous, operations run in issue order (a card may return before they are done:
- * device->sync waits). Failures surface in device_check; a shape that
- * `supports` refuses is a programming error.
+ * device->sync waits). Failures surface in device_check; a shape that `supports` refuses is a
+ * programming error.
  */
 #ifndef MEOPT_DEVICE_H
 #define MEOPT_DEVICE_H
@@ -50,8 +50,8 @@ struct memory_use {
  * `t` is the dtype of activations (F32 or BF16); parameters of norms, biases, gammas and tokens are F32,
  * so are their gradients, which are ADDED to what is there. */
 struct device;
-/* The operations whose shape is asked about before they are planned; those that are not here take all that
- * these take. */
+/* The operations whose shape is asked about before they are planned;
+ * those that are not here take all that these take. */
 enum device_operation { OPERATION_GEMM, OPERATION_ATTENTION };
 struct operation_shape {
     enum device_operation operation;
@@ -60,9 +60,9 @@ struct operation_shape {
     int64_t B, H, dh; /* attention */
 };
 struct device_ops {
-    /* Can it do that? 0, or EXIT_CONFIG with the numbers. Ask for everything that a model will need before
-     * its memory is taken: an operation itself does not look. A dry device answers for the one it stands for.
-     */
+    /* Can it do that? 0, or EXIT_CONFIG with the numbers. Ask for everything
+     * that a model will need before its memory is taken: an operation itself
+     * does not look. A dry device answers for the one it stands for. */
     int (*supports)(const struct device *, const struct operation_shape *, struct error *err);
 
     void (*gemm)(struct device *, const struct gemm *);
@@ -113,8 +113,8 @@ struct device_ops {
 enum device_kind { DEVICE_CPU, DEVICE_DRY, DEVICE_HIP, DEVICE_CUDA, DEVICE_KIND_COUNT };
 extern const char *const device_kind_names[DEVICE_KIND_COUNT]; /* "cpu", "dry", "hip", "cuda" */
 
-/* Operations that are issued again and again with the same arguments. Two with equal bytes here are the same.
- */
+/* Operations that are issued again and again with the same arguments.
+ * Two with equal bytes here are the same. */
 struct device_work {
     const void *owner, *inputs[2]; /* whose they are, and what they read that may change places */
     int64_t count;
@@ -128,9 +128,9 @@ struct optim_sweep {
     struct optim_partial *partials; /* of this machine: results, where the tasks say */
     int threads;                    /* of this machine; 0: as OpenMP decides */
     bool wait;                      /* results are in partials on return; else when `results` asks */
-    bool
-        check; /* step: look into the gradients first; where one holds a NaN or an infinity nothing is stepped
-                  by this call and those with the same struct, all groups are bad and the norm infinite */
+    /* step: look into the gradients first; where one holds a NaN or an infinity nothing is stepped by this
+     * call and those with the same struct, all groups are bad and the norm infinite */
+    bool check;
     bool checked; /* set by it */
     int64_t bad;  /* in: -1. The task whose gradient it was; on a card only the results tell */
 };
@@ -204,10 +204,9 @@ struct device {
     void *state;
 };
 
-/* "cpu", "dry" (what the CPU would take; "dry:hip", "dry:cuda", "dry:auto": what that would on this machine),
- * "hip:N", "cuda:N" (N may be left out: 0), or "auto"
- * ("auto:N"): that card of the first driver whose kernels work on it, else the CPU. limit_bytes 0 = no limit
- * of ours. */
+/* "cpu", "dry" (what the CPU would take; "dry:hip", "dry:cuda", "dry:auto": what that would on
+ * this machine), "hip:N", "cuda:N" (N may be left out: 0), or "auto" ("auto:N"): that card of
+ * the first driver whose kernels work on it, else the CPU. limit_bytes 0 = no limit of ours. */
 int device_open(struct device **device, const char *spec, size_t limit_bytes, struct error *err);
 /* This machine's memory without accounts, for libmeopt: `optim` and `host_memory` are all that it has. */
 struct device *device_host(void);

@@ -18,8 +18,8 @@ static const char *const hip_libraries[] = {"libamdhip64.so",
                                             NULL};
 static const char *const cuda_libraries[] = {"libcuda.so.1", "libcuda.so", NULL};
 
-/* One row an entry point: place in struct driver, its two names (NULL: that vendor has none or needs none),
- * optional. */
+/* One row an entry point: place in struct driver, its two names (NULL:
+ * that vendor has none or needs none), optional. */
 static const struct entry {
     size_t at;
     const char *names[DRIVER_KINDS];
@@ -87,8 +87,8 @@ void *library_open(const char *const *names, const char *variable, char *path, s
     return NULL;
 }
 
-/* dlerror's text without the "file or directory" chain of every candidate: the first that is not plain
- * absence. */
+/* dlerror's text without the "file or directory" chain of every candidate:
+ * the first that is not plain absence. */
 static int not_loaded(enum driver_kind kind, const char *path, struct error *err)
 {
     const char *variable = kind == DRIVER_HIP ? "MEOPT_HIP_LIBRARY" : "MEOPT_CUDA_LIBRARY",

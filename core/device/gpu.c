@@ -69,8 +69,8 @@ struct object {
     char path[600], arch[32];
 };
 
-/* Directories that may have them, in order: the user's alone, else beside the program in a build tree, beside
- * the installed library. */
+/* Directories that may have them, in order: the user's alone,
+ * else beside the program in a build tree, beside the installed library. */
 static void object_directories(char list[4][256])
 {
     char exe[200] = "";
@@ -128,8 +128,8 @@ static int suits(enum driver_kind kind, const char *built, const char *card)
     return a / 10 == b / 10 && a <= b;
 }
 
-/* Overwrite a poison pattern. An object for another card may load, launch and do nothing, all with success.
- */
+/* Overwrite a poison pattern.
+ * An object for another card may load, launch and do nothing, all with success. */
 static int sentinel(struct device *dev, bool *right)
 {
     enum { WORDS = 3000 };

@@ -1,6 +1,6 @@
-/* A card as a device. gpu.c has the card itself (memory, code objects), gpu_copy.c queues and copies,
- * gpu_ops.c the operations of device.h, gpu_blas.c and gpu_lt.c the matrix product, gpu_graph.c operations as
- * graphs.
+/* A card as a device. gpu.c has the card itself (memory, code objects),
+ * gpu_copy.c queues and copies, gpu_ops.c the operations of device.h,
+ * gpu_blas.c and gpu_lt.c the matrix product, gpu_graph.c operations as graphs.
  *
  * Operations run on one stream, in issue order; device->sync waits for it. A driver's error inside an
  * operation becomes dev->pending with the driver's words; what follows does nothing (device_check).
@@ -42,9 +42,10 @@ struct gpu {
     bool dry;              /* no driver behind it: scratch is counted, nothing is launched */
     char object[600];      /* the code object in use */
     struct arena arena;
-    struct lt
-        *lt; /* products come from the first of these that has one for the shape: lt, blas, the own kernel */
-    struct blas *blas; /* both NULL where the library is not found */
+    /* Products come from the first of these that has one for the shape: lt, blas, the own kernel.
+     * Both NULL where the library is not found. */
+    struct lt *lt;
+    struct blas *blas;
     void *workspace;
     size_t workspace_bytes;
     char *staging[2]; /* pinned */

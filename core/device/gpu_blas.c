@@ -1,5 +1,5 @@
-/* Matrix products by the vendor's library, loaded when a card is opened: rocBLAS (AMD, DTK) or cuBLAS. See
- * gpu.h.
+/* Matrix products by the vendor's library, loaded when a card is opened:
+ * rocBLAS (AMD, DTK) or cuBLAS. See gpu.h.
  *
  * Both take column-major matrices. A row-major C = op(A) op(B) is the column-major C^T = op(B)^T op(A)^T, and
  * a row-major matrix read column-major is its own transpose: the operands change places and the flags stay.

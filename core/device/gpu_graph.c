@@ -1,5 +1,5 @@
-/* Operations as graphs: see device.h's issue. The driver records what a stream is given and starts all of it
- * at once.
+/* Operations as graphs: see device.h's issue.
+ * The driver records what a stream is given and starts all of it at once.
  *
  * The first time operations are issued as they are: libraries choose, scratch grows. The second time they are
  * recorded, from then on the graph is started. Memory that comes or goes makes every graph void. A recording

@@ -1,7 +1,7 @@
 /* The operations of device.h on a card: each names its kernels (kernels/gpu) and their grids. */
+#include "core/device/cpu.h"
 #include "core/device/gpu.h"
 
-#include <assert.h>
 #include <stdio.h>
 
 #define ARGUMENTS(...)                                                                                       \
@@ -9,21 +9,20 @@
 
 enum { SHARES = 64, SQUARE_BLOCKS = 512 };
 
-static bool half(enum dtype t)
-{
-    assert(t == DTYPE_F32 || t == DTYPE_BF16);
-    return t == DTYPE_BF16;
-}
+/* With another type than these two the device has failed, and nothing is launched. */
+static bool half(struct device *dev, enum dtype t) { return device_has_type(dev, t) && t == DTYPE_BF16; }
 /* Name of a kernel by dtype: static text, which the table of functions keeps. */
-#define NAME(name, t) (half(t) ? name "_bf16" : name "_f32")
+#define NAME(name, t) (half(dev, t) ? name "_bf16" : name "_f32")
 #define NAME2(name, s, t)                                                                                    \
-    (half(s) ? half(t) ? name "_bf16_bf16" : name "_bf16_f32" : half(t) ? name "_f32_bf16" : name "_f32_f32")
+    (half(dev, s)   ? half(dev, t) ? name "_bf16_bf16" : name "_bf16_f32"                                    \
+     : half(dev, t) ? name "_f32_bf16"                                                                       \
+                    : name "_f32_f32")
 
 static int64_t shares_of(int64_t rows) { return rows < SHARES ? rows : SHARES; }
 static int64_t column_blocks(int64_t D) { return (D + GPU_THREADS - 1) / GPU_THREADS; }
 
-/* Heads wider than DH of kernels/gpu/attention.hip have no place in its shared memory; grids are at most
- * GPU_GRID_Y blocks high. */
+/* Heads wider than DH of kernels/gpu/attention.hip have no place in its shared memory;
+ * grids are at most GPU_GRID_Y blocks high. */
 static int gpu_supports(const struct device *dev, const struct operation_shape *s, struct error *err)
 {
     static const char smaller[] = "a smaller train.micro_batch";
@@ -49,8 +48,8 @@ static int gpu_supports(const struct device *dev, const struct operation_shape *
     return 0;
 }
 
-/* The library's product takes no fp32 bias beside bf16 results: C begins as rows of bias, and the product is
- * added. */
+/* The library's product takes no fp32 bias beside bf16 results:
+ * C begins as rows of bias, and the product is added. */
 static bool library_gemm(struct device *dev, const struct gemm *g)
 {
     struct gpu *gpu = gpu_of(dev);
@@ -72,6 +71,7 @@ static bool library_gemm(struct device *dev, const struct gemm *g)
 static void gpu_gemm(struct device *dev, const struct gemm *g)
 {
     gpu_current(dev);
+    if (!device_has_type(dev, g->ab_type) || !device_has_type(dev, g->c_type)) return;
     if (dev->pending.code || lt_gemm(dev, g) || library_gemm(dev, g)) return;
     struct gemm h = *g;
     int ta = h.transpose_a, tb = h.transpose_b;

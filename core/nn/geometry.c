@@ -1,5 +1,4 @@
-/* What a tower is: the published presets, and what a checkpoint's shapes determine (models.md 0-2).
- */
+/* What a tower is: the published presets, and what a checkpoint's shapes determine (models.md 0-2). */
 #include "core/nn/parameters.h"
 
 #include <stdio.h>

@@ -102,8 +102,8 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
     return code;
 }
 
-/* A counter-based generator (splitmix64's finaliser), so that a value depends on seed, parameter and index
- * alone. */
+/* A counter-based generator (splitmix64's finaliser),
+ * so that a value depends on seed, parameter and index alone. */
 static uint64_t mix(uint64_t x)
 {
     x += 0x9E3779B97F4A7C15u;

@@ -43,10 +43,10 @@ struct geometry {
 int geometry_preset(const char *name, struct geometry *geometry, struct error *err);
 const char *geometry_preset_name(int i); /* NULL behind the last */
 
-/* Complete *geometry from a checkpoint's names and shapes; fields that are set already are checked against
- * it. heads is not in a checkpoint: when 0 it becomes width / head_dim (head_dim 0: 64 for DINOv2, 88 for
- * EVA, for OpenCLIP 88 or else 80, whichever divides the width: family.c). image 0 becomes pos_grid * patch
- * (DINOv2: 16 patches). */
+/* Complete *geometry from a checkpoint's names and shapes; fields that are set already
+ * are checked against it. heads is not in a checkpoint: when 0 it becomes width /
+ * head_dim (head_dim 0: 64 for DINOv2, 88 for EVA, for OpenCLIP 88 or else 80, whichever
+ * divides the width: family.c). image 0 becomes pos_grid * patch (DINOv2: 16 patches). */
 int geometry_infer(struct geometry *geometry, const struct weights *weights, int64_t head_dim,
                    struct error *err);
 /* The same defaults without a checkpoint, then that everything is set and possible. */
@@ -57,8 +57,8 @@ int64_t
 geometry_parameters(const struct geometry *geometry); /* of the visual tower, without a distillation head */
 double
 geometry_forward_flops(const struct geometry *geometry); /* per image, 2 per multiply-add (models.md 7) */
-/* What RECOMPUTE_BLOCK does again: blocks up to the feed-forward's activation. The last block only for a
- * second backward pass. */
+/* What RECOMPUTE_BLOCK does again: blocks up to the feed-forward's activation.
+ * The last block only for a second backward pass. */
 double geometry_recompute_flops(const struct geometry *geometry, bool twice);
 
 /* What a parameter is before training (tower_init_random). */

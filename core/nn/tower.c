@@ -135,8 +135,8 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     k->rstd2 = k->mean2 + R;
 }
 
-/* A frozen tower keeps nothing: one residual stream, and q,k,v and the feed-forward take turns in one region.
- */
+/* A frozen tower keeps nothing: one residual stream,
+ * and q,k,v and the feed-forward take turns in one region. */
 static void lay_frozen_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
     const struct geometry *g = &t->geometry;
@@ -249,9 +249,9 @@ static void lay_scratch(struct tower *t)
     t->scratch_bytes = at;
 }
 
-/* Bicubic weights of PyTorch's upsample_bicubic2d (A = -0.75, no antialias) with DINOv2's offset of 0.1, in
- * float as there: out position d reads around (d + 0.5) * grid / (side + 0.1) - 0.5, indices clamped
- * (models.md 1c). */
+/* Bicubic weights of PyTorch's upsample_bicubic2d (A = -0.75, no antialias)
+ * with DINOv2's offset of 0.1, in float as there: out position d reads around
+ * (d + 0.5) * grid / (side + 0.1) - 0.5, indices clamped (models.md 1c). */
 static void bicubic_taps(int64_t d, int64_t side, int64_t grid, int64_t index[4], float weight[4])
 {
     double scale_factor = ((double)side + 0.1) / (double)grid;

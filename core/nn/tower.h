@@ -80,8 +80,8 @@ const void *tower_matrix(struct tower *tower, const struct parameter *p);
 /* y (rows, out) = x W^T + b, W (out, in) */
 void tower_linear(struct tower *tower, const void *x, const struct parameter *w, const float *bias, void *y,
                   enum dtype y_type, int64_t rows);
-/* The forward pass of one block from x_in into kept and x_out; x_out NULL: only what backward needs
- * (recompute). */
+/* The forward pass of one block from x_in into kept and x_out;
+ * x_out NULL: only what backward needs (recompute). */
 void tower_block_forward(struct tower *tower, int64_t block, const void *x_in, struct block_activations *kept,
                          void *x_out, int64_t batch);
 

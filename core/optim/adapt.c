@@ -3,8 +3,8 @@
  *
  * Before the step, up to 64 groups evenly spread are stepped twice in copies: with their state in fp32, and
  * in the stored formats with the same random bits. Both then say what the next update would be if it depended
- * on the state alone, u = m / (sqrt(v) root_scale + eps) (m for rules without v). The error is ||u(stored) -
- * u(exact)|| / ||u(exact)||.
+ * on the state alone: u = m / (sqrt(v) root_scale + eps), m for rules without v.
+ * The error is ||u(stored) - u(exact)|| / ||u(exact)||.
  */
 #include "core/optim/optim.h"
 
@@ -125,5 +125,6 @@ int adapt_act(struct meopt *opt, struct tensor *t, double error, struct meopt_er
         report.new_second_moment = t->layout.v;
     }
     if (o->report) o->report(o->context, &report);
-    return status;
+    return status == MEOPT_NO_MEMORY ? MEOPT_OK
+                                     : status; /* the step is made; the next one that is due asks again */
 }

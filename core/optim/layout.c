@@ -1,5 +1,5 @@
-/* How many bytes each tensor takes, of what kind and where: the same arithmetic for meopt_query and
- * meopt_create. */
+/* How many bytes each tensor takes, of what kind and where:
+ * the same arithmetic for meopt_query and meopt_create. */
 #include "core/optim/optim.h"
 
 #include <string.h>

@@ -88,8 +88,8 @@ struct optim_task task_of(const struct meopt *opt, const struct tensor *tensor);
 /* Set to zero by the threads that will step it. */
 void state_clear(const struct meopt *opt, struct tensor *tensor);
 
-/* The m range beside a low-bit v (struct optim_task) and the bound of |m| / sqrt(v) after t steps; t 0: for
- * ever. */
+/* The m range beside a low-bit v (struct optim_task) and
+ * the bound of |m| / sqrt(v) after t steps; t 0: for ever. */
 double ratio_limit(const struct meopt_options *options, double t);
 int m_range(const struct meopt_options *options, int m_format);
 struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale);
@@ -106,9 +106,9 @@ int adapt_act(struct meopt *opt, struct tensor *tensor, double error, struct meo
 /* Did the device fail? */
 int optim_device_status(const struct meopt *opt, struct meopt_error *err);
 
-/* A tensor as the host may touch it. On the CPU that is the tensor; on a card, copies of the parts asked for
- * (the other pointers are NULL). tensor_release ends it, after bringing the parts back to the card when
- * `changed`. */
+/* A tensor as the host may touch it. On the CPU that is the tensor; on a card,
+ * copies of the parts asked for (the other pointers are NULL). tensor_release
+ * ends it, after bringing the parts back to the card when `changed`. */
 enum { PART_WEIGHTS = 1, PART_STATE = 2 }; /* weights: with their copy and correction */
 int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts, struct tensor *host,
                 struct meopt_error *err);

@@ -210,8 +210,8 @@ static int state_reformat(struct meopt *opt, struct tensor *t, int m, int v, str
     return MEOPT_OK;
 }
 
-/* A promoted tensor comes back as wide as it was, where precision is still adaptive: a resumed run goes on
- * bit by bit. */
+/* A promoted tensor comes back as wide as it was,
+ * where precision is still adaptive: a resumed run goes on bit by bit. */
 static int record_apply(struct meopt *opt, struct tensor *t, const struct record *r, const char *payload,
                         struct meopt_error *err)
 {
@@ -266,7 +266,9 @@ int state_convert(struct meopt *opt, struct tensor *t, int m, int v, struct meop
             state_each(opt, &source, old.layout.groups, values_store, &target);
             status = tensor_release(opt, t, &to, true, err);
         }
-        memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, old.state, old.layout.state_bytes);
+        struct tensor gone = status ? *t : old; /* moments that could not be written are kept as they were */
+        if (status) *t = old;
+        memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, gone.state, gone.layout.state_bytes);
     }
     tensor_release(opt, &old, &from, false, NULL);
     return status;

@@ -1,6 +1,5 @@
-/* What a run will need, before it starts: the trainer's own allocations made on the dry device, so that plan
- * and measurement are the same code, and arithmetic for the rest.
- */
+/* What a run will need, before it starts: the trainer's own allocations made on the dry device,
+ * so that plan and measurement are the same code, and arithmetic for the rest. */
 #ifndef MEOPT_TRAIN_PLAN_H
 #define MEOPT_TRAIN_PLAN_H
 
@@ -29,8 +28,8 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
 /* Bytes that one of `ranks` sends in a step: ring all-reduce of reduce_bytes. */
 double plan_sent_bytes(const struct plan *plan, int ranks);
 
-/* Largest micro-batch (whole batch in one forward) whose peak is at most limit_bytes; 0: not even one image.
- */
+/* Largest micro-batch (whole batch in one forward) whose
+ * peak is at most limit_bytes; 0: not even one image. */
 int64_t plan_largest_batch(const struct config *config, size_t limit_bytes, struct error *err);
 
 #endif

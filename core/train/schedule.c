@@ -1,5 +1,5 @@
-/* Learning rate of a step: linear warm-up, then constant, linear or cosine (Loshchilov, Hutter, arXiv
- * 1608.03983) to min_lr. */
+/* Learning rate of a step: linear warm-up, then constant,
+ * linear or cosine (Loshchilov, Hutter, arXiv 1608.03983) to min_lr. */
 #include "core/train/loop.h"
 
 #include <math.h>

@@ -57,8 +57,8 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
         *target = t->teacher->out;
         return 0;
     }
-    /* the cache holds an image's rows together; out has the cls rows of all images first, then the patch rows
-     */
+    /* the cache holds an image's rows together;
+     * out has the cls rows of all images first, then the patch rows */
     int64_t width = t->student->out_width, rows = t->student->out_rows;
     size_t cls = (size_t)width * sizeof(float), rest = (size_t)((rows - 1) * width) * sizeof(float);
     for (int64_t i = 0; i < count; i++) {
@@ -185,8 +185,8 @@ static int on_group(void *context, int group, struct error *err)
     return status ? trainer_library_error(&library, err) : 0;
 }
 
-/* The scale that turns the gradient's norm into what optim.clip_grad_norm (or LAMB's own pre-clipping)
- * allows. */
+/* The scale that turns the gradient's norm into what
+ * optim.clip_grad_norm (or LAMB's own pre-clipping) allows. */
 static double clip_scale(const struct trainer *t, double norm)
 {
     double scale = 1, limit = t->config->optim.max_grad_norm;
@@ -196,8 +196,8 @@ static double clip_scale(const struct trainer *t, double norm)
     return scale;
 }
 
-/* Forward and loss of one micro-batch, behind `done` images of the step; the gradient of the output to dout.
- */
+/* Forward and loss of one micro-batch, behind `done` images of the step;
+ * the gradient of the output to dout. */
 static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done, int64_t count,
                    const struct batch_source *source, double *loss, double *cosine, struct error *err)
 {

@@ -74,7 +74,16 @@ static void report(void *context, const struct meopt_report *r)
 {
     (void)context;
     if (r->first_moment == r->new_first_moment && r->second_moment == r->new_second_moment) {
-        log_debug("step %lld: %s: state error %.3g of the update", (long long)r->step, r->tensor, r->error);
+        if (r->error > r->threshold)
+            log_warn(
+                "step %lld: %s: state error %.3g of the update is over %.3g, and there is no memory for a "
+                "wider format: moments stay %s, %s",
+                (long long)r->step, r->tensor, r->error, r->threshold,
+                meopt_state_format_name(r->first_moment),
+                r->second_moment < 0 ? "none" : meopt_state_format_name(r->second_moment));
+        else
+            log_debug("step %lld: %s: state error %.3g of the update", (long long)r->step, r->tensor,
+                      r->error);
         return;
     }
     log_info("step %lld: %s: state error %.3g of the update is over %.3g: moments promoted to %s, %s",

@@ -1,14 +1,14 @@
-/* The trainer: teacher, student, loss and optimizer of one configuration on one device, and what one step
- * does.
+/* The trainer: teacher, student, loss and optimizer of
+ * one configuration on one device, and what one step does.
  *
  * trainer_create takes every byte that training will ever need, by class, before the first step; on device
  * "dry" the same calls give the plan (plan.h). One step: forward of the (frozen) teacher or its cached
  * embeddings, forward of the student, loss, backward, and the optimizer either behind it (gradients kept) or
  * inside it, group by group (released).
  *
- * How a step runs. A group is a block (or the embedding, or the end); groups come last block first. Sums over
- * ranks are made where a group is complete; clipping needs the norm of all groups, so each way pays for it
- * otherwise:
+ * How a step runs. A group is a block (or the embedding, or the end); groups
+ * come last block first. Sums over ranks are made where a group is complete;
+ * clipping needs the norm of all groups, so each way pays for it otherwise:
  *
  *   way          gradients are       summed over ranks    norm for clipping     weights move
  *   kept         all, to the end     behind the last      exact                 all, behind the
@@ -78,9 +78,9 @@ struct step_result {
  * freed afterwards, so the two never share memory. */
 typedef int (*fill_cache)(void *context, struct trainer *trainer, struct error *err);
 
-/* random: no checkpoint is read, every value is seeded random (meopt bench train, plans without files). On
- * device "dry" checkpoints are opened for their shapes only, and not at all when random or missing with an
- * arch given. */
+/* random: no checkpoint is read, every value is seeded random (meopt bench
+ * train, plans without files). On device "dry" checkpoints are opened for
+ * their shapes only, and not at all when random or missing with an arch given. */
 int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random,
                    fill_cache cache, void *context, struct error *err);
 void trainer_close(struct trainer *trainer);
@@ -90,8 +90,8 @@ struct batch_source {
     /* Micro-batch `index` of the step, of batch->count rows: set batch->input, in host memory, and the number
      * of each row in the dataset (for cached targets); both stay valid until the next call. */
     int (*give)(void *context, int64_t index, struct batch *batch, const int64_t **ids, struct error *err);
-    /* Optional: the input that `give` will set for micro-batch 0 of the next step when it is there already,
-     * else NULL. */
+    /* Optional: the input that `give` will set for micro-batch 0 of the next step,
+     * when it is there already, else NULL. */
     const void *(*coming)(void *context);
     void *context;
 };
@@ -101,8 +101,8 @@ struct batch_source {
 int trainer_step(struct trainer *trainer, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err);
 
-/* Losses of the batch for every variant (kind x normalize x reduction), name and value, without training:
- * printed once. */
+/* Losses of the batch for every variant (kind x normalize x reduction),
+ * name and value, without training: printed once. */
 struct loss_variant {
     const char *name;
     double value;
@@ -111,11 +111,11 @@ enum { LOSS_VARIANTS = 7 };
 int trainer_loss_variants(struct trainer *trainer, const struct batch_source *source,
                           struct loss_variant variants[LOSS_VARIANTS], struct error *err);
 
-/* The teacher's output for a batch in host memory (at most micro) into host memory (count,
- * out_rows*out_width). */
+/* The teacher's output for a batch in host memory
+ * (at most micro) into host memory (count, out_rows*out_width). */
 int trainer_embed_teacher(struct trainer *trainer, const struct batch *host, float *out, struct error *err);
-/* Exact F32 values of a student's parameter: from the optimizer for trained ones. out (count), host memory.
- */
+/* Exact F32 values of a student's parameter:
+ * from the optimizer for trained ones. out (count), host memory. */
 int trainer_export(const struct trainer *trainer, int parameter, float *out, struct error *err);
 /* And back, bits restored in every format. */
 int trainer_import(struct trainer *trainer, int parameter, const float *values, struct error *err);

@@ -1,5 +1,5 @@
-/* The optimizer step on a card: every rule and format, many tensors in one launch, the bits of the CPU's
- * step.
+/* The optimizer step on a card: every rule and format,
+ * many tensors in one launch, the bits of the CPU's step.
  *
  * The arithmetic is kernels/optim_math.h, as on the CPU. A block owns a chunk of 512 groups of 64 elements;
  * eight neighbouring lanes (an octet) walk through 16 groups, in pairs, because that is how random numbers

@@ -1,6 +1,6 @@
-/* What a lane of the optimizer's kernels (optim.hip) holds of a group of 64 elements: eight of them, read
- * from and written to every format of gradients, weights and states, with the arithmetic of
- * kernels/optim_math.h.
+/* What a lane of the optimizer's kernels (optim.hip) holds of a group of 64
+ * elements: eight of them, read from and written to every format of
+ * gradients, weights and states, with the arithmetic of kernels/optim_math.h.
  *
  * Lane u of eight (an octet) has the elements 16 i + 2 u + j (i 0..3, j 0..1): the two nibbles of a byte of a
  * 4-bit state are in one lane.

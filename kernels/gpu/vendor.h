@@ -50,8 +50,8 @@ DEVICE float exact_mul(float a, float b)
 #pragma clang fp contract(off)
     return a * b;
 }
-/* with -fhip-fp32-correctly-rounded-divide-sqrt; __fsqrt_rn is the processor's own approximation in some
- * releases */
+/* with -fhip-fp32-correctly-rounded-divide-sqrt; __fsqrt_rn is
+ * the processor's own approximation in some releases */
 DEVICE float exact_div(float a, float b) { return a / b; }
 DEVICE float exact_sqrt(float a) { return sqrtf(a); }
 
@@ -114,8 +114,8 @@ DEVICE uint16_t bf16_bits(float f)
 DEVICE void store(float *p, int64_t i, float x) { p[i] = x; }
 DEVICE void store(bf16 *p, int64_t i, float x) { p[i].bits = bf16_bits(x); }
 
-/* Sums over a wave, then over a block; every thread gets the result, in a fixed order (same bits each run).
- */
+/* Sums over a wave, then over a block;
+ * every thread gets the result, in a fixed order (same bits each run). */
 template <class T> DEVICE T wave_sum(T x)
 {
     for (int mask = WAVE / 2; mask; mask /= 2) x += wave_xor(x, mask);
