@@ -368,7 +368,12 @@ static int read_config(struct record *r, struct error *err)
     size_t bytes = 0;
     int left = MOST_SETTINGS, code = read_small(path, &text, &bytes, err);
     struct document d;
-    if (text && document_parse(&d, path, text, bytes, NULL) == 0) {
+    struct error why;
+    int parsed = text ? document_parse(&d, path, text, bytes, &why) : EXIT_FAILED;
+    if (text && parsed == EXIT_HOST_MEMORY) {
+        code = parsed;
+        if (err) *err = why;
+    } else if (parsed == 0) {
         if (d.root >= 0 && d.nodes[d.root].kind == NODE_MAPPING) flatten(r, &d, d.root, "", 0, &left);
         if (r->setting_count) qsort(r->settings, (size_t)r->setting_count, sizeof *r->settings, by_key);
         document_free(&d);
@@ -404,16 +409,19 @@ static int weigh_checkpoint(struct record *r, struct error *err)
         errno = ENOENT;
         DIR *dir = text[0] && !strchr(text, '/') && text[0] != '.' ? opendir(below) : NULL;
         double sum = 0;
-        for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
+        bool absent = !dir && (errno == ENOENT || errno == ENOTDIR);
+        if (dir) errno = 0;
+        for (struct dirent *entry; dir && !errno && (entry = readdir(dir)) != NULL;) {
             struct stat st;
-            if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
-                sum += (double)st.st_size;
+            if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+                sum += S_ISREG(st.st_mode) ? (double)st.st_size : 0;
+            else if (errno == ENOENT) errno = 0; /* a training beside us has moved on */
         }
-        if (dir) closedir(dir);
-        else if (errno != ENOENT && errno != ENOTDIR) {
+        if (errno && !absent) {
             code = error_errno(err, EXIT_FAILED, "may you read it?", "cannot list the checkpoint");
             error_at(err, below, 0, 0);
         }
+        if (dir) closedir(dir);
         if (sum > 0) r->checkpoint_bytes = sum;
         free(below);
     }
