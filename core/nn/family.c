@@ -39,6 +39,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
                              [ROLE_NORM_B] = "norm.bias",
                              [ROLE_OUT_W] = "head.weight",
                              [ROLE_OUT_B] = "head.bias"},
+                    /* a bias of the keys shifts all scores of a query alike: the softmax does not see it */
+                    .ignored = {"mask_token", "attn.k_bias", "lm_head."},
                     .norm_eps = 1e-6f,
                     .head_dim = {88},
                     .model = &image_model},
@@ -87,6 +89,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
                                 [ROLE_NORM_W] = "norm.weight",
                                 [ROLE_NORM_B] = "norm.bias"},
                        .swiglu = {"mlp.w12.weight", "mlp.w12.bias", "mlp.w3.weight", "mlp.w3.bias"},
+                       .ignored = {"head.", "linear_head.", "dino_head.",
+                                   "ibot_head."}, /* behind the output */
                        .norm_eps = 1e-6f,
                        .pos_resized = true,
                        .pos_grid = 37,

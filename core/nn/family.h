@@ -44,6 +44,8 @@ enum role {
     ROLE_FFN_COUNT = 4
 };
 
+enum { FAMILY_IGNORED = 8 };
+
 struct family_row {
     const char *name;
     const char *prefix;             /* of the tower's keys in a published checkpoint */
@@ -51,7 +53,8 @@ struct family_row {
     bool chunked_blocks;            /* a training checkpoint may write blocks.CHUNK.N. for blocks.N. */
     const char *keys[ROLE_COUNT];   /* behind prefix, in a block behind block_prefix, too; NULL: has none */
     const char *shapes[ROLE_COUNT]; /* letters as in parameters.c; NULL: the role's usual shape */
-    const char *swiglu[ROLE_FFN_COUNT]; /* keys of the feed-forward as SwiGLU; NULL: has none */
+    const char *swiglu[ROLE_FFN_COUNT];  /* keys of the feed-forward as SwiGLU; NULL: has none */
+    const char *ignored[FAMILY_IGNORED]; /* keys inside the tower that change no output; "head.": all such */
     float norm_eps;
     bool out_transposed;       /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
     bool pos_resized;          /* positions are stored for pos_grid and resized to the image (models.md 1c) */

@@ -1,5 +1,6 @@
 /* What a tower is: the published presets, and what a checkpoint's shapes determine (models.md 0-2).
  */
+#include "core/nn/fit.h"
 #include "core/nn/parameters.h"
 
 #include <stdio.h>
@@ -113,11 +114,13 @@ int geometry_infer(struct geometry *g, const struct weights *weights, int64_t he
         return error_set(err, EXIT_CONFIG, "correct the weight path, or model.family",
                          "holds a %s tower, the configuration says %s", family_name(family),
                          family_name(wanted));
+    int code = fit_names(family, weights, err);
+    if (code) return code;
     const struct family_row *row = family_row(family);
     g->family = family;
     int ffn = find(weights, family, ROLE_FC1_W, 0, SWIGLU, name, sizeof name) ? SWIGLU : GELU;
     const struct weights_tensor *conv, *pos, *fc, *last = NULL;
-    int code = need(weights, family, ROLE_PATCH_W, ffn, &conv, err);
+    code = need(weights, family, ROLE_PATCH_W, ffn, &conv, err);
     if (!code) code = need(weights, family, ROLE_POS, ffn, &pos, err);
     if (!code) code = need(weights, family, ROLE_FC1_W, ffn, &fc, err);
     if (!code && family_has(row, ROLE_OUT_W)) code = need(weights, family, ROLE_OUT_W, ffn, &last, err);
@@ -129,6 +132,10 @@ int geometry_infer(struct geometry *g, const struct weights *weights, int64_t he
                          (long long)pos->shape[pos->ndim - 2]);
     int64_t depth = 0;
     while (depth < 1024 && find(weights, family, ROLE_NORM1_W, depth, ffn, name, sizeof name)) depth++;
+    if (fit_blocks(family, weights) != depth)
+        return error_set(err, EXIT_CONFIG, "is the file whole?",
+                         "there is no block %lld in the %s tower, but the file has %lld blocks",
+                         (long long)depth, family_name(family), (long long)fit_blocks(family, weights));
     int64_t hidden = ffn == SWIGLU ? fc->shape[0] / 2 : fc->shape[0];
     int64_t out = !last ? conv->shape[0] : last->shape[row->out_transposed ? 1 : 0];
     if (g->ffn && g->ffn != ffn)
@@ -143,6 +150,17 @@ int geometry_infer(struct geometry *g, const struct weights *weights, int64_t he
     if (!code) code = settle(&g->hidden, hidden, "hidden", "feed-forward", err);
     if (!code) code = settle(&g->out, out, "out", "output", err);
     return code ? code : geometry_check(g, head_dim, err);
+}
+
+int geometry_fits(const struct geometry *g, int64_t target, const struct weights *weights, struct error *err)
+{
+    struct parameter *list;
+    enum role *roles;
+    int count = parameters_list(g, target, &list, &roles);
+    int code = fit_shapes(g->family, list, count, weights, err);
+    free(list);
+    free(roles);
+    return code;
 }
 
 /* What nothing says is what the family's towers usually have. */

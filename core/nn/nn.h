@@ -44,11 +44,15 @@ int geometry_preset(const char *name, struct geometry *geometry, struct error *e
 const char *geometry_preset_name(int i); /* NULL behind the last */
 
 /* Complete *geometry from a checkpoint's names and shapes; fields that are set already are checked against
- * it. heads is not in a checkpoint: when 0 it becomes width / head_dim (head_dim 0: 64 for DINOv2, 88 for
- * EVA, for OpenCLIP 88 or else 80, whichever divides the width: family.c). image 0 becomes pos_grid * patch
- * (DINOv2: 16 patches). */
+ * it. A tensor of the tower that nothing here reads is refused (fit.h). heads is not in a checkpoint: when 0
+ * it becomes width / head_dim (head_dim 0: 64 for DINOv2, 88 for EVA, for OpenCLIP 88 or else 80, whichever
+ * divides the width: family.c). image 0 becomes pos_grid * patch (DINOv2: 16 patches). */
 int geometry_infer(struct geometry *geometry, const struct weights *weights, int64_t head_dim,
                    struct error *err);
+/* Does the checkpoint hold every parameter of such a tower, in its shape, as tower_load will ask? Names and
+ * shapes only. target: of a distillation head, 0 for none. */
+int geometry_fits(const struct geometry *geometry, int64_t target, const struct weights *weights,
+                  struct error *err);
 /* The same defaults without a checkpoint, then that everything is set and possible. */
 int geometry_check(struct geometry *geometry, int64_t head_dim, struct error *err);
 
@@ -150,7 +154,7 @@ void tower_bind_scratch(struct tower *tower, void *scratch);
  * takes what bf16 cannot hold from here. */
 typedef int (*parameter_values)(void *context, int index, const float *values, struct error *err);
 
-/* Values from a checkpoint: every parameter must be there with its shape; other keys are skipped unread.
+/* Values from a checkpoint: every parameter must be there with its shape.
  * The distillation head (distill_head.weight, .bias) is taken when present, else left as it is: call
  * tower_init_random(head_only) first. `loaded` may be NULL. */
 int tower_load(struct tower *tower, const struct weights *weights, parameter_values loaded, void *context,

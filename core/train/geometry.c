@@ -50,6 +50,7 @@ static int settle(struct config *c, const struct config_tower *tower, const char
     if (!from_file) return geometry_check(g, tower->head_dim, err);
     if ((code = weights_open(weights, tower->weight, err)) != 0) return code;
     code = geometry_infer(g, *weights, tower->head_dim, err);
+    if (!code) code = geometry_fits(g, 0, *weights, err);
     if (code && err && !err->file[0]) error_at(err, tower->weight, 0, 0);
     return code;
 }
