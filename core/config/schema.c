@@ -49,7 +49,9 @@ CHOICE_LISTS(CHOICE_SIZE)
         INT(section ".heads", "heads", 0, 1024, "0", GEOMETRY,                                               \
             "attention heads, not stored in a checkpoint; 0: width / head_dim", field.heads),                \
         INT(section ".head_dim", "channels", 0, 1024, "0", GEOMETRY,                                         \
-            "width of one head; 0: 88 for eva, 88 or else 80 for openclip, 64 for dinov2", field.head_dim),  \
+            "width of one head; 0: as published at that width (80 at 1280, 88 at 1408, 104 at 1664, 112 at " \
+            "1792, else 64)",                                                                                \
+            field.head_dim),                                                                                 \
         INT(section ".hidden", "channels", 0, 262144, "0", GEOMETRY,                                         \
             "hidden width of the feed-forward; 0: from arch or checkpoint", field.hidden),                   \
         INT(section ".out", "channels", 0, 65536, "0", GEOMETRY,                                             \

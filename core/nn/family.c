@@ -42,7 +42,6 @@ static const struct family_row rows[FAMILY_COUNT] = {
                     /* a bias of the keys shifts all scores of a query alike: the softmax does not see it */
                     .ignored = {"mask_token", "attn.k_bias", "lm_head."},
                     .norm_eps = 1e-6f,
-                    .head_dim = {88},
                     .model = &image_model},
     [FAMILY_OPENCLIP] =
         {.name = "openclip",
@@ -61,7 +60,6 @@ static const struct family_row rows[FAMILY_COUNT] = {
          .shapes = {[ROLE_CLS] = "D", [ROLE_POS] = "PD", [ROLE_OUT_W] = "DO"},
          .norm_eps = 1e-5f,
          .out_transposed = true,
-         .head_dim = {88, 80},
          .model = &image_model},
     [FAMILY_DINOV2] = {.name = "dinov2",
                        .prefix = "",
@@ -95,7 +93,6 @@ static const struct family_row rows[FAMILY_COUNT] = {
                        .pos_resized = true,
                        .pos_grid = 37,
                        .image_grid = 16,
-                       .head_dim = {64},
                        .model = &image_model},
 };
 

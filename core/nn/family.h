@@ -60,7 +60,6 @@ struct family_row {
     bool pos_resized;          /* positions are stored for pos_grid and resized to the image (models.md 1c) */
     int64_t pos_grid;          /* the usual one where nothing says it; 0: the image's */
     int64_t image_grid;        /* the usual image / patch where nothing says it; 0: pos_grid */
-    int64_t head_dim[2];       /* the usual one; where it does not divide the width, the second, if any */
     const struct model *model; /* tower.h */
 };
 

@@ -14,13 +14,18 @@ static const struct {
     const char *name;
     struct geometry geometry;
 } presets[] = {
-    /*                      family           image patch pos width depth heads hidden out  ffn */
-    {"eva01_g14", {FAMILY_EVA, 224, 14, 16, 1408, 40, 16, 6144, 1024, GELU}},
-    {"eva01_g14_plus", {FAMILY_EVA, 224, 14, 16, 1408, 40, 16, 6144, 1024, GELU}},
-    {"openclip_vit_g14", {FAMILY_OPENCLIP, 224, 14, 16, 1408, 40, 16, 6144, 1024, GELU}},
-    {"openclip_vit_h14", {FAMILY_OPENCLIP, 224, 14, 16, 1280, 32, 16, 5120, 1024, GELU}},
-    {"dinov2_vitg14", {FAMILY_DINOV2, 224, 14, 37, 1536, 40, 24, 4096, 1536, SWIGLU}},
-    {"dinov2_vitl14", {FAMILY_DINOV2, 224, 14, 37, 1024, 24, 16, 4096, 1024, GELU}},
+// clang-format off
+#define PRESET(name, Family, Image, Patch, Pos, Width, Depth, Heads, Hidden, Out, Ffn) \
+    {name, {.family = Family, .image = Image, .patch = Patch, .pos_grid = Pos, .width = Width, .depth = Depth, \
+            .heads = Heads, .hidden = Hidden, .out = Out, .ffn = Ffn}},
+    /*                         family           image patch pos width depth heads hidden out  ffn */
+    PRESET("eva01_g14",        FAMILY_EVA,      224, 14, 16, 1408, 40, 16, 6144, 1024, GELU)
+    PRESET("eva01_g14_plus",   FAMILY_EVA,      224, 14, 16, 1408, 40, 16, 6144, 1024, GELU)
+    PRESET("openclip_vit_g14", FAMILY_OPENCLIP, 224, 14, 16, 1408, 40, 16, 6144, 1024, GELU)
+    PRESET("openclip_vit_h14", FAMILY_OPENCLIP, 224, 14, 16, 1280, 32, 16, 5120, 1024, GELU)
+    PRESET("dinov2_vitg14",    FAMILY_DINOV2,   224, 14, 37, 1536, 40, 24, 4096, 1536, SWIGLU)
+    PRESET("dinov2_vitl14",    FAMILY_DINOV2,   224, 14, 37, 1024, 24, 16, 4096, 1024, GELU)
+    // clang-format on
 };
 enum { PRESET_COUNT = sizeof presets / sizeof *presets };
 
@@ -163,6 +168,22 @@ int geometry_fits(const struct geometry *g, int64_t target, const struct weights
     return code;
 }
 
+/* Width of a head where only the tower's width is known: what all published vision transformers of that width
+ * have (the 56 of open_clip, EVA, DINOv2, timm, transformers); 0: no idea. Widths that are no multiple of 64
+ * are nobody's but our own samples'. */
+static int64_t usual_head(int64_t width)
+{
+    static const struct {
+        int64_t width, head;
+    } published[] = {{1280, 80}, {1408, 88}, {1664, 104}, {1792, 112}};
+    static const int64_t others[] = {64, 88, 80};
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++)
+        if (published[i].width == width) return published[i].head;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (width % others[i] == 0) return others[i];
+    return 0;
+}
+
 /* What nothing says is what the family's towers usually have. */
 static int complete(struct geometry *g, const struct family_row *row, int64_t head_dim, struct error *err)
 {
@@ -173,9 +194,13 @@ static int complete(struct geometry *g, const struct family_row *row, int64_t he
     if (!g->pos_grid) g->pos_grid = row->pos_grid ? row->pos_grid : g->image / g->patch;
     if (!g->image) g->image = (row->image_grid ? row->image_grid : g->pos_grid) * g->patch;
     if (g->heads || !g->width) return 0;
-    if (!head_dim) head_dim = row->head_dim[row->head_dim[1] && g->width % row->head_dim[0]];
-    if (g->width % head_dim)
+    g->heads_assumed = !head_dim;
+    if (!head_dim && !(head_dim = usual_head(g->width)))
         return error_set(err, EXIT_CONFIG, "set heads or head_dim",
+                         "no published tower is %lld wide, so nothing says how many heads it has",
+                         (long long)g->width);
+    if (g->width % head_dim)
+        return error_set(err, EXIT_CONFIG, "correct heads or head_dim",
                          "width %lld is no multiple of the head dimension %lld", (long long)g->width,
                          (long long)head_dim);
     g->heads = g->width / head_dim;
@@ -219,6 +244,15 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
         return error_set(err, EXIT_CONFIG, NULL, "no %s tower with a SwiGLU feed-forward is known",
                          row->name);
     return 0;
+}
+
+void geometry_text(const struct geometry *g, char *text, size_t size)
+{
+    char heads[48] = "";
+    if (g->heads_assumed)
+        snprintf(heads, sizeof heads, " (assumed: %lld wide)", (long long)(g->width / g->heads));
+    snprintf(text, size, "%s, %lld blocks of width %lld, %lld heads%s, image %lld", family_name(g->family),
+             (long long)g->depth, (long long)g->width, (long long)g->heads, heads, (long long)g->image);
 }
 
 int64_t geometry_tokens(const struct geometry *g)

@@ -35,9 +35,12 @@ struct geometry {
     int64_t patch;    /* patch side in pixels */
     int64_t pos_grid; /* side of the stored position embedding: image/patch unless positions are resized */
     int64_t width, depth, heads, hidden;
-    int64_t out; /* after the projection, width where the family has none */
-    int ffn;     /* 1 + enum activation */
+    int64_t out;        /* after the projection, width where the family has none */
+    int ffn;            /* 1 + enum activation */
+    bool heads_assumed; /* nothing said how many: the usual ones for the width (a checkpoint does not tell) */
 };
+/* One line for people: what the tower is, and what of it is assumed. */
+void geometry_text(const struct geometry *geometry, char *text, size_t size);
 
 /* "eva01_g14", "eva01_g14_plus", "openclip_vit_g14", "openclip_vit_h14", "dinov2_vitg14", "dinov2_vitl14". */
 int geometry_preset(const char *name, struct geometry *geometry, struct error *err);
@@ -45,8 +48,8 @@ const char *geometry_preset_name(int i); /* NULL behind the last */
 
 /* Complete *geometry from a checkpoint's names and shapes; fields that are set already are checked against
  * it. A tensor of the tower that nothing here reads is refused (fit.h). heads is not in a checkpoint: when 0
- * it becomes width / head_dim (head_dim 0: 64 for DINOv2, 88 for EVA, for OpenCLIP 88 or else 80, whichever
- * divides the width: family.c). image 0 becomes pos_grid * patch (DINOv2: 16 patches). */
+ * it becomes width / head_dim, with head_dim 0 what published towers of that width have. image 0 becomes
+ * pos_grid * patch (DINOv2: 16 patches). */
 int geometry_infer(struct geometry *geometry, const struct weights *weights, int64_t head_dim,
                    struct error *err);
 /* Does the checkpoint hold every parameter of such a tower, in its shape, as tower_load will ask? Names and
