@@ -23,7 +23,8 @@ enum dtype {
     DTYPE_U8,
     DTYPE_BOOL
 };
-enum activation { ACTIVATION_GELU, ACTIVATION_SWIGLU };
+/* of a feed-forward's hidden values: F of them from F, of SWIGLU from 2F */
+enum activation { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATION_QUICK_GELU };
 enum loss_kind { LOSS_MSE, LOSS_COSINE, LOSS_SMOOTH_L1 };
 
 /* C = alpha op(A) op(B) + beta C (+ bias), op(X) = X or X^T; accumulation in fp32 whatever the dtypes.

@@ -315,6 +315,7 @@ static double activate(enum activation kind, const double *h, int64_t F, int64_t
 {
     int64_t r = at / F, j = at % F;
     if (kind == ACTIVATION_GELU) return h[at] * 0.5 * erfc(-h[at] * sqrt(0.5));
+    if (kind == ACTIVATION_QUICK_GELU) return h[at] / (1 + exp(-1.702 * h[at]));
     return h[r * 2 * F + j] / (1 + exp(-h[r * 2 * F + j])) * h[r * 2 * F + F + j];
 }
 static void activation_forward_setup(struct trial *T)
@@ -334,6 +335,8 @@ static void activation_forward_reference(struct trial *T)
         W(1)[i] = activate((enum activation)kind, X(0), F, i);
         /* GELU: the published error 0.75e-7 of Phi, and roundings */
         S(1)[i] = kind == ACTIVATION_GELU ? (0.8e-7 + 4 * u32) * fabs(X(0)[i]) : 16 * u32 * fabs(W(1)[i]);
+        /* quick: the exponent 1.702 h is rounded, too */
+        if (kind == ACTIVATION_QUICK_GELU) S(1)[i] *= 1 + fabs(X(0)[i]) / 4;
     }
 }
 static void activation_backward_setup(struct trial *T)
@@ -356,6 +359,12 @@ static void activation_backward_reference(struct trial *T)
             double density = exp(-x * x / 2) * 0.3989422804014327;
             W(2)[i] = d * (0.5 * erfc(-x * sqrt(0.5)) + x * density);
             S(2)[i] = fabs(d) * (0.8e-7 + 8 * u32 * (1 + fabs(x) * density * (1 + x * x)));
+            continue;
+        }
+        if (kind == ACTIVATION_QUICK_GELU) {
+            double sigma = 1 / (1 + exp(-1.702 * x));
+            W(2)[i] = d * sigma * (1 + 1.702 * x * (1 - sigma));
+            S(2)[i] = 16 * u32 * fabs(d) * (1 + fabs(x));
             continue;
         }
         int64_t at = i / F * 2 * F + i % F;

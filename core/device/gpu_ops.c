@@ -163,6 +163,8 @@ static void gpu_activation_forward(struct device *dev, enum dtype t, enum activa
     int64_t n = R * F;
     if (kind == ACTIVATION_GELU)
         gpu_launch(dev, NAME("gelu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &n));
+    else if (kind == ACTIVATION_QUICK_GELU)
+        gpu_launch(dev, NAME("quick_gelu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &n));
     else gpu_launch(dev, NAME("swiglu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &R, &F));
 }
 static void gpu_activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
@@ -171,6 +173,8 @@ static void gpu_activation_backward(struct device *dev, enum dtype t, enum activ
     int64_t n = R * F;
     if (kind == ACTIVATION_GELU)
         gpu_launch(dev, NAME("gelu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &n));
+    else if (kind == ACTIVATION_QUICK_GELU)
+        gpu_launch(dev, NAME("quick_gelu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &n));
     else gpu_launch(dev, NAME("swiglu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &R, &F));
 }
 static void gpu_residual_forward(struct device *dev, const struct residual *given)

@@ -158,6 +158,23 @@ template <class T> DEVICE void gelu_backward(const T *dy, const T *h, T *dh, int
 {
     FOR_EACH(i, n) store(dh, i, load(dy, i) * gelu_slope(load(h, i)));
 }
+/* y = h s, s = 1 / (1 + exp(-1.702 h)) */
+template <class T> DEVICE void quick_gelu_forward(const T *h, T *y, int64_t n)
+{
+    FOR_EACH(i, n)
+    {
+        float a = load(h, i);
+        store(y, i, a / (1.0f + expf(-1.702f * a)));
+    }
+}
+template <class T> DEVICE void quick_gelu_backward(const T *dy, const T *h, T *dh, int64_t n)
+{
+    FOR_EACH(i, n)
+    {
+        float a = 1.702f * load(h, i), s = 1.0f / (1.0f + expf(-a));
+        store(dh, i, load(dy, i) * s * (1.0f + a * (1.0f - s)));
+    }
+}
 /* h (R, 2F) = [x1 | x2], y = silu(x1) * x2 */
 template <class T> DEVICE void swiglu_forward(const T *h, T *y, int64_t R, int64_t F)
 {
@@ -183,6 +200,11 @@ template <class T> DEVICE void swiglu_backward(const T *dy, const T *h, T *dh, i
     KERNEL(gelu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t n)                                \
     {                                                                                                        \
         gelu_backward(dy, h, dh, n);                                                                         \
+    }                                                                                                        \
+    KERNEL(quick_gelu_forward_##suffix, const T *h, T *y, int64_t n) { quick_gelu_forward(h, y, n); }        \
+    KERNEL(quick_gelu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t n)                          \
+    {                                                                                                        \
+        quick_gelu_backward(dy, h, dh, n);                                                                   \
     }                                                                                                        \
     KERNEL(swiglu_forward_##suffix, const T *h, T *y, int64_t R, int64_t F) { swiglu_forward(h, y, R, F); }  \
     KERNEL(swiglu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t R, int64_t F)                   \
