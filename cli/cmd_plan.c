@@ -278,10 +278,11 @@ static void print_plan(const struct figures *f)
 
 static json_t *tower_json(const struct geometry *g, int64_t parameters)
 {
-    return json_pack("{s:s, s:I, s:I, s:I, s:b, s:I, s:I, s:I}", "family", family_name(g->family), "width",
-                     (json_int_t)g->width, "depth", (json_int_t)g->depth, "heads", (json_int_t)g->heads,
-                     "heads_assumed", g->heads_assumed, "image_pixels", (json_int_t)g->image, "out",
-                     (json_int_t)g->out, "parameters", (json_int_t)parameters);
+    return json_pack("{s:s, s:I, s:I, s:I, s:b, s:s, s:b, s:I, s:I, s:I}", "family", family_name(g->family),
+                     "width", (json_int_t)g->width, "depth", (json_int_t)g->depth, "heads",
+                     (json_int_t)g->heads, "heads_assumed", g->heads_assumed, "activation",
+                     geometry_activation(g), "activation_assumed", g->activation_assumed, "image_pixels",
+                     (json_int_t)g->image, "out", (json_int_t)g->out, "parameters", (json_int_t)parameters);
 }
 
 static json_t *plan_json(const struct figures *f, const struct outcome *outcomes)

@@ -30,6 +30,12 @@ static float *upload_f32(struct device *device, const double *values, int64_t co
     return p;
 }
 
+static int ffn_of(const char *name)
+{
+    if (strncmp(name, "swiglu", 6) == 0) return 1 + ACTIVATION_SWIGLU;
+    return 1 + (strcmp(name, "quick_gelu") == 0 ? ACTIVATION_QUICK_GELU : ACTIVATION_GELU);
+}
+
 static struct geometry geometry_of(json_t *json)
 {
     return (struct geometry){
@@ -42,9 +48,7 @@ static struct geometry geometry_of(json_t *json)
         .heads = integer(json, "heads"),
         .hidden = integer(json, "hidden"),
         .out = integer(json, "out"),
-        .ffn = 1 + (strncmp(json_string_value(json_object_get(json, "ffn")), "swiglu", 6) == 0
-                        ? ACTIVATION_SWIGLU
-                        : ACTIVATION_GELU),
+        .ffn = ffn_of(json_string_value(json_object_get(json, "ffn"))),
     };
 }
 
@@ -197,6 +201,7 @@ static struct errors run(const char *dir, json_t *json, const char *file_name, e
     struct subject s = {0};
     struct errors e = {0};
     struct geometry g = geometry_of(json), inferred = {.heads = g.heads, .image = g.image};
+    if (g.ffn == 1 + ACTIVATION_QUICK_GELU) inferred.ffn = g.ffn; /* which no tensor shows */
     struct error err = {0};
     struct weights *file = golden_open("towers", dir, file_name),
                    *golden = golden_open("towers", dir, "golden.safetensors");

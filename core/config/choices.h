@@ -15,6 +15,9 @@
     X(TOWER_ARCH_OPENCLIP_VIT_G14, "openclip_vit_g14") X(TOWER_ARCH_OPENCLIP_VIT_H14, "openclip_vit_h14") \
     X(TOWER_ARCH_DINOV2_VITG14, "dinov2_vitg14") X(TOWER_ARCH_DINOV2_VITL14, "dinov2_vitl14")
 #define CHOICES_TOWER_FFN(X) X(TOWER_FFN_AUTO, "auto") X(TOWER_FFN_MLP, "mlp") X(TOWER_FFN_SWIGLU, "swiglu")
+#define CHOICES_TOWER_ACTIVATION(X) X(TOWER_ACTIVATION_AUTO, "auto") X(TOWER_ACTIVATION_GELU, "gelu") \
+    X(TOWER_ACTIVATION_QUICK_GELU, "quick_gelu")
+#define CHOICES_TOWER_POOL(X) X(TOWER_POOL_AUTO, "auto") X(TOWER_POOL_CLS, "cls")
 #define CHOICES_TOWER_DTYPE(X) X(TOWER_DTYPE_AUTO, "auto") X(TOWER_DTYPE_FP32, "fp32") \
     X(TOWER_DTYPE_BF16, "bf16")
 #define CHOICES_TOWER_INIT(X) X(TOWER_INIT_CHECKPOINT, "checkpoint") X(TOWER_INIT_RANDOM, "random")
@@ -57,6 +60,7 @@
 #define CHOICE_LISTS(L) \
     L(model_family, CHOICES_MODEL_FAMILY) \
     L(tower_arch, CHOICES_TOWER_ARCH) L(tower_ffn, CHOICES_TOWER_FFN) \
+    L(tower_activation, CHOICES_TOWER_ACTIVATION) L(tower_pool, CHOICES_TOWER_POOL) \
     L(tower_dtype, CHOICES_TOWER_DTYPE) L(tower_init, CHOICES_TOWER_INIT) \
     L(loss_type, CHOICES_LOSS_TYPE) L(loss_reduction, CHOICES_LOSS_REDUCTION) \
     L(loss_tokens, CHOICES_LOSS_TOKENS) L(loss_head, CHOICES_LOSS_HEAD) \

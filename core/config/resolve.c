@@ -92,6 +92,9 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
     if (t->ffn == TOWER_FFN_SWIGLU && c->model.family != MODEL_FAMILY_AUTO &&
         c->model.family != MODEL_FAMILY_DINOV2)
         bad(context, key, true, "leave it out", "swiglu belongs to family dinov2");
+    snprintf(key, sizeof key, "%s.activation", section);
+    if (t->ffn == TOWER_FFN_SWIGLU && t->activation != TOWER_ACTIVATION_AUTO)
+        bad(context, key, true, "leave it out", "swiglu has an activation of its own");
     snprintf(key, sizeof key, "%s.patch", section);
     if (t->patch && c->data.image_size && c->data.image_size % t->patch) {
         snprintf(sentence, sizeof sentence, "data.image_size %lld is not a multiple of %s %lld",

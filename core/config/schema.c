@@ -58,6 +58,14 @@ CHOICE_LISTS(CHOICE_SIZE)
             "width of the embedding; 0: from arch or checkpoint", field.out),                                \
         CHOICE(section ".ffn", tower_ffn, "auto", GEOMETRY, "feed-forward; auto: from arch or checkpoint",   \
                field.ffn),                                                                                   \
+        CHOICE(section ".activation", tower_activation, "auto", GEOMETRY,                                    \
+               "activation of an mlp; auto: as config.json or open_clip_config.json beside the checkpoint "  \
+               "says, else gelu",                                                                            \
+               field.activation),                                                                            \
+        CHOICE(section ".pool", tower_pool, "auto", GEOMETRY,                                                \
+               "what is taken as embedding; auto: as that file says, which must not be another than these, " \
+               "else cls",                                                                                   \
+               field.pool),                                                                                  \
         INT(section ".patch", "pixels", 0, 1024, "0", GEOMETRY,                                              \
             "side of a patch; 0: from arch or checkpoint", field.patch),                                     \
         INT(section ".pos_grid", "patches", 0, 1024, "0", GEOMETRY,                                          \

@@ -60,6 +60,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
          .shapes = {[ROLE_CLS] = "D", [ROLE_POS] = "PD", [ROLE_OUT_W] = "DO"},
          .norm_eps = 1e-5f,
          .out_transposed = true,
+         .variants = true,
          .model = &image_model},
     [FAMILY_DINOV2] = {.name = "dinov2",
                        .prefix = "",
@@ -99,6 +100,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
 const struct family_row *family_row(enum family family) { return &rows[family]; }
 const char *family_name(enum family family) { return rows[family].name; }
 const char *family_prefix(enum family family) { return rows[family].prefix; }
+float family_norm_eps(enum family family) { return rows[family].norm_eps; }
+bool family_has_variants(enum family family) { return rows[family].variants; }
 bool family_resizes_positions(enum family family) { return rows[family].pos_resized; }
 
 enum family family_from_name(const char *name)

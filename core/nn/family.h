@@ -57,6 +57,7 @@ struct family_row {
     const char *ignored[FAMILY_IGNORED]; /* keys inside the tower that change no output; "head.": all such */
     float norm_eps;
     bool out_transposed;       /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
+    bool variants;             /* published ones differ in activation and pooling, which no tensor shows */
     bool pos_resized;          /* positions are stored for pos_grid and resized to the image (models.md 1c) */
     int64_t pos_grid;          /* the usual one where nothing says it; 0: the image's */
     int64_t image_grid;        /* the usual image / patch where nothing says it; 0: pos_grid */

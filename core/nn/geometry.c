@@ -43,7 +43,10 @@ int geometry_preset(const char *name, struct geometry *geometry, struct error *e
                      "no architecture '%s'", name);
 }
 
-static const char *ffn_name(int ffn) { return ffn == SWIGLU ? "swiglu" : "gelu"; }
+static const char *ffn_name(int ffn)
+{
+    return ffn == SWIGLU ? "swiglu" : ffn == 1 + ACTIVATION_QUICK_GELU ? "quick_gelu" : "gelu";
+}
 
 /* Take `found` for a field, or check it against what is set. */
 static int settle(int64_t *field, int64_t found, const char *what, const char *tensor, struct error *err)
@@ -110,7 +113,7 @@ static int need(const struct weights *weights, enum family family, enum role rol
                      *tensor ? "has the wrong number of dimensions" : "is missing");
 }
 
-int geometry_infer(struct geometry *g, const struct weights *weights, int64_t head_dim, struct error *err)
+int geometry_shapes(struct geometry *g, const struct weights *weights, struct error *err)
 {
     enum family family = family_in(weights), wanted = g->family;
     char name[96];
@@ -143,17 +146,23 @@ int geometry_infer(struct geometry *g, const struct weights *weights, int64_t he
                          (long long)depth, family_name(family), (long long)fit_blocks(family, weights));
     int64_t hidden = ffn == SWIGLU ? fc->shape[0] / 2 : fc->shape[0];
     int64_t out = !last ? conv->shape[0] : last->shape[row->out_transposed ? 1 : 0];
-    if (g->ffn && g->ffn != ffn)
+    if (g->ffn && (g->ffn == SWIGLU) != (ffn == SWIGLU))
         return error_set(err, EXIT_CONFIG, NULL,
                          "the feed-forward is %s in the checkpoint, the configuration says %s", ffn_name(ffn),
                          ffn_name(g->ffn));
-    g->ffn = ffn;
+    if (!g->ffn) g->ffn = ffn;
     code = settle(&g->width, conv->shape[0], "width", conv->name, err);
     if (!code) code = settle(&g->patch, conv->shape[2], "patch", conv->name, err);
     if (!code) code = settle(&g->pos_grid, grid, "pos_grid", pos->name, err);
     if (!code) code = settle(&g->depth, depth, "depth", "number of blocks", err);
     if (!code) code = settle(&g->hidden, hidden, "hidden", "feed-forward", err);
     if (!code) code = settle(&g->out, out, "out", "output", err);
+    return code;
+}
+
+int geometry_infer(struct geometry *g, const struct weights *weights, int64_t head_dim, struct error *err)
+{
+    int code = geometry_shapes(g, weights, err);
     return code ? code : geometry_check(g, head_dim, err);
 }
 
@@ -246,13 +255,17 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
     return 0;
 }
 
+const char *geometry_activation(const struct geometry *g) { return ffn_name(g->ffn); }
+
 void geometry_text(const struct geometry *g, char *text, size_t size)
 {
     char heads[48] = "";
     if (g->heads_assumed)
         snprintf(heads, sizeof heads, " (assumed: %lld wide)", (long long)(g->width / g->heads));
-    snprintf(text, size, "%s, %lld blocks of width %lld, %lld heads%s, image %lld", family_name(g->family),
-             (long long)g->depth, (long long)g->width, (long long)g->heads, heads, (long long)g->image);
+    snprintf(text, size, "%s, %lld blocks of width %lld, %lld heads%s, %s%s, cls token%s, image %lld",
+             family_name(g->family), (long long)g->depth, (long long)g->width, (long long)g->heads, heads,
+             geometry_activation(g), g->activation_assumed ? " (assumed)" : "",
+             g->pool_assumed ? " (assumed)" : "", (long long)g->image);
 }
 
 int64_t geometry_tokens(const struct geometry *g)

@@ -26,6 +26,8 @@ enum family { FAMILY_UNKNOWN, FAMILY_EVA, FAMILY_OPENCLIP, FAMILY_DINOV2, FAMILY
 const char *family_name(enum family family);    /* "eva", "openclip", "dinov2"; "unknown" */
 enum family family_from_name(const char *name); /* FAMILY_UNKNOWN when there is none */
 const char *family_prefix(enum family family);  /* of the keys in a published checkpoint: "visual." or "" */
+float family_norm_eps(enum family family);
+bool family_has_variants(enum family family); /* of activation and pooling, with the same names and shapes */
 bool family_resizes_positions(enum family family); /* its towers take images of any side */
 
 /* 0 in any field: not known yet. */
@@ -35,10 +37,14 @@ struct geometry {
     int64_t patch;    /* patch side in pixels */
     int64_t pos_grid; /* side of the stored position embedding: image/patch unless positions are resized */
     int64_t width, depth, heads, hidden;
-    int64_t out;        /* after the projection, width where the family has none */
-    int ffn;            /* 1 + enum activation */
+    int64_t out; /* after the projection, width where the family has none */
+    int ffn;     /* 1 + enum activation */
+    /* What neither a key nor a file beside the checkpoint said, although a checkpoint does not tell. */
+    bool activation_assumed, pool_assumed;
     bool heads_assumed; /* nothing said how many: the usual ones for the width (a checkpoint does not tell) */
 };
+
+const char *geometry_activation(const struct geometry *geometry); /* "gelu", "quick_gelu", "swiglu" */
 /* One line for people: what the tower is, and what of it is assumed. */
 void geometry_text(const struct geometry *geometry, char *text, size_t size);
 
@@ -52,6 +58,8 @@ const char *geometry_preset_name(int i); /* NULL behind the last */
  * pos_grid * patch (DINOv2: 16 patches). */
 int geometry_infer(struct geometry *geometry, const struct weights *weights, int64_t head_dim,
                    struct error *err);
+/* The part of it that names and shapes determine. */
+int geometry_shapes(struct geometry *geometry, const struct weights *weights, struct error *err);
 /* Does the checkpoint hold every parameter of such a tower, in its shape, as tower_load will ask? Names and
  * shapes only. target: of a distillation head, 0 for none. */
 int geometry_fits(const struct geometry *geometry, int64_t target, const struct weights *weights,

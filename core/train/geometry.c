@@ -1,5 +1,6 @@
 /* Which towers a configuration names: preset, keys and checkpoint together. */
 #include "core/base/log.h"
+#include "core/nn/beside.h"
 #include "core/train/trainer.h"
 
 #include <string.h>
@@ -29,12 +30,48 @@ static int describe(const struct config *c, const struct config_tower *tower, st
         if (fields[i].given) *fields[i].field = fields[i].given;
     if (tower->ffn == TOWER_FFN_MLP) g->ffn = 1 + ACTIVATION_GELU;
     if (tower->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
+    if (tower->activation == TOWER_ACTIVATION_GELU) g->ffn = 1 + ACTIVATION_GELU;
+    if (tower->activation == TOWER_ACTIVATION_QUICK_GELU) g->ffn = 1 + ACTIVATION_QUICK_GELU;
     if (c->data.image_size) {
         if (g->image && g->image != c->data.image_size && !family_resizes_positions(g->family) &&
             !tower->pos_grid)
             g->pos_grid = c->data.image_size / (g->patch ? g->patch : 14);
         g->image = c->data.image_size;
     }
+    return 0;
+}
+
+/* What the checkpoint's tensors do not tell: from the keys, else from the library's configuration beside it,
+ * else assumed, which is then said. */
+static int settle_untold(const struct config_tower *tower, struct geometry *g, struct error *err)
+{
+    struct beside b;
+    int code = beside_read(&b, tower->weight, g->width, err);
+    if (code) return code;
+    bool mlp = g->ffn != 1 + ACTIVATION_SWIGLU, known = tower->arch != TOWER_ARCH_CUSTOM;
+    if (b.heads && !tower->heads && !tower->head_dim) {
+        g->heads = b.heads;
+        g->heads_assumed = false;
+    }
+    if (mlp && b.activation[0] && tower->activation == TOWER_ACTIVATION_AUTO) {
+        if (!b.ffn)
+            return error_set(err, EXIT_CONFIG, "gelu and quick_gelu are known",
+                             "the activation in %s is %s, which no tower here has", b.name, b.activation);
+        g->ffn = b.ffn;
+        known = true;
+    }
+    if (b.pool[0] && !b.pool_is_cls && tower->pool == TOWER_POOL_AUTO)
+        return error_set(err, EXIT_CONFIG, "only the class token is taken as embedding here",
+                         "the pooling in %s is %s", b.name, b.pool);
+    float eps = family_norm_eps(g->family);
+    if (b.norm_eps > 0 && (b.norm_eps < 0.99 * (double)eps || b.norm_eps > 1.01 * (double)eps))
+        return error_set(err, EXIT_CONFIG, "is this a checkpoint of that family?",
+                         "the epsilon of the norms in %s is %g, a %s tower has %g", b.name, b.norm_eps,
+                         family_name(g->family), (double)eps);
+    bool untold = family_has_variants(g->family);
+    g->activation_assumed = untold && mlp && !known && tower->activation == TOWER_ACTIVATION_AUTO;
+    g->pool_assumed =
+        untold && !b.pool[0] && tower->pool == TOWER_POOL_AUTO && tower->arch == TOWER_ARCH_CUSTOM;
     return 0;
 }
 
@@ -49,7 +86,9 @@ static int settle(struct config *c, const struct config_tower *tower, const char
                          "the %s has no checkpoint", role);
     if (!from_file) return geometry_check(g, tower->head_dim, err);
     if ((code = weights_open(weights, tower->weight, err)) != 0) return code;
-    code = geometry_infer(g, *weights, tower->head_dim, err);
+    code = geometry_shapes(g, *weights, err);
+    if (!code) code = settle_untold(tower, g, err);
+    if (!code) code = geometry_check(g, tower->head_dim, err);
     if (!code) code = geometry_fits(g, 0, *weights, err);
     if (code && err && !err->file[0]) error_at(err, tower->weight, 0, 0);
     return code;
