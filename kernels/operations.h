@@ -41,20 +41,22 @@ struct gemm {
     const float *bias;
 };
 
-/* tokens (B, N, D): row 0 = cls + pos[0], row 1+i = patches[i] + pos[1+i] */
+/* tokens (B, N, D): row 0 = cls + pos[0], then Q registers as they are, row 1+Q+i = patches[i] + pos[1+i] */
 struct embedding {
     enum dtype type;
-    const void *patches;    /* type (B*(N-1), D) */
-    const float *cls, *pos; /* (D), (N, D) */
+    const void *patches;    /* type (B*(N-Q-1), D) */
+    const float *cls, *pos; /* (D), (N-Q, D) */
+    const float *registers; /* (Q, D); NULL with Q 0 */
     void *tokens;           /* type (B, N, D) */
-    int64_t B, N, D;
+    int64_t B, N, D, Q;
 };
 struct embedding_gradient {
     enum dtype type;
     const float *dtokens; /* (B, N, D) */
-    void *dpatches;       /* type (B*(N-1), D) */
-    float *dcls, *dpos;   /* (D), (N, D), both += */
-    int64_t B, N, D;
+    void *dpatches;       /* type (B*(N-Q-1), D) */
+    float *dcls, *dpos;   /* (D), (N-Q, D), both += */
+    float *dregisters;    /* (Q, D), += */
+    int64_t B, N, D, Q;
 };
 
 /* y = (x - mean) * rstd * weight + bias over rows of D. forward computes mean and rstd and keeps them for

@@ -104,51 +104,59 @@ static void patchify_reference(struct trial *T)
                             W(1)[at++] = X(0)[((b * 3 + c) * S_ + y) * S_ + x];
 }
 
-/* embed: B N D */
+/* embed: B N D Q; 0 patches, 1 cls, 2 pos, 3 registers, 4 tokens */
 static void embed_forward_setup(struct trial *T)
 {
-    SIZES(B, N, D, unused);
-    operand_add(T, IN, T->t, B * (N - 1) * D, 1);
+    SIZES(B, N, D, Q);
+    operand_add(T, IN, T->t, B * (N - Q - 1) * D, 1);
     operand_add(T, IN, F32, D, 1);
-    operand_add(T, IN, F32, N * D, 1);
+    operand_add(T, IN, F32, (N - Q) * D, 1);
+    operand_add(T, IN, F32, (Q ? Q : 1) * D, 1);
     operand_add(T, OUT, T->t, B * N * D, 1);
 }
 static void embed_forward_call(struct trial *T)
 {
-    OPS->embed_forward(T->device, &(struct embedding){T->t, .patches = P(0), .cls = P(1), .pos = P(2),
-                                                      .tokens = P(3), T->s[0], T->s[1], T->s[2]});
+    OPS->embed_forward(T->device,
+                       &(struct embedding){T->t, .patches = P(0), .cls = P(1), .pos = P(2), .registers = P(3),
+                                           .tokens = P(4), T->s[0], T->s[1], T->s[2], T->s[3]});
 }
 static void embed_forward_reference(struct trial *T)
 {
-    SIZES(B, N, D, unused);
+    SIZES(B, N, D, Q);
     for (int64_t i = 0; i < B * N * D; i++) {
         int64_t b = i / (N * D), n = i / D % N, j = i % D;
-        W(3)[i] = (n ? X(0)[(b * (N - 1) + n - 1) * D + j] : X(1)[j]) + X(2)[n * D + j];
+        if (n == 0) W(4)[i] = X(1)[j] + X(2)[j];
+        else if (n <= Q) W(4)[i] = X(3)[(n - 1) * D + j];
+        else W(4)[i] = X(0)[(b * (N - Q - 1) + n - Q - 1) * D + j] + X(2)[(n - Q) * D + j];
     }
 }
+/* 0 dtokens, 1 dpatches, 2 dcls, 3 dpos, 4 dregisters */
 static void embed_backward_setup(struct trial *T)
 {
-    SIZES(B, N, D, unused);
+    SIZES(B, N, D, Q);
     operand_add(T, IN, F32, B * N * D, 1);
-    operand_add(T, OUT, T->t, B * (N - 1) * D, 1);
+    operand_add(T, OUT, T->t, B * (N - Q - 1) * D, 1);
     operand_add(T, ADD, F32, D, 1);
-    operand_add(T, ADD, F32, N * D, 1);
+    operand_add(T, ADD, F32, (N - Q) * D, 1);
+    operand_add(T, ADD, F32, (Q ? Q : 1) * D, 1);
 }
 static void embed_backward_call(struct trial *T)
 {
-    OPS->embed_backward(T->device,
-                        &(struct embedding_gradient){T->t, .dtokens = P(0), .dpatches = P(1), .dcls = P(2),
-                                                     .dpos = P(3), T->s[0], T->s[1], T->s[2]});
+    OPS->embed_backward(T->device, &(struct embedding_gradient){
+                                       T->t, .dtokens = P(0), .dpatches = P(1), .dcls = P(2), .dpos = P(3),
+                                       .dregisters = P(4), T->s[0], T->s[1], T->s[2], T->s[3]});
 }
 static void embed_backward_reference(struct trial *T)
 {
-    SIZES(B, N, D, unused);
+    SIZES(B, N, D, Q);
     for (int64_t i = 0; i < B * N * D; i++) {
         int64_t b = i / (N * D), n = i / D % N, j = i % D;
         double d = X(0)[i];
-        if (n) W(1)[(b * (N - 1) + n - 1) * D + j] = d;
-        W(3)[n * D + j] += d;
-        S(3)[n * D + j] += loss((double)B) * (1 + fabs(d));
+        bool is_register = n && n <= Q;
+        int64_t to = is_register ? 4 : 3, row = is_register ? n - 1 : n ? n - Q : 0;
+        if (n > Q) W(1)[(b * (N - Q - 1) + n - Q - 1) * D + j] = d;
+        W(to)[row * D + j] += d;
+        S(to)[row * D + j] += loss((double)B) * (1 + fabs(d));
         if (n) continue;
         W(2)[j] += d;
         S(2)[j] += loss((double)B) * (1 + fabs(d));

@@ -90,13 +90,13 @@ static void gpu_embed_forward(struct device *dev, const struct embedding *given)
 {
     struct embedding o = *given;
     gpu_launch(dev, NAME("embed_forward", o.type), gpu_blocks(dev, o.B * o.N * o.D), 1,
-               ARGUMENTS(&o.patches, &o.cls, &o.pos, &o.tokens, &o.B, &o.N, &o.D));
+               ARGUMENTS(&o.patches, &o.cls, &o.pos, &o.registers, &o.tokens, &o.B, &o.N, &o.D, &o.Q));
 }
 static void gpu_embed_backward(struct device *dev, const struct embedding_gradient *given)
 {
     struct embedding_gradient o = *given;
     gpu_launch(dev, NAME("embed_backward", o.type), gpu_blocks(dev, o.N * o.D), 1,
-               ARGUMENTS(&o.dtokens, &o.dpatches, &o.dcls, &o.dpos, &o.B, &o.N, &o.D));
+               ARGUMENTS(&o.dtokens, &o.dpatches, &o.dcls, &o.dpos, &o.dregisters, &o.B, &o.N, &o.D, &o.Q));
 }
 static void gpu_resize_rows(struct device *dev, const float *w, const float *in, float *out, int64_t n_out,
                             int64_t n_in, int64_t D, bool transpose)
