@@ -81,7 +81,7 @@ static void with_one_more(const char *dir, const char *file, const char *name, c
 static void a_tensor_of_the_tower_that_nothing_reads_is_refused_by_name(void **state)
 {
     (void)state;
-    static const char *const eva[][2] = {{"visual.blocks.0.gamma_1", "LayerScale"},
+    static const char *const eva[][2] = {{"visual.blocks.0.gamma_3", "LayerScale"},
                                          {"visual.rope.freqs_cos", "rotary"},
                                          {"visual.blocks.1.attn.relative_position_bias_table", "relative"},
                                          {"visual.rel_pos_bias.relative_position_bias_table", "relative"},
@@ -89,7 +89,7 @@ static void a_tensor_of_the_tower_that_nothing_reads_is_refused_by_name(void **s
                                          {"visual.blocks.0.mlp.w3.weight", "SwiGLU"},
                                          {"visual.fc_norm.weight", "mean of the patches"}};
     static const char *const openclip[][2] = {
-        {"visual.transformer.resblocks.1.ls_1.gamma", "LayerScale"},
+        {"visual.transformer.resblocks.1.ls_1.scale", "LayerScale"},
         {"visual.attn_pool.query", "attention"},
         {"visual.trunk.norm.weight", "timm"},
         {"visual.surprise.weight", "not known"},
@@ -126,10 +126,10 @@ static void a_message_names_the_tensor_that_can_be_explained_and_counts_the_othe
     struct error err;
     copy_begin(&c, "eva-dh88", "model.pt");
     add(&c, "visual.aaa", 3);
-    add(&c, "visual.blocks.0.gamma_1", 3);
-    add(&c, "visual.blocks.1.gamma_1", 3);
+    add(&c, "visual.blocks.0.rope_1", 3);
+    add(&c, "visual.blocks.1.rope_1", 3);
     assert_int_equal(copy_end(&c, 0, 0, &err), EXIT_CONFIG);
-    assert_non_null(strstr(err.what, "visual.blocks.0.gamma_1 (and 2 others)"));
+    assert_non_null(strstr(err.what, "visual.blocks.0.rope_1 (and 2 others)"));
 }
 
 static void control_characters_of_a_name_do_not_reach_the_message(void **state)
@@ -164,6 +164,15 @@ static void a_missing_tensor_or_one_of_another_shape_is_found_before_anything_is
     add(&c, "visual.transformer.resblocks.5.ln_1.bias", 64);
     assert_int_equal(copy_end(&c, 32, 0, &err), EXIT_CONFIG);
     assert_non_null(strstr(err.what, "no block 2"));
+
+    copy_begin(&c, "openclip-w64", "model.bin"); /* LayerScale in one block only */
+    add(&c, "visual.transformer.resblocks.1.ls_1.gamma", 64);
+    assert_int_equal(copy_end(&c, 32, 0, &err), EXIT_CONFIG);
+    assert_non_null(strstr(err.what, "resblocks.1.ls_1.gamma"));
+    copy_begin(&c, "openclip-w64", "model.bin");
+    add(&c, "visual.transformer.resblocks.0.ls_1.gamma", 64);
+    assert_int_equal(copy_end(&c, 32, 0, &err), EXIT_CONFIG);
+    assert_non_null(strstr(err.what, "ls_2.gamma of the openclip tower is missing"));
 
     copy_begin(&c, "dinov2-mlp", "model.pth"); /* a head is optional, but has its shape */
     add(&c, "distill_head.bias", 7);

@@ -36,6 +36,12 @@ static int ffn_of(const char *name)
     return 1 + (strcmp(name, "quick_gelu") == 0 ? ACTIVATION_QUICK_GELU : ACTIVATION_GELU);
 }
 
+static enum pos_resize resize_of(const char *name)
+{
+    if (!name || strcmp(name, "auto") == 0) return POS_RESIZE_USUAL;
+    return strcmp(name, "hf") == 0 ? POS_RESIZE_HF : POS_RESIZE_TIMM;
+}
+
 static struct geometry geometry_of(json_t *json)
 {
     return (struct geometry){
@@ -49,6 +55,11 @@ static struct geometry geometry_of(json_t *json)
         .hidden = integer(json, "hidden"),
         .out = integer(json, "out"),
         .ffn = ffn_of(json_string_value(json_object_get(json, "ffn"))),
+        .registers = integer(json, "registers"),
+        .layerscale = !json_object_get(json, "layerscale")                ? LAYERSCALE_USUAL
+                      : json_is_true(json_object_get(json, "layerscale")) ? LAYERSCALE_WITH
+                                                                          : LAYERSCALE_WITHOUT,
+        .pos_resize = resize_of(json_string_value(json_object_get(json, "pos_resize"))),
     };
 }
 
@@ -209,7 +220,8 @@ static struct errors run(const char *dir, json_t *json, const char *file_name, e
     assert_true(inferred.family == g.family && inferred.image == g.image && inferred.patch == g.patch &&
                 inferred.pos_grid == g.pos_grid && inferred.width == g.width && inferred.depth == g.depth &&
                 inferred.heads == g.heads && inferred.hidden == g.hidden && inferred.out == g.out &&
-                inferred.ffn == g.ffn);
+                inferred.ffn == g.ffn && inferred.registers == g.registers);
+    if (g.layerscale) assert_int_equal(inferred.layerscale, g.layerscale);
     int64_t expected = integer(json, "params");
     assert_int_equal(geometry_parameters(&g), expected);
     s.batch = integer(json, "batch");

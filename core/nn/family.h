@@ -10,6 +10,7 @@
 enum role {
     ROLE_CLS,
     ROLE_POS,
+    ROLE_REGISTERS, /* only where geometry.registers says so */
     ROLE_MASK,
     ROLE_PATCH_W,
     ROLE_PATCH_B,
@@ -23,7 +24,7 @@ enum role {
     ROLE_V_B, /* and its last third */
     ROLE_PROJ_W,
     ROLE_PROJ_B,
-    ROLE_LS1, /* LayerScale of a branch */
+    ROLE_LS1, /* LayerScale of a branch, where geometry.layerscale says so */
     ROLE_NORM2_W,
     ROLE_NORM2_B,
     ROLE_FC1_W,
@@ -56,14 +57,17 @@ struct family_row {
     const char *swiglu[ROLE_FFN_COUNT];  /* keys of the feed-forward as SwiGLU; NULL: has none */
     const char *ignored[FAMILY_IGNORED]; /* keys inside the tower that change no output; "head.": all such */
     float norm_eps;
-    bool out_transposed;       /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
-    bool variants;             /* published ones differ in activation and pooling, which no tensor shows */
-    bool pos_resized;          /* positions are stored for pos_grid and resized to the image (models.md 1c) */
-    int64_t pos_grid;          /* the usual one where nothing says it; 0: the image's */
-    int64_t image_grid;        /* the usual image / patch where nothing says it; 0: pos_grid */
-    const struct model *model; /* tower.h */
+    bool out_transposed;        /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
+    bool variants;              /* published ones differ in activation and pooling, which no tensor shows */
+    bool layerscale;            /* usually */
+    enum pos_resize pos_resize; /* as its own library does */
+    bool pos_matrix;            /* positions always pass through the resize matrix, also at their own size */
+    int64_t pos_grid;           /* the usual one where nothing says it; 0: the image's */
+    int64_t image_grid;         /* the usual image / patch where nothing says it; 0: pos_grid */
+    const struct model *model;  /* tower.h */
 };
 
+enum pos_resize geometry_pos_resize(const struct geometry *geometry); /* POS_RESIZE_USUAL settled */
 const struct family_row *family_row(enum family family);
 static inline bool family_has(const struct family_row *row, enum role role) { return row->keys[role]; }
 /* The role's key behind all prefixes, NULL when such a tower has none. ffn: 1 + enum activation. */

@@ -1,5 +1,6 @@
 /* Names and shapes of a checkpoint against the row of its family: see fit.h. */
 #include "core/nn/fit.h"
+#include "core/base/file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,18 +168,45 @@ static int check_shape(const struct parameter *p, const struct weights_tensor *f
                      name, has, expected);
 }
 
+/* Names that a role reads, but none of this tower: a part that only some blocks have, or two feed-forwards.
+ */
+static int all_used(const struct family_row *row, const bool *used, const struct weights *weights,
+                    struct error *err)
+{
+    size_t begin = strlen(row->prefix);
+    for (int64_t i = 0; i < weights_count(weights); i++) {
+        const char *name = weights_tensor(weights, i)->name;
+        char printable[160];
+        int64_t block;
+        if (used[i] || strncmp(name, row->prefix, begin) != 0 || strncmp(name, "distill_head.", 13) == 0)
+            continue;
+        if (ignored(row, behind_block(row, name + begin, &block))) continue;
+        return error_set(
+            err, EXIT_CONFIG, "is the file whole?",
+            "the %s tower has tensor %s, which the first block or the rest of the tower does not "
+            "go with",
+            row->name, name_printable(printable, sizeof printable, name));
+    }
+    return 0;
+}
+
 int fit_shapes(enum family family, const struct parameter *parameters, int count,
                const struct weights *weights, struct error *err)
 {
-    for (int i = 0; i < count; i++) {
+    bool *used = xcalloc((size_t)weights_count(weights) + 1, sizeof *used);
+    int code = 0;
+    for (int i = 0; i < count && !code; i++) {
         const struct parameter *p = &parameters[i];
         int64_t found = fit_find(family, p, weights);
         if (found < 0 && !p->head && p->trained)
-            return error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?",
+            code = error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?",
                              "tensor %s%s of the %s tower is missing", family_prefix(family), p->name,
                              family_name(family));
-        int code = found >= 0 ? check_shape(p, weights_tensor(weights, found), err) : 0;
-        if (code) return code;
+        if (found < 0) continue;
+        used[found] = true;
+        if (!code) code = check_shape(p, weights_tensor(weights, found), err);
     }
-    return 0;
+    if (!code) code = all_used(family_row(family), used, weights, err);
+    free(used);
+    return code;
 }

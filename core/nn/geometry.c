@@ -151,6 +151,15 @@ int geometry_shapes(struct geometry *g, const struct weights *weights, struct er
                          "the feed-forward is %s in the checkpoint, the configuration says %s", ffn_name(ffn),
                          ffn_name(g->ffn));
     if (!g->ffn) g->ffn = ffn;
+    const struct weights_tensor *registers = find(weights, family, ROLE_REGISTERS, 0, ffn, name, sizeof name);
+    int64_t count = registers && registers->ndim == 3 ? registers->shape[1] : 0;
+    if (g->registers && count != g->registers)
+        return error_set(err, EXIT_CONFIG, "is this the file for this arch?",
+                         "%lld registers are in the checkpoint, the arch has %lld", (long long)count,
+                         (long long)g->registers);
+    g->registers = count;
+    bool scaled = find(weights, family, ROLE_LS1, 0, ffn, name, sizeof name) != NULL;
+    g->layerscale = scaled ? LAYERSCALE_WITH : LAYERSCALE_WITHOUT;
     code = settle(&g->width, conv->shape[0], "width", conv->name, err);
     if (!code) code = settle(&g->patch, conv->shape[2], "patch", conv->name, err);
     if (!code) code = settle(&g->pos_grid, grid, "pos_grid", pos->name, err);
@@ -240,11 +249,10 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
     if (g->image % g->patch)
         return error_set(err, EXIT_CONFIG, NULL, "image %lld is no multiple of patch %lld",
                          (long long)g->image, (long long)g->patch);
-    if (!row->pos_resized && g->pos_grid != g->image / g->patch)
-        return error_set(err, EXIT_CONFIG, "set data.image_size to pos_grid * patch",
-                         "the position embedding is for %lldx%lld patches, an image of %lld px has %lldx%lld",
-                         (long long)g->pos_grid, (long long)g->pos_grid, (long long)g->image,
-                         (long long)(g->image / g->patch), (long long)(g->image / g->patch));
+    if (g->registers < 0 || g->registers > 256 || (g->registers && !family_has(row, ROLE_REGISTERS)))
+        return error_set(err, EXIT_CONFIG, NULL, "%lld registers in a tower of family %s, expected 0%s",
+                         (long long)g->registers, row->name,
+                         family_has(row, ROLE_REGISTERS) ? " to 256" : "");
     if (!family_has(row, ROLE_OUT_W) && g->out != g->width)
         return error_set(err, EXIT_CONFIG, "remove out",
                          "the output of a %s tower is its width %lld, not %lld", row->name,
@@ -259,19 +267,37 @@ const char *geometry_activation(const struct geometry *g) { return ffn_name(g->f
 
 void geometry_text(const struct geometry *g, char *text, size_t size)
 {
-    char heads[48] = "";
+    static const char *const libraries[] = {"", "dinov2", "hf", "timm"};
+    char heads[48] = "", registers[48] = "", positions[64] = "";
+    long long grid = g->pos_grid;
+    if (g->registers) snprintf(registers, sizeof registers, ", %lld registers", (long long)g->registers);
+    if (g->pos_grid != g->image / g->patch)
+        snprintf(positions, sizeof positions, ", positions of %lldx%lld resized as %s does", grid, grid,
+                 libraries[geometry_pos_resize(g)]);
     if (g->heads_assumed)
         snprintf(heads, sizeof heads, " (assumed: %lld wide)", (long long)(g->width / g->heads));
-    snprintf(text, size, "%s, %lld blocks of width %lld, %lld heads%s, %s%s, cls token%s, image %lld",
+    snprintf(text, size, "%s, %lld blocks of width %lld, %lld heads%s, %s%s, cls token%s%s, image %lld%s",
              family_name(g->family), (long long)g->depth, (long long)g->width, (long long)g->heads, heads,
              geometry_activation(g), g->activation_assumed ? " (assumed)" : "",
-             g->pool_assumed ? " (assumed)" : "", (long long)g->image);
+             g->pool_assumed ? " (assumed)" : "", registers, (long long)g->image, positions);
 }
 
-int64_t geometry_tokens(const struct geometry *g)
+int64_t geometry_patches(const struct geometry *g)
 {
     int64_t side = g->image / g->patch;
-    return side * side + 1;
+    return side * side;
+}
+int64_t geometry_tokens(const struct geometry *g) { return 1 + g->registers + geometry_patches(g); }
+
+bool geometry_resizes(const struct geometry *g)
+{
+    return family_row(g->family)->pos_matrix || g->pos_grid != g->image / g->patch;
+}
+
+enum pos_resize geometry_pos_resize(const struct geometry *g)
+{
+    if (g->pos_resize) return g->pos_resize;
+    return g->registers ? POS_RESIZE_TIMM : family_row(g->family)->pos_resize;
 }
 
 size_t geometry_input_bytes(const struct geometry *g, int64_t count)
@@ -285,8 +311,8 @@ double geometry_forward_flops(const struct geometry *g)
            p = (double)(3 * g->patch * g->patch);
     double c = g->ffn == SWIGLU ? 6 : 4;
     double projection = !family_has(family_row(g->family), ROLE_OUT_W) ? 0 : 2 * d * (double)g->out;
-    return 2 * (N - 1) * p * d + (double)g->depth * (8 * N * d * d + 4 * N * N * d + c * N * d * h) +
-           projection;
+    return 2 * (double)geometry_patches(g) * p * d +
+           (double)g->depth * (8 * N * d * d + 4 * N * N * d + c * N * d * h) + projection;
 }
 
 double geometry_recompute_flops(const struct geometry *g, bool twice)

@@ -7,26 +7,41 @@
 #include <string.h>
 
 /* Shape letters: D width, Q 3D, F hidden, G rows of the first feed-forward matrix, O out, T target,
- * P rows of the position embedding, 3 channels, p patch side, 1. Flags: m matrix of a gemm, s small whatever
- * its shape, h distillation head, f frozen: no gradient reaches it. */
+ * P rows of the position embedding, R registers, 3 channels, p patch side, 1. Flags: m matrix of a gemm, s
+ * small whatever its shape, h distillation head, f frozen: no gradient reaches it. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;
 } roles[ROLE_COUNT] = {
-    [ROLE_CLS] = {"11D", "s", INITIAL_NORMAL},  [ROLE_POS] = {"1PD", "s", INITIAL_NORMAL},
-    [ROLE_MASK] = {"1D", "sf", INITIAL_NORMAL}, [ROLE_PATCH_W] = {"D3pp", "m", INITIAL_NORMAL},
-    [ROLE_PATCH_B] = {"D", "s", INITIAL_ZERO},  [ROLE_PRE_W] = {"D", "s", INITIAL_ONE},
-    [ROLE_PRE_B] = {"D", "s", INITIAL_ZERO},    [ROLE_NORM1_W] = {"D", "s", INITIAL_ONE},
-    [ROLE_NORM1_B] = {"D", "s", INITIAL_ZERO},  [ROLE_QKV_W] = {"QD", "m", INITIAL_NORMAL},
-    [ROLE_QKV_B] = {"Q", "s", INITIAL_ZERO},    [ROLE_Q_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_V_B] = {"D", "s", INITIAL_ZERO},      [ROLE_PROJ_W] = {"DD", "m", INITIAL_BRANCH},
-    [ROLE_PROJ_B] = {"D", "s", INITIAL_ZERO},   [ROLE_LS1] = {"D", "s", INITIAL_ONE},
-    [ROLE_NORM2_W] = {"D", "s", INITIAL_ONE},   [ROLE_NORM2_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_FC1_W] = {"GD", "m", INITIAL_NORMAL}, [ROLE_FC1_B] = {"G", "s", INITIAL_ZERO},
-    [ROLE_FC2_W] = {"DF", "m", INITIAL_BRANCH}, [ROLE_FC2_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_LS2] = {"D", "s", INITIAL_ONE},       [ROLE_NORM_W] = {"D", "s", INITIAL_ONE},
-    [ROLE_NORM_B] = {"D", "s", INITIAL_ZERO},   [ROLE_OUT_W] = {"OD", "m", INITIAL_NORMAL},
-    [ROLE_OUT_B] = {"O", "s", INITIAL_ZERO},    [ROLE_HEAD_W] = {"TO", "mh", INITIAL_NORMAL},
+    [ROLE_CLS] = {"11D", "s", INITIAL_NORMAL},
+    [ROLE_POS] = {"1PD", "s", INITIAL_NORMAL},
+    [ROLE_REGISTERS] = {"1RD", "s", INITIAL_NORMAL},
+    [ROLE_MASK] = {"1D", "sf", INITIAL_NORMAL},
+    [ROLE_PATCH_W] = {"D3pp", "m", INITIAL_NORMAL},
+    [ROLE_PATCH_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_PRE_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_PRE_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_NORM1_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM1_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_QKV_W] = {"QD", "m", INITIAL_NORMAL},
+    [ROLE_QKV_B] = {"Q", "s", INITIAL_ZERO},
+    [ROLE_Q_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_V_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_PROJ_W] = {"DD", "m", INITIAL_BRANCH},
+    [ROLE_PROJ_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_LS1] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM2_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM2_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_FC1_W] = {"GD", "m", INITIAL_NORMAL},
+    [ROLE_FC1_B] = {"G", "s", INITIAL_ZERO},
+    [ROLE_FC2_W] = {"DF", "m", INITIAL_BRANCH},
+    [ROLE_FC2_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_LS2] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_OUT_W] = {"OD", "m", INITIAL_NORMAL},
+    [ROLE_OUT_B] = {"O", "s", INITIAL_ZERO},
+    [ROLE_HEAD_W] = {"TO", "mh", INITIAL_NORMAL},
     [ROLE_HEAD_B] = {"T", "sh", INITIAL_ZERO},
 };
 
@@ -40,6 +55,7 @@ static int64_t dimension(const struct geometry *g, int64_t target, char letter)
     case 'O': return g->out;
     case 'T': return target;
     case 'P': return g->pos_grid * g->pos_grid + 1;
+    case 'R': return g->registers;
     case 'p': return g->patch;
     default: return letter - '0';
     }
@@ -73,6 +89,11 @@ static struct parameter parameter_of(const struct geometry *g, int64_t target, e
     return p;
 }
 
+static bool has_layerscale(const struct geometry *g, const struct family_row *row)
+{
+    return g->layerscale == LAYERSCALE_USUAL ? row->layerscale : g->layerscale == LAYERSCALE_WITH;
+}
+
 int parameters_list(const struct geometry *g, int64_t target, struct parameter **list, enum role **list_roles)
 {
     const struct family_row *row = family_row(g->family);
@@ -88,6 +109,8 @@ int parameters_list(const struct geometry *g, int64_t target, struct parameter *
         for (enum role role = first; role < end; role++) {
             const char *key = family_key(row, role, g->ffn);
             if (!key || (flagged(role, 'h') && target == 0)) continue;
+            if (role == ROLE_REGISTERS && g->registers == 0) continue;
+            if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;
             (*list)[count] = parameter_of(g, target, role, (int)group, prefix, key);
             (*list_roles)[count++] = role;
         }

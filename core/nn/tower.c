@@ -1,9 +1,9 @@
 /* A tower's memory: every byte it will ever need, taken when it is made, by class (design D2). */
 #include "core/nn/parameters.h"
+#include "core/nn/positions.h"
 #include "core/base/file.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,12 +166,11 @@ static int alloc_activations(struct tower *t, struct error *err)
     const struct geometry *g = &t->geometry;
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
-    bool frozen = o->gradients == GRADIENTS_NONE, pre = m->roles[ROLE_PRE_W] != NULL,
-         resized = t->family->pos_resized;
+    bool frozen = o->gradients == GRADIENTS_NONE, pre = m->roles[ROLE_PRE_W] != NULL, resized = t->resized;
     size_t e = dtype_bytes(o->compute), f = sizeof(float);
     size_t B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width,
            rows = B * (size_t)t->out_rows;
-    size_t positions = (size_t)(g->pos_grid * g->pos_grid) + 1;
+    size_t positions = (size_t)(g->pos_grid * g->pos_grid) + 1, kept = (size_t)t->patches + 1;
     m->x = xcalloc((size_t)g->depth + 1, sizeof *m->x);
     m->kept = xcalloc((size_t)g->depth, sizeof *m->kept);
     for (int pass = 0; pass < 2; pass++) {
@@ -190,8 +189,9 @@ static int alloc_activations(struct tower *t, struct error *err)
         size_t norm_stats = take(&at, 2 * rows * f), pooled = take(&at, rows * D * e);
         size_t projected = take(&at, o->target ? rows * (size_t)g->out * e : 0),
                out = take(&at, rows * (size_t)t->out_width * f);
-        size_t pos = take(&at, resized ? N * D * f : 0), dpos = take(&at, resized && !frozen ? N * D * f : 0);
-        size_t resize = take(&at, resized ? N * positions * f : 0);
+        size_t pos = take(&at, resized ? kept * D * f : 0),
+               dpos = take(&at, resized && !frozen ? kept * D * f : 0);
+        size_t resize = take(&at, resized ? kept * positions * f : 0);
         if (!pass) {
             m->activations = device_alloc(t->device, o->activations_class, at,
                                           frozen ? "teacher outputs" : "activations", err);
@@ -228,7 +228,7 @@ static void lay_scratch(struct tower *t)
     size_t rows = B * (size_t)t->out_rows, at = 0, largest = 0;
     m->t1_at = take(&at, R * D * e);
     size_t region = larger(R * F, frozen ? 0 : 4 * R * D);
-    region = larger(region, B * (N - 1) * p) * e; /* patches */
+    region = larger(region, B * (size_t)t->patches * p) * e; /* patches */
     region = larger(region, frozen ? 0
                                    : rows * ((size_t)t->out_width + (size_t)g->out + D) * e +
                                          192); /* gradients of the output */
@@ -249,46 +249,13 @@ static void lay_scratch(struct tower *t)
     t->scratch_bytes = at;
 }
 
-/* Bicubic weights of PyTorch's upsample_bicubic2d (A = -0.75, no antialias) with DINOv2's offset of 0.1, in
- * float as there: out position d reads around (d + 0.5) * grid / (side + 0.1) - 0.5, indices clamped
- * (models.md 1c). */
-static void bicubic_taps(int64_t d, int64_t side, int64_t grid, int64_t index[4], float weight[4])
-{
-    double scale_factor = ((double)side + 0.1) / (double)grid;
-    float scale = (float)(1.0 / scale_factor), A = -0.75f;
-    float source = scale * ((float)d + 0.5f) - 0.5f;
-    float base = floorf(source), t = source - base;
-    float x0 = t + 1, x2 = 1 - t, x3 = x2 + 1;
-    weight[0] = ((A * x0 - 5 * A) * x0 + 8 * A) * x0 - 4 * A;
-    weight[1] = ((A + 2) * t - (A + 3)) * t * t + 1;
-    weight[2] = ((A + 2) * x2 - (A + 3)) * x2 * x2 + 1;
-    weight[3] = ((A * x3 - 5 * A) * x3 + 8 * A) * x3 - 4 * A;
-    for (int k = 0; k < 4; k++) {
-        int64_t i = (int64_t)base - 1 + k;
-        index[k] = i < 0 ? 0 : i >= grid ? grid - 1 : i;
-    }
-}
-
 static void upload_resize(struct tower *t)
 {
-    int64_t side = t->geometry.image / t->geometry.patch, grid = t->geometry.pos_grid;
-    int64_t columns = grid * grid + 1;
-    size_t bytes = (size_t)((side * side + 1) * columns) * sizeof(float);
-    float *w = xcalloc(1, bytes);
-    w[0] = 1; /* the cls row passes unchanged */
-    for (int64_t r = 0; r < side; r++)
-        for (int64_t c = 0; c < side; c++) {
-            int64_t ri[4], ci[4];
-            float rw[4], cw[4];
-            bicubic_taps(r, side, grid, ri, rw);
-            bicubic_taps(c, side, grid, ci, cw);
-            float *row = w + (r * side + c + 1) * columns + 1;
-            if (side == grid) row[r * grid + c] = 1; /* the real code does not interpolate then */
-            else
-                for (int a = 0; a < 4; a++)
-                    for (int b = 0; b < 4; b++) row[ri[a] * grid + ci[b]] += rw[a] * cw[b];
-        }
-    t->device->upload(t->device, t->memory->resize, w, bytes);
+    const struct geometry *g = &t->geometry;
+    int64_t rows = t->patches + 1, columns = g->pos_grid * g->pos_grid + 1;
+    float *w = xcalloc((size_t)(rows * columns), sizeof *w);
+    positions_matrix(g, w);
+    t->device->upload(t->device, t->memory->resize, w, (size_t)(rows * columns) * sizeof *w);
     free(w);
 }
 
@@ -319,7 +286,9 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
     t->family = family_row(geometry->family);
     t->options = *options;
     t->tokens = geometry_tokens(geometry);
-    t->out_rows = options->patch_tokens ? t->tokens : 1;
+    t->patches = geometry_patches(geometry);
+    t->resized = geometry_resizes(geometry);
+    t->out_rows = options->patch_tokens ? 1 + t->patches : 1;
     t->out_width = options->target ? options->target : geometry->out;
     t->group_count = (int)geometry->depth + 2;
     t->parameter_count = parameters_list(geometry, options->target, &t->parameters, &roles);
@@ -340,7 +309,7 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
         return code;
     }
     lay_scratch(t);
-    if (t->family->pos_resized) upload_resize(t);
+    if (t->resized) upload_resize(t);
     *tower = t;
     return 0;
 }

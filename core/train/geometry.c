@@ -12,8 +12,8 @@ _Static_assert((int)MODEL_FAMILY_AUTO == (int)FAMILY_UNKNOWN && (int)MODEL_FAMIL
                    (int)MODEL_FAMILY_DINOV2 == (int)FAMILY_DINOV2,
                "enum model_family is enum family");
 
-static int describe(const struct config *c, const struct config_tower *tower, struct geometry *g,
-                    struct error *err)
+static int describe(const struct config *c, const struct config_tower *tower, bool from_file,
+                    struct geometry *g, struct error *err)
 {
     memset(g, 0, sizeof *g);
     if (tower->arch != TOWER_ARCH_CUSTOM) {
@@ -33,9 +33,11 @@ static int describe(const struct config *c, const struct config_tower *tower, st
     if (tower->activation == TOWER_ACTIVATION_GELU) g->ffn = 1 + ACTIVATION_GELU;
     if (tower->activation == TOWER_ACTIVATION_QUICK_GELU) g->ffn = 1 + ACTIVATION_QUICK_GELU;
     if (c->data.image_size) {
-        if (g->image && g->image != c->data.image_size && !family_resizes_positions(g->family) &&
+        /* a random tower has positions for its image, unless its family stores those of another */
+        if (!from_file && g->image && g->image != c->data.image_size && !family_stores_positions(g->family) &&
             !tower->pos_grid)
             g->pos_grid = c->data.image_size / (g->patch ? g->patch : 14);
+        else if (from_file && !tower->pos_grid) g->pos_grid = 0; /* the file's */
         g->image = c->data.image_size;
     }
     return 0;
@@ -78,9 +80,9 @@ static int settle_untold(const struct config_tower *tower, struct geometry *g, s
 static int settle(struct config *c, const struct config_tower *tower, const char *role, bool random,
                   struct geometry *g, struct weights **weights, struct error *err)
 {
-    int code = describe(c, tower, g, err);
-    if (code) return code;
     bool from_file = !random && tower->weight[0] && tower->init != TOWER_INIT_RANDOM;
+    int code = describe(c, tower, from_file, g, err);
+    if (code) return code;
     if (!from_file && !random && tower->init != TOWER_INIT_RANDOM)
         return error_set(err, EXIT_CONFIG, "set model.weight_t and model.weight_s",
                          "the %s has no checkpoint", role);

@@ -118,7 +118,8 @@ def make(case, root):
     for m in worst:
         observed[f"loss.{m}"] = abs(half[3][m].item() - found[m].item()) / found[m].item()
         observed[f"grad.{m}"], observed[f"grad_worst.{m}"] = worst[m]
-    g.update(params=sum(v.numel() for v in values.values()), file="model.safetensors", batch=BATCH,
+    # a mask_token that the class lacks counts
+    g.update(params=sum(v.numel() for v in values.values()) + g.pop("untrained", 0), file="model.safetensors", batch=BATCH,
              observed_rel_l2_error={"bf16": observed})
     directory = os.path.join(root, case.name)
     os.makedirs(directory, exist_ok=True)
@@ -158,8 +159,10 @@ def openclip(name, activation="gelu", image=28, pos_grid=4, **more):
                                norm_layer=LayerNorm, **more)
     shapes = shapes_of(module)
     shapes["positional_embedding"] = (pos_grid ** 2 + 1, 32)
+    if "ls_init_value" in more:
+        g["layerscale"] = True
     if image // 7 != pos_grid:
-        g["pos_resize"] = "antialias"
+        g["pos_resize"] = "timm"
     resize = resized(image // 7, True)
 
     def to_module(values):
@@ -167,8 +170,91 @@ def openclip(name, activation="gelu", image=28, pos_grid=4, **more):
     return Case(name, g, module, shapes, to_module, lambda m: m.transformer.resblocks, lambda m, got: (got, None), "visual.")
 
 
+# ---- timm ------------------------------------------------------------------------------------------------
+
+
+class Features(torch.nn.Module):
+    """All tokens behind the last norm, in place of the pooled one."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images):
+        return self.inner.forward_features(images)
+
+
+def timm_dinov2(name, layerscale=True):
+    """A DINOv2 tower of timm (or a plain ViT, without LayerScale) that resizes its positions, 5 x 5 to 4 x 4."""
+    from timm.models.vision_transformer import VisionTransformer
+    g = dict(family="dinov2", ffn="mlp", image=28, patch=7, pos_grid=5, width=32, depth=2, heads=2, hidden=48, out=32,
+             pos_resize="timm", layerscale=layerscale, untrained=32)
+    inner = VisionTransformer(img_size=35, patch_size=7, embed_dim=32, depth=2, num_heads=2, mlp_ratio=1.5, num_classes=0,
+                              global_pool="token", init_values=1.0 if layerscale else None, dynamic_img_size=True)
+    return Case(name, g, Features(inner), shapes_of(inner), lambda v: {"inner." + k: x for k, x in v.items()},
+                lambda m: m.inner.blocks, lambda m, got: (got[:, 0], got[:, 1:]))
+
+
+def timm_eva(name):
+    """EVA's block with LayerScale."""
+    from timm.models.eva import Eva
+    g = dict(family="eva", ffn="mlp", image=28, patch=7, pos_grid=4, width=32, depth=2, heads=2, hidden=48, out=16,
+             layerscale=True)
+    module = Eva(img_size=28, patch_size=7, embed_dim=32, depth=2, num_heads=2, mlp_ratio=1.5, num_classes=16, init_values=0.1,
+                 use_rot_pos_emb=False, global_pool="token")
+    return Case(name, g, module, shapes_of(module), dict, lambda m: m.blocks, lambda m, got: (got, None), "visual.")
+
+
+# ---- transformers ----------------------------------------------------------------------------------------
+
+HF_DINOV2 = [("embeddings.cls_token", "cls_token"), ("embeddings.mask_token", "mask_token"),
+             ("embeddings.position_embeddings", "pos_embed"), ("embeddings.register_tokens", "register_tokens"),
+             ("embeddings.patch_embeddings.projection.", "patch_embed.proj."), ("layernorm.", "norm."),
+             (".attention.o_proj.", ".attn.proj."),
+             (".layer_scale1.lambda1", ".ls1.gamma"),
+             (".layer_scale2.lambda1", ".ls2.gamma"), ("encoder.layer.", "blocks.")]
+
+
+def hf_dinov2(name, registers=0):
+    """transformers' Dinov2Model, WithRegisters too, under the hub's names. Positions 5 x 5, image 4 x 4."""
+    from transformers import Dinov2Config, Dinov2Model, Dinov2WithRegistersConfig, Dinov2WithRegistersModel
+    g = dict(family="dinov2", ffn="mlp", image=28, patch=7, pos_grid=5, width=32, depth=2, heads=2, hidden=64, out=32,
+             registers=registers, pos_resize="auto" if registers else "hf")
+    settings = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, mlp_ratio=2, image_size=35, patch_size=7,
+                    drop_path_rate=0.0)
+    module = (Dinov2WithRegistersModel(Dinov2WithRegistersConfig(num_register_tokens=registers, **settings)) if registers
+              else Dinov2Model(Dinov2Config(**settings))).eval()
+    names, shapes = {}, {}
+    for k, v in module.named_parameters():
+        hub = k
+        for old, new in HF_DINOV2:
+            hub = hub.replace(old, new)
+        names[k] = hub
+    parts = [f".attention.{p}_proj." for p in "qkv"]
+    for k, v in module.named_parameters():
+        part = [p for p in parts if p in k]
+        if part:
+            fused = names[k].replace(part[0], ".attn.qkv.")
+            shapes[fused] = (3 * v.shape[0],) + tuple(v.shape[1:])
+            names[k] = (fused, parts.index(part[0]))
+        else:
+            shapes[names[k]] = tuple(v.shape)
+
+    def to_module(values):
+        return {k: values[n[0]].chunk(3)[n[1]] if isinstance(n, tuple) else values[n] for k, n in names.items()}
+    return Case(name, g, module, shapes, to_module, lambda m: m.encoder.layer,
+                lambda m, got: (got.last_hidden_state[:, 0], got.last_hidden_state[:, 1 + registers:]))
+
+
 CASES = {
     "openclip-quick": lambda n: openclip(n, "quick_gelu"),
+    "openclip-layerscale": lambda n: openclip(n, ls_init_value=0.1),
+    "openclip-resized": lambda n: openclip(n, image=42, pos_grid=4),
+    "dinov2-registers": lambda n: hf_dinov2(n, 4),
+    "dinov2-hf": lambda n: hf_dinov2(n),
+    "dinov2-timm": timm_dinov2,
+    "vit-plain": lambda n: timm_dinov2(n, False),
+    "eva-layerscale": timm_eva,
 }
 
 
