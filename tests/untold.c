@@ -111,6 +111,18 @@ static void a_key_stands_above_the_file_and_nothing_is_assumed_then(void **state
     assert_int_equal(g.heads, 4);
 }
 
+static void positions_are_resized_as_the_library_does_that_wrote_the_checkpoint(void **state)
+{
+    (void)state;
+    static const char *const hf =
+        "{\"model_type\": \"clip\", \"vision_config\": {\"hidden_size\": 32, \"num_attention_heads\": 2}}";
+    static const char *const timm = "{\"architecture\": \"vit_small_patch14_dinov2\", \"num_features\": 32}";
+    assert_int_equal(known("config.json", hf, NULL).pos_resize, POS_RESIZE_HF);
+    assert_int_equal(known("config.json", hf, "model_t.pos_resize=dinov2").pos_resize, POS_RESIZE_DINOV2);
+    assert_int_equal(known("config.json", timm, "model_t.heads=2").pos_resize, POS_RESIZE_TIMM);
+    assert_int_equal(known(NULL, NULL, "model_t.heads=2").pos_resize, POS_RESIZE_USUAL);
+}
+
 static void what_nothing_tells_is_assumed_and_said(void **state)
 {
     (void)state;
@@ -172,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_file_beside_a_checkpoint_tells_activation_and_heads),
         cmocka_unit_test(a_key_stands_above_the_file_and_nothing_is_assumed_then),
+        cmocka_unit_test(positions_are_resized_as_the_library_does_that_wrote_the_checkpoint),
         cmocka_unit_test(what_nothing_tells_is_assumed_and_said),
         cmocka_unit_test(what_is_not_known_or_not_readable_is_refused),
         cmocka_unit_test(a_file_of_any_content_is_bounded),

@@ -70,6 +70,10 @@ CHOICE_LISTS(CHOICE_SIZE)
             "side of a patch; 0: from arch or checkpoint", field.patch),                                     \
         INT(section ".pos_grid", "patches", 0, 1024, "0", GEOMETRY,                                          \
             "side of the stored position embedding; 0: from arch or checkpoint", field.pos_grid),            \
+        CHOICE(section ".pos_resize", tower_pos_resize, "auto", GEOMETRY,                                    \
+               "whose interpolation of the positions where image / patch is not pos_grid; auto: of the "     \
+               "library that wrote the checkpoint",                                                          \
+               field.pos_resize),                                                                            \
         CHOICE(section ".dtype", tower_dtype, "auto", GEOMETRY,                                              \
                "what the " who " computes in; auto: train.precision", field.dtype)
 

@@ -75,6 +75,8 @@ static int64_t transformers(struct beside *b, const json_t *root)
     if (!b->heads && clip) b->heads = 12;
     if (*act || clip) take_activation(b, *act ? act : "quick_gelu");
     b->norm_eps = json_number_value(json_object_get(model, "layer_norm_eps"));
+    bool registers = strstr(text(root, "model_type"), "registers") != NULL;
+    b->pos_resize = registers ? POS_RESIZE_TIMM : POS_RESIZE_HF;
     return width;
 }
 
@@ -86,6 +88,7 @@ static int64_t timm(struct beside *b, const json_t *root)
     if (!*architecture || strncmp(architecture, "vit_", 4) != 0) return -1;
     take_activation(b, strstr(architecture, "quickgelu") ? "quick_gelu" : "gelu");
     if (*pool) take_pool(b, pool);
+    b->pos_resize = POS_RESIZE_TIMM;
     return width ? width : -1;
 }
 

@@ -12,6 +12,12 @@ _Static_assert((int)MODEL_FAMILY_AUTO == (int)FAMILY_UNKNOWN && (int)MODEL_FAMIL
                    (int)MODEL_FAMILY_DINOV2 == (int)FAMILY_DINOV2,
                "enum model_family is enum family");
 
+_Static_assert((int)TOWER_POS_RESIZE_AUTO == (int)POS_RESIZE_USUAL &&
+                   (int)TOWER_POS_RESIZE_DINOV2 == (int)POS_RESIZE_DINOV2 &&
+                   (int)TOWER_POS_RESIZE_HF == (int)POS_RESIZE_HF &&
+                   (int)TOWER_POS_RESIZE_TIMM == (int)POS_RESIZE_TIMM,
+               "enum tower_pos_resize is enum pos_resize");
+
 static int describe(const struct config *c, const struct config_tower *tower, bool from_file,
                     struct geometry *g, struct error *err)
 {
@@ -32,6 +38,7 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     if (tower->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
     if (tower->activation == TOWER_ACTIVATION_GELU) g->ffn = 1 + ACTIVATION_GELU;
     if (tower->activation == TOWER_ACTIVATION_QUICK_GELU) g->ffn = 1 + ACTIVATION_QUICK_GELU;
+    g->pos_resize = (enum pos_resize)tower->pos_resize;
     if (c->data.image_size) {
         /* a random tower has positions for its image, unless its family stores those of another */
         if (!from_file && g->image && g->image != c->data.image_size && !family_stores_positions(g->family) &&
@@ -55,6 +62,7 @@ static int settle_untold(const struct config_tower *tower, struct geometry *g, s
         g->heads = b.heads;
         g->heads_assumed = false;
     }
+    if (tower->pos_resize == TOWER_POS_RESIZE_AUTO) g->pos_resize = b.pos_resize;
     if (mlp && b.activation[0] && tower->activation == TOWER_ACTIVATION_AUTO) {
         if (!b.ffn)
             return error_set(err, EXIT_CONFIG, "gelu and quick_gelu are known",
