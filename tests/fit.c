@@ -182,12 +182,26 @@ static void a_missing_tensor_or_one_of_another_shape_is_found_before_anything_is
     assert_int_equal(copy_end(&c, 32, 8, &err), EXIT_CONFIG);
 }
 
+static void a_published_tower_that_is_built_otherwise_is_known_by_its_width(void **state)
+{
+    (void)state;
+    struct copy c;
+    struct error err;
+    copy_begin(&c, "eva-w64", "model.pt");
+    struct weights_row *conv = row_of(&c, "visual.patch_embed.proj.weight");
+    conv->shape[0] = 1792;
+    conv->shape[2] = conv->shape[3] = 1;
+    assert_int_equal(copy_end(&c, 0, 0, &err), EXIT_CONFIG);
+    assert_non_null(strstr(err.what, "postnorm"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tensor_of_the_tower_that_nothing_reads_is_refused_by_name),
         cmocka_unit_test(what_changes_no_output_and_what_lies_beside_the_tower_is_passed_by),
         cmocka_unit_test(a_message_names_the_tensor_that_can_be_explained_and_counts_the_others),
+        cmocka_unit_test(a_published_tower_that_is_built_otherwise_is_known_by_its_width),
         cmocka_unit_test(control_characters_of_a_name_do_not_reach_the_message),
         cmocka_unit_test(a_missing_tensor_or_one_of_another_shape_is_found_before_anything_is_read),
     };

@@ -150,6 +150,7 @@ static void what_is_not_known_or_not_readable_is_refused(void **state)
         {"{\"model_type\": \"siglip\", \"vision_config\": {\"hidden_size\": 32, \"hidden_act\": "
          "\"gelu_pytorch_tanh\"}}",
          "gelu_pytorch_tanh"},
+        {OPEN_CLIP("false", ", \"postnorm\": true"), "postnorm"},
         {"{\"model_cfg\": ", "no JSON object"},
         {"[1, 2]", "no JSON object"},
         {"{\"a\": 1, \"a\": 2}", "no JSON object"},

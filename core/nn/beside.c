@@ -57,6 +57,7 @@ static int64_t open_clip(struct beside *b, const json_t *root)
     else if (json_is_true(json_object_get(vision, "global_average_pool"))) take_pool(b, "avg");
     else take_pool(b, *pool ? pool : "tok");
     b->norm_eps = json_number_value(json_object_get(json_object_get(vision, "norm_kwargs"), "eps"));
+    b->postnorm = json_is_true(json_object_get(vision, "postnorm"));
     return width;
 }
 

@@ -11,6 +11,7 @@ struct beside {
     int64_t heads;                 /* 0: not said */
     char activation[48], pool[48]; /* as spelled there; "" when not said. ffn 0 with an activation: unknown */
     bool pool_is_cls;
+    bool postnorm;              /* EVA's: norms behind the branches */
     enum pos_resize pos_resize; /* of the library; POS_RESIZE_USUAL: not said */
     double norm_eps;            /* 0: not said */
 };

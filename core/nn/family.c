@@ -44,6 +44,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
                     /* a bias of the keys shifts all scores of a query alike: the softmax does not see it */
                     .ignored = {"mask_token", "attn.k_bias", "lm_head."},
                     .pos_resize = POS_RESIZE_HF,
+                    .refused_width = 1792,
+                    .refused = "EVA02-CLIP-bigE-14, whose norms stand behind the branches (postnorm)",
                     .norm_eps = 1e-6f,
                     .model = &image_model},
     [FAMILY_OPENCLIP] = {.name = "openclip",

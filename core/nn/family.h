@@ -57,9 +57,11 @@ struct family_row {
     const char *swiglu[ROLE_FFN_COUNT];  /* keys of the feed-forward as SwiGLU; NULL: has none */
     const char *ignored[FAMILY_IGNORED]; /* keys inside the tower that change no output; "head.": all such */
     float norm_eps;
-    bool out_transposed;        /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
-    bool variants;              /* published ones differ in activation and pooling, which no tensor shows */
-    bool layerscale;            /* usually */
+    bool out_transposed;   /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
+    int64_t refused_width; /* of a published one that is built otherwise, which no tensor shows; 0: none */
+    const char *refused;   /* what it is and has */
+    bool variants;         /* published ones differ in activation and pooling, which no tensor shows */
+    bool layerscale;       /* usually */
     enum pos_resize pos_resize; /* as its own library does */
     bool pos_matrix;            /* positions always pass through the resize matrix, also at their own size */
     int64_t pos_grid;           /* the usual one where nothing says it; 0: the image's */

@@ -58,6 +58,10 @@ static int settle_untold(const struct config_tower *tower, struct geometry *g, s
     int code = beside_read(&b, tower->weight, g->width, err);
     if (code) return code;
     bool mlp = g->ffn != 1 + ACTIVATION_SWIGLU, known = tower->arch != TOWER_ARCH_CUSTOM;
+    if (b.postnorm)
+        return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
+                         "%s says postnorm: towers whose norms stand behind the branches are not known here",
+                         b.name);
     if (b.heads && !tower->heads && !tower->head_dim) {
         g->heads = b.heads;
         g->heads_assumed = false;
