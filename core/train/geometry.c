@@ -108,6 +108,16 @@ static int settle(struct config *c, const struct config_tower *tower, const char
     return code;
 }
 
+int trainer_check_checkpoint(struct config *c, bool student, struct error *err)
+{
+    struct geometry g;
+    struct weights *weights = NULL;
+    int code = settle(c, student ? &c->model_s : &c->model_t, student ? "student" : "teacher", false, &g,
+                      &weights, err);
+    weights_close(weights);
+    return code;
+}
+
 int trainer_geometry(struct config *c, bool random, struct geometry *teacher, struct geometry *student,
                      struct weights **teacher_weights, struct weights **student_weights, struct error *err)
 {
