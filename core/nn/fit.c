@@ -198,10 +198,13 @@ int fit_shapes(enum family family, const struct parameter *parameters, int count
     for (int i = 0; i < count && !code; i++) {
         const struct parameter *p = &parameters[i];
         int64_t found = fit_find(family, p, weights);
-        if (found < 0 && !p->head && p->trained)
+        char name[128];
+        snprintf(name, sizeof name, "%s%s", p->head ? "" : family_prefix(family), p->name);
+        if (found < 0 && weights_unread(weights, name)) /* there, but complex, fp8, sparse, ... */
+            code = weights_refuse_missing(weights, name, NULL, err);
+        else if (found < 0 && !p->head && p->trained)
             code = error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?",
-                             "tensor %s%s of the %s tower is missing", family_prefix(family), p->name,
-                             family_name(family));
+                             "tensor %s of the %s tower is missing", name, family_name(family));
         if (found < 0) continue;
         used[found] = true;
         if (!code) code = check_shape(p, weights_tensor(weights, found), err);

@@ -66,6 +66,7 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
         int64_t found = fit_find(t->geometry.family, p, w);
         if (found < 0) continue; /* a mask_token that is not there, or a fresh head */
         code = weights_read(w, found, values, DTYPE_F32, err);
+        if (!code) code = weights_check_finite(w, found, values, DTYPE_F32, err);
         if (!code) code = put(t, i, values, loaded, context, err);
     }
     free(values);

@@ -182,7 +182,7 @@ void tower_bind_scratch(struct tower *tower, void *scratch);
  * takes what bf16 cannot hold from here. */
 typedef int (*parameter_values)(void *context, int index, const float *values, struct error *err);
 
-/* Values from a checkpoint: every parameter must be there with its shape.
+/* Values from a checkpoint: every parameter must be there with its shape, and finite.
  * The distillation head (distill_head.weight, .bias) is taken when present, else left as it is: call
  * tower_init_random(head_only) first. `loaded` may be NULL. */
 int tower_load(struct tower *tower, const struct weights *weights, parameter_values loaded, void *context,
