@@ -11,6 +11,7 @@
  */
 #include "kernels/cpu/gemm_amx.h"
 #include "tests/ops_attention.h"
+#include "tests/ops_embed.h"
 #include "tests/ops_reference.h"
 
 #include <stdio.h>
