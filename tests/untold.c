@@ -10,13 +10,14 @@ enum { QUICK = 1 + ACTIVATION_QUICK_GELU, GELU = 1 + ACTIVATION_GELU };
 
 /* The teacher's geometry of a tower 32 wide, with `json` beside it as `name` (NULL: nothing) and one more
  * key=value (or NULL). */
+static const char *file_name = "model.safetensors";
 static int teacher(struct geometry *g, const char *name, const char *json, const char *more,
                    struct error *err)
 {
     char directory[] = "/tmp/meopt-untold-XXXXXX", *bytes = NULL;
     size_t count = 0;
     assert_non_null(mkdtemp(directory));
-    char *from = golden_path("towers", "openclip-quick", "model.safetensors"),
+    char *from = golden_path("towers", "openclip-quick", file_name),
          *model = xasprintf("%s/model.safetensors", directory),
          *weight_t = xasprintf("model_t.weight=%s", model), *weight_s = xasprintf("model_s.weight=%s", model);
     assert_int_equal(file_read(from, 1 << 20, &bytes, &count, err), 0);
@@ -137,6 +138,18 @@ static void what_nothing_tells_is_assumed_and_said(void **state)
     assert_true(g.activation_assumed && g.ffn == GELU);
 }
 
+static void a_torchscript_archive_of_clip_has_quick_gelu(void **state)
+{
+    (void)state;
+    file_name = "archive.pt";
+    struct geometry g = known(NULL, NULL, "model_t.heads=2");
+    char text[256];
+    assert_int_equal(g.ffn, QUICK);
+    geometry_text(&g, text, sizeof text);
+    assert_non_null(strstr(text, "quick_gelu (assumed)"));
+    file_name = "model.safetensors";
+}
+
 static void what_is_not_known_or_not_readable_is_refused(void **state)
 {
     (void)state;
@@ -187,6 +200,7 @@ int main(void)
         cmocka_unit_test(a_key_stands_above_the_file_and_nothing_is_assumed_then),
         cmocka_unit_test(positions_are_resized_as_the_library_does_that_wrote_the_checkpoint),
         cmocka_unit_test(what_nothing_tells_is_assumed_and_said),
+        cmocka_unit_test(a_torchscript_archive_of_clip_has_quick_gelu),
         cmocka_unit_test(what_is_not_known_or_not_readable_is_refused),
         cmocka_unit_test(a_file_of_any_content_is_bounded),
     };

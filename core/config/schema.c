@@ -60,7 +60,7 @@ CHOICE_LISTS(CHOICE_SIZE)
                field.ffn),                                                                                   \
         CHOICE(section ".activation", tower_activation, "auto", GEOMETRY,                                    \
                "activation of an mlp; auto: as config.json or open_clip_config.json beside the checkpoint "  \
-               "says, else gelu",                                                                            \
+               "says, else quick_gelu of a TorchScript archive of CLIP, else gelu",                          \
                field.activation),                                                                            \
         CHOICE(section ".pool", tower_pool, "auto", GEOMETRY,                                                \
                "what is taken as embedding; auto: as that file says, which must not be another than these, " \

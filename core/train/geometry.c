@@ -52,7 +52,8 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
 
 /* What the checkpoint's tensors do not tell: from the keys, else from the library's configuration beside it,
  * else assumed, which is then said. */
-static int settle_untold(const struct config_tower *tower, struct geometry *g, struct error *err)
+static int settle_untold(const struct config_tower *tower, const struct weights *weights, struct geometry *g,
+                         struct error *err)
 {
     struct beside b;
     int code = beside_read(&b, tower->weight, g->width, err);
@@ -83,6 +84,10 @@ static int settle_untold(const struct config_tower *tower, struct geometry *g, s
                          "the epsilon of the norms in %s is %g, a %s tower has %g", b.name, b.norm_eps,
                          family_name(g->family), (double)eps);
     bool untold = family_has_variants(g->family);
+    /* OpenAI's CLIP comes as a TorchScript archive, and all of it has quick GELU */
+    if (untold && mlp && !known && tower->activation == TOWER_ACTIVATION_AUTO &&
+        strcmp(weights_format(weights), "torchscript") == 0)
+        g->ffn = 1 + ACTIVATION_QUICK_GELU;
     g->activation_assumed = untold && mlp && !known && tower->activation == TOWER_ACTIVATION_AUTO;
     g->pool_assumed =
         untold && !b.pool[0] && tower->pool == TOWER_POOL_AUTO && tower->arch == TOWER_ARCH_CUSTOM;
@@ -101,7 +106,7 @@ static int settle(struct config *c, const struct config_tower *tower, const char
     if (!from_file) return geometry_check(g, tower->head_dim, err);
     if ((code = weights_open(weights, tower->weight, err)) != 0) return code;
     code = geometry_shapes(g, *weights, err);
-    if (!code) code = settle_untold(tower, g, err);
+    if (!code) code = settle_untold(tower, *weights, g, err);
     if (!code) code = geometry_check(g, tower->head_dim, err);
     if (!code) code = geometry_fits(g, 0, *weights, err);
     if (code && err && !err->file[0]) error_at(err, tower->weight, 0, 0);

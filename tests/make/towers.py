@@ -16,7 +16,7 @@ import sys
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch.func import functional_call
 
 BATCH = 3
@@ -246,6 +246,22 @@ def hf_dinov2(name, registers=0):
                 lambda m, got: (got.last_hidden_state[:, 0], got.last_hidden_state[:, 1 + registers:]))
 
 
+class Archive(torch.nn.Module):
+    """A tower's tensors as torch.jit.save lays them down: OpenAI published its CLIP so."""
+
+    def __init__(self, values):
+        super().__init__()
+        for name in {k.split(".")[0] for k in values}:
+            below = {k[len(name) + 1:]: v for k, v in values.items() if k.startswith(name + ".")}
+            if below:
+                self.add_module(name, Archive(below))
+            else:
+                self.register_parameter(name, torch.nn.Parameter(values[name], requires_grad=False))
+
+    def forward(self, x: torch.Tensor):
+        return x
+
+
 CASES = {
     "openclip-quick": lambda n: openclip(n, "quick_gelu"),
     "openclip-layerscale": lambda n: openclip(n, ls_init_value=0.1),
@@ -263,6 +279,9 @@ def main():
     names = sys.argv[2:] or list(CASES)
     for name in names:
         make(CASES[name](name), sys.argv[1])
+        if name == "openclip-quick":
+            values = load_file(os.path.join(sys.argv[1], name, "model.safetensors"))
+            torch.jit.script(Archive(values)).save(os.path.join(sys.argv[1], name, "archive.pt"))
 
 
 if __name__ == "__main__":
