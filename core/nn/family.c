@@ -2,7 +2,6 @@
 #include "core/nn/family.h"
 #include "core/nn/tower.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* One image tower: patches and a cls token in, the normalised cls row (and patch rows) out. */
@@ -76,6 +75,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
                          .shapes = {[ROLE_CLS] = "D", [ROLE_POS] = "PD", [ROLE_OUT_W] = "DO"},
                          .norm_eps = 1e-5f,
                          .out_transposed = true,
+                         .out_optional = true,
                          .variants = true,
                          .pos_resize = POS_RESIZE_TIMM,
                          .model = &image_model},
@@ -138,19 +138,4 @@ const char *family_key(const struct family_row *row, enum role role, int ffn)
     if (ffn == 1 + ACTIVATION_SWIGLU && role >= ROLE_FFN_FIRST && role < ROLE_FFN_FIRST + ROLE_FFN_COUNT)
         return row->swiglu[role - ROLE_FFN_FIRST];
     return row->keys[role];
-}
-
-int64_t family_find_key(enum family family, const struct weights *weights, const char *name)
-{
-    const struct family_row *row = &rows[family];
-    char key[192];
-    snprintf(key, sizeof key, "%s%s", row->prefix, name);
-    int64_t i = weights_find(weights, key);
-    size_t begin = strlen(row->block_prefix);
-    if (i >= 0 || !row->chunked_blocks || strncmp(name, row->block_prefix, begin) != 0) return i;
-    for (int chunk = 0; chunk < 64 && i < 0; chunk++) {
-        snprintf(key, sizeof key, "%s%s%d.%s", row->prefix, row->block_prefix, chunk, name + begin);
-        i = weights_find(weights, key);
-    }
-    return i;
 }

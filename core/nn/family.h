@@ -58,6 +58,7 @@ struct family_row {
     const char *ignored[FAMILY_IGNORED]; /* keys inside the tower that change no output; "head.": all such */
     float norm_eps;
     bool out_transposed;   /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
+    bool out_optional;     /* a tower may come without it: the normalised row is the embedding */
     int64_t refused_width; /* of a published one that is built otherwise, which no tensor shows; 0: none */
     const char *refused;   /* what it is and has */
     bool variants;         /* published ones differ in activation and pooling, which no tensor shows */
@@ -74,7 +75,5 @@ const struct family_row *family_row(enum family family);
 static inline bool family_has(const struct family_row *row, enum role role) { return row->keys[role]; }
 /* The role's key behind all prefixes, NULL when such a tower has none. ffn: 1 + enum activation. */
 const char *family_key(const struct family_row *row, enum role role, int ffn);
-/* Index of a tensor in a checkpoint by its key behind the prefix, -1 when it is not there. */
-int64_t family_find_key(enum family family, const struct weights *weights, const char *name);
 
 #endif

@@ -54,59 +54,47 @@ static const char *meaning_of(const char *key)
     return NULL;
 }
 
-/* "blocks.3.attn.proj.bias" -> "attn.proj.bias" and 3; -1 outside the blocks. A chunked one has two numbers.
- */
-static const char *behind_block(const struct family_row *row, const char *key, int64_t *block)
+int fit_family(struct spelling *spelling, enum family family, const struct weights *weights,
+               struct error *err)
 {
-    size_t begin = strlen(row->block_prefix);
-    *block = -1;
-    if (begin == 0 || strncmp(key, row->block_prefix, begin) != 0) return key;
-    const char *at = key + begin;
-    for (int numbers = 0; numbers < (row->chunked_blocks ? 2 : 1); numbers++) {
-        size_t digits = strspn(at, "0123456789");
-        if (digits == 0 || at[digits] != '.') break;
-        *block = strtoll(at, NULL, 10);
-        at += digits + 1;
-    }
-    return *block >= 0 ? at : key;
+    names_find(spelling, weights);
+    if (spelling->family == family) return 0;
+    return error_set(err, EXIT_CONFIG, "correct the weight path, or model.family",
+                     "holds a tower of family %s, expected %s", family_name(spelling->family),
+                     family_name(family));
 }
 
-static bool read_by_a_role(const struct family_row *row, const char *key, bool in_block)
+/* A bias that the family does not have is nothing only where it is 0. */
+static int check_zero(const struct weights *weights, int64_t index, struct error *err)
 {
-    for (enum role role = 0; role < ROLE_COUNT; role++) {
-        bool of_block = role >= ROLE_BLOCK_FIRST && role <= ROLE_BLOCK_LAST;
-        if (of_block != in_block) continue;
-        const char *names[] = {family_key(row, role, 1 + ACTIVATION_GELU),
-                               family_key(row, role, 1 + ACTIVATION_SWIGLU)};
-        for (int i = 0; i < 2; i++)
-            if (names[i] && strcmp(key, names[i]) == 0) return true;
-    }
-    return false;
+    const struct weights_tensor *t = weights_tensor(weights, index);
+    char name[160];
+    name_printable(name, sizeof name, t->name);
+    float *values = t->count > 0 && t->count <= 1 << 20 ? malloc((size_t)t->count * sizeof *values) : NULL;
+    int code = values ? weights_read(weights, index, values, DTYPE_F32, err) : 0;
+    bool zero = values != NULL;
+    for (int64_t i = 0; zero && !code && i < t->count; i++) zero = values[i] == 0;
+    free(values);
+    if (code || zero) return code;
+    return error_set(err, EXIT_CONFIG,
+                     "without the classifier (timm: num_classes=0) the pooled class token is the embedding",
+                     "tensor %s is not 0: behind the tower stands a classifier, not a projection", name);
 }
 
-static bool ignored(const struct family_row *row, const char *key)
+int fit_names(const struct spelling *spelling, const struct weights *weights, struct error *err)
 {
-    for (size_t i = 0; i < FAMILY_IGNORED && row->ignored[i]; i++) {
-        size_t n = strlen(row->ignored[i]);
-        if (row->ignored[i][n - 1] == '.' ? strncmp(key, row->ignored[i], n) == 0
-                                          : strcmp(key, row->ignored[i]) == 0)
-            return true;
-    }
-    return false;
-}
-
-int fit_names(enum family family, const struct weights *weights, struct error *err)
-{
-    const struct family_row *row = family_row(family);
-    size_t begin = strlen(row->prefix);
+    size_t begin = strlen(spelling->begin);
     const char *first = NULL, *meaning = NULL;
     int64_t others = -1;
     for (int64_t i = 0; i < weights_count(weights); i++) {
         const char *name = weights_tensor(weights, i)->name;
         int64_t block;
-        if (strncmp(name, row->prefix, begin) != 0) continue;
-        const char *key = behind_block(row, name + begin, &block);
-        if (read_by_a_role(row, key, block >= 0) || ignored(row, key)) continue;
+        if (strncmp(name, spelling->begin, begin) != 0) continue;
+        const char *key = names_key(spelling, name, &block);
+        enum names_use use = names_use(spelling, key, block >= 0);
+        int code = use == NAMES_ZERO ? check_zero(weights, i, err) : 0;
+        if (code) return code;
+        if (use != NAMES_UNREAD) continue;
         const char *says = meaning_of(key);
         if (!first || (says && !meaning)) { /* the first that can be explained tells most */
             first = name;
@@ -122,27 +110,47 @@ int fit_names(enum family family, const struct weights *weights, struct error *e
         err, EXIT_CONFIG,
         "without it the outputs would be another model's; a tensor that the model does not use may "
         "be taken out of the file",
-        "the %s tower has tensor %s%s, which nothing here reads: %s", family_name(family), printable, more,
-        meaning ? meaning : "what it is for is not known");
+        "the %s tower has tensor %s%s, which nothing here reads: %s", family_name(spelling->family),
+        printable, more, meaning ? meaning : "what it is for is not known");
 }
 
-int64_t fit_blocks(enum family family, const struct weights *weights)
+int64_t fit_blocks(const struct spelling *spelling, const struct weights *weights)
 {
-    const struct family_row *row = family_row(family);
-    size_t begin = strlen(row->prefix);
+    size_t begin = strlen(spelling->begin);
     int64_t last = -1, block;
     for (int64_t i = 0; i < weights_count(weights); i++) {
         const char *name = weights_tensor(weights, i)->name;
-        if (strncmp(name, row->prefix, begin) != 0) continue;
-        (void)behind_block(row, name + begin, &block);
+        if (strncmp(name, spelling->begin, begin) != 0) continue;
+        (void)names_key(spelling, name, &block);
         if (block > last) last = block;
     }
     return last == INT64_MAX ? last : last + 1;
 }
 
-int64_t fit_find(enum family family, const struct parameter *p, const struct weights *weights)
+struct values_place fit_place(const struct spelling *spelling, int ffn, const struct parameter *p,
+                              const struct weights *weights)
 {
-    return p->head ? weights_find(weights, p->name) : family_find_key(family, weights, p->name);
+    if (!p->head) return names_place(spelling, weights, (enum role)p->role, p->group - 1, ffn);
+    struct values_place place = {.tensor = {weights_find(weights, p->name)}, .parts = 1};
+    snprintf(place.first, sizeof place.first, "%s", p->name);
+    return place;
+}
+
+bool fit_absent(const struct values_place *place)
+{
+    for (int i = 0; i < place->parts; i++)
+        if (place->tensor[i] < 0) return true;
+    return place->parts == 0;
+}
+
+int fit_dimensions(int ndim, const int64_t *shape, const int64_t **first)
+{
+    while (ndim > 0 && *shape == 1) {
+        ndim--;
+        shape++;
+    }
+    *first = shape;
+    return ndim;
 }
 
 static void shape_text(char *text, size_t size, int ndim, const int64_t *shape)
@@ -155,61 +163,76 @@ static void shape_text(char *text, size_t size, int ndim, const int64_t *shape)
     }
 }
 
-static int check_shape(const struct parameter *p, const struct weights_tensor *found, struct error *err)
+/* Each part of the place has its share of the rows, or all is there with rows and columns exchanged. */
+static int check_shape(const struct parameter *p, const struct values_place *place,
+                       const struct weights *weights, struct error *err)
 {
-    bool same = found->ndim == p->ndim;
-    for (int d = 0; same && d < p->ndim; d++) same = found->shape[d] == p->shape[d];
-    if (same) return 0;
-    char expected[96], has[96], name[160];
-    name_printable(name, sizeof name, found->name);
-    shape_text(expected, sizeof expected, p->ndim, p->shape);
-    shape_text(has, sizeof has, found->ndim, found->shape);
-    return error_set(err, EXIT_CONFIG, "is this the file for this tower?", "tensor %s is [%s], expected [%s]",
-                     name, has, expected);
-}
-
-/* Names that a role reads, but none of this tower: a part that only some blocks have, or two feed-forwards.
- */
-static int all_used(const struct family_row *row, const bool *used, const struct weights *weights,
-                    struct error *err)
-{
-    size_t begin = strlen(row->prefix);
-    for (int64_t i = 0; i < weights_count(weights); i++) {
-        const char *name = weights_tensor(weights, i)->name;
-        char printable[160];
-        int64_t block;
-        if (used[i] || strncmp(name, row->prefix, begin) != 0 || strncmp(name, "distill_head.", 13) == 0)
-            continue;
-        if (ignored(row, behind_block(row, name + begin, &block))) continue;
-        return error_set(
-            err, EXIT_CONFIG, "is the file whole?",
-            "the %s tower has tensor %s, which the first block or the rest of the tower does not "
-            "go with",
-            row->name, name_printable(printable, sizeof printable, name));
+    int64_t wanted[4];
+    memcpy(wanted, p->shape, sizeof wanted);
+    wanted[0] /= place->parts;
+    if (place->zero_rows) wanted[p->ndim - 2] -= place->zero_rows;
+    if (place->transposed) {
+        wanted[0] = p->shape[1];
+        wanted[1] = p->shape[0];
+    }
+    for (int i = 0; i < place->parts; i++) {
+        const struct weights_tensor *found = weights_tensor(weights, place->tensor[i]);
+        const int64_t *a, *b;
+        int ndim = fit_dimensions(found->ndim, found->shape, &a);
+        bool same = ndim == fit_dimensions(p->ndim, wanted, &b);
+        for (int d = 0; same && d < ndim; d++) same = a[d] == b[d];
+        if (same) continue;
+        char expected[96], has[96], name[160];
+        name_printable(name, sizeof name, found->name);
+        shape_text(expected, sizeof expected, p->ndim, wanted);
+        shape_text(has, sizeof has, found->ndim, found->shape);
+        return error_set(err, EXIT_CONFIG, "is this the file for this tower?",
+                         "tensor %s is [%s], expected [%s]", name, has, expected);
     }
     return 0;
 }
 
-int fit_shapes(enum family family, const struct parameter *parameters, int count,
+/* Names that a role reads, but none of this tower: a part that only some blocks have, or two feed-forwards.
+ */
+static int all_used(const struct spelling *spelling, const bool *used, const struct weights *weights,
+                    struct error *err)
+{
+    size_t begin = strlen(spelling->begin);
+    for (int64_t i = 0; i < weights_count(weights); i++) {
+        const char *name = weights_tensor(weights, i)->name;
+        char printable[160];
+        int64_t block;
+        if (used[i] || strncmp(name, spelling->begin, begin) != 0 || strncmp(name, "distill_head.", 13) == 0)
+            continue;
+        const char *key = names_key(spelling, name, &block);
+        if (names_use(spelling, key, block >= 0) != NAMES_READ) continue;
+        return error_set(
+            err, EXIT_CONFIG, "is the file whole?",
+            "the %s tower has tensor %s, which the first block or the rest of the tower does not "
+            "go with",
+            family_name(spelling->family), name_printable(printable, sizeof printable, name));
+    }
+    return 0;
+}
+
+int fit_shapes(const struct spelling *spelling, int ffn, const struct parameter *parameters, int count,
                const struct weights *weights, struct error *err)
 {
     bool *used = xcalloc((size_t)weights_count(weights) + 1, sizeof *used);
     int code = 0;
     for (int i = 0; i < count && !code; i++) {
         const struct parameter *p = &parameters[i];
-        int64_t found = fit_find(family, p, weights);
-        char name[128];
-        snprintf(name, sizeof name, "%s%s", p->head ? "" : family_prefix(family), p->name);
-        if (found < 0 && weights_unread(weights, name)) /* there, but complex, fp8, sparse, ... */
-            code = weights_refuse_missing(weights, name, NULL, err);
-        else if (found < 0 && !p->head && p->trained)
-            code = error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?",
-                             "tensor %s of the %s tower is missing", name, family_name(family));
-        if (found < 0) continue;
-        used[found] = true;
-        if (!code) code = check_shape(p, weights_tensor(weights, found), err);
+        struct values_place place = fit_place(spelling, ffn, p, weights);
+        bool absent = fit_absent(&place);
+        /* a part that may be missing may not be there as complex, fp8, sparse, ... */
+        if (absent && ((!p->head && p->trained) || weights_unread(weights, place.first)))
+            code = weights_refuse_missing(weights, place.first,
+                                          "is this the right file, and the right model.family?", err);
+        if (absent) continue;
+        for (int k = 0; k < place.parts; k++) used[place.tensor[k]] = true;
+        code = check_shape(p, &place, weights, err);
     }
-    if (!code) code = all_used(family_row(family), used, weights, err);
+    if (!code) code = all_used(spelling, used, weights, err);
     free(used);
     return code;
 }

@@ -52,21 +52,44 @@ static int put(struct tower *t, int index, float *values, parameter_values loade
     return 0;
 }
 
+/* The parameter's values from the file, its parts one behind the other. */
+static int take(const struct parameter *p, const struct values_place *place, const struct weights *w,
+                float *values, struct error *err)
+{
+    int64_t zeros = place->zero_rows * p->shape[p->ndim - 1], share = (p->count - zeros) / place->parts;
+    float *as_stored = values + zeros;
+    for (int64_t i = 0; i < zeros; i++) values[i] = 0;
+    if (place->transposed && !(as_stored = malloc((size_t)p->count * sizeof *values)))
+        return out_of_host_memory(p->count, err);
+    int code = 0;
+    for (int i = 0; i < place->parts && !code; i++) {
+        code = weights_read(w, place->tensor[i], as_stored + i * share, DTYPE_F32, err);
+        if (!code) code = weights_check_finite(w, place->tensor[i], as_stored + i * share, DTYPE_F32, err);
+    }
+    if (!place->transposed) return code;
+    int64_t rows = p->shape[0], columns = p->shape[1];
+    for (int64_t r = 0; r < rows && !code; r++)
+        for (int64_t c = 0; c < columns; c++) values[r * columns + c] = as_stored[c * rows + r];
+    free(as_stored);
+    return code;
+}
+
 int tower_load(struct tower *t, const struct weights *w, parameter_values loaded, void *context,
                struct error *err)
 {
     /* All shapes first, so that nothing is half loaded. */
-    int code = fit_shapes(t->geometry.family, t->parameters, t->parameter_count, w, err);
+    struct spelling spelling;
+    int code = fit_family(&spelling, t->geometry.family, w, err);
+    if (!code) code = fit_shapes(&spelling, t->geometry.ffn, t->parameters, t->parameter_count, w, err);
     if (code) return code;
     int64_t largest;
     float *values = staging(t, &largest);
     if (!values) return out_of_host_memory(largest, err);
     for (int i = 0; i < t->parameter_count && !code; i++) {
         struct parameter *p = &t->parameters[i];
-        int64_t found = fit_find(t->geometry.family, p, w);
-        if (found < 0) continue; /* a mask_token that is not there, or a fresh head */
-        code = weights_read(w, found, values, DTYPE_F32, err);
-        if (!code) code = weights_check_finite(w, found, values, DTYPE_F32, err);
+        struct values_place place = fit_place(&spelling, t->geometry.ffn, p, w);
+        if (fit_absent(&place)) continue; /* a mask_token that is not there, or a fresh head */
+        code = take(p, &place, w, values, err);
         if (!code) code = put(t, i, values, loaded, context, err);
     }
     free(values);

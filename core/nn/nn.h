@@ -49,6 +49,7 @@ struct geometry {
     int64_t width, depth, heads, hidden;
     int64_t out;       /* after the projection, width where the family has none */
     int ffn;           /* 1 + enum activation */
+    bool unprojected;  /* saved without the projection that the family has: out is width */
     int64_t registers; /* tokens between class and patches, without position */
     enum layerscale layerscale;
     enum pos_resize pos_resize; /* how positions go from pos_grid to another image / patch */
@@ -105,6 +106,7 @@ struct parameter {
     int ndim;
     int64_t shape[4];
     int64_t count;
+    int role;     /* enum role (family.h) */
     int group;    /* 0 embedding, 1..depth blocks, depth+1 final norm, projection and distillation head */
     bool matrix;  /* operand of a gemm: stored in weight_type; everything else is F32 */
     bool trained; /* false: mask_token, which no gradient reaches */

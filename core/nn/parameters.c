@@ -65,7 +65,11 @@ static const char *shape_of(const struct family_row *row, enum role role)
 {
     return row->shapes[role] ? row->shapes[role] : roles[role].shape;
 }
-int role_ndim(const struct family_row *row, enum role role) { return (int)strlen(shape_of(row, role)); }
+int role_ndim(const struct family_row *row, enum role role)
+{
+    const char *shape = shape_of(row, role);
+    return (int)strlen(shape + strspn(shape, "1"));
+}
 
 static bool flagged(enum role role, char flag) { return strchr(roles[role].flags, flag) != NULL; }
 
@@ -73,7 +77,7 @@ static struct parameter parameter_of(const struct geometry *g, int64_t target, e
                                      const char *prefix, const char *key)
 {
     const char *shape = shape_of(family_row(g->family), role);
-    struct parameter p = {.count = 1, .group = group, .initial = roles[role].initial};
+    struct parameter p = {.count = 1, .role = (int)role, .group = group, .initial = roles[role].initial};
     snprintf(p.name, sizeof p.name, "%s%s", prefix, key);
     int wide = 0;
     for (; shape[p.ndim]; p.ndim++) {
@@ -94,12 +98,11 @@ static bool has_layerscale(const struct geometry *g, const struct family_row *ro
     return g->layerscale == LAYERSCALE_USUAL ? row->layerscale : g->layerscale == LAYERSCALE_WITH;
 }
 
-int parameters_list(const struct geometry *g, int64_t target, struct parameter **list, enum role **list_roles)
+int parameters_list(const struct geometry *g, int64_t target, struct parameter **list)
 {
     const struct family_row *row = family_row(g->family);
     int count = 0, room = ROLE_COUNT * (int)(g->depth + 1);
     *list = xcalloc((size_t)room, sizeof **list);
-    *list_roles = xcalloc((size_t)room, sizeof **list_roles);
     for (int64_t group = 0; group <= g->depth + 1; group++) {
         char prefix[64] = "";
         bool block = group > 0 && group <= g->depth;
@@ -111,8 +114,8 @@ int parameters_list(const struct geometry *g, int64_t target, struct parameter *
             if (!key || (flagged(role, 'h') && target == 0)) continue;
             if (role == ROLE_REGISTERS && g->registers == 0) continue;
             if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;
-            (*list)[count] = parameter_of(g, target, role, (int)group, prefix, key);
-            (*list_roles)[count++] = role;
+            if (role == ROLE_OUT_W && g->unprojected) continue;
+            (*list)[count++] = parameter_of(g, target, role, (int)group, prefix, key);
         }
     }
     return count;

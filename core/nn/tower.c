@@ -18,12 +18,12 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 /* EVA has a bias for q and v but none for k (models.md 1a): both live in one (3D) array with zeros between,
  * so that the gemm sees one bias. The array is taken at ROLE_Q_B; ROLE_V_B points into it. */
-static int64_t stored_count(const struct parameter *p, enum role role)
+static int64_t stored_count(const struct parameter *p)
 {
-    return role == ROLE_Q_B ? 3 * p->count : role == ROLE_V_B ? 0 : p->count;
+    return p->role == ROLE_Q_B ? 3 * p->count : p->role == ROLE_V_B ? 0 : p->count;
 }
 
-static int alloc_weights(struct tower *t, const enum role *roles, struct error *err)
+static int alloc_weights(struct tower *t, struct error *err)
 {
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
@@ -34,9 +34,9 @@ static int alloc_weights(struct tower *t, const enum role *roles, struct error *
         for (int i = 0; i < t->parameter_count; i++) {
             struct parameter *p = &t->parameters[i];
             p->weight_type = p->matrix ? o->weight_type : DTYPE_F32;
-            size_t at = take(&bytes, (size_t)stored_count(p, roles[i]) * dtype_bytes(p->weight_type));
+            size_t at = take(&bytes, (size_t)stored_count(p) * dtype_bytes(p->weight_type));
             if (pass)
-                p->weight = roles[i] == ROLE_V_B ? (float *)p[-1].weight + 2 * p->count : (void *)(base + at);
+                p->weight = p->role == ROLE_V_B ? (float *)p[-1].weight + 2 * p->count : (void *)(base + at);
             if (!o->master || p->weight_type != DTYPE_BF16) continue;
             at = take(&master_bytes, (size_t)p->count * sizeof(float));
             if (pass) p->master = (float *)(void *)(masters + at);
@@ -53,7 +53,7 @@ static int alloc_weights(struct tower *t, const enum role *roles, struct error *
 }
 
 /* Gradients of a group from `begin`: F32 vectors first (zeroed together), then the matrices. */
-static void lay_group(struct tower *t, const enum role *roles, int group, size_t begin)
+static void lay_group(struct tower *t, int group, size_t begin)
 {
     struct tower_memory *m = t->memory;
     size_t at = begin;
@@ -62,10 +62,10 @@ static void lay_group(struct tower *t, const enum role *roles, int group, size_t
             struct parameter *p = &t->parameters[i];
             if (p->group != group || p->matrix != (matrices == 1) || !p->trained) continue;
             p->grad_type = p->matrix ? t->options.grad_type : DTYPE_F32;
-            size_t here = take(&at, (size_t)stored_count(p, roles[i]) * dtype_bytes(p->grad_type));
+            size_t here = take(&at, (size_t)stored_count(p) * dtype_bytes(p->grad_type));
             if (m->gradients)
-                p->grad = roles[i] == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count
-                                               : (void *)((char *)m->gradients + here);
+                p->grad = p->role == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count
+                                              : (void *)((char *)m->gradients + here);
         }
         if (!matrices) m->small_bytes[group] = at - begin;
     }
@@ -74,7 +74,7 @@ static void lay_group(struct tower *t, const enum role *roles, int group, size_t
 }
 
 /* Kept: one group behind the other. Released: all in one buffer, or by turns in two. */
-static int alloc_gradients(struct tower *t, const enum role *roles, struct error *err)
+static int alloc_gradients(struct tower *t, struct error *err)
 {
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
@@ -85,7 +85,7 @@ static int alloc_gradients(struct tower *t, const enum role *roles, struct error
     bool released = o->gradients == GRADIENTS_RELEASE, two = released && o->gradient_buffers == 2;
     size_t total = 0, buffer[2] = {0, 0};
     for (int group = 0; group < t->group_count; group++) {
-        lay_group(t, roles, group, released ? 0 : total);
+        lay_group(t, group, released ? 0 : total);
         total += m->group_bytes[group];
         buffer[two && group % 2] = larger(buffer[two && group % 2], m->group_bytes[group]);
     }
@@ -96,7 +96,7 @@ static int alloc_gradients(struct tower *t, const enum role *roles, struct error
                                 err);
     if (!m->gradients) return err->code;
     for (int group = 0; group < t->group_count; group++)
-        lay_group(t, roles, group, two && group % 2 ? buffer[0] : m->group_offset[group]);
+        lay_group(t, group, two && group % 2 ? buffer[0] : m->group_offset[group]);
     return 0;
 }
 
@@ -279,7 +279,6 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
     assert(options->gradient_buffers >= 0 && options->gradient_buffers <= 2);
     *tower = NULL;
     struct tower *t = xcalloc(1, sizeof *t);
-    enum role *roles = NULL;
     t->memory = xcalloc(1, sizeof *t->memory);
     t->device = device;
     t->geometry = *geometry;
@@ -291,19 +290,18 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
     t->out_rows = options->patch_tokens ? 1 + t->patches : 1;
     t->out_width = options->target ? options->target : geometry->out;
     t->group_count = (int)geometry->depth + 2;
-    t->parameter_count = parameters_list(geometry, options->target, &t->parameters, &roles);
+    t->parameter_count = parameters_list(geometry, options->target, &t->parameters);
     struct tower_memory *m = t->memory;
     m->blocks = xcalloc((size_t)geometry->depth, sizeof *m->blocks);
     for (int i = 0; i < t->parameter_count; i++) {
         struct parameter *p = &t->parameters[i];
-        if (p->group > 0 && p->group <= geometry->depth) m->blocks[p->group - 1][roles[i]] = p;
-        else m->roles[roles[i]] = p;
+        if (p->group > 0 && p->group <= geometry->depth) m->blocks[p->group - 1][p->role] = p;
+        else m->roles[p->role] = p;
     }
     int code = supported(t, err);
-    if (!code) code = alloc_weights(t, roles, err);
-    if (!code) code = alloc_gradients(t, roles, err);
+    if (!code) code = alloc_weights(t, err);
+    if (!code) code = alloc_gradients(t, err);
     if (!code) code = alloc_activations(t, err);
-    free(roles);
     if (code) {
         tower_close(t);
         return code;

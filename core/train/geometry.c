@@ -67,7 +67,7 @@ static int settle_untold(const struct config_tower *tower, const struct weights 
         g->heads = b.heads;
         g->heads_assumed = false;
     }
-    if (tower->pos_resize == TOWER_POS_RESIZE_AUTO) g->pos_resize = b.pos_resize;
+    if (g->pos_resize == POS_RESIZE_USUAL) g->pos_resize = b.pos_resize; /* nor do the names tell */
     if (mlp && b.activation[0] && tower->activation == TOWER_ACTIVATION_AUTO) {
         if (!b.ffn)
             return error_set(err, EXIT_CONFIG, "gelu and quick_gelu are known",
