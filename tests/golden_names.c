@@ -189,6 +189,8 @@ static void what_wrappers_put_before_the_names_changes_no_bit(void **state)
         {"eva-w64", "model.pt", "visual.", "", 2}, /* not DINOv2's, although the patches are named as there */
         {"eva-w64", "model.pt", "visual.", "module.", 2},
         {"eva-w64", "model.pt", "", "_orig_mod.", 2},
+        {"eva-w64", "model.pt", "visual.", "visual.trunk.", 2}, /* open_clip, whose EVA01 is timm's */
+        {"eva-w64", "model.pt", "visual.", "module.visual.trunk.", 2},
         {"openclip-w64", "model.bin", "visual.", "", 2},
         {"openclip-w64", "model.bin", "", "module.", 2},
         {"openclip-w64", "model.bin", "", "model.", 2},

@@ -25,7 +25,9 @@ struct naming {
 
 /* In the order in which they are tried. */
 static const struct naming namings[] = {
-    {.family = FAMILY_EVA, .probes = {"blocks.0.attn.q_bias"}},
+    {.family = FAMILY_EVA, /* timm's inside open_clip, too: EVA01-g-14 */
+     .towers = {"visual.", "visual.trunk."},
+     .probes = {"blocks.0.attn.q_bias"}},
     {.family = FAMILY_OPENCLIP, .probes = {"class_embedding", "conv1.weight"}},
     /* transformers: CLIPModel, CLIPVisionModel, CLIPVisionModelWithProjection */
     {.family = FAMILY_OPENCLIP,
