@@ -36,7 +36,8 @@ static int embed_run(const struct arguments *args, struct error *err)
                                     .weights_class = MEMORY_TEACHER,
                                     .activations_class = MEMORY_TEACHER};
     if (!code) code = tower_create(&tower, device, &geometry[student], &options, err);
-    if (!code) code = tower_load(tower, weights[student], NULL, NULL, err);
+    if (!code && (code = tower_load(tower, weights[student], NULL, NULL, err)) != 0 && !err->file[0])
+        error_at(err, student ? c.model_s.weight : c.model_t.weight, 0, 0);
     struct data_options images = {0};
     if (!code) {
         images = train_data_options(&c);

@@ -228,9 +228,9 @@ struct figures {
 
 static void print_tower(const char *role, const struct geometry *g, int64_t parameters, const char *head)
 {
-    printf("%s  %s, %lld blocks of width %lld, %lld heads, image %lld: %.2f M parameters%s\n", role,
-           family_name(g->family), (long long)g->depth, (long long)g->width, (long long)g->heads,
-           (long long)g->image, (double)parameters / 1e6, head);
+    char text[256];
+    geometry_text(g, text, sizeof text);
+    printf("%s  %s: %.2f M parameters%s\n", role, text, (double)parameters / 1e6, head);
 }
 
 static void print_plan(const struct figures *f)
@@ -278,10 +278,11 @@ static void print_plan(const struct figures *f)
 
 static json_t *tower_json(const struct geometry *g, int64_t parameters)
 {
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "family", family_name(g->family), "width",
-                     (json_int_t)g->width, "depth", (json_int_t)g->depth, "heads", (json_int_t)g->heads,
-                     "image_pixels", (json_int_t)g->image, "out", (json_int_t)g->out, "parameters",
-                     (json_int_t)parameters);
+    return json_pack("{s:s, s:I, s:I, s:I, s:b, s:s, s:b, s:I, s:I, s:I}", "family", family_name(g->family),
+                     "width", (json_int_t)g->width, "depth", (json_int_t)g->depth, "heads",
+                     (json_int_t)g->heads, "heads_assumed", g->heads_assumed, "activation",
+                     geometry_activation(g), "activation_assumed", g->activation_assumed, "image_pixels",
+                     (json_int_t)g->image, "out", (json_int_t)g->out, "parameters", (json_int_t)parameters);
 }
 
 static json_t *plan_json(const struct figures *f, const struct outcome *outcomes)

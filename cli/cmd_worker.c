@@ -75,11 +75,12 @@ static void begun(void *context, const struct trainer *t, const struct data *dat
     talk->first_step = from;
     talk->begin = clock_seconds();
     const struct geometry *g[] = {&t->teacher_geometry, &t->student_geometry};
-    for (int i = 0; i < 2; i++)
-        row(i ? "student" : "teacher",
-            "%s, %lld blocks of width %lld, %lld heads, image %lld: %.2f M parameters",
-            family_name(g[i]->family), (long long)g[i]->depth, (long long)g[i]->width, (long long)g[i]->heads,
-            (long long)g[i]->image, (double)geometry_parameters(g[i]) * 1e-6);
+    for (int i = 0; i < 2; i++) {
+        char text[256];
+        geometry_text(g[i], text, sizeof text);
+        row(i ? "student" : "teacher", "%s: %.2f M parameters", text,
+            (double)geometry_parameters(g[i]) * 1e-6);
+    }
     row("images", "%lld in %s", (long long)data_images(data), t->config->data.root);
     row("device", "%s", t->device->name);
     for (int i = 0; config_keys[i].name; i++) {

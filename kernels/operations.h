@@ -23,7 +23,8 @@ enum dtype {
     DTYPE_U8,
     DTYPE_BOOL
 };
-enum activation { ACTIVATION_GELU, ACTIVATION_SWIGLU };
+/* of a feed-forward's hidden values: F of them from F, of SWIGLU from 2F */
+enum activation { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATION_QUICK_GELU };
 enum loss_kind { LOSS_MSE, LOSS_COSINE, LOSS_SMOOTH_L1 };
 
 /* C = alpha op(A) op(B) + beta C (+ bias), op(X) = X or X^T; accumulation in fp32 whatever the dtypes.
@@ -40,20 +41,22 @@ struct gemm {
     const float *bias;
 };
 
-/* tokens (B, N, D): row 0 = cls + pos[0], row 1+i = patches[i] + pos[1+i] */
+/* tokens (B, N, D): row 0 = cls + pos[0], then Q registers as they are, row 1+Q+i = patches[i] + pos[1+i] */
 struct embedding {
     enum dtype type;
-    const void *patches;    /* type (B*(N-1), D) */
-    const float *cls, *pos; /* (D), (N, D) */
+    const void *patches;    /* type (B*(N-Q-1), D) */
+    const float *cls, *pos; /* (D), (N-Q, D) */
+    const float *registers; /* (Q, D); NULL with Q 0 */
     void *tokens;           /* type (B, N, D) */
-    int64_t B, N, D;
+    int64_t B, N, D, Q;
 };
 struct embedding_gradient {
     enum dtype type;
     const float *dtokens; /* (B, N, D) */
-    void *dpatches;       /* type (B*(N-1), D) */
-    float *dcls, *dpos;   /* (D), (N, D), both += */
-    int64_t B, N, D;
+    void *dpatches;       /* type (B*(N-Q-1), D) */
+    float *dcls, *dpos;   /* (D), (N-Q, D), both += */
+    float *dregisters;    /* (Q, D), += */
+    int64_t B, N, D, Q;
 };
 
 /* y = (x - mean) * rstd * weight + bias over rows of D. forward computes mean and rstd and keeps them for

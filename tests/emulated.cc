@@ -179,6 +179,13 @@ static void elements(int64_t R, int64_t F)
     cpu->gelu_forward(0, h.data(), y2.data(), R * F);
     launch("gelu_forward_f32", 2, 1, 128, (const float *)h.data(), y.data(), R * F);
     same("gelu_forward", y, y2, 1e-6);
+    cpu->quick_gelu_forward(0, h.data(), y2.data(), R * F);
+    cpu->quick_gelu_backward(0, dy.data(), h.data(), d2.data(), R * F);
+    launch("quick_gelu_forward_f32", 2, 1, 128, (const float *)h.data(), y.data(), R * F);
+    launch("quick_gelu_backward_f32", 2, 1, 128, (const float *)dy.data(), (const float *)h.data(), d.data(),
+           R * F);
+    same("quick_gelu_forward", y, y2, 1e-6);
+    same("quick_gelu_backward", d, d2, 1e-6);
     cpu->swiglu_forward(0, h.data(), y2.data(), R, F);
     cpu->swiglu_backward(0, dy.data(), h.data(), d2.data(), R, F);
     launch("swiglu_forward_f32", 2, 1, 128, (const float *)h.data(), y.data(), R, F);

@@ -11,6 +11,7 @@
  */
 #include "kernels/cpu/gemm_amx.h"
 #include "tests/ops_attention.h"
+#include "tests/ops_embed.h"
 #include "tests/ops_reference.h"
 
 #include <stdio.h>
@@ -48,8 +49,18 @@ static const struct operation operations[] = {
     {OP(gemm), NULL, {-1}, {{2, 2, 2, 3}}, {2056, 1408, 6144, 0}, gemm_flops},
     {OP(gemm), NULL, {-1}, {{3, 2, 2, 3}}, {1408, 6144, 2056, 1 | 8}, gemm_flops},
     {OP(patchify), NULL, {-1}, {{1, 14, 14}, {3, 28, 7}, {2, 12, 4}, {1, 70, 35}}, {8, 224, 14}, NULL},
-    {OP(embed_forward), NULL, {-1}, {{1, 2, 1}, {3, 5, 67}, {2, 17, 600}}, {8, 257, 1408}, NULL},
-    {OP(embed_backward), NULL, {-1}, {{1, 2, 1}, {3, 5, 67}, {2, 17, 600}}, {8, 257, 1408}, NULL},
+    {OP(embed_forward),
+     NULL,
+     {-1},
+     {{1, 2, 1}, {3, 5, 67}, {2, 17, 600}, {1, 4, 3, 2}, {3, 21, 67, 4}},
+     {8, 257, 1408},
+     NULL},
+    {OP(embed_backward),
+     NULL,
+     {-1},
+     {{1, 2, 1}, {3, 5, 67}, {2, 17, 600}, {1, 4, 3, 2}, {3, 21, 67, 4}},
+     {8, 257, 1408},
+     NULL},
     {OP(resize_rows),
      NULL,
      {-1},
@@ -101,17 +112,19 @@ static const struct operation operations[] = {
     {OP(activation_forward),
      NULL,
      {-1},
-     {{1, 1, 0}, {3, 67, 0}, {5, 1000, 0}, {1, 1, 1}, {3, 67, 1}, {5, 1000, 1}},
+     {{1, 1, 0}, {3, 67, 0}, {5, 1000, 0}, {1, 1, 1}, {3, 67, 1}, {5, 1000, 1}, {1, 1, 2}, {3, 67, 2}},
      {2056, 6144, 0},
      NULL},
     {OP(activation_forward), NULL, {-1}, {{2, 3, 1}}, {2056, 4096, 1}, NULL},
+    {OP(activation_forward), NULL, {-1}, {{5, 1000, 2}}, {2056, 6144, 2}, NULL},
     {OP(activation_backward),
      activation_objective,
      {0, 2, -1},
-     {{1, 1, 0}, {3, 67, 0}, {5, 1000, 0}, {1, 1, 1}, {3, 67, 1}, {5, 1000, 1}},
+     {{1, 1, 0}, {3, 67, 0}, {5, 1000, 0}, {1, 1, 1}, {3, 67, 1}, {5, 1000, 1}, {1, 1, 2}, {3, 67, 2}},
      {2056, 6144, 0},
      NULL},
     {OP(activation_backward), activation_objective, {0, 2, -1}, {{2, 3, 1}}, {2056, 4096, 1}, NULL},
+    {OP(activation_backward), activation_objective, {0, 2, -1}, {{5, 1000, 2}}, {2056, 6144, 2}, NULL},
     {OP(residual_forward),
      NULL,
      {-1},

@@ -80,108 +80,6 @@ static void gemm_reference(struct trial *T)
         }
 }
 
-/* patchify: B S p */
-static void patchify_setup(struct trial *T)
-{
-    SIZES(B, S_, p, unused);
-    operand_add(T, IN, F32, B * 3 * S_ * S_, 1);
-    operand_add(T, OUT, T->t, B * (S_ / p) * (S_ / p) * 3 * p * p, 1);
-}
-static void patchify_call(struct trial *T)
-{
-    OPS->patchify(T->device, T->t, P(0), P(1), T->s[0], T->s[1], T->s[2]);
-}
-static void patchify_reference(struct trial *T)
-{
-    SIZES(B, S_, p, unused);
-    int64_t at = 0;
-    for (int64_t b = 0; b < B; b++)
-        for (int64_t gy = 0; gy < S_ / p; gy++)
-            for (int64_t gx = 0; gx < S_ / p; gx++)
-                for (int64_t c = 0; c < 3; c++)
-                    for (int64_t y = gy * p; y < gy * p + p; y++)
-                        for (int64_t x = gx * p; x < gx * p + p; x++)
-                            W(1)[at++] = X(0)[((b * 3 + c) * S_ + y) * S_ + x];
-}
-
-/* embed: B N D */
-static void embed_forward_setup(struct trial *T)
-{
-    SIZES(B, N, D, unused);
-    operand_add(T, IN, T->t, B * (N - 1) * D, 1);
-    operand_add(T, IN, F32, D, 1);
-    operand_add(T, IN, F32, N * D, 1);
-    operand_add(T, OUT, T->t, B * N * D, 1);
-}
-static void embed_forward_call(struct trial *T)
-{
-    OPS->embed_forward(T->device, &(struct embedding){T->t, .patches = P(0), .cls = P(1), .pos = P(2),
-                                                      .tokens = P(3), T->s[0], T->s[1], T->s[2]});
-}
-static void embed_forward_reference(struct trial *T)
-{
-    SIZES(B, N, D, unused);
-    for (int64_t i = 0; i < B * N * D; i++) {
-        int64_t b = i / (N * D), n = i / D % N, j = i % D;
-        W(3)[i] = (n ? X(0)[(b * (N - 1) + n - 1) * D + j] : X(1)[j]) + X(2)[n * D + j];
-    }
-}
-static void embed_backward_setup(struct trial *T)
-{
-    SIZES(B, N, D, unused);
-    operand_add(T, IN, F32, B * N * D, 1);
-    operand_add(T, OUT, T->t, B * (N - 1) * D, 1);
-    operand_add(T, ADD, F32, D, 1);
-    operand_add(T, ADD, F32, N * D, 1);
-}
-static void embed_backward_call(struct trial *T)
-{
-    OPS->embed_backward(T->device,
-                        &(struct embedding_gradient){T->t, .dtokens = P(0), .dpatches = P(1), .dcls = P(2),
-                                                     .dpos = P(3), T->s[0], T->s[1], T->s[2]});
-}
-static void embed_backward_reference(struct trial *T)
-{
-    SIZES(B, N, D, unused);
-    for (int64_t i = 0; i < B * N * D; i++) {
-        int64_t b = i / (N * D), n = i / D % N, j = i % D;
-        double d = X(0)[i];
-        if (n) W(1)[(b * (N - 1) + n - 1) * D + j] = d;
-        W(3)[n * D + j] += d;
-        S(3)[n * D + j] += loss((double)B) * (1 + fabs(d));
-        if (n) continue;
-        W(2)[j] += d;
-        S(2)[j] += loss((double)B) * (1 + fabs(d));
-    }
-}
-
-/* resize_rows: n_out n_in D transpose */
-static void resize_rows_setup(struct trial *T)
-{
-    SIZES(n_out, n_in, D, transpose);
-    operand_add(T, IN, F32, n_out * n_in, 1);
-    for (int64_t i = 0; i < n_out * n_in; i++)
-        if (i % 3) X(0)[i] = 0;
-    operand_add(T, IN, F32, (transpose ? n_out : n_in) * D, 1);
-    operand_add(T, transpose ? ADD : OUT, F32, (transpose ? n_in : n_out) * D, 1);
-}
-static void resize_rows_call(struct trial *T)
-{
-    OPS->resize_rows(T->device, P(0), P(1), P(2), T->s[0], T->s[1], T->s[2], T->s[3]);
-}
-static void resize_rows_reference(struct trial *T)
-{
-    SIZES(n_out, n_in, D, transpose);
-    for (int64_t o = 0; o < n_out; o++)
-        for (int64_t i = 0; i < n_in; i++)
-            for (int64_t j = 0; j < D; j++) {
-                int64_t to = (transpose ? i : o) * D + j, from = (transpose ? o : i) * D + j;
-                double term = X(0)[o * n_in + i] * X(1)[from];
-                W(2)[to] += term;
-                S(2)[to] += loss((double)(n_out + n_in)) * (fabs(term) + u32);
-            }
-}
-
 /* layernorm: R D, extra columns between rows of x (and dx) */
 static void row_moments(const double *x, int64_t D, double *mean, double *rstd)
 {
@@ -315,6 +213,7 @@ static double activate(enum activation kind, const double *h, int64_t F, int64_t
 {
     int64_t r = at / F, j = at % F;
     if (kind == ACTIVATION_GELU) return h[at] * 0.5 * erfc(-h[at] * sqrt(0.5));
+    if (kind == ACTIVATION_QUICK_GELU) return h[at] / (1 + exp(-1.702 * h[at]));
     return h[r * 2 * F + j] / (1 + exp(-h[r * 2 * F + j])) * h[r * 2 * F + F + j];
 }
 static void activation_forward_setup(struct trial *T)
@@ -334,6 +233,8 @@ static void activation_forward_reference(struct trial *T)
         W(1)[i] = activate((enum activation)kind, X(0), F, i);
         /* GELU: the published error 0.75e-7 of Phi, and roundings */
         S(1)[i] = kind == ACTIVATION_GELU ? (0.8e-7 + 4 * u32) * fabs(X(0)[i]) : 16 * u32 * fabs(W(1)[i]);
+        /* quick: the exponent 1.702 h is rounded, too */
+        if (kind == ACTIVATION_QUICK_GELU) S(1)[i] *= 1 + fabs(X(0)[i]) / 4;
     }
 }
 static void activation_backward_setup(struct trial *T)
@@ -356,6 +257,12 @@ static void activation_backward_reference(struct trial *T)
             double density = exp(-x * x / 2) * 0.3989422804014327;
             W(2)[i] = d * (0.5 * erfc(-x * sqrt(0.5)) + x * density);
             S(2)[i] = fabs(d) * (0.8e-7 + 8 * u32 * (1 + fabs(x) * density * (1 + x * x)));
+            continue;
+        }
+        if (kind == ACTIVATION_QUICK_GELU) {
+            double sigma = 1 / (1 + exp(-1.702 * x));
+            W(2)[i] = d * sigma * (1 + 1.702 * x * (1 - sigma));
+            S(2)[i] = 16 * u32 * fabs(d) * (1 + fabs(x));
             continue;
         }
         int64_t at = i / F * 2 * F + i % F;

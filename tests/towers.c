@@ -311,6 +311,42 @@ static void another_kind_of_input_is_another_embed_over_the_same_blocks(void **s
     }
 }
 
+/* ---- What nothing says ------------------------------------------------------------------------------- */
+
+/* Of the vision configurations of open_clip, EVA, DINOv2, timm and transformers, by width. */
+static void heads_are_those_of_the_published_towers_of_that_width(void **state)
+{
+    (void)state;
+    static const int64_t published[][2] = {{192, 3},   {384, 6},   {512, 8},   {640, 10},
+                                           {768, 12},  {896, 14},  {1024, 16}, {1280, 16},
+                                           {1408, 16}, {1536, 24}, {1664, 16}, {1792, 16}};
+    struct error err = {0};
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++)
+        for (enum family family = FAMILY_EVA; family <= FAMILY_DINOV2; family++) {
+            struct geometry g = {.family = family,
+                                 .width = published[i][0],
+                                 .out = published[i][0],
+                                 .depth = 1,
+                                 .image = 224,
+                                 .patch = 14};
+            char text[256];
+            assert_int_equal(geometry_check(&g, 0, &err), 0);
+            assert_int_equal(g.heads, published[i][1]);
+            geometry_text(&g, text, sizeof text);
+            assert_non_null(strstr(text, " wide)"));
+            assert_non_null(strstr(text, "assumed"));
+            g.heads = 0;
+            assert_int_equal(geometry_check(&g, 32, &err), 0); /* said, so not assumed */
+            assert_int_equal(g.heads, published[i][0] / 32);
+            geometry_text(&g, text, sizeof text);
+            assert_null(strstr(text, " wide)"));
+        }
+    struct geometry odd = {
+        .family = FAMILY_OPENCLIP, .width = 100, .out = 64, .depth = 1, .image = 224, .patch = 14};
+    assert_int_equal(geometry_check(&odd, 0, &err), EXIT_CONFIG);
+    assert_non_null(strstr(err.what, "100"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +354,7 @@ int main(void)
         cmocka_unit_test(a_frozen_tower_has_no_spans),
         cmocka_unit_test(two_release_buffers_change_no_bit_and_keep_the_former_group),
         cmocka_unit_test(a_dry_tower_counts_two_buffers_as_a_real_one_takes_them),
+        cmocka_unit_test(heads_are_those_of_the_published_towers_of_that_width),
         cmocka_unit_test(another_kind_of_input_is_another_embed_over_the_same_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,10 +11,55 @@
 #define CHOICES_MODEL_FAMILY(X) X(MODEL_FAMILY_AUTO, "auto") X(MODEL_FAMILY_EVA, "eva") \
     X(MODEL_FAMILY_OPENCLIP, "openclip") X(MODEL_FAMILY_DINOV2, "dinov2")
 #define CHOICES_TOWER_ARCH(X) X(TOWER_ARCH_CUSTOM, "custom") \
-    X(TOWER_ARCH_EVA01_G14, "eva01_g14") X(TOWER_ARCH_EVA01_G14_PLUS, "eva01_g14_plus") \
-    X(TOWER_ARCH_OPENCLIP_VIT_G14, "openclip_vit_g14") X(TOWER_ARCH_OPENCLIP_VIT_H14, "openclip_vit_h14") \
-    X(TOWER_ARCH_DINOV2_VITG14, "dinov2_vitg14") X(TOWER_ARCH_DINOV2_VITL14, "dinov2_vitl14")
+    X(TOWER_ARCH_EVA01_G14, "eva01_g14") \
+    X(TOWER_ARCH_EVA01_G14_PLUS, "eva01_g14_plus") \
+    X(TOWER_ARCH_OPENCLIP_VIT_S16, "openclip_vit_s16") \
+    X(TOWER_ARCH_OPENCLIP_VIT_S16_ALT, "openclip_vit_s16_alt") \
+    X(TOWER_ARCH_OPENCLIP_VIT_S32, "openclip_vit_s32") \
+    X(TOWER_ARCH_OPENCLIP_VIT_S32_ALT, "openclip_vit_s32_alt") \
+    X(TOWER_ARCH_OPENCLIP_VIT_M16, "openclip_vit_m16") \
+    X(TOWER_ARCH_OPENCLIP_VIT_M16_ALT, "openclip_vit_m16_alt") \
+    X(TOWER_ARCH_OPENCLIP_VIT_M32, "openclip_vit_m32") \
+    X(TOWER_ARCH_OPENCLIP_VIT_M32_ALT, "openclip_vit_m32_alt") \
+    X(TOWER_ARCH_OPENCLIP_VIT_B16, "openclip_vit_b16") \
+    X(TOWER_ARCH_OPENCLIP_VIT_B16_QUICKGELU, "openclip_vit_b16_quickgelu") \
+    X(TOWER_ARCH_OPENCLIP_VIT_B16_PLUS, "openclip_vit_b16_plus") \
+    X(TOWER_ARCH_OPENCLIP_VIT_B16_PLUS_240, "openclip_vit_b16_plus_240") \
+    X(TOWER_ARCH_OPENCLIP_VIT_B32, "openclip_vit_b32") \
+    X(TOWER_ARCH_OPENCLIP_VIT_B32_QUICKGELU, "openclip_vit_b32_quickgelu") \
+    X(TOWER_ARCH_OPENCLIP_VIT_B32_256, "openclip_vit_b32_256") \
+    X(TOWER_ARCH_OPENCLIP_VIT_B32_PLUS_256, "openclip_vit_b32_plus_256") \
+    X(TOWER_ARCH_OPENCLIP_VIT_L14, "openclip_vit_l14") \
+    X(TOWER_ARCH_OPENCLIP_VIT_L14_QUICKGELU, "openclip_vit_l14_quickgelu") \
+    X(TOWER_ARCH_OPENCLIP_VIT_L14_280, "openclip_vit_l14_280") \
+    X(TOWER_ARCH_OPENCLIP_VIT_L14_336, "openclip_vit_l14_336") \
+    X(TOWER_ARCH_OPENCLIP_VIT_L14_336_QUICKGELU, "openclip_vit_l14_336_quickgelu") \
+    X(TOWER_ARCH_OPENCLIP_VIT_L16, "openclip_vit_l16") \
+    X(TOWER_ARCH_OPENCLIP_VIT_L16_320, "openclip_vit_l16_320") \
+    X(TOWER_ARCH_OPENCLIP_VIT_H14, "openclip_vit_h14") \
+    X(TOWER_ARCH_OPENCLIP_VIT_H14_QUICKGELU, "openclip_vit_h14_quickgelu") \
+    X(TOWER_ARCH_OPENCLIP_VIT_H14_378, "openclip_vit_h14_378") \
+    X(TOWER_ARCH_OPENCLIP_VIT_H14_378_QUICKGELU, "openclip_vit_h14_378_quickgelu") \
+    X(TOWER_ARCH_OPENCLIP_VIT_H16, "openclip_vit_h16") \
+    X(TOWER_ARCH_OPENCLIP_VIT_G14, "openclip_vit_g14") \
+    X(TOWER_ARCH_OPENCLIP_VIT_BIGG14, "openclip_vit_bigg14") \
+    X(TOWER_ARCH_OPENCLIP_VIT_BIGG14_QUICKGELU, "openclip_vit_bigg14_quickgelu") \
+    X(TOWER_ARCH_OPENCLIP_VIT_BIGG14_378, "openclip_vit_bigg14_378") \
+    X(TOWER_ARCH_OPENCLIP_VIT_E14, "openclip_vit_e14") \
+    X(TOWER_ARCH_DINOV2_VITS14, "dinov2_vits14") \
+    X(TOWER_ARCH_DINOV2_VITB14, "dinov2_vitb14") \
+    X(TOWER_ARCH_DINOV2_VITL14, "dinov2_vitl14") \
+    X(TOWER_ARCH_DINOV2_VITG14, "dinov2_vitg14") \
+    X(TOWER_ARCH_DINOV2_VITS14_REG, "dinov2_vits14_reg") \
+    X(TOWER_ARCH_DINOV2_VITB14_REG, "dinov2_vitb14_reg") \
+    X(TOWER_ARCH_DINOV2_VITL14_REG, "dinov2_vitl14_reg") \
+    X(TOWER_ARCH_DINOV2_VITG14_REG, "dinov2_vitg14_reg")
+#define CHOICES_TOWER_POS_RESIZE(X) X(TOWER_POS_RESIZE_AUTO, "auto") X(TOWER_POS_RESIZE_DINOV2, "dinov2") \
+    X(TOWER_POS_RESIZE_HF, "hf") X(TOWER_POS_RESIZE_TIMM, "timm")
 #define CHOICES_TOWER_FFN(X) X(TOWER_FFN_AUTO, "auto") X(TOWER_FFN_MLP, "mlp") X(TOWER_FFN_SWIGLU, "swiglu")
+#define CHOICES_TOWER_ACTIVATION(X) X(TOWER_ACTIVATION_AUTO, "auto") X(TOWER_ACTIVATION_GELU, "gelu") \
+    X(TOWER_ACTIVATION_QUICK_GELU, "quick_gelu")
+#define CHOICES_TOWER_POOL(X) X(TOWER_POOL_AUTO, "auto") X(TOWER_POOL_CLS, "cls")
 #define CHOICES_TOWER_DTYPE(X) X(TOWER_DTYPE_AUTO, "auto") X(TOWER_DTYPE_FP32, "fp32") \
     X(TOWER_DTYPE_BF16, "bf16")
 #define CHOICES_TOWER_INIT(X) X(TOWER_INIT_CHECKPOINT, "checkpoint") X(TOWER_INIT_RANDOM, "random")
@@ -57,6 +102,8 @@
 #define CHOICE_LISTS(L) \
     L(model_family, CHOICES_MODEL_FAMILY) \
     L(tower_arch, CHOICES_TOWER_ARCH) L(tower_ffn, CHOICES_TOWER_FFN) \
+    L(tower_activation, CHOICES_TOWER_ACTIVATION) L(tower_pool, CHOICES_TOWER_POOL) \
+    L(tower_pos_resize, CHOICES_TOWER_POS_RESIZE) \
     L(tower_dtype, CHOICES_TOWER_DTYPE) L(tower_init, CHOICES_TOWER_INIT) \
     L(loss_type, CHOICES_LOSS_TYPE) L(loss_reduction, CHOICES_LOSS_REDUCTION) \
     L(loss_tokens, CHOICES_LOSS_TOKENS) L(loss_head, CHOICES_LOSS_HEAD) \

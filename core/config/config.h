@@ -64,6 +64,9 @@ struct config_tower {
     enum tower_arch arch; /* custom, or a published geometry */
     int64_t width, depth, heads, head_dim, hidden, out, patch, pos_grid;
     enum tower_ffn ffn;
+    enum tower_activation activation; /* of an mlp */
+    enum tower_pool pool;
+    enum tower_pos_resize pos_resize;
     enum tower_dtype dtype; /* of values and frozen weights; auto is resolved */
     enum tower_init init;
 };

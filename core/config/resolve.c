@@ -8,16 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* An arch is named after its family. */
 static enum model_family arch_family(enum tower_arch arch)
 {
-    static const enum model_family families[] = {[TOWER_ARCH_CUSTOM] = MODEL_FAMILY_AUTO,
-                                                 [TOWER_ARCH_EVA01_G14] = MODEL_FAMILY_EVA,
-                                                 [TOWER_ARCH_EVA01_G14_PLUS] = MODEL_FAMILY_EVA,
-                                                 [TOWER_ARCH_OPENCLIP_VIT_G14] = MODEL_FAMILY_OPENCLIP,
-                                                 [TOWER_ARCH_OPENCLIP_VIT_H14] = MODEL_FAMILY_OPENCLIP,
-                                                 [TOWER_ARCH_DINOV2_VITG14] = MODEL_FAMILY_DINOV2,
-                                                 [TOWER_ARCH_DINOV2_VITL14] = MODEL_FAMILY_DINOV2};
-    return families[arch];
+    for (unsigned family = MODEL_FAMILY_AUTO + 1; model_family_names[family]; family++)
+        if (strncmp(tower_arch_names[arch], model_family_names[family], strlen(model_family_names[family])) ==
+            0)
+            return (enum model_family)family;
+    return MODEL_FAMILY_AUTO;
 }
 
 static bool given(const struct config *c, const char *key)
@@ -92,6 +90,9 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
     if (t->ffn == TOWER_FFN_SWIGLU && c->model.family != MODEL_FAMILY_AUTO &&
         c->model.family != MODEL_FAMILY_DINOV2)
         bad(context, key, true, "leave it out", "swiglu belongs to family dinov2");
+    snprintf(key, sizeof key, "%s.activation", section);
+    if (t->ffn == TOWER_FFN_SWIGLU && t->activation != TOWER_ACTIVATION_AUTO)
+        bad(context, key, true, "leave it out", "swiglu has an activation of its own");
     snprintf(key, sizeof key, "%s.patch", section);
     if (t->patch && c->data.image_size && c->data.image_size % t->patch) {
         snprintf(sentence, sizeof sentence, "data.image_size %lld is not a multiple of %s %lld",

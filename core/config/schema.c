@@ -49,17 +49,31 @@ CHOICE_LISTS(CHOICE_SIZE)
         INT(section ".heads", "heads", 0, 1024, "0", GEOMETRY,                                               \
             "attention heads, not stored in a checkpoint; 0: width / head_dim", field.heads),                \
         INT(section ".head_dim", "channels", 0, 1024, "0", GEOMETRY,                                         \
-            "width of one head; 0: 88 for eva, 88 or else 80 for openclip, 64 for dinov2", field.head_dim),  \
+            "width of one head; 0: as published at that width (80 at 1280, 88 at 1408, 104 at 1664, 112 at " \
+            "1792, else 64)",                                                                                \
+            field.head_dim),                                                                                 \
         INT(section ".hidden", "channels", 0, 262144, "0", GEOMETRY,                                         \
             "hidden width of the feed-forward; 0: from arch or checkpoint", field.hidden),                   \
         INT(section ".out", "channels", 0, 65536, "0", GEOMETRY,                                             \
             "width of the embedding; 0: from arch or checkpoint", field.out),                                \
         CHOICE(section ".ffn", tower_ffn, "auto", GEOMETRY, "feed-forward; auto: from arch or checkpoint",   \
                field.ffn),                                                                                   \
+        CHOICE(section ".activation", tower_activation, "auto", GEOMETRY,                                    \
+               "activation of an mlp; auto: as config.json or open_clip_config.json beside the checkpoint "  \
+               "says, else quick_gelu of a TorchScript archive of CLIP, else gelu",                          \
+               field.activation),                                                                            \
+        CHOICE(section ".pool", tower_pool, "auto", GEOMETRY,                                                \
+               "what is taken as embedding; auto: as that file says, which must not be another than these, " \
+               "else cls",                                                                                   \
+               field.pool),                                                                                  \
         INT(section ".patch", "pixels", 0, 1024, "0", GEOMETRY,                                              \
             "side of a patch; 0: from arch or checkpoint", field.patch),                                     \
         INT(section ".pos_grid", "patches", 0, 1024, "0", GEOMETRY,                                          \
             "side of the stored position embedding; 0: from arch or checkpoint", field.pos_grid),            \
+        CHOICE(section ".pos_resize", tower_pos_resize, "auto", GEOMETRY,                                    \
+               "whose interpolation of the positions where image / patch is not pos_grid; auto: of the "     \
+               "library that wrote the checkpoint",                                                          \
+               field.pos_resize),                                                                            \
         CHOICE(section ".dtype", tower_dtype, "auto", GEOMETRY,                                              \
                "what the " who " computes in; auto: train.precision", field.dtype)
 

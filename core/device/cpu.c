@@ -213,15 +213,19 @@ static void cpu_activation_forward(struct device *dev, enum dtype t, enum activa
                                    void *y, int64_t R, int64_t F)
 {
     if (!ready(dev, t)) return;
-    if (kind == ACTIVATION_GELU) cpu_of(dev)->ops->gelu_forward(is_bf16(t), h, y, R * F);
-    else cpu_of(dev)->ops->swiglu_forward(is_bf16(t), h, y, R, F);
+    const struct cpu_ops *ops = cpu_of(dev)->ops;
+    if (kind == ACTIVATION_SWIGLU) ops->swiglu_forward(is_bf16(t), h, y, R, F);
+    else (kind == ACTIVATION_GELU ? ops->gelu_forward : ops->quick_gelu_forward)(is_bf16(t), h, y, R * F);
 }
 static void cpu_activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
                                     const void *h, void *dh, int64_t R, int64_t F)
 {
     if (!ready(dev, t)) return;
-    if (kind == ACTIVATION_GELU) cpu_of(dev)->ops->gelu_backward(is_bf16(t), dy, h, dh, R * F);
-    else cpu_of(dev)->ops->swiglu_backward(is_bf16(t), dy, h, dh, R, F);
+    const struct cpu_ops *ops = cpu_of(dev)->ops;
+    if (kind == ACTIVATION_SWIGLU) ops->swiglu_backward(is_bf16(t), dy, h, dh, R, F);
+    else
+        (kind == ACTIVATION_GELU ? ops->gelu_backward : ops->quick_gelu_backward)(is_bf16(t), dy, h, dh,
+                                                                                  R * F);
 }
 static void cpu_residual_forward(struct device *dev, const struct residual *o)
 {

@@ -90,13 +90,13 @@ static void gpu_embed_forward(struct device *dev, const struct embedding *given)
 {
     struct embedding o = *given;
     gpu_launch(dev, NAME("embed_forward", o.type), gpu_blocks(dev, o.B * o.N * o.D), 1,
-               ARGUMENTS(&o.patches, &o.cls, &o.pos, &o.tokens, &o.B, &o.N, &o.D));
+               ARGUMENTS(&o.patches, &o.cls, &o.pos, &o.registers, &o.tokens, &o.B, &o.N, &o.D, &o.Q));
 }
 static void gpu_embed_backward(struct device *dev, const struct embedding_gradient *given)
 {
     struct embedding_gradient o = *given;
     gpu_launch(dev, NAME("embed_backward", o.type), gpu_blocks(dev, o.N * o.D), 1,
-               ARGUMENTS(&o.dtokens, &o.dpatches, &o.dcls, &o.dpos, &o.B, &o.N, &o.D));
+               ARGUMENTS(&o.dtokens, &o.dpatches, &o.dcls, &o.dpos, &o.dregisters, &o.B, &o.N, &o.D, &o.Q));
 }
 static void gpu_resize_rows(struct device *dev, const float *w, const float *in, float *out, int64_t n_out,
                             int64_t n_in, int64_t D, bool transpose)
@@ -163,6 +163,8 @@ static void gpu_activation_forward(struct device *dev, enum dtype t, enum activa
     int64_t n = R * F;
     if (kind == ACTIVATION_GELU)
         gpu_launch(dev, NAME("gelu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &n));
+    else if (kind == ACTIVATION_QUICK_GELU)
+        gpu_launch(dev, NAME("quick_gelu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &n));
     else gpu_launch(dev, NAME("swiglu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &R, &F));
 }
 static void gpu_activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
@@ -171,6 +173,8 @@ static void gpu_activation_backward(struct device *dev, enum dtype t, enum activ
     int64_t n = R * F;
     if (kind == ACTIVATION_GELU)
         gpu_launch(dev, NAME("gelu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &n));
+    else if (kind == ACTIVATION_QUICK_GELU)
+        gpu_launch(dev, NAME("quick_gelu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &n));
     else gpu_launch(dev, NAME("swiglu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &R, &F));
 }
 static void gpu_residual_forward(struct device *dev, const struct residual *given)

@@ -268,9 +268,9 @@ void image_head_backward(const struct pass *pass)
                                       .D = D};
     dev->ops->layernorm_backward(dev, &norm);
     norm.x_stride = norm.dx_stride = D;
-    norm.R = N - 1;
+    norm.R = t->patches;
     for (int64_t i = 0; i < pass->batch->count && t->out_rows > 1; i++) {
-        int64_t row = pass->batch->count + i * (N - 1), at = (i * N + 1) * D;
+        int64_t row = pass->batch->count + i * t->patches, at = (i * N + 1 + g->registers) * D;
         norm.dy = dy + (size_t)(row * D) * bytes;
         norm.x = x + (size_t)at * bytes;
         norm.mean = m->norm_mean + row;
@@ -280,11 +280,12 @@ void image_head_backward(const struct pass *pass)
     }
 }
 
-/* The embedding, backward. tokens (B, N, D), row 0 of an image = cls + pos_0, row i = patch_i + pos_i with
- * patch (B*(N-1), D) = patches W^T + b; x[0] = tokens, or ln_pre(tokens).
+/* The embedding, backward. tokens (B, N, D), row 0 of an image = cls + pos_0, then the registers, then
+ * patch_i + pos_i with patch (B*P, D) = patches W^T + b; x[0] = tokens, or ln_pre(tokens).
  *
- *   dcls = sum_b dtokens_b0, dpos_n = sum_b dtokens_bn, dpatch_bi = dtokens_bi; W and b as in any linear
- *   pos = M stored where positions are resized, M (N, 1 + pos_grid^2): dstored = M^T dpos
+ *   dcls = sum_b dtokens_b0, dpos_n = sum_b dtokens_bn, dpatch_bi = dtokens_bi, dregister_q = sum_b
+ * dtokens_bq; W and b as in any linear pos = M stored where positions are resized, M (1 + P, 1 + pos_grid^2):
+ * dstored = M^T dpos
  *
  * dtokens is dx, or dnorm(dx), made in dx's place from its cast. The images need no gradient. */
 void image_embed_backward(const struct pass *pass)
@@ -296,6 +297,7 @@ void image_embed_backward(const struct pass *pass)
     const struct geometry *g = &t->geometry;
     enum dtype e = t->options.compute;
     int64_t N = t->tokens, D = g->width, R = pass->batch->count * N;
+    const struct parameter *registers = m->roles[ROLE_REGISTERS];
     float *dx = stream_gradient(t), *dpos = m->roles[ROLE_POS]->grad;
     void *td = m->scratch + m->td_at, *dpatch = m->scratch + m->t1_at, *patches = m->scratch + m->region_at;
     if (m->roles[ROLE_PRE_W]) {
@@ -315,24 +317,26 @@ void image_embed_backward(const struct pass *pass)
                                                                   .R = R,
                                                                   .D = D});
     }
-    if (t->family->pos_resized) {
+    if (t->resized) {
         dpos = m->dpos;
-        ops->fill(dev, dpos, 0, (size_t)(N * D) * sizeof *dpos);
+        ops->fill(dev, dpos, 0, (size_t)((t->patches + 1) * D) * sizeof *dpos);
     }
     ops->embed_backward(dev, &(struct embedding_gradient){.type = e,
                                                           .dtokens = dx,
                                                           .dpatches = dpatch,
                                                           .dcls = m->roles[ROLE_CLS]->grad,
                                                           .dpos = dpos,
+                                                          .dregisters = registers ? registers->grad : NULL,
                                                           .B = pass->batch->count,
                                                           .N = N,
-                                                          .D = D});
-    if (t->family->pos_resized)
-        ops->resize_rows(dev, m->resize, m->dpos, m->roles[ROLE_POS]->grad, N, g->pos_grid * g->pos_grid + 1,
-                         D, true);
+                                                          .D = D,
+                                                          .Q = g->registers});
+    if (t->resized)
+        ops->resize_rows(dev, m->resize, m->dpos, m->roles[ROLE_POS]->grad, t->patches + 1,
+                         g->pos_grid * g->pos_grid + 1, D, true);
     ops->patchify(dev, e, pass->batch->input, patches, pass->batch->count, g->image, g->patch);
     linear_backward(pass, dpatch, patches, m->roles[ROLE_PATCH_W], m->roles[ROLE_PATCH_B], NULL,
-                    pass->batch->count * (N - 1));
+                    pass->batch->count * t->patches);
 }
 
 static void groups_backward(void *context)

@@ -2,7 +2,6 @@
 #include "core/nn/family.h"
 #include "core/nn/tower.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* One image tower: patches and a cls token in, the normalised cls row (and patch rows) out. */
@@ -29,44 +28,64 @@ static const struct family_row rows[FAMILY_COUNT] = {
                              [ROLE_V_B] = "attn.v_bias",
                              [ROLE_PROJ_W] = "attn.proj.weight",
                              [ROLE_PROJ_B] = "attn.proj.bias",
+                             [ROLE_LS1] = "gamma_1",
                              [ROLE_NORM2_W] = "norm2.weight",
                              [ROLE_NORM2_B] = "norm2.bias",
                              [ROLE_FC1_W] = "mlp.fc1.weight",
                              [ROLE_FC1_B] = "mlp.fc1.bias",
                              [ROLE_FC2_W] = "mlp.fc2.weight",
                              [ROLE_FC2_B] = "mlp.fc2.bias",
+                             [ROLE_LS2] = "gamma_2",
                              [ROLE_NORM_W] = "norm.weight",
                              [ROLE_NORM_B] = "norm.bias",
                              [ROLE_OUT_W] = "head.weight",
                              [ROLE_OUT_B] = "head.bias"},
+                    /* a bias of the keys shifts all scores of a query alike: the softmax does not see it */
+                    .ignored = {"mask_token", "attn.k_bias", "lm_head."},
+                    .pos_resize = POS_RESIZE_HF,
+                    .refused_width = 1792,
+                    .refused = "EVA02-CLIP-bigE-14, whose norms stand behind the branches (postnorm)",
                     .norm_eps = 1e-6f,
-                    .head_dim = {88},
                     .model = &image_model},
-    [FAMILY_OPENCLIP] =
-        {.name = "openclip",
-         .prefix = "visual.",
-         .block_prefix = "transformer.resblocks.",
-         .keys = {[ROLE_CLS] = "class_embedding",       [ROLE_POS] = "positional_embedding",
-                  [ROLE_PATCH_W] = "conv1.weight",      [ROLE_PRE_W] = "ln_pre.weight",
-                  [ROLE_PRE_B] = "ln_pre.bias",         [ROLE_NORM1_W] = "ln_1.weight",
-                  [ROLE_NORM1_B] = "ln_1.bias",         [ROLE_QKV_W] = "attn.in_proj_weight",
-                  [ROLE_QKV_B] = "attn.in_proj_bias",   [ROLE_PROJ_W] = "attn.out_proj.weight",
-                  [ROLE_PROJ_B] = "attn.out_proj.bias", [ROLE_NORM2_W] = "ln_2.weight",
-                  [ROLE_NORM2_B] = "ln_2.bias",         [ROLE_FC1_W] = "mlp.c_fc.weight",
-                  [ROLE_FC1_B] = "mlp.c_fc.bias",       [ROLE_FC2_W] = "mlp.c_proj.weight",
-                  [ROLE_FC2_B] = "mlp.c_proj.bias",     [ROLE_NORM_W] = "ln_post.weight",
-                  [ROLE_NORM_B] = "ln_post.bias",       [ROLE_OUT_W] = "proj"},
-         .shapes = {[ROLE_CLS] = "D", [ROLE_POS] = "PD", [ROLE_OUT_W] = "DO"},
-         .norm_eps = 1e-5f,
-         .out_transposed = true,
-         .head_dim = {88, 80},
-         .model = &image_model},
+    [FAMILY_OPENCLIP] = {.name = "openclip",
+                         .prefix = "visual.",
+                         .block_prefix = "transformer.resblocks.",
+                         .keys = {[ROLE_CLS] = "class_embedding",
+                                  [ROLE_POS] = "positional_embedding",
+                                  [ROLE_PATCH_W] = "conv1.weight",
+                                  [ROLE_PRE_W] = "ln_pre.weight",
+                                  [ROLE_PRE_B] = "ln_pre.bias",
+                                  [ROLE_NORM1_W] = "ln_1.weight",
+                                  [ROLE_NORM1_B] = "ln_1.bias",
+                                  [ROLE_QKV_W] = "attn.in_proj_weight",
+                                  [ROLE_QKV_B] = "attn.in_proj_bias",
+                                  [ROLE_PROJ_W] = "attn.out_proj.weight",
+                                  [ROLE_PROJ_B] = "attn.out_proj.bias",
+                                  [ROLE_LS1] = "ls_1.gamma",
+                                  [ROLE_LS2] = "ls_2.gamma",
+                                  [ROLE_NORM2_W] = "ln_2.weight",
+                                  [ROLE_NORM2_B] = "ln_2.bias",
+                                  [ROLE_FC1_W] = "mlp.c_fc.weight",
+                                  [ROLE_FC1_B] = "mlp.c_fc.bias",
+                                  [ROLE_FC2_W] = "mlp.c_proj.weight",
+                                  [ROLE_FC2_B] = "mlp.c_proj.bias",
+                                  [ROLE_NORM_W] = "ln_post.weight",
+                                  [ROLE_NORM_B] = "ln_post.bias",
+                                  [ROLE_OUT_W] = "proj"},
+                         .shapes = {[ROLE_CLS] = "D", [ROLE_POS] = "PD", [ROLE_OUT_W] = "DO"},
+                         .norm_eps = 1e-5f,
+                         .out_transposed = true,
+                         .out_optional = true,
+                         .variants = true,
+                         .pos_resize = POS_RESIZE_TIMM,
+                         .model = &image_model},
     [FAMILY_DINOV2] = {.name = "dinov2",
                        .prefix = "",
                        .block_prefix = "blocks.",
                        .chunked_blocks = true,
                        .keys = {[ROLE_CLS] = "cls_token",
                                 [ROLE_POS] = "pos_embed",
+                                [ROLE_REGISTERS] = "register_tokens",
                                 [ROLE_MASK] = "mask_token",
                                 [ROLE_PATCH_W] = "patch_embed.proj.weight",
                                 [ROLE_PATCH_B] = "patch_embed.proj.bias",
@@ -87,18 +106,23 @@ static const struct family_row rows[FAMILY_COUNT] = {
                                 [ROLE_NORM_W] = "norm.weight",
                                 [ROLE_NORM_B] = "norm.bias"},
                        .swiglu = {"mlp.w12.weight", "mlp.w12.bias", "mlp.w3.weight", "mlp.w3.bias"},
+                       .ignored = {"head.", "linear_head.", "dino_head.",
+                                   "ibot_head."}, /* behind the output */
                        .norm_eps = 1e-6f,
-                       .pos_resized = true,
+                       .layerscale = true,
+                       .pos_resize = POS_RESIZE_DINOV2,
+                       .pos_matrix = true,
                        .pos_grid = 37,
                        .image_grid = 16,
-                       .head_dim = {64},
                        .model = &image_model},
 };
 
 const struct family_row *family_row(enum family family) { return &rows[family]; }
 const char *family_name(enum family family) { return rows[family].name; }
 const char *family_prefix(enum family family) { return rows[family].prefix; }
-bool family_resizes_positions(enum family family) { return rows[family].pos_resized; }
+bool family_stores_positions(enum family family) { return rows[family].pos_matrix; }
+float family_norm_eps(enum family family) { return rows[family].norm_eps; }
+bool family_has_variants(enum family family) { return rows[family].variants; }
 
 enum family family_from_name(const char *name)
 {
@@ -114,19 +138,4 @@ const char *family_key(const struct family_row *row, enum role role, int ffn)
     if (ffn == 1 + ACTIVATION_SWIGLU && role >= ROLE_FFN_FIRST && role < ROLE_FFN_FIRST + ROLE_FFN_COUNT)
         return row->swiglu[role - ROLE_FFN_FIRST];
     return row->keys[role];
-}
-
-int64_t family_find_key(enum family family, const struct weights *weights, const char *name)
-{
-    const struct family_row *row = &rows[family];
-    char key[192];
-    snprintf(key, sizeof key, "%s%s", row->prefix, name);
-    int64_t i = weights_find(weights, key);
-    size_t begin = strlen(row->block_prefix);
-    if (i >= 0 || !row->chunked_blocks || strncmp(name, row->block_prefix, begin) != 0) return i;
-    for (int chunk = 0; chunk < 64 && i < 0; chunk++) {
-        snprintf(key, sizeof key, "%s%s%d.%s", row->prefix, row->block_prefix, chunk, name + begin);
-        i = weights_find(weights, key);
-    }
-    return i;
 }

@@ -10,6 +10,7 @@
 enum role {
     ROLE_CLS,
     ROLE_POS,
+    ROLE_REGISTERS, /* only where geometry.registers says so */
     ROLE_MASK,
     ROLE_PATCH_W,
     ROLE_PATCH_B,
@@ -23,7 +24,7 @@ enum role {
     ROLE_V_B, /* and its last third */
     ROLE_PROJ_W,
     ROLE_PROJ_B,
-    ROLE_LS1, /* LayerScale of a branch */
+    ROLE_LS1, /* LayerScale of a branch, where geometry.layerscale says so */
     ROLE_NORM2_W,
     ROLE_NORM2_B,
     ROLE_FC1_W,
@@ -44,6 +45,8 @@ enum role {
     ROLE_FFN_COUNT = 4
 };
 
+enum { FAMILY_IGNORED = 8 };
+
 struct family_row {
     const char *name;
     const char *prefix;             /* of the tower's keys in a published checkpoint */
@@ -51,21 +54,26 @@ struct family_row {
     bool chunked_blocks;            /* a training checkpoint may write blocks.CHUNK.N. for blocks.N. */
     const char *keys[ROLE_COUNT];   /* behind prefix, in a block behind block_prefix, too; NULL: has none */
     const char *shapes[ROLE_COUNT]; /* letters as in parameters.c; NULL: the role's usual shape */
-    const char *swiglu[ROLE_FFN_COUNT]; /* keys of the feed-forward as SwiGLU; NULL: has none */
+    const char *swiglu[ROLE_FFN_COUNT];  /* keys of the feed-forward as SwiGLU; NULL: has none */
+    const char *ignored[FAMILY_IGNORED]; /* keys inside the tower that change no output; "head.": all such */
     float norm_eps;
-    bool out_transposed;       /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
-    bool pos_resized;          /* positions are stored for pos_grid and resized to the image (models.md 1c) */
-    int64_t pos_grid;          /* the usual one where nothing says it; 0: the image's */
-    int64_t image_grid;        /* the usual image / patch where nothing says it; 0: pos_grid */
-    int64_t head_dim[2];       /* the usual one; where it does not divide the width, the second, if any */
-    const struct model *model; /* tower.h */
+    bool out_transposed;   /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
+    bool out_optional;     /* a tower may come without it: the normalised row is the embedding */
+    int64_t refused_width; /* of a published one that is built otherwise, which no tensor shows; 0: none */
+    const char *refused;   /* what it is and has */
+    bool variants;         /* published ones differ in activation and pooling, which no tensor shows */
+    bool layerscale;       /* usually */
+    enum pos_resize pos_resize; /* as its own library does */
+    bool pos_matrix;            /* positions always pass through the resize matrix, also at their own size */
+    int64_t pos_grid;           /* the usual one where nothing says it; 0: the image's */
+    int64_t image_grid;         /* the usual image / patch where nothing says it; 0: pos_grid */
+    const struct model *model;  /* tower.h */
 };
 
+enum pos_resize geometry_pos_resize(const struct geometry *geometry); /* POS_RESIZE_USUAL settled */
 const struct family_row *family_row(enum family family);
 static inline bool family_has(const struct family_row *row, enum role role) { return row->keys[role]; }
 /* The role's key behind all prefixes, NULL when such a tower has none. ffn: 1 + enum activation. */
 const char *family_key(const struct family_row *row, enum role role, int ffn);
-/* Index of a tensor in a checkpoint by its key behind the prefix, -1 when it is not there. */
-int64_t family_find_key(enum family family, const struct weights *weights, const char *name);
 
 #endif

@@ -101,22 +101,25 @@ void image_embed(struct tower *t, const struct batch *in)
     int64_t batch = in->count, N = t->tokens, D = g->width;
     void *patches = m->scratch + m->region_at, *patch_out = m->scratch + m->t1_at;
     const float *pos = f32(m->roles[ROLE_POS]);
-    if (t->family->pos_resized) {
-        ops->resize_rows(dev, m->resize, pos, m->pos, N, g->pos_grid * g->pos_grid + 1, D, false);
+    if (t->resized) {
+        ops->resize_rows(dev, m->resize, pos, m->pos, t->patches + 1, g->pos_grid * g->pos_grid + 1, D,
+                         false);
         pos = m->pos;
     }
     ops->patchify(dev, e, in->input, patches, batch, g->image, g->patch);
     tower_linear(t, patches, m->roles[ROLE_PATCH_W], f32(m->roles[ROLE_PATCH_B]), patch_out, e,
-                 batch * (N - 1));
+                 batch * t->patches);
     bool pre = m->roles[ROLE_PRE_W] != NULL;
     ops->embed_forward(dev, &(struct embedding){.type = e,
                                                 .patches = patch_out,
                                                 .cls = f32(m->roles[ROLE_CLS]),
                                                 .pos = pos,
+                                                .registers = f32(m->roles[ROLE_REGISTERS]),
                                                 .tokens = pre ? m->tokens : m->x[0],
                                                 .B = batch,
                                                 .N = N,
-                                                .D = D});
+                                                .D = D,
+                                                .Q = g->registers});
     if (pre)
         ops->layernorm_forward(dev, &(struct layernorm){.type = e,
                                                         .x = m->tokens,
@@ -155,10 +158,10 @@ void image_head(struct tower *t, const struct batch *in)
                              .eps = eps};
     dev->ops->layernorm_forward(dev, &norm);
     norm.x_stride = D;
-    norm.R = N - 1;
+    norm.R = t->patches;
     for (int64_t i = 0; i < batch && t->out_rows > 1; i++) {
-        int64_t row = batch + i * (N - 1);
-        norm.x = x + (size_t)((i * N + 1) * D) * bytes;
+        int64_t row = batch + i * t->patches;
+        norm.x = x + (size_t)((i * N + 1 + g->registers) * D) * bytes;
         norm.y = pooled + (size_t)(row * D) * bytes;
         norm.mean = m->norm_mean + row;
         norm.rstd = m->norm_rstd + row;

@@ -1,6 +1,7 @@
 /* Values into a tower: from a checkpoint, or seeded random. */
-#include "core/nn/parameters.h"
 #include "core/base/file.h"
+#include "core/nn/fit.h"
+#include "core/nn/tower.h"
 #include "kernels/bf16.h"
 
 #include <math.h>
@@ -51,51 +52,44 @@ static int put(struct tower *t, int index, float *values, parameter_values loade
     return 0;
 }
 
-static void shape_text(char *text, size_t size, int ndim, const int64_t *shape)
+/* The parameter's values from the file, its parts one behind the other. */
+static int take(const struct parameter *p, const struct values_place *place, const struct weights *w,
+                float *values, struct error *err)
 {
-    size_t at = 0;
-    text[0] = 0;
-    for (int i = 0; i < ndim && at < size; i++) {
-        int n = snprintf(text + at, size - at, "%s%lld", i ? "x" : "", (long long)shape[i]);
-        if (n > 0) at += (size_t)n;
+    int64_t zeros = place->zero_rows * p->shape[p->ndim - 1], share = (p->count - zeros) / place->parts;
+    float *as_stored = values + zeros;
+    for (int64_t i = 0; i < zeros; i++) values[i] = 0;
+    if (place->transposed && !(as_stored = malloc((size_t)p->count * sizeof *values)))
+        return out_of_host_memory(p->count, err);
+    int code = 0;
+    for (int i = 0; i < place->parts && !code; i++) {
+        code = weights_read(w, place->tensor[i], as_stored + i * share, DTYPE_F32, err);
+        if (!code) code = weights_check_finite(w, place->tensor[i], as_stored + i * share, DTYPE_F32, err);
     }
-}
-
-static int check_shape(const struct parameter *p, const struct weights_tensor *found, struct error *err)
-{
-    bool same = found->ndim == p->ndim;
-    for (int d = 0; same && d < p->ndim; d++) same = found->shape[d] == p->shape[d];
-    if (same) return 0;
-    char expected[96], has[96];
-    shape_text(expected, sizeof expected, p->ndim, p->shape);
-    shape_text(has, sizeof has, found->ndim, found->shape);
-    return error_set(err, EXIT_CONFIG, "is this the file for this tower?", "tensor %s is [%s], expected [%s]",
-                     found->name, has, expected);
+    if (!place->transposed) return code;
+    int64_t rows = p->shape[0], columns = p->shape[1];
+    for (int64_t r = 0; r < rows && !code; r++)
+        for (int64_t c = 0; c < columns; c++) values[r * columns + c] = as_stored[c * rows + r];
+    free(as_stored);
+    return code;
 }
 
 int tower_load(struct tower *t, const struct weights *w, parameter_values loaded, void *context,
                struct error *err)
 {
-    /* All names and shapes first, so that nothing is half loaded. */
-    int code = 0;
-    for (int i = 0; i < t->parameter_count && !code; i++) {
-        struct parameter *p = &t->parameters[i];
-        int64_t found = p->head ? weights_find(w, p->name) : family_find_key(t->geometry.family, w, p->name);
-        if (found < 0 && !p->head && p->trained)
-            code = error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?",
-                             "tensor %s%s of the %s tower is missing", family_prefix(t->geometry.family),
-                             p->name, family_name(t->geometry.family));
-        else if (found >= 0) code = check_shape(p, weights_tensor(w, found), err);
-    }
+    /* All shapes first, so that nothing is half loaded. */
+    struct spelling spelling;
+    int code = fit_family(&spelling, t->geometry.family, w, err);
+    if (!code) code = fit_shapes(&spelling, t->geometry.ffn, t->parameters, t->parameter_count, w, err);
     if (code) return code;
     int64_t largest;
     float *values = staging(t, &largest);
     if (!values) return out_of_host_memory(largest, err);
     for (int i = 0; i < t->parameter_count && !code; i++) {
         struct parameter *p = &t->parameters[i];
-        int64_t found = p->head ? weights_find(w, p->name) : family_find_key(t->geometry.family, w, p->name);
-        if (found < 0) continue; /* a mask_token that is not there, or a fresh head */
-        code = weights_read(w, found, values, DTYPE_F32, err);
+        struct values_place place = fit_place(&spelling, t->geometry.ffn, p, w);
+        if (fit_absent(&place)) continue; /* a mask_token that is not there, or a fresh head */
+        code = take(p, &place, w, values, err);
         if (!code) code = put(t, i, values, loaded, context, err);
     }
     free(values);

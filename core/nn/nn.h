@@ -1,8 +1,8 @@
 /* Vision transformer towers: EVA01-CLIP, OpenCLIP and DINOv2 as rows of one description, forward and
  * hand-written backward (no autograd, design D5).
  *
- * Shapes in comments: B images of a micro-batch, N tokens (1 cls + patches), R = B*N rows, D width,
- * F hidden width of the feed-forward, O output width of the tower, T target width (the teacher's O).
+ * Shapes in comments: B images of a micro-batch, N tokens (1 cls + registers + P patches), R = B*N rows, D
+ * width, F hidden width of the feed-forward, O output width of the tower, T target width (the teacher's O).
  *
  * Use:
  *   geometry_preset / geometry_infer       what the tower is
@@ -23,10 +23,22 @@
 #include "core/weights/weights.h"
 
 enum family { FAMILY_UNKNOWN, FAMILY_EVA, FAMILY_OPENCLIP, FAMILY_DINOV2, FAMILY_COUNT };
-const char *family_name(enum family family);    /* "eva", "openclip", "dinov2"; "unknown" */
-enum family family_from_name(const char *name); /* FAMILY_UNKNOWN when there is none */
-const char *family_prefix(enum family family);  /* of the keys in a published checkpoint: "visual." or "" */
-bool family_resizes_positions(enum family family); /* its towers take images of any side */
+const char *family_name(enum family family);      /* "eva", "openclip", "dinov2"; "unknown" */
+enum family family_from_name(const char *name);   /* FAMILY_UNKNOWN when there is none */
+const char *family_prefix(enum family family);    /* of the keys in a published checkpoint: "visual." or "" */
+bool family_stores_positions(enum family family); /* of one size, whatever the image */
+float family_norm_eps(enum family family);
+bool family_has_variants(enum family family); /* of activation and pooling, with the same names and shapes */
+
+enum layerscale { LAYERSCALE_USUAL, LAYERSCALE_WITHOUT, LAYERSCALE_WITH };
+
+/* Bicubic interpolation of the patches' positions, as the libraries differ in it. */
+enum pos_resize {
+    POS_RESIZE_USUAL,  /* of the family, and of towers with registers */
+    POS_RESIZE_DINOV2, /* the hub without registers: source = (d + .5) grid / (side + .1) - .5, A = -.75 */
+    POS_RESIZE_HF,     /* transformers' Dinov2Model, EVA: (d + .5) grid / side - .5, A = -.75 */
+    POS_RESIZE_TIMM    /* timm, open_clip, the hub with registers: the same with antialias, A = -.5 */
+};
 
 /* 0 in any field: not known yet. */
 struct geometry {
@@ -35,24 +47,43 @@ struct geometry {
     int64_t patch;    /* patch side in pixels */
     int64_t pos_grid; /* side of the stored position embedding: image/patch unless positions are resized */
     int64_t width, depth, heads, hidden;
-    int64_t out; /* after the projection, width where the family has none */
-    int ffn;     /* 1 + enum activation */
+    int64_t out;       /* after the projection, width where the family has none */
+    int ffn;           /* 1 + enum activation */
+    bool unprojected;  /* saved without the projection that the family has: out is width */
+    int64_t registers; /* tokens between class and patches, without position */
+    enum layerscale layerscale;
+    enum pos_resize pos_resize; /* how positions go from pos_grid to another image / patch */
+    /* What neither a key nor a file beside the checkpoint said, although a checkpoint does not tell. */
+    bool activation_assumed, pool_assumed;
+    bool heads_assumed; /* nothing said how many: the usual ones for the width (a checkpoint does not tell) */
 };
+
+const char *geometry_activation(const struct geometry *geometry); /* "gelu", "quick_gelu", "swiglu" */
+/* One line for people: what the tower is, and what of it is assumed. */
+void geometry_text(const struct geometry *geometry, char *text, size_t size);
 
 /* "eva01_g14", "eva01_g14_plus", "openclip_vit_g14", "openclip_vit_h14", "dinov2_vitg14", "dinov2_vitl14". */
 int geometry_preset(const char *name, struct geometry *geometry, struct error *err);
 const char *geometry_preset_name(int i); /* NULL behind the last */
 
-/* Complete *geometry from a checkpoint's names and shapes; fields that are set already
- * are checked against it. heads is not in a checkpoint: when 0 it becomes width /
- * head_dim (head_dim 0: 64 for DINOv2, 88 for EVA, for OpenCLIP 88 or else 80, whichever
- * divides the width: family.c). image 0 becomes pos_grid * patch (DINOv2: 16 patches). */
+/* Complete *geometry from a checkpoint's names and shapes; fields that are set already are checked against
+ * it. A tensor of the tower that nothing here reads is refused (fit.h). heads is not in a checkpoint: when 0
+ * it becomes width / head_dim, with head_dim 0 what published towers of that width have. image 0 becomes
+ * pos_grid * patch (DINOv2: 16 patches). */
 int geometry_infer(struct geometry *geometry, const struct weights *weights, int64_t head_dim,
                    struct error *err);
+/* The part of it that names and shapes determine. */
+int geometry_shapes(struct geometry *geometry, const struct weights *weights, struct error *err);
+/* Does the checkpoint hold every parameter of such a tower, in its shape, as tower_load will ask? Names and
+ * shapes only. target: of a distillation head, 0 for none. */
+int geometry_fits(const struct geometry *geometry, int64_t target, const struct weights *weights,
+                  struct error *err);
 /* The same defaults without a checkpoint, then that everything is set and possible. */
 int geometry_check(struct geometry *geometry, int64_t head_dim, struct error *err);
 
-int64_t geometry_tokens(const struct geometry *geometry); /* N */
+int64_t geometry_patches(const struct geometry *geometry); /* P = (image / patch)^2 */
+int64_t geometry_tokens(const struct geometry *geometry);  /* N = 1 + registers + P */
+bool geometry_resizes(const struct geometry *geometry);    /* positions pass through a resize matrix */
 int64_t
 geometry_parameters(const struct geometry *geometry); /* of the visual tower, without a distillation head */
 double
@@ -75,6 +106,7 @@ struct parameter {
     int ndim;
     int64_t shape[4];
     int64_t count;
+    int role;     /* enum role (family.h) */
     int group;    /* 0 embedding, 1..depth blocks, depth+1 final norm, projection and distillation head */
     bool matrix;  /* operand of a gemm: stored in weight_type; everything else is F32 */
     bool trained; /* false: mask_token, which no gradient reaches */
@@ -118,7 +150,9 @@ struct tower {
     const struct family_row *family; /* the row of geometry.family (family.h) */
     struct tower_options options;
     int64_t tokens;    /* N */
-    int64_t out_rows;  /* rows of out per image: 1 (cls), or N with patch_tokens */
+    int64_t patches;   /* P */
+    bool resized;      /* positions pass through a resize matrix */
+    int64_t out_rows;  /* rows of out per image: 1 (cls), or 1 + P with patch_tokens */
     int64_t out_width; /* T with a head, else O */
     float *out; /* F32 (batch*out_rows, out_width), valid until the next forward: the cls rows of all images
                    first, then the patch rows image by image */
@@ -150,7 +184,7 @@ void tower_bind_scratch(struct tower *tower, void *scratch);
  * takes what bf16 cannot hold from here. */
 typedef int (*parameter_values)(void *context, int index, const float *values, struct error *err);
 
-/* Values from a checkpoint: every parameter must be there with its shape; other keys are skipped unread.
+/* Values from a checkpoint: every parameter must be there with its shape, and finite.
  * The distillation head (distill_head.weight, .bias) is taken when present, else left as it is: call
  * tower_init_random(head_only) first. `loaded` may be NULL. */
 int tower_load(struct tower *tower, const struct weights *weights, parameter_values loaded, void *context,

@@ -7,26 +7,41 @@
 #include <string.h>
 
 /* Shape letters: D width, Q 3D, F hidden, G rows of the first feed-forward matrix, O out, T target,
- * P rows of the position embedding, 3 channels, p patch side, 1. Flags: m matrix of a gemm, s small whatever
- * its shape, h distillation head, f frozen: no gradient reaches it. */
+ * P rows of the position embedding, R registers, 3 channels, p patch side, 1. Flags: m matrix of a gemm, s
+ * small whatever its shape, h distillation head, f frozen: no gradient reaches it. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;
 } roles[ROLE_COUNT] = {
-    [ROLE_CLS] = {"11D", "s", INITIAL_NORMAL},  [ROLE_POS] = {"1PD", "s", INITIAL_NORMAL},
-    [ROLE_MASK] = {"1D", "sf", INITIAL_NORMAL}, [ROLE_PATCH_W] = {"D3pp", "m", INITIAL_NORMAL},
-    [ROLE_PATCH_B] = {"D", "s", INITIAL_ZERO},  [ROLE_PRE_W] = {"D", "s", INITIAL_ONE},
-    [ROLE_PRE_B] = {"D", "s", INITIAL_ZERO},    [ROLE_NORM1_W] = {"D", "s", INITIAL_ONE},
-    [ROLE_NORM1_B] = {"D", "s", INITIAL_ZERO},  [ROLE_QKV_W] = {"QD", "m", INITIAL_NORMAL},
-    [ROLE_QKV_B] = {"Q", "s", INITIAL_ZERO},    [ROLE_Q_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_V_B] = {"D", "s", INITIAL_ZERO},      [ROLE_PROJ_W] = {"DD", "m", INITIAL_BRANCH},
-    [ROLE_PROJ_B] = {"D", "s", INITIAL_ZERO},   [ROLE_LS1] = {"D", "s", INITIAL_ONE},
-    [ROLE_NORM2_W] = {"D", "s", INITIAL_ONE},   [ROLE_NORM2_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_FC1_W] = {"GD", "m", INITIAL_NORMAL}, [ROLE_FC1_B] = {"G", "s", INITIAL_ZERO},
-    [ROLE_FC2_W] = {"DF", "m", INITIAL_BRANCH}, [ROLE_FC2_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_LS2] = {"D", "s", INITIAL_ONE},       [ROLE_NORM_W] = {"D", "s", INITIAL_ONE},
-    [ROLE_NORM_B] = {"D", "s", INITIAL_ZERO},   [ROLE_OUT_W] = {"OD", "m", INITIAL_NORMAL},
-    [ROLE_OUT_B] = {"O", "s", INITIAL_ZERO},    [ROLE_HEAD_W] = {"TO", "mh", INITIAL_NORMAL},
+    [ROLE_CLS] = {"11D", "s", INITIAL_NORMAL},
+    [ROLE_POS] = {"1PD", "s", INITIAL_NORMAL},
+    [ROLE_REGISTERS] = {"1RD", "s", INITIAL_NORMAL},
+    [ROLE_MASK] = {"1D", "sf", INITIAL_NORMAL},
+    [ROLE_PATCH_W] = {"D3pp", "m", INITIAL_NORMAL},
+    [ROLE_PATCH_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_PRE_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_PRE_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_NORM1_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM1_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_QKV_W] = {"QD", "m", INITIAL_NORMAL},
+    [ROLE_QKV_B] = {"Q", "s", INITIAL_ZERO},
+    [ROLE_Q_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_V_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_PROJ_W] = {"DD", "m", INITIAL_BRANCH},
+    [ROLE_PROJ_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_LS1] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM2_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM2_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_FC1_W] = {"GD", "m", INITIAL_NORMAL},
+    [ROLE_FC1_B] = {"G", "s", INITIAL_ZERO},
+    [ROLE_FC2_W] = {"DF", "m", INITIAL_BRANCH},
+    [ROLE_FC2_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_LS2] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_NORM_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_OUT_W] = {"OD", "m", INITIAL_NORMAL},
+    [ROLE_OUT_B] = {"O", "s", INITIAL_ZERO},
+    [ROLE_HEAD_W] = {"TO", "mh", INITIAL_NORMAL},
     [ROLE_HEAD_B] = {"T", "sh", INITIAL_ZERO},
 };
 
@@ -40,6 +55,7 @@ static int64_t dimension(const struct geometry *g, int64_t target, char letter)
     case 'O': return g->out;
     case 'T': return target;
     case 'P': return g->pos_grid * g->pos_grid + 1;
+    case 'R': return g->registers;
     case 'p': return g->patch;
     default: return letter - '0';
     }
@@ -49,7 +65,11 @@ static const char *shape_of(const struct family_row *row, enum role role)
 {
     return row->shapes[role] ? row->shapes[role] : roles[role].shape;
 }
-int role_ndim(const struct family_row *row, enum role role) { return (int)strlen(shape_of(row, role)); }
+int role_ndim(const struct family_row *row, enum role role)
+{
+    const char *shape = shape_of(row, role);
+    return (int)strlen(shape + strspn(shape, "1"));
+}
 
 static bool flagged(enum role role, char flag) { return strchr(roles[role].flags, flag) != NULL; }
 
@@ -57,7 +77,7 @@ static struct parameter parameter_of(const struct geometry *g, int64_t target, e
                                      const char *prefix, const char *key)
 {
     const char *shape = shape_of(family_row(g->family), role);
-    struct parameter p = {.count = 1, .group = group, .initial = roles[role].initial};
+    struct parameter p = {.count = 1, .role = (int)role, .group = group, .initial = roles[role].initial};
     snprintf(p.name, sizeof p.name, "%s%s", prefix, key);
     int wide = 0;
     for (; shape[p.ndim]; p.ndim++) {
@@ -73,12 +93,16 @@ static struct parameter parameter_of(const struct geometry *g, int64_t target, e
     return p;
 }
 
-int parameters_list(const struct geometry *g, int64_t target, struct parameter **list, enum role **list_roles)
+static bool has_layerscale(const struct geometry *g, const struct family_row *row)
+{
+    return g->layerscale == LAYERSCALE_USUAL ? row->layerscale : g->layerscale == LAYERSCALE_WITH;
+}
+
+int parameters_list(const struct geometry *g, int64_t target, struct parameter **list)
 {
     const struct family_row *row = family_row(g->family);
     int count = 0, room = ROLE_COUNT * (int)(g->depth + 1);
     *list = xcalloc((size_t)room, sizeof **list);
-    *list_roles = xcalloc((size_t)room, sizeof **list_roles);
     for (int64_t group = 0; group <= g->depth + 1; group++) {
         char prefix[64] = "";
         bool block = group > 0 && group <= g->depth;
@@ -88,8 +112,10 @@ int parameters_list(const struct geometry *g, int64_t target, struct parameter *
         for (enum role role = first; role < end; role++) {
             const char *key = family_key(row, role, g->ffn);
             if (!key || (flagged(role, 'h') && target == 0)) continue;
-            (*list)[count] = parameter_of(g, target, role, (int)group, prefix, key);
-            (*list_roles)[count++] = role;
+            if (role == ROLE_REGISTERS && g->registers == 0) continue;
+            if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;
+            if (role == ROLE_OUT_W && g->unprojected) continue;
+            (*list)[count++] = parameter_of(g, target, role, (int)group, prefix, key);
         }
     }
     return count;

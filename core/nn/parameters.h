@@ -4,10 +4,9 @@
 
 #include "core/nn/tower.h"
 
-/* Fill a new list (and the role of each; both malloc'ed) in group order; returns the count. */
-int parameters_list(const struct geometry *geometry, int64_t target, struct parameter **list,
-                    enum role **roles);
+/* Fill a new list (malloc'ed) in group order; returns the count. */
+int parameters_list(const struct geometry *geometry, int64_t target, struct parameter **list);
 
-int role_ndim(const struct family_row *row, enum role role); /* dimensions of its tensor in the checkpoint */
+int role_ndim(const struct family_row *row, enum role role); /* dimensions of its tensor behind leading 1s */
 
 #endif

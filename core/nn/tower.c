@@ -1,9 +1,9 @@
 /* A tower's memory: every byte it will ever need, taken when it is made, by class (design D2). */
 #include "core/nn/parameters.h"
+#include "core/nn/positions.h"
 #include "core/base/file.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,12 +18,12 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 /* EVA has a bias for q and v but none for k (models.md 1a): both live in one (3D) array with zeros between,
  * so that the gemm sees one bias. The array is taken at ROLE_Q_B; ROLE_V_B points into it. */
-static int64_t stored_count(const struct parameter *p, enum role role)
+static int64_t stored_count(const struct parameter *p)
 {
-    return role == ROLE_Q_B ? 3 * p->count : role == ROLE_V_B ? 0 : p->count;
+    return p->role == ROLE_Q_B ? 3 * p->count : p->role == ROLE_V_B ? 0 : p->count;
 }
 
-static int alloc_weights(struct tower *t, const enum role *roles, struct error *err)
+static int alloc_weights(struct tower *t, struct error *err)
 {
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
@@ -34,9 +34,9 @@ static int alloc_weights(struct tower *t, const enum role *roles, struct error *
         for (int i = 0; i < t->parameter_count; i++) {
             struct parameter *p = &t->parameters[i];
             p->weight_type = p->matrix ? o->weight_type : DTYPE_F32;
-            size_t at = take(&bytes, (size_t)stored_count(p, roles[i]) * dtype_bytes(p->weight_type));
+            size_t at = take(&bytes, (size_t)stored_count(p) * dtype_bytes(p->weight_type));
             if (pass)
-                p->weight = roles[i] == ROLE_V_B ? (float *)p[-1].weight + 2 * p->count : (void *)(base + at);
+                p->weight = p->role == ROLE_V_B ? (float *)p[-1].weight + 2 * p->count : (void *)(base + at);
             if (!o->master || p->weight_type != DTYPE_BF16) continue;
             at = take(&master_bytes, (size_t)p->count * sizeof(float));
             if (pass) p->master = (float *)(void *)(masters + at);
@@ -53,7 +53,7 @@ static int alloc_weights(struct tower *t, const enum role *roles, struct error *
 }
 
 /* Gradients of a group from `begin`: F32 vectors first (zeroed together), then the matrices. */
-static void lay_group(struct tower *t, const enum role *roles, int group, size_t begin)
+static void lay_group(struct tower *t, int group, size_t begin)
 {
     struct tower_memory *m = t->memory;
     size_t at = begin;
@@ -62,10 +62,10 @@ static void lay_group(struct tower *t, const enum role *roles, int group, size_t
             struct parameter *p = &t->parameters[i];
             if (p->group != group || p->matrix != (matrices == 1) || !p->trained) continue;
             p->grad_type = p->matrix ? t->options.grad_type : DTYPE_F32;
-            size_t here = take(&at, (size_t)stored_count(p, roles[i]) * dtype_bytes(p->grad_type));
+            size_t here = take(&at, (size_t)stored_count(p) * dtype_bytes(p->grad_type));
             if (m->gradients)
-                p->grad = roles[i] == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count
-                                               : (void *)((char *)m->gradients + here);
+                p->grad = p->role == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count
+                                              : (void *)((char *)m->gradients + here);
         }
         if (!matrices) m->small_bytes[group] = at - begin;
     }
@@ -74,7 +74,7 @@ static void lay_group(struct tower *t, const enum role *roles, int group, size_t
 }
 
 /* Kept: one group behind the other. Released: all in one buffer, or by turns in two. */
-static int alloc_gradients(struct tower *t, const enum role *roles, struct error *err)
+static int alloc_gradients(struct tower *t, struct error *err)
 {
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
@@ -85,7 +85,7 @@ static int alloc_gradients(struct tower *t, const enum role *roles, struct error
     bool released = o->gradients == GRADIENTS_RELEASE, two = released && o->gradient_buffers == 2;
     size_t total = 0, buffer[2] = {0, 0};
     for (int group = 0; group < t->group_count; group++) {
-        lay_group(t, roles, group, released ? 0 : total);
+        lay_group(t, group, released ? 0 : total);
         total += m->group_bytes[group];
         buffer[two && group % 2] = larger(buffer[two && group % 2], m->group_bytes[group]);
     }
@@ -96,7 +96,7 @@ static int alloc_gradients(struct tower *t, const enum role *roles, struct error
                                 err);
     if (!m->gradients) return err->code;
     for (int group = 0; group < t->group_count; group++)
-        lay_group(t, roles, group, two && group % 2 ? buffer[0] : m->group_offset[group]);
+        lay_group(t, group, two && group % 2 ? buffer[0] : m->group_offset[group]);
     return 0;
 }
 
@@ -166,12 +166,11 @@ static int alloc_activations(struct tower *t, struct error *err)
     const struct geometry *g = &t->geometry;
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
-    bool frozen = o->gradients == GRADIENTS_NONE, pre = m->roles[ROLE_PRE_W] != NULL,
-         resized = t->family->pos_resized;
+    bool frozen = o->gradients == GRADIENTS_NONE, pre = m->roles[ROLE_PRE_W] != NULL, resized = t->resized;
     size_t e = dtype_bytes(o->compute), f = sizeof(float);
     size_t B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width,
            rows = B * (size_t)t->out_rows;
-    size_t positions = (size_t)(g->pos_grid * g->pos_grid) + 1;
+    size_t positions = (size_t)(g->pos_grid * g->pos_grid) + 1, kept = (size_t)t->patches + 1;
     m->x = xcalloc((size_t)g->depth + 1, sizeof *m->x);
     m->kept = xcalloc((size_t)g->depth, sizeof *m->kept);
     for (int pass = 0; pass < 2; pass++) {
@@ -190,8 +189,9 @@ static int alloc_activations(struct tower *t, struct error *err)
         size_t norm_stats = take(&at, 2 * rows * f), pooled = take(&at, rows * D * e);
         size_t projected = take(&at, o->target ? rows * (size_t)g->out * e : 0),
                out = take(&at, rows * (size_t)t->out_width * f);
-        size_t pos = take(&at, resized ? N * D * f : 0), dpos = take(&at, resized && !frozen ? N * D * f : 0);
-        size_t resize = take(&at, resized ? N * positions * f : 0);
+        size_t pos = take(&at, resized ? kept * D * f : 0),
+               dpos = take(&at, resized && !frozen ? kept * D * f : 0);
+        size_t resize = take(&at, resized ? kept * positions * f : 0);
         if (!pass) {
             m->activations = device_alloc(t->device, o->activations_class, at,
                                           frozen ? "teacher outputs" : "activations", err);
@@ -228,7 +228,7 @@ static void lay_scratch(struct tower *t)
     size_t rows = B * (size_t)t->out_rows, at = 0, largest = 0;
     m->t1_at = take(&at, R * D * e);
     size_t region = larger(R * F, frozen ? 0 : 4 * R * D);
-    region = larger(region, B * (N - 1) * p) * e; /* patches */
+    region = larger(region, B * (size_t)t->patches * p) * e; /* patches */
     region = larger(region, frozen ? 0
                                    : rows * ((size_t)t->out_width + (size_t)g->out + D) * e +
                                          192); /* gradients of the output */
@@ -249,46 +249,13 @@ static void lay_scratch(struct tower *t)
     t->scratch_bytes = at;
 }
 
-/* Bicubic weights of PyTorch's upsample_bicubic2d (A = -0.75, no antialias)
- * with DINOv2's offset of 0.1, in float as there: out position d reads around
- * (d + 0.5) * grid / (side + 0.1) - 0.5, indices clamped (models.md 1c). */
-static void bicubic_taps(int64_t d, int64_t side, int64_t grid, int64_t index[4], float weight[4])
-{
-    double scale_factor = ((double)side + 0.1) / (double)grid;
-    float scale = (float)(1.0 / scale_factor), A = -0.75f;
-    float source = scale * ((float)d + 0.5f) - 0.5f;
-    float base = floorf(source), t = source - base;
-    float x0 = t + 1, x2 = 1 - t, x3 = x2 + 1;
-    weight[0] = ((A * x0 - 5 * A) * x0 + 8 * A) * x0 - 4 * A;
-    weight[1] = ((A + 2) * t - (A + 3)) * t * t + 1;
-    weight[2] = ((A + 2) * x2 - (A + 3)) * x2 * x2 + 1;
-    weight[3] = ((A * x3 - 5 * A) * x3 + 8 * A) * x3 - 4 * A;
-    for (int k = 0; k < 4; k++) {
-        int64_t i = (int64_t)base - 1 + k;
-        index[k] = i < 0 ? 0 : i >= grid ? grid - 1 : i;
-    }
-}
-
 static void upload_resize(struct tower *t)
 {
-    int64_t side = t->geometry.image / t->geometry.patch, grid = t->geometry.pos_grid;
-    int64_t columns = grid * grid + 1;
-    size_t bytes = (size_t)((side * side + 1) * columns) * sizeof(float);
-    float *w = xcalloc(1, bytes);
-    w[0] = 1; /* the cls row passes unchanged */
-    for (int64_t r = 0; r < side; r++)
-        for (int64_t c = 0; c < side; c++) {
-            int64_t ri[4], ci[4];
-            float rw[4], cw[4];
-            bicubic_taps(r, side, grid, ri, rw);
-            bicubic_taps(c, side, grid, ci, cw);
-            float *row = w + (r * side + c + 1) * columns + 1;
-            if (side == grid) row[r * grid + c] = 1; /* the real code does not interpolate then */
-            else
-                for (int a = 0; a < 4; a++)
-                    for (int b = 0; b < 4; b++) row[ri[a] * grid + ci[b]] += rw[a] * cw[b];
-        }
-    t->device->upload(t->device, t->memory->resize, w, bytes);
+    const struct geometry *g = &t->geometry;
+    int64_t rows = t->patches + 1, columns = g->pos_grid * g->pos_grid + 1;
+    float *w = xcalloc((size_t)(rows * columns), sizeof *w);
+    positions_matrix(g, w);
+    t->device->upload(t->device, t->memory->resize, w, (size_t)(rows * columns) * sizeof *w);
     free(w);
 }
 
@@ -312,35 +279,35 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
     assert(options->gradient_buffers >= 0 && options->gradient_buffers <= 2);
     *tower = NULL;
     struct tower *t = xcalloc(1, sizeof *t);
-    enum role *roles = NULL;
     t->memory = xcalloc(1, sizeof *t->memory);
     t->device = device;
     t->geometry = *geometry;
     t->family = family_row(geometry->family);
     t->options = *options;
     t->tokens = geometry_tokens(geometry);
-    t->out_rows = options->patch_tokens ? t->tokens : 1;
+    t->patches = geometry_patches(geometry);
+    t->resized = geometry_resizes(geometry);
+    t->out_rows = options->patch_tokens ? 1 + t->patches : 1;
     t->out_width = options->target ? options->target : geometry->out;
     t->group_count = (int)geometry->depth + 2;
-    t->parameter_count = parameters_list(geometry, options->target, &t->parameters, &roles);
+    t->parameter_count = parameters_list(geometry, options->target, &t->parameters);
     struct tower_memory *m = t->memory;
     m->blocks = xcalloc((size_t)geometry->depth, sizeof *m->blocks);
     for (int i = 0; i < t->parameter_count; i++) {
         struct parameter *p = &t->parameters[i];
-        if (p->group > 0 && p->group <= geometry->depth) m->blocks[p->group - 1][roles[i]] = p;
-        else m->roles[roles[i]] = p;
+        if (p->group > 0 && p->group <= geometry->depth) m->blocks[p->group - 1][p->role] = p;
+        else m->roles[p->role] = p;
     }
     int code = supported(t, err);
-    if (!code) code = alloc_weights(t, roles, err);
-    if (!code) code = alloc_gradients(t, roles, err);
+    if (!code) code = alloc_weights(t, err);
+    if (!code) code = alloc_gradients(t, err);
     if (!code) code = alloc_activations(t, err);
-    free(roles);
     if (code) {
         tower_close(t);
         return code;
     }
     lay_scratch(t);
-    if (t->family->pos_resized) upload_resize(t);
+    if (t->resized) upload_resize(t);
     *tower = t;
     return 0;
 }

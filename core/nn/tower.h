@@ -30,9 +30,9 @@ struct tower_memory {
     float *norm_mean, *norm_rstd;   /* (B*out_rows) */
     void *pooled;                   /* t (B*out_rows, D) after the final norm */
     void *projected;                /* t (B*out_rows, O): input of the distillation head, when projected */
-    float *pos;                     /* (N, D) resized position embedding, where it is resized */
+    float *pos;                     /* (1 + P, D) resized position embedding, where it is resized */
     float *dpos;                    /* its gradient */
-    float *resize;                  /* (N, 1+pos_grid^2) */
+    float *resize;                  /* (1 + P, 1+pos_grid^2) */
 
     /* scratch, bound by the caller; offsets by tower.c */
     char *scratch;

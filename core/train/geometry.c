@@ -1,5 +1,6 @@
 /* Which towers a configuration names: preset, keys and checkpoint together. */
 #include "core/base/log.h"
+#include "core/nn/beside.h"
 #include "core/train/trainer.h"
 
 #include <string.h>
@@ -11,8 +12,14 @@ _Static_assert((int)MODEL_FAMILY_AUTO == (int)FAMILY_UNKNOWN && (int)MODEL_FAMIL
                    (int)MODEL_FAMILY_DINOV2 == (int)FAMILY_DINOV2,
                "enum model_family is enum family");
 
-static int describe(const struct config *c, const struct config_tower *tower, struct geometry *g,
-                    struct error *err)
+_Static_assert((int)TOWER_POS_RESIZE_AUTO == (int)POS_RESIZE_USUAL &&
+                   (int)TOWER_POS_RESIZE_DINOV2 == (int)POS_RESIZE_DINOV2 &&
+                   (int)TOWER_POS_RESIZE_HF == (int)POS_RESIZE_HF &&
+                   (int)TOWER_POS_RESIZE_TIMM == (int)POS_RESIZE_TIMM,
+               "enum tower_pos_resize is enum pos_resize");
+
+static int describe(const struct config *c, const struct config_tower *tower, bool from_file,
+                    struct geometry *g, struct error *err)
 {
     memset(g, 0, sizeof *g);
     if (tower->arch != TOWER_ARCH_CUSTOM) {
@@ -29,28 +36,90 @@ static int describe(const struct config *c, const struct config_tower *tower, st
         if (fields[i].given) *fields[i].field = fields[i].given;
     if (tower->ffn == TOWER_FFN_MLP) g->ffn = 1 + ACTIVATION_GELU;
     if (tower->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
+    if (tower->activation == TOWER_ACTIVATION_GELU) g->ffn = 1 + ACTIVATION_GELU;
+    if (tower->activation == TOWER_ACTIVATION_QUICK_GELU) g->ffn = 1 + ACTIVATION_QUICK_GELU;
+    g->pos_resize = (enum pos_resize)tower->pos_resize;
     if (c->data.image_size) {
-        if (g->image && g->image != c->data.image_size && !family_resizes_positions(g->family) &&
+        /* a random tower has positions for its image, unless its family stores those of another */
+        if (!from_file && g->image && g->image != c->data.image_size && !family_stores_positions(g->family) &&
             !tower->pos_grid)
             g->pos_grid = c->data.image_size / (g->patch ? g->patch : 14);
+        else if (from_file && !tower->pos_grid) g->pos_grid = 0; /* the file's */
         g->image = c->data.image_size;
     }
+    return 0;
+}
+
+/* What the checkpoint's tensors do not tell: from the keys, else from the library's configuration beside it,
+ * else assumed, which is then said. */
+static int settle_untold(const struct config_tower *tower, const struct weights *weights, struct geometry *g,
+                         struct error *err)
+{
+    struct beside b;
+    int code = beside_read(&b, tower->weight, g->width, err);
+    if (code) return code;
+    bool mlp = g->ffn != 1 + ACTIVATION_SWIGLU, known = tower->arch != TOWER_ARCH_CUSTOM;
+    if (b.postnorm)
+        return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
+                         "%s says postnorm: towers whose norms stand behind the branches are not known here",
+                         b.name);
+    if (b.heads && !tower->heads && !tower->head_dim) {
+        g->heads = b.heads;
+        g->heads_assumed = false;
+    }
+    if (g->pos_resize == POS_RESIZE_USUAL) g->pos_resize = b.pos_resize; /* nor do the names tell */
+    if (mlp && b.activation[0] && tower->activation == TOWER_ACTIVATION_AUTO) {
+        if (!b.ffn)
+            return error_set(err, EXIT_CONFIG, "gelu and quick_gelu are known",
+                             "the activation in %s is %s, which no tower here has", b.name, b.activation);
+        g->ffn = b.ffn;
+        known = true;
+    }
+    if (b.pool[0] && !b.pool_is_cls && tower->pool == TOWER_POOL_AUTO)
+        return error_set(err, EXIT_CONFIG, "only the class token is taken as embedding here",
+                         "the pooling in %s is %s", b.name, b.pool);
+    float eps = family_norm_eps(g->family);
+    if (b.norm_eps > 0 && (b.norm_eps < 0.99 * (double)eps || b.norm_eps > 1.01 * (double)eps))
+        return error_set(err, EXIT_CONFIG, "is this a checkpoint of that family?",
+                         "the epsilon of the norms in %s is %g, a %s tower has %g", b.name, b.norm_eps,
+                         family_name(g->family), (double)eps);
+    bool untold = family_has_variants(g->family);
+    /* OpenAI's CLIP comes as a TorchScript archive, and all of it has quick GELU */
+    if (untold && mlp && !known && tower->activation == TOWER_ACTIVATION_AUTO &&
+        strcmp(weights_format(weights), "torchscript") == 0)
+        g->ffn = 1 + ACTIVATION_QUICK_GELU;
+    g->activation_assumed = untold && mlp && !known && tower->activation == TOWER_ACTIVATION_AUTO;
+    g->pool_assumed =
+        untold && !b.pool[0] && tower->pool == TOWER_POOL_AUTO && tower->arch == TOWER_ARCH_CUSTOM;
     return 0;
 }
 
 static int settle(struct config *c, const struct config_tower *tower, const char *role, bool random,
                   struct geometry *g, struct weights **weights, struct error *err)
 {
-    int code = describe(c, tower, g, err);
-    if (code) return code;
     bool from_file = !random && tower->weight[0] && tower->init != TOWER_INIT_RANDOM;
+    int code = describe(c, tower, from_file, g, err);
+    if (code) return code;
     if (!from_file && !random && tower->init != TOWER_INIT_RANDOM)
         return error_set(err, EXIT_CONFIG, "set model.weight_t and model.weight_s",
                          "the %s has no checkpoint", role);
     if (!from_file) return geometry_check(g, tower->head_dim, err);
     if ((code = weights_open(weights, tower->weight, err)) != 0) return code;
-    code = geometry_infer(g, *weights, tower->head_dim, err);
+    code = geometry_shapes(g, *weights, err);
+    if (!code) code = settle_untold(tower, *weights, g, err);
+    if (!code) code = geometry_check(g, tower->head_dim, err);
+    if (!code) code = geometry_fits(g, 0, *weights, err);
     if (code && err && !err->file[0]) error_at(err, tower->weight, 0, 0);
+    return code;
+}
+
+int trainer_check_checkpoint(struct config *c, bool student, struct error *err)
+{
+    struct geometry g;
+    struct weights *weights = NULL;
+    int code = settle(c, student ? &c->model_s : &c->model_t, student ? "student" : "teacher", false, &g,
+                      &weights, err);
+    weights_close(weights);
     return code;
 }
 

@@ -78,9 +78,18 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
     plan->from_checkpoints = (teacher_random || readable(&copy.model_t)) &&
                              (student_random || readable(&copy.model_s)) &&
                              !(teacher_random && student_random);
+    int code = 0; /* what is there must fit, though the other one is missing */
+    if (!plan->from_checkpoints && !teacher_random && readable(&copy.model_t))
+        code = trainer_check_checkpoint(&copy, false, err);
+    if (!code && !plan->from_checkpoints && !student_random && readable(&copy.model_s))
+        code = trainer_check_checkpoint(&copy, true, err);
+    if (code) {
+        config_free(&copy);
+        return code;
+    }
     char spec[32];
     snprintf(spec, sizeof spec, "dry:%s", device_type_names[copy.device.type]);
-    int code = device_open(&device, spec, 0, err);
+    code = device_open(&device, spec, 0, err);
     if (code == 0) code = trainer_create(&trainer, &copy, device, !plan->from_checkpoints, NULL, NULL, err);
     if (code == 0) code = rehearse(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&

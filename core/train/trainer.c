@@ -254,6 +254,10 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     struct tower_options options = student_options(t);
     int code = tower_create(&t->student, t->device, &t->student_geometry, &options, err);
     if (!code) code = create_optimizer(t, err);
+    if (!code && weights) {
+        code = geometry_fits(&t->student_geometry, options.target, weights, err);
+        if (code && err && !err->file[0]) error_at(err, t->config->model_s.weight, 0, 0);
+    }
     if (code || dry) return code;
     code =
         tower_init_random(t->student, (uint64_t)t->config->train.seed, weights != NULL, take_values, t, err);

@@ -123,6 +123,8 @@ int trainer_import(struct trainer *trainer, int parameter, const float *values, 
 /* What a tower computes in. */
 enum dtype trainer_tower_type(const struct config_tower *tower);
 
+/* Names, shapes and settings of one tower's checkpoint, which is there: would it be taken? */
+int trainer_check_checkpoint(struct config *config, bool student, struct error *err);
 /* The towers as the configuration and their checkpoints say; also resolves the configuration's family. NULL
  * weights are not returned. */
 int trainer_geometry(struct config *config, bool random, struct geometry *teacher, struct geometry *student,

@@ -37,7 +37,7 @@ void NAME(patchify)(int bf16, const float *images, void *patches, int64_t B, int
 void NAME(embed_forward)(const struct embedding *o)
 {
     int bf16 = o->type == DTYPE_BF16;
-    int64_t N = o->N, D = o->D;
+    int64_t N = o->N, D = o->D, Q = o->Q, patches = N - Q - 1;
     const float *cls = o->cls, *pos = o->pos;
     PARALLEL_FOR for (int64_t row = 0; row < o->B * N; row++)
     {
@@ -45,11 +45,14 @@ void NAME(embed_forward)(const struct embedding *o)
         float in[PIECE], out[PIECE];
         for (int64_t at = 0; at < D; at += PIECE) {
             int64_t count = piece(D, at);
-            const float *x =
-                n ? read_piece(bf16, o->patches, (b * (N - 1) + n - 1) * D + at, count, in) : cls + at;
-            const float *p = pos + n * D + at;
+            const float *x = cls + at, *p = pos + at;
             float *y = piece_for(bf16, o->tokens, row * D + at, out);
-            SIMD for (int64_t i = 0; i < count; i++) y[i] = x[i] + p[i];
+            if (n > Q) {
+                x = read_piece(bf16, o->patches, (b * patches + n - Q - 1) * D + at, count, in);
+                p += (n - Q) * D;
+            }
+            if (n && n <= Q) memcpy(y, o->registers + (n - 1) * D + at, (size_t)count * sizeof *y);
+            else SIMD for (int64_t i = 0; i < count; i++) y[i] = x[i] + p[i];
             write_piece(bf16, o->tokens, row * D + at, count, y);
         }
     }
@@ -58,17 +61,19 @@ void NAME(embed_forward)(const struct embedding *o)
 void NAME(embed_backward)(const struct embedding_gradient *o)
 {
     int bf16 = o->type == DTYPE_BF16;
-    int64_t N = o->N, D = o->D;
+    int64_t N = o->N, D = o->D, Q = o->Q;
     PARALLEL_FOR for (int64_t n = 0; n < N; n++) for (int64_t b = 0; b < o->B; b++)
     {
         const float *g = o->dtokens + (b * N + n) * D;
-        float *p = o->dpos + n * D, *dcls = o->dcls;
+        bool is_register = n && n <= Q;
+        float *p = is_register ? o->dregisters + (n - 1) * D : o->dpos + (n ? n - Q : 0) * D, *dcls = o->dcls;
         SIMD for (int64_t i = 0; i < D; i++) p[i] += g[i];
         if (n == 0) {
             SIMD for (int64_t i = 0; i < D; i++) dcls[i] += g[i];
             continue;
         }
-        int64_t at = (b * (N - 1) + n - 1) * D;
+        if (is_register) continue;
+        int64_t at = (b * (N - Q - 1) + n - Q - 1) * D;
         if (bf16) write_piece(1, o->dpatches, at, D, g);
         else memcpy((float *)o->dpatches + at, g, (size_t)D * 4);
     }

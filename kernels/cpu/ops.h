@@ -31,6 +31,8 @@ struct cpu_ops {
     void (*attention_backward)(const struct attention_gradient *, void *scratch, int threads);
     void (*gelu_forward)(int bf16, const void *h, void *y, int64_t n);
     void (*gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n);
+    void (*quick_gelu_forward)(int bf16, const void *h, void *y, int64_t n);
+    void (*quick_gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n);
     void (*swiglu_forward)(int bf16, const void *h, void *y, int64_t R, int64_t F);
     void (*swiglu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t R, int64_t F);
     void (*residual_forward)(const struct residual *);

@@ -17,6 +17,8 @@ void NAME(attention_forward)(const struct attention *, void *scratch, int thread
 void NAME(attention_backward)(const struct attention_gradient *, void *scratch, int threads);
 void NAME(gelu_forward)(int bf16, const void *h, void *y, int64_t n);
 void NAME(gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n);
+void NAME(quick_gelu_forward)(int bf16, const void *h, void *y, int64_t n);
+void NAME(quick_gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n);
 void NAME(swiglu_forward)(int bf16, const void *h, void *y, int64_t R, int64_t F);
 void NAME(swiglu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t R, int64_t F);
 void NAME(residual_forward)(const struct residual *);

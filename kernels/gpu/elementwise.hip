@@ -33,31 +33,35 @@ KERNEL(patchify_bf16, const float *images, bf16 *patches, int64_t B, int64_t S, 
 }
 
 template <class T>
-DEVICE void embed_forward(const T *patch_out, const float *cls, const float *pos, T *tokens, int64_t B,
-                          int64_t N, int64_t D)
+DEVICE void embed_forward(const T *patch_out, const float *cls, const float *pos, const float *registers,
+                          T *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
 {
     FOR_EACH(i, B * N * D)
     {
         int64_t d = i % D, n = i / D % N, b = i / D / N;
-        float x = n == 0 ? cls[d] : load(patch_out, (b * (N - 1) + n - 1) * D + d);
-        store(tokens, i, x + pos[n * D + d]);
+        if (n && n <= Q) {
+            store(tokens, i, registers[(n - 1) * D + d]);
+            continue;
+        }
+        float x = n == 0 ? cls[d] : load(patch_out, (b * (N - Q - 1) + n - Q - 1) * D + d);
+        store(tokens, i, x + pos[(n == 0 ? 0 : n - Q) * D + d]);
     }
 }
-KERNEL(embed_forward_f32, const float *patch_out, const float *cls, const float *pos, float *tokens,
-       int64_t B, int64_t N, int64_t D)
+KERNEL(embed_forward_f32, const float *patch_out, const float *cls, const float *pos, const float *registers,
+       float *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
 {
-    embed_forward(patch_out, cls, pos, tokens, B, N, D);
+    embed_forward(patch_out, cls, pos, registers, tokens, B, N, D, Q);
 }
-KERNEL(embed_forward_bf16, const bf16 *patch_out, const float *cls, const float *pos, bf16 *tokens, int64_t B,
-       int64_t N, int64_t D)
+KERNEL(embed_forward_bf16, const bf16 *patch_out, const float *cls, const float *pos, const float *registers,
+       bf16 *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
 {
-    embed_forward(patch_out, cls, pos, tokens, B, N, D);
+    embed_forward(patch_out, cls, pos, registers, tokens, B, N, D, Q);
 }
 
 /* One thread a (token, column): the sum over the batch in a fixed order. */
 template <class T>
-DEVICE void embed_backward(const float *dtokens, T *dpatch_out, float *dcls, float *dpos, int64_t B,
-                           int64_t N, int64_t D)
+DEVICE void embed_backward(const float *dtokens, T *dpatch_out, float *dcls, float *dpos, float *dregisters,
+                           int64_t B, int64_t N, int64_t D, int64_t Q)
 {
     FOR_EACH(i, N * D)
     {
@@ -66,21 +70,25 @@ DEVICE void embed_backward(const float *dtokens, T *dpatch_out, float *dcls, flo
         for (int64_t b = 0; b < B; b++) {
             float x = dtokens[(b * N + n) * D + d];
             sum += x;
-            if (n) store(dpatch_out, (b * (N - 1) + n - 1) * D + d, x);
+            if (n > Q) store(dpatch_out, (b * (N - Q - 1) + n - Q - 1) * D + d, x);
         }
-        dpos[i] += sum;
+        if (n && n <= Q) {
+            dregisters[(n - 1) * D + d] += sum;
+            continue;
+        }
+        dpos[(n == 0 ? 0 : n - Q) * D + d] += sum;
         if (n == 0) dcls[d] += sum;
     }
 }
-KERNEL(embed_backward_f32, const float *dtokens, float *dpatch_out, float *dcls, float *dpos, int64_t B,
-       int64_t N, int64_t D)
+KERNEL(embed_backward_f32, const float *dtokens, float *dpatch_out, float *dcls, float *dpos,
+       float *dregisters, int64_t B, int64_t N, int64_t D, int64_t Q)
 {
-    embed_backward(dtokens, dpatch_out, dcls, dpos, B, N, D);
+    embed_backward(dtokens, dpatch_out, dcls, dpos, dregisters, B, N, D, Q);
 }
-KERNEL(embed_backward_bf16, const float *dtokens, bf16 *dpatch_out, float *dcls, float *dpos, int64_t B,
-       int64_t N, int64_t D)
+KERNEL(embed_backward_bf16, const float *dtokens, bf16 *dpatch_out, float *dcls, float *dpos,
+       float *dregisters, int64_t B, int64_t N, int64_t D, int64_t Q)
 {
-    embed_backward(dtokens, dpatch_out, dcls, dpos, B, N, D);
+    embed_backward(dtokens, dpatch_out, dcls, dpos, dregisters, B, N, D, Q);
 }
 
 /* out (n_out, D) = w (n_out, n_in) in (n_in, D); at most 16 weights of a row are not zero */
@@ -158,6 +166,23 @@ template <class T> DEVICE void gelu_backward(const T *dy, const T *h, T *dh, int
 {
     FOR_EACH(i, n) store(dh, i, load(dy, i) * gelu_slope(load(h, i)));
 }
+/* y = h s, s = 1 / (1 + exp(-1.702 h)) */
+template <class T> DEVICE void quick_gelu_forward(const T *h, T *y, int64_t n)
+{
+    FOR_EACH(i, n)
+    {
+        float a = load(h, i);
+        store(y, i, a / (1.0f + expf(-1.702f * a)));
+    }
+}
+template <class T> DEVICE void quick_gelu_backward(const T *dy, const T *h, T *dh, int64_t n)
+{
+    FOR_EACH(i, n)
+    {
+        float a = 1.702f * load(h, i), s = 1.0f / (1.0f + expf(-a));
+        store(dh, i, load(dy, i) * s * (1.0f + a * (1.0f - s)));
+    }
+}
 /* h (R, 2F) = [x1 | x2], y = silu(x1) * x2 */
 template <class T> DEVICE void swiglu_forward(const T *h, T *y, int64_t R, int64_t F)
 {
@@ -183,6 +208,11 @@ template <class T> DEVICE void swiglu_backward(const T *dy, const T *h, T *dh, i
     KERNEL(gelu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t n)                                \
     {                                                                                                        \
         gelu_backward(dy, h, dh, n);                                                                         \
+    }                                                                                                        \
+    KERNEL(quick_gelu_forward_##suffix, const T *h, T *y, int64_t n) { quick_gelu_forward(h, y, n); }        \
+    KERNEL(quick_gelu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t n)                          \
+    {                                                                                                        \
+        quick_gelu_backward(dy, h, dh, n);                                                                   \
     }                                                                                                        \
     KERNEL(swiglu_forward_##suffix, const T *h, T *y, int64_t R, int64_t F) { swiglu_forward(h, y, R, F); }  \
     KERNEL(swiglu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t R, int64_t F)                   \

@@ -1,0 +1,156 @@
+/* The configuration beside a checkpoint: see beside.h. */
+#include "core/nn/beside.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_BYTES = 1 << 20 }; /* the largest published one has 20 kB */
+
+static const char *text(const json_t *object, const char *key)
+{
+    const char *value = json_string_value(json_object_get(object, key));
+    return value ? value : "";
+}
+
+static void copy(char *to, size_t size, const char *from) { name_printable(to, size, from); }
+
+static void take_activation(struct beside *b, const char *name)
+{
+    copy(b->activation, sizeof b->activation, name);
+    b->ffn = strcmp(name, "quick_gelu") == 0                            ? 1 + ACTIVATION_QUICK_GELU
+             : strcmp(name, "gelu") == 0 || strcmp(name, "swiglu") == 0 ? 1 + ACTIVATION_GELU
+                                                                        : 0;
+}
+
+static void take_pool(struct beside *b, const char *name)
+{
+    copy(b->pool, sizeof b->pool, name);
+    b->pool_is_cls = strcmp(name, "tok") == 0 || strcmp(name, "token") == 0 || strcmp(name, "cls") == 0;
+}
+
+/* open_clip: model_cfg, or the model configuration alone. Its defaults are those of CLIPVisionCfg. */
+static int64_t open_clip(struct beside *b, const json_t *root)
+{
+    const json_t *model = json_object_get(root, "model_cfg") ? json_object_get(root, "model_cfg") : root;
+    const json_t *vision = json_object_get(model, "vision_cfg");
+    int64_t width = json_integer_value(json_object_get(vision, "width"));
+    int64_t head = json_integer_value(json_object_get(vision, "head_width"));
+    if (!json_is_object(vision)) return -1;
+    if (!width) width = 768;
+    if (!head) head = 64;
+    if (head > 0 && width > 0) b->heads = width / head;
+    const json_t *quick = json_object_get(model, "quick_gelu");
+    take_activation(b, json_is_true(quick) ? "quick_gelu" : "gelu");
+    const char *kind = text(json_object_get(vision, "act_kwargs"), "approximate");
+    if (*kind && strcmp(kind, "none") != 0 && !json_is_true(quick)) {
+        copy(b->activation, sizeof b->activation, kind);
+        b->ffn = 0;
+    }
+    const char *pool = text(vision, "pool_type");
+    if (json_is_true(json_object_get(vision, "attentional_pool"))) take_pool(b, "attentional_pool");
+    else if (json_is_true(json_object_get(vision, "global_average_pool"))) take_pool(b, "avg");
+    else take_pool(b, *pool ? pool : "tok");
+    b->norm_eps = json_number_value(json_object_get(json_object_get(vision, "norm_kwargs"), "eps"));
+    b->postnorm = json_is_true(json_object_get(vision, "postnorm"));
+    return width;
+}
+
+/* transformers: vision_config of a CLIPModel, or the model itself. What its classes take for granted is not
+ * always written down. */
+static int64_t transformers(struct beside *b, const json_t *root)
+{
+    const json_t *vision = json_object_get(root, "vision_config");
+    const json_t *model = json_is_object(vision) ? vision : root;
+    int64_t width = json_integer_value(json_object_get(model, "hidden_size"));
+    bool clip = strncmp(text(root, "model_type"), "clip", 4) == 0;
+    const char *act = text(model, "hidden_act");
+    if (!width && clip) width = 768;
+    if (!width) return -1;
+    b->heads = json_integer_value(json_object_get(model, "num_attention_heads"));
+    if (!b->heads && clip) b->heads = 12;
+    if (*act || clip) take_activation(b, *act ? act : "quick_gelu");
+    b->norm_eps = json_number_value(json_object_get(model, "layer_norm_eps"));
+    bool registers = strstr(text(root, "model_type"), "registers") != NULL;
+    b->pos_resize = registers ? POS_RESIZE_TIMM : POS_RESIZE_HF;
+    return width;
+}
+
+/* timm: the architecture's name says the activation. */
+static int64_t timm(struct beside *b, const json_t *root)
+{
+    const char *architecture = text(root, "architecture"), *pool = text(root, "global_pool");
+    int64_t width = json_integer_value(json_object_get(root, "num_features"));
+    if (!*architecture || strncmp(architecture, "vit_", 4) != 0) return -1;
+    take_activation(b, strstr(architecture, "quickgelu") ? "quick_gelu" : "gelu");
+    if (*pool) take_pool(b, pool);
+    b->pos_resize = POS_RESIZE_TIMM;
+    return width ? width : -1;
+}
+
+/* The path of `name` beside the checkpoint, malloc'ed; NULL: it is not there. */
+static char *path_of(const char *checkpoint, const char *name)
+{
+    struct stat status;
+    const char *slash = strrchr(checkpoint, '/');
+    bool directory = stat(checkpoint, &status) == 0 && S_ISDIR(status.st_mode);
+    size_t bytes = slash ? (size_t)(slash - checkpoint) + 1 : 0;
+    char *path =
+        directory ? xasprintf("%s/%s", checkpoint, name) : xasprintf("%.*s%s", (int)bytes, checkpoint, name);
+    if (stat(path, &status) == 0 && S_ISREG(status.st_mode)) return path;
+    free(path);
+    return NULL;
+}
+
+static int read_object(json_t **root, const char *path, struct error *err)
+{
+    char *bytes = NULL;
+    size_t count = 0;
+    json_error_t error = {0};
+    int code = file_read(path, MAX_BYTES, &bytes, &count, err);
+    if (code) return code;
+    *root = json_loadb(bytes, count, JSON_REJECT_DUPLICATES, &error);
+    free(bytes);
+    if (json_is_object(*root)) return 0;
+    json_decref(*root);
+    *root = NULL;
+    error_set(err, EXIT_CONFIG, "mend it, or move it away from the checkpoint",
+              "it lies beside a checkpoint and may say what that does not tell, but is no JSON object: %s",
+              error.text);
+    return error_at(err, path, error.line > 0 ? error.line : 0, 0);
+}
+
+int beside_read(struct beside *b, const char *checkpoint, int64_t width, struct error *err)
+{
+    static const char *const names[] = {"open_clip_config.json", "config.json"};
+    struct error local;
+    *b = (struct beside){0};
+    if (!err) err = &local;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *path = path_of(checkpoint, names[i]);
+        json_t *root = NULL;
+        if (!path) continue;
+        int code = read_object(&root, path, err);
+        if (code) {
+            free(path);
+            return code;
+        }
+        int64_t found = open_clip(b, root);
+        if (found < 0) found = transformers(b, root);
+        if (found < 0) found = timm(b, root);
+        json_decref(root);
+        if (found == width) b->name = names[i];
+        else {
+            *b = (struct beside){0};
+            log_info("%s says nothing of a tower of width %lld: not used", path, (long long)width);
+        }
+        free(path);
+        if (b->name) return 0;
+    }
+    return 0;
+}

@@ -1,0 +1,24 @@
+/* What a checkpoint's tensors do not tell, from the configuration that its library laid beside it:
+ * open_clip_config.json (open_clip), config.json (transformers, timm). */
+#ifndef MEOPT_NN_BESIDE_H
+#define MEOPT_NN_BESIDE_H
+
+#include "core/nn/nn.h"
+
+struct beside {
+    const char *name;              /* "config.json"; NULL: there is none, or it is of another tower */
+    int ffn;                       /* 1 + enum activation, as geometry.ffn; 0: not said */
+    int64_t heads;                 /* 0: not said */
+    char activation[48], pool[48]; /* as spelled there; "" when not said. ffn 0 with an activation: unknown */
+    bool pool_is_cls;
+    bool postnorm;              /* EVA's: norms behind the branches */
+    enum pos_resize pos_resize; /* of the library; POS_RESIZE_USUAL: not said */
+    double norm_eps;            /* 0: not said */
+};
+
+/* Looks in the checkpoint's directory (or in the checkpoint, when that is one). A file that is of a tower of
+ * another width is left alone; one that cannot be read as JSON is EXIT_CONFIG, for it may say what nothing
+ * else does. */
+int beside_read(struct beside *beside, const char *checkpoint, int64_t width, struct error *err);
+
+#endif

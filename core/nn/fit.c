@@ -1,0 +1,238 @@
+/* Names and shapes of a checkpoint against the row of its family: see fit.h. */
+#include "core/nn/fit.h"
+#include "core/base/file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a part of a name says about a tower, the first that is found. */
+static const struct {
+    const char *part, *meaning;
+} meanings[] = {
+    {"register_tokens", "register tokens (DINOv2 with registers)"},
+    {"reg_token", "register tokens (timm's *_reg models)"},
+    {"gamma_", "LayerScale"},
+    {"ls1.", "LayerScale"},
+    {"ls2.", "LayerScale"},
+    {"ls_1.", "LayerScale (open_clip's ls_init_value)"},
+    {"ls_2.", "LayerScale (open_clip's ls_init_value)"},
+    {"relative_position", "relative positions in the attention"},
+    {"rel_pos_bias", "relative positions in the attention"},
+    {"rope", "rotary positions (EVA02, DINOv3)"},
+    {"freqs_", "rotary positions (EVA02, DINOv3)"},
+    {"inner_attn_ln", "a norm inside the attention (sub-LN, EVA02)"},
+    {"ffn_ln", "a norm inside the feed-forward (sub-LN, EVA02)"},
+    {"mlp.norm", "a norm inside the feed-forward (sub-LN, EVA02)"},
+    {"ln_attn", "a norm inside the attention (scaled attention)"},
+    {"head_scale", "a scale of each head (scaled attention)"},
+    {"logit_scale", "a scale of the attention (cosine attention)"},
+    {"q_norm", "norms of the queries and keys"},
+    {"k_norm", "norms of the queries and keys"},
+    {"ln_q", "norms of the queries and keys"},
+    {"ln_k", "norms of the queries and keys"},
+    {"q_proj", "separate projections of queries, keys and values"},
+    {"k_proj", "separate projections of queries, keys and values"},
+    {"v_proj", "separate projections of queries, keys and values"},
+    {"attn_pool", "pooling by attention (CoCa, SigLIP)"},
+    {"local_cls_norm", "a norm of its own for small crops"},
+    {"fc_norm", "pooling by the mean of the patches"},
+    {"patchnorm", "a norm of the patches"},
+    {"norm_pre", "a norm before the blocks (timm's CLIP towers)"},
+    {"ln_pre", "a norm before the blocks"},
+    {"trunk.", "a tower of timm inside open_clip"},
+    {"mlp.w", "a gated feed-forward (SwiGLU)"},
+    {"dist_token", "a distillation token (DeiT)"},
+    {"cls_token", "a second token"},
+    {"norm3", "a third norm in a block"},
+};
+
+static const char *meaning_of(const char *key)
+{
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if (strstr(key, meanings[i].part)) return meanings[i].meaning;
+    return NULL;
+}
+
+int fit_family(struct spelling *spelling, enum family family, const struct weights *weights,
+               struct error *err)
+{
+    names_find(spelling, weights);
+    if (spelling->family == family) return 0;
+    return error_set(err, EXIT_CONFIG, "correct the weight path, or model.family",
+                     "holds a tower of family %s, expected %s", family_name(spelling->family),
+                     family_name(family));
+}
+
+/* A bias that the family does not have is nothing only where it is 0. */
+static int check_zero(const struct weights *weights, int64_t index, struct error *err)
+{
+    const struct weights_tensor *t = weights_tensor(weights, index);
+    char name[160];
+    name_printable(name, sizeof name, t->name);
+    float *values = t->count > 0 && t->count <= 1 << 20 ? malloc((size_t)t->count * sizeof *values) : NULL;
+    int code = values ? weights_read(weights, index, values, DTYPE_F32, err) : 0;
+    bool zero = values != NULL;
+    for (int64_t i = 0; zero && !code && i < t->count; i++) zero = values[i] == 0;
+    free(values);
+    if (code || zero) return code;
+    return error_set(err, EXIT_CONFIG,
+                     "without the classifier (timm: num_classes=0) the pooled class token is the embedding",
+                     "tensor %s is not 0: behind the tower stands a classifier, not a projection", name);
+}
+
+int fit_names(const struct spelling *spelling, const struct weights *weights, struct error *err)
+{
+    size_t begin = strlen(spelling->begin);
+    const char *first = NULL, *meaning = NULL;
+    int64_t others = -1;
+    for (int64_t i = 0; i < weights_count(weights); i++) {
+        const char *name = weights_tensor(weights, i)->name;
+        int64_t block;
+        if (strncmp(name, spelling->begin, begin) != 0) continue;
+        const char *key = names_key(spelling, name, &block);
+        enum names_use use = names_use(spelling, key, block >= 0);
+        int code = use == NAMES_ZERO ? check_zero(weights, i, err) : 0;
+        if (code) return code;
+        if (use != NAMES_UNREAD) continue;
+        const char *says = meaning_of(key);
+        if (!first || (says && !meaning)) { /* the first that can be explained tells most */
+            first = name;
+            meaning = says;
+        }
+        others++;
+    }
+    if (!first) return 0;
+    char more[48] = "", printable[160];
+    name_printable(printable, sizeof printable, first);
+    if (others > 0) snprintf(more, sizeof more, " (and %lld others)", (long long)others);
+    return error_set(
+        err, EXIT_CONFIG,
+        "without it the outputs would be another model's; a tensor that the model does not use may "
+        "be taken out of the file",
+        "the %s tower has tensor %s%s, which nothing here reads: %s", family_name(spelling->family),
+        printable, more, meaning ? meaning : "what it is for is not known");
+}
+
+int64_t fit_blocks(const struct spelling *spelling, const struct weights *weights)
+{
+    size_t begin = strlen(spelling->begin);
+    int64_t last = -1, block;
+    for (int64_t i = 0; i < weights_count(weights); i++) {
+        const char *name = weights_tensor(weights, i)->name;
+        if (strncmp(name, spelling->begin, begin) != 0) continue;
+        (void)names_key(spelling, name, &block);
+        if (block > last) last = block;
+    }
+    return last == INT64_MAX ? last : last + 1;
+}
+
+struct values_place fit_place(const struct spelling *spelling, int ffn, const struct parameter *p,
+                              const struct weights *weights)
+{
+    if (!p->head) return names_place(spelling, weights, (enum role)p->role, p->group - 1, ffn);
+    struct values_place place = {.tensor = {weights_find(weights, p->name)}, .parts = 1};
+    snprintf(place.first, sizeof place.first, "%s", p->name);
+    return place;
+}
+
+bool fit_absent(const struct values_place *place)
+{
+    for (int i = 0; i < place->parts; i++)
+        if (place->tensor[i] < 0) return true;
+    return place->parts == 0;
+}
+
+int fit_dimensions(int ndim, const int64_t *shape, const int64_t **first)
+{
+    while (ndim > 0 && *shape == 1) {
+        ndim--;
+        shape++;
+    }
+    *first = shape;
+    return ndim;
+}
+
+static void shape_text(char *text, size_t size, int ndim, const int64_t *shape)
+{
+    size_t at = 0;
+    text[0] = 0;
+    for (int i = 0; i < ndim && at < size; i++) {
+        int n = snprintf(text + at, size - at, "%s%lld", i ? "x" : "", (long long)shape[i]);
+        if (n > 0) at += (size_t)n;
+    }
+}
+
+/* Each part of the place has its share of the rows, or all is there with rows and columns exchanged. */
+static int check_shape(const struct parameter *p, const struct values_place *place,
+                       const struct weights *weights, struct error *err)
+{
+    int64_t wanted[4];
+    memcpy(wanted, p->shape, sizeof wanted);
+    wanted[0] /= place->parts;
+    if (place->zero_rows) wanted[p->ndim - 2] -= place->zero_rows;
+    if (place->transposed) {
+        wanted[0] = p->shape[1];
+        wanted[1] = p->shape[0];
+    }
+    for (int i = 0; i < place->parts; i++) {
+        const struct weights_tensor *found = weights_tensor(weights, place->tensor[i]);
+        const int64_t *a, *b;
+        int ndim = fit_dimensions(found->ndim, found->shape, &a);
+        bool same = ndim == fit_dimensions(p->ndim, wanted, &b);
+        for (int d = 0; same && d < ndim; d++) same = a[d] == b[d];
+        if (same) continue;
+        char expected[96], has[96], name[160];
+        name_printable(name, sizeof name, found->name);
+        shape_text(expected, sizeof expected, p->ndim, wanted);
+        shape_text(has, sizeof has, found->ndim, found->shape);
+        return error_set(err, EXIT_CONFIG, "is this the file for this tower?",
+                         "tensor %s is [%s], expected [%s]", name, has, expected);
+    }
+    return 0;
+}
+
+/* Names that a role reads, but none of this tower: a part that only some blocks have, or two feed-forwards.
+ */
+static int all_used(const struct spelling *spelling, const bool *used, const struct weights *weights,
+                    struct error *err)
+{
+    size_t begin = strlen(spelling->begin);
+    for (int64_t i = 0; i < weights_count(weights); i++) {
+        const char *name = weights_tensor(weights, i)->name;
+        char printable[160];
+        int64_t block;
+        if (used[i] || strncmp(name, spelling->begin, begin) != 0 || strncmp(name, "distill_head.", 13) == 0)
+            continue;
+        const char *key = names_key(spelling, name, &block);
+        if (names_use(spelling, key, block >= 0) != NAMES_READ) continue;
+        return error_set(
+            err, EXIT_CONFIG, "is the file whole?",
+            "the %s tower has tensor %s, which the first block or the rest of the tower does not "
+            "go with",
+            family_name(spelling->family), name_printable(printable, sizeof printable, name));
+    }
+    return 0;
+}
+
+int fit_shapes(const struct spelling *spelling, int ffn, const struct parameter *parameters, int count,
+               const struct weights *weights, struct error *err)
+{
+    bool *used = xcalloc((size_t)weights_count(weights) + 1, sizeof *used);
+    int code = 0;
+    for (int i = 0; i < count && !code; i++) {
+        const struct parameter *p = &parameters[i];
+        struct values_place place = fit_place(spelling, ffn, p, weights);
+        bool absent = fit_absent(&place);
+        /* a part that may be missing may not be there as complex, fp8, sparse, ... */
+        if (absent && ((!p->head && p->trained) || weights_unread(weights, place.first)))
+            code = weights_refuse_missing(weights, place.first,
+                                          "is this the right file, and the right model.family?", err);
+        if (absent) continue;
+        for (int k = 0; k < place.parts; k++) used[place.tensor[k]] = true;
+        code = check_shape(p, &place, weights, err);
+    }
+    if (!code) code = all_used(spelling, used, weights, err);
+    free(used);
+    return code;
+}

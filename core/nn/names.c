@@ -1,0 +1,330 @@
+/* The ways to spell a tower: see names.h. */
+#include "core/nn/names.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TOWERS = 3, MAX_PROBES = 3, MAX_IGNORED = 2 };
+
+struct naming {
+    enum family family;
+    const char *towers[MAX_TOWERS]; /* what may stand before the tower's names; none: the family's prefix */
+    const char *probes[MAX_PROBES]; /* names behind it that only such a file has: all of them are there */
+    const char *absent;             /* and one that is not there */
+    bool whole;                     /* and the family's prefix stands before them */
+    const char *block_prefix;       /* NULL: the family's */
+    const char *keys[ROLE_COUNT];   /* NULL: the family's. a|b|c: rows of one matrix or vector in parts */
+    const char *swiglu[ROLE_FFN_COUNT]; /* NULL: the family's */
+    const char *out; /* the projection, outside the tower, (out, width); NULL: as the family has it */
+    const char *ignored[MAX_IGNORED];
+    enum pos_resize pos_resize; /* how that library does it; 0: as the family */
+    bool pos_patches;           /* the class token has no position: its row is 0 */
+    const char *zero;           /* changes nothing when it is 0 */
+};
+
+/* In the order in which they are tried. */
+static const struct naming namings[] = {
+    {.family = FAMILY_EVA, /* timm's inside open_clip, too: EVA01-g-14 */
+     .towers = {"visual.", "visual.trunk."},
+     .probes = {"blocks.0.attn.q_bias"}},
+    {.family = FAMILY_OPENCLIP, .probes = {"class_embedding", "conv1.weight"}},
+    /* transformers: CLIPModel, CLIPVisionModel, CLIPVisionModelWithProjection */
+    {.family = FAMILY_OPENCLIP,
+     .towers = {"vision_model.", ""},
+     .probes = {"embeddings.class_embedding", "pre_layrnorm.weight"},
+     .block_prefix = "encoder.layers.",
+     .keys = {[ROLE_CLS] = "embeddings.class_embedding",
+              [ROLE_POS] = "embeddings.position_embedding.weight",
+              [ROLE_PATCH_W] = "embeddings.patch_embedding.weight",
+              [ROLE_PRE_W] = "pre_layrnorm.weight",
+              [ROLE_PRE_B] = "pre_layrnorm.bias",
+              [ROLE_NORM1_W] = "layer_norm1.weight",
+              [ROLE_NORM1_B] = "layer_norm1.bias",
+              [ROLE_QKV_W] = "self_attn.q_proj.weight|self_attn.k_proj.weight|self_attn.v_proj.weight",
+              [ROLE_QKV_B] = "self_attn.q_proj.bias|self_attn.k_proj.bias|self_attn.v_proj.bias",
+              [ROLE_PROJ_W] = "self_attn.out_proj.weight",
+              [ROLE_PROJ_B] = "self_attn.out_proj.bias",
+              [ROLE_NORM2_W] = "layer_norm2.weight",
+              [ROLE_NORM2_B] = "layer_norm2.bias",
+              [ROLE_FC1_W] = "mlp.fc1.weight",
+              [ROLE_FC1_B] = "mlp.fc1.bias",
+              [ROLE_FC2_W] = "mlp.fc2.weight",
+              [ROLE_FC2_B] = "mlp.fc2.bias",
+              [ROLE_NORM_W] = "post_layernorm.weight",
+              [ROLE_NORM_B] = "post_layernorm.bias"},
+     .out = "visual_projection.weight",
+     .pos_resize = POS_RESIZE_HF,
+     .ignored = {"embeddings.position_ids"}},
+    /* transformers: Dinov2Model, and with a head behind it */
+    {.family = FAMILY_DINOV2,
+     .pos_resize = POS_RESIZE_HF,
+     .towers = {"dinov2.", "dinov2_with_registers.", ""},
+     .probes = {"embeddings.cls_token", "encoder.layer.0.layer_scale1.lambda1"},
+     .block_prefix = "encoder.layer.",
+     .keys =
+         {[ROLE_CLS] = "embeddings.cls_token",
+          [ROLE_POS] = "embeddings.position_embeddings",
+          [ROLE_REGISTERS] = "embeddings.register_tokens",
+          [ROLE_MASK] = "embeddings.mask_token",
+          [ROLE_PATCH_W] = "embeddings.patch_embeddings.projection.weight",
+          [ROLE_PATCH_B] = "embeddings.patch_embeddings.projection.bias",
+          [ROLE_QKV_W] = "attention.attention.query.weight|attention.attention.key.weight|"
+                         "attention.attention.value.weight",
+          [ROLE_QKV_B] =
+              "attention.attention.query.bias|attention.attention.key.bias|attention.attention.value.bias",
+          [ROLE_PROJ_W] = "attention.output.dense.weight",
+          [ROLE_PROJ_B] = "attention.output.dense.bias",
+          [ROLE_LS1] = "layer_scale1.lambda1",
+          [ROLE_LS2] = "layer_scale2.lambda1",
+          [ROLE_NORM_W] = "layernorm.weight",
+          [ROLE_NORM_B] = "layernorm.bias"},
+     .swiglu = {"mlp.weights_in.weight", "mlp.weights_in.bias", "mlp.weights_out.weight",
+                "mlp.weights_out.bias"}},
+    /* timm: vit_*_clip_* */
+    {.family = FAMILY_OPENCLIP,
+     .towers = {""},
+     .probes = {"norm_pre.weight", "patch_embed.proj.weight"},
+     .block_prefix = "blocks.",
+     .keys = {[ROLE_CLS] = "cls_token",
+              [ROLE_POS] = "pos_embed",
+              [ROLE_PATCH_W] = "patch_embed.proj.weight",
+              [ROLE_PRE_W] = "norm_pre.weight",
+              [ROLE_PRE_B] = "norm_pre.bias",
+              [ROLE_NORM1_W] = "norm1.weight",
+              [ROLE_NORM1_B] = "norm1.bias",
+              [ROLE_QKV_W] = "attn.qkv.weight",
+              [ROLE_QKV_B] = "attn.qkv.bias",
+              [ROLE_PROJ_W] = "attn.proj.weight",
+              [ROLE_PROJ_B] = "attn.proj.bias",
+              [ROLE_NORM2_W] = "norm2.weight",
+              [ROLE_NORM2_B] = "norm2.bias",
+              [ROLE_FC1_W] = "mlp.fc1.weight",
+              [ROLE_FC1_B] = "mlp.fc1.bias",
+              [ROLE_FC2_W] = "mlp.fc2.weight",
+              [ROLE_FC2_B] = "mlp.fc2.bias",
+              [ROLE_NORM_W] = "norm.weight",
+              [ROLE_LS1] = "ls1.gamma",
+              [ROLE_LS2] = "ls2.gamma",
+              [ROLE_NORM_B] = "norm.bias"},
+     .out = "head.weight",
+     .zero = "head.bias"},
+    /* timm: vit_*_patch14_reg4_dinov2, vit_*_patch14_dinov2. A gated feed-forward has the plain one's names.
+     */
+    {.family = FAMILY_DINOV2,
+     .probes = {"patch_embed.proj.weight", "reg_token"},
+     .keys = {[ROLE_REGISTERS] = "reg_token"},
+     .swiglu = {"mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"},
+     .pos_resize = POS_RESIZE_TIMM,
+     .pos_patches = true},
+    {.family = FAMILY_DINOV2,
+     .probes = {"patch_embed.proj.weight", "blocks.0.ls1.gamma", "blocks.0.mlp.fc1.weight"},
+     .absent = "mask_token", /* which the hub's files have */
+     .swiglu = {"mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"},
+     .pos_resize = POS_RESIZE_TIMM},
+    {.family = FAMILY_DINOV2, .probes = {"patch_embed.proj.weight"}},
+    /* Something of a family's, without what only it has: what is missing, the reader will say. */
+    {.family = FAMILY_EVA, .probes = {"patch_embed.proj.weight"}, .whole = true},
+    {.family = FAMILY_OPENCLIP, .probes = {"conv1.weight"}, .whole = true},
+};
+enum { NAMING_COUNT = sizeof namings / sizeof *namings };
+
+/* The role's key, without the blocks' prefix; NULL: such a tower has none. */
+static const char *key_of(const struct spelling *s, enum role role, int ffn)
+{
+    const struct naming *n = s->naming;
+    const char *key = n->keys[role];
+    if (ffn == 1 + ACTIVATION_SWIGLU && role >= ROLE_FFN_FIRST && role < ROLE_FFN_FIRST + ROLE_FFN_COUNT)
+        key = n->swiglu[role - ROLE_FFN_FIRST];
+    return key ? key : family_key(family_row(s->family), role, ffn);
+}
+
+static const char *block_prefix(const struct spelling *s)
+{
+    return s->naming->block_prefix ? s->naming->block_prefix : family_row(s->family)->block_prefix;
+}
+
+static bool chunked(const struct spelling *s)
+{
+    return !s->naming->block_prefix && family_row(s->family)->chunked_blocks;
+}
+
+static int64_t find_key(const struct spelling *s, const struct weights *weights, const char *key)
+{
+    char name[256];
+    int n = snprintf(name, sizeof name, "%s%s", s->tower, key);
+    return n > 0 && (size_t)n < sizeof name ? weights_find_under(weights, &s->prefix, name) : -1;
+}
+
+static int64_t find_in_block(const struct spelling *s, const struct weights *weights, int64_t block,
+                             const char *key)
+{
+    char name[192];
+    snprintf(name, sizeof name, "%s%lld.%s", block_prefix(s), (long long)block, key);
+    int64_t i = find_key(s, weights, name);
+    for (int chunk = 0; chunk < 64 && i < 0 && chunked(s); chunk++) {
+        snprintf(name, sizeof name, "%s%d.%lld.%s", block_prefix(s), chunk, (long long)block, key);
+        i = find_key(s, weights, name);
+    }
+    return i;
+}
+
+static bool in_block(enum role role) { return role >= ROLE_BLOCK_FIRST && role <= ROLE_BLOCK_LAST; }
+
+struct values_place names_place(const struct spelling *s, const struct weights *weights, enum role role,
+                                int64_t block, int ffn)
+{
+    struct values_place place = {.zero_rows = role == ROLE_POS && s->naming->pos_patches};
+    const char *key = key_of(s, role, ffn);
+    bool outside = role == ROLE_OUT_W && s->naming->out;
+    if (outside) {
+        key = s->naming->out;
+        place.transposed = family_row(s->family)->out_transposed;
+    }
+    bool missing = false;
+    for (const char *at = key; at && place.parts < NAMES_PARTS; at = strchr(at, '|')) {
+        char part[128], number[32] = "";
+        at += *at == '|';
+        snprintf(part, sizeof part, "%.*s", (int)strcspn(at, "|"), at);
+        int64_t found = outside          ? weights_find_under(weights, &s->prefix, part)
+                        : in_block(role) ? find_in_block(s, weights, block, part)
+                                         : find_key(s, weights, part);
+        place.tensor[place.parts++] = found;
+        if (place.parts > 1 && (found >= 0 || missing)) continue;
+        missing = found < 0;
+        if (in_block(role)) snprintf(number, sizeof number, "%lld.", (long long)block);
+        snprintf(place.first, sizeof place.first, "%s%s%s%s", outside ? s->prefix.add : s->begin,
+                 in_block(role) ? block_prefix(s) : "", number, part);
+    }
+    return place;
+}
+
+int64_t names_tensor(const struct spelling *s, const struct weights *weights, enum role role, int64_t block,
+                     int ffn)
+{
+    struct values_place place = names_place(s, weights, role, block, ffn);
+    for (int i = 0; i < place.parts; i++)
+        if (place.tensor[i] < 0) return -1;
+    return place.parts ? place.tensor[0] : -1;
+}
+
+/* Has the first matrix of the feed-forward the rows of two, the gate's and the value's? */
+static bool is_packed(const struct spelling *s, const struct weights *weights)
+{
+    int64_t first = names_tensor(s, weights, ROLE_FC1_W, 0, 1 + ACTIVATION_SWIGLU),
+            second = names_tensor(s, weights, ROLE_FC2_W, 0, 1 + ACTIVATION_SWIGLU);
+    if (first < 0 || second < 0) return false;
+    const struct weights_tensor *a = weights_tensor(weights, first), *b = weights_tensor(weights, second);
+    return a->ndim == 2 && b->ndim == 2 && b->shape[1] > 0 && a->shape[0] / 2 == b->shape[1] &&
+           a->shape[0] % 2 == 0;
+}
+
+int names_ffn(const struct spelling *s, const struct weights *weights)
+{
+    bool gated = names_tensor(s, weights, ROLE_FC1_W, 0, 1 + ACTIVATION_SWIGLU) >= 0;
+    const char *plain = key_of(s, ROLE_FC1_W, 1 + ACTIVATION_GELU);
+    if (gated && strcmp(plain, key_of(s, ROLE_FC1_W, 1 + ACTIVATION_SWIGLU)) == 0)
+        gated = is_packed(s, weights);
+    return 1 + (gated ? ACTIVATION_SWIGLU : ACTIVATION_GELU);
+}
+
+enum pos_resize names_pos_resize(const struct spelling *s) { return s->naming->pos_resize; }
+
+/* Is the tower there, with `tower` before its names? */
+static bool fits(struct spelling *s, const struct naming *naming, const char *tower,
+                 const struct weights *weights)
+{
+    char name[160];
+    *s = (struct spelling){.family = naming->family, .naming = naming, .tower = tower};
+    snprintf(name, sizeof name, "%s%s", tower, naming->probes[0]);
+    if (weights_find_suffix(weights, name, &s->prefix) < 0 || (naming->whole && s->prefix.drop)) return false;
+    snprintf(s->begin, sizeof s->begin, "%s%s", s->prefix.add, tower + s->prefix.drop);
+    for (int i = 1; i < MAX_PROBES && naming->probes[i]; i++)
+        if (find_key(s, weights, naming->probes[i]) < 0) return false;
+    return !naming->absent || find_key(s, weights, naming->absent) < 0;
+}
+
+void names_find(struct spelling *s, const struct weights *weights)
+{
+    for (int i = 0; i < NAMING_COUNT; i++) {
+        const struct naming *n = &namings[i];
+        const char *const own[MAX_TOWERS] = {family_prefix(n->family)}, *const *towers =
+                                                                            n->towers[0] ? n->towers : own;
+        for (int k = 0; k < MAX_TOWERS && towers[k]; k++)
+            if (fits(s, n, towers[k], weights)) return;
+    }
+    *s = (struct spelling){.family = FAMILY_UNKNOWN};
+}
+
+const char *names_stranger(const struct weights *weights)
+{
+    static const struct {
+        const char *name, *is; /* a part of a name that only such a model has */
+    } strangers[] = {
+        {"vision_model.head.probe",
+         "a SigLIP tower of transformers, which pools by attention and has no class token"},
+        {"head.attention.in_proj_weight",
+         "a SigLIP tower of transformers, which pools by attention and has no class token"},
+        {"layernorm_before.weight", "a plain ViT, BEiT or DeiT of transformers"},
+        {"embeddings.register_tokens",
+         "a tower with register tokens and rotary positions (DINOv3 of transformers)"},
+        {"visual.trunk.", "a tower of timm inside a model of open_clip"},
+        {"visual.attnpool.", "a ResNet of CLIP, no vision transformer"},
+    };
+    for (size_t k = 0; k < sizeof strangers / sizeof *strangers; k++)
+        for (int64_t i = 0; i < weights_count(weights); i++)
+            if (strstr(weights_tensor(weights, i)->name, strangers[k].name)) return strangers[k].is;
+    return NULL;
+}
+
+/* "blocks.3.attn.proj.bias" -> "attn.proj.bias" and 3. A chunked one has two numbers. */
+const char *names_key(const struct spelling *s, const char *name, int64_t *block)
+{
+    const char *key = name + strlen(s->begin), *prefix = block_prefix(s);
+    size_t begin = strlen(prefix);
+    *block = -1;
+    if (strncmp(key, prefix, begin) != 0) return key;
+    const char *at = key + begin;
+    for (int numbers = 0; numbers < (chunked(s) ? 2 : 1); numbers++) {
+        size_t digits = strspn(at, "0123456789");
+        if (digits == 0 || at[digits] != '.') break;
+        *block = strtoll(at, NULL, 10);
+        at += digits + 1;
+    }
+    return *block >= 0 ? at : key;
+}
+
+/* Is `name` one of the parts a|b|c? */
+static bool is_part(const char *parts, const char *name)
+{
+    size_t bytes = strlen(name);
+    for (const char *at = parts; at; at = strchr(at, '|')) {
+        at += *at == '|';
+        if (strcspn(at, "|") == bytes && strncmp(at, name, bytes) == 0) return true;
+    }
+    return false;
+}
+
+/* "head.": everything that begins so. */
+static bool is_in(const char *const *names, size_t count, const char *key)
+{
+    for (size_t i = 0; i < count && names[i]; i++) {
+        size_t n = strlen(names[i]);
+        if (names[i][n - 1] == '.' ? strncmp(key, names[i], n) == 0 : strcmp(key, names[i]) == 0) return true;
+    }
+    return false;
+}
+
+enum names_use names_use(const struct spelling *s, const char *key, bool block)
+{
+    const struct naming *n = s->naming;
+    for (enum role role = 0; role < ROLE_COUNT; role++)
+        if (in_block(role) == block && (is_part(key_of(s, role, 1 + ACTIVATION_GELU), key) ||
+                                        is_part(key_of(s, role, 1 + ACTIVATION_SWIGLU), key)))
+            return NAMES_READ;
+    if (!block && n->out && strcmp(key, n->out) == 0) return NAMES_READ;
+    if (!block && n->zero && strcmp(key, n->zero) == 0) return NAMES_ZERO;
+    return is_in(n->ignored, MAX_IGNORED, key) || is_in(family_row(s->family)->ignored, FAMILY_IGNORED, key)
+               ? NAMES_IGNORED
+               : NAMES_UNREAD;
+}

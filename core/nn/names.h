@@ -1,0 +1,58 @@
+/* How a checkpoint spells a tower: whose names its tensors have (the family's own repository, transformers,
+ * timm), what wrappers put before them, and where a parameter's values lie. The values themselves are taken
+ * as they are: parts of one matrix stand one behind the other, a projection may stand transposed, and that is
+ * all. */
+#ifndef MEOPT_NN_NAMES_H
+#define MEOPT_NN_NAMES_H
+
+#include "core/nn/family.h"
+
+struct naming; /* a row of the table in names.c */
+
+struct spelling {
+    enum family family; /* FAMILY_UNKNOWN: no tower is there */
+    const struct naming *naming;
+    const char *tower;            /* before the tower's names, behind what wrappers put there: "visual." */
+    struct weights_prefix prefix; /* that, and whether the tower was saved alone (weights.h) */
+    char begin[128];              /* both: what every name of the tower begins with in the file */
+};
+
+/* Look for a tower. Costs some passes over the table of tensors. */
+void names_find(struct spelling *spelling, const struct weights *weights);
+/* What is there instead of a tower: "a SigLIP tower (pooling by attention)"; NULL when nothing tells. */
+const char *names_stranger(const struct weights *weights);
+
+/* Where the values of a parameter are. */
+enum { NAMES_PARTS = 3 };
+struct values_place {
+    int64_t tensor[NAMES_PARTS]; /* indices; parts of the parameter's rows, in order. -1: not there */
+    int parts;                   /* 0: such a tower has no such parameter */
+    int zero_rows;               /* rows of 0 before those in the file */
+    bool transposed;             /* stored (columns, rows) */
+    char first[384];             /* name in the file of the first part that is not there, else of the first */
+};
+/* block: of a role inside the blocks, else not looked at. ffn: 1 + enum activation. */
+struct values_place names_place(const struct spelling *spelling, const struct weights *weights,
+                                enum role role, int64_t block, int ffn);
+/* Index of its first tensor, -1 when a part is not there. */
+int64_t names_tensor(const struct spelling *spelling, const struct weights *weights, enum role role,
+                     int64_t block, int ffn);
+
+/* The feed-forward in the first block: 1 + ACTIVATION_SWIGLU or 1 + ACTIVATION_GELU. */
+int names_ffn(const struct spelling *spelling, const struct weights *weights);
+
+/* How the library that wrote it resizes positions; POS_RESIZE_USUAL: as the family's own. */
+enum pos_resize names_pos_resize(const struct spelling *spelling);
+
+/* Of a tensor whose name begins with spelling->begin: its key in a block (*block its number) or outside (-1).
+ */
+const char *names_key(const struct spelling *spelling, const char *name, int64_t *block);
+enum names_use {
+    NAMES_UNREAD,  /* nothing here knows it */
+    NAMES_READ,    /* a parameter's */
+    NAMES_IGNORED, /* changes no output */
+    NAMES_ZERO     /* changes none when all its values are 0 */
+};
+enum names_use names_use(const struct spelling *spelling, const char *key, bool in_block);
+
+#endif

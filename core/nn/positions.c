@@ -1,0 +1,91 @@
+/* Bicubic interpolation of position embeddings (PyTorch's upsample_bicubic2d, with and without antialias), as
+ * a matrix: towers are trained through it. In float as there. Which library does what: enum pos_resize. */
+#include "core/nn/positions.h"
+#include "core/base/file.h"
+#include "core/nn/family.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Without antialias, A = -0.75: position d reads four around (d + 0.5) * scale - 0.5, indices clamped. The
+ * hub's scale has an offset of 0.1 against rounding (models.md 1c). */
+static void bicubic_taps(int64_t d, double scale_factor, int64_t grid, int64_t index[4], float weight[4])
+{
+    float scale = (float)(1.0 / scale_factor), A = -0.75f;
+    float source = scale * ((float)d + 0.5f) - 0.5f;
+    float base = floorf(source), t = source - base;
+    float x0 = t + 1, x2 = 1 - t, x3 = x2 + 1;
+    weight[0] = ((A * x0 - 5 * A) * x0 + 8 * A) * x0 - 4 * A;
+    weight[1] = ((A + 2) * t - (A + 3)) * t * t + 1;
+    weight[2] = ((A + 2) * x2 - (A + 3)) * x2 * x2 + 1;
+    weight[3] = ((A * x3 - 5 * A) * x3 + 8 * A) * x3 - 4 * A;
+    for (int k = 0; k < 4; k++) {
+        int64_t i = (int64_t)base - 1 + k;
+        index[k] = i < 0 ? 0 : i >= grid ? grid - 1 : i;
+    }
+}
+
+static void taps_matrix(float *w, int64_t side, int64_t grid, double offset)
+{
+    double scale_factor = ((double)side + offset) / (double)grid;
+    for (int64_t r = 0; r < side; r++)
+        for (int64_t c = 0; c < side; c++) {
+            int64_t ri[4], ci[4];
+            float rw[4], cw[4];
+            bicubic_taps(r, scale_factor, grid, ri, rw);
+            bicubic_taps(c, scale_factor, grid, ci, cw);
+            float *row = w + (r * side + c + 1) * (grid * grid + 1) + 1;
+            for (int a = 0; a < 4; a++)
+                for (int b = 0; b < 4; b++) row[ri[a] * grid + ci[b]] += rw[a] * cw[b];
+        }
+}
+
+/* With antialias, A = -0.5: the kernel is as wide as the scale where that is above 1, and its weights are
+ * divided by their sum. One side's weights (side, grid). */
+static void antialias_weights(float *w, int64_t side, int64_t grid)
+{
+    double scale = (double)grid / (double)side, wide = scale > 1 ? scale : 1, support = 2 * wide, A = -0.5;
+    for (int64_t d = 0; d < side; d++) {
+        double centre = scale * ((double)d + 0.5), sum = 0;
+        int64_t from = (int64_t)(centre - support + 0.5), to = (int64_t)(centre + support + 0.5);
+        if (centre - support + 0.5 < 0) from = 0;
+        if (to > grid) to = grid;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t i = from; i < to; i++) {
+                double x = fabs(((double)i - centre + 0.5) / wide);
+                double v = x < 1   ? ((A + 2) * x - (A + 3)) * x * x + 1
+                           : x < 2 ? ((A * x - 5 * A) * x + 8 * A) * x - 4 * A
+                                   : 0;
+                if (pass) w[d * grid + i] = (float)(v / sum);
+                else sum += v;
+            }
+    }
+}
+
+static void antialias_matrix(float *w, int64_t side, int64_t grid)
+{
+    float *one = xcalloc((size_t)(side * grid), sizeof *one);
+    antialias_weights(one, side, grid);
+    for (int64_t r = 0; r < side; r++)
+        for (int64_t c = 0; c < side; c++) {
+            float *row = w + (r * side + c + 1) * (grid * grid + 1) + 1;
+            for (int64_t a = 0; a < grid; a++)
+                for (int64_t b = 0; b < grid; b++) row[a * grid + b] = one[r * grid + a] * one[c * grid + b];
+        }
+    free(one);
+}
+
+void positions_matrix(const struct geometry *g, float *w)
+{
+    int64_t side = g->image / g->patch, grid = g->pos_grid;
+    w[0] = 1;           /* the cls row passes unchanged */
+    if (side == grid) { /* the real code does not interpolate then */
+        for (int64_t i = 1; i <= side * side; i++) w[i * (grid * grid + 1) + i] = 1;
+        return;
+    }
+    switch (geometry_pos_resize(g)) {
+    case POS_RESIZE_TIMM: antialias_matrix(w, side, grid); break;
+    case POS_RESIZE_HF: taps_matrix(w, side, grid, 0); break;
+    default: taps_matrix(w, side, grid, 0.1); break;
+    }
+}

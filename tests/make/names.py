@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Golden data of tests/golden_names.c: towers as other libraries name them, tests/data/names.
+
+    python3 -m venv env && env/bin/pip install torch timm transformers safetensors
+    env/bin/python tests/make/names.py tests/data/names
+
+Each row of index.json is a class of a real library, saved by that library (save_pretrained) or as its state dict, every
+parameter redrawn; golden.safetensors holds the images and, for each row, the class's embedding of them, computed in float64
+from the fp32 values. A row with `says` is refused with these words.
+"""
+import json
+import os
+import shutil
+import sys
+from functools import partial
+
+import timm.layers
+import torch
+import transformers as hf
+from safetensors.torch import save_file
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer
+
+root = sys.argv[1]
+shutil.rmtree(root, ignore_errors=True)
+os.makedirs(root)
+rows, golden = [], {}
+golden["images"] = images = torch.randn(2, 3, 28, 28, generator=torch.Generator().manual_seed(7))
+golden["larger"] = larger = torch.randn(2, 3, 42, 42, generator=torch.Generator().manual_seed(8))
+
+SIDES = dict(image_size=28, patch_size=7)
+TOWER = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, **SIDES)
+
+
+def draw(module, seed):
+    g = torch.Generator().manual_seed(seed)
+    for name, p in module.named_parameters():
+        x = torch.randn(p.shape, generator=g) * 0.2
+        p.data = x + 1 if name.endswith(("weight", "gamma", "lambda1")) and p.dim() == 1 else x
+    return module.eval()
+
+
+def add(name, module, embed=None, resized=None, **more):
+    directory = os.path.join(root, name)
+    draw(module, len(rows))
+    more.setdefault("change", lambda m: None)(module)
+    del more["change"]
+    if isinstance(module, hf.PreTrainedModel):
+        module.save_pretrained(directory)
+        for beside in os.listdir(directory):
+            if beside not in ("config.json", "model.safetensors"):
+                os.remove(os.path.join(directory, beside))
+    else:
+        os.makedirs(directory)
+        save_file(module.state_dict(), os.path.join(directory, "model.safetensors"))
+    if embed:
+        with torch.no_grad():
+            golden[name] = embed(module.double(), images.double()).float().contiguous()
+            if resized:  # the library resizes its positions
+                golden[name + ".larger"] = resized(module, larger.double()).float().contiguous()
+    rows.append(dict(name=name, **more))
+
+
+def refuse(name, module, says, **more):
+    add(name, module, says=says, **more)
+
+
+# ---- transformers ----
+def clip(**more):
+    return hf.CLIPVisionConfig(intermediate_size=32, projection_dim=8, **TOWER, **more)
+
+
+def dinov2(cls=hf.Dinov2Config, **more):
+    return cls(mlp_ratio=2, **TOWER, **more)
+
+
+pooled = lambda m, x: m(pixel_values=x).pooler_output
+add("clip-vision", hf.CLIPVisionModel(clip()), pooled,
+    lambda m, x: m(pixel_values=x, interpolate_pos_encoding=True).pooler_output, family="openclip", ffn="quick_gelu", out=16)
+add("clip-projection", hf.CLIPVisionModelWithProjection(clip(hidden_act="gelu")), lambda m, x: m(pixel_values=x).image_embeds,
+    family="openclip", ffn="gelu", out=8)
+text = dict(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+            max_position_embeddings=4)
+add("clip", hf.CLIPModel(hf.CLIPConfig(text_config=text, vision_config=clip().to_dict(), projection_dim=8)),
+    lambda m, x: m.visual_projection(m.vision_model(pixel_values=x).pooler_output), family="openclip", ffn="quick_gelu", out=8)
+add("dinov2", hf.Dinov2Model(dinov2()), pooled, pooled, family="dinov2", ffn="gelu", out=16)
+add("dinov2-giant", hf.Dinov2Model(dinov2(use_swiglu_ffn=True)), pooled, family="dinov2", ffn="swiglu", out=16)
+add("dinov2-classifier", hf.Dinov2ForImageClassification(dinov2(num_labels=3)), lambda m, x: pooled(m.dinov2, x),
+    family="dinov2", ffn="gelu", out=16)
+add("dinov2-registers", hf.Dinov2WithRegistersModel(dinov2(hf.Dinov2WithRegistersConfig)), pooled, pooled, family="dinov2", ffn="gelu",
+    out=16, registers=4)
+refuse("siglip", hf.SiglipVisionModel(hf.SiglipVisionConfig(intermediate_size=32, **TOWER)), "SigLIP")
+refuse("vit", hf.ViTModel(hf.ViTConfig(intermediate_size=32, **TOWER)), "ViT")
+refuse("dinov3", hf.DINOv3ViTModel(hf.DINOv3ViTConfig(intermediate_size=32, **TOWER)), "DINOv3")
+
+# ---- timm ----
+SMALL = dict(img_size=28, patch_size=7, embed_dim=16, depth=2, num_heads=2, mlp_ratio=2)
+CLIP = dict(pre_norm=True, norm_layer=partial(torch.nn.LayerNorm, eps=1e-5), **SMALL)
+embed = lambda m, x: m(x)
+
+
+def zero_bias(m):
+    m.head.bias.data.zero_()  # as timm's conversion of a CLIP projection, which has none
+
+
+add("timm-dinov2", VisionTransformer(num_classes=0, init_values=1e-5, dynamic_img_size=True, **SMALL), embed, embed, family="dinov2", ffn="gelu", out=16)
+add("timm-dinov2-giant", VisionTransformer(num_classes=0, init_values=1e-5, mlp_layer=timm.layers.SwiGLUPacked,
+                                           act_layer=torch.nn.SiLU, **dict(SMALL, mlp_ratio=2.5)),
+    embed, family="dinov2", ffn="swiglu", out=16)
+add("timm-clip", VisionTransformer(num_classes=8, dynamic_img_size=True, **CLIP), embed, embed, family="openclip", ffn="gelu", out=8, change=zero_bias)
+add("timm-clip-quick", VisionTransformer(num_classes=8, act_layer=timm.layers.QuickGELU, **CLIP), embed,
+    family="openclip", ffn="quick_gelu", out=8, change=zero_bias)
+add("timm-clip-bare", VisionTransformer(num_classes=0, **CLIP), embed, family="openclip", ffn="gelu", out=16)
+add("timm-eva", Eva(num_classes=8, global_pool="token", use_rot_pos_emb=False, **SMALL), embed, family="eva", ffn="gelu", out=8)
+refuse("timm-clip-classifier", VisionTransformer(num_classes=3, **CLIP), "head.bias")
+add("timm-dinov2-registers", VisionTransformer(num_classes=0, init_values=1e-5, reg_tokens=4, no_embed_class=True,
+                                               dynamic_img_size=True, **SMALL), embed, embed, family="dinov2", ffn="gelu", out=16, registers=4)
+refuse("timm-siglip", VisionTransformer(num_classes=0, class_token=False, global_pool="map", **SMALL), "attention")
+
+save_file(golden, os.path.join(root, "golden.safetensors"))
+with open(os.path.join(root, "index.json"), "w") as f:
+    json.dump(rows, f, indent=1)
+    f.write("\n")

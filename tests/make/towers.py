@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""Golden data of tests/golden_towers.c for the towers that came after the first seven: tests/data/towers/NAME.
+
+    python3 -m venv env && env/bin/pip install torch timm open_clip_torch transformers safetensors
+    env/bin/python tests/make/towers.py tests/data/towers [NAME ...]
+
+Each case is a class of a real library with every parameter redrawn, so that no part hides behind a zero bias or
+a unit scale. The reference is its float64 forward and autograd from the fp32 values; the error that the same
+class shows in bf16 throughout is written down beside it. Parameters go by the names of the original
+repositories (DINOv2's hub, EVA-CLIP, open_clip); a case whose class has others maps them, differentiably.
+"""
+import json
+import math
+import os
+import sys
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch.func import functional_call
+
+BATCH = 3
+
+
+def draw(shapes, seed, std=0.2):
+    """fp32 values: norm weights 1 + N(0, std), everything else N(0, std)."""
+    g = torch.Generator().manual_seed(seed)
+    values = {}
+    for name, shape in shapes.items():
+        x = torch.randn(shape, generator=g) * std
+        norm = name.endswith("weight") and len(shape) == 1
+        values[name] = x + 1 if norm else x
+    return values
+
+
+class Case:
+    """geometry, shapes of the parameters, and forward(values, images) -> blocks, out, patch rows or None."""
+
+    def __init__(self, name, geometry, module, shapes, to_module, blocks, result, prefix=""):
+        self.name, self.geometry, self.module, self.prefix = name, geometry, module, prefix
+        self.shapes, self.to_module, self.blocks, self.result = shapes, to_module, blocks, result
+
+    def forward(self, values, images):
+        outputs = []
+        hooks = [b.register_forward_hook(lambda m, i, o: outputs.append(o[0] if isinstance(o, tuple) else o))
+                 for b in self.blocks(self.module)]
+        got = functional_call(self.module, self.to_module(values), (images,))
+        for h in hooks:
+            h.remove()
+        out, patches = self.result(self.module, got)
+        return outputs, out, patches
+
+
+def losses(out, patches, target, target_patch):
+    found = {"raw": ((out - target) ** 2).mean(),
+             "norm": ((F.normalize(out, dim=-1) - F.normalize(target, dim=-1)) ** 2).mean()}
+    if patches is not None:
+        found["clspatch"] = found["raw"] + ((patches - target_patch) ** 2).mean()
+    return found
+
+
+def run(case, values, images, target, target_patch, dtype):
+    case.module.to(dtype)
+    leaves = {k: v.to(dtype).requires_grad_(not k.endswith("mask_token")) for k, v in values.items()}
+    blocks, out, patches = case.forward(leaves, images.to(dtype))
+    found = losses(out.double(), None if patches is None else patches.double(), target.double(),
+                   None if target_patch is None else target_patch.double())
+    trained = [k for k, v in leaves.items() if v.requires_grad]
+    grads = {m: dict(zip(trained, torch.autograd.grad(l, [leaves[k] for k in trained], retain_graph=True)))
+             for m, l in found.items()}
+    return blocks, out, patches, found, grads
+
+
+def rel(a, b):
+    return ((a.double() - b.double()).norm() / b.double().norm()).item()
+
+
+def sketch(g):
+    d = 0
+    while d < g.dim() - 1 and g.shape[d] == 1:
+        d += 1
+    m = g.double().reshape(g.shape[d], -1)
+    i, j = torch.arange(m.shape[0], dtype=torch.float64), torch.arange(m.shape[1], dtype=torch.float64)
+    return {"#row": (m * torch.cos(0.37 * j + 0.1)).sum(1), "#col": (m * torch.cos(0.53 * i + 0.2)[:, None]).sum(0),
+            "#fro": m.norm().reshape(1)}
+
+
+def make(case, root):
+    g = case.geometry
+    values = draw(case.shapes, seed=sum(map(ord, case.name)), std=g.pop("std", 0.2))
+    rng = torch.Generator().manual_seed(7)
+    images = torch.randn(BATCH, 3, g["image"], g["image"], generator=rng)
+    target = torch.randn(BATCH, g["out"], generator=rng)
+    rows = (g["image"] // g["patch"]) ** 2
+    target_patch = torch.randn(BATCH, rows, g["width"], generator=rng) if g["family"] == "dinov2" else None
+    exact = run(case, values, images, target, target_patch, torch.float64)
+    half = run(case, values, images, target, target_patch, torch.bfloat16)
+    blocks, out, patches, found, grads = exact
+    cls = g["family"] == "dinov2"
+    golden = {"images": images, "target": target, "x_norm_clstoken" if cls else "out": out.detach()}
+    if cls:
+        golden["target_patch"] = target_patch
+        golden["x_norm_patchtokens"] = patches.detach().float()
+    for i, b in enumerate(blocks):
+        golden[f"block.{i}.out"] = b.detach().float()
+    for mode, loss in found.items():
+        golden[f"loss.{mode}"] = loss.detach().reshape(1)
+        for k, grad in grads[mode].items():
+            if grad.numel() <= 2048 and mode == "raw" or grad.numel() <= 64:
+                golden[f"grad.{mode}.{k}"] = grad.float()
+            else:
+                for end, s in sketch(grad).items():
+                    golden[f"grad.{mode}.{k}{end}"] = s
+    worst = {m: max((rel(half[4][m][k], v), k) for k, v in grads[m].items()) for m in ("raw", "norm")}
+    observed = {"out": rel(half[1], out), "block": max(rel(a, b) for a, b in zip(half[0], blocks))}
+    if cls:
+        observed["out"] = max(observed["out"], rel(half[2], patches))
+    for m in worst:
+        observed[f"loss.{m}"] = abs(half[3][m].item() - found[m].item()) / found[m].item()
+        observed[f"grad.{m}"], observed[f"grad_worst.{m}"] = worst[m]
+    # a mask_token that the class lacks counts
+    g.update(params=sum(v.numel() for v in values.values()) + g.pop("untrained", 0), file="model.safetensors", batch=BATCH,
+             observed_rel_l2_error={"bf16": observed})
+    directory = os.path.join(root, case.name)
+    os.makedirs(directory, exist_ok=True)
+    save_file({case.prefix + k: v for k, v in values.items()}, os.path.join(directory, "model.safetensors"))
+    save_file({k: v.contiguous() for k, v in golden.items()}, os.path.join(directory, "golden.safetensors"))
+    with open(os.path.join(directory, "geometry.json"), "w") as f:
+        json.dump(g, f, indent=1)
+        f.write("\n")
+    print(case.name, {k: v if isinstance(v, str) else round(v, 4) for k, v in observed.items()})
+
+
+def shapes_of(module, skip=()):
+    return {k: tuple(v.shape) for k, v in module.named_parameters() if not k.startswith(skip)}
+
+
+# ---- open_clip -------------------------------------------------------------------------------------------
+
+
+def resized(grid, antialias):
+    """A position embedding with its class row for `grid` patches a side, as open_clip and timm resize at loading."""
+    def resize(p):
+        side = math.isqrt(p.shape[0] - 1)
+        if side == grid:
+            return p
+        patches = p[1:].float().reshape(1, side, side, -1).permute(0, 3, 1, 2)
+        patches = F.interpolate(patches, size=(grid, grid), mode="bicubic", antialias=antialias, align_corners=False)
+        return torch.cat([p[:1], patches.permute(0, 2, 3, 1).reshape(grid * grid, -1).to(p.dtype)])
+    return resize
+
+
+def openclip(name, activation="gelu", image=28, pos_grid=4, **more):
+    from open_clip.transformer import LayerNorm, QuickGELU, VisionTransformer
+    g = dict(family="openclip", ffn="quick_gelu" if activation == "quick_gelu" else "mlp", image=image, patch=7,
+             pos_grid=pos_grid, width=32, depth=2, heads=2, hidden=64, out=16)
+    module = VisionTransformer(image_size=image, patch_size=7, width=32, layers=2, heads=2, mlp_ratio=2.0, output_dim=16,
+                               act_layer=QuickGELU if activation == "quick_gelu" else torch.nn.GELU,
+                               norm_layer=LayerNorm, **more)
+    shapes = shapes_of(module)
+    shapes["positional_embedding"] = (pos_grid ** 2 + 1, 32)
+    if "ls_init_value" in more:
+        g["layerscale"] = True
+    if image // 7 != pos_grid:
+        g["pos_resize"] = "timm"
+    resize = resized(image // 7, True)
+
+    def to_module(values):
+        return {**values, "positional_embedding": resize(values["positional_embedding"])}
+    return Case(name, g, module, shapes, to_module, lambda m: m.transformer.resblocks, lambda m, got: (got, None), "visual.")
+
+
+# ---- timm ------------------------------------------------------------------------------------------------
+
+
+class Features(torch.nn.Module):
+    """All tokens behind the last norm, in place of the pooled one."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images):
+        return self.inner.forward_features(images)
+
+
+def timm_dinov2(name, layerscale=True):
+    """A DINOv2 tower of timm (or a plain ViT, without LayerScale) that resizes its positions, 5 x 5 to 4 x 4."""
+    from timm.models.vision_transformer import VisionTransformer
+    g = dict(family="dinov2", ffn="mlp", image=28, patch=7, pos_grid=5, width=32, depth=2, heads=2, hidden=48, out=32,
+             pos_resize="timm", layerscale=layerscale, untrained=32)
+    inner = VisionTransformer(img_size=35, patch_size=7, embed_dim=32, depth=2, num_heads=2, mlp_ratio=1.5, num_classes=0,
+                              global_pool="token", init_values=1.0 if layerscale else None, dynamic_img_size=True)
+    return Case(name, g, Features(inner), shapes_of(inner), lambda v: {"inner." + k: x for k, x in v.items()},
+                lambda m: m.inner.blocks, lambda m, got: (got[:, 0], got[:, 1:]))
+
+
+def timm_eva(name):
+    """EVA's block with LayerScale."""
+    from timm.models.eva import Eva
+    g = dict(family="eva", ffn="mlp", image=28, patch=7, pos_grid=4, width=32, depth=2, heads=2, hidden=48, out=16,
+             layerscale=True)
+    module = Eva(img_size=28, patch_size=7, embed_dim=32, depth=2, num_heads=2, mlp_ratio=1.5, num_classes=16, init_values=0.1,
+                 use_rot_pos_emb=False, global_pool="token")
+    return Case(name, g, module, shapes_of(module), dict, lambda m: m.blocks, lambda m, got: (got, None), "visual.")
+
+
+# ---- transformers ----------------------------------------------------------------------------------------
+
+HF_DINOV2 = [("embeddings.cls_token", "cls_token"), ("embeddings.mask_token", "mask_token"),
+             ("embeddings.position_embeddings", "pos_embed"), ("embeddings.register_tokens", "register_tokens"),
+             ("embeddings.patch_embeddings.projection.", "patch_embed.proj."), ("layernorm.", "norm."),
+             (".attention.o_proj.", ".attn.proj."),
+             (".layer_scale1.lambda1", ".ls1.gamma"),
+             (".layer_scale2.lambda1", ".ls2.gamma"), ("encoder.layer.", "blocks.")]
+
+
+def hf_dinov2(name, registers=0):
+    """transformers' Dinov2Model, WithRegisters too, under the hub's names. Positions 5 x 5, image 4 x 4."""
+    from transformers import Dinov2Config, Dinov2Model, Dinov2WithRegistersConfig, Dinov2WithRegistersModel
+    g = dict(family="dinov2", ffn="mlp", image=28, patch=7, pos_grid=5, width=32, depth=2, heads=2, hidden=64, out=32,
+             registers=registers, pos_resize="auto" if registers else "hf")
+    settings = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, mlp_ratio=2, image_size=35, patch_size=7,
+                    drop_path_rate=0.0)
+    module = (Dinov2WithRegistersModel(Dinov2WithRegistersConfig(num_register_tokens=registers, **settings)) if registers
+              else Dinov2Model(Dinov2Config(**settings))).eval()
+    names, shapes = {}, {}
+    for k, v in module.named_parameters():
+        hub = k
+        for old, new in HF_DINOV2:
+            hub = hub.replace(old, new)
+        names[k] = hub
+    parts = [f".attention.{p}_proj." for p in "qkv"]
+    for k, v in module.named_parameters():
+        part = [p for p in parts if p in k]
+        if part:
+            fused = names[k].replace(part[0], ".attn.qkv.")
+            shapes[fused] = (3 * v.shape[0],) + tuple(v.shape[1:])
+            names[k] = (fused, parts.index(part[0]))
+        else:
+            shapes[names[k]] = tuple(v.shape)
+
+    def to_module(values):
+        return {k: values[n[0]].chunk(3)[n[1]] if isinstance(n, tuple) else values[n] for k, n in names.items()}
+    return Case(name, g, module, shapes, to_module, lambda m: m.encoder.layer,
+                lambda m, got: (got.last_hidden_state[:, 0], got.last_hidden_state[:, 1 + registers:]))
+
+
+class Archive(torch.nn.Module):
+    """A tower's tensors as torch.jit.save lays them down: OpenAI published its CLIP so."""
+
+    def __init__(self, values):
+        super().__init__()
+        for name in {k.split(".")[0] for k in values}:
+            below = {k[len(name) + 1:]: v for k, v in values.items() if k.startswith(name + ".")}
+            if below:
+                self.add_module(name, Archive(below))
+            else:
+                self.register_parameter(name, torch.nn.Parameter(values[name], requires_grad=False))
+
+    def forward(self, x: torch.Tensor):
+        return x
+
+
+CASES = {
+    "openclip-quick": lambda n: openclip(n, "quick_gelu"),
+    "openclip-layerscale": lambda n: openclip(n, ls_init_value=0.1),
+    "openclip-resized": lambda n: openclip(n, image=42, pos_grid=4),
+    "dinov2-registers": lambda n: hf_dinov2(n, 4),
+    "dinov2-hf": lambda n: hf_dinov2(n),
+    "dinov2-timm": timm_dinov2,
+    "vit-plain": lambda n: timm_dinov2(n, False),
+    "eva-layerscale": timm_eva,
+}
+
+
+def main():
+    torch.manual_seed(0)
+    names = sys.argv[2:] or list(CASES)
+    for name in names:
+        make(CASES[name](name), sys.argv[1])
+        if name == "openclip-quick":
+            values = load_file(os.path.join(sys.argv[1], name, "model.safetensors"))
+            torch.jit.script(Archive(values)).save(os.path.join(sys.argv[1], name, "archive.pt"))
+
+
+if __name__ == "__main__":
+    main()

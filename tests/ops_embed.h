@@ -1,0 +1,118 @@
+/* Patches, the embedding and its positions for tests/ops.c: operands and float64 references (as in
+ * ops_reference.h). */
+#ifndef MEOPT_TESTS_OPS_EMBED_H
+#define MEOPT_TESTS_OPS_EMBED_H
+
+#include "tests/ops_reference.h"
+
+/* patchify: B S p */
+static void patchify_setup(struct trial *T)
+{
+    SIZES(B, S_, p, unused);
+    operand_add(T, IN, F32, B * 3 * S_ * S_, 1);
+    operand_add(T, OUT, T->t, B * (S_ / p) * (S_ / p) * 3 * p * p, 1);
+}
+static void patchify_call(struct trial *T)
+{
+    OPS->patchify(T->device, T->t, P(0), P(1), T->s[0], T->s[1], T->s[2]);
+}
+static void patchify_reference(struct trial *T)
+{
+    SIZES(B, S_, p, unused);
+    int64_t at = 0;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t gy = 0; gy < S_ / p; gy++)
+            for (int64_t gx = 0; gx < S_ / p; gx++)
+                for (int64_t c = 0; c < 3; c++)
+                    for (int64_t y = gy * p; y < gy * p + p; y++)
+                        for (int64_t x = gx * p; x < gx * p + p; x++)
+                            W(1)[at++] = X(0)[((b * 3 + c) * S_ + y) * S_ + x];
+}
+
+/* embed: B N D Q; 0 patches, 1 cls, 2 pos, 3 registers, 4 tokens */
+static void embed_forward_setup(struct trial *T)
+{
+    SIZES(B, N, D, Q);
+    operand_add(T, IN, T->t, B * (N - Q - 1) * D, 1);
+    operand_add(T, IN, F32, D, 1);
+    operand_add(T, IN, F32, (N - Q) * D, 1);
+    operand_add(T, IN, F32, (Q ? Q : 1) * D, 1);
+    operand_add(T, OUT, T->t, B * N * D, 1);
+}
+static void embed_forward_call(struct trial *T)
+{
+    OPS->embed_forward(T->device,
+                       &(struct embedding){T->t, .patches = P(0), .cls = P(1), .pos = P(2), .registers = P(3),
+                                           .tokens = P(4), T->s[0], T->s[1], T->s[2], T->s[3]});
+}
+static void embed_forward_reference(struct trial *T)
+{
+    SIZES(B, N, D, Q);
+    for (int64_t i = 0; i < B * N * D; i++) {
+        int64_t b = i / (N * D), n = i / D % N, j = i % D;
+        if (n == 0) W(4)[i] = X(1)[j] + X(2)[j];
+        else if (n <= Q) W(4)[i] = X(3)[(n - 1) * D + j];
+        else W(4)[i] = X(0)[(b * (N - Q - 1) + n - Q - 1) * D + j] + X(2)[(n - Q) * D + j];
+    }
+}
+/* 0 dtokens, 1 dpatches, 2 dcls, 3 dpos, 4 dregisters */
+static void embed_backward_setup(struct trial *T)
+{
+    SIZES(B, N, D, Q);
+    operand_add(T, IN, F32, B * N * D, 1);
+    operand_add(T, OUT, T->t, B * (N - Q - 1) * D, 1);
+    operand_add(T, ADD, F32, D, 1);
+    operand_add(T, ADD, F32, (N - Q) * D, 1);
+    operand_add(T, ADD, F32, (Q ? Q : 1) * D, 1);
+}
+static void embed_backward_call(struct trial *T)
+{
+    OPS->embed_backward(T->device, &(struct embedding_gradient){
+                                       T->t, .dtokens = P(0), .dpatches = P(1), .dcls = P(2), .dpos = P(3),
+                                       .dregisters = P(4), T->s[0], T->s[1], T->s[2], T->s[3]});
+}
+static void embed_backward_reference(struct trial *T)
+{
+    SIZES(B, N, D, Q);
+    for (int64_t i = 0; i < B * N * D; i++) {
+        int64_t b = i / (N * D), n = i / D % N, j = i % D;
+        double d = X(0)[i];
+        bool is_register = n && n <= Q;
+        int64_t to = is_register ? 4 : 3, row = is_register ? n - 1 : n ? n - Q : 0;
+        if (n > Q) W(1)[(b * (N - Q - 1) + n - Q - 1) * D + j] = d;
+        W(to)[row * D + j] += d;
+        S(to)[row * D + j] += loss((double)B) * (1 + fabs(d));
+        if (n) continue;
+        W(2)[j] += d;
+        S(2)[j] += loss((double)B) * (1 + fabs(d));
+    }
+}
+
+/* resize_rows: n_out n_in D transpose */
+static void resize_rows_setup(struct trial *T)
+{
+    SIZES(n_out, n_in, D, transpose);
+    operand_add(T, IN, F32, n_out * n_in, 1);
+    for (int64_t i = 0; i < n_out * n_in; i++)
+        if (i % 3) X(0)[i] = 0;
+    operand_add(T, IN, F32, (transpose ? n_out : n_in) * D, 1);
+    operand_add(T, transpose ? ADD : OUT, F32, (transpose ? n_in : n_out) * D, 1);
+}
+static void resize_rows_call(struct trial *T)
+{
+    OPS->resize_rows(T->device, P(0), P(1), P(2), T->s[0], T->s[1], T->s[2], T->s[3]);
+}
+static void resize_rows_reference(struct trial *T)
+{
+    SIZES(n_out, n_in, D, transpose);
+    for (int64_t o = 0; o < n_out; o++)
+        for (int64_t i = 0; i < n_in; i++)
+            for (int64_t j = 0; j < D; j++) {
+                int64_t to = (transpose ? i : o) * D + j, from = (transpose ? o : i) * D + j;
+                double term = X(0)[o * n_in + i] * X(1)[from];
+                W(2)[to] += term;
+                S(2)[to] += loss((double)(n_out + n_in)) * (fabs(term) + u32);
+            }
+}
+
+#endif

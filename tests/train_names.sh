@@ -1,0 +1,51 @@
+#!/bin/sh
+# A tower as another library names it, from its directory: plan says what it is, and through training without a step's
+# change (lr 0, fp32) and export it comes out with the same embeddings, bit for bit. Another library's tower that is
+# not known here is refused by plan, embed and train alike.
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "$*"; exit 1; }
+tar -xzf "$MEOPT_SOURCE/configs/sample/COCO2014.tar.gz"
+mkdir images
+find COCO2014 -name '*.jpg' | sort | head -8 | while read -r f; do cp "$f" images/; done
+names=$MEOPT_SOURCE/tests/data/names
+cat >c.yaml <<YAML
+model:
+  weight_t: $names/clip-projection
+  weight_s: $names/clip-vision
+data:
+  root: images
+train:
+  batch_size: 4
+  precision: fp32
+optim:
+  use_meopt: false
+  lr: 0
+  min_lr: 0
+  weight_decay: 0
+YAML
+"$MEOPT" plan c.yaml >out 2>&1 || { cat out; fail "plan of transformers' CLIP"; }
+grep -q '^teacher .* 2 heads, gelu,' out || fail "config.json of the teacher was not read: $(cat out)"
+grep -q '^student .* 2 heads, quick_gelu, .*no projection' out || fail "nothing is said of the projection: $(cat out)"
+for tower in clip-vision clip dinov2-registers timm-dinov2-registers timm-eva; do
+    rm -rf run
+    pair="model.weight_t=$names/$tower model_t.heads=2 model_s.heads=2" # both are of one family
+    "$MEOPT" train c.yaml $pair model.weight_s="$names/$tower" --steps 2 --run-dir . --name run --no-dashboard >log 2>&1 ||
+        { cat log; fail "train $tower"; }
+    "$MEOPT" export run -o student.safetensors >/dev/null 2>&1
+    activation=auto
+    case $tower in clip*) activation=quick_gelu ;; esac
+    "$MEOPT" embed c.yaml $pair model.weight_s="$names/$tower" --role student --out before >/dev/null 2>&1
+    "$MEOPT" embed c.yaml $pair model.weight_s=student.safetensors model_s.activation=$activation --role student --out after \
+        >/dev/null 2>&1
+    cmp before after || fail "$tower came out as another"
+done
+for tower in siglip vit dinov3 timm-siglip timm-clip-classifier; do
+    for command in plan train "embed --role student --out e"; do
+        code=0
+        "$MEOPT" $command c.yaml model.weight_s="$names/$tower" >log 2>&1 || code=$?
+        [ $code = 7 ] || { cat log; fail "$command of $tower: exit $code"; }
+    done
+done
