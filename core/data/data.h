@@ -27,7 +27,7 @@ struct data_options {
     bool augment, flip;     /* random resized crop, horizontal flip */
     double crop_scale_min, crop_scale_max;
     bool shuffle; /* false: file order */
-    bool whole;   /* one pass in file order, the last batch may be short: embeddings */
+    bool whole;   /* one pass in file order, the last batch may be short, nothing stands in for a bad image */
     uint64_t seed;
     int64_t batch;    /* images per rank and batch */
     int rank, ranks;  /* 0, 1 alone */
@@ -38,7 +38,7 @@ struct data_options {
 
 struct data_batch {
     const float *images; /* (count, 3, S, S), normalised */
-    const int64_t *ids;  /* number of each image in the list */
+    const int64_t *ids;  /* number of each image in the list; whole: -1, and zeros, for one that is bad */
     int64_t count;
     int64_t epoch;
     double wait_ms; /* that data_next waited for it; 0 where it was there */
@@ -55,7 +55,7 @@ uint32_t data_hash(const struct data *data);                 /* image_list_hash 
 int64_t data_epoch_batches(const struct data *data);         /* full batches of all ranks */
 /* Stops what runs and begins with batch `step` counted over all epochs. */
 int data_start(struct data *data, int64_t step, struct error *err);
-/* whole: count 0 behind the last batch. An image that cannot be decoded is skipped, named and counted; one
+/* whole: count 0 behind the last batch. An image that cannot be decoded is left out, named and counted; one
  * that cannot be read (EIO, EMFILE, no memory) after a second or two is the error, with its file. */
 int data_next(struct data *data, struct data_batch *batch, struct error *err);
 /* One image by its number, (3, S, S), beside the batches; *decoded is false for one that cannot be. */

@@ -2,11 +2,11 @@
  *
  * Work is cut into samples. Sample t belongs to batch t / batch; a worker takes the next sample whose batch
  * has a free buffer. Which image a sample holds depends on its position alone. An image that cannot be
- * decoded is replaced by the next position's, so the replacement is the same on every run; it is named once
- * and counted. What cannot be read (or not for want of memory) is tried again for a moment, and then ends the
- * loading: it says nothing of the image, and to go on would make a run depend on the hour. A dataset that is
- * small once it is resized (and not augmented) is decoded once, before data_start returns: decoding would be
- * slower than the steps of the towers that such sets are for. */
+ * decoded is replaced by the next position's, so the replacement is the same on every run (in a whole pass
+ * nothing stands in for it); it is named once and counted. What cannot be read (or not for want of memory) is
+ * tried again for a moment, and then ends the loading: it says nothing of the image, and to go on would make
+ * a run depend on the hour. A dataset that is small once it is resized (and not augmented) is decoded once,
+ * before data_start returns: decoding would be slower than the steps of the towers that such sets are for. */
 #include "core/data/data.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -124,7 +124,7 @@ static void note_bad(struct data *d, int64_t id, const struct error *why)
     if (d->bad[id]) return;
     d->bad[id] = 1;
     d->bad_count++;
-    log_warn("%s: %s; skipped (%lld bad so far)", why->file, why->what, (long long)d->bad_count);
+    log_warn("%s: %s; left out (%lld bad so far)", why->file, why->what, (long long)d->bad_count);
     if (d->bad_count > 1 + (int64_t)(d->options.max_bad * (double)d->list.count) && !d->failure.code) {
         error_set(&d->failure, EXIT_FAILED, "repair or remove them, or raise data.max_bad",
                   "%lld of %lld images cannot be decoded, more than data.max_bad allows; the last: %s",
@@ -153,9 +153,9 @@ static void work_kept(struct data *d, uint8_t *rgb)
         pthread_cond_wait(&d->changed, &d->lock);
 }
 
-/* One sample into its place: its image, or the next position's that can be decoded. Returns the image's
- * number, -1 where there is none; then the loading has failed, or stops. */
-static int64_t load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rgb, float *to)
+/* One sample into its place: its image, or the next position's that can be decoded; in a whole pass zeros,
+ * and -1 for its number. False: the loading has failed, or stops. */
+static bool load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rgb, float *to, int64_t *number)
 {
     const struct data_options *o = &d->options;
     struct error err = {0};
@@ -165,14 +165,21 @@ static int64_t load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t 
         enum outcome outcome = kept ? LOADED : load_image(d, id, epoch, rgb, &err);
         if (outcome == LOADED) {
             image_normalize(kept ? kept : rgb, o->pipeline, (int)o->image_size, to);
-            return id;
+            *number = id;
+            return true;
         }
         pthread_mutex_lock(&d->lock);
         if (outcome == UNDECODABLE) note_bad(d, id, &err);
         else fail(d, &err);
-        bool give_up = d->stop || d->failure.code;
+        bool give_up = d->stop || d->failure.code, any = d->bad_count < d->list.count;
         pthread_mutex_unlock(&d->lock);
-        if (give_up) return -1;
+        if (give_up) return false;
+        if (o->whole && any) {
+            memset(to, 0, (size_t)(3 * o->image_size * o->image_size) * sizeof *to);
+            *number = -1;
+            return true;
+        }
+        if (!any) break;
     }
     pthread_mutex_lock(&d->lock);
     error_set(&err, EXIT_FAILED, "repair them", "none of the %lld images can be decoded",
@@ -180,7 +187,7 @@ static int64_t load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t 
     error_at(&err, d->root, 0, 0);
     fail(d, &err);
     pthread_mutex_unlock(&d->lock);
-    return -1;
+    return false;
 }
 
 static void *work(void *argument)
@@ -200,10 +207,10 @@ static void *work(void *argument)
         }
         d->next_sample++;
         pthread_mutex_unlock(&d->lock);
-        int64_t buffer = batch % d->depth;
-        int64_t id = load_sample(d, batch, slot, rgb, d->images[buffer] + slot * pixels);
+        int64_t buffer = batch % d->depth, id;
+        bool there = load_sample(d, batch, slot, rgb, d->images[buffer] + slot * pixels, &id);
         pthread_mutex_lock(&d->lock);
-        if (id < 0) break;
+        if (!there) break;
         d->ids[buffer][slot] = id;
         d->ready[buffer]++;
         pthread_cond_broadcast(&d->changed);
