@@ -56,7 +56,7 @@ PYTHON
 mkdir images
 n=0
 find sample/COCO2014 -name '*.jpg' | sort | head -12 >list
-while read -r file; do n=$((n + 1)); cp "$file" images/$(printf %02d $n).jpg; done <list
+while read -r file; do n=$((n + 1)); cp "$file" "images/$(printf %02d $n).jpg"; done <list
 embed() { "$MEOPT" embed configs/quickstart.yaml train.precision=fp32 train.batch_size=5 data.image_size=56 "$@"; }
 expect 0 'embeddings \[12, ' embed --role teacher --out good.safetensors data.root=../images
 
