@@ -109,6 +109,7 @@ static int open_images(struct embed *e, struct error *err)
     images.shuffle = images.augment = false;
     int code = data_open(&e->data, &images, err);
     if (code) return code;
+    data_tell(e->data);
     int64_t count = data_images(e->data);
     size_t bytes = 0;
     for (int64_t i = 0; i < count; i++) bytes += strlen(data_name(e->data, i)) + 1;

@@ -22,9 +22,10 @@ enum pipeline { PIPELINE_CLIP, PIPELINE_DINOV2 };
 
 struct data_options {
     const char *root;
-    int64_t image_size;     /* S */
-    enum pipeline pipeline; /* resize rule, mean and standard deviation */
-    bool augment, flip;     /* random resized crop, horizontal flip */
+    const char *include, *exclude; /* patterns of list.h; NULL: none */
+    int64_t image_size;            /* S */
+    enum pipeline pipeline;        /* resize rule, mean and standard deviation */
+    bool augment, flip;            /* random resized crop, horizontal flip */
     double crop_scale_min, crop_scale_max;
     bool shuffle; /* false: file order */
     bool whole;   /* one pass in file order, the last batch may be short, nothing stands in for a bad image */
@@ -51,8 +52,10 @@ int64_t data_images(const struct data *data);
 const char *data_name(const struct data *data, int64_t image); /* path relative to the root */
 struct image_list;
 const struct image_list *data_list(const struct data *data); /* what is listed, see list.h */
-uint32_t data_hash(const struct data *data);                 /* image_list_hash of its images */
-int64_t data_epoch_batches(const struct data *data);         /* full batches of all ranks */
+/* Which of several parts the images are, and what is not read: to the log, once a command. */
+void data_tell(const struct data *data);
+uint32_t data_hash(const struct data *data);         /* image_list_hash of its images */
+int64_t data_epoch_batches(const struct data *data); /* full batches of all ranks */
 /* Stops what runs and begins with batch `step` counted over all epochs. */
 int data_start(struct data *data, int64_t step, struct error *err);
 /* whole: count 0 behind the last batch. An image that cannot be decoded is left out, named and counted; one

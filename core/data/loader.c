@@ -239,10 +239,11 @@ int data_open(struct data **data, const struct data_options *options, struct err
     d->options = *options;
     d->root = xstrdup(options->root);
     d->options.root = d->root;
+    d->options.include = d->options.exclude = NULL; /* the caller's; the list is read here and now */
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     if (d->options.workers <= 0) d->options.workers = sysconf(_SC_NPROCESSORS_ONLN);
-    int code = image_list_read(&d->list, options->root, err);
+    int code = image_list_read(&d->list, options->root, options->include, options->exclude, err);
     if (!code) {
         int64_t global = options->batch * options->ranks;
         d->epoch_batches =
@@ -278,6 +279,13 @@ int data_open(struct data **data, const struct data_options *options, struct err
     }
     *data = d;
     return 0;
+}
+
+void data_tell(const struct data *d)
+{
+    if (d->list.chosen)
+        log_info("images: %s (data.include and data.exclude choose otherwise)", d->list.chosen);
+    if (d->list.unread) log_warn("not read in %s: %s", d->root, d->list.unread);
 }
 
 int data_start(struct data *d, int64_t step, struct error *err)
