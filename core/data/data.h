@@ -72,7 +72,7 @@ struct image {
     uint8_t *rgb; /* (height, width, 3), malloc'ed */
     int width, height;
 };
-/* Decode JPEG or PNG from memory as PIL's convert("RGB").
+/* Decode JPEG, PNG or WebP from memory as PIL's convert("RGB").
  * Reasons are one sentence; the caller names the file. */
 int image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *err);
 void image_free(struct image *image);
