@@ -162,7 +162,7 @@ static void endings_that_are_not_read_are_counted(void **state)
     struct image_list list;
     struct error err = {0};
     assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), EXIT_FAILED);
-    assert_non_null(strstr(err.what, "holds no .jpg, .jpeg, .png or .webp file, but 3 .gif, "));
+    assert_non_null(strstr(err.what, "no .jpg, .jpeg, .png or .webp file, nor one in a .tar, but 3 .gif, "));
     put("z.WebP");
     assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), 0);
     assert_int_equal(list.count, 1);

@@ -85,8 +85,8 @@ const struct config_key config_keys[] = {
     CHOICE("loss.head", loss_head, "auto", "train plan",
            "linear layer from the student's width to the teacher's; auto: where they differ", loss.head),
 
-    PATH("data.root", "train embed", "directory of images, searched for JPEG, PNG and WebP: see IMAGES",
-         data.root),
+    PATH("data.root", "train embed",
+         "directory of images, JPEG, PNG and WebP, or of tar archives of them: see IMAGES", data.root),
     TEXT("data.include", "train embed",
          "patterns of the images to take, separated by commas; not set: all, or those for training where "
          "there are others beside them",

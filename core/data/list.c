@@ -1,6 +1,7 @@
 /* The images below a root: see list.h. */
 #include "core/data/list.h"
 #include "core/base/file.h"
+#include "core/data/tar.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -13,15 +14,16 @@
 
 /* ---- names ---- */
 
+static bool ends_with(const char *name, const char *ending)
+{
+    size_t n = strlen(name), k = strlen(ending);
+    return n > k && strcasecmp(name + n - k, ending) == 0;
+}
+
 static bool wanted(const char *name)
 {
-    static const char *const endings[] = {".jpg", ".jpeg", ".png", ".webp"};
-    size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
-        size_t k = strlen(endings[i]);
-        if (n > k && strcasecmp(name + n - k, endings[i]) == 0) return true;
-    }
-    return false;
+    return ends_with(name, ".jpg") || ends_with(name, ".jpeg") || ends_with(name, ".png") ||
+           ends_with(name, ".webp");
 }
 
 /* One pattern, [p, end). fnmatch would depend on the locale, and a dataset must not. */
@@ -70,6 +72,9 @@ struct walk {
     } unread[ENDINGS]; /* the last is of all that found no place */
     int endings;
     int64_t loops;
+    char **archives;
+    int64_t archive_count;
+    const char *archive; /* that is read */
 };
 
 /* A directory and those above it. */
@@ -79,15 +84,26 @@ struct above {
     const struct above *up;
 };
 
-static void add(struct image_list *list, char *name, int64_t bytes)
+static void add(struct image_list *list, char *name, struct image_place place)
 {
+    const int64_t numbers[] = {place.bytes, place.offset, place.archive_length};
     size_t n = strlen(name) + 1;
-    name = xrealloc(name, n + 8);
-    for (int i = 0; i < 8; i++) name[n + (size_t)i] = (char)((uint64_t)bytes >> 8 * i);
+    name = xrealloc(name, n + sizeof numbers);
+    for (size_t i = 0; i < sizeof numbers; i++) name[n + i] = (char)((uint64_t)numbers[i / 8] >> 8 * (i % 8));
     if ((list->count & (list->count - 1)) == 0)
         list->names =
             xrealloc(list->names, (size_t)(list->count ? 2 * list->count : 1) * sizeof *list->names);
     list->names[list->count++] = name;
+}
+
+struct image_place image_place(const char *name)
+{
+    uint64_t numbers[3] = {0};
+    name += strlen(name) + 1;
+    for (size_t i = 0; i < sizeof numbers; i++)
+        numbers[i / 8] |= (uint64_t)(unsigned char)name[i] << 8 * (i % 8);
+    return (struct image_place){
+        .bytes = (int64_t)numbers[0], .offset = (int64_t)numbers[1], .archive_length = (int64_t)numbers[2]};
 }
 
 static void count_unread(struct walk *w, const char *name)
@@ -131,12 +147,15 @@ static int walk_entry(struct walk *w, const char *below, const char *entry, cons
     else {
         if (stat(full, &st) != 0) code = unknown(full, entry, err);
         if (S_ISDIR(st.st_mode)) code = walk(w, name, up, err);
-        if (S_ISREG(st.st_mode) && !wanted(entry)) count_unread(w, entry);
+        if (S_ISREG(st.st_mode) && !wanted(entry) && !ends_with(entry, ".tar")) count_unread(w, entry);
     }
     if (S_ISREG(st.st_mode) && wanted(entry)) w->all++;
     if (S_ISREG(st.st_mode) && wanted(entry) && (!w->include[0] || matches(w->include, name)))
-        add(w->list, name, (int64_t)st.st_size);
-    else free(name);
+        add(w->list, name, (struct image_place){.bytes = st.st_size});
+    else if (S_ISREG(st.st_mode) && ends_with(entry, ".tar")) {
+        w->archives = xrealloc(w->archives, (size_t)(w->archive_count + 1) * sizeof *w->archives);
+        w->archives[w->archive_count++] = name;
+    } else free(name);
     free(full);
     return code;
 }
@@ -171,6 +190,37 @@ static int walk(struct walk *w, const char *below, const struct above *up, struc
     }
     if (dir) closedir(dir);
     free(path);
+    return code;
+}
+
+static void take_member(void *context, const char *member, int64_t offset, int64_t bytes)
+{
+    struct walk *w = context;
+    while (strncmp(member, "./", 2) == 0) member += 2;
+    const char *last = path_basename(member);
+    if (last[0] == '.' || !last[0]) return;
+    char *name = xasprintf("%s/%s", w->archive, member);
+    struct image_place place = {offset, bytes, (int64_t)strlen(w->archive)};
+    if (!wanted(last)) count_unread(w, last);
+    else w->all++;
+    if (wanted(last) && !matches(w->exclude, name) && (!w->include[0] || matches(w->include, name)))
+        add(w->list, name, place);
+    else free(name);
+}
+
+/* Archives beside images may hold the same images: they are not read then. */
+static int read_archives(struct walk *w, int code, struct error *err)
+{
+    bool beside = w->all > 0;
+    for (int64_t i = 0; i < w->archive_count; i++) {
+        w->archive = w->archives[i];
+        char *path = path_join(w->root, w->archive);
+        if (beside) count_unread(w, w->archive);
+        else if (!code) code = tar_list(path, take_member, w, err);
+        free(path);
+        free(w->archives[i]);
+    }
+    free(w->archives);
     return code;
 }
 
@@ -211,15 +261,29 @@ static const struct {
              {"dev", PART_VAL},         {"test2014", PART_TEST},   {"test2015", PART_TEST},
              {"test2017", PART_TEST},   {"test", PART_TEST},       {"testing", PART_TEST}};
 
-/* By the outermost directory that tells: below val/ there may be a class "train". */
+static enum part part_named(const char *name, size_t bytes)
+{
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strlen(parts[i].directory) == bytes && strncasecmp(parts[i].directory, name, bytes) == 0)
+            return parts[i].part;
+    return PART_NONE;
+}
+
+/* By the outermost directory that tells: below val/ there may be a class "train". Of an archive by a word of
+ * its name: imagenet-train-000000.tar. */
 static enum part part_of(const char *name)
 {
-    for (const char *slash; (slash = strchr(name, '/')) != NULL; name = slash + 1)
-        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-            if (strlen(parts[i].directory) == (size_t)(slash - name) &&
-                strncasecmp(parts[i].directory, name, (size_t)(slash - name)) == 0)
-                return parts[i].part;
-    return PART_NONE;
+    size_t archive = (size_t)image_place(name).archive_length;
+    enum part part = PART_NONE;
+    const char *at = name;
+    for (const char *slash; !part && (slash = strchr(at, '/')) != NULL; at = slash + 1) {
+        part = part_named(at, (size_t)(slash - at));
+        for (size_t n; (size_t)(slash - name) == archive && !part && at < slash; at += n + 1) {
+            n = strcspn(at, "-_./");
+            part = part_named(at, n);
+        }
+    }
+    return part;
 }
 
 static bool in_train2014(const char *name)
@@ -263,14 +327,19 @@ static void keep_training(struct image_list *list)
                           : xasprintf("taken together: %s", text);
 }
 
-static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int by_bytes(const void *a, const void *b)
+{
+    const char *x = *(char *const *)a, *y = *(char *const *)b;
+    int order = strcmp(x, y); /* an archive may hold a name twice */
+    return order ? order : image_place(x).offset < image_place(y).offset ? -1 : 1;
+}
 
 int image_list_read(struct image_list *list, const char *root, const char *include, const char *exclude,
                     struct error *err)
 {
     *list = (struct image_list){0};
     struct walk w = {.list = list, .root = root, .include = include ? include : "", .exclude = exclude};
-    int code = walk(&w, "", NULL, err);
+    int code = read_archives(&w, walk(&w, "", NULL, err), err);
     list->unread = unread_text(&w);
     if (!code && list->count == 0) {
         if (w.all)
@@ -279,8 +348,8 @@ int image_list_read(struct image_list *list, const char *root, const char *inclu
         else
             error_set(err, EXIT_FAILED,
                       "set data.root to a directory with images, for COCO2014 'meopt fetch coco2014'",
-                      "holds no .jpg, .jpeg, .png or .webp file%s%s", list->unread ? ", but " : "",
-                      list->unread ? list->unread : "");
+                      "holds no .jpg, .jpeg, .png or .webp file, nor one in a .tar%s%s",
+                      list->unread ? ", but " : "", list->unread ? list->unread : "");
         code = EXIT_FAILED;
         error_at(err, root, 0, 0);
     }

@@ -1,6 +1,8 @@
 /* The images below a root: JPEG, PNG and WebP by their names' endings, paths relative to it in the order of
  * their bytes. Names that begin with a dot are passed over, and directories that lead back to one above.
  *
+ * Where there is no image but tar archives (names that end in .tar), images are their members, SHARD/MEMBER.
+ *
  * Which of them: those that one of the patterns `include` and none of `exclude` matches. Where there is no
  * `include`, images to train with are not mixed with others: when a directory train2014 is among the paths,
  * only its images count; else when some lie below a directory train2017, train or training and others below
@@ -17,7 +19,8 @@
 #include <stdint.h>
 
 struct image_list {
-    char **names; /* behind its NUL each name has the file's size in bytes, 8 bytes little-endian */
+    char **names; /* behind its NUL each name has the image's size in bytes, 8 bytes little-endian, then
+                     where it lies (image_place) */
     int64_t count;
     char *chosen; /* in words, which of several parts these are; NULL: there is one */
     char *
@@ -29,6 +32,12 @@ int image_list_read(struct image_list *list, const char *root, const char *inclu
 /* Which images these are: CRC-32C over all names with their NULs and sizes, in the list's order. Not over
  * their content, which would cost a pass over the dataset. */
 uint32_t image_list_hash(const struct image_list *list);
+/* Of a name of a list: where in an archive its bytes lie, and how long in the name the archive's path is; 0
+ * for a file of its own. */
+struct image_place {
+    int64_t offset, bytes, archive_length;
+};
+struct image_place image_place(const char *name);
 void image_list_free(struct image_list *list);
 
 #endif

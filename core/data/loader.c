@@ -12,6 +12,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/data/list.h"
+#include "core/data/tar.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -20,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KEEP_BYTES = 16 << 20, ATTEMPTS = 5, FIRST_PAUSE_MS = 20 };
+enum { KEEP_BYTES = 16 << 20, IMAGE_BYTES = 256 << 20, ATTEMPTS = 5, FIRST_PAUSE_MS = 20 };
 
 struct data {
     struct data_options options;
@@ -75,6 +76,23 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
 /* What becomes of an image. */
 enum outcome { LOADED, UNDECODABLE, UNREADABLE };
 
+/* A file, or its part of an archive. */
+static int read_image(const struct data *d, const char *path, const char *name, char **bytes, size_t *size,
+                      struct error *err)
+{
+    struct image_place place = image_place(name);
+    if (!place.archive_length) return file_read(path, IMAGE_BYTES, bytes, size, err);
+    errno = 0;
+    if (place.bytes > IMAGE_BYTES)
+        return error_set(err, EXIT_FAILED, NULL, "is larger than the %d bytes expected at most", IMAGE_BYTES);
+    char *archive = xasprintf("%s/%.*s", d->root, (int)place.archive_length, name);
+    int code = tar_read(archive, place.offset, place.bytes, bytes, err), reason = errno;
+    *size = (size_t)place.bytes;
+    free(archive);
+    errno = reason;
+    return code;
+}
+
 /* Decoded and resized, S*S*3 bytes */
 static enum outcome load_once(const struct data *d, const char *path, int64_t id, int64_t epoch, uint8_t *rgb,
                               struct error *err)
@@ -84,7 +102,7 @@ static enum outcome load_once(const struct data *d, const char *path, int64_t id
     char *bytes = NULL;
     size_t size = 0;
     struct image image = {0};
-    int code = file_read(path, 256u << 20, &bytes, &size, err);
+    int code = read_image(d, path, d->list.names[id], &bytes, &size, err);
     bool read = !code || errno == 0; /* an error of the file itself is not the system's */
     if (!code) code = image_decode(&image, (const uint8_t *)bytes, size, err);
     if (!code && o->augment)
