@@ -303,7 +303,7 @@ void data_tell(const struct data *d)
 {
     if (d->list.chosen)
         log_info("images: %s (data.include and data.exclude choose otherwise)", d->list.chosen);
-    if (d->list.unread) log_warn("not read in %s: %s", d->root, d->list.unread);
+    if (d->list.unread) log_info("not read in %s: %s", d->root, d->list.unread);
 }
 
 int data_start(struct data *d, int64_t step, struct error *err)
