@@ -68,6 +68,53 @@ static const char *const sections[][2] = {
     {"run", "Where the run is kept."},
 };
 
+static const char images_text[] =
+    ".Sh IMAGES\n"
+    "Below\n.Cm data.root\nall files are images whose names end in .jpg, .jpeg, .png or .webp, in any case; "
+    "names "
+    "that begin with a dot are passed over.\n"
+    "Other endings are counted and told once.\n"
+    "Symbolic links are followed, but for those to a directory above.\n"
+    "The order is that of the bytes of the paths.\n.Pp\n"
+    "Where there is no such file but tar archives (.tar, not compressed, as webdataset has them), images are "
+    "their "
+    "members, by the path\n.Pa ARCHIVE/MEMBER .\n"
+    "They are shuffled as one set and read where they lie; the headers are read at each start.\n"
+    "Archives beside images, which may hold the same ones, are not read.\n"
+    "One that is damaged, cut off or compressed is an error (3), unless\n.Cm data.exclude\nleaves it "
+    "out.\n.Pp\n"
+    "Images for training are not mixed with others.\n"
+    "Where a directory train2014 is among the paths, only images below such a one are taken;\n"
+    "else where some lie below a directory train2017, train or training and others below val2014, val2017, "
+    "val, "
+    "valid, validation, dev, test2014, test2015, test2017, test or testing, only the first.\n"
+    "Of a path the outermost of these directories counts, of an archive also a word of its name, as in "
+    "set-train-00.tar.\n"
+    "What was chosen is told;\n.Cm data.include\nchooses otherwise: with\n.Cm \\(dq*\\(dq\nall are "
+    "taken.\n.Pp\n"
+    "A pattern is of a path relative to\n.Cm data.root ,\nas bytes: * stands for any bytes, / too, ? for one "
+    "byte.\n"
+    "A pattern that matches a directory takes all below it:\n.Cm val2017 ,\n.Cm \\(dq*/masks\\(dq ,\n.Cm "
+    "\\(dq*.png\\(dq .\n"
+    "(YAML wants quotes where a text begins with *.)\n"
+    "What\n.Cm data.exclude\nmatches is not looked at.\n.Pp\n"
+    "Images are decoded to 8-bit RGB as PIL's convert(\\(dqRGB\\(dq) does it, then resized as torchvision "
+    "and "
+    "PIL "
+    "do:\n"
+    "grey is replicated, palettes are expanded, alpha is dropped, CMYK goes through PIL's own formula, the "
+    "orientation in EXIF and colour profiles are ignored, of an animation the first frame is taken.\n"
+    "Converting comes first, as in torchvision's ImageFolder, timm and webdataset loaders;\n"
+    "OpenCLIP's own image_transform resizes first and converts then, which gives other pixels of images with "
+    "palette or alpha.\n"
+    "Of 16 bits a channel the high byte is kept, also of 16-bit grey, where PIL clips all above 255 to "
+    "white.\n"
+    "An image has at most 20000 pixels a side, 89478485 in all and 256 MiB as a file.\n.Pp\n"
+    "Data that are no such image are bad: named, counted, and replaced by the next image of the epoch's "
+    "order, "
+    "the same on every run; see\n.Cm data.max_bad .\n"
+    "A file that cannot be read for another reason ends the command.\n";
+
 static int man_run(const struct arguments *args, struct error *err)
 {
     (void)args;
@@ -104,6 +151,7 @@ static int man_run(const struct arguments *args, struct error *err)
                 put_key(key);
         printf(".El\n");
     }
+    fputs(images_text, stdout);
     fputs(
         ".Sh EXAMPLES\nThe shipped experiments are commented:\n.Dl meopt config new eva_clip\n.Sh SEE ALSO\n"
         ".Xr meopt-config 1 ,\n.Xr meopt-plan 1 ,\n.Xr meopt-train 1 ,\n.Xr meopt-optimizers 7 ,\n.Xr "

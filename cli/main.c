@@ -51,6 +51,23 @@ const struct command *const commands[] = {
     NULL,
 };
 
+/* Those that compute on the processor in their own process. */
+static const struct command *const computing[] = {
+    &cmd_worker, &cmd_embed,       &cmd_compare,       &cmd_plan,
+    &cmd_doctor, &cmd_bench_optim, &cmd_bench_speedup, &cmd_bench_train,
+};
+
+/* Threads that spin for long at the end of a parallel loop starve each other where others compute too. The
+ * OpenMP library reads its environment before main, so a command that computes begins once more with the
+ * variable set (where that fails, it goes on as it is); what others start finds it set. */
+static void spin_shortly(const struct command *command, char **argv)
+{
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
+    bool computes = false;
+    for (size_t i = 0; i < sizeof computing / sizeof *computing; i++) computes |= computing[i] == command;
+    if (setenv("GOMP_SPINCOUNT", "1000", 0) == 0 && computes) execv("/proc/self/exe", argv);
+}
+
 static const char *command_name_at(const void *table, int i)
 {
     const struct command *const *all = table;
@@ -150,6 +167,7 @@ int main(int argc, char **argv)
         error_print(&err);
         return EXIT_USAGE;
     }
+    spin_shortly(command, argv);
     struct arguments args;
     int code = arguments_parse(&args, command, argc - taken, argv + taken, &err);
     if (code == 0) code = command->run(&args, &err);

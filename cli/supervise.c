@@ -77,8 +77,6 @@ static void child(const struct supervision *s, int report, pid_t parent)
     }
     argv[n++] = "--";
     argv[n++] = s->directory;
-    /* Threads that spin for long at the end of a parallel loop starve each other where others compute too. */
-    if (!getenv("OMP_WAIT_POLICY")) setenv("GOMP_SPINCOUNT", "1000", 0);
     execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
     _exit(127);
 }

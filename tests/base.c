@@ -27,6 +27,18 @@ static void errors_escape_what_a_terminal_would_obey(void **state)
     assert_string_equal(text_printable(cut, sizeof cut, "\xe4\xb8\xad\xe6\x96\x87"), "\xe4\xb8\xad");
 }
 
+static void names_of_files_forge_no_line(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    char *data;
+    size_t bytes;
+    assert_int_equal(file_read("/nowhere/a\nmeopt: all is well\x1b[2J", 1, &data, &bytes, &err), EXIT_FAILED);
+    assert_null(strpbrk(err.what, "\n\x1b"));
+    assert_null(strpbrk(err.file, "\n\x1b"));
+    assert_non_null(strstr(err.what, "cannot open /nowhere/a\\x0ameopt"));
+}
+
 static void crc32c_equals_rfc3720(void **state)
 {
     (void)state;
@@ -71,6 +83,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_escape_what_a_terminal_would_obey),
+        cmocka_unit_test(names_of_files_forge_no_line),
         cmocka_unit_test(crc32c_equals_rfc3720),
         cmocka_unit_test(atomic_write_keeps_mode_and_symlink),
     };

@@ -44,7 +44,7 @@ grep -q '64 images a step' out || fail "overrides"
 grep -q '^  published' out || fail "published figures are for 32 images whatever the batch"
 
 expect 2 "$MEOPT" plan eva_clip.yaml --card-memory lots
-expect 7 "$MEOPT" plan quickstart.yaml
+expect 1 "$MEOPT" plan quickstart.yaml
 grep -q 'not there' err || fail "a missing checkpoint without arch is named"
 expect 7 "$MEOPT" plan nothing.yaml
 expect 7 "$MEOPT" plan eva_clip.yaml optim.lrr=1

@@ -105,7 +105,7 @@ int error_errno(struct error *e, int code, const char *hint, const char *format,
 int error_at(struct error *e, const char *file, int line, int column)
 {
     if (!e) return EXIT_FAILED;
-    text_printable(e->file, sizeof e->file, file);
+    name_printable(e->file, sizeof e->file, file);
     e->line = line;
     e->column = column;
     return e->code;

@@ -105,8 +105,9 @@ int file_open(const char *path, int *fd, struct stat *status, struct error *err)
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0 || fstat(*fd, status) != 0) {
         reason = errno;
+        char clean[256];
         code = error_errno(err, EXIT_FAILED, "check the path", *fd < 0 ? "cannot open %s" : "cannot read %s",
-                           path);
+                           name_printable(clean, sizeof clean, path));
     } else if (!S_ISREG(status->st_mode)) {
         code =
             error_set(err, EXIT_FAILED, "name a file",

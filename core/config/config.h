@@ -90,7 +90,7 @@ struct config {
     } loss;
 
     struct {
-        char *root;
+        char *root, *include, *exclude;
         int64_t image_size;          /* 0: the checkpoint's (DINOv2: 224) */
         enum data_pipeline pipeline; /* auto only until the family is known */
         bool augment;

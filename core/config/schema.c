@@ -32,6 +32,8 @@ CHOICE_LISTS(CHOICE_SIZE)
     {name, CONFIG_SWITCH, NULL, NULL, NULL, 0, 0, standard, used, help, true, AT(field)}
 #define PATH(name, used, help, field) \
     {name, CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", used, help, true, AT(field)}
+#define TEXT(name, used, help, field) \
+    {name, CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "", used, help, true, AT(field)}
 // clang-format on
 
 #define GEOMETRY "train plan embed bench"
@@ -97,8 +99,13 @@ const struct config_key config_keys[] = {
     CHOICE("loss.head", loss_head, "auto", "train plan",
            "linear layer from the student's width to the teacher's; auto: where they differ", loss.head),
 
-    PATH("data.root", "train embed", "directory of images, searched for JPEG and PNG; train2014 preferred",
-         data.root),
+    PATH("data.root", "train embed",
+         "directory of images, JPEG, PNG and WebP, or of tar archives of them: see IMAGES", data.root),
+    TEXT("data.include", "train embed",
+         "patterns of the images to take, separated by commas; not set: all, or those for training where "
+         "there are others beside them",
+         data.include),
+    TEXT("data.exclude", "train embed", "patterns of images to leave out, separated by commas", data.exclude),
     INT("data.image_size", "pixels", 0, 4096, "0", GEOMETRY,
         "side of the input; 0: as the checkpoint was trained (dinov2: 224)", data.image_size),
     CHOICE("data.pipeline", data_pipeline, "auto", "train embed",
@@ -115,7 +122,7 @@ const struct config_key config_keys[] = {
      "decoding threads per rank; 0: one per processor", false, AT(data.workers)},
     {"data.prefetch", CONFIG_INT, "batches", NULL, NULL, 1, 64, "2", "train plan", "batches decoded ahead",
      false, AT(data.prefetch)},
-    REAL("data.max_bad", "share", 0, 1, "0.01", "train",
+    REAL("data.max_bad", "share", 0, 1, "0.01", "train embed",
          "share of undecodable images above which training stops", data.max_bad),
     BOOL("data.shuffle", "true", "train", "new order every epoch, from train.seed", data.shuffle),
 

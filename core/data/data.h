@@ -22,12 +22,13 @@ enum pipeline { PIPELINE_CLIP, PIPELINE_DINOV2 };
 
 struct data_options {
     const char *root;
-    int64_t image_size;     /* S */
-    enum pipeline pipeline; /* resize rule, mean and standard deviation */
-    bool augment, flip;     /* random resized crop, horizontal flip */
+    const char *include, *exclude; /* patterns of list.h; NULL: none */
+    int64_t image_size;            /* S */
+    enum pipeline pipeline;        /* resize rule, mean and standard deviation */
+    bool augment, flip;            /* random resized crop, horizontal flip */
     double crop_scale_min, crop_scale_max;
     bool shuffle; /* false: file order */
-    bool whole;   /* one pass in file order, the last batch may be short: embeddings */
+    bool whole;   /* one pass in file order, the last batch may be short, nothing stands in for a bad image */
     uint64_t seed;
     int64_t batch;    /* images per rank and batch */
     int rank, ranks;  /* 0, 1 alone */
@@ -38,7 +39,7 @@ struct data_options {
 
 struct data_batch {
     const float *images; /* (count, 3, S, S), normalised */
-    const int64_t *ids;  /* number of each image in the list */
+    const int64_t *ids;  /* number of each image in the list; whole: -1, and zeros, for one that is bad */
     int64_t count;
     int64_t epoch;
     double wait_ms; /* that data_next waited for it; 0 where it was there */
@@ -51,11 +52,13 @@ int64_t data_images(const struct data *data);
 const char *data_name(const struct data *data, int64_t image); /* path relative to the root */
 struct image_list;
 const struct image_list *data_list(const struct data *data); /* what is listed, see list.h */
-uint32_t data_hash(const struct data *data);                 /* image_list_hash of its images */
-int64_t data_epoch_batches(const struct data *data);         /* full batches of all ranks */
+/* Which of several parts the images are, and what is not read: to the log, once a command. */
+void data_tell(const struct data *data);
+uint32_t data_hash(const struct data *data);         /* image_list_hash of its images */
+int64_t data_epoch_batches(const struct data *data); /* full batches of all ranks */
 /* Stops what runs and begins with batch `step` counted over all epochs. */
 int data_start(struct data *data, int64_t step, struct error *err);
-/* whole: count 0 behind the last batch. An image that cannot be decoded is skipped, named and counted; one
+/* whole: count 0 behind the last batch. An image that cannot be decoded is left out, named and counted; one
  * that cannot be read (EIO, EMFILE, no memory) after a second or two is the error, with its file. */
 int data_next(struct data *data, struct data_batch *batch, struct error *err);
 /* One image by its number, (3, S, S), beside the batches; *decoded is false for one that cannot be. */
@@ -69,7 +72,7 @@ struct image {
     uint8_t *rgb; /* (height, width, 3), malloc'ed */
     int width, height;
 };
-/* Decode JPEG or PNG from memory as PIL's convert("RGB").
+/* Decode JPEG, PNG or WebP from memory as PIL's convert("RGB").
  * Reasons are one sentence; the caller names the file. */
 int image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *err);
 void image_free(struct image *image);

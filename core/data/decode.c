@@ -1,6 +1,7 @@
-/* JPEG (libjpeg-turbo) and PNG (libpng) to RGB as PIL's convert("RGB") makes it: grey replicated, palettes
- * expanded, alpha dropped, Adobe CMYK through PIL's own formula, EXIF orientation ignored. A file that ends
- * too early is an error. */
+/* JPEG (libjpeg-turbo), PNG (libpng) and WebP (libwebp) to RGB as PIL's convert("RGB") makes it: grey
+ * replicated, palettes expanded, alpha dropped, Adobe CMYK through PIL's own formula, EXIF orientation
+ * ignored, of an animation the first frame on black. A file that ends too early is an error. Other than PIL,
+ * which clips it to white, 16-bit grey keeps its high byte, as 16-bit colour does. */
 #include "core/data/data.h"
 
 #include <setjmp.h>
@@ -10,6 +11,8 @@
 #include <jpeglib.h>
 #include <jerror.h>
 #include <png.h>
+#include <webp/decode.h>
+#include <webp/demux.h>
 
 enum { MAX_SIDE = 20000 };
 static const int64_t max_pixels =
@@ -216,6 +219,94 @@ done:
     return code;
 }
 
+/* One frame to its place in the image; what does not fit there is refused by the library. */
+static int decode_webp_frame(struct image *image, const uint8_t *bytes, size_t size, int x, int y,
+                             struct error *err)
+{
+    static const char *const why[] = {[VP8_STATUS_INVALID_PARAM] = "it does not fit its canvas",
+                                      [VP8_STATUS_BITSTREAM_ERROR] = "the data are damaged",
+                                      [VP8_STATUS_UNSUPPORTED_FEATURE] = "of an unknown kind",
+                                      [VP8_STATUS_NOT_ENOUGH_DATA] = "the file ends too early"};
+    WebPDecoderConfig config;
+    size_t stride = (size_t)image->width * 3, at = (size_t)y * stride + (size_t)x * 3;
+    if (!WebPInitDecoderConfig(&config))
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "libwebp is of another version");
+    config.output.colorspace = MODE_RGB;
+    config.output.is_external_memory = 1;
+    config.output.u.RGBA.rgba = image->rgb + at;
+    config.output.u.RGBA.stride = (int)stride;
+    config.output.u.RGBA.size = stride * (size_t)image->height - at;
+    VP8StatusCode status = WebPDecode(bytes, size, &config);
+    if (status == VP8_STATUS_OK) return 0;
+    if (status == VP8_STATUS_OUT_OF_MEMORY)
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a WebP");
+    bool known = status < sizeof why / sizeof *why && why[status];
+    return error_set(err, EXIT_FAILED, NULL, "WebP: %s", known ? why[status] : "cannot be decoded");
+}
+
+static int decode_webp(struct image *image, const uint8_t *bytes, size_t size, struct error *err)
+{
+    WebPBitstreamFeatures features;
+    VP8StatusCode status = WebPGetFeatures(bytes, size, &features);
+    if (status == VP8_STATUS_NOT_ENOUGH_DATA)
+        return error_set(err, EXIT_FAILED, NULL, "WebP: the file ends too early");
+    if (status != VP8_STATUS_OK) return error_set(err, EXIT_FAILED, NULL, "WebP: the header is damaged");
+    int code = allocate(image, features.width, features.height, err);
+    if (code) return code;
+    if (!features.has_animation) code = decode_webp_frame(image, bytes, size, 0, 0, err);
+    else {
+        WebPData data = {bytes, size};
+        WebPIterator first = {0};
+        WebPDemuxer *demuxer = WebPDemux(&data);
+        memset(image->rgb, 0, (size_t)image->width * (size_t)image->height * 3);
+        if (!demuxer || !WebPDemuxGetFrame(demuxer, 1, &first) || !first.complete)
+            code = error_set(err, EXIT_FAILED, NULL, "WebP: the animation is damaged or ends too early");
+        else
+            code = decode_webp_frame(image, first.fragment.bytes, first.fragment.size, first.x_offset,
+                                     first.y_offset, err);
+        WebPDemuxReleaseIterator(&first);
+        WebPDemuxDelete(demuxer);
+    }
+    if (code) image_free(image);
+    return code;
+}
+
+/* What else it is, by its first bytes; NULL: not known. */
+static const char *other_kind(const uint8_t *bytes, size_t size)
+{
+#define KIND(at, magic, name)                                                                                \
+    {                                                                                                        \
+        at, sizeof magic - 1, magic, name                                                                    \
+    }
+    static const struct {
+        size_t at, bytes;
+        const char *magic, *name;
+    } kinds[] = {
+        KIND(0, "GIF8", "a GIF"),
+        KIND(0, "II*\0", "a TIFF"),
+        KIND(0, "MM\0*", "a TIFF"),
+        KIND(4, "ftypavi", "an AVIF"),
+        KIND(4, "ftyphei", "a HEIF"),
+        KIND(4, "ftypmif1", "a HEIF"),
+        KIND(4, "jP  ", "a JPEG 2000"),
+        KIND(0, "\xff\x4f\xff\x51", "a JPEG 2000"),
+        KIND(0, "\xff\x0a", "a JPEG XL"),
+        KIND(4, "JXL ", "a JPEG XL"),
+        KIND(0, "%PDF", "a PDF"),
+        KIND(0, "PK\3\4", "a zip"),
+        KIND(0, "\x1f\x8b", "a gzip"),
+        KIND(0, "<!DOCTYPE", "an HTML"),
+        KIND(0, "<!doctype", "an HTML"),
+        KIND(0, "<html", "an HTML"),
+        KIND(0, "version https://git-lfs", "a Git LFS pointer"),
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (size >= kinds[i].at + kinds[i].bytes &&
+            memcmp(bytes + kinds[i].at, kinds[i].magic, kinds[i].bytes) == 0)
+            return kinds[i].name;
+    return NULL;
+}
+
 int image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *err)
 {
     *image = (struct image){0};
@@ -223,7 +314,12 @@ int image_decode(struct image *image, const uint8_t *bytes, size_t size, struct 
         return decode_jpeg(image, bytes, size, err);
     if (size >= 8 && png_sig_cmp((png_bytep)(uintptr_t)bytes, 0, 8) == 0)
         return decode_png(image, bytes, size, err);
-    return error_set(err, EXIT_FAILED, NULL, "is neither JPEG nor PNG");
+    if (size >= 12 && memcmp(bytes, "RIFF", 4) == 0 && memcmp(bytes + 8, "WEBP", 4) == 0)
+        return decode_webp(image, bytes, size, err);
+    if (size == 0) return error_set(err, EXIT_FAILED, NULL, "is empty");
+    const char *other = other_kind(bytes, size);
+    return other ? error_set(err, EXIT_FAILED, NULL, "is %s file, neither JPEG, PNG nor WebP", other)
+                 : error_set(err, EXIT_FAILED, NULL, "is neither JPEG, PNG nor WebP");
 }
 
 void image_free(struct image *image)

@@ -1,36 +1,126 @@
 /* The images below a root: see list.h. */
 #include "core/data/list.h"
 #include "core/base/file.h"
+#include "core/data/tar.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 
-enum { MAX_DEPTH = 32 };
+/* ---- names ---- */
+
+static bool ends_with(const char *name, const char *ending)
+{
+    size_t n = strlen(name), k = strlen(ending);
+    return n > k && strcasecmp(name + n - k, ending) == 0;
+}
 
 static bool wanted(const char *name)
 {
-    static const char *const endings[] = {".jpg", ".jpeg", ".png"};
-    size_t n = strlen(name);
-    for (int i = 0; i < 3; i++) {
-        size_t k = strlen(endings[i]);
-        if (n > k && strcasecmp(name + n - k, endings[i]) == 0) return true;
+    return ends_with(name, ".jpg") || ends_with(name, ".jpeg") || ends_with(name, ".png") ||
+           ends_with(name, ".webp");
+}
+
+/* One pattern, [p, end). fnmatch would depend on the locale, and a dataset must not. */
+static bool matches_one(const char *p, const char *end, const char *name)
+{
+    const char *star = NULL, *mark = NULL;
+    for (;;) {
+        if (p == end && (*name == 0 || *name == '/')) return true;
+        if (p < end && *p == '*') {
+            star = ++p;
+            mark = name;
+        } else if (p < end && *name && (*p == '?' || *p == *name)) {
+            p++;
+            name++;
+        } else {
+            if (!star || !*mark) return false;
+            p = star;
+            name = ++mark;
+        }
+    }
+}
+
+static bool matches(const char *patterns, const char *name)
+{
+    while (patterns && *patterns) {
+        const char *p = patterns, *comma = strchrnul(p, ','), *end = comma;
+        while (p < end && *p == ' ') p++;
+        while (end > p && (end[-1] == ' ' || end[-1] == '/')) end--;
+        if (p < end && matches_one(p, end, name)) return true;
+        patterns = *comma ? comma + 1 : comma;
     }
     return false;
 }
 
-static void add(struct image_list *list, char *name, int64_t bytes)
+/* ---- all below the root ---- */
+
+enum { ENDINGS = 12, ENDING_BYTES = 8 };
+
+struct walk {
+    struct image_list *list;
+    const char *root, *include, *exclude;
+    int64_t all; /* images, those that the patterns leave out as well */
+    struct {
+        char name[ENDING_BYTES + 1];
+        int64_t count;
+    } unread[ENDINGS]; /* the last is of all that found no place */
+    int endings;
+    int64_t loops;
+    char **archives;
+    int64_t archive_count;
+    const char *archive; /* that is read */
+};
+
+/* A directory and those above it. */
+struct above {
+    dev_t device;
+    ino_t inode;
+    const struct above *up;
+};
+
+static void add(struct image_list *list, char *name, struct image_place place)
 {
+    const int64_t numbers[] = {place.bytes, place.offset, place.archive_length};
     size_t n = strlen(name) + 1;
-    name = xrealloc(name, n + 8);
-    for (int i = 0; i < 8; i++) name[n + (size_t)i] = (char)((uint64_t)bytes >> 8 * i);
+    name = xrealloc(name, n + sizeof numbers);
+    for (size_t i = 0; i < sizeof numbers; i++) name[n + i] = (char)((uint64_t)numbers[i / 8] >> 8 * (i % 8));
     if ((list->count & (list->count - 1)) == 0)
         list->names =
             xrealloc(list->names, (size_t)(list->count ? 2 * list->count : 1) * sizeof *list->names);
     list->names[list->count++] = name;
+}
+
+struct image_place image_place(const char *name)
+{
+    uint64_t numbers[3] = {0};
+    name += strlen(name) + 1;
+    for (size_t i = 0; i < sizeof numbers; i++)
+        numbers[i / 8] |= (uint64_t)(unsigned char)name[i] << 8 * (i % 8);
+    return (struct image_place){
+        .bytes = (int64_t)numbers[0], .offset = (int64_t)numbers[1], .archive_length = (int64_t)numbers[2]};
+}
+
+static void count_unread(struct walk *w, const char *name)
+{
+    const char *dot = strrchr(name, '.'), *ending = "none";
+    char lower[ENDING_BYTES + 1] = "";
+    if (dot && strlen(dot) <= ENDING_BYTES) {
+        for (size_t i = 0; dot[i]; i++)
+            lower[i] =
+                (char)(isalnum((unsigned char)dot[i]) || i == 0 ? tolower((unsigned char)dot[i]) : '?');
+        ending = lower;
+    }
+    int i = 0;
+    while (i < w->endings && strcmp(w->unread[i].name, ending) != 0) i++;
+    if (i == w->endings && w->endings < ENDINGS)
+        strcpy(w->unread[w->endings++].name, i == ENDINGS - 1 ? "others" : ending);
+    w->unread[i < ENDINGS ? i : ENDINGS - 1].count++;
 }
 
 /* A name that leads to nothing may be left out when it is no image's. All else would make another dataset of
@@ -45,71 +135,229 @@ static int unknown(const char *path, const char *name, struct error *err)
     return code;
 }
 
-/* Symbolic links to directories are followed, so depth is bounded. */
-static int walk(struct image_list *list, const char *root, const char *below, int depth, struct error *err)
+static int walk(struct walk *w, const char *below, const struct above *up, struct error *err);
+
+static int walk_entry(struct walk *w, const char *below, const char *entry, const struct above *up,
+                      struct error *err)
 {
-    char *path = below[0] ? path_join(root, below) : xstrdup(root);
-    DIR *dir = opendir(path);
+    char *name = path_join(below, entry), *full = path_join(w->root, name);
+    struct stat st = {0};
     int code = 0;
-    if (!dir) {
+    if (matches(w->exclude, name)) w->all += wanted(entry);
+    else {
+        if (stat(full, &st) != 0) code = unknown(full, entry, err);
+        if (S_ISDIR(st.st_mode)) code = walk(w, name, up, err);
+        if (S_ISREG(st.st_mode) && !wanted(entry) && !ends_with(entry, ".tar")) count_unread(w, entry);
+    }
+    if (S_ISREG(st.st_mode) && wanted(entry)) w->all++;
+    if (S_ISREG(st.st_mode) && wanted(entry) && (!w->include[0] || matches(w->include, name)))
+        add(w->list, name, (struct image_place){.bytes = st.st_size});
+    else if (S_ISREG(st.st_mode) && ends_with(entry, ".tar")) {
+        w->archives = xrealloc(w->archives, (size_t)(w->archive_count + 1) * sizeof *w->archives);
+        w->archives[w->archive_count++] = name;
+    } else free(name);
+    free(full);
+    return code;
+}
+
+/* Symbolic links to directories are followed, but for those that lead back. */
+static int walk(struct walk *w, const char *below, const struct above *up, struct error *err)
+{
+    char *path = below[0] ? path_join(w->root, below) : xstrdup(w->root);
+    DIR *dir = opendir(path);
+    struct stat st;
+    int code = 0;
+    if (!dir || fstat(dirfd(dir), &st) != 0) {
         code =
             error_errno(err, EXIT_FAILED, "set data.root to the directory of the images, or 'meopt fetch' it",
                         "cannot open the image directory");
         error_at(err, path, 0, 0);
     }
-    free(path);
-    struct dirent *entry;
-    while (dir && !code && (errno = 0, entry = readdir(dir)) != NULL) {
-        if (entry->d_name[0] == '.') continue;
-        char *name = path_join(below, entry->d_name), *full = path_join(root, name);
-        struct stat st = {0};
-        if (stat(full, &st) != 0) code = unknown(full, entry->d_name, err);
-        if (S_ISDIR(st.st_mode) && depth < MAX_DEPTH) code = walk(list, root, name, depth + 1, err);
-        if (S_ISREG(st.st_mode) && wanted(entry->d_name)) add(list, name, (int64_t)st.st_size);
-        else free(name);
-        free(full);
+    struct above here = {.up = up};
+    bool loop = false;
+    if (!code) {
+        here.device = st.st_dev;
+        here.inode = st.st_ino;
+        for (; up && !loop; up = up->up) loop = up->device == here.device && up->inode == here.inode;
+        w->loops += loop;
     }
-    if (dir && !code && errno) {
+    struct dirent *entry;
+    while (!code && !loop && (errno = 0, entry = readdir(dir)) != NULL)
+        if (entry->d_name[0] != '.') code = walk_entry(w, below, entry->d_name, &here, err);
+    if (!code && !loop && errno) {
         code = error_errno(err, EXIT_FAILED, "is its file system well?", "cannot list the image directory");
-        path = below[0] ? path_join(root, below) : xstrdup(root);
         error_at(err, path, 0, 0);
-        free(path);
     }
     if (dir) closedir(dir);
+    free(path);
     return code;
 }
 
-static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static void take_member(void *context, const char *member, int64_t offset, int64_t bytes)
+{
+    struct walk *w = context;
+    while (strncmp(member, "./", 2) == 0) member += 2;
+    const char *last = path_basename(member);
+    if (last[0] == '.' || !last[0]) return;
+    char *name = xasprintf("%s/%s", w->archive, member);
+    struct image_place place = {offset, bytes, (int64_t)strlen(w->archive)};
+    if (!wanted(last)) count_unread(w, last);
+    else w->all++;
+    if (wanted(last) && !matches(w->exclude, name) && (!w->include[0] || matches(w->include, name)))
+        add(w->list, name, place);
+    else free(name);
+}
+
+/* Archives beside images may hold the same images: they are not read then. */
+static int read_archives(struct walk *w, int code, struct error *err)
+{
+    bool beside = w->all > 0;
+    for (int64_t i = 0; i < w->archive_count; i++) {
+        w->archive = w->archives[i];
+        char *path = path_join(w->root, w->archive);
+        if (beside) count_unread(w, w->archive);
+        else if (!code) code = tar_list(path, take_member, w, err);
+        free(path);
+        free(w->archives[i]);
+    }
+    free(w->archives);
+    return code;
+}
+
+/* "1200 .tif, 3 .json": the most first. */
+static char *unread_text(struct walk *w)
+{
+    char *text = NULL;
+    for (int k = 0; k < w->endings; k++) {
+        int most = 0;
+        for (int i = 1; i < w->endings; i++)
+            if (w->unread[i].count > w->unread[most].count) most = i;
+        const char *name = w->unread[most].name;
+        char *longer =
+            xasprintf("%s%s%lld %s", text ? text : "", text ? ", " : "", (long long)w->unread[most].count,
+                      strcmp(name, "none") == 0 ? "without an ending" : name);
+        free(text);
+        text = longer;
+        w->unread[most].count = -1;
+    }
+    if (!w->loops) return text;
+    char *longer = xasprintf("%s%s%lld links to a directory above", text ? text : "", text ? ", " : "",
+                             (long long)w->loops);
+    free(text);
+    return longer;
+}
+
+/* ---- training, validation and test ---- */
+
+enum part { PART_NONE, PART_TRAIN, PART_VAL, PART_TEST, PARTS };
+static const char *const part_names[PARTS] = {"elsewhere", "for training", "for validation", "for test"};
+
+static const struct {
+    const char *directory;
+    enum part part;
+} parts[] = {{"train2014", PART_TRAIN}, {"train2017", PART_TRAIN}, {"train", PART_TRAIN},
+             {"training", PART_TRAIN},  {"val2014", PART_VAL},     {"val2017", PART_VAL},
+             {"val", PART_VAL},         {"valid", PART_VAL},       {"validation", PART_VAL},
+             {"dev", PART_VAL},         {"test2014", PART_TEST},   {"test2015", PART_TEST},
+             {"test2017", PART_TEST},   {"test", PART_TEST},       {"testing", PART_TEST}};
+
+static enum part part_named(const char *name, size_t bytes)
+{
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strlen(parts[i].directory) == bytes && strncasecmp(parts[i].directory, name, bytes) == 0)
+            return parts[i].part;
+    return PART_NONE;
+}
+
+/* By the outermost directory that tells: below val/ there may be a class "train". Of an archive by a word of
+ * its name: imagenet-train-000000.tar. */
+static enum part part_of(const char *name)
+{
+    size_t archive = (size_t)image_place(name).archive_length;
+    enum part part = PART_NONE;
+    const char *at = name;
+    for (const char *slash; !part && (slash = strchr(at, '/')) != NULL; at = slash + 1) {
+        part = part_named(at, (size_t)(slash - at));
+        for (size_t n; (size_t)(slash - name) == archive && !part && at < slash; at += n + 1) {
+            n = strcspn(at, "-_./");
+            part = part_named(at, n);
+        }
+    }
+    return part;
+}
 
 static bool in_train2014(const char *name)
 {
     return strncmp(name, "train2014/", 10) == 0 || strstr(name, "/train2014/") != NULL;
 }
 
-int image_list_read(struct image_list *list, const char *root, struct error *err)
+static enum part part_at(const char *name, bool coco2014)
+{
+    enum part part = part_of(name);
+    if (!coco2014) return part;
+    return in_train2014(name) ? PART_TRAIN : part == PART_TRAIN ? PART_NONE : part;
+}
+
+static void keep_training(struct image_list *list)
+{
+    int64_t counts[PARTS] = {0}, kept = 0;
+    bool coco2014 = false;
+    for (int64_t i = 0; i < list->count && !coco2014; i++) coco2014 = in_train2014(list->names[i]);
+    for (int64_t i = 0; i < list->count; i++) counts[part_at(list->names[i], coco2014)]++;
+    bool held_out = counts[PART_VAL] || counts[PART_TEST];
+    bool choose = coco2014 || (counts[PART_TRAIN] && held_out);
+    int kinds = 0;
+    for (int k = 0; k < PARTS; k++) kinds += counts[k] > 0;
+    if (!held_out && !choose) return;
+    for (int64_t i = 0; i < list->count && choose; i++) {
+        if (part_at(list->names[i], coco2014) == PART_TRAIN) list->names[kept++] = list->names[i];
+        else free(list->names[i]);
+    }
+    if (choose) list->count = kept;
+    if (kinds < 2) return;
+    char text[256] = "";
+    size_t used = 0;
+    for (int k = 0; k < PARTS; k++) {
+        if (!counts[k] || (choose && k == PART_TRAIN)) continue;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld %s", used ? ", " : "",
+                                 (long long)counts[k], part_names[k]);
+    }
+    list->chosen = choose ? xasprintf("%lld%s are taken, not those beside them: %s", (long long)kept,
+                                      coco2014 ? " below train2014" : " for training", text)
+                          : xasprintf("taken together: %s", text);
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    const char *x = *(char *const *)a, *y = *(char *const *)b;
+    int order = strcmp(x, y); /* an archive may hold a name twice */
+    return order ? order : image_place(x).offset < image_place(y).offset ? -1 : 1;
+}
+
+int image_list_read(struct image_list *list, const char *root, const char *include, const char *exclude,
+                    struct error *err)
 {
     *list = (struct image_list){0};
-    int code = walk(list, root, "", 0, err);
+    struct walk w = {.list = list, .root = root, .include = include ? include : "", .exclude = exclude};
+    int code = read_archives(&w, walk(&w, "", NULL, err), err);
+    list->unread = unread_text(&w);
     if (!code && list->count == 0) {
-        code = error_set(err, EXIT_FAILED,
-                         "set data.root to a directory with images, for COCO2014 'meopt fetch coco2014'",
-                         "holds no .jpg, .jpeg or .png file");
+        if (w.all)
+            error_set(err, EXIT_FAILED, "patterns are of paths relative to data.root",
+                      "data.include and data.exclude leave none of its %lld images", (long long)w.all);
+        else
+            error_set(err, EXIT_FAILED,
+                      "set data.root to a directory with images, for COCO2014 'meopt fetch coco2014'",
+                      "holds no .jpg, .jpeg, .png or .webp file, nor one in a .tar%s%s",
+                      list->unread ? ", but " : "", list->unread ? list->unread : "");
+        code = EXIT_FAILED;
         error_at(err, root, 0, 0);
     }
     if (code) {
         image_list_free(list);
         return code;
     }
-    int64_t train = 0;
-    for (int64_t i = 0; i < list->count; i++) train += in_train2014(list->names[i]);
-    if (train > 0) {
-        int64_t kept = 0;
-        for (int64_t i = 0; i < list->count; i++) {
-            if (in_train2014(list->names[i])) list->names[kept++] = list->names[i];
-            else free(list->names[i]);
-        }
-        list->count = kept;
-    }
+    if (!w.include[0]) keep_training(list);
     qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
     return 0;
 }
@@ -125,5 +373,7 @@ void image_list_free(struct image_list *list)
 {
     for (int64_t i = 0; i < list->count; i++) free(list->names[i]);
     free(list->names);
+    free(list->chosen);
+    free(list->unread);
     *list = (struct image_list){0};
 }

@@ -2,16 +2,17 @@
  *
  * Work is cut into samples. Sample t belongs to batch t / batch; a worker takes the next sample whose batch
  * has a free buffer. Which image a sample holds depends on its position alone. An image that cannot be
- * decoded is replaced by the next position's, so the replacement is the same on every run; it is named once
- * and counted. What cannot be read (or not for want of memory) is tried again for a moment, and then ends the
- * loading: it says nothing of the image, and to go on would make a run depend on the hour. A dataset that is
- * small once it is resized (and not augmented) is decoded once, before data_start returns: decoding would be
- * slower than the steps of the towers that such sets are for. */
+ * decoded is replaced by the next position's, so the replacement is the same on every run (in a whole pass
+ * nothing stands in for it); it is named once and counted. What cannot be read (or not for want of memory) is
+ * tried again for a moment, and then ends the loading: it says nothing of the image, and to go on would make
+ * a run depend on the hour. A dataset that is small once it is resized (and not augmented) is decoded once,
+ * before data_start returns: decoding would be slower than the steps of the towers that such sets are for. */
 #include "core/data/data.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/data/list.h"
+#include "core/data/tar.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -20,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KEEP_BYTES = 16 << 20, ATTEMPTS = 5, FIRST_PAUSE_MS = 20 };
+enum { KEEP_BYTES = 16 << 20, IMAGE_BYTES = 256 << 20, ATTEMPTS = 5, FIRST_PAUSE_MS = 20 };
 
 struct data {
     struct data_options options;
@@ -75,6 +76,23 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
 /* What becomes of an image. */
 enum outcome { LOADED, UNDECODABLE, UNREADABLE };
 
+/* A file, or its part of an archive. */
+static int read_image(const struct data *d, const char *path, const char *name, char **bytes, size_t *size,
+                      struct error *err)
+{
+    struct image_place place = image_place(name);
+    if (!place.archive_length) return file_read(path, IMAGE_BYTES, bytes, size, err);
+    errno = 0;
+    if (place.bytes > IMAGE_BYTES)
+        return error_set(err, EXIT_FAILED, NULL, "is larger than the %d bytes expected at most", IMAGE_BYTES);
+    char *archive = xasprintf("%s/%.*s", d->root, (int)place.archive_length, name);
+    int code = tar_read(archive, place.offset, place.bytes, bytes, err), reason = errno;
+    *size = (size_t)place.bytes;
+    free(archive);
+    errno = reason;
+    return code;
+}
+
 /* Decoded and resized, S*S*3 bytes */
 static enum outcome load_once(const struct data *d, const char *path, int64_t id, int64_t epoch, uint8_t *rgb,
                               struct error *err)
@@ -84,7 +102,7 @@ static enum outcome load_once(const struct data *d, const char *path, int64_t id
     char *bytes = NULL;
     size_t size = 0;
     struct image image = {0};
-    int code = file_read(path, 256u << 20, &bytes, &size, err);
+    int code = read_image(d, path, d->list.names[id], &bytes, &size, err);
     bool read = !code || errno == 0; /* an error of the file itself is not the system's */
     if (!code) code = image_decode(&image, (const uint8_t *)bytes, size, err);
     if (!code && o->augment)
@@ -124,7 +142,7 @@ static void note_bad(struct data *d, int64_t id, const struct error *why)
     if (d->bad[id]) return;
     d->bad[id] = 1;
     d->bad_count++;
-    log_warn("%s: %s; skipped (%lld bad so far)", why->file, why->what, (long long)d->bad_count);
+    log_warn("%s: %s; left out (%lld bad so far)", why->file, why->what, (long long)d->bad_count);
     if (d->bad_count > 1 + (int64_t)(d->options.max_bad * (double)d->list.count) && !d->failure.code) {
         error_set(&d->failure, EXIT_FAILED, "repair or remove them, or raise data.max_bad",
                   "%lld of %lld images cannot be decoded, more than data.max_bad allows; the last: %s",
@@ -153,9 +171,9 @@ static void work_kept(struct data *d, uint8_t *rgb)
         pthread_cond_wait(&d->changed, &d->lock);
 }
 
-/* One sample into its place: its image, or the next position's that can be decoded. Returns the image's
- * number, -1 where there is none; then the loading has failed, or stops. */
-static int64_t load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rgb, float *to)
+/* One sample into its place: its image, or the next position's that can be decoded; in a whole pass zeros,
+ * and -1 for its number. False: the loading has failed, or stops. */
+static bool load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rgb, float *to, int64_t *number)
 {
     const struct data_options *o = &d->options;
     struct error err = {0};
@@ -165,14 +183,21 @@ static int64_t load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t 
         enum outcome outcome = kept ? LOADED : load_image(d, id, epoch, rgb, &err);
         if (outcome == LOADED) {
             image_normalize(kept ? kept : rgb, o->pipeline, (int)o->image_size, to);
-            return id;
+            *number = id;
+            return true;
         }
         pthread_mutex_lock(&d->lock);
         if (outcome == UNDECODABLE) note_bad(d, id, &err);
         else fail(d, &err);
-        bool give_up = d->stop || d->failure.code;
+        bool give_up = d->stop || d->failure.code, any = d->bad_count < d->list.count;
         pthread_mutex_unlock(&d->lock);
-        if (give_up) return -1;
+        if (give_up) return false;
+        if (o->whole && any) {
+            memset(to, 0, (size_t)(3 * o->image_size * o->image_size) * sizeof *to);
+            *number = -1;
+            return true;
+        }
+        if (!any) break;
     }
     pthread_mutex_lock(&d->lock);
     error_set(&err, EXIT_FAILED, "repair them", "none of the %lld images can be decoded",
@@ -180,7 +205,7 @@ static int64_t load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t 
     error_at(&err, d->root, 0, 0);
     fail(d, &err);
     pthread_mutex_unlock(&d->lock);
-    return -1;
+    return false;
 }
 
 static void *work(void *argument)
@@ -200,10 +225,10 @@ static void *work(void *argument)
         }
         d->next_sample++;
         pthread_mutex_unlock(&d->lock);
-        int64_t buffer = batch % d->depth;
-        int64_t id = load_sample(d, batch, slot, rgb, d->images[buffer] + slot * pixels);
+        int64_t buffer = batch % d->depth, id;
+        bool there = load_sample(d, batch, slot, rgb, d->images[buffer] + slot * pixels, &id);
         pthread_mutex_lock(&d->lock);
-        if (id < 0) break;
+        if (!there) break;
         d->ids[buffer][slot] = id;
         d->ready[buffer]++;
         pthread_cond_broadcast(&d->changed);
@@ -232,10 +257,11 @@ int data_open(struct data **data, const struct data_options *options, struct err
     d->options = *options;
     d->root = xstrdup(options->root);
     d->options.root = d->root;
+    d->options.include = d->options.exclude = NULL; /* the caller's; the list is read here and now */
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     if (d->options.workers <= 0) d->options.workers = sysconf(_SC_NPROCESSORS_ONLN);
-    int code = image_list_read(&d->list, options->root, err);
+    int code = image_list_read(&d->list, options->root, options->include, options->exclude, err);
     if (!code) {
         int64_t global = options->batch * options->ranks;
         d->epoch_batches =
@@ -271,6 +297,13 @@ int data_open(struct data **data, const struct data_options *options, struct err
     }
     *data = d;
     return 0;
+}
+
+void data_tell(const struct data *d)
+{
+    if (d->list.chosen)
+        log_info("images: %s (data.include and data.exclude choose otherwise)", d->list.chosen);
+    if (d->list.unread) log_info("not read in %s: %s", d->root, d->list.unread);
 }
 
 int data_start(struct data *d, int64_t step, struct error *err)

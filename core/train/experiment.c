@@ -8,6 +8,8 @@
 struct data_options train_data_options(const struct config *c)
 {
     return (struct data_options){.root = c->data.root,
+                                 .include = c->data.include,
+                                 .exclude = c->data.exclude,
                                  .image_size = c->data.image_size,
                                  .pipeline = c->data.pipeline == DATA_PIPELINE_DINOV2 ? PIPELINE_DINOV2
                                                                                       : PIPELINE_CLIP,

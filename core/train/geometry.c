@@ -146,3 +146,29 @@ int trainer_geometry(struct config *c, bool random, struct geometry *teacher, st
     }
     return code;
 }
+
+int trainer_tower_geometry(struct config *c, bool student, struct geometry *g, struct weights **weights,
+                           struct error *err)
+{
+    int code = 0;
+    *weights = NULL;
+    if (student && !c->data.image_size && c->model_t.weight[0] && c->model_t.init != TOWER_INIT_RANDOM) {
+        struct weights *teacher = NULL; /* the student sees the images that the teacher takes */
+        code = settle(c, &c->model_t, "teacher", false, g, &teacher, err);
+        if (!code) c->data.image_size = g->image;
+        weights_close(teacher);
+    }
+    if (!code)
+        code = settle(c, student ? &c->model_s : &c->model_t, student ? "student" : "teacher", false, g,
+                      weights, err);
+    if (!code && !*weights)
+        code = error_set(err, EXIT_CONFIG, NULL, "the %s has no checkpoint: its values are random",
+                         student ? "student" : "teacher");
+    if (!code && !c->data.image_size) c->data.image_size = g->image;
+    if (!code) code = config_resolve(c, (enum model_family)g->family, err);
+    if (code) {
+        weights_close(*weights);
+        *weights = NULL;
+    }
+    return code;
+}

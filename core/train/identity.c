@@ -180,7 +180,7 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
     struct image_list list;
     char is[16];
     if (!was) return 0; /* of a version that did not tell */
-    int code = image_list_read(&list, config->data.root, err);
+    int code = image_list_read(&list, config->data.root, config->data.include, config->data.exclude, err);
     if (code) return code;
     snprintf(is, sizeof is, "%08x", (unsigned)image_list_hash(&list));
     if (strcmp(was, is) != 0) {

@@ -367,6 +367,7 @@ static int load(struct course *w, struct config *c, bool resume, struct device *
     if (!code) {
         struct data_options options = train_data_options(c);
         code = data_open(&w->feed.data, &options, err);
+        if (!code) data_tell(w->feed.data);
     }
     if (!code && w->t->cache && w->t->cache_list != data_hash(w->feed.data)) {
         code = error_set(err, EXIT_FAILED, "start again when they are at rest",

@@ -95,10 +95,12 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
         copy.model_t.arch == TOWER_ARCH_CUSTOM && !geometry_known(&copy)) {
         bool teacher = !readable(&copy.model_t);
-        error_set(err, EXIT_CONFIG, "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'",
-                  "the %s's checkpoint is not there, and nothing else says its geometry: %s",
-                  teacher ? "teacher" : "student", teacher ? copy.model_t.weight : copy.model_s.weight);
-        code = EXIT_CONFIG;
+        const char *weight = teacher ? copy.model_t.weight : copy.model_s.weight;
+        code = error_set(err, weight[0] ? EXIT_FAILED : EXIT_CONFIG,
+                         "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'",
+                         "the %s's checkpoint is not there, and nothing else says its geometry",
+                         teacher ? "teacher" : "student");
+        error_at(err, weight, 0, 0);
     }
     if (code == 0) {
         plan->use = device->use;

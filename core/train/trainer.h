@@ -129,5 +129,9 @@ int trainer_check_checkpoint(struct config *config, bool student, struct error *
  * weights are not returned. */
 int trainer_geometry(struct config *config, bool random, struct geometry *teacher, struct geometry *student,
                      struct weights **teacher_weights, struct weights **student_weights, struct error *err);
+/* One tower with its checkpoint; of the other one only what is needed: the student's image size is the
+ * teacher's where data.image_size is not given and there is a teacher. */
+int trainer_tower_geometry(struct config *config, bool student, struct geometry *geometry,
+                           struct weights **weights, struct error *err);
 
 #endif

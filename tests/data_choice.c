@@ -1,0 +1,194 @@
+/* Which files below a root are the images: links that lead back end, training is not mixed with validation
+ * and test, patterns choose otherwise, what is not read is counted. */
+#include "core/base/file.h"
+#include "core/data/list.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char root[64];
+
+static void put(const char *name)
+{
+    char *path = path_join(root, name), *directory = path_dirname(path);
+    assert_int_equal(file_make_dirs(directory, NULL), 0);
+    assert_int_equal(file_write_atomic(path, name, strlen(name), NULL), 0);
+    free(directory);
+    free(path);
+}
+
+static void link_to(const char *target, const char *name)
+{
+    char *path = path_join(root, name);
+    assert_int_equal(symlink(target, path), 0);
+    free(path);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    strcpy(root, "/tmp/meopt-choice-XXXXXX");
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return file_remove_tree(root, NULL);
+}
+
+/* `names`: those expected, in order, each followed by a space. */
+static void expect(const char *include, const char *exclude, const char *names, const char *chosen,
+                   const char *unread)
+{
+    struct image_list list;
+    struct error err = {0};
+    char found[1024] = "";
+    if (image_list_read(&list, root, include, exclude, &err)) fail_msg("%s", err.what);
+    for (int64_t i = 0; i < list.count; i++) {
+        strcat(found, list.names[i]);
+        strcat(found, " ");
+    }
+    assert_string_equal(found, names);
+    assert_string_equal(list.chosen ? list.chosen : "", chosen);
+    assert_string_equal(list.unread ? list.unread : "", unread);
+    image_list_free(&list);
+}
+
+static void links_that_lead_back_end(void **state)
+{
+    (void)state;
+    put("d/1.jpg");
+    put("e/2.png");
+    link_to("..", "d/up");
+    link_to(".", "self");
+    link_to(".", "d/same");
+    link_to("../e", "d/beside"); /* leads nowhere back */
+    link_to(root, "e/whole");
+    /* below d/beside, which is e, the whole is above as well */
+    expect(NULL, NULL, "d/1.jpg d/beside/2.png e/2.png ", "", "5 links to a directory above");
+}
+
+static void deep_directories_are_read_to_their_end(void **state)
+{
+    (void)state;
+    char name[256] = "";
+    for (int i = 0; i < 60; i++) strcat(name, "a/");
+    strcat(name, "x.jpg");
+    put(name);
+    strcat(name, " ");
+    expect(NULL, NULL, name, "", "");
+}
+
+static void training_is_not_mixed_with_the_rest(void **state)
+{
+    (void)state;
+    put("train2017/a.jpg");
+    put("val2017/b.jpg");
+    put("test2017/c.jpg");
+    put("unlabeled2017/d.jpg");
+    expect(NULL, NULL, "train2017/a.jpg ",
+           "1 for training are taken, not those beside them: 1 elsewhere, 1 for validation, 1 for test", "");
+    expect("*", NULL, "test2017/c.jpg train2017/a.jpg unlabeled2017/d.jpg val2017/b.jpg ", "", "");
+    expect("train2017, unlabeled2017/", NULL, "train2017/a.jpg unlabeled2017/d.jpg ", "", "");
+    expect(NULL, "val2017,test2017", "train2017/a.jpg unlabeled2017/d.jpg ", "", "");
+    expect(NULL, "train2017", "test2017/c.jpg unlabeled2017/d.jpg val2017/b.jpg ",
+           "taken together: 1 elsewhere, 1 for validation, 1 for test", "");
+    /* images of 2014 beside them count alone, as they always did */
+    put("train2014/a.jpg");
+    expect(NULL, NULL, "train2014/a.jpg ",
+           "1 below train2014 are taken, not those beside them: 2 elsewhere, 1 for validation, 1 for test",
+           "");
+}
+
+static void a_class_may_be_called_train(void **state)
+{
+    (void)state;
+    put("Train/bus/a.jpg");
+    put("Train/train/b.jpg");
+    put("Val/bus/c.jpg");
+    put("Val/train/d.jpg");
+    expect(NULL, NULL, "Train/bus/a.jpg Train/train/b.jpg ",
+           "2 for training are taken, not those beside them: 2 for validation", "");
+    expect(NULL, "Val", "Train/bus/a.jpg Train/train/b.jpg ", "", "");
+    put("bus/e.jpg");
+    put("train/f.jpg");
+    expect(NULL, "Train,Val", "bus/e.jpg train/f.jpg ", "", "");
+}
+
+static void patterns_are_of_paths(void **state)
+{
+    (void)state;
+    put("a/1.jpg");
+    put("a/masks/1.png");
+    put("b/masks/2.png");
+    put("b/2.jpeg");
+    put("masks.jpg");
+    expect(NULL, "*/masks", "a/1.jpg b/2.jpeg masks.jpg ", "", "");
+    expect(NULL, "*.png", "a/1.jpg b/2.jpeg masks.jpg ", "", "");
+    expect("a", NULL, "a/1.jpg a/masks/1.png ", "", "");
+    expect("?/?.jp*g", NULL, "a/1.jpg b/2.jpeg ", "", "");
+    expect(" a , b/*.png ", "a/masks", "a/1.jpg b/masks/2.png ", "", "");
+    struct image_list list;
+    struct error err = {0};
+    assert_int_equal(image_list_read(&list, root, "A", NULL, &err), EXIT_FAILED);
+    assert_string_equal(err.what, "data.include and data.exclude leave none of its 5 images");
+    assert_int_equal(image_list_read(&list, root, NULL, "*", &err), EXIT_FAILED);
+    assert_non_null(strstr(err.what, "leave none"));
+}
+
+static void what_is_left_out_is_not_looked_at(void **state)
+{
+    (void)state;
+    put("a.jpg");
+    link_to("nowhere", "gone.jpg");
+    struct image_list list;
+    assert_int_equal(image_list_read(&list, root, NULL, NULL, NULL), EXIT_FAILED);
+    expect(NULL, "gone*", "a.jpg ", "", "");
+}
+
+static void endings_that_are_not_read_are_counted(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"a.gif",   "b.GIF",    "c.tif",   "README",    "x.annotations",
+                                        "d.\x1bz", "e.tar.gz", ".hidden", "deep/f.gif"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) put(names[i]);
+    struct image_list list;
+    struct error err = {0};
+    assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), EXIT_FAILED);
+    assert_non_null(strstr(err.what, "no .jpg, .jpeg, .png or .webp file, nor one in a .tar, but 3 .gif, "));
+    put("z.WebP");
+    assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), 0);
+    assert_int_equal(list.count, 1);
+    assert_memory_equal(list.unread, "3 .gif, 2 without an ending, ", 29);
+    static const char *const each[] = {"1 .tif", "1 .?z", "1 .gz"};
+    for (size_t i = 0; i < 3; i++) assert_non_null(strstr(list.unread, each[i]));
+    image_list_free(&list);
+    for (int i = 0; i < 40; i++) {
+        char name[16] = {'n', '.', (char)('a' + i % 20), (char)('a' + i / 20), 0};
+        put(name);
+    }
+    assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), 0);
+    assert_true(strlen(list.unread) < 160);
+    assert_non_null(strstr(list.unread, " others"));
+    image_list_free(&list);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {TEST(links_that_lead_back_end),
+                                       TEST(deep_directories_are_read_to_their_end),
+                                       TEST(training_is_not_mixed_with_the_rest),
+                                       TEST(a_class_may_be_called_train),
+                                       TEST(patterns_are_of_paths),
+                                       TEST(what_is_left_out_is_not_looked_at),
+                                       TEST(endings_that_are_not_read_are_counted)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
