@@ -35,13 +35,18 @@ static int begin(const struct arguments *args, char **directory, int *lock, stru
     struct tm utc;
     strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", gmtime_r(&t, &utc));
     const char *given = argument_text(args, "name", config.run.name[0] ? config.run.name : NULL);
-    char *name = given ? xstrdup(given) : xasprintf("%s-%s", config.stem, stamp);
-    if (!code)
-        code = run_create(&run, argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs"),
-                          name, &config, err);
+    const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
+    for (int i = 1; !code; i++) { /* several of one experiment may begin in the same second */
+        char *name = given   ? xstrdup(given)
+                     : i > 1 ? xasprintf("%s-%s-%d", config.stem, stamp, i)
+                             : xasprintf("%s-%s", config.stem, stamp);
+        code = run_create(&run, parent, name, &config, err);
+        free(name);
+        if (!code || given || code != EXIT_LOCKED || i == 100) break;
+        code = 0;
+    }
     if (!code) *directory = xstrdup(run.directory);
     *lock = run_release(&run);
-    free(name);
     config_free(&config);
     return code;
 }

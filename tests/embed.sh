@@ -116,7 +116,7 @@ at = 8 + n + header[name]["data_offsets"][0]
 raw[at:at + 4] = struct.pack("<f", float("nan"))
 open("nan.safetensors", "wb").write(raw)
 PYTHON
-expect 13 'nan.safetensors: .*is not finite' embed --role student --out x.safetensors data.root=../images model.weight_s=../nan.safetensors
+expect 3 'nan.safetensors: .*blocks.0.mlp.fc1.weight: 1 of its .* values are NaN or infinite' embed --role student --out x.safetensors data.root=../images model.weight_s=../nan.safetensors
 for command in plan "embed --role student --out x.safetensors" "train --run-dir . --name none"; do
     # shellcheck disable=SC2086
     expect 1 'nowhere.pt' "$MEOPT" $command configs/quickstart.yaml model.weight_s=../nowhere.pt

@@ -40,4 +40,16 @@ got=$?
 [ $? = 10 ] || { echo "stop-after"; tail -3 "$work/out"; failed=1; }
 "$MEOPT" train "$work/configs/quickstart.yaml" --run-dir "$work/runs" --name one >"$work/out" 2>&1
 [ $? = 9 ] || { echo "an existing run was taken"; failed=1; }
+# four of one experiment that begin together, most of them in one second: each has a directory of its own
+pids=
+for i in 1 2 3 4; do
+    "$MEOPT" train "$work/configs/quickstart.yaml" --run-dir "$work/together" --stop-after 1 >"$work/out$i" 2>&1 &
+    pids="$pids $!"
+done
+for pid in $pids; do
+    wait "$pid"
+    got=$?
+    [ "$got" = 10 ] || { echo "of four that begin together: exit $got"; tail -n 3 "$work"/out?; failed=1; }
+done
+[ "$(ls "$work/together" | wc -l)" = 4 ] || { ls "$work/together"; failed=1; }
 exit "$failed"

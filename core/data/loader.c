@@ -313,12 +313,16 @@ int data_start(struct data *d, int64_t step, struct error *err)
     d->next_sample = 0;
     memset(d->ready, 0, (size_t)d->depth * sizeof *d->ready);
     d->threads = xrealloc(d->threads, (size_t)d->options.workers * sizeof *d->threads);
-    for (int64_t i = 0; i < d->options.workers; i++) {
-        if ((errno = pthread_create(&d->threads[i], NULL, work, d)) != 0)
-            return error_errno(err, EXIT_FAILED, "lower data.workers", "cannot start data worker %lld",
-                               (long long)i);
-        d->thread_count++;
-    }
+    int reason = 0;
+    for (int64_t i = 0; i < d->options.workers && !reason; i++)
+        if ((reason = pthread_create(&d->threads[i], NULL, work, d)) == 0) d->thread_count++;
+    errno = reason;
+    if (!d->thread_count)
+        return error_errno(err, EXIT_HOST_MEMORY, "raise the limits on memory and processes (ulimit -v, -u)",
+                           "cannot start a data worker");
+    if (reason) /* the images and their order are the same with fewer */
+        log_warn("%lld of %lld data workers: no more can be started: %s", (long long)d->thread_count,
+                 (long long)d->options.workers, strerror(reason));
     pthread_mutex_lock(&d->lock);
     while (d->kept && d->ready[step % d->depth] < batch_samples(d, step) && !d->failure.code)
         pthread_cond_wait(&d->changed, &d->lock);
