@@ -66,7 +66,7 @@ static int read_student(struct task *t, struct error *err)
 /* A head that maps to the teacher's width is not the tower's, and no other class has it. */
 static void tell_head(const struct task *t)
 {
-    if (weights_find(t->newest.model, "distill_head.weight") >= 0)
+    if (!t->no_head && weights_find(t->newest.model, "distill_head.weight") >= 0)
         log_warn("the student's distillation head (distill_head.*) is left out: the embeddings are the "
                  "tower's own");
 }
@@ -132,9 +132,7 @@ static int write_rows(const struct task *t, const struct respell *r, struct erro
     if (t->format != FORMAT_HF)
         return is_pt(t) ? weights_write_pt(t->out, respell_rows(r), respell_count(r), err)
                         : weights_write_safetensors(t->out, respell_rows(r), respell_count(r), metadata, err);
-    int code = file_make_dirs(t->out, err);
-    if (!code)
-        code = t->merge ? export_hf_copy(t->out, t->merge, err)
+    int code = t->merge ? export_hf_copy(t->out, t->merge, err)
                         : export_hf_write(t->out, &t->geometry, &t->config, t->bf16, err);
     char *path = path_join(t->out, "model.safetensors");
     if (!code) code = weights_write_safetensors(path, respell_rows(r), respell_count(r), metadata, err);
