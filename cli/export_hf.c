@@ -9,7 +9,8 @@
 
 static int write_object(const char *directory, const char *name, json_t *object, struct error *err)
 {
-    char *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_PRESERVE_ORDER) : NULL;
+    char *text =
+        object ? json_dumps(object, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(16)) : NULL;
     char *path = path_join(directory, name);
     int code = text ? file_write_atomic(path, text, strlen(text), err)
                     : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", name);
