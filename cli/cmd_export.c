@@ -1,83 +1,200 @@
-/* meopt export: the student of a run as a file that PyTorch opens. */
+/* meopt export: the student of a run as a file that PyTorch opens, or as another library's model. */
 #include "cli/command.h"
+#include "cli/export_hf.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/nn/respell.h"
 #include "core/run/checkpoint.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct source {
-    const struct weights *weights;
-    int64_t index;
-    enum dtype dtype;
-    void **buffer;
-    int64_t *held;
+enum format { FORMAT_PT, FORMAT_SAFETENSORS, FORMAT_HF, FORMAT_TIMM, FORMAT_OPENCLIP };
+static const struct {
+    const char *name, *out; /* where in the run's directory, when not told */
+} formats[] = {[FORMAT_PT] = {"pt", "student.pt"},
+               [FORMAT_SAFETENSORS] = {"safetensors", "student.safetensors"},
+               [FORMAT_HF] = {"hf", "student-hf"},
+               [FORMAT_TIMM] = {"timm", "student-timm.safetensors"},
+               [FORMAT_OPENCLIP] = {"openclip", "student-openclip.safetensors"}};
+
+struct task {
+    const char *run, *merge;
+    enum format format;
+    bool bf16, no_head;
+    char *out;
+    struct checkpoint newest;
+    struct config config;
+    struct geometry geometry;
 };
 
-static int read_part(void *context, size_t offset, void *dst, size_t bytes, struct error *err)
+/* What the tensors of the student do not tell: meta.json has it. */
+static int read_meta(struct task *t, struct error *err)
 {
-    struct source *s = context;
-    if (*s->held != s->index) {
-        size_t whole = (size_t)weights_tensor(s->weights, s->index)->count * dtype_bytes(s->dtype);
-        void *larger = realloc(*s->buffer, whole ? whole : 1);
-        if (!larger)
-            return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a tensor of %zu bytes", whole);
-        *s->buffer = larger;
-        int code = weights_read(s->weights, s->index, larger, s->dtype, err);
-        if (code) return code;
-        *s->held = s->index;
+    enum { MOST_BYTES = 64 << 20 };
+    char *path = path_join(t->run, "meta.json"), *text = NULL;
+    size_t bytes = 0;
+    int code = file_read(path, MOST_BYTES, &text, &bytes, err);
+    json_t *meta = code ? NULL : json_loadb(text, bytes, 0, NULL);
+    const char *activation = json_string_value(json_object_get(meta, "student_activation"));
+    t->geometry.heads = (int64_t)json_integer_value(json_object_get(meta, "student_heads"));
+    if (activation && strcmp(activation, "quick_gelu") == 0) t->geometry.ffn = 1 + ACTIVATION_QUICK_GELU;
+    if (!t->geometry.heads) t->geometry.heads = 1; /* names and shapes do not depend on it */
+    if (!code && !activation && t->format == FORMAT_HF) {
+        code = error_set(err, EXIT_CONFIG, "go on with the run for a step: meopt train writes it",
+                         "says neither the student's heads nor its activation");
+        error_at(err, path, 0, 0);
     }
-    memcpy(dst, (const char *)*s->buffer + offset, bytes);
-    return 0;
+    json_decref(meta);
+    free(text);
+    free(path);
+    return code;
+}
+
+static int read_student(struct task *t, struct error *err)
+{
+    char *path = path_join(t->run, "config.yaml");
+    int code = config_load(&t->config, path, NULL, 0, err);
+    free(path);
+    if (!code) code = read_meta(t, err);
+    if (!code) code = geometry_infer(&t->geometry, t->newest.model, t->config.model_s.head_dim, err);
+    return code;
+}
+
+/* A head that maps to the teacher's width is not the tower's, and no other class has it. */
+static void tell_head(const struct task *t)
+{
+    if (!t->no_head && weights_find(t->newest.model, "distill_head.weight") >= 0)
+        log_warn("the student's distillation head (distill_head.*) is left out: the embeddings are the "
+                 "tower's own");
+}
+
+/* The positions stay as they are stored; how they come to another size is the library's business. */
+static void tell_positions(const struct task *t)
+{
+    long long stored = (long long)(t->geometry.pos_grid * t->geometry.patch),
+              seen = (long long)t->config.data.image_size;
+    if (stored != seen && (t->format == FORMAT_HF || t->format == FORMAT_TIMM))
+        log_warn("positions are stored for %lld px and were trained at %lld px: the library resizes them in "
+                 "its own way, so that embeddings at %lld px may differ slightly",
+                 stored, seen, seen);
+}
+
+static int make_merged(struct task *t, struct respell *r, struct weights **original, struct error *err)
+{
+    int code = weights_open(original, t->merge, err);
+    if (code) return code;
+    struct spelling as;
+    names_find(&as, *original);
+    bool openclip = as.family != FAMILY_UNKNOWN &&
+                    strcmp(as.begin, as.family == FAMILY_EVA ? "visual.trunk." : "visual.") == 0;
+    if (t->format == FORMAT_OPENCLIP && as.family != FAMILY_UNKNOWN && !openclip)
+        code = error_set(err, EXIT_CONFIG, "name a file of open_clip",
+                         "its tower's names begin with \"%s\", which open_clip does not load", as.begin);
+    if (!code) code = respell_merge(r, &t->geometry, *original, err);
+    if (code && !err->file[0]) error_at(err, t->merge, 0, 0);
+    if (!code) tell_head(t);
+    return code;
+}
+
+static int make_rows(struct task *t, struct respell *r, struct weights **original, struct error *err)
+{
+    if (t->merge) return make_merged(t, r, original, err);
+    if (t->format == FORMAT_PT || t->format == FORMAT_SAFETENSORS) {
+        respell_as_is(r, !t->no_head);
+        return 0;
+    }
+    int code =
+        respell_library(r, &t->geometry, t->format == FORMAT_HF ? LIBRARY_TRANSFORMERS : LIBRARY_TIMM, err);
+    if (!code) tell_head(t);
+    if (!code) tell_positions(t);
+    return code;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* open_clip and timm tell the kind of a file by the end of its name. */
+static bool is_pt(const struct task *t)
+{
+    if (t->format == FORMAT_PT || t->format == FORMAT_SAFETENSORS) return t->format == FORMAT_PT;
+    return ends_with(t->out, ".pt") || ends_with(t->out, ".pth") || ends_with(t->out, ".bin");
+}
+
+static int write_rows(const struct task *t, const struct respell *r, struct error *err)
+{
+    static const char *const metadata[] = {"format", "pt", NULL};
+    if (t->format != FORMAT_HF)
+        return is_pt(t) ? weights_write_pt(t->out, respell_rows(r), respell_count(r), err)
+                        : weights_write_safetensors(t->out, respell_rows(r), respell_count(r), metadata, err);
+    int code = t->merge ? export_hf_copy(t->out, t->merge, err)
+                        : export_hf_write(t->out, &t->geometry, &t->config, t->bf16, err);
+    char *path = path_join(t->out, "model.safetensors");
+    if (!code) code = weights_write_safetensors(path, respell_rows(r), respell_count(r), metadata, err);
+    free(path);
+    return code;
+}
+
+static int export_newest(struct task *t, struct error *err)
+{
+    bool plain = !t->merge && (t->format == FORMAT_PT || t->format == FORMAT_SAFETENSORS);
+    int code = plain ? 0 : read_student(t, err);
+    struct weights *original = NULL;
+    struct respell *r;
+    respell_open(&r, t->newest.model, t->bf16 ? DTYPE_BF16 : DTYPE_F32);
+    if (!code) code = make_rows(t, r, &original, err);
+    if (!code) code = write_rows(t, r, err);
+    respell_close(r);
+    weights_close(original);
+    config_free(&t->config);
+    return code;
 }
 
 static int export_run(const struct arguments *args, struct error *err)
 {
-    bool pt = strcmp(argument_text(args, "format", "safetensors"), "pt") == 0;
-    enum dtype dtype = strcmp(argument_text(args, "dtype", "fp32"), "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
-    struct checkpoint newest;
-    int code = checkpoint_newest(&newest, args->operands[0], false, err);
-    if (!code && newest.step < 0) {
+    const char *format = argument_text(args, "format", "safetensors");
+    struct task t = {.run = args->operands[0],
+                     .merge = argument_text(args, "merge", NULL),
+                     .bf16 = strcmp(argument_text(args, "dtype", "fp32"), "bf16") == 0,
+                     .no_head = argument_flag(args, "no-head")};
+    while (strcmp(formats[t.format].name, format) != 0) t.format++;
+    if (t.format == FORMAT_OPENCLIP && !t.merge)
+        return error_set(err, EXIT_USAGE, "name the model that the student's tower belongs to: --merge FILE",
+                         "open_clip loads whole models, the student is an image tower");
+    int code = checkpoint_newest(&t.newest, t.run, false, err);
+    if (!code && t.newest.step < 0) {
         code = error_set(err, EXIT_FAILED, "name the directory of a run that has saved", "has no checkpoint");
-        error_at(err, args->operands[0], 0, 0);
+        error_at(err, t.run, 0, 0);
     }
     if (code) return code;
-    char *out = argument_text(args, "out", NULL)
-                    ? xstrdup(argument_text(args, "out", NULL))
-                    : xasprintf("%s/student.%s", args->operands[0], pt ? "pt" : "safetensors");
-    const struct weights *w = newest.model;
-    int64_t count = weights_count(w), held = -1;
-    void *buffer = NULL;
-    struct weights_row *rows = xcalloc((size_t)count, sizeof *rows);
-    struct source *sources = xcalloc((size_t)count, sizeof *sources);
-    for (int64_t i = 0; i < count; i++) {
-        const struct weights_tensor *t = weights_tensor(w, i);
-        sources[i] = (struct source){w, i, dtype, &buffer, &held};
-        rows[i] = (struct weights_row){
-            .name = t->name, .dtype = dtype, .ndim = t->ndim, .read = read_part, .context = &sources[i]};
-        memcpy(rows[i].shape, t->shape, sizeof rows[i].shape);
-    }
-    const char *const metadata[] = {"format", "pt", NULL};
-    code = pt ? weights_write_pt(out, rows, count, err)
-              : weights_write_safetensors(out, rows, count, metadata, err);
-    free(rows);
-    free(sources);
-    free(buffer);
-    if (!code) printf("%s: the student at step %lld\n", out, (long long)newest.step);
-    free(out);
-    checkpoint_close(&newest);
+    const char *out = argument_text(args, "out", NULL);
+    t.out = out ? xstrdup(out) : path_join(t.run, formats[t.format].out);
+    code = export_newest(&t, err);
+    if (!code)
+        printf("%s: the student at step %lld%s%s\n", t.out, (long long)t.newest.step, t.merge ? " in " : "",
+               t.merge ? t.merge : "");
+    free(t.out);
+    checkpoint_close(&t.newest);
     return code;
 }
 
 static const struct option options[] = {
-    {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors", 0, 0, "what to write (default safetensors)"},
-    {"dtype", 0, OPTION_TEXT, "TYPE", "fp32|bf16", 0, 0, "of the values (default fp32)"},
-    {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0, "where (default RUN/student.FORMAT)"},
+    {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|openclip", 0, 0,
+     "what to write (default safetensors)"},
+    {"merge", 0, OPTION_TEXT, "ORIGINAL", NULL, 0, 0, "put the student's tower into all of this checkpoint"},
+    {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave the distillation head out"},
+    {"dtype", 0, OPTION_TEXT, "TYPE", "fp32|bf16", 0, 0, "of the student's values (default fp32)"},
+    {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
+     "where (default in RUN, student.FORMAT for pt and safetensors)"},
     {0},
 };
 
 const struct command cmd_export = {
-    "export", "RUN",   "write the student of a run for PyTorch, in its family's key layout",
+    "export", "RUN",   "write the student of a run for PyTorch, in its family's or a library's key layout",
     NULL,     options, 1,
     1,        false,   export_run};

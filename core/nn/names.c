@@ -21,13 +21,20 @@ struct naming {
     enum pos_resize pos_resize; /* how that library does it; 0: as the family */
     bool pos_patches;           /* the class token has no position: its row is 0 */
     const char *zero;           /* changes nothing when it is 0 */
+    /* Of files that are written so. */
+    int library;         /* 1 + enum library; 0: none are */
+    const char *written; /* before the tower's names; NULL: nothing */
+    bool batched;        /* class token and positions begin with a dimension of 1 */
+    bool maskless;       /* has no place for a mask token */
+    bool scaleless;      /* nor for LayerScale */
 };
 
 /* In the order in which they are tried. */
 static const struct naming namings[] = {
     {.family = FAMILY_EVA, /* timm's inside open_clip, too: EVA01-g-14 */
      .towers = {"visual.", "visual.trunk."},
-     .probes = {"blocks.0.attn.q_bias"}},
+     .probes = {"blocks.0.attn.q_bias"},
+     .library = 1 + LIBRARY_TIMM},
     {.family = FAMILY_OPENCLIP, .probes = {"class_embedding", "conv1.weight"}},
     /* transformers: CLIPModel, CLIPVisionModel, CLIPVisionModelWithProjection */
     {.family = FAMILY_OPENCLIP,
@@ -54,11 +61,15 @@ static const struct naming namings[] = {
               [ROLE_NORM_W] = "post_layernorm.weight",
               [ROLE_NORM_B] = "post_layernorm.bias"},
      .out = "visual_projection.weight",
+     .library = 1 + LIBRARY_TRANSFORMERS,
+     .written = "vision_model.",
+     .scaleless = true,
      .pos_resize = POS_RESIZE_HF,
      .ignored = {"embeddings.position_ids"}},
     /* transformers: Dinov2Model, and with a head behind it */
     {.family = FAMILY_DINOV2,
      .pos_resize = POS_RESIZE_HF,
+     .library = 1 + LIBRARY_TRANSFORMERS,
      .towers = {"dinov2.", "dinov2_with_registers.", ""},
      .probes = {"embeddings.cls_token", "encoder.layer.0.layer_scale1.lambda1"},
      .block_prefix = "encoder.layer.",
@@ -108,7 +119,9 @@ static const struct naming namings[] = {
               [ROLE_LS2] = "ls2.gamma",
               [ROLE_NORM_B] = "norm.bias"},
      .out = "head.weight",
-     .zero = "head.bias"},
+     .zero = "head.bias",
+     .library = 1 + LIBRARY_TIMM,
+     .batched = true},
     /* timm: vit_*_patch14_reg4_dinov2, vit_*_patch14_dinov2. A gated feed-forward has the plain one's names.
      */
     {.family = FAMILY_DINOV2,
@@ -116,11 +129,15 @@ static const struct naming namings[] = {
      .keys = {[ROLE_REGISTERS] = "reg_token"},
      .swiglu = {"mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"},
      .pos_resize = POS_RESIZE_TIMM,
+     .library = 1 + LIBRARY_TIMM,
+     .maskless = true,
      .pos_patches = true},
     {.family = FAMILY_DINOV2,
      .probes = {"patch_embed.proj.weight", "blocks.0.ls1.gamma", "blocks.0.mlp.fc1.weight"},
      .absent = "mask_token", /* which the hub's files have */
      .swiglu = {"mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"},
+     .library = 1 + LIBRARY_TIMM,
+     .maskless = true,
      .pos_resize = POS_RESIZE_TIMM},
     {.family = FAMILY_DINOV2, .probes = {"patch_embed.proj.weight"}},
     /* Something of a family's, without what only it has: what is missing, the reader will say. */
@@ -171,30 +188,45 @@ static int64_t find_in_block(const struct spelling *s, const struct weights *wei
 
 static bool in_block(enum role role) { return role >= ROLE_BLOCK_FIRST && role <= ROLE_BLOCK_LAST; }
 
+/* The part-th of the names in a|b|c. */
+static bool part_of(const char *parts, int part, char *name, size_t size)
+{
+    const char *at = parts;
+    for (; at && part > 0; part--)
+        if ((at = strchr(at, '|')) != NULL) at++;
+    if (at) snprintf(name, size, "%.*s", (int)strcspn(at, "|"), at);
+    return at != NULL;
+}
+
+bool names_part(const struct spelling *s, enum role role, int64_t block, int ffn, int part, char *name,
+                size_t size)
+{
+    char key[128], number[32] = "";
+    bool outside = role == ROLE_OUT_W && s->naming->out;
+    if (!part_of(outside ? s->naming->out : key_of(s, role, ffn), part, key, sizeof key)) return false;
+    if (in_block(role)) snprintf(number, sizeof number, "%lld.", (long long)block);
+    snprintf(name, size, "%s%s%s%s", outside ? s->prefix.add : s->begin,
+             in_block(role) ? block_prefix(s) : "", number, key);
+    return true;
+}
+
 struct values_place names_place(const struct spelling *s, const struct weights *weights, enum role role,
                                 int64_t block, int ffn)
 {
     struct values_place place = {.zero_rows = role == ROLE_POS && s->naming->pos_patches};
-    const char *key = key_of(s, role, ffn);
-    bool outside = role == ROLE_OUT_W && s->naming->out;
-    if (outside) {
-        key = s->naming->out;
-        place.transposed = family_row(s->family)->out_transposed;
-    }
-    bool missing = false;
-    for (const char *at = key; at && place.parts < NAMES_PARTS; at = strchr(at, '|')) {
-        char part[128], number[32] = "";
-        at += *at == '|';
-        snprintf(part, sizeof part, "%.*s", (int)strcspn(at, "|"), at);
-        int64_t found = outside          ? weights_find_under(weights, &s->prefix, part)
+    bool outside = role == ROLE_OUT_W && s->naming->out, missing = false;
+    const char *key = outside ? s->naming->out : key_of(s, role, ffn);
+    char part[128];
+    place.transposed = outside && family_row(s->family)->out_transposed;
+    while (place.parts < NAMES_PARTS && part_of(key, place.parts, part, sizeof part)) {
+        int64_t found = !weights         ? -1
+                        : outside        ? weights_find_under(weights, &s->prefix, part)
                         : in_block(role) ? find_in_block(s, weights, block, part)
                                          : find_key(s, weights, part);
+        if (place.parts == 0 || (found < 0 && !missing))
+            names_part(s, role, block, ffn, place.parts, place.first, sizeof place.first);
+        missing |= found < 0;
         place.tensor[place.parts++] = found;
-        if (place.parts > 1 && (found >= 0 || missing)) continue;
-        missing = found < 0;
-        if (in_block(role)) snprintf(number, sizeof number, "%lld.", (long long)block);
-        snprintf(place.first, sizeof place.first, "%s%s%s%s", outside ? s->prefix.add : s->begin,
-                 in_block(role) ? block_prefix(s) : "", number, part);
     }
     return place;
 }
@@ -255,6 +287,30 @@ void names_find(struct spelling *s, const struct weights *weights)
     }
     *s = (struct spelling){.family = FAMILY_UNKNOWN};
 }
+
+bool names_library(struct spelling *s, enum library library, enum family family, bool registers)
+{
+    for (int i = 0; i < NAMING_COUNT; i++) {
+        const struct naming *n = &namings[i];
+        if (n->family != family || n->library != 1 + (int)library) continue;
+        if (n->pos_patches && !registers)
+            continue; /* a class token without position: towers with registers */
+        *s = (struct spelling){.family = family, .naming = n, .tower = ""};
+        if (n->written) s->tower = n->written;
+        snprintf(s->begin, sizeof s->begin, "%s", s->tower);
+        return true;
+    }
+    return false;
+}
+
+bool names_leaves_out(const struct spelling *s, enum role role)
+{
+    return (s->naming->maskless && role == ROLE_MASK) ||
+           (s->naming->scaleless && (role == ROLE_LS1 || role == ROLE_LS2));
+}
+
+bool names_batched(const struct spelling *s) { return s->naming->batched; }
+const char *names_zero(const struct spelling *s) { return s->naming->zero; }
 
 const char *names_stranger(const struct weights *weights)
 {

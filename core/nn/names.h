@@ -22,6 +22,19 @@ void names_find(struct spelling *spelling, const struct weights *weights);
 /* What is there instead of a tower: "a SigLIP tower (pooling by attention)"; NULL when nothing tells. */
 const char *names_stranger(const struct weights *weights);
 
+/* The spelling that a library's classes load strictly; false: none here for towers of that family. */
+enum library { LIBRARY_TRANSFORMERS, LIBRARY_TIMM };
+bool names_library(struct spelling *spelling, enum library library, enum family family, bool registers);
+/* The name of the part-th tensor of a parameter in such a file; false behind the last. */
+bool names_part(const struct spelling *spelling, enum role role, int64_t block, int ffn, int part, char *name,
+                size_t size);
+/* What of a tower a library has no place for. */
+bool names_leaves_out(const struct spelling *spelling, enum role role);
+/* A class token, and positions, are (1, 1, width) and (1, rows, width) there, whatever the family has. */
+bool names_batched(const struct spelling *spelling);
+/* A vector of zeros as long as the output that its classes ask for beside the projection; NULL: none. */
+const char *names_zero(const struct spelling *spelling);
+
 /* Where the values of a parameter are. */
 enum { NAMES_PARTS = 3 };
 struct values_place {
@@ -31,7 +44,8 @@ struct values_place {
     bool transposed;             /* stored (columns, rows) */
     char first[384];             /* name in the file of the first part that is not there, else of the first */
 };
-/* block: of a role inside the blocks, else not looked at. ffn: 1 + enum activation. */
+/* block: of a role inside the blocks, else not looked at. ffn: 1 + enum activation. weights NULL: of a file
+ * yet to be written, nothing is there. */
 struct values_place names_place(const struct spelling *spelling, const struct weights *weights,
                                 enum role role, int64_t block, int ffn);
 /* Index of its first tensor, -1 when a part is not there. */

@@ -73,6 +73,8 @@ int meta_write(const struct run *run, const struct trainer *t, const struct data
                              "student_parameters", (json_int_t)geometry_parameters(&t->student_geometry),
                              "teacher_parameters", (json_int_t)geometry_parameters(&t->teacher_geometry),
                              "family", family_name(t->student_geometry.family));
+    json_object_set_new(meta, "student_heads", json_integer((json_int_t)t->student_geometry.heads));
+    json_object_set_new(meta, "student_activation", json_string(geometry_activation(&t->student_geometry)));
     struct meopt_bytes held = {0};
     struct plan plan, baseline;
     bool planned = plan_found(&plan, t->config, device_kind_names[t->device->kind], true) == 0,

@@ -321,6 +321,11 @@ const char *weights_unread(const struct weights *w, const char *name)
     return NULL;
 }
 
+const char *weights_unread_name(const struct weights *w, int64_t index)
+{
+    return index < w->unread_count ? w->unread[index].name : NULL;
+}
+
 int weights_refuse_missing(const struct weights *w, const char *name, const char *hint, struct error *err)
 {
     const char *kind = weights_unread(w, name), *printed = quote(name, strlen(name));

@@ -79,6 +79,7 @@ int64_t weights_find_under(const struct weights *w, const struct weights_prefix 
  * there is none of that name. weights_refuse_missing says which of the two it is, with `hint` for one that is
  * not there; it returns EXIT_CONFIG. */
 const char *weights_unread(const struct weights *w, const char *name);
+const char *weights_unread_name(const struct weights *w, int64_t index); /* NULL behind the last */
 int weights_refuse_missing(const struct weights *w, const char *name, const char *hint, struct error *err);
 /* Where in a PyTorch file the state dict was: "teacher.backbone", "" when the file is nothing else. And the
  * entries beside it that would have fitted, too: "student, ema"; "" when there is no choice. */

@@ -1,0 +1,134 @@
+/* The configuration of a tower for transformers (CLIPVisionConfig, Dinov2Config, Dinov2WithRegistersConfig),
+ * and of its images (CLIPImageProcessor, BitImageProcessor): see export_hf.h. */
+#include "cli/export_hf.h"
+#include "core/base/file.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int write_object(const char *directory, const char *name, json_t *object, struct error *err)
+{
+    char *text =
+        object ? json_dumps(object, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(16)) : NULL;
+    char *path = path_join(directory, name);
+    int code = text ? file_write_atomic(path, text, strlen(text), err)
+                    : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", name);
+    free(text);
+    free(path);
+    json_decref(object);
+    return code;
+}
+
+/* Dinov2Config has no hidden width but a ratio, of which int(width * ratio) is taken; its SwiGLU takes two
+ * thirds of that, rounded up to a multiple of 8. */
+static int64_t hidden_of(const struct geometry *g, double ratio)
+{
+    int64_t hidden = (int64_t)((double)g->width * ratio);
+    return g->ffn == 1 + ACTIVATION_SWIGLU ? ((int64_t)((double)hidden * 2 / 3) + 7) / 8 * 8 : hidden;
+}
+
+static double ratio_of(const struct geometry *g)
+{
+    for (int ratio = 1; ratio <= 16; ratio++)
+        if (hidden_of(g, ratio) == g->hidden) return ratio;
+    double hidden = (double)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 1.5 : 1);
+    double ratio = (hidden + 0.25) / (double)g->width;
+    return hidden_of(g, ratio) == g->hidden ? ratio : 0;
+}
+
+static json_t *dinov2(const struct geometry *g, double ratio)
+{
+    bool registers = g->registers > 0;
+    json_t *o = json_pack("{s:[s], s:s, s:b, s:s, s:b, s:f, s:f}", "architectures",
+                          registers ? "Dinov2WithRegistersModel" : "Dinov2Model", "model_type",
+                          registers ? "dinov2_with_registers" : "dinov2", "use_swiglu_ffn",
+                          g->ffn == 1 + ACTIVATION_SWIGLU, "hidden_act", "gelu", "qkv_bias", 1,
+                          "layer_norm_eps", 1e-6, "layerscale_value", 1.0);
+    if (!o) return NULL;
+    bool whole = ratio >= 1 && ratio <= 16 && ratio - (double)(int)ratio <= 0;
+    json_object_set_new(o, "mlp_ratio", whole ? json_integer((int)ratio) : json_real(ratio));
+    if (registers) json_object_set_new(o, "num_register_tokens", json_integer((json_int_t)g->registers));
+    return o;
+}
+
+static json_t *clip(const struct geometry *g)
+{
+    return json_pack("{s:[s], s:s, s:I, s:s, s:I, s:f, s:f}", "architectures",
+                     g->unprojected ? "CLIPVisionModel" : "CLIPVisionModelWithProjection", "model_type",
+                     "clip_vision_model", "intermediate_size", (json_int_t)g->hidden, "hidden_act",
+                     geometry_activation(g), "projection_dim", (json_int_t)g->out, "layer_norm_eps", 1e-5,
+                     "attention_dropout", 0.0);
+}
+
+static json_t *images(const struct config *config)
+{
+    bool dinov2 = config->data.pipeline == DATA_PIPELINE_DINOV2;
+    json_int_t side = (json_int_t)config->data.image_size;
+    json_t *o =
+        json_pack("{s:s, s:b, s:b, s:b, s:b, s:b, s:i, s:f, s:{s:I}, s:{s:I, s:I}}", "image_processor_type",
+                  dinov2 ? "BitImageProcessor" : "CLIPImageProcessor", "do_convert_rgb", 1, "do_resize", 1,
+                  "do_center_crop", 1, "do_rescale", 1, "do_normalize", 1, "resample", 3, "rescale_factor",
+                  1.0 / 255, "size", "shortest_edge", dinov2 ? (side * 256 + 112) / 224 : side, "crop_size",
+                  "height", side, "width", side);
+    json_t *mean = dinov2 ? json_pack("[f,f,f]", 0.485, 0.456, 0.406)
+                          : json_pack("[f,f,f]", 0.48145466, 0.4578275, 0.40821073);
+    json_t *deviation = dinov2 ? json_pack("[f,f,f]", 0.229, 0.224, 0.225)
+                               : json_pack("[f,f,f]", 0.26862954, 0.26130258, 0.27577711);
+    if (o) {
+        json_object_set(o, "image_mean", mean);
+        json_object_set(o, "image_std", deviation);
+    }
+    json_decref(mean);
+    json_decref(deviation);
+    return o;
+}
+
+int export_hf_write(const char *directory, const struct geometry *g, const struct config *config, bool bf16,
+                    struct error *err)
+{
+    double ratio = ratio_of(g);
+    bool family = g->family == FAMILY_DINOV2;
+    if (family && ratio <= 0)
+        return error_set(err, EXIT_CONFIG, "--format pt, safetensors or timm",
+                         "transformers' DINOv2 has no feed-forward of %lld values for a width of %lld",
+                         (long long)g->hidden, (long long)g->width);
+    int code = file_make_dirs(directory, err);
+    if (code) return code;
+    json_t *o = family ? dinov2(g, ratio) : clip(g);
+    if (o) {
+        json_object_set_new(o, "hidden_size", json_integer((json_int_t)g->width));
+        json_object_set_new(o, "num_hidden_layers", json_integer((json_int_t)g->depth));
+        json_object_set_new(o, "num_attention_heads", json_integer((json_int_t)g->heads));
+        json_object_set_new(o, "num_channels", json_integer(3));
+        json_object_set_new(o, "image_size", json_integer((json_int_t)(g->pos_grid * g->patch)));
+        json_object_set_new(o, "patch_size", json_integer((json_int_t)g->patch));
+        json_object_set_new(o, "torch_dtype", json_string(bf16 ? "bfloat16" : "float32"));
+    }
+    code = write_object(directory, "config.json", o, err);
+    return code ? code : write_object(directory, "preprocessor_config.json", images(config), err);
+}
+
+int export_hf_copy(const char *directory, const char *original, struct error *err)
+{
+    static const char *const names[] = {"config.json", "preprocessor_config.json"};
+    struct stat status;
+    bool is_directory = stat(original, &status) == 0 && S_ISDIR(status.st_mode);
+    char *from = is_directory ? xstrdup(original) : path_dirname(original);
+    int code = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !code; i++) {
+        enum { MOST_BYTES = 16 << 20 };
+        char *path = path_join(from, names[i]), *to = path_join(directory, names[i]), *data = NULL;
+        size_t bytes = 0;
+        if (i == 0 || stat(path, &status) == 0) {
+            code = file_read(path, MOST_BYTES, &data, &bytes, err);
+            if (!code) code = file_make_dirs(directory, err);
+            if (!code) code = file_write_atomic(to, data, bytes, err);
+        }
+        free(data);
+        free(to);
+        free(path);
+    }
+    free(from);
+    return code;
+}

@@ -1,0 +1,117 @@
+#!/bin/sh
+# A trained student in each form of export, read again, gives the embeddings of the plain export, bit for bit: under
+# transformers' and timm's names, and inside the model that it came from, of which every other byte stays. What a
+# library has no class for is refused; a head that has no place is told.
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "$*"; exit 1; }
+quietly() { "$@" >log 2>&1 || { cat log; fail "failed: $*"; }; }
+refused() { # CODE WORDS COMMAND...
+    want=$1 words=$2 code=0
+    shift 2
+    "$@" >log 2>&1 || code=$?
+    [ $code = "$want" ] || { cat log; fail "exit $code, not $want: $*"; }
+    grep -q "$words" log || { cat log; fail "does not say '$words': $*"; }
+}
+tar -xzf "$MEOPT_SOURCE/configs/sample/COCO2014.tar.gz"
+mkdir images
+find COCO2014 -name '*.jpg' | sort | head -4 | while read -r f; do cp "$f" images/; done
+names=$MEOPT_SOURCE/tests/data/names
+cat >c.yaml <<YAML
+model:
+  weight_t: $names/clip-projection
+  weight_s: $names/clip-projection
+data:
+  root: images
+  image_size: 28
+train:
+  batch_size: 4
+  precision: fp32
+optim:
+  use_meopt: false
+  lr: 1.0e-2
+  warmup_steps: 0
+YAML
+train() { # NAME KEYS...
+    name=$1
+    shift
+    quietly "$MEOPT" train c.yaml model_t.heads=2 model_s.heads=2 "$@" --steps 2 --run-dir . --name "$name" --no-dashboard
+}
+# The student that `file` holds, with the keys in `told`.
+embed() {
+    file=$1 out=$2
+    quietly "$MEOPT" embed c.yaml model.weight_t="$tower" model_t.heads=2 model_s.heads=2 $told model.weight_s="$file" \
+        --role student --out "$out"
+}
+# The names in a safetensors file, of which the header's length is the first.
+table() {
+    bytes=$(od -An -tu8 -N8 "$1" | tr -d ' ')
+    tail -c +9 "$1" | head -c "$bytes" | tr '{' '\n' | grep -o '"[^"]*":$' | grep -v __metadata__ | sort
+}
+
+for name in clip clip-vision clip-projection timm-clip timm-clip-bare dinov2 dinov2-registers dinov2-giant timm-dinov2 \
+    timm-dinov2-registers timm-dinov2-giant timm-eva; do
+    tower=$names/$name
+    case $name in clip-projection | timm* | dinov2*) activation=gelu ;; *) activation=quick_gelu ;; esac
+    case $name in *giant) activation=auto ;; esac
+    case $name in *registers | timm*) resize=timm ;; *) resize=hf ;; esac
+    told="model_s.activation=$activation model_s.pos_resize=$resize"
+    train "$name" model.weight_t="$tower" model.weight_s="$tower" model_s.activation=$activation
+    quietly "$MEOPT" export "$name" -o own.safetensors
+    embed own.safetensors expected
+    embed "$tower" before
+    cmp -s expected before && fail "$name: nothing was trained"
+    for form in hf timm pt merged; do
+        case $name-$form in
+        timm-eva-hf) refused 7 'transformers has no class for a tower of the family eva' \
+            "$MEOPT" export "$name" --format hf -o out; continue ;;
+        timm-dinov2-giant-hf) # its class rounds the feed-forward up to a multiple of 8
+            refused 7 'no feed-forward of 20' "$MEOPT" export "$name" --format hf -o out; continue ;;
+        *-merged) quietly "$MEOPT" export "$name" --merge "$tower" -o out ;;
+        *) quietly "$MEOPT" export "$name" --format $form -o out ;;
+        esac
+        case $form in hf) told="model_s.pos_resize=$resize" ;; *) told="model_s.activation=$activation model_s.pos_resize=$resize" ;; esac
+        embed out after # what config.json says is read
+        cmp expected after || fail "$name comes out of $form as another"
+        if [ $form = merged ]; then
+            table "$tower/model.safetensors" >want
+            table out >got
+            cmp want got || fail "$name: the merged file has other names"
+        fi
+        rm -rf out
+    done
+done
+
+# transformers' whole model: a directory with its configuration
+quietly "$MEOPT" export clip --format hf --merge "$names/clip" -o whole
+cmp whole/config.json "$names/clip/config.json" || fail "config.json was not copied"
+tower=$names/clip told=
+quietly "$MEOPT" export clip -o own.safetensors
+embed whole after
+told=model_s.activation=quick_gelu
+embed own.safetensors expected
+cmp expected after || fail "the whole model has another tower"
+
+# a head from 16 to 8 values
+train headed model.weight_s="$names/clip-vision"
+quietly "$MEOPT" export headed -o with.safetensors
+table with.safetensors | grep -q distill_head || fail "the head is not in the plain export"
+quietly "$MEOPT" export headed --no-head -o without.safetensors
+table without.safetensors | grep -q distill_head && fail "--no-head left the head in"
+table with.safetensors | grep -v distill_head >want
+table without.safetensors | cmp - want || fail "--no-head took more than the head"
+for form in "--format hf" "--format timm" "--merge $names/clip-vision"; do
+    quietly "$MEOPT" export headed $form -o out
+    grep -q 'distillation head .* is left out' log || fail "$form: nothing is said of the head"
+    rm -rf out
+done
+
+refused 2 'open_clip loads whole models' "$MEOPT" export clip --format openclip
+refused 7 'which open_clip does not load' "$MEOPT" export clip --format openclip --merge "$names/clip"
+refused 7 'the student' "$MEOPT" export clip --merge "$names/clip-vision" -o out
+refused 7 'dinov2' "$MEOPT" export clip --merge "$names/dinov2" -o out
+[ ! -e out ] || fail "a refused export left a file"
+sed -i '/student_activation/d' clip/meta.json
+refused 7 'neither the student' "$MEOPT" export clip --format hf -o out
