@@ -43,7 +43,10 @@ train() { # NAME KEYS...
 embed() {
     file=$1 out=$2
     quietly "$MEOPT" embed c.yaml model.weight_t="$tower" model_t.heads=2 model_s.heads=2 $told model.weight_s="$file" \
-        --role student --out "$out"
+        --role student --out "$out.safetensors"
+    # the tensors; the header in front of them names the checkpoint
+    tail -c +$(($(od -An -tu8 -N8 "$out.safetensors") + 9)) "$out.safetensors" >"$out"
+    [ -s "$out" ] || fail "no embeddings of $file"
 }
 # The names in a safetensors file, of which the header's length is the first.
 table() {
@@ -112,6 +115,7 @@ refused 2 'open_clip loads whole models' "$MEOPT" export clip --format openclip
 refused 7 'which open_clip does not load' "$MEOPT" export clip --format openclip --merge "$names/clip"
 refused 7 'the student' "$MEOPT" export clip --merge "$names/clip-vision" -o out
 refused 7 'dinov2' "$MEOPT" export clip --merge "$names/dinov2" -o out
+refused 7 'a TorchScript archive is no file to merge' "$MEOPT" export clip --merge "$MEOPT_SOURCE/tests/data/containers/script.pt" -o out
 [ ! -e out ] || fail "a refused export left a file"
 sed -i '/student_activation/d' clip/meta.json
 refused 7 'neither the student' "$MEOPT" export clip --format hf -o out
