@@ -9,7 +9,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 # The code of a tree without comments and texts, one file; what takes a tower in another.
 code() { # tree
     find "$1/core" "$1/cli" -name '*.[ch]' ! -path '*/core/config/*' | sort >"$dir/files"
-    for file in $(cat "$dir/files"); do
+    while IFS= read -r file; do
         sed 's/"[^"]*"//g' "$file" | awk '{
             while (length($0)) {
                 end = inside ? index($0, "*/") : index($0, "/*")
@@ -22,7 +22,7 @@ code() { # tree
         }' >"$dir/plain"
         cat "$dir/plain" >&3
         if grep -q 'struct config_tower' "$dir/plain"; then cat "$dir/plain" >&4; fi
-    done 3>"$dir/all" 4>"$dir/towers"
+    done <"$dir/files" 3>"$dir/all" 4>"$dir/towers"
 }
 end='([^a-z_0-9 =]| +[^ =]| *==|$)' # of the name, with no assignment behind it
 unread() { # keys on stdin

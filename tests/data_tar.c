@@ -36,10 +36,11 @@ static int setup(void **state)
     (void)state;
     strcpy(work, "/tmp/meopt-tar-XXXXXX");
     if (!mkdtemp(work)) return -1;
-    shell("mkdir -p loose/s0 loose/s1 shards; n=0; for f in %s/tests/data/preprocess/images/0[0-9]*.jpg; do "
-          "n=$((n + 1)); cp $f loose/s$((n %% 2))/00$n.jpg; echo $n >loose/s$((n %% 2))/00$n.cls; done; "
-          "cp %s/tests/data/webp/lossy.webp loose/s1/%0150d.webp; printf x >loose/s0/._mac.jpg",
-          MEOPT_SOURCE_DIR, MEOPT_SOURCE_DIR, 7);
+    shell(
+        "mkdir -p loose/s0 loose/s1 shards; n=0; for f in '%s'/tests/data/preprocess/images/0[0-9]*.jpg; do "
+        "n=$((n + 1)); cp \"$f\" loose/s$((n %% 2))/00$n.jpg; echo $n >loose/s$((n %% 2))/00$n.cls; done; "
+        "cp '%s'/tests/data/webp/lossy.webp loose/s1/%0150d.webp; printf x >loose/s0/._mac.jpg",
+        MEOPT_SOURCE_DIR, MEOPT_SOURCE_DIR, 7);
     return 0;
 }
 

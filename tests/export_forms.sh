@@ -18,7 +18,8 @@ refused() { # CODE WORDS COMMAND...
 tar -xzf "$MEOPT_SOURCE/configs/sample/COCO2014.tar.gz"
 mkdir images
 find COCO2014 -name '*.jpg' | sort | head -4 | while read -r f; do cp "$f" images/; done
-names=$MEOPT_SOURCE/tests/data/names
+ln -s "$MEOPT_SOURCE/tests/data/names" names
+names=names
 cat >c.yaml <<YAML
 model:
   weight_t: $names/clip-projection

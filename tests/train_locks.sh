@@ -16,7 +16,9 @@ mkdir sample configs
 for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
 cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
 export OMP_NUM_THREADS=1 ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
-slow="env LD_PRELOAD=$MEOPT_BUILD/tests/libfake_disk.so SLOW_OPEN=.pth SLOW_OPEN_MS=2000"
+# preloaded by its name: a path in LD_PRELOAD ends at a space
+export LD_LIBRARY_PATH="$MEOPT_BUILD/tests"
+slow="env LD_PRELOAD=libfake_disk.so SLOW_OPEN=.pth SLOW_OPEN_MS=2000"
 set -- configs/quickstart_dinov2.yaml --run-dir runs train.checkpoint_steps=8
 await() { # WORDS...: a command, within 60 s
     for _ in $(seq 600); do

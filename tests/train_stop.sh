@@ -17,7 +17,9 @@ mkdir sample configs
 for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
 cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
 export OMP_NUM_THREADS=1 ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
-slow=$MEOPT_BUILD/tests/libfake_disk.so
+# preloaded by its name: a path in LD_PRELOAD ends at a space
+export LD_LIBRARY_PATH="$MEOPT_BUILD/tests"
+slow=libfake_disk.so
 await() { # WORDS...: a command, within 60 s
     for _ in $(seq 1200); do
         "$@" 2>/dev/null && return 0

@@ -55,7 +55,9 @@ if ! ldd "$MEOPT" | grep -q libasan; then
     done
 fi
 
-disk="env LD_PRELOAD=$MEOPT_BUILD/tests/libfake_disk.so"
+# preloaded by its name: a path in LD_PRELOAD ends at a space
+export LD_LIBRARY_PATH="$MEOPT_BUILD/tests"
+disk="env LD_PRELOAD=libfake_disk.so"
 cp -r runs/full runs/cut
 got=0
 $disk CUT_MAP=step-00000006/model.safetensors "$MEOPT" export runs/cut --format safetensors --out cut.safetensors 2>export.err || got=$?

@@ -64,7 +64,11 @@ class Shim:
         with open(shared, "wb") as f:
             f.truncate(HEAD + log_bytes)
         environment = dict(
-            self.environment, LD_PRELOAD=self.library, FAULT_SHARED=shared, FAULT_UNDER=":".join(under)
+            self.environment,
+            LD_PRELOAD=os.path.basename(self.library),  # a path in it would end at a space
+            LD_LIBRARY_PATH=os.path.dirname(self.library),
+            FAULT_SHARED=shared,
+            FAULT_UNDER=":".join(under),
         )
         for name, value in options.items():
             if value:
