@@ -9,6 +9,7 @@
 #include <langinfo.h>
 #include <limits.h>
 #include <pthread.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -290,6 +291,9 @@ static int compare(const struct arguments *args, struct error *err)
     if (argument_flag(args, "json") + argument_flag(args, "csv") + argument_flag(args, "md") > 1)
         return error_set(err, EXIT_USAGE, "--html, --svg and --png go beside one of them",
                          "--json, --csv and --md exclude each other");
+    /* jansson goes on with a text cut short when memory is out: here that ends the command, nothing is lost
+     */
+    json_set_alloc_funcs(xmalloc, free);
     int code = make_groups(args, &groups, &group_count, err);
     if (!code) {
         count = group_count;

@@ -35,12 +35,7 @@ static int read_object(const char *directory, const char *name, json_t **out, st
     char *path = path_join(directory, name), *text;
     size_t bytes = 0;
     int code = read_small(path, &text, &bytes, err);
-    json_error_t why = {0};
-    json_t *object = text ? json_loadb(text, bytes, JSON_ALLOW_NUL, &why) : NULL;
-    if (text && !object && (!why.text[0] || json_error_code(&why) == json_error_out_of_memory)) {
-        code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory"); /* jansson words every other reason */
-        error_at(err, path, 0, 0);
-    }
+    json_t *object = text ? json_loadb(text, bytes, JSON_ALLOW_NUL, NULL) : NULL;
     if (object && !json_is_object(object)) {
         json_decref(object);
         object = NULL;
