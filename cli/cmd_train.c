@@ -14,8 +14,48 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The run directory, made and locked. */
-static int begin(const struct arguments *args, char **directory, int *lock, struct error *err)
+/* A process that was killed a moment ago may still hold the run: wait for it a little. */
+static int reopen(const char *directory, struct config *config, int *lock, struct error *err)
+{
+    struct run run = {.metrics = -1, .events = -1, .lock = -1};
+    int code = EXIT_LOCKED;
+    for (int i = 0; i < 30 && code == EXIT_LOCKED; i++) {
+        code = run_open(&run, directory, err);
+        if (code == EXIT_LOCKED) nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+    if (code) return code;
+    run_tidy(&run);
+    *lock = run_release(&run);
+    char *path = path_join(directory, "config.yaml");
+    code = config_load(config, path, NULL, 0, err);
+    free(path);
+    return code;
+}
+
+/* The run of that name, which is there: the experiment must be the one that it began with. */
+static int go_on(const struct config *asked, const char *directory, int *lock, struct error *err)
+{
+    struct config own;
+    int code = reopen(directory, &own, lock, err);
+    if (code) return code;
+    for (int key = 0; key < config_key_count && !code; key++) {
+        if (!config_keys[key].numbers) continue;
+        char *before = config_value_text(&own, key), *now = config_value_text(asked, key);
+        if (strcmp(before, now) != 0)
+            code = error_set(err, EXIT_CONFIG,
+                             "give another --name, or change it in the run: meopt config set RUN/config.yaml",
+                             "the run began with %s %.120s, now it is %.120s", config_keys[key].name, before,
+                             now);
+        free(before);
+        free(now);
+    }
+    if (code) error_at(err, directory, 0, 0);
+    config_free(&own);
+    return code;
+}
+
+/* The run directory, made and locked; with --resume-if-exists one that is there already. */
+static int begin(const struct arguments *args, char **directory, bool *resume, int *lock, struct error *err)
 {
     struct config config;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
@@ -36,6 +76,18 @@ static int begin(const struct arguments *args, char **directory, int *lock, stru
     strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", gmtime_r(&t, &utc));
     const char *given = argument_text(args, "name", config.run.name[0] ? config.run.name : NULL);
     const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
+    char *there = given ? path_join(parent, given) : NULL;
+    *resume = !code && there && argument_flag(args, "resume-if-exists") && access(there, F_OK) == 0;
+    if (*resume) {
+        code = go_on(&config, there, lock, err);
+        *directory = there;
+        config_free(&config);
+        return code;
+    }
+    free(there);
+    if (!code && !given && argument_flag(args, "resume-if-exists"))
+        code =
+            error_set(err, EXIT_USAGE, "as in --name first", "--resume-if-exists needs the name of the run");
     for (int i = 1; !code; i++) { /* several of one experiment may begin in the same second */
         char *name = given   ? xstrdup(given)
                      : i > 1 ? xasprintf("%s-%s-%d", config.stem, stamp, i)
@@ -48,26 +100,6 @@ static int begin(const struct arguments *args, char **directory, int *lock, stru
     if (!code) *directory = xstrdup(run.directory);
     *lock = run_release(&run);
     config_free(&config);
-    return code;
-}
-
-/* A process that was killed a moment ago may still hold the run: wait for it a little. */
-static int reopen(const char *directory, int *lock, struct error *err)
-{
-    struct run run = {.metrics = -1, .events = -1, .lock = -1};
-    int code = EXIT_LOCKED;
-    for (int i = 0; i < 30 && code == EXIT_LOCKED; i++) {
-        code = run_open(&run, directory, err);
-        if (code == EXIT_LOCKED) nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-    }
-    if (code) return code;
-    run_tidy(&run);
-    *lock = run_release(&run);
-    char *path = path_join(directory, "config.yaml");
-    struct config config;
-    code = config_load(&config, path, NULL, 0, err);
-    if (!code) config_free(&config);
-    free(path);
     return code;
 }
 
@@ -93,13 +125,13 @@ static int forced_keys(const struct arguments *args, char **keys, struct error *
 }
 
 /* In the run that `lock` is of, which is closed. */
-static int train_in(const struct arguments *args, const char *directory, int lock, const char *force,
-                    struct error *err)
+static int train_in(const struct arguments *args, const char *directory, int lock, bool resume,
+                    const char *force, struct error *err)
 {
     int code;
     struct supervision s = {.directory = directory,
                             .lock = lock,
-                            .resume = argument_text(args, "resume", NULL) != NULL,
+                            .resume = resume,
                             .force_resume = force,
                             .json = argument_flag(args, "json"),
                             .stop_after = argument_int(args, "stop-after", 0),
@@ -137,6 +169,7 @@ static int train_run(const struct arguments *args, struct error *err)
     const char *resume = argument_text(args, "resume", NULL), *replay = argument_text(args, "replay", NULL);
     char *directory = NULL, *force = NULL;
     int code, lock = -1;
+    bool goes_on = resume != NULL;
     if (replay) {
         struct dash_options options = {.directory = replay,
                                        .replay = true,
@@ -156,11 +189,12 @@ static int train_run(const struct arguments *args, struct error *err)
     if (resume) {
         directory = xstrdup(resume);
         code = forced_keys(args, &force, err);
-        if (!code) code = reopen(resume, &lock, err);
+        struct config config;
+        if (!code && (code = reopen(resume, &config, &lock, err)) == 0) config_free(&config);
     } else {
-        code = begin(args, &directory, &lock, err);
+        code = begin(args, &directory, &goes_on, &lock, err);
     }
-    if (!code) code = train_in(args, directory, lock, force, err);
+    if (!code) code = train_in(args, directory, lock, goes_on, force, err);
     else if (lock >= 0) close(lock);
     free(force);
     free(directory);
@@ -174,6 +208,8 @@ static const struct option options[] = {
     {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N (exit 10)"},
     {"resume", 0, OPTION_TEXT, "RUN", NULL, 0, 0,
      "go on with this run directory from its newest whole checkpoint"},
+    {"resume-if-exists", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "go on with the run --name where it is there, else begin it"},
     {"force-resume", 0, OPTION_LIST, "KEY", NULL, 0, 0,
      "go on though this key is another than the run began with; data.root: other images"},
     {"cards", 0, OPTION_TEXT, "N", NULL, 0, 0, "train on this card: one number, as in 0 (device.cards)"},

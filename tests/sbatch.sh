@@ -1,0 +1,108 @@
+#!/bin/sh
+# The job script of `meopt sbatch`: what it asks for, that shells read it, that any name of a file survives it; and what it does
+# with the ends of a run, played with an srun and a scontrol of our own. No Slurm is needed.
+set -eu
+command -v bash >/dev/null || { echo "no bash, which runs job scripts"; exit 77; }
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAILED: $*" >&2; cat out err >&2 2>/dev/null || true; exit 1; }
+expect() { # code command...
+    want=$1
+    shift
+    code=0
+    "$@" >out 2>err || code=$?
+    [ "$code" = "$want" ] || fail "exit $code, expected $want: $*"
+}
+has() { grep -qxF -e "$1" "${2:-out}" || fail "no line '$1'"; }
+"$MEOPT" config new eva_clip >/dev/null
+here=$(pwd -P)
+
+expect 0 "$MEOPT" sbatch eva_clip.yaml --nodes 2 --cards 4 --gres dcu:K100-PCIE-64GB-LS --cpus 16 --partition ksai --time 1-12:00:00 \
+    --warn 600 --module compiler/dtk/25.04 --module mpi/hpcx --run-dir /shared/runs train.steps=100
+for line in '#!/bin/bash' '#SBATCH --nodes=2' '#SBATCH --ntasks-per-node=4' '#SBATCH --gres=dcu:K100-PCIE-64GB-LS:4' '#SBATCH --cpus-per-task=16' \
+    '#SBATCH --partition=ksai' '#SBATCH --time=1-12:00:00' '#SBATCH --signal=B:USR1@600' '#SBATCH --requeue' '#SBATCH --open-mode=append' \
+    "module load 'compiler/dtk/25.04' || exit 1" "module load 'mpi/hpcx' || exit 1" 'export HSA_FORCE_FINE_GRAIN_PCIE=1' '#SBATCH --job-name=eva_clip'; do
+    has "$line"
+done
+grep -q -- "train --resume-if-exists --no-dashboard --run-dir '/shared/runs' --name 'eva_clip' -- '$here/eva_clip.yaml' 'train.steps=100'$" out || fail "the command"
+[ "$(grep -n -v '^#' out | head -1 | cut -d: -f1)" -gt "$(grep -n '^#SBATCH' out | tail -1 | cut -d: -f1)" ] || fail "sbatch reads no option behind the first command"
+! grep -q '^#SBATCH.* #' out || fail "sbatch takes a comment behind an option for a part of it"
+expect 0 "$MEOPT" sbatch eva_clip.yaml device.cards=0,1,2
+has '#SBATCH --ntasks-per-node=3'
+has '#SBATCH --time=24:00:00'
+expect 0 "$MEOPT" sbatch eva_clip.yaml device.type=cuda
+has '#SBATCH --gres=gpu:1'
+expect 0 "$MEOPT" sbatch eva_clip.yaml device.type=cpu
+! grep -q 'gres' out || fail "a processor is no card"
+expect 0 "$MEOPT" sbatch eva_clip.yaml -o job.sh
+[ -x job.sh ] && [ ! -s out ] || fail "-o"
+
+expect 7 "$MEOPT" sbatch eva_clip.yaml optim.lrr=1
+expect 7 "$MEOPT" sbatch nothing.yaml
+expect 2 "$MEOPT" sbatch eva_clip.yaml --name 'a b'
+expect 2 "$MEOPT" sbatch eva_clip.yaml --name ../a
+expect 2 "$MEOPT" sbatch eva_clip.yaml --partition 'x
+#SBATCH --uid=0'
+expect 2 "$MEOPT" sbatch eva_clip.yaml --account ''
+
+# Names that shells take apart, and a program and a directory of the same kind.
+odd="o'd d\$(touch planted)\`x\`\"
+y"
+mkdir "$odd"
+mv eva_clip.yaml "$odd/ev'a.yaml"
+ln -s "$MEOPT" "$odd/meopt"
+expect 0 "$MEOPT" sbatch "$odd/ev'a.yaml" --name first --run-dir "$odd/runs" "train.steps=3" -o job.sh
+bash -n job.sh || fail "bash does not read it"
+if command -v shellcheck >/dev/null; then shellcheck -s bash -e SC2016 job.sh >out 2>err || fail "shellcheck"; fi
+mkdir bin
+cat >bin/srun <<'END'
+#!/bin/bash
+for a; do printf '[%s]' "$a"; done >>"$PLAY/said"
+echo >>"$PLAY/said"
+trap 'echo warned >>"$PLAY/said"; exit 10' USR1
+trap 'echo told to end >>"$PLAY/said"; exit 10' TERM
+read -r code rest <"$PLAY/ends"
+echo "$rest" >"$PLAY/ends"
+[ "$code" = wait ] || exit "$code"
+touch "$PLAY/waits"
+while :; do sleep 0.05; done
+END
+printf '#!/bin/sh\necho "scontrol $*" >>"$PLAY/said"\n' >bin/scontrol
+chmod +x bin/*
+sed 's/pause=5/pause=0.1/; s/pause=$((pause \* 2))/:/' job.sh >quick.sh
+play() { # how srun ends, one after another; then the code of the script
+    rm -f said waits
+    echo "$1" >ends
+    code=0
+    PATH="$here/bin:$PATH" PLAY=$here SLURM_JOB_ID=7 SLURM_CPUS_PER_TASK=3 bash quick.sh >out 2>err || code=$?
+    [ "$code" = "$2" ] || fail "srun ended with $1, the script with $code, not $2"
+}
+play 0 0
+[ ! -e planted ] || fail "the script ran a part of a file's name"
+line=$(head -c 4096 said)
+case $line in "[--kill-on-bad-exit=1][--cpus-per-task=3][$(realpath "$MEOPT")][train][--resume-if-exists][--no-dashboard][--run-dir][$here/$odd/runs][--name][first][--][$here/$odd/ev'a.yaml][train.steps=3]") ;;
+*) fail "srun was given $line" ;; esac
+play 13 13
+play 10 10
+! grep -q scontrol said || fail "a run that a person stopped is put back into the queue"
+play '14 14 0' 0
+[ "$(grep -c resume-if-exists said)" = 3 ] || fail "a lost rank is tried again"
+play '14 14 14 14 0' 14
+
+signalled() { # signal: the script's code goes to ./code
+    rm -f said waits
+    echo wait >ends
+    PATH="$here/bin:$PATH" PLAY=$here SLURM_JOB_ID=7 bash quick.sh >out 2>err &
+    script=$!
+    for i in $(seq 200); do [ -e waits ] && break; sleep 0.05; done
+    kill "-$1" "$script"
+    code=0
+    wait "$script" || code=$?
+    [ "$code" = 10 ] || fail "the script ended with $code behind SIG$1"
+}
+signalled USR1
+grep -qx warned said && grep -qx 'scontrol requeue 7' said || fail "warned, saved, back into the queue: $(cat said)"
+signalled TERM
+grep -qx 'told to end' said && ! grep -q scontrol said || fail "ended by scancel: $(cat said)"
+echo ok

@@ -1,0 +1,36 @@
+#!/bin/sh
+# One line for a job that comes back: `train --resume-if-exists --name N` begins the run, goes on with it, and finds it done;
+# it does not go on with another experiment.
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; cat err >&2; exit 1; }
+mkdir sample configs
+for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
+cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
+line() { # exit code, more
+    want=$1
+    shift
+    code=0
+    "$MEOPT" train --resume-if-exists configs/quickstart_dinov2.yaml train.steps=6 --run-dir runs "$@" >out 2>err || code=$?
+    [ "$code" = "$want" ] || fail "exit $code, expected $want: $*"
+}
+line 2
+grep -q 'needs the name' err || fail "a run that comes back has a name"
+line 10 --name one --stop-after 4
+line 7 --name one optim.lr=1e-3
+grep -q 'began with optim.lr' err || fail "the key is named"
+line 7 --name one train.steps=7
+line 0 --name one
+[ "$(wc -l <runs/one/metrics.jsonl)" = 6 ] || fail "steps"
+grep -q '"resumed"' runs/one/events.jsonl || fail "went on"
+cp runs/one/metrics.jsonl before
+line 0 --name one
+cmp before runs/one/metrics.jsonl || fail "a run that is done is left alone"
+line 0 --name two
+strip() { sed -E 's/,"(images_per_s|step_ms|data_wait_ms)":[^,}]*//g; s/,"cards":.*//; s/}$//' "runs/$1/metrics.jsonl"; }
+[ "$(strip one)" = "$(strip two)" ] || fail "the same numbers in one go"
+mkdir runs/empty
+line 7 --name empty
+echo ok
