@@ -185,7 +185,7 @@ static int worker_run(const struct arguments *args, struct error *err)
             struct train_listener listener = {&talk, phase, begun, variants, stepped, saved};
             struct train_resume how = {argument_flag(args, "resume"),
                                        argument_text(args, "force-resume", NULL)};
-            code = train_loop(&run, &config, how, argument_int(args, "stop-after", 0), &listener, err);
+            code = train_loop(&run, &config, how, argument_int(args, "stop-after", 0), NULL, &listener, err);
             if (talk.trainer && (code == 0 || code == EXIT_STOPPED)) summary(&talk, &run);
         }
         run_close(&run);

@@ -83,7 +83,8 @@ static int one_run(const struct compare_plan *plan, bool use_meopt, int repeat, 
         code = there ? run_open(&run, *directory, err) : run_create(&run, parent, name, &config, err);
         if (!code && there) run_requests_forget(*directory);
         if (!code) run_tidy(&run);
-        if (!code) code = train_loop(&run, &config, (struct train_resume){there, NULL}, 0, &listener, err);
+        if (!code)
+            code = train_loop(&run, &config, (struct train_resume){there, NULL}, 0, NULL, &listener, err);
         run_close(&run);
         if (code == EXIT_STOPPED)
             error_set(err, EXIT_STOPPED, "the same command goes on", "stopped and saved in %s", *directory);

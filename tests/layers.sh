@@ -11,7 +11,7 @@ core/weights  core/base core/device kernels
 core/data     core/base kernels
 core/nn       core/base core/device core/weights kernels
 core/optim    core/base core/device kernels meopt.h
-core/dist     core/base core/device
+core/dist     core/base core/device kernels
 core/run      core/base core/config core/device core/weights
 core/monitor  core/base
 core/train    core/base core/config core/data core/device core/dist core/nn core/run core/weights meopt.h

@@ -1,21 +1,347 @@
-/* What every back end shares: see dist.h. */
-#include "core/dist/dist.h"
+/* The collectives of a run above the bytes that a back end carries: see dist.h. */
+#include "core/dist/parts.h"
+#include "kernels/bf16.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
-int dist_sum(struct dist *dist, void *p, int64_t count, enum dtype type, struct error *err)
+/* ---- what is told ---- */
+
+static _Atomic int64_t told_number, told_bytes;
+static _Atomic(const char *) told_name = "";
+static atomic_bool told_inside;
+
+void dist_enter(const char *name, int64_t bytes)
 {
-    int64_t part = count / dist->size;
-    char *own = (char *)p + (size_t)(part * dist->rank) * dtype_bytes(type);
-    if (count % dist->size)
-        return error_set(err, EXIT_FAILED, NULL, "a sum of %lld values cannot be shared by %d ranks",
-                         (long long)count, dist->size);
-    int code = dist->ops->reduce_scatter(dist, p, own, part, type, err);
-    return code ? code : dist->ops->all_gather(dist, own, p, part, type, err);
+    atomic_store(&told_name, name);
+    atomic_store(&told_bytes, bytes);
+    atomic_fetch_add(&told_number, 1);
+    atomic_store(&told_inside, true);
+}
+void dist_leave(void) { atomic_store(&told_inside, false); }
+
+struct dist_told dist_told(void)
+{
+    return (struct dist_told){atomic_load(&told_number), atomic_load(&told_bytes), atomic_load(&told_name),
+                              atomic_load(&told_inside)};
+}
+
+/* ---- arrays through the window ---- */
+
+size_t dist_slice_bytes(int size)
+{
+    size_t slice = ((size_t)DIST_WINDOW_BYTES / (size_t)size) & ~(size_t)63;
+    return slice > 4096 ? slice : 4096;
+}
+
+static void enter_device(struct dist *dist)
+{
+    if (dist->device->enter) dist->device->enter(dist->device);
+}
+static void leave_device(struct dist *dist)
+{
+    if (dist->device->leave) dist->device->leave(dist->device);
+}
+
+static void fetch(struct dist *dist, void *host, const void *from, size_t bytes)
+{
+    if (!bytes) return;
+    if (dist->device->host_memory) memcpy(host, from, bytes);
+    else dist->device->download(dist->device, host, from, bytes);
+}
+
+static void put(struct dist *dist, void *to, const void *host, size_t bytes)
+{
+    if (!bytes) return;
+    if (dist->device->host_memory) memcpy(to, host, bytes);
+    else dist->device->upload(dist->device, to, host, bytes);
+}
+
+/* to = from + value, value of one rank. `from` NULL: 0 */
+static void add(float *to, const float *from, const void *value, enum dtype type, int64_t count)
+{
+    const float *f = value;
+    const uint16_t *b = value;
+    if (type == DTYPE_F32) {
+        for (int64_t i = 0; i < count; i++) to[i] = (from ? from[i] : 0.0f) + f[i];
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits = (uint32_t)b[i] << 16;
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        to[i] = (from ? from[i] : 0.0f) + x;
+    }
+}
+
+static int64_t part_of(const int64_t *offsets, int rank, int64_t at, int64_t most)
+{
+    int64_t left = offsets[rank + 1] - offsets[rank] - at;
+    return left < 0 ? 0 : left < most ? left : most;
+}
+
+static int64_t longest_part(const struct dist *dist, const int64_t *offsets)
+{
+    int64_t longest = 0;
+    for (int q = 0; q < dist->size; q++)
+        if (offsets[q + 1] - offsets[q] > longest) longest = offsets[q + 1] - offsets[q];
+    return longest;
+}
+
+static int reduce(struct dist *dist, void *context, struct error *err)
+{
+    const struct dist_sum *s = context;
+    struct dist_window *w = dist->window;
+    size_t size = dtype_bytes(s->type);
+    int givers = s->givers > 0 && s->givers < dist->size ? s->givers : dist->size, code = 0;
+    int64_t most = (int64_t)(w->slice_bytes / size), longest = longest_part(dist, s->offsets);
+    bool host = dist->device->host_memory;
+    dist_enter("reduce", s->offsets[dist->size] * (int64_t)size);
+    enter_device(dist);
+    for (int64_t at = 0; at < longest && !code; at += most) {
+        int64_t slice = longest - at < most ? longest - at : most;
+        size_t bytes = (size_t)slice * size;
+        for (int q = 0; q < dist->size && dist->rank < givers; q++)
+            fetch(dist, w->send + (size_t)q * bytes,
+                  (const char *)s->send + (size_t)(s->offsets[q] + at) * size,
+                  (size_t)part_of(s->offsets, q, at, slice) * size);
+        if ((code = dist->ops->exchange(dist, w->send, w->receive, bytes, err)) != 0) break;
+        int64_t count = part_of(s->offsets, dist->rank, at, slice);
+        float *sum = host ? s->receive + at : w->sum;
+        const float *before = s->before ? s->before + at : NULL;
+        if (before && !host) {
+            fetch(dist, w->sum, before, (size_t)count * sizeof *sum);
+            before = w->sum;
+        }
+        for (int r = 0; r < givers && count; r++)
+            add(sum, r ? sum : before, w->receive + (size_t)r * bytes, s->type, count);
+        if (!host) put(dist, s->receive + at, w->sum, (size_t)count * sizeof *sum);
+    }
+    leave_device(dist);
+    dist_leave();
+    return code;
+}
+
+int dist_reduce(struct dist *dist, const struct dist_sum *sum, struct error *err)
+{
+    bool good = sum->offsets && sum->offsets[0] == 0 && sum->givers >= 0 && sum->givers <= dist->size &&
+                (sum->type == DTYPE_F32 || sum->type == DTYPE_BF16);
+    for (int q = 0; q < dist->size && good; q++) good = sum->offsets[q] <= sum->offsets[q + 1];
+    if (!good)
+        return error_set(err, EXIT_FAILED, NULL, "a sum of %s values by %d of %d ranks has no such parts",
+                         dtype_name(sum->type), sum->givers, dist->size);
+    if (dist->ops && dist->size == 1 && dist->device->host_memory) {
+        add(sum->receive, sum->before, sum->send, sum->type, sum->offsets[1]);
+        return 0;
+    }
+    return dist->ops ? dist_call(dist, reduce, (void *)(uintptr_t)sum, err) : 0;
+}
+
+struct gathering {
+    char *p;
+    const int64_t *offsets;
+};
+
+static int gather(struct dist *dist, void *context, struct error *err)
+{
+    const struct gathering *g = context;
+    struct dist_window *w = dist->window;
+    int64_t most = (int64_t)w->slice_bytes, longest = longest_part(dist, g->offsets);
+    int code = 0;
+    dist_enter("gather", g->offsets[dist->size]);
+    enter_device(dist);
+    for (int64_t at = 0; at < longest && !code; at += most) {
+        int64_t slice = longest - at < most ? longest - at : most;
+        fetch(dist, w->send, g->p + g->offsets[dist->rank] + at,
+              (size_t)part_of(g->offsets, dist->rank, at, slice));
+        if ((code = dist->ops->gather(dist, w->send, w->receive, (size_t)slice, err)) != 0) break;
+        for (int q = 0; q < dist->size; q++)
+            if (q != dist->rank)
+                put(dist, g->p + g->offsets[q] + at, w->receive + (int64_t)q * slice,
+                    (size_t)part_of(g->offsets, q, at, slice));
+    }
+    leave_device(dist);
+    dist_leave();
+    return code;
+}
+
+int dist_gather(struct dist *dist, void *p, const int64_t *offsets, struct error *err)
+{
+    if (!dist->ops || dist->size == 1) return 0;
+    return dist_call(dist, gather, &(struct gathering){p, offsets}, err);
+}
+
+/* ---- few values ---- */
+
+struct reduction {
+    enum dist_operation operation;
+    double *values;
+    int64_t count;
+};
+
+static int all_reduce(struct dist *dist, void *context, struct error *err)
+{
+    const struct reduction *r = context;
+    struct dist_window *w = dist->window;
+    int64_t most = (int64_t)(w->slice_bytes / sizeof(double));
+    int code = 0;
+    dist_enter("all_reduce", r->count * (int64_t)sizeof(double));
+    for (int64_t at = 0; at < r->count && !code; at += most) {
+        int64_t count = r->count - at < most ? r->count - at : most;
+        code = dist->ops->gather(dist, r->values + at, w->receive, (size_t)count * sizeof(double), err);
+        const double *given = (const double *)(const void *)w->receive;
+        for (int64_t i = 0; i < count && !code; i++) {
+            double v = given[i];
+            for (int q = 1; q < dist->size; q++) {
+                double x = given[q * count + i];
+                if (r->operation == DIST_SUM) v += x;
+                else if (r->operation == DIST_MIN ? x < v : x > v) v = x;
+            }
+            r->values[at + i] = v;
+        }
+    }
+    dist_leave();
+    return code;
+}
+
+int dist_all_reduce(struct dist *dist, enum dist_operation operation, double *values, int64_t count,
+                    struct error *err)
+{
+    if (!dist->ops || dist->size == 1) return 0;
+    return dist_call(dist, all_reduce, &(struct reduction){operation, values, count}, err);
+}
+
+struct casting {
+    char *p;
+    size_t bytes;
+    int root;
+};
+
+static int broadcast(struct dist *dist, void *context, struct error *err)
+{
+    const struct casting *c = context;
+    struct dist_window *w = dist->window;
+    int code = 0;
+    dist_enter("broadcast", (int64_t)c->bytes);
+    for (size_t at = 0; at < c->bytes && !code; at += w->slice_bytes) {
+        size_t bytes = c->bytes - at < w->slice_bytes ? c->bytes - at : w->slice_bytes;
+        for (int q = 0; q < dist->size && dist->rank == c->root; q++)
+            memcpy(w->send + (size_t)q * bytes, c->p + at, bytes);
+        code = dist->ops->exchange(dist, w->send, w->receive, bytes, err);
+        if (!code) memcpy(c->p + at, w->receive + (size_t)c->root * bytes, bytes);
+    }
+    dist_leave();
+    return code;
+}
+
+int dist_broadcast(struct dist *dist, void *p, size_t bytes, int root, struct error *err)
+{
+    if (root < 0 || root >= dist->size)
+        return error_set(err, EXIT_FAILED, NULL, "broadcast from rank %d of %d", root, dist->size);
+    if (!dist->ops || dist->size == 1) return 0;
+    return dist_call(dist, broadcast, &(struct casting){p, bytes, root}, err);
+}
+
+static int barrier(struct dist *dist, void *context, struct error *err)
+{
+    int64_t here = dist->rank;
+    (void)context;
+    dist_enter("barrier", 0);
+    int code = dist->ops->gather(dist, &here, dist->window->receive, sizeof here, err);
+    dist_leave();
+    return code;
+}
+
+int dist_barrier(struct dist *dist, struct error *err)
+{
+    return dist->ops && dist->size > 1 ? dist_call(dist, barrier, NULL, err) : 0;
+}
+
+/* ---- opening ---- */
+
+/* Is this machine's memory what the device's accounts are of? */
+static bool counted(const struct dist *dist)
+{
+    const struct device *device = dist->device;
+    return device->kind == DEVICE_CPU || (device->kind == DEVICE_DRY && !device->queues->overlap);
+}
+
+static void *host_block(struct dist *dist, size_t bytes, const char *name, struct error *err)
+{
+    if (counted(dist)) return device_alloc(dist->device, MEMORY_COMM, bytes, name, err);
+    void *p = dist->device->queues->host_allocate(dist->device, bytes);
+    if (!p) error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu bytes of %s", bytes, name);
+    return p;
+}
+
+static void host_release(struct dist *dist, void *p)
+{
+    if (counted(dist)) device_free(dist->device, p);
+    else dist->device->queues->host_free(dist->device, p);
+}
+
+static void window_close(struct dist *dist)
+{
+    if (!dist->window) return;
+    host_release(dist, dist->window->send);
+    host_release(dist, dist->window->receive);
+    host_release(dist, dist->window->sum);
+    free(dist->window);
+    dist->window = NULL;
+}
+
+static int window_open(struct dist *dist, struct error *err)
+{
+    size_t slice = dist_slice_bytes(dist->size), all = slice * (size_t)dist->size;
+    struct dist_window *w = calloc(1, sizeof *w);
+    if (!w) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
+    dist->window = w;
+    w->slice_bytes = slice;
+    if (!(w->send = host_block(dist, all, "what goes to other ranks", err)) ||
+        !(w->receive = host_block(dist, all, "what comes from other ranks", err)) ||
+        (!counted(dist) && !(w->sum = host_block(dist, 2 * slice, "sums over ranks", err)))) {
+        window_close(dist);
+        return err->code;
+    }
+    return 0;
+}
+
+int dist_dry(struct dist *dist, int rank, int size, struct device *device, struct error *err)
+{
+    struct error own;
+    *dist = (struct dist){.rank = rank, .size = size, .device = device};
+    return size > 1 || !counted(dist) ? window_open(dist, err ? err : &own) : 0;
+}
+
+int dist_open(struct dist *dist, const struct dist_options *o, struct device *device, struct error *err)
+{
+    struct error own;
+    if (!err) err = &own;
+    if (o->size < 1 || o->size > DIST_MOST_RANKS || o->rank < 0 || o->rank >= o->size)
+        return error_set(err, EXIT_FAILED, NULL, "rank %d of %d is impossible", o->rank, o->size);
+    if (o->size == 1) {
+        dist_self(dist, device);
+        return device->host_memory ? 0 : window_open(dist, err);
+    }
+    enum dist_kind kind = o->kind != DIST_AUTO ? o->kind : o->shared >= 0 ? DIST_LOCAL : DIST_MPI;
+    *dist = (struct dist){.rank = o->rank, .size = o->size, .device = device};
+    int code = window_open(dist, err);
+    if (!code)
+        code = dist_thread_start(dist, kind == DIST_LOCAL ? dist_local_open : dist_mpi_open,
+                                 (void *)(uintptr_t)o, err);
+    if (code) dist_close(dist);
+    return code;
+}
+
+void dist_abort(struct dist *dist, int exit_code)
+{
+    if (dist->ops && dist->ops->abort) dist->ops->abort(dist, exit_code);
 }
 
 void dist_close(struct dist *dist)
 {
-    if (dist->ops && dist->ops->close) dist->ops->close(dist);
+    dist_thread_stop(dist);
+    if (dist->device) window_close(dist);
     memset(dist, 0, sizeof *dist);
 }

@@ -1,18 +1,23 @@
 /* Ranks as one: the collectives of a run (design D7).
  *
- * A back end is one table of six functions; "self" is the back end of a single rank, and every run goes
- * through the same calls. Rules that each back end keeps:
+ *     struct dist_options o = {.rank = r, .size = n, .shared = fd};  // fd: dist_local_create, in the parent
+ *     code = dist_open(&dist, &o, device, &err);                     // joins the others
+ *     ... dist_reduce, dist_gather, dist_all_reduce, dist_broadcast, dist_barrier ...
+ *     dist_close(&dist);
  *
- *   - All ranks make the same calls in the same order with the same counts and types.
- *   - A sum is made in rank order, r0 + r1 + ... + r(size-1), bf16 in fp32 and rounded once: its bits depend
- *     neither on the algorithm of a library nor on which rank asks.
- *   - Arrays of reduce_scatter, all_gather and broadcast are memory of the run's device and the work is
- *     issued in order with the device's other work (the device's sync waits for it). all_reduce takes and
- *     gives host memory and is done when it returns: its values are few (norms, losses, counts).
- *   - A failure is an error with the collective and the rank that is missing (EXIT_RANK_LOST), never a hang;
- *     after one, abort is the only call that is left.
+ * A back end only carries bytes (struct dist_ops); what is added up is added up here, in rank order,
+ * ((r0 + r1) + r2) + ..., in fp32, so its bits depend neither on the algorithm of a library nor on which rank
+ * asks. "self" is the back end of a single rank, and makes the same sums.
  *
- * Threads: one caller at a time.
+ *   - All ranks make the same calls in the same order with the same sizes.
+ *   - Arrays of dist_reduce and dist_gather are memory of the run's device, and complete when the call
+ *     returns. dist_all_reduce and dist_broadcast take and give host memory.
+ *   - A failure is an error with the collective and the rank that is missing (EXIT_RANK_LOST), never a hang
+ *     while somebody knows that a rank is gone; after one, abort is the only call that is left.
+ *   - Back ends of many ranks do their work in a thread of their own, the one that opened the library (MPI
+ *     asks for that); calls are queued to it, so one can be begun and waited for later (dist_begin).
+ *
+ * Threads: one caller at a time, but for dist_abort and dist_told.
  */
 #ifndef MEOPT_DIST_H
 #define MEOPT_DIST_H
@@ -20,25 +25,37 @@
 #include "core/base/error.h"
 #include "core/device/device.h"
 
+enum { DIST_MOST_RANKS = 4096 };
+
+enum dist_kind {
+    DIST_AUTO,  /* self for one rank, local where `shared` is given, else mpi */
+    DIST_LOCAL, /* ranks of one host, which share memory */
+    DIST_MPI    /* the module libmeopt_mpi.so, built where MPI is */
+};
+
+/* How a process becomes a rank. Whoever launches it (core/dist/launch.h) says so. */
+struct dist_options {
+    enum dist_kind kind;
+    int rank, size;
+    int local_rank; /* on its host */
+    int shared;     /* descriptor of dist_local_create, the same memory in every rank; -1: none */
+};
+
+/* Memory for `size` ranks of one host, as a descriptor without a name: it is gone when the last rank is,
+ * however that ends. Inherited by the ranks. */
+int dist_local_create(int size, int *shared, struct error *err);
+
 enum dist_operation { DIST_SUM, DIST_MIN, DIST_MAX };
 
 struct dist;
 struct dist_ops {
-    const char *name; /* "self" */
-    /* send (size * count) -> receive (count): the sum over ranks of part `rank`. In place when receive is
-     * send's own part. type DTYPE_F32 or DTYPE_BF16. */
-    int (*reduce_scatter)(struct dist *, const void *send, void *receive, int64_t count, enum dtype type,
-                          struct error *err);
-    /* send (count) -> receive (size * count), parts in rank order. In place when send is receive's own part.
-     */
-    int (*all_gather)(struct dist *, const void *send, void *receive, int64_t count, enum dtype type,
-                      struct error *err);
-    /* values (count), host memory: over all ranks, in rank order, on every rank */
-    int (*all_reduce)(struct dist *, enum dist_operation, double *values, int64_t count, struct error *err);
-    /* bytes at p of rank `root` to all others */
-    int (*broadcast)(struct dist *, void *p, size_t bytes, int root, struct error *err);
-    int (*barrier)(struct dist *, struct error *err);
-    /* Tear the ranks down, from any thread; the others' calls fail. NULL err: nobody is left to tell. */
+    const char *name; /* "self", "local", "mpi" */
+    /* Host memory. bytes of send + to * bytes go to each rank; what the others have for this one comes to
+     * receive + from * bytes. */
+    int (*exchange)(struct dist *, const void *send, void *receive, size_t bytes, struct error *err);
+    /* bytes at send of every rank -> receive + from * bytes, on every rank */
+    int (*gather)(struct dist *, const void *send, void *receive, size_t bytes, struct error *err);
+    /* Tear the ranks down, from any thread; the others' calls fail. (optional) */
     void (*abort)(struct dist *, int exit_code);
     void (*close)(struct dist *); /* (optional) */
 };
@@ -47,15 +64,65 @@ struct dist {
     const struct dist_ops *ops;
     int rank, size;
     struct device *device;
+    struct dist_window *window; /* through which arrays travel */
+    struct dist_thread *thread; /* that makes the back end's calls; NULL: the caller */
     void *state;
 };
 
 /* One rank alone. */
 void dist_self(struct dist *dist, struct device *device);
+/* A rank that plans: on device "dry", memory is counted and nothing is carried. */
+int dist_dry(struct dist *dist, int rank, int size, struct device *device, struct error *err);
+/* Join the others; on an error there is nothing to close. Memory by class comm. */
+int dist_open(struct dist *dist, const struct dist_options *options, struct device *device,
+              struct error *err);
 void dist_close(struct dist *dist);
+/* Tear the ranks down, from any thread: this rank's calls and the others' fail with EXIT_RANK_LOST. */
+void dist_abort(struct dist *dist, int exit_code);
 
-/* Sum over ranks of (count) values that lie in `p` on every rank, in place, on every rank: reduce_scatter and
- * all_gather of count / size each. count is a multiple of size. */
-int dist_sum(struct dist *dist, void *p, int64_t count, enum dtype type, struct error *err);
+/* Sum over ranks of parts of an array that is cut among them at offsets (size + 1), in values, rising from
+ * 0: rank q gets values offsets[q] to offsets[q + 1]. */
+struct dist_sum {
+    const void *send; /* (offsets[size]) of `type`: F32 or BF16; not looked at from `givers` on */
+    enum dtype type;
+    const int64_t *offsets;
+    int givers;          /* ranks below it have something to add; 0: all */
+    const float *before; /* own part of what was summed so far, or NULL: ((before + r0) + r1) + ... */
+    float *receive;      /* own part of the sum; may be `before` */
+};
+int dist_reduce(struct dist *dist, const struct dist_sum *sum, struct error *err);
+
+/* Bytes offsets[q] to offsets[q + 1] of p, which rank q has -> on every rank, in place. */
+int dist_gather(struct dist *dist, void *p, const int64_t *offsets, struct error *err);
+
+/* values (count), host memory: over all ranks, in rank order, on every rank */
+int dist_all_reduce(struct dist *dist, enum dist_operation operation, double *values, int64_t count,
+                    struct error *err);
+/* bytes at p, host memory, of rank `root` to all others */
+int dist_broadcast(struct dist *dist, void *p, size_t bytes, int root, struct error *err);
+int dist_barrier(struct dist *dist, struct error *err);
+
+/* The same calls without waiting: `run` is called by the dist's thread behind all that was begun before, and
+ * may make any of them; dist_end waits for it and gives its code and error. One at a time for each job. */
+struct dist_job {
+    int (*run)(struct dist *dist, void *context, struct error *err);
+    void *context;
+    /* of dist_begin: */
+    struct error err;
+    int code;
+    bool done, begun;
+    struct dist_job *next;
+};
+void dist_begin(struct dist *dist, struct dist_job *job);
+int dist_end(struct dist *dist, struct dist_job *job, struct error *err);
+
+/* What the ranks of this process are at, from any thread (a heartbeat's): the collective calls begun, counted
+ * from 1, whether the last of them is still going on, its name and bytes of this rank. */
+struct dist_told {
+    int64_t number, bytes;
+    const char *name; /* static text, "" before the first */
+    bool inside;
+};
+struct dist_told dist_told(void);
 
 #endif

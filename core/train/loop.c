@@ -358,11 +358,12 @@ static int leave(int code, enum train_phase at)
 }
 
 /* The run as it is before its first step here: trainer and data, at step w->from. */
-static int load(struct course *w, struct config *c, bool resume, struct device **device, struct error *err)
+static int load(struct course *w, struct config *c, bool resume, const struct dist_options *ranks,
+                struct device **device, struct error *err)
 {
     struct filling filling = {w->run, w->listener};
     int code = leave(train_device_open(device, c, true, err), PHASE_LOAD);
-    if (!code) code = trainer_create(&w->t, c, *device, false, fill_cache_of_run, &filling, err);
+    if (!code) code = trainer_create_among(&w->t, c, *device, false, ranks, fill_cache_of_run, &filling, err);
     code = leave(code, PHASE_LOAD);
     if (!code) {
         struct data_options options = train_data_options(c);
@@ -380,7 +381,7 @@ static int load(struct course *w, struct config *c, bool resume, struct device *
 }
 
 int train_loop(struct run *run, struct config *c, struct train_resume how, int64_t stop_after,
-               const struct train_listener *listener, struct error *err)
+               const struct dist_options *ranks, const struct train_listener *listener, struct error *err)
 {
     struct device *device = NULL;
     static const struct train_listener silent;
@@ -391,7 +392,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     signals_catch(run->directory);
     phase(listener, PHASE_LOAD);
     int code = how.resume ? identity_check(run, c, how.force, &changed, err) : 0;
-    if (!code) code = load(&w, c, how.resume, &device, err);
+    if (!code) code = load(&w, c, how.resume, ranks, &device, err);
     if (!code) {
         int64_t total =
             c->train.steps > 0 ? c->train.steps : c->train.epochs * data_epoch_batches(w.feed.data);

@@ -35,12 +35,13 @@ struct train_resume {
     const char *force; /* keys between commas that may be others than the run began with (identity.h) */
 };
 
-/* Train in `run`. stop_after 0: to the end; else up to that step and save. Returns 0, EXIT_STOPPED (asked to
- * stop, saved), EXIT_DIVERGED, or another error. What the run tells of itself (metrics, events, state.json)
- * is never worth the run: a failure is told once. A checkpoint that cannot be written, as on a full disk,
- * pauses saving, which the state and the events say, until it can; at the end it is the error. Signals are
- * caught: see signals.h. */
+/* Train in `run`, alone (ranks NULL) or as one of several ranks; then only rank 0 writes there, and the
+ * others need no more of the run than its directory: descriptors -1. stop_after 0: to the end; else up to
+ * that step and save. Returns 0, EXIT_STOPPED (asked to stop, saved), EXIT_DIVERGED, or another error. What
+ * the run tells of itself (metrics, events, state.json) is never worth the run: a failure is told once. A
+ * checkpoint that cannot be written, as on a full disk, pauses saving, which the state and the events say,
+ * until it can; at the end it is the error. Signals are caught: see signals.h. */
 int train_loop(struct run *run, struct config *config, struct train_resume how, int64_t stop_after,
-               const struct train_listener *listener, struct error *err);
+               const struct dist_options *ranks, const struct train_listener *listener, struct error *err);
 
 #endif

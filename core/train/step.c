@@ -97,22 +97,8 @@ struct release {
     int64_t step;
 };
 
-/* A group's gradients are complete on this rank: let them be the sum of all ranks', on every rank. */
-static int reduce_group(struct trainer *t, int group, struct error *err)
-{
-    struct gradient_span span = tower_group_gradients(t->student, group);
-    size_t rest = span.bytes - span.f32_bytes;
-    enum dtype type = t->student->options.grad_type;
-    int code = span.f32_bytes
-                   ? dist_sum(&t->ranks, span.p, (int64_t)(span.f32_bytes / sizeof(float)), DTYPE_F32, err)
-                   : 0;
-    if (code || !rest) return code;
-    return dist_sum(&t->ranks, (char *)span.p + span.f32_bytes, (int64_t)(rest / dtype_bytes(type)), type,
-                    err);
-}
-
-/* Of a group's gradients, or with group -1 of all, on every rank that holds a part of them. */
-static int group_squares(struct trainer *t, int group, double *squares, int *finite, struct error *err)
+/* Of a group's gradients, or with group -1 of all. */
+static void group_squares(struct trainer *t, int group, double *squares, int *finite)
 {
     double sum = 0;
     int fine = 1;
@@ -129,11 +115,8 @@ static int group_squares(struct trainer *t, int group, double *squares, int *fin
     t->device->sync(t->device);
     t->device->download(t->device, &sum, device_sum, sizeof sum);
     t->device->download(t->device, &fine, device_finite, sizeof fine);
-    double parts[2] = {sum, fine ? 0 : 1};
-    int code = t->shards.ops->all_reduce(&t->shards, DIST_SUM, parts, 2, err);
-    *squares = parts[0];
-    *finite = parts[1] == 0 && isfinite(parts[0]);
-    return code;
+    *squares = sum;
+    *finite = fine && isfinite(sum);
 }
 
 static int64_t group_parameters(const struct trainer *t, int group)
@@ -150,17 +133,16 @@ static struct meopt_gradient gradient_of(const struct parameter *p)
     return (struct meopt_gradient){p->grad, p->grad_type == DTYPE_BF16 ? MEOPT_BF16 : MEOPT_F32};
 }
 
-/* A group's gradients are complete: reduce, then measure, accumulate, or step and let them go. */
+/* A group's gradients are complete: measure, accumulate, or step and let them go. */
 static int on_group(void *context, int group, struct error *err)
 {
     struct release *r = context;
     struct trainer *t = r->t;
     struct meopt_error library = {0};
-    int finite = 1, code = reduce_group(t, group, err);
-    if (code) return code;
+    int finite = 1;
     if (r->measure || r->by_group) {
         double squares;
-        if ((code = group_squares(t, group, &squares, &finite, err)) != 0) return code;
+        group_squares(t, group, &squares, &finite);
         if (!finite) return diverged(t, r->step, not_finite, err);
         r->squares += squares;
         if (r->measure) return 0;
@@ -210,16 +192,15 @@ static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done,
     dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
     dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
     distill_loss(dev, &t->loss, t->student->out, target, t->dout, t->sums, t->sums + 1,
-                 (float)((double)count / (double)(t->batch * t->ranks.size)), count, t->student->out_rows,
+                 (float)((double)count / (double)t->batch), count, t->student->out_rows,
                  t->student->out_width);
     send_ahead(t, index, done + count, source);
     double sums[2] = {0, 0};
     dev->sync(dev);
     if ((code = device_check(dev, err)) != 0) return code;
     dev->download(dev, sums, t->sums, sizeof sums);
-    if ((code = t->ranks.ops->all_reduce(&t->ranks, DIST_SUM, sums, 2, err)) != 0) return code;
     *loss += sums[0];
-    *cosine += sums[1] / (double)(t->batch * t->ranks.size);
+    *cosine += sums[1] / (double)t->batch;
     return isfinite(sums[0]) ? 0 : diverged(t, step, "the loss is not finite", err);
 }
 
@@ -227,12 +208,9 @@ static int step_kept(struct trainer *t, int64_t step, double lr, struct step_res
                      struct error *err)
 {
     struct meopt_error library = {0};
-    int finite, code = 0;
+    int finite, code;
     double squares;
-    for (int group = t->student->group_count - 1; group >= 0 && !code; group--)
-        code = reduce_group(t, group, err);
-    if (!code) code = group_squares(t, -1, &squares, &finite, err);
-    if (code) return code;
+    group_squares(t, -1, &squares, &finite);
     if (!finite) return diverged(t, step, not_finite, err);
     if ((code = device_check(t->device, err)) != 0) return code;
     double norm = sqrt(squares);
@@ -324,10 +302,6 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     }
     if (!code && !t->release) code = step_kept(t, step, lr, result, err);
     if (!code && t->release && accumulates) code = step_accumulated(t, step, lr, result, err);
-    if (t->lost.code) { /* the optimizer can only say that a sum failed */
-        code = t->lost.code;
-        if (err) *err = t->lost;
-    }
     if (!code) code = device_check(t->device, err);
     t->previous_norm = result->grad_norm;
     if (code && t->sent.input) { /* for a micro-batch that is not made */

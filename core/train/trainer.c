@@ -126,13 +126,6 @@ int trainer_state_format(enum optim_state state)
     return formats[state];
 }
 
-/* Sums of the optimizer over all who hold parts of the tensors. */
-static int reduce_shards(void *context, double *values, size_t count)
-{
-    struct trainer *t = context;
-    return t->shards.ops->all_reduce(&t->shards, DIST_SUM, values, (int64_t)count, &t->lost);
-}
-
 static int optimizer_options(struct trainer *t, struct meopt_options *o, struct error *err)
 {
     const struct config *c = t->config;
@@ -168,8 +161,6 @@ static int optimizer_options(struct trainer *t, struct meopt_options *o, struct 
         o->report = report;
     }
     o->device = (struct meopt_device *)t->device;
-    o->reduce = reduce_shards;
-    o->context = t;
     return 0;
 }
 
@@ -336,6 +327,23 @@ static struct distill_options loss_options(const struct config *c)
 int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random,
                    fill_cache cache, void *context, struct error *err)
 {
+    return trainer_create_among(trainer, config, device, random, NULL, cache, context, err);
+}
+
+/* Joined before anything that takes long: who is missing is known at once. */
+static int join_ranks(struct trainer *t, const struct dist_options *ranks, struct error *err)
+{
+    if (!ranks || ranks->size == 1) {
+        dist_self(&t->ranks, t->device);
+        return 0;
+    }
+    if (t->device->kind == DEVICE_DRY) return dist_dry(&t->ranks, ranks->rank, ranks->size, t->device, err);
+    return dist_open(&t->ranks, ranks, t->device, err);
+}
+
+int trainer_create_among(struct trainer **trainer, struct config *config, struct device *device, bool random,
+                         const struct dist_options *ranks, fill_cache cache, void *context, struct error *err)
+{
     struct error local;
     if (!err) err = &local;
     struct weights *teacher_weights = NULL, *student_weights = NULL;
@@ -343,9 +351,9 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
     *trainer = NULL;
     t->config = config;
     t->device = device;
-    dist_self(&t->ranks, device);
-    dist_self(&t->shards, device);
-    int code = trainer_geometry(config, random, &t->teacher_geometry, &t->student_geometry, &teacher_weights,
+    int code = join_ranks(t, ranks, err);
+    if (!code)
+        code = trainer_geometry(config, random, &t->teacher_geometry, &t->student_geometry, &teacher_weights,
                                 &student_weights, err);
     if (code) goto fail;
     t->batch = config->train.batch_size;
@@ -383,7 +391,6 @@ void trainer_close(struct trainer *t)
     t->device->queues->event_destroy(t->device, t->taken);
     t->device->queues->event_destroy(t->device, t->arrived);
     dist_close(&t->ranks);
-    dist_close(&t->shards);
     meopt_destroy(t->opt);
     tower_close(t->student);
     tower_close(t->teacher);

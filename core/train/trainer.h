@@ -39,11 +39,9 @@ struct trainer {
     struct tower *teacher; /* NULL once its embeddings are cached */
     struct tower *student;
     struct meopt *opt;
-    struct dist ranks;  /* whose gradients, losses and images are one step's */
-    struct dist shards; /* among which each tensor's gradient, weights and state are cut: this one alone */
-    struct error lost;  /* what failed in a sum that the optimizer asked for */
-    int *tensor_of;     /* parameter index -> index in opt, -1 for one that is not trained */
-    int *parameter_of;  /* and back */
+    struct dist ranks; /* whose gradients, losses and images are one step's */
+    int *tensor_of;    /* parameter index -> index in opt, -1 for one that is not trained */
+    int *parameter_of; /* and back */
     int tensor_count;
     size_t *tensors; /* (tensor_count): what is given to the optimizer together */
     struct meopt_gradient *gradients;
@@ -83,6 +81,11 @@ typedef int (*fill_cache)(void *context, struct trainer *trainer, struct error *
  * their shapes only, and not at all when random or missing with an arch given. */
 int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random,
                    fill_cache cache, void *context, struct error *err);
+/* The same as one of several ranks, which train one student together (step_ranks.c); NULL: alone. Every
+ * rank makes this call. On device "dry" nobody is joined: what rank `ranks->rank` would hold. */
+int trainer_create_among(struct trainer **trainer, struct config *config, struct device *device, bool random,
+                         const struct dist_options *ranks, fill_cache cache, void *context,
+                         struct error *err);
 void trainer_close(struct trainer *trainer);
 
 /* Where micro-batches come from. */
