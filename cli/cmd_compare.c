@@ -1,6 +1,7 @@
 /* meopt compare: runs beside each other, as a table that one can publish. */
 #include "cli/command.h"
 #include "cli/compare_run.h"
+#include "cli/run_name.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/compare/output.h"
@@ -54,7 +55,7 @@ static int read_all(struct task *tasks, int count, struct error *err)
 }
 
 /* "a,b,c" are repeats of one column, unless there is a directory of that very name. */
-static char **split(const char *operand, int *count)
+static char **split(const char *operand, const char *run_dir, int *count, int *code, struct error *err)
 {
     char **parts = NULL;
     *count = 0;
@@ -62,8 +63,11 @@ static char **split(const char *operand, int *count)
     for (const char *p = operand;;) {
         size_t n = whole ? strlen(p) : strcspn(p, ",");
         parts = xrealloc(parts, (size_t)(*count + 1) * sizeof *parts);
-        parts[*count] = xcalloc(n + 1, 1);
-        memcpy(parts[(*count)++], p, n);
+        char *word = xcalloc(n + 1, 1);
+        memcpy(word, p, n);
+        parts[(*count)++] = *code ? NULL : run_named(word, run_dir, code, err);
+        free(word);
+        if (*code) *code = err->code = EXIT_USAGE;
         if (!p[n]) return parts;
         p += n + 1;
     }
@@ -273,9 +277,10 @@ static int make_groups(const struct arguments *args, struct group **groups, int 
                          "meopt compare needs runs, or --run CONFIG");
     for (int i = 0; i < args->operand_count; i++) {
         struct group *group = &(*groups)[(*count)++];
-        group->directories = split(args->operands[i], &group->count);
+        group->directories =
+            split(args->operands[i], argument_text(args, "run-dir", NULL), &group->count, &code, err);
     }
-    return 0;
+    return code;
 }
 
 static int compare(const struct arguments *args, struct error *err)
@@ -348,7 +353,7 @@ static const struct option options[] = {
      "train CONFIG without and with MEOpt, then compare; goes on when interrupted"},
     {"repeat", 0, OPTION_INT, "N", NULL, 1, 100,
      "with --run: N runs of each, with seeds train.seed, train.seed+1, ..."},
-    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "with --run: directory of runs (default runs)"},
+    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"name", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
      "with --run: the runs are NAME-without and NAME-with (default: after CONFIG)"},
     {"reference", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "column to compare with (default: the first)"},

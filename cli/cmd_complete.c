@@ -2,6 +2,8 @@
  * The shells' completion files hand over the words of the line behind "meopt", the unfinished one last; a
  * candidate per line comes back, and ":files" where a file name may stand. */
 #include "cli/command.h"
+#include "cli/cmd_config.h"
+#include "cli/run_name.h"
 #include "core/config/config.h"
 #include "core/config/value.h"
 #include "fetch/sources.h"
@@ -24,7 +26,7 @@ static void offer_choices(const char *choices, const char *word)
 }
 
 /* "optim.na" -> "optim.name="; "optim.name=a" -> "optim.name=apadam" ... */
-static void offer_keys(const char *word)
+static void offer_keys(const char *word, bool with_value)
 {
     const char *equals = strchr(word, '=');
     size_t n = equals ? (size_t)(equals - word) : strlen(word);
@@ -32,7 +34,7 @@ static void offer_keys(const char *word)
         const char *spelling, *choice;
         for (int i = 0; (spelling = config_key_spelling(key, i)) != NULL; i++) {
             if (!equals) {
-                if (strncmp(spelling, word, n) == 0) printf("%s=\n", spelling);
+                if (strncmp(spelling, word, n) == 0) printf("%s%s\n", spelling, with_value ? "=" : "");
                 continue;
             }
             if (strlen(spelling) != n || strncmp(spelling, word, n) != 0) continue;
@@ -60,19 +62,42 @@ static void offer_commands(const char *first, const char *word)
     }
 }
 
-static void offer_operand(const struct command *command, int operand, const char *word)
+/* Names below runs/, and files where the word is a path or no name begins so. */
+static void offer_runs(const char *word)
+{
+    int count, offered = 0;
+    char **names = run_names("runs", &count);
+    for (int i = 0; i < count; i++) {
+        if (!begins(names[i], word)) continue;
+        printf("%s\n", names[i]);
+        offered++;
+    }
+    run_names_free(names, count);
+    if (!offered) printf(":files\n");
+}
+
+static void offer_templates(const char *word)
+{
+    for (int i = 0; config_templates[i].name; i++)
+        offer(config_templates[i].name, strlen(config_templates[i].name), word);
+}
+
+static void offer_operand(const struct command *command, char **words, int taken, int operand,
+                          const char *word)
 {
     const char *what = command->operands;
     bool keys = strstr(what, "key=value") != NULL, first = operand == 0;
-    if (strcmp(command->name, "help") == 0) offer_commands(NULL, word);
+    if (strcmp(command->name, "help") == 0) offer_commands(first ? NULL : words[taken], word);
+    else if (begins(what, "RUN") || begins(what, "[RUN")) offer_runs(word);
+    else if (strcmp(command->name, "config new") == 0 && first) offer_templates(word);
     else if (begins(what, "[NAME")) {
         struct sources sources;
         struct error err;
         if (sources_load(&sources, &err) != 0) return;
         for (int i = 0; i < sources.count; i++) offer(sources.all[i].name, strlen(sources.all[i].name), word);
         sources_free(&sources);
-    } else if (keys && !first) offer_keys(word);
-    else if (strstr(what, "key ...") && !first) offer_keys(word);
+    } else if (keys && !first) offer_keys(word, true);
+    else if ((strstr(what, "key ...") || strstr(what, "KEY")) && !first) offer_keys(word, false);
     else if (*what) printf(":files\n");
 }
 
@@ -107,13 +132,14 @@ static int complete_run(const struct arguments *args, struct error *err)
     }
     if (waiting) {
         if (waiting->choices) offer_choices(waiting->choices, word);
+        else if (waiting->value && strcmp(waiting->value, "RUN") == 0) offer_runs(word);
         else if (waiting->type == OPTION_TEXT || waiting->type == OPTION_LIST) printf(":files\n");
     } else if (word[0] == '-' && !only_operands) {
         for (const struct option *o = command->options; o && o->name; o++)
             if (begins(o->name, word[1] == '-' ? word + 2 : word[1] ? "\n" : "")) printf("--%s\n", o->name);
         if (begins("--help", word)) printf("--help\n");
     } else {
-        offer_operand(command, operands, word);
+        offer_operand(command, words, taken, operands, word);
     }
     return 0;
 }

@@ -84,6 +84,7 @@ static int edit_run(const struct arguments *args, struct error *err)
         form_close(&form);
         return code;
     }
+    screen_mouse();
     form_draw_start();
     loop(&form);
     screen_close();

@@ -6,6 +6,7 @@
 #include "core/config/document.h"
 #include "core/config/edit.h"
 #include "core/config/value.h"
+#include "core/train/experiment.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -252,21 +253,8 @@ static void check_problem(void *context, bool fatal, const struct error *e)
     }
 }
 
-/* Files that training will look for. */
-static void check_paths(const struct config *config, struct check *check)
-{
-    static const char *const names[] = {"model_t.weight", "model_s.weight", "data.root"};
-    for (size_t i = 0; i < 3; i++) {
-        int key = config_key_index(names[i]);
-        const char *path = *(char *const *)((const char *)config + config_keys[key].offset);
-        if (!path[0] || access(path, R_OK) == 0) continue;
-        struct error e = {0};
-        error_set(&e, EXIT_CONFIG, "'meopt fetch' gets the published ones", "%s is not there: %s", names[i],
-                  path);
-        error_at(&e, config->path, config->origins[key].line, config->origins[key].column);
-        check_problem(check, false, &e);
-    }
-}
+/* A file that training will look for. */
+static void check_missing(void *context, const struct error *e) { check_problem(context, false, e); }
 
 static int check_run(const struct arguments *args, struct error *err)
 {
@@ -284,7 +272,7 @@ static int check_run(const struct arguments *args, struct error *err)
         } else {
             result =
                 config_examine(&config, args->operands[i], text, bytes, NULL, 0, check_problem, &check, &e);
-            if (result == 0) check_paths(&config, &check);
+            if (result == 0) train_files_there(&config, check_missing, &check, NULL);
             int set = 0;
             for (int key = 0; config.origins && key < config_key_count; key++)
                 set += config.origins[key].from == ORIGIN_FILE;

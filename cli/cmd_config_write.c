@@ -138,6 +138,51 @@ const struct command cmd_config_unset = {
 
 static const char *template_name(int i) { return config_templates[i].name; }
 
+/* The way from the file's directory to the working directory, where `meopt fetch` unpacks: "" for the same
+ * one,
+ * "../" for a directory in it, else absolute. */
+static char *way_back(const char *path)
+{
+    char *within = strcmp(path, "-") == 0 ? xstrdup(".") : path_dirname(path), *file = realpath(within, NULL),
+         *here = realpath(".", NULL), *way = NULL;
+    size_t n = here ? strlen(here) : 0;
+    if (file && here && strncmp(file, here, n) == 0 && (file[n] == 0 || file[n] == '/' || n == 1)) {
+        way = xstrdup("");
+        for (const char *p = file + n; *p; p++) {
+            if (*p != '/' && p != file + n) continue;
+            char *longer = xasprintf("../%s", way);
+            free(way);
+            way = longer;
+        }
+    } else {
+        way = here ? xasprintf("%s/", strcmp(here, "/") == 0 ? "" : here) : xstrdup("../");
+    }
+    free(here);
+    free(file);
+    free(within);
+    return way;
+}
+
+/* The template's paths begin with "../", right in configs/ alone: here they lead to the working directory. */
+static int relocate(const struct config_template *t, const char *path, char **text, size_t *bytes,
+                    struct error *err)
+{
+    struct edit edits[8];
+    int count = 0;
+    char *way = way_back(path);
+    for (int key = 0; key < config_key_count && count < 8; key++) {
+        if (config_keys[key].type != CONFIG_PATH) continue;
+        char *value = edit_current((const char *)t->text, t->bytes, config_keys[key].name);
+        if (value && strncmp(value, "../", 3) == 0)
+            edits[count++] = (struct edit){config_keys[key].name, xasprintf("%s%s", way, value + 3)};
+        free(value);
+    }
+    int code = edit_apply(path, (const char *)t->text, t->bytes, edits, count, text, bytes, err);
+    for (int i = 0; i < count; i++) free((char *)(uintptr_t)edits[i].value);
+    free(way);
+    return code;
+}
+
 static int new_run(const struct arguments *args, struct error *err)
 {
     const char *name = args->operands[0];
@@ -160,16 +205,23 @@ static int new_run(const struct arguments *args, struct error *err)
     }
     char *path = args->operand_count > 1 ? xstrdup(args->operands[1]) : xasprintf("%s.yaml", name);
     struct stat st;
-    int code = 0;
+    char *text = NULL;
+    size_t bytes = 0;
+    int code = relocate(found, path, &text, &bytes, err);
+    if (code) {
+        free(path);
+        return code;
+    }
     if (strcmp(path, "-") == 0) {
-        fwrite(found->text, 1, found->bytes, stdout);
+        fwrite(text, 1, bytes, stdout);
     } else if (!argument_flag(args, "force") && lstat(path, &st) == 0) {
         code = error_set(err, EXIT_FAILED, "choose another name, or --force", "is there already");
         error_at(err, path, 0, 0);
     } else {
-        code = file_write_atomic(path, found->text, found->bytes, err);
+        code = file_write_atomic(path, text, bytes, err);
         if (code == 0) printf("%s\n", path);
     }
+    free(text);
     free(path);
     return code;
 }
@@ -183,7 +235,8 @@ const struct command cmd_config_new = {
     "config new",
     "NAME [FILE]",
     "write a commented experiment: eva_clip, open_clip, dinov2, quickstart, ...",
-    "FILE is NAME.yaml in the working directory when it is not given, - for standard output.\n\n"
+    "FILE is NAME.yaml in the working directory when it is not given, - for standard output.\n"
+    "Its paths lead to COCO2014 and ModelWeight in the working directory, where 'meopt fetch' unpacks.\n\n"
     "Example:\n  meopt config new eva_clip my.yaml",
     new_options,
     1,

@@ -24,8 +24,11 @@ static void check_terminal(struct doctor *d)
     int known = ERR, error = 0;
     if (name && *name) known = setupterm(name, STDERR_FILENO, &error);
     if (known == ERR) {
-        line_advise(doctor_add(d, FINDING_WARNING, "TERM is %s", name && *name ? name : "not set"),
-                    "the dashboard and the form cannot draw; everything else works",
+        line_advise(doctor_add(d, FINDING_WARNING, "TERM is %s%s", name && *name ? name : "not set",
+                               name && *name ? ", which this machine does not know" : ""),
+                    name && *name && strcmp(name, "dumb") != 0
+                        ? "the dashboard and the form draw as for xterm-256color"
+                        : "the dashboard and the form cannot draw; everything else works",
                     "export TERM=xterm-256color");
         return;
     }

@@ -2,6 +2,7 @@
  * PyTorch, or search by it. Row i is of name i: an image that cannot be decoded has a row of NaN, or with
  * --skip-bad neither row nor name. */
 #include "cli/command.h"
+#include "cli/run_name.h"
 #include "core/base/file.h"
 #include "core/run/checkpoint.h"
 #include "core/train/experiment.h"
@@ -63,16 +64,22 @@ static int read_config(struct embed *e, const struct arguments *args, struct err
 {
     const char *operand = args->operands[0], *role = argument_text(args, "role", NULL);
     struct stat st;
+    int code = 0;
+    char *named = stat(operand, &st) == 0 ? NULL : run_named(operand, NULL, &code, NULL); /* of a run? */
+    if (named) operand = named;
     bool run = stat(operand, &st) == 0 && S_ISDIR(st.st_mode);
-    if (!role && !run)
+    if (!role && !run) {
+        free(named);
         return error_set(err, EXIT_USAGE, "see 'meopt embed --help'",
                          "meopt embed needs --role teacher|student where no run is named");
+    }
     e->student = !role || strcmp(role, "student") == 0;
     e->skip_bad = argument_flag(args, "skip-bad");
     char *path = run ? path_join(operand, "config.yaml") : xstrdup(operand);
-    int code = config_load(&e->config, path, args->operands + 1, args->operand_count - 1, err);
+    code = config_load(&e->config, path, args->operands + 1, args->operand_count - 1, err);
     free(path);
     if (!code && run && e->student) code = take_newest(&e->config, operand, err);
+    free(named);
     return code;
 }
 

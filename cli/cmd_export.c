@@ -1,6 +1,7 @@
 /* meopt export: the student of a run as a file that PyTorch opens, or as another library's model. */
 #include "cli/command.h"
 #include "cli/export_hf.h"
+#include "cli/run_name.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/nn/respell.h"
@@ -155,10 +156,10 @@ static int export_newest(struct task *t, struct error *err)
     return code;
 }
 
-static int export_run(const struct arguments *args, struct error *err)
+static int export_in(const struct arguments *args, const char *run, struct error *err)
 {
     const char *format = argument_text(args, "format", "safetensors");
-    struct task t = {.run = args->operands[0],
+    struct task t = {.run = run,
                      .merge = argument_text(args, "merge", NULL),
                      .bf16 = strcmp(argument_text(args, "dtype", "fp32"), "bf16") == 0,
                      .no_head = argument_flag(args, "no-head")};
@@ -183,7 +184,17 @@ static int export_run(const struct arguments *args, struct error *err)
     return code;
 }
 
+static int export_run(const struct arguments *args, struct error *err)
+{
+    int code;
+    char *run = run_named(args->operands[0], argument_text(args, "run-dir", NULL), &code, err);
+    if (!code) code = export_in(args, run, err);
+    free(run);
+    return code;
+}
+
 static const struct option options[] = {
+    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|openclip", 0, 0,
      "what to write (default safetensors)"},
     {"merge", 0, OPTION_TEXT, "ORIGINAL", NULL, 0, 0, "put the student's tower into all of this checkpoint"},

@@ -302,11 +302,25 @@ static int fetch_one(const struct arguments *args, const struct source *source, 
     return code;
 }
 
+static const char *source_name_at(const void *table, int i)
+{
+    const struct sources *sources = table;
+    return i < sources->count ? sources->all[i].name : NULL;
+}
+
+static int no_source(const struct sources *sources, const char *name, struct error *err)
+{
+    const char *near = nearest_name(name, source_name_at, sources);
+    char hint[320] = "'meopt fetch --list' names them", shown[256];
+    if (near) snprintf(hint, sizeof hint, "did you mean %.200s? 'meopt fetch --list' names them", near);
+    return error_set(err, EXIT_USAGE, hint, "no source '%s'", name_printable(shown, sizeof shown, name));
+}
+
 static int fetch_named(const struct arguments *args, const struct sources *sources, const char *name,
                        int depth, struct error *err)
 {
     const struct source *s = sources_find(sources, name);
-    if (!s) return error_set(err, EXIT_USAGE, "'meopt fetch --list' names them", "no source '%s'", name);
+    if (!s) return no_source(sources, name, err);
     if (depth > 8)
         return error_set(err, EXIT_CONFIG, "mend sources.yaml", "source '%s' includes itself", name);
     int code = 0;
@@ -331,9 +345,9 @@ static int fetch_from(const struct arguments *args, const struct sources *source
         const struct source *s = sources_find(sources, args->operands[0]);
         if (!s || s->include_count) {
             free(url);
-            return error_set(err, EXIT_USAGE, "'meopt fetch --list' names them",
-                             s ? "'%s' is a group: --from needs one archive" : "no source '%s'",
-                             args->operands[0]);
+            return s ? error_set(err, EXIT_USAGE, "'meopt fetch --list' names them",
+                                 "'%s' is a group: --from needs one archive", args->operands[0])
+                     : no_source(sources, args->operands[0], err);
         }
         own = *s;
     } else {

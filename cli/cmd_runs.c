@@ -1,6 +1,8 @@
 /* meopt runs, stop, checkpoint, attach: what readers of run directories can do. */
 #include "cli/command.h"
 #include "cli/dash.h"
+#include "cli/run_name.h"
+#include "cli/screen.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
@@ -23,40 +25,18 @@
 
 /* ---- runs ---- */
 
-static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
-
-static int list_names(const char *directory, char ***names, int *count, struct error *err)
-{
-    DIR *dir = opendir(directory);
-    int room = 0;
-    *names = NULL;
-    *count = 0;
-    if (!dir)
-        return error_errno(err, EXIT_FAILED, "name it with --run-dir", "cannot list the runs in '%s'",
-                           directory);
-    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
-        char *run = path_join(directory, e->d_name), *config = path_join(run, "config.yaml");
-        if (e->d_name[0] != '.' && access(config, F_OK) == 0) {
-            if (*count == room)
-                *names = xrealloc(*names, (size_t)(room = room ? 2 * room : 16) * sizeof **names);
-            (*names)[(*count)++] = xstrdup(e->d_name);
-        }
-        free(config);
-        free(run);
-    }
-    closedir(dir);
-    if (*count) qsort(*names, (size_t)*count, sizeof **names, by_name);
-    return 0;
-}
-
 static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
 static int runs_run(const struct arguments *args, struct error *err)
 {
     const char *directory = argument_text(args, "run-dir", "runs");
-    char **names;
-    int count, code = list_names(directory, &names, &count, err);
-    if (code) return code;
+    int count;
+    char **names = run_names(directory, &count);
+    if (count < 0 && errno == ENOENT && strcmp(directory, "runs") == 0)
+        count = 0; /* nobody trained here yet */
+    if (count < 0)
+        return error_errno(err, EXIT_FAILED, "name it with --run-dir", "cannot list the runs in '%s'",
+                           directory);
     json_t *all = json_array();
     bool json = argument_flag(args, "json");
     if (!json && count)
@@ -94,11 +74,10 @@ static int runs_run(const struct arguments *args, struct error *err)
                    steps, (long long)s.epoch, loss, when);
         }
         free(run);
-        free(names[i]);
     }
-    free(names);
+    run_names_free(names, count);
     if (json) json_print(stdout, all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
-    else if (!count) log_info("no runs in %s", directory);
+    else if (!count) log_info("no runs in %s yet: 'meopt train CONFIG' makes one", directory);
     json_decref(all);
     return 0;
 }
@@ -147,9 +126,8 @@ static void kill_worker(int pid, const char *directory)
     if (fd >= 0) close(fd);
 }
 
-static int stop_run(const struct arguments *args, struct error *err)
+static int stop_in(const struct arguments *args, const char *directory, struct error *err)
 {
-    const char *directory = args->operands[0];
     bool at_once = argument_flag(args, "now");
     struct run_status s;
     int code = run_status_read(&s, directory, err);
@@ -171,45 +149,80 @@ static int stop_run(const struct arguments *args, struct error *err)
     return 0;
 }
 
+/* In the run that the first operand means. */
+static int in_run(const struct arguments *args,
+                  int (*what)(const struct arguments *, const char *directory, struct error *),
+                  struct error *err)
+{
+    int code;
+    char *directory = run_named(args->operands[0], argument_text(args, "run-dir", NULL), &code, err);
+    if (!code) code = what(args, directory, err);
+    free(directory);
+    return code;
+}
+
+static int stop_run(const struct arguments *args, struct error *err) { return in_run(args, stop_in, err); }
+
 static const struct option stop_options[] = {
+    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"now", 0, OPTION_FLAG, NULL, NULL, 0, 0, "at once, without saving"},
     {0},
 };
 const struct command cmd_stop = {"stop", "RUN",   "ask a run to save and stop", NULL, stop_options, 1, 1,
                                  false,  stop_run};
 
-static int checkpoint_run(const struct arguments *args, struct error *err)
+static int checkpoint_in(const struct arguments *args, const char *directory, struct error *err)
 {
     struct run_status s;
-    int code = run_status_read(&s, args->operands[0], err);
+    int code = run_status_read(&s, directory, err);
+    (void)args;
     if (code) return code;
     if (run_status_over(&s))
-        return error_set(err, EXIT_FAILED, NULL, "%s does not run: %s", args->operands[0], s.state);
-    code = run_request(args->operands[0], "checkpoint", err);
-    if (!code) log_info("%s: asked to save behind the step in progress", args->operands[0]);
+        return error_set(err, EXIT_FAILED, NULL, "%s does not run: %s", directory, s.state);
+    code = run_request(directory, "checkpoint", err);
+    if (!code) log_info("%s: asked to save behind the step in progress", directory);
     return code;
 }
 
+static int checkpoint_run(const struct arguments *args, struct error *err)
+{
+    return in_run(args, checkpoint_in, err);
+}
+
+static const struct option checkpoint_options[] = {
+    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
+    {0},
+};
 const struct command cmd_checkpoint = {
-    "checkpoint", "RUN", "ask a run to save and go on", NULL, NULL, 1, 1, false, checkpoint_run};
+    "checkpoint", "RUN",         "ask a run to save and go on", NULL, checkpoint_options, 1, 1,
+    false,        checkpoint_run};
 
 /* ---- attach ---- */
 
-static int attach_run(const struct arguments *args, struct error *err)
+static int attach_in(const struct arguments *args, const char *directory, struct error *err)
 {
     struct run_status s;
-    int ended, code = run_status_read(&s, args->operands[0], err);
+    int ended, code = run_status_read(&s, directory, err);
     if (code) return code;
-    if (!dash_possible())
+    if (!screen_possible())
         return error_set(err, EXIT_USAGE, "elsewhere 'meopt runs --json' and metrics.jsonl tell the same",
                          "attach needs a terminal");
-    struct dash_options options = {.directory = args->operands[0],
-                                   .baseline = argument_text(args, "baseline", NULL),
-                                   .ascii = argument_flag(args, "ascii")};
-    return dash_view(&options, &ended, err);
+    const char *other = argument_text(args, "baseline", NULL);
+    char *baseline = other ? run_named(other, argument_text(args, "run-dir", NULL), &code, err) : NULL;
+    struct dash_options options = {
+        .directory = directory, .baseline = baseline, .ascii = argument_flag(args, "ascii")};
+    if (!code) code = dash_view(&options, &ended, err);
+    free(baseline);
+    return code;
+}
+
+static int attach_run(const struct arguments *args, struct error *err)
+{
+    return in_run(args, attach_in, err);
 }
 
 static const struct option attach_options[] = {
+    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"baseline", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "overlay the loss of this run"},
     {"ascii", 0, OPTION_FLAG, NULL, NULL, 0, 0, "draw with ASCII characters only"},
     {0},

@@ -1,6 +1,8 @@
 /* meopt train: check everything, make the run directory, start the worker under a supervisor, and watch. */
 #include "cli/command.h"
 #include "cli/dash.h"
+#include "cli/run_name.h"
+#include "cli/screen.h"
 #include "cli/supervise.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -124,9 +126,17 @@ static int forced_keys(const struct arguments *args, char **keys, struct error *
     return 0;
 }
 
+/* The run that an option names; NULL when it is not given. */
+static char *run_of(const struct arguments *args, const char *option, int *code, struct error *err)
+{
+    const char *word = argument_text(args, option, NULL);
+    *code = 0;
+    return word ? run_named(word, argument_text(args, "run-dir", NULL), code, err) : NULL;
+}
+
 /* In the run that `lock` is of, which is closed. */
 static int train_in(const struct arguments *args, const char *directory, int lock, bool resume,
-                    const char *force, struct error *err)
+                    const char *force, const char *baseline, struct error *err)
 {
     int code;
     struct supervision s = {.directory = directory,
@@ -141,11 +151,9 @@ static int train_in(const struct arguments *args, const char *directory, int loc
                             .monitor_root = getenv("MEOPT_MONITOR_ROOT"),
                             .metrics_file = argument_text(args, "metrics-file", NULL),
                             .tensorboard = argument_flag(args, "tensorboard")};
-    struct dash_options options = {.directory = directory,
-                                   .trains = true,
-                                   .ascii = argument_flag(args, "ascii"),
-                                   .baseline = argument_text(args, "baseline", NULL)};
-    if (argument_flag(args, "no-dashboard") || s.json || !dash_possible()) {
+    struct dash_options options = {
+        .directory = directory, .trains = true, .ascii = argument_flag(args, "ascii"), .baseline = baseline};
+    if (argument_flag(args, "no-dashboard") || s.json || !screen_possible()) {
         code = supervise(&s, err);
         close(lock);
     } else {
@@ -164,20 +172,29 @@ static int train_in(const struct arguments *args, const char *directory, int loc
     return code;
 }
 
+static int replay_run(const struct arguments *args, struct error *err)
+{
+    int code;
+    char *directory = run_of(args, "replay", &code, err),
+         *baseline = code ? NULL : run_of(args, "baseline", &code, err);
+    struct dash_options options = {.directory = directory,
+                                   .replay = true,
+                                   .speed = argument_real(args, "speed", 1),
+                                   .ascii = argument_flag(args, "ascii"),
+                                   .baseline = baseline};
+    if (!code) code = dash_view(&options, NULL, err);
+    free(baseline);
+    free(directory);
+    return code;
+}
+
 static int train_run(const struct arguments *args, struct error *err)
 {
-    const char *resume = argument_text(args, "resume", NULL), *replay = argument_text(args, "replay", NULL);
+    const char *resume = argument_text(args, "resume", NULL);
     char *directory = NULL, *force = NULL;
     int code, lock = -1;
     bool goes_on = resume != NULL;
-    if (replay) {
-        struct dash_options options = {.directory = replay,
-                                       .replay = true,
-                                       .speed = argument_real(args, "speed", 1),
-                                       .ascii = argument_flag(args, "ascii"),
-                                       .baseline = argument_text(args, "baseline", NULL)};
-        return dash_view(&options, NULL, err);
-    }
+    if (argument_text(args, "replay", NULL)) return replay_run(args, err);
     if (resume && args->operand_count > 0)
         return error_set(err, EXIT_USAGE, "leave CONFIG out", "a resumed run has its own configuration");
     if (!resume && argument_list(args, "force-resume", 0))
@@ -186,16 +203,19 @@ static int train_run(const struct arguments *args, struct error *err)
     if (!resume && args->operand_count == 0)
         return error_set(err, EXIT_USAGE, "see 'meopt train --help'",
                          "meopt train needs CONFIG, or --resume RUN");
+    char *baseline = run_of(args, "baseline", &code, err);
+    if (code) return code;
     if (resume) {
-        directory = xstrdup(resume);
-        code = forced_keys(args, &force, err);
         struct config config;
-        if (!code && (code = reopen(resume, &config, &lock, err)) == 0) config_free(&config);
+        directory = run_of(args, "resume", &code, err);
+        if (!code) code = forced_keys(args, &force, err);
+        if (!code && (code = reopen(directory, &config, &lock, err)) == 0) config_free(&config);
     } else {
         code = begin(args, &directory, &goes_on, &lock, err);
     }
-    if (!code) code = train_in(args, directory, lock, goes_on, force, err);
+    if (!code) code = train_in(args, directory, lock, goes_on, force, baseline, err);
     else if (lock >= 0) close(lock);
+    free(baseline);
     free(force);
     free(directory);
     return code;

@@ -15,8 +15,6 @@ struct dash_options {
     bool ascii;
 };
 
-/* Whether stdin and stdout are a terminal that curses knows. */
-bool dash_possible(void);
 /* Until the user leaves, or (trains) the run ends: then *ended is its exit code, else -1. */
 int dash_view(const struct dash_options *options, int *ended, struct error *err);
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,12 +46,6 @@ static void spin_shortly(const struct command *command, char **argv)
     if (setenv("GOMP_SPINCOUNT", "1000", 0) == 0 && computes) execv("/proc/self/exe", argv);
 }
 
-static const char *command_name_at(const void *table, int i)
-{
-    const struct command *const *all = table;
-    return all[i] ? all[i]->name : NULL;
-}
-
 const struct command *command_find(char **words, int count, int *taken)
 {
     for (int i = 0; commands[i]; i++) {
@@ -70,19 +65,79 @@ static void usage(FILE *out)
                  "Trains large vision transformers in a fraction of the usual memory.\n\nCommands:\n");
     for (int i = 0; commands[i]; i++)
         if (!commands[i]->hidden) fprintf(out, "  %-14s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(out, "\n'meopt COMMAND --help' tells more; 'man meopt' has the tour and the exit codes.\n");
+    fprintf(out, "\n'meopt COMMAND --help' tells more; 'man meopt' has a tour and the exit codes.\n");
+}
+
+/* "config" is the group of "config get". */
+static bool in_group(const struct command *command, const char *group)
+{
+    size_t n = strlen(group);
+    return !command->hidden && strncmp(command->name, group, n) == 0 && command->name[n] == ' ';
+}
+
+static bool is_group(const char *word)
+{
+    for (int i = 0; commands[i]; i++)
+        if (in_group(commands[i], word)) return true;
+    return false;
+}
+
+static void group_usage(FILE *out, const char *group)
+{
+    fprintf(out, "Usage: meopt %s COMMAND [options] [operands]\n\nCommands:\n", group);
+    for (int i = 0; commands[i]; i++)
+        if (in_group(commands[i], group))
+            fprintf(out, "  %-14s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(out, "\n'meopt help %s COMMAND' tells more.\n", group);
+}
+
+/* The second words of a group. */
+static const char *group_name_at(const void *table, int i)
+{
+    const char *group = table;
+    for (int k = 0, n = 0; commands[k]; k++)
+        if (in_group(commands[k], group) && n++ == i) return commands[k]->name + strlen(group) + 1;
+    return NULL;
+}
+
+/* First words, the groups' too. */
+static const char *first_word_at(const void *table, int i)
+{
+    static char words[64][16];
+    (void)table;
+    if (i >= 64 || !commands[i]) return NULL;
+    snprintf(words[i], sizeof words[i], "%.*s", (int)strcspn(commands[i]->name, " "), commands[i]->name);
+    return commands[i]->hidden ? "(hidden)" : words[i];
+}
+
+static int no_command(char **words, int count, struct error *err)
+{
+    char hint[256] = "see 'meopt help'";
+    const char *group = words[0], *second = count > 1 ? words[1] : NULL;
+    if (!is_group(group)) {
+        const char *near = nearest_name(group, first_word_at, NULL);
+        if (near) snprintf(hint, sizeof hint, "did you mean 'meopt %s'? see 'meopt help'", near);
+        return error_set(err, EXIT_USAGE, hint, "no command '%s'", group);
+    }
+    const char *near = second ? nearest_name(second, group_name_at, group) : NULL, *name;
+    size_t used = 0;
+    if (near) snprintf(hint, sizeof hint, "did you mean 'meopt %s %s'?", group, near);
+    for (int i = 0; !near && (name = group_name_at(group, i)) != NULL && used + 40 < sizeof hint; i++)
+        used += (size_t)snprintf(hint + used, sizeof hint - used, "%s%s %s",
+                                 used ? ", " : "commands are: ", group, name);
+    if (second) return error_set(err, EXIT_USAGE, hint, "no command '%s %s'", group, second);
+    return error_set(err, EXIT_USAGE, hint, "'%s' needs a second word", group);
 }
 
 static int help_run(const struct arguments *args, struct error *err)
 {
-    if (args->operand_count == 0) {
-        usage(stdout);
-        return 0;
-    }
     int taken;
-    const struct command *command = command_find(args->operands, args->operand_count, &taken);
-    if (!command) return error_set(err, EXIT_USAGE, "see 'meopt help'", "no command '%s'", args->operands[0]);
-    command_help(command);
+    const struct command *command =
+        args->operand_count ? command_find(args->operands, args->operand_count, &taken) : NULL;
+    if (args->operand_count == 0) usage(stdout);
+    else if (command) command_help(command);
+    else if (args->operand_count == 1 && is_group(args->operands[0])) group_usage(stdout, args->operands[0]);
+    else return no_command(args->operands, args->operand_count, err);
     return 0;
 }
 
@@ -94,8 +149,8 @@ static int version_run(const struct arguments *args, struct error *err)
     return 0;
 }
 
-const struct command cmd_help = {"help", "[COMMAND]", "how to use meopt, or one command", NULL, NULL, 0, 2,
-                                 false,  help_run};
+const struct command cmd_help = {
+    "help", "[COMMAND]", "how to use meopt, a group of commands, or one", NULL, NULL, 0, 2, false, help_run};
 const struct command cmd_version = {"version", "", "print the version", NULL, NULL, 0, 0, false, version_run};
 
 /* A missing descriptor 0, 1 or 2 would be the next file that is opened, and the talk would go there. Standard
@@ -106,6 +161,29 @@ static void open_missing(void)
     for (int fd = 0; fd < 3; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", modes[fd]) != fd)
             _exit(EXIT_FAILED);
+}
+
+/* Whoever read our standard output has enough: `meopt runs | head`. */
+static bool reader_is_gone(void)
+{
+    struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
+}
+
+/* What was printed is out, or the exit code says that it is not; without a word, as other programs end, where
+ * nobody wants it. */
+static int finish(int code)
+{
+    struct error err;
+    bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (!lost || code) return code;
+    if (reader_is_gone()) {
+        signal(SIGPIPE, SIG_DFL);
+        raise(SIGPIPE);
+    }
+    error_set(&err, EXIT_DISK, "is the disk full?", "cannot write the output");
+    error_print(&err);
+    return EXIT_DISK;
 }
 
 int main(int argc, char **argv)
@@ -127,20 +205,13 @@ int main(int argc, char **argv)
     struct error err = {0};
     int taken = 1;
     const struct command *command = command_find(argv + 1, argc - 1, &taken);
+    if (!command && argc == 3 && is_group(name) &&
+        (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {
+        group_usage(stdout, name);
+        return finish(0);
+    }
     if (!command) {
-        char hint[256] = "see 'meopt help'";
-        const char *near = nearest_name(name, command_name_at, commands);
-        size_t n = strlen(name), used = 0;
-        for (int i = 0; commands[i]; i++) { /* the first of two words: name the second ones */
-            if (strncmp(commands[i]->name, name, n) != 0 || commands[i]->name[n] != ' ' ||
-                commands[i]->hidden || used + 40 > sizeof hint)
-                continue;
-            used += (size_t)snprintf(hint + used, sizeof hint - used, "%s%s",
-                                     used ? ", " : "commands are: ", commands[i]->name);
-            near = NULL;
-        }
-        if (near) snprintf(hint, sizeof hint, "did you mean 'meopt %s'? see 'meopt help'", near);
-        error_set(&err, EXIT_USAGE, hint, "no command '%s'", name);
+        no_command(argv + 1, argc - 1, &err);
         error_print(&err);
         return EXIT_USAGE;
     }
@@ -149,12 +220,6 @@ int main(int argc, char **argv)
     int code = arguments_parse(&args, command, argc - taken, argv + taken, &err);
     if (code == 0) code = command->run(&args, &err);
     arguments_free(&args);
-    if (code < 0) return 0; /* --help */
-    if (code && err.what[0]) error_print(&err);
-    if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0) {
-        error_set(&err, EXIT_DISK, "is the disk full, or the pipe closed?", "cannot write the output");
-        error_print(&err);
-        code = EXIT_DISK;
-    }
-    return code;
+    if (code > 0 && err.what[0]) error_print(&err);
+    return finish(code < 0 ? 0 : code); /* below 0: --help */
 }

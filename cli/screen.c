@@ -49,6 +49,10 @@ int screen_open(bool ascii, int timeout_ms, struct error *err)
 {
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
         return error_set(err, EXIT_USAGE, NULL, "this needs a terminal");
+    if (!screen_possible())
+        return error_set(err, EXIT_USAGE, "export TERM=xterm-256color",
+                         "this needs a terminal that can move its cursor, TERM is '%s'",
+                         getenv("TERM") ? getenv("TERM") : "");
     setlocale(LC_ALL, "");
     setlocale(LC_NUMERIC, "C");
     screen = newterm(NULL, stdout, stdin); /* initscr would exit on a bad TERM */
@@ -63,13 +67,6 @@ int screen_open(bool ascii, int timeout_ms, struct error *err)
     keypad(stdscr, TRUE);
     set_escdelay(50);
     timeout(timeout_ms);
-    mousemask(BUTTON1_CLICKED | BUTTON1_PRESSED | BUTTON4_PRESSED
-#ifdef BUTTON5_PRESSED
-                  | BUTTON5_PRESSED
-#endif
-              ,
-              NULL);
-    mouseinterval(0);
     screen_ascii = ascii || strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
     const char *no = getenv("NO_COLOR"), *ours = getenv("MEOPT_NO_COLOR");
     screen_colours = has_colors() && !(no && no[0]) && !(ours && ours[0]);
@@ -78,6 +75,17 @@ int screen_open(bool ascii, int timeout_ms, struct error *err)
         use_default_colors();
     }
     return 0;
+}
+
+void screen_mouse(void)
+{
+    mousemask(BUTTON1_CLICKED | BUTTON1_PRESSED | BUTTON4_PRESSED
+#ifdef BUTTON5_PRESSED
+                  | BUTTON5_PRESSED
+#endif
+              ,
+              NULL);
+    mouseinterval(0);
 }
 
 void screen_close(void)

@@ -14,9 +14,14 @@ extern bool screen_colours; /* the terminal has them, and neither NO_COLOR nor M
 extern volatile sig_atomic_t
     screen_signal; /* SIGTERM, SIGHUP or SIGINT has come: leave, unless you know better */
 
-/* EXIT_USAGE when stdin and stdout are no terminal or curses does not know it.
+/* Whether stdin and stdout are a terminal that can be drawn on. One whose TERM this machine does not know is
+ * drawn on as xterm-256color, which is said, and TERM is set so. */
+bool screen_possible(void);
+/* EXIT_USAGE when there is no such terminal.
  * Keys come within timeout_ms or not. */
 int screen_open(bool ascii, int timeout_ms, struct error *err);
+/* Have clicks and the wheel as KEY_MOUSE; without, the terminal's own selection works. */
+void screen_mouse(void);
 void screen_close(void);
 /* Text in `columns` columns at most; the rest of them blank when `fill`.
  * Control characters are shown as '?'. Returns columns used. */

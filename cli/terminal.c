@@ -1,6 +1,8 @@
 /* Whether there is a terminal that curses can draw on;
  * apart from the rest because <term.h> takes so many names. */
-#include "cli/dash.h"
+#include "cli/screen.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
 
 #include <ncurses.h>
 #include <stdlib.h>
@@ -8,13 +10,26 @@
 #include <term.h>
 #include <unistd.h>
 
-bool dash_possible(void)
+/* What nearly every terminal emulator of today understands, whatever it calls itself. */
+#define TERMINAL_FALLBACK "xterm-256color"
+
+static bool can_draw(const char *term)
 {
     int known = 0;
-    const char *term = getenv("TERM");
-    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || !term || strcmp(term, "dumb") == 0) return false;
     if (setupterm(term, STDOUT_FILENO, &known) != OK || known != 1) return false;
     bool moves = cursor_address != NULL;
     del_curterm(cur_term);
     return moves;
+}
+
+bool screen_possible(void)
+{
+    const char *term = getenv("TERM");
+    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || !term || strcmp(term, "dumb") == 0) return false;
+    if (can_draw(term)) return true;
+    if (!term[0] || !can_draw(TERMINAL_FALLBACK)) return false;
+    char shown[256];
+    log_warn("TERM=%s is not known on this machine: drawing as for " TERMINAL_FALLBACK,
+             name_printable(shown, sizeof shown, term));
+    return setenv("TERM", TERMINAL_FALLBACK, 1) == 0;
 }

@@ -1,11 +1,31 @@
 #!/bin/sh
 # From a fresh Debian or Ubuntu machine to three trained students: packages, build, sample archives, training without and
 # with MEOpt, export, and a comparison. Safe to run again.
+# --prefix DIR installs the program, its pages and its completion below DIR (as $HOME/.local) too.
 set -eu
+prefix=
+case ${1:-} in
+--prefix) prefix=${2:?--prefix needs a directory} ;;
+--prefix=?*) prefix=${1#--prefix=} ;;
+'') ;;
+*)
+    echo "usage: sh configs/quickstart.sh [--prefix DIR]" >&2
+    exit 2
+    ;;
+esac
+case $prefix in '' | /*) ;; *) prefix=$PWD/$prefix ;; esac
 cd "$(dirname "$0")/.."
 sh configs/packages.sh
-cmake --preset release -DBUILD_TESTING=OFF >/dev/null
-cmake --build --preset release
+# A build/ of another generator (or of another place: then it is made anew) goes on with its own.
+generator=$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' build/CMakeCache.txt 2>/dev/null || true)
+home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' build/CMakeCache.txt 2>/dev/null || true)
+if [ -n "$home" ] && [ "$home" != "$(pwd -P)" ] && [ "$home" != "$PWD" ]; then
+    rm -rf build/CMakeCache.txt build/CMakeFiles
+    generator=
+fi
+cmake -S . -B build -G "${generator:-Ninja}" -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF >/dev/null
+cmake --build build -j "$(nproc)"
+[ -z "$prefix" ] || cmake --install build --prefix "$prefix" >/dev/null
 meopt=build/meopt
 
 "$meopt" fetch sample --dest sample
@@ -31,3 +51,5 @@ compare=quickstart_compare-$stamp
 echo "== $compare"
 "$meopt" compare --run configs/quickstart_compare.yaml --run-dir runs --name "$compare" --html "runs/$compare.html"
 echo "runs are in runs/, exported students beside them; the comparison is runs/$compare.html"
+if [ -n "$prefix" ]; then bin=$prefix/bin; else bin=$PWD/build; fi
+echo "the program is $bin/meopt; to have it as 'meopt':  export PATH=\"$bin:\$PATH\""

@@ -12,7 +12,7 @@ says() { grep -q -- "$1" "$dir/out" || fail "does not say '$1'"; }
 # this machine, everything measured; valid JSON whose counts agree with its lines
 "$MEOPT" doctor --json --run-dir "$dir/not/there/yet" >"$dir/out"
 for check in version system processor bandwidth gemm memory shm disk locale libraries terminal hardware permissions variables drivers "card libraries"; do
-    says "\"check\": \"$check\""
+    says "\"name\": \"$check\""
 done
 says '"triad_gb_per_s"'
 says '"write_gb_per_s"'
@@ -20,10 +20,11 @@ python3 - "$dir/out" <<'PY' || fail "the report does not add up"
 import json, sys
 r = json.load(open(sys.argv[1]))
 for f in ("ok", "warning", "missing"):
-    assert r[f] == sum(c["finding"] == f for c in r["checks"])
+    assert r[f] == sum(c["status"] == f for c in r["checks"])
 for c in r["checks"]:
-    assert c["finding"] == "ok" or c["meaning"], c
-assert all(c["gflop_per_s"] > 0 and c["finding"] == "ok" for c in r["checks"] if c["check"] == "gemm")
+    assert set(c) >= {"name", "status", "detail", "hint"} and c["detail"], c
+    assert c["status"] == "ok" or c["meaning"], c
+assert all(c["gflop_per_s"] > 0 and c["status"] == "ok" for c in r["checks"] if c["name"] == "gemm")
 PY
 [ ! -d "$dir/not" ] || fail "the disk check leaves something behind"
 

@@ -48,7 +48,7 @@ expect 1 "$MEOPT" plan quickstart.yaml
 grep -q 'not there' err || fail "a missing checkpoint without arch is named"
 expect 7 "$MEOPT" plan nothing.yaml
 expect 7 "$MEOPT" plan eva_clip.yaml optim.lrr=1
-mkdir -p sample && tar -xzf "$MEOPT_SOURCE/configs/sample/ModelWeight.tar.gz" -C sample && mkdir -p here && mv quickstart.yaml here/
+mkdir -p sample && tar -xzf "$MEOPT_SOURCE/configs/sample/ModelWeight.tar.gz" -C sample && mkdir -p here && "$MEOPT" config new quickstart here/quickstart.yaml >out
 expect 0 "$MEOPT" plan here/quickstart.yaml
 grep -q 'width 88' out || fail "geometry from the checkpoints"
 for option in $("$MEOPT" plan --help | grep -o -- '--[a-z-]*' | sort -u); do

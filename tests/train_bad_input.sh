@@ -22,7 +22,7 @@ expect() {
     rm -rf "$work/runs"
 }
 dino=$work/sample/ModelWeight/dinov2/dinov2_vitl14_pretrain.pth
-expect 1 'No such file' model.weight_s=/nonexistent.pt
+expect 7 'model_s.weight is not there: /nonexistent.pt' model.weight_s=/nonexistent.pt
 expect 7 'dinov2' model.family=eva "model.weight_s=$dino"
 expect 7 'width' model_s.width=96
 expect 1 'holds no' "data.root=$work/empty"

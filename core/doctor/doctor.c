@@ -81,11 +81,11 @@ json_t *doctor_json(const struct doctor *d)
         const struct line *line = &d->rows[i];
         json_t *row = json_object();
         count[line->finding]++;
-        json_object_set_new(row, "check", json_string(line->check));
-        json_object_set_new(row, "finding", json_string(finding_names[line->finding]));
-        json_object_set_new(row, "found", json_string(line->found));
+        json_object_set_new(row, "name", json_string(line->check));
+        json_object_set_new(row, "status", json_string(finding_names[line->finding]));
+        json_object_set_new(row, "detail", json_string(line->found));
         json_object_set_new(row, "meaning", line->meaning[0] ? json_string(line->meaning) : json_null());
-        json_object_set_new(row, "mend", line->mend[0] ? json_string(line->mend) : json_null());
+        json_object_set_new(row, "hint", line->mend[0] ? json_string(line->mend) : json_null());
         if (line->values) json_object_update(row, line->values);
         json_array_append_new(checks, row);
     }

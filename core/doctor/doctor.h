@@ -63,7 +63,7 @@ char *doctor_path(const struct doctor *doctor, const char *path);
 /* The first line of a small file without its end, malloc'ed; NULL when it cannot be read. */
 char *doctor_read(const struct doctor *doctor, const char *path);
 
-/* {"checks":[{"check","finding","found","meaning","mend",...figures}],"ok":N,"warning":N,"missing":N} */
+/* {"checks":[{"name","status","detail","meaning","hint",...figures}],"ok":N,"warning":N,"missing":N} */
 json_t *doctor_json(const struct doctor *doctor);
 
 #endif

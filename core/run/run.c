@@ -232,15 +232,18 @@ int run_metric(struct run *run, json_t *line, struct error *err)
 
 int run_event(struct run *run, const char *event, json_t *fields, struct error *err)
 {
-    json_t *line = json_pack("{s:s, s:f}", "event", event, "time", (double)time(NULL));
-    if (fields) json_object_update(line, fields);
+    struct timespec now;
+    char *more = fields && json_object_size(fields)
+                     ? json_dumps(fields, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
+                     : NULL,
+         *text = NULL;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int n = asprintf(&text, "{\"event\":\"%s\",\"time\":%lld.%03ld%s%s\n", event, (long long)now.tv_sec,
+                     now.tv_nsec / 1000000, more ? "," : "}", more ? more + 1 : "");
     json_decref(fields);
-    char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
-    json_decref(line);
-    size_t n = text ? strlen(text) : 0;
-    if (text) text[n] = '\n';
-    int code = text ? append(run, run->events, "events.jsonl", text, n + 1, err) : 0;
-    free(text);
+    int code = n > 0 ? append(run, run->events, "events.jsonl", text, (size_t)n, err) : 0;
+    if (n > 0) free(text);
+    free(more);
     return code;
 }
 

@@ -1,9 +1,13 @@
 /* What an experiment trains on: see experiment.h. */
 #include "core/train/experiment.h"
+#include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/train/trainer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 struct data_options train_data_options(const struct config *c)
 {
@@ -45,15 +49,89 @@ int train_device_open(struct device **device, const struct config *c, bool limit
     return code;
 }
 
+/* `path`, absolute and perhaps not there, from the working directory where it lies in it; as a shell reads
+ * it. */
+static char *seen_from_here(const char *path)
+{
+    char *clean = xasprintf("/%s", path), *here = realpath(".", NULL), *to = clean;
+    for (const char *p = path; *p;) { /* "a/../" and "./" are nothing */
+        size_t n = strcspn(p, "/");
+        bool up = n == 2 && p[0] == '.' && p[1] == '.';
+        if (up)
+            while (to > clean && *--to != '/')
+                ;
+        else if (n && !(n == 1 && p[0] == '.')) {
+            *to++ = '/';
+            memmove(to, p, n);
+            to += n;
+        }
+        p += n + (p[n] == '/');
+    }
+    *to = 0;
+    size_t n = here ? strlen(here) : 0;
+    const char *seen = clean[0] ? clean : "/";
+    if (here && strcmp(clean, here) == 0) seen = ".";
+    else if (n > 1 && strncmp(clean, here, n) == 0 && clean[n] == '/') seen = clean + n + 1;
+    char *shown = strpbrk(seen, " '\"\\$") ? xasprintf("'%s'", seen) : xstrdup(seen);
+    free(here);
+    free(clean);
+    return shown;
+}
+
+/* What brings it: the archives unpack to directories of these names. */
+static void fetch_hint(char *hint, size_t size, const char *key, const char *path)
+{
+    static const struct {
+        const char *directory, *source;
+    } archives[] = {{"/ModelWeight", "model-weight"}, {"/COCO2014", "coco2014"}};
+    for (size_t i = 0; i < sizeof archives / sizeof *archives; i++) {
+        const char *at = NULL, *next = path;
+        size_t n = strlen(archives[i].directory);
+        while ((next = strstr(next, archives[i].directory)) != NULL) at = next++;
+        if (!at || (at[n] && at[n] != '/')) continue;
+        char *within = strndup(path, (size_t)(at - path)), *dest = seen_from_here(within[0] ? within : "/");
+        bool sample = strcmp(path_basename(within), "sample") == 0, here = strcmp(dest, ".") == 0;
+        snprintf(hint, size, "get it with: meopt fetch %s%s%s", sample ? "sample" : archives[i].source,
+                 here ? "" : " --dest ", here ? "" : dest);
+        free(dest);
+        free(within);
+        return;
+    }
+    snprintf(hint, size, "set %s; 'meopt fetch --list' tells what can be fetched", key);
+}
+
+int train_files_there(const struct config *c, void (*missing)(void *context, const struct error *),
+                      void *context, struct error *err)
+{
+    static const char *const names[] = {"model_t.weight", "model_s.weight", "data.root"};
+    const bool read[] = {c->model_t.init != TOWER_INIT_RANDOM, c->model_s.init != TOWER_INIT_RANDOM, true};
+    int code = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int key = config_key_index(names[i]);
+        const char *path = *(char *const *)((const char *)c + config_keys[key].offset);
+        char hint[320];
+        struct error e = {0};
+        if (!read[i] || !path[0] || access(path, F_OK) == 0) continue;
+        fetch_hint(hint, sizeof hint, names[i], path);
+        error_set(&e, EXIT_CONFIG, hint, "%s is not there: %s", names[i], path);
+        error_at(&e, c->path, c->origins[key].line, c->origins[key].column);
+        if (missing) missing(context, &e);
+        if (!code && err) *err = e;
+        code = EXIT_CONFIG;
+    }
+    return code;
+}
+
 int train_rehearse(struct config *c, struct error *err)
 {
     struct device *dry = NULL;
     struct trainer *t = NULL;
     struct data *data = NULL;
-    int code = device_open(&dry, "dry", 0, err);
+    int code = train_files_there(c, NULL, NULL, err);
+    if (!code) code = device_open(&dry, "dry", 0, err);
     if (!code) code = trainer_create(&t, c, dry, false, NULL, NULL, err);
     trainer_close(t);
-    device_close(dry);
+    if (dry) device_close(dry);
     if (!code) {
         struct data_options options = train_data_options(c);
         code = data_open(&data, &options, err);

@@ -13,6 +13,11 @@ struct data_options train_data_options(const struct config *config);
  * device.cards, device.memory_limit (limited false: without). */
 int train_device_open(struct device **device, const struct config *config, bool limited, struct error *err);
 
+/* EXIT_CONFIG when a checkpoint or the images are not where the configuration says: `missing` (may be NULL)
+ * hears of each, err of the first, with the command that fetches it. */
+int train_files_there(const struct config *config, void (*missing)(void *context, const struct error *),
+                      void *context, struct error *err);
+
 /* Everything that can be wrong with an experiment, without its memory: files, geometry, images. The
  * configuration is resolved by it. */
 int train_rehearse(struct config *config, struct error *err);

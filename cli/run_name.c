@@ -1,0 +1,102 @@
+/* Runs by name: see run_name.h. */
+#include "cli/run_name.h"
+#include "cli/command.h"
+#include "core/base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+char **run_names(const char *directory, int *count)
+{
+    DIR *dir = opendir(directory);
+    char **names = NULL;
+    int room = 0;
+    *count = dir ? 0 : -1;
+    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
+        char *config = xasprintf("%s/config.yaml", e->d_name);
+        if (e->d_name[0] != '.' && faccessat(dirfd(dir), config, F_OK, 0) == 0) {
+            if (*count == room)
+                names = xrealloc(names, (size_t)(room = room ? 2 * room : 16) * sizeof *names);
+            names[(*count)++] = xstrdup(e->d_name);
+        }
+        free(config);
+    }
+    if (dir) closedir(dir);
+    if (*count > 0) qsort(names, (size_t)*count, sizeof *names, by_name);
+    return names;
+}
+
+void run_names_free(char **names, int count)
+{
+    for (int i = 0; i < count; i++) free(names[i]);
+    free(names);
+}
+
+struct names {
+    char **all;
+    int count;
+};
+
+static const char *name_at(const void *table, int i)
+{
+    const struct names *names = table;
+    return i < names->count ? names->all[i] : NULL;
+}
+
+/* The names that begin so, as many as fit. */
+static void several(char *dst, size_t size, const struct names *names, const char *begin)
+{
+    size_t used = 0;
+    for (int i = 0; i < names->count; i++) {
+        char shown[256];
+        if (strncmp(names->all[i], begin, strlen(begin)) != 0) continue;
+        name_printable(shown, sizeof shown, names->all[i]);
+        if (used + strlen(shown) + 8 > size) {
+            snprintf(dst + used, size - used, ", ...");
+            return;
+        }
+        used += (size_t)snprintf(dst + used, size - used, "%s%s", used ? ", " : "one of ", shown);
+    }
+}
+
+char *run_named(const char *word, const char *parent, int *code, struct error *err)
+{
+    *code = 0;
+    size_t n = strlen(word);
+    while (n > 1 && word[n - 1] == '/') n--;
+    if (access(word, F_OK) == 0 || n == 0) return xstrdup(word);
+    char *bare = strndup(word, n),
+         *within = strchr(bare, '/') ? path_dirname(bare) : xstrdup(parent ? parent : "runs");
+    const char *begin = path_basename(bare);
+    char *found = path_join(within, begin), hint[400] = "'meopt runs' lists them";
+    struct names names;
+    names.all = run_names(within, &names.count);
+    int same = 0, last = -1;
+    if (access(found, F_OK) != 0) {
+        free(found);
+        found = NULL;
+        for (int i = 0; i < names.count; i++)
+            if (strncmp(names.all[i], begin, strlen(begin)) == 0) same++, last = i;
+        const char *near = same ? NULL : nearest_name(begin, name_at, &names);
+        if (same == 1) found = path_join(within, names.all[last]);
+        else if (same > 1) several(hint, sizeof hint, &names, begin);
+        else if (near) snprintf(hint, sizeof hint, "did you mean %.300s? 'meopt runs' lists them", near);
+        char shown[256], place[256];
+        name_printable(shown, sizeof shown, word);
+        if (!found && same > 1)
+            *code = error_set(err, EXIT_USAGE, hint, "'%s' is the beginning of %d runs", shown, same);
+        else if (!found)
+            *code = error_set(err, EXIT_FAILED, hint, "no run '%s' here or in %s", shown,
+                              name_printable(place, sizeof place, within));
+    }
+    run_names_free(names.all, names.count);
+    free(within);
+    free(bare);
+    return found;
+}

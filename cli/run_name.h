@@ -1,0 +1,18 @@
+/* Runs as people call them on the command line: a directory, a name below --run-dir, or the beginning of one.
+ */
+#ifndef MEOPT_CLI_RUN_NAME_H
+#define MEOPT_CLI_RUN_NAME_H
+
+#include "core/base/error.h"
+
+/* Names of the runs in a directory, sorted, malloc'ed each and together; NULL is none. count < 0: it cannot
+ * be listed (errno says why). */
+char **run_names(const char *directory, int *count);
+void run_names_free(char **names, int count);
+
+/* The directory of the run that `word` means, malloc'ed: what exists by that path, else the run of that name
+ * in `parent` ("runs" when NULL), else the only run whose name begins so. NULL, with EXIT_FAILED or
+ * EXIT_USAGE in *code, when there is none or more than one. */
+char *run_named(const char *word, const char *parent, int *code, struct error *err);
+
+#endif
