@@ -240,8 +240,11 @@ static void print_plan(const struct figures *f)
     print_tower("teacher", &p->teacher, p->teacher_parameters, "");
     print_tower("student", &p->student, p->student_parameters,
                 p->student_parameters != geometry_parameters(&p->student) ? " with its head" : "");
-    printf("batch    %lld images a step and rank, %lld a forward%s\n\n", (long long)p->batch,
+    printf("batch    %lld images a step and rank, %lld a forward%s\n", (long long)p->batch,
            (long long)p->micro, p->from_checkpoints ? "" : "; geometry from arch, no checkpoint read");
+    char clipping[320];
+    trainer_clipping(f->config, clipping, sizeof clipping);
+    printf("clipping %s\n\n", clipping);
     printf("memory of one rank        MiB\n");
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         printf("  %-16s %12.1f\n", memory_class_names[c], (double)use->peak_bytes[c] / MIB);
@@ -296,6 +299,10 @@ static json_t *plan_json(const struct figures *f, const struct outcome *outcomes
                   "student", tower_json(&p->student, p->student_parameters), "batch_images",
                   (json_int_t)p->batch, "micro_batch_images", (json_int_t)p->micro, "peak_bytes",
                   (json_int_t)p->use.peak_total_bytes, "classes", classes);
+    char clipping[320];
+    trainer_clipping(f->config, clipping, sizeof clipping);
+    clipping[strcspn(clipping, ":")] = 0;
+    json_object_set_new(root, "clip_mode", config_clips(f->config) ? json_string(clipping) : json_null());
     json_object_set_new(root, "card_bytes",
                         f->card.bytes ? json_integer((json_int_t)f->card.bytes) : json_null());
     json_object_set_new(root, "fits",

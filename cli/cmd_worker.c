@@ -81,6 +81,9 @@ static void begun(void *context, const struct trainer *t, const struct data *dat
         row(i ? "student" : "teacher", "%s: %.2f M parameters", text,
             (double)geometry_parameters(g[i]) * 1e-6);
     }
+    char clipping[320];
+    trainer_clipping(t->config, clipping, sizeof clipping);
+    row("clipping", "%s", clipping);
     row("images", "%lld in %s", (long long)data_images(data), t->config->data.root);
     row("device", "%s", t->device->name);
     for (int i = 0; config_keys[i].name; i++) {

@@ -43,6 +43,29 @@ expect 0 "$MEOPT" plan eva_clip.yaml train.batch_size=64 optim.use_meopt=false
 grep -q '64 images a step' out || fail "overrides"
 grep -q '^  published' out || fail "published figures are for 32 images whatever the batch"
 
+# How gradients are clipped: exactly wherever that costs nothing; else the plan says why not.
+clipping() { # MODE key=value...
+    mode=$1
+    shift
+    expect 0 "$MEOPT" plan dinov2.yaml model_t.depth=1 model_s.depth=1 "$@"
+    grep -q "^clipping $mode" out || fail "expected $mode: $*"
+}
+clipping 'exact: .*kept' optim.gradients=keep
+clipping 'exact: .*kept' optim.use_meopt=false
+clipping 'exact: .*kept' optim.gradients=keep train.micro_batch=16
+clipping 'exact: .*accumulated' train.micro_batch=16
+clipping 'exact: .*backward pass' optim.clip_mode=exact
+clipping 'previous: .*released.*optim.clip_mode=exact'
+clipping 'previous: .*released' train.micro_batch=32
+clipping 'block' optim.clip_mode=block
+clipping none optim.clip_grad_norm=0
+clipping 'previous' optim.clip_grad_norm=0 optim.name=lamb optim.max_grad_norm=1
+clipping none optim.clip_grad_norm=0 optim.max_grad_norm=1
+expect 0 "$MEOPT" plan dinov2.yaml --json
+grep -q '"clip_mode": "previous"' out || fail "the mode in JSON"
+expect 0 "$MEOPT" plan dinov2.yaml --json optim.clip_grad_norm=0
+grep -q '"clip_mode": null' out || fail "no mode in JSON"
+
 expect 2 "$MEOPT" plan eva_clip.yaml --card-memory lots
 expect 1 "$MEOPT" plan quickstart.yaml
 grep -q 'not there' err || fail "a missing checkpoint without arch is named"

@@ -175,9 +175,31 @@ static void released_stay_near_the_batch(void **state)
     compare(released, 1e-3, 2e-3, 0.05);
 }
 
+/* Clipping by LAMB's own bound is exact as well where it is asked for. */
+static void two_backward_passes_equal_kept_gradients(void **state)
+{
+    (void)state;
+    static const char *const kept[] = {"optim.name=lamb", "optim.gradients=keep", "optim.max_grad_norm=0.01",
+                                       "optim.clip_grad_norm=0", NULL};
+    static const char *const released[] = {"optim.name=lamb",        "optim.gradients=release",
+                                           "optim.clip_mode=exact",  "optim.max_grad_norm=0.01",
+                                           "optim.clip_grad_norm=0", NULL};
+    for (size_t shape = 0; shape < sizeof shapes / sizeof *shapes; shape++) {
+        struct outcome a = train(shape, kept, BATCH), b = train(shape, released, BATCH);
+        for (int s = 0; s < STEPS; s++) {
+            assert_true(a.norm[s] > 0.01);
+            assert_true(fabs(a.norm[s] - b.norm[s]) <= 1e-5 * a.norm[s]);
+            assert_true(fabs(a.loss[s] - b.loss[s]) <= 1e-5 * a.loss[s]);
+        }
+        outcome_free(&a);
+        outcome_free(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(kept_in_fp32_equal_the_batch),
-                                       cmocka_unit_test(released_stay_near_the_batch)};
+                                       cmocka_unit_test(released_stay_near_the_batch),
+                                       cmocka_unit_test(two_backward_passes_equal_kept_gradients)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,6 +177,11 @@ int config_resolve(struct config *config, enum model_family family, struct error
  * for what the trainer resolves (widths, formats). */
 int config_assign(struct config *config, const char *key, const char *value, struct error *err);
 
+/* Are the gradients of a step made by several forwards? Is a gradient's norm bounded, by optim.clip_grad_norm
+ * or LAMB's own optim.max_grad_norm? */
+bool config_accumulates(const struct config *config);
+bool config_clips(const struct config *config);
+
 /* How many cards device.cards names, the first of them in *first (may be NULL); 0 for all. */
 int config_cards(const struct config *config, int *first);
 

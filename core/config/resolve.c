@@ -34,6 +34,16 @@ static bool changed(const struct config *c, const char *name)
     return differs;
 }
 
+bool config_accumulates(const struct config *c)
+{
+    return c->train.micro_batch > 0 && c->train.micro_batch < c->train.batch_size;
+}
+
+bool config_clips(const struct config *c)
+{
+    return c->optim.clip_grad_norm > 0 || (c->optim.name == OPTIM_NAME_LAMB && c->optim.max_grad_norm > 0);
+}
+
 void resolve_defaults(struct config *c)
 {
     if (c->model.family == MODEL_FAMILY_AUTO) c->model.family = arch_family(c->model_t.arch);
@@ -47,9 +57,10 @@ void resolve_defaults(struct config *c)
         c->optim.weights = OPTIM_WEIGHTS_BF16_SR;
     if (c->optim.gradients == OPTIM_GRADIENTS_AUTO)
         c->optim.gradients = c->optim.use_meopt ? OPTIM_GRADIENTS_RELEASE : OPTIM_GRADIENTS_KEEP;
-    if (c->optim.clip_mode == OPTIM_CLIP_MODE_AUTO)
-        c->optim.clip_mode =
-            c->optim.gradients == OPTIM_GRADIENTS_RELEASE ? OPTIM_CLIP_MODE_PREVIOUS : OPTIM_CLIP_MODE_EXACT;
+    if (c->optim.clip_mode == OPTIM_CLIP_MODE_AUTO) {
+        bool costs = c->optim.gradients == OPTIM_GRADIENTS_RELEASE && !config_accumulates(c);
+        c->optim.clip_mode = costs && config_clips(c) ? OPTIM_CLIP_MODE_PREVIOUS : OPTIM_CLIP_MODE_EXACT;
+    }
     if (c->optim.min_lr > c->optim.lr && !given(c, "optim.min_lr")) c->optim.min_lr = c->optim.lr / 20;
     if (!c->data.augment && c->data.flip < 0) c->data.flip = 0;
     if (c->model.family == MODEL_FAMILY_AUTO) return;

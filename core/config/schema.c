@@ -186,10 +186,10 @@ const struct config_key config_keys[] = {
          "lamb only: divide gradients by max(1, norm / this); 0: do not", optim.max_grad_norm),
     REAL("optim.clip_grad_norm", NULL, 0, 1e9, "1", "train plan",
          "largest global gradient norm; 0: no clipping", optim.clip_grad_norm),
-    CHOICE(
-        "optim.clip_mode", optim_clip_mode, "auto", "train plan",
-        "norm that clips: of this step, of the step before, of each block; auto: exact, released: previous",
-        optim.clip_mode),
+    CHOICE("optim.clip_mode", optim_clip_mode, "auto", "train plan",
+           "norm that clips: of this step, of the step before, of each block; auto: exact where that costs "
+           "nothing (gradients kept or accumulated), else previous",
+           optim.clip_mode),
     CHOICE_ALIAS("optim.weights", optim_weights, WEIGHT_ALIASES, "auto", "train plan bench",
                  "format of the weights; auto: as the preset", optim.weights),
     CHOICE("optim.state_m", optim_state, "auto", "train plan bench", "first moment; auto: as the preset",

@@ -3,6 +3,7 @@
 #include "core/train/internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* t->input becomes the micro-batch: what was sent ahead, or a copy that the operations wait for. From here
@@ -178,6 +179,25 @@ static double clip_scale(const struct trainer *t, double norm)
     return scale;
 }
 
+void trainer_clipping(const struct config *config, char *text, size_t size)
+{
+    bool release = config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
+    const char *says = "exact: by this step's norm, which costs nothing where gradients are kept";
+    if (!config_clips(config)) says = "none";
+    else if (release && config_accumulates(config))
+        says = "exact: by this step's norm, which costs nothing where gradients are accumulated";
+    else if (release && config->optim.clip_mode == OPTIM_CLIP_MODE_EXACT)
+        says = "exact: by this step's norm, which a backward pass of its own measures";
+    else if (release && config->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK)
+        says =
+            "block: each block by its share, as the configuration says; PyTorch's clip_grad_norm_ is exact";
+    else if (release)
+        says = "previous: by the norm of the step before, for released gradients are gone before this step's "
+               "is known; exact, as PyTorch's clip_grad_norm_: optim.clip_mode=exact (a second backward "
+               "pass), optim.gradients=keep (their memory) or train.micro_batch";
+    snprintf(text, size, "%s", says);
+}
+
 /* Forward and loss of one micro-batch, behind `done` images of the step;
  * the gradient of the output to dout. */
 static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done, int64_t count,
@@ -228,8 +248,7 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     struct meopt_error library = {0};
     struct meopt_step_stats stats = {0};
     struct release r = {.t = t, .scale = 1, .step = step, .parameters = group_parameters(t, -1)};
-    bool clip = t->config->optim.clip_grad_norm > 0 ||
-                (t->config->optim.name == OPTIM_NAME_LAMB && t->config->optim.max_grad_norm > 0);
+    bool clip = config_clips(t->config);
     int code = 0;
     if (t->twice) {
         r.measure = true;

@@ -357,11 +357,9 @@ int trainer_create_among(struct trainer **trainer, struct config *config, struct
                                 &student_weights, err);
     if (code) goto fail;
     t->batch = config->train.batch_size;
-    t->micro = config->train.micro_batch > 0 && config->train.micro_batch < t->batch
-                   ? config->train.micro_batch
-                   : t->batch;
+    t->micro = config_accumulates(config) ? config->train.micro_batch : t->batch;
     t->release = config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
-    t->twice = t->release && t->micro == t->batch && config->optim.clip_grad_norm > 0 &&
+    t->twice = t->release && t->micro == t->batch && config_clips(config) &&
                config->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
     t->loss = loss_options(config);
     if ((code = check_combination(t, err)) != 0) goto fail;

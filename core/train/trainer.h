@@ -22,7 +22,8 @@
  *                bf16 accumulators   batch's backward     accumulated           micro-batch
  *
  * kept: optim.gradients keep. released, twice (clip_mode exact): release, the whole batch in one forward.
- * accumulated: release with train.micro_batch below batch_size.
+ * accumulated: release with train.micro_batch below batch_size. clip_mode auto is exact but for released,
+ * the one way where that would cost something.
  */
 #ifndef MEOPT_TRAIN_TRAINER_H
 #define MEOPT_TRAIN_TRAINER_H
@@ -122,6 +123,9 @@ int trainer_embed_teacher(struct trainer *trainer, const struct batch *host, flo
 int trainer_export(const struct trainer *trainer, int parameter, float *out, struct error *err);
 /* And back, bits restored in every format. */
 int trainer_import(struct trainer *trainer, int parameter, const float *values, struct error *err);
+
+/* By which norm the gradients are clipped, and why, in words. */
+void trainer_clipping(const struct config *config, char *text, size_t size);
 
 /* What a tower computes in. */
 enum dtype trainer_tower_type(const struct config_tower *tower);
