@@ -1,12 +1,14 @@
 #!/bin/sh
 # Install what MEOpt builds and tests with, on Debian 12 or Ubuntu 22.04 and later. Safe to run again: does nothing
-# when all is there. Asks for root through sudo when needed. `packages.sh test` adds what only the tests use.
+# when all is there. Asks for root through sudo when needed. `packages.sh test` adds what only the tests use,
+# `packages.sh test long` what only their long form does.
 set -eu
 packages="build-essential cmake ninja-build pkg-config libdnnl-dev libyaml-dev libcurl4-openssl-dev libarchive-dev
   libjpeg62-turbo-dev libpng-dev libwebp-dev zlib1g-dev libjansson-dev libssl-dev libncurses-dev ca-certificates"
 grep -qi ubuntu /etc/os-release && packages=$(echo "$packages" | sed 's/libjpeg62-turbo-dev/libjpeg-turbo8-dev/')
 [ "${1:-}" = test ] && packages="$packages libcmocka-dev clang clang-format libclang-rt-14-dev valgrind nginx-light tmux mandoc man-db
   groff zip unzip zstd xz-utils openssl openmpi-bin libopenmpi-dev shellcheck python3 libcap2-bin librocm-smi64-1"
+[ "${2:-}" = long ] && packages="$packages python3-venv"
 # Code objects for cards (gfx906, gfx90a): where the distribution has the compiler.
 if [ "${1:-}" = test ] && apt-cache show hipcc >/dev/null 2>&1; then packages="$packages hipcc"; fi
 missing=

@@ -1,10 +1,10 @@
 #!/bin/sh
 # meopt export --format pt: PyTorch opens the student with weights_only=True under the published keys and shapes, and its
-# values are those of the safetensors export and of the checkpoint, bit for bit. Needs $MEOPT_PYTHON (else python3) with
-# torch; skipped without.
+# values are those of the safetensors export and of the checkpoint, bit for bit. Needs a Python with torch
+# (python.sh).
 set -eu
-python=${MEOPT_PYTHON:-python3}
-"$python" -c 'import torch' 2>/dev/null || { echo "skipped: $python has no torch (set MEOPT_PYTHON to one that has)"; exit 77; }
+set -- torch
+. "$MEOPT_SOURCE/tests/python.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/sample" "$work/configs"

@@ -1,12 +1,9 @@
 #!/bin/sh
 # PyTorch opens what we write (with weights_only=True), and we open what PyTorch writes today; both see the same values.
-# Needs a Python with torch: $MEOPT_PYTHON, else python3. Skipped without one.
+# Needs a Python with torch (python.sh).
 set -eu
-python=${MEOPT_PYTHON:-python3}
-if ! "$python" -c 'import torch' 2>/dev/null; then
-    echo "skipped: $python has no torch (set MEOPT_PYTHON to one that has)"
-    exit 77
-fi
+set -- torch numpy
+. "$MEOPT_SOURCE/tests/python.sh"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 "$MEOPT_BUILD/tests/test_weights" write "$dir"
