@@ -1,9 +1,11 @@
 /* meopt export: the student of a run as a file that PyTorch opens, or as another library's model. */
 #include "cli/command.h"
+#include "cli/export_directory.h"
 #include "cli/export_hf.h"
 #include "cli/run_name.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/nn/notes.h"
 #include "core/nn/respell.h"
 #include "core/run/checkpoint.h"
 
@@ -25,22 +27,29 @@ struct task {
     const char *run, *merge;
     enum format format;
     bool bf16, no_head;
+    bool told; /* heads and activation are known: not of runs of before meta.json had them */
     char *out;
     struct checkpoint newest;
     struct config config;
     struct geometry geometry;
 };
 
-/* What the tensors of the student do not tell: meta.json has it. */
-static int read_meta(struct task *t, struct error *err)
+/* What the tensors of the student do not tell: meta.json has heads and activation, the checkpoint whose
+ * positions they are. */
+static int read_untold(struct task *t, struct error *err)
 {
     enum { MOST_BYTES = 64 << 20 };
+    struct notes_found own;
+    int code = notes_read(&own, t->newest.model, err);
+    if (code) return code;
     char *path = path_join(t->run, "meta.json"), *text = NULL;
     size_t bytes = 0;
-    int code = file_read(path, MOST_BYTES, &text, &bytes, err);
+    code = file_read(path, MOST_BYTES, &text, &bytes, err);
     json_t *meta = code ? NULL : json_loadb(text, bytes, 0, NULL);
     const char *activation = json_string_value(json_object_get(meta, "student_activation"));
     t->geometry.heads = (int64_t)json_integer_value(json_object_get(meta, "student_heads"));
+    t->geometry.pos_resize = own.pos_resize;
+    t->told = activation && t->geometry.heads > 0;
     if (activation && strcmp(activation, "quick_gelu") == 0) t->geometry.ffn = 1 + ACTIVATION_QUICK_GELU;
     if (!t->geometry.heads) t->geometry.heads = 1; /* names and shapes do not depend on it */
     if (!code && !activation && t->format == FORMAT_HF) {
@@ -59,7 +68,7 @@ static int read_student(struct task *t, struct error *err)
     char *path = path_join(t->run, "config.yaml");
     int code = config_load(&t->config, path, NULL, 0, err);
     free(path);
-    if (!code) code = read_meta(t, err);
+    if (!code) code = read_untold(t, err);
     if (!code) code = geometry_infer(&t->geometry, t->newest.model, t->config.model_s.head_dim, err);
     return code;
 }
@@ -127,26 +136,45 @@ static bool is_pt(const struct task *t)
     return ends_with(t->out, ".pt") || ends_with(t->out, ".pth") || ends_with(t->out, ".bin");
 }
 
-static int write_rows(const struct task *t, const struct respell *r, struct error *err)
+static int write_directory(const struct task *t, const struct respell *r, const char *const *metadata,
+                           struct error *err)
 {
-    static const char *const metadata[] = {"format", "pt", NULL};
-    if (t->format != FORMAT_HF)
-        return is_pt(t) ? weights_write_pt(t->out, respell_rows(r), respell_count(r), err)
-                        : weights_write_safetensors(t->out, respell_rows(r), respell_count(r), metadata, err);
-    int code = t->merge ? export_hf_copy(t->out, t->merge, err)
-                        : export_hf_write(t->out, &t->geometry, &t->config, t->bf16, err);
-    char *path = path_join(t->out, "model.safetensors");
+    struct export_directory d;
+    int code = export_directory_begin(&d, t->out, err);
+    if (code) return code;
+    code = t->merge ? export_hf_copy(d.side, t->merge, err)
+                    : export_hf_write(d.side, &t->geometry, &t->config, t->bf16, err);
+    char *path = path_join(d.side, "model.safetensors");
     if (!code) code = weights_write_safetensors(path, respell_rows(r), respell_count(r), metadata, err);
     free(path);
-    return code;
+    return export_directory_end(&d, code, err);
+}
+
+static int write_rows(const struct task *t, const struct respell *r, struct error *err)
+{
+    struct notes notes = {.metadata = {"format", "pt"}};
+    if (t->told) notes_make(&notes, &t->geometry, true);
+    if (t->format == FORMAT_HF) return write_directory(t, r, notes.metadata, err);
+    return is_pt(t)
+               ? weights_write_pt(t->out, respell_rows(r), respell_count(r), notes.metadata, err)
+               : weights_write_safetensors(t->out, respell_rows(r), respell_count(r), notes.metadata, err);
+}
+
+/* The original is not replaced by what is made of it. */
+static int check_out(const struct task *t, struct error *err)
+{
+    struct stat out, original;
+    if (!t->merge || stat(t->out, &out) != 0 || stat(t->merge, &original) != 0) return 0;
+    if (out.st_dev != original.st_dev || out.st_ino != original.st_ino) return 0;
+    return error_set(err, EXIT_USAGE, "name another file with --out", "--out is the original itself");
 }
 
 static int export_newest(struct task *t, struct error *err)
 {
-    bool plain = !t->merge && (t->format == FORMAT_PT || t->format == FORMAT_SAFETENSORS);
-    int code = plain ? 0 : read_student(t, err);
     struct weights *original = NULL;
     struct respell *r;
+    int code = check_out(t, err);
+    if (!code) code = read_student(t, err);
     respell_open(&r, t->newest.model, t->bf16 ? DTYPE_BF16 : DTYPE_F32);
     if (!code) code = make_rows(t, r, &original, err);
     if (!code) code = write_rows(t, r, err);

@@ -93,8 +93,6 @@ int export_hf_write(const char *directory, const struct geometry *g, const struc
         return error_set(err, EXIT_CONFIG, "--format pt, safetensors or timm",
                          "transformers' DINOv2 has no feed-forward of %lld values for a width of %lld",
                          (long long)g->hidden, (long long)g->width);
-    int code = file_make_dirs(directory, err);
-    if (code) return code;
     json_t *o = family ? dinov2(g, ratio) : clip(g);
     if (o) {
         json_object_set_new(o, "hidden_size", json_integer((json_int_t)g->width));
@@ -105,7 +103,7 @@ int export_hf_write(const char *directory, const struct geometry *g, const struc
         json_object_set_new(o, "patch_size", json_integer((json_int_t)g->patch));
         json_object_set_new(o, "torch_dtype", json_string(bf16 ? "bfloat16" : "float32"));
     }
-    code = write_object(directory, "config.json", o, err);
+    int code = write_object(directory, "config.json", o, err);
     return code ? code : write_object(directory, "preprocessor_config.json", images(config), err);
 }
 
@@ -122,7 +120,6 @@ int export_hf_copy(const char *directory, const char *original, struct error *er
         size_t bytes = 0;
         if (i == 0 || stat(path, &status) == 0) {
             code = file_read(path, MOST_BYTES, &data, &bytes, err);
-            if (!code) code = file_make_dirs(directory, err);
             if (!code) code = file_write_atomic(to, data, bytes, err);
         }
         free(data);

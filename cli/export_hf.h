@@ -1,5 +1,5 @@
 /* What transformers wants beside model.safetensors: config.json and preprocessor_config.json.
- * Both functions make the directory once they know that they can fill it. */
+ * The directory is there. */
 #ifndef MEOPT_CLI_EXPORT_HF_H
 #define MEOPT_CLI_EXPORT_HF_H
 

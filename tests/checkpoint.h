@@ -56,7 +56,8 @@ static int save(int64_t step, int keep, int seed, struct error *err)
     struct checkpoint_record records[RECORDS];
     for (int i = 0; i < RECORDS; i++) records[i] = (struct checkpoint_record){record_bytes[i], fill, &seed};
     for (int i = 0; i < 2 * VALUES; i++) values[i / VALUES][i % VALUES] = (float)(seed * 100 + i) / 3;
-    struct checkpoint_content content = {rows, 2, records, RECORDS, json_pack("{s:f}", "norm", seed / 3.0)};
+    struct checkpoint_content content = {rows, 2, records, RECORDS, json_pack("{s:f}", "norm", seed / 3.0),
+                                         NULL};
     int code = checkpoint_save(directory, step, keep, &content, err);
     json_decref(content.more);
     return code;

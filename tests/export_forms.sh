@@ -1,7 +1,7 @@
 #!/bin/sh
-# A trained student in each form of export, read again, gives the embeddings of the plain export, bit for bit: under
-# transformers' and timm's names, and inside the model that it came from, of which every other byte stays. What a
-# library has no class for is refused; a head that has no place is told.
+# A trained student in each form of export, read again with nothing told, gives the embeddings of the run, bit for bit and
+# at another size, too: under transformers' and timm's names, and inside the model that it came from, of which every
+# other byte stays. What a library has no class for is refused; a head that has no place is told; nothing else is replaced.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -40,13 +40,18 @@ train() { # NAME KEYS...
     shift
     quietly "$MEOPT" train c.yaml model_t.heads=2 model_s.heads=2 "$@" --steps 2 --run-dir . --name "$name" --no-dashboard
 }
-# The student that `file` holds, with the keys in `told`.
+# The tensors alone: the header in front of them names the checkpoint.
+tensors() { tail -c +$(($(od -An -tu8 -N8 "$1") + 9)) "$1" >"$2"; }
+# The student that `file` holds, as large as its images and larger; with the keys in `told`.
 embed() {
     file=$1 out=$2
-    quietly "$MEOPT" embed c.yaml model.weight_t="$tower" model_t.heads=2 model_s.heads=2 $told model.weight_s="$file" \
-        --role student --out "$out.safetensors"
-    # the tensors; the header in front of them names the checkpoint
-    tail -c +$(($(od -An -tu8 -N8 "$out.safetensors") + 9)) "$out.safetensors" >"$out"
+    rm -f "$out"
+    for size in 28 42; do
+        quietly "$MEOPT" embed c.yaml model.weight_t="$tower" model_t.heads=2 $told model.weight_s="$file" \
+            data.image_size=$size --role student --out embedded.safetensors
+        tensors embedded.safetensors part
+        cat part >>"$out"
+    done
     [ -s "$out" ] || fail "no embeddings of $file"
 }
 # The names in a safetensors file, of which the header's length is the first.
@@ -60,12 +65,21 @@ for name in clip clip-vision clip-projection timm-clip timm-clip-bare dinov2 din
     tower=$names/$name
     case $name in clip-projection | timm* | dinov2*) activation=gelu ;; *) activation=quick_gelu ;; esac
     case $name in *giant) activation=auto ;; esac
-    case $name in *registers | timm*) resize=timm ;; *) resize=hf ;; esac
-    told="model_s.activation=$activation model_s.pos_resize=$resize"
+    case $name in timm-eva) resize=auto ;; *registers | timm*) resize=timm ;; *) resize=hf ;; esac
     train "$name" model.weight_t="$tower" model.weight_s="$tower" model_s.activation=$activation
     quietly "$MEOPT" export "$name" -o own.safetensors
+    told="model_s.heads=2 model_s.activation=$activation model_s.pos_resize=$resize"
     embed own.safetensors expected
     embed "$tower" before
+    told=
+    embed own.safetensors after
+    cmp expected after || fail "$name: its file does not say what it is"
+    for size in 28 42; do
+        quietly "$MEOPT" embed "$name" --role student data.image_size=$size --out embedded.safetensors
+        tensors embedded.safetensors part
+        [ $size = 28 ] && cp part run || cat part >>run
+    done
+    cmp expected run || fail "$name: the run itself embeds otherwise"
     cmp -s expected before && fail "$name: nothing was trained"
     for form in hf timm pt merged; do
         case $name-$form in
@@ -76,8 +90,7 @@ for name in clip clip-vision clip-projection timm-clip timm-clip-bare dinov2 din
         *-merged) quietly "$MEOPT" export "$name" --merge "$tower" -o out ;;
         *) quietly "$MEOPT" export "$name" --format $form -o out ;;
         esac
-        case $form in hf) told="model_s.pos_resize=$resize" ;; *) told="model_s.activation=$activation model_s.pos_resize=$resize" ;; esac
-        embed out after # what config.json says is read
+        embed out after
         cmp expected after || fail "$name comes out of $form as another"
         if [ $form = merged ]; then
             table "$tower/model.safetensors" >want
@@ -91,12 +104,30 @@ done
 # transformers' whole model: a directory with its configuration
 quietly "$MEOPT" export clip --format hf --merge "$names/clip" -o whole
 cmp whole/config.json "$names/clip/config.json" || fail "config.json was not copied"
-tower=$names/clip told=
+tower=$names/clip
 quietly "$MEOPT" export clip -o own.safetensors
 embed whole after
-told=model_s.activation=quick_gelu
 embed own.safetensors expected
 cmp expected after || fail "the whole model has another tower"
+
+# A directory is replaced whole or not at all, and only where it is an export.
+quietly "$MEOPT" export clip --format hf -o whole
+cmp -s whole/config.json "$names/clip/config.json" && fail "an earlier export was not replaced"
+mkdir empty && ln -s empty link
+quietly "$MEOPT" export clip --format hf -o link/
+[ -L link ] && [ -f empty/model.safetensors ] || fail "an empty directory was not taken, or the link was replaced"
+sum=$(cat whole/* | cksum)
+echo mine >whole/notes.txt
+refused 1 'is no export that may be replaced' "$MEOPT" export clip --format hf -o whole
+[ "$(cat whole/notes.txt)" = mine ] && rm whole/notes.txt && [ "$(cat whole/* | cksum)" = "$sum" ] || fail "what was refused was changed"
+cp -r "$names/clip-vision" theirs && chmod -R u+w theirs
+refused 1 'is no export that may be replaced' "$MEOPT" export clip --format hf -o theirs
+touch file
+refused 1 'is no export that may be replaced' "$MEOPT" export clip --format hf -o file
+cp theirs/model.safetensors original.safetensors
+refused 2 'is the original itself' "$MEOPT" export clip-vision --merge original.safetensors -o ./original.safetensors
+cmp original.safetensors theirs/model.safetensors || fail "the original was overwritten"
+[ -z "$(ls -d ./*.partial-* 2>/dev/null)" ] || fail "a side directory stays"
 
 # a head from 16 to 8 values
 train headed model.weight_s="$names/clip-vision"
@@ -116,7 +147,6 @@ refused 2 'open_clip loads whole models' "$MEOPT" export clip --format openclip
 refused 7 'which open_clip does not load' "$MEOPT" export clip --format openclip --merge "$names/clip"
 refused 7 'the student' "$MEOPT" export clip --merge "$names/clip-vision" -o out
 refused 7 'dinov2' "$MEOPT" export clip --merge "$names/dinov2" -o out
-refused 7 'a TorchScript archive is no file to merge' "$MEOPT" export clip --merge "$MEOPT_SOURCE/tests/data/containers/script.pt" -o out
 [ ! -e out ] || fail "a refused export left a file"
 sed -i '/student_activation/d' clip/meta.json
 refused 7 'neither the student' "$MEOPT" export clip --format hf -o out

@@ -1,11 +1,10 @@
 #!/bin/sh
 # What meopt export writes for transformers, timm and open_clip, their real classes load strictly, and from the same
-# images they make the embeddings that meopt embed makes. Needs $MEOPT_PYTHON (else python3) with torch, timm,
-# open_clip and transformers; skipped without.
+# images they make the embeddings that meopt embed makes. Needs a Python with torch, timm, open_clip and
+# transformers (python.sh).
 set -eu
-python=${MEOPT_PYTHON:-python3}
-"$python" -c 'import torch, timm, open_clip, transformers' 2>/dev/null ||
-    { echo "skipped: $python has not all of torch, timm, open_clip and transformers (set MEOPT_PYTHON to one that has)"; exit 77; }
+set -- torch timm open_clip transformers safetensors PIL
+. "$MEOPT_SOURCE/tests/python.sh"
 export OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -43,6 +42,12 @@ for quick in 0, 1:
     model = open_clip.create_model(name)
     for p in model.parameters(): p.data = p.data + 0.1 * torch.randn(p.shape, generator=g)
     torch.save(model.state_dict(), name + ".pt")
+# As OpenAI publishes CLIP: a program, half precision, with three numbers among its weights.
+for key in "input_resolution", "context_length", "vocab_size":
+    model.__dict__.pop(key, None)
+    model.register_buffer(key, torch.tensor(28))
+script = torch.jit.trace(model.eval().half(), (torch.zeros(1, 3, 28, 28).half(), torch.zeros(1, 8, dtype=torch.int64)), check_trace=False)
+script.save("openai.pt")
 PYTHON
 # student NAME FILE KEYS: a run whose student has moved away from FILE, and its embeddings
 student() {
@@ -62,11 +67,12 @@ for tower in dinov2 dinov2-registers dinov2-giant; do student $tower "$names/$to
 student timm-eva "$names/timm-eva"
 student tiny tiny.pt
 student tiny-quick tiny-quick.pt $quick
+student openai openai.pt
 for run in clip-projection clip-vision dinov2 dinov2-registers dinov2-giant; do "$MEOPT" export $run --format hf -o $run/hf; done
 for run in tiny tiny-quick dinov2 dinov2-registers dinov2-giant timm-eva; do
     "$MEOPT" export $run --format timm -o $run/timm.safetensors
 done
-for run in tiny tiny-quick; do
+for run in tiny tiny-quick openai; do
     "$MEOPT" export $run --format openclip --merge $run.pt -o $run/whole.pt
     "$MEOPT" export $run --format openclip --merge $run.pt -o $run/whole.safetensors
 done
@@ -112,13 +118,15 @@ for run, name, more in ("tiny", "vit_base_patch16_clip_224", dict(num_classes=8)
     check("timm " + name, run, model.eval()(images))
 timm.create_model("vit_base_patch16_clip_224", checkpoint_path="tiny/timm.pt", num_classes=8, **tiny)
 
-for run in "tiny", "tiny-quick":
-    open_clip.add_model_config(run + ".json")
+for name in "tiny", "tiny-quick": open_clip.add_model_config(name + ".json")
+for run, name in ("tiny", "tiny"), ("tiny-quick", "tiny-quick"), ("openai", "tiny-quick"):
     for end in "pt", "safetensors":
         path = "%s/whole.%s" % (run, end)
-        model = open_clip.create_model(run, pretrained=path)
+        model = open_clip.create_model(name, pretrained=path)
         check("open_clip " + path, run, model.eval().encode_image(images))
-        was, now = torch.load(run + ".pt"), torch.load(path) if end == "pt" else load_file(path)
+        now = torch.load(path) if end == "pt" else load_file(path)
+        was = torch.load(run + ".pt") if run == name else torch.jit.load("openai.pt").state_dict()
+        for k in "input_resolution", "context_length", "vocab_size", "attn_mask": was.pop(k, None)
         assert set(was) == set(now) and (end == "safetensors" or list(was) == list(now))
         for k in was: assert k.startswith("visual.") or torch.equal(was[k], now[k]), k
         assert any(not torch.equal(was[k], now[k]) for k in was)

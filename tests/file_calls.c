@@ -117,7 +117,7 @@ static void both_formats_survive_short_writes(void **state)
         cut = i % 2;
         interrupt = cut ? INTERRUPTIONS : 0;
         int code = i < 2 ? weights_write_safetensors(path, &row, 1, NULL, &err)
-                         : weights_write_pt(path, &row, 1, &err);
+                         : weights_write_pt(path, &row, 1, NULL, &err);
         if (code) fail_msg("%s: %s", names[i], err.what);
         assert_int_equal(interrupt, 0);
         assert_int_equal(file_read(path, 1 << 20, &texts[i], &bytes[i], &err), 0);

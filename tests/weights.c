@@ -106,7 +106,7 @@ static int write_file(const char *path, const struct weights_row *rows, int64_t 
 {
     static const char *const metadata[] = {"format", "pt", "step", "12\n", NULL};
     const char *dot = strrchr(path, '.');
-    return strcmp(dot, ".pt") == 0 ? weights_write_pt(path, rows, count, err)
+    return strcmp(dot, ".pt") == 0 ? weights_write_pt(path, rows, count, metadata, err)
                                    : weights_write_safetensors(path, rows, count, metadata, err);
 }
 
@@ -135,7 +135,12 @@ static void what_is_written_is_read_again(void **state)
         free(first), free(second), free(path);
     }
     struct weights *w;
-    char *path = in_directory("sample.safetensors");
+    char *path = in_directory("sample.pt");
+    assert_int_equal(weights_open(&w, path, &err), 0);
+    assert_string_equal(weights_metadata(w, "step"), "12\n");
+    weights_close(w);
+    free(path);
+    path = in_directory("sample.safetensors");
     assert_int_equal(weights_open(&w, path, &err), 0);
     assert_string_equal(weights_metadata(w, "step"), "12\n");
     assert_null(weights_metadata(w, "none"));
@@ -155,7 +160,7 @@ static void payloads_of_a_pt_are_aligned_to_64_bytes(void **state)
     struct weights *w;
     make_sample(&s);
     char *path = in_directory("aligned.pt");
-    assert_int_equal(weights_write_pt(path, s.rows, SAMPLE_ROWS, &err), 0);
+    assert_int_equal(weights_write_pt(path, s.rows, SAMPLE_ROWS, NULL, &err), 0);
     assert_int_equal(weights_open(&w, path, &err), 0);
     for (int64_t i = 0; i < w->payload_count; i++) assert_int_equal(w->payloads[i].offset % 64, 0);
     weights_close(w);
@@ -178,7 +183,7 @@ static void more_members_than_16_bits_count(void **state)
         rows[i] = (struct weights_row){.name = names[i], .dtype = DTYPE_F32, .data = &values[i]};
     }
     char *path = in_directory("many.pt");
-    if (weights_write_pt(path, rows, COUNT, &err)) fail_msg("%s", err.what);
+    if (weights_write_pt(path, rows, COUNT, NULL, &err)) fail_msg("%s", err.what);
     if (weights_open(&w, path, &err)) fail_msg("%s", err.what);
     assert_int_equal(weights_count(w), COUNT);
     assert_int_equal(weights_read(w, COUNT - 1, &value, DTYPE_F32, &err), 0);
@@ -390,7 +395,7 @@ static void a_pt_beyond_4_gib_is_written(void **state)
     struct error err = {0};
     struct weights *w;
     char *path = in_directory("big.pt");
-    if (weights_write_pt(path, rows, 2, &err)) fail_msg("%s", err.what);
+    if (weights_write_pt(path, rows, 2, NULL, &err)) fail_msg("%s", err.what);
     if (weights_open(&w, path, &err)) fail_msg("%s", err.what);
     memset(values, 1, 4096);
     if (weights_read(w, 0, values, DTYPE_F32, &err)) fail_msg("%s", err.what);

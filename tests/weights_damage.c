@@ -41,7 +41,7 @@ static char *small_file(const char *name, char **data, size_t *bytes)
         path = path_join(MEOPT_SOURCE_DIR, "tests/data/loaders/ok_legacy_views.pt");
     else {
         path = in_directory(name);
-        if ((strcmp(name, "small.pt") == 0 ? weights_write_pt(path, rows, 2, &err)
+        if ((strcmp(name, "small.pt") == 0 ? weights_write_pt(path, rows, 2, NULL, &err)
                                            : weights_write_safetensors(path, rows, 2, NULL, &err)))
             fail_msg("%s", err.what);
     }

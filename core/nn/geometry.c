@@ -243,6 +243,12 @@ static int64_t usual_head(int64_t width)
     return 0;
 }
 
+int64_t geometry_usual_heads(int64_t width)
+{
+    int64_t head = usual_head(width);
+    return head ? width / head : 0;
+}
+
 static bool projected(const struct geometry *g)
 {
     return family_has(family_row(g->family), ROLE_OUT_W) && !g->unprojected;
@@ -311,15 +317,20 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
 
 const char *geometry_activation(const struct geometry *g) { return ffn_name(g->ffn); }
 
-void geometry_text(const struct geometry *g, char *text, size_t size)
+const char *pos_resize_name(enum pos_resize resize)
 {
     static const char *const libraries[] = {"", "dinov2", "hf", "timm"};
+    return libraries[resize];
+}
+
+void geometry_text(const struct geometry *g, char *text, size_t size)
+{
     char heads[48] = "", registers[48] = "", positions[64] = "";
     long long grid = g->pos_grid;
     if (g->registers) snprintf(registers, sizeof registers, ", %lld registers", (long long)g->registers);
     if (g->pos_grid != g->image / g->patch)
         snprintf(positions, sizeof positions, ", positions of %lldx%lld resized as %s does", grid, grid,
-                 libraries[geometry_pos_resize(g)]);
+                 pos_resize_name(geometry_pos_resize(g)));
     if (g->heads_assumed)
         snprintf(heads, sizeof heads, " (assumed: %lld wide)", (long long)(g->width / g->heads));
     snprintf(text, size, "%s, %lld blocks of width %lld, %lld heads%s, %s%s, cls token%s%s%s, image %lld%s",

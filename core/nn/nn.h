@@ -59,6 +59,8 @@ struct geometry {
 };
 
 const char *geometry_activation(const struct geometry *geometry); /* "gelu", "quick_gelu", "swiglu" */
+const char *pos_resize_name(enum pos_resize resize);              /* "dinov2", "hf", "timm"; USUAL: "" */
+int64_t geometry_usual_heads(int64_t width); /* of published towers of that width; 0: no idea */
 /* One line for people: what the tower is, and what of it is assumed. */
 void geometry_text(const struct geometry *geometry, char *text, size_t size);
 

@@ -262,16 +262,23 @@ static struct source *replacements(const struct respell *r, const struct geometr
     return by;
 }
 
+/* A program's module has tensors that no class has in its state: OpenAI's numbers, and the causal mask, which
+ * is computed. */
+static bool is_attribute(const struct weights *original, const char *name)
+{
+    static const char *const names[] = {"input_resolution", "context_length", "vocab_size", "attn_mask"};
+    const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
+    bool found = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) found |= strcmp(last, names[i]) == 0;
+    return found && strcmp(weights_format(original), "torchscript") == 0;
+}
+
 int respell_merge(struct respell *r, const struct geometry *g, const struct weights *original,
                   struct error *err)
 {
     struct spelling as, own;
     struct geometry found = {0};
     const char *unread = weights_unread_name(original, 0);
-    if (strcmp(weights_format(original), "torchscript") ==
-        0) /* it is a program, with more than its weights */
-        return error_set(err, EXIT_CONFIG, "name a file of weights: open_clip or transformers write one",
-                         "a TorchScript archive is no file to merge a tower into");
     if (unread)
         return error_set(err, EXIT_CONFIG, "take such tensors out of the original first",
                          "its tensor %.80s is %s, which cannot be copied", unread,
@@ -292,7 +299,7 @@ int respell_merge(struct respell *r, const struct geometry *g, const struct weig
     for (int64_t i = 0; i < weights_count(original) && !code; i++) {
         const struct weights_tensor *t = weights_tensor(original, i);
         if (by[i].weights) add_row(r, t->name, t->ndim, t->shape, by[i]);
-        else copy_row(r, original, i, t->dtype);
+        else if (!is_attribute(original, t->name)) copy_row(r, original, i, t->dtype);
     }
     free(by);
     free(list);

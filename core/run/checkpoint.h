@@ -38,7 +38,8 @@ struct checkpoint_content {
     int64_t tensor_count;
     const struct checkpoint_record *records;
     int64_t record_count;
-    json_t *more; /* an object: members of the manifest, as they are; NULL: none */
+    json_t *more;                /* an object: members of the manifest, as they are; NULL: none */
+    const char *const *metadata; /* of the tensors' file: key, value, ..., NULL; or NULL */
 };
 
 /* Write the checkpoint of a step, then remove all but the `keep` newest that are whole (at least one). On an

@@ -74,13 +74,13 @@ static int write_manifest(const char *partial, int64_t step, json_t *more, struc
 static int write_partial(const char *partial, int64_t step, const struct checkpoint_content *content,
                          struct error *err)
 {
-    static const char *const metadata[] = {"format", "pt", NULL};
     char *tensors = path_join(partial, checkpoint_parts[PART_TENSORS]),
          *records = path_join(partial, checkpoint_parts[PART_RECORDS]);
     int code = file_remove_tree(partial, err);
     if (!code) code = file_make_dirs(partial, err);
     if (!code)
-        code = weights_write_safetensors(tensors, content->tensors, content->tensor_count, metadata, err);
+        code = weights_write_safetensors(tensors, content->tensors, content->tensor_count, content->metadata,
+                                         err);
     if (!code) code = write_records(content, records, err);
     if (!code) code = write_manifest(partial, step, content->more, err);
     free(tensors);

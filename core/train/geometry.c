@@ -1,8 +1,10 @@
 /* Which towers a configuration names: preset, keys and checkpoint together. */
 #include "core/base/log.h"
 #include "core/nn/beside.h"
+#include "core/nn/notes.h"
 #include "core/train/trainer.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -50,14 +52,21 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     return 0;
 }
 
-/* What the checkpoint's tensors do not tell: from the keys, else from the library's configuration beside it,
- * else assumed, which is then said. */
+/* What the checkpoint's tensors do not tell: from the keys, else from its own metadata (MEOpt's files), else
+ * from the library's configuration beside it, else assumed, which is then said. */
 static int settle_untold(const struct config_tower *tower, const struct weights *weights, struct geometry *g,
                          struct error *err)
 {
     struct beside b;
+    struct notes_found own;
     int code = beside_read(&b, tower->weight, g->width, err);
+    if (!code) code = notes_read(&own, weights, err);
     if (code) return code;
+    if (own.heads) b.heads = own.heads;
+    if (own.ffn) {
+        b.ffn = own.ffn;
+        snprintf(b.activation, sizeof b.activation, "its own");
+    }
     bool mlp = g->ffn != 1 + ACTIVATION_SWIGLU, known = tower->arch != TOWER_ARCH_CUSTOM;
     if (b.postnorm)
         return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
@@ -67,6 +76,7 @@ static int settle_untold(const struct config_tower *tower, const struct weights 
         g->heads = b.heads;
         g->heads_assumed = false;
     }
+    if (own.pos_resize && tower->pos_resize == TOWER_POS_RESIZE_AUTO) g->pos_resize = own.pos_resize;
     if (g->pos_resize == POS_RESIZE_USUAL) g->pos_resize = b.pos_resize; /* nor do the names tell */
     if (mlp && b.activation[0] && tower->activation == TOWER_ACTIVATION_AUTO) {
         if (!b.ffn)

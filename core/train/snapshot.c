@@ -2,6 +2,7 @@
 #include "core/train/snapshot.h"
 #include "core/base/file.h"
 #include "core/run/checkpoint.h"
+#include "core/nn/notes.h"
 #include "core/train/internal.h"
 
 #include <stdlib.h>
@@ -80,8 +81,14 @@ int trainer_save(const struct trainer *t, const char *directory, int64_t step, i
     for (int i = 0; i < t->tensor_count; i++)
         records[i] = (struct checkpoint_record){meopt_state_bytes(t->opt, (size_t)i), fill_record,
                                                 (void *)(uintptr_t)t};
-    struct checkpoint_content content = {rows, tower->parameter_count, records, t->tensor_count,
-                                         json_pack("{s:f}", "previous_norm", t->previous_norm)};
+    struct notes notes;
+    notes_make(&notes, &t->student_geometry, false);
+    struct checkpoint_content content = {rows,
+                                         tower->parameter_count,
+                                         records,
+                                         t->tensor_count,
+                                         json_pack("{s:f}", "previous_norm", t->previous_norm),
+                                         notes.metadata};
     int code = checkpoint_save(directory, step, keep, &content, err);
     json_decref(content.more);
     rows_free(t, rows);

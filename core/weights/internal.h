@@ -9,6 +9,7 @@
 #include "core/base/file.h"
 #include "core/weights/weights.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 
 #define WEIGHTS_MAX_TENSORS    (1 << 18)
@@ -111,6 +112,8 @@ int weights_add_row(struct weights *w, const struct row *row, const char *name, 
 /* Note a tensor of a kind that is not read; `kind` is copied. */
 int weights_add_unread(struct weights *w, const char *name, size_t name_bytes, const char *kind,
                        struct error *err);
+/* Keep an object of strings for weights_metadata, the first file's; NULL is none. false: it is another. */
+bool weights_take_metadata(struct weights *w, const json_t *object);
 /* Index of the payload at that place, appended when it is not the one added last. */
 int64_t weights_add_payload(struct weights *w, uint64_t offset, uint64_t bytes, uint32_t crc);
 

@@ -3,6 +3,7 @@
 #include "core/weights/pytorch.h"
 #include "core/weights/zip.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,11 +173,31 @@ static void container_close(struct container *c)
     zip_close(&c->zip);
 }
 
+/* What weights_write_pt noted. */
+static int read_notes(const struct container *c, struct error *err)
+{
+    enum { MOST_BYTES = 1 << 16 };
+    const struct zip_member *m = find_member(c, "extra/meopt.json", 16);
+    const uint8_t *text;
+    if (!m) return 0;
+    int code = member_bytes(c, m, &text, err);
+    if (code) return code;
+    json_t *object = m->bytes <= MOST_BYTES
+                         ? json_loadb((const char *)text, m->bytes, JSON_REJECT_DUPLICATES, NULL)
+                         : NULL;
+    bool fine = object && weights_take_metadata(c->w, object);
+    json_decref(object);
+    if (fine) return 0;
+    return error_set(err, EXIT_INTEGRITY, "get the file again, or export it again",
+                     "zip member extra/meopt.json is no object of strings");
+}
+
 int pytorch_zip_open(struct weights *w, struct error *err)
 {
     struct container c = {.w = w, .map = *weights_map(w)};
     struct value top;
     int code = container_open(&c, &top, err);
+    if (code == 0) code = read_notes(&c, err);
     if (code == 0 && c.script) w->format = "torchscript";
     if (code == 0)
         code = (c.script ? pytorch_add_module : pytorch_add_state_dict)(w, &top, find_storage, &c, err);

@@ -111,30 +111,13 @@ static int check_ranges(struct range *ranges, size_t count, uint64_t data_bytes,
     return at == data_bytes ? 0 : damaged(err, NULL, "bytes at the end of the file that belong to no tensor");
 }
 
-static int read_metadata(struct weights *w, json_t *metadata, struct error *err)
-{
-    if (!metadata) return 0;
-    if (!json_is_object(metadata)) return damaged(err, "__metadata__", "is no object");
-    if (w->metadata) return 0; /* the first shard's */
-    w->metadata = xcalloc(2 * json_object_size(metadata) + 1, sizeof *w->metadata);
-    const char *key;
-    json_t *value;
-    size_t n = 0;
-    json_object_foreach(metadata, key, value)
-    {
-        if (!json_is_string(value)) return damaged(err, "__metadata__", "a value that is no string");
-        w->metadata[n++] = xstrdup(key);
-        w->metadata[n++] = xstrdup(json_string_value(value));
-    }
-    return 0;
-}
-
 static int read_header(struct weights *w, json_t *header, uint64_t data, uint64_t data_bytes,
                        struct error *err)
 {
     if (!json_is_object(header)) return damaged(err, NULL, "is no JSON object");
-    int code = read_metadata(w, json_object_get(header, "__metadata__"), err);
-    if (code) return code;
+    if (!weights_take_metadata(w, json_object_get(header, "__metadata__")))
+        return damaged(err, "__metadata__", "is no object of strings");
+    int code = 0;
     struct range *ranges = calloc(json_object_size(header) + 1, sizeof *ranges);
     if (!ranges) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the table of tensors");
     const char *name;

@@ -340,6 +340,23 @@ int weights_refuse_missing(const struct weights *w, const char *name, const char
 const char *weights_entry(const struct weights *w) { return w->entry; }
 const char *weights_other_entries(const struct weights *w) { return w->others; }
 
+bool weights_take_metadata(struct weights *w, const json_t *object)
+{
+    const char *key;
+    json_t *value;
+    size_t n = 0;
+    if (!object || w->metadata) return !object || json_is_object(object);
+    if (!json_is_object(object)) return false;
+    w->metadata = xcalloc(2 * json_object_size(object) + 1, sizeof *w->metadata);
+    json_object_foreach((json_t *)(uintptr_t)object, key, value)
+    {
+        if (!json_is_string(value)) return false;
+        w->metadata[n++] = xstrdup(key);
+        w->metadata[n++] = xstrdup(json_string_value(value));
+    }
+    return true;
+}
+
 const char *weights_metadata(const struct weights *w, const char *key)
 {
     for (char **m = w->metadata; m && *m; m += 2)

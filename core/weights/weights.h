@@ -85,7 +85,8 @@ int weights_refuse_missing(const struct weights *w, const char *name, const char
  * entries beside it that would have fitted, too: "student, ema"; "" when there is no choice. */
 const char *weights_entry(const struct weights *w);
 const char *weights_other_entries(const struct weights *w);
-/* Value of `key` in the __metadata__ of a safetensors file; NULL when there is none. */
+/* Value of `key` in the __metadata__ of a safetensors file, or in the extra/meopt.json that weights_write_pt
+ * puts into PyTorch's zip; NULL when there is none. */
 const char *weights_metadata(const struct weights *w, const char *key);
 
 /* Convert a tensor into dst: host memory for `count` elements of dst_type, row-major and contiguous whatever
@@ -125,7 +126,9 @@ struct weights_row {
 int weights_write_safetensors(const char *path, const struct weights_row *rows, int64_t count,
                               const char *const *metadata, struct error *err);
 /* A state dict (an OrderedDict of CPU tensors, in the order given) that torch.load(weights_only=True) opens,
- * torch 1.13 and later: zip, stored, payloads 64-byte aligned, zip64 when needed. */
-int weights_write_pt(const char *path, const struct weights_row *rows, int64_t count, struct error *err);
+ * torch 1.13 and later: zip, stored, payloads 64-byte aligned, zip64 when needed. `metadata` becomes a member
+ * extra/meopt.json, which torch.load leaves alone. */
+int weights_write_pt(const char *path, const struct weights_row *rows, int64_t count,
+                     const char *const *metadata, struct error *err);
 
 #endif

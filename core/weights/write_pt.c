@@ -4,6 +4,7 @@
  * check the file. A zip64 field appears where a number needs it. */
 #include "core/weights/write.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -274,7 +275,29 @@ static uint64_t least_bytes(const struct weights_row *rows, int64_t count)
     return bytes;
 }
 
-int weights_write_pt(const char *path, const struct weights_row *rows, int64_t count, struct error *err)
+/* A JSON object, malloc'ed; NULL when memory is out or a text is no UTF-8. */
+static char *metadata_text(const char *const *metadata)
+{
+    json_t *object = json_object();
+    bool failed = !object;
+    for (const char *const *m = metadata; m[0] && m[1] && !failed; m += 2)
+        failed = json_object_set_new(object, m[0], json_string(m[1])) != 0;
+    char *text = failed ? NULL : json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    json_decref(object);
+    return text;
+}
+
+static int put_metadata(struct archive *a, const char *const *metadata, struct error *err)
+{
+    char *text = metadata_text(metadata);
+    int code = text ? put_small_member(a, "archive/extra/meopt.json", text, strlen(text), err)
+                    : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the metadata");
+    free(text);
+    return code;
+}
+
+int weights_write_pt(const char *path, const struct weights_row *rows, int64_t count,
+                     const char *const *metadata, struct error *err)
 {
     struct archive a = {0};
     struct error unwanted;
@@ -292,6 +315,7 @@ int weights_write_pt(const char *path, const struct weights_row *rows, int64_t c
         code = put_member(&a, name, &rows[i], err);
     }
     if (code == 0) code = put_small_member(&a, "archive/version", "3\n", 2, err);
+    if (code == 0 && metadata && metadata[0]) code = put_metadata(&a, metadata, err);
     if (code == 0) code = put_end(&a, err);
     code = writer_end(&a.out, code, err);
 done:

@@ -1,0 +1,68 @@
+/* What a file of ours tells beside its tensors: see notes.h. */
+#include "core/nn/notes.h"
+#include "core/nn/family.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_HEADS = 1024 };
+static const char heads_key[] = "meopt.heads", activation_key[] = "meopt.activation",
+                  resize_key[] = "meopt.pos_resize";
+
+void notes_make(struct notes *n, const struct geometry *g, bool always)
+{
+    struct geometry plain = {.family = g->family, .registers = g->registers};
+    bool gated = g->ffn == 1 + ACTIVATION_SWIGLU;
+    bool usual = (gated || g->ffn == 1 + ACTIVATION_GELU) &&
+                 geometry_pos_resize(g) == geometry_pos_resize(&plain) &&
+                 g->heads == geometry_usual_heads(g->width);
+    int at = 0;
+    *n = (struct notes){.metadata = {NULL}};
+    n->metadata[at++] = "format"; /* which transformers ask for */
+    n->metadata[at++] = "pt";
+    if (usual && !always) return;
+    snprintf(n->heads, sizeof n->heads, "%lld", (long long)g->heads);
+    n->metadata[at++] = heads_key;
+    n->metadata[at++] = n->heads;
+    n->metadata[at++] = resize_key;
+    n->metadata[at++] = pos_resize_name(geometry_pos_resize(g));
+    if (gated) return; /* as the shapes tell */
+    n->metadata[at++] = activation_key;
+    n->metadata[at++] = geometry_activation(g);
+}
+
+/* The number of the word in the table, whose rows are counted from 1; 0: there is no word; -1: another. */
+static int find_word(const char *const *words, const char *word)
+{
+    if (!word) return 0;
+    for (int i = 1; words[i]; i++)
+        if (strcmp(words[i], word) == 0) return i;
+    return -1;
+}
+
+int notes_read(struct notes_found *found, const struct weights *weights, struct error *err)
+{
+    static const char *const activations[] = {"", "gelu", "quick_gelu", NULL}, *const resizes[] = {
+                                                                                   "", "dinov2", "hf", "timm",
+                                                                                   NULL};
+    static const int ffns[] = {0, 1 + ACTIVATION_GELU, 1 + ACTIVATION_QUICK_GELU};
+    const char *heads = weights_metadata(weights, heads_key), *end = "",
+               *words[] = {heads, weights_metadata(weights, activation_key),
+                           weights_metadata(weights, resize_key)};
+    static const char *const keys[] = {heads_key, activation_key, resize_key};
+    long long count = heads ? strtoll(heads, (char **)(uintptr_t)&end, 10) : 0;
+    int activation = find_word(activations, words[1]), resize = find_word(resizes, words[2]);
+    bool fine[] = {!heads || (count >= 1 && count <= MAX_HEADS && !*end), activation >= 0, resize >= 0};
+    *found = (struct notes_found){.heads = 0};
+    for (int i = 0; i < 3; i++) {
+        char printed[64];
+        if (!fine[i])
+            return error_set(err, EXIT_CONFIG,
+                             "another version wrote it, or it was changed: take the file that was exported",
+                             "its metadata say %s is %s, which is not known here", keys[i],
+                             name_printable(printed, sizeof printed, words[i]));
+    }
+    *found = (struct notes_found){count, ffns[activation], (enum pos_resize)resize};
+    return 0;
+}
