@@ -251,6 +251,20 @@ static void variables_say_which_of_how_many(void **state)
     }
 }
 
+static void one_host_is_known_where_it_is_told(void **state)
+{
+    (void)state;
+    const char *some[] = {OPEN_MPI("0", "4"), NULL}, *all[] = {OPEN_MPI("0", "2"), NULL},
+               *step[] = {STEP("0", "4"), "SLURM_STEP_NUM_NODES=1", NULL},
+               *steps[] = {STEP("0", "4"), "SLURM_STEP_NUM_NODES=2", NULL}, *none[] = {NULL};
+    const char *const *const lists[] = {some, all, step, steps, none};
+    for (int i = 0; i < 5; i++) {
+        struct launch l;
+        assert_int_equal(launch_read(&l, listed, lists[i], NULL), 0);
+        assert_int_equal(l.one_host, i == 1 || i == 2 || i == 4);
+    }
+}
+
 /* All ranks of a launch say the same, and another launch, or the same job put back into the queue, another.
  */
 static void a_job_has_one_name(void **state)
@@ -275,6 +289,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(variables_say_which_of_how_many),
+        cmocka_unit_test(one_host_is_known_where_it_is_told),
         cmocka_unit_test(a_job_has_one_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

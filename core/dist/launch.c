@@ -186,7 +186,7 @@ int launch_read(struct launch *launch, launch_variable *get, const void *context
     struct reading in = {get ? get : of_process, context};
     struct told told[ROWS];
     int code = 0, chosen = -1, tasks;
-    *launch = (struct launch){.size = 1, .local_rank = -1, .local_size = -1};
+    *launch = (struct launch){.size = 1, .local_rank = -1, .local_size = -1, .one_host = true};
     for (int i = 0; i < ROWS && !code; i++) {
         code = row_read(&in, &rows[i], &told[i], err);
         if (code || !told[i].whole) continue;
@@ -213,6 +213,9 @@ int launch_read(struct launch *launch, launch_variable *get, const void *context
         if (launch->local_rank < 0) launch->local_rank = told[i].local_rank;
         if (launch->local_size < 0) launch->local_size = told[i].local_size;
     }
+    int nodes = -1;
+    if (row->level == STEP && (code = number_of(&in, "SLURM_STEP_NUM_NODES", &nodes, err)) != 0) return code;
+    launch->one_host = launch->size == 1 || launch->local_size == launch->size || nodes == 1;
     name_job(&in, row, launch);
     return 0;
 }

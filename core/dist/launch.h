@@ -10,6 +10,8 @@
 
 #include "core/base/error.h"
 
+#include <stdbool.h>
+
 enum { LAUNCH_RANKS_MAX = 65536 };
 
 struct launch {
@@ -17,6 +19,7 @@ struct launch {
     int rank, size;       /* 0 of 1 without a launcher */
     int local_rank;       /* on this machine; -1: not told */
     int local_size;       /* -1: not told */
+    bool one_host;        /* all ranks are on this machine, as far as that is told */
     char job[160];        /* names this launch among others, fit for a file's name; "" without a launcher */
     int idle_tasks; /* tasks of a Slurm job that this process is no step of: srun was left out; else 0 */
 };

@@ -1,0 +1,38 @@
+/* Inside the hub: what hub.c (who says what) and judge.c (who is lost) share. */
+#ifndef MEOPT_DIST_HUB_STATE_H
+#define MEOPT_DIST_HUB_STATE_H
+
+#include "core/dist/hub.h"
+
+struct hub_peer {
+    bool used, closing;
+    int rank; /* -1: a stranger yet */
+    double since;
+    struct wire_bytes in, out;
+};
+
+struct hub {
+    struct hub_options options;
+    double since, ticked;
+    bool complete;
+    struct hub_rank *ranks;
+    struct hub_peer *peers;
+    int peer_count;
+    double *longest, longest_inside; /* without progress, by phase; inside a collective */
+    int code, lost;                  /* the verdict */
+    char why[560], hint[200];
+};
+
+/* "rank 2 (host n1, pid 41, card 0000:41:00.0)" */
+void rank_name(char *dst, size_t size, int r, const struct rank_facts *facts);
+
+/* ---- judge.c ---- */
+
+/* The run is over: told once, to all ranks. */
+void judge_end(struct hub *hub, int code, int rank, const char *why, const char *hint);
+void judge_gone(struct hub *hub, int rank);
+void judge_farewell(struct hub *hub, int rank, const struct rank_bye *bye);
+/* Is a rank missing, silent, stuck or apart? */
+void judge(struct hub *hub, double now);
+
+#endif

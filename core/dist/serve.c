@@ -1,0 +1,219 @@
+/* The hub's thread: see serve.h. */
+#include "core/dist/serve.h"
+#include "core/base/clock.h"
+#include "core/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { SERVE_TICK_MS = 250, SERVE_READ_BYTES = 16384 };
+
+struct hub_server {
+    struct hub *hub;
+    struct place place;
+    char *file;
+    int listening, ending; /* an eventfd */
+    int *fds, count;       /* of the hub's peers; -1: none */
+    struct pollfd *waits;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+};
+
+/* ---- in the thread, with the mutex ---- */
+
+static void let_come(struct hub_server *s, double now)
+{
+    int fd, on = 1;
+    while ((fd = accept4(s->listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        int peer = hub_peer(s->hub, now);
+        if (peer < 0) {
+            close(fd);
+            continue;
+        }
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        for (; s->count <= peer; s->count++) {
+            s->fds = xrealloc(s->fds, (size_t)(s->count + 1) * sizeof *s->fds);
+            s->fds[s->count] = -1;
+        }
+        s->fds[peer] = fd;
+    }
+}
+
+static void let_go(struct hub_server *s, int peer, double now)
+{
+    close(s->fds[peer]);
+    s->fds[peer] = -1;
+    hub_ended(s->hub, peer, now);
+}
+
+static void read_from(struct hub_server *s, int peer, double now)
+{
+    uint8_t bytes[SERVE_READ_BYTES];
+    for (int i = 0; i < 16; i++) {
+        ssize_t n = read(s->fds[peer], bytes, sizeof bytes);
+        if (n > 0) hub_take(s->hub, peer, bytes, (size_t)n, now);
+        else if (n < 0 && errno == EINTR) continue;
+        else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        else {
+            let_go(s, peer, now);
+            return;
+        }
+    }
+}
+
+static void write_to(struct hub_server *s, int peer, double now)
+{
+    struct wire_bytes *out = hub_output(s->hub, peer);
+    while (out->bytes) {
+        ssize_t n = send(s->fds[peer], out->data, out->bytes, MSG_NOSIGNAL);
+        if (n > 0) wire_drop(out, (size_t)n);
+        else if (n < 0 && errno == EINTR) continue;
+        else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        else {
+            let_go(s, peer, now);
+            return;
+        }
+    }
+    if (hub_done_with(s->hub, peer)) let_go(s, peer, now);
+}
+
+/* What is waited for: two of our own, then the peers. */
+static int gather_waits(struct hub_server *s)
+{
+    s->waits = xrealloc(s->waits, (size_t)(s->count + 2) * sizeof *s->waits);
+    s->waits[0] = (struct pollfd){s->ending, POLLIN, 0};
+    s->waits[1] = (struct pollfd){s->listening, POLLIN, 0};
+    for (int i = 0; i < s->count; i++) {
+        bool more = s->fds[i] >= 0 && hub_output(s->hub, i)->bytes > 0;
+        s->waits[2 + i] = (struct pollfd){s->fds[i], (short)(POLLIN | (more ? POLLOUT : 0)), 0};
+    }
+    return s->count;
+}
+
+static void *server_run(void *context)
+{
+    struct hub_server *s = context;
+    pthread_mutex_lock(&s->mutex);
+    for (bool ending = false; !ending;) {
+        int count = gather_waits(s);
+        pthread_mutex_unlock(&s->mutex);
+        poll(s->waits, (nfds_t)(count + 2), SERVE_TICK_MS);
+        pthread_mutex_lock(&s->mutex);
+        double now = clock_seconds();
+        ending = (s->waits[0].revents & POLLIN) != 0;
+        for (int i = 0; i < count; i++)
+            if (s->fds[i] >= 0 && (s->waits[2 + i].revents & (POLLIN | POLLHUP | POLLERR)))
+                read_from(s, i, now);
+        let_come(s, now);
+        hub_tick(s->hub, now);
+        for (int i = 0; i < s->count; i++)
+            if (s->fds[i] >= 0) write_to(s, i, now);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+/* ---- outside ---- */
+
+static void server_free(struct hub_server *s)
+{
+    for (int i = 0; i < s->count; i++)
+        if (s->fds[i] >= 0) close(s->fds[i]);
+    if (s->listening >= 0) close(s->listening);
+    if (s->ending >= 0) close(s->ending);
+    hub_free(s->hub);
+    free(s->fds);
+    free(s->waits);
+    free(s->file);
+    free(s);
+}
+
+int hub_server_start(struct hub_server **server, const struct hub_options *options, bool one_host,
+                     const char *file, struct error *err)
+{
+    struct hub_server *s = xcalloc(1, sizeof *s);
+    struct hub_options own = *options;
+    sigset_t all, before;
+    s->listening = -1;
+    s->ending = eventfd(0, EFD_CLOEXEC);
+    *server = NULL;
+    int code = s->ending < 0 ? error_errno(err, EXIT_FAILED, NULL, "no event to end a thread") : 0;
+    if (!code) code = place_new_key(&s->place, err);
+    if (!code) code = place_own_address(&s->place, one_host, err);
+    if (!code) code = place_listen(&s->place, &s->listening, err);
+    if (!code && file && (code = place_write(&s->place, file, err)) == 0) s->file = xstrdup(file);
+    if (code) {
+        server_free(s);
+        return code;
+    }
+    memcpy(own.key, s->place.key, sizeof own.key);
+    s->hub = hub_create(&own, clock_seconds());
+    pthread_mutex_init(&s->mutex, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&s->thread, NULL, server_run, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        if (s->file) unlink(s->file);
+        server_free(s);
+        errno = failed;
+        return error_errno(err, EXIT_FAILED, NULL, "no thread to hear the ranks");
+    }
+    *server = s;
+    return 0;
+}
+
+void hub_server_stop(struct hub_server *s)
+{
+    const uint64_t one = 1;
+    if (!s) return;
+    while (write(s->ending, &one, sizeof one) < 0 && errno == EINTR)
+        ;
+    pthread_join(s->thread, NULL);
+    if (s->file) unlink(s->file);
+    pthread_mutex_destroy(&s->mutex);
+    server_free(s);
+}
+
+const struct place *hub_server_place(const struct hub_server *s) { return &s->place; }
+
+bool hub_server_complete(struct hub_server *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    bool complete = hub_complete(s->hub);
+    pthread_mutex_unlock(&s->mutex);
+    return complete;
+}
+
+int hub_server_verdict(struct hub_server *s, int *rank, struct error *err)
+{
+    pthread_mutex_lock(&s->mutex);
+    int code = hub_verdict(s->hub, rank, err);
+    pthread_mutex_unlock(&s->mutex);
+    return code;
+}
+
+bool hub_server_rank(struct hub_server *s, int r, struct rank_facts *facts, struct rank_beat *beat,
+                     double *silent, double *still)
+{
+    pthread_mutex_lock(&s->mutex);
+    const struct hub_rank *rank = hub_rank(s->hub, r);
+    double now = clock_seconds();
+    bool here = rank->here;
+    *facts = rank->facts;
+    *beat = rank->beat;
+    *silent = now - rank->heard_at;
+    *still = now - rank->moved_at;
+    pthread_mutex_unlock(&s->mutex);
+    return here;
+}
