@@ -214,7 +214,9 @@ static void a_rank_that_was_started_twice_ends_nothing(void **state)
     hub_ended(hub, hello(&f), now);
     f = facts_of(1);
     hub_ended(hub, hello(&f), now);
-    f.rank = f.size = 77;
+    f.rank = 77; /* beyond the last */
+    hub_ended(hub, hello(&f), now);
+    f.size = 78;
     hub_ended(hub, hello(&f), now);
     expect(0, NULL);
     close_hub();

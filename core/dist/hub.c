@@ -154,11 +154,11 @@ static void let_in(struct hub *hub, int peer, const struct rank_facts *f, double
     if (does_not_fit(hub, f, why, sizeof why)) {
         refuse(hub, peer, EXIT_CONFIG, why);
         if (!hub->complete)
-            judge_end(hub, EXIT_CONFIG, f->rank < hub->options.size ? f->rank : -1, why,
+            judge_end(hub, EXIT_CONFIG, f->size == hub->options.size ? f->rank : -1, why,
                       "start all ranks alike, with one launcher and one program");
         return;
     }
-    if (f->rank >= hub->options.size || hub->ranks[f->rank].here) {
+    if (hub->ranks[f->rank].here) {
         char first[256];
         rank_name(first, sizeof first, f->rank, &hub->ranks[f->rank].facts);
         snprintf(why, sizeof why, "%.200s was started twice: %.200s is there already", who, first);

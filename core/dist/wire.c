@@ -193,7 +193,7 @@ bool wire_get_hello(const struct wire_message *m, const uint8_t **key, struct ra
     get_text(&c, f->host, sizeof f->host);
     get_text(&c, f->device, sizeof f->device);
     get_text(&c, f->card, sizeof f->card);
-    return whole(&c);
+    return whole(&c) && f->rank < f->size;
 }
 
 void wire_put_beat(struct wire_bytes *to, const struct rank_beat *b)

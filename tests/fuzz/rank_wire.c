@@ -1,6 +1,7 @@
-/* libFuzzer: any bytes on a connection to the hub of ranks, from one who has no key, and from one who is a
- * rank (the first byte says which). A stranger changes nothing; a rank may end the run, never the program.
- * What is read of a message is written the same way again. */
+/* libFuzzer: any bytes on a connection to the hub of ranks. The first byte says whether they come from a
+ * stranger or from a rank (1), as they are or as the payloads of whole frames (2), and in what pieces. A
+ * stranger changes nothing; a rank may end the run, never the program; what is read of a message can be
+ * written again. */
 #include "core/dist/hub.h"
 
 #include <stdlib.h>
@@ -18,7 +19,7 @@ static void read_again(const uint8_t *data, size_t size)
     char name[32];
     const uint8_t *key;
     size_t taken;
-    if (wire_next(data, size, WIRE_TO_RANK_BYTES, &m, &taken) != 1) return;
+    if (!size || wire_next(data, size, WIRE_TO_RANK_BYTES, &m, &taken) != 1) return;
     if (taken > size || m.bytes > size) abort();
     struct wire_bytes again = {0};
     if (m.type == WIRE_HELLO && wire_get_hello(&m, &key, &facts)) wire_put_hello(&again, key, &facts);
@@ -44,22 +45,36 @@ static int join(struct hub *hub, const struct hub_options *o, int rank)
     return peer;
 }
 
+/* Payloads with the checksums that a fuzzer does not find: type, bytes, payload, and so on. */
+static void frame(struct wire_bytes *to, const uint8_t *data, size_t size)
+{
+    while (size >= 2) {
+        size_t bytes = data[1] < size - 2 ? data[1] : size - 2;
+        wire_frame(to, (enum wire_type)(1 + data[0] % (WIRE_TYPES - 1)), data + 2, bytes);
+        data += 2 + bytes;
+        size -= 2 + bytes;
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct hub_options o = {
         .size = 2, .key = {1, 2, 3}, .join_seconds = 60, .phases = phases, .phase_count = 1};
+    struct wire_bytes in = {0};
     if (size == 0) return 0;
-    read_again(data + 1, size - 1);
-    struct hub *hub = hub_create(&o, 1);
-    int first = join(hub, &o, 0), second = join(hub, &o, 1);
-    if (!hub_complete(hub)) abort();
     bool stranger = data[0] & 1;
-    int peer = stranger ? hub_peer(hub, 1) : second;
-    for (size_t at = 1; at < size;) { /* in pieces, as TCP has them */
-        size_t piece = data[0] >> 1 && size - at > data[0] >> 1 ? data[0] >> 1 : size - at;
-        hub_take(hub, peer, data + at, piece, 2);
-        at += piece;
+    size_t most = data[0] >> 2 ? data[0] >> 2 : size;
+    if (data[0] & 2) frame(&in, data + 1, size - 1);
+    else wire_append(&in, data + 1, size - 1);
+    read_again(in.data, in.bytes);
+    struct hub *hub = hub_create(&o, 1);
+    int first = join(hub, &o, 0), second = join(hub, &o, 1), peer = stranger ? hub_peer(hub, 1) : second;
+    if (!hub_complete(hub)) abort();
+    for (size_t at = 0, piece; at < in.bytes; at += piece) { /* in pieces, as TCP has them */
+        piece = in.bytes - at < most ? in.bytes - at : most;
+        hub_take(hub, peer, in.data + at, piece, 2);
     }
+    wire_free(&in);
     hub_tick(hub, 3);
     if (stranger && hub_verdict(hub, NULL, NULL)) abort();
     hub_ended(hub, peer, 4);
