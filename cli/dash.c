@@ -20,7 +20,7 @@
 
 enum { KEY_WAIT_MS = 100, FRAME_MS = 500, LINGER_MS = 1500 };
 
-static bool alive(const struct dash *d)
+bool dash_alive(const struct dash *d)
 {
     const struct run_status *s = &d->run->status;
     return !d->options->replay && !run_status_over(s);
@@ -29,7 +29,7 @@ static bool alive(const struct dash *d)
 static void ask(struct dash *d, const char *request, const char *said)
 {
     struct error err = {0};
-    if (!alive(d)) snprintf(d->message, sizeof d->message, "the run has ended");
+    if (!dash_alive(d)) snprintf(d->message, sizeof d->message, "the run has ended");
     else if (run_request(d->run->directory, request, &err) != 0)
         snprintf(d->message, sizeof d->message, "%.190s", err.what);
     else snprintf(d->message, sizeof d->message, "%s", said);
@@ -42,7 +42,8 @@ static void select_card(struct dash *d, int by)
         return;
     }
     d->selected += by;
-    if (d->selected >= d->run->card_count) d->selected = d->run->card_count - 1;
+    int cards = d->run->card_count + d->run->other_count;
+    if (d->selected >= cards) d->selected = cards - 1;
     if (d->selected < 0) d->selected = 0;
 }
 
@@ -88,11 +89,15 @@ bool dash_key(struct dash *d, int kind, wint_t c)
     case ' ': d->paused = !d->paused; break;
     case 'c': ask(d, "checkpoint", "asked to save behind the step in progress"); break;
     case 'x':
-        if (alive(d)) d->asks_to_stop = true;
+        if (dash_alive(d)) d->asks_to_stop = true;
+        else snprintf(d->message, sizeof d->message, "the run has ended");
         break;
     case 12: clearok(stdscr, TRUE); break; /* Ctrl-L */
     case 'q':
-    case 'd': return true;
+    case 'd':
+        if (d->tab != TAB_HELP) return true;
+        d->tab = TAB_OVERVIEW;
+        break;
     case 27:
         if (d->tab == TAB_OVERVIEW) break;
         d->tab = TAB_OVERVIEW;
@@ -105,7 +110,7 @@ bool dash_key(struct dash *d, int kind, wint_t c)
 /* SIGINT of meopt train: save and stop, then at once. Whether to leave. */
 static bool on_signal(struct dash *d, struct signal_interrupts *interrupts)
 {
-    if (screen_signal != SIGINT || !d->options->trains || !alive(d)) return true;
+    if (screen_signal != SIGINT || !d->options->trains || !dash_alive(d)) return true;
     screen_signal = 0;
     if (signals_haste(interrupts, clock_seconds())) ask(d, "stop-now", "stopping at once");
     else ask(d, "stop", "saving, then stopping; Ctrl-C once more stops at once");

@@ -24,6 +24,8 @@ struct dash {
     char message[200];
 };
 
+/* The run goes on, and this is no replay of it. */
+bool dash_alive(const struct dash *d);
 /* What get_wch gave: kind OK or KEY_CODE_YES. Whether to leave. */
 bool dash_key(struct dash *d, int kind, wint_t c);
 

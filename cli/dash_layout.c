@@ -39,7 +39,7 @@ struct dash_layout dash_layout(int rows, int columns, int cards, enum dash_tab t
     struct dash_layout l = {.too_small = rows < DASH_MIN_ROWS || columns < DASH_MIN_COLUMNS};
     if (l.too_small) return l;
     int y = 0, bottom = rows - 1;
-    l.header = take(&y, bottom, columns >= 72 ? 2 : 3, columns);
+    l.header = take(&y, bottom, columns >= 110 ? 2 : 3, columns);
     l.footer = (struct dash_rect){rows - 1, 0, 1, columns};
     if (cards < 1) cards = 1;
     if (tab == TAB_LOG || tab == TAB_HELP) {
@@ -52,6 +52,7 @@ struct dash_layout dash_layout(int rows, int columns, int cards, enum dash_tab t
     }
     l.card_titles = rows >= 16;
     int room = tab == TAB_MEMORY ? bottom - y - 1 : (bottom - y) * 2 / 5;
+    if (cards > 1) cards++; /* the line of all together */
     l.card_rows = cards < room - l.card_titles ? cards : room - l.card_titles;
     if (l.card_rows < 1) l.card_rows = 1;
     l.cards = take(&y, bottom - y, l.card_rows + l.card_titles, columns);

@@ -214,7 +214,9 @@ int supervise(const struct supervision *s, struct error *err)
     int signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK),
         code = signals < 0 ? error_errno(err, EXIT_FAILED, NULL, "no signals") : start(&v, err);
     if (!code) {
-        code = end_cause(&v, attend(&v, signals), err);
+        int status = attend(&v, signals);
+        cards_note(&v, true);
+        code = end_cause(&v, status, err);
         end_last_word(&v, code, err);
         struct run_status last;
         if (run_status_read(&last, s->directory, NULL) == 0) live_hand_on(&v, last.state, true);

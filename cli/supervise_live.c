@@ -58,39 +58,6 @@ void live_hand_on(struct supervisor *v, const char *state, bool end)
         outlets_update(v->outlets, state, atomic_load(&v->report->total), v->monitor ? &v->seen : NULL, end);
 }
 
-static json_t *reading(const struct monitor_value *m, double *age)
-{
-    if (!m->valid) return json_null();
-    if (m->age_s > *age) *age = m->age_s;
-    return json_real(m->value);
-}
-
-/* The card that the worker trains on, as rank 0. On the processor that is what a provider has first, and all
- * of a provider that was named. */
-static json_t *cards_json(const struct supervisor *v)
-{
-    json_t *cards = json_array();
-    if (!v->monitor) return cards;
-    const struct monitor_snapshot *seen = &v->seen;
-    bool on_card = v->report->pci[0];
-    int found = monitor_find(seen, v->report->pci), first = on_card ? found : 0,
-        last = !on_card && v->s->monitor ? seen->card_count : first + 1;
-    for (int i = first, rank = 0; i >= 0 && i < last && i < seen->card_count; i++, rank++) {
-        const struct monitor_card *c = &seen->cards[i];
-        double age = 0;
-        json_t *card = json_pack("{s:i, s:s, s:s}", "rank", rank, "name", c->name, "pci", c->pci);
-        json_object_set_new(card, "mem_used_bytes", reading(&c->mem_used_bytes, &age));
-        json_object_set_new(card, "mem_total_bytes", reading(&c->mem_total_bytes, &age));
-        json_object_set_new(card, "process_bytes", reading(&c->process_bytes, &age));
-        json_object_set_new(card, "busy_percent", reading(&c->busy_percent, &age));
-        json_object_set_new(card, "temp_c", reading(&c->temp_c, &age));
-        json_object_set_new(card, "power_w", reading(&c->power_w, &age));
-        json_object_set_new(card, "age_s", json_real(age));
-        json_array_append_new(cards, card);
-    }
-    return cards;
-}
-
 static void write_live(struct supervisor *v)
 {
     char *path = path_join(v->s->directory, "live.json");
@@ -104,7 +71,7 @@ static void write_live(struct supervisor *v)
                                "supervisor_pid", (int)getpid(), "worker", "pid", (int)v->pid, "state", state,
                                "phase", phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "",
                                "silent_s", silent, "step", (json_int_t)atomic_load(&v->report->step));
-    json_object_set_new(object, "cards", cards_json(v));
+    json_object_set_new(object, "cards", cards_json(v, true));
     char *text = json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     struct error ignored;
     if (text) file_replace(path, text, strlen(text), &ignored);
@@ -129,5 +96,6 @@ void live_tell(struct supervisor *v)
 {
     if (v->monitor) monitor_read(v->monitor, &v->seen);
     write_live(v);
+    cards_note(v, false);
     live_hand_on(v, "training", false);
 }

@@ -9,6 +9,7 @@
 #include "core/monitor/monitor.h"
 #include "core/train/signals.h"
 
+#include <jansson.h>
 #include <sys/types.h>
 
 enum { TICK_MS = 500 };
@@ -32,6 +33,8 @@ struct supervisor {
     struct monitor_snapshot seen; /* what it said last */
     struct outlets *outlets;
     bool begun;
+    double cards_noted_at; /* when cards.jsonl had its last line; 0: never */
+    bool cards_refused;    /* it could not be written: said once */
 };
 
 /* ---- supervise_live.c ---- */
@@ -52,6 +55,13 @@ void live_begin(struct supervisor *v);
 void live_tell(struct supervisor *v);
 /* To the outlets alone. */
 void live_hand_on(struct supervisor *v, const char *state, bool end);
+
+/* ---- supervise_cards.c ---- */
+
+/* The node's cards (core/run/telemetry.h); with the age of each reading, as live.json has it. */
+json_t *cards_json(const struct supervisor *v, bool age);
+/* A line of cards.jsonl when the last is some seconds old, or it ends. */
+void cards_note(struct supervisor *v, bool end);
 
 /* ---- supervise_end.c ---- */
 

@@ -25,7 +25,29 @@ for _ in $(seq 600); do
     sleep 0.1
 done
 grep -o '"rank":[0-9]*,"name":"card [A-Z]","pci":"[^"]*"' run/live.json >shown || fail "no card is shown: $(cat run/live.json)"
+cp run/live.json live
+for _ in $(seq 300); do
+    [ "$(wc -l <run/cards.jsonl 2>/dev/null || echo 0)" -ge 2 ] && break
+    sleep 0.1
+done
 [ "$(cat shown)" = '"rank":0,"name":"card B","pci":"0000:04:00.0"' ] || fail "shown: $(cat shown)"
 kill -TERM $pid
 wait $pid || [ $? = 10 ] || fail "not stopped"
 : >left
+grep -q '"rank":null,"name":"card A","pci":"0000:03:00.0"' live || fail "the node's other cards are not shown: $(cat live)"
+
+# what the cards did stays with the run, and compare sums it up
+[ ! -e run/live.json ] || fail "live.json is left"
+[ "$(wc -l <run/cards.jsonl)" -ge 2 ] || fail "no history of the cards: $(cat run/cards.jsonl)"
+python3 - <<'PY' || fail "cards.jsonl"
+import json
+lines = [json.loads(l) for l in open("run/cards.jsonl")]
+assert [l["time"] for l in lines] == sorted(l["time"] for l in lines)
+for l in lines:
+    assert {c["name"]: c["rank"] for c in l["cards"]} == {"card A": None, "card B": 0, "card C": None}, l
+    assert l["cards"][1]["mem_used_bytes"] == 2e9 and l["cards"][1]["power_w"] == 100, l
+assert 4 < lines[1]["time"] - lines[0]["time"] < 30
+PY
+"$MEOPT" compare run --md >table 2>log || fail "compare"
+grep -q 'cards busy, mean.*50' table || fail "compare has no busy cards: $(cat table)"
+grep -q 'energy of all cards' table || fail "compare has no energy: $(cat table)"

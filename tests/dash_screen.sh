@@ -100,7 +100,7 @@ keys C-z
 await 'Stopped\|Suspended'
 restored Ctrl-Z
 keys 'fg' Enter
-await 'Tab next'
+await '1 overview'
 keys q
 await 'shell>'
 restored 'fg and quit'

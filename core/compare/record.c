@@ -2,6 +2,7 @@
 #include "core/compare/record.h"
 #include "core/base/file.h"
 #include "core/config/document.h"
+#include "core/run/telemetry.h"
 #include "core/run/metric_line.h"
 #include "core/run/run.h"
 
@@ -443,6 +444,17 @@ static bool is_run(const char *directory)
     return found;
 }
 
+/* What cards.jsonl says of the run's cards. */
+static void sum_cards(struct record *r)
+{
+    struct telemetry_sum sum;
+    telemetry_sum(&sum, r->path);
+    r->card_busy = sum.busy_percent;
+    r->card_power_w = sum.power_w;
+    r->card_energy_wh = sum.energy_wh;
+    r->card_temp_c = sum.temp_c;
+}
+
 int record_read(struct record *r, const char *directory, struct error *err)
 {
     struct stat st;
@@ -460,6 +472,10 @@ int record_read(struct record *r, const char *directory, struct error *err)
                          .median_step_ms = NAN,
                          .wait_share = NAN,
                          .time_s = NAN,
+                         .card_busy = NAN,
+                         .card_power_w = NAN,
+                         .card_energy_wh = NAN,
+                         .card_temp_c = NAN,
                          .first_nan_step = -1};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
     int code = 0;
@@ -485,6 +501,7 @@ int record_read(struct record *r, const char *directory, struct error *err)
     if (!code) code = read_state(r, err);
     if (!code) code = read_config(r, err);
     if (!code) code = weigh_checkpoint(r, err);
+    if (!code) sum_cards(r);
     if (!code) {
         const char *seed = record_setting(r, "train.seed"), *batch = record_setting(r, "train.batch_size");
         if (r->seed < 0 && seed) r->seed = atoll(seed); /* runs of before these were in meta.json */

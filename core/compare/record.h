@@ -44,6 +44,8 @@ struct record {
 
     double first_loss, final_loss, tail_loss, best_loss, final_cosine, best_cosine, median_rate,
         median_step_ms, wait_share, time_s;
+    double card_busy, card_power_w, card_energy_wh,
+        card_temp_c;                              /* core/run/telemetry.h: of all cards of the run */
     int64_t tail_steps;                           /* tail_loss is the mean of so many last steps */
     int64_t nan_steps, first_nan_step, bad_lines; /* bad_lines: neither a metric line nor the torn last one */
     bool torn;

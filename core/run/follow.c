@@ -1,5 +1,6 @@
 /* The reader of a run: see follow.h. */
 #include "core/run/follow.h"
+#include "core/run/follow_parts.h"
 #include "core/base/file.h"
 #include "core/config/document.h"
 #include "core/config/value.h"
@@ -53,8 +54,6 @@ static void add_point(struct follow *f, const struct metric_line *l)
     f->points[f->point_count++] = p;
 }
 
-static void take_cards(struct follow *f, const char *text, size_t bytes);
-
 static void take_line(struct follow *f, const struct metric_line *l, const char *text)
 {
     f->last = *l;
@@ -62,68 +61,30 @@ static void take_line(struct follow *f, const struct metric_line *l, const char 
     f->recent[f->recent_count++ % FOLLOW_RECENT] = *l;
     if (isfinite(l->step_ms)) f->seconds += l->step_ms * 1e-3;
     if (isfinite(l->loss)) f->best_loss = fmin(f->best_loss, l->loss);
-    if (l->cards_bytes) take_cards(f, text + l->cards_at, l->cards_bytes);
+    if (l->cards_bytes) follow_take_cards(f, text + l->cards_at, l->cards_bytes);
 }
 
 /* ---- JSON ---- */
 
-static double number(const json_t *object, const char *key)
+double follow_number(const json_t *object, const char *key)
 {
     const json_t *x = json_object_get(object, key);
     return json_is_number(x) ? json_number_value(x) : NAN;
 }
 
-static int64_t whole(const json_t *object, const char *key)
+int64_t follow_whole(const json_t *object, const char *key)
 {
     const json_t *x = json_object_get(object, key);
     return json_is_integer(x) ? json_integer_value(x) : -1;
 }
 
-static void printable(char *dst, size_t size, const json_t *object, const char *key)
+void follow_text(char *dst, size_t size, const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
     name_printable(dst, size, text ? text : "");
 }
 
-static struct follow_card *card_of(struct follow *f, int rank)
-{
-    if (rank < 0 || rank >= FOLLOW_CARDS) return NULL;
-    while (f->card_count <= rank)
-        f->cards[f->card_count] = (struct follow_card){.rank = f->card_count,
-                                                       .memory = {-1, -1, {0}},
-                                                       .used_bytes = NAN,
-                                                       .total_bytes = NAN,
-                                                       .busy_percent = NAN,
-                                                       .temp_c = NAN,
-                                                       .power_w = NAN,
-                                                       .age_s = NAN},
-        f->card_count++;
-    return &f->cards[rank];
-}
-
-/* What the trainer says of each rank's memory. */
-static void take_cards(struct follow *f, const char *text, size_t bytes)
-{
-    json_t *cards = json_loadb(text, bytes, 0, NULL), *card;
-    size_t i;
-    json_array_foreach(cards, i, card)
-    {
-        struct follow_card *c = card_of(f, (int)whole(card, "rank"));
-        if (!c) continue;
-        printable(c->device, sizeof c->device, card, "device");
-        c->memory = memory_told(card);
-        if (f->replay) { /* no monitor: what was noted then */
-            c->busy_percent = number(card, "busy_percent");
-            c->temp_c = number(card, "temp_c");
-            c->power_w = number(card, "power_w");
-            c->total_bytes = number(card, "total_bytes");
-            c->age_s = 0;
-        }
-    }
-    json_decref(cards);
-}
-
-static json_t *load(const struct follow *f, const char *name)
+json_t *follow_load(const struct follow *f, const char *name)
 {
     char *path = path_join(f->directory, name), *text = NULL;
     size_t bytes = 0;
@@ -134,46 +95,17 @@ static json_t *load(const struct follow *f, const char *name)
     return object;
 }
 
-static void take_live(struct follow *f)
-{
-    json_t *object = load(f, "live.json"), *worker = json_object_get(object, "worker"), *card;
-    size_t i;
-    f->live_time = object ? number(object, "time") : 0;
-    if (!object) {
-        f->worker[0] = 0;
-        return;
-    }
-    printable(f->worker, sizeof f->worker, worker, "state");
-    printable(f->phase, sizeof f->phase, worker, "phase");
-    f->silent_s = number(worker, "silent_s");
-    double age = (double)time(NULL) - f->live_time;
-    json_array_foreach(json_object_get(object, "cards"), i, card)
-    {
-        struct follow_card *c = card_of(f, (int)whole(card, "rank"));
-        if (!c) continue;
-        if (!c->device[0]) printable(c->device, sizeof c->device, card, "name");
-        printable(c->pci, sizeof c->pci, card, "pci");
-        c->used_bytes = number(card, "mem_used_bytes");
-        c->total_bytes = number(card, "mem_total_bytes");
-        c->busy_percent = number(card, "busy_percent");
-        c->temp_c = number(card, "temp_c");
-        c->power_w = number(card, "power_w");
-        c->age_s = age + (isfinite(number(card, "age_s")) ? number(card, "age_s") : 0);
-    }
-    json_decref(object);
-}
-
 static void take_meta(struct follow *f)
 {
-    json_t *meta = f->has_meta ? NULL : load(f, "meta.json"),
-           *plan = f->has_plan ? NULL : load(f, "plan.json");
+    json_t *meta = f->has_meta ? NULL : follow_load(f, "meta.json"),
+           *plan = f->has_plan ? NULL : follow_load(f, "plan.json");
     if (meta) {
         f->has_meta = true;
-        printable(f->family, sizeof f->family, meta, "family");
-        printable(f->device, sizeof f->device, meta, "device");
-        f->started = number(meta, "started");
-        f->student_parameters = whole(meta, "student_parameters");
-        f->teacher_parameters = whole(meta, "teacher_parameters");
+        follow_text(f->family, sizeof f->family, meta, "family");
+        follow_text(f->device, sizeof f->device, meta, "device");
+        f->started = follow_number(meta, "started");
+        f->student_parameters = follow_whole(meta, "student_parameters");
+        f->teacher_parameters = follow_whole(meta, "teacher_parameters");
     }
     if (plan) {
         f->has_plan = true;
@@ -243,11 +175,11 @@ static void take_event(struct follow *f, const char *text, size_t bytes)
         json_decref(object);
         return;
     }
-    char event[64], message[300], when[16], line[480];
-    printable(event, sizeof event, object, "event");
-    printable(message, sizeof message, object, "message");
-    run_time_text(when, sizeof when, "%H:%M:%S", number(object, "time"));
-    int64_t step = whole(object, "step");
+    char event[64], message[300], when[32], line[480];
+    follow_text(event, sizeof event, object, "event");
+    follow_text(message, sizeof message, object, "message");
+    run_time_text(when, sizeof when, "%m-%d %H:%M:%SZ", follow_number(object, "time"));
+    int64_t step = follow_whole(object, "step");
     snprintf(line, sizeof line, "%s  step %lld  %s%s%s", when, (long long)(step < 0 ? 0 : step), event,
              message[0] ? ": " : "", message);
     keep_line(f->events, &f->event_count, line);
@@ -359,6 +291,7 @@ int follow_open(struct follow **out, const char *directory, bool replay, struct 
     tail_init(&f->metrics, directory, "metrics.jsonl");
     tail_init(&f->event_tail, directory, "events.jsonl");
     tail_init(&f->log_tail, directory, "worker.log");
+    tail_init(&f->card_tail, directory, "cards.jsonl");
     f->replay = replay;
     f->points = xcalloc(FOLLOW_POINTS, sizeof *f->points);
     f->recent = xcalloc(FOLLOW_RECENT, sizeof *f->recent);
@@ -381,7 +314,8 @@ void follow_refresh(struct follow *f)
     if (run_status_read(&status, f->directory, NULL) == 0) f->status = status;
     take_meta(f);
     take_metrics(f);
-    if (!f->replay) take_live(f);
+    follow_take_telemetry(f);
+    if (!f->replay) follow_take_live(f);
     take_lines(f, &f->event_tail, take_event);
     take_lines(f, &f->log_tail, take_log);
 }
@@ -398,6 +332,9 @@ void follow_close(struct follow *f)
     tail_free(&f->metrics);
     tail_free(&f->event_tail);
     tail_free(&f->log_tail);
+    tail_free(&f->card_tail);
+    for (int i = 0; i < FOLLOW_CARDS; i++) free(f->cards[i].readings);
+    free(f->reading_times);
     free(f->recent);
     free(f->points);
     free(f->directory);

@@ -17,7 +17,15 @@
 
 #include <stddef.h>
 
-enum { FOLLOW_POINTS = 4096, FOLLOW_RECENT = 2048, FOLLOW_LINES = 200, FOLLOW_CARDS = 64 };
+enum {
+    FOLLOW_POINTS = 4096,
+    FOLLOW_RECENT = 2048,
+    FOLLOW_LINES = 200,
+    FOLLOW_CARDS = 64,
+    FOLLOW_READINGS = 1024
+};
+
+enum follow_reading { READING_USED, READING_BUSY, READING_TEMP, READING_POWER, READING_COUNT };
 
 struct follow_point {
     double first_step, last_step; /* of the lines it stands for */
@@ -28,11 +36,13 @@ struct follow_point {
 /* One card, or the processor: the trainer's own account,
  * and what the monitor says of the device. NAN: not known. */
 struct follow_card {
-    int rank;
+    int rank; /* -1: of the node, but not of the run */
     char device[96], pci[32];
     struct run_memory memory;
-    double used_bytes, total_bytes, busy_percent, temp_c, power_w;
-    double age_s; /* of these, when live.json was read */
+    double images_per_s; /* of this rank */
+    double used_bytes, total_bytes, process_bytes, busy_percent, temp_c, power_w;
+    double age_s;                     /* of these, when live.json was read */
+    float (*readings)[READING_COUNT]; /* of cards.jsonl, at reading_times; NULL: never told */
 };
 
 struct follow {
@@ -63,12 +73,18 @@ struct follow {
     double silent_s, live_time; /* live_time 0: there is none */
     struct follow_card cards[FOLLOW_CARDS];
     int card_count;
+    struct follow_card others[FOLLOW_CARDS]; /* the node's other cards */
+    int other_count;
+
+    /* cards.jsonl: at most FOLLOW_READINGS, neighbours merged when they are full */
+    double *reading_times;
+    int reading_count, reading_stride, reading_lines; /* lines in the last one */
 
     char *events[FOLLOW_LINES], *log[FOLLOW_LINES]; /* rings of lines fit to be shown */
     int64_t event_count, log_count;
 
     /* private */
-    struct tail metrics, event_tail, log_tail;
+    struct tail metrics, event_tail, log_tail, card_tail;
     bool replay;
     double replay_seconds; /* training time that may be shown */
     bool replay_end;       /* the whole run has been shown */

@@ -1,0 +1,87 @@
+/* What the supervisor tells of the cards: now, in live.json, and for good, in cards.jsonl. */
+#include "cli/supervisor.h"
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NOTE_SECONDS = 5, OLD_SECONDS = 5 };
+
+static const struct {
+    const char *key;
+    enum monitor_field field;
+} readings[] = {{"mem_used_bytes", MONITOR_MEM_USED},
+                {"mem_total_bytes", MONITOR_MEM_TOTAL},
+                {"process_bytes", MONITOR_PROCESS},
+                {"busy_percent", MONITOR_BUSY},
+                {"temp_c", MONITOR_TEMP},
+                {"power_w", MONITOR_POWER}};
+
+static json_t *card_json(const struct monitor_card *c, int rank, bool with_age)
+{
+    double age = 0;
+    json_t *card = json_pack("{s:o, s:s, s:s}", "rank", rank < 0 ? json_null() : json_integer(rank), "name",
+                             c->name, "pci", c->pci);
+    for (size_t i = 0; i < sizeof readings / sizeof *readings; i++) {
+        const struct monitor_value *m = &c->field[readings[i].field];
+        if (m->valid && (with_age || m->age_s <= OLD_SECONDS))
+            json_object_set_new(card, readings[i].key, json_real(m->value));
+        else if (with_age) json_object_set_new(card, readings[i].key, json_null());
+        if (m->valid && m->age_s > age) age = m->age_s;
+    }
+    if (with_age) json_object_set_new(card, "age_s", json_real(age));
+    return card;
+}
+
+/* The card that the worker trains on is rank 0. On the processor that is what a provider has first, and all
+ * of a provider that was named. */
+json_t *cards_json(const struct supervisor *v, bool age)
+{
+    json_t *cards = json_array();
+    if (!v->monitor) return cards;
+    const struct monitor_snapshot *seen = &v->seen;
+    bool on_card = v->report->pci[0];
+    int found = monitor_find(seen, v->report->pci), first = on_card ? found : 0,
+        last = !on_card && v->s->monitor ? seen->card_count : first + 1;
+    for (int i = 0; i < seen->card_count; i++) {
+        bool own = first >= 0 && i >= first && i < last;
+        json_array_append_new(cards, card_json(&seen->cards[i], own ? i - first : -1, age));
+    }
+    return cards;
+}
+
+void cards_note(struct supervisor *v, bool end)
+{
+    double now = clock_seconds();
+    if (!v->monitor || v->seen.samples == 0) return;
+    if (v->cards_noted_at > 0 && now - v->cards_noted_at < (end ? 1 : NOTE_SECONDS)) return;
+    v->cards_noted_at = now;
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    json_t *line = json_pack("{s:I, s:o}", "step", (json_int_t)atomic_load(&v->report->step), "cards",
+                             cards_json(v, false));
+    char *rest = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12)),
+         *path = path_join(v->s->directory, "cards.jsonl");
+    json_decref(line);
+    struct error err = {0};
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666), code = 0;
+    if (fd < 0) code = error_errno(&err, EXIT_FAILED, NULL, "cannot open %s", path);
+    else if (rest) {
+        char *text =
+            xasprintf("{\"time\":%lld.%03ld,%s\n", (long long)t.tv_sec, t.tv_nsec / 1000000, rest + 1);
+        off_t before = lseek(fd, 0, SEEK_END);
+        code = file_write_all(fd, text, strlen(text), path, &err);
+        if (code && before >= 0) file_shorten(fd, before, path, NULL);
+        free(text);
+    }
+    if (fd >= 0) close(fd);
+    if (code && !v->cards_refused) log_warn("no history of the cards: %s", err.what);
+    v->cards_refused |= code != 0;
+    free(path);
+    free(rest);
+}

@@ -1,0 +1,198 @@
+/* The cards of a run as they were and are: see follow_parts.h. */
+#include "core/run/follow_parts.h"
+#include "core/base/file.h"
+#include "core/run/telemetry.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WHOLE_BYTES = 2 << 20, END_BYTES = 256 << 10, PLACES = FOLLOW_READINGS / 2 };
+
+static struct follow_card blank(int rank)
+{
+    return (struct follow_card){.rank = rank,
+                                .memory = {-1, -1, {0}},
+                                .images_per_s = NAN,
+                                .used_bytes = NAN,
+                                .total_bytes = NAN,
+                                .process_bytes = NAN,
+                                .busy_percent = NAN,
+                                .temp_c = NAN,
+                                .power_w = NAN,
+                                .age_s = NAN};
+}
+
+static struct follow_card *card_of(struct follow *f, int64_t rank)
+{
+    if (rank < 0 || rank >= FOLLOW_CARDS) return NULL;
+    for (; f->card_count <= rank; f->card_count++) f->cards[f->card_count] = blank(f->card_count);
+    return &f->cards[rank];
+}
+
+void follow_take_cards(struct follow *f, const char *text, size_t bytes)
+{
+    json_t *cards = json_loadb(text, bytes, 0, NULL), *card;
+    size_t i;
+    json_array_foreach(cards, i, card)
+    {
+        struct follow_card *c = card_of(f, follow_whole(card, "rank"));
+        if (!c) continue;
+        follow_text(c->device, sizeof c->device, card, "device");
+        c->memory = memory_told(card);
+        c->images_per_s = follow_number(card, "images_per_s");
+        if (f->replay && json_is_number(json_object_get(card, "busy_percent"))) { /* noted with the step */
+            c->busy_percent = follow_number(card, "busy_percent");
+            c->temp_c = follow_number(card, "temp_c");
+            c->power_w = follow_number(card, "power_w");
+            c->total_bytes = follow_number(card, "total_bytes");
+            c->age_s = 0;
+        }
+    }
+    json_decref(cards);
+}
+
+/* What the monitor said of the node's cards, as old as that. Those of the run are known by rank. */
+static void take_readings(struct follow *f, const json_t *cards, double age)
+{
+    const json_t *object;
+    size_t i;
+    f->other_count = 0;
+    json_array_foreach(cards, i, object)
+    {
+        struct telemetry_card t;
+        telemetry_card(&t, object);
+        struct follow_card *c = t.rank >= 0                     ? card_of(f, t.rank)
+                                : f->other_count < FOLLOW_CARDS ? &f->others[f->other_count++]
+                                                                : NULL;
+        if (!c) continue;
+        if (t.rank < 0) *c = blank(-1);
+        if (!c->device[0]) snprintf(c->device, sizeof c->device, "%s", t.name);
+        snprintf(c->pci, sizeof c->pci, "%s", t.pci);
+        c->used_bytes = t.used_bytes;
+        c->total_bytes = t.total_bytes;
+        c->process_bytes = t.process_bytes;
+        c->busy_percent = t.busy_percent;
+        c->temp_c = t.temp_c;
+        c->power_w = t.power_w;
+        double own = follow_number(object, "age_s");
+        c->age_s = age + (isfinite(own) ? own : 0);
+    }
+}
+
+void follow_take_live(struct follow *f)
+{
+    json_t *object = follow_load(f, "live.json"), *worker = json_object_get(object, "worker");
+    f->live_time = object ? follow_number(object, "time") : 0;
+    if (!object) { /* it has ended: what is known last stays */
+        f->worker[0] = 0;
+        for (int i = 0; i < f->card_count; i++) f->cards[i].age_s = 0;
+        for (int i = 0; i < f->other_count; i++) f->others[i].age_s = 0;
+        return;
+    }
+    follow_text(f->worker, sizeof f->worker, worker, "state");
+    follow_text(f->phase, sizeof f->phase, worker, "phase");
+    f->silent_s = follow_number(worker, "silent_s");
+    take_readings(f, json_object_get(object, "cards"), (double)time(NULL) - f->live_time);
+    json_decref(object);
+}
+
+/* ---- history ---- */
+
+static float mean(float a, float b, float n) { return isnan(a) ? b : isnan(b) ? a : (a * n + b) / (n + 1); }
+
+static void halve(struct follow *f)
+{
+    int n = f->reading_count / 2;
+    for (int i = 0; i < n; i++)
+        f->reading_times[i] = (f->reading_times[2 * i] + f->reading_times[2 * i + 1]) / 2;
+    for (int c = 0; c < f->card_count; c++)
+        for (int i = 0; i < n && f->cards[c].readings; i++)
+            for (int k = 0; k < READING_COUNT; k++)
+                f->cards[c].readings[i][k] =
+                    mean(f->cards[c].readings[2 * i][k], f->cards[c].readings[2 * i + 1][k], 1);
+    f->reading_count = n;
+    f->reading_stride *= 2;
+    f->reading_lines = f->reading_stride;
+}
+
+static void keep_reading(struct follow *f, const json_t *line)
+{
+    double t = follow_number(line, "time");
+    const json_t *object;
+    size_t i;
+    if (!isfinite(t)) return;
+    if (!f->reading_times) f->reading_times = xcalloc(FOLLOW_READINGS, sizeof *f->reading_times);
+    if (f->reading_stride < 1) f->reading_stride = f->reading_lines = 1;
+    bool more = f->reading_count && f->reading_lines < f->reading_stride;
+    if (!more && f->reading_count == FOLLOW_READINGS) halve(f);
+    int at = more ? f->reading_count - 1 : f->reading_count++;
+    f->reading_lines = more ? f->reading_lines + 1 : 1;
+    f->reading_times[at] = more ? (f->reading_times[at] * (f->reading_lines - 1) + t) / f->reading_lines : t;
+    for (int c = 0; c < f->card_count && !more; c++)
+        for (int k = 0; k < READING_COUNT && f->cards[c].readings; k++) f->cards[c].readings[at][k] = NAN;
+    json_array_foreach(json_object_get(line, "cards"), i, object)
+    {
+        struct telemetry_card card;
+        telemetry_card(&card, object);
+        struct follow_card *c = card_of(f, card.rank);
+        if (!c) continue;
+        if (!c->readings) {
+            c->readings = xcalloc(FOLLOW_READINGS, sizeof *c->readings);
+            for (int k = 0; k <= at; k++)
+                for (int r = 0; r < READING_COUNT; r++) c->readings[k][r] = NAN;
+        }
+        const float now[READING_COUNT] = {(float)card.used_bytes, (float)card.busy_percent,
+                                          (float)card.temp_c, (float)card.power_w};
+        for (int k = 0; k < READING_COUNT; k++)
+            c->readings[at][k] = mean(c->readings[at][k], now[k], (float)(f->reading_lines - 1));
+    }
+}
+
+static void forget(struct follow *f)
+{
+    f->reading_count = 0;
+    f->reading_stride = f->reading_lines = 1;
+}
+
+/* Of a long file: one line at each of PLACES places; then all of its end. */
+static void sample(struct follow *f, int64_t size)
+{
+    char *buffer = xmalloc(TAIL_LINE_BYTES);
+    for (int i = 0; i < PLACES; i++) {
+        ssize_t n = pread(f->card_tail.fd, buffer, TAIL_LINE_BYTES, (size - END_BYTES) / PLACES * i);
+        char *start = n > 0 ? memchr(buffer, '\n', (size_t)n) : NULL,
+             *stop = start ? memchr(start + 1, '\n', (size_t)(buffer + n - start - 1)) : NULL;
+        if (!stop) continue;
+        json_t *line = json_loadb(start + 1, (size_t)(stop - start - 1), 0, NULL);
+        keep_reading(f, line);
+        json_decref(line);
+    }
+    free(buffer);
+    tail_seek(&f->card_tail, size - END_BYTES, true);
+}
+
+void follow_take_telemetry(struct follow *f)
+{
+    struct tail *t = &f->card_tail;
+    bool anew, unread = t->at == 0;
+    int64_t size = tail_look(t, &anew);
+    size_t bytes;
+    if (size < 0) return;
+    if (anew) forget(f);
+    if ((unread || anew) && size > WHOLE_BYTES && !f->replay) sample(f, size);
+    for (const char *text; (text = tail_line(t, &bytes)) != NULL;) {
+        json_t *line = json_loadb(text, bytes, 0, NULL);
+        if (f->replay && follow_whole(line, "step") > f->last.step) {
+            tail_back(t); /* its time has not come */
+            json_decref(line);
+            break;
+        }
+        keep_reading(f, line);
+        take_readings(f, json_object_get(line, "cards"),
+                      0); /* what live.json says replaces it while there is one */
+        json_decref(line);
+    }
+}
