@@ -358,7 +358,7 @@ static const struct option options[] = {
      "with --run: the runs are NAME-without and NAME-with (default: after CONFIG)"},
     {"reference", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "column to compare with (default: the first)"},
     {"published", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
-     "published figures beside the runs: eva_clip, open_clip, dinov2"},
+     "published figures beside the runs: eva_clip, open_clip, dinov2; eva_clip_k100 ..."},
     {"published-file", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
      "figures of your own in the form of published.yaml"},
     {"threshold", 0, OPTION_LIST, "KEY:LIMIT", NULL, 0, 0,

@@ -1,6 +1,7 @@
 /* meopt plan: will it fit? Memory by class per rank, work, traffic and disk, before anything starts. */
 #include "cli/cmd_config.h"
 #include "cli/command.h"
+#include "cli/plan_scaling.h"
 #include "core/base/file.h"
 #include "core/compare/published.h"
 #include "core/config/value.h"
@@ -224,6 +225,7 @@ struct figures {
     double published_mib[2];          /* without, with */
     double baseline_peak, meopt_peak; /* for the published table */
     int64_t disk;
+    struct scaling_table scaling;
 };
 
 static void print_tower(const char *role, const struct geometry *g, int64_t parameters, const char *head)
@@ -269,6 +271,7 @@ static void print_plan(const struct figures *f)
     if (p->cache_bytes_per_image)
         printf("; and %lld bytes an image of the teacher's outputs", (long long)p->cache_bytes_per_image);
     printf("\n");
+    if (f->scaling.count) scaling_table_print(&f->scaling);
     if (!f->published) return;
     printf("\nat 32 images and one card     without      with MEOpt    ratio\n");
     printf("  published, MB            %9.0f      %9.0f     %.3f\n", f->published_mib[0], f->published_mib[1],
@@ -315,6 +318,7 @@ static json_t *plan_json(const struct figures *f, const struct outcome *outcomes
     json_object_set_new(root, "update_bytes", json_real(p->update_bytes));
     json_object_set_new(root, "ranks", json_integer(f->ranks));
     json_object_set_new(root, "sent_bytes_per_step", json_real(plan_sent_bytes(p, f->ranks)));
+    json_object_set_new(root, "scaling", f->scaling.count ? scaling_table_json(&f->scaling) : json_null());
     json_object_set_new(root, "checkpoint_bytes", json_integer(p->checkpoint_bytes));
     json_object_set_new(root, "cache_bytes_per_image", json_integer(p->cache_bytes_per_image));
     json_object_set_new(root, "disk_bytes", json_integer(f->disk));
@@ -396,6 +400,7 @@ static int plan_run(const struct arguments *args, struct error *err)
     if ((code = plan_make(&plan, &config, err)) != 0) goto done;
     if (argument_flag(args, "measure") && (code = measure(&f, err)) != 0) goto done;
     f.ranks = ranks_of(args, &config);
+    if ((code = scaling_table_make(&f.scaling, args, &config, &plan, f.ranks, f.gflops, err)) != 0) goto done;
     f.disk = plan.checkpoint_bytes * (config.train.checkpoint_keep + 1);
     if (f.card.bytes) f.largest = plan_largest_batch(&config, f.card.bytes, NULL);
     if ((code = compare_published(&f, args, err)) != 0) goto done;
@@ -418,6 +423,14 @@ static const struct option options[] = {
      "a table of the settings that matter, with peak memory and relative compute"},
     {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536,
      "ranks that train together; else the number of device.cards"},
+    {"bandwidth", 0, OPTION_REAL, "GB/S", NULL, 0, 1e6,
+     "what a rank's link carries: a table of steps on 1, 2, 4 ... N ranks"},
+    {"latency", 0, OPTION_REAL, "US", NULL, 0, 1e9, "microseconds of a message between ranks (default 5)"},
+    {"network", 0, OPTION_REAL, "GB/S", NULL, 0, 1e6,
+     "what a node's network carries, where there are more ranks than --node-ranks"},
+    {"node-ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "ranks of a node (default 8)"},
+    {"step-ms", 0, OPTION_REAL, "MS", NULL, 0, 1e12,
+     "a step of one rank as measured, for that table (meopt bench train); else from --gflops"},
     {"gflops", 0, OPTION_REAL, "X", NULL, 0, 1e9,
      "measured speed (meopt bench train), for the expected time of a step"},
     {"measure", 0, OPTION_FLAG, NULL, NULL, 0, 0,
@@ -431,7 +444,9 @@ const struct command cmd_plan = {
     "CONFIG [key=value ...]",
     "say what an experiment needs before it starts: memory by class, compute, disk",
     "Examples:\n  meopt plan configs/eva_clip.yaml --card-memory 64G --what-if\n  meopt plan "
-    "configs/dinov2.yaml train.batch_size=64 train.recompute=block",
+    "configs/dinov2.yaml train.batch_size=64 train.recompute=block\n  meopt plan configs/eva_clip.yaml "
+    "--ranks 512 "
+    "--bandwidth 19.4 --network 50 --step-ms 2700",
     options,
     1,
     -1,

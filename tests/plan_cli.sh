@@ -39,6 +39,21 @@ done
 grep -q '"step_s": 68.3' out || fail "68 TFLOP at 1 TFLOP/s"
 # 1.0126 G parameters in bf16, ring of four: 2 * 3/4 * 2 bytes
 grep -q '"sent_bytes_per_step": 30[34]' out || fail "bytes sent"
+
+# Many ranks on paper: rows 1, 2, 4 ... and the number asked for; what it needs to know.
+expect 0 "$MEOPT" plan eva_clip.yaml --ranks 12 --bandwidth 19.4 --step-ms 2000
+[ "$(awk '/efficiency/ { on = 1; next } on && NF == 6 { printf "%s ", $1 }' out)" = "1 2 4 8 12 " ] || fail "rows of the table"
+expect 0 "$MEOPT" plan eva_clip.yaml --ranks 4 --bandwidth 10 --latency 0 --step-ms 1000 optim.gradients=keep --json
+python3 - out <<'END' || fail "kept gradients: a step and its sums"
+import json, sys
+p = json.load(open(sys.argv[1]))
+rows = p["scaling"]
+assert [r["ranks"] for r in rows] == [1, 2, 4]
+assert abs(rows[2]["sums_s"] - p["sent_bytes_per_step"] / 10e9) < 1e-9, rows
+assert abs(rows[2]["step_s"] - 1 - rows[2]["sums_s"]) < 1e-9 and abs(rows[2]["images_per_s"] - 4 * 32 / rows[2]["step_s"]) < 1e-6
+END
+expect 2 "$MEOPT" plan eva_clip.yaml --ranks 4 --bandwidth 10
+grep -q 'how long a step takes' err || fail "a bandwidth alone says nothing"
 expect 0 "$MEOPT" plan eva_clip.yaml train.batch_size=64 optim.use_meopt=false
 grep -q '64 images a step' out || fail "overrides"
 grep -q '^  published' out || fail "published figures are for 32 images whatever the batch"
