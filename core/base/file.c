@@ -97,6 +97,16 @@ char *path_shipped(const char *name)
     return found;
 }
 
+bool path_is_dead_link(const char *path, char *to, size_t size)
+{
+    char raw[1024];
+    ssize_t n = readlink(path, raw, sizeof raw - 1);
+    if (n < 0 || access(path, F_OK) == 0 || errno != ENOENT) return false;
+    raw[n] = 0;
+    name_printable(to, size, raw);
+    return true;
+}
+
 int file_open(const char *path, int *fd, struct stat *status, struct error *err)
 {
     struct stat local;
@@ -104,10 +114,15 @@ int file_open(const char *path, int *fd, struct stat *status, struct error *err)
     if (!status) status = &local;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0 || fstat(*fd, status) != 0) {
-        reason = errno;
         char clean[256];
-        code = error_errno(err, EXIT_FAILED, "check the path", *fd < 0 ? "cannot open %s" : "cannot read %s",
-                           name_printable(clean, sizeof clean, path));
+        reason = errno;
+        if (reason == ENOENT && path_is_dead_link(path, clean, sizeof clean))
+            code = error_set(err, EXIT_FAILED, "get the file that it names, as with 'git annex get'",
+                             "is a symbolic link to %s, which is not there", clean);
+        else
+            code =
+                error_errno(err, EXIT_FAILED, "check the path", *fd < 0 ? "cannot open %s" : "cannot read %s",
+                            name_printable(clean, sizeof clean, path));
     } else if (!S_ISREG(status->st_mode)) {
         code =
             error_set(err, EXIT_FAILED, "name a file",

@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -75,6 +76,9 @@ char *path_join(const char *a, const char *b);
 char *path_dirname(const char *path);
 /* Last component within path, never NULL. */
 const char *path_basename(const char *path);
+
+/* Is it a symbolic link to what is not there? Then `to` is what it names, as it may be printed. */
+bool path_is_dead_link(const char *path, char *to, size_t size);
 
 /* A read-only mapping of a whole file. bytes may be 0 (data NULL). A file that shrinks under the mapping, or
  * cannot be read, raises SIGBUS: see lost_map.h. */

@@ -6,52 +6,79 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a part of a name says about a tower, the first that is found. */
+static const char merge[] = "merge it into the model and save that: merge_and_unload() of peft",
+                  dequantize[] =
+                      "take the checkpoint from before it was quantized, or dequantize it and save again",
+                  unwrap[] = "save the model from before it was changed so, or remove the change first";
+
+/* What a part of a name says about a tower, the first that is found; and what to do, where that is not the
+ * usual. */
 static const struct {
-    const char *part, *meaning;
+    const char *part, *meaning, *hint;
 } meanings[] = {
-    {"register_tokens", "register tokens (DINOv2 with registers)"},
-    {"reg_token", "register tokens (timm's *_reg models)"},
-    {"gamma_", "LayerScale"},
-    {"ls1.", "LayerScale"},
-    {"ls2.", "LayerScale"},
-    {"ls_1.", "LayerScale (open_clip's ls_init_value)"},
-    {"ls_2.", "LayerScale (open_clip's ls_init_value)"},
-    {"relative_position", "relative positions in the attention"},
-    {"rel_pos_bias", "relative positions in the attention"},
-    {"rope", "rotary positions (EVA02, DINOv3)"},
-    {"freqs_", "rotary positions (EVA02, DINOv3)"},
-    {"inner_attn_ln", "a norm inside the attention (sub-LN, EVA02)"},
-    {"ffn_ln", "a norm inside the feed-forward (sub-LN, EVA02)"},
-    {"mlp.norm", "a norm inside the feed-forward (sub-LN, EVA02)"},
-    {"ln_attn", "a norm inside the attention (scaled attention)"},
-    {"head_scale", "a scale of each head (scaled attention)"},
-    {"logit_scale", "a scale of the attention (cosine attention)"},
-    {"q_norm", "norms of the queries and keys"},
-    {"k_norm", "norms of the queries and keys"},
-    {"ln_q", "norms of the queries and keys"},
-    {"ln_k", "norms of the queries and keys"},
-    {"q_proj", "separate projections of queries, keys and values"},
-    {"k_proj", "separate projections of queries, keys and values"},
-    {"v_proj", "separate projections of queries, keys and values"},
-    {"attn_pool", "pooling by attention (CoCa, SigLIP)"},
-    {"local_cls_norm", "a norm of its own for small crops"},
-    {"fc_norm", "pooling by the mean of the patches"},
-    {"patchnorm", "a norm of the patches"},
-    {"norm_pre", "a norm before the blocks (timm's CLIP towers)"},
-    {"ln_pre", "a norm before the blocks"},
-    {"trunk.", "a tower of timm inside open_clip"},
-    {"mlp.w", "a gated feed-forward (SwiGLU)"},
-    {"dist_token", "a distillation token (DeiT)"},
-    {"cls_token", "a second token"},
-    {"norm3", "a third norm in a block"},
+    {"lora_", "a LoRA adapter that is not merged into the weights", merge},
+    {"hada_w", "a LoHa adapter that is not merged into the weights", merge},
+    {"qweight", "4-bit weights (GPTQ, AWQ)", dequantize},
+    {"qzeros", "4-bit weights (GPTQ, AWQ)", dequantize},
+    {"g_idx", "4-bit weights (GPTQ, AWQ)", dequantize},
+    {".scales", "4-bit weights (GPTQ, AWQ)", dequantize},
+    {".SCB", "8-bit weights of bitsandbytes", dequantize},
+    {"weight_format", "8-bit weights of bitsandbytes", dequantize},
+    {"absmax", "4-bit weights of bitsandbytes", dequantize},
+    {"quant_map", "4-bit weights of bitsandbytes", dequantize},
+    {"quant_state", "4-bit weights of bitsandbytes", dequantize},
+    {"weight_packed", "quantized weights (compressed-tensors)", dequantize},
+    {"weight_scale", "quantized weights (compressed-tensors, fp8)", dequantize},
+    {"zero_point", "quantized weights", dequantize},
+    {"_checkpoint_wrapped_module", "a module inside a wrapper of activation checkpointing", unwrap},
+    {"parametrizations", "a parametrization (weight norm, orthogonal, ...)", unwrap},
+    {"weight_orig", "a pruned or spectrally normed weight", unwrap},
+    {"weight_mask", "a pruned weight", unwrap},
+    {"weight_g", "a weight-normed matrix", unwrap},
+    {"weight_v", "a weight-normed matrix", unwrap},
+    {"register_tokens", "register tokens (DINOv2 with registers)", NULL},
+    {"reg_token", "register tokens (timm's *_reg models)", NULL},
+    {"gamma_", "LayerScale", NULL},
+    {"ls1.", "LayerScale", NULL},
+    {"ls2.", "LayerScale", NULL},
+    {"ls_1.", "LayerScale (open_clip's ls_init_value)", NULL},
+    {"ls_2.", "LayerScale (open_clip's ls_init_value)", NULL},
+    {"relative_position", "relative positions in the attention", NULL},
+    {"rel_pos_bias", "relative positions in the attention", NULL},
+    {"rope", "rotary positions (EVA02, DINOv3)", NULL},
+    {"freqs_", "rotary positions (EVA02, DINOv3)", NULL},
+    {"inner_attn_ln", "a norm inside the attention (sub-LN, EVA02)", NULL},
+    {"ffn_ln", "a norm inside the feed-forward (sub-LN, EVA02)", NULL},
+    {"mlp.norm", "a norm inside the feed-forward (sub-LN, EVA02)", NULL},
+    {"ln_attn", "a norm inside the attention (scaled attention)", NULL},
+    {"head_scale", "a scale of each head (scaled attention)", NULL},
+    {"logit_scale", "a scale of the attention (cosine attention)", NULL},
+    {"q_norm", "norms of the queries and keys", NULL},
+    {"k_norm", "norms of the queries and keys", NULL},
+    {"ln_q", "norms of the queries and keys", NULL},
+    {"ln_k", "norms of the queries and keys", NULL},
+    {"q_proj", "separate projections of queries, keys and values", NULL},
+    {"k_proj", "separate projections of queries, keys and values", NULL},
+    {"v_proj", "separate projections of queries, keys and values", NULL},
+    {"attn_pool", "pooling by attention (CoCa, SigLIP)", NULL},
+    {"local_cls_norm", "a norm of its own for small crops", NULL},
+    {"fc_norm", "pooling by the mean of the patches", NULL},
+    {"patchnorm", "a norm of the patches", NULL},
+    {"norm_pre", "a norm before the blocks (timm's CLIP towers)", NULL},
+    {"ln_pre", "a norm before the blocks", NULL},
+    {"trunk.", "a tower of timm inside open_clip", NULL},
+    {"mlp.w", "a gated feed-forward (SwiGLU)", NULL},
+    {"dist_token", "a distillation token (DeiT)", NULL},
+    {"cls_token", "a second token", NULL},
+    {"norm3", "a third norm in a block", NULL},
 };
 
-static const char *meaning_of(const char *key)
+/* The row of the table, -1 for none. */
+static int meaning_of(const char *key)
 {
     for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
-        if (strstr(key, meanings[i].part)) return meanings[i].meaning;
-    return NULL;
+        if (strstr(key, meanings[i].part)) return (int)i;
+    return -1;
 }
 
 int fit_family(struct spelling *spelling, enum family family, const struct weights *weights,
@@ -84,7 +111,8 @@ static int check_zero(const struct weights *weights, int64_t index, struct error
 int fit_names(const struct spelling *spelling, const struct weights *weights, struct error *err)
 {
     size_t begin = strlen(spelling->begin);
-    const char *first = NULL, *meaning = NULL;
+    const char *first = NULL;
+    int meaning = -1;
     int64_t others = -1;
     for (int64_t i = 0; i < weights_count(weights); i++) {
         const char *name = weights_tensor(weights, i)->name;
@@ -95,8 +123,8 @@ int fit_names(const struct spelling *spelling, const struct weights *weights, st
         int code = use == NAMES_ZERO ? check_zero(weights, i, err) : 0;
         if (code) return code;
         if (use != NAMES_UNREAD) continue;
-        const char *says = meaning_of(key);
-        if (!first || (says && !meaning)) { /* the first that can be explained tells most */
+        int says = meaning_of(key);
+        if (!first || (says >= 0 && meaning < 0)) { /* the first that can be explained tells most */
             first = name;
             meaning = says;
         }
@@ -106,12 +134,13 @@ int fit_names(const struct spelling *spelling, const struct weights *weights, st
     char more[48] = "", printable[160];
     name_printable(printable, sizeof printable, first);
     if (others > 0) snprintf(more, sizeof more, " (and %lld others)", (long long)others);
-    return error_set(
-        err, EXIT_CONFIG,
-        "without it the outputs would be another model's; a tensor that the model does not use may "
-        "be taken out of the file",
-        "the %s tower has tensor %s%s, which nothing here reads: %s", family_name(spelling->family),
-        printable, more, meaning ? meaning : "what it is for is not known");
+    const char *hint = meaning >= 0 && meanings[meaning].hint
+                           ? meanings[meaning].hint
+                           : "without it the outputs would be another model's; a tensor that the model does "
+                             "not use may be taken out of the file";
+    return error_set(err, EXIT_CONFIG, hint, "the %s tower has tensor %s%s, which nothing here reads: %s",
+                     family_name(spelling->family), printable, more,
+                     meaning >= 0 ? meanings[meaning].meaning : "what it is for is not known");
 }
 
 int64_t fit_blocks(const struct spelling *spelling, const struct weights *weights)
@@ -163,6 +192,17 @@ static void shape_text(char *text, size_t size, int ndim, const int64_t *shape)
     }
 }
 
+/* Whole numbers are what is left of weights that were quantized. */
+static int check_kind(const struct weights_tensor *t, struct error *err)
+{
+    char name[160];
+    if (t->dtype == DTYPE_F32 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F64)
+        return 0;
+    return error_set(err, EXIT_CONFIG, dequantize,
+                     "tensor %s is of whole numbers (%s), expected floating point",
+                     name_printable(name, sizeof name, t->name), dtype_name(t->dtype));
+}
+
 /* Each part of the place has its share of the rows, or all is there with rows and columns exchanged. */
 static int check_shape(const struct parameter *p, const struct values_place *place,
                        const struct weights *weights, struct error *err)
@@ -181,6 +221,8 @@ static int check_shape(const struct parameter *p, const struct values_place *pla
         int ndim = fit_dimensions(found->ndim, found->shape, &a);
         bool same = ndim == fit_dimensions(p->ndim, wanted, &b);
         for (int d = 0; same && d < ndim; d++) same = a[d] == b[d];
+        int code = same ? check_kind(found, err) : 0;
+        if (code) return code;
         if (same) continue;
         char expected[96], has[96], name[160];
         name_printable(name, sizeof name, found->name);

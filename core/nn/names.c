@@ -326,6 +326,10 @@ const char *names_stranger(const struct weights *weights)
          "a tower with register tokens and rotary positions (DINOv3 of transformers)"},
         {"visual.trunk.", "a tower of timm inside a model of open_clip"},
         {"visual.attnpool.", "a ResNet of CLIP, no vision transformer"},
+        {"lora_", "a LoRA adapter, to be merged into its model first (merge_and_unload() of peft)"},
+        {"layer4.", "a ResNet, no vision transformer"},
+        {"embed_tokens.", "a language model"},
+        {"down_blocks.", "a diffusion model"},
     };
     for (size_t k = 0; k < sizeof strangers / sizeof *strangers; k++)
         for (int64_t i = 0; i < weights_count(weights); i++)

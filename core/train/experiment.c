@@ -113,7 +113,11 @@ int train_files_there(const struct config *c, void (*missing)(void *context, con
         struct error e = {0};
         if (!read[i] || !path[0] || access(path, F_OK) == 0) continue;
         fetch_hint(hint, sizeof hint, names[i], path);
-        error_set(&e, EXIT_CONFIG, hint, "%s is not there: %s", names[i], path);
+        char to[256];
+        if (path_is_dead_link(path, to, sizeof to))
+            error_set(&e, EXIT_CONFIG, "get the file that it names, as with 'git annex get'",
+                      "%s is a symbolic link to %s, which is not there: %s", names[i], to, path);
+        else error_set(&e, EXIT_CONFIG, hint, "%s is not there: %s", names[i], path);
         error_at(&e, c->path, c->origins[key].line, c->origins[key].column);
         if (missing) missing(context, &e);
         if (!code && err) *err = e;

@@ -1,5 +1,6 @@
 /* Plans: see plan.h. */
 #include "core/train/plan.h"
+#include "core/base/file.h"
 #include "core/train/trainer.h"
 
 #include <stdio.h>
@@ -96,10 +97,15 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
         copy.model_t.arch == TOWER_ARCH_CUSTOM && !geometry_known(&copy)) {
         bool teacher = !readable(&copy.model_t);
         const char *weight = teacher ? copy.model_t.weight : copy.model_s.weight;
-        code = error_set(err, weight[0] ? EXIT_FAILED : EXIT_CONFIG,
-                         "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'",
-                         "the %s's checkpoint is not there, and nothing else says its geometry",
-                         teacher ? "teacher" : "student");
+        char to[256];
+        if (path_is_dead_link(weight, to, sizeof to))
+            code = error_set(err, EXIT_FAILED, "get the file that it names, as with 'git annex get'",
+                             "is a symbolic link to %s, which is not there", to);
+        else
+            code = error_set(err, weight[0] ? EXIT_FAILED : EXIT_CONFIG,
+                             "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'",
+                             "the %s's checkpoint is not there, and nothing else says its geometry",
+                             teacher ? "teacher" : "student");
         error_at(err, weight, 0, 0);
     }
     if (code == 0) {

@@ -149,6 +149,41 @@ int weights_refuse_part(const char *path, struct error *err)
     return error_at(err, path, 0, 0);
 }
 
+/* Of shards without an index the first, when all of one checkpoint's are there and nothing else looks so. */
+static bool find_shards(const char *dir, const char *stem, const char *suffix, int *shards)
+{
+    struct dirent **entries;
+    int n = scandir(dir, &entries, NULL, NULL), found = 0;
+    *shards = 0;
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        int shard = 0, of = 0, used = 0;
+        size_t length = strlen(stem);
+        bool is = strncmp(name, stem, length) == 0 &&
+                  sscanf(name + length, "-%5d-of-%5d%n", &shard, &of, &used) == 2 && used == 15 &&
+                  strcmp(name + length + used, suffix) == 0;
+        if (is && of > 0 && of <= MAX_SHARDS && (!*shards || of == *shards)) *shards = of, found++;
+        else if (is) found = -MAX_SHARDS - 1; /* of two checkpoints */
+        free(entries[i]);
+    }
+    if (n >= 0) free(entries);
+    return *shards > 0 && found == *shards;
+}
+
+static int add_unindexed(struct weights *w, const char *dir, const char *stem, const char *suffix, int shards,
+                         struct error *err)
+{
+    int code = 0;
+    w->sharded = true;
+    for (int i = 1; i <= shards && code == 0; i++) {
+        char *path = xasprintf("%s/%s-%05d-of-%05d%s", dir, stem, i, shards, suffix);
+        code = weights_add_file(w, path, err);
+        free(path);
+    }
+    w->sharded = false;
+    return code;
+}
+
 static bool is_there(const char *dir, const char *name)
 {
     char *path = path_join(dir, name);
@@ -163,15 +198,33 @@ int weights_add_directory(struct weights *w, const char *path, struct error *err
                                         "pytorch_model.bin",           "pytorch_model.bin.index.json",
                                         "open_clip_model.safetensors", "open_clip_pytorch_model.bin"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (!is_there(path, names[i])) continue;
         char *file = path_join(path, names[i]);
+        struct stat status;
+        if (lstat(file, &status) != 0) { /* a link to nothing is opened, too: that says so */
+            free(file);
+            continue;
+        }
         int code = has_suffix(file, ".index.json") ? weights_add_index(w, file, err)
                                                    : weights_add_file(w, file, err);
         free(file);
         return code;
     }
     if (is_there(path, ".metadata")) return weights_add_distributed(w, path, err);
+    static const char *const kinds[][2] = {
+        {"model", ".safetensors"}, {"pytorch_model", ".bin"}, {"open_clip_model", ".safetensors"}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        int shards;
+        if (find_shards(path, kinds[i][0], kinds[i][1], &shards))
+            return add_unindexed(w, path, kinds[i][0], kinds[i][1], shards, err);
+    }
     char found[200] = "";
+    if (is_there(path, "adapter_config.json"))
+        return error_set(err, EXIT_INTEGRITY,
+                         "merge it into its model and name that: merge_and_unload() of peft",
+                         "is an adapter (LoRA), not a model");
+    if (is_there(path, "snapshots"))
+        return error_set(err, EXIT_INTEGRITY, "name the directory of a revision in its snapshots",
+                         "is a model in Hugging Face's cache, expected one of its revisions");
     if (list_weights(path, found, sizeof found))
         return error_set(err, EXIT_INTEGRITY, "name the weight file itself",
                          "is a directory without model.safetensors or pytorch_model.bin; it holds %s", found);

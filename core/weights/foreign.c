@@ -9,35 +9,105 @@ static bool begins_with(const struct file_map *map, const char *text)
     return map->bytes >= n && memcmp(map->data, text, n) == 0;
 }
 
+/* How many bytes at the begin are of these. */
+static size_t run_of(const struct file_map *map, const char *bytes, size_t count)
+{
+    size_t i = 0;
+    while (i < map->bytes && memchr(bytes, map->data[i], count)) i++;
+    return i;
+}
+
+/* Formats that no single beginning shows. */
+static const char *other_format(const struct file_map *map)
+{
+    static const uint8_t table_end[] = {0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb};
+    const uint8_t *p = map->data;
+    if (map->bytes < 16) return NULL;
+    if (memcmp(p + map->bytes - 8, table_end, 8) == 0) return "is the index of a TensorFlow checkpoint";
+    if (map->bytes > 262 && memcmp(p + 257, "ustar", 5) == 0) return NULL;
+    /* field 1, a small version; then a text or a message */
+    if (p[0] == 0x08 && p[1] < 0x20 && p[2] % 8 == 2 && p[2] < 0x80)
+        return "is a protobuf message, as ONNX and TensorFlow models are";
+    /* a map whose first key is a short text */
+    if (((p[0] & 0xf0) == 0x80 || p[0] == 0xde || p[0] == 0xdf) &&
+        ((p[1] & 0xe0) == 0xa0 || (p[0] == 0xde && (p[3] & 0xe0) == 0xa0)))
+        return "is MessagePack, as Flax saves models";
+    return NULL;
+}
+
+/* A line of text, as a server sends in place of a file. */
+static bool is_text(const struct file_map *map)
+{
+    size_t n = map->bytes < 512 ? map->bytes : 512;
+    for (size_t i = 0; i < n; i++)
+        if (map->data[i] < 0x20 && !strchr("\t\r\n", map->data[i])) return false;
+    while (n > 0 && n == 512 && map->data[n - 1] >= 0x80) n--; /* a character that is cut */
+    return text_is_utf8((const char *)map->data, n);
+}
+
+/* By its first bytes. */
+static const struct {
+    const char *begin, *is, *hint;
+} kinds[] = {
+    {"version https://git-lfs", "is a git-lfs pointer, not the file itself",
+     "run 'git lfs pull' where it came from, or download the file itself"},
+    {"/annex/objects/", "is a git-annex pointer, not the file itself",
+     "run 'git annex get' where it came from, or download the file itself"},
+    {"<", "is a web page (HTML or XML), not a checkpoint",
+     "the server sent an error page: download the file again"},
+    {"\x1f\x8b", "is a gzip archive, expected a checkpoint", "unpack it first"},
+    {"\x28\xb5\x2f\xfd", "is a zstd archive, expected a checkpoint", "unpack it first"},
+    {"BZh", "is a bzip2 archive, expected a checkpoint", "unpack it first"},
+    {"\xfd\x37zXZ", "is an xz archive, expected a checkpoint", "unpack it first"},
+    {"\x04\x22\x4d\x18", "is an lz4 archive, expected a checkpoint", "unpack it first"},
+    {"7z\xbc\xaf", "is a 7-Zip archive, expected a checkpoint", "unpack it first"},
+    {"Rar!", "is a RAR archive, expected a checkpoint", "unpack it first"},
+    {"PK", "is a damaged or empty zip, expected a checkpoint", "get the file again"},
+    {"\x93NUMPY", "is a NumPy array, expected a checkpoint", "save it with torch.save or as safetensors"},
+    {"{", "is JSON without a weight_map, expected a checkpoint",
+     "name the weight file itself, the directory, or the index of the shards (*.index.json)"},
+    {"\x89HDF", "is an HDF5 file, expected a checkpoint", "save it with torch.save or as safetensors"},
+    {"GGUF", "is a GGUF file, expected a checkpoint",
+     "name the PyTorch or safetensors file it was made from"},
+    {"lmgg", "is a GGML file, expected a checkpoint",
+     "name the PyTorch or safetensors file it was made from"},
+    {"tjgg", "is a GGML file, expected a checkpoint",
+     "name the PyTorch or safetensors file it was made from"},
+    {"fmgg", "is a GGML file, expected a checkpoint",
+     "name the PyTorch or safetensors file it was made from"},
+    {"(dp", "is a pickle of protocol 0, which torch.save never writes",
+     "save it with torch.save or as safetensors"},
+    {"ccollections\n", "is a pickle of protocol 0, which torch.save never writes",
+     "save it with torch.save or as safetensors"},
+};
+
 int weights_refuse_foreign(const struct file_map *map, struct error *err)
 {
-    static const struct {
-        const char *begin, *is, *hint;
-    } kinds[] = {
-        {"version https://git-lfs", "is a git-lfs pointer, not the file itself",
-         "run 'git lfs pull' where it came from, or download the file itself"},
-        {"<", "is a web page (HTML or XML), not a checkpoint",
-         "the server sent an error page: download the file again"},
-        {"\x1f\x8b", "is a gzip archive, expected a checkpoint", "unpack it first"},
-        {"\x28\xb5\x2f\xfd", "is a zstd archive, expected a checkpoint", "unpack it first"},
-        {"PK", "is a damaged or empty zip, expected a checkpoint", "get the file again"},
-        {"\x93NUMPY", "is a NumPy array, expected a checkpoint", "save it with torch.save or as safetensors"},
-        {"{", "is JSON without a weight_map, expected a checkpoint",
-         "name the weight file itself, the directory, or the index of the shards (*.index.json)"},
-        {"\x89HDF", "is an HDF5 file, expected a checkpoint", "save it with torch.save or as safetensors"},
-        {"GGUF", "is a GGUF file, expected a checkpoint",
-         "name the PyTorch or safetensors file it was made from"},
-    };
-    static const char names[] = "name a file written by torch.save, or a safetensors file";
+    static const char names[] = "name a file written by torch.save, or a safetensors file",
+                      again[] = "get the file again";
     if (map->bytes == 0)
-        return error_set(err, EXIT_INTEGRITY, "get the file again",
-                         "is empty, expected a PyTorch or safetensors file");
+        return error_set(err, EXIT_INTEGRITY, again, "is empty, expected a PyTorch or safetensors file");
+    size_t zeros = run_of(map, "", 1), blank = run_of(map, " \t\r\n\xef\xbb\xbf", 7);
+    struct file_map text = {map->data + blank, map->bytes - blank};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (begins_with(map, kinds[i].begin))
+        if (begins_with(kinds[i].begin[0] == '<' ? &text : map, kinds[i].begin))
             return error_set(err, EXIT_INTEGRITY, kinds[i].hint, "%s", kinds[i].is);
     if (map->bytes > 262 && memcmp(map->data + 257, "ustar", 5) == 0)
         return error_set(err, EXIT_INTEGRITY, "unpack it and name the checkpoint that is in it",
                          "is a tar archive, expected a checkpoint");
+    if (zeros == map->bytes || zeros >= 512)
+        return error_set(err, EXIT_INTEGRITY, again,
+                         "begins with %zu bytes of zeros in %zu: a download that was not finished?", zeros,
+                         map->bytes);
+    const char *is = other_format(map);
+    if (is)
+        return error_set(err, EXIT_INTEGRITY,
+                         "convert it to PyTorch or safetensors with the library that wrote it",
+                         "%s, expected a checkpoint", is);
+    if (is_text(map))
+        return error_set(err, EXIT_INTEGRITY,
+                         "a server may have sent a message in place of the file: download it again",
+                         "is text (%s), not a checkpoint", quote((const char *)map->data, map->bytes));
     uint8_t first[4] = {0};
     memcpy(first, map->data, map->bytes < 4 ? map->bytes : 4);
     return error_set(err, EXIT_INTEGRITY, names,

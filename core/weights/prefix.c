@@ -4,11 +4,29 @@
 #include <stdio.h>
 #include <string.h>
 
-/* DistributedDataParallel, torch.compile, Lightning and most training scripts, DINOv2, MAE and others,
- * averages. In the order in which two that both fit are preferred. */
-static const char *const words[] = {"module.",  "_orig_mod.", "model.",   "net.",
-                                    "network.", "backbone.",  "encoder.", "teacher.",
-                                    "student.", "ema_model.", "ema."};
+/* DistributedDataParallel, torch.compile, FSDP, Fabric, PEFT, Lightning and most training scripts, DINOv2,
+ * MAE and others, models that have a tower among other parts, averages. In the order in which two that both
+ * fit are preferred. */
+static const char *const words[] = {"module.",
+                                    "_orig_mod.",
+                                    "_fsdp_wrapped_module.",
+                                    "_forward_module.",
+                                    "base_model.",
+                                    "model.",
+                                    "net.",
+                                    "network.",
+                                    "backbone.",
+                                    "encoder.",
+                                    "clip.",
+                                    "clip_model.",
+                                    "vision_tower.",
+                                    "image_encoder.",
+                                    "vision_encoder.",
+                                    "visual_encoder.",
+                                    "teacher.",
+                                    "student.",
+                                    "ema_model.",
+                                    "ema."};
 enum { WORD_COUNT = sizeof words / sizeof *words, MAX_WORDS = 6 };
 
 /* How far down the list a prefix is: fewer words first, then the table's order; -1: other words. */
@@ -20,8 +38,8 @@ static int64_t rank_of(const char *prefix, size_t bytes)
         while (i < WORD_COUNT &&
                (strlen(words[i]) > bytes - at || memcmp(prefix + at, words[i], strlen(words[i])) != 0))
             i++;
-        if (i == WORD_COUNT || rank >= 1 << (4 * (MAX_WORDS - 1))) return -1;
-        rank = rank * 16 + i + 1;
+        if (i == WORD_COUNT || rank >= 1 << (5 * (MAX_WORDS - 1))) return -1;
+        rank = rank * 32 + i + 1;
         at += strlen(words[i]);
     }
     return rank;

@@ -181,6 +181,11 @@ static int unread_tensor(struct pickle *p, const char *kind, const struct class_
 static int rebuild_tensor(struct pickle *p, const struct items *args, bool typed, struct value *result,
                           struct error *err)
 {
+    const struct class_name *made_by = args->count ? value_class(&args->at[0]) : NULL;
+    if (made_by && class_is(made_by, "torch.storage", "_load_from_bytes"))
+        return error_set(
+            err, EXIT_INTEGRITY, "torch.save(pickle.load(open(FILE, 'rb')), ...)",
+            "was written by pickle.dump, not by torch.save: its tensors are pickles in a pickle");
     if (args->count < (typed ? 7u : 4u) || args->at[0].kind != VALUE_STORAGE || args->at[1].kind != VALUE_INT)
         return damaged(err, "a tensor made of other than (storage, offset, size, stride, ...)");
     struct stored_tensor *t = pickle_alloc(p, sizeof *t, err);

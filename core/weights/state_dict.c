@@ -225,13 +225,14 @@ static bool has_tensors_deeper(const struct items *dict, struct search *s)
 /* What was taken, and what else there was; the first shard's stands for all. */
 static void note_choice(struct weights *w, const struct search *s)
 {
+    static char told[256]; /* a file is opened by everyone who has a question: said once */
     char path[256];
     if (w->entry[0]) return;
     memcpy(w->entry, s->path, sizeof w->entry);
     memcpy(w->others, s->others, sizeof w->others);
-    if (s->others[0])
-        log_info("%s: the weights under %s are taken (%s would fit, too)",
-                 name_printable(path, sizeof path, w->path), w->entry, w->others);
+    if (!s->others[0] || strcmp(name_printable(path, sizeof path, w->path), told) == 0) return;
+    snprintf(told, sizeof told, "%s", path);
+    log_info("%s: the weights under %s are taken (%s would fit, too)", path, w->entry, w->others);
 }
 
 int pytorch_add_state_dict(struct weights *w, const struct value *top, storage_finder find, void *context,

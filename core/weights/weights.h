@@ -63,10 +63,12 @@ const struct weights_tensor *weights_tensor(const struct weights *w, int64_t ind
 /* Index of the tensor of that name, -1 when there is none. */
 int64_t weights_find(const struct weights *w, const char *name);
 /* Names that a wrapper changed. `name` is one that the tower's own repository gives ("visual.conv1.weight");
- * the file may have it behind any run of module. _orig_mod. model. net. network. backbone. encoder. teacher.
- * student. ema_model. ema. (the fewest words win, then this order), or, when it has none of these, without
- * "visual." because the tower was saved alone. Returns its index and what to do with every other name; -1:
- * there is none. Costs a pass over the table: once a tower, with a name that only its family has. */
+ * the file may have it behind any run of module. _orig_mod. _fsdp_wrapped_module. _forward_module.
+ * base_model. model. net. network. backbone. encoder. clip. clip_model. vision_tower. image_encoder.
+ * vision_encoder. visual_encoder. teacher. student. ema_model. ema. (the fewest words win, then this order),
+ * or, when it has none of these, without "visual." because the tower was saved alone. Returns its index and
+ * what to do with every other name; -1: there is none. Costs a pass over the table: once a tower, with a name
+ * that only its family has. */
 struct weights_prefix {
     char add[96];   /* what the file has before the name */
     size_t drop;    /* bytes at the name's begin that the file lacks */

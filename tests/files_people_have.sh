@@ -1,0 +1,182 @@
+#!/bin/sh
+# What lies about under a checkpoint's name: it is read exactly, or refused with exit code, file, what it is and what to do.
+# Shards without their index, Hugging Face's cache, wrappers' names, mixed types; and quantized weights, adapters, other
+# libraries' formats, compressed files, pointers and pages in place of files.
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*"; cat out err; exit 1; }
+cat >c.yaml <<YAML
+model: {weight_t: none, weight_s: none}
+model_t: {heads: 2, activation: gelu}
+model_s: {heads: 2, activation: gelu}
+data: {root: images, image_size: 28}
+train: {batch_size: 2, precision: fp32}
+YAML
+mkdir images
+cp "$MEOPT_SOURCE/tests/data/preprocess/images/06_tiny.jpg" images/
+python3 - "$MEOPT_SOURCE/tests/data/names/clip-projection/model.safetensors" <<'PYTHON'
+import bz2, gzip, io, json, lzma, os, pickle, struct, sys, types, zipfile
+
+def load(path):
+    raw = open(path, "rb").read()
+    n, = struct.unpack("<Q", raw[:8])
+    return {k: (t["dtype"], t["shape"], raw[8 + n:][slice(*t["data_offsets"])]) for k, t in json.loads(raw[8:8 + n]).items() if k != "__metadata__"}
+
+def save(path, tensors, metadata=None):
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    header, at = {"__metadata__": metadata} if metadata else {}, 0
+    for k, (dtype, shape, data) in tensors.items():
+        header[k] = dict(dtype=dtype, shape=shape, data_offsets=[at, at + len(data)])
+        at += len(data)
+    text = json.dumps(header).encode()
+    open(path, "wb").write(struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in tensors.values()))
+
+def write(path, data):
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    open(path, "wb").write(data)
+
+tower = load(sys.argv[1])
+begin = "vision_model."
+fc1 = begin + "encoder.layers.0.mlp.fc1."
+out = begin + "encoder.layers.0.self_attn.out_proj."
+save("whole.safetensors", tower)
+whole = open("whole.safetensors", "rb").read()
+
+# ---- read
+halves = [dict(list(tower.items())[i::2]) for i in (0, 1)]
+for i in (0, 1): save("unindexed/model-%05d-of-00002.safetensors" % (i + 1), halves[i])
+os.makedirs("hub/models--a--b/snapshots/0123")
+write("hub/models--a--b/blobs/f00d", whole)
+os.symlink("../../blobs/f00d", "hub/models--a--b/snapshots/0123/model.safetensors")
+for words in "_fsdp_wrapped_module.", "_forward_module.module.", "base_model.model.", "vision_tower.vision_tower.", "clip.", "module._orig_mod.":
+    save("words/%s.safetensors" % words.replace(".", ""), {words + k: t for k, t in tower.items()})
+save("empty_beside.safetensors", dict(tower, nothing=("F32", [0, 4], b""), number=("I64", [], b"\0" * 8)))
+save("long_metadata.safetensors", tower, {"a": "b" * 1000000})
+def wider(t): # float32 to float64, the same values
+    n = len(t[2]) // 4
+    return "F64", t[1], struct.pack("<%dd" % n, *struct.unpack("<%df" % n, t[2]))
+save("mixed.safetensors", {k: wider(t) if i % 2 else t for i, (k, t) in enumerate(tower.items())})
+
+# ---- refused
+rest = {k: t for k, t in tower.items() if k != fc1 + "weight"}
+ints = lambda t, dtype, size: (dtype, t[1], b"\1" * (size * len(t[2]) // 4))
+save("bnb_int8.safetensors", dict(rest, **{fc1 + "weight": ints(tower[fc1 + "weight"], "I8", 1), fc1 + "SCB": ("F32", [2], b"\0" * 8), fc1 + "weight_format": ("U8", [], b"\0")}))
+save("bnb_nf4.safetensors", dict(rest, **{fc1 + "weight": ("U8", [256, 1], b"\0" * 256), fc1 + "weight.absmax": ("F32", [8], b"\0" * 32)}))
+save("gptq.safetensors", dict(rest, **{fc1 + "qweight": ("I32", [2, 2], b"\0" * 16), fc1 + "qzeros": ("I32", [1], b"\0" * 4), fc1 + "scales": ("F16", [2], b"\0" * 4)}))
+save("int8.safetensors", {k: ints(t, "I8", 1) if len(t[1]) == 2 else t for k, t in tower.items()})
+save("int64.safetensors", {k: ints(t, "I64", 8) for k, t in tower.items()})
+lora = {"base_model.model." + out + "lora_%s.weight" % x: ("F32", [1], b"\0" * 4) for x in "AB"}
+save("lora/adapter_model.safetensors", lora)
+write("lora/adapter_config.json", b'{"peft_type": "LORA"}')
+save("unmerged.safetensors", dict(tower, **{out + "lora_A.weight": ("F32", [1], b"\0" * 4)}))
+save("zero_rows.safetensors", dict(rest, **{fc1 + "weight": ("F32", [0, 16], b"")}))
+write("missing/model.safetensors.index.json", json.dumps({"weight_map": {k: "model-0000%d-of-00002.safetensors" % (i + 1) for i in (0, 1) for k in halves[i]}}).encode())
+save("missing/model-00001-of-00002.safetensors", halves[0])
+for name, to in ("absolute", "/etc/passwd"), ("above", "../whole.safetensors"): write(name + "/model.safetensors.index.json", json.dumps({"weight_map": {"a": to}}).encode())
+os.makedirs("dangling")
+os.symlink("../../blobs/gone", "dangling/model.safetensors")
+os.symlink(".git/annex/objects/x/SHA256-y\x1b[31m.pt", "annex.pt")
+write("annex_pointer.pt", b"/annex/objects/SHA256E-s123--abc.pt\n")
+write("lfs.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n")
+write("page.pt", b"\n  <!DOCTYPE html><html></html>")
+write("denied.bin", b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>")
+write("entry.bin", b"Entry not found")
+write("error.bin", b'{"error": "Repository not found"}')
+write("zeros.pt", bytes(9000))
+write("nothing.pt", b"")
+write("model.gguf", b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
+write("ggml.bin", b"lmgg" + bytes(64))
+write("model.onnx", b"\x08\x07\x12\x07pytorch\x1a\x052.1.0:\x80\x02\n\x10" + bytes(300))
+write("model.h5", b"\x89HDF\r\n\x1a\n" + bytes(64))
+write("model.ckpt.index", bytes([0, 0, 0, 8, 1]) + bytes(64) + struct.pack("<Q", 0xdb4775248b80fb57))
+write("flax_model.msgpack", b"\x81\xa6params\x82\xa5model\x80" + bytes(64))
+with zipfile.ZipFile("arrays.npz", "w") as z: z.writestr("a.npy", b"\x93NUMPY" + bytes(64))
+write("array.npy", b"\x93NUMPY" + bytes(64))
+write("whole.gz", gzip.compress(whole)); write("whole.bz2", bz2.compress(whole)); write("whole.xz", lzma.compress(whole))
+write("whole.zst", b"\x28\xb5\x2f\xfd" + bytes(64)); write("whole.lz4", b"\x04\x22\x4d\x18" + bytes(64)); write("whole.7z", b"7z\xbc\xaf\x27\x1c" + bytes(64))
+write("long_header.safetensors", struct.pack("<Q", 1 << 62) + b'{"a":' + bytes(100))
+write("cut.safetensors", whole[:-100])
+write("numbers.pkl", pickle.dumps({"a": [1]}, protocol=0))
+
+# pickle.dump of a dictionary of tensors: what torch's classes would write
+class Storage:
+    def __reduce__(self): return sys.modules["torch.storage"]._load_from_bytes, (b"a pickle of its own",)
+class Tensor:
+    def __reduce__(self): return sys.modules["torch._utils"]._rebuild_tensor_v2, (Storage(), 0, (1,), (1,), False, None)
+for module, function in ("torch._utils", "_rebuild_tensor_v2"), ("torch.storage", "_load_from_bytes"):
+    f = types.FunctionType((lambda *a: a).__code__, {}, function)
+    f.__module__, f.__qualname__ = module, function
+    sys.modules.setdefault(module.split(".")[0], types.ModuleType("torch"))
+    sys.modules[module] = types.ModuleType(module)
+    setattr(sys.modules[module], function, f)
+for protocol in 2, 4, 5: write("dumped%d.pkl" % protocol, pickle.dumps({"a": Tensor()}, protocol))
+PYTHON
+
+embed() {
+    "$MEOPT" embed c.yaml --role teacher "model.weight_t=$1" data.max_bad=1 -o embedded >out 2>err || fail "$1 is not read"
+    tail -c +$(($(od -An -tu8 -N8 embedded) + 9)) embedded
+}
+embed whole.safetensors >expected
+[ -s expected ] || fail "no embeddings"
+for file in unindexed hub/models--a--b/snapshots/0123 words/* empty_beside.safetensors long_metadata.safetensors mixed.safetensors; do
+    embed "$file" | cmp -s - expected || fail "$file is read as another tower"
+done
+# CODE FILE WORDS HINT
+while IFS='|' read -r code file words hint; do
+    got=0
+    "$MEOPT" plan c.yaml "model.weight_t=$file" "model.weight_s=$file" >out 2>err || got=$?
+    [ "$got" = "$code" ] || fail "$file: exit $got, expected $code"
+    grep -q "$(basename "$file").*$words" err || fail "$file: not said '$words'"
+    grep -q "^ .*$hint" err || fail "$file: not said '$hint'"
+    ! grep -q "$(printf '\033')" err || fail "$file: control characters"
+done <<'TABLE'
+7|bnb_int8.safetensors|8-bit weights of bitsandbytes|before it was quantized
+7|bnb_nf4.safetensors|4-bit weights of bitsandbytes|before it was quantized
+7|gptq.safetensors|4-bit weights (GPTQ, AWQ)|before it was quantized
+7|int8.safetensors|is of whole numbers (I8), expected floating point|before it was quantized
+7|int64.safetensors|is of whole numbers (I64)|before it was quantized
+3|lora|is an adapter (LoRA), not a model|merge_and_unload
+7|lora/adapter_model.safetensors|LoRA adapter|DINOv2 are known
+7|unmerged.safetensors|a LoRA adapter that is not merged|merge_and_unload
+7|zero_rows.safetensors|is \[0x16\], expected|is this the file
+1|missing|model-00002-of-00002.safetensors, which is not there|get the rest
+3|absolute|is said to be in /etc/passwd|do not trust
+3|above|expected a weight file beside the index|do not trust
+1|dangling|is a symbolic link to ../../blobs/gone, which is not there|get the file
+1|annex.pt|is a symbolic link to .git/annex.*, which is not there|git annex get
+3|annex_pointer.pt|git-annex pointer|git annex get
+3|lfs.safetensors|git-lfs pointer|git lfs pull
+3|page.pt|web page|again
+3|denied.bin|web page|again
+3|entry.bin|is text (Entry not found)|again
+3|error.bin|JSON without a weight_map|weight file itself
+3|zeros.pt|9000 bytes of zeros|again
+3|nothing.pt|is empty|again
+3|hub/models--a--b|Hugging Face's cache|snapshots
+3|model.gguf|GGUF|made from
+3|ggml.bin|GGML|made from
+3|model.onnx|protobuf.*ONNX|convert
+3|model.h5|HDF5|torch.save
+3|model.ckpt.index|TensorFlow|convert
+3|flax_model.msgpack|MessagePack.*Flax|convert
+3|arrays.npz|NumPy|torch.save
+3|array.npy|NumPy|torch.save
+3|whole.gz|gzip|unpack
+3|whole.bz2|bzip2|unpack
+3|whole.xz|xz|unpack
+3|whole.zst|zstd|unpack
+3|whole.lz4|lz4|unpack
+3|whole.7z|7-Zip|unpack
+3|long_header.safetensors|header of 4611686018427387904 bytes|again
+3|cut.safetensors|beyond the end|again
+3|numbers.pkl|protocol 0|torch.save
+3|dumped2.pkl|pickle.dump|torch.save(pickle.load
+3|dumped4.pkl|pickle.dump|torch.save(pickle.load
+3|dumped5.pkl|pickle.dump|torch.save(pickle.load
+TABLE
+# What is told on the way to a run is told there, too.
+got=0
+"$MEOPT" train c.yaml model.weight_t=annex.pt model.weight_s=whole.safetensors --run-dir . --name run >out 2>err || got=$?
+[ "$got" = 7 ] && grep -q 'symbolic link' err || fail "a dead link is not told by train ($got)"
