@@ -1,0 +1,41 @@
+/* The configuration beside a checkpoint: the input is an open_clip_config.json and a config.json. What is
+ * taken from it is printable, or it is refused with a message. */
+#include "core/nn/beside.h"
+#include "tests/fuzz/weights_directory.h"
+
+#include <string.h>
+
+static void check_text(const char *text, size_t size)
+{
+    if (!memchr(text, 0, size)) abort();
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20) abort();
+}
+
+static void check(const char *path, int64_t width)
+{
+    struct beside b;
+    struct error err = {0};
+    int code = beside_read(&b, path, width, &err);
+    if (code != 0 && (code != EXIT_CONFIG || !err.what[0])) abort();
+    if (code) return;
+    check_text(b.activation, sizeof b.activation);
+    check_text(b.pool, sizeof b.pool);
+    if (!b.name && (b.heads || b.ffn || b.postnorm || b.pos_resize)) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static const char *const names[] = {"open_clip_config.json", "config.json"};
+    static const int64_t widths[] = {16, 384, 768, 1024, 1280, -1};
+    make_directory();
+    for (int i = 0; i < 2; i++) {
+        char other[128];
+        snprintf(other, sizeof other, "%s/%s", fuzz_directory, names[1 - i]);
+        unlink(other);
+        put_file(names[i], data, bytes);
+        for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) check(fuzz_directory, widths[k]);
+    }
+    return 0;
+}
