@@ -79,13 +79,17 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
 
 static const char not_finite[] = "the gradient is not finite";
 
-static int diverged(struct trainer *t, int64_t step, const char *what, struct error *err)
+/* moved: groups that were met earlier have taken the step already (released, norm not known before). */
+static int diverged(struct trainer *t, int64_t step, const char *what, bool moved, struct error *err)
 {
     t->diverged = true;
     return error_set(
         err, EXIT_DIVERGED,
         "resume from the last checkpoint with a lower optim.lr, a longer warm-up or optim.clip_grad_norm",
-        "step %lld: %s; the update was not applied", (long long)step, what);
+        "step %lld: %s; %s", (long long)step, what,
+        moved ? "blocks behind it have taken the step already: the weights in memory are of no step, and are "
+                "not saved"
+              : "the update was not applied");
 }
 
 /* State of the backward pass's call-backs. */
@@ -93,6 +97,7 @@ struct release {
     struct trainer *t;
     double scale; /* of every group; with by_group, computed for each */
     bool by_group, accumulate, measure;
+    bool moved; /* a group has taken the step */
     double squares;
     int64_t parameters;
     int64_t step;
@@ -134,6 +139,17 @@ static struct meopt_gradient gradient_of(const struct parameter *p)
     return (struct meopt_gradient){p->grad, p->grad_type == DTYPE_BF16 ? MEOPT_BF16 : MEOPT_F32};
 }
 
+/* The scale that turns the gradient's norm into what optim.clip_grad_norm and LAMB's own pre-clipping allow;
+ * of a group's gradient: into its share of that. */
+static double clip_scale(const struct trainer *t, double norm, double share)
+{
+    double scale = 1, limit = t->config->optim.max_grad_norm * share;
+    if (t->config->optim.name == OPTIM_NAME_LAMB && limit > 0 && norm > limit) scale = limit / norm;
+    if (t->config->optim.clip_grad_norm > 0)
+        scale *= meopt_clip_scale(norm * scale, t->config->optim.clip_grad_norm * share);
+    return scale;
+}
+
 /* A group's gradients are complete: measure, accumulate, or step and let them go. */
 static int on_group(void *context, int group, struct error *err)
 {
@@ -144,12 +160,11 @@ static int on_group(void *context, int group, struct error *err)
     if (r->measure || r->by_group) {
         double squares;
         group_squares(t, group, &squares, &finite);
-        if (!finite) return diverged(t, r->step, not_finite, err);
+        if (!finite) return diverged(t, r->step, not_finite, r->moved, err);
         r->squares += squares;
         if (r->measure) return 0;
-        double share = t->config->optim.clip_grad_norm *
-                       sqrt((double)group_parameters(t, group) / (double)r->parameters);
-        r->scale = meopt_clip_scale(sqrt(squares), share);
+        r->scale =
+            clip_scale(t, sqrt(squares), sqrt((double)group_parameters(t, group) / (double)r->parameters));
     }
     size_t count = 0;
     int status = MEOPT_OK;
@@ -164,19 +179,9 @@ static int on_group(void *context, int group, struct error *err)
     }
     if (!r->accumulate)
         status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
-    if (status == MEOPT_NOT_FINITE) return diverged(t, r->step, library.message, err);
+    if (status == MEOPT_NOT_FINITE) return diverged(t, r->step, library.message, r->moved, err);
+    if (!r->accumulate) r->moved = true;
     return status ? trainer_library_error(&library, err) : 0;
-}
-
-/* The scale that turns the gradient's norm into what
- * optim.clip_grad_norm (or LAMB's own pre-clipping) allows. */
-static double clip_scale(const struct trainer *t, double norm)
-{
-    double scale = 1, limit = t->config->optim.max_grad_norm;
-    if (t->config->optim.name == OPTIM_NAME_LAMB && limit > 0 && norm > limit) scale = limit / norm;
-    if (t->config->optim.clip_grad_norm > 0)
-        scale *= meopt_clip_scale(norm * scale, t->config->optim.clip_grad_norm);
-    return scale;
 }
 
 void trainer_clipping(const struct config *config, char *text, size_t size)
@@ -221,7 +226,7 @@ static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done,
     dev->download(dev, sums, t->sums, sizeof sums);
     *loss += sums[0];
     *cosine += sums[1] / (double)t->batch;
-    return isfinite(sums[0]) ? 0 : diverged(t, step, "the loss is not finite", err);
+    return isfinite(sums[0]) ? 0 : diverged(t, step, "the loss is not finite", false, err);
 }
 
 static int step_kept(struct trainer *t, int64_t step, double lr, struct step_result *result,
@@ -231,12 +236,12 @@ static int step_kept(struct trainer *t, int64_t step, double lr, struct step_res
     int finite, code;
     double squares;
     group_squares(t, -1, &squares, &finite);
-    if (!finite) return diverged(t, step, not_finite, err);
+    if (!finite) return diverged(t, step, not_finite, false, err);
     if ((code = device_check(t->device, err)) != 0) return code;
     double norm = sqrt(squares);
     for (int i = 0; i < t->tensor_count; i++)
         t->gradients[i] = gradient_of(&t->student->parameters[t->parameter_of[i]]);
-    if (meopt_step(t->opt, step, lr, clip_scale(t, norm), t->gradients, NULL, &library))
+    if (meopt_step(t->opt, step, lr, clip_scale(t, norm, 1), t->gradients, NULL, &library))
         code = trainer_library_error(&library, err);
     result->grad_norm = norm;
     return code;
@@ -256,18 +261,17 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
                                    on_group, &r, err)) != 0)
             return code;
         r.measure = false;
-        r.scale = clip_scale(t, sqrt(r.squares));
+        r.scale = clip_scale(t, sqrt(r.squares), 1);
     } else if (clip && (t->config->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK || t->previous_norm <= 0)) {
-        r.by_group = t->config->optim.clip_grad_norm >
-                     0; /* also the first step of `previous`, which has no norm yet */
+        r.by_group = true; /* also the first step of `previous`, which has no norm yet */
     } else if (clip) {
-        r.scale = clip_scale(t, t->previous_norm);
+        r.scale = clip_scale(t, t->previous_norm, 1);
     }
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
     code =
         tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true, on_group, &r, err);
     int ended = meopt_step_end(t->opt, &stats, &library);
-    if (!code && ended == MEOPT_NOT_FINITE) code = diverged(t, step, not_finite, err);
+    if (!code && ended == MEOPT_NOT_FINITE) code = diverged(t, step, not_finite, r.moved, err);
     if (!code && ended) code = trainer_library_error(&library, err);
     result->grad_norm = t->twice || r.by_group ? sqrt(r.squares) : stats.grad_norm;
     return code;
@@ -284,8 +288,8 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     int finite;
     if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library))
         return trainer_library_error(&library, err);
-    if (!finite) return diverged(t, step, not_finite, err);
-    double scale = clip_scale(t, norm);
+    if (!finite) return diverged(t, step, not_finite, false, err);
+    double scale = clip_scale(t, norm, 1);
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
     for (int i = 0; i < t->tensor_count; i++) {
         t->tensors[i] = (size_t)i;
@@ -295,7 +299,8 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
         meopt_step_tensors(t->opt, t->tensors, t->gradients, (size_t)t->tensor_count, scale, &library);
     int ended = meopt_step_end(t->opt, &stats, status ? NULL : &library);
     result->grad_norm = norm;
-    if (status == MEOPT_NOT_FINITE || ended == MEOPT_NOT_FINITE) return diverged(t, step, not_finite, err);
+    if (status == MEOPT_NOT_FINITE || ended == MEOPT_NOT_FINITE)
+        return diverged(t, step, not_finite, false, err);
     return status || ended ? trainer_library_error(&library, err) : 0;
 }
 
