@@ -6,6 +6,7 @@
 #include "cli/supervise.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/config/edit.h"
 #include "core/run/run.h"
 #include "core/train/experiment.h"
 #include "core/run/status.h"
@@ -15,6 +16,31 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+/* Options that change a key of the run's own configuration, into its file: whoever resumes it next has them,
+ * too. */
+static int change_run(const struct arguments *args, const char *directory, struct config *config,
+                      struct error *err)
+{
+    struct edit edits[3];
+    char steps[32], *path = path_join(directory, "config.yaml");
+    int count = 0, code = 0;
+    const char *cards = argument_text(args, "cards", NULL);
+    if (argument_int(args, "steps", 0) > 0) {
+        snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
+        edits[count++] = (struct edit){"train.steps", steps};
+    }
+    if (cards) edits[count++] = (struct edit){"device.cards", cards};
+    if (cards && config->device.type == DEVICE_TYPE_CPU)
+        edits[count++] = (struct edit){"device.type", "auto"};
+    if (count) {
+        config_free(config);
+        code = edit_file(path, edits, count, 0, NULL, NULL, NULL, NULL, err);
+        if (!code) code = config_load(config, path, NULL, 0, err);
+    }
+    free(path);
+    return code;
+}
 
 /* A process that was killed a moment ago may still hold the run: wait for it a little. */
 static int reopen(const char *directory, struct config *config, int *lock, struct error *err)
@@ -79,7 +105,7 @@ static int begin(const struct arguments *args, char **directory, bool *resume, i
     const char *given = argument_text(args, "name", config.run.name[0] ? config.run.name : NULL);
     const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
     char *there = given ? path_join(parent, given) : NULL;
-    *resume = !code && there && argument_flag(args, "resume-if-exists") && access(there, F_OK) == 0;
+    *resume = !code && there && argument_flag(args, "resume-if-exists") && !file_absent(there);
     if (*resume) {
         code = go_on(&config, there, lock, err);
         *directory = there;
@@ -197,6 +223,8 @@ static int train_run(const struct arguments *args, struct error *err)
     if (argument_text(args, "replay", NULL)) return replay_run(args, err);
     if (resume && args->operand_count > 0)
         return error_set(err, EXIT_USAGE, "leave CONFIG out", "a resumed run has its own configuration");
+    if (resume && (argument_text(args, "name", NULL) || argument_text(args, "run-dir", NULL)))
+        return error_set(err, EXIT_USAGE, "leave it out", "--name and --run-dir are of a new run");
     if (!resume && argument_list(args, "force-resume", 0))
         return error_set(err, EXIT_USAGE, "give --resume RUN, too",
                          "--force-resume is of a run that goes on");
@@ -209,7 +237,9 @@ static int train_run(const struct arguments *args, struct error *err)
         struct config config;
         directory = run_of(args, "resume", &code, err);
         if (!code) code = forced_keys(args, &force, err);
-        if (!code && (code = reopen(directory, &config, &lock, err)) == 0) config_free(&config);
+        if (!code && (code = reopen(directory, &config, &lock, err)) == 0 &&
+            (code = change_run(args, directory, &config, err)) == 0)
+            config_free(&config);
     } else {
         code = begin(args, &directory, &goes_on, &lock, err);
     }
@@ -224,7 +254,8 @@ static int train_run(const struct arguments *args, struct error *err)
 static const struct option options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"name", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "name of the run (default CONFIG-UTCTIME)"},
-    {"steps", 0, OPTION_INT, "N", NULL, 1, 1e12, "train N steps in all (train.steps)"},
+    {"steps", 0, OPTION_INT, "N", NULL, 1, 1e12,
+     "train N steps in all (train.steps); with --resume: from now on"},
     {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N (exit 10)"},
     {"resume", 0, OPTION_TEXT, "RUN", NULL, 0, 0,
      "go on with this run directory from its newest whole checkpoint"},

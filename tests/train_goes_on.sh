@@ -2,12 +2,7 @@
 # A run goes on as what it was, or not at all: checkpoints that are not there, a configuration or images that are others, are told
 # with exit code and name, and nothing of the run is touched.
 set -u
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir "$work/sample" "$work/configs"
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
-cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" "$work/configs/"
-cd "$work" || exit 1
+. "$MEOPT_SOURCE/tests/quickstart.sh"
 fail() {
     echo "$*"
     tail -5 log
@@ -122,6 +117,13 @@ step-00000005
 step-00000006.damaged" ] || fail "$label: $(ls run/ckpt)"
 resume 0
 [ "$(lines)" = 12 ] || fail "$label: $(lines) lines"
+
+label="more steps, by an option"
+resume 0 --steps 14
+[ "$(lines)" = 14 ] || fail "$label: $(lines) lines"
+grep -q '^  steps: 14$' run/config.yaml || fail "$label: the run does not know it"
+resume 2 --name other
+grep -q 'name and --run-dir are of a new run' log || fail "$label: a name is ignored"
 
 label="a start that fails leaves nothing"
 start() { # NAME
