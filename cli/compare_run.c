@@ -72,7 +72,7 @@ static int one_run(const struct compare_plan *plan, bool use_meopt, int repeat, 
                                    : xasprintf("%s-%s", stem, use_meopt ? "with" : "without");
     *directory = path_join(parent, name);
     char *earlier = path_join(*directory, "config.yaml");
-    bool there = access(earlier, F_OK) == 0, done = there && is_done(*directory);
+    bool there = !file_absent(earlier), done = there && is_done(*directory);
     free(earlier);
     if (!code && there) code = same_experiment(*directory, &config, err);
     if (!code && done) log_info("== %s: done already", *directory);

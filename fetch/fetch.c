@@ -132,7 +132,7 @@ static int on_sized(void *context, int64_t total, struct error *err)
         j->source->unpacked_size >= 0 ? j->source->unpacked_size : total; /* photographs do not compress */
     int64_t already = 0;
     if (missing < 0) missing = 0;
-    if (access(j->staging, F_OK) == 0)
+    if (!file_absent(j->staging))
         already = part_state_bytes(&j->part.state); /* unpacked by an earlier run, about */
     if (already > unpacked) already = unpacked;
     double need = ((double)missing + (double)(unpacked - already)) * 1.02; /* a server may claim any length */

@@ -308,7 +308,7 @@ int sources_load(struct sources *sources, struct error *err)
                                    "sources.yaml is not where this program was installed");
     free(shipped);
     char *own = xdg_path("XDG_CONFIG_HOME", ".config", "sources.yaml");
-    if (!code && own && access(own, F_OK) == 0) code = add_file(sources, own, err);
+    if (!code && own && !file_absent(own)) code = add_file(sources, own, err);
     free(own);
     if (code) sources_free(sources);
     return code;

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -361,12 +360,16 @@ int file_replace(const char *path, const void *data, size_t bytes, struct error 
     return replace(path, data, bytes, false, err);
 }
 
-/* A new name is there after a power cut once the directory that holds it is synced; one that may be written
- * but not read cannot be. */
-static int sync_parent(const char *path, struct error *err)
+bool file_absent(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
+int file_sync_name(const char *path, struct error *err)
 {
     char *parent = path_dirname(path);
-    int code = access(parent, R_OK) == 0 ? file_sync_dir(parent, err) : 0;
+    int code = access(parent, R_OK) == 0 || errno != EACCES ? file_sync_dir(parent, err) : 0;
     free(parent);
     return code;
 }
@@ -386,7 +389,7 @@ int file_make_dirs(const char *path, struct error *err)
                                "cannot create directory %s", copy);
             error_at(err, path, 0, 0);
         }
-        if (made) code = sync_parent(copy, err);
+        if (made) code = file_sync_name(copy, err);
         *p = kept;
         if (!kept) break;
     }

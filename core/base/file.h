@@ -61,11 +61,18 @@ int file_write_all_at(int fd, const void *data, size_t bytes, int64_t offset, co
 int file_sync(int fd, const char *path, struct error *err);
 int file_shorten(int fd, int64_t bytes, const char *path, struct error *err);
 
+/* Whether nothing has this name. What cannot be asked now is not absent: to read it tells why. */
+bool file_absent(const char *path);
+
 /* mkdir -p, each new name synced; an existing directory is success. */
 int file_make_dirs(const char *path, struct error *err);
 
 /* fsync a directory (so that a rename in it survives a power cut). */
 int file_sync_dir(const char *path, struct error *err);
+
+/* The directory that holds this new name: it is there after a power cut from then on. One that may be written
+ * but not read cannot be asked. */
+int file_sync_name(const char *path, struct error *err);
 
 /* Remove a tree. Symbolic links are removed, never followed. A missing path is success. */
 int file_remove_tree(const char *path, struct error *err);

@@ -438,7 +438,7 @@ static bool is_run(const char *directory)
     bool found = false;
     for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++) {
         char *path = path_join(directory, names[i]);
-        found = access(path, F_OK) == 0;
+        found = !file_absent(path);
         free(path);
     }
     return found;

@@ -32,12 +32,6 @@ char *checkpoint_path(const char *directory, int64_t step)
     return path;
 }
 
-bool checkpoint_missing(const char *path)
-{
-    struct stat st;
-    return lstat(path, &st) != 0 && errno == ENOENT;
-}
-
 /* ---- what is there ---- */
 
 static int newer_first(const void *a, const void *b)
@@ -222,17 +216,17 @@ enum verdict checkpoint_verify(struct checkpoint *c, const char *directory, int6
     enum verdict verdict = !code ? WHOLE : code == EXIT_INTEGRITY ? DAMAGED : UNREADABLE;
     for (int i = 0; i <= PARTS && verdict == UNREADABLE; i++) {
         char *path = path_join(c->directory, i < PARTS ? checkpoint_parts[i] : checkpoint_manifest);
-        if (checkpoint_missing(path)) verdict = DAMAGED;
+        if (file_absent(path)) verdict = DAMAGED;
         free(path);
     }
-    if (code && checkpoint_missing(c->directory)) verdict = GONE;
+    if (code && file_absent(c->directory)) verdict = GONE;
     return verdict;
 }
 
 int checkpoint_set_aside(const char *directory, int64_t step, const char *why, struct error *err)
 {
     char *from = checkpoint_path(directory, step), *to = xasprintf("%s.damaged", from);
-    for (int i = 2; !checkpoint_missing(to) && i < 1000; i++) {
+    for (int i = 2; !file_absent(to) && i < 1000; i++) {
         free(to);
         to = xasprintf("%s.damaged.%d", from, i);
     }

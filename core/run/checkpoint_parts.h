@@ -10,7 +10,6 @@ extern const char checkpoint_manifest[];
 
 /* The caller frees. */
 char *checkpoint_path(const char *directory, int64_t step);
-bool checkpoint_missing(const char *path);
 /* Each name in ckpt/, which is `all`; none where the directory is missing. */
 int checkpoint_each_name(const char *directory,
                          void (*take)(void *context, const char *all, const char *name), void *context,

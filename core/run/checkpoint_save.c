@@ -93,7 +93,7 @@ static int name_latest(const char *directory, const char *final, struct error *e
     char *latest = path_join(directory, "ckpt/LATEST"), *text = NULL;
     const char *name = path_basename(final);
     size_t bytes = 0;
-    bool named = !checkpoint_missing(latest) && file_read(latest, 4096, &text, &bytes, NULL) == 0 &&
+    bool named = !file_absent(latest) && file_read(latest, 4096, &text, &bytes, NULL) == 0 &&
                  bytes == strlen(name) && memcmp(text, name, bytes) == 0;
     int code = named ? 0 : file_write_atomic(latest, name, strlen(name), err);
     free(text);
@@ -242,7 +242,7 @@ int checkpoint_save(const char *directory, int64_t step, int keep, const struct 
     struct error own = {0}, why = {0};
     if (!err) err = &own;
     enum verdict verdict =
-        checkpoint_missing(final) ? GONE : checkpoint_verify(&there, directory, step, BY_CONTENT, &why);
+        file_absent(final) ? GONE : checkpoint_verify(&there, directory, step, BY_CONTENT, &why);
     checkpoint_close(&there);
     int code = checkpoint_each_name(directory, take_leftover, NULL, err);
     if (!code && verdict == WHOLE) {

@@ -104,7 +104,6 @@ static int exists_already(const char *directory, struct error *err)
 /* Under its own name, where there must be none; without replacing where the file system can promise it. */
 static int appear(const char *side, const char *directory, struct error *err)
 {
-    char *parent = path_dirname(directory);
     int code = 0, failed = renameat2(AT_FDCWD, side, AT_FDCWD, directory, RENAME_NOREPLACE);
     if (failed && (errno == EINVAL || errno == ENOSYS)) failed = rename(side, directory);
     if (failed && (errno == EEXIST || errno == ENOTEMPTY)) code = exists_already(directory, err);
@@ -112,8 +111,7 @@ static int appear(const char *side, const char *directory, struct error *err)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s", side);
         error_at(err, directory, 0, 0);
     }
-    if (!code && access(parent, R_OK) == 0) code = file_sync_dir(parent, err);
-    free(parent);
+    if (!code) code = file_sync_name(directory, err);
     return code;
 }
 

@@ -41,7 +41,7 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
         code = error_errno(err, EXIT_FAILED, "name the directory of a run: 'meopt runs' lists them",
                            "this is no run");
         error_at(err, directory, 0, 0);
-    } else if (access(path, F_OK) != 0) {
+    } else if (file_absent(path)) {
         snprintf(s->state, sizeof s->state, "starting");
     } else if ((code = file_read(path, 1 << 20, &text, &bytes, err)) == 0) {
         json_t *object = json_loadb(text, bytes, 0, NULL), *exit_code = json_object_get(object, "exit_code");

@@ -212,7 +212,7 @@ int identity_check(const struct run *run, const struct config *config, const cha
     json_t *meta = NULL;
     int code = 0;
     *changed = NULL;
-    if (access(path, F_OK) == 0) {
+    if (!file_absent(path)) {
         code = file_read(path, META_BYTES, &text, &bytes, err);
         json_error_t why = {0};
         if (!code) meta = json_loadb(text, bytes, 0, &why);

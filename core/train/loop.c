@@ -1,6 +1,7 @@
 /* The training loop: see loop.h. */
 #include "core/train/loop.h"
 #include "core/base/clock.h"
+#include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/progress.h"
 #include "core/run/checkpoint.h"
@@ -318,7 +319,7 @@ static int go_on(struct run *run, struct trainer *t, int64_t *from, struct error
     if (!code && *from < 0) {
         char *latest = run_path(run, "ckpt/LATEST");
         code = run_last_saved(run, &told, err);
-        if (!code && told < 0 && access(latest, F_OK) == 0) told = 0;
+        if (!code && told < 0 && !file_absent(latest)) told = 0;
         if (!code && told >= 0) {
             code = error_set(
                 err, EXIT_INTEGRITY, "bring ckpt/ back; to begin again, train under another --name",

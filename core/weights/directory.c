@@ -51,7 +51,7 @@ static int add_shards(struct weights *w, json_t *map, const char *dir, struct er
         if (code) break;
         json_object_set_new(seen, name, json_true());
         char *path = path_join(dir, name);
-        if (access(path, F_OK) != 0)
+        if (file_absent(path))
             code =
                 error_set(err, EXIT_FAILED, "all files that the index names must lie beside it: get the rest",
                           "the index names %s, which is not there", quote(name, strlen(name)));
@@ -187,7 +187,7 @@ static int add_unindexed(struct weights *w, const char *dir, const char *stem, c
 static bool is_there(const char *dir, const char *name)
 {
     char *path = path_join(dir, name);
-    bool there = access(path, F_OK) == 0;
+    bool there = !file_absent(path);
     free(path);
     return there;
 }

@@ -226,6 +226,14 @@ int fstatat(int at, const char *path, struct stat *s, int flags)
 int stat(const char *path, struct stat *s) { return fstatat(AT_FDCWD, path, s, 0); }
 int lstat(const char *path, struct stat *s) { return fstatat(AT_FDCWD, path, s, AT_SYMLINK_NOFOLLOW); }
 int fstat(int fd, struct stat *s) { return fstatat(fd, "", s, AT_EMPTY_PATH); }
+REAL(int, faccessat, (int at, const char *path, int mode, int flags), (at, path, mode, flags))
+int faccessat(int at, const char *path, int mode, int flags)
+{
+    char file[PATH_BYTES];
+    if (path_met(at, path, file)) MAY_FAIL(CALL_STAT, file, -1);
+    return real_faccessat(at, path, mode, flags);
+}
+int access(const char *path, int mode) { return faccessat(AT_FDCWD, path, mode, 0); }
 int fstatat64(int at, const char *path, struct stat64 *s, int flags)
 {
     return fstatat(at, path, (struct stat *)s, flags);
