@@ -2,17 +2,12 @@
 # A run shows the card that it trains on, found by its PCI address among those of the machine, and no other.
 set -eu
 . "$MEOPT_SOURCE/tests/fake_cards.sh"
-work=$(mktemp -d)
-trap 'test ! -s "$work/left" || kill -KILL $(cat "$work/left") 2>/dev/null || true; rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/quickstart.sh"
 fail() {
     echo "FAILED: $1" >&2
     tail -n 5 "$work/log" >&2
     exit 1
 }
-mkdir "$work/sample" "$work/configs"
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
-cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" "$work/configs/"
-cd "$work"
 card() { printf '{"name": "card %s", "pci": "%s", "mem_used_bytes": %s, "mem_total_bytes": 16e9, "busy_percent": 50, "temp_c": 40, "power_w": 100}' "$1" "$2" "$3"; }
 echo "{\"cards\": [$(card A 0000:03:00.0 1e9), $(card B 0000:04:00.0 2e9), $(card C 0000:05:00.0 3e9)]}" >cards.json
 export MEOPT_MONITOR="fake:$work/cards.json" FAKE_CARDS=3 OMP_NUM_THREADS=1

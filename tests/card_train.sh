@@ -3,12 +3,8 @@
 # and clear ends when the card runs out of memory or fails in the middle.
 set -eu
 . "$MEOPT_SOURCE/tests/fake_cards.sh"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/quickstart.sh"
 fail() { echo "FAILED: $1" >&2; tail -5 "$work/log" >&2; exit 1; }
-mkdir "$work/sample" "$work/configs"
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
-cp "$MEOPT_SOURCE"/configs/quickstart*.yaml "$work/configs/"
 train() { # NAME DEVICE STEPS KEY=VALUE...
     name=$1 device=$2 steps=$3
     shift 3

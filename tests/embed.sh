@@ -3,12 +3,7 @@
 # for its newest student; what is missing has one exit code in plan, embed and train.
 set -u
 command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-mkdir sample configs
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
-cp "$MEOPT_SOURCE/configs/quickstart.yaml" configs/
+. "$MEOPT_SOURCE/tests/quickstart.sh"
 failed=0
 # expect CODE TEXT command...
 expect() {

@@ -2,11 +2,7 @@
 # Adaptive precision across a restart: states are promoted during the run, saved in their new formats, resumed, and promoted
 # further; the end equals an uninterrupted run in every byte. Without promotion the optimizer's file is smaller.
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir "$work/sample" "$work/configs"
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
-cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" "$work/configs/"
+. "$MEOPT_SOURCE/tests/quickstart.sh"
 set -- "$work/configs/quickstart_dinov2.yaml" train.steps=12 train.batch_size=4 optim.preset=minimal optim.state_m=4bit optim.state_v=4bit
 "$MEOPT" train "$@" --run-dir "$work" --name fixed >"$work/log" 2>&1
 set -- "$@" optim.adaptive=true optim.adaptive_every=5 optim.adaptive_threshold=0.01 train.checkpoint_steps=7 train.checkpoint_keep=3

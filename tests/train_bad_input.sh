@@ -1,11 +1,8 @@
 #!/bin/sh
 # What a user gets wrong: one clear message each, the documented exit code, nothing half made.
 set -u
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir "$work/sample" "$work/configs" "$work/empty"
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
-cp "$MEOPT_SOURCE/configs/quickstart.yaml" "$work/configs/"
+. "$MEOPT_SOURCE/tests/quickstart.sh"
+mkdir "$work/empty"
 failed=0
 # expect CODE TEXT key=value...
 expect() {

@@ -5,11 +5,7 @@
 set -eu
 set -- torch
 . "$MEOPT_SOURCE/tests/python.sh"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir "$work/sample" "$work/configs"
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
-cp "$MEOPT_SOURCE"/configs/quickstart*.yaml "$work/configs/"
+. "$MEOPT_SOURCE/tests/quickstart.sh"
 for pair in quickstart quickstart_openclip quickstart_dinov2; do
     "$MEOPT" train "$work/configs/$pair.yaml" train.steps=3 train.batch_size=4 --run-dir "$work" --name "$pair" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
     "$MEOPT" export "$work/$pair" --format pt

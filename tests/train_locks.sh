@@ -4,21 +4,16 @@
 set -eu
 rounds=3
 [ "${MEOPT_LONG:-0}" = 1 ] && rounds=25
-work=$(mktemp -d -p "${TMPDIR:-/tmp}")
-trap 'test ! -s "$work/left" || kill -KILL $(cat "$work/left") 2>/dev/null || true; rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/quickstart.sh"
 fail() {
     echo "FAILED: $*" >&2
     tail -n 3 "$work"/*.err >&2 || true
     exit 1
 }
-cd "$work"
-mkdir sample configs
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
-cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
 export OMP_NUM_THREADS=1 ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
 # preloaded by its name: a path in LD_PRELOAD ends at a space
-export LD_LIBRARY_PATH="$MEOPT_BUILD/tests"
-slow="env LD_PRELOAD=libfake_disk.so SLOW_OPEN=.pth SLOW_OPEN_MS=2000"
+export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" FAULT_UNDER="$(pwd -P)"
+slow="env LD_PRELOAD=libfault.so FAULT_SLOW=open:2000000:.pth"
 set -- configs/quickstart_dinov2.yaml --run-dir runs train.checkpoint_steps=8
 await() { # WORDS...: a command, within 60 s
     for _ in $(seq 600); do

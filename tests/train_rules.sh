@@ -2,11 +2,7 @@
 # The quickstart with every rule and preset, and with fp32 weights beside MEOpt's states: the loss falls, and memory by class at the end
 # is that of the plan. MEOPT_LONG=1: all presets for all rules on all three pairs; else each rule with one preset, each preset with one rule.
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir "$work/sample" "$work/configs"
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
-cp "$MEOPT_SOURCE"/configs/quickstart*.yaml "$work/configs/"
+. "$MEOPT_SOURCE/tests/quickstart.sh"
 pairs="quickstart_dinov2"
 size="train.steps=40 train.batch_size=8"
 runs="apadamw:quality apadam:balanced apsgd:balanced lamb:minimal lion:balanced apadamw:fp32+copy"

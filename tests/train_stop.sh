@@ -4,22 +4,17 @@
 set -eu
 rounds=1
 [ "${MEOPT_LONG:-0}" = 1 ] && rounds=50
-work=$(mktemp -d -p "${TMPDIR:-/tmp}")
-trap 'test ! -s "$work/left" || kill -KILL $(cat "$work/left") 2>/dev/null || true; rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/quickstart.sh"
 fail() {
     echo "FAILED: $*" >&2
     tail -n 5 "$work/out" >&2 || true
     cat "$work/runs/cut/state.json" >&2 || true
     exit 1
 }
-cd "$work"
-mkdir sample configs
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
-cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
 export OMP_NUM_THREADS=1 ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
 # preloaded by its name: a path in LD_PRELOAD ends at a space
-export LD_LIBRARY_PATH="$MEOPT_BUILD/tests"
-slow=libfake_disk.so
+export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" FAULT_UNDER="$(pwd -P)"
+test -e "$LD_LIBRARY_PATH/libfault.so" || fail "no $LD_LIBRARY_PATH/libfault.so: build it first"
 await() { # WORDS...: a command, within 60 s
     for _ in $(seq 1200); do
         "$@" 2>/dev/null && return 0
@@ -40,12 +35,12 @@ set -- configs/quickstart_dinov2.yaml --run-dir runs train.steps=24 train.checkp
 start() { # until the phase has come
     rm -rf runs/cut
     case $phase in
-    load) slowness="SLOW_OPEN=.pth SLOW_OPEN_MS=200" ;;
-    teacher) slowness="SLOW_OPEN=.jpg SLOW_OPEN_MS=25" ;;
-    step) slowness="SLOW_WRITE=metrics.jsonl SLOW_WRITE_MS=100" ;;
-    save) slowness="SLOW_SYNC_MS=50" ;;
+    load) slow=open:200000:.pth ;;
+    teacher) slow=open:25000:.jpg ;;
+    step) slow=write:100000:metrics.jsonl ;;
+    save) slow=sync:50000 ;;
     esac
-    env LD_PRELOAD="$slow" $slowness "$MEOPT" train "$@" --name cut >out 2>&1 &
+    env LD_PRELOAD=libfault.so FAULT_SLOW=$slow "$MEOPT" train "$@" --name cut >out 2>&1 &
     pid=$!
     echo $pid >left
     await worker_is
@@ -109,7 +104,7 @@ unit=1 ms=50
 saves() { # N: a run whose save has some 7 syncs of N * ms, until it has made a step
     rm -rf runs/cut
     "$MEOPT" train configs/quickstart_dinov2.yaml --run-dir runs --name cut train.steps=24 train.checkpoint_steps=1000 train.checkpoint_keep=2 train.cache_teacher=true --stop-after 4 >out 2>&1 || test $? = 10 || fail "$row: the first part"
-    env LD_PRELOAD="$slow" SLOW_SYNC=/ckpt SLOW_SYNC_MS=$(($1 * ms)) SLOW_WRITE=metrics.jsonl SLOW_WRITE_MS=150 "$MEOPT" train --resume runs/cut >out 2>&1 &
+    env LD_PRELOAD=libfault.so FAULT_SLOW="sync:$(($1 * ms))000:/ckpt write:150000:metrics.jsonl" "$MEOPT" train --resume runs/cut >out 2>&1 &
     pid=$!
     echo $pid >left
     await has_five

@@ -2,17 +2,12 @@
 # What is missing, lost or cut off under a process: descriptors 0 to 2, the reader of stdout, a mapped file. The run's own files hold
 # nothing else, the error names the file, and the exit code says it.
 set -eu
-work=$(mktemp -d -p "${TMPDIR:-/tmp}")
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/quickstart.sh"
 fail() {
     echo "FAILED: $*" >&2
     tail -n 5 "$work"/*.err >&2 || true
     exit 1
 }
-cd "$work"
-mkdir sample configs
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
-cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
 export OMP_NUM_THREADS=1 ASAN_OPTIONS="verify_asan_link_order=0:handle_sigbus=0:${ASAN_OPTIONS:-}"
 set -- train configs/quickstart_dinov2.yaml --run-dir runs train.steps=6 train.checkpoint_steps=3 train.checkpoint_keep=2
 whole() { # NAME CODE GOT
@@ -56,11 +51,11 @@ if ! ldd "$MEOPT" | grep -q libasan; then
 fi
 
 # preloaded by its name: a path in LD_PRELOAD ends at a space
-export LD_LIBRARY_PATH="$MEOPT_BUILD/tests"
-disk="env LD_PRELOAD=libfake_disk.so"
+export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" FAULT_UNDER="$(pwd -P)"
+disk="env LD_PRELOAD=libfault.so"
 cp -r runs/full runs/cut
 got=0
-$disk CUT_MAP=step-00000006/model.safetensors "$MEOPT" export runs/cut --format safetensors --out cut.safetensors 2>export.err || got=$?
+$disk FAULT_CUT=step-00000006/model.safetensors "$MEOPT" export runs/cut --format safetensors --out cut.safetensors 2>export.err || got=$?
 test $got = 1 || fail "export of a file that is cut off: exit $got"
 grep -q 'model.safetensors: was cut off while it was read: 0 bytes of' export.err || fail "export of a file that is cut off: no name"
 test ! -e cut.safetensors || fail "export of a file that is cut off: half of it"
@@ -68,7 +63,7 @@ rm -r runs/cut
 cp -r runs/full runs/cut
 sed -i 's/steps: 6$/steps: 9/' runs/cut/config.yaml
 got=0
-$disk CUT_MAP=step-00000006/model.safetensors "$MEOPT" train --resume runs/cut >out 2>resume.err || got=$?
+$disk FAULT_CUT=step-00000006/model.safetensors "$MEOPT" train --resume runs/cut >out 2>resume.err || got=$?
 test $got = 1 || fail "resume from a file that is cut off: exit $got"
 grep -q 'model.safetensors: was cut off' resume.err || fail "resume from a file that is cut off: no name"
 grep -q 'was cut off' runs/cut/state.json || fail "resume from a file that is cut off: state.json"

@@ -1,12 +1,7 @@
 #!/bin/sh
 # What a run tells of itself is never worth the run: state.json that cannot be replaced is told once, and the run ends as it would.
 set -u
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir "$work/sample" "$work/configs"
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
-cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" "$work/configs/"
-cd "$work" || exit 1
+. "$MEOPT_SOURCE/tests/quickstart.sh"
 fail() {
     echo "$*"
     tail -5 log

@@ -4,12 +4,7 @@
 set -eu
 command -v valgrind >/dev/null || { echo "skipped: no valgrind"; exit 77; }
 ldd "$MEOPT" | grep -q libasan && { echo "skipped: AddressSanitizer is watching already"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir "$work/sample" "$work/configs"
-for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
-cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" "$work/configs/"
-cd "$work"
+. "$MEOPT_SOURCE/tests/quickstart.sh"
 # With a spin count the worker does not begin once more, outside valgrind.
 export GOMP_SPINCOUNT=1000 OMP_NUM_THREADS=1 MEOPT_CPU_ISA=avx2 DNNL_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=SSE41
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=2 train.batch_size=2 data.workers=1 --run-dir . --name run >log 2>&1 || { cat log; exit 1; }

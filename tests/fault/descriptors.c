@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* ---- bytes ---- */
@@ -178,8 +179,6 @@ int close(int fd)
     return -1;
 }
 
-REAL(void *, mmap, (void *to, size_t bytes, int protection, int flags, int fd, off_t at),
-     (to, bytes, protection, flags, fd, at))
 static void *map(void *to, size_t bytes, int protection, int flags, int fd, off_t at, const void *caller)
 {
     char file[PATH_BYTES];
@@ -187,8 +186,12 @@ static void *map(void *to, size_t bytes, int protection, int flags, int fd, off_
         errno = ENOMEM;
         return MAP_FAILED;
     }
-    if (fd >= 0 && descriptor_met(fd, file)) MAY_FAIL(CALL_MMAP, file, MAP_FAILED);
-    return real_mmap(to, bytes, protection, flags, fd, at);
+    bool met = fd >= 0 && descriptor_met(fd, file);
+    if (met) MAY_FAIL(CALL_MMAP, file, MAP_FAILED);
+    // by the system call: the loader maps before there is a next mmap to ask for
+    void *p = (void *)syscall(SYS_mmap, to, bytes, protection, flags, fd, at);
+    if (met && p != MAP_FAILED) cut_mapped(file);
+    return p;
 }
 void *mmap(void *to, size_t bytes, int protection, int flags, int fd, off_t at)
 {

@@ -4,9 +4,9 @@ One line for each violation:  COMMAND: CALL K ERROR [ever] (who: file): what is 
 At the end one line for each command: the calls that it makes, the cases tried, the violations.
 """
 
-import collections, errno, os, random, re, shutil, sys
+import collections, errno, os, random, re, shutil, struct, sys, time
 from cases import *
-from shim import Shim, copy
+from shim import Shim, copy, shared_out
 
 SEED = int(os.environ.get("MEOPT_FAULT_SEED", "1"))
 
@@ -90,8 +90,17 @@ def judge(command, area, shim, r, call, how, ever):
 class Tally:
     def __init__(self):
         self.cases = self.violations = 0
-        self.calls = {}
         self.kinds = collections.Counter()
+        self.sites = set()  # (call, place in the program) that failed
+
+    def answer(self):
+        return [self.cases, self.violations, self.kinds, sorted(self.sites)]
+
+    def add(self, answer):
+        self.cases += answer[0]
+        self.violations += answer[1]
+        self.kinds.update(answer[2])
+        self.sites.update(map(tuple, answer[3]))
 
 
 def one_case(command, shim, area, under, call, k, how, tally, ever=False):
@@ -103,6 +112,7 @@ def one_case(command, shim, area, under, call, k, how, tally, ever=False):
     if not r.failed and not wrong:
         return False
     tally.cases += 1
+    tally.sites.add((call, r.site))
     for w in wrong:
         tally.violations += 1
         tally.kinds[re.sub(r"[0-9]+", "N", w)[:60]] += 1
@@ -136,37 +146,52 @@ def undisturbed(command, shim, area, under):
     return r.calls
 
 
-def exhaust(command, shim, area, under, tally, chosen):
-    """Every k until nothing fails any more."""
+FEW = 12
+
+
+def places(command, shim, area, under, chosen):
+    """{call: {place in the program: the numbers of the calls made there}}, of an undisturbed run."""
+    copy(command.template, area)
+    r = shim.run(command.argv, area, under, start=command.start, sites=True, log_bytes=1 << 26)
+    if r.code != 0 or r.log_lost:
+        sys.exit("%s, places: exit %s, %d calls lost\n%s" % (command.name, r.code, r.log_lost, r.err))
+    names, found = list(r.calls), {call: {} for call in chosen}
+    for kind, number, place in struct.iter_unpack("IIQ", r.log):
+        if names[kind] in found:
+            found[names[kind]].setdefault(place, []).append(number)
+    return found
+
+
+def exhaust(found, chosen):
+    """(call, how, k, ever): every k of a kind that has few calls; else the first and the last call of every
+    place, for each error, and between them as many as there are places, drawn by the seed."""
+    random_, cases = random.Random(SEED), []
     for call in chosen:
+        all_numbers = sorted(n for numbers in found[call].values() for n in numbers)
+        if len(all_numbers) <= FEW:
+            chosen_numbers = all_numbers
+        else:
+            ends = {end for numbers in found[call].values() for end in (min(numbers), max(numbers))}
+            between = sorted(set(all_numbers) - ends)
+            chosen_numbers = sorted(ends) + random_.sample(between, min(len(between), len(found[call])))
         for how in FAILURES[call]:
-            k, step = 1, 1
-            while one_case(command, shim, area, under, call, k, how, tally):
-                step = 1 if call != "malloc" or k < 100 else 37
-                k += step
-        for how in FAILURES[call][:1]:
-            for k in 1, max(1, tally.calls.get(call, 0) // 2):
-                one_case(command, shim, area, under, call, k, how, tally, ever=True)
+            cases += [(call, how, k, False) for k in chosen_numbers]
+        if all_numbers:
+            cases += [(call, FAILURES[call][0], k, True) for k in (1, max(1, len(all_numbers) // 2))]
+    random_.shuffle(cases)
+    return cases
 
 
-def sample(command, shim, area, under, tally, chosen, cases, random_):
+def sample(found, chosen, count):
     """So many, spread over calls, k and errors by the seed."""
-    everything = [(call, how) for call in chosen for how in FAILURES[call] if tally.calls.get(call)]
+    random_, cases = random.Random(SEED), []
+    everything = [(call, how) for call in chosen for how in FAILURES[call] if found[call]]
     random_.shuffle(everything)
-    for turn in range(cases if everything else 0):
+    for turn in range(count if everything else 0):
         call, how = everything[turn % len(everything)]
-        k = random_.randint(1, tally.calls[call])
-        one_case(
-            command,
-            shim,
-            area,
-            under,
-            call,
-            k,
-            how,
-            tally,
-            ever=random_.random() < 0.05 and how != errno.EINTR,
-        )
+        k = random_.randint(1, sum(map(len, found[call].values())))
+        cases.append((call, how, k, random_.random() < 0.05 and how != errno.EINTR))
+    return cases
 
 
 def make_area(shim, source):
@@ -269,25 +294,41 @@ def main():
     times = float(os.environ.get("MEOPT_FAULT_TIMES", "1"))
     shim = Shim(library, meopt, work)
     train = make_area(shim, source)
-    all_commands = [c for c in commands(shim, train) if not only or c.name in only]
-    area, total, table = work + "/area", 0, []
-    for command in all_commands:
-        under = [area, work + "/data"]
+    total, table = 0, []
+    for command in [c for c in commands(shim, train) if not only or c.name in only]:
+        begun, area = time.time(), work + "/area"
+        calls = undisturbed(command, shim, area, [area, work + "/data"])
+        found = places(command, shim, area, [area, work + "/data"], chosen)
+        cases = exhaust(found, chosen) if long_form else sample(found, chosen, int(command.cases * times))
+
+        def some(own, cases):
+            tally, area = Tally(), own.work + "/area"
+            for call, how, k, ever in cases:
+                one_case(command, own, area, [area, work + "/data"], call, k, how, tally, ever)
+            return tally.answer()
+
         tally = Tally()
-        tally.calls = undisturbed(command, shim, area, under)
-        if long_form:
-            exhaust(command, shim, area, under, tally, chosen)
-        else:
-            sample(command, shim, area, under, tally, chosen, int(command.cases * times), random.Random(SEED))
+        for answer in shared_out(shim, cases, some):
+            tally.add(answer)
+        known = {(call, place) for call in found for place in found[call]}
         table.append(
-            (command.name, sum(tally.calls.get(c, 0) for c in chosen), tally.cases, tally.violations)
+            (
+                command.name,
+                sum(calls.get(c, 0) for c in chosen),
+                len(known),
+                len(known & tally.sites),
+                tally.cases,
+                tally.violations,
+                time.time() - begun,
+            )
         )
         total += tally.violations
         for kind, count in tally.kinds.most_common():
             print("    %4d  %s" % (count, kind), flush=True)
-    print("%-10s %8s %8s %10s" % ("command", "calls", "cases", "violations"))
+        print("%-10s %8d %8d %8d %8d %10d %8.0f s" % table[-1], flush=True)
+    print("%-10s %8s %8s %8s %8s %10s" % ("command", "calls", "places", "failed", "cases", "violations"))
     for row in table:
-        print("%-10s %8d %8d %10d" % row)
+        print("%-10s %8d %8d %8d %8d %10d %8.0f s" % row)
     return 1 if total else 0
 
 

@@ -1,8 +1,9 @@
 /* What a power cut would find: every change of a file below FAULT_UNDER, in order, with its bytes, and every
- * sync. See shim.h; tests/fault.py replays it. */
+ * sync; or where every call is made. See shim.h; tests/fault/power.py and faults.py read it. */
 #include "shim.h"
 
 #include <errno.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <string.h>
@@ -53,4 +54,42 @@ uint64_t log_inode(int fd)
     uint64_t inode = statx(fd, "", AT_EMPTY_PATH, STATX_INO, &s) == 0 ? s.stx_ino : 0;
     errno = before;
     return inode;
+}
+
+enum { DEEPEST = 40 };
+
+static __thread bool inside; // backtrace and the loader may allocate
+
+__attribute__((constructor)) static void begin(void)
+{
+    void *first[1];
+    inside = true;
+    backtrace(first, 1); // loads what it needs
+    inside = false;
+}
+
+/* Addresses within the program, which lies anywhere; of libraries only that they were passed. */
+uint64_t call_site(void)
+{
+    void *frames[DEEPEST];
+    int before = errno;
+    uint64_t hash = 1469598103934665603u; // FNV-1a
+    int count = backtrace(frames, DEEPEST);
+    for (int i = 0; i < count; i++) {
+        uintptr_t within = program_offset((uintptr_t)frames[i]);
+        if (within) hash = (hash ^ within) * 1099511628211u;
+    }
+    errno = before;
+    return hash;
+}
+
+void log_site(enum kind kind, uint64_t number)
+{
+    if (inside) return;
+    inside = true;
+    struct site site = {.kind = kind, .number = (uint32_t)number, .stack = call_site()};
+    uint64_t at = atomic_fetch_add(&shared->log_bytes, sizeof site);
+    if (at + sizeof site > shared->log_limit) atomic_fetch_add(&shared->log_lost, 1);
+    else append(at, &site, sizeof site);
+    inside = false;
 }

@@ -10,7 +10,7 @@ change. Where a tree of the same bytes was tried already, it is not tried again.
 import hashlib, os, random, re, shutil, struct, sys
 from cases import *
 from faults import SEED, commands, make_area
-from shim import Shim, copy
+from shim import Shim, copy, shared_out
 
 RECORD = struct.Struct("IIIIQQ")  # struct record of shim.h
 CREATE, WRITE, TRUNCATE, SYNC, SYNCFS, RENAME, UNLINK, MKDIR, MAPPED = range(9)
@@ -234,13 +234,23 @@ def judge(command, journal, area, shim, cut):
     return wrong
 
 
-def states(journal, random_, limit):
-    """(cut, mode) to try; all where there is no limit."""
-    modes = ["strict", "ordered"] + ["random"] * 4
-    every = [(cut, mode) for cut in range(journal.count + 1) for mode in modes]
+def states(journal, limit):
+    """(cut, mode, draw) to try; all that differ where there is no limit."""
+    modes = [("strict", 0), ("ordered", 0)] + [("random", draw) for draw in range(4)]
+    every = [(cut,) + mode for cut in range(journal.count + 1) for mode in modes]
     if limit and len(every) > limit:
-        every = [(journal.count, "strict")] + random_.sample(every, limit - 1)
-    return every
+        every = [(journal.count, "strict", 0)] + random.Random(SEED).sample(every, limit - 1)
+    tried, chosen = set(), []
+    for state in every:
+        key = (hashed(tree_of(journal, *state)), journal.promise(state[0]), state[0] == journal.count)
+        if key not in tried:
+            tried.add(key)
+            chosen.append(state)
+    return chosen
+
+
+def tree_of(journal, cut, mode, draw):
+    return journal.tree(journal.kept(cut, mode, random.Random("%s %d %s %d" % (SEED, cut, mode, draw))))
 
 
 def disk_tree(area):
@@ -273,20 +283,16 @@ def written_down(command, shim, area):
     return journal
 
 
-def replay(command, journal, area, shim, limit):
-    """(states tried, violations)."""
-    random_, tried, violations = random.Random(SEED), set(), 0
-    for cut, mode in states(journal, random_, limit):
-        tree = journal.tree(journal.kept(cut, mode, random_))
-        key = (hashed(tree), journal.promise(cut), cut == journal.count)
-        if key in tried:
-            continue
-        tried.add(key)
-        write_tree(tree, area)
+def replay(command, journal, shim, chosen):
+    """How many violations."""
+    violations = 0
+    for cut, mode, draw in chosen:
+        area = shim.work + "/area"
+        write_tree(tree_of(journal, cut, mode, draw), area)
         for w in judge(command, journal, area, shim, cut):
             violations += 1
             print("power: %s, cut %d of %d, %s: %s" % (command.name, cut, journal.count, mode, w), flush=True)
-    return len(tried), violations
+    return violations
 
 
 def main():
@@ -301,10 +307,11 @@ def main():
         if isinstance(command, Attach) or only and command.name not in only:
             continue
         journal = written_down(command, shim, area)
-        cases, violations = replay(
-            command, journal, area, shim, 0 if long_form else int(command.cases * times) // 4
+        chosen = states(journal, 0 if long_form else int(command.cases * times) // 4)
+        violations = sum(
+            shared_out(shim, chosen, lambda own, some: replay(command, journal, own, some))
         )
-        table.append((command.name, journal.count, cases, violations))
+        table.append((command.name, journal.count, len(chosen), violations))
         total += violations
     print("%-10s %8s %8s %10s" % ("power cut", "changes", "states", "violations"))
     for row in table:

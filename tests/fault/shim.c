@@ -19,12 +19,13 @@ static const char *const kind_names[KINDS] = {"open",   "opendir", "readdir", "r
                                               "thread", "pipe",    "accept"};
 
 struct shared *shared;
-bool logging;
-static int call = -1, fails_with, slow_call = -1;
+bool logging, sites;
+static int call = -1, fails_with;
 static bool ever, kills;
 static uint64_t k;
-static long slow_us;
-static const char *under; // A:B
+static const char *slow, *cut;
+static struct shared alone; // nobody counts along
+static const char *under;   // A:B
 static char who[64];
 
 static int kind_of(const char *name, size_t length)
@@ -61,22 +62,22 @@ static void map_shared(const char *path)
 __attribute__((constructor)) static void begin(int argc, char **argv)
 {
     const char *path = setting("FAULT_SHARED"), *value;
+    slow = setting("FAULT_SLOW");
+    cut = setting("FAULT_CUT");
+    under = setting("FAULT_UNDER");
+    if (!path && (slow || cut)) shared = &alone;
     if (!path) return;
     snprintf(who, sizeof who, "%s%s%s", argc > 0 ? argv[0] : "?", argc > 1 ? " " : "",
              argc > 1 ? argv[1] : "");
     const char *base = strrchr(who, '/');
     if (base) memmove(who, base + 1, strlen(base));
-    under = setting("FAULT_UNDER");
     if ((value = setting("FAULT_CALL"))) call = kind_of(value, strlen(value));
     if ((value = setting("FAULT_K"))) k = strtoull(value, NULL, 10);
     if ((value = setting("FAULT_ERRNO"))) fails_with = atoi(value);
     ever = setting("FAULT_EVER") != NULL;
     kills = setting("FAULT_KILL") != NULL;
-    if ((value = setting("FAULT_SLOW")) && strchr(value, ':')) {
-        slow_call = kind_of(value, (size_t)(strchr(value, ':') - value));
-        slow_us = atol(strchr(value, ':') + 1);
-    }
     logging = setting("FAULT_LOG") != NULL;
+    sites = setting("FAULT_SITES") != NULL;
     map_shared(path);
 }
 
@@ -126,18 +127,41 @@ bool path_met(int at, const char *path, char absolute[PATH_BYTES])
     return below(absolute);
 }
 
+/* What FAULT_SLOW says of this call, through signals, as a file system is. */
+static void be_slow(enum kind kind, const char *file)
+{
+    for (const char *at = slow; at && *at; at += strspn(at, " ")) {
+        size_t n = strcspn(at, " ");
+        char entry[256], *part = NULL;
+        snprintf(entry, sizeof entry, "%.*s", (int)n, at);
+        at += n;
+        char *us = strchr(entry, ':');
+        if (us && (part = strchr(us + 1, ':')) != NULL) *part++ = 0;
+        if (!us || kind_of(entry, (size_t)(us - entry)) != (int)kind || (part && !strstr(file, part)))
+            continue;
+        long rest_us = atol(us + 1);
+        struct timespec rest = {rest_us / 1000000, rest_us % 1000000 * 1000};
+        while (nanosleep(&rest, &rest) != 0) {}
+    }
+}
+
+void cut_mapped(const char *file)
+{
+    if (cut && strstr(file, cut) && syscall(SYS_truncate, file, 0) != 0) _exit(99);
+}
+
 int fault(enum kind kind, const char *file)
 {
     if (!shared) return 0;
-    if ((int)kind == slow_call) {
-        struct timespec t = {slow_us / 1000000, slow_us % 1000000 * 1000};
-        nanosleep(&t, NULL);
-    }
+    if (slow) be_slow(kind, file);
     uint64_t n = atomic_fetch_add(&shared->calls[kind], 1) + 1;
+    if (sites) log_site(kind, n);
     if ((int)kind != call || (ever ? n < k : n != k)) return 0;
     atomic_fetch_add(&shared->failed, 1);
-    if (atomic_exchange(&shared->told, 1) == 0)
+    if (atomic_exchange(&shared->told, 1) == 0) {
         snprintf(shared->where, sizeof shared->where, "%s: %s", who, file ? file : "");
+        atomic_store(&shared->site, call_site());
+    }
     if (kills) syscall(SYS_kill, getpid(), SIGKILL);
     return fails_with ? fails_with : -1;
 }

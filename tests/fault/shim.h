@@ -9,12 +9,16 @@
  * - FAULT_ERRNO=N: with this error, or where there is none with a short read or write,
  * - FAULT_EVER=1: and every later one, too;
  * - FAULT_KILL=1: the process is killed at the call instead;
- * - FAULT_SLOW=KIND:MICROSECONDS: every call of the kind takes so much longer;
- * - FAULT_LOG=1: changes of files are written down in order, behind the counters (log.c).
+ * - FAULT_SLOW=KIND:MICROSECONDS[:PART] ...: every call of the kind takes so much longer, where PART is given
+ *   that of a path that holds it; needs no FAULT_SHARED;
+ * - FAULT_CUT=PART: a file whose path holds it is cut off as soon as it is mapped; the same;
+ * - FAULT_LOG=1: changes of files are written down in order, behind the counters (log.c);
+ * - FAULT_SITES=1: instead, every call is: its kind, its number and where in the program it was made (log.c).
  *
- *   head -c 2000 /dev/zero >/tmp/n
- *   export LD_PRELOAD=build/tests/libfault.so FAULT_SHARED=/tmp/n FAULT_UNDER=$PWD
- *   FAULT_SLOW=sync:1000000 meopt train ...
+ *   FAULT_UNDER=$PWD FAULT_SLOW="sync:1000000 open:200000:.pth" LD_PRELOAD=build/tests/libfault.so meopt
+ * train
+ *
+ * Allocations and threads are met where libfault_memory.so is preloaded behind it (memory.c).
  */
 #ifndef MEOPT_TESTS_FAULT_SHIM_H
 #define MEOPT_TESTS_FAULT_SHIM_H
@@ -56,13 +60,14 @@ struct shared {
     _Atomic uint64_t calls[32];  // seen so far, of each kind
     _Atomic uint64_t failed;     // how many of them were made to fail
     _Atomic uint32_t lock, told; // of the log; whether `where` is taken
-    char where[240];             // first failure: which command, which file
+    char where[232];             // first failure: which command, which file
+    _Atomic uint64_t site;       // and where in the program, as in struct site
     uint64_t log_limit;          // bytes of the file behind this struct
     _Atomic uint64_t log_bytes, log_lost;
     char log[];
 };
 extern struct shared *shared;
-extern bool logging;
+extern bool logging, sites;
 
 /* The file behind a descriptor or a path in a form that compares with FAULT_UNDER; whether it is one of
  * those. */
@@ -73,8 +78,14 @@ bool descriptor_met(int fd, char absolute[PATH_BYTES]);
 /* Counts a call. 0: let it pass; -1: shorten it; else the error to fail with. */
 int fault(enum kind kind, const char *file);
 
+/* As FAULT_CUT says, of a file that was just mapped. */
+void cut_mapped(const char *file);
+
 /* Whether an allocation by the caller of this address is one that counts, and its turn has come. */
 bool memory_fails(const void *caller);
+bool of_the_program(const void *caller); // or of a library that is met like it
+/* An address of the program's own code as an offset in its file; 0: another's. */
+uintptr_t program_offset(uintptr_t address);
 #define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
 
 /* The log. Each call stands between begin and the end that its one record makes, so that the order of the
@@ -90,6 +101,11 @@ enum change {
     LOG_MKDIR,
     LOG_MAPPED
 };
+/* Of FAULT_SITES: the calls that lead to one are its site, wherever the program lies in memory. */
+struct site {
+    uint32_t kind, number;
+    uint64_t stack;
+};
 struct record {
     uint32_t change, path_bytes, other_bytes, data_bytes;
     uint64_t inode, offset; // offset: of a write; the length of a truncation; flags of a rename
@@ -97,6 +113,8 @@ struct record {
 void log_begin(void);
 void log_end(const struct record *r, const char *path, const char *other, const void *data);
 void log_nothing(void); // the call failed
+void log_site(enum kind kind, uint64_t number);
+uint64_t call_site(void);
 uint64_t log_inode(int fd);
 
 #endif

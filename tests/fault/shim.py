@@ -1,9 +1,9 @@
 """Commands under libfault.so (shim.h): start them, read what it counted and wrote down."""
 
-import ctypes, os, shutil, signal, struct, subprocess, time
+import ctypes, json, os, shutil, signal, struct, subprocess, sys, time
 
 # struct shared of shim.h
-NAMES, CALLS, FAILED, WHERE, LOG = 0, 512, 768, 784, 1024
+NAMES, CALLS, FAILED, WHERE, SITE, LOG = 0, 512, 768, 784, 1016, 1024
 HEAD = 1048
 
 
@@ -13,7 +13,8 @@ class Result:
         names = [shared[i * 16 : i * 16 + 16].split(b"\0")[0].decode() for i in range(32)]
         self.calls = dict((n, c) for n, c in zip(names, struct.unpack_from("32Q", shared, CALLS)) if n)
         (self.failed,) = struct.unpack_from("Q", shared, FAILED)
-        self.where = shared[WHERE : WHERE + 240].split(b"\0")[0].decode(errors="replace")
+        self.where = shared[WHERE : WHERE + 232].split(b"\0")[0].decode(errors="replace")
+        (self.site,) = struct.unpack_from("Q", shared, SITE)
         self.log_bytes, self.log_lost = struct.unpack_from("QQ", shared, LOG + 8)
         self.log = shared[HEAD : HEAD + self.log_bytes]
 
@@ -59,13 +60,13 @@ class Shim:
             return shell_code(code), out.read().decode(errors="replace")
 
     def run(self, argv, area, under, seconds=30, log_bytes=0, start=subprocess.Popen, **options):
-        """options: call, k, errno, ever, kill, slow (FAULT_CALL and so on)."""
+        """options: call, k, errno, ever, kill, sites (FAULT_CALL and so on)."""
         shared = self.work + "/shared"
         with open(shared, "wb") as f:
             f.truncate(HEAD + log_bytes)
         environment = dict(
             self.environment,
-            LD_PRELOAD=os.path.basename(self.library),  # a path in it would end at a space
+            LD_PRELOAD="libfault.so:libfault_memory.so",  # a path in it would end at a space
             LD_LIBRARY_PATH=os.path.dirname(self.library),
             FAULT_SHARED=shared,
             FAULT_UNDER=":".join(under),
@@ -73,7 +74,7 @@ class Shim:
         for name, value in options.items():
             if value:
                 environment["FAULT_" + name.upper()] = str(int(value) if isinstance(value, bool) else value)
-        if log_bytes:
+        if log_bytes and not options.get("sites"):
             environment["FAULT_LOG"] = "1"
         with open(self.work + "/out", "wb+") as out, open(self.work + "/err", "wb+") as err:
             p = start(
@@ -119,6 +120,43 @@ def gone():
         except ChildProcessError:
             return True
     return False
+
+
+def job_count():
+    given = os.environ.get("MEOPT_FAULT_JOBS")
+    long_form = os.environ.get("MEOPT_LONG") == "1"
+    return int(given) if given else len(os.sched_getaffinity(0)) if long_form else 1
+
+
+def shared_out(shim, items, work):
+    """work(shim of a job, its items) in several processes at once; what each returned."""
+    jobs, ends = job_count(), []
+    for job in range(jobs):
+        reader, writer = os.pipe()
+        sys.stdout.flush()
+        if os.fork() == 0:
+            code = 1
+            try:
+                os.close(reader)
+                own = Shim(shim.library, shim.meopt, "%s/job%d" % (shim.work, job))
+                with os.fdopen(writer, "w") as out:
+                    json.dump(work(own, items[job::jobs]), out)
+                code = 0
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        os.close(writer)
+        ends.append(reader)
+    results = []
+    for reader in ends:
+        with os.fdopen(reader) as answer:
+            text = answer.read()
+        if not text:
+            sys.exit("a job has ended before its time")
+        results.append(json.loads(text))
+    for _ in ends:
+        os.wait()
+    return results
 
 
 def copy(template, area):
