@@ -1,8 +1,11 @@
 /* meopt runs, stop, checkpoint, attach: what readers of run directories can do. */
 #include "cli/command.h"
 #include "cli/dash.h"
+#include "cli/dash_layout.h"
 #include "cli/run_name.h"
+#include "cli/run_table.h"
 #include "cli/screen.h"
+#include "cli/workspace.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
@@ -13,11 +16,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
+#include <langinfo.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -26,69 +31,130 @@
 /* ---- runs ---- */
 
 static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+static json_t *count_or_null(int64_t n) { return n > 0 ? json_integer((json_int_t)n) : json_null(); }
+
+static json_t *row_json(const struct run_brief *b)
+{
+    const struct run_status *s = &b->status;
+    char shown[4 * 256 + 1], place[4 * 1024];
+    json_t *row = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:i}", "name",
+                            name_printable(shown, sizeof shown, b->name), "directory",
+                            name_printable(place, sizeof place, b->directory), "state", s->state, "step",
+                            (json_int_t)b->step, "total_steps", (json_int_t)s->total, "epoch",
+                            (json_int_t)s->epoch, "host", s->host, "pid", s->pid);
+    if (!row) row = json_object();
+    json_object_set_new(row, "loss", b->last.step >= 0 ? number_or_null(b->last.loss) : json_null());
+    json_object_set_new(row, "images_per_s",
+                        b->last.step >= 0 ? number_or_null(b->last.images_per_s) : json_null());
+    json_object_set_new(row, "left_s", number_or_null(b->left_s));
+    json_object_set_new(row, "planned_peak_bytes", count_or_null(b->peak_bytes));
+    json_object_set_new(row, "planned_baseline_peak_bytes", count_or_null(b->without_bytes));
+    json_object_set_new(row, "device", b->device[0] ? json_string(b->device) : json_null());
+    json_object_set_new(row, "started", b->started > 0 ? json_real(b->started) : json_null());
+    json_object_set_new(row, "silent_s", b->silent_s > 0 ? json_real(b->silent_s) : json_null());
+    json_object_set_new(row, "time", s->time > 0 ? json_real(s->time) : json_null());
+    json_object_set_new(row, "exit_code", s->exit_code < 0 ? json_null() : json_integer(s->exit_code));
+    json_object_set_new(row, "message", s->message[0] ? json_string(s->message) : json_null());
+    return row;
+}
+
+static void print_json_rows(const struct run_table *t, int count)
+{
+    json_t *all = json_array();
+    for (int i = 0; i < count; i++) json_array_append_new(all, row_json(&t->briefs[t->shown[i]]));
+    json_print(stdout, all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+    json_decref(all);
+}
+
+/* On a terminal in its width; elsewhere every column, and names whole. */
+static void print_rows(const struct run_table *t, int count, int most)
+{
+    struct winsize size;
+    char line[RUN_LINE];
+    bool terminal = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20,
+         ascii = strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
+    int width = terminal ? size.ws_col : RUN_LINE / 2, names = 0;
+    for (int i = 0; i < count && !terminal; i++) {
+        char shown[4 * 256 + 1];
+        int w = screen_width(name_printable(shown, sizeof shown, t->briefs[t->shown[i]].name));
+        if (w > names) names = w < 200 ? w : 200;
+    }
+    if (!terminal && names < 24) names = 24;
+    run_table_head(line, width, names);
+    if (count) printf("%s\n", line);
+    for (int i = 0; i < count && i < most; i++) {
+        run_table_line(line, &t->briefs[t->shown[i]], width, names, ascii);
+        printf("%s\n", line);
+    }
+    if (count > most) printf("+%d more\n", count - most);
+}
+
+/* The list again and again, until Ctrl-C; on a terminal in place. */
+static void watch(struct run_table *t, int limit)
+{
+    struct winsize size;
+    bool terminal = isatty(STDOUT_FILENO), changed = true;
+    while (!ferror(stdout)) {
+        int most = terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 3
+                       ? size.ws_row - 3
+                       : t->shown_count;
+        if (terminal) printf("\033[H\033[J");
+        if (changed) print_rows(t, limit < t->shown_count ? limit : t->shown_count, most);
+        fflush(stdout);
+        nanosleep(&(struct timespec){.tv_sec = 2}, NULL);
+        bool differs;
+        if (run_table_refresh(t, &differs)) changed = differs || terminal;
+    }
+}
 
 static int runs_run(const struct arguments *args, struct error *err)
 {
-    const char *directory = argument_text(args, "run-dir", "runs");
-    int count;
-    char **names = run_names(directory, &count);
-    if (count < 0 && errno == ENOENT && strcmp(directory, "runs") == 0)
-        count = 0; /* nobody trained here yet */
-    if (count < 0)
+    struct run_table t = {.directory = argument_text(args, "run-dir", "runs"),
+                          .state = argument_text(args, "state", NULL),
+                          .reversed = argument_flag(args, "reverse")};
+    const char *order = argument_text(args, "sort", "age");
+    int limit = (int)argument_int(args, "limit", 1 << 30);
+    while (strcmp(run_order_names[t.order], order) != 0) t.order++;
+    snprintf(t.filter, sizeof t.filter, "%s", argument_text(args, "filter", ""));
+    bool there = run_table_refresh(&t, NULL);
+    if (!there && !(errno == ENOENT && strcmp(t.directory, "runs") == 0)) /* nobody trained here yet */
         return error_errno(err, EXIT_FAILED, "name it with --run-dir", "cannot list the runs in '%s'",
-                           directory);
-    json_t *all = json_array();
-    bool json = argument_flag(args, "json");
-    if (!json && count)
-        printf("%-40s %-9s %13s %6s %12s  %s\n", "run", "state", "step", "epoch", "loss", "last sign");
-    for (int i = 0; i < count; i++) {
-        char *run = path_join(directory, names[i]), shown[4 * 256 + 1], when[32], steps[32], loss[24] = "-";
-        struct run_status s;
-        struct metric_line last;
-        struct error problem;
-        if (run_status_read(&s, run, &problem) != 0) {
-            snprintf(s.state, sizeof s.state, "damaged");
-            s.exit_code = -1;
-        }
-        bool has = follow_last(run, &last);
-        run_time_text(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", s.time);
-        int64_t step = has && last.step > s.step ? last.step : s.step;
-        if (s.total) snprintf(steps, sizeof steps, "%lld/%lld", (long long)step, (long long)s.total);
-        else snprintf(steps, sizeof steps, "%lld", (long long)step);
-        if (has && isfinite(last.loss)) snprintf(loss, sizeof loss, "%.6g", last.loss);
-        if (json) {
-            char place[4 * 1024];
-            json_t *row = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:i}", "name",
-                                    name_printable(shown, sizeof shown, names[i]), "directory",
-                                    name_printable(place, sizeof place, run), "state", s.state, "step",
-                                    (json_int_t)step, "total_steps", (json_int_t)s.total, "epoch",
-                                    (json_int_t)s.epoch, "host", s.host, "pid", s.pid);
-            if (!row) row = json_object();
-            json_object_set_new(row, "loss", has ? number_or_null(last.loss) : json_null());
-            json_object_set_new(row, "time", s.time > 0 ? json_real(s.time) : json_null());
-            json_object_set_new(row, "exit_code", s.exit_code < 0 ? json_null() : json_integer(s.exit_code));
-            json_object_set_new(row, "message", s.message[0] ? json_string(s.message) : json_null());
-            json_array_append_new(all, row);
-        } else {
-            printf("%-40s %-9s %13s %6lld %12s  %s\n", name_printable(shown, sizeof shown, names[i]), s.state,
-                   steps, (long long)s.epoch, loss, when);
-        }
-        free(run);
-    }
-    run_names_free(names, count);
-    if (json) json_print(stdout, all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
-    else if (!count) log_info("no runs in %s yet: 'meopt train CONFIG' makes one", directory);
-    json_decref(all);
+                           t.directory);
+    int count = limit < t.shown_count ? limit : t.shown_count;
+    if (argument_flag(args, "json")) print_json_rows(&t, count);
+    else if (there && argument_flag(args, "watch")) watch(&t, limit);
+    else if (count) print_rows(&t, count, count);
+    else if (t.count) log_info("none of the %d runs in %s is such", t.count, t.directory);
+    else log_info("no runs in %s yet: 'meopt train CONFIG' makes one", t.directory);
+    run_table_free(&t);
     return 0;
 }
 
 static const struct option runs_options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
+    {"state", 0, OPTION_TEXT, "STATE", "starting|training|silent|done|stopped|diverged|failed|lost|damaged",
+     0, 0, "only those"},
+    {"filter", 0, OPTION_TEXT, "WORDS", NULL, 0, 0,
+     "only those whose name, state or device has each of the words"},
+    {"sort", 0, OPTION_TEXT, "BY", "age|name|state|step|loss|peak", 0, 0,
+     "order (default age: the newest first)"},
+    {"reverse", 'r', OPTION_FLAG, NULL, NULL, 0, 0, "the other way round"},
+    {"limit", 'n', OPTION_INT, "N", NULL, 1, 1e9, "the first N"},
+    {"watch", 'w', OPTION_FLAG, NULL, NULL, 0, 0, "again every two seconds, until Ctrl-C"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "one array on stdout"},
     {0},
 };
 const struct command cmd_runs = {
-    "runs", "", "list runs and what has become of them", NULL, runs_options, 0, 0, false, runs_run};
+    "runs",
+    "",
+    "list runs and what has become of them",
+    "Examples:\n  meopt runs --state training\n  meopt runs --filter 'eva lr=1e-4' --sort loss -n 5\n\n"
+    "'meopt' alone, on a terminal, opens the same list to choose from.",
+    runs_options,
+    0,
+    0,
+    false,
+    runs_run};
 
 /* ---- stop, checkpoint ---- */
 
@@ -126,6 +192,18 @@ static void kill_worker(int pid, const char *directory)
     if (fd >= 0) close(fd);
 }
 
+/* A node that died says nothing, and hears nothing. */
+static void warn_silent(const char *directory)
+{
+    struct run_brief b = {.name = xstrdup(""), .directory = xstrdup(directory)};
+    char since[24];
+    run_brief_read(&b);
+    if (b.silent_s > 0)
+        log_warn("no sign of %s for %s: it hears this only if it lives", directory,
+                 dash_duration(since, sizeof since, b.silent_s));
+    run_brief_free(&b);
+}
+
 static int stop_in(const struct arguments *args, const char *directory, struct error *err)
 {
     bool at_once = argument_flag(args, "now");
@@ -138,6 +216,7 @@ static int stop_in(const struct arguments *args, const char *directory, struct e
     }
     code = run_request(directory, at_once ? "stop-now" : "stop", err);
     if (code) return code;
+    warn_silent(directory);
     for (int i = 0; i < (at_once ? 50 : 0); i++) {
         if (run_status_read(&s, directory, NULL) == 0 && run_status_over(&s)) break;
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
@@ -218,7 +297,8 @@ static int attach_in(const struct arguments *args, const char *directory, struct
 
 static int attach_run(const struct arguments *args, struct error *err)
 {
-    return in_run(args, attach_in, err);
+    if (args->operand_count) return in_run(args, attach_in, err);
+    return workspace_view(argument_text(args, "run-dir", "runs"), argument_flag(args, "ascii"), err);
 }
 
 static const struct option attach_options[] = {
@@ -228,6 +308,6 @@ static const struct option attach_options[] = {
     {0},
 };
 const struct command cmd_attach = {
-    "attach", "RUN",          "open the dashboard of a run, running or not, from anywhere",
-    NULL,     attach_options, 1,
+    "attach", "[RUN]",        "open the dashboard of a run, or the list of runs to choose from",
+    NULL,     attach_options, 0,
     1,        false,          attach_run};

@@ -65,7 +65,8 @@ static void usage(FILE *out)
                  "Trains large vision transformers in a fraction of the usual memory.\n\nCommands:\n");
     for (int i = 0; commands[i]; i++)
         if (!commands[i]->hidden) fprintf(out, "  %-14s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(out, "\n'meopt COMMAND --help' tells more; 'man meopt' has a tour and the exit codes.\n");
+    fprintf(out, "\n'meopt' alone opens the list of runs; 'meopt COMMAND --help' tells more; 'man meopt' has "
+                 "a tour and the exit codes.\n");
 }
 
 /* "config" is the group of "config get". */
@@ -195,6 +196,9 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error like a full disk: EFBIG */
     const char *talk = getenv("MEOPT_LOG");
     if (talk && strcmp(talk, "debug") == 0) log_level = LOG_DEBUG;
+    static char *list[] = {"meopt", "attach", NULL};
+    if (argc < 2 && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO))
+        argc = 2, argv = list; /* the list of runs */
     if (argc < 2) {
         usage(stderr);
         return EXIT_USAGE;

@@ -20,7 +20,8 @@ char **run_names(const char *directory, int *count)
     *count = dir ? 0 : -1;
     for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
         char *config = xasprintf("%s/config.yaml", e->d_name);
-        if (e->d_name[0] != '.' && faccessat(dirfd(dir), config, F_OK, 0) == 0) {
+        errno = 0; /* what cannot be looked at may be one */
+        if (e->d_name[0] != '.' && (faccessat(dirfd(dir), config, F_OK, 0) == 0 || errno == EACCES)) {
             if (*count == room)
                 names = xrealloc(names, (size_t)(room = room ? 2 * room : 16) * sizeof *names);
             names[(*count)++] = xstrdup(e->d_name);

@@ -4,6 +4,7 @@
 #include <langinfo.h>
 #include <locale.h>
 #include <ncurses.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -121,6 +122,23 @@ int screen_width(const char *text)
     wchar_t wide;
     for (const char *p = text; *p && *p != '\n'; used += columns) p = next(p, &wide, &columns, &state);
     return used;
+}
+
+void screen_cut(char *dst, size_t size, const char *text, int columns)
+{
+    mbstate_t state = {0};
+    int used = 0, w;
+    size_t at = 0;
+    wchar_t wide;
+    bool utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    for (const char *p = text, *after; *p; p = after) {
+        after = next(p, &wide, &w, &state);
+        if (used + w > columns - 1 || at + (size_t)(after - p) + 4 >= size) break;
+        memcpy(dst + at, p, (size_t)(after - p));
+        at += (size_t)(after - p);
+        used += w;
+    }
+    snprintf(dst + at, size - at, "%s", utf8 ? "…" : "~");
 }
 
 int screen_put(int y, int x, int columns, const char *text, bool fill)

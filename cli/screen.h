@@ -8,6 +8,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 extern bool screen_ascii;   /* ASCII characters only: asked for, or the locale is not UTF-8 */
 extern bool screen_colours; /* the terminal has them, and neither NO_COLOR nor MEOPT_NO_COLOR forbids them */
@@ -26,6 +27,8 @@ void screen_close(void);
 /* Text in `columns` columns at most; the rest of them blank when `fill`.
  * Control characters are shown as '?'. Returns columns used. */
 int screen_put(int y, int x, int columns, const char *text, bool fill);
+/* The beginning of a text that takes more, with an ellipsis, in `columns` columns. */
+void screen_cut(char *dst, size_t size, const char *text, int columns);
 /* Columns that a text takes. */
 int screen_width(const char *text);
 

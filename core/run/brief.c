@@ -1,0 +1,188 @@
+/* Runs in a few figures: see brief.h. */
+#include "core/run/brief.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    CHUNK = 8192,        /* holds a metric line of many cards */
+    SILENT_SECONDS = 60, /* with a supervisor, which tells every second; seconds differ between hosts */
+    PATIENCE_SECONDS = 1200,
+    THREADS = 16
+};
+
+static double number(const json_t *object, const char *key)
+{
+    const json_t *x = json_object_get(object, key);
+    return json_is_number(x) ? json_number_value(x) : NAN;
+}
+
+static json_t *load(const struct run_brief *b, const char *name)
+{
+    char *path = path_join(b->directory, name);
+    json_t *object = json_read(path, 4 << 20, NULL);
+    free(path);
+    return object;
+}
+
+/* Changes when the file does. */
+static int64_t mark_of(const struct run_brief *b, const char *name, struct stat *st)
+{
+    char *path = path_join(b->directory, name);
+    int64_t mark = stat(path, st) == 0 ? (int64_t)st->st_mtim.tv_sec * 1000000 + st->st_mtim.tv_nsec / 1000 +
+                                             (int64_t)st->st_size + (int64_t)st->st_ino
+                                       : -1;
+    free(path);
+    return mark;
+}
+
+/* The first whole line behind `at` (the last one of all with `end`), into *line. */
+static bool line_at(int fd, int64_t at, bool from_start, bool last, struct metric_line *line)
+{
+    char buffer[CHUNK];
+    ssize_t n = pread(fd, buffer, sizeof buffer, at);
+    bool found = false;
+    char *p = buffer;
+    if (n <= 0) return false;
+    if (!from_start) {
+        p = memchr(buffer, '\n', (size_t)n);
+        if (!p) return false;
+        p++;
+    }
+    for (char *stop; (stop = memchr(p, '\n', (size_t)(buffer + n - p))) != NULL; p = stop + 1) {
+        struct metric_line l;
+        if (!metric_line_parse(&l, p, (size_t)(stop - p))) continue;
+        *line = l;
+        found = true;
+        if (!last) break;
+    }
+    return found;
+}
+
+static void take_metrics(struct run_brief *b)
+{
+    char *path = path_join(b->directory, "metrics.jsonl");
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+    struct metric_line l;
+    b->last = (struct metric_line){.step = -1, .epoch = -1, .loss = NAN, .images_per_s = NAN, .step_ms = NAN};
+    for (int i = 0; i < BRIEF_LOSSES; i++) b->losses[i] = NAN;
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+        int64_t size = st.st_size, end = size > CHUNK ? size - CHUNK : 0;
+        if (line_at(fd, end, end == 0, true, &l)) b->last = l;
+        for (int i = 0; i < BRIEF_LOSSES - 1; i++)
+            if (line_at(fd, size / BRIEF_LOSSES * i, i == 0, false, &l)) b->losses[i] = (float)l.loss;
+        b->losses[BRIEF_LOSSES - 1] = (float)b->last.loss;
+        bool over = run_status_over(&b->status);
+        if (!over && (double)st.st_mtim.tv_sec > b->last_sign) b->last_sign = (double)st.st_mtim.tv_sec;
+    }
+    if (fd >= 0) close(fd);
+    free(path);
+}
+
+/* What does not change while a run lives. */
+static void take_rest(struct run_brief *b)
+{
+    if (b->started > 0 && b->peak_bytes > 0) return;
+    json_t *meta = load(b, "meta.json"), *plan = load(b, "plan.json");
+    const char *device = json_string_value(json_object_get(meta, "device"));
+    b->started = isfinite(number(meta, "started")) ? number(meta, "started") : 0;
+    name_printable(b->device, sizeof b->device, device ? device : "");
+    b->peak_bytes = plan ? memory_told(plan).peak_bytes : -1;
+    b->without_bytes = plan ? memory_told(json_object_get(plan, "baseline")).peak_bytes : -1;
+    json_decref(plan);
+    json_decref(meta);
+}
+
+static void judge(struct run_brief *b)
+{
+    const struct run_status *s = &b->status;
+    json_t *live = load(b, "live.json");
+    double told = number(live, "time"), now = (double)time(NULL);
+    json_decref(live);
+    if (isfinite(told) && told > b->last_sign) b->last_sign = told;
+    double silent = now - b->last_sign;
+    b->silent_s =
+        b->last_sign > 0 && silent > (isfinite(told) ? SILENT_SECONDS : PATIENCE_SECONDS) ? silent : 0;
+    if (s->total > b->step && b->silent_s == 0)
+        b->left_s = (double)(s->total - b->step) * b->last.step_ms * 1e-3;
+}
+
+bool run_brief_read(struct run_brief *b)
+{
+    struct stat st;
+    int64_t state = mark_of(b, "state.json", &st), metrics = mark_of(b, "metrics.jsonl", &st);
+    bool known = b->state_mark != 0, changed = state != b->state_mark || metrics != b->metrics_mark;
+    if (known && !changed && run_status_over(&b->status)) return false;
+    b->state_mark = state;
+    b->metrics_mark = metrics;
+    double silent = b->silent_s;
+    if (!known || changed || !b->status.ended) {
+        struct error err;
+        b->damaged = run_status_read(&b->status, b->directory, &err) != 0;
+        if (b->damaged) snprintf(b->status.state, sizeof b->status.state, "damaged");
+    }
+    b->last_sign = b->status.time;
+    b->left_s = NAN;
+    if (!known || changed) take_metrics(b);
+    else if ((double)st.st_mtim.tv_sec > b->last_sign) b->last_sign = (double)st.st_mtim.tv_sec;
+    b->step = b->last.step > b->status.step ? b->last.step : b->status.step;
+    take_rest(b);
+    b->silent_s = 0;
+    if (!b->damaged && !run_status_over(&b->status)) judge(b);
+    return changed || silent != b->silent_s;
+}
+
+struct many {
+    struct run_brief *briefs;
+    int count;
+    atomic_int next, changed;
+};
+
+static void *read_some(void *argument)
+{
+    struct many *m = argument;
+    for (int i; (i = atomic_fetch_add(&m->next, 1)) < m->count;)
+        if (run_brief_read(&m->briefs[i])) atomic_fetch_add(&m->changed, 1);
+    return NULL;
+}
+
+int run_briefs_read(struct run_brief *briefs, int count)
+{
+    struct many m = {.briefs = briefs, .count = count};
+    pthread_t threads[THREADS];
+    int started = 0;
+    while (started < THREADS && started < count / 8 &&
+           pthread_create(&threads[started], NULL, read_some, &m) == 0)
+        started++;
+    read_some(&m);
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    return atomic_load(&m.changed);
+}
+
+void run_brief_free(struct run_brief *b)
+{
+    free(b->name);
+    free(b->directory);
+    *b = (struct run_brief){0};
+}
+
+const char *run_brief_state(const struct run_brief *b, char *dst, size_t size)
+{
+    long long s = (long long)b->silent_s;
+    if (s <= 0) snprintf(dst, size, "%s", b->status.state);
+    else if (s < 3600) snprintf(dst, size, "silent %lldm", s / 60);
+    else if (s < 172800) snprintf(dst, size, "silent %lldh", s / 3600);
+    else snprintf(dst, size, "silent %lldd", s / 86400);
+    return dst;
+}
