@@ -178,8 +178,9 @@ struct meopt_options {
     int dry;                     /* 1: allocate and count, never touch the memory: for planning */
     struct meopt_device *device; /* where weights, states and gradients are; NULL: this machine's memory */
     /* Shards: replace `count` values by their sums over all handles that hold parts of the same tensors. Each
-     * of them calls it at the same places with as many values: two for each tensor that LAMB steps and each
-     * that is measured (adapt_every), norm and bad groups in meopt_gradient_norm and meopt_step_end.
+     * of them calls it at the same places with as many values: those of the norms of the tensors that LAMB
+     * steps and of all in meopt_gradient_norm and meopt_step_end, and the error of each that is measured
+     * (adapt_every).
      * Non-zero: the call returns MEOPT_IO. NULL: nobody holds other parts. */
     int (*reduce)(void *context, double *values, size_t count);
 };
@@ -197,7 +198,8 @@ int meopt_options_preset(struct meopt_options *options, const char *preset, stru
 
 enum meopt_tensor_flags {
     MEOPT_NO_DECAY = 1, /* weight decay does not apply (norms, biases, tokens) */
-    MEOPT_KEEP_F32 = 2  /* fp32 weights and states whatever the options say (tokens, positional embeddings) */
+    MEOPT_KEEP_F32 = 2, /* fp32 weights and states whatever the options say (tokens, positional embeddings) */
+    MEOPT_PART = 4 /* shape is the whole tensor's, of which `count` elements from `first` are held here */
 };
 /* Without the flag, tensors with fewer than two dimensions other than 1, or fewer than small_count elements,
  * are kept in fp32 too. */
@@ -206,12 +208,15 @@ struct meopt_tensor {
     const char *
         name; /* unique; copied. It also keys the random numbers, so the order of the table does not matter */
     int ndim; /* 0 to 8 */
-    int64_t shape[8]; /* of the part held here */
+    int64_t shape[8]; /* of the part held here; with MEOPT_PART of the whole tensor */
     unsigned flags;   /* enum meopt_tensor_flags */
     double lr_scale;  /* learning rate of this tensor / learning rate of the step; 0 means 1 */
     void *weights;    /* caller's memory (4-byte aligned; 2 for bf16), or NULL: allocated here */
     void *copy;       /* caller's memory for the bf16 copy, or NULL: allocated here */
     int64_t first;    /* element of the whole tensor that element 0 is (shards); a multiple of 64 */
+    int64_t count; /* MEOPT_PART: elements held here, a multiple of 64 unless they are the last; 0: none, and
+                      its steps take any gradient that is not NULL. Where `first` is a multiple of 32768 in
+                      every part all that is summed over the tensor has the bits of the whole one */
 };
 
 /* Bytes by kind. With a 64-byte rounding of every block these are exactly what the allocator is asked for. */
@@ -328,6 +333,14 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
                      struct meopt_error *err);
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,
                      struct meopt_error *err);
+
+/* The record of a whole tensor from those of its parts (MEOPT_PART) in rising order, and of a part from that
+ * of the whole. *bytes: in, the room at `to` (NULL: only asked); out, what it takes. They need no handle; a
+ * record that is damaged is MEOPT_BAD_STATE. */
+int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t count, void *to,
+                     size_t *bytes, struct meopt_error *err);
+int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_t count, void *to,
+                    size_t *bytes, struct meopt_error *err);
 
 /* Everything (states, weights, corrections) in one stream; write returns 0 or anything else to stop.
  * meopt_load finds tensors by name; all must be there, with the same shapes. */

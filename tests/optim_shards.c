@@ -17,21 +17,27 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { RANKS = 2, PART = 32768, WHOLE = RANKS * PART, STEPS = 6, MOST = 16 };
+enum { RANKS = 2, PART = 32768, WHOLE = RANKS * PART, STEPS = 6, MOST = 256 };
+/* With MEOPT_PART the tensor's shape is known, and parts may be unequal, and nothing: three ranks. */
+enum { PARTS = 3, ROWS = 294, COLUMNS = 250, ODD = ROWS * COLUMNS, MOST_RECORD = 2 << 20 };
+static const int64_t cut_at[PARTS + 1] = {0, 2 * PART, 2 * PART, ODD};
 
-static float weights[WHOLE], gradients[STEPS][WHOLE];
+static float weights[ODD], gradients[STEPS][ODD];
 
 static struct {
     pthread_barrier_t barrier;
-    double values[RANKS][MOST];
-    int calls;
+    double values[PARTS][MOST];
+    int calls, ranks;
     bool fails;
 } sum;
 
 struct rank {
     int number;
     const struct meopt_options *options; /* of the whole */
-    float out[PART];
+    float out[ODD];
+    bool part; /* MEOPT_PART */
+    char record[MOST_RECORD];
+    size_t record_bytes;
     double norm[STEPS], global[STEPS];
     int64_t bad[STEPS];
     int status[STEPS], finite[STEPS];
@@ -44,7 +50,10 @@ static int reduce(void *context, double *values, size_t count)
     assert_true(count <= MOST);
     memcpy(sum.values[rank->number], values, count * sizeof *values);
     pthread_barrier_wait(&sum.barrier);
-    for (size_t i = 0; i < count; i++) values[i] = sum.values[0][i] + sum.values[1][i];
+    for (size_t i = 0; i < count; i++) {
+        values[i] = sum.values[0][i];
+        for (int r = 1; r < sum.ranks; r++) values[i] += sum.values[r][i];
+    }
     if (rank->number == 0) sum.calls++;
     pthread_barrier_wait(&sum.barrier);
     return sum.fails ? -1 : 0;
@@ -72,6 +81,14 @@ static void train(const struct meopt_options *options, int64_t first, int64_t co
     struct meopt_options o = *options;
     struct meopt_tensor tensor = {
         .name = "w", .ndim = 2, .shape = {count / 256, 256}, .first = first, .lr_scale = 1};
+    if (rank->part)
+        tensor = (struct meopt_tensor){.name = "w",
+                                       .ndim = 2,
+                                       .shape = {ROWS, COLUMNS},
+                                       .first = first,
+                                       .count = count,
+                                       .flags = rank->number < 0 ? 0 : MEOPT_PART,
+                                       .lr_scale = 1};
     struct meopt *opt;
     struct meopt_error err = {0};
     if (rank->number >= 0) {
@@ -90,38 +107,47 @@ static void train(const struct meopt_options *options, int64_t first, int64_t co
         memcpy(rank->message, err.message, sizeof rank->message);
     }
     assert_int_equal(meopt_export(opt, 0, 0, count, out, &err), MEOPT_OK);
+    rank->record_bytes = meopt_state_bytes(opt, 0);
+    assert_true(rank->record_bytes <= MOST_RECORD);
+    assert_int_equal(meopt_state_save(opt, 0, rank->record, rank->record_bytes, &err), MEOPT_OK);
     meopt_destroy(opt);
 }
 
 static void *rank_main(void *context)
 {
     struct rank *rank = context;
-    train(rank->options, (int64_t)rank->number * PART, PART, rank, rank->out);
+    int64_t first = rank->part ? cut_at[rank->number] : (int64_t)rank->number * PART;
+    int64_t count = rank->part ? cut_at[rank->number + 1] - first : PART;
+    train(rank->options, first, count, rank, rank->out);
     return NULL;
 }
 
-static void train_both(const struct meopt_options *options, struct rank ranks[RANKS])
+static void train_ranks(const struct meopt_options *options, struct rank *ranks, int count)
 {
-    pthread_t threads[RANKS];
-    pthread_barrier_init(&sum.barrier, NULL, RANKS);
+    pthread_t threads[PARTS];
+    pthread_barrier_init(&sum.barrier, NULL, (unsigned)count);
     sum.calls = 0;
-    memset(ranks, 0, RANKS * sizeof *ranks);
-    for (int r = 0; r < RANKS; r++) {
+    sum.ranks = count;
+    memset(ranks, 0, (size_t)count * sizeof *ranks);
+    for (int r = 0; r < count; r++) {
         ranks[r].number = r;
+        ranks[r].part = count == PARTS;
         ranks[r].options = options;
         assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
     }
-    for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
+    for (int r = 0; r < count; r++) pthread_join(threads[r], NULL);
     pthread_barrier_destroy(&sum.barrier);
 }
 
-static struct rank ranks[RANKS], alone;
-static float whole[WHOLE];
+static struct rank ranks[PARTS], alone;
+static float whole[ODD];
 
-static void compare(const char *what)
+static void compare(const char *what, int count)
 {
-    for (int r = 0; r < RANKS; r++) {
-        if (memcmp(ranks[r].out, whole + r * PART, sizeof ranks[r].out)) fail_msg("%s: other weights", what);
+    for (int r = 0; r < count; r++) {
+        int64_t first = count == PARTS ? cut_at[r] : (int64_t)r * PART;
+        size_t bytes = (size_t)(count == PARTS ? cut_at[r + 1] - first : PART) * sizeof(float);
+        if (memcmp(ranks[r].out, whole + first, bytes)) fail_msg("%s: other weights", what);
         for (int s = 0; s < STEPS; s++)
             if (ranks[r].norm[s] != alone.norm[s] || ranks[r].global[s] != alone.global[s] ||
                 ranks[r].bad[s] != alone.bad[s] || ranks[r].status[s] != alone.status[s] ||
@@ -146,10 +172,81 @@ static void two_parts_step_as_the_whole(void **state)
                          adapt ? " adaptive" : "");
                 alone = (struct rank){.number = -1};
                 train(&o, 0, WHOLE, &alone, whole);
-                train_both(&o, ranks);
-                compare(what);
+                train_ranks(&o, ranks, RANKS);
+                compare(what, RANKS);
                 assert_true(sum.calls >= STEPS * (rule == MEOPT_LAMB ? 3 : 2));
             }
+}
+
+/* The record of the whole from those of the parts, and back, byte by byte. */
+static void check_records(const char *what)
+{
+    static char joined[MOST_RECORD], cut[MOST_RECORD];
+    const void *records[PARTS];
+    size_t sizes[PARTS], bytes = 0;
+    struct meopt_error err = {0};
+    for (int r = 0; r < PARTS; r++) {
+        records[r] = ranks[r].record;
+        sizes[r] = ranks[r].record_bytes;
+    }
+    assert_int_equal(meopt_state_join(records, sizes, PARTS, NULL, &bytes, &err), MEOPT_OK);
+    assert_int_equal(bytes, alone.record_bytes);
+    bytes = sizeof joined;
+    assert_int_equal(meopt_state_join(records, sizes, PARTS, joined, &bytes, &err), MEOPT_OK);
+    if (bytes != alone.record_bytes || memcmp(joined, alone.record, bytes))
+        fail_msg("%s: other records", what);
+    for (int r = 0; r < PARTS; r++) {
+        bytes = sizeof cut;
+        assert_int_equal(meopt_state_cut(joined, alone.record_bytes, cut_at[r], cut_at[r + 1] - cut_at[r],
+                                         cut, &bytes, &err),
+                         MEOPT_OK);
+        assert_int_equal(bytes, sizes[r]);
+        assert_memory_equal(cut, records[r], bytes);
+    }
+}
+
+static void parts_of_a_known_shape_step_as_the_whole(void **state)
+{
+    static const char *const presets[] = {"fp32", "quality", "balanced", "minimal"};
+    (void)state;
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+        for (size_t p = 0; p <= sizeof presets / sizeof *presets; p++)
+            for (int adapt = 0; adapt <= 3; adapt += 3) {
+                bool four_bits = p == sizeof presets / sizeof *presets;
+                struct meopt_options o = options_of(rule, presets[four_bits ? 2 : p], adapt);
+                if (four_bits) o.first_moment = o.second_moment = MEOPT_STATE_4BIT;
+                char what[64];
+                snprintf(what, sizeof what, "%s %s%s", meopt_rule_name(rule), four_bits ? "4bit" : presets[p],
+                         adapt ? " adaptive" : "");
+                alone = (struct rank){.number = -1, .part = true};
+                train(&o, 0, ODD, &alone, whole);
+                train_ranks(&o, ranks, PARTS);
+                compare(what, PARTS);
+                check_records(what);
+            }
+}
+
+static void records_that_are_no_parts_are_refused(void **state)
+{
+    (void)state;
+    struct meopt_error err = {0};
+    struct meopt_options o = options_of(MEOPT_APADAMW, "balanced", 0);
+    train_ranks(&o, ranks, PARTS);
+    const void *records[PARTS] = {ranks[2].record, ranks[1].record, ranks[0].record};
+    size_t sizes[PARTS] = {ranks[2].record_bytes, ranks[1].record_bytes, ranks[0].record_bytes};
+    static char to[MOST_RECORD];
+    size_t bytes = sizeof to;
+    assert_int_equal(meopt_state_join(records, sizes, PARTS, to, &bytes, &err), MEOPT_BAD_STATE);
+    bytes = sizeof to;
+    assert_int_equal(meopt_state_join(records + 2, sizes + 2, 1, to, &bytes, &err), MEOPT_BAD_STATE);
+    assert_non_null(strstr(err.message, "groups"));
+    ranks[0].record[200] ^= 1;
+    bytes = sizeof to;
+    assert_int_equal(meopt_state_join(records + 2, sizes + 2, 1, to, &bytes, &err), MEOPT_BAD_STATE);
+    assert_non_null(strstr(err.message, "checksum"));
+    bytes = sizeof to;
+    assert_int_equal(meopt_state_cut(ranks[2].record, ranks[2].record_bytes, 0, 64, to, &bytes, &err),
+                     MEOPT_BAD_ARGUMENT); /* a part itself */
 }
 
 static void a_bad_group_of_one_part_is_known_to_both(void **state)
@@ -160,7 +257,7 @@ static void a_bad_group_of_one_part_is_known_to_both(void **state)
     gradients[2][PART + 100] = NAN;
     alone = (struct rank){.number = -1};
     train(&o, 0, WHOLE, &alone, whole);
-    train_both(&o, ranks);
+    train_ranks(&o, ranks, RANKS);
     gradients[2][PART + 100] = kept;
     assert_int_equal(alone.bad[2], 1);
     for (int r = 0; r < RANKS; r++) {
@@ -175,7 +272,7 @@ static void a_sum_that_fails_is_an_error_of_the_call(void **state)
     (void)state;
     struct meopt_options o = options_of(MEOPT_LAMB, "balanced", 0);
     sum.fails = true;
-    train_both(&o, ranks);
+    train_ranks(&o, ranks, RANKS);
     sum.fails = false;
     for (int r = 0; r < RANKS; r++) {
         assert_int_equal(ranks[r].status[0], MEOPT_IO);
@@ -189,10 +286,12 @@ static void a_sum_that_fails_is_an_error_of_the_call(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(two_parts_step_as_the_whole),
+                                       cmocka_unit_test(parts_of_a_known_shape_step_as_the_whole),
+                                       cmocka_unit_test(records_that_are_no_parts_are_refused),
                                        cmocka_unit_test(a_bad_group_of_one_part_is_known_to_both),
                                        cmocka_unit_test(a_sum_that_fails_is_an_error_of_the_call)};
     uint32_t random = 1;
-    for (int i = 0; i < WHOLE; i++) {
+    for (int i = 0; i < ODD; i++) {
         random = random * 1664525u + 1013904223u;
         weights[i] = (float)(int32_t)random * 0x1p-33f;
         for (int s = 0; s < STEPS; s++) {

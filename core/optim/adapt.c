@@ -51,13 +51,19 @@ int adapt_measure(const struct meopt *opt, const struct tensor *t, const struct 
                   double *error, struct meopt_error *err)
 {
     bool has_v = t->layout.v != STATE_NONE;
-    int64_t groups = t->layout.groups, samples = groups < SAMPLE_GROUPS ? groups : SAMPLE_GROUPS;
-    double sums[2] = {0}, *difference = &sums[0], *size = &sums[1];
+    /* of the whole tensor, whose other parts others sample */
+    int64_t groups = t->whole ? optim_groups(t->whole) : t->layout.groups,
+            samples = groups < SAMPLE_GROUPS ? groups : SAMPLE_GROUPS;
+    int64_t first = t->whole ? t->first / OPTIM_GROUP : 0;
+    double sums[2 * SAMPLE_GROUPS] = {0}, differences = 0, sizes = 0;
     for (int64_t k = 0; k < samples; k++) {
+        double *difference = &sums[2 * k], *size = &sums[2 * k + 1];
+        int64_t group = k * groups / samples - first;
+        if (group < 0 || group >= t->layout.groups) continue;
         struct group_room room;
         struct optim_task here;
         const struct optim_task *task = &here;
-        int status = group_hold(opt, whole, k * groups / samples, &room, &here, err);
+        int status = group_hold(opt, whole, group, &room, &here, err);
         if (status) return status;
         float gradient[OPTIM_GROUP], weights[OPTIM_GROUP], exact_w[OPTIM_GROUP];
         float exact_m[OPTIM_GROUP], exact_v[OPTIM_GROUP], m[OPTIM_GROUP], v[OPTIM_GROUP];
@@ -98,8 +104,12 @@ int adapt_measure(const struct meopt *opt, const struct tensor *t, const struct 
             *difference += d * d;
         }
     }
-    int status = optim_reduce(opt, sums, 2, err);
-    *error = *size > 0 ? sqrt(*difference / *size) : 0;
+    int status = optim_reduce(opt, sums, 2 * SAMPLE_GROUPS, err);
+    for (int64_t k = 0; k < samples; k++) {
+        differences += sums[2 * k];
+        sizes += sums[2 * k + 1];
+    }
+    *error = sizes > 0 ? sqrt(differences / sizes) : 0;
     return status;
 }
 

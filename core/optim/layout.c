@@ -29,8 +29,9 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
         l->count *= tensor->shape[d];
         wide_dims += tensor->shape[d] > 1;
     }
-    l->groups = optim_groups(l->count);
     bool keep = (tensor->flags & MEOPT_KEEP_F32) || wide_dims < 2 || l->count < o->small_count;
+    if (tensor->flags & MEOPT_PART) l->count = tensor->count;
+    l->groups = optim_groups(l->count);
     l->weights = keep ? WEIGHTS_F32 : o->weights;
     l->m = keep ? STATE_F32 : o->first_moment;
     l->v = keep ? STATE_F32 : o->second_moment;

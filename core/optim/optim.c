@@ -104,6 +104,8 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     t->ndim = from->ndim;
     memcpy(t->shape, from->shape, sizeof t->shape);
     t->first = from->first;
+    t->whole = from->flags & MEOPT_PART ? 1 : 0;
+    for (int d = 0; d < t->ndim; d++) t->whole *= t->shape[d];
     t->decay = !(from->flags & MEOPT_NO_DECAY);
     t->lr_scale = from->lr_scale;
     t->key = fnv1a(t->name); /* its place in the table must not matter */

@@ -22,6 +22,7 @@ struct tensor {
     char *name;
     int ndim;
     int64_t shape[8], first;
+    int64_t whole; /* elements of the tensor of which this is a part (MEOPT_PART); 0: shape is what is here */
     bool decay;
     double lr_scale;
     uint32_t key; /* of its random numbers: a hash of the name */

@@ -5,23 +5,13 @@
  * every field is checked, and so is every value, before the tensor is touched.
  */
 #include "core/base/file.h"
-#include "core/optim/optim.h"
+#include "core/optim/state.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define RECORD_MAGIC "MEOPTST1"
 #define STREAM_MAGIC "MEOPTAL1"
-
-struct record {
-    char magic[8];
-    uint32_t header_bytes;
-    int32_t m, v, m_range, ndim;
-    uint32_t promoted; /* the formats are not what the options say: adaptive precision widened them */
-    int64_t shape[8], first, updates;
-    uint64_t m_bytes, v_bytes, scale_bytes;
-};
 
 /* In front of each tensor of a stream; then name, weights, correction, record, CRC-32C of all that. */
 struct stream_tensor {
@@ -198,8 +188,9 @@ static int state_reformat(struct meopt *opt, struct tensor *t, int m, int v, str
     next.m = m;
     next.v = v;
     layout_state(&next);
-    uint8_t *state = memory_get(&opt->options, MEOPT_MEMORY_MOMENTS, next.state_bytes, t->name);
-    if (!state)
+    uint8_t *state = NULL; /* a part may have no elements */
+    if (next.state_bytes) state = memory_get(&opt->options, MEOPT_MEMORY_MOMENTS, next.state_bytes, t->name);
+    if (!state && next.state_bytes)
         return optim_fail(err, MEOPT_NO_MEMORY,
                           "no memory to keep the state of %.100s in a wider format (%zu bytes)", t->name,
                           next.state_bytes);
@@ -216,7 +207,6 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
                         struct meopt_error *err)
 {
     t->updates = r->updates;
-    if (!t->state) return MEOPT_OK;
     if (r->promoted && opt->options.adapt_every > 0 && (r->m != t->layout.m || r->v != t->layout.v)) {
         uint8_t *before = t->state;
         size_t bytes = t->layout.state_bytes;
@@ -224,6 +214,7 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
         if (status) return status;
         memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, before, bytes);
     }
+    if (!t->state) return MEOPT_OK;
     const struct layout *l = &t->layout;
     int range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     bool relative = OPTIM_LOW_BIT(l->m) && OPTIM_LOW_BIT(l->v);

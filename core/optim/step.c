@@ -89,28 +89,56 @@ int optim_reduce(const struct meopt *opt, double *values, size_t count, struct m
     return optim_fail(err, MEOPT_IO, "step %lld: the sum over shards failed", (long long)opt->step);
 }
 
+/* Sums over a tensor whose parts several hold are made of what each chunk found, in the places of the whole
+ * tensor's chunks: those of others are 0 until options.reduce has added theirs, and x + 0 is x. So the sum
+ * has the bits of the whole tensor's. Of a tensor that does not say what it is a part of there is one sum. */
+static size_t places_of(const struct meopt *opt, const struct tensor *t)
+{
+    return t->whole ? (size_t)optim_chunks(t->whole) : opt->options.reduce ? 1 : (size_t)chunks_of(t);
+}
+
+static void places_fill(const struct meopt *opt, const struct tensor *t, size_t value, double *places)
+{
+    size_t at = t->whole ? (size_t)(t->first / (OPTIM_CHUNK * OPTIM_GROUP)) : 0;
+    for (int64_t c = 0; c < chunks_of(t); c++) {
+        const char *p = (const char *)&opt->partials[t->first_partial + (size_t)c];
+        double found;
+        memcpy(&found, p + value, sizeof found);
+        places[t->whole || !opt->options.reduce ? at + (size_t)c : 0] += found;
+    }
+}
+
+static double places_sum(const struct meopt *opt, const struct tensor *t, double sum, const double *places)
+{
+    for (size_t i = 0; i < places_of(opt, t); i++) sum += places[i];
+    return sum;
+}
+#define VALUE(field) offsetof(struct optim_partial, field)
+
 /* LAMB's first pass: norms of weight and update of each whole tensor give its learning rate. */
 static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                         struct optim_sweep *sweep, struct meopt_error *err)
 {
     bool wait = sweep->wait;
-    double *squares = calloc(2 * sweep->count + 1, sizeof *squares);
-    if (!squares) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", 2 * sweep->count);
+    size_t places = 0;
+    for (size_t i = 0; i < sweep->count; i++) places += places_of(opt, &opt->tensors[tensors[i]]);
+    double *squares = calloc(2 * places + 1, sizeof *squares), *updates = squares + places;
+    if (!squares) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", 2 * places);
     for (size_t i = 0; i < sweep->count; i++) tasks[i].norms_only = 1;
     sweep->wait = true;
     opt->device->optim->step(opt->device, opt->work, sweep);
     sweep->wait = wait;
     int status = optim_device_status(opt, err);
-    for (size_t i = 0; i < sweep->count; i++) {
-        struct optim_partial norms = partials_total(opt, &opt->tensors[tensors[i]]);
-        squares[2 * i] = norms.weight_squares;
-        squares[2 * i + 1] = norms.update_squares;
+    for (size_t i = 0, at = 0; i < sweep->count; at += places_of(opt, &opt->tensors[tensors[i++]])) {
+        places_fill(opt, &opt->tensors[tensors[i]], VALUE(weight_squares), squares + at);
+        places_fill(opt, &opt->tensors[tensors[i]], VALUE(update_squares), updates + at);
         tasks[i].norms_only = 0;
     }
-    if (!status) status = optim_reduce(opt, squares, 2 * sweep->count, err);
-    for (size_t i = 0; i < sweep->count; i++) {
+    if (!status) status = optim_reduce(opt, squares, 2 * places, err);
+    for (size_t i = 0, at = 0; i < sweep->count; at += places_of(opt, &opt->tensors[tensors[i++]])) {
         const struct tensor *t = &opt->tensors[tensors[i]];
-        tasks[i].s.lr = trust_lr(opt, t, squares[2 * i], squares[2 * i + 1], opt->lr * t->lr_scale);
+        tasks[i].s.lr = trust_lr(opt, t, places_sum(opt, t, 0, squares + at),
+                                 places_sum(opt, t, 0, updates + at), opt->lr * t->lr_scale);
     }
     free(squares);
     return status;
@@ -302,6 +330,44 @@ static int deferred_results(struct meopt *opt, struct meopt_error *err)
     return status;
 }
 
+static bool stepped(const struct meopt *opt, size_t tensor, const void *context)
+{
+    (void)context;
+    return opt->tensors[tensor].stepped;
+}
+
+/* Squares and bad groups of those gradients, over all who hold parts of them, from what their chunks found;
+ * added up tensor by tensor, or chunk by chunk. */
+static int gradient_sums(const struct meopt *opt, bool (*of)(const struct meopt *, size_t, const void *),
+                         const void *context, bool by_tensor, double *squares, int64_t *bad,
+                         struct meopt_error *err)
+{
+    size_t places = 0;
+    for (size_t i = 0; i < opt->count; i++)
+        places += of(opt, i, context) ? places_of(opt, &opt->tensors[i]) : 0;
+    double *values = calloc(places + 1, sizeof *values);
+    if (!values) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", places);
+    size_t at = 0;
+    for (size_t i = 0; i < opt->count; i++) {
+        if (!of(opt, i, context)) continue;
+        values[places] += (double)partials_total(opt, &opt->tensors[i]).bad_groups;
+        places_fill(opt, &opt->tensors[i], VALUE(gradient_squares), values + at);
+        at += places_of(opt, &opt->tensors[i]);
+    }
+    int status = optim_reduce(opt, values, places + 1, err);
+    *squares = 0;
+    at = 0;
+    for (size_t i = 0; i < opt->count; i++) {
+        if (!of(opt, i, context)) continue;
+        *squares = by_tensor ? *squares + places_sum(opt, &opt->tensors[i], 0, values + at)
+                             : places_sum(opt, &opt->tensors[i], *squares, values + at);
+        at += places_of(opt, &opt->tensors[i]);
+    }
+    *bad = (int64_t)values[places];
+    free(values);
+    return status;
+}
+
 int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err)
 {
     if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
@@ -314,18 +380,12 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
     }
     struct meopt_step_stats found = {0};
     double squares = 0;
-    for (size_t i = 0; i < opt->count; i++) {
-        const struct tensor *t = &opt->tensors[i];
-        if (!t->stepped) continue;
-        found.tensors++;
-        found.bad_groups += t->found.bad_groups;
-        squares += t->found.gradient_squares;
-    }
-    double sums[2] = {squares, (double)found.bad_groups};
-    int failed = optim_reduce(opt, sums, 2, err);
+    int64_t bad = 0;
+    int failed = gradient_sums(opt, stepped, NULL, true, &squares, &bad, err);
     if (failed) return failed;
-    found.grad_norm = sqrt(sums[0]);
-    found.bad_groups = (int64_t)sums[1];
+    for (size_t i = 0; i < opt->count; i++) found.tensors += opt->tensors[i].stepped;
+    found.grad_norm = sqrt(squares);
+    found.bad_groups = bad;
     if (stats) *stats = found;
     if (found.bad_groups)
         return optim_fail(
@@ -363,6 +423,12 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
     return status;
 }
 
+static bool has_task(const struct meopt *opt, size_t tensor, const void *tasks)
+{
+    (void)opt;
+    return ((const struct optim_task *)tasks)[tensor].gradient != NULL;
+}
+
 /* A task to add up the squares of what was given, or accumulated, for a tensor. */
 static int squares_task(const struct meopt *opt, const struct tensor *t, struct meopt_gradient gradient,
                         struct optim_task *task, struct meopt_error *err)
@@ -393,17 +459,11 @@ int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradient
     }
     double squares = 0;
     int64_t bad = 0;
-    for (size_t i = 0; i < opt->count && !status; i++)
-        for (int64_t c = 0; c < optim_chunks(tasks[i].count); c++) {
-            squares += opt->partials[tasks[i].first_partial + c].gradient_squares;
-            bad += opt->partials[tasks[i].first_partial + c].bad_groups;
-        }
+    if (!status) status = gradient_sums(opt, has_task, tasks, false, &squares, &bad, err);
     free(tasks);
-    double sums[2] = {squares, (double)bad};
-    if (!status) status = optim_reduce(opt, sums, 2, err);
     if (status) return status;
-    *norm = sqrt(sums[0]);
-    *finite = sums[1] == 0;
+    *norm = sqrt(squares);
+    *finite = bad == 0;
     return MEOPT_OK;
 }
 

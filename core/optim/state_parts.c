@@ -1,0 +1,141 @@
+/* Records of parts: one of the whole tensor from those of its parts, and back. Arrays of a state lie in whole
+ * groups of 64, and parts begin at groups: they are cut and joined as bytes. */
+#include "core/base/file.h"
+#include "core/optim/state.h"
+
+#include <string.h>
+
+/* A record whose checksum is right, and where its three arrays lie. */
+struct opened {
+    struct record r;
+    const char *arrays[3];
+    size_t bytes[3];
+    int64_t groups; /* of which those arrays are; 0 of a rule without moments */
+};
+
+static int record_open(struct opened *o, const void *record, size_t bytes, struct meopt_error *err)
+{
+    uint32_t crc;
+    if (!record || bytes < sizeof o->r + 4)
+        return optim_fail(err, MEOPT_BAD_STATE, "a state of %zu bytes is none", bytes);
+    memcpy(&o->r, record, sizeof o->r);
+    memcpy(&crc, (const char *)record + bytes - 4, 4);
+    const struct record *r = &o->r;
+    size_t left = bytes - sizeof *r - 4;
+    if (memcmp(r->magic, RECORD_MAGIC, 8) != 0 || r->header_bytes != sizeof *r || r->m < STATE_NONE ||
+        r->m > STATE_4BIT || r->v < STATE_NONE || r->v > STATE_4BIT || r->ndim < 0 || r->ndim > 8 ||
+        r->m_bytes > left || r->v_bytes > left - r->m_bytes ||
+        r->scale_bytes != left - r->m_bytes - r->v_bytes)
+        return optim_fail(err, MEOPT_BAD_STATE, "not a state of this version of libmeopt");
+    if (crc != crc32c(0, record, bytes - 4))
+        return optim_fail(err, MEOPT_BAD_STATE, "a state's checksum does not match");
+    o->bytes[0] = (size_t)r->m_bytes;
+    o->bytes[1] = (size_t)r->v_bytes;
+    o->bytes[2] = (size_t)r->scale_bytes;
+    o->arrays[0] = (const char *)record + sizeof *r;
+    for (int i = 1; i < 3; i++) o->arrays[i] = o->arrays[i - 1] + o->bytes[i - 1];
+    o->groups = r->m == STATE_NONE ? 0 : (int64_t)(r->m_bytes / optim_state_bytes(r->m));
+    return MEOPT_OK;
+}
+
+static void group_bytes(const struct record *r, size_t each[3])
+{
+    each[0] = r->m == STATE_NONE ? 0 : optim_state_bytes(r->m);
+    each[1] = r->v == STATE_NONE ? 0 : optim_state_bytes(r->v);
+    each[2] = OPTIM_LOW_BIT(r->m) || OPTIM_LOW_BIT(r->v) ? 1 : 0;
+}
+
+static int64_t elements_of(const struct record *r)
+{
+    int64_t count = 1;
+    for (int d = 0; d < r->ndim; d++)
+        if (r->shape[d] < 1 || __builtin_mul_overflow(count, r->shape[d], &count)) return 0;
+    return count;
+}
+
+/* The header of `groups` groups from `first`; where its arrays go. */
+static int record_begin(struct record *r, int64_t first, int64_t groups, void *to, size_t *bytes,
+                        char *arrays[3], struct meopt_error *err)
+{
+    size_t each[3], room = *bytes;
+    group_bytes(r, each);
+    r->first = first;
+    r->m_bytes = (uint64_t)groups * each[0];
+    r->v_bytes = (uint64_t)groups * each[1];
+    r->scale_bytes = (uint64_t)groups * each[2];
+    *bytes = sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes) + 4;
+    if (!to) return MEOPT_OK;
+    if (room < *bytes)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "a state of %zu bytes has no room in %zu", *bytes, room);
+    memcpy(to, r, sizeof *r);
+    arrays[0] = (char *)to + sizeof *r;
+    arrays[1] = arrays[0] + r->m_bytes;
+    arrays[2] = arrays[1] + r->v_bytes;
+    return MEOPT_OK;
+}
+
+static void record_end(void *to, size_t bytes)
+{
+    uint32_t crc = crc32c(0, to, bytes - 4);
+    memcpy((char *)to + bytes - 4, &crc, 4);
+}
+
+static bool same_kind(const struct record *a, const struct record *b)
+{
+    return a->m == b->m && a->v == b->v && a->m_range == b->m_range && a->ndim == b->ndim &&
+           memcmp(a->shape, b->shape, sizeof a->shape) == 0 && a->updates == b->updates &&
+           a->promoted == b->promoted;
+}
+
+int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t count, void *to,
+                     size_t *bytes, struct meopt_error *err)
+{
+    struct opened first, part;
+    char *arrays[3] = {0};
+    size_t each[3];
+    if (!parts || !part_bytes || !count || !bytes)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no records to join, or nowhere to say their size");
+    int status = record_open(&first, parts[0], part_bytes[0], err);
+    if (status) return status;
+    struct record r = first.r;
+    int64_t groups = optim_groups(elements_of(&r)), at = 0;
+    if (r.m == STATE_NONE) groups = 0;
+    if ((status = record_begin(&r, 0, groups, to, bytes, arrays, err)) != 0 || !to) return status;
+    group_bytes(&r, each);
+    for (size_t i = 0; i < count; i++) {
+        if ((status = record_open(&part, parts[i], part_bytes[i], err)) != 0) return status;
+        if (!same_kind(&part.r, &first.r) || part.groups > groups - at ||
+            (part.groups && part.r.first != at * OPTIM_GROUP))
+            return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts do not fit: number %zu from %lld",
+                              count, i, (long long)part.r.first);
+        for (int k = 0; k < 3; k++) memcpy(arrays[k] + (size_t)at * each[k], part.arrays[k], part.bytes[k]);
+        at += part.groups;
+    }
+    if (at != groups)
+        return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts are of %lld of %lld groups", count,
+                          (long long)at, (long long)groups);
+    record_end(to, *bytes);
+    return MEOPT_OK;
+}
+
+int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_t count, void *to,
+                    size_t *bytes, struct meopt_error *err)
+{
+    struct opened o;
+    char *arrays[3] = {0};
+    size_t each[3];
+    if (!bytes) return optim_fail(err, MEOPT_BAD_ARGUMENT, "nowhere to say the size of the part");
+    int status = record_open(&o, whole, whole_bytes, err);
+    if (status) return status;
+    int64_t all = elements_of(&o.r), groups = o.r.m == STATE_NONE ? 0 : optim_groups(count);
+    if (first < 0 || first % OPTIM_GROUP || count < 0 || first > all || count > all - first ||
+        o.r.first != 0 || (o.r.m != STATE_NONE && o.groups != optim_groups(all)))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "%lld elements from %lld are no part of a state of %lld",
+                          (long long)count, (long long)first, (long long)all);
+    if ((status = record_begin(&o.r, first, groups, to, bytes, arrays, err)) != 0 || !to) return status;
+    group_bytes(&o.r, each);
+    for (int k = 0; k < 3 && groups; k++)
+        memcpy(arrays[k], o.arrays[k] + (size_t)(first / OPTIM_GROUP) * each[k], (size_t)groups * each[k]);
+    record_end(to, *bytes);
+    return MEOPT_OK;
+}
