@@ -46,11 +46,13 @@ static inline int tiny_begin(struct tiny *tiny)
 
 static inline int tiny_end(const struct tiny *tiny) { return file_remove_tree(tiny->directory, NULL); }
 
-/* The trainer on the CPU, with more settings: key=value words between spaces (or NULL). */
-static int tiny_open(struct tiny *tiny, const char *more, fill_cache cache, void *context, struct error *err)
+/* The trainer on a device, alone or as one of several ranks, with more settings: key=value words between
+ * spaces (or NULL). */
+static inline int tiny_join(struct tiny *tiny, const char *device, const struct dist_options *ranks,
+                            const char *more, fill_cache cache, void *context, struct error *err)
 {
     char *root = xasprintf("data.root=%s", tiny->directory), *words = xasprintf("%s", more ? more : ""), *at;
-    char *overrides[32] = {root,
+    char *overrides[48] = {root,
                            (char[]){"device.type=cpu"},
                            (char[]){"model_t.arch=custom"},
                            (char[]){"model_t.width=176"},
@@ -68,17 +70,26 @@ static int tiny_open(struct tiny *tiny, const char *more, fill_cache cache, void
                            (char[]){"train.batch_size=2"}};
     int count = 0;
     while (overrides[count]) count++;
-    for (char *word = strtok_r(words, " ", &at); word && count < 32; word = strtok_r(NULL, " ", &at))
+    for (char *word = strtok_r(words, " ", &at); word && count < 48; word = strtok_r(NULL, " ", &at))
         overrides[count++] = word;
     int code = config_load(&tiny->config, MEOPT_SOURCE_DIR "/configs/eva_clip.yaml", overrides, count, err);
-    if (!code) code = device_open(&tiny->device, "cpu", 0, err);
-    if (!code) code = trainer_create(&tiny->trainer, &tiny->config, tiny->device, true, cache, context, err);
+    if (!code) code = device_open(&tiny->device, device, 0, err);
+    if (!code)
+        code = trainer_create_among(&tiny->trainer, &tiny->config, tiny->device, true, ranks, cache, context,
+                                    err);
     free(root);
     free(words);
     return code;
 }
 
-static void tiny_close(struct tiny *tiny)
+/* Alone, on the CPU. */
+static inline int tiny_open(struct tiny *tiny, const char *more, fill_cache cache, void *context,
+                            struct error *err)
+{
+    return tiny_join(tiny, "cpu", NULL, more, cache, context, err);
+}
+
+static inline void tiny_close(struct tiny *tiny)
 {
     trainer_close(tiny->trainer);
     device_close(tiny->device);

@@ -98,6 +98,10 @@
     X(DEVICE_TYPE_HIP, "hip") \
     X(DEVICE_TYPE_CUDA, "cuda")
 
+#define CHOICES_DIST_BACKEND(X) X(DIST_BACKEND_AUTO, "auto") X(DIST_BACKEND_LOCAL, "local") \
+    X(DIST_BACKEND_MPI, "mpi")
+#define CHOICES_DIST_SHARD(X) X(DIST_SHARD_NONE, "none") X(DIST_SHARD_OPTIMIZER, "optimizer")
+
 /* L(tag of the enum, its list) */
 #define CHOICE_LISTS(L) \
     L(model_family, CHOICES_MODEL_FAMILY) \
@@ -113,7 +117,8 @@
     L(optim_schedule, CHOICES_OPTIM_SCHEDULE) L(optim_clip_mode, CHOICES_OPTIM_CLIP_MODE) \
     L(optim_weights, CHOICES_OPTIM_WEIGHTS) L(optim_state, CHOICES_OPTIM_STATE) \
     L(optim_gradients, CHOICES_OPTIM_GRADIENTS) \
-    L(device_type, CHOICES_DEVICE_TYPE)
+    L(device_type, CHOICES_DEVICE_TYPE) \
+    L(dist_backend, CHOICES_DIST_BACKEND) L(dist_shard, CHOICES_DIST_SHARD)
 
 #define CHOICE_NUMBER(number, spelling) number,
 #define CHOICE_ENUM(tag, LIST) enum tag { LIST(CHOICE_NUMBER) }; extern const char *const tag##_names[];

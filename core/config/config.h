@@ -104,9 +104,10 @@ struct config {
 
     struct {
         int64_t epochs;
-        int64_t steps;       /* 0: all epochs; else stop after so many optimizer steps */
-        int64_t batch_size;  /* images per rank and optimizer step */
-        int64_t micro_batch; /* images per forward; 0: batch_size */
+        int64_t steps;        /* 0: all epochs; else stop after so many optimizer steps */
+        int64_t batch_size;   /* images per rank and optimizer step */
+        int64_t micro_batch;  /* images per forward; 0: batch_size */
+        int64_t global_batch; /* images per optimizer step of all ranks; 0: batch_size of each */
         int64_t seed;
         enum train_precision precision; /* what auto in the dtype of a tower becomes */
         enum train_recompute recompute;
@@ -145,6 +146,11 @@ struct config {
         char *cards;          /* "all" or card numbers "0,2,3" */
         int64_t memory_limit; /* bytes; 0: what the card has */
     } device;
+
+    struct {
+        enum dist_backend backend;
+        enum dist_shard shard;
+    } dist;
 
     struct {
         char *dir;  /* directory of runs; "" for runs/ in the working directory */

@@ -133,6 +133,11 @@ const struct config_key config_keys[] = {
         train.batch_size),
     INT("train.micro_batch", "images", 0, 65536, "0", "train plan",
         "images per forward pass, gradients are accumulated; 0: batch_size", train.micro_batch),
+    INT("train.global_batch", "images", 0, 1048576, "0", "train plan",
+        "images per optimizer step of all ranks, in micro-batches that they share: the same steps on any "
+        "number "
+        "of ranks; 0: batch_size of each rank",
+        train.global_batch),
     INT("train.seed", NULL, 0, 9007199254740992.0, "0", "train",
         "of data order, augmentation, rounding and new weights", train.seed),
     CHOICE("train.precision", train_precision, "bf16", "train plan bench",
@@ -213,6 +218,14 @@ const struct config_key config_keys[] = {
      false, AT(device.cards)},
     {"device.memory_limit", CONFIG_BYTES, "bytes", NULL, NULL, 0, 1e15, "0", "train plan",
      "use no more of each card, as in 16G; 0: all of it", false, AT(device.memory_limit)},
+
+    {"dist.backend", CONFIG_CHOICE, NULL, dist_backend_names, NULL, 0, 0, "auto", "train",
+     "what carries sums between ranks; auto: local on one host, else mpi", false,
+     ENUM_AT(dist_backend, dist.backend)},
+    {"dist.shard", CONFIG_CHOICE, NULL, dist_shard_names, "gradients=optimizer", 0, 0, "none", "train plan",
+     "what each rank holds only its part of: nothing, or optimizer states and the sums of gradients (ZeRO-1, "
+     "-2)",
+     false, ENUM_AT(dist_shard, dist.shard)},
 
     {"run.dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train",
      "directory of runs; not set: runs/ in the working directory", false, AT(run.dir)},

@@ -6,9 +6,10 @@
  *     data_close(d);
  *
  * The order is a function of (seed, epoch, position) alone, so a run that resumes at step N, or has another
- * number of workers, sees the same images; rank r of R takes every R-th position. Decoding and resizing equal
- * PIL and torchvision bit for bit (models.md 3). Without augmentation a dataset of at most 16 MiB of resized
- * bytes is decoded once.
+ * number of workers, sees the same images. Ranks share each batch in micro-batches, which they take in turns:
+ * on any number of ranks the n-th micro-batch is of the same images. Decoding and resizing equal PIL and
+ * torchvision bit for bit (models.md 3). Without augmentation a dataset of at most 16 MiB of resized bytes is
+ * decoded once.
  */
 #ifndef MEOPT_DATA_H
 #define MEOPT_DATA_H
@@ -30,11 +31,12 @@ struct data_options {
     bool shuffle; /* false: file order */
     bool whole;   /* one pass in file order, the last batch may be short, nothing stands in for a bad image */
     uint64_t seed;
-    int64_t batch;    /* images per rank and batch */
-    int rank, ranks;  /* 0, 1 alone */
-    int64_t workers;  /* 0: one per processor */
-    int64_t prefetch; /* batches ready ahead */
-    double max_bad;   /* fatal share of undecodable images */
+    int64_t batch;         /* images of this rank in a batch */
+    int rank, ranks;       /* 0, 1 alone */
+    int64_t micro, global; /* images of a micro-batch (0: 1), of the batch of all ranks (0: batch of each) */
+    int64_t workers;       /* 0: one per processor */
+    int64_t prefetch;      /* batches ready ahead */
+    double max_bad;        /* fatal share of undecodable images */
 };
 
 struct data_batch {

@@ -66,8 +66,9 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
 {
     const struct data_options *o = &d->options;
     *epoch = o->whole ? 0 : batch / d->epoch_batches;
-    int64_t position = o->whole ? batch * o->batch + slot
-                                : ((batch % d->epoch_batches) * o->batch + slot) * o->ranks + o->rank;
+    int64_t in_batch =
+        o->ranks == 1 ? slot : (slot / o->micro * o->ranks + o->rank) * o->micro + slot % o->micro;
+    int64_t position = o->whole ? batch * o->batch + slot : batch % d->epoch_batches * o->global + in_batch;
     position = (position + offset) % d->list.count;
     return o->shuffle && !o->whole ? data_shuffle(o->seed, (uint64_t)*epoch, position, d->list.count)
                                    : position;
@@ -257,13 +258,15 @@ int data_open(struct data **data, const struct data_options *options, struct err
     d->options = *options;
     d->root = xstrdup(options->root);
     d->options.root = d->root;
+    if (d->options.micro <= 0) d->options.micro = 1;
+    if (d->options.global <= 0) d->options.global = options->batch * options->ranks;
     d->options.include = d->options.exclude = NULL; /* the caller's; the list is read here and now */
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     if (d->options.workers <= 0) d->options.workers = sysconf(_SC_NPROCESSORS_ONLN);
     int code = image_list_read(&d->list, options->root, options->include, options->exclude, err);
     if (!code) {
-        int64_t global = options->batch * options->ranks;
+        int64_t global = d->options.global;
         d->epoch_batches =
             options->whole ? (d->list.count + options->batch - 1) / options->batch : d->list.count / global;
         if (d->epoch_batches == 0) {

@@ -44,17 +44,17 @@ static void leave_device(struct dist *dist)
     if (dist->device->leave) dist->device->leave(dist->device);
 }
 
-static void fetch(struct dist *dist, void *host, const void *from, size_t bytes)
+static void fetch(struct dist *dist, bool of_host, void *host, const void *from, size_t bytes)
 {
     if (!bytes) return;
-    if (dist->device->host_memory) memcpy(host, from, bytes);
+    if (of_host) memcpy(host, from, bytes);
     else dist->device->download(dist->device, host, from, bytes);
 }
 
-static void put(struct dist *dist, void *to, const void *host, size_t bytes)
+static void put(struct dist *dist, bool of_host, void *to, const void *host, size_t bytes)
 {
     if (!bytes) return;
-    if (dist->device->host_memory) memcpy(to, host, bytes);
+    if (of_host) memcpy(to, host, bytes);
     else dist->device->upload(dist->device, to, host, bytes);
 }
 
@@ -103,7 +103,7 @@ static int reduce(struct dist *dist, void *context, struct error *err)
         int64_t slice = longest - at < most ? longest - at : most;
         size_t bytes = (size_t)slice * size;
         for (int q = 0; q < dist->size && dist->rank < givers; q++)
-            fetch(dist, w->send + (size_t)q * bytes,
+            fetch(dist, host, w->send + (size_t)q * bytes,
                   (const char *)s->send + (size_t)(s->offsets[q] + at) * size,
                   (size_t)part_of(s->offsets, q, at, slice) * size);
         if ((code = dist->ops->exchange(dist, w->send, w->receive, bytes, err)) != 0) break;
@@ -111,12 +111,12 @@ static int reduce(struct dist *dist, void *context, struct error *err)
         float *sum = host ? s->receive + at : w->sum;
         const float *before = s->before ? s->before + at : NULL;
         if (before && !host) {
-            fetch(dist, w->sum, before, (size_t)count * sizeof *sum);
+            fetch(dist, host, w->sum, before, (size_t)count * sizeof *sum);
             before = w->sum;
         }
         for (int r = 0; r < givers && count; r++)
             add(sum, r ? sum : before, w->receive + (size_t)r * bytes, s->type, count);
-        if (!host) put(dist, s->receive + at, w->sum, (size_t)count * sizeof *sum);
+        if (!host) put(dist, host, s->receive + at, w->sum, (size_t)count * sizeof *sum);
     }
     leave_device(dist);
     dist_leave();
@@ -141,6 +141,7 @@ int dist_reduce(struct dist *dist, const struct dist_sum *sum, struct error *err
 struct gathering {
     char *p;
     const int64_t *offsets;
+    bool host;
 };
 
 static int gather(struct dist *dist, void *context, struct error *err)
@@ -153,12 +154,12 @@ static int gather(struct dist *dist, void *context, struct error *err)
     enter_device(dist);
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
-        fetch(dist, w->send, g->p + g->offsets[dist->rank] + at,
+        fetch(dist, g->host, w->send, g->p + g->offsets[dist->rank] + at,
               (size_t)part_of(g->offsets, dist->rank, at, slice));
         if ((code = dist->ops->gather(dist, w->send, w->receive, (size_t)slice, err)) != 0) break;
         for (int q = 0; q < dist->size; q++)
             if (q != dist->rank)
-                put(dist, g->p + g->offsets[q] + at, w->receive + (int64_t)q * slice,
+                put(dist, g->host, g->p + g->offsets[q] + at, w->receive + (int64_t)q * slice,
                     (size_t)part_of(g->offsets, q, at, slice));
     }
     leave_device(dist);
@@ -169,7 +170,13 @@ static int gather(struct dist *dist, void *context, struct error *err)
 int dist_gather(struct dist *dist, void *p, const int64_t *offsets, struct error *err)
 {
     if (!dist->ops || dist->size == 1) return 0;
-    return dist_call(dist, gather, &(struct gathering){p, offsets}, err);
+    return dist_call(dist, gather, &(struct gathering){p, offsets, dist->device->host_memory}, err);
+}
+
+int dist_gather_host(struct dist *dist, void *p, const int64_t *offsets, struct error *err)
+{
+    if (!dist->ops || dist->size == 1) return 0;
+    return dist_call(dist, gather, &(struct gathering){p, offsets, true}, err);
 }
 
 /* ---- few values ---- */

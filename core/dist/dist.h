@@ -95,6 +95,9 @@ int dist_reduce(struct dist *dist, const struct dist_sum *sum, struct error *err
 /* Bytes offsets[q] to offsets[q + 1] of p, which rank q has -> on every rank, in place. */
 int dist_gather(struct dist *dist, void *p, const int64_t *offsets, struct error *err);
 
+/* The same of host memory. */
+int dist_gather_host(struct dist *dist, void *p, const int64_t *offsets, struct error *err);
+
 /* values (count), host memory: over all ranks, in rank order, on every rank */
 int dist_all_reduce(struct dist *dist, enum dist_operation operation, double *values, int64_t count,
                     struct error *err);

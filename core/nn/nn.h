@@ -179,6 +179,13 @@ void tower_close(struct tower *tower);
 /* Valid as parameter.grad is (group_done). */
 struct gradient_span tower_group_gradients(const struct tower *tower, int group);
 
+/* A group's weights: F32 vectors first, then its matrices, in the order of its gradients. */
+struct weight_span {
+    char *p;
+    size_t bytes;
+};
+struct weight_span tower_group_weights(const struct tower *tower, int group);
+
 /* Scratch of at least the largest scratch_bytes among the towers that share it (64-byte aligned). */
 void tower_bind_scratch(struct tower *tower, void *scratch);
 

@@ -23,24 +23,39 @@ static int64_t stored_count(const struct parameter *p)
     return p->role == ROLE_Q_B ? 3 * p->count : p->role == ROLE_V_B ? 0 : p->count;
 }
 
+/* Weights of a group from *at: F32 vectors first, then the matrices, like the gradients. */
+static void lay_weights(struct tower *t, int group, size_t *at, size_t *masters_at)
+{
+    struct tower_memory *m = t->memory;
+    for (int matrices = 0; matrices < 2; matrices++) {
+        for (int i = 0; i < t->parameter_count; i++) {
+            struct parameter *p = &t->parameters[i];
+            if (p->group != group || p->matrix != (matrices == 1)) continue;
+            p->weight_type = p->matrix ? t->options.weight_type : DTYPE_F32;
+            size_t here = take(at, (size_t)stored_count(p) * dtype_bytes(p->weight_type));
+            if (m->weights)
+                p->weight = p->role == ROLE_V_B ? (float *)p[-1].weight + 2 * p->count
+                                                : (void *)((char *)m->weights + here);
+            if (!t->options.master || p->weight_type != DTYPE_BF16) continue;
+            here = take(masters_at, (size_t)p->count * sizeof(float));
+            if (m->masters) p->master = (float *)(void *)((char *)m->masters + here);
+        }
+    }
+}
+
 static int alloc_weights(struct tower *t, struct error *err)
 {
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
     size_t bytes = 0, master_bytes = 0;
+    m->weight_offset = xcalloc((size_t)t->group_count + 1, sizeof *m->weight_offset);
     for (int pass = 0; pass < 2; pass++) {
-        char *base = m->weights, *masters = m->masters;
         bytes = master_bytes = 0;
-        for (int i = 0; i < t->parameter_count; i++) {
-            struct parameter *p = &t->parameters[i];
-            p->weight_type = p->matrix ? o->weight_type : DTYPE_F32;
-            size_t at = take(&bytes, (size_t)stored_count(p) * dtype_bytes(p->weight_type));
-            if (pass)
-                p->weight = p->role == ROLE_V_B ? (float *)p[-1].weight + 2 * p->count : (void *)(base + at);
-            if (!o->master || p->weight_type != DTYPE_BF16) continue;
-            at = take(&master_bytes, (size_t)p->count * sizeof(float));
-            if (pass) p->master = (float *)(void *)(masters + at);
+        for (int group = 0; group < t->group_count; group++) {
+            m->weight_offset[group] = bytes;
+            lay_weights(t, group, &bytes, &master_bytes);
         }
+        m->weight_offset[t->group_count] = bytes;
         if (pass) break;
         m->weights = device_alloc(t->device, o->weights_class, bytes, "tower weights", err);
         if (!m->weights) return err->code;
@@ -50,6 +65,13 @@ static int alloc_weights(struct tower *t, struct error *err)
     }
     t->device->ops->fill(t->device, m->weights, 0, bytes); /* the k part of EVA's bias stays zero */
     return 0;
+}
+
+struct weight_span tower_group_weights(const struct tower *t, int group)
+{
+    const struct tower_memory *m = t->memory;
+    return (struct weight_span){.p = (char *)m->weights + m->weight_offset[group],
+                                .bytes = m->weight_offset[group + 1] - m->weight_offset[group]};
 }
 
 /* Gradients of a group from `begin`: F32 vectors first (zeroed together), then the matrices. */
@@ -325,6 +347,7 @@ void tower_close(struct tower *t)
     free(m->group_offset);
     free(m->small_bytes);
     free(m->group_bytes);
+    free(m->weight_offset);
     free(m->blocks);
     free(m);
     free(t->parameters);

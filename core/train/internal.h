@@ -12,4 +12,39 @@ int trainer_rule(enum optim_name name);
 int trainer_weight_format(enum optim_weights weights);
 int trainer_state_format(enum optim_state state);
 
+/* ---- step.c ---- */
+
+extern const char step_not_finite[];
+/* EXIT_DIVERGED. moved: groups that were met earlier have taken the step already. */
+int step_diverged(struct trainer *t, int64_t step, const char *what, bool moved, struct error *err);
+/* The scale that turns the gradient's norm into what optim.clip_grad_norm and LAMB's own pre-clipping allow;
+ * of a group's gradient: into its share of that. */
+double step_clip_scale(const struct trainer *t, double norm, double share);
+/* Of one group, or with group -1 of all. */
+int64_t step_parameters(const struct trainer *t, int group);
+/* Forward and loss of one micro-batch of `count` images, the index-th of this rank's step, behind `done` of
+ * its images; the gradient of the output to dout. sums: its loss, and the cosines of its images. */
+int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
+                 const struct batch_source *source, double sums[2], struct error *err);
+
+/* ---- step_ranks.c ---- */
+
+/* Is this configuration stepped in micro-batches that ranks share? */
+bool many_wanted(const struct config *config, int ranks);
+/* How: t->images, batch, micro, twice. Before any tower is made. */
+int many_plan(struct trainer *t, struct error *err);
+/* Is each tensor's state held in parts? Then this rank's part of a parameter's values, else all of it. */
+bool many_sharded(const struct trainer *t);
+void many_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count);
+/* With the student there, and before its optimizer: how its tensors are cut; then what sums are kept in. */
+void many_cut(struct trainer *t);
+int many_buffers(struct trainer *t, struct error *err);
+/* Weights that each rank holds the exact values of, as forward and backward read them, to all. */
+int many_share(struct trainer *t, struct error *err);
+/* Values of a parameter, of which this rank has set its part: all of them. */
+int many_whole(const struct trainer *t, int parameter, float *values, struct error *err);
+void many_close(struct trainer *t);
+int many_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
+              struct step_result *result, struct error *err);
+
 #endif

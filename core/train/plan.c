@@ -52,8 +52,8 @@ static int rehearse(struct trainer *t, struct error *err)
                  s->out_width);
     int code = tower_backward(s, &batch, t->dout, true, true, NULL, NULL, err);
     int finite = 1;
-    if (!t->release ||
-        t->micro == t->batch) /* the norm of what was accumulated is the optimizer's own work */
+    if (!t->many && (!t->release ||
+                     t->micro == t->batch)) /* the norm of what was accumulated is the optimizer's own work */
         dev->ops->sum_squares(dev, t->dout, DTYPE_F32, 1, t->sums + 2, &finite);
     return code ? code : device_check(dev, err);
 }

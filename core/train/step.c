@@ -77,10 +77,9 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
     return 0;
 }
 
-static const char not_finite[] = "the gradient is not finite";
+const char step_not_finite[] = "the gradient is not finite";
 
-/* moved: groups that were met earlier have taken the step already (released, norm not known before). */
-static int diverged(struct trainer *t, int64_t step, const char *what, bool moved, struct error *err)
+int step_diverged(struct trainer *t, int64_t step, const char *what, bool moved, struct error *err)
 {
     t->diverged = true;
     return error_set(
@@ -125,7 +124,7 @@ static void group_squares(struct trainer *t, int group, double *squares, int *fi
     *finite = fine && isfinite(sum);
 }
 
-static int64_t group_parameters(const struct trainer *t, int group)
+int64_t step_parameters(const struct trainer *t, int group)
 {
     int64_t count = 0;
     for (int i = 0; i < t->student->parameter_count; i++)
@@ -139,9 +138,7 @@ static struct meopt_gradient gradient_of(const struct parameter *p)
     return (struct meopt_gradient){p->grad, p->grad_type == DTYPE_BF16 ? MEOPT_BF16 : MEOPT_F32};
 }
 
-/* The scale that turns the gradient's norm into what optim.clip_grad_norm and LAMB's own pre-clipping allow;
- * of a group's gradient: into its share of that. */
-static double clip_scale(const struct trainer *t, double norm, double share)
+double step_clip_scale(const struct trainer *t, double norm, double share)
 {
     double scale = 1, limit = t->config->optim.max_grad_norm * share;
     if (t->config->optim.name == OPTIM_NAME_LAMB && limit > 0 && norm > limit) scale = limit / norm;
@@ -160,11 +157,11 @@ static int on_group(void *context, int group, struct error *err)
     if (r->measure || r->by_group) {
         double squares;
         group_squares(t, group, &squares, &finite);
-        if (!finite) return diverged(t, r->step, not_finite, r->moved, err);
+        if (!finite) return step_diverged(t, r->step, step_not_finite, r->moved, err);
         r->squares += squares;
         if (r->measure) return 0;
-        r->scale =
-            clip_scale(t, sqrt(squares), sqrt((double)group_parameters(t, group) / (double)r->parameters));
+        r->scale = step_clip_scale(t, sqrt(squares),
+                                   sqrt((double)step_parameters(t, group) / (double)r->parameters));
     }
     size_t count = 0;
     int status = MEOPT_OK;
@@ -179,7 +176,7 @@ static int on_group(void *context, int group, struct error *err)
     }
     if (!r->accumulate)
         status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
-    if (status == MEOPT_NOT_FINITE) return diverged(t, r->step, library.message, r->moved, err);
+    if (status == MEOPT_NOT_FINITE) return step_diverged(t, r->step, library.message, r->moved, err);
     if (!r->accumulate) r->moved = true;
     return status ? trainer_library_error(&library, err) : 0;
 }
@@ -203,10 +200,8 @@ void trainer_clipping(const struct config *config, char *text, size_t size)
     snprintf(text, size, "%s", says);
 }
 
-/* Forward and loss of one micro-batch, behind `done` images of the step;
- * the gradient of the output to dout. */
-static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done, int64_t count,
-                   const struct batch_source *source, double *loss, double *cosine, struct error *err)
+int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
+                 const struct batch_source *source, double sums[2], struct error *err)
 {
     struct device *dev = t->device;
     const float *target;
@@ -217,16 +212,25 @@ static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done,
     dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
     dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
     distill_loss(dev, &t->loss, t->student->out, target, t->dout, t->sums, t->sums + 1,
-                 (float)((double)count / (double)t->batch), count, t->student->out_rows,
+                 (float)((double)count / (double)t->images), count, t->student->out_rows,
                  t->student->out_width);
     send_ahead(t, index, done + count, source);
-    double sums[2] = {0, 0};
     dev->sync(dev);
     if ((code = device_check(dev, err)) != 0) return code;
-    dev->download(dev, sums, t->sums, sizeof sums);
+    dev->download(dev, sums, t->sums, 2 * sizeof *sums);
+    return 0;
+}
+
+/* The same, alone: loss and cosine of the step. */
+static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done, int64_t count,
+                   const struct batch_source *source, double *loss, double *cosine, struct error *err)
+{
+    double sums[2] = {0, 0};
+    int code = step_forward(t, index, done, count, source, sums, err);
+    if (code) return code;
     *loss += sums[0];
-    *cosine += sums[1] / (double)t->batch;
-    return isfinite(sums[0]) ? 0 : diverged(t, step, "the loss is not finite", false, err);
+    *cosine += sums[1] / (double)t->images;
+    return isfinite(sums[0]) ? 0 : step_diverged(t, step, "the loss is not finite", false, err);
 }
 
 static int step_kept(struct trainer *t, int64_t step, double lr, struct step_result *result,
@@ -236,12 +240,12 @@ static int step_kept(struct trainer *t, int64_t step, double lr, struct step_res
     int finite, code;
     double squares;
     group_squares(t, -1, &squares, &finite);
-    if (!finite) return diverged(t, step, not_finite, false, err);
+    if (!finite) return step_diverged(t, step, step_not_finite, false, err);
     if ((code = device_check(t->device, err)) != 0) return code;
     double norm = sqrt(squares);
     for (int i = 0; i < t->tensor_count; i++)
         t->gradients[i] = gradient_of(&t->student->parameters[t->parameter_of[i]]);
-    if (meopt_step(t->opt, step, lr, clip_scale(t, norm, 1), t->gradients, NULL, &library))
+    if (meopt_step(t->opt, step, lr, step_clip_scale(t, norm, 1), t->gradients, NULL, &library))
         code = trainer_library_error(&library, err);
     result->grad_norm = norm;
     return code;
@@ -252,7 +256,7 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
 {
     struct meopt_error library = {0};
     struct meopt_step_stats stats = {0};
-    struct release r = {.t = t, .scale = 1, .step = step, .parameters = group_parameters(t, -1)};
+    struct release r = {.t = t, .scale = 1, .step = step, .parameters = step_parameters(t, -1)};
     bool clip = config_clips(t->config);
     int code = 0;
     if (t->twice) {
@@ -261,17 +265,17 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
                                    on_group, &r, err)) != 0)
             return code;
         r.measure = false;
-        r.scale = clip_scale(t, sqrt(r.squares), 1);
+        r.scale = step_clip_scale(t, sqrt(r.squares), 1);
     } else if (clip && (t->config->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK || t->previous_norm <= 0)) {
         r.by_group = true; /* also the first step of `previous`, which has no norm yet */
     } else if (clip) {
-        r.scale = clip_scale(t, t->previous_norm, 1);
+        r.scale = step_clip_scale(t, t->previous_norm, 1);
     }
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
     code =
         tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true, on_group, &r, err);
     int ended = meopt_step_end(t->opt, &stats, &library);
-    if (!code && ended == MEOPT_NOT_FINITE) code = diverged(t, step, not_finite, r.moved, err);
+    if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, step, step_not_finite, r.moved, err);
     if (!code && ended) code = trainer_library_error(&library, err);
     result->grad_norm = t->twice || r.by_group ? sqrt(r.squares) : stats.grad_norm;
     return code;
@@ -288,8 +292,8 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     int finite;
     if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library))
         return trainer_library_error(&library, err);
-    if (!finite) return diverged(t, step, not_finite, false, err);
-    double scale = clip_scale(t, norm, 1);
+    if (!finite) return step_diverged(t, step, step_not_finite, false, err);
+    double scale = step_clip_scale(t, norm, 1);
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
     for (int i = 0; i < t->tensor_count; i++) {
         t->tensors[i] = (size_t)i;
@@ -300,14 +304,13 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     int ended = meopt_step_end(t->opt, &stats, status ? NULL : &library);
     result->grad_norm = norm;
     if (status == MEOPT_NOT_FINITE || ended == MEOPT_NOT_FINITE)
-        return diverged(t, step, not_finite, false, err);
+        return step_diverged(t, step, step_not_finite, false, err);
     return status || ended ? trainer_library_error(&library, err) : 0;
 }
 
-int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
-                 struct step_result *result, struct error *err)
+static int step_alone(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
+                      struct step_result *result, struct error *err)
 {
-    *result = (struct step_result){0};
     bool accumulates = t->micro < t->batch;
     int code = 0;
     for (int64_t done = 0, index = 0; done < t->batch && !code; index++) {
@@ -326,6 +329,18 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     }
     if (!code && !t->release) code = step_kept(t, step, lr, result, err);
     if (!code && t->release && accumulates) code = step_accumulated(t, step, lr, result, err);
+    return code;
+}
+
+int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
+                 struct step_result *result, struct error *err)
+{
+    *result = (struct step_result){0};
+    int code = (t->many ? many_step : step_alone)(t, step, lr, source, result, err);
+    if (t->lost.code) { /* the optimizer can only say that a sum failed */
+        code = t->lost.code;
+        if (err) *err = t->lost;
+    }
     if (!code) code = device_check(t->device, err);
     t->previous_norm = result->grad_norm;
     if (code && t->sent.input) { /* for a micro-batch that is not made */

@@ -33,15 +33,17 @@ static struct tower_options student_options(const struct trainer *t)
     const struct config *c = t->config;
     enum dtype type = trainer_tower_type(&c->model_s);
     bool bf16 = type == DTYPE_BF16, baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
-    bool accumulates = t->micro < t->batch;
+    bool accumulates = t->micro < t->batch && !t->many;
     return (struct tower_options){
         .batch = t->micro,
         .compute = type,
         .weight_type = type,
-        .master = bf16 && (baseline || c->optim.weights == OPTIM_WEIGHTS_FP32 ||
-                           c->optim.weights == OPTIM_WEIGHTS_FP32_COPY),
+        .master = bf16 && !many_sharded(t) &&
+                  (baseline || c->optim.weights == OPTIM_WEIGHTS_FP32 ||
+                   c->optim.weights == OPTIM_WEIGHTS_FP32_COPY),
         .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
-        .gradients = t->release ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
+        .gradients = t->release || t->many ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
+        .gradient_buffers = t->ranks.size > 1 ? 2 : 1,
         .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
         .backward_twice = t->twice,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
@@ -126,6 +128,13 @@ int trainer_state_format(enum optim_state state)
     return formats[state];
 }
 
+/* Sums of the optimizer over all who hold parts of the tensors. */
+static int reduce_parts(void *context, double *values, size_t count)
+{
+    struct trainer *t = context;
+    return dist_all_reduce(&t->ranks, DIST_SUM, values, (int64_t)count, &t->lost);
+}
+
 static int optimizer_options(struct trainer *t, struct meopt_options *o, struct error *err)
 {
     const struct config *c = t->config;
@@ -154,14 +163,38 @@ static int optimizer_options(struct trainer *t, struct meopt_options *o, struct 
     o->seed = (uint64_t)c->train.seed;
     o->small_count = 0; /* the tower says which tensors are fp32, by their role: a matrix of few elements is
                            bf16 in its memory */
-    if (t->release && t->micro < t->batch) o->accumulator = MEOPT_STATE_BF16;
+    if (t->release && t->micro < t->batch && !t->many) o->accumulator = MEOPT_STATE_BF16;
     if (c->optim.adaptive) {
         o->adapt_every = (int)c->optim.adaptive_every;
         o->adapt_threshold = c->optim.adaptive_threshold;
         o->report = report;
     }
     o->device = (struct meopt_device *)t->device;
+    o->context = t;
+    if (many_sharded(t)) o->reduce = reduce_parts;
     return 0;
+}
+
+/* A parameter as the optimizer is told of it: all of it, or this rank's part. */
+static struct meopt_tensor tensor_row(const struct trainer *t, int index, int weights)
+{
+    const struct parameter *p = &t->student->parameters[index];
+    struct meopt_tensor row = {.name = p->name,
+                               .ndim = p->ndim,
+                               .lr_scale = p->head ? t->config->optim.head_lr_scale : 1,
+                               .flags = (p->decay ? 0u : MEOPT_NO_DECAY) |
+                                        (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u),
+                               .weights = p->master ? (void *)p->master : p->weight};
+    if (p->master) row.copy = p->weight;
+    for (int d = 0; d < p->ndim; d++) row.shape[d] = p->shape[d];
+    if (!many_sharded(t)) return row;
+    row.flags |= MEOPT_PART;
+    many_part(t, index, &row.first, &row.count);
+    void *part = (char *)p->weight + (size_t)row.first * dtype_bytes(p->weight_type);
+    bool copied = weights == MEOPT_WEIGHTS_F32_COPY && p->weight_type == DTYPE_BF16;
+    row.weights = copied ? NULL : part; /* fp32 weights beside it: of the part alone, the optimizer's */
+    row.copy = copied ? part : NULL;
+    return row;
 }
 
 static int create_optimizer(struct trainer *t, struct error *err)
@@ -179,16 +212,9 @@ static int create_optimizer(struct trainer *t, struct error *err)
         struct parameter *p = &t->student->parameters[i];
         t->tensor_of[i] = -1;
         if (!p->trained) continue;
-        struct meopt_tensor *row = &table[t->tensor_count];
-        *row = (struct meopt_tensor){.name = p->name,
-                                     .ndim = p->ndim,
-                                     .lr_scale = p->head ? t->config->optim.head_lr_scale : 1,
-                                     .flags = (p->decay ? 0u : MEOPT_NO_DECAY) |
-                                              (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u),
-                                     .weights = p->master ? (void *)p->master : p->weight};
-        if (p->master) row->copy = p->weight;
+        table[t->tensor_count] = tensor_row(t, i, options.weights);
         int wide = 0; /* of fewer than two the optimizer keeps fp32, for which a bf16 matrix has no room */
-        for (int d = 0; d < p->ndim; d++) wide += (row->shape[d] = p->shape[d]) != 1;
+        for (int d = 0; d < p->ndim; d++) wide += p->shape[d] != 1;
         if (!code && wide < 2 && p->weight_type != DTYPE_F32 && !p->master && !p->small)
             code = error_set(err, EXIT_CONFIG, "choose widths above 1",
                              "%s of the student has a single row or column", p->name);
@@ -209,10 +235,10 @@ static int take_values(void *context, int index, const float *values, struct err
 {
     struct trainer *t = context;
     struct meopt_error library = {0};
+    int64_t first, count;
     if (t->tensor_of[index] < 0) return 0;
-    if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, t->student->parameters[index].count, values,
-                     &library) == 0)
-        return 0;
+    many_part(t, index, &first, &count);
+    if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, count, values + first, &library) == 0) return 0;
     int code = trainer_library_error(&library, err);
     error_at(err, t->config->model_s.weight, 0, 0);
     return code;
@@ -244,6 +270,7 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     bool dry = t->device->kind == DEVICE_DRY;
     struct tower_options options = student_options(t);
     int code = tower_create(&t->student, t->device, &t->student_geometry, &options, err);
+    if (!code && t->many) many_cut(t);
     if (!code) code = create_optimizer(t, err);
     if (!code && weights) {
         code = geometry_fits(&t->student_geometry, options.target, weights, err);
@@ -256,13 +283,13 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
         code = tower_load(t->student, weights, take_values, t, err);
         if (code && err && !err->file[0]) error_at(err, t->config->model_s.weight, 0, 0);
     }
-    return code;
+    return code ? code : many_share(t, err);
 }
 
 static int check_combination(const struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
-    if (t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 &&
+    if (!t->many && t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 &&
         c->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK)
         return error_set(err, EXIT_CONFIG, "optim.clip_mode: exact",
                          "optim.clip_mode block has no use when released gradients are accumulated "
@@ -291,6 +318,7 @@ static int create_buffers(struct trainer *t, struct error *err)
     if (!(t->dout = buffer(t, MEMORY_WORKSPACE, outs, "gradient of the output", err))) goto fail;
     if (!t->teacher && !(t->target = buffer(t, MEMORY_WORKSPACE, outs, "targets", err))) goto fail;
     if (!(t->sums = buffer(t, MEMORY_WORKSPACE, 4 * sizeof(double), "loss", err))) goto fail;
+    if (t->many && many_buffers(t, err)) goto fail;
     tower_bind_scratch(t->student, t->scratch);
     if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
     return 0;
@@ -338,7 +366,23 @@ static int join_ranks(struct trainer *t, const struct dist_options *ranks, struc
         return 0;
     }
     if (t->device->kind == DEVICE_DRY) return dist_dry(&t->ranks, ranks->rank, ranks->size, t->device, err);
-    return dist_open(&t->ranks, ranks, t->device, err);
+    static const enum dist_kind kinds[] = {
+        [DIST_BACKEND_AUTO] = DIST_AUTO, [DIST_BACKEND_LOCAL] = DIST_LOCAL, [DIST_BACKEND_MPI] = DIST_MPI};
+    struct dist_options o = *ranks;
+    if (o.kind == DIST_AUTO) o.kind = kinds[t->config->dist.backend];
+    return dist_open(&t->ranks, &o, t->device, err);
+}
+
+/* Images of a step, of this rank and of all, and how they are passed through. */
+static int plan_step(struct trainer *t, struct error *err)
+{
+    const struct config *c = t->config;
+    if (many_wanted(c, t->ranks.size)) return many_plan(t, err);
+    t->batch = t->images = c->train.batch_size;
+    t->micro = config_accumulates(c) ? c->train.micro_batch : t->batch;
+    t->twice =
+        t->release && t->micro == t->batch && config_clips(c) && c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
+    return 0;
 }
 
 int trainer_create_among(struct trainer **trainer, struct config *config, struct device *device, bool random,
@@ -356,11 +400,8 @@ int trainer_create_among(struct trainer **trainer, struct config *config, struct
         code = trainer_geometry(config, random, &t->teacher_geometry, &t->student_geometry, &teacher_weights,
                                 &student_weights, err);
     if (code) goto fail;
-    t->batch = config->train.batch_size;
-    t->micro = config_accumulates(config) ? config->train.micro_batch : t->batch;
     t->release = config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
-    t->twice = t->release && t->micro == t->batch && config_clips(config) &&
-               config->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
+    if ((code = plan_step(t, err)) != 0) goto fail;
     t->loss = loss_options(config);
     if ((code = check_combination(t, err)) != 0) goto fail;
     if ((code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
@@ -388,7 +429,7 @@ void trainer_close(struct trainer *t)
     t->device->queues->destroy(t->device, t->copies); /* with what is sent for a step that is not made */
     t->device->queues->event_destroy(t->device, t->taken);
     t->device->queues->event_destroy(t->device, t->arrived);
-    dist_close(&t->ranks);
+    many_close(t);
     meopt_destroy(t->opt);
     tower_close(t->student);
     tower_close(t->teacher);
@@ -398,6 +439,7 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->target);
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);
+    dist_close(&t->ranks);
     free(t->cache);
     free(t->cached);
     free(t->tensor_of);
@@ -411,14 +453,16 @@ int trainer_export(const struct trainer *t, int parameter, float *out, struct er
 {
     const struct parameter *p = &t->student->parameters[parameter];
     struct meopt_error library = {0};
+    int64_t first, count;
     if (t->tensor_of[parameter] < 0) {
         t->device->sync(t->device);
         t->device->download(t->device, out, p->weight, (size_t)p->count * sizeof(float));
         return 0;
     }
-    if (meopt_export(t->opt, (size_t)t->tensor_of[parameter], 0, p->count, out, &library))
+    many_part(t, parameter, &first, &count);
+    if (meopt_export(t->opt, (size_t)t->tensor_of[parameter], 0, count, out + first, &library))
         return trainer_library_error(&library, err);
-    return 0;
+    return many_whole(t, parameter, out, err);
 }
 
 int trainer_import(struct trainer *t, int parameter, const float *values, struct error *err)

@@ -7,23 +7,21 @@
  * inside it, group by group (released).
  *
  * How a step runs. A group is a block (or the embedding, or the end); groups
- * come last block first. Sums over ranks are made where a group is complete;
- * clipping needs the norm of all groups, so each way pays for it otherwise:
+ * come last block first. Clipping needs the norm of all groups, so each way pays for it otherwise:
  *
- *   way          gradients are       summed over ranks    norm for clipping     weights move
- *   kept         all, to the end     behind the last      exact                 all, behind the
- *                                    micro-batch                                backward pass
- *   released     one group's buffer  inside backward,     previous: the step    group by group,
- *                                    group by group       before's; block:      inside backward
- *                                                         the group's share
- *   twice        one group's buffer  inside both passes   exact: a first pass   group by group,
- *                                                         only measures         in the second pass
- *   accumulated  one group's buffer, inside each micro-   exact: of what was    all, behind the last
- *                bf16 accumulators   batch's backward     accumulated           micro-batch
+ *   way          gradients are        norm for clipping           weights move
+ *   kept         all, to the end      exact                       all, behind the backward pass
+ *   released     one group's buffer   previous: the step          group by group, inside backward
+ *                                     before's; block: the
+ *                                     group's share
+ *   twice        one group's buffer   exact: a first pass only    group by group, in the second pass
+ *                                     measures
+ *   accumulated  one group's buffer,  exact: of what was          all, behind the last micro-batch
+ *                bf16 accumulators    accumulated
  *
  * kept: optim.gradients keep. released, twice (clip_mode exact): release, the whole batch in one forward.
  * accumulated: release with train.micro_batch below batch_size. clip_mode auto is exact but for released,
- * the one way where that would cost something.
+ * the one way where that would cost something. Several ranks: step_ranks.c.
  */
 #ifndef MEOPT_TRAIN_TRAINER_H
 #define MEOPT_TRAIN_TRAINER_H
@@ -41,6 +39,8 @@ struct trainer {
     struct tower *student;
     struct meopt *opt;
     struct dist ranks; /* whose gradients, losses and images are one step's */
+    struct many *many; /* of steps in micro-batches that ranks share (step_ranks.c); NULL: one rank alone */
+    struct error lost; /* what failed in a sum that the optimizer asked for */
     int *tensor_of;    /* parameter index -> index in opt, -1 for one that is not trained */
     int *parameter_of; /* and back */
     int tensor_count;
@@ -48,6 +48,7 @@ struct trainer {
     struct meopt_gradient *gradients;
     struct distill_options loss;
     int64_t batch, micro; /* images per step and per forward, of this rank */
+    int64_t images;       /* per step, of all ranks */
     void *scratch;
     void *input;      /* of a micro-batch */
     void *next_input; /* the same, filled while the card computes; NULL on a device that cannot copy beside
@@ -118,8 +119,8 @@ int trainer_loss_variants(struct trainer *trainer, const struct batch_source *so
 /* The teacher's output for a batch in host memory
  * (at most micro) into host memory (count, out_rows*out_width). */
 int trainer_embed_teacher(struct trainer *trainer, const struct batch *host, float *out, struct error *err);
-/* Exact F32 values of a student's parameter:
- * from the optimizer for trained ones. out (count), host memory. */
+/* Exact F32 values of a student's parameter: from the optimizer for trained ones. out (count), host memory.
+ * Ranks that hold parts (dist.shard) make this call together. */
 int trainer_export(const struct trainer *trainer, int parameter, float *out, struct error *err);
 /* And back, bits restored in every format. */
 int trainer_import(struct trainer *trainer, int parameter, const float *values, struct error *err);

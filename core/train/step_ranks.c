@@ -1,0 +1,429 @@
+/* A step of several ranks, and of one rank that is to make the same steps.
+ *
+ * The images of a step are cut into micro-batches of train.micro_batch, which the ranks take in turns: the
+ * j-th is rank j % ranks' in round j / ranks. Its gradient g_j is rounded as its format says (bf16); the
+ * gradient of the step is their sum in fp32 in that order,
+ *
+ *     g = (((0 + g_0) + g_1) + ...) + g_(n-1)
+ *
+ * which round r continues where r - 1 has left it, each rank for its part of every tensor (cut.h). Loss and
+ * cosine are summed in the same order. So a step has the same bits on any number of ranks, and whether states
+ * are held whole or in parts, as long as its images and train.micro_batch are the same.
+ *
+ * While the next group's backward computes, the dist's thread reduces this one's gradients; then it is
+ * stepped, and its gradients make room. What the modes of clipping cost here:
+ *
+ *   way                      sums are held of           reduced       weights move
+ *   released, one round      two groups                 once          inside backward
+ *   released, more rounds    all tensors, own part      every round   inside the last round's backward
+ *   exact, one round         two groups                 twice         inside a second backward
+ *   exact, more rounds; kept all tensors (shard none:   every round   behind the last round
+ *                            whole, else own part)
+ */
+#include "core/base/file.h"
+#include "core/train/cut.h"
+#include "core/train/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct many {
+    bool sharded, held;     /* states in parts; weights move behind the last round */
+    int64_t pieces, rounds; /* micro-batches of a step, and of this or another rank */
+    struct cut *cut;
+    float *sums[2]; /* of two groups by turns, what is stepped inside backward */
+    float *kept;    /* of all groups at kept_at: what further rounds add to, or is stepped behind the last */
+    int64_t *kept_at;                /* (groups) */
+    double *losses;                  /* (2 * ranks) of a round */
+    struct group *jobs;              /* (groups) */
+    struct meopt_gradient *measured; /* (tensors) */
+};
+
+/* One group's way through a round. */
+struct group {
+    struct trainer *t;
+    int number, givers;
+    bool first, last;
+    struct gradient_span span;
+    float *sum;
+    struct dist_job reduce, gather;
+};
+
+/* State of the backward pass's call-backs. */
+struct many_pass {
+    struct trainer *t;
+    int64_t step;
+    int givers;
+    bool first, last; /* round */
+    bool by_group, measure, moved;
+    double scale, squares;
+    int64_t parameters;
+    int waiting; /* group that is being reduced; -1: none */
+};
+
+bool many_wanted(const struct config *c, int ranks) { return ranks > 1 || c->train.global_batch > 0; }
+
+static int64_t piece_images(const struct trainer *t, int64_t piece)
+{
+    int64_t left = t->images - piece * t->micro;
+    return piece >= t->many->pieces ? 0 : left < t->micro ? left : t->micro;
+}
+
+int many_plan(struct trainer *t, struct error *err)
+{
+    const struct config *c = t->config;
+    struct many *m = t->many = xcalloc(1, sizeof *m);
+    int ranks = t->ranks.size;
+    t->images = c->train.global_batch > 0 ? c->train.global_batch : c->train.batch_size * ranks;
+    t->micro = c->train.micro_batch > 0 ? c->train.micro_batch : c->train.batch_size;
+    if (t->micro > t->images) t->micro = t->images;
+    m->pieces = (t->images + t->micro - 1) / t->micro;
+    m->rounds = (m->pieces + ranks - 1) / ranks;
+    m->sharded = c->dist.shard != DIST_SHARD_NONE && ranks > 1;
+    if (m->pieces < ranks)
+        return error_set(err, EXIT_CONFIG, "lower train.micro_batch, or start fewer ranks",
+                         "%d ranks for %lld micro-batches of %lld images: %lld in a step", ranks,
+                         (long long)m->pieces, (long long)t->micro, (long long)t->images);
+    t->batch = 0;
+    for (int64_t piece = t->ranks.rank; piece < m->pieces; piece += ranks) t->batch += piece_images(t, piece);
+    bool exact = config_clips(c) && c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
+    t->twice = t->release && m->rounds == 1 && exact;
+    m->held = !t->release || (exact && m->rounds > 1);
+    return 0;
+}
+
+bool many_sharded(const struct trainer *t) { return t->many && t->many->sharded; }
+
+void many_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count)
+{
+    bool part = many_sharded(t) && t->student->parameters[parameter].trained;
+    *first = part ? t->many->cut->first[parameter] : 0;
+    *count = part ? t->many->cut->count[parameter] : t->student->parameters[parameter].count;
+}
+
+/* ---- where sums lie ---- */
+
+void many_cut(struct trainer *t) { t->many->cut = cut_make(t->student, t->ranks.size, t->ranks.rank); }
+
+/* In floats, of what is held of a group's sums. */
+static int64_t group_room(const struct trainer *t, int group)
+{
+    const struct many *m = t->many;
+    return m->sharded ? cut_own(m->cut, group) : cut_elements(m->cut, group);
+}
+
+/* Where in them the vectors and the matrices of this rank's part begin. */
+static int64_t own_vectors(const struct trainer *t, int group)
+{
+    return t->many->sharded ? 0 : t->many->cut->groups[group].vectors[t->ranks.rank];
+}
+static int64_t own_matrices(const struct trainer *t, int group)
+{
+    const struct cut_group *g = &t->many->cut->groups[group];
+    int rank = t->ranks.rank;
+    return t->many->sharded ? g->vectors[rank + 1] - g->vectors[rank]
+                            : g->vectors[t->ranks.size] + g->matrices[rank];
+}
+
+/* And where a parameter's gradient: that of its own part, or of all of it. */
+static const float *gradient_in(const struct trainer *t, const float *sums, int parameter)
+{
+    const struct parameter *p = &t->student->parameters[parameter];
+    const struct cut *cut = t->many->cut;
+    const struct cut_group *g = &cut->groups[p->group];
+    int64_t at = cut->element[parameter];
+    if (!t->many->sharded) return sums + at + (p->matrix ? g->vectors[t->ranks.size] : 0);
+    if (!cut->count[parameter]) return sums; /* of nothing */
+    at += cut->first[parameter] - (p->matrix ? g->matrices : g->vectors)[t->ranks.rank];
+    return sums + at + (p->matrix ? own_matrices(t, p->group) : 0);
+}
+
+int many_buffers(struct trainer *t, struct error *err)
+{
+    struct many *m = t->many;
+    int64_t all = 0, most[2] = {0, 0}, groups = t->student->group_count;
+    int turns = t->student->options.gradient_buffers == 2 ? 2 : 1;
+    m->kept_at = xcalloc((size_t)groups, sizeof *m->kept_at);
+    m->jobs = xcalloc((size_t)groups, sizeof *m->jobs);
+    m->losses = xcalloc(2 * (size_t)t->ranks.size, sizeof *m->losses);
+    m->measured = xcalloc((size_t)t->tensor_count, sizeof *m->measured);
+    for (int group = 0; group < groups; group++) {
+        int64_t room = (group_room(t, group) + 15) & ~(int64_t)15;
+        m->kept_at[group] = all;
+        all += room;
+        if (room > most[group % turns]) most[group % turns] = room;
+    }
+    if (m->held || m->rounds > 1) {
+        m->kept = device_alloc(t->device, MEMORY_GRADIENTS, (size_t)(all + 16) * sizeof *m->kept,
+                               "sums of gradients", err);
+        if (!m->kept) return err->code;
+    }
+    for (int i = 0; i < turns && !m->held; i++) {
+        m->sums[i] = device_alloc(t->device, MEMORY_GRADIENTS, (size_t)(most[i] + 16) * sizeof(float),
+                                  "sums of a block's gradients", err);
+        if (!m->sums[i]) return err->code;
+    }
+    return 0;
+}
+
+void many_close(struct trainer *t)
+{
+    struct many *m = t->many;
+    if (!m) return;
+    cut_free(m->cut);
+    for (int i = 0; i < 2; i++) device_free(t->device, m->sums[i]);
+    device_free(t->device, m->kept);
+    free(m->kept_at);
+    free(m->jobs);
+    free(m->losses);
+    free(m->measured);
+    free(m);
+    t->many = NULL;
+}
+
+/* ---- one group ---- */
+
+/* In the dist's thread: vectors, then matrices; the sum of the last round is given to all unless its parts
+ * are stepped where they are. */
+static int reduce_group(struct dist *dist, void *context, struct error *err)
+{
+    struct group *g = context;
+    const struct trainer *t = g->t;
+    const struct many *m = t->many;
+    const struct cut_group *cut = &m->cut->groups[g->number];
+    enum dtype types[] = {DTYPE_F32, t->student->options.grad_type};
+    const int64_t *offsets[] = {cut->vectors, cut->matrices};
+    int64_t at[] = {own_vectors(t, g->number), own_matrices(t, g->number)};
+    const float *before = g->first ? NULL : m->kept + m->kept_at[g->number];
+    int code = 0;
+    for (int i = 0; i < 2 && !code; i++)
+        code = dist_reduce(dist,
+                           &(struct dist_sum){.send = (char *)g->span.p + (i ? g->span.f32_bytes : 0),
+                                              .type = types[i],
+                                              .offsets = offsets[i],
+                                              .givers = g->givers,
+                                              .before = before ? before + at[i] : NULL,
+                                              .receive = g->sum + at[i]},
+                           err);
+    if (!g->last || m->sharded || dist->size == 1) return code;
+    int64_t *bytes = xcalloc((size_t)dist->size + 1, sizeof *bytes);
+    for (int i = 0; i < 2 && !code; i++) {
+        for (int q = 0; q <= dist->size; q++) bytes[q] = offsets[i][q] * (int64_t)sizeof(float);
+        code = dist_gather(dist, g->sum + (i ? cut->vectors[dist->size] : 0), bytes, err);
+    }
+    free(bytes);
+    return code;
+}
+
+/* In the dist's thread: the weights that each rank has stepped, to all. */
+static int gather_weights(struct dist *dist, void *context, struct error *err)
+{
+    struct group *g = context;
+    return dist_gather(dist, tower_group_weights(g->t->student, g->number).p,
+                       g->t->many->cut->groups[g->number].weights, err);
+}
+
+static void begin_group(struct many_pass *r, int group)
+{
+    struct trainer *t = r->t;
+    struct many *m = t->many;
+    struct group *g = &m->jobs[group];
+    bool keep = m->held || !r->last;
+    *g = (struct group){.t = t,
+                        .number = group,
+                        .givers = r->givers,
+                        .first = r->first,
+                        .last = r->last,
+                        .span = tower_group_gradients(t->student, group),
+                        .sum = keep ? m->kept + m->kept_at[group] : m->sums[m->sums[1] ? group % 2 : 0]};
+    g->reduce = (struct dist_job){.run = reduce_group, .context = g};
+    g->gather = (struct dist_job){.run = gather_weights, .context = g};
+    if (!t->device->host_memory) t->device->sync(t->device);
+    dist_begin(&t->ranks, &g->reduce);
+}
+
+/* The norm of a group's gradient, over all ranks that hold parts of it. */
+static int measure_group(struct trainer *t, int group, double *norm, int *finite, struct error *err)
+{
+    struct many *m = t->many;
+    struct meopt_error library = {0};
+    for (int i = 0; i < t->tensor_count; i++) {
+        bool here = t->student->parameters[t->parameter_of[i]].group == group;
+        m->measured[i] = (struct meopt_gradient){
+            here ? gradient_in(t, m->jobs[group].sum, t->parameter_of[i]) : NULL, MEOPT_F32};
+    }
+    if (meopt_gradient_norm(t->opt, m->measured, norm, finite, &library))
+        return trainer_library_error(&library, err);
+    return 0;
+}
+
+static int step_group(struct many_pass *r, int group, struct error *err)
+{
+    struct trainer *t = r->t;
+    struct group *g = &t->many->jobs[group];
+    struct meopt_error library = {0};
+    size_t count = 0;
+    r->moved = true;
+    for (int i = 0; i < t->tensor_count; i++) {
+        if (t->student->parameters[t->parameter_of[i]].group != group) continue;
+        t->tensors[count] = (size_t)i;
+        t->gradients[count++] =
+            (struct meopt_gradient){gradient_in(t, g->sum, t->parameter_of[i]), MEOPT_F32};
+    }
+    int status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
+    if (status &&
+        status != MEOPT_NOT_FINITE) /* which is known to the ranks that hold that part alone, and to */
+        return trainer_library_error(&library, err); /* all at the end of the step */
+    if (t->many->sharded) {
+        if (!t->device->host_memory) t->device->sync(t->device);
+        dist_begin(&t->ranks, &g->gather);
+    }
+    return 0;
+}
+
+/* The group's sum is there: measure it, step it, or leave it for later. */
+static int end_group(struct many_pass *r, int group, struct error *err)
+{
+    struct trainer *t = r->t;
+    int finite = 1, code = dist_end(&t->ranks, &t->many->jobs[group].reduce, err);
+    double norm = 0;
+    if (code || !r->last) return code;
+    if (r->measure || r->by_group || t->many->held) {
+        if ((code = measure_group(t, group, &norm, &finite, err)) != 0) return code;
+        if (!finite) return step_diverged(t, r->step, step_not_finite, r->moved, err);
+        r->squares += norm * norm;
+    }
+    if (r->measure || t->many->held) return 0;
+    if (r->by_group)
+        r->scale = step_clip_scale(t, norm, sqrt((double)step_parameters(t, group) / (double)r->parameters));
+    return step_group(r, group, err);
+}
+
+/* A group's gradients are complete on this rank: they travel while the next group's are computed, and the one
+ * before is stepped. */
+static int on_group(void *context, int group, struct error *err)
+{
+    struct many_pass *r = context;
+    int before = r->waiting;
+    begin_group(r, group);
+    r->waiting = group;
+    if (r->t->student->options.gradient_buffers != 2) { /* there is no room for another group's */
+        r->waiting = -1;
+        return end_group(r, group, err);
+    }
+    return before >= 0 ? end_group(r, before, err) : 0;
+}
+
+int many_share(struct trainer *t, struct error *err)
+{
+    int code = 0;
+    for (int group = 0; group < t->student->group_count && many_sharded(t) && !code; group++)
+        code = dist_gather(&t->ranks, tower_group_weights(t->student, group).p,
+                           t->many->cut->groups[group].weights, err);
+    return code;
+}
+
+int many_whole(const struct trainer *t, int parameter, float *values, struct error *err)
+{
+    if (!many_sharded(t)) return 0;
+    int64_t *offsets = xcalloc((size_t)t->ranks.size + 1, sizeof *offsets);
+    cut_offsets(t->many->cut, t->student, parameter, sizeof *values, offsets);
+    int code = dist_gather_host((struct dist *)(uintptr_t)&t->ranks, values, offsets, err);
+    free(offsets);
+    return code;
+}
+
+/* ---- one pass, one round ---- */
+
+/* Backward of this rank's micro-batch; with count 0 it has none, and only takes part. */
+static int backward(struct many_pass *r, int64_t count, struct error *err)
+{
+    struct trainer *t = r->t;
+    int code = 0;
+    r->waiting = -1;
+    if (count)
+        code = tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true, on_group, r,
+                              err);
+    for (int group = t->student->group_count - 1; group >= 0 && !count && !code; group--)
+        code = on_group(r, group, err);
+    if (!code && r->waiting >= 0) code = end_group(r, r->waiting, err);
+    return code;
+}
+
+/* Loss and cosine of a round's micro-batches, in their order. */
+static int sum_losses(struct trainer *t, int64_t step, const double own[2], struct step_result *result,
+                      struct error *err)
+{
+    struct many *m = t->many;
+    int ranks = t->ranks.size;
+    memset(m->losses, 0, 2 * (size_t)ranks * sizeof *m->losses);
+    memcpy(m->losses + 2 * t->ranks.rank, own, 2 * sizeof *own);
+    int code = dist_all_reduce(&t->ranks, DIST_SUM, m->losses, 2 * ranks, err);
+    for (int r = 0; r < ranks && !code; r++) {
+        if (!isfinite(m->losses[2 * r])) return step_diverged(t, step, "the loss is not finite", false, err);
+        result->loss += m->losses[2 * r];
+        result->cosine += m->losses[2 * r + 1] / (double)t->images;
+    }
+    return code;
+}
+
+/* The last round, or the only one: gradients are measured, clipped, stepped. */
+static int last_round(struct many_pass *r, double lr, int64_t count, struct step_result *result,
+                      struct error *err)
+{
+    struct trainer *t = r->t;
+    const struct config *c = t->config;
+    struct meopt_error library = {0};
+    struct meopt_step_stats stats = {0};
+    int code = 0;
+    if (t->twice || t->many->held) {
+        r->measure = t->twice;
+        if ((code = backward(r, count, err)) != 0) return code;
+        r->measure = false;
+        r->scale = step_clip_scale(t, sqrt(r->squares), 1);
+    } else if (config_clips(c) && (c->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK || t->previous_norm <= 0)) {
+        r->by_group = true; /* also the first step of `previous`, which has no norm yet */
+    } else if (config_clips(c)) {
+        r->scale = step_clip_scale(t, t->previous_norm, 1);
+    }
+    if (meopt_step_begin(t->opt, r->step, lr, 0, &library)) return trainer_library_error(&library, err);
+    if (!t->many->held) code = backward(r, count, err);
+    for (int group = t->student->group_count - 1; group >= 0 && t->many->held && !code; group--)
+        code = step_group(r, group, err);
+    int ended = code && code != EXIT_DIVERGED ? 0 : meopt_step_end(t->opt, &stats, &library);
+    if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, r->step, step_not_finite, r->moved, err);
+    if (!code && ended) code = trainer_library_error(&library, err);
+    result->grad_norm = t->twice || t->many->held || r->by_group ? sqrt(r->squares) : stats.grad_norm;
+    return code;
+}
+
+int many_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
+              struct step_result *result, struct error *err)
+{
+    struct many *m = t->many;
+    struct many_pass r = {.t = t, .step = step, .scale = 1, .parameters = step_parameters(t, -1)};
+    int code = 0;
+    int64_t done = 0;
+    for (int64_t round = 0; round < m->rounds && !code; round++) {
+        int64_t begin = round * t->ranks.size, count = piece_images(t, begin + t->ranks.rank);
+        double sums[2] = {0, 0};
+        if (count) code = step_forward(t, round, done, count, source, sums, err);
+        if (!code) code = sum_losses(t, step, sums, result, err);
+        if (code) break;
+        done += count;
+        r.givers = m->pieces - begin < t->ranks.size ? (int)(m->pieces - begin) : t->ranks.size;
+        r.first = round == 0;
+        r.last = round == m->rounds - 1;
+        code = r.last ? last_round(&r, lr, count, result, err) : backward(&r, count, err);
+    }
+    struct error other;
+    for (int group = 0; group < t->student->group_count; group++) { /* what was begun is waited for */
+        int reduced = dist_end(&t->ranks, &m->jobs[group].reduce, &other);
+        int gathered = dist_end(&t->ranks, &m->jobs[group].gather, reduced ? NULL : &other);
+        if (code || !(reduced || gathered)) continue;
+        code = reduced ? reduced : gathered;
+        if (err) *err = other;
+    }
+    return code;
+}

@@ -1,0 +1,312 @@
+/* A step over several ranks has the bits of one rank that takes the same micro-batches: losses, norms and
+ * weights, for every way a step runs, every rule, format and shard, on 1, 2, 3, 4 and 8 ranks. The ranks are
+ * threads here, each with its own device and trainer, joined by shared memory; ranks.sh has processes, and
+ * MPI. */
+#include "core/train/cut.h"
+#include "core/train/trainer.h"
+#include "tests/tiny.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum { STEPS = 3, IMAGES = 12, MOST = 8, PIXELS = 3 * 28 * 28, MOST_VALUES = 1 << 21 };
+
+static float images[STEPS][IMAGES * PIXELS];
+static int64_t ids[IMAGES];
+
+struct rank {
+    const char *settings;
+    struct dist_options options;
+    int nan_step;      /* the loss of which is not finite; 0: none */
+    int64_t lost_step; /* before which this rank gives up; 0: none */
+    int code;
+    struct error err;
+    struct step_result results[STEPS];
+    float *weights;
+    int64_t count;
+    size_t optimizer_bytes, peak_bytes, planned_bytes;
+};
+
+struct feed {
+    const struct rank *rank;
+    const struct trainer *trainer;
+    int step;
+};
+
+static int give(void *context, int64_t index, struct batch *batch, const int64_t **image_ids,
+                struct error *err)
+{
+    const struct feed *feed = context;
+    int64_t piece = index * feed->rank->options.size + feed->rank->options.rank;
+    (void)err;
+    batch->input = images[feed->step] + piece * feed->trainer->micro * PIXELS;
+    *image_ids = ids;
+    return 0;
+}
+
+static int make(struct tiny *tiny, const struct rank *r, const char *device, struct error *err)
+{
+    char *all = xasprintf("model_t.width=88 model_t.hidden=176 model_s.width=192 model_s.hidden=384 "
+                          "train.global_batch=12 train.micro_batch=1 train.batch_size=4 %s",
+                          r->settings);
+    *tiny = (struct tiny){.directory = "/nowhere"};
+    int code = tiny_join(tiny, device, &r->options, all, NULL, NULL, err);
+    free(all);
+    return code;
+}
+
+static void train(struct rank *r, struct trainer *t)
+{
+    struct feed feed = {.rank = r, .trainer = t};
+    for (feed.step = 0; feed.step < STEPS && !r->code; feed.step++) {
+        if (feed.step + 1 == r->lost_step) {
+            r->code = EXIT_DISK;
+            dist_abort(&t->ranks, r->code);
+            return;
+        }
+        r->code = trainer_step(t, feed.step + 1, 1e-3, &(struct batch_source){.give = give, .context = &feed},
+                               &r->results[feed.step], &r->err);
+    }
+    for (int i = 0; i < t->student->parameter_count; i++) r->count += t->student->parameters[i].count;
+    r->weights = xmalloc((size_t)r->count * sizeof *r->weights);
+    int64_t at = 0;
+    for (int i = 0; i < t->student->parameter_count && (!r->code || r->code == EXIT_DIVERGED); i++) {
+        int code = trainer_export(t, i, r->weights + at, &r->err);
+        if (code) r->code = code;
+        at += t->student->parameters[i].count;
+    }
+}
+
+static void *rank_main(void *context)
+{
+    struct rank *r = context;
+    struct tiny tiny, plan;
+#ifdef _OPENMP
+    omp_set_num_threads(1);
+#endif
+    r->code = make(&tiny, r, "cpu", &r->err);
+    if (!r->code) train(r, tiny.trainer);
+    if (tiny.device) {
+        r->optimizer_bytes = tiny.device->use.peak_bytes[MEMORY_OPTIMIZER];
+        r->peak_bytes = tiny.device->use.peak_total_bytes;
+    }
+    tiny_close(&tiny);
+    struct error ignored;
+    if (make(&plan, r, "dry", &ignored) == 0) r->planned_bytes = plan.device->use.peak_total_bytes;
+    tiny_close(&plan);
+    return NULL;
+}
+
+static struct rank *as_ranks(int size, const char *settings, int nan_step, int lost_rank)
+{
+    pthread_t threads[MOST];
+    int shared = -1;
+    struct error err = {0};
+    struct rank *ranks = xcalloc((size_t)size, sizeof *ranks);
+    if (size > 1 && dist_local_create(size, &shared, &err)) fail_msg("%s", err.what);
+    for (int r = 0; r < size; r++) {
+        ranks[r] = (struct rank){.settings = settings,
+                                 .options = {.rank = r, .size = size, .shared = shared},
+                                 .nan_step = nan_step,
+                                 .lost_step = r == lost_rank ? 2 : 0};
+        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
+    }
+    for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
+    if (shared >= 0) close(shared);
+    return ranks;
+}
+
+static void ranks_free(struct rank *ranks, int size)
+{
+    for (int r = 0; r < size; r++) free(ranks[r].weights);
+    free(ranks);
+}
+
+static void same(const char *what, const struct rank *one, const struct rank *ranks, int size)
+{
+    for (int r = 0; r < size; r++) {
+        if (ranks[r].code) fail_msg("%s, rank %d of %d: %s", what, r, size, ranks[r].err.what);
+        for (int s = 0; s < STEPS; s++) {
+            const struct step_result *a = &one->results[s], *b = &ranks[r].results[s];
+            if (a->loss != b->loss || a->cosine != b->cosine || a->grad_norm != b->grad_norm)
+                fail_msg("%s, rank %d of %d, step %d: loss %.17g, norm %.17g; alone %.17g, %.17g", what, r,
+                         size, s + 1, b->loss, b->grad_norm, a->loss, a->grad_norm);
+        }
+        assert_int_equal(one->count, ranks[r].count);
+        if (memcmp(one->weights, ranks[r].weights, (size_t)one->count * sizeof(float)))
+            fail_msg("%s: rank %d of %d has other weights", what, r, size);
+    }
+}
+
+/* settings alone, and on so many ranks, whole (from 0) and in parts (shard 1). */
+static void compare(const char *settings, int from, const int *sizes)
+{
+    struct rank *one = as_ranks(1, settings, 0, -1);
+    if (one->code) fail_msg("%s: %s", settings, one->err.what);
+    for (; *sizes; sizes++)
+        for (int shard = from; shard < 2; shard++) {
+            char *all = xasprintf("%s dist.shard=%s", settings, shard ? "optimizer" : "none");
+            struct rank *ranks = as_ranks(*sizes, all, 0, -1);
+            same(all, one, ranks, *sizes);
+            ranks_free(ranks, *sizes);
+            free(all);
+        }
+    ranks_free(one, 1);
+}
+
+static void every_way_of_a_step_has_the_bits_of_one_rank(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {
+        "optim.gradients=release optim.clip_mode=previous",
+        "optim.gradients=release optim.clip_mode=block",
+        "optim.gradients=release optim.clip_mode=exact",
+        "optim.gradients=release optim.clip_grad_norm=0",
+        "optim.gradients=keep",
+        "optim.gradients=keep optim.use_meopt=false",
+        "optim.gradients=keep train.precision=fp32",
+        "optim.gradients=release optim.clip_mode=exact train.micro_batch=4 train.recompute=block",
+        "optim.gradients=release train.batch_size=5 train.micro_batch=5", /* the last is shorter */
+        "optim.gradients=release optim.adaptive=true optim.adaptive_every=1 optim.adaptive_threshold=0.001",
+    };
+    static const int all[] = {2, 3, 4, 8, 0}, few[] = {2, 3, 0}, some[] = {3, 8, 0};
+    bool thorough = getenv("MEOPT_LONG") != NULL;
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
+        compare(ways[w], 0, strstr(ways[w], "micro_batch") ? few : thorough || w == 0 ? all : some);
+}
+
+static void every_rule_and_format_has_the_bits_of_one_rank(void **state)
+{
+    (void)state;
+    static const char *const formats[] = {"optim.use_meopt=false optim.gradients=keep",
+                                          "train.precision=fp32",
+                                          "optim.preset=quality",
+                                          "optim.preset=balanced",
+                                          "optim.preset=minimal",
+                                          "optim.state_m=4bit optim.state_v=4bit"};
+    static const int all[] = {2, 3, 4, 8, 0}, few[] = {3, 0};
+    bool thorough = getenv("MEOPT_LONG") != NULL;
+    for (int rule = 0; optim_name_names[rule]; rule++)
+        for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
+            char *settings =
+                xasprintf("optim.name=%s optim.beta2=0.98 %s", optim_name_names[rule], formats[f]);
+            compare(settings, thorough ? 0 : 1, thorough ? all : few);
+            free(settings);
+        }
+}
+
+static void a_rank_holds_its_part_and_what_was_planned(void **state)
+{
+    (void)state;
+    struct rank *one = as_ranks(1, "", 0, -1);
+    for (int size = 2; size <= 4; size += 2) {
+        struct rank *ranks = as_ranks(size, "dist.shard=optimizer", 0, -1);
+        for (int r = 0; r < size; r++) {
+            assert_int_equal(ranks[r].code, 0);
+            double share = (double)ranks[r].optimizer_bytes * size / (double)one->optimizer_bytes;
+            if (share < 0.7 || share > 1.3) fail_msg("rank %d of %d holds %.2f of its part", r, size, share);
+            double planned = (double)ranks[r].planned_bytes / (double)ranks[r].peak_bytes;
+            if (planned < 0.99 || planned > 1.01)
+                fail_msg("rank %d of %d: %zu bytes planned, %zu held", r, size, ranks[r].planned_bytes,
+                         ranks[r].peak_bytes);
+        }
+        ranks_free(ranks, size);
+    }
+    ranks_free(one, 1);
+}
+
+static void what_is_not_finite_ends_all_ranks_alike(void **state)
+{
+    (void)state;
+    float kept = images[1][3 * PIXELS];
+    images[1][3 * PIXELS] = NAN; /* of one rank's micro-batch */
+    for (int shard = 0; shard < 2; shard++) {
+        struct rank *ranks = as_ranks(3, shard ? "dist.shard=optimizer" : "", 2, -1);
+        for (int r = 0; r < 3; r++) assert_int_equal(ranks[r].code, EXIT_DIVERGED);
+        ranks_free(ranks, 3);
+    }
+    images[1][3 * PIXELS] = kept;
+}
+
+static void a_rank_that_gives_up_ends_the_others(void **state)
+{
+    (void)state;
+    struct rank *ranks = as_ranks(3, "", 0, 1);
+    assert_int_equal(ranks[1].code, EXIT_DISK);
+    for (int r = 0; r < 3; r += 2) {
+        assert_int_equal(ranks[r].code, EXIT_RANK_LOST);
+        assert_non_null(strstr(ranks[r].err.what, "rank"));
+    }
+    ranks_free(ranks, 3);
+}
+
+static void more_ranks_than_micro_batches_are_refused(void **state)
+{
+    (void)state;
+    struct rank *ranks = as_ranks(4, "train.micro_batch=6 train.batch_size=6", 0, -1);
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(ranks[r].code, EXIT_CONFIG);
+        assert_non_null(strstr(ranks[r].err.what, "4 ranks for 2 micro-batches"));
+    }
+    ranks_free(ranks, 4);
+}
+
+static void parts_are_one_behind_the_other_and_all(void **state)
+{
+    (void)state;
+    struct rank alone = {.settings = "model_s.width=256 model_s.hidden=1024", .options = {.size = 1}};
+    struct tiny tiny;
+    struct error err;
+    assert_int_equal(make(&tiny, &alone, "dry", &err), 0);
+    const struct tower *s = tiny.trainer->student;
+    for (int ranks = 1; ranks <= 8; ranks++) {
+        int64_t most = 0, all = 0, *next = xcalloc((size_t)s->parameter_count, sizeof *next);
+        for (int r = 0; r < ranks; r++) {
+            struct cut *cut = cut_make(s, ranks, r);
+            int64_t own = 0;
+            for (int i = 0; i < s->parameter_count; i++) {
+                if (!cut->count[i]) continue;
+                assert_int_equal(cut->first[i], next[i]);
+                assert_int_equal(cut->first[i] % CUT_ELEMENTS, 0);
+                next[i] += cut->count[i];
+                own += cut->count[i];
+            }
+            if (own > most) most = own;
+            all += own;
+            cut_free(cut);
+        }
+        for (int i = 0; i < s->parameter_count; i++)
+            if (s->parameters[i].trained) assert_int_equal(next[i], s->parameters[i].count);
+        assert_true(most <= all / ranks + s->group_count * CUT_ELEMENTS);
+        free(next);
+    }
+    tiny_close(&tiny);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(parts_are_one_behind_the_other_and_all),
+                                       cmocka_unit_test(every_way_of_a_step_has_the_bits_of_one_rank),
+                                       cmocka_unit_test(every_rule_and_format_has_the_bits_of_one_rank),
+                                       cmocka_unit_test(a_rank_holds_its_part_and_what_was_planned),
+                                       cmocka_unit_test(what_is_not_finite_ends_all_ranks_alike),
+                                       cmocka_unit_test(a_rank_that_gives_up_ends_the_others),
+                                       cmocka_unit_test(more_ranks_than_micro_batches_are_refused)};
+    uint32_t random = 1;
+    for (int s = 0; s < STEPS; s++)
+        for (int i = 0; i < IMAGES * PIXELS; i++) {
+            random = random * 1664525u + 1013904223u;
+            images[s][i] = (float)(int32_t)random * 0x1p-31f;
+        }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
