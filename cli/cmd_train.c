@@ -4,6 +4,7 @@
 #include "cli/run_name.h"
 #include "cli/screen.h"
 #include "cli/supervise.h"
+#include "cli/train_ranks.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/config/edit.h"
@@ -33,6 +34,7 @@ static int change_run(const struct arguments *args, const char *directory, struc
     if (cards) edits[count++] = (struct edit){"device.cards", cards};
     if (cards && config->device.type == DEVICE_TYPE_CPU)
         edits[count++] = (struct edit){"device.type", "auto"};
+    if (argument_int(args, "workers", 0)) edits[count++] = (struct edit){"device.type", "cpu"};
     if (count) {
         config_free(config);
         code = edit_file(path, edits, count, 0, NULL, NULL, NULL, NULL, err);
@@ -83,7 +85,8 @@ static int go_on(const struct config *asked, const char *directory, int *lock, s
 }
 
 /* The run directory, made and locked; with --resume-if-exists one that is there already. */
-static int begin(const struct arguments *args, char **directory, bool *resume, int *lock, struct error *err)
+static int begin(const struct arguments *args, struct train_ranks *ranks, char **directory, bool *resume,
+                 int *lock, struct error *err)
 {
     struct config config;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
@@ -94,16 +97,14 @@ static int begin(const struct arguments *args, char **directory, bool *resume, i
         snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
         code = config_assign(&config, "train.steps", steps, err);
     }
-    const char *cards = argument_text(args, "cards", NULL);
-    if (!code && cards) code = config_assign(&config, "device.cards", cards, err);
-    if (!code && cards && config.device.type == DEVICE_TYPE_CPU)
-        code = config_assign(&config, "device.type", "auto", err);
+    if (!code) code = train_ranks_assign(args, &config, err);
+    const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
+    if (!code) code = train_ranks_plan(ranks, args, &config, parent, err);
     if (!code) code = train_rehearse(&config, err); /* before a directory is made */
     time_t t = time(NULL);
     struct tm utc;
     strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", gmtime_r(&t, &utc));
     const char *given = argument_text(args, "name", config.run.name[0] ? config.run.name : NULL);
-    const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
     char *there = given ? path_join(parent, given) : NULL;
     *resume = !code && there && argument_flag(args, "resume-if-exists") && !file_absent(there);
     if (*resume) {
@@ -161,8 +162,8 @@ static char *run_of(const struct arguments *args, const char *option, int *code,
 }
 
 /* In the run that `lock` is of, which is closed. */
-static int train_in(const struct arguments *args, const char *directory, int lock, bool resume,
-                    const char *force, const char *baseline, struct error *err)
+static int train_in(const struct arguments *args, const struct train_ranks *ranks, const char *directory,
+                    int lock, bool resume, const char *force, const char *baseline, struct error *err)
 {
     int code;
     struct supervision s = {.directory = directory,
@@ -176,7 +177,9 @@ static int train_in(const struct arguments *args, const char *directory, int loc
                             .monitor = getenv("MEOPT_MONITOR"),
                             .monitor_root = getenv("MEOPT_MONITOR_ROOT"),
                             .metrics_file = argument_text(args, "metrics-file", NULL),
-                            .tensorboard = argument_flag(args, "tensorboard")};
+                            .tensorboard = argument_flag(args, "tensorboard"),
+                            .ranks = ranks->how,
+                            .restarts = (int)argument_int(args, "restarts", 0)};
     struct dash_options options = {
         .directory = directory, .trains = true, .ascii = argument_flag(args, "ascii"), .baseline = baseline};
     if (argument_flag(args, "no-dashboard") || s.json || !screen_possible()) {
@@ -233,18 +236,25 @@ static int train_run(const struct arguments *args, struct error *err)
                          "meopt train needs CONFIG, or --resume RUN");
     char *baseline = run_of(args, "baseline", &code, err);
     if (code) return code;
-    if (resume) {
+    struct train_ranks ranks;
+    code = train_ranks_read(&ranks, args, err);
+    if (!code && resume) directory = run_of(args, "resume", &code, err);
+    if (!code) code = forced_keys(args, &force, err);
+    if (!code && train_ranks_follows(&ranks)) {
+        code = train_ranks_follow(&ranks, args, directory, force, err);
+    } else if (!code && resume) {
         struct config config;
-        directory = run_of(args, "resume", &code, err);
-        if (!code) code = forced_keys(args, &force, err);
-        if (!code && (code = reopen(directory, &config, &lock, err)) == 0 &&
-            (code = change_run(args, directory, &config, err)) == 0)
+        if ((code = reopen(directory, &config, &lock, err)) == 0 &&
+            (code = change_run(args, directory, &config, err)) == 0) {
+            code = train_ranks_plan(&ranks, args, &config, directory, err);
             config_free(&config);
-    } else {
-        code = begin(args, &directory, &goes_on, &lock, err);
+        }
+    } else if (!code) {
+        code = begin(args, &ranks, &directory, &goes_on, &lock, err);
     }
-    if (!code) code = train_in(args, directory, lock, goes_on, force, baseline, err);
+    if (!code) code = train_in(args, &ranks, directory, lock, goes_on, force, baseline, err);
     else if (lock >= 0) close(lock);
+    train_ranks_free(&ranks);
     free(baseline);
     free(force);
     free(directory);
@@ -263,7 +273,11 @@ static const struct option options[] = {
      "go on with the run --name where it is there, else begin it"},
     {"force-resume", 0, OPTION_LIST, "KEY", NULL, 0, 0,
      "go on though this key is another than the run began with; data.root: other images"},
-    {"cards", 0, OPTION_TEXT, "N", NULL, 0, 0, "train on this card: one number, as in 0 (device.cards)"},
+    {"cards", 0, OPTION_TEXT, "N,...", NULL, 0, 0,
+     "train on these cards, as in 0 or 0,1,2,3: a worker each (device.cards)"},
+    {"workers", 0, OPTION_INT, "N", NULL, 1, 1024, "train on the processor with N ranks"},
+    {"restarts", 0, OPTION_INT, "N", NULL, 0, 1000,
+     "go on from the last checkpoint so many times, when a rank is lost or killed"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "processor threads"},
     {"no-dashboard", 0, OPTION_FLAG, NULL, NULL, 0, 0, "lines instead of the dashboard, also on a terminal"},
     {"baseline", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "overlay the loss of this run"},

@@ -2,6 +2,7 @@
  * and tells a line per step. See worker.h. */
 #include "cli/command.h"
 #include "cli/worker.h"
+#include "cli/worker_ranks.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -26,6 +27,7 @@ struct talk {
     struct memory_use use;
     const struct trainer *trainer;
     struct worker_report *report;
+    struct worker_ranks ranks;
 };
 
 static void row(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -72,8 +74,10 @@ static void begun(void *context, const struct trainer *t, const struct data *dat
     atomic_store(&talk->report->step, from);
     atomic_store(&talk->report->total, total);
     talk->trainer = t;
+    atomic_store(&talk->ranks.trainer, t);
     talk->first_step = from;
     talk->begin = clock_seconds();
+    if (talk->ranks.dist.rank > 0) return;
     const struct geometry *g[] = {&t->teacher_geometry, &t->student_geometry};
     for (int i = 0; i < 2; i++) {
         char text[256];
@@ -113,6 +117,8 @@ static void stepped(void *context, const struct train_progress *p)
     talk->last_cosine = p->cosine;
     talk->images += p->images_per_s * p->step_ms * 1e-3;
     talk->use = talk->trainer->device->use;
+    worker_ranks_step(&talk->ranks, p, &talk->use);
+    if (talk->ranks.dist.rank > 0) return;
     if (p->step % talk->every && p->step != p->total && p->step != talk->first_step + 1) return;
     if (talk->json)
         printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"cosine\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,"
@@ -129,8 +135,8 @@ static void stepped(void *context, const struct train_progress *p)
 
 static void saved(void *context, int64_t step)
 {
-    (void)context;
-    log_info("checkpoint at step %lld", (long long)step);
+    const struct talk *talk = context;
+    if (talk->ranks.dist.rank == 0) log_info("checkpoint at step %lld", (long long)step);
 }
 
 static void summary(const struct talk *talk, const struct run *run)
@@ -155,50 +161,83 @@ static void map_lost(const struct error *err)
     atomic_store(&reported->ended, 1);
 }
 
-static int worker_run(const struct arguments *args, struct error *err)
+/* All ranks have the same images, or none trains. */
+static int ready(void *context, const struct data *data, struct error *err)
+{
+    struct talk *talk = context;
+    return worker_ranks_agree(&talk->ranks, data, err);
+}
+
+static int report_take(const struct arguments *args, struct worker_report **report, struct error *err)
+{
+    int64_t fd = argument_int(args, "report", -1), number = argument_int(args, "report-number", 0);
+    if (fd < 0) return 0;
+    size_t bytes = (size_t)(number + 1) * sizeof **report;
+    struct worker_report *all = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, 0);
+    if (all == MAP_FAILED) return error_errno(err, EXIT_FAILED, NULL, "no report");
+    *report = all + number;
+    close((int)fd);
+    return 0;
+}
+
+/* In the run's directory, as this rank of so many. Only rank 0 holds the run and writes there. */
+static int worker_train(struct talk *talk, const struct arguments *args, const char *directory,
+                        struct error *err)
 {
     struct config config;
+    const struct dist_options *dist = &talk->ranks.dist;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
-    struct worker_report own = {0}, *report = &own;
-    int64_t fd = argument_int(args, "report", -1), threads = argument_int(args, "threads", 0);
-    if (fd >= 0) {
-        report = mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, 0);
-        if (report == MAP_FAILED) return error_errno(err, EXIT_FAILED, NULL, "no report");
-        close((int)fd);
+    char *path = path_join(directory, "config.yaml");
+    const char *card = argument_text(args, "card", NULL);
+    int code = config_load(&config, path, NULL, 0, err);
+    free(path);
+    if (code) return code;
+    talk->every = config.train.log_every > 0 ? config.train.log_every : 1;
+    if (card && strchr(card, ':')) code = config_assign(&config, "device.cards", strchr(card, ':') + 1, err);
+    if (!code && dist->rank == 0)
+        code = run_open_held(&run, directory, (int)argument_int(args, "lock", -1), err);
+    else if (!code) run.directory = xstrdup(directory);
+    if (!code) {
+        struct train_listener listener = {talk, phase, begun, variants, stepped, saved, ready};
+        struct train_resume how = {argument_flag(args, "resume"), argument_text(args, "force-resume", NULL)};
+        code = train_loop(&run, &config, how, argument_int(args, "stop-after", 0),
+                          dist->size > 1 ? dist : NULL, &listener, err);
+        if (talk->trainer && dist->rank == 0 && (code == 0 || code == EXIT_STOPPED)) summary(talk, &run);
     }
+    run_close(&run);
+    config_free(&config);
+    return code;
+}
+
+static int worker_run(const struct arguments *args, struct error *err)
+{
+    struct worker_report own = {0}, *report = &own;
+    int64_t threads = argument_int(args, "threads", 0);
+    int code = report_take(args, &report, err);
+    if (code) return code;
 #ifdef _OPENMP
     if (threads > 0) omp_set_num_threads((int)threads);
 #else
     (void)threads;
 #endif
+    bool watched = report != &own;
     progress_listen(mark, report);
     reported = report;
-    if (fd >= 0) {
+    if (watched) {
         lost_map_catch(map_lost);
         worker_watch_limit(report);
     }
-    char *path = path_join(args->operands[0], "config.yaml");
-    int code = config_load(&config, path, NULL, 0, err);
+    struct talk talk = {.json = argument_flag(args, "json"), .report = report};
+    code = worker_ranks_join(&talk.ranks, args, report, err);
     if (!code) {
-        code = run_open_held(&run, args->operands[0], (int)argument_int(args, "lock", -1), err);
-        if (!code) {
-            struct talk talk = {.json = argument_flag(args, "json"),
-                                .every = config.train.log_every > 0 ? config.train.log_every : 1,
-                                .report = report};
-            struct train_listener listener = {&talk, phase, begun, variants, stepped, saved};
-            struct train_resume how = {argument_flag(args, "resume"),
-                                       argument_text(args, "force-resume", NULL)};
-            code = train_loop(&run, &config, how, argument_int(args, "stop-after", 0), NULL, &listener, err);
-            if (talk.trainer && (code == 0 || code == EXIT_STOPPED)) summary(&talk, &run);
-        }
-        run_close(&run);
-        config_free(&config);
+        const char *directory = args->operand_count ? args->operands[0] : heartbeat_run(talk.ranks.heart);
+        code = worker_train(&talk, args, directory, err);
     }
-    free(path);
     report->code = code;
     if (code) report->err = *err;
+    worker_ranks_leave(&talk.ranks, code, err);
     atomic_store(&report->ended, 1);
-    if (fd >= 0) err->what[0] = 0; /* the supervisor tells it */
+    if (watched) err->what[0] = 0; /* the supervisor tells it */
     return code;
 }
 
@@ -208,10 +247,19 @@ static const struct option options[] = {
     {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "processor threads"},
     {"report", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the page to report in"},
+    {"report-number", 0, OPTION_INT, "N", NULL, 0, 1e6, "of several in that page"},
+    {"rank", 0, OPTION_INT, "R", NULL, 0, 65535, "this rank"},
+    {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "of so many"},
+    {"local-rank", 0, OPTION_INT, "R", NULL, 0, 65535, "this rank among those of its host"},
+    {"shared", 0, OPTION_INT, "FD", NULL, 0, 1e6, "memory that the ranks of this host share"},
+    {"join", 0, OPTION_TEXT, "FILE", NULL, 0, 0, "a rank that a launcher started: where rank 0 is told"},
+    {"card", 0, OPTION_TEXT, "KIND:N", NULL, 0, 0, "the card of this rank"},
+    {"config-hash", 0, OPTION_TEXT, "HEX", NULL, 0, 0,
+     "of the experiment as this rank's command line has it"},
     {"lock", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the run's directory, which is locked"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "a JSON object per line on stdout"},
     {0},
 };
 
-const struct command cmd_worker = {"worker", "RUN",     "train in a run directory", NULL, options, 1, 1,
+const struct command cmd_worker = {"worker", "[RUN]",   "train in a run directory", NULL, options, 0, 1,
                                    true,     worker_run};

@@ -34,13 +34,64 @@ static sigset_t heard_set(int count)
     return set;
 }
 
-/* ---- the worker ---- */
+/* ---- the workers ---- */
 
-static void child(const struct supervision *s, int report, pid_t parent)
+bool worker_lives(const struct supervisor *v, int i) { return v->workers[i].pid > 0; }
+
+void workers_signal(const struct supervisor *v, int number)
 {
-    char fd[16], lock[16], stop_after[32], threads[32];
-    const char *argv[16] = {"meopt", "worker", "--report", fd, "--lock", lock};
-    int n = 6;
+    for (int i = 0; i < v->count; i++)
+        if (worker_lives(v, i)) kill(v->workers[i].pid, number);
+}
+
+/* argv of a worker, growing. */
+struct words {
+    int count;
+    const char *all[48];
+    char text[16][32];
+    int texts;
+};
+
+static void add_word(struct words *w, const char *word) { w->all[w->count++] = word; }
+
+static void add_number(struct words *w, const char *option, int64_t number)
+{
+    snprintf(w->text[w->texts], sizeof w->text[0], "%lld", (long long)number);
+    add_word(w, option);
+    add_word(w, w->text[w->texts++]);
+}
+
+static void add_rank(struct words *w, const struct supervisor *v, int i)
+{
+    const struct supervised_ranks *r = &v->s->ranks;
+    if (r->size < 2) return;
+    add_number(w, "--rank", i);
+    add_number(w, "--ranks", r->size);
+    add_number(w, "--local-rank", r->launched ? r->local_rank : i);
+    if (v->shared >= 0) add_number(w, "--shared", v->shared);
+    if (r->cards && r->cards[i]) {
+        add_word(w, "--card");
+        add_word(w, r->cards[i]);
+    }
+    snprintf(w->text[w->texts], sizeof w->text[0], "%016llx", (unsigned long long)r->config_hash);
+    add_word(w, "--config-hash");
+    add_word(w, w->text[w->texts++]);
+}
+
+/* The processors are shared by the workers of this host where nobody says how. */
+static int64_t threads_of(const struct supervisor *v)
+{
+    if (v->s->threads || v->count < 2 || getenv("OMP_NUM_THREADS")) return v->s->threads;
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    return processors > v->count ? processors / v->count : 1;
+}
+
+static void child(const struct supervisor *v, int i, int report, pid_t parent)
+{
+    const struct supervision *s = v->s;
+    struct words w = {.count = 0};
+    char place[PLACE_TEXT];
+    int64_t threads = threads_of(v);
     sigset_t later = heard_set(HEARD - 1);
     sigprocmask(SIG_SETMASK, &later, NULL);
     setsid();
@@ -58,35 +109,39 @@ static void child(const struct supervision *s, int report, pid_t parent)
     }
     int null = open("/dev/null", O_RDONLY);
     if (null >= 0) dup2(null, 0);
-    snprintf(fd, sizeof fd, "%d", report);
-    snprintf(lock, sizeof lock, "%d", s->lock);
     fcntl(s->lock, F_SETFD, 0);
-    if (s->resume) argv[n++] = "--resume";
+    add_word(&w, "meopt");
+    add_word(&w, "worker");
+    add_number(&w, "--report", report);
+    add_number(&w, "--report-number", i);
+    if (i == 0) add_number(&w, "--lock", s->lock);
+    add_rank(&w, v, i);
+    if (v->hub) {
+        place_text(hub_server_place(v->hub), place);
+        setenv(PLACE_VARIABLE, place, 1);
+    }
+    if (v->resume) add_word(&w, "--resume");
     if (s->force_resume) {
-        argv[n++] = "--force-resume";
-        argv[n++] = s->force_resume;
+        add_word(&w, "--force-resume");
+        add_word(&w, s->force_resume);
     }
-    if (s->json) argv[n++] = "--json";
-    if (s->stop_after) {
-        snprintf(stop_after, sizeof stop_after, "--stop-after=%lld", (long long)s->stop_after);
-        argv[n++] = stop_after;
-    }
-    if (s->threads) {
-        snprintf(threads, sizeof threads, "--threads=%lld", (long long)s->threads);
-        argv[n++] = threads;
-    }
-    argv[n++] = "--";
-    argv[n++] = s->directory;
-    execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
+    if (s->json) add_word(&w, "--json");
+    if (s->stop_after) add_number(&w, "--stop-after", s->stop_after);
+    if (threads) add_number(&w, "--threads", threads);
+    add_word(&w, "--");
+    add_word(&w, s->directory);
+    add_word(&w, NULL);
+    execv("/proc/self/exe", (char *const *)(uintptr_t)w.all);
     _exit(127);
 }
 
 static int report_open(struct supervisor *v, int *fd, struct error *err)
 {
+    size_t bytes = (size_t)v->count * sizeof *v->report;
     *fd = memfd_create("meopt-report", 0); /* inherited */
-    if (*fd < 0 || ftruncate(*fd, sizeof *v->report) != 0)
+    if (*fd < 0 || ftruncate(*fd, (off_t)bytes) != 0)
         return error_errno(err, EXIT_FAILED, NULL, "no memory to share with the worker");
-    v->report = mmap(NULL, sizeof *v->report, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    v->report = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     if (v->report != MAP_FAILED) return 0;
     v->report = NULL;
     return error_errno(err, EXIT_FAILED, NULL, "no memory to share with the worker");
@@ -100,31 +155,44 @@ static int tell_start(const struct supervisor *v, int64_t step, struct error *er
     return run_status_write(&status, v->s->directory, err);
 }
 
+/* Killed and reaped. */
+static void workers_end(struct supervisor *v)
+{
+    workers_signal(v, SIGKILL);
+    for (int i = 0; i < v->count; i++) {
+        while (worker_lives(v, i) && waitpid(v->workers[i].pid, &v->workers[i].status, 0) < 0 &&
+               errno == EINTR)
+            ;
+        v->workers[i].pid = 0;
+    }
+}
+
 /* On an error there is no worker. */
 static int start(struct supervisor *v, struct error *err)
 {
-    int fd = -1, code = report_open(v, &fd, err), status;
     struct run_status before;
+    int fd = -1, code = report_open(v, &fd, err);
+    if (!code) code = ranks_open(v, err);
     if (!code) {
-        if (v->s->resume) run_requests_forget(v->s->directory);
+        if (v->resume) run_requests_forget(v->s->directory);
         v->oom_before = oom_kills_here();
         int64_t step = run_status_read(&before, v->s->directory, NULL) == 0 ? before.step : 0;
         pid_t own = getpid();
-        v->pid = fork();
-        if (v->pid == 0) child(v->s, fd, own);
-        if (v->pid < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot start the worker");
-        else if ((code = tell_start(v, step, err)) != 0) {
-            kill(v->pid, SIGKILL);
-            while (waitpid(v->pid, &status, 0) < 0 && errno == EINTR)
-                ;
+        for (int i = 0; i < v->count && !code; i++) {
+            v->workers[i].pid = fork();
+            if (v->workers[i].pid == 0) child(v, i, fd, own);
+            if (v->workers[i].pid < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot start a worker");
         }
+        v->pid = v->workers[0].pid;
+        if (!code) code = tell_start(v, step, err);
+        if (code) workers_end(v);
     }
     if (fd >= 0) close(fd);
     v->moved_at = clock_seconds();
     return code;
 }
 
-/* ---- stopping it ---- */
+/* ---- stopping them ---- */
 
 static void ask(struct supervisor *v, enum asked how, int by)
 {
@@ -133,12 +201,12 @@ static void ask(struct supervisor *v, enum asked how, int by)
     v->asked_by = by;
     v->asked_at = clock_seconds();
     if (how == ASKED_TO_SAVE) {
-        kill(v->pid, SIGTERM);
-        kill(v->pid, SIGCONT); /* a stopped worker must hear it */
+        workers_signal(v, SIGTERM);
+        workers_signal(v, SIGCONT); /* a stopped worker must hear it */
         if (by == SIGINT) log_info("saving, then stopping; Ctrl-C once more stops at once");
         else log_info("saving, then stopping; 'meopt stop --now %s' stops at once", v->s->directory);
     } else {
-        kill(v->pid, SIGKILL);
+        workers_signal(v, SIGKILL);
         log_info("stopping at once");
     }
 }
@@ -151,7 +219,7 @@ static void obey(struct supervisor *v, int number)
         ask(v, haste ? ASKED_NOW : ASKED_TO_SAVE, number);
         break;
     }
-    case WISH_SAVE: kill(v->pid, number); break;
+    case WISH_SAVE: workers_signal(v, number); break;
     default: break;
     }
 }
@@ -167,30 +235,39 @@ static void lose_patience(struct supervisor *v)
     ask(v, ASKED_NOW, SIGTERM);
 }
 
-/* Whether it has ended, and then how. */
-static bool reap(struct supervisor *v, int *status)
+/* Whether all have ended. */
+static bool reap(struct supervisor *v)
 {
-    pid_t pid;
-    while ((pid = waitpid(v->pid, status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
-        if (WIFSTOPPED(*status)) v->stopped = true;
-        else if (WIFCONTINUED(*status)) v->stopped = false;
-        else return true;
+    bool all = true;
+    for (int i = 0; i < v->count; i++) {
+        struct watched *w = &v->workers[i];
+        int status;
+        while (worker_lives(v, i) && waitpid(w->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) > 0) {
+            if (WIFSTOPPED(status)) w->stopped = true;
+            else if (WIFCONTINUED(status)) w->stopped = false;
+            else {
+                w->status = status;
+                w->pid = 0;
+            }
+        }
+        all = all && !worker_lives(v, i);
     }
-    return false;
+    return all;
 }
 
-/* Until the worker has ended; its number is not used again before it is reaped, so it is signalled in here
- * alone. Returns its status. */
-static int attend(struct supervisor *v, int signals)
+/* Until the workers have ended; a number is not used again before it is reaped, so they are signalled in here
+ * alone. */
+static void attend(struct supervisor *v)
 {
-    int status = 0;
     double told = 0;
     for (bool ended = false; !ended;) {
-        struct pollfd wait = {signals, POLLIN, 0};
+        struct pollfd wait = {v->signals, POLLIN, 0};
         struct signalfd_siginfo info;
         poll(&wait, 1, TICK_MS);
-        while (read(signals, &info, sizeof info) == (ssize_t)sizeof info) obey(v, (int)info.ssi_signo);
-        ended = reap(v, &status);
+        while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info) obey(v, (int)info.ssi_signo);
+        ended = reap(v);
+        ranks_judge(v);
+        ended = ended && !ranks_wait(v);
         live_watch(v);
         live_begin(v);
         if (!ended && run_requested(v->s->directory, "stop-now")) ask(v, ASKED_NOW, SIGTERM);
@@ -200,34 +277,82 @@ static int attend(struct supervisor *v, int signals)
             told = clock_seconds();
         }
     }
-    return status;
+}
+
+/* ---- from the beginning to the end ---- */
+
+/* What a restart may cure: a lost rank, a worker that was killed by something else than us. */
+static bool may_try_again(const struct supervisor *v, int code)
+{
+    return v->asked == ASKED_NOTHING && (code == EXIT_RANK_LOST || code > EXIT_SIGNAL);
+}
+
+/* A pause that signals end; false: asked to stop. */
+static bool pause_for(struct supervisor *v, double seconds)
+{
+    double until = clock_seconds() + seconds;
+    while (v->asked == ASKED_NOTHING && clock_seconds() < until) {
+        struct pollfd wait = {v->signals, POLLIN, 0};
+        struct signalfd_siginfo info;
+        poll(&wait, 1, TICK_MS);
+        while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info) obey(v, (int)info.ssi_signo);
+        if (run_requested(v->s->directory, "stop") || run_requested(v->s->directory, "stop-now"))
+            ask(v, ASKED_TO_SAVE, SIGTERM);
+    }
+    return v->asked == ASKED_NOTHING;
+}
+
+/* One attempt. */
+static int attempt(struct supervisor *v, struct error *err)
+{
+    struct run_status last;
+    v->verdict = 0;
+    v->marks = 0;
+    int code = start(v, err);
+    if (!code) {
+        attend(v);
+        code = v->count > 1 || v->hub ? ranks_cause(v, err) : end_cause(v, 0, err);
+        end_last_word(v, code, err);
+        if (run_status_read(&last, v->s->directory, NULL) == 0) live_hand_on(v, last.state, true);
+    }
+    ranks_close(v);
+    outlets_close(v->outlets);
+    v->outlets = NULL;
+    monitor_close(v->monitor);
+    v->monitor = NULL;
+    v->begun = false;
+    if (v->report) munmap(v->report, (size_t)v->count * sizeof *v->report);
+    v->report = NULL;
+    return code;
 }
 
 int supervise(const struct supervision *s, struct error *err)
 {
-    struct supervisor v = {.s = s};
+    struct supervisor v = {.s = s, .shared = -1, .resume = s->resume};
     struct error own = {0};
     if (!err) err = &own;
+    v.count = s->ranks.size > 1 && !s->ranks.launched ? s->ranks.size : 1;
+    v.workers = xcalloc((size_t)v.count, sizeof *v.workers);
     sigset_t set = heard_set(HEARD);
     sigprocmask(SIG_BLOCK, &set,
                 NULL); /* for good: what comes when all is over must not change how it ended */
-    int signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK),
-        code = signals < 0 ? error_errno(err, EXIT_FAILED, NULL, "no signals") : start(&v, err);
-    if (!code) {
-        int status = attend(&v, signals);
-        cards_note(&v, true);
-        code = end_cause(&v, status, err);
-        end_last_word(&v, code, err);
-        struct run_status last;
-        if (run_status_read(&last, s->directory, NULL) == 0) live_hand_on(&v, last.state, true);
+    v.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    int code = v.signals < 0 ? error_errno(err, EXIT_FAILED, NULL, "no signals") : attempt(&v, err);
+    double wait = 5;
+    for (int left = s->restarts; left > 0 && may_try_again(&v, code); left--, wait *= 2) {
+        log_warn("%s", err->what);
+        log_info("going on from the last checkpoint in %.0f s; %d more restart%s", wait, left - 1,
+                 left == 2 ? "" : "s");
+        if (!pause_for(&v, wait)) break;
+        v.resume = true;
+        err->what[0] = 0;
+        code = attempt(&v, err);
     }
-    outlets_close(v.outlets);
     char *path = path_join(s->directory, "live.json");
     unlink(path);
     free(path);
-    monitor_close(v.monitor);
-    if (signals >= 0) close(signals);
-    if (v.report) munmap(v.report, sizeof *v.report);
+    if (v.signals >= 0) close(v.signals);
+    free(v.workers);
     return code;
 }
 

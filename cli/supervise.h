@@ -13,6 +13,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Several ranks. All are started here, on this host; or a launcher has started one process for each, of which
+ * this is rank 0's, and its worker is the only one of ours. */
+struct supervised_ranks {
+    int size;             /* of the run; 0 or 1: one alone */
+    bool launched;        /* by srun, mpirun, torchrun */
+    int local_rank;       /* of a launched one */
+    bool one_host;        /* all ranks are on this one */
+    const char *file;     /* where the launched ones find us (core/dist/rendezvous.h) */
+    const char **cards;   /* "hip:0" of each worker of ours, NULL: the processor */
+    uint64_t config_hash; /* of the experiment as the command line has it */
+};
+
 struct supervision {
     const char *directory; /* of the run */
     int lock;              /* of it (run_release): held from before the first byte, and by the worker too */
@@ -24,9 +36,11 @@ struct supervision {
     const char *monitor, *monitor_root; /* provider of card telemetry ("auto") and where its files are ("") */
     const char *metrics_file;           /* Prometheus text, or NULL */
     bool tensorboard;                   /* event files in RUN/tensorboard */
+    struct supervised_ranks ranks;
+    int restarts; /* from the last checkpoint, when a rank is lost or a worker is killed */
 };
 
-/* Blocks until the worker has ended, and leaves the signals that it hears blocked: the process is to end,
+/* Blocks until the workers have ended, and leaves the signals that it hears blocked: the process is to end,
  * too. The worker's exit code, or 128 + signal, EXIT_HOST_MEMORY when the kernel killed
  * it for memory, EXIT_DISK when all went well but for what it had to say on stdout. */
 int supervise(const struct supervision *s, struct error *err);

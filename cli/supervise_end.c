@@ -68,11 +68,13 @@ static char *last_checkpoint(const char *directory)
     return text;
 }
 
-int end_cause(struct supervisor *v, int status, struct error *err)
+int end_cause(struct supervisor *v, int i, struct error *err)
 {
     char hint[320];
-    int64_t step = atomic_load(&v->report->step);
-    int phase = atomic_load(&v->report->phase);
+    struct worker_report *report = &v->report[i];
+    int status = v->workers[i].status;
+    int64_t step = atomic_load(&report->step);
+    int phase = atomic_load(&report->phase);
     const char *at = phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "starting";
     char *saved = last_checkpoint(v->s->directory);
     if (saved)
@@ -96,9 +98,9 @@ int end_cause(struct supervisor *v, int status, struct error *err)
                          "the worker was ended by signal %d (%s) at step %lld, while %s", number,
                          strsignal(number), (long long)step, at);
     }
-    if (atomic_load(&v->report->ended)) {
-        if (v->report->code) *err = v->report->err;
-        if (v->report->code) return v->report->code;
+    if (atomic_load(&report->ended)) {
+        if (report->code) *err = report->err;
+        if (report->code) return report->code;
         return WEXITSTATUS(status) == EXIT_DISK ? EXIT_DISK : 0; /* it has said that its stdout was lost */
     }
     int code = WEXITSTATUS(status);

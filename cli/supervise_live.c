@@ -39,7 +39,11 @@ void live_begin(struct supervisor *v)
                                       .root = v->s->monitor_root};
     int code = monitor_open(&v->monitor, &options, &err);
     if (!code) {
-        monitor_watch(v->monitor, &v->pid, 1);
+        pid_t pids[64];
+        int watched = 0;
+        for (int i = 0; i < v->count && watched < 64; i++)
+            if (worker_lives(v, i)) pids[watched++] = v->workers[i].pid;
+        monitor_watch(v->monitor, pids, watched);
         if ((code = monitor_start(v->monitor, TICK_MS * 1e-3, &err)) != 0) {
             monitor_close(v->monitor);
             v->monitor = NULL;
@@ -66,12 +70,16 @@ static void write_live(struct supervisor *v)
     double limit =
         hung_seconds((enum train_phase)phase, v->longest_gap, atomic_load(&v->report->saving_bytes),
                      atomic_load(&v->report->step) > v->report->from);
-    const char *state = v->stopped ? "stopped by a signal" : silent > limit ? "hung" : "running";
+    bool stopped = false;
+    for (int i = 0; i < v->count; i++) stopped |= v->workers[i].stopped && worker_lives(v, i);
+    const char *state = stopped ? "stopped by a signal" : silent > limit ? "hung" : "running";
     json_t *object = json_pack("{s:f, s:i, s:{s:i, s:s, s:s, s:f, s:I}}", "time", (double)time(NULL),
                                "supervisor_pid", (int)getpid(), "worker", "pid", (int)v->pid, "state", state,
                                "phase", phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "",
                                "silent_s", silent, "step", (json_int_t)atomic_load(&v->report->step));
     json_object_set_new(object, "cards", cards_json(v, true));
+    json_t *ranks = ranks_json(v);
+    if (ranks) json_object_set_new(object, "ranks", ranks);
     char *text = json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     struct error ignored;
     if (text) file_replace(path, text, strlen(text), &ignored);
@@ -82,7 +90,8 @@ static void write_live(struct supervisor *v)
 
 void live_watch(struct supervisor *v)
 {
-    int64_t marks = atomic_load(&v->report->marks);
+    int64_t marks = 0;
+    for (int i = 0; i < v->count; i++) marks += atomic_load(&v->report[i].marks);
     double t = clock_seconds();
     if (marks != v->marks) {
         double took = t - v->moved_at;

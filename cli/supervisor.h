@@ -6,6 +6,7 @@
 #include "cli/outlets.h"
 #include "cli/supervise.h"
 #include "cli/worker.h"
+#include "core/dist/serve.h"
 #include "core/monitor/monitor.h"
 #include "core/train/signals.h"
 
@@ -17,11 +18,25 @@ enum { TICK_MS = 500 };
 /* How far the supervisor has gone with stopping its worker. */
 enum asked { ASKED_NOTHING, ASKED_TO_SAVE, ASKED_NOW };
 
+/* One process of ours. */
+struct watched {
+    pid_t pid; /* 0: has ended, with `status` */
+    int status;
+    bool stopped; /* by SIGSTOP or the like */
+};
+
 struct supervisor {
     const struct supervision *s;
-    struct worker_report *report;
-    pid_t pid;
-    bool stopped; /* by SIGSTOP or the like */
+    struct worker_report *report; /* (count), the first is rank 0's */
+    struct watched *workers;      /* (count) */
+    int count, signals;
+    pid_t pid;              /* of rank 0's, also when it has ended */
+    struct hub_server *hub; /* of several ranks, else NULL */
+    int shared;             /* memory of ranks of this host; -1 */
+    int verdict, lost;      /* exit code once a rank is lost, and which; -1 several */
+    double verdict_at;      /* clock_seconds() */
+    struct error why;       /* of the verdict */
+    bool resume;            /* as s->resume, and from the second attempt on */
     enum asked asked;
     int asked_by; /* the signal, SIGTERM for a request */
     double asked_at;
@@ -36,6 +51,27 @@ struct supervisor {
     double cards_noted_at; /* when cards.jsonl had its last line; 0: never */
     bool cards_refused;    /* it could not be written: said once */
 };
+
+/* ---- supervise.c ---- */
+
+bool worker_lives(const struct supervisor *v, int i);
+/* To all of ours that live. */
+void workers_signal(const struct supervisor *v, int number);
+
+/* ---- supervise_ranks.c ---- */
+
+/* The hub, and what the workers share; nothing for one rank alone. */
+int ranks_open(struct supervisor *v, struct error *err);
+void ranks_close(struct supervisor *v);
+/* Has a rank been lost, or one of our workers ended badly? Who is left a few seconds later is killed by pid.
+ */
+void ranks_judge(struct supervisor *v);
+/* Ranks of other processes have still to say farewell. */
+bool ranks_wait(const struct supervisor *v);
+/* Why the ranks ended. */
+int ranks_cause(struct supervisor *v, struct error *err);
+/* Of all ranks, for live.json; NULL for one alone. */
+json_t *ranks_json(struct supervisor *v);
 
 /* ---- supervise_live.c ---- */
 
@@ -71,8 +107,8 @@ int64_t oom_kills(const char *text);
 /* Of our own control group: what happens elsewhere on the machine says nothing of this worker. */
 int64_t oom_kills_here(void);
 
-/* Why the worker ended, from its status of wait(). */
-int end_cause(struct supervisor *v, int status, struct error *err);
+/* Why worker i ended, from its status of wait() and its report. */
+int end_cause(struct supervisor *v, int i, struct error *err);
 /* state.json and events.jsonl, where the worker could not do it. */
 void end_last_word(struct supervisor *v, int code, const struct error *err);
 

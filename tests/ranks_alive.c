@@ -35,7 +35,7 @@ static void begin(bool by_file, double seconds)
                             .phase_count = PHASES};
     struct error err;
     snprintf(file, sizeof file, "%s/ranks", directory);
-    assert_int_equal(hub_server_start(&server, &o, true, by_file ? file : NULL, &err), 0);
+    assert_int_equal(hub_server_start(&server, &o, true, by_file ? file : NULL, "/a run", &err), 0);
 }
 
 /* ---- a rank ---- */
@@ -81,6 +81,7 @@ static int live(int rank, enum fate fate, bool by_file)
     if (heartbeat_exchange(h, "number", &own, sizeof own, all, &err)) return 90;
     for (int r = 0; r < RANKS; r++)
         if (all[r] != 100 + r) return 91;
+    if (strcmp(heartbeat_run(h), by_file ? "/a run" : "") != 0) return 93;
     code = heartbeat_agree(h, "list of images", fate == DIFFERS ? 8 : 7, &err);
     if (code) {
         heartbeat_leave(h, code, err.what);
@@ -122,13 +123,14 @@ static void ranks_meet_and_part(void **state)
         begin(by_file, 20);
         for (int r = RANKS - 1; r >= 0; r--) pids[r] = start(r, ENDS, by_file);
         for (int r = 0; r < RANKS; r++) assert_int_equal(ended(pids[r]), 0);
-        struct rank_facts facts;
-        struct rank_beat beat;
+        struct hub_rank rank;
         double silent, still;
-        assert_true(hub_server_rank(server, 1, &facts, &beat, &silent, &still));
-        assert_string_equal(facts.host, "here");
-        assert_int_equal(facts.pid, pids[1]);
+        assert_true(hub_server_rank(server, 1, &rank, &silent, &still));
+        assert_string_equal(rank.facts.host, "here");
+        assert_int_equal(rank.facts.pid, pids[1]);
         assert_int_equal(hub_server_verdict(server, NULL, NULL), 0);
+        for (int i = 0; i < 100 && !hub_server_all_left(server); i++) usleep(20000);
+        assert_true(hub_server_all_left(server));
         struct stat status;
         if (by_file) {
             assert_int_equal(stat(file, &status), 0);

@@ -410,6 +410,19 @@ static void who_says_farewell_is_not_lost(void **state)
     assert_true(hub_output(hub, peers[0])->bytes > WIRE_HEADER_BYTES);
     close_hub();
 
+    join_all(3); /* who ends because it misses another one is not the lost one, if that one shows */
+    farewell(0, EXIT_RANK_LOST, "rank 2 is missing");
+    expect(0, NULL);
+    hub_ended(hub, peers[2], now);
+    expect(EXIT_RANK_LOST, "rank 2 (host n1, pid 102, card 0000:42:00.0) is gone");
+    close_hub();
+    join_all(3);
+    farewell(0, EXIT_RANK_LOST, "rank 2 is missing");
+    for (int i = 0; i < 4; i++) second(0, -1);
+    expect(EXIT_RANK_LOST,
+           "rank 0 (host n1, pid 100, card 0000:40:00.0) ended with exit code 14: rank 2 is missing");
+    close_hub();
+
     join_all(2); /* one has left, the other one waits for it for ever */
     farewell(1, 0, "");
     wait_in(0, 3, "gather");

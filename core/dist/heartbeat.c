@@ -22,6 +22,7 @@ struct heartbeat {
     struct heartbeat_options options;
     int fd, ending; /* an eventfd */
     struct wire_bytes in;
+    char run[sizeof((struct place *)0)->run];
     pthread_t thread;
     pthread_mutex_t sending, mutex; /* the socket's writing side; what follows */
     pthread_cond_t changed;
@@ -118,6 +119,7 @@ static int try_join(struct heartbeat *h, double until, bool *ours, struct error 
     wire_put_hello(&hello, place.key, &h->options.facts);
     code = send_all(h, &hello) ? error_set(err, EXIT_NETWORK, NULL, "the hub of ranks closed the connection")
                                : wait_welcome(h, until, ours, err);
+    memcpy(h->run, place.run, sizeof h->run);
     if (!code) return 0;
     close(h->fd);
     h->fd = -1;
@@ -227,7 +229,7 @@ static bool listen_to_hub(struct heartbeat *h)
     return false;
 }
 
-static void *heartbeat_run(void *context)
+static void *beat_on(void *context)
 {
     struct heartbeat *h = context;
     double due = clock_seconds();
@@ -273,7 +275,7 @@ int heartbeat_join(struct heartbeat **heartbeat, const struct heartbeat_options 
     if (!code) {
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
-        errno = pthread_create(&h->thread, NULL, heartbeat_run, h);
+        errno = pthread_create(&h->thread, NULL, beat_on, h);
         if (errno) code = error_errno(err, EXIT_FAILED, NULL, "no thread for the heartbeat");
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
@@ -281,6 +283,8 @@ int heartbeat_join(struct heartbeat **heartbeat, const struct heartbeat_options 
     else *heartbeat = h;
     return code;
 }
+
+const char *heartbeat_run(const struct heartbeat *h) { return h->run; }
 
 int heartbeat_exchange(struct heartbeat *h, const char *name, const void *own, size_t bytes, void *all,
                        struct error *err)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OUTPUT_MAX = 1 << 27, HUB_SLEPT_SECONDS = 3 };
+enum { OUTPUT_MAX = 1 << 27, HUB_SLEPT_SECONDS = 3, HUB_REMEMBERED_BEATS = 10 };
 
 struct hub *hub_create(const struct hub_options *options, double now)
 {
@@ -35,6 +35,14 @@ void hub_free(struct hub *hub)
 }
 
 bool hub_complete(const struct hub *hub) { return hub->complete; }
+
+bool hub_all_left(const struct hub *hub)
+{
+    for (int r = 0; r < hub->options.size; r++)
+        if (!hub->ranks[r].left || hub->ranks[r].peer >= 0) return false;
+    return true;
+}
+
 const struct hub_rank *hub_rank(const struct hub *hub, int r) { return &hub->ranks[r]; }
 struct wire_bytes *hub_output(struct hub *hub, int peer) { return &hub->peers[peer].out; }
 
@@ -198,6 +206,7 @@ static void take_beat(struct hub *hub, int r, const struct rank_beat *beat, doub
         rank->moved_at = now;
     }
     if (beat->step > last->step) rank->steps++;
+    rank->waiting += ((beat->wait == RANK_WAITS) - rank->waiting) / HUB_REMEMBERED_BEATS;
     rank->beat = *beat;
     rank->heard_at = now;
 }
@@ -257,7 +266,7 @@ static bool hear(struct hub *hub, int peer, const struct wire_message *m, double
         if (!wire_get_bye(m, &bye)) return false;
         hub->ranks[r].left = true;
         hub->ranks[r].moved_at = now;
-        if (bye.code && bye.code != EXIT_STOPPED) judge_farewell(hub, r, &bye);
+        if (bye.code && bye.code != EXIT_STOPPED) judge_farewell(hub, r, &bye, now);
         return true;
     default: return false;
     }

@@ -44,8 +44,9 @@ struct hub_rank {
     struct rank_facts facts;
     struct rank_beat beat; /* the last one */
     double heard_at, moved_at;
-    int steps; /* that it was seen to make */
-    int peer;  /* private */
+    double waiting; /* share of its last beats in which it waited for others */
+    int steps;      /* that it was seen to make */
+    int peer;       /* private */
     char offer_name[32];
     struct wire_bytes offer;
 };
@@ -68,6 +69,8 @@ void hub_tick(struct hub *hub, double now);
 
 /* All are there and agree. */
 bool hub_complete(const struct hub *hub);
+/* None is connected any more, and each has said farewell. */
+bool hub_all_left(const struct hub *hub);
 /* EXIT_RANK_LOST, EXIT_CONFIG or a rank's own exit code with the reason, once the ranks have been told to
  * end; 0: no rank is lost. *rank: the one, -1 several. */
 int hub_verdict(const struct hub *hub, int *rank, struct error *err);

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { HEARSAY_SECONDS = 3 };
+
 void rank_name(char *dst, size_t size, int r, const struct rank_facts *f)
 {
     snprintf(dst, size, "rank %d (host %s, pid %d%s%s)", r, f->host[0] ? f->host : "unknown", f->pid,
@@ -87,12 +89,24 @@ void judge_gone(struct hub *hub, int r)
     end_lost(hub, r, "is gone: its connection ended", "its log says more: worker.log in the run directory");
 }
 
-void judge_farewell(struct hub *hub, int r, const struct rank_bye *bye)
+static void end_by(struct hub *hub, int r, const struct rank_bye *bye)
 {
     char who[256], why[560];
     rank_name(who, sizeof who, r, &hub->ranks[r].facts);
     snprintf(why, sizeof why, "%.200s ended with exit code %d: %.300s", who, bye->code, bye->what);
     judge_end(hub, bye->code, r, why, NULL);
+}
+
+/* One that ends because it misses another one is not the one that is lost: that will show. */
+void judge_farewell(struct hub *hub, int r, const struct rank_bye *bye, double now)
+{
+    if (bye->code != EXIT_RANK_LOST) {
+        end_by(hub, r, bye);
+    } else if (hub->heard_at <= 0) {
+        hub->heard_at = now;
+        hub->told_by = r;
+        hub->told = *bye;
+    }
 }
 
 double hub_patience(const struct hub_phase *phase, double longest, bool measured)
@@ -170,6 +184,10 @@ static bool judge_apart(struct hub *hub)
 void judge(struct hub *hub, double now)
 {
     char how[96];
+    if (hub->heard_at > 0 && now - hub->heard_at > HEARSAY_SECONDS) {
+        end_by(hub, hub->told_by, &hub->told);
+        return;
+    }
     if (!hub->complete) {
         judge_absent(hub, now);
         return;

@@ -51,14 +51,14 @@ int place_parse(struct place *place, const char *text, struct error *err)
 
 int place_write(const struct place *place, const char *path, struct error *err)
 {
-    char text[PLACE_TEXT + 1];
+    char text[PLACE_TEXT];
     place_text(place, text);
-    strcat(text, "\n");
-    char *side = xasprintf("%s.%ld.new", path, (long)getpid());
+    char *whole = xasprintf("%s\n%s\n", text, place->run),
+         *side = xasprintf("%s.%ld.new", path, (long)getpid());
     unlink(side);
     int fd = open(side, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600), code = 0;
     if (fd < 0) code = error_errno(err, EXIT_FAILED, "may you write there?", "cannot write");
-    else code = file_write_all(fd, text, strlen(text), side, err);
+    else code = file_write_all(fd, whole, strlen(whole), side, err);
     if (fd >= 0 && close(fd) != 0 && !code) code = error_errno(err, EXIT_FAILED, NULL, "cannot write");
     if (!code && rename(side, path) != 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot write");
     if (code) {
@@ -66,21 +66,24 @@ int place_write(const struct place *place, const char *path, struct error *err)
         unlink(side);
     }
     free(side);
+    free(whole);
     return code;
 }
 
 int place_read(struct place *place, const char *path, struct error *err)
 {
-    char text[PLACE_TEXT + 2] = "";
+    char text[PLACE_TEXT + sizeof place->run] = "", *line = NULL;
     struct stat status;
     int fd = -1, code = file_open(path, &fd, &status, err);
     if (!code && (status.st_uid != geteuid() || (status.st_mode & 077)))
         code = error_set(err, EXIT_FAILED, "remove it: the process of rank 0 writes one with mode 0600",
                          "it is not this user's alone (owner %u, mode %04o)", (unsigned)status.st_uid,
                          (unsigned)status.st_mode & 07777);
-    if (!code && read(fd, text, PLACE_TEXT + 1) < 0)
+    if (!code && read(fd, text, sizeof text - 1) < 0)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot read");
+    if (!code && (line = strchr(text, '\n')) != NULL) *line++ = 0;
     if (!code) code = place_parse(place, text, err);
+    if (!code && line) snprintf(place->run, sizeof place->run, "%.*s", (int)strcspn(line, "\n"), line);
     if (fd >= 0) close(fd);
     if (code) error_at(err, path, 0, 0);
     return code;

@@ -15,6 +15,7 @@ struct place {
     char address[64]; /* numeric */
     int port;
     uint8_t key[WIRE_KEY_BYTES];
+    char run[1024]; /* its directory, in a file only */
 };
 enum { PLACE_TEXT = 192 };
 #define PLACE_VARIABLE "MEOPT_RANKS"
@@ -30,7 +31,7 @@ void place_text(const struct place *place, char text[PLACE_TEXT]);
 /* EXIT_FAILED when it is none. */
 int place_parse(struct place *place, const char *text, struct error *err);
 
-/* Replaces the file of an earlier run. */
+/* "ADDRESS PORT KEY", and the run on a second line. Replaces the file of an earlier run. */
 int place_write(const struct place *place, const char *path, struct error *err);
 /* EXIT_FAILED while it is not there; one that is not ours alone is refused. */
 int place_read(struct place *place, const char *path, struct error *err);

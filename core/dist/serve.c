@@ -139,7 +139,7 @@ static void server_free(struct hub_server *s)
 }
 
 int hub_server_start(struct hub_server **server, const struct hub_options *options, bool one_host,
-                     const char *file, struct error *err)
+                     const char *file, const char *run, struct error *err)
 {
     struct hub_server *s = xcalloc(1, sizeof *s);
     struct hub_options own = *options;
@@ -148,6 +148,10 @@ int hub_server_start(struct hub_server **server, const struct hub_options *optio
     s->ending = eventfd(0, EFD_CLOEXEC);
     *server = NULL;
     int code = s->ending < 0 ? error_errno(err, EXIT_FAILED, NULL, "no event to end a thread") : 0;
+    if (!code && run && strlen(run) >= sizeof s->place.run)
+        code = error_set(err, EXIT_FAILED, NULL, "the path of the run is longer than %zu bytes",
+                         sizeof s->place.run - 1);
+    if (!code && run) strcpy(s->place.run, run);
     if (!code) code = place_new_key(&s->place, err);
     if (!code) code = place_own_address(&s->place, one_host, err);
     if (!code) code = place_listen(&s->place, &s->listening, err);
@@ -203,17 +207,22 @@ int hub_server_verdict(struct hub_server *s, int *rank, struct error *err)
     return code;
 }
 
-bool hub_server_rank(struct hub_server *s, int r, struct rank_facts *facts, struct rank_beat *beat,
-                     double *silent, double *still)
+bool hub_server_all_left(struct hub_server *s)
 {
     pthread_mutex_lock(&s->mutex);
-    const struct hub_rank *rank = hub_rank(s->hub, r);
+    bool left = hub_all_left(s->hub);
+    pthread_mutex_unlock(&s->mutex);
+    return left;
+}
+
+bool hub_server_rank(struct hub_server *s, int r, struct hub_rank *rank, double *silent, double *still)
+{
+    pthread_mutex_lock(&s->mutex);
     double now = clock_seconds();
-    bool here = rank->here;
-    *facts = rank->facts;
-    *beat = rank->beat;
+    *rank = *hub_rank(s->hub, r);
+    pthread_mutex_unlock(&s->mutex);
+    rank->offer = (struct wire_bytes){0};
     *silent = now - rank->heard_at;
     *still = now - rank->moved_at;
-    pthread_mutex_unlock(&s->mutex);
-    return here;
+    return rank->here;
 }

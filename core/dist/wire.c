@@ -208,7 +208,6 @@ void wire_put_beat(struct wire_bytes *to, const struct rank_beat *b)
     put_text(&p, b->name, sizeof b->name);
     put_real(&p, b->step_ms);
     put_real(&p, b->data_wait_ms);
-    put_real(&p, b->comm_wait_ms);
     put_number(&p, (uint64_t)b->mem_bytes, 8);
     put_number(&p, (uint64_t)b->peak_bytes, 8);
     frame_and_free(to, WIRE_BEAT, &p);
@@ -226,7 +225,6 @@ bool wire_get_beat(const struct wire_message *m, struct rank_beat *b)
     get_text(&c, b->name, sizeof b->name);
     b->step_ms = get_real(&c);
     b->data_wait_ms = get_real(&c);
-    b->comm_wait_ms = get_real(&c);
     b->mem_bytes = get_count(&c);
     b->peak_bytes = get_count(&c);
     return whole(&c);

@@ -56,7 +56,7 @@ struct rank_beat {
     int phase;           /* a number of the caller's (enum train_phase) */
     enum rank_wait wait; /* in that collective, or for the others' offers */
     char name[24];       /* of it: "reduce_scatter" */
-    double step_ms, data_wait_ms, comm_wait_ms;
+    double step_ms, data_wait_ms;
     int64_t mem_bytes, peak_bytes;
 };
 

@@ -377,6 +377,7 @@ static int load(struct course *w, struct config *c, bool resume, const struct di
         error_at(err, c->data.root, 0, 0);
     }
     code = leave(code, PHASE_LOAD);
+    if (!code && w->listener->ready) code = w->listener->ready(w->listener->context, w->feed.data, err);
     if (!code && resume) code = go_on(w->run, w->t, &w->from, err);
     return leave(code, PHASE_LOAD);
 }

@@ -24,6 +24,8 @@ struct train_listener {
     void (*variants)(void *context, const struct loss_variant *variants, int count);
     void (*step)(void *context, const struct train_progress *progress);
     void (*saved)(void *context, int64_t step);
+    /* The images are listed, nothing of the run is touched yet: whether all ranks have the same. */
+    int (*ready)(void *context, const struct data *data, struct error *err);
 };
 
 /* Learning rate of step 1..total. */

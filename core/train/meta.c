@@ -10,8 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Which program this is, to the byte: CRC-32C of its file, 0 when it cannot be read. */
-static uint32_t program_crc(void)
+const char *meta_version(void) { return MEOPT_VERSION; }
+
+uint32_t meta_program_crc(void)
 {
     struct file_map map;
     if (file_map_open(&map, "/proc/self/exe", NULL)) return 0;
@@ -81,7 +82,7 @@ int meta_write(const struct run *run, const struct trainer *t, const struct data
          compared = plan_found(&baseline, t->config, device_kind_names[t->device->kind], false) == 0;
     (void)meopt_held(t->opt, &held);
     json_object_set_new(meta, "code_version", json_string(MEOPT_VERSION));
-    json_object_set_new(meta, "program_crc32c", hex_or_null(program_crc()));
+    json_object_set_new(meta, "program_crc32c", hex_or_null(meta_program_crc()));
     json_object_set_new(meta, "data_crc32c", hex_or_null(data_hash(data)));
     json_object_set_new(meta, "seed", json_integer((json_int_t)t->config->train.seed));
     json_object_set_new(meta, "batch_images", json_integer((json_int_t)t->batch));

@@ -12,4 +12,8 @@
 int meta_write(const struct run *run, const struct trainer *trainer, const struct data *data, int64_t total,
                json_t *identity, struct error *err);
 
+/* Which program this is: its version, and the CRC-32C of its file, 0 when it cannot be read. */
+const char *meta_version(void);
+uint32_t meta_program_crc(void);
+
 #endif

@@ -1,0 +1,161 @@
+/* Several ranks under one supervisor: the hub that hears them, and what follows when one is lost. */
+#include "cli/supervisor.h"
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/dist/dist.h"
+#include "core/train/meta.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Ours that are left so long behind the verdict are killed: they have had HEARTBEAT_GRACE_SECONDS. */
+enum { RANKS_GRACE_SECONDS = 8, RANKS_JOIN_SECONDS = 120 };
+
+/* In the order of enum train_phase. A load, a pass of the teacher and the end have no pace to measure. */
+static const struct hub_phase rank_phases[PHASE_COUNT] = {
+    [PHASE_LOAD] = {"loading weights", 600, false, false},
+    [PHASE_TEACHER] = {"computing the teacher's outputs", 600, false, false},
+    [PHASE_DATA] = {"waiting for images", 120, false, false},
+    [PHASE_STEP] = {"computing a step", 600, true, false},
+    [PHASE_SAVE] = {"saving a checkpoint", 0, false, true},
+    [PHASE_END] = {"ending", 600, false, false},
+};
+
+int ranks_open(struct supervisor *v, struct error *err)
+{
+    const struct supervised_ranks *r = &v->s->ranks;
+    if (r->size < 2) return 0;
+    struct hub_options o = {.size = r->size,
+                            .expected = {.program_crc = meta_program_crc(), .config_hash = r->config_hash},
+                            .join_seconds = RANKS_JOIN_SECONDS,
+                            .phases = rank_phases,
+                            .phase_count = PHASE_COUNT};
+    snprintf(o.expected.version, sizeof o.expected.version, "%s", meta_version());
+    int code = r->launched ? 0 : dist_local_create(r->size, &v->shared, err);
+    char *directory = code ? NULL : realpath(v->s->directory, NULL);
+    if (!code) code = hub_server_start(&v->hub, &o, r->one_host, r->file, directory, err);
+    free(directory);
+    if (code) ranks_close(v);
+    return code;
+}
+
+void ranks_close(struct supervisor *v)
+{
+    hub_server_stop(v->hub);
+    v->hub = NULL;
+    if (v->shared >= 0) close(v->shared);
+    v->shared = -1;
+}
+
+static bool ended_well(int status)
+{
+    return WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EXIT_STOPPED);
+}
+
+/* One of ours that ended badly before it could say farewell, or before it was a rank. */
+static int find_bad(const struct supervisor *v)
+{
+    for (int i = 0; i < v->count; i++)
+        if (!worker_lives(v, i) && !ended_well(v->workers[i].status)) return i;
+    return -1;
+}
+
+void ranks_judge(struct supervisor *v)
+{
+    if (!v->hub) return;
+    int bad;
+    if (!v->verdict) {
+        v->verdict = hub_server_verdict(v->hub, &v->lost, &v->why);
+        if (!v->verdict && (bad = find_bad(v)) >= 0) {
+            v->verdict = end_cause(v, bad, &v->why);
+            v->lost = bad;
+        }
+        if (!v->verdict) return;
+        v->verdict_at = clock_seconds();
+        if (v->asked != ASKED_NOW) log_warn("%s", v->why.what);
+    }
+    double since = clock_seconds() - v->verdict_at;
+    if (since > RANKS_GRACE_SECONDS) workers_signal(v, SIGKILL);
+}
+
+bool ranks_wait(const struct supervisor *v)
+{
+    return v->hub && v->s->ranks.launched && !v->verdict && v->asked != ASKED_NOW &&
+           !hub_server_all_left(v->hub);
+}
+
+/* Rank r is one of ours and something has killed it: what the hub could only call gone. */
+static bool killed(const struct supervisor *v, int r, int *number)
+{
+    if (r < 0 || r >= v->count || worker_lives(v, r) || !WIFSIGNALED(v->workers[r].status)) return false;
+    *number = WTERMSIG(v->workers[r].status);
+    return true;
+}
+
+int ranks_cause(struct supervisor *v, struct error *err)
+{
+    struct error how;
+    int number, code;
+    if (v->asked == ASKED_NOW) return end_cause(v, 0, err);
+    if (!v->verdict) { /* all ended by themselves: rank 0 says how */
+        for (int i = 1; i < v->count; i++)
+            if (!ended_well(v->workers[i].status)) return end_cause(v, i, err);
+        return end_cause(v, 0, err);
+    }
+    *err = v->why;
+    if (v->verdict != EXIT_RANK_LOST || !killed(v, v->lost, &number)) return v->verdict;
+    code = end_cause(v, v->lost, &how);
+    if (code == EXIT_HOST_MEMORY) { /* the kernel's doing */
+        *err = how;
+        return code;
+    }
+    const char *gone = strstr(v->why.what, "its connection ended");
+    if (gone)
+        error_set(err, EXIT_RANK_LOST, how.hint, "%.*swas ended by signal %d (%s)%s",
+                  (int)(strstr(v->why.what, "is gone") - v->why.what), v->why.what, number, strsignal(number),
+                  gone + strlen("its connection ended"));
+    else snprintf(err->hint, sizeof err->hint, "%s", how.hint);
+    return v->verdict;
+}
+
+/* The one that the others wait for most: it waits least itself. -1: none stands out. */
+static int slowest(struct supervisor *v, int size)
+{
+    double least = 2, most = -1, silent, still;
+    int found = -1;
+    struct hub_rank rank;
+    for (int r = 0; r < size; r++) {
+        if (!hub_server_rank(v->hub, r, &rank, &silent, &still)) return -1;
+        if (rank.waiting < least) least = rank.waiting, found = r;
+        if (rank.waiting > most) most = rank.waiting;
+    }
+    return most - least > 0.2 ? found : -1;
+}
+
+json_t *ranks_json(struct supervisor *v)
+{
+    if (!v->hub) return NULL;
+    int size = v->s->ranks.size, slow = slowest(v, size);
+    json_t *all = json_array();
+    for (int r = 0; r < size; r++) {
+        struct hub_rank rank;
+        double silent, still;
+        bool here = hub_server_rank(v->hub, r, &rank, &silent, &still);
+        const char *state = !here ? "missing" : rank.left ? "ended" : silent > 3 ? "silent" : "running";
+        const char *phase = rank.beat.phase < PHASE_COUNT ? rank_phases[rank.beat.phase].name : "";
+        json_t *row =
+            json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:I, s:I, s:b}", "rank", r,
+                      "host", rank.facts.host, "pid", rank.facts.pid, "card", rank.facts.card, "device",
+                      rank.facts.device, "state", state, "phase", phase, "step", (json_int_t)rank.beat.step,
+                      "step_ms", rank.beat.step_ms, "data_wait_ms", rank.beat.data_wait_ms, "waiting_percent",
+                      100 * rank.waiting, "mem_bytes", (json_int_t)rank.beat.mem_bytes, "peak_bytes",
+                      (json_int_t)rank.beat.peak_bytes, "slowest", r == slow);
+        if (row) json_array_append_new(all, row);
+    }
+    return all;
+}

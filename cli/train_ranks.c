@@ -1,0 +1,193 @@
+/* Ranks of a run that is to be started: see train_ranks.h. */
+#include "cli/train_ranks.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/device/driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int train_ranks_read(struct train_ranks *r, const struct arguments *args, struct error *err)
+{
+    *r = (struct train_ranks){0};
+    int code = launch_read(&r->launch, NULL, NULL, err);
+    if (code) return code;
+    if (r->launch.idle_tasks)
+        log_info("this job has %d tasks, and this process is none of them: 'srun meopt train ...' starts one "
+                 "a task",
+                 r->launch.idle_tasks);
+    if (r->launch.size < 2) return 0;
+    if (argument_int(args, "workers", 0))
+        return error_set(err, EXIT_USAGE, "leave --workers out", "%s has started %d ranks already",
+                         r->launch.launcher, r->launch.size);
+    if (argument_int(args, "restarts", 0))
+        return error_set(err, EXIT_USAGE, "'meopt sbatch' writes a script that does; or start the job again",
+                         "--restarts: ranks of %s can only be started again by it", r->launch.launcher);
+    return 0;
+}
+
+int train_ranks_assign(const struct arguments *args, struct config *config, struct error *err)
+{
+    const char *cards = argument_text(args, "cards", NULL);
+    int code = 0;
+    if (cards && argument_int(args, "workers", 0))
+        return error_set(err, EXIT_USAGE, "one of both",
+                         "--cards starts a worker a card, --workers on the processor");
+    if (cards) code = config_assign(config, "device.cards", cards, err);
+    if (!code && cards && config->device.type == DEVICE_TYPE_CPU)
+        code = config_assign(config, "device.type", "auto", err);
+    if (!code && argument_int(args, "workers", 0)) code = config_assign(config, "device.type", "cpu", err);
+    return code;
+}
+
+/* ---- cards ---- */
+
+/* The i-th number of device.cards; -1: there are not so many. */
+static int named_card(const struct config *config, int i)
+{
+    const char *p = config->device.cards;
+    if (config_cards(config, NULL) <= i) return -1;
+    for (; i > 0; i--) p = strchr(p, ',') + 1;
+    return atoi(p);
+}
+
+/* "hip:2"; NULL: no such card, or the processor is meant. */
+static char *card_spec(const struct config *config, int ordinal)
+{
+    static const enum device_type types[DRIVER_KINDS] = {
+        [DRIVER_HIP] = DEVICE_TYPE_HIP, [DRIVER_CUDA] = DEVICE_TYPE_CUDA};
+    struct driver driver;
+    struct card_info info;
+    for (int kind = 0; kind < DRIVER_KINDS && config->device.type != DEVICE_TYPE_CPU; kind++) {
+        if (config->device.type != DEVICE_TYPE_AUTO && config->device.type != types[kind]) continue;
+        if (driver_open(&driver, (enum driver_kind)kind, NULL) || driver_card(&driver, ordinal, &info, NULL))
+            continue;
+        return xasprintf("%s:%d", driver_names[kind], ordinal);
+    }
+    return NULL;
+}
+
+/* Of a rank that a launcher started: as device.cards says, else its number on this host, or the only card
+ * that the launcher lets it see. */
+static int launched_card(const struct train_ranks *r, const struct config *config, char **spec,
+                         struct error *err)
+{
+    int local = r->launch.local_rank < 0 ? 0 : r->launch.local_rank, named = config_cards(config, NULL);
+    *spec = NULL;
+    if (config->device.type == DEVICE_TYPE_CPU) return 0;
+    if (named > 0 && local >= named)
+        return error_set(err, EXIT_CONFIG, "name as many cards as a host has ranks, or all",
+                         "device.cards %s has no card for rank %d of this host", config->device.cards, local);
+    *spec = card_spec(config, named > 0 ? named_card(config, local) : local);
+    if (!*spec && named <= 0) *spec = card_spec(config, 0);
+    if (*spec || config->device.type == DEVICE_TYPE_AUTO) return 0;
+    return error_set(err, EXIT_NO_CARD, "see 'meopt doctor'", "no %s card for rank %d of this host",
+                     device_type_names[config->device.type], local);
+}
+
+static int spawned_cards(struct train_ranks *r, const struct config *config, struct error *err)
+{
+    for (int i = 0; i < r->how.size; i++) {
+        int ordinal = named_card(config, i);
+        for (int k = 0; k < i; k++)
+            if (named_card(config, k) == ordinal)
+                return error_set(err, EXIT_CONFIG, "one worker a card", "device.cards %s names card %d twice",
+                                 config->device.cards, ordinal);
+        if ((r->cards[i] = card_spec(config, ordinal)) == NULL)
+            return error_set(err, EXIT_NO_CARD, "see 'meopt doctor'; *_VISIBLE_DEVICES hide cards",
+                             "card %d of device.cards %s is not in this machine", ordinal,
+                             config->device.cards);
+    }
+    return 0;
+}
+
+int train_ranks_plan(struct train_ranks *r, const struct arguments *args, const struct config *config,
+                     const char *directory, struct error *err)
+{
+    int code, named = config->device.type == DEVICE_TYPE_CPU ? 0 : config_cards(config, NULL);
+    bool launched = r->launch.size > 1;
+    int workers = (int)argument_int(args, "workers", named > 1 ? named : 1);
+    r->how = (struct supervised_ranks){.size = launched ? r->launch.size : workers,
+                                       .launched = launched,
+                                       .local_rank = r->launch.local_rank < 0 ? 0 : r->launch.local_rank,
+                                       .one_host = !launched || r->launch.one_host,
+                                       .config_hash = config_hash(config)};
+    if (r->how.size < 2) return 0;
+    r->cards = xcalloc((size_t)r->how.size, sizeof *r->cards);
+    r->how.cards = (const char **)r->cards;
+    if (launched) {
+        r->file = xasprintf("%s/.ranks-%s", directory, r->launch.job);
+        r->how.file = r->file;
+        return launched_card(r, config, &r->cards[0], err);
+    }
+    code = named > 1 ? spawned_cards(r, config, err) : 0;
+    if (!code) log_info("%d ranks on this host", r->how.size);
+    return code;
+}
+
+void train_ranks_free(struct train_ranks *r)
+{
+    for (int i = 0; i < r->how.size && r->cards; i++) free(r->cards[i]);
+    free(r->cards);
+    free(r->file);
+    *r = (struct train_ranks){0};
+}
+
+/* ---- a rank that follows ---- */
+
+bool train_ranks_follows(const struct train_ranks *r) { return r->launch.size > 1 && r->launch.rank > 0; }
+
+/* The configuration as rank 0 reads it, too, and where that will say where it is. */
+static int read_own(struct train_ranks *r, const struct arguments *args, const char *resume,
+                    struct error *err)
+{
+    char *path = resume ? path_join(resume, "config.yaml") : xstrdup(args->operands[0]);
+    struct config config;
+    int code = config_load(&config, path, resume ? NULL : args->operands + 1,
+                           resume ? 0 : args->operand_count - 1, err);
+    free(path);
+    if (code) return code;
+    code = train_ranks_assign(args, &config, err);
+    if (!code && argument_int(args, "steps", 0) > 0) {
+        char steps[32];
+        snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
+        code = config_assign(&config, "train.steps", steps, err);
+    }
+    const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
+    if (!code) code = train_ranks_plan(r, args, &config, resume ? resume : parent, err);
+    config_free(&config);
+    return code;
+}
+
+int train_ranks_follow(struct train_ranks *r, const struct arguments *args, const char *resume,
+                       const char *force, struct error *err)
+{
+    char hash[32], stop[32], threads[32];
+    const char *argv[24] = {"meopt", "worker", "--join"};
+    int n = 3, code = read_own(r, args, resume, err);
+    if (code) return code;
+    argv[n++] = r->file;
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)r->how.config_hash);
+    argv[n++] = "--config-hash";
+    argv[n++] = hash;
+    if (r->cards[0]) {
+        argv[n++] = "--card";
+        argv[n++] = r->cards[0];
+    }
+    if (force) {
+        argv[n++] = "--force-resume";
+        argv[n++] = force;
+    }
+    if (argument_int(args, "stop-after", 0)) {
+        snprintf(stop, sizeof stop, "--stop-after=%lld", (long long)argument_int(args, "stop-after", 0));
+        argv[n++] = stop;
+    }
+    if (argument_int(args, "threads", 0)) {
+        snprintf(threads, sizeof threads, "--threads=%lld", (long long)argument_int(args, "threads", 0));
+        argv[n++] = threads;
+    }
+    execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
+    return error_errno(err, EXIT_FAILED, NULL, "cannot start the worker");
+}

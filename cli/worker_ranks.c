@@ -1,0 +1,107 @@
+/* A worker among others: see worker_ranks.h. */
+#include "cli/worker_ranks.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/device/driver.h"
+#include "core/dist/launch.h"
+#include "core/train/meta.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* From the heartbeat's thread. */
+static void beat(void *context, struct rank_beat *b)
+{
+    struct worker_ranks *w = context;
+    struct dist_told told = dist_told();
+    b->step = atomic_load(&w->report->step);
+    b->marks = atomic_load(&w->report->marks);
+    b->phase = atomic_load(&w->report->phase);
+    b->collective = told.number;
+    b->bytes = told.bytes;
+    b->wait = told.inside ? RANK_WAITS : RANK_MOVES;
+    snprintf(b->name, sizeof b->name, "%s", told.name);
+    b->step_ms = 1e-3 * (double)atomic_load(&w->step_us);
+    b->data_wait_ms = 1e-3 * (double)atomic_load(&w->data_wait_us);
+    b->mem_bytes = atomic_load(&w->mem_bytes);
+    b->peak_bytes = atomic_load(&w->peak_bytes);
+}
+
+/* From a thread of its own. The supervisor tells why; who waits for others fails at once. */
+static void lost(void *context, const struct error *why)
+{
+    struct worker_ranks *w = context;
+    const struct trainer *t = atomic_load(&w->trainer);
+    log_warn("%s", why->what);
+    if (t) dist_abort((struct dist *)(uintptr_t)&t->ranks, EXIT_RANK_LOST);
+}
+
+/* The PCI id of its card, before anything is opened on it; "" for the processor. */
+static void find_card(struct rank_facts *facts, const struct arguments *args)
+{
+    const char *named = argument_text(args, "card", "");
+    const char *colon = strchr(named, ':');
+    struct driver driver;
+    struct card_info info;
+    for (int kind = 0; kind < DRIVER_KINDS && colon; kind++) {
+        size_t n = strlen(driver_names[kind]);
+        if (n != (size_t)(colon - named) || strncmp(driver_names[kind], named, n) != 0) continue;
+        if (driver_open(&driver, (enum driver_kind)kind, NULL) ||
+            driver_card(&driver, atoi(colon + 1), &info, NULL))
+            continue;
+        snprintf(facts->card, sizeof facts->card, "%s", info.bus_id);
+        snprintf(facts->device, sizeof facts->device, "%.90s", info.name);
+    }
+}
+
+int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, struct worker_report *report,
+                      struct error *err)
+{
+    const char *file = argument_text(args, "join", NULL);
+    struct launch launch = {.size = 1, .local_rank = -1};
+    int code = file ? launch_read(&launch, NULL, NULL, err) : 0;
+    *w = (struct worker_ranks){.report = report};
+    w->dist = (struct dist_options){.rank = (int)argument_int(args, "rank", launch.rank),
+                                    .size = (int)argument_int(args, "ranks", launch.size),
+                                    .local_rank = (int)argument_int(args, "local-rank", launch.local_rank),
+                                    .shared = (int)argument_int(args, "shared", -1)};
+    if (code || w->dist.size < 2) return code;
+    struct heartbeat_options o = {
+        .facts = {.rank = w->dist.rank,
+                  .size = w->dist.size,
+                  .pid = (int)getpid(),
+                  .program_crc = meta_program_crc(),
+                  .config_hash = strtoull(argument_text(args, "config-hash", "0"), NULL, 16)},
+        .variable = file ? NULL : getenv(PLACE_VARIABLE),
+        .file = file ? file : "",
+        .seconds = HEARTBEAT_JOIN_SECONDS,
+        .beat = beat,
+        .lost = lost,
+        .context = w};
+    snprintf(o.facts.version, sizeof o.facts.version, "%s", meta_version());
+    gethostname(o.facts.host, sizeof o.facts.host - 1);
+    find_card(&o.facts, args);
+    return heartbeat_join(&w->heart, &o, err);
+}
+
+int worker_ranks_agree(struct worker_ranks *w, const struct data *data, struct error *err)
+{
+    return w->heart ? heartbeat_agree(w->heart, "list of images", data_hash(data), err) : 0;
+}
+
+void worker_ranks_step(struct worker_ranks *w, const struct train_progress *p, const struct memory_use *use)
+{
+    atomic_store(&w->step_us, (int64_t)(1e3 * p->step_ms));
+    atomic_store(&w->data_wait_us, (int64_t)(1e3 * p->data_wait_ms));
+    atomic_store(&w->mem_bytes, (int64_t)use->current_total_bytes);
+    atomic_store(&w->peak_bytes, (int64_t)use->peak_total_bytes);
+}
+
+void worker_ranks_leave(struct worker_ranks *w, int code, const struct error *err)
+{
+    atomic_store(&w->trainer, NULL);
+    heartbeat_leave(w->heart, code, code ? err->what : NULL);
+    w->heart = NULL;
+}
