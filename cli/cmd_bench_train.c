@@ -3,15 +3,17 @@
 #include "cli/command.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/device/bench.h"
+#include "core/device/profile.h"
 #include "core/run/memory.h"
 #include "core/train/experiment.h"
 #include "core/train/trainer.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct synthetic {
     float *images;
@@ -30,17 +32,133 @@ static int give(void *context, int64_t index, struct batch *batch, const int64_t
 
 static const void *give_next(void *context) { return ((struct synthetic *)context)->images; }
 
-/* The peak of the matrix product, if it is higher than what is known; on a device of its own, so that its
- * scratch is not counted among the experiment's. */
-static int peak_of(const struct config *c, double *peak, struct error *err)
+/* What one run found: the best step, where its time went, and the best products of either type. */
+struct found {
+    double seconds, images, gflops;
+    double spent[WORK_KINDS]; /* of that step, with --profile */
+    struct gemm_peak bf16, fp32;
+    const struct gemm_peak *peak; /* of the two, what the steps are held to; NULL: not measured */
+    struct memory_use use;
+};
+
+static void keep_better(struct gemm_peak *best, const struct gemm_peak *peak)
+{
+    if (gemm_peak_gflops(peak) > gemm_peak_gflops(best)) *best = *peak;
+}
+
+/* The peaks of the matrix product, where they are higher than what is known; on a device of its own, so that
+ * its scratch is not counted among the experiment's. What trains in bf16 may multiply in fp32, so it is held
+ * to the better of the two; the other type is asked with smaller products. */
+static int peak_of(const struct config *c, struct found *f, struct error *err)
 {
     struct device *device;
+    struct gemm_peak bf16 = {0}, fp32 = {0};
+    bool wide = trainer_tower_type(&c->model_s) == DTYPE_F32;
     int code = train_device_open(&device, c, false, err);
     if (code) return code;
-    double found = device_gemm_peak_gflops(device, trainer_tower_type(&c->model_s));
-    if (found > *peak) *peak = found;
+    bool cpu = device->kind == DEVICE_CPU;
+    if (device_gemm_peak(device, DTYPE_BF16, wide && cpu ? 2 : 0, &bf16, err) == 0)
+        keep_better(&f->bf16, &bf16);
+    if (device_gemm_peak(device, DTYPE_F32, !wide && cpu ? 2 : 0, &fp32, err) == 0)
+        keep_better(&f->fp32, &fp32);
     device_close(device);
+    f->peak = wide || gemm_peak_gflops(&f->fp32) > gemm_peak_gflops(&f->bf16) ? &f->fp32 : &f->bf16;
+    if (gemm_peak_gflops(f->peak) <= 0) f->peak = NULL;
     return 0;
+}
+
+static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
+                       struct device_profile *profile, struct found *f, struct error *err)
+{
+    int64_t values = t->micro * 3 * t->student_geometry.image * t->student_geometry.image;
+    struct synthetic s = {xmalloc((size_t)values * sizeof *s.images),
+                          xcalloc((size_t)t->micro, sizeof *s.ids)};
+    for (int64_t i = 0; i < values; i++) s.images[i] = (float)((i * 2654435761u >> 7) % 2001) * 1e-3f - 1;
+    struct step_result result;
+    int code = 0;
+    for (int64_t step = 1; step <= steps && !code; step++) {
+        if (profile) profile_clear(profile);
+        double begin = clock_seconds();
+        code = trainer_step(t, step, c->optim.lr, &(struct batch_source){give, give_next, &s}, &result, err);
+        double seconds = clock_seconds() - begin;
+        if (code) break;
+        fprintf(stderr, "step %lld: %.1f ms, loss %.6g\n", (long long)step, seconds * 1e3, result.loss);
+        if (step > 1 && seconds >= f->seconds) continue;
+        f->seconds = seconds;
+        if (profile) memcpy(f->spent, profile->seconds, sizeof f->spent);
+    }
+    free(s.images);
+    free(s.ids);
+    if (code) return code;
+    f->images = (double)t->batch / f->seconds;
+    f->gflops = (t->student_flops + (t->teacher ? geometry_forward_flops(&t->teacher_geometry) : 0)) *
+                f->images * 1e-9;
+    f->use = t->device->use;
+    return 0;
+}
+
+/* The rest of the step. */
+static double waiting(const struct found *f)
+{
+    double rest = f->seconds;
+    for (int k = 0; k < WORK_KINDS; k++) rest -= f->spent[k];
+    return rest > 0 ? rest : 0;
+}
+
+static json_t *rate_or_null(double gflops) { return gflops > 0 ? json_real(gflops) : json_null(); }
+
+static void print_json(const struct found *f, bool profiled)
+{
+    double peak = f->peak ? gemm_peak_gflops(f->peak) : 0;
+    json_t *memory = memory_json(&f->use),
+           *all = json_pack("{s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:f, s:I, s:O}", "images_per_s", f->images,
+                            "gflops", f->gflops, "gemm_peak_gflops", rate_or_null(peak), "gemm_peak_of",
+                            f->peak ? json_string(f->peak->of) : json_null(), "gemm_peak_bf16_gflops",
+                            rate_or_null(gemm_peak_gflops(&f->bf16)), "gemm_peak_fp32_gflops",
+                            rate_or_null(gemm_peak_gflops(&f->fp32)), "gemm_ratio",
+                            rate_or_null(f->peak ? f->gflops / peak : 0), "step_ms", f->seconds * 1e3,
+                            "peak_bytes", (json_int_t)f->use.peak_total_bytes, "classes",
+                            json_object_get(memory, "classes"));
+    if (profiled) {
+        json_t *parts = json_object();
+        char key[32];
+        for (int k = 0; k < WORK_KINDS; k++) {
+            snprintf(key, sizeof key, "%s_ms", work_kind_names[k]);
+            json_object_set_new(parts, key, json_real(f->spent[k] * 1e3));
+        }
+        json_object_set_new(parts, "waiting_ms", json_real(waiting(f) * 1e3));
+        json_object_set_new(all, "profile", parts);
+    }
+    json_print(stdout, all, JSON_COMPACT | JSON_REAL_PRECISION(6) | JSON_PRESERVE_ORDER);
+    json_decref(all);
+    json_decref(memory);
+}
+
+static void print_rate(const char *name, const struct gemm_peak *peak)
+{
+    if (gemm_peak_gflops(peak) > 0)
+        printf("%-11s %.1f GFLOP/s in this run (%s)\n", name, gemm_peak_gflops(peak), peak->of);
+    else printf("%-11s not measured: no memory\n", name);
+}
+
+static void print_text(const struct found *f, bool profiled)
+{
+    printf("images/s    %.3f\nstep        %.1f ms\nGFLOP/s     %.1f\n", f->images, f->seconds * 1e3,
+           f->gflops);
+    print_rate("GEMM bf16", &f->bf16);
+    print_rate("GEMM fp32", &f->fp32);
+    if (f->peak)
+        printf("ratio       %.3f of %s\n", f->gflops / gemm_peak_gflops(f->peak),
+               f->peak == &f->bf16 ? "bf16" : "fp32");
+    for (int k = 0; k < WORK_KINDS && profiled; k++)
+        printf("%-11s %.1f %% of the step, %.1f ms\n", work_kind_names[k], f->spent[k] / f->seconds * 100,
+               f->spent[k] * 1e3);
+    if (profiled)
+        printf("%-11s %.1f %% of the step, %.1f ms\n", "waiting", waiting(f) / f->seconds * 100,
+               waiting(f) * 1e3);
+    for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
+        printf("%-11s %.1f MiB\n", memory_class_names[k], (double)f->use.peak_bytes[k] / 1048576.0);
+    printf("peak        %.1f MiB\n", (double)f->use.peak_total_bytes / 1048576.0);
 }
 
 static int bench_run(const struct arguments *args, struct error *err)
@@ -48,67 +166,23 @@ static int bench_run(const struct arguments *args, struct error *err)
     struct config c;
     struct device *device = NULL;
     struct trainer *t = NULL;
-    struct synthetic s = {0};
-    int64_t steps = argument_int(args, "steps", 3);
-    double best = 0, peak = 0;
+    struct device_profile profile;
+    struct found found = {0};
+    bool profiled = argument_flag(args, "profile");
     int code = config_load(&c, args->operands[0], args->operands + 1, args->operand_count - 1, err);
     if (code) return code;
     c.train.batch_size = argument_int(args, "batch", c.train.batch_size);
     c.train.cache_teacher = false;
-    code = peak_of(&c, &peak, err);
+    code = peak_of(&c, &found, err);
     if (!code) code = train_device_open(&device, &c, true, err);
     if (!code) code = trainer_create(&t, &c, device, argument_flag(args, "random-weights"), NULL, NULL, err);
-    if (!code) {
-        int64_t values = t->micro * 3 * t->student_geometry.image * t->student_geometry.image;
-        s.images = xmalloc((size_t)values * sizeof *s.images);
-        s.ids = xcalloc((size_t)t->micro, sizeof *s.ids);
-        for (int64_t i = 0; i < values; i++) s.images[i] = (float)((i * 2654435761u >> 7) % 2001) * 1e-3f - 1;
-    }
-    struct step_result result;
-    for (int64_t step = 1; step <= steps && !code; step++) {
-        double begin = clock_seconds();
-        code = trainer_step(t, step, c.optim.lr, &(struct batch_source){give, give_next, &s}, &result, err);
-        double seconds = clock_seconds() - begin;
-        if (step == 1 || seconds < best) best = seconds;
-        if (!code)
-            fprintf(stderr, "step %lld: %.1f ms, loss %.6g\n", (long long)step, seconds * 1e3, result.loss);
-    }
-    double images = 0, gflops = 0;
-    struct memory_use held = {0};
-    if (!code) {
-        images = (double)t->batch / best;
-        gflops = (t->student_flops + (t->teacher ? geometry_forward_flops(&t->teacher_geometry) : 0)) *
-                 images * 1e-9;
-        held = device->use;
-    }
+    if (!code && profiled) profile_begin(&profile, device);
+    if (!code)
+        code = bench_steps(t, &c, argument_int(args, "steps", 3), profiled ? &profile : NULL, &found, err);
     trainer_close(t);
     device_close(device);
-    if (!code) code = peak_of(&c, &peak, err); /* again: the machine's speed wanders */
-    if (!code) {
-        const struct memory_use *use = &held;
-        if (argument_flag(args, "json")) {
-            json_t *memory = memory_json(use);
-            char *classes =
-                json_dumps(json_object_get(memory, "classes"), JSON_PRESERVE_ORDER | JSON_COMPACT);
-            printf("{\"images_per_s\":%.6g,\"gflops\":%.6g,", images, gflops);
-            if (peak > 0) printf("\"gemm_peak_gflops\":%.6g,\"gemm_ratio\":%.4g,", peak, gflops / peak);
-            else printf("\"gemm_peak_gflops\":null,\"gemm_ratio\":null,");
-            printf("\"step_ms\":%.6g,\"peak_bytes\":%zu,\"classes\":%s}\n", best * 1e3, use->peak_total_bytes,
-                   classes);
-            free(classes);
-            json_decref(memory);
-        } else {
-            printf("images/s    %.3f\nstep        %.1f ms\nGFLOP/s     %.1f\n", images, best * 1e3, gflops);
-            if (peak > 0)
-                printf("GEMM peak   %.1f GFLOP/s in this run\nratio       %.3f\n", peak, gflops / peak);
-            else printf("GEMM peak   not measured: no memory\n");
-            for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
-                printf("%-11s %.1f MiB\n", memory_class_names[k], (double)use->peak_bytes[k] / 1048576.0);
-            printf("peak        %.1f MiB\n", (double)use->peak_total_bytes / 1048576.0);
-        }
-    }
-    free(s.images);
-    free(s.ids);
+    if (!code) code = peak_of(&c, &found, err); /* again: the machine's speed wanders */
+    if (!code) (argument_flag(args, "json") ? print_json : print_text)(&found, profiled);
     config_free(&c);
     return code;
 }
@@ -118,6 +192,7 @@ static const struct option options[] = {
      "no checkpoints: seeded random values in the configured geometry"},
     {"batch", 0, OPTION_INT, "N", NULL, 1, 65536, "images per step (default train.batch_size)"},
     {"steps", 0, OPTION_INT, "N", NULL, 1, 1e6, "steps to run; the best counts (default 3)"},
+    {"profile", 0, OPTION_FLAG, NULL, NULL, 0, 0, "where the time of the best step went, by kind of work"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "one JSON object"},
     {0},
 };

@@ -173,6 +173,7 @@ struct device_queues {
     void (*host_free)(struct device *, void *);            /* NULL is fine */
 };
 
+struct device_profile;
 struct device {
     const struct device_ops *ops;
     const struct device_queues *queues;
@@ -202,6 +203,7 @@ struct device {
     void (*leave)(struct device *);
     void (*close)(struct device *);
     void *state;
+    struct device_profile *profile; /* profile.h; NULL: none */
 };
 
 /* "cpu", "dry" (what the CPU would take; "dry:hip", "dry:cuda", "dry:auto": what that would on
