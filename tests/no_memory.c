@@ -270,6 +270,7 @@ static int products(struct error *err)
 static void a_product_that_fails_is_told_by_the_device(void **state)
 {
     (void)state;
+    setenv("MEOPT_CPU_ISA", "avx2", 1); /* with AVX-512 products are our own, and take nothing */
     struct error err = {0};
     int seen = 0;
     assert_int_equal(products(&err), 0);

@@ -9,7 +9,7 @@
  * test_ops --time [filter] times the operations at the size of a real tower instead, ops_reference.h has the
  * arithmetic. A device that must be there: MEOPT_TEST_DEVICE=hip:0.
  */
-#include "kernels/cpu/gemm_amx.h"
+#include "kernels/cpu/ops.h"
 #include "tests/ops_attention.h"
 #include "tests/ops_embed.h"
 #include "tests/ops_reference.h"
@@ -298,8 +298,7 @@ static void operation_equals_its_reference(void **state)
             bool small = T.o[0].count < 5000;
             if (!bf16 && small) check_gradients(&T, v->op);
             /* oneDNN chooses its order of summation by the number of threads */
-            bool own = strcmp(v->op->name, "gemm") != 0 ||
-                       (bf16 && v->isa && strcmp(v->isa, "amx") == 0 && gemm_amx_available());
+            bool own = strcmp(v->op->name, "gemm") != 0 || cpu_ops_select()->gemm;
             if (strcmp(v->spec, "cpu") == 0 && own) check_threads(&T, v->op);
             trial_close(&T);
             if (strcmp(v->spec, "cpu") == 0 && small) {
@@ -490,19 +489,20 @@ static void time_operations(const char *spec, const char *filter)
 
 int main(int argc, char **argv)
 {
-    static const char *const sets[] = {"amx", "avx512", "avx2", "plain"};
+    static const char *const sets[] = {"amx", "avx512_bf16", "avx512", "avx2", "plain"};
+    enum { SETS = sizeof sets / sizeof *sets };
     const char *card = getenv("MEOPT_TEST_DEVICE");
     if (argc > 1 && strcmp(argv[1], "--time") == 0) {
         time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL);
         return 0;
     }
-    struct CMUnitTest tests[5 * (OPERATIONS + 1) + 3];
-    static struct variant variants[5 * (OPERATIONS + 1)];
+    struct CMUnitTest tests[SETS * (OPERATIONS + 1) + 3];
+    static struct variant variants[SETS * (OPERATIONS + 1)];
     size_t count = 0;
-    for (size_t set = card ? 4 : 0; set < 4 + (card ? 1 : 0); set++)
+    for (size_t set = 0; set < (card ? 1 : SETS); set++)
         for (int k = 0; k <= OPERATIONS; k++) {
             struct variant *v = &variants[count];
-            *v = (struct variant){"", set < 4 ? "cpu" : card, set < 4 ? sets[set] : NULL,
+            *v = (struct variant){"", card ? card : "cpu", card ? NULL : sets[set],
                                   k < OPERATIONS ? &operations[k] : NULL};
             snprintf(v->name, sizeof v->name, "%s on %s %s", v->op ? v->op->name : "bf16 rounding", v->spec,
                      v->isa ? v->isa : "");

@@ -1,5 +1,5 @@
 /* The CPU back end: memory of this machine,
- * operations from kernels/cpu, matrix products from AMX tiles or oneDNN.
+ * operations from kernels/cpu, matrix products from AMX tiles, AVX-512 or oneDNN.
  *
  * The dry device is the same code with `dry` set: every operation reserves the
  * scratch that it would use and returns, so that running one step on it gives the
@@ -121,6 +121,12 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
             g->m,   g->n,   g->k,   g->transpose_a,     g->transpose_b, g->a,    g->b,   g->c,
             g->lda, g->ldb, g->ldc, is_bf16(g->c_type), g->alpha,       g->beta, g->bias};
         if (scratch) gemm_amx(&product, scratch, threads);
+        return;
+    }
+    const struct cpu_ops *ops = cpu_of(dev)->ops;
+    if (ops->gemm) {
+        void *scratch = reserve(dev, gemm_scratch(thread_count()));
+        if (scratch) ops->gemm(g, scratch, thread_count());
         return;
     }
     struct matmul product = {g->m,

@@ -7,6 +7,8 @@
 #ifndef MEOPT_KERNELS_CPU_AMX_TILES_H
 #define MEOPT_KERNELS_CPU_AMX_TILES_H
 
+#include "kernels/cpu/avx512.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -15,34 +17,6 @@
 enum { PANEL = 32, TILE_BYTES = 1024, STEP_BYTES = 2 * TILE_BYTES };
 
 static inline int64_t up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-
-/* 16 x 16 transpose of 32-bit elements. */
-TARGET static inline void transpose16(__m512i r[16])
-{
-    __m512i t[16];
-    for (int i = 0; i < 8; i++) {
-        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-    }
-    for (int i = 0; i < 4; i++) {
-        r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-        r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-        r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-        r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-    }
-}
 
 /* 16 rows of 32 bf16 with the inner dimension along memory: tile rows as they are. The line that the same row
  * needs AHEAD steps later is asked for now: 16 streams at once are more than the hardware follows. */

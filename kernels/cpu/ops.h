@@ -1,11 +1,11 @@
 /* CPU operations: pure functions over pointers and sizes, one table per instruction set.
  *
- * The sources rows.c, elements.c, attention.c and loss.c are compiled once for each instruction set
- * (CMakeLists.txt), each time with another suffix; cpu_ops_select takes the best table that this processor
- * can run. Contracts and shapes are those of the slots of the same name in core/device/device.h; here tensors
- * of the compute type outside a struct are `void *` with bf16 != 0 for bf16, 0 for float. All loops are
- * parallel (OpenMP), and sums over rows are taken over a fixed number of shares added up in order, so results
- * do not depend on the number of threads.
+ * The sources rows.c, elements.c, activation.c, attention.c, gemm.c and loss.c are compiled once for each
+ * instruction set (CMakeLists.txt), each time with another suffix; cpu_ops_select takes the best table that
+ * this processor can run. Contracts and shapes are those of the slots of the same name in
+ * core/device/device.h; here tensors of the compute type outside a struct are `void *` with bf16 != 0 for
+ * bf16, 0 for float. All loops are parallel (OpenMP), and sums over rows are taken over a fixed number of
+ * shares added up in order, so results do not depend on the number of threads.
  */
 #ifndef MEOPT_KERNELS_CPU_OPS_H
 #define MEOPT_KERNELS_CPU_OPS_H
@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 struct cpu_ops {
-    const char *isa; /* "avx512", "avx2", "plain" */
+    const char *isa; /* "avx512_bf16", "avx512", "avx2", "plain" */
     void (*patchify)(int bf16, const float *images, void *patches, int64_t B, int64_t S, int64_t p);
     void (*embed_forward)(const struct embedding *);
     void (*embed_backward)(const struct embedding_gradient *);
@@ -29,6 +29,8 @@ struct cpu_ops {
     /* scratch: attention_scratch(N, dh, threads) */
     void (*attention_forward)(const struct attention *, void *scratch, int threads);
     void (*attention_backward)(const struct attention_gradient *, void *scratch, int threads);
+    /* scratch: gemm_scratch(threads); NULL where products of oneDNN are faster */
+    void (*gemm)(const struct gemm *, void *scratch, int threads);
     void (*gelu_forward)(int bf16, const void *h, void *y, int64_t n);
     void (*gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n);
     void (*quick_gelu_forward)(int bf16, const void *h, void *y, int64_t n);
@@ -51,16 +53,21 @@ struct cpu_ops {
                    float beta, const float *bias);
 };
 
-enum { ROW_SHARES = 64, SUM_SHARES = 256 };
+enum { ROW_SHARES = 64, SUM_SHARES = 256, ATTENTION_ROWS = 48 };
 static inline size_t row_shares_bytes(int64_t columns)
 {
     return (size_t)ROW_SHARES * (size_t)columns * sizeof(float);
 }
+/* blocks of products: of C's rows and columns, words of the inner dimension, columns of a panel at most */
+enum { GEMM_ROWS = 384, GEMM_COLUMNS = 512, GEMM_DEPTH = 160, GEMM_PANEL = 64 };
+size_t gemm_scratch(int threads);
 size_t attention_scratch(int64_t N, int64_t dh, int threads);
 
-/* The best table for this processor; MEOPT_CPU_ISA=amx|avx512|avx2|plain asks for another (one that it
- * can run; amx, the default where it exists, is avx512 with products of bf16 on the matrix unit). */
+/* The best table for this processor; MEOPT_CPU_ISA=amx|avx512_bf16|avx512|avx2|plain asks for another (one
+ * that it can run; amx, the default where it exists, is the best other with products and attention of bf16 on
+ * the matrix unit). avx512_bf16 is taken by itself only on AMD's processors: where the instruction is
+ * slow, products of floats are faster. */
 const struct cpu_ops *cpu_ops_select(void);
-extern const struct cpu_ops cpu_ops_avx512, cpu_ops_avx2, cpu_ops_plain;
+extern const struct cpu_ops cpu_ops_avx512_bf16, cpu_ops_avx512, cpu_ops_avx2, cpu_ops_plain;
 
 #endif

@@ -15,6 +15,9 @@ const struct cpu_ops NAME(cpu_ops) = {
     .layernorm_backward = NAME(layernorm_backward),
     .attention_forward = NAME(attention_forward),
     .attention_backward = NAME(attention_backward),
+#ifdef __AVX512F__
+    .gemm = NAME(gemm),
+#endif
     .gelu_forward = NAME(gelu_forward),
     .gelu_backward = NAME(gelu_backward),
     .quick_gelu_forward = NAME(quick_gelu_forward),

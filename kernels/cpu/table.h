@@ -15,6 +15,7 @@ void NAME(layernorm_apply)(const struct layernorm *);
 void NAME(layernorm_backward)(const struct layernorm_gradient *, float *shares);
 void NAME(attention_forward)(const struct attention *, void *scratch, int threads);
 void NAME(attention_backward)(const struct attention_gradient *, void *scratch, int threads);
+void NAME(gemm)(const struct gemm *, void *scratch, int threads);
 void NAME(gelu_forward)(int bf16, const void *h, void *y, int64_t n);
 void NAME(gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n);
 void NAME(quick_gelu_forward)(int bf16, const void *h, void *y, int64_t n);

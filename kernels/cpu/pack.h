@@ -1,0 +1,143 @@
+/* Inside kernels/cpu: operands of products into words (product.h), for the instruction set that is being
+ * compiled. Tensors are float or bf16. Words are floats, or pairs of the bf16 elements that are neighbours
+ * along the inner dimension; behind the edges there are zeros.
+ *
+ * Each takes rows x columns elements from element `at` of x, `stride` elements between rows. */
+#ifndef MEOPT_KERNELS_CPU_PACK_H
+#define MEOPT_KERNELS_CPU_PACK_H
+
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/vector.h"
+#ifdef __AVX512F__
+#include "kernels/cpu/avx512.h"
+#elif defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+struct source {
+    int bf16, pairs; /* the tensor; the words, only with bf16 */
+    const void *x;
+    int64_t at, stride, rows, columns;
+};
+
+static inline struct source source_from(struct source s, int64_t row, int64_t column, int64_t rows,
+                                        int64_t columns)
+{
+    s.at += row * s.stride + column;
+    s.rows = rows;
+    s.columns = columns;
+    return s;
+}
+
+/* pack_rows: the inner dimension runs along memory; `wide` words of each row, ld words between rows.
+ * pack_down: it runs down the rows; rows (with pairs: every two) become one of `wide` words.
+ * pack_transposed: it runs along memory and shall run down: `deep` rows of `tall` words, which is a multiple
+ * of 16 (4 without AVX-512) and at least `rows`. */
+
+#ifdef __AVX512F__
+
+/* 16 words from column `c` of a row */
+static inline __m512i load_words(const struct source *s, int64_t row, int64_t c)
+{
+    int64_t at = s->at + row * s->stride + c, left = s->columns - c;
+    if (s->pairs) {
+        __mmask32 mask = left >= 32 ? 0xffffffffu : left < 1 ? 0 : (1u << left) - 1;
+        return _mm512_maskz_loadu_epi16(mask, (const uint16_t *)s->x + at);
+    }
+    return _mm512_castps_si512(load16(s->bf16, s->x, at, mask16(left)));
+}
+
+static inline void pack_rows(const struct source *s, int64_t wide, word *to, int64_t ld)
+{
+    for (int64_t r = 0; r < s->rows; r++)
+        for (int64_t w = 0; w < wide; w += 16)
+            _mm512_mask_storeu_epi32(to + r * ld + w, mask16(wide - w), load_words(s, r, w << s->pairs));
+}
+
+static inline void pack_down(const struct source *s, int64_t wide, word *to, int64_t ld)
+{
+    if (!s->pairs) {
+        pack_rows(s, wide, to, ld);
+        return;
+    }
+    for (int64_t r = 0; r < s->rows; r += 2)
+        for (int64_t c = 0; c < wide; c += 16) {
+            __mmask16 mask = mask16(s->columns - c), other = r + 1 < s->rows ? mask : 0;
+            const uint16_t *from = (const uint16_t *)s->x + s->at + r * s->stride + c;
+            __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)),
+                    high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(other, from + s->stride));
+            _mm512_mask_storeu_epi32(to + r / 2 * ld + c, mask16(wide - c),
+                                     _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        }
+}
+
+static inline void pack_transposed(const struct source *s, int64_t deep, int64_t tall, word *to, int64_t ld)
+{
+    for (int64_t r = 0; r < tall; r += 16)
+        for (int64_t w = 0; w < deep; w += 16) {
+            __m512i block[16];
+            for (int64_t i = 0; i < 16; i++)
+                block[i] = r + i < s->rows ? load_words(s, r + i, w << s->pairs) : _mm512_setzero_si512();
+            transpose16(block);
+            for (int64_t i = 0; i < 16 && w + i < deep; i++)
+                _mm512_storeu_si512(to + (w + i) * ld + r, block[i]);
+        }
+}
+
+#else
+
+static inline void pack_rows(const struct source *s, int64_t wide, word *to, int64_t ld)
+{
+    for (int64_t r = 0; r < s->rows; r++, to += ld) {
+        int64_t at = s->at + r * s->stride, count = s->columns < wide ? s->columns : wide;
+        if (s->bf16) {
+            const uint16_t *from = (const uint16_t *)s->x + at;
+            float *out = to;
+            SIMD for (int64_t c = 0; c < count; c++) out[c] = widen_one(from[c]);
+        } else memcpy(to, (const float *)s->x + at, (size_t)count * sizeof *to);
+        memset(to + count, 0, (size_t)(wide - count) * sizeof *to);
+    }
+}
+
+static inline void pack_down(const struct source *s, int64_t wide, word *to, int64_t ld)
+{
+    pack_rows(s, wide, to, ld);
+}
+
+static inline void pack_transposed(const struct source *s, int64_t deep, int64_t tall, word *to, int64_t ld)
+{
+    enum { SPAN = 64 };
+    float four[4][SPAN];
+    for (int64_t r = 0; r < tall; r += 4)
+        for (int64_t w = 0; w < deep; w += SPAN) {
+            int64_t left = s->rows - r,
+                    rows = left < 0   ? 0
+                           : left < 4 ? left
+                                      : 4,
+                    columns = s->columns - w < SPAN ? s->columns - w : SPAN,
+                    wide = deep - w < SPAN ? deep - w : SPAN;
+            struct source part = source_from(*s, r, w, rows, columns < 0 ? 0 : columns);
+            if (rows < 4) memset(four, 0, sizeof four);
+            pack_rows(&part, (wide + 3) & ~(int64_t)3, four[0], SPAN);
+#ifdef __SSE__
+            for (int64_t c = 0; c + 4 <= wide; c += 4) {
+                __m128 x0 = _mm_loadu_ps(four[0] + c), x1 = _mm_loadu_ps(four[1] + c),
+                       x2 = _mm_loadu_ps(four[2] + c), x3 = _mm_loadu_ps(four[3] + c);
+                float *out = to + (w + c) * ld + r;
+                _MM_TRANSPOSE4_PS(x0, x1, x2, x3);
+                _mm_storeu_ps(out, x0);
+                _mm_storeu_ps(out + ld, x1);
+                _mm_storeu_ps(out + 2 * ld, x2);
+                _mm_storeu_ps(out + 3 * ld, x3);
+            }
+            for (int64_t c = wide & ~(int64_t)3; c < wide; c++)
+#else
+            for (int64_t c = 0; c < wide; c++)
+#endif
+                for (int64_t i = 0; i < 4; i++) to[(w + c) * ld + r + i] = four[i][c];
+        }
+}
+
+#endif
+
+#endif

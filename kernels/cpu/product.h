@@ -1,0 +1,112 @@
+/* Inside kernels/cpu: products of small matrices that lie in the first two cache levels, for the instruction
+ * set that is being compiled.
+ *
+ * Matrices are of 32-bit words. A word is a float, or with `pairs` (AVX512-BF16) two bf16 that are neighbours
+ * along the inner dimension, which then has half as many words. C is float. A block of ROWS x VECTORS vectors
+ * of C stays in registers while the inner dimension goes by: each word of A is broadcast, each vector of B
+ * read once for all rows (Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). */
+#ifndef MEOPT_KERNELS_CPU_PRODUCT_H
+#define MEOPT_KERNELS_CPU_PRODUCT_H
+
+#include <stdint.h>
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+enum { LANES = 16, ROWS = 6, VECTORS = 4 }; /* 24 sums and 4 vectors of B in 32 registers */
+#elif defined(__AVX2__)
+enum { LANES = 8, ROWS = 6, VECTORS = 2 }; /* 12 and 2 in 16 */
+#else
+enum { LANES = 4, ROWS = 4, VECTORS = 2 };
+#endif
+enum { DEPTH = 256 }; /* words of the inner dimension for which B is read again from the nearest cache */
+
+typedef float lanes __attribute__((vector_size(LANES * 4)));
+typedef float word __attribute__((may_alias));
+typedef float words __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE lanes multiply_add(int pairs, const word *a, lanes b, lanes sum)
+{
+#ifdef __AVX512BF16__
+    if (pairs)
+        return (lanes)_mm512_dpbf16_ps(
+            (__m512)sum, (__m512bh)_mm512_set1_epi32(*(const int *)(const void *)a), (__m512bh)b);
+#endif
+    (void)pairs;
+    return sum + (*a - (lanes){0}) * b;
+}
+
+INLINE lanes load_lanes(const void *p) { return (lanes) * (const words *)p; }
+
+/* rows x vectors of C = or += A B; word (i, p) of A at a[i * row + p * step] */
+INLINE void tile(int pairs, int rows, int vectors, const word *a, int64_t row, int64_t step, const word *b,
+                 int64_t ldb, float *c, int64_t ldc, int64_t depth, int add)
+{
+    lanes sum[ROWS][VECTORS];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) sum[i][j] = add ? load_lanes(c + i * ldc + j * LANES) : (lanes){0};
+    for (int64_t p = 0; p < depth; p++, a += step, b += ldb) {
+        lanes v[VECTORS];
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) v[j] = load_lanes(b + j * LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < vectors; j++) sum[i][j] = multiply_add(pairs, a + i * row, v[j], sum[i][j]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) *(words *)(void *)(c + i * ldc + j * LANES) = (words)sum[i][j];
+}
+
+INLINE void tile_of_rows(int pairs, int rows, int vectors, const word *a, int64_t row, int64_t step,
+                         const word *b, int64_t ldb, float *c, int64_t ldc, int64_t depth, int add)
+{
+#define TILE(r, v) tile(pairs, r, v, a, row, step, b, ldb, c, ldc, depth, add)
+#define TILES(v)                                                                                             \
+    switch (rows) {                                                                                          \
+    case 1: TILE(1, v); break;                                                                               \
+    case 2: TILE(2, v); break;                                                                               \
+    case 3: TILE(3, v); break;                                                                               \
+    case 4: TILE(4, v); break;                                                                               \
+    case 5: TILE((5 < ROWS ? 5 : ROWS), v); break;                                                           \
+    default: TILE(ROWS, v);                                                                                  \
+    }
+    switch (vectors) {
+    case 1: TILES(1); break;
+    case 2: TILES(2); break;
+#ifdef __AVX512F__
+    case 3: TILES(3); break;
+#endif
+    default: TILES(VECTORS);
+    }
+#undef TILES
+#undef TILE
+}
+
+/* C (m, n) = or += A B over `depth` words; n: whole vectors of LANES. */
+INLINE void product(int pairs, const word *a, int64_t row, int64_t step, const word *b, int64_t ldb, float *c,
+                    int64_t ldc, int64_t m, int64_t n, int64_t depth, int add)
+{
+    int64_t parts = (depth + DEPTH - 1) / DEPTH, vectors = n / LANES;
+    int64_t panels = (vectors + VECTORS - 1) / VECTORS, groups = (m + ROWS - 1) / ROWS;
+    for (int64_t p = 0; p < parts; p++) {
+        int64_t from = depth * p / parts, count = depth * (p + 1) / parts - from;
+        for (int64_t j = 0; j < panels; j++) {
+            int64_t v = vectors * j / panels, wide = vectors * (j + 1) / panels - v;
+            for (int64_t g = 0; g < groups; g++) {
+                int64_t i = m * g / groups, rows = m * (g + 1) / groups - i;
+                tile_of_rows(pairs, (int)rows, (int)wide, a + i * row + from * step, row, step,
+                             b + from * ldb + v * LANES, ldb, c + i * ldc + v * LANES, ldc, count, add || p);
+            }
+        }
+    }
+}
+
+#endif
