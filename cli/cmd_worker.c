@@ -44,6 +44,7 @@ static void row(const char *name, const char *format, ...)
 static void phase(void *context, enum train_phase at)
 {
     struct talk *talk = context;
+    if (at == PHASE_END) atomic_store(&talk->ranks.trainer, NULL); /* it is closed soon */
     atomic_store(&talk->report->phase, at);
     atomic_fetch_add(&talk->report->marks, 1);
 }
@@ -100,7 +101,8 @@ static void begun(void *context, const struct trainer *t, const struct data *dat
 
 static void variants(void *context, const struct loss_variant *v, int count)
 {
-    (void)context;
+    const struct talk *talk = context;
+    if (talk->ranks.dist.rank > 0) return;
     for (int i = 0; i < count; i++) {
         char name[64];
         snprintf(name, sizeof name, "loss at step 0, %s", v[i].name);

@@ -263,7 +263,7 @@ static void attend(struct supervisor *v)
     for (bool ended = false; !ended;) {
         struct pollfd wait = {v->signals, POLLIN, 0};
         struct signalfd_siginfo info;
-        poll(&wait, 1, TICK_MS);
+        poll(&wait, 1, v->hub ? RANKS_TICK_MS : TICK_MS);
         while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info) obey(v, (int)info.ssi_signo);
         ended = reap(v);
         ranks_judge(v);
@@ -307,6 +307,7 @@ static int attempt(struct supervisor *v, struct error *err)
 {
     struct run_status last;
     v->verdict = 0;
+    v->bad_since = 0;
     v->marks = 0;
     int code = start(v, err);
     if (!code) {

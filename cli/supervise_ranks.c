@@ -1,7 +1,6 @@
 /* Several ranks under one supervisor: the hub that hears them, and what follows when one is lost. */
 #include "cli/supervisor.h"
 #include "core/base/clock.h"
-#include "core/base/log.h"
 #include "core/dist/dist.h"
 #include "core/train/meta.h"
 
@@ -14,7 +13,7 @@
 #include <unistd.h>
 
 /* Ours that are left so long behind the verdict are killed: they have had HEARTBEAT_GRACE_SECONDS. */
-enum { RANKS_GRACE_SECONDS = 8, RANKS_JOIN_SECONDS = 120 };
+enum { RANKS_GRACE_SECONDS = 8, RANKS_JOIN_SECONDS = 120, RANKS_KNOWN_SECONDS = 3 };
 
 /* In the order of enum train_phase. A load, a pass of the teacher and the end have no pace to measure. */
 static const struct hub_phase rank_phases[PHASE_COUNT] = {
@@ -71,13 +70,15 @@ void ranks_judge(struct supervisor *v)
     int bad;
     if (!v->verdict) {
         v->verdict = hub_server_verdict(v->hub, &v->lost, &v->why);
-        if (!v->verdict && (bad = find_bad(v)) >= 0) {
+        if (!v->verdict && (bad = find_bad(v)) >= 0) { /* the hub will know, but for one that never joined */
+            if (v->bad_since <= 0) v->bad_since = clock_seconds();
+            if (clock_seconds() - v->bad_since < RANKS_KNOWN_SECONDS) return;
             v->verdict = end_cause(v, bad, &v->why);
             v->lost = bad;
         }
         if (!v->verdict) return;
         v->verdict_at = clock_seconds();
-        if (v->asked != ASKED_NOW) log_warn("%s", v->why.what);
+        if (v->s->ranks.launched) end_last_word(v, v->verdict, &v->why); /* who knows for how long we live */
     }
     double since = clock_seconds() - v->verdict_at;
     if (since > RANKS_GRACE_SECONDS) workers_signal(v, SIGKILL);
@@ -85,6 +86,8 @@ void ranks_judge(struct supervisor *v)
 
 bool ranks_wait(const struct supervisor *v)
 {
+    if (v->hub && !v->verdict && v->asked != ASKED_NOW && find_bad(v) >= 0)
+        return true; /* until it is known why */
     return v->hub && v->s->ranks.launched && !v->verdict && v->asked != ASKED_NOW &&
            !hub_server_all_left(v->hub);
 }

@@ -13,7 +13,7 @@
 #include <jansson.h>
 #include <sys/types.h>
 
-enum { TICK_MS = 500 };
+enum { TICK_MS = 500, RANKS_TICK_MS = 100 }; /* a launcher that saw a rank die leaves us a second */
 
 /* How far the supervisor has gone with stopping its worker. */
 enum asked { ASKED_NOTHING, ASKED_TO_SAVE, ASKED_NOW };
@@ -30,13 +30,13 @@ struct supervisor {
     struct worker_report *report; /* (count), the first is rank 0's */
     struct watched *workers;      /* (count) */
     int count, signals;
-    pid_t pid;              /* of rank 0's, also when it has ended */
-    struct hub_server *hub; /* of several ranks, else NULL */
-    int shared;             /* memory of ranks of this host; -1 */
-    int verdict, lost;      /* exit code once a rank is lost, and which; -1 several */
-    double verdict_at;      /* clock_seconds() */
-    struct error why;       /* of the verdict */
-    bool resume;            /* as s->resume, and from the second attempt on */
+    pid_t pid;                    /* of rank 0's, also when it has ended */
+    struct hub_server *hub;       /* of several ranks, else NULL */
+    int shared;                   /* memory of ranks of this host; -1 */
+    int verdict, lost;            /* exit code once a rank is lost, and which; -1 several */
+    double verdict_at, bad_since; /* clock_seconds() */
+    struct error why;             /* of the verdict */
+    bool resume;                  /* as s->resume, and from the second attempt on */
     enum asked asked;
     int asked_by; /* the signal, SIGTERM for a request */
     double asked_at;

@@ -34,7 +34,7 @@ static void lost(void *context, const struct error *why)
 {
     struct worker_ranks *w = context;
     const struct trainer *t = atomic_load(&w->trainer);
-    log_warn("%s", why->what);
+    if (w->launched) log_warn("%s", why->what); /* else the supervisor writes to the same place */
     if (t) dist_abort((struct dist *)(uintptr_t)&t->ranks, EXIT_RANK_LOST);
 }
 
@@ -62,7 +62,7 @@ int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, stru
     const char *file = argument_text(args, "join", NULL);
     struct launch launch = {.size = 1, .local_rank = -1};
     int code = file ? launch_read(&launch, NULL, NULL, err) : 0;
-    *w = (struct worker_ranks){.report = report};
+    *w = (struct worker_ranks){.report = report, .launched = file != NULL};
     w->dist = (struct dist_options){.rank = (int)argument_int(args, "rank", launch.rank),
                                     .size = (int)argument_int(args, "ranks", launch.size),
                                     .local_rank = (int)argument_int(args, "local-rank", launch.local_rank),

@@ -12,6 +12,7 @@ struct worker_ranks {
     struct dist_options dist; /* size 1: alone */
     struct heartbeat *heart;  /* NULL: alone */
     struct worker_report *report;
+    bool launched;                         /* not by a supervisor of this host */
     const struct trainer *_Atomic trainer; /* once there is one */
     _Atomic int64_t step_us, data_wait_us, mem_bytes, peak_bytes;
 };

@@ -273,12 +273,17 @@ static void a_dead_rank_is_told_at_once(void **state)
     beats[3].collective = 102;
     second(-1, -1);
     hub_ended(hub, peers[3], now);
+    hub_tick(hub, now + 0.3);
+    expect(0, NULL); /* the others are asked for a beat, which may say more */
+    hub_tick(hub, now + 0.7);
     expect(EXIT_RANK_LOST,
            "rank 3 (host n1, pid 103, card 0000:43:00.0) is gone: its connection ended; last seen at "
            "step 12, computing a step; it misses collective 103 (reduce_scatter), in which ranks 0, 1 and 2 "
            "wait");
     for (int r = 0; r < 3; r++) {
         wire_drop(hub_output(hub, peers[r]), WIRE_HEADER_BYTES); /* the welcome */
+        assert_int_equal(told(peers[r]), WIRE_ASK);
+        wire_drop(hub_output(hub, peers[r]), 2 * WIRE_HEADER_BYTES);
         assert_int_equal(told(peers[r]), WIRE_ABORT);
     }
     close_hub();
@@ -414,7 +419,10 @@ static void who_says_farewell_is_not_lost(void **state)
     farewell(0, EXIT_RANK_LOST, "rank 2 is missing");
     expect(0, NULL);
     hub_ended(hub, peers[2], now);
-    expect(EXIT_RANK_LOST, "rank 2 (host n1, pid 102, card 0000:42:00.0) is gone");
+    hub_tick(hub, now + 1.5);
+    expect(EXIT_RANK_LOST,
+           "rank 2 (host n1, pid 102, card 0000:42:00.0) is gone: its connection ended; last seen at "
+           "step 0, loading; rank 0 says: rank 2 is missing");
     close_hub();
     join_all(3);
     farewell(0, EXIT_RANK_LOST, "rank 2 is missing");

@@ -221,6 +221,7 @@ static bool listen_to_hub(struct heartbeat *h)
             return false;
         }
         if (m.type == WIRE_ALL) take_all(h, &m);
+        if (m.type == WIRE_ASK) beat(h);
         wire_drop(&h->in, taken);
     }
     if (ended >= 0 && found >= 0) return true;

@@ -14,6 +14,7 @@ struct hub *hub_create(const struct hub_options *options, double now)
     struct hub *hub = xcalloc(1, sizeof *hub);
     hub->options = *options;
     hub->since = now;
+    hub->gone = -1;
     hub->ranks = xcalloc((size_t)options->size, sizeof *hub->ranks);
     hub->longest = xcalloc((size_t)options->phase_count + 1, sizeof *hub->longest);
     for (int r = 0; r < options->size; r++) hub->ranks[r].peer = -1;
@@ -81,13 +82,12 @@ void hub_ended(struct hub *hub, int peer, double now)
 {
     struct hub_peer *p = &hub->peers[peer];
     int r = p->rank;
-    (void)now;
     wire_free(&p->in);
     wire_free(&p->out);
     *p = (struct hub_peer){.rank = -1};
     if (r < 0) return;
     hub->ranks[r].peer = -1;
-    if (!hub->ranks[r].left) judge_gone(hub, r);
+    if (!hub->ranks[r].left) judge_gone(hub, r, now);
 }
 
 static void refuse(struct hub *hub, int peer, int code, const char *why)
@@ -311,5 +311,7 @@ void hub_tick(struct hub *hub, double now)
         struct hub_peer *p = &hub->peers[i];
         if (p->used && p->rank < 0 && now - p->since > HUB_HELLO_SECONDS) p->closing = true;
     }
+    for (int r = 0; r < hub->options.size && hub->gone >= 0 && !hub->code; r++)
+        if (hub->ranks[r].peer >= 0) wire_frame(&hub->peers[hub->ranks[r].peer].out, WIRE_ASK, NULL, 0);
     if (!hub->code) judge(hub, now);
 }

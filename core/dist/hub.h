@@ -5,7 +5,8 @@
  * decides when a rank is lost. It decides from beats alone, never from the collectives: those hang when a
  * rank dies.
  *
- *     gone          the connection ended without a farewell: at once
+ *     gone          the connection ended without a farewell: as soon as the others, who are asked, have
+ *                   told who misses it where
  *     unreachable   no beat for 10 s: stopped, its machine is down, the network is cut
  *     stuck         beats, but no progress: once steps are measured for 20 s, or 5 times the longest time
  *                   that any rank has needed in this phase; before, and elsewhere, for the phase's own limit.

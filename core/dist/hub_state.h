@@ -21,6 +21,8 @@ struct hub {
     double *longest, longest_inside; /* without progress, by phase; inside a collective */
     int code, lost;                  /* the verdict */
     char why[560], hint[200];
+    int gone; /* whose connection ended, at gone_at; -1: none */
+    double gone_at;
     double heard_at; /* a rank says that another one is lost; 0: none has */
     int told_by;
     struct rank_bye told;
@@ -33,7 +35,7 @@ void rank_name(char *dst, size_t size, int r, const struct rank_facts *facts);
 
 /* The run is over: told once, to all ranks. */
 void judge_end(struct hub *hub, int code, int rank, const char *why, const char *hint);
-void judge_gone(struct hub *hub, int rank);
+void judge_gone(struct hub *hub, int rank, double now);
 void judge_farewell(struct hub *hub, int rank, const struct rank_bye *bye, double now);
 /* Is a rank missing, silent, stuck or apart? */
 void judge(struct hub *hub, double now);

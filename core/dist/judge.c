@@ -5,6 +5,7 @@
 #include <string.h>
 
 enum { HEARSAY_SECONDS = 3 };
+#define NEXT_BEATS_SECONDS 0.6
 
 void rank_name(char *dst, size_t size, int r, const struct rank_facts *f)
 {
@@ -80,13 +81,26 @@ static void end_lost(struct hub *hub, int r, const char *how, const char *hint)
     char who[256], where[360], why[560];
     rank_name(who, sizeof who, r, &hub->ranks[r].facts);
     say_where(where, sizeof where, hub, r);
+    if (hub->heard_at > 0 && !strstr(where, "it misses")) {
+        size_t n = strlen(where);
+        snprintf(where + n, sizeof where - n, "; rank %d says: %.150s", hub->told_by, hub->told.what);
+    }
     snprintf(why, sizeof why, "%.200s %s%.300s", who, how, hub->complete ? where : "");
     judge_end(hub, EXIT_RANK_LOST, r, why, hint);
 }
 
-void judge_gone(struct hub *hub, int r)
+static void end_gone(struct hub *hub)
 {
-    end_lost(hub, r, "is gone: its connection ended", "its log says more: worker.log in the run directory");
+    end_lost(hub, hub->gone, "is gone: its connection ended",
+             "its log says more: worker.log in the run directory");
+}
+
+void judge_gone(struct hub *hub, int r, double now)
+{
+    if (hub->gone >= 0) return;
+    hub->gone = r;
+    hub->gone_at = now;
+    if (!hub->complete) end_gone(hub);
 }
 
 static void end_by(struct hub *hub, int r, const struct rank_bye *bye)
@@ -184,6 +198,10 @@ static bool judge_apart(struct hub *hub)
 void judge(struct hub *hub, double now)
 {
     char how[96];
+    if (hub->gone >= 0 && now - hub->gone_at > NEXT_BEATS_SECONDS) {
+        end_gone(hub);
+        return;
+    }
     if (hub->heard_at > 0 && now - hub->heard_at > HEARSAY_SECONDS) {
         end_by(hub, hub->told_by, &hub->told);
         return;

@@ -100,6 +100,13 @@ static int gather_waits(struct hub_server *s)
     return s->count;
 }
 
+static void forget_file(struct hub_server *s)
+{
+    unlink(s->file);
+    free(s->file);
+    s->file = NULL;
+}
+
 static void *server_run(void *context)
 {
     struct hub_server *s = context;
@@ -116,6 +123,7 @@ static void *server_run(void *context)
                 read_from(s, i, now);
         let_come(s, now);
         hub_tick(s->hub, now);
+        if (s->file && hub_complete(s->hub)) forget_file(s); /* all have read it */
         for (int i = 0; i < s->count; i++)
             if (s->fds[i] >= 0) write_to(s, i, now);
     }
@@ -168,7 +176,7 @@ int hub_server_start(struct hub_server **server, const struct hub_options *optio
     int failed = pthread_create(&s->thread, NULL, server_run, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
-        if (s->file) unlink(s->file);
+        if (s->file) forget_file(s);
         server_free(s);
         errno = failed;
         return error_errno(err, EXIT_FAILED, NULL, "no thread to hear the ranks");
@@ -184,7 +192,7 @@ void hub_server_stop(struct hub_server *s)
     while (write(s->ending, &one, sizeof one) < 0 && errno == EINTR)
         ;
     pthread_join(s->thread, NULL);
-    if (s->file) unlink(s->file);
+    if (s->file) forget_file(s);
     pthread_mutex_destroy(&s->mutex);
     server_free(s);
 }

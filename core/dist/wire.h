@@ -11,6 +11,7 @@
  *     hub -> rank   WELCOME  all ranks are there and agree
  *                   ALL      the offers of all ranks under that name, in rank order
  *                   ABORT    end now: exit code and why; also to one who is not let in
+ *                   ASK      a beat at once: one of you is gone
  */
 #ifndef MEOPT_DIST_WIRE_H
 #define MEOPT_DIST_WIRE_H
@@ -35,6 +36,7 @@ enum wire_type {
     WIRE_WELCOME,
     WIRE_ALL,
     WIRE_ABORT,
+    WIRE_ASK,
     WIRE_TYPES
 };
 
