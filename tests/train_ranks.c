@@ -3,6 +3,7 @@
  * threads here, each with its own device and trainer, joined by shared memory; ranks.sh has processes, and
  * MPI. */
 #include "core/train/cut.h"
+#include "core/train/snapshot.h"
 #include "core/train/trainer.h"
 #include "tests/tiny.h"
 
@@ -12,6 +13,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -19,7 +21,7 @@
 #include <omp.h>
 #endif
 
-enum { STEPS = 3, IMAGES = 12, MOST = 8, PIXELS = 3 * 28 * 28, MOST_VALUES = 1 << 21 };
+enum { STEPS = 3, IMAGES = 12, MOST = 8, PIXELS = 3 * 28 * 28 };
 
 static float images[STEPS][IMAGES * PIXELS];
 static int64_t ids[IMAGES];
@@ -27,8 +29,10 @@ static int64_t ids[IMAGES];
 struct rank {
     const char *settings;
     struct dist_options options;
-    int nan_step;      /* the loss of which is not finite; 0: none */
-    int64_t lost_step; /* before which this rank gives up; 0: none */
+    const char *directory; /* of the run: go on from its checkpoint, and save; NULL: neither */
+    int64_t last_step;     /* 0: STEPS */
+    int nan_step;          /* the loss of which is not finite; 0: none */
+    int64_t lost_step;     /* before which this rank gives up; 0: none */
     int code;
     struct error err;
     struct step_result results[STEPS];
@@ -68,7 +72,9 @@ static int make(struct tiny *tiny, const struct rank *r, const char *device, str
 static void train(struct rank *r, struct trainer *t)
 {
     struct feed feed = {.rank = r, .trainer = t};
-    for (feed.step = 0; feed.step < STEPS && !r->code; feed.step++) {
+    int64_t from = 0, last = r->last_step ? r->last_step : STEPS;
+    if (r->directory) r->code = trainer_resume(t, r->directory, &from, &r->err);
+    for (feed.step = from > 0 ? (int)from : 0; feed.step < last && !r->code; feed.step++) {
         if (feed.step + 1 == r->lost_step) {
             r->code = EXIT_DISK;
             dist_abort(&t->ranks, r->code);
@@ -77,6 +83,7 @@ static void train(struct rank *r, struct trainer *t)
         r->code = trainer_step(t, feed.step + 1, 1e-3, &(struct batch_source){.give = give, .context = &feed},
                                &r->results[feed.step], &r->err);
     }
+    if (r->directory && !r->code) r->code = trainer_save(t, r->directory, last, 1, &r->err);
     for (int i = 0; i < t->student->parameter_count; i++) r->count += t->student->parameters[i].count;
     r->weights = xmalloc((size_t)r->count * sizeof *r->weights);
     int64_t at = 0;
@@ -86,6 +93,8 @@ static void train(struct rank *r, struct trainer *t)
         at += t->student->parameters[i].count;
     }
 }
+
+static bool plan_too;
 
 static void *rank_main(void *context)
 {
@@ -102,12 +111,16 @@ static void *rank_main(void *context)
     }
     tiny_close(&tiny);
     struct error ignored;
+    if (!plan_too) return NULL;
     if (make(&plan, r, "dry", &ignored) == 0) r->planned_bytes = plan.device->use.peak_total_bytes;
     tiny_close(&plan);
     return NULL;
 }
 
-static struct rank *as_ranks(int size, const char *settings, int nan_step, int lost_rank)
+static const char *run_directory;
+static int64_t run_last_step;
+
+static struct rank *as_ranks(int size, const char *settings, int lost_rank)
 {
     pthread_t threads[MOST];
     int shared = -1;
@@ -117,7 +130,8 @@ static struct rank *as_ranks(int size, const char *settings, int nan_step, int l
     for (int r = 0; r < size; r++) {
         ranks[r] = (struct rank){.settings = settings,
                                  .options = {.rank = r, .size = size, .shared = shared},
-                                 .nan_step = nan_step,
+                                 .directory = run_directory,
+                                 .last_step = run_last_step,
                                  .lost_step = r == lost_rank ? 2 : 0};
         assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
     }
@@ -151,12 +165,12 @@ static void same(const char *what, const struct rank *one, const struct rank *ra
 /* settings alone, and on so many ranks, whole (from 0) and in parts (shard 1). */
 static void compare(const char *settings, int from, const int *sizes)
 {
-    struct rank *one = as_ranks(1, settings, 0, -1);
+    struct rank *one = as_ranks(1, settings, -1);
     if (one->code) fail_msg("%s: %s", settings, one->err.what);
     for (; *sizes; sizes++)
         for (int shard = from; shard < 2; shard++) {
             char *all = xasprintf("%s dist.shard=%s", settings, shard ? "optimizer" : "none");
-            struct rank *ranks = as_ranks(*sizes, all, 0, -1);
+            struct rank *ranks = as_ranks(*sizes, all, -1);
             same(all, one, ranks, *sizes);
             ranks_free(ranks, *sizes);
             free(all);
@@ -205,12 +219,74 @@ static void every_rule_and_format_has_the_bits_of_one_rank(void **state)
         }
 }
 
+static char *part_of(const char *directory, const char *name, size_t *bytes)
+{
+    char *path = xasprintf("%s/ckpt/step-00000003/%s", directory, name), *text = NULL;
+    if (file_read(path, 1 << 28, &text, bytes, NULL)) fail_msg("no %s", path);
+    free(path);
+    return text;
+}
+
+/* A step on 4 ranks, one on 3, one on 1 (or 8, at last): the checkpoint has the bytes of one rank's three. */
+static void a_checkpoint_goes_from_any_number_of_ranks_to_any(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"optim.clip_mode=previous",
+                                           "optim.state_m=4bit optim.state_v=4bit optim.adaptive=true "
+                                           "optim.adaptive_every=1 optim.adaptive_threshold=0.05",
+                                           "optim.name=lamb optim.use_meopt=false optim.gradients=keep"};
+    static const int moves[][STEPS] = {{4, 3, 8}, {3, 1, 4}, {1, 8, 2}};
+    static const char *const names[] = {"model.safetensors", "optimizer.bin", "MANIFEST.json"};
+    for (int w = 0; w < 3; w++) {
+        char alone[] = "/tmp/meopt-ranks-XXXXXX", moved[] = "/tmp/meopt-ranks-XXXXXX";
+        assert_non_null(mkdtemp(alone));
+        assert_non_null(mkdtemp(moved));
+        run_directory = alone;
+        ranks_free(as_ranks(1, settings[w], -1), 1);
+        run_directory = moved;
+        for (run_last_step = 1; run_last_step <= STEPS; run_last_step++) {
+            int size = moves[w][run_last_step - 1];
+            char *all = xasprintf("%s dist.shard=%s", settings[w], run_last_step == 2 ? "none" : "optimizer");
+            struct rank *ranks = as_ranks(size, all, -1);
+            for (int r = 0; r < size; r++)
+                if (ranks[r].code) fail_msg("%s, rank %d of %d: %s", all, r, size, ranks[r].err.what);
+            ranks_free(ranks, size);
+            free(all);
+        }
+        run_directory = NULL;
+        run_last_step = 0;
+        for (int n = 0; n < 3; n++) {
+            size_t a, b;
+            char *one = part_of(alone, names[n], &a), *other = part_of(moved, names[n], &b);
+            if (a != b || memcmp(one, other, a)) fail_msg("%s: other bytes in %s", settings[w], names[n]);
+            free(one);
+            free(other);
+        }
+        file_remove_tree(alone, NULL);
+        file_remove_tree(moved, NULL);
+    }
+}
+
+static void a_save_that_fails_fails_on_every_rank(void **state)
+{
+    (void)state;
+    run_directory = "/proc/no-run"; /* nothing can be made there */
+    struct rank *ranks = as_ranks(3, "dist.shard=optimizer", -1);
+    run_directory = NULL;
+    for (int r = 0; r < 3; r++) {
+        assert_int_not_equal(ranks[r].code, 0);
+        assert_string_equal(ranks[r].err.what, ranks[0].err.what);
+    }
+    ranks_free(ranks, 3);
+}
+
 static void a_rank_holds_its_part_and_what_was_planned(void **state)
 {
     (void)state;
-    struct rank *one = as_ranks(1, "", 0, -1);
+    plan_too = true;
+    struct rank *one = as_ranks(1, "", -1);
     for (int size = 2; size <= 4; size += 2) {
-        struct rank *ranks = as_ranks(size, "dist.shard=optimizer", 0, -1);
+        struct rank *ranks = as_ranks(size, "dist.shard=optimizer", -1);
         for (int r = 0; r < size; r++) {
             assert_int_equal(ranks[r].code, 0);
             double share = (double)ranks[r].optimizer_bytes * size / (double)one->optimizer_bytes;
@@ -222,6 +298,7 @@ static void a_rank_holds_its_part_and_what_was_planned(void **state)
         }
         ranks_free(ranks, size);
     }
+    plan_too = false;
     ranks_free(one, 1);
 }
 
@@ -231,7 +308,7 @@ static void what_is_not_finite_ends_all_ranks_alike(void **state)
     float kept = images[1][3 * PIXELS];
     images[1][3 * PIXELS] = NAN; /* of one rank's micro-batch */
     for (int shard = 0; shard < 2; shard++) {
-        struct rank *ranks = as_ranks(3, shard ? "dist.shard=optimizer" : "", 2, -1);
+        struct rank *ranks = as_ranks(3, shard ? "dist.shard=optimizer" : "", -1);
         for (int r = 0; r < 3; r++) assert_int_equal(ranks[r].code, EXIT_DIVERGED);
         ranks_free(ranks, 3);
     }
@@ -241,7 +318,7 @@ static void what_is_not_finite_ends_all_ranks_alike(void **state)
 static void a_rank_that_gives_up_ends_the_others(void **state)
 {
     (void)state;
-    struct rank *ranks = as_ranks(3, "", 0, 1);
+    struct rank *ranks = as_ranks(3, "", 1);
     assert_int_equal(ranks[1].code, EXIT_DISK);
     for (int r = 0; r < 3; r += 2) {
         assert_int_equal(ranks[r].code, EXIT_RANK_LOST);
@@ -253,7 +330,7 @@ static void a_rank_that_gives_up_ends_the_others(void **state)
 static void more_ranks_than_micro_batches_are_refused(void **state)
 {
     (void)state;
-    struct rank *ranks = as_ranks(4, "train.micro_batch=6 train.batch_size=6", 0, -1);
+    struct rank *ranks = as_ranks(4, "train.micro_batch=6 train.batch_size=6", -1);
     for (int r = 0; r < 4; r++) {
         assert_int_equal(ranks[r].code, EXIT_CONFIG);
         assert_non_null(strstr(ranks[r].err.what, "4 ranks for 2 micro-batches"));
@@ -293,11 +370,31 @@ static void parts_are_one_behind_the_other_and_all(void **state)
     tiny_close(&tiny);
 }
 
-int main(void)
+/* One rank among processes that mpirun has started: its weights and losses, as a file. */
+static int mpi_rank(const char *out)
+{
+    struct rank r = {.settings = getenv("MEOPT_TEST_SETTINGS"),
+                     .options = {.kind = DIST_MPI,
+                                 .rank = atoi(getenv("OMPI_COMM_WORLD_RANK")),
+                                 .size = atoi(getenv("OMPI_COMM_WORLD_SIZE")),
+                                 .shared = -1}};
+    rank_main(&r);
+    if (r.code) fprintf(stderr, "rank %d: %s\n", r.options.rank, r.err.what);
+    if (r.code || r.options.rank != r.options.size - 1) return r.code;
+    FILE *f = fopen(out, "wb");
+    bool good = f && fwrite(r.results, sizeof r.results, 1, f) == 1 &&
+                fwrite(r.weights, sizeof *r.weights, (size_t)r.count, f) == (size_t)r.count;
+    free(r.weights);
+    return f && fclose(f) == 0 && good ? 0 : EXIT_FAILED;
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(parts_are_one_behind_the_other_and_all),
                                        cmocka_unit_test(every_way_of_a_step_has_the_bits_of_one_rank),
                                        cmocka_unit_test(every_rule_and_format_has_the_bits_of_one_rank),
+                                       cmocka_unit_test(a_checkpoint_goes_from_any_number_of_ranks_to_any),
+                                       cmocka_unit_test(a_save_that_fails_fails_on_every_rank),
                                        cmocka_unit_test(a_rank_holds_its_part_and_what_was_planned),
                                        cmocka_unit_test(what_is_not_finite_ends_all_ranks_alike),
                                        cmocka_unit_test(a_rank_that_gives_up_ends_the_others),
@@ -308,5 +405,6 @@ int main(void)
             random = random * 1664525u + 1013904223u;
             images[s][i] = (float)(int32_t)random * 0x1p-31f;
         }
+    if (argc > 1) return mpi_rank(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -57,22 +58,48 @@ static const void *feed_coming(void *context)
     return f->last ? NULL : data_peek(f->data);
 }
 
-static int write_metric(struct run *run, const struct trainer *t, const struct train_progress *p,
-                        bool with_cards, struct error *err)
+/* What each rank says of its card. */
+struct card_told {
+    struct memory_use use;
+    char name[128];
+};
+
+static json_t *card_json(const struct card_told *told, int rank)
+{
+    json_t *card = memory_json(&told->use);
+    json_object_set_new(card, "rank", json_integer(rank));
+    json_object_set_new(card, "device", json_string(told->name));
+    json_object_set_new(card, "busy_percent", json_null());
+    json_object_set_new(card, "temp_c", json_null());
+    json_object_set_new(card, "power_w", json_null());
+    return card;
+}
+
+/* Of all ranks, which make this call together. *cards: NULL on an error. */
+static int tell_cards(struct trainer *t, json_t **cards, struct error *err)
+{
+    struct dist *ranks = &t->ranks;
+    struct card_told *told = xcalloc((size_t)ranks->size, sizeof *told);
+    int64_t *offsets = xcalloc((size_t)ranks->size + 1, sizeof *offsets);
+    for (int r = 0; r <= ranks->size; r++) offsets[r] = r * (int64_t)sizeof *told;
+    told[ranks->rank].use = t->device->use;
+    memcpy(told[ranks->rank].name, t->device->name, sizeof told->name);
+    int code = dist_gather_host(ranks, told, offsets, err);
+    *cards = code ? NULL : json_array();
+    for (int r = 0; r < ranks->size && *cards; r++) json_array_append_new(*cards, card_json(&told[r], r));
+    free(offsets);
+    free(told);
+    return code;
+}
+
+/* cards: of all ranks, taken over; NULL: not at this step */
+static int write_metric(struct run *run, const struct train_progress *p, json_t *cards, struct error *err)
 {
     json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)p->step,
                              "epoch", (json_int_t)p->epoch, "loss", p->loss, "cosine", p->cosine, "lr", p->lr,
                              "grad_norm", p->grad_norm, "images_per_s", p->images_per_s, "step_ms",
                              p->step_ms, "data_wait_ms", p->data_wait_ms);
-    if (with_cards) {
-        json_t *card = memory_json(&t->device->use);
-        json_object_set_new(card, "rank", json_integer(0));
-        json_object_set_new(card, "device", json_string(t->device->name));
-        json_object_set_new(card, "busy_percent", json_null());
-        json_object_set_new(card, "temp_c", json_null());
-        json_object_set_new(card, "power_w", json_null());
-        json_object_set_new(line, "cards", json_pack("[o]", card));
-    }
+    if (cards) json_object_set_new(line, "cards", cards);
     return run_metric(run, line, err);
 }
 
@@ -88,7 +115,12 @@ struct course {
     double tried_at;           /* the same, of a save that failed; 0: saving is not paused */
     unsigned borne;            /* 1 << enum told: its failure has been told */
     bool stepping;             /* in a step: the weights may be half of one, half of the next */
+    int rank, ranks;
+    bool leave, save; /* what all ranks do now, because one of them was asked to */
 };
+
+/* One rank writes what the run tells. */
+static bool leads(const struct course *w) { return w->rank == 0; }
 
 /* What the run tells of itself is never worth the run. */
 enum told { TOLD_METRICS, TOLD_EVENTS, TOLD_STATE };
@@ -104,6 +136,10 @@ static void bear(struct course *w, enum told what, int code, const struct error 
 static void tell_event(struct course *w, const char *event, json_t *fields)
 {
     struct error why = {0};
+    if (!leads(w)) {
+        json_decref(fields);
+        return;
+    }
     bear(w, TOLD_EVENTS, run_event(w->run, event, fields, &why), &why);
 }
 
@@ -111,13 +147,14 @@ static void tell_state(struct course *w, const char *state, int exit_code)
 {
     const struct train_progress *p = &w->p;
     struct error why = {0};
+    if (!leads(w)) return;
     bear(w, TOLD_STATE, run_state(w->run, state, p->step, p->total, p->epoch, exit_code, &why), &why);
     w->state_at = clock_seconds();
 }
 
 static void tell_pause(struct course *w, const struct error *why)
 {
-    if (w->tried_at <= 0) {
+    if (w->tried_at <= 0 && leads(w)) {
         snprintf(w->run->notice, sizeof w->run->notice, "saving is paused since step %lld: %.200s",
                  (long long)w->p.step, why->what);
         log_warn("%s%s%s; saving is paused, the last checkpoint stays, training goes on", why->file,
@@ -134,15 +171,15 @@ static int save(struct course *w, struct error *err)
     int64_t step = w->p.step;
     struct error why = {0};
     phase(w->listener, PHASE_SAVE);
-    bear(w, TOLD_METRICS, run_sync(w->run, &why), &why);
+    if (leads(w)) bear(w, TOLD_METRICS, run_sync(w->run, &why), &why);
     int code = trainer_save(w->t, w->run->directory, step, (int)w->t->config->train.checkpoint_keep, err);
     if (code) return code;
-    if (w->tried_at > 0) {
+    if (w->tried_at > 0 && leads(w)) {
         log_info("there is room again: saving goes on");
         tell_event(w, "saving_resumed", json_pack("{s:I}", "step", (json_int_t)step));
         w->run->notice[0] = 0;
-        w->tried_at = 0;
     }
+    w->tried_at = 0;
     tell_event(w, "checkpoint", json_pack("{s:I}", "step", (json_int_t)step));
     if (w->listener->saved) w->listener->saved(w->listener->context, step);
     w->saved_at = clock_seconds();
@@ -213,19 +250,25 @@ static int one_step(struct course *w, struct error *err)
     p->grad_norm = result.grad_norm;
     p->data_wait_ms = feed->batch.wait_ms;
     p->step_ms = (clock_seconds() - begin) * 1e3;
-    p->images_per_s = (double)w->t->batch / p->step_ms * 1e3;
+    p->images_per_s = (double)w->t->images / p->step_ms * 1e3;
     return 0;
 }
 
 /* To the run's files and to who listens. */
-static void tell_step(struct course *w)
+static int tell_step(struct course *w, struct error *err)
 {
     const struct train_progress *p = &w->p;
     struct error why = {0};
-    bool with_cards = p->step == 1 || p->step == w->last || p->step % w->t->config->train.log_every == 0;
-    bear(w, TOLD_METRICS, write_metric(w->run, w->t, p, with_cards, &why), &why);
+    json_t *cards = NULL;
+    if (p->step == 1 || p->step == w->last || p->step % w->t->config->train.log_every == 0) {
+        int code = tell_cards(w->t, &cards, err);
+        if (code) return code;
+    }
+    if (leads(w)) bear(w, TOLD_METRICS, write_metric(w->run, p, cards, &why), &why);
+    else json_decref(cards);
     if (w->listener->step) w->listener->step(w->listener->context, p);
     if (clock_seconds() - w->state_at >= 1) tell_state(w, "training", -1);
+    return 0;
 }
 
 /* By number of steps, by time, by a signal or by a request. */
@@ -236,8 +279,18 @@ static bool save_due(const struct course *w)
            (c->train.checkpoint_minutes > 0 &&
             clock_seconds() - (w->tried_at > 0 ? w->tried_at : w->saved_at) >=
                 60 * c->train.checkpoint_minutes) ||
-           (w->tried_at > 0 && clock_seconds() - w->tried_at >= PAUSE_SECONDS) ||
-           signals_act(PHASE_STEP) == ACT_SAVE;
+           (w->tried_at > 0 && clock_seconds() - w->tried_at >= PAUSE_SECONDS);
+}
+
+/* What was asked of one rank all do, at the same place; only the first looks at the clock. */
+static int agree(struct course *w, bool due, struct error *err)
+{
+    enum signal_act act = signals_act(PHASE_STEP);
+    double wishes[2] = {act == ACT_SAVE_LEAVE, act == ACT_SAVE || (due && leads(w))};
+    int code = dist_all_reduce(&w->t->ranks, DIST_MAX, wishes, 2, err);
+    w->leave = wishes[0] > 0;
+    w->save = wishes[1] > 0;
+    return code;
 }
 
 /* How the steps ended, for readers of the run and for the caller; returns the code of the whole. */
@@ -249,7 +302,7 @@ static int tell_end(struct course *w, int code, struct error *err)
                         : code == EXIT_DIVERGED ? "diverged"
                                                 : "failed";
     struct error why = {0};
-    bear(w, TOLD_METRICS, run_sync(w->run, &why), &why); /* lines that are held */
+    if (leads(w)) bear(w, TOLD_METRICS, run_sync(w->run, &why), &why); /* lines that are held */
     tell_state(w, state, code);
     tell_event(w, state, json_pack("{s:I}", "step", (json_int_t)p->step));
     if (code == EXIT_STOPPED && err) {
@@ -267,17 +320,17 @@ static int tell_end(struct course *w, int code, struct error *err)
 
 static int steps(struct course *w, struct error *err)
 {
-    int code = 0;
-    while (w->p.step < w->last && !code && signals_act(PHASE_STEP) != ACT_SAVE_LEAVE) {
-        if ((code = one_step(w, err)) != 0) break;
-        tell_step(w);
-        if (save_due(w) && w->p.step < w->last) {
-            signals_obeyed(WISH_SAVE);
-            save_or_pause(w);
-        }
+    int code = agree(w, false, err);
+    while (w->p.step < w->last && !code && !w->leave) {
+        if ((code = one_step(w, err)) != 0 || (code = tell_step(w, err)) != 0) break;
+        code = agree(w, save_due(w), err);
+        if (code || !w->save || w->p.step >= w->last) continue;
+        signals_obeyed(WISH_SAVE);
+        save_or_pause(w);
+        code = agree(w, false, err);
     }
     if (!code && w->p.step > w->saved_step) code = save_last(w, err);
-    else if (code && !w->stepping && w->p.step > w->saved_step) save_before_end(w);
+    else if (code && !w->stepping && w->p.step > w->saved_step && w->ranks == 1) save_before_end(w);
     if (!code && w->p.step < w->p.total) code = EXIT_STOPPED;
     phase(w->listener, PHASE_END);
     return tell_end(w, code, err);
@@ -314,6 +367,7 @@ static int fill_cache_of_run(void *context, struct trainer *t, struct error *err
  * that has saved and whose checkpoints are not there is not begun again: that would cost its metrics, too. */
 static int go_on(struct run *run, struct trainer *t, int64_t *from, struct error *err)
 {
+    bool lead = t->ranks.rank == 0;
     int64_t told = -1;
     int code = trainer_resume(t, run->directory, from, err);
     if (!code && *from < 0) {
@@ -328,8 +382,10 @@ static int go_on(struct run *run, struct trainer *t, int64_t *from, struct error
         }
         free(latest);
         *from = 0;
-    } else if (!code) checkpoint_tidy(run->directory, *from, (int)t->config->train.checkpoint_keep);
-    return code ? code : run_truncate_metrics(run, *from, err);
+    } else if (!code && lead) {
+        checkpoint_tidy(run->directory, *from, (int)t->config->train.checkpoint_keep);
+    }
+    return code || !lead ? code : run_truncate_metrics(run, *from, err);
 }
 
 /* Everything is there: to the run's files and to who listens, then train. */
@@ -339,8 +395,8 @@ static int train(struct course *w, const char *event, json_t *identity, json_t *
     struct data *data = w->feed.data;
     w->feed.micro = w->t->micro;
     w->feed.pixels = 3 * c->data.image_size * c->data.image_size;
-    int code = meta_write(w->run, w->t, data, w->p.total, identity, err);
-    if (!code) code = identity_write_images(w->run, data_list(data), err);
+    int code = leads(w) ? meta_write(w->run, w->t, data, w->p.total, identity, err) : 0;
+    if (!code && leads(w)) code = identity_write_images(w->run, data_list(data), err);
     if (code) return code;
     json_t *fields =
         json_pack("{s:I, s:I}", "step", (json_int_t)w->from, "total_steps", (json_int_t)w->p.total);
@@ -352,10 +408,11 @@ static int train(struct course *w, const char *event, json_t *identity, json_t *
     return code ? code : steps(w, err);
 }
 
-/* Asked to leave while there is no step that could be lost. */
-static int leave(int code, enum train_phase at)
+/* Asked to leave while there is no step that could be lost. Several ranks leave together, before the first.
+ */
+static int leave(const struct course *w, int code)
 {
-    return !code && signals_act(at) == ACT_LEAVE ? EXIT_STOPPED : code;
+    return !code && w->ranks == 1 && signals_act(PHASE_LOAD) == ACT_LEAVE ? EXIT_STOPPED : code;
 }
 
 /* The run as it is before its first step here: trainer and data, at step w->from. */
@@ -363,23 +420,32 @@ static int load(struct course *w, struct config *c, bool resume, const struct di
                 struct device **device, struct error *err)
 {
     struct filling filling = {w->run, w->listener};
-    int code = leave(train_device_open(device, c, true, err), PHASE_LOAD);
+    if (w->ranks > 1 && c->train.cache_teacher)
+        return error_set(
+            err, EXIT_CONFIG, "leave train.cache_teacher out",
+            "train.cache_teacher: %d ranks would each compute the teacher's outputs of all images", w->ranks);
+    int code = leave(w, train_device_open(device, c, true, err));
     if (!code) code = trainer_create_among(&w->t, c, *device, false, ranks, fill_cache_of_run, &filling, err);
-    code = leave(code, PHASE_LOAD);
+    code = leave(w, code);
     if (!code) {
         struct data_options options = train_data_options(c);
+        options.rank = w->rank;
+        options.ranks = w->ranks;
+        options.batch = w->t->batch;
+        options.micro = w->t->micro;
+        options.global = w->t->images;
         code = data_open(&w->feed.data, &options, err);
-        if (!code) data_tell(w->feed.data);
+        if (!code && leads(w)) data_tell(w->feed.data);
     }
     if (!code && w->t->cache && w->t->cache_list != data_hash(w->feed.data)) {
         code = error_set(err, EXIT_FAILED, "start again when they are at rest",
                          "the images have changed while the teacher's outputs were computed");
         error_at(err, c->data.root, 0, 0);
     }
-    code = leave(code, PHASE_LOAD);
+    code = leave(w, code);
     if (!code && w->listener->ready) code = w->listener->ready(w->listener->context, w->feed.data, err);
     if (!code && resume) code = go_on(w->run, w->t, &w->from, err);
-    return leave(code, PHASE_LOAD);
+    return leave(w, code);
 }
 
 int train_loop(struct run *run, struct config *c, struct train_resume how, int64_t stop_after,
@@ -388,7 +454,8 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     struct device *device = NULL;
     static const struct train_listener silent;
     if (!listener) listener = &silent;
-    struct course w = {.run = run, .listener = listener};
+    struct course w = {
+        .run = run, .listener = listener, .rank = ranks ? ranks->rank : 0, .ranks = ranks ? ranks->size : 1};
     struct run_status before;
     json_t *identity = identity_config(c), *changed = NULL;
     signals_catch(run->directory);
@@ -408,6 +475,8 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
         w.from = w.p.step;
         code = tell_end(&w, code, err);
     }
+    if (w.t && code && code != EXIT_STOPPED && code != EXIT_DIVERGED)
+        dist_abort(&w.t->ranks, code); /* what one rank alone has met the others cannot know */
     json_decref(identity);
     json_decref(changed);
     data_close(w.feed.data);

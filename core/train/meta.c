@@ -22,18 +22,19 @@ uint32_t meta_program_crc(void)
 }
 
 /* The plan of this experiment on the kind of device that was found, or of the same without MEOpt. */
-static int plan_found(struct plan *plan, const struct config *config, const char *kind, bool use_meopt)
+static int plan_found(struct plan *plan, const struct trainer *t, bool use_meopt)
 {
     static const char *const without[][2] = {{"optim.use_meopt", "false"}, {"optim.pure_bf16", "false"},
                                              {"optim.weights", "auto"},    {"optim.state_m", "auto"},
                                              {"optim.state_v", "auto"},    {"optim.gradients", "keep"},
                                              {"optim.clip_mode", "exact"}};
     struct config copy;
-    config_copy(&copy, config);
-    int code = config_assign(&copy, "device.type", kind, NULL);
+    struct dist_options ranks = {.rank = t->ranks.rank, .size = t->ranks.size};
+    config_copy(&copy, t->config);
+    int code = config_assign(&copy, "device.type", device_kind_names[t->device->kind], NULL);
     for (size_t i = 0; i < sizeof without / sizeof *without && !use_meopt && !code; i++)
         code = config_assign(&copy, without[i][0], without[i][1], NULL);
-    if (!code) code = plan_make(plan, &copy, NULL);
+    if (!code) code = plan_make_among(plan, &copy, &ranks, NULL);
     config_free(&copy);
     return code;
 }
@@ -78,15 +79,14 @@ int meta_write(const struct run *run, const struct trainer *t, const struct data
     json_object_set_new(meta, "student_activation", json_string(geometry_activation(&t->student_geometry)));
     struct meopt_bytes held = {0};
     struct plan plan, baseline;
-    bool planned = plan_found(&plan, t->config, device_kind_names[t->device->kind], true) == 0,
-         compared = plan_found(&baseline, t->config, device_kind_names[t->device->kind], false) == 0;
+    bool planned = plan_found(&plan, t, true) == 0, compared = plan_found(&baseline, t, false) == 0;
     (void)meopt_held(t->opt, &held);
     json_object_set_new(meta, "code_version", json_string(MEOPT_VERSION));
     json_object_set_new(meta, "program_crc32c", hex_or_null(meta_program_crc()));
     json_object_set_new(meta, "data_crc32c", hex_or_null(data_hash(data)));
     json_object_set_new(meta, "seed", json_integer((json_int_t)t->config->train.seed));
-    json_object_set_new(meta, "batch_images", json_integer((json_int_t)t->batch));
-    json_object_set_new(meta, "ranks", json_integer(1));
+    json_object_set_new(meta, "batch_images", json_integer((json_int_t)t->images));
+    json_object_set_new(meta, "ranks", json_integer(t->ranks.size));
     json_object_set_new(meta, "epoch_steps", json_integer((json_int_t)data_epoch_batches(data)));
     json_object_set_new(meta, "optimizer_bytes_per_param",
                         held.parameters ? json_real((double)held.total / (double)held.parameters)

@@ -69,6 +69,12 @@ static bool geometry_known(struct config *config)
 
 int plan_make(struct plan *plan, const struct config *config, struct error *err)
 {
+    return plan_make_among(plan, config, NULL, err);
+}
+
+int plan_make_among(struct plan *plan, const struct config *config, const struct dist_options *ranks,
+                    struct error *err)
+{
     struct config copy;
     struct device *device = NULL;
     struct trainer *trainer = NULL;
@@ -91,7 +97,8 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
     char spec[32];
     snprintf(spec, sizeof spec, "dry:%s", device_type_names[copy.device.type]);
     code = device_open(&device, spec, 0, err);
-    if (code == 0) code = trainer_create(&trainer, &copy, device, !plan->from_checkpoints, NULL, NULL, err);
+    if (code == 0)
+        code = trainer_create_among(&trainer, &copy, device, !plan->from_checkpoints, ranks, NULL, NULL, err);
     if (code == 0) code = rehearse(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
         copy.model_t.arch == TOWER_ARCH_CUSTOM && !geometry_known(&copy)) {

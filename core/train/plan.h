@@ -4,6 +4,7 @@
 #define MEOPT_TRAIN_PLAN_H
 
 #include "core/config/config.h"
+#include "core/dist/dist.h"
 #include "core/nn/nn.h"
 
 struct plan {
@@ -24,6 +25,9 @@ struct plan {
 /* config is not changed. Checkpoints are opened for their shapes when both are there; else arch or the
  * geometry keys must say everything. */
 int plan_make(struct plan *plan, const struct config *config, struct error *err);
+/* The same for one of several ranks; NULL: one alone. */
+int plan_make_among(struct plan *plan, const struct config *config, const struct dist_options *ranks,
+                    struct error *err);
 
 /* Bytes that one of `ranks` sends in a step: ring all-reduce of reduce_bytes. */
 double plan_sent_bytes(const struct plan *plan, int ranks);

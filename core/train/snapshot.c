@@ -8,6 +8,92 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- ranks: one writes, and asks the others for their parts ---- */
+
+enum question { ASK_TENSOR, ASK_RECORD, ASK_END };
+
+/* What the writing rank tells all. */
+struct asked {
+    int64_t question, index;
+    int code; /* ASK_END: how it ended */
+    struct error err;
+};
+
+static struct dist *ranks_of(const struct trainer *t) { return (struct dist *)(uintptr_t)&t->ranks; }
+
+static int ask(const struct trainer *t, enum question question, int64_t index, struct error *err)
+{
+    struct asked asked = {.question = question, .index = index};
+    return many_sharded(t) ? dist_broadcast(ranks_of(t), &asked, sizeof asked, 0, err) : 0;
+}
+
+/* The record of a tensor from those of all ranks' parts, which make this call together; only the writing rank
+ * has a place for it. */
+static int whole_record(const struct trainer *t, int64_t index, void *dst, size_t bytes, struct error *err)
+{
+    int ranks = t->ranks.size;
+    struct meopt_error library = {0};
+    size_t own = meopt_state_bytes(t->opt, (size_t)index), *sizes = xcalloc((size_t)ranks, sizeof *sizes);
+    double *told = xcalloc((size_t)ranks, sizeof *told);
+    int64_t *offsets = xcalloc((size_t)ranks + 1, sizeof *offsets);
+    const void **parts = xcalloc((size_t)ranks, sizeof *parts);
+    char *all = NULL;
+    told[t->ranks.rank] = (double)own;
+    int code = dist_all_reduce(ranks_of(t), DIST_SUM, told, ranks, err);
+    for (int r = 0; r < ranks; r++) {
+        sizes[r] = (size_t)told[r];
+        offsets[r + 1] = offsets[r] + (int64_t)sizes[r];
+    }
+    if (!code) all = xmalloc((size_t)offsets[ranks] + 1);
+    for (int r = 0; r < ranks && all; r++) parts[r] = all + offsets[r];
+    if (!code &&
+        meopt_state_save(t->opt, (size_t)index, all + offsets[t->ranks.rank], own, &library) != MEOPT_OK)
+        code = trainer_library_error(&library, err);
+    if (!code) code = dist_gather_host(ranks_of(t), all, offsets, err);
+    if (!code && dst && meopt_state_join(parts, sizes, (size_t)ranks, dst, &bytes, &library) != MEOPT_OK)
+        code = trainer_library_error(&library, err);
+    free(all);
+    free(parts);
+    free(offsets);
+    free(told);
+    free(sizes);
+    return code;
+}
+
+/* Its size, from this rank's part. */
+static int whole_record_bytes(const struct trainer *t, int64_t index, size_t *bytes, struct error *err)
+{
+    struct meopt_error library = {0};
+    size_t own = meopt_state_bytes(t->opt, (size_t)index);
+    *bytes = own;
+    if (!many_sharded(t)) return 0;
+    void *record = xmalloc(own);
+    int status = meopt_state_save(t->opt, (size_t)index, record, own, &library);
+    if (!status) status = meopt_state_join((const void *const *)&record, &own, 1, NULL, bytes, &library);
+    free(record);
+    return status ? trainer_library_error(&library, err) : 0;
+}
+
+/* A rank that does not write: does what it is asked until the other has ended, and ends like it. */
+static int answer(const struct trainer *t, struct error *err)
+{
+    struct asked asked = {0};
+    float *staging = NULL;
+    int code = 0;
+    while (!code && (code = dist_broadcast(ranks_of(t), &asked, sizeof asked, 0, err)) == 0) {
+        if (asked.question == ASK_END) break;
+        if (asked.question == ASK_RECORD) {
+            code = whole_record(t, asked.index, NULL, 0, err);
+            continue;
+        }
+        staging = xrealloc(staging, (size_t)t->student->parameters[asked.index].count * sizeof *staging);
+        code = trainer_export(t, (int)asked.index, staging, err);
+    }
+    free(staging);
+    if (!code && asked.code && err) *err = asked.err;
+    return code ? code : asked.code;
+}
+
 /* One parameter on its way into model.safetensors: exported whole at its first byte. */
 struct stream {
     const struct trainer *trainer;
@@ -20,7 +106,8 @@ static int stream_read(void *context, size_t offset, void *dst, size_t bytes, st
 {
     struct stream *s = context;
     if (*s->staged != s->parameter) {
-        int code = trainer_export(s->trainer, s->parameter, s->staging, err);
+        int code = ask(s->trainer, ASK_TENSOR, s->parameter, err);
+        if (!code) code = trainer_export(s->trainer, s->parameter, s->staging, err);
         if (code) return code;
         *s->staged = s->parameter;
     }
@@ -54,12 +141,17 @@ static int fill_record(void *context, int64_t index, void *dst, size_t bytes, st
 {
     const struct trainer *t = context;
     struct meopt_error library = {0};
+    if (many_sharded(t)) {
+        int code = ask(t, ASK_RECORD, index, err);
+        return code ? code : whole_record(t, index, dst, bytes, err);
+    }
     return meopt_state_save(t->opt, (size_t)index, dst, bytes, &library)
                ? trainer_library_error(&library, err)
                : 0;
 }
 
-int trainer_save(const struct trainer *t, const char *directory, int64_t step, int keep, struct error *err)
+static int save_here(const struct trainer *t, const char *directory, int64_t step, int keep,
+                     struct error *err)
 {
     const struct tower *tower = t->student;
     int64_t largest = 1;
@@ -78,9 +170,11 @@ int trainer_save(const struct trainer *t, const char *directory, int64_t step, i
         rows[i].context = &streams[i];
     }
     struct checkpoint_record *records = xcalloc((size_t)t->tensor_count + 1, sizeof *records);
-    for (int i = 0; i < t->tensor_count; i++)
-        records[i] = (struct checkpoint_record){meopt_state_bytes(t->opt, (size_t)i), fill_record,
-                                                (void *)(uintptr_t)t};
+    int code = 0;
+    for (int i = 0; i < t->tensor_count && !code; i++) {
+        records[i] = (struct checkpoint_record){0, fill_record, (void *)(uintptr_t)t};
+        code = whole_record_bytes(t, i, &records[i].bytes, err);
+    }
     struct notes notes;
     notes_make(&notes, &t->student_geometry, false);
     struct checkpoint_content content = {rows,
@@ -89,12 +183,26 @@ int trainer_save(const struct trainer *t, const char *directory, int64_t step, i
                                          t->tensor_count,
                                          json_pack("{s:f}", "previous_norm", t->previous_norm),
                                          notes.metadata};
-    int code = checkpoint_save(directory, step, keep, &content, err);
+    if (!code) code = checkpoint_save(directory, step, keep, &content, err);
     json_decref(content.more);
     rows_free(t, rows);
     free(records);
     free(streams);
     free(staging);
+    return code;
+}
+
+int trainer_save(const struct trainer *t, const char *directory, int64_t step, int keep, struct error *err)
+{
+    struct error own = {0};
+    if (t->ranks.rank > 0) return answer(t, err);
+    int code = save_here(t, directory, step, keep, &own);
+    struct asked end = {.question = ASK_END, .code = code, .err = own};
+    if (code != EXIT_RANK_LOST) {
+        int told = dist_broadcast(ranks_of(t), &end, sizeof end, 0, &own);
+        if (!code) code = told;
+    }
+    if (code && err) *err = own;
     return code;
 }
 
@@ -107,15 +215,26 @@ static int take_record(void *context, int64_t index, const void *record, size_t 
 {
     struct trainer *t = context;
     struct meopt_error library = {0};
-    return meopt_state_load(t->opt, (size_t)index, record, bytes, &library)
-               ? trainer_library_error(&library, err)
-               : 0;
+    int64_t first, count;
+    void *part = NULL;
+    int status = MEOPT_OK;
+    if (many_sharded(t)) {
+        size_t room = bytes;
+        many_part(t, t->parameter_of[index], &first, &count);
+        part = xmalloc(bytes);
+        status = meopt_state_cut(record, bytes, first, count, part, &room, &library);
+        record = part;
+        bytes = room;
+    }
+    if (!status) status = meopt_state_load(t->opt, (size_t)index, record, bytes, &library);
+    free(part);
+    return status ? trainer_library_error(&library, err) : 0;
 }
 
-int trainer_resume(struct trainer *t, const char *directory, int64_t *step, struct error *err)
+static int resume_here(struct trainer *t, const char *directory, bool owner, int64_t *step, struct error *err)
 {
     struct checkpoint c;
-    int code = checkpoint_newest(&c, directory, true, err);
+    int code = checkpoint_newest(&c, directory, owner, err);
     *step = c.step;
     if (code || c.step < 0) return code;
     struct weights_row *rows = rows_of(t);
@@ -124,5 +243,25 @@ int trainer_resume(struct trainer *t, const char *directory, int64_t *step, stru
     t->previous_norm = json_number_value(json_object_get(c.manifest, "previous_norm"));
     rows_free(t, rows);
     checkpoint_close(&c);
+    return code;
+}
+
+/* The rank that owns the run first: it puts damaged ones aside. */
+int trainer_resume(struct trainer *t, const char *directory, int64_t *step, struct error *err)
+{
+    bool lead = t->ranks.rank == 0;
+    struct error own = {0};
+    int code = lead ? resume_here(t, directory, true, step, &own) : 0;
+    struct asked told = {.index = lead ? *step : -1, .code = code, .err = own};
+    int lost = dist_broadcast(ranks_of(t), &told, sizeof told, 0, &own);
+    if (!code) code = lost;
+    if (!lead && !code && (code = told.code) != 0) own = told.err;
+    if (!lead && !code) code = resume_here(t, directory, false, step, &own);
+    if (!lead && !code && *step != told.index)
+        code = error_set(&own, EXIT_INTEGRITY, "is the run's directory the same on every host?",
+                         "rank %d finds the checkpoint of step %lld, rank 0 that of step %lld", t->ranks.rank,
+                         (long long)*step, (long long)told.index);
+    if (!code && *step >= 0) code = many_share(t, &own);
+    if (code && err) *err = own;
     return code;
 }

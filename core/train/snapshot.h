@@ -10,6 +10,10 @@
 
 #include "core/train/trainer.h"
 
+/* Of several ranks all make both calls together: rank 0 writes, the others give it the parts that they hold,
+ * and end as it does. The files are the same bytes on any number of ranks, and are loaded on any.
+ */
+
 /* Save in the run's directory; keep: how many checkpoints stay. */
 int trainer_save(const struct trainer *trainer, const char *directory, int64_t step, int keep,
                  struct error *err);

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Ranks through Open MPI have the bits of ranks that share memory, and of one: losses, norms and weights of the last rank.
+set -eu
+command -v mpirun >/dev/null || { echo "no mpirun here"; exit 77; }
+[ -e "$MEOPT_BUILD/libmeopt_mpi.so" ] || { echo "built without MPI"; exit 77; }
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "FAILED: $*" >&2; exit 1; }
+export MEOPT_MPI_MODULE="$MEOPT_BUILD/libmeopt_mpi.so" OMP_NUM_THREADS=1
+unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
+mpi() { # N OUT
+    mpirun --allow-run-as-root --oversubscribe --mca rmaps_base_oversubscribe 1 --mca btl self,vader --mca mpi_yield_when_idle 1 \
+        -np "$1" -x MEOPT_MPI_MODULE -x MEOPT_TEST_SETTINGS -x OMP_NUM_THREADS "$MEOPT_BUILD/tests/test_train_ranks" "$2"
+}
+for settings in "dist.shard=none" "dist.shard=optimizer optim.name=lamb optim.clip_mode=exact"; do
+    export MEOPT_TEST_SETTINGS="$settings"
+    OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 "$MEOPT_BUILD/tests/test_train_ranks" "$dir/1" 2>"$dir/log" || fail "one rank: $(cat "$dir/log")"
+    for n in 2 3; do
+        mpi $n "$dir/$n" >"$dir/log" 2>&1 || fail "$n ranks: $(cat "$dir/log")"
+        cmp "$dir/1" "$dir/$n" || fail "$settings: other bits on $n ranks"
+    done
+done
+# Ranks that are no ranks of one MPI: each would train alone, and nobody would know.
+if OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$MEOPT_BUILD/tests/test_train_ranks" "$dir/x" 2>"$dir/log"; then fail "a singleton took part"; fi
+grep -q "this is rank 1 of 2, and MPI says 0 of 1" "$dir/log" || fail "a singleton is told: $(cat "$dir/log")"
