@@ -71,7 +71,7 @@ char *run_named(const char *word, const char *parent, int *code, struct error *e
     *code = 0;
     size_t n = strlen(word);
     while (n > 1 && word[n - 1] == '/') n--;
-    if (access(word, F_OK) == 0 || n == 0) return xstrdup(word);
+    if (!file_absent(word) || n == 0) return xstrdup(word);
     char *bare = strndup(word, n),
          *within = strchr(bare, '/') ? path_dirname(bare) : xstrdup(parent ? parent : "runs");
     const char *begin = path_basename(bare);
@@ -79,7 +79,7 @@ char *run_named(const char *word, const char *parent, int *code, struct error *e
     struct names names;
     names.all = run_names(within, &names.count);
     int same = 0, last = -1;
-    if (access(found, F_OK) != 0) {
+    if (file_absent(found)) {
         free(found);
         found = NULL;
         for (int i = 0; i < names.count; i++)

@@ -156,8 +156,8 @@ static void states(void **state)
     snprintf(text, sizeof text, "{\"state\":\"training\",\"pid\":%d,\"host\":\"%s\",\"exit_code\":null}",
              (int)getpid(), host);
     put("running", "state.json", text);
-    char *path = path_join(root, "running");
-    int lock = open(path, O_RDONLY | O_DIRECTORY);
+    char *path = path_join(root, "running/.lock");
+    int lock = open(path, O_RDWR | O_CREAT, 0666);
     assert_int_equal(flock(lock, LOCK_EX), 0); /* as who trains there does */
     struct record r = get("running");
     assert_string_equal(r.state, "running");

@@ -22,18 +22,19 @@ until [ -s day/metrics.jsonl ]; do
     sleep 0.02
 done
 read -r worker _ <"/proc/$pid/task/$pid/children" || test -n "$worker" # no newline ends it
-of() { sed -n "s/^$2:[[:space:]]*\([0-9]*\).*/\1/p" "/proc/$1/status"; }
+of() { sed -n "s/^$2:[[:space:]]*\([0-9]*\).*/\1/p" "/proc/$1/status" 2>/dev/null; }
 descriptors() { # the fewest of three looks: a file may be open for a moment
-    for _ in 1 2 3; do ls "/proc/$1/fd" | wc -l; done | sort -n | head -n 1
+    for _ in 1 2 3; do ls "/proc/$1/fd" 2>/dev/null | wc -l; done | sort -n | head -n 1
 }
-ticks() { sed 's/.*) //' "/proc/$worker/stat" | awk '{ print $12 + $13 }'; }
-sample() { # step, memory and descriptors of both, processor time of the worker
-    echo "$at $(of $worker RssAnon) $(of $pid RssAnon) $(descriptors $worker) $(descriptors $pid) $(ticks)" 2>/dev/null >>samples || true
+ticks() { sed 's/.*) //' "/proc/$worker/stat" 2>/dev/null | awk '{ print $12 + $13 }'; }
+sample() { # step, memory and descriptors of both, processor time of the worker; nothing where one of them ends meanwhile
+    line="$at $(of $worker RssAnon) $(of $pid RssAnon) $(descriptors $worker) $(descriptors $pid) $(ticks)"
+    [ ! -e "/proc/$worker/fd/0" ] || [ ! -e "/proc/$pid/fd/0" ] || echo "$line" >>samples
 }
 n=0
 while kill -0 $pid 2>/dev/null; do
     at=$(wc -l <day/metrics.jsonl)
-    if [ $n -ge $viewers ] || [ "$at" -lt $((n * (steps * 9 / 10) / viewers)) ]; then
+    if [ $n -ge $viewers ] || [ "$at" -lt $((n * (steps * 6 / 10) / viewers)) ]; then
         sleep 0.02
         continue
     fi

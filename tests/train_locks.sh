@@ -13,7 +13,7 @@ fail() {
 export OMP_NUM_THREADS=1 ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
 # preloaded by its name: a path in LD_PRELOAD ends at a space
 export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" FAULT_UNDER="$(pwd -P)"
-slow="env LD_PRELOAD=libfault.so FAULT_SLOW=open:2000000:.pth"
+slow="env LD_PRELOAD=libfault.so FAULT_NFS=1 FAULT_SLOW=open:2000000:.pth" # and shared by two machines
 set -- configs/quickstart_dinov2.yaml --run-dir runs train.checkpoint_steps=8
 await() { # WORDS...: a command, within 60 s
     for _ in $(seq 600); do
@@ -92,10 +92,10 @@ await test -e runs/victim/ckpt/LATEST
 mkdir runs/hostile
 cp runs/victim/config.yaml runs/hostile/
 cp runs/victim/state.json runs/hostile/
-sh -c 'exec flock -F runs/hostile sleep 30' 2>/dev/null & # and somebody pretends that it lives
+sh -c 'exec flock -F runs/hostile/.lock sleep 30' 2>/dev/null & # and somebody pretends that it lives
 holder=$!
 echo $pid $holder >left
-await sh -c '! flock -n runs/hostile true'
+await sh -c '! flock -n runs/hostile/.lock true'
 "$MEOPT" stop --now runs/hostile 2>stop.err || fail "stop --now of a hostile directory"
 kill -0 $pid 2>/dev/null || fail "stop --now ended another run"
 kill $holder
@@ -106,7 +106,7 @@ test $got = 143 || fail "stop --now: exit $got"
 echo $pid >left
 
 # a number that was used again
-await flock -n runs/hostile true
+await flock -n runs/hostile/.lock true
 sed -i 's/"pid": [0-9]*/"pid": 1/' runs/hostile/state.json
 "$MEOPT" runs | grep -q '^hostile  *lost ' || fail "a run of process 1: $("$MEOPT" runs)"
 "$MEOPT" stop runs/hostile 2>stop.err

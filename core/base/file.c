@@ -179,6 +179,18 @@ done:
     return code;
 }
 
+int file_unshare(const char *path, struct error *err)
+{
+    struct stat st;
+    char *data = NULL;
+    size_t bytes;
+    if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink < 2) return 0;
+    int code = file_read(path, (size_t)st.st_size + (1 << 20), &data, &bytes, err);
+    if (!code) code = file_write_atomic(path, data, bytes, err);
+    free(data);
+    return code;
+}
+
 /* The lock is of the file that had the name when it was opened, and the holder puts another in its place: so
  * it is looked at again. */
 int file_lock(const char *path, int *fd, struct error *err)
@@ -187,7 +199,13 @@ int file_lock(const char *path, int *fd, struct error *err)
         struct stat held, now;
         int code = file_open(path, fd, &held, err);
         if (code) return code;
-        if (flock(*fd, LOCK_EX | LOCK_NB) == 0) {
+        int failed = flock(*fd, LOCK_EX | LOCK_NB);
+        if (failed && errno == EBADF) { /* NFS locks for itself alone what is open for writing */
+            close(*fd);
+            *fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+            failed = *fd < 0 ? 0 : flock(*fd, LOCK_EX | LOCK_NB);
+        }
+        if (*fd >= 0 && failed == 0) {
             if (stat(path, &now) == 0 && now.st_ino == held.st_ino && now.st_dev == held.st_dev) return 0;
         } else if (errno != EWOULDBLOCK && errno != EINTR) {
             return 0; /* a file system without locks */

@@ -70,6 +70,10 @@ int file_make_dirs(const char *path, struct error *err);
 /* fsync a directory (so that a rename in it survives a power cut). */
 int file_sync_dir(const char *path, struct error *err);
 
+/* A file that has other names, as in a copy that was made with hard links, becomes one of its own: what is
+ * written to it in place would change the others, too. None is there: success. */
+int file_unshare(const char *path, struct error *err);
+
 /* The directory that holds this new name: it is there after a power cut from then on. One that may be written
  * but not read cannot be asked. */
 int file_sync_name(const char *path, struct error *err);

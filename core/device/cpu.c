@@ -11,6 +11,7 @@
 #include "kernels/cpu/gemm_onednn.h"
 #include "kernels/cpu/ops.h"
 
+#include <errno.h>
 #include <dnnl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,8 +64,9 @@ static bool ready(struct device *dev, enum dtype t) { return device_has_type(dev
 static void onednn_failed(struct device *dev, const char *why)
 {
     if (!dev->pending.code)
-        error_set(&dev->pending, EXIT_FAILED, "less memory for other programs, or another oneDNN",
-                  "a matrix product by oneDNN on %s: %s", dev->name, why);
+        error_set(&dev->pending, errno == ENOMEM ? EXIT_HOST_MEMORY : EXIT_FAILED,
+                  "less memory for other programs, or another oneDNN", "a matrix product by oneDNN on %s: %s",
+                  dev->name, why);
 }
 
 /* bf16 on a processor for which oneDNN has none (AVX2): operands widened to float, result finished into C. */
@@ -146,6 +148,7 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
                              g->beta,
                              g->bias};
     struct cpu *cpu = cpu_of(dev);
+    errno = 0; /* that memory was out is known from here alone */
     if (!cpu->onednn && !(cpu->onednn = onednn_open())) {
         onednn_failed(dev, "no engine, or no memory");
         return;

@@ -27,57 +27,80 @@ char *run_path(const struct run *run, const char *name) { return path_join(run->
 static int append_file(const struct run *run, const char *name, int *fd, struct error *err)
 {
     char *path = run_path(run, name);
-    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    int code = *fd < 0 ? error_errno(err, EXIT_FAILED, "may you write there?", "cannot open") : 0;
-    if (code) error_at(err, path, 0, 0);
+    int code = file_unshare(path, err);
+    if (!code && (*fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) < 0) {
+        code = error_errno(err, EXIT_FAILED, "may you write there?", "cannot open");
+        error_at(err, path, 0, 0);
+    }
     free(path);
     return code;
 }
 
-/* `handed` is the same open directory in another process, so locking it again succeeds; any other descriptor
- * is no lock of this run. */
-static bool is_lock_of(int handed, const char *directory)
+/* A file, and open for writing: on NFS the lock of a directory is this machine's alone, and a file's is every
+ * machine's only then (flock(2), NOTES). */
+static char *lock_path(const char *directory) { return path_join(directory, ".lock"); }
+
+/* `handed` is the same open file in another process, so locking it again succeeds; any other descriptor is no
+ * lock of this run. */
+static int is_lock_of(int handed, const char *path, struct error *err)
 {
     struct stat theirs, ours;
-    return fstat(handed, &theirs) == 0 && stat(directory, &ours) == 0 && theirs.st_dev == ours.st_dev &&
-           theirs.st_ino == ours.st_ino;
+    if (fstat(handed, &theirs) != 0 || stat(path, &ours) != 0)
+        return error_errno(err, EXIT_FAILED, NULL, "cannot look at the run's lock");
+    if (theirs.st_dev == ours.st_dev && theirs.st_ino == ours.st_ino) return 0;
+    return error_set(err, EXIT_LOCKED, NULL, "the lock that was handed on is not of this run");
 }
 
 /* A reader that asks whether the run is held (run_held) holds it for a moment itself. */
-static int lock_directory(int fd)
+static int take_lock(int fd, struct error *err)
 {
     int result = flock(fd, LOCK_EX | LOCK_NB);
-    for (int i = 0; i < 5 && result != 0 && errno == EWOULDBLOCK; i++) {
+    for (int i = 0; i < 5 && result != 0 && (errno == EWOULDBLOCK || errno == EINTR); i++) {
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
         result = flock(fd, LOCK_EX | LOCK_NB);
     }
-    return result;
+    if (result == 0) return 0;
+    if (errno == EWOULDBLOCK)
+        return error_set(err, EXIT_LOCKED, "wait for it, or stop it",
+                         "another process trains in this run directory");
+    log_warn("the run cannot be locked (%s): nothing keeps a second process from training in it",
+             strerror(errno));
+    return 0;
+}
+
+static int open_lock(const char *path, int *fd, struct error *err)
+{
+    struct stat st;
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
+    if (*fd < 0 || fstat(*fd, &st) != 0)
+        return error_errno(err, EXIT_FAILED, "name the directory of a run that you may write to",
+                           "cannot open the run's lock");
+    return S_ISREG(st.st_mode) ? 0 : error_set(err, EXIT_FAILED, "remove it", "is not a regular file");
 }
 
 bool run_held(const char *directory)
 {
-    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool held = fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0; /* as a trainer's: fails where that does */
+    char *path = lock_path(directory);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    bool held =
+        fd < 0 ? errno != ENOENT : flock(fd, LOCK_SH | LOCK_NB) != 0; /* fails where a trainer's does */
     if (fd >= 0) close(fd);
+    free(path);
     return held;
 }
 
 int run_open_held(struct run *run, const char *directory, int lock, struct error *err)
 {
     *run = (struct run){.directory = xstrdup(directory), .metrics = -1, .events = -1, .lock = lock};
-    int code = 0;
-    if (lock < 0) run->lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    else if (is_lock_of(lock, directory)) fcntl(lock, F_SETFD, FD_CLOEXEC);
-    else code = error_set(err, EXIT_LOCKED, NULL, "the lock that was handed on is not of this run");
-    if (!code && run->lock < 0)
-        code = error_errno(err, EXIT_FAILED, "name the directory of a run", "cannot open the run");
-    else if (!code && lock_directory(run->lock) != 0 && errno == EWOULDBLOCK)
-        code = error_set(err, EXIT_LOCKED, "wait for it, or stop it",
-                         "another process trains in this run directory");
-    if (code) error_at(err, directory, 0, 0);
+    char *path = lock_path(directory);
+    int code = lock < 0 ? open_lock(path, &run->lock, err) : is_lock_of(lock, path, err);
+    if (!code && lock >= 0) fcntl(lock, F_SETFD, FD_CLOEXEC);
+    if (!code) code = take_lock(run->lock, err);
+    if (code) error_at(err, code == EXIT_LOCKED ? directory : path, 0, 0);
     if (!code) code = append_file(run, "metrics.jsonl", &run->metrics, err);
     if (!code) code = append_file(run, "events.jsonl", &run->events, err);
     if (code) run_close(run);
+    free(path);
     return code;
 }
 

@@ -21,7 +21,7 @@
 struct run {
     char *directory;
     int metrics, events; /* file descriptors, append only */
-    int lock;            /* of the directory: one trainer at a time */
+    int lock;            /* of the file .lock: one trainer at a time, on whatever machine */
     char notice[256];    /* what state.json says beside the state while the run lives; "": nothing */
     char *held;          /* metric lines that could not be written yet */
     size_t held_bytes;
@@ -39,7 +39,7 @@ int run_open_held(struct run *run, const char *directory, int lock, struct error
 /* Close all but the lock, which is the caller's now: the run stays held until the descriptor, and every copy
  * that a child has of it, is closed. */
 int run_release(struct run *run);
-/* Whether a process holds the lock of this directory. Where that cannot be asked, it may. */
+/* Whether a process holds the lock of this run. Where that cannot be asked, it may. */
 bool run_held(const char *directory);
 void run_close(struct run *run);
 /* Remove the side files (file.h) that killed processes have left: before anything of this one writes there.

@@ -165,6 +165,14 @@ int flock(int fd, int operation)
 {
     char file[PATH_BYTES];
     if (descriptor_met(fd, file)) MAY_FAIL(CALL_LOCK, file, -1);
+    struct statx s;
+    if (on_nfs && statx(fd, "", AT_EMPTY_PATH, STATX_MODE, &s) == 0) {
+        if (S_ISDIR(s.stx_mode)) return 0;
+        if ((operation & LOCK_EX) && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY) {
+            errno = EBADF;
+            return -1;
+        }
+    }
     return real_flock(fd, operation);
 }
 

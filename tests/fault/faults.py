@@ -162,22 +162,27 @@ def places(command, shim, area, under, chosen):
     return found
 
 
-def exhaust(found, chosen):
+def exhaust(found, chosen, tried):
     """(call, how, k, ever): every k of a kind that has few calls; else the first and the last call of every
-    place, for each error, and between them as many as there are places, drawn by the seed."""
+    place, for each error, and between them as many as there are places, drawn by the seed. Allocations are far
+    more: the first of every place. A place that an earlier command tried fails once, with an error drawn."""
     random_, cases = random.Random(SEED), []
     for call in chosen:
-        all_numbers = sorted(n for numbers in found[call].values() for n in numbers)
-        if len(all_numbers) <= FEW:
-            chosen_numbers = all_numbers
-        else:
-            ends = {end for numbers in found[call].values() for end in (min(numbers), max(numbers))}
-            between = sorted(set(all_numbers) - ends)
-            chosen_numbers = sorted(ends) + random_.sample(between, min(len(between), len(found[call])))
-        for how in FAILURES[call]:
-            cases += [(call, how, k, False) for k in chosen_numbers]
-        if all_numbers:
-            cases += [(call, FAILURES[call][0], k, True) for k in (1, max(1, len(all_numbers) // 2))]
+        new = {place: numbers for place, numbers in found[call].items() if (call, place) not in tried}
+        for place in sorted(set(found[call]) - set(new)):
+            cases.append((call, random_.choice(FAILURES[call]), min(found[call][place]), False))
+        numbers = sorted(n for place in new for n in new[place])
+        if call == "malloc":
+            numbers = sorted(min(n) for n in new.values())
+        elif len(numbers) > FEW:
+            ends = {end for place in new for end in (min(new[place]), max(new[place]))}
+            between = sorted(set(numbers) - ends)
+            numbers = sorted(ends) + random_.sample(between, min(len(between), len(new)))
+        cases += [(call, how, k, False) for how in FAILURES[call] for k in numbers]
+        all_calls = sum(map(len, found[call].values()))
+        if all_calls:
+            cases += [(call, FAILURES[call][0], k, True) for k in (1, max(1, all_calls // 2))]
+        tried |= {(call, place) for place in new}
     random_.shuffle(cases)
     return cases
 
@@ -294,12 +299,12 @@ def main():
     times = float(os.environ.get("MEOPT_FAULT_TIMES", "1"))
     shim = Shim(library, meopt, work)
     train = make_area(shim, source)
-    total, table = 0, []
+    total, table, tried = 0, [], set()
     for command in [c for c in commands(shim, train) if not only or c.name in only]:
         begun, area = time.time(), work + "/area"
         calls = undisturbed(command, shim, area, [area, work + "/data"])
         found = places(command, shim, area, [area, work + "/data"], chosen)
-        cases = exhaust(found, chosen) if long_form else sample(found, chosen, int(command.cases * times))
+        cases = exhaust(found, chosen, tried) if long_form else sample(found, chosen, int(command.cases * times))
 
         def some(own, cases):
             tally, area = Tally(), own.work + "/area"

@@ -19,7 +19,7 @@ static const char *const kind_names[KINDS] = {"open",   "opendir", "readdir", "r
                                               "thread", "pipe",    "accept"};
 
 struct shared *shared;
-bool logging, sites;
+bool logging, sites, on_nfs;
 static int call = -1, fails_with;
 static bool ever, kills;
 static uint64_t k;
@@ -64,6 +64,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv)
     const char *path = setting("FAULT_SHARED"), *value;
     slow = setting("FAULT_SLOW");
     cut = setting("FAULT_CUT");
+    on_nfs = setting("FAULT_NFS") != NULL;
     under = setting("FAULT_UNDER");
     if (!path && (slow || cut)) shared = &alone;
     if (!path) return;
