@@ -158,24 +158,26 @@ const struct command cmd_runs = {
 
 /* ---- stop, checkpoint ---- */
 
-/* The process that state.json names is a worker of meopt's and has this very directory open, as the lock that
- * it holds: numbers are used again, and anybody may have written that file. */
+/* The process that state.json names is a worker of meopt's and has this very run's lock open, which it holds:
+ * numbers are used again, and anybody may have written that file. */
 static bool is_worker_of(int pid, const char *directory)
 {
     char path[64], *text = NULL;
     size_t bytes = 0;
-    struct stat run, open_one;
+    struct stat lock, open_one;
+    char *held = path_join(directory, ".lock");
     snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
     bool is_worker = file_read(path, 1 << 16, &text, &bytes, NULL) == 0 && bytes > 7 &&
                      memcmp(text, "meopt", 6) == 0 && strcmp(text + 6, "worker") == 0,
          holds = false;
     free(text);
     snprintf(path, sizeof path, "/proc/%d/fd", pid);
-    DIR *dir = is_worker && stat(directory, &run) == 0 ? opendir(path) : NULL;
+    DIR *dir = is_worker && lstat(held, &lock) == 0 ? opendir(path) : NULL;
     for (struct dirent *e; dir && !holds && (e = readdir(dir)) != NULL;)
-        holds = fstatat(dirfd(dir), e->d_name, &open_one, 0) == 0 && S_ISDIR(open_one.st_mode) &&
-                open_one.st_dev == run.st_dev && open_one.st_ino == run.st_ino;
+        holds = fstatat(dirfd(dir), e->d_name, &open_one, 0) == 0 && S_ISREG(open_one.st_mode) &&
+                open_one.st_dev == lock.st_dev && open_one.st_ino == lock.st_ino;
     if (dir) closedir(dir);
+    free(held);
     return holds;
 }
 

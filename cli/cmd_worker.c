@@ -258,7 +258,7 @@ static const struct option options[] = {
     {"card", 0, OPTION_TEXT, "KIND:N", NULL, 0, 0, "the card of this rank"},
     {"config-hash", 0, OPTION_TEXT, "HEX", NULL, 0, 0,
      "of the experiment as this rank's command line has it"},
-    {"lock", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the run's directory, which is locked"},
+    {"lock", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the run's lock, which is held"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "a JSON object per line on stdout"},
     {0},
 };

@@ -77,6 +77,16 @@ mkdir runs/silent/state.json
 if command -v script >/dev/null; then
     timeout 60 script -qec "env TERM=xterm LC_ALL=C.UTF-8 OMP_NUM_THREADS=1 '$MEOPT' train --resume runs/silent" script.log >script.out 2>&1 </dev/null || true
     test "$(workers)" = 0 || fail "a worker is left behind a start that failed"
+    # one whose supervisor is gone hears nothing but this
+    timeout 60 script -qec "env TERM=xterm LC_ALL=C.UTF-8 OMP_NUM_THREADS=1 '$MEOPT' train configs/quickstart_dinov2.yaml --run-dir runs --name orphan train.steps=100000" \
+        script.log >script.out 2>&1 </dev/null || true
+    await test -s runs/orphan/live.json
+    orphan=$(sed -n 's/^ *"pid": *\([0-9]*\).*/\1/p' runs/orphan/state.json)
+    echo $orphan >left
+    kill -KILL "$(sed -n 's/.*"supervisor_pid":\([0-9]*\).*/\1/p' runs/orphan/live.json)"
+    "$MEOPT" stop --now runs/orphan 2>stop.err
+    await sh -c "! grep -q . /proc/$orphan/cmdline 2>/dev/null" # also where nobody takes its end
+    : >left
 fi
 got=0
 "$MEOPT" train --resume runs/silent >out 2>silent.err || got=$?
