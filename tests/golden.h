@@ -4,6 +4,7 @@
 
 #include "core/base/file.h"
 #include "core/device/device.h"
+#include "core/nn/nn.h"
 #include "core/weights/weights.h"
 
 #include <dirent.h>
@@ -40,6 +41,13 @@ static inline struct weights *golden_open(const char *a, const char *b, const ch
     if (weights_open(&w, path, &err)) fail_msg("%s: %s", path, err.what);
     free(path);
     return w;
+}
+
+static inline enum family golden_family(const char *name)
+{
+    for (int i = 1; i < FAMILY_COUNT; i++)
+        if (strcmp(name, family_name((enum family)i)) == 0) return (enum family)i;
+    return FAMILY_UNKNOWN;
 }
 
 /* A tensor as double, malloc'ed; NULL when there is none. */

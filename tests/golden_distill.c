@@ -18,7 +18,7 @@ static const char *text(json_t *json, const char *key)
 static struct geometry geometry_of(json_t *json)
 {
     return (struct geometry){
-        .family = family_from_name(text(json, "family")),
+        .family = golden_family(text(json, "family")),
         .image = integer(json, "image"),
         .patch = integer(json, "patch"),
         .pos_grid = integer(json, "pos_grid"),

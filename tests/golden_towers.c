@@ -45,7 +45,7 @@ static enum pos_resize resize_of(const char *name)
 static struct geometry geometry_of(json_t *json)
 {
     return (struct geometry){
-        .family = family_from_name(json_string_value(json_object_get(json, "family"))),
+        .family = golden_family(json_string_value(json_object_get(json, "family"))),
         .image = integer(json, "image"),
         .patch = integer(json, "patch"),
         .pos_grid = integer(json, "pos_grid"),

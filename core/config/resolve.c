@@ -8,6 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a family's experiments usually are, and what of the keys its towers have. */
+static const struct family_usual {
+    bool normalize; /* loss.normalize */
+    enum data_pipeline pipeline;
+    bool patch_tokens, gated; /* loss.tokens cls+patch, ffn swiglu */
+} usual[] = {[MODEL_FAMILY_EVA] = {.normalize = true, .pipeline = DATA_PIPELINE_CLIP},
+             [MODEL_FAMILY_OPENCLIP] = {.pipeline = DATA_PIPELINE_CLIP},
+             [MODEL_FAMILY_DINOV2] = {.pipeline = DATA_PIPELINE_DINOV2, .patch_tokens = true, .gated = true}};
+
 /* An arch is named after its family. */
 static enum model_family arch_family(enum tower_arch arch)
 {
@@ -64,9 +73,8 @@ void resolve_defaults(struct config *c)
     if (c->optim.min_lr > c->optim.lr && !given(c, "optim.min_lr")) c->optim.min_lr = c->optim.lr / 20;
     if (!c->data.augment && c->data.flip < 0) c->data.flip = 0;
     if (c->model.family == MODEL_FAMILY_AUTO) return;
-    if (c->loss.normalize < 0) c->loss.normalize = c->model.family == MODEL_FAMILY_EVA;
-    if (c->data.pipeline == DATA_PIPELINE_AUTO)
-        c->data.pipeline = c->model.family == MODEL_FAMILY_DINOV2 ? DATA_PIPELINE_DINOV2 : DATA_PIPELINE_CLIP;
+    if (c->loss.normalize < 0) c->loss.normalize = usual[c->model.family].normalize;
+    if (c->data.pipeline == DATA_PIPELINE_AUTO) c->data.pipeline = usual[c->model.family].pipeline;
     bool wide = c->data.pipeline == DATA_PIPELINE_DINOV2;
     if (c->data.flip < 0) c->data.flip = wide;
     if (c->data.crop_scale_min <= 0) {
@@ -98,8 +106,7 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
         bad(context, key, true, "leave head_dim out", sentence);
     }
     snprintf(key, sizeof key, "%s.ffn", section);
-    if (t->ffn == TOWER_FFN_SWIGLU && c->model.family != MODEL_FAMILY_AUTO &&
-        c->model.family != MODEL_FAMILY_DINOV2)
+    if (t->ffn == TOWER_FFN_SWIGLU && c->model.family != MODEL_FAMILY_AUTO && !usual[c->model.family].gated)
         bad(context, key, true, "leave it out", "swiglu belongs to family dinov2");
     snprintf(key, sizeof key, "%s.activation", section);
     if (t->ffn == TOWER_FFN_SWIGLU && t->activation != TOWER_ACTIVATION_AUTO)
@@ -133,7 +140,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     check_tower(c, &c->model_t, "model_t", bad, context);
     check_tower(c, &c->model_s, "model_s", bad, context);
     if (c->loss.tokens == LOSS_TOKENS_CLS_PATCH && c->model.family != MODEL_FAMILY_AUTO &&
-        c->model.family != MODEL_FAMILY_DINOV2)
+        !usual[c->model.family].patch_tokens)
         bad(context, "loss.tokens", true, "use cls", "only dinov2 gives patch tokens");
     if (c->loss.type == LOSS_TYPE_COSINE && c->loss.reduction == LOSS_REDUCTION_SUM_DIM)
         bad(context, "loss.reduction", true, "use mean", "a cosine has no dimensions to sum over");

@@ -124,13 +124,6 @@ bool family_stores_positions(enum family family) { return rows[family].pos_matri
 float family_norm_eps(enum family family) { return rows[family].norm_eps; }
 bool family_has_variants(enum family family) { return rows[family].variants; }
 
-enum family family_from_name(const char *name)
-{
-    for (int i = 1; i < FAMILY_COUNT; i++)
-        if (strcmp(name, rows[i].name) == 0) return (enum family)i;
-    return FAMILY_UNKNOWN;
-}
-
 const char *family_key(const struct family_row *row, enum role role, int ffn)
 {
     if (role == ROLE_HEAD_W) return "distill_head.weight";

@@ -24,7 +24,6 @@
 
 enum family { FAMILY_UNKNOWN, FAMILY_EVA, FAMILY_OPENCLIP, FAMILY_DINOV2, FAMILY_COUNT };
 const char *family_name(enum family family);      /* "eva", "openclip", "dinov2"; "unknown" */
-enum family family_from_name(const char *name);   /* FAMILY_UNKNOWN when there is none */
 const char *family_prefix(enum family family);    /* of the keys in a published checkpoint: "visual." or "" */
 bool family_stores_positions(enum family family); /* of one size, whatever the image */
 float family_norm_eps(enum family family);
