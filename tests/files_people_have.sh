@@ -72,6 +72,9 @@ save("lora/adapter_model.safetensors", lora)
 write("lora/adapter_config.json", b'{"peft_type": "LORA"}')
 save("unmerged.safetensors", dict(tower, **{out + "lora_A.weight": ("F32", [1], b"\0" * 4)}))
 save("zero_rows.safetensors", dict(rest, **{fc1 + "weight": ("F32", [0, 16], b"")}))
+save("oblong.safetensors", dict(tower, **{begin + "embeddings.position_embedding.weight": ("F32", [9, 16], b"\0" * 576)}))
+os.mkfifo("pipe.pt")
+os.makedirs("hub/models--a--b/refs")
 write("missing/model.safetensors.index.json", json.dumps({"weight_map": {k: "model-0000%d-of-00002.safetensors" % (i + 1) for i in (0, 1) for k in halves[i]}}).encode())
 save("missing/model-00001-of-00002.safetensors", halves[0])
 for name, to in ("absolute", "/etc/passwd"), ("above", "../whole.safetensors"): write(name + "/model.safetensors.index.json", json.dumps({"weight_map": {"a": to}}).encode())
@@ -141,6 +144,10 @@ done <<'TABLE'
 7|lora/adapter_model.safetensors|LoRA adapter|DINOv2 are known
 7|unmerged.safetensors|a LoRA adapter that is not merged|merge_and_unload
 7|zero_rows.safetensors|is \[0x16\], expected|is this the file
+7|oblong.safetensors|9 rows, expected 1 + a square|square image
+1|pipe.pt|is not a regular file|name a file
+1|/dev/zero|is not a regular file|name a file
+1|https://dl.example.org/vit.pth|is not there|meopt fetch
 1|missing|model-00002-of-00002.safetensors, which is not there|get the rest
 3|absolute|is said to be in /etc/passwd|do not trust
 3|above|expected a weight file beside the index|do not trust

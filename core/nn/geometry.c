@@ -170,7 +170,8 @@ int geometry_shapes(struct geometry *g, const struct weights *weights, struct er
     int64_t others = 1 - names_place(&spelling, weights, ROLE_POS, 0, ffn).zero_rows;
     int64_t grid = square_root(pos->shape[pos->ndim - 2] - others);
     if (grid < 1)
-        return error_set(err, EXIT_CONFIG, NULL,
+        return error_set(err, EXIT_CONFIG,
+                         "positions of a square image are read, and with them that of the class token",
                          "the position embedding has %lld rows, expected %sa square number",
                          (long long)pos->shape[pos->ndim - 2], others ? "1 + " : "");
     int64_t depth = 0;
