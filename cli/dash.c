@@ -2,7 +2,7 @@
  * drawing is in dash_draw.c, reading in core/run/follow.c. */
 #include "cli/dash.h"
 
-#include "cli/dash_draw.h"
+#include "cli/dash_parts.h"
 #include "cli/screen.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -55,6 +55,7 @@ bool dash_key(struct dash *d, int kind, wint_t c)
         return false;
     }
     d->message[0] = 0;
+    if (dash_chart_key(d, kind, c)) return false;
     if (kind == KEY_CODE_YES) {
         if (c == KEY_UP) select_card(d, -1);
         else if (c == KEY_DOWN) select_card(d, 1);
@@ -73,15 +74,6 @@ bool dash_key(struct dash *d, int kind, wint_t c)
     case 'h': d->tab = d->tab == TAB_HELP ? TAB_OVERVIEW : TAB_HELP; break;
     case 'k': select_card(d, -1); break;
     case 'j': select_card(d, 1); break;
-    case 'l': d->log_scale = !d->log_scale; break;
-    case 'r': d->raw = !d->raw; break;
-    case 's': d->smooth = !d->smooth; break;
-    case 'b':
-        d->overlay = !d->overlay;
-        if (!d->baseline) snprintf(d->message, sizeof d->message, "no baseline: give --baseline RUN");
-        break;
-    case 'z': d->range = (enum dash_range_choice)((d->range + 1) % RANGE_COUNT); break;
-    case 'f': d->zoomed = !d->zoomed; break;
     case 'g':
         if (!screen_ascii) d->glyphs = (enum dash_glyphs)((d->glyphs + 1) % 3);
         break;
@@ -179,7 +171,7 @@ static void farewell(const struct dash *d, int ended)
 
 int dash_view(const struct dash_options *options, int *ended, struct error *err)
 {
-    struct dash d = {.options = options, .raw = true, .smooth = true, .overlay = true};
+    struct dash d = dash_begin(options);
     int code = follow_open(&d.run, options->directory, options->replay, err), own = -1;
     if (code) return code;
     if (!ended) ended = &own;
@@ -188,9 +180,10 @@ int dash_view(const struct dash_options *options, int *ended, struct error *err)
     if (!code) code = screen_open(options->ascii, KEY_WAIT_MS, err);
     int signal_number = 0;
     if (!code) {
-        d.glyphs = screen_ascii ? GLYPHS_ASCII : GLYPHS_BRAILLE;
+        dash_settings_load(&d);
         dash_draw_start();
         loop(&d, ended);
+        dash_settings_save(&d);
         signal_number = screen_signal;
         screen_close();
         farewell(&d, *ended);

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { SERIES_RAW = 1, SERIES_BASELINE, SERIES_SMOOTH };
 enum { SILENT_SECONDS = 10 };
 
 void dash_draw_start(void)
@@ -146,134 +145,6 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     dash_put(r->y + 2, r->x, r->w, 0, line);
 }
 
-/* ---- plots ---- */
-
-struct curve {
-    double *x, *y;
-    int n;
-};
-
-static void free_curve(struct curve *c)
-{
-    free(c->x);
-    free(c->y);
-}
-
-/* The part of the history that is shown, of loss or throughput. */
-static struct curve curve_of(const struct follow *f, enum dash_range_choice range, bool speed)
-{
-    int64_t wanted = range == RANGE_2000 ? 2000 : 200;
-    struct curve c = {0};
-    if (range == RANGE_ALL) {
-        c.x = xcalloc((size_t)f->point_count + 1, sizeof *c.x);
-        c.y = xcalloc((size_t)f->point_count + 1, sizeof *c.y);
-        for (; c.n < f->point_count; c.n++) {
-            const struct follow_point *p = &f->points[c.n];
-            c.x[c.n] = p->lines > 1 ? (p->first_step + p->last_step) / 2 : p->last_step;
-            c.y[c.n] = speed ? p->images_per_s : p->loss;
-        }
-        return c;
-    }
-    if (wanted > f->recent_count) wanted = f->recent_count;
-    if (wanted > FOLLOW_RECENT) wanted = FOLLOW_RECENT;
-    c.x = xcalloc((size_t)wanted + 1, sizeof *c.x);
-    c.y = xcalloc((size_t)wanted + 1, sizeof *c.y);
-    for (; c.n < wanted; c.n++) {
-        const struct metric_line *l = &f->recent[(f->recent_count - wanted + c.n) % FOLLOW_RECENT];
-        c.x[c.n] = (double)l->step;
-        c.y[c.n] = speed ? l->images_per_s : l->loss;
-    }
-    return c;
-}
-
-void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int pairs[4])
-{
-    char label[24], cell[8];
-    int top = r->y + 1, labels = p->h;
-    for (int y = 0; y < p->h; y++) {
-        if (y == 0 || y == p->h - 1 || (p->h >= 7 && y == p->h / 2)) {
-            double v = p->h > 1 ? p->y_max - (p->y_max - p->y_min) * y / (p->h - 1) : p->y_max;
-            if (!p->empty)
-                dash_put(top + y, r->x, PLOT_LABELS - 1, dash_paint(PAIR_DIM),
-                         dash_number(label, sizeof label, p->log ? pow(10, v) : v));
-        }
-        for (int x = 0; x < p->w; x++) {
-            if (!p->cells[(size_t)y * (size_t)p->w + (size_t)x]) continue;
-            dash_plot_cell(p, y, x, cell);
-            dash_put(top + y, r->x + PLOT_LABELS + x, 1,
-                     dash_paint(pairs[p->series[(size_t)y * (size_t)p->w + (size_t)x]]), cell);
-        }
-    }
-    if (p->empty) return;
-    snprintf(label, sizeof label, "%.0f", p->x_min);
-    dash_put(top + labels, r->x + PLOT_LABELS, 12, dash_paint(PAIR_DIM), label);
-    snprintf(label, sizeof label, "%.0f", p->x_max);
-    int w = (int)strlen(label);
-    if (p->w > w + 8) dash_put(top + labels, r->x + PLOT_LABELS + p->w - w, w, dash_paint(PAIR_DIM), label);
-}
-
-static void draw_loss(const struct dash *d, const struct dash_rect *r)
-{
-    static const int pairs[4] = {0, PAIR_RAW, PAIR_BASELINE, PAIR_SMOOTH};
-    static const char *const ranges[] = {"all steps", "last 2000", "last 200"};
-    struct curve raw = curve_of(d->run, d->range, false), base = {0};
-    double x_min = INFINITY, x_max = -INFINITY, y_min = INFINITY, y_max = -INFINITY;
-    double *smooth = xcalloc((size_t)raw.n + 1, sizeof *smooth);
-    char line[200], best[24];
-    struct dash_plot p;
-    dash_smooth(raw.y, smooth, raw.n, 0.9);
-    dash_range(raw.x, raw.n, &x_min, &x_max);
-    if (d->raw || !d->smooth) dash_range(raw.y, raw.n, &y_min, &y_max);
-    else dash_range(smooth, raw.n, &y_min, &y_max);
-    if (d->baseline && d->overlay) {
-        base = curve_of(d->baseline, RANGE_ALL, false);
-        for (int i = 0; i < base.n; i++) {
-            if (base.x[i] < x_min || base.x[i] > x_max)
-                base.y[i] = NAN; /* of the steps that this run has had */
-        }
-        dash_range(base.y, base.n, &y_min, &y_max);
-    }
-    dash_plot_begin(&p, r->w - PLOT_LABELS, r->h - 2, d->glyphs, x_min, x_max, y_min, y_max, d->log_scale);
-    if (d->raw) dash_plot_curve(&p, SERIES_RAW, raw.x, raw.y, raw.n);
-    if (base.n) dash_plot_curve(&p, SERIES_BASELINE, base.x, base.y, base.n);
-    if (d->smooth) dash_plot_curve(&p, SERIES_SMOOTH, raw.x, smooth, raw.n);
-    snprintf(line, sizeof line, "loss, %s%s  best %s", ranges[d->range], p.log ? ", log" : "",
-             dash_number(best, sizeof best, d->run->best_loss));
-    dash_put(r->y, r->x, r->w, A_BOLD, line);
-    int x = r->x + screen_width(line) + 2;
-    static const char *const names[] = {"raw", "smooth", "baseline"};
-    const bool on[] = {d->raw, d->smooth, d->baseline && d->overlay};
-    static const int colours[] = {PAIR_RAW, PAIR_SMOOTH, PAIR_BASELINE};
-    for (int i = 0; i < 3; i++)
-        if (on[i] && x + (int)strlen(names[i]) <= r->x + r->w) {
-            dash_put(r->y, x, (int)strlen(names[i]), dash_paint(colours[i]), names[i]);
-            x += (int)strlen(names[i]) + 1;
-        }
-    dash_plot_draw(r, &p, pairs);
-    dash_plot_end(&p);
-    free_curve(&raw);
-    free_curve(&base);
-    free(smooth);
-}
-
-static void draw_speed(const struct dash *d, const struct dash_rect *r)
-{
-    static const int pairs[4] = {0, PAIR_SPEED, 0, 0};
-    struct curve c = curve_of(d->run, d->range, true);
-    double x_min = INFINITY, x_max = -INFINITY, y_min = 0, y_max = -INFINITY;
-    char line[64], n[24];
-    struct dash_plot p;
-    dash_range(c.x, c.n, &x_min, &x_max);
-    dash_range(c.y, c.n, &y_min, &y_max);
-    dash_plot_begin(&p, r->w - PLOT_LABELS, r->h - 2, d->glyphs, x_min, x_max, y_min, y_max, false);
-    dash_plot_curve(&p, 1, c.x, c.y, c.n);
-    snprintf(line, sizeof line, "images/s  %s", dash_number(n, sizeof n, d->run->last.images_per_s));
-    dash_put(r->y, r->x, r->w, A_BOLD, line);
-    dash_plot_draw(r, &p, pairs);
-    dash_plot_end(&p);
-    free_curve(&c);
-}
-
 /* ---- log, help, foot ---- */
 
 static void draw_log(struct dash *d, const struct dash_rect *r)
@@ -312,21 +183,23 @@ static void draw_log(struct dash *d, const struct dash_rect *r)
 static void draw_help(const struct dash_rect *r)
 {
     static const char *const lines[] = {
-        "1-4, Tab, Shift-Tab   overview, curves, memory, log",
-        "up down, k j, PgUp PgDn   select a card; in the log, scroll",
-        "l         logarithmic loss",
-        "r s b     raw, smoothed, baseline curve",
-        "z         range: all, last 2000, last 200 steps",
-        "f         loss fills the place of both plots",
-        "g         braille, blocks, ASCII",
-        "p space   pause drawing",
-        "c         checkpoint now",
-        "x         stop the run (saves first)",
-        "? h       this; any of Esc, q closes it",
-        "Ctrl-L    draw anew",
-        "q d       leave; the run goes on",
-        "Ctrl-C    of meopt train: save and stop; again: at once",
-        "",
+        "1-4, Tab, Shift-Tab   overview, charts, memory, log",
+        "up down, k j, PgUp PgDn   select a card or chart, its page; in the log, scroll",
+        "left right   a cursor: every chart tells its value there; Esc takes it away",
+        "+ - [ ] 0    zoom in and out about the cursor, earlier, later, all again",
+        "z            the last 2000 steps, the last 200, all",
+        "t            along steps, epochs, minutes of training",
+        "Enter f      one chart fills the place",
+        "l            logarithmic",
+        "r s b        raw curve; smoothing off, some, more; baseline",
+        "o            outliers may flatten the rest, or are cut off",
+        "g            braille, blocks, ASCII",
+        "p space      pause drawing",
+        "c x          checkpoint now; stop the run (saves first)",
+        "? h          this; Esc, q close it",
+        "Ctrl-L       draw anew",
+        "q d          leave; the run goes on. Choices are kept",
+        "Ctrl-C       of meopt train: save and stop; again: at once",
         "bar: W weights G gradients O optimizer A activations",
         "     T teacher S workspace C comm D data X not the run's",
     };
@@ -380,8 +253,11 @@ void dash_draw(struct dash *d)
     if (l.cards.h) dash_cards(d, &l);
     if (l.savings.h && d->tab == TAB_MEMORY) dash_memory(d, &l.savings);
     else if (l.savings.h) dash_savings(d, &l.savings);
-    if (l.loss.h) draw_loss(d, &l.loss);
-    if (l.speed.h) draw_speed(d, &l.speed);
+    if (d->tab == TAB_CHARTS && l.loss.h) dash_charts(d, &l.loss);
+    else if (l.loss.h) {
+        dash_chart(d, METRIC_LOSS, &l.loss, false);
+        if (l.speed.h) dash_chart(d, METRIC_IMAGES_PER_S, &l.speed, false);
+    }
     if (l.log.h && d->tab == TAB_HELP) draw_help(&l.log);
     else if (l.log.h) draw_log(d, &l.log);
     draw_footer(d, &l.footer);

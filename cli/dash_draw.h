@@ -9,20 +9,27 @@
 
 #include <wchar.h>
 
-enum dash_range_choice { RANGE_ALL, RANGE_2000, RANGE_200, RANGE_COUNT };
+enum dash_axis { AXIS_STEP, AXIS_EPOCH, AXIS_TIME, AXIS_COUNT };
 
 struct dash {
     const struct dash_options *options;
     struct follow *run, *baseline; /* baseline may be NULL */
     enum dash_tab tab;
     enum dash_glyphs glyphs;
-    enum dash_range_choice range;
-    bool log_scale, raw, smooth, overlay, zoomed, paused;
-    bool asks_to_stop; /* "stop? y/n" */
-    int selected, top; /* card */
-    int scroll;        /* lines back in the log */
+    enum dash_axis axis;
+    double steps, end; /* steps that the charts show, up to this one; INFINITY: all of them, the newest */
+    double cursor;     /* step; NAN: none */
+    int smoothing;     /* 0 none, 1 some, 2 more */
+    bool log_scale, raw, overlay, zoomed, paused, outliers;
+    bool asks_to_stop;         /* "stop? y/n" */
+    int selected, top;         /* card */
+    int chart, charts_at_once; /* the one that is selected; how many a page has */
+    int scroll;                /* lines back in the log */
     char message[200];
 };
+
+/* As a dashboard begins, before what was kept. */
+struct dash dash_begin(const struct dash_options *options);
 
 /* The run goes on, and this is no replay of it. */
 bool dash_alive(const struct dash *d);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const dash_tab_names[TAB_COUNT] = {"overview", "curves", "memory", "log", "help"};
+const char *const dash_tab_names[TAB_COUNT] = {"overview", "charts", "memory", "log", "help"};
 
 /* ---- layout ---- */
 
@@ -46,8 +46,8 @@ struct dash_layout dash_layout(int rows, int columns, int cards, enum dash_tab t
         l.log = (struct dash_rect){y, 0, bottom - y, columns};
         return l;
     }
-    if (tab == TAB_CURVES) {
-        place_plots(&l, y, bottom - y, columns, zoomed);
+    if (tab == TAB_CHARTS) { /* a grid of its own (dash_charts.c) */
+        l.loss = (struct dash_rect){y, 0, bottom - y, columns};
         return l;
     }
     l.card_titles = rows >= 16;

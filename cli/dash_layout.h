@@ -9,7 +9,7 @@
 
 /* ---- layout ---- */
 
-enum dash_tab { TAB_OVERVIEW, TAB_CURVES, TAB_MEMORY, TAB_LOG, TAB_HELP, TAB_COUNT };
+enum dash_tab { TAB_OVERVIEW, TAB_CHARTS, TAB_MEMORY, TAB_LOG, TAB_HELP, TAB_COUNT };
 extern const char *const dash_tab_names[TAB_COUNT];
 
 struct dash_rect {

@@ -15,6 +15,23 @@ void dash_put(int y, int x, int w, int attributes, const char *text);
  */
 void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int pairs[4]);
 
+/* ---- dash_settings.c ---- */
+
+/* What was kept of the last dashboard; once the screen is open. */
+void dash_settings_load(struct dash *d);
+void dash_settings_save(const struct dash *d);
+
+/* ---- dash_charts.c ---- */
+
+enum { CHART_CARDS = METRIC_COUNT, CHART_COUNT = METRIC_COUNT + READING_COUNT };
+
+/* Chart number `which`: a follow_metric, or CHART_CARDS + a follow_reading of the selected card. */
+void dash_chart(const struct dash *d, int which, const struct dash_rect *r, bool selected);
+/* All of them in pages. */
+void dash_charts(struct dash *d, const struct dash_rect *r);
+/* A key of the charts; false when it is none of theirs. */
+bool dash_chart_key(struct dash *d, int kind, wint_t c);
+
 /* ---- dash_cards.c ---- */
 
 void dash_cards(struct dash *d, const struct dash_layout *l);

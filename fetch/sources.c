@@ -290,15 +290,6 @@ static int add_file(struct sources *sources, const char *path, struct error *err
     return code;
 }
 
-/* $NAME/meopt/FILE or ~/FALLBACK/meopt/FILE; NULL without a home. */
-static char *xdg_path(const char *variable, const char *fallback, const char *file)
-{
-    const char *base = getenv(variable), *home = getenv("HOME");
-    if (base && base[0] == '/') return xasprintf("%s/meopt/%s", base, file);
-    if (home && home[0] == '/') return xasprintf("%s/%s/meopt/%s", home, fallback, file);
-    return NULL;
-}
-
 int sources_load(struct sources *sources, struct error *err)
 {
     *sources = (struct sources){0};
@@ -307,7 +298,7 @@ int sources_load(struct sources *sources, struct error *err)
                        : error_set(err, EXIT_FAILED, "install meopt again",
                                    "sources.yaml is not where this program was installed");
     free(shipped);
-    char *own = xdg_path("XDG_CONFIG_HOME", ".config", "sources.yaml");
+    char *own = path_xdg("XDG_CONFIG_HOME", ".config", "sources.yaml");
     if (!code && own && !file_absent(own)) code = add_file(sources, own, err);
     free(own);
     if (code) sources_free(sources);
@@ -318,7 +309,7 @@ int sources_load(struct sources *sources, struct error *err)
 
 bool known_archive(const char *url, char sha256[65], int64_t *size)
 {
-    char *path = xdg_path("XDG_STATE_HOME", ".local/state", "known_archives.json");
+    char *path = path_xdg("XDG_STATE_HOME", ".local/state", "known_archives.json");
     json_t *all = path ? json_read(path, KNOWN_MAX_BYTES, NULL) : NULL;
     const json_t *one = json_object_get(all, url);
     const char *hex = json_string_value(json_object_get(one, "sha256"));
@@ -334,7 +325,7 @@ bool known_archive(const char *url, char sha256[65], int64_t *size)
 
 int known_archive_add(const char *url, const char *sha256, int64_t size, struct error *err)
 {
-    char *path = xdg_path("XDG_STATE_HOME", ".local/state", "known_archives.json");
+    char *path = path_xdg("XDG_STATE_HOME", ".local/state", "known_archives.json");
     if (!path) return error_set(err, EXIT_FAILED, "set HOME", "nowhere to remember the checksum");
     json_t *all = json_read(path, KNOWN_MAX_BYTES, err);
     if (!all && errno && errno != ENOENT) { /* what it remembers must not be lost */

@@ -71,8 +71,9 @@ static void write_lines(const char *run, const char *mode, int64_t from, int64_t
 static void random_keys_never_break_it(void **state)
 {
     (void)state;
-    static const wint_t special[] = {KEY_UP, KEY_DOWN, KEY_PPAGE, KEY_NPAGE, KEY_BTAB, KEY_RESIZE, KEY_MOUSE};
-    static const char letters[] = "\t1234?hkjlrsbzfgp cxyn\x0c\x1b";
+    static const wint_t special[] = {KEY_UP,    KEY_DOWN, KEY_LEFT,   KEY_RIGHT, KEY_PPAGE,
+                                     KEY_NPAGE, KEY_BTAB, KEY_RESIZE, KEY_MOUSE};
+    static const char letters[] = "\t1234?hkjlrsbzfgp cxyn\x0c\x1b+-[]0to\n";
     setlocale(LC_ALL, "C.UTF-8");
     FILE *nowhere = fopen("/dev/null", "r+");
     SCREEN *screen = newterm("xterm-256color", nowhere, nowhere);
@@ -85,7 +86,7 @@ static void random_keys_never_break_it(void **state)
     dash_draw_start();
     char *run = make_run();
     struct dash_options options = {.directory = run};
-    struct dash d = {.options = &options, .raw = true, .smooth = true, .overlay = true};
+    struct dash d = dash_begin(&options);
     struct error err;
     assert_int_equal(follow_open(&d.run, run, false, &err), 0);
     assert_int_equal(follow_open(&d.baseline, run, false, &err), 0);

@@ -64,14 +64,14 @@ done
 
 start 100 30 C.UTF-8 '' train --replay run2 --speed 0 --baseline run8
 await baseline
-for tab in curves memory log help; do
+for tab in charts memory log help; do
     keys Tab
     check "tab-$tab"
 done
 keys 1 l
 await ', log'
 keys z
-await 'last 2000'
+await 'steps 0 to 300'
 keys f g
 tmux -L "$socket" resize-window -x 20 -y 5
 await 'too small'

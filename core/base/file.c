@@ -56,6 +56,14 @@ char *xasprintf(const char *format, ...)
     return text;
 }
 
+char *path_xdg(const char *variable, const char *fallback, const char *file)
+{
+    const char *base = getenv(variable), *home = getenv("HOME");
+    if (base && base[0] == '/') return xasprintf("%s/meopt/%s", base, file);
+    if (home && home[0] == '/') return xasprintf("%s/%s/meopt/%s", home, fallback, file);
+    return NULL;
+}
+
 char *path_join(const char *a, const char *b)
 {
     if (b[0] == '/' || !a[0]) return xstrdup(b);

@@ -17,6 +17,8 @@
 /* A file that is shipped with the program, share/meopt/NAME beside a build or in an installed prefix: its
  * real path (the caller frees), or NULL when it is not there. */
 char *path_shipped(const char *name);
+/* A file of the user's own: $VARIABLE/meopt/FILE or ~/FALLBACK/meopt/FILE, malloc'ed; NULL without a home. */
+char *path_xdg(const char *variable, const char *fallback, const char *file);
 
 /* Every file that is read is opened here: a regular one, for reading. A FIFO, a terminal, a directory is
  * refused, and nothing is waited for: the directory that it lies in may be another's. *status may be NULL.

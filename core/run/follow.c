@@ -23,22 +23,33 @@ enum {
 
 /* ---- points ---- */
 
+double follow_metric(const struct metric_line *l, enum follow_metric metric)
+{
+    const double values[METRIC_COUNT] = {[METRIC_LOSS] = l->loss,
+                                         [METRIC_COSINE] = l->cosine,
+                                         [METRIC_GRAD_NORM] = l->grad_norm,
+                                         [METRIC_LR] = l->lr,
+                                         [METRIC_IMAGES_PER_S] = l->images_per_s,
+                                         [METRIC_STEP_MS] = l->step_ms,
+                                         [METRIC_DATA_WAIT_MS] = l->data_wait_ms};
+    return values[metric];
+}
+
 static void merge(struct follow_point *into, const struct follow_point *p)
 {
     double n = into->lines, m = p->lines;
-    into->loss = (into->loss * n + p->loss * m) / (n + m);
-    into->cosine = (into->cosine * n + p->cosine * m) / (n + m);
-    into->images_per_s = (into->images_per_s * n + p->images_per_s * m) / (n + m);
-    into->loss_min = fmin(into->loss_min, p->loss_min);
-    into->loss_max = fmax(into->loss_max, p->loss_max);
+    for (int k = 0; k < METRIC_COUNT; k++)
+        into->values[k] = (into->values[k] * n + p->values[k] * m) / (n + m);
     into->last_step = p->last_step;
+    into->seconds = p->seconds;
     into->lines += p->lines;
 }
 
 static void add_point(struct follow *f, const struct metric_line *l)
 {
-    struct follow_point p = {(double)l->step, (double)l->step, l->loss,         l->loss,
-                             l->loss,         l->cosine,       l->images_per_s, 1};
+    struct follow_point p = {
+        .first_step = (double)l->step, .last_step = (double)l->step, .seconds = f->seconds, .lines = 1};
+    for (int k = 0; k < METRIC_COUNT; k++) p.values[k] = follow_metric(l, (enum follow_metric)k);
     if (f->point_count && f->points[f->point_count - 1].lines < f->stride) {
         merge(&f->points[f->point_count - 1], &p);
         return;
@@ -57,9 +68,9 @@ static void add_point(struct follow *f, const struct metric_line *l)
 static void take_line(struct follow *f, const struct metric_line *l, const char *text)
 {
     f->last = *l;
+    if (isfinite(l->step_ms)) f->seconds += l->step_ms * 1e-3;
     add_point(f, l);
     f->recent[f->recent_count++ % FOLLOW_RECENT] = *l;
-    if (isfinite(l->step_ms)) f->seconds += l->step_ms * 1e-3;
     if (isfinite(l->loss)) f->best_loss = fmin(f->best_loss, l->loss);
     if (l->cards_bytes) follow_take_cards(f, text + l->cards_at, l->cards_bytes);
 }
@@ -106,6 +117,7 @@ static void take_meta(struct follow *f)
         f->started = follow_number(meta, "started");
         f->student_parameters = follow_whole(meta, "student_parameters");
         f->teacher_parameters = follow_whole(meta, "teacher_parameters");
+        f->epoch_steps = follow_whole(meta, "epoch_steps");
     }
     if (plan) {
         f->has_plan = true;
@@ -250,6 +262,7 @@ static void sample(struct follow *f, int64_t size)
     for (int i = 0; i < f->point_count; i++) f->points[i].lines = (int)(all / f->point_count) + 1;
     f->stride = (int)(all / f->point_count) + 1;
     f->seconds = ms / (double)lines * all * 1e-3;
+    for (int i = 0; i < f->point_count; i++) f->points[i].seconds = f->seconds * (i + 1) / f->point_count;
     tail_seek(&f->metrics, end, true);
 }
 
@@ -296,7 +309,7 @@ int follow_open(struct follow **out, const char *directory, bool replay, struct 
     f->points = xcalloc(FOLLOW_POINTS, sizeof *f->points);
     f->recent = xcalloc(FOLLOW_RECENT, sizeof *f->recent);
     f->plan.peak_bytes = f->baseline.peak_bytes = -1;
-    f->student_parameters = f->teacher_parameters = -1;
+    f->student_parameters = f->teacher_parameters = f->epoch_steps = -1;
     forget(f);
     int code = run_status_read(&f->status, directory, err);
     if (code) {
@@ -335,6 +348,7 @@ void follow_close(struct follow *f)
     tail_free(&f->card_tail);
     for (int i = 0; i < FOLLOW_CARDS; i++) free(f->cards[i].readings);
     free(f->reading_times);
+    free(f->reading_steps);
     free(f->recent);
     free(f->points);
     free(f->directory);

@@ -27,9 +27,23 @@ enum {
 
 enum follow_reading { READING_USED, READING_BUSY, READING_TEMP, READING_POWER, READING_COUNT };
 
+/* What a metric line says of a step. */
+enum follow_metric {
+    METRIC_LOSS,
+    METRIC_COSINE,
+    METRIC_GRAD_NORM,
+    METRIC_LR,
+    METRIC_IMAGES_PER_S,
+    METRIC_STEP_MS,
+    METRIC_DATA_WAIT_MS,
+    METRIC_COUNT
+};
+double follow_metric(const struct metric_line *line, enum follow_metric metric);
+
 struct follow_point {
     double first_step, last_step; /* of the lines it stands for */
-    double loss, loss_min, loss_max, cosine, images_per_s;
+    double seconds;               /* trained, behind the last of them */
+    double values[METRIC_COUNT];  /* means */
     int lines;
 };
 
@@ -52,7 +66,7 @@ struct follow {
     /* meta.json, plan.json */
     char family[32], device[96];
     double started;
-    int64_t student_parameters, teacher_parameters;
+    int64_t student_parameters, teacher_parameters, epoch_steps; /* epoch_steps: -1 not known */
     struct run_memory plan, baseline;
     bool has_meta, has_plan, use_meopt;
     char teacher[96], student[96]; /* names of the weight files, from config.yaml */
@@ -77,7 +91,7 @@ struct follow {
     int other_count;
 
     /* cards.jsonl: at most FOLLOW_READINGS, neighbours merged when they are full */
-    double *reading_times;
+    double *reading_times, *reading_steps;
     int reading_count, reading_stride, reading_lines; /* lines in the last one */
 
     char *events[FOLLOW_LINES], *log[FOLLOW_LINES]; /* rings of lines fit to be shown */

@@ -106,8 +106,10 @@ static float mean(float a, float b, float n) { return isnan(a) ? b : isnan(b) ? 
 static void halve(struct follow *f)
 {
     int n = f->reading_count / 2;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         f->reading_times[i] = (f->reading_times[2 * i] + f->reading_times[2 * i + 1]) / 2;
+        f->reading_steps[i] = f->reading_steps[2 * i + 1];
+    }
     for (int c = 0; c < f->card_count; c++)
         for (int i = 0; i < n && f->cards[c].readings; i++)
             for (int k = 0; k < READING_COUNT; k++)
@@ -124,13 +126,18 @@ static void keep_reading(struct follow *f, const json_t *line)
     const json_t *object;
     size_t i;
     if (!isfinite(t)) return;
-    if (!f->reading_times) f->reading_times = xcalloc(FOLLOW_READINGS, sizeof *f->reading_times);
+    if (!f->reading_times) {
+        f->reading_times = xcalloc(FOLLOW_READINGS, sizeof *f->reading_times);
+        f->reading_steps = xcalloc(FOLLOW_READINGS, sizeof *f->reading_steps);
+    }
     if (f->reading_stride < 1) f->reading_stride = f->reading_lines = 1;
     bool more = f->reading_count && f->reading_lines < f->reading_stride;
     if (!more && f->reading_count == FOLLOW_READINGS) halve(f);
     int at = more ? f->reading_count - 1 : f->reading_count++;
     f->reading_lines = more ? f->reading_lines + 1 : 1;
-    f->reading_times[at] = more ? (f->reading_times[at] * (f->reading_lines - 1) + t) / f->reading_lines : t;
+    double weight = f->reading_lines;
+    f->reading_times[at] = more ? (f->reading_times[at] * (weight - 1) + t) / weight : t;
+    f->reading_steps[at] = (double)follow_whole(line, "step");
     for (int c = 0; c < f->card_count && !more; c++)
         for (int k = 0; k < READING_COUNT && f->cards[c].readings; k++) f->cards[c].readings[at][k] = NAN;
     json_array_foreach(json_object_get(line, "cards"), i, object)

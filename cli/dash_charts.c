@@ -1,0 +1,420 @@
+/* Charts of the dashboard: every number that a run records, one by one or in a grid of pages, along steps,
+ * epochs or time, with a cursor. See dash_draw.h. */
+#include "cli/dash_parts.h"
+#include "core/base/file.h"
+
+#include <math.h>
+#include <ncurses.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SERIES_RAW = 1, SERIES_BASELINE, SERIES_SMOOTH };
+enum { CHART_WIDTH = 42, CHART_HEIGHT = 7 }; /* at least */
+
+static const struct {
+    const char *name, *unit;
+    bool smooth; /* worth a smoothed curve */
+    int pair;
+} kinds[CHART_COUNT] = {
+    [METRIC_LOSS] = {"loss", "", true, PAIR_RAW},
+    [METRIC_COSINE] = {"cosine", "", true, PAIR_RAW},
+    [METRIC_GRAD_NORM] = {"grad norm", "", true, PAIR_RAW},
+    [METRIC_LR] = {"lr", "", false, PAIR_RAW},
+    [METRIC_IMAGES_PER_S] = {"images/s", "", false, PAIR_SPEED},
+    [METRIC_STEP_MS] = {"step time", " ms", false, PAIR_SPEED},
+    [METRIC_DATA_WAIT_MS] = {"wait for images", " ms", false, PAIR_BAD},
+    [CHART_CARDS + READING_USED] = {"used memory", " GiB", false, PAIR_RAW},
+    [CHART_CARDS + READING_BUSY] = {"busy", "%", false, PAIR_GOOD},
+    [CHART_CARDS + READING_TEMP] = {"temperature", " C", false, PAIR_BAD},
+    [CHART_CARDS + READING_POWER] = {"power", " W", false, PAIR_SMOOTH},
+};
+
+/* ---- what is shown ---- */
+
+struct curve {
+    double *step, *x, *y; /* x: along the axis */
+    int n, room;
+};
+
+static void curve_free(struct curve *c)
+{
+    free(c->step);
+    free(c->x);
+    free(c->y);
+}
+
+static struct curve curve_new(int64_t room)
+{
+    size_t n = (size_t)room + 1;
+    return (struct curve){xcalloc(n, sizeof(double)), xcalloc(n, sizeof(double)), xcalloc(n, sizeof(double)),
+                          0, (int)room};
+}
+
+static double along(const struct dash *d, const struct follow *f, double step, double seconds)
+{
+    if (d->axis == AXIS_TIME) return seconds / 60;
+    return d->axis == AXIS_EPOCH && f->epoch_steps > 0 ? step / (double)f->epoch_steps : step;
+}
+
+static void curve_add(struct curve *c, double step, double x, double y)
+{
+    c->step[c->n] = step;
+    c->x[c->n] = x;
+    c->y[c->n++] = y;
+}
+
+/* The first and the last step that the charts show. */
+static void window_of(const struct dash *d, double *from, double *to)
+{
+    double newest = (double)d->run->last.step;
+    *to = fmin(d->end, newest);
+    *from = isfinite(d->steps) ? fmax(*to - d->steps, 0) : -INFINITY;
+}
+
+/* Each step where the ring of the last ones has all of them, else the points of the whole run. */
+static struct curve metric_curve(const struct dash *d, const struct follow *f, enum follow_metric metric,
+                                 double from, double to)
+{
+    int64_t kept = f->recent_count < FOLLOW_RECENT ? f->recent_count : FOLLOW_RECENT,
+            first = f->recent_count - kept;
+    bool each = kept && (double)f->recent[first % FOLLOW_RECENT].step <= from;
+    struct curve c = curve_new(each ? kept : f->point_count);
+    double seconds = f->seconds;
+    if (each) {
+        for (int64_t i = f->recent_count - 1; i > first; i--) {
+            double ms = f->recent[i % FOLLOW_RECENT].step_ms;
+            seconds -= isfinite(ms) ? ms * 1e-3 : 0;
+        }
+        for (int64_t i = first; i < f->recent_count; i++) {
+            const struct metric_line *l = &f->recent[i % FOLLOW_RECENT];
+            double step = (double)l->step;
+            if (i > first && isfinite(l->step_ms)) seconds += l->step_ms * 1e-3;
+            if (step >= from && step <= to)
+                curve_add(&c, step, along(d, f, step, seconds), follow_metric(l, metric));
+        }
+        return c;
+    }
+    for (int i = 0; i < f->point_count; i++) {
+        const struct follow_point *p = &f->points[i];
+        double step = p->lines > 1 ? (p->first_step + p->last_step) / 2 : p->last_step;
+        if (p->last_step >= from && p->first_step <= to)
+            curve_add(&c, step, along(d, f, step, p->seconds), p->values[metric]);
+    }
+    return c;
+}
+
+static struct curve reading_curve(const struct dash *d, enum follow_reading which, double from, double to)
+{
+    const struct follow *f = d->run;
+    const struct follow_card *card = &f->cards[d->selected < f->card_count ? d->selected : 0];
+    int n = f->card_count && card->readings ? f->reading_count : 0;
+    struct curve c = curve_new(n);
+    for (int i = 0; i < n; i++) {
+        double step = f->reading_steps[i], y = (double)card->readings[i][which];
+        if (step < from || step > to) continue;
+        curve_add(&c, step, along(d, f, step, f->reading_times[i] - f->reading_times[0]),
+                  which == READING_USED ? y / 1073741824.0 : y);
+    }
+    return c;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The range of y; without outliers, where they would take two thirds of it: from the 1st to the 99th of a
+ * hundred. */
+static int y_range(const struct dash *d, const struct curve *c, double *low, double *high)
+{
+    double *sorted = xcalloc((size_t)c->n + 1, sizeof *sorted);
+    int n = 0, cut = 0;
+    for (int i = 0; i < c->n; i++)
+        if (isfinite(c->y[i])) sorted[n++] = c->y[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+    if (n) {
+        *low = fmin(*low, sorted[0]);
+        *high = fmax(*high, sorted[n - 1]);
+    }
+    if (n >= 50 && !d->outliers && !d->log_scale) {
+        double a = sorted[n / 100], b = sorted[n - 1 - n / 100], pad = (b - a) * 0.05;
+        if (b > a && sorted[n - 1] - sorted[0] > 3 * (b - a)) {
+            *low = a - pad;
+            *high = b + pad;
+            for (int i = 0; i < n; i++) cut += sorted[i] < *low || sorted[i] > *high;
+        }
+    }
+    free(sorted);
+    return cut;
+}
+
+static int nearest(const struct curve *c, double step)
+{
+    int best = -1;
+    for (int i = 0; i < c->n; i++)
+        if (isfinite(c->y[i]) && (best < 0 || fabs(c->step[i] - step) < fabs(c->step[best] - step))) best = i;
+    return best;
+}
+
+/* ---- drawing ---- */
+
+static const char *const axis_names[AXIS_COUNT] = {"step", "epoch", "min"};
+
+void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int pairs[4])
+{
+    char label[24], cell[8];
+    int top = r->y + 1;
+    for (int y = 0; y < p->h; y++) {
+        if (y == 0 || y == p->h - 1 || (p->h >= 7 && y == p->h / 2)) {
+            double v = p->h > 1 ? p->y_max - (p->y_max - p->y_min) * y / (p->h - 1) : p->y_max;
+            if (!p->empty)
+                dash_put(top + y, r->x, PLOT_LABELS - 1, dash_paint(PAIR_DIM),
+                         dash_number(label, sizeof label, p->log ? pow(10, v) : v));
+        }
+        for (int x = 0; x < p->w; x++) {
+            size_t at = (size_t)y * (size_t)p->w + (size_t)x;
+            if (!p->cells[at]) continue;
+            dash_plot_cell(p, y, x, cell);
+            dash_put(top + y, r->x + PLOT_LABELS + x, 1, dash_paint(pairs[p->series[at]]), cell);
+        }
+    }
+    if (p->empty) return;
+    bool whole = p->x_max - p->x_min >= 10;
+    snprintf(label, sizeof label, whole ? "%.0f" : "%.2f", p->x_min);
+    dash_put(top + p->h, r->x + PLOT_LABELS, 12, dash_paint(PAIR_DIM), label);
+    snprintf(label, sizeof label, whole ? "%.0f" : "%.2f", p->x_max);
+    int w = (int)strlen(label);
+    if (p->w > w + 8) dash_put(top + p->h, r->x + PLOT_LABELS + p->w - w, w, dash_paint(PAIR_DIM), label);
+}
+
+/* A line where the cursor is, behind the curves. */
+static void draw_cursor(const struct dash *d, const struct dash_rect *r, const struct dash_plot *p, double x)
+{
+    if (p->empty || !(x >= p->x_min && x <= p->x_max) || p->w < 2) return;
+    int at = (int)lround((x - p->x_min) / (p->x_max - p->x_min) * (p->w - 1));
+    for (int y = 0; y < p->h; y++)
+        if (!p->cells[(size_t)y * (size_t)p->w + (size_t)at])
+            dash_put(r->y + 1 + y, r->x + PLOT_LABELS + at, 1, dash_paint(PAIR_DIM),
+                     d->glyphs == GLYPHS_ASCII ? "|" : "│");
+}
+
+/* The chart's name, its value at the cursor or now, and what is drawn. */
+static void draw_title(const struct dash *d, int which, const struct dash_rect *r, const struct curve *c,
+                       const struct curve *base, int cut, bool log, bool selected)
+{
+    char line[256], number[24], other[24] = "";
+    int at = isfinite(d->cursor) ? nearest(c, d->cursor) : -1;
+    for (int i = c->n - 1; at < 0 && i >= 0; i--)
+        if (isfinite(c->y[i])) at = i;
+    if (isfinite(d->cursor) && base->n) {
+        int b = nearest(base, d->cursor);
+        if (b >= 0) dash_number(other, sizeof other, base->y[b]);
+    }
+    int n = snprintf(line, sizeof line, "%s %s%s", kinds[which].name,
+                     dash_number(number, sizeof number, at < 0 ? NAN : c->y[at]), kinds[which].unit);
+    if (isfinite(d->cursor) && at >= 0)
+        n += snprintf(line + n, sizeof line - (size_t)n, " @%.0f", c->step[at]);
+    if (other[0]) n += snprintf(line + n, sizeof line - (size_t)n, ", baseline %s", other);
+    if (which == METRIC_LOSS && !isfinite(d->cursor) && isfinite(d->run->best_loss))
+        n += snprintf(line + n, sizeof line - (size_t)n, "  best %s",
+                      dash_number(number, sizeof number, d->run->best_loss));
+    double from, to;
+    window_of(d, &from, &to);
+    if (which == METRIC_LOSS && isfinite(d->steps))
+        n += snprintf(line + n, sizeof line - (size_t)n, ", steps %.0f to %.0f", from, to);
+    if (log) n += snprintf(line + n, sizeof line - (size_t)n, ", log");
+    if (cut) n += snprintf(line + n, sizeof line - (size_t)n, ", %d outlier%s cut", cut, cut == 1 ? "" : "s");
+    dash_put(r->y, r->x, r->w, selected ? (int)A_REVERSE : (int)A_BOLD, line);
+    if (which != METRIC_LOSS) return;
+    static const char *const names[] = {"raw", "smooth", "baseline"};
+    const bool on[] = {d->raw, d->smoothing > 0, d->baseline && d->overlay};
+    static const int colours[] = {PAIR_RAW, PAIR_SMOOTH, PAIR_BASELINE};
+    int x = r->x + n + 2;
+    for (int i = 0; i < 3; i++)
+        if (on[i] && x + (int)strlen(names[i]) <= r->x + r->w) {
+            dash_put(r->y, x, (int)strlen(names[i]), dash_paint(colours[i]), names[i]);
+            x += (int)strlen(names[i]) + 1;
+        }
+}
+
+void dash_chart(const struct dash *d, int which, const struct dash_rect *r, bool selected)
+{
+    static const double weights[] = {0, 0.9, 0.98};
+    const int pairs[4] = {0, kinds[which].pair, PAIR_BASELINE, PAIR_SMOOTH};
+    double from, to, x_min = INFINITY, x_max = -INFINITY, low = INFINITY, high = -INFINITY;
+    window_of(d, &from, &to);
+    bool metric = which < CHART_CARDS, smooths = kinds[which].smooth && d->smoothing > 0;
+    struct curve c = metric ? metric_curve(d, d->run, (enum follow_metric)which, from, to)
+                            : reading_curve(d, (enum follow_reading)(which - CHART_CARDS), from, to),
+                 base = {0};
+    double *smooth = xcalloc((size_t)c.n + 1, sizeof *smooth);
+    struct dash_plot p;
+    dash_smooth(c.y, smooth, c.n, weights[d->smoothing]);
+    dash_range(c.x, c.n, &x_min, &x_max);
+    int cut = 0;
+    if (d->raw || !smooths) cut = y_range(d, &c, &low, &high);
+    else dash_range(smooth, c.n, &low, &high);
+    if (metric && d->baseline && d->overlay) {
+        base = metric_curve(d, d->baseline, (enum follow_metric)which, from, to);
+        for (int i = 0; i < base.n; i++)
+            if (base.x[i] < x_min || base.x[i] > x_max)
+                base.y[i] = NAN; /* of the part that this run has had */
+        if (!cut) dash_range(base.y, base.n, &low, &high);
+    }
+    dash_plot_begin(&p, r->w - PLOT_LABELS, r->h - 2, d->glyphs, x_min, x_max, low, high, d->log_scale);
+    if (d->raw || !smooths) dash_plot_curve(&p, SERIES_RAW, c.x, c.y, c.n);
+    if (base.n) dash_plot_curve(&p, SERIES_BASELINE, base.x, base.y, base.n);
+    if (smooths) dash_plot_curve(&p, SERIES_SMOOTH, c.x, smooth, c.n);
+    draw_title(d, which, r, &c, &base, cut, p.log, selected);
+    dash_plot_draw(r, &p, pairs);
+    if (isfinite(d->cursor)) {
+        int at = nearest(&c, d->cursor);
+        if (at >= 0) draw_cursor(d, r, &p, c.x[at]);
+    }
+    dash_plot_end(&p);
+    curve_free(&c);
+    curve_free(&base);
+    free(smooth);
+}
+
+/* Charts that have something to show: those of cards where readings are. */
+static int chart_count(const struct dash *d)
+{
+    const struct follow *f = d->run;
+    return f->card_count && f->cards[0].readings ? CHART_COUNT : METRIC_COUNT;
+}
+
+void dash_charts(struct dash *d, const struct dash_rect *r)
+{
+    int count = chart_count(d), columns = r->w / CHART_WIDTH, rows = (r->h - 1) / CHART_HEIGHT;
+    char line[160];
+    if (columns < 1 || d->zoomed) columns = 1;
+    if (rows < 1 || d->zoomed) rows = 1;
+    if (columns > 4) columns = 4;
+    while (rows > 1 && (rows - 1) * columns >= count) rows--;
+    if (d->chart >= count) d->chart = count - 1;
+    d->charts_at_once = rows * columns;
+    int page = d->chart / d->charts_at_once, pages = (count + d->charts_at_once - 1) / d->charts_at_once;
+    snprintf(line, sizeof line, "charts %d to %d of %d%s, by %s%s", page * d->charts_at_once + 1,
+             page * d->charts_at_once + d->charts_at_once < count
+                 ? page * d->charts_at_once + d->charts_at_once
+                 : count,
+             count, pages > 1 ? " (PgDn, PgUp)" : "",
+             d->axis == AXIS_EPOCH && d->run->epoch_steps <= 0 ? axis_names[AXIS_STEP] : axis_names[d->axis],
+             d->axis == AXIS_TIME ? "utes of training" : "");
+    dash_put(r->y, r->x, r->w, dash_paint(PAIR_DIM), line);
+    int w = r->w / columns, h = (r->h - 1) / rows;
+    for (int i = 0; i < d->charts_at_once && page * d->charts_at_once + i < count; i++) {
+        int which = page * d->charts_at_once + i;
+        dash_chart(
+            d, which,
+            &(struct dash_rect){r->y + 1 + i / columns * h, r->x + i % columns * w, h, w - (columns > 1)},
+            which == d->chart);
+    }
+}
+
+/* ---- keys ---- */
+
+static void zoom(struct dash *d, double by)
+{
+    double from, to, newest = (double)d->run->last.step;
+    window_of(d, &from, &to);
+    if (!isfinite(from)) from = 0;
+    double middle = isfinite(d->cursor) ? d->cursor : to, width = (to - from) * by;
+    if (width >= newest) {
+        d->steps = d->end = INFINITY;
+        return;
+    }
+    d->steps = fmax(width, 10);
+    d->end = middle + d->steps / 2 >= newest ? INFINITY : fmax(middle + d->steps / 2, d->steps);
+}
+
+static void pan(struct dash *d, double by)
+{
+    double from, to, newest = (double)d->run->last.step;
+    window_of(d, &from, &to);
+    if (!isfinite(d->steps)) return;
+    to += by * d->steps;
+    d->end = to >= newest ? INFINITY : fmax(to, d->steps);
+}
+
+/* To the next place that a curve of this width would show. */
+static void move_cursor(struct dash *d, int by)
+{
+    double from, to;
+    window_of(d, &from, &to);
+    if (!isfinite(from)) from = 0;
+    double stride = fmax(1, round((to - from) / 100));
+    if (!isfinite(d->cursor)) d->cursor = to;
+    else d->cursor += by * stride;
+    if (d->cursor < from && d->cursor >= 0) pan(d, -0.25);
+    if (d->cursor > to) pan(d, 0.25);
+    if (d->cursor < 0) d->cursor = 0;
+    if (d->cursor > (double)d->run->last.step) d->cursor = (double)d->run->last.step;
+}
+
+static bool moves_chart(struct dash *d, int by)
+{
+    if (d->tab != TAB_CHARTS) return false;
+    d->chart += by;
+    int count = chart_count(d);
+    if (d->chart >= count) d->chart = count - 1;
+    if (d->chart < 0) d->chart = 0;
+    return true;
+}
+
+/* all, the last 2000, the last 200 */
+static void next_range(struct dash *d)
+{
+    d->end = INFINITY;
+    d->steps = !isfinite(d->steps) ? 2000 : d->steps > 200 ? 200 : INFINITY;
+}
+
+bool dash_chart_key(struct dash *d, int kind, wint_t c)
+{
+    if (d->tab != TAB_OVERVIEW && d->tab != TAB_CHARTS) return false;
+    if (kind == KEY_CODE_YES) {
+        int page = d->zoomed || d->charts_at_once < 1 ? 1 : d->charts_at_once;
+        if (c == KEY_LEFT) move_cursor(d, -1);
+        else if (c == KEY_RIGHT) move_cursor(d, 1);
+        else if (c == KEY_UP) return moves_chart(d, -1);
+        else if (c == KEY_DOWN) return moves_chart(d, 1);
+        else if (c == KEY_PPAGE) return moves_chart(d, -page);
+        else if (c == KEY_NPAGE) return moves_chart(d, page);
+        else return false;
+        return true;
+    }
+    switch (c) {
+    case 'k': return moves_chart(d, -1);
+    case 'j': return moves_chart(d, 1);
+    case '+':
+    case '=': zoom(d, 0.5); break;
+    case '-': zoom(d, 2); break;
+    case '[': pan(d, -0.25); break;
+    case ']': pan(d, 0.25); break;
+    case '0': d->steps = d->end = INFINITY; break;
+    case 'z': next_range(d); break;
+    case 't':
+        d->axis = (enum dash_axis)((d->axis + 1) % AXIS_COUNT);
+        if (d->axis == AXIS_EPOCH && d->run->epoch_steps <= 0) d->axis = AXIS_TIME;
+        break;
+    case '\n':
+    case '\r':
+    case 'f': d->zoomed = !d->zoomed; break;
+    case 'l': d->log_scale = !d->log_scale; break;
+    case 'r': d->raw = !d->raw; break;
+    case 's': d->smoothing = (d->smoothing + 1) % 3; break;
+    case 'o': d->outliers = !d->outliers; break;
+    case 'b':
+        d->overlay = !d->overlay;
+        if (!d->baseline) snprintf(d->message, sizeof d->message, "no baseline: give --baseline RUN");
+        break;
+    case 27:
+        if (!isfinite(d->cursor)) return false;
+        d->cursor = NAN;
+        break;
+    default: return false;
+    }
+    return true;
+}
