@@ -49,6 +49,8 @@ static int read_untold(struct task *t, struct error *err)
     const char *activation = json_string_value(json_object_get(meta, "student_activation"));
     t->geometry.heads = (int64_t)json_integer_value(json_object_get(meta, "student_heads"));
     t->geometry.pos_resize = own.pos_resize;
+    t->geometry.pool = own.pool;
+    t->geometry.norms = own.norms;
     t->told = activation && t->geometry.heads > 0;
     if (activation && strcmp(activation, "quick_gelu") == 0) t->geometry.ffn = 1 + ACTIVATION_QUICK_GELU;
     if (!t->geometry.heads) t->geometry.heads = 1; /* names and shapes do not depend on it */

@@ -52,6 +52,16 @@ static json_t *dinov2(const struct geometry *g, double ratio)
     return o;
 }
 
+static json_t *dinov3(const struct geometry *g)
+{
+    bool gated = g->ffn == 1 + ACTIVATION_SWIGLU, bias = geometry_parts(g) & PART_QKV_BIAS;
+    return json_pack("{s:[s], s:s, s:I, s:b, s:s, s:b, s:b, s:b, s:I, s:f, s:f}", "architectures",
+                     "DINOv3ViTModel", "model_type", "dinov3_vit", "intermediate_size", (json_int_t)g->hidden,
+                     "use_gated_mlp", gated, "hidden_act", gated ? "silu" : "gelu", "query_bias", bias,
+                     "key_bias", 0, "value_bias", bias, "num_register_tokens", (json_int_t)g->registers,
+                     "layer_norm_eps", 1e-5, "rope_theta", 100.0);
+}
+
 static json_t *clip(const struct geometry *g)
 {
     return json_pack("{s:[s], s:s, s:I, s:s, s:I, s:f, s:f}", "architectures",
@@ -93,7 +103,7 @@ int export_hf_write(const char *directory, const struct geometry *g, const struc
         return error_set(err, EXIT_CONFIG, "--format pt, safetensors or timm",
                          "transformers' DINOv2 has no feed-forward of %lld values for a width of %lld",
                          (long long)g->hidden, (long long)g->width);
-    json_t *o = family ? dinov2(g, ratio) : clip(g);
+    json_t *o = family ? dinov2(g, ratio) : g->family == FAMILY_DINOV3 ? dinov3(g) : clip(g);
     if (o) {
         json_object_set_new(o, "hidden_size", json_integer((json_int_t)g->width));
         json_object_set_new(o, "num_hidden_layers", json_integer((json_int_t)g->depth));

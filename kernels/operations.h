@@ -41,7 +41,8 @@ struct gemm {
     const float *bias;
 };
 
-/* tokens (B, N, D): row 0 = cls + pos[0], then Q registers as they are, row 1+Q+i = patches[i] + pos[1+i] */
+/* tokens (B, N, D): row 0 = cls + pos[0], then Q registers as they are, row 1+Q+i = patches[i] + pos[1+i].
+ * Without positions (pos, dpos NULL) nothing is added. */
 struct embedding {
     enum dtype type;
     const void *patches;    /* type (B*(N-Q-1), D) */
@@ -80,6 +81,32 @@ struct layernorm_gradient {
     int64_t dx_stride;
     float *dweight, *dbias; /* (D) += */
     int64_t R, D;
+    void *to; /* not NULL: the gradient of x is written here, type (R, D), may be dy; dx is left alone */
+};
+
+/* Rotary positions, in place: of q and k of the tokens from `skip` on, each pair (a, b) of a head's values
+ * becomes (a c - b s, a s + b c), c and s the cosine and sine of the token and the pair. Pairs are values
+ * 2i and 2i+1, or with `half` i and i + dh/2. inverse: by the angle back, as the gradients of q and k go. */
+struct rotation {
+    enum dtype type;
+    void *qkv;          /* type (B, N, 3, H, dh) */
+    const float *table; /* (N - skip, 2, dh/2): cosines, then sines */
+    int64_t B, N, H, dh, skip;
+    bool half, inverse;
+};
+
+/* y (B, D) = the mean of x's rows (B, N, D) from `skip` on. Backward: dx of these rows += dy / (N - skip). */
+struct row_mean {
+    enum dtype type;
+    const void *x; /* type */
+    void *y;       /* type */
+    int64_t B, N, D, skip;
+};
+struct row_mean_gradient {
+    enum dtype type;
+    const void *dy; /* type */
+    float *dx;
+    int64_t B, N, D, skip;
 };
 
 /* out = softmax(q k^T / sqrt(dh)) v, statistics fp32. Never holds more than one head's N x N. */

@@ -75,12 +75,13 @@ static void layernorm(int64_t R, int64_t D)
            (const float *)b.data(), y.data(), m.data(), r.data(), D, 1e-6f);
     same("layernorm_forward", y, y2, bound(D));
     std::vector<float> shares(row_shares_bytes(2 * D) / sizeof(float)), partial((size_t)(8 * 2 * D));
-    layernorm_gradient backward = {DTYPE_F32,  g.data(),  x.data(),   D, w.data(),
-                                   m2.data(),  r2.data(), dx2.data(), D, dw2.data(),
-                                   db2.data(), R,         D};
+    layernorm_gradient backward = {DTYPE_F32,  g.data(),  x.data(),   D,      w.data(),
+                                   m2.data(),  r2.data(), dx2.data(), D,      dw2.data(),
+                                   db2.data(), R,         D,          nullptr};
     cpu->layernorm_backward(&backward, shares.data());
     launch("layernorm_backward_input_f32", R, 1, 128, (const float *)g.data(), (const float *)x.data(), D,
-           (const float *)w.data(), (const float *)m.data(), (const float *)r.data(), dx.data(), D, D);
+           (const float *)w.data(), (const float *)m.data(), (const float *)r.data(), dx.data(), D,
+           (float *)nullptr, D);
     launch("layernorm_backward_weight_f32", (D + 127) / 128, 4, 128, (const float *)g.data(),
            (const float *)x.data(), D, (const float *)m.data(), (const float *)r.data(), partial.data(), R,
            D);
@@ -90,6 +91,43 @@ static void layernorm(int64_t R, int64_t D)
     same("layernorm_backward dx", dx, dx2, bound(D) * 4);
     same("layernorm_backward dweight", dw, dw2, bound(R) * 4);
     same("layernorm_backward dbias", db, db2, bound(R) * 4);
+    auto to = g, to2 = g; /* in dy's place */
+    backward.dy = backward.to = to2.data();
+    cpu->layernorm_backward(&backward, shares.data());
+    launch("layernorm_backward_input_f32", R, 1, 128, (const float *)to.data(), (const float *)x.data(), D,
+           (const float *)w.data(), (const float *)m.data(), (const float *)r.data(), (float *)nullptr,
+           (int64_t)0, to.data(), D);
+    same("layernorm_backward to", to, to2, bound(D) * 4);
+}
+
+static void rotation(int64_t B, int64_t N, int64_t H, int64_t dh, int64_t skip)
+{
+    auto table = noise((size_t)((N - skip) * dh), 13);
+    const cpu_ops *cpu = cpu_ops_select();
+    for (int half = 0; half < 2; half++)
+        for (int inverse = 0; inverse < 2; inverse++) {
+            auto x = noise((size_t)(B * N * 3 * H * dh), 14), x2 = x;
+            struct rotation o = {DTYPE_F32, x2.data(), table.data(), B,         N,
+                                 H,         dh,        skip,         half != 0, inverse != 0};
+            cpu->rotate(&o);
+            launch("rotate_f32", 3, 1, 128, x.data(), (const float *)table.data(), B, N, H, dh, skip, half,
+                   inverse);
+            same("rotate", x, x2, bound(2));
+        }
+}
+
+static void row_mean(int64_t B, int64_t N, int64_t D, int64_t skip)
+{
+    auto x = noise((size_t)(B * N * D), 15), y = noise((size_t)(B * D), 16), y2 = y, dx = x, dx2 = x;
+    const cpu_ops *cpu = cpu_ops_select();
+    struct row_mean forward = {DTYPE_F32, x.data(), y2.data(), B, N, D, skip};
+    struct row_mean_gradient backward = {DTYPE_F32, y.data(), dx2.data(), B, N, D, skip};
+    cpu->row_mean_backward(&backward);
+    launch("row_mean_backward_f32", 3, 1, 128, (const float *)y.data(), dx.data(), B, N, D, skip);
+    cpu->row_mean_forward(&forward);
+    launch("row_mean_forward_f32", 2, 1, 128, (const float *)x.data(), y.data(), B, N, D, skip);
+    same("row_mean_backward", dx, dx2, bound(2));
+    same("row_mean_forward", y, y2, bound(N));
 }
 
 static void attention(int64_t B, int64_t N, int64_t H, int64_t dh)
@@ -200,6 +238,10 @@ int main()
     printf("wave of %d\n", WAVE);
     layernorm(1, 5);
     layernorm(37, 177);
+    rotation(2, 7, 3, 8, 1);
+    rotation(1, 5, 2, 20, 3);
+    row_mean(3, 9, 70, 2);
+    row_mean(1, 1, 5, 0);
     attention(2, 17, 2, 32);
     attention(1, 33, 1, 88);
     attention(1, 5, 3, 80);

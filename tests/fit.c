@@ -85,9 +85,9 @@ static void a_tensor_of_the_tower_that_nothing_reads_is_refused_by_name(void **s
                                          {"visual.rope.freqs_cos", "rotary"},
                                          {"visual.blocks.1.attn.relative_position_bias_table", "relative"},
                                          {"visual.rel_pos_bias.relative_position_bias_table", "relative"},
-                                         {"visual.blocks.0.attn.inner_attn_ln.weight", "sub-LN"},
-                                         {"visual.blocks.0.mlp.w3.weight", "SwiGLU"},
-                                         {"visual.fc_norm.weight", "mean of the patches"}};
+                                         {"visual.blocks.0.attn.norm.weight", "sub-LN"},
+                                         {"visual.blocks.0.mlp.w4.weight", "SwiGLU"},
+                                         {"visual.fc_norm.weight", "behind the pooling"}};
     static const char *const openclip[][2] = {
         {"visual.transformer.resblocks.1.ls_1.scale", "LayerScale"},
         {"visual.attn_pool.query", "attention"},
@@ -182,17 +182,69 @@ static void a_missing_tensor_or_one_of_another_shape_is_found_before_anything_is
     assert_int_equal(copy_end(&c, 32, 8, &err), EXIT_CONFIG);
 }
 
-static void a_published_tower_that_is_built_otherwise_is_known_by_its_width(void **state)
+static void a_published_tower_whose_norms_stand_behind_is_known_by_its_width(void **state)
 {
     (void)state;
     struct copy c;
-    struct error err;
+    struct error err = {0};
+    struct weights *w = NULL;
+    struct geometry g = {.heads = 16};
+    char text[320];
     copy_begin(&c, "eva-w64", "model.pt");
     struct weights_row *conv = row_of(&c, "visual.patch_embed.proj.weight");
     conv->shape[0] = 1792;
     conv->shape[2] = conv->shape[3] = 1;
-    assert_int_equal(copy_end(&c, 0, 0, &err), EXIT_CONFIG);
-    assert_non_null(strstr(err.what, "postnorm"));
+    assert_int_equal(weights_write_safetensors(c.path, c.rows, c.count, NULL, &err), 0);
+    assert_int_equal(weights_open(&w, c.path, &err), 0);
+    if (geometry_infer(&g, w, 0, &err)) fail_msg("%s", err.what);
+    assert_int_equal(g.norms, NORMS_BEHIND);
+    geometry_text(&g, text, sizeof text);
+    assert_non_null(strstr(text, "norms behind the branches (assumed)"));
+    g = (struct geometry){.heads = 16, .norms = NORMS_BEFORE};
+    assert_int_equal(geometry_infer(&g, w, 0, &err), 0); /* what the configuration says stands */
+    assert_int_equal(g.norms, NORMS_BEFORE);
+    weights_close(w);
+    weights_close(c.from);
+    free(c.zeros);
+    unlink(c.path);
+}
+
+static void a_norm_inside_a_branch_is_there_in_every_block_or_the_file_is_refused(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"visual.blocks.0.attn.inner_attn_ln.weight",
+                                        "visual.blocks.1.mlp.ffn_ln.bias"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct copy c;
+        struct error err;
+        copy_begin(&c, "eva-w64", "model.pt");
+        add(&c, names[i], 64);
+        assert_int_equal(copy_end(&c, 0, 0, &err), EXIT_CONFIG);
+        if (!strstr(err.what, i ? names[1] : "visual.blocks.0.attn.inner_attn_ln.bias"))
+            fail_msg("%s", err.what);
+    }
+}
+
+static void an_arch_without_the_norms_of_the_checkpoint_is_refused(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    struct geometry g = {.family = FAMILY_EVA, .heads = 2, .parts = PARTS_KNOWN | PART_QKV_BIAS};
+    struct weights *w = golden_open("towers", "eva02", "model.safetensors");
+    assert_int_equal(geometry_infer(&g, w, 0, &err), EXIT_CONFIG);
+    assert_non_null(strstr(err.what, "a norm inside the attention"));
+    weights_close(w);
+}
+
+static void layerscale_and_norms_behind_are_refused_together(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    struct geometry g = {.heads = 2, .norms = NORMS_BEHIND};
+    struct weights *w = golden_open("towers", "eva-layerscale", "model.safetensors");
+    assert_int_equal(geometry_infer(&g, w, 0, &err), EXIT_CONFIG);
+    assert_non_null(strstr(err.what, "LayerScale"));
+    weights_close(w);
 }
 
 int main(void)
@@ -201,7 +253,10 @@ int main(void)
         cmocka_unit_test(a_tensor_of_the_tower_that_nothing_reads_is_refused_by_name),
         cmocka_unit_test(what_changes_no_output_and_what_lies_beside_the_tower_is_passed_by),
         cmocka_unit_test(a_message_names_the_tensor_that_can_be_explained_and_counts_the_others),
-        cmocka_unit_test(a_published_tower_that_is_built_otherwise_is_known_by_its_width),
+        cmocka_unit_test(a_published_tower_whose_norms_stand_behind_is_known_by_its_width),
+        cmocka_unit_test(a_norm_inside_a_branch_is_there_in_every_block_or_the_file_is_refused),
+        cmocka_unit_test(an_arch_without_the_norms_of_the_checkpoint_is_refused),
+        cmocka_unit_test(layerscale_and_norms_behind_are_refused_together),
         cmocka_unit_test(control_characters_of_a_name_do_not_reach_the_message),
         cmocka_unit_test(a_missing_tensor_or_one_of_another_shape_is_found_before_anything_is_read),
     };

@@ -42,8 +42,28 @@ static enum pos_resize resize_of(const char *name)
     return strcmp(name, "hf") == 0 ? POS_RESIZE_HF : POS_RESIZE_TIMM;
 }
 
+static enum pool pool_of(const char *name)
+{
+    return !name                      ? POOL_USUAL
+           : strcmp(name, "avg") == 0 ? POOL_AVG
+           : strcmp(name, "cls") == 0 ? POOL_CLS
+                                      : POOL_AVG_FIRST;
+}
+
+static int parts_of(json_t *list)
+{
+    static const char *const names[] = {"", "pre_norm", "attn_norm", "ffn_norm", "qkv_bias"};
+    int parts = list ? PARTS_KNOWN : 0;
+    json_t *name;
+    size_t k;
+    json_array_foreach(list, k, name) for (int i = 1; i < 5; i++) if (strcmp(json_string_value(name),
+                                                                             names[i]) == 0) parts |= 1 << i;
+    return parts;
+}
+
 static struct geometry geometry_of(json_t *json)
 {
+    const char *norm = json_string_value(json_object_get(json, "norm"));
     return (struct geometry){
         .family = golden_family(json_string_value(json_object_get(json, "family"))),
         .image = integer(json, "image"),
@@ -60,6 +80,10 @@ static struct geometry geometry_of(json_t *json)
                       : json_is_true(json_object_get(json, "layerscale")) ? LAYERSCALE_WITH
                                                                           : LAYERSCALE_WITHOUT,
         .pos_resize = resize_of(json_string_value(json_object_get(json, "pos_resize"))),
+        .norms = norm && strcmp(norm, "post") == 0 ? NORMS_BEHIND : NORMS_USUAL,
+        .pool = pool_of(json_string_value(json_object_get(json, "pool"))),
+        .parts = parts_of(json_object_get(json, "parts")),
+        .unprojected = integer(json, "out") == integer(json, "width"),
     };
 }
 
@@ -168,7 +192,7 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
     }
     double *out = device_values(dev, t->out, DTYPE_F32, rows * width);
     double *reference =
-        golden_tensor(golden, t->geometry.family == FAMILY_DINOV2 ? "x_norm_clstoken" : "out", &n);
+        golden_tensor(golden, t->geometry.family >= FAMILY_DINOV2 ? "x_norm_clstoken" : "out", &n);
     e->out = fmax(e->out, rel_l2(out, reference, n));
     free(reference);
     if (t->out_rows > 1) {
@@ -222,10 +246,11 @@ static struct errors run(const char *dir, json_t *json, const char *file_name, e
                 inferred.heads == g.heads && inferred.hidden == g.hidden && inferred.out == g.out &&
                 inferred.ffn == g.ffn && inferred.registers == g.registers);
     if (g.layerscale) assert_int_equal(inferred.layerscale, g.layerscale);
+    if (g.parts) assert_int_equal(inferred.parts, g.parts);
     int64_t expected = integer(json, "params");
     assert_int_equal(geometry_parameters(&g), expected);
     s.batch = integer(json, "batch");
-    bool patches = g.family == FAMILY_DINOV2;
+    bool patches = g.family >= FAMILY_DINOV2;
     for (int with_patches = 0; with_patches <= patches; with_patches++) {
         struct tower_options options = {.batch = s.batch,
                                         .compute = compute,
@@ -342,50 +367,77 @@ static void presets_have_the_published_counts(void **state)
         const char *name;
         int64_t count;
         double gflops;
-    } rows[] = {{"eva01_g14", 1012588928, 534.1},
-                {"eva01_g14_plus", 1012588928, 534.1},
-                {"openclip_vit_g14", 1012645632, 534.1},
-                {"openclip_vit_h14", 632076800, 334.6},
-                {"dinov2_vitg14", 1136480768, 598.8},
-                {"dinov2_vitl14", 304368640, 162.0},
-                /* and what open_clip 3.3 and transformers 5.23 instantiate */
-                {"openclip_vit_s16", 21813504, 0},
-                {"openclip_vit_s16_alt", 21764352, 0},
-                {"openclip_vit_s32", 22641792, 0},
-                {"openclip_vit_s32_alt", 22592640, 0},
-                {"openclip_vit_m16", 38587392, 0},
-                {"openclip_vit_m16_alt", 38534144, 0},
-                {"openclip_vit_m32", 39691776, 0},
-                {"openclip_vit_m32_alt", 39626240, 0},
-                {"openclip_vit_b16", 86192640, 0},
-                {"openclip_vit_b16_quickgelu", 86192640, 0},
-                {"openclip_vit_b16_plus", 117187840, 0},
-                {"openclip_vit_b16_plus_240", 117213824, 0},
-                {"openclip_vit_b32", 87849216, 0},
-                {"openclip_vit_b32_quickgelu", 87849216, 0},
-                {"openclip_vit_b32_256", 87860736, 0},
-                {"openclip_vit_b32_plus_256", 119133952, 0},
-                {"openclip_vit_l14", 303966208, 0},
-                {"openclip_vit_l14_quickgelu", 303966208, 0},
-                {"openclip_vit_l14_280", 304113664, 0},
-                {"openclip_vit_l14_336", 304293888, 0},
-                {"openclip_vit_l14_336_quickgelu", 304293888, 0},
-                {"openclip_vit_l16", 304089088, 0},
-                {"openclip_vit_l16_320", 304297984, 0},
-                {"openclip_vit_h14_quickgelu", 632076800, 0},
-                {"openclip_vit_h14_378", 632682240, 0},
-                {"openclip_vit_h14_378_quickgelu", 632682240, 0},
-                {"openclip_vit_h16", 632230400, 0},
-                {"openclip_vit_bigg14", 1844907264, 0},
-                {"openclip_vit_bigg14_quickgelu", 1844907264, 0},
-                {"openclip_vit_bigg14_378", 1845694336, 0},
-                {"openclip_vit_e14", 3807716864, 0},
-                {"dinov2_vits14", 22056576, 0},
-                {"dinov2_vits14_reg", 22058112, 0},
-                {"dinov2_vitb14", 86580480, 0},
-                {"dinov2_vitb14_reg", 86583552, 0},
-                {"dinov2_vitl14_reg", 304372736, 0},
-                {"dinov2_vitg14_reg", 1136486912, 0}};
+    } rows[] = {
+        {"eva01_g14", 1012588928, 534.1},
+        {"eva01_g14_plus", 1012588928, 534.1},
+        {"openclip_vit_g14", 1012645632, 534.1},
+        {"openclip_vit_h14", 632076800, 334.6},
+        {"dinov2_vitg14", 1136480768, 598.8},
+        {"dinov2_vitl14", 304368640, 162.0},
+        /* and what open_clip 3.3 and transformers 5.23 instantiate */
+        {"openclip_vit_s16", 21813504, 0},
+        {"openclip_vit_s16_alt", 21764352, 0},
+        {"openclip_vit_s32", 22641792, 0},
+        {"openclip_vit_s32_alt", 22592640, 0},
+        {"openclip_vit_m16", 38587392, 0},
+        {"openclip_vit_m16_alt", 38534144, 0},
+        {"openclip_vit_m32", 39691776, 0},
+        {"openclip_vit_m32_alt", 39626240, 0},
+        {"openclip_vit_b16", 86192640, 0},
+        {"openclip_vit_b16_quickgelu", 86192640, 0},
+        {"openclip_vit_b16_plus", 117187840, 0},
+        {"openclip_vit_b16_plus_240", 117213824, 0},
+        {"openclip_vit_b32", 87849216, 0},
+        {"openclip_vit_b32_quickgelu", 87849216, 0},
+        {"openclip_vit_b32_256", 87860736, 0},
+        {"openclip_vit_b32_plus_256", 119133952, 0},
+        {"openclip_vit_l14", 303966208, 0},
+        {"openclip_vit_l14_quickgelu", 303966208, 0},
+        {"openclip_vit_l14_280", 304113664, 0},
+        {"openclip_vit_l14_336", 304293888, 0},
+        {"openclip_vit_l14_336_quickgelu", 304293888, 0},
+        {"openclip_vit_l16", 304089088, 0},
+        {"openclip_vit_l16_320", 304297984, 0},
+        {"openclip_vit_h14_quickgelu", 632076800, 0},
+        {"openclip_vit_h14_378", 632682240, 0},
+        {"openclip_vit_h14_378_quickgelu", 632682240, 0},
+        {"openclip_vit_h16", 632230400, 0},
+        {"openclip_vit_bigg14", 1844907264, 0},
+        {"openclip_vit_bigg14_quickgelu", 1844907264, 0},
+        {"openclip_vit_bigg14_378", 1845694336, 0},
+        {"openclip_vit_e14", 3807716864, 0},
+        /* timm 1.0.31's classes, with the projection as EVA02-CLIP has it; DINOv3's with a mask token */
+        {"eva02_b16", 86263040, 0},
+        {"eva02_l14", 304105152, 0},
+        {"eva02_l14_336", 304432832, 0},
+        {"eva02_e14", 4350556928, 0},
+        {"eva02_e14_plus", 4350556928, 0},
+        {"eva02_tiny14", 5502144, 0},
+        {"eva02_tiny14_336", 5563584, 0},
+        {"eva02_small14", 21621120, 0},
+        {"eva02_small14_336", 21744000, 0},
+        {"eva02_base14", 85758720, 0},
+        {"eva02_base14_448", 86348544, 0},
+        {"eva02_large14", 303268800, 0},
+        {"eva02_large14_448", 304055232, 0},
+        {"openclip_vit_l14_clipa", 303964160, 0},
+        {"openclip_vit_l14_clipa_336", 304291840, 0},
+        {"openclip_vit_h14_clipa", 632074240, 0},
+        {"openclip_vit_h14_clipa_336", 632483840, 0},
+        {"openclip_vit_bigg14_clipa", 1844903936, 0},
+        {"openclip_vit_bigg14_clipa_336", 1845436416, 0},
+        {"dinov3_vits16", 21596544, 0},
+        {"dinov3_vits16plus", 28692864, 0},
+        {"dinov3_vitb16", 85660416, 0},
+        {"dinov3_vitl16", 303129600, 0},
+        {"dinov3_vith16plus", 840592640, 0},
+        {"dinov3_vit7b16", 6716035072, 0},
+        {"dinov2_vits14", 22056576, 0},
+        {"dinov2_vits14_reg", 22058112, 0},
+        {"dinov2_vitb14", 86580480, 0},
+        {"dinov2_vitb14_reg", 86583552, 0},
+        {"dinov2_vitl14_reg", 304372736, 0},
+        {"dinov2_vitg14_reg", 1136486912, 0}};
     size_t count = 0;
     while (geometry_preset_name((int)count)) count++;
     assert_int_equal(count, sizeof rows / sizeof *rows);

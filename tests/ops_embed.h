@@ -29,7 +29,9 @@ static void patchify_reference(struct trial *T)
                             W(1)[at++] = X(0)[((b * 3 + c) * S_ + y) * S_ + x];
 }
 
-/* embed: B N D Q; 0 patches, 1 cls, 2 pos, 3 registers, 4 tokens */
+/* embed: B N D Q; 0 patches, 1 cls, 2 pos, 3 registers, 4 tokens. No positions with more than four registers.
+ */
+static bool has_positions(const struct trial *T) { return T->s[3] <= 4; }
 static void embed_forward_setup(struct trial *T)
 {
     SIZES(B, N, D, Q);
@@ -42,7 +44,8 @@ static void embed_forward_setup(struct trial *T)
 static void embed_forward_call(struct trial *T)
 {
     OPS->embed_forward(T->device,
-                       &(struct embedding){T->t, .patches = P(0), .cls = P(1), .pos = P(2), .registers = P(3),
+                       &(struct embedding){T->t, .patches = P(0), .cls = P(1),
+                                           .pos = has_positions(T) ? P(2) : NULL, .registers = P(3),
                                            .tokens = P(4), T->s[0], T->s[1], T->s[2], T->s[3]});
 }
 static void embed_forward_reference(struct trial *T)
@@ -50,9 +53,10 @@ static void embed_forward_reference(struct trial *T)
     SIZES(B, N, D, Q);
     for (int64_t i = 0; i < B * N * D; i++) {
         int64_t b = i / (N * D), n = i / D % N, j = i % D;
-        if (n == 0) W(4)[i] = X(1)[j] + X(2)[j];
+        double pos = has_positions(T) && (n == 0 || n > Q) ? X(2)[(n == 0 ? 0 : n - Q) * D + j] : 0;
+        if (n == 0) W(4)[i] = X(1)[j] + pos;
         else if (n <= Q) W(4)[i] = X(3)[(n - 1) * D + j];
-        else W(4)[i] = X(0)[(b * (N - Q - 1) + n - Q - 1) * D + j] + X(2)[(n - Q) * D + j];
+        else W(4)[i] = X(0)[(b * (N - Q - 1) + n - Q - 1) * D + j] + pos;
     }
 }
 /* 0 dtokens, 1 dpatches, 2 dcls, 3 dpos, 4 dregisters */
@@ -67,9 +71,10 @@ static void embed_backward_setup(struct trial *T)
 }
 static void embed_backward_call(struct trial *T)
 {
-    OPS->embed_backward(T->device, &(struct embedding_gradient){
-                                       T->t, .dtokens = P(0), .dpatches = P(1), .dcls = P(2), .dpos = P(3),
-                                       .dregisters = P(4), T->s[0], T->s[1], T->s[2], T->s[3]});
+    OPS->embed_backward(T->device,
+                        &(struct embedding_gradient){T->t, .dtokens = P(0), .dpatches = P(1), .dcls = P(2),
+                                                     .dpos = has_positions(T) ? P(3) : NULL,
+                                                     .dregisters = P(4), T->s[0], T->s[1], T->s[2], T->s[3]});
 }
 static void embed_backward_reference(struct trial *T)
 {
@@ -80,11 +85,13 @@ static void embed_backward_reference(struct trial *T)
         bool is_register = n && n <= Q;
         int64_t to = is_register ? 4 : 3, row = is_register ? n - 1 : n ? n - Q : 0;
         if (n > Q) W(1)[(b * (N - Q - 1) + n - Q - 1) * D + j] = d;
+        if (n == 0) {
+            W(2)[j] += d;
+            S(2)[j] += loss((double)B) * (1 + fabs(d));
+        }
+        if (to == 3 && !has_positions(T)) continue;
         W(to)[row * D + j] += d;
         S(to)[row * D + j] += loss((double)B) * (1 + fabs(d));
-        if (n) continue;
-        W(2)[j] += d;
-        S(2)[j] += loss((double)B) * (1 + fabs(d));
     }
 }
 

@@ -51,7 +51,7 @@ alike() {
 }
 
 block=visual.transformer.resblocks
-for name in openclip-quick dinov2-registers eva-layerscale; do
+for name in openclip-quick dinov2-registers eva-layerscale eva02 openclip-clipa dinov3; do
     begin $name
     for each in plan embed train; do run 0 '' $each; done
 done
@@ -69,8 +69,8 @@ begin dinov2-registers
 rename register_tokens register_others
 alike 'register_others'
 begin openclip-quick
-printf '{"model_cfg": {"vision_cfg": {"width": 32, "pool_type": "avg"}}}' >"$work/case/open_clip_config.json"
-alike 'pooling in open_clip_config.json is avg'
+printf '{"model_cfg": {"vision_cfg": {"width": 32, "attentional_pool": true}}}' >"$work/case/open_clip_config.json"
+alike 'pooling in open_clip_config.json is attentional_pool'
 printf '{"model_cfg": {"quick_gelu": true, "vision_cfg": {"width": 32}}}' >"$work/case/open_clip_config.json"
 run 0 'quick_gelu, cls token, image' plan
 run 0 'quick_gelu, cls token, image' train

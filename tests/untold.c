@@ -108,8 +108,34 @@ static void a_key_stands_above_the_file_and_nothing_is_assumed_then(void **state
     assert_false(g.activation_assumed);
     g = known("open_clip_config.json", OPEN_CLIP("true", ", \"pool_type\": \"avg\""), "model_t.pool=cls");
     assert_false(g.pool_assumed);
+    assert_int_equal(g.pool, POOL_CLS);
     g = known("open_clip_config.json", OPEN_CLIP("true", ""), "model_t.heads=4");
     assert_int_equal(g.heads, 4);
+}
+
+static void the_file_beside_a_checkpoint_tells_how_the_embedding_is_pooled(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *json;
+        enum pool pool;
+    } rows[] = {
+        {"open_clip_config.json", OPEN_CLIP("false", ", \"pool_type\": \"avg\""), POOL_AVG},
+        {"open_clip_config.json", OPEN_CLIP("false", ", \"global_average_pool\": true"), POOL_AVG},
+        {"open_clip_config.json",
+         OPEN_CLIP("false", ", \"pool_type\": \"avg\", \"final_ln_after_pool\": true"), POOL_AVG_FIRST},
+        {"config.json", "{\"architecture\": \"vit_x\", \"num_features\": 32, \"global_pool\": \"avg\"}",
+         POOL_AVG},
+        {"open_clip_config.json",
+         "{\"vision_cfg\": {\"timm_model_name\": \"vit_x\", \"timm_pool\": \"avg\"}}", POOL_AVG},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct geometry g = known(rows[i].name, rows[i].json, "model_t.heads=2");
+        assert_int_equal(g.pool, rows[i].pool);
+        assert_false(g.pool_assumed);
+    }
+    assert_int_equal(known("open_clip_config.json", OPEN_CLIP("true", ""), "model_t.pool=avg_first").pool,
+                     POOL_AVG_FIRST);
 }
 
 static void positions_are_resized_as_the_library_does_that_wrote_the_checkpoint(void **state)
@@ -156,7 +182,14 @@ static void what_is_not_known_or_not_readable_is_refused(void **state)
     static const struct {
         const char *json, *text;
     } rows[] = {
-        {OPEN_CLIP("false", ", \"pool_type\": \"avg\""), "pooling in open_clip_config.json is avg"},
+        {OPEN_CLIP("false", ", \"pool_type\": \"none\""), "pooling in open_clip_config.json is none"},
+        {"{\"model_type\": \"dinov3_vit\", \"hidden_size\": 32, \"rope_theta\": 10000}",
+         "rope_theta of 10000"},
+        {"{\"model_type\": \"dinov3_vit\", \"hidden_size\": 32, \"use_gated_mlp\": true, \"hidden_act\": "
+         "\"gelu\"}",
+         "gated by another function"},
+        {"{\"architecture\": \"vit_small_patch16_rope_ape_224\", \"num_features\": 32}",
+         "rotary positions of another kind"},
         {OPEN_CLIP("false", ", \"attentional_pool\": true"), "attentional_pool"},
         {OPEN_CLIP("false", ", \"act_kwargs\": {\"approximate\": \"tanh\"}"), "is tanh"},
         {OPEN_CLIP("false", ", \"norm_kwargs\": {\"eps\": 1e-6}"), "1e-06"},
@@ -198,6 +231,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_file_beside_a_checkpoint_tells_activation_and_heads),
         cmocka_unit_test(a_key_stands_above_the_file_and_nothing_is_assumed_then),
+        cmocka_unit_test(the_file_beside_a_checkpoint_tells_how_the_embedding_is_pooled),
         cmocka_unit_test(positions_are_resized_as_the_library_does_that_wrote_the_checkpoint),
         cmocka_unit_test(what_nothing_tells_is_assumed_and_said),
         cmocka_unit_test(a_torchscript_archive_of_clip_has_quick_gelu),

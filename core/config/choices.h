@@ -9,10 +9,24 @@
 
 // clang-format off
 #define CHOICES_MODEL_FAMILY(X) X(MODEL_FAMILY_AUTO, "auto") X(MODEL_FAMILY_EVA, "eva") \
-    X(MODEL_FAMILY_OPENCLIP, "openclip") X(MODEL_FAMILY_DINOV2, "dinov2")
+    X(MODEL_FAMILY_OPENCLIP, "openclip") X(MODEL_FAMILY_DINOV2, "dinov2") \
+    X(MODEL_FAMILY_DINOV3, "dinov3")
 #define CHOICES_TOWER_ARCH(X) X(TOWER_ARCH_CUSTOM, "custom") \
     X(TOWER_ARCH_EVA01_G14, "eva01_g14") \
     X(TOWER_ARCH_EVA01_G14_PLUS, "eva01_g14_plus") \
+    X(TOWER_ARCH_EVA02_B16, "eva02_b16") \
+    X(TOWER_ARCH_EVA02_L14, "eva02_l14") \
+    X(TOWER_ARCH_EVA02_L14_336, "eva02_l14_336") \
+    X(TOWER_ARCH_EVA02_E14, "eva02_e14") \
+    X(TOWER_ARCH_EVA02_E14_PLUS, "eva02_e14_plus") \
+    X(TOWER_ARCH_EVA02_TINY14, "eva02_tiny14") \
+    X(TOWER_ARCH_EVA02_TINY14_336, "eva02_tiny14_336") \
+    X(TOWER_ARCH_EVA02_SMALL14, "eva02_small14") \
+    X(TOWER_ARCH_EVA02_SMALL14_336, "eva02_small14_336") \
+    X(TOWER_ARCH_EVA02_BASE14, "eva02_base14") \
+    X(TOWER_ARCH_EVA02_BASE14_448, "eva02_base14_448") \
+    X(TOWER_ARCH_EVA02_LARGE14, "eva02_large14") \
+    X(TOWER_ARCH_EVA02_LARGE14_448, "eva02_large14_448") \
     X(TOWER_ARCH_OPENCLIP_VIT_S16, "openclip_vit_s16") \
     X(TOWER_ARCH_OPENCLIP_VIT_S16_ALT, "openclip_vit_s16_alt") \
     X(TOWER_ARCH_OPENCLIP_VIT_S32, "openclip_vit_s32") \
@@ -46,6 +60,12 @@
     X(TOWER_ARCH_OPENCLIP_VIT_BIGG14_QUICKGELU, "openclip_vit_bigg14_quickgelu") \
     X(TOWER_ARCH_OPENCLIP_VIT_BIGG14_378, "openclip_vit_bigg14_378") \
     X(TOWER_ARCH_OPENCLIP_VIT_E14, "openclip_vit_e14") \
+    X(TOWER_ARCH_OPENCLIP_VIT_L14_CLIPA, "openclip_vit_l14_clipa") \
+    X(TOWER_ARCH_OPENCLIP_VIT_L14_CLIPA_336, "openclip_vit_l14_clipa_336") \
+    X(TOWER_ARCH_OPENCLIP_VIT_H14_CLIPA, "openclip_vit_h14_clipa") \
+    X(TOWER_ARCH_OPENCLIP_VIT_H14_CLIPA_336, "openclip_vit_h14_clipa_336") \
+    X(TOWER_ARCH_OPENCLIP_VIT_BIGG14_CLIPA, "openclip_vit_bigg14_clipa") \
+    X(TOWER_ARCH_OPENCLIP_VIT_BIGG14_CLIPA_336, "openclip_vit_bigg14_clipa_336") \
     X(TOWER_ARCH_DINOV2_VITS14, "dinov2_vits14") \
     X(TOWER_ARCH_DINOV2_VITB14, "dinov2_vitb14") \
     X(TOWER_ARCH_DINOV2_VITL14, "dinov2_vitl14") \
@@ -53,13 +73,21 @@
     X(TOWER_ARCH_DINOV2_VITS14_REG, "dinov2_vits14_reg") \
     X(TOWER_ARCH_DINOV2_VITB14_REG, "dinov2_vitb14_reg") \
     X(TOWER_ARCH_DINOV2_VITL14_REG, "dinov2_vitl14_reg") \
-    X(TOWER_ARCH_DINOV2_VITG14_REG, "dinov2_vitg14_reg")
+    X(TOWER_ARCH_DINOV2_VITG14_REG, "dinov2_vitg14_reg") \
+    X(TOWER_ARCH_DINOV3_VITS16, "dinov3_vits16") \
+    X(TOWER_ARCH_DINOV3_VITS16PLUS, "dinov3_vits16plus") \
+    X(TOWER_ARCH_DINOV3_VITB16, "dinov3_vitb16") \
+    X(TOWER_ARCH_DINOV3_VITL16, "dinov3_vitl16") \
+    X(TOWER_ARCH_DINOV3_VITH16PLUS, "dinov3_vith16plus") \
+    X(TOWER_ARCH_DINOV3_VIT7B16, "dinov3_vit7b16")
 #define CHOICES_TOWER_POS_RESIZE(X) X(TOWER_POS_RESIZE_AUTO, "auto") X(TOWER_POS_RESIZE_DINOV2, "dinov2") \
     X(TOWER_POS_RESIZE_HF, "hf") X(TOWER_POS_RESIZE_TIMM, "timm")
 #define CHOICES_TOWER_FFN(X) X(TOWER_FFN_AUTO, "auto") X(TOWER_FFN_MLP, "mlp") X(TOWER_FFN_SWIGLU, "swiglu")
 #define CHOICES_TOWER_ACTIVATION(X) X(TOWER_ACTIVATION_AUTO, "auto") X(TOWER_ACTIVATION_GELU, "gelu") \
     X(TOWER_ACTIVATION_QUICK_GELU, "quick_gelu")
-#define CHOICES_TOWER_POOL(X) X(TOWER_POOL_AUTO, "auto") X(TOWER_POOL_CLS, "cls")
+#define CHOICES_TOWER_POOL(X) X(TOWER_POOL_AUTO, "auto") X(TOWER_POOL_CLS, "cls") X(TOWER_POOL_AVG, "avg") \
+    X(TOWER_POOL_AVG_FIRST, "avg_first")
+#define CHOICES_TOWER_NORM(X) X(TOWER_NORM_AUTO, "auto") X(TOWER_NORM_PRE, "pre") X(TOWER_NORM_POST, "post")
 #define CHOICES_TOWER_DTYPE(X) X(TOWER_DTYPE_AUTO, "auto") X(TOWER_DTYPE_FP32, "fp32") \
     X(TOWER_DTYPE_BF16, "bf16")
 #define CHOICES_TOWER_INIT(X) X(TOWER_INIT_CHECKPOINT, "checkpoint") X(TOWER_INIT_RANDOM, "random")
@@ -107,6 +135,7 @@
     L(model_family, CHOICES_MODEL_FAMILY) \
     L(tower_arch, CHOICES_TOWER_ARCH) L(tower_ffn, CHOICES_TOWER_FFN) \
     L(tower_activation, CHOICES_TOWER_ACTIVATION) L(tower_pool, CHOICES_TOWER_POOL) \
+    L(tower_norm, CHOICES_TOWER_NORM) \
     L(tower_pos_resize, CHOICES_TOWER_POS_RESIZE) \
     L(tower_dtype, CHOICES_TOWER_DTYPE) L(tower_init, CHOICES_TOWER_INIT) \
     L(loss_type, CHOICES_LOSS_TYPE) L(loss_reduction, CHOICES_LOSS_REDUCTION) \

@@ -66,6 +66,7 @@ struct config_tower {
     enum tower_ffn ffn;
     enum tower_activation activation; /* of an mlp */
     enum tower_pool pool;
+    enum tower_norm norm;
     enum tower_pos_resize pos_resize;
     enum tower_dtype dtype; /* of values and frozen weights; auto is resolved */
     enum tower_init init;

@@ -13,9 +13,10 @@ static const struct family_usual {
     bool normalize; /* loss.normalize */
     enum data_pipeline pipeline;
     bool patch_tokens, gated; /* loss.tokens cls+patch, ffn swiglu */
-} usual[] = {[MODEL_FAMILY_EVA] = {.normalize = true, .pipeline = DATA_PIPELINE_CLIP},
+} usual[] = {[MODEL_FAMILY_EVA] = {.normalize = true, .pipeline = DATA_PIPELINE_CLIP, .gated = true},
              [MODEL_FAMILY_OPENCLIP] = {.pipeline = DATA_PIPELINE_CLIP},
-             [MODEL_FAMILY_DINOV2] = {.pipeline = DATA_PIPELINE_DINOV2, .patch_tokens = true, .gated = true}};
+             [MODEL_FAMILY_DINOV2] = {.pipeline = DATA_PIPELINE_DINOV2, .patch_tokens = true, .gated = true},
+             [MODEL_FAMILY_DINOV3] = {.pipeline = DATA_PIPELINE_DINOV2, .patch_tokens = true, .gated = true}};
 
 /* An arch is named after its family. */
 static enum model_family arch_family(enum tower_arch arch)
@@ -107,7 +108,7 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
     }
     snprintf(key, sizeof key, "%s.ffn", section);
     if (t->ffn == TOWER_FFN_SWIGLU && c->model.family != MODEL_FAMILY_AUTO && !usual[c->model.family].gated)
-        bad(context, key, true, "leave it out", "swiglu belongs to family dinov2");
+        bad(context, key, true, "leave it out", "no tower of that family has swiglu");
     snprintf(key, sizeof key, "%s.activation", section);
     if (t->ffn == TOWER_FFN_SWIGLU && t->activation != TOWER_ACTIVATION_AUTO)
         bad(context, key, true, "leave it out", "swiglu has an activation of its own");
@@ -141,7 +142,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     check_tower(c, &c->model_s, "model_s", bad, context);
     if (c->loss.tokens == LOSS_TOKENS_CLS_PATCH && c->model.family != MODEL_FAMILY_AUTO &&
         !usual[c->model.family].patch_tokens)
-        bad(context, "loss.tokens", true, "use cls", "only dinov2 gives patch tokens");
+        bad(context, "loss.tokens", true, "use cls", "only dinov2 and dinov3 give patch tokens");
     if (c->loss.type == LOSS_TYPE_COSINE && c->loss.reduction == LOSS_REDUCTION_SUM_DIM)
         bad(context, "loss.reduction", true, "use mean", "a cosine has no dimensions to sum over");
     if (c->data.crop_scale_min > c->data.crop_scale_max)

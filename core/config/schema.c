@@ -65,9 +65,13 @@ CHOICE_LISTS(CHOICE_SIZE)
                "says, else quick_gelu of a TorchScript archive of CLIP, else gelu",                          \
                field.activation),                                                                            \
         CHOICE(section ".pool", tower_pool, "auto", GEOMETRY,                                                \
-               "what is taken as embedding; auto: as that file says, which must not be another than these, " \
-               "else cls",                                                                                   \
+               "what is taken as embedding: the class token, the mean of the normalised patches, the norm "  \
+               "of the patches' mean; auto: from arch or as names and that file say, else cls",              \
                field.pool),                                                                                  \
+        CHOICE(section ".norm", tower_norm, "auto", GEOMETRY,                                                \
+               "norms before the branches of a block or behind them; auto: from arch or as that file says, " \
+               "else post of an eva tower 1792 wide (EVA02-CLIP-E), else pre",                               \
+               field.norm),                                                                                  \
         INT(section ".patch", "pixels", 0, 1024, "0", GEOMETRY,                                              \
             "side of a patch; 0: from arch or checkpoint", field.patch),                                     \
         INT(section ".pos_grid", "patches", 0, 1024, "0", GEOMETRY,                                          \
@@ -95,7 +99,7 @@ const struct config_key config_keys[] = {
     CHOICE("loss.reduction", loss_reduction, "mean", "train plan", "mean over the width, or sum over it",
            loss.reduction),
     CHOICE("loss.tokens", loss_tokens, "cls", "train plan",
-           "match the class token, or the patch tokens as well (dinov2 only)", loss.tokens),
+           "match the class token, or the patch tokens as well (dinov2 and dinov3 only)", loss.tokens),
     CHOICE("loss.head", loss_head, "auto", "train plan",
            "linear layer from the student's width to the teacher's; auto: where they differ", loss.head),
 

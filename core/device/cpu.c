@@ -194,6 +194,18 @@ static void cpu_layernorm_backward(struct device *dev, const struct layernorm_gr
     void *scratch = reserve(dev, row_shares_bytes(2 * o->D));
     if (scratch) cpu_of(dev)->ops->layernorm_backward(o, scratch);
 }
+static void cpu_rotate(struct device *dev, const struct rotation *o)
+{
+    if (ready(dev, o->type)) cpu_of(dev)->ops->rotate(o);
+}
+static void cpu_row_mean_forward(struct device *dev, const struct row_mean *o)
+{
+    if (ready(dev, o->type)) cpu_of(dev)->ops->row_mean_forward(o);
+}
+static void cpu_row_mean_backward(struct device *dev, const struct row_mean_gradient *o)
+{
+    if (ready(dev, o->type)) cpu_of(dev)->ops->row_mean_backward(o);
+}
 static void cpu_attention_forward(struct device *dev, const struct attention *o)
 {
     if (!device_has_type(dev, o->type)) return;
@@ -303,6 +315,9 @@ static const struct device_ops operations = {
     .layernorm_backward = cpu_layernorm_backward,
     .attention_forward = cpu_attention_forward,
     .attention_backward = cpu_attention_backward,
+    .rotate = cpu_rotate,
+    .row_mean_forward = cpu_row_mean_forward,
+    .row_mean_backward = cpu_row_mean_backward,
     .activation_forward = cpu_activation_forward,
     .activation_backward = cpu_activation_backward,
     .residual_forward = cpu_residual_forward,

@@ -84,6 +84,10 @@ struct device_ops {
     void (*attention_forward)(struct device *, const struct attention *);
     void (*attention_backward)(struct device *, const struct attention_gradient *);
 
+    void (*rotate)(struct device *, const struct rotation *);
+    void (*row_mean_forward)(struct device *, const struct row_mean *);
+    void (*row_mean_backward)(struct device *, const struct row_mean_gradient *);
+
     /* GELU (exact, erf): h (R, F) -> y (R, F). SwiGLU: h (R, 2F) = [x1 | x2] -> y = silu(x1) * x2 (R, F). */
     void (*activation_forward)(struct device *, enum dtype t, enum activation, const void *h, void *y,
                                int64_t R, int64_t F);

@@ -128,12 +128,33 @@ static void gpu_layernorm_backward(struct device *dev, const struct layernorm_gr
     int64_t shares = shares_of(o.R);
     float *partial = gpu_reserve(dev, (size_t)(2 * shares * o.D) * sizeof *partial);
     if (!partial || o.R <= 0) return;
-    gpu_launch(dev, NAME("layernorm_backward_input", o.type), o.R, 1,
-               ARGUMENTS(&o.dy, &o.x, &o.x_stride, &o.weight, &o.mean, &o.rstd, &o.dx, &o.dx_stride, &o.D));
     gpu_launch(dev, NAME("layernorm_backward_weight", o.type), column_blocks(o.D), shares,
                ARGUMENTS(&o.dy, &o.x, &o.x_stride, &o.mean, &o.rstd, &partial, &o.R, &o.D));
+    gpu_launch(
+        dev, NAME("layernorm_backward_input", o.type), o.R, 1, /* last: dy may be overwritten */
+        ARGUMENTS(&o.dy, &o.x, &o.x_stride, &o.weight, &o.mean, &o.rstd, &o.dx, &o.dx_stride, &o.to, &o.D));
     add_shares(dev, partial, o.dweight, shares, o.D);
     add_shares(dev, partial + shares * o.D, o.dbias, shares, o.D);
+}
+
+static void gpu_rotate(struct device *dev, const struct rotation *given)
+{
+    struct rotation o = *given;
+    int apart = o.half, inverse = o.inverse;
+    gpu_launch(dev, NAME("rotate", o.type), gpu_blocks(dev, o.B * (o.N - o.skip) * o.H * o.dh), 1,
+               ARGUMENTS(&o.qkv, &o.table, &o.B, &o.N, &o.H, &o.dh, &o.skip, &apart, &inverse));
+}
+static void gpu_row_mean_forward(struct device *dev, const struct row_mean *given)
+{
+    struct row_mean o = *given;
+    gpu_launch(dev, NAME("row_mean_forward", o.type), gpu_blocks(dev, o.B * o.D), 1,
+               ARGUMENTS(&o.x, &o.y, &o.B, &o.N, &o.D, &o.skip));
+}
+static void gpu_row_mean_backward(struct device *dev, const struct row_mean_gradient *given)
+{
+    struct row_mean_gradient o = *given;
+    gpu_launch(dev, NAME("row_mean_backward", o.type), gpu_blocks(dev, o.B * (o.N - o.skip) * o.D), 1,
+               ARGUMENTS(&o.dy, &o.dx, &o.B, &o.N, &o.D, &o.skip));
 }
 
 static void gpu_attention_forward(struct device *dev, const struct attention *given)
@@ -259,6 +280,9 @@ const struct device_ops gpu_operations = {
     .layernorm_backward = gpu_layernorm_backward,
     .attention_forward = gpu_attention_forward,
     .attention_backward = gpu_attention_backward,
+    .rotate = gpu_rotate,
+    .row_mean_forward = gpu_row_mean_forward,
+    .row_mean_backward = gpu_row_mean_backward,
     .activation_forward = gpu_activation_forward,
     .activation_backward = gpu_activation_backward,
     .residual_forward = gpu_residual_forward,

@@ -140,7 +140,63 @@ static void norm_linear_backward(const struct pass *pass, const void *dy, const 
                                                                     .D = n->D});
 }
 
-/* One block, from its end (tower_block_forward). dx is the gradient behind the block and becomes, with what
+/* The same without the norm, y = x W^T + b on the residual stream: dx += dy W. */
+static void stream_linear_backward(const struct pass *pass, const void *dy, const void *x,
+                                   const struct parameter *w, const struct parameter *b, int64_t rows)
+{
+    struct tower *t = pass->tower;
+    int64_t out = w->shape[0], in = w->count / out;
+    linear_backward(pass, dy, x, w, b, NULL, rows);
+    t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
+                                                   .n = in,
+                                                   .k = out,
+                                                   .a = dy,
+                                                   .b = tower_matrix(t, w),
+                                                   .c = stream_gradient(t),
+                                                   .lda = out,
+                                                   .ldb = in,
+                                                   .ldc = in,
+                                                   .ab_type = t->options.compute,
+                                                   .c_type = DTYPE_F32,
+                                                   .alpha = 1,
+                                                   .beta = 1});
+}
+
+/* Through y = norm(x) inside a branch: dy becomes dx, in its place. */
+static void inner_norm_backward(const struct pass *pass, void *dy, const void *x, const struct parameter *w,
+                                const struct parameter *b, const float *mean, const float *rstd, int64_t R,
+                                int64_t D)
+{
+    struct tower *t = pass->tower;
+    t->device->ops->layernorm_backward(t->device, &(struct layernorm_gradient){.type = t->options.compute,
+                                                                               .dy = dy,
+                                                                               .x = x,
+                                                                               .x_stride = D,
+                                                                               .weight = f32(w),
+                                                                               .mean = mean,
+                                                                               .rstd = rstd,
+                                                                               .dweight = w->grad,
+                                                                               .dbias = b->grad,
+                                                                               .R = R,
+                                                                               .D = D,
+                                                                               .to = dy});
+}
+
+/* Through the end of a branch with its norm behind, x' = x + norm(u), u = a W^T + b: du = dnorm(dx) in td,
+ * then as in any linear. */
+static void branch_behind_backward(const struct pass *pass, const void *a, const void *u,
+                                   const struct parameter *norm_w, const struct parameter *norm_b,
+                                   const float *mean, const float *rstd, const struct parameter *w,
+                                   const struct parameter *b, void *td, void *da, int64_t rows)
+{
+    struct tower *t = pass->tower;
+    int64_t D = w->shape[0];
+    t->device->ops->cast(t->device, stream_gradient(t), DTYPE_F32, td, t->options.compute, rows * D);
+    inner_norm_backward(pass, td, u, norm_w, norm_b, mean, rstd, rows, D);
+    linear_backward(pass, td, a, w, b, da, rows);
+}
+
+/* A block, from its end (tower_block_forward). dx is the gradient behind the block and becomes, with what
  * each branch adds, the one before it:
  *
  *   x_out = x_mid + gamma2 fc2(act), act = f(h), h = fc1(n2), n2 = norm2(x_mid)
@@ -148,68 +204,209 @@ static void norm_linear_backward(const struct pass *pass, const void *dy, const 
  *   x_mid = x + gamma1 proj(attn), attn = attention(qkv), qkv = linear(n1), n1 = norm1(x)
  *     dattn = (gamma1 dx) W_proj (R, D), dqkv (R, 3D), dn1 = dqkv W_qkv (R, D), dx += dnorm1(dn1)
  *
- * n1, n2 and act are made again from x, x_mid and h; t1 holds n2 (n1), then its gradient. */
+ * with dnorm between where a norm is inside the branch, or behind it. n1, n2, act and what inner norms give
+ * are made again from x, x_mid, h and attn; t1 holds n2 (n1), then its gradient. */
+#define P(role) block_role(t, l, role)
+static void ffn_backward(const struct pass *pass, int64_t l, int64_t R)
+{
+    struct tower *t = pass->tower;
+    const struct device_ops *ops = t->device->ops;
+    struct tower_memory *m = t->memory;
+    enum dtype e = t->options.compute;
+    enum activation ffn = (enum activation)(t->geometry.ffn - 1);
+    struct block_activations *k = &m->kept[l];
+    int64_t D = t->geometry.width, F = t->geometry.hidden;
+    void *td = m->scratch + m->td_at;
+    /* the gradient of h takes h's place unless a second pass needs h */
+    char *in = m->scratch + m->region_at, *act = in;
+    void *dact = in, *dh = t->options.backward_twice ? (void *)(m->scratch + m->dh_at) : k->h;
+    const struct parameter *inner = P(ROLE_FFN_NORM_W);
+    if (inner) act += (size_t)(R * F) * dtype_bytes(e);
+    ops->activation_forward(t->device, e, ffn, k->h, act, R, F);
+    if (inner) tower_norm(t, act, inner, P(ROLE_FFN_NORM_B), in, k->ffn_mean, k->ffn_rstd, R, F);
+    if (tower_norms_behind(t))
+        branch_behind_backward(pass, in, k->u2, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->mean2, k->rstd2,
+                               P(ROLE_FC2_W), P(ROLE_FC2_B), td, dact, R);
+    else branch_backward(pass, in, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2), td, dact, R);
+    if (inner)
+        inner_norm_backward(pass, dact, act, inner, P(ROLE_FFN_NORM_B), k->ffn_mean, k->ffn_rstd, R, F);
+    ops->activation_backward(t->device, e, ffn, dact, k->h, dh, R, F);
+    if (tower_norms_behind(t)) {
+        stream_linear_backward(pass, dh, k->x_mid, P(ROLE_FC1_W), P(ROLE_FC1_B), R);
+        return;
+    }
+    struct layernorm norm = {.type = e,
+                             .x = k->x_mid,
+                             .x_stride = D,
+                             .weight = f32(P(ROLE_NORM2_W)),
+                             .bias = f32(P(ROLE_NORM2_B)),
+                             .y = m->scratch + m->t1_at,
+                             .mean = k->mean2,
+                             .rstd = k->rstd2,
+                             .R = R,
+                             .D = D};
+    norm_linear_backward(pass, dh, &norm, P(ROLE_NORM2_W), P(ROLE_NORM2_B), P(ROLE_FC1_W), P(ROLE_FC1_B));
+}
+
+static void attention_branch_backward(const struct pass *pass, int64_t l, void *dattn, int64_t R)
+{
+    struct tower *t = pass->tower;
+    struct block_activations *k = &t->memory->kept[l];
+    int64_t D = t->geometry.width;
+    void *td = t->memory->scratch + t->memory->td_at;
+    const struct parameter *inner = P(ROLE_ATTN_NORM_W);
+    const void *a = k->attn;
+    if (inner) {
+        t->device->ops->layernorm_apply(t->device, &(struct layernorm){.type = t->options.compute,
+                                                                       .x = k->attn,
+                                                                       .x_stride = D,
+                                                                       .weight = f32(inner),
+                                                                       .bias = f32(P(ROLE_ATTN_NORM_B)),
+                                                                       .y = dattn,
+                                                                       .mean = k->attn_mean,
+                                                                       .rstd = k->attn_rstd,
+                                                                       .R = R,
+                                                                       .D = D});
+        a = dattn;
+    }
+    if (tower_norms_behind(t))
+        branch_behind_backward(pass, a, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), k->mean1, k->rstd1,
+                               P(ROLE_PROJ_W), P(ROLE_PROJ_B), td, dattn, R);
+    else branch_backward(pass, a, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1), td, dattn, R);
+    if (inner)
+        inner_norm_backward(pass, dattn, k->attn, inner, P(ROLE_ATTN_NORM_B), k->attn_mean, k->attn_rstd, R,
+                            D);
+}
+
 void tower_block_backward(const struct pass *pass, int64_t l)
 {
     struct tower *t = pass->tower;
     struct device *dev = t->device;
-    const struct device_ops *ops = dev->ops;
     struct tower_memory *m = t->memory;
     const struct geometry *g = &t->geometry;
     enum dtype e = t->options.compute;
-    enum activation ffn = (enum activation)(g->ffn - 1);
     struct block_activations *k = &m->kept[l];
-    int64_t N = t->tokens, R = pass->batch->count * N, D = g->width, H = g->heads, F = g->hidden;
-    void *td = m->scratch + m->td_at, *t1 = m->scratch + m->t1_at;
+    int64_t B = pass->batch->count, N = t->tokens, R = B * N, D = g->width, H = g->heads;
     char *region = m->scratch + m->region_at;
-#define P(role) block_role(t, l, role)
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
 
     /* of the last block everything is still there, until a second pass */
     if (t->options.recompute == RECOMPUTE_BLOCK && (l < g->depth - 1 || t->options.backward_twice))
-        tower_block_forward(t, l, m->x[l], k, NULL, pass->batch->count);
+        tower_block_forward(t, l, m->x[l], k, NULL, B);
+    ffn_backward(pass, l, R);
 
-    /* feed-forward; the gradient of h takes h's place unless a second pass needs h */
-    void *act = region, *dact = region,
-         *dh = t->options.backward_twice ? (void *)(m->scratch + m->dh_at) : k->h;
-    ops->activation_forward(dev, e, ffn, k->h, act, R, F);
-    branch_backward(pass, act, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2), td, dact, R);
-    ops->activation_backward(dev, e, ffn, dact, k->h, dh, R, F);
-    struct layernorm norm = {.type = e, .x_stride = D, .y = t1, .R = R, .D = D};
-    norm.x = k->x_mid;
-    norm.weight = f32(P(ROLE_NORM2_W));
-    norm.bias = f32(P(ROLE_NORM2_B));
-    norm.mean = k->mean2;
-    norm.rstd = k->rstd2;
-    norm_linear_backward(pass, dh, &norm, P(ROLE_NORM2_W), P(ROLE_NORM2_B), P(ROLE_FC1_W), P(ROLE_FC1_B));
-
-    /* attention */
     void *dattn = region, *dqkv = region + (size_t)(R * D) * dtype_bytes(e);
-    branch_backward(pass, k->attn, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1), td, dattn, R);
-    ops->attention_backward(dev, &(struct attention_gradient){.type = e,
-                                                              .qkv = k->qkv,
-                                                              .out = k->attn,
-                                                              .lse = k->lse,
-                                                              .dout = dattn,
-                                                              .dqkv = dqkv,
-                                                              .B = pass->batch->count,
-                                                              .N = N,
-                                                              .H = H,
-                                                              .dh = D / H});
-    norm.x = m->x[l];
-    norm.weight = f32(P(ROLE_NORM1_W));
-    norm.bias = f32(P(ROLE_NORM1_B));
-    norm.mean = k->mean1;
-    norm.rstd = k->rstd1;
+    attention_branch_backward(pass, l, dattn, R);
+    dev->ops->attention_backward(dev, &(struct attention_gradient){.type = e,
+                                                                   .qkv = k->qkv,
+                                                                   .out = k->attn,
+                                                                   .lse = k->lse,
+                                                                   .dout = dattn,
+                                                                   .dqkv = dqkv,
+                                                                   .B = B,
+                                                                   .N = N,
+                                                                   .H = H,
+                                                                   .dh = D / H});
+    tower_rotate(t, dqkv, B, true);
+    if (tower_norms_behind(t)) {
+        stream_linear_backward(pass, dqkv, m->x[l], P(ROLE_QKV_W), qkv_bias, R);
+        return;
+    }
+    struct layernorm norm = {.type = e,
+                             .x = m->x[l],
+                             .x_stride = D,
+                             .weight = f32(P(ROLE_NORM1_W)),
+                             .bias = f32(P(ROLE_NORM1_B)),
+                             .y = m->scratch + m->t1_at,
+                             .mean = k->mean1,
+                             .rstd = k->rstd1,
+                             .R = R,
+                             .D = D};
     norm_linear_backward(pass, dqkv, &norm, P(ROLE_NORM1_W), P(ROLE_NORM1_B), P(ROLE_QKV_W), qkv_bias);
+}
 #undef P
+
+/* dy -> dx of the patches, image by image, through the last norm: an image's P rows are `step` rows behind
+ * those of the one before; their moments begin at `first`. */
+static void norm_patches_backward(const struct pass *pass, const char *dy, int64_t step, int64_t first)
+{
+    struct tower *t = pass->tower;
+    struct tower_memory *m = t->memory;
+    int64_t N = t->tokens, D = t->geometry.width;
+    size_t bytes = dtype_bytes(t->options.compute);
+    const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
+    for (int64_t i = 0; i < pass->batch->count; i++) {
+        int64_t row = first + i * t->patches, at = ((i + 1) * N - t->patches) * D;
+        t->device->ops->layernorm_backward(
+            t->device,
+            &(struct layernorm_gradient){.type = t->options.compute,
+                                         .dy = dy + (size_t)(i * step * D) * bytes,
+                                         .x = (const char *)m->x[t->geometry.depth] + (size_t)at * bytes,
+                                         .x_stride = D,
+                                         .weight = f32(w),
+                                         .mean = m->norm_mean + row,
+                                         .rstd = m->norm_rstd + row,
+                                         .dx = stream_gradient(t) + at,
+                                         .dx_stride = D,
+                                         .dweight = w->grad,
+                                         .dbias = b->grad,
+                                         .R = t->patches,
+                                         .D = D});
+    }
+}
+
+/* pooled = what is wanted of x[depth], behind the last norm; dy its gradient (rows, D) -> dx (B, N, D)
+ *
+ *   the class token y = norm(x_0): dx_0 = dnorm(dy), of patches too where they are wanted, and 0 elsewhere
+ *   y = norm(mean(x)): dx_n = dnorm(dy) / P of every patch
+ *   y = mean(norm(x)): dx_n = dnorm(dy / P); that of the norms' outputs is made in dx, and moved to td */
+static void pool_backward(const struct pass *pass, char *dy)
+{
+    struct tower *t = pass->tower;
+    struct device *dev = t->device;
+    struct tower_memory *m = t->memory;
+    enum dtype e = t->options.compute;
+    int64_t B = pass->batch->count, N = t->tokens, D = t->geometry.width, skip = N - t->patches;
+    float *dx = stream_gradient(t);
+    char *td = m->scratch + m->td_at;
+    const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
+    size_t all = (size_t)(B * N * D), bytes = dtype_bytes(e);
+    struct row_mean_gradient mean = {e, .dy = dy, .dx = dx, B, N, D, skip};
+    dev->ops->fill(dev, dx, 0, all * sizeof *dx);
+    switch (t->geometry.pool) {
+    case POOL_AVG_FIRST:
+        inner_norm_backward(pass, dy, m->mean, w, b, m->norm_mean, m->norm_rstd, B, D);
+        dev->ops->row_mean_backward(dev, &mean);
+        return;
+    case POOL_AVG:
+        dev->ops->row_mean_backward(dev, &mean);
+        dev->ops->cast(dev, dx, DTYPE_F32, td, e, (int64_t)all);
+        dev->ops->fill(dev, dx, 0, all * sizeof *dx);
+        norm_patches_backward(pass, td + (size_t)(skip * D) * bytes, N, 0);
+        return;
+    default:
+        dev->ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = e,
+                                                                       .dy = dy,
+                                                                       .x = m->x[t->geometry.depth],
+                                                                       .x_stride = N * D,
+                                                                       .weight = f32(w),
+                                                                       .mean = m->norm_mean,
+                                                                       .rstd = m->norm_rstd,
+                                                                       .dx = dx,
+                                                                       .dx_stride = N * D,
+                                                                       .dweight = w->grad,
+                                                                       .dbias = b->grad,
+                                                                       .R = B,
+                                                                       .D = D});
+        if (t->out_rows > 1) norm_patches_backward(pass, dy + (size_t)(B * D) * bytes, t->patches, B);
+    }
 }
 
 /* The output, backward: dout (rows, T or O) -> dx behind the last block; rows = B, or B*N with patch tokens.
  *
  *   out = head(y), y = project(pooled), pooled = norm(x[depth]) of the rows that are wanted
  *     dy = dout W_head, dpooled = dy W_out, or dy P^T where y = pooled P with P (D, O): then dP = pooled^T dy
- *     dx of a wanted row = dnorm(dpooled), of every other row 0
+ *     then pool_backward
  */
 void image_head_backward(const struct pass *pass)
 {
@@ -218,7 +415,7 @@ void image_head_backward(const struct pass *pass)
     struct tower_memory *m = t->memory;
     const struct geometry *g = &t->geometry;
     enum dtype e = t->options.compute;
-    int64_t N = t->tokens, D = g->width, rows = pass->batch->count * t->out_rows;
+    int64_t D = g->width, rows = pass->batch->count * t->out_rows;
     size_t bytes = dtype_bytes(e), step = ((size_t)(rows * t->out_width) * bytes + 63) & ~(size_t)63;
     char *region = m->scratch + m->region_at, *dy = region;
     const struct parameter *head = m->roles[ROLE_HEAD_W], *out = m->roles[ROLE_OUT_W];
@@ -249,35 +446,7 @@ void image_head_backward(const struct pass *pass)
         } else linear_backward(pass, dy, m->pooled, out, m->roles[ROLE_OUT_B], below, rows);
         dy = below;
     }
-    float *dx = stream_gradient(t);
-    const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
-    const char *x = m->x[g->depth];
-    dev->ops->fill(dev, dx, 0, (size_t)(pass->batch->count * N * D) * sizeof *dx);
-    struct layernorm_gradient norm = {.type = e,
-                                      .dy = dy,
-                                      .x = x,
-                                      .x_stride = N * D,
-                                      .weight = f32(w),
-                                      .mean = m->norm_mean,
-                                      .rstd = m->norm_rstd,
-                                      .dx = dx,
-                                      .dx_stride = N * D,
-                                      .dweight = w->grad,
-                                      .dbias = b->grad,
-                                      .R = pass->batch->count,
-                                      .D = D};
-    dev->ops->layernorm_backward(dev, &norm);
-    norm.x_stride = norm.dx_stride = D;
-    norm.R = t->patches;
-    for (int64_t i = 0; i < pass->batch->count && t->out_rows > 1; i++) {
-        int64_t row = pass->batch->count + i * t->patches, at = (i * N + 1 + g->registers) * D;
-        norm.dy = dy + (size_t)(row * D) * bytes;
-        norm.x = x + (size_t)at * bytes;
-        norm.mean = m->norm_mean + row;
-        norm.rstd = m->norm_rstd + row;
-        norm.dx = dx + at;
-        dev->ops->layernorm_backward(dev, &norm);
-    }
+    pool_backward(pass, dy);
 }
 
 /* The embedding, backward. tokens (B, N, D), row 0 of an image = cls + pos_0, then the registers, then
@@ -298,7 +467,7 @@ void image_embed_backward(const struct pass *pass)
     enum dtype e = t->options.compute;
     int64_t N = t->tokens, D = g->width, R = pass->batch->count * N;
     const struct parameter *registers = m->roles[ROLE_REGISTERS];
-    float *dx = stream_gradient(t), *dpos = m->roles[ROLE_POS]->grad;
+    float *dx = stream_gradient(t), *dpos = m->roles[ROLE_POS] ? m->roles[ROLE_POS]->grad : NULL;
     void *td = m->scratch + m->td_at, *dpatch = m->scratch + m->t1_at, *patches = m->scratch + m->region_at;
     if (m->roles[ROLE_PRE_W]) {
         ops->cast(dev, dx, DTYPE_F32, td, e, R * D);

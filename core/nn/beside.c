@@ -10,7 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_BYTES = 1 << 20 }; /* the largest published one has 20 kB */
+enum { NOT_ITS = -1, ANY_WIDTH = -2 }; /* in place of the width of the tower that a file is of */
+enum { MAX_BYTES = 1 << 20 };          /* the largest published one has 20 kB */
 
 static const char *text(const json_t *object, const char *key)
 {
@@ -31,7 +32,20 @@ static void take_activation(struct beside *b, const char *name)
 static void take_pool(struct beside *b, const char *name)
 {
     copy(b->pool, sizeof b->pool, name);
-    b->pool_is_cls = strcmp(name, "tok") == 0 || strcmp(name, "token") == 0 || strcmp(name, "cls") == 0;
+    b->pool_kind = strcmp(name, "tok") == 0 || strcmp(name, "token") == 0 || strcmp(name, "cls") == 0
+                       ? POOL_CLS
+                   : strcmp(name, "avg") == 0 ? POOL_AVG
+                                              : POOL_USUAL;
+}
+
+/* A tower of timm inside a model of open_clip: of any width, its name says what else it is. */
+static int64_t open_clip_timm(struct beside *b, const json_t *vision, const char *name)
+{
+    const char *pool = text(vision, "timm_pool");
+    if (*pool) take_pool(b, pool);
+    b->norms = strstr(name, "eva02_enormous") ? NORMS_BEHIND : NORMS_USUAL;
+    b->pos_resize = POS_RESIZE_TIMM;
+    return ANY_WIDTH;
 }
 
 /* open_clip: model_cfg, or the model configuration alone. Its defaults are those of CLIPVisionCfg. */
@@ -41,7 +55,9 @@ static int64_t open_clip(struct beside *b, const json_t *root)
     const json_t *vision = json_object_get(model, "vision_cfg");
     int64_t width = json_integer_value(json_object_get(vision, "width"));
     int64_t head = json_integer_value(json_object_get(vision, "head_width"));
-    if (!json_is_object(vision)) return -1;
+    const char *trunk = text(vision, "timm_model_name");
+    if (!json_is_object(vision)) return NOT_ITS;
+    if (*trunk) return open_clip_timm(b, vision, trunk);
     if (!width) width = 768;
     if (!head) head = 64;
     if (head > 0 && width > 0) b->heads = width / head;
@@ -56,8 +72,10 @@ static int64_t open_clip(struct beside *b, const json_t *root)
     if (json_is_true(json_object_get(vision, "attentional_pool"))) take_pool(b, "attentional_pool");
     else if (json_is_true(json_object_get(vision, "global_average_pool"))) take_pool(b, "avg");
     else take_pool(b, *pool ? pool : "tok");
+    if (b->pool_kind == POOL_AVG && json_is_true(json_object_get(vision, "final_ln_after_pool")))
+        b->pool_kind = POOL_AVG_FIRST;
     b->norm_eps = json_number_value(json_object_get(json_object_get(vision, "norm_kwargs"), "eps"));
-    b->postnorm = json_is_true(json_object_get(vision, "postnorm"));
+    if (json_is_true(json_object_get(vision, "postnorm"))) b->norms = NORMS_BEHIND; /* EVA-CLIP's */
     return width;
 }
 
@@ -71,12 +89,20 @@ static int64_t transformers(struct beside *b, const json_t *root)
     bool clip = strncmp(text(root, "model_type"), "clip", 4) == 0;
     const char *act = text(model, "hidden_act");
     if (!width && clip) width = 768;
-    if (!width) return -1;
+    if (!width) return NOT_ITS;
     b->heads = json_integer_value(json_object_get(model, "num_attention_heads"));
     if (!b->heads && clip) b->heads = 12;
     if (*act || clip) take_activation(b, *act ? act : "quick_gelu");
     b->norm_eps = json_number_value(json_object_get(model, "layer_norm_eps"));
     bool registers = strstr(text(root, "model_type"), "registers") != NULL;
+    if (strncmp(text(root, "model_type"), "dinov3", 6) == 0) {
+        double theta = json_number_value(json_object_get(model, "rope_theta"));
+        if (theta > 0 && (theta < 99.9 || theta > 100.1))
+            snprintf(b->odd, sizeof b->odd, "a rope_theta of %g", theta);
+        if (json_is_true(json_object_get(model, "use_gated_mlp")) && strcmp(act, "silu") != 0)
+            copy(b->odd, sizeof b->odd, "a feed-forward gated by another function than silu");
+        return width; /* without positions to resize */
+    }
     b->pos_resize = registers ? POS_RESIZE_TIMM : POS_RESIZE_HF;
     return width;
 }
@@ -86,11 +112,13 @@ static int64_t timm(struct beside *b, const json_t *root)
 {
     const char *architecture = text(root, "architecture"), *pool = text(root, "global_pool");
     int64_t width = json_integer_value(json_object_get(root, "num_features"));
-    if (!*architecture || strncmp(architecture, "vit_", 4) != 0) return -1;
+    if (strncmp(architecture, "vit_", 4) != 0 && strncmp(architecture, "eva", 3) != 0) return NOT_ITS;
+    if (strstr(architecture, "_rope_")) copy(b->odd, sizeof b->odd, "rotary positions of another kind");
+    if (strstr(architecture, "eva02_enormous")) b->norms = NORMS_BEHIND;
     take_activation(b, strstr(architecture, "quickgelu") ? "quick_gelu" : "gelu");
     if (*pool) take_pool(b, pool);
     b->pos_resize = POS_RESIZE_TIMM;
-    return width ? width : -1;
+    return width ? width : NOT_ITS;
 }
 
 /* The path of `name` beside the checkpoint, malloc'ed; NULL: it is not there. */
@@ -141,10 +169,10 @@ int beside_read(struct beside *b, const char *checkpoint, int64_t width, struct 
             return code;
         }
         int64_t found = open_clip(b, root);
-        if (found < 0) found = transformers(b, root);
-        if (found < 0) found = timm(b, root);
+        if (found == NOT_ITS) found = transformers(b, root);
+        if (found == NOT_ITS) found = timm(b, root);
         json_decref(root);
-        if (found == width) b->name = names[i];
+        if (found == width || found == ANY_WIDTH) b->name = names[i];
         else {
             *b = (struct beside){0};
             log_info("%s says nothing of a tower of width %lld: not used", path, (long long)width);

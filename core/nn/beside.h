@@ -10,8 +10,9 @@ struct beside {
     int ffn;                       /* 1 + enum activation, as geometry.ffn; 0: not said */
     int64_t heads;                 /* 0: not said */
     char activation[48], pool[48]; /* as spelled there; "" when not said. ffn 0 with an activation: unknown */
-    bool pool_is_cls;
-    bool postnorm;              /* EVA's: norms behind the branches */
+    enum pool pool_kind;           /* of `pool`; POOL_USUAL: unknown */
+    enum norms norms;
+    char odd[64];               /* what it says that no tower here has; "": nothing */
     enum pos_resize pos_resize; /* of the library; POS_RESIZE_USUAL: not said */
     double norm_eps;            /* 0: not said */
 };

@@ -22,6 +22,8 @@ enum role {
     ROLE_QKV_B,
     ROLE_Q_B, /* in place of ROLE_QKV_B where k has no bias: the one array of 3D, with zeros between */
     ROLE_V_B, /* and its last third */
+    ROLE_ATTN_NORM_W, /* PART_ATTN_NORM */
+    ROLE_ATTN_NORM_B,
     ROLE_PROJ_W,
     ROLE_PROJ_B,
     ROLE_LS1, /* LayerScale of a branch, where geometry.layerscale says so */
@@ -31,6 +33,8 @@ enum role {
     ROLE_FC1_B,
     ROLE_FC2_W,
     ROLE_FC2_B,
+    ROLE_FFN_NORM_W, /* PART_FFN_NORM */
+    ROLE_FFN_NORM_B,
     ROLE_LS2,
     ROLE_NORM_W,
     ROLE_NORM_B,
@@ -45,7 +49,14 @@ enum role {
     ROLE_FFN_COUNT = 4
 };
 
-enum { FAMILY_IGNORED = 8 };
+enum { FAMILY_IGNORED = 8, FAMILY_HEADS = 6 };
+
+/* Rotary positions of the patches, two angles for each frequency: of its row and of its column. */
+enum rope {
+    ROPE_NONE,
+    ROPE_EVA,   /* frequencies 10000^-i, position 16 row / side; pairs are neighbours */
+    ROPE_DINOV3 /* frequencies 100^-i, position 2 pi (2 (row + .5) / side - 1); pairs are half a head apart */
+};
 
 struct family_row {
     const char *name;
@@ -57,16 +68,22 @@ struct family_row {
     const char *swiglu[ROLE_FFN_COUNT];  /* keys of the feed-forward as SwiGLU; NULL: has none */
     const char *ignored[FAMILY_IGNORED]; /* keys inside the tower that change no output; "head.": all such */
     float norm_eps;
-    bool out_transposed;   /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
-    bool out_optional;     /* a tower may come without it: the normalised row is the embedding */
-    int64_t refused_width; /* of a published one that is built otherwise, which no tensor shows; 0: none */
-    const char *refused;   /* what it is and has */
-    bool variants;         /* published ones differ in activation and pooling, which no tensor shows */
-    bool layerscale;       /* usually */
+    bool out_transposed;    /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
+    bool out_optional;      /* a tower may come without it: the normalised row is the embedding */
+    int64_t postnorm_width; /* of the published ones whose norms stand behind the branches; 0: none do */
+    int parts, varies;      /* PART_... that its towers usually have, and which of them may be otherwise */
+    enum rope rope;
+    bool rope_gated; /* only those with a gated feed-forward (EVA02; EVA01 has neither) */
+    struct {
+        int64_t width, head;    /* of one head at that width; width 0: at any other */
+    } heads[FAMILY_HEADS];      /* where published ones have others than all families' (geometry.c) */
+    bool variants;              /* published ones differ in activation and pooling, which no tensor shows */
+    bool layerscale;            /* usually */
     enum pos_resize pos_resize; /* as its own library does */
     bool pos_matrix;            /* positions always pass through the resize matrix, also at their own size */
     int64_t pos_grid;           /* the usual one where nothing says it; 0: the image's */
     int64_t image_grid;         /* the usual image / patch where nothing says it; 0: pos_grid */
+    int64_t patch;              /* the usual one; 0: 14 */
     const struct model *model;  /* tower.h */
 };
 

@@ -50,6 +50,7 @@ static const struct {
     {"inner_attn_ln", "a norm inside the attention (sub-LN, EVA02)", NULL},
     {"ffn_ln", "a norm inside the feed-forward (sub-LN, EVA02)", NULL},
     {"mlp.norm", "a norm inside the feed-forward (sub-LN, EVA02)", NULL},
+    {"attn.norm", "a norm inside the attention (sub-LN, EVA02)", NULL},
     {"ln_attn", "a norm inside the attention (scaled attention)", NULL},
     {"head_scale", "a scale of each head (scaled attention)", NULL},
     {"logit_scale", "a scale of the attention (cosine attention)", NULL},
@@ -62,7 +63,7 @@ static const struct {
     {"v_proj", "separate projections of queries, keys and values", NULL},
     {"attn_pool", "pooling by attention (CoCa, SigLIP)", NULL},
     {"local_cls_norm", "a norm of its own for small crops", NULL},
-    {"fc_norm", "pooling by the mean of the patches", NULL},
+    {"fc_norm", "a norm behind the pooling, beside the one before it (timm's use_fc_norm)", NULL},
     {"patchnorm", "a norm of the patches", NULL},
     {"norm_pre", "a norm before the blocks (timm's CLIP towers)", NULL},
     {"ln_pre", "a norm before the blocks", NULL},
@@ -211,6 +212,7 @@ static int check_shape(const struct parameter *p, const struct values_place *pla
     memcpy(wanted, p->shape, sizeof wanted);
     wanted[0] /= place->parts;
     if (place->zero_rows) wanted[p->ndim - 2] -= place->zero_rows;
+    if (place->slices) wanted[0] *= place->slices;
     if (place->transposed) {
         wanted[0] = p->shape[1];
         wanted[1] = p->shape[0];
@@ -244,7 +246,8 @@ static int all_used(const struct spelling *spelling, const bool *used, const str
         const char *name = weights_tensor(weights, i)->name;
         char printable[160];
         int64_t block;
-        if (used[i] || strncmp(name, spelling->begin, begin) != 0 || strncmp(name, "distill_head.", 13) == 0)
+        if (used[i] || weights_tensor(weights, i)->count == 0 || strncmp(name, spelling->begin, begin) != 0 ||
+            strncmp(name, "distill_head.", 13) == 0)
             continue;
         const char *key = names_key(spelling, name, &block);
         if (names_use(spelling, key, block >= 0) != NAMES_READ) continue;

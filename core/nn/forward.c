@@ -32,57 +32,107 @@ void tower_linear(struct tower *t, const void *x, const struct parameter *w, con
                                                    .bias = bias});
 }
 
+void tower_norm(struct tower *t, const void *x, const struct parameter *w, const struct parameter *b, void *y,
+                float *mean, float *rstd, int64_t R, int64_t D)
+{
+    t->device->ops->layernorm_forward(t->device, &(struct layernorm){.type = t->options.compute,
+                                                                     .x = x,
+                                                                     .x_stride = D,
+                                                                     .weight = f32(w),
+                                                                     .bias = f32(b),
+                                                                     .y = y,
+                                                                     .mean = mean,
+                                                                     .rstd = rstd,
+                                                                     .R = R,
+                                                                     .D = D,
+                                                                     .eps = t->family->norm_eps});
+}
+
+void tower_rotate(struct tower *t, void *qkv, int64_t batch, bool inverse)
+{
+    const struct geometry *g = &t->geometry;
+    if (!geometry_rotates(g)) return;
+    t->device->ops->rotate(t->device, &(struct rotation){.type = t->options.compute,
+                                                         .qkv = qkv,
+                                                         .table = t->memory->rotation,
+                                                         .B = batch,
+                                                         .N = t->tokens,
+                                                         .H = g->heads,
+                                                         .dh = g->width / g->heads,
+                                                         .skip = t->tokens - t->patches,
+                                                         .half = t->family->rope == ROPE_DINOV3,
+                                                         .inverse = inverse});
+}
+
+#define P(role) block_role(t, l, role)
+
+/* y = x + gamma branch, the branch (behind its norm, where that is behind) in t1 */
+static void end_branch(struct tower *t, const void *x, const struct parameter *gamma, void *y, int64_t R)
+{
+    int64_t D = t->geometry.width;
+    t->device->ops->residual_forward(t->device,
+                                     &(struct residual){t->options.compute, .x = x,
+                                                        .branch = t->memory->scratch + t->memory->t1_at,
+                                                        .gamma = f32(gamma), .y = y, R, D});
+}
+
+/* x_mid = x + gamma1 proj(a), a = attention(rotated(qkv)), qkv = linear(norm1(x)); with an inner norm
+ * proj(norm(a)); with norms behind x + norm1(proj(a)), qkv = linear(x) */
+static void attention_forward(struct tower *t, int64_t l, const void *x, struct block_activations *k,
+                              int64_t batch)
+{
+    const struct geometry *g = &t->geometry;
+    int64_t N = t->tokens, R = batch * N, D = g->width;
+    char *t1 = t->memory->scratch + t->memory->t1_at, *region = t->memory->scratch + t->memory->region_at;
+    const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
+    const void *n = t1, *a = k->attn;
+    if (tower_norms_behind(t)) n = x;
+    else tower_norm(t, x, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
+    tower_linear(t, n, P(ROLE_QKV_W), f32(qkv_bias), k->qkv, t->options.compute, R);
+    tower_rotate(t, k->qkv, batch, false);
+    t->device->ops->attention_forward(t->device,
+                                      &(struct attention){t->options.compute, .qkv = k->qkv, .out = k->attn,
+                                                          .lse = k->lse, batch, N, g->heads, D / g->heads});
+    if (P(ROLE_ATTN_NORM_W)) {
+        tower_norm(t, a, P(ROLE_ATTN_NORM_W), P(ROLE_ATTN_NORM_B), region, k->attn_mean, k->attn_rstd, R, D);
+        a = region;
+    }
+    void *u = k->u1 ? k->u1 : t1;
+    tower_linear(t, a, P(ROLE_PROJ_W), f32(P(ROLE_PROJ_B)), u, t->options.compute, R);
+    if (tower_norms_behind(t))
+        tower_norm(t, u, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
+    end_branch(t, x, P(ROLE_LS1), k->x_mid, R);
+}
+
+/* x_out = x_mid + gamma2 fc2(activation(fc1(norm2(x_mid)))), an inner norm before fc2; with norms behind
+ * x_mid + norm2(fc2(activation(fc1(x_mid)))) */
+static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k, void *x_out, int64_t R)
+{
+    const struct geometry *g = &t->geometry;
+    enum dtype e = t->options.compute;
+    int64_t D = g->width;
+    char *t1 = t->memory->scratch + t->memory->t1_at, *act = t->memory->scratch + t->memory->region_at;
+    bool behind = tower_norms_behind(t);
+    const void *n = behind ? k->x_mid : t1;
+    if (!behind) tower_norm(t, k->x_mid, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
+    tower_linear(t, n, P(ROLE_FC1_W), f32(P(ROLE_FC1_B)), k->h, e, R);
+    if (!x_out && !behind) return;
+    t->device->ops->activation_forward(t->device, e, (enum activation)(g->ffn - 1), k->h, act, R, g->hidden);
+    if (P(ROLE_FFN_NORM_W))
+        tower_norm(t, act, P(ROLE_FFN_NORM_W), P(ROLE_FFN_NORM_B), act, k->ffn_mean, k->ffn_rstd, R,
+                   g->hidden);
+    void *u = k->u2 ? k->u2 : t1;
+    tower_linear(t, act, P(ROLE_FC2_W), f32(P(ROLE_FC2_B)), u, e, R);
+    if (behind) tower_norm(t, u, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
+    if (x_out) end_branch(t, k->x_mid, P(ROLE_LS2), x_out, R);
+}
+#undef P
+
 void tower_block_forward(struct tower *t, int64_t l, const void *x_in, struct block_activations *k,
                          void *x_out, int64_t batch)
 {
-    struct device *dev = t->device;
-    const struct device_ops *ops = dev->ops;
-    const struct geometry *g = &t->geometry;
-    enum dtype e = t->options.compute;
-    int64_t N = t->tokens, R = batch * N, D = g->width, H = g->heads;
-    float eps = t->family->norm_eps;
-    void *t1 = t->memory->scratch + t->memory->t1_at, *act = t->memory->scratch + t->memory->region_at;
-#define P(role) block_role(t, l, role)
-    const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
-
-    /* x_mid = x + gamma1 * proj(attention(norm1(x))) */
-    ops->layernorm_forward(dev, &(struct layernorm){.type = e,
-                                                    .x = x_in,
-                                                    .x_stride = D,
-                                                    .weight = f32(P(ROLE_NORM1_W)),
-                                                    .bias = f32(P(ROLE_NORM1_B)),
-                                                    .y = t1,
-                                                    .mean = k->mean1,
-                                                    .rstd = k->rstd1,
-                                                    .R = R,
-                                                    .D = D,
-                                                    .eps = eps});
-    tower_linear(t, t1, P(ROLE_QKV_W), f32(qkv_bias), k->qkv, e, R);
-    ops->attention_forward(
-        dev, &(struct attention){e, .qkv = k->qkv, .out = k->attn, .lse = k->lse, batch, N, H, D / H});
-    tower_linear(t, k->attn, P(ROLE_PROJ_W), f32(P(ROLE_PROJ_B)), t1, e, R);
-    ops->residual_forward(
-        dev, &(struct residual){e, .x = x_in, .branch = t1, .gamma = f32(P(ROLE_LS1)), .y = k->x_mid, R, D});
-
-    /* x_out = x_mid + gamma2 * fc2(activation(fc1(norm2(x_mid)))) */
-    ops->layernorm_forward(dev, &(struct layernorm){.type = e,
-                                                    .x = k->x_mid,
-                                                    .x_stride = D,
-                                                    .weight = f32(P(ROLE_NORM2_W)),
-                                                    .bias = f32(P(ROLE_NORM2_B)),
-                                                    .y = t1,
-                                                    .mean = k->mean2,
-                                                    .rstd = k->rstd2,
-                                                    .R = R,
-                                                    .D = D,
-                                                    .eps = eps});
-    tower_linear(t, t1, P(ROLE_FC1_W), f32(P(ROLE_FC1_B)), k->h, e, R);
-    if (!x_out) return;
-    ops->activation_forward(dev, e, (enum activation)(g->ffn - 1), k->h, act, R, g->hidden);
-    tower_linear(t, act, P(ROLE_FC2_W), f32(P(ROLE_FC2_B)), t1, e, R);
-    ops->residual_forward(
-        dev, &(struct residual){e, .x = k->x_mid, .branch = t1, .gamma = f32(P(ROLE_LS2)), .y = x_out, R, D});
-#undef P
+    attention_forward(t, l, x_in, k, batch);
+    ffn_forward(t, l, k, x_out, batch * t->tokens);
 }
 
 void tower_block(struct tower *t, const struct batch *in, int64_t l)
@@ -134,39 +184,72 @@ void image_embed(struct tower *t, const struct batch *in)
                                                         .eps = t->family->norm_eps});
 }
 
-/* Final norm on the rows that are wanted, projection, distillation head: x[depth] -> out */
+/* The last norm of all patches, image by image, to row `first` of y and of its moments and on. */
+static void norm_patches(struct tower *t, char *y, int64_t first, int64_t batch)
+{
+    struct tower_memory *m = t->memory;
+    int64_t N = t->tokens, D = t->geometry.width;
+    size_t bytes = dtype_bytes(t->options.compute);
+    const char *x = m->x[t->geometry.depth];
+    for (int64_t i = 0; i < batch; i++) {
+        int64_t row = first + i * t->patches;
+        tower_norm(t, x + (size_t)(((i + 1) * N - t->patches) * D) * bytes, m->roles[ROLE_NORM_W],
+                   m->roles[ROLE_NORM_B], y + (size_t)(row * D) * bytes, m->norm_mean + row,
+                   m->norm_rstd + row, t->patches, D);
+    }
+}
+
+/* x[depth] -> pooled: what is wanted of it, behind the last norm */
+static void pool(struct tower *t, int64_t batch)
+{
+    struct device *dev = t->device;
+    struct tower_memory *m = t->memory;
+    int64_t N = t->tokens, D = t->geometry.width;
+    const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
+    void *x = m->x[t->geometry.depth], *t1 = m->scratch + m->t1_at;
+    struct row_mean mean = {t->options.compute, .B = batch, .D = D};
+    switch (t->geometry.pool) {
+    case POOL_AVG_FIRST:
+        mean.x = x;
+        mean.y = m->mean;
+        mean.N = N;
+        mean.skip = N - t->patches;
+        dev->ops->row_mean_forward(dev, &mean);
+        tower_norm(t, m->mean, w, b, m->pooled, m->norm_mean, m->norm_rstd, batch, D);
+        return;
+    case POOL_AVG:
+        norm_patches(t, t1, 0, batch);
+        mean.x = t1;
+        mean.y = m->pooled;
+        mean.N = t->patches;
+        dev->ops->row_mean_forward(dev, &mean);
+        return;
+    default: /* the class tokens of all images, then the patches image by image */
+        dev->ops->layernorm_forward(dev, &(struct layernorm){.type = t->options.compute,
+                                                             .x = x,
+                                                             .x_stride = N * D,
+                                                             .weight = f32(w),
+                                                             .bias = f32(b),
+                                                             .y = m->pooled,
+                                                             .mean = m->norm_mean,
+                                                             .rstd = m->norm_rstd,
+                                                             .R = batch,
+                                                             .D = D,
+                                                             .eps = t->family->norm_eps});
+        if (t->out_rows > 1) norm_patches(t, m->pooled, batch, batch);
+    }
+}
+
+/* Pooling, projection, distillation head: x[depth] -> out */
 void image_head(struct tower *t, const struct batch *in)
 {
     struct device *dev = t->device;
     const struct geometry *g = &t->geometry;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    int64_t batch = in->count, N = t->tokens, D = g->width, rows = batch * t->out_rows;
-    size_t bytes = dtype_bytes(e);
-    float eps = t->family->norm_eps;
-    char *x = m->x[g->depth], *pooled = m->pooled;
-    struct layernorm norm = {.type = e,
-                             .x = x,
-                             .x_stride = N * D,
-                             .weight = f32(m->roles[ROLE_NORM_W]),
-                             .bias = f32(m->roles[ROLE_NORM_B]),
-                             .y = pooled,
-                             .mean = m->norm_mean,
-                             .rstd = m->norm_rstd,
-                             .R = batch,
-                             .D = D,
-                             .eps = eps};
-    dev->ops->layernorm_forward(dev, &norm);
-    norm.x_stride = D;
-    norm.R = t->patches;
-    for (int64_t i = 0; i < batch && t->out_rows > 1; i++) {
-        int64_t row = batch + i * t->patches;
-        norm.x = x + (size_t)((i * N + 1 + g->registers) * D) * bytes;
-        norm.y = pooled + (size_t)(row * D) * bytes;
-        norm.mean = m->norm_mean + row;
-        norm.rstd = m->norm_rstd + row;
-        dev->ops->layernorm_forward(dev, &norm);
-    }
+    int64_t D = g->width, rows = in->count * t->out_rows;
+    void *pooled = m->pooled;
+    pool(t, in->count);
     const struct parameter *out = m->roles[ROLE_OUT_W], *head = m->roles[ROLE_HEAD_W];
     const void *y = pooled;
     if (out) {

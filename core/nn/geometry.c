@@ -1,8 +1,11 @@
-/* What a tower is: the published presets, and what a checkpoint's shapes determine (models.md 0-2). */
+/* What a tower is: what a checkpoint's names and shapes determine (models.md 0-2). */
 #include "core/base/log.h"
 #include "core/nn/fit.h"
 #include "core/nn/parameters.h"
+#include "core/nn/positions.h"
+#include "core/base/file.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,75 +13,6 @@
 #define GELU   (1 + ACTIVATION_GELU)
 #define SWIGLU (1 + ACTIVATION_SWIGLU)
 #define QUICK  (1 + ACTIVATION_QUICK_GELU)
-
-static const struct {
-    const char *name;
-    struct geometry geometry;
-} presets[] = {
-// clang-format off
-#define PRESET(name, Family, Image, Patch, Pos, Width, Depth, Heads, Hidden, Out, Ffn, Registers, Scale) \
-    {name, {.family = FAMILY_##Family, .image = Image, .patch = Patch, .pos_grid = Pos, .width = Width, \
-            .depth = Depth, .heads = Heads, .hidden = Hidden, .out = Out, .ffn = Ffn, \
-            .registers = Registers, .layerscale = LAYERSCALE_##Scale}},
-    /*      name                    family image patch pos width depth heads hidden out ffn registers scale */
-    PRESET("eva01_g14",                     EVA,      224, 14, 16, 1408, 40, 16, 6144, 1024, GELU, 0, USUAL)
-    PRESET("eva01_g14_plus",                EVA,      224, 14, 16, 1408, 40, 16, 6144, 1024, GELU, 0, USUAL)
-    PRESET("openclip_vit_s16",              OPENCLIP, 224, 16, 14,  384, 12,  6, 1536,  384, GELU, 0, USUAL)
-    PRESET("openclip_vit_s16_alt",          OPENCLIP, 224, 16, 14,  384, 12,  6, 1536,  256, GELU, 0, USUAL)
-    PRESET("openclip_vit_s32",              OPENCLIP, 224, 32,  7,  384, 12,  6, 1536,  384, GELU, 0, USUAL)
-    PRESET("openclip_vit_s32_alt",          OPENCLIP, 224, 32,  7,  384, 12,  6, 1536,  256, GELU, 0, USUAL)
-    PRESET("openclip_vit_m16",              OPENCLIP, 224, 16, 14,  512, 12,  8, 2048,  512, GELU, 0, USUAL)
-    PRESET("openclip_vit_m16_alt",          OPENCLIP, 224, 16, 14,  512, 12,  8, 2048,  384, GELU, 0, WITH)
-    PRESET("openclip_vit_m32",              OPENCLIP, 224, 32,  7,  512, 12,  8, 2048,  512, GELU, 0, USUAL)
-    PRESET("openclip_vit_m32_alt",          OPENCLIP, 224, 32,  7,  512, 12,  8, 2048,  384, GELU, 0, USUAL)
-    PRESET("openclip_vit_b16",              OPENCLIP, 224, 16, 14,  768, 12, 12, 3072,  512, GELU, 0, USUAL)
-    PRESET("openclip_vit_b16_quickgelu",    OPENCLIP, 224, 16, 14,  768, 12, 12, 3072,  512, QUICK, 0, USUAL)
-    PRESET("openclip_vit_b16_plus",         OPENCLIP, 224, 16, 14,  896, 12, 14, 3584,  640, GELU, 0, USUAL)
-    PRESET("openclip_vit_b16_plus_240",     OPENCLIP, 240, 16, 15,  896, 12, 14, 3584,  640, GELU, 0, USUAL)
-    PRESET("openclip_vit_b32",              OPENCLIP, 224, 32,  7,  768, 12, 12, 3072,  512, GELU, 0, USUAL)
-    PRESET("openclip_vit_b32_quickgelu",    OPENCLIP, 224, 32,  7,  768, 12, 12, 3072,  512, QUICK, 0, USUAL)
-    PRESET("openclip_vit_b32_256",          OPENCLIP, 256, 32,  8,  768, 12, 12, 3072,  512, GELU, 0, USUAL)
-    PRESET("openclip_vit_b32_plus_256",     OPENCLIP, 256, 32,  8,  896, 12, 14, 3584,  640, GELU, 0, USUAL)
-    PRESET("openclip_vit_l14",              OPENCLIP, 224, 14, 16, 1024, 24, 16, 4096,  768, GELU, 0, USUAL)
-    PRESET("openclip_vit_l14_quickgelu",    OPENCLIP, 224, 14, 16, 1024, 24, 16, 4096,  768, QUICK, 0, USUAL)
-    PRESET("openclip_vit_l14_280",          OPENCLIP, 280, 14, 20, 1024, 24, 16, 4096,  768, GELU, 0, USUAL)
-    PRESET("openclip_vit_l14_336",          OPENCLIP, 336, 14, 24, 1024, 24, 16, 4096,  768, GELU, 0, USUAL)
-    PRESET("openclip_vit_l14_336_quickgelu", OPENCLIP, 336, 14, 24, 1024, 24, 16, 4096,  768, QUICK, 0, USUAL)
-    PRESET("openclip_vit_l16",              OPENCLIP, 224, 16, 14, 1024, 24, 16, 4096,  768, GELU, 0, USUAL)
-    PRESET("openclip_vit_l16_320",          OPENCLIP, 320, 16, 20, 1024, 24, 16, 4096,  768, GELU, 0, USUAL)
-    PRESET("openclip_vit_h14",              OPENCLIP, 224, 14, 16, 1280, 32, 16, 5120, 1024, GELU, 0, USUAL)
-    PRESET("openclip_vit_h14_quickgelu",    OPENCLIP, 224, 14, 16, 1280, 32, 16, 5120, 1024, QUICK, 0, USUAL)
-    PRESET("openclip_vit_h14_378",          OPENCLIP, 378, 14, 27, 1280, 32, 16, 5120, 1024, GELU, 0, USUAL)
-    PRESET("openclip_vit_h14_378_quickgelu", OPENCLIP, 378, 14, 27, 1280, 32, 16, 5120, 1024, QUICK, 0, USUAL)
-    PRESET("openclip_vit_h16",              OPENCLIP, 224, 16, 14, 1280, 32, 16, 5120, 1024, GELU, 0, USUAL)
-    PRESET("openclip_vit_g14",              OPENCLIP, 224, 14, 16, 1408, 40, 16, 6144, 1024, GELU, 0, USUAL)
-    PRESET("openclip_vit_bigg14",           OPENCLIP, 224, 14, 16, 1664, 48, 16, 8192, 1280, GELU, 0, USUAL)
-    PRESET("openclip_vit_bigg14_quickgelu", OPENCLIP, 224, 14, 16, 1664, 48, 16, 8192, 1280, QUICK, 0, USUAL)
-    PRESET("openclip_vit_bigg14_378",       OPENCLIP, 378, 14, 27, 1664, 48, 16, 8192, 1280, GELU, 0, USUAL)
-    PRESET("openclip_vit_e14",              OPENCLIP, 224, 14, 16, 1792, 56, 16, 15360, 1280, GELU, 0, USUAL)
-    PRESET("dinov2_vits14",                 DINOV2,   224, 14, 37,  384, 12,  6, 1536,  384, GELU, 0, USUAL)
-    PRESET("dinov2_vitb14",                 DINOV2,   224, 14, 37,  768, 12, 12, 3072,  768, GELU, 0, USUAL)
-    PRESET("dinov2_vitl14",                 DINOV2,   224, 14, 37, 1024, 24, 16, 4096, 1024, GELU, 0, USUAL)
-    PRESET("dinov2_vitg14",                 DINOV2,   224, 14, 37, 1536, 40, 24, 4096, 1536, SWIGLU, 0, USUAL)
-    PRESET("dinov2_vits14_reg",             DINOV2,   224, 14, 37,  384, 12,  6, 1536,  384, GELU, 4, USUAL)
-    PRESET("dinov2_vitb14_reg",             DINOV2,   224, 14, 37,  768, 12, 12, 3072,  768, GELU, 4, USUAL)
-    PRESET("dinov2_vitl14_reg",             DINOV2,   224, 14, 37, 1024, 24, 16, 4096, 1024, GELU, 4, USUAL)
-    PRESET("dinov2_vitg14_reg",             DINOV2,   224, 14, 37, 1536, 40, 24, 4096, 1536, SWIGLU, 4, USUAL)
-    // clang-format on
-};
-enum { PRESET_COUNT = sizeof presets / sizeof *presets };
-
-const char *geometry_preset_name(int i) { return i >= 0 && i < PRESET_COUNT ? presets[i].name : NULL; }
-
-int geometry_preset(const char *name, struct geometry *geometry, struct error *err)
-{
-    for (int i = 0; i < PRESET_COUNT; i++)
-        if (strcmp(name, presets[i].name) == 0) {
-            *geometry = presets[i].geometry;
-            return 0;
-        }
-    return error_set(err, EXIT_CONFIG, "meopt.yaml(5) lists them", "no architecture '%s'", name);
-}
 
 static const char *ffn_name(int ffn)
 {
@@ -100,16 +34,19 @@ static int no_family(const struct weights *weights, struct error *err)
 {
     char keys[256] = "";
     for (int i = 1; i < FAMILY_COUNT; i++) {
+        char key[80];
         size_t at = strlen(keys);
-        snprintf(keys + at, sizeof keys - at, "%s%s%s", i == 1 ? "" : ", ", family_prefix((enum family)i),
+        snprintf(key, sizeof key, "%s%s", family_prefix((enum family)i),
                  family_row((enum family)i)->keys[ROLE_PATCH_W]);
+        if (family_row((enum family)i)->keys[ROLE_POS]) /* those without have DINOv2's */
+            snprintf(keys + at, sizeof keys - at, "%s%s", i == 1 ? "" : ", ", key);
     }
     const char *is = names_stranger(weights);
     if (is)
-        return error_set(err, EXIT_CONFIG, "EVA01-CLIP, OpenCLIP and DINOv2 are known",
+        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2 and DINOv3 are known",
                          "holds no tower that is known here: it is %s", is);
     return error_set(
-        err, EXIT_CONFIG, "expected a state dict of EVA01-CLIP, OpenCLIP or DINOv2 with an image tower",
+        err, EXIT_CONFIG, "expected a state dict of EVA-CLIP, OpenCLIP, DINOv2 or DINOv3 with an image tower",
         "no known image tower among its %lld tensors (no %s)", (long long)weights_count(weights), keys);
 }
 
@@ -137,6 +74,166 @@ static int need(const struct weights *weights, const struct spelling *spelling, 
                      place.first);
 }
 
+/* The parts of the tower, of those that the family's have or lack. */
+static int find_parts(const struct spelling *spelling, const struct weights *weights, int ffn)
+{
+    const struct family_row *row = family_row(spelling->family);
+    int parts = PARTS_KNOWN | (row->parts & ~row->varies);
+    for (enum role role = 0; role < ROLE_COUNT; role++)
+        if (role_part(role) & row->varies && names_tensor(spelling, weights, role, 0, ffn) >= 0)
+            parts |= role_part(role);
+    return parts;
+}
+
+static int settle_parts(struct geometry *g, int found, struct error *err)
+{
+    static const char *const names[] = {"", "a norm before the blocks", "a norm inside the attention",
+                                        "a norm inside the feed-forward",
+                                        "biases of queries, keys and values"};
+    for (int i = 1; i < 5 && g->parts; i++)
+        if ((found ^ g->parts) & 1 << i)
+            return error_set(err, EXIT_CONFIG, "is this the file for this arch?",
+                             "the checkpoint has %s%s, the arch has %s", found & 1 << i ? "" : "not ",
+                             names[i], found & 1 << i ? "not" : "them");
+    g->parts = found;
+    return 0;
+}
+
+/* A table of rotary positions, (P, dh) cosines or sines: does it hold what is computed here? It tells the
+ * heads. */
+static int check_table(struct geometry *g, const struct weights *weights, int64_t index, bool sines,
+                       struct error *err)
+{
+    const struct weights_tensor *t = weights_tensor(weights, index);
+    int64_t side = t->ndim == 2 ? square_root(t->shape[0]) : -1, dh = t->ndim == 2 ? t->shape[1] : 0;
+    struct geometry of_table = *g;
+    char name[160];
+    bool fits =
+        side >= 1 && dh > 0 && dh % 4 == 0 && g->width % dh == 0 && (!g->heads || g->heads * dh == g->width);
+    if (fits) g->heads = of_table.heads = g->width / dh;
+    of_table.image = side * g->patch;
+    float *table = fits ? xcalloc((size_t)t->count, sizeof *table) : NULL,
+          *values = fits ? xcalloc((size_t)t->count, sizeof *values) : NULL;
+    if (fits) positions_rotation(&of_table, table);
+    int code = fits ? weights_read(weights, index, values, DTYPE_F32, err) : 0;
+    for (int64_t i = 0; fits && !code && i < t->count; i++) {
+        int64_t n = i / dh, pair = i % dh / 2; /* EVA's pairs are neighbours, with one angle */
+        fits = fabsf(values[i] - table[n * dh + (sines ? dh / 2 : 0) + pair]) <= 1e-2f; /* bf16 */
+    }
+    free(table);
+    free(values);
+    if (code || fits) return code;
+    return error_set(err, EXIT_CONFIG, "no tower with such rotary positions is known here",
+                     "tensor %s holds other rotary positions than EVA02's",
+                     name_printable(name, sizeof name, t->name));
+}
+
+static int check_tables(struct geometry *g, const struct spelling *spelling, const struct weights *weights,
+                        struct error *err)
+{
+    size_t begin = strlen(spelling->begin);
+    int code = 0;
+    for (int64_t i = 0; i < weights_count(weights) && !code; i++) {
+        const char *name = weights_tensor(weights, i)->name;
+        char printable[160];
+        int64_t block;
+        if (strncmp(name, spelling->begin, begin) != 0) continue;
+        const char *key = names_key(spelling, name, &block);
+        enum names_use use = names_use(spelling, key, block >= 0);
+        if (use != NAMES_COSINES && use != NAMES_SINES) continue;
+        if (geometry_rotates(g)) code = check_table(g, weights, i, use == NAMES_SINES, err);
+        else
+            code =
+                error_set(err, EXIT_CONFIG, "without them the outputs would be another model's",
+                          "tensor %s says rotary positions, which no %s tower with a plain feed-forward has "
+                          "here",
+                          name_printable(printable, sizeof printable, name), family_name(g->family));
+    }
+    return code;
+}
+
+/* What a file says of the tower beside its sizes. */
+static int settle_kind(struct geometry *g, const struct spelling *spelling, const struct weights *weights,
+                       int ffn, struct error *err)
+{
+    if (g->ffn && (g->ffn == SWIGLU) != (ffn == SWIGLU))
+        return error_set(err, EXIT_CONFIG, NULL,
+                         "the feed-forward is %s in the checkpoint, the configuration says %s", ffn_name(ffn),
+                         ffn_name(g->ffn));
+    if (!g->ffn) g->ffn = ffn;
+    int64_t at = names_tensor(spelling, weights, ROLE_REGISTERS, 0, ffn);
+    const struct weights_tensor *registers = at >= 0 ? weights_tensor(weights, at) : NULL;
+    int64_t count = registers && registers->ndim == 3 ? registers->shape[1] : 0;
+    if (g->registers && count != g->registers)
+        return error_set(err, EXIT_CONFIG, "is this the file for this arch?",
+                         "%lld registers are in the checkpoint, the arch has %lld", (long long)count,
+                         (long long)g->registers);
+    g->registers = count;
+    if (!g->pos_resize && names_pos_resize(spelling)) /* transformers with registers: as timm */
+        g->pos_resize = count ? POS_RESIZE_TIMM : names_pos_resize(spelling);
+    if (!g->pool) g->pool = names_pool(spelling);
+    bool scaled = names_tensor(spelling, weights, ROLE_LS1, 0, ffn) >= 0;
+    g->layerscale = scaled ? LAYERSCALE_WITH : LAYERSCALE_WITHOUT;
+    return settle_parts(g, find_parts(spelling, weights, ffn), err);
+}
+
+static int count_blocks(const struct spelling *spelling, const struct weights *weights, int ffn,
+                        int64_t *depth, struct error *err)
+{
+    *depth = 0;
+    while (*depth < 1024 && names_tensor(spelling, weights, ROLE_NORM1_W, *depth, ffn) >= 0) ++*depth;
+    if (fit_blocks(spelling, weights) == *depth) return 0;
+    return error_set(err, EXIT_CONFIG, "is the file whole?",
+                     "there is no block %lld in the %s tower, but the file has %lld blocks",
+                     (long long)*depth, family_name(spelling->family),
+                     (long long)fit_blocks(spelling, weights));
+}
+
+static int settle_positions(struct geometry *g, const struct spelling *spelling,
+                            const struct weights *weights, int ffn, struct error *err)
+{
+    const struct weights_tensor *pos;
+    if (!family_has(family_row(spelling->family), ROLE_POS)) return 0;
+    int code = need(weights, spelling, ROLE_POS, ffn, &pos, err);
+    if (code) return code;
+    int64_t others = 1 - names_place(spelling, weights, ROLE_POS, 0, ffn).zero_rows;
+    int64_t grid = square_root(pos->shape[pos->ndim - 2] - others);
+    if (grid < 1)
+        return error_set(err, EXIT_CONFIG,
+                         "positions of a square image are read, and with them that of the class token",
+                         "the position embedding has %lld rows, expected %sa square number",
+                         (long long)pos->shape[pos->ndim - 2], others ? "1 + " : "");
+    return settle(&g->pos_grid, grid, "pos_grid", pos->name, err);
+}
+
+static int settle_sizes(struct geometry *g, const struct spelling *spelling, const struct weights *weights,
+                        struct error *err)
+{
+    const struct family_row *row = family_row(spelling->family);
+    int ffn = names_ffn(spelling, weights);
+    const struct weights_tensor *conv, *fc, *last = NULL;
+    int64_t depth = 0;
+    int code = need(weights, spelling, ROLE_PATCH_W, ffn, &conv, err);
+    if (!code) code = need(weights, spelling, ROLE_FC1_W, ffn, &fc, err);
+    g->unprojected = row->out_optional && names_tensor(spelling, weights, ROLE_OUT_W, 0, ffn) < 0;
+    if (!code && family_has(row, ROLE_OUT_W) && !g->unprojected)
+        code = need(weights, spelling, ROLE_OUT_W, ffn, &last, err);
+    if (!code) code = count_blocks(spelling, weights, ffn, &depth, err);
+    if (!code) code = settle_kind(g, spelling, weights, ffn, err);
+    if (code) return code;
+    bool transposed = names_place(spelling, weights, ROLE_OUT_W, 0, ffn).transposed;
+    int64_t parts = names_place(spelling, weights, ROLE_FC1_W, 0, ffn).parts;
+    int64_t hidden = fc->shape[0] * (parts > 1 ? parts : 1) / (ffn == SWIGLU ? 2 : 1),
+            out = last ? last->shape[row->out_transposed != transposed] : conv->shape[0];
+    code = settle(&g->width, conv->shape[0], "width", conv->name, err);
+    if (!code) code = settle(&g->patch, conv->shape[2], "patch", conv->name, err);
+    if (!code) code = settle_positions(g, spelling, weights, ffn, err);
+    if (!code) code = settle(&g->depth, depth, "depth", "number of blocks", err);
+    if (!code) code = settle(&g->hidden, hidden, "hidden", "feed-forward", err);
+    if (!code) code = settle(&g->out, out, "out", "output", err);
+    return code;
+}
+
 int geometry_shapes(struct geometry *g, const struct weights *weights, struct error *err)
 {
     struct spelling spelling;
@@ -152,61 +249,11 @@ int geometry_shapes(struct geometry *g, const struct weights *weights, struct er
                          family_name(wanted));
     int code = fit_names(&spelling, weights, err);
     if (code) return code;
-    const struct family_row *row = family_row(family);
     g->family = family;
-    int ffn = names_ffn(&spelling, weights);
-    const struct weights_tensor *conv, *pos, *fc, *last = NULL;
-    code = need(weights, &spelling, ROLE_PATCH_W, ffn, &conv, err);
-    if (!code) code = need(weights, &spelling, ROLE_POS, ffn, &pos, err);
-    if (!code) code = need(weights, &spelling, ROLE_FC1_W, ffn, &fc, err);
-    g->unprojected = row->out_optional && names_tensor(&spelling, weights, ROLE_OUT_W, 0, ffn) < 0;
-    if (!code && family_has(row, ROLE_OUT_W) && !g->unprojected)
-        code = need(weights, &spelling, ROLE_OUT_W, ffn, &last, err);
-    if (code) return code;
-    if (row->refused_width && conv->shape[0] == row->refused_width)
-        return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
-                         "a tower of family %s that is %lld wide is %s: no such tower is known here",
-                         row->name, (long long)row->refused_width, row->refused);
-    int64_t others = 1 - names_place(&spelling, weights, ROLE_POS, 0, ffn).zero_rows;
-    int64_t grid = square_root(pos->shape[pos->ndim - 2] - others);
-    if (grid < 1)
-        return error_set(err, EXIT_CONFIG,
-                         "positions of a square image are read, and with them that of the class token",
-                         "the position embedding has %lld rows, expected %sa square number",
-                         (long long)pos->shape[pos->ndim - 2], others ? "1 + " : "");
-    int64_t depth = 0;
-    while (depth < 1024 && names_tensor(&spelling, weights, ROLE_NORM1_W, depth, ffn) >= 0) depth++;
-    if (fit_blocks(&spelling, weights) != depth)
-        return error_set(err, EXIT_CONFIG, "is the file whole?",
-                         "there is no block %lld in the %s tower, but the file has %lld blocks",
-                         (long long)depth, family_name(family), (long long)fit_blocks(&spelling, weights));
-    int64_t hidden = ffn == SWIGLU ? fc->shape[0] / 2 : fc->shape[0];
-    int64_t out = !last ? conv->shape[0]
-                        : last->shape[row->out_transposed !=
-                                      names_place(&spelling, weights, ROLE_OUT_W, 0, ffn).transposed];
-    if (g->ffn && (g->ffn == SWIGLU) != (ffn == SWIGLU))
-        return error_set(err, EXIT_CONFIG, NULL,
-                         "the feed-forward is %s in the checkpoint, the configuration says %s", ffn_name(ffn),
-                         ffn_name(g->ffn));
-    if (!g->ffn) g->ffn = ffn;
-    int64_t at = names_tensor(&spelling, weights, ROLE_REGISTERS, 0, ffn);
-    const struct weights_tensor *registers = at >= 0 ? weights_tensor(weights, at) : NULL;
-    int64_t count = registers && registers->ndim == 3 ? registers->shape[1] : 0;
-    if (g->registers && count != g->registers)
-        return error_set(err, EXIT_CONFIG, "is this the file for this arch?",
-                         "%lld registers are in the checkpoint, the arch has %lld", (long long)count,
-                         (long long)g->registers);
-    g->registers = count;
-    if (!g->pos_resize && names_pos_resize(&spelling)) /* transformers with registers: as timm */
-        g->pos_resize = count ? POS_RESIZE_TIMM : names_pos_resize(&spelling);
-    bool scaled = names_tensor(&spelling, weights, ROLE_LS1, 0, ffn) >= 0;
-    g->layerscale = scaled ? LAYERSCALE_WITH : LAYERSCALE_WITHOUT;
-    code = settle(&g->width, conv->shape[0], "width", conv->name, err);
-    if (!code) code = settle(&g->patch, conv->shape[2], "patch", conv->name, err);
-    if (!code) code = settle(&g->pos_grid, grid, "pos_grid", pos->name, err);
-    if (!code) code = settle(&g->depth, depth, "depth", "number of blocks", err);
-    if (!code) code = settle(&g->hidden, hidden, "hidden", "feed-forward", err);
-    if (!code) code = settle(&g->out, out, "out", "output", err);
+    code = settle_sizes(g, &spelling, weights, err);
+    if (!code) code = check_tables(g, &spelling, weights, err);
+    g->norms_assumed = !g->norms && g->width == family_row(family)->postnorm_width;
+    if (g->norms_assumed) g->norms = NORMS_BEHIND;
     return code;
 }
 
@@ -231,12 +278,15 @@ int geometry_fits(const struct geometry *g, int64_t target, const struct weights
 /* Width of a head where only the tower's width is known: what all published vision transformers of that width
  * have (the 56 of open_clip, EVA, DINOv2, timm, transformers); 0: no idea. Widths that are no multiple of 64
  * are nobody's but our own samples'. */
-static int64_t usual_head(int64_t width)
+static int64_t usual_head(const struct family_row *row, int64_t width)
 {
     static const struct {
         int64_t width, head;
     } published[] = {{1280, 80}, {1408, 88}, {1664, 104}, {1792, 112}};
     static const int64_t others[] = {64, 88, 80};
+    for (int i = 0; i < FAMILY_HEADS && row->heads[i].head; i++)
+        if (row->heads[i].width == width || (!row->heads[i].width && width % row->heads[i].head == 0))
+            return row->heads[i].head;
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         if (published[i].width == width) return published[i].head;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -244,9 +294,9 @@ static int64_t usual_head(int64_t width)
     return 0;
 }
 
-int64_t geometry_usual_heads(int64_t width)
+int64_t geometry_usual_heads(enum family family, int64_t width)
 {
-    int64_t head = usual_head(width);
+    int64_t head = usual_head(family_row(family), width);
     return head ? width / head : 0;
 }
 
@@ -259,14 +309,15 @@ static bool projected(const struct geometry *g)
 static int complete(struct geometry *g, const struct family_row *row, int64_t head_dim, struct error *err)
 {
     if (!g->ffn) g->ffn = GELU;
-    if (!g->patch) g->patch = 14;
+    if (!g->patch) g->patch = row->patch ? row->patch : 14;
     if (!g->out && !projected(g)) g->out = g->width;
     if (!g->hidden && g->width) g->hidden = 4 * g->width;
     if (!g->pos_grid) g->pos_grid = row->pos_grid ? row->pos_grid : g->image / g->patch;
     if (!g->image) g->image = (row->image_grid ? row->image_grid : g->pos_grid) * g->patch;
+    if (!family_has(row, ROLE_POS)) g->pos_grid = g->image / g->patch; /* it stores none */
     if (g->heads || !g->width) return 0;
     g->heads_assumed = !head_dim;
-    if (!head_dim && !(head_dim = usual_head(g->width)))
+    if (!head_dim && !(head_dim = usual_head(row, g->width)))
         return error_set(err, EXIT_CONFIG, "set heads or head_dim",
                          "no published tower is %lld wide, so nothing says how many heads it has",
                          (long long)g->width);
@@ -310,6 +361,16 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
         return error_set(err, EXIT_CONFIG, "remove out",
                          "the output of a %s tower without projection is its width %lld, not %lld", row->name,
                          (long long)g->width, (long long)g->out);
+    if (geometry_rotates(g) && g->width / g->heads % 4)
+        return error_set(err, EXIT_CONFIG, "correct heads or head_dim",
+                         "heads of %lld values cannot be rotated by row and column: no multiple of 4",
+                         (long long)(g->width / g->heads));
+    if (g->norms == NORMS_BEHIND && !row->postnorm_width)
+        return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
+                         "no %s tower whose norms stand behind the branches (postnorm) is known", row->name);
+    if (g->norms == NORMS_BEHIND && (g->layerscale == LAYERSCALE_WITH || (!g->layerscale && row->layerscale)))
+        return error_set(err, EXIT_CONFIG, "norm: pre, where that is right",
+                         "a tower with LayerScale whose norms stand behind the branches is not known here");
     if (!family_key(row, ROLE_FC1_W, g->ffn))
         return error_set(err, EXIT_CONFIG, NULL, "no %s tower with a SwiGLU feed-forward is known",
                          row->name);
@@ -324,19 +385,44 @@ const char *pos_resize_name(enum pos_resize resize)
     return libraries[resize];
 }
 
+const char *geometry_pool(const struct geometry *g)
+{
+    return g->pool == POOL_AVG ? "avg" : g->pool == POOL_AVG_FIRST ? "avg_first" : "cls";
+}
+const char *geometry_norms(const struct geometry *g) { return g->norms == NORMS_BEHIND ? "post" : "pre"; }
+
+/* What is not as in most towers, each with a comma before it. */
+static void text_of_kind(const struct geometry *g, char *text, size_t size)
+{
+    const struct family_row *row = family_row(g->family);
+    int parts = geometry_parts(g);
+    bool attn = parts & PART_ATTN_NORM, ffn = parts & PART_FFN_NORM;
+    snprintf(text, size, "%s%s%s%s%s", g->norms == NORMS_BEHIND ? ", norms behind the branches" : "",
+             g->norms_assumed ? " (assumed)" : "",
+             attn && ffn ? ", sub-LN"
+             : attn      ? ", sub-LN in the attention"
+             : ffn       ? ", sub-LN in the feed-forward"
+                         : "",
+             family_has(row, ROLE_PRE_W) && !(parts & PART_PRE_NORM) ? ", no norm before the blocks" : "",
+             geometry_rotates(g) ? ", rotary positions" : "");
+}
+
 void geometry_text(const struct geometry *g, char *text, size_t size)
 {
-    char heads[48] = "", registers[48] = "", positions[64] = "";
+    static const char *const pools[] = {"cls token", "cls token", "mean of the patches",
+                                        "norm of the patches' mean"};
+    char heads[48] = "", registers[48] = "", positions[64] = "", kind[128];
     long long grid = g->pos_grid;
     if (g->registers) snprintf(registers, sizeof registers, ", %lld registers", (long long)g->registers);
-    if (g->pos_grid != g->image / g->patch)
+    if (geometry_resizes(g) && g->pos_grid != g->image / g->patch)
         snprintf(positions, sizeof positions, ", positions of %lldx%lld resized as %s does", grid, grid,
                  pos_resize_name(geometry_pos_resize(g)));
     if (g->heads_assumed)
         snprintf(heads, sizeof heads, " (assumed: %lld wide)", (long long)(g->width / g->heads));
-    snprintf(text, size, "%s, %lld blocks of width %lld, %lld heads%s, %s%s, cls token%s%s%s, image %lld%s",
+    text_of_kind(g, kind, sizeof kind);
+    snprintf(text, size, "%s, %lld blocks of width %lld, %lld heads%s, %s%s%s, %s%s%s%s, image %lld%s",
              family_name(g->family), (long long)g->depth, (long long)g->width, (long long)g->heads, heads,
-             geometry_activation(g), g->activation_assumed ? " (assumed)" : "",
+             geometry_activation(g), g->activation_assumed ? " (assumed)" : "", kind, pools[g->pool],
              g->pool_assumed ? " (assumed)" : "", g->unprojected ? ", no projection" : "", registers,
              (long long)g->image, positions);
 }
@@ -350,7 +436,19 @@ int64_t geometry_tokens(const struct geometry *g) { return 1 + g->registers + ge
 
 bool geometry_resizes(const struct geometry *g)
 {
-    return family_row(g->family)->pos_matrix || g->pos_grid != g->image / g->patch;
+    const struct family_row *row = family_row(g->family);
+    return family_has(row, ROLE_POS) && (row->pos_matrix || g->pos_grid != g->image / g->patch);
+}
+
+bool geometry_rotates(const struct geometry *g)
+{
+    const struct family_row *row = family_row(g->family);
+    return row->rope != ROPE_NONE && (!row->rope_gated || g->ffn == SWIGLU);
+}
+
+int geometry_parts(const struct geometry *g)
+{
+    return g->parts ? g->parts : PARTS_KNOWN | family_row(g->family)->parts;
 }
 
 enum pos_resize geometry_pos_resize(const struct geometry *g)
@@ -378,6 +476,7 @@ double geometry_recompute_flops(const struct geometry *g, bool twice)
 {
     double N = (double)geometry_tokens(g), d = (double)g->width,
            first = (g->ffn == SWIGLU ? 4 : 2) * N * d * (double)g->hidden;
+    if (g->norms == NORMS_BEHIND) first += 2 * N * d * (double)g->hidden; /* to what the second norm sees */
     return (double)(twice ? 2 * g->depth : g->depth - 1) * (8 * N * d * d + 4 * N * N * d + first);
 }
 

@@ -52,12 +52,26 @@ static int put(struct tower *t, int index, float *values, parameter_values loade
     return 0;
 }
 
+/* One part of several of the rows of a tensor. */
+static int take_slice(const struct parameter *p, const struct values_place *place, const struct weights *w,
+                      float *values, struct error *err)
+{
+    float *all = malloc((size_t)(p->count * place->slices) * sizeof *all);
+    if (!all) return out_of_host_memory(p->count * place->slices, err);
+    int code = weights_read(w, place->tensor[0], all, DTYPE_F32, err);
+    if (!code) code = weights_check_finite(w, place->tensor[0], all, DTYPE_F32, err);
+    if (!code) memcpy(values, all + place->slice * p->count, (size_t)p->count * sizeof *values);
+    free(all);
+    return code;
+}
+
 /* The parameter's values from the file, its parts one behind the other. */
 static int take(const struct parameter *p, const struct values_place *place, const struct weights *w,
                 float *values, struct error *err)
 {
     int64_t zeros = place->zero_rows * p->shape[p->ndim - 1], share = (p->count - zeros) / place->parts;
     float *as_stored = values + zeros;
+    if (place->slices) return take_slice(p, place, w, values, err);
     for (int64_t i = 0; i < zeros; i++) values[i] = 0;
     if (place->transposed && !(as_stored = malloc((size_t)p->count * sizeof *values)))
         return out_of_host_memory(p->count, err);

@@ -14,12 +14,16 @@ struct naming {
     const char *absent;             /* and one that is not there */
     bool whole;                     /* and the family's prefix stands before them */
     const char *block_prefix;       /* NULL: the family's */
-    const char *keys[ROLE_COUNT];   /* NULL: the family's. a|b|c: rows of one matrix or vector in parts */
+    /* NULL: the family's. a|b|c: rows of one matrix or vector in parts. a@1/3: the second third of a's rows
+     */
+    const char *keys[ROLE_COUNT];
     const char *swiglu[ROLE_FFN_COUNT]; /* NULL: the family's */
     const char *out; /* the projection, outside the tower, (out, width); NULL: as the family has it */
     const char *ignored[MAX_IGNORED];
     enum pos_resize pos_resize; /* how that library does it; 0: as the family */
     bool pos_patches;           /* the class token has no position: its row is 0 */
+    bool fc_norm;               /* the last norm may be called fc_norm, and then stands behind the mean */
+    bool rope;                  /* may hold tables of cosines and sines, in every block */
     const char *zero;           /* changes nothing when it is 0 */
     /* Of files that are written so. */
     int library;         /* 1 + enum library; 0: none are */
@@ -27,14 +31,102 @@ struct naming {
     bool batched;        /* class token and positions begin with a dimension of 1 */
     bool maskless;       /* has no place for a mask token */
     bool scaleless;      /* nor for LayerScale */
+    int parts;           /* PART_...: only of towers that have any of them; 0: of any */
 };
+
+#define EVA_SPLIT [ROLE_QKV_W] = "attn.q_proj.weight|attn.k_proj.weight|attn.v_proj.weight"
+
+#define DINOV3_TRANSFORMERS(blocks)                                                                          \
+    .block_prefix = blocks,                                                                                  \
+    .keys = {[ROLE_CLS] = "embeddings.cls_token",                                                            \
+             [ROLE_REGISTERS] = "embeddings.register_tokens",                                                \
+             [ROLE_MASK] = "embeddings.mask_token",                                                          \
+             [ROLE_PATCH_W] = "embeddings.patch_embeddings.weight",                                          \
+             [ROLE_PATCH_B] = "embeddings.patch_embeddings.bias",                                            \
+             [ROLE_QKV_W] = "attention.q_proj.weight|attention.k_proj.weight|attention.v_proj.weight",       \
+             [ROLE_Q_B] = "attention.q_proj.bias",                                                           \
+             [ROLE_V_B] = "attention.v_proj.bias",                                                           \
+             [ROLE_PROJ_W] = "attention.o_proj.weight",                                                      \
+             [ROLE_PROJ_B] = "attention.o_proj.bias",                                                        \
+             [ROLE_LS1] = "layer_scale1.lambda1",                                                            \
+             [ROLE_FC1_W] = "mlp.up_proj.weight",                                                            \
+             [ROLE_FC1_B] = "mlp.up_proj.bias",                                                              \
+             [ROLE_FC2_W] = "mlp.down_proj.weight",                                                          \
+             [ROLE_FC2_B] = "mlp.down_proj.bias",                                                            \
+             [ROLE_LS2] = "layer_scale2.lambda1"},                                                           \
+    .swiglu = {"mlp.gate_proj.weight|mlp.up_proj.weight", "mlp.gate_proj.bias|mlp.up_proj.bias",             \
+               "mlp.down_proj.weight", "mlp.down_proj.bias"},                                                \
+    .batched = true
 
 /* In the order in which they are tried. */
 static const struct naming namings[] = {
-    {.family = FAMILY_EVA, /* timm's inside open_clip, too: EVA01-g-14 */
+    /* transformers: DINOv3ViTModel */
+    {.family = FAMILY_DINOV3,
+     .towers = {""},
+     .probes = {"embeddings.cls_token", "layer.0.attention.o_proj.weight"},
+     DINOV3_TRANSFORMERS("layer."),
+     .library = 1 + LIBRARY_TRANSFORMERS},
+    {.family = FAMILY_DINOV3,
+     .towers = {""},
+     .probes = {"embeddings.cls_token", "model.layer.0.attention.o_proj.weight"},
+     DINOV3_TRANSFORMERS("model.layer.")},
+    /* timm: vit_*_dinov3, whose class is Eva */
+    {.family = FAMILY_DINOV3,
+     .towers = {""},
+     .probes = {"patch_embed.proj.weight", "reg_token", "blocks.0.gamma_1"},
+     .absent = "pos_embed",
+     .keys = {[ROLE_REGISTERS] = "reg_token", [ROLE_LS1] = "gamma_1", [ROLE_LS2] = "gamma_2"},
+     .swiglu = {"mlp.fc1_g.weight|mlp.fc1_x.weight", "mlp.fc1_g.bias|mlp.fc1_x.bias", "mlp.fc2.weight",
+                "mlp.fc2.bias"},
+     .library = 1 + LIBRARY_TIMM,
+     .fc_norm = true,
+     .maskless = true},
+    /* its own repository, which masks the bias of the keys */
+    {.family = FAMILY_DINOV3,
+     .probes = {"storage_tokens", "blocks.0.attn.qkv.bias", "blocks.0.attn.qkv.bias_mask"},
+     .keys = {[ROLE_Q_B] = "attn.qkv.bias@0/3", [ROLE_V_B] = "attn.qkv.bias@2/3"},
+     .swiglu = {"mlp.w1.weight|mlp.w2.weight", "mlp.w1.bias|mlp.w2.bias", "mlp.w3.weight", "mlp.w3.bias"},
+     .ignored = {"rope_embed.periods", "attn.qkv.bias_mask"}},
+    {.family = FAMILY_DINOV3, /* without these biases: ViT-7B */
+     .probes = {"storage_tokens", "blocks.0.mlp.w1.weight"},
+     .swiglu = {"mlp.w1.weight|mlp.w2.weight", "mlp.w1.bias|mlp.w2.bias", "mlp.w3.weight", "mlp.w3.bias"},
+     .ignored = {"rope_embed.periods"}},
+    {.family = FAMILY_DINOV3,
+     .probes = {"blocks.0.ls1.gamma", "cls_token"},
+     .absent = "pos_embed",
+     .ignored = {"rope_embed.periods"}},
+    /* timm: eva02_*, inside open_clip, too */
+    {.family = FAMILY_EVA,
+     .towers = {"visual.", "visual.trunk."},
+     .probes = {"blocks.0.attn.q_proj.weight", "blocks.0.attn.q_proj.bias"},
+     .keys = {EVA_SPLIT, [ROLE_Q_B] = "attn.q_proj.bias", [ROLE_V_B] = "attn.v_proj.bias",
+              [ROLE_ATTN_NORM_W] = "attn.norm.weight", [ROLE_ATTN_NORM_B] = "attn.norm.bias",
+              [ROLE_FFN_NORM_W] = "mlp.norm.weight", [ROLE_FFN_NORM_B] = "mlp.norm.bias"},
+     .swiglu = {"mlp.fc1_g.weight|mlp.fc1_x.weight", "mlp.fc1_g.bias|mlp.fc1_x.bias", "mlp.fc2.weight",
+                "mlp.fc2.bias"},
+     .pos_resize = POS_RESIZE_TIMM,
+     .library = 1 + LIBRARY_TIMM,
+     .parts = PART_ATTN_NORM | PART_FFN_NORM,
+     .fc_norm = true},
+    /* EVA-CLIP's own repository: EVA02-CLIP, with and without sub-LN */
+    {.family = FAMILY_EVA,
+     .probes = {"blocks.0.attn.q_proj.weight", "blocks.0.attn.q_bias"},
+     .keys = {EVA_SPLIT},
+     .swiglu = {"mlp.w1.weight|mlp.w2.weight", "mlp.w1.bias|mlp.w2.bias", "mlp.w3.weight", "mlp.w3.bias"},
+     .rope = true},
+    {.family = FAMILY_EVA,
+     .probes = {"blocks.0.attn.q_bias", "blocks.0.mlp.w1.weight"},
+     .swiglu = {"mlp.w1.weight|mlp.w2.weight", "mlp.w1.bias|mlp.w2.bias", "mlp.w3.weight", "mlp.w3.bias"},
+     .rope = true},
+    {.family = FAMILY_EVA, .probes = {"blocks.0.attn.q_bias", "blocks.0.mlp.w12.weight"}},
+    {.family =
+         FAMILY_EVA, /* timm's inside open_clip, too: EVA01-g-14. A gated one has the plain one's names */
      .towers = {"visual.", "visual.trunk."},
      .probes = {"blocks.0.attn.q_bias"},
-     .library = 1 + LIBRARY_TIMM},
+     .swiglu = {"mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"},
+     .library = 1 + LIBRARY_TIMM,
+     .fc_norm = true,
+     .rope = true},
     {.family = FAMILY_OPENCLIP, .probes = {"class_embedding", "conv1.weight"}},
     /* transformers: CLIPModel, CLIPVisionModel, CLIPVisionModelWithProjection */
     {.family = FAMILY_OPENCLIP,
@@ -131,6 +223,7 @@ static const struct naming namings[] = {
      .pos_resize = POS_RESIZE_TIMM,
      .library = 1 + LIBRARY_TIMM,
      .maskless = true,
+     .fc_norm = true,
      .pos_patches = true},
     {.family = FAMILY_DINOV2,
      .probes = {"patch_embed.proj.weight", "blocks.0.ls1.gamma", "blocks.0.mlp.fc1.weight"},
@@ -138,8 +231,9 @@ static const struct naming namings[] = {
      .swiglu = {"mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"},
      .library = 1 + LIBRARY_TIMM,
      .maskless = true,
+     .fc_norm = true,
      .pos_resize = POS_RESIZE_TIMM},
-    {.family = FAMILY_DINOV2, .probes = {"patch_embed.proj.weight"}},
+    {.family = FAMILY_DINOV2, .probes = {"patch_embed.proj.weight"}, .fc_norm = true},
     /* Something of a family's, without what only it has: what is missing, the reader will say. */
     {.family = FAMILY_EVA, .probes = {"patch_embed.proj.weight"}, .whole = true},
     {.family = FAMILY_OPENCLIP, .probes = {"conv1.weight"}, .whole = true},
@@ -153,6 +247,8 @@ static const char *key_of(const struct spelling *s, enum role role, int ffn)
     const char *key = n->keys[role];
     if (ffn == 1 + ACTIVATION_SWIGLU && role >= ROLE_FFN_FIRST && role < ROLE_FFN_FIRST + ROLE_FFN_COUNT)
         key = n->swiglu[role - ROLE_FFN_FIRST];
+    if (s->fc_norm && role == ROLE_NORM_W) return "fc_norm.weight";
+    if (s->fc_norm && role == ROLE_NORM_B) return "fc_norm.bias";
     return key ? key : family_key(family_row(s->family), role, ffn);
 }
 
@@ -194,7 +290,7 @@ static bool part_of(const char *parts, int part, char *name, size_t size)
     const char *at = parts;
     for (; at && part > 0; part--)
         if ((at = strchr(at, '|')) != NULL) at++;
-    if (at) snprintf(name, size, "%.*s", (int)strcspn(at, "|"), at);
+    if (at) snprintf(name, size, "%.*s", (int)strcspn(at, "|@"), at);
     return at != NULL;
 }
 
@@ -216,7 +312,12 @@ struct values_place names_place(const struct spelling *s, const struct weights *
     struct values_place place = {.zero_rows = role == ROLE_POS && s->naming->pos_patches};
     bool outside = role == ROLE_OUT_W && s->naming->out, missing = false;
     const char *key = outside ? s->naming->out : key_of(s, role, ffn);
+    const char *slice = key ? strchr(key, '@') : NULL;
     char part[128];
+    if (slice) {
+        place.slice = slice[1] - '0';
+        place.slices = slice[3] - '0';
+    }
     place.transposed = outside && family_row(s->family)->out_transposed;
     while (place.parts < NAMES_PARTS && part_of(key, place.parts, part, sizeof part)) {
         int64_t found = !weights         ? -1
@@ -260,7 +361,11 @@ int names_ffn(const struct spelling *s, const struct weights *weights)
     return 1 + (gated ? ACTIVATION_SWIGLU : ACTIVATION_GELU);
 }
 
-enum pos_resize names_pos_resize(const struct spelling *s) { return s->naming->pos_resize; }
+enum pool names_pool(const struct spelling *s) { return s->fc_norm ? POOL_AVG_FIRST : POOL_USUAL; }
+enum pos_resize names_pos_resize(const struct spelling *s)
+{
+    return s->fc_norm ? POS_RESIZE_TIMM : s->naming->pos_resize;
+}
 
 /* Is the tower there, with `tower` before its names? */
 static bool fits(struct spelling *s, const struct naming *naming, const char *tower,
@@ -273,7 +378,10 @@ static bool fits(struct spelling *s, const struct naming *naming, const char *to
     snprintf(s->begin, sizeof s->begin, "%s%s", s->prefix.add, tower + s->prefix.drop);
     for (int i = 1; i < MAX_PROBES && naming->probes[i]; i++)
         if (find_key(s, weights, naming->probes[i]) < 0) return false;
-    return !naming->absent || find_key(s, weights, naming->absent) < 0;
+    if (naming->absent && find_key(s, weights, naming->absent) >= 0) return false;
+    s->fc_norm = naming->fc_norm && find_key(s, weights, "norm.weight") < 0 &&
+                 find_key(s, weights, "fc_norm.weight") >= 0;
+    return true;
 }
 
 void names_find(struct spelling *s, const struct weights *weights)
@@ -288,15 +396,18 @@ void names_find(struct spelling *s, const struct weights *weights)
     *s = (struct spelling){.family = FAMILY_UNKNOWN};
 }
 
-bool names_library(struct spelling *s, enum library library, enum family family, bool registers)
+bool names_library(struct spelling *s, enum library library, const struct geometry *g)
 {
+    int parts = geometry_parts(g);
     for (int i = 0; i < NAMING_COUNT; i++) {
         const struct naming *n = &namings[i];
-        if (n->family != family || n->library != 1 + (int)library) continue;
-        if (n->pos_patches && !registers)
+        if (n->family != g->family || n->library != 1 + (int)library) continue;
+        if (n->pos_patches && !g->registers)
             continue; /* a class token without position: towers with registers */
-        *s = (struct spelling){.family = family, .naming = n, .tower = ""};
+        if (n->parts && !(parts & n->parts)) continue;
+        *s = (struct spelling){.family = g->family, .naming = n, .tower = ""};
         if (n->written) s->tower = n->written;
+        s->fc_norm = n->fc_norm && g->pool == POOL_AVG_FIRST;
         snprintf(s->begin, sizeof s->begin, "%s", s->tower);
         return true;
     }
@@ -322,8 +433,6 @@ const char *names_stranger(const struct weights *weights)
         {"head.attention.in_proj_weight",
          "a SigLIP tower of transformers, which pools by attention and has no class token"},
         {"layernorm_before.weight", "a plain ViT, BEiT or DeiT of transformers"},
-        {"embeddings.register_tokens",
-         "a tower with register tokens and rotary positions (DINOv3 of transformers)"},
         {"visual.trunk.", "a tower of timm inside a model of open_clip"},
         {"visual.attnpool.", "a ResNet of CLIP, no vision transformer"},
         {"lora_", "a LoRA adapter, to be merged into its model first (merge_and_unload() of peft)"},
@@ -360,7 +469,7 @@ static bool is_part(const char *parts, const char *name)
     size_t bytes = strlen(name);
     for (const char *at = parts; at; at = strchr(at, '|')) {
         at += *at == '|';
-        if (strcspn(at, "|") == bytes && strncmp(at, name, bytes) == 0) return true;
+        if (strcspn(at, "|@") == bytes && strncmp(at, name, bytes) == 0) return true;
     }
     return false;
 }
@@ -375,6 +484,17 @@ static bool is_in(const char *const *names, size_t count, const char *key)
     return false;
 }
 
+/* rope.freqs_cos, and in a block attn.rope.freqs_cos: EVA-CLIP's tables */
+static enum names_use rope_use(const struct spelling *s, const char *key, bool block)
+{
+    const char *begin = block ? "attn.rope.freqs_" : "rope.freqs_";
+    size_t bytes = strlen(begin);
+    if (!s->naming->rope || strncmp(key, begin, bytes) != 0) return NAMES_UNREAD;
+    return strcmp(key + bytes, "cos") == 0   ? NAMES_COSINES
+           : strcmp(key + bytes, "sin") == 0 ? NAMES_SINES
+                                             : NAMES_UNREAD;
+}
+
 enum names_use names_use(const struct spelling *s, const char *key, bool block)
 {
     const struct naming *n = s->naming;
@@ -386,5 +506,5 @@ enum names_use names_use(const struct spelling *s, const char *key, bool block)
     if (!block && n->zero && strcmp(key, n->zero) == 0) return NAMES_ZERO;
     return is_in(n->ignored, MAX_IGNORED, key) || is_in(family_row(s->family)->ignored, FAMILY_IGNORED, key)
                ? NAMES_IGNORED
-               : NAMES_UNREAD;
+               : rope_use(s, key, block);
 }

@@ -15,6 +15,7 @@ struct spelling {
     const char *tower;            /* before the tower's names, behind what wrappers put there: "visual." */
     struct weights_prefix prefix; /* that, and whether the tower was saved alone (weights.h) */
     char begin[128];              /* both: what every name of the tower begins with in the file */
+    bool fc_norm;                 /* timm's: the last norm is called fc_norm and stands behind the mean */
 };
 
 /* Look for a tower. Costs some passes over the table of tensors. */
@@ -24,7 +25,7 @@ const char *names_stranger(const struct weights *weights);
 
 /* The spelling that a library's classes load strictly; false: none here for towers of that family. */
 enum library { LIBRARY_TRANSFORMERS, LIBRARY_TIMM };
-bool names_library(struct spelling *spelling, enum library library, enum family family, bool registers);
+bool names_library(struct spelling *spelling, enum library library, const struct geometry *geometry);
 /* The name of the part-th tensor of a parameter in such a file; false behind the last. */
 bool names_part(const struct spelling *spelling, enum role role, int64_t block, int ffn, int part, char *name,
                 size_t size);
@@ -42,6 +43,7 @@ struct values_place {
     int parts;                   /* 0: such a tower has no such parameter */
     int zero_rows;               /* rows of 0 before those in the file */
     bool transposed;             /* stored (columns, rows) */
+    int slice, slices;           /* slices > 0: the slice-th of as many equal parts of the tensor's rows */
     char first[384];             /* name in the file of the first part that is not there, else of the first */
 };
 /* block: of a role inside the blocks, else not looked at. ffn: 1 + enum activation. weights NULL: of a file
@@ -55,6 +57,8 @@ int64_t names_tensor(const struct spelling *spelling, const struct weights *weig
 /* The feed-forward in the first block: 1 + ACTIVATION_SWIGLU or 1 + ACTIVATION_GELU. */
 int names_ffn(const struct spelling *spelling, const struct weights *weights);
 
+/* How the embedding is pooled, where names tell: POOL_AVG_FIRST or POOL_USUAL. */
+enum pool names_pool(const struct spelling *spelling);
 /* How the library that wrote it resizes positions; POS_RESIZE_USUAL: as the family's own. */
 enum pos_resize names_pos_resize(const struct spelling *spelling);
 
@@ -65,7 +69,9 @@ enum names_use {
     NAMES_UNREAD,  /* nothing here knows it */
     NAMES_READ,    /* a parameter's */
     NAMES_IGNORED, /* changes no output */
-    NAMES_ZERO     /* changes none when all its values are 0 */
+    NAMES_ZERO,    /* changes none when all its values are 0 */
+    NAMES_COSINES, /* of rotary positions (P, dh), which are computed here: the same, or another model's */
+    NAMES_SINES
 };
 enum names_use names_use(const struct spelling *spelling, const char *key, bool in_block);
 

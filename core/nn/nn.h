@@ -1,5 +1,5 @@
-/* Vision transformer towers: EVA01-CLIP, OpenCLIP and DINOv2 as rows of one description, forward and
- * hand-written backward (no autograd, design D5).
+/* Vision transformer towers: EVA01- and EVA02-CLIP, OpenCLIP, DINOv2 and DINOv3 as rows of one description,
+ * forward and hand-written backward (no autograd, design D5).
  *
  * Shapes in comments: B images of a micro-batch, N tokens (1 cls + registers + P patches), R = B*N rows, D
  * width, F hidden width of the feed-forward, O output width of the tower, T target width (the teacher's O).
@@ -22,8 +22,8 @@
 #include "core/device/device.h"
 #include "core/weights/weights.h"
 
-enum family { FAMILY_UNKNOWN, FAMILY_EVA, FAMILY_OPENCLIP, FAMILY_DINOV2, FAMILY_COUNT };
-const char *family_name(enum family family);      /* "eva", "openclip", "dinov2"; "unknown" */
+enum family { FAMILY_UNKNOWN, FAMILY_EVA, FAMILY_OPENCLIP, FAMILY_DINOV2, FAMILY_DINOV3, FAMILY_COUNT };
+const char *family_name(enum family family);      /* "eva", "openclip", "dinov2", "dinov3"; "unknown" */
 const char *family_prefix(enum family family);    /* of the keys in a published checkpoint: "visual." or "" */
 bool family_stores_positions(enum family family); /* of one size, whatever the image */
 float family_norm_eps(enum family family);
@@ -39,6 +39,26 @@ enum pos_resize {
     POS_RESIZE_TIMM    /* timm, open_clip, the hub with registers: the same with antialias, A = -.5 */
 };
 
+/* Where a block's norms stand: x + f(norm(x)), the usual way, or x + norm(f(x)) (EVA02-CLIP-E). */
+enum norms { NORMS_USUAL, NORMS_BEFORE, NORMS_BEHIND };
+
+/* What the embedding is made of. */
+enum pool {
+    POOL_USUAL,    /* the class token */
+    POOL_CLS,      /* the class token behind the last norm */
+    POOL_AVG,      /* the mean of the patches behind the last norm */
+    POOL_AVG_FIRST /* the last norm of the patches' mean (CLIPA, timm's fc_norm) */
+};
+
+/* Parameters that towers of one family have or have not. */
+enum {
+    PARTS_KNOWN = 1,
+    PART_PRE_NORM = 2,  /* a norm between the embedding and the first block */
+    PART_ATTN_NORM = 4, /* sub-LN: a norm between the attention and its projection */
+    PART_FFN_NORM = 8,  /* and one between the activation and the second matrix of the feed-forward */
+    PART_QKV_BIAS = 16
+};
+
 /* 0 in any field: not known yet. */
 struct geometry {
     enum family family;
@@ -52,14 +72,20 @@ struct geometry {
     int64_t registers; /* tokens between class and patches, without position */
     enum layerscale layerscale;
     enum pos_resize pos_resize; /* how positions go from pos_grid to another image / patch */
+    enum norms norms;
+    enum pool pool;
+    int parts; /* PARTS_KNOWN | PART_...; 0: the family's usual ones */
     /* What neither a key nor a file beside the checkpoint said, although a checkpoint does not tell. */
-    bool activation_assumed, pool_assumed;
+    bool activation_assumed, pool_assumed, norms_assumed;
     bool heads_assumed; /* nothing said how many: the usual ones for the width (a checkpoint does not tell) */
 };
 
 const char *geometry_activation(const struct geometry *geometry); /* "gelu", "quick_gelu", "swiglu" */
 const char *pos_resize_name(enum pos_resize resize);              /* "dinov2", "hf", "timm"; USUAL: "" */
-int64_t geometry_usual_heads(int64_t width); /* of published towers of that width; 0: no idea */
+const char *geometry_pool(const struct geometry *geometry);       /* "cls", "avg", "avg_first" */
+const char *geometry_norms(const struct geometry *geometry);      /* "pre", "post" */
+/* Of published towers of that family and width; 0: no idea. */
+int64_t geometry_usual_heads(enum family family, int64_t width);
 /* One line for people: what the tower is, and what of it is assumed. */
 void geometry_text(const struct geometry *geometry, char *text, size_t size);
 
@@ -84,6 +110,8 @@ int geometry_check(struct geometry *geometry, int64_t head_dim, struct error *er
 
 int64_t geometry_patches(const struct geometry *geometry); /* P = (image / patch)^2 */
 int64_t geometry_tokens(const struct geometry *geometry);  /* N = 1 + registers + P */
+int geometry_parts(const struct geometry *geometry);       /* settled: PARTS_KNOWN | PART_... */
+bool geometry_rotates(const struct geometry *geometry);    /* queries and keys have rotary positions */
 bool geometry_resizes(const struct geometry *geometry);    /* positions pass through a resize matrix */
 int64_t
 geometry_parameters(const struct geometry *geometry); /* of the visual tower, without a distillation head */

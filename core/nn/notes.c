@@ -8,7 +8,7 @@
 
 enum { MAX_HEADS = 1024 };
 static const char heads_key[] = "meopt.heads", activation_key[] = "meopt.activation",
-                  resize_key[] = "meopt.pos_resize";
+                  resize_key[] = "meopt.pos_resize", pool_key[] = "meopt.pool", norm_key[] = "meopt.norm";
 
 void notes_make(struct notes *n, const struct geometry *g, bool always)
 {
@@ -16,7 +16,8 @@ void notes_make(struct notes *n, const struct geometry *g, bool always)
     bool gated = g->ffn == 1 + ACTIVATION_SWIGLU;
     bool usual = (gated || g->ffn == 1 + ACTIVATION_GELU) &&
                  geometry_pos_resize(g) == geometry_pos_resize(&plain) &&
-                 g->heads == geometry_usual_heads(g->width);
+                 g->heads == geometry_usual_heads(g->family, g->width) && g->pool <= POOL_CLS &&
+                 g->norms != NORMS_BEHIND && g->width != family_row(g->family)->postnorm_width;
     int at = 0;
     *n = (struct notes){.metadata = {NULL}};
     n->metadata[at++] = "format"; /* which transformers ask for */
@@ -27,6 +28,10 @@ void notes_make(struct notes *n, const struct geometry *g, bool always)
     n->metadata[at++] = n->heads;
     n->metadata[at++] = resize_key;
     n->metadata[at++] = pos_resize_name(geometry_pos_resize(g));
+    n->metadata[at++] = pool_key;
+    n->metadata[at++] = geometry_pool(g);
+    n->metadata[at++] = norm_key;
+    n->metadata[at++] = geometry_norms(g);
     if (gated) return; /* as the shapes tell */
     n->metadata[at++] = activation_key;
     n->metadata[at++] = geometry_activation(g);
@@ -43,19 +48,23 @@ static int find_word(const char *const *words, const char *word)
 
 int notes_read(struct notes_found *found, const struct weights *weights, struct error *err)
 {
-    static const char *const activations[] = {"", "gelu", "quick_gelu", NULL}, *const resizes[] = {
-                                                                                   "", "dinov2", "hf", "timm",
-                                                                                   NULL};
+    static const char *const activations[] = {"", "gelu", "quick_gelu", NULL};
+    static const char *const resizes[] = {"", "dinov2", "hf", "timm", NULL};
+    static const char *const pools[] = {"", "cls", "avg", "avg_first", NULL}, *const norms[] = {"", "pre",
+                                                                                                "post", NULL};
     static const int ffns[] = {0, 1 + ACTIVATION_GELU, 1 + ACTIVATION_QUICK_GELU};
     const char *heads = weights_metadata(weights, heads_key), *end = "",
                *words[] = {heads, weights_metadata(weights, activation_key),
-                           weights_metadata(weights, resize_key)};
-    static const char *const keys[] = {heads_key, activation_key, resize_key};
+                           weights_metadata(weights, resize_key), weights_metadata(weights, pool_key),
+                           weights_metadata(weights, norm_key)};
+    static const char *const keys[] = {heads_key, activation_key, resize_key, pool_key, norm_key};
     long long count = heads ? strtoll(heads, (char **)(uintptr_t)&end, 10) : 0;
-    int activation = find_word(activations, words[1]), resize = find_word(resizes, words[2]);
-    bool fine[] = {!heads || (count >= 1 && count <= MAX_HEADS && !*end), activation >= 0, resize >= 0};
+    int activation = find_word(activations, words[1]), resize = find_word(resizes, words[2]),
+        pool = find_word(pools, words[3]), norm = find_word(norms, words[4]);
+    bool fine[] = {!heads || (count >= 1 && count <= MAX_HEADS && !*end), activation >= 0, resize >= 0,
+                   pool >= 0, norm >= 0};
     *found = (struct notes_found){.heads = 0};
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
         char printed[64];
         if (!fine[i])
             return error_set(err, EXIT_CONFIG,
@@ -63,6 +72,7 @@ int notes_read(struct notes_found *found, const struct weights *weights, struct 
                              "its metadata say %s is %s, which is not known here", keys[i],
                              name_printable(printed, sizeof printed, words[i]));
     }
-    *found = (struct notes_found){count, ffns[activation], (enum pos_resize)resize};
+    *found = (struct notes_found){count, ffns[activation], (enum pos_resize)resize, (enum pool)pool,
+                                  (enum norms)norm};
     return 0;
 }

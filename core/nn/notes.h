@@ -1,13 +1,14 @@
-/* What a tower's tensors do not tell, inside the files that MEOpt itself writes: heads, activation and whose
- * resize of the positions, as key and value in the metadata of safetensors, or in extra/meopt.json of
- * PyTorch's zip. So a student computes as it was trained wherever its file is put. */
+/* What a tower's tensors do not tell, inside the files that MEOpt itself writes: heads, activation, whose
+ * resize of the positions, pooling and the place of the norms, as key and value in the metadata of
+ * safetensors, or in extra/meopt.json of PyTorch's zip. So a student computes as it was trained wherever its
+ * file is put. */
 #ifndef MEOPT_NN_NOTES_H
 #define MEOPT_NN_NOTES_H
 
 #include "core/nn/nn.h"
 
 struct notes {
-    const char *metadata[10]; /* key, value, ..., NULL: what weights_write_* take */
+    const char *metadata[14]; /* key, value, ..., NULL: what weights_write_* take */
     char heads[24];
 };
 
@@ -19,6 +20,8 @@ struct notes_found {
     int64_t heads;              /* 0: not said */
     int ffn;                    /* 1 + enum activation; 0: not said, or swiglu */
     enum pos_resize pos_resize; /* POS_RESIZE_USUAL: not said */
+    enum pool pool;             /* POOL_USUAL: not said */
+    enum norms norms;           /* NORMS_USUAL: not said */
 };
 /* EXIT_CONFIG for a value that is not known. */
 int notes_read(struct notes_found *found, const struct weights *weights, struct error *err);

@@ -12,6 +12,7 @@
 static const struct {
     const char *shape, *flags;
     enum initial initial;
+    int part; /* of the tower, which may lack it; 0: all have it whose family has */
 } roles[ROLE_COUNT] = {
     [ROLE_CLS] = {"11D", "s", INITIAL_NORMAL},
     [ROLE_POS] = {"1PD", "s", INITIAL_NORMAL},
@@ -19,14 +20,16 @@ static const struct {
     [ROLE_MASK] = {"1D", "sf", INITIAL_NORMAL},
     [ROLE_PATCH_W] = {"D3pp", "m", INITIAL_NORMAL},
     [ROLE_PATCH_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_PRE_W] = {"D", "s", INITIAL_ONE},
-    [ROLE_PRE_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_PRE_W] = {"D", "s", INITIAL_ONE, PART_PRE_NORM},
+    [ROLE_PRE_B] = {"D", "s", INITIAL_ZERO, PART_PRE_NORM},
     [ROLE_NORM1_W] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM1_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_QKV_W] = {"QD", "m", INITIAL_NORMAL},
-    [ROLE_QKV_B] = {"Q", "s", INITIAL_ZERO},
-    [ROLE_Q_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_V_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_QKV_B] = {"Q", "s", INITIAL_ZERO, PART_QKV_BIAS},
+    [ROLE_Q_B] = {"D", "s", INITIAL_ZERO, PART_QKV_BIAS},
+    [ROLE_V_B] = {"D", "s", INITIAL_ZERO, PART_QKV_BIAS},
+    [ROLE_ATTN_NORM_W] = {"D", "s", INITIAL_ONE, PART_ATTN_NORM},
+    [ROLE_ATTN_NORM_B] = {"D", "s", INITIAL_ZERO, PART_ATTN_NORM},
     [ROLE_PROJ_W] = {"DD", "m", INITIAL_BRANCH},
     [ROLE_PROJ_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_LS1] = {"D", "s", INITIAL_ONE},
@@ -36,6 +39,8 @@ static const struct {
     [ROLE_FC1_B] = {"G", "s", INITIAL_ZERO},
     [ROLE_FC2_W] = {"DF", "m", INITIAL_BRANCH},
     [ROLE_FC2_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_FFN_NORM_W] = {"F", "s", INITIAL_ONE, PART_FFN_NORM},
+    [ROLE_FFN_NORM_B] = {"F", "s", INITIAL_ZERO, PART_FFN_NORM},
     [ROLE_LS2] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM_W] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM_B] = {"D", "s", INITIAL_ZERO},
@@ -70,6 +75,8 @@ int role_ndim(const struct family_row *row, enum role role)
     const char *shape = shape_of(row, role);
     return (int)strlen(shape + strspn(shape, "1"));
 }
+
+int role_part(enum role role) { return roles[role].part; }
 
 static bool flagged(enum role role, char flag) { return strchr(roles[role].flags, flag) != NULL; }
 
@@ -114,7 +121,8 @@ int parameters_list(const struct geometry *g, int64_t target, struct parameter *
             if (!key || (flagged(role, 'h') && target == 0)) continue;
             if (role == ROLE_REGISTERS && g->registers == 0) continue;
             if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;
-            if (role == ROLE_OUT_W && g->unprojected) continue;
+            if ((role == ROLE_OUT_W || role == ROLE_OUT_B) && g->unprojected) continue;
+            if (roles[role].part & ~geometry_parts(g)) continue;
             (*list)[count++] = parameter_of(g, target, role, (int)group, prefix, key);
         }
     }

@@ -1,5 +1,6 @@
-/* Bicubic interpolation of position embeddings (PyTorch's upsample_bicubic2d, with and without antialias), as
- * a matrix: towers are trained through it. In float as there. Which library does what: enum pos_resize. */
+/* Rotary positions, and bicubic interpolation of position embeddings (PyTorch's upsample_bicubic2d, with and
+ * without antialias) as a matrix: towers are trained through it. In float as there. Which library does what:
+ * enum pos_resize. */
 #include "core/nn/positions.h"
 #include "core/base/file.h"
 #include "core/nn/family.h"
@@ -88,4 +89,25 @@ void positions_matrix(const struct geometry *g, float *w)
     case POS_RESIZE_HF: taps_matrix(w, side, grid, 0); break;
     default: taps_matrix(w, side, grid, 0.1); break;
     }
+}
+
+/* Angle of frequency i of dh/4, at a row or column of the patches (enum rope); in float, as the libraries. */
+static float angle(enum rope kind, int64_t i, int64_t count, int64_t at, int64_t side)
+{
+    float power = (float)i / (float)count;
+    if (kind == ROPE_DINOV3)
+        return 2 * (float)M_PI * (2 * (((float)at + 0.5f) / (float)side) - 1) * (1 / powf(100, power));
+    return (float)at / (float)side * 16 * (1 / powf(10000, power));
+}
+
+void positions_rotation(const struct geometry *g, float *table)
+{
+    enum rope kind = family_row(g->family)->rope;
+    int64_t side = g->image / g->patch, pairs = g->width / g->heads / 2, count = pairs / 2;
+    for (int64_t n = 0; n < side * side; n++)
+        for (int64_t k = 0; k < pairs; k++) { /* those of the row, then those of the column */
+            float a = angle(kind, k % count, count, k < count ? n / side : n % side, side);
+            table[n * 2 * pairs + k] = cosf(a);
+            table[n * 2 * pairs + pairs + k] = sinf(a);
+        }
 }

@@ -8,4 +8,7 @@
  * sums of the stored ones. */
 void positions_matrix(const struct geometry *geometry, float *w);
 
+/* table (P, 2, dh/2): for each patch the cosines, then the sines, of the angles of a head's pairs. */
+void positions_rotation(const struct geometry *geometry, float *table);
+
 #endif

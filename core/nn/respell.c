@@ -198,9 +198,19 @@ static int shape_as(const struct spelling *as, const struct parameter *p, const 
     return ndim;
 }
 
-static int check_places(const struct spelling *as, const struct geometry *g, const struct parameter *list,
-                        int count, struct error *err)
+static int check_places(const struct spelling *as, enum library library, const struct geometry *g,
+                        const struct parameter *list, int count, struct error *err)
 {
+    const char *name = library == LIBRARY_TIMM ? "timm" : "transformers";
+    bool pool = g->pool == POOL_AVG_FIRST && !as->fc_norm,
+         plain = library == LIBRARY_TRANSFORMERS && (g->pool > POOL_CLS || g->norms == NORMS_BEHIND),
+         pre = family_has(family_row(g->family), ROLE_PRE_W) && !(geometry_parts(g) & PART_PRE_NORM);
+    if (pool || plain || pre)
+        return error_set(err, EXIT_CONFIG, "--format pt or safetensors", "%s has no class for a %s tower %s",
+                         name, family_name(g->family),
+                         pre                        ? "without a norm before the blocks"
+                         : g->norms == NORMS_BEHIND ? "whose norms stand behind the branches"
+                                                    : "that pools so");
     for (int i = 0; i < count; i++)
         if (list[i].role != ROLE_MASK && names_leaves_out(as, (enum role)list[i].role))
             return error_set(err, EXIT_CONFIG, "--format pt, safetensors or timm",
@@ -212,7 +222,7 @@ static int check_places(const struct spelling *as, const struct geometry *g, con
 int respell_library(struct respell *r, const struct geometry *g, enum library library, struct error *err)
 {
     struct spelling as, own;
-    if (!names_library(&as, library, g->family, g->registers > 0))
+    if (!names_library(&as, library, g))
         return error_set(err, EXIT_CONFIG, "--format pt or safetensors",
                          "%s has no class for a tower of the family %s",
                          library == LIBRARY_TIMM ? "timm" : "transformers", family_name(g->family));
@@ -220,7 +230,7 @@ int respell_library(struct respell *r, const struct geometry *g, enum library li
     if (code) return code;
     struct parameter *list;
     int count = parameters_list(g, 0, &list);
-    code = check_places(&as, g, list, count, err);
+    code = check_places(&as, library, g, list, count, err);
     for (int i = 0; i < count && !code; i++) {
         const struct parameter *p = &list[i];
         enum role role = (enum role)p->role;
@@ -242,6 +252,19 @@ int respell_library(struct respell *r, const struct geometry *g, enum library li
     return code;
 }
 
+/* Values that are only a part of a tensor cannot be put into it. */
+static int check_slices(const struct geometry *g, const struct spelling *as, const struct weights *original,
+                        const struct parameter *list, int count, struct error *err)
+{
+    for (int i = 0; i < count; i++) {
+        struct values_place place = fit_place(as, g->ffn, &list[i], original);
+        if (place.slices)
+            return error_set(err, EXIT_CONFIG, "--format hf or timm, without --merge",
+                             "its tensor %s holds more than the student's values", place.first);
+    }
+    return 0;
+}
+
 /* For each tensor of the original where its values come from; weights NULL: from itself. */
 static struct source *replacements(const struct respell *r, const struct geometry *g,
                                    const struct spelling *own, const struct spelling *as,
@@ -251,7 +274,8 @@ static struct source *replacements(const struct respell *r, const struct geometr
     for (int i = 0; i < count; i++) {
         const struct parameter *p = &list[i];
         struct values_place place = fit_place(as, g->ffn, p, original);
-        if (fit_absent(&place) || names_tensor(own, r->tower, (enum role)p->role, block_of(p), g->ffn) < 0)
+        if (place.slices || fit_absent(&place) ||
+            names_tensor(own, r->tower, (enum role)p->role, block_of(p), g->ffn) < 0)
             continue;
         for (int part = 0; part < place.parts; part++) {
             struct source s = source_of(r, own, g->ffn, p, &place, part);
@@ -295,6 +319,7 @@ int respell_merge(struct respell *r, const struct geometry *g, const struct weig
                          (long long)found.depth, found.unprojected ? "no" : "a", (long long)g->depth,
                          g->unprojected ? "none" : "one");
     if (!code) code = fit_shapes(&as, g->ffn, list, count, original, err);
+    if (!code) code = check_slices(g, &as, original, list, count, err);
     struct source *by = code ? NULL : replacements(r, g, &own, &as, original, list, count);
     for (int64_t i = 0; i < weights_count(original) && !code; i++) {
         const struct weights_tensor *t = weights_tensor(original, i);

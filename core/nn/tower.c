@@ -138,23 +138,32 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width,
            e = dtype_bytes(t->options.compute);
     size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
+    int parts = geometry_parts(g);
+    size_t norms = 2 + (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
     size_t x_mid = take(at, R * D * e), qkv = take(at, 3 * R * D * e), attn = take(at, R * D * e),
            h = take(at, R * G * e);
     size_t lse = take(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
-    size_t stats = take(at, 4 * R * sizeof(float));
+    size_t stats = take(at, 2 * norms * R * sizeof(float));
+    size_t behind = tower_norms_behind(t) ? R * D * e : 0, u1 = take(at, behind), u2 = take(at, behind);
     if (!base) return;
-    *k = (struct block_activations){base + x_mid,
-                                    base + qkv,
-                                    base + attn,
-                                    base + h,
-                                    (float *)(void *)(base + lse),
-                                    (float *)(void *)(base + stats),
-                                    NULL,
-                                    NULL,
-                                    NULL};
-    k->rstd1 = k->mean1 + R;
-    k->mean2 = k->rstd1 + R;
-    k->rstd2 = k->mean2 + R;
+    float *moments = (float *)(void *)(base + stats);
+    *k = (struct block_activations){.x_mid = base + x_mid,
+                                    .qkv = base + qkv,
+                                    .attn = base + attn,
+                                    .h = base + h,
+                                    .lse = (float *)(void *)(base + lse)};
+    float **kept[] = {&k->mean1,     &k->rstd1,     &k->mean2,    &k->rstd2,
+                      &k->attn_mean, &k->attn_rstd, &k->ffn_mean, &k->ffn_rstd};
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        bool inner = i >= 4, has = !inner || parts & (i < 6 ? PART_ATTN_NORM : PART_FFN_NORM);
+        if (!has) continue;
+        *kept[i] = moments;
+        moments += R;
+    }
+    if (behind) {
+        k->u1 = base + u1;
+        k->u2 = base + u2;
+    }
 }
 
 /* A frozen tower keeps nothing: one residual stream,
@@ -169,18 +178,15 @@ static void lay_frozen_block(const struct tower *t, struct block_activations *k,
     size_t lse = take(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float)),
            stats = take(at, 2 * R * sizeof(float));
     if (!base) return;
-    *k = (struct block_activations){NULL,
-                                    base + region,
-                                    base + region + 3 * R * D * e,
-                                    base + region,
-                                    (float *)(void *)(base + lse),
-                                    (float *)(void *)(base + stats),
-                                    NULL,
-                                    NULL,
-                                    NULL};
-    k->rstd1 = k->mean1 + R;
-    k->mean2 = k->mean1;
-    k->rstd2 = k->rstd1;
+    float *moments = (float *)(void *)(base + stats);
+    *k = (struct block_activations){.qkv = base + region,
+                                    .attn = base + region + 3 * R * D * e,
+                                    .h = base + region,
+                                    .lse = (float *)(void *)(base + lse),
+                                    .mean1 = moments,
+                                    .rstd1 = moments + R};
+    k->mean2 = k->attn_mean = k->ffn_mean = k->mean1;
+    k->rstd2 = k->attn_rstd = k->ffn_rstd = k->rstd1;
 }
 
 static int alloc_activations(struct tower *t, struct error *err)
@@ -193,6 +199,7 @@ static int alloc_activations(struct tower *t, struct error *err)
     size_t B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width,
            rows = B * (size_t)t->out_rows;
     size_t positions = (size_t)(g->pos_grid * g->pos_grid) + 1, kept = (size_t)t->patches + 1;
+    size_t normed = g->pool == POOL_AVG ? B * (size_t)t->patches : rows;
     m->x = xcalloc((size_t)g->depth + 1, sizeof *m->x);
     m->kept = xcalloc((size_t)g->depth, sizeof *m->kept);
     for (int pass = 0; pass < 2; pass++) {
@@ -208,12 +215,15 @@ static int alloc_activations(struct tower *t, struct error *err)
             if (o->recompute == RECOMPUTE_NONE || l == 0) lay_block(t, &m->kept[l], base, &at);
             else m->kept[l] = m->kept[0];
         }
-        size_t norm_stats = take(&at, 2 * rows * f), pooled = take(&at, rows * D * e);
+        size_t norm_stats = take(&at, 2 * normed * f), pooled = take(&at, rows * D * e);
         size_t projected = take(&at, o->target ? rows * (size_t)g->out * e : 0),
                out = take(&at, rows * (size_t)t->out_width * f);
         size_t pos = take(&at, resized ? kept * D * f : 0),
                dpos = take(&at, resized && !frozen ? kept * D * f : 0);
         size_t resize = take(&at, resized ? kept * positions * f : 0);
+        size_t rotation =
+            take(&at, geometry_rotates(g) ? (size_t)(t->patches * (g->width / g->heads)) * f : 0);
+        size_t mean = take(&at, g->pool == POOL_AVG_FIRST ? B * D * e : 0);
         if (!pass) {
             m->activations = device_alloc(t->device, o->activations_class, at,
                                           frozen ? "teacher outputs" : "activations", err);
@@ -225,13 +235,15 @@ static int alloc_activations(struct tower *t, struct error *err)
         m->pre_rstd = m->pre_mean + R;
         for (int64_t l = 0; l <= g->depth && !frozen; l++) m->x[l] = base + x + (size_t)l * stream;
         m->norm_mean = (float *)(void *)(base + norm_stats);
-        m->norm_rstd = m->norm_mean + rows;
+        m->norm_rstd = m->norm_mean + normed;
         m->pooled = base + pooled;
         m->projected = base + projected;
         t->out = (float *)(void *)(base + out);
         m->pos = (float *)(void *)(base + pos);
         m->dpos = (float *)(void *)(base + dpos);
         m->resize = (float *)(void *)(base + resize);
+        m->rotation = (float *)(void *)(base + rotation);
+        m->mean = base + mean;
     }
     return 0;
 }
@@ -249,7 +261,9 @@ static void lay_scratch(struct tower *t)
            p = (size_t)(3 * g->patch * g->patch);
     size_t rows = B * (size_t)t->out_rows, at = 0, largest = 0;
     m->t1_at = take(&at, R * D * e);
-    size_t region = larger(R * F, frozen ? 0 : 4 * R * D);
+    int parts = geometry_parts(g);
+    size_t inner = parts & PART_FFN_NORM && !frozen ? R * F : 0; /* what the norm in the feed-forward saw */
+    size_t region = larger(R * F + inner, frozen ? parts & PART_ATTN_NORM ? R * D : 0 : 4 * R * D);
     region = larger(region, B * (size_t)t->patches * p) * e; /* patches */
     region = larger(region, frozen ? 0
                                    : rows * ((size_t)t->out_width + (size_t)g->out + D) * e +
@@ -281,6 +295,16 @@ static void upload_resize(struct tower *t)
     free(w);
 }
 
+static void upload_rotation(struct tower *t)
+{
+    const struct geometry *g = &t->geometry;
+    size_t count = (size_t)(t->patches * (g->width / g->heads));
+    float *table = xcalloc(count, sizeof *table);
+    positions_rotation(g, table);
+    t->device->upload(t->device, t->memory->rotation, table, count * sizeof *table);
+    free(table);
+}
+
 /* Can the device do what the tower will ask of it? */
 static int supported(const struct tower *t, struct error *err)
 {
@@ -290,6 +314,10 @@ static int supported(const struct tower *t, struct error *err)
     struct operation_shape product = {OPERATION_GEMM, t->options.compute, .rows = B * t->tokens};
     struct operation_shape attention = {OPERATION_ATTENTION, t->options.compute, .B = B, .H = g->heads,
                                         .dh = g->width / g->heads};
+    if (t->out_rows > 1 && g->pool > POOL_CLS)
+        return error_set(err, EXIT_CONFIG, "loss.tokens: cls, or pool: cls",
+                         "the patch tokens are to be matched beside the class token, but the embedding is a "
+                         "mean of them");
     int code = dev->ops->supports(dev, &product, err);
     return code ? code : dev->ops->supports(dev, &attention, err);
 }
@@ -330,6 +358,7 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
     }
     lay_scratch(t);
     if (t->resized) upload_resize(t);
+    if (geometry_rotates(geometry)) upload_rotation(t);
     *tower = t;
     return 0;
 }

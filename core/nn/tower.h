@@ -12,6 +12,9 @@ struct block_activations {
     void *h;                              /* t (R, F) or (R, 2F): feed-forward before the activation */
     float *lse;                           /* (B, H, N) */
     float *mean1, *rstd1, *mean2, *rstd2; /* (R) */
+    /* of some towers */
+    float *attn_mean, *attn_rstd, *ffn_mean, *ffn_rstd; /* (R) of the norms inside the branches */
+    void *u1, *u2;                                      /* t (R, D) branches before the norms behind them */
 };
 
 struct tower_memory {
@@ -34,6 +37,8 @@ struct tower_memory {
     float *pos;                     /* (1 + P, D) resized position embedding, where it is resized */
     float *dpos;                    /* its gradient */
     float *resize;                  /* (1 + P, 1+pos_grid^2) */
+    float *rotation;                /* (P, 2, dh/2) cosines and sines, where queries and keys are rotated */
+    void *mean;                     /* t (B, D) mean of the patches, with POOL_AVG_FIRST */
 
     /* scratch, bound by the caller; offsets by tower.c */
     char *scratch;
@@ -77,6 +82,16 @@ void tower_block_backward(const struct pass *pass, int64_t block);
 
 /* The matrix as the gemm wants it: itself, or cast into scratch. */
 const void *tower_matrix(struct tower *tower, const struct parameter *p);
+
+/* y = norm(x), rows of D; mean and rstd (R) are kept there */
+void tower_norm(struct tower *tower, const void *x, const struct parameter *w, const struct parameter *b,
+                void *y, float *mean, float *rstd, int64_t R, int64_t D);
+/* Rotary positions of q and k in place, or of their gradients back; nothing where there are none. */
+void tower_rotate(struct tower *tower, void *qkv, int64_t batch, bool inverse);
+static inline bool tower_norms_behind(const struct tower *tower)
+{
+    return tower->geometry.norms == NORMS_BEHIND;
+}
 
 /* y (rows, out) = x W^T + b, W (out, in) */
 void tower_linear(struct tower *tower, const void *x, const struct parameter *w, const float *bias, void *y,

@@ -11,8 +11,15 @@
 /* The families of the towers and of the schema are one list. */
 _Static_assert((int)MODEL_FAMILY_AUTO == (int)FAMILY_UNKNOWN && (int)MODEL_FAMILY_EVA == (int)FAMILY_EVA &&
                    (int)MODEL_FAMILY_OPENCLIP == (int)FAMILY_OPENCLIP &&
-                   (int)MODEL_FAMILY_DINOV2 == (int)FAMILY_DINOV2,
+                   (int)MODEL_FAMILY_DINOV2 == (int)FAMILY_DINOV2 &&
+                   (int)MODEL_FAMILY_DINOV3 == (int)FAMILY_DINOV3,
                "enum model_family is enum family");
+
+_Static_assert((int)TOWER_POOL_AUTO == (int)POOL_USUAL && (int)TOWER_POOL_CLS == (int)POOL_CLS &&
+                   (int)TOWER_POOL_AVG == (int)POOL_AVG && (int)TOWER_POOL_AVG_FIRST == (int)POOL_AVG_FIRST &&
+                   (int)TOWER_NORM_AUTO == (int)NORMS_USUAL && (int)TOWER_NORM_PRE == (int)NORMS_BEFORE &&
+                   (int)TOWER_NORM_POST == (int)NORMS_BEHIND,
+               "enum tower_pool is enum pool, enum tower_norm is enum norms");
 
 _Static_assert((int)TOWER_POS_RESIZE_AUTO == (int)POS_RESIZE_USUAL &&
                    (int)TOWER_POS_RESIZE_DINOV2 == (int)POS_RESIZE_DINOV2 &&
@@ -41,6 +48,8 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     if (tower->activation == TOWER_ACTIVATION_GELU) g->ffn = 1 + ACTIVATION_GELU;
     if (tower->activation == TOWER_ACTIVATION_QUICK_GELU) g->ffn = 1 + ACTIVATION_QUICK_GELU;
     g->pos_resize = (enum pos_resize)tower->pos_resize;
+    if (tower->pool) g->pool = (enum pool)tower->pool;
+    if (tower->norm) g->norms = (enum norms)tower->norm;
     if (c->data.image_size) {
         /* a random tower has positions for its image, unless its family stores those of another */
         if (!from_file && g->image && g->image != c->data.image_size && !family_stores_positions(g->family) &&
@@ -67,11 +76,20 @@ static int settle_untold(const struct config_tower *tower, const struct weights 
         b.ffn = own.ffn;
         snprintf(b.activation, sizeof b.activation, "its own");
     }
-    bool mlp = g->ffn != 1 + ACTIVATION_SWIGLU, known = tower->arch != TOWER_ARCH_CUSTOM;
-    if (b.postnorm)
+    if (own.pool) {
+        b.pool_kind = own.pool;
+        snprintf(b.pool, sizeof b.pool, "its own");
+    }
+    if (own.norms) b.norms = own.norms;
+    bool mlp = g->ffn != 1 + ACTIVATION_SWIGLU, known_arch = tower->arch != TOWER_ARCH_CUSTOM,
+         known = known_arch;
+    if (b.odd[0])
         return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
-                         "%s says postnorm: towers whose norms stand behind the branches are not known here",
-                         b.name);
+                         "%s says %s, which no tower here has", b.name, b.odd);
+    if (tower->norm == TOWER_NORM_AUTO && b.norms) {
+        g->norms = b.norms;
+        g->norms_assumed = false;
+    }
     if (b.heads && !tower->heads && !tower->head_dim) {
         g->heads = b.heads;
         g->heads_assumed = false;
@@ -85,9 +103,13 @@ static int settle_untold(const struct config_tower *tower, const struct weights 
         g->ffn = b.ffn;
         known = true;
     }
-    if (b.pool[0] && !b.pool_is_cls && tower->pool == TOWER_POOL_AUTO)
-        return error_set(err, EXIT_CONFIG, "only the class token is taken as embedding here",
-                         "the pooling in %s is %s", b.name, b.pool);
+    if (b.pool[0] && tower->pool == TOWER_POOL_AUTO) {
+        bool named = !known_arch && g->pool == POOL_AVG_FIRST; /* a norm behind the pooling */
+        if (!b.pool_kind)
+            return error_set(err, EXIT_CONFIG, "cls, avg and avg_first are known",
+                             "the pooling in %s is %s, which no tower here has", b.name, b.pool);
+        if (!named || b.pool_kind == POOL_CLS) g->pool = b.pool_kind;
+    }
     float eps = family_norm_eps(g->family);
     if (b.norm_eps > 0 && (b.norm_eps < 0.99 * (double)eps || b.norm_eps > 1.01 * (double)eps))
         return error_set(err, EXIT_CONFIG, "is this a checkpoint of that family?",

@@ -45,14 +45,15 @@ void NAME(embed_forward)(const struct embedding *o)
         float in[PIECE], out[PIECE];
         for (int64_t at = 0; at < D; at += PIECE) {
             int64_t count = piece(D, at);
-            const float *x = cls + at, *p = pos + at;
+            const float *x = cls + at, *p = pos ? pos + at : NULL;
             float *y = piece_for(bf16, o->tokens, row * D + at, out);
             if (n > Q) {
                 x = read_piece(bf16, o->patches, (b * patches + n - Q - 1) * D + at, count, in);
-                p += (n - Q) * D;
+                if (pos) p += (n - Q) * D;
             }
             if (n && n <= Q) memcpy(y, o->registers + (n - 1) * D + at, (size_t)count * sizeof *y);
-            else SIMD for (int64_t i = 0; i < count; i++) y[i] = x[i] + p[i];
+            else if (p) SIMD for (int64_t i = 0; i < count; i++) y[i] = x[i] + p[i];
+            else memcpy(y, x, (size_t)count * sizeof *y);
             write_piece(bf16, o->tokens, row * D + at, count, y);
         }
     }
@@ -66,8 +67,9 @@ void NAME(embed_backward)(const struct embedding_gradient *o)
     {
         const float *g = o->dtokens + (b * N + n) * D;
         bool is_register = n && n <= Q;
-        float *p = is_register ? o->dregisters + (n - 1) * D : o->dpos + (n ? n - Q : 0) * D, *dcls = o->dcls;
-        SIMD for (int64_t i = 0; i < D; i++) p[i] += g[i];
+        float *p = is_register ? o->dregisters + (n - 1) * D : o->dpos ? o->dpos + (n ? n - Q : 0) * D : NULL;
+        float *dcls = o->dcls;
+        if (p) SIMD for (int64_t i = 0; i < D; i++) p[i] += g[i];
         if (n == 0) {
             SIMD for (int64_t i = 0; i < D; i++) dcls[i] += g[i];
             continue;
@@ -94,6 +96,50 @@ void NAME(resize_rows)(const float *w, const float *in, float *out, int64_t n_ou
             const float *v = in + k * D;
             if (x != 0) SIMD for (int64_t i = 0; i < D; i++) y[i] += x * v[i];
         }
+    }
+}
+
+/* One head of one token; table: dh/2 cosines, dh/2 sines. */
+static void rotate_pairs(int bf16, void *x, int64_t at, int64_t dh, int half, const float *table, float sign)
+{
+    int64_t pairs = dh / 2;
+    for (int64_t from = 0; from < pairs; from += PIECE / 2) {
+        int64_t count = pairs - from < PIECE / 2 ? pairs - from : PIECE / 2;
+        const float *c = table + from, *s = table + pairs + from;
+        float in[PIECE], out[PIECE];
+        if (half) {
+            float in2[PIECE / 2], out2[PIECE / 2];
+            const float *a = read_piece(bf16, x, at + from, count, in),
+                        *b = read_piece(bf16, x, at + pairs + from, count, in2);
+            SIMD for (int64_t i = 0; i < count; i++)
+            {
+                out[i] = a[i] * c[i] - b[i] * sign * s[i];
+                out2[i] = b[i] * c[i] + a[i] * sign * s[i];
+            }
+            store_piece(bf16, x, at + from, count, out);
+            store_piece(bf16, x, at + pairs + from, count, out2);
+            continue;
+        }
+        const float *v = read_piece(bf16, x, at + 2 * from, 2 * count, in);
+        SIMD for (int64_t i = 0; i < count; i++)
+        {
+            out[2 * i] = v[2 * i] * c[i] - v[2 * i + 1] * sign * s[i];
+            out[2 * i + 1] = v[2 * i + 1] * c[i] + v[2 * i] * sign * s[i];
+        }
+        store_piece(bf16, x, at + 2 * from, 2 * count, out);
+    }
+}
+
+void NAME(rotate)(const struct rotation *o)
+{
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t tokens = o->N - o->skip, heads = 2 * o->H; /* of q, then those of k */
+    float sign = o->inverse ? -1.0f : 1.0f;
+    PARALLEL_FOR for (int64_t row = 0; row < o->B * tokens; row++)
+    {
+        int64_t b = row / tokens, n = row % tokens, at = (b * o->N + o->skip + n) * 3 * o->H * o->dh;
+        for (int64_t h = 0; h < heads; h++)
+            rotate_pairs(bf16, o->qkv, at + h * o->dh, o->dh, o->half, o->table + n * o->dh, sign);
     }
 }
 

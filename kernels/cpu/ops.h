@@ -31,6 +31,9 @@ struct cpu_ops {
     void (*attention_backward)(const struct attention_gradient *, void *scratch, int threads);
     /* scratch: gemm_scratch(threads); NULL where products of oneDNN are faster */
     void (*gemm)(const struct gemm *, void *scratch, int threads);
+    void (*rotate)(const struct rotation *);
+    void (*row_mean_forward)(const struct row_mean *);
+    void (*row_mean_backward)(const struct row_mean_gradient *);
     void (*gelu_forward)(int bf16, const void *h, void *y, int64_t n);
     void (*gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n);
     void (*quick_gelu_forward)(int bf16, const void *h, void *y, int64_t n);

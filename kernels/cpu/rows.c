@@ -77,10 +77,10 @@ static void add_shares(const float *shares, int64_t stride, int64_t columns, flo
 /* One row of y = xhat w + b, xhat = (x - mean) rstd (D). mean and rstd move with x, too, by 1/D and by
  * -rstd^2 xhat_i / D for each x_i; so with g = dy w, the gradient of xhat,
  *   dx += rstd (g - mean(g) - xhat mean(g xhat))
- * and, for the share, dw += dy xhat, db += dy */
+ * and, for the share, dw += dy xhat, db += dy. With `to` the row goes there, from element to_at on. */
 static void backward_row(int bf16, const void *dy, int64_t dy_at, const void *x, int64_t x_at,
-                         const float *weight, float mean, float rstd, float *dx, int64_t D, float *share_w,
-                         float *share_b)
+                         const float *weight, float mean, float rstd, float *dx, void *to, int64_t to_at,
+                         int64_t D, float *share_w, float *share_b)
 {
     float b1[PIECE], b2[PIECE];
     double sum = 0, product = 0;
@@ -105,6 +105,13 @@ static void backward_row(int bf16, const void *dy, int64_t dy_at, const void *x,
         int64_t count = piece(D, at);
         const float *v = read_piece(bf16, x, x_at + at, count, b1),
                     *d = read_piece(bf16, dy, dy_at + at, count, b2), *w = weight + at;
+        if (to) {
+            float made[PIECE];
+            SIMD for (int64_t i = 0; i < count; i++) made[i] =
+                rstd * (d[i] * w[i] - a - (v[i] - mean) * rstd * b);
+            store_piece(bf16, to, to_at + at, count, made);
+            continue;
+        }
         float *out = dx + at;
         SIMD for (int64_t i = 0; i < count; i++) out[i] +=
             rstd * (d[i] * w[i] - a - (v[i] - mean) * rstd * b);
@@ -122,7 +129,7 @@ void NAME(layernorm_backward)(const struct layernorm_gradient *o, float *shares)
         memset(share, 0, (size_t)D * 2 * sizeof(float));
         for (int64_t row = s * step; row < (s + 1) * step && row < R; row++)
             backward_row(bf16, o->dy, row * D, o->x, row * o->x_stride, o->weight, o->mean[row], o->rstd[row],
-                         o->dx + row * o->dx_stride, D, share, share + D);
+                         o->to ? NULL : o->dx + row * o->dx_stride, o->to, row * D, D, share, share + D);
     }
     add_shares(shares, 2 * D, D, o->dweight);
     add_shares(shares + D, 2 * D, D, o->dbias);
@@ -145,6 +152,39 @@ void NAME(column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t 
             }
     }
     add_shares(shares, D, D, sums);
+}
+
+/* y_bd = (1/P) sum_n x_bnd, P = N - skip; so dx_bnd = dy_bd / P */
+void NAME(row_mean_forward)(const struct row_mean *o)
+{
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t N = o->N, D = o->D, pieces = (D + PIECE - 1) / PIECE;
+    PARALLEL_FOR for (int64_t k = 0; k < o->B * pieces; k++)
+    {
+        int64_t b = k / pieces, at = k % pieces * PIECE, count = piece(D, at);
+        float in[PIECE], out[PIECE];
+        double sum[PIECE] = {0};
+        for (int64_t n = o->skip; n < N; n++) {
+            const float *v = read_piece(bf16, o->x, (b * N + n) * D + at, count, in);
+            SIMD for (int64_t i = 0; i < count; i++) sum[i] += (double)v[i];
+        }
+        SIMD for (int64_t i = 0; i < count; i++) out[i] = (float)(sum[i] / (double)(N - o->skip));
+        store_piece(bf16, o->y, b * D + at, count, out);
+    }
+}
+
+void NAME(row_mean_backward)(const struct row_mean_gradient *o)
+{
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t rows = o->N - o->skip, D = o->D;
+    float share = 1.0f / (float)rows;
+    PARALLEL_FOR for (int64_t row = 0; row < o->B * rows; row++) for (int64_t at = 0; at < D; at += PIECE)
+    {
+        int64_t b = row / rows, count = piece(D, at);
+        float in[PIECE], *dx = o->dx + (b * o->N + o->skip + row % rows) * D + at;
+        const float *d = read_piece(bf16, o->dy, b * D + at, count, in);
+        SIMD for (int64_t i = 0; i < count; i++) dx[i] += d[i] * share;
+    }
 }
 
 /* u = a W^T + b scaled by gamma; G = dx^T a, s_j = sum_r dx_rj: dgamma_j = sum_r dx_rj u_rj = sum_k W_jk G_jk

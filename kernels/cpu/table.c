@@ -18,6 +18,9 @@ const struct cpu_ops NAME(cpu_ops) = {
 #ifdef __AVX512F__
     .gemm = NAME(gemm),
 #endif
+    .rotate = NAME(rotate),
+    .row_mean_forward = NAME(row_mean_forward),
+    .row_mean_backward = NAME(row_mean_backward),
     .gelu_forward = NAME(gelu_forward),
     .gelu_backward = NAME(gelu_backward),
     .quick_gelu_forward = NAME(quick_gelu_forward),

@@ -55,6 +55,12 @@ static inline void write_piece(int bf16, void *y, int64_t at, int64_t n, const f
     uint16_t *h = (uint16_t *)y + at;
     SIMD for (int64_t i = 0; i < n; i++) h[i] = narrow_one(values[i]);
 }
+/* values that were computed elsewhere to element `at` of y */
+static inline void store_piece(int bf16, void *y, int64_t at, int64_t n, const float *values)
+{
+    if (bf16) write_piece(1, y, at, n, values);
+    else memcpy((float *)y + at, values, (size_t)n * sizeof *values);
+}
 
 /* e^x for x <= 88 to 1 ulp or two: x = n ln2 + r, polynomial for e^r (Cephes expf), 2^n put into the
  * exponent. Below -87 the result is 0. */

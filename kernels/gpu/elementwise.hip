@@ -44,7 +44,7 @@ DEVICE void embed_forward(const T *patch_out, const float *cls, const float *pos
             continue;
         }
         float x = n == 0 ? cls[d] : load(patch_out, (b * (N - Q - 1) + n - Q - 1) * D + d);
-        store(tokens, i, x + pos[(n == 0 ? 0 : n - Q) * D + d]);
+        store(tokens, i, pos ? x + pos[(n == 0 ? 0 : n - Q) * D + d] : x);
     }
 }
 KERNEL(embed_forward_f32, const float *patch_out, const float *cls, const float *pos, const float *registers,
@@ -76,7 +76,7 @@ DEVICE void embed_backward(const float *dtokens, T *dpatch_out, float *dcls, flo
             dregisters[(n - 1) * D + d] += sum;
             continue;
         }
-        dpos[(n == 0 ? 0 : n - Q) * D + d] += sum;
+        if (dpos) dpos[(n == 0 ? 0 : n - Q) * D + d] += sum;
         if (n == 0) dcls[d] += sum;
     }
 }
@@ -120,6 +120,73 @@ KERNEL(resize_rows_transposed, const float *w, const float *in, float *out, int6
         out[i] += sum;
     }
 }
+
+/* One thread a pair of q or k: (a, b) -> (a c - b s, a s + b c), s -> -s when inverse. table (N - skip, 2,
+ * dh/2). Pairs are 2i and 2i+1, or with half i and i + dh/2. */
+template <class T>
+DEVICE void rotate(T *qkv, const float *table, int64_t B, int64_t N, int64_t H, int64_t dh, int64_t skip,
+                   int half, int inverse)
+{
+    int64_t tokens = N - skip, pairs = dh / 2;
+    FOR_EACH(i, B * tokens * 2 * H * pairs)
+    {
+        int64_t pair = i % pairs, h = i / pairs % (2 * H), row = i / pairs / (2 * H), n = row % tokens,
+                b = row / tokens;
+        int64_t at = (b * N + skip + n) * 3 * H * dh + h * dh;
+        int64_t first = at + (half ? pair : 2 * pair), second = first + (half ? pairs : 1);
+        float c = table[n * dh + pair], s = table[n * dh + pairs + pair], x = load(qkv, first),
+              y = load(qkv, second);
+        if (inverse) s = -s;
+        store(qkv, first, x * c - y * s);
+        store(qkv, second, y * c + x * s);
+    }
+}
+KERNEL(rotate_f32, float *qkv, const float *table, int64_t B, int64_t N, int64_t H, int64_t dh, int64_t skip,
+       int half, int inverse)
+{
+    rotate(qkv, table, B, N, H, dh, skip, half, inverse);
+}
+KERNEL(rotate_bf16, bf16 *qkv, const float *table, int64_t B, int64_t N, int64_t H, int64_t dh, int64_t skip,
+       int half, int inverse)
+{
+    rotate(qkv, table, B, N, H, dh, skip, half, inverse);
+}
+
+/* One thread a column of an image: the sum of its rows in order. */
+template <class T>
+DEVICE void row_mean_forward(const T *x, T *y, int64_t B, int64_t N, int64_t D, int64_t skip)
+{
+    FOR_EACH(i, B * D)
+    {
+        int64_t b = i / D, d = i % D;
+        float sum = 0;
+        for (int64_t n = skip; n < N; n++) sum += load(x, (b * N + n) * D + d);
+        store(y, i, sum / (float)(N - skip));
+    }
+}
+template <class T>
+DEVICE void row_mean_backward(const T *dy, float *dx, int64_t B, int64_t N, int64_t D, int64_t skip)
+{
+    int64_t rows = N - skip;
+    float share = 1.0f / (float)rows;
+    FOR_EACH(i, B * rows * D)
+    {
+        int64_t d = i % D, row = i / D, b = row / rows;
+        dx[(b * N + skip + row % rows) * D + d] += load(dy, b * D + d) * share;
+    }
+}
+#define ROW_MEANS(suffix, T)                                                                                 \
+    KERNEL(row_mean_forward_##suffix, const T *x, T *y, int64_t B, int64_t N, int64_t D, int64_t skip)       \
+    {                                                                                                        \
+        row_mean_forward(x, y, B, N, D, skip);                                                               \
+    }                                                                                                        \
+    KERNEL(row_mean_backward_##suffix, const T *dy, float *dx, int64_t B, int64_t N, int64_t D,              \
+           int64_t skip)                                                                                     \
+    {                                                                                                        \
+        row_mean_backward(dy, dx, B, N, D, skip);                                                            \
+    }
+ROW_MEANS(f32, float)
+ROW_MEANS(bf16, bf16)
 
 /* y = x + gamma * branch; gamma NULL: 1 */
 template <class T>

@@ -40,11 +40,11 @@ DEVICE void layernorm_apply(const T *x, int64_t stride, const float *weight, con
         store(y, row * D + d, (load(x, row * stride + d) - m) * r * weight[d] + bias[d]);
 }
 
-/* dx += rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight */
+/* dx += rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight; or written to `to`, which may be dy */
 template <class T>
 DEVICE void layernorm_backward_input(const T *dy, const T *x, int64_t stride, const float *weight,
                                      const float *mean, const float *rstd, float *dx, int64_t dx_stride,
-                                     int64_t D)
+                                     T *to, int64_t D)
 {
     SHARED float partial[WAVES];
     int64_t row = BLOCK_X;
@@ -58,7 +58,9 @@ DEVICE void layernorm_backward_input(const T *dy, const T *x, int64_t stride, co
     product = block_sum(product, partial) / (float)D;
     for (int64_t d = THREAD; d < D; d += THREADS) {
         float xhat = (load(x, row * stride + d) - m) * r;
-        dx[row * dx_stride + d] += r * (load(dy, row * D + d) * weight[d] - sum - xhat * product);
+        float gradient = r * (load(dy, row * D + d) * weight[d] - sum - xhat * product);
+        if (to) store(to, row * D + d, gradient);
+        else dx[row * dx_stride + d] += gradient;
     }
 }
 
@@ -115,9 +117,9 @@ KERNEL(add_shares, const float *partial, float *sums, int64_t shares, int64_t D)
         layernorm_apply(x, stride, weight, bias, mean, rstd, y, D);                                          \
     }                                                                                                        \
     KERNEL(layernorm_backward_input_##suffix, const T *dy, const T *x, int64_t stride, const float *weight,  \
-           const float *mean, const float *rstd, float *dx, int64_t dx_stride, int64_t D)                    \
+           const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to, int64_t D)             \
     {                                                                                                        \
-        layernorm_backward_input(dy, x, stride, weight, mean, rstd, dx, dx_stride, D);                       \
+        layernorm_backward_input(dy, x, stride, weight, mean, rstd, dx, dx_stride, to, D);                   \
     }                                                                                                        \
     KERNEL(layernorm_backward_weight_##suffix, const T *dy, const T *x, int64_t stride, const float *mean,   \
            const float *rstd, float *partial, int64_t R, int64_t D)                                          \

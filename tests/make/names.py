@@ -91,7 +91,14 @@ add("dinov2-registers", hf.Dinov2WithRegistersModel(dinov2(hf.Dinov2WithRegister
     out=16, registers=4)
 refuse("siglip", hf.SiglipVisionModel(hf.SiglipVisionConfig(intermediate_size=32, **TOWER)), "SigLIP")
 refuse("vit", hf.ViTModel(hf.ViTConfig(intermediate_size=32, **TOWER)), "ViT")
-refuse("dinov3", hf.DINOv3ViTModel(hf.DINOv3ViTConfig(intermediate_size=32, **TOWER)), "DINOv3")
+
+
+def dinov3(**more):
+    return hf.DINOv3ViTModel(hf.DINOv3ViTConfig(intermediate_size=32, **TOWER, **more))
+
+
+DINOV3 = dict(family="dinov3", ffn="gelu", out=16)
+add("dinov3", dinov3(), pooled, pooled, **DINOV3)
 
 # ---- timm ----
 SMALL = dict(img_size=28, patch_size=7, embed_dim=16, depth=2, num_heads=2, mlp_ratio=2)
@@ -116,6 +123,108 @@ refuse("timm-clip-classifier", VisionTransformer(num_classes=3, **CLIP), "head.b
 add("timm-dinov2-registers", VisionTransformer(num_classes=0, init_values=1e-5, reg_tokens=4, no_embed_class=True,
                                                dynamic_img_size=True, **SMALL), embed, embed, family="dinov2", ffn="gelu", out=16, registers=4)
 refuse("timm-siglip", VisionTransformer(num_classes=0, class_token=False, global_pool="map", **SMALL), "attention")
+
+add("dinov3-registers", dinov3(num_register_tokens=4), pooled, pooled, **dict(DINOV3, registers=4))
+add("dinov3-swiglu", dinov3(num_register_tokens=4, use_gated_mlp=True, hidden_act="silu", query_bias=False, value_bias=False), pooled,
+    pooled, **dict(DINOV3, registers=4, ffn="swiglu"))
+
+# Averages of the patches, and EVA02: rotary positions, SwiGLU, norms inside the branches or behind them.
+EVA02 = dict(use_rot_pos_emb=True, ref_feat_shape=(16, 16), swiglu_mlp=True, dynamic_img_size=True, **SMALL)
+SPLIT = dict(qkv_fused=False, scale_mlp=True, scale_attn_inner=True, **EVA02)
+EVA = dict(family="eva", ffn="swiglu", out=8)
+add("timm-vit-avg", VisionTransformer(num_classes=0, global_pool="avg", dynamic_img_size=True, **SMALL), embed, embed,
+    family="dinov2", ffn="gelu", out=16, pool="avg_first")
+add("timm-eva02", Eva(num_classes=8, global_pool="token", **SPLIT), embed, embed, **EVA)
+add("timm-eva02-plain", Eva(num_classes=0, **EVA02), embed, embed, **dict(EVA, out=16), pool="avg_first")
+add("timm-eva02-plain-split", Eva(num_classes=0, **dict(SPLIT, scale_attn_inner=False)), embed, **dict(EVA, out=16), pool="avg_first")
+add("timm-eva-postnorm", Eva(num_classes=8, global_pool="token", use_post_norm=True, **SMALL), embed, norm="post",
+    **dict(EVA, ffn="gelu"))
+REGISTERS = dict(use_rot_pos_emb=True, use_abs_pos_emb=False, rope_type="dinov3", rope_temperature=100, rope_rotate_half=True,
+                 num_reg_tokens=4, init_values=1e-5, use_fc_norm=False, norm_layer=partial(torch.nn.LayerNorm, eps=1e-5),
+                 dynamic_img_size=True, num_classes=0, **SMALL)
+add("timm-dinov3", Eva(global_pool="token", qkv_bias=False, **REGISTERS), embed, embed, **dict(DINOV3, registers=4))
+add("timm-dinov3-swiglu", Eva(global_pool="avg", swiglu_mlp=True, swiglu_align_to=8, **REGISTERS), embed, embed, untold="avg",
+    **dict(DINOV3, registers=4, ffn="swiglu"))
+
+
+class Wrapped(torch.nn.Module):
+    """A class under other names, with tensors beside its own."""
+
+    def __init__(self, inner, rename, beside):
+        super().__init__()
+        self.inner, self.rename, self.beside = inner, rename, beside
+
+    def state_dict(self):
+        found = {}
+        for k, v in self.inner.state_dict().items():
+            k, v = self.rename(k, v)
+            found[k] = v.contiguous()
+        return {**found, **self.beside(found)}
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def replaced(*pairs):
+    def rename(k, v):
+        for old, new in pairs:
+            k = k.replace(old, new)
+        return k, v
+    return rename
+
+
+# EVA-CLIP's own repository keeps its tables of cosines and sines, once in the tower and once in every block.
+def tables(found):
+    emb = timm.layers.RotaryEmbeddingCat(8, in_pixels=False, feat_shape=[4, 4], ref_feat_shape=[16, 16]).get_embed()
+    sin, cos = (x.contiguous() for x in emb.chunk(2, -1))
+    names = ["visual.rope.freqs_"] + [f"visual.blocks.{i}.attn.rope.freqs_" for i in range(2)]
+    return {n + k: v.clone() for n in names for k, v in (("cos", cos), ("sin", sin))}
+
+
+def other_tables(found):
+    return {k: v * 0.9 for k, v in tables(found).items()}
+
+
+def eva_clip(k, v):
+    k, v = replaced((".attn.norm.", ".attn.inner_attn_ln."), (".mlp.norm.", ".mlp.ffn_ln."), ("fc1_g", "w1"), ("fc1_x", "w2"),
+                    ("mlp.fc2", "mlp.w3"), ("q_proj.bias", "q_bias"), ("v_proj.bias", "v_bias"))(k, v)
+    return "visual." + k, v
+
+
+add("eva02-clip", Wrapped(Eva(num_classes=8, global_pool="token", **SPLIT), eva_clip, tables), embed, **EVA)
+refuse("eva02-clip-tables", Wrapped(Eva(num_classes=8, global_pool="token", **SPLIT), eva_clip, other_tables), "rotary positions")
+refuse("eva-clip-rope", Wrapped(Eva(num_classes=8, global_pool="token", use_rot_pos_emb=True, **SMALL),
+                                lambda k, v: ("visual." + k, v), tables), "rotary positions")
+
+
+# DINOv3's own repository: q, k, v in one with a bias whose third for k is masked, the frequencies as a tensor.
+class Hub(Wrapped):
+    def state_dict(self):
+        found, own = {}, self.inner.state_dict()
+        for k, v in own.items():
+            k = replaced(("patch_embeddings.", "patch_embed.proj."), ("embeddings.", ""), ("register_tokens", "storage_tokens"),
+                         ("model.layer.", "blocks."), (".attention.o_proj.", ".attn.proj."), ("layer_scale1.lambda1", "ls1.gamma"),
+                         ("layer_scale2.lambda1", "ls2.gamma"), ("gate_proj", "w1"),
+                         ("up_proj", "w2" if self.beside else "fc1"), ("down_proj", "w3" if self.beside else "fc2"))(k, v)[0]
+            if ".attention." not in k:
+                found[k] = v[0].contiguous() if k == "mask_token" else v
+        for i in range(2):
+            old, new = f"model.layer.{i}.attention.", f"blocks.{i}.attn.qkv."
+            found[new + "weight"] = torch.cat([own[old + f"{x}_proj.weight"] for x in "qkv"])
+            if old + "q_proj.bias" in own:
+                q, v = own[old + "q_proj.bias"], own[old + "v_proj.bias"]
+                found[new + "bias"] = torch.cat([q, torch.ones_like(q), v])
+                found[new + "bias_mask"] = torch.cat([torch.ones_like(q), torch.zeros_like(q), torch.ones_like(v)])
+        found["rope_embed.periods"] = 100 ** (2 * torch.arange(2) / 4)
+        return found
+
+    def forward(self, x):
+        return self.inner(pixel_values=x).pooler_output
+
+
+add("dinov3-hub", Hub(dinov3(num_register_tokens=4), None, None), embed, **dict(DINOV3, registers=4))
+add("dinov3-hub-swiglu", Hub(dinov3(num_register_tokens=4, use_gated_mlp=True, hidden_act="silu", query_bias=False, value_bias=False),
+                             None, True), embed, **dict(DINOV3, registers=4, ffn="swiglu"))
 
 save_file(golden, os.path.join(root, "golden.safetensors"))
 with open(os.path.join(root, "index.json"), "w") as f:

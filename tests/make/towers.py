@@ -92,11 +92,11 @@ def make(case, root):
     images = torch.randn(BATCH, 3, g["image"], g["image"], generator=rng)
     target = torch.randn(BATCH, g["out"], generator=rng)
     rows = (g["image"] // g["patch"]) ** 2
-    target_patch = torch.randn(BATCH, rows, g["width"], generator=rng) if g["family"] == "dinov2" else None
+    target_patch = torch.randn(BATCH, rows, g["width"], generator=rng) if g["family"].startswith("dino") else None
     exact = run(case, values, images, target, target_patch, torch.float64)
     half = run(case, values, images, target, target_patch, torch.bfloat16)
     blocks, out, patches, found, grads = exact
-    cls = g["family"] == "dinov2"
+    cls = g["family"].startswith("dino")
     golden = {"images": images, "target": target, "x_norm_clstoken" if cls else "out": out.detach()}
     if cls:
         golden["target_patch"] = target_patch
@@ -135,6 +135,29 @@ def shapes_of(module, skip=()):
     return {k: tuple(v.shape) for k, v in module.named_parameters() if not k.startswith(skip)}
 
 
+def renamed(module, names, fused, later=()):
+    """to_module and shapes for names of the family: parts of a name exchanged, the rows of some matrices one behind
+    the other."""
+    to, shapes = {}, {}
+    for k, v in module.named_parameters():
+        name, part = k, None
+        for old, new in names:
+            name = name.replace(old, new) if old[0] == "." or name.startswith(old) else name
+        for olds, new in fused:
+            for i, old in enumerate(olds):
+                if old in name:
+                    name, part = name.replace(old, new), (i, len(olds))
+        for old, new in later:
+            name = name.replace(old, new)
+        rows = v.shape[0] * (part[1] if part else 1)
+        shapes[name] = (rows,) + tuple(v.shape[1:])
+        to[k] = (name, part)
+
+    def to_module(values):
+        return {k: values[n].chunk(p[1])[p[0]] if p else values[n] for k, (n, p) in to.items()}
+    return to_module, shapes
+
+
 # ---- open_clip -------------------------------------------------------------------------------------------
 
 
@@ -150,7 +173,7 @@ def resized(grid, antialias):
     return resize
 
 
-def openclip(name, activation="gelu", image=28, pos_grid=4, **more):
+def openclip(name, activation="gelu", image=28, pos_grid=4, pool="cls", **more):
     from open_clip.transformer import LayerNorm, QuickGELU, VisionTransformer
     g = dict(family="openclip", ffn="quick_gelu" if activation == "quick_gelu" else "mlp", image=image, patch=7,
              pos_grid=pos_grid, width=32, depth=2, heads=2, hidden=64, out=16)
@@ -161,6 +184,10 @@ def openclip(name, activation="gelu", image=28, pos_grid=4, **more):
     shapes["positional_embedding"] = (pos_grid ** 2 + 1, 32)
     if "ls_init_value" in more:
         g["layerscale"] = True
+    if pool != "cls":
+        g["pool"] = pool
+    if more.get("no_ln_pre"):
+        g["parts"] = ["qkv_bias"]
     if image // 7 != pos_grid:
         g["pos_resize"] = "timm"
     resize = resized(image // 7, True)
@@ -195,14 +222,32 @@ def timm_dinov2(name, layerscale=True):
                 lambda m: m.inner.blocks, lambda m, got: (got[:, 0], got[:, 1:]))
 
 
-def timm_eva(name):
-    """EVA's block with LayerScale."""
+def timm_eva(name, image=28, pos_grid=4, parts=("qkv_bias",), norm="pre", pool="cls", names=(), **more):
+    """EVA's block as timm's class has it, under the family's own names: split matrices are one there."""
     from timm.models.eva import Eva
-    g = dict(family="eva", ffn="mlp", image=28, patch=7, pos_grid=4, width=32, depth=2, heads=2, hidden=48, out=16,
-             layerscale=True)
-    module = Eva(img_size=28, patch_size=7, embed_dim=32, depth=2, num_heads=2, mlp_ratio=1.5, num_classes=16, init_values=0.1,
-                 use_rot_pos_emb=False, global_pool="token")
-    return Case(name, g, module, shapes_of(module), dict, lambda m: m.blocks, lambda m, got: (got, None), "visual.")
+    gated = more.get("swiglu_mlp", False)
+    out = 32 if pool == "avg_first" else 16
+    g = dict(family="eva", ffn="swiglu" if gated else "mlp", image=image, patch=7, pos_grid=pos_grid, width=32, depth=2,
+             heads=2, hidden=48, out=out, layerscale="init_values" in more, norm=norm, pool=pool, parts=list(parts))
+    module = Eva(img_size=image, patch_size=7, embed_dim=32, depth=2, num_heads=2, mlp_ratio=1.5,
+                 num_classes=0 if pool == "avg_first" else out, global_pool="token" if pool == "cls" else "avg",
+                 ref_feat_shape=(16, 16), **more)
+    to, shapes = renamed(module, [(".attn.norm.", ".attn.inner_attn_ln."), (".mlp.norm.", ".mlp.ffn_ln."),
+                                  ("fc_norm.", "norm.")] + list(names),
+                         [([f".attn.{x}_proj.weight" for x in "qkv"], ".attn.qkv.weight"),
+                          ([f".mlp.fc1_{x}.weight" for x in "gx"], ".mlp.w12.weight"),
+                          ([f".mlp.fc1_{x}.bias" for x in "gx"], ".mlp.w12.bias")]
+                         + ([([".mlp.fc1.weight"], ".mlp.w12.weight"), ([".mlp.fc1.bias"], ".mlp.w12.bias")] if gated else []),
+                         [(".attn.q_proj.bias", ".attn.q_bias"), (".attn.v_proj.bias", ".attn.v_bias")]
+                         + ([(".mlp.fc2.", ".mlp.w3.")] if gated else []))
+    shapes["pos_embed"] = (1, pos_grid ** 2 + 1, 32)
+    if image // 7 != pos_grid:
+        g["pos_resize"] = "timm"
+    resize = resized(image // 7, True)
+
+    def to_module(values):
+        return {**to(values), "pos_embed": resize(values["pos_embed"][0])[None]}
+    return Case(name, g, module, shapes, to_module, lambda m: m.blocks, lambda m, got: (got, None), "visual.")
 
 
 # ---- transformers ----------------------------------------------------------------------------------------
@@ -246,6 +291,29 @@ def hf_dinov2(name, registers=0):
                 lambda m, got: (got.last_hidden_state[:, 0], got.last_hidden_state[:, 1 + registers:]))
 
 
+def hf_dinov3(name, image=28, gated=False, registers=4, bias=True):
+    """transformers' DINOv3ViTModel, under the names of DINOv3's repository, but for fused matrices and split biases."""
+    from transformers import DINOv3ViTConfig, DINOv3ViTModel
+    g = dict(family="dinov3", ffn="swiglu" if gated else "mlp", image=image, patch=7, pos_grid=image // 7, width=32, depth=2,
+             heads=2, hidden=48, out=32, registers=registers, parts=["qkv_bias"] if bias else [])
+    module = DINOv3ViTModel(DINOv3ViTConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=7,
+        num_register_tokens=registers, use_gated_mlp=gated, hidden_act="silu" if gated else "gelu", query_bias=bias,
+        value_bias=bias)).eval()
+    to, shapes = renamed(module, [("embeddings.cls_token", "cls_token"), ("embeddings.mask_token", "mask_token"),
+                                  ("embeddings.register_tokens", "storage_tokens"), ("model.layer.", "blocks."),
+                                  ("embeddings.patch_embeddings.", "patch_embed.proj."),
+                                  (".attention.o_proj.", ".attn.proj."), (".layer_scale1.lambda1", ".ls1.gamma"),
+                                  (".layer_scale2.lambda1", ".ls2.gamma")],
+                         [([f".attention.{x}_proj.weight" for x in "qkv"], ".attn.qkv.weight")]
+                         + ([([f".mlp.{x}_proj.weight" for x in ("gate", "up")], ".mlp.w12.weight"),
+                             ([f".mlp.{x}_proj.bias" for x in ("gate", "up")], ".mlp.w12.bias")] if gated else []),
+                         [(".attention.q_proj.bias", ".attn.q_bias"), (".attention.v_proj.bias", ".attn.v_bias"),
+                          (".mlp.up_proj.", ".mlp.fc1."), (".mlp.down_proj.", ".mlp.w3." if gated else ".mlp.fc2.")])
+    return Case(name, g, module, shapes, to, lambda m: m.model.layer,
+                lambda m, got: (got.last_hidden_state[:, 0], got.last_hidden_state[:, 1 + registers:]))
+
+
 class Archive(torch.nn.Module):
     """A tower's tensors as torch.jit.save lays them down: OpenAI published its CLIP so."""
 
@@ -262,6 +330,7 @@ class Archive(torch.nn.Module):
         return x
 
 
+EVA02 = dict(qkv_fused=False, swiglu_mlp=True, scale_mlp=True, scale_attn_inner=True, use_rot_pos_emb=True)
 CASES = {
     "openclip-quick": lambda n: openclip(n, "quick_gelu"),
     "openclip-layerscale": lambda n: openclip(n, ls_init_value=0.1),
@@ -270,7 +339,16 @@ CASES = {
     "dinov2-hf": lambda n: hf_dinov2(n),
     "dinov2-timm": timm_dinov2,
     "vit-plain": lambda n: timm_dinov2(n, False),
-    "eva-layerscale": timm_eva,
+    "eva-layerscale": lambda n: timm_eva(n, init_values=0.1, use_rot_pos_emb=False),
+    "eva02": lambda n: timm_eva(n, parts=("attn_norm", "ffn_norm", "qkv_bias"), **EVA02),
+    "eva02-larger": lambda n: timm_eva(n, image=42, parts=("attn_norm", "ffn_norm", "qkv_bias"), **EVA02),
+    "eva02-plain": lambda n: timm_eva(n, pool="avg_first", swiglu_mlp=True, use_rot_pos_emb=True),
+    "eva-postnorm": lambda n: timm_eva(n, norm="post", use_post_norm=True),
+    "openclip-clipa": lambda n: openclip(n, pool="avg_first", no_ln_pre=True, pool_type="avg", final_ln_after_pool=True),
+    "openclip-avg": lambda n: openclip(n, pool="avg", pool_type="avg"),
+    "dinov3": hf_dinov3,
+    "dinov3-larger": lambda n: hf_dinov3(n, image=42),
+    "dinov3-swiglu": lambda n: hf_dinov3(n, gated=True, registers=2, bias=False),
 }
 
 
