@@ -21,7 +21,8 @@ static void check(const char *path, int64_t width)
     if (code) return;
     check_text(b.activation, sizeof b.activation);
     check_text(b.pool, sizeof b.pool);
-    if (!b.name && (b.heads || b.ffn || b.postnorm || b.pos_resize)) abort();
+    check_text(b.odd, sizeof b.odd);
+    if (!b.name && (b.heads || b.ffn || b.norms || b.odd[0] || b.pos_resize)) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
