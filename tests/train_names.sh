@@ -30,7 +30,7 @@ YAML
 "$MEOPT" plan c.yaml >out 2>&1 || { cat out; fail "plan of transformers' CLIP"; }
 grep -q '^teacher .* 2 heads, gelu,' out || fail "config.json of the teacher was not read: $(cat out)"
 grep -q '^student .* 2 heads, quick_gelu, .*no projection' out || fail "nothing is said of the projection: $(cat out)"
-for tower in clip-vision clip dinov2-registers timm-dinov2-registers timm-eva; do
+for tower in clip-vision clip dinov2-registers timm-dinov2-registers timm-eva timm-eva02 timm-eva02-plain dinov3-registers; do
     rm -rf run
     pair="model.weight_t=$names/$tower model_t.heads=2 model_s.heads=2" # both are of one family
     "$MEOPT" train c.yaml $pair model.weight_s="$names/$tower" --steps 2 --run-dir . --name run --no-dashboard >log 2>&1 ||
@@ -47,7 +47,7 @@ for tower in clip-vision clip dinov2-registers timm-dinov2-registers timm-eva; d
     [ -s before.data ] || fail "no embeddings of $tower"
     cmp before.data after.data || fail "$tower came out as another"
 done
-for tower in siglip vit dinov3 timm-siglip timm-clip-classifier; do
+for tower in siglip vit eva-clip-rope timm-siglip timm-clip-classifier; do
     for command in plan train "embed --role student --out e"; do
         code=0
         "$MEOPT" $command c.yaml model.weight_s="$names/$tower" >log 2>&1 || code=$?
