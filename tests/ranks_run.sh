@@ -1,0 +1,100 @@
+#!/bin/sh
+# Several ranks from the command line: the same bits as one rank, whoever starts them; a rank that is killed, stopped or started with
+# another experiment is named, with its exit code, and nothing is left of the run's processes; --restarts and --resume on another number
+# of ranks go on to the same bits. MEOPT_LONG=1: a rank that is stopped (SIGSTOP), which takes ten seconds to be seen.
+set -eu
+command -v python3 >/dev/null || { echo "no python3"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
+unset MEOPT_RANKS_ADDRESS
+mpi=
+if command -v mpirun >/dev/null && [ -f "$(dirname "$MEOPT")/libmeopt_mpi.so" ]; then mpi=yes; fi
+fail() { echo "FAILED: $*" >&2; tail -20 log >&2; exit 1; }
+mkdir sample configs
+for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
+cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
+same="train.global_batch=8 train.micro_batch=2 train.checkpoint_steps=10"
+train() { # exit code, name, steps, more
+    want=$1 name=$2 steps=$3
+    shift 3
+    code=0
+    # shellcheck disable=SC2086
+    $start "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps="$steps" --run-dir runs --name "$name" "$@" >log 2>&1 || code=$?
+    [ "$code" = "$want" ] || fail "exit $code, expected $want: $name"
+}
+equal() { # run step
+    cmp "runs/one/ckpt/step-000000$2/model.safetensors" "runs/$1/ckpt/step-000000$2/model.safetensors" || fail "$1 has other weights than one rank"
+}
+start=
+train 0 one 20
+train 0 three 20 --workers 3
+equal three 20
+[ "$(wc -l <runs/three/metrics.jsonl)" = 20 ] && [ "$(grep -c '"started"' runs/three/events.jsonl)" = 1 ] || fail "one rank writes what the run tells"
+if [ "$mpi" ]; then
+    start="mpirun -np 2"
+    train 0 mpi 20
+    equal mpi 20
+    for file in runs/.ranks*; do [ ! -e "$file" ] || fail "the file with the key is left"; done
+    start=
+fi
+
+# A run of ranks, and one of them gets a signal once there is a checkpoint.
+rank_pid() { python3 -c 'import json, sys
+print([r["pid"] for r in json.load(open(sys.argv[1]))["ranks"] if r["rank"] == int(sys.argv[2])][0])' "runs/$1/live.json" "$2"; }
+left() { # of the workers of a run
+    for process in /proc/[0-9]*; do
+        tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -q "worker.*runs/$1 *\$" && grep -q '^State:.[^Z]' "$process/status" && echo "$process"
+    done || true
+}
+hurt() { # exit code, name, rank, signal, more
+    want=$1 name=$2 rank=$3 number=$4
+    shift 4
+    # shellcheck disable=SC2086
+    "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps="$total" --run-dir runs --name "$name" "$@" >log 2>&1 &
+    supervisor=$!
+    i=0
+    until [ -e "runs/$name/ckpt/LATEST" ] && rank_pid "$name" "$rank" >pid 2>/dev/null && [ "$(cat pid)" -gt 0 ]; do
+        i=$((i + 1))
+        [ "$i" -lt 600 ] || fail "$name did not begin"
+        sleep 0.1
+    done
+    kill "-$number" "$(cat pid)"
+    code=0
+    wait "$supervisor" || code=$?
+    [ "$code" = "$want" ] || fail "exit $code, expected $want: $name"
+    remains=$(left "$name")
+    [ -z "$remains" ] || fail "left running: $remains"
+}
+total=5000
+hurt 14 killed 1 KILL --workers 3
+grep -q "^meopt: rank 1 (host .*, pid $(cat pid)) was ended by signal 9 (Killed)" log || fail "the rank that was killed is named"
+grep -q '"exit_code": 14' runs/killed/state.json && grep -q 'rank 1 (host' runs/killed/state.json || fail "state.json names it"
+train 10 moved 20 --workers 3 --stop-after 10
+"$MEOPT" train --resume runs/moved --workers 2 >log 2>&1 || fail "goes on with other ranks"
+equal moved 20
+total=200
+start=
+train 0 long 200
+hurt 0 again 2 KILL --workers 3 --restarts 1
+cmp runs/long/ckpt/step-00000200/model.safetensors runs/again/ckpt/step-00000200/model.safetensors || fail "restarted: other weights"
+grep -q '"resumed"' runs/again/events.jsonl || fail "it was not restarted"
+
+# Ranks that are not alike, and one that does not come.
+if [ "$mpi" ]; then
+    code=0
+    # shellcheck disable=SC2086
+    timeout 60 mpirun -np 1 "$MEOPT" train configs/quickstart_dinov2.yaml $same --run-dir runs --name odd : \
+        -np 1 "$MEOPT" train configs/quickstart_dinov2.yaml $same optim.lr=1e-4 --run-dir runs --name odd >log 2>&1 || code=$?
+    [ "$code" = 7 ] || fail "exit $code, expected 7: ranks of two experiments"
+    grep -q 'rank 1 (host .*) has another configuration' log || fail "the rank with another experiment is named"
+fi
+if [ "${MEOPT_LONG:-}" = 1 ]; then
+    total=5000
+    begin=$(date +%s)
+    hurt 14 stopped 2 STOP --workers 3
+    grep -q '^meopt: rank 2 (host .*) does not answer: no sign for 1[0-9] s' log || fail "the stopped rank is named"
+    [ $(($(date +%s) - begin)) -lt 60 ] || fail "a stopped rank is seen late"
+fi
+echo ok
