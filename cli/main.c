@@ -2,10 +2,14 @@
 #include "cli/command.h"
 #include "core/base/log.h"
 #include "core/base/lost_map.h"
+#include "core/base/processors.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -35,15 +39,30 @@ static const struct command *const computing[] = {
     &cmd_doctor, &cmd_bench_optim, &cmd_bench_speedup, &cmd_bench_train,
 };
 
+static bool computes(const struct command *command)
+{
+    for (size_t i = 0; i < sizeof computing / sizeof *computing; i++)
+        if (computing[i] == command) return true;
+    return false;
+}
+
 /* Threads that spin for long at the end of a parallel loop starve each other where others compute too. The
  * OpenMP library reads its environment before main, so a command that computes begins once more with the
  * variable set (where that fails, it goes on as it is); what others start finds it set. */
 static void spin_shortly(const struct command *command, char **argv)
 {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
-    bool computes = false;
-    for (size_t i = 0; i < sizeof computing / sizeof *computing; i++) computes |= computing[i] == command;
-    if (setenv("GOMP_SPINCOUNT", "1000", 0) == 0 && computes) execv("/proc/self/exe", argv);
+    if (setenv("GOMP_SPINCOUNT", "1000", 0) == 0 && computes(command)) execv("/proc/self/exe", argv);
+}
+
+/* One thread for each physical core, unless the user has said how many. */
+static void use_cores(const struct command *command)
+{
+#ifdef _OPENMP
+    if (computes(command) && !getenv("OMP_NUM_THREADS")) omp_set_num_threads(processors_cores("/sys"));
+#else
+    (void)command;
+#endif
 }
 
 const struct command *command_find(char **words, int count, int *taken)
@@ -220,6 +239,7 @@ int main(int argc, char **argv)
         return EXIT_USAGE;
     }
     spin_shortly(command, argv);
+    use_cores(command);
     struct arguments args;
     int code = arguments_parse(&args, command, argc - taken, argv + taken, &err);
     if (code == 0) code = command->run(&args, &err);

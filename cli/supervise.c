@@ -4,6 +4,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/processors.h"
 #include "core/run/request.h"
 #include "core/run/status.h"
 
@@ -78,12 +79,12 @@ static void add_rank(struct words *w, const struct supervisor *v, int i)
     add_word(w, w->text[w->texts++]);
 }
 
-/* The processors are shared by the workers of this host where nobody says how. */
+/* The cores are shared by the workers of this host where nobody says how. */
 static int64_t threads_of(const struct supervisor *v)
 {
     if (v->s->threads || v->count < 2 || getenv("OMP_NUM_THREADS")) return v->s->threads;
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    return processors > v->count ? processors / v->count : 1;
+    int cores = processors_cores("/sys");
+    return cores > v->count ? cores / v->count : 1;
 }
 
 static void child(const struct supervisor *v, int i, int report, pid_t parent)

@@ -468,6 +468,25 @@ static void a_type_without_operations_is_told_and_nothing_is_done(void **state)
     }
 }
 
+static const char *const sets[] = {"amx", "avx512_bf16", "avx512", "avx2", "plain"};
+enum { SETS = sizeof sets / sizeof *sets };
+
+static void low_scores_have_finite_gradients(void **state)
+{
+    const char *card = getenv("MEOPT_TEST_DEVICE");
+    (void)state;
+    for (int set = 0; set < (card ? 1 : SETS); set++) {
+        struct device *device;
+        struct error err;
+        if (!card) setenv("MEOPT_CPU_ISA", sets[set], 1);
+        assert_int_equal(device_open(&device, card ? card : "cpu", 0, &err), 0);
+        low_scores_have_gradients(device, F32);
+        low_scores_have_gradients(device, DTYPE_BF16);
+        device_close(device);
+    }
+    unsetenv("MEOPT_CPU_ISA");
+}
+
 static double now(void)
 {
     struct timespec t;
@@ -514,14 +533,12 @@ static void time_operations(const char *spec, const char *filter)
 
 int main(int argc, char **argv)
 {
-    static const char *const sets[] = {"amx", "avx512_bf16", "avx512", "avx2", "plain"};
-    enum { SETS = sizeof sets / sizeof *sets };
     const char *card = getenv("MEOPT_TEST_DEVICE");
     if (argc > 1 && strcmp(argv[1], "--time") == 0) {
         time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL);
         return 0;
     }
-    struct CMUnitTest tests[SETS * (OPERATIONS + 1) + 3];
+    struct CMUnitTest tests[SETS * (OPERATIONS + 1) + 4];
     static struct variant variants[SETS * (OPERATIONS + 1)];
     size_t count = 0;
     for (size_t set = 0; set < (card ? 1 : SETS); set++)
@@ -535,6 +552,7 @@ int main(int argc, char **argv)
                 v->name, v->op ? operation_equals_its_reference : bf16_rounds_to_even_and_keeps_nan, NULL,
                 NULL, v};
         }
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(low_scores_have_finite_gradients);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(work_issued_again_is_done_again);
     tests[count++] =
         (struct CMUnitTest)cmocka_unit_test(a_type_without_operations_is_told_and_nothing_is_done);

@@ -133,4 +133,34 @@ static void attention_backward_reference(struct trial *T)
     }
 }
 
+/* Scores far below zero, whose log-sum-exp e^-x cannot undo where padding stands at 0. */
+static void low_scores_have_gradients(struct device *device, enum dtype t)
+{
+    enum { N = 21, dh = 24, IN_ROW = 3 * dh };
+    struct error err;
+    size_t element = dtype_bytes(t), bytes = N * IN_ROW * element, out_bytes = N * dh * element;
+    char *qkv = device_alloc(device, MEMORY_DATA, bytes, "qkv", &err),
+         *dqkv = device_alloc(device, MEMORY_DATA, bytes, "dqkv", &err),
+         *out = device_alloc(device, MEMORY_DATA, out_bytes, "out", &err),
+         *lse = device_alloc(device, MEMORY_DATA, N * sizeof(float), "lse", &err), host[N * IN_ROW * 4];
+    for (int i = 0; i < N * IN_ROW; i++) {
+        int part = i % IN_ROW / dh; /* q 8, k -8: each score is -8 * 8 * sqrt(24) = -313 */
+        encode(t, part == 0 ? 8 : part == 1 ? -8 : (double)(i % 7), host + (size_t)i * element);
+    }
+    device->upload(device, qkv, host, bytes);
+    device->ops->attention_forward(
+        device, &(struct attention){t, .qkv = qkv, .out = out, .lse = (float *)(void *)lse, 1, N, 1, dh});
+    device->ops->attention_backward(
+        device, &(struct attention_gradient){t, .qkv = qkv, .out = out, .lse = (float *)(void *)lse,
+                                             .dout = qkv, .dqkv = dqkv, 1, N, 1, dh});
+    device->sync(device);
+    assert_int_equal(device_check(device, &err), 0);
+    device->download(device, host, dqkv, bytes);
+    for (int i = 0; i < N * IN_ROW; i++) assert_true(isfinite(decode(t, host + (size_t)i * element)));
+    device_free(device, qkv);
+    device_free(device, dqkv);
+    device_free(device, out);
+    device_free(device, lse);
+}
+
 #endif

@@ -9,7 +9,8 @@
  *
  * dS is kept for the whole head, in bf16 tiles, for dQ = dS K. Scores,
  * sums and exponentials are fp32. Padding needs no masks in backward: rows
- * behind N are zeros in every packed operand, what meets them is finite. */
+ * behind N are zeros in every packed operand, and what meets them is finite:
+ * where a score of 0 stands there, e^-lse is held to e, above all that is a P. */
 #include "kernels/cpu/attention_amx.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -158,11 +159,11 @@ TARGET static inline void score_gradients(const struct shape *s, float *scores, 
 {
     __m512 l0 = _mm512_load_ps(lse), l1 = _mm512_load_ps(lse + 16), d0 = _mm512_load_ps(delta),
            d1 = _mm512_load_ps(delta + 16);
-    __m512 scale = _mm512_set1_ps(s->scale);
+    __m512 scale = _mm512_set1_ps(s->scale), most = _mm512_set1_ps(1.0f); /* in this order: NaN stays */
     for (int64_t r = 0; r < PANEL; r++) {
         const float *score = block_row(scores, r), *grad = block_row(grads, r);
-        __m512 p0 = exp16(_mm512_fmsub_ps(_mm512_load_ps(score), scale, l0)),
-               p1 = exp16(_mm512_fmsub_ps(_mm512_load_ps(score + 256), scale, l1));
+        __m512 p0 = exp16(_mm512_min_ps(most, _mm512_fmsub_ps(_mm512_load_ps(score), scale, l0))),
+               p1 = exp16(_mm512_min_ps(most, _mm512_fmsub_ps(_mm512_load_ps(score + 256), scale, l1)));
         store_pair(pt + r * 64, p0, p1);
         __m512 g0 = _mm512_mul_ps(_mm512_mul_ps(p0, scale), _mm512_sub_ps(_mm512_load_ps(grad), d0));
         __m512 g1 = _mm512_mul_ps(_mm512_mul_ps(p1, scale), _mm512_sub_ps(_mm512_load_ps(grad + 256), d1));

@@ -1,7 +1,9 @@
 # What PyTorch does on the same machine, a JSON object a line.
 #   train_torch.py SECONDS            on the card, for gpu.sh: the optimizer step of 1e9 parameters (fused AdamW, fp32 and bf16), and distillation
 #                                     steps of the three workloads' shapes (bf16 autocast, SDPA, fused AdamW, torch.compile)
-#   train_torch.py cpu NAME BATCH     on the processor: one workload, eager, everything bf16, AdamW; memory is what the process held
+#   train_torch.py cpu NAME BATCH [FORM [DEPTH]]    on the processor: one workload, AdamW; memory is what the process held. FORM: bf16 (all
+#                                     of it, the default), fp32 or autocast, with +compile through torch.compile; DEPTH: that many blocks
+#                                     of each tower. cpu_s: processor time of the best step, which other load on the machine touches less
 import json, resource, sys, time, torch
 import torch.nn as nn, torch.nn.functional as F
 
@@ -80,19 +82,26 @@ def workload(name, batch=32, compile=True):
     print(json.dumps({"workload": name, "compiled": compile, "images_per_s": batch / t, "peak_bytes": torch.cuda.max_memory_allocated()}), flush=True)
 
 
-def on_cpu(name, batch):
-    teacher, student = (Tower(*g).bfloat16() for g in WORKLOADS[name])
+def on_cpu(name, batch, form="bf16", depth=None):
+    kind, _, how = form.partition("+")
+    cut = lambda g: g[:1] + (depth or g[1],) + g[2:]
+    dtype = torch.bfloat16 if kind == "bf16" else torch.float32
+    teacher, student = (Tower(*cut(g)).to(dtype) for g in WORKLOADS[name])
     teacher.requires_grad_(False)
-    opt = torch.optim.AdamW(student.parameters(), lr=1e-5)
-    x, best = torch.randn(batch, 3, 224, 224, dtype=torch.bfloat16), 1e9
+    run_t, run_s = (torch.compile(m) if how == "compile" else m for m in (teacher, student))
+    opt = torch.optim.AdamW(student.parameters(), lr=1e-5, fused=True)
+    x, best, least = torch.randn(batch, 3, 224, 224, dtype=dtype), 1e9, 1e9
     for _ in range(3):
-        begin = time.perf_counter()
-        with torch.no_grad(): want = teacher(x)
-        F.mse_loss(student(x).float(), want.float()).backward()
+        begin, used = time.perf_counter(), time.process_time()
+        with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
+            with torch.no_grad(): want = run_t(x)
+            loss = F.mse_loss(run_s(x).float(), want.float())
+        loss.backward()
         opt.step(); opt.zero_grad(set_to_none=True)
-        best = min(best, time.perf_counter() - begin)
+        best, least = min(best, time.perf_counter() - begin), min(least, time.process_time() - used)
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"torch": torch.__version__, "workload": name, "batch": batch, "images_per_s": batch / best, "resident_mib": held}))
+    print(json.dumps({"torch": torch.__version__, "workload": name, "batch": batch, "form": form, "depth": depth, "threads": torch.get_num_threads(),
+                      "images_per_s": batch / best, "cpu_s": least, "resident_mib": held}))
 
 
 def on_card(seconds):
@@ -105,5 +114,5 @@ def on_card(seconds):
         torch.cuda.empty_cache()
 
 
-if sys.argv[1] == "cpu": on_cpu(sys.argv[2], int(sys.argv[3]))
+if sys.argv[1] == "cpu": on_cpu(sys.argv[2], int(sys.argv[3]), *sys.argv[4:5], *(int(a) for a in sys.argv[5:6]))
 else: on_card(float(sys.argv[1]))
