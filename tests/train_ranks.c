@@ -96,6 +96,12 @@ static void train(struct rank *r, struct trainer *t)
 
 static bool plan_too;
 
+/* Without the operations' scratch: that is known when a step has run, and the dry one takes none. */
+static size_t held_by_trainer(const struct device *device)
+{
+    return device->use.peak_total_bytes - device->use.peak_bytes[MEMORY_WORKSPACE];
+}
+
 static void *rank_main(void *context)
 {
     struct rank *r = context;
@@ -107,12 +113,12 @@ static void *rank_main(void *context)
     if (!r->code) train(r, tiny.trainer);
     if (tiny.device) {
         r->optimizer_bytes = tiny.device->use.peak_bytes[MEMORY_OPTIMIZER];
-        r->peak_bytes = tiny.device->use.peak_total_bytes;
+        r->peak_bytes = held_by_trainer(tiny.device);
     }
     tiny_close(&tiny);
     struct error ignored;
     if (!plan_too) return NULL;
-    if (make(&plan, r, "dry", &ignored) == 0) r->planned_bytes = plan.device->use.peak_total_bytes;
+    if (make(&plan, r, "dry", &ignored) == 0) r->planned_bytes = held_by_trainer(plan.device);
     tiny_close(&plan);
     return NULL;
 }
