@@ -258,12 +258,13 @@ static int decode_webp(struct image *image, const uint8_t *bytes, size_t size, s
         WebPData data = {bytes, size};
         WebPIterator first = {0};
         WebPDemuxer *demuxer = WebPDemux(&data);
-        memset(image->rgb, 0, (size_t)image->width * (size_t)image->height * 3);
         if (!demuxer || !WebPDemuxGetFrame(demuxer, 1, &first) || !first.complete)
             code = error_set(err, EXIT_FAILED, NULL, "WebP: the animation is damaged or ends too early");
-        else
+        else {
+            memset(image->rgb, 0, (size_t)image->width * (size_t)image->height * 3);
             code = decode_webp_frame(image, first.fragment.bytes, first.fragment.size, first.x_offset,
                                      first.y_offset, err);
+        }
         WebPDemuxReleaseIterator(&first);
         WebPDemuxDelete(demuxer);
     }

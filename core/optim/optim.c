@@ -153,7 +153,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     opt->m_range4 = m_range(&o, STATE_4BIT);
     opt->tensors = calloc(count ? count : 1, sizeof *opt->tensors);
     status = opt->tensors ? MEOPT_OK : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", count);
-    size_t chunks = 0;
+    size_t chunks = 0, places = 0;
     for (size_t i = 0; !status && i < count; i++) {
         struct meopt_tensor from;
         opt->count = i + 1;
@@ -161,6 +161,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
         if (!status) status = tensor_create(opt, &opt->tensors[i], &from, err);
         opt->tensors[i].first_partial = chunks;
         chunks += (size_t)chunks_of(&opt->tensors[i]);
+        places += optim_places(opt, &opt->tensors[i]);
     }
     for (size_t i = 0; !status && i < count; i++)
         if (meopt_find(opt, opt->tensors[i].name) != (int64_t)i)
@@ -168,6 +169,8 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
                 optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
     if (!status && !(opt->partials = calloc(chunks ? chunks : 1, sizeof *opt->partials)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
+    if (!status && !(opt->sums = calloc(2 * places + 1, sizeof *opt->sums)))
+        status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", places);
     struct error why = {0};
     if (!status && opt->device->optim->create(opt->device, count, chunks, &opt->work, &why))
         status = optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
@@ -197,6 +200,7 @@ void meopt_destroy(struct meopt *opt)
     opt->device->optim->destroy(opt->device, opt->work);
     free(opt->tensors);
     free(opt->partials);
+    free(opt->sums);
     free(opt);
 }
 

@@ -47,12 +47,21 @@ struct meopt {
     struct tensor *tensors;
     size_t count;
     struct optim_partial *partials; /* one a chunk */
+    double *sums; /* two a place (optim_places), and one: no step fails for want of them once weights moved */
     bool stepping, check;
     bool deferred; /* results of single tensors are to be fetched */
     int64_t step;
     double lr;
     int m_range8, m_range4;
 };
+
+/* Sums over a tensor whose parts several hold are made of what each chunk found, in the places of the whole
+ * tensor's chunks: those of others are 0 until options.reduce has added theirs, and x + 0 is x. So the sum
+ * has the bits of the whole tensor's. Of a tensor that does not say what it is a part of there is one sum. */
+static inline size_t optim_places(const struct meopt *opt, const struct tensor *t)
+{
+    return t->whole ? (size_t)optim_chunks(t->whole) : opt->options.reduce ? 1 : (size_t)chunks_of(t);
+}
 
 /* Set err (may be NULL) and return status. */
 int optim_fail(struct meopt_error *err, int status, const char *format, ...)

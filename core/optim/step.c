@@ -89,14 +89,6 @@ int optim_reduce(const struct meopt *opt, double *values, size_t count, struct m
     return optim_fail(err, MEOPT_IO, "step %lld: the sum over shards failed", (long long)opt->step);
 }
 
-/* Sums over a tensor whose parts several hold are made of what each chunk found, in the places of the whole
- * tensor's chunks: those of others are 0 until options.reduce has added theirs, and x + 0 is x. So the sum
- * has the bits of the whole tensor's. Of a tensor that does not say what it is a part of there is one sum. */
-static size_t places_of(const struct meopt *opt, const struct tensor *t)
-{
-    return t->whole ? (size_t)optim_chunks(t->whole) : opt->options.reduce ? 1 : (size_t)chunks_of(t);
-}
-
 static void places_fill(const struct meopt *opt, const struct tensor *t, size_t value, double *places)
 {
     size_t at = t->whole ? (size_t)(t->first / (OPTIM_CHUNK * OPTIM_GROUP)) : 0;
@@ -110,7 +102,7 @@ static void places_fill(const struct meopt *opt, const struct tensor *t, size_t 
 
 static double places_sum(const struct meopt *opt, const struct tensor *t, double sum, const double *places)
 {
-    for (size_t i = 0; i < places_of(opt, t); i++) sum += places[i];
+    for (size_t i = 0; i < optim_places(opt, t); i++) sum += places[i];
     return sum;
 }
 #define VALUE(field) offsetof(struct optim_partial, field)
@@ -121,26 +113,25 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
 {
     bool wait = sweep->wait;
     size_t places = 0;
-    for (size_t i = 0; i < sweep->count; i++) places += places_of(opt, &opt->tensors[tensors[i]]);
-    double *squares = calloc(2 * places + 1, sizeof *squares), *updates = squares + places;
-    if (!squares) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", 2 * places);
+    for (size_t i = 0; i < sweep->count; i++) places += optim_places(opt, &opt->tensors[tensors[i]]);
+    double *squares = opt->sums, *updates = squares + places;
+    memset(squares, 0, 2 * places * sizeof *squares);
     for (size_t i = 0; i < sweep->count; i++) tasks[i].norms_only = 1;
     sweep->wait = true;
     opt->device->optim->step(opt->device, opt->work, sweep);
     sweep->wait = wait;
     int status = optim_device_status(opt, err);
-    for (size_t i = 0, at = 0; i < sweep->count; at += places_of(opt, &opt->tensors[tensors[i++]])) {
+    for (size_t i = 0, at = 0; i < sweep->count; at += optim_places(opt, &opt->tensors[tensors[i++]])) {
         places_fill(opt, &opt->tensors[tensors[i]], VALUE(weight_squares), squares + at);
         places_fill(opt, &opt->tensors[tensors[i]], VALUE(update_squares), updates + at);
         tasks[i].norms_only = 0;
     }
     if (!status) status = optim_reduce(opt, squares, 2 * places, err);
-    for (size_t i = 0, at = 0; i < sweep->count; at += places_of(opt, &opt->tensors[tensors[i++]])) {
+    for (size_t i = 0, at = 0; i < sweep->count; at += optim_places(opt, &opt->tensors[tensors[i++]])) {
         const struct tensor *t = &opt->tensors[tensors[i]];
         tasks[i].s.lr = trust_lr(opt, t, places_sum(opt, t, 0, squares + at),
                                  places_sum(opt, t, 0, updates + at), opt->lr * t->lr_scale);
     }
-    free(squares);
     return status;
 }
 
@@ -344,15 +335,15 @@ static int gradient_sums(const struct meopt *opt, bool (*of)(const struct meopt 
 {
     size_t places = 0;
     for (size_t i = 0; i < opt->count; i++)
-        places += of(opt, i, context) ? places_of(opt, &opt->tensors[i]) : 0;
-    double *values = calloc(places + 1, sizeof *values);
-    if (!values) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", places);
+        places += of(opt, i, context) ? optim_places(opt, &opt->tensors[i]) : 0;
+    double *values = opt->sums;
+    memset(values, 0, (places + 1) * sizeof *values);
     size_t at = 0;
     for (size_t i = 0; i < opt->count; i++) {
         if (!of(opt, i, context)) continue;
         values[places] += (double)partials_total(opt, &opt->tensors[i]).bad_groups;
         places_fill(opt, &opt->tensors[i], VALUE(gradient_squares), values + at);
-        at += places_of(opt, &opt->tensors[i]);
+        at += optim_places(opt, &opt->tensors[i]);
     }
     int status = optim_reduce(opt, values, places + 1, err);
     *squares = 0;
@@ -361,10 +352,9 @@ static int gradient_sums(const struct meopt *opt, bool (*of)(const struct meopt 
         if (!of(opt, i, context)) continue;
         *squares = by_tensor ? *squares + places_sum(opt, &opt->tensors[i], 0, values + at)
                              : places_sum(opt, &opt->tensors[i], *squares, values + at);
-        at += places_of(opt, &opt->tensors[i]);
+        at += optim_places(opt, &opt->tensors[i]);
     }
     *bad = (int64_t)values[places];
-    free(values);
     return status;
 }
 
