@@ -1,5 +1,5 @@
 /* Towers from the inside: where a group's gradients are, that two release buffers change no bit, and that
- * another kind of input is another embed and head over the same blocks. Tiny towers of three families, random
+ * another kind of input is another embed and head over the same blocks. Tiny towers of every family, random
  * weights. On a card: MEOPT_TEST_DEVICE=hip:0. */
 #include "core/base/file.h"
 #include "core/nn/tower.h"
@@ -25,6 +25,30 @@ static const struct geometry geometries[] = {
      .image = SIDE,
      .pos_grid = 3,
      .ffn = 1 + ACTIVATION_SWIGLU},
+    {.family = FAMILY_EVA, /* EVA02: rotary positions, norms inside the branches */
+     .width = 64,
+     .hidden = 48,
+     .out = 16,
+     .depth = 2,
+     .image = SIDE,
+     .ffn = 1 + ACTIVATION_SWIGLU,
+     .pool = POOL_AVG,
+     .parts = PARTS_KNOWN | PART_QKV_BIAS | PART_ATTN_NORM | PART_FFN_NORM},
+    {.family = FAMILY_EVA,
+     .width = 64,
+     .hidden = 48,
+     .out = 16,
+     .depth = 2,
+     .image = SIDE,
+     .norms = NORMS_BEHIND},
+    {.family = FAMILY_DINOV3,
+     .width = 64,
+     .hidden = 48,
+     .depth = 2,
+     .patch = 14,
+     .image = SIDE,
+     .registers = 2,
+     .pool = POOL_AVG_FIRST},
 };
 enum { GEOMETRIES = sizeof geometries / sizeof *geometries };
 
