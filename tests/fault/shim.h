@@ -12,8 +12,8 @@
  * - FAULT_SLOW=KIND:MICROSECONDS[:PART] ...: every call of the kind takes so much longer, where PART is given
  *   that of a path that holds it; needs no FAULT_SHARED;
  * - FAULT_CUT=PART: a file whose path holds it is cut off as soon as it is mapped; the same;
- * - FAULT_NFS=1: locks are as from two machines that share a directory by NFS: one of a directory keeps nobody
- *   out, an exclusive one needs a file that is open for writing (flock(2));
+ * - FAULT_NFS=1: locks are as from two machines that share a directory by NFS: one of a directory keeps
+ *   nobody out, an exclusive one needs a file that is open for writing (flock(2));
  * - FAULT_LOG=1: changes of files are written down in order, behind the counters (log.c);
  * - FAULT_SITES=1: instead, every call is: its kind, its number and where in the program it was made (log.c).
  *
