@@ -82,6 +82,7 @@ static int plan_variant(struct plan *plan, const struct arguments *args, const c
 struct card {
     size_t bytes;
     char name[64]; /* "64.0 GiB named", "this machine's memory" */
+    bool assumed;  /* nobody said that it will train on this machine */
 };
 
 static int find_card(struct card *card, const struct arguments *args, const struct config *config,
@@ -125,6 +126,7 @@ static int find_card(struct card *card, const struct arguments *args, const stru
         long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
         if (pages > 0 && page > 0) card->bytes = (size_t)pages * (size_t)page;
         snprintf(card->name, sizeof card->name, "this machine's memory");
+        card->assumed = true;
     }
     return 0;
 }
@@ -156,6 +158,7 @@ struct outcome {
     bool known, fits, cheapest;
     double peak, cost;
     char why[200];
+    char keys[200]; /* what is typed for it */
 };
 
 static void try_variants(struct outcome *outcomes, const struct arguments *args, const struct config *config,
@@ -181,6 +184,9 @@ static void try_variants(struct outcome *outcomes, const struct arguments *args,
         struct outcome *o = &outcomes[i];
         *o = (struct outcome){.known = plan_variant(&plan, args, more, &why) == 0};
         snprintf(o->why, sizeof o->why, "%.*s", (int)strcspn(why.what, "\n"), why.what);
+        for (int k = 0; k < n; k++)
+            snprintf(o->keys + strlen(o->keys), sizeof o->keys - strlen(o->keys), "%s%s", k ? " " : "",
+                     more[k]);
         if (!o->known) continue;
         o->peak = (double)plan.use.peak_total_bytes;
         o->cost = plan.step_flops / now->step_flops;
@@ -206,6 +212,7 @@ static void print_variants(const struct outcome *outcomes, const struct plan *no
                : o->fits    ? "fits"
                             : "does not fit",
                o->cheapest ? "  <- cheapest that fits" : "");
+        printf("      %s\n", o->keys);
     }
     printf("  '+': this experiment with that change. compute: of a step, cached teachers behind the first "
            "epoch.\n");
@@ -337,6 +344,7 @@ static json_t *plan_json(const struct figures *f, const struct outcome *outcomes
         json_object_set_new(
             row, "fits", outcomes[i].known && f->card.bytes ? json_boolean(outcomes[i].fits) : json_null());
         json_object_set_new(row, "cheapest_that_fits", json_boolean(outcomes[i].cheapest));
+        json_object_set_new(row, "keys", json_string(outcomes[i].keys));
         json_array_append_new(rows, row);
     }
     if (rows) json_object_set_new(root, "what_if", rows);
@@ -386,6 +394,21 @@ static int measure(struct figures *f, struct error *err)
     return 0;
 }
 
+/* For batch scripts: EXIT_CONFIG where the card is named, or here, and too small. */
+static int fits_or_not(const struct figures *f, const struct outcome *outcomes, struct error *err)
+{
+    double peak = (double)f->plan->use.peak_total_bytes;
+    char hint[320] = "--what-if tells what would, and what it costs";
+    if (!f->card.bytes || f->card.assumed || peak <= (double)f->card.bytes) return 0;
+    if (outcomes)
+        snprintf(hint, sizeof hint, "none of the settings above fits: fewer images, a smaller student");
+    for (int i = 0; outcomes && i < VARIANTS; i++)
+        if (outcomes[i].cheapest)
+            snprintf(hint, sizeof hint, "this fits at the least cost: %s", outcomes[i].keys);
+    return error_set(err, EXIT_CONFIG, hint, "the planned peak of %.1f MiB does not fit into %.1f MiB (%s)",
+                     peak / MIB, (double)f->card.bytes / MIB, f->card.name);
+}
+
 static int plan_run(const struct arguments *args, struct error *err)
 {
     struct config config;
@@ -411,6 +434,7 @@ static int plan_run(const struct arguments *args, struct error *err)
         print_plan(&f);
         if (what_if) print_variants(outcomes, &plan, &f.card);
     }
+    code = fits_or_not(&f, what_if ? outcomes : NULL, err);
 done:
     config_free(&config);
     return code;

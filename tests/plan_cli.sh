@@ -27,10 +27,11 @@ open_clip 31209 23183
 dinov2 20861 15273
 TABLE
 
-expect 0 "$MEOPT" plan eva_clip.yaml --card-memory 4G
+expect 7 "$MEOPT" plan eva_clip.yaml --card-memory 4G
+grep -q 'does not fit into 4096.0 MiB' err || fail "the reason of exit 7"
 grep -q '^DOES NOT FIT' out || fail "does not fit"
 grep -q 'largest micro-batch that fits: 0' out || fail "not even one image"
-expect 0 "$MEOPT" plan eva_clip.yaml --card-memory 4G --what-if
+expect 7 "$MEOPT" plan eva_clip.yaml --card-memory 4G --what-if
 grep -q 'cheapest' out && fail "nothing fits, nothing is marked"
 expect 0 "$MEOPT" plan eva_clip.yaml --json --what-if --card-memory 16G --ranks 4 --gflops 1000
 for key in peak_bytes classes weights activations fits largest_micro_batch_images step_flops step_s sent_bytes_per_step disk_bytes published what_if; do

@@ -114,9 +114,32 @@ static void print_section(FILE *out, const struct table *t, enum section section
     free(widths);
 }
 
+/* Broken into lines between words. */
+static void print_sentence(FILE *out, const char *text, int width)
+{
+    int used = 0;
+    while (*text) {
+        size_t n = strcspn(text, " ");
+        char *word = strndup(text, n);
+        int w = word ? width_of(word) : (int)n;
+        if (used && used + 1 + w > width) fputc('\n', out), used = 0;
+        else if (used) fputc(' ', out), used++;
+        fprintf(out, "%.*s", (int)n, text);
+        used += w;
+        text += n + strspn(text + n, " ");
+        free(word);
+    }
+    fputs("\n\n", out);
+}
+
 void output_terminal(FILE *out, const struct table *t, const struct plot plots[PLOT_COUNT],
                      const struct output_options *o)
 {
+    for (int c = 0; c < t->column_count; c++) {
+        char *headline = table_headline(t, c);
+        if (headline) print_sentence(out, headline, o->width);
+        free(headline);
+    }
     print_section(out, t, SECTION_FACTS, o);
     print_section(out, t, SECTION_CONFIG, o);
     print_section(out, t, SECTION_COMPARABLE, o);
@@ -180,9 +203,12 @@ void output_json(FILE *out, const struct table *t, const struct output_options *
             json_array_append_new(
                 runs, json_string(name_printable(printable, sizeof printable, t->columns[c].runs[i].path)));
         }
-        json_array_append_new(columns, json_pack("{s:s, s:b, s:b, s:o}", "name", t->columns[c].name,
-                                                 "reference", c == t->reference, "published",
-                                                 t->columns[c].runs[0].published, "runs", runs));
+        char *headline = table_headline(t, c);
+        json_array_append_new(columns,
+                              json_pack("{s:s, s:b, s:b, s:o, s:s?}", "name", t->columns[c].name, "reference",
+                                        c == t->reference, "published", t->columns[c].runs[0].published,
+                                        "runs", runs, "headline", headline));
+        free(headline);
     }
     for (int r = 0; r < t->row_count; r++)
         if (output_row(&t->rows[r], o))

@@ -4,6 +4,7 @@
 #include "core/compare/output.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char style[] =
@@ -176,6 +177,15 @@ void output_html(FILE *out, const struct table *t, const struct plot plots[PLOT_
         html_text(out, t->columns[c].name);
     }
     fputs("</h1>\n", out);
+    for (int c = 0; c < t->column_count; c++) {
+        char *headline = table_headline(t, c);
+        if (headline) {
+            fputs("<p>", out);
+            html_text(out, headline);
+            fputs("</p>\n", out);
+        }
+        free(headline);
+    }
     table_section(out, t, SECTION_COMPARABLE, o);
     if (t->warning_count) {
         fputs("<ul class=\"warnings\">\n", out);

@@ -53,6 +53,9 @@ struct table {
 struct table *table_make(struct column *columns, int count, int reference);
 void table_free(struct table *table);
 const struct row *table_row(const struct table *table, const char *key); /* NULL when there is none */
+/* What this column saves against the reference, at what time and loss, and how certain that is: a sentence,
+ * malloc'ed; NULL where there is nothing to say (the reference itself, published figures). */
+char *table_headline(const struct table *table, int column);
 void table_warn(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* As people read it: "193.7 MiB", "51.30 ± 0.12 s", "-" for what is not known. plus_minus: "±" or "+-". */

@@ -1,0 +1,105 @@
+/* The comparison in a sentence: what a run saves, at what loss and time, and how certain that is. See
+ * table.h. */
+#include "core/compare/table.h"
+#include "core/base/file.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sentence {
+    const struct table *table;
+    int column;
+    char *text;
+};
+
+static void add(struct sentence *s, const char *words)
+{
+    char *longer = xasprintf("%s%s%s", s->text, s->text[strlen(s->text) - 1] == ':' ? " " : ", ", words);
+    free(s->text);
+    s->text = longer;
+}
+
+/* The row's cell of this column where both it and the reference's are known, else NULL. */
+static const struct cell *cell_of(const struct sentence *s, const char *key, const struct cell **reference)
+{
+    const struct row *row = table_row(s->table, key);
+    if (!row) return NULL;
+    *reference = &row->cells[s->table->reference];
+    const struct cell *cell = &row->cells[s->column];
+    bool known = cell->number && (*reference)->number && isfinite(cell->mean) && isfinite((*reference)->mean);
+    return known && (*reference)->mean > 0 ? cell : NULL;
+}
+
+static void add_memory(struct sentence *s)
+{
+    const struct cell *before, *now = cell_of(s, "peak_bytes", &before);
+    char words[200];
+    double mib = 1048576, change = now ? 100 * (now->mean / before->mean - 1) : 0;
+    if (!now) return;
+    if (fabs(change) < 0.05) snprintf(words, sizeof words, "the same memory (%.1f MiB)", now->mean / mib);
+    else
+        snprintf(words, sizeof words, "%.1f %% %s memory (%.1f MiB instead of %.1f)", fabs(change),
+                 change < 0 ? "less" : "more", now->mean / mib, before->mean / mib);
+    add(s, words);
+}
+
+static void add_time(struct sentence *s)
+{
+    const struct cell *before, *now = cell_of(s, "step_ms", &before);
+    char words[120];
+    if (!now) return;
+    double ratio = now->mean / before->mean;
+    if (fabs(ratio - 1) < 0.005) snprintf(words, sizeof words, "the same time a step");
+    else
+        snprintf(words, sizeof words, "a step takes %.1f %% %s", 100 * fabs(ratio - 1),
+                 ratio < 1 ? "less" : "longer");
+    add(s, words);
+}
+
+static void add_loss(struct sentence *s)
+{
+    const struct cell *before, *now = cell_of(s, "converged_loss", &before);
+    char words[200];
+    if (!now) return;
+    double change = 100 * (now->mean / before->mean - 1);
+    if (fabs(change) < 0.0005) snprintf(words, sizeof words, "the same converged loss (%.4g)", now->mean);
+    else
+        snprintf(words, sizeof words, "converged loss %+.2g %% (%.5g instead of %.5g)", change, now->mean,
+                 before->mean);
+    add(s, words);
+}
+
+static void add_certainty(struct sentence *s)
+{
+    const struct cell *before, *now = cell_of(s, "converged_loss", &before);
+    char words[200], *longer;
+    if (now && isfinite(now->p))
+        snprintf(words, sizeof words, "%d and %d runs: the loss %s (p = %.2g)", before->n, now->n,
+                 now->p < 0.05 ? "differs" : "differs by no more than chance would make it", now->p);
+    else snprintf(words, sizeof words, "one run each, so how much chance does is not known");
+    longer = xasprintf("%s; %s%s", s->text, words,
+                       s->table->comparable ? "." : ". NOT COMPARABLE, see why below.");
+    free(s->text);
+    s->text = longer;
+}
+
+char *table_headline(const struct table *t, int column)
+{
+    struct sentence s = {t, column, NULL};
+    if (column == t->reference || t->columns[column].runs[0].published ||
+        t->columns[t->reference].runs[0].published)
+        return NULL;
+    s.text = xasprintf("%s against %s:", t->columns[column].name, t->columns[t->reference].name);
+    size_t begun = strlen(s.text);
+    add_memory(&s);
+    add_time(&s);
+    add_loss(&s);
+    if (strlen(s.text) == begun) {
+        free(s.text);
+        return NULL;
+    }
+    add_certainty(&s);
+    return s.text;
+}
