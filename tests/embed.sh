@@ -1,6 +1,6 @@
 #!/bin/sh
 # meopt embed: row i is of name i, and no row looks like an image that it is not; one tower needs no other; a run is taken
-# for its newest student; what is missing has one exit code in plan, embed and train.
+# for its newest student; what is missing is named.
 set -u
 command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
 . "$MEOPT_SOURCE/tests/quickstart.sh"
