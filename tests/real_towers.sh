@@ -115,7 +115,8 @@ for name, size, more in ("vit_small_patch14_dinov2", 518, {}), ("vit_small_patch
         save_file({k: v.contiguous() for k, v in m.state_dict().items()}, "file.safetensors")
     keys = ("model_t.activation=quick_gelu",) if "quickgelu" in name else ()
     tower("timm %s, 2 blocks" % name, timm.create_model(name, depth=2, **classes, **more), plain, size, save=zero, keys=keys)
-for name, more in ("vit_base_patch16_224", {}), ("deit3_small_patch16_224", {}), ("beit_base_patch16_224", {}), ("resnet50", {}), ("vit_base_patch16_siglip_224", {}):
+tower("timm vit_base_patch16_224 (ImageNet), 2 blocks", timm.create_model("vit_base_patch16_224", depth=2, num_classes=0), plain, 224)
+for name, more in ("deit3_small_patch16_224", {}), ("beit_base_patch16_224", {}), ("resnet50", {}), ("vit_base_patch16_siglip_224", {}):
     if name != "resnet50": more = dict(more, depth=1)
     refused("timm " + name, timm.create_model(name, **more))
 
@@ -169,8 +170,7 @@ for name in open_clip.list_models():
     if p.returncode or json.loads(p.stdout)["student"]["heads"] != expected["heads"]: failed.append("%s: heads by width %s" % (name, p.stderr))
     count += 1
 print(count, "models of open_clip's list planned")
-assert count >= 40, count
 for f in failed: print("FAILED", f)
-sys.exit(bool(failed))
+sys.exit(bool(failed) or count < 39)
 PYTHON
 "$python" run.py
