@@ -141,7 +141,7 @@ done <<'TABLE'
 7|int8.safetensors|is of whole numbers (I8), expected floating point|before it was quantized
 7|int64.safetensors|is of whole numbers (I64)|before it was quantized
 3|lora|is an adapter (LoRA), not a model|merge_and_unload
-7|lora/adapter_model.safetensors|LoRA adapter|DINOv2 are known
+7|lora/adapter_model.safetensors|LoRA adapter|are known
 7|unmerged.safetensors|a LoRA adapter that is not merged|merge_and_unload
 7|zero_rows.safetensors|is \[0x16\], expected|is this the file
 7|oblong.safetensors|9 rows, expected 1 + a square|square image
