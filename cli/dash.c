@@ -122,7 +122,7 @@ static void loop(struct dash *d, int *ended)
             follow_replay(d->run, d->options->speed > 0 ? clock : INFINITY);
         }
         last = t;
-        if ((t - frame) * 1e3 >= FRAME_MS) {
+        if ((t - frame) * 1e3 >= (d->tab == TAB_CHARTS ? 2 * FRAME_MS : FRAME_MS)) { /* eleven plots */
             frame = t;
             if (!d->paused) {
                 follow_refresh(d->run);
