@@ -66,13 +66,27 @@ static int load_variant(struct config *config, const struct arguments *args, con
     return code;
 }
 
+static int ranks_of(const struct arguments *args, const struct config *config)
+{
+    int named = config_cards(config, NULL);
+    return (int)argument_int(args, "ranks", named ? named : 1);
+}
+
+/* Of the first of the ranks. */
+static int plan_rank(struct plan *plan, const struct arguments *args, const struct config *config,
+                     struct error *err)
+{
+    struct dist_options ranks = {.rank = 0, .size = ranks_of(args, config)};
+    return plan_make_among(plan, config, &ranks, err);
+}
+
 static int plan_variant(struct plan *plan, const struct arguments *args, const char *const *more,
                         struct error *err)
 {
     struct config config;
     int code = load_variant(&config, args, more, err);
     if (code) return code;
-    code = plan_make(plan, &config, err);
+    code = plan_rank(plan, args, &config, err);
     config_free(&config);
     return code;
 }
@@ -353,12 +367,6 @@ static json_t *plan_json(const struct figures *f, const struct outcome *outcomes
 
 /* ---- The command ---- */
 
-static int ranks_of(const struct arguments *args, const struct config *config)
-{
-    int named = config_cards(config, NULL);
-    return (int)argument_int(args, "ranks", named ? named : 1);
-}
-
 static int compare_published(struct figures *f, const struct arguments *args, struct error *err)
 {
     static const char *const batch = "train.batch_size=32", *const whole = "train.micro_batch=0";
@@ -420,7 +428,7 @@ static int plan_run(const struct arguments *args, struct error *err)
         .config = &config, .plan = &plan, .largest = -1, .gflops = argument_real(args, "gflops", 0)};
     bool what_if = argument_flag(args, "what-if");
     if ((code = find_card(&f.card, args, &config, err)) != 0) goto done;
-    if ((code = plan_make(&plan, &config, err)) != 0) goto done;
+    if ((code = plan_rank(&plan, args, &config, err)) != 0) goto done;
     if (argument_flag(args, "measure") && (code = measure(&f, err)) != 0) goto done;
     f.ranks = ranks_of(args, &config);
     if ((code = scaling_table_make(&f.scaling, args, &config, &plan, f.ranks, f.gflops, err)) != 0) goto done;

@@ -97,7 +97,7 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
         snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
         code = config_assign(&config, "train.steps", steps, err);
     }
-    if (!code) code = train_ranks_assign(args, &config, err);
+    if (!code) code = train_ranks_assign(ranks, args, &config, err);
     const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
     if (!code) code = train_ranks_plan(ranks, args, &config, parent, err);
     if (!code) code = train_rehearse(&config, err); /* before a directory is made */

@@ -28,7 +28,27 @@ int train_ranks_read(struct train_ranks *r, const struct arguments *args, struct
     return 0;
 }
 
-int train_ranks_assign(const struct arguments *args, struct config *config, struct error *err)
+/* Ranks that train together: as started, or as options and configuration say. */
+static int ranks_wanted(const struct train_ranks *r, const struct arguments *args,
+                        const struct config *config)
+{
+    int named = config->device.type == DEVICE_TYPE_CPU ? 0 : config_cards(config, NULL);
+    return r->launch.size > 1 ? r->launch.size : (int)argument_int(args, "workers", named > 1 ? named : 1);
+}
+
+/* The run remembers of how many images its steps are, so that another number of ranks makes the same ones. */
+static int assign_images(const struct train_ranks *r, const struct arguments *args, struct config *config,
+                         struct error *err)
+{
+    char images[32];
+    int ranks = ranks_wanted(r, args, config);
+    if (ranks < 2 || config->train.global_batch > 0 || argument_text(args, "resume", NULL)) return 0;
+    snprintf(images, sizeof images, "%lld", (long long)config->train.batch_size * ranks);
+    return config_assign(config, "train.global_batch", images, err);
+}
+
+int train_ranks_assign(const struct train_ranks *r, const struct arguments *args, struct config *config,
+                       struct error *err)
 {
     const char *cards = argument_text(args, "cards", NULL);
     int code = 0;
@@ -39,7 +59,7 @@ int train_ranks_assign(const struct arguments *args, struct config *config, stru
     if (!code && cards && config->device.type == DEVICE_TYPE_CPU)
         code = config_assign(config, "device.type", "auto", err);
     if (!code && argument_int(args, "workers", 0)) code = config_assign(config, "device.type", "cpu", err);
-    return code;
+    return code ? code : assign_images(r, args, config, err);
 }
 
 /* ---- cards ---- */
@@ -108,8 +128,7 @@ int train_ranks_plan(struct train_ranks *r, const struct arguments *args, const 
 {
     int code, named = config->device.type == DEVICE_TYPE_CPU ? 0 : config_cards(config, NULL);
     bool launched = r->launch.size > 1;
-    int workers = (int)argument_int(args, "workers", named > 1 ? named : 1);
-    r->how = (struct supervised_ranks){.size = launched ? r->launch.size : workers,
+    r->how = (struct supervised_ranks){.size = ranks_wanted(r, args, config),
                                        .launched = launched,
                                        .local_rank = r->launch.local_rank < 0 ? 0 : r->launch.local_rank,
                                        .one_host = !launched || r->launch.one_host,
@@ -149,7 +168,7 @@ static int read_own(struct train_ranks *r, const struct arguments *args, const c
                            resume ? 0 : args->operand_count - 1, err);
     free(path);
     if (code) return code;
-    code = train_ranks_assign(args, &config, err);
+    code = train_ranks_assign(r, args, &config, err);
     if (!code && argument_int(args, "steps", 0) > 0) {
         char steps[32];
         snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));

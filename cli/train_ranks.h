@@ -23,7 +23,8 @@ int train_ranks_follow(struct train_ranks *r, const struct arguments *args, cons
                        const char *force, struct error *err);
 
 /* --cards and --workers into the configuration. */
-int train_ranks_assign(const struct arguments *args, struct config *config, struct error *err);
+int train_ranks_assign(const struct train_ranks *r, const struct arguments *args, struct config *config,
+                       struct error *err);
 /* From that configuration, before it is resolved. directory: that the ranks of a launcher share, of runs or
  * of the run. */
 int train_ranks_plan(struct train_ranks *r, const struct arguments *args, const struct config *config,

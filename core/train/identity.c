@@ -204,8 +204,24 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
     return code;
 }
 
-int identity_check(const struct run *run, const struct config *config, const char *force, json_t **changed,
-                   struct error *err)
+/* The images of a step, unless a key that says how many has changed and may. */
+static int compare_step(const json_t *meta, const struct config *c, int ranks, const json_t *changed,
+                        struct error *err)
+{
+    long long was = json_integer_value(json_object_get(meta, "batch_images"));
+    long long now = c->train.global_batch > 0 ? c->train.global_batch : c->train.batch_size * ranks;
+    if (was <= 0 || was == now || json_object_get(changed, "train.batch_size") ||
+        json_object_get(changed, "train.global_batch"))
+        return 0;
+    return error_set(
+        err, EXIT_CONFIG,
+        "go on with as many ranks as before; a run that begins with train.global_batch goes on with any",
+        "a step of the run is of %lld images; on %d rank%s it would be of %lld", was, ranks,
+        ranks == 1 ? "" : "s", now);
+}
+
+int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
+                   json_t **changed, struct error *err)
 {
     char *path = run_path(run, "meta.json"), *text = NULL;
     size_t bytes = 0;
@@ -233,6 +249,7 @@ int identity_check(const struct run *run, const struct config *config, const cha
             free(file);
         }
     }
+    if (!code && meta) code = compare_step(meta, config, ranks, *changed, err);
     if (!code && meta) code = compare_images(run, meta, config, force, changed, err);
     if (code && *changed) {
         json_decref(*changed);

@@ -3,7 +3,7 @@
  * be those of a run that never stopped, and nobody would know.
  *
  *     json_t *identity = identity_config(config);            // as the run's file says it, before it is
- * resolved if (resume) code = identity_check(run, config, force, &changed, err);
+ * resolved if (resume) code = identity_check(run, config, ranks, force, &changed, err);
  *     ... data_open ...
  *     code = identity_write_images(run, data_list(data), err);
  *     code = meta_write(run, trainer, data, total, identity, err);
@@ -20,9 +20,10 @@ json_t *identity_config(const struct config *config);
 /* Compare with what the run was when it last began. What may change is told, what may not is EXIT_CONFIG with
  * the key, its values, or the names of images; `force`: keys between commas that may change all the same,
  * NULL for none; data.root stands for the images. *changed: {key: [before, now]}, NULL when nothing is; the
- * caller frees. A run without meta.json has not begun yet. */
-int identity_check(const struct run *run, const struct config *config, const char *force, json_t **changed,
-                   struct error *err);
+ * caller frees. On `ranks` ranks a step
+ * must be of as many images as before. A run without meta.json has not begun yet. */
+int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
+                   json_t **changed, struct error *err);
 
 /* data.list, when it does not say the same already. */
 int identity_write_images(const struct run *run, const struct image_list *list, struct error *err);

@@ -460,7 +460,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     json_t *identity = identity_config(c), *changed = NULL;
     signals_catch(run->directory);
     phase(listener, PHASE_LOAD);
-    int code = how.resume ? identity_check(run, c, how.force, &changed, err) : 0;
+    int code = how.resume ? identity_check(run, c, w.ranks, how.force, &changed, err) : 0;
     if (!code) code = load(&w, c, how.resume, ranks, &device, err);
     if (!code) {
         int64_t total =

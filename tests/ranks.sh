@@ -1,0 +1,56 @@
+#!/bin/sh
+# One run on any number of processes: `meopt train --workers N` writes the same checkpoint bytes for every N, whole and in parts, also when
+# it goes on with another number; and a run goes on with the images a step that it began with, or is told.
+set -eu
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "FAILED: $*" >&2; exit 1; }
+for archive in COCO2014 ModelWeight; do mkdir -p "$dir/sample" && tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$dir/sample"; done
+mkdir "$dir/configs"
+cp "$MEOPT_SOURCE/configs/quickstart.yaml" "$dir/configs/"
+export OMP_NUM_THREADS=1
+train() { # NAME ARGUMENT...
+    name=$1
+    shift
+    "$MEOPT" train "$dir/configs/quickstart.yaml" --no-dashboard --steps 3 --run-dir "$dir/runs" --name "$name" "$@" >"$dir/log" 2>&1
+}
+resume() { # NAME ARGUMENT...
+    name=$1
+    shift
+    "$MEOPT" train --resume "$dir/runs/$name" --no-dashboard "$@" >"$dir/log" 2>&1
+}
+same() { # NAME what
+    for file in model.safetensors optimizer.bin MANIFEST.json; do
+        cmp "$dir/runs/one/ckpt/step-00000003/$file" "$dir/runs/$1/ckpt/step-00000003/$file" || fail "$2: other bytes in $file"
+    done
+}
+losses() { sed -n 's/.*"loss":\([^,]*\),.*"grad_norm":\([^,]*\),.*/\1 \2/p' "$dir/runs/$1/metrics.jsonl"; }
+
+shape="train.global_batch=8 train.batch_size=2 train.micro_batch=2"
+# shellcheck disable=SC2086
+train one --workers 1 $shape || fail "one rank: $(cat "$dir/log")"
+# shellcheck disable=SC2086
+train three --workers 3 $shape dist.shard=optimizer || fail "three ranks: $(cat "$dir/log")"
+same three "three ranks in parts"
+[ "$(losses one)" = "$(losses three)" ] || fail "three ranks: other losses: $(losses one; losses three)"
+[ "$(grep -o '"rank":[0-9]' "$dir/runs/three/metrics.jsonl" | sort -u | tr -d '\n')" = '"rank":0"rank":1"rank":2' ] || fail "the cards of all ranks are not told"
+# shellcheck disable=SC2086
+train moved --workers 4 $shape --stop-after 1 && fail "it did not stop"
+resume moved --workers 3 --stop-after 2 && fail "it did not stop again"
+resume moved --workers 1 || fail "one rank goes on: $(cat "$dir/log")"
+same moved "4, then 3, then 1 rank"
+[ "$("$MEOPT" export "$dir/runs/one" --format safetensors -o "$dir/one.safetensors" >/dev/null 2>&1; "$MEOPT" export "$dir/runs/moved" --format safetensors -o "$dir/moved.safetensors" >/dev/null 2>&1
+    cmp "$dir/one.safetensors" "$dir/moved.safetensors" && echo same)" = same ] || fail "the exported files differ"
+
+# Without train.global_batch the run remembers the images of its steps.
+train remembers --workers 2 train.batch_size=2 --stop-after 1 && fail "it did not stop"
+grep -q 'global_batch: 4' "$dir/runs/remembers/config.yaml" || fail "the images of a step are not remembered"
+resume remembers --workers 1 --stop-after 2 && fail "it did not stop on one rank: $(cat "$dir/log")"
+grep -q '"batch_images": 4' "$dir/runs/remembers/meta.json" || fail "one rank makes other steps"
+train alone train.batch_size=2 --stop-after 1 && fail "it did not stop"
+code=0
+resume alone --workers 2 || code=$?
+[ $code = 7 ] && grep -q 'a step of the run is of 2 images; on 2 ranks it would be of 4' "$dir/log" || fail "more images a step: $code: $(cat "$dir/log")"
+code=0
+train many --workers 3 train.batch_size=4 train.global_batch=8 || code=$?
+[ $code = 7 ] && grep -q '3 ranks for 2 micro-batches' "$dir/log" || fail "more ranks than micro-batches: $code: $(cat "$dir/log")"
