@@ -201,7 +201,9 @@ static int worker_train(struct talk *talk, const struct arguments *args, const c
     else if (!code) run.directory = xstrdup(directory);
     if (!code) {
         struct train_listener listener = {talk, phase, begun, variants, stepped, saved, ready};
-        struct train_resume how = {argument_flag(args, "resume"), argument_text(args, "force-resume", NULL)};
+        struct train_resume how = {argument_flag(args, "resume") ||
+                                       (talk->ranks.launched && heartbeat_resumes(talk->ranks.heart)),
+                                   argument_text(args, "force-resume", NULL)};
         code = train_loop(&run, &config, how, argument_int(args, "stop-after", 0),
                           dist->size > 1 ? dist : NULL, &listener, err);
         if (talk->trainer && dist->rank == 0 && (code == 0 || code == EXIT_STOPPED)) summary(talk, &run);

@@ -37,7 +37,7 @@ int ranks_open(struct supervisor *v, struct error *err)
     snprintf(o.expected.version, sizeof o.expected.version, "%s", meta_version());
     int code = r->launched ? 0 : dist_local_create(r->size, &v->shared, err);
     char *directory = code ? NULL : realpath(v->s->directory, NULL);
-    if (!code) code = hub_server_start(&v->hub, &o, r->one_host, r->file, directory, err);
+    if (!code) code = hub_server_start(&v->hub, &o, r->one_host, r->file, directory, v->resume, err);
     free(directory);
     if (code) ranks_close(v);
     return code;
@@ -81,6 +81,8 @@ void ranks_judge(struct supervisor *v)
         if (v->s->ranks.launched) end_last_word(v, v->verdict, &v->why); /* who knows for how long we live */
     }
     double since = clock_seconds() - v->verdict_at;
+    if (v->verdict == EXIT_RANK_LOST && v->lost >= 0 && v->lost < v->count && worker_lives(v, v->lost))
+        kill(v->workers[v->lost].pid, SIGKILL); /* stopped or stuck: it would hear nothing else */
     if (since > RANKS_GRACE_SECONDS) workers_signal(v, SIGKILL);
 }
 

@@ -35,7 +35,7 @@ static void begin(bool by_file, double seconds)
                             .phase_count = PHASES};
     struct error err;
     snprintf(file, sizeof file, "%s/ranks", directory);
-    assert_int_equal(hub_server_start(&server, &o, true, by_file ? file : NULL, "/a run", &err), 0);
+    assert_int_equal(hub_server_start(&server, &o, true, by_file ? file : NULL, "/a run", true, &err), 0);
 }
 
 /* ---- a rank ---- */
@@ -81,7 +81,7 @@ static int live(int rank, enum fate fate, bool by_file)
     if (heartbeat_exchange(h, "number", &own, sizeof own, all, &err)) return 90;
     for (int r = 0; r < RANKS; r++)
         if (all[r] != 100 + r) return 91;
-    if (strcmp(heartbeat_run(h), by_file ? "/a run" : "") != 0) return 93;
+    if (strcmp(heartbeat_run(h), by_file ? "/a run" : "") != 0 || heartbeat_resumes(h) != by_file) return 93;
     code = heartbeat_agree(h, "list of images", fate == DIFFERS ? 8 : 7, &err);
     if (code) {
         heartbeat_leave(h, code, err.what);

@@ -37,6 +37,10 @@ if [ "$mpi" ]; then
     train 0 mpi 20
     equal mpi 20
     for file in runs/.ranks*; do [ ! -e "$file" ] || fail "the file with the key is left"; done
+    start="mpirun -np 2"
+    train 10 by 20 --stop-after 10
+    $start "$MEOPT" train --resume runs/by >log 2>&1 || fail "mpirun goes on with a run"
+    equal by 20
     start=
 fi
 

@@ -23,6 +23,7 @@ struct heartbeat {
     int fd, ending; /* an eventfd */
     struct wire_bytes in;
     char run[sizeof((struct place *)0)->run];
+    bool resume;
     pthread_t thread;
     pthread_mutex_t sending, mutex; /* the socket's writing side; what follows */
     pthread_cond_t changed;
@@ -120,6 +121,7 @@ static int try_join(struct heartbeat *h, double until, bool *ours, struct error 
     code = send_all(h, &hello) ? error_set(err, EXIT_NETWORK, NULL, "the hub of ranks closed the connection")
                                : wait_welcome(h, until, ours, err);
     memcpy(h->run, place.run, sizeof h->run);
+    h->resume = place.resume;
     if (!code) return 0;
     close(h->fd);
     h->fd = -1;
@@ -286,6 +288,7 @@ int heartbeat_join(struct heartbeat **heartbeat, const struct heartbeat_options 
 }
 
 const char *heartbeat_run(const struct heartbeat *h) { return h->run; }
+bool heartbeat_resumes(const struct heartbeat *h) { return h->resume; }
 
 int heartbeat_exchange(struct heartbeat *h, const char *name, const void *own, size_t bytes, void *all,
                        struct error *err)

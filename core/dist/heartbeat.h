@@ -37,8 +37,9 @@ int heartbeat_exchange(struct heartbeat *h, const char *name, const void *own, s
                        struct error *err);
 /* EXIT_CONFIG, with the rank that differs from rank 0, on every rank. */
 int heartbeat_agree(struct heartbeat *h, const char *name, uint64_t value, struct error *err);
-/* Directory of the run, where the place was read from a file. */
+/* Directory of the run, and whether it goes on, where the place was read from a file. */
 const char *heartbeat_run(const struct heartbeat *h);
+bool heartbeat_resumes(const struct heartbeat *h);
 void heartbeat_leave(struct heartbeat *h, int code, const char *what);
 
 #endif

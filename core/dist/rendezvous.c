@@ -53,7 +53,7 @@ int place_write(const struct place *place, const char *path, struct error *err)
 {
     char text[PLACE_TEXT];
     place_text(place, text);
-    char *whole = xasprintf("%s\n%s\n", text, place->run),
+    char *whole = xasprintf("%s\n%s\n%s\n", text, place->run, place->resume ? "resume" : "begin"),
          *side = xasprintf("%s.%ld.new", path, (long)getpid());
     unlink(side);
     int fd = open(side, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600), code = 0;
@@ -72,7 +72,7 @@ int place_write(const struct place *place, const char *path, struct error *err)
 
 int place_read(struct place *place, const char *path, struct error *err)
 {
-    char text[PLACE_TEXT + sizeof place->run] = "", *line = NULL;
+    char text[PLACE_TEXT + sizeof place->run + 16] = "", *line = NULL;
     struct stat status;
     int fd = -1, code = file_open(path, &fd, &status, err);
     if (!code && (status.st_uid != geteuid() || (status.st_mode & 077)))
@@ -83,7 +83,10 @@ int place_read(struct place *place, const char *path, struct error *err)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot read");
     if (!code && (line = strchr(text, '\n')) != NULL) *line++ = 0;
     if (!code) code = place_parse(place, text, err);
-    if (!code && line) snprintf(place->run, sizeof place->run, "%.*s", (int)strcspn(line, "\n"), line);
+    if (!code && line) {
+        snprintf(place->run, sizeof place->run, "%.*s", (int)strcspn(line, "\n"), line);
+        place->resume = strstr(line, "\nresume\n") != NULL;
+    }
     if (fd >= 0) close(fd);
     if (code) error_at(err, path, 0, 0);
     return code;

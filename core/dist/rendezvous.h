@@ -16,6 +16,7 @@ struct place {
     int port;
     uint8_t key[WIRE_KEY_BYTES];
     char run[1024]; /* its directory, in a file only */
+    bool resume;    /* it goes on, the same */
 };
 enum { PLACE_TEXT = 192 };
 #define PLACE_VARIABLE "MEOPT_RANKS"
@@ -31,7 +32,8 @@ void place_text(const struct place *place, char text[PLACE_TEXT]);
 /* EXIT_FAILED when it is none. */
 int place_parse(struct place *place, const char *text, struct error *err);
 
-/* "ADDRESS PORT KEY", and the run on a second line. Replaces the file of an earlier run. */
+/* "ADDRESS PORT KEY", on a second line the run, on a third "resume" or "begin". Replaces the file of an
+ * earlier run. */
 int place_write(const struct place *place, const char *path, struct error *err);
 /* EXIT_FAILED while it is not there; one that is not ours alone is refused. */
 int place_read(struct place *place, const char *path, struct error *err);

@@ -147,7 +147,7 @@ static void server_free(struct hub_server *s)
 }
 
 int hub_server_start(struct hub_server **server, const struct hub_options *options, bool one_host,
-                     const char *file, const char *run, struct error *err)
+                     const char *file, const char *run, bool resume, struct error *err)
 {
     struct hub_server *s = xcalloc(1, sizeof *s);
     struct hub_options own = *options;
@@ -160,6 +160,7 @@ int hub_server_start(struct hub_server **server, const struct hub_options *optio
         code = error_set(err, EXIT_FAILED, NULL, "the path of the run is longer than %zu bytes",
                          sizeof s->place.run - 1);
     if (!code && run) strcpy(s->place.run, run);
+    s->place.resume = resume;
     if (!code) code = place_new_key(&s->place, err);
     if (!code) code = place_own_address(&s->place, one_host, err);
     if (!code) code = place_listen(&s->place, &s->listening, err);
