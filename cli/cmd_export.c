@@ -88,7 +88,8 @@ static void tell_positions(const struct task *t)
 {
     long long stored = (long long)(t->geometry.pos_grid * t->geometry.patch),
               seen = (long long)t->config.data.image_size;
-    if (stored != seen && (t->format == FORMAT_HF || t->format == FORMAT_TIMM))
+    if (family_has(family_row(t->geometry.family), ROLE_POS) && stored != seen &&
+        (t->format == FORMAT_HF || t->format == FORMAT_TIMM))
         log_warn("positions are stored for %lld px and were trained at %lld px: the library resizes them in "
                  "its own way, so that embeddings at %lld px may differ slightly",
                  stored, seen, seen);

@@ -2,6 +2,7 @@
  * and of its images (CLIPImageProcessor, BitImageProcessor): see export_hf.h. */
 #include "cli/export_hf.h"
 #include "core/base/file.h"
+#include "core/nn/family.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -98,7 +99,7 @@ int export_hf_write(const char *directory, const struct geometry *g, const struc
                     struct error *err)
 {
     double ratio = ratio_of(g);
-    bool family = g->family == FAMILY_DINOV2;
+    bool family = g->family == FAMILY_DINOV2, positions = family_has(family_row(g->family), ROLE_POS);
     if (family && ratio <= 0)
         return error_set(err, EXIT_CONFIG, "--format pt, safetensors or timm",
                          "transformers' DINOv2 has no feed-forward of %lld values for a width of %lld",
@@ -109,7 +110,9 @@ int export_hf_write(const char *directory, const struct geometry *g, const struc
         json_object_set_new(o, "num_hidden_layers", json_integer((json_int_t)g->depth));
         json_object_set_new(o, "num_attention_heads", json_integer((json_int_t)g->heads));
         json_object_set_new(o, "num_channels", json_integer(3));
-        json_object_set_new(o, "image_size", json_integer((json_int_t)(g->pos_grid * g->patch)));
+        json_object_set_new(
+            o, "image_size",
+            json_integer((json_int_t)(positions ? g->pos_grid * g->patch : config->data.image_size)));
         json_object_set_new(o, "patch_size", json_integer((json_int_t)g->patch));
         json_object_set_new(o, "torch_dtype", json_string(bf16 ? "bfloat16" : "float32"));
     }

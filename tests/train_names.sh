@@ -46,6 +46,16 @@ for tower in clip-vision clip dinov2-registers timm-dinov2-registers timm-eva ti
     done
     [ -s before.data ] || fail "no embeddings of $tower"
     cmp before.data after.data || fail "$tower came out as another"
+    case $tower in
+    dinov3*) form=hf again=student-hf ;;
+    timm-eva*) form=timm again=student-timm.safetensors ;;
+    *) continue ;;
+    esac
+    rm -rf $again after
+    "$MEOPT" export run --format $form -o $again >log 2>&1 || { cat log; fail "export $tower as $form"; }
+    "$MEOPT" embed c.yaml $pair model.weight_s=$again --role student --out after >/dev/null 2>&1
+    tail -c +$(($(od -An -t u8 -N 8 after) + 9)) after >after.data
+    cmp before.data after.data || fail "$tower came out as another from $form"
 done
 for tower in siglip vit eva-clip-rope timm-siglip timm-clip-classifier; do
     for command in plan train "embed --role student --out e"; do

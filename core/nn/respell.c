@@ -184,7 +184,7 @@ static int shape_as(const struct spelling *as, const struct parameter *p, const 
                     int64_t *shape)
 {
     int ndim = 0;
-    if (names_batched(as) && (p->role == ROLE_CLS || p->role == ROLE_POS))
+    if (names_batched(as) && (p->role == ROLE_CLS || p->role == ROLE_POS || p->role == ROLE_MASK))
         while (ndim < 3 - p->ndim) shape[ndim++] = 1;
     memcpy(shape + ndim, p->shape, (size_t)p->ndim * sizeof *shape);
     ndim += p->ndim;
