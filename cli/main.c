@@ -191,13 +191,13 @@ static bool reader_is_gone(void)
 }
 
 /* What was printed is out, or the exit code says that it is not; without a word, as other programs end, where
- * nobody wants it. */
-static int finish(int code)
+ * nobody wants it. A worker has a supervisor, which would take a signal for its death. */
+static int finish(int code, bool worker)
 {
     struct error err;
     bool lost = fflush(stdout) != 0 || ferror(stdout);
     if (!lost || code) return code;
-    if (reader_is_gone()) {
+    if (!worker && reader_is_gone()) {
         signal(SIGPIPE, SIG_DFL);
         raise(SIGPIPE);
     }
@@ -231,7 +231,7 @@ int main(int argc, char **argv)
     if (!command && argc == 3 && is_group(name) &&
         (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) {
         group_usage(stdout, name);
-        return finish(0);
+        return finish(0, false);
     }
     if (!command) {
         no_command(argv + 1, argc - 1, &err);
@@ -245,5 +245,5 @@ int main(int argc, char **argv)
     if (code == 0) code = command->run(&args, &err);
     arguments_free(&args);
     if (code > 0 && err.what[0]) error_print(&err);
-    return finish(code < 0 ? 0 : code); /* below 0: --help */
+    return finish(code < 0 ? 0 : code, strcmp(name, "worker") == 0); /* below 0: --help */
 }
