@@ -9,6 +9,7 @@
 #include "core/base/lost_map.h"
 #include "core/base/progress.h"
 #include "core/monitor/monitor.h"
+#include "core/train/signals.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,6 +111,9 @@ static void variants(void *context, const struct loss_variant *v, int count)
     }
 }
 
+/* Once it is to stop, saving is worth more than a line that nobody reads. */
+static bool to_stop(void) { return signals_act(PHASE_STEP) == ACT_SAVE_LEAVE; }
+
 static void stepped(void *context, const struct train_progress *p)
 {
     struct talk *talk = context;
@@ -122,6 +126,7 @@ static void stepped(void *context, const struct train_progress *p)
     worker_ranks_step(&talk->ranks, p, &talk->use);
     if (talk->ranks.dist.rank > 0) return;
     if (p->step % talk->every && p->step != p->total && p->step != talk->first_step + 1) return;
+    if (!log_room(STDOUT_FILENO)) return;
     if (talk->json)
         printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"cosine\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,"
                "\"images_per_s\":%.6g,\"step_ms\":%.6g,\"data_wait_ms\":%.6g}\n",
@@ -201,6 +206,7 @@ static int worker_train(struct talk *talk, const struct arguments *args, const c
     else if (!code) run.directory = xstrdup(directory);
     if (!code) {
         struct train_listener listener = {talk, phase, begun, variants, stepped, saved, ready};
+        log_hurry = to_stop;
         struct train_resume how = {argument_flag(args, "resume") ||
                                        (talk->ranks.launched && heartbeat_resumes(talk->ranks.heart)),
                                    argument_text(args, "force-resume", NULL)};

@@ -24,7 +24,7 @@
 
 /* What the supervisor hears, and, but for the last, the worker too (core/train/signals.h): it is started with
  * them blocked and takes what came meanwhile once it can. */
-static const int heard[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
+static const int heard[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGPWR, SIGCHLD};
 enum { HEARD = sizeof heard / sizeof *heard };
 
 static sigset_t heard_set(int count)
@@ -328,11 +328,15 @@ static int attempt(struct supervisor *v, struct error *err)
     return code;
 }
 
+/* Who is to pass signals on does not wait for a reader. */
+static bool at_once(void) { return true; }
+
 int supervise(const struct supervision *s, struct error *err)
 {
     struct supervisor v = {.s = s, .shared = -1, .resume = s->resume};
     struct error own = {0};
     if (!err) err = &own;
+    log_hurry = at_once;
     v.count = s->ranks.size > 1 && !s->ranks.launched ? s->ranks.size : 1;
     v.workers = xcalloc((size_t)v.count, sizeof *v.workers);
     sigset_t set = heard_set(HEARD);

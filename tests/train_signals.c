@@ -55,6 +55,8 @@ static void each_signal_asks_for_its_own(void **state)
         {{SIGTERM}, STOP},
         {{SIGINT}, STOP},
         {{SIGUSR1}, STOP},
+        {{SIGXCPU}, STOP},
+        {{SIGPWR}, STOP},
         {{SIGUSR2}, SAVE},
         {{SIGHUP}, 0},
         {{SIGUSR2, SIGUSR2, SIGUSR2}, SAVE},

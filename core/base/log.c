@@ -3,13 +3,26 @@
 #include "core/base/error.h"
 
 #include <stdarg.h>
+#include <poll.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum log_level log_level = LOG_INFO;
+
+bool (*log_hurry)(void);
+
+bool log_room(int fd)
+{
+    struct pollfd wait = {fd, POLLOUT, 0};
+    while (poll(&wait, 1, log_hurry ? 100 : -1) <= 0)
+        if (log_hurry && log_hurry()) return false;
+    return true; /* or an error, which the write tells */
+}
 
 static void log_line(const char *prefix, const char *format, va_list args)
 {
     char raw[2048], clean[2048];
+    if (!log_room(STDERR_FILENO)) return;
     vsnprintf(raw, sizeof raw, format, args);
     fprintf(stderr, "%s%s\n", prefix, text_printable(clean, sizeof clean, raw));
 }

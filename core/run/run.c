@@ -109,6 +109,43 @@ int run_open(struct run *run, const char *directory, struct error *err)
     return run_open_held(run, directory, -1, err);
 }
 
+static bool is_locked_at(const struct run *run, const char *directory)
+{
+    char *path = lock_path(directory);
+    struct stat ours, there;
+    bool same = fstat(run->lock, &ours) == 0 && stat(path, &there) == 0 && ours.st_dev == there.st_dev &&
+                ours.st_ino == there.st_ino;
+    free(path);
+    return same;
+}
+
+int run_follow(struct run *run, struct error *err)
+{
+    char link[64], now[4096];
+    if (run->lock < 0 || is_locked_at(run, run->directory)) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", run->lock);
+    ssize_t n = readlink(link, now, sizeof now - 1);
+    now[n > 0 ? n : 0] = 0;
+    char *name = strrchr(now, '/');
+    if (!name) return 0; /* nobody can say */
+    *name = 0;
+    if (!is_locked_at(run, now)) {
+        char *path = lock_path(run->directory);
+        bool gone = file_absent(path);
+        free(path);
+        if (!gone) return 0; /* it cannot be looked at now: what is written there tells why */
+        int code = error_set(err, EXIT_FAILED, "train again under another --name",
+                             "the run's directory was removed while it trained");
+        error_at(err, run->directory, 0, 0);
+        return code;
+    }
+    log_warn("%s was moved while it trained: it goes on as %s", run->directory, now);
+    if (run->was) free(run->directory);
+    else run->was = run->directory;
+    run->directory = xstrdup(now);
+    return 0;
+}
+
 int run_release(struct run *run)
 {
     int lock = run->lock;
@@ -194,6 +231,7 @@ void run_close(struct run *run)
     if (run->events >= 0) close(run->events);
     if (run->lock >= 0) close(run->lock);
     free(run->held);
+    free(run->was);
     free(run->directory);
     *run = (struct run){.metrics = -1, .events = -1, .lock = -1};
 }

@@ -166,13 +166,28 @@ static void tell_pause(struct course *w, const struct error *why)
     w->tried_at = clock_seconds();
 }
 
+/* Into the run's directory, wherever it is by now: what was written under a name that it had is not saved. */
+static int save_there(struct course *w, struct error *err)
+{
+    bool alone = w->t->ranks.size == 1; /* of several, all have to come to what follows */
+    const char *begun;
+    int code = run_follow(w->run, err);
+    if (code && alone) return code;
+    do {
+        begun = w->run->directory;
+        code = trainer_save(w->t, begun, w->p.step, (int)w->t->config->train.checkpoint_keep, err);
+        if (!code && alone) code = run_follow(w->run, err);
+    } while (!code && w->run->directory != begun);
+    return code;
+}
+
 static int save(struct course *w, struct error *err)
 {
     int64_t step = w->p.step;
     struct error why = {0};
     phase(w->listener, PHASE_SAVE);
     if (leads(w)) bear(w, TOLD_METRICS, run_sync(w->run, &why), &why);
-    int code = trainer_save(w->t, w->run->directory, step, (int)w->t->config->train.checkpoint_keep, err);
+    int code = save_there(w, err);
     if (code) return code;
     if (w->tried_at > 0 && leads(w)) {
         log_info("there is room again: saving goes on");

@@ -11,8 +11,8 @@ static const struct signal_row {
     int number;
     enum signal_wish wish;
 } signal_rows[] = {
-    {SIGTERM, WISH_STOP}, {SIGINT, WISH_STOP}, {SIGUSR1, WISH_STOP},
-    {SIGUSR2, WISH_SAVE}, {SIGHUP, WISH_NONE},
+    {SIGTERM, WISH_STOP}, {SIGINT, WISH_STOP},  {SIGUSR1, WISH_STOP}, {SIGXCPU, WISH_STOP},
+    {SIGPWR, WISH_STOP},  {SIGUSR2, WISH_SAVE}, {SIGHUP, WISH_NONE},
 };
 enum { SIGNAL_ROWS = sizeof signal_rows / sizeof *signal_rows };
 

@@ -3,6 +3,7 @@
  * can obey: between two steps, between two images of the teacher's pass, between two stages of loading.
  *
  *     SIGTERM SIGINT SIGUSR1, request/stop   WISH_STOP, however often and in whatever order
+ *     SIGXCPU SIGPWR                         the same: processor time (ulimit -t) and power run out
  *     SIGUSR2, request/checkpoint            WISH_SAVE
  *     SIGHUP                                 nothing
  *
