@@ -36,8 +36,8 @@ int run_open(struct run *run, const char *directory, struct error *err);
 /* The same with the lock that another process took and handed on: an inherited descriptor, closed with the
  * run; -1: none. */
 int run_open_held(struct run *run, const char *directory, int lock, struct error *err);
-/* Where the run is now: its directory may have been moved meanwhile, which is told, and then run->directory is
- * another (the first one stays valid until the run is closed). An error: it was removed. */
+/* Where the run is now: its directory may have been moved meanwhile, which is told, and then run->directory
+ * is another (the first one stays valid until the run is closed). An error: it was removed. */
 int run_follow(struct run *run, struct error *err);
 /* Close all but the lock, which is the caller's now: the run stays held until the descriptor, and every copy
  * that a child has of it, is closed. */
