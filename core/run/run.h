@@ -20,10 +20,10 @@
 
 struct run {
     char *directory, *was; /* was: before it was moved, else NULL */
-    int metrics, events; /* file descriptors, append only */
-    int lock;            /* of the file .lock: one trainer at a time, on whatever machine */
-    char notice[256];    /* what state.json says beside the state while the run lives; "": nothing */
-    char *held;          /* metric lines that could not be written yet */
+    int metrics, events;   /* file descriptors, append only */
+    int lock;              /* of the file .lock: one trainer at a time, on whatever machine */
+    char notice[256];      /* what state.json says beside the state while the run lives; "": nothing */
+    char *held;            /* metric lines that could not be written yet */
     size_t held_bytes;
 };
 
