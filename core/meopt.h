@@ -78,7 +78,7 @@ enum meopt_state_format {
     MEOPT_STATE_F32,          /* [4] "fp32" */
     MEOPT_STATE_BF16,         /* [2] "bf16": stochastic rounding */
     MEOPT_STATE_BF16_NEAREST, /* [2] "bf16_nearest": v cannot decay for beta2 near 1: for comparison only */
-    MEOPT_STATE_8BIT,         /* [1 + 1/64 of one moment] "8bit" */
+    MEOPT_STATE_8BIT,         /* [1 + 1/64 of one moment; both: 2 + 4/64] "8bit" */
     MEOPT_STATE_4BIT,         /* [1/2 + 1/64 of one moment] "4bit" */
     MEOPT_STATE_FORMAT_COUNT
 };
@@ -189,7 +189,7 @@ struct meopt_options {
 int meopt_options_init(struct meopt_options *options, size_t size, int rule);
 
 /* Set weights, first_moment, second_moment by name. For apadamw, bytes held per parameter in []:
- * "quality" [5.02], "balanced" [4.52], "minimal" [4.02]; "fp32" [12]; "amp" [14]: fp32 + bf16 copy;
+ * "quality" [5.06], "balanced" [4.56], "minimal" [4.06]; "fp32" [12]; "amp" [14]: fp32 + bf16 copy;
  * "pure_bf16" [6]: bf16 nearest throughout, as the original MEOpt had it. */
 int meopt_options_preset(struct meopt_options *options, const char *preset, struct meopt_error *err);
 #define MEOPT_PRESET_DEFAULT "balanced" /* what `use_meopt: true` means */
@@ -300,6 +300,10 @@ struct meopt_step_stats {
 };
 int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err);
 
+/* Groups of 64 elements of the last step in which sqrt(v) of 8 bits spans a factor of 2^29 and more: from
+ * 2^31 on the smallest are kept too large, and their weights barely move. Of the parts held here. */
+int64_t meopt_wide_groups(const struct meopt *opt);
+
 /* All tensors at once: begin, every tensor in one parallel sweep, end.
  * data NULL: no gradient for that tensor. */
 int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
@@ -333,6 +337,9 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
                      struct meopt_error *err);
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,
                      struct meopt_error *err);
+/* 2: a record as this library writes them; 1: one of before, where m and v of 8 bits have codes of their own,
+ * which loading converts; 0: none. */
+int meopt_state_version(const void *record, size_t bytes);
 
 /* The record of a whole tensor from those of its parts (MEOPT_PART) in rising order, and of a part from that
  * of the whole. *bytes: in, the room at `to` (NULL: only asked); out, what it takes. They need no handle; a

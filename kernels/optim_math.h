@@ -7,8 +7,12 @@
  *   real_all, word_all     of a float, of a uint32_t
  *   real_sqrt, real_fma    fma: x y + z, rounded once
  *   real_limit(x, limit)   x, its magnitude at most limit
- *   word_max               the larger of each
+ *   word_min, word_max     the smaller, the larger of each
  *   word_nonzero(real)     all ones where x != 0
+ *   word_at_least(x, n)    all ones where x >= n
+ *   real_where_above(x, y, a, b)   a where the word x > y, else b
+ *   real_of, word_of       the number: of a word below 2^31, and cut to a whole one
+ *   single                 a float of the host, a real of a card; single_of, single_whole: as above
  * Only IEEE operations that round correctly are used, and multiply-adds are fused where it is written and
  * nowhere else (-ffp-contract=off), so all devices and instruction sets give the same bits.
  *
@@ -25,6 +29,20 @@
  *     Rules without v (and v in 16 or 32 bits) take the group's exponent instead.
  *   m codes are sign and magnitude; the magnitude x is kept as the float x + c cut to the mantissa bits: near
  *     zero as fine as c allows, zero exact, further out logarithmic.
+ *
+ * m and v of 8 bits each are one code of 16 (a pair) on a grid that the group makes for itself. An average
+ * that is rounded stochastically at each step keeps a noise of about sqrt(|g^2 - v| step / 4) of sqrt(v),
+ * whatever its beta; it falls with the step of the codes alone, so the codes are spent where the group has
+ * values: v: its root's bits (a logarithm, linear between powers of two) in equal steps from the group's
+ * smallest to its largest. Code 0 stands for an element that has seen no gradient yet, and no other comes to
+ * it. m: m / sqrt(v) in equal steps up to the largest of the group, times 11/16 in the eighths of the
+ *     group (elements e % 8) that can bear it.
+ *   A pair is code of v * M + code of m, M odd: 489 at a span of 1/16 binade down to 61 at 32, the cube root
+ *     that minimises the sum of both errors.
+ *   v is rounded by a sequence that turns by the golden section with each update: unbiased as random bits
+ * are, but equal steps of v meet all thresholds equally often. m is rounded to nearest where it moves by more
+ *     than a quarter of a code, which is dither enough, and stochastically where it stands nearly still.
+ *   The grid stays while it holds the group and is not a quarter too wide: a change of it rounds all codes.
  */
 #ifndef MEOPT_KERNELS_OPTIM_MATH_H
 #define MEOPT_KERNELS_OPTIM_MATH_H
@@ -157,6 +175,147 @@ OPTIM_FN real m_decode(word code, word root, int range, struct state_code c)
     real least = real_all(constant_real(0x80000000u | (c.m_offset + ((uint32_t)range << 23))));
     return real_fma(y, real_all(constant_real((127u + (uint32_t)range) << 23)), least) *
            as_real((root & exponent) | (code & ~exponent));
+}
+
+/* ---- Pairs of m and v of 8 bits ---- */
+
+#define PAIR_HEADER    4           /* bytes: pair_header */
+#define PAIR_SEEN      (67u << 23) /* 2^-60: a smaller root has code 0 */
+#define PAIR_UNSEEN    (66u << 23) /* and reads as 2^-61 */
+#define PAIR_WIDEST    (31u << 23) /* a group's span at most; what lies below is kept at its lower end */
+#define PAIR_LOW_STEP  (1u << 19)  /* 1/16 binade */
+#define PAIR_LOW_LEAST (66u << 23)
+#define PAIR_TURN      0x9e3779b9u /* of v's thresholds with each update: the golden section */
+#define PAIR_ELEMENT   0x6a09e667u /* and from element to element: sqrt(2) */
+
+struct pair_grid {
+    uint32_t low, range;               /* bits of the root of code 1, 0: all is zero; code of the span */
+    uint32_t span;                     /* bits from there to the last code's */
+    single step, inverse, v_last;      /* bits of a code of v; 1 / step; the last code */
+    single m_codes, m_inverse, middle; /* M, 1 / M, the code of 0 */
+};
+
+/* Seven steps an octave, in bits of a root: 1/16 binade to 32 (63). */
+OPTIM_FN uint32_t pair_span(uint32_t range)
+{
+    return single_whole(constant_real((146u << 23) + range * 1198373u));
+}
+OPTIM_FN struct pair_grid pair_grid_of(uint32_t low, uint32_t range)
+{
+    struct pair_grid g;
+    /* 85 at a span of 13.5 binades, and the cube root of it elsewhere, by the bits as a logarithm */
+    uint32_t m_codes = single_whole(constant_real(0x43f4a6d4u - range * 399458u)) | 1u;
+    single m = single_of(m_codes);
+    uint32_t v_codes = single_whole(single_of(65536) / m);
+    g.low = low;
+    g.range = range;
+    g.span = pair_span(range);
+    g.step = single_of(g.span) / single_of(v_codes - 2);
+    g.inverse = single_of(v_codes - 2) / single_of(g.span);
+    g.v_last = single_of(v_codes - 1);
+    g.m_codes = m;
+    g.m_inverse = single_of(1) / m;
+    g.middle = single_of(m_codes / 2);
+    return g;
+}
+/* The widest grid: there may be roots below it. */
+OPTIM_FN bool pair_is_wide(const struct pair_grid *g) { return g->range == 63u; }
+/* Is it time to ask whether a grid has become too wide? */
+OPTIM_FN bool pair_grid_due(uint32_t updates) { return updates % 16 == 0; }
+/* The grid for roots whose bits are smallest to largest (of those seen: from PAIR_SEEN on); old: the one that
+ * the group has. */
+OPTIM_FN struct pair_grid pair_grid_fit(uint32_t smallest, uint32_t largest, const struct pair_grid *old,
+                                        bool due)
+{
+    uint32_t need = largest - smallest;
+    if (need > PAIR_WIDEST) {
+        need = PAIR_WIDEST;
+        smallest = largest - need;
+    }
+    if (old->low && smallest >= old->low && largest - old->low <= old->span &&
+        (!due || need + need / 4 >= old->span || !old->range))
+        return *old;
+    uint32_t want = need + need / 64 + PAIR_LOW_STEP, bits = bits_of(single_of(want)) + 1198372u, range = 0;
+    if (bits > 146u << 23) range = (bits - (146u << 23)) / 1198373u;
+    if (range > 63u) range = 63u;
+    uint32_t low = (smallest - (pair_span(range) - PAIR_LOW_STEP - need) / 2) & ~(PAIR_LOW_STEP - 1);
+    return pair_grid_of(low < PAIR_SEEN ? PAIR_SEEN : low, range);
+}
+OPTIM_FN struct pair_grid pair_grid_read(uint32_t header)
+{
+    uint32_t low = header & 0x7ffu;
+    return pair_grid_of(low ? (low << 19) + PAIR_LOW_LEAST : 0, header >> 11 & 63u);
+}
+/* From the lowest bit on: 11 for low (0: a group of zeros), 6 span, 7 ratio, 8 which eighths are small. */
+OPTIM_FN uint32_t pair_header(const struct pair_grid *g, uint32_t ratio, uint32_t small)
+{
+    return (g->low - PAIR_LOW_LEAST) >> 19 | g->range << 11 | ratio << 17 | small << 24;
+}
+
+/* The code of v of a pair, as a number. */
+OPTIM_FN real pair_v_code(real pair, const struct pair_grid *g)
+{
+    return real_of(word_of(real_fma(pair, real_all(g->m_inverse), real_all(g->m_inverse * 0.5f))));
+}
+/* seen: no code is 0 */
+OPTIM_FN real pair_root(real code, const struct pair_grid *g, bool seen)
+{
+    real above = real_fma(code, real_all(g->step), real_all(constant_real(0x3f000000u) - g->step));
+    word bits = word_of(above) + word_all(g->low), mask = word_nonzero(code);
+    return as_real(seen ? bits : (bits & mask) | (word_all(PAIR_UNSEEN) & ~mask));
+}
+/* 1 up to 2, from the upper bits */
+OPTIM_FN real one_and_more(word random) { return as_real((random >> 9) | word_all(0x3f800000u)); }
+/* The threshold of a group's element 0; PAIR_ELEMENT more for each further one. */
+OPTIM_FN uint32_t pair_turn(uint32_t updates, uint32_t key, int64_t group)
+{
+    return key * 0x85ebca6bu + updates * PAIR_TURN + (uint32_t)group * (OPTIM_GROUP * PAIR_ELEMENT);
+}
+/* inside: all are on the grid */
+OPTIM_FN real pair_v_round(real root, word dither, const struct pair_grid *g, bool inside)
+{
+    word bits = as_word(root), above = (inside ? bits : word_max(bits, word_all(g->low))) - word_all(g->low);
+    real code = real_fma(real_of(above), real_all(g->inverse), one_and_more(dither));
+    word whole = word_of(real_limit(code, g->v_last));
+    return real_of(inside ? whole : whole & word_at_least(bits, PAIR_SEEN));
+}
+
+/* -1 / x of a positive x, to 3e-6: from the bits as a logarithm (12 %), then cubed, then squared. */
+OPTIM_FN real minus_inverse(real x)
+{
+    real r = as_real(word_all(0xfef311c7u) - as_word(x)), e = real_fma(x, r, real_all(1.0f));
+    r = real_fma(r, real_fma(e, e, e), r);
+    return real_fma(r, real_fma(x, r, real_all(1.0f)), r);
+}
+
+/* The largest |m| / root of a group: 2^-8 to 2^8 in 8 steps an octave. */
+OPTIM_FN single pair_ratio(uint32_t code) { return constant_real((119u << 23) + (code << 20)); }
+OPTIM_FN uint32_t pair_ratio_code(uint32_t largest)
+{
+    if (largest <= 119u << 23) return 0;
+    uint32_t code = (largest - (119u << 23) + 0xfffffu) >> 20;
+    return code < 127u ? code : 127u;
+}
+/* Of eighths that are small: 11/16, and 16/11. */
+#define PAIR_SMALL         0x3f300000u
+#define PAIR_SMALL_INVERSE 0x3fba2e8cu
+OPTIM_FN real pair_factor(word small, uint32_t factor)
+{
+    return as_real(word_all(0x3f800000u) ^ (small & word_all(0x3f800000u ^ factor)));
+}
+/* Which eighths are: bits of their largest |m| / root, and what a group can hold. */
+OPTIM_FN word pair_small(word ratio, single top) { return ~word_at_least(ratio, bits_of(top * 0.6875f) + 1); }
+/* The pair of a code of v and of m / root = x; moved: how far that is from where it was read, in the same
+ * measure; scale: codes of 1; still: a quarter of a code. The sum keeps 1/256 of a code of m, and so do the
+ * random bits: it cannot come to the next code of v. */
+OPTIM_FN word pair_join(real code, real x, real moved, real scale, word still, word random,
+                        const struct pair_grid *g)
+{
+    real some = as_real(((random >> 9) & word_all(0x7f8000u)) | word_all(0x3f800000u));
+    real dither = real_where_above(as_word(moved) & word_all(0x7fffffffu), still,
+                                   real_all(constant_real(0x3fc00000u)), some);
+    real y = real_limit(x * scale, g->middle);
+    return word_of((real_fma(code, real_all(g->m_codes), real_all(g->middle - 1.0f)) + y) + dither);
 }
 
 #endif

@@ -19,6 +19,8 @@ enum { WEIGHTS_F32, WEIGHTS_F32_COPY, WEIGHTS_BF16, WEIGHTS_BF16_SR, WEIGHTS_20,
 enum { STATE_NONE = -1, STATE_F32, STATE_BF16, STATE_BF16_NEAREST, STATE_8BIT, STATE_4BIT };
 /* Codes with a scale a group. */
 #define OPTIM_LOW_BIT(format) ((format) == STATE_8BIT || (format) == STATE_4BIT)
+/* m and v in one code. */
+#define OPTIM_PAIR(m_format, v_format) ((m_format) == STATE_8BIT && (v_format) == STATE_8BIT)
 /* Gradients: arrays, or an accumulator in one of the state formats. */
 enum { GRADIENT_F32, GRADIENT_BF16, GRADIENT_ACCUMULATOR };
 /* Purposes of random numbers (high byte of the last counter word). */
@@ -44,15 +46,17 @@ struct optim_task {
     int64_t first_group;   /* group index in the whole tensor of the first group here */
     int64_t first_partial; /* place of the first chunk's result */
     int32_t rule, weight_format, m_format, v_format, gradient_format, accumulator_format;
+    int32_t apart;        /* m and v of 8 bits have codes of their own, as in records before pairs */
+    uint32_t updates;     /* that the tensor has taken: they turn the thresholds of a pair's v */
     int32_t norms_only;   /* LAMB, first pass: sums of squares of weight and update; writes nothing */
     int32_t m_range;      /* 8- and 4-bit m beside low-bit v: |m| <= 2^m_range * 1.9 * binade of sqrt(v) */
     const void *gradient; /* (count); an accumulator: padded to whole groups, with its scales */
     const uint8_t *gradient_scales;
-    void *weights;    /* (count): fp32, or the bf16 half */
-    void *copy;       /* (count) bf16, F32_COPY only */
-    void *correction; /* padded to whole groups, as m, v and scales (1 byte a group) */
-    void *m, *v;
-    uint8_t *scales;
+    void *weights;            /* (count): fp32, or the bf16 half */
+    void *copy;               /* (count) bf16, F32_COPY only */
+    void *correction;         /* padded to whole groups, as m, v and scales */
+    void *m, *v;              /* a pair: all in m */
+    uint8_t *scales;          /* of a pair: PAIR_HEADER bytes a group */
     uint32_t key[2], step[2]; /* random numbers: key, and counter words 2 and 3 */
     struct optim_scalars s;
 };
@@ -69,6 +73,7 @@ struct optim_partial {
     double gradient_squares;               /* before gradient_scale */
     double weight_squares, update_squares; /* norms_only */
     int64_t bad_groups;
+    int64_t wide_groups; /* pairs on the widest grid, which need not hold the smallest v */
 };
 
 #endif

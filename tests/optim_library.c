@@ -1,5 +1,7 @@
 /* libmeopt as its header describes it: state that survives a restart bit by bit and goes from one format to
  * another, gradient accumulation, adaptive precision, shards, threads. */
+#include "core/base/file.h"
+#include "core/optim/optim.h"
 #include "tests/optim_table.h"
 
 #include <math.h>
@@ -43,6 +45,48 @@ static void resume_is_bit_identical(void **state)
             meopt_destroy(first);
             meopt_destroy(second);
         }
+}
+
+/* A record as the version before pairs wrote it: every code of v of 8 bits and of m with a scale a group. */
+static void states_of_the_version_before_are_converted(void **state)
+{
+    (void)state;
+    enum { GROUPS = (A + 63) / 64, ARRAYS = GROUPS * 128 + GROUPS, HEADER = 136 };
+    struct meopt_error err;
+    struct meopt *x = make(MEOPT_APADAMW, "balanced", 7);
+    static uint8_t record[HEADER + ARRAYS + 4 + GROUPS * 4];
+    static float m[GROUPS * 64], v[GROUPS * 64], now_m[GROUPS * 64], now_v[GROUPS * 64];
+    steps(x, 1, 3);
+    size_t bytes = meopt_state_bytes(x, 0);
+    assert_int_equal(bytes, HEADER + GROUPS * 132 + 4);
+    assert_int_equal(meopt_state_save(x, 0, record, bytes, &err), 0);
+    assert_int_equal(meopt_state_version(record, bytes), 2);
+    memcpy(record, "MEOPTST1", 8);
+    uint64_t sizes[3] = {GROUPS * 64, GROUPS * 64, GROUPS};
+    memcpy(record + HEADER - 24, sizes, 24);
+    for (int i = 0; i < GROUPS * 64; i++) { /* the four highest binades, and what m can be beside them */
+        record[HEADER + i] = (uint8_t)((i * 7) % 256);
+        record[HEADER + GROUPS * 64 + i] = (uint8_t)(192 + (i * 5) % 64);
+    }
+    for (int i = 0; i < GROUPS; i++) record[HEADER + GROUPS * 128 + i] = (uint8_t)(120 + i % 8);
+    uint32_t crc = crc32c(0, record, HEADER + ARRAYS);
+    memcpy(record + HEADER + ARRAYS, &crc, 4);
+    assert_int_equal(meopt_state_version(record, HEADER + ARRAYS + 4), 1);
+    assert_int_equal(meopt_state_load(x, 0, record, HEADER + ARRAYS + 4, &err), 0);
+    struct optim_task before = task_of(x, &x->tensors[0]), now = before;
+    before.apart = 1;
+    before.m = record + HEADER;
+    before.v = record + HEADER + GROUPS * 64;
+    before.scales = record + HEADER + GROUPS * 128;
+    x->kernels->state_out(&before, 0, GROUPS, m, v);
+    x->kernels->state_out(&now, 0, GROUPS, now_m, now_v);
+    for (int i = 0; i < GROUPS * 64; i++) {
+        double root = sqrt((double)v[i]);
+        assert_true(root > 0 && fabs(sqrt((double)now_v[i]) / root - 1) < 0.01);
+        assert_true(fabs((double)now_m[i] - (double)m[i]) < 16 * root / 100);
+    }
+    steps(x, 4, 6);
+    meopt_destroy(x);
 }
 
 static double distance(const struct meopt *x, const struct meopt *y)
@@ -298,6 +342,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(resume_is_bit_identical),
         cmocka_unit_test(state_goes_from_one_format_to_another),
+        cmocka_unit_test(states_of_the_version_before_are_converted),
         cmocka_unit_test(damaged_state_is_refused_and_changes_nothing),
         cmocka_unit_test(accumulated_gradients_make_the_step_of_their_sum),
         cmocka_unit_test(a_tensor_over_the_threshold_is_promoted),

@@ -89,7 +89,7 @@ struct result {
 
 static float gradient[COUNT], exact_w[COUNT], w[COUNT], exact_m[COUNT], exact_v[COUNT], worst_exact[COUNT],
     worst_here[COUNT];
-static uint8_t m[COUNT * 4], v[COUNT * 4], scales[GROUPS];
+static uint8_t m[COUNT * 4], v[COUNT * 4], scales[GROUPS * 4];
 
 static struct result run(int m_format, int v_format, double b1, double b2, int rounds, bool control)
 {
@@ -136,6 +136,7 @@ static struct result run(int m_format, int v_format, double b1, double b2, int r
                                       .scales = scales,
                                       .weights = w,
                                       .key = {(uint32_t)round, 7},
+                                      .updates = (uint32_t)step,
                                       .step = {(uint32_t)step + 1, 0}};
             task.s = step_scalars(&opt, &t, 1);
             struct optim_task exact = task;

@@ -67,7 +67,7 @@ int adapt_measure(const struct meopt *opt, const struct tensor *t, const struct 
         if (status) return status;
         float gradient[OPTIM_GROUP], weights[OPTIM_GROUP], exact_w[OPTIM_GROUP];
         float exact_m[OPTIM_GROUP], exact_v[OPTIM_GROUP], m[OPTIM_GROUP], v[OPTIM_GROUP];
-        uint8_t stored_m[OPTIM_GROUP * 4], stored_v[OPTIM_GROUP * 4], scale;
+        uint8_t stored_m[OPTIM_GROUP * 4], stored_v[OPTIM_GROUP * 4], scales[8];
         struct optim_partial found;
         group_gradient(opt, task, gradient);
         opt->kernels->weights_out(task, 0, 1, weights);
@@ -88,12 +88,13 @@ int adapt_measure(const struct meopt *opt, const struct tensor *t, const struct 
         exact.v_format = has_v ? STATE_F32 : STATE_NONE;
         exact.s.direction_limit = FLT_MAX;
         stored.weights = weights;
-        memcpy(stored_m, task->m, optim_state_bytes(task->m_format));
-        memcpy(stored_v, task->v, optim_state_bytes(task->v_format));
-        scale = task->scales[0];
+        bool pair = OPTIM_PAIR(task->m_format, task->v_format);
+        memcpy(stored_m, task->m, optim_state_bytes(task->m_format) * (pair ? 2 : 1));
+        if (!pair) memcpy(stored_v, task->v, optim_state_bytes(task->v_format));
+        memcpy(scales, task->scales, optim_scale_bytes(task->m_format, task->v_format));
         stored.m = stored_m;
         stored.v = stored_v;
-        stored.scales = &scale;
+        stored.scales = scales;
         opt->kernels->step(&exact, 0, 1, &found);
         opt->kernels->step(&stored, 0, 1, &found);
         opt->kernels->state_out(&stored, 0, 1, m, has_v ? v : NULL);

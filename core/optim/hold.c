@@ -94,7 +94,12 @@ int group_hold(const struct meopt *opt, const struct optim_task *task, int64_t g
     size_t count = (size_t)host->count, at = (size_t)group;
     bool accumulated = task->gradient_format == GRADIENT_ACCUMULATOR;
     size_t m = optim_state_bytes(task->m_format), v = optim_state_bytes(task->v_format),
-           correction = optim_correction_bytes(task->weight_format);
+           correction = optim_correction_bytes(task->weight_format),
+           scales = optim_scale_bytes(task->m_format, task->v_format);
+    if (OPTIM_PAIR(task->m_format, task->v_format)) {
+        m += v;
+        v = 0;
+    }
     size_t gradient = accumulated                             ? optim_state_bytes(task->accumulator_format)
                       : task->gradient_format == GRADIENT_F32 ? 256
                                                               : 128;
@@ -112,8 +117,7 @@ int group_hold(const struct meopt *opt, const struct optim_task *task, int64_t g
         {&host->correction, room->correction, correction, correction},
         {&host->m, room->m, m, m},
         {&host->v, room->v, v, v},
-        {(void **)&host->scales, room->scales, 1,
-         OPTIM_LOW_BIT(task->m_format) || OPTIM_LOW_BIT(task->v_format) ? 1 : 0},
+        {(void **)&host->scales, room->scales, scales, scales},
     };
     int status = MEOPT_OK;
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays && !status; i++) {

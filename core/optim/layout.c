@@ -16,7 +16,7 @@ void layout_state(struct layout *l)
 {
     l->v_at = rounded(state_array_bytes(l->m, l->groups));
     l->scales_at = l->v_at + rounded(state_array_bytes(l->v, l->groups));
-    l->scale_bytes = OPTIM_LOW_BIT(l->m) || OPTIM_LOW_BIT(l->v) ? (size_t)l->groups : 0;
+    l->scale_bytes = (size_t)l->groups * optim_scale_bytes(l->m, l->v);
     l->state_bytes = l->scales_at + rounded(l->scale_bytes);
 }
 

@@ -49,8 +49,8 @@ struct meopt {
     struct optim_partial *partials; /* one a chunk */
     double *sums; /* two a place (optim_places), and one: no step fails for want of them once weights moved */
     bool stepping, check;
-    bool deferred; /* results of single tensors are to be fetched */
-    int64_t step;
+    bool deferred;             /* results of single tensors are to be fetched */
+    int64_t step, wide_groups; /* of the last step that ended */
     double lr;
     int m_range8, m_range4;
 };
@@ -128,7 +128,7 @@ int tensor_release(const struct meopt *opt, const struct tensor *t, struct tenso
 /* One group of a task as a task of its own whose arrays the host may read, and those of accumulators, too.
  * Copies lie in `room`; on the CPU it stays empty. Nothing is written back. */
 struct group_room {
-    _Alignas(64) uint8_t gradient[256], weights[256], copy[128], correction[128], m[256], v[256], scales[1],
+    _Alignas(64) uint8_t gradient[256], weights[256], copy[128], correction[128], m[256], v[256], scales[8],
         gradient_scales[1];
 };
 int group_hold(const struct meopt *opt, const struct optim_task *task, int64_t group, struct group_room *room,

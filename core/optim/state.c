@@ -1,8 +1,8 @@
 /* Optimizer state in and out: records of one tensor, the stream of all, conversion between formats.
  *
- * A record is a header, the bytes of m, of v, of the scales, each as they lie in memory (little-endian,
- * padded to whole groups of 64), and a CRC-32C over everything before it. Records are input from outside:
- * every field is checked, and so is every value, before the tensor is touched.
+ * A record is a header, the bytes of m, of v (a pair: of both), of the scales, each as they lie in memory
+ * (little-endian, padded to whole groups of 64), and a CRC-32C over everything before it. Records are input
+ * from outside: every field is checked, and so is every value, before the tensor is touched.
  */
 #include "core/base/file.h"
 #include "core/optim/state.h"
@@ -24,8 +24,6 @@ struct stream {
     uint64_t count;
 };
 
-static size_t array_bytes(int format, int64_t groups) { return (size_t)groups * optim_state_bytes(format); }
-
 static struct record record_of(const struct meopt *opt, const struct tensor *t)
 {
     const struct layout *l = &t->layout;
@@ -36,12 +34,14 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
                        .promoted = t->promoted,
                        .first = t->first,
                        .updates = t->updates};
-    memcpy(r.magic, RECORD_MAGIC, 8);
+    memcpy(r.magic, OPTIM_PAIR(l->m, l->v) ? RECORD_MAGIC : RECORD_BEFORE, 8);
     r.m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     memcpy(r.shape, t->shape, sizeof r.shape);
-    r.m_bytes = array_bytes(l->m, l->groups);
-    r.v_bytes = array_bytes(l->v, l->groups);
-    r.scale_bytes = l->scale_bytes;
+    size_t each[3];
+    record_group_bytes(&r, each);
+    r.m_bytes = (uint64_t)l->groups * each[0];
+    r.v_bytes = (uint64_t)l->groups * each[1];
+    r.scale_bytes = (uint64_t)l->groups * each[2];
     return r;
 }
 
@@ -86,6 +86,15 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
     return MEOPT_OK;
 }
 
+int meopt_state_version(const void *record, size_t bytes)
+{
+    struct record r;
+    if (!record || bytes < sizeof r) return 0;
+    memcpy(&r, record, sizeof r);
+    if (memcmp(r.magic, RECORD_MAGIC, 8) != 0 && !record_before(&r)) return 0;
+    return record_apart(&r) ? 1 : 2;
+}
+
 /* A task whose state is the payload of a checked record. */
 static struct optim_task record_task(const struct meopt *opt, const struct tensor *t, const struct record *r,
                                      const char *payload)
@@ -94,6 +103,7 @@ static struct optim_task record_task(const struct meopt *opt, const struct tenso
     task.m_format = r->m;
     task.v_format = r->v;
     task.m_range = r->m_range;
+    task.apart = record_apart(r);
     task.m = (void *)(uintptr_t)payload;
     task.v = (void *)(uintptr_t)(payload + r->m_bytes);
     task.scales = (uint8_t *)(uintptr_t)(payload + r->m_bytes + r->v_bytes);
@@ -138,6 +148,17 @@ static int values_store(void *context, int64_t group, int64_t count, const float
     return 0;
 }
 
+/* Headers of pairs (kernels/optim_math.h): the first group whose roots are not of this world, -1: none. */
+static int64_t grids_check(const uint8_t *headers, int64_t groups)
+{
+    for (int64_t group = 0; group < groups; group++) {
+        uint32_t header;
+        memcpy(&header, headers + group * (int64_t)sizeof header, sizeof header);
+        if (header && (header & 0x7ff) < 16) return group;
+    }
+    return -1;
+}
+
 static int record_check(const struct meopt *opt, const struct tensor *t, const void *record, size_t bytes,
                         struct record *r, struct meopt_error *err)
 {
@@ -146,7 +167,7 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
     if (!record || bytes < sizeof *r + 4)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes are too few", name, bytes);
     memcpy(r, record, sizeof *r);
-    if (memcmp(r->magic, RECORD_MAGIC, 8) != 0 || r->header_bytes != sizeof *r)
+    if ((memcmp(r->magic, RECORD_MAGIC, 8) != 0 && !record_before(r)) || r->header_bytes != sizeof *r)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: not a state of this version of libmeopt",
                           name);
     if (!(r->m == STATE_NONE || meopt_state_format_name(r->m)) ||
@@ -160,9 +181,10 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
     if ((r->m == STATE_NONE) != (l->m == STATE_NONE) || (r->v == STATE_NONE) != (l->v == STATE_NONE))
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has other moments than the rule %s", name,
                           meopt_rule_name(opt->options.rule));
-    if (r->m_bytes != array_bytes(r->m, l->groups) || r->v_bytes != array_bytes(r->v, l->groups) ||
-        r->scale_bytes != (OPTIM_LOW_BIT(r->m) || OPTIM_LOW_BIT(r->v) ? (uint64_t)l->groups : 0) ||
-        record_bytes(r) != bytes)
+    size_t each[3], groups = (size_t)l->groups;
+    record_group_bytes(r, each);
+    if (r->m_bytes != groups * each[0] || r->v_bytes != groups * each[1] ||
+        r->scale_bytes != groups * each[2] || record_bytes(r) != bytes)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes do not fit its header", name,
                           bytes);
     uint32_t crc;
@@ -171,7 +193,14 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: checksum does not match", name);
     const char *payload = (const char *)record + sizeof *r;
     struct optim_task from = record_task(opt, t, r, payload);
-    for (uint64_t i = 0; i < r->scale_bytes; i++)
+    bool pair = OPTIM_PAIR(r->m, r->v) && !from.apart;
+    if (pair) {
+        int64_t group = grids_check(from.scales, l->groups);
+        if (group >= 0)
+            return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: the grid of group %lld is impossible",
+                              name, (long long)group);
+    }
+    for (uint64_t i = 0; i < r->scale_bytes && !pair; i++)
         if (from.scales[i] && (from.scales[i] < 83 || from.scales[i] > 190))
             return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: scale %llu is %d", name,
                               (unsigned long long)i, from.scales[i]);
@@ -217,11 +246,11 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
     if (!t->state) return MEOPT_OK;
     const struct layout *l = &t->layout;
     int range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
-    bool relative = OPTIM_LOW_BIT(l->m) && OPTIM_LOW_BIT(l->v);
+    bool relative = OPTIM_LOW_BIT(l->m) && OPTIM_LOW_BIT(l->v) && !OPTIM_PAIR(l->m, l->v);
     struct tensor host;
     int status = tensor_hold(opt, t, PART_STATE, &host, err);
     if (status) return status;
-    if (r->m == l->m && r->v == l->v && (r->m_range == range || !relative)) {
+    if (r->m == l->m && r->v == l->v && !record_apart(r) && (r->m_range == range || !relative)) {
         memcpy(host.state, payload, r->m_bytes);
         memcpy(host.state + l->v_at, payload + r->m_bytes, r->v_bytes);
         memcpy(host.state + l->scales_at, payload + r->m_bytes + r->v_bytes, r->scale_bytes);

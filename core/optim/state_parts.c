@@ -22,9 +22,9 @@ static int record_open(struct opened *o, const void *record, size_t bytes, struc
     memcpy(&crc, (const char *)record + bytes - 4, 4);
     const struct record *r = &o->r;
     size_t left = bytes - sizeof *r - 4;
-    if (memcmp(r->magic, RECORD_MAGIC, 8) != 0 || r->header_bytes != sizeof *r || r->m < STATE_NONE ||
-        r->m > STATE_4BIT || r->v < STATE_NONE || r->v > STATE_4BIT || r->ndim < 0 || r->ndim > 8 ||
-        r->m_bytes > left || r->v_bytes > left - r->m_bytes ||
+    if ((memcmp(r->magic, RECORD_MAGIC, 8) != 0 && !record_before(r)) || r->header_bytes != sizeof *r ||
+        r->m < STATE_NONE || r->m > STATE_4BIT || r->v < STATE_NONE || r->v > STATE_4BIT || r->ndim < 0 ||
+        r->ndim > 8 || r->m_bytes > left || r->v_bytes > left - r->m_bytes ||
         r->scale_bytes != left - r->m_bytes - r->v_bytes)
         return optim_fail(err, MEOPT_BAD_STATE, "not a state of this version of libmeopt");
     if (crc != crc32c(0, record, bytes - 4))
@@ -34,15 +34,10 @@ static int record_open(struct opened *o, const void *record, size_t bytes, struc
     o->bytes[2] = (size_t)r->scale_bytes;
     o->arrays[0] = (const char *)record + sizeof *r;
     for (int i = 1; i < 3; i++) o->arrays[i] = o->arrays[i - 1] + o->bytes[i - 1];
-    o->groups = r->m == STATE_NONE ? 0 : (int64_t)(r->m_bytes / optim_state_bytes(r->m));
+    size_t each[3];
+    record_group_bytes(r, each);
+    o->groups = r->m == STATE_NONE ? 0 : (int64_t)(r->m_bytes / each[0]);
     return MEOPT_OK;
-}
-
-static void group_bytes(const struct record *r, size_t each[3])
-{
-    each[0] = r->m == STATE_NONE ? 0 : optim_state_bytes(r->m);
-    each[1] = r->v == STATE_NONE ? 0 : optim_state_bytes(r->v);
-    each[2] = OPTIM_LOW_BIT(r->m) || OPTIM_LOW_BIT(r->v) ? 1 : 0;
 }
 
 static int64_t elements_of(const struct record *r)
@@ -58,7 +53,7 @@ static int record_begin(struct record *r, int64_t first, int64_t groups, void *t
                         char *arrays[3], struct meopt_error *err)
 {
     size_t each[3], room = *bytes;
-    group_bytes(r, each);
+    record_group_bytes(r, each);
     r->first = first;
     r->m_bytes = (uint64_t)groups * each[0];
     r->v_bytes = (uint64_t)groups * each[1];
@@ -82,9 +77,9 @@ static void record_end(void *to, size_t bytes)
 
 static bool same_kind(const struct record *a, const struct record *b)
 {
-    return a->m == b->m && a->v == b->v && a->m_range == b->m_range && a->ndim == b->ndim &&
-           memcmp(a->shape, b->shape, sizeof a->shape) == 0 && a->updates == b->updates &&
-           a->promoted == b->promoted;
+    return memcmp(a->magic, b->magic, 8) == 0 && a->m == b->m && a->v == b->v && a->m_range == b->m_range &&
+           a->ndim == b->ndim && memcmp(a->shape, b->shape, sizeof a->shape) == 0 &&
+           a->updates == b->updates && a->promoted == b->promoted;
 }
 
 int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t count, void *to,
@@ -101,7 +96,7 @@ int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t 
     int64_t groups = optim_groups(elements_of(&r)), at = 0;
     if (r.m == STATE_NONE) groups = 0;
     if ((status = record_begin(&r, 0, groups, to, bytes, arrays, err)) != 0 || !to) return status;
-    group_bytes(&r, each);
+    record_group_bytes(&r, each);
     for (size_t i = 0; i < count; i++) {
         if ((status = record_open(&part, parts[i], part_bytes[i], err)) != 0) return status;
         if (!same_kind(&part.r, &first.r) || part.groups > groups - at ||
@@ -133,7 +128,7 @@ int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "%lld elements from %lld are no part of a state of %lld",
                           (long long)count, (long long)first, (long long)all);
     if ((status = record_begin(&o.r, first, groups, to, bytes, arrays, err)) != 0 || !to) return status;
-    group_bytes(&o.r, each);
+    record_group_bytes(&o.r, each);
     for (int k = 0; k < 3 && groups; k++)
         memcpy(arrays[k], o.arrays[k] + (size_t)(first / OPTIM_GROUP) * each[k], (size_t)groups * each[k]);
     record_end(to, *bytes);

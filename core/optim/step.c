@@ -67,6 +67,7 @@ static struct optim_partial partials_total(const struct meopt *opt, const struct
         total.weight_squares += p->weight_squares;
         total.update_squares += p->update_squares;
         total.bad_groups += p->bad_groups;
+        total.wide_groups += p->wide_groups;
     }
     return total;
 }
@@ -204,6 +205,7 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, const v
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient scale is %g", t->name, scale);
     *task = task_of(opt, t);
     task->s = step_scalars(opt, t, scale);
+    task->updates = (uint32_t)t->updates;
     task->step[0] = (uint32_t)opt->step;
     task->step[1] = (uint32_t)(opt->step >> 32) & 0xffffffu;
     return gradient_prepare(t, gradient, dtype, task, err);
@@ -373,7 +375,11 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
     int64_t bad = 0;
     int failed = gradient_sums(opt, stepped, NULL, true, &squares, &bad, err);
     if (failed) return failed;
-    for (size_t i = 0; i < opt->count; i++) found.tensors += opt->tensors[i].stepped;
+    opt->wide_groups = 0;
+    for (size_t i = 0; i < opt->count; i++) {
+        found.tensors += opt->tensors[i].stepped;
+        if (opt->tensors[i].stepped) opt->wide_groups += partials_total(opt, &opt->tensors[i]).wide_groups;
+    }
     found.grad_norm = sqrt(squares);
     found.bad_groups = bad;
     if (stats) *stats = found;
@@ -384,6 +390,8 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
             (long long)opt->step, (long long)found.bad_groups);
     return MEOPT_OK;
 }
+
+int64_t meopt_wide_groups(const struct meopt *opt) { return opt ? opt->wide_groups : 0; }
 
 int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
                const struct meopt_gradient *gradients, struct meopt_step_stats *stats,

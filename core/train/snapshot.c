@@ -1,6 +1,7 @@
 /* The trainer in a checkpoint: see snapshot.h. */
 #include "core/train/snapshot.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/run/checkpoint.h"
 #include "core/nn/notes.h"
 #include "core/train/internal.h"
@@ -218,6 +219,9 @@ static int take_record(void *context, int64_t index, const void *record, size_t 
     int64_t first, count;
     void *part = NULL;
     int status = MEOPT_OK;
+    if (index == 0 && meopt_state_version(record, bytes) == 1)
+        log_info(
+            "the checkpoint's optimizer states are of an earlier version: moments of 8 bits are converted");
     if (many_sharded(t)) {
         size_t room = bytes;
         many_part(t, t->parameter_of[index], &first, &count);

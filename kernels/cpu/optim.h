@@ -22,7 +22,8 @@ struct optim_kernels {
 /* The fastest that this processor has; `name` (or NULL) asks for one, NULL if it is not to be had. */
 const struct optim_kernels *optim_kernels_find(const char *name);
 
-/* Bytes of a group in a state's format (0 for STATE_NONE), and of its correction. */
+/* Bytes of a group in a state's format (0 for STATE_NONE), and of its correction. A pair lies where m does,
+ * in as many bytes as both would have. */
 static inline size_t optim_state_bytes(int format)
 {
     return format == STATE_NONE   ? 0
@@ -30,6 +31,10 @@ static inline size_t optim_state_bytes(int format)
            : format == STATE_8BIT ? 64
            : format == STATE_4BIT ? 32
                                   : 128;
+}
+static inline size_t optim_scale_bytes(int m_format, int v_format)
+{
+    return OPTIM_PAIR(m_format, v_format) ? 4 : OPTIM_LOW_BIT(m_format) || OPTIM_LOW_BIT(v_format) ? 1 : 0;
 }
 /* Bytes of an element as it lies in the weights: fp32, or the bf16 half. */
 static inline size_t optim_weight_bytes(int weight_format)

@@ -3,11 +3,11 @@
 #ifndef MEOPT_KERNELS_CPU_OPTIM_FORMATS_H
 #define MEOPT_KERNELS_CPU_OPTIM_FORMATS_H
 
+#include <stdbool.h>
+
 #include "kernels/cpu/optim.h"
 #include "kernels/cpu/optim_vector.h"
 #include "kernels/optim_math.h"
-
-#include <stdbool.h>
 
 #define VECTORS (OPTIM_GROUP / LANES)
 #define PARTS   (16 / LANES)
@@ -199,6 +199,156 @@ OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_forma
     for (int i = 0; i < VECTORS; i++)
         rounded[i] = m_round(m[i], random_m[i], root_binade(bits[i]), t->m_range, code_of(m_format));
     store_m_codes(t->m, group, m_format, rounded);
+}
+
+/* ---- Pairs: m and sqrt(v) in one code of 16 bits ---- */
+
+/* Lanes by element % 8: sets of vectors, vector i in set i % EIGHTHS. */
+#define EIGHTHS (LANES < 8 ? 8 / LANES : 1)
+OPTIM_FN word eighth_numbers(int set)
+{
+    word n;
+    for (int i = 0; i < LANES; i++) n[i] = (uint32_t)(set * LANES + i) % 8;
+    return n;
+}
+/* All ones in the lanes whose bit is set */
+OPTIM_FN word eighth_mask(uint32_t bits, int set)
+{
+    return word_all(0) - ((word_all(bits) >> eighth_numbers(set)) & 1u);
+}
+OPTIM_FN uint32_t load_header(const struct optim_task *t, int64_t group)
+{
+    uint32_t header;
+    memcpy(&header, t->scales + group * PAIR_HEADER, sizeof header);
+    return header;
+}
+
+OPTIM_FN void load_pair(real m[VECTORS], real root[VECTORS], const struct pair_grid *grid,
+                        const struct optim_task *t, int64_t group)
+{
+    uint32_t header = load_header(t, group);
+    const uint16_t *codes = (const uint16_t *)t->m + group * OPTIM_GROUP;
+    struct pair_grid g = *grid;
+    if (!g.low) {
+        for (int i = 0; i < VECTORS; i++) m[i] = root[i] = real_all(0);
+        return;
+    }
+    real unit[EIGHTHS];
+    for (int i = 0; i < EIGHTHS; i++)
+        unit[i] = real_all(pair_ratio(header >> 17 & 127u) / g.middle) *
+                  pair_factor(eighth_mask(header >> 24, i), PAIR_SMALL);
+    for (int i = 0; i < VECTORS; i++) {
+        real pair = real_of(load_halves(codes + i * LANES)), code = pair_v_code(pair, &g);
+        root[i] = pair_root(code, &g, false);
+        m[i] =
+            (real_fma(code, real_all(-g.m_codes), pair) - real_all(g.middle)) * unit[i % EIGHTHS] * root[i];
+    }
+}
+
+/* What is between the step of a group and its codes. A group waits long for its largest values, so many
+ * groups go through each of the three parts together. */
+struct pair_work {
+    real m[VECTORS], moved[VECTORS]; /* moved: m less what was read; then both / root, times -1 */
+    real root[VECTORS];              /* then the codes of v */
+    word ratios[EIGHTHS];            /* the largest |m| / root of each eighth */
+    struct pair_grid grid;           /* that the group was read with, then the one it is written with */
+    bool there;                      /* the group took its step, and has values to be written */
+};
+
+OPTIM_FN void pair_ratios_by(struct pair_work *w, const struct pair_grid *g, bool inside, word dither,
+                             word more)
+{
+    word largest[EIGHTHS];
+    for (int i = 0; i < EIGHTHS; i++) largest[i] = word_all(0);
+    for (int i = 0; i < VECTORS; i++) {
+        real code = pair_v_round(w->root[i], dither, g, inside);
+        real inverse = minus_inverse(pair_root(code, g, inside)), m = w->m[i] * inverse;
+        w->root[i] = code;
+        w->m[i] = m;
+        w->moved[i] *= inverse;
+        largest[i % EIGHTHS] = word_max(largest[i % EIGHTHS], as_word(m) & word_all(0x7fffffffu));
+        dither += more;
+    }
+    if (LANES == 16) largest[0] = word_max(largest[0], word_swap_eights(largest[0]));
+    for (int i = 0; i < EIGHTHS; i++) w->ratios[i] = largest[i];
+}
+OPTIM_FN void pair_ratios(struct pair_work *w, const struct pair_grid *g, bool inside, word dither)
+{
+    pair_ratios_by(w, g, inside, dither, word_all(LANES * PAIR_ELEMENT));
+}
+OPTIM_FN void pair_ratios_nearest(struct pair_work *w, const struct pair_grid *g)
+{
+    pair_ratios_by(w, g, false, word_all(ROUND_NEAREST), word_all(0));
+}
+
+/* Bits of the smallest root that has seen a gradient and of the largest; 0: all are 0. */
+static __attribute__((noinline)) void roots_range(const real root[VECTORS], uint32_t *smallest,
+                                                  uint32_t *largest)
+{
+    word most = as_word(root[0]), least = most - word_all(PAIR_SEEN);
+    for (int i = 1; i < VECTORS; i++) {
+        most = word_max(most, as_word(root[i]));
+        least = word_min(least, as_word(root[i]) - word_all(PAIR_SEEN));
+    }
+    *largest = word_largest(most);
+    *smallest = ~word_largest(~least) + PAIR_SEEN;
+    if (*largest && *largest < PAIR_SEEN) *smallest = *largest = PAIR_SEEN;
+}
+
+/* The codes of v. nearest: without a threshold. wide_groups: counts the group if it is one. */
+OPTIM_FN void pair_round_v(const struct optim_task *t, int64_t group, struct pair_work *w, bool nearest,
+                           int64_t *wide_groups)
+{
+    struct pair_grid g = w->grid;
+    word farthest = word_all(0), lanes = word_all(0);
+    for (int i = 0; i < VECTORS; i++) farthest = word_max(farthest, as_word(w->root[i]) - word_all(g.low));
+    bool due = pair_grid_due(t->updates), inside = g.low && !due && !word_any_reaches(farthest, g.span + 1);
+    if (!inside) {
+        uint32_t smallest, largest;
+        roots_range(w->root, &smallest, &largest);
+        if (!largest) {
+            memset(t->scales + group * PAIR_HEADER, 0, PAIR_HEADER);
+            memset((uint16_t *)t->m + group * OPTIM_GROUP, 0, 2 * OPTIM_GROUP);
+            w->there = false;
+            return;
+        }
+        w->grid = g = pair_grid_fit(smallest, largest, &w->grid, due);
+    }
+    *wide_groups += pair_is_wide(&g);
+    for (int i = 0; i < LANES; i++) lanes[i] = (uint32_t)i * PAIR_ELEMENT;
+    lanes += word_all(pair_turn(t->updates, t->key[0] ^ t->key[1], t->first_group + group));
+    if (nearest) pair_ratios_nearest(w, &g);
+    else if (inside) pair_ratios(w, &g, true, lanes);
+    else pair_ratios(w, &g, false, lanes);
+}
+/* The codes of both, and the header. */
+OPTIM_FN void pair_store(const struct optim_task *t, int64_t group, const struct pair_work *w,
+                         const word random[VECTORS])
+{
+    uint16_t *codes = (uint16_t *)t->m + group * OPTIM_GROUP;
+    const struct pair_grid *g = &w->grid;
+    real scale[EIGHTHS];
+    word still[EIGHTHS], all = w->ratios[0];
+    for (int i = 1; i < EIGHTHS; i++) all = word_max(all, w->ratios[i]);
+    uint32_t ratio = pair_ratio_code(word_largest(all)), eighths = 0;
+    single top = pair_ratio(ratio), codes_of = g->middle / top, quarter = top * g->m_inverse * 0.5f;
+    for (int i = 0; i < EIGHTHS; i++) {
+        word small = pair_small(w->ratios[i], top);
+        eighths |= (word_signs(small) & 255u) << (i * LANES);
+        scale[i] = real_all(-codes_of) * pair_factor(small, PAIR_SMALL_INVERSE);
+        still[i] = as_word(real_all(quarter) * pair_factor(small, PAIR_SMALL));
+    }
+    for (int i = 0; i < VECTORS; i += 2) {
+        word pair[2];
+        for (int k = 0; k < 2; k++) {
+            int e = (i + k) % EIGHTHS;
+            pair[k] =
+                pair_join(w->root[i + k], w->m[i + k], w->moved[i + k], scale[e], still[e], random[i + k], g);
+        }
+        store_halves2(codes + i * LANES, pair);
+    }
+    uint32_t header = pair_header(g, ratio, eighths);
+    memcpy(t->scales + group * PAIR_HEADER, &header, sizeof header);
 }
 
 OPTIM_FN void load_gradient(real g[VECTORS], const struct optim_task *t, const void *gradient, int64_t group)

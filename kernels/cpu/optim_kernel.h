@@ -77,7 +77,7 @@ OPTIM_FN void random_spread(word random[VECTORS], const word words[PARTS])
 struct sums {
     real gradient[PARTS], weight[PARTS],
         update[PARTS]; /* squares, of up to 16 groups, by element % 16; of scaled gradients */
-    int64_t bad_groups;
+    int64_t bad_groups, wide_groups;
 };
 
 OPTIM_FN bool needs_random(const struct optim_task *t)
@@ -86,6 +86,30 @@ OPTIM_FN bool needs_random(const struct optim_task *t)
            OPTIM_LOW_BIT(t->v_format) ||
            (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR &&
             t->weight_format != WEIGHTS_32);
+}
+
+/* The rules without v. */
+OPTIM_FN void step_momentum(const struct optim_task *t, int m_format, int64_t group, real g[VECTORS],
+                            real w[VECTORS], real m[VECTORS], const struct optim_scalars *s)
+{
+    int rule = t->rule;
+    if (m_format != STATE_NONE) load_scaled(m, t->m, t->scales, group, m_format);
+    if (rule == RULE_LION)
+        for (int i = 0; i < VECTORS; i++) {
+            w[i] = w[i] * s->decay - rule_sign(rule_average(m[i], g[i], s->beta1, s->rest1), s->lr);
+            m[i] = rule_average(m[i], g[i], s->beta2, s->rest2);
+        }
+    else if (rule == RULE_ACCUMULATE)
+        for (int i = 0; i < VECTORS; i++) m[i] += g[i];
+    else {
+        for (int i = 0; i < VECTORS; i++) g[i] = real_fma(w[i], real_all(s->weight_decay), g[i]);
+        if (m_format != STATE_NONE)
+            for (int i = 0; i < VECTORS; i++) {
+                m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
+                g[i] = s->nesterov ? real_fma(m[i], real_all(s->beta2), g[i]) : m[i];
+            }
+        for (int i = 0; i < VECTORS; i++) w[i] = real_fma(g[i], real_all(-s->lr), w[i]);
+    }
 }
 
 /* One step of the task's rule on one group; g is the gradient times gradient_scale (clipping, loss scale).
@@ -104,14 +128,15 @@ OPTIM_FN bool needs_random(const struct optim_task *t)
  *               nesterov lr (g + momentum m')
  *   accumulate  m' = m + g
  */
-OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, int v_format, int64_t group,
-                         const void *gradient, void *weights, void *copy, const word *words,
-                         const struct optim_scalars *s, struct sums *sums)
+OPTIM_FN void step_group(const struct optim_task *t, struct pair_work *pair, bool v_low, int m_format,
+                         int v_format, int64_t group, const void *gradient, void *weights, void *copy,
+                         const word *words, const struct optim_scalars *s, struct sums *sums)
 {
     int rule = t->rule;
     real g[VECTORS], w[VECTORS], m[VECTORS], root[VECTORS], v[VECTORS];
+    real moved[VECTORS]; /* of a pair: m, less what was read */
     word random[VECTORS], turned[VECTORS];
-    for (int i = 0; i < VECTORS; i++) w[i] = m[i] = root[i] = v[i] = real_all(0);
+    for (int i = 0; i < VECTORS; i++) w[i] = m[i] = root[i] = v[i] = moved[i] = real_all(0);
 
     load_gradient(g, t, gradient, group);
     real squares[PARTS];
@@ -135,8 +160,10 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
         if (rule == RULE_ADAM)
             for (int i = 0; i < VECTORS; i++) g[i] = real_fma(w[i], real_all(s->weight_decay), g[i]);
         if (v_low) {
-            load_rooted(m, root, t, m_format, v_format, group);
+            if (pair) load_pair(m, root, &pair->grid, t, group);
+            else load_rooted(m, root, t, m_format, v_format, group);
             for (int i = 0; i < VECTORS; i++) {
+                moved[i] = m[i];
                 v[i] = rule_average(root[i] * root[i], g[i] * g[i], s->beta2, s->rest2);
                 root[i] = real_sqrt(v[i]);
             }
@@ -148,7 +175,10 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
                 root[i] = real_sqrt(v[i]);
             }
         }
-        for (int i = 0; i < VECTORS; i++) m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
+        for (int i = 0; i < VECTORS; i++) {
+            m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
+            moved[i] = m[i] - moved[i];
+        }
         if (rule == RULE_LAMB)
             for (int i = 0; i < VECTORS; i++) {
                 real u = rule_lamb_update(w[i], rule_direction(m[i], root[i], s), s);
@@ -162,29 +192,15 @@ OPTIM_FN void step_group(const struct optim_task *t, bool v_low, int m_format, i
                 w[i] = real_fma(rule_direction(m[i], root[i], s), real_all(-s->step_size), w[i]);
             }
         if (rule == RULE_LAMB && t->norms_only) return;
-    } else if (rule == RULE_LION) {
-        load_scaled(m, t->m, t->scales, group, m_format);
-        for (int i = 0; i < VECTORS; i++) {
-            w[i] = w[i] * s->decay - rule_sign(rule_average(m[i], g[i], s->beta1, s->rest1), s->lr);
-            m[i] = rule_average(m[i], g[i], s->beta2, s->rest2);
-        }
-    } else if (rule == RULE_SGD) {
-        for (int i = 0; i < VECTORS; i++) g[i] = real_fma(w[i], real_all(s->weight_decay), g[i]);
-        if (m_format != STATE_NONE) {
-            load_scaled(m, t->m, t->scales, group, m_format);
-            for (int i = 0; i < VECTORS; i++) {
-                m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
-                g[i] = s->nesterov ? real_fma(m[i], real_all(s->beta2), g[i]) : m[i];
-            }
-        }
-        for (int i = 0; i < VECTORS; i++) w[i] = real_fma(g[i], real_all(-s->lr), w[i]);
-    } else {
-        load_scaled(m, t->m, t->scales, group, m_format);
-        for (int i = 0; i < VECTORS; i++) m[i] += g[i];
-    }
+    } else step_momentum(t, m_format, group, g, w, m, s);
 
     for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_M(random, i);
-    if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned);
+    if (pair) {
+        pair->there = true;
+        memcpy(pair->m, m, sizeof m);
+        memcpy(pair->moved, moved, sizeof moved);
+        memcpy(pair->root, root, sizeof root);
+    } else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned);
     else {
         if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned);
         if (rule <= RULE_ADAMW || rule == RULE_LAMB) store_wide_state(t->v, group, v_format, v, random);
@@ -216,38 +232,58 @@ static inline void prefetch(const void *array, int64_t group, size_t size)
     uintptr_t at = (uintptr_t)array + (uintptr_t)group * size;
     for (size_t i = 0; i < size; i += 64) __builtin_prefetch((const void *)(at + i), 1);
 }
-OPTIM_FN void prefetch_group(const struct optim_task *t, int m_format, int v_format, int64_t group)
+OPTIM_FN void prefetch_group(const struct optim_task *t, bool pair, int m_format, int v_format, int64_t group)
 {
     if (t->gradient_format != GRADIENT_ACCUMULATOR)
         prefetch(t->gradient, group, gradient_bytes(t) * OPTIM_GROUP);
-    prefetch(t->m, group, optim_state_bytes(m_format));
-    prefetch(t->v, group, optim_state_bytes(v_format));
+    prefetch(t->m, group, optim_state_bytes(m_format) * (pair ? 2 : 1));
+    if (!pair) prefetch(t->v, group, optim_state_bytes(v_format));
     if (t->rule == RULE_ACCUMULATE) return;
     prefetch(t->weights, group, optim_weight_bytes(t->weight_format) * OPTIM_GROUP);
     prefetch(t->correction, group, optim_correction_bytes(t->weight_format));
 }
 
-OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, int v_format, int64_t begin,
-                         int64_t end, struct optim_partial *out)
+/* The pairs of a batch, from work. */
+OPTIM_FN void pairs_store(const struct optim_task *t, int64_t first, struct pair_work *work,
+                          word words[RANDOM_GROUPS][PARTS], struct sums *sums)
+{
+    for (int i = 0; i < RANDOM_GROUPS; i++)
+        if (work[i].there) pair_round_v(t, first + i, &work[i], false, &sums->wide_groups);
+    for (int i = 0; i < RANDOM_GROUPS; i++) {
+        word random[VECTORS], turned[VECTORS];
+        random_spread(random, words[i]);
+        for (int k = 0; k < VECTORS; k++) turned[k] = RANDOM_M(random, k);
+        if (work[i].there) pair_store(t, first + i, &work[i], turned);
+    }
+}
+
+OPTIM_FN void step_range(const struct optim_task *t, bool pair, bool v_low, int m_format, int v_format,
+                         int64_t begin, int64_t end, struct optim_partial *out)
 {
     struct random_keys keys = random_keys(t);
     struct optim_scalars scalars = t->s; /* a copy that no store can change */
     word random[RANDOM_GROUPS][PARTS];
+    struct pair_work work[RANDOM_GROUPS];
     bool randomly = needs_random(t) && !t->norms_only;
     size_t gb = gradient_bytes(t), wb = optim_weight_bytes(t->weight_format);
     bool array = t->gradient_format != GRADIENT_ACCUMULATOR, weighted = t->rule != RULE_ACCUMULATE;
     bool copied = t->weight_format == WEIGHTS_F32_COPY && weighted;
     double squares[3] = {0, 0, 0};
-    int64_t bad = 0;
+    int64_t bad = 0, wide_groups = 0;
     int64_t odd = t->first_group & 1; /* random words come for pairs of groups */
     for (int64_t first = begin - ((begin + odd) & 1); first < end; first += RANDOM_GROUPS) {
+        for (int64_t group = first < begin ? begin : first;
+             pair && group < end && group < first + RANDOM_GROUPS; group++)
+            work[group - first].grid = pair_grid_read(load_header(t, group));
+        if (pair)
+            for (int i = 0; i < RANDOM_GROUPS; i++) work[i].there = false;
         if (randomly) random_fill(&keys, t->first_group + first, random);
         struct sums sums = {.bad_groups = 0};
         for (int i = 0; i < PARTS; i++) sums.gradient[i] = sums.weight[i] = sums.update[i] = real_all(0);
         for (int64_t group = first < begin ? begin : first; group < end && group < first + RANDOM_GROUPS;
              group++) {
             size_t at = (size_t)group * OPTIM_GROUP, tail = 0;
-            prefetch_group(t, m_format, v_format, group + AHEAD);
+            prefetch_group(t, pair, m_format, v_format, group + AHEAD);
             const char *gradient = array ? (const char *)t->gradient + at * gb : NULL;
             char *weights = weighted ? (char *)t->weights + at * wb : NULL;
             uint16_t *copy = copied ? (uint16_t *)t->copy + at : NULL;
@@ -261,21 +297,23 @@ OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, i
                 if (weighted) weights = memcpy(padded_weights, weights, tail * wb);
                 if (copied) copy = memcpy(padded_copy, copy, tail * 2);
             }
-            step_group(t, v_low, m_format, v_format, group, gradient, weights, copy,
-                       randomly ? random[group - first] : NULL, &scalars, &sums);
+            step_group(t, pair ? &work[group - first] : NULL, v_low, m_format, v_format, group, gradient,
+                       weights, copy, randomly ? random[group - first] : NULL, &scalars, &sums);
             if (!tail || !weighted || t->norms_only) continue;
             memcpy((char *)t->weights + at * wb, padded_weights, tail * wb);
             if (copied) memcpy((uint16_t *)t->copy + at, padded_copy, tail * 2);
         }
+        if (pair && !t->norms_only) pairs_store(t, first, work, random, &sums);
         squares[0] += lanes_total(sums.gradient);
         if (t->rule == RULE_LAMB) {
             squares[1] += lanes_total(sums.weight);
             squares[2] += lanes_total(sums.update);
         }
         bad += sums.bad_groups;
+        wide_groups += sums.wide_groups;
     }
     double scale = (double)t->s.gradient_scale, unscaled = scale != 0 ? squares[0] / (scale * scale) : 0;
-    *out = (struct optim_partial){unscaled, squares[1], squares[2], bad};
+    *out = (struct optim_partial){unscaled, squares[1], squares[2], bad, wide_groups};
 }
 
 /* Copies of the loop for the formats that have to be fast; the other choices are branches that predict well.
@@ -283,13 +321,13 @@ OPTIM_FN void step_range(const struct optim_task *t, bool v_low, int m_format, i
 void OPTIM_NAME(optim_step)(const struct optim_task *t, int64_t begin, int64_t end, struct optim_partial *out)
 {
     int m = t->m_format, v = t->v_format;
-    if (v == STATE_8BIT && m == STATE_8BIT) step_range(t, true, STATE_8BIT, STATE_8BIT, begin, end, out);
-    else if (OPTIM_LOW_BIT(v)) step_range(t, true, m, v, begin, end, out);
+    if (OPTIM_PAIR(m, v)) step_range(t, true, true, STATE_8BIT, STATE_8BIT, begin, end, out);
+    else if (OPTIM_LOW_BIT(v)) step_range(t, false, true, m, v, begin, end, out);
     else if (v == STATE_NONE && m == STATE_8BIT)
-        step_range(t, false, STATE_8BIT, STATE_NONE, begin, end, out);
+        step_range(t, false, false, STATE_8BIT, STATE_NONE, begin, end, out);
     else if (v == STATE_BF16 && m == STATE_BF16)
-        step_range(t, false, STATE_BF16, STATE_BF16, begin, end, out);
-    else step_range(t, false, m, v, begin, end, out);
+        step_range(t, false, false, STATE_BF16, STATE_BF16, begin, end, out);
+    else step_range(t, false, false, m, v, begin, end, out);
 }
 
 /* ---- Conversions ------------------------------------------------------------------------------------- */
@@ -336,6 +374,17 @@ void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64
         if (v) load_wide_state(y, v, 0, STATE_F32);
         if (v && OPTIM_LOW_BIT(t->v_format)) {
             for (int i = 0; i < VECTORS; i++) y[i] = real_sqrt(y[i]);
+            if (OPTIM_PAIR(t->m_format, t->v_format)) {
+                struct pair_work work = {.grid = {.low = 0},
+                                         .there = true}; /* not the grid that lies there: the
+                                                          * same values, the same bytes */
+                int64_t wide_groups = 0;
+                memcpy(work.m, x, sizeof x);
+                memcpy(work.root, y, sizeof y);
+                pair_round_v(t, group, &work, true, &wide_groups);
+                if (work.there) pair_store(t, group, &work, half);
+                continue;
+            }
             store_rooted(t, t->m_format, t->v_format, group, x, y, half, half);
             continue;
         }
@@ -352,7 +401,10 @@ void OPTIM_NAME(optim_state_out)(const struct optim_task *t, int64_t begin, int6
         real x[VECTORS], y[VECTORS];
         for (int i = 0; i < VECTORS; i++) x[i] = y[i] = real_all(0);
         if (v && OPTIM_LOW_BIT(t->v_format)) {
-            load_rooted(x, y, t, t->m_format, t->v_format, group);
+            if (OPTIM_PAIR(t->m_format, t->v_format) && !t->apart) {
+                struct pair_grid grid = pair_grid_read(load_header(t, group));
+                load_pair(x, y, &grid, t, group);
+            } else load_rooted(x, y, t, t->m_format, t->v_format, group);
             for (int i = 0; i < VECTORS; i++) y[i] *= y[i];
         } else {
             load_scaled(x, t->m, t->scales, group, t->m_format);

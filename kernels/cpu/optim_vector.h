@@ -20,6 +20,7 @@
 typedef float real __attribute__((vector_size(4 * LANES)));
 typedef uint32_t word __attribute__((vector_size(4 * LANES)));
 typedef int32_t signed_word __attribute__((vector_size(4 * LANES)));
+typedef float single;
 typedef uint64_t wide __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 typedef uint8_t bytes __attribute__((vector_size(LANES)));
@@ -46,7 +47,9 @@ OPTIM_FN void store_reals(void *p, real x) { memcpy(p, &x, sizeof x); }
  * lanes), word_any_reaches (a lane >= limit); loads of LANES elements at any address, widened, or (high) put
  * in the highest bits over zeros; store_bytes: the lowest bits of each lane, store_high_halves2: the upper
  * halves of two vectors; pack_halves and store_packed: four vectors whose lanes fit in 16, then in 8 bits, to
- * bytes; shift_halves: right, each half for itself; multiply_even: 32 x 32 -> 64 bits of the even lanes. */
+ * bytes; store_halves2: the lower halves of two vectors; word_signs: the highest bit of each lane, as a mask;
+ * word_swap_eights: of 16 lanes the other 8; shift_halves: right, each half for itself; multiply_even: 32 x
+ * 32 -> 64 bits of the even lanes. */
 #if LANES == 16
 OPTIM_FN real real_sqrt(real x) { return (real)_mm512_sqrt_ps((__m512)x); }
 OPTIM_FN real real_fma(real x, real y, real z)
@@ -110,6 +113,14 @@ OPTIM_FN wide multiply_even(wide x, uint32_t y)
     return (wide)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64((long long)y));
 }
 OPTIM_FN wide lane_numbers(void) { return (wide){0, 1, 2, 3, 4, 5, 6, 7}; }
+OPTIM_FN word load_halves(const void *p) { return (word)_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)); }
+OPTIM_FN void store_halves2(void *p, const word x[2])
+{
+    __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi64(order, (__m512i)pack_halves(x[0], x[1])));
+}
+OPTIM_FN uint32_t word_signs(word x) { return (uint32_t)_mm512_movepi32_mask((__m512i)x); }
+OPTIM_FN word word_swap_eights(word x) { return (word)_mm512_shuffle_i64x2((__m512i)x, (__m512i)x, 0x4e); }
 #elif LANES == 8
 OPTIM_FN real real_sqrt(real x) { return (real)_mm256_sqrt_ps((__m256)x); }
 OPTIM_FN real real_fma(real x, real y, real z)
@@ -164,6 +175,13 @@ OPTIM_FN wide multiply_even(wide x, uint32_t y)
     return (wide)_mm256_mul_epu32((__m256i)x, _mm256_set1_epi64x((long long)y));
 }
 OPTIM_FN wide lane_numbers(void) { return (wide){0, 1, 2, 3}; }
+OPTIM_FN word load_halves(const void *p) { return (word)_mm256_cvtepu16_epi32(_mm_loadu_si128(p)); }
+OPTIM_FN void store_halves2(void *p, const word x[2])
+{
+    _mm256_storeu_si256(p, _mm256_permute4x64_epi64((__m256i)pack_halves(x[0], x[1]), 0xd8));
+}
+OPTIM_FN uint32_t word_signs(word x) { return (uint32_t)_mm256_movemask_ps((__m256)x); }
+OPTIM_FN word word_swap_eights(word x) { return x; }
 #else
 OPTIM_FN real real_sqrt(real x)
 {
@@ -233,6 +251,40 @@ OPTIM_FN void store_high_halves2(void *p, const word x[2])
 }
 OPTIM_FN wide multiply_even(wide x, uint32_t y) { return (x & 0xffffffffu) * (uint64_t)y; }
 OPTIM_FN wide lane_numbers(void) { return (wide){0, 1}; }
+OPTIM_FN void store_halves2(void *p, const word x[2])
+{
+    for (int i = 0; i < 2; i++) store_halves((char *)p + i * LANES * 2, x[i]);
+}
+OPTIM_FN uint32_t word_signs(word x)
+{
+    uint32_t signs = 0;
+    for (int i = 0; i < LANES; i++) signs |= x[i] >> 31 << i;
+    return signs;
+}
+OPTIM_FN word word_swap_eights(word x) { return x; }
 #endif
+
+/* ---- What the vector types themselves can do ---- */
+OPTIM_FN real real_of(word x) { return __builtin_convertvector((signed_word)x, real); }
+OPTIM_FN word word_of(real x) { return (word) __builtin_convertvector(x, signed_word); }
+OPTIM_FN word word_at_least(word x, uint32_t limit) { return (word)(x >= limit); }
+OPTIM_FN real real_where_above(word x, word y, real a, real b)
+{
+#if LANES == 16
+    return (real)_mm512_mask_blend_ps(_mm512_cmpgt_epu32_mask((__m512i)x, (__m512i)y), (__m512)b, (__m512)a);
+#else
+    word mask = (word)(x > y);
+    return as_real((as_word(a) & mask) | (as_word(b) & ~mask));
+#endif
+}
+OPTIM_FN single single_of(uint32_t x) { return (single)(int32_t)x; }
+OPTIM_FN uint32_t single_whole(single x) { return (uint32_t)(int32_t)x; }
+OPTIM_FN uint32_t bits_of(single x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+OPTIM_FN word word_min(word x, word y) { return ~word_max(~x, ~y); }
 
 #endif

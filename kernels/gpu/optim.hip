@@ -14,7 +14,7 @@ enum { BATCH = OPTIM_BATCH, CHUNK = OPTIM_CHUNK, OPTIM_THREADS = 256, BATCHES = 
 
 struct lane_sums {
     real gradient[2], weight[2], update[2];
-    int bad_groups;
+    int bad_groups, wide_groups;
 };
 
 DEVICE bool needs_random(const optim_task *t, int m_format, int v_format)
@@ -25,9 +25,34 @@ DEVICE bool needs_random(const optim_task *t, int m_format, int v_format)
                                t->weight_format != WEIGHTS_32));
 }
 
+/* The rules without v. */
+DEVICE void step_momentum(const optim_task *t, int m_format, int64_t group, bool there, real g[OWN],
+                          real w[OWN], real m[OWN], int u)
+{
+    const optim_scalars *s = &t->s;
+    int rule = t->rule;
+    if (m_format != STATE_NONE && there) load_scaled(m, t->m, t->scales, group, m_format, u);
+    if (rule == RULE_LION)
+        for (int k = 0; k < OWN; k++) {
+            w[k] = w[k] * s->decay - rule_sign(rule_average(m[k], g[k], s->beta1, s->rest1), s->lr);
+            m[k] = rule_average(m[k], g[k], s->beta2, s->rest2);
+        }
+    else if (rule == RULE_ACCUMULATE)
+        for (int k = 0; k < OWN; k++) m[k] = m[k] + g[k];
+    else {
+        for (int k = 0; k < OWN; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
+        if (m_format != STATE_NONE)
+            for (int k = 0; k < OWN; k++) {
+                m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
+                g[k] = s->nesterov ? real_fma(m[k], s->beta2, g[k]) : m[k];
+            }
+        for (int k = 0; k < OWN; k++) w[k] = real_fma(g[k], -s->lr, w[k]);
+    }
+}
+
 /* even, odd: random words of elements 2u and 2u+1 of each 16. Every lane of a wave comes here; groups that
  * are not `there` are not touched. */
-DEVICE void step_group(const optim_task *t, int m_format, int v_format, int64_t group, bool there,
+DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_format, int64_t group, bool there,
                        bool randomly, word even, word odd, int u, lane_sums *sums)
 {
     const optim_scalars *s = &t->s;
@@ -35,8 +60,10 @@ DEVICE void step_group(const optim_task *t, int m_format, int v_format, int64_t 
     bool v_low = OPTIM_LOW_BIT(v_format);
     int64_t left = t->count - group * OPTIM_GROUP;
     real g[OWN], w[OWN], m[OWN], root[OWN], v[OWN], squares[2] = {0.0f, 0.0f};
+    real before[OWN]; /* m as it was read, of a pair */
+    pair_grid grid;
     word random[OWN], turned[OWN];
-    for (int k = 0; k < OWN; k++) g[k] = w[k] = m[k] = root[k] = v[k] = 0.0f;
+    for (int k = 0; k < OWN; k++) g[k] = w[k] = m[k] = root[k] = v[k] = before[k] = 0.0f;
 
     if (there) load_gradient(g, t, group, u, left);
     for (int k = 0; k < OWN; k++) {
@@ -63,12 +90,15 @@ DEVICE void step_group(const optim_task *t, int m_format, int v_format, int64_t 
     if (rule == RULE_ADAM || rule == RULE_ADAMW || rule == RULE_LAMB) {
         if (rule == RULE_ADAM)
             for (int k = 0; k < OWN; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
-        if (there && v_low) load_rooted(m, root, t, m_format, v_format, group, u);
+        grid.low = 0;
+        if (there && pair) load_pair(m, root, &grid, t, group, u);
+        else if (there && v_low) load_rooted(m, root, t, m_format, v_format, group, u);
         else if (there) {
             load_scaled(m, t->m, t->scales, group, m_format, u);
             load_wide(v, t->v, group, v_format, u, OPTIM_GROUP);
         }
         for (int k = 0; k < OWN; k++) {
+            before[k] = m[k];
             v[k] = rule_average(v_low ? root[k] * root[k] : v[k], g[k] * g[k], s->beta2, s->rest2);
             root[k] = real_sqrt(v[k]);
             m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
@@ -84,30 +114,13 @@ DEVICE void step_group(const optim_task *t, int m_format, int v_format, int64_t 
                 w[k] = real_fma(rule_direction(m[k], root[k], s), -s->step_size, w[k]);
             }
         }
-    } else if (rule == RULE_LION) {
-        if (there) load_scaled(m, t->m, t->scales, group, m_format, u);
-        for (int k = 0; k < OWN; k++) {
-            w[k] = w[k] * s->decay - rule_sign(rule_average(m[k], g[k], s->beta1, s->rest1), s->lr);
-            m[k] = rule_average(m[k], g[k], s->beta2, s->rest2);
-        }
-    } else if (rule == RULE_SGD) {
-        for (int k = 0; k < OWN; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
-        if (m_format != STATE_NONE) {
-            if (there) load_scaled(m, t->m, t->scales, group, m_format, u);
-            for (int k = 0; k < OWN; k++) {
-                m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
-                g[k] = s->nesterov ? real_fma(m[k], s->beta2, g[k]) : m[k];
-            }
-        }
-        for (int k = 0; k < OWN; k++) w[k] = real_fma(g[k], -s->lr, w[k]);
-    } else {
-        if (there) load_scaled(m, t->m, t->scales, group, m_format, u);
-        for (int k = 0; k < OWN; k++) m[k] = m[k] + g[k];
-    }
+    } else step_momentum(t, m_format, group, there, g, w, m, u);
 
     if (t->norms_only) return; /* all octets of the block alike */
     for (int k = 0; k < OWN; k++) turned[k] = random[(k + 4) % OWN];
-    if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned, u, there);
+    for (int k = 0; k < OWN && pair; k++) before[k] = m[k] - before[k];
+    if (pair) sums->wide_groups += store_pair(t, group, &grid, m, before, root, turned, u, there);
+    else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned, u, there);
     else {
         if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned, u, there);
         if (there && v_format != STATE_NONE) store_wide(t->v, group, v_format, v, random, u, OPTIM_GROUP);
@@ -119,11 +132,11 @@ DEVICE void step_group(const optim_task *t, int m_format, int v_format, int64_t 
 
 /* A batch of up to 16 groups, walked by one octet; its sums by element % 16 to `sums` (3, 16), those of
  * groups that failed to the lane's bad_groups. */
-DEVICE void step_batch(const optim_task *t, int m_format, int v_format, int64_t first, int64_t begin,
-                       int64_t end, int u, float (*sums)[16], int *bad)
+DEVICE void step_batch(const optim_task *t, bool pair, int m_format, int v_format, int64_t first,
+                       int64_t begin, int64_t end, int u, float (*sums)[16], int *bad, int *wide_groups)
 {
     bool randomly = needs_random(t, m_format, v_format);
-    lane_sums lane = {{0.0f, 0.0f}, {0.0f, 0.0f}, {0.0f, 0.0f}, 0};
+    lane_sums lane = {{0.0f, 0.0f}, {0.0f, 0.0f}, {0.0f, 0.0f}, 0, 0};
     ROLLED for (int i = 0; i < BATCH; i += 2)
     {
         uint32_t counter[4], words[4] = {0, 0, 0, 0};
@@ -136,7 +149,7 @@ DEVICE void step_batch(const optim_task *t, int m_format, int v_format, int64_t 
         ROLLED for (int parity = 0; parity < 2; parity++)
         {
             int64_t group = first + i + parity;
-            step_group(t, m_format, v_format, group, group >= begin && group < end, randomly,
+            step_group(t, pair, m_format, v_format, group, group >= begin && group < end, randomly,
                        parity ? words[2] : words[0], parity ? words[3] : words[1], u, &lane);
         }
     }
@@ -146,6 +159,7 @@ DEVICE void step_batch(const optim_task *t, int m_format, int v_format, int64_t 
         sums[2][2 * u + j] = lane.update[j].x;
     }
     *bad += lane.bad_groups;
+    *wide_groups += lane.wide_groups;
 }
 
 /* The task whose chunks hold this block: the last one that begins at or before it. */
@@ -175,7 +189,8 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
 {
     SHARED float sums[BATCHES][3][16];
     SHARED double totals[BATCHES][3];
-    SHARED int bad[OPTIM_THREADS / OCTET];
+    SHARED int bad[OPTIM_THREADS / OCTET], wide_groups[OPTIM_THREADS / OCTET];
+    const bool PAIR = OPTIM_PAIR(M, V);
     const optim_row *entry = task_find(tasks, count, BLOCK_X);
     const optim_task *t = &entry->task;
     int m_format = M == ANY ? t->m_format : M, v_format = V == ANY ? t->v_format : V;
@@ -185,19 +200,23 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
                              1); /* random words come for pairs of groups of the whole tensor */
     if (entry->go && !*entry->go) {
         if (THREAD) return;
-        optim_partial refused = {as_real(0x7f800000u).x, 0, 0, end - begin};
+        optim_partial refused = {as_real(0x7f800000u).x, 0, 0, end - begin, 0};
         partials[t->first_partial + chunk] = refused;
         return;
     }
-    int octet = THREAD / OCTET, u = THREAD % OCTET, failed = 0,
+    int octet = THREAD / OCTET, u = THREAD % OCTET, failed = 0, widened = 0,
         batches = (int)((end - first + BATCH - 1) / BATCH);
     int leader = THREAD / WAVE * (WAVE / OCTET); /* a wave goes together or not at all */
     if (leader < batches)
-        step_batch(t, m_format, v_format, first + octet * BATCH, begin, end, u, sums[octet], &failed);
+        step_batch(t, PAIR, m_format, v_format, first + octet * BATCH, begin, end, u, sums[octet], &failed,
+                   &widened);
     if (batches == BATCHES && leader == 0) /* an odd first group leaves one for the end */
-        step_batch(t, m_format, v_format, octet ? end : first + (BATCHES - 1) * BATCH, begin, end, u,
-                   octet ? nullptr : sums[BATCHES - 1], &failed);
-    if (u == 0) bad[octet] = failed;
+        step_batch(t, PAIR, m_format, v_format, octet ? end : first + (BATCHES - 1) * BATCH, begin, end, u,
+                   octet ? nullptr : sums[BATCHES - 1], &failed, &widened);
+    if (u == 0) {
+        bad[octet] = failed;
+        wide_groups[octet] = widened;
+    }
     barrier();
     if (THREAD < batches)
         for (int kind = 0; kind < 3; kind++) {
@@ -208,16 +227,20 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
     barrier();
     if (THREAD) return;
     double total[3] = {0, 0, 0};
-    int64_t bad_groups = 0;
+    int64_t bad_groups = 0, wide = 0;
     for (int b = 0; b < batches; b++)
         for (int kind = 0; kind < 3; kind++) total[kind] += totals[b][kind];
-    for (int i = 0; i < OPTIM_THREADS / OCTET; i++) bad_groups += bad[i];
+    for (int i = 0; i < OPTIM_THREADS / OCTET; i++) {
+        bad_groups += bad[i];
+        wide += wide_groups[i];
+    }
     double scale = (double)t->s.gradient_scale;
     optim_partial *out = partials + t->first_partial + chunk;
     out->gradient_squares = scale != 0 ? total[0] / (scale * scale) : 0;
     out->weight_squares = t->rule == RULE_LAMB ? total[1] : 0;
     out->update_squares = t->rule == RULE_LAMB ? total[2] : 0;
     out->bad_groups = carried(t, bad_groups, out->bad_groups);
+    out->wide_groups = wide;
 }
 
 /* Before a step: where a gradient of the table holds a NaN or an infinity, its go becomes 0. */
@@ -291,7 +314,7 @@ KERNEL(optim_squares, const optim_row *tasks, int count, optim_partial *partials
     }
     barrier();
     if (THREAD) return;
-    optim_partial found = {0, 0, 0, 0};
+    optim_partial found = {0, 0, 0, 0, 0};
     for (int b = 0; b < CHUNK / BATCH; b++) {
         found.gradient_squares += sums[b];
         found.bad_groups |= bad[b];

@@ -18,6 +18,7 @@ struct real {
     DEVICE_METHOD real(float value) : x(value) {}
 };
 typedef uint32_t word;
+typedef real single;
 #define OPTIM_FN DEVICE
 OPTIM_FN real operator+(real a, real b) { return exact_add(a.x, b.x); }
 OPTIM_FN real operator-(real a, real b) { return exact_add(a.x, -b.x); }
@@ -53,6 +54,15 @@ OPTIM_FN real real_limit(real a, real limit)
 OPTIM_FN word word_all(word x) { return x; }
 OPTIM_FN word word_max(word a, word b) { return a > b ? a : b; }
 OPTIM_FN word word_nonzero(real a) { return a.x != 0.0f ? 0xffffffffu : 0u; }
+OPTIM_FN word word_min(word a, word b) { return a < b ? a : b; }
+OPTIM_FN word word_at_least(word a, uint32_t limit) { return a >= limit ? 0xffffffffu : 0u; }
+OPTIM_FN real real_where_above(word x, word y, real a, real b) { return x > y ? a : b; }
+OPTIM_FN real real_of(word a) { return (float)(int32_t)a; }
+OPTIM_FN word word_of(real a) { return (word)(int32_t)a.x; }
+OPTIM_FN single single_of(uint32_t a) { return (float)(int32_t)a; }
+OPTIM_FN uint32_t single_whole(single a) { return (uint32_t)(int32_t)a.x; }
+OPTIM_FN uint32_t bits_of(single a) { return as_word(a); }
+OPTIM_FN real operator-(real a) { return -a.x; }
 #include "kernels/optim_math.h"
 
 enum { OCTET = 8, OWN = 8 };
@@ -258,6 +268,76 @@ DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_
     store_codes(t->v, group, v_format == STATE_4BIT, code, u);
     if (OPTIM_LOW_BIT(m_format)) store_codes(t->m, group, m_format == STATE_4BIT, codes_m, u);
     else store_wide(t->m, group, m_format, m, random_m, u, OPTIM_GROUP);
+}
+
+/* ---- Pairs: m and sqrt(v) in one code of 16 bits; elements e % 8 of a lane: 2 u % 8 and the next ---- */
+
+DEVICE uint32_t octet_or(uint32_t x)
+{
+    for (int mask = 1; mask < OCTET; mask *= 2) x |= (uint32_t)wave_xor((int)x, mask);
+    return x;
+}
+DEVICE word eighth_mask(uint32_t bits, int k, int u) { return 0u - (bits >> ((2 * u + k % 2) % 8) & 1u); }
+
+DEVICE void load_pair(real m[OWN], real root[OWN], pair_grid *grid, const optim_task *t, int64_t group, int u)
+{
+    uint32_t header = *(const uint32_t *)(t->scales + group * PAIR_HEADER);
+    pair_grid g = pair_grid_read(header);
+    word codes[OWN];
+    load_halves(codes, (const uint16_t *)t->m + group * OPTIM_GROUP, u, OPTIM_GROUP);
+    *grid = g;
+    real unit[2];
+    for (int j = 0; j < 2; j++)
+        unit[j] = pair_ratio(header >> 17 & 127u) / g.middle *
+                  pair_factor(eighth_mask(header >> 24, j, u), PAIR_SMALL);
+    for (int k = 0; k < OWN; k++) {
+        real pair = real_of(codes[k]), code = pair_v_code(pair, &g);
+        root[k] = g.low ? pair_root(code, &g, false) : real(0.0f);
+        m[k] = g.low ? (real_fma(code, -g.m_codes, pair) - g.middle) * unit[k % 2] * root[k] : real(0.0f);
+    }
+}
+/* Every lane of a wave comes here; `write` is the octet's. moved: m less what was read. Whether the group is
+ * wide.
+ */
+DEVICE bool store_pair(const optim_task *t, int64_t group, const pair_grid *old, real m[OWN], real moved[OWN],
+                       const real root[OWN], const word random[OWN], int u, bool write)
+{
+    word largest = 0, least = 0xffffffffu, codes[OWN], ratios[2] = {0, 0};
+    for (int k = 0; k < OWN; k++) {
+        largest = word_max(largest, as_word(root[k]));
+        least = word_min(least, as_word(root[k]) - PAIR_SEEN);
+    }
+    largest = octet_max(largest);
+    word smallest = ~octet_max(~least) + PAIR_SEEN;
+    bool zero = largest == 0;
+    if (largest < PAIR_SEEN) smallest = largest = PAIR_SEEN;
+    pair_grid g = pair_grid_fit(smallest, largest, old, pair_grid_due(t->updates));
+    uint32_t turn = pair_turn(t->updates, t->key[0] ^ t->key[1], t->first_group + group);
+    real code[OWN], scale[2];
+    word still[2];
+    for (int k = 0; k < OWN; k++) {
+        code[k] = pair_v_round(root[k], turn + (uint32_t)element(k, u) * PAIR_ELEMENT, &g, false);
+        real inverse = minus_inverse(pair_root(code[k], &g, false));
+        m[k] = m[k] * inverse;
+        moved[k] = moved[k] * inverse;
+        ratios[k % 2] = word_max(ratios[k % 2], as_word(m[k]) & 0x7fffffffu);
+    }
+    for (int j = 0; j < 2; j++) ratios[j] = word_max(ratios[j], (word)wave_xor((int)ratios[j], OCTET / 2));
+    uint32_t ratio = pair_ratio_code(octet_max(word_max(ratios[0], ratios[1]))), eighths = 0;
+    single top = pair_ratio(ratio), codes_of = g.middle / top, quarter = top * g.m_inverse * 0.5f;
+    for (int j = 0; j < 2; j++) {
+        word small = pair_small(ratios[j], top);
+        eighths |= (small & 1u) << ((2 * u + j) % 8);
+        scale[j] = -codes_of * pair_factor(small, PAIR_SMALL_INVERSE);
+        still[j] = as_word(quarter * pair_factor(small, PAIR_SMALL));
+    }
+    eighths = octet_or(eighths);
+    for (int k = 0; k < OWN; k++)
+        codes[k] = zero ? 0u : pair_join(code[k], m[k], moved[k], scale[k % 2], still[k % 2], random[k], &g);
+    if (!write) return false;
+    store_halves((uint16_t *)t->m + group * OPTIM_GROUP, codes, u, OPTIM_GROUP);
+    if (u == 0) *(uint32_t *)(t->scales + group * PAIR_HEADER) = zero ? 0u : pair_header(&g, ratio, eighths);
+    return !zero && pair_is_wide(&g);
 }
 
 DEVICE void load_gradient(real g[OWN], const optim_task *t, int64_t group, int u, int64_t left)
