@@ -86,7 +86,8 @@ static int read_config(struct embed *e, const struct arguments *args, struct err
 static int open_tower(struct embed *e, struct error *err)
 {
     struct config *c = &e->config;
-    int code = trainer_tower_geometry(c, e->student, &e->geometry, &e->weights, err);
+    int code = train_file_there(c, e->student ? "model_s.weight" : "model_t.weight", err);
+    if (!code) code = trainer_tower_geometry(c, e->student, &e->geometry, &e->weights, err);
     if (!code) code = train_device_open(&e->device, c, true, err);
     if (code) return code;
     enum dtype type = trainer_tower_type(e->student ? &c->model_s : &c->model_t);

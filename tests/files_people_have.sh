@@ -147,12 +147,12 @@ done <<'TABLE'
 7|oblong.safetensors|9 rows, expected 1 + a square|square image
 1|pipe.pt|is not a regular file|name a file
 1|/dev/zero|is not a regular file|name a file
-1|https://dl.example.org/vit.pth|is not there|meopt fetch
+7|https://dl.example.org/vit.pth|is not there|meopt fetch
 1|missing|model-00002-of-00002.safetensors, which is not there|get the rest
 3|absolute|is said to be in /etc/passwd|do not trust
 3|above|expected a weight file beside the index|do not trust
 1|dangling|is a symbolic link to ../../blobs/gone, which is not there|get the file
-1|annex.pt|is a symbolic link to .git/annex.*, which is not there|git annex get
+7|annex.pt|is a symbolic link to .git/annex.*, which is not there|git annex get
 3|annex_pointer.pt|git-annex pointer|git annex get
 3|lfs.safetensors|git-lfs pointer|git lfs pull
 3|page.pt|web page|again

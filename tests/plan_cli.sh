@@ -83,7 +83,7 @@ expect 0 "$MEOPT" plan dinov2.yaml --json optim.clip_grad_norm=0
 grep -q '"clip_mode": null' out || fail "no mode in JSON"
 
 expect 2 "$MEOPT" plan eva_clip.yaml --card-memory lots
-expect 1 "$MEOPT" plan quickstart.yaml
+expect 7 "$MEOPT" plan quickstart.yaml
 grep -q 'not there' err || fail "a missing checkpoint without arch is named"
 expect 7 "$MEOPT" plan nothing.yaml
 expect 7 "$MEOPT" plan eva_clip.yaml optim.lrr=1

@@ -100,6 +100,20 @@ static void fetch_hint(char *hint, size_t size, const char *key, const char *pat
     snprintf(hint, size, "set %s; 'meopt fetch --list' tells what can be fetched", key);
 }
 
+int train_file_there(const struct config *c, const char *name, struct error *err)
+{
+    int key = config_key_index(name);
+    const char *path = *(char *const *)((const char *)c + config_keys[key].offset);
+    char hint[320], to[256];
+    if (!path[0] || access(path, F_OK) == 0) return 0;
+    fetch_hint(hint, sizeof hint, name, path);
+    if (path_is_dead_link(path, to, sizeof to))
+        error_set(err, EXIT_CONFIG, "get the file that it names, as with 'git annex get'",
+                  "%s is a symbolic link to %s, which is not there: %s", name, to, path);
+    else error_set(err, EXIT_CONFIG, hint, "%s is not there: %s", name, path);
+    return error_at(err, c->path, c->origins[key].line, c->origins[key].column);
+}
+
 int train_files_there(const struct config *c, void (*missing)(void *context, const struct error *),
                       void *context, struct error *err)
 {
@@ -107,18 +121,8 @@ int train_files_there(const struct config *c, void (*missing)(void *context, con
     const bool read[] = {c->model_t.init != TOWER_INIT_RANDOM, c->model_s.init != TOWER_INIT_RANDOM, true};
     int code = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        int key = config_key_index(names[i]);
-        const char *path = *(char *const *)((const char *)c + config_keys[key].offset);
-        char hint[320];
         struct error e = {0};
-        if (!read[i] || !path[0] || access(path, F_OK) == 0) continue;
-        fetch_hint(hint, sizeof hint, names[i], path);
-        char to[256];
-        if (path_is_dead_link(path, to, sizeof to))
-            error_set(&e, EXIT_CONFIG, "get the file that it names, as with 'git annex get'",
-                      "%s is a symbolic link to %s, which is not there: %s", names[i], to, path);
-        else error_set(&e, EXIT_CONFIG, hint, "%s is not there: %s", names[i], path);
-        error_at(&e, c->path, c->origins[key].line, c->origins[key].column);
+        if (!read[i] || train_file_there(c, names[i], &e) == 0) continue;
         if (missing) missing(context, &e);
         if (!code && err) *err = e;
         code = EXIT_CONFIG;

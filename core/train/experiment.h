@@ -17,6 +17,8 @@ int train_device_open(struct device **device, const struct config *config, bool 
  * hears of each, err of the first, with the command that fetches it. */
 int train_files_there(const struct config *config, void (*missing)(void *context, const struct error *),
                       void *context, struct error *err);
+/* The same of the file or directory that one key names. */
+int train_file_there(const struct config *config, const char *key, struct error *err);
 
 /* Everything that can be wrong with an experiment, without its memory: files, geometry, images. The
  * configuration is resolved by it. */

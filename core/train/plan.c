@@ -106,10 +106,10 @@ int plan_make_among(struct plan *plan, const struct config *config, const struct
         const char *weight = teacher ? copy.model_t.weight : copy.model_s.weight;
         char to[256];
         if (path_is_dead_link(weight, to, sizeof to))
-            code = error_set(err, EXIT_FAILED, "get the file that it names, as with 'git annex get'",
+            code = error_set(err, EXIT_CONFIG, "get the file that it names, as with 'git annex get'",
                              "is a symbolic link to %s, which is not there", to);
         else
-            code = error_set(err, weight[0] ? EXIT_FAILED : EXIT_CONFIG,
+            code = error_set(err, EXIT_CONFIG,
                              "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'",
                              "the %s's checkpoint is not there, and nothing else says its geometry",
                              teacher ? "teacher" : "student");
