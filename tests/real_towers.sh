@@ -87,6 +87,9 @@ for name, size in ("ViT-S-16", 224), ("ViT-B-16", 224), ("ViT-L-14", 224), ("ViT
     tower("open_clip %s, 2 blocks" % name, clip(name, 2), image, size)
 for name in "ViT-B-16-quickgelu", "ViT-L-14-quickgelu", "ViT-H-14-quickgelu", "ViT-H-14-worldwide-quickgelu":
     if open_clip.get_model_config(name): tower("open_clip %s, 2 blocks" % name, clip(name, 2), image, 224, keys=("model_t.activation=quick_gelu",))
+for name, size in ("ViT-L-14-CLIPA", 224), ("ViT-H-14-CLIPA-336", 336):
+    tower("open_clip %s, 2 blocks" % name, clip(name, 2), image, size, keys=("model_t.pool=avg_first",))
+refused("open_clip coca_ViT-B-32", clip("coca_ViT-B-32", 1), "attn_pool", "pooling by attention")
 def larger(m, x): # 224 px weights in the 336 px model, as create_model loads them
     state, big = m.state_dict(), clip("ViT-L-14-336", 2).eval()
     open_clip.model.resize_pos_embed(state, big)
@@ -120,6 +123,12 @@ for name, more in ("deit3_small_patch16_224", {}), ("beit_base_patch16_224", {})
     if name != "resnet50": more = dict(more, depth=1)
     refused("timm " + name, timm.create_model(name, **more))
 
+for name, size, classes, keys in ("eva02_base_patch16_clip_224", 224, 512, ()), ("eva02_large_patch14_clip_336", 336, 768, ()), \
+        ("eva02_enormous_patch14_clip_224", 224, 1024, ()), ("eva02_tiny_patch14_336", 336, 0, ()), ("eva02_base_patch14_224", 224, 0, ()), \
+        ("vit_small_plus_patch16_dinov3_qkvb", 256, 0, ()), ("vit_base_patch16_dinov3", 224, 0, ("model_t.pool=avg",)), ("vit_huge_plus_patch16_dinov3", 224, 0, ("model_t.pool=avg",)):
+    more = dict(global_pool="token") if "qkvb" in name else {}
+    tower("timm %s, 2 blocks" % name, timm.create_model(name, depth=2, num_classes=classes, **more), plain, size, keys=keys)
+
 # ---- transformers
 pooled = lambda m, x: m(pixel_values=x, **(dict(interpolate_pos_encoding=True) if "CLIP" in type(m).__name__ else {})).pooler_output
 def pretrained(m):
@@ -135,6 +144,9 @@ for name, width, heads, more in ("small", 384, 6, {}), ("base", 768, 12, {}), ("
     cfg = dict(hidden_size=width, num_hidden_layers=2, num_attention_heads=heads, image_size=518, patch_size=14, **more)
     tower("transformers Dinov2Model " + name, hf.Dinov2Model(hf.Dinov2Config(**cfg)), pooled, 224, save=pretrained)
     tower("transformers Dinov2WithRegisters " + name, hf.Dinov2WithRegistersModel(hf.Dinov2WithRegistersConfig(**cfg)), pooled, 224, save=pretrained)
+for width, heads, more in (384, 6, {}), (1280, 20, dict(use_gated_mlp=True, hidden_act="silu", intermediate_size=5120)):
+    cfg = dict(hidden_size=width, num_hidden_layers=2, num_attention_heads=heads, image_size=224, patch_size=16, num_register_tokens=4)
+    tower("transformers DINOv3ViTModel %d" % width, hf.DINOv3ViTModel(hf.DINOv3ViTConfig(**{**cfg, "intermediate_size": 4 * width, **more})), lambda m, x: m(pixel_values=x).pooler_output, 224, 320, save=pretrained)
 small = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1)
 refused("transformers ViT", hf.ViTModel(hf.ViTConfig(**small)), "ViT")
 refused("transformers BEiT", hf.BeitModel(hf.BeitConfig(**small)), "BEiT")
