@@ -1,0 +1,121 @@
+#!/bin/sh
+# A real Slurm on loopback, two nodes as two daemons of this machine: the script of `meopt sbatch` is submitted, read by the runs'
+# readers while it trains, warned, saves, goes back into the queue, comes again, and ends with the bits of a run that was left alone; a
+# job that is cancelled leaves nothing running. Needs root, slurmctld, slurmd, munge and the MPI module; long: only with MEOPT_LONG=1.
+set -eu
+skip() { echo "skipped: $*"; exit 77; }
+[ "${MEOPT_LONG:-}" = 1 ] || skip "long, set MEOPT_LONG=1"
+for tool in slurmctld slurmd munged mungekey srun sbatch mpirun python3; do command -v $tool >/dev/null || skip "no $tool"; done
+[ "$(id -u)" = 0 ] || skip "slurmd wants root"
+[ -f "$(dirname "$MEOPT")/libmeopt_mpi.so" ] || skip "built without MPI"
+work=$(mktemp -d -p "${TMPDIR:-/tmp}")
+chmod 755 "$work"
+pids=
+finish() {
+    code=$?
+    if [ "$pids" ]; then
+        scancel --user=root >/dev/null 2>&1 || true
+        for i in $(seq 40); do [ "$(squeue -h 2>/dev/null | wc -l)" != 0 ] || break; sleep 0.5; done
+        # shellcheck disable=SC2086
+        kill $pids 2>/dev/null || true
+        sleep 2
+        # shellcheck disable=SC2086
+        kill -9 $pids 2>/dev/null || true
+    fi
+    rm -rf "$work"
+    exit $code
+}
+trap finish EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; tail -n 25 job.log slurmctld.log slurmd-n?.log >&2 || true; exit 1; }
+port=$(python3 -c 'import random; print(random.randrange(20000, 30000, 10))')
+export SLURM_CONF="$work/slurm.conf"
+cat >slurm.conf <<END
+ClusterName=meopt
+SlurmctldHost=localhost
+SlurmctldPort=$port
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket=$work/munge.socket,cred_expire=5
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+StateSaveLocation=$work/state
+SlurmdSpoolDir=$work/spool-%n
+TmpFS=$work/tmp-%n
+SlurmctldPidFile=$work/slurmctld.pid
+SlurmdPidFile=$work/slurmd-%n.pid
+SlurmctldLogFile=$work/slurmctld.log
+SlurmdLogFile=$work/slurmd-%n.log
+SlurmdParameters=config_overrides
+KillWait=5
+ReturnToService=2
+MpiDefault=pmix
+JobRequeue=1
+NodeName=n[1-2] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 2))] CPUs=4 State=UNKNOWN
+PartitionName=main Nodes=n[1-2] Default=YES MaxTime=60 State=UP
+END
+printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' >cgroup.conf
+mkdir state spool-n1 spool-n2 tmp-n1 tmp-n2
+mungekey -k "$work/munge.key" -c
+munged --force --socket="$work/munge.socket" --key-file="$work/munge.key" --pid-file="$work/munged.pid" --log-file="$work/munged.log" \
+    --seed-file="$work/munged.seed" 2>/dev/null
+slurmctld -f "$SLURM_CONF" -i
+sleep 1
+for node in n1 n2; do slurmd -N $node -f "$SLURM_CONF"; done
+for file in munged slurmctld slurmd-n1 slurmd-n2; do
+    for i in $(seq 40); do [ ! -s $file.pid ] || break; sleep 0.25; done
+    pids="$pids $(cat $file.pid)"
+done
+until_true() { # seconds, what, command
+    seconds=$1 what=$2
+    shift 2
+    i=0
+    until "$@"; do
+        i=$((i + 1))
+        [ "$i" -lt $((seconds * 2)) ] || fail "not within $seconds s: $what"
+        sleep 0.5
+    done
+}
+both_idle() { [ "$(sinfo -h -N -o %t | grep -c idle)" = 2 ]; }
+until_true 60 "two nodes are idle" both_idle
+
+mkdir sample configs
+for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
+cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
+same="train.global_batch=8 train.micro_batch=2 train.steps=250 device.type=cpu"
+# shellcheck disable=SC2086
+"$MEOPT" train configs/quickstart_dinov2.yaml $same --run-dir runs --name alone >alone.log 2>&1 || fail "alone"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 MEOPT_RANKS_ADDRESS=127.0.0.1 OMPI_MCA_mpi_yield_when_idle=1
+# shellcheck disable=SC2086
+"$MEOPT" sbatch configs/quickstart_dinov2.yaml $same --nodes 2 --cpus 1 --time 30 --warn 60 --run-dir runs --name job -o job.sh
+job=$(sbatch --parsable -o "$work/job.log" job.sh)
+
+steps() { [ -e runs/job/metrics.jsonl ] && [ "$(wc -l 2>/dev/null <runs/job/metrics.jsonl || echo 0)" -ge "$1" ]; }
+until_true 120 "the job makes steps" steps 5
+"$MEOPT" runs >listed 2>&1 && grep -q job listed || fail "the run is listed while it trains: $(cat listed)"
+scancel --signal=USR1 --batch "$job"
+requeued() { scontrol show job "$job" | grep -q 'Restarts=1'; }
+until_true 60 "warned, the job is back in the queue" requeued
+grep -q '"event": *"stopped"\|"stopped"' runs/job/events.jsonl || fail "it did not save before it left"
+ended() { scontrol show job "$job" | grep -q 'JobState=COMPLETED'; }
+until_true 600 "the job comes again and ends" ended
+[ "$(wc -l <runs/job/metrics.jsonl)" = 250 ] || fail "steps: $(wc -l <runs/job/metrics.jsonl)"
+grep -q '"resumed"' runs/job/events.jsonl || fail "it went on"
+cmp runs/alone/ckpt/step-00000250/model.safetensors runs/job/ckpt/step-00000250/model.safetensors || fail "other weights than alone"
+
+# Cancelled: ends with what was saved, nothing is left running.
+# shellcheck disable=SC2086
+"$MEOPT" sbatch configs/quickstart_dinov2.yaml $same train.steps=100000 --nodes 2 --cpus 1 --time 30 --run-dir runs --name gone -o gone.sh
+gone=$(sbatch --parsable -o "$work/gone.log" gone.sh)
+begun() { [ -e runs/gone/metrics.jsonl ] && [ "$(wc -l 2>/dev/null <runs/gone/metrics.jsonl || echo 0)" -ge 3 ]; }
+until_true 120 "the second job makes steps" begun
+scancel "$gone"
+quiet() { ! grep -lz "[r]uns/gone\|[.]ranks-$gone" /proc/[0-9]*/cmdline 2>/dev/null | grep -q .; }
+until_true 60 "nothing of a cancelled job runs" quiet
+echo "job $job: warned, requeued, the same weights; job $gone: cancelled, nothing left"
