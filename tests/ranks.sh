@@ -54,3 +54,16 @@ resume alone --workers 2 || code=$?
 code=0
 train many --workers 3 train.batch_size=4 train.global_batch=8 || code=$?
 [ $code = 7 ] && grep -q '3 ranks for 2 micro-batches' "$dir/log" || fail "more ranks than micro-batches: $code: $(cat "$dir/log")"
+
+# Two cards, through this machine's memory: the bytes of one.
+if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
+    . "$MEOPT_SOURCE/tests/fake_cards.sh"
+    export FAKE_CARDS=2
+    for cards in 0 0,1; do
+        train "cards$cards" --cards $cards train.global_batch=4 train.batch_size=1 train.micro_batch=1 dist.shard=optimizer device.type=hip ||
+            fail "cards $cards: $(cat "$dir/log")"
+    done
+    for file in model.safetensors optimizer.bin; do
+        cmp "$dir/runs/cards0/ckpt/step-00000003/$file" "$dir/runs/cards0,1/ckpt/step-00000003/$file" || fail "two cards: other bytes in $file"
+    done
+fi

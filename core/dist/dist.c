@@ -35,6 +35,7 @@ size_t dist_slice_bytes(int size)
     return slice > 4096 ? slice : 4096;
 }
 
+/* For a copy alone, never while others are waited for: the caller works on the device meanwhile. */
 static void enter_device(struct dist *dist)
 {
     if (dist->device->enter) dist->device->enter(dist->device);
@@ -48,14 +49,22 @@ static void fetch(struct dist *dist, bool of_host, void *host, const void *from,
 {
     if (!bytes) return;
     if (of_host) memcpy(host, from, bytes);
-    else dist->device->download(dist->device, host, from, bytes);
+    else {
+        enter_device(dist);
+        dist->device->download(dist->device, host, from, bytes);
+        leave_device(dist);
+    }
 }
 
 static void put(struct dist *dist, bool of_host, void *to, const void *host, size_t bytes)
 {
     if (!bytes) return;
     if (of_host) memcpy(to, host, bytes);
-    else dist->device->upload(dist->device, to, host, bytes);
+    else {
+        enter_device(dist);
+        dist->device->upload(dist->device, to, host, bytes);
+        leave_device(dist);
+    }
 }
 
 /* to = from + value, value of one rank. `from` NULL: 0 */
@@ -98,7 +107,6 @@ static int reduce(struct dist *dist, void *context, struct error *err)
     int64_t most = (int64_t)(w->slice_bytes / size), longest = longest_part(dist, s->offsets);
     bool host = dist->device->host_memory;
     dist_enter("reduce", s->offsets[dist->size] * (int64_t)size);
-    enter_device(dist);
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
         size_t bytes = (size_t)slice * size;
@@ -118,7 +126,6 @@ static int reduce(struct dist *dist, void *context, struct error *err)
             add(sum, r ? sum : before, w->receive + (size_t)r * bytes, s->type, count);
         if (!host) put(dist, host, s->receive + at, w->sum, (size_t)count * sizeof *sum);
     }
-    leave_device(dist);
     dist_leave();
     return code;
 }
@@ -151,7 +158,6 @@ static int gather(struct dist *dist, void *context, struct error *err)
     int64_t most = (int64_t)w->slice_bytes, longest = longest_part(dist, g->offsets);
     int code = 0;
     dist_enter("gather", g->offsets[dist->size]);
-    enter_device(dist);
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
         fetch(dist, g->host, w->send, g->p + g->offsets[dist->rank] + at,
@@ -162,7 +168,6 @@ static int gather(struct dist *dist, void *context, struct error *err)
                 put(dist, g->host, g->p + g->offsets[q] + at, w->receive + (int64_t)q * slice,
                     (size_t)part_of(g->offsets, q, at, slice));
     }
-    leave_device(dist);
     dist_leave();
     return code;
 }

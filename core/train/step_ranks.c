@@ -278,6 +278,7 @@ static int step_group(struct many_pass *r, int group, struct error *err)
     if (t->many->sharded) {
         if (!t->device->host_memory) t->device->sync(t->device);
         dist_begin(&t->ranks, &g->gather);
+        if (t->device->queues->overlap) return dist_end(&t->ranks, &g->gather, err);
     }
     return 0;
 }

@@ -43,7 +43,8 @@ static struct tower_options student_options(const struct trainer *t)
                    c->optim.weights == OPTIM_WEIGHTS_FP32_COPY),
         .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
         .gradients = t->release || t->many ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
-        .gradient_buffers = t->ranks.size > 1 ? 2 : 1,
+        /* a card's copies would go into the graph of what it computes meanwhile */
+        .gradient_buffers = t->ranks.size > 1 && !t->device->queues->overlap ? 2 : 1,
         .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
         .backward_twice = t->twice,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
@@ -132,7 +133,11 @@ int trainer_state_format(enum optim_state state)
 static int reduce_parts(void *context, double *values, size_t count)
 {
     struct trainer *t = context;
-    return dist_all_reduce(&t->ranks, DIST_SUM, values, (int64_t)count, &t->lost);
+    struct device *dev = t->device; /* left meanwhile: what was begun before may have to copy */
+    if (dev->leave) dev->leave(dev);
+    int code = dist_all_reduce(&t->ranks, DIST_SUM, values, (int64_t)count, &t->lost);
+    if (dev->enter) dev->enter(dev);
+    return code;
 }
 
 static int optimizer_options(struct trainer *t, struct meopt_options *o, struct error *err)
@@ -361,7 +366,9 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
 /* Joined before anything that takes long: who is missing is known at once. */
 static int join_ranks(struct trainer *t, const struct dist_options *ranks, struct error *err)
 {
-    if (!ranks || ranks->size == 1) {
+    static const struct dist_options alone = {.size = 1, .shared = -1};
+    if (!ranks) ranks = &alone;
+    if (ranks->size == 1 && (t->device->host_memory || !many_wanted(t->config, 1))) {
         dist_self(&t->ranks, t->device);
         return 0;
     }
