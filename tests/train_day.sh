@@ -1,9 +1,10 @@
 #!/bin/sh
 # A day, cut short: many steps, a checkpoint every hundred, viewers that come and go (and are killed, and lose their terminal): neither
-# memory nor descriptors nor the time of a step grow. 300 steps, a checkpoint every 10 and 6 viewers; MEOPT_LONG=1: 20,000 and 200.
+# memory nor descriptors nor the time of a step grow. A checkpoint every 10 steps and 6 viewers, then it is stopped; MEOPT_LONG=1: 20,000
+# steps to their end, a checkpoint every 100, and 200 viewers.
 set -eu
-steps=300 every=10 viewers=6 batch=4
-[ "${MEOPT_LONG:-0}" = 1 ] && steps=20000 every=100 viewers=200 batch=16
+steps=300 last=100000 every=10 viewers=6 batch=4 code=10
+[ "${MEOPT_LONG:-0}" = 1 ] && steps=20000 last=20000 every=100 viewers=200 batch=16 code=0
 command -v script >/dev/null || { echo "no script(1)"; exit 77; }
 . "$MEOPT_SOURCE/tests/quickstart.sh"
 few_images 16
@@ -13,7 +14,7 @@ fail() {
     tail -n 5 log samples >&2 || true
     exit 1
 }
-"$MEOPT" train configs/quickstart.yaml train.steps=$steps train.checkpoint_steps=$every train.batch_size=$batch data.workers=1 --run-dir . --name day \
+"$MEOPT" train configs/quickstart.yaml train.steps=$last train.checkpoint_steps=$every train.batch_size=$batch data.workers=1 --run-dir . --name day \
     --tensorboard --metrics-file day.prom >out 2>log &
 pid=$!
 echo $pid >left
@@ -34,6 +35,7 @@ sample() { # step, memory and descriptors of both, processor time of the worker;
 n=0
 while kill -0 $pid 2>/dev/null; do
     at=$(wc -l <day/metrics.jsonl)
+    [ $code = 0 ] || [ $n -lt $viewers ] || [ "$at" -lt $steps ] || break
     if [ $n -ge $viewers ] || [ "$at" -lt $((n * (steps * 6 / 10) / viewers)) ]; then
         sleep 0.02
         continue
@@ -53,12 +55,15 @@ while kill -0 $pid 2>/dev/null; do
     rm -f screen viewer
     n=$((n + 1))
 done
+[ $code = 0 ] || sample
+[ $code = 0 ] || "$MEOPT" stop day >/dev/null
 got=0
 wait $pid || got=$?
 : >left
-[ $got = 0 ] || fail "exit $got"
+[ $got = $code ] || fail "exit $got"
 [ $n = $viewers ] || fail "$n viewers of $viewers"
-[ "$(wc -l <day/metrics.jsonl)" = $steps ] || fail "$(wc -l <day/metrics.jsonl) lines of metrics"
+[ $code = 10 ] || [ "$(wc -l <day/metrics.jsonl)" = $steps ] || fail "$(wc -l <day/metrics.jsonl) lines of metrics"
+steps=$(wc -l <day/metrics.jsonl)
 grep -q "^meopt_train_step.* $steps\$" day.prom || fail "figures for others: $(cat day.prom)"
 # From a quarter on against the end. Less than 32 bytes a step and some pages, and one file that may be open for a moment: what a step, a
 # checkpoint or a viewer forgot to give back would be more.

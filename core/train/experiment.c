@@ -44,7 +44,7 @@ int train_device_open(struct device **device, const struct config *c, bool limit
                          "device.cards %s: one process trains on one card", c->device.cards);
     int code = device_open(device, spec, limited ? (size_t)c->device.memory_limit : 0, err);
     if (!code && !named && device_count(*device) > 1)
-        log_info("%d cards: one process trains on one card, here the first (device.cards chooses another)",
+        log_info("%d cards: the first is used; 'meopt train --cards 0,1' takes several, a rank each",
                  device_count(*device));
     return code;
 }
