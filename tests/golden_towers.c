@@ -305,18 +305,23 @@ static double observed(json_t *json, const char *key)
         json_object_get(json_object_get(json_object_get(json, "observed_rel_l2_error"), "bf16"), key));
 }
 
-/* No worse than 1.5 times what PyTorch's own all-bf16 run shows on the same data. */
+/* No worse than 1.5 times what PyTorch's own all-bf16 run shows on the same data. Its loss shows one draw of
+ * an error that may be small by chance: an error r = |do| / |o| of the output, which points anywhere, moves
+ * |o - t|^2 by 2 do (o - t), relatively by 2 r / sqrt(2 N) on average over directions, N values and a target
+ * of the output's size; three times that is allowed. */
 static void check_bf16(const char *dir, json_t *json, const char *file_name)
 {
     struct errors e = run(dir, json, file_name, DTYPE_BF16);
     double grad = fmax(observed(json, "grad.raw"), observed(json, "grad.norm")),
            loss = fmax(observed(json, "loss.raw"), observed(json, "loss.norm"));
+    double by_chance =
+        2 * 1.5 * observed(json, "out") / sqrt(2.0 * (double)(integer(json, "batch") * integer(json, "out")));
     printf("%-16s %-13s bf16 / PyTorch's bf16: blocks %.2f out %.2f loss %.2f gradients %.2f (%s; median "
            "error %.1e)\n",
            dir, file_name, e.block / observed(json, "block"), e.out / observed(json, "out"), e.loss / loss,
            e.worst / grad, e.worst_name, e.median);
     if (!(e.block <= 1.5 * observed(json, "block") && e.out <= 1.5 * observed(json, "out") &&
-          e.worst <= 1.5 * grad && e.median <= 5e-2 && e.loss <= fmax(1.5 * loss, 2e-3)))
+          e.worst <= 1.5 * grad && e.median <= 5e-2 && e.loss <= fmax(1.5 * loss, 3 * by_chance)))
         fail_msg("%s: worse than 1.5 x PyTorch's bf16", dir);
 }
 
