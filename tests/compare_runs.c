@@ -297,6 +297,17 @@ static void a_golden_table(void **state)
     table_free(t);
 }
 
+static void a_rank_has_its_share_of_a_step(void **state)
+{
+    (void)state;
+    make("many", LINE(1, 0, 1.0, 0.1, 80, 100));
+    put("many", "meta.json", "{\"version\":1,\"batch_images\":32,\"ranks\":4}");
+    struct record r = get("many");
+    assert_int_equal(r.batch, 8);
+    assert_int_equal(r.step_images, 32);
+    record_free(&r);
+}
+
 static void what_stands_in_the_way_is_said(void **state)
 {
     (void)state;
@@ -364,6 +375,7 @@ int main(void)
                                        cmocka_unit_test(what_is_no_run_is_refused),
                                        cmocka_unit_test(hostile_text_is_made_printable),
                                        cmocka_unit_test(a_golden_table),
+                                       cmocka_unit_test(a_rank_has_its_share_of_a_step),
                                        cmocka_unit_test(what_stands_in_the_way_is_said),
                                        cmocka_unit_test(gaps_join_by_step_and_by_time)};
     if (!mkdtemp(root)) return 1;

@@ -63,6 +63,7 @@ static int add(struct column **columns, int *count, const char *name, const char
                          .teacher_parameters = -1,
                          .seed = -1,
                          .batch = -1,
+                         .step_images = -1,
                          .ranks = -1,
                          .epoch_steps = -1,
                          .optimizer_bytes_per_param = NAN,
@@ -85,7 +86,9 @@ static int add(struct column **columns, int *count, const char *name, const char
     name_printable(r->source, sizeof r->source, source);
     *columns = xrealloc(*columns, (size_t)(*count + 1) * sizeof **columns);
     (*columns)[(*count)++] = (struct column){.name = xstrdup(r->name), .runs = r, .run_count = 1};
-    return fill(r, d, node, path, err);
+    int code = fill(r, d, node, path, err);
+    if (r->batch > 0) r->step_images = r->batch * (r->ranks > 1 ? r->ranks : 1);
+    return code;
 }
 
 int published_add(struct column **columns, int *count, const char *path, const char *name, struct error *err)

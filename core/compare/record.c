@@ -88,7 +88,7 @@ static int read_meta(struct record *r, struct error *err)
     r->student_parameters = take_integer(meta, "student_parameters");
     r->teacher_parameters = take_integer(meta, "teacher_parameters");
     r->seed = take_integer(meta, "seed");
-    r->batch = take_integer(meta, "batch_images");
+    r->step_images = take_integer(meta, "batch_images");
     r->ranks = take_integer(meta, "ranks");
     r->epoch_steps = take_integer(meta, "epoch_steps");
     r->optimizer_bytes_per_param = take_number(meta, "optimizer_bytes_per_param");
@@ -505,7 +505,8 @@ int record_read(struct record *r, const char *directory, struct error *err)
     if (!code) {
         const char *seed = record_setting(r, "train.seed"), *batch = record_setting(r, "train.batch_size");
         if (r->seed < 0 && seed) r->seed = atoll(seed); /* runs of before these were in meta.json */
-        if (r->batch < 0 && batch) r->batch = atoll(batch);
+        if (r->step_images < 0 && batch) r->step_images = atoll(batch);
+        r->batch = r->step_images > 0 && r->ranks > 1 ? r->step_images / r->ranks : r->step_images;
     } else record_free(r);
     return code;
 }

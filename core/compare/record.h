@@ -26,6 +26,7 @@ struct record {
     char device[128], family[32], version[32], program[16],
         data[16]; /* program: CRC-32C of the file; data: of the list of images */
     int64_t images, total_steps, student_parameters, teacher_parameters, seed, batch, ranks, epoch_steps;
+    int64_t step_images; /* of all ranks; batch: of one */
     double optimizer_bytes_per_param, checkpoint_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
     bool published;   /* not a run: figures that somebody gave (published.h) */
     char source[256]; /* of published figures */
