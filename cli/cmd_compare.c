@@ -10,7 +10,7 @@
 #include <langinfo.h>
 #include <limits.h>
 #include <pthread.h>
-#include <jansson.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,9 +65,10 @@ static char **split(const char *operand, const char *run_dir, int *count, int *c
         parts = xrealloc(parts, (size_t)(*count + 1) * sizeof *parts);
         char *word = xcalloc(n + 1, 1);
         memcpy(word, p, n);
-        parts[(*count)++] = *code ? NULL : run_named(word, run_dir, code, err);
+        bool failed = *code != 0;
+        parts[(*count)++] = failed ? NULL : run_named(word, run_dir, code, err);
+        if (!failed && *code && errno == 0) *code = err->code = EXIT_USAGE; /* there is none */
         free(word);
-        if (*code) *code = err->code = EXIT_USAGE;
         if (!p[n]) return parts;
         p += n + 1;
     }
@@ -296,9 +297,6 @@ static int compare(const struct arguments *args, struct error *err)
     if (argument_flag(args, "json") + argument_flag(args, "csv") + argument_flag(args, "md") > 1)
         return error_set(err, EXIT_USAGE, "--html, --svg and --png go beside one of them",
                          "--json, --csv and --md exclude each other");
-    /* jansson goes on with a text cut short when memory is out: here that ends the command, nothing is lost
-     */
-    json_set_alloc_funcs(xmalloc, free);
     int code = make_groups(args, &groups, &group_count, err);
     if (!code) {
         count = group_count;

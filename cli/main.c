@@ -1,11 +1,13 @@
 /* meopt: the command line. Finds the command, parses by its table, runs it, prints the error, exits. */
 #include "cli/command.h"
+#include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/lost_map.h"
 #include "core/base/processors.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <locale.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -210,6 +212,7 @@ int main(int argc, char **argv)
 {
     open_missing();
     lost_map_catch(NULL);
+    json_set_alloc_funcs(xmalloc, free); /* without memory jansson cuts a text short, and calls it whole */
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error like a full disk: EFBIG */

@@ -16,12 +16,13 @@ char **run_names(const char *directory, int *count)
 {
     DIR *dir = opendir(directory);
     char **names = NULL;
-    int room = 0;
+    int room = 0, problem = dir ? 0 : errno;
     *count = dir ? 0 : -1;
-    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
+    for (struct dirent *e; dir && (errno = 0, e = readdir(dir), problem = errno, e);) {
         char *config = xasprintf("%s/config.yaml", e->d_name);
         errno = 0; /* what cannot be looked at may be one */
-        if (e->d_name[0] != '.' && (faccessat(dirfd(dir), config, F_OK, 0) == 0 || errno == EACCES)) {
+        if (e->d_name[0] != '.' && (faccessat(dirfd(dir), config, F_OK, 0) == 0 ||
+                                    (errno != ENOENT && errno != ENOTDIR && errno != ELOOP))) {
             if (*count == room)
                 names = xrealloc(names, (size_t)(room = room ? 2 * room : 16) * sizeof *names);
             names[(*count)++] = xstrdup(e->d_name);
@@ -30,6 +31,12 @@ char **run_names(const char *directory, int *count)
     }
     if (dir) closedir(dir);
     if (*count > 0) qsort(names, (size_t)*count, sizeof *names, by_name);
+    if (problem) { /* half a list is none */
+        run_names_free(names, *count);
+        names = NULL;
+        *count = -1;
+    }
+    errno = problem;
     return names;
 }
 
@@ -78,6 +85,7 @@ char *run_named(const char *word, const char *parent, int *code, struct error *e
     char *found = path_join(within, begin), hint[400] = "'meopt runs' lists them";
     struct names names;
     names.all = run_names(within, &names.count);
+    int problem = names.count < 0 && errno != ENOENT && errno != ENOTDIR ? errno : 0;
     int same = 0, last = -1;
     if (file_absent(found)) {
         free(found);
@@ -90,7 +98,12 @@ char *run_named(const char *word, const char *parent, int *code, struct error *e
         else if (near) snprintf(hint, sizeof hint, "did you mean %.300s? 'meopt runs' lists them", near);
         char shown[256], place[256];
         name_printable(shown, sizeof shown, word);
-        if (!found && same > 1)
+        errno = problem;
+        if (problem)
+            *code =
+                error_errno(err, EXIT_FAILED, "may you read it?", "no run '%s' here, and %s cannot be listed",
+                            shown, name_printable(place, sizeof place, within));
+        else if (!found && same > 1)
             *code = error_set(err, EXIT_USAGE, hint, "'%s' is the beginning of %d runs", shown, same);
         else if (!found)
             *code = error_set(err, EXIT_FAILED, hint, "no run '%s' here or in %s", shown,
@@ -99,5 +112,6 @@ char *run_named(const char *word, const char *parent, int *code, struct error *e
     run_names_free(names.all, names.count);
     free(within);
     free(bare);
+    errno = problem;
     return found;
 }

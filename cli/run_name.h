@@ -12,7 +12,8 @@ void run_names_free(char **names, int count);
 
 /* The directory of the run that `word` means, malloc'ed: what exists by that path, else the run of that name
  * in `parent` ("runs" when NULL), else the only run whose name begins so. NULL, with EXIT_FAILED or
- * EXIT_USAGE in *code, when there is none or more than one. */
+ * EXIT_USAGE in *code, when there is none or more than one (errno 0), or `parent` cannot be listed
+ * (errno says why). */
 char *run_named(const char *word, const char *parent, int *code, struct error *err);
 
 #endif

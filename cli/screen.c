@@ -1,5 +1,6 @@
 /* The terminal: see screen.h. */
 #include "cli/screen.h"
+#include "core/base/file.h"
 
 #include <langinfo.h>
 #include <locale.h>
@@ -18,15 +19,20 @@ static const int ending_signals[] = {SIGTERM, SIGHUP, SIGINT};
 static struct sigaction old_fatal[5];
 static volatile sig_atomic_t in_curses;
 static SCREEN *screen;
+static pid_t owner; /* a process that it starts shares the terminal, and leaves it alone */
 
 static void on_ending(int signal_number) { screen_signal = signal_number; }
 
+static void give_back(void)
+{
+    if (!in_curses || getpid() != owner) return;
+    in_curses = 0;
+    endwin();
+}
+
 static void on_fatal(int signal_number)
 {
-    if (in_curses) {
-        in_curses = 0;
-        endwin();
-    }
+    give_back();
     for (int i = 0; i < 5; i++)
         if (fatal_signals[i] == signal_number) sigaction(signal_number, &old_fatal[i], NULL);
     raise(signal_number);
@@ -44,6 +50,7 @@ static void install(bool on)
         if (on) sigaction(ending_signals[i], &end, NULL);
         else signal(ending_signals[i], SIG_DFL);
     }
+    memory_out_calls(on ? give_back : NULL);
 }
 
 int screen_open(bool ascii, int timeout_ms, struct error *err)
@@ -60,6 +67,7 @@ int screen_open(bool ascii, int timeout_ms, struct error *err)
     if (!screen)
         return error_set(err, EXIT_USAGE, "set TERM", "terminal '%s' is not known",
                          getenv("TERM") ? getenv("TERM") : "");
+    owner = getpid();
     in_curses = 1;
     screen_signal = 0;
     install(true);

@@ -33,7 +33,7 @@ struct walk {
     char *pax;
     size_t pax_used;
     bool pax_is_name; /* a GNU long name: the body is the name itself */
-    bool bad_name;
+    bool bad_name, no_memory;
     /* names seen, by 64-bit hash */
     uint64_t *seen, seed;
     size_t seen_room, seen_count;
@@ -96,13 +96,16 @@ static uint64_t hash_name(uint64_t seed, const char *name)
     return (h ^ h >> 32) | 1;
 }
 
-/* Whether the name is new. */
+/* Whether the name is new; no_memory: it is not known. */
 static bool remember(struct walk *w, const char *name)
 {
     if (w->seen_count * 2 >= w->seen_room) {
         size_t room = w->seen_room ? w->seen_room * 2 : 4096;
         uint64_t *larger = calloc(room, sizeof *larger);
-        if (!larger) abort();
+        if (!larger) {
+            w->no_memory = true;
+            return true;
+        }
         for (size_t i = 0; i < w->seen_room; i++) {
             if (!w->seen[i]) continue;
             size_t at = w->seen[i] & (room - 1);
@@ -169,7 +172,10 @@ static void tar_block(struct walk *w, const uint8_t *b)
     for (int i = 124; i < 136; i++)
         if (b[i] >= '0' && b[i] <= '7') size = size * 8 + (b[i] - '0');
     if (size <= 0 || size > PAX_BYTES) return; /* libarchive refuses it */
-    if (!w->pax && !(w->pax = malloc(PAX_BYTES))) abort();
+    if (!w->pax && !(w->pax = malloc(PAX_BYTES))) {
+        w->no_memory = true;
+        return;
+    }
     w->pax_left = size;
     w->pax_used = 0;
     w->pax_is_name = b[156] == 'L' || b[156] == 'K';
@@ -207,6 +213,10 @@ static la_ssize_t tar_read(struct archive *a, void *context, const void **data)
         return -1;
     }
     watch_tar(w, *data, (size_t)n);
+    if (w->no_memory) {
+        archive_set_error(a, ENOMEM, "for a name");
+        return -1;
+    }
     w->counts.in = inflate_consumed(w->inflate);
     return n;
 }
@@ -237,10 +247,11 @@ static la_int64_t zip_seek(struct archive *a, void *context, la_int64_t offset, 
 static int refuse(struct walk *w, struct archive *a)
 {
     if (w->err && w->err->what[0]) return w->err->code; /* said already, and better */
+    int problem = errno;
     const char *text = archive_error_string(a);
     char shown[200];
-    name_printable(shown, sizeof shown, text ? text : "damaged");
-    if (archive_errno(a) == ENOMEM)
+    name_printable(shown, sizeof shown, text ? text : problem == ENOMEM ? strerror(problem) : "damaged");
+    if (archive_errno(a) == ENOMEM || (!text && problem == ENOMEM)) /* it does not always say so */
         return error_set(w->err, EXIT_HOST_MEMORY, "close other programs", "out of memory: %s", shown);
     return error_set(w->err, EXIT_INTEGRITY, NULL, "the archive is damaged or not a tar or zip: %s", shown);
 }
@@ -300,10 +311,10 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
                         const struct archive_sink *sink)
 {
     char *path = malloc(PATH_BYTES + 1);
-    int code = path ? 0 : error_set(w->err, EXIT_HOST_MEMORY, NULL, "out of memory");
+    struct archive_entry *entry = archive_entry_new2(a); /* libarchive does not look at what its own is */
+    int code = path && entry ? 0 : error_set(w->err, EXIT_HOST_MEMORY, NULL, "out of memory");
     while (!code) {
-        struct archive_entry *entry;
-        int r = archive_read_next_header(a, &entry);
+        int r = archive_read_next_header2(a, entry);
         if (r == ARCHIVE_EOF) break;
         if (r != ARCHIVE_OK) {
             code = refuse(w, a);
@@ -325,6 +336,10 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
         if (!why && size < 0) why = "negative size";
         if (!why && type == AE_IFREG && path[0] == 0) why = "empty name";
         if (!why && type == AE_IFREG && !remember(w, path)) why = "the same name twice";
+        if (w->no_memory) {
+            code = error_set(w->err, EXIT_HOST_MEMORY, "close other programs", "out of memory for the names");
+            break;
+        }
         if (why) {
             code = refuse_name(w, name, why);
             break;
@@ -346,6 +361,7 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
         if (!code) code = over(w, limits);
         if (!code && sink->progress) sink->progress(sink->context, &w->counts);
     }
+    archive_entry_free(entry);
     free(path);
     return code;
 }
@@ -389,17 +405,21 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
         if (!code && !(w.zip_buffer = malloc(256 << 10)))
             code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
         if (!code) {
-            archive_read_support_format_zip_seekable(a);
-            archive_read_set_read_callback(a, zip_read);
-            archive_read_set_seek_callback(a, zip_seek);
-            archive_read_set_callback_data(a, &w);
-            if (archive_read_open1(a) != ARCHIVE_OK) code = refuse(&w, a);
+            bool ready = archive_read_support_format_zip_seekable(a) == ARCHIVE_OK &&
+                         archive_read_set_read_callback(a, zip_read) == ARCHIVE_OK &&
+                         archive_read_set_seek_callback(a, zip_seek) == ARCHIVE_OK &&
+                         archive_read_set_callback_data(a, &w) == ARCHIVE_OK;
+            if (!ready) code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
+            else if (archive_read_open1(a) != ARCHIVE_OK) code = refuse(&w, a);
         }
     } else if (!code) {
         code = inflate_open(&w.inflate, input, w.err);
         if (!code) {
-            archive_read_support_format_tar(a);
-            if (archive_read_open(a, &w, NULL, tar_read, NULL) != ARCHIVE_OK) code = refuse(&w, a);
+            bool ready = archive_read_support_format_tar(a) == ARCHIVE_OK &&
+                         archive_read_set_read_callback(a, tar_read) == ARCHIVE_OK &&
+                         archive_read_set_callback_data(a, &w) == ARCHIVE_OK;
+            if (!ready) code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
+            else if (archive_read_open1(a) != ARCHIVE_OK) code = refuse(&w, a);
         }
     }
     if (!code) code = walk_entries(&w, a, limits, sink);

@@ -81,8 +81,10 @@ static la_ssize_t raw_read(struct archive *a, void *context, const void **data)
 static int raw_error(struct inflate *in)
 {
     const char *text = archive_error_string(in->raw);
+    bool memory = archive_errno(in->raw) == ENOMEM;
     if (!in->err || !in->err->what[0])
-        error_set(in->err, EXIT_INTEGRITY, NULL, "the compressed data is damaged: %s",
+        error_set(in->err, memory ? EXIT_HOST_MEMORY : EXIT_INTEGRITY, memory ? "close other programs" : NULL,
+                  memory ? "out of memory: %s" : "the compressed data is damaged: %s",
                   text ? text : "unknown reason");
     return -1;
 }
@@ -140,7 +142,7 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
                                                                             "\xfd"
                                                                             "7zXZ",
                                                                             6) == 0)) {
-        struct archive_entry *entry;
+        struct archive_entry *entry = NULL;
         in->method = LIBARCHIVE;
         in->raw = archive_read_new();
         if (!in->raw || archive_read_support_format_raw(in->raw) != ARCHIVE_OK ||
@@ -148,11 +150,16 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
                              : archive_read_support_filter_xz(in->raw)) != ARCHIVE_OK)
             code = error_set(err, EXIT_FAILED, NULL, "this libarchive cannot read %s",
                              head[0] == 0x28 ? "zstd" : "xz");
-        else if (archive_read_open(in->raw, in, NULL, raw_read, NULL) != ARCHIVE_OK ||
-                 archive_read_next_header(in->raw, &entry) != ARCHIVE_OK) {
+        else if (archive_read_set_read_callback(in->raw, raw_read) != ARCHIVE_OK ||
+                 archive_read_set_callback_data(in->raw, in) != ARCHIVE_OK ||
+                 (entry = archive_entry_new2(in->raw)) == NULL)
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
+        else if (archive_read_open1(in->raw) != ARCHIVE_OK ||
+                 archive_read_next_header2(in->raw, entry) != ARCHIVE_OK) {
             raw_error(in);
             code = err && err->code ? err->code : EXIT_INTEGRITY;
         }
+        archive_entry_free(entry);
     }
     if (!code) {
         in->err = &in->problem;

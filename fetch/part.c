@@ -439,7 +439,9 @@ int part_reset(struct part *part, struct error *err)
 int part_commit(struct part *part, struct error *err)
 {
     struct part_state now = part->state; /* what is written now; more may arrive in the meantime */
-    if (fdatasync(part->fd) != 0) return io_error("sync", part->path, err);
+    int failed;
+    while ((failed = fdatasync(part->fd)) != 0 && errno == EINTR) {}
+    if (failed) return io_error("sync", part->path, err);
     char *text = part_state_text(&now), *path = beside(part, "state");
     int code = file_write_atomic(path, text, strlen(text), err);
     free(text);
@@ -486,7 +488,9 @@ int part_release(struct part *part, bool keep, struct error *err)
 
 int part_finish(struct part *part, const char *target, struct error *err)
 {
-    if (fsync(part->fd) != 0) return io_error("sync", part->path, err);
+    int failed;
+    while ((failed = fsync(part->fd)) != 0 && errno == EINTR) {}
+    if (failed) return io_error("sync", part->path, err);
     if (rename(part->path, target) != 0) return io_error("rename to its place", target, err);
     char *directory = path_dirname(target);
     int code = file_sync_dir(directory, err);

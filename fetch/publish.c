@@ -20,27 +20,32 @@ char *publish_top(const char *staging, const char *wanted, struct error *err)
 {
     DIR *dir = opendir(staging);
     char *top = NULL, shown[256];
-    int others = 0;
-    if (!dir) {
-        error_errno(err, EXIT_FAILED, NULL, "cannot read %s", staging);
-        return NULL;
-    }
-    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
+    int others = 0, problem = dir ? 0 : errno;
+    while (!problem) {
         struct stat st;
+        errno = 0;
+        struct dirent *e = readdir(dir);
+        if (!e) {
+            problem = errno;
+            break;
+        }
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
             strcmp(e->d_name, UNPACK_MANIFEST) == 0)
             continue;
-        bool directory = fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
-        if (directory && !top && (!wanted || strcmp(wanted, e->d_name) == 0)) top = xstrdup(e->d_name);
+        if (fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) problem = errno;
+        else if (S_ISDIR(st.st_mode) && !top && (!wanted || strcmp(wanted, e->d_name) == 0))
+            top = xstrdup(e->d_name);
         else {
             name_printable(shown, sizeof shown, e->d_name);
             others++;
         }
     }
-    closedir(dir);
-    if (top && others == 0) return top;
+    if (dir) closedir(dir);
+    if (top && others == 0 && !problem) return top;
     free(top);
-    if (wanted && others)
+    errno = problem;
+    if (problem) error_errno(err, EXIT_FAILED, "run the same command again", "cannot read %s", staging);
+    else if (wanted && others)
         error_set(err, EXIT_INTEGRITY, "is it the right archive?",
                   "the archive holds '%s' at its top, expected the directory %s alone", shown, wanted);
     else if (others)
@@ -109,7 +114,9 @@ int publish(const char *staging, const char *dest, const char *top, const struct
     char *from = path_join(staging, top), *to = path_join(dest, top);
     int fd = open(staging, O_RDONLY | O_DIRECTORY | O_CLOEXEC), code = 0;
     /* the data first: a marker on the disk must not be there before what it vouches for */
-    if (fd < 0 || syncfs(fd) != 0)
+    int failed = fd;
+    while (fd >= 0 && (failed = syncfs(fd)) != 0 && errno == EINTR) {}
+    if (failed < 0)
         code = error_errno(err, EXIT_FAILED, "free some space, then run the same command again",
                            "cannot bring %s to the disk", staging);
     if (!code) code = write_marker(staging, top, what, err);

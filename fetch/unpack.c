@@ -184,9 +184,9 @@ static int on_file_end(void *context, struct error *err)
     int failed = close(w->fd);
     w->fd = -1;
     if (failed) return write_error(w, "write", err);
-    if (fprintf(w->manifest, "%08x %lld %s\n", w->crc, (long long)w->size, w->path) < 0)
-        return write_error(w, "write the list of files for", err);
-    return 0;
+    if (fprintf(w->manifest, "%08x %lld %s\n", w->crc, (long long)w->size, w->path) >= 0) return 0;
+    snprintf(w->path, sizeof w->path, "%s", UNPACK_MANIFEST);
+    return write_error(w, "write", err);
 }
 
 static void on_progress(void *context, const struct archive_counts *c)

@@ -112,6 +112,8 @@ void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t bytes);
 void *xrealloc(void *p, size_t bytes);
 char *xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* What they call before that message, from any thread: the terminal is given back. NULL: nothing. */
+void memory_out_calls(void (*last)(void));
 
 /* Asks for large pages where the whole of one lies inside:
  * arrays of many megabytes that are read from end to end. */

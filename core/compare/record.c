@@ -480,8 +480,8 @@ int record_read(struct record *r, const char *directory, struct error *err)
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
     int code = 0;
     if (stat(directory, &st) != 0)
-        code = error_errno(err, EXIT_USAGE, "name the directory of a run, as in runs/NAME",
-                           "cannot open the run");
+        code = error_errno(err, errno == ENOENT || errno == ENOTDIR ? EXIT_USAGE : EXIT_FAILED,
+                           "name the directory of a run, as in runs/NAME", "cannot open the run");
     else if (!S_ISDIR(st.st_mode))
         code =
             error_set(err, EXIT_USAGE, "name the directory of a run, as in runs/NAME", "is not a directory");

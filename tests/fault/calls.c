@@ -91,10 +91,13 @@ static ssize_t stream_read(void *cookie, char *to, size_t bytes)
 }
 static ssize_t stream_write(void *cookie, const char *from, size_t bytes)
 {
-    ssize_t n;
-    do n = write((int)(intptr_t)cookie, from, bytes);
-    while (n < 0 && errno == EINTR);
-    return n < 0 ? 0 : n; // as fopencookie wants it
+    size_t done = 0;
+    while (done < bytes) { // stdio goes on after a short one
+        ssize_t n = write((int)(intptr_t)cookie, from + done, bytes - done);
+        if (n < 0 && errno != EINTR) break;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return (ssize_t)done; // less is an error, as fopencookie wants it
 }
 static int stream_close(void *cookie) { return close((int)(intptr_t)cookie); }
 static int stream_seek(void *cookie, off64_t *at, int whence)
