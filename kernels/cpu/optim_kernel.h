@@ -112,6 +112,28 @@ OPTIM_FN void step_momentum(const struct optim_task *t, int m_format, int64_t gr
     }
 }
 
+/* What stands between the steps of a batch's groups and their bytes. */
+struct pair_batch {
+    int64_t first;
+    struct pair_work *work;
+    word (*words)[PARTS];
+};
+/* The codes of v of group i of a batch, and the pairs of one before. */
+OPTIM_FN void batch_round(const struct optim_task *t, const struct pair_batch *b, int64_t i,
+                          struct sums *sums)
+{
+    if (i >= 0 && i < RANDOM_GROUPS && b->work[i].there)
+        pair_round_v(t, b->first + i, &b->work[i], false, &sums->wide_groups);
+}
+OPTIM_FN void batch_store(const struct optim_task *t, const struct pair_batch *b, int64_t i)
+{
+    word random[VECTORS], turned[VECTORS];
+    if (i < 0 || !b->work[i].there) return;
+    random_spread(random, b->words[i]);
+    for (int k = 0; k < VECTORS; k++) turned[k] = RANDOM_M(random, k);
+    pair_store(t, b->first + i, &b->work[i], turned);
+}
+
 /* One step of the task's rule on one group; g is the gradient times gradient_scale (clipping, loss scale).
  * gradient, weights, copy point at the group itself; the rest of the task is found by its index.
  *
@@ -128,9 +150,10 @@ OPTIM_FN void step_momentum(const struct optim_task *t, int m_format, int64_t gr
  *               nesterov lr (g + momentum m')
  *   accumulate  m' = m + g
  */
-OPTIM_FN void step_group(const struct optim_task *t, struct pair_work *pair, bool v_low, int m_format,
-                         int v_format, int64_t group, const void *gradient, void *weights, void *copy,
-                         const word *words, const struct optim_scalars *s, struct sums *sums)
+OPTIM_FN void step_group(const struct optim_task *t, const struct pair_batch *batch, struct pair_work *pair,
+                         bool v_low, int m_format, int v_format, int64_t group, const void *gradient,
+                         void *weights, void *copy, const word *words, const struct optim_scalars *s,
+                         struct sums *sums)
 {
     int rule = t->rule;
     real g[VECTORS], w[VECTORS], m[VECTORS], root[VECTORS], v[VECTORS];
@@ -148,6 +171,10 @@ OPTIM_FN void step_group(const struct optim_task *t, struct pair_work *pair, boo
     for (int i = 1; i < PARTS; i++) worst = word_max(worst, as_word(squares[i]));
     if (word_any_reaches(worst, GRADIENT_SQUARES_MAX)) {
         sums->bad_groups++;
+        if (pair && !t->norms_only) {
+            batch_round(t, batch, group - batch->first - 1, sums);
+            batch_store(t, batch, group - batch->first - 2);
+        }
         return;
     }
     for (int i = 0; i < PARTS; i++) sums->gradient[i] += squares[i];
@@ -175,6 +202,7 @@ OPTIM_FN void step_group(const struct optim_task *t, struct pair_work *pair, boo
                 root[i] = real_sqrt(v[i]);
             }
         }
+        if (pair && !t->norms_only) batch_round(t, batch, group - batch->first - 1, sums);
         for (int i = 0; i < VECTORS; i++) {
             m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
             moved[i] = m[i] - moved[i];
@@ -192,6 +220,7 @@ OPTIM_FN void step_group(const struct optim_task *t, struct pair_work *pair, boo
                 w[i] = real_fma(rule_direction(m[i], root[i], s), real_all(-s->step_size), w[i]);
             }
         if (rule == RULE_LAMB && t->norms_only) return;
+        if (pair) batch_store(t, batch, group - batch->first - 2);
     } else step_momentum(t, m_format, group, g, w, m, s);
 
     for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_M(random, i);
@@ -243,18 +272,21 @@ OPTIM_FN void prefetch_group(const struct optim_task *t, bool pair, int m_format
     prefetch(t->correction, group, optim_correction_bytes(t->weight_format));
 }
 
-/* The pairs of a batch, from work. */
-OPTIM_FN void pairs_store(const struct optim_task *t, int64_t first, struct pair_work *work,
-                          word words[RANDOM_GROUPS][PARTS], struct sums *sums)
+/* The grids of a range of groups: of each span one that was made (its divisions take longer than a copy). */
+struct pair_grids {
+    uint64_t made; /* a bit for each span */
+    struct pair_grid grid[64];
+};
+OPTIM_FN struct pair_grid grid_read(struct pair_grids *grids, uint32_t header)
 {
-    for (int i = 0; i < RANDOM_GROUPS; i++)
-        if (work[i].there) pair_round_v(t, first + i, &work[i], false, &sums->wide_groups);
-    for (int i = 0; i < RANDOM_GROUPS; i++) {
-        word random[VECTORS], turned[VECTORS];
-        random_spread(random, words[i]);
-        for (int k = 0; k < VECTORS; k++) turned[k] = RANDOM_M(random, k);
-        if (work[i].there) pair_store(t, first + i, &work[i], turned);
+    uint32_t range = header >> 11 & 63u, low = header & 0x7ffu;
+    if (!(grids->made >> range & 1u)) {
+        grids->grid[range] = pair_grid_of(0, range);
+        grids->made |= (uint64_t)1 << range;
     }
+    struct pair_grid g = grids->grid[range];
+    g.low = low ? (low << 19) + PAIR_LOW_LEAST : 0;
+    return g;
 }
 
 OPTIM_FN void step_range(const struct optim_task *t, bool pair, bool v_low, int m_format, int v_format,
@@ -264,6 +296,8 @@ OPTIM_FN void step_range(const struct optim_task *t, bool pair, bool v_low, int 
     struct optim_scalars scalars = t->s; /* a copy that no store can change */
     word random[RANDOM_GROUPS][PARTS];
     struct pair_work work[RANDOM_GROUPS];
+    struct pair_grids grids;
+    grids.made = 0;
     bool randomly = needs_random(t) && !t->norms_only;
     size_t gb = gradient_bytes(t), wb = optim_weight_bytes(t->weight_format);
     bool array = t->gradient_format != GRADIENT_ACCUMULATOR, weighted = t->rule != RULE_ACCUMULATE;
@@ -274,9 +308,10 @@ OPTIM_FN void step_range(const struct optim_task *t, bool pair, bool v_low, int 
     for (int64_t first = begin - ((begin + odd) & 1); first < end; first += RANDOM_GROUPS) {
         for (int64_t group = first < begin ? begin : first;
              pair && group < end && group < first + RANDOM_GROUPS; group++)
-            work[group - first].grid = pair_grid_read(load_header(t, group));
+            work[group - first].grid = grid_read(&grids, load_header(t, group));
         if (pair)
             for (int i = 0; i < RANDOM_GROUPS; i++) work[i].there = false;
+        struct pair_batch batch = {first, work, random};
         if (randomly) random_fill(&keys, t->first_group + first, random);
         struct sums sums = {.bad_groups = 0};
         for (int i = 0; i < PARTS; i++) sums.gradient[i] = sums.weight[i] = sums.update[i] = real_all(0);
@@ -297,13 +332,18 @@ OPTIM_FN void step_range(const struct optim_task *t, bool pair, bool v_low, int 
                 if (weighted) weights = memcpy(padded_weights, weights, tail * wb);
                 if (copied) copy = memcpy(padded_copy, copy, tail * 2);
             }
-            step_group(t, pair ? &work[group - first] : NULL, v_low, m_format, v_format, group, gradient,
-                       weights, copy, randomly ? random[group - first] : NULL, &scalars, &sums);
+            step_group(t, &batch, pair ? &work[group - first] : NULL, v_low, m_format, v_format, group,
+                       gradient, weights, copy, randomly ? random[group - first] : NULL, &scalars, &sums);
             if (!tail || !weighted || t->norms_only) continue;
             memcpy((char *)t->weights + at * wb, padded_weights, tail * wb);
             if (copied) memcpy((uint16_t *)t->copy + at, padded_copy, tail * 2);
         }
-        if (pair && !t->norms_only) pairs_store(t, first, work, random, &sums);
+        int64_t stepped = end - first < RANDOM_GROUPS ? end - first : RANDOM_GROUPS;
+        if (pair && !t->norms_only) {
+            batch_round(t, &batch, stepped - 1, &sums);
+            batch_store(t, &batch, stepped - 2);
+            batch_store(t, &batch, stepped - 1);
+        }
         squares[0] += lanes_total(sums.gradient);
         if (t->rule == RULE_LAMB) {
             squares[1] += lanes_total(sums.weight);
