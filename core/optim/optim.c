@@ -169,7 +169,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
                 optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
     if (!status && !(opt->partials = calloc(chunks ? chunks : 1, sizeof *opt->partials)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
-    if (!status && !(opt->sums = calloc(2 * places + 1, sizeof *opt->sums)))
+    if (!status && !(opt->sums = calloc(places + 1, sizeof *opt->sums)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", places);
     struct error why = {0};
     if (!status && opt->device->optim->create(opt->device, count, chunks, &opt->work, &why))

@@ -47,7 +47,7 @@ struct meopt {
     struct tensor *tensors;
     size_t count;
     struct optim_partial *partials; /* one a chunk */
-    double *sums; /* two a place (optim_places), and one: no step fails for want of them once weights moved */
+    double *sums; /* of a step's end, one a place and one: it has no memory to ask for once weights moved */
     bool stepping, check;
     bool deferred;             /* results of single tensors are to be fetched */
     int64_t step, wide_groups; /* of the last step that ended */

@@ -115,8 +115,9 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
     bool wait = sweep->wait;
     size_t places = 0;
     for (size_t i = 0; i < sweep->count; i++) places += optim_places(opt, &opt->tensors[tensors[i]]);
-    double *squares = opt->sums, *updates = squares + places;
-    memset(squares, 0, 2 * places * sizeof *squares);
+    double *squares = calloc(2 * places + 1, sizeof *squares); /* threads may step tensors of one handle */
+    if (!squares) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", 2 * places);
+    double *updates = squares + places;
     for (size_t i = 0; i < sweep->count; i++) tasks[i].norms_only = 1;
     sweep->wait = true;
     opt->device->optim->step(opt->device, opt->work, sweep);
@@ -133,6 +134,7 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
         tasks[i].s.lr = trust_lr(opt, t, places_sum(opt, t, 0, squares + at),
                                  places_sum(opt, t, 0, updates + at), opt->lr * t->lr_scale);
     }
+    free(squares);
     return status;
 }
 
