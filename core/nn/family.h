@@ -49,6 +49,14 @@ enum role {
     ROLE_FFN_COUNT = 4
 };
 
+/* The keys that blocks of the timm kind have in every library that took them over. */
+#define VIT_KEYS                                                                                             \
+    [ROLE_CLS] = "cls_token", [ROLE_PATCH_W] = "patch_embed.proj.weight", [ROLE_NORM1_W] = "norm1.weight",   \
+    [ROLE_NORM1_B] = "norm1.bias", [ROLE_QKV_W] = "attn.qkv.weight", [ROLE_PROJ_W] = "attn.proj.weight",     \
+    [ROLE_PROJ_B] = "attn.proj.bias", [ROLE_NORM2_W] = "norm2.weight", [ROLE_NORM2_B] = "norm2.bias",        \
+    [ROLE_FC1_W] = "mlp.fc1.weight", [ROLE_FC1_B] = "mlp.fc1.bias", [ROLE_FC2_W] = "mlp.fc2.weight",         \
+    [ROLE_FC2_B] = "mlp.fc2.bias", [ROLE_NORM_W] = "norm.weight", [ROLE_NORM_B] = "norm.bias"
+
 enum { FAMILY_IGNORED = 8, FAMILY_HEADS = 6 };
 
 /* Rotary positions of the patches, two angles for each frequency: of its row and of its column. */
