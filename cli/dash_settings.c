@@ -70,10 +70,8 @@ void dash_settings_save(const struct dash *d)
     if (!screen_ascii && d->glyphs != usual_glyphs())
         json_object_set_new(now, "glyphs", json_integer((json_int_t)d->glyphs));
     json_t *kept = path ? json_read(path, MOST_BYTES, NULL) : NULL;
-    char *text = json_dumps(now, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
-    if (path && text && !json_equal(now, kept) && file_make_dirs(directory, NULL) == 0)
-        file_write_atomic(path, text, strlen(text), NULL);
-    free(text);
+    if (path && !json_equal(now, kept) && file_make_dirs(directory, NULL) == 0)
+        json_write(path, now, JSON_INDENT(1) | JSON_PRESERVE_ORDER, NULL);
     json_decref(kept);
     json_decref(now);
     free(directory);

@@ -2,6 +2,7 @@
  * and of its images (CLIPImageProcessor, BitImageProcessor): see export_hf.h. */
 #include "cli/export_hf.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/nn/family.h"
 
 #include <jansson.h>
@@ -10,12 +11,8 @@
 
 static int write_object(const char *directory, const char *name, json_t *object, struct error *err)
 {
-    char *text =
-        object ? json_dumps(object, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(16)) : NULL;
     char *path = path_join(directory, name);
-    int code = text ? file_write_atomic(path, text, strlen(text), err)
-                    : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", name);
-    free(text);
+    int code = json_write(path, object, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(16), err);
     free(path);
     json_decref(object);
     return code;

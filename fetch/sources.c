@@ -337,11 +337,10 @@ int known_archive_add(const char *url, const char *sha256, int64_t size, struct 
         all = json_object();
     }
     json_object_set_new(all, url, json_pack("{s:s, s:I}", "sha256", sha256, "size_bytes", (json_int_t)size));
-    char *text = json_dumps(all, JSON_INDENT(1) | JSON_SORT_KEYS), *directory = path_dirname(path);
+    char *directory = path_dirname(path);
     int code = file_make_dirs(directory, err);
-    if (!code) code = file_write_atomic(path, text, strlen(text), err);
+    if (!code) code = json_write(path, all, JSON_INDENT(1) | JSON_SORT_KEYS, err);
     free(directory);
-    free(text);
     json_decref(all);
     free(path);
     return code;

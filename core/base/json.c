@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The number of a control character of two or three bytes (text_control says so). */
 static unsigned point(const unsigned char *p, size_t bytes)
@@ -41,4 +42,13 @@ json_t *json_read(const char *path, size_t max_bytes, struct error *err)
         errno = 0;
     }
     return root;
+}
+
+int json_write(const char *path, const json_t *root, size_t flags, struct error *err)
+{
+    char *text = root ? json_dumps(root, flags) : NULL;
+    int code = text ? file_write_atomic(path, text, strlen(text), err)
+                    : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", path_basename(path));
+    free(text);
+    return code;
 }

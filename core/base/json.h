@@ -16,4 +16,8 @@ void json_print(FILE *out, const json_t *root, size_t flags);
  * is no JSON (errno 0). err may be NULL. */
 json_t *json_read(const char *path, size_t max_bytes, struct error *err);
 
+/* json_dumps's text as the whole of a file (file_write_atomic). root NULL: memory was out when it was made.
+ */
+int json_write(const char *path, const json_t *root, size_t flags, struct error *err);
+
 #endif

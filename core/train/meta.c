@@ -1,6 +1,7 @@
 /* What a run is: see meta.h. */
 #include "core/train/meta.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/run/memory.h"
 #include "core/train/plan.h"
 
@@ -41,10 +42,8 @@ static int plan_found(struct plan *plan, const struct trainer *t, bool use_meopt
 
 static int write_json(const struct run *run, const char *name, json_t *object, struct error *err)
 {
-    char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER), *path = run_path(run, name);
-    int code = text ? file_write_atomic(path, text, strlen(text), err)
-                    : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", name);
-    free(text);
+    char *path = run_path(run, name);
+    int code = json_write(path, object, JSON_INDENT(1) | JSON_PRESERVE_ORDER, err);
     free(path);
     json_decref(object);
     return code;
