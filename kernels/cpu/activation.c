@@ -163,40 +163,29 @@ static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h
 
 #endif
 
-void NAME(gelu_forward)(int bf16, const void *h, void *y, int64_t n)
-{
-    PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)
-    {
-        if (bf16) gelu_piece(1, h, y, at, at + piece(n, at));
-        else gelu_piece(0, h, y, at, at + piece(n, at));
+/* Every piece of n values, by the form of `function` for the type. */
+#define IN_PIECES(function, ...)                                                                             \
+    PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)                                                   \
+    {                                                                                                        \
+        if (bf16) function(1, __VA_ARGS__, at, at + piece(n, at));                                           \
+        else function(0, __VA_ARGS__, at, at + piece(n, at));                                                \
     }
-}
+
+void NAME(gelu_forward)(int bf16, const void *h, void *y, int64_t n) { IN_PIECES(gelu_piece, h, y) }
 
 void NAME(gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n)
 {
-    PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)
-    {
-        if (bf16) gelu_gradient_piece(1, dy, h, dh, at, at + piece(n, at));
-        else gelu_gradient_piece(0, dy, h, dh, at, at + piece(n, at));
-    }
+    IN_PIECES(gelu_gradient_piece, dy, h, dh)
 }
 
 void NAME(quick_gelu_forward)(int bf16, const void *h, void *y, int64_t n)
 {
-    PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)
-    {
-        if (bf16) quick_gelu_piece(1, h, y, at, at + piece(n, at));
-        else quick_gelu_piece(0, h, y, at, at + piece(n, at));
-    }
+    IN_PIECES(quick_gelu_piece, h, y)
 }
 
 void NAME(quick_gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n)
 {
-    PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)
-    {
-        if (bf16) quick_gelu_gradient_piece(1, dy, h, dh, at, at + piece(n, at));
-        else quick_gelu_gradient_piece(0, dy, h, dh, at, at + piece(n, at));
-    }
+    IN_PIECES(quick_gelu_gradient_piece, dy, h, dh)
 }
 
 /* h (R, 2F) = [x1 | x2] */
