@@ -1,14 +1,17 @@
 #!/bin/sh
 # Whatever asks a run to stop, in whatever phase it is: it saves what it has trained and ends with exit code 10, and what is resumed
-# is, byte for byte, the run that was left alone. On a slow file system, so that each phase lasts.
+# is, byte for byte, the run that was left alone. On a slow file system, so that each phase lasts; most of the time is waited, so
+# there are twice as many runs at once as there are processors, each in a directory of its own. Each signal in each phase once;
+# MEOPT_LONG=1: 50 times, so 200 runs of each signal.
 set -eu
 rounds=1
 [ "${MEOPT_LONG:-0}" = 1 ] && rounds=50
 . "$MEOPT_SOURCE/tests/quickstart.sh"
 fail() {
     echo "FAILED: $*" >&2
-    tail -n 5 "$work/out" >&2 || true
-    cat "$work/runs/cut/state.json" >&2 || true
+    : >"$work/failed"
+    tail -n 5 out >&2 || true
+    cat runs/cut/state.json >&2 || true
     exit 1
 }
 export OMP_NUM_THREADS=1 ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
@@ -29,7 +32,7 @@ has_saved() { test -e runs/cut/ckpt/LATEST; }
 is_saving() { has_saved && ls -d runs/cut/ckpt/step-*.partial >/dev/null; }
 has_steps() { test -s runs/cut/metrics.jsonl; }
 
-set -- configs/quickstart_dinov2.yaml --run-dir runs train.steps=24 train.checkpoint_steps=4 train.checkpoint_keep=2 train.cache_teacher=true
+set -- "$work/configs/quickstart_dinov2.yaml" --run-dir runs train.steps=24 train.checkpoint_steps=4 train.checkpoint_keep=2 train.cache_teacher=true
 "$MEOPT" train "$@" --name whole >out 2>&1 || fail "the undisturbed run"
 
 start() { # until the phase has come
@@ -79,31 +82,17 @@ ends() {
 resumed() {
     "$MEOPT" train --resume runs/cut >out 2>&1 || fail "$row in $phase: resume"
     for file in model.safetensors optimizer.bin; do
-        cmp "runs/whole/ckpt/step-00000024/$file" "runs/cut/ckpt/step-00000024/$file" || fail "$row in $phase: $file"
+        cmp "$work/runs/whole/ckpt/step-00000024/$file" "runs/cut/ckpt/step-00000024/$file" || fail "$row in $phase: $file"
     done
+    resumes=$((resumes + 1))
 }
-stops=0 resumes=0
-for round in $(seq $rounds); do
-    for row in group worker warning twice interrupts hangup request; do
-        for phase in load teacher step save; do
-            start "$@"
-            is_row
-            ends
-            stops=$((stops + 1))
-            if [ $rounds -gt 1 ] || [ $((stops % 3)) = 0 ]; then
-                resumed
-                resumes=$((resumes + 1))
-            fi
-        done
-    done
-done
 
 # one save that takes long: in the long form 5 minutes, and what Slurm sends; in the short one seconds for minutes
 unit=1 ms=50
 [ $rounds -gt 1 ] && unit=20 ms=2000
 saves() { # N: a run whose save has some 7 syncs of N * ms, until it has made a step
     rm -rf runs/cut
-    "$MEOPT" train configs/quickstart_dinov2.yaml --run-dir runs --name cut train.steps=24 train.checkpoint_steps=1000 train.checkpoint_keep=2 train.cache_teacher=true --stop-after 4 >out 2>&1 || test $? = 10 || fail "$row: the first part"
+    "$MEOPT" train "$work/configs/quickstart_dinov2.yaml" --run-dir runs --name cut train.steps=24 train.checkpoint_steps=1000 train.checkpoint_keep=2 train.cache_teacher=true --stop-after 4 >out 2>&1 || test $? = 10 || fail "$row: the first part"
     env LD_PRELOAD=libfault.so FAULT_SLOW="sync:$(($1 * ms))000:/ckpt write:150000:metrics.jsonl" "$MEOPT" train --resume runs/cut >out 2>&1 &
     pid=$!
     echo $pid >left
@@ -111,33 +100,96 @@ saves() { # N: a run whose save has some 7 syncs of N * ms, until it has made a 
     worker_is
 }
 has_five() { test "$(wc -l <runs/cut/metrics.jsonl)" -gt 4; }
-phase=save
-row="one SIGTERM"
-saves $((unit > 1 ? 20 : 6))
-to TERM $pid
-ends
-resumed
-row="warning, a minute, SIGTERM, half a minute: enough"
-saves 3
-to USR1 $pid
-sleep $((3 * unit))
-to TERM "$pid $worker"
-(sleep $((2 * unit + 3)) && to KILL "$pid $worker") &
-killer=$!
-ends
-kill $killer 2>/dev/null || true
-resumed
-row="warning, a minute, SIGTERM, half a minute: not enough"
-saves 40
-to USR1 $pid
-sleep $((3 * unit))
-to TERM "$pid $worker"
-sleep $((2 * unit))
-kill -KILL $worker
-got=0
-wait $pid || got=$?
-test $got = 137 || fail "$row: exit $got"
-test "$(cat runs/cut/ckpt/LATEST)" = step-00000004 || fail "$row: $(cat runs/cut/ckpt/LATEST)"
-resumed
+slow_save() {
+    phase=save
+    case $1 in
+    term)
+        row="one SIGTERM"
+        saves $((unit > 1 ? 20 : 6))
+        to TERM $pid
+        ends
+        ;;
+    enough)
+        row="warning, a minute, SIGTERM, half a minute: enough"
+        saves 3
+        to USR1 $pid
+        sleep $((3 * unit))
+        to TERM "$pid $worker"
+        (sleep $((2 * unit + 3)) && to KILL "$pid $worker") &
+        killer=$!
+        ends
+        kill $killer 2>/dev/null || true
+        ;;
+    not_enough)
+        row="warning, a minute, SIGTERM, half a minute: not enough"
+        saves 40
+        to USR1 $pid
+        sleep $((3 * unit))
+        to TERM "$pid $worker"
+        sleep $((2 * unit))
+        kill -KILL $worker
+        got=0
+        wait $pid || got=$?
+        : >left
+        test $got = 137 || fail "$row: exit $got"
+        test "$(cat runs/cut/ckpt/LATEST)" = step-00000004 || fail "$row: $(cat runs/cut/ckpt/LATEST)"
+        ;;
+    esac
+    resumed
+}
 
-echo "$stops stops saved, $resumes resumed: the same bytes"
+one() { # of $case: "save WHICH", or "SIGNAL PHASE ROUND"; what a run is begun with
+    row=${case%% *} phase=${case#* }
+    if [ "$row" = save ]; then
+        slow_save "$phase"
+        return
+    fi
+    phase=${phase% *}
+    start "$@"
+    is_row
+    ends
+    stops=$((stops + 1))
+    if [ $rounds -gt 1 ] || [ $((stops % 3)) = 0 ]; then resumed; fi
+}
+chain() { # NUMBER ARGUMENTS...: the cases that no other chain has taken, until one fails
+    mkdir "$work/chain$1"
+    cd "$work/chain$1"
+    shift
+    : >left
+    trap 'test ! -s left || kill -KILL $(cat left) 2>/dev/null || true; exit 143' TERM
+    stops=0 resumes=0
+    while read -r case <&3; do
+        test ! -e "$work/failed" || exit 1
+        test ! -e "$work/taken/$case" && mkdir "$work/taken/$case" 2>/dev/null || continue
+        one "$@"
+    done 3<"$work/cases"
+    echo $stops $resumes >counts
+}
+end_chains() {
+    for chain in $chains; do kill -TERM $chain 2>/dev/null || true; done
+    for chain in $chains; do wait $chain 2>/dev/null || true; done
+    rm -rf "$work"
+}
+chains=
+trap end_chains EXIT
+trap 'exit 143' HUP INT TERM
+for which in term enough not_enough; do echo "save $which"; done >cases
+for round in $(seq $rounds); do
+    for row in group worker warning twice interrupts hangup request; do
+        for phase in load teacher step save; do echo "$row $phase $round"; done
+    done
+done >>cases
+mkdir taken
+for number in $(seq $((2 * $(getconf _NPROCESSORS_ONLN)))); do
+    chain $number "$@" &
+    chains="$chains $!"
+done
+while [ -n "$chains" ]; do
+    set -- $chains
+    code=0
+    wait $1 || code=$?
+    shift
+    chains=$*
+    test $code = 0 || exit 1
+done
+cat chain*/counts | awk '{ stops += $1; resumes += $2 } END { print stops " stops saved, " resumes " resumed: the same bytes" }'
