@@ -322,6 +322,7 @@ static void any_group_keeps_its_order(void **state)
             qsort(m, 64, sizeof *m, by_value);
             qsort(v, 64, sizeof *v, by_value);
             struct optim_task t = state_task(format, STATE_NONE, mc, vc, scale);
+            scale[0] = 0; /* not a byte of a pair's header: an exponent of its own is looked at first */
             kernels->state_in(&t, 0, 1, m, NULL);
             kernels->state_out(&t, 0, 1, m2, NULL);
             t = state_task(format, format, mc, vc, scale);
