@@ -4,10 +4,10 @@
 #include "cli/run_name.h"
 #include "cli/screen.h"
 #include "cli/supervise.h"
+#include "cli/train_change.h"
 #include "cli/train_ranks.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
-#include "core/config/edit.h"
 #include "core/run/run.h"
 #include "core/train/experiment.h"
 #include "core/run/status.h"
@@ -17,32 +17,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-/* Options that change a key of the run's own configuration, into its file: whoever resumes it next has them,
- * too. */
-static int change_run(const struct arguments *args, const char *directory, struct config *config,
-                      struct error *err)
-{
-    struct edit edits[3];
-    char steps[32], *path = path_join(directory, "config.yaml");
-    int count = 0, code = 0;
-    const char *cards = argument_text(args, "cards", NULL);
-    if (argument_int(args, "steps", 0) > 0) {
-        snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
-        edits[count++] = (struct edit){"train.steps", steps};
-    }
-    if (cards) edits[count++] = (struct edit){"device.cards", cards};
-    if (cards && config->device.type == DEVICE_TYPE_CPU)
-        edits[count++] = (struct edit){"device.type", "auto"};
-    if (argument_int(args, "workers", 0)) edits[count++] = (struct edit){"device.type", "cpu"};
-    if (count) {
-        config_free(config);
-        code = edit_file(path, edits, count, 0, NULL, NULL, NULL, NULL, err);
-        if (!code) code = config_load(config, path, NULL, 0, err);
-    }
-    free(path);
-    return code;
-}
 
 /* A process that was killed a moment ago may still hold the run: wait for it a little. */
 static int reopen(const char *directory, struct config *config, int *lock, struct error *err)
@@ -63,13 +37,14 @@ static int reopen(const char *directory, struct config *config, int *lock, struc
 }
 
 /* The run of that name, which is there: the experiment must be the one that it began with. */
-static int go_on(const struct config *asked, const char *directory, int *lock, struct error *err)
+static int go_on(const struct config *asked, const char *directory, bool from, int *lock, struct error *err)
 {
     struct config own;
     int code = reopen(directory, &own, lock, err);
     if (code) return code;
     for (int key = 0; key < config_key_count && !code; key++) {
-        if (!config_keys[key].numbers) continue;
+        if (!config_keys[key].numbers || (from && strcmp(config_keys[key].name, "model_s.weight") == 0))
+            continue;
         char *before = config_value_text(&own, key), *now = config_value_text(asked, key);
         if (strcmp(before, now) != 0)
             code = error_set(err, EXIT_CONFIG,
@@ -88,10 +63,14 @@ static int go_on(const struct config *asked, const char *directory, int *lock, s
 static int begin(const struct arguments *args, struct train_ranks *ranks, char **directory, bool *resume,
                  int *lock, struct error *err)
 {
+    struct train_overrides overrides;
     struct config config;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
     char steps[32], stamp[32];
-    int code = config_load(&config, args->operands[0], args->operands + 1, args->operand_count - 1, err);
+    int code = train_overrides(&overrides, args, err);
+    if (code) return code;
+    code = config_load(&config, args->operands[0], overrides.all, overrides.count, err);
+    train_overrides_free(&overrides);
     if (code) return code;
     if (argument_int(args, "steps", 0) > 0) {
         snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
@@ -108,7 +87,7 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
     char *there = given ? path_join(parent, given) : NULL;
     *resume = !code && there && argument_flag(args, "resume-if-exists") && !file_absent(there);
     if (*resume) {
-        code = go_on(&config, there, lock, err);
+        code = go_on(&config, there, argument_text(args, "from", NULL) != NULL, lock, err);
         *directory = there;
         config_free(&config);
         return code;
@@ -217,16 +196,16 @@ static int replay_run(const struct arguments *args, struct error *err)
     return code;
 }
 
-static int train_run(const struct arguments *args, struct error *err)
+/* Options that stand together, or not. */
+static int check_options(const struct arguments *args, struct error *err)
 {
     const char *resume = argument_text(args, "resume", NULL);
-    char *directory = NULL, *force = NULL;
-    int code, lock = -1;
-    bool goes_on = resume != NULL;
-    if (argument_text(args, "replay", NULL)) return replay_run(args, err);
-    if (resume && args->operand_count > 0)
-        return error_set(err, EXIT_USAGE, "leave CONFIG out", "a resumed run has its own configuration");
-    if (resume && (argument_text(args, "name", NULL) || argument_text(args, "run-dir", NULL)))
+    bool at = argument_int(args, "at", -1) >= 0;
+    if (resume && argument_text(args, "from", NULL))
+        return error_set(err, EXIT_USAGE, "leave --from out", "--from is of a new run, which has a CONFIG");
+    if (at && !resume)
+        return error_set(err, EXIT_USAGE, "give --resume RUN, too", "--at is of a run that goes on");
+    if (resume && !at && (argument_text(args, "name", NULL) || argument_text(args, "run-dir", NULL)))
         return error_set(err, EXIT_USAGE, "leave it out", "--name and --run-dir are of a new run");
     if (!resume && argument_list(args, "force-resume", 0))
         return error_set(err, EXIT_USAGE, "give --resume RUN, too",
@@ -234,6 +213,41 @@ static int train_run(const struct arguments *args, struct error *err)
     if (!resume && args->operand_count == 0)
         return error_set(err, EXIT_USAGE, "see 'meopt train --help'",
                          "meopt train needs CONFIG, or --resume RUN");
+    return 0;
+}
+
+/* The run that goes on, or its branch, held, with what is to be another. */
+static int resume_run(const struct arguments *args, struct train_ranks *ranks, const char *force,
+                      char **directory, int *lock, struct error *err)
+{
+    struct config config;
+    int64_t at = argument_int(args, "at", -1);
+    char *branch = NULL;
+    int code = at < 0 ? 0
+                      : train_branch(*directory, at, argument_text(args, "run-dir", NULL),
+                                     argument_text(args, "name", NULL), &branch, lock, err);
+    if (branch) {
+        close(*lock);
+        *lock = -1;
+        free(*directory);
+        *directory = branch;
+    }
+    if (!code) code = reopen(*directory, &config, lock, err);
+    if (code) return code;
+    code = train_change_run(args, *directory, force, &config, err);
+    if (!code) code = train_ranks_plan(ranks, args, &config, *directory, err);
+    config_free(&config);
+    return code;
+}
+
+static int train_run(const struct arguments *args, struct error *err)
+{
+    const char *resume = argument_text(args, "resume", NULL);
+    char *directory = NULL, *force = NULL;
+    int code, lock = -1;
+    bool goes_on = resume != NULL;
+    if (argument_text(args, "replay", NULL)) return replay_run(args, err);
+    if ((code = check_options(args, err)) != 0) return code;
     char *baseline = run_of(args, "baseline", &code, err);
     if (code) return code;
     struct train_ranks ranks;
@@ -243,12 +257,7 @@ static int train_run(const struct arguments *args, struct error *err)
     if (!code && train_ranks_follows(&ranks)) {
         code = train_ranks_follow(&ranks, args, directory, force, err);
     } else if (!code && resume) {
-        struct config config;
-        if ((code = reopen(directory, &config, &lock, err)) == 0 &&
-            (code = change_run(args, directory, &config, err)) == 0) {
-            code = train_ranks_plan(&ranks, args, &config, directory, err);
-            config_free(&config);
-        }
+        code = resume_run(args, &ranks, force, &directory, &lock, err);
     } else if (!code) {
         code = begin(args, &ranks, &directory, &goes_on, &lock, err);
     }
@@ -269,6 +278,9 @@ static const struct option options[] = {
     {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N (exit 10)"},
     {"resume", 0, OPTION_TEXT, "RUN", NULL, 0, 0,
      "go on with this run directory from its newest whole checkpoint"},
+    {"at", 0, OPTION_INT, "STEP", NULL, 0, 1e12,
+     "with --resume: from its checkpoint of that step or before it, in a new run beside it"},
+    {"from", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "a new run whose student begins with that run's weights"},
     {"resume-if-exists", 0, OPTION_FLAG, NULL, NULL, 0, 0,
      "go on with the run --name where it is there, else begin it"},
     {"force-resume", 0, OPTION_LIST, "KEY", NULL, 0, 0,
@@ -291,15 +303,18 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_train = {"train",
-                                  "CONFIG [key=value ...]",
-                                  "distil the teacher of an experiment into its student",
-                                  "Examples:\n  meopt train configs/eva_clip.yaml\n  meopt train "
-                                  "configs/eva_clip.yaml optim.use_meopt=false --name without\n"
-                                  "  meopt train --resume runs/without\n\nOn a terminal the dashboard opens; "
-                                  "closing it never touches the run: 'meopt attach RUN' opens it again.",
-                                  options,
-                                  0,
-                                  -1,
-                                  false,
-                                  train_run};
+const struct command cmd_train = {
+    "train",
+    "CONFIG [key=value ...]",
+    "distil the teacher of an experiment into its student",
+    "Examples:\n  meopt train configs/eva_clip.yaml\n  meopt train "
+    "configs/eva_clip.yaml optim.use_meopt=false --name without\n"
+    "  meopt train --resume runs/without\n"
+    "  meopt train --resume runs/without optim.lr=1.0e-5\n"
+    "  meopt train configs/eva_clip.yaml --from runs/without\n\nOn a terminal the dashboard opens; "
+    "closing it never touches the run: 'meopt attach RUN' opens it again.",
+    options,
+    0,
+    -1,
+    false,
+    train_run};

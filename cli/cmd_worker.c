@@ -9,6 +9,7 @@
 #include "core/base/lost_map.h"
 #include "core/base/progress.h"
 #include "core/monitor/monitor.h"
+#include "core/run/checkpoint.h"
 #include "core/train/signals.h"
 
 #include <stdio.h>
@@ -22,7 +23,7 @@
 
 struct talk {
     bool json;
-    int64_t every, first_step;
+    int64_t first_step;
     double first_loss, last_loss, last_cosine, images;
     double begin;
     struct memory_use use;
@@ -87,6 +88,10 @@ static void begun(void *context, const struct trainer *t, const struct data *dat
         row(i ? "student" : "teacher", "%s: %.2f M parameters", text,
             (double)geometry_parameters(g[i]) * 1e-6);
     }
+    char from_run[256];
+    int64_t from_step;
+    if (checkpoint_named(t->config->model_s.weight, from_run, sizeof from_run, &from_step))
+        row("student begins", "with the weights of %s at step %lld", from_run, (long long)from_step);
     char clipping[320];
     trainer_clipping(t->config, clipping, sizeof clipping);
     row("clipping", "%s", clipping);
@@ -125,7 +130,9 @@ static void stepped(void *context, const struct train_progress *p)
     talk->use = talk->trainer->device->use;
     worker_ranks_step(&talk->ranks, p, &talk->use);
     if (talk->ranks.dist.rank > 0) return;
-    if (p->step % talk->every && p->step != p->total && p->step != talk->first_step + 1) return;
+    if (p->step % talk->trainer->config->train.log_every && p->step != p->total &&
+        p->step != talk->first_step + 1)
+        return;
     if (!log_room(STDOUT_FILENO)) return;
     if (talk->json)
         printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"cosine\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,"
@@ -199,7 +206,6 @@ static int worker_train(struct talk *talk, const struct arguments *args, const c
     int code = config_load(&config, path, NULL, 0, err);
     free(path);
     if (code) return code;
-    talk->every = config.train.log_every > 0 ? config.train.log_every : 1;
     if (card && strchr(card, ':')) code = config_assign(&config, "device.cards", strchr(card, ':') + 1, err);
     if (!code && dist->rank == 0)
         code = run_open_held(&run, directory, (int)argument_int(args, "lock", -1), err);

@@ -55,6 +55,10 @@ bool dash_key(struct dash *d, int kind, wint_t c)
         return false;
     }
     d->message[0] = 0;
+    if (d->edit.open) {
+        dash_edit_key(d, kind, c);
+        return false;
+    }
     if (dash_chart_key(d, kind, c)) return false;
     if (kind == KEY_CODE_YES) {
         if (c == KEY_UP) select_card(d, -1);
@@ -79,6 +83,7 @@ bool dash_key(struct dash *d, int kind, wint_t c)
         break;
     case 'p':
     case ' ': d->paused = !d->paused; break;
+    case 'e': dash_edit_open(d); break;
     case 'c': ask(d, "checkpoint", "asked to save behind the step in progress"); break;
     case 'x':
         if (dash_alive(d)) d->asks_to_stop = true;

@@ -199,6 +199,44 @@ static void draw_cursor(const struct dash *d, const struct dash_rect *r, const s
                      d->glyphs == GLYPHS_ASCII ? "|" : "│");
 }
 
+static int marks_from(const struct follow *f)
+{
+    return f->mark_count > FOLLOW_MARKS ? f->mark_count - FOLLOW_MARKS : 0;
+}
+
+/* Where something was changed, resumed or lost: a dotted line behind the curves, a sign on the axis. */
+static void draw_marks(const struct dash *d, const struct dash_rect *r, const struct dash_plot *p,
+                       const struct curve *c)
+{
+    const struct follow *f = d->run;
+    for (int i = marks_from(f); i < f->mark_count; i++) {
+        double step = f->marks[i % FOLLOW_MARKS].step;
+        int at = nearest(c, step);
+        if (at < 0 || step < c->step[0] || step > c->step[c->n - 1] || p->empty || p->w < 2) continue;
+        int x = (int)lround((c->x[at] - p->x_min) / (p->x_max - p->x_min) * (p->w - 1));
+        for (int y = 0; y < p->h; y += 2)
+            if (!p->cells[(size_t)y * (size_t)p->w + (size_t)x])
+                dash_put(r->y + 1 + y, r->x + PLOT_LABELS + x, 1, dash_paint(PAIR_BAD),
+                         d->glyphs == GLYPHS_ASCII ? ":" : "┊");
+        dash_put(r->y + 1 + p->h, r->x + PLOT_LABELS + x, 1, dash_paint(PAIR_BAD), "^");
+    }
+}
+
+/* What happened where the cursor is, within a fiftieth of what is shown; NULL: nothing. */
+static const char *marked_at(const struct dash *d, const struct curve *c)
+{
+    const struct follow *f = d->run;
+    const char *text = NULL;
+    double best = c->n ? fmax(1, (c->step[c->n - 1] - c->step[0]) / 50) : 0;
+    for (int i = marks_from(f); i < f->mark_count; i++) {
+        double away = fabs(f->marks[i % FOLLOW_MARKS].step - d->cursor);
+        if (away > best) continue;
+        best = away;
+        text = f->marks[i % FOLLOW_MARKS].text;
+    }
+    return text;
+}
+
 /* The chart's name, its value at the cursor or now, and what is drawn. */
 static void draw_title(const struct dash *d, int which, const struct dash_rect *r, const struct curve *c,
                        const struct curve *base, int cut, bool log, bool selected)
@@ -215,6 +253,8 @@ static void draw_title(const struct dash *d, int which, const struct dash_rect *
                      dash_number(number, sizeof number, at < 0 ? NAN : c->y[at]), kinds[which].unit);
     if (isfinite(d->cursor) && at >= 0)
         n += snprintf(line + n, sizeof line - (size_t)n, " @%.0f", c->step[at]);
+    const char *mark = isfinite(d->cursor) && which == METRIC_LOSS ? marked_at(d, c) : NULL;
+    if (mark) n += snprintf(line + n, sizeof line - (size_t)n, ", %s", mark);
     if (other[0]) n += snprintf(line + n, sizeof line - (size_t)n, ", baseline %s", other);
     if (which == METRIC_LOSS && !isfinite(d->cursor) && isfinite(d->run->best_loss))
         n += snprintf(line + n, sizeof line - (size_t)n, "  best %s",
@@ -268,6 +308,7 @@ void dash_chart(const struct dash *d, int which, const struct dash_rect *r, bool
     if (smooths) dash_plot_curve(&p, SERIES_SMOOTH, c.x, smooth, c.n);
     draw_title(d, which, r, &c, &base, cut, p.log, selected);
     dash_plot_draw(r, &p, pairs);
+    if (c.n) draw_marks(d, r, &p, &c);
     if (isfinite(d->cursor)) {
         int at = nearest(&c, d->cursor);
         if (at >= 0) draw_cursor(d, r, &p, c.x[at]);

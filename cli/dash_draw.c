@@ -196,6 +196,7 @@ static void draw_help(const struct dash_rect *r)
         "g            braille, blocks, ASCII",
         "p space      pause drawing",
         "c x          checkpoint now; stop the run (saves first)",
+        "e            change lr, intervals, checkpoint times while it trains",
         "? h          this; Esc, q close it",
         "Ctrl-L       draw anew",
         "q d          leave; the run goes on. Choices are kept",
@@ -227,9 +228,9 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
         dash_put(r->y, x, r->x + r->w - x, i == (int)d->tab ? (int)A_REVERSE : dash_paint(PAIR_DIM), text);
         x += (int)strlen(text) + 2;
     }
-    const char *all = dash_alive(d) ? "c save  x stop  z range  q leave, the run goes on"
+    const char *all = dash_alive(d) ? "c save  e change  x stop  q leave, the run goes on"
                                     : "z range  p pause  q leave",
-               *few = dash_alive(d) ? "c save  x stop  z range  q leave" : "z range  q leave", *hints = all;
+               *few = dash_alive(d) ? "c save  e change  x stop  q" : "z range  q leave", *hints = all;
     if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = few;
     if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = "q leave";
     int w = (int)strlen(hints);
@@ -260,6 +261,7 @@ void dash_draw(struct dash *d)
     }
     if (l.log.h && d->tab == TAB_HELP) draw_help(&l.log);
     else if (l.log.h) draw_log(d, &l.log);
+    if (d->edit.open) dash_edit_draw(d, rows, columns);
     draw_footer(d, &l.footer);
     refresh();
 }

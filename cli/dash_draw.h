@@ -5,6 +5,7 @@
 
 #include "cli/dash.h"
 #include "cli/dash_layout.h"
+#include "core/run/change.h"
 #include "core/run/follow.h"
 
 #include <wchar.h>
@@ -21,7 +22,13 @@ struct dash {
     double cursor;     /* step; NAN: none */
     int smoothing;     /* 0 none, 1 some, 2 more */
     bool log_scale, raw, overlay, zoomed, paused, outliers;
-    bool asks_to_stop;         /* "stop? y/n" */
+    bool asks_to_stop; /* "stop? y/n" */
+    struct {
+        bool open, typing;
+        int row; /* of change_keys */
+        struct change_values values;
+        char typed[CHANGE_TEXT];
+    } edit;
     int selected, top;         /* card */
     int chart, charts_at_once; /* the one that is selected; how many a page has */
     int scroll;                /* lines back in the log */

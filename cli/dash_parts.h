@@ -32,6 +32,12 @@ void dash_charts(struct dash *d, const struct dash_rect *r);
 /* A key of the charts; false when it is none of theirs. */
 bool dash_chart_key(struct dash *d, int kind, wint_t c);
 
+/* ---- dash_edit.c ---- */
+
+void dash_edit_open(struct dash *d);
+void dash_edit_key(struct dash *d, int kind, wint_t c);
+void dash_edit_draw(const struct dash *d, int rows, int columns);
+
 /* ---- dash_cards.c ---- */
 
 void dash_cards(struct dash *d, const struct dash_layout *l);

@@ -1,5 +1,6 @@
 /* Ranks of a run that is to be started: see train_ranks.h. */
 #include "cli/train_ranks.h"
+#include "cli/train_change.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/driver.h"
@@ -164,8 +165,12 @@ static int read_own(struct train_ranks *r, const struct arguments *args, const c
 {
     char *path = resume ? path_join(resume, "config.yaml") : xstrdup(args->operands[0]);
     struct config config;
-    int code = config_load(&config, path, resume ? NULL : args->operands + 1,
-                           resume ? 0 : args->operand_count - 1, err);
+    struct train_overrides overrides;
+    int code = train_overrides(&overrides, args, err);
+    if (!code) {
+        code = config_load(&config, path, overrides.all, overrides.count, err);
+        train_overrides_free(&overrides);
+    }
     free(path);
     if (code) return code;
     code = train_ranks_assign(r, args, &config, err);

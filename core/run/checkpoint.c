@@ -303,6 +303,41 @@ void checkpoint_close(struct checkpoint *c)
     *c = (struct checkpoint){.step = -1, .records = -1};
 }
 
+int checkpoint_before(const char *directory, int64_t before, int64_t *step, struct error *err)
+{
+    int64_t *steps;
+    int count, code = checkpoint_steps(directory, &steps, &count, err);
+    *step = -1;
+    for (int i = 0; i < count && *step < 0; i++) {
+        struct checkpoint c;
+        struct error why;
+        if (steps[i] > before) continue;
+        if (checkpoint_verify(&c, directory, steps[i], BY_SIZE, &why) == WHOLE) *step = steps[i];
+        checkpoint_close(&c);
+    }
+    free(steps);
+    return code;
+}
+
+bool checkpoint_named(const char *path, char *run, size_t size, int64_t *step)
+{
+    const char *part[3], *end = path + strlen(path); /* of the last three components, from behind */
+    for (int i = 0; i < 3; i++) {
+        const char *slash = memrchr(path, '/', (size_t)(end - path));
+        if (!slash) return false;
+        part[i] = slash + 1;
+        end = slash;
+    }
+    long long number;
+    if (strcmp(part[0], checkpoint_parts[PART_TENSORS]) != 0 || strncmp(part[2], "ckpt/", 5) != 0 ||
+        sscanf(part[1], "step-%lld/", &number) != 1)
+        return false;
+    const char *slash = memrchr(path, '/', (size_t)(end - path)), *name = slash ? slash + 1 : path;
+    snprintf(run, size, "%.*s", (int)(end - name), name);
+    *step = number;
+    return true;
+}
+
 /* ---- reading ---- */
 
 int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *rows, int64_t count,

@@ -56,6 +56,12 @@ void checkpoint_tidy(const char *directory, int64_t step, int keep);
  * checkpoints is none; one that cannot be listed is an error. */
 int checkpoint_steps(const char *directory, int64_t **steps, int *count, struct error *err);
 
+/* The newest at or before `before` whose files are as long as its manifest says; *step -1: none. */
+int checkpoint_before(const char *directory, int64_t before, int64_t *step, struct error *err);
+/* Is this path the tensors of a run's checkpoint, RUN/ckpt/step-N/model.safetensors? Then run is RUN's name.
+ */
+bool checkpoint_named(const char *path, char *run, size_t size, int64_t *step);
+
 struct checkpoint {
     int64_t step; /* -1: none */
     char *directory;

@@ -3,6 +3,7 @@
 #include "core/run/follow_parts.h"
 #include "core/base/file.h"
 #include "core/config/document.h"
+#include "core/run/checkpoint.h"
 #include "core/config/value.h"
 
 #include <jansson.h>
@@ -149,6 +150,13 @@ static bool is_true(const char *key, const char *text)
 static void name_of(char *dst, size_t size, const char *weight, const char *arch)
 {
     const char *slash = strrchr(weight, '/');
+    char run[96], text[128];
+    int64_t step;
+    if (checkpoint_named(weight, run, sizeof run, &step)) {
+        snprintf(text, sizeof text, "%s at step %lld", run, (long long)step);
+        name_printable(dst, size, text);
+        return;
+    }
     name_printable(dst, size, weight[0] ? (slash ? slash + 1 : weight) : arch);
 }
 
@@ -180,6 +188,35 @@ static void keep_line(char **ring, int64_t *count, const char *text)
     *slot = xstrdup(text);
 }
 
+/* "optim.lr 1.0e-4 -> 1.0e-5" for each key that became another. */
+static void told_changes(char *dst, size_t size, const json_t *changed)
+{
+    const char *key;
+    json_t *values;
+    char raw[300] = "";
+    json_object_foreach((json_t *)(uintptr_t)changed, key, values)
+    {
+        const char *was = json_string_value(json_array_get(values, 0)),
+                   *is = json_string_value(json_array_get(values, 1));
+        size_t n = strlen(raw);
+        snprintf(raw + n, sizeof raw - n, "%s%.40s %.60s -> %.60s", n ? ", " : "", key, was ? was : "?",
+                 is ? is : "?");
+    }
+    if (raw[0]) name_printable(dst, size, raw);
+}
+
+/* What a curve has a mark for: not what happens all the time. */
+static void keep_mark(struct follow *f, int64_t step, const char *event, const char *message)
+{
+    static const char *const kinds[] = {"changed", "resumed", "branched", "diverged"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && step > 0; i++) {
+        if (strcmp(kinds[i], event) != 0) continue;
+        struct follow_mark *m = &f->marks[f->mark_count++ % FOLLOW_MARKS];
+        m->step = (double)step;
+        snprintf(m->text, sizeof m->text, "%.24s%s%.64s", event, message[0] ? ": " : "", message);
+    }
+}
+
 static void take_event(struct follow *f, const char *text, size_t bytes)
 {
     json_t *object = json_loadb(text, bytes, 0, NULL);
@@ -190,6 +227,8 @@ static void take_event(struct follow *f, const char *text, size_t bytes)
     char event[64], message[300], when[32], line[480];
     follow_text(event, sizeof event, object, "event");
     follow_text(message, sizeof message, object, "message");
+    told_changes(message, sizeof message, json_object_get(object, "changed"));
+    keep_mark(f, follow_whole(object, "step"), event, message);
     run_time_text(when, sizeof when, "%m-%d %H:%M:%SZ", follow_number(object, "time"));
     int64_t step = follow_whole(object, "step");
     snprintf(line, sizeof line, "%s  step %lld  %s%s%s", when, (long long)(step < 0 ? 0 : step), event,

@@ -22,7 +22,14 @@ enum {
     FOLLOW_RECENT = 2048,
     FOLLOW_LINES = 200,
     FOLLOW_CARDS = 64,
-    FOLLOW_READINGS = 1024
+    FOLLOW_READINGS = 1024,
+    FOLLOW_MARKS = 64
+};
+
+/* An event that bends a curve: a changed key, a resume. */
+struct follow_mark {
+    double step;
+    char text[96];
 };
 
 enum follow_reading { READING_USED, READING_BUSY, READING_TEMP, READING_POWER, READING_COUNT };
@@ -96,6 +103,9 @@ struct follow {
 
     char *events[FOLLOW_LINES], *log[FOLLOW_LINES]; /* rings of lines fit to be shown */
     int64_t event_count, log_count;
+
+    struct follow_mark marks[FOLLOW_MARKS]; /* ring of the last ones */
+    int mark_count;                         /* ever put in */
 
     /* private */
     struct tail metrics, event_tail, log_tail, card_tail;

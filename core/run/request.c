@@ -41,6 +41,6 @@ bool run_requested(const char *directory, const char *name)
 
 void run_requests_forget(const char *directory)
 {
-    static const char *const names[] = {"stop", "checkpoint", "stop-now"};
+    static const char *const names[] = {"stop", "checkpoint", "change", "stop-now"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) run_requested(directory, names[i]);
 }

@@ -1,5 +1,5 @@
 /* Requests to a run: an empty file request/NAME in its directory. Anyone who may write there makes it; who
- * obeys takes it away. NAME: stop, checkpoint (the trainer), stop-now (its supervisor). */
+ * obeys takes it away. NAME: stop, checkpoint, change (the trainer; change.h), stop-now (its supervisor). */
 #ifndef MEOPT_RUN_REQUEST_H
 #define MEOPT_RUN_REQUEST_H
 

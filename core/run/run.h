@@ -4,7 +4,7 @@
  *   meta.json       version, host, pid, start, geometry, memory plan; what a resume compares
  *   data.list       the images: names and sizes, as image_list_hash counts them
  *   metrics.jsonl   one object per optimizer step, one write(2) each: a reader ignores a torn tail
- *   events.jsonl    what happened: started, resumed, checkpoint, saving_paused, stopped, diverged
+ *   events.jsonl    what happened: started, resumed, changed, checkpoint, saving_paused, stopped, diverged
  *   cards.jsonl     what the cards did, a line every few seconds (telemetry.h), by the supervisor
  *   state.json      replaced atomically: {state, step, total_steps, epoch, pid, host, exit_code}
  *   ckpt/step-N/    checkpoint.h

@@ -103,3 +103,18 @@ char *run_time_text(char *dst, size_t size, const char *format, double seconds)
     if (t == 0 || !gmtime_r(&t, &utc) || strftime(dst, size, format, &utc) == 0) snprintf(dst, size, "-");
     return dst;
 }
+
+char *run_word(char *dst, size_t size, const char *directory)
+{
+    size_t n = strspn(directory, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+,:@%=-");
+    if (directory[0] && !directory[n]) {
+        snprintf(dst, size, "%s", directory);
+        return dst;
+    }
+    n = 0;
+    if (size > 2) dst[n++] = '\'';
+    for (const char *p = directory; *p && n + 6 < size; p++)
+        n += (size_t)snprintf(dst + n, size - n, *p == '\'' ? "'\\''" : "%c", *p);
+    snprintf(dst + n, size - n, "'");
+    return dst;
+}

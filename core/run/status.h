@@ -28,6 +28,8 @@ bool run_status_over(const struct run_status *status);
 /* Replace state.json with this status. */
 int run_status_write(const struct run_status *status, const char *directory, struct error *err);
 
+/* The run as it is typed on a command line: with quotes where a shell needs them. */
+char *run_word(char *dst, size_t size, const char *directory);
 /* A time of a run, in UTC, by strftime's format; "-" when it is none. */
 char *run_time_text(char *dst, size_t size, const char *format, double seconds);
 

@@ -2,6 +2,7 @@
 #include "core/train/identity.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/run/change.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +35,7 @@ json_t *identity_config(const struct config *config)
 {
     json_t *values = json_object();
     for (int i = 0; i < config_key_count; i++) {
-        if (!config_keys[i].numbers) continue;
+        if (!config_keys[i].numbers && !change_may(config_keys[i].name)) continue;
         char *text = config_value_text(config, i);
         if (values && json_object_set_new(values, config_keys[i].name, json_string(text))) {
             json_decref(values);
@@ -51,6 +52,19 @@ static bool is_forced(const char *force, const char *key)
     for (const char *p = force; p && *p; p += strcspn(p, ",") + (p[strcspn(p, ",")] == ','))
         if (strcspn(p, ",") == n && memcmp(p, key, n) == 0) return true;
     return false;
+}
+
+/* Which row of may_change a key is, -1 none. */
+static int may_row(const char *key)
+{
+    for (int i = 0; i < MAY_CHANGE; i++)
+        if (strcmp(may_change[i].key, key) == 0) return i;
+    return -1;
+}
+
+bool identity_may_change(const char *key, const char *force)
+{
+    return !config_keys[config_key_index(key)].numbers || may_row(key) >= 0 || is_forced(force, key);
 }
 
 /* One more piece of a list of findings. */
@@ -75,13 +89,12 @@ static int compare_config(const json_t *before, const struct config *config, con
     {
         const json_t *old = json_object_get(before, key);
         const char *is = json_string_value(value), *word = NULL, *was = json_string_value(old);
-        bool may = is_forced(force, key);
-        if (!old && config->origins[config_key_index(key)].from != ORIGIN_DEFAULT)
+        bool may = identity_may_change(key, force), told = config_keys[config_key_index(key)].numbers;
+        if (!old && told && config->origins[config_key_index(key)].from != ORIGIN_DEFAULT)
             was = "not known to the version that began it";
         if (!was || !is || strcmp(was, is) == 0) continue;
-        if (may) word = "because --force-resume says so";
-        for (int i = 0; i < MAY_CHANGE && !may; i++)
-            if ((may = strcmp(may_change[i].key, key) == 0)) word = may_change[i].word;
+        if (may_row(key) >= 0) word = may_change[may_row(key)].word;
+        else if (is_forced(force, key)) word = "because --force-resume says so";
         if (!may) {
             if (!first) first = key;
             add_text(&wrong, "; ", xasprintf("%s was %s and is now %s", key, was, is));

@@ -14,7 +14,8 @@
 #include "core/data/list.h"
 #include "core/run/run.h"
 
-/* {key: value as in YAML} of every key that changes the numbers; NULL when memory is out. */
+/* {key: value as in YAML} of every key that changes the numbers, or may change while the run trains
+ * (core/run/change.h); NULL when memory is out. */
 json_t *identity_config(const struct config *config);
 
 /* Compare with what the run was when it last began. What may change is told, what may not is EXIT_CONFIG with
@@ -24,6 +25,9 @@ json_t *identity_config(const struct config *config);
  * must be of as many images as before. A run without meta.json has not begun yet. */
 int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
                    json_t **changed, struct error *err);
+
+/* May that key be another when the run goes on? */
+bool identity_may_change(const char *key, const char *force);
 
 /* data.list, when it does not say the same already. */
 int identity_write_images(const struct run *run, const struct image_list *list, struct error *err);

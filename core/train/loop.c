@@ -4,9 +4,11 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/progress.h"
+#include "core/run/change.h"
 #include "core/run/checkpoint.h"
 #include "core/run/memory.h"
 #include "core/run/status.h"
+#include "core/train/advice.h"
 #include "core/train/experiment.h"
 #include "core/train/identity.h"
 #include "core/train/meta.h"
@@ -14,6 +16,7 @@
 #include "core/train/snapshot.h"
 #include "core/train/teacher_cache.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,16 +110,18 @@ static int write_metric(struct run *run, const struct train_progress *p, json_t 
 struct course {
     struct run *run;
     struct trainer *t;
+    struct config *config; /* the trainer's */
     const struct train_listener *listener;
     struct feed feed;
     struct train_progress p;
     int64_t from, last, saved_step;
+    struct train_health health;
     double saved_at, state_at; /* clock_seconds() */
     double tried_at;           /* the same, of a save that failed; 0: saving is not paused */
     unsigned borne;            /* 1 << enum told: its failure has been told */
     bool stepping;             /* in a step: the weights may be half of one, half of the next */
     int rank, ranks;
-    bool leave, save; /* what all ranks do now, because one of them was asked to */
+    bool leave, save, change; /* what all ranks do now, because one of them was asked to */
 };
 
 /* One rank writes what the run tells. */
@@ -199,6 +204,7 @@ static int save(struct course *w, struct error *err)
     if (w->listener->saved) w->listener->saved(w->listener->context, step);
     w->saved_at = clock_seconds();
     w->saved_step = step;
+    advice_saved(&w->health, step, w->p.loss);
     return 0;
 }
 
@@ -275,6 +281,7 @@ static int tell_step(struct course *w, struct error *err)
     const struct train_progress *p = &w->p;
     struct error why = {0};
     json_t *cards = NULL;
+    advice_stepped(&w->health, p->loss);
     if (p->step == 1 || p->step == w->last || p->step % w->t->config->train.log_every == 0) {
         int code = tell_cards(w->t, &cards, err);
         if (code) return code;
@@ -301,11 +308,39 @@ static bool save_due(const struct course *w)
 static int agree(struct course *w, bool due, struct error *err)
 {
     enum signal_act act = signals_act(PHASE_STEP);
-    double wishes[2] = {act == ACT_SAVE_LEAVE, act == ACT_SAVE || (due && leads(w))};
-    int code = dist_all_reduce(&w->t->ranks, DIST_MAX, wishes, 2, err);
+    double wishes[] = {act == ACT_SAVE_LEAVE, act == ACT_SAVE || (due && leads(w)), act == ACT_CHANGE};
+    int code = dist_all_reduce(&w->t->ranks, DIST_MAX, wishes, 3, err);
     w->leave = wishes[0] > 0;
     w->save = wishes[1] > 0;
+    w->change = wishes[2] > 0;
     return code;
+}
+
+/* Keys that may change while it trains, as the run's file has them now: of rank 0, for all. */
+static int take_change(struct course *w, struct error *err)
+{
+    struct {
+        int code;
+        struct change_values values;
+    } told = {0};
+    struct error why = {0};
+    signals_obeyed(WISH_CHANGE);
+    if (leads(w)) told.code = change_read(&told.values, w->run->directory, &why);
+    int code = dist_broadcast(&w->t->ranks, &told, sizeof told, 0, err);
+    if (code || told.code) {
+        if (!code && leads(w)) log_warn("the change cannot be taken: %s", why.what);
+        return code;
+    }
+    json_t *changed = change_apply(w->config, &told.values), *values;
+    const char *key;
+    if (!changed) return 0;
+    json_object_foreach(changed, key, values) if (leads(w))
+        log_info("step %lld: %s was %s and is now %s", (long long)w->p.step, key,
+                 json_string_value(json_array_get(values, 0)), json_string_value(json_array_get(values, 1)));
+    if (leads(w) && change_keep(w->run->directory, changed, &why)) log_warn("%s: %s", why.file, why.what);
+    tell_event(w, "changed", json_pack("{s:I, s:O}", "step", (json_int_t)w->p.step, "changed", changed));
+    json_decref(changed);
+    return 0;
 }
 
 /* How the steps ended, for readers of the run and for the caller; returns the code of the whole. */
@@ -339,6 +374,7 @@ static int steps(struct course *w, struct error *err)
     while (w->p.step < w->last && !code && !w->leave) {
         if ((code = one_step(w, err)) != 0 || (code = tell_step(w, err)) != 0) break;
         code = agree(w, save_due(w), err);
+        if (!code && w->change) code = take_change(w, err);
         if (code || !w->save || w->p.step >= w->last) continue;
         signals_obeyed(WISH_SAVE);
         save_or_pause(w);
@@ -348,6 +384,7 @@ static int steps(struct course *w, struct error *err)
     else if (code && !w->stepping && w->p.step > w->saved_step && w->ranks == 1) save_before_end(w);
     if (!code && w->p.step < w->p.total) code = EXIT_STOPPED;
     phase(w->listener, PHASE_END);
+    if (code == EXIT_DIVERGED && leads(w)) advice_diverged(&w->health, w->run, w->config, w->p.step, err);
     return tell_end(w, code, err);
 }
 
@@ -469,8 +506,11 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     struct device *device = NULL;
     static const struct train_listener silent;
     if (!listener) listener = &silent;
-    struct course w = {
-        .run = run, .listener = listener, .rank = ranks ? ranks->rank : 0, .ranks = ranks ? ranks->size : 1};
+    struct course w = {.run = run,
+                       .config = c,
+                       .listener = listener,
+                       .rank = ranks ? ranks->rank : 0,
+                       .ranks = ranks ? ranks->size : 1};
     struct run_status before;
     json_t *identity = identity_config(c), *changed = NULL;
     signals_catch(run->directory);
@@ -483,6 +523,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
         w.p = (struct train_progress){.step = w.from, .total = total};
         w.last = stop_after > 0 && stop_after < total ? stop_after : total;
         w.saved_step = w.from;
+        if (w.from > 0) advice_saved(&w.health, w.from, NAN);
         code = train(&w, how.resume ? "resumed" : "started", identity, changed, err);
     } else if (code == EXIT_STOPPED) { /* where it stood before */
         if (run_status_read(&before, run->directory, NULL) == 0)

@@ -2,6 +2,7 @@
 #include "core/train/meta.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
+#include "core/run/checkpoint.h"
 #include "core/run/memory.h"
 #include "core/train/plan.h"
 
@@ -97,6 +98,13 @@ int meta_write(const struct run *run, const struct trainer *t, const struct data
     json_object_set_new(meta, "checkpoint_bytes",
                         planned ? json_integer((json_int_t)plan.checkpoint_bytes) : json_null());
     json_object_set_new(meta, "config_hash", config_hash_text(t->config));
+    char from[256];
+    int64_t from_step;
+    json_object_set_new(meta, "from",
+                        checkpoint_named(t->config->model_s.weight, from, sizeof from, &from_step)
+                            ? json_pack("{s:s, s:I, s:s}", "run", from, "step", (json_int_t)from_step, "path",
+                                        t->config->model_s.weight)
+                            : json_null());
     int code = 0;
     if (json_object_set(meta, "config", identity) || !json_object_get(meta, "data_crc32c")) {
         json_decref(meta); /* without these a resume would compare nothing */

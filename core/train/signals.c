@@ -16,7 +16,8 @@ static const struct signal_row {
 };
 enum { SIGNAL_ROWS = sizeof signal_rows / sizeof *signal_rows };
 
-static const char *const signal_requests[WISH_COUNT] = {[WISH_STOP] = "stop", [WISH_SAVE] = "checkpoint"};
+static const char *const signal_requests[WISH_COUNT] = {
+    [WISH_STOP] = "stop", [WISH_SAVE] = "checkpoint", [WISH_CHANGE] = "change"};
 
 static const enum signal_act signal_acts[WISH_COUNT][PHASE_COUNT] = {
     [WISH_STOP] = {[PHASE_LOAD] = ACT_LEAVE,
@@ -25,6 +26,7 @@ static const enum signal_act signal_acts[WISH_COUNT][PHASE_COUNT] = {
                    [PHASE_STEP] = ACT_SAVE_LEAVE,
                    [PHASE_SAVE] = ACT_LEAVE},
     [WISH_SAVE] = {[PHASE_DATA] = ACT_SAVE, [PHASE_STEP] = ACT_SAVE},
+    [WISH_CHANGE] = {[PHASE_DATA] = ACT_CHANGE, [PHASE_STEP] = ACT_CHANGE},
 };
 
 enum { HASTE_SECONDS = 1 };

@@ -5,11 +5,13 @@
  *     SIGTERM SIGINT SIGUSR1, request/stop   WISH_STOP, however often and in whatever order
  *     SIGXCPU SIGPWR                         the same: processor time (ulimit -t) and power run out
  *     SIGUSR2, request/checkpoint            WISH_SAVE
+ *     request/change                         WISH_CHANGE
  *     SIGHUP                                 nothing
  *
  *     wish        loading, teacher's pass    waiting, step               saving
  *     WISH_STOP   leave, nothing is unsaved  save behind the step, leave  leave behind the save
  *     WISH_SAVE   behind the first step      save behind the step         behind the next step
+ *     WISH_CHANGE behind the first step      behind the step              behind the next step
  *
  * Nothing of this ends a process without saving. Two things do: request/stop-now, which the supervisor obeys,
  * and haste: a person's second Ctrl-C, more than a second behind the first. Batch systems and terminals send
@@ -23,8 +25,8 @@
 
 #include <stdbool.h>
 
-enum signal_wish { WISH_NONE, WISH_STOP, WISH_SAVE, WISH_COUNT };
-enum signal_act { ACT_GO_ON, ACT_SAVE, ACT_LEAVE, ACT_SAVE_LEAVE };
+enum signal_wish { WISH_NONE, WISH_STOP, WISH_SAVE, WISH_CHANGE, WISH_COUNT };
+enum signal_act { ACT_GO_ON, ACT_SAVE, ACT_LEAVE, ACT_SAVE_LEAVE, ACT_CHANGE };
 
 /* Catch them, with nothing asked yet but what came while they were blocked (a supervisor starts its worker
  * so, and none is lost). Requests are looked for in this run directory, which must stay valid; NULL: none. */

@@ -83,8 +83,7 @@ int step_diverged(struct trainer *t, int64_t step, const char *what, bool moved,
 {
     t->diverged = true;
     return error_set(
-        err, EXIT_DIVERGED,
-        "resume from the last checkpoint with a lower optim.lr, a longer warm-up or optim.clip_grad_norm",
+        err, EXIT_DIVERGED, "a lower optim.lr, a longer warm-up or optim.clip_grad_norm may help",
         "step %lld: %s; %s", (long long)step, what,
         moved ? "blocks behind it have taken the step already: the weights in memory are of no step, and are "
                 "not saved"

@@ -1,0 +1,80 @@
+/* Changing a run while it trains: see change.h. */
+#include "core/run/change.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
+#include "core/config/edit.h"
+#include "core/run/request.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { META_BYTES = 1 << 24 };
+
+const char *const change_keys[CHANGE_KEYS] = {"optim.lr",
+                                              "optim.min_lr",
+                                              "train.checkpoint_steps",
+                                              "train.checkpoint_minutes",
+                                              "train.checkpoint_keep",
+                                              "train.log_every"};
+
+bool change_may(const char *key)
+{
+    for (int i = 0; i < CHANGE_KEYS; i++)
+        if (strcmp(change_keys[i], key) == 0) return true;
+    return false;
+}
+
+int change_ask(const char *directory, const char *key, const char *value, struct error *err)
+{
+    const struct edit edit = {key, value};
+    char *path = path_join(directory, "config.yaml");
+    int code = edit_file(path, &edit, 1, 0, NULL, NULL, NULL, NULL, err);
+    free(path);
+    return code ? code : run_request(directory, "change", err);
+}
+
+int change_read(struct change_values *values, const char *directory, struct error *err)
+{
+    struct config config;
+    char *path = path_join(directory, "config.yaml");
+    int code = config_load(&config, path, NULL, 0, err);
+    free(path);
+    if (code) return code;
+    for (int i = 0; i < CHANGE_KEYS; i++) {
+        char *text = config_value_text(&config, config_key_index(change_keys[i]));
+        snprintf(values->text[i], sizeof values->text[i], "%s", text);
+        free(text);
+    }
+    config_free(&config);
+    return 0;
+}
+
+json_t *change_apply(struct config *config, const struct change_values *values)
+{
+    json_t *changed = NULL;
+    for (int i = 0; i < CHANGE_KEYS; i++) {
+        char *was = config_value_text(config, config_key_index(change_keys[i]));
+        if (strcmp(was, values->text[i]) != 0 &&
+            config_assign(config, change_keys[i], values->text[i], NULL) == 0) {
+            if (!changed) changed = json_object();
+            json_object_set_new(changed, change_keys[i], json_pack("[s, s]", was, values->text[i]));
+        }
+        free(was);
+    }
+    return changed;
+}
+
+int change_keep(const char *directory, const json_t *changed, struct error *err)
+{
+    const char *key;
+    json_t *values;
+    char *path = path_join(directory, "meta.json");
+    json_t *meta = json_read(path, META_BYTES, err), *config = json_object_get(meta, "config");
+    json_object_foreach((json_t *)(uintptr_t)changed, key, values)
+        json_object_set(config, key, json_array_get(values, 1));
+    int code = meta ? json_write(path, meta, JSON_INDENT(1) | JSON_PRESERVE_ORDER, err) : EXIT_FAILED;
+    json_decref(meta);
+    free(path);
+    return code;
+}

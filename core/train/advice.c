@@ -1,0 +1,64 @@
+/* What to type when a run has diverged: see advice.h. */
+#include "core/train/advice.h"
+#include "core/run/checkpoint.h"
+#include "core/run/status.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void advice_stepped(struct train_health *h, double loss)
+{
+    if (isfinite(loss)) h->lowest = h->stepped ? fmin(h->lowest, loss) : loss;
+    h->stepped |= isfinite(loss);
+}
+
+void advice_saved(struct train_health *h, int64_t step, double loss)
+{
+    h->saves[h->count % ADVICE_SAVES].step = step;
+    h->saves[h->count++ % ADVICE_SAVES].loss = loss;
+}
+
+/* The newest that is there and from which training has gone on well; 0: none. */
+static int64_t sound_save(const struct train_health *h, const struct run *run, int64_t step)
+{
+    for (int i = h->count - 1; i >= 0 && i > h->count - 1 - ADVICE_SAVES; i--) {
+        int64_t at = h->saves[i % ADVICE_SAVES].step, there = -1;
+        double loss = h->saves[i % ADVICE_SAVES].loss;
+        bool sound = isfinite(loss) ? loss <= 2 * fabs(h->lowest) : at < step || !h->stepped;
+        if (sound && checkpoint_before(run->directory, at, &there, NULL) == 0 && there == at) return at;
+    }
+    return 0;
+}
+
+/* As YAML has a real number: with a point. */
+static void rate_text(char *dst, size_t size, double rate)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.3g", rate);
+    size_t whole = strcspn(text, ".e");
+    snprintf(dst, size, "%.*s%s%s", (int)whole, text, text[whole] == '.' ? "" : ".0", text + whole);
+}
+
+void advice_diverged(const struct train_health *h, const struct run *run, const struct config *c,
+                     int64_t step, struct error *err)
+{
+    char word[220], rate[48], at[32] = "";
+    int64_t from = sound_save(h, run, step), newest = -1;
+    if (!err) return;
+    rate_text(rate, sizeof rate, c->optim.lr / 10);
+    if (from > 0) {
+        if (checkpoint_before(run->directory, INT64_MAX, &newest, NULL) == 0 && newest > from)
+            snprintf(at, sizeof at, " --at %lld", (long long)from);
+        snprintf(err->hint, sizeof err->hint,
+                 "go on from step %lld at a lower rate: meopt train --resume %s%s optim.lr=%s",
+                 (long long)from, run_word(word, sizeof word, run->directory), at, rate);
+        return;
+    }
+    char *path = run_path(run, "config.yaml");
+    snprintf(err->hint, sizeof err->hint,
+             "nothing was saved before; begin again at a lower rate: meopt train %s optim.lr=%s%s",
+             run_word(word, sizeof word, path), rate, c->run.name[0] ? " --name again" : "");
+    free(path);
+}
