@@ -7,14 +7,17 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/run/checkpoint.h"
 #include "core/run/request.h"
 #include "core/train/signals.h"
 
+#include <errno.h>
 #include <math.h>
 #include <ncurses.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,6 +38,61 @@ static void ask(struct dash *d, const char *request, const char *said)
     else snprintf(d->message, sizeof d->message, "%s", said);
 }
 
+const struct follow *dash_shown(const struct dash *d) { return d->past ? d->past : d->run; }
+
+/* The run where the cursor has been moved to. */
+static void look_back(struct dash *d)
+{
+    if (isfinite(d->cursor) && d->past && d->cursor == d->past_step) return;
+    follow_close(d->past);
+    d->past = NULL;
+    d->past_step = d->cursor;
+    if (isfinite(d->cursor) && follow_at(&d->past, d->run, d->cursor, NULL)) d->past = NULL;
+}
+
+/* From the newest checkpoint in place; from an earlier one in a run of its own. */
+static void ask_to_go_on(struct dash *d)
+{
+    int64_t newest = -1;
+    struct error err = {0};
+    double at = isfinite(d->cursor) ? d->cursor : INFINITY;
+    if (dash_alive(d)) {
+        snprintf(d->message, sizeof d->message, "it trains: x asks it to stop first");
+        return;
+    }
+    if (checkpoint_before(d->run->directory, INT64_MAX, &newest, &err) ||
+        checkpoint_before(d->run->directory, isfinite(at) ? (int64_t)at : INT64_MAX, &d->go_on_from, &err))
+        snprintf(d->message, sizeof d->message, "%.190s", err.what);
+    else if (d->go_on_from < 0 && newest >= 0)
+        snprintf(d->message, sizeof d->message, "no whole checkpoint at step %.0f or before it", at);
+    else if (d->go_on_from < 0) snprintf(d->message, sizeof d->message, "it has no whole checkpoint");
+    else {
+        d->branches = d->go_on_from < newest;
+        d->asks_to_go_on = true;
+    }
+}
+
+/* 'meopt train' in the same terminal, until it ends. */
+static int go_on(const struct dash *d, struct error *err)
+{
+    char at[32];
+    snprintf(at, sizeof at, "%lld", (long long)d->go_on_from);
+    const char *argv[] = {"meopt", "train", "--resume", d->run->directory, d->branches ? "--at" : NULL,
+                          at,      NULL};
+    int status = 0;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    err->what[0] = 0; /* it has told */
+    if (pid < 0) return error_errno(err, EXIT_FAILED, NULL, "cannot start 'meopt train'");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_SIGNAL + WTERMSIG(status);
+}
+
 static void select_card(struct dash *d, int by)
 {
     if (d->tab == TAB_LOG) {
@@ -53,6 +111,11 @@ bool dash_key(struct dash *d, int kind, wint_t c)
         d->asks_to_stop = false;
         if (c == 'y' || c == 'Y') ask(d, "stop", "asked to save and stop");
         return false;
+    }
+    if (d->asks_to_go_on && kind == OK) {
+        d->asks_to_go_on = false;
+        d->goes_on = c == 'y' || c == 'Y';
+        return d->goes_on;
     }
     d->message[0] = 0;
     if (d->edit.open) {
@@ -84,6 +147,7 @@ bool dash_key(struct dash *d, int kind, wint_t c)
     case 'p':
     case ' ': d->paused = !d->paused; break;
     case 'e': dash_edit_open(d); break;
+    case 'r': ask_to_go_on(d); break;
     case 'c': ask(d, "checkpoint", "asked to save behind the step in progress"); break;
     case 'x':
         if (dash_alive(d)) d->asks_to_stop = true;
@@ -142,6 +206,7 @@ static void loop(struct dash *d, int *ended)
                 }
             }
         }
+        look_back(d);
         if (draw) dash_draw(d);
         draw = false;
         wint_t c = 0;
@@ -192,7 +257,9 @@ int dash_view(const struct dash_options *options, int *ended, struct error *err)
         signal_number = screen_signal;
         screen_close();
         farewell(&d, *ended);
+        if (d.goes_on && !signal_number) code = go_on(&d, err);
     }
+    follow_close(d.past);
     follow_close(d.run);
     follow_close(d.baseline);
     if (signal_number == SIGTERM || (signal_number == SIGINT && !options->trains)) {

@@ -164,7 +164,7 @@ static struct figures sum_of(const struct follow *f)
 
 static void draw_titles(const struct dash *d, const struct columns *col, const struct dash_rect *r)
 {
-    const struct follow *f = d->run;
+    const struct follow *f = dash_shown(d);
     char line[256], name[160];
     bool card = true;
     if (f->card_count) scale_of(f, &f->cards[0], &card);
@@ -182,7 +182,7 @@ static void draw_titles(const struct dash *d, const struct columns *col, const s
 
 void dash_cards(struct dash *d, const struct dash_layout *l)
 {
-    const struct follow *f = d->run;
+    const struct follow *f = dash_shown(d);
     const struct dash_rect *r = &l->cards;
     struct columns col = columns_of(r->w);
     char line[64];
@@ -223,7 +223,7 @@ void dash_cards(struct dash *d, const struct dash_layout *l)
 
 static const struct follow_card *shown_card(const struct dash *d)
 {
-    const struct follow *f = d->run;
+    const struct follow *f = dash_shown(d);
     if (d->selected < f->card_count) return &f->cards[d->selected];
     return f->card_count ? &f->cards[0] : NULL;
 }
@@ -278,7 +278,7 @@ static int put_classes(const struct follow_card *c, int y, int left, int w, bool
 
 void dash_savings(const struct dash *d, const struct dash_rect *r)
 {
-    const struct follow *f = d->run;
+    const struct follow *f = dash_shown(d);
     const struct follow_card *c = shown_card(d);
     char line[300], b1[24], b2[24];
     int64_t peak = c && c->memory.peak_bytes > 0 ? c->memory.peak_bytes : f->plan.peak_bytes,
@@ -356,7 +356,7 @@ static void draw_histories(const struct dash *d, const struct follow_card *c, co
 
 void dash_memory(const struct dash *d, const struct dash_rect *r)
 {
-    const struct follow *f = d->run;
+    const struct follow *f = dash_shown(d);
     const struct follow_card *c = shown_card(d);
     char line[200], now[24], plan[24], base[24];
     int y = r->y;
@@ -383,5 +383,7 @@ void dash_memory(const struct dash *d, const struct dash_rect *r)
                  dash_bytes(now, sizeof now, others(c)));
         dash_put(y++, r->x + 3, r->w - 3, 0, line);
     }
-    draw_histories(d, c, &(struct dash_rect){y + 1, r->x, r->y + r->h - y - 1, r->w});
+    const struct follow_card *history =
+        d->run->card_count ? &d->run->cards[d->selected < d->run->card_count ? d->selected : 0] : NULL;
+    draw_histories(d, history, &(struct dash_rect){y + 1, r->x, r->y + r->h - y - 1, r->w});
 }

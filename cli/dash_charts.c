@@ -381,13 +381,14 @@ static void pan(struct dash *d, double by)
 }
 
 /* To the next place that a curve of this width would show. */
-static void move_cursor(struct dash *d, int by)
+static void move_cursor(struct dash *d, double by)
 {
     double from, to;
     window_of(d, &from, &to);
     if (!isfinite(from)) from = 0;
     double stride = fmax(1, round((to - from) / 100));
-    if (!isfinite(d->cursor)) d->cursor = to;
+    if (!isfinite(by)) d->cursor = by < 0 ? 1 : (double)d->run->last.step;
+    else if (!isfinite(d->cursor)) d->cursor = to;
     else d->cursor += by * stride;
     if (d->cursor < from && d->cursor >= 0) pan(d, -0.25);
     if (d->cursor > to) pan(d, 0.25);
@@ -414,11 +415,15 @@ static void next_range(struct dash *d)
 
 bool dash_chart_key(struct dash *d, int kind, wint_t c)
 {
-    if (d->tab != TAB_OVERVIEW && d->tab != TAB_CHARTS) return false;
+    if (d->tab == TAB_HELP) return false;
     if (kind == KEY_CODE_YES) {
         int page = d->zoomed || d->charts_at_once < 1 ? 1 : d->charts_at_once;
         if (c == KEY_LEFT) move_cursor(d, -1);
         else if (c == KEY_RIGHT) move_cursor(d, 1);
+        else if (c == KEY_SLEFT) move_cursor(d, -10);
+        else if (c == KEY_SRIGHT) move_cursor(d, 10);
+        else if (c == KEY_HOME) move_cursor(d, -INFINITY);
+        else if (c == KEY_END) move_cursor(d, INFINITY);
         else if (c == KEY_UP) return moves_chart(d, -1);
         else if (c == KEY_DOWN) return moves_chart(d, 1);
         else if (c == KEY_PPAGE) return moves_chart(d, -page);
@@ -426,6 +431,11 @@ bool dash_chart_key(struct dash *d, int kind, wint_t c)
         else return false;
         return true;
     }
+    if (c == 27 && isfinite(d->cursor)) {
+        d->cursor = NAN;
+        return true;
+    }
+    if (d->tab != TAB_OVERVIEW && d->tab != TAB_CHARTS) return false;
     switch (c) {
     case 'k': return moves_chart(d, -1);
     case 'j': return moves_chart(d, 1);
@@ -444,16 +454,12 @@ bool dash_chart_key(struct dash *d, int kind, wint_t c)
     case '\r':
     case 'f': d->zoomed = !d->zoomed; break;
     case 'l': d->log_scale = !d->log_scale; break;
-    case 'r': d->raw = !d->raw; break;
+    case 'R': d->raw = !d->raw; break;
     case 's': d->smoothing = (d->smoothing + 1) % 3; break;
     case 'o': d->outliers = !d->outliers; break;
     case 'b':
         d->overlay = !d->overlay;
         if (!d->baseline) snprintf(d->message, sizeof d->message, "no baseline: give --baseline RUN");
-        break;
-    case 27:
-        if (!isfinite(d->cursor)) return false;
-        d->cursor = NAN;
         break;
     default: return false;
     }

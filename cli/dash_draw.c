@@ -46,10 +46,14 @@ void dash_put(int y, int x, int w, int attributes, const char *text)
 /* What the run is doing, in a few words; *pair colours it. */
 static void state_text(const struct dash *d, char *dst, size_t size, int *pair)
 {
-    const struct follow *f = d->run;
+    const struct follow *f = dash_shown(d);
     const struct run_status *s = &f->status;
     char silent[24];
     *pair = PAIR_GOOD;
+    if (d->past) {
+        snprintf(dst, size, "as it was at step %lld", (long long)f->last.step);
+        return;
+    }
     if (d->options->replay) {
         snprintf(dst, size, "replay%s", d->paused ? ", paused" : f->replay_end ? ", end" : "");
         return;
@@ -88,7 +92,7 @@ static double step_ms(const struct follow *f)
 /* Run, towers and state. A name that does not fit ends in dots. */
 static void draw_title(const struct dash *d, const struct dash_rect *r)
 {
-    const struct follow *f = d->run;
+    const struct follow *f = dash_shown(d);
     char state[160], name[256], line[512];
     int pair;
     const char *base = strrchr(f->directory, '/');
@@ -111,12 +115,12 @@ static void draw_title(const struct dash *d, const struct dash_rect *r)
 
 static void draw_header(const struct dash *d, const struct dash_rect *r)
 {
-    const struct follow *f = d->run;
+    const struct follow *f = dash_shown(d);
     const struct metric_line *l = &f->last;
     char line[512], t1[24], t2[24], n1[24], n2[24], n3[24], n4[24], n5[24];
     int64_t step = l->step > 0 ? l->step : f->status.step, total = f->status.total;
     double left = total > step ? (double)(total - step) * step_ms(f) * 1e-3 : total ? 0 : NAN;
-    bool over = f->status.ended && !d->options->replay;
+    bool over = f->status.ended && !d->options->replay && !d->past;
     draw_title(d, r);
     if (total)
         snprintf(line, sizeof line, "step %lld/%lld %.0f%%", (long long)step, (long long)total,
@@ -149,7 +153,7 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
 
 static void draw_log(struct dash *d, const struct dash_rect *r)
 {
-    const struct follow *f = d->run;
+    const struct follow *f = dash_shown(d);
     int y = r->y, lines = r->h;
     if (d->tab == TAB_LOG && lines > 2) { /* events above, the worker's own words below */
         int64_t events = f->event_count < lines / 2 ? f->event_count : lines / 2, room;
@@ -166,7 +170,7 @@ static void draw_log(struct dash *d, const struct dash_rect *r)
         return;
     }
     const struct run_status *s = &f->status;
-    if (s->message[0] && lines >= 2 && !d->options->replay) {
+    if (s->message[0] && lines >= 2 && !d->options->replay && !d->past) {
         char text[600];
         name_printable(text, sizeof text, s->message);
         dash_put(y++, r->x, r->w, dash_paint(PAIR_BAD) | A_BOLD, text);
@@ -185,13 +189,15 @@ static void draw_help(const struct dash_rect *r)
     static const char *const lines[] = {
         "1-4, Tab, Shift-Tab   overview, charts, memory, log",
         "up down, k j, PgUp PgDn   select a card or chart, its page; in the log, scroll",
-        "left right   a cursor: every chart tells its value there; Esc takes it away",
+        "left right   through the run: bars, cards, log, charts as at that step; Home, End;",
+        "             Shift goes further, Esc comes back",
+        "r            of an ended run: go on from the checkpoint before that step",
         "+ - [ ] 0    zoom in and out about the cursor, earlier, later, all again",
         "z            the last 2000 steps, the last 200, all",
         "t            along steps, epochs, minutes of training",
         "Enter f      one chart fills the place",
         "l            logarithmic",
-        "r s b        raw curve; smoothing off, some, more; baseline",
+        "R s b        raw curve; smoothing off, some, more; baseline",
         "o            outliers may flatten the rest, or are cut off",
         "g            braille, blocks, ASCII",
         "p space      pause drawing",
@@ -219,8 +225,13 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
     int x = r->x;
     char text[32];
     if (d->asks_to_stop) dash_put(r->y, r->x, r->w, A_REVERSE, "stop the run? it saves first. y/n");
-    else if (d->message[0]) dash_put(r->y, r->x, r->w, A_REVERSE, d->message);
-    if (d->asks_to_stop || d->message[0]) return;
+    else if (d->asks_to_go_on) {
+        char line[160];
+        snprintf(line, sizeof line, "go on from step %lld%s? y/n", (long long)d->go_on_from,
+                 d->branches ? ", in a new run beside this one" : ", its newest checkpoint");
+        dash_put(r->y, r->x, r->w, A_REVERSE, line);
+    } else if (d->message[0]) dash_put(r->y, r->x, r->w, A_REVERSE, d->message);
+    if (d->asks_to_stop || d->asks_to_go_on || d->message[0]) return;
     for (int i = 0; i < TAB_COUNT; i++) {
         if (i == TAB_HELP) snprintf(text, sizeof text, "? help");
         else if (r->w >= 60) snprintf(text, sizeof text, "%d %s", i + 1, dash_tab_names[i]);
@@ -229,8 +240,8 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
         x += (int)strlen(text) + 2;
     }
     const char *all = dash_alive(d) ? "c save  e change  x stop  q leave, the run goes on"
-                                    : "z range  p pause  q leave",
-               *few = dash_alive(d) ? "c save  e change  x stop  q" : "z range  q leave", *hints = all;
+                                    : "z range  r go on  q leave",
+               *few = dash_alive(d) ? "c save  e change  x stop  q" : "r go on  q leave", *hints = all;
     if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = few;
     if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = "q leave";
     int w = (int)strlen(hints);

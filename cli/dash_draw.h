@@ -15,6 +15,8 @@ enum dash_axis { AXIS_STEP, AXIS_EPOCH, AXIS_TIME, AXIS_COUNT };
 struct dash {
     const struct dash_options *options;
     struct follow *run, *baseline; /* baseline may be NULL */
+    struct follow *past;           /* the run at the cursor, NULL without one */
+    double past_step;
     enum dash_tab tab;
     enum dash_glyphs glyphs;
     enum dash_axis axis;
@@ -23,6 +25,8 @@ struct dash {
     int smoothing;     /* 0 none, 1 some, 2 more */
     bool log_scale, raw, overlay, zoomed, paused, outliers;
     bool asks_to_stop; /* "stop? y/n" */
+    bool asks_to_go_on, goes_on, branches;
+    int64_t go_on_from; /* step of the checkpoint */
     struct {
         bool open, typing;
         int row; /* of change_keys */
@@ -40,6 +44,8 @@ struct dash dash_begin(const struct dash_options *options);
 
 /* The run goes on, and this is no replay of it. */
 bool dash_alive(const struct dash *d);
+/* The run as it is, or was where the cursor is. */
+const struct follow *dash_shown(const struct dash *d);
 /* What get_wch gave: kind OK or KEY_CODE_YES. Whether to leave. */
 bool dash_key(struct dash *d, int kind, wint_t c);
 

@@ -66,7 +66,10 @@ static int open_dash(struct workspace *w)
     struct dash_options options = {.directory = run, .baseline = other, .ascii = w->ascii};
     struct error err = {0};
     screen_close();
-    if (dash_view(&options, NULL, &err) != 0) snprintf(w->message, sizeof w->message, "%.200s", err.what);
+    int code = dash_view(&options, NULL, &err);
+    if (code && err.what[0]) snprintf(w->message, sizeof w->message, "%.200s", err.what);
+    else if (code && code != EXIT_STOPPED)
+        snprintf(w->message, sizeof w->message, "it ended with exit %d", code);
     free(other);
     free(run);
     return back(w);

@@ -217,7 +217,7 @@ static void keep_mark(struct follow *f, int64_t step, const char *event, const c
     }
 }
 
-static void take_event(struct follow *f, const char *text, size_t bytes)
+void follow_take_event(struct follow *f, const char *text, size_t bytes)
 {
     json_t *object = json_loadb(text, bytes, 0, NULL);
     if (!json_is_object(object)) {
@@ -237,7 +237,7 @@ static void take_event(struct follow *f, const char *text, size_t bytes)
     json_decref(object);
 }
 
-static void take_log(struct follow *f, const char *text, size_t bytes)
+void follow_take_log(struct follow *f, const char *text, size_t bytes)
 {
     char raw[400], line[1700];
     snprintf(raw, sizeof raw, "%.*s", (int)(bytes < sizeof raw ? bytes : sizeof raw - 1), text);
@@ -368,8 +368,8 @@ void follow_refresh(struct follow *f)
     take_metrics(f);
     follow_take_telemetry(f);
     if (!f->replay) follow_take_live(f);
-    take_lines(f, &f->event_tail, take_event);
-    take_lines(f, &f->log_tail, take_log);
+    take_lines(f, &f->event_tail, follow_take_event);
+    take_lines(f, &f->log_tail, follow_take_log);
 }
 
 void follow_replay(struct follow *f, double seconds) { f->replay_seconds = seconds; }

@@ -119,6 +119,9 @@ int follow_open(struct follow **follow, const char *directory, bool replay, stru
 /* Take in what has been written since; bounded time. */
 void follow_refresh(struct follow *follow);
 void follow_replay(struct follow *follow, double seconds);
+/* The run as it was at a step: its last line, cards, events and log up to there; no curves. Bounded time,
+ * whatever its length. To be closed like the run itself. */
+int follow_at(struct follow **past, const struct follow *now, double step, struct error *err);
 void follow_close(struct follow *follow);
 
 /* The newest whole line of a run's metrics; false when there is none. */

@@ -54,8 +54,7 @@ void follow_take_cards(struct follow *f, const char *text, size_t bytes)
     json_decref(cards);
 }
 
-/* What the monitor said of the node's cards, as old as that. Those of the run are known by rank. */
-static void take_readings(struct follow *f, const json_t *cards, double age)
+void follow_take_readings(struct follow *f, const json_t *cards, double age)
 {
     const json_t *object;
     size_t i;
@@ -95,7 +94,7 @@ void follow_take_live(struct follow *f)
     follow_text(f->worker, sizeof f->worker, worker, "state");
     follow_text(f->phase, sizeof f->phase, worker, "phase");
     f->silent_s = follow_number(worker, "silent_s");
-    take_readings(f, json_object_get(object, "cards"), (double)time(NULL) - f->live_time);
+    follow_take_readings(f, json_object_get(object, "cards"), (double)time(NULL) - f->live_time);
     json_decref(object);
 }
 
@@ -198,8 +197,8 @@ void follow_take_telemetry(struct follow *f)
             break;
         }
         keep_reading(f, line);
-        take_readings(f, json_object_get(line, "cards"),
-                      0); /* what live.json says replaces it while there is one */
+        follow_take_readings(f, json_object_get(line, "cards"),
+                             0); /* what live.json says replaces it while there is one */
         json_decref(line);
     }
 }

@@ -13,7 +13,14 @@ void follow_text(char *dst, size_t size, const json_t *object, const char *key);
 /* A JSON file of the run; NULL when there is none. */
 json_t *follow_load(const struct follow *f, const char *name);
 
+/* A line of events.jsonl, of worker.log. */
+void follow_take_event(struct follow *f, const char *text, size_t bytes);
+void follow_take_log(struct follow *f, const char *text, size_t bytes);
+
 /* ---- follow_cards.c ---- */
+
+/* What the monitor said of the node's cards, as old as that. Those of the run are known by rank. */
+void follow_take_readings(struct follow *f, const json_t *cards, double age);
 
 /* What the trainer says of each rank's memory: the text of "cards" in a metric line. */
 void follow_take_cards(struct follow *f, const char *text, size_t bytes);

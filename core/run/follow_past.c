@@ -1,0 +1,134 @@
+/* A run as it was at an earlier step: see follow.h, follow_at. Files are searched by their steps, so a step
+ * of millions is found by reading a few places. */
+#include "core/run/follow_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    NEAR = 256 << 10, /* bytes that are read rather than halved */
+    BEFORE = 1 << 20, /* metrics before the step: what the cards held was told in some of them */
+    EVENT_BYTES = 4 << 20,
+    LOG_BYTES = 8 << 20
+};
+
+/* "step":N of a line of ours, without a JSON library; -1: none. */
+static double step_in(const char *line, size_t bytes)
+{
+    const char *at = memmem(line, bytes, "\"step\":", 7);
+    return at ? metric_number(at + 7, line + bytes, &(const char *){NULL}) : -1;
+}
+
+/* A place at most `before` in front of the first line that is behind `step`; lines there begin after the next
+ * newline when it is not 0. */
+static int64_t place_of(struct tail *t, int64_t size, double step, int64_t before)
+{
+    int64_t low = 0, high = size;
+    while (high - low > NEAR) {
+        int64_t middle = low + (high - low) / 2;
+        size_t bytes;
+        tail_seek(t, middle, true);
+        const char *line = tail_line(t, &bytes);
+        double found = line ? step_in(line, bytes) : INFINITY;
+        if (found >= 0 && found <= step) low = middle;
+        else high = middle;
+    }
+    return low > before ? low - before : 0;
+}
+
+static double seconds_at(const struct follow *now, double step)
+{
+    double seconds = 0;
+    for (int i = 0; i < now->point_count && now->points[i].first_step <= step; i++)
+        seconds = now->points[i].seconds;
+    return seconds;
+}
+
+static void take_past_metrics(struct follow *f, double step)
+{
+    struct tail *t = &f->metrics;
+    int64_t size = tail_look(t, NULL);
+    char *cards = NULL;
+    size_t bytes, cards_bytes = 0;
+    if (size < 0) return;
+    int64_t at = place_of(t, size, step, BEFORE);
+    tail_seek(t, at, at > 0);
+    for (const char *line; (line = tail_line(t, &bytes)) != NULL;) {
+        struct metric_line l;
+        if (!metric_line_parse(&l, line, bytes)) continue;
+        if ((double)l.step > step) break;
+        f->last = l;
+        f->recent[f->recent_count++ % FOLLOW_RECENT] = l;
+        if (!l.cards_bytes) continue;
+        free(cards);
+        cards = strndup(line + l.cards_at, l.cards_bytes);
+        cards_bytes = l.cards_bytes;
+    }
+    if (cards) follow_take_cards(f, cards, cards_bytes);
+    free(cards);
+}
+
+static void take_past_readings(struct follow *f, double step)
+{
+    struct tail *t = &f->card_tail;
+    int64_t size = tail_look(t, NULL);
+    json_t *last = NULL;
+    size_t bytes;
+    if (size < 0) return;
+    int64_t at = place_of(t, size, step, TAIL_LINE_BYTES);
+    tail_seek(t, at, at > 0);
+    for (const char *text; (text = tail_line(t, &bytes)) != NULL && step_in(text, bytes) <= step;) {
+        json_decref(last);
+        last = json_loadb(text, bytes, 0, NULL);
+    }
+    follow_take_readings(f, json_object_get(last, "cards"), 0);
+    json_decref(last);
+}
+
+/* Of the worker's own words those up to its line "step N/..."; a resume tells earlier steps again. */
+static void take_past_log(struct follow *f, double step)
+{
+    struct tail *t = &f->log_tail;
+    int64_t size = tail_look(t, NULL);
+    size_t bytes;
+    bool behind = false;
+    if (size < 0) return;
+    tail_seek(t, size > LOG_BYTES ? size - LOG_BYTES : 0, size > LOG_BYTES);
+    for (const char *line; (line = tail_line(t, &bytes)) != NULL;) {
+        if (bytes > 5 && memcmp(line, "step ", 5) == 0)
+            behind =
+                metric_number(line + 5 + strspn(line + 5, " "), line + bytes, &(const char *){NULL}) > step;
+        if (!behind) follow_take_log(f, line, bytes);
+    }
+}
+
+static void take_past_events(struct follow *f, double step)
+{
+    struct tail *t = &f->event_tail;
+    int64_t size = tail_look(t, NULL);
+    size_t bytes;
+    if (size < 0) return;
+    tail_seek(t, size > EVENT_BYTES ? size - EVENT_BYTES : 0, size > EVENT_BYTES);
+    for (const char *line; (line = tail_line(t, &bytes)) != NULL;)
+        if (step_in(line, bytes) <= step) follow_take_event(f, line, bytes);
+}
+
+int follow_at(struct follow **past, const struct follow *now, double step, struct error *err)
+{
+    int code = follow_open(past, now->directory, true, err);
+    if (code) return code;
+    struct follow *f = *past;
+    f->plan = now->plan;
+    f->baseline = now->baseline;
+    f->has_plan = now->has_plan;
+    f->epoch_steps = now->epoch_steps;
+    f->status = now->status;
+    take_past_metrics(f, step);
+    take_past_readings(f, step);
+    take_past_events(f, step);
+    take_past_log(f, step);
+    f->seconds = seconds_at(now, step);
+    f->best_loss = NAN;
+    return 0;
+}
