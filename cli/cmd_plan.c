@@ -1,10 +1,12 @@
 /* meopt plan: will it fit? Memory by class per rank, work, traffic and disk, before anything starts. */
 #include "cli/cmd_config.h"
 #include "cli/command.h"
+#include "cli/plan_explain.h"
 #include "cli/plan_scaling.h"
 #include "core/base/file.h"
 #include "core/compare/published.h"
 #include "core/config/value.h"
+#include "core/data/list.h"
 #include "core/device/bench.h"
 #include "core/device/driver.h"
 #include "core/train/experiment.h"
@@ -103,7 +105,14 @@ static int find_card(struct card *card, const struct arguments *args, const stru
                      struct error *err)
 {
     const char *named = argument_text(args, "card-memory", NULL);
+    const char *model = argument_text(args, "card", NULL);
     *card = (struct card){0};
+    if (named && model)
+        return error_set(err, EXIT_USAGE, "give one of them", "--card and --card-memory say the same");
+    if (model) {
+        snprintf(card->name, sizeof card->name, "--card %.40s", model);
+        return plan_card(model, &card->bytes, err);
+    }
     if (named) {
         struct value value;
         char message[320], hint[320];
@@ -147,86 +156,23 @@ static int find_card(struct card *card, const struct arguments *args, const stru
 
 /* ---- What if ---- */
 
-struct variant {
-    const char *name;
-    const char *overrides[6];
-};
-
-static const struct variant variants[] = {
-    {"baseline (AMP + AdamW)", {"optim.use_meopt=false", "optim.pure_bf16=false"}},
-    {"pure_bf16", {"optim.use_meopt=false", "optim.pure_bf16=true"}},
-    {"quality", {"optim.use_meopt=true", "optim.pure_bf16=false", "optim.preset=quality"}},
-    {"balanced", {"optim.use_meopt=true", "optim.pure_bf16=false", "optim.preset=balanced"}},
-    {"minimal", {"optim.use_meopt=true", "optim.pure_bf16=false", "optim.preset=minimal"}},
-    {"+ gradients: keep", {"optim.gradients=keep"}},
-    {"+ cached teacher", {"train.cache_teacher=true", "data.augment=false", "data.flip=auto"}},
-    {"+ half micro-batch", {"train.micro_batch=@2", "optim.clip_mode=auto"}},
-    {"+ quarter micro-batch", {"train.micro_batch=@4", "optim.clip_mode=auto"}},
-    {"+ recompute: block", {"train.recompute=block"}},
-    {"+ cached, recompute",
-     {"train.recompute=block", "train.cache_teacher=true", "data.augment=false", "data.flip=auto"}},
-};
-enum { VARIANTS = sizeof variants / sizeof *variants };
-
-struct outcome {
-    bool known, fits, cheapest;
-    double peak, cost;
-    char why[200];
-    char keys[200]; /* what is typed for it */
-};
-
-static void try_variants(struct outcome *outcomes, const struct arguments *args, const struct config *config,
-                         const struct plan *now, size_t limit)
-{
-    int best = -1;
-    for (int i = 0; i < VARIANTS; i++) {
-        const char *more[8];
-        char micro[48];
-        int n = 0;
-        for (; n < 6 && variants[i].overrides[n]; n++) {
-            more[n] = variants[i].overrides[n];
-            const char *part = strchr(more[n], '@');
-            if (!part) continue;
-            int64_t images = config->train.batch_size / (part[1] - '0');
-            snprintf(micro, sizeof micro, "%.*s%lld", (int)(part - more[n]), more[n],
-                     (long long)(images > 0 ? images : 1));
-            more[n] = micro;
-        }
-        more[n] = NULL;
-        struct plan plan;
-        struct error why = {0};
-        struct outcome *o = &outcomes[i];
-        *o = (struct outcome){.known = plan_variant(&plan, args, more, &why) == 0};
-        snprintf(o->why, sizeof o->why, "%.*s", (int)strcspn(why.what, "\n"), why.what);
-        for (int k = 0; k < n; k++)
-            snprintf(o->keys + strlen(o->keys), sizeof o->keys - strlen(o->keys), "%s%s", k ? " " : "",
-                     more[k]);
-        if (!o->known) continue;
-        o->peak = (double)plan.use.peak_total_bytes;
-        o->cost = plan.step_flops / now->step_flops;
-        o->fits = limit && plan.use.peak_total_bytes <= limit;
-        if (o->fits && (best < 0 || o->cost < outcomes[best].cost - 1e-9)) best = i;
-    }
-    if (best >= 0) outcomes[best].cheapest = true;
-}
-
-static void print_variants(const struct outcome *outcomes, const struct plan *now, const struct card *card)
+static void print_variants(const struct explanation *e, const struct card *card)
 {
     printf("\nwhat if%*s peak GiB   of now   compute%s\n", 21, "",
            card->bytes ? "" : "   (name a card: --card-memory 64G)");
-    for (int i = 0; i < VARIANTS; i++) {
-        const struct outcome *o = &outcomes[i];
-        if (!o->known) {
-            printf("  %-26s not possible: %s\n", variants[i].name, o->why);
+    for (int i = 0; i < REMEDIES; i++) {
+        const struct remedy *r = &e->remedies[i];
+        if (!r->possible) {
+            printf("  %-26s not possible: %s\n", r->name, r->why);
             continue;
         }
-        printf("  %-26s %8.2f   %5.0f %%   x %.2f   %s%s\n", variants[i].name, o->peak / GIB,
-               100 * o->peak / (double)now->use.peak_total_bytes, o->cost,
+        printf("  %-26s %8.2f   %5.0f %%   x %.2f   %s%s\n", r->name, (double)r->use.peak_total_bytes / GIB,
+               100 * (double)r->use.peak_total_bytes / (double)e->plan.use.peak_total_bytes, r->cost,
                !card->bytes ? ""
-               : o->fits    ? "fits"
+               : r->fits    ? "fits"
                             : "does not fit",
-               o->cheapest ? "  <- cheapest that fits" : "");
-        printf("      %s\n", o->keys);
+               r->cheapest ? "  <- cheapest that fits" : "");
+        printf("      %s\n", r->keys[0] ? r->keys : "(as it is)");
     }
     printf("  '+': this experiment with that change. compute: of a step, cached teachers behind the first "
            "epoch.\n");
@@ -247,6 +193,9 @@ struct figures {
     double baseline_peak, meopt_peak; /* for the published table */
     int64_t disk;
     struct scaling_table scaling;
+    int explained;  /* enum memory_class; -1: all */
+    int64_t images; /* of the experiment; -1: not counted */
+    double epoch_hours;
 };
 
 static void print_tower(const char *role, const struct geometry *g, int64_t parameters, const char *head)
@@ -284,6 +233,7 @@ static void print_plan(const struct figures *f)
     if (f->gflops > 0)
         printf(", %.3g s at %.4g GFLOP/s%s", p->step_flops / (f->gflops * 1e9), f->gflops,
                f->measured ? ", the peak of its matrix product" : "");
+    if (f->epoch_hours > 0) printf("\nepoch    %.3g h: %lld images", f->epoch_hours, (long long)f->images);
     printf("\nupdate   %.2f GB of memory traffic a step\n", p->update_bytes / 1e9);
     printf("network  %.1f MB sent by each of %d rank%s a step\n", plan_sent_bytes(p, f->ranks) / 1e6,
            f->ranks, f->ranks == 1 ? "" : "s");
@@ -312,7 +262,7 @@ static json_t *tower_json(const struct geometry *g, int64_t parameters)
                      (json_int_t)g->image, "out", (json_int_t)g->out, "parameters", (json_int_t)parameters);
 }
 
-static json_t *plan_json(const struct figures *f, const struct outcome *outcomes)
+static json_t *plan_json(const struct figures *f, const struct explanation *e)
 {
     const struct plan *p = f->plan;
     json_t *classes = json_object(), *root;
@@ -348,20 +298,22 @@ static json_t *plan_json(const struct figures *f, const struct outcome *outcomes
                             json_pack("{s:f, s:f, s:f, s:f}", "without_mib", f->published_mib[0], "with_mib",
                                       f->published_mib[1], "here_without_mib", f->baseline_peak / MIB,
                                       "here_with_mib", f->meopt_peak / MIB));
-    json_t *rows = outcomes ? json_array() : NULL;
-    for (int i = 0; outcomes && i < VARIANTS; i++) {
-        json_t *row = json_pack("{s:s, s:b}", "name", variants[i].name, "possible", outcomes[i].known);
+    json_t *rows = e ? json_array() : NULL;
+    for (int i = 0; e && i < REMEDIES; i++) {
+        const struct remedy *r = &e->remedies[i];
+        json_t *row = json_pack("{s:s, s:b}", "name", r->name, "possible", r->possible);
         json_object_set_new(row, "peak_bytes",
-                            outcomes[i].known ? json_integer((json_int_t)outcomes[i].peak) : json_null());
-        json_object_set_new(row, "relative_compute",
-                            outcomes[i].known ? json_real(outcomes[i].cost) : json_null());
-        json_object_set_new(
-            row, "fits", outcomes[i].known && f->card.bytes ? json_boolean(outcomes[i].fits) : json_null());
-        json_object_set_new(row, "cheapest_that_fits", json_boolean(outcomes[i].cheapest));
-        json_object_set_new(row, "keys", json_string(outcomes[i].keys));
+                            r->possible ? json_integer((json_int_t)r->use.peak_total_bytes) : json_null());
+        json_object_set_new(row, "relative_compute", r->possible ? json_real(r->cost) : json_null());
+        json_object_set_new(row, "fits", r->possible && f->card.bytes ? json_boolean(r->fits) : json_null());
+        json_object_set_new(row, "cheapest_that_fits", json_boolean(r->cheapest));
+        json_object_set_new(row, "keys", json_string(r->keys));
         json_array_append_new(rows, row);
     }
     if (rows) json_object_set_new(root, "what_if", rows);
+    if (e) json_object_set_new(root, "tensors", plan_explain_json(e, f->explained));
+    json_object_set_new(root, "images", f->images >= 0 ? json_integer(f->images) : json_null());
+    json_object_set_new(root, "epoch_hours", f->epoch_hours > 0 ? json_real(f->epoch_hours) : json_null());
     return root;
 }
 
@@ -402,17 +354,33 @@ static int measure(struct figures *f, struct error *err)
     return 0;
 }
 
+/* Where the time of a step is known, that of an epoch, if the images are here to be counted. */
+static int find_epoch(struct figures *f, const struct arguments *args, struct error *err)
+{
+    const struct config *c = f->config;
+    struct image_list list;
+    double step_ms = argument_real(args, "step-ms", 0);
+    if (step_ms <= 0 && f->gflops > 0) step_ms = f->plan->step_flops / (f->gflops * 1e9) * 1e3;
+    if (step_ms <= 0 || !c->data.root[0] || file_absent(c->data.root)) return 0;
+    int code = image_list_read(&list, c->data.root, c->data.include, c->data.exclude, err);
+    if (code) return code;
+    f->images = list.count;
+    image_list_free(&list);
+    int64_t step = c->train.global_batch > 0 ? c->train.global_batch : f->plan->batch * f->ranks;
+    f->epoch_hours = (double)(f->images / (step > 0 ? step : 1)) * step_ms / 3.6e6;
+    return 0;
+}
+
 /* For batch scripts: EXIT_CONFIG where the card is named, or here, and too small. */
-static int fits_or_not(const struct figures *f, const struct outcome *outcomes, struct error *err)
+static int fits_or_not(const struct figures *f, const struct explanation *e, struct error *err)
 {
     double peak = (double)f->plan->use.peak_total_bytes;
     char hint[320] = "--what-if tells what would, and what it costs";
     if (!f->card.bytes || f->card.assumed || peak <= (double)f->card.bytes) return 0;
-    if (outcomes)
-        snprintf(hint, sizeof hint, "none of the settings above fits: fewer images, a smaller student");
-    for (int i = 0; outcomes && i < VARIANTS; i++)
-        if (outcomes[i].cheapest)
-            snprintf(hint, sizeof hint, "this fits at the least cost: %s", outcomes[i].keys);
+    if (e) snprintf(hint, sizeof hint, "none of the settings above fits: fewer images, a smaller student");
+    for (int i = 0; e && i < REMEDIES; i++)
+        if (e->remedies[i].cheapest)
+            snprintf(hint, sizeof hint, "this fits at the least cost: %s", e->remedies[i].keys);
     return error_set(err, EXIT_CONFIG, hint, "the planned peak of %.1f MiB does not fit into %.1f MiB (%s)",
                      peak / MIB, (double)f->card.bytes / MIB, f->card.name);
 }
@@ -421,12 +389,16 @@ static int plan_run(const struct arguments *args, struct error *err)
 {
     struct config config;
     struct plan plan;
-    struct outcome outcomes[VARIANTS];
+    struct explanation e = {0};
+    struct dist_options ranks = {.rank = 0};
     int code = load_variant(&config, args, NULL, err);
     if (code) return code;
     struct figures f = {
         .config = &config, .plan = &plan, .largest = -1, .gflops = argument_real(args, "gflops", 0)};
+    const char *class = argument_text(args, "explain", NULL);
     bool what_if = argument_flag(args, "what-if");
+    f.explained = class ? plan_explain_class(class) : -1;
+    f.images = -1;
     if ((code = find_card(&f.card, args, &config, err)) != 0) goto done;
     if ((code = plan_rank(&plan, args, &config, err)) != 0) goto done;
     if (argument_flag(args, "measure") && (code = measure(&f, err)) != 0) goto done;
@@ -435,15 +407,21 @@ static int plan_run(const struct arguments *args, struct error *err)
     f.disk = plan.checkpoint_bytes * (config.train.checkpoint_keep + 1);
     if (f.card.bytes) f.largest = plan_largest_batch(&config, f.card.bytes, NULL);
     if ((code = compare_published(&f, args, err)) != 0) goto done;
-    if (what_if) try_variants(outcomes, args, &config, &plan, f.card.bytes);
+    ranks.size = f.ranks;
+    if ((what_if || class) && (code = explain(&e, args->operands[0], args->operands + 1,
+                                              args->operand_count - 1, &ranks, f.card.bytes, err)) != 0)
+        goto done;
+    if ((code = find_epoch(&f, args, err)) != 0) goto done;
     if (argument_flag(args, "json")) {
-        print_json(plan_json(&f, what_if ? outcomes : NULL));
+        print_json(plan_json(&f, what_if || class ? &e : NULL));
     } else {
         print_plan(&f);
-        if (what_if) print_variants(outcomes, &plan, &f.card);
+        if (class) plan_explain_print(&e, f.explained);
+        if (what_if) print_variants(&e, &f.card);
     }
-    code = fits_or_not(&f, what_if ? outcomes : NULL, err);
+    code = fits_or_not(&f, what_if || class ? &e : NULL, err);
 done:
+    explanation_free(&e);
     config_free(&config);
     return code;
 }
@@ -451,6 +429,11 @@ done:
 static const struct option options[] = {
     {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0,
      "memory of the card, as in 64G; else device.memory_limit, or the card's or machine's own"},
+    {"card", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
+     "the same by the card's name, as in k100-ai; --card list tells them"},
+    {"explain", 0, OPTION_TEXT, "CLASS",
+     "all|weights|gradients|optimizer|activations|teacher|workspace|comm|data", 0, 0,
+     "the tensors of that class of memory, each with the key that shrinks it and what that costs"},
     {"what-if", 0, OPTION_FLAG, NULL, NULL, 0, 0,
      "a table of the settings that matter, with peak memory and relative compute"},
     {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536,

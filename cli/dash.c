@@ -122,7 +122,7 @@ bool dash_key(struct dash *d, int kind, wint_t c)
         dash_edit_key(d, kind, c);
         return false;
     }
-    if (dash_chart_key(d, kind, c)) return false;
+    if (dash_why_key(d, kind, c) || dash_chart_key(d, kind, c)) return false;
     if (kind == KEY_CODE_YES) {
         if (c == KEY_UP) select_card(d, -1);
         else if (c == KEY_DOWN) select_card(d, 1);
@@ -260,6 +260,7 @@ int dash_view(const struct dash_options *options, int *ended, struct error *err)
         if (d.goes_on && !signal_number) code = go_on(&d, err);
     }
     follow_close(d.past);
+    dash_why_end(&d);
     follow_close(d.run);
     follow_close(d.baseline);
     if (signal_number == SIGTERM || (signal_number == SIGINT && !options->trains)) {

@@ -195,7 +195,7 @@ static void draw_help(const struct dash_rect *r)
         "+ - [ ] 0    zoom in and out about the cursor, earlier, later, all again",
         "z            the last 2000 steps, the last 200, all",
         "t            along steps, epochs, minutes of training",
-        "Enter f      one chart fills the place",
+        "Enter f      one chart fills the place; in memory: why so many GiB, by tensor",
         "l            logarithmic",
         "R s b        raw curve; smoothing off, some, more; baseline",
         "o            outliers may flatten the rest, or are cut off",
@@ -263,7 +263,8 @@ void dash_draw(struct dash *d)
     }
     draw_header(d, &l.header);
     if (l.cards.h) dash_cards(d, &l);
-    if (l.savings.h && d->tab == TAB_MEMORY) dash_memory(d, &l.savings);
+    if (l.savings.h && d->tab == TAB_MEMORY && d->why.open) dash_why_draw(d, &l.savings);
+    else if (l.savings.h && d->tab == TAB_MEMORY) dash_memory(d, &l.savings);
     else if (l.savings.h) dash_savings(d, &l.savings);
     if (d->tab == TAB_CHARTS && l.loss.h) dash_charts(d, &l.loss);
     else if (l.loss.h) {

@@ -7,6 +7,7 @@
 #include "cli/dash_layout.h"
 #include "core/run/change.h"
 #include "core/run/follow.h"
+#include "core/train/explain.h"
 
 #include <wchar.h>
 
@@ -27,6 +28,12 @@ struct dash {
     bool asks_to_stop; /* "stop? y/n" */
     bool asks_to_go_on, goes_on, branches;
     int64_t go_on_from; /* step of the checkpoint */
+    struct {
+        bool open, made;
+        enum memory_class class;
+        int top; /* row */
+        struct explanation what;
+    } why;
     struct {
         bool open, typing;
         int row; /* of change_keys */

@@ -38,6 +38,13 @@ void dash_edit_open(struct dash *d);
 void dash_edit_key(struct dash *d, int kind, wint_t c);
 void dash_edit_draw(const struct dash *d, int rows, int columns);
 
+/* ---- dash_why.c ---- */
+
+/* A key of the memory tab: a class opens into its tensors. False when it is none of its. */
+bool dash_why_key(struct dash *d, int kind, wint_t c);
+void dash_why_draw(struct dash *d, const struct dash_rect *r);
+void dash_why_end(struct dash *d);
+
 /* ---- dash_cards.c ---- */
 
 void dash_cards(struct dash *d, const struct dash_layout *l);

@@ -1,4 +1,5 @@
 /* Memory by class, for every device: see device.h. */
+#include "core/device/account.h"
 #include "core/device/cpu.h"
 #include "core/device/gpu.h"
 #include "core/base/log.h"
@@ -110,6 +111,16 @@ void device_free(struct device *device, void *p)
         free(a);
         break;
     }
+    pthread_mutex_unlock(&device->lock);
+}
+
+void device_each(struct device *device,
+                 void (*take)(void *context, enum memory_class class, const char *name, size_t bytes),
+                 void *context)
+{
+    pthread_mutex_lock(&device->lock);
+    for (const struct allocation *a = device->allocations; a; a = a->next)
+        take(context, a->class, a->name, a->bytes);
     pthread_mutex_unlock(&device->lock);
 }
 

@@ -1,6 +1,10 @@
 /* What to type when a run has diverged: see advice.h. */
 #include "core/train/advice.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/run/checkpoint.h"
+#include "core/train/explain.h"
+#include "core/train/identity.h"
 #include "core/run/status.h"
 
 #include <math.h>
@@ -60,5 +64,52 @@ void advice_diverged(const struct train_health *h, const struct run *run, const 
     snprintf(err->hint, sizeof err->hint,
              "nothing was saved before; begin again at a lower rate: meopt train %s optim.lr=%s%s",
              run_word(word, sizeof word, path), rate, c->run.name[0] ? " --name again" : "");
+    free(path);
+}
+
+/* May all of these go on in a run that has begun? */
+static bool may_resume(const struct run *run, const char *keys)
+{
+    char *meta = run_path(run, "meta.json");
+    bool may = file_absent(meta);
+    free(meta);
+    if (may) return true;
+    may = true;
+    for (const char *p = keys; *p && may; p += strcspn(p, " ") + (p[strcspn(p, " ")] == ' ')) {
+        char *key = strndup(p, strcspn(p, "="));
+        may = identity_may_change(key, NULL);
+        free(key);
+    }
+    return may;
+}
+
+void advice_memory(const struct run *run, const struct dist_options *ranks, size_t held, struct error *err)
+{
+    struct explanation e;
+    const struct remedy *best = NULL;
+    char word[220], *path = run_path(run, "config.yaml");
+    if (err && explain(&e, path, NULL, 0, ranks, held, NULL) == 0) {
+        log_info("what would need less than the %.1f MiB that are planned, at the peak:",
+                 (double)e.plan.use.peak_total_bytes / 1048576.0);
+        for (int i = 0; i < REMEDIES; i++) {
+            const struct remedy *r = &e.remedies[i];
+            if (!r->possible || !r->keys[0] || r->use.peak_total_bytes >= e.plan.use.peak_total_bytes)
+                continue;
+            log_info("  %10.1f MiB, compute x %.2f: %s", (double)r->use.peak_total_bytes / 1048576.0, r->cost,
+                     r->keys);
+            if (!best || (r->fits && (!best->fits || r->cost < best->cost - 1e-9)) ||
+                (!best->fits && r->use.peak_total_bytes < best->use.peak_total_bytes))
+                best = r;
+        }
+        if (best && may_resume(run, best->keys))
+            snprintf(err->hint, sizeof err->hint, "%s: meopt train --resume %s %s",
+                     best->fits ? "this fits" : "this needs least",
+                     run_word(word, sizeof word, run->directory), best->keys);
+        else if (best)
+            snprintf(err->hint, sizeof err->hint, "%s: meopt train %s %s",
+                     best->fits ? "this fits" : "this needs least", run_word(word, sizeof word, path),
+                     best->keys);
+        explanation_free(&e);
+    }
     free(path);
 }

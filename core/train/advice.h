@@ -3,6 +3,7 @@
 #ifndef MEOPT_TRAIN_ADVICE_H
 #define MEOPT_TRAIN_ADVICE_H
 
+#include "core/dist/dist.h"
 #include "core/run/run.h"
 
 enum { ADVICE_SAVES = 16 };
@@ -22,5 +23,9 @@ void advice_saved(struct train_health *health, int64_t step, double loss);
 /* Into err's hint; `step`: the last one that was made. */
 void advice_diverged(const struct train_health *health, const struct run *run, const struct config *config,
                      int64_t step, struct error *err);
+
+/* What to type when a device had no room: the settings that make the run smaller are told, and the cheapest
+ * one that needs no more than `held` bytes, which were there, is err's hint. */
+void advice_memory(const struct run *run, const struct dist_options *ranks, size_t held, struct error *err);
 
 #endif

@@ -75,6 +75,13 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
 int plan_make_among(struct plan *plan, const struct config *config, const struct dist_options *ranks,
                     struct error *err)
 {
+    return plan_make_looking(plan, config, ranks, NULL, NULL, err);
+}
+
+int plan_make_looking(struct plan *plan, const struct config *config, const struct dist_options *ranks,
+                      void (*look)(void *context, const struct trainer *trainer), void *context,
+                      struct error *err)
+{
     struct config copy;
     struct device *device = NULL;
     struct trainer *trainer = NULL;
@@ -118,6 +125,7 @@ int plan_make_among(struct plan *plan, const struct config *config, const struct
     if (code == 0) {
         plan->use = device->use;
         count(plan, trainer);
+        if (look) look(context, trainer);
     }
     trainer_close(trainer);
     if (device) device_close(device);

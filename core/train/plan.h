@@ -7,6 +7,8 @@
 #include "core/dist/dist.h"
 #include "core/nn/nn.h"
 
+struct trainer;
+
 struct plan {
     struct memory_use use; /* of one rank's device; peaks are what counts */
     struct geometry teacher, student;
@@ -28,6 +30,12 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
 /* The same for one of several ranks; NULL: one alone. */
 int plan_make_among(struct plan *plan, const struct config *config, const struct dist_options *ranks,
                     struct error *err);
+
+/* The same; `look` (may be NULL) sees the trainer that was planned, on its dry device, behind a rehearsed
+ * step. */
+int plan_make_looking(struct plan *plan, const struct config *config, const struct dist_options *ranks,
+                      void (*look)(void *context, const struct trainer *trainer), void *context,
+                      struct error *err);
 
 /* Bytes that one of `ranks` sends in a step: ring all-reduce of reduce_bytes. */
 double plan_sent_bytes(const struct plan *plan, int ranks);

@@ -1,0 +1,113 @@
+/* What a tower's memory is made of: see explain.h. Sizes are those of alloc_weights, alloc_gradients and
+ * alloc_activations in tower.c. */
+#include "core/nn/explain.h"
+#include "core/nn/tower.h"
+
+#include <stdio.h>
+#include <string.h>
+
+bool tower_explains(const char *allocation)
+{
+    static const char *const names[] = {
+        "tower weights", "fp32 master weights", "gradients of one block", "gradients of two blocks",
+        "gradients",     "activations",         "teacher outputs"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], allocation) == 0) return true;
+    return false;
+}
+
+static void explain_weights(const struct tower *t, tower_tensor take, void *context)
+{
+    for (int i = 0; i < t->parameter_count; i++) {
+        const struct parameter *p = &t->parameters[i];
+        size_t count = (size_t)p->count;
+        char name[112];
+        take(context, t->options.weights_class, p->name, count * dtype_bytes(p->weight_type));
+        snprintf(name, sizeof name, "fp32 master of %s", p->name);
+        if (p->master) take(context, t->options.weights_class, name, count * sizeof(float));
+    }
+}
+
+/* Released, only the largest group's are there, or those of two groups. */
+static void explain_gradients(const struct tower *t, tower_tensor take, void *context)
+{
+    const struct tower_options *o = &t->options;
+    const struct tower_memory *m = t->memory;
+    int shown = -1;
+    if (o->gradients == GRADIENTS_NONE) return;
+    for (int g = 0; g < t->group_count && o->gradients == GRADIENTS_RELEASE; g++)
+        if (shown < 0 || m->group_bytes[g] > m->group_bytes[shown]) shown = g;
+    int buffers = o->gradients == GRADIENTS_RELEASE && o->gradient_buffers == 2 ? 2 : 1;
+    for (int i = 0; i < t->parameter_count; i++) {
+        const struct parameter *p = &t->parameters[i];
+        if (!p->trained || (shown >= 0 && p->group != shown)) continue;
+        for (int k = 0; k < buffers; k++)
+            take(context, MEMORY_GRADIENTS, p->name, (size_t)p->count * dtype_bytes(p->grad_type));
+    }
+}
+
+static void explain_block(const struct tower *t, int64_t block, tower_tensor take, void *context)
+{
+    const struct geometry *g = &t->geometry;
+    const struct tower_options *o = &t->options;
+    size_t R = (size_t)(o->batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(o->compute),
+           G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
+    int parts = geometry_parts(g);
+    size_t norms = 2 + (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
+    const struct {
+        const char *name;
+        size_t bytes;
+    } kept[] = {{"stream behind attention", R * D * e},
+                {"queries, keys, values", 3 * R * D * e},
+                {"attention", R * D * e},
+                {"feed-forward before its activation", R * G * e},
+                {"attention sums", (size_t)(o->batch * g->heads * t->tokens) * sizeof(float)},
+                {"means of norms", 2 * norms * R * sizeof(float)},
+                {"branches before their norms", tower_norms_behind(t) ? 2 * R * D * e : 0}};
+    char name[96];
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        snprintf(name, sizeof name, "blocks.%lld.%s", (long long)block, kept[i].name);
+        if (kept[i].bytes) take(context, o->activations_class, name, kept[i].bytes);
+    }
+}
+
+/* Outside the blocks. */
+static void explain_ends(const struct tower *t, tower_tensor take, void *context)
+{
+    const struct geometry *g = &t->geometry;
+    const struct tower_options *o = &t->options;
+    bool frozen = o->gradients == GRADIENTS_NONE;
+    size_t B = (size_t)o->batch, D = (size_t)g->width, e = dtype_bytes(o->compute), f = sizeof(float),
+           rows = B * (size_t)t->out_rows, normed = g->pool == POOL_AVG ? B * (size_t)t->patches : rows,
+           kept = (size_t)t->patches + 1, stored = (size_t)(g->pos_grid * g->pos_grid) + 1;
+    take(context, o->activations_class, "means of the last norm", 2 * normed * f);
+    take(context, o->activations_class, "output",
+         rows * (D * e + (o->target ? (size_t)g->out * e : 0) + (size_t)t->out_width * f));
+    if (t->resized) take(context, o->activations_class, "resized positions", kept * D * f * (frozen ? 1 : 2));
+    if (t->resized) take(context, o->activations_class, "matrix that resizes positions", kept * stored * f);
+    if (geometry_rotates(g))
+        take(context, o->activations_class, "rotations", (size_t)(t->patches * (g->width / g->heads)) * f);
+}
+
+static void explain_activations(const struct tower *t, tower_tensor take, void *context)
+{
+    const struct geometry *g = &t->geometry;
+    const struct tower_options *o = &t->options;
+    size_t R = (size_t)(o->batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(o->compute);
+    if (o->gradients == GRADIENTS_NONE) return;
+    for (int64_t l = 0; l <= g->depth; l++) {
+        char name[64];
+        snprintf(name, sizeof name, "blocks.%lld.%s", (long long)l, "input (the last: output)");
+        take(context, o->activations_class, name, R * D * e);
+    }
+    for (int64_t l = 0; l < g->depth; l++)
+        if (o->recompute == RECOMPUTE_NONE || l == 0) explain_block(t, l, take, context);
+}
+
+void tower_explain(const struct tower *t, tower_tensor take, void *context)
+{
+    explain_weights(t, take, context);
+    explain_gradients(t, take, context);
+    explain_activations(t, take, context);
+    explain_ends(t, take, context);
+}
