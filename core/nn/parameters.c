@@ -12,7 +12,6 @@
 static const struct {
     const char *shape, *flags;
     enum initial initial;
-    int part; /* of the tower, which may lack it; 0: all have it whose family has */
 } roles[ROLE_COUNT] = {
     [ROLE_CLS] = {"11D", "s", INITIAL_NORMAL},
     [ROLE_POS] = {"1PD", "s", INITIAL_NORMAL},
@@ -20,16 +19,16 @@ static const struct {
     [ROLE_MASK] = {"1D", "sf", INITIAL_NORMAL},
     [ROLE_PATCH_W] = {"D3pp", "m", INITIAL_NORMAL},
     [ROLE_PATCH_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_PRE_W] = {"D", "s", INITIAL_ONE, PART_PRE_NORM},
-    [ROLE_PRE_B] = {"D", "s", INITIAL_ZERO, PART_PRE_NORM},
+    [ROLE_PRE_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_PRE_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_NORM1_W] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM1_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_QKV_W] = {"QD", "m", INITIAL_NORMAL},
-    [ROLE_QKV_B] = {"Q", "s", INITIAL_ZERO, PART_QKV_BIAS},
-    [ROLE_Q_B] = {"D", "s", INITIAL_ZERO, PART_QKV_BIAS},
-    [ROLE_V_B] = {"D", "s", INITIAL_ZERO, PART_QKV_BIAS},
-    [ROLE_ATTN_NORM_W] = {"D", "s", INITIAL_ONE, PART_ATTN_NORM},
-    [ROLE_ATTN_NORM_B] = {"D", "s", INITIAL_ZERO, PART_ATTN_NORM},
+    [ROLE_QKV_B] = {"Q", "s", INITIAL_ZERO},
+    [ROLE_Q_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_V_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_ATTN_NORM_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_ATTN_NORM_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_PROJ_W] = {"DD", "m", INITIAL_BRANCH},
     [ROLE_PROJ_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_LS1] = {"D", "s", INITIAL_ONE},
@@ -39,8 +38,8 @@ static const struct {
     [ROLE_FC1_B] = {"G", "s", INITIAL_ZERO},
     [ROLE_FC2_W] = {"DF", "m", INITIAL_BRANCH},
     [ROLE_FC2_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_FFN_NORM_W] = {"F", "s", INITIAL_ONE, PART_FFN_NORM},
-    [ROLE_FFN_NORM_B] = {"F", "s", INITIAL_ZERO, PART_FFN_NORM},
+    [ROLE_FFN_NORM_W] = {"F", "s", INITIAL_ONE},
+    [ROLE_FFN_NORM_B] = {"F", "s", INITIAL_ZERO},
     [ROLE_LS2] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM_W] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM_B] = {"D", "s", INITIAL_ZERO},
@@ -48,6 +47,15 @@ static const struct {
     [ROLE_OUT_B] = {"O", "s", INITIAL_ZERO},
     [ROLE_HEAD_W] = {"TO", "mh", INITIAL_NORMAL},
     [ROLE_HEAD_B] = {"T", "sh", INITIAL_ZERO},
+};
+
+/* The part of the tower that a role belongs to, which may lack it; 0: all have it whose family has. */
+static const int parts[ROLE_COUNT] = {
+    [ROLE_PRE_W] = PART_PRE_NORM,        [ROLE_PRE_B] = PART_PRE_NORM,
+    [ROLE_QKV_B] = PART_QKV_BIAS,        [ROLE_Q_B] = PART_QKV_BIAS,
+    [ROLE_V_B] = PART_QKV_BIAS,          [ROLE_ATTN_NORM_W] = PART_ATTN_NORM,
+    [ROLE_ATTN_NORM_B] = PART_ATTN_NORM, [ROLE_FFN_NORM_W] = PART_FFN_NORM,
+    [ROLE_FFN_NORM_B] = PART_FFN_NORM,
 };
 
 static int64_t dimension(const struct geometry *g, int64_t target, char letter)
@@ -76,7 +84,7 @@ int role_ndim(const struct family_row *row, enum role role)
     return (int)strlen(shape + strspn(shape, "1"));
 }
 
-int role_part(enum role role) { return roles[role].part; }
+int role_part(enum role role) { return parts[role]; }
 
 static bool flagged(enum role role, char flag) { return strchr(roles[role].flags, flag) != NULL; }
 
@@ -122,7 +130,7 @@ int parameters_list(const struct geometry *g, int64_t target, struct parameter *
             if (role == ROLE_REGISTERS && g->registers == 0) continue;
             if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;
             if ((role == ROLE_OUT_W || role == ROLE_OUT_B) && g->unprojected) continue;
-            if (roles[role].part & ~geometry_parts(g)) continue;
+            if (parts[role] & ~geometry_parts(g)) continue;
             (*list)[count++] = parameter_of(g, target, role, (int)group, prefix, key);
         }
     }
