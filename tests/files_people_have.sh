@@ -37,7 +37,17 @@ def write(path, data):
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     open(path, "wb").write(data)
 
+# pickle.dump of arrays, without NumPy
+class Array:
+    def __reduce__(self): return sys.modules["numpy.core.multiarray"]._reconstruct, (0,)
+numpy = types.ModuleType("numpy.core.multiarray")
+numpy._reconstruct = types.FunctionType((lambda *a: a).__code__, {}, "_reconstruct")
+numpy._reconstruct.__module__, numpy._reconstruct.__qualname__ = numpy.__name__, "_reconstruct"
+for name in "numpy", "numpy.core": sys.modules.setdefault(name, types.ModuleType(name))
+sys.modules[numpy.__name__] = numpy
+
 tower = load(sys.argv[1])
+rest_of = lambda prefix: {k: t for k, t in tower.items() if k != prefix + "weight"}
 begin = "vision_model."
 fc1 = begin + "encoder.layers.0.mlp.fc1."
 out = begin + "encoder.layers.0.self_attn.out_proj."
@@ -50,8 +60,9 @@ for i in (0, 1): save("unindexed/model-%05d-of-00002.safetensors" % (i + 1), hal
 os.makedirs("hub/models--a--b/snapshots/0123")
 write("hub/models--a--b/blobs/f00d", whole)
 os.symlink("../../blobs/f00d", "hub/models--a--b/snapshots/0123/model.safetensors")
-for words in "_fsdp_wrapped_module.", "_forward_module.module.", "base_model.model.", "vision_tower.vision_tower.", "clip.", "module._orig_mod.":
+for words in "_fsdp_wrapped_module.", "_forward_module.module.", "base_model.model.", "vision_tower.vision_tower.", "clip.", "module._orig_mod.", "pretrained.", "module.base_encoder.":
     save("words/%s.safetensors" % words.replace(".", ""), {words + k: t for k, t in tower.items()})
+save("averaged.safetensors", dict({"module." + k: t for k, t in tower.items()}, n_averaged=("I64", [], b"\0" * 8)))
 save("empty_beside.safetensors", dict(tower, nothing=("F32", [0, 4], b""), number=("I64", [], b"\0" * 8)))
 save("long_metadata.safetensors", tower, {"a": "b" * 1000000})
 def wider(t): # float32 to float64, the same values
@@ -60,6 +71,17 @@ def wider(t): # float32 to float64, the same values
 save("mixed.safetensors", {k: wider(t) if i % 2 else t for i, (k, t) in enumerate(tower.items())})
 
 # ---- refused
+for path in "deepspeed/zero_to_fp32.py", "zero3/zero_pp_rank_0_mp_rank_00_model_states.pt", "accelerated/pytorch_model_fsdp_0/x", "megatron/latest_checkpointed_iteration.txt", \
+        "saved/saved_model.pb", "keras/tf_model.h5", "flax/flax_model.msgpack", "orbax/manifest.ocdbt", "exported/onnx/model.onnx", "apple/Manifest.json":
+    write(path, b"")
+save("other_ranks.safetensors", {k: ("F32", [0], b"") for k in tower})
+save("flat.safetensors", {begin + "_flat_param": ("F32", [1], b"\0" * 4)})
+save("unmerged_dora.safetensors", dict(rest_of(out), **{out + "base_layer.weight": tower[out + "weight"]}))
+save("dynamic.safetensors", dict(tower, **{out + "scale": ("F32", [], b"\0" * 4)}))
+save("decoder.safetensors", dict(tower, **{begin + "decoder_embed.weight": ("F32", [1], b"\0" * 4)}))
+write("model.tflite", b"\x1c\0\0\0TFL3" + bytes(64)); write("model.pte", b"\x30\0\0\0ET12" + bytes(64)); write("model.engine", b"ftrt" + bytes(64))
+write("wide.msgpack", b"\xdf\0\1\0\0\xa6params" + bytes(64)); write("long.msgpack", b"\x82\xd9\x2da_key_of_more_than_thirty_one_bytes_in_length\1" + bytes(64))
+for protocol in 2, 4: write("arrays%d.pdparams" % protocol, pickle.dumps({"w": Array()}, protocol))
 rest = {k: t for k, t in tower.items() if k != fc1 + "weight"}
 ints = lambda t, dtype, size: (dtype, t[1], b"\1" * (size * len(t[2]) // 4))
 save("bnb_int8.safetensors", dict(rest, **{fc1 + "weight": ints(tower[fc1 + "weight"], "I8", 1), fc1 + "SCB": ("F32", [2], b"\0" * 8), fc1 + "weight_format": ("U8", [], b"\0")}))
@@ -72,7 +94,8 @@ save("lora/adapter_model.safetensors", lora)
 write("lora/adapter_config.json", b'{"peft_type": "LORA"}')
 save("unmerged.safetensors", dict(tower, **{out + "lora_A.weight": ("F32", [1], b"\0" * 4)}))
 save("zero_rows.safetensors", dict(rest, **{fc1 + "weight": ("F32", [0, 16], b"")}))
-save("oblong.safetensors", dict(tower, **{begin + "embeddings.position_embedding.weight": ("F32", [9, 16], b"\0" * 576)}))
+save("oblong.safetensors", dict(tower, **{begin + "embeddings.position_embedding.weight": ("F32", [7, 16], b"\0" * 448)}))
+save("classless.safetensors", dict(tower, **{begin + "embeddings.position_embedding.weight": ("F32", [9, 16], b"\0" * 576)}))
 os.mkfifo("pipe.pt")
 os.makedirs("hub/models--a--b/refs")
 write("missing/model.safetensors.index.json", json.dumps({"weight_map": {k: "model-0000%d-of-00002.safetensors" % (i + 1) for i in (0, 1) for k in halves[i]}}).encode())
@@ -123,7 +146,7 @@ embed() {
 }
 embed whole.safetensors >expected
 [ -s expected ] || fail "no embeddings"
-for file in unindexed hub/models--a--b/snapshots/0123 words/* empty_beside.safetensors long_metadata.safetensors mixed.safetensors; do
+for file in unindexed hub/models--a--b/snapshots/0123 words/* averaged.safetensors empty_beside.safetensors long_metadata.safetensors mixed.safetensors; do
     embed "$file" | cmp -s - expected || fail "$file is read as another tower"
 done
 # CODE FILE WORDS HINT
@@ -140,11 +163,34 @@ done <<'TABLE'
 7|gptq.safetensors|4-bit weights (GPTQ, AWQ)|before it was quantized
 7|int8.safetensors|is of whole numbers (I8), expected floating point|before it was quantized
 7|int64.safetensors|is of whole numbers (I64)|before it was quantized
-3|lora|is an adapter (LoRA), not a model|merge_and_unload
+3|lora|is an adapter (LoRA or another of PEFT), not a model|merge_and_unload
+3|deepspeed|is a checkpoint of DeepSpeed|zero_to_fp32.py
+3|zero3|is a step of a DeepSpeed checkpoint|zero_to_fp32.py
+3|accelerated|accelerate with FSDP|pytorch_model_fsdp_0
+3|megatron|checkpoint of Megatron|convert
+3|saved|SavedModel of TensorFlow|convert
+3|keras|model of TensorFlow|from_tf
+3|flax|model of Flax|from_flax
+3|orbax|checkpoint of Orbax|convert
+3|exported|model in ONNX|made from
+3|apple|model of Core ML|made from
+3|model.tflite|TensorFlow Lite|convert
+3|model.pte|ExecuTorch|convert
+3|model.engine|TensorRT|convert
+3|wide.msgpack|MessagePack|convert
+3|long.msgpack|MessagePack|convert
+3|arrays2.pdparams|pickle of NumPy arrays|torch.from_numpy
+3|arrays4.pdparams|pickle of NumPy arrays|torch.from_numpy
+7|other_ranks.safetensors|is empty: its values are with other ranks|zero_to_fp32.py
+7|flat.safetensors|one rank of FSDP|are known
+7|unmerged_dora.safetensors|an adapter of PEFT that is not merged|merge_and_unload
+7|dynamic.safetensors|quantized weights|before it was quantized
+7|decoder.safetensors|masked autoencoder|encoder alone
 7|lora/adapter_model.safetensors|LoRA adapter|are known
 7|unmerged.safetensors|a LoRA adapter that is not merged|merge_and_unload
 7|zero_rows.safetensors|is \[0x16\], expected|is this the file
-7|oblong.safetensors|9 rows, expected 1 + a square|square image
+7|oblong.safetensors|7 rows, expected 1 + a square|square image
+7|classless.safetensors|9 rows, expected 1 + a square|without a class token
 1|pipe.pt|is not a regular file|name a file
 1|/dev/zero|is not a regular file|name a file
 7|https://dl.example.org/vit.pth|is not there|meopt fetch

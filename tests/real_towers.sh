@@ -2,10 +2,10 @@
 # Towers of the real libraries at their published widths (deep ones cut to a few blocks) make the embeddings of their own
 # classes: fp32 to 1e-5, bf16 to 1.5e-2, native and resized. Every plain ViT of open_clip's model list is planned with the
 # heads and the activation of its configuration. Classes that are no such tower are refused, by plan as by embed.
-# Long: runs only with MEOPT_LONG=1. Needs a Python with torch, timm, open_clip, transformers and dinov2 (python.sh).
+# Long: runs only with MEOPT_LONG=1. Needs a Python with torch, torchvision, timm, open_clip, transformers and dinov2 (python.sh).
 set -eu
 [ "${MEOPT_LONG:-}" = 1 ] || { echo "skipped: long, set MEOPT_LONG=1"; exit 77; }
-set -- torch timm open_clip transformers safetensors PIL dinov2
+set -- torch torchvision timm open_clip transformers safetensors PIL dinov2
 . "$MEOPT_SOURCE/tests/python.sh"
 export OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1 MEOPT
 work=$(mktemp -d)
@@ -19,7 +19,7 @@ YAML
 cat >run.py <<'PYTHON'
 import copy, functools, gc, json, logging, os, shutil, struct, subprocess, sys, warnings
 warnings.simplefilter("ignore"); logging.disable(logging.WARNING)
-import numpy, open_clip, timm, torch, transformers as hf
+import numpy, open_clip, timm, torch, torchvision, transformers as hf
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from dinov2.layers import MemEffAttention, NestedTensorBlock
@@ -128,6 +128,14 @@ for name, size, classes, keys in ("eva02_base_patch16_clip_224", 224, 512, ()), 
         ("vit_small_plus_patch16_dinov3_qkvb", 256, 0, ()), ("vit_base_patch16_dinov3", 224, 0, ("model_t.pool=avg",)), ("vit_huge_plus_patch16_dinov3", 224, 0, ("model_t.pool=avg",)):
     more = dict(global_pool="token") if "qkvb" in name else {}
     tower("timm %s, 2 blocks" % name, timm.create_model(name, depth=2, num_classes=classes, **more), plain, size, keys=keys)
+
+# ---- torchvision
+def bare(m, x):
+    m.heads = torch.nn.Identity()
+    return m(x)
+for name in "vit_b_16", "vit_l_32":
+    full = torchvision.models.get_model(name, weights=None)
+    tower("torchvision %s, 2 blocks" % name, torchvision.models.VisionTransformer(224, full.patch_size, 2, full.encoder.layers[0].num_heads, full.hidden_dim, full.mlp_dim), bare, 224)
 
 # ---- transformers
 pooled = lambda m, x: m(pixel_values=x, **(dict(interpolate_pos_encoding=True) if "CLIP" in type(m).__name__ else {})).pooler_output

@@ -9,6 +9,7 @@
 static const char merge[] = "merge it into the model and save that: merge_and_unload() of peft",
                   dequantize[] =
                       "take the checkpoint from before it was quantized, or dequantize it and save again",
+                  encoder[] = "take the file of the encoder alone, or its tensors out of this one",
                   unwrap[] = "save the model from before it was changed so, or remove the change first";
 
 /* What a part of a name says about a tower, the first that is found; and what to do, where that is not the
@@ -16,11 +17,13 @@ static const char merge[] = "merge it into the model and save that: merge_and_un
 static const struct {
     const char *part, *meaning, *hint;
 } meanings[] = {
+    {"base_layer.", "an adapter of PEFT that is not merged into the weights", merge},
     {"lora_", "a LoRA adapter that is not merged into the weights", merge},
     {"hada_w", "a LoHa adapter that is not merged into the weights", merge},
     {"qweight", "4-bit weights (GPTQ, AWQ)", dequantize},
     {"qzeros", "4-bit weights (GPTQ, AWQ)", dequantize},
     {"g_idx", "4-bit weights (GPTQ, AWQ)", dequantize},
+    {"_packed_params", "quantized weights (torch.ao)", dequantize},
     {".scales", "4-bit weights (GPTQ, AWQ)", dequantize},
     {".SCB", "8-bit weights of bitsandbytes", dequantize},
     {"weight_format", "8-bit weights of bitsandbytes", dequantize},
@@ -30,6 +33,7 @@ static const struct {
     {"weight_packed", "quantized weights (compressed-tensors)", dequantize},
     {"weight_scale", "quantized weights (compressed-tensors, fp8)", dequantize},
     {"zero_point", "quantized weights", dequantize},
+    {"proj.scale", "quantized weights", dequantize},
     {"_checkpoint_wrapped_module", "a module inside a wrapper of activation checkpointing", unwrap},
     {"parametrizations", "a parametrization (weight norm, orthogonal, ...)", unwrap},
     {"weight_orig", "a pruned or spectrally normed weight", unwrap},
@@ -44,7 +48,7 @@ static const struct {
     {"ls_1.", "LayerScale (open_clip's ls_init_value)", NULL},
     {"ls_2.", "LayerScale (open_clip's ls_init_value)", NULL},
     {"relative_position", "relative positions in the attention", NULL},
-    {"rel_pos_bias", "relative positions in the attention", NULL},
+    {"rel_pos", "relative positions in the attention", NULL},
     {"rope", "rotary positions (EVA02, DINOv3)", NULL},
     {"freqs_", "rotary positions (EVA02, DINOv3)", NULL},
     {"inner_attn_ln", "a norm inside the attention (sub-LN, EVA02)", NULL},
@@ -70,6 +74,14 @@ static const struct {
     {"trunk.", "a tower of timm inside open_clip", NULL},
     {"mlp.w", "a gated feed-forward (SwiGLU)", NULL},
     {"dist_token", "a distillation token (DeiT)", NULL},
+    {"head_dist", "the second classifier of a tower with a distillation token (DeiT)", NULL},
+    {"pre_logits", "a layer between the tower and its classifier", NULL},
+    {"decoder", "the decoder of a masked autoencoder (MAE)", encoder},
+    {"patch_embed.backbone", "a convolutional network before the blocks (hybrid ViT)", NULL},
+    {"attns.", "several attentions side by side (parallel ViT)", NULL},
+    {"in_proj", "attention and feed-forward side by side", NULL},
+    {"lambda_", "differential attention", NULL},
+    {"fc1_g", "a gated feed-forward (SwiGLU)", NULL},
     {"cls_token", "a second token", NULL},
     {"norm3", "a third norm in a block", NULL},
 };

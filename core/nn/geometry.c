@@ -66,6 +66,10 @@ static int need(const struct weights *weights, const struct spelling *spelling, 
                                       "is this the right file, and the right model.family?", err);
     *tensor = weights_tensor(weights, place.tensor[0]);
     const int64_t *first;
+    if ((*tensor)->count == 0 && (*tensor)->ndim == 1)
+        return error_set(err, EXIT_CONFIG,
+                         "save the model whole: zero_to_fp32.py of DeepSpeed, FULL_STATE_DICT of FSDP",
+                         "tensor %s is empty: its values are with other ranks (ZeRO-3, FSDP)", place.first);
     if (fit_dimensions((*tensor)->ndim, (*tensor)->shape, &first) ==
         role_ndim(family_row(spelling->family), role))
         return 0;
@@ -200,7 +204,10 @@ static int settle_positions(struct geometry *g, const struct spelling *spelling,
     int64_t grid = square_root(pos->shape[pos->ndim - 2] - others);
     if (grid < 1)
         return error_set(err, EXIT_CONFIG,
-                         "positions of a square image are read, and with them that of the class token",
+                         others && square_root(pos->shape[pos->ndim - 2]) > 0
+                             ? "it is a square number: towers without a class token, or one without position "
+                               "(DeiT III, SigLIP, FlexiViT), are not known here"
+                             : "positions of a square image are read, and with them that of the class token",
                          "the position embedding has %lld rows, expected %sa square number",
                          (long long)pos->shape[pos->ndim - 2], others ? "1 + " : "");
     return settle(&g->pos_grid, grid, "pos_grid", pos->name, err);

@@ -58,8 +58,38 @@ struct naming {
                "mlp.down_proj.weight", "mlp.down_proj.bias"},                                                \
     .batched = true
 
+/* torchvision's VisionTransformer; the names of its feed-forward changed once. It resizes positions in its
+ * own way, corner to corner, which none here does: at another size it is timm's, and that is said. */
+#define TORCHVISION(fc1, fc2)                                                                                \
+    {                                                                                                        \
+        .family = FAMILY_DINOV2, .towers = {""},                                                             \
+        .probes = {"conv_proj.weight", "class_token", "encoder.layers.encoder_layer_0." fc1 ".weight"},      \
+        .block_prefix = "encoder.layers.encoder_layer_",                                                     \
+        .keys = {[ROLE_CLS] = "class_token",                                                                 \
+                 [ROLE_POS] = "encoder.pos_embedding",                                                       \
+                 [ROLE_PATCH_W] = "conv_proj.weight",                                                        \
+                 [ROLE_PATCH_B] = "conv_proj.bias",                                                          \
+                 [ROLE_NORM1_W] = "ln_1.weight",                                                             \
+                 [ROLE_NORM1_B] = "ln_1.bias",                                                               \
+                 [ROLE_QKV_W] = "self_attention.in_proj_weight",                                             \
+                 [ROLE_QKV_B] = "self_attention.in_proj_bias",                                               \
+                 [ROLE_PROJ_W] = "self_attention.out_proj.weight",                                           \
+                 [ROLE_PROJ_B] = "self_attention.out_proj.bias",                                             \
+                 [ROLE_NORM2_W] = "ln_2.weight",                                                             \
+                 [ROLE_NORM2_B] = "ln_2.bias",                                                               \
+                 [ROLE_FC1_W] = fc1 ".weight",                                                               \
+                 [ROLE_FC1_B] = fc1 ".bias",                                                                 \
+                 [ROLE_FC2_W] = fc2 ".weight",                                                               \
+                 [ROLE_FC2_B] = fc2 ".bias",                                                                 \
+                 [ROLE_NORM_W] = "encoder.ln.weight",                                                        \
+                 [ROLE_NORM_B] = "encoder.ln.bias"},                                                         \
+        .ignored = {"heads."}, .pos_resize = POS_RESIZE_TIMM                                                 \
+    }
+
 /* In the order in which they are tried. */
 static const struct naming namings[] = {
+    TORCHVISION("mlp.0", "mlp.3"),
+    TORCHVISION("mlp.linear_1", "mlp.linear_2"),
     /* transformers: DINOv3ViTModel */
     {.family = FAMILY_DINOV3,
      .towers = {""},
@@ -417,6 +447,7 @@ const char *names_stranger(const struct weights *weights)
         {"layernorm_before.weight", "a plain ViT, BEiT or DeiT of transformers"},
         {"visual.trunk.", "a tower of timm inside a model of open_clip"},
         {"visual.attnpool.", "a ResNet of CLIP, no vision transformer"},
+        {"flat_param", "what one rank of FSDP had of the weights, to be saved whole (FULL_STATE_DICT)"},
         {"lora_", "a LoRA adapter, to be merged into its model first (merge_and_unload() of peft)"},
         {"layer4.", "a ResNet, no vision transformer"},
         {"embed_tokens.", "a language model"},
@@ -486,6 +517,7 @@ enum names_use names_use(const struct spelling *s, const char *key, bool block)
             return NAMES_READ;
     if (!block && n->out && strcmp(key, n->out) == 0) return NAMES_READ;
     if (!block && n->zero && strcmp(key, n->zero) == 0) return NAMES_ZERO;
+    if (strcmp(key, "n_averaged") == 0) return NAMES_IGNORED; /* torch.optim.swa_utils counts there */
     return is_in(n->ignored, MAX_IGNORED, key) || is_in(family_row(s->family)->ignored, FAMILY_IGNORED, key)
                ? NAMES_IGNORED
                : rope_use(s, key, block);

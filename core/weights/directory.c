@@ -192,6 +192,38 @@ static bool is_there(const char *dir, const char *name)
     return there;
 }
 
+/* What else people have as a directory, by a file or directory that only such a one has. */
+static const struct {
+    const char *file, *is, *hint;
+} kinds_of_directory[] = {
+    {"adapter_config.json", "is an adapter (LoRA or another of PEFT), not a model",
+     "merge it into its model and name that: merge_and_unload() of peft"},
+    {"snapshots", "is a model in Hugging Face's cache, expected one of its revisions",
+     "name the directory of a revision in its snapshots"},
+    {"zero_to_fp32.py", "is a checkpoint of DeepSpeed, whose ranks have a share of the weights each",
+     "put it together: python zero_to_fp32.py . pytorch_model.bin, in that directory; up to ZeRO-2 "
+     "global_step*/mp_rank_00_model_states.pt has all of it, too"},
+    {"zero_pp_rank_0_mp_rank_00_model_states.pt",
+     "is a step of a DeepSpeed checkpoint (ZeRO-3), whose ranks have a share of the weights each",
+     "put it together with the zero_to_fp32.py in the directory above, and name what that writes"},
+    {"zero", "is a universal checkpoint of DeepSpeed, with a directory for each tensor",
+     "save the model whole: save_16bit_model() of DeepSpeed, or torch.save(model.state_dict(), ...)"},
+    {"pytorch_model_fsdp_0", "is a checkpoint of accelerate with FSDP",
+     "name the directory pytorch_model_fsdp_0 in it"},
+    {"latest_checkpointed_iteration.txt", "is a checkpoint of Megatron", "convert it to transformers' names"},
+    {"saved_model.pb", "is a SavedModel of TensorFlow", "convert it to PyTorch or safetensors"},
+    {"tf_model.h5", "is a model of TensorFlow",
+     "convert it with transformers before 5: from_pretrained(DIR, from_tf=True) and save_pretrained"},
+    {"flax_model.msgpack", "is a model of Flax",
+     "convert it with transformers before 5: from_pretrained(DIR, from_flax=True) and save_pretrained"},
+    {"_CHECKPOINT_METADATA", "is a checkpoint of Orbax (JAX)", "convert it to PyTorch or safetensors"},
+    {"manifest.ocdbt", "is a checkpoint of Orbax (JAX)", "convert it to PyTorch or safetensors"},
+    {"onnx", "is a model in ONNX", "name the PyTorch or safetensors file it was made from"},
+    {"model.onnx", "is a model in ONNX", "name the PyTorch or safetensors file it was made from"},
+    {"openvino_model.xml", "is a model of OpenVINO", "name the PyTorch or safetensors file it was made from"},
+    {"Manifest.json", "is a model of Core ML", "name the PyTorch or safetensors file it was made from"},
+};
+
 int weights_add_directory(struct weights *w, const char *path, struct error *err)
 {
     static const char *const names[] = {"model.safetensors",           "model.safetensors.index.json",
@@ -218,13 +250,9 @@ int weights_add_directory(struct weights *w, const char *path, struct error *err
             return add_unindexed(w, path, kinds[i][0], kinds[i][1], shards, err);
     }
     char found[200] = "";
-    if (is_there(path, "adapter_config.json"))
-        return error_set(err, EXIT_INTEGRITY,
-                         "merge it into its model and name that: merge_and_unload() of peft",
-                         "is an adapter (LoRA), not a model");
-    if (is_there(path, "snapshots"))
-        return error_set(err, EXIT_INTEGRITY, "name the directory of a revision in its snapshots",
-                         "is a model in Hugging Face's cache, expected one of its revisions");
+    for (size_t i = 0; i < sizeof kinds_of_directory / sizeof *kinds_of_directory; i++)
+        if (is_there(path, kinds_of_directory[i].file))
+            return error_set(err, EXIT_INTEGRITY, kinds_of_directory[i].hint, "%s", kinds_of_directory[i].is);
     if (list_weights(path, found, sizeof found))
         return error_set(err, EXIT_INTEGRITY, "name the weight file itself",
                          "is a directory without model.safetensors or pytorch_model.bin; it holds %s", found);

@@ -28,11 +28,12 @@ static const char *other_format(const struct file_map *map)
     /* field 1, a small version; then a text or a message */
     if (p[0] == 0x08 && p[1] < 0x20 && p[2] % 8 == 2 && p[2] < 0x80)
         return "is a protobuf message, as ONNX and TensorFlow models are";
-    /* a map whose first key is a short text */
-    if (((p[0] & 0xf0) == 0x80 || p[0] == 0xde || p[0] == 0xdf) &&
-        ((p[1] & 0xe0) == 0xa0 || (p[0] == 0xde && (p[3] & 0xe0) == 0xa0)))
-        return "is MessagePack, as Flax saves models";
-    return NULL;
+    /* a map whose first key is a text */
+    const uint8_t *key = (p[0] & 0xf0) == 0x80 ? p + 1 : p[0] == 0xde ? p + 3 : p[0] == 0xdf ? p + 5 : NULL;
+    if (key && ((*key & 0xe0) == 0xa0 || *key == 0xd9)) return "is MessagePack, as Flax saves models";
+    if (memcmp(p + 4, "TFL3", 4) == 0) return "is a TensorFlow Lite model";
+    if (memcmp(p + 4, "ET1", 3) == 0) return "is an ExecuTorch program";
+    return memcmp(p, "ftrt", 4) == 0 || memcmp(p, "ptrt", 4) == 0 ? "is a TensorRT engine" : NULL;
 }
 
 /* A line of text, as a server sends in place of a file. */

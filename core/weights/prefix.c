@@ -5,8 +5,8 @@
 #include <string.h>
 
 /* DistributedDataParallel, torch.compile, FSDP, Fabric, PEFT, Lightning and most training scripts, DINOv2,
- * MAE and others, models that have a tower among other parts, averages. In the order in which two that both
- * fit are preferred. */
+ * MAE, MoCo, Depth Anything and others, models that have a tower among other parts, averages. In the order in
+ * which two that both fit are preferred. */
 static const char *const words[] = {"module.",
                                     "_orig_mod.",
                                     "_fsdp_wrapped_module.",
@@ -17,6 +17,8 @@ static const char *const words[] = {"module.",
                                     "network.",
                                     "backbone.",
                                     "encoder.",
+                                    "base_encoder.",
+                                    "pretrained.",
                                     "clip.",
                                     "clip_model.",
                                     "vision_tower.",
@@ -25,6 +27,7 @@ static const char *const words[] = {"module.",
                                     "visual_encoder.",
                                     "teacher.",
                                     "student.",
+                                    "momentum_encoder.",
                                     "ema_model.",
                                     "ema."};
 enum { WORD_COUNT = sizeof words / sizeof *words, MAX_WORDS = 6 };

@@ -36,6 +36,18 @@ static int next_pickle(struct stream *s, struct value *v, struct error *err)
     return code;
 }
 
+/* Somebody else's: what module made the first object tells whose. */
+static int refuse_pickle(const struct file_map *map, struct error *err)
+{
+    static const char numpy[] = "numpy";
+    if (memmem(map->data, map->bytes < 4096 ? map->bytes : 4096, numpy, sizeof numpy - 1))
+        return error_set(err, EXIT_INTEGRITY,
+                         "save them with torch.save(), each array made a tensor with torch.from_numpy()",
+                         "is a pickle of NumPy arrays, as PaddlePaddle saves models, not one of PyTorch's");
+    return error_set(err, EXIT_INTEGRITY, "name a file written by torch.save, or a safetensors file",
+                     "is a pickle, but not one of PyTorch's");
+}
+
 static int read_header(struct stream *s, struct error *err)
 {
     static const char magic[] = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"; /* 0x1950a86a20f9469cfc6c */
@@ -43,8 +55,7 @@ static int read_header(struct stream *s, struct error *err)
     int code = next_pickle(s, &v, err);
     if (code) return code;
     if (v.kind != VALUE_BIG || v.length != sizeof magic - 1 || memcmp(v.u.text, magic, sizeof magic - 1) != 0)
-        return error_set(err, EXIT_INTEGRITY, "name a file written by torch.save, or a safetensors file",
-                         "is a pickle, but not one of PyTorch's");
+        return refuse_pickle(weights_map(s->w), err);
     if ((code = next_pickle(s, &v, err)) != 0) return code;
     if (v.kind != VALUE_INT || v.u.integer != 1001) return damaged(err, "protocol version other than 1001");
     if ((code = next_pickle(s, &v, err)) != 0) return code;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Golden data of tests/golden_names.c: towers as other libraries name them, tests/data/names.
 
-    python3 -m venv env && env/bin/pip install torch timm transformers safetensors
+    python3 -m venv env && env/bin/pip install torch torchvision timm transformers safetensors
     env/bin/python tests/make/names.py tests/data/names
 
 Each row of index.json is a class of a real library, saved by that library (save_pretrained) or as its state dict, every
@@ -20,6 +20,7 @@ import transformers as hf
 from safetensors.torch import save_file
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
+from torchvision.models import VisionTransformer as torchvision_vit
 
 root = sys.argv[1]
 shutil.rmtree(root, ignore_errors=True)
@@ -225,6 +226,21 @@ class Hub(Wrapped):
 add("dinov3-hub", Hub(dinov3(num_register_tokens=4), None, None), embed, **dict(DINOV3, registers=4))
 add("dinov3-hub-swiglu", Hub(dinov3(num_register_tokens=4, use_gated_mlp=True, hidden_act="silu", query_bias=False, value_bias=False),
                              None, True), embed, **dict(DINOV3, registers=4, ffn="swiglu"))
+
+
+def torchvision(k, v):  # as before torchvision 0.13, which its classes still read
+    return replaced((".mlp.0.", ".mlp.linear_1."), (".mlp.3.", ".mlp.linear_2."))(k, v)
+
+
+def classless(m):
+    m.heads = torch.nn.Identity()
+
+
+TORCHVISION = dict(family="dinov2", ffn="gelu", out=16)
+vit = partial(torchvision_vit, 28, 7, 2, 2, 16, 32)
+add("torchvision", vit(num_classes=3), lambda m, x: (classless(m), m(x))[1], **TORCHVISION)
+add("torchvision-older", Wrapped(vit(num_classes=3), torchvision, lambda found: {}),
+    lambda m, x: (classless(m.inner), m(x))[1], **TORCHVISION)
 
 save_file(golden, os.path.join(root, "golden.safetensors"))
 with open(os.path.join(root, "index.json"), "w") as f:
