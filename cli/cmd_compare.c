@@ -5,6 +5,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/compare/output.h"
+#include "core/compare/paper.h"
 #include "core/compare/published.h"
 
 #include <langinfo.h>
@@ -146,16 +147,67 @@ static void print_svg(FILE *out, const void *plot, const void *none, const struc
     plot_svg(out, plot, true);
 }
 
-static int write_pictures(const char *directory, bool png, const struct plot plots[PLOT_COUNT],
+static void print_pdf(FILE *out, const void *plot, const void *none, const struct output_options *options)
+{
+    (void)none;
+    (void)options;
+    plot_pdf(out, plot);
+}
+
+enum picture { PICTURE_SVG, PICTURE_PNG, PICTURE_PDF };
+
+static int write_pictures(const char *directory, enum picture kind, const struct plot plots[PLOT_COUNT],
                           struct error *err)
 {
+    static const char *const endings[] = {"svg", "png", "pdf"};
     int code = file_make_dirs(directory, err);
     for (int k = 0; k < PLOT_COUNT && !code; k++) {
-        char *path = xasprintf("%s/%s.%s", directory, plots[k].id, png ? "png" : "svg");
-        code =
-            png ? plot_png(&plots[k], path, err) : write_stream(path, print_svg, &plots[k], NULL, NULL, err);
+        char *path = xasprintf("%s/%s.%s", directory, plots[k].id, endings[kind]);
+        code = kind == PICTURE_PNG ? plot_png(&plots[k], path, err)
+                                   : write_stream(path, kind == PICTURE_SVG ? print_svg : print_pdf,
+                                                  &plots[k], NULL, NULL, err);
         free(path);
     }
+    return code;
+}
+
+static void print_table(FILE *out, const void *table, const void *language,
+                        const struct output_options *options)
+{
+    (void)options;
+    paper_table(out, table, *(const enum paper_language *)language);
+}
+
+static void print_methods(FILE *out, const void *table, const void *language,
+                          const struct output_options *options)
+{
+    (void)options;
+    paper_methods(out, table, *(const enum paper_language *)language);
+}
+
+static void print_document(FILE *out, const void *plots, const void *language,
+                           const struct output_options *options)
+{
+    (void)options;
+    paper_document(out, plots, *(const enum paper_language *)language);
+}
+
+static int write_paper(const char *directory, const struct table *table, const struct plot plots[PLOT_COUNT],
+                       struct error *err)
+{
+    static const struct {
+        const char *name;
+        void (*print)(FILE *out, const void *what, const void *language,
+                      const struct output_options *options);
+    } files[] = {{"table", print_table}, {"methods", print_methods}, {"paper", print_document}};
+    int code = write_pictures(directory, PICTURE_SVG, plots, err);
+    if (!code) code = write_pictures(directory, PICTURE_PDF, plots, err);
+    for (int f = 0; f < 3; f++)
+        for (enum paper_language l = PAPER_ENGLISH; l < PAPER_LANGUAGES && !code; l++) {
+            char *path = xasprintf("%s/%s%s.tex", directory, files[f].name, paper_suffixes[l]);
+            code = write_stream(path, files[f].print, f == 2 ? (const void *)plots : table, &l, NULL, err);
+            free(path);
+        }
     return code;
 }
 
@@ -164,7 +216,7 @@ static int write_all(const struct arguments *args, const struct table *table,
 {
     struct plot plots[PLOT_COUNT];
     const char *html = argument_text(args, "html", NULL), *svg = argument_text(args, "svg", NULL),
-               *png = argument_text(args, "png", NULL);
+               *png = argument_text(args, "png", NULL), *paper = argument_text(args, "paper", NULL);
     plots_make(plots, table);
     if (argument_flag(args, "json")) output_json(stdout, table, options);
     else if (argument_flag(args, "csv")) output_csv(stdout, table, options);
@@ -172,8 +224,9 @@ static int write_all(const struct arguments *args, const struct table *table,
     else output_terminal(stdout, table, plots, options);
     fflush(stdout);
     int code = html ? write_stream(html, print_html, table, plots, options, err) : 0;
-    if (!code && svg) code = write_pictures(svg, false, plots, err);
-    if (!code && png) code = write_pictures(png, true, plots, err);
+    if (!code && svg) code = write_pictures(svg, PICTURE_SVG, plots, err);
+    if (!code && png) code = write_pictures(png, PICTURE_PNG, plots, err);
+    if (!code && paper) code = write_paper(paper, table, plots, err);
     plots_free(plots);
     return code;
 }
@@ -368,6 +421,8 @@ static const struct option options[] = {
     {"html", 0, OPTION_TEXT, "FILE", NULL, 0, 0, "write one self-contained page with tables and curves"},
     {"svg", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "write the plots as SVG"},
     {"png", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "write the plots as PNG"},
+    {"paper", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
+     "write what a paper takes: LaTeX table and methods, English and Chinese, figures as SVG and PDF"},
     {0},
 };
 

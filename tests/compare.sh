@@ -69,7 +69,13 @@ page.feed(source)
 assert "CPU <&" not in source and not re.search(r"(src|href)=.?http|url\(", source)
 text = open(d + "/text").read()
 md = open(d + "/md").read().replace("\\", "")
+# bars first, and the whole in a sentence before them; the drop stands once, as the change beside the peak
+ids = ["memory", "iteration-loss", "loss-difference", "epoch-loss", "throughput"]
+at = [source.index(x) for x in ['class="lead"'] + ['id="%s"' % i for i in ids] + ["<h2>Facts"]]
+assert at == sorted(at), at
+assert text.index("Peak memory of one card by class") < text.index("state") and "data-key=\"peak_drop_percent" not in source and "less than the ref" not in text + md
 for key, f in facts.items():
+    if key == "peak_drop_percent": continue
     cells = page.rows[key][1:]
     line = next(l for l in text.split("\n") if l.strip().startswith(f["label"] + "  "))
     for k, v in enumerate(f["values"]):
@@ -79,11 +85,47 @@ for key, f in facts.items():
         elif v is not None:
             assert rows[key][k] == v == cells[k][1], (key, v)
         assert cells[k][1] in line and cells[k][1] in md, (key, cells[k][1], line)
-for name in ("iteration-loss", "epoch-loss", "memory", "throughput"):
+for name in ids:
     xml.dom.minidom.parse(d + "/svg/" + name + ".svg")
     png = open(d + "/png/" + name + ".png", "rb").read()
     assert png[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">II", png[16:24]) == (1440, 680) and len(png) > 3000
 END
+# the difference of the curves: the second run's loss is 1.01 times the first's, so it falls with it and is never negative
+sed -n '/^Loss less the reference/,/^$/p' "$dir/text" | grep -q '0.0' || fail "no difference plot"
+
+# a paper: tables and methods in two languages that only LaTeX's own characters are left in, figures as SVG and PDF
+cp -r "$dir/with" "$dir/with_50%_&_#{教师}"
+c "$dir/without" "$dir/with_50%_&_#{教师}" --paper "$dir/paper" >/dev/null || fail "--paper"
+python3 - "$dir" <<'END' || fail "the paper"
+import os, re, sys
+d = sys.argv[1] + "/paper/"
+names = ["memory", "iteration-loss", "loss-difference", "epoch-loss", "throughput"]
+expected = {n + e for n in names for e in (".svg", ".pdf")} | {n + l + ".tex" for n in ("table", "methods", "paper") for l in ("", "_zh")}
+assert set(os.listdir(d)) == expected, os.listdir(d)
+for n in names: # every object is where the table of references says, and the stream is as long as it says
+    pdf = open(d + n + ".pdf", "rb").read()
+    xref = int(re.search(rb"startxref\n(\d+)\n%%EOF\n$", pdf).group(1))
+    assert pdf[xref:xref + 4] == b"xref"
+    offsets = [int(x) for x in re.findall(rb"^(\d{10}) 00000 n $", pdf, re.M)]
+    assert len(offsets) == 8 and all(pdf[o:].startswith(b"%d 0 obj\n" % (i + 1)) for i, o in enumerate(offsets)), n
+    length = int(re.search(rb"/Length (\d+)", pdf).group(1))
+    begin = pdf.index(b"stream\n") + 7
+    assert pdf[begin + length:].startswith(b"\nendstream"), n
+assert "教师".encode("utf-16-be").hex().encode() in open(d + "memory.pdf", "rb").read()
+name = "with\\_50\\%\\_\\&\\_\\#\\{教师\\}"
+for l in ("", "_zh"):
+    table, methods, paper = (open(d + n + l + ".tex").read() for n in ("table", "methods", "paper"))
+    assert name in table and "\\toprule" in table and "\\bottomrule" in table and "381.5 MiB ($-$60.0 \\%)" in table, table
+    rows = [r for r in table.split("\n") if r.endswith("\\\\")]
+    assert all(r.replace("\\&", "").count("&") == 2 for r in rows) and len(rows) > 8, rows
+    assert table.count("{") == table.count("}") and methods.count("{") == methods.count("}")
+    assert "\\texttt{optim.use\\_meopt} (false / true)" in methods and "22222222" in methods and "11111111" in methods, methods
+    assert not re.search(r"(?<!\\)[%#]", methods) and "\\input{methods%s}" % l in paper and paper.count("\\includegraphics") == 5, paper
+assert "was run once" in open(d + "methods.tex").read() and "仅运行一次" in open(d + "methods_zh.tex").read()
+END
+c "$dir/without,$dir/without" "$dir/with,$dir/with" --paper "$dir/paper" >/dev/null
+grep -q "Welch's two-sided" "$dir/paper/methods.tex" || fail "the test of repeats is not in the methods"
+
 grep -qF '⠤' "$dir/text" || fail "no braille curve"
 LC_ALL=C "$MEOPT" compare "$dir/without" "$dir/with" >"$dir/ascii"
 LC_ALL=C grep -q "$(printf '[\200-\377\033]')" "$dir/ascii" && fail "ASCII output has other bytes"
@@ -97,6 +139,12 @@ grep -q 'final_loss' "$dir/log" && python3 -c 'import json,sys; t=json.load(open
 
 # published figures, repeats, reference
 c "$dir/without" --published eva_clip >"$dir/out" 2>/dev/null
+# only rows in which the original has a figure, and its hours; what it did not publish is not shown as nought
+[ "$(sed -n '/^Facts/,/^$/p' "$dir/out" | grep -c .)" = 9 ] || fail "rows beside published figures: $(cat "$dir/out")"
+grep -q '^training time .* - .* 1.83 h' "$dir/out" && ! sed -n "/^Facts/,/^$/p" "$dir/out" | grep -q "busy\|weights\|power" || fail "rows without a published figure"
+c "$dir/without" --published eva_clip --all 2>/dev/null | grep -q '^  weights' || fail "--all shows all rows"
+c "$dir/without" --published eva_clip --json 2>/dev/null | python3 -c 'import json, sys
+assert not [f for f in json.load(sys.stdin)["facts"] if f["key"].startswith("card_")]' || fail "telemetry of published figures"
 grep -q 'eva_clip without (published)' "$dir/out" && grep -q '44175.0 MiB .*30949.0 MiB *-29.9 %' "$dir/out" || fail "published figures are not marked"
 for figures in "eva_clip 30949.0 6588 0.000153" "eva_clip_k100 38365.0 17568 0.000145" "open_clip 23183.0 5112 0.1338" "open_clip_k100 29818.0 11376 0.1328" \
     "dinov2 15273.0 10044 1.218" "dinov2_k100 19060.0 7920 1.325"; do
@@ -113,6 +161,7 @@ done
 c "$dir/without" "$dir/with" --reference with --json | python3 -c 'import json,sys; assert json.load(sys.stdin)["columns"][1]["reference"]' || fail reference
 make with-2 60 0.6 1.01 400000000
 c "$dir/without,$dir/without" "$dir/with,$dir/with-2" >"$dir/out"
+grep '^peak memory' "$dir/out" | grep -q 'p=' && fail "a p of counted bytes"
 grep -q '^training time .* 6.00 s .* 3.30 ± 0.42 s .*-45.0 ± 7.1 %' "$dir/out" || fail "no spread"
 
 # refusals

@@ -78,6 +78,26 @@ END
 browse "$dir/hover.html" --blink-settings=preferredColorScheme=0 --dump-dom >"$dir/dark.html"
 grep -q 'rgb(22, 24, 28)' "$dir/dark.html" || fail "no dark page where dark is preferred"
 grep -q 'rgb(255, 255, 255)' "$dir/dom.html" || fail "no light page where light is preferred"
+# a phone and a desk: nothing is cut at the side, letters of the plots stay readable
+cat >"$dir/measure" <<'END'
+<script>
+const out = document.createElement('pre'), text = document.querySelector('#memory text'), box = e => e.getBoundingClientRect();
+const wide = [...document.querySelectorAll('body *')].filter(e => box(e).width && box(e).right > innerWidth + 1 && !e.closest('svg')).map(e => e.tagName + e.className);
+const scale = box(document.getElementById('memory')).width / 720;
+out.id = 'found';
+out.textContent = JSON.stringify({wide, letters: parseFloat(getComputedStyle(text).fontSize) * scale, page: document.scrollingElement.scrollWidth, inner: innerWidth});
+document.body.append(out);
+</script></body></html>
+END
+sed 's|</body>||; s|</html>||' "$dir/page.html" | cat - "$dir/measure" >"$dir/measured.html"
+for width in 400 1280; do
+    browse "$dir/measured.html" --window-size=$width,900 --dump-dom >"$dir/dom.html"
+    python3 - "$dir/dom.html" $width <<'END' || fail "the page at $width pixels"
+import html, json, re, sys
+f = json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', open(sys.argv[1]).read(), re.S).group(1)))
+assert f["inner"] == int(sys.argv[2]) and f["page"] <= f["inner"] and not f["wide"] and f["letters"] > 8, f
+END
+done
 browse "$dir/page.html" --print-to-pdf="$dir/page.pdf" >/dev/null
 [ "$(head -c 5 "$dir/page.pdf")" = "%PDF-" ] || fail "the page does not print"
 browse "$dir/page.html" --screenshot="$dir/page.png" >/dev/null

@@ -16,6 +16,25 @@ bool output_row(const struct row *row, const struct output_options *options)
     return row->section != SECTION_CONFIG || row->changed || options->all;
 }
 
+static bool has_figure(const struct cell *cell)
+{
+    return cell->number ? isfinite(cell->mean) : cell->text && cell->text[0];
+}
+
+bool output_row_told(const struct table *t, const struct row *row, const struct output_options *options)
+{
+    bool published = false, figure = false;
+    if (!output_row(row, options)) return false;
+    if (row->section != SECTION_FACTS) return true;
+    if (strcmp(row->key, "peak_drop_percent") == 0) return false; /* the change beside the peak */
+    for (int c = 0; c < t->column_count; c++) {
+        if (!t->columns[c].runs[0].published) continue;
+        published = true;
+        figure |= has_figure(&row->cells[c]);
+    }
+    return figure || !published || options->all;
+}
+
 /* ---- Terminal ---- */
 
 static int width_of(const char *text)
@@ -68,7 +87,7 @@ static void print_section(FILE *out, const struct table *t, enum section section
     char value[CELL_TEXT], change[CELL_TEXT + 32];
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
-        if (row->section != section || !output_row(row, o)) continue;
+        if (row->section != section || !output_row_told(t, row, o)) continue;
         rows++;
         if (width_of(row->label) > label) label = width_of(row->label);
         for (int c = 0; c < t->column_count; c++) {
@@ -96,7 +115,7 @@ static void print_section(FILE *out, const struct table *t, enum section section
     }
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
-        if (row->section != section || !output_row(row, o)) continue;
+        if (row->section != section || !output_row_told(t, row, o)) continue;
         pad(out, row->label, label, false);
         for (int c = 0; c < t->column_count; c++) {
             cell_words(value, change, row, &row->cells[c], o->unicode);
@@ -140,13 +159,15 @@ void output_terminal(FILE *out, const struct table *t, const struct plot plots[P
         if (headline) print_sentence(out, headline, o->width);
         free(headline);
     }
+    int width = o->width < 100 ? o->width : 100;
+    if (plot_worthwhile(&plots[PLOT_MEMORY]))
+        plot_terminal(out, &plots[PLOT_MEMORY], width, 12, o->unicode, o->color);
     print_section(out, t, SECTION_FACTS, o);
     print_section(out, t, SECTION_CONFIG, o);
     print_section(out, t, SECTION_COMPARABLE, o);
-    if (t->column_count > 1) fprintf(out, "* reference: changes, gaps and drop are against it\n\n");
-    for (int k = 0; k < PLOT_COUNT; k++)
-        if (k != 1 || plots[k].x_max - plots[k].x_min > 1)
-            plot_terminal(out, &plots[k], o->width < 100 ? o->width : 100, 12, o->unicode, o->color);
+    if (t->column_count > 1) fprintf(out, "* reference: changes and gaps are against it\n\n");
+    for (int k = PLOT_LOSS; k < PLOT_COUNT; k++)
+        if (plot_worthwhile(&plots[k])) plot_terminal(out, &plots[k], width, 12, o->unicode, o->color);
 }
 
 /* ---- JSON ---- */
@@ -296,7 +317,7 @@ void output_markdown(FILE *out, const struct table *t, const struct output_optio
         bool any = false;
         for (int r = 0; r < t->row_count; r++) {
             const struct row *row = &t->rows[r];
-            if (row->section != (enum section)s || !output_row(row, o)) continue;
+            if (row->section != (enum section)s || !output_row_told(t, row, o)) continue;
             if (!any) {
                 fprintf(out, "%s| %s |", s ? "\n" : "", section_titles[s]);
                 for (int c = 0; c < t->column_count; c++) {

@@ -29,7 +29,9 @@ void output_html(FILE *out, const struct table *table, const struct plot plots[P
                  const struct output_options *options);
 
 extern const char *const section_titles[3];
-/* Whether a row is printed. */
+/* Whether a row is printed for programs; and for people, whom a row without a figure of the published columns
+ * tells nothing, where there are such columns. */
 bool output_row(const struct row *row, const struct output_options *options);
+bool output_row_told(const struct table *table, const struct row *row, const struct output_options *options);
 
 #endif

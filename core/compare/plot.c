@@ -47,7 +47,42 @@ static void add_series(struct plot *p, const struct record *r, int64_t count, in
     }
 }
 
-static void take_ranges(struct plot *p, bool from_zero)
+/* The loss of `r` less that of `base` where both have the step. */
+static void add_difference(struct plot *p, const struct record *r, const struct record *base, int color,
+                           bool repeat, const char *name)
+{
+    int64_t room = r->count < base->count ? r->count : base->count;
+    struct record both = {.step = xcalloc((size_t)room + 1, sizeof *both.step),
+                          .loss = xcalloc((size_t)room + 1, sizeof *both.loss)};
+    for (int64_t i = 0, j = 0; i < r->count && j < base->count;) {
+        if (r->step[i] < base->step[j]) i++;
+        else if (r->step[i] > base->step[j]) j++;
+        else {
+            both.step[both.count] = r->step[i];
+            both.loss[both.count++] = r->loss[i++] - base->loss[j++];
+        }
+    }
+    add_series(p, &both, both.count, color, repeat, name, step_x, loss_y);
+    free(both.step);
+    free(both.loss);
+}
+
+/* Of bars: the longest with room for its figure. */
+static void take_lengths(struct plot *p)
+{
+    p->x_min = p->x_max = p->y_min = 0;
+    p->y_max = 1;
+    for (int b = 0; b < p->bar_count; b++) {
+        double sum = 0;
+        for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+            sum += isnan(p->bars[b].parts[c]) ? 0 : p->bars[b].parts[c];
+        p->x_max = fmax(p->x_max, 1.12 * sum);
+    }
+    if (!(p->x_max > 0)) p->x_max = 1;
+}
+
+/* zero: it is on the axis. */
+static void take_ranges(struct plot *p, bool zero)
 {
     p->x_min = p->y_min = INFINITY;
     p->x_max = p->y_max = -INFINITY;
@@ -60,68 +95,91 @@ static void take_ranges(struct plot *p, bool from_zero)
             p->y_min = fmin(p->y_min, y);
             p->y_max = fmax(p->y_max, y);
         }
-    for (int b = 0; b < p->bar_count; b++) {
-        double sum = 0;
-        for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
-            sum += isnan(p->bars[b].parts[c]) ? 0 : p->bars[b].parts[c];
-        p->y_min = 0;
-        p->y_max = fmax(p->y_max, sum);
-    }
     if (!isfinite(p->y_min)) p->y_min = 0, p->y_max = 1; /* nothing, or nothing but holes */
     if (!isfinite(p->x_min)) p->x_min = 0, p->x_max = 1;
     if (p->x_max <= p->x_min) p->x_min -= 0.5, p->x_max += 0.5;
-    p->log_y = !from_zero && p->y_min > 0 && p->y_max / p->y_min > 30;
-    if (from_zero && p->y_min > 0) p->y_min = 0;
+    p->log_y = !zero && p->y_min > 0 && p->y_max / p->y_min > 30;
+    if (zero) p->y_min = fmin(p->y_min, 0), p->y_max = fmax(p->y_max, 0);
     double span = p->log_y ? log(p->y_max / p->y_min) : p->y_max - p->y_min;
     if (!(span > 0)) {
         p->y_max += fabs(p->y_max) * 0.5 + 1e-12;
-        p->y_min -= from_zero ? 0 : fabs(p->y_min) * 0.5;
+        p->y_min -= zero ? 0 : fabs(p->y_min) * 0.5;
     } else if (p->log_y) {
         p->y_min *= exp(-0.04 * span);
         p->y_max *= exp(0.04 * span);
     } else {
-        p->y_max += 0.04 * span;
-        if (!from_zero) p->y_min -= 0.04 * span;
+        bool below = p->y_min < 0;
+        if (!zero || p->y_max > 0) p->y_max += 0.04 * span;
+        if (!zero || below) p->y_min -= 0.04 * span;
+        if (!below) p->y_min = fmax(p->y_min, 0); /* no axis of less than nothing for what is never less */
     }
+}
+
+static void add_bar(struct plot *p, const struct table *t, int c)
+{
+    struct bar bar = {.name = t->columns[c].name};
+    bool any = false;
+    for (int k = 0; k < MEMORY_CLASS_COUNT; k++) {
+        char key[48];
+        snprintf(key, sizeof key, "%s_bytes", memory_class_names[k]);
+        const struct row *row = table_row(t, key);
+        bar.parts[k] = row ? row->cells[c].mean / 1048576.0 : NAN;
+        any |= bar.parts[k] > 0;
+    }
+    if (!any) return;
+    p->bars = xrealloc(p->bars, (size_t)(p->bar_count + 1) * sizeof bar);
+    p->bars[p->bar_count++] = bar;
 }
 
 void plots_make(struct plot plots[PLOT_COUNT], const struct table *t)
 {
     static const struct plot frames[PLOT_COUNT] = {
+        {.id = "memory", .title = "Peak memory of one card by class", .x_label = "MiB", .y_label = ""},
         {.id = "iteration-loss", .title = "Loss by iteration", .x_label = "step", .y_label = "loss"},
+        {.id = "loss-difference",
+         .title = "Loss less the reference's at equal step",
+         .x_label = "step",
+         .y_label = "difference"},
         {.id = "epoch-loss", .title = "Loss by epoch", .x_label = "epoch", .y_label = "mean loss"},
-        {.id = "memory", .title = "Peak memory of one card by class", .x_label = "", .y_label = "MiB"},
         {.id = "throughput", .title = "Throughput", .x_label = "step", .y_label = "images/s"},
     };
     for (int k = 0; k < PLOT_COUNT; k++) {
         plots[k] = frames[k];
-        plots[k].left = 78;
+        plots[k].left = k == PLOT_MEMORY ? 16 : 78;
         plots[k].right = PLOT_WIDTH - 16;
-        plots[k].top = 66;
+        plots[k].top = k == PLOT_MEMORY ? 56 : 66;
         plots[k].bottom = PLOT_HEIGHT - 44;
     }
+    const struct column *base = &t->columns[t->reference];
     for (int c = 0; c < t->column_count; c++) {
         const struct column *column = &t->columns[c];
         for (int i = 0; i < column->run_count; i++) {
             const struct record *r = &column->runs[i];
-            add_series(&plots[0], r, r->count, c, i > 0, column->name, step_x, loss_y);
-            add_series(&plots[1], r, r->epochs, c, i > 0, column->name, epoch_x, epoch_y);
-            add_series(&plots[3], r, r->count, c, i > 0, column->name, step_x, rate_y);
+            add_series(&plots[PLOT_LOSS], r, r->count, c, i > 0, column->name, step_x, loss_y);
+            add_series(&plots[PLOT_EPOCHS], r, r->epochs, c, i > 0, column->name, epoch_x, epoch_y);
+            add_series(&plots[PLOT_RATE], r, r->count, c, i > 0, column->name, step_x, rate_y);
+            if (c != t->reference)
+                add_difference(&plots[PLOT_DIFFERENCE], r, &base->runs[i % base->run_count], c, i > 0,
+                               column->name);
         }
-        struct bar bar = {.name = column->name};
-        bool any = false;
-        for (int k = 0; k < MEMORY_CLASS_COUNT; k++) {
-            char key[48];
-            snprintf(key, sizeof key, "%s_bytes", memory_class_names[k]);
-            const struct row *row = table_row(t, key);
-            bar.parts[k] = row ? row->cells[c].mean / 1048576.0 : NAN;
-            any |= bar.parts[k] > 0;
-        }
-        if (!any) continue;
-        plots[2].bars = xrealloc(plots[2].bars, (size_t)(plots[2].bar_count + 1) * sizeof bar);
-        plots[2].bars[plots[2].bar_count++] = bar;
+        add_bar(&plots[PLOT_MEMORY], t, c);
     }
-    for (int k = 0; k < PLOT_COUNT; k++) take_ranges(&plots[k], k >= 2);
+    take_lengths(&plots[PLOT_MEMORY]);
+    for (int k = PLOT_LOSS; k < PLOT_COUNT; k++)
+        take_ranges(&plots[k], k == PLOT_DIFFERENCE || k == PLOT_RATE);
+}
+
+bool plot_worthwhile(const struct plot *p)
+{
+    bool epochs = strcmp(p->id, "epoch-loss") == 0;
+    return p->bar_count > 0 || (p->series_count > 0 && (!epochs || p->x_max - p->x_min > 1));
+}
+
+bool plot_has_class(const struct plot *p, int class)
+{
+    for (int b = 0; b < p->bar_count; b++)
+        if (p->bars[b].parts[class] > 0) return true;
+    return false;
 }
 
 void plots_free(struct plot plots[PLOT_COUNT])
@@ -173,46 +231,58 @@ static void y_tick(const struct plot *p, const struct canvas *c, double value, d
     c->text(c->context, ANCHOR_END, p->left - 6, y + 4, text);
 }
 
-static void axes(const struct plot *p, const struct canvas *c)
+/* Marks of the x axis; of bars, lines all the way up. */
+static void x_ticks(const struct plot *p, const struct canvas *c)
 {
     char text[48];
+    double step = nice_step(p->x_max - p->x_min, 7);
+    if (step < 1 && !p->bars) step = 1;
+    for (double x = ceil(p->x_min / step) * step; x <= p->x_max + 1e-9 * step; x += step) {
+        double px = plot_px(p, x);
+        if (p->bars) c->line(c->context, INK_GRID, px, p->top, px, p->bottom);
+        else c->line(c->context, INK_AXIS, px, p->bottom, px, p->bottom + 4);
+        tick_text(text, sizeof text, x, step);
+        c->text(c->context, ANCHOR_MIDDLE, px, p->bottom + 18, text);
+    }
+    c->text(c->context, ANCHOR_MIDDLE, 0.5 * (p->left + p->right), p->bottom + 36, p->x_label);
+}
+
+static void axes(const struct plot *p, const struct canvas *c)
+{
     if (p->log_y) {
         bool few = p->y_max / p->y_min < 300;
         for (double decade = pow(10, floor(log10(p->y_min))); decade <= p->y_max; decade *= 10)
             for (int m = 1; m < 10; m = m == 1 ? 2 : m == 2 ? 5 : 10)
                 if (decade * m >= p->y_min && decade * m <= p->y_max && (m == 1 || few))
                     y_tick(p, c, decade * m, 0);
-    } else {
+    } else if (!p->bars) {
         double step = nice_step(p->y_max - p->y_min, 5);
         for (double y = ceil(p->y_min / step) * step; y <= p->y_max + 1e-9 * step; y += step)
             y_tick(p, c, y, step);
+        if (p->y_min < 0 && p->y_max > 0)
+            c->line(c->context, INK_AXIS, p->left, plot_py(p, 0), p->right, plot_py(p, 0));
     }
-    if (!p->bars) {
-        double step = nice_step(p->x_max - p->x_min, 7);
-        if (step < 1) step = 1;
-        for (double x = ceil(p->x_min / step) * step; x <= p->x_max + 1e-9 * step; x += step) {
-            double px = plot_px(p, x);
-            c->line(c->context, INK_AXIS, px, p->bottom, px, p->bottom + 4);
-            tick_text(text, sizeof text, x, step);
-            c->text(c->context, ANCHOR_MIDDLE, px, p->bottom + 18, text);
-        }
-        c->text(c->context, ANCHOR_MIDDLE, 0.5 * (p->left + p->right), p->bottom + 36, p->x_label);
-    }
+    x_ticks(p, c);
     c->line(c->context, INK_AXIS, p->left, p->bottom, p->right, p->bottom);
     c->line(c->context, INK_AXIS, p->left, p->top, p->left, p->bottom);
     c->text(c->context, ANCHOR_START, 8, p->top - 8, p->y_label);
 }
 
-/* Entries beside each other from `x`; what has no room is left out. */
-static double legend(const struct canvas *c, double x, double y, int color, const char *name, bool box)
+/* Entries beside each other from (x, y), in two lines. */
+struct legend {
+    double left, x, y;
+};
+
+static void legend(const struct canvas *c, struct legend *at, int color, const char *name, bool box)
 {
     double width = 30 + 6.6 * (double)strlen(name);
-    if (x + width > PLOT_WIDTH) return x;
-    double line[4] = {x, y - 4, x + 20, y - 4};
-    if (box) c->box(c->context, color, x + 4, y - 9, 10, 10, NULL);
+    if (at->x + width > PLOT_WIDTH && at->x > at->left) at->x = at->left, at->y += 14;
+    if (at->y > 50) return; /* no room for a third */
+    double line[4] = {at->x, at->y - 4, at->x + 20, at->y - 4};
+    if (box) c->box(c->context, color, at->x + 4, at->y - 9, 10, 10, NULL);
     else c->curve(c->context, color, line, 2);
-    c->text(c->context, ANCHOR_START, x + 25, y, name);
-    return x + width + 12;
+    c->text(c->context, ANCHOR_START, at->x + 25, at->y, name);
+    at->x += width + 12;
 }
 
 static void curve(const struct plot *p, const struct canvas *c, const struct series *s)
@@ -237,43 +307,39 @@ static void curve(const struct plot *p, const struct canvas *c, const struct ser
     }
 }
 
+/* Below each other, the name above its bar and the sum behind it. */
 static void bars(const struct plot *p, const struct canvas *c)
 {
-    double pitch = (p->right - p->left) / p->bar_count, width = fmin(110, 0.6 * pitch);
+    double pitch = (p->bottom - p->top) / p->bar_count, height = fmin(44, fmax(4, pitch - 26));
     for (int b = 0; b < p->bar_count; b++) {
-        double x = p->left + ((double)b + 0.5) * pitch, sum = 0;
+        double bottom = p->top + ((double)b + 1) * pitch - 4, y = bottom - height, sum = 0;
         char tip[256];
         for (int k = 0; k < MEMORY_CLASS_COUNT; k++) {
             double part = p->bars[b].parts[k];
             if (!(part > 0)) continue;
             snprintf(tip, sizeof tip, "%s: %s %.1f MiB", p->bars[b].name, memory_class_names[k], part);
-            double y = plot_py(p, sum + part);
-            c->box(c->context, k, x - width / 2, y, width, plot_py(p, sum) - y, tip);
+            double x = plot_px(p, sum);
+            c->box(c->context, k, x, y, plot_px(p, sum + part) - x, height, tip);
             sum += part;
         }
         snprintf(tip, sizeof tip, "%.1f", sum);
-        c->text(c->context, ANCHOR_MIDDLE, x, plot_py(p, sum) - 5, tip);
-        snprintf(tip, sizeof tip, "%.*s", (int)(pitch / 6.8), p->bars[b].name);
-        c->text(c->context, ANCHOR_MIDDLE, x, p->bottom + 18, tip);
+        c->text(c->context, ANCHOR_START, plot_px(p, sum) + 6, y + height / 2 + 4, tip);
+        snprintf(tip, sizeof tip, "%.100s", p->bars[b].name);
+        c->text(c->context, ANCHOR_START, p->left + 4, y - 6, tip);
     }
 }
 
 void plot_draw(const struct plot *p, const struct canvas *c)
 {
-    double x = p->left;
-    c->text(c->context, ANCHOR_START, 8, 16, p->title);
+    struct legend at = {p->left, p->left, 34};
+    if (!c->bare) c->text(c->context, ANCHOR_START, 8, 16, p->title);
     axes(p, c);
-    if (p->bars) {
-        for (int k = 0; k < MEMORY_CLASS_COUNT; k++) {
-            bool any = false;
-            for (int b = 0; b < p->bar_count; b++) any |= p->bars[b].parts[k] > 0;
-            if (any) x = legend(c, x, 36, k, memory_class_names[k], true);
-        }
-        bars(p, c);
-    } else if (p->series_count) {
-        for (int k = 0; k < p->series_count; k++)
-            if (!p->series[k].repeat) x = legend(c, x, 36, p->series[k].color, p->series[k].name, false);
-        for (int k = 0; k < p->series_count; k++) curve(p, c, &p->series[k]);
-    } else
+    for (int k = 0; k < MEMORY_CLASS_COUNT && !c->bare; k++)
+        if (plot_has_class(p, k)) legend(c, &at, k, memory_class_names[k], true);
+    for (int k = 0; k < p->series_count && !c->bare; k++)
+        if (!p->series[k].repeat) legend(c, &at, p->series[k].color, p->series[k].name, false);
+    if (p->bars) bars(p, c);
+    for (int k = 0; k < p->series_count; k++) curve(p, c, &p->series[k]);
+    if (!p->bars && !p->series_count)
         c->text(c->context, ANCHOR_MIDDLE, 0.5 * (p->left + p->right), 0.5 * (p->top + p->bottom), "no data");
 }

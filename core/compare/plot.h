@@ -6,7 +6,9 @@
 
 #include <stdio.h>
 
-enum { PLOT_COUNT = 4, PLOT_POINTS = 600, PLOT_WIDTH = 720, PLOT_HEIGHT = 340, PLOT_COLORS = 8 };
+/* In the order in which people read them: what is saved first. */
+enum { PLOT_MEMORY, PLOT_LOSS, PLOT_DIFFERENCE, PLOT_EPOCHS, PLOT_RATE, PLOT_COUNT };
+enum { PLOT_POINTS = 600, PLOT_WIDTH = 720, PLOT_HEIGHT = 340, PLOT_COLORS = 8, PLOT_HEAD = 44 };
 
 struct series {
     const char *name;
@@ -36,8 +38,8 @@ extern const char
     *const plot_colors[PLOT_COLORS]; /* Okabe and Ito's, told apart with every kind of colour vision */
 extern const char *const plot_dashes[PLOT_COLORS]; /* of stroke-dasharray, "" for a solid line */
 
-/* loss by step, loss by epoch, memory by class, throughput. Curves are means over at most PLOT_POINTS bins. A
- * plot without data has neither series nor bars. */
+/* Curves are means over at most PLOT_POINTS bins. The difference is of each run's loss and its reference's at
+ * equal step. A plot without data has neither series nor bars. */
 void plots_make(struct plot plots[PLOT_COUNT], const struct table *table);
 void plots_free(struct plot plots[PLOT_COUNT]);
 
@@ -46,6 +48,7 @@ enum ink { INK_TEXT, INK_AXIS, INK_GRID, INK_SERIES };
 enum anchor { ANCHOR_START, ANCHOR_MIDDLE, ANCHOR_END };
 struct canvas {
     void *context;
+    bool bare; /* without title and legend, which fill the upper PLOT_HEAD: the page has its own */
     void (*line)(void *context, enum ink ink, double x1, double y1, double x2, double y2);
     void (*curve)(void *context, int color, const double *xy, int count); /* count points */
     void (*box)(void *context, int color, double x, double y, double w, double h, const char *tip);
@@ -60,7 +63,13 @@ double plot_py(const struct plot *plot, double y);
 /* alone: with its own style, for a file; else for a page that has one. */
 void plot_svg(FILE *out, const struct plot *plot, bool alone);
 int plot_png(const struct plot *plot, const char *path, struct error *err);
-/* columns x rows characters, braille or ASCII; ANSI colours when asked. */
+/* One page of the picture's size, in the reader's own Helvetica (names beyond ASCII: a Song typeface). */
+void plot_pdf(FILE *out, const struct plot *plot);
+/* Whether it says something: an epoch alone has no curve, a run alone no difference. */
+bool plot_worthwhile(const struct plot *plot);
+/* Whether any bar has this class, so that the legend names it. */
+bool plot_has_class(const struct plot *plot, int class);
+/* Curves in columns x rows characters, braille or ASCII; bars in a line each. ANSI colours when asked. */
 void plot_terminal(FILE *out, const struct plot *plot, int columns, int rows, bool braille, bool color);
 
 /* For SVG and HTML: & < > " ' escaped. */

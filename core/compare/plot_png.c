@@ -162,7 +162,7 @@ int plot_png(const struct plot *p, const char *path, struct error *err)
                   *small = malloc((size_t)WIDE * HIGH * 3 / FINE / FINE);
     int code = pixels && small ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a picture");
     if (!code) {
-        const struct canvas canvas = {pixels, draw_line, draw_curve, draw_box, draw_text};
+        const struct canvas canvas = {pixels, false, draw_line, draw_curve, draw_box, draw_text};
         memset(pixels, 0xff, (size_t)WIDE * HIGH * 3);
         plot_draw(p, &canvas);
         for (int y = 0; y < HIGH / FINE; y++)

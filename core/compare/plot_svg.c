@@ -55,11 +55,12 @@ static void svg_text(void *out, enum anchor anchor, double x, double y, const ch
 
 void plot_svg(FILE *out, const struct plot *p, bool alone)
 {
-    const struct canvas canvas = {out, svg_line, svg_curve, svg_box, svg_text};
+    const struct canvas canvas = {out, !alone, svg_line, svg_curve, svg_box, svg_text};
+    int head = alone ? 0 : p->bars ? PLOT_HEAD + 10 : PLOT_HEAD;
     fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" id=\"%s\" viewBox=\"0 0 %d %d\" role=\"img\" "
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" id=\"%s\" viewBox=\"0 %d %d %d\" role=\"img\" "
             "aria-label=\"%s\">\n",
-            p->id, PLOT_WIDTH, PLOT_HEIGHT, p->title);
+            p->id, head, PLOT_WIDTH, PLOT_HEIGHT - head, p->title);
     if (alone) {
         fputs("<style>svg{background:#fff}text{font:11px "
               "sans-serif;fill:#222}.grid{stroke:#ddd}.axis{stroke:#555}.s{fill:none;stroke-width:1.6}\n",

@@ -46,9 +46,46 @@ static void print_cell(FILE *out, const struct grid *g, int cell, bool braille, 
     if (color) fputs("\033[0m", out);
 }
 
+static const char class_letters[MEMORY_CLASS_COUNT + 1] = "WGOATSCD";
+static const int class_ansi[PLOT_COLORS] = {34, 33, 32, 35, 93, 36, 37, 93};
+
+static void class_cells(FILE *out, int class, int cells, bool blocks, bool color)
+{
+    if (color) fprintf(out, "\033[%dm", class_ansi[class % PLOT_COLORS]);
+    for (int i = 0; i < cells; i++)
+        if (blocks && color) fputs("█", out);
+        else fputc(class_letters[class], out);
+    if (color) fputs("\033[0m", out);
+}
+
+/* The name on a line of its own, then as many cells as the classes have of the longest bar. */
+static void bars_terminal(FILE *out, const struct plot *p, int columns, bool blocks, bool color)
+{
+    double scale = (columns - 12) / (p->x_max / 1.12);
+    fprintf(out, "%s\n", p->title);
+    for (int b = 0; b < p->bar_count; b++) {
+        double sum = 0;
+        fprintf(out, "%s\n", p->bars[b].name);
+        for (int k = 0; k < MEMORY_CLASS_COUNT; k++) {
+            double part = p->bars[b].parts[k];
+            if (!(part > 0)) continue;
+            class_cells(out, k, (int)(lround((sum + part) * scale) - lround(sum * scale)), blocks, color);
+            sum += part;
+        }
+        fprintf(out, " %.1f MiB\n", sum);
+    }
+    for (int k = 0; k < MEMORY_CLASS_COUNT; k++) {
+        if (!plot_has_class(p, k)) continue;
+        class_cells(out, k, 1, blocks, color);
+        fprintf(out, " %s  ", memory_class_names[k]);
+    }
+    fputs("\n\n", out);
+}
+
 void plot_terminal(FILE *out, const struct plot *p, int columns, int rows, bool braille, bool color)
 {
     enum { MARGIN = 11 };
+    if (p->bars) bars_terminal(out, p, columns, braille, color);
     if (p->bars || !p->series_count) return;
     if (columns < MARGIN + 20) columns = MARGIN + 20;
     struct grid g = {

@@ -57,6 +57,7 @@ static int add(struct column **columns, int *count, const char *name, const char
     struct record *r = xcalloc(1, sizeof *r);
     *r = (struct record){.published = true,
                          .state = "published",
+                         .started = NAN,
                          .images = -1,
                          .total_steps = -1,
                          .student_parameters = -1,
@@ -79,6 +80,10 @@ static int add(struct column **columns, int *count, const char *name, const char
                          .median_step_ms = NAN,
                          .wait_share = NAN,
                          .time_s = NAN,
+                         .card_busy = NAN,
+                         .card_power_w = NAN,
+                         .card_energy_wh = NAN,
+                         .card_temp_c = NAN,
                          .first_nan_step = -1};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
     r->path = xstrdup(path);

@@ -83,6 +83,8 @@ static int read_meta(struct record *r, struct error *err)
     take_text(meta, "code_version", r->version, sizeof r->version);
     take_text(meta, "program_crc32c", r->program, sizeof r->program);
     take_text(meta, "data_crc32c", r->data, sizeof r->data);
+    take_text(meta, "host", r->host, sizeof r->host);
+    r->started = take_number(meta, "started");
     r->images = take_integer(meta, "images");
     r->total_steps = take_integer(meta, "total_steps");
     r->student_parameters = take_integer(meta, "student_parameters");

@@ -25,6 +25,8 @@ struct record {
     char state[24]; /* done, stopped, diverged, failed, running, broken off, empty, published */
     char device[128], family[32], version[32], program[16],
         data[16]; /* program: CRC-32C of the file; data: of the list of images */
+    char host[64];
+    double started; /* Unix time */
     int64_t images, total_steps, student_parameters, teacher_parameters, seed, batch, ranks, epoch_steps;
     int64_t step_images; /* of all ranks; batch: of one */
     double optimizer_bytes_per_param, checkpoint_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];

@@ -165,7 +165,8 @@ static void relate(struct table *t, struct row *row)
         if (!isfinite(cell->ratio)) cell->ratio = NAN;
         cell->ratio_sd = statistics_ratio_sd(cell->mean, cell->sd, ref->mean, ref->sd);
         if (!isfinite(cell->ratio_sd)) cell->ratio_sd = NAN;
-        cell->p = statistics_welch(cell->mean, cell->sd, cell->n, ref->mean, ref->sd, ref->n).p;
+        if (strcmp(row->unit, "bytes") != 0) /* those are counted: chance has no part in them */
+            cell->p = statistics_welch(cell->mean, cell->sd, cell->n, ref->mean, ref->sd, ref->n).p;
     }
 }
 
@@ -454,7 +455,7 @@ static struct scale scale_of(const struct row *row, double value)
         return (struct scale){1, " B", 0};
     }
     if (strcmp(row->unit, "s") == 0)
-        return size >= 7200 ? (struct scale){1.0 / 3600, " h", 2}
+        return size >= 3600 ? (struct scale){1.0 / 3600, " h", 2}
                             : (struct scale){1, " s",
                                              size >= 1000  ? 0
                                              : size >= 100 ? 1

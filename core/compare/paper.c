@@ -1,0 +1,342 @@
+/* LaTeX: see paper.h. Every figure is the table's; nothing is computed here. */
+#include "core/compare/paper.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const paper_suffixes[PAPER_LANGUAGES] = {"", "_zh"};
+
+/* Stands for the plus-minus sign until latex_text writes it. */
+static const char plus_minus[] = "\001";
+
+/* Text from outside, and figures: 3.3e-06 becomes a power of ten, a minus in front of a digit a minus. */
+static void latex_text(FILE *out, const char *text)
+{
+    for (const char *c = text; *c; c++) {
+        bool digit_before = c > text && isdigit((unsigned char)c[-1]),
+             free_before = c == text || strchr(" (\001", c[-1]);
+        if (*c == *plus_minus) fputs("$\\pm$", out);
+        else if (*c == 'e' && digit_before && strchr("+-", c[1]) && isdigit((unsigned char)c[2])) {
+            char *end;
+            fprintf(out, "$\\times10^{%ld}$", strtol(c + 1, &end, 10));
+            c = end - 1;
+        } else if (*c == '-' && free_before && isdigit((unsigned char)c[1])) fputs("$-$", out);
+        else if (*c == '\\') fputs("\\textbackslash{}", out);
+        else if (*c == '~' || *c == '^') fprintf(out, "\\%c{}", *c);
+        else if (*c == '<' || *c == '>') fprintf(out, "$%c$", *c);
+        else if (strchr("&%$#_{}", *c)) fprintf(out, "\\%c", *c);
+        else fputc(*c, out);
+    }
+}
+
+/* ---- The table ---- */
+
+/* A paper's rows, in its order; the rest is in the other forms. */
+static const struct {
+    const char *key, *labels[PAPER_LANGUAGES];
+} lines[] = {
+    {"peak_bytes", {"Peak memory of one card", "单卡峰值显存"}},
+    {"weights_bytes", {"\\quad weights", "\\quad 权重"}},
+    {"gradients_bytes", {"\\quad gradients", "\\quad 梯度"}},
+    {"optimizer_bytes", {"\\quad optimizer states", "\\quad 优化器状态"}},
+    {"activations_bytes", {"\\quad activations", "\\quad 激活"}},
+    {"teacher_bytes", {"\\quad teacher", "\\quad 教师模型"}},
+    {"workspace_bytes", {"\\quad workspace", "\\quad 工作区"}},
+    {"comm_bytes", {"\\quad communication", "\\quad 通信"}},
+    {"data_bytes", {"\\quad data", "\\quad 数据"}},
+    {"optimizer_bytes_per_param", {"Optimizer bytes per parameter", "优化器每参数字节数"}},
+    {"time_s", {"Training time", "训练时间"}},
+    {"step_ms", {"Step (median)", "单步时间（中位数）"}},
+    {"images_per_s", {"Images/s (median)", "每秒图像数（中位数）"}},
+    {"card_energy_wh", {"Energy of all cards (Wh)", "全部加速卡能耗 (Wh)"}},
+    {"converged_loss", {"Converged loss", "收敛损失"}},
+    {"final_cosine", {"Cosine to the teacher", "与教师的余弦相似度"}},
+    {"max_loss_gap", {"Largest loss gap at equal step", "同一步数下最大损失差"}},
+};
+
+void paper_table(FILE *out, const struct table *t, enum paper_language language)
+{
+    static const char *const captions[] = {
+        "Memory, time and loss. Percentages are changes against the first column; $\\pm$ is the sample "
+        "standard "
+        "deviation of repeats.",
+        "显存、时间与损失。百分数为相对于第一列的变化，$\\pm$ 为重复实验的样本标准差。"};
+    int order[64], n = 0;
+    order[n++] = t->reference;
+    for (int c = 0; c < t->column_count && n < 64; c++)
+        if (c != t->reference) order[n++] = c;
+    fputs("\\begin{table}\n\\centering\n\\begin{tabular}{l", out);
+    for (int c = 0; c < n; c++) fputc('r', out);
+    fputs("}\n\\toprule\n", out);
+    for (int c = 0; c < n; c++) {
+        fputs(" & ", out);
+        latex_text(out, t->columns[order[c]].name);
+    }
+    fputs(" \\\\\n\\midrule\n", out);
+    for (size_t k = 0; k < sizeof lines / sizeof *lines; k++) {
+        const struct row *row = table_row(t, lines[k].key);
+        if (!row) continue;
+        fputs(lines[k].labels[language], out);
+        for (int c = 0; c < n; c++) {
+            char value[CELL_TEXT], change[CELL_TEXT];
+            const struct cell *cell = &row->cells[order[c]];
+            fputs(" & ", out);
+            latex_text(out, cell_text(value, row, cell, plus_minus));
+            if (!cell_change(change, row, cell, plus_minus)[0]) continue;
+            fputs(" (", out);
+            latex_text(out, change);
+            fputc(')', out);
+        }
+        fputs(" \\\\\n", out);
+    }
+    fprintf(out, "\\bottomrule\n\\end{tabular}\n\\caption{%s}\n\\label{tab:meopt}\n\\end{table}\n",
+            captions[language]);
+}
+
+/* ---- Methods ---- */
+
+struct writer {
+    FILE *out;
+    const struct table *table;
+    const struct record *run; /* the first of the reference, or of the first column that was measured */
+    bool chinese;
+};
+
+static void say(const struct writer *w, const char *english, const char *chinese)
+{
+    fputs(w->chinese ? chinese : english, w->out);
+}
+
+static const char *setting(const struct writer *w, const char *key)
+{
+    const char *value = record_setting(w->run, key);
+    return value && value[0] ? value : NULL;
+}
+
+static void count(const struct writer *w, int64_t n)
+{
+    if (n >= 1000000000) fprintf(w->out, "%.2f\\,B", (double)n / 1e9);
+    else if (n >= 1000000) fprintf(w->out, "%.1f\\,M", (double)n / 1e6);
+    else fprintf(w->out, "%lld", (long long)n);
+}
+
+static void what_was_trained(const struct writer *w)
+{
+    const struct record *r = w->run;
+    const char *size = setting(w, "data.image_size");
+    say(w, "We distilled a teacher", "我们将教师模型");
+    if (r->teacher_parameters > 0) {
+        say(w, " of ", "（");
+        count(w, r->teacher_parameters);
+        say(w, " parameters", " 参数）");
+    }
+    say(w, " into a student", "蒸馏到学生模型");
+    if (r->student_parameters > 0) {
+        say(w, " of ", "（");
+        count(w, r->student_parameters);
+        say(w, " parameters", " 参数）");
+    }
+    if (r->family[0]) {
+        say(w, " (family ", "，模型族为 ");
+        latex_text(w->out, r->family);
+        say(w, ")", " ");
+    }
+    if (r->images >= 0) {
+        say(w, " on ", "，使用 ");
+        count(w, r->images);
+        say(w, " images", " 张图像");
+    }
+    if (size) {
+        say(w, " of ", "（边长 ");
+        latex_text(w->out, size);
+        say(w, "\\,px", " 像素）");
+    }
+    if (r->count > 0)
+        fprintf(w->out, w->chinese ? "，共训练 %lld 步" : ", for %lld steps",
+                (long long)r->step[r->count - 1]);
+    if (r->step_images > 0)
+        fprintf(w->out, w->chinese ? "，每步 %lld 张图像" : " of %lld images", (long long)r->step_images);
+    if (r->device[0]) {
+        fprintf(w->out, w->chinese ? "，在 %lld $\\times$ " : ", on %lld $\\times$ ",
+                (long long)(r->ranks > 0 ? r->ranks : 1));
+        latex_text(w->out, r->device);
+        say(w, "", " 上运行");
+    }
+    say(w, ". ", "。");
+}
+
+static void how(const struct writer *w)
+{
+    static const struct {
+        const char *key, *english, *chinese;
+    } all[] = {{"optim.name", "update rule ", "优化算法 "},
+               {"optim.lr", "learning rate ", "学习率 "},
+               {"optim.schedule", "schedule ", "学习率调度 "},
+               {"optim.warmup_steps", "warm-up steps ", "预热步数 "},
+               {"optim.weight_decay", "weight decay ", "权重衰减 "},
+               {"loss.type", "loss ", "损失函数 "}};
+    bool any = false;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const char *value = setting(w, all[i].key);
+        if (!value) continue;
+        if (!any) say(w, "Settings of ", "");
+        if (!any) latex_text(w->out, w->run->name);
+        if (!any) say(w, ": ", " 的设置：");
+        else say(w, ", ", "，");
+        say(w, all[i].english, all[i].chinese);
+        latex_text(w->out, value);
+        any = true;
+    }
+    if (any) say(w, ". ", "。");
+}
+
+/* The keys in which the columns differ, as many as a paragraph bears. */
+static void differences(const struct writer *w)
+{
+    enum { MOST = 8 };
+    const struct table *t = w->table;
+    int said = 0;
+    for (int r = 0; r < t->row_count; r++) {
+        const struct row *row = &t->rows[r];
+        if (row->section != SECTION_CONFIG || !row->changed) continue;
+        if (++said > MOST) continue;
+        if (said == 1) say(w, "The runs differ in ", "各次运行的不同之处为 ");
+        else say(w, "; ", "；");
+        fputs("\\texttt{", w->out);
+        latex_text(w->out, row->key);
+        fputs("} (", w->out);
+        for (int c = 0, n = 0; c < t->column_count; c++) {
+            if (t->columns[c].runs[0].published) continue;
+            if (n++) fputs(" / ", w->out);
+            latex_text(w->out, row->cells[c].text && row->cells[c].text[0] ? row->cells[c].text : "-");
+        }
+        fputc(')', w->out);
+    }
+    if (said > MOST) fprintf(w->out, w->chinese ? "，以及另外 %d 项" : ", and %d more settings", said - MOST);
+    if (said) say(w, ". ", "。");
+}
+
+static void measured(const struct writer *w)
+{
+    const struct record *r = w->run;
+    say(w,
+        "Memory is the highest sum of all bytes that the trainer held on one card, by class, as its "
+        "allocator "
+        "counted them. Training time is the sum of the steps without start-up, checkpoints and pauses; a "
+        "step is "
+        "their median. ",
+        "显存为训练程序在单卡上持有的全部字节之和的最大值，由其分配器按类别统计。训练时间为各步时间之和，不含"
+        "启动、"
+        "检查点与暂停；单步时间取中位数。");
+    if (r->tail_steps > 0)
+        fprintf(w->out,
+                w->chinese ? "收敛损失为最后 %lld 步的平均值。"
+                           : "The converged loss is the mean of the last %lld steps. ",
+                (long long)r->tail_steps);
+    say(w, "Runs had ", "随机种子为 ");
+    for (int c = 0, n = 0; c < w->table->column_count; c++)
+        for (int i = 0; i < w->table->columns[c].run_count; i++) {
+            const struct record *one = &w->table->columns[c].runs[i];
+            if (one->published || one->seed < 0) continue;
+            if (!n) say(w, "the seeds ", "");
+            fprintf(w->out, "%s%lld", n++ ? ", " : "", (long long)one->seed);
+        }
+    if (r->data[0]) {
+        say(w, " and the data with CRC-32C ", "；数据列表的 CRC-32C 为 ");
+        latex_text(w->out, r->data);
+    }
+    say(w, ". ", "。");
+    if (r->version[0]) {
+        say(w, "The program was meopt ", "所用程序为 meopt ");
+        latex_text(w->out, r->version);
+        if (r->program[0]) {
+            say(w, " (CRC-32C of the file ", "（程序文件的 CRC-32C 为 ");
+            latex_text(w->out, r->program);
+            say(w, ")", "）");
+        }
+        say(w, ". ", "。");
+    }
+}
+
+/* Welch's test of the converged loss where there are repeats. */
+static void significance(const struct writer *w)
+{
+    const struct table *t = w->table;
+    const struct row *row = table_row(t, "converged_loss");
+    bool tested = false;
+    for (int c = 0; row && c < t->column_count; c++) {
+        const struct cell *cell = &row->cells[c];
+        if (c == t->reference || !isfinite(cell->p)) continue;
+        char p[32];
+        snprintf(p, sizeof p, "%.2g", cell->p);
+        fprintf(w->out,
+                w->chinese ? "%d 次与 %d 次运行的收敛损失经双侧 Welch $t$ 检验，$p$ = "
+                           : "The converged losses of %d and %d runs were compared by Welch's two-sided "
+                             "$t$-test: $p$ = ",
+                row->cells[t->reference].n, cell->n);
+        latex_text(w->out, p);
+        say(w, ". ", "。");
+        tested = true;
+    }
+    if (!tested)
+        say(w, "Each configuration was run once; how much of a difference is chance was not measured. ",
+            "每种配置仅运行一次，未测量随机性对差异的影响。");
+    if (!t->comparable) {
+        say(w, "\\textbf{These runs are not comparable}: ", "\\textbf{这些运行不可直接比较}：");
+        for (int r = 0, n = 0; r < t->row_count; r++)
+            if (t->rows[r].section == SECTION_COMPARABLE) {
+                if (n++) say(w, ", ", "、");
+                latex_text(w->out, t->rows[r].label);
+            }
+        say(w, ". ", "。");
+    }
+    for (int c = 0; c < t->column_count; c++) {
+        if (!t->columns[c].runs[0].published) continue;
+        say(w, "The column ", "");
+        latex_text(w->out, t->columns[c].name);
+        say(w, " is published, not measured here (", " 一列为已发表的数据，并非在此测量（");
+        latex_text(w->out, t->columns[c].runs[0].source);
+        say(w, "). ", "）。");
+    }
+}
+
+void paper_methods(FILE *out, const struct table *t, enum paper_language language)
+{
+    int c = t->reference;
+    if (t->columns[c].runs[0].published)
+        for (c = 0; c + 1 < t->column_count && t->columns[c].runs[0].published;) c++;
+    const struct writer w = {out, t, &t->columns[c].runs[0], language == PAPER_CHINESE};
+    what_was_trained(&w);
+    how(&w);
+    differences(&w);
+    measured(&w);
+    significance(&w);
+    fputc('\n', out);
+}
+
+/* ---- The document ---- */
+
+void paper_document(FILE *out, const struct plot plots[PLOT_COUNT], enum paper_language language)
+{
+    static const char *const captions[PLOT_COUNT][PAPER_LANGUAGES] = {
+        [PLOT_MEMORY] = {"Peak memory of one card by class.", "单卡峰值显存（按类别）。"},
+        [PLOT_LOSS] = {"Loss by iteration.", "损失随迭代步数的变化。"},
+        [PLOT_DIFFERENCE] = {"Loss less that of the reference at equal step.", "同一步数下与基线损失之差。"},
+        [PLOT_EPOCHS] = {"Mean loss by epoch.", "各轮平均损失。"},
+        [PLOT_RATE] = {"Throughput.", "吞吐量。"},
+    };
+    const char *suffix = paper_suffixes[language];
+    fprintf(out,
+            "\\documentclass{%s}\n\\usepackage{booktabs}\n\\usepackage{graphicx}\n\\begin{document}\n"
+            "\\input{methods%s}\n\n\\input{table%s}\n",
+            language == PAPER_CHINESE ? "ctexart" : "article", suffix, suffix);
+    for (int k = 0; k < PLOT_COUNT; k++)
+        if (plot_worthwhile(&plots[k]))
+            fprintf(out,
+                    "\n\\begin{figure}\n\\centering\n\\includegraphics[width=\\linewidth]{%s.pdf}\n"
+                    "\\caption{%s}\n\\end{figure}\n",
+                    plots[k].id, captions[k][language]);
+    fputs("\\end{document}\n", out);
+}
