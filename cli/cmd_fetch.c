@@ -4,6 +4,8 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "cli/fetch_progress.h"
+#include "fetch/bundle.h"
 #include "fetch/fetch.h"
 #include "fetch/publish.h"
 
@@ -26,158 +28,20 @@ static void on_signal(int number)
     stop_signal = number;
 }
 
-/* ---- how far it is ---- */
-
-enum { RATES = 64 };
-
-struct meter {
-    const char *name;
-    bool json, quiet, terminal, line_open;
-    double shown_at, shown_share;
-    enum fetch_phase phase;
-    int count, at;
-    struct {
-        double time, bytes;
-    } rates[RATES]; /* of the last 5 s */
-    double begin;
-};
-
-static const char *size_text(char text[32], double bytes)
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    int u = 0;
-    while (bytes >= 1000 && u < 4) bytes /= 1024, u++;
-    snprintf(text, 32,
-             bytes < 10 && u    ? "%.2f %s"
-             : bytes < 100 && u ? "%.1f %s"
-                                : "%.0f %s",
-             bytes, units[u]);
-    return text;
-}
-
-static const char *time_text(char text[32], double seconds)
-{
-    long s = seconds < 0 || seconds > 8640000 ? -1 : (long)(seconds + 0.5);
-    if (s < 0) snprintf(text, 32, "-");
-    else if (s < 60) snprintf(text, 32, "%lds", s);
-    else if (s < 3600) snprintf(text, 32, "%ldm%02lds", s / 60, s % 60);
-    else snprintf(text, 32, "%ldh%02ldm", s / 3600, s / 60 % 60);
-    return text;
-}
-
-/* Bytes per second over the last 5 s. */
-static double rate(struct meter *m, double t, double bytes)
-{
-    int last = (m->at + RATES - 1) % RATES;
-    if (m->count == 0 || t - m->rates[last].time >= 0.1 || m->rates[last].bytes > bytes) {
-        if (m->count && m->rates[last].bytes > bytes) m->count = 0; /* it began anew */
-        m->rates[m->at].time = t;
-        m->rates[m->at].bytes = bytes;
-        m->at = (m->at + 1) % RATES;
-        if (m->count < RATES) m->count++;
-    }
-    int oldest = (m->at + RATES - m->count) % RATES;
-    while (m->count > 2 && t - m->rates[oldest].time > 5) oldest = (oldest + 1) % RATES, m->count--;
-    double span = t - m->rates[oldest].time;
-    return span > 0.05 ? (bytes - m->rates[oldest].bytes) / span : 0;
-}
-
-static void line_end(struct meter *m)
-{
-    if (m->line_open) fputc('\n', stderr);
-    m->line_open = false;
-}
-
-static void event(struct meter *m, json_t *fields)
-{
-    json_t *all = json_pack("{s:s}", "name", m->name);
-    json_object_update(all, fields);
-    json_decref(fields);
-    json_print(stdout, all, JSON_COMPACT | JSON_PRESERVE_ORDER);
-    fflush(stdout);
-    json_decref(all);
-}
-
-static json_t *number_or_null(bool known, double value) { return known ? json_real(value) : json_null(); }
-
-static void progress(void *context, const struct fetch_progress *p)
-{
-    struct meter *m = context;
-    double t = clock_seconds();
-    bool unpacking = p->phase == FETCH_UNPACK || p->phase == FETCH_PUBLISH;
-    double bytes = unpacking ? (double)p->unpack_bytes : (double)p->bytes, total = (double)p->total;
-    if (m->phase != p->phase) {
-        m->phase = p->phase;
-        m->count = 0;
-        m->shown_at = 0;
-        m->shown_share = -1;
-    }
-    double speed = rate(m, t, bytes), share = p->total > 0 ? bytes / total : 0;
-    double eta = speed > 0 && p->total >= 0 ? (total - bytes) / speed : -1;
-    double gap = m->json ? 1 : m->terminal ? 0.1 : 10;
-    if (m->quiet || (t - m->shown_at < gap &&
-                     !(!m->terminal && !m->json && share - m->shown_share >= 0.05 && t - m->shown_at > 0.5)))
-        return;
-    if (!m->terminal && !m->json && m->shown_at == 0 && t - m->begin < 2)
-        return; /* short ones need no progress in a log */
-    m->shown_at = t;
-    m->shown_share = share;
-    if (m->json) {
-        event(m, json_pack("{s:s, s:s, s:I, s:o, s:I, s:o, s:o, s:i, s:I, s:I}", "event", "progress", "phase",
-                           fetch_phase_names[p->phase], "bytes", (json_int_t)p->bytes, "total_bytes",
-                           p->total >= 0 ? json_integer(p->total) : json_null(), "resumed_bytes",
-                           (json_int_t)p->resumed, "bytes_per_s", number_or_null(speed > 0, speed), "eta_s",
-                           number_or_null(eta >= 0, eta), "try", p->tries, "files", (json_int_t)p->files,
-                           "unpacked_bytes", (json_int_t)p->unpacked_bytes));
-        return;
-    }
-    char a[32], b[32], c[32], d[32], text[400];
-    int n = 0;
-    if (unpacking)
-        n = snprintf(text, sizeof text, "%s  %s %lld files  %s", m->name,
-                     p->phase == FETCH_PUBLISH ? "writing to the disk" : "unpack", (long long)p->files,
-                     size_text(a, (double)p->unpacked_bytes));
-    else if (p->phase == FETCH_WAITING)
-        n = snprintf(text, sizeof text, "%s  waiting, the other has %s", m->name, size_text(a, bytes));
-    else if (p->total > 0)
-        n = snprintf(text, sizeof text, "%s %3.0f%%  %s / %s", m->name, 100 * share, size_text(a, bytes),
-                     size_text(b, total));
-    else n = snprintf(text, sizeof text, "%s  %s", m->name, size_text(a, bytes));
-    if (p->retry_in > 0) {
-        char reason[160];
-        text_printable(reason, sizeof reason, p->reason);
-        snprintf(text + n, sizeof text - (size_t)n, "  %s; try %d in %s", reason, p->tries,
-                 time_text(c, p->retry_in));
-    } else if (p->phase != FETCH_WAITING && p->phase != FETCH_PUBLISH) {
-        n += snprintf(text + n, sizeof text - (size_t)n, "  %s/s", size_text(c, speed));
-        if (eta >= 0) n += snprintf(text + n, sizeof text - (size_t)n, "  ETA %s", time_text(d, eta));
-        if (p->phase == FETCH_DOWNLOAD && p->tries > 1)
-            snprintf(text + n, sizeof text - (size_t)n, "  try %d", p->tries);
-    }
-    if (m->terminal) {
-        fprintf(stderr, "\r\033[K%s", text);
-        m->line_open = true;
-    } else {
-        fprintf(stderr, "%s\n", text);
-    }
-    fflush(stderr);
-}
-
-static void notice(void *context, const char *text)
-{
-    struct meter *m = context;
-    char shown[700];
-    line_end(m);
-    text_printable(shown, sizeof shown, text);
-    if (m->json) event(m, json_pack("{s:s, s:s}", "event", "notice", "text", shown));
-    else log_info("%s: %s", m->name, shown);
-}
-
 /* ---- what is there ---- */
 
 static const char *dest_of(const struct arguments *args, const struct source *source)
 {
     return argument_text(args, "dest", source->dest ? source->dest : ".");
+}
+
+/* "-" where nobody knows it. */
+static void size_of_archive(char text[32], const struct source *s, int64_t total)
+{
+    char about[32];
+    snprintf(text, 32, "-");
+    if (total >= 0) size_text(text, (double)total);
+    else if (s->size_about >= 0) snprintf(text, 32, "~%.29s", size_text(about, (double)s->size_about));
 }
 
 static int list(const struct arguments *args, const struct sources *sources)
@@ -194,9 +58,9 @@ static int list(const struct arguments *args, const struct sources *sources)
             continue;
         }
         enum fetch_state state = fetch_look(s, dest_of(args, s), &bytes, &total);
-        char a[32] = "-", b[32] = "-";
+        char a[32] = "-", b[32];
         if (bytes > 0) size_text(a, (double)bytes);
-        if (total >= 0) size_text(b, (double)total);
+        size_of_archive(b, s, total);
         if (json)
             json_array_append_new(
                 all, json_pack("{s:s, s:s, s:I, s:o, s:s, s:o}", "name", s->name, "state",
@@ -214,89 +78,115 @@ static int list(const struct arguments *args, const struct sources *sources)
 
 static void verify_progress(void *context, int64_t files, int64_t bytes)
 {
-    struct meter *m = context;
     struct fetch_progress p = {.phase = FETCH_VERIFY, .bytes = bytes, .total = -1, .files = files};
-    progress(m, &p);
+    meter_progress(context, &p);
 }
 
 static int verify(const struct source *source, const char *dest, struct meter *m, struct error *err)
 {
     char *tree = path_join(dest, source->top ? source->top : source->name);
     int code = published_verify(tree, &stop_signal, verify_progress, m, err);
-    line_end(m);
-    if (!code && m->json) event(m, json_pack("{s:s, s:s}", "event", "verified", "tree", tree));
-    else if (!code && !m->quiet) log_info("%s: every file of %s is as it was published", m->name, tree);
+    meter_clear(m);
+    if (!code && m->json) meter_event(m, json_pack("{s:s, s:s}", "event", "verified", "tree", tree));
+    else if (!code && !m->quiet) log_info("%s: every file of %s is as it was published", source->name, tree);
     free(tree);
     return code;
 }
 
 /* ---- fetching ---- */
 
-static int fetch_one(const struct arguments *args, const struct source *source, struct error *err)
+static void say_plan(const struct source *source, const char *dest, const struct meter *m)
 {
-    struct meter m = {.name = source->name,
-                      .json = argument_flag(args, "json"),
-                      .quiet = argument_flag(args, "quiet"),
-                      .shown_share = -1,
-                      .begin = clock_seconds(),
-                      .phase = FETCH_WAITING};
-    const char *term = getenv("TERM"), *dest = dest_of(args, source);
-    m.terminal = !m.json && isatty(2) && term && strcmp(term, "dumb") != 0;
-    if (argument_flag(args, "verify")) return verify(source, dest, &m, err);
-    char sha256[65], a[32], b[32], url[300];
-    const char *given = argument_text(args, "sha256", NULL);
+    int64_t bytes = 0, total = -1;
+    char size[32], url[300];
+    enum fetch_state state = fetch_look(source, dest, &bytes, &total);
+    url_printable(url, sizeof url, source->urls[0]);
+    if (m->json) {
+        meter_event(m, json_pack("{s:s, s:s, s:s, s:s, s:o}", "event", "plan", "state",
+                                 fetch_state_names[state], "url", url, "dest", dest, "total_bytes",
+                                 total >= 0 ? json_integer(total) : json_null()));
+        return;
+    }
+    size_of_archive(size, source, total);
+    printf("%s: %s; %s%s from %s into %s/%s\n", source->name, fetch_state_names[state],
+           state == FETCH_THERE ? "nothing to do, was " : "would fetch ",
+           strcmp(size, "-") != 0 ? size : "an archive of unknown size", url, dest,
+           source->top ? source->top : "");
+}
+
+static void say_result(const struct source *source, const struct fetch_result *r, int code,
+                       const struct meter *m, const struct error *err)
+{
+    char a[32], b[32];
+    if (code) {
+        if (m->json)
+            meter_event(m, json_pack("{s:s, s:i, s:s, s:s}", "event", "failed", "exit_code", code, "what",
+                                     err->what, "hint", err->hint));
+    } else if (m->json) {
+        meter_event(m, json_pack("{s:s, s:b, s:s, s:s, s:I, s:I, s:I, s:I, s:o}", "event", "done", "already",
+                                 r->already, "tree", r->tree, "sha256", r->sha256, "archive_bytes",
+                                 (json_int_t)r->size, "files", (json_int_t)r->files, "unpacked_bytes",
+                                 (json_int_t)r->unpacked, "received_bytes", (json_int_t)r->received,
+                                 "archive", r->archive ? json_string(r->archive) : json_null()));
+    } else if (r->already) {
+        log_info("%s: %s is there and complete (%lld files): nothing to do", source->name, r->tree,
+                 (long long)r->files);
+    } else if (!m->quiet) {
+        log_info("%s: %s, %lld files, %s, in %s", source->name, r->tree, (long long)r->files,
+                 size_text(a, (double)r->unpacked), time_text(b, clock_seconds() - m->begin));
+        log_info("%s: SHA-256 of the archive %s%s", source->name, r->sha256,
+                 r->first_use ? " (first use: remembered, and demanded from now on)" : "");
+        if (r->archive)
+            log_info("%s: the archive stays as %s (--stream would not keep it)", source->name, r->archive);
+    }
+}
+
+/* The archive that the meter is at. For a bundle `entry` gets what it was. */
+static int fetch_one(const struct arguments *args, struct meter *m, struct bundle_entry *entry,
+                     struct error *err)
+{
+    struct fetch_item *item = &m->items[m->at];
+    const struct source *source = item->source;
+    const char *dest = dest_of(args, source), *given = argument_text(args, "sha256", NULL);
+    char sha256[65];
+    if (argument_flag(args, "verify")) return verify(source, dest, m, err);
     if (given && !sha256_parse(sha256, given))
         return error_set(err, EXIT_USAGE, "the output of sha256sum", "--sha256 is not 64 hexadecimal digits");
-    if (argument_flag(args, "dry-run")) {
-        int64_t bytes = 0, total = -1;
-        enum fetch_state state = fetch_look(source, dest, &bytes, &total);
-        url_printable(url, sizeof url, source->urls[0]);
-        if (m.json)
-            event(&m, json_pack("{s:s, s:s, s:s, s:s, s:o}", "event", "plan", "state",
-                                fetch_state_names[state], "url", url, "dest", dest, "total_bytes",
-                                total >= 0 ? json_integer(total) : json_null()));
-        else
-            printf("%s: %s; %s%s from %s into %s/%s\n", source->name, fetch_state_names[state],
-                   state == FETCH_THERE ? "nothing to do, was " : "would fetch ",
-                   total >= 0 ? size_text(a, (double)total) : "an archive of unknown size", url, dest,
-                   source->top ? source->top : "");
-        return 0;
-    }
-    double limit = argument_real(args, "limit", 0) * 1073741824.0;
+    if (argument_flag(args, "dry-run")) return say_plan(source, dest, m), 0;
     struct fetch_options o = {.dest = dest,
                               .sha256 = given ? sha256 : NULL,
                               .trust = argument_flag(args, "trust"),
                               .allow_plain = true,
                               .connections = (int)argument_int(args, "connections", 1),
                               .keep = !argument_flag(args, "stream"),
-                              .limit = (int64_t)limit,
+                              .limit = (int64_t)(argument_real(args, "limit", 0) * 1073741824.0),
                               .cancel = &stop_signal,
-                              .context = &m,
-                              .progress = progress,
-                              .notice = notice};
+                              .context = m,
+                              .progress = meter_progress,
+                              .notice = meter_notice};
     struct fetch_result r;
     int code = fetch_archive(source, &o, &r, err);
-    line_end(&m);
-    if (code) {
-        if (m.json)
-            event(&m, json_pack("{s:s, s:i, s:s, s:s}", "event", "failed", "exit_code", code, "what",
-                                err->what, "hint", err->hint));
-    } else if (m.json) {
-        event(&m, json_pack("{s:s, s:b, s:s, s:s, s:I, s:I, s:I, s:I, s:o}", "event", "done", "already",
-                            r.already, "tree", r.tree, "sha256", r.sha256, "archive_bytes",
-                            (json_int_t)r.size, "files", (json_int_t)r.files, "unpacked_bytes",
-                            (json_int_t)r.unpacked, "received_bytes", (json_int_t)r.received, "archive",
-                            r.archive ? json_string(r.archive) : json_null()));
-    } else if (r.already) {
-        log_info("%s: %s is there and complete (%lld files): nothing to do", source->name, r.tree,
-                 (long long)r.files);
-    } else if (!m.quiet) {
-        log_info("%s: %s, %lld files, %s, in %s", source->name, r.tree, (long long)r.files,
-                 size_text(a, (double)r.unpacked), time_text(b, clock_seconds() - m.begin));
-        log_info("%s: SHA-256 of the archive %s%s", source->name, r.sha256,
-                 r.first_use ? " (first use: remembered, and demanded from now on)" : "");
-        if (r.archive)
-            log_info("%s: the archive stays as %s (--stream would not keep it)", source->name, r.archive);
+    meter_clear(m);
+    say_result(source, &r, code, m, err);
+    if (!code) {
+        item->done = true;
+        item->about = false;
+        item->bytes = item->total = r.size;
+    }
+    if (!code && entry) {
+        char *kept = path_join(dest, source->file);
+        const char *local = strncmp(source->urls[0], "file://", 7) == 0 ? source->urls[0] + 7 : NULL;
+        *entry = (struct bundle_entry){.name = xstrdup(source->name),
+                                       .file = xstrdup(source->file),
+                                       .top = source->top ? xstrdup(source->top) : NULL,
+                                       .size = r.size,
+                                       .path = local && file_absent(kept) ? xstrdup(local) : xstrdup(kept)};
+        memcpy(entry->sha256, r.sha256, sizeof entry->sha256);
+        if (file_absent(entry->path))
+            code =
+                error_set(err, EXIT_FAILED, "fetch it into another --dest, without --stream",
+                          "%s: the tree is there, the archive %s is not here any more", source->name, kept);
+        free(kept);
     }
     fetch_result_free(&r);
     return code;
@@ -316,51 +206,172 @@ static int no_source(const struct sources *sources, const char *name, struct err
     return error_set(err, EXIT_USAGE, hint, "no source '%s'", name_printable(shown, sizeof shown, name));
 }
 
-static int fetch_named(const struct arguments *args, const struct sources *sources, const char *name,
-                       int depth, struct error *err)
+/* What is to be fetched, groups taken apart, each once. */
+struct work {
+    struct fetch_item *items;
+    int count;
+};
+
+static void add_item(struct work *w, const struct arguments *args, const struct source *s)
+{
+    struct fetch_item item = {.source = s, .total = -1};
+    for (int i = 0; i < w->count; i++)
+        if (w->items[i].source == s) return;
+    item.done = fetch_look(s, dest_of(args, s), &item.bytes, &item.total) == FETCH_THERE;
+    if (item.done) item.bytes = item.total;
+    if (item.total < 0 && s->size_about >= 0) item.total = s->size_about, item.about = true;
+    w->items = xrealloc(w->items, (size_t)(w->count + 1) * sizeof *w->items);
+    w->items[w->count++] = item;
+}
+
+static int add_named(struct work *w, const struct arguments *args, const struct sources *sources,
+                     const char *name, int depth, struct error *err)
 {
     const struct source *s = sources_find(sources, name);
+    int code = 0;
     if (!s) return no_source(sources, name, err);
     if (depth > 8)
         return error_set(err, EXIT_CONFIG, "mend sources.yaml", "source '%s' includes itself", name);
-    int code = 0;
-    if (s->include_count == 0) return fetch_one(args, s, err);
+    if (s->include_count == 0) add_item(w, args, s);
     for (int i = 0; i < s->include_count && !code; i++)
-        code = fetch_named(args, sources, s->includes[i], depth + 1, err);
+        code = add_named(w, args, sources, s->includes[i], depth + 1, err);
     return code;
+}
+
+/* One after the other; then the bundle, if one is wanted. */
+static int fetch_work(const struct arguments *args, struct work *w, struct error *err)
+{
+    const char *to = argument_text(args, "bundle", NULL);
+    struct bundle bundle = {.entries = xcalloc((size_t)w->count + 1, sizeof *bundle.entries)};
+    struct meter m;
+    int code = 0;
+    meter_open(&m, w->items, w->count, argument_flag(args, "json"), argument_flag(args, "quiet"));
+    for (int i = 0; i < w->count && !code; i++) {
+        meter_begin(&m, i);
+        code = fetch_one(args, &m, to ? &bundle.entries[bundle.count++] : NULL, err);
+    }
+    if (!code && to) code = bundle_write(to, &bundle, &stop_signal, err);
+    if (!code && to && m.json) meter_event(&m, json_pack("{s:s, s:s}", "event", "bundle", "file", to));
+    else if (!code && to && !m.quiet)
+        log_info("%s holds %d archive%s; elsewhere: meopt fetch --from %s", to, bundle.count,
+                 bundle.count == 1 ? "" : "s", to);
+    bundle_free(&bundle);
+    return code;
+}
+
+static int fetch_all(const struct arguments *args, const struct sources *sources, struct error *err)
+{
+    struct work w = {0};
+    int code = 0;
+    for (int i = 0; i < args->operand_count && !code; i++)
+        code = add_named(&w, args, sources, args->operands[i], 0, err);
+    if (!code) code = fetch_work(args, &w, err);
+    free(w.items);
+    return code;
+}
+
+/* ---- from elsewhere ---- */
+
+/* An archive of a bundle, copied out beside its place and fetched from there. */
+static int fetch_entry(const struct arguments *args, const struct sources *sources, const char *from,
+                       const struct bundle_entry *e, struct error *err)
+{
+    struct source own = {.size_about = -1, .unpacked_size = -1, .entries = -1};
+    const struct source *known = sources_find(sources, e->name);
+    if (known && !known->include_count) own = *known;
+    own.name = e->name;
+    own.file = e->file;
+    own.size = e->size;
+    if (!own.top) own.top = e->top;
+    if (!own.sha256[0]) memcpy(own.sha256, e->sha256, sizeof own.sha256);
+    const char *dest = dest_of(args, &own);
+    int code = file_make_dirs(dest, err);
+    char *whole = code ? NULL : realpath(dest, NULL), *url = NULL;
+    char *copy = whole ? xasprintf("%s/.meopt-bundle-%s", whole, e->file) : NULL,
+         *kept = whole ? path_join(whole, e->file) : NULL;
+    if (!code && !whole) code = error_errno(err, EXIT_FAILED, NULL, "cannot find %s", dest);
+    if (!code) {
+        struct work w = {0};
+        url = xasprintf("file://%s", copy);
+        own.urls = &url;
+        own.url_count = 1;
+        add_item(&w, args, &own);
+        if (!w.items[0].done && !argument_flag(args, "verify") && !argument_flag(args, "dry-run"))
+            code = bundle_take(from, e, copy, &stop_signal, err);
+        if (!code) code = fetch_work(args, &w, err);
+        if (!code && argument_flag(args, "keep-archive") && file_absent(kept)) rename(copy, kept);
+        unlink(copy);
+        free(w.items);
+    }
+    free(url);
+    free(copy);
+    free(kept);
+    free(whole);
+    return code;
+}
+
+static const char *entry_name_at(const void *table, int i)
+{
+    const struct bundle *b = table;
+    return i < b->count ? b->entries[i].name : NULL;
+}
+
+/* All archives of a bundle, or those that are named. */
+static int fetch_bundle(const struct arguments *args, const struct sources *sources, const char *from,
+                        struct error *err)
+{
+    struct bundle b;
+    int code = bundle_read(&b, from, err), named = args->operand_count;
+    for (int i = 0; i < named && !code; i++) {
+        bool here = false;
+        for (int k = 0; k < b.count; k++) here |= strcmp(b.entries[k].name, args->operands[i]) == 0;
+        if (here) continue;
+        const char *near = nearest_name(args->operands[i], entry_name_at, &b);
+        char hint[320] = "without a name all of it is fetched", shown[256];
+        if (near) snprintf(hint, sizeof hint, "did you mean %.200s?", near);
+        code = error_set(err, EXIT_USAGE, hint, "no archive '%s' in %s",
+                         name_printable(shown, sizeof shown, args->operands[i]), from);
+    }
+    for (int k = 0; k < b.count && !code; k++) {
+        bool wanted = named == 0;
+        for (int i = 0; i < named; i++) wanted |= strcmp(b.entries[k].name, args->operands[i]) == 0;
+        if (wanted) code = fetch_entry(args, sources, from, &b.entries[k], err);
+    }
+    bundle_free(&b);
+    return code;
+}
+
+/* A name for an archive of which only the address is known. */
+static char *name_of_url(const char *from)
+{
+    char *clean = xstrdup(path_basename(from));
+    clean[strcspn(clean, "?#")] = 0;
+    for (char *p = clean; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 0x7f) *p = '_';
+    if (clean[0] && clean[0] != '.' && strlen(clean) <= 200) return clean;
+    free(clean);
+    return xstrdup("archive");
 }
 
 /* --from FILE|URL, with or without the name of a source that it stands in for. */
 static int fetch_from(const struct arguments *args, const struct sources *sources, const char *from,
                       struct error *err)
 {
-    struct source own = {.size = -1, .unpacked_size = -1, .entries = -1};
-    char *url = strstr(from, "://") ? xstrdup(from) : NULL, *clean = NULL;
-    if (!url) {
-        char *whole = realpath(from, NULL);
-        url = whole ? xasprintf("file://%s", whole) : xasprintf("file://%s", from);
-        free(whole);
-    }
+    struct source own = {.size = -1, .size_about = -1, .unpacked_size = -1, .entries = -1};
+    if (!strstr(from, "://") && bundle_is(from)) return fetch_bundle(args, sources, from, err);
+    if (args->operand_count > 1)
+        return error_set(err, EXIT_USAGE, "one name, or none", "--from is one archive");
     if (args->operand_count == 1) {
         const struct source *s = sources_find(sources, args->operands[0]);
-        if (!s || s->include_count) {
-            free(url);
-            return s ? error_set(err, EXIT_USAGE, "'meopt fetch --list' names them",
-                                 "'%s' is a group: --from needs one archive", args->operands[0])
-                     : no_source(sources, args->operands[0], err);
-        }
+        if (!s) return no_source(sources, args->operands[0], err);
+        if (s->include_count)
+            return error_set(err, EXIT_USAGE, "'meopt fetch --list' names them",
+                             "'%s' is a group: --from needs one archive", args->operands[0]);
         own = *s;
-    } else {
-        clean = xstrdup(path_basename(from));
-        clean[strcspn(clean, "?#")] = 0;
-        for (char *p = clean; *p; p++)
-            if ((unsigned char)*p < ' ' || *p == 0x7f) *p = '_';
-        if (!clean[0] || clean[0] == '.' || strlen(clean) > 200) {
-            free(clean);
-            clean = xstrdup("archive");
-        }
-        own.name = own.file = clean;
     }
+    char *whole = realpath(from, NULL), *clean = name_of_url(from),
+         *url = strstr(from, "://") ? xstrdup(from) : xasprintf("file://%s", whole ? whole : from);
+    if (args->operand_count == 0) own.name = own.file = clean;
     own.urls = &url;
     own.url_count = 1;
     int code = 0;
@@ -370,9 +381,15 @@ static int fetch_from(const struct arguments *args, const struct sources *source
                    ? error_set(err, EXIT_FAILED, "check the path", "no archive %s", from)
                    : error_set(err, EXIT_USAGE, "https://, http:// with --sha256, or a path",
                                "cannot fetch from %s", from);
-    if (!code) code = fetch_one(args, &own, err);
+    if (!code) {
+        struct work w = {0};
+        add_item(&w, args, &own);
+        code = fetch_work(args, &w, err);
+        free(w.items);
+    }
     free(url);
     free(clean);
+    free(whole);
     return code;
 }
 
@@ -391,16 +408,18 @@ static int fetch_run(const struct arguments *args, struct error *err)
     if (argument_flag(args, "list")) code = list(args, &sources);
     else if (argument_flag(args, "stream") && argument_flag(args, "keep-archive"))
         code = error_set(err, EXIT_USAGE, "choose one", "--keep-archive and --stream contradict each other");
-    else if (from && args->operand_count > 1)
-        code = error_set(err, EXIT_USAGE, "one name, or none", "--from is one archive");
+    else if (argument_text(args, "bundle", NULL) &&
+             (from || argument_flag(args, "stream") || argument_flag(args, "verify") ||
+              argument_flag(args, "dry-run")))
+        code = error_set(err, EXIT_USAGE, "fetch first, or leave it out",
+                         "--bundle is of archives that are fetched and kept");
     else if (argument_text(args, "sha256", NULL) && args->operand_count > 1)
         code = error_set(err, EXIT_USAGE, "one name at a time", "--sha256 is of one archive");
     else if (from) code = fetch_from(args, &sources, from, err);
     else if (args->operand_count == 0)
         code = error_set(err, EXIT_USAGE, "'meopt fetch --list' names what there is",
                          "meopt fetch needs NAME, or --from URL|FILE");
-    for (int i = 0; !from && !argument_flag(args, "list") && i < args->operand_count && !code; i++)
-        code = fetch_named(args, &sources, args->operands[i], 0, err);
+    else code = fetch_all(args, &sources, err);
     sources_free(&sources);
     if (code > EXIT_SIGNAL && stop_signal) code = EXIT_SIGNAL + stop_signal;
     return code;
@@ -411,7 +430,10 @@ static const struct option options[] = {
      "what can be fetched, and what is there, partial or missing"},
     {"dest", 'd', OPTION_TEXT, "DIR", NULL, 0, 0,
      "directory to unpack into (default: the working directory)"},
-    {"from", 0, OPTION_TEXT, "URL|FILE", NULL, 0, 0, "take the archive from here, through the same checks"},
+    {"from", 0, OPTION_TEXT, "URL|FILE", NULL, 0, 0,
+     "take the archive from here, through the same checks; a bundle: all of it"},
+    {"bundle", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
+     "then put the archives into one file, which --from takes on a machine without a network"},
     {"sha256", 0, OPTION_TEXT, "HEX", NULL, 0, 0, "the archive must have this checksum"},
     {"trust", 0, OPTION_FLAG, NULL, NULL, 0, 0,
      "take an archive of which no checksum is known, and remember its own"},
@@ -434,7 +456,8 @@ const struct command cmd_fetch = {
     "bring datasets and weights: resumed, verified, safely unpacked",
     "Examples:\n  meopt fetch coco2014 model-weight\n  meopt fetch sample --dest sample\n  meopt fetch "
     "--list\n"
-    "  meopt fetch coco2014 --from /media/usb/COCO2014.tar.gz\n\n"
+    "  meopt fetch coco2014 --from /media/usb/COCO2014.tar.gz\n"
+    "  meopt fetch coco2014 model-weight --bundle all.tar\n  meopt fetch --from all.tar\n\n"
     "Ctrl-C stops cleanly; the same command goes on where it was. A killed run, too.",
     options,
     0,

@@ -123,6 +123,12 @@ bool http_curl_retry(int code)
     return false;
 }
 
+bool http_curl_unreached(int code)
+{
+    return code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_COULDNT_RESOLVE_HOST ||
+           code == CURLE_COULDNT_CONNECT;
+}
+
 double http_backoff(int number, double u)
 {
     double most = 1;

@@ -26,6 +26,8 @@ const char *http_validator(const struct http_headers *h);
 bool http_status_retry(int status);
 /* CURLcode. */
 bool http_curl_retry(int code);
+/* No server answered at all. */
+bool http_curl_unreached(int code);
 
 /* Seconds before try `number` (from 1): 1 doubling to 60, a random part of it; u in [0,1). */
 double http_backoff(int number, double u);

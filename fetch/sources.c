@@ -141,7 +141,7 @@ static int read_source(const struct reading *r, const char *name, yaml_node_t *n
 {
     yaml_document_t *d = (yaml_document_t *)(uintptr_t)&r->document;
     s->name = xstrdup(name);
-    s->size = s->unpacked_size = s->entries = -1;
+    s->size = s->size_about = s->unpacked_size = s->entries = -1;
     if (node->type != YAML_MAPPING_NODE) return wrong(r, node, NULL, "expected keys url, file, ...");
     int code = 0;
     for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top && !code;
@@ -163,6 +163,7 @@ static int read_source(const struct reading *r, const char *name, yaml_node_t *n
         else if (strcmp(key, "top") == 0) where = &s->top;
         else if (strcmp(key, "dest") == 0) where = &s->dest;
         else if (strcmp(key, "size") == 0) code = read_bytes(r, value, &s->size);
+        else if (strcmp(key, "size_about") == 0) code = read_bytes(r, value, &s->size_about);
         else if (strcmp(key, "unpacked_size") == 0) code = read_bytes(r, value, &s->unpacked_size);
         else if (strcmp(key, "entries") == 0) code = read_bytes(r, value, &s->entries);
         else if (strcmp(key, "sha256") == 0) {
@@ -174,7 +175,7 @@ static int read_source(const struct reading *r, const char *name, yaml_node_t *n
             else s->trust_first_use = text[0] == 't';
         } else {
             code = wrong(r, key_node,
-                         "known keys: about url file top dest sha256 size unpacked_size entries "
+                         "known keys: about url file top dest sha256 size size_about unpacked_size entries "
                          "trust_first_use includes",
                          "unknown key '%s'", key);
         }

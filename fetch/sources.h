@@ -18,6 +18,7 @@ struct source {
     char *dest;      /* where it goes unless --dest says; NULL: the working directory */
     char sha256[65]; /* lower case; "" when the publisher gives none */
     int64_t size, unpacked_size, entries; /* bytes, bytes, files; -1 unknown */
+    int64_t size_about; /* where the publisher gives no exact size: for people, and the time left over all */
     bool trust_first_use; /* without sha256: take what TLS brings the first time, then demand the same */
     char **includes;      /* a group: other sources by name; then there is no url */
     int include_count;

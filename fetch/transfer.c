@@ -19,6 +19,7 @@
 
 enum {
     TRIES = 8,
+    TRIES_UNREACHED = 4, /* of a server that nothing ever came from: a machine without a network */
     RETRY_AFTER_MAX = 600,
     GAIN_BYTES = 64 << 10 /* so many that are kept are progress; a byte now and then is none */
 };
@@ -349,6 +350,10 @@ static int next_mirror(struct run *r, int code, const char *hint, const char *wh
     return commit(r);
 }
 
+static const char offline_cures[] = "without a way to the network: https_proxy=http://HOST:PORT, or carry "
+                                    "the archive here and give --from FILE "
+                                    "(--bundle FILE makes one of several)";
+
 static int failed(struct run *r, struct slot *s, int rc)
 {
     char what[400], shown[CURL_ERROR_SIZE + 32];
@@ -359,14 +364,21 @@ static int failed(struct run *r, struct slot *s, int rc)
         name_printable(shown, sizeof shown, s->message[0] ? s->message : curl_easy_strerror((CURLcode)rc));
         snprintf(what, sizeof what, "%s", shown);
     }
-    bool again = status >= 400 ? http_status_retry(status) : http_curl_retry(rc);
-    if (again && r->tries + 1 < TRIES) {
+    bool again = status >= 400 ? http_status_retry(status) : http_curl_retry(rc),
+         unreached = status == 0 && http_curl_unreached(rc) && part_state_bytes(&r->part->state) == 0;
+    if (unreached && r->tries == 0) {
+        char text[640];
+        snprintf(text, sizeof text, "%s; trying again. %s", what, offline_cures);
+        notice(r, text);
+    }
+    if (again && r->tries + 1 < (unreached ? TRIES_UNREACHED : TRIES)) {
         pause_for(r, s, what);
         return 0;
     }
     if (again)
-        return next_mirror(r, EXIT_NETWORK, "what has arrived is kept: run the same command again later",
-                           what);
+        return next_mirror(
+            r, EXIT_NETWORK,
+            unreached ? offline_cures : "what has arrived is kept: run the same command again later", what);
     const char *hint =
         status == 401 || status == 403   ? "the server wants an authorisation"
         : status == 404 || status == 410 ? "the file has gone; look for a new address (--from URL)"

@@ -62,7 +62,8 @@ void paper_table(FILE *out, const struct table *t, enum paper_language language)
         "Memory, time and loss. Percentages are changes against the first column; $\\pm$ is the sample "
         "standard "
         "deviation of repeats.",
-        "显存、时间与损失。百分数为相对于第一列的变化，$\\pm$ 为重复实验的样本标准差。"};
+        "显存、时间与损失。百分数为相对于第一列的变化，"
+        "$\\pm$ 为重复实验的样本标准差。"};
     int order[64], n = 0;
     order[n++] = t->reference;
     for (int c = 0; c < t->column_count && n < 64; c++)
@@ -227,9 +228,9 @@ static void measured(const struct writer *w)
         "counted them. Training time is the sum of the steps without start-up, checkpoints and pauses; a "
         "step is "
         "their median. ",
-        "显存为训练程序在单卡上持有的全部字节之和的最大值，由其分配器按类别统计。训练时间为各步时间之和，不含"
-        "启动、"
-        "检查点与暂停；单步时间取中位数。");
+        "显存为训练程序在单卡上持有的全部字节之和的最大值，"
+        "由其分配器按类别统计。训练时间为各步时间之和，"
+        "不含启动、检查点与暂停；单步时间取中位数。");
     if (r->tail_steps > 0)
         fprintf(w->out,
                 w->chinese ? "收敛损失为最后 %lld 步的平均值。"
