@@ -155,7 +155,8 @@ static void bar_line(struct meter *m, const char *name, int64_t bytes, int64_t t
     if (filled > BAR) filled = BAR;
     if (m->lines++) fputc('\n', stderr);
     fprintf(stderr, "\r\033[2K%-14.14s ", name);
-    for (int i = 0; i < BAR; i++) fputs(m->unicode ? i < filled ? "█" : "░" : i < filled ? "#" : ".", stderr);
+    const char *full = m->unicode ? "█" : "#", *empty = m->unicode ? "░" : ".";
+    for (int i = 0; i < BAR; i++) fputs(i < filled ? full : empty, stderr);
     if (total > 0)
         snprintf(text, sizeof text, " %3.0f%% %s/%s%s%s", 100 * (share > 1 ? 1 : share),
                  size_text(a, (double)bytes), about ? "~" : "", size_text(b, (double)total), more);

@@ -157,8 +157,11 @@ static void what_was_trained(const struct writer *w)
     if (r->count > 0)
         fprintf(w->out, w->chinese ? "，共训练 %lld 步" : ", for %lld steps",
                 (long long)r->step[r->count - 1]);
-    if (r->step_images > 0)
-        fprintf(w->out, w->chinese ? "，每步 %lld 张图像" : " of %lld images", (long long)r->step_images);
+    if (r->step_images > 0) {
+        say(w, " of ", "，每步 ");
+        count(w, r->step_images);
+        say(w, " images", " 张图像");
+    }
     if (r->device[0]) {
         fprintf(w->out, w->chinese ? "，在 %lld $\\times$ " : ", on %lld $\\times$ ",
                 (long long)(r->ranks > 0 ? r->ranks : 1));
@@ -215,7 +218,10 @@ static void differences(const struct writer *w)
         }
         fputc(')', w->out);
     }
-    if (said > MOST) fprintf(w->out, w->chinese ? "，以及另外 %d 项" : ", and %d more settings", said - MOST);
+    if (said > MOST) {
+        say(w, ", and more settings: ", "，以及其他设置：");
+        count(w, said - MOST);
+    }
     if (said) say(w, ". ", "。");
 }
 
@@ -324,7 +330,7 @@ void paper_document(FILE *out, const struct plot plots[PLOT_COUNT], enum paper_l
     static const char *const captions[PLOT_COUNT][PAPER_LANGUAGES] = {
         [PLOT_MEMORY] = {"Peak memory of one card by class.", "单卡峰值显存（按类别）。"},
         [PLOT_LOSS] = {"Loss by iteration.", "损失随迭代步数的变化。"},
-        [PLOT_DIFFERENCE] = {"Loss less that of the reference at equal step.", "同一步数下与基线损失之差。"},
+        [PLOT_DIFFERENCE] = {"Loss less the reference's.", "同一步数下与基线损失之差。"},
         [PLOT_EPOCHS] = {"Mean loss by epoch.", "各轮平均损失。"},
         [PLOT_RATE] = {"Throughput.", "吞吐量。"},
     };
