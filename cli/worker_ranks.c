@@ -38,6 +38,12 @@ static void lost(void *context, const struct error *why)
     if (t) dist_abort((struct dist *)(uintptr_t)&t->ranks, EXIT_RANK_LOST);
 }
 
+static int exchange(void *context, const char *name, const void *own, size_t bytes, void *all,
+                    struct error *err)
+{
+    return heartbeat_exchange(context, name, own, bytes, all, err);
+}
+
 /* The PCI id of its card, before anything is opened on it; "" for the processor. */
 static void find_card(struct rank_facts *facts, const struct arguments *args)
 {
@@ -83,7 +89,10 @@ int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, stru
     snprintf(o.facts.version, sizeof o.facts.version, "%s", meta_version());
     gethostname(o.facts.host, sizeof o.facts.host - 1);
     find_card(&o.facts, args);
-    return heartbeat_join(&w->heart, &o, err);
+    if ((code = heartbeat_join(&w->heart, &o, err)) != 0) return code;
+    w->dist.exchange = exchange;
+    w->dist.context = w->heart;
+    return 0;
 }
 
 int worker_ranks_agree(struct worker_ranks *w, const struct data *data, struct error *err)

@@ -1,5 +1,6 @@
 /* Ranks as one: what every back end promises (core/dist/dist.h). The ranks here are threads, each with a
- * device of its own, which share memory as processes do; those that die are processes. */
+ * device of its own, which share memory as processes do; those that die are processes. With MEOPT_TEST_DEVICE
+ * hip or cuda each has a card, and they meet in its library (tests/fake_nccl.cc). */
 #include "core/dist/dist.h"
 
 #include <pthread.h>
@@ -8,13 +9,19 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { MOST = 8, VALUES = 3000017 }; /* more than a window has room for */
+/* VALUES: more than a window has room for; LONG_PART: one part of them, and more than a card's slice of eight
+ */
+enum { MOST = 8, VALUES = 3000017, LONG_PART = 1200017 };
+
+static const char *card;           /* "hip", "cuda", or NULL: the processor */
+static int processors_from = MOST; /* ranks from this one on have no card */
 
 struct rank {
     struct dist dist;
@@ -25,10 +32,29 @@ struct rank {
     void (*work)(struct rank *);
 };
 
+/* What a heartbeat does for ranks that are processes. */
+static pthread_barrier_t all_here;
+static char handed_round[MOST][512];
+static int exchange(void *context, const char *name, const void *own, size_t bytes, void *all,
+                    struct error *err)
+{
+    const struct rank *r = context;
+    (void)name;
+    if (bytes > sizeof handed_round[0]) return error_set(err, EXIT_FAILED, NULL, "%zu bytes", bytes);
+    memcpy(handed_round[r->options.rank], own, bytes);
+    pthread_barrier_wait(&all_here);
+    for (int q = 0; q < r->options.size; q++) memcpy((char *)all + (size_t)q * bytes, handed_round[q], bytes);
+    pthread_barrier_wait(&all_here);
+    return 0;
+}
+
 static void *rank_main(void *context)
 {
     struct rank *r = context;
-    r->code = device_open(&r->device, "cpu", 0, &r->err);
+    char spec[32];
+    snprintf(spec, sizeof spec, card && r->options.rank < processors_from ? "%s:%d" : "cpu", card,
+             r->options.rank);
+    r->code = device_open(&r->device, spec, 0, &r->err);
     if (!r->code) r->code = dist_open(&r->dist, &r->options, r->device, &r->err);
     if (!r->code) {
         r->work(r);
@@ -47,14 +73,30 @@ static void as_ranks(int size, void (*work)(struct rank *))
     int shared = -1;
     struct error err = {0};
     if (size > 1 && dist_local_create(size, &shared, &err)) fail_msg("%s", err.what);
+    pthread_barrier_init(&all_here, NULL, (unsigned)size);
     for (int r = 0; r < size; r++) {
         ranks[r] = (struct rank){.options = {.rank = r, .size = size, .shared = shared}, .work = work};
+        if (card) ranks[r].options.exchange = exchange, ranks[r].options.context = &ranks[r];
         assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
     }
     for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
     for (int r = 0; r < size; r++)
         if (ranks[r].code) fail_msg("rank %d of %d: %d: %s", r, size, ranks[r].code, ranks[r].err.what);
+    pthread_barrier_destroy(&all_here);
     if (shared >= 0) close(shared);
+}
+
+/* An array of the device with these values, and back. */
+static void *on_device(struct rank *r, const void *values, size_t bytes)
+{
+    void *p = device_alloc(r->device, MEMORY_GRADIENTS, bytes + 4, "test", &r->err);
+    r->device->upload(r->device, p, values, bytes);
+    return p;
+}
+static void from_device(struct rank *r, void *values, const void *p, size_t bytes)
+{
+    r->device->sync(r->device);
+    r->device->download(r->device, values, p, bytes);
 }
 
 /* Of any rank's array, from its number and place: sums whose order shows in their bits. */
@@ -91,6 +133,7 @@ static void unequal_parts(int size, int64_t count, int64_t *offsets)
 {
     offsets[0] = 0;
     for (int q = 1; q < size; q++) offsets[q] = q == 1 ? 7 : count * q / size;
+    for (int q = 2; q < size && count == LONG_PART; q++) offsets[q] = count - 11 * (size - q);
     offsets[size] = count;
 }
 
@@ -108,13 +151,18 @@ static void reduce_one(struct rank *r, enum dtype type, int64_t count, int giver
         else ((uint16_t *)send)[i] = bf16_of(v);
     }
     for (int64_t i = 0; i < own; i++) sum[i] = value_of(first, begin + i);
-    struct dist_sum s = {.send = r->dist.rank < givers ? send : NULL,
+    float *receive = on_device(r, sum, (size_t)own * 4);
+    void *given = r->dist.rank < givers ? on_device(r, send, (size_t)count * dtype_bytes(type)) : NULL;
+    struct dist_sum s = {.send = given,
                          .type = type,
                          .offsets = offsets,
                          .givers = givers,
-                         .before = before ? sum : NULL,
-                         .receive = sum};
+                         .before = before ? receive : NULL,
+                         .receive = receive};
     CHECK(r, dist_reduce(&r->dist, &s, &r->err) == 0);
+    from_device(r, sum, receive, (size_t)own * 4);
+    device_free(r->device, receive);
+    device_free(r->device, given);
     int64_t wrong = 0;
     for (int64_t i = 0; i < own; i++) {
         float expected = before ? value_of(first, begin + i) : 0.0f;
@@ -131,12 +179,14 @@ static void reduce_one(struct rank *r, enum dtype type, int64_t count, int giver
 
 static void reduce_all(struct rank *r)
 {
-    int64_t counts[] = {100, VALUES};
+    int size = r->dist.size;
+    int64_t counts[] = {100, !card ? VALUES : size == MOST ? LONG_PART : 1001};
+    CHECK(r, size == 1 || strcmp(r->dist.ops->name, card ? "nccl" : "local") == 0);
     for (int c = 0; c < 2; c++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             enum dtype type = bf16 ? DTYPE_BF16 : DTYPE_F32;
-            reduce_one(r, type, counts[c], r->dist.size, false);
-            if (c == 0 || bf16) reduce_one(r, type, counts[c], (r->dist.size + 1) / 2, true);
+            if (!bf16 || counts[c] != LONG_PART) reduce_one(r, type, counts[c], size, false);
+            if (c == 0 || bf16) reduce_one(r, type, counts[c], (size + 1) / 2, true);
         }
 }
 
@@ -144,7 +194,7 @@ static void a_sum_is_made_in_rank_order_in_fp32(void **state)
 {
     (void)state;
     static const int sizes[] = {1, 2, 3, 4, 8};
-    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) as_ranks(sizes[s], reduce_all);
+    for (size_t s = card ? 1 : 0; s < sizeof sizes / sizeof *sizes; s++) as_ranks(sizes[s], reduce_all);
 }
 
 static void gather_all(struct rank *r)
@@ -154,7 +204,10 @@ static void gather_all(struct rank *r)
     unequal_parts(size, VALUES, offsets);
     unsigned char *bytes = calloc(VALUES, 1);
     for (int64_t i = offsets[me]; i < offsets[me + 1]; i++) bytes[i] = (unsigned char)(i * 7 + me + 1);
-    CHECK(r, dist_gather(&r->dist, bytes, offsets, &r->err) == 0);
+    void *held = on_device(r, bytes, VALUES);
+    CHECK(r, dist_gather(&r->dist, held, offsets, &r->err) == 0);
+    from_device(r, bytes, held, VALUES);
+    device_free(r->device, held);
     int64_t wrong = 0;
     for (int q = 0; q < size; q++)
         for (int64_t i = offsets[q]; i < offsets[q + 1]; i++)
@@ -181,7 +234,7 @@ static void gather_all(struct rank *r)
 static void every_rank_has_what_each_had(void **state)
 {
     (void)state;
-    for (int size = 1; size <= 4; size++) as_ranks(size, gather_all);
+    for (int size = card ? 2 : 1; size <= 4; size++) as_ranks(size, gather_all);
 }
 
 struct later {
@@ -214,7 +267,7 @@ static void begin_and_end(struct rank *r)
 static void what_is_begun_is_done_in_order_and_waited_for_later(void **state)
 {
     (void)state;
-    as_ranks(1, begin_and_end);
+    if (!card) as_ranks(1, begin_and_end);
     as_ranks(3, begin_and_end);
 }
 
@@ -306,6 +359,120 @@ static void what_ranks_could_not_do_together_is_refused(void **state)
     device_close(device);
 }
 
+/* ---- ranks that have cards ---- */
+
+static int gather_later(struct dist *dist, void *context, struct error *err)
+{
+    return dist_gather(dist, context, (int64_t[]){0, 32, 64}, err);
+}
+
+/* While the others are waited for, this device computes; what is computed before is what travels, and what is
+ * computed behind is not. */
+static void compute_meanwhile(struct rank *r)
+{
+    unsigned char bytes[64] = {0}, *p = on_device(r, bytes, sizeof bytes);
+    unsigned char *other = on_device(r, bytes, sizeof bytes);
+    for (int turn = 1; turn <= 3; turn++) {
+        r->device->ops->fill(r->device, p + 32 * r->dist.rank, 16 * turn + r->dist.rank, 32);
+        struct dist_job job = {.run = gather_later, .context = p};
+        dist_begin(&r->dist, &job);
+        r->device->ops->fill(r->device, other, turn, sizeof bytes);
+        from_device(r, bytes, other, sizeof bytes);
+        CHECK(r, bytes[0] == turn && bytes[63] == turn);
+        CHECK(r, !job.done); /* FAKE_NCCL_DELAY */
+        CHECK(r, dist_end(&r->dist, &job, &r->err) == 0);
+        from_device(r, bytes, p, sizeof bytes);
+        CHECK(r, bytes[0] == 16 * turn && bytes[31] == 16 * turn && bytes[32] == 16 * turn + 1);
+    }
+    device_free(r->device, p);
+    device_free(r->device, other);
+}
+
+static void a_device_computes_while_ranks_exchange(void **state)
+{
+    (void)state;
+    setenv("FAKE_NCCL_DELAY", "30", 1);
+    for (int late = 0; late < 4; late++) { /* a missing event shows as another result, or as waiting */
+        char text[16];
+        snprintf(text, sizeof text, "%d", late);
+        setenv("FAKE_LATE", text, 1);
+        as_ranks(2, compute_meanwhile);
+    }
+    unsetenv("FAKE_LATE");
+    unsetenv("FAKE_NCCL_DELAY");
+}
+
+static void fail_once(struct rank *r)
+{
+    double one = 1;
+    int code = 0, calls = 0;
+    while (!code && calls++ < 5) code = dist_all_reduce(&r->dist, DIST_SUM, &one, 1, &r->err);
+    CHECK(r, code == EXIT_RANK_LOST && calls > 1);
+    CHECK(r, strstr(r->err.what, "remote process exited or there was a network error (6)"));
+    CHECK(r, dist_barrier(&r->dist, &r->err) == EXIT_RANK_LOST);
+}
+
+static void an_error_of_the_library_is_told(void **state)
+{
+    (void)state;
+    setenv("FAKE_NCCL_FAIL", "3", 1);
+    as_ranks(2, fail_once);
+    unsetenv("FAKE_NCCL_FAIL");
+}
+
+static void *tear_down(void *context)
+{
+    struct rank *r = context;
+    usleep(100000);
+    dist_abort(&r->dist, EXIT_RANK_LOST);
+    return NULL;
+}
+/* As when a rank has died: the library waits for ever, the heartbeat does not. */
+static void wait_for_nobody(struct rank *r)
+{
+    pthread_t other;
+    double one = 1;
+    CHECK(r, pthread_create(&other, NULL, tear_down, r) == 0);
+    if (r->dist.rank == 0) {
+        CHECK(r, dist_all_reduce(&r->dist, DIST_SUM, &one, 1, &r->err) == EXIT_RANK_LOST);
+        CHECK(r, strstr(r->err.what, "is lost, in all_reduce"));
+    }
+    pthread_join(other, NULL);
+}
+
+static void a_rank_that_does_not_come_is_waited_for_until_told(void **state)
+{
+    (void)state;
+    as_ranks(3, wait_for_nobody);
+}
+
+static void differ(struct rank *r)
+{
+    char text[64] = "";
+    int code = dist_broadcast(&r->dist, text, r->dist.rank ? 32 : 64, 0, &r->err);
+    CHECK(r, code == EXIT_RANK_LOST && strstr(r->err.what, "ranks made different calls"));
+}
+
+static void ranks_that_differ_are_told(void **state)
+{
+    (void)state;
+    as_ranks(2, differ);
+}
+
+static void sum_through_host(struct rank *r)
+{
+    CHECK(r, strcmp(r->dist.ops->name, "local") == 0 && r->dist.overlaps == r->device->host_memory);
+    reduce_one(r, DTYPE_BF16, 100, r->dist.size, true);
+}
+
+static void with_a_rank_on_the_processor_the_host_carries(void **state)
+{
+    (void)state;
+    processors_from = 2;
+    as_ranks(3, sum_through_host);
+    processors_from = MOST;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_rank_that_is_killed_is_named),
@@ -314,5 +481,15 @@ int main(void)
                                        cmocka_unit_test(every_rank_has_what_each_had),
                                        cmocka_unit_test(what_is_begun_is_done_in_order_and_waited_for_later),
                                        cmocka_unit_test(what_ranks_could_not_do_together_is_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest of_cards[] = {
+        cmocka_unit_test(a_sum_is_made_in_rank_order_in_fp32),
+        cmocka_unit_test(every_rank_has_what_each_had),
+        cmocka_unit_test(what_is_begun_is_done_in_order_and_waited_for_later),
+        cmocka_unit_test(a_device_computes_while_ranks_exchange),
+        cmocka_unit_test(an_error_of_the_library_is_told),
+        cmocka_unit_test(a_rank_that_does_not_come_is_waited_for_until_told),
+        cmocka_unit_test(ranks_that_differ_are_told),
+        cmocka_unit_test(with_a_rank_on_the_processor_the_host_carries)};
+    if ((card = getenv("MEOPT_TEST_DEVICE")) == NULL) return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(of_cards, NULL, NULL);
 }

@@ -3,4 +3,4 @@
 fakes=$MEOPT_BUILD/tests
 [ -f "$fakes/libfake_amdhip64.so" ] || exit 77
 export MEOPT_HIP_LIBRARY="$fakes/libfake_amdhip64.so" MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_KERNELS="$fakes/fake_kernels" \
-    MEOPT_ROCBLAS_LIBRARY=none MEOPT_CUBLAS_LIBRARY=none MEOPT_HIPBLASLT_LIBRARY=none MEOPT_CUBLASLT_LIBRARY=none
+    MEOPT_ROCBLAS_LIBRARY=none MEOPT_CUBLAS_LIBRARY=none MEOPT_HIPBLASLT_LIBRARY=none MEOPT_CUBLASLT_LIBRARY=none MEOPT_RCCL_LIBRARY=none MEOPT_NCCL_LIBRARY=none

@@ -14,6 +14,7 @@
  *                 waits and events allow; all others work at once (0: none waits). A missing event shows with
  *                 one or the other.
  *   FAKE_GRAPH    "none": no stream can be recorded; "void": every recording comes to nothing
+ * What a library of collectives gives a stream (tests/fake_nccl.cc) is not done at once: fake_driver_give.
  *   FAKE_COUNT    a file to which allocations, launches, starts of graphs and copies of streams but the first
  *                 are counted when the library goes
  */
@@ -27,6 +28,8 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <thread>
+#include <unistd.h>
 #include <vector>
 
 #ifdef FAKE_CUDA
@@ -44,6 +47,7 @@ enum {
     INVALID_DEVICE = 101,
     NO_BINARY = 209,
     NOT_FOUND = 500,
+    NOT_READY = 600,
     LAUNCH_FAILURE = 719,
     NOT_SUPPORTED = 801,
     NOT_RECORDABLE = 900,
@@ -62,8 +66,8 @@ static const char *arch()
 }
 
 /* One thread at a time is inside: the emulation has one card's state. */
-static std::recursive_mutex inside_driver;
-#define ENTERED std::lock_guard<std::recursive_mutex> entered(inside_driver)
+static std::mutex inside_driver;
+#define ENTERED std::lock_guard<std::mutex> entered(inside_driver)
 
 /* Whose turn it is on this thread. As with the real drivers a thread begins with the first card (HIP) or with
  * none (CUDA), and nothing of a card works from a thread to which another is current. */
@@ -118,6 +122,7 @@ struct work {
     std::function<void()> run;
     event *wait; /* before it: until this many records of it are done */
     long long until;
+    std::function<bool()> ready; /* what somebody else does: asked again and again, and goes on meanwhile */
 };
 struct stream {
     int card;
@@ -130,28 +135,54 @@ static std::vector<stream *> streams;
 /* The recording of a stream: what it is given does not begin. As with the real drivers, whatever asks for
  * memory, waits or touches events meanwhile fails and makes the recording void. */
 static stream *recording;
+static std::thread::id recorder; /* other threads are let be */
 static bool recording_void;
 static std::vector<std::function<void()>> recorded;
 
 static bool not_recordable()
 {
-    recording_void = recording_void || recording;
-    return recording;
+    bool own = recording && recorder == std::this_thread::get_id();
+    recording_void = recording_void || own;
+    return own;
 }
 
-/* Work off the stream until `wanted` is done `until` times; all of it without `wanted`. */
-static void work_off(stream *s, const event *wanted, long long until)
+/* Work off the stream until `wanted` is done `until` times; all of it without `wanted`. false: not yet, for
+ * something that somebody else does is not ready. */
+static bool try_work_off(stream *s, const event *wanted, long long until)
 {
     while (!s->queue.empty() && (!wanted || wanted->done < until)) {
-        work first = s->queue.front();
+        work &first = s->queue.front();
+        if (first.wait && first.wait->done < first.until &&
+            !try_work_off(first.wait->on, first.wait, first.until))
+            return false;
+        if (first.ready && !first.ready()) return false;
+        work now = first;
         s->queue.pop_front();
-        if (first.wait && first.wait->done < first.until) work_off(first.wait->on, first.wait, first.until);
-        first.run();
+        now.run();
+    }
+    return true;
+}
+
+/* The same, waited for: others may call the driver meanwhile. */
+static void work_off(stream *s, const event *wanted, long long until)
+{
+    while (!try_work_off(s, wanted, until)) {
+        inside_driver.unlock();
+        usleep(50);
+        inside_driver.lock();
     }
 }
+/* All of this thread's card. */
 static void work_off_all()
 {
-    for (stream *s : streams) work_off(s, nullptr, 0);
+    for (size_t i = 0; i < streams.size(); i++)
+        if (streams[i]->card == current_card()) work_off(streams[i], nullptr, 0);
+}
+static int put(stream *s, const work &w)
+{
+    s->queue.push_back(w);
+    if (s->number != number("FAKE_LATE", 0)) try_work_off(s, nullptr, 0);
+    return 0;
 }
 static int give(void *p, const work &w)
 {
@@ -162,11 +193,9 @@ static int give(void *p, const work &w)
         recorded.push_back(w.run);
         return 0;
     }
-    s->queue.push_back(w);
-    if (s->number != number("FAKE_LATE", 0)) work_off(s, nullptr, 0);
-    return 0;
+    return put(s, w);
 }
-static int give(void *p, std::function<void()> run) { return give(p, work{run, nullptr, 0}); }
+static int give(void *p, std::function<void()> run) { return give(p, work{run, nullptr, 0, nullptr}); }
 
 /* Is all of it inside one block? */
 static bool inside(const void *p, size_t bytes)
@@ -378,7 +407,7 @@ ENTRY(hipStreamSynchronize, cuStreamSynchronize)(void *p)
 ENTRY(hipStreamWaitEvent, cuStreamWaitEvent)(void *p, void *e, unsigned)
 {
     ENTERED;
-    return give(p, work{[] {}, (event *)e, ((event *)e)->recorded});
+    return give(p, work{[] {}, (event *)e, ((event *)e)->recorded, nullptr});
 }
 ENTRY(hipEventCreateWithFlags, cuEventCreate)(void **p, unsigned)
 {
@@ -413,6 +442,41 @@ ENTRY(hipEventSynchronize, cuEventSynchronize)(void *p)
     if (e->on) work_off(e->on, e, e->recorded);
     return 0;
 }
+ENTRY(hipEventQuery, cuEventQuery)(void *p)
+{
+    ENTERED;
+    if (not_recordable()) return NOT_RECORDABLE;
+    event *e = (event *)p;
+    if (e->on && e->done < e->recorded) try_work_off(e->on, e, e->recorded);
+    return e->done < e->recorded ? NOT_READY : 0;
+}
+
+/* For a library that gives streams work of its own: `begin` is called once all before it is done, from then
+ * on `ended` again and again until it says 1; what comes behind waits for that. */
+extern "C" __attribute__((visibility("default"))) int fake_driver_give(void *p, void (*begin)(void *),
+                                                                       int (*ended)(void *), void *context)
+{
+    ENTERED;
+    if (recording == p) return NOT_RECORDABLE;
+    bool begun = false;
+    return put((stream *)p, work{[] {}, nullptr, 0,
+                                 [=]() mutable {
+                                     if (!begun) begin(context);
+                                     begun = true;
+                                     return ended(context) != 0;
+                                 }});
+}
+extern "C" __attribute__((visibility("default"))) int fake_driver_card() { return current_card(); }
+extern "C" __attribute__((visibility("default"))) int fake_driver_stream_card(void *p)
+{
+    return ((stream *)p)->card;
+}
+/* Is it memory of this thread's card? */
+extern "C" __attribute__((visibility("default"))) int fake_driver_inside(const void *p, size_t bytes)
+{
+    ENTERED;
+    return inside(p, bytes);
+}
 ENTRY(hipStreamBeginCapture, cuStreamBeginCapture_v2)(void *p, int mode)
 {
     ENTERED;
@@ -420,6 +484,7 @@ ENTRY(hipStreamBeginCapture, cuStreamBeginCapture_v2)(void *p, int mode)
     if (how && strcmp(how, "none") == 0) return NOT_SUPPORTED;
     if (recording || mode != 1) return INVALID_VALUE;
     recording = (stream *)p;
+    recorder = std::this_thread::get_id();
     recording_void = how && strcmp(how, "void") == 0;
     recorded.clear();
     return 0;

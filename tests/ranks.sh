@@ -55,15 +55,28 @@ code=0
 train many --workers 3 train.batch_size=4 train.global_batch=8 || code=$?
 [ $code = 7 ] && grep -q '3 ranks for 2 micro-batches' "$dir/log" || fail "more ranks than micro-batches: $code: $(cat "$dir/log")"
 
-# Two cards, through this machine's memory: the bytes of one.
+# Cards, through this machine's memory and from card to card by the library that each maker has: the bytes of one.
 if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
     . "$MEOPT_SOURCE/tests/fake_cards.sh"
-    export FAKE_CARDS=2
-    for cards in 0 0,1; do
-        train "cards$cards" --cards $cards train.global_batch=4 train.batch_size=1 train.micro_batch=1 dist.shard=optimizer device.type=hip ||
-            fail "cards $cards: $(cat "$dir/log")"
-    done
-    for file in model.safetensors optimizer.bin; do
-        cmp "$dir/runs/cards0/ckpt/step-00000003/$file" "$dir/runs/cards0,1/ckpt/step-00000003/$file" || fail "two cards: other bytes in $file"
-    done
+    export FAKE_CARDS=4 TMPDIR="$dir"
+    cards() { # TYPE CARDS SHARD
+        train "$1$2" --cards "$2" train.global_batch=4 train.batch_size=1 train.micro_batch=1 "dist.shard=$3" device.type="$1" ||
+            fail "$1 cards $2: $(cat "$dir/log")"
+        [ "$2" = 0 ] && return
+        for file in model.safetensors optimizer.bin; do
+            cmp "$dir/runs/${1}0/ckpt/step-00000003/$file" "$dir/runs/$1$2/ckpt/step-00000003/$file" || fail "$1 cards $2: other bytes in $file"
+        done
+    }
+    cards hip 0 none
+    cards hip 0,1 optimizer
+    grep -q "gradients go through the host's memory, and computing waits for them: rank 0 finds no RCCL" "$dir/log" || fail "the host's way is taken in silence"
+    export MEOPT_RCCL_LIBRARY="$fakes/libfake_rccl.so" MEOPT_NCCL_LIBRARY="$fakes/libfake_nccl.so"
+    cards hip 0,1,2,3 optimizer
+    grep -q 'gradients go from card to card by RCCL 2.22.3' "$dir/log" || fail "RCCL is not used"
+    cards cuda 0 none
+    cards cuda 0,1,2 none
+    grep -q 'gradients go from card to card by NCCL 2.22.3' "$dir/log" || fail "NCCL is not used"
+    FAKE_NCCL_FAIL=20 train broken --cards 0,1 device.type=hip && fail "an error of the library is no error"
+    grep -q 'libfake_rccl.so on rank [01] of 2, in [a-z_]* [0-9]*: remote process exited or there was a network error (6)' "$dir/log" || fail "the library's words: $(cat "$dir/log")"
+    ! ls "$dir"/fake-nccl-* >/dev/null 2>&1 || fail "the ranks leave a file behind"
 fi

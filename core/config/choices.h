@@ -127,7 +127,7 @@
     X(DEVICE_TYPE_CUDA, "cuda")
 
 #define CHOICES_DIST_BACKEND(X) X(DIST_BACKEND_AUTO, "auto") X(DIST_BACKEND_LOCAL, "local") \
-    X(DIST_BACKEND_MPI, "mpi")
+    X(DIST_BACKEND_MPI, "mpi") X(DIST_BACKEND_NCCL, "nccl")
 #define CHOICES_DIST_SHARD(X) X(DIST_SHARD_NONE, "none") X(DIST_SHARD_OPTIMIZER, "optimizer")
 
 /* L(tag of the enum, its list) */

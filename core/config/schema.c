@@ -224,8 +224,9 @@ const struct config_key config_keys[] = {
      "use no more of each card, as in 16G; 0: all of it", false, AT(device.memory_limit)},
 
     {"dist.backend", CONFIG_CHOICE, NULL, dist_backend_names, NULL, 0, 0, "auto", "train",
-     "what carries sums between ranks; auto: local on one host, else mpi", false,
-     ENUM_AT(dist_backend, dist.backend)},
+     "what carries sums between ranks; auto: the cards' own library (nccl: NCCL, or RCCL on AMD and DCU) "
+     "where every rank has a card and it, else local on one host, else mpi",
+     false, ENUM_AT(dist_backend, dist.backend)},
     {"dist.shard", CONFIG_CHOICE, NULL, dist_shard_names, "gradients=optimizer", 0, 0, "none", "train plan",
      "what each rank holds only its part of: nothing, or optimizer states and the sums of gradients (ZeRO-1, "
      "-2)",

@@ -1,5 +1,6 @@
 /* Drivers by dlopen: see driver.h. */
 #include "core/device/driver.h"
+#include "core/base/library.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -56,6 +57,7 @@ static const struct entry {
     {offsetof(struct driver, event_destroy), {"hipEventDestroy", "cuEventDestroy_v2"}, 0},
     {offsetof(struct driver, event_record), {"hipEventRecord", "cuEventRecord"}, 0},
     {offsetof(struct driver, event_sync), {"hipEventSynchronize", "cuEventSynchronize"}, 0},
+    {offsetof(struct driver, event_query), {"hipEventQuery", "cuEventQuery"}, 0},
     {offsetof(struct driver, module_load), {"hipModuleLoadData", "cuModuleLoadData"}, 0},
     {offsetof(struct driver, module_unload), {"hipModuleUnload", "cuModuleUnload"}, 0},
     {offsetof(struct driver, function), {"hipModuleGetFunction", "cuModuleGetFunction"}, 0},
@@ -71,21 +73,6 @@ static const struct entry {
     {offsetof(struct driver, hip_error), {"hipGetErrorString", NULL}, 0},
     {offsetof(struct driver, cuda_error), {NULL, "cuGetErrorString"}, 0},
 };
-
-void *library_open(const char *const *names, const char *variable, char *path, size_t size)
-{
-    const char *own = variable ? getenv(variable) : NULL;
-    if (own && *own) {
-        snprintf(path, size, "%s", own);
-        return dlopen(own, RTLD_NOW | RTLD_LOCAL);
-    }
-    for (int i = 0; names[i]; i++) {
-        void *handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        snprintf(path, size, "%s", names[i]);
-        if (handle) return handle;
-    }
-    return NULL;
-}
 
 /* dlerror's text without the "file or directory" chain of every candidate:
  * the first that is not plain absence. */

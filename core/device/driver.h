@@ -51,6 +51,7 @@ struct driver {
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);
     int (*event_sync)(void *event);
+    int (*event_query)(void *event); /* DRIVER_NOT_READY: not yet */
     int (*module_load)(void **module, const void *image);
     int (*module_unload)(void *module);
     int (*function)(void **function, void *module, const char *name);
@@ -83,13 +84,11 @@ struct card_info {
 };
 int driver_card(const struct driver *driver, int ordinal, struct card_info *info, struct error *err);
 
-/* dlopen the first of `names` (ends with NULL) that loads; $variable before them. path: which. */
-void *library_open(const char *const *names, const char *variable, char *path, size_t size);
-
 enum {
     DRIVER_OUT_OF_MEMORY = 2,
     DRIVER_NO_DEVICE = 100,
     DRIVER_INVALID_DEVICE = 101,
+    DRIVER_NOT_READY = 600,
     DRIVER_STREAM_NON_BLOCKING = 1,
     DRIVER_EVENT_NO_TIMING = 2
 };

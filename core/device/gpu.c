@@ -228,7 +228,7 @@ static int load_object(struct device *dev, struct error *err)
 
 /* ---- Launches ----------------------------------------------------------------------------------------- */
 
-static void *kernel_function(struct device *dev, const char *name)
+void *gpu_function(struct device *dev, const char *name)
 {
     struct gpu *gpu = gpu_of(dev);
     uint32_t hash = fnv1a(name);
@@ -252,7 +252,7 @@ void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t 
     struct gpu *gpu = gpu_of(dev);
     if (dev->pending.code || gpu->dry || blocks_x <= 0 || blocks_y <= 0) return;
     gpu_current(dev);
-    void *function = kernel_function(dev, name);
+    void *function = gpu_function(dev, name);
     if (!function) return;
     if (blocks_x > INT32_MAX || blocks_y > GPU_GRID_Y) {
         error_set(&dev->pending, EXIT_FAILED, "a smaller train.micro_batch",
@@ -401,7 +401,10 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes,
         bool meant = strcmp(type, "auto") == 0 || strcmp(type, driver_names[kind]) == 0;
         found = meant && driver_open(&driver, (enum driver_kind)kind, &absent) == 0;
     }
-    if (found) lt_count(dev, &driver);
+    if (!found) return 0;
+    gpu_of(dev)->meant = true;
+    gpu_of(dev)->driver.kind = driver.kind;
+    lt_count(dev, &driver);
     return 0;
 }
 

@@ -40,6 +40,7 @@ struct gpu {
     struct graphs *graphs; /* NULL: none are made */
     bool recording, stale; /* what is issued goes into a graph; memory came or went: graphs are void */
     bool dry;              /* no driver behind it: scratch is counted, nothing is launched */
+    bool meant;            /* dry: driver.kind is what it stands for, which is on this machine */
     char object[600];      /* the code object in use */
     struct arena arena;
     /* Products come from the first of these that has one for the shape: lt, blas, the own kernel.
@@ -72,6 +73,9 @@ static inline struct gpu *gpu_of(struct device *dev) { return dev->state; }
 
 /* Cards that the driver sees: 1 when it does not say, and for a dry card. */
 int gpu_count(const struct device *dev);
+/* A kernel by name, static text, for a stream of the caller's own; NULL with dev->pending when there is none.
+ */
+void *gpu_function(struct device *dev, const char *name);
 /* Start a kernel by name; arguments as drivers take them: pointers to the values. */
 void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t blocks_y, void **arguments);
 /* Scratch of one operation; NULL after a failure, and on a dry card. */

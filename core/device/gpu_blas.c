@@ -5,6 +5,7 @@
  * a row-major matrix read column-major is its own transpose: the operands change places and the flags stay.
  */
 #include "core/device/gpu.h"
+#include "core/base/library.h"
 #include "core/base/log.h"
 
 #include <dlfcn.h>

@@ -11,6 +11,7 @@
  * which the library adds bias.
  */
 #include "core/device/gpu.h"
+#include "core/base/library.h"
 #include "core/base/log.h"
 
 #include <dlfcn.h>

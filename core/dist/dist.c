@@ -84,16 +84,16 @@ static void add(float *to, const float *from, const void *value, enum dtype type
     }
 }
 
-static int64_t part_of(const int64_t *offsets, int rank, int64_t at, int64_t most)
+int64_t dist_part(const int64_t *offsets, int rank, int64_t at, int64_t most)
 {
     int64_t left = offsets[rank + 1] - offsets[rank] - at;
     return left < 0 ? 0 : left < most ? left : most;
 }
 
-static int64_t longest_part(const struct dist *dist, const int64_t *offsets)
+int64_t dist_longest_part(int size, const int64_t *offsets)
 {
     int64_t longest = 0;
-    for (int q = 0; q < dist->size; q++)
+    for (int q = 0; q < size; q++)
         if (offsets[q + 1] - offsets[q] > longest) longest = offsets[q + 1] - offsets[q];
     return longest;
 }
@@ -104,18 +104,23 @@ static int reduce(struct dist *dist, void *context, struct error *err)
     struct dist_window *w = dist->window;
     size_t size = dtype_bytes(s->type);
     int givers = s->givers > 0 && s->givers < dist->size ? s->givers : dist->size, code = 0;
-    int64_t most = (int64_t)(w->slice_bytes / size), longest = longest_part(dist, s->offsets);
+    int64_t most = (int64_t)(w->slice_bytes / size), longest = dist_longest_part(dist->size, s->offsets);
     bool host = dist->device->host_memory;
     dist_enter("reduce", s->offsets[dist->size] * (int64_t)size);
+    if (!host && dist->ops->reduce_device) {
+        code = dist->ops->reduce_device(dist, s, err);
+        dist_leave();
+        return code;
+    }
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
         size_t bytes = (size_t)slice * size;
         for (int q = 0; q < dist->size && dist->rank < givers; q++)
             fetch(dist, host, w->send + (size_t)q * bytes,
                   (const char *)s->send + (size_t)(s->offsets[q] + at) * size,
-                  (size_t)part_of(s->offsets, q, at, slice) * size);
+                  (size_t)dist_part(s->offsets, q, at, slice) * size);
         if ((code = dist->ops->exchange(dist, w->send, w->receive, bytes, err)) != 0) break;
-        int64_t count = part_of(s->offsets, dist->rank, at, slice);
+        int64_t count = dist_part(s->offsets, dist->rank, at, slice);
         float *sum = host ? s->receive + at : w->sum;
         const float *before = s->before ? s->before + at : NULL;
         if (before && !host) {
@@ -155,18 +160,23 @@ static int gather(struct dist *dist, void *context, struct error *err)
 {
     const struct gathering *g = context;
     struct dist_window *w = dist->window;
-    int64_t most = (int64_t)w->slice_bytes, longest = longest_part(dist, g->offsets);
+    int64_t most = (int64_t)w->slice_bytes, longest = dist_longest_part(dist->size, g->offsets);
     int code = 0;
     dist_enter("gather", g->offsets[dist->size]);
+    if (!g->host && dist->ops->gather_device) {
+        code = dist->ops->gather_device(dist, g->p, g->offsets, err);
+        dist_leave();
+        return code;
+    }
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
         fetch(dist, g->host, w->send, g->p + g->offsets[dist->rank] + at,
-              (size_t)part_of(g->offsets, dist->rank, at, slice));
+              (size_t)dist_part(g->offsets, dist->rank, at, slice));
         if ((code = dist->ops->gather(dist, w->send, w->receive, (size_t)slice, err)) != 0) break;
         for (int q = 0; q < dist->size; q++)
             if (q != dist->rank)
                 put(dist, g->host, g->p + g->offsets[q] + at, w->receive + (int64_t)q * slice,
-                    (size_t)part_of(g->offsets, q, at, slice));
+                    (size_t)dist_part(g->offsets, q, at, slice));
     }
     dist_leave();
     return code;
@@ -299,6 +309,7 @@ static void window_close(struct dist *dist)
     host_release(dist, dist->window->send);
     host_release(dist, dist->window->receive);
     host_release(dist, dist->window->sum);
+    device_free(dist->device, dist->window->planned);
     free(dist->window);
     dist->window = NULL;
 }
@@ -323,7 +334,23 @@ int dist_dry(struct dist *dist, int rank, int size, struct device *device, struc
 {
     struct error own;
     *dist = (struct dist){.rank = rank, .size = size, .device = device};
-    return size > 1 || !counted(dist) ? window_open(dist, err ? err : &own) : 0;
+    dist->overlaps = counted(dist);
+    if (!err) err = &own;
+    int code = size > 1 || !dist->overlaps ? window_open(dist, err) : 0;
+    if (code || size == 1 || !nccl_planned(device)) return code;
+    dist->overlaps = true;
+    dist->window->planned = device_alloc(device, MEMORY_COMM, NCCL_CARD_BYTES, nccl_parts_name, err);
+    return dist->window->planned ? 0 : err->code;
+}
+
+/* Do the ranks meet in the library of their cards? */
+static int meet(struct dist *dist, const struct dist_options *o, struct nccl_meeting *meeting,
+                struct error *err)
+{
+    if (o->exchange) return nccl_meet(dist, o, meeting, err);
+    if (o->kind == DIST_AUTO) return 0;
+    return error_set(err, EXIT_CONFIG, "start them with 'meopt train'",
+                     "dist.backend is nccl, but nothing joins the ranks");
 }
 
 int dist_open(struct dist *dist, const struct dist_options *o, struct device *device, struct error *err)
@@ -336,12 +363,18 @@ int dist_open(struct dist *dist, const struct dist_options *o, struct device *de
         dist_self(dist, device);
         return device->host_memory ? 0 : window_open(dist, err);
     }
-    enum dist_kind kind = o->kind != DIST_AUTO ? o->kind : o->shared >= 0 ? DIST_LOCAL : DIST_MPI;
     *dist = (struct dist){.rank = o->rank, .size = o->size, .device = device};
+    struct nccl_meeting meeting = {.together = false};
     int code = window_open(dist, err);
+    if (!code && (o->kind == DIST_AUTO || o->kind == DIST_NCCL)) code = meet(dist, o, &meeting, err);
+    bool local = o->kind == DIST_LOCAL || (o->kind == DIST_AUTO && o->shared >= 0);
+    dist->overlaps = meeting.together || counted(dist);
     if (!code)
-        code = dist_thread_start(dist, kind == DIST_LOCAL ? dist_local_open : dist_mpi_open,
-                                 (void *)(uintptr_t)o, err);
+        code = dist_thread_start(dist,
+                                 meeting.together ? dist_nccl_open
+                                 : local          ? dist_local_open
+                                                  : dist_mpi_open,
+                                 meeting.together ? (void *)&meeting : (void *)(uintptr_t)o, err);
     if (code) dist_close(dist);
     return code;
 }

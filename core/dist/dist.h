@@ -14,6 +14,8 @@
  *     returns. dist_all_reduce and dist_broadcast take and give host memory.
  *   - A failure is an error with the collective and the rank that is missing (EXIT_RANK_LOST), never a hang
  *     while somebody knows that a rank is gone; after one, abort is the only call that is left.
+ *   - dist_reduce and dist_gather see what the device's own queue was given before they were called or
+ *     begun.
  *   - Back ends of many ranks do their work in a thread of their own, the one that opened the library (MPI
  *     asks for that); calls are queued to it, so one can be begun and waited for later (dist_begin).
  *
@@ -28,9 +30,11 @@
 enum { DIST_MOST_RANKS = 4096 };
 
 enum dist_kind {
-    DIST_AUTO,  /* self for one rank, local where `shared` is given, else mpi */
+    DIST_AUTO,  /* self for one rank; nccl where every rank has a card and its library; local where `shared`
+                   is given, else mpi */
     DIST_LOCAL, /* ranks of one host, which share memory */
-    DIST_MPI    /* the module libmeopt_mpi.so, built where MPI is */
+    DIST_MPI,   /* the module libmeopt_mpi.so, built where MPI is */
+    DIST_NCCL   /* the library of the cards: RCCL, NCCL */
 };
 
 /* How a process becomes a rank. Whoever launches it (core/dist/launch.h) says so. */
@@ -39,6 +43,11 @@ struct dist_options {
     int rank, size;
     int local_rank; /* on its host */
     int shared;     /* descriptor of dist_local_create, the same memory in every rank; -1: none */
+    /* all (size * bytes): what each rank gave under this name, in rank order (heartbeat_exchange). NULL:
+     * ranks cannot meet in the cards' library. */
+    int (*exchange)(void *context, const char *name, const void *own, size_t bytes, void *all,
+                    struct error *err);
+    void *context;
 };
 
 /* Memory for `size` ranks of one host, as a descriptor without a name: it is gone when the last rank is,
@@ -48,13 +57,21 @@ int dist_local_create(int size, int *shared, struct error *err);
 enum dist_operation { DIST_SUM, DIST_MIN, DIST_MAX };
 
 struct dist;
+struct dist_sum;
 struct dist_ops {
-    const char *name; /* "self", "local", "mpi" */
+    const char *name; /* "self", "local", "mpi", "nccl" */
     /* Host memory. bytes of send + to * bytes go to each rank; what the others have for this one comes to
      * receive + from * bytes. */
     int (*exchange)(struct dist *, const void *send, void *receive, size_t bytes, struct error *err);
     /* bytes at send of every rank -> receive + from * bytes, on every rank */
     int (*gather)(struct dist *, const void *send, void *receive, size_t bytes, struct error *err);
+    /* dist_reduce and dist_gather of a card's memory, where the back end reaches it itself. (optional) */
+    int (*reduce_device)(struct dist *, const struct dist_sum *, struct error *err);
+    int (*gather_device)(struct dist *, void *p, const int64_t *offsets, struct error *err);
+    /* What the device's own queue was given so far, told by who begins a job; and in the back end's thread:
+     * what follows comes behind that. (optional, both or none: without, the device is waited for) */
+    void *(*mark)(struct dist *);
+    int (*follow)(struct dist *, void *mark, struct error *err);
     /* Tear the ranks down, from any thread; the others' calls fail. (optional) */
     void (*abort)(struct dist *, int exit_code);
     void (*close)(struct dist *); /* (optional) */
@@ -63,6 +80,7 @@ struct dist_ops {
 struct dist {
     const struct dist_ops *ops;
     int rank, size;
+    bool overlaps; /* what is begun goes on beside the device's computing; else it is waited for at once */
     struct device *device;
     struct dist_window *window; /* through which arrays travel */
     struct dist_thread *thread; /* that makes the back end's calls; NULL: the caller */
@@ -114,6 +132,7 @@ struct dist_job {
     struct error err;
     int code;
     bool done, begun;
+    void *mark;
     struct dist_job *next;
 };
 void dist_begin(struct dist *dist, struct dist_job *job);

@@ -3,6 +3,7 @@
 #define MEOPT_DIST_PARTS_H
 
 #include "core/dist/dist.h"
+#include "core/dist/nccl_api.h"
 
 enum { DIST_WINDOW_BYTES = 8 << 20 }; /* of one direction, all ranks together */
 
@@ -11,6 +12,7 @@ struct dist_window {
     size_t slice_bytes;   /* at most of one call; a multiple of 64 */
     char *send, *receive; /* (size * slice_bytes) */
     float *sum;           /* (slice_bytes / 2): of a device whose memory is not this machine's */
+    void *planned;        /* of a dry card: what dist_nccl_open would take */
 };
 
 /* At most slice bytes for each rank of so many. */
@@ -28,6 +30,31 @@ int dist_call(struct dist *dist, int (*run)(struct dist *, void *context, struct
 /* Back ends, opened in their thread. */
 int dist_local_open(struct dist *dist, void *options, struct error *err);
 int dist_mpi_open(struct dist *dist, void *options, struct error *err);
+
+/* The library for cards of this kind (DEVICE_HIP, DEVICE_CUDA), or NULL with `why` (size bytes).
+ * $MEOPT_RCCL_LIBRARY and $MEOPT_NCCL_LIBRARY name another file, "none": none. It stays loaded. */
+const struct nccl_api *nccl_load(enum device_kind kind, char *why, size_t size);
+extern const char *const nccl_names[DEVICE_KIND_COUNT]; /* "RCCL", "NCCL" */
+
+/* The library of the cards. All ranks ask each other whether they have it, and rank 0 gives an id; together:
+ * all have, and dist_nccl_open is given this. */
+enum { NCCL_CARD_BYTES = 32 << 20 }; /* of each card, by class comm */
+extern const char nccl_parts_name[];
+struct nccl_meeting {
+    const struct nccl_api *api;
+    struct nccl_id id;
+    bool together;
+};
+int nccl_meet(struct dist *dist, const struct dist_options *options, struct nccl_meeting *meeting,
+              struct error *err);
+int dist_nccl_open(struct dist *dist, void *meeting, struct error *err);
+/* Would ranks on this dry card meet there? */
+bool nccl_planned(const struct device *device);
+
+/* Of an array that is cut at offsets: values of a rank's part from its `at`-th on, `most` at most; and the
+ * longest part. */
+int64_t dist_part(const int64_t *offsets, int rank, int64_t at, int64_t most);
+int64_t dist_longest_part(int size, const int64_t *offsets);
 
 /* A collective begins and ends: dist_told. */
 void dist_enter(const char *name, int64_t bytes);

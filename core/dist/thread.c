@@ -27,7 +27,8 @@ static void *dist_work(void *context)
         if (!job) break;
         if (!(t->first = job->next)) t->last = &t->first;
         pthread_mutex_unlock(&t->lock);
-        int code = job->run(dist, job->context, &job->err);
+        int code = job->mark ? dist->ops->follow(dist, job->mark, &job->err) : 0;
+        if (!code) code = job->run(dist, job->context, &job->err);
         pthread_mutex_lock(&t->lock);
         job->code = code;
         job->done = true;
@@ -40,6 +41,9 @@ static void *dist_work(void *context)
 void dist_begin(struct dist *dist, struct dist_job *job)
 {
     struct dist_thread *t = dist->thread;
+    job->mark = !dist->ops || !dist->ops->mark ? NULL : dist->ops->mark(dist);
+    if (!job->mark && !dist->device->host_memory && dist->device->kind != DEVICE_DRY)
+        dist->device->sync(dist->device);
     job->code = 0;
     job->err = (struct error){0};
     job->next = NULL;

@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/clock.h"
 #include "core/device/bench.h"
+#include "core/base/library.h"
 #include "core/device/gpu.h"
 #include "core/doctor/doctor.h"
 
@@ -201,7 +202,8 @@ static void check_drivers(struct doctor *d)
 static void check_card_libraries(struct doctor *d)
 {
     static const char slow[] = "without it MEOpt's own matrix product serves, slower",
-                      ranks[] = "training on several ranks needs it",
+                      through_host[] = "without it several cards exchange through the host's memory, slower",
+                      hosts[] = "ranks of several hosts need it where they have no cards",
                       silent[] = "the dashboard shows no temperature and power";
     static const struct {
         const char *purpose, *without;
@@ -216,15 +218,15 @@ static void check_card_libraries(struct doctor *d)
          slow,
          0,
          {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so", NULL}},
-        {"collectives of AMD and Hygon", ranks, 1, {"librccl.so.1", "librccl.so", NULL}},
-        {"collectives of NVIDIA", ranks, 0, {"libnccl.so.2", "libnccl.so", NULL}},
+        {"collectives of AMD and Hygon", through_host, 1, {"librccl.so.1", "librccl.so", NULL}},
+        {"collectives of NVIDIA", through_host, 0, {"libnccl.so.2", "libnccl.so", NULL}},
         {"telemetry of AMD and Hygon",
          silent,
          1,
          {"librocm_smi64.so", "librocm_smi64.so.1", "librocm_smi64.so.2", "/opt/hyhal/lib/librocm_smi64.so",
           NULL}},
         {"telemetry of NVIDIA", silent, 0, {"libnvidia-ml.so.1", NULL}},
-        {"MPI between CPU ranks", ranks, 2, {"libmpi.so.40", "libmpi.so.12", "libmpi.so", NULL}},
+        {"MPI between CPU ranks", hosts, 2, {"libmpi.so.40", "libmpi.so.12", "libmpi.so", NULL}},
     };
     int count[VENDORS];
     count_cards(d, count);

@@ -239,7 +239,6 @@ static void begin_group(struct many_pass *r, int group)
                         .sum = keep ? m->kept + m->kept_at[group] : m->sums[m->sums[1] ? group % 2 : 0]};
     g->reduce = (struct dist_job){.run = reduce_group, .context = g};
     g->gather = (struct dist_job){.run = gather_weights, .context = g};
-    if (!t->device->host_memory) t->device->sync(t->device);
     dist_begin(&t->ranks, &g->reduce);
 }
 
@@ -276,9 +275,8 @@ static int step_group(struct many_pass *r, int group, struct error *err)
         status != MEOPT_NOT_FINITE) /* which is known to the ranks that hold that part alone, and to */
         return trainer_library_error(&library, err); /* all at the end of the step */
     if (t->many->sharded) {
-        if (!t->device->host_memory) t->device->sync(t->device);
         dist_begin(&t->ranks, &g->gather);
-        if (t->device->queues->overlap) return dist_end(&t->ranks, &g->gather, err);
+        if (!t->ranks.overlaps) return dist_end(&t->ranks, &g->gather, err);
     }
     return 0;
 }

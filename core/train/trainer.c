@@ -44,7 +44,7 @@ static struct tower_options student_options(const struct trainer *t)
         .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
         .gradients = t->release || t->many ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
         /* a card's copies would go into the graph of what it computes meanwhile */
-        .gradient_buffers = t->ranks.size > 1 && !t->device->queues->overlap ? 2 : 1,
+        .gradient_buffers = t->ranks.size > 1 && t->ranks.overlaps ? 2 : 1,
         .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
         .backward_twice = t->twice,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
@@ -373,8 +373,10 @@ static int join_ranks(struct trainer *t, const struct dist_options *ranks, struc
         return 0;
     }
     if (t->device->kind == DEVICE_DRY) return dist_dry(&t->ranks, ranks->rank, ranks->size, t->device, err);
-    static const enum dist_kind kinds[] = {
-        [DIST_BACKEND_AUTO] = DIST_AUTO, [DIST_BACKEND_LOCAL] = DIST_LOCAL, [DIST_BACKEND_MPI] = DIST_MPI};
+    static const enum dist_kind kinds[] = {[DIST_BACKEND_AUTO] = DIST_AUTO,
+                                           [DIST_BACKEND_LOCAL] = DIST_LOCAL,
+                                           [DIST_BACKEND_MPI] = DIST_MPI,
+                                           [DIST_BACKEND_NCCL] = DIST_NCCL};
     struct dist_options o = *ranks;
     if (o.kind == DIST_AUTO) o.kind = kinds[t->config->dist.backend];
     return dist_open(&t->ranks, &o, t->device, err);

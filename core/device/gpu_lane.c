@@ -1,0 +1,105 @@
+/* Lanes: see lane.h. */
+#include "core/device/gpu.h"
+#include "core/device/lane.h"
+
+#include <stdlib.h>
+
+enum { MARKS = 8 };
+
+struct lane {
+    struct device *device;
+    void *stream, *end; /* an event */
+    void *marks[MARKS];
+    unsigned mark; /* the next one */
+    void *sums[2]; /* kernels: of F32, of BF16 */
+};
+
+static struct driver *driver_of(const struct lane *lane) { return &gpu_of(lane->device)->driver; }
+
+enum device_kind lane_kind(const struct device *device)
+{
+    const struct gpu *gpu = device->state;
+    if (!gpu_is(device) || (gpu->dry && !gpu->meant)) return DEVICE_CPU;
+    return gpu->driver.kind == DRIVER_HIP ? DEVICE_HIP : DEVICE_CUDA;
+}
+
+int lane_open(struct lane **out, struct device *device, struct error *err)
+{
+    static const char *const kernels[] = {"sum_ranks_f32", "sum_ranks_bf16"};
+    char text[160];
+    struct lane *lane = *out = calloc(1, sizeof *lane);
+    if (!lane) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
+    lane->device = device;
+    struct driver *d = driver_of(lane);
+    gpu_current(device);
+    int code = d->stream_create(&lane->stream, DRIVER_STREAM_NON_BLOCKING);
+    if (!code) code = d->event_create(&lane->end, DRIVER_EVENT_NO_TIMING);
+    for (int i = 0; i < MARKS && !code; i++) code = d->event_create(&lane->marks[i], DRIVER_EVENT_NO_TIMING);
+    if (code)
+        return error_set(err, EXIT_FAILED, "see 'meopt doctor'", "no queue on %s: %s", device->name,
+                         driver_text(d, code, text, sizeof text));
+    for (int i = 0; i < 2; i++)
+        if (!(lane->sums[i] = gpu_function(device, kernels[i])))
+            return error_set(err, EXIT_FAILED, "build MEOpt and its code objects together",
+                             "%s has no kernel %s", gpu_of(device)->object, kernels[i]);
+    return 0;
+}
+
+void lane_close(struct lane *lane)
+{
+    if (!lane) return;
+    struct driver *d = driver_of(lane);
+    gpu_current(lane->device);
+    if (lane->stream) d->stream_destroy(lane->stream);
+    if (lane->end) d->event_destroy(lane->end);
+    for (int i = 0; i < MARKS; i++)
+        if (lane->marks[i]) d->event_destroy(lane->marks[i]);
+    free(lane);
+}
+
+void *lane_stream(const struct lane *lane) { return lane->stream; }
+
+void *lane_mark(struct lane *lane)
+{
+    void *event = lane->marks[lane->mark++ % MARKS];
+    gpu_current(lane->device);
+    gpu_fail(lane->device, driver_of(lane)->event_record(event, gpu_of(lane->device)->stream),
+             "recording an event");
+    return event;
+}
+
+int lane_follow(struct lane *lane, void *mark)
+{
+    gpu_current(lane->device);
+    return driver_of(lane)->stream_wait(lane->stream, mark, 0);
+}
+
+int lane_upload(struct lane *lane, void *dst, const void *src, size_t bytes)
+{
+    return driver_of(lane)->to_device(dst, src, bytes, lane->stream);
+}
+int lane_download(struct lane *lane, void *dst, const void *src, size_t bytes)
+{
+    return driver_of(lane)->to_host(dst, src, bytes, lane->stream);
+}
+
+int lane_sum(struct lane *lane, const struct lane_sum *sum)
+{
+    struct lane_sum s = *sum;
+    void *arguments[] = {&s.before, &s.received, &s.stride, &s.own, &s.me, &s.givers, &s.out, &s.count};
+    return driver_of(lane)->launch(lane->sums[s.type == DTYPE_BF16],
+                                   (unsigned)gpu_blocks(lane->device, s.count), 1, 1, GPU_THREADS, 1, 1, 0,
+                                   lane->stream, arguments, NULL);
+}
+
+int lane_end(struct lane *lane) { return driver_of(lane)->event_record(lane->end, lane->stream); }
+int lane_ended(struct lane *lane)
+{
+    int code = driver_of(lane)->event_query(lane->end);
+    return code == DRIVER_NOT_READY ? (int)LANE_BUSY : code;
+}
+
+const char *lane_text(const struct lane *lane, int error, char *text, size_t size)
+{
+    return driver_text(driver_of(lane), error, text, size);
+}

@@ -1,0 +1,421 @@
+/* Ranks that each have a card of one maker, through RCCL or NCCL: what travels goes from card to card, on a
+ * queue beside the one that computes.
+ *
+ * The library carries bytes alone, by sends, receives and broadcasts, which no algorithm of it can round;
+ * sums are made by a kernel of ours in rank order (kernels/gpu/elementwise.hip, sum_ranks), so they have the
+ * bits of the other back ends.
+ *
+ * The communicator does not block: whatever the library is at, this thread asks for its state, sees that the
+ * run is to be torn down (nccl_abort, from the heartbeat's thread), and aborts it itself. The library does
+ * not notice a rank of the same host that has died; who is alive is the heartbeat's to know.
+ */
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/device/lane.h"
+#include "core/dist/nccl_api.h"
+#include "core/dist/parts.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SHORT_NS = 10000, LONG_NS = 500000, JOIN_SECONDS = 120, LEAVE_SECONDS = 5 };
+
+struct nccl {
+    const struct nccl_api *api;
+    void *comm;
+    struct lane *lane; /* its queue */
+    void *stream;      /* the lane's */
+    char *parts;       /* (NCCL_CARD_BYTES) of the card: what comes from other ranks */
+    bool open;
+    atomic_int aborted; /* an exit code */
+};
+
+/* ---- who takes part ---- */
+
+/* What each rank says of itself. */
+struct nccl_offer {
+    int32_t kind, version; /* enum device_kind of its card, or DEVICE_CPU; of its library, 0: none */
+    struct nccl_id id;     /* of rank 0 */
+};
+
+static void version_text(char text[24], int version)
+{
+    if (version < 10000) snprintf(text, 24, "%d.%d", version / 1000, version / 100 % 10);
+    else snprintf(text, 24, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+}
+
+/* Why these ranks cannot, "" when they can. */
+static void compare_offers(const struct nccl_offer *all, int size, char *why, size_t bytes)
+{
+    char ours[24], theirs[24];
+    why[0] = 0;
+    version_text(ours, all[0].version);
+    for (int r = 0; r < size && !why[0]; r++) {
+        const struct nccl_offer *o = &all[r];
+        version_text(theirs, o->version);
+        if (o->kind == DEVICE_CPU) snprintf(why, bytes, "rank %d computes on the processor", r);
+        else if (o->kind != all[0].kind)
+            snprintf(why, bytes, "rank 0 has a %s card, rank %d a %s one", device_kind_names[all[0].kind], r,
+                     device_kind_names[o->kind]);
+        else if (!o->version)
+            snprintf(why, bytes, "rank %d finds no %s that can be used", r, nccl_names[o->kind]);
+        else if (o->version != all[0].version)
+            snprintf(why, bytes, "rank 0 has %s %s, rank %d %s", nccl_names[o->kind], ours, r, theirs);
+    }
+}
+
+static bool some_cards(const struct nccl_offer *all, int size)
+{
+    for (int r = 0; r < size; r++)
+        if (all[r].kind != DEVICE_CPU) return true;
+    return false;
+}
+
+static int offer_own(const struct dist *dist, struct nccl_meeting *m, struct nccl_offer *own,
+                     struct error *err)
+{
+    char why[320] = "";
+    enum device_kind kind = lane_kind(dist->device);
+    *own = (struct nccl_offer){.kind = (int32_t)kind};
+    m->api = NULL;
+    if (kind == DEVICE_CPU) return 0;
+    m->api = nccl_load(kind, why, sizeof why);
+    if (!m->api) log_debug("rank %d: no %s: %s", dist->rank, nccl_names[kind], why);
+    int code = m->api && dist->rank == 0 ? m->api->new_id(&own->id) : 0;
+    if (code)
+        return error_set(err, EXIT_FAILED, "NCCL_DEBUG=INFO in the environment has it say more",
+                         "%s (%s) gives no id for the ranks to meet: %s (%d)", nccl_names[kind], m->api->path,
+                         m->api->text(code), code);
+    own->version = m->api ? m->api->number : 0;
+    return 0;
+}
+
+int nccl_meet(struct dist *dist, const struct dist_options *o, struct nccl_meeting *m, struct error *err)
+{
+    struct nccl_offer own, *all = calloc((size_t)o->size, sizeof *all);
+    char why[128], version[24];
+    m->together = false;
+    if (!all) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
+    int code = offer_own(dist, m, &own, err);
+    if (!code) code = o->exchange(o->context, "library of the cards", &own, sizeof own, all, err);
+    if (!code) {
+        compare_offers(all, o->size, why, sizeof why);
+        m->id = all[0].id;
+        m->together = !why[0];
+        version_text(version, own.version);
+        if (m->together && o->rank == 0)
+            log_info("gradients go from card to card by %s %s (%s)", nccl_names[own.kind], version,
+                     m->api->path);
+        else if (why[0] && o->kind == DIST_NCCL)
+            code = error_set(err, EXIT_CONFIG, "dist.backend=auto takes the host's memory where it must",
+                             "dist.backend is nccl, and %s", why);
+        else if (why[0] && o->rank == 0 && some_cards(all, o->size))
+            log_warn("gradients go through the host's memory, and computing waits for them: %s", why);
+    }
+    free(all);
+    return code;
+}
+
+bool nccl_planned(const struct device *device)
+{
+    char why[320];
+    enum device_kind kind = lane_kind(device);
+    return kind != DEVICE_CPU && nccl_load(kind, why, sizeof why);
+}
+
+/* ---- waiting, and being told not to ---- */
+
+static struct nccl *nccl_of(const struct dist *dist) { return dist->state; }
+
+static void nap(long *ns)
+{
+    nanosleep(&(struct timespec){.tv_nsec = *ns}, NULL);
+    if (*ns < LONG_NS) *ns *= 2;
+}
+
+/* The communicator ends here, and with it what it still has on the card. */
+static void drop_comm(struct nccl *n)
+{
+    if (n->comm) n->api->abort(n->comm);
+    n->comm = NULL;
+}
+
+static int nccl_failed(struct dist *dist, int result, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    struct dist_told told = dist_told();
+    const char *more = n->api->last_error && n->comm ? n->api->last_error(n->comm) : NULL;
+    error_set(err, EXIT_RANK_LOST,
+              "the logs of the other ranks say more, and so does NCCL_DEBUG=INFO in the environment",
+              "%s on rank %d of %d, in %s %lld: %s (%d)%s%.200s", n->api->path, dist->rank, dist->size,
+              told.name, (long long)told.number, n->api->text(result), result, more && *more ? ": " : "",
+              more ? more : "");
+    drop_comm(n);
+    return EXIT_RANK_LOST;
+}
+
+static int nccl_card_failed(struct dist *dist, int code, struct error *err)
+{
+    char text[160];
+    struct nccl *n = nccl_of(dist);
+    drop_comm(n);
+    return error_set(err, EXIT_FAILED, "see 'meopt doctor'", "exchanging with other ranks on %s: %s",
+                     dist->device->name, lane_text(n->lane, code, text, sizeof text));
+}
+
+/* Is the run being torn down? */
+static int torn_down(struct dist *dist, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    struct dist_told told = dist_told();
+    int code = atomic_load(&n->aborted);
+    if (!code && n->comm) return 0;
+    drop_comm(n);
+    return error_set(err, EXIT_RANK_LOST, "the log of that rank says why",
+                     "another rank has failed or is lost, in %s %lld", told.name, (long long)told.number);
+}
+
+/* A call has returned `result`: until the library has done what was asked. */
+static int nccl_done(struct dist *dist, int result, double seconds, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    double until = clock_seconds() + seconds;
+    long ns = SHORT_NS;
+    int code;
+    while (result == NCCL_IN_PROGRESS) {
+        if ((code = torn_down(dist, err)) != 0) return code;
+        if (seconds > 0 && clock_seconds() > until)
+            return error_set(err, EXIT_RANK_LOST,
+                             "NCCL_DEBUG=INFO in the environment says where it waits; NCCL_SOCKET_IFNAME "
+                             "names the network",
+                             "%s: the ranks have not met within %.0f s", n->api->path, seconds);
+        nap(&ns);
+        int asked = n->api->state(n->comm, &result);
+        if (asked) result = asked;
+    }
+    return result ? nccl_failed(dist, result, err) : 0;
+}
+
+/* What is the communicator at? 0: all is well so far. */
+static int comm_state(struct dist *dist, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    int result = NCCL_SUCCESS, lost = torn_down(dist, err),
+        asked = lost ? 0 : n->api->state(n->comm, &result);
+    if (lost) return lost;
+    if (asked) result = asked;
+    return result && result != NCCL_IN_PROGRESS ? nccl_failed(dist, result, err) : 0;
+}
+
+/* Until the card has done what the queue was given. That it has does not say that it went well. */
+static int nccl_finish(struct dist *dist, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    long ns = SHORT_NS;
+    int code = lane_end(n->lane), lost = 0;
+    while (!code && !lost && (code = lane_ended(n->lane)) == LANE_BUSY) {
+        code = 0;
+        if ((lost = comm_state(dist, err)) == 0) nap(&ns);
+    }
+    if (lost) return lost;
+    return code ? nccl_card_failed(dist, code, err) : comm_state(dist, err);
+}
+
+/* ---- ordering against the device's own queue ---- */
+
+static void *nccl_mark(struct dist *dist)
+{
+    struct nccl *n = nccl_of(dist);
+    return n->open ? lane_mark(n->lane) : NULL;
+}
+
+static int nccl_follow(struct dist *dist, void *mark, struct error *err)
+{
+    int code = lane_follow(nccl_of(dist)->lane, mark);
+    return code ? nccl_card_failed(dist, code, err) : 0;
+}
+
+/* ---- what travels ---- */
+
+/* Collects the calls of a group; the first that fails ends it. */
+struct nccl_group {
+    struct nccl *n;
+    int result;
+};
+
+static int group_begin(struct dist *dist, struct nccl_group *g, struct error *err)
+{
+    *g = (struct nccl_group){.n = nccl_of(dist)};
+    int code = torn_down(dist, err);
+    if (!code) g->result = g->n->api->group_start();
+    return code;
+}
+static void group_add(struct nccl_group *g, int result)
+{
+    if (!g->result || g->result == NCCL_IN_PROGRESS) g->result = result;
+}
+static int group_end(struct dist *dist, struct nccl_group *g, struct error *err)
+{
+    int result = g->n->api->group_end();
+    if (g->result && g->result != NCCL_IN_PROGRESS) result = g->result;
+    return nccl_done(dist, result, 0, err);
+}
+
+static int nccl_reduce(struct dist *dist, const struct dist_sum *s, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    size_t size = dtype_bytes(s->type);
+    int givers = s->givers > 0 && s->givers < dist->size ? s->givers : dist->size, code = 0;
+    int64_t most = (int64_t)((size_t)NCCL_CARD_BYTES / (size_t)dist->size / size) & ~(int64_t)63,
+            longest = dist_longest_part(dist->size, s->offsets);
+    for (int64_t at = 0; at < longest && !code; at += most) {
+        int64_t own = dist_part(s->offsets, dist->rank, at, most), stride = most * (int64_t)size;
+        struct nccl_group g;
+        if ((code = group_begin(dist, &g, err)) != 0) return code;
+        for (int q = 0; q < dist->size; q++) {
+            int64_t count = dist_part(s->offsets, q, at, most);
+            if (q == dist->rank) continue;
+            if (count && dist->rank < givers)
+                group_add(&g, n->api->send((const char *)s->send + (size_t)(s->offsets[q] + at) * size,
+                                           (size_t)count * size, NCCL_UINT8, q, n->comm, n->stream));
+            if (own && q < givers)
+                group_add(&g, n->api->receive(n->parts + q * stride, (size_t)own * size, NCCL_UINT8, q,
+                                              n->comm, n->stream));
+        }
+        if ((code = group_end(dist, &g, err)) != 0) return code;
+        struct lane_sum sum = {.type = s->type,
+                               .before = s->before ? s->before + at : NULL,
+                               .received = n->parts,
+                               .own = (const char *)s->send + (size_t)(s->offsets[dist->rank] + at) * size,
+                               .stride = stride,
+                               .me = dist->rank,
+                               .givers = givers,
+                               .out = s->receive + at,
+                               .count = own};
+        int launched = own ? lane_sum(n->lane, &sum) : 0;
+        if (launched) return nccl_card_failed(dist, launched, err);
+    }
+    return nccl_finish(dist, err);
+}
+
+static int nccl_gather(struct dist *dist, void *p, const int64_t *offsets, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    struct nccl_group g;
+    int code = group_begin(dist, &g, err);
+    if (code) return code;
+    for (int q = 0; q < dist->size; q++) {
+        char *part = (char *)p + offsets[q];
+        if (offsets[q + 1] > offsets[q])
+            group_add(&g, n->api->broadcast(part, part, (size_t)(offsets[q + 1] - offsets[q]), NCCL_UINT8, q,
+                                            n->comm, n->stream));
+    }
+    if ((code = group_end(dist, &g, err)) != 0) return code;
+    return nccl_finish(dist, err);
+}
+
+/* Host memory: a way to the card and back. What goes stands at parts, what comes behind it. */
+static int there_and_back(struct dist *dist, const void *send, void *receive, size_t bytes, bool all_to_all,
+                          struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    struct dist_window *w = dist->window;
+    size_t all = bytes * (size_t)dist->size, goes = all_to_all ? all : bytes;
+    char *from = n->parts, *to = n->parts + NCCL_CARD_BYTES / 2;
+    struct nccl_group g;
+    if (send != w->send) memcpy(w->send, send, goes);
+    int code = lane_upload(n->lane, from, w->send, goes);
+    if (code) return nccl_card_failed(dist, code, err);
+    if ((code = group_begin(dist, &g, err)) != 0) return code;
+    for (int q = 0; q < dist->size && all_to_all; q++) {
+        size_t at = (size_t)q * bytes;
+        group_add(&g, n->api->send(from + at, bytes, NCCL_UINT8, q, n->comm, n->stream));
+        group_add(&g, n->api->receive(to + at, bytes, NCCL_UINT8, q, n->comm, n->stream));
+    }
+    if (!all_to_all) group_add(&g, n->api->all_gather(from, to, bytes, NCCL_UINT8, n->comm, n->stream));
+    if ((code = group_end(dist, &g, err)) != 0) return code;
+    if ((code = lane_download(n->lane, w->receive, to, all)) != 0) return nccl_card_failed(dist, code, err);
+    if ((code = nccl_finish(dist, err)) == 0 && receive != w->receive) memcpy(receive, w->receive, all);
+    return code;
+}
+
+static int nccl_exchange(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+{
+    return there_and_back(dist, send, receive, bytes, true, err);
+}
+
+static int nccl_gather_host(struct dist *dist, const void *send, void *receive, size_t bytes,
+                            struct error *err)
+{
+    return there_and_back(dist, send, receive, bytes, false, err);
+}
+
+/* ---- opening, ending ---- */
+
+static void nccl_abort(struct dist *dist, int exit_code)
+{
+    struct nccl *n = nccl_of(dist);
+    int none = 0;
+    atomic_compare_exchange_strong(&n->aborted, &none, exit_code ? exit_code : EXIT_FAILED);
+}
+
+/* In peace: all ranks have made the same calls, and what they sent has come. */
+static void leave_comm(struct dist *dist)
+{
+    struct nccl *n = nccl_of(dist);
+    struct error ignored;
+    if (!n->comm) return;
+    if (!n->open || atomic_load(&n->aborted) ||
+        nccl_done(dist, n->api->finalize(n->comm), LEAVE_SECONDS, &ignored))
+        drop_comm(n);
+    else n->api->destroy(n->comm);
+    n->comm = NULL;
+}
+
+static void nccl_close(struct dist *dist)
+{
+    struct nccl *n = nccl_of(dist);
+    leave_comm(dist);
+    lane_close(n->lane);
+    device_free(dist->device, n->parts);
+    free(n);
+    dist->state = NULL;
+}
+
+const char nccl_parts_name[] = "what comes from other ranks";
+
+int dist_nccl_open(struct dist *dist, void *meeting, struct error *err)
+{
+    static const struct dist_ops nccl = {.name = "nccl",
+                                         .exchange = nccl_exchange,
+                                         .gather = nccl_gather_host,
+                                         .reduce_device = nccl_reduce,
+                                         .gather_device = nccl_gather,
+                                         .mark = nccl_mark,
+                                         .follow = nccl_follow,
+                                         .abort = nccl_abort,
+                                         .close = nccl_close};
+    const struct nccl_meeting *m = meeting;
+    struct nccl *n = calloc(1, sizeof *n);
+    struct nccl_config config = NCCL_CONFIG;
+    if (!n) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
+    n->api = m->api;
+    dist->ops = &nccl;
+    dist->state = n;
+    dist_enter("join", 0);
+    int code = lane_open(&n->lane, dist->device, err);
+    if (!code) {
+        n->stream = lane_stream(n->lane);
+        n->parts = device_alloc(dist->device, MEMORY_COMM, NCCL_CARD_BYTES, nccl_parts_name, err);
+        if (!n->parts) code = err->code;
+    }
+    if (!code)
+        code = nccl_done(dist, n->api->init(&n->comm, dist->size, m->id, dist->rank, &config), JOIN_SECONDS,
+                         err);
+    n->open = !code;
+    dist_leave();
+    return code; /* closed by the caller */
+}
