@@ -158,7 +158,8 @@ static int train_in(const struct arguments *args, const struct train_ranks *rank
                             .metrics_file = argument_text(args, "metrics-file", NULL),
                             .tensorboard = argument_flag(args, "tensorboard"),
                             .ranks = ranks->how,
-                            .restarts = (int)argument_int(args, "restarts", 0)};
+                            .restarts = (int)argument_int(args, "restarts", 0),
+                            .elastic = argument_flag(args, "elastic")};
     struct dash_options options = {
         .directory = directory, .trains = true, .ascii = argument_flag(args, "ascii"), .baseline = baseline};
     if (argument_flag(args, "no-dashboard") || s.json || !screen_possible()) {
@@ -210,6 +211,9 @@ static int check_options(const struct arguments *args, struct error *err)
     if (!resume && argument_list(args, "force-resume", 0))
         return error_set(err, EXIT_USAGE, "give --resume RUN, too",
                          "--force-resume is of a run that goes on");
+    if (argument_flag(args, "elastic") && !argument_int(args, "restarts", 0))
+        return error_set(err, EXIT_USAGE, "as in --restarts 3 --elastic",
+                         "--elastic is of a run that is started again when a rank is lost");
     if (!resume && args->operand_count == 0)
         return error_set(err, EXIT_USAGE, "see 'meopt train --help'",
                          "meopt train needs CONFIG, or --resume RUN");
@@ -290,6 +294,7 @@ static const struct option options[] = {
     {"workers", 0, OPTION_INT, "N", NULL, 1, 1024, "train on the processor with N ranks"},
     {"restarts", 0, OPTION_INT, "N", NULL, 0, 1000,
      "go on from the last checkpoint so many times, when a rank is lost or killed"},
+    {"elastic", 0, OPTION_FLAG, NULL, NULL, 0, 0, "with --restarts: go on with the ranks that are left"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "processor threads"},
     {"no-dashboard", 0, OPTION_FLAG, NULL, NULL, 0, 0, "lines instead of the dashboard, also on a terminal"},
     {"baseline", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "overlay the loss of this run"},

@@ -65,15 +65,15 @@ static void add_number(struct words *w, const char *option, int64_t number)
 static void add_rank(struct words *w, const struct supervisor *v, int i)
 {
     const struct supervised_ranks *r = &v->s->ranks;
+    if (r->cards && r->cards[i]) {
+        add_word(w, "--card");
+        add_word(w, r->cards[i]);
+    }
     if (r->size < 2) return;
     add_number(w, "--rank", i);
     add_number(w, "--ranks", r->size);
     add_number(w, "--local-rank", r->launched ? r->local_rank : i);
     if (v->shared >= 0) add_number(w, "--shared", v->shared);
-    if (r->cards && r->cards[i]) {
-        add_word(w, "--card");
-        add_word(w, r->cards[i]);
-    }
     snprintf(w->text[w->texts], sizeof w->text[0], "%016llx", (unsigned long long)r->config_hash);
     add_word(w, "--config-hash");
     add_word(w, w->text[w->texts++]);
@@ -328,12 +328,27 @@ static int attempt(struct supervisor *v, struct error *err)
     return code;
 }
 
+/* The ranks that are left, with their cards; the numbers behind the lost one's move up. Whatever their
+ * number, the images of a step are the same and are cut alike. */
+static void go_on_without(struct supervisor *v, struct supervision *s)
+{
+    struct supervised_ranks *r = &s->ranks;
+    const char *card = r->cards ? r->cards[v->lost] : NULL;
+    for (int i = v->lost; r->cards && i + 1 < r->size; i++) r->cards[i] = r->cards[i + 1];
+    if (card) r->cards[r->size - 1] = card; /* kept for its owner */
+    r->size--;
+    v->count--;
+    log_info("rank %d is left out%s%s: %d rank%s from now on", v->lost, card ? ", with card " : "",
+             card ? card : "", r->size, r->size == 1 ? "" : "s");
+}
+
 /* Who is to pass signals on does not wait for a reader. */
 static bool at_once(void) { return true; }
 
 int supervise(const struct supervision *s, struct error *err)
 {
-    struct supervisor v = {.s = s, .shared = -1, .resume = s->resume};
+    struct supervision now = *s;
+    struct supervisor v = {.s = &now, .shared = -1, .resume = s->resume, .lost = -1};
     struct error own = {0};
     if (!err) err = &own;
     log_hurry = at_once;
@@ -350,6 +365,8 @@ int supervise(const struct supervision *s, struct error *err)
         log_info("going on from the last checkpoint in %.0f s; %d more restart%s", wait, left - 1,
                  left == 2 ? "" : "s");
         if (!pause_for(&v, wait)) break;
+        if (s->elastic && v.count > 1 && v.lost >= 0 && v.lost < v.count) go_on_without(&v, &now);
+        v.lost = -1;
         v.resume = true;
         err->what[0] = 0;
         code = attempt(&v, err);

@@ -38,6 +38,7 @@ struct supervision {
     bool tensorboard;                   /* event files in RUN/tensorboard */
     struct supervised_ranks ranks;
     int restarts; /* from the last checkpoint, when a rank is lost or a worker is killed */
+    bool elastic; /* with the ranks that are left */
 };
 
 /* Blocks until the workers have ended, and leaves the signals that it hears blocked: the process is to end,
