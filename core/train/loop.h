@@ -9,6 +9,7 @@
 struct train_progress {
     int64_t step, total, epoch;
     double loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
+    int64_t wide_groups;
 };
 
 /* What the trainer is at; names for people. */

@@ -342,6 +342,7 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     }
     if (!code) code = device_check(t->device, err);
     t->previous_norm = result->grad_norm;
+    result->wide_groups = meopt_wide_groups(t->opt);
     if (code && t->sent.input) { /* for a micro-batch that is not made */
         t->device->queues->wait(t->device, NULL, t->arrived);
         t->sent.input = NULL;

@@ -71,6 +71,7 @@ struct trainer {
 
 struct step_result {
     double loss, cosine, grad_norm;
+    int64_t wide_groups; /* meopt_wide_groups */
 };
 
 /* Called with train.cache_teacher when the teacher is there and the student is not yet: compute the teacher's
