@@ -183,6 +183,14 @@ struct meopt_options {
      * (adapt_every).
      * Non-zero: the call returns MEOPT_IO. NULL: nobody holds other parts. */
     int (*reduce)(void *context, double *values, size_t count);
+    int bias_correction; /* apadam, apadamw, lamb: 1 (default), 0: moments as they are (apex has both) */
+    int grad_averaging; /* the same rules: 1 (default): m = beta1 m + (1 - beta1) g, 0: m = beta1 m + g (apex)
+                         */
+    double max_grad_norm; /* meopt_step divides all gradients by what their norm is of this where it is more,
+                             as timm's Lamb (1 there) and NVLAMB do; 0 (default): no. A gradient that is not
+                             finite: MEOPT_NOT_FINITE, and nothing moved. Steps of single tensors are refused
+                             then: the caller has the norm first and gives it as `scale` */
+    int all_or_nothing;   /* 1: meopt_step moves nothing when one gradient is not finite; default 0 */
 };
 
 /* Defaults of a rule with everything in fp32. Call with sizeof *options. */
@@ -207,7 +215,7 @@ enum meopt_tensor_flags {
 struct meopt_tensor {
     const char *
         name; /* unique; copied. It also keys the random numbers, so the order of the table does not matter */
-    int ndim; /* 0 to 8 */
+    int ndim; /* 0 to 8; a dimension may be 0: such a tensor takes steps, and has nothing to move */
     int64_t shape[8]; /* of the part held here; with MEOPT_PART of the whole tensor */
     unsigned flags;   /* enum meopt_tensor_flags */
     double lr_scale;  /* learning rate of this tensor / learning rate of the step; 0 means 1 */
@@ -255,6 +263,38 @@ int64_t meopt_find(const struct meopt *opt, const char *name);
  * fp32+copy gives the bf16 copy. Stays valid until meopt_destroy. */
 int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_dtype *dtype);
 
+/* What a step does to a tensor, settable between steps (one-cycle momentum, schedules of decay). Fields as in
+ * the options; weight_decay is 0 with MEOPT_NO_DECAY. It is not in the saved state: who sets it sets it
+ * again. */
+struct meopt_group {
+    size_t size; /* sizeof(struct meopt_group) of the caller */
+    double lr_scale, weight_decay, beta1, beta2, eps, momentum, dampening;
+};
+int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *group,
+                    struct meopt_error *err);
+int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *group,
+                    struct meopt_error *err);
+
+/* The caller's memory of a tensor has moved, with its values; copy: of MEOPT_WEIGHTS_F32_COPY, NULL: where it
+ * was. Nothing is read or written. */
+int meopt_rebind(struct meopt *opt, size_t tensor, void *weights, void *copy, struct meopt_error *err);
+
+/* What forward and backward read was written from outside (load_state_dict, clamping, an average swapped in)
+ * and is the truth now: corrections become 0, fp32 weights with a bf16 copy that copy. */
+int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err);
+
+/* The formats and bytes that meopt_create would choose for a tensor (its name: as given). */
+int meopt_plan_tensor(const struct meopt_options *options, const struct meopt_tensor *tensor,
+                      struct meopt_tensor_info *info, struct meopt_error *err);
+
+/* Moments in and out as fp32 in host memory, ranges as below: m is torch's exp_avg (momentum_buffer), v its
+ * exp_avg_sq, NULL for apsgd and lion. updates: the steps that the tensor has taken, -1: as it was. Values
+ * are rounded to nearest. */
+int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *m,
+                         const float *v, int64_t updates, struct meopt_error *err);
+int meopt_moments_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *m,
+                         float *v, struct meopt_error *err);
+
 /* Weights in and out as fp32 in host memory, `count` elements from `first` (a multiple of 64). import rounds
  * to nearest at the width of the format; import after export restores the same bits in every format. */
 int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *values,
@@ -301,7 +341,8 @@ struct meopt_step_stats {
 int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err);
 
 /* Groups of 64 elements of the last step in which sqrt(v) of 8 bits spans a factor of 2^29 and more: from
- * 2^31 on the smallest are kept too large, and their weights barely move. Of the parts held here. */
+ * 2^31 on the smallest are kept too large, and their weights barely move. Over all who
+ * hold parts (options.reduce). */
 int64_t meopt_wide_groups(const struct meopt *opt);
 
 /* All tensors at once: begin, every tensor in one parallel sweep, end.

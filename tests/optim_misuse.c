@@ -60,7 +60,7 @@ static void bad_options_and_tensors_are_refused_with_a_sentence(void **state)
     BAD_TENSOR(name, "");
     BAD_TENSOR(ndim, 9);
     BAD_TENSOR(ndim, -1);
-    BAD_TENSOR(shape[0], 0);
+    BAD_TENSOR(shape[0], -1);
     BAD_TENSOR(shape[0], INT64_MAX);
     BAD_TENSOR(first, 3);
     BAD_TENSOR(lr_scale, -1);

@@ -169,7 +169,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
                 optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
     if (!status && !(opt->partials = calloc(chunks ? chunks : 1, sizeof *opt->partials)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
-    if (!status && !(opt->sums = calloc(places + 1, sizeof *opt->sums)))
+    if (!status && !(opt->sums = calloc(places + 2, sizeof *opt->sums)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", places);
     struct error why = {0};
     if (!status && opt->device->optim->create(opt->device, count, chunks, &opt->work, &why))
@@ -244,8 +244,8 @@ int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_d
     return MEOPT_OK;
 }
 
-static int range_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count,
-                       const void *values, struct meopt_error *err)
+int optim_range_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count,
+                      const void *values, struct meopt_error *err)
 {
     if (!opt || tensor >= opt->count)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
@@ -265,7 +265,7 @@ int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count,
                  struct meopt_error *err)
 {
     OPTIM_ENTER(opt);
-    int status = range_check(opt, tensor, first, count, values, err), finite = 1;
+    int status = optim_range_check(opt, tensor, first, count, values, err), finite = 1;
     if (status || !count) return status;
     double squares = 0;
     optim_sum_squares(values, GRADIENT_F32, count, &squares, &finite);
@@ -289,7 +289,7 @@ int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t 
                  struct meopt_error *err)
 {
     OPTIM_ENTER(opt);
-    int status = range_check(opt, tensor, first, count, values, err);
+    int status = optim_range_check(opt, tensor, first, count, values, err);
     if (status || !count) return status;
     struct tensor host;
     if ((status = tensor_hold(opt, &opt->tensors[tensor], PART_WEIGHTS, &host, err))) return status;

@@ -25,7 +25,9 @@ struct tensor {
     int64_t whole; /* elements of the tensor of which this is a part (MEOPT_PART); 0: shape is what is here */
     bool decay;
     double lr_scale;
-    uint32_t key; /* of its random numbers: a hash of the name */
+    bool grouped;             /* it has options of its own: */
+    struct meopt_group group; /* meopt_set_group */
+    uint32_t key;             /* of its random numbers: a hash of the name */
     void *weights, *copy, *correction, *accumulator;
     uint8_t *state;
     bool own_weights, own_copy;
@@ -80,6 +82,11 @@ void optim_leave(struct device **device);
 
 /* Options of any caller's size, checked. */
 int options_read(struct meopt_options *to, const struct meopt_options *from, struct meopt_error *err);
+/* Are the numbers of a rule in their ranges, and can the formats bear them? */
+int options_check(const struct meopt_options *options, struct meopt_error *err);
+/* Is [first, first + count) a range of a tensor in groups of 64, and are there values for it? */
+int optim_range_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count,
+                      const void *values, struct meopt_error *err);
 int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
                 const struct meopt_tensor *table, size_t i, struct meopt_error *err);
 
@@ -102,6 +109,9 @@ void state_clear(const struct meopt *opt, struct tensor *tensor);
  * the bound of |m| / sqrt(v) after t steps; t 0: for ever. */
 double ratio_limit(const struct meopt_options *options, double t);
 int m_range(const struct meopt_options *options, int m_format);
+/* The options of a tensor: the handle's, or in *own with what meopt_set_group changed. */
+const struct meopt_options *tensor_options(const struct meopt *opt, const struct tensor *tensor,
+                                           struct meopt_options *own);
 struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale);
 
 /* Another state format for a tensor, values converted. */

@@ -87,6 +87,8 @@ int meopt_options_init(struct meopt_options *options, size_t size, int rule)
         .small_count = 4096,
         .accumulator = -1,
         .adapt_threshold = 0.1,
+        .bias_correction = 1,
+        .grad_averaging = 1,
     };
     memset(options, 0, size);
     memcpy(options, &o, o.size);
@@ -133,33 +135,42 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
         return out_of_range(err, "second_moment", to->second_moment, "one of enum meopt_state_format");
     if (to->accumulator != -1 && !meopt_state_format_name(to->accumulator))
         return out_of_range(err, "accumulator", to->accumulator, "-1 or one of enum meopt_state_format");
+    if (to->device && ((struct device *)to->device)->kind == DEVICE_DRY) to->dry = 1;
+    if ((to->allocate == NULL) != (to->release == NULL))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "allocate and release must be given together");
+    return options_check(to, err);
+}
+
+int options_check(const struct meopt_options *o, struct meopt_error *err)
+{
     const struct range {
         const char *name;
         double value, min, max;
         const char *text;
     } ranges[] = {
-        {"beta1", to->beta1, 0, 0.9999999, "at least 0 and below 1"},
-        {"beta2", to->beta2, 0, 0.9999999, "at least 0 and below 1"},
-        {"eps", to->eps, 0, 1, "between 0 and 1"},
-        {"weight_decay", to->weight_decay, 0, 1e6, "between 0 and 1e6"},
-        {"momentum", to->momentum, 0, 0.9999999, "at least 0 and below 1"},
-        {"dampening", to->dampening, 0, 1, "between 0 and 1"},
-        {"threads", to->threads, 0, 4096, "between 0 and 4096"},
-        {"small_count", (double)to->small_count, 0, 1e18, "not negative"},
-        {"adapt_every", to->adapt_every, 0, 1e9, "not negative"},
-        {"adapt_threshold", to->adapt_threshold, 0, 1e9, "not negative"},
+        {"beta1", o->beta1, 0, 0.9999999, "at least 0 and below 1"},
+        {"beta2", o->beta2, 0, 0.9999999, "at least 0 and below 1"},
+        {"eps", o->eps, 0, 1, "between 0 and 1"},
+        {"weight_decay", o->weight_decay, 0, 1e6, "between 0 and 1e6"},
+        {"momentum", o->momentum, 0, 0.9999999, "at least 0 and below 1"},
+        {"dampening", o->dampening, 0, 1, "between 0 and 1"},
+        {"threads", o->threads, 0, 4096, "between 0 and 4096"},
+        {"small_count", (double)o->small_count, 0, 1e18, "not negative"},
+        {"adapt_every", o->adapt_every, 0, 1e9, "not negative"},
+        {"adapt_threshold", o->adapt_threshold, 0, 1e9, "not negative"},
+        {"bias_correction", o->bias_correction, 0, 1, "0 or 1"},
+        {"grad_averaging", o->grad_averaging, 0, 1, "0 or 1"},
+        {"max_grad_norm", o->max_grad_norm, 0, 1e30, "not negative"},
+        {"all_or_nothing", o->all_or_nothing, 0, 1, "0 or 1"},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
             return out_of_range(err, ranges[i].name, ranges[i].value, ranges[i].text);
-    if (to->device && ((struct device *)to->device)->kind == DEVICE_DRY) to->dry = 1;
-    if ((to->allocate == NULL) != (to->release == NULL))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "allocate and release must be given together");
-    bool adam = to->rule == MEOPT_APADAM || to->rule == MEOPT_APADAMW || to->rule == MEOPT_LAMB;
-    if (adam && OPTIM_LOW_BIT(to->second_moment) && to->beta1 * to->beta1 >= to->beta2)
+    bool adam = o->rule == MEOPT_APADAM || o->rule == MEOPT_APADAMW || o->rule == MEOPT_LAMB;
+    if (adam && OPTIM_LOW_BIT(o->second_moment) && o->beta1 * o->beta1 >= o->beta2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g", to->beta1,
-                          to->beta2);
+                          "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g", o->beta1,
+                          o->beta2);
     return MEOPT_OK;
 }
 
@@ -177,11 +188,11 @@ int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
                           to->name, to->ndim);
     int64_t count = 1;
     for (int d = 0; d < to->ndim; d++)
-        if (to->shape[d] < 1 || __builtin_mul_overflow(count, to->shape[d], &count) ||
+        if (to->shape[d] < 0 || __builtin_mul_overflow(count, to->shape[d], &count) ||
             count > (int64_t)1 << 48)
             return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                              "tensor %.100s: dimension %d is %lld (empty, negative or too large)", to->name,
-                              d, (long long)to->shape[d]);
+                              "tensor %.100s: dimension %d is %lld (negative or too large)", to->name, d,
+                              (long long)to->shape[d]);
     if (to->first < 0 || to->first % OPTIM_GROUP || to->first > (int64_t)1 << 50)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: first is %lld, must be a multiple of 64",
                           to->name, (long long)to->first);

@@ -7,12 +7,13 @@
 #include <string.h>
 
 /* The most that |m| / sqrt(v) can be, by Cauchy-Schwarz over the gradients that m and v average:
- *   ((1 - b1) sum b1^k g_k)^2 <= (1 - b1)^2 / (1 - b2) sum_k (b1^2 / b2)^k * v */
+ *   ((1 - b1) sum b1^k g_k)^2 <= (1 - b1)^2 / (1 - b2) sum_k (b1^2 / b2)^k * v
+ * Without grad_averaging the first factor, 1 - b1, is 1. */
 double ratio_limit(const struct meopt_options *o, double t)
 {
     double q = o->beta1 * o->beta1 / (o->beta2 > 0 ? o->beta2 : DBL_MIN);
     double terms = t > 0 ? (q == 1 ? t : (1 - pow(q, t)) / (1 - q)) : (q < 1 ? 1 / (1 - q) : INFINITY);
-    double limit = (1 - o->beta1) * sqrt(terms / (1 - o->beta2));
+    double limit = (o->grad_averaging ? 1 - o->beta1 : 1) * sqrt(terms / (1 - o->beta2));
     return limit < 1e30 ? limit : 1e30;
 }
 
@@ -26,18 +27,34 @@ int m_range(const struct meopt_options *o, int m_format)
     return range < 20 ? range : 20;
 }
 
+const struct meopt_options *tensor_options(const struct meopt *opt, const struct tensor *tensor,
+                                           struct meopt_options *own)
+{
+    if (!tensor->grouped) return &opt->options;
+    *own = opt->options;
+    own->weight_decay = tensor->group.weight_decay;
+    own->beta1 = tensor->group.beta1;
+    own->beta2 = tensor->group.beta2;
+    own->eps = tensor->group.eps;
+    own->momentum = tensor->group.momentum;
+    own->dampening = tensor->group.dampening;
+    return own;
+}
+
 struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale)
 {
-    const struct meopt_options *o = &opt->options;
+    struct meopt_options own;
+    const struct meopt_options *o = tensor_options(opt, tensor, &own);
     double t = (double)tensor->updates + 1, lr = opt->lr * tensor->lr_scale,
            decay = tensor->decay ? o->weight_decay : 0;
-    double correction1 = 1 - pow(o->beta1, t), correction2 = 1 - pow(o->beta2, t);
+    double correction1 = o->bias_correction ? 1 - pow(o->beta1, t) : 1,
+           correction2 = o->bias_correction ? 1 - pow(o->beta2, t) : 1;
     struct optim_scalars s = {
         .lr = (float)lr,
         .decay = (float)(1 - lr * decay),
         .weight_decay = (float)decay,
         .beta1 = (float)o->beta1,
-        .rest1 = (float)(1 - o->beta1),
+        .rest1 = (float)(o->rule == MEOPT_LION || o->grad_averaging ? 1 - o->beta1 : 1),
         .beta2 = (float)o->beta2,
         .rest2 = (float)(1 - o->beta2),
         .eps = (float)o->eps,
@@ -76,7 +93,8 @@ static struct optim_partial partials_total(const struct meopt *opt, const struct
 static float trust_lr(const struct meopt *opt, const struct tensor *t, double weight_squares,
                       double update_squares, double lr)
 {
-    const struct meopt_options *o = &opt->options;
+    struct meopt_options own;
+    const struct meopt_options *o = tensor_options(opt, t, &own);
     double w = sqrt(weight_squares), u = sqrt(update_squares), trust = 1;
     if (((t->decay && o->weight_decay != 0) || o->always_adapt) && w > 0 && u > 0) trust = w / u;
     if (o->trust_clip && trust > 1) trust = 1;
@@ -156,7 +174,7 @@ static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_ta
     return status;
 }
 
-int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, struct meopt_error *err)
+static int step_begin(struct meopt *opt, int64_t step, double lr, int check, struct meopt_error *err)
 {
     if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
     if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer cannot step");
@@ -173,11 +191,20 @@ int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, stru
     return MEOPT_OK;
 }
 
+int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, struct meopt_error *err)
+{
+    if (opt && opt->options.max_grad_norm > 0)
+        return optim_fail(err, MEOPT_BAD_ORDER,
+                          "max_grad_norm %g needs all gradients at once: meopt_step, or the norm as `scale`",
+                          opt->options.max_grad_norm);
+    return step_begin(opt, step, lr, check, err);
+}
+
 /* Where the gradient of a task is: what was given, or (NULL) accumulated. */
 static int gradient_prepare(const struct tensor *t, const void *gradient, int dtype, struct optim_task *task,
                             struct meopt_error *err)
 {
-    if (!gradient) {
+    if (!gradient && t->layout.count) {
         if (!t->accumulator || !t->accumulated)
             return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: no gradient, and none accumulated",
                               t->name);
@@ -268,7 +295,8 @@ static int step_named(struct meopt *opt, const size_t *tensors, const struct meo
     if (sweep.bad >= 0) return not_finite(err, &opt->tensors[tensors[sweep.bad]]);
     for (size_t i = 0; i < count; i++) {
         int ended =
-            task_finish(opt, &opt->tensors[tensors[i]], !gradients[i].data, errors[i], status ? NULL : err);
+            task_finish(opt, &opt->tensors[tensors[i]], tasks[i].gradient_format == GRADIENT_ACCUMULATOR,
+                        errors[i], status ? NULL : err);
         if (!status) status = ended;
     }
     return status;
@@ -331,25 +359,27 @@ static bool stepped(const struct meopt *opt, size_t tensor, const void *context)
     return opt->tensors[tensor].stepped;
 }
 
-/* Squares and bad groups of those gradients, over all who hold parts of them, from what their chunks found;
- * added up tensor by tensor, or chunk by chunk. */
+/* Squares, bad and wide groups of those gradients, over all who hold parts of them, from what their chunks
+ * found; added up tensor by tensor, or chunk by chunk. */
 static int gradient_sums(const struct meopt *opt, bool (*of)(const struct meopt *, size_t, const void *),
-                         const void *context, bool by_tensor, double *squares, int64_t *bad,
+                         const void *context, bool by_tensor, double *squares, int64_t *bad, int64_t *wide,
                          struct meopt_error *err)
 {
     size_t places = 0;
     for (size_t i = 0; i < opt->count; i++)
         places += of(opt, i, context) ? optim_places(opt, &opt->tensors[i]) : 0;
     double *values = opt->sums;
-    memset(values, 0, (places + 1) * sizeof *values);
+    memset(values, 0, (places + 2) * sizeof *values);
     size_t at = 0;
     for (size_t i = 0; i < opt->count; i++) {
         if (!of(opt, i, context)) continue;
-        values[places] += (double)partials_total(opt, &opt->tensors[i]).bad_groups;
+        struct optim_partial total = partials_total(opt, &opt->tensors[i]);
+        values[places] += (double)total.bad_groups;
+        values[places + 1] += (double)total.wide_groups;
         places_fill(opt, &opt->tensors[i], VALUE(gradient_squares), values + at);
         at += optim_places(opt, &opt->tensors[i]);
     }
-    int status = optim_reduce(opt, values, places + 1, err);
+    int status = optim_reduce(opt, values, places + 2, err);
     *squares = 0;
     at = 0;
     for (size_t i = 0; i < opt->count; i++) {
@@ -359,6 +389,7 @@ static int gradient_sums(const struct meopt *opt, bool (*of)(const struct meopt 
         at += optim_places(opt, &opt->tensors[i]);
     }
     *bad = (int64_t)values[places];
+    *wide = (int64_t)values[places + 1];
     return status;
 }
 
@@ -375,13 +406,9 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
     struct meopt_step_stats found = {0};
     double squares = 0;
     int64_t bad = 0;
-    int failed = gradient_sums(opt, stepped, NULL, true, &squares, &bad, err);
+    int failed = gradient_sums(opt, stepped, NULL, true, &squares, &bad, &opt->wide_groups, err);
     if (failed) return failed;
-    opt->wide_groups = 0;
-    for (size_t i = 0; i < opt->count; i++) {
-        found.tensors += opt->tensors[i].stepped;
-        if (opt->tensors[i].stepped) opt->wide_groups += partials_total(opt, &opt->tensors[i]).wide_groups;
-    }
+    for (size_t i = 0; i < opt->count; i++) found.tensors += opt->tensors[i].stepped;
     found.grad_norm = sqrt(squares);
     found.bad_groups = bad;
     if (stats) *stats = found;
@@ -395,12 +422,28 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
 
 int64_t meopt_wide_groups(const struct meopt *opt) { return opt ? opt->wide_groups : 0; }
 
+/* By what the norm of the scaled gradients is of options.max_grad_norm, where it is more. */
+static int norm_divide(struct meopt *opt, const struct meopt_gradient *gradients, double *scale,
+                       struct meopt_error *err)
+{
+    double norm, limit = opt->options.max_grad_norm;
+    int finite;
+    if (!(limit > 0) || opt->stepping || opt->options.dry) return MEOPT_OK; /* or refused further on */
+    int status = meopt_gradient_norm(opt, gradients, &norm, &finite, err);
+    if (!status && !finite)
+        status = optim_fail(err, MEOPT_NOT_FINITE, "a gradient holds a NaN or an infinity: nothing moved");
+    norm *= fabs(*scale);
+    if (!status && norm > limit) *scale *= limit / norm;
+    return status;
+}
+
 int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
                const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
                struct meopt_error *err)
 {
     if (opt && opt->count && !gradients) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no gradients given");
-    int status = meopt_step_begin(opt, step, lr, 0, err);
+    int status = opt ? norm_divide(opt, gradients, &scale, err) : MEOPT_OK;
+    if (!status) status = step_begin(opt, step, lr, opt ? opt->options.all_or_nothing : 0, err);
     if (status) return status;
     OPTIM_ENTER(opt);
     size_t *tensors = calloc(opt->count + 1, sizeof *tensors), count = 0;
@@ -458,8 +501,8 @@ int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradient
         status = optim_device_status(opt, err);
     }
     double squares = 0;
-    int64_t bad = 0;
-    if (!status) status = gradient_sums(opt, has_task, tasks, false, &squares, &bad, err);
+    int64_t bad = 0, wide;
+    if (!status) status = gradient_sums(opt, has_task, tasks, false, &squares, &bad, &wide, err);
     free(tasks);
     if (status) return status;
     *norm = sqrt(squares);

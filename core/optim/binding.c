@@ -1,0 +1,179 @@
+/* What bindings to a host's framework need beside steps: options of single tensors, memory that moves,
+ * weights that others wrote, formats before there are tensors, moments as numbers. See core/meopt.h. */
+#include "core/optim/optim.h"
+
+#include <math.h>
+#include <string.h>
+
+static int tensor_named(const struct meopt *opt, size_t tensor, const void *given, struct meopt_error *err)
+{
+    if (opt && tensor < opt->count && given) return MEOPT_OK;
+    return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, no tensor %zu in it, or nothing given", tensor);
+}
+
+int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *group,
+                    struct meopt_error *err)
+{
+    int status = tensor_named(opt, tensor, group, err);
+    if (status) return status;
+    if (group->size < offsetof(struct meopt_group, dampening) + sizeof(double))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "a group of size %zu: set size first", group->size);
+    const struct tensor *t = &opt->tensors[tensor];
+    struct meopt_options own;
+    const struct meopt_options *o = tensor_options(opt, t, &own);
+    group->lr_scale = t->lr_scale;
+    group->weight_decay = t->decay ? o->weight_decay : 0;
+    group->beta1 = o->beta1;
+    group->beta2 = o->beta2;
+    group->eps = o->eps;
+    group->momentum = o->momentum;
+    group->dampening = o->dampening;
+    return MEOPT_OK;
+}
+
+int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *group,
+                    struct meopt_error *err)
+{
+    int status = tensor_named(opt, tensor, group, err);
+    if (status) return status;
+    if (group->size < offsetof(struct meopt_group, dampening) + sizeof(double))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "a group of size %zu: set size first", group->size);
+    if (opt->stepping)
+        return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
+    struct tensor changed = opt->tensors[tensor];
+    changed.lr_scale = group->lr_scale;
+    changed.decay = true;
+    changed.grouped = true;
+    changed.group = *group;
+    struct meopt_options own;
+    status = options_check(tensor_options(opt, &changed, &own), err);
+    if (status) return status;
+    if (!isfinite(group->lr_scale) || group->lr_scale < 0)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: lr_scale is %g", changed.name,
+                          group->lr_scale);
+    if (opt->options.rule == MEOPT_APSGD && group->momentum != 0 && changed.layout.m == STATE_NONE)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s was made without momentum", changed.name);
+    opt->tensors[tensor] = changed;
+    return MEOPT_OK;
+}
+
+int meopt_rebind(struct meopt *opt, size_t tensor, void *weights, void *copy, struct meopt_error *err)
+{
+    int status = tensor_named(opt, tensor, weights, err);
+    if (status) return status;
+    if (opt->stepping)
+        return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
+    struct tensor *t = &opt->tensors[tensor];
+    if (t->own_weights || (copy && (!t->copy || t->own_copy)))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: this memory is not the caller's", t->name);
+    if ((uintptr_t)weights % (t->layout.weights <= WEIGHTS_F32_COPY ? 4 : 2) || (uintptr_t)copy % 2)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name,
+                          weights);
+    t->weights = weights;
+    if (copy) t->copy = copy;
+    return MEOPT_OK;
+}
+
+int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err)
+{
+    OPTIM_ENTER(opt);
+    int status = tensor_named(opt, tensor, opt, err);
+    if (status) return status;
+    struct tensor *t = &opt->tensors[tensor], host;
+    if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer has no weights");
+    if ((status = tensor_hold(opt, t, PART_WEIGHTS, &host, err))) return status;
+    if (host.correction) memset(host.correction, 0, t->layout.correction_bytes);
+    for (int64_t i = 0; host.copy && i < t->layout.count; i++) {
+        uint32_t bits = (uint32_t)((const uint16_t *)host.copy)[i] << 16;
+        memcpy((char *)host.weights + i * 4, &bits, 4);
+    }
+    return tensor_release(opt, t, &host, true, err);
+}
+
+int meopt_plan_tensor(const struct meopt_options *options, const struct meopt_tensor *tensor,
+                      struct meopt_tensor_info *info, struct meopt_error *err)
+{
+    struct meopt_options o;
+    struct meopt_tensor row;
+    struct layout layout;
+    if (!tensor || !info) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no tensor, or nowhere to put it");
+    int status = options_read(&o, options, err);
+    if (!status) status = tensor_read(&row, &o, tensor, 0, err);
+    if (status) return status;
+    layout_plan(&layout, &o, &row);
+    *info = (struct meopt_tensor_info){.name = row.name,
+                                       .count = layout.count,
+                                       .weights = layout.weights,
+                                       .first_moment = layout.m,
+                                       .second_moment = layout.v};
+    layout_add(&info->bytes, &layout, row.weights != NULL, row.copy != NULL);
+    return MEOPT_OK;
+}
+
+/* A range of moments: m where the rule has one, v where it has one. */
+static int moments_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, const void *m,
+                         const void *v, struct meopt_error *err)
+{
+    int status = optim_range_check(opt, tensor, first, count, m, err);
+    if (status) return status;
+    const struct tensor *t = &opt->tensors[tensor];
+    if (t->layout.m == STATE_NONE)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has no moments", t->name);
+    if ((v != NULL) != (t->layout.v != STATE_NONE) && count)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %s second moment, %s was given",
+                          t->name, v ? "no" : "a", v ? "one" : "none");
+    if (opt->stepping)
+        return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
+    return MEOPT_OK;
+}
+
+int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *m,
+                         const float *v, int64_t updates, struct meopt_error *err)
+{
+    OPTIM_ENTER(opt);
+    int status = moments_check(opt, tensor, first, count, m, v, err);
+    if (status) return status;
+    struct tensor *t = &opt->tensors[tensor], host;
+    if (updates < -1)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: %lld updates", t->name,
+                          (long long)updates);
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(m[i]) || (v && !(v[i] >= 0 && isfinite(v[i]))))
+            return optim_fail(err, MEOPT_NOT_FINITE,
+                              "moments for %.100s hold a NaN, an infinity or a negative second moment",
+                              t->name);
+    if ((status = tensor_hold(opt, t, PART_STATE, &host, err))) return status;
+    struct optim_task task = task_of(opt, &host);
+    int64_t group = first / OPTIM_GROUP, whole = group + count / OPTIM_GROUP, tail = count % OPTIM_GROUP;
+    if (whole > group) opt->kernels->state_in(&task, group, whole, m, v);
+    if (tail) {
+        float last_m[OPTIM_GROUP] = {0}, last_v[OPTIM_GROUP] = {0};
+        memcpy(last_m, m + count - tail, (size_t)tail * 4);
+        if (v) memcpy(last_v, v + count - tail, (size_t)tail * 4);
+        opt->kernels->state_in(&task, whole, whole + 1, last_m, v ? last_v : NULL);
+    }
+    status = tensor_release(opt, t, &host, true, err);
+    if (!status && updates >= 0) t->updates = updates;
+    return status;
+}
+
+int meopt_moments_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *m,
+                         float *v, struct meopt_error *err)
+{
+    OPTIM_ENTER(opt);
+    int status = moments_check(opt, tensor, first, count, m, v, err);
+    if (status) return status;
+    const struct tensor *t = &opt->tensors[tensor];
+    struct tensor host;
+    if ((status = tensor_hold(opt, t, PART_STATE, &host, err))) return status;
+    struct optim_task task = task_of(opt, &host);
+    int64_t group = first / OPTIM_GROUP, whole = group + count / OPTIM_GROUP, tail = count % OPTIM_GROUP;
+    if (whole > group) opt->kernels->state_out(&task, group, whole, m, v);
+    if (tail) {
+        float last_m[OPTIM_GROUP], last_v[OPTIM_GROUP];
+        opt->kernels->state_out(&task, whole, whole + 1, last_m, v ? last_v : NULL);
+        memcpy(m + count - tail, last_m, (size_t)tail * 4);
+        if (v) memcpy(v + count - tail, last_v, (size_t)tail * 4);
+    }
+    return tensor_release(opt, t, &host, false, err);
+}
