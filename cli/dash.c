@@ -178,9 +178,32 @@ static bool on_signal(struct dash *d, struct signal_interrupts *interrupts)
     return false;
 }
 
+/* The window's title, once a second, and the bell when a run ends that was seen alive. */
+struct sign {
+    double told;
+    bool alive;
+};
+
+static void tell_outside(const struct dash *d, struct sign *s, double t)
+{
+    const struct follow *f = d->run;
+    char text[160], loss[24];
+    if (d->options->replay || t - s->told < 1) return;
+    s->told = t;
+    if (s->alive && f->status.ended) beep();
+    s->alive = dash_alive(d);
+    if (s->alive && f->status.total > 0)
+        snprintf(text, sizeof text, "%.80s %.0f%% loss %s - meopt", path_basename(f->directory),
+                 100.0 * (double)f->last.step / (double)f->status.total,
+                 dash_number(loss, sizeof loss, f->last.loss));
+    else snprintf(text, sizeof text, "%.80s %s - meopt", path_basename(f->directory), f->status.state);
+    screen_title(text);
+}
+
 static void loop(struct dash *d, int *ended)
 {
     double frame = 0, clock = 0, last = clock_seconds(), over = 0;
+    struct sign sign = {0};
     struct signal_interrupts interrupts = {0};
     bool leave = false, draw = true;
     while (!leave) {
@@ -206,6 +229,7 @@ static void loop(struct dash *d, int *ended)
                 }
             }
         }
+        tell_outside(d, &sign, t);
         look_back(d);
         if (draw) dash_draw(d);
         draw = false;

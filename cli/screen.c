@@ -17,16 +17,34 @@ volatile sig_atomic_t screen_signal;
 static const int fatal_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 static const int ending_signals[] = {SIGTERM, SIGHUP, SIGINT};
 static struct sigaction old_fatal[5];
-static volatile sig_atomic_t in_curses;
+static volatile sig_atomic_t in_curses, title_shown;
 static SCREEN *screen;
 static pid_t owner; /* a process that it starts shares the terminal, and leaves it alone */
 
 static void on_ending(int signal_number) { screen_signal = signal_number; }
 
+/* Titles are kept on a stack of the terminal's (xterm's XTWINOPS 22 and 23). */
+static void say(const char *sequence)
+{
+    for (size_t left = strlen(sequence); left > 0;) {
+        ssize_t n = write(STDOUT_FILENO, sequence, left);
+        if (n <= 0) return;
+        sequence += n;
+        left -= (size_t)n;
+    }
+}
+
+static void title_back(void)
+{
+    if (title_shown) say("\033[23;0t");
+    title_shown = 0;
+}
+
 static void give_back(void)
 {
     if (!in_curses || getpid() != owner) return;
     in_curses = 0;
+    title_back();
     endwin();
 }
 
@@ -97,9 +115,31 @@ void screen_mouse(void)
     mouseinterval(0);
 }
 
+/* Terminfo does not tell reliably: of screen, whose windows have titles, it says no. */
+static bool has_title(void)
+{
+    static const char *const families[] = {"xterm", "screen",  "tmux",  "rxvt", "alacritty", "foot",
+                                           "kitty", "konsole", "gnome", "vte",  "st-",       "putty"};
+    const char *term = getenv("TERM");
+    for (size_t i = 0; term && i < sizeof families / sizeof *families; i++)
+        if (strncmp(term, families[i], strlen(families[i])) == 0) return true;
+    return false;
+}
+
+void screen_title(const char *text)
+{
+    char all[200], printable[160];
+    if (!screen || !has_title()) return;
+    snprintf(all, sizeof all, "%s\033]0;%s\007", title_shown ? "" : "\033[22;0t",
+             name_printable(printable, sizeof printable, text));
+    say(all);
+    title_shown = 1;
+}
+
 void screen_close(void)
 {
     in_curses = 0;
+    title_back();
     endwin();
     delscreen(screen);
     screen = NULL;

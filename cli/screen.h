@@ -24,6 +24,9 @@ int screen_open(bool ascii, int timeout_ms, struct error *err);
 /* Have clicks and the wheel as KEY_MOUSE; without, the terminal's own selection works. */
 void screen_mouse(void);
 void screen_close(void);
+/* The title of the terminal's window, until screen_close gives back the one of before; nothing where the
+ * terminal is not known to have one. */
+void screen_title(const char *text);
 /* Text in `columns` columns at most; the rest of them blank when `fill`.
  * Control characters are shown as '?'. Returns columns used. */
 int screen_put(int y, int x, int columns, const char *text, bool fill);

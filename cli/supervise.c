@@ -271,6 +271,7 @@ static void attend(struct supervisor *v)
         ended = ended && !ranks_wait(v);
         live_watch(v);
         live_begin(v);
+        hooks_update(v->hooks);
         if (!ended && run_requested(v->s->directory, "stop-now")) ask(v, ASKED_NOW, SIGTERM);
         if (!ended) lose_patience(v);
         if (ended || clock_seconds() - told >= 1) {
@@ -297,6 +298,7 @@ static bool pause_for(struct supervisor *v, double seconds)
         struct signalfd_siginfo info;
         poll(&wait, 1, TICK_MS);
         while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info) obey(v, (int)info.ssi_signo);
+        hooks_update(v->hooks);
         if (run_requested(v->s->directory, "stop") || run_requested(v->s->directory, "stop-now"))
             ask(v, ASKED_TO_SAVE, SIGTERM);
     }
@@ -342,6 +344,23 @@ static void go_on_without(struct supervisor *v, struct supervision *s)
              card ? card : "", r->size, r->size == 1 ? "" : "s");
 }
 
+/* Until the last hook has ended, or somebody wants us gone. */
+static void attend_hooks(struct supervisor *v, int code, const struct error *err)
+{
+    bool hurry = false;
+    hooks_ended(v->hooks, code, err);
+    while (hooks_busy(v->hooks) && !hurry) {
+        struct pollfd wait = {v->signals, POLLIN, 0};
+        struct signalfd_siginfo info;
+        hooks_update(v->hooks);
+        if (hooks_busy(v->hooks)) poll(&wait, 1, TICK_MS);
+        while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info)
+            hurry |= signals_wish((int)info.ssi_signo) == WISH_STOP;
+    }
+    hooks_close(v->hooks);
+    v->hooks = NULL;
+}
+
 /* Who is to pass signals on does not wait for a reader. */
 static bool at_once(void) { return true; }
 
@@ -358,6 +377,7 @@ int supervise(const struct supervision *s, struct error *err)
     sigprocmask(SIG_BLOCK, &set,
                 NULL); /* for good: what comes when all is over must not change how it ended */
     v.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    v.hooks = hooks_open(s->directory, s->on_event, s->on_end);
     int code = v.signals < 0 ? error_errno(err, EXIT_FAILED, NULL, "no signals") : attempt(&v, err);
     double wait = 5;
     for (int left = s->restarts; left > 0 && may_try_again(&v, code); left--, wait *= 2) {
@@ -374,6 +394,7 @@ int supervise(const struct supervision *s, struct error *err)
     char *path = path_join(s->directory, "live.json");
     unlink(path);
     free(path);
+    attend_hooks(&v, code, err);
     if (v.signals >= 0) close(v.signals);
     free(v.workers);
     return code;

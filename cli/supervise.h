@@ -36,6 +36,7 @@ struct supervision {
     const char *monitor, *monitor_root; /* provider of card telemetry ("auto") and where its files are ("") */
     const char *metrics_file;           /* Prometheus text, or NULL */
     bool tensorboard;                   /* event files in RUN/tensorboard */
+    const char *on_event, *on_end;      /* commands (cli/hooks.h), or NULL */
     struct supervised_ranks ranks;
     int restarts; /* from the last checkpoint, when a rank is lost or a worker is killed */
     bool elastic; /* with the ranks that are left */

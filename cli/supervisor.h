@@ -3,6 +3,7 @@
 #ifndef MEOPT_CLI_SUPERVISOR_H
 #define MEOPT_CLI_SUPERVISOR_H
 
+#include "cli/hooks.h"
 #include "cli/outlets.h"
 #include "cli/supervise.h"
 #include "cli/worker.h"
@@ -47,6 +48,7 @@ struct supervisor {
     struct monitor *monitor;      /* opened once the worker has said where it trains */
     struct monitor_snapshot seen; /* what it said last */
     struct outlets *outlets;
+    struct hooks *hooks; /* of all attempts */
     bool begun;
     double cards_noted_at; /* when cards.jsonl had its last line; 0: never */
     bool cards_refused;    /* it could not be written: said once */
