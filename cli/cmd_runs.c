@@ -288,12 +288,12 @@ static int attach_in(const struct arguments *args, const char *directory, struct
     if (!screen_possible())
         return error_set(err, EXIT_USAGE, "elsewhere 'meopt runs --json' and metrics.jsonl tell the same",
                          "attach needs a terminal");
-    const char *other = argument_text(args, "baseline", NULL);
-    char *baseline = other ? run_named(other, argument_text(args, "run-dir", NULL), &code, err) : NULL;
+    char *baselines[DASH_BASELINES];
+    code = dash_baselines_given(baselines, args, err);
     struct dash_options options = {
-        .directory = directory, .baseline = baseline, .ascii = argument_flag(args, "ascii")};
+        .directory = directory, .baselines = baselines, .ascii = argument_flag(args, "ascii")};
     if (!code) code = dash_view(&options, &ended, err);
-    free(baseline);
+    dash_baselines_free(baselines);
     return code;
 }
 
@@ -305,7 +305,8 @@ static int attach_run(const struct arguments *args, struct error *err)
 
 static const struct option attach_options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
-    {"baseline", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "overlay the loss of this run"},
+    {"baseline", 0, OPTION_LIST, "RUN", NULL, 0, 0,
+     "its curves beneath those of the run; again for another one"},
     {"ascii", 0, OPTION_FLAG, NULL, NULL, 0, 0, "draw with ASCII characters only"},
     {0},
 };

@@ -142,7 +142,7 @@ static char *run_of(const struct arguments *args, const char *option, int *code,
 
 /* In the run that `lock` is of, which is closed. */
 static int train_in(const struct arguments *args, const struct train_ranks *ranks, const char *directory,
-                    int lock, bool resume, const char *force, const char *baseline, struct error *err)
+                    int lock, bool resume, const char *force, char *const *baselines, struct error *err)
 {
     int code;
     struct supervision s = {.directory = directory,
@@ -162,8 +162,10 @@ static int train_in(const struct arguments *args, const struct train_ranks *rank
                             .ranks = ranks->how,
                             .restarts = (int)argument_int(args, "restarts", 0),
                             .elastic = argument_flag(args, "elastic")};
-    struct dash_options options = {
-        .directory = directory, .trains = true, .ascii = argument_flag(args, "ascii"), .baseline = baseline};
+    struct dash_options options = {.directory = directory,
+                                   .trains = true,
+                                   .ascii = argument_flag(args, "ascii"),
+                                   .baselines = baselines};
     if (argument_flag(args, "no-dashboard") || s.json || !screen_possible()) {
         code = supervise(&s, err);
         close(lock);
@@ -186,15 +188,15 @@ static int train_in(const struct arguments *args, const struct train_ranks *rank
 static int replay_run(const struct arguments *args, struct error *err)
 {
     int code;
-    char *directory = run_of(args, "replay", &code, err),
-         *baseline = code ? NULL : run_of(args, "baseline", &code, err);
+    char *directory = run_of(args, "replay", &code, err), *baselines[DASH_BASELINES] = {NULL};
+    if (!code) code = dash_baselines_given(baselines, args, err);
     struct dash_options options = {.directory = directory,
                                    .replay = true,
                                    .speed = argument_real(args, "speed", 1),
                                    .ascii = argument_flag(args, "ascii"),
-                                   .baseline = baseline};
+                                   .baselines = baselines};
     if (!code) code = dash_view(&options, NULL, err);
-    free(baseline);
+    dash_baselines_free(baselines);
     free(directory);
     return code;
 }
@@ -254,8 +256,8 @@ static int train_run(const struct arguments *args, struct error *err)
     bool goes_on = resume != NULL;
     if (argument_text(args, "replay", NULL)) return replay_run(args, err);
     if ((code = check_options(args, err)) != 0) return code;
-    char *baseline = run_of(args, "baseline", &code, err);
-    if (code) return code;
+    char *baselines[DASH_BASELINES];
+    if ((code = dash_baselines_given(baselines, args, err)) != 0) return code;
     struct train_ranks ranks;
     code = train_ranks_read(&ranks, args, err);
     if (!code && resume) directory = run_of(args, "resume", &code, err);
@@ -267,10 +269,10 @@ static int train_run(const struct arguments *args, struct error *err)
     } else if (!code) {
         code = begin(args, &ranks, &directory, &goes_on, &lock, err);
     }
-    if (!code) code = train_in(args, &ranks, directory, lock, goes_on, force, baseline, err);
+    if (!code) code = train_in(args, &ranks, directory, lock, goes_on, force, baselines, err);
     else if (lock >= 0) close(lock);
     train_ranks_free(&ranks);
-    free(baseline);
+    dash_baselines_free(baselines);
     free(force);
     free(directory);
     return code;
@@ -299,7 +301,8 @@ static const struct option options[] = {
     {"elastic", 0, OPTION_FLAG, NULL, NULL, 0, 0, "with --restarts: go on with the ranks that are left"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "processor threads"},
     {"no-dashboard", 0, OPTION_FLAG, NULL, NULL, 0, 0, "lines instead of the dashboard, also on a terminal"},
-    {"baseline", 0, OPTION_TEXT, "RUN", NULL, 0, 0, "overlay the loss of this run"},
+    {"baseline", 0, OPTION_LIST, "RUN", NULL, 0, 0,
+     "its curves beneath those of the run; again for another one"},
     {"ascii", 0, OPTION_FLAG, NULL, NULL, 0, 0, "draw with ASCII characters only"},
     {"metrics-file", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
      "keep Prometheus text there (node_exporter's textfile collector)"},

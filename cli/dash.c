@@ -95,6 +95,10 @@ static int go_on(const struct dash *d, struct error *err)
 
 static void select_card(struct dash *d, int by)
 {
+    if (d->tab == TAB_HELP) {
+        d->scroll = d->scroll + by > 0 ? d->scroll + by : 0;
+        return;
+    }
     if (d->tab == TAB_LOG) {
         d->scroll = d->scroll - by > 0 ? d->scroll - by : 0;
         return;
@@ -118,6 +122,10 @@ bool dash_key(struct dash *d, int kind, wint_t c)
         return d->goes_on;
     }
     d->message[0] = 0;
+    if (d->others.open) {
+        dash_others_key(d, kind, c);
+        return false;
+    }
     if (d->edit.open) {
         dash_edit_key(d, kind, c);
         return false;
@@ -138,7 +146,10 @@ bool dash_key(struct dash *d, int kind, wint_t c)
     case '3':
     case '4': d->tab = (enum dash_tab)(c - '1'); break;
     case '?':
-    case 'h': d->tab = d->tab == TAB_HELP ? TAB_OVERVIEW : TAB_HELP; break;
+    case 'h':
+        d->tab = d->tab == TAB_HELP ? TAB_OVERVIEW : TAB_HELP;
+        d->scroll = 0;
+        break;
     case 'k': select_card(d, -1); break;
     case 'j': select_card(d, 1); break;
     case 'g':
@@ -218,7 +229,7 @@ static void loop(struct dash *d, int *ended)
             frame = t;
             if (!d->paused) {
                 follow_refresh(d->run);
-                if (d->baseline) follow_refresh(d->baseline);
+                for (int i = 0; i < d->baseline_count; i++) follow_refresh(d->baselines[i]);
                 draw = true;
             }
             if (d->options->trains && d->run->status.ended) {
@@ -270,7 +281,8 @@ int dash_view(const struct dash_options *options, int *ended, struct error *err)
     if (code) return code;
     if (!ended) ended = &own;
     *ended = -1;
-    if (options->baseline) code = follow_open(&d.baseline, options->baseline, false, err);
+    for (int i = 0; options->baselines && i < DASH_BASELINES && options->baselines[i] && !code; i++)
+        code = dash_baseline_add(&d, options->baselines[i], err);
     if (!code) code = screen_open(options->ascii, KEY_WAIT_MS, err);
     int signal_number = 0;
     if (!code) {
@@ -286,7 +298,7 @@ int dash_view(const struct dash_options *options, int *ended, struct error *err)
     follow_close(d.past);
     dash_why_end(&d);
     follow_close(d.run);
-    follow_close(d.baseline);
+    dash_baselines_end(&d);
     if (signal_number == SIGTERM || (signal_number == SIGINT && !options->trains)) {
         fflush(NULL);
         raise(signal_number); /* so that the shell sees it */

@@ -1,6 +1,7 @@
 /* Charts of the dashboard: every number that a run records, one by one or in a grid of pages, along steps,
  * epochs or time, with a cursor. See dash_draw.h. */
 #include "cli/dash_parts.h"
+#include "cli/screen.h"
 #include "core/base/file.h"
 
 #include <math.h>
@@ -8,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SERIES_RAW = 1, SERIES_BASELINE, SERIES_SMOOTH };
+enum { SERIES_RAW = 1, SERIES_SMOOTH, SERIES_BASELINE, SERIES_COUNT = SERIES_BASELINE + DASH_BASELINES };
+
+const double dash_weights[DASH_SMOOTHING] = {0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998};
 enum { CHART_WIDTH = 42, CHART_HEIGHT = 7 }; /* at least */
 
 static const struct {
@@ -161,7 +164,7 @@ static int nearest(const struct curve *c, double step)
 
 static const char *const axis_names[AXIS_COUNT] = {"step", "epoch", "min"};
 
-void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int pairs[4])
+void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int *pairs)
 {
     char label[24], cell[8];
     int top = r->y + 1;
@@ -237,25 +240,36 @@ static const char *marked_at(const struct dash *d, const struct curve *c)
     return text;
 }
 
+/* A word in the colour of its curve, where there is room; where the next one begins. */
+static int legend(const struct dash_rect *r, int x, int pair, const char *word)
+{
+    int w = screen_width(word);
+    if (x + w > r->x + r->w) return x;
+    dash_put(r->y, x, w, dash_paint(pair), word);
+    return x + w + 1;
+}
+
 /* The chart's name, its value at the cursor or now, and what is drawn. */
 static void draw_title(const struct dash *d, int which, const struct dash_rect *r, const struct curve *c,
                        const struct curve *base, int cut, bool log, bool selected)
 {
-    char line[256], number[24], other[24] = "";
+    char line[400], number[24], name[64];
     int at = isfinite(d->cursor) ? nearest(c, d->cursor) : -1;
     for (int i = c->n - 1; at < 0 && i >= 0; i--)
         if (isfinite(c->y[i])) at = i;
-    if (isfinite(d->cursor) && base->n) {
-        int b = nearest(base, d->cursor);
-        if (b >= 0) dash_number(other, sizeof other, base->y[b]);
-    }
     int n = snprintf(line, sizeof line, "%s %s%s", kinds[which].name,
                      dash_number(number, sizeof number, at < 0 ? NAN : c->y[at]), kinds[which].unit);
     if (isfinite(d->cursor) && at >= 0)
         n += snprintf(line + n, sizeof line - (size_t)n, " @%.0f", c->step[at]);
     const char *mark = isfinite(d->cursor) && which == METRIC_LOSS ? marked_at(d, c) : NULL;
     if (mark) n += snprintf(line + n, sizeof line - (size_t)n, ", %s", mark);
-    if (other[0]) n += snprintf(line + n, sizeof line - (size_t)n, ", baseline %s", other);
+    for (int i = 0; i < d->baseline_count && isfinite(d->cursor) && base[i].n; i++) {
+        int b = nearest(&base[i], d->cursor);
+        if (b < 0) continue;
+        name_printable(name, sizeof name, d->baseline_count > 1 ? dash_baseline_name(d, i) : "baseline");
+        n += snprintf(line + n, sizeof line - (size_t)n, ", %.24s %s", name,
+                      dash_number(number, sizeof number, base[i].y[b]));
+    }
     if (which == METRIC_LOSS && !isfinite(d->cursor) && isfinite(d->run->best_loss))
         n += snprintf(line + n, sizeof line - (size_t)n, "  best %s",
                       dash_number(number, sizeof number, d->run->best_loss));
@@ -267,46 +281,45 @@ static void draw_title(const struct dash *d, int which, const struct dash_rect *
     if (cut) n += snprintf(line + n, sizeof line - (size_t)n, ", %d outlier%s cut", cut, cut == 1 ? "" : "s");
     dash_put(r->y, r->x, r->w, selected ? (int)A_REVERSE : (int)A_BOLD, line);
     if (which != METRIC_LOSS) return;
-    static const char *const names[] = {"raw", "smooth", "baseline"};
-    const bool on[] = {d->raw, d->smoothing > 0, d->baseline && d->overlay};
-    static const int colours[] = {PAIR_RAW, PAIR_SMOOTH, PAIR_BASELINE};
     int x = r->x + n + 2;
-    for (int i = 0; i < 3; i++)
-        if (on[i] && x + (int)strlen(names[i]) <= r->x + r->w) {
-            dash_put(r->y, x, (int)strlen(names[i]), dash_paint(colours[i]), names[i]);
-            x += (int)strlen(names[i]) + 1;
-        }
+    if (d->raw) x = legend(r, x, PAIR_RAW, "raw");
+    if (d->smoothing > 0) x = legend(r, x, PAIR_SMOOTH, "smooth");
+    for (int i = 0; i < d->baseline_count; i++) {
+        name_printable(name, sizeof name, d->baseline_count > 1 ? dash_baseline_name(d, i) : "baseline");
+        x = legend(r, x, PAIR_BASELINE + i, name);
+    }
 }
 
 void dash_chart(const struct dash *d, int which, const struct dash_rect *r, bool selected)
 {
-    static const double weights[] = {0, 0.9, 0.98};
-    const int pairs[4] = {0, kinds[which].pair, PAIR_BASELINE, PAIR_SMOOTH};
+    int pairs[SERIES_COUNT] = {[SERIES_RAW] = kinds[which].pair, [SERIES_SMOOTH] = PAIR_SMOOTH};
+    for (int i = 0; i < DASH_BASELINES; i++) pairs[SERIES_BASELINE + i] = PAIR_BASELINE + i;
     double from, to, x_min = INFINITY, x_max = -INFINITY, low = INFINITY, high = -INFINITY;
     window_of(d, &from, &to);
     bool metric = which < CHART_CARDS, smooths = kinds[which].smooth && d->smoothing > 0;
     struct curve c = metric ? metric_curve(d, d->run, (enum follow_metric)which, from, to)
                             : reading_curve(d, (enum follow_reading)(which - CHART_CARDS), from, to),
-                 base = {0};
+                 base[DASH_BASELINES] = {0};
     double *smooth = xcalloc((size_t)c.n + 1, sizeof *smooth);
     struct dash_plot p;
-    dash_smooth(c.y, smooth, c.n, weights[d->smoothing]);
+    dash_smooth(c.y, smooth, c.n, dash_weights[d->smoothing]);
     dash_range(c.x, c.n, &x_min, &x_max);
     int cut = 0;
     if (d->raw || !smooths) cut = y_range(d, &c, &low, &high);
     else dash_range(smooth, c.n, &low, &high);
-    if (metric && d->baseline && d->overlay) {
-        base = metric_curve(d, d->baseline, (enum follow_metric)which, from, to);
-        for (int i = 0; i < base.n; i++)
-            if (base.x[i] < x_min || base.x[i] > x_max)
-                base.y[i] = NAN; /* of the part that this run has had */
-        if (!cut) dash_range(base.y, base.n, &low, &high);
+    for (int k = 0; k < d->baseline_count && metric; k++) {
+        base[k] = metric_curve(d, d->baselines[k], (enum follow_metric)which, from, to);
+        for (int i = 0; i < base[k].n; i++)
+            if (base[k].x[i] < x_min || base[k].x[i] > x_max)
+                base[k].y[i] = NAN; /* of the part that this run has had */
+        if (!cut) dash_range(base[k].y, base[k].n, &low, &high);
     }
     dash_plot_begin(&p, r->w - PLOT_LABELS, r->h - 2, d->glyphs, x_min, x_max, low, high, d->log_scale);
     if (d->raw || !smooths) dash_plot_curve(&p, SERIES_RAW, c.x, c.y, c.n);
-    if (base.n) dash_plot_curve(&p, SERIES_BASELINE, base.x, base.y, base.n);
+    for (int k = 0; k < DASH_BASELINES; k++)
+        if (base[k].n) dash_plot_curve(&p, SERIES_BASELINE + k, base[k].x, base[k].y, base[k].n);
     if (smooths) dash_plot_curve(&p, SERIES_SMOOTH, c.x, smooth, c.n);
-    draw_title(d, which, r, &c, &base, cut, p.log, selected);
+    draw_title(d, which, r, &c, base, cut, p.log, selected);
     dash_plot_draw(r, &p, pairs);
     if (c.n) draw_marks(d, r, &p, &c);
     if (isfinite(d->cursor)) {
@@ -315,7 +328,7 @@ void dash_chart(const struct dash *d, int which, const struct dash_rect *r, bool
     }
     dash_plot_end(&p);
     curve_free(&c);
-    curve_free(&base);
+    for (int k = 0; k < DASH_BASELINES; k++) curve_free(&base[k]);
     free(smooth);
 }
 
@@ -344,7 +357,15 @@ void dash_charts(struct dash *d, const struct dash_rect *r)
              count, pages > 1 ? " (PgDn, PgUp)" : "",
              d->axis == AXIS_EPOCH && d->run->epoch_steps <= 0 ? axis_names[AXIS_STEP] : axis_names[d->axis],
              d->axis == AXIS_TIME ? "utes of training" : "");
+    size_t n = strlen(line);
+    if (d->smoothing > 0)
+        snprintf(line + n, sizeof line - n, ", smoothed by %.3g", dash_weights[d->smoothing]);
     dash_put(r->y, r->x, r->w, dash_paint(PAIR_DIM), line);
+    int x = r->x + (int)strlen(line) + 2;
+    for (int i = 0; i < d->baseline_count; i++) {
+        char name[64];
+        x = legend(r, x, PAIR_BASELINE + i, name_printable(name, sizeof name, dash_baseline_name(d, i)));
+    }
     int w = r->w / columns, h = (r->h - 1) / rows;
     for (int i = 0; i < d->charts_at_once && page * d->charts_at_once + i < count; i++) {
         int which = page * d->charts_at_once + i;
@@ -455,12 +476,10 @@ bool dash_chart_key(struct dash *d, int kind, wint_t c)
     case 'f': d->zoomed = !d->zoomed; break;
     case 'l': d->log_scale = !d->log_scale; break;
     case 'R': d->raw = !d->raw; break;
-    case 's': d->smoothing = (d->smoothing + 1) % 3; break;
+    case 's': d->smoothing = (d->smoothing + 1) % DASH_SMOOTHING; break;
+    case 'S': d->smoothing = (d->smoothing + DASH_SMOOTHING - 1) % DASH_SMOOTHING; break;
     case 'o': d->outliers = !d->outliers; break;
-    case 'b':
-        d->overlay = !d->overlay;
-        if (!d->baseline) snprintf(d->message, sizeof d->message, "no baseline: give --baseline RUN");
-        break;
+    case 'b': dash_others_open(d); break;
     default: return false;
     }
     return true;

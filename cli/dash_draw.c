@@ -4,6 +4,7 @@
 #include "cli/dash_parts.h"
 #include "cli/screen.h"
 #include "core/base/file.h"
+#include "core/run/verdict.h"
 
 #include <math.h>
 #include <ncurses.h>
@@ -27,7 +28,8 @@ void dash_draw_start(void)
     init_pair(PAIR_DIM, COLORS >= 256 ? 245 : COLOR_WHITE, -1);
     init_pair(PAIR_RAW, c[3], -1);
     init_pair(PAIR_SMOOTH, c[1], -1);
-    init_pair(PAIR_BASELINE, c[6], -1);
+    static const int others[DASH_BASELINES] = {6, 0, 5, 2};
+    for (int i = 0; i < DASH_BASELINES; i++) init_pair((short)(PAIR_BASELINE + i), c[others[i]], -1);
     init_pair(PAIR_SPEED, c[4], -1);
 }
 
@@ -80,6 +82,13 @@ static void state_text(const struct dash *d, char *dst, size_t size, int *pair)
     if (d->paused) snprintf(dst + strlen(dst), size - strlen(dst), ", drawing paused");
 }
 
+static struct verdict judge(const struct dash *d)
+{
+    struct verdict v = {0};
+    if (!d->past && !d->options->replay) verdict_of(&v, d->run);
+    return v;
+}
+
 /* Milliseconds of a step of late, for the time left. */
 static double step_ms(const struct follow *f)
 {
@@ -98,6 +107,12 @@ static void draw_title(const struct dash *d, const struct dash_rect *r)
     const char *base = strrchr(f->directory, '/');
     name_printable(name, sizeof name, base && base[1] ? base + 1 : f->directory);
     state_text(d, state, sizeof state, &pair);
+    struct verdict v = judge(d);
+    size_t n = strlen(state);
+    if (v.kind && pair == PAIR_GOOD && dash_alive(d)) {
+        snprintf(state + n, sizeof state - n, ", %s", verdict_words[v.kind]);
+        if (v.kind != VERDICT_COMPUTE) pair = PAIR_BAD;
+    }
     int used = screen_width(state), room = r->w - used - 2, x = r->x + screen_width(name);
     if (screen_width(name) > room && room > 4) {
         dash_put(r->y, r->x, room - 1, A_BOLD, name);
@@ -170,12 +185,19 @@ static void draw_log(struct dash *d, const struct dash_rect *r)
         return;
     }
     const struct run_status *s = &f->status;
+    struct verdict v = judge(d);
     if (s->message[0] && lines >= 2 && !d->options->replay && !d->past) {
         char text[600];
         name_printable(text, sizeof text, s->message);
         dash_put(y++, r->x, r->w, dash_paint(PAIR_BAD) | A_BOLD, text);
-        name_printable(text, sizeof text, s->hint);
+        name_printable(text, sizeof text, s->hint[0] ? s->hint : v.mend);
         dash_put(y++, r->x, r->w, 0, text);
+        lines -= 2;
+    } else if (v.kind && v.kind != VERDICT_COMPUTE && lines >= 3) {
+        char text[300];
+        snprintf(text, sizeof text, "%s: %s", verdict_words[v.kind], v.cause);
+        dash_put(y++, r->x, r->w, dash_paint(PAIR_BAD) | A_BOLD, text);
+        dash_put(y++, r->x, r->w, 0, v.mend);
         lines -= 2;
     }
     int64_t n = f->event_count < lines ? f->event_count : lines;
@@ -184,7 +206,7 @@ static void draw_log(struct dash *d, const struct dash_rect *r)
         dash_put(y++, r->x, r->w, dash_paint(PAIR_DIM), f->events[i % FOLLOW_LINES]);
 }
 
-static void draw_help(const struct dash_rect *r)
+static void draw_help(struct dash *d, const struct dash_rect *r)
 {
     static const char *const lines[] = {
         "1-4, Tab, Shift-Tab   overview, charts, memory, log",
@@ -197,26 +219,29 @@ static void draw_help(const struct dash_rect *r)
         "t            along steps, epochs, minutes of training",
         "Enter f      one chart fills the place; in memory: why so many GiB, by tensor",
         "l            logarithmic",
-        "R s b        raw curve; smoothing off, some, more; baseline",
+        "R s S        raw curve; more smoothing, less",
+        "b            other runs beneath this one's curves",
         "o            outliers may flatten the rest, or are cut off",
         "g            braille, blocks, ASCII",
         "p space      pause drawing",
         "c x          checkpoint now; stop the run (saves first)",
         "e            change lr, intervals, checkpoint times while it trains",
-        "? h          this; Esc, q close it",
+        "? h          this, up and down; Esc, q close it",
         "Ctrl-L       draw anew",
         "q d          leave; the run goes on. Choices are kept",
         "Ctrl-C       of meopt train: save and stop; again: at once",
         "bar: W weights G gradients O optimizer A activations",
         "     T teacher S workspace C comm D data X not the run's",
     };
-    int y = r->y;
-    for (size_t i = 0; i < sizeof lines / sizeof *lines && y < r->y + r->h; i++)
-        dash_put(y++, r->x, r->w, 0, lines[i]);
-    if (y < r->y + r->h)
-        dash_put(y, r->x, r->w, 0,
-                 screen_ascii ? "     | highest so far  ! planned peak  (n) stale"
-                              : "     ▏ highest so far  ┊ planned peak  (n) stale");
+    const char *marks = screen_ascii ? "     | highest so far  ! planned peak  (n) stale"
+                                     : "     ▏ highest so far  ┊ planned peak  (n) stale";
+    int count = (int)(sizeof lines / sizeof *lines) + 1, room = r->h;
+    if (d->scroll > count - room) d->scroll = count > room ? count - room : 0;
+    for (int i = 0; i < room && d->scroll + i < count; i++) {
+        int at = d->scroll + i;
+        bool more = i == room - 1 && at < count - 1;
+        dash_put(r->y + i, r->x, r->w, 0, more ? "..." : at < count - 1 ? lines[at] : marks);
+    }
 }
 
 /* The tabs by name, the one that is open marked; then what can be asked, where it fits. */
@@ -271,8 +296,9 @@ void dash_draw(struct dash *d)
         dash_chart(d, METRIC_LOSS, &l.loss, false);
         if (l.speed.h) dash_chart(d, METRIC_IMAGES_PER_S, &l.speed, false);
     }
-    if (l.log.h && d->tab == TAB_HELP) draw_help(&l.log);
+    if (l.log.h && d->tab == TAB_HELP) draw_help(d, &l.log);
     else if (l.log.h) draw_log(d, &l.log);
+    if (d->others.open) dash_others_draw(d, rows, columns);
     if (d->edit.open) dash_edit_draw(d, rows, columns);
     draw_footer(d, &l.footer);
     refresh();

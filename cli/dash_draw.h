@@ -11,23 +11,32 @@
 
 #include <wchar.h>
 
+enum { DASH_SMOOTHING = 9 };
+extern const double dash_weights[DASH_SMOOTHING]; /* of the past, by degree */
+
 enum dash_axis { AXIS_STEP, AXIS_EPOCH, AXIS_TIME, AXIS_COUNT };
 
 struct dash {
     const struct dash_options *options;
-    struct follow *run, *baseline; /* baseline may be NULL */
-    struct follow *past;           /* the run at the cursor, NULL without one */
+    struct follow *run, *baselines[DASH_BASELINES];
+    int baseline_count;
+    struct follow *past; /* the run at the cursor, NULL without one */
     double past_step;
     enum dash_tab tab;
     enum dash_glyphs glyphs;
     enum dash_axis axis;
     double steps, end; /* steps that the charts show, up to this one; INFINITY: all of them, the newest */
     double cursor;     /* step; NAN: none */
-    int smoothing;     /* 0 none, 1 some, 2 more */
-    bool log_scale, raw, overlay, zoomed, paused, outliers;
+    int smoothing;     /* a degree, 0: none */
+    bool log_scale, raw, zoomed, paused, outliers;
     bool asks_to_stop; /* "stop? y/n" */
     bool asks_to_go_on, goes_on, branches;
     int64_t go_on_from; /* step of the checkpoint */
+    struct {
+        bool open;
+        int row, count;
+        char **names; /* of the runs beside this one */
+    } others;
     struct {
         bool open, made;
         enum memory_class class;

@@ -4,7 +4,16 @@
 
 #include "cli/dash_draw.h"
 
-enum { PAIR_CLASS = 1, PAIR_GOOD = 10, PAIR_BAD, PAIR_DIM, PAIR_RAW, PAIR_SMOOTH, PAIR_BASELINE, PAIR_SPEED };
+enum {
+    PAIR_CLASS = 1,
+    PAIR_GOOD = 10,
+    PAIR_BAD,
+    PAIR_DIM,
+    PAIR_RAW,
+    PAIR_SMOOTH,
+    PAIR_SPEED,
+    PAIR_BASELINE /* and DASH_BASELINES - 1 more */
+};
 enum { PLOT_LABELS = 9 }; /* columns left of a plot */
 
 /* A pair's attribute; 0 without colours. */
@@ -13,7 +22,7 @@ int dash_paint(int pair);
 void dash_put(int y, int x, int w, int attributes, const char *text);
 /* Below the title line of r: the plot, which is r->w - PLOT_LABELS by r->h - 2, its labels; pairs by series.
  */
-void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int pairs[4]);
+void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int *pairs);
 
 /* ---- dash_settings.c ---- */
 
@@ -37,6 +46,15 @@ bool dash_chart_key(struct dash *d, int kind, wint_t c);
 void dash_edit_open(struct dash *d);
 void dash_edit_key(struct dash *d, int kind, wint_t c);
 void dash_edit_draw(const struct dash *d, int rows, int columns);
+
+/* ---- dash_baselines.c ---- */
+
+int dash_baseline_add(struct dash *d, const char *directory, struct error *err);
+const char *dash_baseline_name(const struct dash *d, int i);
+void dash_baselines_end(struct dash *d);
+void dash_others_open(struct dash *d);
+void dash_others_key(struct dash *d, int kind, wint_t c);
+void dash_others_draw(const struct dash *d, int rows, int columns);
 
 /* ---- dash_why.c ---- */
 

@@ -17,9 +17,8 @@ struct dash dash_begin(const struct dash_options *options)
                          .steps = INFINITY,
                          .end = INFINITY,
                          .cursor = NAN,
-                         .smoothing = 1,
-                         .raw = true,
-                         .overlay = true};
+                         .smoothing = 3,
+                         .raw = true};
 }
 
 static char *settings_path(void) { return path_xdg("XDG_STATE_HOME", ".local/state", "dashboard.json"); }
@@ -44,6 +43,35 @@ static enum dash_glyphs usual_glyphs(void)
     return term && strcmp(term, "linux") == 0 ? GLYPHS_BLOCK : GLYPHS_BRAILLE;
 }
 
+/* Those that were chosen last, where they lie beside this run, too. */
+static void take_baselines(struct dash *d, const json_t *list)
+{
+    char *own = realpath(d->run->directory, NULL), *parent = own ? path_dirname(own) : NULL;
+    const json_t *text;
+    size_t i;
+    json_array_foreach(list, i, text)
+    {
+        const char *path = json_string_value(text);
+        if (!path || !own || strcmp(path, own) == 0) continue;
+        char *within = path_dirname(path);
+        if (strcmp(within, parent) == 0) (void)dash_baseline_add(d, path, NULL);
+        free(within);
+    }
+    free(parent);
+    free(own);
+}
+
+static json_t *baselines_json(const struct dash *d)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < d->baseline_count; i++) {
+        char *path = realpath(d->baselines[i]->directory, NULL);
+        if (path) json_array_append_new(list, json_string(path));
+        free(path);
+    }
+    return list;
+}
+
 void dash_settings_load(struct dash *d)
 {
     char *path = settings_path();
@@ -51,11 +79,11 @@ void dash_settings_load(struct dash *d)
     d->glyphs = (enum dash_glyphs)choice(kept, "glyphs", usual_glyphs(), 3);
     if (screen_ascii) d->glyphs = GLYPHS_ASCII;
     d->axis = (enum dash_axis)choice(kept, "axis", AXIS_STEP, AXIS_COUNT);
-    d->smoothing = choice(kept, "smoothing", d->smoothing, 3);
+    d->smoothing = choice(kept, "smoothing", d->smoothing, DASH_SMOOTHING);
     d->log_scale = flag(kept, "log", d->log_scale);
     d->raw = flag(kept, "raw", d->raw);
-    d->overlay = flag(kept, "baseline", d->overlay);
     d->outliers = flag(kept, "outliers", d->outliers);
+    if (!d->baseline_count) take_baselines(d, json_object_get(kept, "baselines"));
     json_decref(kept);
     free(path);
 }
@@ -65,8 +93,8 @@ void dash_settings_save(const struct dash *d)
 {
     char *path = settings_path(), *directory = path ? path_dirname(path) : NULL;
     json_t *now =
-        json_pack("{s:i, s:i, s:b, s:b, s:b, s:b}", "axis", (int)d->axis, "smoothing", d->smoothing, "log",
-                  d->log_scale, "raw", d->raw, "baseline", d->overlay, "outliers", d->outliers);
+        json_pack("{s:i, s:i, s:b, s:b, s:b, s:o}", "axis", (int)d->axis, "smoothing", d->smoothing, "log",
+                  d->log_scale, "raw", d->raw, "outliers", d->outliers, "baselines", baselines_json(d));
     if (!screen_ascii && d->glyphs != usual_glyphs())
         json_object_set_new(now, "glyphs", json_integer((json_int_t)d->glyphs));
     json_t *kept = path ? json_read(path, MOST_BYTES, NULL) : NULL;

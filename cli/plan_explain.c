@@ -17,8 +17,8 @@ int plan_explain_class(const char *name)
 
 void plan_explain_line(char *dst, size_t size, const struct explanation *e, const struct explain_row *row)
 {
-    char count[32];
-    snprintf(count, sizeof count, row->count > 1 ? "x %lld" : "", (long long)row->count);
+    char count[32] = "";
+    if (row->count > 1) snprintf(count, sizeof count, "x %lld", (long long)row->count);
     int n = snprintf(dst, size, "%10.2f  %-6s %-34s", row->bytes / MIB, count, row->name);
     if (row->remedy >= 0 && n > 0 && (size_t)n < size) {
         const struct remedy *r = &e->remedies[row->remedy];

@@ -3,8 +3,10 @@
 #include "core/base/file.h"
 
 #include <langinfo.h>
+#include <limits.h>
 #include <locale.h>
 #include <ncurses.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,41 +148,49 @@ void screen_close(void)
     install(false);
 }
 
-/* The next character and its columns. */
-static const char *next(const char *p, wchar_t *wide, int *columns, mbstate_t *state)
+/* The next character of UTF-8, as all text of ours is, and its columns; a '?' for what is none, or what the
+ * terminal's locale does not have. */
+static const char *next(const char *p, wchar_t *wide, int *columns)
 {
-    size_t n = mbrtowc(wide, p, strlen(p), state);
-    if (n == (size_t)-1 || n == (size_t)-2 || n == 0) {
-        n = 1;
-        *wide = L'?';
-        memset(state, 0, sizeof *state);
+    static const unsigned char begins[] = {0x80, 0xE0, 0xF0, 0xF8}, with[] = {0, 0xC0, 0xE0, 0xF0};
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    const unsigned char *u = (const unsigned char *)p;
+    char encoded[MB_LEN_MAX];
+    mbstate_t state = {0};
+    int n = 0;
+    while (n < 4 && (u[0] & begins[n]) != with[n]) n++;
+    uint32_t code = n < 4 ? u[0] & (unsigned char)~begins[n] : 0;
+    bool whole = n < 4;
+    for (int i = 1; i <= n && whole; i++) {
+        whole = (u[i] & 0xC0) == 0x80;
+        code = code << 6 | (u[i] & 0x3Fu);
     }
+    whole = whole && code >= least[n] && code < 0x110000 && (code < 0xD800 || code > 0xDFFF);
+    *wide = whole ? (wchar_t)code : L'?';
     *columns = wcwidth(*wide);
-    if (*columns < 0) {
+    if (*columns < 0 || wcrtomb(encoded, *wide, &state) == (size_t)-1) {
         *wide = L'?';
         *columns = 1;
     }
-    return p + n;
+    return p + (whole ? n + 1 : 1);
 }
 
 int screen_width(const char *text)
 {
-    mbstate_t state = {0};
     int used = 0, columns;
     wchar_t wide;
-    for (const char *p = text; *p && *p != '\n'; used += columns) p = next(p, &wide, &columns, &state);
+    for (const char *p = text; *p && *p != '\n'; used += columns) p = next(p, &wide, &columns);
     return used;
 }
 
 void screen_cut(char *dst, size_t size, const char *text, int columns)
 {
-    mbstate_t state = {0};
     int used = 0, w;
     size_t at = 0;
     wchar_t wide;
     bool utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     for (const char *p = text, *after; *p; p = after) {
-        after = next(p, &wide, &w, &state);
+        after = next(p, &wide, &w);
         if (used + w > columns - 1 || at + (size_t)(after - p) + 4 >= size) break;
         memcpy(dst + at, p, (size_t)(after - p));
         at += (size_t)(after - p);
@@ -191,12 +201,11 @@ void screen_cut(char *dst, size_t size, const char *text, int columns)
 
 int screen_put(int y, int x, int columns, const char *text, bool fill)
 {
-    mbstate_t state = {0};
     int used = 0, w;
     wchar_t wide;
     move(y, x);
     for (const char *p = text; *p && *p != '\n'; used += w) {
-        p = next(p, &wide, &w, &state);
+        p = next(p, &wide, &w);
         if (used + w > columns) break;
         if (wide < 128) addch((chtype)wide);
         else {

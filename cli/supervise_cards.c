@@ -3,8 +3,10 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/run/metric_line.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -55,6 +57,21 @@ json_t *cards_json(const struct supervisor *v, bool age)
     return cards;
 }
 
+/* The kernel's account of the last ten seconds (Documentation/accounting/psi.rst): the share in which
+ * something waited for a disk. NULL where it keeps none. */
+json_t *io_pressure(const struct supervisor *v)
+{
+    char *path = xasprintf("%s/proc/pressure/io", v->s->monitor_root ? v->s->monitor_root : ""),
+         text[128] = "";
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    double percent = NAN;
+    if (fd >= 0 && read(fd, text, sizeof text - 1) > 0 && strncmp(text, "some avg10=", 11) == 0)
+        percent = metric_number(text + 11, text + strlen(text), &(const char *){NULL});
+    if (fd >= 0) close(fd);
+    free(path);
+    return isfinite(percent) ? json_real(percent) : NULL;
+}
+
 void cards_note(struct supervisor *v, bool end)
 {
     double now = clock_seconds();
@@ -64,7 +81,9 @@ void cards_note(struct supervisor *v, bool end)
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     json_t *line = json_pack("{s:I, s:o}", "step", (json_int_t)atomic_load(&v->report->step), "cards",
-                             cards_json(v, false));
+                             cards_json(v, false)),
+           *pressure = io_pressure(v);
+    if (pressure) json_object_set_new(line, "io_pressure_percent", pressure);
     char *rest = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12)),
          *path = path_join(v->s->directory, "cards.jsonl");
     json_decref(line);

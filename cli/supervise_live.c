@@ -78,7 +78,8 @@ static void write_live(struct supervisor *v)
                                "phase", phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "",
                                "silent_s", silent, "step", (json_int_t)atomic_load(&v->report->step));
     json_object_set_new(object, "cards", cards_json(v, true));
-    json_t *ranks = ranks_json(v);
+    json_t *ranks = ranks_json(v), *pressure = io_pressure(v);
+    if (pressure) json_object_set_new(object, "io_pressure_percent", pressure);
     if (ranks) json_object_set_new(object, "ranks", ranks);
     char *text = json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     struct error ignored;

@@ -98,6 +98,8 @@ void live_hand_on(struct supervisor *v, const char *state, bool end);
 
 /* The node's cards (core/run/telemetry.h); with the age of each reading, as live.json has it. */
 json_t *cards_json(const struct supervisor *v, bool age);
+/* Percent of the last seconds in which something waited for a disk; NULL: not known. */
+json_t *io_pressure(const struct supervisor *v);
 /* A line of cards.jsonl when the last is some seconds old, or it ends. */
 void cards_note(struct supervisor *v, bool end);
 

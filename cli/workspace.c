@@ -60,17 +60,17 @@ static int open_dash(struct workspace *w)
 {
     const struct run_brief *b = chosen(w);
     if (!b) return 0;
-    char *run = xstrdup(b->directory), *other = NULL;
-    for (int i = 0; i < w->marks && !other; i++)
-        if (strcmp(w->marked[i], b->name) != 0) other = path_join(w->table.directory, w->marked[i]);
-    struct dash_options options = {.directory = run, .baseline = other, .ascii = w->ascii};
+    char *run = xstrdup(b->directory), *others[DASH_BASELINES] = {NULL};
+    for (int i = 0, n = 0; i < w->marks && n < DASH_BASELINES; i++)
+        if (strcmp(w->marked[i], b->name) != 0) others[n++] = path_join(w->table.directory, w->marked[i]);
+    struct dash_options options = {.directory = run, .baselines = others, .ascii = w->ascii};
     struct error err = {0};
     screen_close();
     int code = dash_view(&options, NULL, &err);
     if (code && err.what[0]) snprintf(w->message, sizeof w->message, "%.200s", err.what);
     else if (code && code != EXIT_STOPPED)
         snprintf(w->message, sizeof w->message, "it ended with exit %d", code);
-    free(other);
+    dash_baselines_free(others);
     free(run);
     return back(w);
 }

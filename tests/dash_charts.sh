@@ -71,6 +71,86 @@ await '^cosine [0-9.]* @1000, baseline'
 keys q
 await 'status 0'
 stop
+# others are chosen from those beside it, and kept with the degree of smoothing; runs elsewhere have none of them
+dash_run "$dir/runs/third" 1 500
+dash_run "$dir/elsewhere/far" 1 100
+start 132 43 'attach one'
+keys 2
+await 'by step, smoothed by 0.95  other$'
+keys b
+await '^runs beneath this one.s curves'
+await '^> \* other'
+keys Space Down Space
+await '^  *other'
+await '^> \* third'
+keys Up Space Escape
+await 'by step, smoothed by 0.95  third other$'
+keys Home
+await '@1, third 1\.[0-9]*, other 1\.[0-9]*'
+keys Escape
+await 'smoothed by 0.95'
+keys s s
+await 'smoothed by 0.99 '
+keys S S S S S S
+await 'charts 1 to [0-9]* of 11, by step  third'
+keys s
+await 'smoothed by 0.5 '
+keys q
+await 'status 0'
+stop
+start 132 43 'attach other'
+keys 2 Home
+await 'smoothed by 0.5 '
+await 'loss [0-9.]* @1, [a-z]* 1\.'
+keys Escape
+keys q
+await 'status 0'
+stop
+start 80 24 'attach elsewhere/far'
+keys 2 Home
+await '^loss [0-9.]* @1  raw smooth *$'
+keys b
+await 'there is no other run beside this one'
+keys q
+await 'status 0'
+stop
+# 80x24 has what a night at the machine asks for; in other locales and fonts, too
+for how in 'C screen-256color' 'zh_CN.GBK screen-256color' 'C.UTF-8 linux'; do
+    terminal 80 24 C.UTF-8 "NO_COLOR=1 HOME='$dir/other'" "sh -c \"cd '$dir'; LC_ALL=${how% *} TERM=${how#* } '$MEOPT' attach one; echo status \\\$?; sleep 60\""
+    await 'lr 9.99e-08  norm 0.5562'
+    await 'busy  temp  power'
+    await '97%   61.*  309W'
+    tmux -L "$socket" capture-pane -p >"$dir/screen"
+    case $how in
+    zh*)
+        if locale -a | grep -q zh_CN.gbk; then # tmux takes UTF-8: what it is given tells
+            tmux -L "$socket" pipe-pane "cat >'$dir/bytes'"
+            keys 4 1 C-l
+            await 'best 0.00379'
+            for _ in $(seq 100); do
+                ! LC_ALL=C grep -q "$(printf '\275\314\312\246 teacher.pt')" "$dir/bytes" || break
+                sleep 0.05
+            done
+            LC_ALL=C grep -q "$(printf '\275\314\312\246 teacher.pt')" "$dir/bytes" || fail "$how: Chinese is not Chinese"
+            ! LC_ALL=C grep -q "$(printf '\342\240')" "$dir/bytes" || fail "$how: UTF-8"
+        fi ;;
+    *linux) grep -q '[▀▄█]' "$dir/screen" || fail "$how: no blocks" ;;
+    *) ! LC_ALL=C grep -q '[^ -~]' "$dir/screen" || fail "$how: not ASCII: $(cat "$dir/screen")"; grep -q '^one  ?? teacher.pt -> student.pt' "$dir/screen" || fail "$how: not one sign a character" ;;
+    esac
+    keys q
+    await 'status 0'
+    stop
+done
+# the help says all of it, also where it does not fit
+start 80 24 'attach one'
+await 'step 1000/1000'
+keys '?'
+await '^\.\.\.$'
+keys NPage NPage
+await '(n) stale'
+keys q q
+await 'status 0'
+stop
 printf '{"axis":99,"glyphs":"x","log":1' >"$dir/home/.local/state/meopt/dashboard.json"
 start 80 24 'attach one'
 keys 2

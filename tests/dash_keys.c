@@ -1,6 +1,7 @@
 /* Random keys and sizes on the dashboard of a run that grows, shrinks and is torn; memory that stays small
  * over a long run. */
 #include "cli/dash_draw.h"
+#include "cli/dash_parts.h"
 #include "cli/screen.h"
 #include "core/base/file.h"
 
@@ -89,7 +90,7 @@ static void random_keys_never_break_it(void **state)
     struct dash d = dash_begin(&options);
     struct error err;
     assert_int_equal(follow_open(&d.run, run, false, &err), 0);
-    assert_int_equal(follow_open(&d.baseline, run, false, &err), 0);
+    assert_int_equal(dash_baseline_add(&d, run, &err), 0);
     time_t end = time(NULL) + (getenv("MEOPT_LONG") ? 60 : 2);
     int64_t step = 1;
     for (long round = 0; time(NULL) < end; round++) {
@@ -131,7 +132,7 @@ static void random_keys_never_break_it(void **state)
                 step += 400;
             }
             follow_refresh(d.run);
-            follow_refresh(d.baseline);
+            for (int i = 0; i < d.baseline_count; i++) follow_refresh(d.baselines[i]);
         }
         wint_t c = draw(3) ? (wint_t)letters[draw(sizeof letters - 1)]
                            : special[draw(sizeof special / sizeof *special)];
@@ -142,7 +143,7 @@ static void random_keys_never_break_it(void **state)
                     d.tab < TAB_COUNT);
     }
     follow_close(d.run);
-    follow_close(d.baseline);
+    dash_baselines_end(&d);
     endwin();
     delscreen(screen);
     fclose(nowhere);

@@ -173,6 +173,7 @@ static void take_config(struct follow *f)
                 value_of(&d, "model_s", "arch"));
         f->use_meopt = is_true("optim.use_meopt", value_of(&d, "optim", "use_meopt"));
         f->batch = strtoll(value_of(&d, "train", "batch_size"), NULL, 10);
+        f->data_workers = strtoll(value_of(&d, "data", "workers"), NULL, 10);
         document_free(&d);
     }
     free(text);
@@ -242,6 +243,7 @@ void follow_take_log(struct follow *f, const char *text, size_t bytes)
     char raw[400], line[1700];
     snprintf(raw, sizeof raw, "%.*s", (int)(bytes < sizeof raw ? bytes : sizeof raw - 1), text);
     name_printable(line, sizeof line, raw);
+    if (strstr(line, "own matrix product serves")) snprintf(f->fallback, sizeof f->fallback, "%.190s", line);
     keep_line(f->log, &f->log_count, line);
 }
 
@@ -348,6 +350,8 @@ int follow_open(struct follow **out, const char *directory, bool replay, struct 
     f->points = xcalloc(FOLLOW_POINTS, sizeof *f->points);
     f->recent = xcalloc(FOLLOW_RECENT, sizeof *f->recent);
     f->plan.peak_bytes = f->baseline.peak_bytes = -1;
+    f->slowest_rank = -1;
+    f->io_percent = f->slowest_costs = NAN;
     f->student_parameters = f->teacher_parameters = f->epoch_steps = -1;
     forget(f);
     int code = run_status_read(&f->status, directory, err);

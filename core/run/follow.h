@@ -77,7 +77,7 @@ struct follow {
     struct run_memory plan, baseline;
     bool has_meta, has_plan, use_meopt;
     char teacher[96], student[96]; /* names of the weight files, from config.yaml */
-    int64_t batch;
+    int64_t batch, data_workers;   /* data_workers 0: one per processor */
 
     /* metrics.jsonl */
     struct metric_line last; /* step -1: none yet */
@@ -92,6 +92,11 @@ struct follow {
     /* live.json */
     char worker[32], phase[48];
     double silent_s, live_time; /* live_time 0: there is none */
+    double io_percent;          /* of the time something on that host waited for a disk; NAN: not known */
+    int slowest_rank;           /* that the others wait for, -1: none stands out */
+    char slowest_host[64];
+    double slowest_costs; /* percent of the time that they wait */
+    char fallback[200];   /* what worker.log says of a slower way that was taken; "": nothing */
     struct follow_card cards[FOLLOW_CARDS];
     int card_count;
     struct follow_card others[FOLLOW_CARDS]; /* the node's other cards */

@@ -81,6 +81,25 @@ void follow_take_readings(struct follow *f, const json_t *cards, double age)
     }
 }
 
+/* Whom the others wait for. */
+static void take_ranks(struct follow *f, const json_t *ranks)
+{
+    const json_t *rank;
+    size_t i;
+    double most = NAN, own = NAN;
+    f->slowest_rank = -1;
+    json_array_foreach(ranks, i, rank)
+    {
+        double waiting = follow_number(rank, "waiting_percent");
+        most = fmax(most, waiting);
+        if (!json_is_true(json_object_get(rank, "slowest"))) continue;
+        f->slowest_rank = (int)follow_whole(rank, "rank");
+        follow_text(f->slowest_host, sizeof f->slowest_host, rank, "host");
+        own = waiting;
+    }
+    f->slowest_costs = most - own;
+}
+
 void follow_take_live(struct follow *f)
 {
     json_t *object = follow_load(f, "live.json"), *worker = json_object_get(object, "worker");
@@ -94,6 +113,8 @@ void follow_take_live(struct follow *f)
     follow_text(f->worker, sizeof f->worker, worker, "state");
     follow_text(f->phase, sizeof f->phase, worker, "phase");
     f->silent_s = follow_number(worker, "silent_s");
+    f->io_percent = follow_number(object, "io_pressure_percent");
+    take_ranks(f, json_object_get(object, "ranks"));
     follow_take_readings(f, json_object_get(object, "cards"), (double)time(NULL) - f->live_time);
     json_decref(object);
 }
@@ -197,6 +218,7 @@ void follow_take_telemetry(struct follow *f)
             break;
         }
         keep_reading(f, line);
+        f->io_percent = follow_number(line, "io_pressure_percent");
         follow_take_readings(f, json_object_get(line, "cards"),
                              0); /* what live.json says replaces it while there is one */
         json_decref(line);
