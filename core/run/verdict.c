@@ -75,9 +75,8 @@ static bool throttled(struct verdict *v, const struct follow *f, double ms)
         power /= n, temp /= n, busy /= n;
         if (!(temp >= HOT && busy >= BUSY && power < POWER_KEPT * most && ms > SLOWED * best)) continue;
         v->kind = VERDICT_THROTTLED;
-        snprintf(v->cause, sizeof v->cause,
-                 "card %d: %.0f C, %.0f of %.0f W; a step takes %.0f %% longer", card->rank,
-                 temp, power, most, 100 * (ms / best - 1));
+        snprintf(v->cause, sizeof v->cause, "card %d: %.0f C, %.0f of %.0f W; a step takes %.0f %% longer",
+                 card->rank, temp, power, most, 100 * (ms / best - 1));
         return true;
     }
     return false;
