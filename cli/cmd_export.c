@@ -88,11 +88,13 @@ static void tell_positions(const struct task *t)
 {
     long long stored = (long long)(t->geometry.pos_grid * t->geometry.patch),
               seen = (long long)t->config.data.image_size;
-    if (family_has(family_row(t->geometry.family), ROLE_POS) && stored != seen &&
+    bool timm = t->format == FORMAT_TIMM || t->geometry.registers; /* transformers follows the hub there */
+    enum pos_resize ours = geometry_pos_resize(&t->geometry), theirs = timm ? POS_RESIZE_TIMM : POS_RESIZE_HF;
+    if (family_has(family_row(t->geometry.family), ROLE_POS) && stored != seen && ours != theirs &&
         (t->format == FORMAT_HF || t->format == FORMAT_TIMM))
-        log_warn("positions are stored for %lld px and were trained at %lld px: the library resizes them in "
-                 "its own way, so that embeddings at %lld px may differ slightly",
-                 stored, seen, seen);
+        log_warn("positions are stored for %lld px and were trained at %lld px, resized as %s does: the "
+                 "library resizes them in another way, so that embeddings at %lld px may differ slightly",
+                 stored, seen, pos_resize_name(ours), seen);
 }
 
 static int make_merged(struct task *t, struct respell *r, struct weights **original, struct error *err)

@@ -150,3 +150,9 @@ refused 7 'dinov2' "$MEOPT" export clip --merge "$names/dinov2" -o out
 [ ! -e out ] || fail "a refused export left a file"
 sed -i '/student_activation/d' clip/meta.json
 refused 7 'neither the student' "$MEOPT" export clip --format hf -o out
+# Positions that were trained at another size: told where the library's class would resize them in another way.
+train larger model.weight_t="$names/dinov2" model.weight_s="$names/dinov2" data.image_size=42
+quietly "$MEOPT" export larger --format timm -o larger.safetensors
+grep -q 'resized as hf does: the library resizes them in another way' log || { cat log; fail "nothing is said of timm's resize"; }
+quietly "$MEOPT" export larger --format hf -o larger-hf
+! grep -q 'another way' log || { cat log; fail "transformers' own resize is said to be another"; }
