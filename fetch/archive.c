@@ -1,6 +1,7 @@
 /* Archives: see archive.h. */
 #include "fetch/archive.h"
 
+#include "core/base/retry.h"
 #include "fetch/inflate.h"
 #include "fetch/zip_check.h"
 
@@ -25,6 +26,7 @@ struct walk {
     struct archive_counts counts;
     struct error *err;
     int64_t zip_at, zip_bytes;
+    int zip_reason; /* why a read failed; 0: none did */
     uint8_t *zip_buffer;
     /* pax headers on their way through: a record with NUL in a name would be cut there silently */
     uint8_t block[TAR_BLOCK];
@@ -225,8 +227,8 @@ static la_ssize_t zip_read(struct archive *a, void *context, const void **data)
 {
     struct walk *w = context;
     *data = w->zip_buffer;
-    ssize_t n = pread(w->input->fd, w->zip_buffer, 256 << 10, w->zip_at);
-    if (n < 0) archive_set_error(a, errno, "read");
+    ssize_t n = retry_read(w->input->fd, w->zip_buffer, 256 << 10, w->zip_at);
+    if (n < 0) archive_set_error(a, w->zip_reason = errno, "read");
     else w->zip_at += n;
     if (w->zip_at > w->counts.in) w->counts.in = w->zip_at;
     return n;
@@ -396,7 +398,8 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
     uint8_t head[4] = {0};
     struct archive *a = archive_read_new();
     int code = a ? 0 : error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
-    ssize_t n = !code && input->wait(input->context, 4) >= 4 ? pread(input->fd, head, 4, 0) : 0;
+    ssize_t n = !code && input->wait(input->context, 4) >= 4 ? retry_read(input->fd, head, 4, 0) : 0;
+    if (n < 0) code = error_errno(w.err, EXIT_FAILED, NULL, "cannot read the archive");
     bool zip = archive_is_zip(head, n > 0 ? (size_t)n : 0);
     if (!code && zip) {
         w.zip_bytes = input->wait(input->context, INT64_MAX);
@@ -423,6 +426,10 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
         }
     }
     if (!code) code = walk_entries(&w, a, limits, sink);
+    if (w.zip_reason) { /* nothing is known about the zip */
+        errno = w.zip_reason;
+        code = error_errno(w.err, EXIT_FAILED, NULL, "cannot read the archive");
+    }
     if (!code && w.inflate) code = drain(&w);
     if (!code && w.bad_name) code = refuse_name(&w, NULL, "NUL in a name");
     if (!code && w.counts.entries == 0)

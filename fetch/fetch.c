@@ -3,6 +3,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/retry.h"
 #include "fetch/hasher.h"
 #include "fetch/part.h"
 #include "fetch/publish.h"
@@ -100,7 +101,11 @@ static int feed(struct job *j, int64_t available, bool last)
     int code = 0;
     if (!j->zip_known && (available >= 4 || last)) {
         unsigned char head[4] = {0};
-        ssize_t n = pread(j->fd, head, 4, 0);
+        ssize_t n = retry_read(j->fd, head, 4, 0);
+        if (n < 0) {
+            code = error_errno(j->err, EXIT_FAILED, "check the disk", "cannot read the archive back");
+            return error_at(j->err, j->opened, 0, 0), code;
+        }
         j->zip_known = true;
         j->zip = archive_is_zip(head, n > 0 ? (size_t)n : 0);
         if (!j->zip) code = start_unpack(j);
@@ -391,11 +396,13 @@ static void leave(struct job *j, int code)
 static void tidy(struct job *j)
 {
     struct stat st;
-    struct error ignored;
+    struct error why;
     bool here;
     char *directory = path_join(j->o->dest, private_directory);
-    if (lstat(directory, &st) == 0 &&
-        part_claim(&j->part, directory, j->source->file, &here, &ignored) == 0) {
+    int code = EXIT_LOCKED;
+    if (lstat(directory, &st) == 0) code = part_claim(&j->part, directory, j->source->file, &here, &why);
+    if (code && code != EXIT_LOCKED) notice(j, why.what);
+    if (!code) {
         j->staging = part_staging(&j->part);
         clean(j);
         free(j->staging);

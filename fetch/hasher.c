@@ -1,5 +1,6 @@
 /* SHA-256 of a file while it arrives: see hasher.h. */
 #include "fetch/hasher.h"
+#include "core/base/retry.h"
 
 #include <errno.h>
 #include <openssl/evp.h>
@@ -25,8 +26,7 @@ static void *hash_thread(void *context)
             pthread_mutex_unlock(&h->mutex);
             continue;
         }
-        ssize_t n = pread(h->fd, buffer, there < 1 << 20 ? (size_t)there : 1 << 20, at);
-        if (n < 0 && errno == EINTR) continue;
+        ssize_t n = retry_read(h->fd, buffer, there < 1 << 20 ? (size_t)there : 1 << 20, at);
         if (n < 0) h->reason = errno;
         ok = n > 0 && EVP_DigestUpdate(md, buffer, (size_t)n) == 1;
         at += n > 0 ? n : 0;

@@ -2,6 +2,7 @@
  * nor length; zstd and xz through libarchive's "raw" format. A thread decompresses ahead of the reader by a
  * few blocks, so that one core inflates while another makes files. */
 #include "fetch/inflate.h"
+#include "core/base/retry.h"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -58,9 +59,7 @@ static ssize_t take(struct inflate *in)
     }
     if (there <= in->at) return 0;
     size_t want = there - in->at < BLOCK ? (size_t)(there - in->at) : BLOCK;
-    ssize_t n;
-    do n = pread(in->input.fd, in->in, want, in->at);
-    while (n < 0 && errno == EINTR);
+    ssize_t n = retry_read(in->input.fd, in->in, want, in->at);
     if (n < 0) {
         error_errno(in->err, EXIT_FAILED, NULL, "cannot read the archive");
         return -1;
@@ -129,10 +128,11 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
     in->input = *input;
     in->err = err;
     int64_t there = input->wait(input->context, (int64_t)sizeof head);
-    ssize_t n = there > 0 ? pread(input->fd, head, sizeof head, 0) : 0;
+    ssize_t n = there > 0 ? retry_read(input->fd, head, sizeof head, 0) : 0;
     int code = 0;
     if (there < 0) code = error_set(err, EXIT_FAILED, NULL, "unpacking was given up");
-    else if (n <= 0) code = error_set(err, EXIT_INTEGRITY, NULL, "the archive is empty (0 bytes)");
+    else if (n < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot read the archive");
+    else if (n == 0) code = error_set(err, EXIT_INTEGRITY, NULL, "the archive is empty (0 bytes)");
     if (!code && head[0] == 0x1f && head[1] == 0x8b) {
         in->method = GZIP;
         if (inflateInit2(&in->z, 15 + 16) != Z_OK)
@@ -145,11 +145,14 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
         struct archive_entry *entry = NULL;
         in->method = LIBARCHIVE;
         in->raw = archive_read_new();
-        if (!in->raw || archive_read_support_format_raw(in->raw) != ARCHIVE_OK ||
-            (head[0] == 0x28 ? archive_read_support_filter_zstd(in->raw)
-                             : archive_read_support_filter_xz(in->raw)) != ARCHIVE_OK)
-            code = error_set(err, EXIT_FAILED, NULL, "this libarchive cannot read %s",
-                             head[0] == 0x28 ? "zstd" : "xz");
+        int (*filter)(struct archive * a) =
+            head[0] == 0x28 ? archive_read_support_filter_zstd : archive_read_support_filter_xz;
+        int able = in->raw && archive_read_support_format_raw(in->raw) == ARCHIVE_OK ? filter(in->raw)
+                                                                                     : ARCHIVE_FATAL;
+        if (able == ARCHIVE_WARN)
+            code = error_set(err, EXIT_FAILED, "unpack it by hand, or have libarchive built with it",
+                             "this libarchive cannot read %s", head[0] == 0x28 ? "zstd" : "xz");
+        else if (able != ARCHIVE_OK) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
         else if (archive_read_set_read_callback(in->raw, raw_read) != ARCHIVE_OK ||
                  archive_read_set_callback_data(in->raw, in) != ARCHIVE_OK ||
                  (entry = archive_entry_new2(in->raw)) == NULL)

@@ -2,6 +2,7 @@
 #include "fetch/part.h"
 
 #include "core/base/file.h"
+#include "core/base/retry.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -267,20 +268,24 @@ static int io_error(const char *what, const char *path, struct error *err)
     return code;
 }
 
-/* The name of NAME.part or NAME.part.OWNER as it is now, other than `except`; NULL when there is none. */
-static char *find(const char *directory, const char *name, const char *except)
+/* The name of NAME.part or NAME.part.OWNER as it is now, other than `except`, into *found; NULL when there is
+ * none. */
+static int find(const char *directory, const char *name, const char *except, char **found, struct error *err)
 {
+    *found = NULL;
     DIR *dir = opendir(directory);
-    if (!dir) return NULL;
-    char *prefix = xasprintf("%s.part", name), *found = NULL;
+    int problem = dir || errno == ENOENT ? 0 : errno;
+    char *prefix = xasprintf("%s.part", name);
     size_t n = strlen(prefix);
-    for (struct dirent *e = readdir(dir); e && !found; e = readdir(dir))
+    for (struct dirent *e; dir && !*found && (errno = 0, e = readdir(dir)) != NULL;)
         if (strncmp(e->d_name, prefix, n) == 0 && (e->d_name[n] == 0 || e->d_name[n] == '.') &&
             (!except || strcmp(e->d_name, except) != 0))
-            found = xstrdup(e->d_name);
-    closedir(dir);
+            *found = xstrdup(e->d_name);
+    if (dir && !*found) problem = errno;
+    if (dir) closedir(dir);
     free(prefix);
-    return found;
+    errno = problem;
+    return problem ? io_error("read the directory", directory, err) : 0;
 }
 
 static void load_state(struct part *part)
@@ -350,7 +355,8 @@ int part_claim(struct part *part, const char *directory, const char *name, bool 
     char *mine = xasprintf("%s/%s.part.%s.%ld.%lld", directory, name, self.host, self.pid, self.start);
     int code = 0;
     for (int attempt = 0;; attempt++) {
-        char *found = find(directory, name, NULL);
+        char *found;
+        if ((code = find(directory, name, NULL, &found, err))) break;
         if (!found) {
             char *fresh = xasprintf("%s/%s.part", directory, name);
             int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
@@ -389,8 +395,10 @@ int part_claim(struct part *part, const char *directory, const char *name, bool 
             /* Between our look and our O_EXCL another may have made and claimed one: whoever holds an empty
              * part and sees a second one steps back. */
             struct stat st;
-            char *second =
-                stat(mine, &st) == 0 && st.st_size == 0 ? find(directory, name, path_basename(mine)) : NULL;
+            char *second = NULL;
+            if (stat(mine, &st) == 0 && st.st_size == 0)
+                code = find(directory, name, path_basename(mine), &second, err);
+            if (code) unlink(mine); /* it is empty */
             if (!second) break;
             free(second);
             unlink(mine);
@@ -430,7 +438,7 @@ int part_reset(struct part *part, struct error *err)
     char *path = beside(part, "state");
     int gone = unlink(path);
     free(path);
-    if ((gone != 0 && errno != ENOENT) || ftruncate(part->fd, 0) != 0)
+    if ((gone != 0 && errno != ENOENT) || retry_truncate(part->fd, 0) != 0)
         return io_error("empty", part->path, err);
     live_store(part);
     return 0;
@@ -439,9 +447,7 @@ int part_reset(struct part *part, struct error *err)
 int part_commit(struct part *part, struct error *err)
 {
     struct part_state now = part->state; /* what is written now; more may arrive in the meantime */
-    int failed;
-    while ((failed = fdatasync(part->fd)) != 0 && errno == EINTR) {}
-    if (failed) return io_error("sync", part->path, err);
+    if (retry_sync(fdatasync, part->fd) != 0) return io_error("sync", part->path, err);
     char *text = part_state_text(&now), *path = beside(part, "state");
     int code = file_write_atomic(path, text, strlen(text), err);
     free(text);
@@ -488,9 +494,7 @@ int part_release(struct part *part, bool keep, struct error *err)
 
 int part_finish(struct part *part, const char *target, struct error *err)
 {
-    int failed;
-    while ((failed = fsync(part->fd)) != 0 && errno == EINTR) {}
-    if (failed) return io_error("sync", part->path, err);
+    if (retry_sync(fsync, part->fd) != 0) return io_error("sync", part->path, err);
     if (rename(part->path, target) != 0) return io_error("rename to its place", target, err);
     char *directory = path_dirname(target);
     int code = file_sync_dir(directory, err);
@@ -502,8 +506,8 @@ void part_peek(const char *directory, const char *name, int64_t *bytes, int64_t 
 {
     *bytes = 0;
     *total = -1;
-    char *found = find(directory, name, NULL);
-    if (!found) return;
+    char *found;
+    if (find(directory, name, NULL, &found, NULL) || !found) return;
     struct part look = {.directory = (char *)(uintptr_t)directory, .name = (char *)(uintptr_t)name, .fd = -1};
     char *path = beside(&look, "state"), *text = NULL, *file = path_join(directory, found);
     size_t size = 0;

@@ -2,6 +2,7 @@
 #include "fetch/publish.h"
 
 #include "core/base/file.h"
+#include "core/base/retry.h"
 #include "fetch/unpack.h"
 
 #include <dirent.h>
@@ -114,9 +115,7 @@ int publish(const char *staging, const char *dest, const char *top, const struct
     char *from = path_join(staging, top), *to = path_join(dest, top);
     int fd = open(staging, O_RDONLY | O_DIRECTORY | O_CLOEXEC), code = 0;
     /* the data first: a marker on the disk must not be there before what it vouches for */
-    int failed = fd;
-    while (fd >= 0 && (failed = syncfs(fd)) != 0 && errno == EINTR) {}
-    if (failed < 0)
+    if (fd < 0 || retry_sync(syncfs, fd) != 0)
         code = error_errno(err, EXIT_FAILED, "free some space, then run the same command again",
                            "cannot bring %s to the disk", staging);
     if (!code) code = write_marker(staging, top, what, err);
@@ -185,7 +184,7 @@ static const char *check_file(int tree, const char *path, uint32_t crc, int64_t 
                       : st.st_size != size                        ? "has another size"
                                                                   : NULL;
     uint32_t sum = 0;
-    for (ssize_t n; !why && (n = read(fd, buffer, room)) != 0;) {
+    for (ssize_t n; !why && (n = retry_read(fd, buffer, room, -1)) != 0;) {
         if (n < 0) why = strerror(errno);
         else sum = crc32c(sum, buffer, (size_t)n);
     }

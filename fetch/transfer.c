@@ -3,6 +3,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/retry.h"
 #include "fetch/http.h"
 #include "fetch/sources.h"
 
@@ -134,8 +135,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *context)
         return 0;
     }
     for (size_t done = 0; done < bytes;) {
-        ssize_t put = pwrite(r->part->fd, data + done, bytes - done, s->at);
-        if (put < 0 && errno == EINTR) continue;
+        ssize_t put = retry_write(r->part->fd, data + done, bytes - done, s->at);
         if (put < 0) {
             s->verdict = DISK;
             error_errno(&r->disk, EXIT_FAILED,

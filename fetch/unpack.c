@@ -2,6 +2,7 @@
 #include "fetch/unpack.h"
 
 #include "core/base/file.h"
+#include "core/base/retry.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -162,8 +163,7 @@ static int on_data(void *context, const void *data, size_t bytes, int64_t offset
             continue;
         }
         w->comparing = false;
-        ssize_t put = pwrite(w->fd, p, n, offset);
-        if (put < 0 && errno == EINTR) continue;
+        ssize_t put = retry_write(w->fd, p, n, offset);
         if (put < 0) return write_error(w, "write", err);
         p += put;
         offset += put;
@@ -176,9 +176,8 @@ static int on_file_end(void *context, struct error *err)
 {
     struct writer *w = context;
     crc_zeros(w, w->size);
-    if (w->old_size != w->size || w->size != w->crc_at)
-        while (ftruncate(w->fd, w->size) != 0)
-            if (errno != EINTR) return write_error(w, "write", err);
+    if ((w->old_size != w->size || w->size != w->crc_at) && retry_truncate(w->fd, w->size) != 0)
+        return write_error(w, "write", err);
     struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = w->mtime}};
     if (w->mtime > 0) futimens(w->fd, times);
     int failed = close(w->fd);

@@ -1,7 +1,9 @@
 /* See zip_check.h. Field offsets: APPNOTE.TXT 4.3.7 (local header),
  * 4.3.12 (central directory), 4.3.14-16 (end records). */
 #include "fetch/zip_check.h"
+#include "core/base/retry.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +20,16 @@ static uint32_t le(const uint8_t *p, int bytes)
 
 static uint64_t le64(const uint8_t *p) { return le(p, 4) | (uint64_t)le(p + 4, 4) << 32; }
 
-static bool read_at(int fd, void *data, size_t bytes, int64_t at)
+struct zip {
+    int fd, reason; /* why a read failed; 0: none did */
+};
+
+static bool read_at(struct zip *zip, void *data, size_t bytes, int64_t at)
 {
     uint8_t *p = data;
     while (bytes) {
-        ssize_t n = pread(fd, p, bytes, at);
+        ssize_t n = retry_read(zip->fd, p, bytes, at);
+        if (n < 0) zip->reason = errno;
         if (n <= 0) return false;
         p += n;
         at += n;
@@ -53,14 +60,14 @@ static bool zip64_offset(const uint8_t *extra, size_t bytes, int skip, uint64_t 
     return false;
 }
 
-int zip_check(int fd, int64_t bytes, struct error *err)
+static int check(struct zip *zip, int64_t bytes, struct error *err)
 {
     size_t tail = bytes < TAIL ? (size_t)bytes : TAIL;
     uint8_t *buffer = malloc(tail + 1), *central = NULL, *name = NULL;
     int code = 0;
     int64_t end = -1;
     if (!buffer) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
-    if (!read_at(fd, buffer, tail, bytes - (int64_t)tail)) {
+    if (!read_at(zip, buffer, tail, bytes - (int64_t)tail)) {
         free(buffer);
         return bad(err, "unreadable", 0);
     }
@@ -75,9 +82,10 @@ int zip_check(int fd, int64_t bytes, struct error *err)
     uint8_t locator[20], record[56];
     int64_t end_at = bytes - (int64_t)tail + end;
     if ((count == 0xffff || size == 0xffffffff || offset == 0xffffffff) && end_at >= 20 &&
-        read_at(fd, locator, 20, end_at - 20) && memcmp(locator, "PK\6\7", 4) == 0) {
+        read_at(zip, locator, 20, end_at - 20) && memcmp(locator, "PK\6\7", 4) == 0) {
         uint64_t at = le64(locator + 8);
-        if (at > (uint64_t)bytes || !read_at(fd, record, 56, (int64_t)at) || memcmp(record, "PK\6\6", 4) != 0)
+        if (at > (uint64_t)bytes || !read_at(zip, record, 56, (int64_t)at) ||
+            memcmp(record, "PK\6\6", 4) != 0)
             code = bad(err, "bad zip64 end record", (int64_t)at);
         count = le64(record + 32);
         size = le64(record + 40);
@@ -88,7 +96,7 @@ int zip_check(int fd, int64_t bytes, struct error *err)
         code = bad(err, "the directory lies outside the file", end_at);
     if (!code && (!(central = malloc(size ? size : 1)) || !(name = malloc(65536))))
         code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
-    if (!code && size && !read_at(fd, central, size, (int64_t)offset))
+    if (!code && size && !read_at(zip, central, size, (int64_t)offset))
         code = bad(err, "unreadable directory", (int64_t)offset);
     uint64_t at = 0, seen = 0;
     for (; !code && at + 46 <= size && memcmp(central + at, "PK\1\2", 4) == 0; seen++) {
@@ -109,10 +117,10 @@ int zip_check(int fd, int64_t bytes, struct error *err)
         else if (method != 0 && method != 8)
             code = bad(err, "an entry is neither stored nor deflated", where);
         else if (memchr(c + 46, 0, name_bytes)) code = bad(err, "NUL in a name", where);
-        else if (local > (uint64_t)bytes - 30 || !read_at(fd, header, 30, (int64_t)local) ||
+        else if (local > (uint64_t)bytes - 30 || !read_at(zip, header, 30, (int64_t)local) ||
                  memcmp(header, "PK\3\4", 4) != 0)
             code = bad(err, "an entry's offset leads nowhere", where);
-        else if (le(header + 26, 2) != name_bytes || !read_at(fd, name, name_bytes, (int64_t)local + 30) ||
+        else if (le(header + 26, 2) != name_bytes || !read_at(zip, name, name_bytes, (int64_t)local + 30) ||
                  memcmp(name, c + 46, name_bytes) != 0)
             code = bad(err, "the two names of an entry differ", (int64_t)local);
         at += 46 + name_bytes + extra_bytes + comment_bytes;
@@ -122,4 +130,13 @@ int zip_check(int fd, int64_t bytes, struct error *err)
     free(central);
     free(name);
     return code;
+}
+
+int zip_check(int fd, int64_t bytes, struct error *err)
+{
+    struct zip zip = {fd, 0};
+    int code = check(&zip, bytes, err);
+    if (!zip.reason) return code;
+    errno = zip.reason; /* nothing is known about the zip */
+    return error_errno(err, EXIT_FAILED, NULL, "cannot read the archive");
 }

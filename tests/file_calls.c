@@ -1,10 +1,14 @@
-/* Calls that a signal interrupts or that take less than they were given are asked again: fsync, ftruncate,
- * write and pwrite stand here in front of the C library's. */
+/* Calls that a signal interrupts or that take less than they were given are asked again, and end where they
+ * are interrupted each time: fsync, ftruncate, read, pread, write and pwrite stand here in front of the C
+ * library's. */
 #include "core/base/file.h"
 #include "core/weights/weights.h"
 
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,6 +53,13 @@ int fsync(int fd)
 
 int ftruncate(int fd, off_t bytes) { return interrupted() ? -1 : (int)syscall(SYS_ftruncate, fd, bytes); }
 
+ssize_t read(int fd, void *to, size_t bytes) { return interrupted() ? -1 : syscall(SYS_read, fd, to, bytes); }
+
+ssize_t pread(int fd, void *to, size_t bytes, off_t at)
+{
+    return interrupted() ? -1 : syscall(SYS_pread64, fd, to, bytes, at);
+}
+
 ssize_t write(int fd, const void *data, size_t bytes)
 {
     if (fd > 2 && interrupted()) return -1;
@@ -61,12 +72,23 @@ ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
     return syscall(SYS_pwrite64, fd, data, cut && bytes > SHORT_BYTES ? (size_t)SHORT_BYTES : bytes, at);
 }
 
+static int unread; /* calls of readdir that fail */
+
+struct dirent *readdir(DIR *dir)
+{
+    struct dirent *(*real)(DIR *);
+    *(void **)&real = dlsym(RTLD_NEXT, "readdir");
+    if (unread-- <= 0) return real(dir);
+    errno = EIO;
+    return NULL;
+}
+
 static char directory[64];
 
 static int setup(void **state)
 {
     (void)state;
-    interrupt = calls = directory_syncs = 0;
+    interrupt = calls = directory_syncs = unread = 0;
     cut = false;
     strcpy(directory, "/tmp/meopt-calls-XXXXXX");
     return mkdtemp(directory) ? 0 : -1;
@@ -130,6 +152,36 @@ static void both_formats_survive_short_writes(void **state)
     for (int i = 0; i < 4; i++) free(texts[i]);
 }
 
+/* SIGALRM ends the test where a call does not end. */
+static void a_call_that_is_interrupted_for_ever_ends(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    float value = 1, got;
+    const struct weights_row row = {.name = "x", .dtype = DTYPE_F32, .ndim = 1, .shape = {1}, .data = &value};
+    char *path = path_join(directory, "x.safetensors"), *text = NULL;
+    size_t bytes;
+    struct weights *w = NULL;
+    assert_int_equal(weights_write_safetensors(path, &row, 1, NULL, &err), 0);
+    if (weights_open(&w, path, &err)) fail_msg("%s", err.what);
+    int fd = open(path, O_RDWR);
+    alarm(60);
+    interrupt = INT_MAX;
+    int codes[] = {file_read(path, 1 << 20, &text, &bytes, &err),
+                   weights_read(w, 0, &got, DTYPE_F32, &err),
+                   file_write_all(fd, "x", 1, path, &err),
+                   file_write_all_at(fd, "x", 1, 0, path, &err),
+                   file_sync(fd, path, &err),
+                   file_shorten(fd, 1, path, &err)};
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) assert_int_equal(codes[i], EXIT_FAILED);
+    if (!strstr(err.what, "Interrupted system call")) fail_msg("%s", err.what);
+    alarm(0);
+    interrupt = 0;
+    close(fd);
+    weights_close(w);
+    free(path);
+}
+
 /* A directory that is made is there after a power cut: the one that holds it is synced. */
 static void new_directories_are_synced_into_their_parents(void **state)
 {
@@ -146,11 +198,29 @@ static void new_directories_are_synced_into_their_parents(void **state)
     free(deep);
 }
 
+static void a_directory_that_cannot_be_read_is_not_said_to_be_full(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    char *path = path_join(directory, "a/b");
+    assert_int_equal(file_make_dirs(path, &err), 0);
+    free(path);
+    path = path_join(directory, "a");
+    unread = 1;
+    assert_int_equal(file_remove_tree(path, &err), EXIT_FAILED);
+    if (!strstr(err.what, "Input/output error")) fail_msg("%s", err.what);
+    assert_int_equal(file_remove_tree(path, &err), 0);
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(an_interrupted_sync_is_asked_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_call_that_is_interrupted_for_ever_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(both_formats_survive_short_writes, setup, teardown),
-        cmocka_unit_test_setup_teardown(new_directories_are_synced_into_their_parents, setup, teardown)};
+        cmocka_unit_test_setup_teardown(new_directories_are_synced_into_their_parents, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_directory_that_cannot_be_read_is_not_said_to_be_full, setup,
+                                        teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

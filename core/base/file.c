@@ -2,6 +2,7 @@
 #include "core/base/file.h"
 #include "core/base/lost_map.h"
 #include "core/base/progress.h"
+#include "core/base/retry.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,8 +18,7 @@
 #include <unistd.h>
 
 enum {
-    INTERRUPTIONS = 10000, /* of one call in a row */
-    PART_BYTES = 1 << 24   /* that are written or summed up between two signs of progress */
+    PART_BYTES = 1 << 24 /* that are written or summed up between two signs of progress */
 };
 
 static void (*leave)(void);
@@ -165,8 +165,7 @@ int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, st
             }
             buffer = larger;
         }
-        ssize_t n = read(fd, buffer + used, room - used - 1);
-        if (n < 0 && errno == EINTR) continue;
+        ssize_t n = retry_read(fd, buffer + used, room - used - 1, -1);
         if (n < 0) {
             reason = errno;
             code = error_errno(err, EXIT_FAILED, NULL, "cannot read");
@@ -232,19 +231,13 @@ int file_lock(const char *path, int *fd, struct error *err)
     return EXIT_LOCKED;
 }
 
-/* Whether a call is made again: one that is interrupted each time would never end. */
-static bool interrupted(int *times) { return errno == EINTR && ++*times < INTERRUPTIONS; }
-
 /* At `offset`, or where the descriptor stands (-1). */
 static int write_all(int fd, const void *data, size_t bytes, int64_t offset, const char *path,
                      struct error *err)
 {
     const char *p = data;
-    int times = 0;
     while (bytes) {
-        size_t part = bytes > PART_BYTES ? PART_BYTES : bytes;
-        ssize_t n = offset < 0 ? write(fd, p, part) : pwrite(fd, p, part, (off_t)offset);
-        if (n < 0 && interrupted(&times)) continue;
+        ssize_t n = retry_write(fd, p, bytes > PART_BYTES ? PART_BYTES : bytes, offset);
         if (n < 0) {
             int code =
                 error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot write");
@@ -254,7 +247,6 @@ static int write_all(int fd, const void *data, size_t bytes, int64_t offset, con
         p += n;
         bytes -= (size_t)n;
         if (offset >= 0) offset += n;
-        times = 0;
         progress_mark();
     }
     return 0;
@@ -271,18 +263,9 @@ int file_write_all_at(int fd, const void *data, size_t bytes, int64_t offset, co
     return write_all(fd, data, bytes, offset, path, err);
 }
 
-/* fsync and its kin are interrupted where the file system is a network's or a process's. */
-static int sync_retried(int fd)
-{
-    int failed, times = 0;
-    do failed = fsync(fd);
-    while (failed && interrupted(&times));
-    return failed;
-}
-
 int file_sync(int fd, const char *path, struct error *err)
 {
-    if (sync_retried(fd) == 0) return 0;
+    if (retry_sync(fsync, fd) == 0) return 0;
     int code =
         error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot sync %s", path);
     error_at(err, path, 0, 0);
@@ -291,10 +274,7 @@ int file_sync(int fd, const char *path, struct error *err)
 
 int file_shorten(int fd, int64_t bytes, const char *path, struct error *err)
 {
-    int failed, times = 0;
-    do failed = ftruncate(fd, (off_t)bytes);
-    while (failed && interrupted(&times));
-    if (!failed) return 0;
+    if (retry_truncate(fd, bytes) == 0) return 0;
     int code = error_errno(err, EXIT_FAILED, NULL, "cannot shorten %s", path);
     error_at(err, path, 0, 0);
     return code;
@@ -304,7 +284,7 @@ int file_sync_dir(const char *path, struct error *err)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     /* Some network file systems refuse fsync of a directory; they have no other way to be asked. */
-    if (fd < 0 || (sync_retried(fd) != 0 && errno != EINVAL && errno != EROFS)) {
+    if (fd < 0 || (retry_sync(fsync, fd) != 0 && errno != EINVAL && errno != EROFS)) {
         int code = error_errno(err, EXIT_FAILED, NULL, "cannot sync directory %s", path);
         if (fd >= 0) close(fd);
         return code;
@@ -444,10 +424,11 @@ static int remove_at(int parent, const char *name, int depth)
         return -1;
     }
     int result = 0;
-    for (struct dirent *entry; result == 0 && (entry = readdir(dir)) != NULL;)
+    for (struct dirent *entry; result == 0 && (errno = 0, entry = readdir(dir)) != NULL;)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             result = remove_at(fd, entry->d_name, depth + 1);
     int saved = errno;
+    if (saved) result = -1;
     closedir(dir);
     errno = saved;
     return result == 0 ? unlinkat(parent, name, AT_REMOVEDIR) : -1;

@@ -1,7 +1,9 @@
 /* Reading a run: see record.h. */
 #include "core/compare/record.h"
 #include "core/base/file.h"
+#include "core/base/retry.h"
 #include "core/config/document.h"
+#include "core/run/memory.h"
 #include "core/run/telemetry.h"
 #include "core/run/metric_line.h"
 #include "core/run/run.h"
@@ -163,12 +165,11 @@ static void take_cards(struct reading *in, const char *text, size_t bytes)
     json_t *card;
     json_array_foreach(cards, i, card)
     {
-        double peak = take_number(card, "peak_bytes");
-        if (!(peak > in->best_peak)) continue;
-        in->best_peak = in->record->peak_bytes = peak;
-        const json_t *classes = json_object_get(card, "classes");
+        struct run_memory told = memory_told(card);
+        if (told.peak_bytes < 0 || (double)told.peak_bytes <= in->best_peak) continue;
+        in->best_peak = in->record->peak_bytes = (double)told.peak_bytes;
         for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
-            in->record->class_bytes[c] = take_number(classes, memory_class_names[c]);
+            in->record->class_bytes[c] = told.class_bytes[c] < 0 ? NAN : (double)told.class_bytes[c];
     }
     if ((int64_t)json_array_size(cards) > in->record->ranks)
         in->record->ranks = (int64_t)json_array_size(cards);
@@ -234,8 +235,7 @@ static int read_metrics(struct reading *in, struct error *err)
     int fd, code = file_open(path, &fd, NULL, err);
     if (code && errno == ENOENT) code = 0;
     while (fd >= 0 && !code) {
-        ssize_t got = read(fd, block + held, room - held);
-        if (got < 0 && errno == EINTR) continue;
+        ssize_t got = retry_read(fd, block + held, room - held, -1);
         if (got < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot read the metrics");
         if (got <= 0) break;
         size_t filled = held + (size_t)got, at = 0;

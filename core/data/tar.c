@@ -3,6 +3,7 @@
  * is wanted here. */
 #include "core/data/tar.h"
 #include "core/base/file.h"
+#include "core/base/retry.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -109,8 +110,8 @@ int tar_list(const char *path, void (*take)(void *context, const char *name, int
     if (code) return code;
     int64_t at = 0, left = st.st_size;
     bool ended = false; /* by a block of zeros */
-    for (ssize_t n; !code && left >= BLOCK; left = st.st_size - at) {
-        while ((n = pread(fd, &h, BLOCK, at)) < 0 && errno == EINTR) continue;
+    for (; !code && left >= BLOCK; left = st.st_size - at) {
+        ssize_t n = retry_read(fd, &h, BLOCK, at);
         if (n < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot read the archive");
         ended = n == BLOCK && is_zero(&h);
         if (n < 0 || ended) break;
@@ -149,10 +150,10 @@ int tar_read(const char *path, int64_t offset, int64_t bytes, char **data, struc
         reason = ENOMEM;
     }
     for (int64_t used = 0; !code && used < bytes;) {
-        ssize_t n = pread(fd, buffer + used, (size_t)(bytes - used), offset + used);
+        ssize_t n = retry_read(fd, buffer + used, (size_t)(bytes - used), offset + used);
         if (n > 0) used += n;
         else if (n == 0) code = error_set(err, EXIT_FAILED, NULL, "the archive ends within it");
-        else if (errno != EINTR) {
+        else {
             reason = errno;
             code = error_errno(err, EXIT_FAILED, NULL, "cannot read");
         }

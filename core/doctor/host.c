@@ -1,6 +1,7 @@
 /* Checks of the host: processor, memory, disk, locale, libraries. See doctor.h. */
 #include "core/base/file.h"
 #include "core/base/clock.h"
+#include "core/base/retry.h"
 #include "core/device/device.h"
 #include "core/doctor/doctor.h"
 #include "kernels/cpu/gemm_amx.h"
@@ -271,12 +272,12 @@ static int write_speed(const char *directory, double *rate)
     for (int i = 0; !failed && i < BLOCKS; i++) {
         memset(block, i + 1, BLOCK);
         for (size_t done = 0; !failed && done < BLOCK;) {
-            ssize_t n = write(fd, block + done, BLOCK - done);
-            if (n < 0 && errno != EINTR) failed = errno;
-            else if (n > 0) done += (size_t)n;
+            ssize_t n = retry_write(fd, block + done, BLOCK - done, -1);
+            if (n < 0) failed = errno;
+            else done += (size_t)n;
         }
     }
-    if (!failed && fsync(fd)) failed = errno;
+    if (!failed && retry_sync(fsync, fd)) failed = errno;
     *rate = (double)BLOCK * BLOCKS / (clock_seconds() - t) * 1e-9;
     if (fd >= 0) {
         close(fd);

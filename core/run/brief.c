@@ -2,6 +2,7 @@
 #include "core/run/brief.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
+#include "core/base/retry.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -50,7 +51,7 @@ static int64_t mark_of(const struct run_brief *b, const char *name, struct stat 
 static bool line_at(int fd, int64_t at, bool from_start, bool last, struct metric_line *line)
 {
     char buffer[CHUNK];
-    ssize_t n = pread(fd, buffer, sizeof buffer, at);
+    ssize_t n = retry_read(fd, buffer, sizeof buffer, at);
     bool found = false;
     char *p = buffer;
     if (n <= 0) return false;

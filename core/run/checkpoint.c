@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/base/retry.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,7 +19,6 @@ const char *const checkpoint_parts[PARTS] = {"model.safetensors", "optimizer.bin
 const char checkpoint_manifest[] = "MANIFEST.json";
 
 enum {
-    INTERRUPTIONS = 10000, /* of one call in a row */
     READ_BYTES = 1 << 25,
     MANIFEST_BYTES = 1 << 24, /* at most */
     READ_TRIES = 4,           /* of what cannot be read now, 0.1, 0.2, 0.4 s apart */
@@ -98,11 +98,9 @@ int checkpoint_steps(const char *directory, int64_t **steps, int *count, struct 
 static int read_at(int fd, void *dst, size_t bytes, int64_t offset, size_t *got, const char *path,
                    struct error *err)
 {
-    int times = 0;
     *got = 0;
     while (*got < bytes) {
-        ssize_t n = pread(fd, (char *)dst + *got, bytes - *got, (off_t)(offset + (int64_t)*got));
-        if (n < 0 && errno == EINTR && ++times < INTERRUPTIONS) continue;
+        ssize_t n = retry_read(fd, (char *)dst + *got, bytes - *got, offset + (int64_t)*got);
         if (n < 0) {
             int code = error_errno(err, EXIT_FAILED, NULL, "cannot read %s", path);
             error_at(err, path, 0, 0);
@@ -110,7 +108,6 @@ static int read_at(int fd, void *dst, size_t bytes, int64_t offset, size_t *got,
         }
         if (n == 0) break;
         *got += (size_t)n;
-        times = 0;
     }
     return 0;
 }

@@ -2,6 +2,7 @@
 #include "core/run/follow.h"
 #include "core/run/follow_parts.h"
 #include "core/base/file.h"
+#include "core/base/retry.h"
 #include "core/config/document.h"
 #include "core/run/checkpoint.h"
 #include "core/config/value.h"
@@ -285,7 +286,7 @@ static void sample(struct follow *f, int64_t size)
     double ms = 0;
     char buffer[4096];
     for (int i = 0; i < SAMPLES; i++) {
-        ssize_t n = pread(f->metrics.fd, buffer, sizeof buffer, end / SAMPLES * i);
+        ssize_t n = retry_read(f->metrics.fd, buffer, sizeof buffer, end / SAMPLES * i);
         char *start = i == 0 ? buffer : n > 0 ? memchr(buffer, '\n', (size_t)n) : NULL;
         if (start && i) start++;
         char *stop = start && n > 0 ? memchr(start, '\n', (size_t)(buffer + n - start)) : NULL;

@@ -1,6 +1,7 @@
 /* The cards of a run as they were and are: see follow_parts.h. */
 #include "core/run/follow_parts.h"
 #include "core/base/file.h"
+#include "core/base/retry.h"
 #include "core/run/telemetry.h"
 
 #include <math.h>
@@ -189,7 +190,7 @@ static void sample(struct follow *f, int64_t size)
 {
     char *buffer = xmalloc(TAIL_LINE_BYTES);
     for (int i = 0; i < PLACES; i++) {
-        ssize_t n = pread(f->card_tail.fd, buffer, TAIL_LINE_BYTES, (size - END_BYTES) / PLACES * i);
+        ssize_t n = retry_read(f->card_tail.fd, buffer, TAIL_LINE_BYTES, (size - END_BYTES) / PLACES * i);
         char *start = n > 0 ? memchr(buffer, '\n', (size_t)n) : NULL,
              *stop = start ? memchr(start + 1, '\n', (size_t)(buffer + n - start - 1)) : NULL;
         if (!stop) continue;

@@ -1,6 +1,7 @@
 /* Lines of a growing file: see tail.h. */
 #include "core/run/tail.h"
 #include "core/base/file.h"
+#include "core/base/retry.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ static bool tail_fill(struct tail *t)
     if (t->begin < t->end) memmove(t->buffer, t->buffer + t->begin, t->end - t->begin);
     t->end -= t->begin;
     t->begin = t->line = 0;
-    ssize_t n = pread(t->fd, t->buffer + t->end, BUFFER - t->end, t->at);
+    ssize_t n = retry_read(t->fd, t->buffer + t->end, BUFFER - t->end, t->at);
     if (n <= 0) return false;
     t->end += (size_t)n;
     t->at += n;

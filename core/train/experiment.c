@@ -4,6 +4,7 @@
 #include "core/base/log.h"
 #include "core/train/trainer.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,7 +106,8 @@ int train_file_there(const struct config *c, const char *name, struct error *err
     int key = config_key_index(name);
     const char *path = *(char *const *)((const char *)c + config_keys[key].offset);
     char hint[320], to[256];
-    if (!path[0] || access(path, F_OK) == 0) return 0;
+    /* what cannot be asked now is not absent: to read it tells why */
+    if (!path[0] || access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) return 0;
     fetch_hint(hint, sizeof hint, name, path);
     if (path_is_dead_link(path, to, sizeof to))
         error_set(err, EXIT_CONFIG, "get the file that it names, as with 'git annex get'",

@@ -4,6 +4,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/progress.h"
+#include "core/base/retry.h"
 #include "core/train/experiment.h"
 
 #include <errno.h>
@@ -124,7 +125,7 @@ static void open_file(struct pass *p, const char *line)
     if (in) fclose(in);
     else if (copy >= 0) close(copy);
     free(found);
-    if (p->fd >= 0 && (ftruncate(p->fd, whole) != 0 || lseek(p->fd, whole, SEEK_SET) != whole))
+    if (p->fd >= 0 && (retry_truncate(p->fd, whole) != 0 || lseek(p->fd, whole, SEEK_SET) != whole))
         give_up(p, "cannot write");
     struct error err;
     if (p->fd >= 0 && whole == 0 && file_write_all(p->fd, line, length, p->path, &err))
@@ -153,7 +154,7 @@ static void put(struct pass *p, bool sync)
         give_up(p, "cannot write");
     p->block_bytes = 0;
     if (p->fd < 0 || (!sync && clock_seconds() - p->synced_at < SYNC_SECONDS)) return;
-    if (fdatasync(p->fd) != 0) give_up(p, "cannot sync");
+    if (retry_sync(fdatasync, p->fd) != 0) give_up(p, "cannot sync");
     p->synced_at = clock_seconds();
 }
 

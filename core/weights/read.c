@@ -5,6 +5,7 @@
  * cache. A view is gathered from the mapping. */
 #include "core/weights/internal.h"
 #include "core/base/progress.h"
+#include "core/base/retry.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -18,8 +19,7 @@ static int read_at(int fd, void *dst, size_t bytes, uint64_t offset, struct erro
 {
     uint8_t *p = dst;
     while (bytes) {
-        ssize_t n = pread(fd, p, bytes, (off_t)offset);
-        if (n < 0 && errno == EINTR) continue;
+        ssize_t n = retry_read(fd, p, bytes, (int64_t)offset);
         if (n < 0)
             return error_errno(err, EXIT_FAILED, NULL, "cannot read %zu bytes at %llu", bytes,
                                (unsigned long long)offset);

@@ -105,7 +105,7 @@ static int sync_with(int fd, int (*real)(int fd), enum change change)
     char file[PATH_BYTES];
     if (!descriptor_met(fd, file)) return real(fd);
     MAY_FAIL(CALL_SYNC, file, -1);
-    if (!logging) return real(fd);
+    if (!logging) return unsynced ? 0 : real(fd);
     if (change == LOG_SYNC) log_mapped(fd, file);
     log_begin(); // nothing is really synced: the replay says what that would have kept
     log_end(&(struct record){.change = change, .inode = log_inode(fd)}, file, NULL, NULL);

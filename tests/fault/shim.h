@@ -12,6 +12,8 @@
  * - FAULT_SLOW=KIND:MICROSECONDS[:PART] ...: every call of the kind takes so much longer, where PART is given
  *   that of a path that holds it; needs no FAULT_SHARED;
  * - FAULT_CUT=PART: a file whose path holds it is cut off as soon as it is mapped; the same;
+ * - FAULT_UNSYNCED=1: a sync that does not fail is not made either: most of the time of a small run; the
+ * same;
  * - FAULT_NFS=1: locks are as from two machines that share a directory by NFS: one of a directory keeps
  *   nobody out, an exclusive one needs a file that is open for writing (flock(2));
  * - FAULT_LOG=1: changes of files are written down in order, behind the counters (log.c);
@@ -69,7 +71,7 @@ struct shared {
     char log[];
 };
 extern struct shared *shared;
-extern bool logging, sites, on_nfs;
+extern bool logging, sites, on_nfs, unsynced;
 
 /* The file behind a descriptor or a path in a form that compares with FAULT_UNDER; whether it is one of
  * those. */
