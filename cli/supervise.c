@@ -100,13 +100,11 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(EXIT_SIGNAL + SIGKILL);
     } else {
-        char *path = path_join(s->directory, "worker.log");
-        int log = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
-        if (log >= 0) {
+        int log;
+        if (run_append(s->directory, "worker.log", &log, NULL) == 0) {
             dup2(log, 1);
             dup2(log, 2);
         }
-        free(path);
     }
     int null = open("/dev/null", O_RDONLY);
     if (null >= 0) dup2(null, 0);
@@ -409,10 +407,8 @@ int supervise_detached(const struct supervision *s, struct error *err)
     if (pid == 0) {
         setsid();
         if (fork() != 0) _exit(0);
-        char *path = path_join(s->directory, "worker.log");
-        int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666),
-            null = open("/dev/null", O_RDWR | O_CLOEXEC);
-        free(path);
+        int log, null = open("/dev/null", O_RDWR | O_CLOEXEC);
+        run_append(s->directory, "worker.log", &log, NULL);
         dup2(null, 0);
         dup2(log >= 0 ? log : null, 1);
         dup2(log >= 0 ? log : null, 2);

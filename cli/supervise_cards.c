@@ -88,9 +88,8 @@ void cards_note(struct supervisor *v, bool end)
          *path = path_join(v->s->directory, "cards.jsonl");
     json_decref(line);
     struct error err = {0};
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666), code = 0;
-    if (fd < 0) code = error_errno(&err, EXIT_FAILED, NULL, "cannot open %s", path);
-    else if (rest) {
+    int fd, code = run_append(v->s->directory, "cards.jsonl", &fd, &err);
+    if (!code && rest) {
         char *text =
             xasprintf("{\"time\":%lld.%03ld,%s\n", (long long)t.tv_sec, t.tv_nsec / 1000000, rest + 1);
         off_t before = lseek(fd, 0, SEEK_END);
@@ -99,7 +98,7 @@ void cards_note(struct supervisor *v, bool end)
         free(text);
     }
     if (fd >= 0) close(fd);
-    if (code && !v->cards_refused) log_warn("no history of the cards: %s", err.what);
+    if (code && !v->cards_refused) log_warn("no history of the cards: %s: %s", path, err.what);
     v->cards_refused |= code != 0;
     free(path);
     free(rest);

@@ -133,11 +133,8 @@ void end_last_word(struct supervisor *v, int code, const struct error *err)
     struct error ignored;
     run_status_write(&s, v->s->directory, &ignored);
     if (said) return;
-    char *path = path_join(v->s->directory, "events.jsonl");
-    struct run run = {.directory = (char *)(uintptr_t)v->s->directory,
-                      .events = open(path, O_WRONLY | O_APPEND | O_CLOEXEC)};
-    free(path);
-    if (run.events < 0) return;
+    struct run run = {.directory = (char *)(uintptr_t)v->s->directory};
+    if (run_append(v->s->directory, "events.jsonl", &run.events, &ignored)) return;
     run_event(
         &run, s.state,
         json_pack("{s:I, s:i, s:s}", "step", (json_int_t)s.step, "exit_code", code, "message", s.message),

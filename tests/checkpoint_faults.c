@@ -103,6 +103,25 @@ static void a_damaged_newest_never_displaces_the_good(void **state)
     assert_true(there("step-00000010.damaged"));
 }
 
+static void one_under_the_name_of_another_step_is_damaged(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    struct checkpoint c;
+    assert_int_equal(save(5, 2, 5, &err), 0);
+    assert_int_equal(save(6, 2, 6, &err), 0);
+    char *right = xasprintf("%s/ckpt/step-00000006", directory),
+         *wrong = xasprintf("%s/ckpt/step-99999999", directory);
+    assert_int_equal(rename(right, wrong), 0);
+    free(right);
+    free(wrong);
+    assert_int_equal(checkpoint_newest(&c, directory, true, &err), 0);
+    assert_int_equal(c.step, 5);
+    checkpoint_close(&c);
+    assert_int_equal(save(7, 2, 7, &err), 0);
+    assert_true(there("step-99999999.damaged") && there("step-00000005") && there("step-00000007"));
+}
+
 static void only_whole_checkpoints_are_counted(void **state)
 {
     (void)state;
@@ -282,6 +301,7 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, teardown)
     const struct CMUnitTest tests[] = {TEST(a_damaged_newest_never_displaces_the_good),
+                                       TEST(one_under_the_name_of_another_step_is_damaged),
                                        TEST(only_whole_checkpoints_are_counted),
                                        TEST(the_same_step_again_is_no_work),
                                        TEST(a_damaged_one_of_the_same_step_is_renamed),

@@ -4,6 +4,7 @@
 #include "core/compare/record.h"
 #include "core/config/document.h"
 #include "core/run/follow.h"
+#include "core/run/run.h"
 #include "core/run/status.h"
 
 #include <errno.h>
@@ -122,6 +123,32 @@ static void what_is_no_file_is_not_waited_for(void **state)
     free(path);
 }
 
+static void a_writer_is_neither_held_up_nor_led_elsewhere(void **state)
+{
+    (void)state;
+    static const char *const written[] = {"metrics.jsonl", "events.jsonl", "worker.log", "cards.jsonl"};
+    char *elsewhere = path_join(run, "elsewhere");
+    put("elsewhere", "theirs\n");
+    for (int i = 0; i < 8; i++) {
+        struct error err = {0};
+        struct stat st;
+        int fd;
+        char *path = path_join(run, written[i / 2]);
+        unlink(path);
+        assert_int_equal(i % 2 ? symlink(elsewhere, path) : mkfifo(path, 0600), 0);
+        assert_int_equal(run_append(run, written[i / 2], &fd, &err), EXIT_FAILED);
+        assert_string_equal(err.what, "is not a regular file");
+        assert_string_equal(err.file, path);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(run_append(run, written[i / 2], &fd, &err), 0);
+        close(fd);
+        assert_int_equal(stat(elsewhere, &st), 0);
+        assert_int_equal(st.st_size, 7);
+        free(path);
+    }
+    free(elsewhere);
+}
+
 static void what_cannot_be_read_is_not_taken_for_absent(void **state)
 {
     (void)state;
@@ -222,6 +249,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_no_file_is_not_waited_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_writer_is_neither_held_up_nor_led_elsewhere, setup, teardown),
         cmocka_unit_test_setup_teardown(what_cannot_be_read_is_not_taken_for_absent, setup, teardown),
         cmocka_unit_test_setup_teardown(a_page_of_aliases_stays_a_page, setup, teardown),
         cmocka_unit_test_setup_teardown(deep_or_endless_text_is_refused_while_it_is_read, setup, teardown),

@@ -153,11 +153,16 @@ static int read_manifest(struct checkpoint *c, int fd, const char *path, struct 
     if (!code) code = read_at(fd, text, bytes, 0, &got, path, err);
     if (!code) {
         json_error_t why;
+        const json_t *step;
         c->manifest = json_loadb(text, got, 0, &why);
         if (!c->manifest && !why.text[0]) /* jansson has no word for it */
             code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", path);
         else if (!json_is_object(c->manifest))
             code = error_set(err, EXIT_INTEGRITY, NULL, "manifest: %s", c->manifest ? "no object" : why.text);
+        else if (json_is_integer(step = json_object_get(c->manifest, "step")) &&
+                 json_integer_value(step) != (json_int_t)c->step)
+            code = error_set(err, EXIT_INTEGRITY, NULL, "manifest: is of step %lld",
+                             (long long)json_integer_value(step));
     }
     free(text);
     return code;

@@ -18,7 +18,7 @@ int run_request(const char *directory, const char *name, struct error *err)
     char *path = request_path(directory, name), *requests = path_dirname(path);
     int code = file_make_dirs(requests, err);
     if (!code) {
-        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
         if (fd < 0) {
             code = error_errno(err, EXIT_FAILED, "may you write there?", "cannot make the request");
             error_at(err, path, 0, 0);

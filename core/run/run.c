@@ -24,13 +24,24 @@ enum {
 
 char *run_path(const struct run *run, const char *name) { return path_join(run->directory, name); }
 
-static int append_file(const struct run *run, const char *name, int *fd, struct error *err)
+int run_append(const char *directory, const char *name, int *fd, struct error *err)
 {
-    char *path = run_path(run, name);
+    char *path = path_join(directory, name);
+    struct stat st;
+    *fd = -1;
     int code = file_unshare(path, err);
-    if (!code && (*fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) < 0) {
-        code = error_errno(err, EXIT_FAILED, "may you write there?", "cannot open");
-        error_at(err, path, 0, 0);
+    if (!code) {
+        *fd =
+            open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
+        bool special =
+            *fd < 0 ? errno == ENXIO || errno == ELOOP : fstat(*fd, &st) == 0 && !S_ISREG(st.st_mode);
+        if (special) code = error_set(err, EXIT_FAILED, "remove it", "is not a regular file");
+        else if (*fd < 0) code = error_errno(err, EXIT_FAILED, "may you write there?", "cannot open");
+        if (code) error_at(err, path, 0, 0);
+    }
+    if (code && *fd >= 0) {
+        close(*fd);
+        *fd = -1;
     }
     free(path);
     return code;
@@ -97,8 +108,8 @@ int run_open_held(struct run *run, const char *directory, int lock, struct error
     if (!code && lock >= 0) fcntl(lock, F_SETFD, FD_CLOEXEC);
     if (!code) code = take_lock(run->lock, err);
     if (code) error_at(err, code == EXIT_LOCKED ? directory : path, 0, 0);
-    if (!code) code = append_file(run, "metrics.jsonl", &run->metrics, err);
-    if (!code) code = append_file(run, "events.jsonl", &run->events, err);
+    if (!code) code = run_append(directory, "metrics.jsonl", &run->metrics, err);
+    if (!code) code = run_append(directory, "events.jsonl", &run->events, err);
     if (code) run_close(run);
     free(path);
     return code;
@@ -197,12 +208,12 @@ int run_create(struct run *run, const char *parent, const char *name, const stru
          *path = path_join(side, "config.yaml");
     char shown[256];
     struct stat st;
-    bool ours = false, plain = name[0] && name[0] != '.' && !strchr(name, '/') &&
-                               strcmp(name_printable(shown, sizeof shown, name), name) == 0;
+    name_printable(shown, sizeof shown, name);
+    bool ours = false, plain = name[0] && name[0] != '.' && !strchr(name, '/') && strcmp(shown, name) == 0;
     *run = (struct run){.metrics = -1, .events = -1, .lock = -1};
     int code = !plain
                    ? error_set(err, EXIT_USAGE, "give a --name without '/', control characters, '.' in front",
-                               "'%s' cannot be the name of a run", name)
+                               "'%s' cannot be the name of a run", shown)
                : lstat(directory, &st) == 0 ? exists_already(directory, err)
                                             : file_make_dirs(within, err);
     if (!code) code = begin(run, side, &ours, err);

@@ -51,6 +51,10 @@ void run_tidy(const struct run *run);
 
 char *run_path(const struct run *run, const char *name);
 
+/* Opens one of its files to be written at its end, a regular one: nothing that lies in a run's directory
+ * holds a writer up or leads it elsewhere. */
+int run_append(const char *directory, const char *name, int *fd, struct error *err);
+
 /* One line, one write. Takes the object over. A metric line that cannot be written is held and goes before
  * the next one; nothing of it is left in the file. */
 int run_metric(struct run *run, json_t *line, struct error *err);
