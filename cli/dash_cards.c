@@ -133,7 +133,16 @@ static struct figures figures_of(const struct follow *f, const struct follow_car
     if (c->rank < 0) return v.own = NAN, v;
     v.speed = isfinite(c->images_per_s) ? c->images_per_s : f->card_count == 1 ? f->last.images_per_s : NAN;
     if (f->card_count == 1 && f->last.step_ms > 0) v.wait = 100 * f->last.data_wait_ms / f->last.step_ms;
+    else v.wait = c->waiting_percent; /* for the other ranks */
     return v;
+}
+
+/* Beside its number: the others wait for it, or it gives no sign. */
+static void draw_rank_mark(const struct follow *f, const struct follow_card *c, int y, int x)
+{
+    if (c->silent) dash_put(y, x, 1, A_BOLD | dash_paint(PAIR_BAD), "?");
+    else if (c->rank >= 0 && c->rank == f->slowest_rank)
+        dash_put(y, x, 1, A_BOLD | dash_paint(PAIR_BAD), "<");
 }
 
 static void add(double *sum, double x)
@@ -205,6 +214,7 @@ void dash_cards(struct dash *d, const struct dash_layout *l)
         int dim = c->rank < 0 ? dash_paint(PAIR_DIM) | A_DIM : 0;
         snprintf(line, sizeof line, c->rank < 0 ? "-" : "%d", c->rank);
         dash_put(y, r->x, 2, i == d->selected && count > 1 ? (int)A_REVERSE : dim, line);
+        draw_rank_mark(f, c, y, r->x + (c->rank > 9 ? 2 : 1));
         draw_bar(f, c, y, r->x + 3, col.bar);
         draw_figures(&col, &v, y, r->x, dim);
     }
@@ -213,7 +223,9 @@ void dash_cards(struct dash *d, const struct dash_layout *l)
     if (hidden > 0) snprintf(line, sizeof line, "+%d more", hidden);
     else line[0] = 0;
     dash_put(y, r->x, 3 + col.bar, A_BOLD, line);
-    snprintf(line, sizeof line, "all %d of the run", f->card_count);
+    int slow = f->slowest_rank;
+    if (slow < 0) snprintf(line, sizeof line, "all %d of the run", f->card_count);
+    else snprintf(line, sizeof line, "all %d, slowest: %d", f->card_count, slow);
     if (3 + col.bar >= 30) dash_put(y, r->x + (hidden > 0 ? 12 : 3), col.bar, A_BOLD, line);
     struct figures v = sum_of(f);
     draw_figures(&col, &v, y, r->x, A_BOLD);

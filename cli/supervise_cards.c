@@ -40,20 +40,28 @@ static json_t *card_json(const struct monitor_card *c, int rank, bool with_age)
     return card;
 }
 
-/* The card that the worker trains on is rank 0. On the processor that is what a provider has first, and all
- * of a provider that was named. */
+/* The rank of ours that trains on the i-th card; -1: none of this node does. */
+static int rank_on(const struct supervisor *v, int i)
+{
+    for (int k = 0; k < v->count; k++)
+        if (v->report[k].pci[0] && monitor_find(&v->seen, v->report[k].pci) == i) return k;
+    return -1;
+}
+
+/* On the processor rank 0's card is what a provider has first, and all of a provider that was named. */
 json_t *cards_json(const struct supervisor *v, bool age)
 {
     json_t *cards = json_array();
     if (!v->monitor) return cards;
     const struct monitor_snapshot *seen = &v->seen;
     bool on_card = v->report->pci[0];
-    int found = monitor_find(seen, v->report->pci), first = on_card ? found : 0,
-        last = !on_card && v->s->monitor ? seen->card_count : first + 1;
-    for (int i = 0; i < seen->card_count; i++) {
-        bool own = first >= 0 && i >= first && i < last;
-        json_array_append_new(cards, card_json(&seen->cards[i], own ? i - first : -1, age));
-    }
+    int last = v->s->monitor ? seen->card_count : 1;
+    for (int i = 0; i < seen->card_count; i++)
+        json_array_append_new(cards, card_json(&seen->cards[i],
+                                               on_card    ? rank_on(v, i)
+                                               : i < last ? i
+                                                          : -1,
+                                               age));
     return cards;
 }
 

@@ -43,6 +43,20 @@ for l in lines:
     assert l["cards"][1]["mem_used_bytes"] == 2e9 and l["cards"][1]["power_w"] == 100, l
 assert 4 < lines[1]["time"] - lines[0]["time"] < 30
 PY
+# several ranks: each one's card, by its address
+"$MEOPT" train configs/quickstart_dinov2.yaml device.type=hip train.steps=100000 train.batch_size=2 --cards 2,0 --run-dir . --name two >out 2>log &
+pid=$!
+echo $pid >left
+for _ in $(seq 600); do
+    grep -q '"name":"card' two/live.json 2>/dev/null && break
+    kill -0 $pid 2>/dev/null || fail "the run of two ranks has ended"
+    sleep 0.1
+done
+shown=$(grep -o '"rank":[0-9nul]*,"name":"card [A-Z]"' two/live.json | tr '\n' ' ')
+kill -TERM $pid
+wait $pid || [ $? = 10 ] || fail "two ranks are not stopped"
+: >left
+[ "$shown" = '"rank":1,"name":"card A" "rank":null,"name":"card B" "rank":0,"name":"card C" ' ] || fail "of two ranks is shown: $shown"
 "$MEOPT" compare run --md >table 2>log || fail "compare"
 grep -q 'cards busy, mean.*50' table || fail "compare has no busy cards: $(cat table)"
 grep -q 'energy of all cards' table || fail "compare has no energy: $(cat table)"

@@ -42,6 +42,31 @@ await '^+2 more'
 keys q
 stop
 
+# ranks of a run that trains, wherever they are: each one's memory, images/s and waiting, the slowest marked, and one that gives no sign
+for ranks in 2 4 8; do
+    run=$dir/runs/ranks$ranks
+    dash_run "$run" "$ranks" 300
+    rm "$run/cards.jsonl"
+    printf '{"state":"training","step":300,"total_steps":900,"epoch":1,"pid":1,"host":"elsewhere","time":%d,"exit_code":null}\n' "$(date +%s)" >"$run/state.json"
+    awk -v ranks="$ranks" -v now="$(date +%s)" 'BEGIN {
+        printf "{\"time\":%d,\"supervisor_pid\":1,\"worker\":{\"pid\":1,\"state\":\"running\",\"phase\":\"step\",\"silent_s\":0,\"step\":300},\"cards\":[],\"ranks\":[", now
+        for (r = 0; r < ranks; r++)
+            printf "%s{\"rank\":%d,\"host\":\"node%d\",\"state\":\"%s\",\"waiting_percent\":%.1f,\"mem_bytes\":1,\"peak_bytes\":1,\"slowest\":%s}", r ? "," : "", r, r / 4, r == 7 ? "silent" : "running", r == 1 ? 2.5 : 40 + r, r == 1 ? "true" : "false"
+        print "]}"
+    }' >"$run/live.json"
+    for size in "80 24" "132 43"; do
+        # shellcheck disable=SC2086
+        start $size attach "ranks$ranks"
+        await '^0  [W█]'
+        await '^1< [W█]'
+        await "all $ranks, slowest: 1 "
+        [ "$ranks" != 8 ] || [ "$size" = "80 24" ] || await '^7? [W█]'
+        [ "$size" = "80 24" ] || { await ' 101.00 *2.5%' && await ' 100.00 *40.0%'; }
+        keys q
+        stop
+    done
+done
+
 # a run that trains, beside others that grow: by 2 GB in a minute, and 25 GB are left
 run=$dir/runs/grows
 cp -R "$dir/runs/run1" "$run"

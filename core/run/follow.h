@@ -60,7 +60,9 @@ struct follow_card {
     int rank; /* -1: of the node, but not of the run */
     char device[96], pci[32];
     struct run_memory memory;
-    double images_per_s; /* of this rank */
+    double images_per_s;    /* of this rank */
+    double waiting_percent; /* of several ranks: in which it waited for the others; 0 to 100 */
+    bool silent;            /* it gives no sign */
     double used_bytes, total_bytes, process_bytes, busy_percent, temp_c, power_w;
     double age_s;                     /* of these, when live.json was read */
     float (*readings)[READING_COUNT]; /* of cards.jsonl, at reading_times; NULL: never told */

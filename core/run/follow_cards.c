@@ -17,6 +17,7 @@ static struct follow_card blank(int rank)
     return (struct follow_card){.rank = rank,
                                 .memory = {-1, -1, {0}},
                                 .images_per_s = NAN,
+                                .waiting_percent = NAN,
                                 .used_bytes = NAN,
                                 .total_bytes = NAN,
                                 .process_bytes = NAN,
@@ -82,7 +83,7 @@ void follow_take_readings(struct follow *f, const json_t *cards, double age)
     }
 }
 
-/* Whom the others wait for. */
+/* What the supervisor hears of each rank, wherever that is, and whom the others wait for. */
 static void take_ranks(struct follow *f, const json_t *ranks)
 {
     const json_t *rank;
@@ -91,12 +92,23 @@ static void take_ranks(struct follow *f, const json_t *ranks)
     f->slowest_rank = -1;
     json_array_foreach(ranks, i, rank)
     {
+        char state[16];
         double waiting = follow_number(rank, "waiting_percent");
+        int64_t number = follow_whole(rank, "rank");
+        struct follow_card *c = card_of(f, number);
         most = fmax(most, waiting);
-        if (!json_is_true(json_object_get(rank, "slowest"))) continue;
-        f->slowest_rank = (int)follow_whole(rank, "rank");
-        follow_text(f->slowest_host, sizeof f->slowest_host, rank, "host");
-        own = waiting;
+        if (json_is_true(json_object_get(rank, "slowest"))) {
+            f->slowest_rank = (int)number;
+            follow_text(f->slowest_host, sizeof f->slowest_host, rank, "host");
+            own = waiting;
+        }
+        if (!c) continue;
+        follow_text(state, sizeof state, rank, "state");
+        c->waiting_percent = waiting;
+        c->silent = strcmp(state, "silent") == 0 || strcmp(state, "missing") == 0;
+        if (c->memory.now_bytes < 0) c->memory.now_bytes = follow_whole(rank, "mem_bytes");
+        if (c->memory.peak_bytes < 0) c->memory.peak_bytes = follow_whole(rank, "peak_bytes");
+        if (!c->device[0]) follow_text(c->device, sizeof c->device, rank, "device");
     }
     f->slowest_costs = most - own;
 }
@@ -107,7 +119,12 @@ void follow_take_live(struct follow *f)
     f->live_time = object ? follow_number(object, "time") : 0;
     if (!object) { /* it has ended: what is known last stays */
         f->worker[0] = 0;
-        for (int i = 0; i < f->card_count; i++) f->cards[i].age_s = 0;
+        f->slowest_rank = -1;
+        for (int i = 0; i < f->card_count; i++) {
+            f->cards[i].age_s = 0;
+            f->cards[i].waiting_percent = NAN;
+            f->cards[i].silent = false;
+        }
         for (int i = 0; i < f->other_count; i++) f->others[i].age_s = 0;
         return;
     }

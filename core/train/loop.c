@@ -65,6 +65,7 @@ static const void *feed_coming(void *context)
 struct card_told {
     struct memory_use use;
     char name[128];
+    double images_per_s; /* of its own images */
 };
 
 static json_t *card_json(const struct card_told *told, int rank)
@@ -72,6 +73,7 @@ static json_t *card_json(const struct card_told *told, int rank)
     json_t *card = memory_json(&told->use);
     json_object_set_new(card, "rank", json_integer(rank));
     json_object_set_new(card, "device", json_string(told->name));
+    json_object_set_new(card, "images_per_s", json_real(told->images_per_s));
     json_object_set_new(card, "busy_percent", json_null());
     json_object_set_new(card, "temp_c", json_null());
     json_object_set_new(card, "power_w", json_null());
@@ -79,13 +81,14 @@ static json_t *card_json(const struct card_told *told, int rank)
 }
 
 /* Of all ranks, which make this call together. *cards: NULL on an error. */
-static int tell_cards(struct trainer *t, json_t **cards, struct error *err)
+static int tell_cards(struct trainer *t, double images_per_s, json_t **cards, struct error *err)
 {
     struct dist *ranks = &t->ranks;
     struct card_told *told = xcalloc((size_t)ranks->size, sizeof *told);
     int64_t *offsets = xcalloc((size_t)ranks->size + 1, sizeof *offsets);
     for (int r = 0; r <= ranks->size; r++) offsets[r] = r * (int64_t)sizeof *told;
     told[ranks->rank].use = t->device->use;
+    told[ranks->rank].images_per_s = images_per_s * (double)t->batch / (double)t->images;
     memcpy(told[ranks->rank].name, t->device->name, sizeof told->name);
     int code = dist_gather_host(ranks, told, offsets, err);
     *cards = code ? NULL : json_array();
@@ -285,7 +288,7 @@ static int tell_step(struct course *w, struct error *err)
     json_t *cards = NULL;
     advice_stepped(&w->health, p->loss);
     if (p->step == 1 || p->step == w->last || p->step % w->t->config->train.log_every == 0) {
-        int code = tell_cards(w->t, &cards, err);
+        int code = tell_cards(w->t, p->images_per_s, &cards, err);
         if (code) return code;
     }
     if (leads(w)) bear(w, TOLD_METRICS, write_metric(w->run, p, cards, &why), &why);
