@@ -216,6 +216,7 @@ static bool listen_to_hub(struct heartbeat *h)
     struct error why;
     size_t taken;
     int ended = receive_some(h), found;
+    bool unanswered = ended < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH);
     while ((found = wire_next(h->in.data, h->in.bytes, WIRE_TO_RANK_BYTES, &m, &taken)) == 1) {
         if (m.type == WIRE_ABORT) {
             refused(&m, &why);
@@ -227,7 +228,11 @@ static bool listen_to_hub(struct heartbeat *h)
         wire_drop(&h->in, taken);
     }
     if (ended >= 0 && found >= 0) return true;
-    error_set(&why, EXIT_RANK_LOST, NULL, "the process that watches over the ranks is gone");
+    if (ended < 0 && unanswered)
+        error_set(
+            &why, EXIT_RANK_LOST, "the log of rank 0, where it can be read, says what it saw",
+            "the process that watches over the ranks does not answer: the network is cut, or its host down");
+    else error_set(&why, EXIT_RANK_LOST, NULL, "the process that watches over the ranks is gone");
     end_run(h, &why);
     return false;
 }

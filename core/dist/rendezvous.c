@@ -187,6 +187,10 @@ int place_listen(struct place *place, int *fd, struct error *err)
     return code;
 }
 
+/* What was sent and is not acknowledged ends the connection: the kernel's own patience is a quarter of an
+ * hour. A little more than the hub's with a silent rank, which it tells where the way back is open. */
+enum { UNANSWERED_MS = 15000 };
+
 static bool connected(int fd, double seconds)
 {
     struct pollfd wait = {fd, POLLOUT, 0};
@@ -203,13 +207,16 @@ int place_connect(const struct place *place, double seconds, int *fd, struct err
 {
     struct addrinfo *list;
     int code = resolve(place, &list, err), on = 1;
+    unsigned patience = UNANSWERED_MS;
     *fd = -1;
     if (code) return code;
     *fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool well = *fd >= 0 && (connect(*fd, list->ai_addr, list->ai_addrlen) == 0 ||
                              (errno == EINPROGRESS && connected(*fd, seconds)));
-    if (well) setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    else {
+    if (well) {
+        setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        setsockopt(*fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
+    } else {
         code = error_errno(err, EXIT_NETWORK, "does a firewall stand between the nodes?",
                            "%s port %d does not answer", place->address, place->port);
         if (*fd >= 0) close(*fd);
