@@ -57,7 +57,6 @@ static double best_ms(const struct follow *f)
 /* Hot, with less power than it has had, and slower than it was, though it is busy. */
 static bool throttled(struct verdict *v, const struct follow *f, double ms)
 {
-    double best = best_ms(f);
     for (int c = 0; c < f->card_count; c++) {
         const struct follow_card *card = &f->cards[c];
         double most = 0, power = 0, temp = 0, busy = 0;
@@ -73,7 +72,9 @@ static bool throttled(struct verdict *v, const struct follow *f, double ms)
             n++;
         }
         power /= n, temp /= n, busy /= n;
-        if (!(temp >= HOT && busy >= BUSY && power < POWER_KEPT * most && ms > SLOWED * best)) continue;
+        if (!(temp >= HOT && busy >= BUSY && power < POWER_KEPT * most)) continue;
+        double best = best_ms(f);
+        if (!(ms > SLOWED * best)) continue;
         v->kind = VERDICT_THROTTLED;
         snprintf(v->cause, sizeof v->cause, "card %d: %.0f C, %.0f of %.0f W; a step takes %.0f %% longer",
                  card->rank, temp, power, most, 100 * (ms / best - 1));
