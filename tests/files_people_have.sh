@@ -75,6 +75,8 @@ for path in "deepspeed/zero_to_fp32.py", "zero3/zero_pp_rank_0_mp_rank_00_model_
         "saved/saved_model.pb", "keras/tf_model.h5", "flax/flax_model.msgpack", "orbax/manifest.ocdbt", "exported/onnx/model.onnx", "apple/Manifest.json":
     write(path, b"")
 save("other_ranks.safetensors", {k: ("F32", [0], b"") for k in tower})
+save("called/model.safetensors", {"embedding.weight": ("F32", [1], b"\0" * 4)})
+write("called/config.json", b'{"model_type": "owlvit_vision_model"}')
 save("flat.safetensors", {begin + "_flat_param": ("F32", [1], b"\0" * 4)})
 save("unmerged_dora.safetensors", dict(rest_of(out), **{out + "base_layer.weight": tower[out + "weight"]}))
 save("dynamic.safetensors", dict(tower, **{out + "scale": ("F32", [], b"\0" * 4)}))
@@ -182,6 +184,7 @@ done <<'TABLE'
 3|arrays2.pdparams|pickle of NumPy arrays|torch.from_numpy
 3|arrays4.pdparams|pickle of NumPy arrays|torch.from_numpy
 7|other_ranks.safetensors|is empty: its values are with other ranks|zero_to_fp32.py
+7|called|config.json beside it calls it owlvit_vision_model|are known
 7|flat.safetensors|one rank of FSDP|are known
 7|unmerged_dora.safetensors|an adapter of PEFT that is not merged|merge_and_unload
 7|dynamic.safetensors|quantized weights|before it was quantized

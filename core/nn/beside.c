@@ -182,3 +182,16 @@ int beside_read(struct beside *b, const char *checkpoint, int64_t width, struct 
     }
     return 0;
 }
+
+bool beside_model(const char *checkpoint, char *name, size_t size)
+{
+    struct error ignored = {0};
+    char *path = path_of(checkpoint, "config.json");
+    json_t *root = NULL;
+    if (path && read_object(&root, path, &ignored) == 0)
+        copy(name, size, *text(root, "model_type") ? text(root, "model_type") : text(root, "architecture"));
+    bool found = root && *name;
+    json_decref(root);
+    free(path);
+    return found;
+}

@@ -21,5 +21,8 @@ struct beside {
  * another width is left alone; one that cannot be read as JSON is EXIT_CONFIG, for it may say what nothing
  * else does. */
 int beside_read(struct beside *beside, const char *checkpoint, int64_t width, struct error *err);
+/* What config.json there calls the model (transformers' model_type, timm's architecture), printable; false:
+ * nothing does. */
+bool beside_model(const char *checkpoint, char *name, size_t size);
 
 #endif

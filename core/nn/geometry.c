@@ -1,5 +1,6 @@
 /* What a tower is: what a checkpoint's names and shapes determine (models.md 0-2). */
 #include "core/base/log.h"
+#include "core/nn/beside.h"
 #include "core/nn/fit.h"
 #include "core/nn/parameters.h"
 #include "core/nn/positions.h"
@@ -45,6 +46,10 @@ static int no_family(const struct weights *weights, struct error *err)
     if (is)
         return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2 and DINOv3 are known",
                          "holds no tower that is known here: it is %s", is);
+    char called[64];
+    if (beside_model(weights_path(weights), called, sizeof called))
+        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2 and DINOv3 are known",
+                         "holds no tower that is known here: config.json beside it calls it %s", called);
     return error_set(
         err, EXIT_CONFIG, "expected a state dict of EVA-CLIP, OpenCLIP, DINOv2 or DINOv3 with an image tower",
         "no known image tower among its %lld tensors (no %s)", (long long)weights_count(weights), keys);
