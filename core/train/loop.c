@@ -538,7 +538,9 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     }
     if (w.t && code && code != EXIT_STOPPED && code != EXIT_DIVERGED)
         dist_abort(&w.t->ranks, code); /* what one rank alone has met the others cannot know */
-    bool no_room = device && code && device->memory_error.code == code && w.rank == 0;
+    /* not where this machine's own memory is out: what is planned takes some, too */
+    bool no_room = device && code && device->memory_error.code == code && w.rank == 0 &&
+                   (code == EXIT_CARD_MEMORY || device->limit_bytes);
     size_t held = !no_room ? 0 : device->limit_bytes ? device->limit_bytes : device->use.peak_total_bytes;
     json_decref(identity);
     json_decref(changed);
