@@ -91,6 +91,31 @@ const char *nearest_name(const char *word, const char *(*next)(const void *table
 
 static const char *option_name_at(const void *table, int i) { return ((const struct option *)table)[i].name; }
 
+/* One of "a|b|c", until the next call. */
+static const char *choice_at(const void *table, int i)
+{
+    static char word[64];
+    const char *p = table;
+    for (; i > 0 && p; i--) p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL;
+    if (!p || strcspn(p, "|") >= sizeof word) return NULL;
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(p, "|"), p);
+    return word;
+}
+
+static int no_choice(const struct option *o, const char *text, struct error *err)
+{
+    char hint[128], best[64] = "";
+    int nearest = -1, least = (int)strlen(text) / 3 + 2;
+    for (int i = 0; choice_at(o->choices, i); i++) {
+        int d = edit_distance(text, choice_at(o->choices, i));
+        if (d < least) least = d, nearest = i;
+    }
+    if (nearest >= 0) snprintf(best, sizeof best, "%s", choice_at(o->choices, nearest));
+    snprintf(hint, sizeof hint, "did you mean %s?", best);
+    return error_set(err, EXIT_USAGE, best[0] ? hint : NULL, "--%s takes one of %s, found '%s'", o->name,
+                     o->choices, text);
+}
+
 static int take_value(struct arguments *args, int index, const char *text, struct error *err)
 {
     const struct option *o = &args->command->options[index];
@@ -112,9 +137,7 @@ static int take_value(struct arguments *args, int index, const char *text, struc
         bool found = false;
         for (const char *p = o->choices; p && !found; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
             found = n && strncmp(p, text, n) == 0 && (p[n] == 0 || p[n] == '|');
-        if (!found)
-            return error_set(err, EXIT_USAGE, NULL, "--%s takes one of %s, found '%s'", o->name, o->choices,
-                             text);
+        if (!found) return no_choice(o, text, err);
     }
     v->texts = xrealloc(v->texts, (size_t)(v->count + 1) * sizeof *v->texts);
     v->texts[v->count++] = xstrdup(text);

@@ -77,6 +77,18 @@ expect 2 "$MEOPT" x
 expect 2 "$MEOPT" fetch coco2015
 says 'did you mean coco2014'
 
+expect 2 "$MEOPT" runs --state trainin
+says 'did you mean training?'
+expect 2 "$MEOPT" bench optim --rule apadm
+says 'did you mean apadam?'
+expect 7 "$MEOPT" plan m.yaml
+says 'did you mean my.yaml?'
+expect 7 "$MEOPT" train deep/er/dd.yaml
+says 'did you mean deep/er/d.yaml?'
+expect 7 "$MEOPT" plan nothing/like/it.yaml
+says 'check the path'
+says 'cannot open'
+
 # runs by name and by the beginning of one
 for i in 1 2 3; do cp -R runs/one "runs/two-$i"; done
 expect 0 "$MEOPT" stop one

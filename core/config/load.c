@@ -5,6 +5,7 @@
 #include "core/config/document.h"
 #include "core/config/value.h"
 
+#include <dirent.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -421,6 +422,29 @@ int config_load_text(struct config *config, const char *path, const char *text, 
     return code;
 }
 
+/* An experiment of nearly this name, in its directory. */
+static void suggest_file(struct error *err, const char *path)
+{
+    enum { MOST = 256 };
+    char *directory = path_dirname(path), *all[MOST], shown[256], *whole;
+    int count = 0;
+    DIR *dir = opendir(directory);
+    for (struct dirent *e; dir && count < MOST && (e = readdir(dir)) != NULL;) {
+        const char *ending = strrchr(e->d_name, '.');
+        if (ending && (strcmp(ending, ".yaml") == 0 || strcmp(ending, ".yml") == 0))
+            all[count++] = xstrdup(e->d_name);
+    }
+    if (dir) closedir(dir);
+    const char *near = value_nearest(path_basename(path), (const char *const *)all, count);
+    if (near) {
+        whole = strchr(path, '/') ? path_join(directory, near) : xstrdup(near);
+        snprintf(err->hint, sizeof err->hint, "did you mean %s?", name_printable(shown, sizeof shown, whole));
+        free(whole);
+    }
+    for (int i = 0; i < count; i++) free(all[i]);
+    free(directory);
+}
+
 /* As file_read, with the size asked first and the exit code of a config. */
 int config_read_file(const char *path, char **text, size_t *bytes, struct error *err)
 {
@@ -432,6 +456,7 @@ int config_read_file(const char *path, char **text, size_t *bytes, struct error 
         return EXIT_CONFIG;
     }
     int code = file_read(path, DOCUMENT_MAX_BYTES, text, bytes, err);
+    if (code && err && file_absent(path)) suggest_file(err, path);
     if (code == EXIT_FAILED && err) err->code = code = EXIT_CONFIG;
     return code == EXIT_FAILED ? EXIT_CONFIG : code;
 }
