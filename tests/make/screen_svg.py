@@ -87,10 +87,14 @@ def draw(lines, columns):
     boxes, texts, dots = [], [], {}
     for row, line in enumerate(lines):
         y, run = row * H, None
-        last = None
+        last = ground = None
         for x, c, wide, key in cells(line):
             fore, back, bold, dim, under = key
-            if back != BACK: boxes.append([x * W, y, wide * W, H, back, 1])
+            if back != BACK and ground and ground[4] == back and abs(ground[0] + ground[2] - x * W) < .01:
+                ground[2] += wide * W
+            elif back != BACK:
+                ground = [x * W, y, wide * W, H, back, 1]
+                boxes.append(ground)
             if 0x2800 <= ord(c) <= 0x28ff:
                 at = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)]
                 for bit, (i, j) in enumerate(at):
