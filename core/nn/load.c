@@ -30,26 +30,27 @@ static uint16_t bf16_nearest(float x)
     return bf16_of_bits(bits);
 }
 
-/* values (host, F32) -> the parameter's device memory; then to `loaded`. */
-static int put(struct tower *t, int index, float *values, parameter_values loaded, void *context,
+static void upload_halves(struct tower *t, const struct parameter *p, const float *values)
+{
+    enum { ONCE = 32768 };
+    uint16_t half[ONCE];
+    for (int64_t at = 0; at < p->count; at += ONCE) {
+        int64_t count = p->count - at < ONCE ? p->count - at : ONCE;
+        for (int64_t i = 0; i < count; i++) half[i] = bf16_nearest(values[at + i]);
+        t->device->upload(t->device, (uint16_t *)p->weight + at, half, (size_t)count * sizeof *half);
+    }
+}
+
+/* values (host, F32) -> the parameter's device memory; then to `loaded`, which has the last word: a format
+ * with corrections rounds twice, to its own bits and then to bf16, and its two parts belong together. */
+static int put(struct tower *t, int index, const float *values, parameter_values loaded, void *context,
                struct error *err)
 {
     struct parameter *p = &t->parameters[index];
     if (p->master) t->device->upload(t->device, p->master, values, (size_t)p->count * sizeof(float));
-    int code = loaded ? loaded(context, index, values, err) : 0;
-    if (code) return code;
-    if (p->weight_type == DTYPE_BF16) {
-        uint16_t *half =
-            (uint16_t *)(void *)values; /* in place: element i is read before its half is written */
-        for (int64_t i = 0; i < p->count; i++) {
-            float x;
-            memcpy(&x, (char *)values + i * 4, 4);
-            uint16_t h = bf16_nearest(x);
-            memcpy((char *)half + i * 2, &h, 2);
-        }
-    }
-    t->device->upload(t->device, p->weight, values, (size_t)p->count * dtype_bytes(p->weight_type));
-    return 0;
+    if (p->weight_type == DTYPE_BF16) upload_halves(t, p, values);
+    else t->device->upload(t->device, p->weight, values, (size_t)p->count * sizeof(float));
+    return loaded ? loaded(context, index, values, err) : 0;
 }
 
 /* One part of several of the rows of a tensor. */
