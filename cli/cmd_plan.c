@@ -405,9 +405,9 @@ static int plan_run(const struct arguments *args, struct error *err)
     f.ranks = ranks_of(args, &config);
     if ((code = scaling_table_make(&f.scaling, args, &config, &plan, f.ranks, f.gflops, err)) != 0) goto done;
     f.disk = plan.checkpoint_bytes * (config.train.checkpoint_keep + 1);
-    if (f.card.bytes) f.largest = plan_largest_batch(&config, f.card.bytes, NULL);
-    if ((code = compare_published(&f, args, err)) != 0) goto done;
     ranks.size = f.ranks;
+    if (f.card.bytes) f.largest = plan_largest_batch(&config, &ranks, f.card.bytes, NULL);
+    if ((code = compare_published(&f, args, err)) != 0) goto done;
     if ((what_if || class) && (code = explain(&e, args->operands[0], args->operands + 1,
                                               args->operand_count - 1, &ranks, f.card.bytes, err)) != 0)
         goto done;

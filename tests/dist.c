@@ -56,6 +56,7 @@ static void *rank_main(void *context)
              r->options.rank);
     r->code = device_open(&r->device, spec, 0, &r->err);
     if (!r->code) r->code = dist_open(&r->dist, &r->options, r->device, &r->err);
+    if (!r->code) r->code = dist_reserve(&r->dist, 300001, &r->err);
     if (!r->code) {
         r->work(r);
         dist_close(&r->dist);
@@ -213,6 +214,15 @@ static void gather_all(struct rank *r)
         for (int64_t i = offsets[q]; i < offsets[q + 1]; i++)
             wrong += bytes[i] != (unsigned char)(i * 7 + q + 1);
     CHECK(r, wrong == 0);
+    if (size > 1) { /* the same again, from a part that lies elsewhere */
+        int64_t mine = offsets[me + 1] - offsets[me];
+        unsigned char *own = malloc((size_t)mine + 1), *all = calloc(VALUES, 1);
+        memcpy(own, bytes + offsets[me], (size_t)mine);
+        CHECK(r, dist_gather_from(&r->dist, own, all, offsets, &r->err) == 0);
+        CHECK(r, memcmp(all, bytes, VALUES) == 0);
+        free(own);
+        free(all);
+    }
     free(bytes);
     double values[3] = {me + 0.1, -me, 1e17 * (me % 2 ? 1 : -1)}, sums[3] = {0};
     for (int q = 0; q < size; q++) {

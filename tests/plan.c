@@ -202,11 +202,38 @@ static void plans_of_the_published_workloads(void **state)
         assert_true(plan.from_checkpoints || plan.student_parameters == known[i].student);
         assert_true(plan.from_checkpoints || (plan.step_flops / 1e12 > known[i].teraflops * 0.995 &&
                                               plan.step_flops / 1e12 < known[i].teraflops * 1.005));
-        assert_true(plan_largest_batch(&config, plan.use.peak_total_bytes, &err) == 32);
-        assert_true(plan_largest_batch(&config, 1 << 20, &err) == 0);
+        assert_true(plan_largest_batch(&config, NULL, plan.use.peak_total_bytes, &err) == 32);
+        assert_true(plan_largest_batch(&config, NULL, 1 << 20, &err) == 0);
         config_free(&config);
         free(path);
     }
+}
+
+/* What fits into the memory of one rank, with one image more not, and with the weights in parts more. */
+static void the_largest_micro_batch_is_that_of_a_rank(void **state)
+{
+    (void)state;
+    char *shards[] = {"dist.shard=none", "dist.shard=parameters"};
+    struct dist_options eight = {.size = 8, .shared = -1};
+    struct error err = {0};
+    int64_t largest[2];
+    for (int sharded = 0; sharded < 2; sharded++) {
+        struct config config;
+        struct plan plan;
+        size_t card = (size_t)12 << 30;
+        assert_int_equal(
+            config_load(&config, MEOPT_SOURCE_DIR "/configs/eva_clip.yaml", &shards[sharded], 1, &err), 0);
+        config.train.global_batch = 512;
+        largest[sharded] = plan_largest_batch(&config, &eight, card, &err);
+        for (int more = 0; more < 2; more++) {
+            config.train.batch_size = config.train.micro_batch = largest[sharded] + more;
+            if (plan_make_among(&plan, &config, &eight, &err)) fail_msg("%s", err.what);
+            assert_true((plan.use.peak_total_bytes <= card) == !more);
+        }
+        config_free(&config);
+    }
+    if (!(largest[0] > 0 && largest[1] > largest[0]))
+        fail_msg("whole %lld, in parts %lld images", (long long)largest[0], (long long)largest[1]);
 }
 
 int main(void)
@@ -214,6 +241,7 @@ int main(void)
     log_level = LOG_QUIET;
     if (getenv("MEOPT_TEST_DEVICE")) spec = getenv("MEOPT_TEST_DEVICE");
     const struct CMUnitTest tests[] = {cmocka_unit_test(plans_of_the_published_workloads),
+                                       cmocka_unit_test(the_largest_micro_batch_is_that_of_a_rank),
                                        cmocka_unit_test(plans_equal_measurements)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     free(pixels);

@@ -12,14 +12,35 @@ mpi() { # N OUT
     mpirun --allow-run-as-root --oversubscribe --mca rmaps_base_oversubscribe 1 --mca btl self,vader --mca mpi_yield_when_idle 1 \
         -np "$1" -x MEOPT_MPI_MODULE -x MEOPT_TEST_SETTINGS -x OMP_NUM_THREADS "$MEOPT_BUILD/tests/test_train_ranks" "$2"
 }
-for settings in "dist.shard=none" "dist.shard=optimizer optim.name=lamb optim.clip_mode=exact"; do
+# MEOPT_LONG=1: 2, 3, 4 and 8 ranks, each shard with each kind of format, the rules by turns.
+settings() {
+    echo "dist.shard=none"
+    echo "dist.shard=optimizer optim.name=lamb optim.clip_mode=exact"
+    echo "dist.shard=parameters optim.gradients=keep"
+    [ "${MEOPT_LONG:-}" = 1 ] || return 0
+    rule=0
+    for shard in none optimizer gradients parameters; do
+        for format in "train.precision=fp32" "optim.use_meopt=false" "optim.preset=quality" "optim.preset=balanced" "optim.preset=minimal" \
+            "optim.state_m=4bit optim.state_v=4bit"; do
+            rule=$((rule % 5 + 1))
+            echo "dist.shard=$shard $format optim.name=$(echo apadam apadamw apsgd lamb lion | cut -d' ' -f$rule)"
+        done
+    done
+}
+sizes="2 3"
+[ "${MEOPT_LONG:-}" != 1 ] || sizes="2 3 4 8"
+runs=0
+settings >"$dir/settings"
+while read -r settings; do
     export MEOPT_TEST_SETTINGS="$settings"
     OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 "$MEOPT_BUILD/tests/test_train_ranks" "$dir/1" 2>"$dir/log" || fail "one rank: $(cat "$dir/log")"
-    for n in 2 3; do
-        mpi $n "$dir/$n" >"$dir/log" 2>&1 || fail "$n ranks: $(cat "$dir/log")"
+    for n in $sizes; do
+        mpi "$n" "$dir/$n" >"$dir/log" 2>&1 </dev/null || fail "$settings, $n ranks: $(cat "$dir/log")"
         cmp "$dir/1" "$dir/$n" || fail "$settings: other bits on $n ranks"
+        runs=$((runs + 1))
     done
-done
+done <"$dir/settings"
+echo "$runs runs through MPI with the bits of one rank"
 # Ranks that are no ranks of one MPI: each would train alone, and nobody would know.
 if OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$MEOPT_BUILD/tests/test_train_ranks" "$dir/x" 2>"$dir/log"; then fail "a singleton took part"; fi
 grep -q "this is rank 1 of 2, and MPI says 0 of 1" "$dir/log" || fail "a singleton is told: $(cat "$dir/log")"

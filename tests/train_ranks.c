@@ -38,7 +38,7 @@ struct rank {
     struct step_result results[STEPS];
     float *weights;
     int64_t count;
-    size_t optimizer_bytes, peak_bytes, planned_bytes;
+    size_t peak_bytes, planned_bytes, classes[MEMORY_CLASS_COUNT];
 };
 
 struct feed {
@@ -112,7 +112,7 @@ static void *rank_main(void *context)
     r->code = make(&tiny, r, "cpu", &r->err);
     if (!r->code) train(r, tiny.trainer);
     if (tiny.device) {
-        r->optimizer_bytes = tiny.device->use.peak_bytes[MEMORY_OPTIMIZER];
+        memcpy(r->classes, tiny.device->use.peak_bytes, sizeof r->classes);
         r->peak_bytes = held_by_trainer(tiny.device);
     }
     tiny_close(&tiny);
@@ -168,14 +168,18 @@ static void same(const char *what, const struct rank *one, const struct rank *ra
     }
 }
 
-/* settings alone, and on so many ranks, whole (from 0) and in parts (shard 1). */
-static void compare(const char *settings, int from, const int *sizes)
+enum { WHOLE = 1, STATES = 2, WEIGHTS = 4, EVERY = 7 }; /* dist.shard none, optimizer, parameters */
+
+/* settings alone, and on so many ranks, with these shards. */
+static void compare(const char *settings, int shards, const int *sizes)
 {
+    static const char *const names[] = {"none", "optimizer", "parameters"};
     struct rank *one = as_ranks(1, settings, -1);
     if (one->code) fail_msg("%s: %s", settings, one->err.what);
     for (; *sizes; sizes++)
-        for (int shard = from; shard < 2; shard++) {
-            char *all = xasprintf("%s dist.shard=%s", settings, shard ? "optimizer" : "none");
+        for (int shard = 0; shard < 3; shard++) {
+            if (!(shards & 1 << shard)) continue;
+            char *all = xasprintf("%s dist.shard=%s", settings, names[shard]);
             struct rank *ranks = as_ranks(*sizes, all, -1);
             same(all, one, ranks, *sizes);
             ranks_free(ranks, *sizes);
@@ -202,7 +206,13 @@ static void every_way_of_a_step_has_the_bits_of_one_rank(void **state)
     static const int all[] = {2, 3, 4, 8, 0}, few[] = {2, 3, 0}, some[] = {3, 8, 0};
     bool thorough = getenv("MEOPT_LONG") != NULL;
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
-        compare(ways[w], 0, strstr(ways[w], "micro_batch") ? few : thorough || w == 0 ? all : some);
+        compare(ways[w],
+                thorough || w == 0 ? EVERY
+                : w % 2            ? WHOLE | WEIGHTS
+                                   : STATES | WEIGHTS,
+                strstr(ways[w], "micro_batch") ? few
+                : thorough || w == 0           ? all
+                                               : some);
 }
 
 static void every_rule_and_format_has_the_bits_of_one_rank(void **state)
@@ -220,7 +230,7 @@ static void every_rule_and_format_has_the_bits_of_one_rank(void **state)
         for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
             char *settings =
                 xasprintf("optim.name=%s optim.beta2=0.98 %s", optim_name_names[rule], formats[f]);
-            compare(settings, thorough ? 0 : 1, thorough ? all : few);
+            compare(settings, thorough ? EVERY : f % 2 ? STATES : WEIGHTS, thorough ? all : few);
             free(settings);
         }
 }
@@ -242,6 +252,7 @@ static void a_checkpoint_goes_from_any_number_of_ranks_to_any(void **state)
                                            "optim.adaptive_every=1 optim.adaptive_threshold=0.05",
                                            "optim.name=lamb optim.use_meopt=false optim.gradients=keep"};
     static const int moves[][STEPS] = {{4, 3, 8}, {3, 1, 4}, {1, 8, 2}};
+    static const char *const shards[] = {"optimizer", "none", "parameters"};
     static const char *const names[] = {"model.safetensors", "optimizer.bin", "MANIFEST.json"};
     for (int w = 0; w < 3; w++) {
         char alone[] = "/tmp/meopt-ranks-XXXXXX", moved[] = "/tmp/meopt-ranks-XXXXXX";
@@ -252,7 +263,7 @@ static void a_checkpoint_goes_from_any_number_of_ranks_to_any(void **state)
         run_directory = moved;
         for (run_last_step = 1; run_last_step <= STEPS; run_last_step++) {
             int size = moves[w][run_last_step - 1];
-            char *all = xasprintf("%s dist.shard=%s", settings[w], run_last_step == 2 ? "none" : "optimizer");
+            char *all = xasprintf("%s dist.shard=%s", settings[w], shards[(w + run_last_step) % 3]);
             struct rank *ranks = as_ranks(size, all, -1);
             for (int r = 0; r < size; r++)
                 if (ranks[r].code) fail_msg("%s, rank %d of %d: %s", all, r, size, ranks[r].err.what);
@@ -286,26 +297,55 @@ static void a_save_that_fails_fails_on_every_rank(void **state)
     ranks_free(ranks, 3);
 }
 
+/* Of what one rank holds of a class: an N-th, give or take the cuts at 32768 elements. */
+static void holds_a_part(const char *settings, const struct rank *one, const struct rank *r, int size,
+                         enum memory_class class)
+{
+    double share = (double)r->classes[class] * size / (double)one->classes[class];
+    if (share < 0.6 || share > 1.5)
+        fail_msg("%s, rank %d of %d: %s holds %.2f of its part", settings, r->options.rank, size,
+                 memory_class_names[class], share);
+}
+
 static void a_rank_holds_its_part_and_what_was_planned(void **state)
 {
     (void)state;
+    static const char *const shards[] = {"none", "optimizer", "gradients", "parameters"};
+    enum { SHARDS = 4 };
     plan_too = true;
-    struct rank *one = as_ranks(1, "", -1);
-    for (int size = 2; size <= 4; size += 2) {
-        struct rank *ranks = as_ranks(size, "dist.shard=optimizer", -1);
-        for (int r = 0; r < size; r++) {
-            assert_int_equal(ranks[r].code, 0);
-            double share = (double)ranks[r].optimizer_bytes * size / (double)one->optimizer_bytes;
-            if (share < 0.7 || share > 1.3) fail_msg("rank %d of %d holds %.2f of its part", r, size, share);
-            double planned = (double)ranks[r].planned_bytes / (double)ranks[r].peak_bytes;
-            if (planned < 0.99 || planned > 1.01)
-                fail_msg("rank %d of %d: %zu bytes planned, %zu held", r, size, ranks[r].planned_bytes,
-                         ranks[r].peak_bytes);
-        }
-        ranks_free(ranks, size);
+    run_last_step = 1;
+    for (int keep = 0; keep < 2; keep++) {
+        struct rank *one = NULL;
+        size_t whole = 0;
+        for (int size = 1; size <= 4; size *= 2)
+            for (int shard = 0; shard < SHARDS; shard++) {
+                char *all = xasprintf("model_s.depth=8 optim.gradients=%s dist.shard=%s",
+                                      keep ? "keep" : "release", shards[shard]);
+                struct rank *ranks = as_ranks(size, all, -1);
+                for (int r = 0; r < size; r++) {
+                    const struct rank *it = &ranks[r];
+                    if (it->code) fail_msg("%s, rank %d of %d: %s", all, r, size, it->err.what);
+                    double planned = (double)it->planned_bytes / (double)it->peak_bytes;
+                    if (planned < 0.99 || planned > 1.01)
+                        fail_msg("%s, rank %d of %d: %zu bytes planned, %zu held", all, r, size,
+                                 it->planned_bytes, it->peak_bytes);
+                    /* not 16 MiB, whatever the student: what its largest group sends and receives */
+                    if (size > 1) assert_in_range(it->classes[MEMORY_COMM], 1, 4 << 20);
+                    if (size == 1 || shard == 0) continue;
+                    holds_a_part(all, one, it, size, MEMORY_OPTIMIZER);
+                    if (keep && size > 2) holds_a_part(all, one, it, size, MEMORY_GRADIENTS);
+                    if (shard == 3 && size > 2) assert_true(it->classes[MEMORY_WEIGHTS] < whole * 6 / 10);
+                }
+                if (!one) {
+                    one = ranks;
+                    whole = one->classes[MEMORY_WEIGHTS];
+                } else ranks_free(ranks, size);
+                free(all);
+            }
+        ranks_free(one, 1);
     }
     plan_too = false;
-    ranks_free(one, 1);
+    run_last_step = 0;
 }
 
 static void what_is_not_finite_ends_all_ranks_alike(void **state)

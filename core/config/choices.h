@@ -128,7 +128,8 @@
 
 #define CHOICES_DIST_BACKEND(X) X(DIST_BACKEND_AUTO, "auto") X(DIST_BACKEND_LOCAL, "local") \
     X(DIST_BACKEND_MPI, "mpi") X(DIST_BACKEND_NCCL, "nccl")
-#define CHOICES_DIST_SHARD(X) X(DIST_SHARD_NONE, "none") X(DIST_SHARD_OPTIMIZER, "optimizer")
+#define CHOICES_DIST_SHARD(X) X(DIST_SHARD_NONE, "none") X(DIST_SHARD_OPTIMIZER, "optimizer") \
+    X(DIST_SHARD_PARAMETERS, "parameters")
 
 /* L(tag of the enum, its list) */
 #define CHOICE_LISTS(L) \

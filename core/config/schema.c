@@ -228,8 +228,8 @@ const struct config_key config_keys[] = {
      "where every rank has a card and it, else local on one host, else mpi",
      false, ENUM_AT(dist_backend, dist.backend)},
     {"dist.shard", CONFIG_CHOICE, NULL, dist_shard_names, "gradients=optimizer", 0, 0, "none", "train plan",
-     "what each rank holds only its part of: nothing, or optimizer states and the sums of gradients (ZeRO-1, "
-     "-2)",
+     "what each rank holds only its part of: nothing; optimizer states and the sums of gradients (ZeRO-1, "
+     "-2); weights too (ZeRO-3)",
      false, ENUM_AT(dist_shard, dist.shard)},
 
     {"run.dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train",

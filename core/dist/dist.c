@@ -32,7 +32,7 @@ struct dist_told dist_told(void)
 size_t dist_slice_bytes(int size)
 {
     size_t slice = ((size_t)DIST_WINDOW_BYTES / (size_t)size) & ~(size_t)63;
-    return slice > 4096 ? slice : 4096;
+    return slice > SMALL_SLICE ? slice : SMALL_SLICE;
 }
 
 /* For a copy alone, never while others are waited for: the caller works on the device meanwhile. */
@@ -151,6 +151,7 @@ int dist_reduce(struct dist *dist, const struct dist_sum *sum, struct error *err
 }
 
 struct gathering {
+    const char *own; /* the own part, where that is not in its place; else NULL */
     char *p;
     const int64_t *offsets;
     bool host;
@@ -161,20 +162,20 @@ static int gather(struct dist *dist, void *context, struct error *err)
     const struct gathering *g = context;
     struct dist_window *w = dist->window;
     int64_t most = (int64_t)w->slice_bytes, longest = dist_longest_part(dist->size, g->offsets);
+    const char *own = g->own ? g->own : g->p + g->offsets[dist->rank];
     int code = 0;
     dist_enter("gather", g->offsets[dist->size]);
     if (!g->host && dist->ops->gather_device) {
-        code = dist->ops->gather_device(dist, g->p, g->offsets, err);
+        code = dist->ops->gather_device(dist, g->own, g->p, g->offsets, err);
         dist_leave();
         return code;
     }
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
-        fetch(dist, g->host, w->send, g->p + g->offsets[dist->rank] + at,
-              (size_t)dist_part(g->offsets, dist->rank, at, slice));
+        fetch(dist, g->host, w->send, own + at, (size_t)dist_part(g->offsets, dist->rank, at, slice));
         if ((code = dist->ops->gather(dist, w->send, w->receive, (size_t)slice, err)) != 0) break;
         for (int q = 0; q < dist->size; q++)
-            if (q != dist->rank)
+            if (q != dist->rank || g->own)
                 put(dist, g->host, g->p + g->offsets[q] + at, w->receive + (int64_t)q * slice,
                     (size_t)dist_part(g->offsets, q, at, slice));
     }
@@ -185,13 +186,19 @@ static int gather(struct dist *dist, void *context, struct error *err)
 int dist_gather(struct dist *dist, void *p, const int64_t *offsets, struct error *err)
 {
     if (!dist->ops || dist->size == 1) return 0;
-    return dist_call(dist, gather, &(struct gathering){p, offsets, dist->device->host_memory}, err);
+    return dist_call(dist, gather, &(struct gathering){NULL, p, offsets, dist->device->host_memory}, err);
+}
+
+int dist_gather_from(struct dist *dist, const void *own, void *p, const int64_t *offsets, struct error *err)
+{
+    struct gathering all = {own, p, offsets, dist->device->host_memory};
+    return dist->ops ? dist_call(dist, gather, &all, err) : 0;
 }
 
 int dist_gather_host(struct dist *dist, void *p, const int64_t *offsets, struct error *err)
 {
     if (!dist->ops || dist->size == 1) return 0;
-    return dist_call(dist, gather, &(struct gathering){p, offsets, true}, err);
+    return dist_call(dist, gather, &(struct gathering){NULL, p, offsets, true}, err);
 }
 
 /* ---- few values ---- */
@@ -314,9 +321,9 @@ static void window_close(struct dist *dist)
     dist->window = NULL;
 }
 
-static int window_open(struct dist *dist, struct error *err)
+static int window_open(struct dist *dist, size_t slice, struct error *err)
 {
-    size_t slice = dist_slice_bytes(dist->size), all = slice * (size_t)dist->size;
+    size_t all = slice * (size_t)dist->size;
     struct dist_window *w = calloc(1, sizeof *w);
     if (!w) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
     dist->window = w;
@@ -330,13 +337,29 @@ static int window_open(struct dist *dist, struct error *err)
     return 0;
 }
 
+/* Is there anything to carry? */
+static bool windowed(const struct dist *dist) { return dist->size > 1 || !counted(dist); }
+
+int dist_reserve(struct dist *dist, int64_t longest, struct error *err)
+{
+    size_t most = dist_slice_bytes(dist->size), slice = ((size_t)longest + 63) & ~(size_t)63;
+    if (!windowed(dist)) return 0;
+    void *planned = dist->window->planned;
+    dist->window->planned = NULL;
+    window_close(dist);
+    int code = window_open(dist, slice > most ? most : slice < SMALL_SLICE ? SMALL_SLICE : slice, err);
+    if (code) device_free(dist->device, planned);
+    else dist->window->planned = planned;
+    return code;
+}
+
 int dist_dry(struct dist *dist, int rank, int size, struct device *device, struct error *err)
 {
     struct error own;
     *dist = (struct dist){.rank = rank, .size = size, .device = device};
     dist->overlaps = counted(dist);
     if (!err) err = &own;
-    int code = size > 1 || !dist->overlaps ? window_open(dist, err) : 0;
+    int code = windowed(dist) ? window_open(dist, SMALL_SLICE, err) : 0;
     if (code || size == 1 || !nccl_planned(device)) return code;
     dist->overlaps = true;
     dist->window->planned = device_alloc(device, MEMORY_COMM, NCCL_CARD_BYTES, nccl_parts_name, err);
@@ -361,11 +384,11 @@ int dist_open(struct dist *dist, const struct dist_options *o, struct device *de
         return error_set(err, EXIT_FAILED, NULL, "rank %d of %d is impossible", o->rank, o->size);
     if (o->size == 1) {
         dist_self(dist, device);
-        return device->host_memory ? 0 : window_open(dist, err);
+        return device->host_memory ? 0 : window_open(dist, SMALL_SLICE, err);
     }
     *dist = (struct dist){.rank = o->rank, .size = o->size, .device = device};
     struct nccl_meeting meeting = {.together = false};
-    int code = window_open(dist, err);
+    int code = window_open(dist, SMALL_SLICE, err);
     if (!code && (o->kind == DIST_AUTO || o->kind == DIST_NCCL)) code = meet(dist, o, &meeting, err);
     bool local = o->kind == DIST_LOCAL || (o->kind == DIST_AUTO && o->shared >= 0);
     dist->overlaps = meeting.together || counted(dist);

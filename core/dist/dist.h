@@ -67,7 +67,7 @@ struct dist_ops {
     int (*gather)(struct dist *, const void *send, void *receive, size_t bytes, struct error *err);
     /* dist_reduce and dist_gather of a card's memory, where the back end reaches it itself. (optional) */
     int (*reduce_device)(struct dist *, const struct dist_sum *, struct error *err);
-    int (*gather_device)(struct dist *, void *p, const int64_t *offsets, struct error *err);
+    int (*gather_device)(struct dist *, const void *own, void *p, const int64_t *offsets, struct error *err);
     /* What the device's own queue was given so far, told by who begins a job; and in the back end's thread:
      * what follows comes behind that. (optional, both or none: without, the device is waited for) */
     void *(*mark)(struct dist *);
@@ -95,6 +95,10 @@ int dist_dry(struct dist *dist, int rank, int size, struct device *device, struc
 int dist_open(struct dist *dist, const struct dist_options *options, struct device *device,
               struct error *err);
 void dist_close(struct dist *dist);
+/* How many bytes of one rank the largest call will carry: the window through which they travel gets that
+ * size, up to 8 MiB of each direction, all ranks together; what is longer goes in slices. At first there is
+ * room for small messages alone. All ranks make this call, with the same size and nothing under way. */
+int dist_reserve(struct dist *dist, int64_t longest, struct error *err);
 /* Tear the ranks down, from any thread: this rank's calls and the others' fail with EXIT_RANK_LOST. */
 void dist_abort(struct dist *dist, int exit_code);
 
@@ -113,7 +117,10 @@ int dist_reduce(struct dist *dist, const struct dist_sum *sum, struct error *err
 /* Bytes offsets[q] to offsets[q + 1] of p, which rank q has -> on every rank, in place. */
 int dist_gather(struct dist *dist, void *p, const int64_t *offsets, struct error *err);
 
-/* The same of host memory. */
+/* The same; the own part lies at `own`, not yet in its place. Of at least two ranks. */
+int dist_gather_from(struct dist *dist, const void *own, void *p, const int64_t *offsets, struct error *err);
+
+/* The same as dist_gather of host memory. */
 int dist_gather_host(struct dist *dist, void *p, const int64_t *offsets, struct error *err);
 
 /* values (count), host memory: over all ranks, in rank order, on every rank */

@@ -301,7 +301,7 @@ static int nccl_reduce(struct dist *dist, const struct dist_sum *s, struct error
     return nccl_finish(dist, err);
 }
 
-static int nccl_gather(struct dist *dist, void *p, const int64_t *offsets, struct error *err)
+static int nccl_gather(struct dist *dist, const void *own, void *p, const int64_t *offsets, struct error *err)
 {
     struct nccl *n = nccl_of(dist);
     struct nccl_group g;
@@ -310,8 +310,9 @@ static int nccl_gather(struct dist *dist, void *p, const int64_t *offsets, struc
     for (int q = 0; q < dist->size; q++) {
         char *part = (char *)p + offsets[q];
         if (offsets[q + 1] > offsets[q])
-            group_add(&g, n->api->broadcast(part, part, (size_t)(offsets[q + 1] - offsets[q]), NCCL_UINT8, q,
-                                            n->comm, n->stream));
+            group_add(&g, n->api->broadcast(own && q == dist->rank ? own : part, part,
+                                            (size_t)(offsets[q + 1] - offsets[q]), NCCL_UINT8, q, n->comm,
+                                            n->stream));
     }
     if ((code = group_end(dist, &g, err)) != 0) return code;
     return nccl_finish(dist, err);

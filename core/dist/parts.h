@@ -5,7 +5,10 @@
 #include "core/dist/dist.h"
 #include "core/dist/nccl_api.h"
 
-enum { DIST_WINDOW_BYTES = 8 << 20 }; /* of one direction, all ranks together */
+enum {
+    DIST_WINDOW_BYTES = 8 << 20, /* of one direction, all ranks together, at most */
+    SMALL_SLICE = 4096           /* of a rank, before anything is reserved, and at least */
+};
 
 /* Through which arrays travel: slices of equal size for each rank. Host memory. */
 struct dist_window {

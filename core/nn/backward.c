@@ -526,7 +526,8 @@ int tower_backward(struct tower *t, const struct batch *batch, const float *dout
     struct pass pass = {t, batch, dout, first, last, t->group_count - 1, 0};
     int code = 0;
     for (; pass.from >= 0 && !code; pass.from = pass.to - 1) {
-        pass.to = last && done ? pass.from : 0;
+        pass.to = (last && done) || t->needed ? pass.from : 0;
+        if (t->needed && (code = t->needed(t->needed_by, pass.from, pass.from - 1, err)) != 0) break;
         device_issue(t->device,
                      &(struct device_work){.owner = t,
                                            .inputs = {batch->input, dout},

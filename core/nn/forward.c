@@ -2,7 +2,7 @@
  * with NULL where a family has no such parameter. */
 #include "core/nn/tower.h"
 
-#include <stdlib.h>
+#include <assert.h>
 
 const void *tower_matrix(struct tower *t, const struct parameter *p)
 {
@@ -278,21 +278,39 @@ void image_head(struct tower *t, const struct batch *in)
 struct forward {
     struct tower *tower;
     const struct batch *batch;
+    int from, to; /* groups */
 };
 static void forward(void *context)
 {
     const struct forward *f = context;
     const struct model *model = f->tower->family->model;
-    model->embed(f->tower, f->batch);
-    for (int64_t l = 0; l < f->tower->geometry.depth; l++) model->block(f->tower, f->batch, l);
-    model->head(f->tower, f->batch);
+    for (int group = f->from; group <= f->to; group++) {
+        if (group == 0) model->embed(f->tower, f->batch);
+        else if (group < f->tower->group_count - 1) model->block(f->tower, f->batch, group - 1);
+        else model->head(f->tower, f->batch);
+    }
 }
 void tower_forward(struct tower *t, const struct batch *batch)
 {
-    device_issue(
-        t->device,
-        &(struct device_work){.owner = t, .inputs = {batch->input}, .count = batch->count, .part = -1},
-        forward, &(struct forward){t, batch});
+    struct error none;
+    assert(!t->needed);
+    (void)tower_forward_bound(t, batch, &none);
+}
+
+int tower_forward_bound(struct tower *t, const struct batch *batch, struct error *err)
+{
+    struct forward f = {t, batch, 0, 0};
+    int code = 0, last = t->group_count - 1;
+    for (; f.from <= last && !code; f.from = f.to + 1) {
+        f.to = t->needed ? f.from : last;
+        if (t->needed && (code = t->needed(t->needed_by, f.from, f.from < last ? f.from + 1 : -1, err)) != 0)
+            break;
+        device_issue(t->device,
+                     &(struct device_work){
+                         .owner = t, .inputs = {batch->input}, .count = batch->count, .part = -1 - f.from},
+                     forward, &f);
+    }
+    return code;
 }
 
 /* L = scale (mean of l over the cls rows + mean of l over the patch rows), l of a row (width) with e = y - t:

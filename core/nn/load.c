@@ -47,9 +47,10 @@ static int put(struct tower *t, int index, const float *values, parameter_values
                struct error *err)
 {
     struct parameter *p = &t->parameters[index];
+    bool here = !t->options.weight_buffers || !p->trained;
     if (p->master) t->device->upload(t->device, p->master, values, (size_t)p->count * sizeof(float));
-    if (p->weight_type == DTYPE_BF16) upload_halves(t, p, values);
-    else t->device->upload(t->device, p->weight, values, (size_t)p->count * sizeof(float));
+    if (here && p->weight_type == DTYPE_BF16) upload_halves(t, p, values);
+    else if (here) t->device->upload(t->device, p->weight, values, (size_t)p->count * sizeof(float));
     return loaded ? loaded(context, index, values, err) : 0;
 }
 

@@ -164,6 +164,8 @@ struct tower_options {
     bool master;            /* weight_type BF16 only: keep F32 masters too */
     enum dtype grad_type;   /* of matrices */
     enum gradient_storage gradients;
+    int weight_buffers;   /* 0: all weights are held. 1, 2: those of so many groups, which take turns in them;
+                             whoever binds the tower's weights puts them there (tower_bind_weights) */
     int gradient_buffers; /* released: 2 keep a group's gradients until the next group's have been handed out,
                              for work that goes on meanwhile; 0 as 1 */
     enum recompute recompute;
@@ -172,6 +174,10 @@ struct tower_options {
     int64_t target;      /* T of a linear distillation head, 0: none */
     enum memory_class weights_class, activations_class; /* a teacher's are MEMORY_TEACHER, twice */
 };
+
+/* Before a pass reads the weights of `group` they must be there; when it has read them `next` comes, -1: none
+ * in this pass. Called between operations that were issued, which may not have been done yet on a card. */
+typedef int (*group_needed)(void *context, int group, int next, struct error *err);
 
 struct tower {
     struct device *device;
@@ -189,6 +195,8 @@ struct tower {
     int parameter_count;
     int group_count; /* depth + 2 */
     size_t scratch_bytes;
+    group_needed needed; /* tower_bind_weights */
+    void *needed_by;
     struct tower_memory *memory;
 };
 
@@ -206,12 +214,16 @@ void tower_close(struct tower *tower);
 /* Valid as parameter.grad is (group_done). */
 struct gradient_span tower_group_gradients(const struct tower *tower, int group);
 
-/* A group's weights: F32 vectors first, then its matrices, in the order of its gradients. */
+/* A group's weights: F32 vectors first, then its matrices, in the order of its gradients. With weight_buffers
+ * its place in them, without what is not trained. */
 struct weight_span {
     char *p;
     size_t bytes;
 };
 struct weight_span tower_group_weights(const struct tower *tower, int group);
+
+/* With weight_buffers: who puts weights there, asked before each group of a pass. */
+void tower_bind_weights(struct tower *tower, group_needed needed, void *context);
 
 /* Scratch of at least the largest scratch_bytes among the towers that share it (64-byte aligned). */
 void tower_bind_scratch(struct tower *tower, void *scratch);
@@ -220,7 +232,9 @@ void tower_bind_scratch(struct tower *tower, void *scratch);
  * takes what bf16 cannot hold from here. */
 typedef int (*parameter_values)(void *context, int index, const float *values, struct error *err);
 
-/* Values from a checkpoint: every parameter must be there with its shape, and finite.
+/* Values of what is trained go to `loaded` alone where the tower has weight_buffers.
+ *
+ * Values from a checkpoint: every parameter must be there with its shape, and finite.
  * The distillation head (distill_head.weight, .bias) is taken when present, else left as it is: call
  * tower_init_random(head_only) first. `loaded` may be NULL. */
 int tower_load(struct tower *tower, const struct weights *weights, parameter_values loaded, void *context,
@@ -238,6 +252,8 @@ struct batch {
 size_t geometry_input_bytes(const struct geometry *geometry, int64_t count);
 
 void tower_forward(struct tower *tower, const struct batch *batch);
+/* The same where weights may have to be waited for. */
+int tower_forward_bound(struct tower *tower, const struct batch *batch, struct error *err);
 
 /* Called when the gradients of `group` are complete (groups depth+1, depth, ..., 0), only in the last
  * micro-batch. With GRADIENTS_RELEASE parameter.grad of that group is valid until it returns, with two

@@ -23,14 +23,16 @@ static int64_t stored_count(const struct parameter *p)
     return p->role == ROLE_Q_B ? 3 * p->count : p->role == ROLE_V_B ? 0 : p->count;
 }
 
-/* Weights of a group from *at: F32 vectors first, then the matrices, like the gradients. */
-static void lay_weights(struct tower *t, int group, size_t *at, size_t *masters_at)
+/* Weights of a group from *at: F32 vectors first, then the matrices, like the gradients. Of two kinds where
+ * groups take turns in buffers: those that do, and those that stay. */
+static void lay_weights(struct tower *t, int group, bool staying, size_t *at, size_t *masters_at)
 {
     struct tower_memory *m = t->memory;
     for (int matrices = 0; matrices < 2; matrices++) {
         for (int i = 0; i < t->parameter_count; i++) {
             struct parameter *p = &t->parameters[i];
             if (p->group != group || p->matrix != (matrices == 1)) continue;
+            if (t->options.weight_buffers && p->trained == staying) continue;
             p->weight_type = p->matrix ? t->options.weight_type : DTYPE_F32;
             size_t here = take(at, (size_t)stored_count(p) * dtype_bytes(p->weight_type));
             if (m->weights)
@@ -43,19 +45,42 @@ static void lay_weights(struct tower *t, int group, size_t *at, size_t *masters_
     }
 }
 
+/* The groups that take turns, in one buffer or two at *at. */
+static void lay_turns(struct tower *t, size_t *at)
+{
+    struct tower_memory *m = t->memory;
+    size_t begin = *at, largest[2] = {0, 0}, none = 0;
+    int turns = t->options.weight_buffers;
+    for (int group = 0; group < t->group_count; group++) {
+        size_t end = 0;
+        lay_weights(t, group, false, &end, &none);
+        m->weight_bytes[group] = end;
+        largest[group % turns] = larger(largest[group % turns], end);
+    }
+    for (int group = 0; group < t->group_count; group++) {
+        size_t here = m->weight_offset[group] = begin + (group % turns ? largest[0] : 0);
+        lay_weights(t, group, false, &here, &none);
+    }
+    *at = begin + largest[0] + largest[1];
+}
+
 static int alloc_weights(struct tower *t, struct error *err)
 {
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
     size_t bytes = 0, master_bytes = 0;
-    m->weight_offset = xcalloc((size_t)t->group_count + 1, sizeof *m->weight_offset);
+    m->weight_offset = xcalloc((size_t)t->group_count, sizeof *m->weight_offset);
+    m->weight_bytes = xcalloc((size_t)t->group_count, sizeof *m->weight_bytes);
     for (int pass = 0; pass < 2; pass++) {
         bytes = master_bytes = 0;
+        if (o->weight_buffers) lay_turns(t, &bytes);
         for (int group = 0; group < t->group_count; group++) {
-            m->weight_offset[group] = bytes;
-            lay_weights(t, group, &bytes, &master_bytes);
+            size_t begin = bytes;
+            lay_weights(t, group, true, &bytes, &master_bytes);
+            if (o->weight_buffers) continue;
+            m->weight_offset[group] = begin;
+            m->weight_bytes[group] = bytes - begin;
         }
-        m->weight_offset[t->group_count] = bytes;
         if (pass) break;
         m->weights = device_alloc(t->device, o->weights_class, bytes, "tower weights", err);
         if (!m->weights) return err->code;
@@ -71,7 +96,7 @@ struct weight_span tower_group_weights(const struct tower *t, int group)
 {
     const struct tower_memory *m = t->memory;
     return (struct weight_span){.p = (char *)m->weights + m->weight_offset[group],
-                                .bytes = m->weight_offset[group + 1] - m->weight_offset[group]};
+                                .bytes = m->weight_bytes[group]};
 }
 
 /* Gradients of a group from `begin`: F32 vectors first (zeroed together), then the matrices. */
@@ -327,6 +352,8 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
 {
     assert(options->batch > 0 && !(options->master && options->weight_type != DTYPE_BF16));
     assert(options->gradient_buffers >= 0 && options->gradient_buffers <= 2);
+    assert(options->weight_buffers >= 0 && options->weight_buffers <= 2 &&
+           !(options->weight_buffers && options->master));
     *tower = NULL;
     struct tower *t = xcalloc(1, sizeof *t);
     t->memory = xcalloc(1, sizeof *t->memory);
@@ -377,10 +404,17 @@ void tower_close(struct tower *t)
     free(m->small_bytes);
     free(m->group_bytes);
     free(m->weight_offset);
+    free(m->weight_bytes);
     free(m->blocks);
     free(m);
     free(t->parameters);
     free(t);
+}
+
+void tower_bind_weights(struct tower *t, group_needed needed, void *context)
+{
+    t->needed = needed;
+    t->needed_by = context;
 }
 
 void tower_bind_scratch(struct tower *t, void *scratch)

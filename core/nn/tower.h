@@ -24,7 +24,7 @@ struct tower_memory {
     size_t *group_offset;                    /* of each group's gradients */
     size_t *small_bytes;                     /* its F32 part, first, zeroed before a pass */
     size_t *group_bytes;                     /* of all of it */
-    size_t *weight_offset;                   /* of each group's weights, and behind the last */
+    size_t *weight_offset, *weight_bytes;    /* of each group's weights */
 
     void *activations; /* one allocation */
     void *tokens;      /* t (R, D) input of the norm before the blocks, else NULL */

@@ -33,11 +33,19 @@ int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
 bool many_wanted(const struct config *config, int ranks);
 /* How: t->images, batch, micro, twice. Before any tower is made. */
 int many_plan(struct trainer *t, struct error *err);
+/* How often a step's gradients are added up: 1 for one rank alone. */
+int64_t many_rounds(const struct trainer *t);
 /* Is each tensor's state held in parts? Then this rank's part of a parameter's values, else all of it. */
 bool many_sharded(const struct trainer *t);
 void many_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count);
+/* Buffers that groups of the student take turns in, for what travels while the next one is computed; and of
+ * weights: 0 where each rank holds them all. */
+int many_turns(const struct trainer *t);
+int many_weight_buffers(const struct trainer *t);
 /* With the student there, and before its optimizer: how its tensors are cut; then what sums are kept in. */
-void many_cut(struct trainer *t);
+int many_cut(struct trainer *t, struct error *err);
+/* Where this rank's part of a parameter's weights lies, as the optimizer steps them. */
+void *many_weights(const struct trainer *t, int parameter);
 int many_buffers(struct trainer *t, struct error *err);
 /* Weights that each rank holds the exact values of, as forward and backward read them, to all. */
 int many_share(struct trainer *t, struct error *err);

@@ -1,7 +1,7 @@
 /* Plans: see plan.h. */
 #include "core/train/plan.h"
 #include "core/base/file.h"
-#include "core/train/trainer.h"
+#include "core/train/internal.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -9,6 +9,24 @@
 static bool readable(const struct config_tower *tower)
 {
     return tower->weight[0] && access(tower->weight, R_OK) == 0;
+}
+
+/* What a step carries between ranks (step_ranks.c), whole arrays: gradients, added up in every round, and
+ * what is handed round. */
+static void count_carried(struct plan *p, const struct trainer *t)
+{
+    const struct config *c = t->config;
+    int64_t rounds = many_rounds(t), weights = 0;
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        const struct parameter *q = &t->student->parameters[i];
+        if (!q->trained) continue;
+        p->gradient_bytes += q->count * (int64_t)dtype_bytes(q->grad_type);
+        weights += q->count * (int64_t)dtype_bytes(q->weight_type);
+    }
+    p->reduced_bytes = p->gradient_bytes * (t->twice ? 2 : rounds);
+    p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS  ? weights * (t->twice ? 3 : 2 * rounds)
+                        : c->dist.shard == DIST_SHARD_OPTIMIZER ? weights
+                                                                : p->trained_parameters * 4;
 }
 
 static void count(struct plan *p, const struct trainer *t)
@@ -22,8 +40,8 @@ static void count(struct plan *p, const struct trainer *t)
         p->student_parameters += q->count;
         if (!q->trained) continue;
         p->trained_parameters += q->count;
-        p->reduce_bytes += q->count * (int64_t)dtype_bytes(q->grad_type);
     }
+    count_carried(p, t);
     p->batch = t->batch;
     p->micro = t->micro;
     p->first_epoch_step_flops = (double)t->batch * (t->student_flops + geometry_forward_flops(&p->teacher));
@@ -34,7 +52,7 @@ static void count(struct plan *p, const struct trainer *t)
     p->checkpoint_bytes = (int64_t)(held.weights + held.correction + held.moments) +
                           4 * (p->student_parameters - p->trained_parameters);
     p->update_bytes = 2.0 * (double)(held.weights + held.copy / 2 + held.correction + held.moments) +
-                      (double)p->reduce_bytes;
+                      (double)p->gradient_bytes;
     if (c->train.cache_teacher)
         p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);
 }
@@ -46,11 +64,12 @@ static int rehearse(struct trainer *t, struct error *err)
     struct tower *s = t->student;
     const struct batch batch = {t->input, t->micro};
     if (t->teacher) tower_forward(t->teacher, &batch);
-    tower_forward(s, &batch);
+    int code = tower_forward_bound(s, &batch, err);
+    if (code) return code;
     const float *target = t->teacher ? t->teacher->out : t->target;
     distill_loss(dev, &t->loss, s->out, target, t->dout, t->sums, t->sums + 1, 1, t->micro, s->out_rows,
                  s->out_width);
-    int code = tower_backward(s, &batch, t->dout, true, true, NULL, NULL, err);
+    code = tower_backward(s, &batch, t->dout, true, true, NULL, NULL, err);
     int finite = 1;
     if (!t->many && (!t->release ||
                      t->micro == t->batch)) /* the norm of what was accumulated is the optimizer's own work */
@@ -135,35 +154,41 @@ int plan_make_looking(struct plan *plan, const struct config *config, const stru
 
 double plan_sent_bytes(const struct plan *plan, int ranks)
 {
-    return ranks > 1 ? 2.0 * (ranks - 1) / ranks * (double)plan->reduce_bytes : 0;
+    double all = (double)plan->reduced_bytes + (double)plan->gathered_bytes;
+    return ranks > 1 ? (ranks - 1.0) / ranks * all : 0;
 }
 
-static int peak_of(const struct config *config, int64_t batch, size_t *peak, struct error *err)
+/* Of `batch` images in one forward: of a step of one, or of as many rounds as train.global_batch asks for. */
+static int peak_of(const struct config *config, const struct dist_options *ranks, int64_t batch, size_t *peak,
+                   struct error *err)
 {
     struct config copy;
     struct plan plan;
+    int64_t all = batch * (ranks ? ranks->size : 1);
     config_copy(&copy, config);
     copy.train.batch_size = batch;
     copy.train.micro_batch = 0;
-    int code = plan_make(&plan, &copy, err);
+    if (copy.train.global_batch > 0 && copy.train.global_batch < all) copy.train.global_batch = all;
+    int code = plan_make_among(&plan, &copy, ranks, err);
     *peak = plan.use.peak_total_bytes;
     config_free(&copy);
     return code;
 }
 
-int64_t plan_largest_batch(const struct config *config, size_t limit_bytes, struct error *err)
+int64_t plan_largest_batch(const struct config *config, const struct dist_options *ranks, size_t limit_bytes,
+                           struct error *err)
 {
     int64_t fits = 0, high = 1;
     size_t peak;
     for (; high <= 65536; high *= 2) {
-        if (peak_of(config, high, &peak, err)) return -1;
+        if (peak_of(config, ranks, high, &peak, err)) return -1;
         if (peak > limit_bytes) break;
         fits = high;
     }
     if (high > 65536) return fits;
     while (high - fits > 1) {
         int64_t middle = fits + (high - fits) / 2;
-        if (peak_of(config, middle, &peak, err)) return -1;
+        if (peak_of(config, ranks, middle, &peak, err)) return -1;
         if (peak <= limit_bytes) fits = middle;
         else high = middle;
     }

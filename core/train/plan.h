@@ -18,9 +18,10 @@ struct plan {
     bool from_checkpoints;         /* shapes were read from the files; else from arch or keys */
     double step_flops;             /* of one rank; with a cached teacher, steps behind the first epoch */
     double first_epoch_step_flops; /* the same but for a cached teacher */
-    double update_bytes;  /* memory traffic of the optimizer: states, corrections, weights read and written */
-    int64_t reduce_bytes; /* gradients of one step as they are reduced between ranks */
-    int64_t checkpoint_bytes;      /* one checkpoint on disk */
+    double update_bytes; /* memory traffic of the optimizer: states, corrections, weights read and written */
+    int64_t gradient_bytes;                /* of a micro-batch, as they are added up between ranks */
+    int64_t reduced_bytes, gathered_bytes; /* of a step: gradients added up, sums or weights handed round */
+    int64_t checkpoint_bytes;              /* one checkpoint on disk */
     int64_t cache_bytes_per_image; /* teacher's outputs beside the run; 0 without train.cache_teacher */
 };
 
@@ -37,11 +38,13 @@ int plan_make_looking(struct plan *plan, const struct config *config, const stru
                       void (*look)(void *context, const struct trainer *trainer), void *context,
                       struct error *err);
 
-/* Bytes that one of `ranks` sends in a step: ring all-reduce of reduce_bytes. */
+/* Bytes that one of `ranks` sends in a step: to each other rank its part of the gradients, and its own part
+ * of what is handed round. */
 double plan_sent_bytes(const struct plan *plan, int ranks);
 
-/* Largest micro-batch (whole batch in one forward) whose
- * peak is at most limit_bytes; 0: not even one image. */
-int64_t plan_largest_batch(const struct config *config, size_t limit_bytes, struct error *err);
+/* Largest micro-batch whose peak on one of these ranks (NULL: one alone) is at most limit_bytes, all images
+ * of a rank in one forward unless train.global_batch asks for more; 0: not even one image. */
+int64_t plan_largest_batch(const struct config *config, const struct dist_options *ranks, size_t limit_bytes,
+                           struct error *err);
 
 #endif

@@ -207,7 +207,7 @@ int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
     int64_t outs = count * t->student->out_rows * t->student->out_width;
     int code = prepare(t, index, count, source, &target, err);
     if (code) return code;
-    tower_forward(t->student, &(struct batch){t->input, count});
+    if ((code = tower_forward_bound(t->student, &(struct batch){t->input, count}, err)) != 0) return code;
     dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
     dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
     distill_loss(dev, &t->loss, t->student->out, target, t->dout, t->sums, t->sums + 1,
@@ -367,7 +367,7 @@ int trainer_loss_variants(struct trainer *t, const struct batch_source *source,
     struct device *dev = t->device;
     int code = prepare(t, 0, t->micro, source, &target, err);
     if (code) return code;
-    tower_forward(t->student, &(struct batch){t->input, t->micro});
+    if ((code = tower_forward_bound(t->student, &(struct batch){t->input, t->micro}, err)) != 0) return code;
     for (int i = 0; i < LOSS_VARIANTS; i++) {
         dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
         distill_loss(dev, &rows[i].options, t->student->out, target, NULL, t->sums, t->sums + 1, 1, t->micro,

@@ -23,6 +23,7 @@
 #include "core/base/file.h"
 #include "core/train/cut.h"
 #include "core/train/internal.h"
+#include "core/train/shard.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -32,8 +33,9 @@ struct many {
     bool sharded, held;     /* states in parts; weights move behind the last round */
     int64_t pieces, rounds; /* micro-batches of a step, and of this or another rank */
     struct cut *cut;
-    float *sums[2]; /* of two groups by turns, what is stepped inside backward */
-    float *kept;    /* of all groups at kept_at: what further rounds add to, or is stepped behind the last */
+    struct shard *shard; /* weights in parts; else NULL */
+    float *sums[2];      /* of two groups by turns, what is stepped inside backward */
+    float *kept; /* of all groups at kept_at: what further rounds add to, or is stepped behind the last */
     int64_t *kept_at;                /* (groups) */
     double *losses;                  /* (2 * ranks) of a round */
     struct group *jobs;              /* (groups) */
@@ -93,6 +95,8 @@ int many_plan(struct trainer *t, struct error *err)
     return 0;
 }
 
+int64_t many_rounds(const struct trainer *t) { return t->many ? t->many->rounds : 1; }
+
 bool many_sharded(const struct trainer *t) { return t->many && t->many->sharded; }
 
 void many_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count)
@@ -104,7 +108,30 @@ void many_part(const struct trainer *t, int parameter, int64_t *first, int64_t *
 
 /* ---- where sums lie ---- */
 
-void many_cut(struct trainer *t) { t->many->cut = cut_make(t->student, t->ranks.size, t->ranks.rank); }
+int many_weight_buffers(const struct trainer *t)
+{
+    if (!many_sharded(t) || t->config->dist.shard != DIST_SHARD_PARAMETERS) return 0;
+    return many_turns(t);
+}
+
+/* One on a card without RCCL or NCCL: its copies would go into the graph of what it computes meanwhile. */
+int many_turns(const struct trainer *t) { return t->ranks.size > 1 && t->ranks.overlaps ? 2 : 1; }
+
+int many_cut(struct trainer *t, struct error *err)
+{
+    struct many *m = t->many;
+    m->cut = cut_make(t->student, t->ranks.size, t->ranks.rank);
+    return many_weight_buffers(t) ? shard_make(&m->shard, t->student, &t->ranks, m->cut, err) : 0;
+}
+
+void *many_weights(const struct trainer *t, int parameter)
+{
+    const struct parameter *p = &t->student->parameters[parameter];
+    int64_t first, count;
+    if (t->many && t->many->shard) return shard_part(t->many->shard, parameter);
+    many_part(t, parameter, &first, &count);
+    return (char *)p->weight + (size_t)first * dtype_bytes(p->weight_type);
+}
 
 /* In floats, of what is held of a group's sums. */
 static int64_t group_room(const struct trainer *t, int group)
@@ -139,6 +166,24 @@ static const float *gradient_in(const struct trainer *t, const float *sums, int 
     return sums + at + (p->matrix ? own_matrices(t, p->group) : 0);
 }
 
+/* The longest part that travels in one piece. */
+static int64_t longest_part(const struct trainer *t)
+{
+    const struct many *m = t->many;
+    int64_t longest = 0,
+            size = (int64_t)(m->sharded ? dtype_bytes(t->student->options.grad_type) : sizeof(float));
+    for (int group = 0; group < t->student->group_count; group++)
+        for (int r = 0; r < t->ranks.size; r++) {
+            const struct cut_group *g = &m->cut->groups[group];
+            int64_t bytes[] = {(g->vectors[r + 1] - g->vectors[r]) * (int64_t)sizeof(float),
+                               (g->matrices[r + 1] - g->matrices[r]) * size,
+                               m->sharded ? g->weights[r + 1] - g->weights[r] : 0};
+            for (int i = 0; i < 3; i++)
+                if (bytes[i] > longest) longest = bytes[i];
+        }
+    return longest;
+}
+
 int many_buffers(struct trainer *t, struct error *err)
 {
     struct many *m = t->many;
@@ -148,6 +193,7 @@ int many_buffers(struct trainer *t, struct error *err)
     m->jobs = xcalloc((size_t)groups, sizeof *m->jobs);
     m->losses = xcalloc(2 * (size_t)t->ranks.size, sizeof *m->losses);
     m->measured = xcalloc((size_t)t->tensor_count, sizeof *m->measured);
+    if (dist_reserve(&t->ranks, longest_part(t), err)) return err->code;
     for (int group = 0; group < groups; group++) {
         int64_t room = (group_room(t, group) + 15) & ~(int64_t)15;
         m->kept_at[group] = all;
@@ -171,6 +217,7 @@ void many_close(struct trainer *t)
 {
     struct many *m = t->many;
     if (!m) return;
+    shard_close(m->shard);
     cut_free(m->cut);
     for (int i = 0; i < 2; i++) device_free(t->device, m->sums[i]);
     device_free(t->device, m->kept);
@@ -264,6 +311,7 @@ static int step_group(struct many_pass *r, int group, struct error *err)
     struct meopt_error library = {0};
     size_t count = 0;
     r->moved = true;
+    if (t->many->shard) shard_changed(t->many->shard, group);
     for (int i = 0; i < t->tensor_count; i++) {
         if (t->student->parameters[t->parameter_of[i]].group != group) continue;
         t->tensors[count] = (size_t)i;
@@ -274,7 +322,7 @@ static int step_group(struct many_pass *r, int group, struct error *err)
     if (status &&
         status != MEOPT_NOT_FINITE) /* which is known to the ranks that hold that part alone, and to */
         return trainer_library_error(&library, err); /* all at the end of the step */
-    if (t->many->sharded) {
+    if (t->many->sharded && !t->many->shard) {
         dist_begin(&t->ranks, &g->gather);
         if (!t->ranks.overlaps) return dist_end(&t->ranks, &g->gather, err);
     }
@@ -317,7 +365,9 @@ static int on_group(void *context, int group, struct error *err)
 int many_share(struct trainer *t, struct error *err)
 {
     int code = 0;
-    for (int group = 0; group < t->student->group_count && many_sharded(t) && !code; group++)
+    if (!many_sharded(t)) return 0;
+    if (t->many->shard) shard_changed(t->many->shard, -1);
+    for (int group = 0; group < t->student->group_count && !t->many->shard && !code; group++)
         code = dist_gather(&t->ranks, tower_group_weights(t->student, group).p,
                            t->many->cut->groups[group].weights, err);
     return code;
@@ -344,9 +394,20 @@ static int backward(struct many_pass *r, int64_t count, struct error *err)
     if (count)
         code = tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true, on_group, r,
                               err);
-    for (int group = t->student->group_count - 1; group >= 0 && !count && !code; group--)
-        code = on_group(r, group, err);
+    for (int group = t->student->group_count - 1; group >= 0 && !count && !code; group--) {
+        if (t->many->shard) code = shard_need(t->many->shard, group, group - 1, err);
+        if (!code) code = on_group(r, group, err);
+    }
     if (!code && r->waiting >= 0) code = end_group(r, r->waiting, err);
+    return code;
+}
+
+/* The forward pass of a rank without a micro-batch. */
+static int take_part(struct trainer *t, struct error *err)
+{
+    int code = 0, last = t->student->group_count - 1;
+    for (int group = 0; group <= last && t->many->shard && !code; group++)
+        code = shard_need(t->many->shard, group, group < last ? group + 1 : -1, err);
     return code;
 }
 
@@ -407,7 +468,7 @@ int many_step(struct trainer *t, int64_t step, double lr, const struct batch_sou
     for (int64_t round = 0; round < m->rounds && !code; round++) {
         int64_t begin = round * t->ranks.size, count = piece_images(t, begin + t->ranks.rank);
         double sums[2] = {0, 0};
-        if (count) code = step_forward(t, round, done, count, source, sums, err);
+        code = count ? step_forward(t, round, done, count, source, sums, err) : take_part(t, err);
         if (!code) code = sum_losses(t, step, sums, result, err);
         if (code) break;
         done += count;
@@ -416,7 +477,9 @@ int many_step(struct trainer *t, int64_t step, double lr, const struct batch_sou
         r.last = round == m->rounds - 1;
         code = r.last ? last_round(&r, lr, count, result, err) : backward(&r, count, err);
     }
-    struct error other;
+    struct error other = {0};
+    int fetched = m->shard ? shard_end(m->shard, &other) : 0;
+    if (!code && (code = fetched) != 0 && err) *err = other;
     for (int group = 0; group < t->student->group_count; group++) { /* what was begun is waited for */
         int reduced = dist_end(&t->ranks, &m->jobs[group].reduce, &other);
         int gathered = dist_end(&t->ranks, &m->jobs[group].gather, reduced ? NULL : &other);

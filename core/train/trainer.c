@@ -43,8 +43,8 @@ static struct tower_options student_options(const struct trainer *t)
                    c->optim.weights == OPTIM_WEIGHTS_FP32_COPY),
         .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
         .gradients = t->release || t->many ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
-        /* a card's copies would go into the graph of what it computes meanwhile */
-        .gradient_buffers = t->ranks.size > 1 && t->ranks.overlaps ? 2 : 1,
+        .weight_buffers = many_weight_buffers(t),
+        .gradient_buffers = many_turns(t),
         .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
         .backward_twice = t->twice,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
@@ -195,7 +195,7 @@ static struct meopt_tensor tensor_row(const struct trainer *t, int index, int we
     if (!many_sharded(t)) return row;
     row.flags |= MEOPT_PART;
     many_part(t, index, &row.first, &row.count);
-    void *part = (char *)p->weight + (size_t)row.first * dtype_bytes(p->weight_type);
+    void *part = many_weights(t, index);
     bool copied = weights == MEOPT_WEIGHTS_F32_COPY && p->weight_type == DTYPE_BF16;
     row.weights = copied ? NULL : part; /* fp32 weights beside it: of the part alone, the optimizer's */
     row.copy = copied ? part : NULL;
@@ -275,7 +275,7 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     bool dry = t->device->kind == DEVICE_DRY;
     struct tower_options options = student_options(t);
     int code = tower_create(&t->student, t->device, &t->student_geometry, &options, err);
-    if (!code && t->many) many_cut(t);
+    if (!code && t->many) code = many_cut(t, err);
     if (!code) code = create_optimizer(t, err);
     if (!code && weights) {
         code = geometry_fits(&t->student_geometry, options.target, weights, err);
@@ -331,6 +331,8 @@ fail: /* trainer_close frees what is there */
     return err->code;
 }
 
+enum { CACHE_WINDOW = 1 << 18 }; /* at least, of what one rank sends at once of the teacher's outputs */
+
 /* The teacher alone, its embeddings, and gone. */
 static int cache_outputs(struct trainer *t, fill_cache cache, void *context, struct error *err)
 {
@@ -340,7 +342,9 @@ static int cache_outputs(struct trainer *t, fill_cache cache, void *context, str
             buffer(t, MEMORY_DATA, geometry_input_bytes(&t->teacher_geometry, t->micro), "images", err);
     if (!t->input) return err->code;
     tower_bind_scratch(t->teacher, t->scratch);
-    int code = 0;
+    int64_t rows = t->micro * t->teacher->out_rows * t->teacher->out_width * (int64_t)sizeof(float);
+    int code = dist_reserve(&t->ranks, rows < CACHE_WINDOW ? CACHE_WINDOW : rows, err);
+    if (code) return code;
     if (cache) code = cache(context, t, err);
     else tower_forward(t->teacher, &(struct batch){t->input, t->micro}); /* a plan */
     if (!code) code = device_check(t->device, err);

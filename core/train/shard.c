@@ -1,0 +1,120 @@
+/* Weights in parts: see shard.h. */
+#include "core/train/shard.h"
+#include "core/base/file.h"
+
+#include <stdlib.h>
+
+/* One of the tower's buffers: the group in it, or on its way; -1: none that is current. */
+struct slot {
+    struct shard *shard;
+    int group;
+    struct dist_job job;
+};
+
+struct shard {
+    struct tower *tower;
+    struct dist *ranks;
+    const struct cut *cut;
+    char *own;      /* the parts, group behind group */
+    size_t *own_at; /* (groups) */
+    struct slot slots[2];
+};
+
+static size_t own_bytes(const struct cut *cut, int group)
+{
+    const int64_t *at = cut->groups[group].weights;
+    return (size_t)(at[cut->rank + 1] - at[cut->rank]);
+}
+
+int shard_make(struct shard **shard, struct tower *tower, struct dist *ranks, const struct cut *cut,
+               struct error *err)
+{
+    struct shard *s = *shard = xcalloc(1, sizeof *s);
+    size_t bytes = 0;
+    *s = (struct shard){
+        .tower = tower, .ranks = ranks, .cut = cut, .slots = {{s, .group = -1}, {s, .group = -1}}};
+    s->own_at = xcalloc((size_t)tower->group_count, sizeof *s->own_at);
+    for (int group = 0; group < tower->group_count; group++) {
+        s->own_at[group] = bytes;
+        bytes += (own_bytes(cut, group) + 63) & ~(size_t)63;
+    }
+    s->own = device_alloc(tower->device, MEMORY_WEIGHTS, bytes + 64, "own part of the weights", err);
+    if (!s->own) return err->code;
+    tower->device->ops->fill(tower->device, s->own, 0, bytes); /* also what lies between tensors */
+    tower_bind_weights(tower, shard_need, s);
+    return 0;
+}
+
+void shard_close(struct shard *s)
+{
+    if (!s) return;
+    tower_bind_weights(s->tower, NULL, NULL);
+    device_free(s->tower->device, s->own);
+    free(s->own_at);
+    free(s);
+}
+
+void *shard_part(const struct shard *s, int parameter)
+{
+    const struct parameter *p = &s->tower->parameters[parameter];
+    if (!s->cut->count[parameter]) return s->own; /* of nothing */
+    int64_t at = (const char *)p->weight - tower_group_weights(s->tower, p->group).p +
+                 s->cut->first[parameter] * (int64_t)dtype_bytes(p->weight_type) -
+                 s->cut->groups[p->group].weights[s->cut->rank];
+    return s->own + s->own_at[p->group] + at;
+}
+
+void shard_changed(struct shard *s, int group)
+{
+    for (int i = 0; i < 2; i++)
+        if (group < 0 || s->slots[i].group == group) s->slots[i].group = -1;
+}
+
+/* In the dist's thread. */
+static int shard_gather(struct dist *dist, void *context, struct error *err)
+{
+    const struct slot *slot = context;
+    const struct shard *s = slot->shard;
+    return dist_gather_from(dist, s->own + s->own_at[slot->group],
+                            tower_group_weights(s->tower, slot->group).p, s->cut->groups[slot->group].weights,
+                            err);
+}
+
+static struct slot *slot_of(struct shard *s, int group)
+{
+    return &s->slots[group % s->tower->options.weight_buffers];
+}
+
+/* Behind what was issued so far (dist_begin), which may still read what is overwritten. */
+static void shard_begin(struct shard *s, int group)
+{
+    struct slot *slot = slot_of(s, group);
+    if (slot->group == group) return;
+    slot->group = group;
+    slot->job = (struct dist_job){.run = shard_gather, .context = slot};
+    dist_begin(s->ranks, &slot->job);
+}
+
+int shard_need(void *context, int group, int next, struct error *err)
+{
+    struct shard *s = context;
+    shard_begin(s, group);
+    if (next >= 0 && s->tower->options.weight_buffers > 1) shard_begin(s, next);
+    int code = dist_end(s->ranks, &slot_of(s, group)->job, err);
+    if (code) shard_changed(s, group);
+    return code;
+}
+
+int shard_end(struct shard *s, struct error *err)
+{
+    int code = 0;
+    for (int i = 0; i < 2; i++) {
+        struct error other;
+        int ended = dist_end(s->ranks, &s->slots[i].job, &other);
+        if (!ended) continue;
+        s->slots[i].group = -1;
+        if (!code && err) *err = other;
+        if (!code) code = ended;
+    }
+    return code;
+}
