@@ -32,6 +32,12 @@ train 0 one 20
 train 0 three 20 --workers 3
 equal three 20
 [ "$(wc -l <runs/three/metrics.jsonl)" = 20 ] && [ "$(grep -c '"started"' runs/three/events.jsonl)" = 1 ] || fail "one rank writes what the run tells"
+train 0 parts 20 --workers 2 dist.shard=parameters
+equal parts 20
+train 0 cached 20 train.cache_teacher=true
+train 0 shared 20 train.cache_teacher=true dist.shard=parameters --workers 3
+cmp runs/cached/teacher.rows runs/shared/teacher.rows || fail "three ranks computed other outputs of the teacher"
+cmp runs/cached/ckpt/step-00000020/model.safetensors runs/shared/ckpt/step-00000020/model.safetensors || fail "a cached teacher: other weights"
 if [ "$mpi" ]; then
     start="mpirun -np 2"
     train 0 mpi 20

@@ -29,7 +29,8 @@ struct data_options {
     bool augment, flip;            /* random resized crop, horizontal flip */
     double crop_scale_min, crop_scale_max;
     bool shuffle; /* false: file order */
-    bool whole;   /* one pass in file order, the last batch may be short, nothing stands in for a bad image */
+    bool whole;   /* one pass in file order, ranks taking batches in turns, the last ones may be short or
+                     empty; nothing stands in for a bad image */
     uint64_t seed;
     int64_t batch;         /* images of this rank in a batch */
     int rank, ranks;       /* 0, 1 alone */

@@ -57,9 +57,10 @@ int64_t data_epoch_batches(const struct data *d) { return d->epoch_batches; }
 /* Samples in batch b; 0 behind the end of a whole pass. */
 static int64_t batch_samples(const struct data *d, int64_t b)
 {
-    if (!d->options.whole) return d->options.batch;
-    int64_t left = d->list.count - b * d->options.batch;
-    return left < 0 ? 0 : left < d->options.batch ? left : d->options.batch;
+    const struct data_options *o = &d->options;
+    if (!o->whole) return o->batch;
+    int64_t left = d->list.count - (b * o->ranks + o->rank) * o->batch;
+    return left < 0 ? 0 : left < o->batch ? left : o->batch;
 }
 
 static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64_t offset, int64_t *epoch)
@@ -68,7 +69,8 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
     *epoch = o->whole ? 0 : batch / d->epoch_batches;
     int64_t in_batch =
         o->ranks == 1 ? slot : (slot / o->micro * o->ranks + o->rank) * o->micro + slot % o->micro;
-    int64_t position = o->whole ? batch * o->batch + slot : batch % d->epoch_batches * o->global + in_batch;
+    int64_t position = o->whole ? (batch * o->ranks + o->rank) * o->batch + slot
+                                : batch % d->epoch_batches * o->global + in_batch;
     position = (position + offset) % d->list.count;
     return o->shuffle && !o->whole ? data_shuffle(o->seed, (uint64_t)*epoch, position, d->list.count)
                                    : position;
@@ -267,8 +269,7 @@ int data_open(struct data **data, const struct data_options *options, struct err
     int code = image_list_read(&d->list, options->root, options->include, options->exclude, err);
     if (!code) {
         int64_t global = d->options.global;
-        d->epoch_batches =
-            options->whole ? (d->list.count + options->batch - 1) / options->batch : d->list.count / global;
+        d->epoch_batches = options->whole ? (d->list.count + global - 1) / global : d->list.count / global;
         if (d->epoch_batches == 0) {
             code = error_set(err, EXIT_CONFIG, "lower train.batch_size",
                              "%lld images are fewer than one batch of %lld", (long long)d->list.count,

@@ -477,10 +477,6 @@ static int load(struct course *w, struct config *c, bool resume, const struct di
                 struct device **device, struct error *err)
 {
     struct filling filling = {w->run, w->listener};
-    if (w->ranks > 1 && c->train.cache_teacher)
-        return error_set(
-            err, EXIT_CONFIG, "leave train.cache_teacher out",
-            "train.cache_teacher: %d ranks would each compute the teacher's outputs of all images", w->ranks);
     int code = leave(w, train_device_open(device, c, true, err));
     if (!code) code = trainer_create_among(&w->t, c, *device, false, ranks, fill_cache_of_run, &filling, err);
     code = leave(w, code);

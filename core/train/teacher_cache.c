@@ -25,12 +25,14 @@ enum { UNTRIED = 0, COMPUTED = 1, UNDECODABLE = 2 }; /* of an image; in trainer-
 
 struct pass {
     struct trainer *t;
+    struct dist *ranks;
     struct data *data;
     const char *path;
     int64_t images, row;
     uint8_t *state; /* (images) */
+    uint8_t *made;  /* (images of a turn of all ranks): the same of what is tried in it */
     int64_t done;
-    int fd; /* of the file; -1: it cannot be written */
+    int fd; /* of the file; -1: it cannot be written, or another rank writes it */
     char *block;
     size_t block_bytes; /* records that are not in the file yet */
     double synced_at;
@@ -132,15 +134,16 @@ static void open_file(struct pass *p, const char *line)
         give_up(p, "cannot write");
 }
 
-/* Of an image whose row stands in the cache, or of one that has none. */
+/* To the file, of an image whose row stands in the cache, or of one that has none. */
 static void note(struct pass *p, int64_t image, bool computed)
 {
     const float *row = p->t->cache + image * p->row;
     size_t bytes = computed ? (size_t)p->row * sizeof *row : 0;
     struct head h = {.image = image, .computed = computed};
-    h.crc = record_crc(&h, row, bytes);
     p->state[image] = computed ? COMPUTED : UNDECODABLE;
     p->done += computed;
+    if (p->fd < 0) return;
+    h.crc = record_crc(&h, row, bytes);
     p->block = xrealloc(p->block, p->block_bytes + sizeof h + bytes);
     memcpy(p->block + p->block_bytes, &h, sizeof h);
     memcpy(p->block + p->block_bytes + sizeof h, row, bytes);
@@ -163,7 +166,6 @@ static void put(struct pass *p, bool sync)
 static int compute(struct pass *p, int64_t image, const float *pixels, struct error *err)
 {
     int code = trainer_embed_teacher(p->t, &(struct batch){pixels, 1}, p->t->cache + image * p->row, err);
-    if (!code) note(p, image, true);
     progress_mark();
     return code;
 }
@@ -178,29 +180,88 @@ static int try_again(struct pass *p, int64_t pixels, struct error *err)
         if (p->state[i] != UNDECODABLE) continue;
         code = data_image(p->data, i, image, &decoded, err);
         if (!code && decoded) code = compute(p, i, image, err);
+        if (!code && decoded) note(p, i, true);
     }
     free(image);
     return code;
 }
 
-/* From the first that was never tried to the end. */
+/* The worst of what ranks have met, on all of them. */
+static int agree(struct pass *p, int code, struct error *err)
+{
+    struct error other;
+    double worst = code;
+    int lost = dist_all_reduce(p->ranks, DIST_MAX, &worst, 1, &other);
+    if (code) return code;
+    if (lost) {
+        if (err) *err = other;
+        return lost;
+    }
+    return worst > 0 ? error_set(err, (int)worst, "the log of that rank says why",
+                                 "another rank has ended while the teacher's outputs were computed")
+                     : 0;
+}
+
+/* What the file had, and rank 0 has tried again, to all. */
+static int share_known(struct pass *p, struct error *err)
+{
+    int code = dist_broadcast(p->ranks, p->state, (size_t)p->images, 0, err);
+    bool any = false;
+    p->done = 0;
+    for (int64_t i = 0; i < p->images; i++) {
+        any = any || p->state[i] == COMPUTED;
+        p->done += p->state[i] == COMPUTED;
+    }
+    if (!code && any)
+        code = dist_broadcast(p->ranks, p->t->cache, (size_t)(p->images * p->row) * sizeof(float), 0, err);
+    return code;
+}
+
+/* What each rank has made of its images from `first` on, to all; and to the file. */
+static int share_turn(struct pass *p, int64_t first, int64_t at_once, struct error *err)
+{
+    int ranks = p->ranks->size;
+    int64_t *offsets = xcalloc(2 * ((size_t)ranks + 1), sizeof *offsets), *rows = offsets + ranks + 1;
+    for (int r = 0; r <= ranks; r++) {
+        int64_t end = first + r * at_once;
+        offsets[r] = (end < p->images ? end : p->images) - first;
+        rows[r] = offsets[r] * p->row * (int64_t)sizeof(float);
+    }
+    int64_t count = offsets[ranks];
+    uint8_t *made = p->made;
+    int code = dist_gather_host(p->ranks, made, offsets, err);
+    if (!code) code = dist_gather_host(p->ranks, p->t->cache + first * p->row, rows, err);
+    for (int64_t i = 0; i < count && !code; i++)
+        if (p->state[first + i] == UNTRIED) note(p, first + i, made[i] == COMPUTED);
+    free(offsets);
+    return code;
+}
+
+/* From the first that was never tried to the end, ranks taking `at_once` images in turns. */
 static int compute_all(struct pass *p, int64_t at_once, int64_t pixels, struct error *err)
 {
     struct data_batch batch;
-    int64_t first = 0;
+    int64_t first = 0, turn = at_once * p->ranks->size, own = at_once * p->ranks->rank;
     while (first < p->images && p->state[first] != UNTRIED) first++;
     if (first == p->images) return 0;
-    first -= first % at_once;
-    int code = data_start(p->data, first / at_once, err);
-    for (; !code && (code = data_next(p->data, &batch, err)) == 0 && batch.count > 0; first += batch.count) {
-        for (int64_t i = 0; i < batch.count && !code; i++) {
-            if (p->state[first + i] != UNTRIED) continue;
-            if (batch.ids[i] == first + i) code = compute(p, first + i, batch.images + i * pixels, err);
-            else note(p, first + i, false); /* another stands in for it */
+    first -= first % turn;
+    p->made = xcalloc((size_t)turn, 1);
+    int code = data_start(p->data, first / turn, err);
+    for (; !code && first < p->images; first += turn) {
+        int64_t left = p->images - first - own, mine = left < 0 ? 0 : left < at_once ? left : at_once;
+        if (mine) code = data_next(p->data, &batch, err);
+        for (int64_t i = 0; i < mine && !code; i++) {
+            int64_t image = first + own + i;
+            bool decoded = batch.ids[i] == image; /* else another stands in for it */
+            p->made[own + i] = decoded ? COMPUTED : UNDECODABLE;
+            if (decoded && p->state[image] == UNTRIED)
+                code = compute(p, image, batch.images + i * pixels, err);
         }
+        if ((code = agree(p, code, err)) == 0) code = share_turn(p, first, at_once, err);
         put(p, false);
-        if (!code && p->tick) code = p->tick(p->context, p->done, p->images, err);
+        if (!code && p->tick) code = agree(p, p->tick(p->context, p->done, p->images, err), err);
     }
+    free(p->made);
     return code;
 }
 
@@ -208,11 +269,18 @@ int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick t
                        struct error *err)
 {
     struct data_options options = train_data_options(t->config);
-    struct pass p = {
-        .t = t, .path = path, .fd = -1, .synced_at = clock_seconds(), .tick = tick, .context = context};
+    struct pass p = {.t = t,
+                     .ranks = &t->ranks,
+                     .path = path,
+                     .fd = -1,
+                     .synced_at = clock_seconds(),
+                     .tick = tick,
+                     .context = context};
     options.whole = true;
     options.shuffle = options.augment = false;
     options.batch = t->micro;
+    options.rank = t->ranks.rank;
+    options.ranks = t->ranks.size;
     int code = data_open(&p.data, &options, err);
     if (code) return code;
     char *line = NULL;
@@ -226,8 +294,12 @@ int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick t
         code = error_set(err, EXIT_HOST_MEMORY, "train.cache_teacher: false",
                          "out of memory for the teacher's output of %lld images", (long long)p.images);
     if (!code) code = first_line(&p, &options, &line, err);
-    if (!code) open_file(&p, line);
-    if (!code) code = try_again(&p, pixels, err);
+    if (!code && t->ranks.rank == 0) {
+        open_file(&p, line);
+        code = try_again(&p, pixels, err);
+    }
+    code = agree(&p, code, err);
+    if (!code) code = share_known(&p, err);
     if (!code) code = compute_all(&p, options.batch, pixels, err);
     if (t->cache) put(&p, true);
     for (int64_t i = 0; i < p.images; i++) t->cached[i] = t->cached[i] == COMPUTED;

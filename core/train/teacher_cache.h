@@ -14,7 +14,10 @@
 /* Asked now and then; what is not 0 ends the pass and is returned. What was computed is kept. */
 typedef int (*teacher_cache_tick)(void *context, int64_t done, int64_t images, struct error *err);
 
-/* trainer->cache and ->cached: from the file `path` what it has of these images and this teacher, the rest
+/* Ranks make this call together: rank 0 has the file, and each computes its part of what is not in it, which
+ * all are given.
+ *
+ * trainer->cache and ->cached: from the file `path` what it has of these images and this teacher, the rest
  * computed from the images of the configuration, one forward each. An image that cannot be decoded has no
  * row; it is tried again by the next call. tick may be NULL. */
 int teacher_cache_fill(struct trainer *trainer, const char *path, teacher_cache_tick tick, void *context,
