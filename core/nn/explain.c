@@ -16,8 +16,10 @@ bool tower_explains(const char *allocation)
     return false;
 }
 
+/* Those that take turns in buffers are of no tensor: the buffers are told as what they are. */
 static void explain_weights(const struct tower *t, tower_tensor take, void *context)
 {
+    if (t->options.weight_buffers) return;
     for (int i = 0; i < t->parameter_count; i++) {
         const struct parameter *p = &t->parameters[i];
         size_t count = (size_t)p->count;

@@ -82,7 +82,9 @@ static int alloc_weights(struct tower *t, struct error *err)
             m->weight_bytes[group] = bytes - begin;
         }
         if (pass) break;
-        m->weights = device_alloc(t->device, o->weights_class, bytes, "tower weights", err);
+        m->weights = device_alloc(
+            t->device, o->weights_class, bytes,
+            o->weight_buffers ? "weights of the blocks that are computed" : "tower weights", err);
         if (!m->weights) return err->code;
         if (master_bytes && !(m->masters = device_alloc(t->device, o->weights_class, master_bytes,
                                                         "fp32 master weights", err)))
