@@ -1,11 +1,10 @@
-/* The CPU back end: memory of this machine,
+/* The CPU back end: memory of this machine (host.c),
  * operations from kernels/cpu, matrix products from AMX tiles, AVX-512 or oneDNN.
  *
  * The dry device is the same code with `dry` set: every operation reserves the
  * scratch that it would use and returns, so that running one step on it gives the
  * memory plan. Its addresses are reserved without access: a stray read faults. */
 #include "core/device/cpu.h"
-#include "core/base/file.h"
 #include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/gemm_onednn.h"
@@ -16,8 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/sysinfo.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -331,113 +328,21 @@ static const struct device_ops operations = {
     .sum_squares = cpu_sum_squares,
 };
 
-int dry_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
-{
-    (void)dev;
-    (void)class;
-    *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return *p == MAP_FAILED ? EXIT_HOST_MEMORY : 0;
-}
-void dry_release(struct device *dev, void *p, size_t bytes)
-{
-    (void)dev;
-    munmap(p, bytes);
-}
-
-enum { LARGE_BYTES = 1 << 20 };
-
-/* Large blocks are mapped (zero pages, huge where the system allows),
- * small ones come from the heap, which AddressSanitizer watches. */
-static int cpu_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
-{
-    (void)class;
-    (void)dev;
-    if (bytes >= LARGE_BYTES) {
-        void *q = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (q == MAP_FAILED) return EXIT_HOST_MEMORY;
-        madvise(q, bytes, MADV_HUGEPAGE);
-        *p = q;
-        return 0;
-    }
-    *p = aligned_alloc(64, bytes);
-    return *p ? 0 : EXIT_HOST_MEMORY;
-}
-static void cpu_release(struct device *dev, void *p, size_t bytes)
-{
-    (void)dev;
-    if (bytes >= LARGE_BYTES) munmap(p, bytes);
-    else free(p);
-}
-static void cpu_transfer(struct device *dev, void *dst, const void *src, size_t bytes)
-{
-    if (!cpu_of(dev)->dry) memcpy(dst, src, bytes);
-}
-static void cpu_sync(struct device *dev) { (void)dev; }
 static void cpu_close(struct device *dev)
 {
     onednn_close(cpu_of(dev)->onednn);
     free(dev->state);
 }
 
-/* What this process may use: the machine's memory, or its cgroup's limit when that is lower. */
-static size_t machine_bytes(void)
-{
-    struct sysinfo info;
-    size_t bytes = sysinfo(&info) == 0 ? (size_t)info.totalram * info.mem_unit : 0;
-    char *text = NULL;
-    size_t n;
-    if (file_read("/sys/fs/cgroup/memory.max", 64, &text, &n, NULL) == 0) {
-        char *end;
-        unsigned long long limit = strtoull(text, &end, 10);
-        if (end != text && limit && limit < bytes) bytes = (size_t)limit;
-    }
-    free(text);
-    return bytes;
-}
-
-static void processor_name(char *name, size_t size)
-{
-    snprintf(name, size, "CPU");
-    FILE *f = fopen("/proc/cpuinfo", "re");
-    char line[256];
-    while (f && fgets(line, sizeof line, f))
-        if (strncmp(line, "model name", 10) == 0 && strchr(line, ':')) {
-            char *text = strchr(line, ':') + 1;
-            text[strcspn(text, "\n")] = 0;
-            text_printable(name, size, text + (*text == ' '));
-            break;
-        }
-    if (f) fclose(f);
-}
-
-struct device *device_host(void)
-{
-    static struct device host = {
-        .optim = &cpu_optim, .kind = DEVICE_CPU, .name = "this machine", .host_memory = true};
-    return &host; /* nothing of it changes */
-}
-
 int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct error *err)
 {
-    struct device *dev = device_new(sizeof(struct cpu), err);
-    if (!dev) return EXIT_HOST_MEMORY;
+    int code = host_device_open(device, dry, limit_bytes, sizeof(struct cpu), err);
+    if (code) return code;
+    struct device *dev = *device;
     struct cpu *cpu = cpu_of(dev);
     cpu->ops = cpu_ops_select();
     cpu->dry = dry;
     dev->ops = &operations;
-    dev->kind = dry ? DEVICE_DRY : DEVICE_CPU;
-    if (dry) snprintf(dev->name, sizeof dev->name, "plan");
-    else processor_name(dev->name, sizeof dev->name);
-    dev->limit_bytes = limit_bytes ? limit_bytes : dry ? 0 : machine_bytes();
-    dev->allocate = dry ? dry_allocate : cpu_allocate;
-    dev->release = dry ? dry_release : cpu_release;
-    dev->queues = &queues_at_once;
-    dev->optim = &cpu_optim;
-    dev->host_memory = !dry;
-    dev->upload = cpu_transfer;
-    dev->download = cpu_transfer;
-    dev->sync = cpu_sync;
     dev->close = cpu_close;
-    *device = dev;
     return 0;
 }

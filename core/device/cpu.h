@@ -10,6 +10,9 @@ struct device *device_new(size_t state_bytes, struct error *err);
 /* Operations are on F32 and BF16: with another type false, and device_check tells. */
 bool device_has_type(struct device *device, enum dtype type);
 
+/* Memory of this machine without operations, and state_bytes of state. */
+int host_device_open(struct device **device, bool dry, size_t limit_bytes, size_t state_bytes,
+                     struct error *err);
 int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct error *err);
 
 extern const struct device_optim cpu_optim;

@@ -4,22 +4,12 @@
  * Tensors of many chunks are split among the threads in the same way as their state was first touched; the
  * chunks of the others are dealt out together. */
 #include "core/device/cpu.h"
+#include "core/device/threads.h"
 #include "kernels/cpu/optim.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
-static int threads_of(int wanted)
-{
-#ifdef _OPENMP
-    return wanted ? wanted : omp_get_max_threads();
-#else
-    return (void)wanted, 1;
-#endif
-}
 
 static int cpu_optim_create(struct device *dev, size_t tasks, size_t partials, struct optim_work **work,
                             struct error *err)
@@ -39,58 +29,71 @@ static void step_chunk(const struct optim_kernels *kernels, const struct optim_s
     kernels->step(t, begin, end < groups ? end : groups, &s->partials[t->first_partial + chunk]);
 }
 
+struct steps {
+    const struct optim_sweep *sweep;
+    const struct optim_kernels *kernels;
+    int64_t small, many; /* chunks of the tensors of fewer than `many` */
+};
+
+static void steps_run(void *context, int thread, int threads)
+{
+    const struct steps *steps = context;
+    const struct optim_sweep *s = steps->sweep;
+    for (size_t i = 0; i < s->count; i++) {
+        int64_t chunks = optim_chunks(s->tasks[i].count), end = threads_share(chunks, thread + 1, threads);
+        if (chunks < steps->many) continue;
+        for (int64_t c = threads_share(chunks, thread, threads); c < end; c++)
+            step_chunk(steps->kernels, s, &s->tasks[i], c);
+    }
+    size_t at = 0;
+    int64_t before = 0, end = threads_share(steps->small, thread + 1, threads);
+    for (int64_t c = threads_share(steps->small, thread, threads); c < end; c++) {
+        int64_t chunks;
+        while ((chunks = optim_chunks(s->tasks[at].count)) >= steps->many || c - before >= chunks) {
+            if (chunks < steps->many) before += chunks;
+            at++;
+        }
+        step_chunk(steps->kernels, s, &s->tasks[at], c - before);
+    }
+}
+
 static void step_all(const struct optim_sweep *s)
 {
-    const struct optim_kernels *kernels = optim_kernels_find(NULL);
-    int threads = threads_of(s->threads);
-    int64_t small = 0, many = (int64_t)threads * 8;
+    int threads = threads_count(s->threads);
+    struct steps steps = {s, optim_kernels_find(NULL), 0, (int64_t)threads * 8};
+    int64_t all = 0;
     for (size_t i = 0; i < s->count; i++) {
         int64_t chunks = optim_chunks(s->tasks[i].count);
-        if (chunks < many) small += chunks;
+        all += chunks;
+        if (chunks < steps.many) steps.small += chunks;
     }
-#ifdef _OPENMP
-#pragma omp parallel num_threads(threads)
-#endif
-    {
-        for (size_t i = 0; i < s->count; i++) {
-            int64_t chunks = optim_chunks(s->tasks[i].count);
-            if (chunks < many) continue;
-#ifdef _OPENMP
-#pragma omp for schedule(static) nowait
-#endif
-            for (int64_t c = 0; c < chunks; c++) step_chunk(kernels, s, &s->tasks[i], c);
-        }
-        size_t at = 0; /* each thread's own place in the table: its chunks come in rising order */
-        int64_t before = 0;
-#ifdef _OPENMP
-#pragma omp for schedule(static)
-#endif
-        for (int64_t c = 0; c < small; c++) {
-            int64_t chunks;
-            while ((chunks = optim_chunks(s->tasks[at].count)) >= many || c - before >= chunks) {
-                if (chunks < many) before += chunks;
-                at++;
-            }
-            step_chunk(kernels, s, &s->tasks[at], c - before);
-        }
+    threads_run(all < threads ? (int)all : threads, steps_run, &steps);
+}
+
+struct finite {
+    const struct optim_task *task;
+    atomic_bool bad;
+};
+
+static void finite_run(void *context, int thread, int threads)
+{
+    struct finite *f = context;
+    const struct optim_task *t = f->task;
+    int64_t size = OPTIM_CHUNK * OPTIM_GROUP, chunks = optim_chunks(t->count);
+    size_t bytes = t->gradient_format == GRADIENT_F32 ? 4 : 2;
+    for (int64_t c = threads_share(chunks, thread, threads); c < threads_share(chunks, thread + 1, threads);
+         c++) {
+        int64_t n = t->count - c * size < size ? t->count - c * size : size;
+        if (!optim_all_finite((const char *)t->gradient + (size_t)(c * size) * bytes, t->gradient_format, n))
+            atomic_store(&f->bad, true);
     }
 }
 
 static bool gradient_finite(const struct optim_task *t, int threads)
 {
-    int64_t size = OPTIM_CHUNK * OPTIM_GROUP, chunks = optim_chunks(t->count);
-    size_t bytes = t->gradient_format == GRADIENT_F32 ? 4 : 2;
-    int fine = 1;
-    (void)threads; /* where there is no OpenMP */
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) if (chunks > 8) reduction(& : fine)
-#endif
-    for (int64_t c = 0; c < chunks; c++) {
-        int64_t n = t->count - c * size < size ? t->count - c * size : size;
-        fine &=
-            optim_all_finite((const char *)t->gradient + (size_t)(c * size) * bytes, t->gradient_format, n);
-    }
-    return fine;
+    struct finite f = {.task = t};
+    threads_run(optim_chunks(t->count) > 8 ? threads : 1, finite_run, &f);
+    return !atomic_load(&f.bad);
 }
 
 static void check(struct optim_sweep *s)
@@ -98,7 +101,7 @@ static void check(struct optim_sweep *s)
     s->check = false;
     for (size_t i = 0; i < s->count && s->bad < 0; i++)
         if (s->tasks[i].count && s->tasks[i].gradient_format != GRADIENT_ACCUMULATOR &&
-            !gradient_finite(&s->tasks[i], threads_of(s->threads)))
+            !gradient_finite(&s->tasks[i], threads_count(s->threads)))
             s->bad = (int64_t)i;
 }
 
@@ -158,34 +161,54 @@ static struct optim_partial chunk_squares(const struct optim_kernels *kernels, c
     return found;
 }
 
+struct squares {
+    const struct optim_kernels *kernels;
+    const struct optim_task *task;
+    struct optim_partial *partials;
+};
+
+static void squares_run(void *context, int thread, int threads)
+{
+    const struct squares *s = context;
+    int64_t chunks = optim_chunks(s->task->count), end = threads_share(chunks, thread + 1, threads);
+    for (int64_t c = threads_share(chunks, thread, threads); c < end; c++)
+        s->partials[s->task->first_partial + c] = chunk_squares(s->kernels, s->task, c);
+}
+
 static void cpu_optim_squares(struct device *dev, struct optim_work *work, struct optim_sweep *s)
 {
-    const struct optim_kernels *kernels = optim_kernels_find(NULL);
     (void)dev, (void)work;
     for (size_t i = 0; i < s->count; i++) {
-        const struct optim_task *t = &s->tasks[i];
-        int64_t chunks = optim_chunks(t->count);
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads_of(s->threads)) if (chunks > 1)
-#endif
-        for (int64_t c = 0; c < chunks; c++) s->partials[t->first_partial + c] = chunk_squares(kernels, t, c);
+        struct squares squares = {optim_kernels_find(NULL), &s->tasks[i], s->partials};
+        threads_run(optim_chunks(s->tasks[i].count) > 1 ? threads_count(s->threads) : 1, squares_run,
+                    &squares);
     }
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
+struct clearing {
+    char *block;
+    size_t bytes;
+    int64_t chunks;
+};
+
+/* By the threads that will step it */
+static void clearing_run(void *context, int thread, int threads)
+{
+    const struct clearing *b = context;
+    size_t part = (b->bytes + (size_t)b->chunks - 1) / (size_t)b->chunks;
+    size_t at = (size_t)threads_share(b->chunks, thread, threads) * part,
+           end = (size_t)threads_share(b->chunks, thread + 1, threads) * part;
+    if (end > b->bytes) end = b->bytes;
+    if (at < end) memset(b->block + at, 0, end - at);
+}
+
 static void cpu_optim_clear(struct device *dev, void *block, size_t bytes, int64_t chunks, int threads)
 {
-    (void)dev, (void)threads;
-    if (dev->kind == DEVICE_DRY) return;
-    size_t part = (bytes + (size_t)chunks - 1) / (size_t)chunks;
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads_of(threads)) if (chunks > 1)
-#endif
-    for (int64_t c = 0; c < chunks; c++) {
-        size_t at = (size_t)c * part;
-        if (at < bytes) memset((char *)block + at, 0, bytes - at < part ? bytes - at : part);
-    }
+    struct clearing clearing = {block, bytes, chunks};
+    if (dev->kind == DEVICE_DRY || !chunks) return;
+    threads_run(chunks > 1 ? threads_count(threads) : 1, clearing_run, &clearing);
 }
 
 const struct device_optim cpu_optim = {

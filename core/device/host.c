@@ -1,0 +1,121 @@
+/* This machine's memory as a device, without operations: what the optimizers need of a CPU. cpu.c adds
+ * operations; the library of the optimizers alone has only this. */
+#include "core/base/file.h"
+#include "core/device/cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
+
+int dry_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
+{
+    (void)dev;
+    (void)class;
+    *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return *p == MAP_FAILED ? EXIT_HOST_MEMORY : 0;
+}
+void dry_release(struct device *dev, void *p, size_t bytes)
+{
+    (void)dev;
+    munmap(p, bytes);
+}
+
+enum { LARGE_BYTES = 1 << 20 };
+
+/* Large blocks are mapped (zero pages, huge where the system allows),
+ * small ones come from the heap, which AddressSanitizer watches. */
+static int host_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
+{
+    (void)class;
+    (void)dev;
+    if (bytes >= LARGE_BYTES) {
+        void *q = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (q == MAP_FAILED) return EXIT_HOST_MEMORY;
+        madvise(q, bytes, MADV_HUGEPAGE);
+        *p = q;
+        return 0;
+    }
+    *p = aligned_alloc(64, bytes);
+    return *p ? 0 : EXIT_HOST_MEMORY;
+}
+static void host_release(struct device *dev, void *p, size_t bytes)
+{
+    (void)dev;
+    if (bytes >= LARGE_BYTES) munmap(p, bytes);
+    else free(p);
+}
+static void host_transfer(struct device *dev, void *dst, const void *src, size_t bytes)
+{
+    if (dev->kind != DEVICE_DRY) memcpy(dst, src, bytes);
+}
+static void host_sync(struct device *dev) { (void)dev; }
+static void host_close(struct device *dev) { free(dev->state); }
+
+/* What this process may use: the machine's memory, or its cgroup's limit when that is lower. */
+static size_t machine_bytes(void)
+{
+    struct sysinfo info;
+    size_t bytes = sysinfo(&info) == 0 ? (size_t)info.totalram * info.mem_unit : 0;
+    char *text = NULL;
+    size_t n;
+    if (file_read("/sys/fs/cgroup/memory.max", 64, &text, &n, NULL) == 0) {
+        char *end;
+        unsigned long long limit = strtoull(text, &end, 10);
+        if (end != text && limit && limit < bytes) bytes = (size_t)limit;
+    }
+    free(text);
+    return bytes;
+}
+
+static void processor_name(char *name, size_t size)
+{
+    snprintf(name, size, "CPU");
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    char line[256];
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, "model name", 10) == 0 && strchr(line, ':')) {
+            char *text = strchr(line, ':') + 1;
+            text[strcspn(text, "\n")] = 0;
+            text_printable(name, size, text + (*text == ' '));
+            break;
+        }
+    if (f) fclose(f);
+}
+
+struct device *device_host(void)
+{
+    static struct device host = {
+        .optim = &cpu_optim, .kind = DEVICE_CPU, .name = "this machine", .host_memory = true};
+    return &host; /* nothing of it changes */
+}
+
+int host_device_open(struct device **device, bool dry, size_t limit_bytes, size_t state_bytes,
+                     struct error *err)
+{
+    struct device *dev = device_new(state_bytes, err);
+    if (!dev) return EXIT_HOST_MEMORY;
+    dev->kind = dry ? DEVICE_DRY : DEVICE_CPU;
+    if (dry) snprintf(dev->name, sizeof dev->name, "plan");
+    else processor_name(dev->name, sizeof dev->name);
+    dev->limit_bytes = limit_bytes ? limit_bytes : dry ? 0 : machine_bytes();
+    dev->allocate = dry ? dry_allocate : host_allocate;
+    dev->release = dry ? dry_release : host_release;
+    dev->queues = &queues_at_once;
+    dev->optim = &cpu_optim;
+    dev->host_memory = !dry;
+    dev->upload = host_transfer;
+    dev->download = host_transfer;
+    dev->sync = host_sync;
+    dev->close = host_close;
+    *device = dev;
+    return 0;
+}
+
+#ifdef MEOPT_OPTIMIZERS_ALONE
+int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct error *err)
+{
+    return host_device_open(device, dry, limit_bytes, 1, err);
+}
+#endif

@@ -1,0 +1,60 @@
+/* See threads.h. */
+#include "core/device/threads.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+
+int threads_count(int wanted) { return wanted ? wanted : omp_get_max_threads(); }
+
+void threads_run(int threads, void (*run)(void *context, int thread, int threads), void *context)
+{
+    if (threads < 2) run(context, 0, 1);
+    else
+#pragma omp parallel num_threads(threads)
+        run(context, omp_get_thread_num(), omp_get_num_threads());
+}
+#else
+#include "core/base/processors.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { MOST = 256 };
+
+int threads_count(int wanted) { return wanted ? wanted : processors_cores("/sys"); }
+
+struct share {
+    void (*run)(void *context, int thread, int threads);
+    void *context;
+    int thread, threads;
+};
+
+static void *share_run(void *context)
+{
+    const struct share *s = context;
+    s->run(s->context, s->thread, s->threads);
+    return NULL;
+}
+
+void threads_run(int threads, void (*run)(void *context, int thread, int threads), void *context)
+{
+    pthread_t started[MOST];
+    struct share shares[MOST];
+    bool own[MOST];
+    sigset_t all, before;
+    if (threads > MOST) threads = MOST;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the host's threads' */
+    for (int i = 1; i < threads; i++) {
+        shares[i] = (struct share){run, context, i, threads};
+        own[i] = pthread_create(&started[i], NULL, share_run, &shares[i]) != 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    run(context, 0, threads);
+    for (int i = 1; i < threads; i++)
+        if (own[i]) share_run(&shares[i]);
+        else pthread_join(started[i], NULL);
+}
+#endif

@@ -1,0 +1,20 @@
+/* Threads for the optimizers' work on this machine: OpenMP's where the program is built with it, else threads
+ * that live as long as a call, so that the library of the optimizers alone brings no OpenMP to a host that
+ * has one of its own. */
+#ifndef MEOPT_DEVICE_THREADS_H
+#define MEOPT_DEVICE_THREADS_H
+
+#include <stdint.h>
+
+/* wanted 0: as many as OpenMP decides, or as there are cores to run on. At least 1. */
+int threads_count(int wanted);
+/* run(context, thread, threads) for each thread 0..threads-1, on that many at once, or on fewer when the
+ * system gives no more. */
+void threads_run(int threads, void (*run)(void *context, int thread, int threads), void *context);
+/* The share of a thread: count in pieces as even as they can be, in rising order. */
+static inline int64_t threads_share(int64_t count, int thread, int threads)
+{
+    return count / threads * thread + (count % threads < thread ? count % threads : thread);
+}
+
+#endif
