@@ -120,9 +120,6 @@ struct state_code {
         22, 7, 0x3fffffu, 8, 124u << 23, 0x3fc00000u, 0x4fffffu, 6                                           \
     }
 
-/* Exponents that keep every intermediate product normal: roots 2^-59 .. 2^65. */
-#define STATE_EXPONENT_MIN 83u
-#define STATE_EXPONENT_MAX 191u
 /* A group with a gradient of NaN, infinity or 2^63 and more is refused:
  * sums of four squares reach these bits (2^126). */
 #define GRADIENT_SQUARES_MAX 0x7e800000u

@@ -19,6 +19,10 @@ enum { WEIGHTS_F32, WEIGHTS_F32_COPY, WEIGHTS_BF16, WEIGHTS_BF16_SR, WEIGHTS_20,
 enum { STATE_NONE = -1, STATE_F32, STATE_BF16, STATE_BF16_NEAREST, STATE_8BIT, STATE_4BIT };
 /* Codes with a scale a group. */
 #define OPTIM_LOW_BIT(format) ((format) == STATE_8BIT || (format) == STATE_4BIT)
+/* Scale of a group: 0, all its values are zero, or an exponent that keeps every intermediate product normal:
+ * roots 2^-59 .. 2^65. */
+#define STATE_EXPONENT_MIN 83u
+#define STATE_EXPONENT_MAX 191u
 /* m and v in one code. */
 #define OPTIM_PAIR(m_format, v_format) ((m_format) == STATE_8BIT && (v_format) == STATE_8BIT)
 /* Gradients: arrays, or an accumulator in one of the state formats. */

@@ -89,6 +89,25 @@ static void states_of_the_version_before_are_converted(void **state)
     meopt_destroy(x);
 }
 
+static void momentum_of_the_largest_gradients_is_saved_and_loaded(void **state)
+{
+    (void)state;
+    struct meopt_error err;
+    struct meopt *x = make(MEOPT_APSGD, "balanced", 7), *y = make(MEOPT_APSGD, "balanced", 7);
+    for (int i = 0; i < A; i++) gradient[i] = i % 2 ? 0x1.fp61f : -0x1.8p61f;
+    for (int step = 1; step <= 40; step++) {
+        struct meopt_gradient g[COUNT] = {{gradient, MEOPT_F32}, {gradient, MEOPT_F32}};
+        assert_int_equal(meopt_step(x, step, 1e-25, 1, g, NULL, &err), 0);
+    }
+    assert_int_equal(x->tensors[0].layout.m, STATE_8BIT);
+    assert_int_equal(task_of(x, &x->tensors[0]).scales[0], STATE_EXPONENT_MAX);
+    struct buffer b = saved(x);
+    if (meopt_load(y, b.data, b.bytes, &err)) fail_msg("%s", err.message);
+    free(b.data);
+    meopt_destroy(x);
+    meopt_destroy(y);
+}
+
 static double distance(const struct meopt *x, const struct meopt *y)
 {
     static float a[A], b[A];
@@ -343,6 +362,7 @@ int main(void)
         cmocka_unit_test(resume_is_bit_identical),
         cmocka_unit_test(state_goes_from_one_format_to_another),
         cmocka_unit_test(states_of_the_version_before_are_converted),
+        cmocka_unit_test(momentum_of_the_largest_gradients_is_saved_and_loaded),
         cmocka_unit_test(damaged_state_is_refused_and_changes_nothing),
         cmocka_unit_test(accumulated_gradients_make_the_step_of_their_sum),
         cmocka_unit_test(a_tensor_over_the_threshold_is_promoted),

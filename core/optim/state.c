@@ -201,7 +201,7 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
                               name, (long long)group);
     }
     for (uint64_t i = 0; i < r->scale_bytes && !pair; i++)
-        if (from.scales[i] && (from.scales[i] < 83 || from.scales[i] > 190))
+        if (from.scales[i] && (from.scales[i] < STATE_EXPONENT_MIN || from.scales[i] > STATE_EXPONENT_MAX))
             return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: scale %llu is %d", name,
                               (unsigned long long)i, from.scales[i]);
     if (state_each(opt, &from, l->groups, values_good, NULL))
