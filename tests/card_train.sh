@@ -56,8 +56,8 @@ done
 grep -q '"held_bytes":0' "$work/three" || fail "memory of the card is not given back"
 [ "$(count two allocations)" = "$(count three allocations)" ] || fail "a step asks the driver for memory"
 config=quickstart
-train cpu32 cpu 2 train.precision=fp32
-train hip32 hip 2 train.precision=fp32
+train cpu32 cpu 2 train.precision=fp32 train.cache_teacher=true
+train hip32 hip 2 train.precision=fp32 train.cache_teacher=true
 close cpu32 hip32 2e-4
 config=quickstart_openclip
 train cpu_lamb cpu 2 optim.name=lamb optim.use_meopt=false

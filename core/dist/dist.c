@@ -343,7 +343,7 @@ static bool windowed(const struct dist *dist) { return dist->size > 1 || !counte
 int dist_reserve(struct dist *dist, int64_t longest, struct error *err)
 {
     size_t most = dist_slice_bytes(dist->size), slice = ((size_t)longest + 63) & ~(size_t)63;
-    if (!windowed(dist)) return 0;
+    if (!dist->window) return 0; /* alone: nothing is carried */
     void *planned = dist->window->planned;
     dist->window->planned = NULL;
     window_close(dist);
