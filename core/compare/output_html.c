@@ -180,9 +180,9 @@ static void origin(FILE *out, const struct record *r)
     struct tm tm;
     if (started > 0 && gmtime_r(&started, &tm))
         strftime(when, sizeof when, ", begun %Y-%m-%d %H:%M UTC", &tm);
-    fputs("<p class=\"from\"><b>", out);
+    fputs("<p class=\"from\"><strong>", out);
     html_text(out, r->name);
-    fputs("</b>: ", out);
+    fputs("</strong>: ", out);
     html_text(out, r->published ? r->source : r->device[0] ? r->device : "a device that was not recorded");
     if (r->host[0]) {
         fputs(" on ", out);
