@@ -51,6 +51,7 @@ static int read_untold(struct task *t, struct error *err)
     t->geometry.pos_resize = own.pos_resize;
     t->geometry.pool = own.pool;
     t->geometry.norms = own.norms;
+    t->geometry.pool_heads = own.pool_heads;
     t->told = activation && t->geometry.heads > 0;
     if (activation && strcmp(activation, "quick_gelu") == 0) t->geometry.ffn = 1 + ACTIVATION_QUICK_GELU;
     if (!t->geometry.heads) t->geometry.heads = 1; /* names and shapes do not depend on it */

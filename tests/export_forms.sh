@@ -143,6 +143,25 @@ for form in "--format hf" "--format timm" "--merge $names/clip-vision"; do
     rm -rf out
 done
 
+# heads of pooling by attention, which open_clip's configuration told the run, stand in its files
+mkdir coca-from
+cp "$MEOPT_SOURCE/tests/data/towers/openclip-coca-wide/model.safetensors" coca-from/
+printf '{"vision_cfg": {"width": 32, "head_width": 16, "attentional_pool": true, "attn_pooler_heads": 3}}' >coca-from/open_clip_config.json
+train coca model.weight_t=coca-from/model.safetensors model.weight_s=coca-from/model.safetensors
+rm coca-from/open_clip_config.json
+quietly "$MEOPT" export coca -o coca.safetensors
+quietly "$MEOPT" export coca --format openclip --merge coca-from/model.safetensors -o merged.safetensors
+quietly "$MEOPT" embed coca --out run.safetensors
+for file in coca merged; do
+    quietly "$MEOPT" embed c.yaml --role teacher model.weight_t=$file.safetensors model_t.heads=2 --out alone.safetensors
+    quietly "$MEOPT" plan c.yaml model.weight_t=$file.safetensors model.weight_s=$file.safetensors model_t.heads=2 model_s.heads=2
+    [ "$(grep -c 'pooled by attention of 3 heads, image' log)" = 2 ] || { cat log; fail "$file: the heads of its pooling are not told"; }
+    tensors run.safetensors want
+    tensors alone.safetensors have
+    cmp want have || fail "$file embeds otherwise than the run"
+done
+refused 7 'no class for a openclip tower that pools so' "$MEOPT" export coca --format timm
+
 refused 2 'open_clip loads whole models' "$MEOPT" export clip --format openclip
 refused 7 'which open_clip does not load' "$MEOPT" export clip --format openclip --merge "$names/clip"
 refused 7 'the student' "$MEOPT" export clip --merge "$names/clip-vision" -o out

@@ -90,7 +90,7 @@ static void a_tensor_of_the_tower_that_nothing_reads_is_refused_by_name(void **s
                                          {"visual.fc_norm.weight", "behind the pooling"}};
     static const char *const openclip[][2] = {
         {"visual.transformer.resblocks.1.ls_1.scale", "LayerScale"},
-        {"visual.attn_pool.query", "attention"},
+        {"visual.attn_pool_contrastive.query", "attention"},
         {"visual.trunk.norm.weight", "timm"},
         {"visual.surprise.weight", "not known"},
         {"visual.transformer.resblocks.0.surprise", "not known"},

@@ -89,7 +89,11 @@ for name in "ViT-B-16-quickgelu", "ViT-L-14-quickgelu", "ViT-H-14-quickgelu", "V
     if open_clip.get_model_config(name): tower("open_clip %s, 2 blocks" % name, clip(name, 2), image, 224, keys=("model_t.activation=quick_gelu",))
 for name, size in ("ViT-L-14-CLIPA", 224), ("ViT-H-14-CLIPA-336", 336):
     tower("open_clip %s, 2 blocks" % name, clip(name, 2), image, size, keys=("model_t.pool=avg_first",))
-refused("open_clip coca_ViT-B-32", clip("coca_ViT-B-32", 1), "attn_pool", "pooling by attention")
+for name in "coca_ViT-B-32", "coca_ViT-L-14":
+    tower("open_clip %s, 2 blocks" % name, clip(name, 2), lambda m, x: m.encode_image(x)[0], 224)
+paper = clip("coca_ViT-B-32", 1)
+paper.visual = open_clip.transformer.VisionTransformer(224, 32, 768, 1, 12, 4.0, output_dim=512, attentional_pool="parallel")
+refused("open_clip CoCa with a pooler of its own for the embedding", paper, "attn_pool_contrastive", "pooling by attention")
 def larger(m, x): # 224 px weights in the 336 px model, as create_model loads them
     state, big = m.state_dict(), clip("ViT-L-14-336", 2).eval()
     open_clip.model.resize_pos_embed(state, big)
@@ -165,8 +169,8 @@ count = 0
 for name in open_clip.list_models():
     cfg = open_clip.get_model_config(name)
     v, t = cfg["vision_cfg"], cfg.get("text_cfg", {})
-    if "timm_model_name" in v or not isinstance(v["layers"], int) or "hf_model_name" in t or any(k in v for k in ("attentional_pool", "no_ln_pre", "norm_kwargs", "act_kwargs", "attn_type")) or \
-            v.get("pool_type", "tok") != "tok" or v.get("pos_embed_type", "learnable") != "learnable" or "multimodal_cfg" in cfg:
+    if "timm_model_name" in v or not isinstance(v["layers"], int) or "hf_model_name" in t or any(k in v for k in ("no_ln_pre", "norm_kwargs", "act_kwargs", "attn_type")) or \
+            v.get("pool_type", "tok") != "tok" or v.get("pos_embed_type", "learnable") != "learnable":
         continue
     with torch.device("meta"): module = open_clip.model._build_vision_tower(cfg["embed_dim"], v, cfg.get("quick_gelu", False))
     header, at = {}, 0
@@ -191,6 +195,6 @@ for name in open_clip.list_models():
     count += 1
 print(count, "models of open_clip's list planned")
 for f in failed: print("FAILED", f)
-sys.exit(bool(failed) or count < 39)
+sys.exit(bool(failed) or count < 42)
 PYTHON
 "$python" run.py

@@ -51,7 +51,7 @@ alike() {
 }
 
 block=visual.transformer.resblocks
-for name in openclip-quick dinov2-registers eva-layerscale eva02 openclip-clipa dinov3; do
+for name in openclip-quick dinov2-registers eva-layerscale eva02 openclip-clipa openclip-coca dinov3; do
     begin $name
     for each in plan embed train; do run 0 '' $each; done
 done

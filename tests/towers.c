@@ -49,6 +49,15 @@ static const struct geometry geometries[] = {
      .image = SIDE,
      .registers = 2,
      .pool = POOL_AVG_FIRST},
+    {.family = FAMILY_OPENCLIP, /* CoCa */
+     .width = 64,
+     .hidden = 48,
+     .out = 24,
+     .depth = 2,
+     .image = SIDE,
+     .parts = PARTS_KNOWN | PART_PRE_NORM | PART_QKV_BIAS | PART_ATTN_POOL,
+     .pool_queries = 3,
+     .pool_heads = 3},
 };
 enum { GEOMETRIES = sizeof geometries / sizeof *geometries };
 

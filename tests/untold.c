@@ -10,14 +10,14 @@ enum { QUICK = 1 + ACTIVATION_QUICK_GELU, GELU = 1 + ACTIVATION_GELU };
 
 /* The teacher's geometry of a tower 32 wide, with `json` beside it as `name` (NULL: nothing) and one more
  * key=value (or NULL). */
-static const char *file_name = "model.safetensors";
+static const char *file_name = "model.safetensors", *directory_of = "openclip-quick";
 static int teacher(struct geometry *g, const char *name, const char *json, const char *more,
                    struct error *err)
 {
     char directory[] = "/tmp/meopt-untold-XXXXXX", *bytes = NULL;
     size_t count = 0;
     assert_non_null(mkdtemp(directory));
-    char *from = golden_path("towers", "openclip-quick", file_name),
+    char *from = golden_path("towers", directory_of, file_name),
          *model = xasprintf("%s/model.safetensors", directory),
          *weight_t = xasprintf("model_t.weight=%s", model), *weight_s = xasprintf("model_s.weight=%s", model);
     assert_int_equal(file_read(from, 1 << 20, &bytes, &count, err), 0);
@@ -211,6 +211,38 @@ static void what_is_not_known_or_not_readable_is_refused(void **state)
     }
 }
 
+static void heads_of_pooling_by_attention_are_told_or_assumed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *key, *text;
+    } refused[] = {
+        {OPEN_CLIP("false", ", \"attentional_pool\": true, \"attn_pooler_heads\": 3"), "model_t.heads=2",
+         "no multiple of the 3 heads"},
+        {OPEN_CLIP("false", ", \"attentional_pool\": true, \"pool_type\": \"avg\""), "model_t.heads=2",
+         "pooling in open_clip_config.json is attentional_pool of all queries"},
+        {OPEN_CLIP("false", ", \"attentional_pool\": true"), "model_t.pool=avg",
+         "pool is avg, but the tower pools by attention"},
+    };
+    char text[256];
+    directory_of = "openclip-coca";
+    struct geometry g = known(NULL, NULL, "model_t.heads=2");
+    geometry_text(&g, text, sizeof text);
+    assert_int_equal(g.pool_heads, 8);
+    assert_non_null(strstr(text, "pooled by attention of 8 heads (assumed)"));
+    g = known("open_clip_config.json",
+              OPEN_CLIP("false", ", \"attentional_pool\": true, \"attn_pooler_heads\": 2"), NULL);
+    assert_int_equal(g.pool_heads, 2);
+    assert_false(g.pool_assumed);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct error err;
+        assert_int_equal(teacher(&g, "open_clip_config.json", refused[i].json, refused[i].key, &err),
+                         EXIT_CONFIG);
+        if (!strstr(err.what, refused[i].text)) fail_msg("%s: %s", refused[i].json, err.what);
+    }
+    directory_of = "openclip-quick";
+}
+
 static void a_file_of_any_content_is_bounded(void **state)
 {
     (void)state;
@@ -236,6 +268,7 @@ int main(void)
         cmocka_unit_test(what_nothing_tells_is_assumed_and_said),
         cmocka_unit_test(a_torchscript_archive_of_clip_has_quick_gelu),
         cmocka_unit_test(what_is_not_known_or_not_readable_is_refused),
+        cmocka_unit_test(heads_of_pooling_by_attention_are_told_or_assumed),
         cmocka_unit_test(a_file_of_any_content_is_bounded),
     };
     return cmocka_run_group_tests_name("untold", tests, NULL, NULL);

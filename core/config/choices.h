@@ -42,6 +42,8 @@
     X(TOWER_ARCH_OPENCLIP_VIT_B32, "openclip_vit_b32") \
     X(TOWER_ARCH_OPENCLIP_VIT_B32_QUICKGELU, "openclip_vit_b32_quickgelu") \
     X(TOWER_ARCH_OPENCLIP_VIT_B32_256, "openclip_vit_b32_256") \
+    X(TOWER_ARCH_OPENCLIP_COCA_B32, "openclip_coca_b32") \
+    X(TOWER_ARCH_OPENCLIP_COCA_L14, "openclip_coca_l14") \
     X(TOWER_ARCH_OPENCLIP_VIT_B32_PLUS_256, "openclip_vit_b32_plus_256") \
     X(TOWER_ARCH_OPENCLIP_VIT_L14, "openclip_vit_l14") \
     X(TOWER_ARCH_OPENCLIP_VIT_L14_QUICKGELU, "openclip_vit_l14_quickgelu") \

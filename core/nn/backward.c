@@ -359,7 +359,8 @@ static void norm_patches_backward(const struct pass *pass, const char *dy, int64
  *
  *   the class token y = norm(x_0): dx_0 = dnorm(dy), of patches too where they are wanted, and 0 elsewhere
  *   y = norm(mean(x)): dx_n = dnorm(dy) / P of every patch
- *   y = mean(norm(x)): dx_n = dnorm(dy / P); that of the norms' outputs is made in dx, and moved to td */
+ *   y = mean(norm(x)): dx_n = dnorm(dy / P); that of the norms' outputs is made in dx, and moved to td
+ *   y = norm(a) of what attention pools: attn_pool_backward(dnorm(dy)) */
 static void pool_backward(const struct pass *pass, char *dy)
 {
     struct tower *t = pass->tower;
@@ -373,6 +374,11 @@ static void pool_backward(const struct pass *pass, char *dy)
     size_t all = (size_t)(B * N * D), bytes = dtype_bytes(e);
     struct row_mean_gradient mean = {e, .dy = dy, .dx = dx, B, N, D, skip};
     dev->ops->fill(dev, dx, 0, all * sizeof *dx);
+    if (tower_pools_by_attention(t)) {
+        inner_norm_backward(pass, dy, m->attn_pool.out, w, b, m->norm_mean, m->norm_rstd, B, t->geometry.out);
+        attn_pool_backward(pass, dy);
+        return;
+    }
     switch (t->geometry.pool) {
     case POOL_AVG_FIRST:
         inner_norm_backward(pass, dy, m->mean, w, b, m->norm_mean, m->norm_rstd, B, D);
@@ -415,7 +421,7 @@ void image_head_backward(const struct pass *pass)
     struct tower_memory *m = t->memory;
     const struct geometry *g = &t->geometry;
     enum dtype e = t->options.compute;
-    int64_t D = g->width, rows = pass->batch->count * t->out_rows;
+    int64_t D = geometry_pooled(g), rows = pass->batch->count * t->out_rows;
     size_t bytes = dtype_bytes(e), step = ((size_t)(rows * t->out_width) * bytes + 63) & ~(size_t)63;
     char *region = m->scratch + m->region_at, *dy = region;
     const struct parameter *head = m->roles[ROLE_HEAD_W], *out = m->roles[ROLE_OUT_W];

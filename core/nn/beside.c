@@ -69,8 +69,12 @@ static int64_t open_clip(struct beside *b, const json_t *root)
         b->ffn = 0;
     }
     const char *pool = text(vision, "pool_type");
-    if (json_is_true(json_object_get(vision, "attentional_pool"))) take_pool(b, "attentional_pool");
-    else if (json_is_true(json_object_get(vision, "global_average_pool"))) take_pool(b, "avg");
+    if (json_is_true(json_object_get(vision, "attentional_pool"))) {
+        const json_t *pool_heads = json_object_get(vision, "attn_pooler_heads");
+        bool first = !*pool || strcmp(pool, "tok") == 0; /* of the queries */
+        take_pool(b, first ? "attentional_pool" : "attentional_pool of all queries");
+        if (first) b->pool_heads = pool_heads ? json_integer_value(pool_heads) : 8;
+    } else if (json_is_true(json_object_get(vision, "global_average_pool"))) take_pool(b, "avg");
     else take_pool(b, *pool ? pool : "tok");
     if (b->pool_kind == POOL_AVG && json_is_true(json_object_get(vision, "final_ln_after_pool")))
         b->pool_kind = POOL_AVG_FIRST;

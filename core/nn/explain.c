@@ -81,10 +81,13 @@ static void explain_ends(const struct tower *t, tower_tensor take, void *context
     bool frozen = o->gradients == GRADIENTS_NONE;
     size_t B = (size_t)o->batch, D = (size_t)g->width, e = dtype_bytes(o->compute), f = sizeof(float),
            rows = B * (size_t)t->out_rows, normed = g->pool == POOL_AVG ? B * (size_t)t->patches : rows,
-           kept = (size_t)t->patches + 1, stored = (size_t)(g->pos_grid * g->pos_grid) + 1;
+           pooled = (size_t)geometry_pooled(g), kept = (size_t)t->patches + 1,
+           stored = (size_t)(g->pos_grid * g->pos_grid) + 1;
     take(context, o->activations_class, "means of the last norm", 2 * normed * f);
     take(context, o->activations_class, "output",
-         rows * (D * e + (o->target ? (size_t)g->out * e : 0) + (size_t)t->out_width * f));
+         rows * (pooled * e + (o->target ? (size_t)g->out * e : 0) + (size_t)t->out_width * f));
+    if (tower_pools_by_attention(t))
+        take(context, o->activations_class, "pooling by attention", attn_pool_lay(t, NULL, NULL, 0));
     if (t->resized) take(context, o->activations_class, "resized positions", kept * D * f * (frozen ? 1 : 2));
     if (t->resized) take(context, o->activations_class, "matrix that resizes positions", kept * stored * f);
     if (geometry_rotates(g))

@@ -36,6 +36,17 @@ enum role {
     ROLE_FFN_NORM_W, /* PART_FFN_NORM */
     ROLE_FFN_NORM_B,
     ROLE_LS2,
+    ROLE_POOL_QUERY, /* PART_ATTN_POOL */
+    ROLE_POOL_Q_W,
+    ROLE_POOL_K_W,
+    ROLE_POOL_V_W,
+    ROLE_POOL_QKV_B,
+    ROLE_POOL_PROJ_W,
+    ROLE_POOL_PROJ_B,
+    ROLE_POOL_Q_NORM_W,
+    ROLE_POOL_Q_NORM_B,
+    ROLE_POOL_K_NORM_W,
+    ROLE_POOL_K_NORM_B,
     ROLE_NORM_W,
     ROLE_NORM_B,
     ROLE_OUT_W, /* projection of the pooled row; a family without has out = width */

@@ -207,6 +207,11 @@ static void pool(struct tower *t, int64_t batch)
     int64_t N = t->tokens, D = t->geometry.width;
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
     void *x = m->x[t->geometry.depth], *t1 = m->scratch + m->t1_at;
+    if (tower_pools_by_attention(t)) {
+        attn_pool_forward(t, batch);
+        tower_norm(t, m->attn_pool.out, w, b, m->pooled, m->norm_mean, m->norm_rstd, batch, t->geometry.out);
+        return;
+    }
     struct row_mean mean = {t->options.compute, .B = batch, .D = D};
     switch (t->geometry.pool) {
     case POOL_AVG_FIRST:
@@ -247,7 +252,7 @@ void image_head(struct tower *t, const struct batch *in)
     const struct geometry *g = &t->geometry;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    int64_t D = g->width, rows = in->count * t->out_rows;
+    int64_t D = geometry_pooled(g), rows = in->count * t->out_rows;
     void *pooled = m->pooled;
     pool(t, in->count);
     const struct parameter *out = m->roles[ROLE_OUT_W], *head = m->roles[ROLE_HEAD_W];

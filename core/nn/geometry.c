@@ -96,10 +96,13 @@ static int find_parts(const struct spelling *spelling, const struct weights *wei
 
 static int settle_parts(struct geometry *g, int found, struct error *err)
 {
-    static const char *const names[] = {"", "a norm before the blocks", "a norm inside the attention",
+    static const char *const names[] = {"",
+                                        "a norm before the blocks",
+                                        "a norm inside the attention",
                                         "a norm inside the feed-forward",
-                                        "biases of queries, keys and values"};
-    for (int i = 1; i < 5 && g->parts; i++)
+                                        "biases of queries, keys and values",
+                                        "pooling by attention"};
+    for (int i = 1; i < 6 && g->parts; i++)
         if ((found ^ g->parts) & 1 << i)
             return error_set(err, EXIT_CONFIG, "is this the file for this arch?",
                              "the checkpoint has %s%s, the arch has %s", found & 1 << i ? "" : "not ",
@@ -178,6 +181,9 @@ static int settle_kind(struct geometry *g, const struct spelling *spelling, cons
                          "%lld registers are in the checkpoint, the arch has %lld", (long long)count,
                          (long long)g->registers);
     g->registers = count;
+    at = names_tensor(spelling, weights, ROLE_POOL_QUERY, 0, ffn);
+    const struct weights_tensor *queries = at >= 0 ? weights_tensor(weights, at) : NULL;
+    g->pool_queries = queries && queries->ndim == 2 ? queries->shape[0] : 0;
     if (!g->pos_resize && names_pos_resize(spelling)) /* transformers with registers: as timm */
         g->pos_resize = count ? POS_RESIZE_TIMM : names_pos_resize(spelling);
     if (!g->pool) g->pool = names_pool(spelling);
@@ -324,6 +330,7 @@ static int complete(struct geometry *g, const struct family_row *row, int64_t he
     if (!g->patch) g->patch = row->patch ? row->patch : 14;
     if (!g->out && !projected(g)) g->out = g->width;
     if (!g->hidden && g->width) g->hidden = 4 * g->width;
+    if (geometry_parts(g) & PART_ATTN_POOL && !g->pool_heads) g->pool_heads = 8; /* CLIPVisionCfg's */
     if (!g->pos_grid) g->pos_grid = row->pos_grid ? row->pos_grid : g->image / g->patch;
     if (!g->image) g->image = (row->image_grid ? row->image_grid : g->pos_grid) * g->patch;
     if (!family_has(row, ROLE_POS)) g->pos_grid = g->image / g->patch; /* it stores none */
@@ -339,6 +346,26 @@ static int complete(struct geometry *g, const struct family_row *row, int64_t he
                          (long long)head_dim);
     g->heads = g->width / head_dim;
     return 0;
+}
+
+static int check_attn_pool(const struct geometry *g, const struct family_row *row, struct error *err)
+{
+    if (g->pool_queries < 1 || g->pool_queries > 65536)
+        return error_set(err, EXIT_CONFIG, "is the file whole?",
+                         "the %s tower pools by attention with %lld queries, expected 1 to 65536", row->name,
+                         (long long)g->pool_queries);
+    if (g->pool_heads < 1 || g->pool_heads > 1024 || g->out % g->pool_heads)
+        return error_set(err, EXIT_CONFIG,
+                         "attn_pooler_heads in open_clip_config.json beside the checkpoint says how many",
+                         "out %lld is no multiple of the %lld heads of pooling by attention",
+                         (long long)g->out, (long long)g->pool_heads);
+    if (g->unprojected)
+        return error_set(err, EXIT_CONFIG, "is the file whole?",
+                         "a %s tower that pools by attention without its projection is not known here",
+                         row->name);
+    if (g->pool <= POOL_CLS) return 0;
+    return error_set(err, EXIT_CONFIG, "pool: cls, or no such key",
+                     "pool is %s, but the tower pools by attention", geometry_pool(g));
 }
 
 int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
@@ -362,6 +389,7 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
     if (g->width % g->heads)
         return error_set(err, EXIT_CONFIG, NULL, "width %lld is no multiple of heads %lld",
                          (long long)g->width, (long long)g->heads);
+    if (geometry_parts(g) & PART_ATTN_POOL && (code = check_attn_pool(g, row, err)) != 0) return code;
     if (g->image % g->patch)
         return error_set(err, EXIT_CONFIG, NULL, "image %lld is no multiple of patch %lld",
                          (long long)g->image, (long long)g->patch);
@@ -423,7 +451,7 @@ void geometry_text(const struct geometry *g, char *text, size_t size)
 {
     static const char *const pools[] = {"cls token", "cls token", "mean of the patches",
                                         "norm of the patches' mean"};
-    char heads[48] = "", registers[48] = "", positions[64] = "", kind[128];
+    char heads[48] = "", pool[64], registers[48] = "", positions[64] = "", kind[128];
     long long grid = g->pos_grid;
     if (g->registers) snprintf(registers, sizeof registers, ", %lld registers", (long long)g->registers);
     if (geometry_resizes(g) && g->pos_grid != g->image / g->patch)
@@ -432,9 +460,12 @@ void geometry_text(const struct geometry *g, char *text, size_t size)
     if (g->heads_assumed)
         snprintf(heads, sizeof heads, " (assumed: %lld wide)", (long long)(g->width / g->heads));
     text_of_kind(g, kind, sizeof kind);
+    snprintf(pool, sizeof pool, "%s", pools[g->pool]);
+    if (geometry_parts(g) & PART_ATTN_POOL)
+        snprintf(pool, sizeof pool, "pooled by attention of %lld heads", (long long)g->pool_heads);
     snprintf(text, size, "%s, %lld blocks of width %lld, %lld heads%s, %s%s%s, %s%s%s%s, image %lld%s",
              family_name(g->family), (long long)g->depth, (long long)g->width, (long long)g->heads, heads,
-             geometry_activation(g), g->activation_assumed ? " (assumed)" : "", kind, pools[g->pool],
+             geometry_activation(g), g->activation_assumed ? " (assumed)" : "", kind, pool,
              g->pool_assumed ? " (assumed)" : "", g->unprojected ? ", no projection" : "", registers,
              (long long)g->image, positions);
 }
@@ -463,6 +494,11 @@ int geometry_parts(const struct geometry *g)
     return g->parts ? g->parts : PARTS_KNOWN | family_row(g->family)->parts;
 }
 
+int64_t geometry_pooled(const struct geometry *g)
+{
+    return geometry_parts(g) & PART_ATTN_POOL ? g->out : g->width;
+}
+
 enum pos_resize geometry_pos_resize(const struct geometry *g)
 {
     if (g->pos_resize) return g->pos_resize;
@@ -479,7 +515,8 @@ double geometry_forward_flops(const struct geometry *g)
     double N = (double)geometry_tokens(g), d = (double)g->width, h = (double)g->hidden,
            p = (double)(3 * g->patch * g->patch);
     double c = g->ffn == SWIGLU ? 6 : 4;
-    double projection = !projected(g) ? 0 : 2 * d * (double)g->out;
+    double o = (double)g->out, projection = !projected(g) ? 0 : 2 * (double)geometry_pooled(g) * o;
+    if (geometry_parts(g) & PART_ATTN_POOL) projection += 4 * N * d * o + 4 * N * o + 4 * o * o;
     return 2 * (double)geometry_patches(g) * p * d +
            (double)g->depth * (8 * N * d * d + 4 * N * N * d + c * N * d * h) + projection;
 }

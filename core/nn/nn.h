@@ -56,7 +56,8 @@ enum {
     PART_PRE_NORM = 2,  /* a norm between the embedding and the first block */
     PART_ATTN_NORM = 4, /* sub-LN: a norm between the attention and its projection */
     PART_FFN_NORM = 8,  /* and one between the activation and the second matrix of the feed-forward */
-    PART_QKV_BIAS = 16
+    PART_QKV_BIAS = 16,
+    PART_ATTN_POOL = 32 /* the embedding is what the first of some queries finds in the tokens (CoCa) */
 };
 
 /* 0 in any field: not known yet. */
@@ -74,7 +75,8 @@ struct geometry {
     enum pos_resize pos_resize; /* how positions go from pos_grid to another image / patch */
     enum norms norms;
     enum pool pool;
-    int parts; /* PARTS_KNOWN | PART_...; 0: the family's usual ones */
+    int64_t pool_queries, pool_heads; /* with PART_ATTN_POOL */
+    int parts;                        /* PARTS_KNOWN | PART_...; 0: the family's usual ones */
     /* What neither a key nor a file beside the checkpoint said, although a checkpoint does not tell. */
     bool activation_assumed, pool_assumed, norms_assumed;
     bool heads_assumed; /* nothing said how many: the usual ones for the width (a checkpoint does not tell) */
@@ -111,8 +113,10 @@ int geometry_check(struct geometry *geometry, int64_t head_dim, struct error *er
 int64_t geometry_patches(const struct geometry *geometry); /* P = (image / patch)^2 */
 int64_t geometry_tokens(const struct geometry *geometry);  /* N = 1 + registers + P */
 int geometry_parts(const struct geometry *geometry);       /* settled: PARTS_KNOWN | PART_... */
-bool geometry_rotates(const struct geometry *geometry);    /* queries and keys have rotary positions */
-bool geometry_resizes(const struct geometry *geometry);    /* positions pass through a resize matrix */
+int64_t
+geometry_pooled(const struct geometry *geometry);       /* values of the pooled row, before its projection */
+bool geometry_rotates(const struct geometry *geometry); /* queries and keys have rotary positions */
+bool geometry_resizes(const struct geometry *geometry); /* positions pass through a resize matrix */
 int64_t
 geometry_parameters(const struct geometry *geometry); /* of the visual tower, without a distillation head */
 double

@@ -8,7 +8,8 @@
 
 enum { MAX_HEADS = 1024 };
 static const char heads_key[] = "meopt.heads", activation_key[] = "meopt.activation",
-                  resize_key[] = "meopt.pos_resize", pool_key[] = "meopt.pool", norm_key[] = "meopt.norm";
+                  resize_key[] = "meopt.pos_resize", pool_key[] = "meopt.pool", norm_key[] = "meopt.norm",
+                  pool_heads_key[] = "meopt.pool_heads";
 
 void notes_make(struct notes *n, const struct geometry *g, bool always)
 {
@@ -18,11 +19,12 @@ void notes_make(struct notes *n, const struct geometry *g, bool always)
                  geometry_pos_resize(g) == geometry_pos_resize(&plain) &&
                  g->heads == geometry_usual_heads(g->family, g->width) && g->pool <= POOL_CLS &&
                  g->norms != NORMS_BEHIND && g->width != family_row(g->family)->postnorm_width;
+    bool attn_pool = geometry_parts(g) & PART_ATTN_POOL;
     int at = 0;
     *n = (struct notes){.metadata = {NULL}};
     n->metadata[at++] = "format"; /* which transformers ask for */
     n->metadata[at++] = "pt";
-    if (usual && !always) return;
+    if (usual && !always && (!attn_pool || g->pool_heads == 8)) return;
     snprintf(n->heads, sizeof n->heads, "%lld", (long long)g->heads);
     n->metadata[at++] = heads_key;
     n->metadata[at++] = n->heads;
@@ -32,6 +34,11 @@ void notes_make(struct notes *n, const struct geometry *g, bool always)
     n->metadata[at++] = geometry_pool(g);
     n->metadata[at++] = norm_key;
     n->metadata[at++] = geometry_norms(g);
+    if (attn_pool) {
+        snprintf(n->pool_heads, sizeof n->pool_heads, "%lld", (long long)g->pool_heads);
+        n->metadata[at++] = pool_heads_key;
+        n->metadata[at++] = n->pool_heads;
+    }
     if (gated) return; /* as the shapes tell */
     n->metadata[at++] = activation_key;
     n->metadata[at++] = geometry_activation(g);
@@ -46,6 +53,15 @@ static int find_word(const char *const *words, const char *word)
     return -1;
 }
 
+/* A number of heads; 0: there is none; -1: something else. */
+static long long read_heads(const char *word)
+{
+    char *end;
+    if (!word) return 0;
+    long long count = strtoll(word, &end, 10);
+    return count >= 1 && count <= MAX_HEADS && !*end ? count : -1;
+}
+
 int notes_read(struct notes_found *found, const struct weights *weights, struct error *err)
 {
     static const char *const activations[] = {"", "gelu", "quick_gelu", NULL};
@@ -53,16 +69,15 @@ int notes_read(struct notes_found *found, const struct weights *weights, struct 
     static const char *const pools[] = {"", "cls", "avg", "avg_first", NULL}, *const norms[] = {"", "pre",
                                                                                                 "post", NULL};
     static const int ffns[] = {0, 1 + ACTIVATION_GELU, 1 + ACTIVATION_QUICK_GELU};
-    const char *heads = weights_metadata(weights, heads_key), *end = "",
-               *words[] = {heads, weights_metadata(weights, activation_key),
+    const char *words[] = {weights_metadata(weights, heads_key),  weights_metadata(weights, activation_key),
                            weights_metadata(weights, resize_key), weights_metadata(weights, pool_key),
-                           weights_metadata(weights, norm_key)};
-    static const char *const keys[] = {heads_key, activation_key, resize_key, pool_key, norm_key};
-    long long count = heads ? strtoll(heads, (char **)(uintptr_t)&end, 10) : 0;
+                           weights_metadata(weights, norm_key),   weights_metadata(weights, pool_heads_key)};
+    static const char *const keys[] = {heads_key, activation_key, resize_key,
+                                       pool_key,  norm_key,       pool_heads_key};
+    long long heads = read_heads(words[0]), pool_heads = read_heads(words[5]);
     int activation = find_word(activations, words[1]), resize = find_word(resizes, words[2]),
         pool = find_word(pools, words[3]), norm = find_word(norms, words[4]);
-    bool fine[] = {!heads || (count >= 1 && count <= MAX_HEADS && !*end), activation >= 0, resize >= 0,
-                   pool >= 0, norm >= 0};
+    bool fine[] = {heads >= 0, activation >= 0, resize >= 0, pool >= 0, norm >= 0, pool_heads >= 0};
     *found = (struct notes_found){.heads = 0};
     for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
         char printed[64];
@@ -72,7 +87,7 @@ int notes_read(struct notes_found *found, const struct weights *weights, struct 
                              "its metadata say %s is %s, which is not known here", keys[i],
                              name_printable(printed, sizeof printed, words[i]));
     }
-    *found = (struct notes_found){count, ffns[activation], (enum pos_resize)resize, (enum pool)pool,
-                                  (enum norms)norm};
+    *found = (struct notes_found){heads,           ffns[activation], (enum pos_resize)resize,
+                                  (enum pool)pool, (enum norms)norm, pool_heads};
     return 0;
 }

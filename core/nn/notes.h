@@ -1,5 +1,5 @@
 /* What a tower's tensors do not tell, inside the files that MEOpt itself writes: heads, activation, whose
- * resize of the positions, pooling and the place of the norms, as key and value in the metadata of
+ * resize of the positions, pooling, its heads and the place of the norms, as key and value in the metadata of
  * safetensors, or in extra/meopt.json of PyTorch's zip. So a student computes as it was trained wherever its
  * file is put. */
 #ifndef MEOPT_NN_NOTES_H
@@ -8,8 +8,8 @@
 #include "core/nn/nn.h"
 
 struct notes {
-    const char *metadata[14]; /* key, value, ..., NULL: what weights_write_* take */
-    char heads[24];
+    const char *metadata[16]; /* key, value, ..., NULL: what weights_write_* take */
+    char heads[24], pool_heads[24];
 };
 
 /* "format" alone where the tensors tell all of such a tower when nothing lies beside them, unless `always`.
@@ -22,6 +22,7 @@ struct notes_found {
     enum pos_resize pos_resize; /* POS_RESIZE_USUAL: not said */
     enum pool pool;             /* POOL_USUAL: not said */
     enum norms norms;           /* NORMS_USUAL: not said */
+    int64_t pool_heads;         /* of pooling by attention; 0: not said */
 };
 /* EXIT_CONFIG for a value that is not known. */
 int notes_read(struct notes_found *found, const struct weights *weights, struct error *err);

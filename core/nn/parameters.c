@@ -7,8 +7,9 @@
 #include <string.h>
 
 /* Shape letters: D width, Q 3D, F hidden, G rows of the first feed-forward matrix, O out, T target,
- * P rows of the position embedding, R registers, 3 channels, p patch side, 1. Flags: m matrix of a gemm, s
- * small whatever its shape, h distillation head, f frozen: no gradient reaches it. */
+ * P rows of the position embedding, R registers, U queries that pool, I 3O, N width of the pooled row,
+ * 3 channels, p patch side, 1. Flags: m matrix of a gemm, s small whatever its shape, h distillation head,
+ * f frozen: no gradient reaches it. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;
@@ -41,9 +42,20 @@ static const struct {
     [ROLE_FFN_NORM_W] = {"F", "s", INITIAL_ONE},
     [ROLE_FFN_NORM_B] = {"F", "s", INITIAL_ZERO},
     [ROLE_LS2] = {"D", "s", INITIAL_ONE},
-    [ROLE_NORM_W] = {"D", "s", INITIAL_ONE},
-    [ROLE_NORM_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_OUT_W] = {"OD", "m", INITIAL_NORMAL},
+    [ROLE_POOL_QUERY] = {"UO", "s", INITIAL_NORMAL},
+    [ROLE_POOL_Q_W] = {"OO", "m", INITIAL_NORMAL},
+    [ROLE_POOL_K_W] = {"OD", "m", INITIAL_NORMAL},
+    [ROLE_POOL_V_W] = {"OD", "m", INITIAL_NORMAL},
+    [ROLE_POOL_QKV_B] = {"I", "s", INITIAL_ZERO},
+    [ROLE_POOL_PROJ_W] = {"OO", "m", INITIAL_NORMAL},
+    [ROLE_POOL_PROJ_B] = {"O", "s", INITIAL_ZERO},
+    [ROLE_POOL_Q_NORM_W] = {"O", "s", INITIAL_ONE},
+    [ROLE_POOL_Q_NORM_B] = {"O", "s", INITIAL_ZERO},
+    [ROLE_POOL_K_NORM_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_POOL_K_NORM_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_NORM_W] = {"N", "s", INITIAL_ONE},
+    [ROLE_NORM_B] = {"N", "s", INITIAL_ZERO},
+    [ROLE_OUT_W] = {"ON", "m", INITIAL_NORMAL},
     [ROLE_OUT_B] = {"O", "s", INITIAL_ZERO},
     [ROLE_HEAD_W] = {"TO", "mh", INITIAL_NORMAL},
     [ROLE_HEAD_B] = {"T", "sh", INITIAL_ZERO},
@@ -51,11 +63,26 @@ static const struct {
 
 /* The part of the tower that a role belongs to, which may lack it; 0: all have it whose family has. */
 static const int parts[ROLE_COUNT] = {
-    [ROLE_PRE_W] = PART_PRE_NORM,        [ROLE_PRE_B] = PART_PRE_NORM,
-    [ROLE_QKV_B] = PART_QKV_BIAS,        [ROLE_Q_B] = PART_QKV_BIAS,
-    [ROLE_V_B] = PART_QKV_BIAS,          [ROLE_ATTN_NORM_W] = PART_ATTN_NORM,
-    [ROLE_ATTN_NORM_B] = PART_ATTN_NORM, [ROLE_FFN_NORM_W] = PART_FFN_NORM,
+    [ROLE_PRE_W] = PART_PRE_NORM,
+    [ROLE_PRE_B] = PART_PRE_NORM,
+    [ROLE_QKV_B] = PART_QKV_BIAS,
+    [ROLE_Q_B] = PART_QKV_BIAS,
+    [ROLE_V_B] = PART_QKV_BIAS,
+    [ROLE_ATTN_NORM_W] = PART_ATTN_NORM,
+    [ROLE_ATTN_NORM_B] = PART_ATTN_NORM,
+    [ROLE_FFN_NORM_W] = PART_FFN_NORM,
     [ROLE_FFN_NORM_B] = PART_FFN_NORM,
+    [ROLE_POOL_QUERY] = PART_ATTN_POOL,
+    [ROLE_POOL_Q_W] = PART_ATTN_POOL,
+    [ROLE_POOL_K_W] = PART_ATTN_POOL,
+    [ROLE_POOL_V_W] = PART_ATTN_POOL,
+    [ROLE_POOL_QKV_B] = PART_ATTN_POOL,
+    [ROLE_POOL_PROJ_W] = PART_ATTN_POOL,
+    [ROLE_POOL_PROJ_B] = PART_ATTN_POOL,
+    [ROLE_POOL_Q_NORM_W] = PART_ATTN_POOL,
+    [ROLE_POOL_Q_NORM_B] = PART_ATTN_POOL,
+    [ROLE_POOL_K_NORM_W] = PART_ATTN_POOL,
+    [ROLE_POOL_K_NORM_B] = PART_ATTN_POOL,
 };
 
 static int64_t dimension(const struct geometry *g, int64_t target, char letter)
@@ -69,6 +96,9 @@ static int64_t dimension(const struct geometry *g, int64_t target, char letter)
     case 'T': return target;
     case 'P': return g->pos_grid * g->pos_grid + 1;
     case 'R': return g->registers;
+    case 'U': return g->pool_queries;
+    case 'I': return 3 * g->out;
+    case 'N': return geometry_pooled(g);
     case 'p': return g->patch;
     default: return letter - '0';
     }

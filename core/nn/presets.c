@@ -26,6 +26,8 @@ static const struct {
 #define PLAIN    .pool = POOL_AVG_FIRST, .unprojected = true
 #define PLAIN_LN PLAIN, .parts = PARTS_KNOWN | PART_QKV_BIAS | PART_FFN_NORM
 #define CLIPA    .pool = POOL_AVG_FIRST, .parts = PARTS_KNOWN | PART_QKV_BIAS
+#define COCA     .parts = PARTS_KNOWN | PART_PRE_NORM | PART_QKV_BIAS | PART_ATTN_POOL, .pool_queries = 256, \
+                 .pool_heads = 8
 #define BARE     .parts = PARTS_KNOWN /* no biases of queries and values */
     /*      name                    family image patch pos width depth heads hidden out ffn registers scale */
     PRESET("eva01_g14",                     EVA,      224, 14, 16, 1408, 40, 16, 6144, 1024, GELU, 0, USUAL)
@@ -58,6 +60,8 @@ static const struct {
     PRESET("openclip_vit_b32",              OPENCLIP, 224, 32,  7,  768, 12, 12, 3072,  512, GELU, 0, USUAL)
     PRESET("openclip_vit_b32_quickgelu",    OPENCLIP, 224, 32,  7,  768, 12, 12, 3072,  512, QUICK, 0, USUAL)
     PRESET("openclip_vit_b32_256",          OPENCLIP, 256, 32,  8,  768, 12, 12, 3072,  512, GELU, 0, USUAL)
+    MORE("openclip_coca_b32",           OPENCLIP, 224, 32,  7,  768, 12, 12, 3072,  512, GELU, 0, COCA)
+    MORE("openclip_coca_l14",           OPENCLIP, 224, 14, 16, 1024, 24, 16, 4096,  768, GELU, 0, COCA)
     PRESET("openclip_vit_b32_plus_256",     OPENCLIP, 256, 32,  8,  896, 12, 14, 3584,  640, GELU, 0, USUAL)
     PRESET("openclip_vit_l14",              OPENCLIP, 224, 14, 16, 1024, 24, 16, 4096,  768, GELU, 0, USUAL)
     PRESET("openclip_vit_l14_quickgelu",    OPENCLIP, 224, 14, 16, 1024, 24, 16, 4096,  768, QUICK, 0, USUAL)

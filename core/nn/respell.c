@@ -202,7 +202,7 @@ static int check_places(const struct spelling *as, enum library library, const s
                         const struct parameter *list, int count, struct error *err)
 {
     const char *name = library == LIBRARY_TIMM ? "timm" : "transformers";
-    bool pool = g->pool == POOL_AVG_FIRST && !as->fc_norm,
+    bool pool = (g->pool == POOL_AVG_FIRST && !as->fc_norm) || geometry_parts(g) & PART_ATTN_POOL,
          plain = library == LIBRARY_TRANSFORMERS && (g->pool > POOL_CLS || g->norms == NORMS_BEHIND),
          pre = family_has(family_row(g->family), ROLE_PRE_W) && !(geometry_parts(g) & PART_PRE_NORM);
     if (pool || plain || pre)

@@ -242,7 +242,8 @@ static int alloc_activations(struct tower *t, struct error *err)
             if (o->recompute == RECOMPUTE_NONE || l == 0) lay_block(t, &m->kept[l], base, &at);
             else m->kept[l] = m->kept[0];
         }
-        size_t norm_stats = take(&at, 2 * normed * f), pooled = take(&at, rows * D * e);
+        size_t norm_stats = take(&at, 2 * normed * f),
+               pooled = take(&at, rows * (size_t)geometry_pooled(g) * e);
         size_t projected = take(&at, o->target ? rows * (size_t)g->out * e : 0),
                out = take(&at, rows * (size_t)t->out_width * f);
         size_t pos = take(&at, resized ? kept * D * f : 0),
@@ -251,6 +252,7 @@ static int alloc_activations(struct tower *t, struct error *err)
         size_t rotation =
             take(&at, geometry_rotates(g) ? (size_t)(t->patches * (g->width / g->heads)) * f : 0);
         size_t mean = take(&at, g->pool == POOL_AVG_FIRST ? B * D * e : 0);
+        if (tower_pools_by_attention(t)) at = attn_pool_lay(t, &m->attn_pool, base, at);
         if (!pass) {
             m->activations = device_alloc(t->device, o->activations_class, at,
                                           frozen ? "teacher outputs" : "activations", err);
@@ -275,6 +277,13 @@ static int alloc_activations(struct tower *t, struct error *err)
     return 0;
 }
 
+size_t tower_output_gradients(const struct tower *t)
+{
+    size_t rows = (size_t)(t->options.batch * t->out_rows), e = dtype_bytes(t->options.compute);
+    return (rows * (size_t)(t->out_width + t->geometry.out + geometry_pooled(&t->geometry)) * e + 192 + 63) &
+           ~(size_t)63;
+}
+
 /* Scratch: what lives only inside one pass, laid over itself where lifetimes allow. */
 static void lay_scratch(struct tower *t)
 {
@@ -286,15 +295,15 @@ static void lay_scratch(struct tower *t)
            D = (size_t)g->width;
     size_t F = (size_t)g->hidden, G = F * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1),
            p = (size_t)(3 * g->patch * g->patch);
-    size_t rows = B * (size_t)t->out_rows, at = 0, largest = 0;
+    size_t at = 0, largest = 0;
     m->t1_at = take(&at, R * D * e);
     int parts = geometry_parts(g);
     size_t inner = parts & PART_FFN_NORM && !frozen ? R * F : 0; /* what the norm in the feed-forward saw */
     size_t region = larger(R * F + inner, frozen ? parts & PART_ATTN_NORM ? R * D : 0 : 4 * R * D);
     region = larger(region, B * (size_t)t->patches * p) * e; /* patches */
-    region = larger(region, frozen ? 0
-                                   : rows * ((size_t)t->out_width + (size_t)g->out + D) * e +
-                                         192); /* gradients of the output */
+    size_t pool =
+        tower_pools_by_attention(t) ? 4 * R * (size_t)g->out * e : 0; /* gradients of its attention */
+    region = larger(region, frozen ? 0 : tower_output_gradients(t) + pool);
     m->region_at = take(&at, region);
     if (frozen) {
         m->dx_at = take(&at, R * D * e); /* the residual stream */
@@ -341,12 +350,20 @@ static int supported(const struct tower *t, struct error *err)
     struct operation_shape product = {OPERATION_GEMM, t->options.compute, .rows = B * t->tokens};
     struct operation_shape attention = {OPERATION_ATTENTION, t->options.compute, .B = B, .H = g->heads,
                                         .dh = g->width / g->heads};
+    if (t->out_rows > 1 && tower_pools_by_attention(t))
+        return error_set(err, EXIT_CONFIG, "loss.tokens: cls",
+                         "the patch tokens are to be matched beside the embedding, but that is pooled by "
+                         "attention");
     if (t->out_rows > 1 && g->pool > POOL_CLS)
         return error_set(err, EXIT_CONFIG, "loss.tokens: cls, or pool: cls",
                          "the patch tokens are to be matched beside the class token, but the embedding is a "
                          "mean of them");
     int code = dev->ops->supports(dev, &product, err);
-    return code ? code : dev->ops->supports(dev, &attention, err);
+    if (!code) code = dev->ops->supports(dev, &attention, err);
+    if (code || !tower_pools_by_attention(t)) return code;
+    attention.H = g->pool_heads;
+    attention.dh = g->out / g->pool_heads;
+    return dev->ops->supports(dev, &attention, err);
 }
 
 int tower_create(struct tower **tower, struct device *device, const struct geometry *geometry,

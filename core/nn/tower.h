@@ -17,6 +17,15 @@ struct block_activations {
     void *u1, *u2;                                      /* t (R, D) branches before the norms behind them */
 };
 
+/* What pooling by attention keeps (attn_pool.c), O wide. */
+struct attn_pool_activations {
+    void *query, *query_norm; /* t (B, O): the first query, once for each image, and behind its norm */
+    void *qkv, *attn;         /* t (R, 3O), (R, O); of q only the first row of an image is not 0 */
+    void *out;                /* t (B, O): input of the last norm */
+    float *lse;               /* (B, heads, N) */
+    float *query_mean, *query_rstd, *key_mean, *key_rstd; /* (B), (R) */
+};
+
 struct tower_memory {
     struct parameter *roles[ROLE_COUNT];     /* outside the blocks; NULL where the family has none */
     struct parameter *(*blocks)[ROLE_COUNT]; /* (depth) */
@@ -38,7 +47,8 @@ struct tower_memory {
     float *dpos;                    /* its gradient */
     float *resize;                  /* (1 + P, 1+pos_grid^2) */
     float *rotation;                /* (P, 2, dh/2) cosines and sines, where queries and keys are rotated */
-    void *mean;                     /* t (B, D) mean of the patches, with POOL_AVG_FIRST */
+    struct attn_pool_activations attn_pool;
+    void *mean; /* t (B, D) mean of the patches, with POOL_AVG_FIRST */
 
     /* scratch, bound by the caller; offsets by tower.c */
     char *scratch;
@@ -91,6 +101,17 @@ void tower_rotate(struct tower *tower, void *qkv, int64_t batch, bool inverse);
 static inline bool tower_norms_behind(const struct tower *tower)
 {
     return tower->geometry.norms == NORMS_BEHIND;
+}
+
+/* Bytes of the gradients of output, head and projection in scratch, at region_at (image_head_backward). */
+size_t tower_output_gradients(const struct tower *tower);
+/* attn_pool.c: x[depth] -> attn_pool.out, and its gradient dy (B, O), overwritten, -> dx. */
+size_t attn_pool_lay(const struct tower *tower, struct attn_pool_activations *kept, char *base, size_t at);
+void attn_pool_forward(struct tower *tower, int64_t batch);
+void attn_pool_backward(const struct pass *pass, void *dy);
+static inline bool tower_pools_by_attention(const struct tower *tower)
+{
+    return tower->memory->roles[ROLE_POOL_QUERY] != NULL;
 }
 
 /* y (rows, out) = x W^T + b, W (out, in) */

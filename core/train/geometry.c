@@ -81,6 +81,8 @@ static int settle_untold(const struct config_tower *tower, const struct weights 
         snprintf(b.pool, sizeof b.pool, "its own");
     }
     if (own.norms) b.norms = own.norms;
+    if (own.pool_heads) b.pool_heads = own.pool_heads;
+    if (geometry_parts(g) & PART_ATTN_POOL && b.pool_heads) g->pool_heads = b.pool_heads;
     bool mlp = g->ffn != 1 + ACTIVATION_SWIGLU, known_arch = tower->arch != TOWER_ARCH_CUSTOM,
          known = known_arch;
     if (b.odd[0])
@@ -105,10 +107,15 @@ static int settle_untold(const struct config_tower *tower, const struct weights 
     }
     if (b.pool[0] && tower->pool == TOWER_POOL_AUTO) {
         bool named = !known_arch && g->pool == POOL_AVG_FIRST; /* a norm behind the pooling */
-        if (!b.pool_kind)
+        bool found = b.pool_heads && geometry_parts(g) & PART_ATTN_POOL;
+        if (b.pool_heads && !found)
+            return error_set(err, EXIT_CONFIG, "is this the file that it was written for?",
+                             "the pooling in %s is %s, but the checkpoint has no attn_pool.query", b.name,
+                             b.pool);
+        if (!b.pool_kind && !found)
             return error_set(err, EXIT_CONFIG, "cls, avg and avg_first are known",
                              "the pooling in %s is %s, which no tower here has", b.name, b.pool);
-        if (!named || b.pool_kind == POOL_CLS) g->pool = b.pool_kind;
+        if (!found && (!named || b.pool_kind == POOL_CLS)) g->pool = b.pool_kind;
     }
     float eps = family_norm_eps(g->family);
     if (b.norm_eps > 0 && (b.norm_eps < 0.99 * (double)eps || b.norm_eps > 1.01 * (double)eps))
@@ -121,8 +128,9 @@ static int settle_untold(const struct config_tower *tower, const struct weights 
         strcmp(weights_format(weights), "torchscript") == 0)
         g->ffn = 1 + ACTIVATION_QUICK_GELU;
     g->activation_assumed = untold && mlp && !known && tower->activation == TOWER_ACTIVATION_AUTO;
-    g->pool_assumed =
-        untold && !b.pool[0] && tower->pool == TOWER_POOL_AUTO && tower->arch == TOWER_ARCH_CUSTOM;
+    bool attn_pool = geometry_parts(g) & PART_ATTN_POOL;
+    g->pool_assumed = untold && !(attn_pool ? b.pool_heads > 0 : b.pool[0] != 0) &&
+                      (attn_pool || tower->pool == TOWER_POOL_AUTO) && tower->arch == TOWER_ARCH_CUSTOM;
     return 0;
 }
 

@@ -173,11 +173,11 @@ def resized(grid, antialias):
     return resize
 
 
-def openclip(name, activation="gelu", image=28, pos_grid=4, pool="cls", **more):
+def openclip(name, activation="gelu", image=28, pos_grid=4, pool="cls", out=16, **more):
     from open_clip.transformer import LayerNorm, QuickGELU, VisionTransformer
     g = dict(family="openclip", ffn="quick_gelu" if activation == "quick_gelu" else "mlp", image=image, patch=7,
              pos_grid=pos_grid, width=32, depth=2, heads=2, hidden=64, out=16)
-    module = VisionTransformer(image_size=image, patch_size=7, width=32, layers=2, heads=2, mlp_ratio=2.0, output_dim=16,
+    module = VisionTransformer(image_size=image, patch_size=7, width=32, layers=2, heads=2, mlp_ratio=2.0, output_dim=out,
                                act_layer=QuickGELU if activation == "quick_gelu" else torch.nn.GELU,
                                norm_layer=LayerNorm, **more)
     shapes = shapes_of(module)
@@ -186,6 +186,9 @@ def openclip(name, activation="gelu", image=28, pos_grid=4, pool="cls", **more):
         g["layerscale"] = True
     if pool != "cls":
         g["pool"] = pool
+    if more.get("attentional_pool"):
+        g.update(out=out, parts=["pre_norm", "qkv_bias", "attn_pool"], pool_heads=more["attn_pooler_heads"],
+                 pool_queries=more["attn_pooler_queries"])
     if more.get("no_ln_pre"):
         g["parts"] = ["qkv_bias"]
     if image // 7 != pos_grid:
@@ -346,6 +349,8 @@ CASES = {
     "eva-postnorm": lambda n: timm_eva(n, norm="post", use_post_norm=True),
     "openclip-clipa": lambda n: openclip(n, pool="avg_first", no_ln_pre=True, pool_type="avg", final_ln_after_pool=True),
     "openclip-avg": lambda n: openclip(n, pool="avg", pool_type="avg"),
+    "openclip-coca": lambda n: openclip(n, attentional_pool=True, attn_pooler_heads=2, attn_pooler_queries=5),
+    "openclip-coca-wide": lambda n: openclip(n, out=48, attentional_pool=True, attn_pooler_heads=3, attn_pooler_queries=1),
     "dinov3": hf_dinov3,
     "dinov3-larger": lambda n: hf_dinov3(n, image=42),
     "dinov3-swiglu": lambda n: hf_dinov3(n, gated=True, registers=2, bias=False),

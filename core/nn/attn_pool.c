@@ -1,0 +1,197 @@
+/* Pooling by attention (CoCa: Yu et al. 2022; open_clip's AttentionalPooler): learned queries look into the
+ * tokens behind the last block, and the embedding is what the first of them finds. The other queries serve a
+ * text decoder: they are read, trained by weight decay alone, and written again.
+ *
+ *   n = norm_k(x) (R, D), k = n W_k^T + b_k, v = n W_v^T + b_v (R, O)
+ *   q = norm_q(query_0) W_q^T + b_q, out = W_o attention(q, k, v) + b_o (B, O)
+ *
+ * The attention is the blocks' own: q stands in the first row of an image, the others are 0 and nobody reads
+ * what they find. */
+#include "core/nn/tower.h"
+
+#define P(name) (m->roles[ROLE_POOL_##name])
+
+static size_t take(size_t *at, size_t bytes)
+{
+    size_t begin = *at;
+    *at = (begin + bytes + 63) & ~(size_t)63;
+    return begin;
+}
+
+size_t attn_pool_lay(const struct tower *t, struct attn_pool_activations *k, char *base, size_t at)
+{
+    size_t B = (size_t)t->options.batch, R = B * (size_t)t->tokens, O = (size_t)t->geometry.out,
+           e = dtype_bytes(t->options.compute), f = sizeof(float);
+    size_t query = take(&at, B * O * e), query_norm = take(&at, B * O * e), qkv = take(&at, 3 * R * O * e),
+           attn = take(&at, R * O * e), out = take(&at, B * O * e),
+           lse = take(&at, R * (size_t)t->geometry.pool_heads * f), moments = take(&at, 2 * (B + R) * f);
+    if (!base) return at;
+    float *mean = (float *)(void *)(base + moments);
+    *k = (struct attn_pool_activations){.query = base + query,
+                                        .query_norm = base + query_norm,
+                                        .qkv = base + qkv,
+                                        .attn = base + attn,
+                                        .out = base + out,
+                                        .lse = (float *)(void *)(base + lse),
+                                        .query_mean = mean,
+                                        .query_rstd = mean + B,
+                                        .key_mean = mean + 2 * B,
+                                        .key_rstd = mean + 2 * B + R};
+    return at;
+}
+
+/* y = x W^T + b with rows of x and y so far apart */
+static void linear(struct tower *t, const void *x, int64_t ldx, const struct parameter *w, const float *bias,
+                   void *y, int64_t ldy, int64_t rows)
+{
+    t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
+                                                   .n = w->shape[0],
+                                                   .k = w->shape[1],
+                                                   .transpose_b = true,
+                                                   .a = x,
+                                                   .b = tower_matrix(t, w),
+                                                   .c = y,
+                                                   .lda = ldx,
+                                                   .ldb = w->shape[1],
+                                                   .ldc = ldy,
+                                                   .ab_type = t->options.compute,
+                                                   .c_type = t->options.compute,
+                                                   .alpha = 1,
+                                                   .bias = bias});
+}
+
+/* dW = dy^T x, and dx = dy W or dx += dy W */
+static void linear_backward(const struct pass *pass, const void *dy, int64_t ldy, const void *x, int64_t ldx,
+                            const struct parameter *w, void *dx, int64_t lddx, bool add, int64_t rows)
+{
+    struct tower *t = pass->tower;
+    int64_t out = w->shape[0], in = w->shape[1];
+    t->device->ops->gemm(t->device, &(struct gemm){.m = out,
+                                                   .n = in,
+                                                   .k = rows,
+                                                   .transpose_a = true,
+                                                   .a = dy,
+                                                   .b = x,
+                                                   .c = w->grad,
+                                                   .lda = ldy,
+                                                   .ldb = ldx,
+                                                   .ldc = in,
+                                                   .ab_type = t->options.compute,
+                                                   .c_type = w->grad_type,
+                                                   .alpha = 1,
+                                                   .beta = pass->first ? 0.0f : 1.0f});
+    t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
+                                                   .n = in,
+                                                   .k = out,
+                                                   .a = dy,
+                                                   .b = tower_matrix(t, w),
+                                                   .c = dx,
+                                                   .lda = ldy,
+                                                   .ldb = in,
+                                                   .ldc = lddx,
+                                                   .ab_type = t->options.compute,
+                                                   .c_type = t->options.compute,
+                                                   .alpha = 1,
+                                                   .beta = add ? 1.0f : 0.0f});
+}
+
+void attn_pool_forward(struct tower *t, int64_t batch)
+{
+    struct tower_memory *m = t->memory;
+    const struct device_ops *ops = t->device->ops;
+    struct attn_pool_activations *k = &m->attn_pool;
+    enum dtype e = t->options.compute;
+    int64_t N = t->tokens, R = batch * N, D = t->geometry.width, O = t->geometry.out,
+            H = t->geometry.pool_heads;
+    size_t row = (size_t)O * dtype_bytes(e);
+    char *qkv = k->qkv, *n = m->scratch + m->t1_at;
+    const float *bias = f32(P(QKV_B));
+    for (int64_t i = 0; i < batch; i++)
+        ops->cast(t->device, f32(P(QUERY)), DTYPE_F32, (char *)k->query + (size_t)i * row, e, O);
+    tower_norm(t, k->query, P(Q_NORM_W), P(Q_NORM_B), k->query_norm, k->query_mean, k->query_rstd, batch, O);
+    tower_norm(t, m->x[t->geometry.depth], P(K_NORM_W), P(K_NORM_B), n, k->key_mean, k->key_rstd, R, D);
+    ops->fill(t->device, qkv, 0, 3 * (size_t)R * row);
+    linear(t, k->query_norm, O, P(Q_W), bias, qkv, N * 3 * O, batch);
+    linear(t, n, D, P(K_W), bias + O, qkv + row, 3 * O, R);
+    linear(t, n, D, P(V_W), bias + 2 * O, qkv + 2 * row, 3 * O, R);
+    ops->attention_forward(
+        t->device, &(struct attention){e, .qkv = qkv, .out = k->attn, .lse = k->lse, batch, N, H, O / H});
+    linear(t, k->attn, N * O, P(PROJ_W), f32(P(PROJ_B)), k->out, O, batch);
+}
+
+/* With dy the gradient of out:
+ *
+ *   da = dy W_o in the first rows, 0 elsewhere; (dq, dk, dv) = dattention(da); dn = dk W_k + dv W_v
+ *   dx += dnorm_k(dn); dquery_0 = dnorm_q(dq W_q) summed over the images
+ *
+ * n is made again in t1. */
+void attn_pool_backward(const struct pass *pass, void *dy)
+{
+    struct tower *t = pass->tower;
+    struct tower_memory *m = t->memory;
+    struct device *dev = t->device;
+    const struct attn_pool_activations *k = &m->attn_pool;
+    enum dtype e = t->options.compute;
+    int64_t B = pass->batch->count, N = t->tokens, R = B * N, D = t->geometry.width, O = t->geometry.out,
+            H = t->geometry.pool_heads;
+    size_t row = (size_t)O * dtype_bytes(e);
+    char *n = m->scratch + m->t1_at, *dn = m->scratch + m->td_at,
+         *da = m->scratch + m->region_at + tower_output_gradients(t), *dqkv = da + (size_t)R * row;
+    const void *x = m->x[t->geometry.depth];
+    dev->ops->column_sums(dev, e, dy, P(PROJ_B)->grad, B, O);
+    dev->ops->fill(dev, da, 0, (size_t)R * row);
+    linear_backward(pass, dy, O, k->attn, N * O, P(PROJ_W), da, N * O, false, B);
+    dev->ops->attention_backward(dev, &(struct attention_gradient){.type = e,
+                                                                   .qkv = k->qkv,
+                                                                   .out = k->attn,
+                                                                   .lse = k->lse,
+                                                                   .dout = da,
+                                                                   .dqkv = dqkv,
+                                                                   .B = B,
+                                                                   .N = N,
+                                                                   .H = H,
+                                                                   .dh = O / H});
+    dev->ops->column_sums(dev, e, dqkv, P(QKV_B)->grad, R, 3 * O);
+    struct layernorm norm = {.type = e,
+                             .x = x,
+                             .x_stride = D,
+                             .weight = f32(P(K_NORM_W)),
+                             .bias = f32(P(K_NORM_B)),
+                             .y = n,
+                             .mean = k->key_mean,
+                             .rstd = k->key_rstd,
+                             .R = R,
+                             .D = D};
+    dev->ops->layernorm_apply(dev, &norm);
+    linear_backward(pass, dqkv + row, 3 * O, n, D, P(K_W), dn, D, false, R);
+    linear_backward(pass, dqkv + 2 * row, 3 * O, n, D, P(V_W), dn, D, true, R);
+    struct layernorm_gradient keys = {.type = e,
+                                      .dy = dn,
+                                      .x = x,
+                                      .x_stride = D,
+                                      .weight = norm.weight,
+                                      .mean = k->key_mean,
+                                      .rstd = k->key_rstd,
+                                      .dx = (float *)(void *)(m->scratch + m->dx_at),
+                                      .dx_stride = D,
+                                      .dweight = P(K_NORM_W)->grad,
+                                      .dbias = P(K_NORM_B)->grad,
+                                      .R = R,
+                                      .D = D};
+    dev->ops->layernorm_backward(dev, &keys);
+    linear_backward(pass, dqkv, N * 3 * O, k->query_norm, O, P(Q_W), dy, O, false, B);
+    struct layernorm_gradient query = {.type = e,
+                                       .dy = dy,
+                                       .x = k->query,
+                                       .x_stride = O,
+                                       .weight = f32(P(Q_NORM_W)),
+                                       .mean = k->query_mean,
+                                       .rstd = k->query_rstd,
+                                       .dweight = P(Q_NORM_W)->grad,
+                                       .dbias = P(Q_NORM_B)->grad,
+                                       .R = B,
+                                       .D = O,
+                                       .to = dy};
+    dev->ops->layernorm_backward(dev, &query);
+    dev->ops->column_sums(dev, e, dy, P(QUERY)->grad, B, O);
+}
