@@ -4,6 +4,7 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/base/nearest.h"
 #include "cli/fetch_progress.h"
 #include "fetch/bundle.h"
 #include "fetch/fetch.h"

@@ -61,8 +61,4 @@ extern const struct command *const commands[];
  * *taken says how many of words it took. NULL: there is none. */
 const struct command *command_find(char **words, int count, int *taken);
 
-/* The name within distance 1/3 of its length that is nearest to `word`, or NULL. `next` gives the i-th name,
- * NULL behind the last. */
-const char *nearest_name(const char *word, const char *(*next)(const void *table, int i), const void *table);
-
 #endif

@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/lost_map.h"
+#include "core/base/nearest.h"
 #include "core/base/processors.h"
 
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* The option table at work: parse, help, nearest name. See command.h. */
 #include "cli/command.h"
 #include "core/base/file.h"
+#include "core/base/nearest.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -55,40 +56,6 @@ const char *argument_list(const struct arguments *args, const char *name, int i)
     return i < v->count ? v->texts[i] : NULL;
 }
 
-static int edit_distance(const char *a, const char *b)
-{
-    size_t n = strlen(b);
-    if (strlen(a) > 63 || n > 63) return 99;
-    int row[64];
-    for (size_t j = 0; j <= n; j++) row[j] = (int)j;
-    for (size_t i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= n; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
-
-const char *nearest_name(const char *word, const char *(*next)(const void *table, int i), const void *table)
-{
-    const char *best = NULL, *name;
-    int limit = (int)strlen(word) / 3 + 1;
-    for (int i = 0; (name = next(table, i)) != NULL; i++) {
-        int d = edit_distance(word, name);
-        if (d <= limit) {
-            limit = d - 1;
-            best = name;
-        }
-    }
-    return best;
-}
-
 static const char *option_name_at(const void *table, int i) { return ((const struct option *)table)[i].name; }
 
 /* One of "a|b|c", until the next call. */
@@ -104,15 +71,10 @@ static const char *choice_at(const void *table, int i)
 
 static int no_choice(const struct option *o, const char *text, struct error *err)
 {
-    char hint[128], best[64] = "";
-    int nearest = -1, least = (int)strlen(text) / 3 + 2;
-    for (int i = 0; choice_at(o->choices, i); i++) {
-        int d = edit_distance(text, choice_at(o->choices, i));
-        if (d < least) least = d, nearest = i;
-    }
-    if (nearest >= 0) snprintf(best, sizeof best, "%s", choice_at(o->choices, nearest));
-    snprintf(hint, sizeof hint, "did you mean %s?", best);
-    return error_set(err, EXIT_USAGE, best[0] ? hint : NULL, "--%s takes one of %s, found '%s'", o->name,
+    char hint[128];
+    const char *near = nearest_name(text, choice_at, o->choices);
+    if (near) snprintf(hint, sizeof hint, "did you mean %s?", near);
+    return error_set(err, EXIT_USAGE, near ? hint : NULL, "--%s takes one of %s, found '%s'", o->name,
                      o->choices, text);
 }
 

@@ -1,6 +1,7 @@
 /* Tensors and cards by name: see plan_explain.h. */
 #include "cli/plan_explain.h"
 #include "cli/command.h"
+#include "core/base/nearest.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -2,6 +2,7 @@
 #include "cli/run_name.h"
 #include "cli/command.h"
 #include "core/base/file.h"
+#include "core/base/nearest.h"
 
 #include <dirent.h>
 #include <errno.h>

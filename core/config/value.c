@@ -2,6 +2,7 @@
  * PyYAML's resolver's; those of 1.2 are the core schema's (YAML 1.2.2, 10.3.2). */
 #include "core/config/value.h"
 #include "core/base/file.h"
+#include "core/base/nearest.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -209,41 +210,19 @@ char *value_quoted(const char *text)
 
 /* ---- Reading ---- */
 
+struct word_list {
+    const char *const *words;
+    int count;
+};
+static const char *word_at(const void *table, int i)
+{
+    const struct word_list *list = table;
+    return i < list->count ? list->words[i] : NULL;
+}
+
 const char *value_nearest(const char *word, const char *const *names, int count)
 {
-    size_t length = strlen(word);
-    const char *best = NULL;
-    int limit = (int)length / 3 + 1;
-    if (length > 60) return NULL;
-    for (int i = 0; i < count; i++) {
-        size_t n = strlen(names[i]);
-        if (n > 60) continue;
-        int row[3][64]; /* optimal string alignment: a swap of neighbours is one slip */
-        for (size_t j = 0; j <= n; j++) row[0][j] = (int)j;
-        int *before = row[1], *above = row[0], *here = row[2];
-        for (size_t a = 1; a <= length; a++) {
-            here[0] = (int)a;
-            for (size_t b = 1; b <= n; b++) {
-                bool same = tolower((unsigned char)word[a - 1]) == tolower((unsigned char)names[i][b - 1]);
-                int d = above[b - 1] + !same;
-                if (above[b] + 1 < d) d = above[b] + 1;
-                if (here[b - 1] + 1 < d) d = here[b - 1] + 1;
-                if (a > 1 && b > 1 && word[a - 1] == names[i][b - 2] && word[a - 2] == names[i][b - 1] &&
-                    before[b - 2] + 1 < d)
-                    d = before[b - 2] + 1;
-                here[b] = d;
-            }
-            int *spare = before;
-            before = above;
-            above = here;
-            here = spare;
-        }
-        if (above[n] <= limit) {
-            limit = above[n] - 1;
-            best = names[i];
-        }
-    }
-    return best;
+    return nearest_name(word, word_at, &(struct word_list){names, count});
 }
 
 static const char *const bool_words[] = {"true", "false", NULL}, *const switch_words[] = {"auto", "true",
