@@ -92,6 +92,13 @@ for name in ids:
 END
 # the difference of the curves: the second run's loss is 1.01 times the first's, so it falls with it and is never negative
 sed -n '/^Loss less the reference/,/^$/p' "$dir/text" | grep -q '0.0' || fail "no difference plot"
+# a small negative one, whose numbers are the longest, does not move the axis
+make nearly 60 0.5 0.9999987 400000000
+c "$dir/without" "$dir/nearly" >"$dir/negative" 2>&1 || fail "$(cat "$dir/negative")"
+grep -q '^ *-[0-9.]*e-0[67] ' "$dir/negative" || fail "no small negative difference"
+LC_ALL=C.UTF-8 python3 -c 'import re, sys
+at = {re.search("[┤│]", l[:20]).start() for l in open(sys.argv[1], encoding="utf-8") if re.search("[┤│]", l[:20])}
+assert len(at) == 1, at' "$dir/negative" || fail "the axis of a plot is not straight"
 
 # a paper: tables and methods in two languages that only LaTeX's own characters are left in, figures as SVG and PDF
 cp -r "$dir/with" "$dir/with_50%_&_#{教师}"

@@ -84,7 +84,7 @@ static void bars_terminal(FILE *out, const struct plot *p, int columns, bool blo
 
 void plot_terminal(FILE *out, const struct plot *p, int columns, int rows, bool braille, bool color)
 {
-    enum { MARGIN = 11 };
+    enum { LABEL = 10, MARGIN = LABEL + 2 }; /* -1.234e-07 */
     if (p->bars) bars_terminal(out, p, columns, braille, color);
     if (p->bars || !p->series_count) return;
     if (columns < MARGIN + 20) columns = MARGIN + 20;
@@ -115,16 +115,17 @@ void plot_terminal(FILE *out, const struct plot *p, int columns, int rows, bool 
         double share = rows > 1 ? (double)r / (rows - 1) : 0,
                value = p->y_max - share * (p->y_max - p->y_min);
         if (p->log_y) value = p->y_max * pow(p->y_min / p->y_max, share);
-        if (r % 4 == 0 || r == rows - 1) fprintf(out, "%9.4g %s", value, braille ? "┤" : "|");
-        else fprintf(out, "%9s %s", "", braille ? "│" : "|");
+        if (r % 4 == 0 || r == rows - 1) fprintf(out, "%*.4g %s", LABEL, value, braille ? "┤" : "|");
+        else fprintf(out, "%*s %s", LABEL, "", braille ? "│" : "|");
         int last = -1;
         for (int c = 0; c < g.columns; c++)
             if (g.owner[r * g.columns + c]) last = c;
         for (int c = 0; c <= last; c++) print_cell(out, &g, r * g.columns + c, braille, color);
         fputc('\n', out);
     }
-    fprintf(out, "%9s %s %-*.0f%.0f\n", p->x_label, " ", g.columns - 12, ceil(p->x_min), floor(p->x_max));
-    fprintf(out, "%11s", "");
+    fprintf(out, "%*s %s %-*.0f%.0f\n", LABEL, p->x_label, " ", g.columns - 12, ceil(p->x_min),
+            floor(p->x_max));
+    fprintf(out, "%*s", MARGIN, "");
     for (int k = 0; k < p->series_count; k++) {
         if (p->series[k].repeat) continue;
         for (int i = 0; i < 3; i++) {
