@@ -75,6 +75,7 @@ static void toggle(struct dash *d, const char *name)
 {
     struct error err = {0};
     int at = chosen(d, name);
+    d->baselines_chosen = true;
     if (at >= 0) {
         follow_close(d->baselines[at]);
         memmove(&d->baselines[at], &d->baselines[at + 1],

@@ -20,7 +20,8 @@ struct dash {
     const struct dash_options *options;
     struct follow *run, *baselines[DASH_BASELINES];
     int baseline_count;
-    struct follow *past; /* the run at the cursor, NULL without one */
+    bool baselines_chosen; /* here, by b: these are kept for the next time */
+    struct follow *past;   /* the run at the cursor, NULL without one */
     double past_step;
     enum dash_tab tab;
     enum dash_glyphs glyphs;

@@ -61,9 +61,14 @@ static void take_baselines(struct dash *d, const json_t *list)
     free(own);
 }
 
-static json_t *baselines_json(const struct dash *d)
+/* Those that the command line named are of this time only. */
+static json_t *baselines_json(const struct dash *d, const json_t *kept)
 {
-    json_t *list = json_array();
+    json_t *list = json_array(), *before = json_object_get(kept, "baselines");
+    if (!d->baselines_chosen) {
+        if (json_is_array(before)) json_array_extend(list, before);
+        return list;
+    }
     for (int i = 0; i < d->baseline_count; i++) {
         char *path = realpath(d->baselines[i]->directory, NULL);
         if (path) json_array_append_new(list, json_string(path));
@@ -92,12 +97,12 @@ void dash_settings_load(struct dash *d)
 void dash_settings_save(const struct dash *d)
 {
     char *path = settings_path(), *directory = path ? path_dirname(path) : NULL;
+    json_t *kept = path ? json_read(path, MOST_BYTES, NULL) : NULL;
     json_t *now =
         json_pack("{s:i, s:i, s:b, s:b, s:b, s:o}", "axis", (int)d->axis, "smoothing", d->smoothing, "log",
-                  d->log_scale, "raw", d->raw, "outliers", d->outliers, "baselines", baselines_json(d));
+                  d->log_scale, "raw", d->raw, "outliers", d->outliers, "baselines", baselines_json(d, kept));
     if (!screen_ascii && d->glyphs != usual_glyphs())
         json_object_set_new(now, "glyphs", json_integer((json_int_t)d->glyphs));
-    json_t *kept = path ? json_read(path, MOST_BYTES, NULL) : NULL;
     if (path && !json_equal(now, kept) && file_make_dirs(directory, NULL) == 0)
         json_write(path, now, JSON_INDENT(1) | JSON_PRESERVE_ORDER, NULL);
     json_decref(kept);

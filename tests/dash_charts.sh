@@ -76,12 +76,11 @@ dash_run "$dir/runs/third" 1 500
 dash_run "$dir/elsewhere/far" 1 100
 start 132 43 'attach one'
 keys 2
-await 'by step, smoothed by 0.95  other$'
+await 'by step, smoothed by 0.95 *$' # --baseline was of that time only
 keys b
 await '^runs beneath this one.s curves'
-await '^> \* other'
-keys Space Down Space
-await '^  *other'
+await '^>  *other'
+keys Down Space
 await '^> \* third'
 keys Up Space Escape
 await 'by step, smoothed by 0.95  third other$'
