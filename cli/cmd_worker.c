@@ -28,6 +28,7 @@ struct talk {
     double begin;
     struct memory_use use;
     const struct trainer *trainer;
+    const char *longer; /* the key that says how long the run trains */
     struct worker_report *report;
     struct worker_ranks ranks;
 };
@@ -102,7 +103,9 @@ static void begun(void *context, const struct trainer *t, const struct data *dat
         if (text[0] && config_keys[i].numbers) row(config_keys[i].name, "%s", text);
         free(text);
     }
-    row("steps", "%lld to %lld", (long long)from + 1, (long long)total);
+    talk->longer = t->config->train.steps > 0 ? "train.steps" : "train.epochs";
+    if (from < total) row("steps", "%lld to %lld", (long long)from + 1, (long long)total);
+    else row("steps", "none: all %lld are made", (long long)total);
 }
 
 static void variants(void *context, const struct loss_variant *v, int count)
@@ -153,8 +156,14 @@ static void saved(void *context, int64_t step)
     if (talk->ranks.dist.rank == 0) log_info("checkpoint at step %lld", (long long)step);
 }
 
-static void summary(const struct talk *talk, const struct run *run)
+static void summary(const struct talk *talk, const struct run *run, int code)
 {
+    if (talk->images <= 0) {
+        if (code == 0)
+            log_info("nothing was left to train; to train longer: meopt train --resume %s %s=N",
+                     run->directory, talk->longer);
+        return;
+    }
     double seconds = clock_seconds() - talk->begin;
     log_info("loss %.6f -> %.6f, cosine %.4f, %.1f s, %.1f images/s", talk->first_loss, talk->last_loss,
              talk->last_cosine, seconds, talk->images / seconds);
@@ -218,7 +227,8 @@ static int worker_train(struct talk *talk, const struct arguments *args, const c
                                    argument_text(args, "force-resume", NULL)};
         code = train_loop(&run, &config, how, argument_int(args, "stop-after", 0),
                           dist->size > 1 ? dist : NULL, &listener, err);
-        if (talk->trainer && dist->rank == 0 && (code == 0 || code == EXIT_STOPPED)) summary(talk, &run);
+        if (talk->trainer && dist->rank == 0 && (code == 0 || code == EXIT_STOPPED))
+            summary(talk, &run, code);
     }
     run_close(&run);
     config_free(&config);

@@ -28,6 +28,8 @@ grep -q '"resumed"' runs/one/events.jsonl || fail "went on"
 cp runs/one/metrics.jsonl before
 line 0 --name one
 cmp before runs/one/metrics.jsonl || fail "a run that is done is left alone"
+grep -q 'none: all 6 are made' err && grep -q 'nothing was left to train; to train longer: meopt train --resume .*one train.steps=N$' err || fail "it says so"
+! grep -q 'loss 0.000000\|steps .*7 to 6' err || fail "figures of no step"
 line 0 --name two
 strip() { sed -E 's/,"(images_per_s|step_ms|data_wait_ms)":[^,}]*//g; s/,"cards":.*//; s/}$//' "runs/$1/metrics.jsonl"; }
 [ "$(strip one)" = "$(strip two)" ] || fail "the same numbers in one go"
