@@ -122,9 +122,9 @@ await 'changed: optim.lr'
 keys e Down Down
 await '^> train.checkpoint_steps .*checkpoint every'
 keys Enter C-u
-keys -l 7
+keys -l 100
 keys Enter
-await 'changed: train.checkpoint_steps [0-9]* -> 7'
+await 'changed: train.checkpoint_steps [0-9]* -> 100' # a smaller one's checkpoints would push it off the screen at once
 await 'step [0-9]*  checkpoint'
 keys q
 await 'status 0'
