@@ -11,20 +11,14 @@
 
 #define P(name) (m->roles[ROLE_POOL_##name])
 
-static size_t take(size_t *at, size_t bytes)
-{
-    size_t begin = *at;
-    *at = (begin + bytes + 63) & ~(size_t)63;
-    return begin;
-}
-
 size_t attn_pool_lay(const struct tower *t, struct attn_pool_activations *k, char *base, size_t at)
 {
     size_t B = (size_t)t->options.batch, R = B * (size_t)t->tokens, O = (size_t)t->geometry.out,
            e = dtype_bytes(t->options.compute), f = sizeof(float);
-    size_t query = take(&at, B * O * e), query_norm = take(&at, B * O * e), qkv = take(&at, 3 * R * O * e),
-           attn = take(&at, R * O * e), out = take(&at, B * O * e),
-           lse = take(&at, R * (size_t)t->geometry.pool_heads * f), moments = take(&at, 2 * (B + R) * f);
+    size_t query = tower_place(&at, B * O * e), query_norm = tower_place(&at, B * O * e),
+           qkv = tower_place(&at, 3 * R * O * e), attn = tower_place(&at, R * O * e),
+           out = tower_place(&at, B * O * e), lse = tower_place(&at, R * (size_t)t->geometry.pool_heads * f),
+           moments = tower_place(&at, 2 * (B + R) * f);
     if (!base) return at;
     float *mean = (float *)(void *)(base + moments);
     *k = (struct attn_pool_activations){.query = base + query,
@@ -40,59 +34,18 @@ size_t attn_pool_lay(const struct tower *t, struct attn_pool_activations *k, cha
     return at;
 }
 
-/* y = x W^T + b with rows of x and y so far apart */
 static void linear(struct tower *t, const void *x, int64_t ldx, const struct parameter *w, const float *bias,
                    void *y, int64_t ldy, int64_t rows)
 {
-    t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
-                                                   .n = w->shape[0],
-                                                   .k = w->shape[1],
-                                                   .transpose_b = true,
-                                                   .a = x,
-                                                   .b = tower_matrix(t, w),
-                                                   .c = y,
-                                                   .lda = ldx,
-                                                   .ldb = w->shape[1],
-                                                   .ldc = ldy,
-                                                   .ab_type = t->options.compute,
-                                                   .c_type = t->options.compute,
-                                                   .alpha = 1,
-                                                   .bias = bias});
+    tower_linear_apart(t, x, ldx, w, bias, y, ldy, t->options.compute, rows);
 }
 
 /* dW = dy^T x, and dx = dy W or dx += dy W */
 static void linear_backward(const struct pass *pass, const void *dy, int64_t ldy, const void *x, int64_t ldx,
                             const struct parameter *w, void *dx, int64_t lddx, bool add, int64_t rows)
 {
-    struct tower *t = pass->tower;
-    int64_t out = w->shape[0], in = w->shape[1];
-    t->device->ops->gemm(t->device, &(struct gemm){.m = out,
-                                                   .n = in,
-                                                   .k = rows,
-                                                   .transpose_a = true,
-                                                   .a = dy,
-                                                   .b = x,
-                                                   .c = w->grad,
-                                                   .lda = ldy,
-                                                   .ldb = ldx,
-                                                   .ldc = in,
-                                                   .ab_type = t->options.compute,
-                                                   .c_type = w->grad_type,
-                                                   .alpha = 1,
-                                                   .beta = pass->first ? 0.0f : 1.0f});
-    t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
-                                                   .n = in,
-                                                   .k = out,
-                                                   .a = dy,
-                                                   .b = tower_matrix(t, w),
-                                                   .c = dx,
-                                                   .lda = ldy,
-                                                   .ldb = in,
-                                                   .ldc = lddx,
-                                                   .ab_type = t->options.compute,
-                                                   .c_type = t->options.compute,
-                                                   .alpha = 1,
-                                                   .beta = add ? 1.0f : 0.0f});
+    tower_weight_gradient(pass, dy, ldy, x, ldx, w, rows);
+    tower_input_gradient(pass, dy, ldy, w, dx, lddx, add, rows);
 }
 
 void attn_pool_forward(struct tower *t, int64_t batch)

@@ -21,12 +21,11 @@ static void zero_small(const struct pass *pass, int group)
                              m->small_bytes[group]);
 }
 
-/* y_rj = sum_k x_rk W_jk, so dW_jk = sum_r dy_rj x_rk: dW (out, in) = dy^T x, dy (rows, out), x (rows, in).
- * Later micro-batches add to it. */
-static void weight_gradient(const struct pass *pass, const void *dy, const void *x, const struct parameter *w,
-                            int64_t out, int64_t in, int64_t rows)
+void tower_weight_gradient(const struct pass *pass, const void *dy, int64_t ldy, const void *x, int64_t ldx,
+                           const struct parameter *w, int64_t rows)
 {
     struct tower *t = pass->tower;
+    int64_t out = w->shape[0], in = w->count / out;
     t->device->ops->gemm(t->device, &(struct gemm){.m = out,
                                                    .n = in,
                                                    .k = rows,
@@ -34,8 +33,8 @@ static void weight_gradient(const struct pass *pass, const void *dy, const void 
                                                    .a = dy,
                                                    .b = x,
                                                    .c = w->grad,
-                                                   .lda = out,
-                                                   .ldb = in,
+                                                   .lda = ldy,
+                                                   .ldb = ldx,
                                                    .ldc = in,
                                                    .ab_type = t->options.compute,
                                                    .c_type = w->grad_type,
@@ -43,9 +42,8 @@ static void weight_gradient(const struct pass *pass, const void *dy, const void 
                                                    .beta = pass->first ? 0.0f : 1.0f});
 }
 
-/* dx_rk = sum_j dy_rj W_jk: dx (rows, in) = dy (rows, out) W (out, in) */
-static void input_gradient(const struct pass *pass, const void *dy, const struct parameter *w, void *dx,
-                           int64_t rows)
+void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, const struct parameter *w,
+                          void *dx, int64_t lddx, bool add, int64_t rows)
 {
     struct tower *t = pass->tower;
     int64_t out = w->shape[0], in = w->count / out;
@@ -55,12 +53,13 @@ static void input_gradient(const struct pass *pass, const void *dy, const struct
                                                    .a = dy,
                                                    .b = tower_matrix(t, w),
                                                    .c = dx,
-                                                   .lda = out,
+                                                   .lda = ldy,
                                                    .ldb = in,
-                                                   .ldc = in,
+                                                   .ldc = lddx,
                                                    .ab_type = t->options.compute,
                                                    .c_type = t->options.compute,
-                                                   .alpha = 1});
+                                                   .alpha = 1,
+                                                   .beta = add ? 1.0f : 0.0f});
 }
 
 /* y = x W^T + b: dW, db_j = sum_r dy_rj, and dx unless NULL (may be x: dW has read it) */
@@ -68,10 +67,10 @@ static void linear_backward(const struct pass *pass, const void *dy, const void 
                             const struct parameter *b, void *dx, int64_t rows)
 {
     struct tower *t = pass->tower;
-    int64_t out = w->shape[0];
-    weight_gradient(pass, dy, x, w, out, w->count / out, rows);
+    int64_t out = w->shape[0], in = w->count / out;
+    tower_weight_gradient(pass, dy, out, x, in, w, rows);
     if (b) t->device->ops->column_sums(t->device, t->options.compute, dy, b->grad, rows, out);
-    if (dx) input_gradient(pass, dy, w, dx, rows);
+    if (dx) tower_input_gradient(pass, dy, out, w, dx, in, false, rows);
 }
 
 /* Through the end of a branch, x' = x + gamma u with u = a W^T + b: a (R, K), W (D, K), gamma (D) or 1.
@@ -96,7 +95,7 @@ static void branch_backward(const struct pass *pass, const void *a, const struct
     const float *dx = stream_gradient(t);
     dev->ops->column_sums(dev, DTYPE_F32, dx, b->grad, rows, D);
     dev->ops->cast(dev, dx, DTYPE_F32, td, t->options.compute, rows * D);
-    weight_gradient(pass, td, a, w, D, K, rows);
+    tower_weight_gradient(pass, td, D, a, K, w, rows);
     if (gamma) {
         dev->ops->scale_columns(dev, t->options.compute, dx, gamma->weight, td, rows, D);
         if (pass->last)
@@ -112,7 +111,7 @@ static void branch_backward(const struct pass *pass, const void *a, const struct
                                                                              .D = D,
                                                                              .K = K});
     }
-    input_gradient(pass, td, w, da, rows);
+    tower_input_gradient(pass, td, D, w, da, K, false, rows);
 }
 
 /* y = norm(x) W^T + b: dn = dy W, dx += dnorm(dn), with the gradients of both. n: the norm as it was computed
@@ -435,7 +434,7 @@ void image_head_backward(const struct pass *pass)
     if (out) {
         char *below = region + step;
         if (t->family->out_transposed) { /* y = x P, P (in, out) */
-            weight_gradient(pass, m->pooled, dy, out, D, g->out, rows);
+            tower_weight_gradient(pass, m->pooled, D, dy, g->out, out, rows);
             dev->ops->gemm(dev, &(struct gemm){.m = rows,
                                                .n = D,
                                                .k = g->out,

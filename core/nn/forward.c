@@ -12,8 +12,8 @@ const void *tower_matrix(struct tower *t, const struct parameter *p)
     return cast;
 }
 
-void tower_linear(struct tower *t, const void *x, const struct parameter *w, const float *bias, void *y,
-                  enum dtype y_type, int64_t rows)
+void tower_linear_apart(struct tower *t, const void *x, int64_t ldx, const struct parameter *w,
+                        const float *bias, void *y, int64_t ldy, enum dtype y_type, int64_t rows)
 {
     int64_t out = w->shape[0], in = w->count / out;
     t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
@@ -23,13 +23,19 @@ void tower_linear(struct tower *t, const void *x, const struct parameter *w, con
                                                    .a = x,
                                                    .b = tower_matrix(t, w),
                                                    .c = y,
-                                                   .lda = in,
+                                                   .lda = ldx,
                                                    .ldb = in,
-                                                   .ldc = out,
+                                                   .ldc = ldy,
                                                    .ab_type = t->options.compute,
                                                    .c_type = y_type,
                                                    .alpha = 1,
                                                    .bias = bias});
+}
+void tower_linear(struct tower *t, const void *x, const struct parameter *w, const float *bias, void *y,
+                  enum dtype y_type, int64_t rows)
+{
+    int64_t out = w->shape[0];
+    tower_linear_apart(t, x, w->count / out, w, bias, y, out, y_type, rows);
 }
 
 void tower_norm(struct tower *t, const void *x, const struct parameter *w, const struct parameter *b, void *y,

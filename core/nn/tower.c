@@ -7,13 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t take(size_t *at, size_t bytes)
-{
-    size_t begin = *at;
-    *at = (begin + bytes + 63) & ~(size_t)63;
-    return begin;
-}
-
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 /* EVA has a bias for q and v but none for k (models.md 1a): both live in one (3D) array with zeros between,
@@ -34,12 +27,12 @@ static void lay_weights(struct tower *t, int group, bool staying, size_t *at, si
             if (p->group != group || p->matrix != (matrices == 1)) continue;
             if (t->options.weight_buffers && p->trained == staying) continue;
             p->weight_type = p->matrix ? t->options.weight_type : DTYPE_F32;
-            size_t here = take(at, (size_t)stored_count(p) * dtype_bytes(p->weight_type));
+            size_t here = tower_place(at, (size_t)stored_count(p) * dtype_bytes(p->weight_type));
             if (m->weights)
                 p->weight = p->role == ROLE_V_B ? (float *)p[-1].weight + 2 * p->count
                                                 : (void *)((char *)m->weights + here);
             if (!t->options.master || p->weight_type != DTYPE_BF16) continue;
-            here = take(masters_at, (size_t)p->count * sizeof(float));
+            here = tower_place(masters_at, (size_t)p->count * sizeof(float));
             if (m->masters) p->master = (float *)(void *)((char *)m->masters + here);
         }
     }
@@ -111,7 +104,7 @@ static void lay_group(struct tower *t, int group, size_t begin)
             struct parameter *p = &t->parameters[i];
             if (p->group != group || p->matrix != (matrices == 1) || !p->trained) continue;
             p->grad_type = p->matrix ? t->options.grad_type : DTYPE_F32;
-            size_t here = take(&at, (size_t)stored_count(p) * dtype_bytes(p->grad_type));
+            size_t here = tower_place(&at, (size_t)stored_count(p) * dtype_bytes(p->grad_type));
             if (m->gradients)
                 p->grad = p->role == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count
                                               : (void *)((char *)m->gradients + here);
@@ -167,11 +160,12 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
     int parts = geometry_parts(g);
     size_t norms = 2 + (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
-    size_t x_mid = take(at, R * D * e), qkv = take(at, 3 * R * D * e), attn = take(at, R * D * e),
-           h = take(at, R * G * e);
-    size_t lse = take(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
-    size_t stats = take(at, 2 * norms * R * sizeof(float));
-    size_t behind = tower_norms_behind(t) ? R * D * e : 0, u1 = take(at, behind), u2 = take(at, behind);
+    size_t x_mid = tower_place(at, R * D * e), qkv = tower_place(at, 3 * R * D * e),
+           attn = tower_place(at, R * D * e), h = tower_place(at, R * G * e);
+    size_t lse = tower_place(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
+    size_t stats = tower_place(at, 2 * norms * R * sizeof(float));
+    size_t behind = tower_norms_behind(t) ? R * D * e : 0, u1 = tower_place(at, behind),
+           u2 = tower_place(at, behind);
     if (!base) return;
     float *moments = (float *)(void *)(base + stats);
     *k = (struct block_activations){.x_mid = base + x_mid,
@@ -201,9 +195,9 @@ static void lay_frozen_block(const struct tower *t, struct block_activations *k,
     size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width,
            e = dtype_bytes(t->options.compute);
     size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
-    size_t region = take(at, larger(4 * R * D, R * G) * e);
-    size_t lse = take(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float)),
-           stats = take(at, 2 * R * sizeof(float));
+    size_t region = tower_place(at, larger(4 * R * D, R * G) * e);
+    size_t lse = tower_place(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float)),
+           stats = tower_place(at, 2 * R * sizeof(float));
     if (!base) return;
     float *moments = (float *)(void *)(base + stats);
     *k = (struct block_activations){.qkv = base + region,
@@ -232,26 +226,26 @@ static int alloc_activations(struct tower *t, struct error *err)
     for (int pass = 0; pass < 2; pass++) {
         size_t at = 0;
         char *base = m->activations;
-        size_t tokens = pre ? take(&at, frozen ? 0 : R * D * e) : 0,
-               pre_stats = pre ? take(&at, 2 * R * f) : 0;
-        size_t x = take(&at, 0);
+        size_t tokens = pre ? tower_place(&at, frozen ? 0 : R * D * e) : 0,
+               pre_stats = pre ? tower_place(&at, 2 * R * f) : 0;
+        size_t x = tower_place(&at, 0);
         if (!frozen)
-            for (int64_t l = 0; l <= g->depth; l++) take(&at, R * D * e);
+            for (int64_t l = 0; l <= g->depth; l++) tower_place(&at, R * D * e);
         size_t stream = (R * D * e + 63) & ~(size_t)63;
         for (int64_t l = 0; l < g->depth && !frozen; l++) {
             if (o->recompute == RECOMPUTE_NONE || l == 0) lay_block(t, &m->kept[l], base, &at);
             else m->kept[l] = m->kept[0];
         }
-        size_t norm_stats = take(&at, 2 * normed * f),
-               pooled = take(&at, rows * (size_t)geometry_pooled(g) * e);
-        size_t projected = take(&at, o->target ? rows * (size_t)g->out * e : 0),
-               out = take(&at, rows * (size_t)t->out_width * f);
-        size_t pos = take(&at, resized ? kept * D * f : 0),
-               dpos = take(&at, resized && !frozen ? kept * D * f : 0);
-        size_t resize = take(&at, resized ? kept * positions * f : 0);
+        size_t norm_stats = tower_place(&at, 2 * normed * f),
+               pooled = tower_place(&at, rows * (size_t)geometry_pooled(g) * e);
+        size_t projected = tower_place(&at, o->target ? rows * (size_t)g->out * e : 0),
+               out = tower_place(&at, rows * (size_t)t->out_width * f);
+        size_t pos = tower_place(&at, resized ? kept * D * f : 0),
+               dpos = tower_place(&at, resized && !frozen ? kept * D * f : 0);
+        size_t resize = tower_place(&at, resized ? kept * positions * f : 0);
         size_t rotation =
-            take(&at, geometry_rotates(g) ? (size_t)(t->patches * (g->width / g->heads)) * f : 0);
-        size_t mean = take(&at, g->pool == POOL_AVG_FIRST ? B * D * e : 0);
+            tower_place(&at, geometry_rotates(g) ? (size_t)(t->patches * (g->width / g->heads)) * f : 0);
+        size_t mean = tower_place(&at, g->pool == POOL_AVG_FIRST ? B * D * e : 0);
         if (tower_pools_by_attention(t)) at = attn_pool_lay(t, &m->attn_pool, base, at);
         if (!pass) {
             m->activations = device_alloc(t->device, o->activations_class, at,
@@ -296,7 +290,7 @@ static void lay_scratch(struct tower *t)
     size_t F = (size_t)g->hidden, G = F * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1),
            p = (size_t)(3 * g->patch * g->patch);
     size_t at = 0, largest = 0;
-    m->t1_at = take(&at, R * D * e);
+    m->t1_at = tower_place(&at, R * D * e);
     int parts = geometry_parts(g);
     size_t inner = parts & PART_FFN_NORM && !frozen ? R * F : 0; /* what the norm in the feed-forward saw */
     size_t region = larger(R * F + inner, frozen ? parts & PART_ATTN_NORM ? R * D : 0 : 4 * R * D);
@@ -304,20 +298,20 @@ static void lay_scratch(struct tower *t)
     size_t pool =
         tower_pools_by_attention(t) ? 4 * R * (size_t)g->out * e : 0; /* gradients of its attention */
     region = larger(region, frozen ? 0 : tower_output_gradients(t) + pool);
-    m->region_at = take(&at, region);
+    m->region_at = tower_place(&at, region);
     if (frozen) {
-        m->dx_at = take(&at, R * D * e); /* the residual stream */
+        m->dx_at = tower_place(&at, R * D * e); /* the residual stream */
         m->dh_at = at;
         lay_frozen_block(t, NULL, NULL, &at);
     } else {
-        m->dx_at = take(&at, R * D * sizeof(float));
-        m->td_at = take(&at, R * D * e);
-        m->dh_at = take(&at, o->backward_twice ? R * G * e : 0);
+        m->dx_at = tower_place(&at, R * D * sizeof(float));
+        m->td_at = tower_place(&at, R * D * e);
+        m->dh_at = tower_place(&at, o->backward_twice ? R * G * e : 0);
     }
     for (int i = 0; i < t->parameter_count; i++)
         if (t->parameters[i].matrix && t->parameters[i].weight_type != o->compute)
             largest = larger(largest, (size_t)t->parameters[i].count * e);
-    m->cast_at = take(&at, largest);
+    m->cast_at = tower_place(&at, largest);
     t->scratch_bytes = at;
 }
 

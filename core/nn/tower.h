@@ -71,6 +71,14 @@ struct pass {
     int from, to;
 };
 
+/* A place of so many bytes from *at on, which goes on behind it, 64-byte aligned. */
+static inline size_t tower_place(size_t *at, size_t bytes)
+{
+    size_t begin = *at;
+    *at = (begin + bytes + 63) & ~(size_t)63;
+    return begin;
+}
+
 /* A model is three parts, there and back. They only issue operations, always the same ones for the same count
  * (device_issue). Between the parts stand the residual stream, x[l], and its gradient dx, F32 (R, D) in
  * scratch at dx_at; the backward ones complete the gradients of their group. */
@@ -114,9 +122,19 @@ static inline bool tower_pools_by_attention(const struct tower *tower)
     return tower->memory->roles[ROLE_POOL_QUERY] != NULL;
 }
 
-/* y (rows, out) = x W^T + b, W (out, in) */
+/* y (rows, out) = x W^T + b, W (out, in); rows of x and y are ldx and ldy elements apart */
+void tower_linear_apart(struct tower *tower, const void *x, int64_t ldx, const struct parameter *w,
+                        const float *bias, void *y, int64_t ldy, enum dtype y_type, int64_t rows);
+/* The same of dense rows */
 void tower_linear(struct tower *tower, const void *x, const struct parameter *w, const float *bias, void *y,
                   enum dtype y_type, int64_t rows);
+/* y_rj = sum_k x_rk W_jk, so dW_jk = sum_r dy_rj x_rk: dW (out, in) = dy^T x, dy (rows, out), x (rows, in).
+ * Later micro-batches add to it. */
+void tower_weight_gradient(const struct pass *pass, const void *dy, int64_t ldy, const void *x, int64_t ldx,
+                           const struct parameter *w, int64_t rows);
+/* dx_rk = sum_j dy_rj W_jk: dx (rows, in) = or, add, += dy (rows, out) W (out, in) */
+void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, const struct parameter *w,
+                          void *dx, int64_t lddx, bool add, int64_t rows);
 /* The forward pass of one block from x_in into kept and x_out;
  * x_out NULL: only what backward needs (recompute). */
 void tower_block_forward(struct tower *tower, int64_t block, const void *x_in, struct block_activations *kept,
