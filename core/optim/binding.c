@@ -11,13 +11,19 @@ static int tensor_named(const struct meopt *opt, size_t tensor, const void *give
     return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, no tensor %zu in it, or nothing given", tensor);
 }
 
+static int group_given(const struct meopt *opt, size_t tensor, const struct meopt_group *group,
+                       struct meopt_error *err)
+{
+    int status = tensor_named(opt, tensor, group, err);
+    if (status || group->size >= offsetof(struct meopt_group, dampening) + sizeof(double)) return status;
+    return optim_fail(err, MEOPT_BAD_ARGUMENT, "a group of size %zu: set size first", group->size);
+}
+
 int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *group,
                     struct meopt_error *err)
 {
-    int status = tensor_named(opt, tensor, group, err);
+    int status = group_given(opt, tensor, group, err);
     if (status) return status;
-    if (group->size < offsetof(struct meopt_group, dampening) + sizeof(double))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "a group of size %zu: set size first", group->size);
     const struct tensor *t = &opt->tensors[tensor];
     struct meopt_options own;
     const struct meopt_options *o = tensor_options(opt, t, &own);
@@ -34,12 +40,9 @@ int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *
 int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *group,
                     struct meopt_error *err)
 {
-    int status = tensor_named(opt, tensor, group, err);
+    int status = group_given(opt, tensor, group, err);
+    if (!status) status = optim_between_steps(opt, err);
     if (status) return status;
-    if (group->size < offsetof(struct meopt_group, dampening) + sizeof(double))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "a group of size %zu: set size first", group->size);
-    if (opt->stepping)
-        return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
     struct tensor changed = opt->tensors[tensor];
     changed.lr_scale = group->lr_scale;
     changed.decay = true;
@@ -60,9 +63,8 @@ int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *
 int meopt_rebind(struct meopt *opt, size_t tensor, void *weights, void *copy, struct meopt_error *err)
 {
     int status = tensor_named(opt, tensor, weights, err);
+    if (!status) status = optim_between_steps(opt, err);
     if (status) return status;
-    if (opt->stepping)
-        return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
     struct tensor *t = &opt->tensors[tensor];
     if (t->own_weights || (copy && (!t->copy || t->own_copy)))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: this memory is not the caller's", t->name);
@@ -122,9 +124,7 @@ static int moments_check(const struct meopt *opt, size_t tensor, int64_t first, 
     if ((v != NULL) != (t->layout.v != STATE_NONE) && count)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %s second moment, %s was given",
                           t->name, v ? "no" : "a", v ? "one" : "none");
-    if (opt->stepping)
-        return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
-    return MEOPT_OK;
+    return optim_between_steps(opt, err);
 }
 
 int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *m,

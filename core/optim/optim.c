@@ -244,6 +244,12 @@ int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_d
     return MEOPT_OK;
 }
 
+int optim_between_steps(const struct meopt *opt, struct meopt_error *err)
+{
+    if (!opt->stepping) return MEOPT_OK;
+    return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
+}
+
 int optim_range_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count,
                       const void *values, struct meopt_error *err)
 {

@@ -84,6 +84,8 @@ void optim_leave(struct device **device);
 int options_read(struct meopt_options *to, const struct meopt_options *from, struct meopt_error *err);
 /* Are the numbers of a rule in their ranges, and can the formats bear them? */
 int options_check(const struct meopt_options *options, struct meopt_error *err);
+/* MEOPT_BAD_ORDER while a step goes on */
+int optim_between_steps(const struct meopt *opt, struct meopt_error *err);
 /* Is [first, first + count) a range of a tensor in groups of 64, and are there values for it? */
 int optim_range_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count,
                       const void *values, struct meopt_error *err);

@@ -451,8 +451,7 @@ int meopt_load(struct meopt *opt, const void *data, size_t bytes, struct meopt_e
     OPTIM_ENTER(opt);
     if (!opt || !data || opt->options.dry)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or no data");
-    if (opt->stepping)
-        return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
+    if (optim_between_steps(opt, err)) return MEOPT_BAD_ORDER;
     int status = stream_read(opt, data, bytes, false, err);
     return status ? status : stream_read(opt, data, bytes, true, err);
 }

@@ -178,8 +178,7 @@ static int step_begin(struct meopt *opt, int64_t step, double lr, int check, str
 {
     if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
     if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer cannot step");
-    if (opt->stepping)
-        return optim_fail(err, MEOPT_BAD_ORDER, "step %lld was begun and not ended", (long long)opt->step);
+    if (optim_between_steps(opt, err)) return MEOPT_BAD_ORDER;
     if (step < 1)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "step is %lld, steps count from 1", (long long)step);
     if (!isfinite(lr) || lr < 0) return optim_fail(err, MEOPT_BAD_ARGUMENT, "the learning rate is %g", lr);
