@@ -176,8 +176,7 @@ static int carry_lines(const char *from, int fd, const char *to, int64_t step, s
     for (const char *line = text, *stop; line < end && !code; line = stop + 1) {
         stop = memchr(line, '\n', (size_t)(end - line));
         if (!stop) break;
-        const char *at = memmem(line, (size_t)(stop - line), "\"step\":", 7);
-        if (at && strtoll(at + 7, NULL, 10) > step) continue;
+        if (metric_step(line, (size_t)(stop - line)) > (double)step) continue;
         code = file_write_all(fd, line, (size_t)(stop + 1 - line), to, err);
     }
     file_map_close(&map);

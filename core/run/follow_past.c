@@ -13,13 +13,6 @@ enum {
     LOG_BYTES = 8 << 20
 };
 
-/* "step":N of a line of ours, without a JSON library; -1: none. */
-static double step_in(const char *line, size_t bytes)
-{
-    const char *at = memmem(line, bytes, "\"step\":", 7);
-    return at ? metric_number(at + 7, line + bytes, &(const char *){NULL}) : -1;
-}
-
 /* A place at most `before` in front of the first line that is behind `step`; lines there begin after the next
  * newline when it is not 0. */
 static int64_t place_of(struct tail *t, int64_t size, double step, int64_t before)
@@ -30,7 +23,7 @@ static int64_t place_of(struct tail *t, int64_t size, double step, int64_t befor
         size_t bytes;
         tail_seek(t, middle, true);
         const char *line = tail_line(t, &bytes);
-        double found = line ? step_in(line, bytes) : INFINITY;
+        double found = line ? metric_step(line, bytes) : INFINITY;
         if (found >= 0 && found <= step) low = middle;
         else high = middle;
     }
@@ -78,7 +71,7 @@ static void take_past_readings(struct follow *f, double step)
     if (size < 0) return;
     int64_t at = place_of(t, size, step, TAIL_LINE_BYTES);
     tail_seek(t, at, at > 0);
-    for (const char *text; (text = tail_line(t, &bytes)) != NULL && step_in(text, bytes) <= step;) {
+    for (const char *text; (text = tail_line(t, &bytes)) != NULL && metric_step(text, bytes) <= step;) {
         json_decref(last);
         last = json_loadb(text, bytes, 0, NULL);
     }
@@ -111,7 +104,7 @@ static void take_past_events(struct follow *f, double step)
     if (size < 0) return;
     tail_seek(t, size > EVENT_BYTES ? size - EVENT_BYTES : 0, size > EVENT_BYTES);
     for (const char *line; (line = tail_line(t, &bytes)) != NULL;)
-        if (step_in(line, bytes) <= step) follow_take_event(f, line, bytes);
+        if (metric_step(line, bytes) <= step) follow_take_event(f, line, bytes);
 }
 
 int follow_at(struct follow **past, const struct follow *now, double step, struct error *err)

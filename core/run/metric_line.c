@@ -260,3 +260,9 @@ bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes)
     }
     return has_step && skip_space(p + 1, end) == end;
 }
+
+double metric_step(const char *text, size_t bytes)
+{
+    const char *at = memmem(text, bytes, "\"step\":", 7);
+    return at ? metric_number(at + 7, text + bytes, &(const char *){NULL}) : -1;
+}

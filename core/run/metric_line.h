@@ -29,4 +29,7 @@ bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes)
  * *after is behind it, or text when there is none. Also NaN, Infinity. */
 double metric_number(const char *text, const char *end, const char **after);
 
+/* "step":N of any line of ours: metrics, events, readings of cards; -1: none. */
+double metric_step(const char *text, size_t bytes);
+
 #endif
