@@ -10,10 +10,11 @@
 
 static int (*wait_for)(void *stream);
 
-/* 0 when the driver that the variable names is not loaded, or has no such entry */
+/* 0 when the driver that the variable names, or else DTK's, is not loaded, or has no such entry */
 static int find_wait(const char *variable, const char *name)
 {
-    void *driver = dlopen(getenv(variable), RTLD_NOW | RTLD_NOLOAD),
+    const char *named = getenv(variable);
+    void *driver = dlopen(named ? named : "libgalaxyhip.so.5", RTLD_NOW | RTLD_NOLOAD),
          *entry = driver ? dlsym(driver, name) : 0;
     memcpy(&wait_for, &entry, sizeof entry);
     return entry != 0;

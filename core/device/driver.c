@@ -9,15 +9,7 @@
 #include <string.h>
 
 const char *const driver_names[DRIVER_KINDS] = {"hip", "cuda"};
-
-static const char *const hip_libraries[] = {"libamdhip64.so",
-                                            "libamdhip64.so.7",
-                                            "libamdhip64.so.6",
-                                            "libamdhip64.so.5",
-                                            "/opt/dtk/hip/lib/libamdhip64.so",
-                                            "/opt/rocm/lib/libamdhip64.so",
-                                            NULL};
-static const char *const cuda_libraries[] = {"libcuda.so.1", "libcuda.so", NULL};
+static const enum library_id library_ids[DRIVER_KINDS] = {LIBRARY_HIP, LIBRARY_CUDA};
 
 /* One row an entry point: place in struct driver, its two names (NULL:
  * that vendor has none or needs none), optional. */
@@ -74,32 +66,28 @@ static const struct entry {
     {offsetof(struct driver, cuda_error), {NULL, "cuGetErrorString"}, 0},
 };
 
-/* dlerror's text without the "file or directory" chain of every candidate:
- * the first that is not plain absence. */
-static int not_loaded(enum driver_kind kind, const char *path, struct error *err)
+static int not_loaded(enum driver_kind kind, const struct library *l, struct error *err)
 {
-    const char *variable = kind == DRIVER_HIP ? "MEOPT_HIP_LIBRARY" : "MEOPT_CUDA_LIBRARY",
-               *own = getenv(variable), *why = dlerror();
+    const char *variable = library_variable(library_ids[kind]), *own = getenv(variable);
     if (own && *own)
-        return error_set(err, EXIT_NO_CARD, NULL, "%s=%s does not load: %s", variable, path,
-                         why ? why : "unknown reason");
+        return error_set(err, EXIT_NO_CARD, NULL, "%s=%s does not load: %s", variable, l->path, l->why);
     return error_set(err, EXIT_NO_CARD,
                      kind == DRIVER_HIP ? "install the AMD or DTK driver, or 'module load' it (source "
                                           "/opt/dtk/env.sh); see meopt-devices(7)"
                                         : "install the NVIDIA driver; see meopt-devices(7)",
                      "no %s driver: %s is not on this machine (%s)", driver_names[kind],
-                     kind == DRIVER_HIP ? "libamdhip64.so[.5|.6|.7]" : "libcuda.so.1",
-                     why ? why : "unknown reason");
+                     kind == DRIVER_HIP ? "libgalaxyhip.so.5 or libamdhip64.so[.5|.6|.7]" : "libcuda.so.1",
+                     l->why);
 }
 
 int driver_open(struct driver *d, enum driver_kind kind, struct error *err)
 {
+    struct library library;
     memset(d, 0, sizeof *d);
     d->kind = kind;
-    d->handle = library_open(kind == DRIVER_HIP ? hip_libraries : cuda_libraries,
-                             kind == DRIVER_HIP ? "MEOPT_HIP_LIBRARY" : "MEOPT_CUDA_LIBRARY", d->path,
-                             sizeof d->path);
-    if (!d->handle) return not_loaded(kind, d->path, err);
+    d->handle = library_open(library_ids[kind], &library);
+    snprintf(d->path, sizeof d->path, "%s", library.path);
+    if (!d->handle) return not_loaded(kind, &library, err);
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         const char *name = entries[i].names[kind];
         void *p = name ? dlsym(d->handle, name) : NULL;

@@ -1,7 +1,7 @@
-/* The card's driver: one table of entry points, filled by dlopen from libamdhip64 (AMD, Hygon DCU) or libcuda
- * (NVIDIA), so that one binary runs on machines with either, both or none. HIP took CUDA's driver interface
- * function by function: the signatures below serve both, the names differ (driver.c). Every function returns
- * 0 or the driver's error number.
+/* The card's driver: one table of entry points, filled by dlopen from libamdhip64 (AMD), libgalaxyhip (Hygon
+ * DCU) or libcuda (NVIDIA), so that one binary runs on machines with either, both or none. HIP took CUDA's
+ * driver interface function by function: the signatures below serve both, the names differ (driver.c). Every
+ * function returns 0 or the driver's error number.
  *
  * Structures of the vendors change between releases and are never used: attributes are asked for one by one.
  */
@@ -19,7 +19,7 @@ extern const char *const driver_names[DRIVER_KINDS]; /* "hip", "cuda" */
 struct driver {
     enum driver_kind kind;
     void *handle;
-    char path[256]; /* the library that was loaded */
+    char path[4096]; /* the library that was loaded */
     int (*init)(unsigned flags);
     int (*version)(int *version);
     int (*count)(int *count);
@@ -69,9 +69,8 @@ struct driver {
 };
 
 /* Load and initialise. EXIT_NO_CARD with what was tried and the loader's or the driver's words.
- * $MEOPT_HIP_LIBRARY and $MEOPT_CUDA_LIBRARY name another file. */
+ * Where they lie: core/base/library.c. */
 int driver_open(struct driver *driver, enum driver_kind kind, struct error *err);
-/* Loaded libraries stay loaded: drivers start threads that do not survive dlclose. */
 
 /* "invalid device ordinal (101)" */
 const char *driver_text(const struct driver *driver, int error, char *text, size_t size);

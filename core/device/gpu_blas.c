@@ -15,7 +15,7 @@
 
 struct blas {
     enum driver_kind kind;
-    char path[256];
+    char path[4096];
     void *handle;
     int (*destroy)(void *handle);
     /* rocblas_gemm_ex */
@@ -27,12 +27,6 @@ struct blas {
     int (*cuda)(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *a,
                 int a_type, int lda, const void *b, int b_type, int ldb, const void *beta, void *c,
                 int c_type, int ldc, int compute_type, int algorithm);
-};
-
-static const char *const libraries[DRIVER_KINDS][6] = {
-    {"librocblas.so", "librocblas.so.4", "librocblas.so.3", "librocblas.so.0", "/opt/rocm/lib/librocblas.so",
-     NULL},
-    {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so", NULL},
 };
 
 static void *entry(void *library, const char *name, bool *whole)
@@ -48,11 +42,10 @@ struct blas *blas_open(struct device *dev)
     bool hip = gpu->driver.kind == DRIVER_HIP, whole = true;
     struct blas *b = calloc(1, sizeof *b);
     if (!b) return NULL;
-    const char *variable = hip ? "MEOPT_ROCBLAS_LIBRARY" : "MEOPT_CUBLAS_LIBRARY", *own = getenv(variable);
+    struct library found;
+    void *library = library_open(hip ? LIBRARY_ROCBLAS : LIBRARY_CUBLAS, &found);
     b->kind = gpu->driver.kind;
-    void *library = own && strcmp(own, "none") == 0
-                        ? NULL
-                        : library_open(libraries[b->kind], variable, b->path, sizeof b->path);
+    snprintf(b->path, sizeof b->path, "%s", found.path);
     int (*create)(void **) = NULL, (*set_stream)(void *, void *) = NULL;
     void *p;
     if (library) {

@@ -27,40 +27,11 @@ static const struct numbers {
     int workspace, reduction,
         alignment; /* of a preference, -1: has none; alignment of A, B, C, D from here */
     int driver;    /* its least version */
-    const char *prefix, *variable, *libraries[5];
+    const char *prefix;
+    enum library_id library;
 } vendor[DRIVER_KINDS] = {
-    {2,
-     0,
-     14,
-     111,
-     112,
-     0,
-     1,
-     2,
-     3,
-     1,
-     -1,
-     -1,
-     60000000,
-     "hipblasLt",
-     "MEOPT_HIPBLASLT_LIBRARY",
-     {"libhipblaslt.so", "libhipblaslt.so.1", "libhipblaslt.so.0", "/opt/rocm/lib/libhipblaslt.so", NULL}},
-    {68,
-     0,
-     14,
-     0,
-     1,
-     3,
-     4,
-     7,
-     8,
-     1,
-     3,
-     5,
-     11000,
-     "cublasLt",
-     "MEOPT_CUBLASLT_LIBRARY",
-     {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", "libcublasLt.so", NULL}},
+    {2, 0, 14, 111, 112, 0, 1, 2, 3, 1, -1, -1, 60000000, "hipblasLt", LIBRARY_HIPBLASLT},
+    {68, 0, 14, 0, 1, 3, 4, 7, 8, 1, 3, 5, 11000, "cublasLt", LIBRARY_CUBLASLT},
 };
 enum { EPILOGUE_NONE = 1, EPILOGUE_BIAS = 4, REDUCTION_IN_COMPUTE_TYPE = 2 };
 
@@ -79,7 +50,7 @@ struct product {
 
 struct lt {
     const struct numbers *is;
-    char path[256];
+    char path[4096];
     void *handle, *workspace;
     int count;
     struct product *products;
@@ -278,14 +249,13 @@ static bool probe(struct device *dev, bool second)
     return right;
 }
 
-static void *library_of(const struct driver *driver, char *path, size_t size)
+/* NULL: not there, not wanted, or beside a driver too old for it. */
+static void *library_of(const struct driver *driver, struct library *library)
 {
     const struct numbers *is = &vendor[driver->kind];
-    const char *own = getenv(is->variable);
     int version = 0;
-    bool wanted =
-        (!own || strcmp(own, "none") != 0) && driver->version(&version) == 0 && version >= is->driver;
-    return wanted ? library_open(is->libraries, is->variable, path, size) : NULL;
+    return driver->version(&version) == 0 && version >= is->driver ? library_open(is->library, library)
+                                                                   : NULL;
 }
 
 static void *workspace_of(struct device *dev)
@@ -296,17 +266,17 @@ static void *workspace_of(struct device *dev)
 
 void lt_count(struct device *dev, const struct driver *driver)
 {
-    char path[256];
-    if (library_of(driver, path, sizeof path)) workspace_of(dev);
+    struct library library;
+    if (library_of(driver, &library)) workspace_of(dev);
 }
 
 struct lt *lt_open(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
     const struct numbers *is = &vendor[gpu->driver.kind];
-    char path[256], name[64];
-    void *library = library_of(&gpu->driver, path, sizeof path);
-    if (!library) return NULL;
+    char name[64];
+    struct library library;
+    if (!library_of(&gpu->driver, &library)) return NULL;
     struct lt *lt = calloc(1, sizeof *lt);
     struct product *products = calloc(PRODUCTS, sizeof *products);
     if (!lt || !products) {
@@ -315,12 +285,12 @@ struct lt *lt_open(struct device *dev)
         return NULL;
     }
     lt->is = is;
-    snprintf(lt->path, sizeof lt->path, "%s", path);
+    snprintf(lt->path, sizeof lt->path, "%s", library.path);
     lt->products = products;
     bool whole = true;
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         snprintf(name, sizeof name, "%s%s", is->prefix, entries[i].name);
-        void *p = dlsym(library, name);
+        void *p = dlsym(library.handle, name);
         whole = whole && p;
         memcpy((char *)lt + entries[i].at, &p, sizeof p);
     }
@@ -328,7 +298,7 @@ struct lt *lt_open(struct device *dev)
     if (whole) lt->workspace = workspace_of(dev);
     gpu->lt = lt; /* for the probes */
     if (whole && lt->workspace && probe(dev, false) && probe(dev, true)) return lt;
-    log_debug("%s does not work on %s", path, dev->name);
+    log_debug("%s does not work on %s", lt->path, dev->name);
     dev->pending.code = 0;
     device_free(dev, lt->workspace);
     lt_close(lt);

@@ -50,8 +50,8 @@ struct nccl_config {
       (const void *from, void *to, size_t count, int type, void *comm, void *stream))
 
 struct nccl_api {
-    char path[256]; /* of the library */
-    int number;     /* of its release, as 22203 */
+    char path[4096]; /* of the library */
+    int number;      /* of its release, as 22203 */
 #define NCCL_MEMBER(name, symbol, arguments) int(*name) arguments;
     NCCL_ENTRIES(NCCL_MEMBER)
 #undef NCCL_MEMBER

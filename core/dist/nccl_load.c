@@ -11,11 +11,6 @@
 
 const char *const nccl_names[DEVICE_KIND_COUNT] = {[DEVICE_HIP] = "RCCL", [DEVICE_CUDA] = "NCCL"};
 
-static const char *const nccl_files[DEVICE_KIND_COUNT][6] = {
-    [DEVICE_HIP] = {"librccl.so.1", "librccl.so", "/opt/dtk/lib/librccl.so.1", "/opt/rocm/lib/librccl.so.1",
-                    NULL},
-    [DEVICE_CUDA] = {"libnccl.so.2", "libnccl.so", NULL}};
-
 static const struct {
     size_t at;
     const char *symbol;
@@ -47,17 +42,15 @@ const struct nccl_api *nccl_load(enum device_kind kind, char *why, size_t size)
 {
     static struct nccl_api apis[DEVICE_KIND_COUNT];
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static const char *const variables[DEVICE_KIND_COUNT] = {
-        [DEVICE_HIP] = "MEOPT_RCCL_LIBRARY", [DEVICE_CUDA] = "MEOPT_NCCL_LIBRARY"};
     struct nccl_api *api = &apis[kind], *found = NULL;
-    const char *own = getenv(variables[kind]);
     pthread_mutex_lock(&lock);
     if (api->number) found = api;
-    else if (own && strcmp(own, "none") == 0) snprintf(why, size, "%s=none", variables[kind]);
     else {
-        void *library = library_open(nccl_files[kind], variables[kind], api->path, sizeof api->path);
-        if (!library) snprintf(why, size, "%s is not found", own && *own ? own : nccl_files[kind][0]);
-        else if (nccl_fill(api, library, why, size)) found = api;
+        struct library library;
+        if (!library_open(kind == DEVICE_HIP ? LIBRARY_RCCL : LIBRARY_NCCL, &library))
+            snprintf(why, size, "%s", library.why);
+        snprintf(api->path, sizeof api->path, "%s", library.path);
+        if (library.handle && nccl_fill(api, library.handle, why, size)) found = api;
         else api->number = 0;
     }
     pthread_mutex_unlock(&lock);

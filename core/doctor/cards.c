@@ -199,54 +199,51 @@ static void check_drivers(struct doctor *d)
                     "choose with device.type hip or cuda");
 }
 
+static void tell_library(struct doctor *d, const char *purpose, const char *without, bool wanted,
+                         const struct library *library)
+{
+    bool there = library->handle != NULL;
+    struct line *l = doctor_add(d,
+                                there    ? FINDING_OK
+                                : wanted ? FINDING_WARNING
+                                         : FINDING_MISSING,
+                                "%s: %s", purpose, library->path);
+    line_text(l, "library", there ? library->path : "");
+    if (!there)
+        line_advise(l, without,
+                    wanted ? "where libraries are looked for: meopt-devices(7); put another place into "
+                             "LD_LIBRARY_PATH"
+                           : NULL);
+}
+
 static void check_card_libraries(struct doctor *d)
 {
     static const char slow[] = "without it MEOpt's own matrix product serves, slower",
                       through_host[] = "without it several cards exchange through the host's memory, slower",
-                      hosts[] = "ranks of several hosts need it where they have no cards",
                       silent[] = "the dashboard shows no temperature and power";
     static const struct {
         const char *purpose, *without;
-        int vendor; /* 0 NVIDIA, 1 AMD and Hygon, 2 any */
-        const char *names[5];
-    } rows[] = {
-        {"BLAS of AMD and Hygon",
-         slow,
-         1,
-         {"librocblas.so", "librocblas.so.4", "librocblas.so.3", "librocblas.so.0", NULL}},
-        {"BLAS of NVIDIA",
-         slow,
-         0,
-         {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so", NULL}},
-        {"collectives of AMD and Hygon", through_host, 1, {"librccl.so.1", "librccl.so", NULL}},
-        {"collectives of NVIDIA", through_host, 0, {"libnccl.so.2", "libnccl.so", NULL}},
-        {"telemetry of AMD and Hygon",
-         silent,
-         1,
-         {"librocm_smi64.so", "librocm_smi64.so.1", "librocm_smi64.so.2", "/opt/hyhal/lib/librocm_smi64.so",
-          NULL}},
-        {"telemetry of NVIDIA", silent, 0, {"libnvidia-ml.so.1", NULL}},
-        {"MPI between CPU ranks", hosts, 2, {"libmpi.so.40", "libmpi.so.12", "libmpi.so", NULL}},
-    };
+        int vendor; /* 0 NVIDIA, 1 AMD and Hygon */
+        enum library_id library;
+    } rows[] = {{"BLAS of AMD and Hygon", slow, 1, LIBRARY_ROCBLAS},
+                {"BLAS of NVIDIA", slow, 0, LIBRARY_CUBLAS},
+                {"collectives of AMD and Hygon", through_host, 1, LIBRARY_RCCL},
+                {"collectives of NVIDIA", through_host, 0, LIBRARY_NCCL},
+                {"telemetry of AMD and Hygon", silent, 1, LIBRARY_ROCM_SMI},
+                {"telemetry of NVIDIA", silent, 0, LIBRARY_NVML}};
+    static const char *const mpi[] = {"libmpi.so.40", "libmpi.so.12", "libmpi.so", NULL};
     int count[VENDORS];
     count_cards(d, count);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char path[256];
-        void *handle = library_open(rows[i].names, NULL, path,
-                                    sizeof path); /* stays loaded: drivers do not survive dlclose */
-        bool wanted = rows[i].vendor == 0 ? count[2] > 0 : rows[i].vendor == 1 && count[0] + count[1] > 0;
-        struct line *l = doctor_add(d,
-                                    handle   ? FINDING_OK
-                                    : wanted ? FINDING_WARNING
-                                             : FINDING_MISSING,
-                                    "%s: %s", rows[i].purpose, handle ? path : rows[i].names[0]);
-        line_text(l, "library", handle ? path : "");
-        if (!handle)
-            line_advise(l, rows[i].without,
-                        wanted ? "put its directory into LD_LIBRARY_PATH (ROCm: /opt/rocm/lib, DTK: source "
-                                 "/opt/dtk/env.sh, CUDA: /usr/local/cuda/lib64)"
-                               : NULL);
+        bool wanted = rows[i].vendor == 0 ? count[2] > 0 : count[0] + count[1] > 0;
+        struct library library;
+        library_open(rows[i].library, &library);
+        tell_library(d, rows[i].purpose, rows[i].without, wanted, &library);
     }
+    struct library library;
+    library_open_first(mpi, &library);
+    tell_library(d, "MPI between CPU ranks", "ranks of several hosts need it where they have no cards", false,
+                 &library);
 }
 
 /* GB/s; 0: no memory for it. */

@@ -4,9 +4,7 @@
  * watches knows which one did not come back. */
 #include "core/monitor/helper.h"
 
-#include <dlfcn.h>
 #include <errno.h>
-#include <link.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,32 +17,20 @@ static void say(enum helper_kind kind, int card, int field, int result, double v
 {
     struct helper_record r = {
         .kind = (int32_t)kind, .card = card, .field = field, .result = result, .value = value};
-    snprintf(r.text, sizeof r.text, "%s", text ? text : "");
+    snprintf(r.text, sizeof r.text, "%.199s", text ? text : "");
     if (send(HELPER_FD, &r, offsetof(struct helper_record, text) + strlen(r.text) + 1, MSG_NOSIGNAL) < 0)
         _exit(0); /* nobody listens */
 }
 
-static void *library_load(const struct helper_library *l, const char *file)
+static void *load(const struct helper_library *l, const char *file)
 {
-    char why[200] = "";
-    void *library = NULL;
-    if (file[0]) {
-        library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-        if (!library) snprintf(why, sizeof why, "%s", dlerror());
-    }
-    for (int i = 0; !file[0] && !library && l->files[i]; i++) {
-        library = dlopen(l->files[i], RTLD_NOW | RTLD_LOCAL);
-        const char *reason = library ? NULL : dlerror();
-        /* The reason worth telling is that of a file which is there. */
-        if (reason && (!why[0] || !strstr(reason, "No such file"))) snprintf(why, sizeof why, "%s", reason);
-    }
-    if (!library) {
-        say(HELPER_FAILED, -1, 0, 0, 0, why);
+    struct library library;
+    if (!(file[0] ? library_open_file(file, &library) : library_open(l->library, &library))) {
+        say(HELPER_FAILED, -1, 0, 0, 0, library.why);
         _exit(1);
     }
-    struct link_map *map;
-    if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) say(HELPER_LIBRARY, -1, 0, 0, 0, map->l_name);
-    return library;
+    say(HELPER_LIBRARY, -1, 0, 0, 0, library.path);
+    return library.handle;
 }
 
 static void sample(const struct helper_library *l, int count, const struct helper_request *request)
@@ -76,7 +62,7 @@ int monitor_helper(const char *provider, const char *file)
                 0);          /* whatever was inherited, locks above all, is not held by a helper that hangs */
     signal(SIGINT, SIG_IGN); /* of the terminal: for the controller to act on */
     say(HELPER_BEGIN, -1, 0, 0, 0, NULL);
-    void *library = library_load(l, file);
+    void *library = load(l, file);
     char why[200] = "";
     int count = l->open(library, why, sizeof why);
     if (count < 0) {

@@ -4,6 +4,7 @@
 #ifndef MEOPT_MONITOR_HELPER_H
 #define MEOPT_MONITOR_HELPER_H
 
+#include "core/base/library.h"
 #include "core/monitor/internal.h"
 
 #include <stdint.h>
@@ -38,7 +39,7 @@ struct helper_record {
  * `read` results as in HELPER_VALUE. */
 struct helper_library {
     const char *provider;
-    const char *const *files; /* tried in this order */
+    enum library_id library;
     /* Returns the number of cards, or -1 with `why`. */
     int (*open)(void *library, char *why, size_t size);
     void (*card)(int card, char *name, size_t size, char pci[16]);

@@ -155,7 +155,4 @@ static int nvml_read(int card, int field, const struct helper_request *request, 
     return status == NOT_SUPPORTED || status == NO_PERMISSION || status == NOT_FOUND ? 0 : -1;
 }
 
-static const char *const files[] = {"libnvidia-ml.so.1", "libnvidia-ml.so",
-                                    "/usr/lib/wsl/lib/libnvidia-ml.so.1", NULL};
-
-const struct helper_library helper_nvml = {"nvml", files, nvml_open, nvml_card, nvml_read};
+const struct helper_library helper_nvml = {"nvml", LIBRARY_NVML, nvml_open, nvml_card, nvml_read};

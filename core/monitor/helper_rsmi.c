@@ -134,15 +134,4 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
                : -1;
 }
 
-static const char *const files[] = {"librocm_smi64.so",
-                                    "librocm_smi64.so.1",
-                                    "librocm_smi64.so.2",
-                                    "librocm_smi64.so.5",
-                                    "librocm_smi64.so.6",
-                                    "librocm_smi64.so.7",
-                                    "/opt/hyhal/lib/librocm_smi64.so",
-                                    "/opt/hyhal/lib/librocm_smi64.so.2",
-                                    "/opt/rocm/lib/librocm_smi64.so",
-                                    NULL};
-
-const struct helper_library helper_rsmi = {"rsmi", files, rsmi_open, rsmi_card, rsmi_read};
+const struct helper_library helper_rsmi = {"rsmi", LIBRARY_ROCM_SMI, rsmi_open, rsmi_card, rsmi_read};
