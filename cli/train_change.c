@@ -201,11 +201,10 @@ static int carry_file(const char *directory, const struct run *run, const char *
 static int carry_all(const char *directory, const struct run *run, int64_t step, struct error *err)
 {
     static const char *const whole[] = {"meta.json", "data.list", "plan.json"};
-    static const char *const parts[] = {"model.safetensors", "optimizer.bin", "MANIFEST.json"};
     char *metrics = path_join(directory, "metrics.jsonl"), *events = path_join(directory, "events.jsonl"),
          *name = xasprintf("ckpt/step-%08lld", (long long)step), *ckpt = run_path(run, name);
-    char *latest = run_path(run, "ckpt/LATEST");
-    int code = carry_lines(metrics, run->metrics, "metrics.jsonl", step, err);
+    char *latest = run_path(run, "ckpt/LATEST"), **parts = checkpoint_files(directory, step, err);
+    int code = parts ? carry_lines(metrics, run->metrics, "metrics.jsonl", step, err) : err->code;
     if (!code) code = carry_lines(events, run->events, "events.jsonl", step, err);
     if (!code) code = carry_file(directory, run, "cards.jsonl", step, err);
     if (!code) code = file_make_dirs(ckpt, err);
@@ -215,12 +214,14 @@ static int carry_all(const char *directory, const struct run *run, int64_t step,
         free(from);
         free(to);
     }
-    for (size_t i = 0; i < sizeof parts / sizeof *parts && !code; i++) {
+    for (size_t i = 0; parts && parts[i]; i++) {
         char *from = xasprintf("%s/%s/%s", directory, name, parts[i]), *to = path_join(ckpt, parts[i]);
-        code = carry(from, to, true, err);
+        if (!code) code = carry(from, to, true, err);
         free(from);
         free(to);
+        free(parts[i]);
     }
+    free(parts);
     if (!code) code = file_sync_dir(ckpt, err);
     if (!code) code = file_write_atomic(latest, path_basename(ckpt), strlen(path_basename(ckpt)), err);
     free(latest);

@@ -112,6 +112,109 @@ static void another_shape_is_refused(void **state)
     checkpoint_close(&c);
 }
 
+static void what_several_have_written_comes_back(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    writers = 3;
+    assert_int_equal(save(7, 2, 1, &err), 0);
+    expect(7, 1);
+    assert_int_equal(save(7, 2, 2, &err), 0); /* there and whole: no work */
+    expect(7, 1);
+    char **names = checkpoint_files(directory, 7, &err);
+    static const char *const all[] = {"model.safetensors", "optimizer.0-of-3.bin", "optimizer.1-of-3.bin",
+                                      "optimizer.2-of-3.bin", "MANIFEST.json"};
+    for (int i = 0; i < 5; i++) {
+        assert_string_equal(names[i], all[i]);
+        free(names[i]);
+    }
+    assert_null(names[5]);
+    free(names);
+    failing = 2;
+    assert_int_equal(save(8, 1, 2, &err), EXIT_DISK);
+    assert_string_equal(err.what, "writer 2 has no room");
+    failing = -1;
+    assert_int_equal(count_steps(), 1);
+    expect(7, 1);
+    writers = 1; /* and by one again */
+    assert_int_equal(save(8, 1, 3, &err), 0);
+    expect(8, 3);
+}
+
+/* As when files of two runs are mixed, or a disk of one host is away. */
+static void a_part_that_is_missing_or_of_another_save_is_passed_over(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    struct checkpoint c;
+    writers = 3;
+    for (int64_t step = 1; step <= 4; step++) assert_int_equal(save(step, 9, (int)step, &err), 0);
+    char *gone = within(4, "optimizer.1-of-3.bin"), *from = within(2, "optimizer.2-of-3.bin"),
+         *to = within(3, "optimizer.2-of-3.bin");
+    assert_int_equal(unlink(gone), 0);
+    expect(3, 3);
+    assert_int_equal(unlink(to), 0);
+    assert_int_equal(link(from, to), 0);
+    expect(2, 2);
+    assert_int_equal(checkpoint_newest(&c, directory, true, &err), 0);
+    checkpoint_close(&c);
+    char *aside = xasprintf("%s/ckpt/step-00000004.damaged", directory);
+    assert_int_equal(access(aside, F_OK), 0);
+    damage(2, "optimizer.0-of-3.bin");
+    damage(1, "optimizer.2-of-3.bin");
+    assert_int_equal(checkpoint_newest(&c, directory, false, &err), EXIT_INTEGRITY);
+    assert_non_null(strstr(err.what, "optimizer.0-of-3.bin does not agree with the manifest"));
+    free(aside);
+    free(gone);
+    free(from);
+    free(to);
+}
+
+static int write_elsewhere(void *context, struct checkpoint_written *all, struct error *err)
+{
+    int code = write_all(context, all, err);
+    char *path = xasprintf("%s/ckpt/step-00000002.partial/optimizer.1-of-2.bin", directory);
+    assert_int_equal(unlink(path), 0); /* as if on a disk of its own */
+    free(path);
+    return code;
+}
+
+static void a_part_that_is_on_another_hosts_disk_is_no_part(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    struct others others = {2, 2};
+    writers = 2;
+    assert_int_equal(save(1, 9, 1, &err), 0);
+    struct checkpoint_content content = {
+        .tensors = rows, .tensor_count = 2, .writers = 2, .gather = write_elsewhere, .context = &others};
+    assert_int_equal(checkpoint_save(directory, 2, 9, &content, &err), EXIT_FAILED);
+    assert_non_null(strstr(err.what, "optimizer.1-of-2.bin"));
+    assert_non_null(strstr(err.hint, "the same on every host"));
+    expect(1, 1);
+}
+
+static void one_of_a_later_version_is_neither_read_nor_renamed(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    struct checkpoint c;
+    assert_int_equal(save(1, 9, 1, &err), 0);
+    assert_int_equal(save(2, 9, 2, &err), 0);
+    char *path = within(2, "MANIFEST.json"), *text = NULL;
+    size_t bytes;
+    assert_int_equal(file_read(path, 4096, &text, &bytes, NULL), 0);
+    char *version = strstr(text, "\"version\": 1");
+    assert_non_null(version);
+    version[strlen("\"version\": ")] = '9';
+    assert_int_equal(file_write_atomic(path, text, bytes, &err), 0);
+    assert_int_equal(checkpoint_newest(&c, directory, true, &err), EXIT_FAILED);
+    assert_non_null(strstr(err.what, "later version of meopt"));
+    assert_int_equal(count_steps(), 2);
+    free(text);
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -120,6 +223,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_save_that_fails_leaves_what_was_there, setup, teardown),
         cmocka_unit_test_setup_teardown(as_many_stay_as_are_kept, setup, teardown),
         cmocka_unit_test_setup_teardown(the_newest_of_thousands_is_found, setup, teardown),
-        cmocka_unit_test_setup_teardown(another_shape_is_refused, setup, teardown)};
+        cmocka_unit_test_setup_teardown(another_shape_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_several_have_written_comes_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_part_that_is_missing_or_of_another_save_is_passed_over, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(a_part_that_is_on_another_hosts_disk_is_no_part, setup, teardown),
+        cmocka_unit_test_setup_teardown(one_of_a_later_version_is_neither_read_nor_renamed, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,12 +24,14 @@ static char directory[64];
 static float values[2][VALUES];
 static const size_t record_bytes[RECORDS] = {5, 0, 70000};
 static int64_t refused_record = -1;
+static int writers, failing; /* how many write records, and which of them cannot */
 
 static int setup(void **state)
 {
     (void)state;
     log_level = LOG_QUIET;
-    refused_record = -1;
+    refused_record = failing = -1;
+    writers = 1;
     strcpy(directory, "/tmp/meopt-ckpt-XXXXXX");
     return mkdtemp(directory) ? 0 : -1;
 }
@@ -47,6 +49,38 @@ static int fill(void *context, int64_t index, void *dst, size_t bytes, struct er
     return 0;
 }
 
+/* What each of several writers holds of a record: all of it, its own number in front. */
+struct part {
+    int number, seed;
+};
+
+static int fill_part(void *context, int64_t index, void *dst, size_t bytes, struct error *err)
+{
+    const struct part *part = context;
+    *(char *)dst = (char)part->number;
+    return fill((void *)(uintptr_t)&part->seed, index, (char *)dst + 1, bytes - 1, err);
+}
+
+struct others {
+    int64_t step;
+    int seed;
+};
+
+static int write_all(void *context, struct checkpoint_written *all, struct error *err)
+{
+    const struct others *o = context;
+    for (int w = 0; w < writers; w++) {
+        struct part part = {w, o->seed};
+        struct checkpoint_record records[RECORDS];
+        if (w == failing) return error_set(err, EXIT_DISK, NULL, "writer %d has no room", w);
+        for (int i = 0; i < RECORDS; i++)
+            records[i] = (struct checkpoint_record){record_bytes[i] + 1, fill_part, &part};
+        int code = checkpoint_save_part(directory, o->step, w, writers, records, RECORDS, &all[w], err);
+        if (code) return code;
+    }
+    return 0;
+}
+
 static const struct weights_row rows[2] = {
     {.name = "blocks.0.weight", .dtype = DTYPE_F32, .ndim = 2, .shape = {2, 3}, .data = values[0]},
     {.name = "bias", .dtype = DTYPE_F32, .ndim = 1, .shape = {VALUES}, .data = values[1]}};
@@ -56,8 +90,15 @@ static int save(int64_t step, int keep, int seed, struct error *err)
     struct checkpoint_record records[RECORDS];
     for (int i = 0; i < RECORDS; i++) records[i] = (struct checkpoint_record){record_bytes[i], fill, &seed};
     for (int i = 0; i < 2 * VALUES; i++) values[i / VALUES][i % VALUES] = (float)(seed * 100 + i) / 3;
-    struct checkpoint_content content = {rows, 2, records, RECORDS, json_pack("{s:f}", "norm", seed / 3.0),
-                                         NULL};
+    struct others others = {step, seed};
+    struct checkpoint_content content = {.tensors = rows,
+                                         .tensor_count = 2,
+                                         .records = records,
+                                         .record_count = RECORDS,
+                                         .more = json_pack("{s:f}", "norm", seed / 3.0),
+                                         .writers = writers,
+                                         .gather = write_all,
+                                         .context = &others};
     int code = checkpoint_save(directory, step, keep, &content, err);
     json_decref(content.more);
     return code;
@@ -71,12 +112,17 @@ static int same_tensor(void *context, int64_t index, const float *found, struct 
     return 0;
 }
 
-static int same_record(void *context, int64_t index, const void *record, size_t bytes, struct error *err)
+static int same_record(void *context, int64_t index, const void *const *parts, const size_t *bytes,
+                       struct error *err)
 {
+    size_t before = writers > 1;
     (void)err;
-    assert_int_equal(bytes, record_bytes[index]);
-    for (size_t i = 0; i < bytes; i++)
-        assert_int_equal(((const uint8_t *)record)[i], *(const int *)context + index);
+    for (int w = 0; w < writers; w++) {
+        const uint8_t *record = parts[w];
+        assert_int_equal(bytes[w], record_bytes[index] + before);
+        if (before) assert_int_equal(record[0], w);
+        for (size_t i = before; i < bytes[w]; i++) assert_int_equal(record[i], *(const int *)context + index);
+    }
     return 0;
 }
 

@@ -11,18 +11,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-const char *const checkpoint_parts[PARTS] = {"model.safetensors", "optimizer.bin"};
+const char checkpoint_model[] = "model.safetensors";
 const char checkpoint_manifest[] = "MANIFEST.json";
 
 enum {
     READ_BYTES = 1 << 25,
     MANIFEST_BYTES = 1 << 24, /* at most */
     READ_TRIES = 4,           /* of what cannot be read now, 0.1, 0.2, 0.4 s apart */
-    LIST_TRIES = 1000         /* a training removes what was listed */
+    LIST_TRIES = 1000,        /* a training removes what was listed */
+    SPARE_DESCRIPTORS = 256   /* of a process, beside those of records */
 };
 
 char *checkpoint_path(const char *directory, int64_t step)
@@ -30,6 +32,11 @@ char *checkpoint_path(const char *directory, int64_t step)
     char *all = path_join(directory, "ckpt"), *path = xasprintf("%s/step-%08lld", all, (long long)step);
     free(all);
     return path;
+}
+
+char *checkpoint_records_name(int writer, int writers)
+{
+    return writers > 1 ? xasprintf("optimizer.%d-of-%d.bin", writer, writers) : xstrdup("optimizer.bin");
 }
 
 /* ---- what is there ---- */
@@ -124,19 +131,17 @@ int checkpoint_open_part(const char *path, int *fd, struct error *err)
 }
 
 /* By reading, not by a map: a disk that fails is an error then, and no signal. */
-int checkpoint_checksum(int fd, const char *path, json_int_t *bytes, json_int_t *crc, struct error *err)
+int checkpoint_checksum(int fd, const char *path, struct checkpoint_written *found, struct error *err)
 {
-    uint32_t sum = 0;
     size_t got = READ_BYTES;
     char *buffer = malloc(READ_BYTES);
     int code = buffer ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", path);
-    *bytes = 0;
+    *found = (struct checkpoint_written){0};
     while (!code && got == READ_BYTES) {
-        code = read_at(fd, buffer, READ_BYTES, *bytes, &got, path, err);
-        if (!code) sum = crc32c(sum, buffer, got);
-        *bytes += (json_int_t)got;
+        code = read_at(fd, buffer, READ_BYTES, found->bytes, &got, path, err);
+        if (!code) found->crc = crc32c(found->crc, buffer, got);
+        found->bytes += (int64_t)got;
     }
-    *crc = sum;
     free(buffer);
     return code;
 }
@@ -168,59 +173,126 @@ static int read_manifest(struct checkpoint *c, int fd, const char *path, struct 
     return code;
 }
 
-static int compare_part(const struct checkpoint *c, int part, int fd, enum depth depth, struct error *err)
+/* How many have written records, as its manifest says. */
+static int read_writers(struct checkpoint *c, struct error *err)
 {
-    char *path = path_join(c->directory, checkpoint_parts[part]);
-    json_t *entry = json_object_get(json_object_get(c->manifest, "files"), checkpoint_parts[part]);
-    json_int_t bytes = -1, crc = json_integer_value(json_object_get(entry, "crc32c"));
+    json_int_t version = json_integer_value(json_object_get(c->manifest, "version"));
+    json_t *files = json_object_get(c->manifest, "files"), *entry;
+    const char *name;
+    if (version > CHECKPOINT_VERSION) /* not damaged, and nothing to pass over */
+        return error_set(err, EXIT_FAILED, "use the meopt that wrote it, or a later one",
+                         "the checkpoint of step %lld is of a later version of meopt", (long long)c->step);
+    c->writers = 1;
+    json_object_foreach(files, name, entry)
+    {
+        int writers = 0, end = 0;
+        if (sscanf(name, "optimizer.0-of-%d.bin%n", &writers, &end) == 1 && end > 0 && !name[end] &&
+            writers > 1 && writers <= CHECKPOINT_WRITERS)
+            c->writers = writers;
+    }
+    return 0;
+}
+
+static int compare_part(const struct checkpoint *c, const char *name, int fd, enum depth depth,
+                        struct error *err)
+{
+    char *path = path_join(c->directory, name);
+    json_t *entry = json_object_get(json_object_get(c->manifest, "files"), name);
+    struct checkpoint_written found = {.bytes = -1,
+                                       .crc = (uint32_t)json_integer_value(json_object_get(entry, "crc32c"))};
     struct stat st;
     int code = 0;
-    if (depth == BY_CONTENT) code = checkpoint_checksum(fd, path, &bytes, &crc, err);
-    else if (fstat(fd, &st) == 0) bytes = (json_int_t)st.st_size;
+    if (depth == BY_CONTENT) code = checkpoint_checksum(fd, path, &found, err);
+    else if (fstat(fd, &st) == 0) found.bytes = (int64_t)st.st_size;
     else code = error_errno(err, EXIT_FAILED, NULL, "cannot read %s", path);
-    if (!code && (!entry || bytes != json_integer_value(json_object_get(entry, "bytes")) ||
-                  crc != json_integer_value(json_object_get(entry, "crc32c"))))
+    if (!code && (!entry || found.bytes != json_integer_value(json_object_get(entry, "bytes")) ||
+                  found.crc != json_integer_value(json_object_get(entry, "crc32c"))))
         code = error_set(err, EXIT_INTEGRITY, NULL, "%s does not agree with the manifest's size and checksum",
-                         checkpoint_parts[part]);
+                         name);
     free(path);
+    return code;
+}
+
+/* A checkpoint of a thousand ranks has as many files. */
+static void allow_descriptors(int count)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+    if (limit.rlim_cur > (rlim_t)count + SPARE_DESCRIPTORS) return;
+    limit.rlim_cur = (rlim_t)count + SPARE_DESCRIPTORS;
+    if (limit.rlim_cur > limit.rlim_max) limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* Each file of records, c->records. */
+static int open_records(struct checkpoint *c, struct error *err)
+{
+    int code = 0;
+    c->records = xcalloc((size_t)c->writers, sizeof *c->records);
+    for (int i = 0; i < c->writers; i++) c->records[i] = -1;
+    allow_descriptors(c->writers);
+    for (int i = 0; i < c->writers && !code; i++) {
+        char *name = checkpoint_records_name(i, c->writers), *path = path_join(c->directory, name);
+        code = checkpoint_open_part(path, &c->records[i], err);
+        free(path);
+        free(name);
+    }
     return code;
 }
 
 /* Everything is opened before anything is read, which may take minutes: from then on it may be removed. */
 static int open_whole(struct checkpoint *c, enum depth depth, struct error *err)
 {
-    int fds[PARTS + 1] = {-1, -1, -1}, code = 0, opened;
-    char *paths[PARTS + 1];
+    int manifest = -1, model = -1;
+    char *manifest_path = path_join(c->directory, checkpoint_manifest),
+         *model_path = path_join(c->directory, checkpoint_model);
     struct error unusable = {0};
-    for (int i = 0; i < PARTS; i++) paths[i] = path_join(c->directory, checkpoint_parts[i]);
-    paths[PARTS] = path_join(c->directory, checkpoint_manifest);
-    for (int i = PARTS; i >= 0 && !code; i--) code = checkpoint_open_part(paths[i], &fds[i], err);
-    opened = code || depth == BY_SIZE ? 0 : weights_open(&c->model, paths[PART_TENSORS], &unusable);
-    if (!code) code = read_manifest(c, fds[PARTS], paths[PARTS], err);
-    for (int i = 0; i < PARTS && !code; i++) code = compare_part(c, i, fds[i], depth, err);
+    int code = checkpoint_open_part(manifest_path, &manifest, err);
+    if (!code) code = read_manifest(c, manifest, manifest_path, err);
+    if (!code) code = read_writers(c, err);
+    if (!code) code = open_records(c, err);
+    if (!code) code = checkpoint_open_part(model_path, &model, err);
+    int opened = code || depth == BY_SIZE ? 0 : weights_open(&c->model, model_path, &unusable);
+    if (!code) code = compare_part(c, checkpoint_model, model, depth, err);
+    for (int i = 0; i < c->writers && !code; i++) {
+        char *name = checkpoint_records_name(i, c->writers);
+        code = compare_part(c, name, c->records[i], depth, err);
+        free(name);
+    }
     if (!code && opened) { /* it is what was written: no reason to pass it over */
         *err = unusable;
         code = err->code = opened == EXIT_INTEGRITY ? EXIT_FAILED : opened;
     }
-    c->records = fds[PART_RECORDS];
-    for (int i = 0; i <= PARTS; i++) {
-        if (i != PART_RECORDS && fds[i] >= 0) close(fds[i]);
-        free(paths[i]);
-    }
+    if (manifest >= 0) close(manifest);
+    if (model >= 0) close(model);
+    free(model_path);
+    free(manifest_path);
     return code;
+}
+
+/* Is a file of it not there? Of its records only those that its manifest tells of. */
+static bool lacks_a_file(const struct checkpoint *c)
+{
+    bool lacks = false;
+    for (int i = -2; i < c->writers && !lacks; i++) {
+        char *name = i == -2   ? xstrdup(checkpoint_manifest)
+                     : i == -1 ? xstrdup(checkpoint_model)
+                               : checkpoint_records_name(i, c->writers);
+        char *path = path_join(c->directory, name);
+        lacks = file_absent(path);
+        free(path);
+        free(name);
+    }
+    return lacks;
 }
 
 enum verdict checkpoint_verify(struct checkpoint *c, const char *directory, int64_t step, enum depth depth,
                                struct error *err)
 {
-    *c = (struct checkpoint){.step = step, .directory = checkpoint_path(directory, step), .records = -1};
+    *c = (struct checkpoint){.step = step, .directory = checkpoint_path(directory, step)};
     int code = open_whole(c, depth, err);
     enum verdict verdict = !code ? WHOLE : code == EXIT_INTEGRITY ? DAMAGED : UNREADABLE;
-    for (int i = 0; i <= PARTS && verdict == UNREADABLE; i++) {
-        char *path = path_join(c->directory, i < PARTS ? checkpoint_parts[i] : checkpoint_manifest);
-        if (file_absent(path)) verdict = DAMAGED;
-        free(path);
-    }
+    if (verdict == UNREADABLE && lacks_a_file(c)) verdict = DAMAGED;
     if (code && file_absent(c->directory)) verdict = GONE;
     return verdict;
 }
@@ -249,7 +321,7 @@ static enum verdict newest_listed(struct checkpoint *c, const char *directory, b
     int64_t *steps;
     int count, damaged = 0;
     enum verdict verdict = DAMAGED;
-    *c = (struct checkpoint){.step = -1, .records = -1};
+    *c = (struct checkpoint){.step = -1};
     if (checkpoint_steps(directory, &steps, &count, err)) return UNREADABLE;
     struct error *whys = xcalloc((size_t)count, sizeof *whys);
     for (; damaged < count; damaged++) {
@@ -300,9 +372,11 @@ void checkpoint_close(struct checkpoint *c)
 {
     json_decref(c->manifest);
     weights_close(c->model);
-    if (c->directory && c->records >= 0) close(c->records);
+    for (int i = 0; i < c->writers && c->records; i++)
+        if (c->records[i] >= 0) close(c->records[i]);
+    free(c->records);
     free(c->directory);
-    *c = (struct checkpoint){.step = -1, .records = -1};
+    *c = (struct checkpoint){.step = -1};
 }
 
 int checkpoint_before(const char *directory, int64_t before, int64_t *step, struct error *err)
@@ -331,7 +405,7 @@ bool checkpoint_named(const char *path, char *run, size_t size, int64_t *step)
         end = slash;
     }
     long long number;
-    if (strcmp(part[0], checkpoint_parts[PART_TENSORS]) != 0 || strncmp(part[2], "ckpt/", 5) != 0 ||
+    if (strcmp(part[0], checkpoint_model) != 0 || strncmp(part[2], "ckpt/", 5) != 0 ||
         sscanf(part[1], "step-%lld/", &number) != 1)
         return false;
     const char *slash = memrchr(path, '/', (size_t)(end - path)), *name = slash ? slash + 1 : path;
@@ -369,33 +443,71 @@ int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *row
     return code;
 }
 
+/* The next record of a file, from *at on. */
+static int next_record(int fd, const char *path, uint64_t *at, char **record, size_t *record_bytes,
+                       struct error *err)
+{
+    struct stat st;
+    size_t got = 0;
+    uint64_t bytes;
+    if (fstat(fd, &st) != 0) return error_errno(err, EXIT_FAILED, NULL, "cannot read");
+    int code = read_at(fd, &bytes, sizeof bytes, (int64_t)*at, &got, path, err);
+    if (!code && (got < sizeof bytes || bytes > (uint64_t)st.st_size - *at - sizeof bytes))
+        code = error_set(err, EXIT_INTEGRITY, NULL, "optimizer state ends too early");
+    if (!code && !(*record = malloc(bytes ? bytes : 1)))
+        code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %llu bytes of optimizer state",
+                         (unsigned long long)bytes);
+    if (!code) code = read_at(fd, *record, bytes, (int64_t)(*at + sizeof bytes), &got, path, err);
+    if (!code && got < bytes) code = error_set(err, EXIT_INTEGRITY, NULL, "has become shorter");
+    if (!code) {
+        *record_bytes = (size_t)bytes;
+        *at += sizeof bytes + bytes;
+    }
+    return code;
+}
+
 int checkpoint_records(const struct checkpoint *c, int64_t count,
-                       int (*take)(void *context, int64_t index, const void *record, size_t bytes,
-                                   struct error *err),
+                       int (*take)(void *context, int64_t index, const void *const *parts,
+                                   const size_t *bytes, struct error *err),
                        void *context, struct error *err)
 {
-    char *path = path_join(c->directory, checkpoint_parts[PART_RECORDS]);
-    struct stat st;
-    int code = fstat(c->records, &st) == 0 ? 0 : error_errno(err, EXIT_FAILED, NULL, "cannot read");
-    uint64_t left = code ? 0 : (uint64_t)st.st_size, at = 0, bytes;
+    size_t writers = (size_t)c->writers, *bytes = xcalloc(writers, sizeof *bytes);
+    uint64_t *at = xcalloc(writers, sizeof *at);
+    char **parts = xcalloc(writers, sizeof *parts);
+    int code = 0;
     for (int64_t i = 0; i < count && !code; i++) {
-        size_t got = 0;
-        char *record = NULL;
-        code = read_at(c->records, &bytes, sizeof bytes, (int64_t)at, &got, path, err);
-        if (!code && (got < sizeof bytes || bytes > left - at - sizeof bytes))
-            code = error_set(err, EXIT_INTEGRITY, NULL, "optimizer state ends at tensor %lld of %lld",
-                             (long long)i, (long long)count);
-        if (!code && !(record = malloc(bytes ? bytes : 1)))
-            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %llu bytes of optimizer state",
-                             (unsigned long long)bytes);
-        at += sizeof bytes;
-        if (!code) code = read_at(c->records, record, bytes, (int64_t)at, &got, path, err);
-        if (!code && got < bytes) code = error_set(err, EXIT_INTEGRITY, NULL, "has become shorter");
-        if (!code) code = take(context, i, record, bytes, err);
-        if (!code) at += bytes;
-        free(record);
+        char *path = NULL;
+        for (int w = 0; w < c->writers && !code; w++) {
+            char *name = checkpoint_records_name(w, c->writers);
+            free(path);
+            path = path_join(c->directory, name);
+            free(name);
+            code = next_record(c->records[w], path, &at[w], &parts[w], &bytes[w], err);
+        }
+        if (!code) code = take(context, i, (const void *const *)parts, bytes, err);
+        for (size_t w = 0; w < writers; w++) {
+            free(parts[w]);
+            parts[w] = NULL;
+        }
+        if (code) error_at(err, path, 0, 0);
+        free(path);
     }
-    if (code) error_at(err, path, 0, 0);
-    free(path);
+    free(parts);
+    free(at);
+    free(bytes);
     return code;
+}
+
+char **checkpoint_files(const char *directory, int64_t step, struct error *err)
+{
+    struct checkpoint c;
+    char **names = NULL;
+    if (checkpoint_verify(&c, directory, step, BY_SIZE, err) == WHOLE) {
+        names = xcalloc((size_t)c.writers + 3, sizeof *names);
+        names[0] = xstrdup(checkpoint_model);
+        for (int i = 0; i < c.writers; i++) names[i + 1] = checkpoint_records_name(i, c.writers);
+        names[c.writers + 1] = xstrdup(checkpoint_manifest);
+    }
+    checkpoint_close(&c);
+    return names;
 }

@@ -6,6 +6,10 @@
  * ckpt/LATEST names the newest. What the tensors and records mean is the caller's: this half knows neither
  * model nor optimizer.
  *
+ * Where several processes hold parts of the records, each writes those that it holds to a file of its own,
+ * optimizer.R-of-N.bin, as many records in the same order, and one writes the rest and publishes. Files of
+ * their own, since two hosts that write into one page of one file over NFS can undo each other's bytes.
+ *
  * Nothing good is removed before the better one stands. A checkpoint that disagrees with its manifest is
  * damaged: the process that trains renames it to step-N.damaged, and it counts for nothing. One that cannot
  * be read now (EIO, ESTALE, EMFILE, no memory) is neither damaged nor absent: reading is tried again for a
@@ -33,6 +37,12 @@ struct checkpoint_record {
     void *context;
 };
 
+/* A file as its writer reads it back. */
+struct checkpoint_written {
+    int64_t bytes;
+    uint32_t crc;
+};
+
 struct checkpoint_content {
     const struct weights_row *tensors;
     int64_t tensor_count;
@@ -40,6 +50,11 @@ struct checkpoint_content {
     int64_t record_count;
     json_t *more;                /* an object: members of the manifest, as they are; NULL: none */
     const char *const *metadata; /* of the tensors' file: key, value, ..., NULL; or NULL */
+    /* More than 1: so many write records (checkpoint_save_part), and `records` is not looked at. Called once
+     * the place is there: returns when all have written, with what each said. */
+    int writers;
+    int (*gather)(void *context, struct checkpoint_written *all, struct error *err);
+    void *context;
 };
 
 /* Write the checkpoint of a step, then remove all but the `keep` newest that are whole (at least one). On an
@@ -47,6 +62,11 @@ struct checkpoint_content {
  * What killed saves have left is removed first. */
 int checkpoint_save(const char *directory, int64_t step, int keep, const struct checkpoint_content *content,
                     struct error *err);
+
+/* The records of one of several writers, while another is in checkpoint_save with this step. */
+int checkpoint_save_part(const char *directory, int64_t step, int writer, int writers,
+                         const struct checkpoint_record *records, int64_t count,
+                         struct checkpoint_written *written, struct error *err);
 
 /* For whoever goes on with `step`, which is whole: what a save that was killed or failed has left to do:
  * LATEST, all but the `keep` newest, side files. What cannot be done is told. */
@@ -67,7 +87,8 @@ struct checkpoint {
     char *directory;
     json_t *manifest;
     struct weights *model; /* open, like the records: readable also when a training removes the checkpoint */
-    int records;
+    int *records;          /* (writers) descriptors */
+    int writers;
 };
 
 /* The newest whole one: a damaged one is told and passed over, and renamed when the caller owns the run;
@@ -80,10 +101,14 @@ void checkpoint_close(struct checkpoint *c);
 int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *rows, int64_t count,
                        int (*take)(void *context, int64_t index, const float *values, struct error *err),
                        void *context, struct error *err);
-/* The first `count` records in their order. */
+/* The first `count` records in their order; of each what every writer had (c->writers). */
 int checkpoint_records(const struct checkpoint *c, int64_t count,
-                       int (*take)(void *context, int64_t index, const void *record, size_t bytes,
-                                   struct error *err),
+                       int (*take)(void *context, int64_t index, const void *const *parts,
+                                   const size_t *bytes, struct error *err),
                        void *context, struct error *err);
+
+/* Names of the files of a checkpoint that can be read, its manifest last and NULL behind it; the caller frees
+ * each and the array. NULL: none. */
+char **checkpoint_files(const char *directory, int64_t step, struct error *err);
 
 #endif

@@ -4,9 +4,11 @@
 
 #include "core/run/checkpoint.h"
 
-enum checkpoint_part { PART_TENSORS, PART_RECORDS, PARTS };
-extern const char *const checkpoint_parts[PARTS];
-extern const char checkpoint_manifest[];
+extern const char checkpoint_model[], checkpoint_manifest[];
+enum { CHECKPOINT_VERSION = 2, CHECKPOINT_WRITERS = 4096 /* at most */ };
+
+/* Of the records of one of so many writers; the caller frees. */
+char *checkpoint_records_name(int writer, int writers);
 
 /* The caller frees. */
 char *checkpoint_path(const char *directory, int64_t step);
@@ -17,7 +19,7 @@ int checkpoint_each_name(const char *directory,
 
 /* A regular file, for reading; the caller closes *fd, which is -1 when there is none. */
 int checkpoint_open_part(const char *path, int *fd, struct error *err);
-int checkpoint_checksum(int fd, const char *path, json_int_t *bytes, json_int_t *crc, struct error *err);
+int checkpoint_checksum(int fd, const char *path, struct checkpoint_written *found, struct error *err);
 
 /* How much of a checkpoint is looked at, and what it is. The three kinds of failure are met in three ways. */
 enum depth { BY_SIZE, BY_CONTENT };

@@ -1,8 +1,10 @@
 /* Checkpoints written, and those that stay: see checkpoint.h. */
 #include "core/base/file.h"
+#include "core/base/hash.h"
 #include "core/base/log.h"
 #include "core/run/checkpoint_parts.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,12 +15,14 @@
 
 enum { KEPT_READ = 4 }; /* kept checkpoints that are read whole; further ones are known by their sizes */
 
-static int write_records(const struct checkpoint_content *content, const char *path, struct error *err)
+static int write_records(const struct checkpoint_record *records, int64_t count, const char *path,
+                         struct error *err)
 {
-    int code = 0, fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    /* O_EXCL: nobody else may be writing it, as what is left of a run that was started again */
+    int code = 0, fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot create %s", path);
-    for (int64_t i = 0; i < content->record_count && !code; i++) {
-        const struct checkpoint_record *r = &content->records[i];
+    for (int64_t i = 0; i < count && !code; i++) {
+        const struct checkpoint_record *r = &records[i];
         uint64_t header = r->bytes;
         void *record = malloc(r->bytes ? r->bytes : 1);
         if (!record)
@@ -34,29 +38,61 @@ static int write_records(const struct checkpoint_content *content, const char *p
     return code;
 }
 
-/* Size and checksum of a part, as they are on the disk. */
-static int add_part(json_t *files, const char *partial, int part, struct error *err)
+/* Size and checksum of a file, as they are on the disk. */
+static int read_back(const char *path, struct checkpoint_written *found, struct error *err)
 {
-    json_int_t bytes, crc;
-    int fd = -1;
-    char *path = path_join(partial, checkpoint_parts[part]);
-    int code = checkpoint_open_part(path, &fd, err);
-    if (!code) code = checkpoint_checksum(fd, path, &bytes, &crc, err);
-    if (!code && json_object_set_new(files, checkpoint_parts[part],
-                                     json_pack("{s:I, s:I}", "bytes", bytes, "crc32c", crc)))
-        code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the manifest");
+    int fd = -1, code = checkpoint_open_part(path, &fd, err);
+    if (!code) code = checkpoint_checksum(fd, path, found, err);
     if (fd >= 0) close(fd);
+    return code;
+}
+
+/* What another has read back is here, too: a disk of another host's own is not. */
+static int is_here(const char *path, const struct checkpoint_written *told, struct error *err)
+{
+    struct stat st;
+    int fd = -1, code = checkpoint_open_part(path, &fd, err);
+    if (!code && (fstat(fd, &st) != 0 || (int64_t)st.st_size != told->bytes))
+        code = error_set(err, EXIT_FAILED, NULL, "%s was written with %lld bytes, which are not all here",
+                         path, (long long)told->bytes);
+    if (fd >= 0) close(fd);
+    if (code && err)
+        snprintf(err->hint, sizeof err->hint,
+                 "is the run's directory the same on every host, on a file "
+                 "system that they share?");
+    return code;
+}
+
+/* told: by who has written it; NULL: it was written here. */
+static int add_part(json_t *files, const char *partial, const char *name,
+                    const struct checkpoint_written *told, struct error *err)
+{
+    struct checkpoint_written found = told ? *told : (struct checkpoint_written){0};
+    char *path = path_join(partial, name);
+    int code = told ? is_here(path, told, err) : read_back(path, &found, err);
+    if (!code && json_object_set_new(files, name,
+                                     json_pack("{s:I, s:I}", "bytes", (json_int_t)found.bytes, "crc32c",
+                                               (json_int_t)found.crc)))
+        code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the manifest");
     free(path);
     return code;
 }
 
-static int write_manifest(const char *partial, int64_t step, json_t *more, struct error *err)
+/* written: of several writers, else NULL */
+static int write_manifest(const char *partial, int64_t step, json_t *more, int writers,
+                          const struct checkpoint_written *written, struct error *err)
 {
-    json_t *object = json_pack("{s:i, s:I}", "version", 1, "step", (json_int_t)step), *files = json_object();
+    json_t *object =
+               json_pack("{s:i, s:I}", "version", written ? CHECKPOINT_VERSION : 1, "step", (json_int_t)step),
+           *files = json_object();
     bool whole = object && files && (!more || json_object_update(object, more) == 0) &&
                  json_object_set(object, "files", files) == 0;
-    int code = 0;
-    for (int i = 0; i < PARTS && whole && !code; i++) code = add_part(files, partial, i, err);
+    int code = whole ? add_part(files, partial, checkpoint_model, NULL, err) : 0;
+    for (int i = 0; i < writers && whole && !code; i++) {
+        char *name = checkpoint_records_name(i, writers);
+        code = add_part(files, partial, name, written ? &written[i] : NULL, err);
+        free(name);
+    }
     char *text = whole && !code
                      ? json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
                      : NULL,
@@ -70,21 +106,47 @@ static int write_manifest(const char *partial, int64_t step, json_t *more, struc
     return code;
 }
 
-/* Everything of it, under its side name. */
-static int write_partial(const char *partial, int64_t step, const struct checkpoint_content *content,
-                         struct error *err)
+static char *partial_path(const char *directory, int64_t step)
 {
-    char *tensors = path_join(partial, checkpoint_parts[PART_TENSORS]),
-         *records = path_join(partial, checkpoint_parts[PART_RECORDS]);
+    char *final = checkpoint_path(directory, step), *partial = xasprintf("%s.partial", final);
+    free(final);
+    return partial;
+}
+
+int checkpoint_save_part(const char *directory, int64_t step, int writer, int writers,
+                         const struct checkpoint_record *records, int64_t count,
+                         struct checkpoint_written *written, struct error *err)
+{
+    char *partial = partial_path(directory, step), *name = checkpoint_records_name(writer, writers),
+         *path = path_join(partial, name);
+    int code = write_records(records, count, path, err);
+    if (!code) code = read_back(path, written, err);
+    free(path);
+    free(name);
+    free(partial);
+    return code;
+}
+
+/* Everything of it, under its side name. */
+static int write_partial(const char *directory, const char *partial, int64_t step,
+                         const struct checkpoint_content *content, struct error *err)
+{
+    char *tensors = path_join(partial, checkpoint_model);
+    int writers = content->writers > 1 ? content->writers : 1;
+    struct checkpoint_written *written = xcalloc((size_t)writers, sizeof *written);
     int code = file_remove_tree(partial, err);
     if (!code) code = file_make_dirs(partial, err);
     if (!code)
         code = weights_write_safetensors(tensors, content->tensors, content->tensor_count, content->metadata,
                                          err);
-    if (!code) code = write_records(content, records, err);
-    if (!code) code = write_manifest(partial, step, content->more, err);
+    if (!code && writers > 1) code = content->gather(content->context, written, err);
+    else if (!code)
+        code = checkpoint_save_part(directory, step, 0, 1, content->records, content->record_count, written,
+                                    err);
+    if (!code)
+        code = write_manifest(partial, step, content->more, writers, writers > 1 ? written : NULL, err);
+    free(written);
     free(tensors);
-    free(records);
     return code;
 }
 
@@ -115,49 +177,44 @@ static int publish(const char *directory, const char *partial, const char *final
 
 /* ---- what stays ---- */
 
-/* Checkpoints that this process has written or read whole: their files, as the system knows them. */
-struct known {
-    struct {
-        dev_t device;
-        ino_t inode;
-        off_t bytes;
-        struct timespec changed;
-    } files[PARTS + 1];
-};
-static struct known known[2 * KEPT_READ];
+/* Checkpoints that this process has written or read whole: a hash of their files as the system knows them. */
+static uint64_t known[2 * KEPT_READ];
 static unsigned known_next;
 
-static bool look(struct known *k, const char *checkpoint)
+/* 0: it cannot be said. In whatever order the files are listed. */
+static uint64_t look(const char *checkpoint)
 {
-    bool there = true;
-    memset(k, 0, sizeof *k);
-    for (int i = 0; i <= PARTS && there; i++) {
+    uint64_t sum = 0;
+    DIR *dir = opendir(checkpoint);
+    for (const struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
         struct stat st;
-        char *path = path_join(checkpoint, i < PARTS ? checkpoint_parts[i] : checkpoint_manifest);
-        there = stat(path, &st) == 0;
-        free(path);
-        if (!there) break;
-        k->files[i].device = st.st_dev;
-        k->files[i].inode = st.st_ino;
-        k->files[i].bytes = st.st_size;
-        k->files[i].changed = st.st_mtim;
+        if (entry->d_name[0] == '.') continue;
+        if (fstatat(dirfd(dir), entry->d_name, &st, 0) != 0) {
+            sum = 0;
+            break;
+        }
+        char *line = xasprintf("%s %llu %llu %lld %lld.%09ld", entry->d_name, (unsigned long long)st.st_dev,
+                               (unsigned long long)st.st_ino, (long long)st.st_size,
+                               (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+        sum += fnv1a_64(line);
+        free(line);
     }
-    return there;
+    if (dir) closedir(dir);
+    return sum;
 }
 
 static void remember(const char *checkpoint)
 {
-    struct known k;
-    if (look(&k, checkpoint)) known[known_next++ % (2 * KEPT_READ)] = k;
+    uint64_t found = look(checkpoint);
+    if (found) known[known_next++ % (2 * KEPT_READ)] = found;
 }
 
 static bool is_known(const char *checkpoint)
 {
-    struct known k;
-    bool found = false;
-    if (!look(&k, checkpoint)) return false;
-    for (int i = 0; i < 2 * KEPT_READ && !found; i++) found = memcmp(&known[i], &k, sizeof k) == 0;
-    return found;
+    uint64_t found = look(checkpoint);
+    bool is = false;
+    for (int i = 0; i < 2 * KEPT_READ && found && !is; i++) is = known[i] == found;
+    return is;
 }
 
 static void forget(const char *directory, int64_t step)
@@ -183,7 +240,7 @@ static void forget_old(const char *directory, int64_t written, int keep)
     if (checkpoint_steps(directory, &steps, &count, &err))
         log_warn("old checkpoints are left behind: %s", err.what);
     for (int i = 0; i < count; i++) {
-        struct checkpoint c = {.records = -1};
+        struct checkpoint c = {0};
         if (steps[i] >= written) continue;
         if (kept >= keep) {
             forget(directory, steps[i]);
@@ -237,8 +294,8 @@ void checkpoint_tidy(const char *directory, int64_t step, int keep)
 int checkpoint_save(const char *directory, int64_t step, int keep, const struct checkpoint_content *content,
                     struct error *err)
 {
-    char *final = checkpoint_path(directory, step), *partial = xasprintf("%s.partial", final);
-    struct checkpoint there = {.records = -1};
+    char *final = checkpoint_path(directory, step), *partial = partial_path(directory, step);
+    struct checkpoint there = {0};
     struct error own = {0}, why = {0};
     if (!err) err = &own;
     enum verdict verdict =
@@ -248,7 +305,7 @@ int checkpoint_save(const char *directory, int64_t step, int keep, const struct 
     if (!code && verdict == WHOLE) {
         code = name_latest(directory, final, err);
     } else if (!code) {
-        code = write_partial(partial, step, content, err);
+        code = write_partial(directory, partial, step, content, err);
         if (!code && verdict != GONE) code = checkpoint_set_aside(directory, step, why.what, err);
         if (!code) code = publish(directory, partial, final, err);
         if (code) file_remove_tree(partial, NULL);

@@ -6,12 +6,15 @@
 #include "core/nn/notes.h"
 #include "core/train/internal.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* ---- ranks: one writes, and asks the others for their parts ---- */
+/* ---- ranks: one writes the weights and asks the others for what it lacks; each writes its states ---- */
 
-enum question { ASK_TENSOR, ASK_RECORD, ASK_END };
+enum question { ASK_TENSOR, ASK_RECORDS, ASK_END };
 
 /* What the writing rank tells all. */
 struct asked {
@@ -28,63 +31,80 @@ static int ask(const struct trainer *t, enum question question, int64_t index, s
     return many_sharded(t) ? dist_broadcast(ranks_of(t), &asked, sizeof asked, 0, err) : 0;
 }
 
-/* The record of a tensor from those of all ranks' parts, which make this call together; only the writing rank
- * has a place for it. */
-static int whole_record(const struct trainer *t, int64_t index, void *dst, size_t bytes, struct error *err)
+static int fill_record(void *context, int64_t index, void *dst, size_t bytes, struct error *err)
 {
-    int ranks = t->ranks.size;
+    const struct trainer *t = context;
     struct meopt_error library = {0};
-    size_t own = meopt_state_bytes(t->opt, (size_t)index), *sizes = xcalloc((size_t)ranks, sizeof *sizes);
-    double *told = xcalloc((size_t)ranks, sizeof *told);
+    return meopt_state_save(t->opt, (size_t)index, dst, bytes, &library)
+               ? trainer_library_error(&library, err)
+               : 0;
+}
+
+/* (tensor_count): this rank's states, of its part or whole. */
+static struct checkpoint_record *records_of(const struct trainer *t)
+{
+    struct checkpoint_record *records = xcalloc((size_t)t->tensor_count + 1, sizeof *records);
+    for (int i = 0; i < t->tensor_count; i++)
+        records[i] = (struct checkpoint_record){meopt_state_bytes(t->opt, (size_t)i), fill_record,
+                                                (void *)(uintptr_t)t};
+    return records;
+}
+
+/* How a rank's writing ended. */
+struct wrote {
+    struct checkpoint_written written;
+    int code;
+    char host[65];
+    struct error err;
+};
+
+/* Every rank writes the states of its part, all at once; the first that could not fails all, and is named.
+ * all (ranks): what each has written, or NULL. */
+static int write_records(const struct trainer *t, const char *directory, int64_t step,
+                         struct checkpoint_written *all, struct error *err)
+{
+    int ranks = t->ranks.size, rank = t->ranks.rank;
+    char there[PATH_MAX] = "";
     int64_t *offsets = xcalloc((size_t)ranks + 1, sizeof *offsets);
-    const void **parts = xcalloc((size_t)ranks, sizeof *parts);
-    char *all = NULL;
-    told[t->ranks.rank] = (double)own;
-    int code = dist_all_reduce(ranks_of(t), DIST_SUM, told, ranks, err);
-    for (int r = 0; r < ranks; r++) {
-        sizes[r] = (size_t)told[r];
-        offsets[r + 1] = offsets[r] + (int64_t)sizes[r];
+    struct wrote *wrote = xcalloc((size_t)ranks, sizeof *wrote), *own = &wrote[rank];
+    struct checkpoint_record *records = records_of(t);
+    for (int r = 0; r <= ranks; r++) offsets[r] = r * (int64_t)sizeof *wrote;
+    snprintf(there, sizeof there, "%s", directory);
+    int code = dist_broadcast(ranks_of(t), there, sizeof there, 0, err);
+    if (!code) {
+        if (!file_absent(directory)) snprintf(there, sizeof there, "%s", directory);
+        gethostname(own->host, sizeof own->host - 1); /* else it was moved, and one rank alone follows */
+        own->code = checkpoint_save_part(there, step, rank, ranks, records, t->tensor_count, &own->written,
+                                         &own->err);
+        code = dist_gather_host(ranks_of(t), wrote, offsets, err);
     }
-    if (!code) all = xmalloc((size_t)offsets[ranks] + 1);
-    for (int r = 0; r < ranks && all; r++) parts[r] = all + offsets[r];
-    if (!code &&
-        meopt_state_save(t->opt, (size_t)index, all + offsets[t->ranks.rank], own, &library) != MEOPT_OK)
-        code = trainer_library_error(&library, err);
-    if (!code) code = dist_gather_host(ranks_of(t), all, offsets, err);
-    if (!code && dst && meopt_state_join(parts, sizes, (size_t)ranks, dst, &bytes, &library) != MEOPT_OK)
-        code = trainer_library_error(&library, err);
-    free(all);
-    free(parts);
+    for (int r = 0; r < ranks && !code; r++) {
+        if (all) all[r] = wrote[r].written;
+        if ((code = wrote[r].code) == 0 || !err) continue;
+        error_set(err, code, wrote[r].err.hint, "rank %d (host %s) cannot write its part: %s", r,
+                  wrote[r].host, wrote[r].err.what);
+        if (wrote[r].err.file[0]) error_at(err, wrote[r].err.file, 0, 0);
+    }
+    free(records);
+    free(wrote);
     free(offsets);
-    free(told);
-    free(sizes);
     return code;
 }
 
-/* Its size, from this rank's part. */
-static int whole_record_bytes(const struct trainer *t, int64_t index, size_t *bytes, struct error *err)
-{
-    struct meopt_error library = {0};
-    size_t own = meopt_state_bytes(t->opt, (size_t)index);
-    *bytes = own;
-    if (!many_sharded(t)) return 0;
-    void *record = xmalloc(own);
-    int status = meopt_state_save(t->opt, (size_t)index, record, own, &library);
-    if (!status) status = meopt_state_join((const void *const *)&record, &own, 1, NULL, bytes, &library);
-    free(record);
-    return status ? trainer_library_error(&library, err) : 0;
-}
-
-/* A rank that does not write: does what it is asked until the other has ended, and ends like it. */
-static int answer(const struct trainer *t, struct error *err)
+/* A rank that does not write the weights: does what it is asked until the other has ended, and ends like it.
+ */
+static int answer(const struct trainer *t, const char *directory, struct error *err)
 {
     struct asked asked = {0};
+    struct error own;
     float *staging = NULL;
     int code = 0;
     while (!code && (code = dist_broadcast(ranks_of(t), &asked, sizeof asked, 0, err)) == 0) {
         if (asked.question == ASK_END) break;
-        if (asked.question == ASK_RECORD) {
-            code = whole_record(t, asked.index, NULL, 0, err);
+        if (asked.question == ASK_RECORDS) { /* what failed the other has heard of, and ends with it */
+            code = write_records(t, directory, asked.index, NULL, &own);
+            if (code == EXIT_RANK_LOST && err) *err = own;
+            if (code != EXIT_RANK_LOST) code = 0;
             continue;
         }
         staging = xrealloc(staging, (size_t)t->student->parameters[asked.index].count * sizeof *staging);
@@ -138,17 +158,18 @@ static void rows_free(const struct trainer *t, struct weights_row *rows)
     free(rows);
 }
 
-static int fill_record(void *context, int64_t index, void *dst, size_t bytes, struct error *err)
+/* What the writing rank is at, for when the others' turn comes. */
+struct saving {
+    const struct trainer *trainer;
+    const char *directory;
+    int64_t step;
+};
+
+static int gather_records(void *context, struct checkpoint_written *all, struct error *err)
 {
-    const struct trainer *t = context;
-    struct meopt_error library = {0};
-    if (many_sharded(t)) {
-        int code = ask(t, ASK_RECORD, index, err);
-        return code ? code : whole_record(t, index, dst, bytes, err);
-    }
-    return meopt_state_save(t->opt, (size_t)index, dst, bytes, &library)
-               ? trainer_library_error(&library, err)
-               : 0;
+    const struct saving *s = context;
+    int code = ask(s->trainer, ASK_RECORDS, s->step, err);
+    return code ? code : write_records(s->trainer, s->directory, s->step, all, err);
 }
 
 static int save_here(const struct trainer *t, const char *directory, int64_t step, int keep,
@@ -170,21 +191,20 @@ static int save_here(const struct trainer *t, const char *directory, int64_t ste
         rows[i].read = stream_read;
         rows[i].context = &streams[i];
     }
-    struct checkpoint_record *records = xcalloc((size_t)t->tensor_count + 1, sizeof *records);
-    int code = 0;
-    for (int i = 0; i < t->tensor_count && !code; i++) {
-        records[i] = (struct checkpoint_record){0, fill_record, (void *)(uintptr_t)t};
-        code = whole_record_bytes(t, i, &records[i].bytes, err);
-    }
+    struct checkpoint_record *records = records_of(t);
+    struct saving saving = {t, directory, step};
     struct notes notes;
     notes_make(&notes, &t->student_geometry, false);
-    struct checkpoint_content content = {rows,
-                                         tower->parameter_count,
-                                         records,
-                                         t->tensor_count,
-                                         json_pack("{s:f}", "previous_norm", t->previous_norm),
-                                         notes.metadata};
-    if (!code) code = checkpoint_save(directory, step, keep, &content, err);
+    struct checkpoint_content content = {.tensors = rows,
+                                         .tensor_count = tower->parameter_count,
+                                         .records = records,
+                                         .record_count = t->tensor_count,
+                                         .more = json_pack("{s:f}", "previous_norm", t->previous_norm),
+                                         .metadata = notes.metadata,
+                                         .writers = many_sharded(t) ? t->ranks.size : 1,
+                                         .gather = gather_records,
+                                         .context = &saving};
+    int code = checkpoint_save(directory, step, keep, &content, err);
     json_decref(content.more);
     rows_free(t, rows);
     free(records);
@@ -196,7 +216,7 @@ static int save_here(const struct trainer *t, const char *directory, int64_t ste
 int trainer_save(const struct trainer *t, const char *directory, int64_t step, int keep, struct error *err)
 {
     struct error own = {0};
-    if (t->ranks.rank > 0) return answer(t, err);
+    if (t->ranks.rank > 0) return answer(t, directory, err);
     int code = save_here(t, directory, step, keep, &own);
     struct asked end = {.question = ASK_END, .code = code, .err = own};
     if (code != EXIT_RANK_LOST) {
@@ -212,17 +232,38 @@ static int take_tensor(void *context, int64_t index, const float *values, struct
     return trainer_import(context, (int)index, values, err);
 }
 
-static int take_record(void *context, int64_t index, const void *record, size_t bytes, struct error *err)
+/* parts: of so many ranks as have written them. */
+struct taking {
+    struct trainer *trainer;
+    size_t parts;
+};
+
+/* The whole record of a tensor from those of its parts. The caller frees. */
+static void *join(const struct taking *taking, const void *const *parts, const size_t *part_bytes,
+                  size_t *bytes, int *status, struct meopt_error *library)
 {
-    struct trainer *t = context;
+    *status = meopt_state_join(parts, part_bytes, taking->parts, NULL, bytes, library);
+    void *whole = *status ? NULL : xmalloc(*bytes);
+    if (whole) *status = meopt_state_join(parts, part_bytes, taking->parts, whole, bytes, library);
+    return whole;
+}
+
+static int take_record(void *context, int64_t index, const void *const *parts, const size_t *part_bytes,
+                       struct error *err)
+{
+    const struct taking *taking = context;
+    struct trainer *t = taking->trainer;
     struct meopt_error library = {0};
     int64_t first, count;
-    void *part = NULL;
+    void *whole = NULL, *part = NULL;
+    const void *record = parts[0];
+    size_t bytes = part_bytes[0];
     int status = MEOPT_OK;
     if (index == 0 && meopt_state_version(record, bytes) == 1)
         log_info(
             "the checkpoint's optimizer states are of an earlier version: moments of 8 bits are converted");
-    if (many_sharded(t)) {
+    if (taking->parts > 1) record = whole = join(taking, parts, part_bytes, &bytes, &status, &library);
+    if (!status && many_sharded(t)) {
         size_t room = bytes;
         many_part(t, t->parameter_of[index], &first, &count);
         part = xmalloc(bytes);
@@ -232,6 +273,7 @@ static int take_record(void *context, int64_t index, const void *record, size_t 
     }
     if (!status) status = meopt_state_load(t->opt, (size_t)index, record, bytes, &library);
     free(part);
+    free(whole);
     return status ? trainer_library_error(&library, err) : 0;
 }
 
@@ -243,7 +285,8 @@ static int resume_here(struct trainer *t, const char *directory, bool owner, int
     if (code || c.step < 0) return code;
     struct weights_row *rows = rows_of(t);
     code = checkpoint_tensors(&c, rows, t->student->parameter_count, take_tensor, t, err);
-    if (!code) code = checkpoint_records(&c, t->tensor_count, take_record, t, err);
+    struct taking taking = {t, (size_t)c.writers};
+    if (!code) code = checkpoint_records(&c, t->tensor_count, take_record, &taking, err);
     t->previous_norm = json_number_value(json_object_get(c.manifest, "previous_norm"));
     rows_free(t, rows);
     checkpoint_close(&c);

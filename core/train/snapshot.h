@@ -4,14 +4,19 @@
  * model.safetensors has every parameter of the student as exact fp32 values with the keys of its family;
  * optimizer.bin one record per trained tensor, each with its own checksum; the manifest what clip_mode
  * previous needs. Importing the fp32 values restores the same bits in every weight format.
+ *
+ * Ranks that hold states in parts (dist.shard) write them in parts, each its own to optimizer.R-of-N.bin: a
+ * record there has the shape of the whole tensor and says where its part begins, and is joined and cut again
+ * for as many ranks as go on.
  */
 #ifndef MEOPT_TRAIN_SNAPSHOT_H
 #define MEOPT_TRAIN_SNAPSHOT_H
 
 #include "core/train/trainer.h"
 
-/* Of several ranks all make both calls together: rank 0 writes, the others give it the parts that they hold,
- * and end as it does. The files are the same bytes on any number of ranks, and are loaded on any.
+/* Of several ranks all make both calls together: rank 0 writes the weights, of which the others give it what
+ * they hold, and publishes; a rank that cannot write its part is named, and all end alike. The weights' file
+ * is the same bytes on any number of ranks, and what several have written is loaded on any.
  */
 
 /* Save in the run's directory; keep: how many checkpoints stay. */
