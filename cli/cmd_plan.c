@@ -9,6 +9,7 @@
 #include "core/data/list.h"
 #include "core/device/bench.h"
 #include "core/device/driver.h"
+#include "core/run/memory.h"
 #include "core/train/experiment.h"
 #include "core/train/plan.h"
 #include "core/train/trainer.h"
@@ -205,6 +206,24 @@ static void print_tower(const char *role, const struct geometry *g, int64_t para
     printf("%s  %s: %.2f M parameters%s\n", role, text, (double)parameters / 1e6, head);
 }
 
+/* Beside the device's own memory. */
+static void print_places(const struct memory_use *use)
+{
+    static const char *const names[PLACE_COUNT] = {
+        [PLACE_HOST] = "beside it, in the host's memory", [PLACE_FILE] = "beside it, in working files"};
+    for (int place = 0; place < PLACE_COUNT; place++) {
+        const char *separator = "";
+        for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
+            if (!use->beside_peak_bytes[place][c]) continue;
+            if (!*separator) printf("  %s: ", names[place]);
+            printf("%s%s %.1f", separator, memory_class_names[c],
+                   (double)use->beside_peak_bytes[place][c] / MIB);
+            separator = ", ";
+        }
+        if (*separator) printf("\n");
+    }
+}
+
 static void print_plan(const struct figures *f)
 {
     const struct plan *p = f->plan;
@@ -221,6 +240,7 @@ static void print_plan(const struct figures *f)
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         printf("  %-16s %12.1f\n", memory_class_names[c], (double)use->peak_bytes[c] / MIB);
     printf("  %-16s %12.1f\n", "peak", (double)use->peak_total_bytes / MIB);
+    print_places(use);
     if (f->card.bytes) {
         bool fits = use->peak_total_bytes <= f->card.bytes;
         printf("%s %.1f MiB (%s)", fits ? "fits" : "DOES NOT FIT", (double)f->card.bytes / MIB, f->card.name);
@@ -273,6 +293,8 @@ static json_t *plan_json(const struct figures *f, const struct explanation *e)
                   "student", tower_json(&p->student, p->student_parameters), "batch_images",
                   (json_int_t)p->batch, "micro_batch_images", (json_int_t)p->micro, "peak_bytes",
                   (json_int_t)p->use.peak_total_bytes, "classes", classes);
+    json_object_set_new(root, "host_classes", memory_beside_json(&p->use, PLACE_HOST));
+    json_object_set_new(root, "file_classes", memory_beside_json(&p->use, PLACE_FILE));
     char clipping[320];
     trainer_clipping(f->config, clipping, sizeof clipping);
     clipping[strcspn(clipping, ":")] = 0;

@@ -88,6 +88,8 @@ static void plan_is_measurement(const char *name, char **overrides, int count)
         fprintf(stderr, ": %s planned %.0f, measured %.0f\n",
                 c < MEMORY_CLASS_COUNT ? memory_class_names[c] : "peak", planned, measured);
     }
+    assert_memory_equal(plan.use.beside_peak_bytes, device->use.beside_peak_bytes,
+                        sizeof plan.use.beside_peak_bytes);
     assert_true(good);
     compared++;
     trainer_close(trainer);
@@ -122,7 +124,7 @@ static const char *const formats[][2] = {
     {"optim.preset=quality", "optim.clip_mode=exact"},  {"optim.preset=balanced", "optim.name=lion"},
     {"optim.preset=minimal", "optim.name=lamb"},        {"optim.preset=balanced", "optim.gradients=keep"},
     {"optim.preset=balanced", "train.precision=fp32"},  {"optim.preset=balanced", "model_t.dtype=fp32"},
-    {"optim.use_meopt=false", "model_s.dtype=fp32"},
+    {"optim.use_meopt=false", "model_s.dtype=fp32"},    {"optim.preset=balanced", "model_t.place=streamed"},
 };
 
 /* What is enough on a card, where the emulated ones are slow: with MEOpt and without, recomputing and not;
@@ -133,7 +135,7 @@ static bool on_a_card(size_t shape, size_t format, int k)
         size_t shape, format;
         int k;
     } chosen[] = {{0, 0, 0}, {0, 0, 1}, {0, 3, 0}, {0, 3, 1}, {0, 4, 6},
-                  {1, 1, 1}, {1, 6, 0}, {2, 2, 0}, {2, 5, 5}};
+                  {1, 1, 1}, {1, 6, 0}, {2, 2, 0}, {2, 5, 5}, {2, 9, 1}};
     for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
         if (chosen[i].shape == shape && chosen[i].format == format && chosen[i].k == k) return true;
     return false;
@@ -159,6 +161,7 @@ static void every_combination(bool wide)
                 o[n++] = k & 4 ? wide || card ? "train.micro_batch=1" : "train.micro_batch=2"
                                : "train.micro_batch=0";
                 o[n++] = type;
+                o[n++] = "train.scratch_dir=/tmp";
                 if (card && !wide) o[n++] = "model_t.depth=1";
                 if (!wide && !getenv("MEOPT_LONG") && (card ? !on_a_card(s, f, k) : (s + f + (size_t)k) % 4))
                     continue; /* CPU: a quarter of them */

@@ -35,6 +35,7 @@ static struct {
     int64_t stop_at; /* rows after which the pass is ended; 0: never */
     int64_t first;   /* rows that were there when it was first asked, -1: it was not */
     bool other;      /* another teacher */
+    bool streamed;   /* whose weights come block by block */
 } wanted;
 
 enum { KILLED = 99 };
@@ -63,7 +64,9 @@ static int fill(void *context, struct trainer *t, struct error *err)
 static float *cached(int64_t *images, int64_t *row)
 {
     struct error err = {0};
-    if (tiny_open(&tiny, "train.cache_teacher=true", fill, NULL, &err)) fail_msg("%s", err.what);
+    const char *streamed = "train.cache_teacher=true model_t.place=streamed train.scratch_dir=/tmp";
+    if (tiny_open(&tiny, wanted.streamed ? streamed : "train.cache_teacher=true", fill, NULL, &err))
+        fail_msg("%s", err.what);
     struct trainer *t = tiny.trainer;
     *images = t->cache_images;
     *row = t->student->out_rows * t->student->out_width;
@@ -129,6 +132,26 @@ static void it_is_computed_once(void **state)
     assert_true(wanted.first > 0);
     free(cached(&images, &row));
     assert_int_equal(wanted.first, -1);
+}
+
+static void a_streamed_teacher_gives_the_same_file(void **state)
+{
+    (void)state;
+    int64_t images, row;
+    float *held = cached(&images, &row), *streamed;
+    size_t bytes = (size_t)(images * row) * sizeof *held;
+    wanted.streamed = true;
+    streamed = cached(&images, &row); /* from the file: its first line says the same teacher */
+    assert_int_equal(wanted.first, -1);
+    assert_memory_equal(held, streamed, bytes);
+    free(streamed);
+    assert_int_equal(unlink(path), 0);
+    streamed = cached(&images, &row);
+    assert_true(wanted.first > 0);
+    assert_memory_equal(held, streamed, bytes);
+    wanted.streamed = false;
+    free(streamed);
+    free(held);
 }
 
 static void a_pass_that_was_killed_goes_on_with_the_same_bits(void **state)
@@ -294,6 +317,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_holds_what_the_teacher_gives, setup, teardown),
         cmocka_unit_test_setup_teardown(it_is_computed_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_streamed_teacher_gives_the_same_file, setup, teardown),
         cmocka_unit_test_setup_teardown(a_pass_that_was_killed_goes_on_with_the_same_bits, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_cut_off_or_damaged_is_computed_again, setup, teardown),
         cmocka_unit_test_setup_teardown(a_file_of_other_images_or_another_teacher_is_made_anew, setup,

@@ -93,6 +93,7 @@
 #define CHOICES_TOWER_DTYPE(X) X(TOWER_DTYPE_AUTO, "auto") X(TOWER_DTYPE_FP32, "fp32") \
     X(TOWER_DTYPE_BF16, "bf16")
 #define CHOICES_TOWER_INIT(X) X(TOWER_INIT_CHECKPOINT, "checkpoint") X(TOWER_INIT_RANDOM, "random")
+#define CHOICES_TOWER_PLACE(X) X(TOWER_PLACE_RESIDENT, "resident") X(TOWER_PLACE_STREAMED, "streamed")
 
 #define CHOICES_LOSS_TYPE(X) X(LOSS_TYPE_MSE, "mse") X(LOSS_TYPE_COSINE, "cosine") \
     X(LOSS_TYPE_SMOOTH_L1, "smooth-l1")
@@ -141,6 +142,7 @@
     L(tower_norm, CHOICES_TOWER_NORM) \
     L(tower_pos_resize, CHOICES_TOWER_POS_RESIZE) \
     L(tower_dtype, CHOICES_TOWER_DTYPE) L(tower_init, CHOICES_TOWER_INIT) \
+    L(tower_place, CHOICES_TOWER_PLACE) \
     L(loss_type, CHOICES_LOSS_TYPE) L(loss_reduction, CHOICES_LOSS_REDUCTION) \
     L(loss_tokens, CHOICES_LOSS_TOKENS) L(loss_head, CHOICES_LOSS_HEAD) \
     L(data_pipeline, CHOICES_DATA_PIPELINE) \

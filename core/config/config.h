@@ -70,6 +70,7 @@ struct config_tower {
     enum tower_pos_resize pos_resize;
     enum tower_dtype dtype; /* of values and frozen weights; auto is resolved */
     enum tower_init init;
+    enum tower_place place; /* of its weights */
 };
 
 struct config {
@@ -117,6 +118,7 @@ struct config {
         double checkpoint_minutes; /* 0: not by time */
         int64_t checkpoint_keep;
         int64_t log_every;
+        char *scratch_dir; /* of weights that are streamed; "": the configuration's directory */
     } train;
 
     struct {

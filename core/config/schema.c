@@ -89,6 +89,11 @@ const struct config_key config_keys[] = {
     TOWER("model_t", "teacher", model_t),
     CHOICE("model_t.init", tower_init, "checkpoint", "train",
            "the teacher's values; random: a geometry to measure with", model_t.init),
+    {"model_t.place", CONFIG_CHOICE, NULL, tower_place_names, NULL, 0, 0, "resident", "train plan bench",
+     "where the teacher's weights stand: in the device's memory, or on a CPU in a working file, for a card "
+     "in "
+     "the host's memory, from where each block comes while the one before it computes",
+     false, ENUM_AT(tower_place, model_t.place)},
     TOWER("model_s", "student", model_s),
     CHOICE("model_s.init", tower_init, "checkpoint", "train", "where the student starts", model_s.init),
 
@@ -159,6 +164,11 @@ const struct config_key config_keys[] = {
      "newest checkpoints that are kept", false, AT(train.checkpoint_keep)},
     {"train.log_every", CONFIG_INT, "steps", NULL, NULL, 1, 1000000, "10", "train",
      "a line on the terminal every so many steps (metrics.jsonl has all)", false, AT(train.log_every)},
+
+    {"train.scratch_dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train bench",
+     "directory of the working files of streamed weights, which end with the process; not set: the run's, or "
+     "that of the YAML file",
+     false, AT(train.scratch_dir)},
 
     BOOL("optim.use_meopt", "true", "train plan bench",
          "MEOpt's formats and gradient release; false: what PyTorch AMP + AdamW + DDP holds",

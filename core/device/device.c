@@ -28,6 +28,8 @@ const char *dtype_name(enum dtype dtype)
 const char *const memory_class_names[MEMORY_CLASS_COUNT] = {
     "weights", "gradients", "optimizer", "activations", "teacher", "workspace", "comm", "data"};
 
+const char *const memory_place_names[PLACE_COUNT] = {"host", "file"};
+
 const char *const device_kind_names[DEVICE_KIND_COUNT] = {"cpu", "dry", "hip", "cuda"};
 
 struct allocation {
@@ -111,6 +113,16 @@ void device_free(struct device *device, void *p)
         free(a);
         break;
     }
+    pthread_mutex_unlock(&device->lock);
+}
+
+void device_beside(struct device *device, enum memory_place place, enum memory_class class, int64_t bytes)
+{
+    pthread_mutex_lock(&device->lock);
+    size_t *now = &device->use.beside_bytes[place][class],
+           *peak = &device->use.beside_peak_bytes[place][class];
+    *now = (size_t)((int64_t)*now + bytes);
+    if (*now > *peak) *peak = *now;
     pthread_mutex_unlock(&device->lock);
 }
 

@@ -40,10 +40,16 @@ enum memory_class {
 /* "weights", "gradients", ...: the keys of "classes" in every JSON output. */
 extern const char *const memory_class_names[MEMORY_CLASS_COUNT];
 
+/* Where bytes of a class stand that are not in the device's memory: in this machine's, beside a card's, or in
+ * a file. They are in no sum of the device's own. */
+enum memory_place { PLACE_HOST, PLACE_FILE, PLACE_COUNT };
+extern const char *const memory_place_names[PLACE_COUNT]; /* "host", "file" */
+
 struct memory_use {
     size_t current_bytes[MEMORY_CLASS_COUNT];
     size_t peak_bytes[MEMORY_CLASS_COUNT];        /* of each class by itself */
     size_t current_total_bytes, peak_total_bytes; /* the peak of the sum: at most the sum of the peaks */
+    size_t beside_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT], beside_peak_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT];
 };
 
 /* Shapes in comments: B images, N tokens, D width, H heads, dh head dimension, R rows = B*N, F hidden.
@@ -169,6 +175,8 @@ struct device_queues {
     void (*wait)(struct device *, struct device_queue *, struct device_event *); /* recorded before */
     /* The source may be overwritten on return. */
     void (*upload)(struct device *, struct device_queue *, void *device_dst, const void *host_src, size_t);
+    /* host_src: of host_allocate. It is read until the queue, or an event recorded behind, is done. */
+    void (*send)(struct device *, struct device_queue *, void *device_dst, const void *host_src, size_t);
     /* host_dst: of host_allocate. It is filled when the queue, or an event recorded behind, is done. */
     void (*download)(struct device *, struct device_queue *, void *host_dst, const void *device_src, size_t);
     void (*finish)(struct device *, struct device_queue *); /* the caller waits */
@@ -233,6 +241,9 @@ void device_close(struct device *device);
 void *device_alloc(struct device *device, enum memory_class class, size_t bytes, const char *name,
                    struct error *err);
 void device_free(struct device *device, void *p); /* NULL is fine */
+/* To the account: bytes of a class that came to a place beside the device's memory, or, below 0, that left
+ * it. */
+void device_beside(struct device *device, enum memory_place place, enum memory_class class, int64_t bytes);
 
 static inline void device_issue(struct device *device, const struct device_work *work, void (*run)(void *),
                                 void *context)

@@ -135,6 +135,13 @@ static void gpu_queue_upload(struct device *dev, struct device_queue *queue, voi
 {
     if (!refused(dev)) upload_staged(dev, dst, src, bytes, stream_of(gpu_of(dev), queue));
 }
+static void gpu_queue_send(struct device *dev, struct device_queue *queue, void *dst, const void *src,
+                           size_t bytes)
+{
+    struct gpu *gpu = gpu_of(dev);
+    if (!refused(dev) && bytes)
+        gpu_fail(dev, gpu->driver.to_device(dst, src, bytes, stream_of(gpu, queue)), "copying to the card");
+}
 static void gpu_queue_download(struct device *dev, struct device_queue *queue, void *dst, const void *src,
                                size_t bytes)
 {
@@ -172,6 +179,7 @@ const struct device_queues gpu_queues = {
     .record = gpu_record,
     .wait = gpu_wait,
     .upload = gpu_queue_upload,
+    .send = gpu_queue_send,
     .download = gpu_queue_download,
     .finish = gpu_finish,
     .finish_event = gpu_finish_event,

@@ -54,7 +54,8 @@ static void at_once_host_free(struct device *dev, void *p)
 #define AT_ONCE                                                                                              \
     .create = at_once_create, .destroy = at_once_destroy, .event_create = at_once_event_create,              \
     .event_destroy = at_once_event, .record = at_once_record, .wait = at_once_wait,                          \
-    .upload = at_once_upload, .download = at_once_download, .finish = at_once_destroy,                       \
-    .finish_event = at_once_event, .host_allocate = at_once_host_allocate, .host_free = at_once_host_free
+    .upload = at_once_upload, .send = at_once_upload, .download = at_once_download,                          \
+    .finish = at_once_destroy, .finish_event = at_once_event, .host_allocate = at_once_host_allocate,        \
+    .host_free = at_once_host_free
 const struct device_queues queues_at_once = {.overlap = false, AT_ONCE};
 const struct device_queues queues_of_dry_card = {.overlap = true, AT_ONCE};

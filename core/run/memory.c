@@ -1,13 +1,25 @@
 /* Memory by class, written and read: see memory.h. */
 #include "core/run/memory.h"
 
+json_t *memory_beside_json(const struct memory_use *use, enum memory_place place)
+{
+    json_t *classes = json_object();
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+        if (use->beside_peak_bytes[place][c])
+            json_object_set_new(classes, memory_class_names[c],
+                                json_integer((json_int_t)use->beside_peak_bytes[place][c]));
+    return classes;
+}
+
 json_t *memory_json(const struct memory_use *use)
 {
     json_t *classes = json_object();
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         json_object_set_new(classes, memory_class_names[c], json_integer((json_int_t)use->peak_bytes[c]));
-    return json_pack("{s:I, s:I, s:o}", "mem_bytes", (json_int_t)use->current_total_bytes, "peak_bytes",
-                     (json_int_t)use->peak_total_bytes, "classes", classes);
+    return json_pack("{s:I, s:I, s:o, s:o, s:o}", "mem_bytes", (json_int_t)use->current_total_bytes,
+                     "peak_bytes", (json_int_t)use->peak_total_bytes, "classes", classes, "host_classes",
+                     memory_beside_json(use, PLACE_HOST), "file_classes",
+                     memory_beside_json(use, PLACE_FILE));
 }
 
 static int64_t bytes_told(const json_t *object, const char *key)

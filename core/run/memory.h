@@ -7,8 +7,11 @@
 
 #include <jansson.h>
 
-/* {"mem_bytes", "peak_bytes", "classes": {NAME: bytes}}, the classes by their peak. */
+/* {"mem_bytes", "peak_bytes", "classes": {NAME: bytes}, "host_classes": {...}, "file_classes": {...}}, the
+ * classes by their peak; of those beside the device's memory what holds something. */
 json_t *memory_json(const struct memory_use *use);
+/* "host_classes" or "file_classes" of it */
+json_t *memory_beside_json(const struct memory_use *use, enum memory_place place);
 
 struct run_memory { /* -1: not told */
     int64_t now_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];

@@ -115,6 +115,7 @@ static const struct {
     {"minimal", {"optim.use_meopt=true", "optim.pure_bf16=false", "optim.preset=minimal"}},
     {"+ gradients: keep", {"optim.gradients=keep"}},
     {"+ cached teacher", {"train.cache_teacher=true", "data.augment=false", "data.flip=auto"}},
+    {"+ streamed teacher", {"model_t.place=streamed"}},
     {"+ half micro-batch", {"train.micro_batch=@2", "optim.clip_mode=auto"}},
     {"+ quarter micro-batch", {"train.micro_batch=@4", "optim.clip_mode=auto"}},
     {"+ recompute: block", {"train.recompute=block"}},

@@ -63,8 +63,8 @@ static int rehearse(struct trainer *t, struct error *err)
     struct device *dev = t->device;
     struct tower *s = t->student;
     const struct batch batch = {t->input, t->micro};
-    if (t->teacher) tower_forward(t->teacher, &batch);
-    int code = tower_forward_bound(s, &batch, err);
+    int code = t->teacher ? tower_forward_bound(t->teacher, &batch, err) : 0;
+    if (!code) code = tower_forward_bound(s, &batch, err);
     if (code) return code;
     const float *target = t->teacher ? t->teacher->out : t->target;
     distill_loss(dev, &t->loss, s->out, target, t->dout, t->sums, t->sums + 1, 1, t->micro, s->out_rows,

@@ -54,9 +54,8 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
     if (code) return code;
     take_input(t, &host);
     if (t->teacher) {
-        tower_forward(t->teacher, &(struct batch){t->input, count});
         *target = t->teacher->out;
-        return 0;
+        return tower_forward_bound(t->teacher, &(struct batch){t->input, count}, err);
     }
     /* the cache holds an image's rows together;
      * out has the cls rows of all images first, then the patch rows */
@@ -385,7 +384,8 @@ int trainer_embed_teacher(struct trainer *t, const struct batch *host, float *ou
     struct device *dev = t->device;
     int64_t count = host->count, width = teacher->out_width, rows = teacher->out_rows;
     dev->upload(dev, t->input, host->input, geometry_input_bytes(&t->teacher_geometry, count));
-    tower_forward(teacher, &(struct batch){t->input, count});
+    int code = tower_forward_bound(teacher, &(struct batch){t->input, count}, err);
+    if (code) return code;
     dev->sync(dev);
     for (int64_t i = 0; i < count; i++) {
         dev->download(dev, out + i * rows * width, teacher->out + i * width, (size_t)width * sizeof(float));

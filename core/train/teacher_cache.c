@@ -6,6 +6,7 @@
 #include "core/base/progress.h"
 #include "core/base/retry.h"
 #include "core/train/experiment.h"
+#include "core/train/stream.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -52,7 +53,13 @@ static int weights_hash(const struct trainer *t, uint32_t *crc, struct error *er
         size_t bytes = (size_t)p->count * dtype_bytes(p->weight_type);
         char *values = malloc(bytes);
         if (!values) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", p->name);
-        t->device->download(t->device, values, p->weight, bytes);
+        int code = 0;
+        if (t->teacher_stream) code = stream_take(t->teacher_stream, i, values, err);
+        else t->device->download(t->device, values, p->weight, bytes);
+        if (code) {
+            free(values);
+            return code;
+        }
         *crc = crc32c(crc32c(*crc, p->name, strlen(p->name) + 1), values, bytes);
         free(values);
     }

@@ -2,6 +2,7 @@
 #include "core/train/internal.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/train/stream.h"
 
 #include <assert.h>
 #include <math.h>
@@ -67,6 +68,7 @@ static struct tower_options teacher_options(const struct trainer *t)
         .compute = type,
         .weight_type = baseline ? DTYPE_F32 : type,
         .gradients = GRADIENTS_NONE,
+        .weight_buffers = c->model_t.place == TOWER_PLACE_STREAMED ? 2 : 0,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
         .weights_class = MEMORY_TEACHER,
         .activations_class = MEMORY_TEACHER,
@@ -255,19 +257,28 @@ static void *buffer(struct trainer *t, enum memory_class class, size_t bytes, co
     return device_alloc(t->device, class, bytes, name, err);
 }
 
+/* Of working files. */
+static const char *scratch_directory(const struct trainer *t)
+{
+    return t->config->train.scratch_dir[0] ? t->config->train.scratch_dir : t->config->directory;
+}
+
 static int create_teacher(struct trainer *t, const struct weights *weights, struct error *err)
 {
     bool dry = t->device->kind == DEVICE_DRY;
     struct tower_options options = teacher_options(t);
     int code = tower_create(&t->teacher, t->device, &t->teacher_geometry, &options, err);
+    if (!code && options.weight_buffers)
+        code = stream_make(&t->teacher_stream, t->teacher, scratch_directory(t), err);
     if (code || dry) return code;
+    parameter_values put = options.weight_buffers ? stream_put : NULL;
     if (weights) {
-        code = tower_load(t->teacher, weights, NULL, NULL, err);
+        code = tower_load(t->teacher, weights, put, t->teacher_stream, err);
         if (code && err && !err->file[0]) error_at(err, t->config->model_t.weight, 0, 0);
         return code;
     }
-    return tower_init_random(t->teacher, (uint64_t)t->config->train.seed ^ 0x7465616368657200u, false, NULL,
-                             NULL, err);
+    return tower_init_random(t->teacher, (uint64_t)t->config->train.seed ^ 0x7465616368657200u, false, put,
+                             t->teacher_stream, err);
 }
 
 static int create_student(struct trainer *t, const struct weights *weights, struct error *err)
@@ -333,6 +344,14 @@ fail: /* trainer_close frees what is there */
 
 enum { CACHE_WINDOW = 1 << 18 }; /* at least, of what one rank sends at once of the teacher's outputs */
 
+static void close_teacher(struct trainer *t)
+{
+    stream_close(t->teacher_stream);
+    tower_close(t->teacher);
+    t->teacher_stream = NULL;
+    t->teacher = NULL;
+}
+
 /* The teacher alone, its embeddings, and gone. */
 static int cache_outputs(struct trainer *t, fill_cache cache, void *context, struct error *err)
 {
@@ -346,10 +365,9 @@ static int cache_outputs(struct trainer *t, fill_cache cache, void *context, str
     int code = dist_reserve(&t->ranks, rows < CACHE_WINDOW ? CACHE_WINDOW : rows, err);
     if (code) return code;
     if (cache) code = cache(context, t, err);
-    else tower_forward(t->teacher, &(struct batch){t->input, t->micro}); /* a plan */
+    else code = tower_forward_bound(t->teacher, &(struct batch){t->input, t->micro}, err); /* a plan */
     if (!code) code = device_check(t->device, err);
-    tower_close(t->teacher);
-    t->teacher = NULL;
+    close_teacher(t);
     return code;
 }
 
@@ -445,7 +463,7 @@ void trainer_close(struct trainer *t)
     many_close(t);
     meopt_destroy(t->opt);
     tower_close(t->student);
-    tower_close(t->teacher);
+    close_teacher(t);
     device_free(t->device, t->scratch);
     device_free(t->device, t->input);
     device_free(t->device, t->next_input);

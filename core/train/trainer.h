@@ -35,7 +35,8 @@ struct trainer {
     struct config *config;
     struct device *device;
     struct geometry teacher_geometry, student_geometry;
-    struct tower *teacher; /* NULL once its embeddings are cached */
+    struct tower *teacher;         /* NULL once its embeddings are cached */
+    struct stream *teacher_stream; /* of its weights (stream.h); NULL: it holds them */
     struct tower *student;
     struct meopt *opt;
     struct dist ranks; /* whose gradients, losses and images are one step's */

@@ -1,0 +1,343 @@
+/* Weights that come block by block: see stream.h. */
+#include "core/train/stream.h"
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/base/retry.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, CONVERT = 65536, TMPFS = 0x01021994 };
+
+/* One of the tower's buffers. */
+struct slot {
+    int held, wanted;             /* groups: what is in it, what is to be; -1: none */
+    int64_t turn;                 /* what was wanted first comes first */
+    struct device_event *arrived; /* of a card */
+    int code;                     /* of the last reading */
+    struct error err;
+};
+
+struct stream {
+    struct tower *tower;
+    size_t *at; /* (groups) of each group's weights in the store */
+    size_t bytes;
+    struct slot slots[2];
+    enum memory_place place;
+
+    char *host; /* a card's: the store, */
+    struct device_queue *copies;
+    struct device_event *issued; /* what was given to the card so far */
+
+    int fd;         /* a CPU's: the file, -1 none */
+    char *path;     /* that it had */
+    uint32_t *crcs; /* (parameters) */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool running, stop;
+    int64_t turns;
+    double waited;
+};
+
+static struct slot *slot_of(struct stream *s, int group) { return &s->slots[group % 2]; }
+
+static size_t parameter_bytes(const struct parameter *p)
+{
+    return (size_t)p->count * dtype_bytes(p->weight_type);
+}
+
+/* Of a trained parameter in the store. */
+static size_t place_of(const struct stream *s, const struct parameter *p)
+{
+    return s->at[p->group] + (size_t)((char *)p->weight - tower_group_weights(s->tower, p->group).p);
+}
+
+/* ---- the file ---- */
+
+static int make_file(struct stream *s, const char *directory, struct error *err)
+{
+    char hint[] = "train.scratch_dir: a directory on a disk with room";
+    struct statfs fs;
+    s->path = path_join(directory, ".meopt-weights-XXXXXX");
+    s->fd = mkostemp(s->path, O_CLOEXEC);
+    if (s->fd < 0) {
+        int code = error_errno(err, EXIT_FAILED, hint, "cannot make a working file for streamed weights");
+        return error_at(err, directory, 0, 0), code;
+    }
+    unlink(s->path);
+    if (fstatfs(s->fd, &fs) == 0 && (unsigned long)fs.f_type == TMPFS)
+        log_warn("%s is in memory (tmpfs), where streamed weights save none: %s", directory, hint);
+    /* what lies between tensors, and the k part of EVA's bias, is zero */
+    int code = file_shorten(s->fd, (int64_t)s->bytes, s->path, err);
+    if (!code)
+        log_info("streamed weights: a working file of %.1f MiB in %s, without a name",
+                 (double)s->bytes / 1048576.0, directory);
+    return code;
+}
+
+static int read_file(const struct stream *s, void *to, size_t bytes, size_t at, struct error *err)
+{
+    char *p = to;
+    while (bytes) {
+        ssize_t n = retry_read(s->fd, p, bytes, (int64_t)at);
+        if (n <= 0) {
+            int code = n < 0 ? error_errno(err, EXIT_FAILED, "is the disk well?",
+                                           "cannot read %zu bytes of streamed weights at %zu", bytes, at)
+                             : error_set(err, EXIT_INTEGRITY, "start again with --resume",
+                                         "the working file of streamed weights ends at %zu, %zu bytes early",
+                                         at, s->bytes - at);
+            return error_at(err, s->path, 0, 0), code;
+        }
+        p += n;
+        bytes -= (size_t)n;
+        at += (size_t)n;
+    }
+    return 0;
+}
+
+static int check(const struct stream *s, int parameter, const void *values, struct error *err)
+{
+    const struct parameter *p = &s->tower->parameters[parameter];
+    uint32_t crc = crc32c(0, values, parameter_bytes(p));
+    if (crc == s->crcs[parameter]) return 0;
+    int code =
+        error_set(err, EXIT_INTEGRITY, "is the disk well? start again with --resume",
+                  "the working file of streamed weights was changed: %s, %zu bytes at %zu, has the checksum "
+                  "%08x, and was written with %08x",
+                  p->name, parameter_bytes(p), place_of(s, p), crc, s->crcs[parameter]);
+    return error_at(err, s->path, 0, 0), code;
+}
+
+/* A group into its buffer; in the thread. */
+static int fetch(const struct stream *s, int group, struct error *err)
+{
+    const struct tower *t = s->tower;
+    struct weight_span span = tower_group_weights(t, group);
+    int code = read_file(s, span.p, span.bytes, s->at[group], err);
+    for (int i = 0; i < t->parameter_count && !code; i++)
+        if (t->parameters[i].group == group && t->parameters[i].trained)
+            code = check(s, i, t->parameters[i].weight, err);
+    return code;
+}
+
+/* The slot whose group has been waited for longest; NULL: none waits. */
+static struct slot *next_slot(struct stream *s)
+{
+    struct slot *first = NULL;
+    for (int i = 0; i < 2; i++) {
+        struct slot *slot = &s->slots[i];
+        if (slot->wanted >= 0 && (!first || slot->turn < first->turn)) first = slot;
+    }
+    return first;
+}
+
+static void *work(void *context)
+{
+    struct stream *s = context;
+    struct slot *slot;
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop) {
+        if (!(slot = next_slot(s))) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        int group = slot->wanted;
+        slot->held = -1;
+        pthread_mutex_unlock(&s->lock);
+        int code = fetch(s, group, &slot->err);
+        pthread_mutex_lock(&s->lock);
+        slot->code = code;
+        slot->held = code ? -1 : group;
+        slot->wanted = -1;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static int start(struct stream *s, struct error *err)
+{
+    if ((errno = pthread_create(&s->thread, NULL, work, s)) != 0)
+        return error_errno(err, EXIT_HOST_MEMORY, "raise the limits on memory and processes (ulimit -v, -u)",
+                           "cannot start the thread that reads streamed weights");
+    s->running = true;
+    return 0;
+}
+
+static void want(struct stream *s, int group)
+{
+    struct slot *slot = slot_of(s, group);
+    while (slot->wanted >= 0 && slot->wanted != group) pthread_cond_wait(&s->changed, &s->lock);
+    if (slot->wanted == group || slot->held == group) return;
+    slot->wanted = group;
+    slot->turn = s->turns++;
+    slot->code = 0;
+    pthread_cond_broadcast(&s->changed);
+}
+
+static int need_from_file(struct stream *s, int group, int next, struct error *err)
+{
+    struct slot *slot = slot_of(s, group);
+    double begin = clock_seconds();
+    pthread_mutex_lock(&s->lock);
+    want(s, group);
+    if (next >= 0) want(s, next);
+    while (slot->held != group && !slot->code) pthread_cond_wait(&s->changed, &s->lock);
+    int code = slot->code;
+    if (code && err) *err = slot->err;
+    slot->code = 0;
+    s->waited += clock_seconds() - begin;
+    pthread_mutex_unlock(&s->lock);
+    return code;
+}
+
+/* ---- a card's ---- */
+
+static int make_host(struct stream *s, struct error *err)
+{
+    struct device *dev = s->tower->device;
+    const struct device_queues *q = dev->queues;
+    s->host = q->host_allocate(dev, s->bytes);
+    if (!s->host)
+        return error_set(err, EXIT_HOST_MEMORY, "free some of the host's memory, or place: resident",
+                         "no room for %.1f MiB of streamed weights in pinned host memory",
+                         (double)s->bytes / 1048576.0);
+    memset(s->host, 0, s->bytes);
+    int code = q->create(dev, &s->copies, err);
+    if (!code) code = q->event_create(dev, &s->issued, err);
+    for (int i = 0; i < 2 && !code; i++) code = q->event_create(dev, &s->slots[i].arrived, err);
+    return code;
+}
+
+/* Behind all that was given to the card so far, which may still read what is overwritten. */
+static void send(struct stream *s, int group)
+{
+    struct device *dev = s->tower->device;
+    struct slot *slot = slot_of(s, group);
+    struct weight_span span = tower_group_weights(s->tower, group);
+    if (slot->held == group) return;
+    slot->held = group;
+    dev->queues->record(dev, s->issued, NULL);
+    dev->queues->wait(dev, s->copies, s->issued);
+    dev->queues->send(dev, s->copies, span.p, s->host + s->at[group], span.bytes);
+    dev->queues->record(dev, slot->arrived, s->copies);
+}
+
+/* ---- both ---- */
+
+static int64_t account(const struct stream *s, bool there)
+{
+    int64_t bytes = (int64_t)s->bytes;
+    return there ? bytes : -bytes;
+}
+
+int stream_make(struct stream **stream, struct tower *tower, const char *directory, struct error *err)
+{
+    struct device *dev = tower->device;
+    struct stream *s = *stream = xcalloc(1, sizeof *s);
+    *s = (struct stream){
+        .tower = tower, .fd = -1, .slots = {{.held = -1, .wanted = -1}, {.held = -1, .wanted = -1}}};
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    s->at = xcalloc((size_t)tower->group_count, sizeof *s->at);
+    s->crcs = xcalloc((size_t)tower->parameter_count, sizeof *s->crcs);
+    for (int group = 0; group < tower->group_count; group++) {
+        s->at[group] = s->bytes;
+        s->bytes += (tower_group_weights(tower, group).bytes + PAGE - 1) & ~(size_t)(PAGE - 1);
+    }
+    bool card = dev->queues->overlap;
+    s->place = card ? PLACE_HOST : PLACE_FILE;
+    device_beside(dev, s->place, tower->options.weights_class, account(s, true));
+    tower_bind_weights(tower, stream_need, s);
+    if (dev->kind == DEVICE_DRY) return 0;
+    if (card) return make_host(s, err);
+    int code = make_file(s, directory, err);
+    return code ? code : start(s, err);
+}
+
+void stream_close(struct stream *s)
+{
+    if (!s) return;
+    struct device *dev = s->tower->device;
+    if (s->running) {
+        pthread_mutex_lock(&s->lock);
+        s->stop = true;
+        pthread_cond_broadcast(&s->changed);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+    }
+    dev->queues->destroy(dev, s->copies); /* behind its work */
+    dev->queues->event_destroy(dev, s->issued);
+    for (int i = 0; i < 2; i++) dev->queues->event_destroy(dev, s->slots[i].arrived);
+    dev->queues->host_free(dev, s->host);
+    tower_bind_weights(s->tower, NULL, NULL);
+    device_beside(dev, s->place, s->tower->options.weights_class, account(s, false));
+    if (s->fd >= 0) close(s->fd);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    free(s->path);
+    free(s->crcs);
+    free(s->at);
+    free(s);
+}
+
+int stream_put(void *context, int parameter, const float *values, struct error *err)
+{
+    struct stream *s = context;
+    const struct parameter *p = &s->tower->parameters[parameter];
+    size_t each = dtype_bytes(p->weight_type), at = place_of(s, p);
+    uint32_t crc = 0;
+    int code = 0;
+    if (!p->trained) return 0;
+    char *buffer = xmalloc(CONVERT * sizeof(float));
+    for (int64_t done = 0; done < p->count && !code; done += CONVERT) {
+        int64_t count = p->count - done < CONVERT ? p->count - done : CONVERT;
+        size_t bytes = (size_t)count * each;
+        weights_convert(buffer, p->weight_type, values + done, DTYPE_F32, count);
+        crc = crc32c(crc, buffer, bytes);
+        if (s->host) memcpy(s->host + at, buffer, bytes);
+        else code = file_write_all_at(s->fd, buffer, bytes, (int64_t)at, s->path, err);
+        at += bytes;
+    }
+    s->crcs[parameter] = crc;
+    free(buffer);
+    return code;
+}
+
+int stream_take(struct stream *s, int parameter, void *values, struct error *err)
+{
+    const struct parameter *p = &s->tower->parameters[parameter];
+    size_t at = place_of(s, p), bytes = parameter_bytes(p);
+    if (!p->trained) {
+        s->tower->device->download(s->tower->device, values, p->weight, bytes);
+        return 0;
+    }
+    if (s->host) {
+        memcpy(values, s->host + at, bytes);
+        return 0;
+    }
+    int code = read_file(s, values, bytes, at, err);
+    return code ? code : check(s, parameter, values, err);
+}
+
+int stream_need(void *context, int group, int next, struct error *err)
+{
+    struct stream *s = context;
+    struct device *dev = s->tower->device;
+    if (s->fd >= 0) return need_from_file(s, group, next, err);
+    if (!s->host) return 0; /* a plan */
+    send(s, group);
+    if (next >= 0) send(s, next);
+    dev->queues->wait(dev, NULL, slot_of(s, group)->arrived);
+    return 0;
+}
+
+double stream_waited_seconds(const struct stream *s) { return s ? s->waited : 0; }
