@@ -29,9 +29,35 @@ grep -q 'unused variable' "$work/log" || fail "the compiler's words are lost"
 HIPCC=$work/hipcc MATRIX=1 sh "$build" gfx936 "$work/m.co" 2>"$work/log" || fail "an arch without matrix instructions is not built"
 grep -q 'gfx936: built without matrix instructions' "$work/log" && grep -q 'Cannot select' "$work/log" || fail "a build without matrix instructions is silent"
 
+# Spellings of Hygon's matrix instruction (matrix.h), by a compiler that is told it knows them; AMD's is never taken there.
+# ARCH DEFINED PATH
+spelling() {
+    cat >"$work/dcu.hip" <<SOURCE
+#include <hip/hip_runtime.h>
+#define __$1__ 1
+#undef __has_builtin
+#define __has_builtin(name) name##_known
+#define ${2}_known 1
+#define $2(a, b, c, ...) __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, 0, 0, 0)
+#include "kernels/gpu/gemm.hip"
+#if defined(__AMDGCN__)
+static_assert(MEOPT_MATRIX == $3, "$1 with $2");
+#endif
+SOURCE
+    "$hipcc" --cuda-device-only --offload-arch=gfx90a -fsyntax-only -std=c++17 -Wno-builtin-macro-redefined "-I$MEOPT_SOURCE" \
+        "$work/dcu.hip" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "$1 with $2 does not go by $3"; }
+}
+if hipcc=$(command -v hipcc); then
+    spelling gfx936 __builtin_hcu_mmac_f32_16x16x16_bf16 MATRIX_MMAC
+    spelling gfx928 __builtin_amdgcn_mmac_f32_16x16x16bf16 MATRIX_MMAC
+    spelling gfx938 __builtin_hcu_mmac_f32_16x16x16_bf16_lit_lts MATRIX_MMAC
+    spelling gfx928 __builtin_nothing MATRIX_NONE
+    spelling gfx90a __builtin_nothing MATRIX_MFMA
+fi
+
 count=0
 # names in the sources of the host; those of both dtypes by their suffix
-names=$(sed -n 's/.*NAME2*("\([a-z_]*\)".*/\1_bf16/p; s/.*gpu_launch(d[a-z]*, "\([a-z_0-9]*\)".*/\1/p; s/.*"\(optim_step_[a-z0-9]*\)".*/\1/p' "$MEOPT_SOURCE"/core/device/gpu*.c "$MEOPT_SOURCE/core/optim/card.c" | sort -u)
+names=$(sed -n 's/.*[^X_]NAME2*("\([a-z_]*\)".*/\1_bf16/p; s/.*MATRIX_NAME("\([a-z_]*\)".*/\1_bf16\n\1_bf16_plain/p; s/.*MATRIX_NAME2("\([a-z_]*\)".*/\1_bf16_bf16_plain\n\1_f32_bf16/p; s/.*gpu_launch(d[a-z]*, "\([a-z_0-9]*\)".*/\1/p; s/.*"\(optim_step_[a-z0-9]*\)".*/\1/p' "$MEOPT_SOURCE"/core/device/gpu*.c "$MEOPT_SOURCE/core/optim/card.c" | sort -u)
 [ "$(echo "$names" | wc -l)" -ge 30 ] || fail "only these names were found: $names"
 for object in "$MEOPT_BUILD"/kernels/*.co; do
     [ -f "$object" ] || continue

@@ -21,7 +21,7 @@
 
 namespace emulate
 {
-int thread, threads;
+int thread, threads, wrong_lane = -1;
 int64_t block[3], blocks[3];
 kernel *kernel::first;
 
@@ -164,6 +164,23 @@ static void matrix_product(float (&c)[16][N], const float (&a)[16][16], const fl
         for (int i = 0; i < 4; i++) fibers[(size_t)(first + lane)].c[i] = c[4 * (lane / 16) + i][lane % 16];
 }
 
+/* v_mmac_f32_16x16x16_bf16. A: row lane % 16, k 4 (lane / 16) + i; B: column lane % 16, the same k; C: row
+ * lane % 16, column 4 i + lane / 16. */
+[[maybe_unused]] static void mmac_product(int first)
+{
+    float a[16][16], b[16][16], c[16][16];
+    for (int lane = 0; lane < WAVE; lane++)
+        for (int i = 0; i < 4; i++) {
+            const fiber &f = fibers[(size_t)(first + lane)];
+            a[lane % 16][4 * (lane / 16) + i] = bf16_half(f.a, i);
+            b[4 * (lane / 16) + i][lane % 16] = bf16_half(f.b, i);
+            c[lane % 16][4 * i + lane / 16] = f.c[i];
+        }
+    matrix_product(c, a, b);
+    for (int lane = 0; lane < WAVE; lane++)
+        for (int i = 0; i < 4; i++) fibers[(size_t)(first + lane)].c[i] = c[lane % 16][4 * i + lane / 16];
+}
+
 /* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32, with the manual's
  * groupID = lane / 4 and threadID_in_group = lane % 4:
  *   A   row group (+ 8 for a2 a3 a6 a7), k 2 thread + (i & 1) (+ 8 from a4 on)
@@ -201,6 +218,10 @@ void mfma_f32_16x16x16_bf16(float c[4], const uint32_t a[2], const uint32_t b[2]
 {
     await_product(mfma_product, c, a, b, __LINE__);
 }
+void mmac_f32_16x16x16_bf16(float c[4], const uint32_t a[2], const uint32_t b[2])
+{
+    await_product(mmac_product, c, a, b, __LINE__);
+}
 #else
 void mma_m16n8k16_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
@@ -226,6 +247,11 @@ static void run_wave(int first)
         if (lead.state != AT_WAVE) return;
         if (lead.product) {
             lead.product(first);
+            if (wrong_lane >= 0) {
+                float *c = fibers[(size_t)(first + wrong_lane)].c, last = c[3];
+                for (int i = 3; i > 0; i--) c[i] = c[i - 1];
+                c[0] = last;
+            }
             for (int i = first; i < first + WAVE; i++) fibers[(size_t)i].state = RUNNING;
             continue;
         }

@@ -36,6 +36,7 @@ static inline float exact_sqrt(float a) { return sqrtf(a); }
 namespace emulate
 {
 extern int thread, threads;
+extern int wrong_lane; /* planted: this lane's sums stand one element further; -1: none */
 extern int64_t block[3], blocks[3];
 void wait_block(const char *file, int line);
 /* Every lane gives 8 bytes and gets those of lane `from` of its wave. */
@@ -44,6 +45,7 @@ uint64_t exchange(uint64_t value, int from, const char *file, int line);
 /* The matrix instructions of kernels/gpu/matrix.h: registers of this lane, which stand for the elements that
  * the vendor's manual says. Two bf16 in 32 bits. c += a b; every lane of the wave gives its own. */
 void mfma_f32_16x16x16_bf16(float c[4], const uint32_t a[2], const uint32_t b[2]);
+void mmac_f32_16x16x16_bf16(float c[4], const uint32_t a[2], const uint32_t b[2]);
 void mma_m16n8k16_bf16(float c[4], const uint32_t a[4], const uint32_t b[2]);
 
 template <class T> T shuffle(T x, int from, const char *file, int line)

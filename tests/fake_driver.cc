@@ -3,12 +3,13 @@
  * environment:
  *   FAKE_CARDS    number of cards (1; at most 8)
  *   FAKE_VERSION  of the driver (50731921, HIP 5.7)
- *   FAKE_ARCH     what the card runs (gfx90a, sm_90)
+ *   FAKE_ARCH     what the card runs (FAKE_CARD: gfx90a, gfx928, sm_90)
  *   FAKE_MEMORY   bytes of the card (8 GiB)
  *   FAKE_OTHERS   bytes that other processes hold (0)
  *   FAKE_INIT     error of the first call (0)
  *   FAKE_CONTEXT  error of starting a card (0)
  *   FAKE_SILENT   kernels start, succeed and do nothing, as with code of the wrong arch on some cards
+ *   FAKE_LANE     the lane whose sums of matrix instructions stand in wrong places
  *   FAKE_LAUNCH   the number of the launch that fails with "launch failure"
  *   FAKE_LATE     the number of the stream, counted from 1 as they are made, whose work waits as long as
  *                 waits and events allow; all others work at once (0: none waits). A missing event shows with
@@ -34,10 +35,8 @@
 
 #ifdef FAKE_CUDA
 #define ENTRY(hip, cuda) extern "C" __attribute__((visibility("default"))) int cuda
-#define DEFAULT_ARCH     "sm_90"
 #else
 #define ENTRY(hip, cuda) extern "C" __attribute__((visibility("default"))) int hip
-#define DEFAULT_ARCH     "gfx90a"
 #endif
 
 enum {
@@ -62,7 +61,7 @@ static long long number(const char *name, long long missing)
 static const char *arch()
 {
     const char *text = getenv("FAKE_ARCH");
-    return text ? text : DEFAULT_ARCH;
+    return text ? text : FAKE_CARD;
 }
 
 /* One thread at a time is inside: the emulation has one card's state. */
@@ -528,6 +527,7 @@ ENTRY(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image)
     char built[32] = "";
     if (sscanf((const char *)image, "emulated %31s", built) != 1) return 200;
     if (strcmp(built, arch()) != 0 && !getenv("FAKE_SILENT")) return NO_BINARY;
+    emulate::wrong_lane = (int)number("FAKE_LANE", -1);
     return current_card() < 0 ? (int)WRONG_CARD : make(module);
 }
 ENTRY(hipModuleUnload, cuModuleUnload)(void *module) { return unmake(module); }

@@ -483,13 +483,14 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
         return code;
     }
     if (!callers) {
+        gpu_matrix_choose(dev);
         gpu->blas = blas_open(dev);
         gpu->lt = lt_open(dev);
         gpu->graphs = graphs_open(dev);
     }
     if (callers) current_set(gpu, &before);
-    log_debug("%s: %s, wave %d, %s, products by %s", dev->name, gpu->card.arch, gpu->wave, gpu->object,
-              gpu_products(gpu));
+    log_debug("%s: %s, wave %d, %s, matrix instructions %s, products by %s", dev->name, gpu->card.arch,
+              gpu->wave, gpu->object, gpu->matrix, gpu_products(gpu));
     *device = dev;
     return 0;
 }

@@ -1,6 +1,7 @@
 /* A card as a device. gpu.c has the card itself (memory, code objects),
  * gpu_copy.c queues and copies, gpu_ops.c the operations of device.h,
- * gpu_blas.c and gpu_lt.c the matrix product, gpu_graph.c operations as graphs.
+ * gpu_blas.c and gpu_lt.c the matrix product, gpu_matrix.c the choice of the own kernels' way, gpu_graph.c
+ * operations as graphs.
  *
  * Operations run on one stream, in issue order; device->sync waits for it. A driver's error inside an
  * operation becomes dev->pending with the driver's words; what follows does nothing (device_check).
@@ -41,6 +42,8 @@ struct gpu {
     bool recording, stale; /* what is issued goes into a graph; memory came or went: graphs are void */
     bool dry;              /* no driver behind it: scratch is counted, nothing is launched */
     bool meant;            /* dry: driver.kind is what it stands for, which is on this machine */
+    bool plain;            /* kernels of bf16 go without matrix instructions */
+    char matrix[32];       /* those that kernels use: "mma", "mfma", "mmac", or "none" and why */
     char object[600];      /* the code object in use */
     struct arena arena;
     /* Products come from the first of these that has one for the shape: lt, blas, the own kernel.
@@ -98,6 +101,9 @@ void gpu_issue(struct device *dev, const struct device_work *work, void (*run)(v
 /* What cannot be part of a graph was asked for while one is recorded, or a library failed in it: the
  * operations will be issued one by one. true when that is so. */
 bool gpu_unrecordable(struct device *dev);
+
+/* Multiply known matrices on the card, and set plain and matrix. Warns where that costs speed. */
+void gpu_matrix_choose(struct device *dev);
 
 struct blas *blas_open(struct device *dev);
 void blas_close(struct blas *blas);

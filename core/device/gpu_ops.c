@@ -18,6 +18,13 @@ static bool half(struct device *dev, enum dtype t) { return device_has_type(dev,
      : half(dev, t) ? name "_f32_bf16"                                                                       \
                     : name "_f32_f32")
 
+/* Of what has a form without matrix instructions (gpu_matrix.c). */
+#define MATRIX_NAME(name, t)                                                                                 \
+    (half(dev, t) ? gpu_of(dev)->plain ? name "_bf16_plain" : name "_bf16" : name "_f32")
+#define MATRIX_NAME2(name, s, t)                                                                             \
+    (half(dev, s) && gpu_of(dev)->plain ? half(dev, t) ? name "_bf16_bf16_plain" : name "_bf16_f32_plain"    \
+                                        : NAME2(name, s, t))
+
 static int64_t shares_of(int64_t rows) { return rows < SHARES ? rows : SHARES; }
 static int64_t column_blocks(int64_t D) { return (D + GPU_THREADS - 1) / GPU_THREADS; }
 
@@ -75,7 +82,7 @@ static void gpu_gemm(struct device *dev, const struct gemm *g)
     if (dev->pending.code || lt_gemm(dev, g) || library_gemm(dev, g)) return;
     struct gemm h = *g;
     int ta = h.transpose_a, tb = h.transpose_b;
-    gpu_launch(dev, NAME2("gemm", h.ab_type, h.c_type), (h.n + 63) / 64, (h.m + 63) / 64,
+    gpu_launch(dev, MATRIX_NAME2("gemm", h.ab_type, h.c_type), (h.n + 63) / 64, (h.m + 63) / 64,
                ARGUMENTS(&h.a, &h.b, &h.c, &h.bias, &h.m, &h.n, &h.k, &h.lda, &h.ldb, &h.ldc, &ta, &tb,
                          &h.alpha, &h.beta));
 }
@@ -161,7 +168,7 @@ static void gpu_attention_forward(struct device *dev, const struct attention *gi
 {
     struct attention o = *given;
     int head = (int)o.dh;
-    gpu_launch(dev, NAME("attention_forward", o.type), (o.N + 15) / 16, o.B * o.H,
+    gpu_launch(dev, MATRIX_NAME("attention_forward", o.type), (o.N + 15) / 16, o.B * o.H,
                ARGUMENTS(&o.qkv, &o.out, &o.lse, &o.N, &o.H, &head));
 }
 static void gpu_attention_backward(struct device *dev, const struct attention_gradient *given)
@@ -172,9 +179,9 @@ static void gpu_attention_backward(struct device *dev, const struct attention_gr
     if (!delta) return;
     gpu_launch(dev, NAME("attention_delta", o.type), gpu_blocks(dev, o.B * o.H * o.N), 1,
                ARGUMENTS(&o.out, &o.dout, &delta, &o.B, &o.N, &o.H, &o.dh));
-    gpu_launch(dev, NAME("attention_backward_q", o.type), (o.N + 15) / 16, o.B * o.H,
+    gpu_launch(dev, MATRIX_NAME("attention_backward_q", o.type), (o.N + 15) / 16, o.B * o.H,
                ARGUMENTS(&o.qkv, &o.lse, &delta, &o.dout, &o.dqkv, &o.N, &o.H, &head));
-    gpu_launch(dev, NAME("attention_backward_kv", o.type), (o.N + 15) / 16, o.B * o.H,
+    gpu_launch(dev, MATRIX_NAME("attention_backward_kv", o.type), (o.N + 15) / 16, o.B * o.H,
                ARGUMENTS(&o.qkv, &o.lse, &delta, &o.dout, &o.dqkv, &o.N, &o.H, &head));
 }
 

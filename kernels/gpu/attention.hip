@@ -4,7 +4,8 @@
  * qkv (B, N, 3, H, dh); out, dout (B, N, H, dh); lse, delta (B, H, N). A block owns one (image, head) and QT
  * queries (forward, dq) or KT keys (dk, dv). Nothing of size N x N exists. Statistics and sums are fp32.
  *
- * On cards with matrix instructions bf16 goes by another path: each wave owns 16 rows and keeps them, their
+ * On cards with matrix instructions (that give the right result: matrix_check of gemm.hip; else by the
+ * kernels of the names' ends _plain) bf16 goes by another path: each wave owns 16 rows and keeps them, their
  * sums and their statistics in registers; the block's waves share tiles of what they run over. Probabilities
  * and the gradients of scores are rounded to bf16 where they become factors. */
 #include "kernels/gpu/matrix.h"
@@ -248,7 +249,7 @@ template <int PARTS> DEVICE result scores(const fragment (&f)[PARTS], const chun
 {
     result sum = {};
     UNROLLED for (int d = 0; d < PARTS; d++) if (d < parts)
-        multiply(sum, f[d], fragment_rows((const bf16 *)tile + row * WIDE + 16 * d, WIDE));
+        multiply(sum, f[d], partner_rows((const bf16 *)tile + row * WIDE + 16 * d, WIDE));
     return sum;
 }
 /* sum += weights (16 x 16 rows of the tile) times those rows */
@@ -256,7 +257,7 @@ template <int PARTS>
 DEVICE void add_rows(result (&sum)[PARTS], const fragment &weights, const chunk *tile, int row, int parts)
 {
     UNROLLED for (int d = 0; d < PARTS; d++) if (d < parts)
-        multiply(sum[d], weights, fragment_columns((const bf16 *)tile + row * WIDE + 16 * d, WIDE));
+        multiply(sum[d], weights, partner_columns((const bf16 *)tile + row * WIDE + 16 * d, WIDE));
 }
 
 DEVICE void attention_forward(const bf16 *qkv, bf16 *out, float *lse, int64_t N, int64_t H, int dh)
@@ -432,25 +433,31 @@ DEVICE void attention_backward_kv(const bf16 *qkv, const float *lse, const float
 }
 #endif
 
-#define ATTENTION(suffix, T)                                                                                 \
+/* PATH: the path that the arch has for T, or the plain one of T */
+#define ATTENTION(suffix, T, PATH)                                                                           \
     KERNEL(attention_forward_##suffix, const T *qkv, T *out, float *lse, int64_t N, int64_t H, int dh)       \
     {                                                                                                        \
-        attention_forward(qkv, out, lse, N, H, dh);                                                          \
-    }                                                                                                        \
-    KERNEL(attention_delta_##suffix, const T *out, const T *dout, float *delta, int64_t B, int64_t N,        \
-           int64_t H, int64_t dh)                                                                            \
-    {                                                                                                        \
-        attention_delta(out, dout, delta, B, N, H, dh);                                                      \
+        attention_forward PATH(qkv, out, lse, N, H, dh);                                                     \
     }                                                                                                        \
     KERNEL(attention_backward_q_##suffix, const T *qkv, const float *lse, const float *delta, const T *dout, \
            T *dqkv, int64_t N, int64_t H, int dh)                                                            \
     {                                                                                                        \
-        attention_backward_q(qkv, lse, delta, dout, dqkv, N, H, dh);                                         \
+        attention_backward_q PATH(qkv, lse, delta, dout, dqkv, N, H, dh);                                    \
     }                                                                                                        \
     KERNEL(attention_backward_kv_##suffix, const T *qkv, const float *lse, const float *delta,               \
            const T *dout, T *dqkv, int64_t N, int64_t H, int dh)                                             \
     {                                                                                                        \
-        attention_backward_kv(qkv, lse, delta, dout, dqkv, N, H, dh);                                        \
+        attention_backward_kv PATH(qkv, lse, delta, dout, dqkv, N, H, dh);                                   \
     }
-ATTENTION(f32, float)
-ATTENTION(bf16, bf16)
+ATTENTION(f32, float, )
+ATTENTION(bf16, bf16, )
+ATTENTION(bf16_plain, bf16, <bf16>)
+
+#define DELTA(suffix, T)                                                                                     \
+    KERNEL(attention_delta_##suffix, const T *out, const T *dout, float *delta, int64_t B, int64_t N,        \
+           int64_t H, int64_t dh)                                                                            \
+    {                                                                                                        \
+        attention_delta(out, dout, delta, B, N, H, dh);                                                      \
+    }
+DELTA(f32, float)
+DELTA(bf16, bf16)

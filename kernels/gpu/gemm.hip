@@ -97,11 +97,12 @@ DEVICE void gemm(const bf16 *a, const bf16 *b, U *c, const float *bias, int64_t 
         next_b = tile_fetch(b, transpose_b, aligned_b, column0, n, k0 + DEEP, k, ldb);
         UNROLLED for (int p = 0; p < DEEP; p += 16)
         {
-            fragment x[DOWN], y[ACROSS];
+            fragment x[DOWN];
+            partner y[ACROSS];
             UNROLLED for (int i = 0; i < DOWN; i++) x[i] =
                 fragment_rows((bf16 *)as + (down + 16 * i) * STRIDE + p, STRIDE);
             UNROLLED for (int j = 0; j < ACROSS; j++) y[j] =
-                fragment_rows((bf16 *)bs + (across + 16 * j) * STRIDE + p, STRIDE);
+                partner_rows((bf16 *)bs + (across + 16 * j) * STRIDE + p, STRIDE);
             UNROLLED for (int i = 0; i < DOWN; i++) UNROLLED for (int j = 0; j < ACROSS; j++)
                 multiply(sum[i][j], x[i], y[j]);
         }
@@ -115,13 +116,49 @@ DEVICE void gemm(const bf16 *a, const bf16 *b, U *c, const float *bias, int64_t 
     }
 }
 #endif
-#define GEMM(name, T, U)                                                                                     \
+/* PATH: the path that the arch has for T, or the plain one */
+#define GEMM(name, T, U, PATH)                                                                               \
     KERNEL(name, const T *a, const T *b, U *c, const float *bias, int64_t m, int64_t n, int64_t k,           \
            int64_t lda, int64_t ldb, int64_t ldc, int transpose_a, int transpose_b, float alpha, float beta) \
     {                                                                                                        \
-        gemm(a, b, c, bias, m, n, k, lda, ldb, ldc, transpose_a, transpose_b, alpha, beta);                  \
+        gemm PATH(a, b, c, bias, m, n, k, lda, ldb, ldc, transpose_a, transpose_b, alpha, beta);             \
     }
-GEMM(gemm_f32_f32, float, float)
-GEMM(gemm_bf16_f32, bf16, float)
-GEMM(gemm_bf16_bf16, bf16, bf16)
-GEMM(gemm_f32_bf16, float, bf16)
+GEMM(gemm_f32_f32, float, float, )
+GEMM(gemm_f32_bf16, float, bf16, )
+GEMM(gemm_bf16_f32, bf16, float, )
+GEMM(gemm_bf16_bf16, bf16, bf16, )
+#define COMMA ,
+GEMM(gemm_bf16_f32_plain, bf16, float, <bf16 COMMA float>)
+GEMM(gemm_bf16_bf16_plain, bf16, bf16, <bf16 COMMA bf16>)
+
+/* One wave, at every start: are the matrix instructions what matrix.h takes them for? c[0] says which they
+ * are; behind it, each (16, 16), follow a b^T, a b, and (a b^T) b with that sum as the first factor. The host
+ * multiplies, too (core/device/gpu_matrix.c). Values are small integers, so that every sum is exact. */
+KERNEL(matrix_check, const bf16 *a, const bf16 *b, float *c)
+{
+    if (THREAD == 0 && BLOCK_X == 0) c[0] = MEOPT_MATRIX;
+#if MEOPT_MATRIX
+    SHARED chunk tiles[2 * 16 * 16 / 8];
+    bf16 *as = (bf16 *)tiles, *bs = as + 16 * 16;
+    for (int i = THREAD; i < 16 * 16; i += THREADS) {
+        as[i] = a[i];
+        bs[i] = b[i];
+    }
+    barrier();
+    fragment x = fragment_rows(as, 16);
+    result rows = {}, columns = {}, chained = {};
+    multiply(rows, x, partner_rows(bs, 16));
+    multiply(columns, x, partner_columns(bs, 16));
+    multiply(chained, fragment_of(rows), partner_columns(bs, 16));
+    if (THREAD >= WAVE) return;
+    UNROLLED for (int i = 0; i < FRAGMENT; i++)
+    {
+        int at = 1 + fragment_row(i) * 16 + fragment_column(i);
+        c[at] = rows.at[i];
+        c[at + 256] = columns.at[i];
+        c[at + 512] = chained.at[i];
+    }
+#else
+    (void)a, (void)b;
+#endif
+}

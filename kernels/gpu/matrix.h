@@ -1,35 +1,66 @@
 /* One wave multiplies 16 x 16 matrices of bf16, with fp32 sums, on the card's matrix instructions.
- * MEOPT_MATRIX is 1 where the compiler offers them for the arch being built; elsewhere kernels keep their
- * plain loops (-DMEOPT_MATRIX=0 does so anywhere).
+ * MEOPT_MATRIX says which ones the arch being built has and the compiler spells; elsewhere (MATRIX_NONE)
+ * kernels keep their plain loops (-DMEOPT_MATRIX=0 does so anywhere).
  *
- * A factor (`fragment`) and a sum (`result`) are 16 x 16 matrices spread over the lanes of a wave, both by
- * one map: a lane's element i stands at (fragment_row(i), fragment_column(i)). multiply() is
+ * A first factor (`fragment`) and a sum (`result`) are 16 x 16 matrices spread over the lanes of a wave, both
+ * by one map: a lane's element i stands at (fragment_row(i), fragment_column(i)). multiply() is
  * sum(r, c) += a(r, k) b(c, k), summed over k: both factors have k along their rows. As the map is the same,
- * attention's probabilities, a result, are the next product's factor without leaving the registers.
+ * attention's probabilities, a result, are the next product's first factor without leaving the registers.
+ * The second factor (`partner`) has the columns of that map, and rows partner_row(i).
  *
- *   wave 64   v_mfma_f32_16x16x16_bf16_1k (AMD Instinct MI200 ISA, chapter 7): a factor's lane has row
- *             lane % 16 and four k from 4 (lane / 16) on. The sum's lane has that as its column and four
- *             rows, so the transposed product is asked for.
- *   wave 32   mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"),
- *             once for each half of the columns: rows lane / 4 and 8 further, columns 2 (lane % 4), the next,
- *             and both 8 further.
- *
- * gfx908 has the instruction of half the depth alone and stays plain, though its compiler claims the other.
+ *   MATRIX_MMA   NVIDIA, wave 32: mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16 with
+ *                floating point type"), once for each half of the columns: rows lane / 4 and 8 further,
+ *                columns 2 (lane % 4), the next, and both 8 further.
+ *   MATRIX_MFMA  AMD, wave 64: v_mfma_f32_16x16x16_bf16_1k (Instinct MI200 ISA, chapter 7): a factor's lane
+ *                has row lane % 16 and four k from 4 (lane / 16) on. The sum's lane has that as its column
+ *                and four rows, so the transposed product is asked for. gfx908 has the instruction of half
+ *                the depth alone and stays plain, though its compiler claims the other.
+ *   MATRIX_MMAC  Hygon DCU, wave 64: v_mmac_f32_16x16x16_bf16. Factors as MFMA's, and the sum's lane has the
+ *                row of its first factor: row lane % 16, but columns 4 i + lane / 16 (the vendor's kernels
+ *                store them so: composable_kernel and aiter of HYGON-AI). The second factor's rows are
+ *                therefore loaded in the order that puts column 4 (lane / 16) + i there. What a compiler or
+ *                a card makes of it is asked at every start: matrix_check (gemm.hip).
  */
 #ifndef MEOPT_GPU_MATRIX_H
 #define MEOPT_GPU_MATRIX_H
 
 #include "kernels/gpu/vendor.h"
 
+#define MATRIX_NONE 0
+#define MATRIX_MMA  1
+#define MATRIX_MFMA 2
+#define MATRIX_MMAC 3
+
+/* Spellings of DCU's instruction: since 2026, before, and in builds upon ROCm's compiler; gfx938 has a form
+ * of its own. __has_builtin answers for the compiler, not for the arch, so the arch is asked first. */
+#if defined(__gfx928__) || defined(__gfx936__) || defined(__gfx938__) || defined(__gfx92a__) ||              \
+    defined(__gfx946__)
+#define MATRIX_DCU 1
+#if defined(__gfx938__) && __has_builtin(__builtin_hcu_mmac_f32_16x16x16_bf16_lit_lts)
+#define MMAC(a, b, c) __builtin_hcu_mmac_f32_16x16x16_bf16_lit_lts(a, b, c, false, false)
+#elif __has_builtin(__builtin_hcu_mmac_f32_16x16x16_bf16)
+#define MMAC(a, b, c) __builtin_hcu_mmac_f32_16x16x16_bf16(a, b, c)
+#elif __has_builtin(__builtin_amdgcn_mmac_f32_16x16x16bf16)
+#define MMAC(a, b, c) __builtin_amdgcn_mmac_f32_16x16x16bf16(a, b, c)
+#elif __has_builtin(__builtin_amdgcn_mmac_f32_16x16x16_bf16)
+#define MMAC(a, b, c) __builtin_amdgcn_mmac_f32_16x16x16_bf16(a, b, c)
+#endif
+#endif
+
 #if !defined(MEOPT_MATRIX)
 #if defined(MEOPT_EMULATE_WAVE)
-#define MEOPT_MATRIX 1
+#define MEOPT_MATRIX (MEOPT_EMULATE_WAVE == 64 ? MATRIX_MFMA : MATRIX_MMA)
 #elif defined(__CUDA_ARCH__)
-#define MEOPT_MATRIX (__CUDA_ARCH__ >= 800)
-#elif defined(__AMDGCN__) && !defined(__gfx908__) && WAVE == 64
-#define MEOPT_MATRIX __has_builtin(__builtin_amdgcn_mfma_f32_16x16x16bf16_1k)
+#define MEOPT_MATRIX (__CUDA_ARCH__ >= 800 ? MATRIX_MMA : MATRIX_NONE)
+#elif defined(MATRIX_DCU) && defined(MMAC)
+#define MEOPT_MATRIX MATRIX_MMAC
+#elif defined(MATRIX_DCU)
+#define MEOPT_MATRIX MATRIX_NONE
+#elif defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) ||            \
+    defined(__gfx950__)
+#define MEOPT_MATRIX MATRIX_MFMA
 #else
-#define MEOPT_MATRIX 0
+#define MEOPT_MATRIX MATRIX_NONE
 #endif
 #endif
 
@@ -58,6 +89,9 @@ enum {
 struct fragment {
     uint32_t pair[FRAGMENT / 2]; /* elements 2 i (low half) and 2 i + 1 */
 };
+struct partner {
+    uint32_t pair[FRAGMENT / 2];
+};
 struct result {
     float at[FRAGMENT];
 };
@@ -68,21 +102,33 @@ DEVICE int fragment_row(int) { return THREAD % 16; }
 DEVICE int fragment_column(int i) { return THREAD % WAVE / 16 * 4 + i; }
 DEVICE int lane_row(int) { return 0; } /* which of the lane's LANE_ROWS rows */
 enum { ROW_MASK = 16, ROW_MASK_END = 64 };
-#if !defined(MEOPT_EMULATE_WAVE)
-typedef short mfma_factor __attribute__((ext_vector_type(4)));
-typedef float mfma_sum __attribute__((ext_vector_type(4)));
+#if MEOPT_MATRIX == MATRIX_MMAC
+/* lane 16 g + 4 i + j gets row 4 j + i: the sum's column 4 i + g of the instruction is column 4 g + i */
+DEVICE int partner_row(int) { return THREAD % 4 * 4 + THREAD / 4 % 4; }
+#else
+DEVICE int partner_row(int i) { return fragment_row(i); }
 #endif
-DEVICE void multiply(result &sum, const fragment &a, const fragment &b)
+#if !defined(MEOPT_EMULATE_WAVE)
+typedef short matrix_factor __attribute__((ext_vector_type(4)));
+typedef float matrix_sum __attribute__((ext_vector_type(4)));
+#endif
+DEVICE void multiply(result &sum, const fragment &a, const partner &b)
 {
-#if defined(MEOPT_EMULATE_WAVE)
+#if defined(MEOPT_EMULATE_WAVE) && MEOPT_MATRIX == MATRIX_MMAC
+    emulate::mmac_f32_16x16x16_bf16(sum.at, a.pair, b.pair);
+#elif defined(MEOPT_EMULATE_WAVE)
     emulate::mfma_f32_16x16x16_bf16(sum.at, b.pair, a.pair);
 #else
-    mfma_factor x, y;
-    mfma_sum z;
-    __builtin_memcpy(&x, b.pair, sizeof x);
-    __builtin_memcpy(&y, a.pair, sizeof y);
+    matrix_factor x, y;
+    matrix_sum z;
+    __builtin_memcpy(&x, a.pair, sizeof x);
+    __builtin_memcpy(&y, b.pair, sizeof y);
     __builtin_memcpy(&z, sum.at, sizeof z);
-    z = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(x, y, z, 0, 0, 0);
+#if MEOPT_MATRIX == MATRIX_MMAC
+    z = MMAC(x, y, z);
+#else
+    z = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(y, x, z, 0, 0, 0);
+#endif
     __builtin_memcpy(sum.at, &z, sizeof z);
 #endif
 }
@@ -91,9 +137,10 @@ DEVICE void multiply(result &sum, const fragment &a, const fragment &b)
 
 DEVICE int fragment_row(int i) { return THREAD % WAVE / 4 + i / 2 % 2 * 8; }
 DEVICE int fragment_column(int i) { return THREAD % 4 * 2 + i % 2 + i / 4 * 8; }
+DEVICE int partner_row(int i) { return fragment_row(i); }
 DEVICE int lane_row(int i) { return i / 2 % 2; }
 enum { ROW_MASK = 1, ROW_MASK_END = 4 };
-DEVICE void multiply(result &sum, const fragment &a, const fragment &b)
+DEVICE void multiply(result &sum, const fragment &a, const partner &b)
 {
     UNROLLED for (int half = 0; half < 2; half++)
     {
@@ -123,13 +170,21 @@ DEVICE fragment fragment_rows(const bf16 *tile, int stride)
         __builtin_assume_aligned(tile + fragment_row(i) * stride + fragment_column(i), 2 * RUN), 2 * RUN);
     return f;
 }
-/* Its columns are the factor's rows: k runs down the tile. */
-DEVICE fragment fragment_columns(const bf16 *tile, int stride)
+DEVICE partner partner_rows(const bf16 *tile, int stride)
 {
-    fragment f;
+    partner f;
+    UNROLLED for (int i = 0; i < FRAGMENT; i += RUN) __builtin_memcpy(
+        &f.pair[i / 2],
+        __builtin_assume_aligned(tile + partner_row(i) * stride + fragment_column(i), 2 * RUN), 2 * RUN);
+    return f;
+}
+/* Its columns are the factor's rows: k runs down the tile. */
+DEVICE partner partner_columns(const bf16 *tile, int stride)
+{
+    partner f;
     UNROLLED for (int i = 0; i < FRAGMENT; i += 2)
     {
-        const bf16 *at = tile + fragment_column(i) * stride + fragment_row(i);
+        const bf16 *at = tile + fragment_column(i) * stride + partner_row(i);
         f.pair[i / 2] = at->bits | (uint32_t)at[stride].bits << 16;
     }
     return f;

@@ -1,0 +1,110 @@
+/* Are the card's matrix instructions what kernels/gpu/matrix.h takes them for? Register layouts are read from
+ * manuals or, of Hygon's, from other programs, and no compiler checks them. So every start multiplies known
+ * 16 x 16 matrices by each way in which kernels use the instructions; one wrong element, and bf16 goes by the
+ * kernels of plain loops. */
+#include "core/device/gpu.h"
+#include "core/base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIDE = 16, CELLS = SIDE * SIDE, PRODUCTS = 3 };
+
+/* kernels/gpu/matrix.h: MATRIX_NONE, ... */
+static const char *const instructions[] = {"none", "mma", "mfma", "mmac"};
+enum { INSTRUCTIONS = sizeof instructions / sizeof *instructions };
+
+/* Numbers from -3 to 3 without a pattern: bf16 holds them and the sums of 16 products exactly. */
+static float known(int i)
+{
+    uint32_t x = (uint32_t)(i + 1) * 2654435761u;
+    x ^= x >> 15;
+    x *= 2246822519u;
+    return (float)((x >> 16) % 7) - 3.0f;
+}
+static uint16_t bf16_exact(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+/* a b^T, a b, (a b^T) b as (16, 16) each */
+static void expected(const float *a, const float *b, float *c)
+{
+    for (int r = 0; r < SIDE; r++)
+        for (int j = 0; j < SIDE; j++) {
+            float rows = 0, columns = 0;
+            for (int k = 0; k < SIDE; k++) {
+                rows += a[r * SIDE + k] * b[j * SIDE + k];
+                columns += a[r * SIDE + k] * b[k * SIDE + j];
+            }
+            c[r * SIDE + j] = rows;
+            c[CELLS + r * SIDE + j] = columns;
+        }
+    for (int r = 0; r < SIDE; r++)
+        for (int j = 0; j < SIDE; j++) {
+            float chained = 0;
+            for (int k = 0; k < SIDE; k++) chained += c[r * SIDE + k] * b[k * SIDE + j];
+            c[2 * CELLS + r * SIDE + j] = chained;
+        }
+}
+
+/* Cards that have such instructions, so that a code object without them is worth a word. */
+static bool has_instructions(const char *arch)
+{
+    static const char *const some[] = {"gfx90a", "gfx94", "gfx950", "gfx928", "gfx936", "gfx938"};
+    if (strncmp(arch, "sm_", 3) == 0) return atoi(arch + 3) >= 80;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        if (strncmp(arch, some[i], strlen(some[i])) == 0) return true;
+    return false;
+}
+
+/* What the card makes of the known factors: found[0] the instructions, then the products. */
+static int multiplied(struct device *dev, const float *factors, float *found)
+{
+    struct gpu *gpu = gpu_of(dev);
+    uint16_t half[2 * CELLS];
+    size_t out_bytes = (1 + PRODUCTS * CELLS) * sizeof *found;
+    void *p = NULL;
+    for (int i = 0; i < 2 * CELLS; i++) half[i] = bf16_exact(factors[i]);
+    int code = gpu->driver.allocate(&p, sizeof half + out_bytes);
+    if (code) return code;
+    char *a = p, *b = a + sizeof half / 2, *c = a + sizeof half;
+    code = gpu->driver.to_device(a, half, sizeof half, gpu->stream);
+    if (!code) code = gpu->driver.fill(c, 0xA5, out_bytes, gpu->stream);
+    if (!code) gpu_launch(dev, "matrix_check", 1, 1, (void *[]){&a, &b, &c});
+    if (!code && !dev->pending.code) code = gpu->driver.to_host(found, c, out_bytes, gpu->stream);
+    if (!code && !dev->pending.code) code = gpu->driver.stream_sync(gpu->stream);
+    gpu->driver.deallocate(p);
+    return code;
+}
+
+void gpu_matrix_choose(struct device *dev)
+{
+    struct gpu *gpu = gpu_of(dev);
+    float factors[2 * CELLS], want[PRODUCTS * CELLS], found[1 + PRODUCTS * CELLS] = {0};
+    int at = 0;
+    for (int i = 0; i < 2 * CELLS; i++) factors[i] = known(i);
+    expected(factors, factors + CELLS, want);
+    gpu->plain = true;
+    int code = multiplied(dev, factors, found);
+    if (code || dev->pending.code) return; /* what is asked for next fails as well, and is told */
+    int which = found[0] >= 0 && found[0] < INSTRUCTIONS ? (int)found[0] : 0;
+    snprintf(gpu->matrix, sizeof gpu->matrix, "%s", instructions[which]);
+    if (!which && has_instructions(gpu->card.arch))
+        log_warn(
+            "%s: %s was built without the card's matrix instructions: attention and MEOpt's own products "
+            "go by plain loops, several times slower; its compiler's words are in the build's output",
+            dev->name, gpu->object);
+    if (!which) return;
+    while (at < PRODUCTS * CELLS && found[1 + at] == want[at]) at++;
+    gpu->plain = at < PRODUCTS * CELLS;
+    if (!gpu->plain) return;
+    snprintf(gpu->matrix, sizeof gpu->matrix, "none (%s is wrong here)", instructions[which]);
+    log_warn("%s: its matrix instruction %s gives a wrong product (%d, row %d, column %d: %g, expected %g): "
+             "attention and MEOpt's own products go by plain loops, several times slower",
+             dev->name, instructions[which], at / CELLS + 1, at % CELLS / SIDE, at % SIDE,
+             (double)found[1 + at], (double)want[at]);
+}
