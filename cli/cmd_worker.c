@@ -68,8 +68,35 @@ static int64_t saving_bytes(const struct trainer *t)
     return bytes;
 }
 
-static void begun(void *context, const struct trainer *t, const struct data *data, int64_t from,
-                  int64_t total)
+/* As the supervisor will choose once it hears where this trains (supervise_live.c); nothing is read yet. */
+static const char *telemetry(void *context, const struct device *device)
+{
+    static struct monitor_snapshot now;
+    struct monitor *monitor;
+    struct error absent;
+    const char *named = getenv("MEOPT_MONITOR");
+    struct monitor_options options = {.provider = named            ? named
+                                                  : device->pci[0] ? "auto"
+                                                                   : "proc",
+                                      .root = getenv("MEOPT_MONITOR_ROOT")};
+    (void)context;
+    if (monitor_open(&monitor, &options, &absent)) return "";
+    monitor_read(monitor, &now);
+    monitor_close(monitor);
+    return now.provider;
+}
+
+/* One table for every kind of device, and a warning for each fallback. */
+static void tell_start(const struct device_fact start[START_ROWS])
+{
+    char text[1024];
+    for (int i = 0; i < START_ROWS; i++) log_info("%-28s %s", start[i].name, start[i].is);
+    for (int i = 0; i < START_ROWS; i++)
+        if (fact_warning(&start[i], text, sizeof text)[0]) log_warn("%s", text);
+}
+
+static void begun(void *context, const struct trainer *t, const struct device_fact start[START_ROWS],
+                  const struct data *data, int64_t from, int64_t total)
 {
     struct talk *talk = context;
     talk->report->from = from;
@@ -97,7 +124,7 @@ static void begun(void *context, const struct trainer *t, const struct data *dat
     trainer_clipping(t->config, clipping, sizeof clipping);
     row("clipping", "%s", clipping);
     row("images", "%lld in %s", (long long)data_images(data), t->config->data.root);
-    row("device", "%s", t->device->name);
+    tell_start(start);
     for (int i = 0; config_keys[i].name; i++) {
         char *text = config_value_text(t->config, i);
         if (text[0] && config_keys[i].numbers) row(config_keys[i].name, "%s", text);
@@ -220,7 +247,7 @@ static int worker_train(struct talk *talk, const struct arguments *args, const c
         code = run_open_held(&run, directory, (int)argument_int(args, "lock", -1), err);
     else if (!code) run.directory = xstrdup(directory);
     if (!code) {
-        struct train_listener listener = {talk, phase, begun, variants, stepped, saved, ready};
+        struct train_listener listener = {talk, phase, begun, variants, stepped, saved, telemetry, ready};
         log_hurry = to_stop;
         struct train_resume how = {argument_flag(args, "resume") ||
                                        (talk->ranks.launched && heartbeat_resumes(talk->ranks.heart)),

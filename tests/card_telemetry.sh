@@ -57,6 +57,29 @@ kill -TERM $pid
 wait $pid || [ $? = 10 ] || fail "two ranks are not stopped"
 : >left
 [ "$shown" = '"rank":1,"name":"card A" "rank":null,"name":"card B" "rank":0,"name":"card C" ' ] || fail "of two ranks is shown: $shown"
+# variables that number the cards anew change nothing of which one is shown
+reordered() { # CARD TYPE NAME=VALUE...
+    want=$1 type=$2
+    shift 2
+    env "$@" "$MEOPT" train configs/quickstart_dinov2.yaml "device.type=$type" train.steps=100000 train.batch_size=2 --cards 0 --run-dir . --name "seen$#$type$want" >out 2>log &
+    pid=$!
+    echo $pid >left
+    live=seen$#$type$want/live.json
+    for _ in $(seq 600); do
+        grep -q '"rank":0,"name":"card' "$live" 2>/dev/null && break
+        kill -0 $pid 2>/dev/null || fail "the run with $* has ended"
+        sleep 0.05
+    done
+    shown=$(grep -o '"rank":0,"name":"card [A-Z]"' "$live") || fail "$*: $(cat "$live")"
+    kill -KILL $pid
+    wait $pid || true
+    : >left
+    [ "$shown" = "\"rank\":0,\"name\":\"card $want\"" ] || fail "$*: $shown, expected card $want"
+}
+reordered C hip HIP_VISIBLE_DEVICES=2,0
+reordered B hip CUDA_VISIBLE_DEVICES=1
+reordered C hip ROCR_VISIBLE_DEVICES=0,2,1 HIP_VISIBLE_DEVICES=1
+reordered B cuda CUDA_VISIBLE_DEVICES=1,2
 "$MEOPT" compare run --md >table 2>log || fail "compare"
 grep -q 'cards busy, mean.*50' table || fail "compare has no busy cards: $(cat table)"
 grep -q 'energy of all cards' table || fail "compare has no energy: $(cat table)"

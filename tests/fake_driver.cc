@@ -14,13 +14,15 @@
  *   FAKE_LATE     the number of the stream, counted from 1 as they are made, whose work waits as long as
  *                 waits and events allow; all others work at once (0: none waits). A missing event shows with
  *                 one or the other.
- *   FAKE_GRAPH    "none": no stream can be recorded; "void": every recording comes to nothing
- * What a library of collectives gives a stream (tests/fake_nccl.cc) is not done at once: fake_driver_give.
- *   FAKE_COUNT    a file to which allocations, launches, starts of graphs and copies of streams but the first
- *                 are counted when the library goes
+ *   FAKE_GRAPH    "none": no stream can be recorded; "void": every recording comes to nothing; "small": one
+ * of more than 100 operations cannot be made ready HIP_, ROCR_ and CUDA_VISIBLE_DEVICES number the cards as
+ * with the real drivers. What a library of collectives gives a stream (tests/fake_nccl.cc) is not done at
+ * once: fake_driver_give. FAKE_COUNT    a file to which allocations, launches, starts of graphs and copies of
+ * streams but the first are counted when the library goes
  */
 #include "tests/fake_arguments.h"
 #include "tests/emulate_run.h"
+#include "tests/fake_visible.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -53,11 +55,6 @@ enum {
     RECORDING_VOID = 901
 };
 
-static long long number(const char *name, long long missing)
-{
-    const char *text = getenv(name);
-    return text && *text ? atoll(text) : missing;
-}
 static const char *arch()
 {
     const char *text = getenv("FAKE_ARCH");
@@ -215,14 +212,14 @@ ENTRY(hipDriverGetVersion, cuDriverGetVersion)(int *version)
 ENTRY(hipGetDeviceCount, cuDeviceGetCount)(int *count)
 {
     ENTERED;
-    *count = (int)number("FAKE_CARDS", 1);
+    *count = (int)visible().size();
     return *count ? 0 : NO_DEVICE;
 }
 ENTRY(hipDeviceGet, cuDeviceGet)(int *device, int ordinal)
 {
     ENTERED;
     *device = ordinal;
-    return ordinal < number("FAKE_CARDS", 1) ? 0 : INVALID_DEVICE;
+    return ordinal < (int)visible().size() ? 0 : INVALID_DEVICE;
 }
 ENTRY(hipDeviceGetName, cuDeviceGetName)(char *name, int size, int)
 {
@@ -247,7 +244,7 @@ ENTRY(hipDeviceTotalMem, cuDeviceTotalMem_v2)(size_t *bytes, int)
 ENTRY(hipDeviceGetPCIBusId, cuDeviceGetPCIBusId)(char *text, int size, int device)
 {
     ENTERED;
-    snprintf(text, (size_t)size, "0000:%02x:00.0", 3 + device);
+    snprintf(text, (size_t)size, "0000:%02x:00.0", 3 + visible()[(size_t)device]);
     return 0;
 }
 #ifdef FAKE_CUDA
@@ -270,7 +267,7 @@ ENTRY(, cuDevicePrimaryCtxRelease_v2)(int) { return 0; }
 #else
 ENTRY(hipSetDevice, )(int device)
 {
-    if (device >= number("FAKE_CARDS", 1)) return INVALID_DEVICE;
+    if (device >= (int)visible().size()) return INVALID_DEVICE;
     current = device;
     return (int)number("FAKE_CONTEXT", 0);
 }
@@ -501,6 +498,9 @@ ENTRY(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)
 (void **executable, void *graph, unsigned long long)
 {
     ENTERED;
+    const char *how = getenv("FAKE_GRAPH");
+    size_t operations = ((std::vector<std::function<void()>> *)graph)->size();
+    if (how && strcmp(how, "small") == 0 && operations > 100) return INVALID_VALUE;
     *executable = new std::vector<std::function<void()>>(*(std::vector<std::function<void()>> *)graph);
     return 0;
 }

@@ -163,6 +163,28 @@ static void put_card(int number, const char *vendor, const char *file, const cha
     free(path);
 }
 
+static void sysfs_knows_cards_of_hygon_by_their_number(void **state)
+{
+    (void)state;
+    static const char *const cards[][2] = {{"0x6210\n", "Hygon K100 AI"},
+                                           {"0x62b7\n", "Hygon K100"},
+                                           {"0x54b7\n", "Hygon Z100L"},
+                                           {"0x6212\n", "Hygon K100 AI Liquid"},
+                                           {"0x6320\n", "Hygon 0x6320"}};
+    enum { CARDS = sizeof cards / sizeof *cards };
+    struct monitor_snapshot s;
+    for (int i = 0; i < CARDS; i++) {
+        put_card(i, "0x1d94\n", "device", cards[i][0]);
+        put_card(i, NULL, "mem_info_vram_used", "1\n");
+    }
+    struct monitor *m = opened("auto", root);
+    monitor_sample(m);
+    monitor_read(m, &s);
+    assert_int_equal(s.card_count, CARDS);
+    for (int i = 0; i < CARDS; i++) assert_string_equal(s.cards[i].name, cards[i][1]);
+    monitor_close(m);
+}
+
 static void sysfs_reads_amd_and_hygon_cards(void **state)
 {
     (void)state;
@@ -443,6 +465,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(proc_reads_the_machine, setup, teardown),
         cmocka_unit_test_setup_teardown(proc_shows_the_control_groups_limit, setup, teardown),
         cmocka_unit_test(this_machine_is_sampled_by_the_thread),
+        cmocka_unit_test_setup_teardown(sysfs_knows_cards_of_hygon_by_their_number, setup, teardown),
         cmocka_unit_test_setup_teardown(sysfs_reads_amd_and_hygon_cards, setup, teardown),
         cmocka_unit_test_setup_teardown(what_cannot_be_read_any_more_turns_stale, setup, teardown),
         cmocka_unit_test_setup_teardown(files_of_any_content_do_no_harm, setup, teardown),

@@ -48,6 +48,19 @@ static void libraries_are_read_through_the_helper(void **state)
     }
 }
 
+static void cards_of_hygon_have_names_and_are_measured(void **state)
+{
+    (void)state;
+    struct monitor *m = opened_library("rsmi", "hygon");
+    struct monitor_snapshot s;
+    monitor_sample(m);
+    monitor_read(m, &s);
+    assert_string_equal(s.cards[0].name, "Hygon K100 AI");
+    assert_string_equal(s.cards[1].name, "0x66a1"); /* AMD's: WK100 is Hygon's of that number */
+    assert_value(s.cards[0].busy_percent, 12.5);
+    monitor_close(m);
+}
+
 static void a_field_the_library_lacks_is_not_available(void **state)
 {
     (void)state;
@@ -231,6 +244,7 @@ int main(int argc, char **argv)
     if (argc > 3 && strcmp(argv[1], MONITOR_HELPER) == 0) return monitor_helper(argv[2], argv[3]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(libraries_are_read_through_the_helper, setup, teardown),
+        cmocka_unit_test_setup_teardown(cards_of_hygon_have_names_and_are_measured, setup, teardown),
         cmocka_unit_test_setup_teardown(a_field_the_library_lacks_is_not_available, setup, teardown),
         cmocka_unit_test_setup_teardown(a_wedged_call_costs_its_field_only, setup, teardown),
         cmocka_unit_test_setup_teardown(a_reader_never_waits_for_a_wedged_call, setup, teardown),

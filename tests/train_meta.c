@@ -55,6 +55,9 @@ static void check(const struct tiny *tiny, const struct run *run, const struct d
     assert_int_equal(strlen(json_string_value(json_object_get(meta, "config_hash"))), 16);
     assert_string_equal(json_string_value(json_object_get(json_object_get(meta, "config"), "optim.beta1")),
                         "0.9");
+    assert_string_equal(
+        json_string_value(json_object_get(json_array_get(json_object_get(meta, "start"), 0), "name")),
+        "device");
     struct meopt_bytes held;
     assert_int_equal(meopt_held(t->opt, &held), 0);
     double per_parameter = json_real_value(json_object_get(meta, "optimizer_bytes_per_param"));
@@ -91,9 +94,11 @@ static void a_run_tells_what_it_is(void **state)
     struct data_options options = train_data_options(&tiny.config);
     assert_int_equal(data_open(&data, &options, &err), 0);
     if (run_create(&run, tiny.directory, "run", &tiny.config, &err)) fail_msg("%s", err.what);
-    json_t *identity = json_pack("{s:s}", "optim.beta1", "0.9");
-    if (meta_write(&run, tiny.trainer, data, TOTAL, identity, &err)) fail_msg("%s", err.what);
+    json_t *start = json_pack("[{s:s}]", "name", "device"),
+           *identity = json_pack("{s:s}", "optim.beta1", "0.9");
+    if (meta_write(&run, tiny.trainer, data, TOTAL, start, identity, &err)) fail_msg("%s", err.what);
     json_decref(identity);
+    json_decref(start);
     check(&tiny, &run, data);
     assert_true(config_hash(&tiny.config) == before); /* plans are made of copies */
     data_close(data);

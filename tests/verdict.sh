@@ -40,8 +40,8 @@ shows full disk-bound '' 'df -h runs/full'
 run slow ',"ranks":[{"rank":0,"host":"node1","waiting_percent":41.0,"slowest":false},{"rank":1,"host":"node7","waiting_percent":2.0,"slowest":true}]'
 shows slow straggler 'rank 1 on node7: the others wait 39 % of a step for it' 'ssh node7 meopt doctor'
 run fallback
-echo 'warning: librocblas.so.4 does not work on K100 AI: MEOpt'"'"'s own matrix product serves' >>"$run/worker.log"
-shows fallback 'fallback kernel' '.*librocblas.so.4 does not work' 'meopt doctor'
+sed -i 's/"version":1,/&"start":[{"name":"graphs","is":"off","cost":"slow","mend":null},{"name":"products","is":"librocblas.so.4 does not work","cost":"several times slower","mend":"install it"}],/' "$run/meta.json"
+shows fallback 'fallback kernel' 'products: several times slower: librocblas.so.4 does not work' 'meopt doctor'
 run hot
 awk 'BEGIN { for (i = 0; i <= 100; i++) printf "{\"time\":%d,\"step\":%d,\"cards\":[{\"rank\":0,\"name\":\"K100 AI\",\"pci\":\"0000:03:00.0\",\"mem_used_bytes\":2e10,\"mem_total_bytes\":6e10,\"busy_percent\":97,\"temp_c\":%d,\"power_w\":%d}]}\n", 1700000000 + 5 * i, 3 * i, i < 60 ? 60 : 92, i < 60 ? 310 : 220 }' >"$run/cards.jsonl"
 awk '{ if (NR > 180) sub(/"step_ms":[0-9.]*/, "\"step_ms\":400.0"); print }' "$run/metrics.jsonl" >"$dir/metrics" && mv "$dir/metrics" "$run/metrics.jsonl"

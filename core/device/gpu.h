@@ -50,6 +50,7 @@ struct gpu {
      * Both NULL where the library is not found. */
     struct lt *lt;
     struct blas *blas;
+    char lt_why[160], blas_why[160]; /* not */
     void *workspace;
     size_t workspace_bytes;
     char *staging[2]; /* pinned */
@@ -101,6 +102,8 @@ void gpu_issue(struct device *dev, const struct device_work *work, void (*run)(v
 /* What cannot be part of a graph was asked for while one is recorded, or a library failed in it: the
  * operations will be issued one by one. true when that is so. */
 bool gpu_unrecordable(struct device *dev);
+/* Why operations are issued one by one; NULL: they are started as graphs. */
+const char *graphs_off(const struct gpu *gpu);
 
 /* Multiply known matrices on the card, and set plain and matrix. Warns where that costs speed. */
 void gpu_matrix_choose(struct device *dev);
@@ -121,5 +124,9 @@ const char *lt_path(const struct lt *lt);
 bool lt_gemm(struct device *dev, const struct gemm *gemm);
 /* Where products come from: the library's file, or "MEOpt's own kernel". */
 const char *gpu_products(const struct gpu *gpu);
+/* The matrix instructions of the kernels in use: 0 none, 1 mma (NVIDIA), 2 MFMA (AMD), 3 mmac (DCU). */
+int gpu_matrix(const struct gpu *gpu);
+/* "HIP 5.7.31921", "CUDA 12.4" */
+char *gpu_version_text(const struct driver *driver, char *text, size_t size);
 
 #endif

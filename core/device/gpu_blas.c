@@ -6,7 +6,6 @@
  */
 #include "core/device/gpu.h"
 #include "core/base/library.h"
-#include "core/base/log.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -63,7 +62,8 @@ struct blas *blas_open(struct device *dev)
         if (set_stream(b->handle, gpu->stream) == 0) return b;
         b->destroy(b->handle);
     }
-    if (library) log_warn("%s does not work on %s: MEOpt's own matrix product serves", b->path, dev->name);
+    if (library) snprintf(gpu->blas_why, sizeof gpu->blas_why, "%.120s does not work", b->path);
+    else snprintf(gpu->blas_why, sizeof gpu->blas_why, "%.150s", found.why);
     free(b);
     return NULL;
 }

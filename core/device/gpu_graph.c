@@ -8,12 +8,14 @@
 #include "core/device/gpu.h"
 #include "core/base/log.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     THREAD_LOCAL = 1,
-    MOST = 4096
+    MOST = 4096,
+    TRIAL_BYTES = 64
 }; /* capture: forbidden calls fail in this thread, other threads are let be */
 
 struct graph {
@@ -25,16 +27,24 @@ struct graphs {
     struct graph *list;
     size_t count;
     bool off;
+    char why[200];
 };
 
-struct graphs *graphs_open(struct device *dev)
+static bool graphs_unwanted(void)
 {
-    const struct driver *d = &gpu_of(dev)->driver;
     const char *wanted = getenv("MEOPT_GRAPHS");
-    if (!d->capture_begin || !d->capture_end || !d->graph_create || !d->graph_launch || !d->graph_destroy ||
-        !d->graph_release || (wanted && strcmp(wanted, "none") == 0))
-        return NULL;
-    return calloc(1, sizeof(struct graphs));
+    return wanted && strcmp(wanted, "none") == 0;
+}
+static bool graphs_known(const struct driver *d)
+{
+    return d->capture_begin && d->capture_end && d->graph_create && d->graph_launch && d->graph_destroy &&
+           d->graph_release;
+}
+
+const char *graphs_off(const struct gpu *gpu)
+{
+    if (gpu->graphs) return gpu->graphs->off ? gpu->graphs->why : NULL;
+    return graphs_unwanted() ? "MEOPT_GRAPHS=none" : "the driver has none";
 }
 
 static void forget(struct gpu *gpu)
@@ -80,7 +90,13 @@ bool gpu_unrecordable(struct device *dev)
     return gpu_of(dev)->recording;
 }
 
-/* Record; what was recorded has not begun. */
+static void turn_off(struct graphs *all, const char *why)
+{
+    all->off = true;
+    snprintf(all->why, sizeof all->why, "%.190s", why);
+}
+
+/* Record; what was recorded has not begun. NULL: there will be no graphs. */
 static void *record(struct device *dev, void (*run)(void *), void *context)
 {
     struct gpu *gpu = gpu_of(dev);
@@ -97,14 +113,46 @@ static void *record(struct device *dev, void (*run)(void *), void *context)
     if (!code && !dev->pending.code && graph) code = d->graph_create(&executable, graph, 0);
     if (graph) d->graph_destroy(graph);
     if (code || dev->pending.code || !executable) {
-        log_debug("%s: no graphs, operations are issued one by one: %s", dev->name,
-                  dev->pending.code ? dev->pending.what : driver_text(d, code, text, sizeof text));
+        turn_off(gpu->graphs,
+                 dev->pending.code ? dev->pending.what : driver_text(d, code, text, sizeof text));
         if (executable) d->graph_release(executable);
         executable = NULL;
         dev->pending.code = 0;
-        gpu->graphs->off = true;
     }
     return executable;
+}
+
+/* As many operations as a pass over a large tower has: some drivers take small recordings alone (DTK 26.04 on
+ * a K100 AI: hipErrorInvalidValue). */
+struct trial {
+    struct device *device;
+    void *p;
+};
+static void try_out(void *context)
+{
+    enum { OPERATIONS = 512 };
+    const struct trial *t = context;
+    struct gpu *gpu = gpu_of(t->device);
+    for (int i = 0; i < OPERATIONS; i++)
+        if (gpu_fail(t->device, gpu->driver.fill(t->p, 0, TRIAL_BYTES, gpu->stream), "filling")) return;
+}
+
+struct graphs *graphs_open(struct device *dev)
+{
+    struct gpu *gpu = gpu_of(dev);
+    const struct driver *d = &gpu->driver;
+    struct trial trial = {.device = dev};
+    char text[160];
+    if (!graphs_known(d) || graphs_unwanted()) return NULL;
+    struct graphs *all = gpu->graphs = calloc(1, sizeof *all);
+    if (!all || d->allocate(&trial.p, TRIAL_BYTES)) return all;
+    void *executable = record(dev, try_out, &trial);
+    int code = executable ? d->graph_launch(executable, gpu->stream) : 0;
+    if (!code) code = d->stream_sync(gpu->stream);
+    if (executable) d->graph_release(executable);
+    if (code) turn_off(all, driver_text(d, code, text, sizeof text));
+    d->deallocate(trial.p);
+    return all;
 }
 
 void gpu_issue(struct device *dev, const struct device_work *work, void (*run)(void *), void *context)
@@ -115,7 +163,12 @@ void gpu_issue(struct device *dev, const struct device_work *work, void (*run)(v
     gpu_current(dev);
     if (all && gpu->stale) forget(gpu);
     struct graph *g = all && !all->off ? find(all, work) : NULL;
-    if (g && g->issued && !g->executable) g->executable = record(dev, run, context);
+    if (g && g->issued && !g->executable) {
+        g->executable = record(dev, run, context);
+        if (!g->executable)
+            log_warn("%s: graphs are off from now on, the host starts each operation: %s", dev->name,
+                     all->why);
+    }
     if (g && g->executable) {
         gpu_fail(dev, gpu->driver.graph_launch(g->executable, gpu->stream), "starting a graph");
         return;

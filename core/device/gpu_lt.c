@@ -12,7 +12,6 @@
  */
 #include "core/device/gpu.h"
 #include "core/base/library.h"
-#include "core/base/log.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -25,13 +24,14 @@ static const struct numbers {
     int compute_f32, f32, bf16, plain, transposed; /* types, operations */
     int transpose_a, transpose_b, epilogue, bias;  /* attributes of a product */
     int workspace, reduction,
-        alignment; /* of a preference, -1: has none; alignment of A, B, C, D from here */
-    int driver;    /* its least version */
+        alignment;     /* of a preference, -1: has none; alignment of A, B, C, D from here */
+    int driver;        /* its least version */
+    const char *needs; /* the same for people */
     const char *prefix;
     enum library_id library;
 } vendor[DRIVER_KINDS] = {
-    {2, 0, 14, 111, 112, 0, 1, 2, 3, 1, -1, -1, 60000000, "hipblasLt", LIBRARY_HIPBLASLT},
-    {68, 0, 14, 0, 1, 3, 4, 7, 8, 1, 3, 5, 11000, "cublasLt", LIBRARY_CUBLASLT},
+    {2, 0, 14, 111, 112, 0, 1, 2, 3, 1, -1, -1, 60000000, "HIP 6", "hipblasLt", LIBRARY_HIPBLASLT},
+    {68, 0, 14, 0, 1, 3, 4, 7, 8, 1, 3, 5, 11000, "CUDA 11", "cublasLt", LIBRARY_CUBLASLT},
 };
 enum { EPILOGUE_NONE = 1, EPILOGUE_BIAS = 4, REDUCTION_IN_COMPUTE_TYPE = 2 };
 
@@ -249,13 +249,16 @@ static bool probe(struct device *dev, bool second)
     return right;
 }
 
-/* NULL: not there, not wanted, or beside a driver too old for it. */
+/* NULL: not there, not wanted, or beside a driver too old for it; library->why says which. */
 static void *library_of(const struct driver *driver, struct library *library)
 {
     const struct numbers *is = &vendor[driver->kind];
+    char text[64];
     int version = 0;
-    return driver->version(&version) == 0 && version >= is->driver ? library_open(is->library, library)
-                                                                   : NULL;
+    if (driver->version(&version) == 0 && version >= is->driver) return library_open(is->library, library);
+    snprintf(library->why, sizeof library->why, "left alone below %s, here is %s", is->needs,
+             gpu_version_text(driver, text, sizeof text));
+    return NULL;
 }
 
 static void *workspace_of(struct device *dev)
@@ -276,7 +279,11 @@ struct lt *lt_open(struct device *dev)
     const struct numbers *is = &vendor[gpu->driver.kind];
     char name[64];
     struct library library;
-    if (!library_of(&gpu->driver, &library)) return NULL;
+    gpu->lt_why[0] = 0;
+    if (!library_of(&gpu->driver, &library)) {
+        snprintf(gpu->lt_why, sizeof gpu->lt_why, "%.150s", library.why);
+        return NULL;
+    }
     struct lt *lt = calloc(1, sizeof *lt);
     struct product *products = calloc(PRODUCTS, sizeof *products);
     if (!lt || !products) {
@@ -298,7 +305,8 @@ struct lt *lt_open(struct device *dev)
     if (whole) lt->workspace = workspace_of(dev);
     gpu->lt = lt; /* for the probes */
     if (whole && lt->workspace && probe(dev, false) && probe(dev, true)) return lt;
-    log_debug("%s does not work on %s", lt->path, dev->name);
+    snprintf(gpu->lt_why, sizeof gpu->lt_why, "%.120s %s", lt->path,
+             !whole ? "lacks what is needed of it" : "does not give the right numbers");
     dev->pending.code = 0;
     device_free(dev, lt->workspace);
     lt_close(lt);

@@ -84,8 +84,13 @@ struct dist {
     struct device *device;
     struct dist_window *window; /* through which arrays travel */
     struct dist_thread *thread; /* that makes the back end's calls; NULL: the caller */
+    char host_why[128];         /* why not the cards' library, where some rank has a card; "" */
     void *state;
 };
+
+/* By what the ranks exchange, for the table at a run's start (core/device/facts.h). */
+struct device_fact;
+void dist_fact(const struct dist *dist, struct device_fact *fact);
 
 /* One rank alone. */
 void dist_self(struct dist *dist, struct device *device);

@@ -11,6 +11,7 @@
  */
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/device/facts.h"
 #include "core/device/lane.h"
 #include "core/dist/nccl_api.h"
 #include "core/dist/parts.h"
@@ -96,7 +97,7 @@ static int offer_own(const struct dist *dist, struct nccl_meeting *m, struct ncc
 int nccl_meet(struct dist *dist, const struct dist_options *o, struct nccl_meeting *m, struct error *err)
 {
     struct nccl_offer own, *all = calloc((size_t)o->size, sizeof *all);
-    char why[128], version[24];
+    char why[sizeof dist->host_why];
     m->together = false;
     if (!all) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
     int code = offer_own(dist, m, &own, err);
@@ -105,18 +106,38 @@ int nccl_meet(struct dist *dist, const struct dist_options *o, struct nccl_meeti
         compare_offers(all, o->size, why, sizeof why);
         m->id = all[0].id;
         m->together = !why[0];
-        version_text(version, own.version);
-        if (m->together && o->rank == 0)
-            log_info("gradients go from card to card by %s %s (%s)", nccl_names[own.kind], version,
-                     m->api->path);
-        else if (why[0] && o->kind == DIST_NCCL)
+        if (why[0] && o->kind == DIST_NCCL)
             code = error_set(err, EXIT_CONFIG, "dist.backend=auto takes the host's memory where it must",
                              "dist.backend is nccl, and %s", why);
-        else if (why[0] && o->rank == 0 && some_cards(all, o->size))
-            log_warn("gradients go through the host's memory, and computing waits for them: %s", why);
+        else if (some_cards(all, o->size)) snprintf(dist->host_why, sizeof dist->host_why, "%s", why);
     }
     free(all);
     return code;
+}
+
+void dist_fact(const struct dist *dist, struct device_fact *fact)
+{
+    static const char *const words[][2] = {{"self", "none: one rank"},
+                                           {"local", "through memory that the ranks of this host share"},
+                                           {"mpi", "MPI, through the hosts' memory"}};
+    char version[24], why[320];
+    enum device_kind kind = lane_kind(dist->device);
+    const struct nccl_api *api =
+        strcmp(dist->ops->name, "nccl") == 0 ? nccl_load(kind, why, sizeof why) : NULL;
+    *fact = (struct device_fact){.name = "collectives"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(dist->ops->name, words[i][0]) == 0) snprintf(fact->is, sizeof fact->is, "%s", words[i][1]);
+    if (api) {
+        version_text(version, api->number);
+        snprintf(fact->is, sizeof fact->is, "from card to card by %s %s (%.200s)", nccl_names[kind], version,
+                 api->path);
+    } else if (dist->host_why[0]) {
+        snprintf(fact->cost, sizeof fact->cost,
+                 "computing waits while gradients go through the host's memory");
+        snprintf(fact->mend, sizeof fact->mend, "%s", dist->host_why);
+    } else if (kind != DEVICE_CPU && dist->size > 1)
+        snprintf(fact->cost, sizeof fact->cost,
+                 "computing waits while gradients go through the host's memory");
 }
 
 bool nccl_planned(const struct device *device)

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int (*rsmi_init)(uint64_t flags);
@@ -15,6 +16,7 @@ static int (*rsmi_dev_name_get)(uint32_t, char *, size_t);
 static int (*rsmi_dev_memory_usage_get)(uint32_t, int type, uint64_t *);
 static int (*rsmi_dev_memory_total_get)(uint32_t, int type, uint64_t *);
 static int (*rsmi_dev_busy_percent_get)(uint32_t, uint32_t *);
+static int (*rsmi_dev_hcu_util_get)(uint32_t, int milliseconds, float *percent); /* Hygon's alone */
 static int (*rsmi_dev_temp_metric_get)(uint32_t, uint32_t sensor, int metric, int64_t *milli_celsius);
 static int (*rsmi_dev_power_ave_get)(uint32_t, uint32_t sensor, uint64_t *microwatt);
 static int (*rsmi_dev_current_socket_power_get)(uint32_t, uint64_t *microwatt); /* ROCm 6 */
@@ -37,6 +39,7 @@ static const struct {
     SYMBOL(rsmi_dev_memory_usage_get, true),
     SYMBOL(rsmi_dev_memory_total_get, true),
     SYMBOL(rsmi_dev_busy_percent_get, false),
+    SYMBOL(rsmi_dev_hcu_util_get, false),
     SYMBOL(rsmi_dev_temp_metric_get, false),
     SYMBOL(rsmi_dev_power_ave_get, false),
     SYMBOL(rsmi_dev_current_socket_power_get, false),
@@ -44,7 +47,7 @@ static const struct {
 #undef SYMBOL
 };
 
-enum { ALL_GPUS = 1, JUNCTION = 1, EDGE = 0, VRAM = 0, CURRENT = 0 };
+enum { ALL_GPUS = 1, JUNCTION = 1, EDGE = 0, VRAM = 0, CURRENT = 0, BUSY_MS = 50 };
 enum { NOT_SUPPORTED = 2, FILE_ERROR = 3, PERMISSION = 4, NOT_YET_IMPLEMENTED = 9, NOT_FOUND = 10 };
 
 static uint32_t indices[MONITOR_CARDS]; /* of our cards among the library's devices */
@@ -83,9 +86,15 @@ static int rsmi_open(void *library, char *why, size_t size)
 static void rsmi_card(int card, char *name, size_t size, char pci[16])
 {
     uint64_t id;
+    uint16_t vendor = 0;
     if (!rsmi_dev_name_get || rsmi_dev_name_get(indices[card], name, size) != 0)
         snprintf(name, size, "rsmi %u", indices[card]);
     name[size - 1] = 0;
+    if (rsmi_dev_vendor_id_get) rsmi_dev_vendor_id_get(indices[card], &vendor);
+    const char *known = strncmp(name, "0x", 2) == 0 /* all it knows is the number */
+                            ? pci_card_name(vendor, (unsigned)strtoul(name, NULL, 16))
+                            : NULL;
+    if (known) snprintf(name, size, "Hygon %s", known);
     if (rsmi_dev_pci_id_get(indices[card], &id) == 0)
         snprintf(pci, 16, "%04x:%02x:%02x.%x", (unsigned)(id >> 32 & 0xfffff), (unsigned)(id >> 8 & 255),
                  (unsigned)(id >> 3 & 31), (unsigned)(id & 7));
@@ -111,6 +120,11 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
     case MONITOR_BUSY:
         if (rsmi_dev_busy_percent_get) status = rsmi_dev_busy_percent_get(i, &percent);
         *value = percent;
+        float share;
+        if (status != 0 && rsmi_dev_hcu_util_get) {
+            status = rsmi_dev_hcu_util_get(i, BUSY_MS, &share); /* measured for so long, meanwhile it waits */
+            *value = (double)share;
+        }
         break;
     case MONITOR_TEMP:
         if (!rsmi_dev_temp_metric_get) break;

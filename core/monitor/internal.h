@@ -3,14 +3,13 @@
 #ifndef MEOPT_MONITOR_INTERNAL_H
 #define MEOPT_MONITOR_INTERNAL_H
 
+#include "core/base/pci_card.h"
 #include "core/monitor/monitor.h"
 
 #include <pthread.h>
 #include <stddef.h>
 
 #define MONITOR_PIDS 64
-#define PCI_AMD      0x1002
-#define PCI_HYGON    0x1d94
 
 struct monitor_provider {
     const char *name;

@@ -52,7 +52,8 @@ static void card_identify(struct monitor *m, struct monitor_card *card, int numb
     char device[16];
     if (read_text(m, device, sizeof device, "/sys/class/drm/card%d/device/device", number) <= 0)
         device[0] = 0;
-    snprintf(text, sizeof text, "%s %s", vendor == PCI_HYGON ? "Hygon" : "AMD", device);
+    const char *known = pci_card_name((unsigned)vendor, (unsigned)strtoul(device, NULL, 16));
+    snprintf(text, sizeof text, "%s %s", vendor == PCI_HYGON ? "Hygon" : "AMD", known ? known : device);
     card_name(card, text);
 }
 

@@ -98,7 +98,7 @@ struct follow {
     int slowest_rank;           /* that the others wait for, -1: none stands out */
     char slowest_host[64];
     double slowest_costs; /* percent of the time that they wait */
-    char fallback[200];   /* what worker.log says of a slower way that was taken; "": nothing */
+    char fallback[200];   /* of the start: a slower way that was taken; "": none */
     struct follow_card cards[FOLLOW_CARDS];
     int card_count;
     struct follow_card others[FOLLOW_CARDS]; /* the node's other cards */

@@ -6,7 +6,7 @@
  * resolved if (resume) code = identity_check(run, config, ranks, force, &changed, err);
  *     ... data_open ...
  *     code = identity_write_images(run, data_list(data), err);
- *     code = meta_write(run, trainer, data, total, identity, err);
+ *     code = meta_write(run, trainer, data, total, start, identity, err);
  */
 #ifndef MEOPT_TRAIN_IDENTITY_H
 #define MEOPT_TRAIN_IDENTITY_H

@@ -452,14 +452,20 @@ static int train(struct course *w, const char *event, json_t *identity, json_t *
     struct data *data = w->feed.data;
     w->feed.micro = w->t->micro;
     w->feed.pixels = 3 * c->data.image_size * c->data.image_size;
-    int code = leads(w) ? meta_write(w->run, w->t, data, w->p.total, identity, err) : 0;
+    struct device_fact start[START_ROWS];
+    const char *telemetry =
+        w->listener->telemetry ? w->listener->telemetry(w->listener->context, w->t->device) : "";
+    start_table(w->t, telemetry, start);
+    json_t *told = start_json(start);
+    int code = leads(w) ? meta_write(w->run, w->t, data, w->p.total, told, identity, err) : 0;
+    json_decref(told);
     if (!code && leads(w)) code = identity_write_images(w->run, data_list(data), err);
     if (code) return code;
     json_t *fields =
         json_pack("{s:I, s:I}", "step", (json_int_t)w->from, "total_steps", (json_int_t)w->p.total);
     if (changed) json_object_set(fields, "changed", changed);
     tell_event(w, event, fields);
-    if (w->listener->begun) w->listener->begun(w->listener->context, w->t, data, w->from, w->p.total);
+    if (w->listener->begun) w->listener->begun(w->listener->context, w->t, start, data, w->from, w->p.total);
     code = data_start(data, w->from, err);
     w->saved_at = clock_seconds();
     return code ? code : steps(w, err);

@@ -4,6 +4,7 @@
 
 #include "core/data/data.h"
 #include "core/run/run.h"
+#include "core/train/start.h"
 #include "core/train/trainer.h"
 
 struct train_progress {
@@ -20,11 +21,14 @@ extern const char *const train_phase_names[PHASE_COUNT];
 struct train_listener {
     void *context;
     void (*phase)(void *context, enum train_phase phase);
-    void (*begun)(void *context, const struct trainer *trainer, const struct data *data, int64_t from_step,
-                  int64_t total);
+    /* start: what computes the run (start.h) */
+    void (*begun)(void *context, const struct trainer *trainer, const struct device_fact start[START_ROWS],
+                  const struct data *data, int64_t from_step, int64_t total);
     void (*variants)(void *context, const struct loss_variant *variants, int count);
     void (*step)(void *context, const struct train_progress *progress);
     void (*saved)(void *context, int64_t step);
+    /* Who watches the cards (a provider of monitor.h), "" for nobody; static text. */
+    const char *(*telemetry)(void *context, const struct device *device);
     /* The images are listed, nothing of the run is touched yet: whether all ranks have the same. */
     int (*ready)(void *context, const struct data *data, struct error *err);
 };

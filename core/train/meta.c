@@ -65,7 +65,7 @@ static json_t *config_hash_text(const struct config *config)
 }
 
 int meta_write(const struct run *run, const struct trainer *t, const struct data *data, int64_t total,
-               json_t *identity, struct error *err)
+               json_t *start, json_t *identity, struct error *err)
 {
     char host[128] = "";
     gethostname(host, sizeof host - 1);
@@ -75,6 +75,7 @@ int meta_write(const struct run *run, const struct trainer *t, const struct data
                              "student_parameters", (json_int_t)geometry_parameters(&t->student_geometry),
                              "teacher_parameters", (json_int_t)geometry_parameters(&t->teacher_geometry),
                              "family", family_name(t->student_geometry.family));
+    json_object_set(meta, "start", start);
     json_object_set_new(meta, "student_heads", json_integer((json_int_t)t->student_geometry.heads));
     json_object_set_new(meta, "student_activation", json_string(geometry_activation(&t->student_geometry)));
     struct meopt_bytes held = {0};

@@ -8,9 +8,10 @@
 #include "core/run/run.h"
 #include "core/train/trainer.h"
 
-/* total: the steps of the whole run. identity: identity_config, which stays the caller's. */
+/* total: the steps of the whole run. start: of start.h. Both JSON objects stay the caller's; identity:
+ * identity_config. */
 int meta_write(const struct run *run, const struct trainer *trainer, const struct data *data, int64_t total,
-               json_t *identity, struct error *err);
+               json_t *start, json_t *identity, struct error *err);
 
 /* Which program this is: its version, and the CRC-32C of its file, 0 when it cannot be read. */
 const char *meta_version(void);

@@ -1,5 +1,5 @@
 /* Stand-ins for librocm_smi64 and libnvidia-ml, in one file, as awkward as the real ones: what they do is
- * said in $FAKE_SMI, words of cards=N  init=STATUS  init_hang  hang=CARD.FIELD  abort=CARD.FIELD
+ * said in $FAKE_SMI, words of cards=N  hygon  init=STATUS  init_hang  hang=CARD.FIELD  abort=CARD.FIELD
  * status=CARD.FIELD.STATUS  garbage=CARD.FIELD  slow=MS with FIELD 0 to 5 as in enum monitor_field. Values
  * are (CARD + 1) times a number of the field. */
 #include <stdint.h>
@@ -21,6 +21,7 @@ int rsmi_dev_memory_usage_get(uint32_t, int, uint64_t *),
     rsmi_dev_memory_total_get(uint32_t, int, uint64_t *), rsmi_dev_busy_percent_get(uint32_t, uint32_t *);
 int rsmi_dev_temp_metric_get(uint32_t, uint32_t, int, int64_t *),
     rsmi_dev_current_socket_power_get(uint32_t, uint64_t *), rsmi_status_string(int, const char **);
+int rsmi_dev_name_get(uint32_t, char *, size_t), rsmi_dev_hcu_util_get(uint32_t, int, float *);
 
 static const char *word(const char *key)
 {
@@ -193,7 +194,19 @@ int rsmi_dev_busy_percent_get(uint32_t i, uint32_t *percent)
     uint64_t value;
     int status = scaled(i, 2, 40, &value);
     *percent = (uint32_t)value;
-    return status;
+    return word("hygon") ? 2 : status;
+}
+
+/* As DTK's library: the number in place of a name, and who is busy only where it is measured. */
+int rsmi_dev_name_get(uint32_t i, char *name, size_t size)
+{
+    snprintf(name, size, "0x%x", i % 2 ? 0x6210 : 0x66a1);
+    return word("hygon") ? 0 : 2;
+}
+int rsmi_dev_hcu_util_get(uint32_t i, int milliseconds, float *percent)
+{
+    *percent = 12.5f * (float)i;
+    return word("hygon") && milliseconds > 0 && milliseconds <= 100 ? 0 : 2;
 }
 
 int rsmi_dev_temp_metric_get(uint32_t i, uint32_t sensor, int metric, int64_t *milli)

@@ -1,0 +1,67 @@
+/* What a device computes with: see facts.h. Here the processor; gpu_facts.c has cards. */
+#include "core/device/facts.h"
+#include "core/device/gpu.h"
+#include "kernels/cpu/gemm_amx.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/optim.h"
+
+#include <dnnl.h>
+#include <stdio.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+static int threads(void)
+{
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
+{
+    const dnnl_version_t *v = dnnl_version();
+    const struct cpu_ops *ops = cpu_ops_select();
+    bool plain = strcmp(ops->isa, "plain") == 0, tiles = gemm_amx_available();
+    char products[160], onednn[64];
+    snprintf(facts[FACT_DEVICE].is, sizeof facts->is, "%s, %d thread%s", device->name, threads(),
+             threads() == 1 ? "" : "s");
+    snprintf(facts[FACT_DRIVER].is, sizeof facts->is, "none: the processor needs none");
+    snprintf(facts[FACT_KERNELS].is, sizeof facts->is, "%s, optimizer %s", ops->isa,
+             optim_kernels_find(NULL)->name);
+    if (plain) {
+        snprintf(facts[FACT_KERNELS].cost, sizeof facts->cost,
+                 "everything is several times slower than with AVX2");
+        snprintf(facts[FACT_KERNELS].mend, sizeof facts->mend, "run on a processor of 2013 or later");
+    }
+    snprintf(onednn, sizeof onednn, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+    snprintf(products, sizeof products, "%s", ops->gemm ? "MEOpt's own" : onednn);
+    snprintf(facts[FACT_PRODUCTS].is, sizeof facts->is, "%s%s%s%s",
+             tiles ? "bf16 on AMX tiles, fp32 by " : "", products, ops->gemm ? ", " : "",
+             ops->gemm ? ops->isa : "");
+    snprintf(facts[FACT_ATTENTION].is, sizeof facts->is, "%s%s", tiles ? "bf16 on AMX tiles, fp32 by " : "",
+             ops->isa);
+    snprintf(facts[FACT_GRAPHS].is, sizeof facts->is, "none: operations are calls");
+}
+
+void device_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
+{
+    static const char *const names[DEVICE_FACTS] = {"device",   "driver",    "kernels",
+                                                    "products", "attention", "graphs"};
+    memset(facts, 0, DEVICE_FACTS * sizeof *facts);
+    for (int i = 0; i < DEVICE_FACTS; i++) facts[i].name = names[i];
+    if (gpu_is(device)) gpu_facts(device, facts);
+    else cpu_facts(device, facts);
+}
+
+char *fact_warning(const struct device_fact *fact, char *text, size_t size)
+{
+    if (!fact->cost[0]) snprintf(text, size, "%s", "");
+    else
+        snprintf(text, size, "%s: %s: %s%s%s", fact->name, fact->is, fact->cost, fact->mend[0] ? "; " : "",
+                 fact->mend);
+    return text;
+}

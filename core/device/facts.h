@@ -1,0 +1,32 @@
+/* What a device computes with, in words: the table at a run's start, meta.json and doctor show the same. A
+ * fallback says what it costs, so that nothing is slow in silence (design D10). */
+#ifndef MEOPT_DEVICE_FACTS_H
+#define MEOPT_DEVICE_FACTS_H
+
+#include "core/device/device.h"
+
+enum {
+    FACT_DEVICE,    /* name, memory, where */
+    FACT_DRIVER,    /* library and versions */
+    FACT_KERNELS,   /* code object or instruction set */
+    FACT_PRODUCTS,  /* who computes products of matrices */
+    FACT_ATTENTION, /* by which instructions */
+    FACT_GRAPHS,    /* whether operations are started together */
+    DEVICE_FACTS
+};
+struct device_fact {
+    const char *name; /* static text: "products" */
+    char is[512];
+    char cost[200]; /* of a fallback; "": it is none */
+    char mend[200]; /* what to do about it; "" where nothing can be done */
+};
+
+void device_facts(struct device *device, struct device_fact facts[DEVICE_FACTS]);
+/* "products: MEOpt's own kernel: several times slower ...: put ..."; "" for what is no fallback. */
+char *fact_warning(const struct device_fact *fact, char *text, size_t size);
+
+/* Those of a card (gpu_facts.c) and of the processor (cpu_facts.c). */
+void gpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS]);
+void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS]);
+
+#endif

@@ -1,0 +1,96 @@
+/* What a card computes with: see facts.h. */
+#include "core/device/facts.h"
+#include "core/device/gpu.h"
+#include "core/device/site.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SAY(fact, field, ...) snprintf((fact)->field, sizeof(fact)->field, __VA_ARGS__)
+
+char *gpu_version_text(const struct driver *driver, char *text, size_t size)
+{
+    int v = 0;
+    if (driver->version(&v)) snprintf(text, size, "of unknown version");
+    else if (driver->kind == DRIVER_HIP)
+        snprintf(text, size, "HIP %d.%d.%d", v / 10000000, v / 100000 % 100, v % 100000);
+    else snprintf(text, size, "CUDA %d.%d", v / 1000, v % 1000 / 10);
+    return text;
+}
+
+int gpu_matrix(const struct gpu *gpu)
+{
+    const char *arch = gpu->card.arch;
+    if (gpu->driver.kind == DRIVER_CUDA) return atoi(arch + (arch[0] ? 3 : 0)) >= 80;
+    return strcmp(arch, "gfx90a") == 0 || strncmp(arch, "gfx94", 5) == 0 || strncmp(arch, "gfx95", 5) == 0
+               ? 2
+               : 0;
+}
+
+static void driver_fact(const struct gpu *gpu, struct device_fact *f)
+{
+    char version[64], module[32], module_version[64], dtk[64];
+    bool hip = gpu->driver.kind == DRIVER_HIP;
+    gpu_version_text(&gpu->driver, version, sizeof version);
+    bool loaded = site_module("", hip, module, sizeof module, module_version, sizeof module_version),
+         toolkit = hip && site_dtk("", dtk, sizeof dtk);
+    SAY(f, is, "%.150s, %s%s%s%s%s%s%s", gpu->driver.path, version, loaded ? ", kernel module " : "", module,
+        loaded && module_version[0] ? " " : "", module_version, toolkit ? ", DTK " : "", toolkit ? dtk : "");
+}
+
+static void products_fact(const struct gpu *gpu, struct device_fact *f)
+{
+    bool hip = gpu->driver.kind == DRIVER_HIP;
+    const char *lt = hip ? "hipBLASLt" : "cuBLASLt", *blas = hip ? "rocBLAS" : "cuBLAS";
+    if (gpu->lt && gpu->blas)
+        SAY(f, is, "%s (%.120s), else %s (%.120s)", lt, lt_path(gpu->lt), blas, blas_path(gpu->blas));
+    else if (gpu->lt) SAY(f, is, "%s (%.120s); no %s: %s", lt, lt_path(gpu->lt), blas, gpu->blas_why);
+    else if (gpu->blas) {
+        SAY(f, is, "%s (%.120s); no %s: %s", blas, blas_path(gpu->blas), lt, gpu->lt_why);
+        SAY(f, cost, "a bias is a pass of its own over each product");
+    } else {
+        SAY(f, is, "MEOpt's own kernel; no %s: %s; no %s: %s", lt, gpu->lt_why, blas, gpu->blas_why);
+        SAY(f, cost, "several times slower than %s", blas);
+        SAY(f, mend, "%s",
+            strstr(gpu->blas_why, "=none") ? "unset that variable"
+            : hip ? "install rocBLAS, or put its directory into LD_LIBRARY_PATH (DTK: source /opt/dtk/env.sh)"
+                  : "install cuBLAS, or put its directory into LD_LIBRARY_PATH (/usr/local/cuda/lib64)");
+    }
+}
+
+static void attention_fact(const struct gpu *gpu, struct device_fact *f)
+{
+    static const char *const matrix[] = {"", "mma", "MFMA", "mmac"};
+    int by = gpu_matrix(gpu);
+    if (by > 0) SAY(f, is, "MEOpt's kernel on matrix instructions (%s), fp32 plain", matrix[by]);
+    else {
+        SAY(f, is, "MEOpt's kernel, plain arithmetic");
+        SAY(f, cost, "at the rate of vectors, a fraction of what a card with matrix instructions does");
+    }
+}
+
+static void graphs_fact(struct gpu *gpu, struct device_fact *f)
+{
+    const char *why = graphs_off(gpu);
+    if (!why) SAY(f, is, "on: a pass over a tower is started at once");
+    else {
+        SAY(f, is, "off: %s", why);
+        SAY(f, cost, "the host starts each of hundreds of operations of a step");
+    }
+}
+
+void gpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
+{
+    struct gpu *gpu = gpu_of(device);
+    const struct card_info *card = &gpu->card;
+    SAY(&facts[FACT_DEVICE], is, "%s, %s, %.1f GiB, %d %s%s%s", device->name,
+        card->arch[0] ? card->arch : "arch unknown", (double)card->total_bytes / 1073741824.0, card->units,
+        gpu->driver.kind == DRIVER_HIP ? "compute units" : "multiprocessors", device->pci[0] ? ", PCI " : "",
+        device->pci);
+    driver_fact(gpu, &facts[FACT_DRIVER]);
+    SAY(&facts[FACT_KERNELS], is, "%.360s, wave %d", gpu->object, gpu->wave);
+    products_fact(gpu, &facts[FACT_PRODUCTS]);
+    attention_fact(gpu, &facts[FACT_ATTENTION]);
+    graphs_fact(gpu, &facts[FACT_GRAPHS]);
+}
