@@ -39,7 +39,7 @@ start own hip MEOPT_ROCBLAS_LIBRARY=/nowhere/librocblas.so
 says '^device  *hip:0 Emulated card.*8.0 GiB.*PCI 0000:03:00.0'
 says '^driver  *.*libfake_amdhip64.so, HIP 5.7.31921'
 says '^kernels  *.*meopt-gfx90a.co, wave 64'
-says '^warning: products: .*/nowhere/librocblas.so .*: several times slower than rocBLAS; install'
+says '^warning: products: .*/nowhere/librocblas.so.*: several times slower than rocBLAS; install'
 says '^graphs  *on'
 says '^warning: telemetry: proc: the dashboard shows neither'
 
