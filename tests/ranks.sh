@@ -1,7 +1,8 @@
 #!/bin/sh
 # One run on any number of processes: `meopt train --workers N` writes the same checkpoint bytes for every N, but for states in parts, which
-# each rank writes itself: of those the weights' bytes are the same, and all of it once one rank has gone on with them. A run goes on with
-# the images a step that it began with, or is told.
+# each rank writes itself: of those the weights' bytes are the same, and all of it once one rank has gone on with them, so also of a run
+# that moves from 4 ranks to 3, 1, 8 and 1. A run goes on with the images a step that it began with, or is told. MEOPT_LONG=1: the move in
+# every mode of dist.shard.
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -13,7 +14,7 @@ export OMP_NUM_THREADS=1
 train() { # NAME ARGUMENT...
     name=$1
     shift
-    "$MEOPT" train "$dir/configs/quickstart.yaml" --no-dashboard --steps 3 --run-dir "$dir/runs" --name "$name" "$@" >"$dir/log" 2>&1
+    "$MEOPT" train "$dir/configs/quickstart.yaml" --no-dashboard --steps 5 --run-dir "$dir/runs" --name "$name" "$@" >"$dir/log" 2>&1
 }
 resume() { # NAME ARGUMENT...
     name=$1
@@ -22,7 +23,7 @@ resume() { # NAME ARGUMENT...
 }
 same() { # NAME what
     for file in model.safetensors optimizer.bin MANIFEST.json; do
-        cmp "$dir/runs/one/ckpt/step-00000003/$file" "$dir/runs/$1/ckpt/step-00000003/$file" || fail "$2: other bytes in $file"
+        cmp "$dir/runs/one/ckpt/step-00000005/$file" "$dir/runs/$1/ckpt/step-00000005/$file" || fail "$2: other bytes in $file"
     done
 }
 files() { # NAME STEP; its checkpoint's, in one line
@@ -31,22 +32,30 @@ files() { # NAME STEP; its checkpoint's, in one line
 }
 losses() { sed -n 's/.*"loss":\([^,]*\),.*"grad_norm":\([^,]*\),.*/\1 \2/p' "$dir/runs/$1/metrics.jsonl"; }
 
-shape="train.global_batch=8 train.batch_size=2 train.micro_batch=2"
+shape="train.global_batch=8 train.batch_size=1 train.micro_batch=1"
 # shellcheck disable=SC2086
 train one --workers 1 $shape || fail "one rank: $(cat "$dir/log")"
 # shellcheck disable=SC2086
 train three --workers 3 $shape dist.shard=optimizer || fail "three ranks: $(cat "$dir/log")"
-cmp "$dir/runs/one/ckpt/step-00000003/model.safetensors" "$dir/runs/three/ckpt/step-00000003/model.safetensors" || fail "three ranks in parts: other weights"
-[ "$(files three 3)" = "MANIFEST.json model.safetensors optimizer.0-of-3.bin optimizer.1-of-3.bin optimizer.2-of-3.bin" ] || fail "three ranks in parts: $(files three 3)"
+cmp "$dir/runs/one/ckpt/step-00000005/model.safetensors" "$dir/runs/three/ckpt/step-00000005/model.safetensors" || fail "three ranks in parts: other weights"
+[ "$(files three 5)" = "MANIFEST.json model.safetensors optimizer.0-of-3.bin optimizer.1-of-3.bin optimizer.2-of-3.bin" ] || fail "three ranks in parts: $(files three 5)"
 [ "$(losses one)" = "$(losses three)" ] || fail "three ranks: other losses: $(losses one; losses three)"
 [ "$(grep -o '"rank":[0-9]' "$dir/runs/three/metrics.jsonl" | sort -u | tr -d '\n')" = '"rank":0"rank":1"rank":2' ] || fail "the cards of all ranks are not told"
-# shellcheck disable=SC2086
-train moved --workers 4 $shape dist.shard=optimizer --stop-after 1 && fail "it did not stop"
-[ "$(files moved 1 | grep -o 'of-4' | wc -l)" = 4 ] || fail "four ranks in parts: $(files moved 1)"
-resume moved --workers 3 --stop-after 2 && fail "it did not stop again"
-resume moved --workers 1 || fail "one rank goes on: $(cat "$dir/log")"
-same moved "4, then 3, then 1 rank"
-[ "$("$MEOPT" export "$dir/runs/one" --format safetensors -o "$dir/one.safetensors" >/dev/null 2>&1; "$MEOPT" export "$dir/runs/moved" --format safetensors -o "$dir/moved.safetensors" >/dev/null 2>&1
+for shard in parameters ${MEOPT_LONG:+none optimizer}; do
+    # shellcheck disable=SC2086
+    train "moved-$shard" --workers 4 $shape "dist.shard=$shard" --stop-after 1 && fail "it did not stop"
+    step=2 parts=4
+    for ranks in 3 1 8; do
+        found=$(files "moved-$shard" $((step - 1)) | grep -o "of-$parts" | wc -l)
+        [ "$shard" = none ] || [ $parts = 1 ] || [ "$found" = $parts ] || fail "$parts ranks in parts: $(files "moved-$shard" $((step - 1)))"
+        resume "moved-$shard" --workers $ranks --stop-after $step && fail "it did not stop at step $step"
+        parts=$ranks step=$((step + 1))
+    done
+    resume "moved-$shard" --workers 1 || fail "one rank goes on: $(cat "$dir/log")"
+    same "moved-$shard" "4, then 3, 1, 8 and 1 rank, $shard"
+    [ "$(losses one)" = "$(losses "moved-$shard")" ] || fail "4, then 3, 1, 8 and 1 rank, $shard: other losses"
+done
+[ "$("$MEOPT" export "$dir/runs/one" --format safetensors -o "$dir/one.safetensors" >/dev/null 2>&1; "$MEOPT" export "$dir/runs/moved-parameters" --format safetensors -o "$dir/moved.safetensors" >/dev/null 2>&1
     cmp "$dir/one.safetensors" "$dir/moved.safetensors" && echo same)" = same ] || fail "the exported files differ"
 
 # Without train.global_batch the run remembers the images of its steps.
@@ -66,28 +75,32 @@ train many --workers 3 train.batch_size=4 train.global_batch=8 || code=$?
 if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
     . "$MEOPT_SOURCE/tests/fake_cards.sh"
     export FAKE_CARDS=4 TMPDIR="$dir"
-    cards() { # TYPE CARDS SHARD; several make two steps, and the first of them the third
+    cards() { # TYPE CARDS SHARD; several make all steps but the last, and the first of them that one
         more=
-        case $2 in *,*) more="--stop-after 2" ;; esac
+        case $2 in *,*) more="--stop-after 4" ;; esac
         code=0
         # shellcheck disable=SC2086
         train "$1$2" --cards "$2" train.global_batch=4 train.batch_size=1 train.micro_batch=1 "dist.shard=$3" device.type="$1" $more || code=$?
         [ "$code" = "${more:+1}0" ] || fail "$1 cards $2: $code: $(cat "$dir/log")"
         [ "$2" = 0 ] && return
         cp "$dir/log" "$dir/cards.log"
+        planned=$(tr -d ' \n' <"$dir/runs/$1$2/plan.json" | sed 's/,"baseline.*//; s/.*"classes"://')
+        held=$(tail -n 1 "$dir/runs/$1$2/metrics.jsonl" | sed 's/.*"cards":\[{[^{]*"classes":\({[^}]*}\).*/\1/')
+        [ "$planned" ] && [ "$planned" = "$held" ] || fail "$1 cards $2, $3: $planned planned, $held held"
         resume "$1$2" --cards 0 || fail "$1 cards $2: one goes on: $(cat "$dir/log")"
         for file in model.safetensors optimizer.bin; do
-            cmp "$dir/runs/${1}0/ckpt/step-00000003/$file" "$dir/runs/$1$2/ckpt/step-00000003/$file" || fail "$1 cards $2: other bytes in $file"
+            cmp "$dir/runs/${1}0/ckpt/step-00000005/$file" "$dir/runs/$1$2/ckpt/step-00000005/$file" || fail "$1 cards $2: other bytes in $file"
         done
     }
     cards hip 0 none
     cards hip 0,1 parameters
     grep -q "collectives: .*: computing waits while gradients go through the host's memory; rank 0 finds no RCCL" "$dir/cards.log" || fail "the host's way is taken in silence"
     export MEOPT_RCCL_LIBRARY="$fakes/libfake_rccl.so" MEOPT_NCCL_LIBRARY="$fakes/libfake_nccl.so"
-    cards hip 0,1,2,3 optimizer
+    cards hip 0,1,2,3 parameters
     grep -q 'collectives  *from card to card by RCCL 2.22.3' "$dir/cards.log" || fail "RCCL is not used"
     cards cuda 0 none
-    cards cuda 0,1,2 parameters
+    cards cuda 0,1 parameters
+    cards cuda 0,1,2 optimizer
     grep -q 'collectives  *from card to card by NCCL 2.22.3' "$dir/cards.log" || fail "NCCL is not used"
     FAKE_NCCL_FAIL=20 train broken --cards 0,1 device.type=hip && fail "an error of the library is no error"
     grep -q 'libfake_rccl.so on rank [01] of 2, in [a-z_]* [0-9]*: remote process exited or there was a network error (6)' "$dir/log" || fail "the library's words: $(cat "$dir/log")"
