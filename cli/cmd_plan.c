@@ -157,12 +157,13 @@ static int find_card(struct card *card, const struct arguments *args, const stru
 
 /* ---- What if ---- */
 
-static void print_variants(const struct explanation *e, const struct card *card)
+static void print_variants(const struct explanation *e, const struct card *card, int ranks)
 {
     printf("\nwhat if%*s peak GiB   of now   compute%s\n", 21, "",
            card->bytes ? "" : "   (name a card: --card-memory 64G)");
     for (int i = 0; i < REMEDIES; i++) {
         const struct remedy *r = &e->remedies[i];
+        if (!r->name) continue;
         if (!r->possible) {
             printf("  %-26s not possible: %s\n", r->name, r->why);
             continue;
@@ -173,7 +174,9 @@ static void print_variants(const struct explanation *e, const struct card *card)
                : r->fits    ? "fits"
                             : "does not fit",
                r->cheapest ? "  <- cheapest that fits" : "");
-        printf("      %s\n", r->keys[0] ? r->keys : "(as it is)");
+        printf("      %s", r->keys[0] ? r->keys : "(as it is)");
+        if (ranks > 1) printf("; a rank sends %.1f MiB a step", r->sent / MIB);
+        printf("\n");
     }
     printf("  '+': this experiment with that change. compute: of a step, cached teachers behind the first "
            "epoch.\n");
@@ -323,10 +326,12 @@ static json_t *plan_json(const struct figures *f, const struct explanation *e)
     json_t *rows = e ? json_array() : NULL;
     for (int i = 0; e && i < REMEDIES; i++) {
         const struct remedy *r = &e->remedies[i];
+        if (!r->name) continue;
         json_t *row = json_pack("{s:s, s:b}", "name", r->name, "possible", r->possible);
         json_object_set_new(row, "peak_bytes",
                             r->possible ? json_integer((json_int_t)r->use.peak_total_bytes) : json_null());
         json_object_set_new(row, "relative_compute", r->possible ? json_real(r->cost) : json_null());
+        json_object_set_new(row, "sent_bytes_per_step", r->possible ? json_real(r->sent) : json_null());
         json_object_set_new(row, "fits", r->possible && f->card.bytes ? json_boolean(r->fits) : json_null());
         json_object_set_new(row, "cheapest_that_fits", json_boolean(r->cheapest));
         json_object_set_new(row, "keys", json_string(r->keys));
@@ -439,7 +444,7 @@ static int plan_run(const struct arguments *args, struct error *err)
     } else {
         print_plan(&f);
         if (class) plan_explain_print(&e, f.explained);
-        if (what_if) print_variants(&e, &f.card);
+        if (what_if) print_variants(&e, &f.card, f.ranks);
     }
     code = fits_or_not(&f, what_if || class ? &e : NULL, err);
 done:

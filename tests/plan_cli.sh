@@ -41,6 +41,18 @@ grep -q '"step_s": 68.3' out || fail "68 TFLOP at 1 TFLOP/s"
 # 1.0126 G parameters, four ranks: 3/4 of the gradients in bf16 and of their sums in fp32
 grep -q '"sent_bytes_per_step": 455[89]' out || fail "bytes sent"
 
+# What several ranks may hold in parts is among the settings, with what it costs; of one rank there is nothing to part.
+python3 - out <<'END' || fail "dist.shard among the settings"
+import json, sys
+rows = {r["name"]: r for r in json.load(open(sys.argv[1]))["what_if"]}
+whole, states, weights = rows["balanced"], rows["+ shard: optimizer"], rows["+ shard: parameters"]
+assert rows["+ shard: gradients"]["keys"] == "dist.shard=gradients"
+assert weights["peak_bytes"] < states["peak_bytes"] < whole["peak_bytes"], rows
+assert states["sent_bytes_per_step"] < whole["sent_bytes_per_step"] < weights["sent_bytes_per_step"], rows
+END
+expect 0 "$MEOPT" plan eva_clip.yaml --what-if
+! grep -q shard: out || fail "shards of one rank"
+
 # Many ranks on paper: rows 1, 2, 4 ... and the number asked for; what it needs to know.
 expect 0 "$MEOPT" plan eva_clip.yaml --ranks 12 --bandwidth 19.4 --step-ms 2000
 [ "$(awk '/efficiency/ { on = 1; next } on && NF == 6 { printf "%s ", $1 }' out)" = "1 2 4 8 12 " ] || fail "rows of the table"

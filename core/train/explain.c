@@ -119,9 +119,13 @@ static const struct {
     {"+ half micro-batch", {"train.micro_batch=@2", "optim.clip_mode=auto"}},
     {"+ quarter micro-batch", {"train.micro_batch=@4", "optim.clip_mode=auto"}},
     {"+ recompute: block", {"train.recompute=block"}},
+    {"+ shard: optimizer", {"dist.shard=optimizer"}},
+    {"+ shard: gradients", {"dist.shard=gradients"}},
+    {"+ shard: parameters", {"dist.shard=parameters"}},
     {"+ cached, recompute",
      {"train.recompute=block", "train.cache_teacher=true", "data.augment=false", "data.flip=auto"}},
 };
+enum { SHARDS = 3, SHARDS_FROM = REMEDIES - 1 - SHARDS }; /* those before the last: of several ranks */
 
 /* The file with more overrides behind those that are given: what "auto" means is settled anew. */
 static int plan_file(struct plan *plan, struct rows *rows, const char *path, char **overrides, int count,
@@ -157,12 +161,14 @@ static void try_setting(struct explanation *e, int which, const char *path, char
                         const struct dist_options *ranks, const struct config *now)
 {
     struct remedy *r = &e->remedies[which];
-    char **all = xcalloc((size_t)count + REMEDY_KEYS, sizeof *all), micro[48];
+    char **all, micro[48];
     struct rows rows = {0};
     struct plan plan;
     struct config config;
     struct error why = {0};
     int n = count;
+    if (which >= SHARDS_FROM && which < SHARDS_FROM + SHARDS && ranks->size < 2) return;
+    all = xcalloc((size_t)count + REMEDY_KEYS, sizeof *all);
     r->name = settings[which].name;
     memcpy(all, overrides, (size_t)count * sizeof *all);
     for (int i = 0; i < REMEDY_KEYS && settings[which].overrides[i]; i++) {
@@ -185,6 +191,7 @@ static void try_setting(struct explanation *e, int which, const char *path, char
     if (r->possible) {
         r->use = plan.use;
         r->cost = plan.step_flops / e->plan.step_flops;
+        r->sent = plan_sent_bytes(&plan, ranks->size);
         config_free(&config);
     }
     for (int i = count; i < n; i++) free(all[i]);

@@ -10,7 +10,7 @@
 
 #include "core/train/plan.h"
 
-enum { EXPLAIN_NAME = 96, REMEDIES = 12, REMEDY_KEYS = 6 };
+enum { EXPLAIN_NAME = 96, REMEDIES = 15, REMEDY_KEYS = 6 };
 
 /* Tensors that are called alike but for their block's number, blocks.*.NAME, are one row. */
 struct explain_row {
@@ -24,12 +24,13 @@ struct explain_row {
 
 /* A setting, tried on this experiment. */
 struct remedy {
-    const char *name;
-    char keys[200]; /* what is typed for it */
+    const char *name; /* NULL: of several ranks, and there is one */
+    char keys[200];   /* what is typed for it */
     bool possible, fits, cheapest;
     char why[200]; /* not possible */
     struct memory_use use;
     double cost; /* of a step, compute relative to now */
+    double sent; /* bytes that a rank sends in a step */
     struct explain_row *rows;
     int row_count;
 };
