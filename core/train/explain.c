@@ -166,8 +166,8 @@ static void try_setting(struct explanation *e, int which, const char *path, char
     struct plan plan;
     struct config config;
     struct error why = {0};
-    int n = count;
-    if (which >= SHARDS_FROM && which < SHARDS_FROM + SHARDS && ranks->size < 2) return;
+    int n = count, size = ranks ? ranks->size : 1;
+    if (which >= SHARDS_FROM && which < SHARDS_FROM + SHARDS && size < 2) return;
     all = xcalloc((size_t)count + REMEDY_KEYS, sizeof *all);
     r->name = settings[which].name;
     memcpy(all, overrides, (size_t)count * sizeof *all);
@@ -191,7 +191,7 @@ static void try_setting(struct explanation *e, int which, const char *path, char
     if (r->possible) {
         r->use = plan.use;
         r->cost = plan.step_flops / e->plan.step_flops;
-        r->sent = plan_sent_bytes(&plan, ranks->size);
+        r->sent = plan_sent_bytes(&plan, size);
         config_free(&config);
     }
     for (int i = count; i < n; i++) free(all[i]);

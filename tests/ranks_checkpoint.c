@@ -1,0 +1,214 @@
+/* Checkpoints of several ranks: saved by any number of them, whole and in parts, they go on on any other with
+ * the bits of one rank; a rank that cannot write its part is named, and the last good one stays. */
+#include "core/base/file.h"
+#include "core/run/checkpoint.h"
+#include "tests/ranks.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+
+/* In front of the C library's: no room for a file that is called so. */
+static const char *full;
+
+int open(const char *path, int flags, ...)
+{
+    static int (*real)(const char *, int, ...);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "open");
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    if (full && flags & O_CREAT && strstr(path, full)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return real(path, flags, mode);
+}
+
+/* What is in a checkpoint: its weights' file, and each tensor's whole state, whoever has written parts of it.
+ */
+struct content {
+    char *weights, **records;
+    size_t weight_bytes, *record_bytes;
+    int64_t count;
+    int writers;
+};
+
+static int take_whole(void *context, int64_t index, const void *const *parts, const size_t *bytes,
+                      struct error *err)
+{
+    struct content *c = context;
+    size_t count = (size_t)c->writers;
+    struct meopt_error library;
+    (void)err;
+    if (meopt_state_join(parts, bytes, count, NULL, &c->record_bytes[index], &library))
+        fail_msg("%s", library.message);
+    c->records[index] = xmalloc(c->record_bytes[index]);
+    assert_int_equal(
+        meopt_state_join(parts, bytes, count, c->records[index], &c->record_bytes[index], &library), 0);
+    return 0;
+}
+
+static void content_read(struct content *c, const char *directory, int64_t tensors)
+{
+    struct checkpoint saved;
+    struct error err = {0};
+    char *path = xasprintf("%s/ckpt/step-%08d/model.safetensors", directory, STEPS);
+    *c = (struct content){.count = tensors,
+                          .records = xcalloc((size_t)tensors, sizeof *c->records),
+                          .record_bytes = xcalloc((size_t)tensors, sizeof *c->record_bytes)};
+    if (file_read(path, 1 << 28, &c->weights, &c->weight_bytes, &err)) fail_msg("%s", err.what);
+    if (checkpoint_newest(&saved, directory, false, &err)) fail_msg("%s", err.what);
+    assert_int_equal(saved.step, STEPS);
+    c->writers = saved.writers;
+    if (checkpoint_records(&saved, tensors, take_whole, c, &err)) fail_msg("%s", err.what);
+    checkpoint_close(&saved);
+    free(path);
+}
+
+static void content_free(struct content *c)
+{
+    for (int64_t i = 0; i < c->count; i++) free(c->records[i]);
+    free(c->records);
+    free(c->record_bytes);
+    free(c->weights);
+}
+
+static void same_content(const char *what, const char *one_directory, const char *other_directory,
+                         int writers, int64_t tensors)
+{
+    struct content one, other;
+    content_read(&one, one_directory, tensors);
+    content_read(&other, other_directory, tensors);
+    assert_int_equal(one.writers, 1);
+    assert_int_equal(other.writers, writers);
+    if (one.weight_bytes != other.weight_bytes || memcmp(one.weights, other.weights, one.weight_bytes))
+        fail_msg("%s: other bytes in model.safetensors", what);
+    for (int64_t i = 0; i < tensors; i++)
+        if (one.record_bytes[i] != other.record_bytes[i] ||
+            memcmp(one.records[i], other.records[i], one.record_bytes[i]))
+            fail_msg("%s: another state of tensor %d", what, (int)i);
+    content_free(&one);
+    content_free(&other);
+}
+
+/* A step on each of these numbers of ranks, in this mode of dist.shard: the checkpoint has what that of one
+ * rank's steps has, its files by who held what. */
+static void a_checkpoint_goes_from_any_number_of_ranks_to_any(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"optim.clip_mode=previous",
+                                           "optim.state_m=4bit optim.state_v=4bit optim.adaptive=true "
+                                           "optim.adaptive_every=1 optim.adaptive_threshold=0.05",
+                                           "optim.name=lamb optim.use_meopt=false optim.gradients=keep"};
+    static const int moves[][STEPS] = {{4, 3, 8}, {3, 1, 4}, {1, 8, 2}, {4, 3, 1}};
+    static const char *const shards[] = {"optimizer", "none", "parameters"};
+    enum { MOVES = sizeof moves / sizeof *moves };
+    bool thorough = getenv("MEOPT_LONG") != NULL;
+    for (int w = 0; w < 3; w++) {
+        char alone[] = "/tmp/meopt-ranks-XXXXXX";
+        assert_non_null(mkdtemp(alone));
+        run_directory = alone;
+        struct rank *one = as_ranks(1, settings[w], -1);
+        int64_t tensors = one->tensors;
+        ranks_free(one, 1);
+        for (int k = 0; k < 3 * MOVES; k++) {
+            int m = k / 3, shift = k % 3, last = 0;
+            if (!thorough && (m != w || shift != w)) continue;
+            char moved[] = "/tmp/meopt-ranks-XXXXXX";
+            assert_non_null(mkdtemp(moved));
+            run_directory = moved;
+            for (run_last_step = 1; run_last_step <= STEPS; run_last_step++) {
+                int size = moves[m][run_last_step - 1], shard = (int)((shift + run_last_step) % 3);
+                char *all = xasprintf("%s dist.shard=%s", settings[w], shards[shard]);
+                struct rank *ranks = as_ranks(size, all, -1);
+                for (int r = 0; r < size; r++)
+                    if (ranks[r].code) fail_msg("%s, rank %d of %d: %s", all, r, size, ranks[r].err.what);
+                ranks_free(ranks, size);
+                free(all);
+                last = shard == 1 ? 1 : size;
+            }
+            run_last_step = 0;
+            same_content(settings[w], alone, moved, last, tensors);
+            file_remove_tree(moved, NULL);
+        }
+        file_remove_tree(alone, NULL);
+    }
+    run_directory = NULL;
+}
+
+static bool exists(const char *directory, const char *name)
+{
+    char *path = path_join(directory, name);
+    bool there = !file_absent(path);
+    free(path);
+    return there;
+}
+
+static void a_rank_that_cannot_write_its_part_is_named_and_the_last_good_stays(void **state)
+{
+    (void)state;
+    char directory[] = "/tmp/meopt-ranks-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    run_directory = directory;
+    run_last_step = 1;
+    ranks_free(as_ranks(3, "dist.shard=optimizer", -1), 3);
+    run_last_step = 2;
+    full = "/optimizer.1-of-3.bin";
+    struct rank *ranks = as_ranks(3, "dist.shard=optimizer", -1);
+    full = NULL;
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(ranks[r].code, EXIT_DISK);
+        if (!strstr(ranks[r].err.what, "rank 1 (host ")) fail_msg("%s", ranks[r].err.what);
+        assert_non_null(strstr(ranks[r].err.what, "No space left"));
+    }
+    ranks_free(ranks, 3);
+    assert_true(exists(directory, "ckpt/step-00000001"));
+    assert_false(exists(directory, "ckpt/step-00000002"));
+    assert_false(exists(directory, "ckpt/step-00000002.partial"));
+    run_last_step = STEPS;
+    ranks = as_ranks(2, "dist.shard=parameters", -1); /* from step 1 */
+    for (int r = 0; r < 2; r++) assert_int_equal(ranks[r].code, 0);
+    int64_t tensors = ranks->tensors;
+    ranks_free(ranks, 2);
+    run_directory = NULL;
+    run_last_step = 0;
+    char alone[] = "/tmp/meopt-ranks-XXXXXX";
+    assert_non_null(mkdtemp(alone));
+    run_directory = alone;
+    ranks_free(as_ranks(1, "", -1), 1);
+    run_directory = NULL;
+    same_content("behind a full disk", alone, directory, 2, tensors);
+    file_remove_tree(directory, NULL);
+    file_remove_tree(alone, NULL);
+}
+
+static void a_save_that_fails_fails_on_every_rank(void **state)
+{
+    (void)state;
+    run_directory = "/proc/no-run"; /* nothing can be made there */
+    struct rank *ranks = as_ranks(3, "dist.shard=optimizer", -1);
+    run_directory = NULL;
+    for (int r = 0; r < 3; r++) {
+        assert_int_not_equal(ranks[r].code, 0);
+        assert_string_equal(ranks[r].err.what, ranks[0].err.what);
+    }
+    ranks_free(ranks, 3);
+}
+
+static int begin(void **state)
+{
+    full = NULL;
+    return fresh(state);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup(name, begin)
+    const struct CMUnitTest tests[] = {
+        TEST(a_checkpoint_goes_from_any_number_of_ranks_to_any), TEST(a_save_that_fails_fails_on_every_rank),
+        TEST(a_rank_that_cannot_write_its_part_is_named_and_the_last_good_stays)};
+    make_images();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
