@@ -5,6 +5,7 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/device/bench.h"
+#include "core/device/facts.h"
 #include "core/device/profile.h"
 #include "core/run/memory.h"
 #include "core/train/experiment.h"
@@ -175,6 +176,7 @@ static int bench_run(const struct arguments *args, struct error *err)
     c.train.cache_teacher = false;
     code = peak_of(&c, &found, err);
     if (!code) code = train_device_open(&device, &c, true, err);
+    if (!code) device_facts_warn(device);
     if (!code) code = trainer_create(&t, &c, device, argument_flag(args, "random-weights"), NULL, NULL, err);
     if (!code && profiled) profile_begin(&profile, device);
     if (!code)

@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/run_name.h"
 #include "core/base/file.h"
+#include "core/device/facts.h"
 #include "core/run/checkpoint.h"
 #include "core/train/experiment.h"
 #include "core/train/trainer.h"
@@ -90,6 +91,7 @@ static int open_tower(struct embed *e, struct error *err)
     if (!code) code = trainer_tower_geometry(c, e->student, &e->geometry, &e->weights, err);
     if (!code) code = train_device_open(&e->device, c, true, err);
     if (code) return code;
+    device_facts_warn(e->device);
     enum dtype type = trainer_tower_type(e->student ? &c->model_s : &c->model_t);
     struct tower_options options = {.batch = c->train.batch_size,
                                     .compute = type,

@@ -1,6 +1,7 @@
 /* What a device computes with: see facts.h. Here the processor; gpu_facts.c has cards. */
 #include "core/device/facts.h"
 #include "core/device/gpu.h"
+#include "core/base/log.h"
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/optim.h"
@@ -64,4 +65,13 @@ char *fact_warning(const struct device_fact *fact, char *text, size_t size)
         snprintf(text, size, "%s: %s: %s%s%s", fact->name, fact->is, fact->cost, fact->mend[0] ? "; " : "",
                  fact->mend);
     return text;
+}
+
+void device_facts_warn(struct device *device)
+{
+    struct device_fact facts[DEVICE_FACTS];
+    char text[1024];
+    device_facts(device, facts);
+    for (int i = 0; i < DEVICE_FACTS; i++)
+        if (fact_warning(&facts[i], text, sizeof text)[0]) log_warn("%s", text);
 }

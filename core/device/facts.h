@@ -25,6 +25,9 @@ void device_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
 /* "products: MEOpt's own kernel: several times slower ...: put ..."; "" for what is no fallback. */
 char *fact_warning(const struct device_fact *fact, char *text, size_t size);
 
+/* A warning on stderr for each fallback. */
+void device_facts_warn(struct device *device);
+
 /* Those of a card (gpu_facts.c) and of the processor (cpu_facts.c). */
 void gpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS]);
 void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS]);

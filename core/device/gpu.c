@@ -478,12 +478,15 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
                          "card %s cannot be started: %s", dev->name,
                          driver_text(&gpu->driver, code, text, sizeof text));
     else code = load_object(dev, err);
+    if (!code && !callers) {
+        gpu_matrix_choose(dev);
+        code = device_check(dev, err); /* before what tries libraries out forgives failures */
+    }
     if (code) {
         device_close(dev);
         return code;
     }
     if (!callers) {
-        gpu_matrix_choose(dev);
         gpu->blas = blas_open(dev);
         gpu->lt = lt_open(dev);
         gpu->graphs = graphs_open(dev);

@@ -44,6 +44,7 @@ struct gpu {
     bool meant;            /* dry: driver.kind is what it stands for, which is on this machine */
     bool plain;            /* kernels of bf16 go without matrix instructions */
     char matrix[32];       /* those that kernels use: "mma", "mfma", "mmac", or "none" and why */
+    char matrix_why[160];  /* the card's are not used, although it has them; "" */
     char object[600];      /* the code object in use */
     struct arena arena;
     /* Products come from the first of these that has one for the shape: lt, blas, the own kernel.
@@ -105,7 +106,7 @@ bool gpu_unrecordable(struct device *dev);
 /* Why operations are issued one by one; NULL: they are started as graphs. */
 const char *graphs_off(const struct gpu *gpu);
 
-/* Multiply known matrices on the card, and set plain and matrix. Warns where that costs speed. */
+/* Multiply known matrices on the card, and set plain, matrix and matrix_why. */
 void gpu_matrix_choose(struct device *dev);
 
 struct blas *blas_open(struct device *dev);
@@ -124,8 +125,6 @@ const char *lt_path(const struct lt *lt);
 bool lt_gemm(struct device *dev, const struct gemm *gemm);
 /* Where products come from: the library's file, or "MEOpt's own kernel". */
 const char *gpu_products(const struct gpu *gpu);
-/* The matrix instructions of the kernels in use: 0 none, 1 mma (NVIDIA), 2 MFMA (AMD), 3 mmac (DCU). */
-int gpu_matrix(const struct gpu *gpu);
 /* "HIP 5.7.31921", "CUDA 12.4" */
 char *gpu_version_text(const struct driver *driver, char *text, size_t size);
 

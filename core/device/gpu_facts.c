@@ -19,15 +19,6 @@ char *gpu_version_text(const struct driver *driver, char *text, size_t size)
     return text;
 }
 
-int gpu_matrix(const struct gpu *gpu)
-{
-    const char *arch = gpu->card.arch;
-    if (gpu->driver.kind == DRIVER_CUDA) return atoi(arch + (arch[0] ? 3 : 0)) >= 80;
-    return strcmp(arch, "gfx90a") == 0 || strncmp(arch, "gfx94", 5) == 0 || strncmp(arch, "gfx95", 5) == 0
-               ? 2
-               : 0;
-}
-
 static void driver_fact(const struct gpu *gpu, struct device_fact *f)
 {
     char version[64], module[32], module_version[64], dtk[64];
@@ -61,12 +52,11 @@ static void products_fact(const struct gpu *gpu, struct device_fact *f)
 
 static void attention_fact(const struct gpu *gpu, struct device_fact *f)
 {
-    static const char *const matrix[] = {"", "mma", "MFMA", "mmac"};
-    int by = gpu_matrix(gpu);
-    if (by > 0) SAY(f, is, "MEOpt's kernel on matrix instructions (%s), fp32 plain", matrix[by]);
+    if (!gpu->plain) SAY(f, is, "MEOpt's kernel on matrix instructions (%s), fp32 without", gpu->matrix);
+    else if (!gpu->matrix_why[0]) SAY(f, is, "MEOpt's kernel; matrix instructions: %s", gpu->matrix);
     else {
-        SAY(f, is, "MEOpt's kernel, plain arithmetic");
-        SAY(f, cost, "at the rate of vectors, a fraction of what a card with matrix instructions does");
+        SAY(f, is, "MEOpt's kernel by plain loops; matrix instructions: %s", gpu->matrix_why);
+        SAY(f, cost, "attention and MEOpt's own products are several times slower");
     }
 }
 

@@ -3,7 +3,6 @@
  * 16 x 16 matrices by each way in which kernels use the instructions; one wrong element, and bf16 goes by the
  * kernels of plain loops. */
 #include "core/device/gpu.h"
-#include "core/base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,17 +93,14 @@ void gpu_matrix_choose(struct device *dev)
     int which = found[0] >= 0 && found[0] < INSTRUCTIONS ? (int)found[0] : 0;
     snprintf(gpu->matrix, sizeof gpu->matrix, "%s", instructions[which]);
     if (!which && has_instructions(gpu->card.arch))
-        log_warn(
-            "%s: %s was built without the card's matrix instructions: attention and MEOpt's own products "
-            "go by plain loops, several times slower; its compiler's words are in the build's output",
-            dev->name, gpu->object);
+        snprintf(gpu->matrix_why, sizeof gpu->matrix_why,
+                 "the code object was built without them; its compiler's words are in the build's output");
     if (!which) return;
     while (at < PRODUCTS * CELLS && found[1 + at] == want[at]) at++;
     gpu->plain = at < PRODUCTS * CELLS;
     if (!gpu->plain) return;
     snprintf(gpu->matrix, sizeof gpu->matrix, "none (%s is wrong here)", instructions[which]);
-    log_warn("%s: its matrix instruction %s gives a wrong product (%d, row %d, column %d: %g, expected %g): "
-             "attention and MEOpt's own products go by plain loops, several times slower",
-             dev->name, instructions[which], at / CELLS + 1, at % CELLS / SIDE, at % SIDE,
-             (double)found[1 + at], (double)want[at]);
+    snprintf(gpu->matrix_why, sizeof gpu->matrix_why,
+             "%s gives a wrong product (%d, row %d, column %d: %g, expected %g)", instructions[which],
+             at / CELLS + 1, at % CELLS / SIDE, at % SIDE, (double)found[1 + at], (double)want[at]);
 }
