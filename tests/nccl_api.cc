@@ -6,46 +6,13 @@
 extern "C" {
 #include "core/dist/nccl_api.h"
 }
+#include "tests/vendor.h"
 #include <cstddef>
-#include <type_traits>
 
-template <class T, class = void> struct plain {
-    using type = T;
-};
-template <class T> struct plain<T, std::enable_if_t<std::is_enum<T>::value>> {
-    using type = int;
-};
-template <> struct plain<ncclUniqueId> {
-    using type = nccl_id;
-};
-template <> struct plain<ncclUniqueId *> {
-    using type = nccl_id *;
-};
-template <> struct plain<ncclConfig_t *> {
-    using type = nccl_config *;
-};
-template <> struct plain<ncclComm_t> {
-    using type = void *;
-};
-template <> struct plain<const ncclComm *> {
-    using type = void *;
-};
-template <> struct plain<ncclComm_t *> {
-    using type = void **;
-};
-template <> struct plain<ncclResult_t *> {
-    using type = int *;
-};
-template <> struct plain<cudaStream_t> {
-    using type = void *;
-};
-template <class F> struct call;
-template <class R, class... A> struct call<R (*)(A...)> {
-    using type = typename plain<R>::type (*)(typename plain<A>::type...);
-};
+ALIKE(ncclUniqueId, nccl_id)
+ALIKE(ncclConfig_t, nccl_config)
 
-#define SAME(name, symbol, arguments)                                                                        \
-    static_assert(std::is_same<call<decltype(&symbol)>::type, decltype(nccl_api::name)>::value, #symbol);
+#define SAME(name, symbol, arguments) SAME_CALL(symbol, decltype(nccl_api::name))
 NCCL_ENTRIES(SAME)
 SAME(text, ncclGetErrorString, )
 SAME(last_error, ncclGetLastError, )

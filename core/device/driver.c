@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,54 +17,14 @@ static const enum library_id library_ids[DRIVER_KINDS] = {LIBRARY_HIP, LIBRARY_C
 static const struct entry {
     size_t at;
     const char *names[DRIVER_KINDS];
-    int optional;
+    bool optional;
 } entries[] = {
-    {offsetof(struct driver, init), {"hipInit", "cuInit"}, 0},
-    {offsetof(struct driver, version), {"hipDriverGetVersion", "cuDriverGetVersion"}, 0},
-    {offsetof(struct driver, count), {"hipGetDeviceCount", "cuDeviceGetCount"}, 0},
-    {offsetof(struct driver, get), {"hipDeviceGet", "cuDeviceGet"}, 0},
-    {offsetof(struct driver, name), {"hipDeviceGetName", "cuDeviceGetName"}, 0},
-    {offsetof(struct driver, attribute), {"hipDeviceGetAttribute", "cuDeviceGetAttribute"}, 0},
-    {offsetof(struct driver, total), {"hipDeviceTotalMem", "cuDeviceTotalMem_v2"}, 0},
-    {offsetof(struct driver, bus_id), {"hipDeviceGetPCIBusId", "cuDeviceGetPCIBusId"}, 0},
-    {offsetof(struct driver, set_device), {"hipSetDevice", NULL}, 0},
-    {offsetof(struct driver, get_device), {"hipGetDevice", NULL}, 0},
-    {offsetof(struct driver, retain), {NULL, "cuDevicePrimaryCtxRetain"}, 0},
-    {offsetof(struct driver, release), {NULL, "cuDevicePrimaryCtxRelease_v2"}, 0},
-    {offsetof(struct driver, set_context), {NULL, "cuCtxSetCurrent"}, 0},
-    {offsetof(struct driver, get_context), {NULL, "cuCtxGetCurrent"}, 0},
-    {offsetof(struct driver, memory_info), {"hipMemGetInfo", "cuMemGetInfo_v2"}, 0},
-    {offsetof(struct driver, allocate), {"hipMalloc", "cuMemAlloc_v2"}, 0},
-    {offsetof(struct driver, deallocate), {"hipFree", "cuMemFree_v2"}, 0},
-    {offsetof(struct driver, host_allocate), {"hipHostMalloc", "cuMemHostAlloc"}, 0},
-    {offsetof(struct driver, host_deallocate), {"hipHostFree", "cuMemFreeHost"}, 0},
-    {offsetof(struct driver, to_device), {"hipMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2"}, 0},
-    {offsetof(struct driver, to_host), {"hipMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2"}, 0},
-    {offsetof(struct driver, copy), {"hipMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2"}, 0},
-    {offsetof(struct driver, fill), {"hipMemsetD8Async", "cuMemsetD8Async"}, 0},
-    {offsetof(struct driver, stream_create), {"hipStreamCreateWithFlags", "cuStreamCreate"}, 0},
-    {offsetof(struct driver, stream_destroy), {"hipStreamDestroy", "cuStreamDestroy_v2"}, 0},
-    {offsetof(struct driver, stream_sync), {"hipStreamSynchronize", "cuStreamSynchronize"}, 0},
-    {offsetof(struct driver, stream_wait), {"hipStreamWaitEvent", "cuStreamWaitEvent"}, 0},
-    {offsetof(struct driver, event_create), {"hipEventCreateWithFlags", "cuEventCreate"}, 0},
-    {offsetof(struct driver, event_destroy), {"hipEventDestroy", "cuEventDestroy_v2"}, 0},
-    {offsetof(struct driver, event_record), {"hipEventRecord", "cuEventRecord"}, 0},
-    {offsetof(struct driver, event_sync), {"hipEventSynchronize", "cuEventSynchronize"}, 0},
-    {offsetof(struct driver, event_query), {"hipEventQuery", "cuEventQuery"}, 0},
-    {offsetof(struct driver, module_load), {"hipModuleLoadData", "cuModuleLoadData"}, 0},
-    {offsetof(struct driver, module_unload), {"hipModuleUnload", "cuModuleUnload"}, 0},
-    {offsetof(struct driver, function), {"hipModuleGetFunction", "cuModuleGetFunction"}, 0},
-    {offsetof(struct driver, launch), {"hipModuleLaunchKernel", "cuLaunchKernel"}, 0},
-    {offsetof(struct driver, capture_begin), {"hipStreamBeginCapture", "cuStreamBeginCapture_v2"}, 1},
-    {offsetof(struct driver, capture_end), {"hipStreamEndCapture", "cuStreamEndCapture"}, 1},
-    {offsetof(struct driver, graph_create),
-     {"hipGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags"},
-     1},
-    {offsetof(struct driver, graph_launch), {"hipGraphLaunch", "cuGraphLaunch"}, 1},
-    {offsetof(struct driver, graph_destroy), {"hipGraphDestroy", "cuGraphDestroy"}, 1},
-    {offsetof(struct driver, graph_release), {"hipGraphExecDestroy", "cuGraphExecDestroy"}, 1},
-    {offsetof(struct driver, hip_error), {"hipGetErrorString", NULL}, 0},
-    {offsetof(struct driver, cuda_error), {NULL, "cuGetErrorString"}, 0},
+#define ROW(member, hip, cuda, arguments)      {offsetof(struct driver, member), {#hip, #cuda}, false},
+#define OPTIONAL(member, hip, cuda, arguments) {offsetof(struct driver, member), {#hip, #cuda}, true},
+#define HIP_ROW(member, symbol, arguments)     {offsetof(struct driver, member), {#symbol, NULL}, false},
+#define CUDA_ROW(member, symbol, arguments)    {offsetof(struct driver, member), {NULL, #symbol}, false},
+    DRIVER_ENTRIES(ROW) DRIVER_GRAPH_ENTRIES(OPTIONAL) DRIVER_HIP_ENTRIES(HIP_ROW)
+        DRIVER_CUDA_ENTRIES(CUDA_ROW){offsetof(struct driver, hip_error), {"hipGetErrorString", NULL}, false},
 };
 
 static int not_loaded(enum driver_kind kind, const struct library *l, struct error *err)
@@ -147,8 +108,6 @@ static void kfd_arch(const char *bus_id, char *arch, size_t size)
 
 int driver_card(const struct driver *d, int ordinal, struct card_info *info, struct error *err)
 {
-    /* numbers of the attributes, the same in all releases of each vendor since HIP 5 */
-    enum { CUDA_UNITS = 16, CUDA_MAJOR = 75, CUDA_MINOR = 76, HIP_UNITS = 63 };
     char text[160];
     int device = 0, count = 0, code = d->count(&count), major = 0, minor = 0;
     memset(info, 0, sizeof *info);
@@ -166,11 +125,11 @@ int driver_card(const struct driver *d, int ordinal, struct card_info *info, str
     name[sizeof name - 1] = 0;
     name_printable(info->name, sizeof info->name, name);
     if (d->bus_id(info->bus_id, (int)sizeof info->bus_id, device)) info->bus_id[0] = 0;
-    if (d->attribute(&info->units, d->kind == DRIVER_CUDA ? CUDA_UNITS : HIP_UNITS, device) ||
+    if (d->attribute(&info->units, d->kind == DRIVER_CUDA ? DRIVER_CUDA_UNITS : DRIVER_HIP_UNITS, device) ||
         info->units < 1)
         info->units = 64;
-    if (d->kind == DRIVER_CUDA && !d->attribute(&major, CUDA_MAJOR, device) &&
-        !d->attribute(&minor, CUDA_MINOR, device))
+    if (d->kind == DRIVER_CUDA && !d->attribute(&major, DRIVER_CUDA_MAJOR, device) &&
+        !d->attribute(&minor, DRIVER_CUDA_MINOR, device))
         snprintf(info->arch, sizeof info->arch, "sm_%d%d", major, minor);
     if (d->kind == DRIVER_HIP) kfd_arch(info->bus_id, info->arch, sizeof info->arch);
     const char *own = getenv("MEOPT_GPU_ARCH");

@@ -16,56 +16,78 @@
 enum driver_kind { DRIVER_HIP, DRIVER_CUDA, DRIVER_KINDS };
 extern const char *const driver_names[DRIVER_KINDS]; /* "hip", "cuda" */
 
+/* Entry points: member of struct driver, HIP's name, CUDA's, arguments. Handles and addresses on the card are
+ * void pointers, enumerations ints; the test vendor_api holds all of it against the vendors' headers. */
+#define DRIVER_ENTRIES(X)                                                                                    \
+    X(init, hipInit, cuInit, (unsigned flags))                                                               \
+    X(version, hipDriverGetVersion, cuDriverGetVersion, (int *version))                                      \
+    X(count, hipGetDeviceCount, cuDeviceGetCount, (int *count))                                              \
+    X(get, hipDeviceGet, cuDeviceGet, (int *device, int ordinal))                                            \
+    X(name, hipDeviceGetName, cuDeviceGetName, (char *name, int size, int device))                           \
+    X(attribute, hipDeviceGetAttribute, cuDeviceGetAttribute, (int *value, int attribute, int device))       \
+    X(total, hipDeviceTotalMem, cuDeviceTotalMem_v2, (size_t * bytes, int device))                           \
+    X(bus_id, hipDeviceGetPCIBusId, cuDeviceGetPCIBusId, (char *text, int size, int device))                 \
+    X(memory_info, hipMemGetInfo, cuMemGetInfo_v2, (size_t * available, size_t * total))                     \
+    X(allocate, hipMalloc, cuMemAlloc_v2, (void **p, size_t bytes))                                          \
+    X(deallocate, hipFree, cuMemFree_v2, (void *p))                                                          \
+    X(host_allocate, hipHostMalloc, cuMemHostAlloc, (void **p, size_t bytes, unsigned flags))                \
+    X(host_deallocate, hipHostFree, cuMemFreeHost, (void *p))                                                \
+    X(to_device, hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2,                                                   \
+      (void *dst, const void *src, size_t bytes, void *stream))                                              \
+    X(to_host, hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2,                                                     \
+      (void *dst, const void *src, size_t bytes, void *stream))                                              \
+    X(copy, hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2,                                                        \
+      (void *dst, const void *src, size_t bytes, void *stream))                                              \
+    X(fill, hipMemsetD8Async, cuMemsetD8Async, (void *p, unsigned char byte, size_t bytes, void *stream))    \
+    X(stream_create, hipStreamCreateWithFlags, cuStreamCreate, (void **stream, unsigned flags))              \
+    X(stream_destroy, hipStreamDestroy, cuStreamDestroy_v2, (void *stream))                                  \
+    X(stream_sync, hipStreamSynchronize, cuStreamSynchronize, (void *stream))                                \
+    X(stream_wait, hipStreamWaitEvent, cuStreamWaitEvent, (void *stream, void *event, unsigned flags))       \
+    X(event_create, hipEventCreateWithFlags, cuEventCreate, (void **event, unsigned flags))                  \
+    X(event_destroy, hipEventDestroy, cuEventDestroy_v2, (void *event))                                      \
+    X(event_record, hipEventRecord, cuEventRecord, (void *event, void *stream))                              \
+    X(event_sync, hipEventSynchronize, cuEventSynchronize, (void *event))                                    \
+    X(event_query, hipEventQuery, cuEventQuery, (void *event)) /* DRIVER_NOT_READY: not yet */               \
+    X(module_load, hipModuleLoadData, cuModuleLoadData, (void **module, const void *image))                  \
+    X(module_unload, hipModuleUnload, cuModuleUnload, (void *module))                                        \
+    X(function, hipModuleGetFunction, cuModuleGetFunction,                                                   \
+      (void **function, void *module, const char *name))                                                     \
+    X(launch, hipModuleLaunchKernel, cuLaunchKernel,                                                         \
+      (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,         \
+       unsigned shared, void *stream, void **arguments, void **extra))
+/* NULL where the driver is older */
+#define DRIVER_GRAPH_ENTRIES(X)                                                                              \
+    X(capture_begin, hipStreamBeginCapture, cuStreamBeginCapture_v2, (void *stream, int mode))               \
+    X(capture_end, hipStreamEndCapture, cuStreamEndCapture, (void *stream, void **graph))                    \
+    X(graph_create, hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags,                               \
+      (void **executable, void *graph, unsigned long long flags))                                            \
+    X(graph_launch, hipGraphLaunch, cuGraphLaunch, (void *executable, void *stream))                         \
+    X(graph_destroy, hipGraphDestroy, cuGraphDestroy, (void *graph))                                         \
+    X(graph_release, hipGraphExecDestroy, cuGraphExecDestroy, (void *executable))
+/* Those that one vendor alone has; NULL for the other. */
+#define DRIVER_HIP_ENTRIES(X)                                                                                \
+    X(set_device, hipSetDevice, (int device))                                                                \
+    X(get_device, hipGetDevice, (int *device))
+#define DRIVER_CUDA_ENTRIES(X)                                                                               \
+    X(retain, cuDevicePrimaryCtxRetain, (void **context, int device))                                        \
+    X(release, cuDevicePrimaryCtxRelease_v2, (int device))                                                   \
+    X(set_context, cuCtxSetCurrent, (void *context))                                                         \
+    X(get_context, cuCtxGetCurrent, (void **context))                                                        \
+    X(cuda_error, cuGetErrorString, (int error, const char **text))
+
 struct driver {
     enum driver_kind kind;
     void *handle;
     char path[4096]; /* the library that was loaded */
-    int (*init)(unsigned flags);
-    int (*version)(int *version);
-    int (*count)(int *count);
-    int (*get)(int *device, int ordinal);
-    int (*name)(char *name, int size, int device);
-    int (*attribute)(int *value, int attribute, int device);
-    int (*total)(size_t *bytes, int device);
-    int (*bus_id)(char *text, int size, int device);
-    int (*set_device)(int device); /* HIP */
-    int (*get_device)(int *device);
-    int (*retain)(void **context, int device); /* CUDA */
-    int (*release)(int device);
-    int (*set_context)(void *context);
-    int (*get_context)(void **context);
-    int (*memory_info)(size_t *available, size_t *total);
-    int (*allocate)(void **p, size_t bytes);
-    int (*deallocate)(void *p);
-    int (*host_allocate)(void **p, size_t bytes, unsigned flags);
-    int (*host_deallocate)(void *p);
-    int (*to_device)(void *dst, const void *src, size_t bytes, void *stream);
-    int (*to_host)(void *dst, const void *src, size_t bytes, void *stream);
-    int (*copy)(void *dst, const void *src, size_t bytes, void *stream);
-    int (*fill)(void *p, unsigned char byte, size_t bytes, void *stream);
-    int (*stream_create)(void **stream, unsigned flags);
-    int (*stream_destroy)(void *stream);
-    int (*stream_sync)(void *stream);
-    int (*stream_wait)(void *stream, void *event, unsigned flags);
-    int (*event_create)(void **event, unsigned flags);
-    int (*event_destroy)(void *event);
-    int (*event_record)(void *event, void *stream);
-    int (*event_sync)(void *event);
-    int (*event_query)(void *event); /* DRIVER_NOT_READY: not yet */
-    int (*module_load)(void **module, const void *image);
-    int (*module_unload)(void *module);
-    int (*function)(void **function, void *module, const char *name);
-    int (*launch)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                  unsigned bz, unsigned shared, void *stream, void **arguments, void **extra);
-    /* optional, NULL where the driver is older */
-    int (*capture_begin)(void *stream, int mode);
-    int (*capture_end)(void *stream, void **graph);
-    int (*graph_create)(void **executable, void *graph, unsigned long long flags);
-    int (*graph_launch)(void *executable, void *stream);
-    int (*graph_destroy)(void *graph);
-    int (*graph_release)(void *executable);
-    const char *(*hip_error)(int error);
-    int (*cuda_error)(int error, const char **text);
+#define DRIVER_MEMBER(member, hip, cuda, arguments)  int(*member) arguments;
+#define DRIVER_ONE_MEMBER(member, symbol, arguments) int(*member) arguments;
+    DRIVER_ENTRIES(DRIVER_MEMBER)
+    DRIVER_GRAPH_ENTRIES(DRIVER_MEMBER)
+    DRIVER_HIP_ENTRIES(DRIVER_ONE_MEMBER)
+    DRIVER_CUDA_ENTRIES(DRIVER_ONE_MEMBER)
+#undef DRIVER_MEMBER
+#undef DRIVER_ONE_MEMBER
+    const char *(*hip_error)(int error); /* hipGetErrorString */
 };
 
 /* Load and initialise. EXIT_NO_CARD with what was tried and the loader's or the driver's words.
@@ -89,7 +111,13 @@ enum {
     DRIVER_INVALID_DEVICE = 101,
     DRIVER_NOT_READY = 600,
     DRIVER_STREAM_NON_BLOCKING = 1,
-    DRIVER_EVENT_NO_TIMING = 2
+    DRIVER_EVENT_NO_TIMING = 2,
+    DRIVER_CAPTURE_THREAD_LOCAL = 1, /* forbidden calls fail in this thread, other threads are let be */
+    /* attributes: the same numbers in all releases of each vendor since HIP 5 */
+    DRIVER_CUDA_UNITS = 16,
+    DRIVER_CUDA_MAJOR = 75,
+    DRIVER_CUDA_MINOR = 76,
+    DRIVER_HIP_UNITS = 63
 };
 
 #endif

@@ -12,11 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    THREAD_LOCAL = 1,
-    MOST = 4096,
-    TRIAL_BYTES = 64
-}; /* capture: forbidden calls fail in this thread, other threads are let be */
+enum { MOST = 4096, TRIAL_BYTES = 64 };
 
 struct graph {
     struct device_work work;
@@ -103,7 +99,7 @@ static void *record(struct device *dev, void (*run)(void *), void *context)
     const struct driver *d = &gpu->driver;
     void *graph = NULL, *executable = NULL;
     char text[160];
-    int code = d->capture_begin(gpu->stream, THREAD_LOCAL);
+    int code = d->capture_begin(gpu->stream, DRIVER_CAPTURE_THREAD_LOCAL);
     if (!code) {
         gpu->recording = true;
         run(context);

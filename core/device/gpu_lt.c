@@ -1,9 +1,8 @@
 /* Matrix products with bias by hipBLASLt or cuBLASLt, loaded when a card is opened. See gpu.h.
  *
- * The two have one interface; enumerations differ (struct numbers, from their public headers: hipBLASLt of
- * ROCm 6 and later, cuBLASLt of CUDA 11 and later). Below HIP 6 they were others: hipBLASLt is not touched
- * there (DTK). Products whose result is known tell whether a library is what it seems. Of their structures
- * only the algorithm is kept, which both have at the front of a result.
+ * The two have one interface; enumerations differ (blas_api.h). Below HIP 6 they were others: hipBLASLt is
+ * not touched there (DTK). Products whose result is known tell whether a library is what it seems. Of their
+ * structures only the algorithm is kept, which both have at the front of a result.
  *
  * The algorithm for a shape is what the library's heuristic names first: it depends on shape, card and
  * library alone, so the same run takes the same one. cuBLASLt is told to add shares of k in a pass of their
@@ -11,6 +10,7 @@
  * which the library adds bias.
  */
 #include "core/device/gpu.h"
+#include "core/device/blas_api.h"
 #include "core/base/library.h"
 
 #include <dlfcn.h>
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RESULT_BYTES = 512, PRODUCTS = 256, WORKSPACE_BYTES = 32 << 20, MOST_ALIGNED = 256 };
+enum { PRODUCTS = 256, WORKSPACE_BYTES = 32 << 20, MOST_ALIGNED = 256 };
 
 static const struct numbers {
     int compute_f32, f32, bf16, plain, transposed; /* types, operations */
@@ -30,10 +30,13 @@ static const struct numbers {
     const char *prefix;
     enum library_id library;
 } vendor[DRIVER_KINDS] = {
-    {2, 0, 14, 111, 112, 0, 1, 2, 3, 1, -1, -1, 60000000, "HIP 6", "hipblasLt", LIBRARY_HIPBLASLT},
-    {68, 0, 14, 0, 1, 3, 4, 7, 8, 1, 3, 5, 11000, "CUDA 11", "cublasLt", LIBRARY_CUBLASLT},
+    {HIPBLASLT_COMPUTE_F32, HIPBLASLT_F32, HIPBLASLT_BF16, HIPBLASLT_PLAIN, HIPBLASLT_TRANSPOSED,
+     HIPBLASLT_TRANSPOSE_A, HIPBLASLT_TRANSPOSE_B, HIPBLASLT_EPILOGUE, HIPBLASLT_BIAS, HIPBLASLT_WORKSPACE,
+     -1, -1, HIPBLASLT_VERSION, "HIP 6", "hipblasLt", LIBRARY_HIPBLASLT},
+    {CUBLAS_COMPUTE_F32, CUBLAS_F32, CUBLAS_BF16, CUBLASLT_PLAIN, CUBLASLT_TRANSPOSED, CUBLASLT_TRANSPOSE_A,
+     CUBLASLT_TRANSPOSE_B, CUBLASLT_EPILOGUE_OF, CUBLASLT_BIAS, CUBLASLT_WORKSPACE, CUBLASLT_REDUCTION,
+     CUBLASLT_ALIGNMENT, CUBLASLT_VERSION, "CUDA 11", "cublasLt", LIBRARY_CUBLASLT},
 };
-enum { EPILOGUE_NONE = 1, EPILOGUE_BIAS = 4, REDUCTION_IN_COMPUTE_TYPE = 2 };
 
 /* What the heuristic's choice depends on. */
 struct key {
@@ -45,7 +48,7 @@ struct product {
     struct key key;
     bool usable;
     void *description, *a, *b, *c; /* as the library names operands */
-    _Alignas(16) unsigned char result[RESULT_BYTES];
+    _Alignas(16) unsigned char result[LT_RESULT_BYTES];
 };
 
 struct lt {
@@ -54,59 +57,33 @@ struct lt {
     void *handle, *workspace;
     int count;
     struct product *products;
-    int (*create)(void **handle);
-    int (*destroy)(void *handle);
-    int (*product_create)(void **product, int compute_type, int scale_type);
-    int (*product_set)(void *product, int attribute, const void *value, size_t bytes);
-    int (*product_destroy)(void *product);
-    int (*layout_create)(void **layout, int type, uint64_t rows, uint64_t columns, int64_t ld);
-    int (*layout_destroy)(void *layout);
-    int (*preference_create)(void **preference);
-    int (*preference_set)(void *preference, int attribute, const void *value, size_t bytes);
-    int (*preference_destroy)(void *preference);
-    int (*heuristic)(void *handle, void *product, void *a, void *b, void *c, void *d, void *preference,
-                     int wanted, void *results, int *found);
-    int (*multiply)(void *handle, void *product, const void *alpha, const void *a, void *a_layout,
-                    const void *b, void *b_layout, const void *beta, const void *c, void *c_layout, void *d,
-                    void *d_layout, const void *algorithm, void *workspace, size_t workspace_bytes,
-                    void *stream);
+    struct lt_api call;
 };
 
 static const struct {
     const char *name;
     size_t at;
 } entries[] = {
-    {"Create", offsetof(struct lt, create)},
-    {"Destroy", offsetof(struct lt, destroy)},
-    {"MatmulDescCreate", offsetof(struct lt, product_create)},
-    {"MatmulDescSetAttribute", offsetof(struct lt, product_set)},
-    {"MatmulDescDestroy", offsetof(struct lt, product_destroy)},
-    {"MatrixLayoutCreate", offsetof(struct lt, layout_create)},
-    {"MatrixLayoutDestroy", offsetof(struct lt, layout_destroy)},
-    {"MatmulPreferenceCreate", offsetof(struct lt, preference_create)},
-    {"MatmulPreferenceSetAttribute", offsetof(struct lt, preference_set)},
-    {"MatmulPreferenceDestroy", offsetof(struct lt, preference_destroy)},
-    {"MatmulAlgoGetHeuristic", offsetof(struct lt, heuristic)},
-    {"Matmul", offsetof(struct lt, multiply)},
-};
+#define ROW(member, name, arguments) {#name, offsetof(struct lt, call.member)},
+    LT_ENTRIES(ROW)};
 
 static int choose(struct lt *lt, struct product *p)
 {
     const struct numbers *is = lt->is;
     void *preference = NULL;
     uint64_t workspace = WORKSPACE_BYTES;
-    uint32_t reduction = REDUCTION_IN_COMPUTE_TYPE;
+    uint32_t reduction = LT_REDUCTION_IN_COMPUTE_TYPE;
     const uint32_t aligned[4] = {p->key.aligned[1], p->key.aligned[0], p->key.aligned[2], p->key.aligned[2]};
-    int found = 0, code = lt->preference_create(&preference);
-    if (!code) code = lt->preference_set(preference, is->workspace, &workspace, sizeof workspace);
+    int found = 0, code = lt->call.preference_create(&preference);
+    if (!code) code = lt->call.preference_set(preference, is->workspace, &workspace, sizeof workspace);
     if (!code && is->reduction >= 0)
-        code = lt->preference_set(preference, is->reduction, &reduction, sizeof reduction);
+        code = lt->call.preference_set(preference, is->reduction, &reduction, sizeof reduction);
     for (int i = 0; i < 4 && !code && is->alignment >= 0; i++)
-        code = lt->preference_set(preference, is->alignment + i, &aligned[i], sizeof aligned[i]);
+        code = lt->call.preference_set(preference, is->alignment + i, &aligned[i], sizeof aligned[i]);
     if (!code)
-        code = lt->heuristic(lt->handle, p->description, p->a, p->b, p->c, p->c, preference, 1, p->result,
-                             &found);
-    if (preference) lt->preference_destroy(preference);
+        code = lt->call.heuristic(lt->handle, p->description, p->a, p->b, p->c, p->c, preference, 1,
+                                  p->result, &found);
+    if (preference) lt->call.preference_destroy(preference);
     return code || found < 1;
 }
 
@@ -117,18 +94,20 @@ static int describe(struct lt *lt, struct product *p, const void *bias)
     int in = k->in16 ? is->bf16 : is->f32, out = k->out16 ? is->bf16 : is->f32;
     int32_t first = k->transpose_b ? is->transposed : is->plain,
             second = k->transpose_a ? is->transposed : is->plain;
-    uint32_t epilogue = k->bias ? EPILOGUE_BIAS : EPILOGUE_NONE;
+    uint32_t epilogue = k->bias ? LT_EPILOGUE_BIAS : LT_EPILOGUE_NONE;
     uint64_t m = (uint64_t)k->m, n = (uint64_t)k->n, depth = (uint64_t)k->k;
-    int code = lt->product_create(&p->description, is->compute_f32, is->f32);
-    if (!code) code = lt->product_set(p->description, is->transpose_a, &first, sizeof first);
-    if (!code) code = lt->product_set(p->description, is->transpose_b, &second, sizeof second);
-    if (!code) code = lt->product_set(p->description, is->epilogue, &epilogue, sizeof epilogue);
-    if (!code && k->bias) code = lt->product_set(p->description, is->bias, &bias, sizeof bias);
+    int code = lt->call.product_create(&p->description, is->compute_f32, is->f32);
+    if (!code) code = lt->call.product_set(p->description, is->transpose_a, &first, sizeof first);
+    if (!code) code = lt->call.product_set(p->description, is->transpose_b, &second, sizeof second);
+    if (!code) code = lt->call.product_set(p->description, is->epilogue, &epilogue, sizeof epilogue);
+    if (!code && k->bias) code = lt->call.product_set(p->description, is->bias, &bias, sizeof bias);
     if (!code)
-        code = lt->layout_create(&p->a, in, k->transpose_b ? depth : n, k->transpose_b ? n : depth, k->ldb);
+        code =
+            lt->call.layout_create(&p->a, in, k->transpose_b ? depth : n, k->transpose_b ? n : depth, k->ldb);
     if (!code)
-        code = lt->layout_create(&p->b, in, k->transpose_a ? m : depth, k->transpose_a ? depth : m, k->lda);
-    if (!code) code = lt->layout_create(&p->c, out, n, m, k->ldc);
+        code =
+            lt->call.layout_create(&p->b, in, k->transpose_a ? m : depth, k->transpose_a ? depth : m, k->lda);
+    if (!code) code = lt->call.layout_create(&p->c, out, n, m, k->ldc);
     return code ? code : choose(lt, p);
 }
 
@@ -182,10 +161,11 @@ bool lt_gemm(struct device *dev, const struct gemm *g)
         int64_t n = g->n;
         gpu_launch(dev, "cast_f32_bf16", gpu_blocks(dev, n), 1, (void *[]){&from, &bias, &n});
     }
-    int code = bias ? lt->product_set(p->description, lt->is->bias, &bias, sizeof bias) : 0;
+    int code = bias ? lt->call.product_set(p->description, lt->is->bias, &bias, sizeof bias) : 0;
     if (!code)
-        code = lt->multiply(lt->handle, p->description, &g->alpha, g->b, p->a, g->a, p->b, &g->beta, g->c,
-                            p->c, g->c, p->c, p->result, lt->workspace, WORKSPACE_BYTES, gpu->stream);
+        code =
+            lt->call.multiply(lt->handle, p->description, &g->alpha, g->b, p->a, g->a, p->b, &g->beta, g->c,
+                              p->c, g->c, p->c, p->result, lt->workspace, WORKSPACE_BYTES, gpu->stream);
     if (code && gpu_unrecordable(dev)) return true;
     p->usable = code == 0;
     return p->usable;
@@ -301,7 +281,7 @@ struct lt *lt_open(struct device *dev)
         whole = whole && p;
         memcpy((char *)lt + entries[i].at, &p, sizeof p);
     }
-    whole = whole && lt->create(&lt->handle) == 0;
+    whole = whole && lt->call.create(&lt->handle) == 0;
     if (whole) lt->workspace = workspace_of(dev);
     gpu->lt = lt; /* for the probes */
     if (whole && lt->workspace && probe(dev, false) && probe(dev, true)) return lt;
@@ -320,10 +300,10 @@ void lt_close(struct lt *lt)
         struct product *p = &lt->products[i];
         void *const layouts[] = {p->a, p->b, p->c};
         for (int k = 0; k < 3; k++)
-            if (layouts[k]) lt->layout_destroy(layouts[k]);
-        if (p->description) lt->product_destroy(p->description);
+            if (layouts[k]) lt->call.layout_destroy(layouts[k]);
+        if (p->description) lt->call.product_destroy(p->description);
     }
-    if (lt->handle) lt->destroy(lt->handle);
+    if (lt->handle) lt->call.destroy(lt->handle);
     free(lt->products);
     free(lt);
 }

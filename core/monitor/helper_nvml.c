@@ -1,41 +1,14 @@
-/* libnvidia-ml in the helper. Layouts are those of nvml.h,
- * whose versioned names (_v2, _v3) never change theirs. */
+/* libnvidia-ml in the helper: nvml_api.h. */
 #include "core/monitor/helper.h"
+#include "core/monitor/nvml_api.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct nvml_memory {
-    unsigned long long total, free, used;
-};
-struct nvml_utilization {
-    unsigned gpu, memory;
-};
-struct nvml_pci {
-    char legacy[16];
-    unsigned domain, bus, device, device_id, subsystem_id;
-    char bus_id[32];
-    char reserve[64]; /* not the library's: room in case it ever writes more */
-};
-struct nvml_process { /* _v2 and _v3 */
-    unsigned pid;
-    unsigned long long used;
-    unsigned instance, compute_instance;
-};
-
-static int (*nvmlInit_v2)(void);
-static int (*nvmlDeviceGetCount_v2)(unsigned *);
-static int (*nvmlDeviceGetHandleByIndex_v2)(unsigned, void **);
-static int (*nvmlDeviceGetName)(void *, char *, unsigned);
-static int (*nvmlDeviceGetPciInfo_v3)(void *, struct nvml_pci *);
-static int (*nvmlDeviceGetMemoryInfo)(void *, struct nvml_memory *);
-static int (*nvmlDeviceGetUtilizationRates)(void *, struct nvml_utilization *);
-static int (*nvmlDeviceGetTemperature)(void *, int sensor, unsigned *);
-static int (*nvmlDeviceGetPowerUsage)(void *, unsigned *);
-static int (*nvmlDeviceGetComputeRunningProcesses_v3)(void *, unsigned *, struct nvml_process *);
-static int (*nvmlDeviceGetComputeRunningProcesses_v2)(void *, unsigned *, struct nvml_process *);
+#define ENTRY(name, required, arguments) static int(*name) arguments;
+NVML_ENTRIES(ENTRY)
 static const char *(*nvmlErrorString)(int);
 
 static const struct {
@@ -43,26 +16,8 @@ static const struct {
     void **to;
     bool required;
 } symbols[] = {
-#define SYMBOL(name, required)                                                                               \
-    {                                                                                                        \
-#name, (void **)&name, required                                                                      \
-    }
-    SYMBOL(nvmlInit_v2, true),
-    SYMBOL(nvmlDeviceGetCount_v2, true),
-    SYMBOL(nvmlDeviceGetHandleByIndex_v2, true),
-    SYMBOL(nvmlDeviceGetName, false),
-    SYMBOL(nvmlDeviceGetPciInfo_v3, false),
-    SYMBOL(nvmlDeviceGetMemoryInfo, true),
-    SYMBOL(nvmlDeviceGetUtilizationRates, false),
-    SYMBOL(nvmlDeviceGetTemperature, false),
-    SYMBOL(nvmlDeviceGetPowerUsage, false),
-    SYMBOL(nvmlDeviceGetComputeRunningProcesses_v3, false),
-    SYMBOL(nvmlDeviceGetComputeRunningProcesses_v2, false),
-    SYMBOL(nvmlErrorString, false),
-#undef SYMBOL
-};
-
-enum { NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
+#define ROW(name, required, arguments) {#name, (void **)&name, required},
+    NVML_ENTRIES(ROW){"nvmlErrorString", (void **)&nvmlErrorString, false}};
 
 static void *handles[MONITOR_CARDS];
 
@@ -108,7 +63,7 @@ static int processes(void *handle, const struct helper_request *request, double 
     int (*get)(void *, unsigned *, struct nvml_process *) = nvmlDeviceGetComputeRunningProcesses_v3
                                                                 ? nvmlDeviceGetComputeRunningProcesses_v3
                                                                 : nvmlDeviceGetComputeRunningProcesses_v2;
-    if (!get || request->pid_count == 0) return NOT_SUPPORTED;
+    if (!get || request->pid_count == 0) return NVML_NOT_SUPPORTED;
     int status = get(handle, &n, list);
     if (status != 0) return status;
     bool any = false;
@@ -118,7 +73,7 @@ static int processes(void *handle, const struct helper_request *request, double 
                 *value += (double)list[i].used;
                 any = true;
             }
-    return any ? 0 : NOT_SUPPORTED;
+    return any ? 0 : NVML_NOT_SUPPORTED;
 }
 
 static int nvml_read(int card, int field, const struct helper_request *request, double *value,
@@ -128,7 +83,7 @@ static int nvml_read(int card, int field, const struct helper_request *request, 
     struct nvml_memory memory = {0};
     struct nvml_utilization utilization = {0};
     unsigned number = 0;
-    int status = NOT_SUPPORTED;
+    int status = NVML_NOT_SUPPORTED;
     switch (field) {
     case MONITOR_MEM_USED:
     case MONITOR_MEM_TOTAL:
@@ -140,7 +95,7 @@ static int nvml_read(int card, int field, const struct helper_request *request, 
         *value = utilization.gpu;
         break;
     case MONITOR_TEMP:
-        if (nvmlDeviceGetTemperature) status = nvmlDeviceGetTemperature(handle, 0, &number);
+        if (nvmlDeviceGetTemperature) status = nvmlDeviceGetTemperature(handle, NVML_CELSIUS_OF_GPU, &number);
         *value = number;
         break;
     case MONITOR_POWER:
@@ -149,10 +104,10 @@ static int nvml_read(int card, int field, const struct helper_request *request, 
         break;
     case MONITOR_PROCESS: status = processes(handle, request, value); break;
     }
-    if (status == GPU_IS_LOST) *why = "the driver has lost the card";
-    if (status == NO_PERMISSION) *why = "no permission";
+    if (status == NVML_GPU_IS_LOST) *why = "the driver has lost the card";
+    if (status == NVML_NO_PERMISSION) *why = "no permission";
     if (status == 0) return 1;
-    return status == NOT_SUPPORTED || status == NO_PERMISSION || status == NOT_FOUND ? 0 : -1;
+    return status == NVML_NOT_SUPPORTED || status == NVML_NO_PERMISSION || status == NVML_NOT_FOUND ? 0 : -1;
 }
 
 const struct helper_library helper_nvml = {"nvml", LIBRARY_NVML, nvml_open, nvml_card, nvml_read};

@@ -2,53 +2,27 @@
  * the structs changed their sizes under the same names (rsmi_gpu_metrics_t: 96 bytes in 5.2, 1832 in 6.3).
  * Memory of processes is read from KFD's files instead, by watch.c. */
 #include "core/monitor/helper.h"
+#include "core/monitor/rsmi_api.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int (*rsmi_init)(uint64_t flags);
-static int (*rsmi_num_monitor_devices)(uint32_t *);
-static int (*rsmi_dev_vendor_id_get)(uint32_t, uint16_t *);
-static int (*rsmi_dev_pci_id_get)(uint32_t, uint64_t *);
-static int (*rsmi_dev_name_get)(uint32_t, char *, size_t);
-static int (*rsmi_dev_memory_usage_get)(uint32_t, int type, uint64_t *);
-static int (*rsmi_dev_memory_total_get)(uint32_t, int type, uint64_t *);
-static int (*rsmi_dev_busy_percent_get)(uint32_t, uint32_t *);
-static int (*rsmi_dev_hcu_util_get)(uint32_t, int milliseconds, float *percent); /* Hygon's alone */
-static int (*rsmi_dev_temp_metric_get)(uint32_t, uint32_t sensor, int metric, int64_t *milli_celsius);
-static int (*rsmi_dev_power_ave_get)(uint32_t, uint32_t sensor, uint64_t *microwatt);
-static int (*rsmi_dev_current_socket_power_get)(uint32_t, uint64_t *microwatt); /* ROCm 6 */
-static int (*rsmi_status_string)(int, const char **);
+#define ENTRY(name, required, arguments) static int(*name) arguments;
+RSMI_ENTRIES(ENTRY)
+RSMI_NEWER_ENTRIES(ENTRY)
+RSMI_HYGON_ENTRIES(ENTRY)
 
 static const struct {
     const char *name;
     void **to;
     bool required;
 } symbols[] = {
-#define SYMBOL(name, required)                                                                               \
-    {                                                                                                        \
-#name, (void **)&name, required                                                                      \
-    }
-    SYMBOL(rsmi_init, true),
-    SYMBOL(rsmi_num_monitor_devices, true),
-    SYMBOL(rsmi_dev_vendor_id_get, false),
-    SYMBOL(rsmi_dev_pci_id_get, true),
-    SYMBOL(rsmi_dev_name_get, false),
-    SYMBOL(rsmi_dev_memory_usage_get, true),
-    SYMBOL(rsmi_dev_memory_total_get, true),
-    SYMBOL(rsmi_dev_busy_percent_get, false),
-    SYMBOL(rsmi_dev_hcu_util_get, false),
-    SYMBOL(rsmi_dev_temp_metric_get, false),
-    SYMBOL(rsmi_dev_power_ave_get, false),
-    SYMBOL(rsmi_dev_current_socket_power_get, false),
-    SYMBOL(rsmi_status_string, false),
-#undef SYMBOL
-};
+#define ROW(name, required, arguments) {#name, (void **)&name, required},
+    RSMI_ENTRIES(ROW) RSMI_NEWER_ENTRIES(ROW) RSMI_HYGON_ENTRIES(ROW)};
 
-enum { ALL_GPUS = 1, JUNCTION = 1, EDGE = 0, VRAM = 0, CURRENT = 0, BUSY_MS = 50 };
-enum { NOT_SUPPORTED = 2, FILE_ERROR = 3, PERMISSION = 4, NOT_YET_IMPLEMENTED = 9, NOT_FOUND = 10 };
+enum { BUSY_MS = 50 };
 
 static uint32_t indices[MONITOR_CARDS]; /* of our cards among the library's devices */
 
@@ -63,7 +37,7 @@ static int rsmi_open(void *library, char *why, size_t size)
     }
     /* Without the flag upstream's library hides every vendor but AMD, so Hygon, too; with it, it shows the
      * boot VGA as well. */
-    int status = rsmi_init(ALL_GPUS);
+    int status = rsmi_init(RSMI_ALL_GPUS);
     uint32_t devices = 0;
     if (status == 0) status = rsmi_num_monitor_devices(&devices);
     if (status != 0) {
@@ -107,14 +81,14 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
     uint32_t i = indices[card], percent = 0;
     uint64_t u = 0;
     int64_t milli = 0;
-    int status = NOT_SUPPORTED;
+    int status = RSMI_NOT_SUPPORTED;
     switch (field) {
     case MONITOR_MEM_USED:
-        status = rsmi_dev_memory_usage_get(i, VRAM, &u);
+        status = rsmi_dev_memory_usage_get(i, RSMI_VRAM, &u);
         *value = (double)u;
         break;
     case MONITOR_MEM_TOTAL:
-        status = rsmi_dev_memory_total_get(i, VRAM, &u);
+        status = rsmi_dev_memory_total_get(i, RSMI_VRAM, &u);
         *value = (double)u;
         break;
     case MONITOR_BUSY:
@@ -128,8 +102,8 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
         break;
     case MONITOR_TEMP:
         if (!rsmi_dev_temp_metric_get) break;
-        status = rsmi_dev_temp_metric_get(i, JUNCTION, CURRENT, &milli);
-        if (status != 0) status = rsmi_dev_temp_metric_get(i, EDGE, CURRENT, &milli);
+        status = rsmi_dev_temp_metric_get(i, RSMI_JUNCTION, RSMI_CURRENT, &milli);
+        if (status != 0) status = rsmi_dev_temp_metric_get(i, RSMI_EDGE, RSMI_CURRENT, &milli);
         *value = (double)milli * 1e-3;
         break;
     case MONITOR_POWER:
@@ -140,10 +114,10 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
         break;
     default: return 0;
     }
-    if (status == PERMISSION) *why = "no permission: is this user in the groups render and video?";
+    if (status == RSMI_PERMISSION) *why = "no permission: is this user in the groups render and video?";
     if (status == 0) return 1;
-    return status == NOT_SUPPORTED || status == FILE_ERROR || status == PERMISSION ||
-                   status == NOT_YET_IMPLEMENTED || status == NOT_FOUND
+    return status == RSMI_NOT_SUPPORTED || status == RSMI_FILE_ERROR || status == RSMI_PERMISSION ||
+                   status == RSMI_NOT_YET_IMPLEMENTED || status == RSMI_NOT_FOUND
                ? 0
                : -1;
 }

@@ -1,0 +1,48 @@
+/* What is used of libnvidia-ml. Layouts are those of nvml.h, whose versioned names (_v2, _v3) never change
+ * theirs; enumerations are ints. The test vendor_api holds this against nvml.h. */
+#ifndef MEOPT_MONITOR_NVML_API_H
+#define MEOPT_MONITOR_NVML_API_H
+
+struct nvml_memory {
+    unsigned long long total, free, used;
+};
+struct nvml_utilization {
+    unsigned gpu, memory;
+};
+struct nvml_pci {
+    char legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+    char reserve[64]; /* not the library's: room in case it ever writes more */
+};
+struct nvml_process { /* _v2 and _v3 */
+    unsigned pid;
+    unsigned long long used;
+    unsigned instance, compute_instance;
+};
+
+/* name, required, arguments */
+#define NVML_ENTRIES(X)                                                                                      \
+    X(nvmlInit_v2, true, (void))                                                                             \
+    X(nvmlDeviceGetCount_v2, true, (unsigned *))                                                             \
+    X(nvmlDeviceGetHandleByIndex_v2, true, (unsigned, void **))                                              \
+    X(nvmlDeviceGetName, false, (void *, char *, unsigned))                                                  \
+    X(nvmlDeviceGetPciInfo_v3, false, (void *, struct nvml_pci *))                                           \
+    X(nvmlDeviceGetMemoryInfo, true, (void *, struct nvml_memory *))                                         \
+    X(nvmlDeviceGetUtilizationRates, false, (void *, struct nvml_utilization *))                             \
+    X(nvmlDeviceGetTemperature, false, (void *, int sensor, unsigned *))                                     \
+    X(nvmlDeviceGetPowerUsage, false, (void *, unsigned *))                                                  \
+    X(nvmlDeviceGetComputeRunningProcesses_v3, false, (void *, unsigned *, struct nvml_process *))           \
+    X(nvmlDeviceGetComputeRunningProcesses_v2, false, (void *, unsigned *, struct nvml_process *))
+/* and const char *nvmlErrorString(int) */
+
+enum { NVML_CELSIUS_OF_GPU = 0 };
+enum {
+    NVML_NOT_SUPPORTED = 3,
+    NVML_NO_PERMISSION = 4,
+    NVML_NOT_FOUND = 6,
+    NVML_INSUFFICIENT_SIZE = 7,
+    NVML_GPU_IS_LOST = 15
+};
+
+#endif

@@ -1,0 +1,36 @@
+/* What is used of librocm_smi64. Handles are numbers, enumerations ints; the test vendor_api holds this
+ * against rocm_smi.h. */
+#ifndef MEOPT_MONITOR_RSMI_API_H
+#define MEOPT_MONITOR_RSMI_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* name, required, arguments */
+#define RSMI_ENTRIES(X)                                                                                      \
+    X(rsmi_init, true, (uint64_t flags))                                                                     \
+    X(rsmi_num_monitor_devices, true, (uint32_t *))                                                          \
+    X(rsmi_dev_vendor_id_get, false, (uint32_t, uint16_t *))                                                 \
+    X(rsmi_dev_pci_id_get, true, (uint32_t, uint64_t *))                                                     \
+    X(rsmi_dev_name_get, false, (uint32_t, char *, size_t))                                                  \
+    X(rsmi_dev_memory_usage_get, true, (uint32_t, int type, uint64_t *))                                     \
+    X(rsmi_dev_memory_total_get, true, (uint32_t, int type, uint64_t *))                                     \
+    X(rsmi_dev_busy_percent_get, false, (uint32_t, uint32_t *))                                              \
+    X(rsmi_dev_temp_metric_get, false, (uint32_t, uint32_t sensor, int metric, int64_t *milli_celsius))      \
+    X(rsmi_dev_power_ave_get, false, (uint32_t, uint32_t sensor, uint64_t * microwatt))                      \
+    X(rsmi_status_string, false, (int, const char **))
+/* Of ROCm 6 and later, which Debian 12 has not: include/rocm_smi/rocm_smi.h of ROCm/rocm_smi_lib */
+#define RSMI_NEWER_ENTRIES(X) X(rsmi_dev_current_socket_power_get, false, (uint32_t, uint64_t * microwatt))
+/* Hygon's alone */
+#define RSMI_HYGON_ENTRIES(X) X(rsmi_dev_hcu_util_get, false, (uint32_t, int milliseconds, float *percent))
+
+enum { RSMI_ALL_GPUS = 1, RSMI_JUNCTION = 1, RSMI_EDGE = 0, RSMI_VRAM = 0, RSMI_CURRENT = 0 };
+enum {
+    RSMI_NOT_SUPPORTED = 2,
+    RSMI_FILE_ERROR = 3,
+    RSMI_PERMISSION = 4,
+    RSMI_NOT_YET_IMPLEMENTED = 9,
+    RSMI_NOT_FOUND = 10
+};
+
+#endif
