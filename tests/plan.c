@@ -120,11 +120,12 @@ static const struct shape {
 };
 
 static const char *const formats[][2] = {
-    {"optim.use_meopt=false", "optim.pure_bf16=false"}, {"optim.use_meopt=false", "optim.pure_bf16=true"},
-    {"optim.preset=quality", "optim.clip_mode=exact"},  {"optim.preset=balanced", "optim.name=lion"},
-    {"optim.preset=minimal", "optim.name=lamb"},        {"optim.preset=balanced", "optim.gradients=keep"},
-    {"optim.preset=balanced", "train.precision=fp32"},  {"optim.preset=balanced", "model_t.dtype=fp32"},
-    {"optim.use_meopt=false", "model_s.dtype=fp32"},    {"optim.preset=balanced", "model_t.place=streamed"},
+    {"optim.use_meopt=false", "optim.pure_bf16=false"},  {"optim.use_meopt=false", "optim.pure_bf16=true"},
+    {"optim.preset=quality", "optim.clip_mode=exact"},   {"optim.preset=balanced", "optim.name=lion"},
+    {"optim.preset=minimal", "optim.name=lamb"},         {"optim.preset=balanced", "optim.gradients=keep"},
+    {"optim.preset=balanced", "train.precision=fp32"},   {"optim.preset=balanced", "model_t.dtype=fp32"},
+    {"optim.use_meopt=false", "model_s.dtype=fp32"},     {"optim.preset=balanced", "model_t.place=streamed"},
+    {"optim.preset=balanced", "model_s.place=streamed"},
 };
 
 /* What is enough on a card, where the emulated ones are slow: with MEOpt and without, recomputing and not;

@@ -77,7 +77,7 @@ static bool chosen(int which, int few) { return strcmp(spec, "cpu") == 0 || whic
 
 static void same_output(const char *name)
 {
-    if (!chosen(towers++, 12)) return;
+    if (!chosen(towers++, 16)) return;
     struct weights *file = tower_file(name);
     json_t *json = golden_json("towers", name, "geometry.json");
     struct geometry g = {.image = json_integer_value(json_object_get(json, "image")),
@@ -180,7 +180,26 @@ static void a_streamed_teacher_trains_the_same_student(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        if (chosen((int)i, 3)) same_training(ways[i], "model_t.place=streamed");
+        if (chosen((int)i, 5)) same_training(ways[i], "model_t.place=streamed");
+}
+
+/* What the student may be besides: as above without fp32 beside bf16, and every way of a step. */
+static const char *const student_ways[] = {
+    "",
+    "train.precision=fp32",
+    "optim.clip_mode=exact optim.clip_grad_norm=0.02",
+    "train.micro_batch=1 model_s.depth=3",
+    "train.recompute=block optim.clip_mode=block",
+    "optim.name=lamb optim.preset=minimal model_s.depth=3",
+    "optim.use_meopt=false optim.pure_bf16=true optim.gradients=release"};
+
+static void a_streamed_student_takes_the_same_steps(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof student_ways / sizeof *student_ways; i++)
+        if (chosen((int)i, 4))
+            same_training(student_ways[i],
+                          i % 2 ? "model_s.place=streamed" : "model_s.place=streamed model_t.place=streamed");
 }
 
 /* ---- the file ---- */
@@ -231,6 +250,26 @@ static void what_was_changed_meanwhile_is_refused(void **state)
     tiny_close(&tiny);
 }
 
+/* In the middle of a step, when blocks behind have moved: the run ends, and nothing is saved of it. */
+static void a_changed_student_is_refused(void **state)
+{
+    struct tiny tiny = {0};
+    struct error err = {0};
+    struct step_result r;
+    char path[64];
+    (void)state;
+    if (strcmp(spec, "cpu") != 0) skip();
+    open_tiny(&tiny, "model_s.depth=5", "model_s.place=streamed");
+    assert_int_equal(trainer_step(tiny.trainer, 1, 1e-3, &source, &r, &err), 0);
+    int fd = working_file(path, sizeof path);
+    struct stat st;
+    assert_int_equal(fstat(fd, &st), 0);
+    assert_int_equal(pwrite(fd, "changed", 7, st.st_size / 2 / 4096 * 4096), 7);
+    assert_int_equal(trainer_step(tiny.trainer, 2, 1e-3, &source, &r, &err), EXIT_INTEGRITY);
+    if (!strstr(err.what, "was changed: blocks.") || !strstr(err.hint, "--resume")) fail_msg("%s", err.what);
+    tiny_close(&tiny);
+}
+
 static void a_directory_that_cannot_hold_it_is_named(void **state)
 {
     struct tiny tiny = {0};
@@ -264,7 +303,9 @@ int main(void)
     if (getenv("MEOPT_TEST_DEVICE")) spec = getenv("MEOPT_TEST_DEVICE");
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_tower_has_the_same_output),
                                        cmocka_unit_test(a_streamed_teacher_trains_the_same_student),
+                                       cmocka_unit_test(a_streamed_student_takes_the_same_steps),
                                        cmocka_unit_test(what_was_changed_meanwhile_is_refused),
+                                       cmocka_unit_test(a_changed_student_is_refused),
                                        cmocka_unit_test(a_directory_that_cannot_hold_it_is_named)};
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -53,3 +53,13 @@ if kill -0 "$pid" 2>/dev/null; then
 else
     fail "too fast to be met while it waited"
 fi
+
+# A working file of streamed weights that has no room is told before the first step.
+rm -rf "$work"/disk/*
+mount -o remount,size=64k "$work/disk"
+"$MEOPT" train "$work/configs/quickstart_dinov2.yaml" --run-dir "$work" --name streamed model_s.place=streamed \
+    train.scratch_dir="$work/disk" >"$work/log" 2>&1
+code=$?
+[ "$code" = 5 ] || fail "no room for streamed weights: exit $code"
+grep -q "$work/disk/.meopt-weights-.*No space left" "$work/log" || fail "no room for streamed weights: not told"
+[ -z "$(ls -A "$work/disk")" ] || fail "a working file is left"

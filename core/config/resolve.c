@@ -154,6 +154,18 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     if (c->train.cache_teacher && c->data.augment)
         bad(context, "train.cache_teacher", true, "set data.augment: false",
             "a teacher's cached outputs belong to fixed crops, but data.augment draws new ones");
+    if (c->model_s.place == TOWER_PLACE_STREAMED) {
+        bool masters =
+            c->model_s.dtype == TOWER_DTYPE_BF16 &&
+            ((!c->optim.use_meopt && !c->optim.pure_bf16) || c->optim.weights == OPTIM_WEIGHTS_FP32 ||
+             c->optim.weights == OPTIM_WEIGHTS_FP32_COPY);
+        if (c->optim.gradients != OPTIM_GRADIENTS_RELEASE)
+            bad(context, "model_s.place", true, "set optim.gradients: release",
+                "streamed weights take their step block by block, which optim.gradients keep does not");
+        if (masters)
+            bad(context, "model_s.place", true, "set optim.use_meopt: true, and optim.weights: auto",
+                "weights in fp32 beside those in bf16 cannot be streamed");
+    }
     if (c->train.micro_batch > c->train.batch_size ||
         (c->train.micro_batch && c->train.batch_size % c->train.micro_batch)) {
         snprintf(sentence, sizeof sentence,

@@ -96,6 +96,9 @@ const struct config_key config_keys[] = {
      false, ENUM_AT(tower_place, model_t.place)},
     TOWER("model_s", "student", model_s),
     CHOICE("model_s.init", tower_init, "checkpoint", "train", "where the student starts", model_s.init),
+    {"model_s.place", CONFIG_CHOICE, NULL, tower_place_names, NULL, 0, 0, "resident", "train plan bench",
+     "the same of the student's weights; streamed: of one rank, with gradients: release", false,
+     ENUM_AT(tower_place, model_s.place)},
 
     CHOICE("loss.type", loss_type, "mse", "train plan", "distance of student's and teacher's output",
            loss.type),

@@ -116,6 +116,7 @@ static const struct {
     {"+ gradients: keep", {"optim.gradients=keep"}},
     {"+ cached teacher", {"train.cache_teacher=true", "data.augment=false", "data.flip=auto"}},
     {"+ streamed teacher", {"model_t.place=streamed"}},
+    {"+ streamed weights of both", {"model_t.place=streamed", "model_s.place=streamed"}},
     {"+ half micro-batch", {"train.micro_batch=@2", "optim.clip_mode=auto"}},
     {"+ quarter micro-batch", {"train.micro_batch=@4", "optim.clip_mode=auto"}},
     {"+ recompute: block", {"train.recompute=block"}},

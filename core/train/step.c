@@ -1,6 +1,7 @@
 /* One optimizer step: see trainer.h. */
 #include "core/train/trainer.h"
 #include "core/train/internal.h"
+#include "core/train/stream.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -176,6 +177,7 @@ static int on_group(void *context, int group, struct error *err)
         status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
     if (status == MEOPT_NOT_FINITE) return step_diverged(t, r->step, library.message, r->moved, err);
     if (!r->accumulate) r->moved = true;
+    if (!r->accumulate && t->student_stream) stream_changed(t->student_stream, group);
     return status ? trainer_library_error(&library, err) : 0;
 }
 
@@ -293,14 +295,21 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     if (!finite) return step_diverged(t, step, step_not_finite, false, err);
     double scale = step_clip_scale(t, norm, 1);
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
-    for (int i = 0; i < t->tensor_count; i++) {
-        t->tensors[i] = (size_t)i;
-        t->gradients[i] = (struct meopt_gradient){NULL, MEOPT_BF16};
+    int groups = t->student_stream ? t->student->group_count : 1, status = MEOPT_OK, code = 0;
+    for (int group = groups - 1; group >= 0 && !status && !code; group--) {
+        size_t count = 0;
+        if (t->student_stream) code = stream_need(t->student_stream, group, group - 1, err);
+        for (int i = 0; i < t->tensor_count && !code; i++) {
+            if (t->student_stream && t->student->parameters[t->parameter_of[i]].group != group) continue;
+            t->tensors[count] = (size_t)i;
+            t->gradients[count++] = (struct meopt_gradient){NULL, MEOPT_BF16};
+        }
+        if (!code) status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, scale, &library);
+        if (!code && t->student_stream) stream_changed(t->student_stream, group);
     }
-    int status =
-        meopt_step_tensors(t->opt, t->tensors, t->gradients, (size_t)t->tensor_count, scale, &library);
     int ended = meopt_step_end(t->opt, &stats, status ? NULL : &library);
     result->grad_norm = norm;
+    if (code) return code;
     if (status == MEOPT_NOT_FINITE || ended == MEOPT_NOT_FINITE)
         return step_diverged(t, step, step_not_finite, false, err);
     return status || ended ? trainer_library_error(&library, err) : 0;

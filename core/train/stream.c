@@ -5,6 +5,7 @@
 #include "core/base/log.h"
 #include "core/base/retry.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,6 +20,7 @@ enum { PAGE = 4096, CONVERT = 65536, TMPFS = 0x01021994 };
 /* One of the tower's buffers. */
 struct slot {
     int held, wanted;             /* groups: what is in it, what is to be; -1: none */
+    bool dirty;                   /* what is in it is not yet in the store */
     int64_t turn;                 /* what was wanted first comes first */
     struct device_event *arrived; /* of a card */
     int code;                     /* of the last reading */
@@ -39,6 +41,7 @@ struct stream {
     int fd;         /* a CPU's: the file, -1 none */
     char *path;     /* that it had */
     uint32_t *crcs; /* (parameters) */
+    bool *written;  /* (parameters): there is one */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -107,7 +110,7 @@ static int check(const struct stream *s, int parameter, const void *values, stru
 {
     const struct parameter *p = &s->tower->parameters[parameter];
     uint32_t crc = crc32c(0, values, parameter_bytes(p));
-    if (crc == s->crcs[parameter]) return 0;
+    if (crc == s->crcs[parameter] || !s->written[parameter]) return 0;
     int code =
         error_set(err, EXIT_INTEGRITY, "is the disk well? start again with --resume",
                   "the working file of streamed weights was changed: %s, %zu bytes at %zu, has the checksum "
@@ -126,6 +129,20 @@ static int fetch(const struct stream *s, int group, struct error *err)
         if (t->parameters[i].group == group && t->parameters[i].trained)
             code = check(s, i, t->parameters[i].weight, err);
     return code;
+}
+
+/* And from its buffer; in the thread. */
+static int write_back(const struct stream *s, int group, struct error *err)
+{
+    const struct tower *t = s->tower;
+    struct weight_span span = tower_group_weights(t, group);
+    for (int i = 0; i < t->parameter_count; i++) {
+        const struct parameter *p = &t->parameters[i];
+        if (p->group != group || !p->trained) continue;
+        s->crcs[i] = crc32c(0, p->weight, parameter_bytes(p));
+        s->written[i] = true;
+    }
+    return file_write_all_at(s->fd, span.p, span.bytes, (int64_t)s->at[group], s->path, err);
 }
 
 /* The slot whose group has been waited for longest; NULL: none waits. */
@@ -149,13 +166,15 @@ static void *work(void *context)
             pthread_cond_wait(&s->changed, &s->lock);
             continue;
         }
-        int group = slot->wanted;
-        slot->held = -1;
+        int group = slot->wanted, before = slot->held, code = 0;
         pthread_mutex_unlock(&s->lock);
-        int code = fetch(s, group, &slot->err);
+        if (slot->dirty) code = write_back(s, before, &slot->err);
+        bool kept = code != 0; /* what was changed is still in its buffer alone */
+        if (!code) code = fetch(s, group, &slot->err);
         pthread_mutex_lock(&s->lock);
         slot->code = code;
-        slot->held = code ? -1 : group;
+        slot->dirty = kept;
+        slot->held = kept ? before : code ? -1 : group;
         slot->wanted = -1;
         pthread_cond_broadcast(&s->changed);
     }
@@ -217,16 +236,22 @@ static int make_host(struct stream *s, struct error *err)
     return code;
 }
 
-/* Behind all that was given to the card so far, which may still read what is overwritten. */
+/* Behind all that was given to the card so far, which may still read what is overwritten, or write what is to
+ * be kept. */
 static void send(struct stream *s, int group)
 {
     struct device *dev = s->tower->device;
     struct slot *slot = slot_of(s, group);
     struct weight_span span = tower_group_weights(s->tower, group);
     if (slot->held == group) return;
-    slot->held = group;
     dev->queues->record(dev, s->issued, NULL);
     dev->queues->wait(dev, s->copies, s->issued);
+    if (slot->dirty) {
+        struct weight_span changed = tower_group_weights(s->tower, slot->held);
+        dev->queues->download(dev, s->copies, s->host + s->at[slot->held], changed.p, changed.bytes);
+    }
+    slot->dirty = false;
+    slot->held = group;
     dev->queues->send(dev, s->copies, span.p, s->host + s->at[group], span.bytes);
     dev->queues->record(dev, slot->arrived, s->copies);
 }
@@ -249,11 +274,13 @@ int stream_make(struct stream **stream, struct tower *tower, const char *directo
     pthread_cond_init(&s->changed, NULL);
     s->at = xcalloc((size_t)tower->group_count, sizeof *s->at);
     s->crcs = xcalloc((size_t)tower->parameter_count, sizeof *s->crcs);
+    s->written = xcalloc((size_t)tower->parameter_count, sizeof *s->written);
     for (int group = 0; group < tower->group_count; group++) {
         s->at[group] = s->bytes;
         s->bytes += (tower_group_weights(tower, group).bytes + PAGE - 1) & ~(size_t)(PAGE - 1);
     }
     bool card = dev->queues->overlap;
+    assert(tower->options.weight_buffers == 2);
     s->place = card ? PLACE_HOST : PLACE_FILE;
     device_beside(dev, s->place, tower->options.weights_class, account(s, true));
     tower_bind_weights(tower, stream_need, s);
@@ -284,6 +311,7 @@ void stream_close(struct stream *s)
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     free(s->path);
+    free(s->written);
     free(s->crcs);
     free(s->at);
     free(s);
@@ -308,6 +336,7 @@ int stream_put(void *context, int parameter, const float *values, struct error *
         at += bytes;
     }
     s->crcs[parameter] = crc;
+    s->written[parameter] = true;
     free(buffer);
     return code;
 }
@@ -331,13 +360,22 @@ int stream_take(struct stream *s, int parameter, void *values, struct error *err
 int stream_need(void *context, int group, int next, struct error *err)
 {
     struct stream *s = context;
-    struct device *dev = s->tower->device;
+    const struct tower *t = s->tower;
+    struct device *dev = t->device;
+    if (next < 0 && t->options.gradients == GRADIENTS_NONE) next = group % 2 ? 0 : 1; /* of the next pass */
     if (s->fd >= 0) return need_from_file(s, group, next, err);
     if (!s->host) return 0; /* a plan */
     send(s, group);
     if (next >= 0) send(s, next);
     dev->queues->wait(dev, NULL, slot_of(s, group)->arrived);
     return 0;
+}
+
+void stream_changed(struct stream *s, int group)
+{
+    pthread_mutex_lock(&s->lock);
+    slot_of(s, group)->dirty = true;
+    pthread_mutex_unlock(&s->lock);
 }
 
 double stream_waited_seconds(const struct stream *s) { return s ? s->waited : 0; }

@@ -1,4 +1,4 @@
-/* Weights of a tower that stand elsewhere and come block by block (model_t.place streamed).
+/* Weights of a tower that stand elsewhere and come block by block (model_t.place, model_s.place streamed).
  *
  * The tower holds two groups' weights (tower_options.weight_buffers 2), in two buffers that its groups take
  * turns in. All of them stand in the store, in the form in which they are computed with: on a CPU in a
@@ -29,6 +29,10 @@ int stream_take(struct stream *stream, int parameter, void *values, struct error
 
 /* The weights of a group are wanted, and then those of `next` (group_needed of nn.h). */
 int stream_need(void *stream, int group, int next, struct error *err);
+
+/* A group that is in its buffer was changed there, by what was given to the device so far: before another one
+ * takes its place it is written back. */
+void stream_changed(struct stream *stream, int group);
 
 /* How long stream_need has waited so far, of a store in a file. */
 double stream_waited_seconds(const struct stream *stream);

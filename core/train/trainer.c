@@ -44,7 +44,7 @@ static struct tower_options student_options(const struct trainer *t)
                    c->optim.weights == OPTIM_WEIGHTS_FP32_COPY),
         .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
         .gradients = t->release || t->many ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
-        .weight_buffers = many_weight_buffers(t),
+        .weight_buffers = c->model_s.place == TOWER_PLACE_STREAMED ? 2 : many_weight_buffers(t),
         .gradient_buffers = many_turns(t),
         .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
         .backward_twice = t->twice,
@@ -238,15 +238,26 @@ static int create_optimizer(struct trainer *t, struct error *err)
     return code;
 }
 
+/* The weights that the optimizer is to read or write are in their place. */
+static int hold_weights(const struct trainer *t, int parameter, struct error *err)
+{
+    return t->student_stream
+               ? stream_need(t->student_stream, t->student->parameters[parameter].group, -1, err)
+               : 0;
+}
+
 static int take_values(void *context, int index, const float *values, struct error *err)
 {
     struct trainer *t = context;
     struct meopt_error library = {0};
     int64_t first, count;
     if (t->tensor_of[index] < 0) return 0;
+    int code = hold_weights(t, index, err);
+    if (code) return code;
     many_part(t, index, &first, &count);
+    if (t->student_stream) stream_changed(t->student_stream, t->student->parameters[index].group);
     if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, count, values + first, &library) == 0) return 0;
-    int code = trainer_library_error(&library, err);
+    code = trainer_library_error(&library, err);
     error_at(err, t->config->model_s.weight, 0, 0);
     return code;
 }
@@ -286,6 +297,8 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     bool dry = t->device->kind == DEVICE_DRY;
     struct tower_options options = student_options(t);
     int code = tower_create(&t->student, t->device, &t->student_geometry, &options, err);
+    if (!code && t->config->model_s.place == TOWER_PLACE_STREAMED)
+        code = stream_make(&t->student_stream, t->student, scratch_directory(t), err);
     if (!code && t->many) code = many_cut(t, err);
     if (!code) code = create_optimizer(t, err);
     if (!code && weights) {
@@ -305,6 +318,9 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
 static int check_combination(const struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
+    if (t->many && c->model_s.place == TOWER_PLACE_STREAMED)
+        return error_set(err, EXIT_CONFIG, "dist.shard: parameters, and model_s.place: resident",
+                         "model_s.place streamed is for one rank without train.global_batch");
     if (!t->many && t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 &&
         c->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK)
         return error_set(err, EXIT_CONFIG, "optim.clip_mode: exact",
@@ -462,6 +478,7 @@ void trainer_close(struct trainer *t)
     t->device->queues->event_destroy(t->device, t->arrived);
     many_close(t);
     meopt_destroy(t->opt);
+    stream_close(t->student_stream);
     tower_close(t->student);
     close_teacher(t);
     device_free(t->device, t->scratch);
@@ -490,6 +507,8 @@ int trainer_export(const struct trainer *t, int parameter, float *out, struct er
         t->device->download(t->device, out, p->weight, (size_t)p->count * sizeof(float));
         return 0;
     }
+    int code = hold_weights(t, parameter, err);
+    if (code) return code;
     many_part(t, parameter, &first, &count);
     if (meopt_export(t->opt, (size_t)t->tensor_of[parameter], 0, count, out + first, &library))
         return trainer_library_error(&library, err);

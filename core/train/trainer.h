@@ -38,6 +38,7 @@ struct trainer {
     struct tower *teacher;         /* NULL once its embeddings are cached */
     struct stream *teacher_stream; /* of its weights (stream.h); NULL: it holds them */
     struct tower *student;
+    struct stream *student_stream;
     struct meopt *opt;
     struct dist ranks; /* whose gradients, losses and images are one step's */
     struct many *many; /* of steps in micro-batches that ranks share (step_ranks.c); NULL: one rank alone */
