@@ -57,6 +57,8 @@ static void lost_but_hangs(void *context, const struct error *why)
 
 enum fate { ENDS, WAITS, DIES, STOPS, DIFFERS, HANGS };
 
+static double patience = 20; /* of a rank, until all are there */
+
 static int live(int rank, enum fate fate, bool by_file)
 {
     int64_t marks = 0, all[RANKS], own = 100 + rank;
@@ -72,7 +74,7 @@ static int live(int rank, enum fate fate, bool by_file)
                                             .host = "here"},
                                   .variable = by_file ? NULL : text,
                                   .file = file,
-                                  .seconds = 20,
+                                  .seconds = patience,
                                   .beat = tell,
                                   .lost = fate == HANGS ? lost_but_hangs : lost,
                                   .context = &marks};
@@ -136,9 +138,21 @@ static void ranks_meet_and_part(void **state)
         assert_int_equal(hub_server_verdict(server, NULL, NULL), 0);
         for (int i = 0; i < 100 && !hub_server_all_left(server); i++) usleep(20000);
         assert_true(hub_server_all_left(server));
-        assert_int_not_equal(access(file, F_OK), 0); /* nobody needs it any more */
+        if (by_file) assert_int_equal(access(file, F_OK), 0); /* who comes late is told that all are there */
         hub_server_stop(server);
+        assert_int_not_equal(access(file, F_OK), 0);
     }
+}
+
+static void a_file_that_is_another_runs_by_now_stays(void **state)
+{
+    (void)state;
+    struct error err;
+    begin(true, 20);
+    struct place other = *hub_server_place(server);
+    assert_int_equal(place_write(&other, file, &err), 0);
+    hub_server_stop(server);
+    assert_int_equal(unlink(file), 0);
 }
 
 static void the_death_of_one_ends_the_others_by_name(void **state)
@@ -205,7 +219,10 @@ static void a_rank_that_does_not_come_is_named(void **state)
     (void)state;
     struct error err = {0};
     begin(false, 1);
+    patience =
+        0.7; /* what it has for the others, the hub has too: that it names them is what a rank waits for */
     pid_t a = start(0, WAITS, false), b = start(2, WAITS, false);
+    patience = 20;
     assert_int_equal(ended(a), EXIT_RANK_LOST);
     assert_int_equal(ended(b), EXIT_RANK_LOST);
     assert_int_equal(hub_server_verdict(server, NULL, &err), EXIT_RANK_LOST);
@@ -297,6 +314,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_meet_and_part),
+        cmocka_unit_test(a_file_that_is_another_runs_by_now_stays),
         cmocka_unit_test(the_death_of_one_ends_the_others_by_name),
         cmocka_unit_test(a_rank_that_hangs_is_killed_by_its_own_watchdog),
         cmocka_unit_test(a_dead_hub_ends_the_ranks),

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { SERVE_TICK_MS = 250, SERVE_READ_BYTES = 16384 };
@@ -21,7 +22,9 @@ enum { SERVE_TICK_MS = 250, SERVE_READ_BYTES = 16384 };
 struct hub_server {
     struct hub *hub;
     struct place place;
-    char *file;
+    char *file; /* as which file of the system: */
+    dev_t device;
+    ino_t inode;
     int listening, ending; /* an eventfd */
     int *fds, count;       /* of the hub's peers; -1: none */
     struct pollfd *waits;
@@ -100,13 +103,6 @@ static int gather_waits(struct hub_server *s)
     return s->count;
 }
 
-static void forget_file(struct hub_server *s)
-{
-    unlink(s->file);
-    free(s->file);
-    s->file = NULL;
-}
-
 static void *server_run(void *context)
 {
     struct hub_server *s = context;
@@ -123,7 +119,6 @@ static void *server_run(void *context)
                 read_from(s, i, now);
         let_come(s, now);
         hub_tick(s->hub, now);
-        if (s->file && hub_complete(s->hub)) forget_file(s); /* all have read it */
         for (int i = 0; i < s->count; i++)
             if (s->fds[i] >= 0) write_to(s, i, now);
     }
@@ -132,6 +127,30 @@ static void *server_run(void *context)
 }
 
 /* ---- outside ---- */
+
+/* It stays for as long as the run does: a rank that is started twice hears so, and does not wait for a run.
+ */
+static int leave_file(struct hub_server *s, const char *file, struct error *err)
+{
+    struct stat st;
+    int code = place_write(&s->place, file, err);
+    if (code) return code;
+    s->file = xstrdup(file);
+    if (stat(file, &st) == 0) {
+        s->device = st.st_dev;
+        s->inode = st.st_ino;
+    }
+    return 0;
+}
+
+/* Unless it is another run's by now. */
+static void forget_file(struct hub_server *s)
+{
+    struct stat st;
+    if (stat(s->file, &st) == 0 && st.st_dev == s->device && st.st_ino == s->inode) unlink(s->file);
+    free(s->file);
+    s->file = NULL;
+}
 
 static void server_free(struct hub_server *s)
 {
@@ -164,7 +183,7 @@ int hub_server_start(struct hub_server **server, const struct hub_options *optio
     if (!code) code = place_new_key(&s->place, err);
     if (!code) code = place_own_address(&s->place, one_host, err);
     if (!code) code = place_listen(&s->place, &s->listening, err);
-    if (!code && file && (code = place_write(&s->place, file, err)) == 0) s->file = xstrdup(file);
+    if (!code && file) code = leave_file(s, file, err);
     if (code) {
         server_free(s);
         return code;

@@ -8,7 +8,7 @@
 struct hub_server;
 
 /* options->key is made here. file: where ranks that others started find the place and the run's directory,
- * removed once all are there; NULL: none. */
+ * there until the hub stops; NULL: none. */
 int hub_server_start(struct hub_server **server, const struct hub_options *options, bool one_host,
                      const char *file, const char *run, bool resume, struct error *err);
 void hub_server_stop(struct hub_server *server);
