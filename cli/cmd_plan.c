@@ -1,6 +1,7 @@
 /* meopt plan: will it fit? Memory by class per rank, work, traffic and disk, before anything starts. */
 #include "cli/cmd_config.h"
 #include "cli/command.h"
+#include "cli/fit.h"
 #include "cli/plan_explain.h"
 #include "cli/plan_scaling.h"
 #include "core/base/file.h"
@@ -8,7 +9,6 @@
 #include "core/config/value.h"
 #include "core/data/list.h"
 #include "core/device/bench.h"
-#include "core/device/driver.h"
 #include "core/run/memory.h"
 #include "core/train/experiment.h"
 #include "core/train/plan.h"
@@ -92,67 +92,6 @@ static int plan_variant(struct plan *plan, const struct arguments *args, const c
     code = plan_rank(plan, args, &config, err);
     config_free(&config);
     return code;
-}
-
-/* ---- The card ---- */
-
-struct card {
-    size_t bytes;
-    char name[64]; /* "64.0 GiB named", "this machine's memory" */
-    bool assumed;  /* nobody said that it will train on this machine */
-};
-
-static int find_card(struct card *card, const struct arguments *args, const struct config *config,
-                     struct error *err)
-{
-    const char *named = argument_text(args, "card-memory", NULL);
-    const char *model = argument_text(args, "card", NULL);
-    *card = (struct card){0};
-    if (named && model)
-        return error_set(err, EXIT_USAGE, "give one of them", "--card and --card-memory say the same");
-    if (model) {
-        snprintf(card->name, sizeof card->name, "--card %.40s", model);
-        return plan_card(model, &card->bytes, err);
-    }
-    if (named) {
-        struct value value;
-        char message[320], hint[320];
-        if (value_read(config_key_index("device.memory_limit"), named, strlen(named), false, &value, message,
-                       hint, sizeof message) == VALUE_BAD ||
-            value.integer <= 0)
-            return error_set(err, EXIT_USAGE, "as in 64G",
-                             "--card-memory takes a number of bytes, found '%s'", named);
-        card->bytes = (size_t)value.integer;
-        snprintf(card->name, sizeof card->name, "--card-memory");
-    } else if (config->device.memory_limit > 0) {
-        card->bytes = (size_t)config->device.memory_limit;
-        snprintf(card->name, sizeof card->name, "device.memory_limit");
-    } else if (device_is_card(
-                   device_type_names[config->device.type])) { /* of the card, where it is in this machine */
-        static const enum device_type types[DRIVER_KINDS] = {
-            [DRIVER_HIP] = DEVICE_TYPE_HIP, [DRIVER_CUDA] = DEVICE_TYPE_CUDA};
-        struct driver driver;
-        struct card_info found;
-        struct error absent;
-        int ordinal; /* all, and what is not a card here: the first */
-        (void)config_cards(config, &ordinal);
-        for (int kind = 0; kind < DRIVER_KINDS && !card->bytes; kind++) {
-            if (config->device.type != DEVICE_TYPE_AUTO && config->device.type != types[kind]) continue;
-            if (driver_open(&driver, (enum driver_kind)kind, &absent) ||
-                driver_card(&driver, ordinal, &found, &absent))
-                continue;
-            char name[40];
-            name_printable(name, sizeof name, found.name);
-            card->bytes = found.total_bytes;
-            snprintf(card->name, sizeof card->name, "%s:%d %s", driver_names[kind], ordinal, name);
-        }
-    } else {
-        long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-        if (pages > 0 && page > 0) card->bytes = (size_t)pages * (size_t)page;
-        snprintf(card->name, sizeof card->name, "this machine's memory");
-        card->assumed = true;
-    }
-    return 0;
 }
 
 /* ---- What if ---- */
@@ -260,6 +199,8 @@ static void print_plan(const struct figures *f)
     printf("\nupdate   %.2f GB of memory traffic a step\n", p->update_bytes / 1e9);
     printf("network  %.1f MB sent by each of %d rank%s a step\n", plan_sent_bytes(p, f->ranks) / 1e6,
            f->ranks, f->ranks == 1 ? "" : "s");
+    double carried = (double)p->streamed_teacher_bytes + (double)p->streamed_student_bytes;
+    if (carried > 0) printf("streamed %.2f GB of weights a step, from the store and back\n", carried / 1e9);
     printf("disk     %.2f GiB: %lld checkpoints of %.2f GiB, one being written", (double)f->disk / GIB,
            (long long)f->config->train.checkpoint_keep, (double)p->checkpoint_bytes / GIB);
     if (p->cache_bytes_per_image)
@@ -312,6 +253,8 @@ static json_t *plan_json(const struct figures *f, const struct explanation *e)
     json_object_set_new(root, "step_s",
                         f->gflops > 0 ? json_real(p->step_flops / (f->gflops * 1e9)) : json_null());
     json_object_set_new(root, "update_bytes", json_real(p->update_bytes));
+    json_object_set_new(root, "streamed_bytes_per_step",
+                        json_integer(p->streamed_teacher_bytes + p->streamed_student_bytes));
     json_object_set_new(root, "ranks", json_integer(f->ranks));
     json_object_set_new(root, "sent_bytes_per_step", json_real(plan_sent_bytes(p, f->ranks)));
     json_object_set_new(root, "scaling", f->scaling.count ? scaling_table_json(&f->scaling) : json_null());
@@ -412,10 +355,25 @@ static int fits_or_not(const struct figures *f, const struct explanation *e, str
                      peak / MIB, (double)f->card.bytes / MIB, f->card.name);
 }
 
+/* --fit, or train.memory: *limit 0 where neither is given. */
+static int find_limit(size_t *limit, const struct arguments *args, const struct config *config,
+                      const struct card *card, struct error *err)
+{
+    const char *fit = argument_text(args, "fit", NULL);
+    struct config named = {.train.memory = (char *)(uintptr_t)fit};
+    int64_t bytes = config_memory(fit ? &named : config);
+    *limit = bytes < 0 ? card->bytes / 10 * 9 : (size_t)bytes;
+    return bytes == INT64_MIN ? error_set(err, EXIT_USAGE, "as in 8GiB, or auto",
+                                          "--fit takes a number of bytes, found '%s'", fit)
+                              : 0;
+}
+
 static int plan_run(const struct arguments *args, struct error *err)
 {
     struct config config;
     struct plan plan;
+    struct ladder ladder = {0};
+    size_t limit;
     struct explanation e = {0};
     struct dist_options ranks = {.rank = 0};
     int code = load_variant(&config, args, NULL, err);
@@ -426,7 +384,7 @@ static int plan_run(const struct arguments *args, struct error *err)
     bool what_if = argument_flag(args, "what-if");
     f.explained = class ? plan_explain_class(class) : -1;
     f.images = -1;
-    if ((code = find_card(&f.card, args, &config, err)) != 0) goto done;
+    if ((code = fit_card(&f.card, args, &config, err)) != 0) goto done;
     if ((code = plan_rank(&plan, args, &config, err)) != 0) goto done;
     if (argument_flag(args, "measure") && (code = measure(&f, err)) != 0) goto done;
     f.ranks = ranks_of(args, &config);
@@ -439,15 +397,26 @@ static int plan_run(const struct arguments *args, struct error *err)
                                               args->operand_count - 1, &ranks, f.card.bytes, err)) != 0)
         goto done;
     if ((code = find_epoch(&f, args, err)) != 0) goto done;
+    if ((code = find_limit(&limit, args, &config, &f.card, err)) != 0) goto done;
+    struct ladder_speed speed = ladder_assumed(&config);
+    speed.carried_gb_per_s = argument_real(args, "carry", speed.carried_gb_per_s);
+    if (f.gflops > 0) speed.gflops = f.gflops, speed.assumed = false;
+    if (limit && (code = ladder_climb(&ladder, args->operands[0], args->operands + 1, args->operand_count - 1,
+                                      &ranks, limit, &speed, err)) != 0)
+        goto done;
     if (argument_flag(args, "json")) {
-        print_json(plan_json(&f, what_if || class ? &e : NULL));
+        json_t *root = plan_json(&f, what_if || class ? &e : NULL);
+        if (limit) json_object_set_new(root, "fit", fit_json(&ladder));
+        print_json(root);
     } else {
         print_plan(&f);
         if (class) plan_explain_print(&e, f.explained);
         if (what_if) print_variants(&e, &f.card, f.ranks);
+        if (limit) fit_print(&ladder, args->operands[0]);
     }
-    code = fits_or_not(&f, what_if || class ? &e : NULL, err);
+    code = limit ? fit_check(&ladder, err) : fits_or_not(&f, what_if || class ? &e : NULL, err);
 done:
+    ladder_free(&ladder);
     explanation_free(&e);
     config_free(&config);
     return code;
@@ -463,6 +432,11 @@ static const struct option options[] = {
      "the tensors of that class of memory, each with the key that shrinks it and what that costs"},
     {"what-if", 0, OPTION_FLAG, NULL, NULL, 0, 0,
      "a table of the settings that matter, with peak memory and relative compute"},
+    {"fit", 0, OPTION_TEXT, "BYTES", NULL, 0, 0,
+     "the memory ladder: memory against the time of a step, with the keys of each rung; the fastest that "
+     "fits into so many bytes, as in 8GiB, or auto; else train.memory"},
+    {"carry", 0, OPTION_REAL, "GB/S", NULL, 0.001, 1e6,
+     "for it: what streamed weights and offloaded states come with (default 12 for a card, 1 for a CPU)"},
     {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536,
      "ranks that train together; else the number of device.cards"},
     {"bandwidth", 0, OPTION_REAL, "GB/S", NULL, 0, 1e6,

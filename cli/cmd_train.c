@@ -1,6 +1,7 @@
 /* meopt train: check everything, make the run directory, start the worker under a supervisor, and watch. */
 #include "cli/command.h"
 #include "cli/dash.h"
+#include "cli/fit.h"
 #include "cli/run_name.h"
 #include "cli/screen.h"
 #include "cli/supervise.h"
@@ -59,6 +60,24 @@ static int go_on(const struct config *asked, const char *directory, bool from, i
     return code;
 }
 
+/* Where train.memory says what the run is to fit into, it is loaded again with the keys that do. */
+static int climb(struct config *config, const char *path, struct train_overrides *o, struct error *err)
+{
+    char *keys = NULL, *at;
+    int code = fit_keys(&keys, config, path, o->all, o->count, err);
+    if (keys) {
+        for (char *word = strtok_r(keys, " ", &at); word; word = strtok_r(NULL, " ", &at)) {
+            o->all = xrealloc(o->all, (size_t)(o->count + 1) * sizeof *o->all);
+            o->all[o->count++] = xstrdup(word);
+        }
+        free(keys);
+        config_free(config);
+        return config_load(config, path, o->all, o->count, err);
+    }
+    if (code) config_free(config);
+    return code;
+}
+
 /* The run directory, made and locked; with --resume-if-exists one that is there already. */
 static int begin(const struct arguments *args, struct train_ranks *ranks, char **directory, bool *resume,
                  int *lock, struct error *err)
@@ -70,6 +89,7 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
     int code = train_overrides(&overrides, args, err);
     if (code) return code;
     code = config_load(&config, args->operands[0], overrides.all, overrides.count, err);
+    if (!code) code = climb(&config, args->operands[0], &overrides, err);
     train_overrides_free(&overrides);
     if (code) return code;
     if (argument_int(args, "steps", 0) > 0) {
@@ -79,6 +99,10 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
     if (!code) code = train_ranks_assign(ranks, args, &config, err);
     const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
     if (!code) code = train_ranks_plan(ranks, args, &config, parent, err);
+    if (!code && ranks->how.size > 1 && config_memory(&config))
+        code =
+            error_set(err, EXIT_CONFIG, "meopt plan CONFIG --ranks N --fit BYTES tells the keys for several",
+                      "train.memory is for a run of one rank");
     if (!code) code = train_rehearse(&config, err); /* before a directory is made */
     time_t t = time(NULL);
     struct tm utc;

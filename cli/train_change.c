@@ -127,6 +127,10 @@ int train_change_run(const struct arguments *args, const char *directory, const 
             code = error_set(err, EXIT_USAGE, "leave CONFIG out: a resumed run has its own; give key=value",
                              "'%s' is no key=value", text);
         else keys[i] = strndup(text, (size_t)(equals - text));
+        if (!code && strcmp(keys[i], "train.memory") == 0)
+            code =
+                error_set(err, EXIT_USAGE, "meopt plan RUN/config.yaml --fit BYTES tells keys to go on with",
+                          "train.memory is of a new run");
         if (!code) edits[count++] = (struct edit){keys[i], equals + 1};
     }
     if (argument_int(args, "steps", 0) > 0) {

@@ -118,6 +118,7 @@ struct config {
         double checkpoint_minutes; /* 0: not by time */
         int64_t checkpoint_keep;
         int64_t log_every;
+        char *memory;      /* bytes, or auto, that the run is to fit into; "": as the keys say */
         char *scratch_dir; /* of weights that are streamed; "": the configuration's directory */
     } train;
 
@@ -189,6 +190,8 @@ int config_assign(struct config *config, const char *key, const char *value, str
 /* Are the gradients of a step made by several forwards? Is a gradient's norm bounded, by optim.clip_grad_norm
  * or LAMB's own optim.max_grad_norm? */
 bool config_accumulates(const struct config *config);
+/* train.memory: 0 not set, -1 auto, else bytes. */
+int64_t config_memory(const struct config *config);
 bool config_clips(const struct config *config);
 
 /* How many cards device.cards names, the first of them in *first (may be NULL); 0 for all. */

@@ -49,6 +49,20 @@ bool config_accumulates(const struct config *c)
     return c->train.micro_batch > 0 && c->train.micro_batch < c->train.batch_size;
 }
 
+int64_t config_memory(const struct config *c)
+{
+    struct value value;
+    char message[320], hint[320];
+    const char *text = c->train.memory;
+    if (!text[0]) return 0;
+    if (strcmp(text, "auto") == 0) return -1;
+    if (value_read(config_key_index("device.memory_limit"), text, strlen(text), false, &value, message, hint,
+                   sizeof message) == VALUE_BAD ||
+        value.integer <= 0)
+        return INT64_MIN; /* refused by resolve_check */
+    return value.integer;
+}
+
 bool config_clips(const struct config *c)
 {
     return c->optim.clip_grad_norm > 0 || (c->optim.name == OPTIM_NAME_LAMB && c->optim.max_grad_norm > 0);
@@ -154,6 +168,8 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     if (c->train.cache_teacher && c->data.augment)
         bad(context, "train.cache_teacher", true, "set data.augment: false",
             "a teacher's cached outputs belong to fixed crops, but data.augment draws new ones");
+    if (config_memory(c) == INT64_MIN)
+        bad(context, "train.memory", true, "as in 8GiB, or auto", "train.memory is not a number of bytes");
     if (c->model_s.place == TOWER_PLACE_STREAMED) {
         bool masters =
             c->model_s.dtype == TOWER_DTYPE_BF16 &&

@@ -168,6 +168,12 @@ const struct config_key config_keys[] = {
     {"train.log_every", CONFIG_INT, "steps", NULL, NULL, 1, 1000000, "10", "train",
      "a line on the terminal every so many steps (metrics.jsonl has all)", false, AT(train.log_every)},
 
+    {"train.memory", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "", "train plan",
+     "bytes that a new run of one rank is to fit into, as in 8GiB: the fastest of what 'meopt plan --fit' "
+     "tells is "
+     "written into its keys; auto: nine tenths of the card's memory, or the machine's; not set: as the keys "
+     "say",
+     false, AT(train.memory)},
     {"train.scratch_dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train bench",
      "directory of the working files of streamed weights, which end with the process; not set: the run's, or "
      "that of the YAML file",

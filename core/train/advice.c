@@ -3,8 +3,8 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/run/checkpoint.h"
-#include "core/train/explain.h"
 #include "core/train/identity.h"
+#include "core/train/ladder.h"
 #include "core/run/status.h"
 
 #include <math.h>
@@ -85,31 +85,27 @@ static bool may_resume(const struct run *run, const char *keys)
 
 void advice_memory(const struct run *run, const struct dist_options *ranks, size_t held, struct error *err)
 {
-    struct explanation e;
-    const struct remedy *best = NULL;
+    struct ladder l;
     char word[220], *path = run_path(run, "config.yaml");
-    if (err && explain(&e, path, NULL, 0, ranks, held, NULL) == 0) {
+    if (err && ladder_climb(&l, path, NULL, 0, ranks, held, NULL, NULL) == 0) {
+        const struct rung *best = NULL;
         log_info("what would need less than the %.1f MiB that are planned, at the peak:",
-                 (double)e.plan.use.peak_total_bytes / 1048576.0);
-        for (int i = 0; i < REMEDIES; i++) {
-            const struct remedy *r = &e.remedies[i];
-            if (!r->possible || !r->keys[0] || r->use.peak_total_bytes >= e.plan.use.peak_total_bytes)
-                continue;
-            log_info("  %10.1f MiB, compute x %.2f: %s", (double)r->use.peak_total_bytes / 1048576.0, r->cost,
-                     r->keys);
-            if (!best || (r->fits && (!best->fits || r->cost < best->cost - 1e-9)) ||
-                (!best->fits && r->use.peak_total_bytes < best->use.peak_total_bytes))
-                best = r;
+                 (double)l.now.peak_bytes / 1048576.0);
+        for (int i = 0; i < l.count; i++) {
+            const struct rung *r = &l.rungs[i];
+            if (!r->keys[0] || r->peak_bytes >= l.now.peak_bytes) continue;
+            log_info("  %10.1f MiB, step x %.2f: %s", (double)r->peak_bytes / 1048576.0,
+                     r->step_s / l.now.step_s, r->keys);
+            if (!best || l.chosen < 0 || i == l.chosen) best = r;
         }
+        const char *says = l.chosen >= 0 ? "this fits" : "this needs least";
         if (best && may_resume(run, best->keys))
-            snprintf(err->hint, sizeof err->hint, "%s: meopt train --resume %s %s",
-                     best->fits ? "this fits" : "this needs least",
+            snprintf(err->hint, sizeof err->hint, "%s: meopt train --resume %s %s", says,
                      run_word(word, sizeof word, run->directory), best->keys);
         else if (best)
-            snprintf(err->hint, sizeof err->hint, "%s: meopt train %s %s",
-                     best->fits ? "this fits" : "this needs least", run_word(word, sizeof word, path),
-                     best->keys);
-        explanation_free(&e);
+            snprintf(err->hint, sizeof err->hint, "%s: meopt train %s %s", says,
+                     run_word(word, sizeof word, path), best->keys);
+        ladder_free(&l);
     }
     free(path);
 }

@@ -2,6 +2,7 @@
 #include "core/train/plan.h"
 #include "core/base/file.h"
 #include "core/train/internal.h"
+#include "core/train/stream.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -29,6 +30,15 @@ static void count_carried(struct plan *p, const struct trainer *t)
                                                                 : p->trained_parameters * 4;
 }
 
+/* Every forward reads a tower; the student's backward passes do, and the step, which writes it, too. */
+static void count_streamed(struct plan *p, const struct trainer *t)
+{
+    int64_t forwards = (t->batch + t->micro - 1) / t->micro, passes = t->twice ? 3 : 2;
+    bool apart = t->micro < t->batch; /* the step is behind the passes */
+    p->streamed_teacher_bytes = forwards * (int64_t)stream_bytes(t->teacher_stream);
+    p->streamed_student_bytes = (forwards * passes + 1 + apart) * (int64_t)stream_bytes(t->student_stream);
+}
+
 static void count(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
@@ -42,6 +52,7 @@ static void count(struct plan *p, const struct trainer *t)
         p->trained_parameters += q->count;
     }
     count_carried(p, t);
+    count_streamed(p, t);
     p->batch = t->batch;
     p->micro = t->micro;
     p->first_epoch_step_flops = (double)t->batch * (t->student_flops + geometry_forward_flops(&p->teacher));

@@ -21,6 +21,8 @@ struct plan {
     double update_bytes; /* memory traffic of the optimizer: states, corrections, weights read and written */
     int64_t gradient_bytes;                /* of a micro-batch, as they are added up between ranks */
     int64_t reduced_bytes, gathered_bytes; /* of a step: gradients added up, sums or weights handed round */
+    int64_t streamed_teacher_bytes;        /* read in a step, of weights that come block by block, */
+    int64_t streamed_student_bytes;        /* read and written */
     int64_t checkpoint_bytes;              /* one checkpoint on disk */
     int64_t cache_bytes_per_image; /* teacher's outputs beside the run; 0 without train.cache_teacher */
 };

@@ -378,4 +378,6 @@ void stream_changed(struct stream *s, int group)
     pthread_mutex_unlock(&s->lock);
 }
 
+size_t stream_bytes(const struct stream *s) { return s ? s->bytes : 0; }
+
 double stream_waited_seconds(const struct stream *s) { return s ? s->waited : 0; }

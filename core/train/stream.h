@@ -34,6 +34,8 @@ int stream_need(void *stream, int group, int next, struct error *err);
  * takes its place it is written back. */
 void stream_changed(struct stream *stream, int group);
 
+/* Of the store. */
+size_t stream_bytes(const struct stream *stream); /* NULL: 0 */
 /* How long stream_need has waited so far, of a store in a file. */
 double stream_waited_seconds(const struct stream *stream);
 

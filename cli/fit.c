@@ -1,0 +1,131 @@
+/* What an experiment is to fit into: see fit.h. */
+#include "cli/fit.h"
+#include "cli/plan_explain.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/config/value.h"
+#include "core/device/driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const double GIB = 1 << 30;
+
+int fit_card(struct card *card, const struct arguments *args, const struct config *config, struct error *err)
+{
+    const char *named = args ? argument_text(args, "card-memory", NULL) : NULL;
+    const char *model = args ? argument_text(args, "card", NULL) : NULL;
+    *card = (struct card){0};
+    if (named && model)
+        return error_set(err, EXIT_USAGE, "give one of them", "--card and --card-memory say the same");
+    if (model) {
+        snprintf(card->name, sizeof card->name, "--card %.40s", model);
+        return plan_card(model, &card->bytes, err);
+    }
+    if (named) {
+        struct value value;
+        char message[320], hint[320];
+        if (value_read(config_key_index("device.memory_limit"), named, strlen(named), false, &value, message,
+                       hint, sizeof message) == VALUE_BAD ||
+            value.integer <= 0)
+            return error_set(err, EXIT_USAGE, "as in 64G",
+                             "--card-memory takes a number of bytes, found '%s'", named);
+        card->bytes = (size_t)value.integer;
+        snprintf(card->name, sizeof card->name, "--card-memory");
+    } else if (config->device.memory_limit > 0) {
+        card->bytes = (size_t)config->device.memory_limit;
+        snprintf(card->name, sizeof card->name, "device.memory_limit");
+    } else if (device_is_card(
+                   device_type_names[config->device.type])) { /* of the card, where it is in this machine */
+        static const enum device_type types[DRIVER_KINDS] = {
+            [DRIVER_HIP] = DEVICE_TYPE_HIP, [DRIVER_CUDA] = DEVICE_TYPE_CUDA};
+        struct driver driver;
+        struct card_info found;
+        struct error absent;
+        int ordinal; /* all, and what is not a card here: the first */
+        (void)config_cards(config, &ordinal);
+        for (int kind = 0; kind < DRIVER_KINDS && !card->bytes; kind++) {
+            if (config->device.type != DEVICE_TYPE_AUTO && config->device.type != types[kind]) continue;
+            if (driver_open(&driver, (enum driver_kind)kind, &absent) ||
+                driver_card(&driver, ordinal, &found, &absent))
+                continue;
+            char name[40];
+            name_printable(name, sizeof name, found.name);
+            card->bytes = found.total_bytes;
+            snprintf(card->name, sizeof card->name, "%s:%d %s", driver_names[kind], ordinal, name);
+        }
+    } else {
+        long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+        if (pages > 0 && page > 0) card->bytes = (size_t)pages * (size_t)page;
+        snprintf(card->name, sizeof card->name, "this machine's memory");
+        card->assumed = true;
+    }
+    return 0;
+}
+
+static void speed_text(const struct ladder_speed *s, char *text, size_t size)
+{
+    snprintf(text, size, "%s%.4g GFLOP/s, %.3g GB/s of what is carried%s", s->assumed ? "assumed: " : "",
+             s->gflops, s->carried_gb_per_s, s->assumed ? " (--gflops or --measure, --carry)" : "");
+}
+
+void fit_print(const struct ladder *l, const char *path)
+{
+    char speed[160];
+    speed_text(&l->speed, speed, sizeof speed);
+    printf("\nladder to %.2f GiB, %s\n  peak GiB    step s\n", (double)l->limit_bytes / GIB, speed);
+    for (int i = 0; i < l->count; i++) {
+        const struct rung *r = &l->rungs[i];
+        printf("  %8.2f  %8.3g   %s%s\n", (double)r->peak_bytes / GIB, r->step_s,
+               r->keys[0] ? r->keys : "(as it is)", i == l->chosen ? "  <- the fastest that fits" : "");
+    }
+    if (l->chosen >= 0 && l->rungs[l->chosen].keys[0])
+        printf("  to write them: meopt config set %s %s\n", path, l->rungs[l->chosen].keys);
+}
+
+json_t *fit_json(const struct ladder *l)
+{
+    json_t *rungs = json_array();
+    for (int i = 0; i < l->count; i++)
+        json_array_append_new(rungs,
+                              json_pack("{s:I, s:f, s:s, s:b}", "peak_bytes",
+                                        (json_int_t)l->rungs[i].peak_bytes, "step_s", l->rungs[i].step_s,
+                                        "keys", l->rungs[i].keys, "chosen", i == l->chosen));
+    return json_pack("{s:I, s:f, s:f, s:b, s:o}", "limit_bytes", (json_int_t)l->limit_bytes, "gflops",
+                     l->speed.gflops, "carried_gb_per_s", l->speed.carried_gb_per_s, "assumed",
+                     l->speed.assumed, "rungs", rungs);
+}
+
+int fit_check(const struct ladder *l, struct error *err)
+{
+    if (l->chosen >= 0) return 0;
+    double least = l->count ? (double)l->rungs[l->count - 1].peak_bytes : 0;
+    return error_set(err, EXIT_CONFIG, "fewer images, a smaller student, or optim.preset: minimal",
+                     "no rung of the ladder fits into %.2f GiB: the lowest needs %.2f GiB",
+                     (double)l->limit_bytes / GIB, least / GIB);
+}
+
+int fit_keys(char **keys, const struct config *config, const char *path, char **overrides, int count,
+             struct error *err)
+{
+    int64_t bytes = config_memory(config);
+    struct ladder l;
+    struct card card;
+    int code = 0;
+    *keys = NULL;
+    if (!bytes) return 0;
+    if (bytes < 0 && (code = fit_card(&card, NULL, config, err)) != 0) return code;
+    size_t limit = bytes < 0 ? card.bytes / 10 * 9 : (size_t)bytes;
+    if ((code = ladder_climb(&l, path, overrides, count, NULL, limit, NULL, err)) != 0) return code;
+    code = fit_check(&l, err);
+    if (!code) {
+        const struct rung *r = &l.rungs[l.chosen];
+        log_info("train.memory %s: %s, %.2f GiB at the peak", config->train.memory,
+                 r->keys[0] ? r->keys : "it fits as it is", (double)r->peak_bytes / GIB);
+        if (r->keys[0]) *keys = xstrdup(r->keys);
+    }
+    ladder_free(&l);
+    return code;
+}

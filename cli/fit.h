@@ -1,0 +1,30 @@
+/* What an experiment is to fit into, and the rung of the memory ladder that does. */
+#ifndef MEOPT_CLI_FIT_H
+#define MEOPT_CLI_FIT_H
+
+#include "cli/command.h"
+#include "core/train/ladder.h"
+
+#include <jansson.h>
+
+struct card {
+    size_t bytes;
+    char name[64]; /* "64.0 GiB named", "this machine's memory" */
+    bool assumed;  /* nobody said that it will train on this machine */
+};
+
+/* By --card or --card-memory (args NULL: no options), else device.memory_limit, else the card or machine
+ * here. */
+int fit_card(struct card *card, const struct arguments *args, const struct config *config, struct error *err);
+
+void fit_print(const struct ladder *ladder, const char *path);
+json_t *fit_json(const struct ladder *ladder);
+/* EXIT_CONFIG when no rung fits. */
+int fit_check(const struct ladder *ladder, struct error *err);
+
+/* The words of the rung that train.memory asks for, between spaces (malloc'ed); NULL: it is not set, or the
+ * experiment fits as it is. The choice is told. */
+int fit_keys(char **keys, const struct config *config, const char *path, char **overrides, int count,
+             struct error *err);
+
+#endif

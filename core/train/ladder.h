@@ -1,0 +1,48 @@
+/* The memory ladder: every way that saves memory is a key with a price in time, and of all their combinations
+ * those are told that no other one beats in both.
+ *
+ *     struct ladder l;
+ *     if (ladder_climb(&l, path, overrides, count, ranks, limit, &speed, &err) == 0) ...
+ *     l.rungs, most memory first; l.chosen: the fastest that fits
+ *     ladder_free(&l);
+ *
+ * The time of a rung is that of its operations at speed.gflops, or of what is carried meanwhile where that
+ * takes longer: the teacher's forward pass beside the reading of its weights, the student's passes beside its
+ * own and what optim.offload moves. A twentieth of what is carried is taken to be beside nothing; each
+ * halving of the micro-batch makes the student's products 2 % slower; a cached teacher is computed once in
+ * train.epochs.
+ */
+#ifndef MEOPT_TRAIN_LADDER_H
+#define MEOPT_TRAIN_LADDER_H
+
+#include "core/train/plan.h"
+
+struct ladder_speed {
+    double gflops, carried_gb_per_s; /* of weights and states, from and to a file or the host's memory */
+    bool assumed;                    /* nobody measured the first */
+};
+/* Where nothing was measured: of a card, or of a CPU and a disk. */
+struct ladder_speed ladder_assumed(const struct config *config);
+
+struct rung {
+    char keys[256]; /* what differs from the experiment as it is: key=value words; "": nothing */
+    size_t peak_bytes;
+    double step_s;
+};
+
+struct ladder {
+    struct rung *rungs;
+    int count, chosen; /* -1: none fits */
+    struct rung now;   /* the experiment as it is */
+    size_t limit_bytes;
+    struct ladder_speed speed;
+};
+
+/* Of the experiment of a file with overrides. A key that an override gives stays as it is; so does every key
+ * but those of the rungs. ranks NULL: one alone. limit_bytes 0: everything fits. */
+int ladder_climb(struct ladder *ladder, const char *path, char **overrides, int count,
+                 const struct dist_options *ranks, size_t limit_bytes, const struct ladder_speed *speed,
+                 struct error *err);
+void ladder_free(struct ladder *ladder);
+
+#endif

@@ -1,0 +1,48 @@
+#!/bin/sh
+# train.memory: a run is given the fastest keys that fit, which stand in its own configuration, and takes no more than that; where nothing
+# fits, and where it cannot be taken, that is told before a directory is made.
+set -u
+. "$MEOPT_SOURCE/tests/quickstart.sh"
+fail() {
+    echo "$*"
+    tail -5 log
+    exit 1
+}
+train="configs/quickstart_dinov2.yaml device.type=cpu train.steps=2 --run-dir ."
+# shellcheck disable=SC2086
+"$MEOPT" train $train train.memory=3.2MiB --name fits >out 2>log || fail "fits: exit $?"
+keys=$(sed -n 's/.*train.memory 3.2MiB: \(.*\), [0-9.]* GiB at the peak/\1/p' log)
+[ -n "$keys" ] || fail "the choice is not told"
+for word in $keys; do
+    grep -q "^  ${word#*.}\$" fits/config.yaml || [ "$(sed 's/: /=/' fits/config.yaml | grep -c "^  ${word#*.}\$")" -ge 1 ] ||
+        fail "$word is not in the run's configuration"
+done
+peak=$(sed -n 's/.*"peak_bytes": *\([0-9]*\).*/\1/p' fits/metrics.jsonl | tail -1)
+[ "$peak" -le 3355443 ] || fail "it takes $peak bytes"
+# The same keys, typed: the same run.
+# shellcheck disable=SC2086
+"$MEOPT" train $train $keys --name typed >out 2>log || fail "typed: exit $?"
+cmp fits/ckpt/step-00000002/model.safetensors typed/ckpt/step-00000002/model.safetensors || fail "another run"
+# And written into the file.
+cp configs/quickstart_dinov2.yaml configs/written.yaml
+# shellcheck disable=SC2086
+"$MEOPT" config set configs/written.yaml $keys >out 2>log || fail "config set"
+planned() { "$MEOPT" plan "$@" device.type=cpu --json | sed -n 's/.*"peak_bytes": *\([0-9]*\).*/\1/p' | head -1; }
+# shellcheck disable=SC2086
+[ "$(planned configs/written.yaml)" = "$(planned configs/quickstart_dinov2.yaml $keys)" ] || fail "written keys plan otherwise"
+
+refuse() { # CODE TEXT ARGUMENT...
+    want=$1 text=$2
+    shift 2
+    # shellcheck disable=SC2086
+    "$MEOPT" train $train "$@" --name no >out 2>log
+    got=$?
+    [ "$got" = "$want" ] || fail "$*: exit $got, expected $want"
+    grep -q "$text" log || fail "$*: not told"
+    [ ! -e no ] || fail "$*: a directory is made"
+}
+refuse 7 'the lowest needs 0.00 GiB' train.memory=100K
+refuse 7 'train.memory is not a number of bytes' train.memory=little
+refuse 7 'for a run of one rank' train.memory=64M --workers 2
+"$MEOPT" train --resume fits train.memory=64M >out 2>log
+[ $? = 2 ] || fail "it is taken for a run that goes on"
