@@ -138,6 +138,7 @@ struct figures {
     struct scaling_table scaling;
     int explained;  /* enum memory_class; -1: all */
     int64_t images; /* of the experiment; -1: not counted */
+    double step_ms; /* as it was given; 0: not */
     double epoch_hours;
 };
 
@@ -164,6 +165,27 @@ static void print_places(const struct memory_use *use)
         }
         if (*separator) printf("\n");
     }
+}
+
+/* Seconds of a step by --step-ms, or by compute; 0: not known. */
+static double step_seconds(const struct figures *f)
+{
+    if (f->step_ms > 0) return f->step_ms * 1e-3;
+    return f->gflops > 0 ? f->plan->step_flops / (f->gflops * 1e9) : 0;
+}
+
+/* A drive of a terabyte is commonly made for 600 terabytes written (TBW). */
+static void print_offload(const struct figures *f)
+{
+    const double endurance = 600e12;
+    double written = (double)f->plan->offload_written_bytes, s = step_seconds(f);
+    if (written <= 0) return;
+    printf("offload  %.3f GB read and %.3f GB written a step", (double)f->plan->offload_read_bytes / 1e9,
+           written / 1e9);
+    if (s > 0)
+        printf(", %.3g GB/s each way beside it, %.3g TB written a day: a drive of 600 TBW lasts %.3g days\n",
+               written / s / 1e9, written / s * 86400 / 1e12, endurance / (written / s * 86400));
+    else printf(": a drive of 600 TBW lasts %.3g steps (--step-ms: how many days)\n", endurance / written);
 }
 
 static void print_plan(const struct figures *f)
@@ -197,6 +219,7 @@ static void print_plan(const struct figures *f)
                f->measured ? ", the peak of its matrix product" : "");
     if (f->epoch_hours > 0) printf("\nepoch    %.3g h: %lld images", f->epoch_hours, (long long)f->images);
     printf("\nupdate   %.2f GB of memory traffic a step\n", p->update_bytes / 1e9);
+    print_offload(f);
     printf("network  %.1f MB sent by each of %d rank%s a step\n", plan_sent_bytes(p, f->ranks) / 1e6,
            f->ranks, f->ranks == 1 ? "" : "s");
     double carried = (double)p->streamed_teacher_bytes + (double)p->streamed_student_bytes;
@@ -255,6 +278,8 @@ static json_t *plan_json(const struct figures *f, const struct explanation *e)
     json_object_set_new(root, "update_bytes", json_real(p->update_bytes));
     json_object_set_new(root, "streamed_bytes_per_step",
                         json_integer(p->streamed_teacher_bytes + p->streamed_student_bytes));
+    json_object_set_new(root, "offload_read_bytes_per_step", json_integer(p->offload_read_bytes));
+    json_object_set_new(root, "offload_written_bytes_per_step", json_integer(p->offload_written_bytes));
     json_object_set_new(root, "ranks", json_integer(f->ranks));
     json_object_set_new(root, "sent_bytes_per_step", json_real(plan_sent_bytes(p, f->ranks)));
     json_object_set_new(root, "scaling", f->scaling.count ? scaling_table_json(&f->scaling) : json_null());
@@ -325,12 +350,11 @@ static int measure(struct figures *f, struct error *err)
 }
 
 /* Where the time of a step is known, that of an epoch, if the images are here to be counted. */
-static int find_epoch(struct figures *f, const struct arguments *args, struct error *err)
+static int find_epoch(struct figures *f, struct error *err)
 {
     const struct config *c = f->config;
     struct image_list list;
-    double step_ms = argument_real(args, "step-ms", 0);
-    if (step_ms <= 0 && f->gflops > 0) step_ms = f->plan->step_flops / (f->gflops * 1e9) * 1e3;
+    double step_ms = step_seconds(f) * 1e3;
     if (step_ms <= 0 || !c->data.root[0] || file_absent(c->data.root)) return 0;
     int code = image_list_read(&list, c->data.root, c->data.include, c->data.exclude, err);
     if (code) return code;
@@ -385,6 +409,7 @@ static int plan_run(const struct arguments *args, struct error *err)
     f.explained = class ? plan_explain_class(class) : -1;
     f.images = -1;
     if ((code = fit_card(&f.card, args, &config, err)) != 0) goto done;
+    f.step_ms = argument_real(args, "step-ms", 0);
     if ((code = plan_rank(&plan, args, &config, err)) != 0) goto done;
     if (argument_flag(args, "measure") && (code = measure(&f, err)) != 0) goto done;
     f.ranks = ranks_of(args, &config);
@@ -396,7 +421,7 @@ static int plan_run(const struct arguments *args, struct error *err)
     if ((what_if || class) && (code = explain(&e, args->operands[0], args->operands + 1,
                                               args->operand_count - 1, &ranks, f.card.bytes, err)) != 0)
         goto done;
-    if ((code = find_epoch(&f, args, err)) != 0) goto done;
+    if ((code = find_epoch(&f, err)) != 0) goto done;
     if ((code = find_limit(&limit, args, &config, &f.card, err)) != 0) goto done;
     struct ladder_speed speed = ladder_assumed(&config);
     speed.carried_gb_per_s = argument_real(args, "carry", speed.carried_gb_per_s);
@@ -404,6 +429,7 @@ static int plan_run(const struct arguments *args, struct error *err)
     if (limit && (code = ladder_climb(&ladder, args->operands[0], args->operands + 1, args->operand_count - 1,
                                       &ranks, limit, &speed, err)) != 0)
         goto done;
+    if ((code = find_epoch(&f, err)) != 0) goto done;
     if (argument_flag(args, "json")) {
         json_t *root = plan_json(&f, what_if || class ? &e : NULL);
         if (limit) json_object_set_new(root, "fit", fit_json(&ladder));

@@ -42,11 +42,12 @@ enum meopt_status {
     MEOPT_OK = 0,
     MEOPT_BAD_ARGUMENT, /* null, out of range, misaligned, sizes that do not fit each other */
     MEOPT_NO_MEMORY,
-    MEOPT_NOT_FINITE,   /* a NaN or an infinity in a gradient or in imported weights */
-    MEOPT_BAD_STATE,    /* saved state: damaged, truncated, of another version or of another model */
-    MEOPT_BAD_ORDER,    /* a step was not begun, or not ended */
-    MEOPT_IO,           /* the caller's write or reduce function failed */
-    MEOPT_DEVICE_FAILED /* a card that cannot be opened, or failed at work: the message says what */
+    MEOPT_NOT_FINITE,    /* a NaN or an infinity in a gradient or in imported weights */
+    MEOPT_BAD_STATE,     /* saved state: damaged, truncated, of another version or of another model */
+    MEOPT_BAD_ORDER,     /* a step was not begun, or not ended */
+    MEOPT_IO,            /* the caller's write or reduce function failed, or the file of offloaded states */
+    MEOPT_DEVICE_FAILED, /* a card that cannot be opened, or failed at work: the message says what */
+    MEOPT_DISK_FULL      /* no room for the file of offloaded states */
 };
 
 struct meopt_error {
@@ -191,7 +192,19 @@ struct meopt_options {
                              finite: MEOPT_NOT_FINITE, and nothing moved. Steps of single tensors are refused
                              then: the caller has the norm first and gives it as `scale` */
     int all_or_nothing;   /* 1: meopt_step moves nothing when one gradient is not finite; default 0 */
+    /* Where moments and corrections of tensors of 8192 elements and more lie between their steps. They pass
+     * through a ring of buffers, beside whatever the program computes, in the order of the step before; the
+     * bits are the same. A transfer that fails is told by the step that needs it (MEOPT_IO, MEOPT_DISK_FULL,
+     * MEOPT_BAD_STATE: what was read is not what was written), and by every call behind it. */
+    int offload;             /* enum meopt_offload; default: nothing */
+    double offload_fraction; /* 0 to 1 of their bytes, evenly along the table; default 1 */
+    const char
+        *offload_dir; /* for a file without a name that goes with the handle; read by meopt_create alone */
+    size_t
+        offload_ring_bytes; /* of states that step together, as those of a block; 0: the largest tensor's */
 };
+
+enum meopt_offload { MEOPT_OFFLOAD_NONE, MEOPT_OFFLOAD_FILE };
 
 /* Defaults of a rule with everything in fp32. Call with sizeof *options. */
 int meopt_options_init(struct meopt_options *options, size_t size, int rule);
@@ -247,6 +260,20 @@ void meopt_destroy(struct meopt *opt); /* NULL is fine */
 
 /* Bytes held now (promotion may have added some). */
 int meopt_held(const struct meopt *opt, struct meopt_bytes *bytes);
+
+/* What is offloaded. Adaptive precision (adapt_every) keeps its states where they are: both is refused. */
+struct meopt_offload_info {
+    size_t size;                  /* sizeof(struct meopt_offload_info) of the caller */
+    int64_t moments, corrections; /* bytes that live elsewhere; meopt_held counts them, too */
+    int64_t ring;                 /* bytes of the buffers, in memory, beyond what meopt_held counts */
+    int64_t read, written;        /* bytes since the handle was made */
+    double wait_seconds;          /* that steps have waited for transfers */
+    const char *how;              /* "io_uring", "threads"; NULL: there is no file */
+    int direct, in_memory;        /* the file goes past the page cache; its directory is memory (tmpfs) */
+};
+int meopt_offloaded(const struct meopt *opt, struct meopt_offload_info *info, struct meopt_error *err);
+/* Is that one elsewhere? */
+int meopt_tensor_offloaded(const struct meopt *opt, size_t tensor);
 
 struct meopt_tensor_info {
     const char *name;

@@ -124,6 +124,7 @@
     X(OPTIM_STATE_BF16_NEAREST, "bf16_nearest") X(OPTIM_STATE_8BIT, "8bit") X(OPTIM_STATE_4BIT, "4bit")
 #define CHOICES_OPTIM_GRADIENTS(X) X(OPTIM_GRADIENTS_AUTO, "auto") X(OPTIM_GRADIENTS_KEEP, "keep") \
     X(OPTIM_GRADIENTS_RELEASE, "release")
+#define CHOICES_OPTIM_OFFLOAD(X) X(OPTIM_OFFLOAD_NONE, "none") X(OPTIM_OFFLOAD_NVME, "nvme")
 
 #define CHOICES_DEVICE_TYPE(X) X(DEVICE_TYPE_AUTO, "auto") X(DEVICE_TYPE_CPU, "cpu") \
     X(DEVICE_TYPE_HIP, "hip") \
@@ -150,7 +151,7 @@
     L(optim_preset, CHOICES_OPTIM_PRESET) L(optim_name, CHOICES_OPTIM_NAME) \
     L(optim_schedule, CHOICES_OPTIM_SCHEDULE) L(optim_clip_mode, CHOICES_OPTIM_CLIP_MODE) \
     L(optim_weights, CHOICES_OPTIM_WEIGHTS) L(optim_state, CHOICES_OPTIM_STATE) \
-    L(optim_gradients, CHOICES_OPTIM_GRADIENTS) \
+    L(optim_gradients, CHOICES_OPTIM_GRADIENTS) L(optim_offload, CHOICES_OPTIM_OFFLOAD) \
     L(device_type, CHOICES_DEVICE_TYPE) \
     L(dist_backend, CHOICES_DIST_BACKEND) L(dist_shard, CHOICES_DIST_SHARD)
 

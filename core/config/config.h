@@ -143,6 +143,9 @@ struct config {
         bool adaptive;
         int64_t adaptive_every; /* steps */
         double adaptive_threshold;
+        enum optim_offload offload;
+        double offload_fraction; /* 0 to 1 */
+        char *offload_dir;       /* "": the run's */
     } optim;
 
     struct {

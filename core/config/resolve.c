@@ -227,6 +227,12 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
                  optim_name_names[rule]);
         bad(context, "optim.state_v", false, "leave it out", sentence);
     }
+    if (c->optim.offload && c->optim.adaptive)
+        bad(context, "optim.adaptive", true, "leave one of them out",
+            "optim.adaptive widens states where they lie, which optim.offload moves");
+    if (!c->optim.offload && (changed(c, "optim.offload_fraction") || changed(c, "optim.offload_dir")))
+        bad(context, changed(c, "optim.offload_dir") ? "optim.offload_dir" : "optim.offload_fraction", false,
+            "set optim.offload", "it has no effect: optim.offload is none");
     if (config_cards(c, NULL) < 0)
         bad(context, "device.cards", true, "as in 0, or 0,1,3 for plan; or all",
             "device.cards is not a list of card numbers");

@@ -233,6 +233,18 @@ const struct config_key config_keys[] = {
         optim.adaptive_every),
     REAL("optim.adaptive_threshold", NULL, 0, 1000, "0.25", "train",
          "relative error of an update above which a tensor's state is widened", optim.adaptive_threshold),
+    {"optim.offload", CONFIG_CHOICE, NULL, optim_offload_names, NULL, 0, 0, "none", "train plan bench",
+     "where moments and corrections lie between their steps; nvme: in a file on a local disk, read and "
+     "written "
+     "beside the backward pass; the bits are the same",
+     false, ENUM_AT(optim_offload, optim.offload)},
+    {"optim.offload_fraction", CONFIG_REAL, NULL, NULL, NULL, 0, 1, "1", "train plan bench",
+     "how much of them, of tensors of 8192 elements and more, evenly over the blocks", false,
+     AT(optim.offload_fraction)},
+    {"optim.offload_dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train bench",
+     "directory of the file of optim.offload nvme, which has no name and ends with the process; not set: "
+     "train.scratch_dir",
+     false, AT(optim.offload_dir)},
 
     {"device.type", CONFIG_CHOICE, NULL, device_type_names, NULL, 0, 0, "auto", "train plan bench",
      "where to compute; auto: cards when there are any", false, ENUM_AT(device_type, device.type)},

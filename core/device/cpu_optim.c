@@ -121,7 +121,7 @@ static void cpu_optim_step(struct device *dev, struct optim_work *work, struct o
     (void)dev, (void)work;
     if (s->check) check(s);
     if (s->bad >= 0) refuse(s);
-    else step_all(s);
+    else if (!s->look) step_all(s);
 }
 
 static void cpu_optim_results(struct device *dev, struct optim_work *work, struct optim_partial *partials,

@@ -142,6 +142,7 @@ struct optim_sweep {
      * call and those with the same struct, all groups are bad and the norm infinite */
     bool check;
     bool checked; /* set by it */
+    bool look;    /* step: nothing but that */
     int64_t bad;  /* in: -1. The task whose gradient it was; on a card only the results tell */
 };
 struct optim_work;

@@ -109,14 +109,14 @@ static void gpu_optim_step(struct device *dev, struct optim_work *w, struct opti
     }
     if (!rows) return;
     dev->upload(dev, w->tasks, w->table, (size_t)rows * sizeof *w->table);
-    for (int pass = ask ? 0 : 1; pass < 2; pass++) /* all are asked before one is stepped */
+    for (int pass = ask ? 0 : 1; pass < (s->look ? 1 : 2); pass++) /* all are asked before one is stepped */
         for (size_t v = 0; v < VARIANTS; v++) {
             struct optim_row *table = (struct optim_row *)w->tasks + launches[v].first;
             if (launches[v].rows)
                 gpu_launch(dev, pass ? variants[v].kernel : "optim_check", launches[v].blocks, 1,
                            (void *[]){&table, &launches[v].rows, &w->partials});
         }
-    if (s->wait) download_results(dev, w, s->partials, results);
+    if (s->wait && !s->look) download_results(dev, w, s->partials, results);
 }
 
 static void gpu_optim_squares(struct device *dev, struct optim_work *w, struct optim_sweep *s)

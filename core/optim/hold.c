@@ -1,7 +1,7 @@
 /* What the host may touch of an optimizer whose arrays lie on a card: copies. Everything rare (save, load,
  * import, conversion, measuring errors) goes through them and the CPU's kernels; the step itself runs where
  * the arrays are (core/device/device.h, struct device_optim). */
-#include "core/optim/optim.h"
+#include "core/optim/offload.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,23 +44,58 @@ static void blocks_of(struct tensor *t, struct block blocks[4])
     blocks[3] = (struct block){PART_STATE, (void **)&t->state, l->state_bytes};
 }
 
+static void *copy_room(const struct tensor *t, size_t bytes, int *status, struct meopt_error *err)
+{
+    void *room = *status || !bytes ? NULL : aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    if (!room && bytes && !*status)
+        *status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for a copy of %.100s", t->name);
+    return room;
+}
+
+/* What of an offloaded tensor is elsewhere, into host memory. */
+static int offloaded_hold(const struct meopt *opt, const struct tensor *t, unsigned parts,
+                          struct tensor *host, struct meopt_error *err)
+{
+    const struct layout *l = &t->layout;
+    int status = MEOPT_OK;
+    host->state = copy_room(t, parts & PART_STATE ? l->state_bytes : 0, &status, err);
+    host->correction = copy_room(t, parts & PART_WEIGHTS ? l->correction_bytes : 0, &status, err);
+    if (status || !(host->state || host->correction)) return status;
+    return offload_read(opt, t, host->state, host->correction, err);
+}
+
+static int offloaded_release(const struct meopt *opt, const struct tensor *t, struct tensor *host,
+                             bool changed, struct meopt_error *err)
+{
+    int status = MEOPT_OK;
+    if (changed && (host->state || host->correction))
+        status = offload_write(opt, t, host->state, host->correction, err);
+    free(host->state);
+    free(host->correction);
+    host->state = NULL;
+    host->correction = NULL;
+    return status;
+}
+
 int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts, struct tensor *host,
                 struct meopt_error *err)
 {
     *host = *t;
-    if (opt->device->host_memory) return MEOPT_OK;
-    struct block blocks[4];
+    int status = t->offloaded ? offloaded_hold(opt, t, parts, host, err) : MEOPT_OK;
+    if (opt->device->host_memory) {
+        if (status) tensor_release(opt, t, host, false, NULL);
+        return status;
+    }
+    struct tensor card = *t; /* NULL where it is offloaded */
+    struct block blocks[4], from[4];
     blocks_of(host, blocks);
-    int status = MEOPT_OK;
+    blocks_of(&card, from);
     host->accumulator = NULL;
     for (int i = 0; i < 4; i++) {
-        const void *card = *blocks[i].p;
-        *blocks[i].p = NULL;
-        if (status || !(blocks[i].part & parts) || !card || !blocks[i].bytes) continue;
-        void *copy = aligned_alloc(64, (blocks[i].bytes + 63) & ~(size_t)63);
-        *blocks[i].p = copy;
-        if (!copy) status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for a copy of %.100s", t->name);
-        else status = copy_in(opt, copy, card, blocks[i].bytes, err);
+        const void *there = *from[i].p;
+        if (!there) continue;
+        *blocks[i].p = copy_room(t, blocks[i].part & parts ? blocks[i].bytes : 0, &status, err);
+        if (*blocks[i].p) status = copy_in(opt, *blocks[i].p, there, blocks[i].bytes, err);
     }
     if (status) tensor_release(opt, t, host, false, NULL);
     return status;
@@ -69,10 +104,10 @@ int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts,
 int tensor_release(const struct meopt *opt, const struct tensor *t, struct tensor *host, bool changed,
                    struct meopt_error *err)
 {
-    if (opt->device->host_memory) return MEOPT_OK;
+    int status = t->offloaded ? offloaded_release(opt, t, host, changed, err) : MEOPT_OK;
+    if (opt->device->host_memory) return status;
     struct tensor card = *t;
     struct block from[4], to[4];
-    int status = MEOPT_OK;
     blocks_of(host, from);
     blocks_of(&card, to);
     for (int i = 0; i < 4; i++) {

@@ -1,5 +1,5 @@
 /* The handle: creation from a table of tensors, memory, weights in and out. */
-#include "core/optim/optim.h"
+#include "core/optim/offload.h"
 #include "core/base/file.h"
 #include "core/base/hash.h"
 
@@ -99,6 +99,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
 {
     struct layout *l = &t->layout;
     layout_plan(l, &opt->options, from);
+    t->offloaded = offload_takes(opt, l);
     t->name = strdup(from->name);
     if (!t->name) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     t->ndim = from->ndim;
@@ -118,10 +119,11 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     t->copy = l->weights == WEIGHTS_F32_COPY ? from->copy : NULL;
     int status = tensor_get(opt, t, MEOPT_MEMORY_WEIGHTS, l->weight_bytes, &t->weights, err);
     if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_COPY, l->copy_bytes, &t->copy, err);
-    if (!status)
+    if (!status && !t->offloaded)
         status = tensor_get(opt, t, MEOPT_MEMORY_CORRECTION, l->correction_bytes, &t->correction, err);
     void *state = NULL;
-    if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_MOMENTS, l->state_bytes, &state, err);
+    if (!status && !t->offloaded)
+        status = tensor_get(opt, t, MEOPT_MEMORY_MOMENTS, l->state_bytes, &state, err);
     t->state = state;
     if (!status)
         status = tensor_get(opt, t, MEOPT_MEMORY_ACCUMULATOR, l->accumulator_bytes, &t->accumulator, err);
@@ -171,6 +173,8 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
     if (!status && !(opt->sums = calloc(places + 2, sizeof *opt->sums)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", places);
+    if (!status) status = offload_create(opt, err);
+    opt->options.offload_dir = NULL; /* the caller's */
     struct error why = {0};
     if (!status && opt->device->optim->create(opt->device, count, chunks, &opt->work, &why))
         status = optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
@@ -187,6 +191,7 @@ void meopt_destroy(struct meopt *opt)
 {
     if (!opt) return;
     OPTIM_ENTER(opt);
+    offload_destroy(opt);
     for (size_t i = opt->count; i-- > 0;) {
         struct tensor *t = &opt->tensors[i];
         const struct layout *l = &t->layout;

@@ -31,6 +31,7 @@ struct tensor {
     void *weights, *copy, *correction, *accumulator;
     uint8_t *state;
     bool own_weights, own_copy;
+    bool offloaded;      /* state and correction are not here: offload.h */
     bool promoted;       /* state wider than the options ask */
     int64_t updates;     /* steps taken */
     int64_t accumulated; /* gradients added since the accumulator was last emptied */
@@ -55,6 +56,8 @@ struct meopt {
     int64_t step, wide_groups; /* of the last step that ended */
     double lr;
     int m_range8, m_range4;
+    struct offload *offload;            /* NULL: every state is where the weights are */
+    double offload_seen, offload_taken; /* bytes, while tensors are chosen */
 };
 
 /* Sums over a tensor whose parts several hold are made of what each chunk found, in the places of the whole

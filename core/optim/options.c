@@ -38,8 +38,9 @@ int optim_fail(struct meopt_error *err, int status, const char *format, ...)
 
 const char *meopt_status_name(int status)
 {
-    static const char *const names[] = {"ok",        "bad argument", "out of memory", "not finite",
-                                        "bad state", "bad order",    "write failed",  "device failed"};
+    static const char *const names[] = {"ok",           "bad argument",  "out of memory",
+                                        "not finite",   "bad state",     "bad order",
+                                        "write failed", "device failed", "disk full"};
     return status >= 0 && status < (int)(sizeof names / sizeof *names) ? names[status] : "unknown status";
 }
 
@@ -89,6 +90,7 @@ int meopt_options_init(struct meopt_options *options, size_t size, int rule)
         .adapt_threshold = 0.1,
         .bias_correction = 1,
         .grad_averaging = 1,
+        .offload_fraction = 1,
     };
     memset(options, 0, size);
     memcpy(options, &o, o.size);
@@ -162,10 +164,17 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         {"grad_averaging", o->grad_averaging, 0, 1, "0 or 1"},
         {"max_grad_norm", o->max_grad_norm, 0, 1e30, "not negative"},
         {"all_or_nothing", o->all_or_nothing, 0, 1, "0 or 1"},
+        {"offload", o->offload, 0, MEOPT_OFFLOAD_FILE, "one of enum meopt_offload"},
+        {"offload_fraction", o->offload_fraction, 0, 1, "between 0 and 1"},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
             return out_of_range(err, ranges[i].name, ranges[i].value, ranges[i].text);
+    if (o->offload && !o->dry && !o->offload_dir)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "offload to a file needs offload_dir, a directory for it");
+    if (o->offload && o->adapt_every)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "adapt_every %d widens states where they lie: not with offload", o->adapt_every);
     bool adam = o->rule == MEOPT_APADAM || o->rule == MEOPT_APADAMW || o->rule == MEOPT_LAMB;
     if (adam && OPTIM_LOW_BIT(o->second_moment) && o->beta1 * o->beta1 >= o->beta2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,

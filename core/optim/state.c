@@ -243,7 +243,7 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
         if (status) return status;
         memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, before, bytes);
     }
-    if (!t->state) return MEOPT_OK;
+    if (!t->layout.state_bytes) return MEOPT_OK;
     const struct layout *l = &t->layout;
     int range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     bool relative = OPTIM_LOW_BIT(l->m) && OPTIM_LOW_BIT(l->v) && !OPTIM_PAIR(l->m, l->v);

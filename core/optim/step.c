@@ -1,5 +1,5 @@
 /* The step: scalars of each tensor, the sweep over its groups, norms, clipping, accumulation. */
-#include "core/optim/optim.h"
+#include "core/optim/offload.h"
 
 #include <float.h>
 #include <math.h>
@@ -126,21 +126,39 @@ static double places_sum(const struct meopt *opt, const struct tensor *t, double
 }
 #define VALUE(field) offsetof(struct optim_partial, field)
 
+/* A sweep over tensors, those first whose states are here. */
+static int sweep_all(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
+                     struct optim_sweep *sweep, bool wait, struct meopt_error *err)
+{
+    const struct device_optim *optim = opt->device->optim;
+    bool asked = sweep->wait;
+    sweep->wait = wait;
+    if (opt->offload && sweep->check) { /* all gradients before one of them moves something */
+        sweep->look = true;
+        optim->step(opt->device, opt->work, sweep);
+        sweep->look = false;
+    }
+    if (opt->offload && sweep->bad >= 0) return MEOPT_OK;
+    for (size_t i = 0; i < sweep->count; i++)
+        if (opt->tensors[tensors[i]].offloaded) tasks[i].count = 0;
+    optim->step(opt->device, opt->work, sweep);
+    for (size_t i = 0; i < sweep->count; i++) tasks[i].count = opt->tensors[tensors[i]].layout.count;
+    int status = opt->offload ? offload_sweep(opt, tensors, sweep, err) : MEOPT_OK;
+    sweep->wait = asked;
+    return status ? status : optim_device_status(opt, err);
+}
+
 /* LAMB's first pass: norms of weight and update of each whole tensor give its learning rate. */
 static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                         struct optim_sweep *sweep, struct meopt_error *err)
 {
-    bool wait = sweep->wait;
     size_t places = 0;
     for (size_t i = 0; i < sweep->count; i++) places += optim_places(opt, &opt->tensors[tensors[i]]);
     double *squares = calloc(2 * places + 1, sizeof *squares); /* threads may step tensors of one handle */
     if (!squares) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", 2 * places);
     double *updates = squares + places;
     for (size_t i = 0; i < sweep->count; i++) tasks[i].norms_only = 1;
-    sweep->wait = true;
-    opt->device->optim->step(opt->device, opt->work, sweep);
-    sweep->wait = wait;
-    int status = optim_device_status(opt, err);
+    int status = sweep_all(opt, tensors, tasks, sweep, true, err);
     for (size_t i = 0, at = 0; i < sweep->count; at += optim_places(opt, &opt->tensors[tensors[i++]])) {
         places_fill(opt, &opt->tensors[tensors[i]], VALUE(weight_squares), squares + at);
         places_fill(opt, &opt->tensors[tensors[i]], VALUE(update_squares), updates + at);
@@ -160,13 +178,9 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
 static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                        struct optim_sweep *sweep, struct meopt_error *err)
 {
-    struct device *device = opt->device;
     bool wait = sweep->wait;
     int status = opt->options.rule == MEOPT_LAMB ? trust_ratios(opt, tensors, tasks, sweep, err) : MEOPT_OK;
-    if (!status) {
-        device->optim->step(device, opt->work, sweep);
-        status = optim_device_status(opt, err);
-    }
+    if (!status) status = sweep_all(opt, tensors, tasks, sweep, wait, err);
     for (size_t i = 0; i < sweep->count; i++) {
         struct tensor *t = &opt->tensors[tensors[i]];
         t->found = wait ? partials_total(opt, t) : (struct optim_partial){0};

@@ -71,12 +71,13 @@ static void look(void *context, const struct trainer *t)
         char name[EXPLAIN_NAME + 32];
         if (meopt_info(t->opt, (size_t)i, &info)) continue;
         snprintf(name, sizeof name, "correction of %s", info.name);
-        add_row(context, MEMORY_WEIGHTS, name, info.bytes.correction);
+        bool here = !meopt_tensor_offloaded(t->opt, (size_t)i);
+        if (here) add_row(context, MEMORY_WEIGHTS, name, info.bytes.correction);
         snprintf(name, sizeof name, "fp32 copy of %s", info.name);
         size_t own = info.bytes.weights + info.bytes.copy, callers = info.bytes.callers;
         add_row(context, MEMORY_WEIGHTS, name, own > callers ? own - callers : 0);
         snprintf(name, sizeof name, "moments of %s", info.name);
-        add_row(context, MEMORY_OPTIMIZER, name, info.bytes.moments);
+        if (here) add_row(context, MEMORY_OPTIMIZER, name, info.bytes.moments);
         snprintf(name, sizeof name, "accumulator of %s", info.name);
         add_row(context, MEMORY_GRADIENTS, name, info.bytes.accumulators);
     }
@@ -120,6 +121,7 @@ static const struct {
     {"+ half micro-batch", {"train.micro_batch=@2", "optim.clip_mode=auto"}},
     {"+ quarter micro-batch", {"train.micro_batch=@4", "optim.clip_mode=auto"}},
     {"+ recompute: block", {"train.recompute=block"}},
+    {"+ offload: nvme", {"optim.offload=nvme"}},
     {"+ shard: optimizer", {"dist.shard=optimizer"}},
     {"+ shard: gradients", {"dist.shard=gradients"}},
     {"+ shard: parameters", {"dist.shard=parameters"}},

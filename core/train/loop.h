@@ -11,6 +11,7 @@ struct train_progress {
     int64_t step, total, epoch;
     double loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
     int64_t wide_groups;
+    double offload_wait_ms; /* -1: nothing is offloaded */
 };
 
 /* What the trainer is at; names for people. */

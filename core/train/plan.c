@@ -59,6 +59,10 @@ static void count(struct plan *p, const struct trainer *t)
     p->step_flops = c->train.cache_teacher ? (double)t->batch * t->student_flops : p->first_epoch_step_flops;
     struct meopt_bytes held = {0};
     (void)meopt_held(t->opt, &held);
+    struct meopt_offload_info away = {.size = sizeof away};
+    (void)meopt_offloaded(t->opt, &away, NULL);
+    p->offload_written_bytes = away.moments + away.corrections;
+    p->offload_read_bytes = p->offload_written_bytes * (c->optim.name == OPTIM_NAME_LAMB ? 2 : 1);
     /* weights as the format holds them, and moments; tensors that are not trained in fp32 */
     p->checkpoint_bytes = (int64_t)(held.weights + held.correction + held.moments) +
                           4 * (p->student_parameters - p->trained_parameters);

@@ -24,6 +24,7 @@ struct plan {
     int64_t streamed_teacher_bytes;        /* read in a step, of weights that come block by block, */
     int64_t streamed_student_bytes;        /* read and written */
     int64_t checkpoint_bytes;              /* one checkpoint on disk */
+    int64_t offload_read_bytes, offload_written_bytes; /* of a step, from and to optim.offload's file */
     int64_t cache_bytes_per_image; /* teacher's outputs beside the run; 0 without train.cache_teacher */
 };
 

@@ -339,6 +339,16 @@ static int step_alone(struct trainer *t, int64_t step, double lr, const struct b
     return code;
 }
 
+/* Seconds since it was asked last; below 0: nothing is offloaded. */
+static double offload_waited(struct trainer *t)
+{
+    struct meopt_offload_info info = {.size = sizeof info};
+    double before = t->offload_waited;
+    if (!t->config->optim.offload || meopt_offloaded(t->opt, &info, NULL)) return -1e-3;
+    t->offload_waited = info.wait_seconds;
+    return info.wait_seconds - before;
+}
+
 int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err)
 {
@@ -351,6 +361,7 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     if (!code) code = device_check(t->device, err);
     t->previous_norm = result->grad_norm;
     result->wide_groups = meopt_wide_groups(t->opt);
+    result->offload_wait_ms = offload_waited(t) * 1e3;
     if (code && t->sent.input) { /* for a micro-batch that is not made */
         t->device->queues->wait(t->device, NULL, t->arrived);
         t->sent.input = NULL;

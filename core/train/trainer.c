@@ -19,7 +19,8 @@ int trainer_library_error(const struct meopt_error *library, struct error *err)
                                 [MEOPT_BAD_STATE] = EXIT_INTEGRITY,
                                 [MEOPT_BAD_ORDER] = EXIT_FAILED,
                                 [MEOPT_IO] = EXIT_FAILED,
-                                [MEOPT_DEVICE_FAILED] = EXIT_FAILED};
+                                [MEOPT_DEVICE_FAILED] = EXIT_FAILED,
+                                [MEOPT_DISK_FULL] = EXIT_DISK};
     return error_set(err, codes[library->status], NULL, "optimizer: %s", library->message);
 }
 
@@ -142,6 +143,12 @@ static int reduce_parts(void *context, double *values, size_t count)
     return code;
 }
 
+/* Of working files. */
+static const char *scratch_directory(const struct trainer *t)
+{
+    return t->config->train.scratch_dir[0] ? t->config->train.scratch_dir : t->config->directory;
+}
+
 static int optimizer_options(struct trainer *t, struct meopt_options *o, struct error *err)
 {
     const struct config *c = t->config;
@@ -176,6 +183,9 @@ static int optimizer_options(struct trainer *t, struct meopt_options *o, struct 
         o->adapt_threshold = c->optim.adaptive_threshold;
         o->report = report;
     }
+    o->offload = c->optim.offload == OPTIM_OFFLOAD_NVME ? MEOPT_OFFLOAD_FILE : MEOPT_OFFLOAD_NONE;
+    o->offload_fraction = c->optim.offload_fraction;
+    o->offload_dir = c->optim.offload_dir[0] ? c->optim.offload_dir : scratch_directory(t);
     o->device = (struct meopt_device *)t->device;
     o->context = t;
     if (many_sharded(t)) o->reduce = reduce_parts;
@@ -204,6 +214,24 @@ static struct meopt_tensor tensor_row(const struct trainer *t, int index, int we
     return row;
 }
 
+/* What steps together: the moments and corrections of the largest group. */
+static size_t largest_group(const struct trainer *t, const struct meopt_options *options,
+                            const struct meopt_tensor *table)
+{
+    size_t most = 0;
+    for (int group = 0; group < t->student->group_count; group++) {
+        size_t bytes = 0;
+        for (int i = 0; i < t->tensor_count; i++) {
+            struct meopt_tensor_info info;
+            if (t->student->parameters[t->parameter_of[i]].group == group &&
+                meopt_plan_tensor(options, &table[i], &info, NULL) == MEOPT_OK)
+                bytes += info.bytes.moments + info.bytes.correction;
+        }
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
 static int create_optimizer(struct trainer *t, struct error *err)
 {
     struct meopt_options options;
@@ -228,6 +256,7 @@ static int create_optimizer(struct trainer *t, struct error *err)
         t->parameter_of[t->tensor_count] = i;
         t->tensor_of[i] = t->tensor_count++;
     }
+    if (options.offload) options.offload_ring_bytes = largest_group(t, &options, table);
     int status = code ? MEOPT_OK : meopt_create(&t->opt, &options, table, (size_t)t->tensor_count, &library);
     if (status) code = trainer_library_error(&library, err);
     if (status == MEOPT_NO_MEMORY && t->device->memory_error.code) { /* which says what is held */
@@ -266,12 +295,6 @@ static void *buffer(struct trainer *t, enum memory_class class, size_t bytes, co
                     struct error *err)
 {
     return device_alloc(t->device, class, bytes, name, err);
-}
-
-/* Of working files. */
-static const char *scratch_directory(const struct trainer *t)
-{
-    return t->config->train.scratch_dir[0] ? t->config->train.scratch_dir : t->config->directory;
 }
 
 static int create_teacher(struct trainer *t, const struct weights *weights, struct error *err)

@@ -64,16 +64,18 @@ struct trainer {
     float *cache;    /* host: teacher's output by image, (images, out_rows*out_width) */
     uint8_t *cached; /* (cache_images): 1 where the row was computed; no other is ever a target */
     int64_t cache_images;
-    uint32_t cache_list;  /* data_hash of the images that these are */
-    double previous_norm; /* clip_mode previous: gradient norm of the last step, 0 before the first */
-    double student_flops; /* of an image: forward, backward, recomputation */
-    bool release, twice;  /* gradients handed out inside backward; activations kept for a second backward */
-    bool diverged;        /* set by a step that met NaN or infinity */
+    uint32_t cache_list;   /* data_hash of the images that these are */
+    double previous_norm;  /* clip_mode previous: gradient norm of the last step, 0 before the first */
+    double offload_waited; /* seconds, by all steps so far */
+    double student_flops;  /* of an image: forward, backward, recomputation */
+    bool release, twice;   /* gradients handed out inside backward; activations kept for a second backward */
+    bool diverged;         /* set by a step that met NaN or infinity */
 };
 
 struct step_result {
     double loss, cosine, grad_norm;
-    int64_t wide_groups; /* meopt_wide_groups */
+    int64_t wide_groups;    /* meopt_wide_groups */
+    double offload_wait_ms; /* for offloaded states; -1: none are */
 };
 
 /* Called with train.cache_teacher when the teacher is there and the student is not yet: compute the teacher's

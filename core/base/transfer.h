@@ -1,0 +1,55 @@
+/* Reads and writes of one file that go on beside the caller: what does not fit in memory, kept on a disk.
+ *
+ * The file has no name: it is there as long as somebody holds it open, and a killed process leaves nothing.
+ * It goes past the page cache (O_DIRECT) where the file system can, so that it takes no memory. Slots are
+ * numbers of the caller's; each has one transfer at a time: a write, then a read into the memory that was
+ * written (so that a buffer passes from one part of the file to the next without anybody's help). A transfer
+ * that failed is told by transfers_wait of its slot.
+ *
+ *     transfers_open(&t, "/local/nvme", bytes, 4, &err);   // takes the whole room now: a full disk is told
+ * here transfers_start(t, 0, NULL, &(struct transfer){buffer, bytes, 0}); transfers_wait(t, 0, &err);
+ *     transfers_close(t);
+ *
+ * One thread at a time calls these functions. */
+#ifndef MEOPT_BASE_TRANSFER_H
+#define MEOPT_BASE_TRANSFER_H
+
+#include "core/base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+struct transfer {
+    void *buffer;
+    size_t bytes; /* buffer, bytes and offset: multiples of transfers_alignment */
+    int64_t offset;
+};
+
+struct transfers;
+int transfers_open(struct transfers **t, const char *directory, int64_t bytes, int slots, struct error *err);
+/* Optional, before the first transfer: buffers that all transfers are of, which the kernel need not look up
+ * each time. */
+void transfers_register(struct transfers *t, const struct iovec *buffers, int count);
+/* write or read may be NULL. The slot's last transfer has been waited for. */
+void transfers_start(struct transfers *t, int slot, const struct transfer *write,
+                     const struct transfer *read);
+/* Until the slot is idle; *seconds (or NULL) is added what that took. After an error: what the slot's buffer
+ * and part of the file hold is unknown. */
+int transfers_wait(struct transfers *t, int slot, double *seconds, struct error *err);
+/* Would transfers_wait return at once? */
+bool transfers_idle(struct transfers *t, int slot);
+/* Waits for everything; NULL is fine. */
+void transfers_close(struct transfers *t);
+
+enum { TRANSFER_ALIGNMENT = 4096 }; /* what transfers_alignment is at least, and nearly everywhere */
+size_t transfers_alignment(const struct transfers *t);
+/* "io_uring", "threads"; whether past the page cache; whether the directory is memory (tmpfs). */
+const char *transfers_how(const struct transfers *t);
+bool transfers_direct(const struct transfers *t);
+bool transfers_in_memory(const struct transfers *t);
+
+/* Can io_uring be used here? "io_uring", or why not, for people. */
+const char *transfers_uring(void);
+
+#endif

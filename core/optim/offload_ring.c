@@ -1,0 +1,257 @@
+/* The ring of stages that a step works through: see offload.h. */
+#include "core/base/file.h"
+#include "core/optim/offload_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOGETHER = 8 }; /* pieces of one sweep where that many are there: work for many threads */
+
+int ring_settle(const struct meopt *opt, int stage, struct meopt_error *err)
+{
+    struct offload *o = opt->offload;
+    struct stage *s = &o->stages[stage];
+    struct error why = {0};
+    if (o->failed) return optim_fail(err, o->failed, "%s", o->why);
+    int code = transfers_wait(o->transfers, stage, &o->wait_seconds, &why);
+    if (code)
+        return offload_failed(o, why.code == EXIT_DISK ? MEOPT_DISK_FULL : MEOPT_IO, err,
+                              "offloaded states: %.220s", why.what);
+    if (s->writes != NOWHERE) o->pieces[s->writes].writer = NOWHERE;
+    s->writes = NOWHERE;
+    if (!s->unread) return MEOPT_OK;
+    s->unread = false;
+    const struct piece *p = &o->pieces[s->piece];
+    if (!p->written) memset(s->memory, 0, p->bytes);
+    else if (crc32c(0, s->memory, p->bytes) != p->crc)
+        return offload_failed(
+            o, MEOPT_BAD_STATE, err,
+            "offloaded state of %.100s: what was read from its file is not what was written",
+            opt->tensors[p->tensor].name);
+    return MEOPT_OK;
+}
+
+int ring_empty(const struct meopt *opt, struct meopt_error *err)
+{
+    struct offload *o = opt->offload;
+    int status = MEOPT_OK;
+    for (int s = 0; s < o->stage_count && !status; s++) {
+        status = ring_settle(opt, s, err);
+        if (o->stages[s].piece != NOWHERE) o->pieces[o->stages[s].piece].stage = NOWHERE;
+        o->stages[s].piece = NOWHERE;
+    }
+    o->next = o->due;
+    return status;
+}
+
+/* The piece of the sequence that is to get a stage next; NOWHERE: none, or it has one. */
+static int coming(const struct offload *o)
+{
+    if (!o->order_count || (!o->round && o->next >= o->order_count)) return NOWHERE;
+    int piece = o->order[o->next % o->order_count];
+    return o->pieces[piece].stage == NOWHERE ? piece : NOWHERE;
+}
+
+/* A stage that is done with its piece writes it (out; NOWHERE: it was not changed), then reads what is due.
+ */
+static int stage_turn(const struct meopt *opt, int stage, int out, struct meopt_error *err)
+{
+    struct offload *o = opt->offload;
+    struct stage *s = &o->stages[stage];
+    int in = coming(o), status = MEOPT_OK;
+    if (in != NOWHERE) {
+        int writer = o->pieces[in].writer;
+        if (writer != NOWHERE && writer != stage) status = ring_settle(opt, writer, err);
+        if (status) return status;
+        o->next++;
+        o->pieces[in].stage = stage;
+    }
+    struct transfer w = {0}, r = {0};
+    if (out != NOWHERE) {
+        struct piece *p = &o->pieces[out];
+        p->crc = crc32c(0, s->memory, p->bytes);
+        p->written = true;
+        p->writer = stage;
+        w = (struct transfer){s->memory, p->bytes, p->offset};
+        o->bytes_written += (int64_t)p->bytes;
+    }
+    bool stays = in == out && in != NOWHERE, read = in != NOWHERE && !stays && o->pieces[in].written;
+    if (read) {
+        r = (struct transfer){s->memory, o->pieces[in].bytes, o->pieces[in].offset};
+        o->bytes_read += (int64_t)r.bytes;
+    }
+    s->piece = in;
+    s->writes = out;
+    s->unread = in != NOWHERE && !stays;
+    if (w.bytes || r.bytes) transfers_start(o->transfers, stage, &w, &r);
+    return MEOPT_OK;
+}
+
+/* Free stages take what is due. */
+static int stages_fill(const struct meopt *opt, struct meopt_error *err)
+{
+    struct offload *o = opt->offload;
+    int status = MEOPT_OK;
+    for (int s = 0; s < o->stage_count && !status; s++) {
+        if (o->stages[s].piece != NOWHERE) continue;
+        if (coming(o) == NOWHERE) break;
+        status = ring_settle(opt, s, err); /* what it wrote last */
+        if (!status) status = stage_turn(opt, s, NOWHERE, err);
+    }
+    return status;
+}
+
+/* ---- The order --------------------------------------------------------------------------------------------
+ */
+
+static int order_take(const struct meopt *opt, const int *pieces, int64_t count, bool round,
+                      struct meopt_error *err)
+{
+    struct offload *o = opt->offload;
+    int status = ring_empty(opt, err);
+    int *order = status ? NULL : malloc((size_t)(count + 1) * sizeof *order);
+    if (status) return status;
+    if (!order)
+        return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the order of %lld pieces", (long long)count);
+    memcpy(order, pieces, (size_t)count * sizeof *order);
+    free(o->order);
+    o->order = order;
+    o->order_count = count;
+    o->round = round;
+    o->due = o->next = 0;
+    return MEOPT_OK;
+}
+
+/* Whether the sequence goes on like this. */
+static bool expected(const struct offload *o, const int *pieces, int64_t count)
+{
+    if (!o->order_count || (!o->round && o->due + count > o->order_count)) return false;
+    for (int64_t i = 0; i < count; i++)
+        if (o->order[(o->due + i) % o->order_count] != pieces[i]) return false;
+    return true;
+}
+
+/* These are stepped now; another order than expected costs what was read ahead. */
+static int order_expect(const struct meopt *opt, const int *pieces, int64_t count, struct meopt_error *err)
+{
+    struct offload *o = opt->offload;
+    int status = MEOPT_OK;
+    if (opt->step != o->step) { /* the step before is whole */
+        bool same = o->round && o->seen_count == o->order_count && o->due % o->order_count == 0;
+        if (!same && o->seen_count) status = order_take(opt, o->seen, o->seen_count, true, err);
+        o->seen_count = 0;
+        o->step = opt->step;
+    }
+    if (o->seen_count + count > o->seen_room) {
+        int64_t room = (o->seen_count + count) * 2;
+        int *seen = realloc(o->seen, (size_t)room * sizeof *seen);
+        if (!seen)
+            return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the order of %lld pieces",
+                              (long long)room);
+        o->seen = seen;
+        o->seen_room = room;
+    }
+    memcpy(o->seen + o->seen_count, pieces, (size_t)count * sizeof *pieces);
+    o->seen_count += count;
+    if (!status && !expected(o, pieces, count)) status = order_take(opt, pieces, count, false, err);
+    return status ? status : stages_fill(opt, err);
+}
+
+/* ---- The sweep --------------------------------------------------------------------------------------------
+ */
+
+static struct optim_task piece_task(const struct meopt *opt, const struct optim_task *whole,
+                                    const struct piece *p, uint8_t *memory)
+{
+    const struct tensor *t = &opt->tensors[p->tensor];
+    struct layout l = piece_layout(t, p->groups);
+    struct optim_task task = *whole;
+    int64_t first = p->group * OPTIM_GROUP, left = t->layout.count - first;
+    size_t at = (size_t)first, gradient = whole->gradient_format == GRADIENT_F32 ? 4 : 2;
+    task.count = left < p->groups * OPTIM_GROUP ? left : p->groups * OPTIM_GROUP;
+    task.first_group += p->group;
+    task.first_partial += p->group / OPTIM_CHUNK;
+    if (whole->gradient_format == GRADIENT_ACCUMULATOR) {
+        task.gradient =
+            (const char *)whole->gradient + (size_t)p->group * optim_state_bytes(whole->accumulator_format);
+        task.gradient_scales = whole->gradient_scales + p->group;
+    } else task.gradient = (const char *)whole->gradient + at * gradient;
+    task.weights = (char *)whole->weights + at * optim_weight_bytes(whole->weight_format);
+    if (whole->copy) task.copy = (char *)whole->copy + at * 2;
+    task.correction = l.correction_bytes ? memory + l.state_bytes : NULL;
+    task.m = l.state_bytes ? memory : NULL;
+    task.v = l.state_bytes ? memory + l.v_at : NULL;
+    task.scales = l.state_bytes ? memory + l.scales_at : NULL;
+    return task;
+}
+
+/* Some pieces from `at` on, those that are there: steps them and lets them go. */
+static int step_some(const struct meopt *opt, const struct optim_sweep *sweep, const size_t *task_of_piece,
+                     const int *pieces, int64_t *at, int64_t count, struct meopt_error *err)
+{
+    struct offload *o = opt->offload;
+    struct optim_task tasks[TOGETHER];
+    struct optim_sweep part = *sweep;
+    bool changes = false;
+    int n = 0, status = MEOPT_OK;
+    for (; n < TOGETHER && *at + n < count && !status; n++) {
+        const struct piece *p = &o->pieces[pieces[*at + n]];
+        if (n && (p->stage == NOWHERE || !transfers_idle(o->transfers, p->stage))) break;
+        if (p->stage == NOWHERE) status = stages_fill(opt, err);
+        if (!status) status = ring_settle(opt, p->stage, err);
+        if (status) break;
+        const struct optim_task *whole = &sweep->tasks[task_of_piece[*at + n]];
+        tasks[n] = piece_task(opt, whole, p, o->stages[p->stage].memory);
+        changes = !whole->norms_only;
+    }
+    if (status) return status;
+    part.tasks = tasks;
+    part.count = (size_t)n;
+    opt->device->optim->step(opt->device, opt->work, &part);
+    o->due += n;
+    for (int i = 0; i < n && !status; i++) {
+        int piece = pieces[*at + i], stage = o->pieces[piece].stage;
+        o->pieces[piece].stage = NOWHERE;
+        status = stage_turn(opt, stage, changes ? piece : NOWHERE, err);
+    }
+    *at += n;
+    return status ? status : stages_fill(opt, err);
+}
+
+static int sweep_pieces(const struct meopt *opt, const size_t *tensors, const struct optim_sweep *sweep,
+                        struct meopt_error *err)
+{
+    struct offload *o = opt->offload;
+    int64_t count = 0;
+    for (size_t i = 0; i < sweep->count; i++) count += o->first[tensors[i] + 1] - o->first[tensors[i]];
+    if (!count) return MEOPT_OK;
+    int *pieces = malloc((size_t)count * sizeof *pieces);
+    size_t *tasks = malloc((size_t)count * sizeof *tasks);
+    int status = pieces && tasks
+                     ? MEOPT_OK
+                     : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %lld pieces", (long long)count);
+    count = 0;
+    for (size_t i = 0; i < sweep->count && !status; i++)
+        for (int p = o->first[tensors[i]]; p < o->first[tensors[i] + 1]; p++) {
+            tasks[count] = i;
+            pieces[count++] = p;
+        }
+    if (!status) status = order_expect(opt, pieces, count, err);
+    for (int64_t at = 0; at < count && !status;)
+        status = step_some(opt, sweep, tasks, pieces, &at, count, err);
+    free(pieces);
+    free(tasks);
+    return status;
+}
+
+int offload_sweep(struct meopt *opt, const size_t *tensors, const struct optim_sweep *sweep,
+                  struct meopt_error *err)
+{
+    struct offload *o = opt->offload;
+    if (!o) return MEOPT_OK;
+    pthread_mutex_lock(&o->lock);
+    int status =
+        o->failed ? optim_fail(err, o->failed, "%s", o->why) : sweep_pieces(opt, tensors, sweep, err);
+    pthread_mutex_unlock(&o->lock);
+    return status;
+}

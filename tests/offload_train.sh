@@ -1,0 +1,117 @@
+#!/bin/sh
+# States in a file (optim.offload nvme): checkpoints have the bytes of a run that holds its states, for rules, formats and ways of a
+# step, by io_uring and by threads, killed anywhere and resumed with the key or without; the plan is the measurement; a disk that is
+# full, fails or writes short ends the run or does not, is named, and the last checkpoint goes on. MEOPT_LONG=1: 300 kills.
+set -eu
+. "$MEOPT_SOURCE/tests/quickstart.sh"
+fail() {
+    echo "FAILED: $*" >&2
+    tail -n 5 "$work/log" >&2
+    exit 1
+}
+few_images 40
+mkdir scratch
+set -- "$work/configs/quickstart_dinov2.yaml" train.batch_size=4 train.steps=6 train.checkpoint_steps=3 --run-dir runs
+away="optim.offload=nvme optim.offload_dir=$work/scratch"
+run() { # NAME overrides... : a run from its start, whole
+    name=$1
+    shift
+    "$MEOPT" train "$@" --name "$name" >log 2>&1 || fail "$name: exit $?"
+}
+same() { # NAME OTHER STEP
+    for file in model.safetensors optimizer.bin; do
+        cmp "runs/$1/ckpt/step-0000000$3/$file" "runs/$2/ckpt/step-0000000$3/$file" || fail "$2 is not $1"
+    done
+}
+count=0
+while read -r uring fraction overrides; do
+    count=$((count + 1))
+    # shellcheck disable=SC2086 # words
+    run "held$count" "$@" $overrides
+    # shellcheck disable=SC2086
+    MEOPT_URING=$uring run "away$count" "$@" $overrides $away optim.offload_fraction="$fraction"
+    same "held$count" "away$count" 6
+    python3 - "runs/held$count" "runs/away$count" "$fraction" <<'END' || fail "figures of: $overrides"
+import json, sys
+lines = [[json.loads(x) for x in open(r + "/metrics.jsonl")] for r in sys.argv[1:3]]
+for a, b in zip(*lines):
+    assert (a["loss"], a["grad_norm"]) == (b["loss"], b["grad_norm"]), (a, b)
+    assert "offload_wait_ms" not in a and b["offload_wait_ms"] >= 0
+card, fraction = lines[1][-1]["cards"][0], float(sys.argv[3])
+plan = json.load(open(sys.argv[2] + "/plan.json"))
+assert plan["peak_bytes"] == card["peak_bytes"] and plan["classes"] == card["classes"], (plan, card)
+assert plan["file_classes"] == card["file_classes"] and bool(card["file_classes"]) == (fraction > 0), card
+END
+done <<TABLE
+1 1 optim.preset=balanced
+0 1 optim.preset=quality train.micro_batch=2
+1 0.3 optim.preset=minimal optim.gradients=keep
+0 1 optim.name=lamb optim.clip_mode=exact
+1 0 optim.name=lion
+1 0.5 optim.name=apsgd optim.use_meopt=false
+TABLE
+[ -z "$(ls scratch)" ] || fail "something is left in the directory of the file: $(ls scratch)"
+
+# Killed at any moment, and resumed with the states held, elsewhere, in part: as if it had never stopped.
+kills=3
+[ "${MEOPT_LONG:-}" != 1 ] || kills=300
+set -- "$@" train.steps=9
+run whole "$@"
+# shellcheck disable=SC2086
+MEOPT_URING=1 "$MEOPT" train "$@" $away --name cut >log 2>&1 &
+i=0
+while :; do
+    pid=$!
+    sleep "0.$(awk -v s=$i 'BEGIN { srand(s + 1); printf "%03d", 20 + int(rand() * 300) }')"
+    kill -KILL "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+    i=$((i + 1))
+    [ "$i" -lt "$kills" ] || break
+    [ ! -d runs/cut/ckpt/step-00000009 ] || mv runs/cut "runs/done$i"
+    case $((i % 3)) in 0) more="optim.offload=none" ;; 1) more="$away optim.offload_fraction=0.4" ;; 2) more="$away" ;; esac
+    if [ -e runs/cut/meta.json ]; then
+        # shellcheck disable=SC2086
+        MEOPT_URING=$((i % 2)) "$MEOPT" train --resume runs/cut $more >log 2>&1 &
+    else
+        rm -rf runs/cut
+        # shellcheck disable=SC2086
+        "$MEOPT" train "$@" $more --name cut >log 2>&1 &
+    fi
+done
+# shellcheck disable=SC2086
+if [ -e runs/cut/meta.json ]; then "$MEOPT" train --resume runs/cut $away >log 2>&1 || fail "cut: exit $?"; else
+    rm -rf runs/cut
+    run cut "$@" $away
+fi
+for run in runs/cut runs/done*; do [ ! -d "$run" ] || same whole "$(basename "$run")" 9; done
+[ -z "$(ls scratch)" ] || fail "a killed process has left something: $(ls scratch)"
+
+# The file's disk fails.
+export LD_LIBRARY_PATH="$MEOPT_BUILD/tests:${LD_LIBRARY_PATH:-}"
+failing() { # CODE CALL K ERRNO NAME [EVER]
+    truncate -s 0 counters
+    truncate -s 65536 counters
+    code=0
+    # shellcheck disable=SC2086
+    env MEOPT_URING=0 LD_PRELOAD=libfault.so FAULT_SHARED="$work/counters" FAULT_UNDER="$work/scratch" FAULT_CALL="$2" FAULT_K="$3" \
+        FAULT_ERRNO="$4" ${6:+FAULT_EVER=1} "$MEOPT" train "$work/configs/quickstart_dinov2.yaml" train.batch_size=4 train.steps=9 \
+        train.checkpoint_steps=3 --run-dir runs $away --name "$5" >log 2>&1 || code=$?
+    [ "$code" = "$1" ] || fail "$5: exit $code, not $1"
+    [ "$1" = 0 ] || grep -q "$work/scratch" log || fail "$5: the directory is not named"
+}
+failing 5 allocate 1 28 full
+grep -q 'No space left' log || fail "full: the reason"
+for k in 12 40; do
+    failing 1 write $k 5 "write$k"
+    grep -q 'Input/output error' log || fail "write$k: the reason"
+    grep -q 'offloaded states: writing' log || fail "write$k: what failed"
+    "$MEOPT" train --resume "runs/write$k" >log 2>&1 || fail "write$k: resume"
+    same whole "write$k" 9
+done
+failing 5 write 30 28 nospace
+failing 1 read 30 5 read30
+"$MEOPT" train --resume runs/read30 >log 2>&1 || fail "read30: resume"
+same whole read30 9
+failing 0 write 25 0 short # a short write is finished
+same whole short 9
+failing 1 write 25 0 shorter ever # one that never gets further is not tried for ever
