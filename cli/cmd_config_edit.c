@@ -73,9 +73,7 @@ static int edit_run(const struct arguments *args, struct error *err)
                            message, hint, sizeof message) == VALUE_BAD)
         return error_set(err, EXIT_USAGE, "as in 64G", "--card-memory takes a number of bytes, found '%s'",
                          card);
-    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
-        return error_set(err, EXIT_USAGE, "use 'meopt config set' in scripts",
-                         "config edit needs a terminal");
+    if (!screen_possible()) return screen_refused("config edit", "use 'meopt config set' in scripts", err);
     struct form form;
     int code = form_open(&form, args->operands[0], config_plan, (size_t)memory.integer, err);
     if (code) return code;

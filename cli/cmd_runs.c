@@ -81,10 +81,10 @@ static void print_rows(const struct run_table *t, int count, int most)
     }
     if (!terminal && names < 24) names = 24;
     run_table_head(line, width, names);
-    if (count) printf("%s\n", line);
+    if (count) screen_line(line);
     for (int i = 0; i < count && i < most; i++) {
         run_table_line(line, &t->briefs[t->shown[i]], width, names, ascii);
-        printf("%s\n", line);
+        screen_line(line);
     }
     if (count > most) printf("+%d more\n", count - most);
 }
@@ -286,8 +286,7 @@ static int attach_in(const struct arguments *args, const char *directory, struct
     int ended, code = run_status_read(&s, directory, err);
     if (code) return code;
     if (!screen_possible())
-        return error_set(err, EXIT_USAGE, "elsewhere 'meopt runs --json' and metrics.jsonl tell the same",
-                         "attach needs a terminal");
+        return screen_refused("attach", "'meopt runs --json' and metrics.jsonl tell the same elsewhere", err);
     char *baselines[DASH_BASELINES];
     code = dash_baselines_given(baselines, args, err);
     struct dash_options options = {

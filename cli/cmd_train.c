@@ -190,7 +190,14 @@ static int train_in(const struct arguments *args, const struct train_ranks *rank
                                    .trains = true,
                                    .ascii = argument_flag(args, "ascii"),
                                    .baselines = baselines};
-    if (argument_flag(args, "no-dashboard") || s.json || !screen_possible()) {
+    bool lines = argument_flag(args, "no-dashboard") || s.json;
+    if (!lines && !screen_possible()) {
+        struct error why = {0};
+        screen_refused("the dashboard", "", &why);
+        if (isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)) log_warn("%s: lines instead", why.what);
+        lines = true;
+    }
+    if (lines) {
         code = supervise(&s, err);
         close(lock);
     } else {

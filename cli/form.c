@@ -1,6 +1,7 @@
 /* What keys do to the form. Every change goes through the splice engine, so that what is saved is the file
  * with that change and nothing else; undo keeps whole texts. */
 #include "cli/form.h"
+#include "cli/screen.h"
 #include "core/base/file.h"
 #include "core/config/edit.h"
 #include "core/config/value.h"
@@ -16,26 +17,8 @@ enum { MAX_UNDO = 1000 };
 
 static char *to_bytes(const wchar_t *wide)
 {
-    size_t size = 4 * wcslen(wide) + 1;
-    char *text = xmalloc(size), *p = text;
-    for (; *wide; wide++) { /* UTF-8 whatever the locale says */
-        unsigned c = (unsigned)*wide;
-        if (c < 0x80) *p++ = (char)c;
-        else if (c < 0x800) {
-            *p++ = (char)(0xC0 | c >> 6);
-            *p++ = (char)(0x80 | (c & 63));
-        } else if (c < 0x10000) {
-            *p++ = (char)(0xE0 | c >> 12);
-            *p++ = (char)(0x80 | (c >> 6 & 63));
-            *p++ = (char)(0x80 | (c & 63));
-        } else {
-            *p++ = (char)(0xF0 | c >> 18);
-            *p++ = (char)(0x80 | (c >> 12 & 63));
-            *p++ = (char)(0x80 | (c >> 6 & 63));
-            *p++ = (char)(0x80 | (c & 63));
-        }
-    }
-    *p = 0;
+    char *text = xmalloc(4 * wcslen(wide) + 5), *p = text;
+    for (*p = 0; *wide; wide++) p += screen_utf8(p, *wide);
     return text;
 }
 

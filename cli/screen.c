@@ -75,12 +75,7 @@ static void install(bool on)
 
 int screen_open(bool ascii, int timeout_ms, struct error *err)
 {
-    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
-        return error_set(err, EXIT_USAGE, NULL, "this needs a terminal");
-    if (!screen_possible())
-        return error_set(err, EXIT_USAGE, "export TERM=xterm-256color",
-                         "this needs a terminal that can move its cursor, TERM is '%s'",
-                         getenv("TERM") ? getenv("TERM") : "");
+    if (!screen_possible()) return screen_refused("this", "", err);
     setlocale(LC_ALL, "");
     setlocale(LC_NUMERIC, "C");
     screen = newterm(NULL, stdout, stdin); /* initscr would exit on a bad TERM */
@@ -197,6 +192,33 @@ void screen_cut(char *dst, size_t size, const char *text, int columns)
         used += w;
     }
     snprintf(dst + at, size - at, "%s", utf8 ? "…" : "~");
+}
+
+int screen_utf8(char dst[5], wchar_t wide)
+{
+    uint32_t c = (uint32_t)wide;
+    int n = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes behind the first */
+    static const unsigned char first[] = {0, 0xC0, 0xE0, 0xF0};
+    dst[0] = (char)(first[n] | c >> 6 * n);
+    for (int i = 1; i <= n; i++) dst[i] = (char)(0x80 | (c >> 6 * (n - i) & 63));
+    dst[n + 1] = 0;
+    return n + 1;
+}
+
+void screen_line(const char *text)
+{
+    int columns;
+    wchar_t wide;
+    bool as_it_is = !isatty(STDOUT_FILENO) || strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    if (as_it_is) fputs(text, stdout);
+    for (const char *p = text; *p && !as_it_is;) {
+        char encoded[MB_LEN_MAX];
+        mbstate_t state = {0};
+        p = next(p, &wide, &columns);
+        size_t n = wcrtomb(encoded, wide, &state);
+        if (n != (size_t)-1) fwrite(encoded, 1, n, stdout);
+    }
+    putchar('\n');
 }
 
 int screen_put(int y, int x, int columns, const char *text, bool fill)

@@ -5,6 +5,7 @@
 #include "core/base/log.h"
 
 #include <ncurses.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <term.h>
@@ -32,4 +33,17 @@ bool screen_possible(void)
     log_warn("TERM=%s is not known on this machine: drawing as for " TERMINAL_FALLBACK,
              name_printable(shown, sizeof shown, term));
     return setenv("TERM", TERMINAL_FALLBACK, 1) == 0;
+}
+
+int screen_refused(const char *what, const char *elsewhere, struct error *err)
+{
+    const char *term = getenv("TERM"), *cure = "export TERM=xterm-256color";
+    char hint[320], shown[256];
+    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
+        return error_set(err, EXIT_USAGE, elsewhere, "%s needs a terminal", what);
+    snprintf(hint, sizeof hint, "%s%s%s", cure, elsewhere[0] ? "; " : "", elsewhere);
+    if (!term || !term[0])
+        return error_set(err, EXIT_USAGE, hint, "%s needs to know the terminal: TERM is not set", what);
+    return error_set(err, EXIT_USAGE, hint, "%s needs a terminal that can move its cursor: TERM is '%s'",
+                     what, name_printable(shown, sizeof shown, term));
 }

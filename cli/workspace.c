@@ -183,10 +183,9 @@ static int type_key(struct workspace *w, int kind, wint_t c)
     } else if (kind == OK && c == 21) {
         w->typed[0] = 0;
     } else if (kind == OK && c >= ' ') {
-        char bytes[8] = "";
-        int length = wctomb(bytes, (wchar_t)c);
-        if (length > 0 && n + (size_t)length < sizeof w->table.filter - 1)
-            memcpy(w->typed + n, bytes, (size_t)length + 0), w->typed[n + (size_t)length] = 0;
+        char bytes[5];
+        int length = screen_utf8(bytes, (wchar_t)c);
+        if (n + (size_t)length < sizeof w->table.filter - 1) memcpy(w->typed + n, bytes, (size_t)length + 1);
     }
     if (filter) {
         snprintf(w->table.filter, sizeof w->table.filter, "%.120s", w->typed);
@@ -356,8 +355,8 @@ int workspace_view(const char *directory, bool ascii, struct error *err)
 {
     struct workspace w = {.table = {.directory = directory}, .ascii = ascii, .err = err};
     if (!screen_possible())
-        return error_set(err, EXIT_USAGE, "elsewhere 'meopt runs' and 'meopt runs --json' tell the same",
-                         "the list of runs needs a terminal");
+        return screen_refused("the list of runs",
+                              "'meopt runs' and 'meopt runs --json' tell the same elsewhere", err);
     if (!run_table_refresh(&w.table, NULL) && errno != ENOENT)
         return error_errno(err, EXIT_FAILED, "name it with --run-dir", "cannot list the runs in '%s'",
                            directory);

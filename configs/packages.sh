@@ -6,7 +6,7 @@ set -eu
 packages="build-essential cmake ninja-build pkg-config libdnnl-dev libyaml-dev libcurl4-openssl-dev libarchive-dev
   libjpeg62-turbo-dev libpng-dev libwebp-dev zlib1g-dev libjansson-dev libssl-dev libncurses-dev liburing-dev ca-certificates"
 grep -qi ubuntu /etc/os-release && packages=$(echo "$packages" | sed 's/libjpeg62-turbo-dev/libjpeg-turbo8-dev/')
-[ "${1:-}" = test ] && packages="$packages libcmocka-dev clang clang-format libclang-rt-14-dev valgrind nginx-light tmux mandoc man-db
+[ "${1:-}" = test ] && packages="$packages libcmocka-dev clang clang-format libclang-rt-14-dev valgrind nginx-light tmux mandoc man-db locales
   groff zip unzip zstd xz-utils openssl openmpi-bin libopenmpi-dev shellcheck python3 libcap2-bin librocm-smi-dev"
 [ "${2:-}" = long ] && packages="$packages python3-venv slurm-wlm munge iproute2"
 # Code objects for cards (gfx906, gfx90a): where the distribution has the compiler.

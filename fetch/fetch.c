@@ -189,7 +189,7 @@ static int claim(struct job *j)
 {
     bool here = false, said = false;
     for (;;) {
-        int code = part_claim(&j->part, j->directory, j->source->file, &here, j->err);
+        int code = part_claim(&j->part, j->directory, j->source->name, &here, j->err);
         if (code != EXIT_LOCKED || !here) return code;
         if (!said) {
             char text[sizeof j->err->what + 32];
@@ -198,7 +198,7 @@ static int claim(struct job *j)
             said = true;
         }
         j->progress.phase = FETCH_WAITING;
-        part_peek(j->directory, j->source->file, &j->progress.bytes, &j->progress.total);
+        part_peek(j->directory, j->source->name, &j->progress.bytes, &j->progress.total);
         tell(j, false);
         if (cancelled(j)) return error_set(j->err, EXIT_SIGNAL + SIGINT, NULL, "stopped waiting");
         struct timespec pause = {.tv_nsec = 200000000};
@@ -379,7 +379,7 @@ static void leave(struct job *j, int code)
     bool keep = code != EXIT_INTEGRITY && !j->local && part_state_bytes(&j->part.state) > 0;
     if (code == EXIT_INTEGRITY && !j->local && j->expected[0] && j->result->sha256[0] &&
         strcmp(j->expected, j->result->sha256) != 0) {
-        char *bad = xasprintf("%s/%s.corrupt", j->directory, j->source->file),
+        char *bad = xasprintf("%s/%s.corrupt", j->directory, j->source->name),
              text[600]; /* once, for whoever wants to look */
         if (rename(j->part.path, bad) == 0) {
             snprintf(text, sizeof text, "the wrong archive is kept as %s", bad);
@@ -400,7 +400,7 @@ static void tidy(struct job *j)
     bool here;
     char *directory = path_join(j->o->dest, private_directory);
     int code = EXIT_LOCKED;
-    if (lstat(directory, &st) == 0) code = part_claim(&j->part, directory, j->source->file, &here, &why);
+    if (lstat(directory, &st) == 0) code = part_claim(&j->part, directory, j->source->name, &here, &why);
     if (code && code != EXIT_LOCKED) notice(j, why.what);
     if (!code) {
         j->staging = part_staging(&j->part);
@@ -504,7 +504,7 @@ enum fetch_state fetch_look(const struct source *source, const char *dest, int64
     char *tree = path_join(dest, source->top ? source->top : source->name),
          *directory = path_join(dest, private_directory);
     enum fetch_state state = FETCH_MISSING;
-    part_peek(directory, source->file ? source->file : source->name, bytes, total);
+    part_peek(directory, source->name, bytes, total);
     if (published_read(tree, &what) &&
         (strcmp(what.source, source->name) == 0 || strcmp(what.sha256, source->sha256) == 0)) {
         state = FETCH_THERE;

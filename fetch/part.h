@@ -1,15 +1,14 @@
 /* A partial archive: who works on it, what of it is there, and what the server said it is.
  *
- * Beside the destination lies a private directory DEST/.meopt-fetch with, for an archive NAME:
- *   NAME.part.OWNER   the bytes; OWNER is HOST.PIDNAMESPACE.PID.START. The owner is in the name, because
- *                     rename can have one winner only, on every file system (flock silently succeeds on
- *                     some); an unowned part is NAME.part
- *   NAME.state        what is there for certain, also after a power cut: written after fdatasync of the
- *                     part, replaced by rename, ends with its own CRC-32C
- *   NAME.live         the same counters in a shared mapping, newer; they count only until the machine is
- *                     started again (SIGKILL loses no page of the cache, a power cut does)
- *   NAME.staging/     the archive being unpacked
- * Losing state or live costs time, never correctness: the checksum of the whole decides.
+ * Beside the destination lies a private directory DEST/.meopt-fetch with, for the archive of a source NAME
+ * (of which several may call their archives alike): NAME.part.OWNER   the bytes; OWNER is
+ * HOST.PIDNAMESPACE.PID.START. The owner is in the name, because rename can have one winner only, on every
+ * file system (flock silently succeeds on some); an unowned part is NAME.part NAME.state        what is there
+ * for certain, also after a power cut: written after fdatasync of the part, replaced by rename, ends with its
+ * own CRC-32C NAME.live         the same counters in a shared mapping, newer; they count only until the
+ * machine is started again (SIGKILL loses no page of the cache, a power cut does) NAME.staging/     the
+ * archive being unpacked Losing state or live costs time, never correctness: the checksum of the whole
+ * decides.
  */
 #ifndef MEOPT_FETCH_PART_H
 #define MEOPT_FETCH_PART_H

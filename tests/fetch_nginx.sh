@@ -138,7 +138,7 @@ if [ "$(id -u)" = 0 ] && mkdir small && mount -t tmpfs -o size=$((size + size / 
     mount -o remount,size=$((3 * size)) small
     "$MEOPT" fetch big --dest small --quiet 2>err &
     pid=$!
-    for _ in $(seq 100); do test "$(cat small/.meopt-fetch/COCO2014.tar.gz.part.* 2>/dev/null | wc -c)" -gt 1000000 && break; sleep 0.05; done
+    for _ in $(seq 100); do test "$(cat small/.meopt-fetch/big.part.* 2>/dev/null | wc -c)" -gt 1000000 && break; sleep 0.05; done
     head -c $((2 * size)) /dev/zero >small/filler 2>/dev/null || true
     got=0
     wait $pid || got=$?

@@ -19,10 +19,18 @@ tar -C tree -czf good.tar.gz COCO2014
 tar -C other -czf other.tar.gz COCO2014
 sha=$(sha256sum <good.tar.gz | cut -c1-64)
 size=$(stat -c %s good.tar.gz)
-python3 "$MEOPT_SOURCE/tests/fetch/server.py" good.tar.gz other.tar.gz port log &
-server=$!
-for _ in $(seq 100); do test -s port && break; sleep 0.1; done
-base=http://127.0.0.1:$(cat port)
+serve() { # one that has served nothing yet
+    if [ -n "$server" ]; then
+        kill "$server"
+        wait "$server" 2>/dev/null || true
+        rm -f port
+    fi
+    python3 "$MEOPT_SOURCE/tests/fetch/server.py" good.tar.gz other.tar.gz port log &
+    server=$!
+    for _ in $(seq 100); do test -s port && break; sleep 0.1; done
+    base=http://127.0.0.1:$(cat port)
+}
+serve
 bad=0
 fail() {
     echo "FAILED: $*"
@@ -188,13 +196,7 @@ test ! -e dest/.meopt-fetch || fail "leftovers: still there"
 # stopped by Ctrl-C while it stalls: keeps what arrived, says so, goes on
 rm -rf dest
 export MEOPT_FETCH_STALL_SECONDS=30
-kill "$server"
-wait "$server" 2>/dev/null || true
-rm -f port
-python3 "$MEOPT_SOURCE/tests/fetch/server.py" good.tar.gz other.tar.gz port log &
-server=$!
-for _ in $(seq 100); do test -s port && break; sleep 0.1; done
-base=http://127.0.0.1:$(cat port)
+serve
 "$MEOPT" fetch --from "$base/stall/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err &
 pid=$!
 for _ in $(seq 100); do
@@ -210,5 +212,26 @@ grep -q 'run the same command again' err || fail "Ctrl-C: does not say how to go
 test -f dest/.meopt-fetch/good.tar.gz.part || fail "Ctrl-C: nothing kept"
 "$MEOPT" fetch --from "$base/stall/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err || fail "going on after Ctrl-C"
 diff -r --exclude=.meopt-complete tree/COCO2014 dest/COCO2014 >/dev/null || fail "after Ctrl-C: another tree"
+# what has arrived of one source is not another's whose archive is called alike, who leaves it alone
+rm -rf dest
+serve
+mkdir -p config/meopt
+cat >config/meopt/sources.yaml <<EOF
+sources:
+  far: {file: good.tar.gz, url: "https://far.invalid/good.tar.gz", top: COCO2014, sha256: $sha}
+  near: {file: good.tar.gz, url: "file://$work/good.tar.gz", top: COCO2014, sha256: $sha}
+EOF
+"$MEOPT" fetch far --from "$base/stall/good.tar.gz" --dest dest >out 2>err &
+pid=$!
+for _ in $(seq 100); do
+    test "$(cat dest/.meopt-fetch/far.part* 2>/dev/null | wc -c)" -gt 100000 && break
+    sleep 0.1
+done
+kill -TERM $pid
+wait $pid || true
+"$MEOPT" fetch --list --dest dest >out
+grep -q '^far  *partial' out && grep -q '^near  *missing' out || fail "--list: $(cat out)"
+"$MEOPT" fetch near --dest dest 2>err || fail "near: exit $?"
+test "$(cat dest/.meopt-fetch/far.part | wc -c)" -gt 100000 || fail "what had arrived of another source is gone"
 test $bad = 0 && echo "every mode as expected"
 exit $bad

@@ -16,16 +16,18 @@ await 'status 0'
 grep -q 'TERM=xterm-ghostty is not known on this machine' "$dir/err" || fail "does not say so: $(cat "$dir/err")"
 restored quit
 stop
-start dumb 'attach run1'
-await 'status 2'
-stop
-"$MEOPT" config new quickstart "$dir/x.yaml" >/dev/null
+(cd "$dir" && "$MEOPT" config new quickstart x.yaml >/dev/null && "$MEOPT" fetch sample --dest sample --quiet)
+for how in attach 'attach run1' 'config edit x.yaml' 'train x.yaml train.steps=1 --run-dir trained'; do
+    for term in dumb ''; do
+        start "$term" "$how"
+        case $how in train*) await 'status 0' ;; *) await 'status 2' ;; esac
+        case $term in dumb) why="cursor: TERM is 'dumb'" ;; *) why='TERM is not set' ;; esac
+        grep -q "$why" "$dir/err" || fail "'$how' with TERM='$term': $(cat "$dir/err")"
+        stop
+    done
+done
 start foot-extra 'config edit x.yaml'
 await 'Memory of one rank'
 keys q
 await 'status 0'
-stop
-start dumb 'config edit x.yaml'
-await 'status 2'
-grep -q "TERM is 'dumb'" "$dir/err" || fail "dumb: $(cat "$dir/err")"
 stop
