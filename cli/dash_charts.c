@@ -169,8 +169,10 @@ void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int *p
     char label[24], cell[8];
     int top = r->y + 1;
     for (int y = 0; y < p->h; y++) {
-        if (y == 0 || y == p->h - 1 || (p->h >= 7 && y == p->h / 2)) {
-            double v = p->h > 1 ? p->y_max - (p->y_max - p->y_min) * y / (p->h - 1) : p->y_max;
+        if (p->flat ? y == p->h / 2 : y == 0 || y == p->h - 1 || (p->h >= 7 && y == p->h / 2)) {
+            double v = p->flat    ? (p->y_max + p->y_min) / 2
+                       : p->h > 1 ? p->y_max - (p->y_max - p->y_min) * y / (p->h - 1)
+                                  : p->y_max;
             if (!p->empty)
                 dash_put(top + y, r->x, PLOT_LABELS - 1, dash_paint(PAIR_DIM),
                          dash_number(label, sizeof label, p->log ? pow(10, v) : v));

@@ -264,9 +264,15 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
         dash_put(r->y, x, r->x + r->w - x, i == (int)d->tab ? (int)A_REVERSE : dash_paint(PAIR_DIM), text);
         x += (int)strlen(text) + 2;
     }
-    const char *all = dash_alive(d) ? "c save  e change  x stop  q leave, the run goes on"
+    bool memory = d->tab == TAB_MEMORY;
+    const char *all = dash_alive(d) ? memory ? "Enter why so much  c save  x stop  q leave, the run goes on"
+                                             : "c save  e change  x stop  q leave, the run goes on"
+                      : memory      ? "Enter why so much  r go on  q leave"
                                     : "z range  r go on  q leave",
-               *few = dash_alive(d) ? "c save  e change  x stop  q" : "r go on  q leave", *hints = all;
+               *few = dash_alive(d) ? memory ? "Enter why so much  x stop  q" : "c save  e change  x stop  q"
+                      : memory      ? "Enter why so much  q leave"
+                                    : "r go on  q leave",
+               *hints = all;
     if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = few;
     if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = "q leave";
     int w = (int)strlen(hints);
@@ -282,7 +288,9 @@ void dash_draw(struct dash *d)
     erase();
     curs_set(0);
     if (l.too_small) {
-        dash_put(0, 0, columns, 0, "too small");
+        char line[48];
+        snprintf(line, sizeof line, "too small: %dx%d", DASH_MIN_COLUMNS, DASH_MIN_ROWS);
+        dash_put(0, 0, columns, 0, line);
         refresh();
         return;
     }

@@ -11,6 +11,8 @@ const char *const dash_tab_names[TAB_COUNT] = {"overview", "charts", "memory", "
 
 /* ---- layout ---- */
 
+enum { MEMORY_ROWS = 12 }; /* of the memory tab: the peak, the classes, the others */
+
 static struct dash_rect take(int *y, int left, int h, int columns)
 {
     struct dash_rect r = {*y, 0, h < left ? h : left, columns};
@@ -51,7 +53,7 @@ struct dash_layout dash_layout(int rows, int columns, int cards, enum dash_tab t
         return l;
     }
     l.card_titles = rows >= 16;
-    int room = tab == TAB_MEMORY ? bottom - y - 1 : (bottom - y) * 2 / 5;
+    int room = tab == TAB_MEMORY ? bottom - y - MEMORY_ROWS : (bottom - y) * 2 / 5;
     if (cards > 1) cards++; /* the line of all together */
     l.card_rows = cards < room - l.card_titles ? cards : room - l.card_titles;
     if (l.card_rows < 1) l.card_rows = 1;
@@ -87,7 +89,8 @@ void dash_plot_begin(struct dash_plot *p, int w, int h, enum dash_glyphs glyphs,
     p->empty = !isfinite(x_min) || !isfinite(x_max) || !isfinite(y_min) || !isfinite(y_max) ||
                x_min > x_max || y_min > y_max;
     if (p->log) y_min = log10(y_min), y_max = log10(y_max);
-    if (!p->empty && y_min == y_max) { /* a constant stands in the middle */
+    p->flat = !p->empty && y_min == y_max;
+    if (p->flat) {
         double pad = y_min != 0 ? fabs(y_min) * 0.05 : 1;
         y_min -= pad;
         y_max += pad;
@@ -218,6 +221,7 @@ char *dash_bytes(char *dst, size_t size, double bytes)
 {
     static const char units[] = "KMGTP";
     if (!(bytes >= 0) || !isfinite(bytes)) return snprintf(dst, size, "-"), dst;
+    if (bytes == 0) return snprintf(dst, size, "0"), dst;
     int unit = 0;
     double x = bytes / 1024;
     while (x >= 999.5 && unit < 4) x /= 1024, unit++;
@@ -243,7 +247,8 @@ char *dash_number(char *dst, size_t size, double x)
     if (a != 0 && (a < 1e-3 || a >= 1e5)) snprintf(dst, size, "%.2e", x);
     else
         snprintf(dst, size,
-                 a < 0.1    ? "%.5f"
+                 a == 0     ? "%.0f"
+                 : a < 0.1  ? "%.5f"
                  : a < 10   ? "%.4f"
                  : a < 100  ? "%.3f"
                  : a < 1000 ? "%.2f"

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { KEY_WAIT_MS = 200, REFRESH_SECONDS = 2, MARKS = 8 };
+enum { KEY_WAIT_MS = 200, REFRESH_SECONDS = 2, MARKS = 8, LEAST_ROWS = 4, LEAST_COLUMNS = 36 };
 enum typing { TYPING_NOTHING, TYPING_FILTER, TYPING_CONFIG };
 
 struct workspace {
@@ -315,9 +315,10 @@ static void draw(struct workspace *w)
     getmaxyx(stdscr, rows, columns);
     erase();
     curs_set(0);
-    if (w->help || rows < 4 || columns < 36) {
+    if (w->help || rows < LEAST_ROWS || columns < LEAST_COLUMNS) {
+        snprintf(line, sizeof line, "too small: %dx%d", LEAST_COLUMNS, LEAST_ROWS);
         if (w->help) draw_help(rows, columns);
-        else screen_put(0, 0, columns, "too small", false);
+        else screen_put(0, 0, columns, line, false);
         refresh();
         return;
     }

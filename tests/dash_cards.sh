@@ -39,6 +39,12 @@ await '^15  *W'
 tmux -L "$socket" resize-window -x 132 -y 43
 await '^2  *W' # no blank rows below the last card
 await '^+2 more'
+tmux -L "$socket" resize-window -x 80 -y 24
+keys 3 # the classes have their place, however many cards there are
+await '^+10 more'
+await '^ W weights  *1.88G  *1.88G  *5.65G'
+await '^ X others '
+await 'Enter why so much'
 keys q
 stop
 

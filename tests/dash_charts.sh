@@ -59,6 +59,25 @@ keys q
 await 'status 0'
 stop
 
+# what does not change has its value beside its line, and no other
+dash_run "$dir/constant/same" 1 100
+sed -i 's/"data_wait_ms":[0-9.]*/"data_wait_ms":0.0/;s/"lr":[^,]*/"lr":0.0001/' "$dir/constant/same/metrics.jsonl"
+for size in '80 24' '132 43'; do
+    # shellcheck disable=SC2086
+    start $size 'attach constant/same'
+    keys 2
+    await '^charts 1'
+    [ "$size" = '132 43' ] || keys NPage
+    await '\(^\|  \)1.00e-04 [^ ][^ ]'
+    [ "$size" = '132 43' ] || keys NPage NPage
+    await 'wait for images 0 ms'
+    await '\(^\|  \)0  *[^ 0-9][^ ]'
+    if tmux -L "$socket" capture-pane -p | grep -e '-1.0000\|1.05e-04'; then fail "a constant is given an axis"; fi
+    keys q
+    await 'status 0'
+    stop
+done
+
 # the next one draws as this one did; what is not its own is nothing to it
 start 80 24 'attach one --baseline other'
 await '[▀▄█]'

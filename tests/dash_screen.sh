@@ -74,7 +74,7 @@ keys z
 await 'steps 0 to 300'
 keys f g
 tmux -L "$socket" resize-window -x 20 -y 5
-await 'too small'
+await '^too small: 36x10$'
 tmux -L "$socket" resize-window -x 80 -y 24
 await 'step 300/300'
 tmux -L "$socket" send-keys C-c
