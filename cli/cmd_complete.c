@@ -66,7 +66,7 @@ static void offer_commands(const char *first, const char *word)
 static void offer_runs(const char *word)
 {
     int count, offered = 0;
-    char **names = run_names("runs", &count);
+    char **names = run_names("runs", true, &count);
     for (int i = 0; i < count; i++) {
         if (!begins(names[i], word)) continue;
         printf("%s\n", names[i]);

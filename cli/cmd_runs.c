@@ -50,6 +50,7 @@ static json_t *row_json(const struct run_brief *b)
     json_object_set_new(row, "planned_peak_bytes", count_or_null(b->peak_bytes));
     json_object_set_new(row, "planned_baseline_peak_bytes", count_or_null(b->without_bytes));
     json_object_set_new(row, "device", b->device[0] ? json_string(b->device) : json_null());
+    json_object_set_new(row, "bound_by", b->bound_by ? json_string(verdict_words[b->bound_by]) : json_null());
     json_object_set_new(row, "started", b->started > 0 ? json_real(b->started) : json_null());
     json_object_set_new(row, "silent_s", b->silent_s > 0 ? json_real(b->silent_s) : json_null());
     json_object_set_new(row, "time", s->time > 0 ? json_real(s->time) : json_null());
@@ -81,6 +82,7 @@ static void print_rows(const struct run_table *t, int count, int most)
     }
     if (!terminal && names < 24) names = 24;
     run_table_head(line, width, names);
+    run_table_ready(t, 0, count < most ? count : most, width, names);
     if (count) screen_line(line);
     for (int i = 0; i < count && i < most; i++) {
         run_table_line(line, &t->briefs[t->shown[i]], width, names, ascii);
@@ -103,7 +105,7 @@ static void watch(struct run_table *t, int limit)
         fflush(stdout);
         nanosleep(&(struct timespec){.tv_sec = 2}, NULL);
         bool differs;
-        if (run_table_refresh(t, &differs)) changed = differs || terminal;
+        if (run_table_refresh(t, INFINITY, &differs)) changed = differs || terminal;
     }
 }
 
@@ -116,7 +118,7 @@ static int runs_run(const struct arguments *args, struct error *err)
     int limit = (int)argument_int(args, "limit", 1 << 30);
     while (strcmp(run_order_names[t.order], order) != 0) t.order++;
     snprintf(t.filter, sizeof t.filter, "%s", argument_text(args, "filter", ""));
-    bool there = run_table_refresh(&t, NULL);
+    bool there = run_table_refresh(&t, INFINITY, NULL);
     if (!there && !(errno == ENOENT && strcmp(t.directory, "runs") == 0)) /* nobody trained here yet */
         return error_errno(err, EXIT_FAILED, "name it with --run-dir", "cannot list the runs in '%s'",
                            t.directory);
@@ -135,7 +137,7 @@ static const struct option runs_options[] = {
     {"state", 0, OPTION_TEXT, "STATE", "starting|training|silent|done|stopped|diverged|failed|lost|damaged",
      0, 0, "only those"},
     {"filter", 0, OPTION_TEXT, "WORDS", NULL, 0, 0,
-     "only those whose name, state or device has each of the words"},
+     "only those whose name, state, device or what binds them has each of the words"},
     {"sort", 0, OPTION_TEXT, "BY", "age|name|state|step|loss|peak", 0, 0,
      "order (default age: the newest first)"},
     {"reverse", 'r', OPTION_FLAG, NULL, NULL, 0, 0, "the other way round"},

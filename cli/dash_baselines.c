@@ -92,7 +92,7 @@ void dash_others_open(struct dash *d)
 {
     char *parent = beside(d), *real = realpath(d->run->directory, NULL);
     run_names_free(d->others.names, d->others.count);
-    d->others.names = run_names(parent, &d->others.count);
+    d->others.names = run_names(parent, true, &d->others.count);
     for (int i = 0; i < d->others.count; i++) { /* itself is none of them */
         if (strcmp(d->others.names[i], path_basename(real ? real : d->run->directory)) != 0) continue;
         free(d->others.names[i]);

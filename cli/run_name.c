@@ -13,17 +13,19 @@
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-char **run_names(const char *directory, int *count)
+char **run_names(const char *directory, bool look, int *count)
 {
     DIR *dir = opendir(directory);
     char **names = NULL;
     int room = 0, problem = dir ? 0 : errno;
     *count = dir ? 0 : -1;
     for (struct dirent *e; dir && (errno = 0, e = readdir(dir), problem = errno, e);) {
+        if (e->d_name[0] == '.' || (e->d_type != DT_DIR && e->d_type != DT_LNK && e->d_type != DT_UNKNOWN))
+            continue;
         char *config = xasprintf("%s/config.yaml", e->d_name);
         errno = 0; /* what cannot be looked at may be one */
-        if (e->d_name[0] != '.' && (faccessat(dirfd(dir), config, F_OK, 0) == 0 ||
-                                    (errno != ENOENT && errno != ENOTDIR && errno != ELOOP))) {
+        if (!look || faccessat(dirfd(dir), config, F_OK, 0) == 0 ||
+            (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)) {
             if (*count == room)
                 names = xrealloc(names, (size_t)(room = room ? 2 * room : 16) * sizeof *names);
             names[(*count)++] = xstrdup(e->d_name);
@@ -85,7 +87,7 @@ char *run_named(const char *word, const char *parent, int *code, struct error *e
     const char *begin = path_basename(bare);
     char *found = path_join(within, begin), hint[400] = "'meopt runs' lists them";
     struct names names;
-    names.all = run_names(within, &names.count);
+    names.all = run_names(within, true, &names.count);
     int problem = names.count < 0 && errno != ENOENT && errno != ENOTDIR ? errno : 0;
     int same = 0, last = -1;
     if (file_absent(found)) {

@@ -5,9 +5,12 @@
 
 #include "core/base/error.h"
 
+#include <stdbool.h>
+
 /* Names of the runs in a directory, sorted, malloc'ed each and together; NULL is none. count < 0: it cannot
- * be listed (errno says why). */
-char **run_names(const char *directory, int *count);
+ * be listed (errno says why). Without `look`, names of all directories: what is no run is not told from one,
+ * which costs a call for each. */
+char **run_names(const char *directory, bool look, int *count);
 void run_names_free(char **names, int count);
 
 /* The directory of the run that `word` means, malloc'ed: what exists by that path, else the run of that name

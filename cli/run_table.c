@@ -3,6 +3,7 @@
 #include "cli/dash_layout.h"
 #include "cli/run_name.h"
 #include "cli/screen.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 
 #include <math.h>
@@ -14,16 +15,16 @@ const char *const run_order_names[ORDER_COUNT + 1] = {"age", "name", "state", "s
 
 /* ---- the directory ---- */
 
-bool run_table_refresh(struct run_table *t, bool *changed)
+bool run_table_refresh(struct run_table *t, double seconds, bool *changed)
 {
     int count, old = 0, differs = 0;
-    char **names = run_names(t->directory, &count);
+    char **names = run_names(t->directory, false, &count);
     if (count < 0) return false;
     struct run_brief *briefs = xcalloc((size_t)count + 1, sizeof *briefs);
     for (int i = 0; i < count; i++) { /* both are sorted by name */
-        while (old < t->count && strcmp(t->briefs[old].name, names[i]) < 0)
+        while (old < t->entries && strcmp(t->briefs[old].name, names[i]) < 0)
             run_brief_free(&t->briefs[old++]), differs++;
-        if (old < t->count && strcmp(t->briefs[old].name, names[i]) == 0) briefs[i] = t->briefs[old++];
+        if (old < t->entries && strcmp(t->briefs[old].name, names[i]) == 0) briefs[i] = t->briefs[old++];
         else {
             briefs[i] = (struct run_brief){.name = xstrdup(names[i]),
                                            .directory = path_join(t->directory, names[i]),
@@ -32,12 +33,14 @@ bool run_table_refresh(struct run_table *t, bool *changed)
             differs++;
         }
     }
-    for (; old < t->count; old++) run_brief_free(&t->briefs[old]), differs++;
+    for (; old < t->entries; old++) run_brief_free(&t->briefs[old]), differs++;
     run_names_free(names, count);
     free(t->briefs);
     t->briefs = briefs;
-    t->count = count;
-    differs += run_briefs_read(briefs, count);
+    t->entries = count;
+    differs += run_briefs_read(briefs, count, clock_seconds() + seconds, &t->unread);
+    t->count = 0;
+    for (int i = 0; i < count; i++) t->count += !briefs[i].foreign;
     if (changed) *changed = differs > 0;
     run_table_choose(t);
     return true;
@@ -52,7 +55,9 @@ static bool passes(const struct run_table *t, const struct run_brief *b)
     if (t->state && strncmp(state, t->state, strlen(t->state)) != 0) return false;
     snprintf(words, sizeof words, "%s", t->filter);
     for (char *w = strtok_r(words, " ", &save); w; w = strtok_r(NULL, " ", &save))
-        if (!strcasestr(b->name, w) && !strcasestr(state, w) && !strcasestr(b->device, w)) return false;
+        if (!strcasestr(b->name, w) && !strcasestr(state, w) && !strcasestr(b->device, w) &&
+            !strcasestr(verdict_words[b->bound_by], w))
+            return false;
     return true;
 }
 
@@ -86,16 +91,16 @@ static int compare(const void *x, const void *y, void *context)
 
 void run_table_choose(struct run_table *t)
 {
-    t->shown = xrealloc(t->shown, ((size_t)t->count + 1) * sizeof *t->shown);
+    t->shown = xrealloc(t->shown, ((size_t)t->entries + 1) * sizeof *t->shown);
     t->shown_count = 0;
-    for (int i = 0; i < t->count; i++)
-        if (passes(t, &t->briefs[i])) t->shown[t->shown_count++] = i;
+    for (int i = 0; i < t->entries; i++)
+        if (!t->briefs[i].foreign && passes(t, &t->briefs[i])) t->shown[t->shown_count++] = i;
     qsort_r(t->shown, (size_t)t->shown_count, sizeof *t->shown, compare, t);
 }
 
 void run_table_free(struct run_table *t)
 {
-    for (int i = 0; i < t->count; i++) run_brief_free(&t->briefs[i]);
+    for (int i = 0; i < t->entries; i++) run_brief_free(&t->briefs[i]);
     free(t->briefs);
     free(t->shown);
     t->briefs = NULL;
@@ -111,6 +116,7 @@ enum column {
     COLUMN_LEFT,
     COLUMN_PEAK,
     COLUMN_SAVED,
+    COLUMN_BOUND,
     COLUMN_CURVE,
     COLUMN_RATE,
     COLUMN_SIGN,
@@ -122,11 +128,12 @@ static const struct {
     int width;
     bool left;
 } columns[COLUMN_COUNT] = {
-    [COLUMN_STATE] = {"state", 10, true},         [COLUMN_STEP] = {"step", 13, false},
-    [COLUMN_LOSS] = {"loss", 8, false},           [COLUMN_LEFT] = {"left", 8, false},
-    [COLUMN_PEAK] = {"peak", 6, false},           [COLUMN_SAVED] = {"saved", 5, false},
-    [COLUMN_CURVE] = {"loss", 16, true},          [COLUMN_RATE] = {"images/s", 8, false},
-    [COLUMN_SIGN] = {"last sign, UTC", 20, true}, [COLUMN_DEVICE] = {"device", 16, true}};
+    [COLUMN_STATE] = {"state", 10, true},    [COLUMN_STEP] = {"step", 13, false},
+    [COLUMN_LOSS] = {"loss", 8, false},      [COLUMN_LEFT] = {"left", 8, false},
+    [COLUMN_PEAK] = {"peak", 6, false},      [COLUMN_SAVED] = {"saved", 5, false},
+    [COLUMN_BOUND] = {"bound by", 15, true}, [COLUMN_CURVE] = {"loss", 16, true},
+    [COLUMN_RATE] = {"images/s", 8, false},  [COLUMN_SIGN] = {"last sign, UTC", 20, true},
+    [COLUMN_DEVICE] = {"device", 16, true}};
 enum { NAME_LEAST = 20 };
 
 /* How many of the columns fit, and what is left for the name. */
@@ -137,6 +144,16 @@ static int fitting(int width, int name_width, int *name)
         used += columns[count++].width + 1;
     *name = name_width > 0 ? name_width : width - used;
     return count;
+}
+
+void run_table_ready(const struct run_table *t, int from, int count, int width, int name_width)
+{
+    int name, last = from + count < t->shown_count ? from + count : t->shown_count, n = 0;
+    if (fitting(width, name_width, &name) <= COLUMN_CURVE) return;
+    struct run_brief **some = xcalloc((size_t)count + 1, sizeof(struct run_brief *));
+    for (int i = from; i < last; i++) some[n++] = &t->briefs[t->shown[i]];
+    run_briefs_losses(some, n);
+    free(some);
 }
 
 /* Text in its column: padded or cut, by columns of the terminal. */
@@ -186,6 +203,7 @@ static void curve_text(char *dst, size_t size, const struct run_brief *b, bool a
     double low = INFINITY, high = -INFINITY;
     size_t at = 0;
     dst[0] = 0;
+    if (!b->losses_mark) return;
     for (int i = 0; i < BRIEF_LOSSES; i++) {
         if (!isfinite(b->losses[i])) continue;
         low = fmin(low, b->losses[i]);
@@ -201,6 +219,8 @@ static void curve_text(char *dst, size_t size, const struct run_brief *b, bool a
 static void cell_text(char *dst, size_t size, const struct run_brief *b, enum column column, bool ascii)
 {
     const struct run_status *s = &b->status;
+    dst[0] = 0;
+    if (!b->state_mark) return; /* nothing is known yet */
     switch (column) {
     case COLUMN_STATE: run_brief_state(b, dst, size); break;
     case COLUMN_STEP:
@@ -218,6 +238,7 @@ static void cell_text(char *dst, size_t size, const struct run_brief *b, enum co
             snprintf(dst, size, "%+.0f%%", 100 * ((double)b->peak_bytes / (double)b->without_bytes - 1));
         else snprintf(dst, size, "-");
         break;
+    case COLUMN_BOUND: snprintf(dst, size, "%s", b->bound_by ? verdict_words[b->bound_by] : "-"); break;
     case COLUMN_CURVE: curve_text(dst, size, b, ascii); break;
     case COLUMN_RATE: dash_number(dst, size, b->last.step < 0 ? NAN : b->last.images_per_s); break;
     case COLUMN_SIGN: run_time_text(dst, size, "%Y-%m-%dT%H:%M:%SZ", b->last_sign); break;
@@ -233,6 +254,9 @@ void run_table_line(char dst[RUN_LINE], const struct run_brief *b, int width, in
     size_t at = put(dst, 0, name_printable(text, sizeof text, b->name), name, true, ascii);
     for (int c = 0; c < count; c++) {
         cell_text(text, sizeof text, b, (enum column)c, ascii);
+        if (c == COLUMN_STATE && count <= COLUMN_BOUND && b->bound_by && b->bound_by != VERDICT_COMPUTE)
+            snprintf(text, sizeof text, "%.*s", (int)strcspn(verdict_words[b->bound_by], " "),
+                     verdict_words[b->bound_by]); /* where the column has no room, and something is wrong */
         at += (size_t)snprintf(dst + at, RUN_LINE - at, " ");
         at = put(dst, at, text, columns[c].width, columns[c].left, ascii);
     }

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 enum { KEY_WAIT_MS = 200, REFRESH_SECONDS = 2, MARKS = 8, LEAST_ROWS = 4, LEAST_COLUMNS = 36 };
+static const double READ_SECONDS = 0.25; /* at once; a slow file system is read on between keys */
 enum typing { TYPING_NOTHING, TYPING_FILTER, TYPING_CONFIG };
 
 struct workspace {
@@ -270,7 +271,7 @@ static void draw_help(int rows, int columns)
     static const char *const lines[] = {
         "Enter            the dashboard of the run; with another one marked, its loss beneath",
         "up down, k j, PgUp PgDn, Home End, g G   move",
-        "/                filter: words that name, state or device must hold",
+        "/                filter: words that name, state, device, bound by must hold",
         "s r              sort by age, name, state, step, loss, peak; the other way round",
         "space            mark; Esc forgets marks and filter",
         "d                compare the marked runs, or the marked one and this",
@@ -281,6 +282,7 @@ static void draw_help(int rows, int columns)
         "",
         "saved: planned peak against that of the same experiment without meopt",
         "silent: nothing was heard of it, though it should live",
+        "bound by: what its steps wait for; without room, instead of training",
     };
     for (int i = 0; i < (int)(sizeof lines / sizeof *lines) && i + 1 < rows; i++)
         screen_put(i, 0, columns, lines[i], false);
@@ -322,8 +324,10 @@ static void draw(struct workspace *w)
         refresh();
         return;
     }
-    snprintf(count, sizeof count, "%d of %d  by %s%s", t->shown_count, t->count, run_order_names[t->order],
-             t->reversed ? ", reversed" : "");
+    if (t->unread) snprintf(count, sizeof count, "reading, %d of %d", t->count - t->unread, t->count);
+    else
+        snprintf(count, sizeof count, "%d of %d  by %s%s", t->shown_count, t->count,
+                 run_order_names[t->order], t->reversed ? ", reversed" : "");
     snprintf(line, sizeof line, "runs in %s%s%s", t->directory, t->filter[0] ? "  filter: " : "", t->filter);
     attron(A_BOLD);
     screen_put(0, 0, columns - (int)strlen(count) - 1, line, false);
@@ -339,6 +343,7 @@ static void draw(struct workspace *w)
     if (w->top > t->shown_count - room) w->top = t->shown_count > room ? t->shown_count - room : 0;
     if (t->shown_count == 0)
         screen_put(2, 2, columns - 2, t->count ? "none of them is such" : "no runs yet: n starts one", false);
+    if (!t->unread) run_table_ready(t, w->top, room, columns - 2, 0);
     for (int i = w->top; i < t->shown_count && i < w->top + room; i++) {
         const struct run_brief *b = &t->briefs[t->shown[i]];
         attr_t how = i == w->selected ? A_REVERSE : 0;
@@ -352,13 +357,28 @@ static void draw(struct workspace *w)
     refresh();
 }
 
+/* What has changed, with the same run selected. */
+static bool refresh_table(struct workspace *w)
+{
+    const struct run_brief *b = chosen(w);
+    char *name = b && (w->selected || !w->table.unread) ? xstrdup(b->name) : NULL; /* else the newest */
+    bool differs = false;
+    int unread = w->table.unread;
+    run_table_refresh(&w->table, READ_SECONDS, &differs);
+    for (int i = 0; name && i < w->table.shown_count; i++)
+        if (strcmp(w->table.briefs[w->table.shown[i]].name, name) == 0) w->selected = i;
+    free(name);
+    move_by(w, 0);
+    return differs || unread != w->table.unread;
+}
+
 int workspace_view(const char *directory, bool ascii, struct error *err)
 {
     struct workspace w = {.table = {.directory = directory}, .ascii = ascii, .err = err};
     if (!screen_possible())
         return screen_refused("the list of runs",
                               "'meopt runs' and 'meopt runs --json' tell the same elsewhere", err);
-    if (!run_table_refresh(&w.table, NULL) && errno != ENOENT)
+    if (!run_table_refresh(&w.table, READ_SECONDS, NULL) && errno != ENOENT)
         return error_errno(err, EXIT_FAILED, "name it with --run-dir", "cannot list the runs in '%s'",
                            directory);
     int code = back(&w);
@@ -368,22 +388,15 @@ int workspace_view(const char *directory, bool ascii, struct error *err)
         if (changed) draw(&w);
         changed = false;
         wint_t c = 0;
+        timeout(w.table.unread ? 0 : KEY_WAIT_MS); /* the rest is read while keys are heard */
         int kind = get_wch(&c);
         if (kind == ERR && !isatty(STDIN_FILENO)) break; /* the terminal went away */
         if (kind != ERR) {
             code = key(&w, kind, c);
             changed = true;
         }
-        if (clock_seconds() - refreshed < REFRESH_SECONDS) continue;
-        const struct run_brief *b = chosen(&w);
-        char *name = b ? xstrdup(b->name) : NULL;
-        bool differs = false;
-        run_table_refresh(&w.table, &differs);
-        for (int i = 0; name && i < w.table.shown_count; i++)
-            if (strcmp(w.table.briefs[w.table.shown[i]].name, name) == 0) w.selected = i;
-        free(name);
-        move_by(&w, 0);
-        changed |= differs;
+        if (!w.table.unread && clock_seconds() - refreshed < REFRESH_SECONDS) continue;
+        changed |= refresh_table(&w);
         refreshed = clock_seconds();
     }
     int signal_number = screen_signal;

@@ -47,6 +47,31 @@ awk 'BEGIN { for (i = 0; i <= 100; i++) printf "{\"time\":%d,\"step\":%d,\"cards
 awk '{ if (NR > 180) sub(/"step_ms":[0-9.]*/, "\"step_ms\":400.0"); print }' "$run/metrics.jsonl" >"$dir/metrics" && mv "$dir/metrics" "$run/metrics.jsonl"
 shows hot throttled 'card 0: 92 C, 220 of 310 W; a step takes 2[0-9] % longer' 'train --resume runs/hot --cards N'
 
+# the same words in the list of runs: a column where it fits, else in place of the state, and as JSON
+list() { # WIDTH COMMAND
+    terminal "$1" 24 C.UTF-8 "NO_COLOR=1 HOME='$dir'" "sh -c \"cd '$dir'; '$MEOPT' $2; echo status \\$?; sleep 60\""
+}
+for how in runs ''; do
+    list 132 "$how"
+    for word in compute-bound data-bound disk-bound straggler 'fallback kernel' throttled; do
+        await "^ *[a-z]*  *training .*-49% $word  *[█▇]"
+    done
+    [ "$how" = runs ] || { keys q && await 'status 0'; }
+    stop
+    list 80 "$how"
+    await '^ *compute  *training '
+    await '^ *data  *data-bound  *300/900 '
+    await '^ *fallback  *fallback  *300/900 '
+    [ "$how" = runs ] || { keys q && await 'status 0'; }
+    stop
+done
+(cd "$dir" && "$MEOPT" runs --sort name --json) | python3 -c '
+import json, sys
+found = {r["name"]: r["bound_by"] for r in json.load(sys.stdin)}
+assert found == {"compute": "compute-bound", "data": "data-bound", "disk": "disk-bound", "fallback": "fallback kernel",
+                 "full": "disk-bound", "hot": "throttled", "slow": "straggler"}, found' || fail "runs --json"
+[ "$(cd "$dir" && "$MEOPT" runs --filter straggler | wc -l)" = 2 ] || fail "--filter straggler"
+
 # the next steps are better: so is the word
 run mended
 waits 160.0

@@ -1,9 +1,11 @@
 /* Runs in a few figures: see brief.h. */
 #include "core/run/brief.h"
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/retry.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
@@ -19,8 +21,10 @@ enum {
     CHUNK = 8192,        /* holds a metric line of many cards */
     SILENT_SECONDS = 60, /* with a supervisor, which tells every second; seconds differ between hosts */
     PATIENCE_SECONDS = 1200,
+    JUDGED_SECONDS = 30, /* a verdict takes some hundred reads */
     THREADS = 16
 };
+static const double VERDICTS_SECONDS = 0.3; /* of one call for many */
 
 static double number(const json_t *object, const char *key)
 {
@@ -70,25 +74,48 @@ static bool line_at(int fd, int64_t at, bool from_start, bool last, struct metri
     return found;
 }
 
-static void take_metrics(struct run_brief *b)
+/* metrics.jsonl, -1 when it cannot be read. The kernel is to bring no more of it than is asked for. */
+static int open_metrics(const struct run_brief *b, struct stat *st)
 {
     char *path = path_join(b->directory, "metrics.jsonl");
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat st;
-    struct metric_line l;
-    b->last = (struct metric_line){.step = -1, .epoch = -1, .loss = NAN, .images_per_s = NAN, .step_ms = NAN};
-    for (int i = 0; i < BRIEF_LOSSES; i++) b->losses[i] = NAN;
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
-        int64_t size = st.st_size, end = size > CHUNK ? size - CHUNK : 0;
-        if (line_at(fd, end, end == 0, true, &l)) b->last = l;
-        for (int i = 0; i < BRIEF_LOSSES - 1; i++)
-            if (line_at(fd, size / BRIEF_LOSSES * i, i == 0, false, &l)) b->losses[i] = (float)l.loss;
-        b->losses[BRIEF_LOSSES - 1] = (float)b->last.loss;
-        bool over = run_status_over(&b->status);
-        if (!over && (double)st.st_mtim.tv_sec > b->last_sign) b->last_sign = (double)st.st_mtim.tv_sec;
+    free(path);
+    if (fd >= 0 && fstat(fd, st) == 0 && S_ISREG(st->st_mode)) {
+        posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+        return fd;
     }
     if (fd >= 0) close(fd);
-    free(path);
+    return -1;
+}
+
+static void take_metrics(struct run_brief *b)
+{
+    struct stat st;
+    struct metric_line l;
+    int fd = open_metrics(b, &st);
+    b->last = (struct metric_line){.step = -1, .epoch = -1, .loss = NAN, .images_per_s = NAN, .step_ms = NAN};
+    if (fd < 0) return;
+    int64_t end = st.st_size > CHUNK ? st.st_size - CHUNK : 0;
+    if (line_at(fd, end, end == 0, true, &l)) b->last = l;
+    bool over = run_status_over(&b->status);
+    if (!over && (double)st.st_mtim.tv_sec > b->last_sign) b->last_sign = (double)st.st_mtim.tv_sec;
+    close(fd);
+}
+
+static bool take_losses(struct run_brief *b)
+{
+    struct stat st;
+    struct metric_line l;
+    if (b->losses_mark == b->metrics_mark) return false;
+    b->losses_mark = b->metrics_mark;
+    for (int i = 0; i < BRIEF_LOSSES; i++) b->losses[i] = NAN;
+    int fd = open_metrics(b, &st);
+    if (fd < 0) return true;
+    for (int i = 0; i < BRIEF_LOSSES - 1; i++)
+        if (line_at(fd, st.st_size / BRIEF_LOSSES * i, i == 0, false, &l)) b->losses[i] = (float)l.loss;
+    b->losses[BRIEF_LOSSES - 1] = (float)b->last.loss;
+    close(fd);
+    return true;
 }
 
 /* What does not change while a run lives. */
@@ -119,7 +146,26 @@ static void judge(struct run_brief *b)
         b->left_s = (double)(s->total - b->step) * b->last.step_ms * 1e-3;
 }
 
-bool run_brief_read(struct run_brief *b)
+/* What binds its steps, of one that trains and is heard. */
+static bool judge_steps(struct run_brief *b)
+{
+    struct verdict v = {0};
+    struct follow *f;
+    struct error ignored;
+    double now = clock_seconds();
+    bool trains = !b->damaged && b->silent_s == 0 && strcmp(b->status.state, "training") == 0;
+    if (trains && b->judged_at > 0 && now - b->judged_at < JUDGED_SECONDS) return false;
+    if (trains && follow_glance(&f, b->directory, &ignored) == 0) {
+        verdict_of(&v, f);
+        follow_close(f);
+    }
+    b->judged_at = trains ? now : 0;
+    bool changed = v.kind != b->bound_by;
+    b->bound_by = v.kind;
+    return changed;
+}
+
+static bool brief_read(struct run_brief *b)
 {
     struct stat st;
     int64_t state = mark_of(b, "state.json", &st), metrics = mark_of(b, "metrics.jsonl", &st);
@@ -144,23 +190,50 @@ bool run_brief_read(struct run_brief *b)
     return changed || silent != b->silent_s;
 }
 
+bool run_brief_read(struct run_brief *b)
+{
+    bool changed = brief_read(b);
+    return judge_steps(b) || changed;
+}
+
+/* ---- many ---- */
+
+/* Whether it is a run, and when it was written last as far as its directory tells, before it is read. */
+static bool look(struct run_brief *b)
+{
+    struct stat st;
+    if (b->looked && !b->foreign) return false;
+    char *config = path_join(b->directory, "config.yaml");
+    b->foreign = access(config, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP);
+    free(config);
+    if (!b->foreign && b->last_sign <= 0 && stat(b->directory, &st) == 0)
+        b->last_sign = (double)st.st_mtim.tv_sec;
+    bool changed = !b->looked || !b->foreign;
+    b->looked = true;
+    return changed;
+}
+
+static bool read_known(struct run_brief *b) { return b->looked && !b->foreign && brief_read(b); }
+
 struct many {
-    struct run_brief *briefs;
+    struct run_brief **briefs;
     int count;
+    bool (*read)(struct run_brief *);
+    double until; /* clock_seconds(); what is left then is not done */
     atomic_int next, changed;
 };
 
 static void *read_some(void *argument)
 {
     struct many *m = argument;
-    for (int i; (i = atomic_fetch_add(&m->next, 1)) < m->count;)
-        if (run_brief_read(&m->briefs[i])) atomic_fetch_add(&m->changed, 1);
+    for (int i; (i = atomic_fetch_add(&m->next, 1)) < m->count && clock_seconds() < m->until;)
+        if (m->read(m->briefs[i])) atomic_fetch_add(&m->changed, 1);
     return NULL;
 }
 
-int run_briefs_read(struct run_brief *briefs, int count)
+static int read_all(struct run_brief **briefs, int count, bool (*read)(struct run_brief *), double until)
 {
-    struct many m = {.briefs = briefs, .count = count};
+    struct many m = {.briefs = briefs, .count = count, .read = read, .until = until};
     pthread_t threads[THREADS];
     int started = 0;
     while (started < THREADS && started < count / 8 &&
@@ -169,6 +242,31 @@ int run_briefs_read(struct run_brief *briefs, int count)
     read_some(&m);
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     return atomic_load(&m.changed);
+}
+
+static int newest_first(const void *x, const void *y)
+{
+    const struct run_brief *a = *(struct run_brief *const *)x, *b = *(struct run_brief *const *)y;
+    return a->last_sign < b->last_sign ? 1 : a->last_sign > b->last_sign ? -1 : strcmp(a->name, b->name);
+}
+
+int run_briefs_read(struct run_brief *briefs, int count, double until, int *unread)
+{
+    struct run_brief **order = xcalloc((size_t)count + 1, sizeof(struct run_brief *));
+    for (int i = 0; i < count; i++) order[i] = &briefs[i];
+    int changed = read_all(order, count, look, until);
+    qsort(order, (size_t)count, sizeof *order, newest_first);
+    changed += read_all(order, count, read_known, until);
+    changed += read_all(order, count, judge_steps, fmin(until, clock_seconds() + VERDICTS_SECONDS));
+    free(order);
+    if (unread) *unread = 0;
+    for (int i = 0; i < count && unread; i++) *unread += !briefs[i].foreign && briefs[i].state_mark == 0;
+    return changed;
+}
+
+void run_briefs_losses(struct run_brief **briefs, int count)
+{
+    read_all(briefs, count, take_losses, INFINITY);
 }
 
 void run_brief_free(struct run_brief *b)

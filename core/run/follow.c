@@ -20,7 +20,8 @@ enum {
     SAMPLED_FROM = 4 << 20,
     SAMPLES = FOLLOW_POINTS / 2,
     REFRESH_BYTES = 8 << 20,
-    TAIL = 64 << 10
+    TAIL = 64 << 10,
+    GLANCES = 32
 };
 
 /* ---- points ---- */
@@ -297,15 +298,15 @@ static void forget(struct follow *f)
                                    .data_wait_ms = NAN};
 }
 
-/* Of a long file: one line at each of SAMPLES places, and then all of its end. */
+/* Of a long file: one line at each of f->places, and then all of its end. */
 static void sample(struct follow *f, int64_t size)
 {
-    int64_t end = size - END, line_bytes = 0, lines = 0;
+    int64_t end = size - f->end_bytes, line_bytes = 0, lines = 0;
     int64_t seen = -1;
     double ms = 0;
     char buffer[4096];
-    for (int i = 0; i < SAMPLES; i++) {
-        ssize_t n = retry_read(f->metrics.fd, buffer, sizeof buffer, end / SAMPLES * i);
+    for (int i = 0; i < f->places; i++) {
+        ssize_t n = retry_read(f->metrics.fd, buffer, sizeof buffer, end / f->places * i);
         char *start = i == 0 ? buffer : n > 0 ? memchr(buffer, '\n', (size_t)n) : NULL;
         if (start && i) start++;
         char *stop = start && n > 0 ? memchr(start, '\n', (size_t)(buffer + n - start)) : NULL;
@@ -334,7 +335,8 @@ static void take_metrics(struct follow *f)
     int64_t size = tail_look(t, &anew), budget = REFRESH_BYTES, skipped = t->skipped;
     if (size < 0) return;
     if (anew) forget(f);
-    if ((unread || anew) && size > SAMPLED_FROM && !f->replay) sample(f, size);
+    if ((unread || anew) && size > (f->places < SAMPLES ? f->end_bytes : SAMPLED_FROM) && !f->replay)
+        sample(f, size);
     while (budget > 0) {
         struct metric_line l;
         size_t bytes;
@@ -367,6 +369,8 @@ int follow_open(struct follow **out, const char *directory, bool replay, struct 
     tail_init(&f->log_tail, directory, "worker.log");
     tail_init(&f->card_tail, directory, "cards.jsonl");
     f->replay = replay;
+    f->places = SAMPLES;
+    f->end_bytes = END;
     f->points = xcalloc(FOLLOW_POINTS, sizeof *f->points);
     f->recent = xcalloc(FOLLOW_RECENT, sizeof *f->recent);
     f->plan.peak_bytes = f->baseline.peak_bytes = -1;
@@ -381,6 +385,16 @@ int follow_open(struct follow **out, const char *directory, bool replay, struct 
     }
     take_config(f);
     *out = f;
+    return 0;
+}
+
+int follow_glance(struct follow **out, const char *directory, struct error *err)
+{
+    int code = follow_open(out, directory, false, err);
+    if (code) return code;
+    (*out)->places = GLANCES;
+    (*out)->end_bytes = TAIL;
+    follow_refresh(*out);
     return 0;
 }
 

@@ -116,6 +116,8 @@ struct follow {
 
     /* private */
     struct tail metrics, event_tail, log_tail, card_tail;
+    int places;        /* at which a long file is sampled */
+    int64_t end_bytes; /* of it that are read whole */
     bool replay;
     double replay_seconds; /* training time that may be shown */
     bool replay_end;       /* the whole run has been shown */
@@ -123,6 +125,8 @@ struct follow {
 
 /* EXIT_FAILED when the directory is no run. replay: nothing is read until follow_replay has set the clock. */
 int follow_open(struct follow **follow, const char *directory, bool replay, struct error *err);
+/* Opened and read once, for a list of many: long files at a few places and their last 64 KiB. */
+int follow_glance(struct follow **follow, const char *directory, struct error *err);
 /* Take in what has been written since; bounded time. */
 void follow_refresh(struct follow *follow);
 void follow_replay(struct follow *follow, double seconds);

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WHOLE_BYTES = 2 << 20, END_BYTES = 256 << 10, PLACES = FOLLOW_READINGS / 2 };
+enum { WHOLE_BYTES = 2 << 20, PLACES = FOLLOW_READINGS / 2 };
 
 static struct follow_card blank(int rank)
 {
@@ -202,12 +202,13 @@ static void forget(struct follow *f)
     f->reading_stride = f->reading_lines = 1;
 }
 
-/* Of a long file: one line at each of PLACES places; then all of its end. */
+/* Of a long file: one line at each of some places; then all of its end. */
 static void sample(struct follow *f, int64_t size)
 {
     char *buffer = xmalloc(TAIL_LINE_BYTES);
-    for (int i = 0; i < PLACES; i++) {
-        ssize_t n = retry_read(f->card_tail.fd, buffer, TAIL_LINE_BYTES, (size - END_BYTES) / PLACES * i);
+    int places = f->places < PLACES ? f->places : PLACES;
+    for (int i = 0; i < places; i++) {
+        ssize_t n = retry_read(f->card_tail.fd, buffer, TAIL_LINE_BYTES, (size - f->end_bytes) / places * i);
         char *start = n > 0 ? memchr(buffer, '\n', (size_t)n) : NULL,
              *stop = start ? memchr(start + 1, '\n', (size_t)(buffer + n - start - 1)) : NULL;
         if (!stop) continue;
@@ -216,7 +217,7 @@ static void sample(struct follow *f, int64_t size)
         json_decref(line);
     }
     free(buffer);
-    tail_seek(&f->card_tail, size - END_BYTES, true);
+    tail_seek(&f->card_tail, size - f->end_bytes, true);
 }
 
 void follow_take_telemetry(struct follow *f)
@@ -227,7 +228,8 @@ void follow_take_telemetry(struct follow *f)
     size_t bytes;
     if (size < 0) return;
     if (anew) forget(f);
-    if ((unread || anew) && size > WHOLE_BYTES && !f->replay) sample(f, size);
+    if ((unread || anew) && size > (f->places < PLACES ? f->end_bytes : WHOLE_BYTES) && !f->replay)
+        sample(f, size);
     for (const char *text; (text = tail_line(t, &bytes)) != NULL;) {
         json_t *line = json_loadb(text, bytes, 0, NULL);
         if (f->replay && follow_whole(line, "step") > f->last.step) {
