@@ -37,9 +37,9 @@ struct dash_plot {
     int w, h, dots_x, dots_y;
     enum dash_glyphs glyphs;
     double x_min, x_max, y_min, y_max; /* y in the plotted scale (log10 when log) */
-    bool log, empty, flat; /* flat: one value, which stands in the middle */
-    uint8_t *cells;  /* dots of a cell, bit dx + dy * dots_x */
-    uint8_t *series; /* which series a cell belongs to: the one drawn last */
+    bool log, empty, flat;             /* flat: one value, which stands in the middle */
+    uint8_t *cells;                    /* dots of a cell, bit dx + dy * dots_x */
+    uint8_t *series;                   /* which series a cell belongs to: the one drawn last */
 };
 
 /* Range of n values (NAN skipped), grown over what it was: start with min = INFINITY, max = -INFINITY. */
