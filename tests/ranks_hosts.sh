@@ -72,6 +72,36 @@ ends "$one" 0 "rank 1 of two hosts"
 cmp runs/one/ckpt/step-00000005/model.safetensors runs/two/ckpt/step-00000005/model.safetensors || fail "two hosts have other weights than one rank"
 grep -q 'from card to card by RCCL' log.0 || fail "the library of the cards is not used"
 
+# mpirun, which starts its daemon on the second host by a command that stands for ssh; ranks on the processor, joined by MPI over the wire.
+if command -v mpirun >/dev/null && [ -f "$(dirname "$MEOPT")/libmeopt_mpi.so" ]; then
+    cat >agent <<END
+#!/bin/sh
+echo "\$1" >>"$work/called" # the host: there is one
+shift
+exec ip netns exec $there unshare --uts sh -c 'hostname second && exec sh -c "\$0"' "\$*"
+END
+    chmod +x agent
+    mpi() { # NAME MORE...
+        name=$1
+        shift
+        # shellcheck disable=SC2086
+        on $here first env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun --bind-to none \
+            --mca plm_rsh_agent "$work/agent" --mca oob_tcp_if_include wire --mca btl_tcp_if_include wire --mca btl self,tcp --mca pml ob1 \
+            --host 10.118.0.1,10.118.0.2 -np 2 -x OMP_NUM_THREADS \
+            "$MEOPT" train configs/quickstart_dinov2.yaml $same device.type=cpu --no-dashboard --run-dir runs --name "$name" "$@"
+    }
+    # shellcheck disable=SC2086
+    "$MEOPT" train configs/quickstart_dinov2.yaml $same device.type=cpu train.steps=5 --no-dashboard --run-dir runs --name cpu >log.0 2>&1 ||
+        fail "one rank on the processor"
+    mpi mpi train.steps=5 dist.shard=parameters >log.0 2>&1 || fail "mpirun on two hosts"
+    cmp runs/cpu/ckpt/step-00000005/model.safetensors runs/mpi/ckpt/step-00000005/model.safetensors || fail "mpirun on two hosts: other weights"
+    [ "$(cat called)" = 10.118.0.2 ] || fail "mpirun has started nothing on the second host"
+    remains=$(left)
+    [ -z "$remains" ] || fail "mpirun on two hosts: left running: $remains"
+else
+    echo "without mpirun or the MPI module: not on two hosts by mpirun"
+fi
+
 # Two ranks of one host on one card.
 rank 0 $here first 0 twice 5; zero=$started
 rank 1 $here first 0 twice 5; one=$started
@@ -97,6 +127,38 @@ cut() { # RUN: whose ranks are $zero and $one
     remains=$(left)
     [ -z "$remains" ] || fail "left running: $remains"
 }
+if [ -x agent ]; then
+    mpi pulled train.steps=100000 >log.0 2>&1 &
+    zero=$!
+    i=0
+    until [ -e runs/pulled/ckpt/LATEST ]; do
+        i=$((i + 1))
+        [ "$i" -lt 600 ] || fail "ranks of mpirun did not begin"
+        sleep 0.1
+    done
+    ip -n $here link set wire down
+    begin=$(date +%s)
+    trains() { # processes of ours; mpirun and its daemon wait for each other, as long as the network is away
+        for process in /proc/[0-9]*; do
+            [ "$(readlink "$process/exe")" = "$(readlink -f "$MEOPT")" ] && [ "$(readlink "$process/cwd")" = "$work" ] && echo "$process"
+        done
+        true
+    }
+    while [ "$(trains)" ]; do
+        [ $(($(date +%s) - begin)) -le 40 ] || fail "ranks of mpirun still run $(($(date +%s) - begin)) s after the network was cut: $(trains)"
+        sleep 0.5
+    done
+    ip -n $here link set wire up
+    grep -q '^meopt: rank 1 (host second.*) does not answer: no sign for 1[0-9] s' log.0 || fail "the rank of mpirun beyond the cut is not named"
+    kill -9 "$zero" $(pgrep -P "$zero") 2>/dev/null || true # mpirun: it has nobody left to wait for
+    wait "$zero" 2>/dev/null || true
+    for i in $(seq 150); do
+        remains=$(left)
+        [ "$remains" ] || break
+        sleep 0.2
+    done
+    [ -z "$remains" ] || fail "ranks of mpirun, left running: $remains"
+fi
 rank 0 $here first 0 cut 100000; zero=$started
 rank 1 $there second 0 cut 100000; one=$started
 cut cut

@@ -48,6 +48,16 @@ if [ "$mpi" ]; then
     $start "$MEOPT" train --resume runs/by >log 2>&1 || fail "mpirun goes on with a run"
     equal by 20
     start=
+    # A rank whose disk is full: saving pauses, and at the end each rank ends with that reason.
+    code=0
+    set -- train configs/quickstart_dinov2.yaml train.global_batch=8 train.micro_batch=2 train.checkpoint_steps=2 train.steps=4 dist.shard=optimizer \
+        device.type=cpu --no-dashboard --run-dir runs --name full
+    timeout 60 mpirun -np 1 "$MEOPT" "$@" : -np 1 sh -c 'ulimit -f 4; exec "$0" "$@"' "$MEOPT" "$@" >log 2>&1 || code=$?
+    [ "$code" = 5 ] || fail "exit $code, expected 5: a rank's disk is full"
+    grep -q 'rank 1 (host .*) cannot write its part: .*too large; saving is paused' log || fail "the rank whose disk is full is not named"
+    grep -q '"message": ".*rank 1 (host .*) cannot write its part: .*too large' runs/full/state.json || fail "the state has another reason: $(cat runs/full/state.json)"
+    [ -z "$(find runs/full/ckpt -name 'step-*')" ] || fail "a half checkpoint is left"
+    "$MEOPT" train --resume runs/full --workers 3 >log 2>&1 || fail "with room it goes on from the start"
 fi
 
 # A run of ranks, and one of them gets a signal once there is a checkpoint.

@@ -125,6 +125,7 @@ struct course {
     double tried_at;           /* the same, of a save that failed; 0: saving is not paused */
     unsigned borne;            /* 1 << enum told: its failure has been told */
     bool stepping;             /* in a step: the weights may be half of one, half of the next */
+    bool alike;                /* what failed has failed on every rank, and each knows why */
     int rank, ranks;
     bool leave, save, change; /* what all ranks do now, because one of them was asked to */
 };
@@ -387,7 +388,7 @@ static int steps(struct course *w, struct error *err)
         save_or_pause(w);
         code = agree(w, false, err);
     }
-    if (!code && w->p.step > w->saved_step) code = save_last(w, err);
+    if (!code && w->p.step > w->saved_step) w->alike = (code = save_last(w, err)) != EXIT_RANK_LOST;
     else if (code && !w->stepping && w->p.step > w->saved_step && w->ranks == 1) save_before_end(w);
     if (!code && w->p.step < w->p.total) code = EXIT_STOPPED;
     phase(w->listener, PHASE_END);
@@ -540,7 +541,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
         w.from = w.p.step;
         code = tell_end(&w, code, err);
     }
-    if (w.t && code && code != EXIT_STOPPED && code != EXIT_DIVERGED)
+    if (w.t && code && code != EXIT_STOPPED && code != EXIT_DIVERGED && !w.alike)
         dist_abort(&w.t->ranks, code); /* what one rank alone has met the others cannot know */
     /* not where this machine's own memory is out: what is planned takes some, too */
     bool no_room = device && code && device->memory_error.code == code && w.rank == 0 &&
