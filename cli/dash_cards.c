@@ -366,6 +366,20 @@ static void draw_histories(const struct dash *d, const struct follow_card *c, co
                      &(struct dash_rect){r->y + i / columns * rows, r->x + i % columns * w, rows, w - 1});
 }
 
+/* "in files     teacher 2.12G, optimizer 0.6G": what stands beside the card's memory; false: nothing. */
+static bool places_line(char *line, size_t size, const struct run_memory *m, enum memory_place place)
+{
+    size_t n = (size_t)snprintf(line, size, "%-12s", place == PLACE_HOST ? "in the host" : "in files"),
+           begin = n;
+    char bytes[24];
+    for (int i = 0; i < MEMORY_CLASS_COUNT && n < size; i++)
+        if (m->beside_bytes[place][i] > 0)
+            n += (size_t)snprintf(line + n, size - n, "%s %9s %s", n > begin ? "," : "",
+                                  dash_bytes(bytes, sizeof bytes, (double)m->beside_bytes[place][i]),
+                                  memory_class_names[i]);
+    return n > begin;
+}
+
 void dash_memory(const struct dash *d, const struct dash_rect *r)
 {
     const struct follow *f = dash_shown(d);
@@ -389,6 +403,9 @@ void dash_memory(const struct dash *d, const struct dash_rect *r)
                             f->baseline.peak_bytes > 0 ? (double)f->baseline.class_bytes[i] : -1));
         dash_put(y, r->x + 3, r->w - 3, 0, line);
     }
+    for (int place = 0; c && place < PLACE_COUNT && y < r->y + r->h; place++)
+        if (places_line(line, sizeof line, &c->memory, (enum memory_place)place))
+            dash_put(y++, r->x + 3, r->w - 3, dash_paint(PAIR_DIM), line);
     if (c && isfinite(others(c)) && y < r->y + r->h) {
         dash_put(y, r->x + 1, 1, dash_paint(PAIR_DIM) | A_BOLD, "X");
         snprintf(line, sizeof line, "%-12s %9s  now: other processes, the driver, contexts", "others",

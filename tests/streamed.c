@@ -191,7 +191,8 @@ static const char *const student_ways[] = {
     "train.micro_batch=1 model_s.depth=3",
     "train.recompute=block optim.clip_mode=block",
     "optim.name=lamb optim.preset=minimal model_s.depth=3",
-    "optim.use_meopt=false optim.pure_bf16=true optim.gradients=release"};
+    "optim.use_meopt=false optim.pure_bf16=true optim.gradients=release",
+    "optim.offload=nvme model_s.depth=5"};
 
 static void a_streamed_student_takes_the_same_steps(void **state)
 {

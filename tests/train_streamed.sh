@@ -51,6 +51,16 @@ wait $pid 2>/dev/null
 resume killed
 same killed
 
+# What stands in files, and the time that steps waited for it, is told beside the memory.
+"$MEOPT" train configs/quickstart_dinov2.yaml train.steps=2 --run-dir . --name told model_t.place=streamed >out 2>log || fail "told: exit $?"
+grep -q '"file_classes": *{"teacher": *[1-9]' told/metrics.jsonl || fail "metrics: no bytes in files"
+[ "$(grep -c '"stream_wait_ms":' told/metrics.jsonl)" = 2 ] || fail "metrics: no time of waiting"
+! grep -q stream_wait_ms held/metrics.jsonl || fail "metrics: a time of waiting for nothing"
+"$MEOPT" compare held told >out 2>log || [ $? = 8 ] || fail "compare"
+grep -q 'beside it, in working files' out && grep -q 'waiting for streamed weights' out || fail "compare: nothing of files"
+"$MEOPT" compare held held >out 2>log
+! grep -q 'working files' out || fail "compare: files that are not there"
+
 ! "$MEOPT" train configs/quickstart_dinov2.yaml model_s.place=streamed optim.gradients=keep --run-dir . --name kept >out 2>log ||
     fail "gradients: keep is taken"
 grep -q 'optim.gradients: release' log || fail "gradients: keep is not told"

@@ -79,6 +79,8 @@ static int add(struct column **columns, int *count, const char *name, const char
                          .median_rate = NAN,
                          .median_step_ms = NAN,
                          .wait_share = NAN,
+                         .stream_share = NAN,
+                         .offload_share = NAN,
                          .time_s = NAN,
                          .card_busy = NAN,
                          .card_power_w = NAN,
@@ -86,6 +88,7 @@ static int add(struct column **columns, int *count, const char *name, const char
                          .card_temp_c = NAN,
                          .first_nan_step = -1};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
+    for (int place = 0; place < PLACE_COUNT; place++) r->beside_bytes[place] = NAN;
     r->path = xstrdup(path);
     r->name = xasprintf("%s %s (published)", name, which);
     name_printable(r->source, sizeof r->source, source);

@@ -127,7 +127,8 @@ static int read_state(struct record *r, struct error *err)
 struct reading {
     struct record *record;
     double best_peak; /* cards whose peaks are no higher need no closer look */
-    double wait_ms, step_ms;
+    double wait_ms, step_ms, stream_ms, streamed_ms, offload_ms,
+        offloaded_ms; /* -ed: of steps that tell it */
 };
 
 static bool grow(struct reading *in)
@@ -170,6 +171,11 @@ static void take_cards(struct reading *in, const char *text, size_t bytes)
         in->best_peak = in->record->peak_bytes = (double)told.peak_bytes;
         for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
             in->record->class_bytes[c] = told.class_bytes[c] < 0 ? NAN : (double)told.class_bytes[c];
+        for (int place = 0; place < PLACE_COUNT; place++) {
+            double all = 0;
+            for (int c = 0; c < MEMORY_CLASS_COUNT; c++) all += (double)told.beside_bytes[place][c];
+            in->record->beside_bytes[place] = all > 0 ? all : NAN;
+        }
     }
     if ((int64_t)json_array_size(cards) > in->record->ranks)
         in->record->ranks = (int64_t)json_array_size(cards);
@@ -202,6 +208,14 @@ static bool take_line(struct reading *in, const char *text, size_t bytes)
     if (line.data_wait_ms >= 0 && line.step_ms > 0) {
         in->wait_ms += line.data_wait_ms;
         in->step_ms += line.step_ms;
+    }
+    if (line.stream_wait_ms >= 0 && line.step_ms > 0) {
+        in->stream_ms += line.stream_wait_ms;
+        in->streamed_ms += line.step_ms;
+    }
+    if (line.offload_wait_ms >= 0 && line.step_ms > 0) {
+        in->offload_ms += line.offload_wait_ms;
+        in->offloaded_ms += line.step_ms;
     }
     /* means of the epochs, in one pass: a resumed run goes on with the epoch that it was in, which is good
      * enough for a curve */
@@ -328,6 +342,8 @@ static int summarise(struct reading *in, struct error *err)
         r->tail_loss = sum / (double)r->tail_steps;
     }
     if (in->step_ms > 0) r->wait_share = in->wait_ms / in->step_ms;
+    if (in->streamed_ms > 0) r->stream_share = in->stream_ms / in->streamed_ms;
+    if (in->offloaded_ms > 0) r->offload_share = in->offload_ms / in->offloaded_ms;
     for (int e = 0; e < r->epochs; e++)
         r->epoch_loss[e] = r->epoch_count[e] ? r->epoch_loss[e] / (double)r->epoch_count[e] : NAN;
     return 0;
@@ -473,6 +489,8 @@ int record_read(struct record *r, const char *directory, struct error *err)
                          .median_rate = NAN,
                          .median_step_ms = NAN,
                          .wait_share = NAN,
+                         .stream_share = NAN,
+                         .offload_share = NAN,
                          .time_s = NAN,
                          .card_busy = NAN,
                          .card_power_w = NAN,
@@ -480,6 +498,7 @@ int record_read(struct record *r, const char *directory, struct error *err)
                          .card_temp_c = NAN,
                          .first_nan_step = -1};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
+    for (int place = 0; place < PLACE_COUNT; place++) r->beside_bytes[place] = NAN;
     int code = 0;
     if (stat(directory, &st) != 0)
         code = error_errno(err, errno == ENOENT || errno == ENOTDIR ? EXIT_USAGE : EXIT_FAILED,

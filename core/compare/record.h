@@ -30,8 +30,9 @@ struct record {
     int64_t images, total_steps, student_parameters, teacher_parameters, seed, batch, ranks, epoch_steps;
     int64_t step_images; /* of all ranks; batch: of one */
     double optimizer_bytes_per_param, checkpoint_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
-    bool published;   /* not a run: figures that somebody gave (published.h) */
-    char source[256]; /* of published figures */
+    double beside_bytes[PLACE_COUNT]; /* of all classes; NAN: nothing stands there */
+    bool published;                   /* not a run: figures that somebody gave (published.h) */
+    char source[256];                 /* of published figures */
 
     /* One element per step, ascending.
      * seconds: training time behind that step, without start-up and pauses. */
@@ -46,7 +47,7 @@ struct record {
     int epochs;
 
     double first_loss, final_loss, tail_loss, best_loss, final_cosine, best_cosine, median_rate,
-        median_step_ms, wait_share, time_s;
+        median_step_ms, wait_share, stream_share, offload_share, time_s;
     double card_busy, card_power_w, card_energy_wh,
         card_temp_c;                              /* core/run/telemetry.h: of all cards of the run */
     int64_t tail_steps;                           /* tail_loss is the mean of so many last steps */

@@ -30,9 +30,16 @@ static int64_t bytes_told(const json_t *object, const char *key)
 
 struct run_memory memory_told(const json_t *object)
 {
-    struct run_memory m = {bytes_told(object, "mem_bytes"), bytes_told(object, "peak_bytes"), {0}};
+    static const char *const beside[PLACE_COUNT] = {
+        [PLACE_HOST] = "host_classes", [PLACE_FILE] = "file_classes"};
+    struct run_memory m = {bytes_told(object, "mem_bytes"), bytes_told(object, "peak_bytes"), {0}, {{0}}};
     const json_t *classes = json_object_get(object, "classes");
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         m.class_bytes[c] = bytes_told(classes, memory_class_names[c]);
+    for (int place = 0; place < PLACE_COUNT; place++)
+        for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
+            int64_t bytes = bytes_told(json_object_get(object, beside[place]), memory_class_names[c]);
+            m.beside_bytes[place][c] = bytes > 0 ? bytes : 0;
+        }
     return m;
 }

@@ -15,6 +15,7 @@ json_t *memory_beside_json(const struct memory_use *use, enum memory_place place
 
 struct run_memory { /* -1: not told */
     int64_t now_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
+    int64_t beside_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT]; /* 0: not told */
 };
 struct run_memory memory_told(const json_t *object);
 

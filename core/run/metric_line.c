@@ -195,9 +195,9 @@ struct field {
     {                                                                                                        \
 #name, sizeof #name - 1, offsetof(struct metric_line, name)                                          \
     }
-static const struct field fields[] = {FIELD(loss),        FIELD(cosine),       FIELD(lr),
-                                      FIELD(grad_norm),   FIELD(images_per_s), FIELD(step_ms),
-                                      FIELD(data_wait_ms)};
+static const struct field fields[] = {FIELD(loss),         FIELD(cosine),         FIELD(lr),
+                                      FIELD(grad_norm),    FIELD(images_per_s),   FIELD(step_ms),
+                                      FIELD(data_wait_ms), FIELD(stream_wait_ms), FIELD(offload_wait_ms)};
 
 static bool whole(double value, int64_t *out)
 {
@@ -219,7 +219,9 @@ bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes)
                                  .grad_norm = NAN,
                                  .images_per_s = NAN,
                                  .step_ms = NAN,
-                                 .data_wait_ms = NAN};
+                                 .data_wait_ms = NAN,
+                                 .stream_wait_ms = NAN,
+                                 .offload_wait_ms = NAN};
     p = skip_space(p, end);
     if (p == end || *p++ != '{') return false;
     for (p = skip_space(p, end);;) {

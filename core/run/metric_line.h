@@ -16,7 +16,7 @@
 struct metric_line {
     int64_t step;
     int64_t epoch; /* -1 when the line has none */
-    double loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
+    double loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms, stream_wait_ms, offload_wait_ms;
     size_t cards_at,
         cards_bytes; /* the value of "cards" (a JSON array) within the line; 0 bytes when there is none */
 };

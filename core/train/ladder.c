@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AXES = 5, CHOICES = 6, WORDS = 2 };
+enum { AXES = 6, CHOICES = 6, WORDS = 2 };
 
 /* One way to save memory: its choices from the cheapest on, each some key=value words. @N: the batch by N. */
 static const struct axis {
@@ -20,6 +20,7 @@ static const struct axis {
       {"model_t.place=streamed", "train.cache_teacher=true"}}},
     {{{"train.recompute=none"}, {"train.recompute=block"}}},
     {{{"model_s.place=resident"}, {"model_s.place=streamed"}}},
+    {{{"optim.offload=none"}, {"optim.offload=nvme"}}},
     {{{"dist.shard=none"}, {"dist.shard=optimizer"}, {"dist.shard=parameters"}}},
     {{{"train.micro_batch=0"},
       {"train.micro_batch=@2"},
@@ -54,7 +55,9 @@ static double step_seconds(const struct climb *c, const struct config *config, c
     double student = (p->first_epoch_step_flops - teacher) / rate * (1 + 0.02 * halvings);
     double reading = (double)p->streamed_teacher_bytes / carried;
     int ranks = c->ranks ? c->ranks->size : 1;
-    double moving = ((double)p->streamed_student_bytes + plan_sent_bytes(p, ranks)) / carried;
+    double moving = ((double)p->streamed_student_bytes + (double)p->offload_read_bytes +
+                     (double)p->offload_written_bytes + plan_sent_bytes(p, ranks)) /
+                    carried;
     teacher /= rate;
     double teachers = fmax(teacher, reading);
     if (config->train.cache_teacher) teachers /= config->train.steps > 0 ? 1 : (double)config->train.epochs;

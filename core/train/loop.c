@@ -106,6 +106,7 @@ static int write_metric(struct run *run, const struct train_progress *p, json_t 
                              "grad_norm", p->grad_norm, "images_per_s", p->images_per_s, "step_ms",
                              p->step_ms, "data_wait_ms", p->data_wait_ms);
     if (p->offload_wait_ms >= 0) json_object_set_new(line, "offload_wait_ms", json_real(p->offload_wait_ms));
+    if (p->stream_wait_ms >= 0) json_object_set_new(line, "stream_wait_ms", json_real(p->stream_wait_ms));
     if (p->wide_groups) json_object_set_new(line, "wide_groups", json_integer((json_int_t)p->wide_groups));
     if (cards) json_object_set_new(line, "cards", cards);
     return run_metric(run, line, err);
@@ -277,6 +278,7 @@ static int one_step(struct course *w, struct error *err)
     p->grad_norm = result.grad_norm;
     p->wide_groups = result.wide_groups;
     p->offload_wait_ms = result.offload_wait_ms;
+    p->stream_wait_ms = result.stream_wait_ms;
     p->data_wait_ms = feed->batch.wait_ms;
     p->step_ms = (clock_seconds() - begin) * 1e3;
     p->images_per_s = (double)w->t->images / p->step_ms * 1e3;

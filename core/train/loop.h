@@ -12,6 +12,7 @@ struct train_progress {
     double loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
     int64_t wide_groups;
     double offload_wait_ms; /* -1: nothing is offloaded */
+    double stream_wait_ms;  /* for streamed weights; -1: none are */
 };
 
 /* What the trainer is at; names for people. */

@@ -349,10 +349,18 @@ static double offload_waited(struct trainer *t)
     return info.wait_seconds - before;
 }
 
+/* Seconds so far; below 0: no weights are streamed. */
+static double stream_waited(const struct trainer *t)
+{
+    if (!t->teacher_stream && !t->student_stream) return -1;
+    return stream_waited_seconds(t->teacher_stream) + stream_waited_seconds(t->student_stream);
+}
+
 int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err)
 {
     *result = (struct step_result){0};
+    double waited = stream_waited(t);
     int code = (t->many ? many_step : step_alone)(t, step, lr, source, result, err);
     if (t->lost.code) { /* the optimizer can only say that a sum failed */
         code = t->lost.code;
@@ -362,6 +370,7 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     t->previous_norm = result->grad_norm;
     result->wide_groups = meopt_wide_groups(t->opt);
     result->offload_wait_ms = offload_waited(t) * 1e3;
+    result->stream_wait_ms = waited < 0 ? -1 : (stream_waited(t) - waited) * 1e3;
     if (code && t->sent.input) { /* for a micro-batch that is not made */
         t->device->queues->wait(t->device, NULL, t->arrived);
         t->sent.input = NULL;

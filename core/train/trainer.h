@@ -76,6 +76,7 @@ struct step_result {
     double loss, cosine, grad_norm;
     int64_t wide_groups;    /* meopt_wide_groups */
     double offload_wait_ms; /* for offloaded states; -1: none are */
+    double stream_wait_ms;  /* for streamed weights; -1: none are */
 };
 
 /* Called with train.cache_teacher when the teacher is there and the student is not yet: compute the teacher's
