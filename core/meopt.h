@@ -142,12 +142,16 @@ enum meopt_memory {
 struct meopt_report {
     const char *tensor;
     int64_t step;
-    double error; /* ||u(stored) - u(exact)|| / ||u(exact)||, u = the update before the learning rate */
+    double error; /* ||u(stored) - u(exact)|| / ||u(exact)||, u = the update before the learning rate, exact =
+                     of fp32 moments: what all roundings since the first step, or since the tensor was
+                     promoted, have come to */
     double threshold;
     int first_moment, second_moment; /* enum meopt_state_format while it was measured */
-    /* They differ from the above when the tensor was promoted. Over the threshold and the same: there was no
-     * memory to promote it; the step is made, and the next measurement tries again. */
+    /* They differ from the above when the tensor was promoted, or went back. Over the threshold and the same:
+     * there was no memory to promote it; the step is made, and the next measurement tries again. */
     int new_first_moment, new_second_moment;
+    double narrower_error; /* of a promoted tensor: what the format before would have, or what is still stored
+                              of its error if that is more; else -1 */
 };
 
 struct meopt_options {
@@ -168,8 +172,10 @@ struct meopt_options {
     int threads;                /* 0: as OpenMP decides */
     int64_t small_count;        /* tensors of fewer elements stay fp32 altogether; default 4096 */
     int accumulator; /* enum meopt_state_format of gradient accumulators, or -1 for none (default) */
-    int adapt_every; /* every so many steps the error of the stored state is measured; 0: never (default) */
-    double adapt_threshold; /* above it a tensor's state is promoted to the next wider format; default 0.1 */
+    int adapt_every; /* every so many steps the error of the stored state is measured; 0: never (default). A
+                        tensor keeps up to 16 of its groups in fp32 for it, at most 41216 bytes */
+    double adapt_threshold; /* above it a tensor's state is promoted to the next wider format, and goes back
+                               when that one has half of it; default 0.1 */
     void (*report)(void *context,
                    const struct meopt_report *report); /* called for each measurement; may be NULL */
     /* Memory; both NULL: the library's own. Blocks are 64-byte aligned. tensor: its name, for messages. */
@@ -202,6 +208,8 @@ struct meopt_options {
         *offload_dir; /* for a file without a name that goes with the handle; read by meopt_create alone */
     size_t
         offload_ring_bytes; /* of states that step together, as those of a block; 0: the largest tensor's */
+    int decoupled_decay;    /* lamb: 1: weights times 1 - lr weight_decay first, and no decay in the update
+                               (timm);  other rules do not look at it; default 0 */
 };
 
 enum meopt_offload { MEOPT_OFFLOAD_NONE, MEOPT_OFFLOAD_FILE };

@@ -33,8 +33,8 @@ enum { RANDOM_STEP, RANDOM_ACCUMULATE };
 /* Scalars of one step, computed in double and rounded once. t = updates of the tensor, from 1. */
 struct optim_scalars {
     float lr;           /* learning rate of the tensor; LAMB: times the trust ratio */
-    float decay;        /* ADAMW, LION: 1 - lr * weight_decay */
-    float weight_decay; /* ADAM, SGD: into the gradient; LAMB: into the update */
+    float decay;        /* ADAMW, LION, LAMB if decoupled: 1 - lr * weight_decay; LAMB else: 1 */
+    float weight_decay; /* ADAM, SGD: into the gradient; LAMB unless decoupled: into the update */
     float beta1, rest1; /* and 1 - beta1. SGD: momentum, 1 - dampening (0, 1 at the first step) */
     float beta2, rest2;
     float eps;

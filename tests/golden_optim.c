@@ -111,6 +111,7 @@ static struct meopt_options options_of(json_t *config)
     o.nesterov = (int)number(config, "nesterov", 0);
     o.trust_clip = (int)number(config, "trust_clip", 0);
     o.always_adapt = (int)number(config, "always_adapt", 0);
+    o.decoupled_decay = (int)number(config, "decoupled_decay", 0);
     return o;
 }
 

@@ -131,9 +131,9 @@ struct config {
         enum optim_schedule schedule;
         int64_t warmup_steps;
         double beta1, beta2, eps, weight_decay;
-        double momentum, dampening;        /* apsgd */
-        bool nesterov;                     /* apsgd */
-        bool trust_clip, always_adapt;     /* lamb */
+        double momentum, dampening;                     /* apsgd */
+        bool nesterov;                                  /* apsgd */
+        bool trust_clip, always_adapt, decoupled_decay; /* lamb */
         double max_grad_norm;              /* lamb: divide gradients by max(1, norm / this); 0: do not */
         double clip_grad_norm;             /* 0: no clipping */
         enum optim_clip_mode clip_mode;    /* auto is resolved */

@@ -212,9 +212,10 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     static const struct {
         const char *key;
         enum optim_name rule;
-    } only[] = {{"optim.momentum", OPTIM_NAME_APSGD},    {"optim.dampening", OPTIM_NAME_APSGD},
-                {"optim.nesterov", OPTIM_NAME_APSGD},    {"optim.trust_clip", OPTIM_NAME_LAMB},
-                {"optim.always_adapt", OPTIM_NAME_LAMB}, {"optim.max_grad_norm", OPTIM_NAME_LAMB}};
+    } only[] = {{"optim.momentum", OPTIM_NAME_APSGD},      {"optim.dampening", OPTIM_NAME_APSGD},
+                {"optim.nesterov", OPTIM_NAME_APSGD},      {"optim.trust_clip", OPTIM_NAME_LAMB},
+                {"optim.always_adapt", OPTIM_NAME_LAMB},   {"optim.max_grad_norm", OPTIM_NAME_LAMB},
+                {"optim.decoupled_decay", OPTIM_NAME_LAMB}};
     for (size_t i = 0; i < sizeof only / sizeof *only; i++)
         if (changed(c, only[i].key) && only[i].rule != rule) {
             snprintf(sentence, sizeof sentence, "%s has no effect on %s", only[i].key,

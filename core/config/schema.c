@@ -210,6 +210,8 @@ const struct config_key config_keys[] = {
     BOOL("optim.trust_clip", "false", "train", "lamb only: trust ratio at most 1", optim.trust_clip),
     BOOL("optim.always_adapt", "false", "train", "lamb only: trust ratio also where nothing decays (NVLAMB)",
          optim.always_adapt),
+    BOOL("optim.decoupled_decay", "false", "train",
+         "lamb only: decay the weights themselves, not in the update (timm)", optim.decoupled_decay),
     REAL("optim.max_grad_norm", NULL, 0, 1e9, "0", "train plan",
          "lamb only: divide gradients by max(1, norm / this); 0: do not", optim.max_grad_norm),
     REAL("optim.clip_grad_norm", NULL, 0, 1e9, "1", "train plan",

@@ -34,7 +34,8 @@ struct block {
     void **p;
     size_t bytes;
 };
-static void blocks_of(struct tensor *t, struct block blocks[4])
+enum { BLOCKS = 5 };
+static void blocks_of(struct tensor *t, struct block blocks[BLOCKS])
 {
     const struct layout *l = &t->layout;
     size_t count = (size_t)l->count; /* a caller's weights need not be padded */
@@ -42,6 +43,7 @@ static void blocks_of(struct tensor *t, struct block blocks[4])
     blocks[1] = (struct block){PART_WEIGHTS, &t->copy, l->copy_bytes ? count * 2 : 0};
     blocks[2] = (struct block){PART_WEIGHTS, &t->correction, l->correction_bytes};
     blocks[3] = (struct block){PART_STATE, (void **)&t->state, l->state_bytes};
+    blocks[4] = (struct block){PART_SAMPLES, &t->samples, l->samples_bytes};
 }
 
 static void *copy_room(const struct tensor *t, size_t bytes, int *status, struct meopt_error *err)
@@ -87,11 +89,11 @@ int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts,
         return status;
     }
     struct tensor card = *t; /* NULL where it is offloaded */
-    struct block blocks[4], from[4];
+    struct block blocks[BLOCKS], from[BLOCKS];
     blocks_of(host, blocks);
     blocks_of(&card, from);
     host->accumulator = NULL;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < BLOCKS; i++) {
         const void *there = *from[i].p;
         if (!there) continue;
         *blocks[i].p = copy_room(t, blocks[i].part & parts ? blocks[i].bytes : 0, &status, err);
@@ -107,10 +109,10 @@ int tensor_release(const struct meopt *opt, const struct tensor *t, struct tenso
     int status = t->offloaded ? offloaded_release(opt, t, host, changed, err) : MEOPT_OK;
     if (opt->device->host_memory) return status;
     struct tensor card = *t;
-    struct block from[4], to[4];
+    struct block from[BLOCKS], to[BLOCKS];
     blocks_of(host, from);
     blocks_of(&card, to);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < BLOCKS; i++) {
         if (changed && *from[i].p && !status)
             status = copy_out(opt, *to[i].p, *from[i].p, from[i].bytes, err);
         free(*from[i].p);

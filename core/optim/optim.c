@@ -109,6 +109,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     for (int d = 0; d < t->ndim; d++) t->whole *= t->shape[d];
     t->decay = !(from->flags & MEOPT_NO_DECAY);
     t->lr_scale = from->lr_scale;
+    t->trial = (struct trial){l->asked_m, l->asked_v, 0};
     t->key = fnv1a(t->name); /* its place in the table must not matter */
     if ((uintptr_t)from->weights % (l->weights <= WEIGHTS_F32_COPY ? 4 : 2) || (uintptr_t)from->copy % 2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name,
@@ -125,6 +126,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     if (!status && !t->offloaded)
         status = tensor_get(opt, t, MEOPT_MEMORY_MOMENTS, l->state_bytes, &state, err);
     t->state = state;
+    if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_MOMENTS, l->samples_bytes, &t->samples, err);
     if (!status)
         status = tensor_get(opt, t, MEOPT_MEMORY_ACCUMULATOR, l->accumulator_bytes, &t->accumulator, err);
     if (status) return status;
@@ -132,6 +134,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     if (t->own_copy) clear_block(opt, t, t->copy, l->copy_bytes);
     clear_block(opt, t, t->correction, l->correction_bytes);
     clear_block(opt, t, t->accumulator, l->accumulator_bytes);
+    clear_block(opt, t, t->samples, l->samples_bytes);
     state_clear(opt, t);
     return MEOPT_OK;
 }
@@ -196,6 +199,7 @@ void meopt_destroy(struct meopt *opt)
         struct tensor *t = &opt->tensors[i];
         const struct layout *l = &t->layout;
         memory_put(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
+        memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, t->samples, l->samples_bytes);
         memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);
         memory_put(&opt->options, MEOPT_MEMORY_CORRECTION, t->correction, l->correction_bytes);
         if (t->own_copy) memory_put(&opt->options, MEOPT_MEMORY_COPY, t->copy, l->copy_bytes);

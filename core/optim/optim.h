@@ -8,13 +8,28 @@
 
 #include <stdbool.h>
 
+/* The sampled groups of a tensor: samples_in (core/optim/adapt.h). */
+struct samples {
+    int64_t of;           /* groups of the whole tensor */
+    int64_t first, count; /* number of the first that is here, and how many are */
+};
+
 /* How one tensor is kept: formats, and bytes of each block. Inside the state block m lies at 0, v and the
  * scales at the offsets; inside the accumulator block the scales at theirs. */
 struct layout {
     int64_t count, groups;
     int weights, m, v, accumulator; /* kernels/optim_task.h; STATE_NONE where there is none */
+    int asked_m, asked_v;           /* m and v as the options say: narrower where it was promoted */
+    struct samples samples;         /* core/optim/adapt.h; none where nothing is measured */
+    int64_t first_sampled;          /* group of the whole tensor that the first one here is */
     size_t weight_bytes, copy_bytes, correction_bytes, state_bytes, accumulator_bytes;
-    size_t v_at, scales_at, scale_bytes, accumulator_scales_at;
+    size_t v_at, scales_at, scale_bytes, accumulator_scales_at, samples_bytes;
+};
+
+/* The formats below those of a promoted tensor, in which its samples are kept too, and since which update. */
+struct trial {
+    int m, v;
+    int64_t since;
 };
 
 struct tensor {
@@ -31,8 +46,11 @@ struct tensor {
     void *weights, *copy, *correction, *accumulator;
     uint8_t *state;
     bool own_weights, own_copy;
-    bool offloaded;      /* state and correction are not here: offload.h */
-    bool promoted;       /* state wider than the options ask */
+    bool offloaded; /* state and correction are not here: offload.h */
+    bool promoted;  /* state wider than the options ask */
+    void *samples;  /* twice layout.samples.count; `second`: the second ones count */
+    bool second;
+    struct trial trial;
     int64_t updates;     /* steps taken */
     int64_t accumulated; /* gradients added since the accumulator was last emptied */
     bool stepped;        /* in the current step */
@@ -122,19 +140,13 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
 /* Another state format for a tensor, values converted. */
 int state_convert(struct meopt *opt, struct tensor *tensor, int m, int v, struct meopt_error *err);
 
-/* Adaptive precision: measure before the step, promote after it. */
-bool adapt_due(const struct meopt *opt, const struct tensor *tensor);
-int adapt_measure(const struct meopt *opt, const struct tensor *tensor, const struct optim_task *task,
-                  double *error, struct meopt_error *err);
-int adapt_act(struct meopt *opt, struct tensor *tensor, double error, struct meopt_error *err);
-
 /* Did the device fail? */
 int optim_device_status(const struct meopt *opt, struct meopt_error *err);
 
 /* A tensor as the host may touch it. On the CPU that is the tensor; on a card,
  * copies of the parts asked for (the other pointers are NULL). tensor_release
  * ends it, after bringing the parts back to the card when `changed`. */
-enum { PART_WEIGHTS = 1, PART_STATE = 2 }; /* weights: with their copy and correction */
+enum { PART_WEIGHTS = 1, PART_STATE = 2, PART_SAMPLES = 4 }; /* weights: with their copy and correction */
 int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts, struct tensor *host,
                 struct meopt_error *err);
 int tensor_release(const struct meopt *opt, const struct tensor *t, struct tensor *host, bool changed,

@@ -162,6 +162,7 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         {"adapt_threshold", o->adapt_threshold, 0, 1e9, "not negative"},
         {"bias_correction", o->bias_correction, 0, 1, "0 or 1"},
         {"grad_averaging", o->grad_averaging, 0, 1, "0 or 1"},
+        {"decoupled_decay", o->decoupled_decay, 0, 1, "0 or 1"},
         {"max_grad_norm", o->max_grad_norm, 0, 1e30, "not negative"},
         {"all_or_nothing", o->all_or_nothing, 0, 1, "0 or 1"},
         {"offload", o->offload, 0, MEOPT_OFFLOAD_FILE, "one of enum meopt_offload"},

@@ -1,7 +1,8 @@
 /* Optimizer state in and out: records of one tensor, the stream of all, conversion between formats.
  *
  * A record is a header, the bytes of m, of v (a pair: of both), of the scales, each as they lie in memory
- * (little-endian, padded to whole groups of 64), and a CRC-32C over everything before it. Records are input
+ * (little-endian, padded to whole groups of 64), with adaptive precision the sampled groups, and a CRC-32C
+ * over everything before it. Records are input
  * from outside: every field is checked, and so is every value, before the tensor is touched.
  */
 #include "core/base/file.h"
@@ -31,7 +32,8 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
                        .m = l->m,
                        .v = l->v,
                        .ndim = t->ndim,
-                       .promoted = t->promoted,
+                       .flags = (t->promoted ? RECORD_PROMOTED : 0u) |
+                                (adapt_watches(&opt->options, l) ? RECORD_SAMPLES : 0u),
                        .first = t->first,
                        .updates = t->updates};
     memcpy(r.magic, OPTIM_PAIR(l->m, l->v) ? RECORD_MAGIC : RECORD_BEFORE, 8);
@@ -47,7 +49,7 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
 
 static size_t record_bytes(const struct record *r)
 {
-    return sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes) + 4;
+    return sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes) + record_samples_bytes(r) + 4;
 }
 
 size_t meopt_state_bytes(const struct meopt *opt, size_t tensor)
@@ -81,6 +83,8 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
     }
     tensor_release(opt, t, &host, false, NULL);
     at += r.m_bytes + r.v_bytes + r.scale_bytes;
+    if (r.flags & RECORD_SAMPLES && (status = adapt_save(opt, t, at, err)) != 0) return status;
+    at += record_samples_bytes(&r);
     uint32_t crc = crc32c(0, record, (size_t)(at - (char *)record));
     memcpy(at, &crc, 4);
     return MEOPT_OK;
@@ -148,15 +152,17 @@ static int values_store(void *context, int64_t group, int64_t count, const float
     return 0;
 }
 
-/* Headers of pairs (kernels/optim_math.h): the first group whose roots are not of this world, -1: none. */
-static int64_t grids_check(const uint8_t *headers, int64_t groups)
+int64_t state_scales_wrong(int m, int v, bool pair, const uint8_t *scales, int64_t groups)
 {
-    for (int64_t group = 0; group < groups; group++) {
-        uint32_t header;
-        memcpy(&header, headers + group * (int64_t)sizeof header, sizeof header);
-        if (header && (header & 0x7ff) < 16) return group;
+    size_t each = pair ? sizeof(uint32_t) : m == v && OPTIM_PAIR(m, v) ? 1 : optim_scale_bytes(m, v);
+    for (int64_t group = 0; each && group < groups; group++) {
+        uint32_t header = scales[group * (int64_t)each];
+        if (pair) memcpy(&header, scales + group * (int64_t)each, sizeof header);
+        bool wrong =
+            pair ? (header & 0x7ff) < 16 : header < STATE_EXPONENT_MIN || header > STATE_EXPONENT_MAX;
+        if (header && wrong) return group;
     }
-    return -1;
+    return groups;
 }
 
 static int record_check(const struct meopt *opt, const struct tensor *t, const void *record, size_t bytes,
@@ -172,7 +178,7 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
                           name);
     if (!(r->m == STATE_NONE || meopt_state_format_name(r->m)) ||
         !(r->v == STATE_NONE || meopt_state_format_name(r->v)) || r->m_range < 0 || r->m_range > 20 ||
-        r->updates < 0)
+        r->updates < 0 || r->flags > (RECORD_PROMOTED | RECORD_SAMPLES))
         return optim_fail(err, MEOPT_BAD_STATE,
                           "state of %.100s: formats %d and %d or range %d are impossible", name, r->m, r->v,
                           r->m_range);
@@ -193,21 +199,18 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: checksum does not match", name);
     const char *payload = (const char *)record + sizeof *r;
     struct optim_task from = record_task(opt, t, r, payload);
-    bool pair = OPTIM_PAIR(r->m, r->v) && !from.apart;
-    if (pair) {
-        int64_t group = grids_check(from.scales, l->groups);
-        if (group >= 0)
-            return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: the grid of group %lld is impossible",
-                              name, (long long)group);
-    }
-    for (uint64_t i = 0; i < r->scale_bytes && !pair; i++)
-        if (from.scales[i] && (from.scales[i] < STATE_EXPONENT_MIN || from.scales[i] > STATE_EXPONENT_MAX))
-            return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: scale %llu is %d", name,
-                              (unsigned long long)i, from.scales[i]);
+    int64_t wrong = state_scales_wrong(r->m, r->v, OPTIM_PAIR(r->m, r->v) && !from.apart, from.scales,
+                                       r->scale_bytes ? l->groups : 0);
+    if (r->scale_bytes && wrong < l->groups)
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: the scale of group %lld is impossible",
+                          name, (long long)wrong);
     if (state_each(opt, &from, l->groups, values_good, NULL))
         return optim_fail(err, MEOPT_BAD_STATE,
                           "state of %.100s holds a NaN, an infinity or a negative second moment", name);
-    return MEOPT_OK;
+    const char *why = NULL;
+    if (r->flags & RECORD_SAMPLES && adapt_watches(&opt->options, l))
+        why = adapt_check(opt, t, payload + r->m_bytes + r->v_bytes + r->scale_bytes);
+    return why ? optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %s", name, why) : MEOPT_OK;
 }
 
 /* State memory of another format, cleared; the caller puts the old one back to where it came from. */
@@ -221,11 +224,11 @@ static int state_reformat(struct meopt *opt, struct tensor *t, int m, int v, str
     if (next.state_bytes) state = memory_get(&opt->options, MEOPT_MEMORY_MOMENTS, next.state_bytes, t->name);
     if (!state && next.state_bytes)
         return optim_fail(err, MEOPT_NO_MEMORY,
-                          "no memory to keep the state of %.100s in a wider format (%zu bytes)", t->name,
+                          "no memory to keep the state of %.100s in another format (%zu bytes)", t->name,
                           next.state_bytes);
     t->layout = next;
     t->state = state;
-    t->promoted = true;
+    t->promoted = m != next.asked_m || v != next.asked_v;
     state_clear(opt, t);
     return MEOPT_OK;
 }
@@ -236,7 +239,8 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
                         struct meopt_error *err)
 {
     t->updates = r->updates;
-    if (r->promoted && opt->options.adapt_every > 0 && (r->m != t->layout.m || r->v != t->layout.v)) {
+    if (r->flags & RECORD_PROMOTED && opt->options.adapt_every > 0 &&
+        (r->m != t->layout.m || r->v != t->layout.v)) {
         uint8_t *before = t->state;
         size_t bytes = t->layout.state_bytes;
         int status = state_reformat(opt, t, r->m, r->v, err);
@@ -259,7 +263,11 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
         struct target target = {opt, task_of(opt, &host)};
         state_each(opt, &from, l->groups, values_store, &target);
     }
-    return tensor_release(opt, t, &host, true, err);
+    if ((status = tensor_release(opt, t, &host, true, err)) != 0 || !adapt_watches(&opt->options, l))
+        return status;
+    return r->flags & RECORD_SAMPLES
+               ? adapt_load(opt, t, payload + r->m_bytes + r->v_bytes + r->scale_bytes, err)
+               : adapt_restart(opt, t, false, err);
 }
 
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,

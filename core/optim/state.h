@@ -2,24 +2,37 @@
 #ifndef MEOPT_OPTIM_STATE_H
 #define MEOPT_OPTIM_STATE_H
 
-#include "core/optim/optim.h"
+#include "core/optim/adapt.h"
 
 #include <string.h>
 
 #define RECORD_MAGIC  "MEOPTST2" /* with m and v of 8 bits as pairs */
 #define RECORD_BEFORE "MEOPTST1" /* without; if they are of 8 bits both, each has codes of its own */
 
+enum record_flags {
+    RECORD_PROMOTED = 1, /* the formats are not what the options say: adaptive precision widened them */
+    RECORD_SAMPLES = 2   /* behind the scales struct sampled and the samples in these groups */
+};
+
 struct record {
     char magic[8];
     uint32_t header_bytes;
     int32_t m, v, m_range, ndim;
-    uint32_t promoted; /* the formats are not what the options say: adaptive precision widened them */
+    uint32_t flags; /* enum record_flags */
     int64_t shape[8], first, updates;
     uint64_t m_bytes, v_bytes, scale_bytes;
 };
 
 static inline bool record_before(const struct record *r) { return memcmp(r->magic, RECORD_BEFORE, 8) == 0; }
 static inline bool record_apart(const struct record *r) { return record_before(r) && OPTIM_PAIR(r->m, r->v); }
+/* Elements of the whole tensor; 0: impossible. */
+static inline int64_t record_elements(const struct record *r)
+{
+    int64_t count = 1;
+    for (int d = 0; d < r->ndim; d++)
+        if (r->shape[d] < 1 || __builtin_mul_overflow(count, r->shape[d], &count)) return 0;
+    return count;
+}
 /* Bytes of a group of 64 in the record's three arrays; formats are checked. */
 static inline void record_group_bytes(const struct record *r, size_t each[3])
 {
@@ -30,5 +43,24 @@ static inline void record_group_bytes(const struct record *r, size_t each[3])
     each[0] += each[1];
     each[1] = 0;
 }
+
+/* Samples of the groups in a record, and what they take with their head; 0 where there are none. Of a part
+ * whose shape is its own (meopt_tensor.first without MEOPT_PART) they are spread over it alone. */
+static inline struct samples record_samples(const struct record *r)
+{
+    size_t each[3];
+    record_group_bytes(r, each);
+    int64_t whole = optim_groups(record_elements(r)), groups = each[0] ? (int64_t)(r->m_bytes / each[0]) : 0;
+    return samples_in(whole, groups < whole ? r->first / OPTIM_GROUP : 0, groups);
+}
+static inline size_t record_samples_bytes(const struct record *r)
+{
+    return r->flags & RECORD_SAMPLES
+               ? sizeof(struct sampled) + (size_t)record_samples(r).count * sizeof(struct sample)
+               : 0;
+}
+
+/* Scales, or headers of pairs, of so many groups; groups: none is wrong, else the first that is. */
+int64_t state_scales_wrong(int m, int v, bool pair, const uint8_t *scales, int64_t groups);
 
 #endif

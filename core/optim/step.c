@@ -1,4 +1,5 @@
 /* The step: scalars of each tensor, the sweep over its groups, norms, clipping, accumulation. */
+#include "core/optim/adapt.h"
 #include "core/optim/offload.h"
 
 #include <float.h>
@@ -49,10 +50,11 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
            decay = tensor->decay ? o->weight_decay : 0;
     double correction1 = o->bias_correction ? 1 - pow(o->beta1, t) : 1,
            correction2 = o->bias_correction ? 1 - pow(o->beta2, t) : 1;
+    bool inside = o->rule == MEOPT_LAMB && !o->decoupled_decay; /* decay is part of the update */
     struct optim_scalars s = {
         .lr = (float)lr,
-        .decay = (float)(1 - lr * decay),
-        .weight_decay = (float)decay,
+        .decay = (float)(inside ? 1 : 1 - lr * decay),
+        .weight_decay = (float)(o->rule == MEOPT_LAMB && !inside ? 0 : decay),
         .beta1 = (float)o->beta1,
         .rest1 = (float)(o->rule == MEOPT_LION || o->grad_averaging ? 1 - o->beta1 : 1),
         .beta2 = (float)o->beta2,
@@ -259,7 +261,7 @@ static int not_finite(struct meopt_error *err, const struct tensor *t)
 }
 
 /* After a sweep: counters, accumulator, promotion. */
-static int task_finish(struct meopt *opt, struct tensor *t, bool accumulated, double error,
+static int task_finish(struct meopt *opt, struct tensor *t, bool accumulated, const double errors[2],
                        struct meopt_error *err)
 {
     t->stepped = true;
@@ -269,15 +271,16 @@ static int task_finish(struct meopt *opt, struct tensor *t, bool accumulated, do
         opt->device->optim->clear(opt->device, t->accumulator, t->layout.accumulator_bytes, chunks_of(t),
                                   opt->options.threads);
     }
+    adapt_done(t);
     if (t->found.bad_groups) return not_finite(err, t);
-    return error >= 0 ? adapt_act(opt, t, error, err) : MEOPT_OK;
+    return adapt_due(opt, t) ? adapt_act(opt, t, errors, err) : MEOPT_OK;
 }
 
 /* The named tensors; tasks and errors have a place for each. wait: results are known on return. All that can
  * be wrong with what was given is found before anything moves: then it is as if nothing had been asked. What
  * a tensor's own step says later concerns that one; the others are counted, and the first is reported. */
 static int step_named(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
-                      size_t count, double scale, bool wait, struct optim_task *tasks, double *errors,
+                      size_t count, double scale, bool wait, struct optim_task *tasks, double (*errors)[2],
                       struct meopt_error *err)
 {
     struct optim_sweep sweep = {.tasks = tasks,
@@ -297,11 +300,9 @@ static int step_named(struct meopt *opt, const size_t *tensors, const struct meo
         }
         t->stepped = true;
     }
-    for (size_t i = 0; i < count && !status; i++) {
-        errors[i] = -1;
-        if (adapt_due(opt, &opt->tensors[tensors[i]]))
-            status = adapt_measure(opt, &opt->tensors[tensors[i]], &tasks[i], &errors[i], err);
-    }
+    for (size_t i = 0; i < count && !status; i++)
+        if (adapt_watches(&opt->options, &opt->tensors[tensors[i]].layout))
+            status = adapt_step(opt, &opt->tensors[tensors[i]], &tasks[i], errors[i], err);
     if (!status) status = sweep_steps(opt, tensors, tasks, &sweep, err);
     if (!wait) opt->deferred = true;
     if (status) return status;
@@ -320,7 +321,7 @@ static int step_tensors(struct meopt *opt, const size_t *tensors, const struct m
 {
     if (!count) return MEOPT_OK;
     struct optim_task one = {0}, *tasks = count == 1 ? &one : calloc(count, sizeof *tasks);
-    double alone, *errors = count == 1 ? &alone : calloc(count, sizeof *errors);
+    double alone[1][2], (*errors)[2] = count == 1 ? alone : calloc(count, sizeof *errors);
     int status = tasks && errors ? step_named(opt, tensors, gradients, count, scale, wait, tasks, errors, err)
                                  : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", count);
     if (count > 1) {
@@ -361,7 +362,9 @@ static int deferred_results(struct meopt *opt, struct meopt_error *err)
         struct tensor *t = &opt->tensors[i];
         if (!t->stepped) continue;
         t->found = partials_total(opt, t);
-        if (isinf(t->found.gradient_squares)) t->updates--; /* the check refused it */
+        if (!isinf(t->found.gradient_squares)) continue;
+        t->updates--; /* the check refused it */
+        if (adapt_watches(&opt->options, &t->layout)) status = adapt_undone(opt, t, err);
     }
     return status;
 }

@@ -92,10 +92,15 @@ static void report(void *context, const struct meopt_report *r)
                       r->error);
         return;
     }
-    log_info("step %lld: %s: state error %.3g of the update is over %.3g: moments promoted to %s, %s",
-             (long long)r->step, r->tensor, r->error, r->threshold,
-             meopt_state_format_name(r->new_first_moment),
-             r->new_second_moment < 0 ? "none" : meopt_state_format_name(r->new_second_moment));
+    const char *m = meopt_state_format_name(r->new_first_moment),
+               *v = r->new_second_moment < 0 ? "none" : meopt_state_format_name(r->new_second_moment);
+    if (r->error > r->threshold)
+        log_info("step %lld: %s: state error %.3g of the update is over %.3g: moments promoted to %s, %s",
+                 (long long)r->step, r->tensor, r->error, r->threshold, m, v);
+    else
+        log_info(
+            "step %lld: %s: %.3g of the update would be lost in %s, %s, of %.3g allowed: moments go back",
+            (long long)r->step, r->tensor, r->narrower_error, m, v, r->threshold);
 }
 
 int trainer_rule(enum optim_name name)
@@ -174,6 +179,7 @@ static int optimizer_options(struct trainer *t, struct meopt_options *o, struct 
     o->nesterov = c->optim.nesterov;
     o->trust_clip = c->optim.trust_clip;
     o->always_adapt = c->optim.always_adapt;
+    o->decoupled_decay = c->optim.decoupled_decay;
     o->seed = (uint64_t)c->train.seed;
     o->small_count = 0; /* the tower says which tensors are fp32, by their role: a matrix of few elements is
                            bf16 in its memory */

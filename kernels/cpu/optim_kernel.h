@@ -209,6 +209,7 @@ OPTIM_FN void step_group(const struct optim_task *t, const struct pair_batch *ba
         }
         if (rule == RULE_LAMB)
             for (int i = 0; i < VECTORS; i++) {
+                w[i] *= s->decay;
                 real u = rule_lamb_update(w[i], rule_direction(m[i], root[i], s), s);
                 sums->weight[i % PARTS] = real_fma(w[i], w[i], sums->weight[i % PARTS]);
                 sums->update[i % PARTS] = real_fma(u, u, sums->update[i % PARTS]);

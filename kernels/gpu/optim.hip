@@ -103,6 +103,7 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
             root[k] = real_sqrt(v[k]);
             m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
             if (rule == RULE_LAMB) {
+                w[k] = w[k] * s->decay;
                 real update = rule_lamb_update(w[k], rule_direction(m[k], root[k], s), s);
                 if (there) {
                     sums->weight[k % 2] = real_fma(w[k], w[k], sums->weight[k % 2]);
