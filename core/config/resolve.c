@@ -149,6 +149,41 @@ int config_cards(const struct config *config, int *first)
     }
 }
 
+/* Options of the optimizer that its rule, or another of them, leaves without effect. */
+static void check_rule(const struct config *c, combination_bad bad, void *context)
+{
+    char sentence[240];
+    enum optim_name rule = c->optim.name;
+    if (rule == OPTIM_NAME_APSGD && c->optim.nesterov && (c->optim.momentum <= 0 || c->optim.dampening > 0))
+        bad(context, "optim.nesterov", true, "as in torch.optim.SGD",
+            "nesterov needs a momentum and no dampening");
+    static const struct {
+        const char *key;
+        enum optim_name rule;
+    } only[] = {{"optim.momentum", OPTIM_NAME_APSGD},      {"optim.dampening", OPTIM_NAME_APSGD},
+                {"optim.nesterov", OPTIM_NAME_APSGD},      {"optim.trust_clip", OPTIM_NAME_LAMB},
+                {"optim.always_adapt", OPTIM_NAME_LAMB},   {"optim.max_grad_norm", OPTIM_NAME_LAMB},
+                {"optim.decoupled_decay", OPTIM_NAME_LAMB}};
+    for (size_t i = 0; i < sizeof only / sizeof *only; i++)
+        if (changed(c, only[i].key) && only[i].rule != rule) {
+            snprintf(sentence, sizeof sentence, "%s has no effect on %s", only[i].key,
+                     optim_name_names[rule]);
+            bad(context, only[i].key, false,
+                only[i].rule == OPTIM_NAME_APSGD ? "it is for apsgd" : "it is for lamb", sentence);
+        }
+    if (changed(c, "optim.state_v") && (rule == OPTIM_NAME_APSGD || rule == OPTIM_NAME_LION)) {
+        snprintf(sentence, sizeof sentence, "optim.state_v has no effect: %s has no second moment",
+                 optim_name_names[rule]);
+        bad(context, "optim.state_v", false, "leave it out", sentence);
+    }
+    if (c->optim.offload && c->optim.adaptive)
+        bad(context, "optim.adaptive", true, "leave one of them out",
+            "optim.adaptive widens states where they lie, which optim.offload moves");
+    if (!c->optim.offload && (changed(c, "optim.offload_fraction") || changed(c, "optim.offload_dir")))
+        bad(context, changed(c, "optim.offload_dir") ? "optim.offload_dir" : "optim.offload_fraction", false,
+            "set optim.offload", "it has no effect: optim.offload is none");
+}
+
 void resolve_check(const struct config *c, combination_bad bad, void *context)
 {
     char sentence[240];
@@ -205,35 +240,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     if (c->optim.min_lr > c->optim.lr)
         bad(context, "optim.min_lr", true, "min_lr is where the schedule ends",
             "optim.min_lr is above optim.lr");
-    enum optim_name rule = c->optim.name;
-    if (rule == OPTIM_NAME_APSGD && c->optim.nesterov && (c->optim.momentum <= 0 || c->optim.dampening > 0))
-        bad(context, "optim.nesterov", true, "as in torch.optim.SGD",
-            "nesterov needs a momentum and no dampening");
-    static const struct {
-        const char *key;
-        enum optim_name rule;
-    } only[] = {{"optim.momentum", OPTIM_NAME_APSGD},      {"optim.dampening", OPTIM_NAME_APSGD},
-                {"optim.nesterov", OPTIM_NAME_APSGD},      {"optim.trust_clip", OPTIM_NAME_LAMB},
-                {"optim.always_adapt", OPTIM_NAME_LAMB},   {"optim.max_grad_norm", OPTIM_NAME_LAMB},
-                {"optim.decoupled_decay", OPTIM_NAME_LAMB}};
-    for (size_t i = 0; i < sizeof only / sizeof *only; i++)
-        if (changed(c, only[i].key) && only[i].rule != rule) {
-            snprintf(sentence, sizeof sentence, "%s has no effect on %s", only[i].key,
-                     optim_name_names[rule]);
-            bad(context, only[i].key, false,
-                only[i].rule == OPTIM_NAME_APSGD ? "it is for apsgd" : "it is for lamb", sentence);
-        }
-    if (changed(c, "optim.state_v") && (rule == OPTIM_NAME_APSGD || rule == OPTIM_NAME_LION)) {
-        snprintf(sentence, sizeof sentence, "optim.state_v has no effect: %s has no second moment",
-                 optim_name_names[rule]);
-        bad(context, "optim.state_v", false, "leave it out", sentence);
-    }
-    if (c->optim.offload && c->optim.adaptive)
-        bad(context, "optim.adaptive", true, "leave one of them out",
-            "optim.adaptive widens states where they lie, which optim.offload moves");
-    if (!c->optim.offload && (changed(c, "optim.offload_fraction") || changed(c, "optim.offload_dir")))
-        bad(context, changed(c, "optim.offload_dir") ? "optim.offload_dir" : "optim.offload_fraction", false,
-            "set optim.offload", "it has no effect: optim.offload is none");
+    check_rule(c, bad, context);
     if (config_cards(c, NULL) < 0)
         bad(context, "device.cards", true, "as in 0, or 0,1,3 for plan; or all",
             "device.cards is not a list of card numbers");
