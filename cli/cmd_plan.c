@@ -55,8 +55,10 @@ static int load_variant(struct config *config, const struct arguments *args, con
                         struct error *err)
 {
     int count = args->operand_count - 1;
-    char **overrides = xcalloc((size_t)count + 8, sizeof *overrides), *text = NULL;
-    size_t bytes = 0;
+    char **overrides, *text = NULL;
+    size_t bytes = 0, further = 0;
+    while (more && more[further]) further++;
+    overrides = xcalloc((size_t)count + further + 1, sizeof *overrides);
     for (int i = 0; i < count; i++) overrides[i] = args->operands[i + 1];
     while (more && *more) overrides[count++] = (char *)(uintptr_t)*more++;
     int code = config_read_file(args->operands[0], &text, &bytes, err);
@@ -323,6 +325,9 @@ static int compare_published(struct figures *f, const struct arguments *args, st
                                    "optim.pure_bf16=false",
                                    "optim.gradients=auto",
                                    "optim.clip_mode=auto",
+                                   "model_t.place=resident",
+                                   "model_s.place=resident",
+                                   "optim.offload=none",
                                    NULL};
     const char *const with[] = {
         batch, whole, "optim.use_meopt=true", "optim.gradients=auto", "optim.clip_mode=auto", NULL};

@@ -102,6 +102,9 @@ expect 7 "$MEOPT" plan eva_clip.yaml optim.lrr=1
 mkdir -p sample && tar -xzf "$MEOPT_SOURCE/configs/sample/ModelWeight.tar.gz" -C sample && mkdir -p here && "$MEOPT" config new quickstart here/quickstart.yaml >out
 expect 0 "$MEOPT" plan here/quickstart.yaml
 grep -q 'width 88' out || fail "geometry from the checkpoints"
+# What is streamed and offloaded is so of MEOpt, and not of what it is compared with.
+published() { "$MEOPT" plan dinov2.yaml "$@" --what-if --json | python3 -c 'import json,sys; r=json.load(sys.stdin); print(r["published"]["here_without_mib"], [[w["possible"], w["peak_bytes"]] for w in r["what_if"][:2]])'; }
+[ "$(published)" = "$(published model_t.place=streamed model_s.place=streamed optim.offload=nvme)" ] || fail "the baseline is streamed"
 for option in $("$MEOPT" plan --help | grep -o -- '--[a-z-]*' | sort -u); do
     [ "$option" = --help ] || grep -q -- "Fl -${option#--}" "$MEOPT_SOURCE/man/meopt-plan.1" || fail "$option is not documented"
 done

@@ -105,16 +105,18 @@ static int by_size(const void *a, const void *b)
 
 /* ---- settings ---- */
 
+#define HELD "model_t.place=resident", "model_s.place=resident", "optim.offload=none" /* not of a baseline   \
+                                                                                       */
 static const struct {
     const char *name;
     const char *overrides[REMEDY_KEYS]; /* @N: the batch by N */
 } settings[REMEDIES] = {
-    {"baseline (AMP + AdamW)", {"optim.use_meopt=false", "optim.pure_bf16=false"}},
-    {"pure_bf16", {"optim.use_meopt=false", "optim.pure_bf16=true"}},
+    {"baseline (AMP + AdamW)", {HELD, "optim.use_meopt=false", "optim.pure_bf16=false"}},
+    {"pure_bf16", {HELD, "optim.use_meopt=false", "optim.pure_bf16=true"}},
     {"quality", {"optim.use_meopt=true", "optim.pure_bf16=false", "optim.preset=quality"}},
     {"balanced", {"optim.use_meopt=true", "optim.pure_bf16=false", "optim.preset=balanced"}},
     {"minimal", {"optim.use_meopt=true", "optim.pure_bf16=false", "optim.preset=minimal"}},
-    {"+ gradients: keep", {"optim.gradients=keep"}},
+    {"+ gradients: keep", {"model_s.place=resident", "optim.gradients=keep"}},
     {"+ cached teacher", {"train.cache_teacher=true", "data.augment=false", "data.flip=auto"}},
     {"+ streamed teacher", {"model_t.place=streamed"}},
     {"+ streamed weights of both", {"model_t.place=streamed", "model_s.place=streamed"}},

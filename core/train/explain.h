@@ -25,7 +25,7 @@ struct explain_row {
 /* A setting, tried on this experiment. */
 struct remedy {
     const char *name; /* NULL: of several ranks, and there is one */
-    char keys[200];   /* what is typed for it */
+    char keys[256];   /* what is typed for it */
     bool possible, fits, cheapest;
     char why[200]; /* not possible */
     struct memory_use use;

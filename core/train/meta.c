@@ -26,10 +26,11 @@ uint32_t meta_program_crc(void)
 /* The plan of this experiment on the kind of device that was found, or of the same without MEOpt. */
 static int plan_found(struct plan *plan, const struct trainer *t, bool use_meopt)
 {
-    static const char *const without[][2] = {{"optim.use_meopt", "false"}, {"optim.pure_bf16", "false"},
-                                             {"optim.weights", "auto"},    {"optim.state_m", "auto"},
-                                             {"optim.state_v", "auto"},    {"optim.gradients", "keep"},
-                                             {"optim.clip_mode", "exact"}};
+    static const char *const without[][2] = {{"model_t.place", "resident"}, {"model_s.place", "resident"},
+                                             {"optim.offload", "none"},     {"optim.use_meopt", "false"},
+                                             {"optim.pure_bf16", "false"},  {"optim.weights", "auto"},
+                                             {"optim.state_m", "auto"},     {"optim.state_v", "auto"},
+                                             {"optim.gradients", "keep"},   {"optim.clip_mode", "exact"}};
     struct config copy;
     struct dist_options ranks = {.rank = t->ranks.rank, .size = t->ranks.size};
     config_copy(&copy, t->config);
