@@ -41,6 +41,11 @@ device=hip:7 expect 6 'no card hip:7: the driver sees 1' A=1
 device=hip:1 expect 0 'sentinel' FAKE_CARDS=2
 device=cuda expect 0 'sentinel' A=1
 device=cuda expect 6 'built for sm_90' FAKE_ARCH=sm_80
+expect 6 'gfx90a: its kernels are for waves of another width than the card' FAKE_WAVE=32
+mkdir "$dir/ptx"
+echo 'emulated compute_80' >"$dir/ptx/meopt-compute_80.co"
+device=cuda expect 0 'the driver compiles .*compute_80.co, which takes a while' FAKE_ARCH=sm_120 MEOPT_KERNELS="$dir/ptx"
+device=cuda expect 6 'built for compute_80' FAKE_ARCH=sm_75 MEOPT_KERNELS="$dir/ptx"
 device=opencl expect 6 "no device 'opencl'" A=1
 device=auto expect 0 'hip:0' A=1
 device=auto expect 0 'cuda:0' MEOPT_HIP_LIBRARY=/nowhere.so

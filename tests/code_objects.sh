@@ -1,6 +1,7 @@
 #!/bin/sh
-# Code objects: those that were built have every kernel that the program asks for by name, their reports show no spills of the
-# optimizer, and kernels/gpu/build.sh refuses spills, warnings and archs that it cannot build.
+# Code objects: those that were built have every kernel that the program asks for by name, none of which spills registers or takes
+# more shared memory than is known of it; kernels/gpu/build.sh tells spills, refuses archs that it cannot build, or tells them and leaves
+# them out, and takes warnings for errors only where it is asked to. MEOPT_LONG=1: every arch that the compilers here take.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -11,6 +12,8 @@ grep -q 'no compiler for tpu1' "$work/log" || fail "an unknown arch is not named
 cat >"$work/hipcc" <<'FAKE'
 #!/bin/sh
 case "$*" in *MEOPT_MATRIX=0*) MATRIX= ;; esac
+case "$*" in *-Werror*) ;; *) WARN= ;; esac
+[ "${BROKEN:-}" ] && echo "kernels.hip:1:1: error: no such thing" >&2 && exit 1
 [ "${MATRIX:-}" ] && echo "fatal error: error in backend: Cannot select: intrinsic %llvm.amdgcn.mfma" >&2 && exit 1
 [ "${WARN:-}" ] && echo "kernels.hip:1:1: error: unused variable [-Werror]" >&2 && exit 1
 echo "a.hip:1:1: remark: Function Name: optim_step_8bit [-Rpass-analysis=kernel-resource-usage]" >&2
@@ -21,11 +24,19 @@ FAKE
 chmod +x "$work/hipcc"
 HIPCC=$work/hipcc sh "$build" gfx936 "$work/out/x.co" || fail "the made-up compiler builds nothing"
 [ -f "$work/out/x.co" ] || fail "no object"
-HIPCC=$work/hipcc SPILL=3 sh "$build" gfx936 "$work/y.co" 2>"$work/log" && fail "spills are accepted"
+HIPCC=$work/hipcc SPILL=3 sh "$build" gfx936 "$work/y.co" 2>"$work/log" || fail "a user's build ends at spills"
+grep -q 'optim_step_8bit 3' "$work/log" || fail "a user is not told of spills"
+HIPCC=$work/hipcc SPILL=3 MEOPT_WERROR=1 sh "$build" gfx936 "$work/y.co" 2>"$work/log" && fail "spills are accepted"
 grep -q 'optim_step_8bit 3' "$work/log" || fail "spills are not told"
 [ ! -f "$work/y.co" ] || fail "an object with spills is left"
-HIPCC=$work/hipcc WARN=1 sh "$build" gfx936 "$work/y.co" 2>"$work/log" && fail "a failed compilation ends with 0"
+HIPCC=$work/hipcc WARN=1 sh "$build" gfx936 "$work/y.co" 2>"$work/log" || fail "a warning ends a user's build"
+HIPCC=$work/hipcc WARN=1 MEOPT_WERROR=1 sh "$build" gfx936 "$work/y.co" 2>"$work/log" && fail "a warning is accepted"
 grep -q 'unused variable' "$work/log" || fail "the compiler's words are lost"
+echo old >"$work/y.co"
+HIPCC=$work/hipcc BROKEN=1 sh "$build" gfx90a "$work/y.co" 2>"$work/log" && fail "a failed compilation ends with 0"
+HIPCC=$work/hipcc BROKEN=1 sh "$build" --optional gfx90a "$work/y.co" 2>"$work/log" || fail "one arch that fails ends the build"
+grep -q 'gfx90a does not compile here and is left out' "$work/log" && grep -q 'no such thing' "$work/y.co.report" || fail "an arch is left out silently"
+[ ! -f "$work/y.co" ] || fail "an older object stays where the arch does not compile"
 HIPCC=$work/hipcc MATRIX=1 sh "$build" gfx936 "$work/m.co" 2>"$work/log" || fail "an arch without matrix instructions is not built"
 grep -q 'gfx936: built without matrix instructions' "$work/log" && grep -q 'Cannot select' "$work/log" || fail "a build without matrix instructions is silent"
 
@@ -55,13 +66,33 @@ if hipcc=$(command -v hipcc); then
     spelling gfx90a __builtin_nothing MATRIX_MFMA
 fi
 
+# NAME SPILLED SHARED REGISTERS, a line a kernel: nothing is spilled, and shared memory is what leaves room for a second block on a
+# multiprocessor (two tiles of attention, 35 KiB; 64 KiB are an AMD or Hygon compute unit's, 100 the least of NVIDIA's since sm_80).
+bounded() {
+    awk '{ most = $1 ~ /^attention_[fb]/ ? 35328 : $1 ~ /^gemm/ ? 10240 : $1 ~ /^optim_step/ ? 7424 : 1024 }
+        $2 > 0 || $3 > most { print FILENAME ": " $1 " spills " $2 " bytes, has " $3 " of shared memory, at most " most " are known of it"; bad = 1 }
+        END { exit bad }' "$1" >&2 || fail "kernels spill, or have more shared memory than before"
+}
+if [ "${MEOPT_LONG:-}" ]; then
+    for arch in gfx900 gfx906 gfx908 gfx90a gfx90c gfx940 gfx942 gfx950 gfx1010 gfx1030 gfx1100 gfx1200 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 \
+        sm_103 sm_120 compute_80 compute_90; do
+        sh "$build" --accepts "$arch" 2>/dev/null || continue
+        MEOPT_WERROR=1 sh "$build" "$arch" "$work/$arch.co" 2>"$work/log" || { cat "$work/log" >&2; fail "$arch does not compile"; }
+        echo "$arch: $(awk '{ s += $2; if ($3 > m) m = $3; if ($4 > r) r = $4 } END { print NR " kernels, spilled " s + 0 ", shared at most " m + 0 ", registers at most " r + 0 }' "$work/$arch.co.kernels")"
+    done
+fi
+
 count=0
 # names in the sources of the host; those of both dtypes by their suffix
 names=$(sed -n 's/.*[^X_]NAME2*("\([a-z_]*\)".*/\1_bf16/p; s/.*MATRIX_NAME("\([a-z_]*\)".*/\1_bf16\n\1_bf16_plain/p; s/.*MATRIX_NAME2("\([a-z_]*\)".*/\1_bf16_bf16_plain\n\1_f32_bf16/p; s/.*gpu_launch(d[a-z]*, "\([a-z_0-9]*\)".*/\1/p; s/.*"\(optim_step_[a-z0-9]*\)".*/\1/p' "$MEOPT_SOURCE"/core/device/gpu*.c "$MEOPT_SOURCE/core/optim/card.c" | sort -u)
 [ "$(echo "$names" | wc -l)" -ge 30 ] || fail "only these names were found: $names"
-for object in "$MEOPT_BUILD"/kernels/*.co; do
-    [ -f "$object" ] || continue
+for report in "$MEOPT_BUILD"/kernels/*.report; do
+    object=${report%.report}
+    [ -f "$report" ] || continue
+    [ -f "$object" ] || fail "$object was left out: $(cat "$report")"
     count=$((count + 1))
+    case $object in *compute_*) continue ;; esac # compressed
     for name in $names; do grep -aq "$name" "$object" || fail "$object lacks $name"; done
+    bounded "$object.kernels"
 done
 echo "$count code objects, $(echo "$names" | wc -l) names"

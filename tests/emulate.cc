@@ -21,7 +21,7 @@
 
 namespace emulate
 {
-int thread, threads, wrong_lane = -1;
+int thread, threads, cards_wave = WAVE, wrong_lane = -1;
 int64_t block[3], blocks[3];
 kernel *kernel::first;
 

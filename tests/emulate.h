@@ -15,9 +15,10 @@
 #include <string.h>
 #include <utility>
 
-#define WAVE   MEOPT_EMULATE_WAVE
-#define DEVICE static inline
-#define SHARED static
+#define WAVE       MEOPT_EMULATE_WAVE
+#define CARDS_WAVE (emulate::cards_wave)
+#define DEVICE     static inline
+#define SHARED     static
 #define ROLLED
 #define UNROLLED
 #define THREAD   (emulate::thread)
@@ -36,6 +37,7 @@ static inline float exact_sqrt(float a) { return sqrtf(a); }
 namespace emulate
 {
 extern int thread, threads;
+extern int cards_wave; /* what the card says */
 extern int wrong_lane; /* planted: this lane's sums stand one element further; -1: none */
 extern int64_t block[3], blocks[3];
 void wait_block(const char *file, int line);

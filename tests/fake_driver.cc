@@ -9,6 +9,7 @@
  *   FAKE_INIT     error of the first call (0)
  *   FAKE_CONTEXT  error of starting a card (0)
  *   FAKE_SILENT   kernels start, succeed and do nothing, as with code of the wrong arch on some cards
+ *   FAKE_WAVE     the width of its waves, where kernels were compiled for another
  *   FAKE_LANE     the lane whose sums of matrix instructions stand in wrong places
  *   FAKE_LAUNCH   the number of the launch that fails with "launch failure"
  *   FAKE_LATE     the number of the stream, counted from 1 as they are made, whose work waits as long as
@@ -526,7 +527,9 @@ ENTRY(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image)
     ENTERED;
     char built[32] = "";
     if (sscanf((const char *)image, "emulated %31s", built) != 1) return 200;
-    if (strcmp(built, arch()) != 0 && !getenv("FAKE_SILENT")) return NO_BINARY;
+    bool compiled = strncmp(built, "compute_", 8) == 0 && atoi(built + 8) <= atoi(arch() + 3); /* PTX */
+    if (strcmp(built, arch()) != 0 && !compiled && !getenv("FAKE_SILENT")) return NO_BINARY;
+    emulate::cards_wave = (int)number("FAKE_WAVE", WAVE);
     emulate::wrong_lane = (int)number("FAKE_LANE", -1);
     return current_card() < 0 ? (int)WRONG_CARD : make(module);
 }

@@ -59,7 +59,8 @@ static void gpu_leave(struct device *dev)
 }
 
 /* ---- Code objects ------------------------------------------------------------------------------------- */
-/* Built when MEOpt was built, a file for each arch: meopt-gfx90a.co, meopt-sm_90.co. */
+/* Built when MEOpt was built, a file for each arch: meopt-gfx90a.co, meopt-sm_90.co; and meopt-compute_80.co,
+ * which is PTX: the driver of a card that is newer than its objects compiles it. */
 
 #ifndef MEOPT_LIBDIR
 #define MEOPT_LIBDIR "lib"
@@ -94,22 +95,26 @@ static void object_directories(char list[4][256])
     }
 }
 
+static bool is_ptx(const char *arch) { return strncmp(arch, "compute_", 8) == 0; }
+
 static int object_list(enum driver_kind kind, struct object *objects, int max)
 {
     char directories[4][256];
     object_directories(directories);
-    const char *prefix = kind == DRIVER_HIP ? "meopt-gfx" : "meopt-sm_";
     int count = 0;
     for (int i = 0; i < 4 && !count; i++) {
         DIR *dir = directories[i][0] ? opendir(directories[i]) : NULL;
         for (struct dirent *e; dir && count < max && (e = readdir(dir));) {
             size_t n = strlen(e->d_name);
-            if (strncmp(e->d_name, prefix, 9) != 0 || n < 13 || n > 30 ||
+            const char *arch = e->d_name + 6;
+            if (n < 13 || n > 30 || strncmp(e->d_name, "meopt-", 6) != 0 ||
                 strcmp(e->d_name + n - 3, ".co") != 0)
                 continue;
+            bool nvidia = strncmp(arch, "sm_", 3) == 0 || is_ptx(arch);
+            if (kind == DRIVER_HIP ? strncmp(arch, "gfx", 3) != 0 : !nvidia) continue;
             snprintf(objects[count].path, sizeof objects[count].path, "%.255s/%.32s", directories[i],
                      e->d_name);
-            snprintf(objects[count].arch, sizeof objects[count].arch, "%.*s", (int)(n - 9), e->d_name + 6);
+            snprintf(objects[count].arch, sizeof objects[count].arch, "%.*s", (int)(n - 9), arch);
             count++;
         }
         if (dir) closedir(dir);
@@ -117,41 +122,48 @@ static int object_list(enum driver_kind kind, struct object *objects, int max)
     return count;
 }
 
-/* How well an object suits: 2 exactly, 1 perhaps (the card's arch is not known, or a NVIDIA card of the same
- * generation), 0 not at all. */
+/* How well an object suits: 3 exactly, 2 a NVIDIA card of the same generation, 1 perhaps (the card's arch is
+ * not known, or the driver has to compile it), 0 not at all. */
+enum { SUITS_EXACTLY = 3 };
 static int suits(enum driver_kind kind, const char *built, const char *card)
 {
     if (!card[0]) return 1;
-    if (strcmp(built, card) == 0) return 2;
+    if (strcmp(built, card) == 0) return SUITS_EXACTLY;
     if (kind == DRIVER_HIP) return 0;
-    int a = atoi(built + 3), b = atoi(card + 3);
-    return a / 10 == b / 10 && a <= b;
+    int a = atoi(built + (is_ptx(built) ? 8 : 3)), b = atoi(card + 3);
+    if (is_ptx(built)) return a <= b;
+    return a / 10 == b / 10 && a <= b ? 2 : 0;
 }
 
 /* Overwrite a poison pattern.
- * An object for another card may load, launch and do nothing, all with success. */
-static int sentinel(struct device *dev, bool *right)
+ * An object for another card may load, launch and do nothing, all with success. wrong: what is, or NULL */
+static int sentinel(struct device *dev, const char **wrong)
 {
     enum { WORDS = 3000 };
     struct gpu *gpu = gpu_of(dev);
     uint32_t words[WORDS], seed = 0x9E3779B9u ^ (uint32_t)getpid();
     int64_t n = WORDS;
-    int32_t wave = 0;
+    int32_t wave[2] = {0, 0}; /* the card's, the kernels' */
     void *p = NULL;
-    *right = false;
-    int code = gpu->driver.allocate(&p, (WORDS + 1) * sizeof *words);
-    if (!code) code = gpu->driver.fill(p, 0xA5, (WORDS + 1) * sizeof *words, gpu->stream);
+    *wrong = "its kernels do not start";
+    int code = gpu->driver.allocate(&p, (WORDS + 2) * sizeof *words);
+    if (!code) code = gpu->driver.fill(p, 0xA5, (WORDS + 2) * sizeof *words, gpu->stream);
     void *last = (char *)p + WORDS * sizeof *words;
     if (!code) {
         gpu_launch(dev, "sentinel", 4, 1, (void *[]){&p, &seed, &n});
         gpu_launch(dev, "wave_width", 1, 1, (void *[]){&last});
         if (!dev->pending.code) code = gpu->driver.to_host(words, p, WORDS * sizeof *words, gpu->stream);
-        if (!dev->pending.code && !code) code = gpu->driver.to_host(&wave, last, sizeof wave, gpu->stream);
+        if (!dev->pending.code && !code) code = gpu->driver.to_host(wave, last, sizeof wave, gpu->stream);
         if (!code) code = gpu->driver.stream_sync(gpu->stream);
-        *right = !code && !dev->pending.code && (wave == 32 || wave == 64);
-        for (uint32_t i = 0; i < WORDS && *right; i++) *right = words[i] == (seed ^ i * 2654435761u);
     }
-    gpu->wave = wave;
+    gpu->wave = wave[0];
+    if (!code && !dev->pending.code) {
+        *wrong = NULL;
+        for (uint32_t i = 0; i < WORDS && !*wrong; i++)
+            if (words[i] != (seed ^ i * 2654435761u)) *wrong = "its kernels start and do nothing";
+        if (!*wrong && (wave[0] != wave[1] || (wave[0] != 32 && wave[0] != 64)))
+            *wrong = "its kernels are for waves of another width than the card's";
+    }
     if (p) gpu->driver.deallocate(p);
     return code;
 }
@@ -181,20 +193,25 @@ static int load_object(struct device *dev, struct error *err)
     int count = object_list(gpu->driver.kind, objects, MAX);
     for (int i = 0; i < count; i++)
         snprintf(built + strlen(built), sizeof built - strlen(built), "%s%s", i ? ", " : "", objects[i].arch);
-    for (int quality = 2; quality > 0; quality--)
+    for (int quality = SUITS_EXACTLY; quality > 0; quality--)
         for (int i = 0; i < count; i++) {
             if (suits(gpu->driver.kind, objects[i].arch, gpu->card.arch) != quality) continue;
             char *image = NULL;
             size_t bytes;
-            bool right = false;
+            const char *wrong = NULL;
             if (file_read(objects[i].path, (size_t)1 << 28, &image, &bytes, err))
                 return err ? err->code : EXIT_FAILED;
             int code = gpu->driver.module_load(&gpu->module, image);
             free(image);
             if (!code) {
-                code = sentinel(dev, &right);
-                if (right) {
+                code = sentinel(dev, &wrong);
+                if (!wrong) {
                     snprintf(gpu->object, sizeof gpu->object, "%s", objects[i].path);
+                    if (is_ptx(objects[i].arch))
+                        log_warn("%s: no code object is for %s: the driver compiles %s, which takes a while "
+                                 "at the first start; build with -DMEOPT_GPU_ARCHS=%s",
+                                 dev->name, gpu->card.arch[0] ? gpu->card.arch : "this arch", objects[i].path,
+                                 gpu->card.arch[0] ? gpu->card.arch : "its own");
                     return 0;
                 }
                 if (code == DRIVER_OUT_OF_MEMORY) {
@@ -208,10 +225,7 @@ static int load_object(struct device *dev, struct error *err)
                 memset(gpu->kernels, 0, sizeof gpu->kernels);
             }
             snprintf(tried + strlen(tried), sizeof tried - strlen(tried), "%s%s: %s", tried[0] ? "; " : "",
-                     objects[i].arch,
-                     code                ? driver_text(&gpu->driver, code, text, sizeof text)
-                     : dev->pending.code ? "its kernels do not start"
-                                         : "its kernels start and do nothing");
+                     objects[i].arch, code ? driver_text(&gpu->driver, code, text, sizeof text) : wrong);
             dev->pending.code = 0;
         }
     char hint[200];

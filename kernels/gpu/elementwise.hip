@@ -308,9 +308,12 @@ KERNEL(sentinel, uint32_t *p, uint32_t seed, int64_t n)
 {
     FOR_EACH(i, n) p[i] = seed ^ (uint32_t)i * 2654435761u;
 }
+/* p[0] what the card has, p[1] what kernels were compiled for */
 KERNEL(wave_width, int *p)
 {
-    if (THREAD == 0 && BLOCK_X == 0) *p = WAVE;
+    if (THREAD || BLOCK_X) return;
+    p[0] = CARDS_WAVE;
+    p[1] = WAVE;
 }
 
 /* Sums over ranks: out = ((before + r0) + r1) + ..., in fp32 and in this order whatever carried the parts.

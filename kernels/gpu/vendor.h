@@ -24,11 +24,18 @@
 #define SHARED   __shared__
 #define ROLLED   _Pragma("unroll 1")
 #define UNROLLED _Pragma("unroll")
-#if defined(__AMDGCN_WAVEFRONT_SIZE)
+/* ROCm's own macro warns since 6.4 and is gone since 7.2; older compilers have no __GFX9__. Behind all: the
+ * host half of the compilation, which is not used. Whether it is the card's is asked at every start. */
+#if defined(__GFX9__)
+#define WAVE 64
+#elif defined(__GFX10__) || defined(__GFX11__) || defined(__GFX12__)
+#define WAVE 32
+#elif defined(__AMDGCN_WAVEFRONT_SIZE)
 #define WAVE __AMDGCN_WAVEFRONT_SIZE
 #else
-#define WAVE 64 /* the host half of the compilation, which is not used */
+#define WAVE 64
 #endif
+#define CARDS_WAVE    ((int)warpSize)
 #define THREAD        ((int)threadIdx.x)
 #define THREADS       ((int)blockDim.x)
 #define BLOCK_X       ((int64_t)blockIdx.x)
@@ -65,6 +72,7 @@ DEVICE float exact_sqrt(float a) { return sqrtf(a); }
 #define ROLLED        _Pragma("unroll 1")
 #define UNROLLED      _Pragma("unroll")
 #define WAVE          32
+#define CARDS_WAVE    warpSize
 #define THREAD        ((int)threadIdx.x)
 #define THREADS       ((int)blockDim.x)
 #define BLOCK_X       ((int64_t)blockIdx.x)
