@@ -73,6 +73,37 @@ bounded() {
         $2 > 0 || $3 > most { print FILENAME ": " $1 " spills " $2 " bytes, has " $3 " of shared memory, at most " most " are known of it"; bad = 1 }
         END { exit bad }' "$1" >&2 || fail "kernels spill, or have more shared memory than before"
 }
+# No operation divides 64 bits for each element. PTX names what the card has no instruction for: once a kernel, of nvcc's own, for how
+# often a loop goes round that it unrolls.
+if nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc); then
+    "$nvcc" -ptx -arch=compute_80 -std=c++17 -x cu "-I$MEOPT_SOURCE" "$MEOPT_SOURCE/kernels/gpu/elementwise.hip" -o "$work/elements.ptx"
+    grep -q 'entry residual_forward_bf16' "$work/elements.ptx" || fail "no PTX of the elementwise kernels"
+    awk '/\.entry/ { kernel = $3 } /(div|rem)\.[su]64/ { if (++n[kernel] == 2) { print kernel; bad = 1 } } END { exit bad }' \
+        "$work/elements.ptx" >&2 || fail "these kernels divide 64 bits"
+fi
+# Accesses of the optimizer's kernels: pairs of fp32 as 8 bytes, of bf16 as 4, of 8-bit codes as 2; single bytes are scales, one a group.
+# All go to memory as such (LDG, STG), not to what may be shared (LD, ST).
+cuobjdump=$(command -v cuobjdump || ls /usr/local/cuda/bin/cuobjdump \
+    "${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}"/meopt-tests/env-*/lib/python3*/site-packages/triton/backends/nvidia/bin/cuobjdump 2>/dev/null | head -n 1)
+[ "$cuobjdump" ] || echo "widths of accesses not looked at: no cuobjdump"
+# ARCH KERNEL PATTERN LEAST MOST
+accesses() {
+    n=$(grep -cE "$3" "$work/$2.sass" || true)
+    [ "$n" -ge "$4" ] && [ "$n" -le "$5" ] || fail "$1, $2: $n accesses $3, expected $4 to $5"
+}
+for arch in sm_80 sm_90 sm_100 sm_120; do
+    object=$MEOPT_BUILD/kernels/meopt-$arch.co
+    [ "$cuobjdump" ] && [ -f "$object" ] || continue
+    "$cuobjdump" -sass "$object" >"$work/sass" 2>/dev/null || { echo "$arch: this cuobjdump does not read it" && continue; }
+    for kernel in optim_step_f32 optim_step_bf16 optim_step_8bit optim_step_4bit; do
+        awk -v k=$kernel '/Function :/ { on = $3 == k } on' "$work/sass" >"$work/$kernel.sass"
+        accesses $arch $kernel ' LDG\.E\.64' 20 500
+        accesses $arch $kernel ' STG\.E\.64' 8 500
+        accesses $arch $kernel ' STG\.E ' 16 500
+        accesses $arch $kernel ' (LD|ST)G?\.E\.[US]8' 0 12
+        accesses $arch $kernel ' (LD|ST)\.E' 0 8
+    done
+done
 if [ "${MEOPT_LONG:-}" ]; then
     for arch in gfx900 gfx906 gfx908 gfx90a gfx90c gfx940 gfx942 gfx950 gfx1010 gfx1030 gfx1100 gfx1200 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 \
         sm_103 sm_120 compute_80 compute_90; do

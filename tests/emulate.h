@@ -28,6 +28,7 @@
 #define BLOCKS_X (emulate::blocks[0])
 #define BLOCKS_Y (emulate::blocks[1])
 #define DEVICE_METHOD
+template <class T> static inline T *in_memory(T *p) { return p; }
 static inline float exact_add(float a, float b) { return a + b; } /* built with -ffp-contract=off */
 static inline float exact_mul(float a, float b) { return a * b; }
 static inline float exact_div(float a, float b) { return a / b; }

@@ -4,6 +4,51 @@
 
 #define FOR_EACH(i, n) for (int64_t i = BLOCK_X * THREADS + THREAD; i < (n); i += BLOCKS_X * THREADS)
 
+/* a / b and what is left, 0 <= a < 2^53, b > 0. Cards have no instruction for 64 bits: a loop or a call. */
+DEVICE int64_t divide(int64_t a, int64_t b, int64_t *rest)
+{
+    int64_t q;
+    if ((a | b) >> 32 == 0) q = (int64_t)((uint32_t)a / (uint32_t)b);
+    else {
+        q = (int64_t)((double)a / (double)b); /* one too much where that was rounded up */
+        if (q * b > a) q--;
+    }
+    *rest = a - q * b;
+    return q;
+}
+/* The indices of element i of an array of N dimensions, the last one first: sizes are those of all but the
+ * first dimension. They go along with i, each carrying into the next: divisions are made once a thread. */
+template <int N> struct walk {
+    int64_t i, n, stride, at[N], step[N], size[N];
+    DEVICE_METHOD walk(int64_t count, const int64_t (&sizes)[N - 1])
+        : i(BLOCK_X * THREADS + THREAD), n(count), stride(BLOCKS_X * THREADS)
+    {
+        int64_t a = i, b = stride;
+        UNROLLED for (int k = 0; k < N - 1; k++)
+        {
+            size[k] = sizes[k];
+            a = divide(a, sizes[k], &at[k]);
+            b = divide(b, sizes[k], &step[k]);
+        }
+        at[N - 1] = a;
+        step[N - 1] = b;
+    }
+    DEVICE_METHOD void next()
+    {
+        int64_t carry = 0;
+        i += stride;
+        UNROLLED for (int k = 0; k < N - 1; k++)
+        {
+            at[k] += step[k] + carry;
+            carry = at[k] >= size[k];
+            if (carry) at[k] -= size[k];
+        }
+        at[N - 1] += step[N - 1] + carry;
+    }
+};
+#define FOR_EACH_AT(w, dimensions, count, ...)                                                               \
+    for (walk<dimensions> w(count, {__VA_ARGS__}); w.i < w.n; w.next())
+
 /* cast_SRC_DST */
 #define CAST(name, S, T)                                                                                     \
     KERNEL(name, const S *src, T *dst, int64_t n) { FOR_EACH(i, n) store(dst, i, load(src, i)); }
@@ -15,12 +60,11 @@ CAST(cast_bf16_bf16, bf16, bf16)
 /* patches (B * G*G, 3*p*p), G = S / p */
 template <class T> DEVICE void patchify(const float *images, T *patches, int64_t B, int64_t S, int64_t p)
 {
-    int64_t G = S / p, row = 3 * p * p;
-    FOR_EACH(i, B * G * G * row)
+    int64_t rest, G = divide(S, p, &rest), row = 3 * p * p;
+    FOR_EACH_AT(w, 6, B * G * G * row, p, p, 3, G, G)
     {
-        int64_t patch = i / row, k = i % row, c = k / (p * p), y = k / p % p, x = k % p;
-        int64_t b = patch / (G * G), gy = patch / G % G, gx = patch % G;
-        store(patches, i, images[((b * 3 + c) * S + gy * p + y) * S + gx * p + x]);
+        int64_t x = w.at[0], y = w.at[1], c = w.at[2], gx = w.at[3], gy = w.at[4], b = w.at[5];
+        store(patches, w.i, images[((b * 3 + c) * S + gy * p + y) * S + gx * p + x]);
     }
 }
 KERNEL(patchify_f32, const float *images, float *patches, int64_t B, int64_t S, int64_t p)
@@ -36,9 +80,9 @@ template <class T>
 DEVICE void embed_forward(const T *patch_out, const float *cls, const float *pos, const float *registers,
                           T *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
 {
-    FOR_EACH(i, B * N * D)
+    FOR_EACH_AT(w, 3, B * N * D, D, N)
     {
-        int64_t d = i % D, n = i / D % N, b = i / D / N;
+        int64_t i = w.i, d = w.at[0], n = w.at[1], b = w.at[2];
         if (n && n <= Q) {
             store(tokens, i, registers[(n - 1) * D + d]);
             continue;
@@ -63,9 +107,9 @@ template <class T>
 DEVICE void embed_backward(const float *dtokens, T *dpatch_out, float *dcls, float *dpos, float *dregisters,
                            int64_t B, int64_t N, int64_t D, int64_t Q)
 {
-    FOR_EACH(i, N * D)
+    FOR_EACH_AT(w, 2, N * D, D)
     {
-        int64_t d = i % D, n = i / D;
+        int64_t d = w.at[0], n = w.at[1];
         float sum = 0;
         for (int64_t b = 0; b < B; b++) {
             float x = dtokens[(b * N + n) * D + d];
@@ -94,9 +138,9 @@ KERNEL(embed_backward_bf16, const float *dtokens, bf16 *dpatch_out, float *dcls,
 /* out (n_out, D) = w (n_out, n_in) in (n_in, D); at most 16 weights of a row are not zero */
 KERNEL(resize_rows, const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D)
 {
-    FOR_EACH(i, n_out * D)
+    FOR_EACH_AT(at, 2, n_out * D, D)
     {
-        int64_t d = i % D, o = i / D;
+        int64_t i = at.i, d = at.at[0], o = at.at[1];
         float sum = 0;
         for (int64_t k = 0; k < n_in; k++) {
             float x = w[o * n_in + k];
@@ -109,9 +153,9 @@ KERNEL(resize_rows, const float *w, const float *in, float *out, int64_t n_out, 
 KERNEL(resize_rows_transposed, const float *w, const float *in, float *out, int64_t n_out, int64_t n_in,
        int64_t D)
 {
-    FOR_EACH(i, n_in * D)
+    FOR_EACH_AT(at, 2, n_in * D, D)
     {
-        int64_t d = i % D, k = i / D;
+        int64_t i = at.i, d = at.at[0], k = at.at[1];
         float sum = 0;
         for (int64_t o = 0; o < n_out; o++) {
             float x = w[o * n_in + k];
@@ -128,10 +172,9 @@ DEVICE void rotate(T *qkv, const float *table, int64_t B, int64_t N, int64_t H, 
                    int half, int inverse)
 {
     int64_t tokens = N - skip, pairs = dh / 2;
-    FOR_EACH(i, B * tokens * 2 * H * pairs)
+    FOR_EACH_AT(w, 4, B * tokens * 2 * H * pairs, pairs, 2 * H, tokens)
     {
-        int64_t pair = i % pairs, h = i / pairs % (2 * H), row = i / pairs / (2 * H), n = row % tokens,
-                b = row / tokens;
+        int64_t pair = w.at[0], h = w.at[1], n = w.at[2], b = w.at[3];
         int64_t at = (b * N + skip + n) * 3 * H * dh + h * dh;
         int64_t first = at + (half ? pair : 2 * pair), second = first + (half ? pairs : 1);
         float c = table[n * dh + pair], s = table[n * dh + pairs + pair], x = load(qkv, first),
@@ -156,9 +199,9 @@ KERNEL(rotate_bf16, bf16 *qkv, const float *table, int64_t B, int64_t N, int64_t
 template <class T>
 DEVICE void row_mean_forward(const T *x, T *y, int64_t B, int64_t N, int64_t D, int64_t skip)
 {
-    FOR_EACH(i, B * D)
+    FOR_EACH_AT(w, 2, B * D, D)
     {
-        int64_t b = i / D, d = i % D;
+        int64_t i = w.i, d = w.at[0], b = w.at[1];
         float sum = 0;
         for (int64_t n = skip; n < N; n++) sum += load(x, (b * N + n) * D + d);
         store(y, i, sum / (float)(N - skip));
@@ -169,10 +212,10 @@ DEVICE void row_mean_backward(const T *dy, float *dx, int64_t B, int64_t N, int6
 {
     int64_t rows = N - skip;
     float share = 1.0f / (float)rows;
-    FOR_EACH(i, B * rows * D)
+    FOR_EACH_AT(w, 3, B * rows * D, D, rows)
     {
-        int64_t d = i % D, row = i / D, b = row / rows;
-        dx[(b * N + skip + row % rows) * D + d] += load(dy, b * D + d) * share;
+        int64_t d = w.at[0], row = w.at[1], b = w.at[2];
+        dx[(b * N + skip + row) * D + d] += load(dy, b * D + d) * share;
     }
 }
 #define ROW_MEANS(suffix, T)                                                                                 \
@@ -192,7 +235,8 @@ ROW_MEANS(bf16, bf16)
 template <class T>
 DEVICE void residual_forward(const T *x, const T *branch, const float *gamma, T *y, int64_t R, int64_t D)
 {
-    FOR_EACH(i, R * D) store(y, i, load(x, i) + (gamma ? gamma[i % D] : 1.0f) * load(branch, i));
+    FOR_EACH_AT(w, 2, R * D, D)
+    store(y, w.i, load(x, w.i) + (gamma ? gamma[w.at[0]] : 1.0f) * load(branch, w.i));
 }
 KERNEL(residual_forward_f32, const float *x, const float *branch, const float *gamma, float *y, int64_t R,
        int64_t D)
@@ -208,7 +252,7 @@ KERNEL(residual_forward_bf16, const bf16 *x, const bf16 *branch, const float *ga
 template <class T>
 DEVICE void scale_columns(const float *dx, const float *gamma, T *out, int64_t R, int64_t D)
 {
-    FOR_EACH(i, R * D) store(out, i, gamma[i % D] * dx[i]);
+    FOR_EACH_AT(w, 2, R * D, D) store(out, w.i, gamma[w.at[0]] * dx[w.i]);
 }
 KERNEL(scale_columns_f32, const float *dx, const float *gamma, float *out, int64_t R, int64_t D)
 {
@@ -253,18 +297,18 @@ template <class T> DEVICE void quick_gelu_backward(const T *dy, const T *h, T *d
 /* h (R, 2F) = [x1 | x2], y = silu(x1) * x2 */
 template <class T> DEVICE void swiglu_forward(const T *h, T *y, int64_t R, int64_t F)
 {
-    FOR_EACH(i, R * F)
+    FOR_EACH_AT(w, 2, R * F, F)
     {
-        int64_t at = i / F * 2 * F + i % F;
+        int64_t i = w.i, at = i + w.at[1] * F;
         float a = load(h, at), s = 1.0f / (1.0f + expf(-a));
         store(y, i, a * s * load(h, at + F));
     }
 }
 template <class T> DEVICE void swiglu_backward(const T *dy, const T *h, T *dh, int64_t R, int64_t F)
 {
-    FOR_EACH(i, R * F)
+    FOR_EACH_AT(w, 2, R * F, F)
     {
-        int64_t at = i / F * 2 * F + i % F;
+        int64_t i = w.i, at = i + w.at[1] * F;
         float a = load(h, at), b = load(h, at + F), s = 1.0f / (1.0f + expf(-a)), d = load(dy, i);
         store(dh, at, d * b * s * (1.0f + a * (1.0f - s)));
         store(dh, at + F, d * a * s);
@@ -292,7 +336,7 @@ ACTIVATIONS(bf16, bf16)
 /* c (m, n) = the bias in every row: where a library's product has no epilogue */
 template <class T> DEVICE void bias_rows(const float *bias, T *c, int64_t m, int64_t n, int64_t ldc)
 {
-    FOR_EACH(i, m * n) store(c, i / n * ldc + i % n, bias[i % n]);
+    FOR_EACH_AT(w, 2, m * n, n) store(c, w.at[1] * ldc + w.at[0], bias[w.at[0]]);
 }
 KERNEL(bias_rows_f32, const float *bias, float *c, int64_t m, int64_t n, int64_t ldc)
 {

@@ -84,15 +84,10 @@ DEVICE word octet_max(word x)
 
 /* Loads and stores of a lane's eight: `left` elements of the group are real, and whole groups go by pairs. */
 
-struct pair_real {
-    float a, b;
-};
-struct pair_half {
-    uint16_t a, b;
-};
-struct pair_byte {
-    uint8_t a, b;
-};
+/* Two side by side are one access of twice their width: compilers take structs of two apart, and copies of
+ * bytes, too. */
+template <class T> DEVICE T load_whole(const void *p) { return *in_memory((const T *)p); }
+template <class T> DEVICE void store_whole(void *p, T x) { *in_memory((T *)p) = x; }
 DEVICE bool by_pairs(const void *p, int bytes, int64_t left)
 {
     return left >= OPTIM_GROUP && (uintptr_t)p % (2 * bytes) == 0;
@@ -103,68 +98,67 @@ DEVICE void load_reals(real x[OWN], const void *p, int u, int64_t left)
     const float *f = (const float *)p;
     if (by_pairs(p, 4, left))
         for (int i = 0; i < 4; i++) {
-            pair_real two = *(const pair_real *)(f + 16 * i + 2 * u);
-            x[2 * i] = two.a;
-            x[2 * i + 1] = two.b;
+            uint64_t two = load_whole<uint64_t>(f + 16 * i + 2 * u);
+            x[2 * i] = as_real((word)two);
+            x[2 * i + 1] = as_real((word)(two >> 32));
         }
     else
-        for (int k = 0; k < OWN; k++) x[k] = element(k, u) < left ? f[element(k, u)] : 0.0f;
+        for (int k = 0; k < OWN; k++)
+            x[k] = element(k, u) < left ? as_real(load_whole<uint32_t>(f + element(k, u))) : 0.0f;
 }
 DEVICE void store_reals(void *p, const real x[OWN], int u, int64_t left)
 {
     float *f = (float *)p;
     if (by_pairs(p, 4, left))
-        for (int i = 0; i < 4; i++) {
-            pair_real two = {x[2 * i].x, x[2 * i + 1].x};
-            *(pair_real *)(f + 16 * i + 2 * u) = two;
-        }
+        for (int i = 0; i < 4; i++)
+            store_whole<uint64_t>(f + 16 * i + 2 * u, as_word(x[2 * i]) | (uint64_t)as_word(x[2 * i + 1])
+                                                                              << 32);
     else
         for (int k = 0; k < OWN; k++)
-            if (element(k, u) < left) f[element(k, u)] = x[k].x;
+            if (element(k, u) < left) store_whole<uint32_t>(f + element(k, u), as_word(x[k]));
 }
 DEVICE void load_halves(word x[OWN], const void *p, int u, int64_t left)
 {
     const uint16_t *h = (const uint16_t *)p;
     if (by_pairs(p, 2, left))
         for (int i = 0; i < 4; i++) {
-            pair_half two = *(const pair_half *)(h + 16 * i + 2 * u);
-            x[2 * i] = two.a;
-            x[2 * i + 1] = two.b;
+            word two = load_whole<uint32_t>(h + 16 * i + 2 * u);
+            x[2 * i] = two & 0xffffu;
+            x[2 * i + 1] = two >> 16;
         }
     else
-        for (int k = 0; k < OWN; k++) x[k] = element(k, u) < left ? h[element(k, u)] : 0u;
+        for (int k = 0; k < OWN; k++)
+            x[k] = element(k, u) < left ? load_whole<uint16_t>(h + element(k, u)) : 0u;
 }
 DEVICE void store_halves(void *p, const word x[OWN], int u, int64_t left)
 {
     uint16_t *h = (uint16_t *)p;
     if (by_pairs(p, 2, left))
-        for (int i = 0; i < 4; i++) {
-            pair_half two = {(uint16_t)x[2 * i], (uint16_t)x[2 * i + 1]};
-            *(pair_half *)(h + 16 * i + 2 * u) = two;
-        }
+        for (int i = 0; i < 4; i++)
+            store_whole<uint32_t>(h + 16 * i + 2 * u, (x[2 * i] & 0xffffu) | x[2 * i + 1] << 16);
     else
         for (int k = 0; k < OWN; k++)
-            if (element(k, u) < left) h[element(k, u)] = (uint16_t)x[k];
+            if (element(k, u) < left) store_whole<uint16_t>(h + element(k, u), (uint16_t)x[k]);
 }
-/* Codes are padded to whole groups. 4 bits: byte b holds element b below and b + 32 above. */
+/* Codes are padded to whole groups, and begin at even addresses. 4 bits: byte b holds element b below and
+ * b + 32 above. */
 DEVICE void load_codes(word code[OWN], const void *p, int64_t group, bool four, int u)
 {
     const uint8_t *b = (const uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP) + 2 * u;
     for (int i = 0; i < (four ? 2 : 4); i++) {
-        pair_byte two = *(const pair_byte *)(b + 16 * i);
-        code[2 * i] = four ? two.a & 15u : two.a;
-        code[2 * i + 1] = four ? two.b & 15u : two.b;
-        if (four) code[2 * i + 4] = two.a >> 4, code[2 * i + 5] = two.b >> 4;
+        word two = load_whole<uint16_t>(b + 16 * i), low = two & 255u, high = two >> 8;
+        code[2 * i] = four ? low & 15u : low;
+        code[2 * i + 1] = four ? high & 15u : high;
+        if (four) code[2 * i + 4] = low >> 4, code[2 * i + 5] = high >> 4;
     }
 }
 DEVICE void store_codes(void *p, int64_t group, bool four, const word code[OWN], int u)
 {
     uint8_t *b = (uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP) + 2 * u;
     for (int i = 0; i < (four ? 2 : 4); i++) {
-        pair_byte two = {(uint8_t)code[2 * i], (uint8_t)code[2 * i + 1]};
-        if (four)
-            two.a = (uint8_t)(two.a | code[2 * i + 4] << 4), two.b = (uint8_t)(two.b | code[2 * i + 5] << 4);
-        *(pair_byte *)(b + 16 * i) = two;
+        word low = code[2 * i], high = code[2 * i + 1];
+        if (four) low |= code[2 * i + 4] << 4, high |= code[2 * i + 5] << 4;
+        store_whole<uint16_t>(b + 16 * i, (uint16_t)((low & 255u) | high << 8));
     }
 }
 DEVICE word sign_extended(word code, bool four) { return four ? (code ^ 8u) - 8u : (code ^ 0x80u) - 0x80u; }
@@ -203,7 +197,7 @@ DEVICE void load_scaled(real m[OWN], const void *p, const uint8_t *scales, int64
     }
     word code[OWN];
     bool four = format == STATE_4BIT;
-    uint32_t exponent = scales[group];
+    uint32_t exponent = load_whole<uint8_t>(scales + group);
     load_codes(code, p, group, four, u);
     for (int k = 0; k < OWN; k++) {
         m[k] =
@@ -225,7 +219,7 @@ DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, co
     for (int k = 0; k < OWN; k++)
         code[k] = exponent ? m_code(m_round(m[k], random[k], exponent << 23, 0, c), c) : 0u;
     if (!write) return;
-    if (u == 0) scales[group] = (uint8_t)exponent;
+    if (u == 0) store_whole(scales + group, (uint8_t)exponent);
     store_codes(p, group, format == STATE_4BIT, code, u);
 }
 
@@ -233,7 +227,7 @@ DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, co
 DEVICE void load_rooted(real m[OWN], real root[OWN], const optim_task *t, int m_format, int v_format,
                         int64_t group, int u)
 {
-    uint32_t exponent = t->scales[group], base = root_base(exponent, code_of(v_format));
+    uint32_t exponent = load_whole<uint8_t>(t->scales + group), base = root_base(exponent, code_of(v_format));
     word code[OWN];
     load_codes(code, t->v, group, v_format == STATE_4BIT, u);
     for (int k = 0; k < OWN; k++)
@@ -264,7 +258,7 @@ DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_
                          : 0u;
     }
     if (!write) return;
-    if (u == 0) t->scales[group] = (uint8_t)exponent;
+    if (u == 0) store_whole(t->scales + group, (uint8_t)exponent);
     store_codes(t->v, group, v_format == STATE_4BIT, code, u);
     if (OPTIM_LOW_BIT(m_format)) store_codes(t->m, group, m_format == STATE_4BIT, codes_m, u);
     else store_wide(t->m, group, m_format, m, random_m, u, OPTIM_GROUP);
@@ -281,7 +275,7 @@ DEVICE word eighth_mask(uint32_t bits, int k, int u) { return 0u - (bits >> ((2 
 
 DEVICE void load_pair(real m[OWN], real root[OWN], pair_grid *grid, const optim_task *t, int64_t group, int u)
 {
-    uint32_t header = *(const uint32_t *)(t->scales + group * PAIR_HEADER);
+    uint32_t header = load_whole<uint32_t>(t->scales + group * PAIR_HEADER);
     pair_grid g = pair_grid_read(header);
     word codes[OWN];
     load_halves(codes, (const uint16_t *)t->m + group * OPTIM_GROUP, u, OPTIM_GROUP);
@@ -336,7 +330,7 @@ DEVICE bool store_pair(const optim_task *t, int64_t group, const pair_grid *old,
         codes[k] = zero ? 0u : pair_join(code[k], m[k], moved[k], scale[k % 2], still[k % 2], random[k], &g);
     if (!write) return false;
     store_halves((uint16_t *)t->m + group * OPTIM_GROUP, codes, u, OPTIM_GROUP);
-    if (u == 0) *(uint32_t *)(t->scales + group * PAIR_HEADER) = zero ? 0u : pair_header(&g, ratio, eighths);
+    if (u == 0) store_whole(t->scales + group * PAIR_HEADER, zero ? 0u : pair_header(&g, ratio, eighths));
     return !zero && pair_is_wide(&g);
 }
 

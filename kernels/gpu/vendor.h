@@ -4,8 +4,9 @@
  *   g++             the emulation of tests/emulate.h, wave 32 and wave 64 (MEOPT_EMULATE_WAVE)
  * Rules that keep one source right everywhere: the wave width is WAVE, never a literal; every lane of a wave
  * reaches every wave_* call and every thread of a block every barrier(); shared memory is declared with
- * SHARED and is undefined before it is written; a kernel works for any block size that is a multiple of WAVE
- * up to its MAX_THREADS.
+ * SHARED and is undefined before it is written; what a pointer that was read from memory points to
+ * is accessed through in_memory(), or the card asks each time whether that is shared; a kernel works for any
+ * block size that is a multiple of WAVE up to its MAX_THREADS.
  */
 #ifndef MEOPT_GPU_VENDOR_H
 #define MEOPT_GPU_VENDOR_H
@@ -43,6 +44,10 @@
 #define BLOCKS_X      ((int64_t)gridDim.x)
 #define BLOCKS_Y      ((int64_t)gridDim.y)
 #define barrier()     __syncthreads()
+template <class T> DEVICE __attribute__((address_space(1))) T *in_memory(T *p)
+{
+    return (__attribute__((address_space(1))) T *)p;
+}
 DEVICE float wave_xor(float x, int mask) { return __shfl_xor(x, mask, WAVE); }
 DEVICE double wave_xor(double x, int mask) { return __shfl_xor(x, mask, WAVE); }
 DEVICE int wave_xor(int x, int mask) { return __shfl_xor(x, mask, WAVE); }
@@ -80,6 +85,11 @@ DEVICE float exact_sqrt(float a) { return sqrtf(a); }
 #define BLOCKS_X      ((int64_t)gridDim.x)
 #define BLOCKS_Y      ((int64_t)gridDim.y)
 #define barrier()     __syncthreads()
+template <class T> DEVICE T *in_memory(T *p)
+{
+    __builtin_assume(__isGlobal(p));
+    return p;
+}
 DEVICE float wave_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, WAVE); }
 DEVICE double wave_xor(double x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, WAVE); }
 DEVICE int wave_xor(int x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask, WAVE); }
