@@ -105,8 +105,8 @@ static int by_size(const void *a, const void *b)
 
 /* ---- settings ---- */
 
-#define HELD "model_t.place=resident", "model_s.place=resident", "optim.offload=none" /* not of a baseline   \
-                                                                                       */
+/* A baseline holds all that it has. */
+#define HELD "model_t.place=resident", "model_s.place=resident", "optim.offload=none"
 static const struct {
     const char *name;
     const char *overrides[REMEDY_KEYS]; /* @N: the batch by N */
