@@ -48,6 +48,15 @@ if [ "$mpi" ]; then
     $start "$MEOPT" train --resume runs/by >log 2>&1 || fail "mpirun goes on with a run"
     equal by 20
     start=
+    # A rank with another directory, mask, locale and place for temporary files than the first.
+    mkdir here
+    set -- train "$work/configs/quickstart_dinov2.yaml" $same train.steps=20 dist.shard=optimizer device.type=cpu --run-dir "$work/runs" --name abroad
+    # shellcheck disable=SC2016
+    timeout 60 mpirun -np 1 "$MEOPT" "$@" : -np 1 sh -c 'cd "$1/here" && umask 077 && shift && LC_ALL=tr_TR.UTF-8 TMPDIR=$PWD exec "$0" "$@"' \
+        "$MEOPT" "$work" "$@" >log 2>&1 || fail "a rank that was started elsewhere"
+    equal abroad 20
+    # shellcheck disable=SC2012
+    [ "$(ls -l runs/abroad/ckpt/step-00000020 | grep '^-' | cut -c1-10 | sort -u | wc -l)" = 1 ] || fail "not all of it may be read: $(ls -l runs/abroad/ckpt/step-00000020)"
     # A rank whose disk is full: saving pauses, and at the end each rank ends with that reason.
     code=0
     set -- train configs/quickstart_dinov2.yaml train.global_batch=8 train.micro_batch=2 train.checkpoint_steps=2 train.steps=4 dist.shard=optimizer \

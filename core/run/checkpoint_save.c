@@ -119,7 +119,11 @@ int checkpoint_save_part(const char *directory, int64_t step, int writer, int wr
 {
     char *partial = partial_path(directory, step), *name = checkpoint_records_name(writer, writers),
          *path = path_join(partial, name);
+    struct stat st;
     int code = write_records(records, count, path, err);
+    /* whoever may read the others' files may read this one, whatever mask this process was started with */
+    if (!code && writers > 1 && stat(partial, &st) == 0 && chmod(path, st.st_mode & 0666) != 0)
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot change the mode of %s", path);
     if (!code) code = read_back(path, written, err);
     free(path);
     free(name);
