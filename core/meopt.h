@@ -212,7 +212,8 @@ struct meopt_options {
                                (timm);  other rules do not look at it; default 0 */
 };
 
-enum meopt_offload { MEOPT_OFFLOAD_NONE, MEOPT_OFFLOAD_FILE };
+/* HOST: of a card, in pinned memory of this machine; without one they are in it anyway, and it is refused. */
+enum meopt_offload { MEOPT_OFFLOAD_NONE, MEOPT_OFFLOAD_FILE, MEOPT_OFFLOAD_HOST };
 
 /* Defaults of a rule with everything in fp32. Call with sizeof *options. */
 int meopt_options_init(struct meopt_options *options, size_t size, int rule);

@@ -1,6 +1,7 @@
 /* States in a file: every rule and preset takes the steps of the resident one, to the bit, whatever part of
  * the states is in the file, however small the ring is and however the file is moved; and a file that is full
  * or fails is told, and nothing is stepped behind it. */
+#include "core/device/device.h"
 #include "core/meopt.h"
 #include "tests/optim_numbers.h"
 
@@ -19,12 +20,14 @@
 
 enum { TENSORS = 7, STEPS = 5, ELEMENTS = (1 << 19) + 1024 };
 /* Several pieces, one piece, an unaligned tail, one that stays for its size, norms. */
-static const struct {
+static struct {
     const char *name;
     int64_t rows, columns;
 } shapes[TENSORS] = {{"qkv", 320, 1024}, {"proj", 250, 294}, {"fc1", 512, 1024}, {"norm", 1, 768},
                      {"fc2", 129, 127},  {"tiny", 8, 8},     {"head", 300, 1000}};
 
+static struct device *card;  /* $MEOPT_TEST_DEVICE, or this machine */
+static void *on_card[STEPS]; /* gradients there */
 static float weights[ELEMENTS], gradients[STEPS][ELEMENTS];
 static char directory[] = "/tmp/meopt-offload-XXXXXX";
 
@@ -55,7 +58,8 @@ static struct meopt_options options_of(int rule, const char *preset)
 
 static struct meopt_options offloaded(struct meopt_options o, double fraction, size_t ring)
 {
-    o.offload = MEOPT_OFFLOAD_FILE;
+    o.device = (struct meopt_device *)card;
+    o.offload = card && ring % 2 ? MEOPT_OFFLOAD_HOST : MEOPT_OFFLOAD_FILE;
     o.offload_dir = directory;
     o.offload_fraction = fraction;
     o.offload_ring_bytes = ring;
@@ -83,12 +87,13 @@ static struct meopt *create(const struct meopt_options *o, int count)
 enum way { TOGETHER, RELEASED, ACCUMULATED, SOME_LEFT_OUT, WAYS };
 
 /* Blocks of two tensors, last first, as gradient release has them. */
-static void step(struct meopt *opt, int64_t number, enum way way)
+static void step(struct meopt *opt, bool there, int64_t number, enum way way)
 {
     struct meopt_error err = {0};
     struct meopt_gradient g[TENSORS];
     for (int i = 0; i < TENSORS; i++)
-        g[i] = (struct meopt_gradient){gradients[(number - 1) % STEPS] + i * 64, MEOPT_F32};
+        g[i] = (struct meopt_gradient){
+            (there ? (float *)on_card[number - 1] : gradients[number - 1]) + i * 64, MEOPT_F32};
     if (way == SOME_LEFT_OUT) g[number % TENSORS].data = g[2].data = NULL;
     if (way == TOGETHER || way == SOME_LEFT_OUT) {
         if (meopt_step(opt, number, 1e-2, 0.5, g, NULL, &err)) fail_msg("%s", err.message);
@@ -114,7 +119,7 @@ static struct saved train(const struct meopt_options *o, enum way way, bool stop
     struct saved all = {0};
     struct meopt_error err = {0};
     for (int64_t s = 1; s <= STEPS; s++) {
-        step(opt, s, way);
+        step(opt, o->device != NULL, s, way);
         if (!stops || s != 3) continue;
         assert_int_equal(meopt_save(opt, save, &all, &err), 0);
         meopt_destroy(opt);
@@ -141,7 +146,8 @@ static void every_rule_and_preset_has_the_resident_bits(void **state)
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
         for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
             char what[100];
-            struct meopt_options o = options_of(rule, presets[p]), f = offloaded(o, 1, 1 << 20);
+            if (card && ((size_t)rule + p) % 3) continue; /* kernels on the CPU take their time */
+            struct meopt_options o = options_of(rule, presets[p]), f = offloaded(o, 1, card && p % 2 ? 1 : 2);
             enum way way = (enum way)((size_t)rule + p) % WAYS;
             if (way == ACCUMULATED) o.accumulator = f.accumulator = MEOPT_STATE_8BIT;
             struct saved resident = train(&o, way, false), other = train(&f, way, true);
@@ -211,13 +217,13 @@ static void moments_go_in_and_out_and_weights_are_synced(void **state)
     for (int c = 0; c < 2; c++) {
         struct meopt *opt = create(c ? &f : &o, TENSORS);
         struct meopt_error err = {0};
-        for (int64_t s = 1; s <= 3; s++) step(opt, s, RELEASED);
+        for (int64_t s = 1; s <= 3; s++) step(opt, false, s, RELEASED);
         int64_t count = shapes[0].rows * shapes[0].columns;
         assert_int_equal(meopt_moments_export(opt, 0, 0, count, m, v, &err), 0);
         for (int i = 0; i < 6400; i++) m[i] /= 2;
         assert_int_equal(meopt_moments_import(opt, 0, 64000, 6400, m, v, -1, &err), 0);
         assert_int_equal(meopt_sync(opt, 2, &err), 0);
-        for (int64_t s = 4; s <= STEPS; s++) step(opt, s, RELEASED);
+        for (int64_t s = 4; s <= STEPS; s++) step(opt, false, s, RELEASED);
         assert_int_equal(meopt_save(opt, save, &saved[c], &err), 0);
         meopt_destroy(opt);
     }
@@ -236,14 +242,14 @@ static void a_bad_gradient_moves_nothing(void **state)
         struct meopt *opt = create(c ? &f : &o, TENSORS);
         struct meopt_error err = {0};
         struct meopt_gradient g[TENSORS];
-        step(opt, 1, TOGETHER);
+        step(opt, false, 1, TOGETHER);
         float *bad = malloc(sizeof gradients[0]);
         memcpy(bad, gradients[0], sizeof gradients[0]);
         bad[shapes[6].rows * shapes[6].columns - 1] = NAN;
         for (int i = 0; i < TENSORS; i++)
             g[i] = (struct meopt_gradient){i == 6 ? bad : gradients[0], MEOPT_F32};
         assert_int_equal(meopt_step(opt, 2, 1e-2, 1, g, NULL, &err), MEOPT_NOT_FINITE);
-        step(opt, 3, TOGETHER);
+        step(opt, false, 3, TOGETHER);
         assert_int_equal(meopt_save(opt, save, &saved[c], &err), 0);
         meopt_destroy(opt);
         free(bad);
@@ -259,7 +265,7 @@ static void memory_holds_the_ring_and_not_the_states(void **state)
     struct meopt_error err = {0};
     struct meopt_offload_info info = {.size = sizeof info};
     struct meopt *opt = create(&o, TENSORS);
-    for (int64_t s = 1; s <= 3; s++) step(opt, s, RELEASED);
+    for (int64_t s = 1; s <= 3; s++) step(opt, false, s, RELEASED);
     assert_int_equal(meopt_offloaded(opt, &info, &err), 0);
     int64_t large = 0; /* elements of the tensors that go */
     for (int i = 0; i < TENSORS; i++)
@@ -295,18 +301,59 @@ static void what_cannot_be_is_refused(void **state)
     assert_non_null(strstr(err.message, "/dev/null/no"));
 }
 
+static void a_card_s_memory_holds_the_ring_and_the_host_the_states(void **state)
+{
+    (void)state;
+    size_t before = card->use.current_bytes[MEMORY_OPTIMIZER] + card->use.current_bytes[MEMORY_WEIGHTS];
+    for (size_t ring = 1; ring <= 2; ring++) { /* in the host's memory; in a file */
+        struct meopt_options o = offloaded(options_of(MEOPT_APADAMW, "fp32"), 1, ring);
+        struct meopt_bytes held;
+        struct meopt_offload_info info = {.size = sizeof info};
+        struct meopt *opt = create(&o, TENSORS);
+        enum memory_place place = ring == 1 ? PLACE_HOST : PLACE_FILE;
+        const size_t(*beside)[MEMORY_CLASS_COUNT] = card->use.beside_bytes;
+        step(opt, true, 1, RELEASED);
+        assert_int_equal(meopt_held(opt, &held), 0);
+        assert_int_equal(meopt_offloaded(opt, &info, NULL), 0);
+        assert_int_equal(beside[place][MEMORY_OPTIMIZER], info.moments);
+        if (place == PLACE_FILE) /* through pinned memory */
+            assert_in_range(beside[PLACE_HOST][MEMORY_OPTIMIZER], 1, info.ring);
+        assert_in_range(card->use.current_bytes[MEMORY_OPTIMIZER] + card->use.current_bytes[MEMORY_WEIGHTS] -
+                            before,
+                        1, held.total - (size_t)info.moments + (size_t)info.ring + 4096);
+        assert_true(info.moments > info.ring / 2);
+        meopt_destroy(opt);
+        assert_int_equal(beside[PLACE_HOST][MEMORY_OPTIMIZER], 0);
+        assert_int_equal(beside[PLACE_FILE][MEMORY_OPTIMIZER], 0);
+    }
+}
+
 static int before_all(void **state)
 {
     (void)state;
     for (int i = 0; i < ELEMENTS; i++) weights[i] = (float)uniform() - 0.5f;
     for (int s = 0; s < STEPS; s++)
         for (int i = 0; i < ELEMENTS; i++) gradients[s][i] = ((float)uniform() - 0.5f) / (float)(1 + i % 7);
-    return mkdtemp(directory) ? 0 : -1;
+    const char *spec = getenv("MEOPT_TEST_DEVICE");
+    if (!mkdtemp(directory)) return -1;
+    if (!spec) return 0;
+    struct error why;
+    if (device_open(&card, spec, 0, &why)) return -1;
+    for (int i = 0; i < TENSORS; i++)
+        if (shapes[i].rows > 256) shapes[i].rows /= 4;
+    for (int s = 0; s < STEPS; s++) {
+        on_card[s] = device_alloc(card, MEMORY_GRADIENTS, sizeof gradients[s], "gradients", &why);
+        card->upload(card, on_card[s], gradients[s], sizeof gradients[s]);
+    }
+    return 0;
 }
 
 static int after_all(void **state)
 {
     (void)state;
+    for (int s = 0; s < STEPS; s++)
+        if (card) device_free(card, on_card[s]);
+    if (card) device_close(card);
     return rmdir(directory);
 }
 
@@ -321,5 +368,10 @@ int main(void)
         cmocka_unit_test(memory_holds_the_ring_and_not_the_states),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
+    const struct CMUnitTest card_tests[] = {
+        cmocka_unit_test(every_rule_and_preset_has_the_resident_bits),
+        cmocka_unit_test(a_card_s_memory_holds_the_ring_and_the_host_the_states),
+    };
+    if (getenv("MEOPT_TEST_DEVICE")) return cmocka_run_group_tests(card_tests, before_all, after_all);
     return cmocka_run_group_tests(tests, before_all, after_all);
 }

@@ -236,9 +236,9 @@ const struct config_key config_keys[] = {
     REAL("optim.adaptive_threshold", NULL, 0, 1000, "0.25", "train",
          "relative error of an update above which a tensor's state is widened", optim.adaptive_threshold),
     {"optim.offload", CONFIG_CHOICE, NULL, optim_offload_names, NULL, 0, 0, "none", "train plan bench",
-     "where moments and corrections lie between their steps; nvme: in a file on a local disk, read and "
-     "written "
-     "beside the backward pass; the bits are the same",
+     "where moments and corrections lie between their steps; host: those of a card in this machine's memory; "
+     "nvme: "
+     "in a file on a local disk; they are moved beside the backward pass, and the bits are the same",
      false, ENUM_AT(optim_offload, optim.offload)},
     {"optim.offload_fraction", CONFIG_REAL, NULL, NULL, NULL, 0, 1, "1", "train plan bench",
      "how much of them, of tensors of 8192 elements and more, evenly over the blocks", false,

@@ -129,20 +129,28 @@ static int ring_create(struct meopt *opt, struct offload *o, struct meopt_error 
                           o->block_bytes);
     uintptr_t at = ((uintptr_t)o->block + TRANSFER_ALIGNMENT - 1) & ~(uintptr_t)(TRANSFER_ALIGNMENT - 1);
     for (int s = 0; s <= o->stage_count; s++)
-        o->stages[s] = (struct stage){
-            .memory = (uint8_t *)at + (size_t)s * o->stage_bytes, .piece = NOWHERE, .writes = NOWHERE};
+        o->stages[s] = (struct stage){.memory = (uint8_t *)at + (size_t)s * o->stage_bytes,
+                                      .host = (uint8_t *)at + (size_t)s * o->stage_bytes,
+                                      .reads = NOWHERE,
+                                      .piece = NOWHERE,
+                                      .writes = NOWHERE};
     return MEOPT_OK;
 }
 
 static int file_create(struct meopt *opt, struct offload *o, struct meopt_error *err)
 {
     struct error why = {0};
-    struct iovec all = {o->stages[0].memory, ((size_t)o->stage_count + 1) * o->stage_bytes};
+    struct iovec all = {o->stages[0].host, ((size_t)o->stage_count + 1) * o->stage_bytes};
     if (transfers_open(&o->transfers, opt->options.offload_dir, o->file_bytes, o->stage_count + 1, &why))
         return optim_fail(err, why.code == EXIT_DISK ? MEOPT_DISK_FULL : MEOPT_IO, "%.100s%s%.150s", why.file,
                           why.file[0] ? ": " : "", why.what);
     transfers_register(o->transfers, &all, 1);
     return MEOPT_OK;
+}
+
+static enum memory_place place_of(const struct meopt *opt)
+{
+    return opt->options.offload == MEOPT_OFFLOAD_HOST ? PLACE_HOST : PLACE_FILE;
 }
 
 int offload_create(struct meopt *opt, struct meopt_error *err)
@@ -155,11 +163,14 @@ int offload_create(struct meopt *opt, struct meopt_error *err)
     pthread_mutex_init(&o->lock, NULL);
     if (cut_pieces(opt, o)) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the pieces of a file");
     int status = ring_create(opt, o, err);
-    if (!status && !opt->options.dry) status = file_create(opt, o, err);
+    bool file = opt->options.offload == MEOPT_OFFLOAD_FILE;
     if (!status && opt->options.device) {
-        device_beside(opt->device, PLACE_FILE, MEMORY_OPTIMIZER, o->home_bytes[0]);
-        device_beside(opt->device, PLACE_FILE, MEMORY_WEIGHTS, o->home_bytes[1]);
+        device_beside(opt->device, place_of(opt), MEMORY_OPTIMIZER, o->home_bytes[0]);
+        device_beside(opt->device, place_of(opt), MEMORY_WEIGHTS, o->home_bytes[1]);
+        o->told = true;
     }
+    if (!status && offload_on_card(opt)) status = carrier_create(opt, o, err);
+    if (!status && file && !opt->options.dry) status = file_create(opt, o, err);
     return status;
 }
 
@@ -169,9 +180,10 @@ void offload_destroy(struct meopt *opt)
     if (!o) return;
     transfers_close(o->transfers);
     memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, o->block, o->block_bytes);
-    if (opt->options.device && o->block) {
-        device_beside(opt->device, PLACE_FILE, MEMORY_OPTIMIZER, -o->home_bytes[0]);
-        device_beside(opt->device, PLACE_FILE, MEMORY_WEIGHTS, -o->home_bytes[1]);
+    if (o->told) {
+        carrier_destroy(opt, o);
+        device_beside(opt->device, place_of(opt), MEMORY_OPTIMIZER, -o->home_bytes[0]);
+        device_beside(opt->device, place_of(opt), MEMORY_WEIGHTS, -o->home_bytes[1]);
     }
     pthread_mutex_destroy(&o->lock);
     free(o->stages);
@@ -249,13 +261,16 @@ static int piece_move(const struct meopt *opt, int index, bool write, struct meo
     struct offload *o = opt->offload;
     struct piece *p = &o->pieces[index];
     struct stage *s = &o->stages[o->stage_count];
-    struct transfer all = {s->memory, p->bytes, p->offset};
-    if (!write && !p->written) {
-        memset(s->memory, 0, p->bytes);
+    uint8_t *home = carrier_home(o, p);
+    if (home) s->host = home;
+    struct transfer all = {s->host, p->bytes, p->offset};
+    if (!write && !p->written) memset(s->host, 0, p->bytes);
+    if (home || (!write && !p->written)) {
+        p->written = p->written || write;
         return MEOPT_OK;
     }
     if (write) {
-        p->crc = crc32c(0, s->memory, p->bytes);
+        p->crc = crc32c(0, s->host, p->bytes);
         p->written = true;
         o->bytes_written += (int64_t)p->bytes;
     } else o->bytes_read += (int64_t)p->bytes;
@@ -273,7 +288,7 @@ int offload_read(const struct meopt *opt, const struct tensor *t, uint8_t *state
     int status = ring_empty(opt, err);
     for (int p = o->first[tensor]; p < o->first[tensor + 1] && !status; p++) {
         status = piece_move(opt, p, false, err);
-        if (!status) piece_copy(t, &o->pieces[p], o->stages[o->stage_count].memory, state, correction, false);
+        if (!status) piece_copy(t, &o->pieces[p], o->stages[o->stage_count].host, state, correction, false);
     }
     return status;
 }
@@ -286,7 +301,9 @@ int offload_write(const struct meopt *opt, const struct tensor *t, const uint8_t
     bool all = (state || !t->layout.state_bytes) && (correction || !t->layout.correction_bytes);
     int status = ring_empty(opt, err);
     for (int p = o->first[tensor]; p < o->first[tensor + 1] && !status; p++) {
-        uint8_t *memory = o->stages[o->stage_count].memory;
+        uint8_t *home = carrier_home(o, &o->pieces[p]);
+        if (home) o->stages[o->stage_count].host = home;
+        uint8_t *memory = o->stages[o->stage_count].host;
         if (all) memset(memory, 0, o->pieces[p].bytes);
         else status = piece_move(opt, p, false, err);
         if (status) break;

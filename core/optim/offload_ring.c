@@ -13,21 +13,23 @@ int ring_settle(const struct meopt *opt, int stage, struct meopt_error *err)
     struct stage *s = &o->stages[stage];
     struct error why = {0};
     if (o->failed) return optim_fail(err, o->failed, "%s", o->why);
-    int code = transfers_wait(o->transfers, stage, &o->wait_seconds, &why);
+    if (o->carrier) carrier_push(o, stage);
+    int code = o->transfers ? transfers_wait(o->transfers, stage, &o->wait_seconds, &why) : 0;
     if (code)
         return offload_failed(o, why.code == EXIT_DISK ? MEOPT_DISK_FULL : MEOPT_IO, err,
                               "offloaded states: %.220s", why.what);
-    if (s->writes != NOWHERE) o->pieces[s->writes].writer = NOWHERE;
+    if (s->writes != NOWHERE && o->transfers) o->pieces[s->writes].writer = NOWHERE;
     s->writes = NOWHERE;
     if (!s->unread) return MEOPT_OK;
     s->unread = false;
     const struct piece *p = &o->pieces[s->piece];
-    if (!p->written) memset(s->memory, 0, p->bytes);
-    else if (crc32c(0, s->memory, p->bytes) != p->crc)
+    if (p->written && o->transfers && crc32c(0, s->host, p->bytes) != p->crc)
         return offload_failed(
             o, MEOPT_BAD_STATE, err,
             "offloaded state of %.100s: what was read from its file is not what was written",
             opt->tensors[p->tensor].name);
+    if (o->carrier && stage < o->stage_count) carrier_arrive(o, stage);
+    else if (!p->written) memset(s->host, 0, p->bytes);
     return MEOPT_OK;
 }
 
@@ -41,6 +43,7 @@ int ring_empty(const struct meopt *opt, struct meopt_error *err)
         o->stages[s].piece = NOWHERE;
     }
     o->next = o->due;
+    if (o->carrier) carrier_finish(o);
     return status;
 }
 
@@ -61,7 +64,7 @@ static int stage_turn(const struct meopt *opt, int stage, int out, struct meopt_
     int in = coming(o), status = MEOPT_OK;
     if (in != NOWHERE) {
         int writer = o->pieces[in].writer;
-        if (writer != NOWHERE && writer != stage) status = ring_settle(opt, writer, err);
+        if (writer != NOWHERE && writer != stage && o->transfers) status = ring_settle(opt, writer, err);
         if (status) return status;
         o->next++;
         o->pieces[in].stage = stage;
@@ -69,7 +72,6 @@ static int stage_turn(const struct meopt *opt, int stage, int out, struct meopt_
     struct transfer w = {0}, r = {0};
     if (out != NOWHERE) {
         struct piece *p = &o->pieces[out];
-        p->crc = crc32c(0, s->memory, p->bytes);
         p->written = true;
         p->writer = stage;
         w = (struct transfer){s->memory, p->bytes, p->offset};
@@ -83,6 +85,11 @@ static int stage_turn(const struct meopt *opt, int stage, int out, struct meopt_
     s->piece = in;
     s->writes = out;
     s->unread = in != NOWHERE && !stays;
+    if (o->carrier) {
+        carrier_turn(o, stage, out, read ? in : NOWHERE);
+        return MEOPT_OK;
+    }
+    if (out != NOWHERE) o->pieces[out].crc = crc32c(0, s->memory, w.bytes);
     if (w.bytes || r.bytes) transfers_start(o->transfers, stage, &w, &r);
     return MEOPT_OK;
 }
@@ -185,6 +192,12 @@ static struct optim_task piece_task(const struct meopt *opt, const struct optim_
     return task;
 }
 
+/* Would settling it wait? */
+static bool arrived(const struct offload *o, int stage)
+{
+    return !o->transfers || (!o->stages[stage].leaving && transfers_idle(o->transfers, stage));
+}
+
 /* Some pieces from `at` on, those that are there: steps them and lets them go. */
 static int step_some(const struct meopt *opt, const struct optim_sweep *sweep, const size_t *task_of_piece,
                      const int *pieces, int64_t *at, int64_t count, struct meopt_error *err)
@@ -196,7 +209,7 @@ static int step_some(const struct meopt *opt, const struct optim_sweep *sweep, c
     int n = 0, status = MEOPT_OK;
     for (; n < TOGETHER && *at + n < count && !status; n++) {
         const struct piece *p = &o->pieces[pieces[*at + n]];
-        if (n && (p->stage == NOWHERE || !transfers_idle(o->transfers, p->stage))) break;
+        if (n && (p->stage == NOWHERE || !arrived(o, p->stage))) break;
         if (p->stage == NOWHERE) status = stages_fill(opt, err);
         if (!status) status = ring_settle(opt, p->stage, err);
         if (status) break;
@@ -208,6 +221,7 @@ static int step_some(const struct meopt *opt, const struct optim_sweep *sweep, c
     part.tasks = tasks;
     part.count = (size_t)n;
     opt->device->optim->step(opt->device, opt->work, &part);
+    for (int s = 0; o->carrier && s < o->stage_count; s++) carrier_push(o, s); /* while those are stepped */
     o->due += n;
     for (int i = 0; i < n && !status; i++) {
         int piece = pieces[*at + i], stage = o->pieces[piece].stage;
@@ -239,6 +253,7 @@ static int sweep_pieces(const struct meopt *opt, const size_t *tensors, const st
     if (!status) status = order_expect(opt, pieces, count, err);
     for (int64_t at = 0; at < count && !status;)
         status = step_some(opt, sweep, tasks, pieces, &at, count, err);
+    for (int s = 0; o->carrier && s < o->stage_count && !status; s++) carrier_push(o, s);
     free(pieces);
     free(tasks);
     return status;

@@ -165,13 +165,17 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         {"decoupled_decay", o->decoupled_decay, 0, 1, "0 or 1"},
         {"max_grad_norm", o->max_grad_norm, 0, 1e30, "not negative"},
         {"all_or_nothing", o->all_or_nothing, 0, 1, "0 or 1"},
-        {"offload", o->offload, 0, MEOPT_OFFLOAD_FILE, "one of enum meopt_offload"},
+        {"offload", o->offload, 0, MEOPT_OFFLOAD_HOST, "one of enum meopt_offload"},
         {"offload_fraction", o->offload_fraction, 0, 1, "between 0 and 1"},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
             return out_of_range(err, ranges[i].name, ranges[i].value, ranges[i].text);
-    if (o->offload && !o->dry && !o->offload_dir)
+    const struct device *dev = (const struct device *)o->device;
+    if (o->offload == MEOPT_OFFLOAD_HOST && !(dev && dev->queues && dev->queues->overlap))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "offload to this machine's memory is for cards: without one the states are in it");
+    if (o->offload == MEOPT_OFFLOAD_FILE && !o->dry && !o->offload_dir)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "offload to a file needs offload_dir, a directory for it");
     if (o->offload && o->adapt_every)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,

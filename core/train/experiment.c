@@ -134,11 +134,15 @@ int train_files_there(const struct config *c, void (*missing)(void *context, con
 
 int train_rehearse(struct config *c, struct error *err)
 {
+    char spec[32];
     struct device *dry = NULL;
     struct trainer *t = NULL;
     struct data *data = NULL;
     int code = train_files_there(c, NULL, NULL, err);
-    if (!code) code = device_open(&dry, "dry", 0, err);
+    /* a driver is loaded only where it matters whether there is a card */
+    bool card = c->optim.offload == OPTIM_OFFLOAD_HOST;
+    snprintf(spec, sizeof spec, card ? "dry:%s" : "dry", device_type_names[c->device.type]);
+    if (!code) code = device_open(&dry, spec, 0, err);
     if (!code) code = trainer_create(&t, c, dry, false, NULL, NULL, err);
     trainer_close(t);
     if (dry) device_close(dry);

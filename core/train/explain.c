@@ -123,6 +123,7 @@ static const struct {
     {"+ half micro-batch", {"train.micro_batch=@2", "optim.clip_mode=auto"}},
     {"+ quarter micro-batch", {"train.micro_batch=@4", "optim.clip_mode=auto"}},
     {"+ recompute: block", {"train.recompute=block"}},
+    {"+ offload: host", {"optim.offload=host"}},
     {"+ offload: nvme", {"optim.offload=nvme"}},
     {"+ shard: optimizer", {"dist.shard=optimizer"}},
     {"+ shard: gradients", {"dist.shard=gradients"}},

@@ -20,7 +20,7 @@ static const struct axis {
       {"model_t.place=streamed", "train.cache_teacher=true"}}},
     {{{"train.recompute=none"}, {"train.recompute=block"}}},
     {{{"model_s.place=resident"}, {"model_s.place=streamed"}}},
-    {{{"optim.offload=none"}, {"optim.offload=nvme"}}},
+    {{{"optim.offload=none"}, {"optim.offload=host"}, {"optim.offload=nvme"}}},
     {{{"dist.shard=none"}, {"dist.shard=optimizer"}, {"dist.shard=parameters"}}},
     {{{"train.micro_batch=0"},
       {"train.micro_batch=@2"},

@@ -189,7 +189,10 @@ static int optimizer_options(struct trainer *t, struct meopt_options *o, struct 
         o->adapt_threshold = c->optim.adaptive_threshold;
         o->report = report;
     }
-    o->offload = c->optim.offload == OPTIM_OFFLOAD_NVME ? MEOPT_OFFLOAD_FILE : MEOPT_OFFLOAD_NONE;
+    static const int places[] = {[OPTIM_OFFLOAD_NONE] = MEOPT_OFFLOAD_NONE,
+                                 [OPTIM_OFFLOAD_HOST] = MEOPT_OFFLOAD_HOST,
+                                 [OPTIM_OFFLOAD_NVME] = MEOPT_OFFLOAD_FILE};
+    o->offload = places[c->optim.offload];
     o->offload_fraction = c->optim.offload_fraction;
     o->offload_dir = c->optim.offload_dir[0] ? c->optim.offload_dir : scratch_directory(t);
     o->device = (struct meopt_device *)t->device;
