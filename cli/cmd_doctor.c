@@ -3,6 +3,8 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/doctor/doctor.h"
+#include "core/train/plan.h"
+#include "core/train/trainer.h"
 
 #include <archive.h>
 #include <curl/curl.h>
@@ -67,6 +69,49 @@ static const struct doctor_row first[] = {{"version", check_version}, {NULL, NUL
 static const struct doctor_row last[] = {
     {"libraries", check_fetch_libraries}, {"terminal", check_terminal}, {NULL, NULL}};
 
+/* ---- shapes of an experiment ---- */
+
+struct shapes {
+    struct doctor_shape rows[2]; /* teacher, student */
+    struct meopt_options optimizer;
+    struct error err;
+    int code;
+};
+
+static void shape_of(struct doctor_shape *s, const char *of, const struct geometry *g,
+                     const struct config_tower *tower, int64_t images, bool trained)
+{
+    *s = (struct doctor_shape){.type = trainer_tower_type(tower),
+                               .images = images,
+                               .tokens = geometry_tokens(g),
+                               .width = g->width,
+                               .heads = g->heads,
+                               .hidden = g->hidden,
+                               .gated = strcmp(geometry_activation(g), "swiglu") == 0,
+                               .trained = trained};
+    snprintf(s->of, sizeof s->of, "%s", of);
+}
+
+static void look(void *context, const struct trainer *t)
+{
+    struct shapes *s = context;
+    shape_of(&s->rows[0], "teacher", &t->teacher_geometry, &t->config->model_t, t->micro, false);
+    shape_of(&s->rows[1], "student", &t->student_geometry, &t->config->model_s, t->micro, true);
+    s->code = trainer_optimizer(t, &s->optimizer, &s->err);
+}
+
+static int shapes_of(struct shapes *s, const struct arguments *args, struct error *err)
+{
+    struct config config;
+    struct plan plan;
+    int code = config_load(&config, args->operands[0], args->operands + 1, args->operand_count - 1, err);
+    if (code) return code;
+    code = plan_make_looking(&plan, &config, NULL, look, s, err);
+    config_free(&config);
+    if (!code && s->code) *err = s->err;
+    return code ? code : s->code;
+}
+
 static void print(const struct doctor *d)
 {
     int count[3] = {0};
@@ -85,6 +130,16 @@ static int doctor_command(const struct arguments *args, struct error *err)
     struct doctor d = {.root = argument_text(args, "root", ""),
                        .run_directory = argument_text(args, "run-dir", "runs"),
                        .quick = argument_flag(args, "quick")};
+    struct shapes shapes = {.code = 0};
+    struct error own;
+    if (!err) err = &own;
+    if (args->operand_count) {
+        int code = shapes_of(&shapes, args, err);
+        if (code) return code;
+        d.shapes = shapes.rows;
+        d.shape_count = 2;
+        d.optimizer = &shapes.optimizer;
+    }
     device = argument_text(args, "device", NULL);
     device_code = 0;
     if (device) doctor_run(&d, only);
@@ -100,7 +155,7 @@ static int doctor_command(const struct arguments *args, struct error *err)
         json_decref(report);
     } else print(&d);
     doctor_free(&d);
-    if (device_code && err) *err = device_error;
+    if (device_code) *err = device_error;
     return device_code;
 }
 
@@ -117,11 +172,12 @@ static const struct option options[] = {
 
 const struct command cmd_doctor = {
     "doctor",
-    "",
+    "[CONFIG [key=value ...]]",
     "say what this machine has, proved by running it, and what mends what is missing",
-    "Examples:\n  meopt doctor\n  meopt doctor --json > report.json        for a bug report",
+    "Examples:\n  meopt doctor\n  meopt doctor eva_clip.yaml              cards at that experiment's "
+    "shapes\n  meopt doctor --json > report.json        for a bug report",
     options,
     0,
-    0,
+    -1,
     false,
     doctor_command};

@@ -11,6 +11,7 @@
  *   FAKE_SILENT   kernels start, succeed and do nothing, as with code of the wrong arch on some cards
  *   FAKE_WAVE     the width of its waves, where kernels were compiled for another
  *   FAKE_LANE     the lane whose sums of matrix instructions stand in wrong places
+ *   FAKE_WRONG    kernels whose names begin so start, succeed and do nothing
  *   FAKE_LAUNCH   the number of the launch that fails with "launch failure"
  *   FAKE_LATE     the number of the stream, counted from 1 as they are made, whose work waits as long as
  *                 waits and events allow; all others work at once (0: none waits). A missing event shows with
@@ -556,6 +557,8 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
     const std::vector<size_t> &sizes = fake::argument_sizes()[k->name];
     for (size_t i = 0; i < sizes.size(); i++)
         kept.emplace_back((char *)arguments[i], (char *)arguments[i] + sizes[i]);
+    const char *wrong = getenv("FAKE_WRONG");
+    if (wrong && strncmp(k->name, wrong, strlen(wrong)) == 0) return 0;
     return give(on, [=]() mutable {
         int64_t grid[3] = {gx, gy, gz};
         std::vector<void *> pointers;

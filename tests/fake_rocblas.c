@@ -1,5 +1,8 @@
 /* rocBLAS for tests: the one product that MEOpt calls, column-major and slow, on the emulated card's memory.
- * The stream's work is waited for first: the product reads what that makes. */
+ * The stream's work is waited for first: the product reads what that makes. FAKE_ROCBLAS_WRONG: from its
+ * second call on a product of that many columns leaves the last of them unwritten, and says that all is well.
+ */
+#include <stdbool.h>
 #include <stdint.h>
 
 int rocblas_create_handle(void **handle);
@@ -36,8 +39,11 @@ int rocblas_gemm_ex(void *handle, int op_a, int op_b, int m, int n, int k, const
     if (!handle || compute_type != F32 || c != d || c_type != d_type || ldc != ldd || a_type != b_type)
         return 6;
     wait_for(product_stream);
+    static int calls;
+    const char *wrong = getenv("FAKE_ROCBLAS_WRONG");
+    bool unwritten = wrong && atoi(wrong) == m && calls++ > 0;
     for (int j = 0; j < n; j++)
-        for (int i = 0; i < m; i++) {
+        for (int i = 0; i < m - unwritten; i++) {
             float sum = 0;
             for (int l = 0; l < k; l++)
                 sum += load(a, a_type, op_a == TRANSPOSE ? (long)i * lda + l : (long)l * lda + i) *

@@ -16,7 +16,7 @@ core/run      core/base core/config core/device core/weights
 core/monitor  core/base
 core/train    core/base core/config core/data core/device core/dist core/nn core/run core/weights meopt.h
 core/compare  core/base core/config core/device core/run
-core/doctor   core/base core/device kernels
+core/doctor   core/base core/device kernels meopt.h
 kernels
 fetch         core/base
 meopt.h

@@ -75,16 +75,28 @@ static bool library_gemm(struct device *dev, const struct gemm *g)
     return code == 0 || (code > 0 && gpu_unrecordable(dev));
 }
 
-static void gpu_gemm(struct device *dev, const struct gemm *g)
+static bool own_gemm(struct device *dev, const struct gemm *g)
 {
-    gpu_current(dev);
-    if (!device_has_type(dev, g->ab_type) || !device_has_type(dev, g->c_type)) return;
-    if (dev->pending.code || lt_gemm(dev, g) || library_gemm(dev, g)) return;
     struct gemm h = *g;
     int ta = h.transpose_a, tb = h.transpose_b;
     gpu_launch(dev, MATRIX_NAME2("gemm", h.ab_type, h.c_type), (h.n + 63) / 64, (h.m + 63) / 64,
                ARGUMENTS(&h.a, &h.b, &h.c, &h.bias, &h.m, &h.n, &h.k, &h.lda, &h.ldb, &h.ldc, &ta, &tb,
                          &h.alpha, &h.beta));
+    return true;
+}
+
+bool gpu_gemm_by(struct device *dev, enum gpu_products by, const struct gemm *g)
+{
+    static bool (*const ways[GPU_PRODUCTS])(struct device *, const struct gemm *) = {lt_gemm, library_gemm,
+                                                                                     own_gemm};
+    gpu_current(dev);
+    if (!device_has_type(dev, g->ab_type) || !device_has_type(dev, g->c_type)) return true;
+    return dev->pending.code || ways[by](dev, g);
+}
+
+static void gpu_gemm(struct device *dev, const struct gemm *g)
+{
+    for (int by = 0; by < GPU_PRODUCTS && !gpu_gemm_by(dev, (enum gpu_products)by, g); by++) continue;
 }
 
 static void gpu_patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B,

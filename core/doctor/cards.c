@@ -1,22 +1,18 @@
 /* Checks of cards: hardware, permissions, variables,
  * drivers, libraries, and every card at work. See doctor.h. */
 #include "core/base/file.h"
-#include "core/base/clock.h"
-#include "core/device/bench.h"
 #include "core/base/library.h"
-#include "core/device/gpu.h"
-#include "core/doctor/doctor.h"
+#include "core/base/pci_card.h"
+#include "core/device/driver.h"
+#include "core/doctor/cards.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <grp.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 static const double GIB = 1073741824.0;
@@ -25,30 +21,64 @@ static const struct {
     unsigned id;
     const char *name;
     enum driver_kind driver;
-} vendors[] = {{0x1002, "AMD", DRIVER_HIP}, {0x1d94, "Hygon", DRIVER_HIP}, {0x10de, "NVIDIA", DRIVER_CUDA}};
+} vendors[] = {{PCI_AMD, "AMD", DRIVER_HIP},
+               {PCI_HYGON, "Hygon (DCU, by its newer name HCU)", DRIVER_HIP},
+               {PCI_NVIDIA, "NVIDIA", DRIVER_CUDA}};
 enum { VENDORS = sizeof vendors / sizeof *vendors };
 
-/* Displays, 3D controllers and accelerators on the PCI bus, by vendor. */
-static void count_cards(const struct doctor *d, int count[VENDORS])
+/* A number of a device on the PCI bus; 0 when there is none. */
+static unsigned long pci_number(const struct doctor *d, const char *device, const char *file)
+{
+    char path[400];
+    snprintf(path, sizeof path, "/sys/bus/pci/devices/%.200s/%s", device, file);
+    char *text = doctor_read(d, path);
+    unsigned long number = text ? strtoul(text, NULL, 16) : 0;
+    free(text);
+    return number;
+}
+
+/* Displays, 3D controllers and accelerators on the PCI bus, by vendor. devices: a device's number of each. */
+static void count_cards_of(const struct doctor *d, int count[VENDORS], unsigned devices[VENDORS])
 {
     char *path = doctor_path(d, "/sys/bus/pci/devices");
     DIR *dir = opendir(path);
     free(path);
     memset(count, 0, VENDORS * sizeof *count);
     for (struct dirent *e; dir && (e = readdir(dir));) {
-        char vendor_path[400], class_path[400];
-        snprintf(vendor_path, sizeof vendor_path, "/sys/bus/pci/devices/%.200s/vendor", e->d_name);
-        snprintf(class_path, sizeof class_path, "/sys/bus/pci/devices/%.200s/class", e->d_name);
-        char *vendor = doctor_read(d, vendor_path), *class = doctor_read(d, class_path);
-        unsigned long kind = class ? strtoul(class, NULL, 16) >> 8 : 0;
-        for (int i = 0; vendor && i < VENDORS; i++)
-            if (strtoul(vendor, NULL, 16) == vendors[i].id &&
-                (kind >> 8 == 0x03 || kind >> 8 == 0x12 || kind == 0x0b40))
+        unsigned long vendor = pci_number(d, e->d_name, "vendor"),
+                      kind = pci_number(d, e->d_name, "class") >> 8;
+        for (int i = 0; i < VENDORS; i++)
+            if (vendor == vendors[i].id && (kind >> 8 == 0x03 || kind >> 8 == 0x12 || kind == 0x0b40)) {
                 count[i]++;
-        free(vendor);
-        free(class);
+                devices[i] = (unsigned)pci_number(d, e->d_name, "device");
+            }
     }
     if (dir) closedir(dir);
+}
+static void count_cards(const struct doctor *d, int count[VENDORS])
+{
+    unsigned devices[VENDORS];
+    count_cards_of(d, count, devices);
+}
+
+int doctor_card_count(const struct doctor *d, unsigned vendor)
+{
+    int count[VENDORS], found = 0;
+    count_cards(d, count);
+    for (int i = 0; i < VENDORS; i++)
+        if (vendors[i].id == vendor) found = count[i];
+    return found;
+}
+
+void doctor_card_name(const struct doctor *d, unsigned vendor, char *name, size_t size)
+{
+    int count[VENDORS];
+    unsigned devices[VENDORS] = {0};
+    const char *known = NULL;
+    count_cards_of(d, count, devices);
+    for (int i = 0; i < VENDORS; i++)
+        if (vendors[i].id == vendor) known = pci_card_name(vendor, devices[i]);
+    snprintf(name, size, "%s", known ? known : "");
 }
 
 static void check_hardware(struct doctor *d)
@@ -57,8 +87,10 @@ static void check_hardware(struct doctor *d)
     count_cards(d, count);
     for (int i = 0; i < VENDORS; i++) {
         if (!count[i]) continue;
-        struct line *l = doctor_add(d, FINDING_OK, "%d card%s of %s on the PCI bus", count[i],
-                                    count[i] == 1 ? "" : "s", vendors[i].name);
+        char name[64];
+        doctor_card_name(d, vendors[i].id, name, sizeof name);
+        struct line *l = doctor_add(d, FINDING_OK, "%d card%s of %s on the PCI bus%s%s", count[i],
+                                    count[i] == 1 ? "" : "s", vendors[i].name, name[0] ? ": " : "", name);
         line_real(l, "cards", count[i]);
         total += count[i];
     }
@@ -112,10 +144,17 @@ static void check_permissions(struct doctor *d)
     int amd = count[0] + count[1], nvidia = count[2];
     int kfd = device_file(d, "/dev/kfd");
     if (kfd == 0 || amd) device_files(d, "/dev/dri", "renderD");
-    if (kfd < 0 && amd)
+    bool inside = doctor_in_container(d);
+    if (kfd < 0 && amd && inside)
+        line_advise(doctor_add(d, FINDING_MISSING, "no /dev/kfd in this container"),
+                    "it was started without the card's files",
+                    count[1] ? "start it with --device=/dev/kfd --device=/dev/dri --group-add video -v "
+                               "/opt/hyhal:/opt/hyhal:ro"
+                             : "start it with --device=/dev/kfd --device=/dev/dri --group-add video");
+    else if (kfd < 0 && amd)
         line_advise(doctor_add(d, FINDING_MISSING, "no /dev/kfd"),
                     "a card of AMD or Hygon without the kernel's driver",
-                    "sudo modprobe amdgpu (Hygon: the hydcu module of DTK); in a container: "
+                    "sudo modprobe amdgpu (Hygon: hycu or hydcu, of the driver's package); in a container: "
                     "--device=/dev/kfd --device=/dev/dri");
     int control = device_file(d, "/dev/nvidiactl");
     if (control >= 0) device_files(d, "/dev", "nvidia");
@@ -142,7 +181,8 @@ static void check_variables(struct doctor *d)
         snprintf(all + used, sizeof all - used, "%s%s=%.60s", used ? ", " : "", names[i], value);
         if (!*value || strcmp(value, "-1") == 0)
             line_advise(doctor_add(d, FINDING_WARNING, "%s=%s hides every card", names[i], value),
-                        "training runs on the CPU", "unset the variable");
+                        "training runs on the CPU; other programs end with an error of the driver (100)",
+                        "unset the variable: an empty one is not the same as none");
     }
     if (!set) doctor_add(d, FINDING_OK, "no *_VISIBLE_DEVICES is set: all cards are seen");
     else if (composed > 1 || (composed && set > composed))
@@ -246,128 +286,32 @@ static void check_card_libraries(struct doctor *d)
                  &library);
 }
 
-/* GB/s; 0: no memory for it. */
-static double copy_bandwidth(struct device *dev, size_t bytes)
-{
-    struct error err;
-    char *block = device_alloc(dev, MEMORY_WORKSPACE, 2 * bytes, "measurement", &err);
-    double rate = block ? device_copy_rate(dev, block, bytes) * 1e-9 : 0;
-    device_free(dev, block);
-    return rate;
-}
-
-/* The numbers are known: all elements of A and B are x. */
-double doctor_product_rate(struct device *dev, enum dtype type, int64_t side, bool *right)
-{
-    struct error err;
-    double rate = 0, took = 0;
-    *right = true;
-    for (; side <= 8192 && took < 0.02 && *right; side *= 2) {
-        size_t bytes = (size_t)(side * side) * 4;
-        char *block = device_alloc(dev, MEMORY_WORKSPACE, 3 * bytes, "measurement", &err);
-        if (!block) break;
-        struct gemm g = {.m = side,
-                         .n = side,
-                         .k = side,
-                         .a = block,
-                         .b = block + bytes,
-                         .c = block + 2 * bytes,
-                         .lda = side,
-                         .ldb = side,
-                         .ldc = side,
-                         .ab_type = type,
-                         .c_type = DTYPE_F32,
-                         .alpha = 1};
-        dev->ops->fill(dev, block, 0x3C, 2 * bytes);
-        took = 1e30;
-        for (int run = 0; run < 3; run++) {
-            double t = clock_seconds();
-            dev->ops->gemm(dev, &g);
-            dev->sync(dev);
-            t = clock_seconds() - t;
-            if (t < took) took = t;
-        }
-        float x, c[2];
-        uint32_t bits = type == DTYPE_BF16 ? 0x3C3Cu << 16 : 0x3C3C3C3Cu;
-        memcpy(&x, &bits, sizeof x);
-        dev->download(dev, &c[0], g.c, sizeof c[0]);
-        dev->download(dev, &c[1], (float *)g.c + side * side - 1, sizeof c[1]);
-        double expected = (double)x * (double)x * (double)side;
-        for (int i = 0; i < 2; i++)
-            *right = *right && (double)c[i] > expected * 0.999 && (double)c[i] < expected * 1.001;
-        rate = fmax(rate, 2.0 * (double)(side * side * side) / took);
-        device_free(dev, block);
-    }
-    return rate;
-}
-
-int doctor_device(struct doctor *d, const char *spec, struct error *err)
-{
-    struct device *dev;
-    int code = device_open(&dev, spec, 0, err);
-    if (code) return code;
-    bool card = dev->kind != DEVICE_CPU;
-    struct gpu *gpu = card ? gpu_of(dev) : NULL;
-    struct line *l;
-    if (card) {
-        l = doctor_add(d, FINDING_OK, "%s: sentinel right, wave %d, kernels %s, products by %s", dev->name,
-                       gpu->wave, gpu->object, gpu_products(gpu));
-        line_text(l, "device", spec);
-        line_text(l, "object", gpu->object);
-        line_real(l, "wave", gpu->wave);
-        size_t available = 0, total = 0;
-        if (gpu->driver.memory_info(&available, &total) == 0) {
-            line_real(l, "memory_bytes", (double)total);
-            line_real(l, "free_bytes", (double)available);
-        }
-        if (!gpu->lt && !gpu->blas)
-            line_advise(l, "products are several times slower than the vendor's",
-                        "put rocBLAS or cuBLAS into LD_LIBRARY_PATH");
-    } else l = doctor_add(d, FINDING_OK, "%s", dev->name);
-    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
-    for (int i = 0; i < 2 && !d->quick; i++) {
-        bool right;
-        double rate = doctor_product_rate(dev, types[i], 64, &right) * 1e-12;
-        l = doctor_add(d, right ? FINDING_OK : FINDING_MISSING, "%s: matrix product %s %.2f TFLOP/s%s",
-                       dev->name, dtype_name(types[i]), rate, right ? "" : ", wrong numbers");
-        line_text(l, "device", spec);
-        line_text(l, "dtype", dtype_name(types[i]));
-        line_real(l, "tflop_per_s", rate);
-        if (!right)
-            line_advise(l, "the card or its library computes wrongly", "send this report to the maintainers");
-    }
-    if (!d->quick) {
-        double rate = copy_bandwidth(dev, card ? (size_t)256 << 20 : (size_t)64 << 20);
-        l = doctor_add(d, FINDING_OK, "%s: copies %.1f GB/s", dev->name, rate);
-        line_text(l, "device", spec);
-        line_real(l, "copy_gb_per_s", rate);
-    }
-    code = device_check(dev, err);
-    device_close(dev);
-    return code;
-}
-
-/* Every card that the drivers show, one after another. */
+/* Every card that the drivers show, one after another; without any the processor, where shapes are given. */
 static void check_cards(struct doctor *d)
 {
+    int tried = 0;
+    struct error err = {0};
     for (int kind = 0; kind < DRIVER_KINDS; kind++) {
         struct driver driver;
-        struct error err = {0};
         int cards = 0;
         if (driver_open(&driver, (enum driver_kind)kind, &err) || driver.count(&cards)) continue;
         for (int i = 0; i < cards; i++) {
             char spec[32];
             snprintf(spec, sizeof spec, "%s:%d", driver_names[kind], i);
-            if (doctor_device(d, spec, &err))
+            tried++;
+            if (doctor_device(d, spec, &err) && err.code != EXIT_FAILED)
                 line_advise(doctor_add(d, FINDING_WARNING, "%s", err.what), "this card cannot be used",
                             err.hint);
         }
     }
+    if (!tried && d->shape_count) doctor_device(d, "cpu", &err);
 }
 
 const struct doctor_row doctor_cards[] = {
     {"hardware", check_hardware},
     {"permissions", check_permissions},
+    {"toolkit", doctor_dtk},
+    {"settings", doctor_settings},
     {"variables", check_variables},
     {"drivers", check_drivers},
     {"card libraries", check_card_libraries},

@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 
 #include "core/device/device.h"
+#include "core/meopt.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -26,10 +27,21 @@ struct line {
     json_t *values; /* object of figures, NULL without */
 };
 
+/* What a tower of an experiment asks of a device: a block's shapes. */
+struct doctor_shape {
+    char of[64]; /* "student" */
+    enum dtype type;
+    int64_t images, tokens, width, heads, hidden; /* images of a forward pass */
+    bool gated, trained;                          /* SwiGLU; it has a backward pass */
+};
+
 struct doctor {
-    const char *root;          /* in front of /dev, /sys, /proc and /etc; "" but in tests */
-    const char *run_directory; /* whose disk is measured */
-    bool quick;                /* leave out what takes longer than a moment */
+    const char *root;                  /* in front of /dev, /sys, /proc and /etc; "" but in tests */
+    const char *run_directory;         /* whose disk is measured */
+    bool quick;                        /* leave out what takes longer than a moment */
+    const struct doctor_shape *shapes; /* the last is the optimizer's; none: a usual tower */
+    int shape_count;
+    const struct meopt_options *optimizer; /* NULL: usual ones */
     struct line *rows;
     size_t row_count;
 };
@@ -41,13 +53,9 @@ struct doctor_row {
 };
 /* The checks of the core, ending with name NULL; a caller may have more of its own. */
 extern const struct doctor_row doctor_host[], doctor_cards[];
-/* One device at work, as device_open spells it: opened, its kernels proved, measured.
- * 0 or why it cannot be used. */
+/* One device at work, as device_open spells it: opened, its kernels proved, measured, its results compared.
+ * 0 or why it cannot be used; EXIT_FAILED when it computes wrongly. */
 int doctor_device(struct doctor *doctor, const char *spec, struct error *err);
-/* FLOP/s of the device's own product: the best of squares that grow from `side` until one takes 20 ms.
- * right: their numbers were. */
-double doctor_product_rate(struct device *device, enum dtype type, int64_t side, bool *right);
-
 void doctor_run(struct doctor *doctor, const struct doctor_row *rows);
 void doctor_free(struct doctor *doctor);
 

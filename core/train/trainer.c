@@ -154,7 +154,7 @@ static const char *scratch_directory(const struct trainer *t)
     return t->config->train.scratch_dir[0] ? t->config->train.scratch_dir : t->config->directory;
 }
 
-static int optimizer_options(struct trainer *t, struct meopt_options *o, struct error *err)
+int trainer_optimizer(const struct trainer *t, struct meopt_options *o, struct error *err)
 {
     const struct config *c = t->config;
     struct meopt_error library = {0};
@@ -189,15 +189,6 @@ static int optimizer_options(struct trainer *t, struct meopt_options *o, struct 
         o->adapt_threshold = c->optim.adaptive_threshold;
         o->report = report;
     }
-    static const int places[] = {[OPTIM_OFFLOAD_NONE] = MEOPT_OFFLOAD_NONE,
-                                 [OPTIM_OFFLOAD_HOST] = MEOPT_OFFLOAD_HOST,
-                                 [OPTIM_OFFLOAD_NVME] = MEOPT_OFFLOAD_FILE};
-    o->offload = places[c->optim.offload];
-    o->offload_fraction = c->optim.offload_fraction;
-    o->offload_dir = c->optim.offload_dir[0] ? c->optim.offload_dir : scratch_directory(t);
-    o->device = (struct meopt_device *)t->device;
-    o->context = t;
-    if (many_sharded(t)) o->reduce = reduce_parts;
     return 0;
 }
 
@@ -243,10 +234,20 @@ static size_t largest_group(const struct trainer *t, const struct meopt_options 
 
 static int create_optimizer(struct trainer *t, struct error *err)
 {
+    static const int places[] = {[OPTIM_OFFLOAD_NONE] = MEOPT_OFFLOAD_NONE,
+                                 [OPTIM_OFFLOAD_HOST] = MEOPT_OFFLOAD_HOST,
+                                 [OPTIM_OFFLOAD_NVME] = MEOPT_OFFLOAD_FILE};
     struct meopt_options options;
     struct meopt_error library = {0};
-    int code = optimizer_options(t, &options, err);
+    int code = trainer_optimizer(t, &options, err);
     if (code) return code;
+    options.offload = places[t->config->optim.offload];
+    options.offload_fraction = t->config->optim.offload_fraction;
+    options.offload_dir =
+        t->config->optim.offload_dir[0] ? t->config->optim.offload_dir : scratch_directory(t);
+    options.device = (struct meopt_device *)t->device;
+    options.context = t;
+    if (many_sharded(t)) options.reduce = reduce_parts;
     struct meopt_tensor *table = xcalloc((size_t)t->student->parameter_count, sizeof *table);
     t->tensor_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensor_of);
     t->parameter_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->parameter_of);

@@ -95,6 +95,8 @@ int trainer_create_among(struct trainer **trainer, struct config *config, struct
                          const struct dist_options *ranks, fill_cache cache, void *context,
                          struct error *err);
 void trainer_close(struct trainer *trainer);
+/* What the optimizer of its configuration is made with, but for where it works. */
+int trainer_optimizer(const struct trainer *trainer, struct meopt_options *options, struct error *err);
 
 /* Where micro-batches come from. */
 struct batch_source {
