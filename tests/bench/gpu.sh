@@ -58,7 +58,7 @@ try: print(int(eval(sys.argv[2], {"j": json.load(open(sys.argv[1]))})))
 except Exception: print(0)' "$1" "$2"
 }
 
-part doctor 30 "$meopt" doctor --device "$device" --json
+part doctor 60 "$meopt" doctor --device "$device" --json
 free=$(field "$out/doctor.txt" 'next(c["free_bytes"] for c in j["checks"] if "free_bytes" in c)')
 if [ "$free" -le 0 ]; then
     echo "$device cannot be used:" >&2
@@ -143,7 +143,7 @@ def lines(name):
 def why(name): return "failed: see %s.err" % name if os.path.exists(os.path.join(out, name + ".err")) else text(name + ".txt").strip()
 print("### Card %s: `tests/bench/gpu.sh %s`\n" % (device, device))
 if os.environ.get("MEOPT_GPU_TRIAL"): print("A TRIAL on a card made up by tests: no figure of it means anything.\n")
-for c in (load("doctor") or {}).get("checks", []): print("- " + c["found"])
+for c in (load("doctor") or {}).get("checks", []): print("- " + c["detail"])
 torch = lines("torch")
 optim = load("bench_optim")
 if optim:
