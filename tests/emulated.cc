@@ -85,8 +85,7 @@ static void layernorm(int64_t R, int64_t D)
     launch("layernorm_backward_weight_f32", (D + 127) / 128, 4, 128, (const float *)g.data(),
            (const float *)x.data(), D, (const float *)m.data(), (const float *)r.data(), partial.data(), R,
            D);
-    launch("add_shares", (D + 127) / 128, 1, 128, (const float *)partial.data(), dw.data(), (int64_t)4, D);
-    launch("add_shares", (D + 127) / 128, 1, 128, (const float *)(partial.data() + 4 * D), db.data(),
+    launch("add_shares", (D + 127) / 128, 2, 128, (const float *)partial.data(), dw.data(), db.data(),
            (int64_t)4, D);
     same("layernorm_backward dx", dx, dx2, bound(D) * 4);
     same("layernorm_backward dweight", dw, dw2, bound(R) * 4);

@@ -20,7 +20,7 @@
  * of more than 100 operations cannot be made ready HIP_, ROCR_ and CUDA_VISIBLE_DEVICES number the cards as
  * with the real drivers. What a library of collectives gives a stream (tests/fake_nccl.cc) is not done at
  * once: fake_driver_give. FAKE_COUNT    a file to which allocations, launches, starts of graphs and copies of
- * streams but the first are counted when the library goes
+ * streams but the first, and launches by kernel, are counted when the library goes
  */
 #include "tests/fake_arguments.h"
 #include "tests/emulate_run.h"
@@ -88,6 +88,8 @@ struct block {
 static std::map<char *, block> blocks; /* memory of the cards */
 static size_t held;
 static long long launches, allocations, beside, graphs;
+static std::map<std::string, long long> *kernels =
+    new std::map<std::string, long long>; /* launches by name */
 
 namespace
 {
@@ -97,10 +99,11 @@ struct count {
         const char *path = getenv("FAKE_COUNT");
         FILE *f = path ? fopen(path, "w") : nullptr;
         if (!f) return;
-        fprintf(
-            f,
-            "{\"allocations\":%lld,\"launches\":%lld,\"graphs\":%lld,\"beside\":%lld,\"held_bytes\":%zu}\n",
-            allocations, launches, graphs, beside, held);
+        fprintf(f,
+                "{\"allocations\":%lld,\"launches\":%lld,\"graphs\":%lld,\"beside\":%lld,\"held_bytes\":%zu",
+                allocations, launches, graphs, beside, held);
+        for (const auto &k : *kernels) fprintf(f, ",\"%s\":%lld", k.first.c_str(), k.second);
+        fprintf(f, "}\n");
         fclose(f);
     }
 } count_at_exit;
@@ -549,6 +552,7 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
     ENTERED;
     if (((stream *)on)->card != current_card()) return WRONG_CARD;
     launches++;
+    ++(*kernels)[((const emulate::kernel *)function)->name];
     if (launches == number("FAKE_LAUNCH", -1)) return LAUNCH_FAILURE;
     if (getenv("FAKE_SILENT")) return 0;
     if (by != 1 || bz != 1) return INVALID_VALUE;

@@ -137,9 +137,11 @@ static void gpu_layernorm_apply(struct device *dev, const struct layernorm *give
     gpu_launch(dev, NAME("layernorm_apply", o.type), o.R, 1,
                ARGUMENTS(&o.x, &o.x_stride, &o.weight, &o.bias, &o.mean, &o.rstd, &o.y, &o.D));
 }
-static void add_shares(struct device *dev, float *partial, float *sums, int64_t shares, int64_t D)
+static void add_shares(struct device *dev, float *partial, float *sums, float *more, int64_t shares,
+                       int64_t D)
 {
-    gpu_launch(dev, "add_shares", column_blocks(D), 1, ARGUMENTS(&partial, &sums, &shares, &D));
+    gpu_launch(dev, "add_shares", column_blocks(D), more ? 2 : 1,
+               ARGUMENTS(&partial, &sums, &more, &shares, &D));
 }
 static void gpu_layernorm_backward(struct device *dev, const struct layernorm_gradient *given)
 {
@@ -152,8 +154,7 @@ static void gpu_layernorm_backward(struct device *dev, const struct layernorm_gr
     gpu_launch(
         dev, NAME("layernorm_backward_input", o.type), o.R, 1, /* last: dy may be overwritten */
         ARGUMENTS(&o.dy, &o.x, &o.x_stride, &o.weight, &o.mean, &o.rstd, &o.dx, &o.dx_stride, &o.to, &o.D));
-    add_shares(dev, partial, o.dweight, shares, o.D);
-    add_shares(dev, partial + shares * o.D, o.dbias, shares, o.D);
+    add_shares(dev, partial, o.dweight, o.dbias, shares, o.D);
 }
 
 static void gpu_rotate(struct device *dev, const struct rotation *given)
@@ -236,7 +237,7 @@ static void gpu_column_sums(struct device *dev, enum dtype t, const void *x, flo
     float *partial = gpu_reserve(dev, (size_t)(shares * D) * sizeof *partial);
     if (!partial || R <= 0) return;
     gpu_launch(dev, NAME("column_sums", t), column_blocks(D), shares, ARGUMENTS(&x, &partial, &R, &D));
-    add_shares(dev, partial, sums, shares, D);
+    add_shares(dev, partial, sums, NULL, shares, D);
 }
 static void gpu_layerscale_backward(struct device *dev, const struct layerscale_gradient *given)
 {

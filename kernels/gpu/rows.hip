@@ -95,14 +95,15 @@ template <class T> DEVICE void column_sums(const T *x, float *partial, int64_t R
     partial[BLOCK_Y * D + d] = sum;
 }
 
-/* sums (D) += partial (shares, D) */
-KERNEL(add_shares, const float *partial, float *sums, int64_t shares, int64_t D)
+/* sums (D) += partial (shares, D); of a grid two blocks high also more (D) += what stands behind it */
+KERNEL(add_shares, const float *partial, float *sums, float *more, int64_t shares, int64_t D)
 {
     int64_t d = BLOCK_X * THREADS + THREAD;
     if (d >= D) return;
-    float sum = 0;
-    for (int64_t s = 0; s < shares; s++) sum += partial[s * D + d];
-    sums[d] += sum;
+    const float *from = partial + BLOCK_Y * shares * D;
+    float *to = BLOCK_Y ? more : sums, sum = 0;
+    for (int64_t s = 0; s < shares; s++) sum += from[s * D + d];
+    to[d] += sum;
 }
 
 #define ROWS(suffix, T)                                                                                      \
