@@ -42,11 +42,16 @@ fi
     done
 done
 if command -v mandoc >/dev/null; then
-    for page in "$MEOPT_SOURCE"/man/*.[1-7]; do
+    for page in "$MEOPT_SOURCE"/man/*.[1-7] "$MEOPT_SOURCE"/man/zh_CN/man[1-7]/*; do
         mandoc -Tlint -W warning "$page" >"$work/lint" || true
         grep -v 'referenced manual not found' "$work/lint" >&2 && fail "$page"
     done
-    grep -ho '^\.Xr [^ ]* [0-9]' "$MEOPT_SOURCE"/man/* | sort -u | while read -r xr name section; do
+    grep -rho '^\.Xr [^ ]* [0-9]' "$MEOPT_SOURCE"/man | sort -u | while read -r xr name section; do
         case $name in meopt*|libmeopt) [ -f "$MEOPT_SOURCE/man/$name.$section" ] || fail "$name($section) is referenced and missing" ;; esac
     done
+fi
+# a page in the reader's language is the one that man finds
+if command -v man >/dev/null && locale -a 2>/dev/null | grep -q '^zh_CN.utf8$'; then
+    found=$(LC_ALL=zh_CN.UTF-8 MANPATH="$MEOPT_SOURCE/man" man -w 7 meopt-devices 2>/dev/null) || found=none
+    case $found in */zh_CN/man7/meopt-devices.7) ;; *) fail "man finds $found for a Chinese reader" ;; esac
 fi
