@@ -233,6 +233,16 @@ static int state_reformat(struct meopt *opt, struct tensor *t, int m, int v, str
     return MEOPT_OK;
 }
 
+/* What adaptive precision knows, of a part of nothing as well: its record has to fit those of the others. */
+static int samples_apply(const struct meopt *opt, struct tensor *t, const struct record *r,
+                         const char *payload, struct meopt_error *err)
+{
+    if (!adapt_watches(&opt->options, &t->layout)) return MEOPT_OK;
+    return r->flags & RECORD_SAMPLES
+               ? adapt_load(opt, t, payload + r->m_bytes + r->v_bytes + r->scale_bytes, err)
+               : adapt_restart(opt, t, false, err);
+}
+
 /* A promoted tensor comes back as wide as it was,
  * where precision is still adaptive: a resumed run goes on bit by bit. */
 static int record_apply(struct meopt *opt, struct tensor *t, const struct record *r, const char *payload,
@@ -247,7 +257,7 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
         if (status) return status;
         memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, before, bytes);
     }
-    if (!t->layout.state_bytes) return MEOPT_OK;
+    if (!t->layout.state_bytes) return samples_apply(opt, t, r, payload, err);
     const struct layout *l = &t->layout;
     int range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     bool relative = OPTIM_LOW_BIT(l->m) && OPTIM_LOW_BIT(l->v) && !OPTIM_PAIR(l->m, l->v);
@@ -263,11 +273,8 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
         struct target target = {opt, task_of(opt, &host)};
         state_each(opt, &from, l->groups, values_store, &target);
     }
-    if ((status = tensor_release(opt, t, &host, true, err)) != 0 || !adapt_watches(&opt->options, l))
-        return status;
-    return r->flags & RECORD_SAMPLES
-               ? adapt_load(opt, t, payload + r->m_bytes + r->v_bytes + r->scale_bytes, err)
-               : adapt_restart(opt, t, false, err);
+    status = tensor_release(opt, t, &host, true, err);
+    return status ? status : samples_apply(opt, t, r, payload, err);
 }
 
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,
