@@ -26,3 +26,32 @@ nm -D --defined-only "$libdir/libmeopt.so" | sed -n 's/.* T //p' | sort >"$dir/a
 nm -D --defined-only "$libdir/libmeopt-optim.so" | sed -n 's/.* T //p' | sort >"$dir/alone"
 [ "$(wc -l <"$dir/alone")" -ge 40 ]
 diff "$dir/all" "$dir/alone"
+
+# States in a file, of a handle whose every tensor is there: by threads, for it has no liburing.
+cat >"$dir/file.c" <<'END'
+#include <meopt.h>
+#include <stdio.h>
+#include <string.h>
+static float gradient[300 * 300];
+int main(void)
+{
+    struct meopt_options o;
+    struct meopt_error err = {0};
+    struct meopt *opt;
+    struct meopt_tensor table = {.name = "w", .ndim = 2, .shape = {300, 300}};
+    struct meopt_offload_info info = {.size = sizeof info};
+    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+    o.offload = MEOPT_OFFLOAD_FILE;
+    o.offload_dir = ".";
+    if (meopt_create(&opt, &o, &table, 1, &err)) return puts(err.message), 1;
+    for (int step = 1; step <= 3; step++) {
+        struct meopt_gradient g = {gradient, MEOPT_F32};
+        if (meopt_step(opt, step, 1e-3, 1, &g, NULL, &err)) return puts(err.message), 1;
+    }
+    int bad = meopt_offloaded(opt, &info, &err) || info.moments < 720000 || strcmp(info.how, "threads") != 0;
+    meopt_destroy(opt);
+    return bad;
+}
+END
+eval "\"\$cc\" -std=c11 -Wall -Wextra -Werror \"\$dir/file.c\" -o \"\$dir/file\" $(pkg-config --cflags --libs meopt-optim)"
+(cd "$dir" && LD_LIBRARY_PATH=$libdir ./file)

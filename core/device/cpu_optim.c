@@ -67,7 +67,7 @@ static void step_all(const struct optim_sweep *s)
         all += chunks;
         if (chunks < steps.many) steps.small += chunks;
     }
-    threads_run(all < threads ? (int)all : threads, steps_run, &steps);
+    if (all) threads_run(all < threads ? (int)all : threads, steps_run, &steps);
 }
 
 struct finite {
