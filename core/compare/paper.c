@@ -11,10 +11,35 @@ const char *const paper_suffixes[PAPER_LANGUAGES] = {"", "_zh"};
 /* Stands for the plus-minus sign until latex_text writes it. */
 static const char plus_minus[] = "\001";
 
+/* Characters behind Latin's letters (U+0180 on), of which pdfLaTeX knows none: by CJKutf8 where the document
+ * has it, else by number. Bytes that were taken. */
+static size_t beyond_latin(FILE *out, const char *text)
+{
+    size_t n = 0;
+    while ((unsigned char)text[n] >= 0xC6)
+        for (n++; ((unsigned char)text[n] & 0xC0) == 0x80;) n++;
+    if (!n) return 0;
+    fprintf(out, "{\\ifcsname CJK\\endcsname\\begin{CJK}{UTF8}{gbsn}%.*s\\end{CJK}\\else", (int)n, text);
+    for (size_t i = 0; i < n;) {
+        unsigned char first = (unsigned char)text[i++];
+        unsigned code = first & (first < 0xE0 ? 0x1Fu : first < 0xF0 ? 0x0Fu : 0x07u);
+        for (; ((unsigned char)text[i] & 0xC0) == 0x80; i++)
+            code = code << 6 | ((unsigned char)text[i] & 0x3Fu);
+        fprintf(out, " U+%04X", code);
+    }
+    fputs("\\fi}", out);
+    return n;
+}
+
 /* Text from outside, and figures: 3.3e-06 becomes a power of ten, a minus in front of a digit a minus. */
-static void latex_text(FILE *out, const char *text)
+static void latex_text(FILE *out, enum paper_language language, const char *text)
 {
     for (const char *c = text; *c; c++) {
+        size_t wide = language == PAPER_CHINESE ? 0 : beyond_latin(out, c);
+        if (wide) {
+            c += wide - 1;
+            continue;
+        }
         bool digit_before = c > text && isdigit((unsigned char)c[-1]),
              free_before = c == text || strchr(" (\001", c[-1]);
         if (*c == *plus_minus) fputs("$\\pm$", out);
@@ -68,12 +93,14 @@ void paper_table(FILE *out, const struct table *t, enum paper_language language)
     order[n++] = t->reference;
     for (int c = 0; c < t->column_count && n < 64; c++)
         if (c != t->reference) order[n++] = c;
-    fputs("\\begin{table}\n\\centering\n\\begin{tabular}{l", out);
+    fputs("\\begin{table}\n\\centering\n"
+          "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{\\begin{tabular}{l",
+          out);
     for (int c = 0; c < n; c++) fputc('r', out);
     fputs("}\n\\toprule\n", out);
     for (int c = 0; c < n; c++) {
         fputs(" & ", out);
-        latex_text(out, t->columns[order[c]].name);
+        latex_text(out, language, t->columns[order[c]].name);
     }
     fputs(" \\\\\n\\midrule\n", out);
     for (size_t k = 0; k < sizeof lines / sizeof *lines; k++) {
@@ -84,15 +111,15 @@ void paper_table(FILE *out, const struct table *t, enum paper_language language)
             char value[CELL_TEXT], change[CELL_TEXT];
             const struct cell *cell = &row->cells[order[c]];
             fputs(" & ", out);
-            latex_text(out, cell_text(value, row, cell, plus_minus));
+            latex_text(out, language, cell_text(value, row, cell, plus_minus));
             if (!cell_change(change, row, cell, plus_minus)[0]) continue;
             fputs(" (", out);
-            latex_text(out, change);
+            latex_text(out, language, change);
             fputc(')', out);
         }
         fputs(" \\\\\n", out);
     }
-    fprintf(out, "\\bottomrule\n\\end{tabular}\n\\caption{%s}\n\\label{tab:meopt}\n\\end{table}\n",
+    fprintf(out, "\\bottomrule\n\\end{tabular}}\n\\caption{%s}\n\\label{tab:meopt}\n\\end{table}\n",
             captions[language]);
 }
 
@@ -108,6 +135,11 @@ struct writer {
 static void say(const struct writer *w, const char *english, const char *chinese)
 {
     fputs(w->chinese ? chinese : english, w->out);
+}
+
+static void put(const struct writer *w, const char *text)
+{
+    latex_text(w->out, w->chinese ? PAPER_CHINESE : PAPER_ENGLISH, text);
 }
 
 static const char *setting(const struct writer *w, const char *key)
@@ -141,7 +173,7 @@ static void what_was_trained(const struct writer *w)
     }
     if (r->family[0]) {
         say(w, " (family ", "，模型族为 ");
-        latex_text(w->out, r->family);
+        put(w, r->family);
         say(w, ")", " ");
     }
     if (r->images >= 0) {
@@ -151,7 +183,7 @@ static void what_was_trained(const struct writer *w)
     }
     if (size) {
         say(w, " of ", "（边长 ");
-        latex_text(w->out, size);
+        put(w, size);
         say(w, "\\,px", " 像素）");
     }
     if (r->count > 0)
@@ -165,7 +197,7 @@ static void what_was_trained(const struct writer *w)
     if (r->device[0]) {
         fprintf(w->out, w->chinese ? "，在 %lld $\\times$ " : ", on %lld $\\times$ ",
                 (long long)(r->ranks > 0 ? r->ranks : 1));
-        latex_text(w->out, r->device);
+        put(w, r->device);
         say(w, "", " 上运行");
     }
     say(w, ". ", "。");
@@ -186,11 +218,11 @@ static void how(const struct writer *w)
         const char *value = setting(w, all[i].key);
         if (!value) continue;
         if (!any) say(w, "Settings of ", "");
-        if (!any) latex_text(w->out, w->run->name);
+        if (!any) put(w, w->run->name);
         if (!any) say(w, ": ", " 的设置：");
         else say(w, ", ", "，");
         say(w, all[i].english, all[i].chinese);
-        latex_text(w->out, value);
+        put(w, value);
         any = true;
     }
     if (any) say(w, ". ", "。");
@@ -209,12 +241,12 @@ static void differences(const struct writer *w)
         if (said == 1) say(w, "The runs differ in ", "各次运行的不同之处为 ");
         else say(w, "; ", "；");
         fputs("\\texttt{", w->out);
-        latex_text(w->out, row->key);
+        put(w, row->key);
         fputs("} (", w->out);
         for (int c = 0, n = 0; c < t->column_count; c++) {
             if (t->columns[c].runs[0].published) continue;
             if (n++) fputs(" / ", w->out);
-            latex_text(w->out, row->cells[c].text && row->cells[c].text[0] ? row->cells[c].text : "-");
+            put(w, row->cells[c].text && row->cells[c].text[0] ? row->cells[c].text : "-");
         }
         fputc(')', w->out);
     }
@@ -242,25 +274,27 @@ static void measured(const struct writer *w)
                 w->chinese ? "收敛损失为最后 %lld 步的平均值。"
                            : "The converged loss is the mean of the last %lld steps. ",
                 (long long)r->tail_steps);
-    say(w, "Runs had ", "随机种子为 ");
-    for (int c = 0, n = 0; c < w->table->column_count; c++)
+    int seeds = 0;
+    for (int c = 0; c < w->table->column_count; c++)
         for (int i = 0; i < w->table->columns[c].run_count; i++) {
             const struct record *one = &w->table->columns[c].runs[i];
             if (one->published || one->seed < 0) continue;
-            if (!n) say(w, "the seeds ", "");
-            fprintf(w->out, "%s%lld", n++ ? ", " : "", (long long)one->seed);
+            if (seeds++) fprintf(w->out, ", ");
+            else say(w, "The seeds were ", "随机种子为 ");
+            fprintf(w->out, "%lld", (long long)one->seed);
         }
+    if (seeds) say(w, ". ", "。");
     if (r->data[0]) {
-        say(w, " and the data with CRC-32C ", "；数据列表的 CRC-32C 为 ");
-        latex_text(w->out, r->data);
+        say(w, "The list of the data has the CRC-32C ", "数据列表的 CRC-32C 为 ");
+        put(w, r->data);
+        say(w, ". ", "。");
     }
-    say(w, ". ", "。");
     if (r->version[0]) {
         say(w, "The program was meopt ", "所用程序为 meopt ");
-        latex_text(w->out, r->version);
+        put(w, r->version);
         if (r->program[0]) {
             say(w, " (CRC-32C of the file ", "（程序文件的 CRC-32C 为 ");
-            latex_text(w->out, r->program);
+            put(w, r->program);
             say(w, ")", "）");
         }
         say(w, ". ", "。");
@@ -283,7 +317,7 @@ static void significance(const struct writer *w)
                            : "The converged losses of %d and %d runs were compared by Welch's two-sided "
                              "$t$-test: $p$ = ",
                 row->cells[t->reference].n, cell->n);
-        latex_text(w->out, p);
+        put(w, p);
         say(w, ". ", "。");
         tested = true;
     }
@@ -295,16 +329,16 @@ static void significance(const struct writer *w)
         for (int r = 0, n = 0; r < t->row_count; r++)
             if (t->rows[r].section == SECTION_COMPARABLE) {
                 if (n++) say(w, ", ", "、");
-                latex_text(w->out, t->rows[r].label);
+                put(w, t->rows[r].label);
             }
         say(w, ". ", "。");
     }
     for (int c = 0; c < t->column_count; c++) {
         if (!t->columns[c].runs[0].published) continue;
         say(w, "The column ", "");
-        latex_text(w->out, t->columns[c].name);
+        put(w, t->columns[c].name);
         say(w, " is published, not measured here (", " 一列为已发表的数据，并非在此测量（");
-        latex_text(w->out, t->columns[c].runs[0].source);
+        put(w, t->columns[c].runs[0].source);
         say(w, "). ", "）。");
     }
 }
@@ -336,9 +370,12 @@ void paper_document(FILE *out, const struct plot plots[PLOT_COUNT], enum paper_l
     };
     const char *suffix = paper_suffixes[language];
     fprintf(out,
-            "\\documentclass{%s}\n\\usepackage{booktabs}\n\\usepackage{graphicx}\n\\begin{document}\n"
+            "\\documentclass{%s}\n\\usepackage{booktabs}\n\\usepackage{graphicx}\n%s\\begin{document}\n"
             "\\input{methods%s}\n\n\\input{table%s}\n",
-            language == PAPER_CHINESE ? "ctexart" : "article", suffix, suffix);
+            language == PAPER_CHINESE ? "ctexart" : "article",
+            language == PAPER_CHINESE ? "" /* names that are not Latin */
+                                      : "\\IfFileExists{CJKutf8.sty}{\\usepackage{CJKutf8}}{}\n",
+            suffix, suffix);
     for (int k = 0; k < PLOT_COUNT; k++)
         if (plot_worthwhile(&plots[k]))
             fprintf(out,
