@@ -88,6 +88,19 @@ static void memory_text(char *dst, size_t size, double own, double rest, double 
     }
 }
 
+/* "4711 python 18.2G, 99 Xorg 512M": who else holds memory, as many as fit; where nobody is told, `else`. */
+static char *holders_text(char *dst, size_t size, const struct follow_card *c, const char *otherwise)
+{
+    char bytes[24];
+    size_t n = 0;
+    snprintf(dst, size, "%s", c->holder_count ? "" : otherwise);
+    for (int i = 0; i < c->holder_count && n + 64 < size; i++)
+        n += (size_t)snprintf(dst + n, size - n, "%s%d%s%s %s", i ? ", " : "", c->holders[i].pid,
+                              c->holders[i].name[0] ? " " : "", c->holders[i].name,
+                              dash_bytes(bytes, sizeof bytes, c->holders[i].bytes));
+    return dst;
+}
+
 /* ---- the lines of cards ---- */
 
 struct columns {
@@ -251,8 +264,11 @@ static bool forecast(const struct follow *f, char *dst, size_t size)
                room = c->total_bytes - rest - peak;
         if (!c->pci[0] || !isfinite(room) || !(peak > 0) || rest <= 0 || ours(c) >= peak) continue;
         if (room < 0) {
-            snprintf(dst, size, "card %d: others hold %s, the planned peak of %s will not fit", c->rank,
-                     dash_bytes(b1, sizeof b1, rest), dash_bytes(b2, sizeof b2, peak));
+            char who[160];
+            holders_text(who, sizeof who, c, "");
+            snprintf(dst, size, "card %d: others hold %s, the planned peak of %s will not fit%s%s", c->rank,
+                     dash_bytes(b1, sizeof b1, rest), dash_bytes(b2, sizeof b2, peak), who[0] ? ": " : "",
+                     who);
             return true;
         }
         int n = f->reading_count < GROWTH_READINGS ? f->reading_count : GROWTH_READINGS,
@@ -408,8 +424,9 @@ void dash_memory(const struct dash *d, const struct dash_rect *r)
             dash_put(y++, r->x + 3, r->w - 3, dash_paint(PAIR_DIM), line);
     if (c && isfinite(others(c)) && y < r->y + r->h) {
         dash_put(y, r->x + 1, 1, dash_paint(PAIR_DIM) | A_BOLD, "X");
-        snprintf(line, sizeof line, "%-12s %9s  now: other processes, the driver, contexts", "others",
-                 dash_bytes(now, sizeof now, others(c)));
+        char who[160];
+        snprintf(line, sizeof line, "%-12s %9s  now: %s", "others", dash_bytes(now, sizeof now, others(c)),
+                 holders_text(who, sizeof who, c, "other processes, the driver, contexts"));
         dash_put(y++, r->x + 3, r->w - 3, 0, line);
     }
     const struct follow_card *history =

@@ -36,7 +36,15 @@ static json_t *card_json(const struct monitor_card *c, int rank, bool with_age)
         else if (with_age) json_object_set_new(card, readings[i].key, json_null());
         if (m->valid && m->age_s > age) age = m->age_s;
     }
-    if (with_age) json_object_set_new(card, "age_s", json_real(age));
+    if (!with_age) return card;
+    json_object_set_new(card, "age_s", json_real(age));
+    json_t *others = json_array();
+    for (int i = 0; i < c->holder_count; i++) {
+        const struct monitor_holder *h = &c->holders[i];
+        json_array_append_new(
+            others, json_pack("{s:i, s:s, s:f}", "pid", h->pid, "name", h->name, "mem_bytes", h->bytes));
+    }
+    json_object_set_new(card, "others", others);
     return card;
 }
 

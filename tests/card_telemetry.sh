@@ -8,7 +8,7 @@ fail() {
     tail -n 5 "$work/log" >&2
     exit 1
 }
-card() { printf '{"name": "card %s", "pci": "%s", "mem_used_bytes": %s, "mem_total_bytes": 16e9, "busy_percent": 50, "temp_c": 40, "power_w": 100}' "$1" "$2" "$3"; }
+card() { printf '{"name": "card %s", "pci": "%s", "mem_used_bytes": %s, "mem_total_bytes": 16e9, "busy_percent": 50, "temp_c": 40, "power_w": 100, "processes": [{"pid": 4711, "name": "python", "bytes": 1e8}, {"pid": 9, "name": "Xorg", "bytes": 3e8}]}' "$1" "$2" "$3"; }
 echo "{\"cards\": [$(card A 0000:03:00.0 1e9), $(card B 0000:04:00.0 2e9), $(card C 0000:05:00.0 3e9)]}" >cards.json
 export MEOPT_MONITOR="fake:$work/cards.json" FAKE_CARDS=3 OMP_NUM_THREADS=1
 "$MEOPT" train configs/quickstart_dinov2.yaml device.type=hip train.steps=100000 train.batch_size=4 --cards 1 --run-dir . --name run >out 2>log &
@@ -29,6 +29,8 @@ done
 kill -TERM $pid
 wait $pid || [ $? = 10 ] || fail "not stopped"
 : >left
+grep -q '"others":\[{"pid":9,"name":"Xorg","mem_bytes":300000000.0},{"pid":4711,"name":"python"' live || fail "who holds memory is not told: $(cat live)"
+if grep -q Xorg run/cards.jsonl; then fail "names of processes in the history"; fi
 grep -q '"rank":null,"name":"card A","pci":"0000:03:00.0"' live || fail "the node's other cards are not shown: $(cat live)"
 
 # what the cards did stays with the run, and compare sums it up

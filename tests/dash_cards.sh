@@ -89,6 +89,18 @@ await 'card 0: others hold 48.0G, the planned peak of 16.4G will not fit'
 keys q
 stop
 
+# who they are, where the driver tells
+printf '{"time":%d,"worker":{"pid":1,"state":"running","phase":"training","silent_s":0,"step":300},"cards":[{"rank":0,"name":"K100 AI","pci":"0000:03:00.0","mem_used_bytes":6.8e10,"mem_total_bytes":68719476736,"age_s":0,"others":[{"pid":4711,"name":"python","mem_bytes":5e10},{"pid":99,"name":"","mem_bytes":1e9}]}]}\n' "$((now + 600))" >"$run/live.json"
+for size in '80 24' '132 43'; do
+    # shellcheck disable=SC2086
+    start $size attach grows
+    if [ "$size" = '132 43' ]; then await 'the planned peak of 16.4G will not fit: 4711 python 46.6G, 99 954M'; fi
+    keys 3
+    await '^ X others  *47.9G  now: 4711 python 46.6G, 99 954M'
+    keys q
+    stop
+done
+
 "$MEOPT" compare "$dir/runs/run1" "$dir/runs/run16" --json >"$dir/table.json" 2>"$dir/err"
 python3 - "$dir/table.json" <<'PY' || fail "compare's figures of the cards"
 import json, sys

@@ -213,6 +213,14 @@ static void sysfs_reads_amd_and_hygon_cards(void **state)
     put("sys/class/kfd/kfd/topology/nodes/1/properties", "cpu_cores_count 0\nlocation_id 768\ndomain 0\n");
     put("sys/class/kfd/kfd/proc/77/vram_4711", "123456\n");
     put("sys/class/kfd/kfd/proc/78/vram_4711", "1000000\n");
+    put("sys/class/kfd/kfd/proc/79/vram_4712", "5\n"); /* of another card */
+    for (int i = 0; i < 6; i++) {
+        char path[64], bytes[32];
+        snprintf(path, sizeof path, "sys/class/kfd/kfd/proc/%d/vram_4711", 900 + i);
+        snprintf(bytes, sizeof bytes, "%d\n", i == 4 ? 0 : 1000 * (i + 1));
+        put(path, bytes);
+    }
+    put("proc/905/comm", "py\033thon\n");
     struct monitor *m = opened("auto", root);
     monitor_watch(m, (pid_t[]){77, 78, 79}, 3);
     monitor_sample(m);
@@ -228,6 +236,12 @@ static void sysfs_reads_amd_and_hygon_cards(void **state)
     assert_value(s.cards[0].temp_c, 61.5);
     assert_value(s.cards[0].power_w, 221);
     assert_value(s.cards[0].process_bytes, 1123456);
+    static const int holders[MONITOR_HOLDERS] = {905, 903, 902, 901}; /* not ours, the largest first */
+    assert_int_equal(s.cards[0].holder_count, MONITOR_HOLDERS);
+    for (int i = 0; i < MONITOR_HOLDERS; i++) assert_int_equal(s.cards[0].holders[i].pid, holders[i]);
+    assert_string_equal(s.cards[0].holders[0].name, "py\\x1bthon");
+    assert_true(s.cards[0].holders[0].bytes == 6000 && s.cards[0].holders[1].name[0] == 0);
+    assert_int_equal(s.cards[1].holder_count, 0);
     assert_string_equal(s.cards[1].name, "BW\\x1b[1000");
     assert_string_equal(s.cards[1].pci, "0000:83:00.0");
     assert_value(s.cards[1].mem_total_bytes, 68702699520.0);

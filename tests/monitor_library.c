@@ -44,6 +44,8 @@ static void libraries_are_read_through_the_helper(void **state)
             assert_value(s.cards[i].power_w, (nvml ? 300.5 : 200.5) * (i + 1));
         }
         if (nvml) assert_value(s.cards[0].process_bytes, 1000);
+        assert_int_equal(s.cards[1].holder_count, nvml ? 1 : 0); /* of the others */
+        if (nvml) assert_true(s.cards[1].holders[0].pid == 88 && s.cards[1].holders[0].bytes == 5000);
         monitor_close(m);
     }
 }

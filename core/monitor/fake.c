@@ -3,7 +3,8 @@
  *
  *     {"note": "text", "cards": [{"name": "Z100", "pci": "0000:c1:00.0",
  *       "mem_used_bytes": 1e9, "mem_total_bytes": 16e9, "busy_percent": 97, "temp_c": null,
- *       "power_w": {"value": 210, "age_s": 12}, "process_bytes": 9e8}]}
+ *       "power_w": {"value": 210, "age_s": 12}, "process_bytes": 9e8,
+ *       "processes": [{"pid": 4711, "name": "python", "bytes": 4e9}]}]}
  *
  * null is N/A; a number with age_s was read that long ago; a field left out keeps what it had (and so grows
  * old). A file that is missing or cannot be parsed changes nothing and makes the note.
@@ -45,6 +46,13 @@ static void fake_sample(struct monitor *m)
         const char *name = json_string_value(json_object_get(j, "name"));
         card_name(card, name ? name : "fake");
         monitor_pci(card->pci, json_string_value(json_object_get(j, "pci")));
+        const json_t *process;
+        size_t k;
+        card->holder_count = 0;
+        json_array_foreach(json_object_get(j, "processes"), k, process)
+            card_holder(m, card, (int)json_integer_value(json_object_get(process, "pid")),
+                        json_number_value(json_object_get(process, "bytes")),
+                        json_string_value(json_object_get(process, "name")));
         for (int f = 0; f < MONITOR_FIELDS; f++) fake_value(&card->field[f], json_object_get(j, keys[f]));
     }
     m->work.card_count = count;

@@ -44,6 +44,9 @@ static void sample(const struct helper_library *l, int count, const struct helpe
             int result = l->read(card, f, request, &value, &why);
             if (why) say(HELPER_NOTE, card, f, 0, 0, why);
             say(HELPER_VALUE, card, f, result, value, NULL);
+            struct monitor_holder list[HELPER_HOLDERS];
+            int n = f == MONITOR_PROCESS && l->holders ? l->holders(list) : 0;
+            for (int i = 0; i < n; i++) say(HELPER_HOLDER, card, f, list[i].pid, list[i].bytes, NULL);
         }
     say(HELPER_END, -1, 0, 0, 0, NULL);
 }

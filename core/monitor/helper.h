@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #define HELPER_FD 3
+enum { HELPER_HOLDERS = 256 };
 
 /* One sample, please. */
 struct helper_request {
@@ -21,6 +22,7 @@ enum helper_kind {
     HELPER_BEGIN,   /* about to read `field` of `card` (-1: loading the library); no more may ever come */
     HELPER_VALUE,   /* it is `value`, if `result` is 1; 0 not there; -1 cannot be read now */
     HELPER_LIBRARY, /* text: the file */
+    HELPER_HOLDER,  /* process `result` holds `value` bytes of `card`; behind the value of MONITOR_PROCESS */
     HELPER_NAME,    /* text: of `card` */
     HELPER_PCI,     /* text: of `card` */
     HELPER_NOTE,    /* text */
@@ -44,6 +46,8 @@ struct helper_library {
     int (*open)(void *library, char *why, size_t size);
     void (*card)(int card, char *name, size_t size, char pci[16]);
     int (*read)(int card, int field, const struct helper_request *request, double *value, const char **why);
+    /* Which processes that read(MONITOR_PROCESS) has found last; how many. (optional) */
+    int (*holders)(struct monitor_holder list[HELPER_HOLDERS]);
 };
 extern const struct helper_library helper_rsmi, helper_nvml;
 

@@ -56,24 +56,37 @@ static void nvml_card(int card, char *name, size_t size, char pci[16])
     }
 }
 
+static struct nvml_process list[HELPER_HOLDERS];
+static unsigned listed;
+
 static int processes(void *handle, const struct helper_request *request, double *value)
 {
-    struct nvml_process list[256];
-    unsigned n = sizeof list / sizeof *list;
+    unsigned n = HELPER_HOLDERS;
     int (*get)(void *, unsigned *, struct nvml_process *) = nvmlDeviceGetComputeRunningProcesses_v3
                                                                 ? nvmlDeviceGetComputeRunningProcesses_v3
                                                                 : nvmlDeviceGetComputeRunningProcesses_v2;
-    if (!get || request->pid_count == 0) return NVML_NOT_SUPPORTED;
+    listed = 0;
+    if (!get) return NVML_NOT_SUPPORTED;
     int status = get(handle, &n, list);
     if (status != 0) return status;
+    listed = n < HELPER_HOLDERS ? n : HELPER_HOLDERS;
     bool any = false;
-    for (unsigned i = 0; i < n && i < sizeof list / sizeof *list; i++)
+    for (unsigned i = 0; i < listed; i++)
         for (int k = 0; k < request->pid_count; k++)
             if (list[i].pid == (unsigned)request->pids[k] && list[i].used != ~0ull) {
                 *value += (double)list[i].used;
                 any = true;
             }
     return any ? 0 : NVML_NOT_SUPPORTED;
+}
+
+static int holders(struct monitor_holder out[HELPER_HOLDERS])
+{
+    int n = 0;
+    for (unsigned i = 0; i < listed; i++)
+        if (list[i].used != ~0ull)
+            out[n++] = (struct monitor_holder){.pid = (int)list[i].pid, .bytes = (double)list[i].used};
+    return n;
 }
 
 static int nvml_read(int card, int field, const struct helper_request *request, double *value,
@@ -110,4 +123,4 @@ static int nvml_read(int card, int field, const struct helper_request *request, 
     return status == NVML_NOT_SUPPORTED || status == NVML_NO_PERMISSION || status == NVML_NOT_FOUND ? 0 : -1;
 }
 
-const struct helper_library helper_nvml = {"nvml", LIBRARY_NVML, nvml_open, nvml_card, nvml_read};
+const struct helper_library helper_nvml = {"nvml", LIBRARY_NVML, nvml_open, nvml_card, nvml_read, holders};

@@ -122,4 +122,4 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
                : -1;
 }
 
-const struct helper_library helper_rsmi = {"rsmi", LIBRARY_ROCM_SMI, rsmi_open, rsmi_card, rsmi_read};
+const struct helper_library helper_rsmi = {"rsmi", LIBRARY_ROCM_SMI, rsmi_open, rsmi_card, rsmi_read, NULL};

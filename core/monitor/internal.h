@@ -60,9 +60,13 @@ int read_number(const struct monitor *m, double *value, const char *format, ...)
 bool watched_resident_bytes(struct monitor *m, double *bytes);
 int watched_pids(struct monitor *m, pid_t pids[MONITOR_PIDS]);
 
+/* A process that holds memory of the card: kept unless it is watched, or MONITOR_HOLDERS hold more. name
+ * NULL: what the kernel says. */
+void card_holder(struct monitor *m, struct monitor_card *card, int pid, double bytes, const char *name);
+
 /* Cards of AMD and Hygon in /sys/class/drm, ascending; `memory`: whether any of them has the file for it. */
 int sysfs_cards(const struct monitor *m, int numbers[MONITOR_CARDS], bool *memory);
-/* process_bytes of all cards, from KFD's files. */
+/* process_bytes and holders of all cards, from KFD's files. */
 void kfd_process_bytes(struct monitor *m);
 
 /* A name from outside, printable, into the card or the note. */

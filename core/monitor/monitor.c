@@ -118,6 +118,22 @@ bool watched_resident_bytes(struct monitor *m, double *bytes)
     return any;
 }
 
+void card_holder(struct monitor *m, struct monitor_card *card, int pid, double bytes, const char *name)
+{
+    pid_t pids[MONITOR_PIDS];
+    char text[64] = "";
+    int n = watched_pids(m, pids), at = card->holder_count;
+    for (int i = 0; i < n; i++)
+        if (pids[i] == pid) return;
+    while (at > 0 && card->holders[at - 1].bytes < bytes) at--;
+    if (at == MONITOR_HOLDERS || !(bytes > 0)) return;
+    if (card->holder_count < MONITOR_HOLDERS) card->holder_count++;
+    for (int i = card->holder_count - 1; i > at; i--) card->holders[i] = card->holders[i - 1];
+    if (!name && read_text(m, text, sizeof text, "/proc/%d/comm", pid) > 0) name = text;
+    card->holders[at] = (struct monitor_holder){.pid = pid, .bytes = bytes};
+    name_printable(card->holders[at].name, sizeof card->holders[at].name, name ? name : "");
+}
+
 void card_name(struct monitor_card *card, const char *name)
 {
     name_printable(card->name, sizeof card->name, name);

@@ -57,6 +57,15 @@ enum monitor_field {
     MONITOR_FIELDS
 };
 
+enum { MONITOR_HOLDERS = 4 };
+
+/* A process that holds memory of a card. */
+struct monitor_holder {
+    int pid;
+    char name[32]; /* printable; "" not known */
+    double bytes;
+};
+
 struct monitor_card {
     char name[64]; /* printable */
     char pci[16];  /* "0000:c1:00.0", lower case; "" where there is none (the CPU) */
@@ -70,6 +79,10 @@ struct monitor_card {
         };
         struct monitor_value field[MONITOR_FIELDS];
     };
+    /* Of those that are not watched, as far as the provider tells, the ones that hold most, the largest
+     * first. */
+    struct monitor_holder holders[MONITOR_HOLDERS];
+    int holder_count;
 };
 
 struct monitor_snapshot {

@@ -14,6 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { HOLDERS_SEEN = 256 };
+
 struct sysfs {
     int number[MONITOR_CARDS]; /* N of /sys/class/drm/cardN */
 };
@@ -161,20 +163,37 @@ static long kfd_gpu_id(const struct monitor *m, const char *pci)
     return 0;
 }
 
+/* All processes that KFD knows, ascending as the kernel lists them; how many. */
+static int kfd_pids(const struct monitor *m, int pids[HOLDERS_SEEN])
+{
+    char *path = xasprintf("%s/sys/class/kfd/kfd/proc", m->options.root);
+    DIR *dir = opendir(path);
+    int n = 0;
+    for (struct dirent *e; dir && n < HOLDERS_SEEN && (e = readdir(dir)) != NULL;)
+        if (atoi(e->d_name) > 0) pids[n++] = atoi(e->d_name);
+    if (dir) closedir(dir);
+    free(path);
+    return n;
+}
+
 void kfd_process_bytes(struct monitor *m)
 {
-    pid_t pids[MONITOR_PIDS];
-    int n = watched_pids(m, pids);
+    pid_t watched[MONITOR_PIDS];
+    int pids[HOLDERS_SEEN], n = kfd_pids(m, pids), ours = watched_pids(m, watched);
     for (int i = 0; i < m->work.card_count; i++) {
         struct monitor_card *card = &m->work.cards[i];
         long id = n > 0 ? kfd_gpu_id(m, card->pci) : 0;
         double sum = 0, bytes;
         bool any = false;
+        card->holder_count = 0;
         for (int k = 0; id && k < n; k++) {
-            if (read_number(m, &bytes, "/sys/class/kfd/kfd/proc/%d/vram_%ld", (int)pids[k], id) <= 0)
-                continue;
-            sum += bytes;
-            any = true;
+            if (read_number(m, &bytes, "/sys/class/kfd/kfd/proc/%d/vram_%ld", pids[k], id) <= 0) continue;
+            card_holder(m, card, pids[k], bytes, NULL);
+            for (int w = 0; w < ours; w++)
+                if (watched[w] == pids[k]) {
+                    sum += bytes;
+                    any = true;
+                }
         }
         card_take(card, MONITOR_PROCESS, any, sum);
     }

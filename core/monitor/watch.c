@@ -179,7 +179,13 @@ static bool watch_take(struct monitor *m, struct watch *w, const struct helper_r
     struct monitor_card *card = r->card >= 0 && r->card < MONITOR_CARDS ? &m->work.cards[r->card] : NULL;
     bool field = r->field >= 0 && r->field < MONITOR_FIELDS;
     switch (r->kind) {
-    case HELPER_BEGIN: w->card = r->card, w->field = field ? r->field : 0; break;
+    case HELPER_BEGIN:
+        w->card = r->card, w->field = field ? r->field : 0;
+        if (card && r->field == MONITOR_PROCESS && m->provider == &monitor_nvml) card->holder_count = 0;
+        break;
+    case HELPER_HOLDER:
+        if (card) card_holder(m, card, r->result, r->value, NULL);
+        break;
     case HELPER_VALUE:
         if (!card || !field) break;
         card_take(card, r->field, r->result, r->value);

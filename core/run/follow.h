@@ -23,7 +23,8 @@ enum {
     FOLLOW_LINES = 200,
     FOLLOW_CARDS = 64,
     FOLLOW_READINGS = 1024,
-    FOLLOW_MARKS = 64
+    FOLLOW_MARKS = 64,
+    FOLLOW_HOLDERS = 4
 };
 
 /* An event that bends a curve: a changed key, a resume. */
@@ -64,7 +65,13 @@ struct follow_card {
     double waiting_percent; /* of several ranks: in which it waited for the others; 0 to 100 */
     bool silent;            /* it gives no sign */
     double used_bytes, total_bytes, process_bytes, busy_percent, temp_c, power_w;
-    double age_s;                     /* of these, when live.json was read */
+    double age_s; /* of these, when live.json was read */
+    struct {
+        int pid;
+        char name[32]; /* "": not known */
+        double bytes;
+    } holders[FOLLOW_HOLDERS]; /* processes that are not the run's, the largest first */
+    int holder_count;
     float (*readings)[READING_COUNT]; /* of cards.jsonl, at reading_times; NULL: never told */
 };
 

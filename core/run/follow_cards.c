@@ -78,6 +78,17 @@ void follow_take_readings(struct follow *f, const json_t *cards, double age)
         c->busy_percent = t.busy_percent;
         c->temp_c = t.temp_c;
         c->power_w = t.power_w;
+        const json_t *holder;
+        size_t k;
+        c->holder_count = 0;
+        json_array_foreach(json_object_get(object, "others"), k, holder)
+        {
+            if (c->holder_count == FOLLOW_HOLDERS) break;
+            int at = c->holder_count++;
+            c->holders[at].pid = (int)follow_whole(holder, "pid");
+            follow_text(c->holders[at].name, sizeof c->holders[at].name, holder, "name");
+            c->holders[at].bytes = follow_number(holder, "mem_bytes");
+        }
         double own = follow_number(object, "age_s");
         c->age_s = age + (isfinite(own) ? own : 0);
     }
