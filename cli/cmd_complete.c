@@ -3,12 +3,17 @@
  * candidate per line comes back, and ":files" where a file name may stand. */
 #include "cli/command.h"
 #include "cli/cmd_config.h"
+#include "cli/plan_explain.h"
 #include "cli/run_name.h"
+#include "core/base/file.h"
+#include "core/compare/published.h"
 #include "core/config/config.h"
 #include "core/config/value.h"
 #include "fetch/sources.h"
 
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
@@ -62,18 +67,63 @@ static void offer_commands(const char *first, const char *word)
     }
 }
 
-/* Names below runs/, and files where the word is a path or no name begins so. */
-static void offer_runs(const char *word)
+/* What stands on the line so far. */
+struct line {
+    char **words;
+    int count; /* without the word that is being typed */
+};
+
+static const char *said(const struct line *line, const char *option, const char *otherwise)
 {
+    size_t n = strlen(option);
+    for (int i = 0; i < line->count; i++) {
+        if (strncmp(line->words[i], option, n) != 0) continue;
+        if (line->words[i][n] == '=') return line->words[i] + n + 1;
+        if (!line->words[i][n] && i + 1 < line->count) return line->words[i + 1];
+    }
+    return otherwise;
+}
+
+/* Names of runs, also behind a comma, and files where the word is a path or no name begins so. */
+static void offer_runs(const struct line *line, const char *word)
+{
+    const char *comma = strrchr(word, ','), *last = comma ? comma + 1 : word;
     int count, offered = 0;
-    char **names = run_names("runs", true, &count);
+    char **names = run_names(said(line, "--run-dir", "runs"), true, &count);
     for (int i = 0; i < count; i++) {
-        if (!begins(names[i], word)) continue;
-        printf("%s\n", names[i]);
+        if (!begins(names[i], last)) continue;
+        printf("%.*s%s\n", (int)(last - word), word, names[i]);
         offered++;
     }
     run_names_free(names, count);
     if (!offered) printf(":files\n");
+}
+
+static void offer_one(void *word, const char *name) { offer(name, strlen(name), word); }
+
+static void offer_published(const struct line *line, const char *word)
+{
+    const char *given = said(line, "--published-file", NULL);
+    char *path = given ? xstrdup(given) : path_shipped("published.yaml");
+    if (path) published_names(path, offer_one, (char *)(uintptr_t)word);
+    free(path);
+}
+
+static void offer_cards(const char *word)
+{
+    for (int i = 0; plan_card_name(i); i++) offer(plan_card_name(i), strlen(plan_card_name(i)), word);
+    offer("list", 4, word);
+}
+
+/* The value of an option. */
+static void offer_value(const struct command *command, const struct option *o, const struct line *line,
+                        const char *word)
+{
+    if (o->choices) offer_choices(o->choices, word);
+    else if (o->value && strcmp(o->value, "RUN") == 0) offer_runs(line, word);
+    else if (strcmp(o->name, "published") == 0) offer_published(line, word);
+    else if (strcmp(o->name, "card") == 0 && strcmp(command->name, "plan") == 0) offer_cards(word);
+    else if (o->type == OPTION_TEXT || o->type == OPTION_LIST) printf(":files\n");
 }
 
 static void offer_templates(const char *word)
@@ -82,13 +132,13 @@ static void offer_templates(const char *word)
         offer(config_templates[i].name, strlen(config_templates[i].name), word);
 }
 
-static void offer_operand(const struct command *command, char **words, int taken, int operand,
+static void offer_operand(const struct command *command, const struct line *line, int taken, int operand,
                           const char *word)
 {
     const char *what = command->operands;
     bool keys = strstr(what, "key=value") != NULL, first = operand == 0;
-    if (strcmp(command->name, "help") == 0) offer_commands(first ? NULL : words[taken], word);
-    else if (begins(what, "RUN") || begins(what, "[RUN")) offer_runs(word);
+    if (strcmp(command->name, "help") == 0) offer_commands(first ? NULL : line->words[taken], word);
+    else if (begins(what, "RUN") || begins(what, "[RUN")) offer_runs(line, word);
     else if (strcmp(command->name, "config new") == 0 && first) offer_templates(word);
     else if (begins(what, "[NAME")) {
         struct sources sources;
@@ -130,16 +180,15 @@ static int complete_run(const struct arguments *args, struct error *err)
                                                (o->letter && words[i][1] == o->letter && !words[i][2])))
                     waiting = o;
     }
+    struct line line = {words, count - 1};
     if (waiting) {
-        if (waiting->choices) offer_choices(waiting->choices, word);
-        else if (waiting->value && strcmp(waiting->value, "RUN") == 0) offer_runs(word);
-        else if (waiting->type == OPTION_TEXT || waiting->type == OPTION_LIST) printf(":files\n");
+        offer_value(command, waiting, &line, word);
     } else if (word[0] == '-' && !only_operands) {
         for (const struct option *o = command->options; o && o->name; o++)
             if (begins(o->name, word[1] == '-' ? word + 2 : word[1] ? "\n" : "")) printf("--%s\n", o->name);
         if (begins("--help", word)) printf("--help\n");
     } else {
-        offer_operand(command, words, taken, operands, word);
+        offer_operand(command, &line, taken, operands, word);
     }
     return 0;
 }

@@ -103,6 +103,8 @@ static const char *card_name(const void *table, int i)
     return i < CARDS ? cards[i].name : NULL;
 }
 
+const char *plan_card_name(int i) { return card_name(NULL, i); }
+
 int plan_card(const char *name, size_t *bytes, struct error *err)
 {
     char list[400] = "", hint[320];

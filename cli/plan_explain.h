@@ -16,5 +16,7 @@ json_t *plan_explain_json(const struct explanation *e, int class);
 /* Memory of a card by the name that people give it. EXIT_USAGE with the names for any other, and for
  * "list". */
 int plan_card(const char *name, size_t *bytes, struct error *err);
+/* The names that it knows; NULL behind the last. */
+const char *plan_card_name(int i);
 
 #endif

@@ -22,6 +22,19 @@ says "pt " export --format p
 says "coco2014 " fetch coc
 says "sample sample-coco2014 sample-model-weight " fetch --dest here sam
 says "config " help con
+says "eva_clip eva_clip_k100 " compare --published eva
+says "k100-ai k100 " plan --card k1
+says "a100-80g a100-40g a800 a6000 " plan x.yaml --card a
+mkdir -p "$work/elsewhere/first" "$work/elsewhere/second" "$work/elsewhere/no-run" "$work/runs/third"
+for run in elsewhere/first elsewhere/second runs/third; do touch "$work/$run/config.yaml"; done
+says "first second " attach --run-dir "$work/elsewhere" ""
+says "second " stop --run-dir="$work/elsewhere" s
+says "first,second " compare --run-dir "$work/elsewhere" first,s
+found=$(cd "$work" && "$MEOPT" complete -- train --resume t)
+[ "$found" = third ] || fail "train --resume: $found"
+found=$("$MEOPT" complete -- config new eva | head -1)
+[ "$found" = eva_clip ] || fail "config new: $found"
+says "optim.lr " config get x.yaml optim.lr
 says "" nothing ""
 if command -v bash >/dev/null; then
     ln -s "$MEOPT" "$work/meopt"

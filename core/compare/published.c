@@ -99,24 +99,45 @@ static int add(struct column **columns, int *count, const char *name, const char
     return code;
 }
 
+/* The mapping of all names; -1 without one. *text is free's, too. */
+static int all_of(struct document *d, char **text, const char *path, int *code, struct error *err)
+{
+    size_t bytes = 0;
+    *text = NULL;
+    *code = file_read(path, DOCUMENT_MAX_BYTES, text, &bytes, err);
+    if (!*code) *code = document_parse(d, path, *text, bytes, err);
+    if (*code) {
+        free(*text);
+        return -1;
+    }
+    int all = d->root >= 0 && d->nodes[d->root].kind == NODE_MAPPING
+                  ? document_find(d, d->root, "published", NULL)
+                  : -1;
+    return all >= 0 && d->nodes[all].kind == NODE_MAPPING ? all : -1;
+}
+
+void published_names(const char *path, void (*take)(void *context, const char *name), void *context)
+{
+    char *text;
+    struct document d;
+    struct error ignored;
+    int code, all = all_of(&d, &text, path, &code, &ignored);
+    if (code) return;
+    for (int key = all >= 0 ? d.nodes[all].first : -1; key >= 0; key = d.nodes[d.nodes[key].next].next)
+        take(context, d.nodes[key].text);
+    document_free(&d);
+    free(text);
+}
+
 int published_add(struct column **columns, int *count, const char *path, const char *name, struct error *err)
 {
-    char *text = NULL, names[256] = "";
-    size_t bytes = 0;
+    char *text, names[256] = "";
     struct document d;
-    int code = file_read(path, DOCUMENT_MAX_BYTES, &text, &bytes, err);
-    if (!code) code = document_parse(&d, path, text, bytes, err);
-    if (code) {
-        free(text);
-        return code;
-    }
-    int all = d.root >= 0 && d.nodes[d.root].kind == NODE_MAPPING
-                  ? document_find(&d, d.root, "published", NULL)
-                  : -1;
-    int found = all >= 0 && d.nodes[all].kind == NODE_MAPPING ? document_find(&d, all, name, NULL) : -1;
+    int code, all = all_of(&d, &text, path, &code, err);
+    if (code) return code;
+    int found = all >= 0 ? document_find(&d, all, name, NULL) : -1;
     if (found < 0 || d.nodes[found].kind != NODE_MAPPING) {
-        for (int key = all >= 0 && d.nodes[all].kind == NODE_MAPPING ? d.nodes[all].first : -1; key >= 0;
-             key = d.nodes[d.nodes[key].next].next) {
+        for (int key = all >= 0 ? d.nodes[all].first : -1; key >= 0; key = d.nodes[d.nodes[key].next].next) {
             size_t n = strlen(names);
             snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "there are: ", d.nodes[key].text);
         }
