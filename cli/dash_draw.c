@@ -60,6 +60,11 @@ static void state_text(const struct dash *d, char *dst, size_t size, int *pair)
         snprintf(dst, size, "replay%s", d->paused ? ", paused" : f->replay_end ? ", end" : "");
         return;
     }
+    if (d->run->gone) {
+        *pair = PAIR_BAD;
+        snprintf(dst, size, "its directory is gone");
+        return;
+    }
     if (run_status_over(s)) {
         if (s->exit_code > 0 && strcmp(s->state, "stopped") != 0)
             snprintf(dst, size, "%s (exit %d)", s->state, s->exit_code);

@@ -364,7 +364,12 @@ static bool refresh_table(struct workspace *w)
     char *name = b && (w->selected || !w->table.unread) ? xstrdup(b->name) : NULL; /* else the newest */
     bool differs = false;
     int unread = w->table.unread;
-    run_table_refresh(&w->table, READ_SECONDS, &differs);
+    if (!run_table_refresh(&w->table, READ_SECONDS, &differs)) { /* what was there stays */
+        snprintf(w->message, sizeof w->message, "cannot list '%.120s': %s", w->table.directory,
+                 strerror(errno));
+        w->table.unread = 0;
+        differs = true;
+    }
     for (int i = 0; name && i < w->table.shown_count; i++)
         if (strcmp(w->table.briefs[w->table.shown[i]].name, name) == 0) w->selected = i;
     free(name);

@@ -7,11 +7,13 @@
 #include "core/run/checkpoint.h"
 #include "core/config/value.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -401,6 +403,8 @@ int follow_glance(struct follow **out, const char *directory, struct error *err)
 void follow_refresh(struct follow *f)
 {
     struct run_status status;
+    struct stat st;
+    f->gone = stat(f->directory, &st) != 0 && errno == ENOENT;
     if (run_status_read(&status, f->directory, NULL) == 0) f->status = status;
     take_meta(f);
     take_metrics(f);

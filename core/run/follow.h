@@ -77,6 +77,7 @@ struct follow_card {
 
 struct follow {
     char *directory;
+    bool gone; /* the directory */
     struct run_status status;
 
     /* meta.json, plan.json */

@@ -139,6 +139,7 @@ static int plan_file(struct plan *plan, struct rows *rows, const char *path, cha
 {
     char *text = NULL;
     size_t bytes = 0;
+    *config = (struct config){0};
     int code = config_read_file(path, &text, &bytes, err);
     if (!code) code = config_examine(config, path, text, bytes, overrides, count, NULL, NULL, err);
     free(text);
