@@ -1,6 +1,6 @@
 #!/bin/sh
 # What 'meopt compare --paper' writes is LaTeX: both documents compile, of runs whose names hold every character that LaTeX takes for
-# its own, and Chinese, with and without the package for it; and no sentence has a hole where a run does not say a figure.
+# its own, and Chinese; and no sentence has a hole where a run does not say a figure.
 set -eu
 . "$MEOPT_SOURCE/tests/dash_run.sh"
 dir=$(mktemp -d -p "${TMPDIR:-/tmp}")
@@ -23,12 +23,9 @@ compile() { # ENGINE DOCUMENT
     if grep 'Overfull .hbox ([0-9][0-9]\{2,\}' "$2.log"; then fail "$2: beyond the page"; fi
 }
 compile pdflatex paper.tex
-cp paper/paper.tex paper/without.tex
-sed -i '/CJKutf8/d' paper/without.tex
-compile pdflatex without.tex
 compile xelatex paper_zh.tex
-if command -v pdftotext >/dev/null && [ -f paper/without.pdf ]; then
-    pdftotext -layout paper/without.pdf - | grep -q 'U+6559 U+5E08' || fail "a name is lost"
+if command -v pdftotext >/dev/null && [ -f paper/paper.pdf ]; then
+    pdftotext -layout paper/paper.pdf - | grep -q 'U+6559 U+5E08' || fail "a name is lost"
 fi
 if command -v pdftotext >/dev/null && [ -f paper/paper_zh.pdf ]; then
     pdftotext -layout paper/paper_zh.pdf - | grep -q 'dinov2-教师' || fail "a Chinese name is lost"

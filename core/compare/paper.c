@@ -11,23 +11,19 @@ const char *const paper_suffixes[PAPER_LANGUAGES] = {"", "_zh"};
 /* Stands for the plus-minus sign until latex_text writes it. */
 static const char plus_minus[] = "\001";
 
-/* Characters behind Latin's letters (U+0180 on), of which pdfLaTeX knows none: by CJKutf8 where the document
- * has it, else by number. Bytes that were taken. */
+/* Characters behind Latin's letters (U+0180 on), of which pdfLaTeX knows none without packages and fonts that
+ * few have: by their numbers. Bytes that were taken. */
 static size_t beyond_latin(FILE *out, const char *text)
 {
     size_t n = 0;
-    while ((unsigned char)text[n] >= 0xC6)
-        for (n++; ((unsigned char)text[n] & 0xC0) == 0x80;) n++;
-    if (!n) return 0;
-    fprintf(out, "{\\ifcsname CJK\\endcsname\\begin{CJK}{UTF8}{gbsn}%.*s\\end{CJK}\\else", (int)n, text);
-    for (size_t i = 0; i < n;) {
-        unsigned char first = (unsigned char)text[i++];
+    while ((unsigned char)text[n] >= 0xC6) {
+        const char *between = n ? " " : "";
+        unsigned char first = (unsigned char)text[n++];
         unsigned code = first & (first < 0xE0 ? 0x1Fu : first < 0xF0 ? 0x0Fu : 0x07u);
-        for (; ((unsigned char)text[i] & 0xC0) == 0x80; i++)
-            code = code << 6 | ((unsigned char)text[i] & 0x3Fu);
-        fprintf(out, " U+%04X", code);
+        for (; ((unsigned char)text[n] & 0xC0) == 0x80; n++)
+            code = code << 6 | ((unsigned char)text[n] & 0x3Fu);
+        fprintf(out, "%sU+%04X", between, code);
     }
-    fputs("\\fi}", out);
     return n;
 }
 
@@ -370,12 +366,9 @@ void paper_document(FILE *out, const struct plot plots[PLOT_COUNT], enum paper_l
     };
     const char *suffix = paper_suffixes[language];
     fprintf(out,
-            "\\documentclass{%s}\n\\usepackage{booktabs}\n\\usepackage{graphicx}\n%s\\begin{document}\n"
+            "\\documentclass{%s}\n\\usepackage{booktabs}\n\\usepackage{graphicx}\n\\begin{document}\n"
             "\\input{methods%s}\n\n\\input{table%s}\n",
-            language == PAPER_CHINESE ? "ctexart" : "article",
-            language == PAPER_CHINESE ? "" /* names that are not Latin */
-                                      : "\\IfFileExists{CJKutf8.sty}{\\usepackage{CJKutf8}}{}\n",
-            suffix, suffix);
+            language == PAPER_CHINESE ? "ctexart" : "article", suffix, suffix);
     for (int k = 0; k < PLOT_COUNT; k++)
         if (plot_worthwhile(&plots[k]))
             fprintf(out,
