@@ -362,6 +362,9 @@ OPTIM_FN void step_range(const struct optim_task *t, bool pair, bool v_low, int 
 void OPTIM_NAME(optim_step)(const struct optim_task *t, int64_t begin, int64_t end, struct optim_partial *out)
 {
     int m = t->m_format, v = t->v_format;
+#ifdef OPTIM_ONE_COPY
+    step_range(t, OPTIM_PAIR(m, v), OPTIM_LOW_BIT(v), m, v, begin, end, out);
+#else
     if (OPTIM_PAIR(m, v)) step_range(t, true, true, STATE_8BIT, STATE_8BIT, begin, end, out);
     else if (OPTIM_LOW_BIT(v)) step_range(t, false, true, m, v, begin, end, out);
     else if (v == STATE_NONE && m == STATE_8BIT)
@@ -369,6 +372,7 @@ void OPTIM_NAME(optim_step)(const struct optim_task *t, int64_t begin, int64_t e
     else if (v == STATE_BF16 && m == STATE_BF16)
         step_range(t, false, false, STATE_BF16, STATE_BF16, begin, end, out);
     else step_range(t, false, false, m, v, begin, end, out);
+#endif
 }
 
 /* ---- Conversions ------------------------------------------------------------------------------------- */

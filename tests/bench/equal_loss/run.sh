@@ -1,0 +1,32 @@
+#!/bin/sh
+# Equal loss beside torch, torchao, bitsandbytes and FlashOptim's formats, through libmeopt-optim.so: updates and ways by
+# distribution, worst step, spikes, steps below a weight's resolution, bytes and time, and trainings paired by seed (MLP,
+# byte GPT of 0.24 and 1.07 M parameters, distillation, the edge of stability, 20,000 steps). A day of one core in all; runs
+# that the results file has are not repeated, so it may be stopped at any time.
+#
+#   sh tests/bench/equal_loss/run.sh [SECTION ...]   moments worst tiny cost mlp edge spikes regimes long train gpt (all)
+#   sh tests/bench/equal_loss/run.sh table           what there is
+#   MEOPT_BUILD=build  RESULTS=FILE  SEEDS=5  EDGE_RUNS=100  NAMES="amp balanced"  WHATS="lms,lr 0.001"
+#   TORCH=PYTHON  an interpreter that has torch, whose packages are used: else torch is fetched, too (gigabytes)
+# The packages go to $ENVIRONMENT (build/equal_loss_env), to be removed at will.
+set -eu
+cd "$(dirname "$0")/../../.."
+build=${MEOPT_BUILD:-build}
+env=${ENVIRONMENT:-$build/equal_loss_env}
+results=${RESULTS:-$build/equal_loss.jsonl}
+if [ ! -e "$env/whole" ]; then
+    rm -rf "$env"
+    "${TORCH:-python3}" -m venv "$env"
+    if [ -n "${TORCH:-}" ]; then
+        site='import site; print(site.getsitepackages()[0])'
+        "$TORCH" -c "$site" >"$("$env/bin/python" -c "$site")/torch.pth"
+        "$env/bin/python" -m pip install -q --no-deps torchao==0.18.0 bitsandbytes==0.50.2
+    else
+        "$env/bin/python" -m pip install -q torch==2.15.0 torchao==0.18.0 bitsandbytes==0.50.2 numpy
+    fi
+    "$env/bin/python" -m pip install -q scikit-learn pillow packaging
+    touch "$env/whole"
+fi
+[ $# -gt 0 ] || set -- moments worst tiny cost mlp edge spikes regimes long train gpt table
+export OMP_NUM_THREADS=1
+exec nice -n 10 "$env/bin/python" tests/bench/equal_loss/equal_loss.py "$results" "$build/libmeopt-optim.so" "$@"

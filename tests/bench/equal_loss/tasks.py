@@ -1,0 +1,182 @@
+# What is trained: a byte GPT on the source of Python's standard library, an MLP on scikit-learn's digits, a ViT that
+# learns the tokens of a random one on scikit-learn's photographs. Initial weights and batches depend on the seed alone.
+import glob, math, os, sysconfig, time
+import torch, torch.nn as nn, torch.nn.functional as F
+from peers import make
+
+
+class Block(nn.Module):
+    def __init__(self, d, heads, causal):
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.n1, self.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.proj, self.up, self.down = nn.Linear(d, 3 * d), nn.Linear(d, d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+    def forward(self, x):
+        b, n, d = x.shape
+        q, k, v = self.qkv(self.n1(x)).view(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        x = x + self.proj(F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).reshape(b, n, d))
+        return x + self.down(F.gelu(self.up(self.n2(x))))
+
+
+class GPT(nn.Module):
+    def __init__(self, d, depth, heads, context):
+        super().__init__()
+        self.token, self.place = nn.Embedding(256, d), nn.Parameter(torch.randn(1, context, d) * 0.02)
+        self.blocks = nn.ModuleList(Block(d, heads, True) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, 256)
+
+    def forward(self, x):
+        x = self.token(x).float() + self.place.float()  # .float(): else the residual stream is bf16 with bf16 embeddings
+        for b in self.blocks: x = b(x)
+        return self.head(self.norm(x))
+
+
+class Text:
+    def __init__(self, d=64, depth=4, heads=4, context=64, batch=8):
+        self.shape = (d, depth, heads, context)
+        files = sorted(glob.glob(os.path.join(sysconfig.get_path("stdlib"), "*.py")))
+        text = torch.frombuffer(bytearray(b"".join(open(f, "rb").read() for f in files)), dtype=torch.uint8).long()
+        cut = len(text) * 9 // 10
+        self.train, self.held, self.context, self.batch = text[:cut], text[cut:], context, batch
+        g = torch.Generator().manual_seed(7)
+        self.tests = [self.take(self.held, g, 32) for _ in range(8)]
+
+    def model(self): return GPT(*self.shape)
+
+    def take(self, text, g, n):
+        at = torch.randint(len(text) - self.context - 1, (n,), generator=g)
+        rows = torch.stack([text[i:i + self.context + 1] for i in at])
+        return rows[:, :-1], rows[:, 1:]
+
+    def batch_of(self, g): return self.take(self.train, g, self.batch)
+
+    def loss(self, model, batch): return F.cross_entropy(model(batch[0]).flatten(0, 1).float(), batch[1].flatten())
+
+
+class Stacked(nn.Module):
+    """As many MLPs as there are seeds, side by side: AdamW does not see that their matrices are one tensor."""
+
+    SIZES = (64, 256, 256, 64, 10)
+
+    def __init__(self, seeds):
+        super().__init__()
+        layers = []
+        for seed in seeds:
+            torch.manual_seed(seed)
+            layers.append([nn.Linear(a, b) for a, b in zip(self.SIZES, self.SIZES[1:])])
+        stack = lambda i, what: nn.Parameter(torch.stack([getattr(l[i], what).detach() for l in layers]))
+        self.w = nn.ParameterList(stack(i, "weight") for i in range(4))
+        self.b = nn.ParameterList(stack(i, "bias") for i in range(4))
+        for p in (*self.b, self.w[3]): p.keep = True  # fp32, as alone
+
+    def forward(self, x):  # (seeds, B, 64)
+        for i, (w, b) in enumerate(zip(self.w, self.b)):
+            x = torch.baddbmm(b.unsqueeze(1).to(torch.bfloat16), x.bfloat16(), w.bfloat16().transpose(1, 2))
+            if i < 3: x = x.relu()
+        return x
+
+
+class Digits:
+    def __init__(self, batch=64):
+        from sklearn.datasets import load_digits
+        d = load_digits()
+        x, y = torch.tensor(d.data).float() / 16, torch.tensor(d.target)
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(7))
+        cut = len(x) * 2 // 3
+        self.x, self.y, self.held, self.batch = x[order[:cut]], y[order[:cut]], (x[order[cut:]], y[order[cut:]]), batch
+
+    def run(self, name, library, seeds, steps, lr, clip=1.0, schedule=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01,
+            spike=0.0, times=1.0, rule="apadamw"):
+        """Of each seed: loss on held-out data, mean loss of the last tenth, bytes a parameter."""
+        model, draws = Stacked(seeds), [torch.Generator().manual_seed(s + 1000) for s in seeds]
+        opt = make(name, library, model, lr, betas, eps, weight_decay, 1, rule)
+        noise, params = torch.Generator().manual_seed(2000), list(model.parameters())
+        tail = torch.zeros(len(seeds))
+
+        def losses(x, y):
+            z = model(x).float()
+            return F.cross_entropy(z.flatten(0, 1), y.flatten(), reduction="none").view(len(seeds), -1).mean(1)
+
+        for step in range(steps):
+            for group in opt.param_groups: group["lr"] = rate_of(lr, step, steps) if schedule else lr
+            at = torch.stack([torch.randint(len(self.x), (self.batch,), generator=g) for g in draws])
+            loss = losses(self.x[at], self.y[at])
+            opt.zero_grad()
+            (loss.sum() * times).backward()
+            for p in params if spike else ():  # one element of each group of 64, in 1 % of steps
+                if p.dim() < 3: continue
+                flat = p.grad.view(-1)[5::64]
+                flat[torch.rand(flat.shape, generator=noise) < 0.01] *= spike
+            if clip:
+                norm = sum(p.grad.float().pow(2).flatten(1).sum(1) for p in params).sqrt()
+                scale = (clip / (norm + 1e-6)).clamp(max=1)
+                for p in params: p.grad.mul_(scale.view(-1, *[1] * (p.dim() - 1)).to(p.grad.dtype))
+            opt.step()
+            if step >= steps * 9 // 10: tail += loss.detach()
+        with torch.no_grad(): val = losses(*(t.expand(len(seeds), *t.shape) for t in self.held))
+        count = sum(p.numel() for p in params)
+        held = opt.held() / count if hasattr(opt, "held") else None
+        return [{"val": float(v), "train": float(t) / (steps - steps * 9 // 10), "bytes": held} for v, t in zip(val, tail)]
+
+
+class Vit(nn.Module):
+    def __init__(self, d, depth, out):
+        super().__init__()
+        self.patch, self.place = nn.Linear(192, d), nn.Parameter(torch.randn(1, 16, d) * 0.02)
+        self.blocks = nn.ModuleList(Block(d, 4, False) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, out)
+
+    def forward(self, x):  # (B, 3, 32, 32) -> (B, 16, out)
+        x = F.unfold(x, 8, stride=8).transpose(1, 2)
+        x = self.patch(x).float() + self.place.float()
+        for b in self.blocks: x = b(x)
+        return self.head(self.norm(x))
+
+
+class Distill:
+    def __init__(self, batch=32):
+        from sklearn.datasets import load_sample_images
+        self.images = [torch.tensor(i.copy()).permute(2, 0, 1).float() / 127.5 - 1 for i in load_sample_images().images]
+        torch.manual_seed(11)
+        self.teacher, self.batch = Vit(192, 4, 96).eval(), batch
+        g = torch.Generator().manual_seed(7)
+        self.tests = [self.batch_of(g) for _ in range(8)]
+
+    def model(self): return Vit(96, 3, 96)
+
+    @torch.no_grad()
+    def batch_of(self, g):
+        crops = []
+        for i in torch.randint(len(self.images), (self.batch,), generator=g).tolist():
+            y, x = (int(torch.randint(s - 32, (1,), generator=g)) for s in self.images[i].shape[1:])
+            crops.append(self.images[i][:, y:y + 32, x:x + 32])
+        x = torch.stack(crops)
+        return x, self.teacher(x)
+
+    def loss(self, model, batch): return F.mse_loss(model(batch[0]).float(), batch[1])
+
+
+def rate_of(lr, step, steps):
+    return lr * min(1, (step + 1) / (steps / 20)) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / steps)))
+
+
+def run(task, name, library, seed, steps, lr, clip=1.0, weight_decay=0.01):
+    """Trains; what came of it: loss on held-out data, mean loss of the last tenth, bytes a parameter, seconds of the CPU."""
+    torch.manual_seed(seed)
+    model = task.model()
+    opt = make(name, library, model, lr, weight_decay=weight_decay, seed=seed)
+    g, tail, began = torch.Generator().manual_seed(seed + 1000), [], time.process_time()
+    for step in range(steps):
+        for group in opt.param_groups: group["lr"] = rate_of(lr, step, steps)
+        with torch.autocast("cpu", torch.bfloat16): loss = task.loss(model, task.batch_of(g))
+        opt.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        opt.step()
+        if step >= steps * 9 // 10: tail.append(float(loss.detach()))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        held = sum(float(task.loss(model, b)) for b in task.tests) / len(task.tests)
+    count = sum(p.numel() for p in model.parameters())
+    return {"val": held, "train": sum(tail) / len(tail), "params": count,
+            "bytes": opt.held() / count if hasattr(opt, "held") else None, "cpu_s": round(time.process_time() - began, 1)}
