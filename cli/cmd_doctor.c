@@ -2,6 +2,7 @@
 #include "cli/command.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
+#include "core/base/log.h"
 #include "core/doctor/doctor.h"
 #include "core/train/plan.h"
 #include "core/train/trainer.h"
@@ -125,6 +126,18 @@ static void print(const struct doctor *d)
     printf("%d ok, %d warning%s, %d missing\n", count[0], count[1], count[1] == 1 ? "" : "s", count[2]);
 }
 
+/* A file that can be sent. */
+static int send_to(const char *path, struct doctor *d, struct error *err)
+{
+    doctor_anonymous(d);
+    json_t *report = doctor_json(d);
+    int code = json_write(path, report, JSON_INDENT(1) | JSON_PRESERVE_ORDER, err);
+    json_decref(report);
+    if (code) doctor_free(d);
+    else log_info("%s can be sent: it has no host name, no user name and no directories", path);
+    return code;
+}
+
 static int doctor_command(const struct arguments *args, struct error *err)
 {
     struct doctor d = {.root = argument_text(args, "root", ""),
@@ -149,7 +162,11 @@ static int doctor_command(const struct arguments *args, struct error *err)
         doctor_run(&d, last);
         doctor_run(&d, doctor_cards);
     }
-    if (argument_flag(args, "json")) {
+    const char *share = argument_text(args, "share", NULL);
+    if (share) {
+        int code = send_to(share, &d, err);
+        if (code) return code;
+    } else if (argument_flag(args, "json")) {
         json_t *report = doctor_json(&d);
         json_print(stdout, report, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
         json_decref(report);
@@ -166,6 +183,8 @@ static const struct option options[] = {
      "this device alone: auto, cpu, hip:N, cuda:N; fails when it cannot be used"},
     {"quick", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out measurements: bandwidth, products, disk speed"},
     {"root", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "read /dev, /sys, /proc and /etc below DIR"},
+    {"share", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
+     "the report as JSON into FILE, without host, user and directories: to be sent"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "one JSON object: an array of checks, and how many are what"},
     {0},
 };

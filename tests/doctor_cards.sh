@@ -62,6 +62,20 @@ product = [c for c in checks if c["name"] == "products"]
 assert len(product) == 4 + 12 and all(c["first_ms"] > 0 and c["ms"] > 0 and c["tflop_per_s"] > 0 for c in product)
 PY
 
+# what is sent has the figures, and no directory, host or user
+"$MEOPT" doctor $experiment --device hip:0 --run-dir "$work" --share sent.json >out 2>err
+[ ! -s out ] && python3 - "$work" "$fakes" <<'PY' || fail "what is sent"
+import json, socket, sys
+text = open("sent.json").read()
+names = {c["name"] for c in json.loads(text)["checks"]}
+assert names >= {"card", "products", "attention", "optimizer", "copies"}, names
+for private in sys.argv[1:] + [h for h in [socket.gethostname()] if len(h) > 7]:
+    assert private not in text, private
+assert "libfake_amdhip64.so" in text and "meopt-gfx90a.co" in text
+PY
+"$MEOPT" doctor --quick --run-dir "$work/runs" --share all.json >out 2>err
+! grep -q -e "$work" -e "$fakes" all.json || fail "a directory is sent: $(grep -e "$work" -e "$fakes" all.json)"
+
 # a site: a DCU with its driver and toolkit
 root=$work/site
 mkdir -p "$root/sys/bus/pci/devices/0000:03:00.0" "$root/sys/bus/pci/devices/0000:04:00.0" "$root/sys/module/hycu" "$root/opt/dtk/.info" "$root/opt/hyhal" "$root/dev/dri" \

@@ -58,6 +58,9 @@ extern const struct doctor_row doctor_host[], doctor_cards[];
 int doctor_device(struct doctor *doctor, const char *spec, struct error *err);
 void doctor_run(struct doctor *doctor, const struct doctor_row *rows);
 void doctor_free(struct doctor *doctor);
+/* Of every path in the report only its last part is left, so that it can be given to others: directories name
+ * users and sites. Host and user names are nowhere in it. */
+void doctor_anonymous(struct doctor *doctor);
 
 /* Inside a check: one line more; printf text of what was found. Valid until the next call. */
 struct line *doctor_add(struct doctor *doctor, enum finding finding, const char *format, ...)
