@@ -65,7 +65,8 @@ def stacked_runs(section):
 
 
 def paired_p(differences):
-    """Two-sided p of Student's t of the mean; by numerical integration."""
+    """Two-sided p of Student's t of the mean, by numerical integration; NaN where a run has no loss."""
+    if not all(map(math.isfinite, differences)): return math.nan
     n, mean, sd = len(differences), statistics.mean(differences), statistics.stdev(differences)
     if sd == 0: return 1.0
     t, k = abs(mean) / (sd / math.sqrt(n)), n - 1
