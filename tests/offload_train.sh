@@ -31,6 +31,9 @@ while read -r uring fraction overrides; do
     # shellcheck disable=SC2086
     MEOPT_URING=$uring run "away$count" "$@" $overrides $away optim.offload_fraction="$fraction"
     same "held$count" "away$count" 6
+    by=threads # where the kernel or the build has no io_uring, in any case
+    [ "$uring" = 0 ] || by='\(io_uring\|threads\)'
+    [ "$fraction" = 0 ] || grep -q "optimizer states: .* in a file in $work/scratch, moved by $by" log || fail "who moves the states"
     python3 - "runs/held$count" "runs/away$count" "$fraction" <<'END' || fail "figures of: $overrides"
 import json, sys
 lines = [[json.loads(x) for x in open(r + "/metrics.jsonl")] for r in sys.argv[1:3]]

@@ -2,6 +2,7 @@
 #include "core/base/file.h"
 #include "core/base/clock.h"
 #include "core/base/retry.h"
+#include "core/base/transfer.h"
 #include "core/device/device.h"
 #include "core/doctor/doctor.h"
 #include "kernels/cpu/gemm_amx.h"
@@ -390,12 +391,16 @@ static void check_locale(struct doctor *d)
 
 static void check_libraries(struct doctor *d)
 {
+    const char *uring = transfers_uring();
     const dnnl_version_t *v = dnnl_version();
     int major, minor, patch;
     yaml_get_version(&major, &minor, &patch);
     doctor_add(d, FINDING_OK, "oneDNN %d.%d.%d, libyaml %d.%d.%d, jansson %s, zlib %s, libpng %s", v->major,
                v->minor, v->patch, major, minor, patch, JANSSON_VERSION, zlibVersion(),
                png_get_libpng_ver(NULL));
+    bool works = strcmp(uring, "io_uring") == 0; /* neither is wrong: the second costs some processor time */
+    doctor_add(d, FINDING_OK, "states in a file (optim.offload nvme) are moved by %s%s",
+               works ? uring : "threads: no io_uring, ", works ? "" : uring);
 }
 
 const struct doctor_row doctor_host[] = {

@@ -232,6 +232,19 @@ static size_t largest_group(const struct trainer *t, const struct meopt_options 
     return most;
 }
 
+/* By what states move, and what of it is not as it should be. */
+static void tell_offload(const struct trainer *t, const struct meopt_options *options)
+{
+    struct meopt_offload_info info = {.size = sizeof info};
+    if (meopt_offloaded(t->opt, &info, NULL) || !info.how) return;
+    log_info("optimizer states: %.1f MiB in a file in %s, moved by %s%s",
+             (double)(info.moments + info.corrections) / 1048576.0, options->offload_dir, info.how,
+             info.direct ? "" : ", through the page cache: its file system has no O_DIRECT");
+    if (info.in_memory)
+        log_warn("%s is memory (tmpfs): states in it are no memory saved; give optim.offload_dir a disk",
+                 options->offload_dir);
+}
+
 static int create_optimizer(struct trainer *t, struct error *err)
 {
     static const int places[] = {[OPTIM_OFFLOAD_NONE] = MEOPT_OFFLOAD_NONE,
@@ -269,6 +282,7 @@ static int create_optimizer(struct trainer *t, struct error *err)
     if (options.offload) options.offload_ring_bytes = largest_group(t, &options, table);
     int status = code ? MEOPT_OK : meopt_create(&t->opt, &options, table, (size_t)t->tensor_count, &library);
     if (status) code = trainer_library_error(&library, err);
+    else if (!code && options.offload && t->ranks.rank == 0) tell_offload(t, &options);
     if (status == MEOPT_NO_MEMORY && t->device->memory_error.code) { /* which says what is held */
         code = t->device->memory_error.code;
         if (err) *err = t->device->memory_error;
