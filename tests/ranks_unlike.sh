@@ -30,13 +30,12 @@ ends() { # PID EXIT-CODE WHAT
     wait "$1" || code=$?
     [ "$code" = "$2" ] || fail "$3: exit $code, expected $2"
 }
-left() { # processes of these runs, and files in /dev/shm that came meanwhile and that nobody has
+left() { # processes of these runs, files of theirs for a moment, and what of ours and of the library stands in /dev/shm
     for process in /proc/[0-9]*; do
         tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -q "$work" && grep -q '^State:.[^Z]' "$process/status" 2>/dev/null && echo "$process"
     done
-    find /dev/shm -type f -user "$(id -un)" -newer configs 2>/dev/null | while read -r file; do
-        cat /proc/[0-9]*/maps 2>/dev/null | grep -qF "$file" || [ ! -e "$file" ] || echo "$file"
-    done
+    find tmp -type f
+    find /dev/shm -type f -user "$(id -un)" -newer configs \( -name '*meopt*' -o -name '*nccl*' \) 2>/dev/null
     true
 }
 unlike() { # EXIT-CODE WHAT WORDS: of two ranks that have been started, $zero and $one
