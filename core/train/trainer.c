@@ -21,7 +21,13 @@ int trainer_library_error(const struct meopt_error *library, struct error *err)
                                 [MEOPT_IO] = EXIT_FAILED,
                                 [MEOPT_DEVICE_FAILED] = EXIT_FAILED,
                                 [MEOPT_DISK_FULL] = EXIT_DISK};
-    return error_set(err, codes[library->status], NULL, "optimizer: %s", library->message);
+    return error_set(
+        err, codes[library->status],
+        library->status == MEOPT_DEVICE_FAILED
+            ? "'meopt doctor' tries the card, dmesg has the kernel's words; what was saved stays: "
+              "meopt train --resume"
+            : NULL,
+        "optimizer: %s", library->message);
 }
 
 enum dtype trainer_tower_type(const struct config_tower *tower)
