@@ -9,6 +9,7 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/base/platform.h"
 #include "core/run/follow.h"
 #include "core/run/request.h"
 #include "core/run/status.h"
@@ -24,7 +25,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -187,10 +187,10 @@ static bool is_worker_of(int pid, const char *directory)
  * in between and its number is used again (before Linux 5.3 the moment between the two stays). */
 static void kill_worker(int pid, const char *directory)
 {
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    int fd = process_open(pid);
     bool old_kernel = fd < 0 && errno == ENOSYS;
     if (is_worker_of(pid, directory)) {
-        if (fd >= 0) syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
+        if (fd >= 0) process_signal(fd, SIGKILL);
         else if (old_kernel) kill(pid, SIGKILL);
     }
     if (fd >= 0) close(fd);

@@ -2,6 +2,7 @@
 #include "cli/export_directory.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/platform.h"
 #include "core/weights/weights.h"
 
 #include <dirent.h>
@@ -83,7 +84,7 @@ static int publish(struct export_directory *d, struct error *err)
 {
     if (rename(d->side, d->final) == 0) return 0; /* nothing there, or empty */
     if (errno != ENOTEMPTY && errno != EEXIST) goto failed;
-    if (renameat2(AT_FDCWD, d->side, AT_FDCWD, d->final, RENAME_EXCHANGE) == 0) return 0;
+    if (rename_exchange(d->side, d->final) == 0) return 0;
     if (errno != EINVAL && errno != ENOSYS) goto failed;
     char *old = xasprintf("%s.old", d->side); /* a file system that cannot exchange */
     int failed = rename(d->final, old) || (rename(d->side, d->final) && (rename(old, d->final), 1)) ||

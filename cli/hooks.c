@@ -3,6 +3,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/platform.h"
 #include "core/run/brief.h"
 #include "core/run/tail.h"
 
@@ -194,7 +195,7 @@ static void run(struct hooks *h, json_t *facts)
     json_object_set_new(facts, "summary", json_string(summary));
     char *text = json_dumps(facts, JSON_COMPACT | JSON_PRESERVE_ORDER), **env = environment(facts);
     /* memory, not a pipe: nobody waits for one that does not read */
-    int input = memfd_create("meopt-hook", MFD_CLOEXEC),
+    int input = memory_file("meopt-hook", false),
         output = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (output < 0) output = open("/dev/null", O_WRONLY | O_CLOEXEC);
     bool ready = text && input >= 0 && output >= 0 && write(input, text, strlen(text)) >= 0 &&

@@ -5,6 +5,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/processors.h"
+#include "core/base/platform.h"
 #include "core/run/request.h"
 #include "core/run/status.h"
 
@@ -137,7 +138,7 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
 static int report_open(struct supervisor *v, int *fd, struct error *err)
 {
     size_t bytes = (size_t)v->count * sizeof *v->report;
-    *fd = memfd_create("meopt-report", 0); /* inherited */
+    *fd = memory_file("meopt-report", true); /* inherited */
     if (*fd < 0 || ftruncate(*fd, (off_t)bytes) != 0)
         return error_errno(err, EXIT_FAILED, NULL, "no memory to share with the worker");
     v->report = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);

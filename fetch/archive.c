@@ -2,6 +2,7 @@
 #include "fetch/archive.h"
 
 #include "core/base/retry.h"
+#include "core/base/platform.h"
 #include "fetch/inflate.h"
 #include "fetch/zip_check.h"
 
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -389,7 +389,7 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
 {
     struct error local = {0};
     struct walk w = {.input = input, .err = err ? err : &local};
-    if (getrandom(&w.seed, sizeof w.seed, GRND_NONBLOCK) < 0) w.seed = (uint64_t)(uintptr_t)&w;
+    if (random_bytes(&w.seed, sizeof w.seed) != 0) w.seed = (uint64_t)(uintptr_t)&w;
     /* names are UTF-8 whatever the user's locale says */
     locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
     if (!utf8) utf8 = newlocale(LC_CTYPE_MASK, "en_US.UTF-8", (locale_t)0);

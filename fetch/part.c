@@ -3,6 +3,7 @@
 
 #include "core/base/file.h"
 #include "core/base/retry.h"
+#include "core/base/platform.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -14,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -431,7 +431,7 @@ int part_claim(struct part *part, const char *directory, const char *name, bool 
 int part_reset(struct part *part, struct error *err)
 {
     uint8_t random[16];
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) memset(random, 0, sizeof random);
+    if (random_bytes(random, sizeof random) != 0) memset(random, 0, sizeof random);
     memset(&part->state, 0, sizeof part->state);
     part->state.total = -1;
     for (int i = 0; i < 16; i++) snprintf(part->state.id + 2 * i, 3, "%02x", random[i]);

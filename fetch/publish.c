@@ -3,6 +3,7 @@
 
 #include "core/base/file.h"
 #include "core/base/retry.h"
+#include "core/base/platform.h"
 #include "fetch/unpack.h"
 
 #include <dirent.h>
@@ -119,7 +120,7 @@ int publish(const char *staging, const char *dest, const char *top, const struct
         code = error_errno(err, EXIT_FAILED, "free some space, then run the same command again",
                            "cannot bring %s to the disk", staging);
     if (!code) code = write_marker(staging, top, what, err);
-    if (!code && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) != 0) {
+    if (!code && rename_new(from, to) != 0) {
         if (errno == EINVAL ||
             errno == ENOSYS) { /* this file system cannot refuse to replace: an empty directory would go */
             struct stat st;

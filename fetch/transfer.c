@@ -4,6 +4,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/retry.h"
+#include "core/base/platform.h"
 #include "fetch/http.h"
 #include "fetch/sources.h"
 
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -65,7 +65,7 @@ struct run {
 static double random_unit(void)
 {
     uint32_t r = 0;
-    if (getrandom(&r, sizeof r, 0) != (ssize_t)sizeof r) return 0.5;
+    if (random_bytes(&r, sizeof r) != 0) return 0.5;
     return r / 4294967296.0;
 }
 

@@ -6,6 +6,7 @@
  * meet at a futex. Who waits looks five times a second whether those who are missing still live: a rank holds
  * a lock on the byte of its number, which the kernel drops with the process, however that ends. */
 #include "core/base/clock.h"
+#include "core/base/platform.h"
 #include "core/dist/parts.h"
 
 #include <errno.h>
@@ -55,7 +56,7 @@ int dist_local_create(int size, int *shared, struct error *err)
     if (size < 1 || size > DIST_MOST_RANKS)
         return error_set(err, EXIT_CONFIG, NULL, "%d ranks of one host; at most %d are possible", size,
                          DIST_MOST_RANKS);
-    int fd = memfd_create("meopt-ranks", 0);
+    int fd = memory_file("meopt-ranks", true);
     if (fd < 0 || ftruncate(fd, (off_t)(HEADER_BYTES + local_area(size) * (size_t)size)) != 0 ||
         pwrite(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) {
         int code = error_errno(err, EXIT_HOST_MEMORY, NULL, "no memory for %d ranks to share", size);

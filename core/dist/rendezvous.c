@@ -1,6 +1,7 @@
 /* Places: see rendezvous.h. */
 #include "core/dist/rendezvous.h"
 #include "core/base/file.h"
+#include "core/base/platform.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,14 +14,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 int place_new_key(struct place *place, struct error *err)
 {
-    if (getrandom(place->key, sizeof place->key, 0) == (ssize_t)sizeof place->key) return 0;
+    if (random_bytes(place->key, sizeof place->key) == 0) return 0;
     return error_errno(err, EXIT_FAILED, NULL, "no random numbers for the run's key");
 }
 

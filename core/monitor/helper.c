@@ -3,6 +3,7 @@
  * abort() over one unexpected file; and it says what it is about to do before each call, so that whoever
  * watches knows which one did not come back. */
 #include "core/monitor/helper.h"
+#include "core/base/platform.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -61,8 +62,8 @@ int monitor_helper(const char *provider, const char *file)
     if (getsockopt(HELPER_FD, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET)
         return EXIT_USAGE;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* while a call hangs, nobody would see the socket close */
-    close_range(HELPER_FD + 1, ~0u,
-                0);          /* whatever was inherited, locks above all, is not held by a helper that hangs */
+    /* whatever was inherited, locks above all, is not held by a helper that hangs */
+    close_from(HELPER_FD + 1);
     signal(SIGINT, SIG_IGN); /* of the terminal: for the controller to act on */
     say(HELPER_BEGIN, -1, 0, 0, 0, NULL);
     void *library = load(l, file);

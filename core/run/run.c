@@ -2,6 +2,7 @@
 #include "core/run/run.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/platform.h"
 #include "core/run/metric_line.h"
 #include "core/run/status.h"
 
@@ -175,7 +176,7 @@ static int exists_already(const char *directory, struct error *err)
 /* Under its own name, where there must be none; without replacing where the file system can promise it. */
 static int appear(const char *side, const char *directory, struct error *err)
 {
-    int code = 0, failed = renameat2(AT_FDCWD, side, AT_FDCWD, directory, RENAME_NOREPLACE);
+    int code = 0, failed = rename_new(side, directory);
     if (failed && (errno == EINVAL || errno == ENOSYS)) failed = rename(side, directory);
     if (failed && (errno == EEXIST || errno == ENOTEMPTY)) code = exists_already(directory, err);
     else if (failed) {

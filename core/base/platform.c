@@ -1,0 +1,122 @@
+/* See platform.h. */
+#include "core/base/platform.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#if __GLIBC_PREREQ(2, 25)
+#include <sys/random.h>
+#endif
+
+/* By function where glibc has one, else by number, else not at all. */
+static int new_memory_file(const char *name, unsigned flags)
+{
+#if __GLIBC_PREREQ(2, 27)
+    return memfd_create(name, flags);
+#elif defined(SYS_memfd_create)
+    return (int)syscall(SYS_memfd_create, name, flags);
+#else
+    (void)name, (void)flags;
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+static ssize_t kernel_random(void *p, size_t bytes)
+{
+#if __GLIBC_PREREQ(2, 25)
+    return getrandom(p, bytes, 0);
+#elif defined(SYS_getrandom)
+    return syscall(SYS_getrandom, p, bytes, 0);
+#else
+    (void)p, (void)bytes;
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+static int rename_as(const char *from, const char *to, unsigned flags)
+{
+#if __GLIBC_PREREQ(2, 28)
+    return renameat2(AT_FDCWD, from, AT_FDCWD, to, flags);
+#elif defined(SYS_renameat2)
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, flags);
+#else
+    (void)from, (void)to, (void)flags;
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+
+int memory_file(const char *name, bool inherited)
+{
+    enum { CLOSE_ON_EXEC = 1 };
+    static const char *const places[] = {"/dev/shm", "/tmp"};
+    int fd = new_memory_file(name, inherited ? 0 : CLOSE_ON_EXEC);
+    if (fd >= 0 || errno != ENOSYS) return fd;
+    for (int i = 0; i < 2 && fd < 0; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "%s/%.30s-XXXXXX", places[i], name);
+        fd = mkostemp(path, inherited ? 0 : O_CLOEXEC);
+        if (fd >= 0) unlink(path);
+    }
+    return fd;
+}
+
+int random_bytes(void *p, size_t bytes)
+{
+    char *to = p;
+    for (size_t at = 0; at < bytes;) {
+        ssize_t n = kernel_random(to + at, bytes - at);
+        if (n < 0 && errno == ENOSYS) break;
+        if (n < 0 && errno != EINTR) return -1;
+        if (n > 0) at += (size_t)n;
+        if (at == bytes) return 0;
+    }
+    int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    bool whole = fd >= 0 && read(fd, p, bytes) == (ssize_t)bytes;
+    if (fd >= 0) close(fd);
+    return whole ? 0 : -1;
+}
+
+enum { NO_REPLACE = 1, EXCHANGE = 2 };
+int rename_new(const char *from, const char *to) { return rename_as(from, to, NO_REPLACE); }
+int rename_exchange(const char *from, const char *to) { return rename_as(from, to, EXCHANGE); }
+
+int process_open(int pid)
+{
+#ifdef SYS_pidfd_open
+    return (int)syscall(SYS_pidfd_open, pid, 0);
+#else
+    (void)pid;
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+int process_signal(int descriptor, int signal)
+{
+#ifdef SYS_pidfd_send_signal
+    return (int)syscall(SYS_pidfd_send_signal, descriptor, signal, NULL, 0);
+#else
+    (void)descriptor, (void)signal;
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+
+void close_from(int descriptor)
+{
+#ifdef SYS_close_range
+    if (syscall(SYS_close_range, (unsigned)descriptor, ~0u, 0) == 0) return;
+#endif
+    DIR *dir = opendir("/proc/self/fd");
+    int own = dir ? dirfd(dir) : -1;
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        int fd = atoi(e->d_name);
+        if (e->d_name[0] != '.' && fd >= descriptor && fd != own) close(fd);
+    }
+    if (dir) closedir(dir);
+}

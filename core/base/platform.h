@@ -1,0 +1,24 @@
+/* What Linux has had since 3.15 and glibc 2.17 has no functions for; and what is done on older kernels
+ * (CentOS 7: 3.10), which say ENOSYS. */
+#ifndef MEOPT_BASE_PLATFORM_H
+#define MEOPT_BASE_PLATFORM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A file of memory without a name, at least in directories: a descriptor, or -1 with errno. Else in /dev/shm,
+ * or /tmp. inherited: open in children that run another program, too. */
+int memory_file(const char *name, bool inherited);
+/* From the kernel: 0, or -1 with errno. */
+int random_bytes(void *p, size_t bytes);
+/* rename to a name that must not be there; or in exchange with what is there. -1 with errno: ENOSYS or EINVAL
+ * where kernel or file system cannot promise that. */
+int rename_new(const char *from, const char *to);
+int rename_exchange(const char *from, const char *to);
+/* A descriptor of a process, which stays that one's when its number is used again; -1 with errno. */
+int process_open(int pid);
+int process_signal(int descriptor, int signal);
+/* This and all higher descriptors. */
+void close_from(int descriptor);
+
+#endif
