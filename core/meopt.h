@@ -402,6 +402,10 @@ double meopt_clip_scale(double norm, double max_norm);
  * tensor, meopt_gradient_norm (finite 0) and meopt_step_end tell. */
 int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
                      double scale, struct meopt_error *err);
+/* The same for several at once, which on a card is one pass over all: gradients (count), of tensors[i]. What
+ * is wrong with one of them is found before any is added. */
+int meopt_accumulate_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                             size_t count, double scale, struct meopt_error *err);
 
 /* ---- State ------------------------------------------------------------------------------------------- */
 

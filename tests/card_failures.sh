@@ -15,6 +15,7 @@ expect() {
 }
 expect 0 'sentinel' A=1
 expect 6 'sees no card' FAKE_CARDS=0
+expect 6 'sees no card' FAKE_CARDS=0 FAKE_EMPTY=1
 expect 6 'sees no card' FAKE_INIT=100
 expect 6 'does not start: another error (3)' FAKE_INIT=3
 expect 6 'cannot be started: another error (46)' FAKE_CONTEXT=46

@@ -38,7 +38,7 @@ FAKE_GRAPH=void train void hip 3
 grep -q 'warning: graphs: off: .*(901): the host starts each' "$work/log" || fail "a recording that came to nothing is hushed up"
 same hip void 3
 FAKE_COUNT=$work/graphs train micro hip 3 train.micro_batch=1 optim.gradients=keep
-for late in 1 2; do # a missing event shows as another result: one stream works as late as it may, the other at once
+for late in 1 2 -1; do # what is missing shows as another result: an event where one stream works late and the other at once, a wait where all do
     FAKE_LATE=$late train late$late hip 3 train.micro_batch=1 optim.gradients=keep
     same micro late$late 3
 done

@@ -1,7 +1,9 @@
 /* A driver without a card, for tests: a shared library with the entry points of libamdhip64 (or of libcuda:
  * FAKE_CUDA), whose card is the emulation of tests/emulate.h. What the machine is like comes from the
  * environment:
- *   FAKE_CARDS    number of cards (1; at most 8)
+ *   FAKE_CARDS    number of cards (1; at most 8); 0: the driver has an error for that, or, with FAKE_EMPTY,
+ *                 says 0 and success, as HIP does
+ *   FAKE_UNITS    compute units (1)
  *   FAKE_VERSION  of the driver (50731921, HIP 5.7)
  *   FAKE_ARCH     what the card runs (FAKE_CARD: gfx90a, gfx928, sm_90)
  *   FAKE_MEMORY   bytes of the card (8 GiB)
@@ -14,13 +16,15 @@
  *   FAKE_WRONG    kernels whose names begin so start, succeed and do nothing
  *   FAKE_LAUNCH   the number of the launch that fails with "launch failure"
  *   FAKE_LATE     the number of the stream, counted from 1 as they are made, whose work waits as long as
- *                 waits and events allow; all others work at once (0: none waits). A missing event shows with
- *                 one or the other.
+ *                 waits and events allow; all others work at once (0: none waits; -1: all do). A missing
+ *                 event shows with one or the other, a missing wait of the host with -1.
  *   FAKE_GRAPH    "none": no stream can be recorded; "void": every recording comes to nothing; "small": one
- * of more than 100 operations cannot be made ready HIP_, ROCR_ and CUDA_VISIBLE_DEVICES number the cards as
- * with the real drivers. What a library of collectives gives a stream (tests/fake_nccl.cc) is not done at
- * once: fake_driver_give. FAKE_COUNT    a file to which allocations, launches, starts of graphs and copies of
- * streams but the first, and launches by kernel, are counted when the library goes
+ *                 of more than 100 operations cannot be made ready
+ *   FAKE_COUNT    a file to which allocations, launches, starts of graphs, copies of streams but the first
+ *                 and launches by kernel are counted when the library goes
+ *
+ * HIP_, ROCR_ and CUDA_VISIBLE_DEVICES number the cards as with the real drivers. What a library of
+ * collectives gives a stream (tests/fake_nccl.cc) is not done at once: fake_driver_give.
  */
 #include "tests/fake_arguments.h"
 #include "tests/emulate_run.h"
@@ -51,6 +55,7 @@ enum {
     NO_BINARY = 209,
     NOT_FOUND = 500,
     NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
     LAUNCH_FAILURE = 719,
     NOT_SUPPORTED = 801,
     NOT_RECORDABLE = 900,
@@ -87,7 +92,7 @@ struct block {
 };
 static std::map<char *, block> blocks; /* memory of the cards */
 static size_t held;
-static long long launches, allocations, beside, graphs;
+static long long launches, allocations, beside, graphs, syncs, waits, uploads, downloads, copies, fills;
 static std::map<std::string, long long> *kernels =
     new std::map<std::string, long long>; /* launches by name */
 
@@ -109,94 +114,7 @@ struct count {
 } count_at_exit;
 } // namespace
 
-/* ---- Streams: what is to be done, in order, and what events it waits for ---- */
-
-namespace
-{
-struct stream;
-struct event {
-    int card;
-    stream *on = nullptr;             /* where it was recorded last */
-    long long recorded = 0, done = 0; /* times */
-};
-struct work {
-    std::function<void()> run;
-    event *wait; /* before it: until this many records of it are done */
-    long long until;
-    std::function<bool()> ready; /* what somebody else does: asked again and again, and goes on meanwhile */
-};
-struct stream {
-    int card;
-    long long number;
-    std::deque<work> queue;
-};
-} // namespace
-static std::vector<stream *> streams;
-
-/* The recording of a stream: what it is given does not begin. As with the real drivers, whatever asks for
- * memory, waits or touches events meanwhile fails and makes the recording void. */
-static stream *recording;
-static std::thread::id recorder; /* other threads are let be */
-static bool recording_void;
-static std::vector<std::function<void()>> recorded;
-
-static bool not_recordable()
-{
-    bool own = recording && recorder == std::this_thread::get_id();
-    recording_void = recording_void || own;
-    return own;
-}
-
-/* Work off the stream until `wanted` is done `until` times; all of it without `wanted`. false: not yet, for
- * something that somebody else does is not ready. */
-static bool try_work_off(stream *s, const event *wanted, long long until)
-{
-    while (!s->queue.empty() && (!wanted || wanted->done < until)) {
-        work &first = s->queue.front();
-        if (first.wait && first.wait->done < first.until &&
-            !try_work_off(first.wait->on, first.wait, first.until))
-            return false;
-        if (first.ready && !first.ready()) return false;
-        work now = first;
-        s->queue.pop_front();
-        now.run();
-    }
-    return true;
-}
-
-/* The same, waited for: others may call the driver meanwhile. */
-static void work_off(stream *s, const event *wanted, long long until)
-{
-    while (!try_work_off(s, wanted, until)) {
-        inside_driver.unlock();
-        usleep(50);
-        inside_driver.lock();
-    }
-}
-/* All of this thread's card. */
-static void work_off_all()
-{
-    for (size_t i = 0; i < streams.size(); i++)
-        if (streams[i]->card == current_card()) work_off(streams[i], nullptr, 0);
-}
-static int put(stream *s, const work &w)
-{
-    s->queue.push_back(w);
-    if (s->number != number("FAKE_LATE", 0)) try_work_off(s, nullptr, 0);
-    return 0;
-}
-static int give(void *p, const work &w)
-{
-    stream *s = (stream *)p;
-    if (s->card != current_card()) return WRONG_CARD;
-    if (s == recording) {
-        if (w.wait) return not_recordable() ? NOT_RECORDABLE : 0;
-        recorded.push_back(w.run);
-        return 0;
-    }
-    return put(s, w);
-}
-static int give(void *p, std::function<void()> run) { return give(p, work{run, nullptr, 0, nullptr}); }
+#include "tests/fake_streams.h"
 
 /* Is all of it inside one block? */
 static bool inside(const void *p, size_t bytes)
@@ -237,7 +155,13 @@ ENTRY(hipDeviceGetAttribute, cuDeviceGetAttribute)(int *value, int attribute, in
     ENTERED;
     const char *digits = strpbrk(arch(), "0123456789");
     int capability = digits ? atoi(digits) : 0;
-    *value = attribute == 75 ? capability / 10 : attribute == 76 ? capability % 10 : 1;
+#ifdef FAKE_CUDA
+    bool units = attribute == 16, known = units || attribute == 75 || attribute == 76;
+#else
+    bool units = attribute == 63, known = units;
+#endif
+    if (!known) return INVALID_VALUE; /* as every number that a vendor has not given */
+    *value = units ? (int)number("FAKE_UNITS", 1) : attribute == 75 ? capability / 10 : capability % 10;
     return 0;
 }
 ENTRY(hipDeviceTotalMem, cuDeviceTotalMem_v2)(size_t *bytes, int)
@@ -341,6 +265,7 @@ ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size
     if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(dst, bytes)) return INVALID_VALUE;
     beside += ((stream *)on)->number > 1;
+    uploads++;
     return give(on, [=] { memcpy(dst, src, bytes); });
 }
 ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
@@ -348,31 +273,24 @@ ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size
     ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(src, bytes)) return INVALID_VALUE;
+    downloads++;
     return give(on, [=] { memcpy(dst, src, bytes); });
 }
 ENTRY(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
     ENTERED;
     if (!inside(dst, bytes) || !inside(src, bytes)) return INVALID_VALUE;
+    copies++;
     return give(on, [=] { memmove(dst, src, bytes); });
 }
 ENTRY(hipMemsetD8Async, cuMemsetD8Async)(void *p, unsigned char byte, size_t bytes, void *on)
 {
     ENTERED;
     if (!inside(p, bytes)) return INVALID_VALUE;
+    fills++;
     return give(on, [=] { memset(p, byte, bytes); });
 }
 
-static int make(void **p)
-{
-    *p = malloc(1);
-    return 0;
-}
-static int unmake(void *p)
-{
-    free(p);
-    return 0;
-}
 ENTRY(hipStreamCreateWithFlags, cuStreamCreate)(void **p, unsigned)
 {
     ENTERED;
@@ -402,6 +320,7 @@ ENTRY(hipStreamSynchronize, cuStreamSynchronize)(void *p)
     ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
     if (((stream *)p)->card != current_card()) return WRONG_CARD;
+    syncs++;
     work_off((stream *)p, nullptr, 0);
     return 0;
 }
@@ -440,6 +359,7 @@ ENTRY(hipEventSynchronize, cuEventSynchronize)(void *p)
     ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
     event *e = (event *)p;
+    waits++;
     if (e->on) work_off(e->on, e, e->recorded);
     return 0;
 }
@@ -466,6 +386,13 @@ extern "C" __attribute__((visibility("default"))) int fake_driver_give(void *p, 
                                      begun = true;
                                      return ended(context) != 0;
                                  }});
+}
+/* Calls so far, of all cards: tests/driver_calls.c. */
+extern "C" __attribute__((visibility("default"))) void fake_driver_calls(long long calls[8])
+{
+    ENTERED;
+    const long long all[8] = {launches, graphs, syncs, waits, uploads, downloads, copies, fills};
+    memcpy(calls, all, sizeof all);
 }
 extern "C" __attribute__((visibility("default"))) int fake_driver_card() { return current_card(); }
 extern "C" __attribute__((visibility("default"))) int fake_driver_stream_card(void *p)
@@ -525,7 +452,13 @@ static int graph_end(void *graph)
 ENTRY(hipGraphDestroy, cuGraphDestroy)(void *graph) { return graph_end(graph); }
 ENTRY(hipGraphExecDestroy, cuGraphExecDestroy)(void *executable) { return graph_end(executable); }
 
-/* A code object: "emulated ARCH" and a newline */
+/* A code object: "emulated ARCH" and a newline. It is read again at each use, as HIP's runtime may do. */
+struct code {
+    const void *image;
+};
+static bool is_code(const void *image) { return memcmp(image, "emulated ", 9) == 0; }
+static std::vector<const code *> modules;
+
 ENTRY(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image)
 {
     ENTERED;
@@ -535,12 +468,28 @@ ENTRY(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image)
     if (strcmp(built, arch()) != 0 && !compiled && !getenv("FAKE_SILENT")) return NO_BINARY;
     emulate::cards_wave = (int)number("FAKE_WAVE", WAVE);
     emulate::wrong_lane = (int)number("FAKE_LANE", -1);
-    return current_card() < 0 ? (int)WRONG_CARD : make(module);
+    if (current_card() < 0) return WRONG_CARD;
+    code *loaded = new code{image};
+    modules.push_back(loaded);
+    *module = loaded;
+    return 0;
 }
-ENTRY(hipModuleUnload, cuModuleUnload)(void *module) { return unmake(module); }
-ENTRY(hipModuleGetFunction, cuModuleGetFunction)(void **function, void *, const char *name)
+ENTRY(hipModuleUnload, cuModuleUnload)(void *module)
 {
     ENTERED;
+    for (const code *&m : modules)
+        if (m == module) {
+            m = modules.back();
+            modules.pop_back();
+            break;
+        }
+    delete (code *)module;
+    return 0;
+}
+ENTRY(hipModuleGetFunction, cuModuleGetFunction)(void **function, void *module, const char *name)
+{
+    ENTERED;
+    if (!is_code(((code *)module)->image)) return ILLEGAL_ADDRESS;
     const emulate::kernel *k = emulate::find(name);
     *function = (void *)k;
     return k ? 0 : NOT_FOUND;
@@ -551,6 +500,8 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
 {
     ENTERED;
     if (((stream *)on)->card != current_card()) return WRONG_CARD;
+    for (const code *m : modules)
+        if (!is_code(m->image)) return ILLEGAL_ADDRESS;
     launches++;
     ++(*kernels)[((const emulate::kernel *)function)->name];
     if (launches == number("FAKE_LAUNCH", -1)) return LAUNCH_FAILURE;

@@ -5,6 +5,7 @@
 #include "core/device/device.h"
 #include "core/meopt.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -167,13 +168,20 @@ static void trial(struct meopt_options options, int bf16, int mode, const char *
             for (int d = 0; d < 2; d++) {
                 give(&sides[d], i, g, bf16);
                 gradients[d][i] = (struct meopt_gradient){sides[d].gradients[i], type};
-                if (mode == 1)
+                if (mode == 1 && (step % 2 == 0 || d == 0))
                     for (int again = 0; again < 2; again++)
                         if (meopt_accumulate(sides[d].opt, (size_t)i, gradients[d][i].data, type, 0.5, &err))
                             fail_msg("%s", err.message);
             }
             free(g);
         }
+        for (int again = 0; again < 2 && mode == 1 && step % 2 == 1; again++) /* several at once */
+            if (meopt_accumulate_tensors(sides[1].opt, (size_t[]){3, 0, 5, 1, 4, 2},
+                                         (struct meopt_gradient[]){gradients[1][3], gradients[1][0],
+                                                                   gradients[1][5], gradients[1][1],
+                                                                   gradients[1][4], gradients[1][2]},
+                                         TENSORS, 0.5, &err))
+                fail_msg("%s", err.message);
         for (int d = 0; d < 2; d++) {
             if (meopt_gradient_norm(sides[d].opt, mode == 1 ? NULL : gradients[d], &norm[d], &finite[d],
                                     &err))
@@ -330,6 +338,57 @@ static int open_card(void **unused)
     }
     return 0;
 }
+struct stepper {
+    struct side *side;
+    size_t first;
+    int status;
+};
+static void *steps(void *context)
+{
+    struct stepper *s = context;
+    for (size_t i = s->first; i < TENSORS && !s->status; i += 3)
+        s->status = meopt_step_tensor(s->side->opt, i, s->side->gradients[i], MEOPT_F32, 1, NULL);
+    return NULL;
+}
+
+/* As meopt.h promises, whatever card the calling thread has had until then. */
+static void threads_step_the_tensors_of_one_handle(void **unused)
+{
+    (void)unused;
+    struct meopt_options o;
+    struct meopt_error err = {0};
+    struct side sides[2];
+    struct stepper threads[2][3];
+    uint32_t seed = 5;
+    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+    o.first_moment = o.second_moment = MEOPT_STATE_8BIT;
+    o.small_count = 64;
+    side_open(&sides[0], NULL, o);
+    side_open(&sides[1], card, o);
+    for (int step = 1; step <= STEPS; step++) {
+        for (int i = 0; i < TENSORS; i++) {
+            int64_t count = shapes[i][0] * shapes[i][1];
+            float *g = xmalloc((size_t)count * 4);
+            for (int64_t j = 0; j < count; j++) g[j] = value(&seed) * 0.01f;
+            for (int d = 0; d < 2; d++) give(&sides[d], i, g, 0);
+            free(g);
+        }
+        for (int d = 0; d < 2; d++) {
+            pthread_t ids[3];
+            assert_int_equal(meopt_step_begin(sides[d].opt, step, 1e-2, 0, &err), 0);
+            for (size_t k = 0; k < 3; k++) {
+                threads[d][k] = (struct stepper){&sides[d], k, 0};
+                assert_int_equal(pthread_create(&ids[k], NULL, steps, &threads[d][k]), 0);
+            }
+            for (int k = 0; k < 3; k++) pthread_join(ids[k], NULL);
+            for (int k = 0; k < 3; k++) assert_int_equal(threads[d][k].status, 0);
+            assert_int_equal(meopt_step_end(sides[d].opt, NULL, &err), 0);
+        }
+    }
+    same(sides, "threads");
+    for (int d = 0; d < 2; d++) side_close(&sides[d]);
+}
+
 static int close_card(void **unused)
 {
     (void)unused;
@@ -348,6 +407,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rule_and_format_has_the_cpu_s_bits),
         cmocka_unit_test(promotion_has_the_cpu_s_bits),
+        cmocka_unit_test(threads_step_the_tensors_of_one_handle),
         cmocka_unit_test(a_bad_gradient_that_was_accumulated_is_told_by_norm_and_step)};
     return cmocka_run_group_tests(tests, open_card, close_card);
 }

@@ -110,6 +110,10 @@ static void bad_calls_are_refused_with_a_sentence(void **state)
     assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), 0);
     assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);
     assert_int_equal(meopt_accumulate(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_BAD_ORDER);
+    assert_int_equal(meopt_accumulate_tensors(opt, (size_t[]){0, 1}, two, 2, 1, &err), MEOPT_BAD_ORDER);
+    REFUSED(meopt_accumulate_tensors(opt, NULL, two, 2, 1, &err));
+    REFUSED(meopt_accumulate_tensors(opt, (size_t[]){0, 9}, two, 2, 1, &err));
+    assert_int_equal(meopt_accumulate_tensors(opt, NULL, NULL, 0, 1, &err), 0);
     assert_int_equal(meopt_step_end(opt, NULL, &err), 0);
     REFUSED(meopt_step(opt, 2, 1e-3, 1, NULL, NULL, &err));
     REFUSED(meopt_save(opt, NULL, NULL, &err));

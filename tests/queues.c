@@ -1,7 +1,8 @@
 /* Queues and events of a device ($MEOPT_TEST_DEVICE, else the CPU): what waits for an event begins after it
  * and nothing else does, whichever queue is the slow one (FAKE_LATE of tests/fake_driver.cc), copies go both
  * ways, a device works from every thread, beside another device, and a card says which of how many it is. */
-#include "core/device/device.h"
+#include "core/device/driver.h"
+#include "core/device/lane.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 enum { BYTES = 20 << 20, QUEUES = 4 }; /* more than what is staged at a time */
@@ -158,6 +160,73 @@ static void a_device_works_from_every_thread_beside_another(void **state)
     unsetenv("FAKE_CARDS");
 }
 
+struct lane_use {
+    struct device *device;
+    struct lane *lane;
+};
+static void *use_lane(void *context)
+{
+    const struct lane_use *use = context;
+    struct device *device = use->device;
+    struct lane *lane = use->lane;
+    char *host = device->queues->host_allocate(device, 64);
+    void *x = device_alloc(device, MEMORY_DATA, 64, "x", NULL);
+    int64_t failed = !host || !x;
+    if (!failed) {
+        memset(host, 7, 64);
+        failed = lane_follow(lane, lane_mark(lane)) || lane_upload(lane, x, host, 64);
+        memset(host, 0, 64);
+        failed = failed || lane_download(lane, host, x, 64) || lane_end(lane);
+        while (!failed && lane_ended(lane) == LANE_BUSY) usleep(100);
+        failed = failed || lane_ended(lane) || host[63] != 7;
+    }
+    device_free(device, x);
+    device->queues->host_free(device, host);
+    return (void *)(intptr_t)failed;
+}
+/* The card of a thread is what it used last: another one, or none. */
+static void a_lane_works_from_a_thread_that_had_another_card(void **state)
+{
+    (void)state;
+    char second[16];
+    void *failed;
+    struct lane *lane;
+    struct error err = {0};
+    pthread_t thread;
+    snprintf(second, sizeof second, "%s", spec());
+    if (!strchr(second, ':')) skip();
+    strcpy(strchr(second, ':'), ":1");
+    setenv("FAKE_CARDS", "2", 1);
+    struct device *other = opened(second), *first = opened(spec());
+    if (lane_open(&lane, other, &err)) fail_msg("%s", err.what);
+    struct lane_use use = {other, lane};
+    first->sync(first);
+    assert_null(use_lane(&use));
+    assert_int_equal(pthread_create(&thread, NULL, use_lane, &use), 0);
+    assert_int_equal(pthread_join(thread, &failed), 0);
+    assert_null(failed);
+    lane_close(lane);
+    device_close(first);
+    device_close(other);
+    unsetenv("FAKE_CARDS");
+}
+
+static void a_card_is_asked_for_what_its_maker_numbered(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    struct driver driver;
+    struct card_info card;
+    if (!strchr(spec(), ':') || !getenv("MEOPT_KERNELS")) skip();
+    setenv("FAKE_UNITS", "72", 1);
+    if (driver_open(&driver, strncmp(spec(), "cuda", 4) ? DRIVER_HIP : DRIVER_CUDA, &err) ||
+        driver_card(&driver, 0, &card, &err))
+        fail_msg("%s", err.what);
+    assert_int_equal(card.units, 72);
+    assert_string_equal(card.arch, strncmp(spec(), "cuda", 4) ? card.arch : "sm_90");
+    unsetenv("FAKE_UNITS");
+}
+
 static void a_card_says_its_address_and_how_many_there_are(void **state)
 {
     (void)state;
@@ -185,6 +254,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_waits_for_an_event_begins_after_it),
                                        cmocka_unit_test(a_device_has_any_number_of_queues),
                                        cmocka_unit_test(a_device_works_from_every_thread_beside_another),
+                                       cmocka_unit_test(a_lane_works_from_a_thread_that_had_another_card),
+                                       cmocka_unit_test(a_card_is_asked_for_what_its_maker_numbered),
                                        cmocka_unit_test(a_card_says_its_address_and_how_many_there_are)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

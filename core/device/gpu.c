@@ -196,13 +196,11 @@ static int load_object(struct device *dev, struct error *err)
     for (int quality = SUITS_EXACTLY; quality > 0; quality--)
         for (int i = 0; i < count; i++) {
             if (suits(gpu->driver.kind, objects[i].arch, gpu->card.arch) != quality) continue;
-            char *image = NULL;
             size_t bytes;
             const char *wrong = NULL;
-            if (file_read(objects[i].path, (size_t)1 << 28, &image, &bytes, err))
+            if (file_read(objects[i].path, (size_t)1 << 28, &gpu->image, &bytes, err))
                 return err ? err->code : EXIT_FAILED;
-            int code = gpu->driver.module_load(&gpu->module, image);
-            free(image);
+            int code = gpu->driver.module_load(&gpu->module, gpu->image);
             if (!code) {
                 code = sentinel(dev, &wrong);
                 if (!wrong) {
@@ -224,6 +222,8 @@ static int load_object(struct device *dev, struct error *err)
                 gpu->module = NULL;
                 memset(gpu->kernels, 0, sizeof gpu->kernels);
             }
+            free(gpu->image);
+            gpu->image = NULL;
             snprintf(tried + strlen(tried), sizeof tried - strlen(tried), "%s%s: %s", tried[0] ? "; " : "",
                      objects[i].arch, code ? driver_text(&gpu->driver, code, text, sizeof text) : wrong);
             dev->pending.code = 0;
@@ -352,9 +352,11 @@ static void gpu_close(struct device *dev)
     for (int i = 0; i < 2; i++) {
         if (gpu->staged[i]) d->event_destroy(gpu->staged[i]);
         if (gpu->staging[i]) d->host_deallocate(gpu->staging[i]);
+        if (gpu->ring_left[i]) d->event_destroy(gpu->ring_left[i]);
     }
-    if (gpu->slots) d->host_deallocate(gpu->slots);
+    if (gpu->ring) d->host_deallocate(gpu->ring);
     if (gpu->module) d->module_unload(gpu->module);
+    free(gpu->image);
     if (gpu->stream && !gpu->callers.stream) d->stream_destroy(gpu->stream);
     if (gpu->context && !gpu->callers.context) d->release(gpu->handle);
     gpu_leave(dev);
@@ -455,8 +457,10 @@ static int card_start(struct device *dev)
         if (!code) gpu->staging[i] = pinned;
         if (!code) code = d->event_create(&gpu->staged[i], DRIVER_EVENT_NO_TIMING);
         if (!code) code = d->event_record(gpu->staged[i], gpu->stream);
+        if (!code) code = d->event_create(&gpu->ring_left[i], DRIVER_EVENT_NO_TIMING);
+        if (!code) code = d->event_record(gpu->ring_left[i], gpu->stream);
     }
-    if (!code && !(code = d->host_allocate(&pinned, (size_t)GPU_SLOT * GPU_SLOTS, 0))) gpu->slots = pinned;
+    if (!code && !(code = d->host_allocate(&pinned, GPU_RING, 0))) gpu->ring = pinned;
     return code;
 }
 

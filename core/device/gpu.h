@@ -12,7 +12,7 @@
 #include "core/device/arena.h"
 #include "core/device/driver.h"
 
-enum { GPU_THREADS = 256, GPU_STAGING = 8 << 20, GPU_SLOT = 4096, GPU_SLOTS = 256 };
+enum { GPU_THREADS = 256, GPU_STAGING = 8 << 20, GPU_RING = 1 << 20, GPU_SMALL = 64 << 10 };
 enum { GPU_GRID_Y = 65535, GPU_HEAD_DIM = 128 /* DH of kernels/gpu/attention.hip */ };
 
 struct gpu_kernel {
@@ -35,6 +35,7 @@ struct gpu {
     struct card_info card;
     int ordinal, handle, wave;
     void *context, *stream, *module;
+    char *image; /* of the module: HIP reads it as long as that is loaded */
     struct gpu_callers callers;
     struct gpu_before before; /* enter and leave */
     int entered;
@@ -57,8 +58,10 @@ struct gpu {
     char *staging[2]; /* pinned */
     void *staged[2];  /* events: the copy from it is done */
     int next_staging;
-    char *slots; /* pinned, for small uploads: the host does not wait for them */
-    int next_slot;
+    char *ring; /* pinned, for uploads of up to GPU_SMALL bytes: the host does not wait for them */
+    int ring_half;
+    size_t ring_used;   /* of that half */
+    void *ring_left[2]; /* events: the copies from a half are done */
     struct gpu_kernel kernels[256];
 };
 

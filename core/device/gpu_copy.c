@@ -1,7 +1,7 @@
 /* Queues, events and copies of a card: see device.h and gpu.h.
  *
  * A queue is one of the driver's streams, an event one of its events. Copies of memory that the driver does
- * not know go through pinned memory: small ones through slots, so that the host never waits, others through
+ * not know go through pinned memory: small ones through a ring, so that the host hardly waits, others through
  * two buffers, one of which the host fills while the card reads the other.
  */
 #include "core/device/gpu.h"
@@ -22,18 +22,25 @@ static bool refused(struct device *dev)
 
 /* ---- The device's own queue --------------------------------------------------------------------------- */
 
-/* Once round the slots, the stream is waited for. */
+/* Through the ring, a half of which is written while the card reads the other: only who comes round to a half
+ * that is still read waits, and there are hundreds of uploads between. */
 static void upload_small(struct device *dev, void *dst, const void *src, size_t bytes)
 {
+    enum { HALF = GPU_RING / 2 };
     struct gpu *gpu = gpu_of(dev);
+    size_t room = (bytes + 63) & ~(size_t)63;
     if (!bytes) return;
-    if (gpu->next_slot == GPU_SLOTS) {
-        dev->sync(dev);
-        gpu->next_slot = 0;
+    if (gpu->ring_used + room > HALF) {
+        int left = gpu->ring_half;
+        gpu_fail(dev, gpu->driver.event_record(gpu->ring_left[left], gpu->stream), "copying to the card");
+        gpu_fail(dev, gpu->driver.event_sync(gpu->ring_left[1 - left]), "copying to the card");
+        gpu->ring_half = 1 - left;
+        gpu->ring_used = 0;
     }
-    char *slot = gpu->slots + (size_t)gpu->next_slot++ * GPU_SLOT;
-    memcpy(slot, src, bytes);
-    gpu_fail(dev, gpu->driver.to_device(dst, slot, bytes, gpu->stream), "copying to the card");
+    char *at = gpu->ring + (size_t)gpu->ring_half * HALF + gpu->ring_used;
+    gpu->ring_used += room;
+    memcpy(at, src, bytes);
+    gpu_fail(dev, gpu->driver.to_device(dst, at, bytes, gpu->stream), "copying to the card");
 }
 
 static void upload_staged(struct device *dev, void *dst, const void *src, size_t bytes, void *stream)
@@ -54,7 +61,7 @@ static void upload_staged(struct device *dev, void *dst, const void *src, size_t
 void gpu_upload(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     if (refused(dev)) return;
-    if (bytes <= GPU_SLOT) upload_small(dev, dst, src, bytes);
+    if (bytes <= GPU_SMALL) upload_small(dev, dst, src, bytes);
     else upload_staged(dev, dst, src, bytes, gpu_of(dev)->stream);
 }
 
@@ -63,14 +70,19 @@ void gpu_download(struct device *dev, void *dst, const void *src, size_t bytes)
     struct gpu *gpu = gpu_of(dev);
     memset(dst, 0, bytes); /* what a failure leaves is defined */
     if (refused(dev)) return;
-    for (size_t at = 0; at < bytes && !dev->pending.code; at += GPU_STAGING) {
-        int i = gpu->next_staging;
-        size_t n = bytes - at < GPU_STAGING ? bytes - at : GPU_STAGING;
-        gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying from the card");
-        gpu_fail(dev, gpu->driver.to_host(gpu->staging[i], (const char *)src + at, n, gpu->stream),
-                 "copying from the card");
+    for (size_t at = 0; at < bytes && !dev->pending.code; at += 2 * (size_t)GPU_STAGING) {
+        size_t left = bytes - at, n[2] = {left < GPU_STAGING ? left : GPU_STAGING, 0};
+        n[1] = left - n[0] < GPU_STAGING ? left - n[0] : GPU_STAGING;
+        for (int i = 0; i < 2 && n[i]; i++) { /* copies of other queues may still read from here */
+            gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying from the card");
+            gpu_fail(dev,
+                     gpu->driver.to_host(gpu->staging[i], (const char *)src + at + i * (size_t)GPU_STAGING,
+                                         n[i], gpu->stream),
+                     "copying from the card");
+        }
         gpu_fail(dev, gpu->driver.stream_sync(gpu->stream), "copying from the card");
-        if (!dev->pending.code) memcpy((char *)dst + at, gpu->staging[i], n);
+        for (int i = 0; i < 2 && !dev->pending.code; i++)
+            memcpy((char *)dst + at + i * (size_t)GPU_STAGING, gpu->staging[i], n[i]);
     }
 }
 

@@ -76,10 +76,12 @@ int lane_follow(struct lane *lane, void *mark)
 
 int lane_upload(struct lane *lane, void *dst, const void *src, size_t bytes)
 {
+    gpu_current(lane->device);
     return driver_of(lane)->to_device(dst, src, bytes, lane->stream);
 }
 int lane_download(struct lane *lane, void *dst, const void *src, size_t bytes)
 {
+    gpu_current(lane->device);
     return driver_of(lane)->to_host(dst, src, bytes, lane->stream);
 }
 
@@ -87,14 +89,20 @@ int lane_sum(struct lane *lane, const struct lane_sum *sum)
 {
     struct lane_sum s = *sum;
     void *arguments[] = {&s.before, &s.received, &s.stride, &s.own, &s.me, &s.givers, &s.out, &s.count};
+    gpu_current(lane->device);
     return driver_of(lane)->launch(lane->sums[s.type == DTYPE_BF16],
                                    (unsigned)gpu_blocks(lane->device, s.count), 1, 1, GPU_THREADS, 1, 1, 0,
                                    lane->stream, arguments, NULL);
 }
 
-int lane_end(struct lane *lane) { return driver_of(lane)->event_record(lane->end, lane->stream); }
+int lane_end(struct lane *lane)
+{
+    gpu_current(lane->device);
+    return driver_of(lane)->event_record(lane->end, lane->stream);
+}
 int lane_ended(struct lane *lane)
 {
+    gpu_current(lane->device);
     int code = driver_of(lane)->event_query(lane->end);
     return code == DRIVER_NOT_READY ? (int)LANE_BUSY : code;
 }

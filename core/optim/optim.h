@@ -90,6 +90,9 @@ static inline size_t optim_places(const struct meopt *opt, const struct tensor *
 int optim_fail(struct meopt_error *err, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* What a tensor's chunks found, summed in their order, whoever computed them. */
+struct optim_partial partials_total(const struct meopt *opt, const struct tensor *tensor);
+
 /* Sums over all who hold parts of these tensors, in the caller's hands (options.reduce). */
 int optim_reduce(const struct meopt *opt, double *values, size_t count, struct meopt_error *err);
 

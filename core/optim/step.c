@@ -1,4 +1,4 @@
-/* The step: scalars of each tensor, the sweep over its groups, norms, clipping, accumulation. */
+/* The step: scalars of each tensor, the sweep over its groups, norms, clipping. */
 #include "core/optim/adapt.h"
 #include "core/optim/offload.h"
 
@@ -76,8 +76,7 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
     return s;
 }
 
-/* Sum in the order of chunks, whoever computed them. */
-static struct optim_partial partials_total(const struct meopt *opt, const struct tensor *t)
+struct optim_partial partials_total(const struct meopt *opt, const struct tensor *t)
 {
     struct optim_partial total = {0};
     for (int64_t c = 0; c < chunks_of(t); c++) {
@@ -530,45 +529,4 @@ double meopt_clip_scale(double norm, double max_norm)
 {
     double scale = max_norm / (norm + 1e-6);
     return scale < 1 ? scale : 1;
-}
-
-int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
-                     double scale, struct meopt_error *err)
-{
-    if (!opt || tensor >= opt->count)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensor %zu in it", tensor);
-    struct tensor *t = &opt->tensors[tensor];
-    if (!t->accumulator || opt->options.dry)
-        return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has no accumulator (option accumulator)",
-                          t->name);
-    if (!gradient || (dtype != MEOPT_F32 && dtype != MEOPT_BF16) ||
-        (uintptr_t)gradient % (dtype == MEOPT_F32 ? 4 : 2) || !isfinite(scale))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "tensor %.100s: no gradient, dtype %d, misaligned, or scale %g", t->name,
-                          (int)dtype, scale);
-    OPTIM_ENTER(opt);
-    struct optim_task task = task_of(opt, t);
-    int64_t step = t->updates + 1;
-    task.rule = RULE_ACCUMULATE;
-    task.gradient = gradient;
-    task.gradient_format = dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16;
-    task.m = t->accumulator;
-    task.m_format = t->layout.accumulator;
-    task.v_format = STATE_NONE;
-    task.scales = (uint8_t *)t->accumulator + t->layout.accumulator_scales_at;
-    task.s.gradient_scale = (float)scale;
-    task.step[0] = (uint32_t)step;
-    task.step[1] = ((uint32_t)t->accumulated & 0xffffffu) | (uint32_t)RANDOM_ACCUMULATE << 24;
-    opt->device->optim->step(opt->device, opt->work,
-                             &(struct optim_sweep){.tasks = &task,
-                                                   .count = 1,
-                                                   .partials = opt->partials,
-                                                   .threads = opt->options.threads,
-                                                   .wait = !opt->device->optim->later,
-                                                   .bad = -1});
-    int status = optim_device_status(opt, err);
-    if (status) return status;
-    t->accumulated++;
-    if (!opt->device->optim->later && partials_total(opt, t).bad_groups) return not_finite(err, t);
-    return MEOPT_OK;
 }

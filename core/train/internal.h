@@ -23,9 +23,14 @@ double step_clip_scale(const struct trainer *t, double norm, double share);
 /* Of one group, or with group -1 of all. */
 int64_t step_parameters(const struct trainer *t, int group);
 /* Forward and loss of one micro-batch of `count` images, the index-th of this rank's step, behind `done` of
- * its images; the gradient of the output to dout. sums: its loss, and the cosines of its images. */
+ * its images; the gradient of the output to dout. Its loss and the cosines of its images stay on the card, at
+ * t->sums + 2 index, so that the host need not wait for each. */
 int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
-                 const struct batch_source *source, double sums[2], struct error *err);
+                 const struct batch_source *source, struct error *err);
+/* How many bytes t->sums has. */
+size_t step_sums_bytes(const struct trainer *t);
+/* Its first `count` doubles to t->host_sums; waits for all that the device was given. */
+int step_read_sums(struct trainer *t, int64_t count, struct error *err);
 
 /* ---- step_ranks.c ---- */
 

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* t->input becomes the micro-batch: what was sent ahead, or a copy that the operations wait for. From here
  * on nothing reads next_input, so it may be filled as soon as what was issued so far is done. */
@@ -69,10 +70,11 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
                              "they were computed",
                              (long long)ids[i]);
         const float *from = t->cache + ids[i] * rows * width;
-        t->device->upload(t->device, t->target + i * width, from, cls);
+        memcpy(t->host_target + i * width, from, cls);
         if (rest)
             t->device->upload(t->device, t->target + (count + i * (rows - 1)) * width, from + width, rest);
     }
+    t->device->upload(t->device, t->target, t->host_target, (size_t)count * cls);
     *target = t->target;
     return 0;
 }
@@ -101,26 +103,52 @@ struct release {
     int64_t step;
 };
 
-/* Of a group's gradients, or with group -1 of all. */
-static void group_squares(struct trainer *t, int group, double *squares, int *finite)
+/* Squares of a group's gradients, on the device. */
+struct step_squares {
+    double sum;
+    int32_t finite, unused;
+};
+enum { SQUARES = sizeof(struct step_squares) / sizeof(double) };
+
+static int64_t pieces_of(const struct trainer *t) { return (t->batch + t->micro - 1) / t->micro; }
+
+size_t step_sums_bytes(const struct trainer *t)
 {
-    double sum = 0;
-    int fine = 1;
-    double *device_sum = t->sums + 2;
-    int *device_finite = (int *)(void *)(t->sums + 3);
-    t->device->upload(t->device, device_sum, &sum, sizeof sum);
-    t->device->upload(t->device, device_finite, &fine, sizeof fine);
+    return (size_t)(2 * pieces_of(t)) * sizeof(double) +
+           (size_t)t->student->group_count * sizeof(struct step_squares);
+}
+
+int step_read_sums(struct trainer *t, int64_t count, struct error *err)
+{
+    t->device->download(t->device, t->host_sums, t->sums, (size_t)count * sizeof *t->sums);
+    return device_check(t->device, err);
+}
+
+/* Of a group's gradients, or with group -1 of all, to the group's place (0). Nothing is waited for. */
+static void measure(struct trainer *t, int group)
+{
+    static const struct step_squares none = {0, 1, 0};
+    double *place = t->sums + 2 * pieces_of(t) + (group < 0 ? 0 : group) * SQUARES;
+    t->device->upload(t->device, place, &none, sizeof none);
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *p = &t->student->parameters[i];
         if (p->trained && (group < 0 || p->group == group))
-            t->device->ops->sum_squares(t->device, p->grad, p->grad_type, p->count, device_sum,
-                                        device_finite);
+            t->device->ops->sum_squares(t->device, p->grad, p->grad_type, p->count, place,
+                                        (int *)(void *)(place + 1));
     }
-    t->device->sync(t->device);
-    t->device->download(t->device, &sum, device_sum, sizeof sum);
-    t->device->download(t->device, &fine, device_finite, sizeof fine);
-    *squares = sum;
-    *finite = fine && isfinite(sum);
+}
+
+/* What was measured for a group, of sums that were read; false: not all is finite. */
+static bool measured(const struct trainer *t, int group, double *squares)
+{
+    struct step_squares s;
+    memcpy(&s, t->host_sums + 2 * pieces_of(t) + (group < 0 ? 0 : group) * SQUARES, sizeof s);
+    *squares = s.sum;
+    return s.finite && isfinite(s.sum);
+}
+static int64_t sums_to(const struct trainer *t, int group) /* in doubles, that one included */
+{
+    return 2 * pieces_of(t) + ((group < 0 ? 0 : group) + 1) * SQUARES;
 }
 
 int64_t step_parameters(const struct trainer *t, int group)
@@ -152,29 +180,28 @@ static int on_group(void *context, int group, struct error *err)
     struct release *r = context;
     struct trainer *t = r->t;
     struct meopt_error library = {0};
-    int finite = 1;
-    if (r->measure || r->by_group) {
+    if (r->measure || r->by_group) measure(t, group);
+    if (r->measure) return 0;
+    if (r->by_group) {
         double squares;
-        group_squares(t, group, &squares, &finite);
-        if (!finite) return step_diverged(t, r->step, step_not_finite, r->moved, err);
+        int code = step_read_sums(t, sums_to(t, group), err);
+        if (code) return code;
+        if (!measured(t, group, &squares)) return step_diverged(t, r->step, step_not_finite, r->moved, err);
         r->squares += squares;
-        if (r->measure) return 0;
         r->scale = step_clip_scale(t, sqrt(squares),
                                    sqrt((double)step_parameters(t, group) / (double)r->parameters));
     }
     size_t count = 0;
-    int status = MEOPT_OK;
-    for (int i = 0; i < t->student->parameter_count && !status; i++) {
+    int status;
+    for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *p = &t->student->parameters[i];
         if (!p->trained || p->group != group) continue;
         t->tensors[count] = (size_t)t->tensor_of[i];
         t->gradients[count++] = gradient_of(p);
-        if (r->accumulate)
-            status = meopt_accumulate(t->opt, (size_t)t->tensor_of[i], p->grad,
-                                      (enum meopt_dtype)gradient_of(p).dtype, 1, &library);
     }
-    if (!r->accumulate)
-        status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
+    if (r->accumulate)
+        status = meopt_accumulate_tensors(t->opt, t->tensors, t->gradients, count, 1, &library);
+    else status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
     if (status == MEOPT_NOT_FINITE) return step_diverged(t, r->step, library.message, r->moved, err);
     if (!r->accumulate) r->moved = true;
     if (!r->accumulate && t->student_stream) stream_changed(t->student_stream, group);
@@ -201,53 +228,65 @@ void trainer_clipping(const struct config *config, char *text, size_t size)
 }
 
 int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
-                 const struct batch_source *source, double sums[2], struct error *err)
+                 const struct batch_source *source, struct error *err)
 {
     struct device *dev = t->device;
     const float *target;
+    double *sums = t->sums + 2 * index;
     int64_t outs = count * t->student->out_rows * t->student->out_width;
     int code = prepare(t, index, count, source, &target, err);
     if (code) return code;
     if ((code = tower_forward_bound(t->student, &(struct batch){t->input, count}, err)) != 0) return code;
     dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
-    dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
-    distill_loss(dev, &t->loss, t->student->out, target, t->dout, t->sums, t->sums + 1,
+    dev->ops->fill(dev, sums, 0, 2 * sizeof *sums);
+    distill_loss(dev, &t->loss, t->student->out, target, t->dout, sums, sums + 1,
                  (float)((double)count / (double)t->images), count, t->student->out_rows,
                  t->student->out_width);
     send_ahead(t, index, done + count, source);
-    dev->sync(dev);
-    if ((code = device_check(dev, err)) != 0) return code;
-    dev->download(dev, sums, t->sums, 2 * sizeof *sums);
-    return 0;
+    return device_check(dev, err);
 }
 
-/* The same, alone: loss and cosine of the step. */
-static int forward(struct trainer *t, int64_t step, int64_t index, int64_t done, int64_t count,
-                   const struct batch_source *source, double *loss, double *cosine, struct error *err)
+/* Loss and cosine of the step, of sums that were read. */
+static int add_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
 {
-    double sums[2] = {0, 0};
-    int code = step_forward(t, index, done, count, source, sums, err);
-    if (code) return code;
-    *loss += sums[0];
-    *cosine += sums[1] / (double)t->images;
-    return isfinite(sums[0]) ? 0 : step_diverged(t, step, "the loss is not finite", false, err);
+    for (int64_t i = 0; i < pieces_of(t); i++) {
+        result->loss += t->host_sums[2 * i];
+        result->cosine += t->host_sums[2 * i + 1] / (double)t->images;
+        if (!isfinite(t->host_sums[2 * i]))
+            return step_diverged(t, step, "the loss is not finite", false, err);
+    }
+    return 0;
 }
 
 static int step_kept(struct trainer *t, int64_t step, double lr, struct step_result *result,
                      struct error *err)
 {
     struct meopt_error library = {0};
-    int finite, code;
     double squares;
-    group_squares(t, -1, &squares, &finite);
-    if (!finite) return step_diverged(t, step, step_not_finite, false, err);
-    if ((code = device_check(t->device, err)) != 0) return code;
+    measure(t, -1);
+    int code = step_read_sums(t, sums_to(t, -1), err);
+    if (!code) code = add_losses(t, step, result, err);
+    if (code) return code;
+    if (!measured(t, -1, &squares)) return step_diverged(t, step, step_not_finite, false, err);
     double norm = sqrt(squares);
     for (int i = 0; i < t->tensor_count; i++)
         t->gradients[i] = gradient_of(&t->student->parameters[t->parameter_of[i]]);
     if (meopt_step(t->opt, step, lr, step_clip_scale(t, norm, 1), t->gradients, NULL, &library))
         code = trainer_library_error(&library, err);
     result->grad_norm = norm;
+    return code;
+}
+
+/* What the measuring pass has found, group by group in its order. */
+static int exact_squares(struct release *r, struct error *err)
+{
+    struct trainer *t = r->t;
+    int last = t->student->group_count - 1, code = step_read_sums(t, sums_to(t, last), err);
+    for (int group = last; group >= 0 && !code; group--) {
+        double squares;
+        if (!measured(t, group, &squares)) return step_diverged(t, r->step, step_not_finite, false, err);
+        r->squares += squares;
+    }
     return code;
 }
 
@@ -265,6 +304,7 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
                                    on_group, &r, err)) != 0)
             return code;
         r.measure = false;
+        if ((code = exact_squares(&r, err)) != 0) return code;
         r.scale = step_clip_scale(t, sqrt(r.squares), 1);
     } else if (clip && (t->config->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK || t->previous_norm <= 0)) {
         r.by_group = true; /* also the first step of `previous`, which has no norm yet */
@@ -289,13 +329,15 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     struct meopt_error library = {0};
     struct meopt_step_stats stats = {0};
     double norm;
-    int finite;
+    int finite, code = step_read_sums(t, 2 * pieces_of(t), err);
+    if (!code) code = add_losses(t, step, result, err);
+    if (code) return code;
     if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library))
         return trainer_library_error(&library, err);
     if (!finite) return step_diverged(t, step, step_not_finite, false, err);
     double scale = step_clip_scale(t, norm, 1);
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
-    int groups = t->student_stream ? t->student->group_count : 1, status = MEOPT_OK, code = 0;
+    int groups = t->student_stream ? t->student->group_count : 1, status = MEOPT_OK;
     for (int group = groups - 1; group >= 0 && !status && !code; group--) {
         size_t count = 0;
         if (t->student_stream) code = stream_need(t->student_stream, group, group - 1, err);
@@ -318,11 +360,13 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
 static int step_alone(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                       struct step_result *result, struct error *err)
 {
-    bool accumulates = t->micro < t->batch;
+    bool accumulates = t->micro < t->batch, inside = t->release && !accumulates;
     int code = 0;
     for (int64_t done = 0, index = 0; done < t->batch && !code; index++) {
         int64_t count = t->batch - done < t->micro ? t->batch - done : t->micro;
-        code = forward(t, step, index, done, count, source, &result->loss, &result->cosine, err);
+        code = step_forward(t, index, done, count, source, err);
+        if (!code && inside) code = step_read_sums(t, 2, err); /* before the first weight moves */
+        if (!code && inside) code = add_losses(t, step, result, err);
         if (code) break;
         done += count;
         if (!t->release)
@@ -400,7 +444,6 @@ int trainer_loss_variants(struct trainer *t, const struct batch_source *source,
         dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
         distill_loss(dev, &rows[i].options, t->student->out, target, NULL, t->sums, t->sums + 1, 1, t->micro,
                      t->student->out_rows, t->student->out_width);
-        dev->sync(dev);
         dev->download(dev, &variants[i].value, t->sums, sizeof(double));
         variants[i].name = rows[i].name;
     }
@@ -412,15 +455,16 @@ int trainer_embed_teacher(struct trainer *t, const struct batch *host, float *ou
     struct tower *teacher = t->teacher;
     struct device *dev = t->device;
     int64_t count = host->count, width = teacher->out_width, rows = teacher->out_rows;
+    size_t cls = (size_t)width * sizeof *out, rest = (size_t)((rows - 1) * width) * sizeof *out;
+    float *all = rows > 1 && count > 1 ? malloc((size_t)count * (cls + rest)) : out;
+    if (!all) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for the teacher's outputs");
     dev->upload(dev, t->input, host->input, geometry_input_bytes(&t->teacher_geometry, count));
     int code = tower_forward_bound(teacher, &(struct batch){t->input, count}, err);
-    if (code) return code;
-    dev->sync(dev);
-    for (int64_t i = 0; i < count; i++) {
-        dev->download(dev, out + i * rows * width, teacher->out + i * width, (size_t)width * sizeof(float));
-        if (rows > 1)
-            dev->download(dev, out + (i * rows + 1) * width, teacher->out + (count + i * (rows - 1)) * width,
-                          (size_t)((rows - 1) * width) * sizeof(float));
+    if (!code) dev->download(dev, all, teacher->out, (size_t)count * (cls + rest));
+    for (int64_t i = 0; i < count && all != out && !code; i++) {
+        memcpy(out + i * rows * width, all + i * width, cls);
+        memcpy(out + (i * rows + 1) * width, all + (count + i * (rows - 1)) * width, rest);
     }
-    return device_check(dev, err);
+    if (all != out) free(all);
+    return code ? code : device_check(dev, err);
 }

@@ -37,7 +37,7 @@ struct many {
     float *sums[2];      /* of two groups by turns, what is stepped inside backward */
     float *kept; /* of all groups at kept_at: what further rounds add to, or is stepped behind the last */
     int64_t *kept_at;                /* (groups) */
-    double *losses;                  /* (2 * ranks) of a round */
+    double *losses;                  /* (rounds, ranks, 2) */
     struct group *jobs;              /* (groups) */
     struct meopt_gradient *measured; /* (tensors) */
 };
@@ -191,7 +191,7 @@ int many_buffers(struct trainer *t, struct error *err)
     int turns = t->student->options.gradient_buffers == 2 ? 2 : 1;
     m->kept_at = xcalloc((size_t)groups, sizeof *m->kept_at);
     m->jobs = xcalloc((size_t)groups, sizeof *m->jobs);
-    m->losses = xcalloc(2 * (size_t)t->ranks.size, sizeof *m->losses);
+    m->losses = xcalloc(2 * (size_t)(m->rounds * t->ranks.size), sizeof *m->losses);
     m->measured = xcalloc((size_t)t->tensor_count, sizeof *m->measured);
     if (dist_reserve(&t->ranks, longest_part(t), err)) return err->code;
     for (int group = 0; group < groups; group++) {
@@ -411,19 +411,21 @@ static int take_part(struct trainer *t, struct error *err)
     return code;
 }
 
-/* Loss and cosine of a round's micro-batches, in their order. */
-static int sum_losses(struct trainer *t, int64_t step, const double own[2], struct step_result *result,
-                      struct error *err)
+/* Loss and cosine of the step's micro-batches, in their order: rank by rank in each round. */
+static int sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
 {
     struct many *m = t->many;
-    int ranks = t->ranks.size;
-    memset(m->losses, 0, 2 * (size_t)ranks * sizeof *m->losses);
-    memcpy(m->losses + 2 * t->ranks.rank, own, 2 * sizeof *own);
-    int code = dist_all_reduce(&t->ranks, DIST_SUM, m->losses, 2 * ranks, err);
-    for (int r = 0; r < ranks && !code; r++) {
-        if (!isfinite(m->losses[2 * r])) return step_diverged(t, step, "the loss is not finite", false, err);
-        result->loss += m->losses[2 * r];
-        result->cosine += m->losses[2 * r + 1] / (double)t->images;
+    int64_t ranks = t->ranks.size, own = (t->batch + t->micro - 1) / t->micro, places = m->rounds * ranks;
+    int code = step_read_sums(t, 2 * own, err);
+    if (code) return code;
+    memset(m->losses, 0, 2 * (size_t)places * sizeof *m->losses);
+    for (int64_t i = 0; i < own; i++)
+        memcpy(m->losses + 2 * (i * ranks + t->ranks.rank), t->host_sums + 2 * i, 2 * sizeof *m->losses);
+    code = dist_all_reduce(&t->ranks, DIST_SUM, m->losses, (int)(2 * places), err);
+    for (int64_t p = 0; p < places && !code; p++) {
+        if (!isfinite(m->losses[2 * p])) return step_diverged(t, step, "the loss is not finite", false, err);
+        result->loss += m->losses[2 * p];
+        result->cosine += m->losses[2 * p + 1] / (double)t->images;
     }
     return code;
 }
@@ -467,9 +469,8 @@ int many_step(struct trainer *t, int64_t step, double lr, const struct batch_sou
     int64_t done = 0;
     for (int64_t round = 0; round < m->rounds && !code; round++) {
         int64_t begin = round * t->ranks.size, count = piece_images(t, begin + t->ranks.rank);
-        double sums[2] = {0, 0};
-        code = count ? step_forward(t, round, done, count, source, sums, err) : take_part(t, err);
-        if (!code) code = sum_losses(t, step, sums, result, err);
+        code = count ? step_forward(t, round, done, count, source, err) : take_part(t, err);
+        if (!code && round == m->rounds - 1) code = sum_losses(t, step, result, err);
         if (code) break;
         done += count;
         r.givers = m->pieces - begin < t->ranks.size ? (int)(m->pieces - begin) : t->ranks.size;

@@ -170,10 +170,18 @@ static void put(struct pass *p, bool sync)
 
 /* ---- the rows ---- */
 
-static int compute(struct pass *p, int64_t image, const float *pixels, struct error *err)
+/* Images from `image` on. A card takes as many as a micro-batch has; on the CPU, where that gains nothing,
+ * each goes alone, as its bits have always been made. */
+static int compute(struct pass *p, int64_t image, const float *pixels, int64_t count, struct error *err)
 {
-    int code = trainer_embed_teacher(p->t, &(struct batch){pixels, 1}, p->t->cache + image * p->row, err);
-    progress_mark();
+    int64_t at_once = p->t->device->host_memory ? 1 : count,
+            input = geometry_input_bytes(&p->t->teacher_geometry, 1) / (int64_t)sizeof *pixels;
+    int code = 0;
+    for (int64_t i = 0; i < count && !code; i += at_once) {
+        code = trainer_embed_teacher(p->t, &(struct batch){pixels + i * input, at_once},
+                                     p->t->cache + (image + i) * p->row, err);
+        progress_mark();
+    }
     return code;
 }
 
@@ -186,7 +194,7 @@ static int try_again(struct pass *p, int64_t pixels, struct error *err)
         bool decoded = false;
         if (p->state[i] != UNDECODABLE) continue;
         code = data_image(p->data, i, image, &decoded, err);
-        if (!code && decoded) code = compute(p, i, image, err);
+        if (!code && decoded) code = compute(p, i, image, 1, err);
         if (!code && decoded) note(p, i, true);
     }
     free(image);
@@ -244,6 +252,12 @@ static int share_turn(struct pass *p, int64_t first, int64_t at_once, struct err
     return code;
 }
 
+/* Was it decoded (else another stands in for it), and never tried? */
+static bool wanted(const struct pass *p, int64_t image, int64_t id)
+{
+    return id == image && p->state[image] == UNTRIED;
+}
+
 /* From the first that was never tried to the end, ranks taking `at_once` images in turns. */
 static int compute_all(struct pass *p, int64_t at_once, int64_t pixels, struct error *err)
 {
@@ -257,12 +271,13 @@ static int compute_all(struct pass *p, int64_t at_once, int64_t pixels, struct e
     for (; !code && first < p->images; first += turn) {
         int64_t left = p->images - first - own, mine = left < 0 ? 0 : left < at_once ? left : at_once;
         if (mine) code = data_next(p->data, &batch, err);
-        for (int64_t i = 0; i < mine && !code; i++) {
-            int64_t image = first + own + i;
-            bool decoded = batch.ids[i] == image; /* else another stands in for it */
-            p->made[own + i] = decoded ? COMPUTED : UNDECODABLE;
-            if (decoded && p->state[image] == UNTRIED)
-                code = compute(p, image, batch.images + i * pixels, err);
+        for (int64_t i = 0; i < mine && !code; i++) { /* in runs of those that are wanted */
+            int64_t run = 0;
+            while (i + run < mine && wanted(p, first + own + i + run, batch.ids[i + run])) run++;
+            for (int64_t k = i; k < mine && k <= i + run; k++)
+                p->made[own + k] = batch.ids[k] == first + own + k ? COMPUTED : UNDECODABLE;
+            if (run) code = compute(p, first + own + i, batch.images + i * pixels, run, err);
+            i += run;
         }
         if ((code = agree(p, code, err)) == 0) code = share_turn(p, first, at_once, err);
         put(p, false);

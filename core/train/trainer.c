@@ -402,7 +402,9 @@ static int create_buffers(struct trainer *t, struct error *err)
     }
     if (!(t->dout = buffer(t, MEMORY_WORKSPACE, outs, "gradient of the output", err))) goto fail;
     if (!t->teacher && !(t->target = buffer(t, MEMORY_WORKSPACE, outs, "targets", err))) goto fail;
-    if (!(t->sums = buffer(t, MEMORY_WORKSPACE, 4 * sizeof(double), "loss", err))) goto fail;
+    if (!(t->sums = buffer(t, MEMORY_WORKSPACE, step_sums_bytes(t), "loss", err))) goto fail;
+    t->host_sums = xcalloc(1, step_sums_bytes(t));
+    t->host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->host_target);
     if (t->many && many_buffers(t, err)) goto fail;
     tower_bind_scratch(t->student, t->scratch);
     if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
@@ -540,6 +542,8 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->target);
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);
+    free(t->host_sums);
+    free(t->host_target);
     dist_close(&t->ranks);
     free(t->cache);
     free(t->cached);

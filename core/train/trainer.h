@@ -58,11 +58,13 @@ struct trainer {
     struct device_queue *copies;          /* on which it travels */
     struct device_event *taken, *arrived; /* nothing reads next_input any more; it is filled */
     struct batch sent;                    /* in host memory, on its way to next_input; input NULL: none */
-    float *target;   /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
-    float *dout;     /* the same shape */
-    double *sums;    /* loss, cosine, sum of squares; then an int: finite */
-    float *cache;    /* host: teacher's output by image, (images, out_rows*out_width) */
-    uint8_t *cached; /* (cache_images): 1 where the row was computed; no other is ever a target */
+    float *target;      /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
+    float *host_target; /* (micro, out_width), host: rows of the cache on their way */
+    float *dout;        /* the same shape as target */
+    double *sums;       /* device (pieces, 2): loss, cosine; then struct step_squares (groups, at least 1) */
+    double *host_sums;  /* the same, as read last */
+    float *cache;       /* host: teacher's output by image, (images, out_rows*out_width) */
+    uint8_t *cached;    /* (cache_images): 1 where the row was computed; no other is ever a target */
     int64_t cache_images;
     uint32_t cache_list;   /* data_hash of the images that these are */
     double previous_norm;  /* clip_mode previous: gradient norm of the last step, 0 before the first */

@@ -1,0 +1,87 @@
+/* Gradients added to a tensor's accumulator, which is a moment of its own: the rule RULE_ACCUMULATE. */
+#include "core/optim/optim.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int task_prepare(const struct meopt *opt, const struct tensor *t, struct meopt_gradient gradient,
+                        double scale, struct optim_task *task, struct meopt_error *err)
+{
+    if (!t->accumulator || opt->options.dry)
+        return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has no accumulator (option accumulator)",
+                          t->name);
+    if (!gradient.data || (gradient.dtype != MEOPT_F32 && gradient.dtype != MEOPT_BF16) ||
+        (uintptr_t)gradient.data % (gradient.dtype == MEOPT_F32 ? 4 : 2) || !isfinite(scale))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s: no gradient, dtype %d, misaligned, or scale %g", t->name,
+                          gradient.dtype, scale);
+    int64_t step = t->updates + 1;
+    *task = task_of(opt, t);
+    task->rule = RULE_ACCUMULATE;
+    task->gradient = gradient.data;
+    task->gradient_format = gradient.dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16;
+    task->m = t->accumulator;
+    task->m_format = t->layout.accumulator;
+    task->v_format = STATE_NONE;
+    task->scales = (uint8_t *)t->accumulator + t->layout.accumulator_scales_at;
+    task->s.gradient_scale = (float)scale;
+    task->step[0] = (uint32_t)step;
+    task->step[1] = ((uint32_t)t->accumulated & 0xffffffu) | (uint32_t)RANDOM_ACCUMULATE << 24;
+    return MEOPT_OK;
+}
+
+static int accumulate(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                      size_t count, double scale, struct optim_task *tasks, struct meopt_error *err)
+{
+    bool wait = !opt->device->optim->later;
+    int status = MEOPT_OK;
+    for (size_t i = 0; i < count && !status; i++) {
+        for (size_t k = 0; k < i && !status; k++)
+            if (tensors[k] == tensors[i])
+                status = optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s is named twice",
+                                    opt->tensors[tensors[i]].name);
+        if (!status)
+            status = task_prepare(opt, &opt->tensors[tensors[i]], gradients[i], scale, &tasks[i], err);
+    }
+    if (status) return status;
+    opt->device->optim->step(opt->device, opt->work,
+                             &(struct optim_sweep){.tasks = tasks,
+                                                   .count = count,
+                                                   .partials = opt->partials,
+                                                   .threads = opt->options.threads,
+                                                   .wait = wait,
+                                                   .bad = -1});
+    if ((status = optim_device_status(opt, err)) != 0) return status;
+    for (size_t i = 0; i < count; i++) {
+        struct tensor *t = &opt->tensors[tensors[i]];
+        t->accumulated++;
+        if (wait && !status && partials_total(opt, t).bad_groups)
+            status = optim_fail(err, MEOPT_NOT_FINITE, "the gradient of %.100s holds a NaN or an infinity",
+                                t->name);
+    }
+    return status;
+}
+
+int meopt_accumulate_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                             size_t count, double scale, struct meopt_error *err)
+{
+    if (!opt || (count && (!tensors || !gradients)))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensors or gradients named");
+    for (size_t i = 0; i < count; i++)
+        if (tensors[i] >= opt->count)
+            return optim_fail(err, MEOPT_BAD_ARGUMENT, "no tensor %zu in the optimizer", tensors[i]);
+    if (!count) return MEOPT_OK;
+    OPTIM_ENTER(opt);
+    struct optim_task one = {0}, *tasks = count == 1 ? &one : calloc(count, sizeof *tasks);
+    int status = tasks ? accumulate(opt, tensors, gradients, count, scale, tasks, err)
+                       : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", count);
+    if (count > 1) free(tasks);
+    return status;
+}
+
+int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
+                     double scale, struct meopt_error *err)
+{
+    return meopt_accumulate_tensors(opt, &tensor, &(struct meopt_gradient){gradient, (int)dtype}, 1, scale,
+                                    err);
+}
