@@ -99,11 +99,29 @@ static void values_have_types_and_ranges(void **state)
         "optim: {lr: fast}",          "optim: {lr: }",
         "optim: {use_meopt: 1}",      "optim: {name: [adam]}",
         "device: {memory_limit: 5Q}", "run: {name: a/b}",
-        "device: {cards: 1-2}"};
+        "device: {cards: 1-2}",       "device: {cards: [[0], 1]}",
+        "device: {cards: [a]}",       "device: {cards: {a: 0}}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(load(bad[i]), EXIT_CONFIG);
         assert_int_equal(err.line, 1);
     }
+}
+
+static void cards_are_a_list_or_text(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"device: {cards: [0, 1, 2, 3]}",
+                                        "device:\n  cards:\n  - 0\n  - 1\n  - 2\n  - 3\n",
+                                        "device:\n  cards: 0,1,2,3\n"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        assert_int_equal(load(files[i]), 0);
+        assert_string_equal(config.device.cards, "0,1,2,3");
+        config_free(&config);
+    }
+    char *override[] = {"device.cards=[0, 1,2,3]"};
+    assert_int_equal(load_with("device: {cards: [7]}", override, 1), 0);
+    assert_string_equal(config.device.cards, "0,1,2,3");
+    config_free(&config);
 }
 
 static void an_error_shows_the_place_and_the_nearest_key(void **state)
@@ -246,6 +264,7 @@ int main(void)
         cmocka_unit_test(defaults_are_those_of_the_table),
         cmocka_unit_test(what_an_earlier_versions_run_says_is_taken),
         cmocka_unit_test(values_have_types_and_ranges),
+        cmocka_unit_test(cards_are_a_list_or_text),
         cmocka_unit_test(an_error_shows_the_place_and_the_nearest_key),
         cmocka_unit_test(what_cannot_stand_together_is_refused),
         cmocka_unit_test(anchors_merges_and_extension_keys),

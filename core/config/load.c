@@ -146,6 +146,20 @@ static bool plain_tag(const char *tag)
     return false;
 }
 
+/* The scalars of a list with commas between; NULL: something else is in it. The caller frees. */
+static char *list_text(const struct document *d, int sequence)
+{
+    char *text = xstrdup("");
+    for (int k = d->nodes[sequence].first; k >= 0 && text; k = d->nodes[k].next) {
+        const struct node *v = &d->nodes[document_follow(d, k)];
+        bool scalar = v->kind == NODE_SCALAR && strlen(v->text) == v->text_bytes;
+        char *longer = scalar ? xasprintf("%s%s%s", text, *text ? "," : "", v->text) : NULL;
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
 /* by_merge: it came through "<<", which an explicit key overrules */
 static void take_value(struct load *l, int key, int key_node, int value_node, bool by_merge)
 {
@@ -155,7 +169,8 @@ static void take_value(struct load *l, int key, int key_node, int value_node, bo
     const char *name = config_keys[key].name;
     int followed = document_follow(d, value_node);
     const struct node *v = &d->nodes[followed];
-    if (v->kind != NODE_SCALAR) {
+    bool listed = v->kind == NODE_SEQUENCE && value_takes_list(key);
+    if (v->kind != NODE_SCALAR && !listed) {
         char *expected = value_expected(key);
         problem(l, true, value_node, "one value on the key's line", "%s is a %s, expected %s", name,
                 v->kind == NODE_SEQUENCE ? "list" : "group of keys", expected);
@@ -172,16 +187,24 @@ static void take_value(struct load *l, int key, int key_node, int value_node, bo
         problem(l, true, followed, "remove it", "tag %.60s is not known", v->tag);
         return;
     }
-    bool text = v->style != STYLE_PLAIN ||
+    char *list = listed ? list_text(d, followed) : NULL;
+    if (listed && !list) {
+        problem(l, true, value_node, "as in [0, 1, 2, 3]", "%s: a list of numbers has something else in it",
+                name);
+        return;
+    }
+    const char *read = listed ? list : v->text;
+    bool text = listed || v->style != STYLE_PLAIN ||
                 (v->tag && (strcmp(v->tag, "tag:yaml.org,2002:str") == 0 || strcmp(v->tag, "!") == 0));
     struct value value;
     char message[320], hint[320];
-    enum value_verdict verdict =
-        value_read(key, v->text, v->text_bytes, text, &value, message, hint, sizeof message);
+    enum value_verdict verdict = value_read(key, read, listed ? strlen(list) : v->text_bytes, text, &value,
+                                            message, hint, sizeof message);
     if (verdict != VALUE_GOOD) problem(l, verdict == VALUE_BAD, value_node, hint, "%s", message);
     origin->from = ORIGIN_FILE;
     document_position(d->text, d->bytes, d->nodes[key_node].start, &origin->line, &origin->column);
-    if (verdict != VALUE_BAD) value_store(l->config, key, &value, v->text);
+    if (verdict != VALUE_BAD) value_store(l->config, key, &value, read);
+    free(list);
 }
 
 static void take_section(struct load *l, const char *section, int mapping, int *merges, bool by_merge);
@@ -291,6 +314,18 @@ static void take_root(struct load *l, int mapping, int *merges, bool by_merge)
         }
 }
 
+/* "[0, 1]" of a key that takes a list, as "0,1". The caller frees. */
+static char *without_brackets(int key, const char *text)
+{
+    size_t n = strlen(text);
+    char *out = xstrdup(text), *to = out;
+    if (!value_takes_list(key) || n < 2 || text[0] != '[' || text[n - 1] != ']') return out;
+    for (size_t i = 1; i + 1 < n; i++)
+        if (text[i] != ' ') *to++ = text[i];
+    *to = 0;
+    return out;
+}
+
 static void take_override(struct load *l, const char *text)
 {
     struct error e = {0};
@@ -315,15 +350,17 @@ static void take_override(struct load *l, const char *text)
         return;
     }
     struct value value;
+    char *given = without_brackets(key, equals + 1);
     enum value_verdict verdict =
-        value_read(key, equals + 1, strlen(equals + 1), false, &value, message, hint, sizeof message);
+        value_read(key, given, strlen(given), false, &value, message, hint, sizeof message);
     if (verdict == VALUE_BAD) {
         error_set(&e, EXIT_CONFIG, hint, "%s", message);
         tell(l, true, &e);
-        return;
+    } else {
+        l->config->origins[key] = (struct config_origin){.from = ORIGIN_OVERRIDE};
+        value_store(l->config, key, &value, given);
     }
-    l->config->origins[key] = (struct config_origin){.from = ORIGIN_OVERRIDE};
-    value_store(l->config, key, &value, equals + 1);
+    free(given);
 }
 
 /* ---- The whole ---- */

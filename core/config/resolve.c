@@ -242,7 +242,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
             "optim.min_lr is above optim.lr");
     check_rule(c, bad, context);
     if (config_cards(c, NULL) < 0)
-        bad(context, "device.cards", true, "as in 0, or 0,1,3 for plan; or all",
+        bad(context, "device.cards", true, "as in 0, or 0,1,3, or [0, 1, 3]; or all",
             "device.cards is not a list of card numbers");
     if (strchr(c->run.name, '/') || c->run.name[0] == '.' || c->run.name[0] == '-')
         bad(context, "run.name", true, "the directory is run.dir",

@@ -251,7 +251,8 @@ const struct config_key config_keys[] = {
     {"device.type", CONFIG_CHOICE, NULL, device_type_names, NULL, 0, 0, "auto", "train plan bench",
      "where to compute; auto: cards when there are any", false, ENUM_AT(device_type, device.type)},
     {"device.cards", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "all", "train plan",
-     "number of the card to train on, as in 0; all: the first that works; for plan also several, as in 0,1,3",
+     "numbers of the cards to train on, a rank each, as in 0 or 0,1,3 or [0, 1, 3]; all: the first that "
+     "works",
      false, AT(device.cards)},
     {"device.memory_limit", CONFIG_BYTES, "bytes", NULL, NULL, 0, 1e15, "0", "train plan",
      "use no more of each card, as in 16G; 0: all of it", false, AT(device.memory_limit)},

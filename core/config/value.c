@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -426,6 +427,8 @@ static enum value_verdict read_choice(int key, const char *text, struct value *v
     free(expected);
     return VALUE_BAD;
 }
+
+bool value_takes_list(int key) { return config_keys[key].offset == offsetof(struct config, device.cards); }
 
 enum value_verdict value_read(int key, const char *text, size_t bytes, bool quoted, struct value *value,
                               char *message, char *hint, size_t size)

@@ -23,6 +23,8 @@ enum value_verdict value_read(int key, const char *text, size_t bytes, bool quot
 
 /* "a whole number from 1 to 64", "one of mse, cosine": for messages and pages. */
 char *value_expected(int key);
+/* Does the key take a YAML list of numbers, too? Its value is they with commas between. */
+bool value_takes_list(int key);
 
 /* The shortest spelling of a number that reads back the same and that every YAML reader takes as a number. */
 void value_real_text(char *dst, size_t size, double x);
