@@ -77,11 +77,11 @@ static int ranks_of(const struct arguments *args, const struct config *config)
     return (int)argument_int(args, "ranks", named ? named : 1);
 }
 
-/* Of the first of the ranks. */
+/* Of the one that holds the most. */
 static int plan_rank(struct plan *plan, const struct arguments *args, const struct config *config,
                      struct error *err)
 {
-    struct dist_options ranks = {.rank = 0, .size = ranks_of(args, config)};
+    struct dist_options ranks = {.rank = PLAN_LARGEST, .size = ranks_of(args, config)};
     return plan_make_among(plan, config, &ranks, err);
 }
 
@@ -202,7 +202,7 @@ static void print_plan(const struct figures *f)
     char clipping[320];
     trainer_clipping(f->config, clipping, sizeof clipping);
     printf("clipping %s\n\n", clipping);
-    printf("memory of one rank        MiB\n");
+    printf("memory of %-15s MiB\n", p->rank ? "the largest" : "one rank");
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         printf("  %-16s %12.1f\n", memory_class_names[c], (double)use->peak_bytes[c] / MIB);
     printf("  %-16s %12.1f\n", "peak", (double)use->peak_total_bytes / MIB);
@@ -283,6 +283,7 @@ static json_t *plan_json(const struct figures *f, const struct explanation *e)
     json_object_set_new(root, "offload_read_bytes_per_step", json_integer(p->offload_read_bytes));
     json_object_set_new(root, "offload_written_bytes_per_step", json_integer(p->offload_written_bytes));
     json_object_set_new(root, "ranks", json_integer(f->ranks));
+    json_object_set_new(root, "rank", json_integer(p->rank));
     json_object_set_new(root, "sent_bytes_per_step", json_real(plan_sent_bytes(p, f->ranks)));
     json_object_set_new(root, "scaling", f->scaling.count ? scaling_table_json(&f->scaling) : json_null());
     json_object_set_new(root, "checkpoint_bytes", json_integer(p->checkpoint_bytes));
@@ -404,7 +405,7 @@ static int plan_run(const struct arguments *args, struct error *err)
     struct ladder ladder = {0};
     size_t limit;
     struct explanation e = {0};
-    struct dist_options ranks = {.rank = 0};
+    struct dist_options ranks = {.rank = PLAN_LARGEST};
     int code = load_variant(&config, args, NULL, err);
     if (code) return code;
     struct figures f = {

@@ -240,12 +240,50 @@ static void the_largest_micro_batch_is_that_of_a_rank(void **state)
         fail_msg("whole %lld, in parts %lld images", (long long)largest[0], (long long)largest[1]);
 }
 
+/* Parts are equal to within what a tensor may be cut at: the plan of many is that of the one with the most.
+ */
+static void the_plan_of_many_ranks_is_that_of_the_largest(void **state)
+{
+    (void)state;
+    char *settings[][2] = {{"dist.shard=none", "train.global_batch=0"},
+                           {"dist.shard=none", "train.global_batch=250"},
+                           {"dist.shard=optimizer", "optim.gradients=release"},
+                           {"dist.shard=gradients", "optim.gradients=keep"},
+                           {"dist.shard=parameters", "train.micro_batch=4"}};
+    static const int sizes[] = {2, 3, 7};
+    int other = 0;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings * 3; i++) {
+        struct config config;
+        struct plan plan, largest;
+        struct error err = {0};
+        struct dist_options ranks = {.rank = PLAN_LARGEST, .size = sizes[i % 3], .shared = -1};
+        size_t most = 0, first = 0;
+        assert_int_equal(
+            config_load(&config, MEOPT_SOURCE_DIR "/configs/dinov2.yaml", settings[i / 3], 2, &err), 0);
+        if (plan_make_among(&largest, &config, &ranks, &err)) fail_msg("%s", err.what);
+        for (ranks.rank = 0; ranks.rank < ranks.size; ranks.rank++) {
+            if (plan_make_among(&plan, &config, &ranks, &err)) fail_msg("%s", err.what);
+            if (plan.use.peak_total_bytes > most) most = plan.use.peak_total_bytes;
+            if (!ranks.rank) first = most;
+            if (ranks.rank == largest.rank)
+                assert_int_equal(plan.use.peak_total_bytes, largest.use.peak_total_bytes);
+        }
+        if (largest.use.peak_total_bytes != most)
+            fail_msg("%s %s, %d ranks: rank %d of %zu bytes, the largest has %zu", settings[i / 3][0],
+                     settings[i / 3][1], ranks.size, largest.rank, largest.use.peak_total_bytes, most);
+        other += most > first;
+        config_free(&config);
+    }
+    assert_true(other > 0); /* else the first rank's would do */
+}
+
 int main(void)
 {
     log_level = LOG_QUIET;
     if (getenv("MEOPT_TEST_DEVICE")) spec = getenv("MEOPT_TEST_DEVICE");
     const struct CMUnitTest tests[] = {cmocka_unit_test(plans_of_the_published_workloads),
                                        cmocka_unit_test(the_largest_micro_batch_is_that_of_a_rank),
+                                       cmocka_unit_test(the_plan_of_many_ranks_is_that_of_the_largest),
                                        cmocka_unit_test(plans_equal_measurements)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     free(pixels);

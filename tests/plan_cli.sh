@@ -53,6 +53,16 @@ END
 expect 0 "$MEOPT" plan eva_clip.yaml --what-if
 ! grep -q shard: out || fail "shards of one rank"
 
+# The experiments as they were published, on four cards of 32 images: what a card holds, with states whole and in parts.
+for name in eva_clip open_clip dinov2; do
+    expect 0 "$MEOPT" plan "$name".yaml device.type=hip --card k100-ai 'device.cards=[0,1,2,3]'
+    grep -q '^batch *32 images a step and rank, 32 a forward' out && grep -q 'sent by each of 4 ranks a step$' out || fail "$name is not 4 x 32"
+    expect 0 "$MEOPT" plan "$name".yaml device.type=hip --card k100-ai 'device.cards=[0,1,2,3]' --json
+    cp out four
+    expect 0 "$MEOPT" plan "$name".yaml device.type=hip --card k100-ai --ranks 4 --json
+    cmp -s out four || fail "$name: device.cards and --ranks give other plans"
+done
+
 # Many ranks on paper: rows 1, 2, 4 ... and the number asked for; what it needs to know.
 expect 0 "$MEOPT" plan eva_clip.yaml --ranks 12 --bandwidth 19.4 --step-ms 2000
 [ "$(awk '/efficiency/ { on = 1; next } on && NF == 6 { printf "%s ", $1 }' out)" = "1 2 4 8 12 " ] || fail "rows of the table"

@@ -134,8 +134,10 @@ int64_t cut_elements(const struct cut *c, int group)
     return g->vectors[c->ranks] + g->matrices[c->ranks];
 }
 
-int64_t cut_own(const struct cut *c, int group)
+int64_t cut_of(const struct cut *c, int group, int rank)
 {
     const struct cut_group *g = &c->groups[group];
-    return g->vectors[c->rank + 1] - g->vectors[c->rank] + g->matrices[c->rank + 1] - g->matrices[c->rank];
+    return g->vectors[rank + 1] - g->vectors[rank] + g->matrices[rank + 1] - g->matrices[rank];
 }
+
+int64_t cut_own(const struct cut *c, int group) { return cut_of(c, group, c->rank); }

@@ -36,5 +36,7 @@ void cut_offsets(const struct cut *cut, const struct tower *tower, int parameter
 /* Elements of a group's gradients, all or this rank's part. */
 int64_t cut_elements(const struct cut *cut, int group);
 int64_t cut_own(const struct cut *cut, int group);
+/* Or another rank's. */
+int64_t cut_of(const struct cut *cut, int group, int rank);
 
 #endif

@@ -43,6 +43,8 @@ int64_t many_rounds(const struct trainer *t);
 /* Is each tensor's state held in parts? Then this rank's part of a parameter's values, else all of it. */
 bool many_sharded(const struct trainer *t);
 void many_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count);
+/* The rank whose parts are the largest. */
+int many_largest(const struct trainer *t);
 /* Buffers that groups of the student take turns in, for what travels while the next one is computed; and of
  * weights: 0 where each rank holds them all. */
 int many_turns(const struct trainer *t);

@@ -112,14 +112,15 @@ int plan_make_among(struct plan *plan, const struct config *config, const struct
     return plan_make_looking(plan, config, ranks, NULL, NULL, err);
 }
 
-int plan_make_looking(struct plan *plan, const struct config *config, const struct dist_options *ranks,
-                      void (*look)(void *context, const struct trainer *trainer), void *context,
-                      struct error *err)
+typedef void trainer_look(void *context, const struct trainer *trainer);
+
+static int plan_rank(struct plan *plan, const struct config *config, const struct dist_options *ranks,
+                     trainer_look *look, void *context, struct error *err)
 {
     struct config copy;
     struct device *device = NULL;
     struct trainer *trainer = NULL;
-    *plan = (struct plan){0};
+    *plan = (struct plan){.rank = ranks ? ranks->rank : 0};
     config_copy(&copy, config);
     bool teacher_random = copy.model_t.init == TOWER_INIT_RANDOM;
     bool student_random = copy.model_s.init == TOWER_INIT_RANDOM;
@@ -165,6 +166,35 @@ int plan_make_looking(struct plan *plan, const struct config *config, const stru
     if (device) device_close(device);
     config_free(&copy);
     return code;
+}
+
+static void find_largest(void *context, const struct trainer *t) { *(int *)context = many_largest(t); }
+
+/* The first rank has the vectors, whose states are the largest for their size; another may have more of all.
+ */
+static int largest_rank(const struct config *config, const struct dist_options *ranks, struct plan *plan,
+                        struct error *err)
+{
+    struct dist_options one = *ranks;
+    struct plan first;
+    one.rank = 0;
+    int code = plan_rank(&first, config, &one, find_largest, &one.rank, err);
+    *plan = first;
+    if (code || !one.rank) return code;
+    code = plan_rank(plan, config, &one, NULL, NULL, err);
+    if (plan->use.peak_total_bytes <= first.use.peak_total_bytes) *plan = first;
+    return code;
+}
+
+int plan_make_looking(struct plan *plan, const struct config *config, const struct dist_options *ranks,
+                      trainer_look *look, void *context, struct error *err)
+{
+    if (!ranks || ranks->rank != PLAN_LARGEST) return plan_rank(plan, config, ranks, look, context, err);
+    int code = largest_rank(config, ranks, plan, err);
+    if (code || !look) return code;
+    struct dist_options one = *ranks;
+    one.rank = plan->rank;
+    return plan_rank(plan, config, &one, look, context, err);
 }
 
 double plan_sent_bytes(const struct plan *plan, int ranks)

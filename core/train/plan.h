@@ -9,8 +9,11 @@
 
 struct trainer;
 
+enum { PLAN_LARGEST = -1 }; /* as dist_options.rank: the one of the ranks that holds the most */
+
 struct plan {
-    struct memory_use use; /* of one rank's device; peaks are what counts */
+    int rank;              /* of which this is the plan */
+    struct memory_use use; /* of its device; peaks are what counts */
     struct geometry teacher, student;
     int64_t teacher_parameters, student_parameters; /* the student's with its head */
     int64_t trained_parameters;

@@ -213,6 +213,34 @@ int many_buffers(struct trainer *t, struct error *err)
     return 0;
 }
 
+/* What ranks hold unlike much of: states and weights by the elements of their parts, sums by their largest.
+ */
+static double held_of(const struct trainer *t, int rank)
+{
+    const struct many *m = t->many;
+    struct meopt_bytes held = {0};
+    int64_t all = 0, most[2] = {0, 0};
+    (void)meopt_held(t->opt, &held);
+    double bytes = held.parameters ? (double)held.total / (double)held.parameters : 0;
+    if (m->shard) bytes += 2;
+    if (m->kept) bytes += sizeof(float);
+    for (int group = 0; group < t->student->group_count; group++) {
+        int64_t count = cut_of(m->cut, group, rank), *of = &most[m->sums[1] ? group % 2 : 0];
+        all += count;
+        if (count > *of && m->sums[0]) *of = count;
+    }
+    return bytes * (double)all + sizeof(float) * (double)(most[0] + most[1]);
+}
+
+int many_largest(const struct trainer *t)
+{
+    int largest = 0;
+    if (!many_sharded(t)) return 0; /* which has no fewer images than any other */
+    for (int r = 1; r < t->ranks.size; r++)
+        if (held_of(t, r) > held_of(t, largest)) largest = r;
+    return largest;
+}
+
 void many_close(struct trainer *t)
 {
     struct many *m = t->many;
