@@ -19,6 +19,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct samples samples_in(int64_t whole_groups, int64_t first_group, int64_t groups)
@@ -102,13 +103,6 @@ static void trial_begin(const struct meopt *opt, struct tensor *t, struct sample
 
 void adapt_done(struct tensor *t) { t->second = !t->second; }
 
-int adapt_undone(const struct meopt *opt, struct tensor *t, struct meopt_error *err)
-{
-    t->second = !t->second;
-    return t->promoted ? adapt_restart(opt, t, true, err)
-                       : MEOPT_OK; /* it may be that step that promoted it */
-}
-
 /* ---- In and out --------------------------------------------------------------------------------------- */
 
 int adapt_restart(const struct meopt *opt, struct tensor *t, bool promoted, struct meopt_error *err)
@@ -190,72 +184,36 @@ const char *adapt_check(const struct meopt *opt, const struct tensor *t, const v
 
 /* ---- The step ----------------------------------------------------------------------------------------- */
 
-/* The gradient of a task of one group in fp32, padded with zeros. */
-static void group_gradient(const struct meopt *opt, const struct optim_task *task,
-                           float gradient[OPTIM_GROUP])
+/* States of a sample that take the step: exact; of a promoted tensor also since_m and since_v, and the trial.
+ */
+enum { EXACT, SINCE, TRIAL, SHADOWS };
+_Static_assert(sizeof(struct sample_room) == SHADOWS * SAMPLE_WEIGHTS, "weights beside each state");
+
+/* A group of a task as a task of its own. */
+static struct optim_task task_group(const struct optim_task *whole, int64_t group)
 {
-    size_t count = (size_t)task->count;
-    memset(gradient, 0, OPTIM_GROUP * 4);
-    if (task->gradient_format == GRADIENT_F32) memcpy(gradient, task->gradient, count * 4);
-    else if (task->gradient_format == GRADIENT_BF16)
-        for (size_t i = 0; i < count; i++) {
-            uint32_t bits = (uint32_t)((const uint16_t *)task->gradient)[i] << 16;
-            memcpy(&gradient[i], &bits, 4);
-        }
-    else {
-        struct optim_task from = *task;
-        from.m = (void *)(uintptr_t)task->gradient;
-        from.scales = (uint8_t *)(uintptr_t)task->gradient_scales;
-        from.m_format = task->accumulator_format;
-        from.v_format = STATE_NONE;
-        opt->kernels->state_out(&from, 0, 1, gradient, NULL);
+    struct optim_task one = *whole;
+    int64_t left = whole->count - group * OPTIM_GROUP;
+    size_t at = (size_t)group, m = optim_state_bytes(whole->m_format), v = optim_state_bytes(whole->v_format),
+           gradient = whole->gradient_format == GRADIENT_F32 ? OPTIM_GROUP * 4
+                      : whole->gradient_format == GRADIENT_BF16
+                          ? OPTIM_GROUP * 2
+                          : optim_state_bytes(whole->accumulator_format);
+    if (OPTIM_PAIR(whole->m_format, whole->v_format)) {
+        m += v;
+        v = 0;
     }
-}
-
-/* A step of one group's state; its weights are not wanted. */
-static void state_step(const struct meopt *opt, const struct optim_task *task, const float *weights)
-{
-    float moved[OPTIM_GROUP];
-    struct optim_task copy = *task;
-    struct optim_partial found;
-    memcpy(moved, weights, sizeof moved);
-    copy.weights = moved;
-    opt->kernels->step(&copy, 0, 1, &found);
-}
-
-/* Of a state after the step: its updates. */
-static void updates_of(const struct meopt *opt, const struct optim_task *task, double u[OPTIM_GROUP])
-{
-    bool has_v = task->v_format != STATE_NONE;
-    float m[OPTIM_GROUP], v[OPTIM_GROUP];
-    opt->kernels->state_out(task, 0, 1, m, has_v ? v : NULL);
-    for (int i = 0; i < OPTIM_GROUP; i++)
-        u[i] = has_v ? (double)m[i] / (sqrt((double)v[i]) * (double)task->s.root_scale + (double)task->s.eps)
-                     : (double)m[i];
-}
-
-static double squares_between(const double *a, const double *b)
-{
-    double sum = 0;
-    for (int i = 0; i < OPTIM_GROUP; i++) sum += (a[i] - b[i]) * (a[i] - b[i]);
-    return sum;
-}
-
-/* The stored state of one group, copied, takes the step, too. */
-static void stored_step(const struct meopt *opt, const struct optim_task *task, const float *weights,
-                        double u[OPTIM_GROUP])
-{
-    _Alignas(64) uint8_t m[OPTIM_GROUP * 4], v[OPTIM_GROUP * 4], scales[8];
-    struct optim_task stored = *task;
-    bool pair = OPTIM_PAIR(task->m_format, task->v_format);
-    memcpy(m, task->m, optim_state_bytes(task->m_format) * (pair ? 2 : 1));
-    if (!pair) memcpy(v, task->v, optim_state_bytes(task->v_format));
-    memcpy(scales, task->scales, optim_scale_bytes(task->m_format, task->v_format));
-    stored.m = m;
-    stored.v = v;
-    stored.scales = scales;
-    state_step(opt, &stored, weights);
-    updates_of(opt, &stored, u);
+    one.count = left < OPTIM_GROUP ? left : OPTIM_GROUP;
+    one.first_group += group;
+    one.gradient = whole->gradient ? (const char *)whole->gradient + at * gradient : NULL;
+    if (whole->gradient_scales) one.gradient_scales += at;
+    one.weights = (char *)whole->weights + at * OPTIM_GROUP * optim_weight_bytes(whole->weight_format);
+    if (whole->correction)
+        one.correction = (char *)whole->correction + at * optim_correction_bytes(whole->weight_format);
+    one.m = (char *)whole->m + at * m;
+    if (whole->v) one.v = (char *)whole->v + at * v;
+    one.scales = whole->scales + at * optim_scale_bytes(whole->m_format, whole->v_format);
+    return one;
 }
 
 static struct optim_task exact_task(const struct optim_task *task, float *m, float *v)
@@ -269,91 +227,212 @@ static struct optim_task exact_task(const struct optim_task *task, float *m, flo
     return exact;
 }
 
-/* What is added up: squares of differences between updates, and of updates. */
-enum { STORED_SINCE, SIZE_SINCE, STORED_EXACT, TRIAL_EXACT, SIZE_EXACT, SUMS };
-
-/* The task of a sampled group alone, whose gradient and weights are in fp32, in *room. */
-struct alone {
-    struct group_room room;
-    float gradient[OPTIM_GROUP], weights[OPTIM_GROUP];
-    struct optim_task task;
-};
-static int alone_hold(const struct meopt *opt, const struct optim_task *whole, int64_t group, bool state,
-                      struct alone *a, struct meopt_error *err)
+/* Tasks of the states of a sample, whose group's task is `one`; how many there are. */
+static size_t shadow_tasks(const struct meopt *opt, const struct tensor *t, const struct optim_task *one,
+                           struct sample *s, struct optim_task to[SHADOWS])
 {
-    struct optim_task from = *whole;
-    bool decays = (whole->rule == RULE_ADAM || whole->rule == RULE_SGD) && whole->s.weight_decay != 0;
-    if (!decays) from.weights = from.copy = from.correction = NULL; /* moments do not ask for them */
-    if (!state) from.m = from.v = from.scales = NULL;
-    int status = group_hold(opt, &from, group, &a->room, &a->task, err);
-    if (status) return status;
-    group_gradient(opt, &a->task, a->gradient);
-    memset(a->weights, 0, sizeof a->weights);
-    if (decays) opt->kernels->weights_out(&a->task, 0, 1, a->weights);
-    a->task.count = OPTIM_GROUP;
-    a->task.rule = whole->rule == RULE_LAMB ? RULE_ADAMW : whole->rule;
-    a->task.gradient = a->gradient;
-    a->task.gradient_format = GRADIENT_F32;
-    a->task.weight_format = WEIGHTS_F32;
-    return MEOPT_OK;
+    to[EXACT] = exact_task(one, s->m, s->v);
+    if (!t->promoted) return 1;
+    to[SINCE] = exact_task(one, s->since_m, s->since_v);
+    to[TRIAL] = trial_task(t, one, s);
+    to[TRIAL].m_range = t->trial.m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
+    return SHADOWS;
 }
 
-/* One sample takes the step; sums: NULL where it is not due. */
-static int sample_step(const struct meopt *opt, const struct tensor *t, const struct optim_task *whole,
-                       int64_t k, struct sample *next, double *sums, struct meopt_error *err)
+static void copy_here(const struct meopt *opt, void *to, const void *from, size_t bytes)
+{
+    if (!bytes) return;
+    if (opt->device->host_memory) memcpy(to, from, bytes);
+    else opt->device->ops->copy(opt->device, to, from, bytes);
+}
+
+/* A task steps weights that nobody wants, where `room` is; those of its group where its moments ask for them.
+ */
+static void weights_apart(const struct meopt *opt, struct optim_task *task, uint8_t *room)
+{
+    size_t correction = optim_correction_bytes(task->weight_format);
+    if ((task->rule == RULE_ADAM || task->rule == RULE_SGD) && task->s.weight_decay != 0) {
+        copy_here(opt, room, task->weights, (size_t)task->count * optim_weight_bytes(task->weight_format));
+        copy_here(opt, room + SAMPLE_WEIGHTS / 2, task->correction, correction);
+        if (task->weight_format == WEIGHTS_F32_COPY) task->weight_format = WEIGHTS_F32;
+    } else task->weight_format = WEIGHTS_F32;
+    task->weights = room;
+    task->correction = room + SAMPLE_WEIGHTS / 2;
+    task->copy = NULL;
+}
+
+/* The steps of the samples of one tensor: their tasks, how many there are. */
+static size_t samples_step(const struct meopt *opt, struct tensor *t, const struct optim_task *whole,
+                           struct optim_task *tasks)
+{
+    const struct samples *s = &t->layout.samples;
+    struct sample *next = samples_at(t, true);
+    struct sample_room *rooms = (struct sample_room *)((char *)t->samples + sample_rooms_at(s));
+    size_t count = 0;
+    copy_here(opt, next, samples_at(t, false), samples_bytes(t));
+    for (int64_t k = 0; k < s->count; k++) {
+        struct optim_task one = task_group(whole, sample_group(s, k) - t->layout.first_sampled);
+        if (one.rule == RULE_LAMB) one.rule = RULE_ADAMW; /* the same moments */
+        size_t shadows = shadow_tasks(opt, t, &one, &next[k], &tasks[count]);
+        for (size_t i = 0; i < shadows; i++) weights_apart(opt, &tasks[count + i], rooms[k].weights[i]);
+        count += shadows;
+    }
+    t->root_scale = whole->s.root_scale;
+    t->eps = whole->s.eps;
+    return count;
+}
+
+static void shadows_sweep(const struct meopt *opt, struct optim_task *tasks, size_t count,
+                          struct optim_partial *partials)
+{
+    for (size_t i = 0; i < count; i++) tasks[i].first_partial = (int64_t)i;
+    opt->device->optim->step(opt->device, opt->shadows,
+                             &(struct optim_sweep){.tasks = tasks,
+                                                   .count = count,
+                                                   .partials = partials,
+                                                   .threads = opt->options.threads,
+                                                   .bad = -1});
+}
+
+int adapt_step(struct meopt *opt, const size_t *tensors, const struct optim_task *tasks, size_t count,
+               struct meopt_error *err)
+{
+    enum { ROOM = ADAPT_TASKS };
+    struct optim_task *shadows = NULL;
+    struct optim_partial *partials = NULL;
+    size_t filled = 0;
+    int status = MEOPT_OK;
+    for (size_t i = 0; i < count && !status; i++) {
+        struct tensor *t = &opt->tensors[tensors[i]];
+        if (!adapt_watches(&opt->options, &t->layout) || !t->layout.samples.count) continue;
+        if (!shadows) {
+            shadows = malloc(ROOM * sizeof *shadows);
+            partials = malloc(ROOM * sizeof *partials);
+        }
+        if (!shadows || !partials) status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %d tasks", ROOM);
+        if (status) break;
+        if (filled + SHADOWS * SAMPLE_GROUPS > ROOM) {
+            shadows_sweep(opt, shadows, filled, partials);
+            filled = 0;
+        }
+        filled += samples_step(opt, t, &tasks[i], &shadows[filled]);
+    }
+    if (filled && !status) shadows_sweep(opt, shadows, filled, partials);
+    free(shadows);
+    free(partials);
+    return status ? status : optim_device_status(opt, err);
+}
+
+/* ---- Measuring ---------------------------------------------------------------------------------------- */
+
+/* What is added up: squares of differences between updates, and of updates; and, of each tensor, whether it
+ * cannot be told. */
+enum { STORED_SINCE, SIZE_SINCE, STORED_EXACT, TRIAL_EXACT, SIZE_EXACT, SUMS };
+enum { VALUES = SUMS * SAMPLE_GROUPS + 1 };
+
+size_t adapt_values(void) { return VALUES; }
+
+/* Of a state after the step: its updates. */
+static void updates_of(const struct meopt *opt, const struct tensor *t, const struct optim_task *task,
+                       double u[OPTIM_GROUP])
+{
+    bool has_v = task->v_format != STATE_NONE;
+    float m[OPTIM_GROUP], v[OPTIM_GROUP];
+    opt->kernels->state_out(task, 0, 1, m, has_v ? v : NULL);
+    for (int i = 0; i < OPTIM_GROUP; i++)
+        u[i] = has_v ? (double)m[i] / (sqrt((double)v[i]) * (double)t->root_scale + (double)t->eps)
+                     : (double)m[i];
+}
+
+static double squares_between(const double *a, const double *b)
+{
+    double sum = 0;
+    for (int i = 0; i < OPTIM_GROUP; i++) sum += (a[i] - b[i]) * (a[i] - b[i]);
+    return sum;
+}
+
+/* A sample and the stored state of its group, both on the host. */
+struct seen {
+    struct sample sample;
+    _Alignas(64) uint8_t m[OPTIM_GROUP * 4], v[OPTIM_GROUP * 4], scales[8];
+};
+
+static bool measured_now(const struct meopt *opt, const struct tensor *t)
+{
+    return t->stepped && adapt_due(opt, t);
+}
+
+void adapt_fetch(struct meopt *opt)
+{
+    struct device *dev = opt->device;
+    if (dev->host_memory) return;
+    for (size_t i = 0; i < opt->count; i++) {
+        const struct tensor *t = &opt->tensors[i];
+        if (!measured_now(opt, t)) continue;
+        if (!opt->seen) opt->seen = dev->queues->host_allocate(dev, opt->samples * sizeof(struct seen));
+        if (!opt->seen) return;
+        struct optim_task whole = task_of(opt, t);
+        bool pair = OPTIM_PAIR(whole.m_format, whole.v_format);
+        for (int64_t k = 0; k < t->layout.samples.count; k++) {
+            struct seen *to = (struct seen *)opt->seen + t->first_seen + k;
+            struct optim_task one =
+                task_group(&whole, sample_group(&t->layout.samples, k) - t->layout.first_sampled);
+            const struct sample *sample = samples_at(t, false) + k;
+            dev->queues->download(dev, NULL, &to->sample, sample, sizeof *sample);
+            dev->queues->download(dev, NULL, to->m, one.m, optim_state_bytes(one.m_format) * (pair ? 2 : 1));
+            if (!pair && one.v_format != STATE_NONE)
+                dev->queues->download(dev, NULL, to->v, one.v, optim_state_bytes(one.v_format));
+            dev->queues->download(dev, NULL, to->scales, one.scales,
+                                  optim_scale_bytes(one.m_format, one.v_format));
+        }
+    }
+}
+
+/* The sums of one sample. */
+static void sample_sums(const struct meopt *opt, const struct tensor *t, int64_t k, double *sums)
 {
     static const double none[OPTIM_GROUP];
-    struct alone a;
     double u[OPTIM_GROUP], exact_u[OPTIM_GROUP], since_u[OPTIM_GROUP], trial_u[OPTIM_GROUP];
-    int64_t group = sample_group(&t->layout.samples, k) - t->layout.first_sampled;
-    int status = alone_hold(opt, whole, group, sums != NULL, &a, err);
-    if (status) return status;
-    struct optim_task exact = exact_task(&a.task, next->m, next->v),
-                      since = exact_task(&a.task, next->since_m, next->since_v),
-                      trial = trial_task(t, &a.task, next);
-    trial.m_range = t->trial.m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
-    state_step(opt, &exact, a.weights);
-    if (t->promoted) {
-        state_step(opt, &since, a.weights);
-        state_step(opt, &trial, a.weights);
+    struct optim_task whole = task_of(opt, t), shadows[SHADOWS],
+                      one = task_group(&whole, sample_group(&t->layout.samples, k) - t->layout.first_sampled);
+    struct sample *sample;
+    if (opt->device->host_memory) sample = samples_at(t, false) + k;
+    else {
+        struct seen *seen = (struct seen *)opt->seen + t->first_seen + k;
+        sample = &seen->sample;
+        one.m = seen->m;
+        one.v = seen->v;
+        one.scales = seen->scales;
     }
-    if (!sums) return MEOPT_OK;
-    stored_step(opt, &a.task, a.weights, u);
-    updates_of(opt, &exact, exact_u);
-    updates_of(opt, t->promoted ? &since : &exact, since_u);
-    updates_of(opt, t->promoted ? &trial : &exact, trial_u);
+    shadow_tasks(opt, t, &one, sample, shadows);
+    updates_of(opt, t, &one, u);
+    updates_of(opt, t, &shadows[EXACT], exact_u);
+    updates_of(opt, t, &shadows[t->promoted ? SINCE : EXACT], since_u);
+    updates_of(opt, t, &shadows[t->promoted ? TRIAL : EXACT], trial_u);
     sums[STORED_SINCE] = squares_between(u, since_u);
     sums[SIZE_SINCE] = squares_between(since_u, none);
     sums[STORED_EXACT] = squares_between(u, exact_u);
     sums[TRIAL_EXACT] = squares_between(trial_u, exact_u);
     sums[SIZE_EXACT] = squares_between(exact_u, none);
-    return MEOPT_OK;
 }
 
-int adapt_step(const struct meopt *opt, const struct tensor *t, const struct optim_task *task,
-               double errors[2], struct meopt_error *err)
+static void tensor_sums(const struct meopt *opt, const struct tensor *t, double sums[VALUES])
 {
     const struct samples *s = &t->layout.samples;
-    bool due = adapt_due(opt, t);
-    double sums[SUMS * SAMPLE_GROUPS] = {0}, total[SUMS] = {0};
-    struct tensor host;
-    int status = tensor_hold(opt, t, PART_SAMPLES, &host, err);
-    if (status) return status;
-    struct sample *now = samples_at(&host, false), *next = samples_at(&host, true);
-    for (int64_t k = 0; k < s->count && !status; k++) {
-        next[k] = now[k];
-        status = sample_step(opt, t, task, k, &next[k], due ? &sums[SUMS * (s->first + k)] : NULL, err);
-    }
-    int released = tensor_release(opt, t, &host, !status, status ? NULL : err);
-    if (!status) status = released;
-    if (!due || status) return status;
-    status = optim_reduce(opt, sums, SUMS * SAMPLE_GROUPS, err);
+    memset(sums, 0, VALUES * sizeof *sums);
+    if (t->found.bad_groups || (s->count && !opt->device->host_memory && !opt->seen)) sums[VALUES - 1] = 1;
+    else
+        for (int64_t k = 0; k < s->count; k++) sample_sums(opt, t, k, &sums[SUMS * (s->first + k)]);
+}
+
+static void errors_of(const struct tensor *t, const double sums[VALUES], double errors[2])
+{
+    double total[SUMS] = {0};
     for (int k = 0; k < SUMS * SAMPLE_GROUPS; k++) total[k % SUMS] += sums[k];
     errors[0] = total[SIZE_SINCE] > 0 ? sqrt(total[STORED_SINCE] / total[SIZE_SINCE]) : 0;
     errors[1] =
         total[SIZE_EXACT] > 0 ? sqrt(fmax(total[STORED_EXACT], total[TRIAL_EXACT]) / total[SIZE_EXACT]) : 0;
     if (!t->promoted) errors[1] = -1;
-    return status;
 }
 
 /* Steps after which an average has forgotten what it began with. */
@@ -364,7 +443,8 @@ static double steps_remembered(const struct meopt *opt, const struct tensor *t)
     return 1 / (1 - (o->rule == MEOPT_APSGD ? o->momentum : o->beta2));
 }
 
-int adapt_act(struct meopt *opt, struct tensor *t, const double errors[2], struct meopt_error *err)
+/* After a step that was due: promote or demote. */
+static int adapt_act(struct meopt *opt, struct tensor *t, const double errors[2], struct meopt_error *err)
 {
     const struct meopt_options *o = &opt->options;
     const struct layout *l = &t->layout;
@@ -388,4 +468,26 @@ int adapt_act(struct meopt *opt, struct tensor *t, const double errors[2], struc
     if (o->report) o->report(o->context, &report);
     return status == MEOPT_NO_MEMORY ? MEOPT_OK
                                      : status; /* the step is made; the next one that is due asks again */
+}
+
+int adapt_measure(struct meopt *opt, struct meopt_error *err)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < opt->count; i++)
+        if (measured_now(opt, &opt->tensors[i]))
+            tensor_sums(opt, &opt->tensors[i], opt->sums + VALUES * count++);
+    int status = count ? optim_reduce(opt, opt->sums, VALUES * count, err) : MEOPT_OK;
+    if (status) return status;
+    count = 0;
+    for (size_t i = 0; i < opt->count; i++) {
+        struct tensor *t = &opt->tensors[i];
+        double errors[2];
+        if (!measured_now(opt, t)) continue;
+        const double *sums = opt->sums + VALUES * count++;
+        if (sums[VALUES - 1] > 0) continue;
+        errors_of(t, sums, errors);
+        int acted = adapt_act(opt, t, errors, status ? NULL : err);
+        if (!status) status = acted;
+    }
+    return status;
 }

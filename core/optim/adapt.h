@@ -15,6 +15,20 @@ struct sample {
     _Alignas(8) uint8_t codes[264];
 };
 
+/* Behind the samples: weights beside each of a sample's states, which take the step as a tensor's do. Its
+ * correction lies in the second half of bf16 weights. */
+enum { SAMPLE_WEIGHTS = OPTIM_GROUP * 4 };
+struct sample_room {
+    uint8_t weights[3][SAMPLE_WEIGHTS];
+};
+static inline size_t sample_rooms_at(const struct samples *s)
+{
+    return (2 * (size_t)s->count * sizeof(struct sample) + 63) & ~(size_t)63;
+}
+
+/* Tasks that a sweep of samples has at most: their table is small enough to be sent without waiting. */
+enum { ADAPT_TASKS = 256 };
+
 /* Samples lie evenly over the groups of the whole tensor: number k of n is group k * groups / n. Those in a
  * part of it, and which group a part's number k is. */
 struct samples samples_in(int64_t whole_groups, int64_t first_group, int64_t groups);
@@ -39,15 +53,17 @@ int adapt_load(const struct meopt *opt, struct tensor *tensor, const void *from,
 /* Numbers of samples from outside: what is wrong with them, NULL: nothing. */
 const char *adapt_check(const struct meopt *opt, const struct tensor *tensor, const void *from);
 
-/* Every step of a watched tensor, before its sweep: the samples take it; where it is due, both errors of
- * struct meopt_report. It counts from adapt_done on; adapt_undone: it turned out that the step was refused.
- */
+/* Every step, before its sweep: the samples of those tensors that are watched take it, where they are.
+ * Nothing is waited for. It counts from adapt_done on, and no longer after another: the step was refused. */
 bool adapt_due(const struct meopt *opt, const struct tensor *tensor);
-int adapt_step(const struct meopt *opt, const struct tensor *tensor, const struct optim_task *task,
-               double errors[2], struct meopt_error *err);
+int adapt_step(struct meopt *opt, const size_t *tensors, const struct optim_task *tasks, size_t count,
+               struct meopt_error *err);
 void adapt_done(struct tensor *tensor);
-int adapt_undone(const struct meopt *opt, struct tensor *tensor, struct meopt_error *err);
-/* After the sweep of a step that was due: promote or demote. */
-int adapt_act(struct meopt *opt, struct tensor *tensor, const double errors[2], struct meopt_error *err);
+/* The end of a step, where it is due: what measuring needs is asked of a card, and is there when the host has
+ * next waited for it; then both errors of struct meopt_report, and promotion or the way back. */
+void adapt_fetch(struct meopt *opt);
+int adapt_measure(struct meopt *opt, struct meopt_error *err);
+/* Numbers of meopt.sums that a tensor takes there. */
+size_t adapt_values(void);
 
 #endif

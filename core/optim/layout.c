@@ -51,7 +51,7 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
     l->correction_bytes = rounded(groups * optim_correction_bytes(l->weights));
     layout_state(l);
     if (adapt_watches(o, l)) l->samples = samples_in(whole, l->first_sampled, l->groups);
-    l->samples_bytes = rounded(2 * (size_t)l->samples.count * sizeof(struct sample));
+    l->samples_bytes = sample_rooms_at(&l->samples) + (size_t)l->samples.count * sizeof(struct sample_room);
     if (l->accumulator != STATE_NONE) {
         l->accumulator_scales_at = rounded(state_array_bytes(l->accumulator, l->groups));
         l->accumulator_bytes =

@@ -1,4 +1,5 @@
 /* The handle: creation from a table of tensors, memory, weights in and out. */
+#include "core/optim/adapt.h"
 #include "core/optim/offload.h"
 #include "core/base/file.h"
 #include "core/base/hash.h"
@@ -158,7 +159,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     opt->m_range4 = m_range(&o, STATE_4BIT);
     opt->tensors = calloc(count ? count : 1, sizeof *opt->tensors);
     status = opt->tensors ? MEOPT_OK : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", count);
-    size_t chunks = 0, places = 0;
+    size_t chunks = 0, places = 0, watched = 0;
     for (size_t i = 0; !status && i < count; i++) {
         struct meopt_tensor from;
         opt->count = i + 1;
@@ -167,6 +168,9 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
         opt->tensors[i].first_partial = chunks;
         chunks += (size_t)chunks_of(&opt->tensors[i]);
         places += optim_places(opt, &opt->tensors[i]);
+        opt->tensors[i].first_seen = opt->samples;
+        opt->samples += (size_t)opt->tensors[i].layout.samples.count;
+        watched += adapt_watches(&o, &opt->tensors[i].layout);
     }
     for (size_t i = 0; !status && i < count; i++)
         if (meopt_find(opt, opt->tensors[i].name) != (int64_t)i)
@@ -174,12 +178,14 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
                 optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
     if (!status && !(opt->partials = calloc(chunks ? chunks : 1, sizeof *opt->partials)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
-    if (!status && !(opt->sums = calloc(places + 2, sizeof *opt->sums)))
+    if (!status && !(opt->sums = calloc(places + 2 + watched * adapt_values(), sizeof *opt->sums)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", places);
     if (!status) status = offload_create(opt, err);
     opt->options.offload_dir = NULL; /* the caller's */
     struct error why = {0};
-    if (!status && opt->device->optim->create(opt->device, count, chunks, &opt->work, &why))
+    if (!status && (opt->device->optim->create(opt->device, count, chunks, &opt->work, &why) ||
+                    (opt->samples &&
+                     opt->device->optim->create(opt->device, ADAPT_TASKS, ADAPT_TASKS, &opt->shadows, &why))))
         status = optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
     if (!status) status = optim_device_status(opt, err);
     if (status) {
@@ -206,6 +212,8 @@ void meopt_destroy(struct meopt *opt)
         if (t->own_weights) memory_put(&opt->options, MEOPT_MEMORY_WEIGHTS, t->weights, l->weight_bytes);
         free(t->name);
     }
+    if (opt->seen) opt->device->queues->host_free(opt->device, opt->seen);
+    opt->device->optim->destroy(opt->device, opt->shadows);
     opt->device->optim->destroy(opt->device, opt->work);
     free(opt->tensors);
     free(opt->partials);

@@ -48,8 +48,10 @@ struct tensor {
     bool own_weights, own_copy;
     bool offloaded; /* state and correction are not here: offload.h */
     bool promoted;  /* state wider than the options ask */
-    void *samples;  /* twice layout.samples.count; `second`: the second ones count */
+    void *samples;  /* twice layout.samples.count; `second`: the second ones count; and sample_room */
     bool second;
+    size_t first_seen;     /* its samples in meopt.seen */
+    float root_scale, eps; /* of the step that the samples took last */
     struct trial trial;
     int64_t updates;     /* steps taken */
     int64_t accumulated; /* gradients added since the accumulator was last emptied */
@@ -62,8 +64,8 @@ static inline int64_t chunks_of(const struct tensor *t) { return optim_chunks(t-
 
 struct meopt {
     struct meopt_options options;
-    struct device *device; /* where the arrays are: the options', or this machine */
-    struct optim_work *work;
+    struct device *device;               /* where the arrays are: the options', or this machine */
+    struct optim_work *work, *shadows;   /* the step's; of the samples of adaptive precision */
     const struct optim_kernels *kernels; /* for what the host has copies of */
     struct tensor *tensors;
     size_t count;
@@ -74,7 +76,9 @@ struct meopt {
     int64_t step, wide_groups; /* of the last step that ended */
     double lr;
     int m_range8, m_range4;
-    struct offload *offload;            /* NULL: every state is where the weights are */
+    size_t samples;          /* of all tensors */
+    void *seen;              /* those and what is stored, read from a card; NULL until it is measured first */
+    struct offload *offload; /* NULL: every state is where the weights are */
     double offload_seen, offload_taken; /* bytes, while tensors are chosen */
 };
 
@@ -154,14 +158,5 @@ int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts,
                 struct meopt_error *err);
 int tensor_release(const struct meopt *opt, const struct tensor *t, struct tensor *host, bool changed,
                    struct meopt_error *err);
-
-/* One group of a task as a task of its own whose arrays the host may read, and those of accumulators, too.
- * Copies lie in `room`; on the CPU it stays empty. Nothing is written back. */
-struct group_room {
-    _Alignas(64) uint8_t gradient[256], weights[256], copy[128], correction[128], m[256], v[256], scales[8],
-        gradient_scales[1];
-};
-int group_hold(const struct meopt *opt, const struct optim_task *task, int64_t group, struct group_room *room,
-               struct optim_task *host, struct meopt_error *err);
 
 #endif

@@ -259,9 +259,8 @@ static int not_finite(struct meopt_error *err, const struct tensor *t)
     return optim_fail(err, MEOPT_NOT_FINITE, "the gradient of %.100s holds a NaN or an infinity", t->name);
 }
 
-/* After a sweep: counters, accumulator, promotion. */
-static int task_finish(struct meopt *opt, struct tensor *t, bool accumulated, const double errors[2],
-                       struct meopt_error *err)
+/* After a sweep: counters, accumulator. */
+static int task_finish(const struct meopt *opt, struct tensor *t, bool accumulated, struct meopt_error *err)
 {
     t->stepped = true;
     t->updates++;
@@ -271,15 +270,14 @@ static int task_finish(struct meopt *opt, struct tensor *t, bool accumulated, co
                                   opt->options.threads);
     }
     adapt_done(t);
-    if (t->found.bad_groups) return not_finite(err, t);
-    return adapt_due(opt, t) ? adapt_act(opt, t, errors, err) : MEOPT_OK;
+    return t->found.bad_groups ? not_finite(err, t) : MEOPT_OK;
 }
 
-/* The named tensors; tasks and errors have a place for each. wait: results are known on return. All that can
+/* The named tensors; tasks has a place for each. wait: results are known on return. All that can
  * be wrong with what was given is found before anything moves: then it is as if nothing had been asked. What
  * a tensor's own step says later concerns that one; the others are counted, and the first is reported. */
 static int step_named(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
-                      size_t count, double scale, bool wait, struct optim_task *tasks, double (*errors)[2],
+                      size_t count, double scale, bool wait, struct optim_task *tasks,
                       struct meopt_error *err)
 {
     struct optim_sweep sweep = {.tasks = tasks,
@@ -299,17 +297,14 @@ static int step_named(struct meopt *opt, const size_t *tensors, const struct meo
         }
         t->stepped = true;
     }
-    for (size_t i = 0; i < count && !status; i++)
-        if (adapt_watches(&opt->options, &opt->tensors[tensors[i]].layout))
-            status = adapt_step(opt, &opt->tensors[tensors[i]], &tasks[i], errors[i], err);
+    status = adapt_step(opt, tensors, tasks, count, err);
     if (!status) status = sweep_steps(opt, tensors, tasks, &sweep, err);
     if (!wait) opt->deferred = true;
     if (status) return status;
     if (sweep.bad >= 0) return not_finite(err, &opt->tensors[tensors[sweep.bad]]);
     for (size_t i = 0; i < count; i++) {
-        int ended =
-            task_finish(opt, &opt->tensors[tensors[i]], tasks[i].gradient_format == GRADIENT_ACCUMULATOR,
-                        errors[i], status ? NULL : err);
+        int ended = task_finish(opt, &opt->tensors[tensors[i]],
+                                tasks[i].gradient_format == GRADIENT_ACCUMULATOR, status ? NULL : err);
         if (!status) status = ended;
     }
     return status;
@@ -320,13 +315,9 @@ static int step_tensors(struct meopt *opt, const size_t *tensors, const struct m
 {
     if (!count) return MEOPT_OK;
     struct optim_task one = {0}, *tasks = count == 1 ? &one : calloc(count, sizeof *tasks);
-    double alone[1][2], (*errors)[2] = count == 1 ? alone : calloc(count, sizeof *errors);
-    int status = tasks && errors ? step_named(opt, tensors, gradients, count, scale, wait, tasks, errors, err)
-                                 : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", count);
-    if (count > 1) {
-        free(tasks);
-        free(errors);
-    }
+    int status = tasks ? step_named(opt, tensors, gradients, count, scale, wait, tasks, err)
+                       : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", count);
+    if (count > 1) free(tasks);
     return status;
 }
 
@@ -363,7 +354,7 @@ static int deferred_results(struct meopt *opt, struct meopt_error *err)
         t->found = partials_total(opt, t);
         if (!isinf(t->found.gradient_squares)) continue;
         t->updates--; /* the check refused it */
-        if (adapt_watches(&opt->options, &t->layout)) status = adapt_undone(opt, t, err);
+        adapt_done(t);
     }
     return status;
 }
@@ -414,6 +405,7 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
     OPTIM_ENTER(opt);
     if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
     opt->stepping = false;
+    adapt_fetch(opt);
     if (opt->deferred) {
         int status = deferred_results(opt, err);
         if (status) return status;
@@ -422,6 +414,7 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
     double squares = 0;
     int64_t bad = 0;
     int failed = gradient_sums(opt, stepped, NULL, true, &squares, &bad, &opt->wide_groups, err);
+    if (!failed) failed = adapt_measure(opt, err);
     if (failed) return failed;
     for (size_t i = 0; i < opt->count; i++) found.tensors += opt->tensors[i].stepped;
     found.grad_norm = sqrt(squares);
@@ -470,7 +463,7 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
             tensors[count] = i;
             given[count++] = gradients[i];
         }
-    if (!status) status = step_tensors(opt, tensors, given, count, scale, true, err);
+    if (!status) status = step_tensors(opt, tensors, given, count, scale, !opt->device->optim->later, err);
     if (status && status != MEOPT_NOT_FINITE) opt->stepping = false;
     else {
         int ended = meopt_step_end(opt, stats, status ? NULL : err);

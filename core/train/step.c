@@ -329,11 +329,12 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     struct meopt_error library = {0};
     struct meopt_step_stats stats = {0};
     double norm;
-    int finite, code = step_read_sums(t, 2 * pieces_of(t), err);
-    if (!code) code = add_losses(t, step, result, err);
-    if (code) return code;
-    if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library))
+    int finite, code;
+    t->device->queues->download(t->device, NULL, t->host_sums, t->sums,
+                                (size_t)(2 * pieces_of(t)) * sizeof *t->sums);
+    if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library)) /* waits for that, too */
         return trainer_library_error(&library, err);
+    if ((code = add_losses(t, step, result, err)) != 0) return code;
     if (!finite) return step_diverged(t, step, step_not_finite, false, err);
     double scale = step_clip_scale(t, norm, 1);
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);

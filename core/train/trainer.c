@@ -403,7 +403,11 @@ static int create_buffers(struct trainer *t, struct error *err)
     if (!(t->dout = buffer(t, MEMORY_WORKSPACE, outs, "gradient of the output", err))) goto fail;
     if (!t->teacher && !(t->target = buffer(t, MEMORY_WORKSPACE, outs, "targets", err))) goto fail;
     if (!(t->sums = buffer(t, MEMORY_WORKSPACE, step_sums_bytes(t), "loss", err))) goto fail;
-    t->host_sums = xcalloc(1, step_sums_bytes(t));
+    if (!(t->host_sums = queues->host_allocate(t->device, step_sums_bytes(t)))) {
+        error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu bytes of losses", step_sums_bytes(t));
+        goto fail;
+    }
+    memset(t->host_sums, 0, step_sums_bytes(t));
     t->host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->host_target);
     if (t->many && many_buffers(t, err)) goto fail;
     tower_bind_scratch(t->student, t->scratch);
@@ -542,7 +546,7 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->target);
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);
-    free(t->host_sums);
+    t->device->queues->host_free(t->device, t->host_sums);
     free(t->host_target);
     dist_close(&t->ranks);
     free(t->cache);

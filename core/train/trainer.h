@@ -62,7 +62,7 @@ struct trainer {
     float *host_target; /* (micro, out_width), host: rows of the cache on their way */
     float *dout;        /* the same shape as target */
     double *sums;       /* device (pieces, 2): loss, cosine; then struct step_squares (groups, at least 1) */
-    double *host_sums;  /* the same, as read last */
+    double *host_sums;  /* the same, as read last; a card copies to it */
     float *cache;       /* host: teacher's output by image, (images, out_rows*out_width) */
     uint8_t *cached;    /* (cache_images): 1 where the row was computed; no other is ever a target */
     int64_t cache_images;
