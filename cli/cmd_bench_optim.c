@@ -230,9 +230,12 @@ static void gradient_fill(void *gradient, int dtype, int64_t count)
 static int run_combination(const struct combination *c, int64_t parameters, int threads, int repeat,
                            struct triad *triad, struct result *r, struct error *err)
 {
-    int64_t count = (parameters + TENSOR_COUNT - 1) / TENSOR_COUNT;
+    int64_t count = (parameters + TENSOR_COUNT - 1) / TENSOR_COUNT,
+            rows =
+                parameters < TENSOR_COUNT ? (parameters + TENSOR_COLUMNS - 1) / TENSOR_COLUMNS : TENSOR_ROWS,
+            all = count * rows * TENSOR_COLUMNS;
     int dtype = gradient_dtype(c->weights);
-    size_t gradient_bytes = (size_t)(count * TENSOR_COUNT) * (dtype == MEOPT_F32 ? 4 : 2);
+    size_t gradient_bytes = (size_t)all * (dtype == MEOPT_F32 ? 4 : 2);
     struct meopt_options o = options_of(c, triad, threads);
     struct meopt_tensor *table = xcalloc((size_t)count, sizeof *table);
     struct meopt_gradient *gradients = xcalloc((size_t)count, sizeof *gradients);
@@ -245,11 +248,10 @@ static int run_combination(const struct combination *c, int64_t parameters, int 
                                     "no memory for %zu bytes of gradients", gradient_bytes);
     for (int64_t i = 0; !code && i < count; i++) {
         snprintf(names + i * 24, 24, "t%lld", (long long)i);
-        table[i] =
-            (struct meopt_tensor){.name = names + i * 24, .ndim = 2, .shape = {TENSOR_ROWS, TENSOR_COLUMNS}};
+        table[i] = (struct meopt_tensor){.name = names + i * 24, .ndim = 2, .shape = {rows, TENSOR_COLUMNS}};
     }
     if (!code) memory_large_pages(gradient, gradient_bytes);
-    if (!code) gradient_fill(gradient, dtype, count * TENSOR_COUNT);
+    if (!code) gradient_fill(gradient, dtype, all);
     if (!code && triad->card && !(card = gradient_place(triad, gradient, gradient_bytes, err)))
         code = EXIT_CARD_MEMORY;
     char *from = card ? card : gradient;
@@ -289,15 +291,29 @@ static const struct combination usual[] = {
     {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_8BIT},      {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_4BIT},
 };
 
+/* The preset that has these formats, NULL for none. */
+static const char *preset_of(const struct combination *c)
+{
+    static const char *const presets[] = {"quality", "balanced", "minimal", "fp32", "amp", "pure_bf16"};
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        struct meopt_options o;
+        meopt_options_init(&o, sizeof o, c->rule);
+        if (meopt_options_preset(&o, presets[i], NULL) == 0 && o.weights == c->weights &&
+            o.first_moment == c->states)
+            return presets[i];
+    }
+    return NULL;
+}
+
 static json_t *result_json(const struct combination *c, const struct result *r)
 {
     double gb = r->moved * (double)r->parameters / r->seconds * 1e-9;
-    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "rule",
+    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s?}", "rule",
                      meopt_rule_name(c->rule), "weights", meopt_weight_format_name(c->weights), "states",
                      meopt_state_format_name(c->states), "bytes_held_per_param", r->held,
                      "bytes_moved_per_param", r->moved, "step_ms", r->seconds * 1e3, "gb_per_s", gb,
                      "triad_gb_per_s", r->triad, "bandwidth_ratio", gb / r->triad, "params_per_s",
-                     (double)r->parameters / r->seconds, "max_rel_error", r->error);
+                     (double)r->parameters / r->seconds, "max_rel_error", r->error, "preset", preset_of(c));
 }
 
 static void result_print(const struct combination *c, const struct result *r)

@@ -129,8 +129,8 @@ static void print(const struct doctor *d)
 /* A file that can be sent. */
 static int send_to(const char *path, struct doctor *d, struct error *err)
 {
-    doctor_anonymous(d);
     json_t *report = doctor_json(d);
+    doctor_anonymous(report);
     int code = json_write(path, report, JSON_INDENT(1) | JSON_PRESERVE_ORDER, err);
     json_decref(report);
     if (code) doctor_free(d);

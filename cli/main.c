@@ -21,19 +21,45 @@
 #include <unistd.h>
 
 extern const struct command cmd_fetch, cmd_worker, cmd_attach, cmd_runs, cmd_stop, cmd_checkpoint, cmd_help,
-    cmd_version, cmd_bench_optim, cmd_bench_speedup, cmd_bench_train, cmd_train, cmd_embed, cmd_export;
+    cmd_version, cmd_bench_gpu, cmd_bench_optim, cmd_bench_speedup, cmd_bench_train, cmd_train, cmd_embed,
+    cmd_export;
 extern const struct command cmd_compare, cmd_doctor;
 extern const struct command cmd_config_get, cmd_config_set, cmd_config_unset, cmd_config_list,
     cmd_config_check, cmd_config_diff, cmd_config_new, cmd_config_edit, cmd_config_man, cmd_complete,
     cmd_plan, cmd_sbatch, cmd_monitor_helper;
 
 const struct command *const commands[] = {
-    &cmd_fetch,        &cmd_config_get,     &cmd_config_set,    &cmd_config_unset, &cmd_config_list,
-    &cmd_config_check, &cmd_config_diff,    &cmd_config_new,    &cmd_config_edit,  &cmd_config_man,
-    &cmd_plan,         &cmd_train,          &cmd_sbatch,        &cmd_attach,       &cmd_runs,
-    &cmd_stop,         &cmd_checkpoint,     &cmd_worker,        &cmd_compare,      &cmd_embed,
-    &cmd_export,       &cmd_bench_optim,    &cmd_bench_speedup, &cmd_bench_train,  &cmd_doctor,
-    &cmd_complete,     &cmd_monitor_helper, &cmd_help,          &cmd_version,      NULL,
+    &cmd_fetch,
+    &cmd_config_get,
+    &cmd_config_set,
+    &cmd_config_unset,
+    &cmd_config_list,
+    &cmd_config_check,
+    &cmd_config_diff,
+    &cmd_config_new,
+    &cmd_config_edit,
+    &cmd_config_man,
+    &cmd_plan,
+    &cmd_train,
+    &cmd_sbatch,
+    &cmd_attach,
+    &cmd_runs,
+    &cmd_stop,
+    &cmd_checkpoint,
+    &cmd_worker,
+    &cmd_compare,
+    &cmd_embed,
+    &cmd_export,
+    &cmd_bench_gpu,
+    &cmd_bench_optim,
+    &cmd_bench_speedup,
+    &cmd_bench_train,
+    &cmd_doctor,
+    &cmd_complete,
+    &cmd_monitor_helper,
+    &cmd_help,
+    &cmd_version,
+    NULL,
 };
 
 /* Those that compute on the processor in their own process. */

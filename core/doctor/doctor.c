@@ -73,46 +73,6 @@ void doctor_run(struct doctor *d, const struct doctor_row *rows)
     }
 }
 
-/* "(/home/u/lib/x.so)" becomes "(x.so)", in place; also what begins with a dot or a tilde. */
-static void shorten_paths(char *text)
-{
-    static const char ends[] = " ,;:()=\"'";
-    char *to = text;
-    for (const char *from = text; *from;) {
-        size_t n = strcspn(from, ends);
-        const char *last = from;
-        bool path = n && strchr("/.~", from[0]);
-        for (size_t i = 0; path && i + 1 < n; i++)
-            if (from[i] == '/') last = from + i + 1;
-        size_t kept = n - (size_t)(last - from);
-        memmove(to, last, kept);
-        to += kept;
-        from += n;
-        while (*from && strchr(ends, *from)) *to++ = *from++;
-    }
-    *to = 0;
-}
-
-void doctor_anonymous(struct doctor *d)
-{
-    for (size_t i = 0; i < d->row_count; i++) {
-        struct line *line = &d->rows[i];
-        const char *key;
-        json_t *value;
-        shorten_paths(line->found);
-        shorten_paths(line->meaning);
-        shorten_paths(line->mend);
-        json_object_foreach(line->values, key, value)
-        {
-            char text[512];
-            if (!json_is_string(value)) continue;
-            snprintf(text, sizeof text, "%s", json_string_value(value));
-            shorten_paths(text);
-            json_string_set(value, text);
-        }
-    }
-}
-
 json_t *doctor_json(const struct doctor *d)
 {
     int count[3] = {0};

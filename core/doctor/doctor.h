@@ -58,10 +58,6 @@ extern const struct doctor_row doctor_host[], doctor_cards[];
 int doctor_device(struct doctor *doctor, const char *spec, struct error *err);
 void doctor_run(struct doctor *doctor, const struct doctor_row *rows);
 void doctor_free(struct doctor *doctor);
-/* Of every path in the report only its last part is left, so that it can be given to others: directories name
- * users and sites. Host and user names are nowhere in it. */
-void doctor_anonymous(struct doctor *doctor);
-
 /* Inside a check: one line more; printf text of what was found. Valid until the next call. */
 struct line *doctor_add(struct doctor *doctor, enum finding finding, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -76,5 +72,8 @@ char *doctor_read(const struct doctor *doctor, const char *path);
 
 /* {"checks":[{"name","status","detail","meaning","hint",...figures}],"ok":N,"warning":N,"missing":N} */
 json_t *doctor_json(const struct doctor *doctor);
+/* Of every path in a report's texts only its last part is left, and this user's and this host's name become
+ * USER and HOST, so that it can be given to others. */
+void doctor_anonymous(json_t *report);
 
 #endif

@@ -1,9 +1,8 @@
 #!/bin/sh
 # All figures of a card in one run of at most 8 minutes: gpu.sh [DEVICE [OUTPUT]] (cuda:0, or hip:0 where that driver is; a directory,
 # default ./gpu-figures). Needs a build with code objects for the card in $MEOPT_BUILD (default build), where the programs are
-# started, and the sources for configs/. What takes part: the report of doctor; operations, towers, training and optimizer on the
-# card against their references; the optimizer for 1e9 parameters in every format; speed-up over cores; the three workloads at batch
-# 32 with random weights; times of operations; quickstart beside the CPU; compute-sanitizer where it is; PyTorch on the same shapes
+# started, and the sources for configs/. What takes part: `meopt bench gpu` of eva_clip; operations, towers, training and optimizer on
+# the card against their references; speed-up over cores; the two other workloads at batch 32 with random weights; times of operations; quickstart beside the CPU; compute-sanitizer where it is; PyTorch on the same shapes
 # where $MEOPT_PYTHON (default python3) has it and it sees the card.
 # A part that fails, is cut off at its limit or cannot run is told, leaves its words in OUTPUT, and the others go on. The limits add
 # up to $MEOPT_GPU_SECONDS, 480. Parameters and batch are what the card's free memory holds, up to those sizes.
@@ -58,37 +57,41 @@ try: print(int(eval(sys.argv[2], {"j": json.load(open(sys.argv[1]))})))
 except Exception: print(0)' "$1" "$2"
 }
 
-part doctor 60 "$meopt" doctor --device "$device" --json
-free=$(field "$out/doctor.txt" 'next(c["free_bytes"] for c in j["checks"] if "free_bytes" in c)')
+# Keys of a workload, smaller for a trial.
+keys() {
+    set -- "$1" "device.type=$type" "device.cards=$card" train.precision=bf16
+    if [ -n "$trial" ]; then
+        set -- "$@" model_t.arch=custom model_s.arch=custom data.image_size=28 model_t.depth=1 model_s.depth=1 model_t.patch=14 model_s.patch=14 train.batch_size=2
+        case $1 in
+        dinov2) set -- "$@" model_t.width=192 model_t.hidden=128 model_t.ffn=swiglu model_t.pos_grid=5 model_s.width=128 model_s.hidden=512 model_s.pos_grid=5 ;;
+        *) set -- "$@" model_t.width=176 model_t.hidden=352 model_t.out=64 model_s.width=$([ "$1" = eva_clip ] && echo 88 || echo 160) model_s.hidden=320 model_s.out=64 ;;
+        esac
+    fi
+    shift
+    echo "$@"
+}
+# shellcheck disable=SC2046
+part gpu 220 "$meopt" bench gpu "$root/configs/eva_clip.yaml" --device "$device" --seconds 210 --output "$out/gpu.json" $(keys eva_clip)
+free=$(field "$out/gpu.json" 'next(c["free_bytes"] for p in j["parts"] if p["name"] == "doctor" for c in p["figures"]["checks"] if c.get("device") == "'"$device"'" and "free_bytes" in c)')
 if [ "$free" -le 0 ]; then
     echo "$device cannot be used:" >&2
-    cat "$out/doctor.err" "$out/doctor.txt" >&2
+    cat "$out/gpu.err" "$out/gpu.txt" >&2
     exit 6
 fi
-# 18 bytes a parameter in the widest format (fp32 with a copy), beside the copy of twice 1 GiB that is the yardstick
-params=1000000000
-fits=$(((free - free / 10 - 2147483648) / 18))
-[ "$fits" -lt 16777216 ] && fits=$((free / 64))
-[ "$fits" -lt "$params" ] && params=$fits
+params=125000000
+[ "$((free / 64))" -lt "$params" ] && params=$((free / 64))
 steps=6 repeat=5
-[ -n "$trial" ] && params=4194304 steps=2 repeat=1
-echo "$device: $((free >> 20)) MiB free, $params parameters for the optimizer"
+[ -n "$trial" ] && params=524288 steps=2 repeat=1
+echo "$device: $((free >> 20)) MiB free"
 
 part ops 30 "$build/tests/test_ops"
 part towers 25 "$build/tests/test_golden_towers"
 part distill 20 "$build/tests/test_golden_distill"
 part optim_card 40 "$build/tests/test_optim_card"
-part bench_optim 60 "$meopt" bench optim --device "$device" --params "$params" --repeat "$repeat" --json
-part speedup 20 "$meopt" bench speedup --device "$device" --params "$((params / 8))" --repeat "$repeat" --json
-for workload in eva_clip open_clip dinov2; do
-    set -- "device.type=$type" "device.cards=$card" train.precision=bf16
-    if [ -n "$trial" ]; then
-        set -- "$@" model_t.arch=custom model_s.arch=custom data.image_size=28 model_t.depth=1 model_s.depth=1 model_t.patch=14 model_s.patch=14
-        case $workload in
-        dinov2) set -- "$@" model_t.width=192 model_t.hidden=128 model_t.ffn=swiglu model_t.pos_grid=5 model_s.width=128 model_s.hidden=512 model_s.pos_grid=5 ;;
-        *) set -- "$@" model_t.width=176 model_t.hidden=352 model_t.out=64 model_s.width=$([ $workload = eva_clip ] && echo 88 || echo 160) model_s.hidden=320 model_s.out=64 ;;
-        esac
-    fi
+part speedup 20 "$meopt" bench speedup --device "$device" --params "$params" --repeat "$repeat" --json
+for workload in open_clip dinov2; do
+    # shellcheck disable=SC2046
+    set -- $(keys $workload)
     batch=32
     "$meopt" plan "$root/configs/$workload.yaml" --card-memory "$((free - free / 20))" --json "$@" >"$out/plan_$workload.json" 2>"$out/plan_$workload.err"
     fits=$(field "$out/plan_$workload.json" 'j["largest_micro_batch_images"]')
@@ -143,15 +146,18 @@ def lines(name):
 def why(name): return "failed: see %s.err" % name if os.path.exists(os.path.join(out, name + ".err")) else text(name + ".txt").strip()
 print("### Card %s: `tests/bench/gpu.sh %s`\n" % (device, device))
 if os.environ.get("MEOPT_GPU_TRIAL"): print("A TRIAL on a card made up by tests: no figure of it means anything.\n")
-for c in (load("doctor") or {}).get("checks", []): print("- " + c["detail"])
+parts = {p["name"]: p for p in (json.load(open(os.path.join(out, "gpu.json"))) if text("gpu.json") else {"parts": []})["parts"]}
+def figures(name): return (parts.get(name) or {}).get("figures")
+def unmeasured(name): return (parts.get(name) or {}).get("reason") or "not reached"
+for c in (figures("doctor") or {}).get("checks", []): print("- " + c["detail"])
 torch = lines("torch")
-optim = load("bench_optim")
+optim = figures("optimizer")
 if optim:
     print("\n| optimizer, %.3g parameters | ms/step | GB/s | of the copy (%.0f GB/s) |\n|---|---|---|---|" % (optim["params"], optim["triad_gb_per_s"]))
     for r in optim["results"]: print("| %s %s %s | %.2f | %.0f | %.2f |" % (r["rule"], r["weights"], r["states"], r["step_ms"], r["gb_per_s"], r["bandwidth_ratio"]))
     for r in torch:
         if "optimizer" in r: print("| torch %s %s | %.2f | %.0f | %.2f |" % (r["optimizer"], r["dtype"], r["step_ms"], r["gb_per_s"], r["gb_per_s"] / optim["triad_gb_per_s"]))
-else: print("\n- bench_optim: " + why("bench_optim"))
+else: print("\n- optimizer: " + unmeasured("optimizer"))
 speedup = load("speedup")
 if speedup:
     print("\n| one iteration, %.3g parameters | on | ms | speed-up |\n|---|---|---|---|" % speedup["params"])
@@ -160,12 +166,12 @@ else: print("\n- speedup: " + why("speedup"))
 print("\n| random weights | images/s | TFLOP/s | of the GEMM peak | peak GiB | torch images/s | torch GiB |\n|---|---|---|---|---|---|---|")
 classes = []
 for w in ("eva_clip", "open_clip", "dinov2"):
-    r = (lines("train_" + w) or [None])[-1]
+    r = figures("training") if w == "eva_clip" else (lines("train_" + w) or [None])[-1]
     t = max((x for x in torch if x.get("workload") == w), key=lambda x: x["images_per_s"], default=None)
     if not r:
-        print("| %s | %s | | | | | |" % (w, why("train_" + w)))
+        print("| %s | %s | | | | | |" % (w, unmeasured("training") if w == "eva_clip" else why("train_" + w)))
         continue
-    print("| %s, batch %.0f | %.1f | %.3g | %.2f | %.2f | %s | %s |" % (w, r["images_per_s"] * r["step_ms"] * 1e-3, r["images_per_s"], r["gflops"] * 1e-3, r["gemm_ratio"], r["peak_bytes"] / 2**30, "%.1f" % t["images_per_s"] if t else "-", "%.2f" % (t["peak_bytes"] / 2**30) if t else "-"))
+    print("| %s, batch %.0f | %.1f | %.3g | %s | %.2f | %s | %s |" % (w, r["images_per_s"] * r["step_ms"] * 1e-3, r["images_per_s"], r["gflops"] * 1e-3, "%.2f" % r["gemm_ratio"] if r["gemm_ratio"] else "-", r["peak_bytes"] / 2**30, "%.1f" % t["images_per_s"] if t else "-", "%.2f" % (t["peak_bytes"] / 2**30) if t else "-"))
     classes.append("- %s, peak MiB by class: %s" % (w, ", ".join("%s %.1f" % (k, v / 2**20) for k, v in r["classes"].items())))
 print("\n" + "\n".join(classes))
 losses = [[r["loss"] for r in lines("quickstart_" + k) if "loss" in r] for k in ("cpu", device.split(":")[0])]
