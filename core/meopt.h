@@ -173,11 +173,11 @@ struct meopt_options {
     int64_t small_count;        /* tensors of fewer elements stay fp32 altogether; default 4096 */
     int accumulator; /* enum meopt_state_format of gradient accumulators, or -1 for none (default) */
     int adapt_every; /* every so many steps the error of the stored state is measured; 0: never (default). A
-                        tensor keeps up to 16 of its groups in fp32 for it, at most 41216 bytes */
+                        tensor keeps up to 16 of its groups in fp32 for it, at most 53504 bytes */
     double adapt_threshold; /* above it a tensor's state is promoted to the next wider format, and goes back
                                when that one has half of it; default 0.1 */
     void (*report)(void *context,
-                   const struct meopt_report *report); /* called for each measurement; may be NULL */
+                   const struct meopt_report *report); /* of each measurement, at a step's end; or NULL */
     /* Memory; both NULL: the library's own. Blocks are 64-byte aligned. tensor: its name, for messages. */
     void *(*allocate)(void *context, int kind, size_t bytes, const char *tensor);
     void (*release)(void *context, int kind, void *p, size_t bytes);
@@ -186,8 +186,8 @@ struct meopt_options {
     struct meopt_device *device; /* where weights, states and gradients are; NULL: this machine's memory */
     /* Shards: replace `count` values by their sums over all handles that hold parts of the same tensors. Each
      * of them calls it at the same places with as many values: those of the norms of the tensors that LAMB
-     * steps and of all in meopt_gradient_norm and meopt_step_end, and the error of each that is measured
-     * (adapt_every).
+     * steps and of all in meopt_gradient_norm and meopt_step_end, and there the errors of those that are
+     * measured (adapt_every).
      * Non-zero: the call returns MEOPT_IO. NULL: nobody holds other parts. */
     int (*reduce)(void *context, double *values, size_t count);
     int bias_correction; /* apadam, apadamw, lamb: 1 (default), 0: moments as they are (apex has both) */
