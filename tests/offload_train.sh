@@ -89,32 +89,45 @@ fi
 for run in runs/cut runs/done*; do [ ! -d "$run" ] || same whole "$(basename "$run")" 9; done
 [ -z "$(ls scratch)" ] || fail "a killed process has left something: $(ls scratch)"
 
-# The file's disk fails.
+# The file's disk fails, in the middle of a step, beneath threads and beneath io_uring, whose answers the shim gives by a call of Linux 5.18.
 export LD_LIBRARY_PATH="$MEOPT_BUILD/tests:${LD_LIBRARY_PATH:-}"
 failing() { # CODE CALL K ERRNO NAME [EVER]
     truncate -s 0 counters
     truncate -s 65536 counters
     code=0
     # shellcheck disable=SC2086
-    env MEOPT_URING=0 LD_PRELOAD=libfault.so FAULT_SHARED="$work/counters" FAULT_UNDER="$work/scratch" FAULT_CALL="$2" FAULT_K="$3" \
+    env MEOPT_URING="$ring" LD_PRELOAD=libfault.so FAULT_SHARED="$work/counters" FAULT_UNDER="$work/scratch" FAULT_CALL="$2" FAULT_K="$3" \
         FAULT_ERRNO="$4" ${6:+FAULT_EVER=1} "$MEOPT" train "$work/configs/quickstart_dinov2.yaml" train.batch_size=4 train.steps=9 \
-        train.checkpoint_steps=3 --run-dir runs $away --name "$5" >log 2>&1 || code=$?
-    [ "$code" = "$1" ] || fail "$5: exit $code, not $1"
-    [ "$1" = 0 ] || grep -q "$work/scratch" log || fail "$5: the directory is not named"
+        train.checkpoint_steps=3 --run-dir runs $away --name "$5$ring" >log 2>&1 || code=$?
+    [ "$code" = "$1" ] || fail "$5 by $by: exit $code, not $1"
+    [ "$1" = 0 ] || grep -q "$work/scratch" log || fail "$5 by $by: the directory is not named"
 }
-failing 5 allocate 1 28 full
-grep -q 'No space left' log || fail "full: the reason"
-for k in 12 40; do
-    failing 1 write $k 5 "write$k"
-    grep -q 'Input/output error' log || fail "write$k: the reason"
-    grep -q 'offloaded states: writing' log || fail "write$k: what failed"
-    "$MEOPT" train --resume "runs/write$k" >log 2>&1 || fail "write$k: resume"
-    same whole "write$k" 9
+goes_on() { # NAME: from its last checkpoint
+    "$MEOPT" train --resume "runs/$1$ring" >log 2>&1 || fail "$1 by $by: resume"
+    same whole "$1$ring" 9
+}
+modern() { [ "$(printf '5.18\n%s\n' "$(uname -r)" | sort -V | head -n 1)" = 5.18 ]; }
+for ring in 0 1; do
+    by=threads
+    [ "$ring" = 0 ] || by=io_uring
+    failing 5 allocate 1 28 full
+    grep -q 'No space left' log || fail "full: the reason"
+    failing 0 write 25 0 short # a short write is finished
+    same whole "short$ring" 9
+    [ "$ring" = 0 ] || { modern && grep -q 'moved by io_uring' log; } || continue
+    failing 0 read 25 0 short_read
+    same whole "short_read$ring" 9
+    for k in 12 36; do
+        failing 1 write $k 5 "write$k"
+        grep -q 'Input/output error' log || fail "write$k by $by: the reason"
+        grep -q 'offloaded states: writing' log || fail "write$k by $by: what failed"
+        goes_on "write$k"
+    done
+    failing 5 write 30 28 nospace
+    goes_on nospace
+    failing 1 read 30 5 read30
+    grep -q 'offloaded states: reading.*Input/output error' log || fail "read30 by $by: what failed"
+    goes_on read30
+    failing 1 write 25 0 shorter ever # one that never gets further is not tried for ever
+    [ "$ring" = 0 ] || failing 1 read 25 0 shorter_read ever
 done
-failing 5 write 30 28 nospace
-failing 1 read 30 5 read30
-"$MEOPT" train --resume runs/read30 >log 2>&1 || fail "read30: resume"
-same whole read30 9
-failing 0 write 25 0 short # a short write is finished
-same whole short 9
-failing 1 write 25 0 shorter ever # one that never gets further is not tried for ever

@@ -1,6 +1,7 @@
 #!/bin/sh
 # A run whose weights come block by block: killed between checkpoints, gone on with weights that are held, and the other way round, it ends
-# with the bytes of a run that was never stopped; nothing is left of its working files; a disk that fills up while they are written is told.
+# with the bytes of a run that was never stopped; nothing is left of its working files; a disk that fills up, fails or moves half of what it
+# is asked for in the middle of a step ends the run or does not, is named, and the last checkpoint goes on.
 set -u
 . "$MEOPT_SOURCE/tests/quickstart.sh"
 fail() {
@@ -64,3 +65,56 @@ grep -q 'beside it, in working files' out && grep -q 'waiting for streamed weigh
 ! "$MEOPT" train configs/quickstart_dinov2.yaml model_s.place=streamed optim.gradients=keep --run-dir . --name kept >out 2>log ||
     fail "gradients: keep is taken"
 grep -q 'optim.gradients: release' log || fail "gradients: keep is not told"
+
+# The disk of the working files: what fails once is asked for again, what fails from then on ends the run, with the file's name and the reason.
+mkdir scratch
+export LD_LIBRARY_PATH="$MEOPT_BUILD/tests:${LD_LIBRARY_PATH:-}"
+failing() { # NAME CODE CALL K ERRNO [EVER]
+    truncate -s 0 counters
+    truncate -s 65536 counters
+    # shellcheck disable=SC2086
+    env LD_PRELOAD=libfault.so FAULT_SHARED="$work/counters" FAULT_UNDER="$work/scratch" FAULT_CALL="$3" FAULT_K="$4" FAULT_ERRNO="$5" \
+        ${6:+FAULT_EVER=1} "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=6 train.checkpoint_steps=2 --run-dir . --name "$1" \
+        $both train.scratch_dir="$work/scratch" >out 2>log
+    got=$?
+    [ "$got" = "$2" ] || fail "$1: exit $got, expected $2"
+}
+calls() { # KIND: how many the last run has made; failed: how many of them failed
+    python3 - "$1" <<'END'
+import struct, sys
+data = open("counters", "rb").read()
+names = [data[i : i + 16].split(b"\0")[0].decode() for i in range(0, 512, 16)] + ["failed"]
+print(struct.unpack("33Q", data[512:776])[names.index(sys.argv[1])])
+END
+}
+stopped() { # NAME REASON: in a step, and it goes on
+    grep -q "$work/scratch/.meopt-weights-.*$2" log || fail "$1: the file and the reason are not told"
+    case $(wc -l <"$1/metrics.jsonl") in [2-5]) ;; *) fail "$1: not in the middle" ;; esac
+    resume "$1"
+    same "$1"
+}
+failing well 0 sync 1000000 5
+same well
+reads=$(($(calls read) / 2)) writes=$(($(calls write) - 6)) # in the middle; behind those of loading
+while read -r name call k error; do
+    failing "$name" 0 "$call" "$k" "$error"
+    [ "$(calls failed)" = 1 ] || fail "$name: nothing failed"
+    case $error in 0) ;; *) grep -q "$work/scratch.*tried once more" log || fail "$name: not told" ;; esac
+    same "$name"
+done <<TABLE
+read_once read $reads 5
+read_short read $reads 0
+write_once write $writes 5
+write_full_once write $writes 28
+write_short write $writes 0
+TABLE
+failing read_ever 1 read $reads 5 ever
+stopped read_ever 'Input/output error'
+failing write_ever 1 write $writes 5 ever
+stopped write_ever 'Input/output error'
+failing full 5 write $writes 28 ever
+stopped full 'No space left'
+failing loading 5 write 5 28
+failing no_room 5 truncate 1 28
+grep -q "$work/scratch.*No space left" log || fail "no room: not told"
+[ -z "$(ls -A scratch)" ] || fail "something is left: $(ls -A scratch)"

@@ -81,8 +81,10 @@ static void answer(struct uring *u, const struct io_uring_cqe *cqe)
         size_t done = op.bytes - rest.bytes + (size_t)n;
         s->stuck = done > s->done[which] ? 0 : s->stuck + 1;
         s->done[which] = done;
-        if (s->stuck == TRANSFER_TRIES) s->pair.failed = EIO;
-    } else if (n != -ECANCELED && n != -EINTR && n != -EAGAIN && !s->pair.failed) {
+        if (s->stuck == TRANSFER_TRIES) s->pair.failed = EIO, s->pair.which = which;
+    } else if (n == -EINTR || n == -EAGAIN) {
+        if (++s->stuck == TRANSFER_TRIES && !s->pair.failed) s->pair.failed = -n, s->pair.which = which;
+    } else if (n != -ECANCELED && !s->pair.failed) {
         s->pair.failed = n == 0 ? (which ? -1 : ENOSPC) : -n;
         s->pair.which = which;
     }

@@ -145,6 +145,16 @@ static int write_back(const struct stream *s, int group, struct error *err)
     return file_write_all_at(s->fd, span.p, span.bytes, (int64_t)s->at[group], s->path, err);
 }
 
+/* What failed is tried once more: a disk or its network may have been away for a moment, and nothing is lost
+ * meanwhile. */
+static int twice(int (*move)(const struct stream *, int, struct error *), const struct stream *s, int group,
+                 struct error *err)
+{
+    if (!move(s, group, err)) return 0;
+    log_warn("%s: %s; tried once more", s->path, err->what);
+    return move(s, group, err);
+}
+
 /* The slot whose group has been waited for longest; NULL: none waits. */
 static struct slot *next_slot(struct stream *s)
 {
@@ -168,9 +178,9 @@ static void *work(void *context)
         }
         int group = slot->wanted, before = slot->held, code = 0;
         pthread_mutex_unlock(&s->lock);
-        if (slot->dirty) code = write_back(s, before, &slot->err);
+        if (slot->dirty) code = twice(write_back, s, before, &slot->err);
         bool kept = code != 0; /* what was changed is still in its buffer alone */
-        if (!code) code = fetch(s, group, &slot->err);
+        if (!code) code = twice(fetch, s, group, &slot->err);
         pthread_mutex_lock(&s->lock);
         slot->code = code;
         slot->dirty = kept;

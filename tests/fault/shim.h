@@ -22,6 +22,7 @@
  *   FAULT_UNDER=$PWD FAULT_SLOW="sync:1000000 open:200000:.pth" LD_PRELOAD=build/tests/libfault.so meopt
  * train
  *
+ * What io_uring carries is met where it is given to the kernel (uring.c), as reads and writes.
  * Allocations and threads are met where libfault_memory.so is preloaded behind it (memory.c).
  */
 #ifndef MEOPT_TESTS_FAULT_SHIM_H
