@@ -172,6 +172,13 @@ static int bench_run(const struct arguments *args, struct error *err)
     bool profiled = argument_flag(args, "profile");
     int code = config_load(&c, args->operands[0], args->operands + 1, args->operand_count - 1, err);
     if (code) return code;
+    if (config_memory(&c)) {
+        code = error_set(
+            err, EXIT_CONFIG, "leave it out (train.memory=), and type the keys that 'meopt plan --fit' tells",
+            "train.memory is chosen by 'meopt train' alone: bench train times the keys as they are");
+        config_free(&c);
+        return code;
+    }
     c.train.batch_size = argument_int(args, "batch", c.train.batch_size);
     c.train.cache_teacher = false;
     bool peak = !argument_flag(args, "no-peak");

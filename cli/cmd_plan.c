@@ -392,7 +392,7 @@ static int find_limit(size_t *limit, const struct arguments *args, const struct 
     const char *fit = argument_text(args, "fit", NULL);
     struct config named = {.train.memory = (char *)(uintptr_t)fit};
     int64_t bytes = config_memory(fit ? &named : config);
-    *limit = bytes < 0 ? card->bytes / 10 * 9 : (size_t)bytes;
+    *limit = bytes < 0 ? fit_auto(card) : (size_t)bytes;
     return bytes == INT64_MIN ? error_set(err, EXIT_USAGE, "as in 8GiB, or auto",
                                           "--fit takes a number of bytes, found '%s'", fit)
                               : 0;

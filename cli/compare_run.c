@@ -65,7 +65,11 @@ static int one_run(const struct compare_plan *plan, bool use_meopt, int repeat, 
     code = config_load(&config, plan->config, overrides, plan->override_count + 2, err);
     free(overrides);
     if (code) return code;
-    code = train_rehearse(&config, err);
+    if (config_memory(&config))
+        code = error_set(err, EXIT_CONFIG,
+                         "leave it out (train.memory=), and type the keys that 'meopt plan --fit' tells",
+                         "train.memory is for one run: the two of a comparison would be given other keys");
+    if (!code) code = train_rehearse(&config, err);
     const char *parent = plan->run_dir ? plan->run_dir : config.run.dir[0] ? config.run.dir : "runs";
     const char *stem = plan->name ? plan->name : config.run.name[0] ? config.run.name : config.stem;
     char *name = plan->repeats > 1 ? xasprintf("%s-%s-%d", stem, use_meopt ? "with" : "without", repeat + 1)

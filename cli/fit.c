@@ -13,6 +13,17 @@
 
 static const double GIB = 1 << 30;
 
+/* Of this machine: what programs may take without others being paged out (MemAvailable); 0: not told. */
+static size_t host_available(void)
+{
+    char line[160];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && !kib && fgets(line, sizeof line, f)) (void)sscanf(line, "MemAvailable: %llu kB", &kib);
+    if (f) fclose(f);
+    return (size_t)kib * 1024;
+}
+
 int fit_card(struct card *card, const struct arguments *args, const struct config *config, struct error *err)
 {
     const char *named = args ? argument_text(args, "card-memory", NULL) : NULL;
@@ -54,6 +65,7 @@ int fit_card(struct card *card, const struct arguments *args, const struct confi
             char name[40];
             name_printable(name, sizeof name, found.name);
             card->bytes = found.total_bytes;
+            if (driver_card_free(&driver, ordinal, &card->free_bytes)) card->free_bytes = found.total_bytes;
             snprintf(card->name, sizeof card->name, "%s:%d %s", driver_names[kind], ordinal, name);
         }
     } else {
@@ -61,7 +73,9 @@ int fit_card(struct card *card, const struct arguments *args, const struct confi
         if (pages > 0 && page > 0) card->bytes = (size_t)pages * (size_t)page;
         snprintf(card->name, sizeof card->name, "this machine's memory");
         card->assumed = true;
+        card->free_bytes = host_available();
     }
+    if (!card->free_bytes || card->free_bytes > card->bytes) card->free_bytes = card->bytes;
     return 0;
 }
 
@@ -107,6 +121,8 @@ int fit_check(const struct ladder *l, struct error *err)
                      (double)l->limit_bytes / GIB, least / GIB);
 }
 
+size_t fit_auto(const struct card *card) { return card->free_bytes / 20 * 19; }
+
 int fit_keys(char **keys, const struct config *config, const char *path, char **overrides, int count,
              struct error *err)
 {
@@ -117,7 +133,7 @@ int fit_keys(char **keys, const struct config *config, const char *path, char **
     *keys = NULL;
     if (!bytes) return 0;
     if (bytes < 0 && (code = fit_card(&card, NULL, config, err)) != 0) return code;
-    size_t limit = bytes < 0 ? card.bytes / 10 * 9 : (size_t)bytes;
+    size_t limit = bytes < 0 ? fit_auto(&card) : (size_t)bytes;
     if ((code = ladder_climb(&l, path, overrides, count, NULL, limit, NULL, err)) != 0) return code;
     code = fit_check(&l, err);
     if (!code) {

@@ -8,14 +8,17 @@
 #include <jansson.h>
 
 struct card {
-    size_t bytes;
-    char name[64]; /* "64.0 GiB named", "this machine's memory" */
-    bool assumed;  /* nobody said that it will train on this machine */
+    size_t bytes, free_bytes; /* free_bytes: now; all of it where nobody can say */
+    char name[64];            /* "64.0 GiB named", "this machine's memory" */
+    bool assumed;             /* nobody said that it will train on this machine */
 };
 
 /* By --card or --card-memory (args NULL: no options), else device.memory_limit, else the card or machine
  * here. */
 int fit_card(struct card *card, const struct arguments *args, const struct config *config, struct error *err);
+
+/* train.memory auto: what is free, without a twentieth for what is in no plan (the driver's, libraries'). */
+size_t fit_auto(const struct card *card);
 
 void fit_print(const struct ladder *ladder, const char *path);
 json_t *fit_json(const struct ladder *ladder);

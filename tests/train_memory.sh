@@ -46,3 +46,24 @@ refuse 7 'train.memory is not a number of bytes' train.memory=little
 refuse 7 'for a run of one rank' train.memory=64M --workers 2
 "$MEOPT" train --resume fits train.memory=64M >out 2>log
 [ $? = 2 ] || fail "it is taken for a run that goes on"
+
+# Where nobody would choose, it is refused.
+"$MEOPT" bench train configs/quickstart_dinov2.yaml device.type=cpu train.memory=64M >out 2>log
+[ $? = 7 ] && grep -q 'train.memory is chosen by .meopt train. alone' log || fail "bench train takes it"
+"$MEOPT" compare --run configs/quickstart_dinov2.yaml device.type=cpu train.memory=64M --run-dir . --name both >out 2>log
+[ $? = 7 ] && grep -q 'train.memory is for one run' log || fail "compare takes it"
+[ ! -e both-without ] || fail "compare: a directory is made"
+
+# auto: what the card, or the machine, has free, less a twentieth.
+limit() { "$MEOPT" plan configs/quickstart_dinov2.yaml --fit auto --json "$@" 2>log | sed -n 's/.*"limit_bytes": *\([0-9]*\).*/\1/p'; }
+all=$(awk '/^MemTotal/ { printf "%.0f", $2 * 1024 }' /proc/meminfo)
+free=$(limit device.type=cpu)
+[ "$free" -gt 0 ] && [ "$free" -le $((all / 20 * 19)) ] || fail "the machine's: $free of $all"
+[ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ] || exit 0
+. "$MEOPT_SOURCE/tests/fake_cards.sh"
+for type in hip cuda; do
+    free=$(FAKE_MEMORY=4000000000 FAKE_OTHERS=3000000000 limit device.type=$type)
+    [ "$free" = 950000000 ] || fail "$type: $free of the 1000000000 bytes that are free"
+done
+free=$(limit device.type=hip --card-memory 2000000000)
+[ "$free" = 1900000000 ] || fail "of a card that is named: $free"

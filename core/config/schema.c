@@ -170,9 +170,8 @@ const struct config_key config_keys[] = {
 
     {"train.memory", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "", "train plan",
      "bytes that a new run of one rank is to fit into, as in 8GiB: the fastest of what 'meopt plan --fit' "
-     "tells is "
-     "written into its keys; auto: nine tenths of the card's memory, or the machine's; not set: as the keys "
-     "say",
+     "tells is written into its keys; auto: what the card, or the machine, has free then, less a twentieth; "
+     "not set: as the keys say",
      false, AT(train.memory)},
     {"train.scratch_dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train bench",
      "directory of the working files of streamed weights, which end with the process; not set: the run's, or "

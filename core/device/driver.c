@@ -136,3 +136,25 @@ int driver_card(const struct driver *d, int ordinal, struct card_info *info, str
     if (own && *own) snprintf(info->arch, sizeof info->arch, "%s", own);
     return 0;
 }
+
+int driver_card_free(const struct driver *d, int ordinal, size_t *bytes)
+{
+    size_t total;
+    int device, before = -1, code = d->get(&device, ordinal);
+    void *context, *was = NULL;
+    if (code) return code;
+    if (d->kind == DRIVER_HIP) {
+        if (d->get_device(&before)) before = -1;
+        code = d->set_device(ordinal);
+        if (!code) code = d->memory_info(bytes, &total);
+        if (before >= 0) d->set_device(before);
+        return code;
+    }
+    if ((code = d->retain(&context, device)) != 0) return code;
+    if (d->get_context(&was)) was = NULL;
+    code = d->set_context(context);
+    if (!code) code = d->memory_info(bytes, &total);
+    d->set_context(was);
+    d->release(device);
+    return code;
+}

@@ -105,6 +105,10 @@ struct card_info {
 };
 int driver_card(const struct driver *driver, int ordinal, struct card_info *info, struct error *err);
 
+/* What nobody holds of its memory now; else the driver's error. Makes the card's context, and leaves no other
+ * current than before. */
+int driver_card_free(const struct driver *driver, int ordinal, size_t *bytes);
+
 enum {
     DRIVER_OUT_OF_MEMORY = 2,
     DRIVER_NO_DEVICE = 100,
