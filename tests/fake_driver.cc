@@ -18,6 +18,8 @@
  *   FAKE_LATE     the number of the stream, counted from 1 as they are made, whose work waits as long as
  *                 waits and events allow; all others work at once (0: none waits; -1: all do). A missing
  *                 event shows with one or the other, a missing wait of the host with -1.
+ *   FAKE_TAKES    "NAME=MICROSECONDS,...": kernels whose names begin so take that long on their stream, which
+ *                 goes on by itself meanwhile, as all do
  *   FAKE_GRAPH    "none": no stream can be recorded; "void": every recording comes to nothing; "small": one
  *                 of more than 100 operations cannot be made ready
  *   FAKE_COUNT    a file to which allocations, launches, starts of graphs, copies of streams but the first
@@ -30,6 +32,9 @@
 #include "tests/emulate_run.h"
 #include "tests/fake_visible.h"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -37,6 +42,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -125,7 +131,13 @@ static bool inside(const void *p, size_t bytes)
     return after->second.card == current_card() && (char *)p + bytes <= after->first + after->second.bytes;
 }
 
-ENTRY(hipInit, cuInit)(unsigned) { return (int)number("FAKE_INIT", 0); }
+ENTRY(hipInit, cuInit)(unsigned)
+{
+    ENTERED;
+    set_taking(getenv("FAKE_TAKES"));
+    if (!taking.empty()) going_on.begin();
+    return (int)number("FAKE_INIT", 0);
+}
 ENTRY(hipDriverGetVersion, cuDriverGetVersion)(int *version)
 {
     ENTERED;
@@ -352,7 +364,10 @@ ENTRY(hipEventRecord, cuEventRecord)(void *p, void *on)
     if (e->on && e->on != on) work_off(e->on, e, e->recorded); /* its records are counted in one order */
     e->on = (stream *)on;
     e->recorded++;
-    return give(on, [e] { e->done++; });
+    return give(on, [e] {
+        e->done++;
+        e->at = e->on->until;
+    });
 }
 ENTRY(hipEventSynchronize, cuEventSynchronize)(void *p)
 {
@@ -422,7 +437,7 @@ ENTRY(hipStreamEndCapture, cuStreamEndCapture)(void *p, void **graph)
     ENTERED;
     if (recording != p) return INVALID_VALUE;
     recording = nullptr;
-    *graph = recording_void ? nullptr : new std::vector<std::function<void()>>(recorded);
+    *graph = recording_void ? nullptr : new std::vector<work>(recorded);
     recorded.clear();
     return recording_void ? RECORDING_VOID : 0;
 }
@@ -431,9 +446,9 @@ ENTRY(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)
 {
     ENTERED;
     const char *how = getenv("FAKE_GRAPH");
-    size_t operations = ((std::vector<std::function<void()>> *)graph)->size();
+    size_t operations = ((std::vector<work> *)graph)->size();
     if (how && strcmp(how, "small") == 0 && operations > 100) return INVALID_VALUE;
-    *executable = new std::vector<std::function<void()>>(*(std::vector<std::function<void()>> *)graph);
+    *executable = new std::vector<work>(*(std::vector<work> *)graph);
     return 0;
 }
 ENTRY(hipGraphLaunch, cuGraphLaunch)(void *executable, void *on)
@@ -441,12 +456,12 @@ ENTRY(hipGraphLaunch, cuGraphLaunch)(void *executable, void *on)
     ENTERED;
     if (not_recordable()) return NOT_RECORDABLE;
     graphs++;
-    for (const std::function<void()> &run : *(std::vector<std::function<void()>> *)executable) give(on, run);
+    for (const work &w : *(std::vector<work> *)executable) give(on, w);
     return 0;
 }
 static int graph_end(void *graph)
 {
-    delete (std::vector<std::function<void()>> *)graph;
+    delete (std::vector<work> *)graph;
     return 0;
 }
 ENTRY(hipGraphDestroy, cuGraphDestroy)(void *graph) { return graph_end(graph); }
@@ -494,6 +509,16 @@ ENTRY(hipModuleGetFunction, cuModuleGetFunction)(void **function, void *module, 
     *function = (void *)k;
     return k ? 0 : NOT_FOUND;
 }
+/* As FAKE_TAKES from now on, and whether kernels compute at all: a test of times has been given numbers by a
+ * step before, and would measure the emulation. */
+static bool computes = true;
+extern "C" __attribute__((visibility("default"))) void fake_driver_takes(const char *text, int compute)
+{
+    ENTERED;
+    computes = compute != 0;
+    set_taking(text);
+    if (!taking.empty()) going_on.begin();
+}
 ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
 (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned,
  void *on, void **arguments, void **)
@@ -514,12 +539,15 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
         kept.emplace_back((char *)arguments[i], (char *)arguments[i] + sizes[i]);
     const char *wrong = getenv("FAKE_WRONG");
     if (wrong && strncmp(k->name, wrong, strlen(wrong)) == 0) return 0;
-    return give(on, [=]() mutable {
-        int64_t grid[3] = {gx, gy, gz};
-        std::vector<void *> pointers;
-        for (std::vector<char> &value : kept) pointers.push_back(value.data());
-        emulate::run(k, grid, (int)bx, pointers.data());
-    });
+    return give(
+        on,
+        [=]() mutable {
+            int64_t grid[3] = {gx, gy, gz};
+            std::vector<void *> pointers;
+            for (std::vector<char> &value : kept) pointers.push_back(value.data());
+            if (computes) emulate::run(k, grid, (int)bx, pointers.data());
+        },
+        takes(k->name));
 }
 
 static const char *words(int error)

@@ -15,6 +15,7 @@
  *   FAKE_NCCL_VERSION  (22203)
  *   FAKE_NCCL_FAIL     the number of a communicator's group that ends with ncclRemoteError
  *   FAKE_NCCL_DELAY    milliseconds that every group takes at least (0)
+ *   FAKE_NCCL_RATE     nanoseconds that every byte of a group takes that goes to another rank (0)
  *   FAKE_NCCL_COUNT    a file to which groups, and the bytes that they sent to others, are added when the
  *                      library goes
  */
@@ -242,12 +243,23 @@ static group *next_of(comm *c, std::deque<group *> &queue)
     return g;
 }
 
+static std::atomic<double> rate{-1}; /* nanoseconds a byte; below 0: as the environment says */
+
+static double carrying_us(const comm *c, const group *g)
+{
+    double bytes = 0, ns = rate;
+    for (const operation &o : g->operations)
+        if (o.send && o.t.peer != c->rank) bytes += (double)o.t.bytes;
+    return bytes * (ns < 0 ? (double)number("FAKE_NCCL_RATE", 0) : ns) * 1e-3;
+}
+
 static void run_all(comm *c)
 {
     long long delay = number("FAKE_NCCL_DELAY", 0);
     while (group *g = next_of(c, c->to_run)) {
         while (!g->begun && !c->aborting && !wrong_of(c)) nap();
-        if (delay) usleep((useconds_t)(1000 * delay));
+        double us = 1000 * (double)delay + carrying_us(c, g);
+        if (us >= 1) usleep((useconds_t)us);
         run_group(c, g);
         g->ended = true;
     }
@@ -291,6 +303,10 @@ static void issue_all(comm *c)
 }
 
 /* ---- entry points ---- */
+
+/* For tests/train_overlap.c: as FAKE_NCCL_RATE, from now on; and what has been sent to others. */
+ENTRY void fake_nccl_rate(double ns) { rate = ns; }
+ENTRY long long fake_nccl_bytes() { return bytes_sent; }
 
 ENTRY int ncclGetVersion(int *version)
 {

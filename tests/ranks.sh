@@ -79,8 +79,10 @@ if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
         more=
         case $2 in *,*) more="--stop-after 4" ;; esac
         code=0
+        by="--cards $2"
+        case $2 in 0,1,2,3) by="device.cards=[$2]" ;; esac # as the published experiments name them
         # shellcheck disable=SC2086
-        train "$1$2" --cards "$2" train.global_batch=4 train.batch_size=1 train.micro_batch=1 "dist.shard=$3" device.type="$1" $more || code=$?
+        train "$1$2" $by train.global_batch=4 train.batch_size=1 train.micro_batch=1 "dist.shard=$3" device.type="$1" $more || code=$?
         [ "$code" = "${more:+1}0" ] || fail "$1 cards $2: $code: $(cat "$dir/log")"
         [ "$2" = 0 ] && return
         cp "$dir/log" "$dir/cards.log"
@@ -98,6 +100,7 @@ if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
     export MEOPT_RCCL_LIBRARY="$fakes/libfake_rccl.so" MEOPT_NCCL_LIBRARY="$fakes/libfake_nccl.so"
     cards hip 0,1,2,3 parameters
     grep -q 'collectives  *from card to card by RCCL 2.22.3' "$dir/cards.log" || fail "RCCL is not used"
+    [ "$(cat "$dir/runs/hip0,1,2,3/metrics.jsonl" | grep -o '"rank":[0-9]' | sort -u | wc -l)" = 4 ] || fail "device.cards: not a rank a card"
     cards cuda 0 none
     cards cuda 0,1 parameters
     cards cuda 0,1,2 optimizer
