@@ -27,6 +27,12 @@ static int become_old(void)
 {
     struct sock_filter steps[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), /* the number */
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fcntl, 0, 5),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, F_OFD_GETLK, 0, 2),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, F_OFD_SETLKW, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
         BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, LAST_OF_3_10, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
@@ -46,6 +52,12 @@ static void all_calls(void)
     int fd = memory_file("test", true), any = 0, closed[2];
     if (fd < 0 || ftruncate(fd, 5000) != 0 || pwrite(fd, "x", 1, 4999) != 1) _exit(1);
     if (fcntl(fd, F_GETFD) & FD_CLOEXEC) _exit(2);
+    if (fcntl(fd, F_OFD_GETLK, &(struct flock){.l_type = F_WRLCK}) != -1 || errno != EINVAL) _exit(13);
+    if (byte_lock(fd, 3) != 0 || fcntl(fd, F_GETFD) != 0) _exit(14);
+    pid_t other = fork(); /* whose locks are its own */
+    if (other == 0) _exit(byte_is_free(fd, 3) || !byte_is_free(fd, 2) || byte_lock(fd, 3) != -1);
+    int status;
+    if (waitpid(other, &status, 0) != other || status != 0) _exit(15);
     int own = memory_file("test", false);
     if (own < 0 || !(fcntl(own, F_GETFD) & FD_CLOEXEC)) _exit(3);
     if (random_bytes(random, sizeof random) != 0) _exit(4);

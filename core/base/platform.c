@@ -107,6 +107,26 @@ int process_signal(int descriptor, int signal)
 #endif
 }
 
+#ifndef F_OFD_GETLK /* glibc 2.20 */
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#endif
+static int lock_byte(int descriptor, int of_file, int of_process, struct flock *lock)
+{
+    int code = fcntl(descriptor, of_file, lock);
+    return code != 0 && errno == EINVAL ? fcntl(descriptor, of_process, lock) : code;
+}
+int byte_lock(int descriptor, int64_t at)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+    return lock_byte(descriptor, F_OFD_SETLK, F_SETLK, &lock);
+}
+bool byte_is_free(int descriptor, int64_t at)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+    return lock_byte(descriptor, F_OFD_GETLK, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+}
+
 void close_from(int descriptor)
 {
 #ifdef SYS_close_range

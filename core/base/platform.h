@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* A file of memory without a name, at least in directories: a descriptor, or -1 with errno. Else in /dev/shm,
  * or /tmp. inherited: open in children that run another program, too. */
@@ -18,6 +19,11 @@ int rename_exchange(const char *from, const char *to);
 /* A descriptor of a process, which stays that one's when its number is used again; -1 with errno. */
 int process_open(int pid);
 int process_signal(int descriptor, int signal);
+/* A lock on a byte of a file, which ends with the descriptor's open file; before Linux 3.15 with the process,
+ * so that several of one process do not see each other's. -1 with errno: EAGAIN or EACCES where another has
+ * it. */
+int byte_lock(int descriptor, int64_t at);
+bool byte_is_free(int descriptor, int64_t at); /* false where that cannot be known */
 /* This and all higher descriptors. */
 void close_from(int descriptor);
 

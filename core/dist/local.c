@@ -77,9 +77,7 @@ static long local_futex(_Atomic uint32_t *word, int operation, uint32_t value, c
 /* It has joined, and its lock is gone. */
 static bool is_lost(const struct local *l, int rank)
 {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
-    return atomic_load(&l->header->met[rank]) > 0 && fcntl(l->fd, F_OFD_GETLK, &lock) == 0 &&
-           lock.l_type == F_UNLCK;
+    return atomic_load(&l->header->met[rank]) > 0 && byte_is_free(l->fd, rank);
 }
 
 /* Who has not come to the meeting, for people: "rank 2", "ranks 1, 3". */
@@ -184,7 +182,6 @@ static void local_close(struct dist *dist)
 static int local_attach(struct dist *dist, struct local *l, int shared, struct error *err)
 {
     char path[64];
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = dist->rank, .l_len = 1};
     l->area_bytes = local_area(dist->size);
     l->bytes = HEADER_BYTES + l->area_bytes * (size_t)dist->size;
     snprintf(path, sizeof path, "/proc/self/fd/%d", shared); /* a lock of its own wants a file of its own */
@@ -197,7 +194,7 @@ static int local_attach(struct dist *dist, struct local *l, int shared, struct e
     l->header = p;
     if (!p || memcmp(l->header->magic, local_magic, sizeof local_magic) != 0 || l->header->size != dist->size)
         return error_set(err, EXIT_FAILED, NULL, "the memory of the ranks is not of %d", dist->size);
-    if (fcntl(l->fd, F_OFD_SETLK, &lock) == 0) return 0;
+    if (byte_lock(l->fd, dist->rank) == 0) return 0;
     if (errno == EAGAIN || errno == EACCES)
         return error_set(err, EXIT_RANK_LOST, NULL, "rank %d of %d is there twice", dist->rank, dist->size);
     return error_errno(err, EXIT_FAILED, NULL, "cannot lock the place of rank %d", dist->rank);
