@@ -11,6 +11,7 @@
 #include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/falloc.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>

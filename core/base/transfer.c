@@ -13,6 +13,10 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#ifndef O_TMPFILE /* glibc 2.19 */
+#define O_TMPFILE (020000000 | O_DIRECTORY)
+#endif
+
 struct transfers {
     const struct transfer_engine *engine;
     void *state;
@@ -53,7 +57,7 @@ static void look_at_file(struct transfers *t)
     t->alignment = TRANSFER_ALIGNMENT;
     if (fstatfs(t->fd, &system) == 0)
         t->in_memory = system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC;
-#ifdef STATX_DIOALIGN
+#if defined STATX_DIOALIGN && __GLIBC_PREREQ(2, 28)
     struct statx s;
     if (!t->direct || statx(t->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &s) != 0 ||
         !(s.stx_mask & STATX_DIOALIGN))
