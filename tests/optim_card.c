@@ -267,21 +267,33 @@ static void report(void *context, const struct meopt_report *r)
     *promoted += r->new_first_moment != r->first_moment;
 }
 
+/* Also of steps that are refused, whole or a group, after which the samples are what they were; and where the
+ * moments ask for the weights. */
 static void promotion_has_the_cpu_s_bits(void **unused)
 {
     (void)unused;
-    struct meopt_options o;
-    int promoted = 0;
-    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
-    o.weights = MEOPT_WEIGHTS_24;
-    o.first_moment = o.second_moment = MEOPT_STATE_4BIT;
-    o.small_count = 64;
-    o.adapt_every = 2;
-    o.adapt_threshold = 1e-3;
-    o.report = report;
-    o.context = &promoted;
-    trial(o, 0, 0, "promotion");
-    assert_true(promoted > 0 && promoted % 2 == 0);
+    static const int rules[] = {MEOPT_APADAMW, MEOPT_APADAM, MEOPT_LAMB,   MEOPT_APSGD,
+                                MEOPT_LION,    MEOPT_APADAM, MEOPT_APADAMW};
+    for (int mode = 0; mode < 7; mode++) {
+        struct meopt_options o;
+        int promoted = 0;
+        char what[64];
+        if (!getenv("MEOPT_LONG") && mode % 5) continue; /* at once; several, tensor by tensor */
+        meopt_options_init(&o, sizeof o, rules[mode]);
+        o.weights = mode % 2 ? MEOPT_WEIGHTS_F32_COPY : MEOPT_WEIGHTS_24;
+        o.weight_decay = 0.05;
+        o.first_moment = o.second_moment = MEOPT_STATE_4BIT;
+        if (rules[mode] == MEOPT_APSGD) o.momentum = 0.9;
+        o.small_count = 64;
+        o.adapt_every = 2;
+        o.adapt_threshold = 1e-3;
+        if (mode == 1) o.accumulator = MEOPT_STATE_8BIT;
+        o.report = report;
+        o.context = &promoted;
+        snprintf(what, sizeof what, "promotion, mode %d", mode);
+        trial(o, 0, mode, what);
+        assert_true(promoted > 0 && promoted % 2 == 0);
+    }
 }
 
 /* The CPU tells at once; a card, which nobody waits for, when it is asked for the norm, and at the end of the
