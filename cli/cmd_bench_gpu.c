@@ -275,7 +275,7 @@ static int parts(struct gpu_bench *b, int64_t batch, struct error *err)
 
 static bool needs_checkpoint(const struct config_tower *t)
 {
-    return t->arch == TOWER_ARCH_CUSTOM && t->weight && t->weight[0];
+    return t->arch == TOWER_ARCH_CUSTOM && !t->width && t->weight && t->weight[0];
 }
 
 /* The card that the experiment asks for, if it names one. */

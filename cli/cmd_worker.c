@@ -95,6 +95,14 @@ static void tell_start(const struct device_fact start[START_ROWS])
         if (fact_warning(&start[i], text, sizeof text)[0]) log_warn("%s", text);
 }
 
+/* Of another rank than 0 what rank 0 has not told. */
+static void warn_start(const struct device_fact start[START_ROWS], int rank)
+{
+    char text[1024];
+    for (int i = 0; i < START_ROWS; i++)
+        if (fact_warning(&start[i], text, sizeof text)[0]) log_warn("rank %d: %s", rank, text);
+}
+
 static void begun(void *context, const struct trainer *t, const struct device_fact start[START_ROWS],
                   const struct data *data, int64_t from, int64_t total)
 {
@@ -108,7 +116,10 @@ static void begun(void *context, const struct trainer *t, const struct device_fa
     atomic_store(&talk->ranks.trainer, t);
     talk->first_step = from;
     talk->begin = clock_seconds();
-    if (talk->ranks.dist.rank > 0) return;
+    if (talk->ranks.dist.rank > 0) {
+        warn_start(start, talk->ranks.dist.rank);
+        return;
+    }
     const struct geometry *g[] = {&t->teacher_geometry, &t->student_geometry};
     for (int i = 0; i < 2; i++) {
         char text[256];

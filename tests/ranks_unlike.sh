@@ -1,6 +1,6 @@
 #!/bin/sh
 # Ranks that are not alike do not train: another configuration, another program, other images, one card for two, and a rank or a whole job
-# that was started twice. Each is named within 30 s with its exit code, a run that goes on is not disturbed, no process is left, and
+# that was started twice. What only one rank does a slower way is told, once. Each is named within 30 s with its exit code, a run that goes on is not disturbed, no process is left, and
 # nothing in /dev/shm.
 set -eu
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
@@ -47,6 +47,15 @@ unlike() { # EXIT-CODE WHAT WORDS: of two ranks that have been started, $zero an
     remains=$(left)
     [ -z "$remains" ] || fail "$2: left: $remains"
 }
+steps=1
+rank 0 0 slower 0; zero=$started
+FAKE_LANE=7 rank 1 1 slower 1; one=$started
+ends "$zero" 0 "rank 0 beside a slower one"
+ends "$one" 0 "a slower rank"
+grep -q '^warning: rank 1: attention: .*plain loops' log.1 || fail "what rank 1 alone does a slower way is not told"
+[ "$(grep -c '^warning: ' log.1)" = 1 ] || fail "rank 1 repeats what rank 0 tells"
+! grep -q 'plain loops' log.0 || fail "rank 0 has another rank's fallback"
+steps=5
 rank 0 0 config 0; zero=$started
 rank 1 1 config 1 optim.lr=1e-4; one=$started
 unlike 7 "another configuration" 'rank 1 (host .*) has another configuration'

@@ -461,8 +461,9 @@ static int train(struct course *w, const char *event, json_t *identity, json_t *
     const char *telemetry =
         w->listener->telemetry ? w->listener->telemetry(w->listener->context, w->t->device) : "";
     start_table(w->t, telemetry, start);
+    int code = start_among(&w->t->ranks, start, err);
     json_t *told = start_json(start);
-    int code = leads(w) ? meta_write(w->run, w->t, data, w->p.total, told, identity, err) : 0;
+    if (!code && leads(w)) code = meta_write(w->run, w->t, data, w->p.total, told, identity, err);
     json_decref(told);
     if (!code && leads(w)) code = identity_write_images(w->run, data_list(data), err);
     if (code) return code;

@@ -1,7 +1,9 @@
 /* The table of a run's start: see start.h. */
 #include "core/train/start.h"
+#include "core/base/file.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void start_table(const struct trainer *t, const char *telemetry, struct device_fact rows[START_ROWS])
@@ -17,6 +19,22 @@ void start_table(const struct trainer *t, const char *telemetry, struct device_f
     snprintf(watch->cost, sizeof watch->cost,
              "the dashboard shows neither the card's temperature and power nor how busy it is");
     snprintf(watch->mend, sizeof watch->mend, "'meopt doctor' says what is missing");
+}
+
+int start_among(struct dist *ranks, struct device_fact rows[START_ROWS], struct error *err)
+{
+    enum { TEXT = sizeof rows->cost, BYTES = START_ROWS * TEXT };
+    if (ranks->size == 1) return 0;
+    int64_t *offsets = xcalloc((size_t)ranks->size + 1, sizeof *offsets);
+    for (int r = 0; r <= ranks->size; r++) offsets[r] = r * (int64_t)BYTES;
+    char *costs = xcalloc((size_t)ranks->size, BYTES);
+    for (int i = 0; i < START_ROWS; i++) memcpy(costs + offsets[ranks->rank] + i * TEXT, rows[i].cost, TEXT);
+    int code = dist_gather_host(ranks, costs, offsets, err);
+    for (int i = 0; i < START_ROWS && !code && ranks->rank > 0; i++)
+        if (strcmp(rows[i].cost, costs + i * TEXT) == 0) rows[i].cost[0] = 0;
+    free(costs);
+    free(offsets);
+    return code;
 }
 
 json_t *start_json(const struct device_fact rows[START_ROWS])
