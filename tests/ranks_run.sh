@@ -77,19 +77,28 @@ left() { # of the workers of a run
         tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -q "worker.*runs/$1 *\$" && grep -q '^State:.[^Z]' "$process/status" && echo "$process"
     done || true
 }
-hurt() { # exit code, name, rank, signal, more
-    want=$1 name=$2 rank=$3 number=$4
+ended() { grep -q '^State:.Z' "/proc/$supervisor/status"; }
+hurt() { # exit code, name, rank, signal, more. Beside other work a run may end before we see that it has begun: then once more
+    want=$1 name=$2 rank=$3 number=$4 hit=
     shift 4
-    # shellcheck disable=SC2086
-    "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps="$total" --run-dir runs --name "$name" "$@" >log 2>&1 &
-    supervisor=$!
-    i=0
-    until [ -e "runs/$name/ckpt/LATEST" ] && rank_pid "$name" "$rank" >pid 2>/dev/null && [ "$(cat pid)" -gt 0 ]; do
-        i=$((i + 1))
-        [ "$i" -lt 600 ] || fail "$name did not begin"
-        sleep 0.1
+    for try in 1 2 3 4 5; do
+        rm -rf "runs/$name"
+        # shellcheck disable=SC2086
+        "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps="$total" --run-dir runs --name "$name" "$@" >log 2>&1 &
+        supervisor=$!
+        i=0
+        until { [ -e "runs/$name/ckpt/LATEST" ] && rank_pid "$name" "$rank" >pid 2>/dev/null && [ "$(cat pid)" -gt 0 ]; } || ended; do
+            i=$((i + 1))
+            [ "$i" -lt 600 ] || fail "$name did not begin"
+            sleep 0.05
+        done
+        if ! ended && kill "-$number" "$(cat pid)" 2>/dev/null; then
+            hit=yes
+            break
+        fi
+        wait "$supervisor" || fail "$name ended before rank $rank was hit, $try"
     done
-    kill "-$number" "$(cat pid)"
+    [ "$hit" ] || fail "$name always ended before rank $rank was hit"
     code=0
     wait "$supervisor" || code=$?
     [ "$code" = "$want" ] || fail "exit $code, expected $want: $name"
