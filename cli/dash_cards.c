@@ -396,6 +396,20 @@ static bool places_line(char *line, size_t size, const struct run_memory *m, enu
     return n > begin;
 }
 
+/* "waited       for weights 3.1 ms, for states 0.2 ms of the last step"; false: nothing is elsewhere. */
+static bool waits_line(char *line, size_t size, const struct metric_line *last)
+{
+    bool weights = last->step >= 0 && isfinite(last->stream_wait_ms),
+         states = last->step >= 0 && isfinite(last->offload_wait_ms);
+    size_t n = (size_t)snprintf(line, size, "%-12s", "waited");
+    if (weights) n += (size_t)snprintf(line + n, size - n, " for weights %.1f ms", last->stream_wait_ms);
+    if (states)
+        n += (size_t)snprintf(line + n, size - n, "%s for states %.1f ms", weights ? "," : "",
+                              last->offload_wait_ms);
+    snprintf(line + n, size - n, " of the last step");
+    return weights || states;
+}
+
 void dash_memory(const struct dash *d, const struct dash_rect *r)
 {
     const struct follow *f = dash_shown(d);
@@ -422,6 +436,8 @@ void dash_memory(const struct dash *d, const struct dash_rect *r)
     for (int place = 0; c && place < PLACE_COUNT && y < r->y + r->h; place++)
         if (places_line(line, sizeof line, &c->memory, (enum memory_place)place))
             dash_put(y++, r->x + 3, r->w - 3, dash_paint(PAIR_DIM), line);
+    if (y < r->y + r->h && waits_line(line, sizeof line, &f->last))
+        dash_put(y++, r->x + 3, r->w - 3, dash_paint(PAIR_DIM), line);
     if (c && isfinite(others(c)) && y < r->y + r->h) {
         dash_put(y, r->x + 1, 1, dash_paint(PAIR_DIM) | A_BOLD, "X");
         char who[160];

@@ -48,6 +48,19 @@ await 'Enter why so much'
 keys q
 stop
 
+# what stands in files, by class, and how long the last step waited for it
+dash_run "$dir/runs/away" 1 300
+sed 's/"data_wait_ms": *[^,}]*/&,"stream_wait_ms":3.14,"offload_wait_ms":0.25/; s/"classes": *{/"file_classes":{"teacher":2147483648,"optimizer":536870912},&/' \
+    "$dir/runs/away/metrics.jsonl" >"$dir/changed"
+mv "$dir/changed" "$dir/runs/away/metrics.jsonl"
+start 132 43 attach away
+await 'ours+others/total'
+keys 3
+await 'in files  *512M optimizer,  *2.00G teacher'
+await 'waited  *for weights 3.1 ms, for states 0.2 ms of the last step'
+keys q
+stop
+
 # ranks of a run that trains, wherever they are: each one's memory, images/s and waiting, the slowest marked, and one that gives no sign
 for ranks in 2 4 8; do
     run=$dir/runs/ranks$ranks
