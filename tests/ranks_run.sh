@@ -77,7 +77,7 @@ left() { # of the workers of a run
         tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -q "worker.*runs/$1 *\$" && grep -q '^State:.[^Z]' "$process/status" && echo "$process"
     done || true
 }
-ended() { grep -q '^State:.Z' "/proc/$supervisor/status"; }
+ended() { ! grep -q '^State:.[^Z]' "/proc/$supervisor/status" 2>/dev/null; } # the shell may have taken its end already
 hurt() { # exit code, name, rank, signal, more. Beside other work a run may end before we see that it has begun: then once more
     want=$1 name=$2 rank=$3 number=$4 hit=
     shift 4
