@@ -81,13 +81,16 @@ int fit_card(struct card *card, const struct arguments *args, const struct confi
 
 static void speed_text(const struct ladder_speed *s, char *text, size_t size)
 {
-    snprintf(text, size, "%s%.4g GFLOP/s, %.3g GB/s of what is carried%s", s->assumed ? "assumed: " : "",
-             s->gflops, s->carried_gb_per_s, s->assumed ? " (--gflops or --measure, --carry)" : "");
+    static const char *const carry[] = {[CARRY_ASSUMED] = " (assumed: --carry, --measure)",
+                                        [CARRY_GIVEN] = "",
+                                        [CARRY_MEASURED] = " (measured: the scratch directory)"};
+    snprintf(text, size, "%.4g GFLOP/s%s, %.3g GB/s of what is carried%s", s->gflops,
+             s->assumed ? " (assumed: --gflops, --measure)" : "", s->carried_gb_per_s, carry[s->carry]);
 }
 
 void fit_print(const struct ladder *l, const char *path)
 {
-    char speed[160];
+    char speed[200];
     speed_text(&l->speed, speed, sizeof speed);
     printf("\nladder to %.2f GiB, %s\n  peak GiB    step s\n", (double)l->limit_bytes / GIB, speed);
     for (int i = 0; i < l->count; i++) {
@@ -107,9 +110,9 @@ json_t *fit_json(const struct ladder *l)
                               json_pack("{s:I, s:f, s:s, s:b}", "peak_bytes",
                                         (json_int_t)l->rungs[i].peak_bytes, "step_s", l->rungs[i].step_s,
                                         "keys", l->rungs[i].keys, "chosen", i == l->chosen));
-    return json_pack("{s:I, s:f, s:f, s:b, s:o}", "limit_bytes", (json_int_t)l->limit_bytes, "gflops",
+    return json_pack("{s:I, s:f, s:f, s:b, s:b, s:o}", "limit_bytes", (json_int_t)l->limit_bytes, "gflops",
                      l->speed.gflops, "carried_gb_per_s", l->speed.carried_gb_per_s, "assumed",
-                     l->speed.assumed, "rungs", rungs);
+                     l->speed.assumed, "carry_measured", l->speed.carry == CARRY_MEASURED, "rungs", rungs);
 }
 
 int fit_check(const struct ladder *l, struct error *err)

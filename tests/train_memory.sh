@@ -47,6 +47,17 @@ refuse 7 'for a run of one rank' train.memory=64M --workers 2
 "$MEOPT" train --resume fits train.memory=64M >out 2>log
 [ $? = 2 ] || fail "it is taken for a run that goes on"
 
+# The speeds that the ladder is told with: which was measured, given, assumed.
+ladder() { "$MEOPT" plan configs/quickstart_dinov2.yaml device.type=cpu --fit 64M "$@" 2>log | grep '^ladder to'; }
+ladder | grep -q '200 GFLOP/s (assumed.*, 1 GB/s of what is carried (assumed' || fail "assumed speeds are not told"
+ladder --gflops 50 --carry 3 | grep -q ', 50 GFLOP/s, 3 GB/s of what is carried$' || fail "given speeds"
+mkdir scratch
+ladder --gflops 50 --measure train.scratch_dir="$work/scratch" | grep -q 'GB/s of what is carried (measured: the scratch directory)$' ||
+    fail "measured speeds"
+[ -z "$(ls -A scratch)" ] || fail "the measurement has left something"
+ladder --measure train.scratch_dir=/dev/null/no
+grep -q '/dev/null/no' log || fail "a directory that cannot be: not told"
+
 # Where nobody would choose, it is refused.
 "$MEOPT" bench train configs/quickstart_dinov2.yaml device.type=cpu train.memory=64M >out 2>log
 [ $? = 7 ] && grep -q 'train.memory is chosen by .meopt train. alone' log || fail "bench train takes it"
