@@ -444,7 +444,7 @@ static int plan_run(const struct arguments *args, struct error *err)
     if ((code = fit_card(&f.card, args, &config, err)) != 0) goto done;
     f.step_ms = argument_real(args, "step-ms", 0);
     if ((code = plan_rank(&plan, args, &config, err)) != 0) goto done;
-    if (argument_flag(args, "measure") && (code = measure(&f, err)) != 0) goto done;
+    if (argument_flag(args, "measure") && f.gflops <= 0 && (code = measure(&f, err)) != 0) goto done;
     f.ranks = ranks_of(args, &config);
     if ((code = scaling_table_make(&f.scaling, args, &config, &plan, f.ranks, f.gflops, err)) != 0) goto done;
     f.disk = plan.checkpoint_bytes * (config.train.checkpoint_keep + 1);

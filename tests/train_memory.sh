@@ -55,7 +55,7 @@ mkdir scratch
 ladder --gflops 50 --measure train.scratch_dir="$work/scratch" | grep -q 'GB/s of what is carried (measured: the scratch directory)$' ||
     fail "measured speeds"
 [ -z "$(ls -A scratch)" ] || fail "the measurement has left something"
-ladder --measure train.scratch_dir=/dev/null/no
+ladder --gflops 50 --measure train.scratch_dir=/dev/null/no
 grep -q '/dev/null/no' log || fail "a directory that cannot be: not told"
 
 # Where nobody would choose, it is refused.
