@@ -1,8 +1,8 @@
 #!/bin/sh
 # Every line of README's tour, typed as it stands into a terminal, in a clean copy in a path with a space where the quickstart has
 # fetched the sample. In place of the real archives and their giants stand the sample's, under the same names; what a line types
-# is not changed, but that the benches, a minute of the processor, only say how they are used unless MEOPT_LONG=1. The one line that
-# wants four cards ends as a machine without them lets it: 6.
+# is not changed, but that the benches, a minute of the processor, only say how they are used unless MEOPT_LONG=1. The two lines that
+# want cards end as a machine without them lets them: 6.
 set -eu
 . "$MEOPT_SOURCE/tests/tmux.sh"
 home="$dir/a home" copy="$dir/a clean copy"
@@ -53,7 +53,7 @@ while read -r line <&3; do
     'meopt attach'* | 'meopt train'*'--name'* | 'meopt train --resume'*) await 'step [1-9][0-9]*/' && keys q ;;
     meopt) await 'runs in runs' && keys q ;;
     esac
-    case $line in *--cards\ 0,*) ended 6 ;; *) ended 0 ;; esac
+    case $line in *--help) ended 0 ;; *--cards\ 0,* | 'meopt bench gpu '*) ended 6 ;; *) ended 0 ;; esac
     # the run of the tour goes on behind the dashboard, and must be over before its export
     case $line in
     'meopt train --resume'*)
