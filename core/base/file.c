@@ -8,12 +8,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -369,6 +371,12 @@ int file_write_atomic(const char *path, const void *data, size_t bytes, struct e
 int file_replace(const char *path, const void *data, size_t bytes, struct error *err)
 {
     return replace(path, data, bytes, false, err);
+}
+
+bool file_in_memory(int fd)
+{
+    struct statfs system;
+    return fstatfs(fd, &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
 }
 
 bool file_absent(const char *path)

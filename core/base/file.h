@@ -66,6 +66,9 @@ int file_shorten(int fd, int64_t bytes, const char *path, struct error *err);
 /* Whether nothing has this name. What cannot be asked now is not absent: to read it tells why. */
 bool file_absent(const char *path);
 
+/* Does an open file lie in memory (tmpfs, ramfs), where what is moved to it saves none? */
+bool file_in_memory(int fd);
+
 /* mkdir -p, each new name synced; an existing directory is success. */
 int file_make_dirs(const char *path, struct error *err);
 

@@ -6,11 +6,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 #include <unistd.h>
 
 #ifndef O_TMPFILE /* glibc 2.19 */
@@ -53,10 +51,8 @@ static int open_file(struct transfers *t, struct error *err)
 
 static void look_at_file(struct transfers *t)
 {
-    struct statfs system;
     t->alignment = TRANSFER_ALIGNMENT;
-    if (fstatfs(t->fd, &system) == 0)
-        t->in_memory = system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC;
+    t->in_memory = file_in_memory(t->fd);
 #if defined STATX_DIOALIGN && __GLIBC_PREREQ(2, 28)
     struct statx s;
     if (!t->direct || statx(t->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &s) != 0 ||

@@ -12,10 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statfs.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, CONVERT = 65536, TMPFS = 0x01021994 };
+enum { PAGE = 4096, CONVERT = 65536 };
 
 /* One of the tower's buffers. */
 struct slot {
@@ -68,7 +67,6 @@ static size_t place_of(const struct stream *s, const struct parameter *p)
 static int make_file(struct stream *s, const char *directory, struct error *err)
 {
     char hint[] = "train.scratch_dir: a directory on a disk with room";
-    struct statfs fs;
     s->path = path_join(directory, ".meopt-weights-XXXXXX");
     s->fd = mkostemp(s->path, O_CLOEXEC);
     if (s->fd < 0) {
@@ -76,7 +74,7 @@ static int make_file(struct stream *s, const char *directory, struct error *err)
         return error_at(err, directory, 0, 0), code;
     }
     unlink(s->path);
-    if (fstatfs(s->fd, &fs) == 0 && (unsigned long)fs.f_type == TMPFS)
+    if (file_in_memory(s->fd))
         log_warn("%s is in memory (tmpfs), where streamed weights save none: %s", directory, hint);
     /* what lies between tensors, and the k part of EVA's bias, is zero */
     int code = file_shorten(s->fd, (int64_t)s->bytes, s->path, err);
