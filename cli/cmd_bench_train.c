@@ -37,6 +37,8 @@ static const void *give_next(void *context) { return ((struct synthetic *)contex
 struct found {
     double seconds, images, gflops;
     double spent[WORK_KINDS]; /* of that step, with --profile */
+    int64_t calls[WORK_KINDS];
+    double call; /* seconds of one that does nothing */
     struct gemm_peak bf16, fp32;
     const struct gemm_peak *peak; /* of the two, what the steps are held to; NULL: not measured */
     struct memory_use use;
@@ -86,7 +88,9 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
         fprintf(stderr, "step %lld: %.1f ms, loss %.6g\n", (long long)step, seconds * 1e3, result.loss);
         if (step > 1 && seconds >= f->seconds) continue;
         f->seconds = seconds;
-        if (profile) memcpy(f->spent, profile->seconds, sizeof f->spent);
+        if (!profile) continue;
+        memcpy(f->spent, profile->seconds, sizeof f->spent);
+        memcpy(f->calls, profile->calls, sizeof f->calls);
     }
     free(s.images);
     free(s.ids);
@@ -104,6 +108,13 @@ static double waiting(const struct found *f)
     double rest = f->seconds;
     for (int k = 0; k < WORK_KINDS; k++) rest -= f->spent[k];
     return rest > 0 ? rest : 0;
+}
+
+static int64_t calls_of(const struct found *f)
+{
+    int64_t all = 0;
+    for (int k = 0; k < WORK_KINDS; k++) all += f->calls[k];
+    return all;
 }
 
 static json_t *rate_or_null(double gflops) { return gflops > 0 ? json_real(gflops) : json_null(); }
@@ -126,8 +137,11 @@ static void print_json(const struct found *f, bool profiled)
         for (int k = 0; k < WORK_KINDS; k++) {
             snprintf(key, sizeof key, "%s_ms", work_kind_names[k]);
             json_object_set_new(parts, key, json_real(f->spent[k] * 1e3));
+            snprintf(key, sizeof key, "%s_calls", work_kind_names[k]);
+            json_object_set_new(parts, key, json_integer((json_int_t)f->calls[k]));
         }
         json_object_set_new(parts, "waiting_ms", json_real(waiting(f) * 1e3));
+        json_object_set_new(parts, "call_us", rate_or_null(f->call * 1e6));
         json_object_set_new(all, "profile", parts);
     }
     json_print(stdout, all, JSON_COMPACT | JSON_REAL_PRECISION(6) | JSON_PRESERVE_ORDER);
@@ -142,6 +156,19 @@ static void print_rate(const char *name, const struct gemm_peak *peak)
     else printf("%-11s not measured\n", name);
 }
 
+static void print_profile(const struct found *f)
+{
+    for (int k = 0; k < WORK_KINDS; k++)
+        printf("%-11s %.1f %% of the step, %.1f ms, %lld calls\n", work_kind_names[k],
+               f->spent[k] / f->seconds * 100, f->spent[k] * 1e3, (long long)f->calls[k]);
+    printf("%-11s %.1f %% of the step, %.1f ms\n", "waiting", waiting(f) / f->seconds * 100,
+           waiting(f) * 1e3);
+    if (f->call <= 0) return;
+    double calls = (double)calls_of(f) * f->call;
+    printf("%-11s %.1f %% of the step, %.1f ms of the above: %lld of %.1f us each at rest\n", "calls",
+           calls / f->seconds * 100, calls * 1e3, (long long)calls_of(f), f->call * 1e6);
+}
+
 static void print_text(const struct found *f, bool profiled)
 {
     printf("images/s    %.3f\nstep        %.1f ms\nGFLOP/s     %.1f\n", f->images, f->seconds * 1e3,
@@ -151,12 +178,7 @@ static void print_text(const struct found *f, bool profiled)
     if (f->peak)
         printf("ratio       %.3f of %s\n", f->gflops / gemm_peak_gflops(f->peak),
                f->peak == &f->bf16 ? "bf16" : "fp32");
-    for (int k = 0; k < WORK_KINDS && profiled; k++)
-        printf("%-11s %.1f %% of the step, %.1f ms\n", work_kind_names[k], f->spent[k] / f->seconds * 100,
-               f->spent[k] * 1e3);
-    if (profiled)
-        printf("%-11s %.1f %% of the step, %.1f ms\n", "waiting", waiting(f) / f->seconds * 100,
-               waiting(f) * 1e3);
+    if (profiled) print_profile(f);
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
         printf("%-11s %.1f MiB\n", memory_class_names[k], (double)f->use.peak_bytes[k] / 1048576.0);
     printf("peak        %.1f MiB\n", (double)f->use.peak_total_bytes / 1048576.0);
@@ -186,7 +208,10 @@ static int bench_run(const struct arguments *args, struct error *err)
     if (!code) code = train_device_open(&device, &c, true, err);
     if (!code) device_facts_warn(device);
     if (!code) code = trainer_create(&t, &c, device, argument_flag(args, "random-weights"), NULL, NULL, err);
-    if (!code && profiled) profile_begin(&profile, device);
+    if (!code && profiled) {
+        found.call = device_call_seconds(device);
+        profile_begin(&profile, device);
+    }
     if (!code)
         code = bench_steps(t, &c, argument_int(args, "steps", 3), profiled ? &profile : NULL, &found, err);
     trainer_close(t);

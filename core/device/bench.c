@@ -172,3 +172,22 @@ double device_copy_rate(struct device *device, char *block, size_t bytes)
     }
     return 2 * (double)bytes / best;
 }
+
+double device_call_seconds(struct device *device)
+{
+    struct memory_use before = device->use;
+    double best = 1e30;
+    char *place = device_alloc(device, MEMORY_WORKSPACE, 64, "a measured call", NULL);
+    for (int run = 0; place && run < 200; run++) {
+        double t = clock_seconds();
+        device->ops->fill(device, place, 0, 64);
+        device->sync(device);
+        t = clock_seconds() - t;
+        if (t < best) best = t;
+    }
+    bool done = place && device_check(device, NULL) == 0;
+    device_free(device, place);
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++) device->use.peak_bytes[c] = before.peak_bytes[c];
+    device->use.peak_total_bytes = before.peak_total_bytes;
+    return done ? best : 0;
+}

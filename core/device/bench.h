@@ -26,4 +26,8 @@ double device_gemm_peak_gflops(struct device *device, enum dtype type);
  * each, of a block. */
 double device_copy_rate(struct device *device, char *block, size_t bytes);
 
+/* Seconds that an operation takes which has nothing to do, best of many: what each costs beside its work (on
+ * a processor, that the threads begin together and wait for each other). 0 when there was no memory. */
+double device_call_seconds(struct device *device);
+
 #endif

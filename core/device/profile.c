@@ -21,6 +21,7 @@ static void stop(struct device *dev, enum work_kind kind, double began)
     double seconds = clock_seconds() - began;
     pthread_mutex_lock(&dev->lock);
     p->seconds[kind] += seconds;
+    p->calls[kind]++;
     pthread_mutex_unlock(&dev->lock);
 }
 
@@ -40,6 +41,9 @@ ONE(embed_backward, embedding_gradient, WORK_ELEMENTWISE)
 ONE(layernorm_forward, layernorm, WORK_ELEMENTWISE)
 ONE(layernorm_apply, layernorm, WORK_ELEMENTWISE)
 ONE(layernorm_backward, layernorm_gradient, WORK_ELEMENTWISE)
+ONE(rotate, rotation, WORK_ELEMENTWISE)
+ONE(row_mean_forward, row_mean, WORK_ELEMENTWISE)
+ONE(row_mean_backward, row_mean_gradient, WORK_ELEMENTWISE)
 ONE(residual_forward, residual, WORK_ELEMENTWISE)
 ONE(layerscale_backward, layerscale_gradient, WORK_ELEMENTWISE)
 ONE(distill_loss, distillation, WORK_ELEMENTWISE)
@@ -107,6 +111,10 @@ static void timed_results(struct device *dev, struct optim_work *work, struct op
 {
     TIMED(WORK_OPTIMIZER, optim->results(dev, work, partials, count));
 }
+static void timed_clear(struct device *dev, void *block, size_t bytes, int64_t chunks, int threads)
+{
+    TIMED(WORK_OPTIMIZER, optim->clear(dev, block, bytes, chunks, threads));
+}
 
 static void timed_upload(struct device *dev, void *dst, const void *src, size_t bytes)
 {
@@ -134,6 +142,9 @@ static const struct device_ops timed_ops = {
     .layernorm_backward = timed_layernorm_backward,
     .attention_forward = timed_attention_forward,
     .attention_backward = timed_attention_backward,
+    .rotate = timed_rotate,
+    .row_mean_forward = timed_row_mean_forward,
+    .row_mean_backward = timed_row_mean_backward,
     .activation_forward = timed_activation_forward,
     .activation_backward = timed_activation_backward,
     .residual_forward = timed_residual_forward,
@@ -159,6 +170,7 @@ void profile_begin(struct device_profile *p, struct device *dev)
     p->optim.step = timed_step;
     p->optim.squares = timed_squares;
     p->optim.results = timed_results;
+    p->optim.clear = timed_clear;
     dev->profile = p;
     dev->ops = &timed_ops;
     dev->optim = &p->optim;
@@ -167,4 +179,8 @@ void profile_begin(struct device_profile *p, struct device *dev)
     dev->issue = NULL;
 }
 
-void profile_clear(struct device_profile *p) { memset(p->seconds, 0, sizeof p->seconds); }
+void profile_clear(struct device_profile *p)
+{
+    memset(p->seconds, 0, sizeof p->seconds);
+    memset(p->calls, 0, sizeof p->calls);
+}

@@ -10,9 +10,10 @@
 enum work_kind { WORK_PRODUCTS, WORK_ATTENTION, WORK_ELEMENTWISE, WORK_OPTIMIZER, WORK_DATA, WORK_KINDS };
 extern const char *const work_kind_names[WORK_KINDS]; /* "products", ... */
 
-/* Seconds since profile_clear, of calls that one thread made inside no other of them. */
+/* Since profile_clear, of calls that one thread made inside no other of them. */
 struct device_profile {
     double seconds[WORK_KINDS];
+    int64_t calls[WORK_KINDS];
     struct device inner; /* the slots of the device before: ops, optim, upload, download, sync */
     struct device_optim optim;
 };
