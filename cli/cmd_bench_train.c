@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 struct synthetic {
     float *images;
@@ -41,7 +42,11 @@ struct found {
     double call; /* seconds of one that does nothing */
     struct gemm_peak bf16, fp32;
     const struct gemm_peak *peak; /* of the two, what the steps are held to; NULL: not measured */
+    double processor_s;           /* of that step, of the whole process */
+    double stream_ms,
+        offload_ms; /* that it waited for streamed weights and offloaded states; below 0: none */
     struct memory_use use;
+    int64_t resident; /* bytes that the process has had at most, up to then */
 };
 
 static void keep_better(struct gemm_peak *best, const struct gemm_peak *peak)
@@ -70,6 +75,25 @@ static int peak_of(const struct config *c, struct found *f, struct error *err)
     return 0;
 }
 
+static struct rusage used(void)
+{
+    struct rusage use;
+    getrusage(RUSAGE_SELF, &use);
+    return use;
+}
+
+static double processor_seconds(void)
+{
+    struct rusage use = used();
+    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+           1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
+}
+
+static void tell_wait(const char *what, double ms)
+{
+    if (ms >= 0) fprintf(stderr, ", waited %.1f ms for %s", ms, what);
+}
+
 static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
                        struct device_profile *profile, struct found *f, struct error *err)
 {
@@ -81,13 +105,20 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
     int code = 0;
     for (int64_t step = 1; step <= steps && !code; step++) {
         if (profile) profile_clear(profile);
-        double begin = clock_seconds();
+        double begin = clock_seconds(), spent = processor_seconds();
         code = trainer_step(t, step, c->optim.lr, &(struct batch_source){give, give_next, &s}, &result, err);
-        double seconds = clock_seconds() - begin;
+        double seconds = clock_seconds() - begin, processor = processor_seconds() - spent;
         if (code) break;
-        fprintf(stderr, "step %lld: %.1f ms, loss %.6g\n", (long long)step, seconds * 1e3, result.loss);
+        fprintf(stderr, "step %lld: %.1f ms, %.1f of the processors, loss %.6g", (long long)step,
+                seconds * 1e3, processor * 1e3, result.loss);
+        tell_wait("weights", result.stream_wait_ms);
+        tell_wait("states", result.offload_wait_ms);
+        fputc('\n', stderr);
         if (step > 1 && seconds >= f->seconds) continue;
         f->seconds = seconds;
+        f->processor_s = processor;
+        f->stream_ms = result.stream_wait_ms;
+        f->offload_ms = result.offload_wait_ms;
         if (!profile) continue;
         memcpy(f->spent, profile->seconds, sizeof f->spent);
         memcpy(f->calls, profile->calls, sizeof f->calls);
@@ -99,6 +130,7 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
     f->gflops = (t->student_flops + (t->teacher ? geometry_forward_flops(&t->teacher_geometry) : 0)) *
                 f->images * 1e-9;
     f->use = t->device->use;
+    f->resident = (int64_t)used().ru_maxrss * 1024;
     return 0;
 }
 
@@ -119,18 +151,24 @@ static int64_t calls_of(const struct found *f)
 
 static json_t *rate_or_null(double gflops) { return gflops > 0 ? json_real(gflops) : json_null(); }
 
+static json_t *wait_or_null(double ms) { return ms >= 0 ? json_real(ms) : json_null(); }
+
 static void print_json(const struct found *f, bool profiled)
 {
     double peak = f->peak ? gemm_peak_gflops(f->peak) : 0;
     json_t *memory = memory_json(&f->use),
-           *all = json_pack("{s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:f, s:I, s:O}", "images_per_s", f->images,
-                            "gflops", f->gflops, "gemm_peak_gflops", rate_or_null(peak), "gemm_peak_of",
-                            f->peak ? json_string(f->peak->of) : json_null(), "gemm_peak_bf16_gflops",
-                            rate_or_null(gemm_peak_gflops(&f->bf16)), "gemm_peak_fp32_gflops",
-                            rate_or_null(gemm_peak_gflops(&f->fp32)), "gemm_ratio",
-                            rate_or_null(f->peak ? f->gflops / peak : 0), "step_ms", f->seconds * 1e3,
-                            "peak_bytes", (json_int_t)f->use.peak_total_bytes, "classes",
-                            json_object_get(memory, "classes"));
+           *all = json_pack(
+               "{s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:f, s:I, s:O, s:O, s:O, s:I, s:f, s:o, s:o}",
+               "images_per_s", f->images, "gflops", f->gflops, "gemm_peak_gflops", rate_or_null(peak),
+               "gemm_peak_of", f->peak ? json_string(f->peak->of) : json_null(), "gemm_peak_bf16_gflops",
+               rate_or_null(gemm_peak_gflops(&f->bf16)), "gemm_peak_fp32_gflops",
+               rate_or_null(gemm_peak_gflops(&f->fp32)), "gemm_ratio",
+               rate_or_null(f->peak ? f->gflops / peak : 0), "step_ms", f->seconds * 1e3, "peak_bytes",
+               (json_int_t)f->use.peak_total_bytes, "classes", json_object_get(memory, "classes"),
+               "host_classes", json_object_get(memory, "host_classes"), "file_classes",
+               json_object_get(memory, "file_classes"), "resident_bytes", (json_int_t)f->resident,
+               "processor_s", f->processor_s, "stream_wait_ms", wait_or_null(f->stream_ms), "offload_wait_ms",
+               wait_or_null(f->offload_ms));
     if (profiled) {
         json_t *parts = json_object();
         char key[32];
@@ -169,10 +207,19 @@ static void print_profile(const struct found *f)
            calls / f->seconds * 100, calls * 1e3, (long long)calls_of(f), f->call * 1e6);
 }
 
+static void print_beside(const char *name, const size_t *classes)
+{
+    for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
+        if (classes[k])
+            printf("in %-8s %.1f MiB of %s\n", name, (double)classes[k] / 1048576.0, memory_class_names[k]);
+}
+
 static void print_text(const struct found *f, bool profiled)
 {
-    printf("images/s    %.3f\nstep        %.1f ms\nGFLOP/s     %.1f\n", f->images, f->seconds * 1e3,
-           f->gflops);
+    printf("images/s    %.3f\nstep        %.1f ms, %.1f of the processors\nGFLOP/s     %.1f\n", f->images,
+           f->seconds * 1e3, f->processor_s * 1e3, f->gflops);
+    if (f->stream_ms >= 0) printf("waited      %.1f ms for streamed weights\n", f->stream_ms);
+    if (f->offload_ms >= 0) printf("waited      %.1f ms for offloaded states\n", f->offload_ms);
     print_rate("GEMM bf16", &f->bf16);
     print_rate("GEMM fp32", &f->fp32);
     if (f->peak)
@@ -181,7 +228,10 @@ static void print_text(const struct found *f, bool profiled)
     if (profiled) print_profile(f);
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
         printf("%-11s %.1f MiB\n", memory_class_names[k], (double)f->use.peak_bytes[k] / 1048576.0);
-    printf("peak        %.1f MiB\n", (double)f->use.peak_total_bytes / 1048576.0);
+    printf("peak        %.1f MiB\nresident    %.1f MiB of the process, at most\n",
+           (double)f->use.peak_total_bytes / 1048576.0, (double)f->resident / 1048576.0);
+    print_beside("host", f->use.beside_peak_bytes[PLACE_HOST]);
+    print_beside("file", f->use.beside_peak_bytes[PLACE_FILE]);
 }
 
 static int bench_run(const struct arguments *args, struct error *err)

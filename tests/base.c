@@ -51,6 +51,23 @@ static void crc32c_equals_rfc3720(void **state)
     assert_int_equal(crc32c(crc32c(0, data, 13), data + 13, 19), 0x46DD794Eu);
 }
 
+static void crc32c_of_much_is_that_of_its_bytes_one_by_one(void **state)
+{
+    (void)state;
+    enum { BYTES = 100003 };
+    uint8_t *data = malloc(BYTES);
+    uint32_t crc = 0;
+    assert_non_null(data);
+    for (size_t i = 0; i < BYTES; i++) {
+        data[i] = (uint8_t)(i * 2654435761u >> 13);
+        crc = crc32c(crc, data + i, 1);
+        if (i % 12287 == 12286 || i % 9999 == 0) assert_int_equal(crc32c(0, data, i + 1), crc);
+    }
+    assert_int_equal(crc32c(0, data, BYTES), crc);
+    assert_int_equal(crc32c(crc32c(0, data, 50001), data + 50001, BYTES - 50001), crc);
+    free(data);
+}
+
 static void atomic_write_keeps_mode_and_symlink(void **state)
 {
     (void)state;
@@ -85,6 +102,7 @@ int main(void)
         cmocka_unit_test(errors_escape_what_a_terminal_would_obey),
         cmocka_unit_test(names_of_files_forge_no_line),
         cmocka_unit_test(crc32c_equals_rfc3720),
+        cmocka_unit_test(crc32c_of_much_is_that_of_its_bytes_one_by_one),
         cmocka_unit_test(atomic_write_keeps_mode_and_symlink),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

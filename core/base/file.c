@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum {
-    PART_BYTES = 1 << 24 /* that are written or summed up between two signs of progress */
+    PART_BYTES = 1 << 24 /* that are written between two signs of progress */
 };
 
 static void (*leave)(void);
@@ -477,63 +477,4 @@ void file_map_close(struct file_map *map)
     if (map->data) munmap((void *)(uintptr_t)map->data, map->bytes);
     map->data = NULL;
     map->bytes = 0;
-}
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc, const uint8_t *p, size_t bytes)
-{
-    uint64_t c = ~crc;
-    for (; bytes >= 8; bytes -= 8, p += 8) {
-        uint64_t word;
-        memcpy(&word, p, 8);
-        c = _mm_crc32_u64(c, word);
-    }
-    uint32_t c32 = (uint32_t)c;
-    for (; bytes; bytes--, p++) c32 = _mm_crc32_u8(c32, *p);
-    return ~c32;
-}
-#endif
-
-static uint32_t crc32c_part(uint32_t crc, const uint8_t *p, size_t bytes)
-{
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("sse4.2")) return crc32c_sse42(crc, p, bytes);
-#endif
-    static uint32_t table[8][256]; /* slicing-by-8; filling it twice at once writes the same values */
-    static int ready;
-    if (!__atomic_load_n(&ready, __ATOMIC_ACQUIRE)) {
-        for (uint32_t i = 0; i < 256; i++) {
-            uint32_t c = i;
-            for (int k = 0; k < 8; k++) c = c & 1 ? (c >> 1) ^ 0x82F63B78u : c >> 1;
-            __atomic_store_n(&table[0][i], c, __ATOMIC_RELAXED);
-        }
-        for (uint32_t i = 0; i < 256; i++)
-            for (int t = 1; t < 8; t++) {
-                uint32_t c = table[t - 1][i];
-                __atomic_store_n(&table[t][i], (c >> 8) ^ table[0][c & 255], __ATOMIC_RELAXED);
-            }
-        __atomic_store_n(&ready, 1, __ATOMIC_RELEASE);
-    }
-    crc = ~crc;
-    for (; bytes >= 8; bytes -= 8, p += 8) {
-        uint32_t a, b;
-        memcpy(&a, p, 4);
-        memcpy(&b, p + 4, 4);
-        a ^= crc;
-        crc = table[7][a & 255] ^ table[6][a >> 8 & 255] ^ table[5][a >> 16 & 255] ^ table[4][a >> 24] ^
-              table[3][b & 255] ^ table[2][b >> 8 & 255] ^ table[1][b >> 16 & 255] ^ table[0][b >> 24];
-    }
-    for (; bytes; bytes--, p++) crc = (crc >> 8) ^ table[0][(crc ^ *p) & 255];
-    return ~crc;
-}
-
-uint32_t crc32c(uint32_t crc, const void *data, size_t bytes)
-{
-    const uint8_t *p = data;
-    for (; bytes > PART_BYTES; bytes -= PART_BYTES, p += PART_BYTES) {
-        crc = crc32c_part(crc, p, PART_BYTES);
-        progress_mark();
-    }
-    return crc32c_part(crc, p, bytes);
 }

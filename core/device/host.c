@@ -22,10 +22,11 @@ void dry_release(struct device *dev, void *p, size_t bytes)
     munmap(p, bytes);
 }
 
-enum { LARGE_BYTES = 1 << 20 };
+enum { LARGE_BYTES = 1 << 20, PAGE_BYTES = 4096 };
 
 /* Large blocks are mapped (zero pages, huge where the system allows),
- * small ones come from the heap, which AddressSanitizer watches. */
+ * small ones come from the heap, which AddressSanitizer watches; of a page and more they begin at one, so
+ * that a disk may fill them itself. */
 static int host_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
 {
     (void)class;
@@ -37,7 +38,7 @@ static int host_allocate(struct device *dev, enum memory_class class, size_t byt
         *p = q;
         return 0;
     }
-    *p = aligned_alloc(64, bytes);
+    *p = aligned_alloc(bytes < PAGE_BYTES ? 64 : PAGE_BYTES, bytes);
     return *p ? 0 : EXIT_HOST_MEMORY;
 }
 static void host_release(struct device *dev, void *p, size_t bytes)

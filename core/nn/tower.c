@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PAGE = 4096 };
+
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 /* EVA has a bias for q and v but none for k (models.md 1a): both live in one (3D) array with zeros between,
@@ -38,7 +40,8 @@ static void lay_weights(struct tower *t, int group, bool staying, size_t *at, si
     }
 }
 
-/* The groups that take turns, in one buffer or two at *at. */
+/* The groups that take turns, in one buffer or two at *at, of whole pages: so what moves whole pages past the
+ * page cache (core/train/stream.c) may move a group, and what is behind it in its buffer. */
 static void lay_turns(struct tower *t, size_t *at)
 {
     struct tower_memory *m = t->memory;
@@ -48,7 +51,7 @@ static void lay_turns(struct tower *t, size_t *at)
         size_t end = 0;
         lay_weights(t, group, false, &end, &none);
         m->weight_bytes[group] = end;
-        largest[group % turns] = larger(largest[group % turns], end);
+        largest[group % turns] = larger(largest[group % turns], (end + PAGE - 1) & ~(size_t)(PAGE - 1));
     }
     for (int group = 0; group < t->group_count; group++) {
         size_t here = m->weight_offset[group] = begin + (group % turns ? largest[0] : 0);

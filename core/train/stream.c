@@ -3,6 +3,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/progress.h"
 #include "core/base/retry.h"
 
 #include <assert.h>
@@ -12,9 +13,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, CONVERT = 65536 };
+enum {
+    PAGE = 4096,
+    CONVERT = 65536,
+    PART_BYTES = 1 << 24, /* between two signs of progress */
+    TRIES = 100           /* of a transfer that gets no further */
+};
 
 /* One of the tower's buffers. */
 struct slot {
@@ -37,7 +44,8 @@ struct stream {
     struct device_queue *copies;
     struct device_event *issued; /* what was given to the card so far */
 
-    int fd;         /* a CPU's: the file, -1 none */
+    int fd;         /* a CPU's: the file, -1 none, */
+    int direct;     /* and the same past the page cache, -1: not here */
     char *path;     /* that it had */
     uint32_t *crcs; /* (parameters) */
     bool *written;  /* (parameters): there is one */
@@ -73,35 +81,79 @@ static int make_file(struct stream *s, const char *directory, struct error *err)
         int code = error_errno(err, EXIT_FAILED, hint, "cannot make a working file for streamed weights");
         return error_at(err, directory, 0, 0), code;
     }
+    bool memory = file_in_memory(s->fd);
+    if (!memory) s->direct = open(s->path, O_RDWR | O_DIRECT | O_CLOEXEC);
     unlink(s->path);
-    if (file_in_memory(s->fd))
-        log_warn("%s is in memory (tmpfs), where streamed weights save none: %s", directory, hint);
+    if (memory) log_warn("%s is in memory (tmpfs), where streamed weights save none: %s", directory, hint);
     /* what lies between tensors, and the k part of EVA's bias, is zero */
     int code = file_shorten(s->fd, (int64_t)s->bytes, s->path, err);
     if (!code)
-        log_info("streamed weights: a working file of %.1f MiB in %s, without a name",
-                 (double)s->bytes / 1048576.0, directory);
+        log_info("streamed weights: a working file of %.1f MiB in %s, without a name%s",
+                 (double)s->bytes / 1048576.0, directory, s->direct < 0 ? "" : ", past the page cache");
     return code;
 }
 
-static int read_file(const struct stream *s, void *to, size_t bytes, size_t at, struct error *err)
+static int cannot(const struct stream *s, bool write, size_t bytes, size_t at, struct error *err)
 {
-    char *p = to;
-    while (bytes) {
-        ssize_t n = retry_read(s->fd, p, bytes, (int64_t)at);
-        if (n <= 0) {
-            int code = n < 0 ? error_errno(err, EXIT_FAILED, "is the disk well?",
-                                           "cannot read %zu bytes of streamed weights at %zu", bytes, at)
-                             : error_set(err, EXIT_INTEGRITY, "start again with --resume",
-                                         "the working file of streamed weights ends at %zu, %zu bytes early",
-                                         at, s->bytes - at);
-            return error_at(err, s->path, 0, 0), code;
-        }
-        p += n;
-        bytes -= (size_t)n;
-        at += (size_t)n;
+    int code =
+        error_errno(err, EXIT_FAILED,
+                    "is the disk well, and has it room? 'meopt train --resume RUN "
+                    "train.scratch_dir=DIR' goes on from the last checkpoint, on another disk",
+                    "cannot %s %zu bytes of streamed weights at %zu", write ? "write" : "read", bytes, at);
+    return error_at(err, s->path, 0, 0), code;
+}
+
+/* Is the file shorter than it was made? */
+static int ends(const struct stream *s, struct error *err)
+{
+    struct stat st;
+    if (fstat(s->fd, &st) != 0 || (size_t)st.st_size >= s->bytes) return 0;
+    size_t at = (size_t)st.st_size;
+    int code =
+        error_set(err, EXIT_INTEGRITY, "start again with --resume",
+                  "the working file of streamed weights ends at %zu, %zu bytes early", at, s->bytes - at);
+    return error_at(err, s->path, 0, 0), code;
+}
+
+enum { NOT_SO = -1 };
+
+/* page: what is moved begins at a multiple of it, also behind less than was asked for. NOT_SO: whole pages
+ * are not enough for this file system. */
+static int move(const struct stream *s, int fd, bool write, char *p, size_t bytes, size_t at, size_t page,
+                struct error *err)
+{
+    for (size_t done = 0, stuck = 0; done < bytes;) {
+        size_t from = done - done % page, part = bytes - from < PART_BYTES ? bytes - from : PART_BYTES;
+        int64_t here = (int64_t)(at + from);
+        ssize_t n = write ? retry_write(fd, p + from, part, here) : retry_read(fd, p + from, part, here);
+        if (n < 0 && errno == EINVAL && page > 1) return NOT_SO;
+        bool further = n > 0 && from + (size_t)n > done;
+        stuck = further ? 0 : stuck + 1;
+        int short_file = !write && stuck ? ends(s, err) : 0;
+        if (short_file) return short_file;
+        if (n == 0 || stuck == TRIES) errno = write && !n ? ENOSPC : EIO;
+        if (n <= 0 || stuck == TRIES) return cannot(s, write, part, at + from, err);
+        if (further) done = from + (size_t)n;
+        progress_mark();
     }
     return 0;
+}
+
+/* Between a group's buffer and the file; in the thread. Past the page cache no processor copies what the disk
+ * brings, and the machine's memory holds what the plan says; whole pages then, which the buffer has room for.
+ * Where that cannot be, through it. */
+static int carry(struct stream *s, int group, bool write, struct error *err)
+{
+    struct weight_span span = tower_group_weights(s->tower, group);
+    size_t at = s->at[group], whole = (span.bytes + PAGE - 1) & ~(size_t)(PAGE - 1);
+    if (s->direct >= 0 && (uintptr_t)span.p % PAGE == 0) {
+        int code = move(s, s->direct, write, span.p, whole, at, PAGE, err);
+        posix_fadvise(s->fd, (off_t)at, (off_t)whole, POSIX_FADV_DONTNEED); /* what loading has left */
+        if (code != NOT_SO) return code;
+        close(s->direct);
+        s->direct = -1;
+    }
+    return move(s, s->fd, write, span.p, span.bytes, at, 1, err);
 }
 
 static int check(const struct stream *s, int parameter, const void *values, struct error *err)
@@ -118,11 +170,10 @@ static int check(const struct stream *s, int parameter, const void *values, stru
 }
 
 /* A group into its buffer; in the thread. */
-static int fetch(const struct stream *s, int group, struct error *err)
+static int fetch(struct stream *s, int group, struct error *err)
 {
     const struct tower *t = s->tower;
-    struct weight_span span = tower_group_weights(t, group);
-    int code = read_file(s, span.p, span.bytes, s->at[group], err);
+    int code = carry(s, group, false, err);
     for (int i = 0; i < t->parameter_count && !code; i++)
         if (t->parameters[i].group == group && t->parameters[i].trained)
             code = check(s, i, t->parameters[i].weight, err);
@@ -130,27 +181,26 @@ static int fetch(const struct stream *s, int group, struct error *err)
 }
 
 /* And from its buffer; in the thread. */
-static int write_back(const struct stream *s, int group, struct error *err)
+static int write_back(struct stream *s, int group, struct error *err)
 {
     const struct tower *t = s->tower;
-    struct weight_span span = tower_group_weights(t, group);
     for (int i = 0; i < t->parameter_count; i++) {
         const struct parameter *p = &t->parameters[i];
         if (p->group != group || !p->trained) continue;
         s->crcs[i] = crc32c(0, p->weight, parameter_bytes(p));
         s->written[i] = true;
     }
-    return file_write_all_at(s->fd, span.p, span.bytes, (int64_t)s->at[group], s->path, err);
+    return carry(s, group, true, err);
 }
 
 /* What failed is tried once more: a disk or its network may have been away for a moment, and nothing is lost
  * meanwhile. */
-static int twice(int (*move)(const struct stream *, int, struct error *), const struct stream *s, int group,
+static int twice(int (*way)(struct stream *, int, struct error *), struct stream *s, int group,
                  struct error *err)
 {
-    if (!move(s, group, err)) return 0;
+    if (!way(s, group, err)) return 0;
     log_warn("%s: %s; tried once more", s->path, err->what);
-    return move(s, group, err);
+    return way(s, group, err);
 }
 
 /* The slot whose group has been waited for longest; NULL: none waits. */
@@ -276,8 +326,10 @@ int stream_make(struct stream **stream, struct tower *tower, const char *directo
 {
     struct device *dev = tower->device;
     struct stream *s = *stream = xcalloc(1, sizeof *s);
-    *s = (struct stream){
-        .tower = tower, .fd = -1, .slots = {{.held = -1, .wanted = -1}, {.held = -1, .wanted = -1}}};
+    *s = (struct stream){.tower = tower,
+                         .fd = -1,
+                         .direct = -1,
+                         .slots = {{.held = -1, .wanted = -1}, {.held = -1, .wanted = -1}}};
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     s->at = xcalloc((size_t)tower->group_count, sizeof *s->at);
@@ -315,6 +367,7 @@ void stream_close(struct stream *s)
     dev->queues->host_free(dev, s->host);
     tower_bind_weights(s->tower, NULL, NULL);
     device_beside(dev, s->place, s->tower->options.weights_class, account(s, false));
+    if (s->direct >= 0) close(s->direct);
     if (s->fd >= 0) close(s->fd);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
@@ -340,7 +393,7 @@ int stream_put(void *context, int parameter, const float *values, struct error *
         weights_convert(buffer, p->weight_type, values + done, DTYPE_F32, count);
         crc = crc32c(crc, buffer, bytes);
         if (s->host) memcpy(s->host + at, buffer, bytes);
-        else code = file_write_all_at(s->fd, buffer, bytes, (int64_t)at, s->path, err);
+        else code = move(s, s->fd, true, buffer, bytes, at, 1, err);
         at += bytes;
     }
     s->crcs[parameter] = crc;
@@ -361,7 +414,7 @@ int stream_take(struct stream *s, int parameter, void *values, struct error *err
         memcpy(values, s->host + at, bytes);
         return 0;
     }
-    int code = read_file(s, values, bytes, at, err);
+    int code = move(s, s->fd, false, values, bytes, at, 1, err);
     return code ? code : check(s, parameter, values, err);
 }
 

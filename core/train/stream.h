@@ -2,9 +2,9 @@
  *
  * The tower holds two groups' weights (tower_options.weight_buffers 2), in two buffers that its groups take
  * turns in. All of them stand in the store, in the form in which they are computed with: on a CPU in a
- * working file, which a thread reads; for a card in pinned host memory, which a queue copies from. A pass
- * asks for a group just before it is read (stream_need), and the next one's weights travel while this one is
- * computed with.
+ * working file, which a thread reads past the page cache; for a card in pinned host memory, which a queue
+ * copies from. A pass asks for a group just before it is read (stream_need), and the next one's weights
+ * travel while this one is computed with.
  *
  * The file has no name: it goes with the process, however that ends, and nothing else writes to it. Each
  * tensor that is read is compared with the checksum that it was written with.
