@@ -368,6 +368,24 @@ struct meopt_gradient {
 int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
                        size_t count, double scale, struct meopt_error *err);
 
+/* What has been found of gradients, in memory of the handle's device, by work that was issued to it before.
+ */
+struct meopt_found {
+    double squares; /* their sum */
+    int finite;     /* are all? */
+    int unused;
+};
+/* meopt_step_tensors with the scale of gradients whose norm is sqrt(found->squares), clipped to max_norm
+ * (meopt_clip_scale), before that divided to divide_norm where it is more; 0: not that one. A card computes
+ * it, and nobody waits. Where not all is finite nothing steps, nor does by this function in the rest of the
+ * step: MEOPT_NOT_FINITE, of a card at meopt_step_end. */
+struct meopt_clip {
+    const struct meopt_found *found;
+    double max_norm, divide_norm;
+};
+int meopt_step_clipped(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                       size_t count, const struct meopt_clip *clip, struct meopt_error *err);
+
 struct meopt_step_stats {
     double grad_norm;   /* of the gradients of this step before `scale`, over all tensors stepped (inf:
                            overflow) */
@@ -394,6 +412,8 @@ int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradient
 
 /* scale for clipping to max_norm: min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_. */
 double meopt_clip_scale(double norm, double max_norm);
+/* The scale of meopt_step_clipped for gradients of that norm; clip->found is not looked at. */
+double meopt_clip_by(const struct meopt_clip *clip, double norm);
 
 /* Gradient accumulation under gradient release (options.accumulator): add scale * gradient to the tensor's
  * accumulator; the gradient may be freed. meopt_step_tensor with gradient NULL takes the accumulator as its

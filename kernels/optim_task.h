@@ -63,6 +63,14 @@ struct optim_task {
     uint8_t *scales;          /* of a pair: PAIR_HEADER bytes a group */
     uint32_t key[2], step[2]; /* random numbers: key, and counter words 2 and 3 */
     struct optim_scalars s;
+    double lr;                      /* LAMB: what the trust ratio multiplies */
+    int32_t trust, trust_at_most_1; /* LAMB: whether there is one but 1 */
+};
+
+/* What a device has found of gradients: what they are clipped by. */
+struct optim_found {
+    double squares; /* their sum */
+    int32_t finite, unused;
 };
 
 /* A row of the table that a card's launch works through, a chunk a block. */

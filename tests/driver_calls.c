@@ -1,6 +1,5 @@
 /* What a step asks of a card's driver, counted by the stand-in (tests/fake_driver.cc): the host waits for the
- * card three times at most, whatever the number of tensors, blocks and micro-batches; once a group and twice
- * where the host computes a number of each group's gradients between two of one backward pass.
+ * card three times at most, whatever the way of the step, the number of tensors, blocks and micro-batches.
  * `driver_calls --table` prints all counts of a step. */
 #include "tests/tiny.h"
 
@@ -13,7 +12,7 @@
 #include <cmocka.h>
 
 enum { LAUNCHES, GRAPHS, SYNCS, WAITS, UPLOADS, DOWNLOADS, COPIES, FILLS, CALLS };
-enum { MOST_SYNCS = 3, GROUPS = 4, PIXELS = 3 * 28 * 28, BATCH = 2 };
+enum { MOST_SYNCS = 3, PIXELS = 3 * 28 * 28, BATCH = 2 };
 
 /* Each step measures, and promotes nothing. */
 #define ADAPTIVE                                                                                             \
@@ -21,29 +20,28 @@ enum { MOST_SYNCS = 3, GROUPS = 4, PIXELS = 3 * 28 * 28, BATCH = 2 };
 
 static const struct way {
     const char *name, *settings;
-    bool by_group;
     bool first; /* tried without MEOPT_LONG, too: these wait for all that the others wait for */
 } ways[] = {
-    {"kept", "optim.gradients=keep", false, false},
-    {"kept, micro-batches", "optim.gradients=keep train.micro_batch=1", false, false},
-    {"kept, lamb", "optim.gradients=keep optim.name=lamb optim.use_meopt=false", false, false},
-    {"kept, adaptive, measured", "optim.gradients=keep " ADAPTIVE, false, false},
+    {"kept", "optim.gradients=keep", false},
+    {"kept, micro-batches", "optim.gradients=keep train.micro_batch=1", false},
+    {"kept, lamb", "optim.gradients=keep optim.name=lamb optim.use_meopt=false", false},
+    {"kept, adaptive, measured", "optim.gradients=keep " ADAPTIVE, false},
     {"kept, micro-batches, adaptive lamb, measured",
-     "optim.gradients=keep optim.name=lamb train.micro_batch=1 " ADAPTIVE, false, true},
-    {"released", "optim.gradients=release optim.clip_grad_norm=0", false, false},
-    {"released, clipped by the previous norm", "optim.gradients=release optim.clip_mode=previous", false,
-     false},
-    {"the same, adaptive, measured", "optim.gradients=release optim.clip_mode=previous " ADAPTIVE, false,
-     true},
-    {"released, clipped exactly", "optim.gradients=release optim.clip_mode=exact", false, false},
-    {"the same, adaptive, measured", "optim.gradients=release optim.clip_mode=exact " ADAPTIVE, false, true},
-    {"released, clipped by block", "optim.gradients=release optim.clip_mode=block", true, false},
-    {"released, lamb", "optim.gradients=release optim.name=lamb optim.clip_mode=previous", true, false},
-    {"accumulated", "optim.gradients=release train.micro_batch=1", false, false},
-    {"accumulated, lion", "optim.gradients=release train.micro_batch=1 optim.name=lion", false, false},
+     "optim.gradients=keep optim.name=lamb train.micro_batch=1 " ADAPTIVE, true},
+    {"released", "optim.gradients=release optim.clip_grad_norm=0", false},
+    {"released, clipped by the previous norm", "optim.gradients=release optim.clip_mode=previous", false},
+    {"the same, adaptive, measured", "optim.gradients=release optim.clip_mode=previous " ADAPTIVE, true},
+    {"released, clipped exactly", "optim.gradients=release optim.clip_mode=exact", false},
+    {"the same, adaptive, measured", "optim.gradients=release optim.clip_mode=exact " ADAPTIVE, true},
+    {"released, clipped by block", "optim.gradients=release optim.clip_mode=block", false},
+    {"released, lamb", "optim.gradients=release optim.name=lamb optim.clip_mode=previous", false},
+    {"the same, clipped by block, adaptive, measured",
+     "optim.gradients=release optim.name=lamb optim.clip_mode=block " ADAPTIVE, true},
+    {"accumulated", "optim.gradients=release train.micro_batch=1", false},
+    {"accumulated, lion", "optim.gradients=release train.micro_batch=1 optim.name=lion", false},
     {"accumulated, adaptive lamb, measured",
-     "optim.gradients=release train.micro_batch=1 optim.name=lamb " ADAPTIVE, false, true},
-    {"cached teacher", "optim.gradients=release train.cache_teacher=true", false, true},
+     "optim.gradients=release train.micro_batch=1 optim.name=lamb " ADAPTIVE, true},
+    {"cached teacher", "optim.gradients=release train.cache_teacher=true", true},
 };
 
 static float pixels[BATCH * PIXELS];
@@ -113,7 +111,7 @@ static void the_host_waits_at_most_three_times_a_step(void **state)
         bool all = getenv("MEOPT_LONG") != NULL;
         if (!all && !ways[i].first) continue;
         count(&ways[i], all ? 3 : 2, calls);
-        if (calls[SYNCS] > (ways[i].by_group ? GROUPS + 2 : MOST_SYNCS))
+        if (calls[SYNCS] > MOST_SYNCS)
             fail_msg("%s: the host waits %lld times a step", ways[i].name, calls[SYNCS]);
     }
 }

@@ -31,6 +31,7 @@
 template <class T> static inline T *in_memory(T *p) { return p; }
 static inline float exact_add(float a, float b) { return a + b; } /* built with -ffp-contract=off */
 static inline float exact_mul(float a, float b) { return a * b; }
+static inline double exact_mul(double a, double b) { return a * b; }
 static inline float exact_div(float a, float b) { return a / b; }
 static inline float exact_sqrt(float a) { return sqrtf(a); }
 #define barrier() emulate::wait_block(__FILE__, __LINE__)

@@ -42,6 +42,12 @@ static float value(uint32_t *seed)
     *seed = *seed * 1664525u + 1013904223u;
     return x * x * x * ((*seed >> 28) == 0 ? 30.0f : 1.0f); /* some large ones */
 }
+static float *values_new(int64_t count, float scale, uint32_t *seed)
+{
+    float *values = xmalloc((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++) values[i] = value(seed) * scale;
+    return values;
+}
 static uint16_t half(float x)
 {
     uint32_t bits;
@@ -121,10 +127,51 @@ static void same(struct side sides[2], const char *what)
     free(b.data);
 }
 
+/* Squares of what is not given in bf16 or scaled, by hand: what some other kernel would have found. */
+static struct meopt_found found_of(const struct meopt_gradient *gradients, const size_t *tensors,
+                                   size_t count, int bf16)
+{
+    struct meopt_found found = {0, 1, 0};
+    for (size_t k = 0; k < count; k++)
+        for (int64_t i = 0; i < shapes[tensors[k]][0] * shapes[tensors[k]][1]; i++) {
+            uint32_t bits = bf16 ? (uint32_t)((const uint16_t *)gradients[tensors[k]].data)[i] << 16 : 0;
+            float x = ((const float *)gradients[tensors[k]].data)[bf16 ? 0 : i];
+            if (bf16) memcpy(&x, &bits, sizeof x);
+            found.squares += (double)x * (double)x;
+            found.finite &= isfinite(x) != 0;
+        }
+    return found;
+}
+
+/* Groups that are clipped by their own norms. */
+static int step_clipped(struct side *s, const struct meopt_gradient *gradients,
+                        const struct meopt_gradient *here, int bf16, struct meopt_error *err)
+{
+    static const size_t groups[][3] = {{0, 4}, {5, 1, 3}, {2}}, counts[] = {2, 3, 1};
+    struct error why = {0};
+    int status = 0;
+    void *place = s->device ? device_alloc(s->device, MEMORY_DATA, 64, "found", &why) : NULL;
+    for (int k = 0; k < 3; k++) {
+        struct meopt_gradient given[3];
+        struct meopt_found found = found_of(here, groups[k], counts[k], bf16);
+        struct meopt_clip clip = {&found, 0.5 / (k + 1), k == 1 ? 0.7 : 0};
+        for (size_t i = 0; i < counts[k]; i++) given[i] = gradients[groups[k][i]];
+        if (s->device) {
+            s->device->upload(s->device, place, &found, sizeof found);
+            clip.found = place;
+        }
+        int ended = meopt_step_clipped(s->opt, groups[k], given, counts[k], &clip, err);
+        if (!status) status = ended;
+    }
+    if (s->device) device_free(s->device, place);
+    return status;
+}
+
 /* mode 0: gradients, 1: accumulated ones, 2: one group that is not finite, 3: released, tensor by tensor,
  * checked, 4: 3 with one that is not finite, which the card tells at the end of the step, 5: several at once
  * on one side and one by one on the other, 6: several at once with one that is not finite, which holds its
- * companions */
+ * companions, 7: clipped by group, 8: 7 with one that is not finite, which holds its group and those behind
+ */
 static int step_several(struct side *s, const struct meopt_gradient *gradients, struct meopt_error *err)
 {
     static const size_t groups[][3] = {{5, 1, 3}, {0, 4}, {2}}, counts[] = {3, 2, 1};
@@ -143,12 +190,11 @@ static void trial(struct meopt_options options, int bf16, int mode, const char *
     struct side sides[2] = {{0}};
     struct meopt_error err = {0};
     uint32_t seed = 1;
-    bool bad = mode == 2 || mode == 4 || mode == 6;
+    bool bad = mode == 2 || mode == 4 || mode == 6 || mode == 8;
     for (int d = 0; d < 2; d++) side_open(&sides[d], d ? card : NULL, options);
     for (int i = 0; i < TENSORS; i++) {
         int64_t count = shapes[i][0] * shapes[i][1];
-        float *w = xmalloc((size_t)count * 4);
-        for (int64_t j = 0; j < count; j++) w[j] = value(&seed);
+        float *w = values_new(count, 1, &seed);
         for (int d = 0; d < 2; d++)
             if (meopt_import(sides[d].opt, (size_t)i, 0, count, w, &err)) fail_msg("%s", err.message);
         free(w);
@@ -161,8 +207,7 @@ static void trial(struct meopt_options options, int bf16, int mode, const char *
         int status[2] = {0, 0}, finite[2];
         for (int i = 0; i < TENSORS; i++) {
             int64_t count = shapes[i][0] * shapes[i][1];
-            float *g = xmalloc((size_t)count * 4);
-            for (int64_t j = 0; j < count; j++) g[j] = value(&seed) * 0.01f;
+            float *g = values_new(count, 0.01f, &seed);
             if (i == 2) memset(g, 0, 64 * 4);
             if (bad && i == 3) g[70] = step == 2 ? INFINITY : -NAN;
             for (int d = 0; d < 2; d++) {
@@ -191,11 +236,14 @@ static void trial(struct meopt_options options, int bf16, int mode, const char *
                 continue;
             }
             assert_int_equal(meopt_step_begin(sides[d].opt, step, 1e-2, 1, &err), 0);
-            bool several = mode == 6 || (mode == 5 && step % 2 == d);
+            bool several = mode == 6 || (mode == 5 && step % 2 == d), clipped = mode >= 7;
+            if (clipped && step_clipped(&sides[d], gradients[d], gradients[0], bf16, &err) !=
+                               (mode == 8 && !d ? MEOPT_NOT_FINITE : 0))
+                fail_msg("%s", err.message);
             if (several &&
                 step_several(&sides[d], gradients[d], &err) != (mode == 6 && !d ? MEOPT_NOT_FINITE : 0))
                 fail_msg("%s", err.message);
-            for (int i = 0; i < TENSORS && !several; i++)
+            for (int i = 0; i < TENSORS && !several && !clipped; i++)
                 if (meopt_step_tensor(sides[d].opt, (size_t)i, mode == 1 ? NULL : gradients[d][i].data, type,
                                       0.75, &err) &&
                     (mode != 4 || i != 3 || d))
@@ -252,7 +300,7 @@ static void every_rule_and_format_has_the_cpu_s_bits(void **unused)
                 o.small_count = 64;
                 o.seed = 12345678901234ull;
                 if (rule == MEOPT_APSGD) o.momentum = s % 3 ? 0.9 : 0, o.nesterov = s % 3 == 2;
-                int mode = number % 7;
+                int mode = number % 9;
                 if (mode == 1) o.accumulator = s % 2 ? MEOPT_STATE_BF16 : MEOPT_STATE_8BIT;
                 snprintf(what, sizeof what, "%s, weights %s, states %d %d, mode %d", meopt_rule_name(rule),
                          meopt_weight_format_name(weights), states[s][0], states[s][1], mode);
@@ -272,13 +320,13 @@ static void report(void *context, const struct meopt_report *r)
 static void promotion_has_the_cpu_s_bits(void **unused)
 {
     (void)unused;
-    static const int rules[] = {MEOPT_APADAMW, MEOPT_APADAM, MEOPT_LAMB,   MEOPT_APSGD,
-                                MEOPT_LION,    MEOPT_APADAM, MEOPT_APADAMW};
-    for (int mode = 0; mode < 7; mode++) {
+    static const int rules[] = {MEOPT_APADAMW, MEOPT_APADAM,  MEOPT_LAMB, MEOPT_APSGD,  MEOPT_LION,
+                                MEOPT_APADAM,  MEOPT_APADAMW, MEOPT_LAMB, MEOPT_APADAMW};
+    for (int mode = 0; mode < 9; mode++) {
         struct meopt_options o;
         int promoted = 0;
         char what[64];
-        if (!getenv("MEOPT_LONG") && mode % 5) continue; /* at once; several, tensor by tensor */
+        if (!getenv("MEOPT_LONG") && mode % 5 && mode != 7) continue; /* at once; several; clipped */
         meopt_options_init(&o, sizeof o, rules[mode]);
         o.weights = mode % 2 ? MEOPT_WEIGHTS_F32_COPY : MEOPT_WEIGHTS_24;
         o.weight_decay = 0.05;
@@ -380,8 +428,7 @@ static void threads_step_the_tensors_of_one_handle(void **unused)
     for (int step = 1; step <= STEPS; step++) {
         for (int i = 0; i < TENSORS; i++) {
             int64_t count = shapes[i][0] * shapes[i][1];
-            float *g = xmalloc((size_t)count * 4);
-            for (int64_t j = 0; j < count; j++) g[j] = value(&seed) * 0.01f;
+            float *g = values_new(count, 0.01f, &seed);
             for (int d = 0; d < 2; d++) give(&sides[d], i, g, 0);
             free(g);
         }
@@ -405,6 +452,7 @@ static int close_card(void **unused)
 {
     (void)unused;
     struct error err = {0};
+    if (!card) return 0; /* it could not be opened, which was told */
     int code = device_check(card, &err);
     if (code) error_print(&err);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)

@@ -131,6 +131,14 @@ struct device_work {
     int32_t part, flags;
 };
 
+/* By what the gradients of a sweep are clipped (kernels/optim_scale.h). */
+struct optim_clip {
+    const struct optim_found *found; /* of the device: of what was issued before */
+    double divide, clip;
+    bool refuses; /* where not all is finite nothing is stepped, by this sweep and those behind it ... */
+    bool first;   /* ... up to the next first one; false when it is done */
+};
+
 /* The optimizer's work: passes over the chunks of many tensors, the same bits on every device. */
 struct optim_sweep {
     const struct optim_task *tasks; /* those of count 0 are left out */
@@ -141,9 +149,11 @@ struct optim_sweep {
     /* step: look into the gradients first; where one holds a NaN or an infinity nothing is stepped by this
      * call and those with the same struct, all groups are bad and the norm infinite */
     bool check;
-    bool checked; /* set by it */
-    bool look;    /* step: nothing but that */
-    int64_t bad;  /* in: -1. The task whose gradient it was; on a card only the results tell */
+    bool checked;            /* set by it */
+    bool look;               /* step: nothing but that */
+    struct optim_clip *clip; /* step, on a card: scaled by what it has found; or NULL */
+    bool trust;  /* step, on a card: tasks of LAMB that ask for norms go on to step, with the trust ratios */
+    int64_t bad; /* in: -1. The task whose gradient it was; on a card only the results tell */
 };
 struct optim_work;
 struct device_optim {

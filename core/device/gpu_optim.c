@@ -93,6 +93,26 @@ static void download_results(struct device *dev, const struct optim_work *w, str
                       (size_t)(r.to - r.from) * sizeof *partials);
 }
 
+/* A kernel over all rows; NULL: each by its own. */
+static void launch_all(struct device *dev, struct optim_work *w, struct launch launches[VARIANTS],
+                       const char *kernel)
+{
+    for (size_t v = 0; v < VARIANTS; v++) {
+        struct optim_row *table = (struct optim_row *)w->tasks + launches[v].first;
+        if (launches[v].rows)
+            gpu_launch(dev, kernel ? kernel : variants[v].kernel, launches[v].blocks, 1,
+                       (void *[]){&table, &launches[v].rows, &w->partials});
+    }
+}
+
+static void clip_rows(struct device *dev, struct optim_work *w, const struct optim_clip *c, int rows)
+{
+    const void *found = c->found;
+    double divide = c->divide, clip = c->clip;
+    gpu_launch(dev, "optim_clip", (rows + GPU_THREADS - 1) / GPU_THREADS, 1,
+               (void *[]){&w->tasks, &rows, &found, &divide, &clip});
+}
+
 static void gpu_optim_step(struct device *dev, struct optim_work *w, struct optim_sweep *s)
 {
     struct launch launches[VARIANTS];
@@ -100,8 +120,10 @@ static void gpu_optim_step(struct device *dev, struct optim_work *w, struct opti
     static const int32_t yes = 1;
     bool ask = s->check;
     int rows = 0;
-    if (ask) dev->upload(dev, w->go, &yes, sizeof yes);
-    s->checked = s->checked || ask;
+    bool clips = s->clip && s->clip->refuses;
+    if (ask || (clips && s->clip->first)) dev->upload(dev, w->go, &yes, sizeof yes);
+    if (clips) s->clip->first = false;
+    s->checked = s->checked || ask || clips;
     s->check = false;
     for (size_t v = 0; v < VARIANTS; v++) {
         launches[v] = fill_table(w, s, v, rows, &results);
@@ -109,14 +131,15 @@ static void gpu_optim_step(struct device *dev, struct optim_work *w, struct opti
     }
     if (!rows) return;
     dev->upload(dev, w->tasks, w->table, (size_t)rows * sizeof *w->table);
-    for (int pass = ask ? 0 : 1; pass < (s->look ? 1 : 2); pass++) /* all are asked before one is stepped */
-        for (size_t v = 0; v < VARIANTS; v++) {
-            struct optim_row *table = (struct optim_row *)w->tasks + launches[v].first;
-            if (launches[v].rows)
-                gpu_launch(dev, pass ? variants[v].kernel : "optim_check", launches[v].blocks, 1,
-                           (void *[]){&table, &launches[v].rows, &w->partials});
-        }
-    if (s->wait && !s->look) download_results(dev, w, s->partials, results);
+    if (s->clip) clip_rows(dev, w, s->clip, rows);
+    if (ask) launch_all(dev, w, launches, "optim_check"); /* all are asked before one is stepped */
+    if (s->look) return;
+    launch_all(dev, w, launches, NULL);
+    if (s->trust) {
+        gpu_launch(dev, "optim_trust", rows, 1, (void *[]){&w->tasks, &rows, &w->partials});
+        launch_all(dev, w, launches, NULL);
+    }
+    if (s->wait) download_results(dev, w, s->partials, results);
 }
 
 static void gpu_optim_squares(struct device *dev, struct optim_work *w, struct optim_sweep *s)

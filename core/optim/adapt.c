@@ -283,19 +283,25 @@ static size_t samples_step(const struct meopt *opt, struct tensor *t, const stru
 }
 
 static void shadows_sweep(const struct meopt *opt, struct optim_task *tasks, size_t count,
-                          struct optim_partial *partials)
+                          struct optim_partial *partials, const struct optim_clip *clip)
 {
+    struct optim_clip same;
+    if (clip) {
+        same = *clip;
+        same.refuses = false; /* what is not finite is left out by itself */
+    }
     for (size_t i = 0; i < count; i++) tasks[i].first_partial = (int64_t)i;
     opt->device->optim->step(opt->device, opt->shadows,
                              &(struct optim_sweep){.tasks = tasks,
                                                    .count = count,
                                                    .partials = partials,
                                                    .threads = opt->options.threads,
+                                                   .clip = clip ? &same : NULL,
                                                    .bad = -1});
 }
 
 int adapt_step(struct meopt *opt, const size_t *tensors, const struct optim_task *tasks, size_t count,
-               struct meopt_error *err)
+               const struct optim_clip *clip, struct meopt_error *err)
 {
     enum { ROOM = ADAPT_TASKS };
     struct optim_task *shadows = NULL;
@@ -312,12 +318,12 @@ int adapt_step(struct meopt *opt, const size_t *tensors, const struct optim_task
         if (!shadows || !partials) status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %d tasks", ROOM);
         if (status) break;
         if (filled + SHADOWS * SAMPLE_GROUPS > ROOM) {
-            shadows_sweep(opt, shadows, filled, partials);
+            shadows_sweep(opt, shadows, filled, partials, clip);
             filled = 0;
         }
         filled += samples_step(opt, t, &tasks[i], &shadows[filled]);
     }
-    if (filled && !status) shadows_sweep(opt, shadows, filled, partials);
+    if (filled && !status) shadows_sweep(opt, shadows, filled, partials, clip);
     free(shadows);
     free(partials);
     return status ? status : optim_device_status(opt, err);

@@ -57,7 +57,7 @@ const char *adapt_check(const struct meopt *opt, const struct tensor *tensor, co
  * Nothing is waited for. It counts from adapt_done on, and no longer after another: the step was refused. */
 bool adapt_due(const struct meopt *opt, const struct tensor *tensor);
 int adapt_step(struct meopt *opt, const size_t *tensors, const struct optim_task *tasks, size_t count,
-               struct meopt_error *err);
+               const struct optim_clip *clip, struct meopt_error *err);
 void adapt_done(struct tensor *tensor);
 /* The end of a step, where it is due: what measuring needs is asked of a card, and is there when the host has
  * next waited for it; then both errors of struct meopt_report, and promotion or the way back. */

@@ -72,7 +72,9 @@ struct meopt {
     struct optim_partial *partials; /* one a chunk */
     double *sums; /* of a step's end, one a place and one: it has no memory to ask for once weights moved */
     bool stepping, check;
-    bool deferred;             /* results of single tensors are to be fetched */
+    bool clipped,
+        refused;   /* in the current step: meopt_step_clipped was called; it found what is not finite */
+    bool deferred; /* results of single tensors are to be fetched */
     int64_t step, wide_groups; /* of the last step that ended */
     double lr;
     int m_range8, m_range4;

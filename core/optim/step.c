@@ -1,6 +1,7 @@
 /* The step: scalars of each tensor, the sweep over its groups, norms, clipping. */
 #include "core/optim/adapt.h"
 #include "core/optim/offload.h"
+#include "kernels/optim_scale.h"
 
 #include <float.h>
 #include <math.h>
@@ -90,16 +91,14 @@ struct optim_partial partials_total(const struct meopt *opt, const struct tensor
     return total;
 }
 
-/* Trust ratio of LAMB (timm): |w| / |u|, 1 where either is 0 or the tensor has no decay. */
-static float trust_lr(const struct meopt *opt, const struct tensor *t, double weight_squares,
-                      double update_squares, double lr)
+/* LAMB: what its learning rate is made of once norms are known. No trust ratio where there is no decay. */
+static void trust_prepare(const struct meopt *opt, const struct tensor *t, struct optim_task *task)
 {
     struct meopt_options own;
     const struct meopt_options *o = tensor_options(opt, t, &own);
-    double w = sqrt(weight_squares), u = sqrt(update_squares), trust = 1;
-    if (((t->decay && o->weight_decay != 0) || o->always_adapt) && w > 0 && u > 0) trust = w / u;
-    if (o->trust_clip && trust > 1) trust = 1;
-    return (float)(lr * trust);
+    task->lr = opt->lr * t->lr_scale;
+    task->trust = (t->decay && o->weight_decay != 0) || o->always_adapt;
+    task->trust_at_most_1 = o->trust_clip;
 }
 
 int optim_reduce(const struct meopt *opt, double *values, size_t count, struct meopt_error *err)
@@ -168,8 +167,9 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
     if (!status) status = optim_reduce(opt, squares, 2 * places, err);
     for (size_t i = 0, at = 0; i < sweep->count; at += optim_places(opt, &opt->tensors[tensors[i++]])) {
         const struct tensor *t = &opt->tensors[tensors[i]];
-        tasks[i].s.lr = trust_lr(opt, t, places_sum(opt, t, 0, squares + at),
-                                 places_sum(opt, t, 0, updates + at), opt->lr * t->lr_scale);
+        tasks[i].s.lr =
+            scale_trusted(tasks[i].lr, places_sum(opt, t, 0, squares + at),
+                          places_sum(opt, t, 0, updates + at), tasks[i].trust, tasks[i].trust_at_most_1);
     }
     free(squares);
     return status;
@@ -179,8 +179,13 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
 static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                        struct optim_sweep *sweep, struct meopt_error *err)
 {
-    bool wait = sweep->wait;
-    int status = opt->options.rule == MEOPT_LAMB ? trust_ratios(opt, tensors, tasks, sweep, err) : MEOPT_OK;
+    bool wait = sweep->wait, lamb = opt->options.rule == MEOPT_LAMB;
+    sweep->trust = lamb && opt->device->optim->later && !opt->offload && !opt->options.reduce;
+    for (size_t i = 0; i < sweep->count && lamb; i++) {
+        trust_prepare(opt, &opt->tensors[tensors[i]], &tasks[i]);
+        tasks[i].norms_only = sweep->trust;
+    }
+    int status = lamb && !sweep->trust ? trust_ratios(opt, tensors, tasks, sweep, err) : MEOPT_OK;
     if (!status) status = sweep_all(opt, tensors, tasks, sweep, wait, err);
     for (size_t i = 0; i < sweep->count; i++) {
         struct tensor *t = &opt->tensors[tensors[i]];
@@ -199,6 +204,7 @@ static int step_begin(struct meopt *opt, int64_t step, double lr, int check, str
     if (!isfinite(lr) || lr < 0) return optim_fail(err, MEOPT_BAD_ARGUMENT, "the learning rate is %g", lr);
     opt->stepping = true;
     opt->check = check != 0;
+    opt->clipped = opt->refused = false;
     opt->step = step;
     opt->lr = lr;
     for (size_t i = 0; i < opt->count; i++) opt->tensors[i].stepped = false;
@@ -273,31 +279,46 @@ static int task_finish(const struct meopt *opt, struct tensor *t, bool accumulat
     return t->found.bad_groups ? not_finite(err, t) : MEOPT_OK;
 }
 
-/* The named tensors; tasks has a place for each. wait: results are known on return. All that can
+/* How tensors are to step. wait: results are known on return. refused: not at all. clip: by what a card
+ * finds, instead of scale. */
+struct manner {
+    double scale;
+    bool wait, refused;
+    struct optim_clip *clip;
+};
+
+/* The named tensors; tasks has a place for each. All that can
  * be wrong with what was given is found before anything moves: then it is as if nothing had been asked. What
  * a tensor's own step says later concerns that one; the others are counted, and the first is reported. */
 static int step_named(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
-                      size_t count, double scale, bool wait, struct optim_task *tasks,
+                      size_t count, const struct manner *how, struct optim_task *tasks,
                       struct meopt_error *err)
 {
+    bool wait = how->wait;
     struct optim_sweep sweep = {.tasks = tasks,
                                 .count = count,
                                 .partials = opt->partials,
                                 .threads = opt->options.threads,
                                 .wait = wait,
-                                .check = opt->check,
+                                .check = opt->check && !how->clip, /* which refuses, too */
+                                .clip = how->clip,
                                 .bad = -1};
     int status = MEOPT_OK;
     for (size_t i = 0; i < count; i++) {
         struct tensor *t = &opt->tensors[tensors[i]];
-        status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, scale, &tasks[i], err);
+        status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, how->scale, &tasks[i], err);
         if (status) {
             for (size_t k = 0; k < i; k++) opt->tensors[tensors[k]].stepped = false;
             return status;
         }
         t->stepped = true;
     }
-    status = adapt_step(opt, tensors, tasks, count, err);
+    if (how->refused) {
+        sweep.bad = 0;
+        opt->device->optim->step(opt->device, opt->work, &sweep);
+        return optim_fail(err, MEOPT_NOT_FINITE, "the gradient holds a NaN or an infinity");
+    }
+    status = adapt_step(opt, tensors, tasks, count, how->clip, err);
     if (!status) status = sweep_steps(opt, tensors, tasks, &sweep, err);
     if (!wait) opt->deferred = true;
     if (status) return status;
@@ -311,27 +332,62 @@ static int step_named(struct meopt *opt, const size_t *tensors, const struct meo
 }
 
 static int step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
-                        size_t count, double scale, bool wait, struct meopt_error *err)
+                        size_t count, const struct manner *how, struct meopt_error *err)
 {
     if (!count) return MEOPT_OK;
     struct optim_task one = {0}, *tasks = count == 1 ? &one : calloc(count, sizeof *tasks);
-    int status = tasks ? step_named(opt, tensors, gradients, count, scale, wait, tasks, err)
+    int status = tasks ? step_named(opt, tensors, gradients, count, how, tasks, err)
                        : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", count);
     if (count > 1) free(tasks);
     return status;
 }
 
-int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
-                       size_t count, double scale, struct meopt_error *err)
+static int step_check(const struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                      size_t count, struct meopt_error *err)
 {
     if (!opt || (count && (!tensors || !gradients)))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensors or gradients named");
-    OPTIM_ENTER(opt);
     if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
     for (size_t i = 0; i < count; i++)
         if (tensors[i] >= opt->count)
             return optim_fail(err, MEOPT_BAD_ARGUMENT, "no tensor %zu in the optimizer", tensors[i]);
-    return step_tensors(opt, tensors, gradients, count, scale, !opt->device->optim->later, err);
+    return MEOPT_OK;
+}
+
+int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                       size_t count, double scale, struct meopt_error *err)
+{
+    OPTIM_ENTER(opt);
+    int status = step_check(opt, tensors, gradients, count, err);
+    if (status) return status;
+    return step_tensors(opt, tensors, gradients, count,
+                        &(struct manner){.scale = scale, .wait = !opt->device->optim->later}, err);
+}
+
+int meopt_step_clipped(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                       size_t count, const struct meopt_clip *clip, struct meopt_error *err)
+{
+    _Static_assert(sizeof(struct meopt_found) == sizeof(struct optim_found), "one thing by two names");
+    OPTIM_ENTER(opt);
+    int status = step_check(opt, tensors, gradients, count, err);
+    if (status) return status;
+    if (!clip || !clip->found) return optim_fail(err, MEOPT_BAD_ARGUMENT, "nothing found to clip by");
+    if (!opt->device->optim->later) { /* which has no memory but this machine's */
+        const struct meopt_found *found = clip->found;
+        opt->refused = opt->refused || !found->finite || !isfinite(found->squares);
+        return step_tensors(opt, tensors, gradients, count,
+                            &(struct manner){.scale = meopt_clip_by(clip, sqrt(found->squares)),
+                                             .wait = true,
+                                             .refused = opt->refused},
+                            err);
+    }
+    struct optim_clip by = {.found = (const void *)clip->found,
+                            .divide = clip->divide_norm,
+                            .clip = clip->max_norm,
+                            .refuses = true,
+                            .first = !opt->clipped};
+    opt->clipped = true;
+    return step_tensors(opt, tensors, gradients, count, &(struct manner){.scale = 1, .clip = &by}, err);
 }
 
 int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
@@ -463,7 +519,9 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
             tensors[count] = i;
             given[count++] = gradients[i];
         }
-    if (!status) status = step_tensors(opt, tensors, given, count, scale, !opt->device->optim->later, err);
+    if (!status)
+        status = step_tensors(opt, tensors, given, count,
+                              &(struct manner){.scale = scale, .wait = !opt->device->optim->later}, err);
     if (status && status != MEOPT_NOT_FINITE) opt->stepping = false;
     else {
         int ended = meopt_step_end(opt, stats, status ? NULL : err);
@@ -522,4 +580,9 @@ double meopt_clip_scale(double norm, double max_norm)
 {
     double scale = max_norm / (norm + 1e-6);
     return scale < 1 ? scale : 1;
+}
+
+double meopt_clip_by(const struct meopt_clip *clip, double norm)
+{
+    return scale_clipped(norm, clip->divide_norm, clip->max_norm);
 }

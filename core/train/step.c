@@ -95,7 +95,7 @@ int step_diverged(struct trainer *t, int64_t step, const char *what, bool moved,
 /* State of the backward pass's call-backs. */
 struct release {
     struct trainer *t;
-    double scale; /* of every group; with by_group, computed for each */
+    double scale; /* of every group; by_group: each has its own, found where the gradients are */
     bool by_group, accumulate, measure;
     bool moved; /* a group has taken the step */
     double squares;
@@ -103,19 +103,15 @@ struct release {
     int64_t step;
 };
 
-/* Squares of a group's gradients, on the device. */
-struct step_squares {
-    double sum;
-    int32_t finite, unused;
-};
-enum { SQUARES = sizeof(struct step_squares) / sizeof(double) };
+/* Of a group's gradients, on the device. */
+enum { SQUARES = sizeof(struct meopt_found) / sizeof(double) };
 
 static int64_t pieces_of(const struct trainer *t) { return (t->batch + t->micro - 1) / t->micro; }
 
 size_t step_sums_bytes(const struct trainer *t)
 {
     return (size_t)(2 * pieces_of(t)) * sizeof(double) +
-           (size_t)t->student->group_count * sizeof(struct step_squares);
+           (size_t)t->student->group_count * sizeof(struct meopt_found);
 }
 
 int step_read_sums(struct trainer *t, int64_t count, struct error *err)
@@ -124,11 +120,16 @@ int step_read_sums(struct trainer *t, int64_t count, struct error *err)
     return device_check(t->device, err);
 }
 
+static double *found_place(const struct trainer *t, int group)
+{
+    return t->sums + 2 * pieces_of(t) + (group < 0 ? 0 : group) * SQUARES;
+}
+
 /* Of a group's gradients, or with group -1 of all, to the group's place (0). Nothing is waited for. */
 static void measure(struct trainer *t, int group)
 {
-    static const struct step_squares none = {0, 1, 0};
-    double *place = t->sums + 2 * pieces_of(t) + (group < 0 ? 0 : group) * SQUARES;
+    static const struct meopt_found none = {0, 1, 0};
+    double *place = found_place(t, group);
     t->device->upload(t->device, place, &none, sizeof none);
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *p = &t->student->parameters[i];
@@ -141,10 +142,10 @@ static void measure(struct trainer *t, int group)
 /* What was measured for a group, of sums that were read; false: not all is finite. */
 static bool measured(const struct trainer *t, int group, double *squares)
 {
-    struct step_squares s;
+    struct meopt_found s;
     memcpy(&s, t->host_sums + 2 * pieces_of(t) + (group < 0 ? 0 : group) * SQUARES, sizeof s);
-    *squares = s.sum;
-    return s.finite && isfinite(s.sum);
+    *squares = s.squares;
+    return s.finite && isfinite(s.squares);
 }
 static int64_t sums_to(const struct trainer *t, int group) /* in doubles, that one included */
 {
@@ -165,13 +166,24 @@ static struct meopt_gradient gradient_of(const struct parameter *p)
     return (struct meopt_gradient){p->grad, p->grad_type == DTYPE_BF16 ? MEOPT_BF16 : MEOPT_F32};
 }
 
+/* By what a group is clipped that has this share of the norm's limits. */
+static struct meopt_clip clip_of(const struct trainer *t, double share)
+{
+    const struct config *c = t->config;
+    return (struct meopt_clip){.divide_norm =
+                                   c->optim.name == OPTIM_NAME_LAMB ? c->optim.max_grad_norm * share : 0,
+                               .max_norm = c->optim.clip_grad_norm * share};
+}
+
 double step_clip_scale(const struct trainer *t, double norm, double share)
 {
-    double scale = 1, limit = t->config->optim.max_grad_norm * share;
-    if (t->config->optim.name == OPTIM_NAME_LAMB && limit > 0 && norm > limit) scale = limit / norm;
-    if (t->config->optim.clip_grad_norm > 0)
-        scale *= meopt_clip_scale(norm * scale, t->config->optim.clip_grad_norm * share);
-    return scale;
+    struct meopt_clip clip = clip_of(t, share);
+    return meopt_clip_by(&clip, norm);
+}
+
+static double group_share(const struct release *r, int group)
+{
+    return sqrt((double)step_parameters(r->t, group) / (double)r->parameters);
 }
 
 /* A group's gradients are complete: measure, accumulate, or step and let them go. */
@@ -182,15 +194,6 @@ static int on_group(void *context, int group, struct error *err)
     struct meopt_error library = {0};
     if (r->measure || r->by_group) measure(t, group);
     if (r->measure) return 0;
-    if (r->by_group) {
-        double squares;
-        int code = step_read_sums(t, sums_to(t, group), err);
-        if (code) return code;
-        if (!measured(t, group, &squares)) return step_diverged(t, r->step, step_not_finite, r->moved, err);
-        r->squares += squares;
-        r->scale = step_clip_scale(t, sqrt(squares),
-                                   sqrt((double)step_parameters(t, group) / (double)r->parameters));
-    }
     size_t count = 0;
     int status;
     for (int i = 0; i < t->student->parameter_count; i++) {
@@ -201,7 +204,11 @@ static int on_group(void *context, int group, struct error *err)
     }
     if (r->accumulate)
         status = meopt_accumulate_tensors(t->opt, t->tensors, t->gradients, count, 1, &library);
-    else status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
+    else if (r->by_group) {
+        struct meopt_clip clip = clip_of(t, group_share(r, group));
+        clip.found = (const void *)found_place(t, group);
+        status = meopt_step_clipped(t->opt, t->tensors, t->gradients, count, &clip, &library);
+    } else status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
     if (status == MEOPT_NOT_FINITE) return step_diverged(t, r->step, library.message, r->moved, err);
     if (!r->accumulate) r->moved = true;
     if (!r->accumulate && t->student_stream) stream_changed(t->student_stream, group);
@@ -277,17 +284,19 @@ static int step_kept(struct trainer *t, int64_t step, double lr, struct step_res
     return code;
 }
 
-/* What the measuring pass has found, group by group in its order. */
-static int exact_squares(struct release *r, struct error *err)
+/* What was measured, group by group in the order in which they step. Where that is clipped by group, the
+ * first that is not finite has kept the others behind it from stepping. */
+static int add_squares(struct release *r, struct error *err)
 {
     struct trainer *t = r->t;
-    int last = t->student->group_count - 1, code = step_read_sums(t, sums_to(t, last), err);
-    for (int group = last; group >= 0 && !code; group--) {
+    int last = t->student->group_count - 1;
+    for (int group = last; group >= 0; group--) {
         double squares;
-        if (!measured(t, group, &squares)) return step_diverged(t, r->step, step_not_finite, false, err);
+        if (!measured(t, group, &squares))
+            return step_diverged(t, r->step, step_not_finite, r->by_group && group < last, err);
         r->squares += squares;
     }
-    return code;
+    return 0;
 }
 
 static int step_released(struct trainer *t, int64_t step, double lr, int64_t count,
@@ -304,7 +313,9 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
                                    on_group, &r, err)) != 0)
             return code;
         r.measure = false;
-        if ((code = exact_squares(&r, err)) != 0) return code;
+        if ((code = step_read_sums(t, sums_to(t, t->student->group_count - 1), err)) != 0 ||
+            (code = add_squares(&r, err)) != 0)
+            return code;
         r.scale = step_clip_scale(t, sqrt(r.squares), 1);
     } else if (clip && (t->config->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK || t->previous_norm <= 0)) {
         r.by_group = true; /* also the first step of `previous`, which has no norm yet */
@@ -314,7 +325,11 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
     code =
         tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true, on_group, &r, err);
+    if (r.by_group) /* read with the results of the step, for which its end waits */
+        t->device->queues->download(t->device, NULL, t->host_sums, t->sums,
+                                    (size_t)sums_to(t, t->student->group_count - 1) * sizeof *t->sums);
     int ended = meopt_step_end(t->opt, &stats, &library);
+    if (!code && r.by_group && (!ended || ended == MEOPT_NOT_FINITE)) code = add_squares(&r, err);
     if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, step, step_not_finite, r.moved, err);
     if (!code && ended) code = trainer_library_error(&library, err);
     result->grad_norm = t->twice || r.by_group ? sqrt(r.squares) : stats.grad_norm;

@@ -9,6 +9,9 @@
  */
 #include "kernels/gpu/optim_lane.h"
 #include "kernels/philox.h"
+#define SCALE_FN        DEVICE
+#define SCALE_MUL(a, b) exact_mul(a, b)
+#include "kernels/optim_scale.h"
 
 enum { BATCH = OPTIM_BATCH, CHUNK = OPTIM_CHUNK, OPTIM_THREADS = 256, BATCHES = CHUNK / BATCH + 1 };
 
@@ -322,6 +325,43 @@ KERNEL(optim_squares, const optim_row *tasks, int count, optim_partial *partials
     }
     found.bad_groups = carried(t, found.bad_groups, partials[t->first_partial + chunk].bad_groups);
     partials[t->first_partial + chunk] = found;
+}
+
+/* Before a step: its rows' gradients are scaled by what was found of them. Where not all was finite go
+ * becomes 0, and stays so. */
+KERNEL(optim_clip, optim_row *tasks, int count, const optim_found *found, double divide, double clip)
+{
+    int row = (int)BLOCK_X * THREADS + THREAD;
+    bool finite = found->finite && found->squares - found->squares == 0;
+    if (row >= count) return;
+    tasks[row].task.s.gradient_scale = (float)scale_clipped(sqrt(found->squares), divide, clip);
+    if (!finite && tasks[row].go) *tasks[row].go = 0;
+}
+
+/* Between LAMB's passes, a block a row: norms of weight and update, added up chunk by chunk as the host does,
+ * give the learning rate, and the next pass steps. */
+KERNEL(optim_trust, optim_row *tasks, int, const optim_partial *partials)
+{
+    SHARED double squares[2][OPTIM_THREADS];
+    optim_task *t = &tasks[BLOCK_X].task;
+    int64_t chunks = ((t->count + OPTIM_GROUP - 1) / OPTIM_GROUP + CHUNK - 1) / CHUNK;
+    double weights = 0, updates = 0;
+    for (int64_t first = 0; first < chunks; first += THREADS) {
+        int64_t left = chunks - first, here = left < THREADS ? left : (int64_t)THREADS;
+        if (THREAD < here) {
+            squares[0][THREAD] = partials[t->first_partial + first + THREAD].weight_squares;
+            squares[1][THREAD] = partials[t->first_partial + first + THREAD].update_squares;
+        }
+        barrier();
+        for (int i = 0; i < here && THREAD == 0; i++) {
+            weights += squares[0][i];
+            updates += squares[1][i];
+        }
+        barrier();
+    }
+    if (THREAD) return;
+    t->s.lr = scale_trusted(t->lr, weights, updates, t->trust, t->trust_at_most_1);
+    t->norms_only = 0;
 }
 
 #define STEP(name, M, V)                                                                                     \

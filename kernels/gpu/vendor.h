@@ -62,6 +62,11 @@ DEVICE float exact_mul(float a, float b)
 #pragma clang fp contract(off)
     return a * b;
 }
+DEVICE double exact_mul(double a, double b)
+{
+#pragma clang fp contract(off)
+    return a * b;
+}
 /* with -fhip-fp32-correctly-rounded-divide-sqrt; __fsqrt_rn is
  * the processor's own approximation in some releases */
 DEVICE float exact_div(float a, float b) { return a / b; }
@@ -96,6 +101,7 @@ DEVICE int wave_xor(int x, int mask) { return __shfl_xor_sync(0xffffffffu, x, ma
 #define DEVICE_METHOD __device__ __forceinline__
 DEVICE float exact_add(float a, float b) { return __fadd_rn(a, b); }
 DEVICE float exact_mul(float a, float b) { return __fmul_rn(a, b); }
+DEVICE double exact_mul(double a, double b) { return __dmul_rn(a, b); }
 DEVICE float exact_div(float a, float b) { return __fdiv_rn(a, b); }
 DEVICE float exact_sqrt(float a) { return __fsqrt_rn(a); }
 

@@ -1,0 +1,36 @@
+/* Numbers of a step that hang on norms, for the host and for a card, which find the same bits: the scale of
+ * gradients that are clipped, and the trust ratio of LAMB. SCALE_FN: qualifiers of a function. SCALE_MUL: a
+ * product of doubles that is not fused with the sum behind it. */
+#ifndef MEOPT_KERNELS_OPTIM_SCALE_H
+#define MEOPT_KERNELS_OPTIM_SCALE_H
+
+#ifndef SCALE_FN
+#include <math.h>
+#define SCALE_FN        static inline
+#define SCALE_MUL(a, b) ((a) * (b))
+#endif
+
+/* Gradients of norm `norm`: first to `divide` where the norm is more (LAMB), then as torch's clip_grad_norm_
+ * to `clip`; 0: not that one. */
+SCALE_FN double scale_clipped(double norm, double divide, double clip)
+{
+    double scale = 1;
+    if (divide > 0 && norm > divide) scale = divide / norm;
+    if (clip > 0) {
+        double factor = clip / (SCALE_MUL(norm, scale) + 1e-6);
+        if (factor < 1) scale = SCALE_MUL(scale, factor);
+    }
+    return scale;
+}
+
+/* lr times LAMB's trust ratio (timm): |w| / |u|, 1 where either is 0 or `adapts` is not set. */
+SCALE_FN float scale_trusted(double lr, double weight_squares, double update_squares, int adapts,
+                             int at_most_1)
+{
+    double w = sqrt(weight_squares), u = sqrt(update_squares), trust = 1;
+    if (adapts && w > 0 && u > 0) trust = w / u;
+    if (at_most_1 && trust > 1) trust = 1;
+    return (float)SCALE_MUL(lr, trust);
+}
+
+#endif
