@@ -135,6 +135,15 @@ struct residual {
     int64_t R, D;
 };
 
+/* x (R, D) as codes and scales of 8 bits (kernels/codes8.h): encode reads x, decode writes it. */
+struct coded {
+    enum dtype type;
+    void *x;       /* type (R, D) */
+    int8_t *codes; /* (R, D) */
+    float *scales; /* (R, ceil(D / 64)) */
+    int64_t R, D;
+};
+
 /* LayerScale without storing the branch: with G = dx^T a (D, K) (the weight gradient before gamma) and s
  * the column sums of dx: dgamma_j += sum_k W_jk G_jk + b_j s_j; then G_jk *= gamma_j, db_j = gamma_j s_j.
  * Exact; a = branch input. */

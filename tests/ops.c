@@ -11,6 +11,7 @@
  */
 #include "kernels/cpu/ops.h"
 #include "tests/ops_attention.h"
+#include "tests/ops_codes.h"
 #include "tests/ops_embed.h"
 #include "tests/ops_reference.h"
 #include "tests/ops_rows.h"
@@ -181,6 +182,7 @@ static const struct operation operations[] = {
      {{1, DTYPE_F32}, {1000, DTYPE_BF16}, {33, DTYPE_F32}, {1025, DTYPE_F32}},
      {8650752, DTYPE_BF16},
      NULL},
+    {OP(coded), NULL, {-1}, {{1, 1}, {3, 67}, {7, 64}, {5, 600}, {70, 130}}, {2056, 6144}, NULL},
     {OP(copy), NULL, {-1}, {{1}, {1000}, {300001}}, {8650752}, NULL},
     {OP(sum_squares),
      NULL,
@@ -471,20 +473,36 @@ static void a_type_without_operations_is_told_and_nothing_is_done(void **state)
 static const char *const sets[] = {"amx", "avx512_bf16", "avx512", "avx2", "plain"};
 enum { SETS = sizeof sets / sizeof *sets };
 
-static void low_scores_have_finite_gradients(void **state)
+static void on_each(void (*check)(struct device *, enum dtype))
 {
     const char *card = getenv("MEOPT_TEST_DEVICE");
-    (void)state;
     for (int set = 0; set < (card ? 1 : SETS); set++) {
         struct device *device;
         struct error err;
         if (!card) setenv("MEOPT_CPU_ISA", sets[set], 1);
         assert_int_equal(device_open(&device, card ? card : "cpu", 0, &err), 0);
-        low_scores_have_gradients(device, F32);
-        low_scores_have_gradients(device, DTYPE_BF16);
+        check(device, F32);
+        check(device, DTYPE_BF16);
+        assert_int_equal(device_check(device, &err), 0);
         device_close(device);
     }
     unsetenv("MEOPT_CPU_ISA");
+}
+
+static void low_scores_have_finite_gradients(void **state)
+{
+    (void)state;
+    on_each(low_scores_have_gradients);
+}
+static void codes_of_8_bits_are_the_same_everywhere_and_unbiased(void **state)
+{
+    (void)state;
+    on_each(check_codes);
+}
+static void what_is_not_finite_is_read_back_as_such(void **state)
+{
+    (void)state;
+    on_each(check_codes_at_the_ends);
 }
 
 static double now(void)
@@ -538,7 +556,7 @@ int main(int argc, char **argv)
         time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL);
         return 0;
     }
-    struct CMUnitTest tests[SETS * (OPERATIONS + 1) + 4];
+    struct CMUnitTest tests[SETS * (OPERATIONS + 1) + 6];
     static struct variant variants[SETS * (OPERATIONS + 1)];
     size_t count = 0;
     for (size_t set = 0; set < (card ? 1 : SETS); set++)
@@ -553,6 +571,9 @@ int main(int argc, char **argv)
                 NULL, v};
         }
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(low_scores_have_finite_gradients);
+    tests[count++] =
+        (struct CMUnitTest)cmocka_unit_test(codes_of_8_bits_are_the_same_everywhere_and_unbiased);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(what_is_not_finite_is_read_back_as_such);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(work_issued_again_is_done_again);
     tests[count++] =
         (struct CMUnitTest)cmocka_unit_test(a_type_without_operations_is_told_and_nothing_is_done);

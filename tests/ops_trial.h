@@ -72,7 +72,7 @@ static void encode(enum dtype type, double x, void *p)
 {
     float f = (float)x;
     uint16_t h = to_bf16(x);
-    int32_t i = type == DTYPE_I32 ? (int32_t)x : 0; /* others may be NaN */
+    int32_t i = type == DTYPE_I32 || type == DTYPE_I8 ? (int32_t)x : 0; /* others may be NaN */
     const void *from = type == DTYPE_F64    ? (void *)&x
                        : type == F32        ? (void *)&f
                        : type == DTYPE_BF16 ? (void *)&h
@@ -88,6 +88,7 @@ static double decode(enum dtype type, const void *p)
     switch (type) {
     case DTYPE_F64: memcpy(&x, p, 8); return x;
     case DTYPE_I32: memcpy(&i, p, 4); return i;
+    case DTYPE_I8: return *(const int8_t *)p;
     case DTYPE_BF16: {
         memcpy(&h, p, 2);
         uint32_t bits = (uint32_t)h << 16;

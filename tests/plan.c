@@ -157,7 +157,8 @@ static void every_combination(bool wide)
                 o[n++] = (char *)(uintptr_t)formats[f][0];
                 o[n++] = (char *)(uintptr_t)formats[f][1];
                 o[n++] = wide || card ? "train.batch_size=2" : "train.batch_size=4";
-                o[n++] = k & 1 ? "train.recompute=block" : "train.recompute=none";
+                o[n++] = k & 1 ? s % 2 ? "train.save_activations=8bit" : "train.recompute=block"
+                               : "train.recompute=none";
                 o[n++] = k & 2 ? "train.cache_teacher=true" : "train.cache_teacher=false";
                 o[n++] = k & 4 ? wide || card ? "train.micro_batch=1" : "train.micro_batch=2"
                                : "train.micro_batch=0";

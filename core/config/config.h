@@ -113,6 +113,7 @@ struct config {
         int64_t seed;
         enum train_precision precision; /* what auto in the dtype of a tower becomes */
         enum train_recompute recompute;
+        enum train_save_activations save_activations;
         bool cache_teacher;
         int64_t checkpoint_steps;  /* 0: not by steps */
         double checkpoint_minutes; /* 0: not by time */

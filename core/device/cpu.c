@@ -249,6 +249,14 @@ static void cpu_residual_forward(struct device *dev, const struct residual *o)
 {
     if (ready(dev, o->type)) cpu_of(dev)->ops->residual_forward(o);
 }
+static void cpu_encode(struct device *dev, const struct coded *o)
+{
+    if (ready(dev, o->type)) cpu_of(dev)->ops->encode(o);
+}
+static void cpu_decode(struct device *dev, const struct coded *o)
+{
+    if (ready(dev, o->type)) cpu_of(dev)->ops->decode(o);
+}
 static void cpu_scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma,
                               void *out, int64_t R, int64_t D)
 {
@@ -321,6 +329,8 @@ static const struct device_ops operations = {
     .scale_columns = cpu_scale_columns,
     .column_sums = cpu_column_sums,
     .layerscale_backward = cpu_layerscale_backward,
+    .encode = cpu_encode,
+    .decode = cpu_decode,
     .distill_loss = cpu_distill_loss,
     .cast = cpu_cast,
     .fill = cpu_fill,

@@ -108,6 +108,8 @@ struct device_ops {
     /* sums F32 (D) += column sums of x (R, D) */
     void (*column_sums)(struct device *, enum dtype t, const void *x, float *sums, int64_t R, int64_t D);
     void (*layerscale_backward)(struct device *, const struct layerscale_gradient *);
+    void (*encode)(struct device *, const struct coded *);
+    void (*decode)(struct device *, const struct coded *);
 
     void (*distill_loss)(struct device *, const struct distillation *);
 

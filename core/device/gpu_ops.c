@@ -224,6 +224,21 @@ static void gpu_residual_forward(struct device *dev, const struct residual *give
     gpu_launch(dev, NAME("residual_forward", o.type), gpu_blocks(dev, o.R * o.D), 1,
                ARGUMENTS(&o.x, &o.branch, &o.gamma, &o.y, &o.R, &o.D));
 }
+/* A group is 16 threads' (kernels/gpu/elementwise.hip). */
+static void launch_coded(struct device *dev, const char *kernel, const struct coded *given)
+{
+    struct coded o = *given;
+    int64_t threads = o.R * ((o.D + 63) / 64) * 16;
+    gpu_launch(dev, kernel, gpu_blocks(dev, threads), 1, ARGUMENTS(&o.x, &o.codes, &o.scales, &o.R, &o.D));
+}
+static void gpu_encode(struct device *dev, const struct coded *o)
+{
+    launch_coded(dev, NAME("encode", o->type), o);
+}
+static void gpu_decode(struct device *dev, const struct coded *o)
+{
+    launch_coded(dev, NAME("decode", o->type), o);
+}
 static void gpu_scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma,
                               void *out, int64_t R, int64_t D)
 {
@@ -309,6 +324,8 @@ const struct device_ops gpu_operations = {
     .scale_columns = gpu_scale_columns,
     .column_sums = gpu_column_sums,
     .layerscale_backward = gpu_layerscale_backward,
+    .encode = gpu_encode,
+    .decode = gpu_decode,
     .distill_loss = gpu_distill_loss,
     .cast = gpu_cast,
     .fill = gpu_fill,

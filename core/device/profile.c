@@ -68,6 +68,14 @@ static void timed_activation_backward(struct device *dev, enum dtype t, enum act
 {
     TIMED(WORK_ELEMENTWISE, ops->activation_backward(dev, t, kind, dy, h, dh, R, F));
 }
+static void timed_encode(struct device *dev, const struct coded *o)
+{
+    TIMED(WORK_ELEMENTWISE, ops->encode(dev, o));
+}
+static void timed_decode(struct device *dev, const struct coded *o)
+{
+    TIMED(WORK_ELEMENTWISE, ops->decode(dev, o));
+}
 static void timed_scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma,
                                 void *out, int64_t R, int64_t D)
 {
@@ -151,6 +159,8 @@ static const struct device_ops timed_ops = {
     .scale_columns = timed_scale_columns,
     .column_sums = timed_column_sums,
     .layerscale_backward = timed_layerscale_backward,
+    .encode = timed_encode,
+    .decode = timed_decode,
     .distill_loss = timed_distill_loss,
     .cast = timed_cast,
     .fill = timed_fill,

@@ -216,11 +216,12 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R)
     struct block_activations *k = &m->kept[l];
     int64_t D = t->geometry.width, F = t->geometry.hidden;
     void *td = m->scratch + m->td_at;
-    /* the gradient of h takes h's place unless a second pass needs h */
+    /* the gradient of h takes h's place unless a second pass needs h; what is in 8 bits it finds again */
     char *in = m->scratch + m->region_at, *act = in;
     void *dact = in, *dh = t->options.backward_twice ? (void *)(m->scratch + m->dh_at) : k->h;
     const struct parameter *inner = P(ROLE_FFN_NORM_W);
     if (inner) act += (size_t)(R * F) * dtype_bytes(e);
+    tower_decode(t, &k->h8, R);
     ops->activation_forward(t->device, e, ffn, k->h, act, R, F);
     if (inner) tower_norm(t, act, inner, P(ROLE_FFN_NORM_B), in, k->ffn_mean, k->ffn_rstd, R, F);
     if (tower_norms_behind(t))
@@ -295,6 +296,7 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     ffn_backward(pass, l, R);
 
     void *dattn = region, *dqkv = region + (size_t)(R * D) * dtype_bytes(e);
+    tower_decode(t, &k->attn8, R);
     attention_branch_backward(pass, l, dattn, R);
     dev->ops->attention_backward(dev, &(struct attention_gradient){.type = e,
                                                                    .qkv = k->qkv,

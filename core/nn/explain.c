@@ -56,13 +56,15 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor tak
            G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
     int parts = geometry_parts(g);
     size_t norms = 2 + (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
+    bool coded = o->saved == SAVED_8BIT;
     const struct {
         const char *name;
         size_t bytes;
     } kept[] = {{"stream behind attention", R * D * e},
                 {"queries, keys, values", 3 * R * D * e},
-                {"attention", R * D * e},
-                {"feed-forward before its activation", R * G * e},
+                {"attention", coded ? R * D + tower_scales(R, D) * sizeof(float) : R * D * e},
+                {"feed-forward before its activation",
+                 coded ? R * G + tower_scales(R, G) * sizeof(float) : R * G * e},
                 {"attention sums", (size_t)(o->batch * g->heads * t->tokens) * sizeof(float)},
                 {"means of norms", 2 * norms * R * sizeof(float)},
                 {"branches before their norms", tower_norms_behind(t) ? 2 * R * D * e : 0}};

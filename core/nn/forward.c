@@ -72,6 +72,20 @@ void tower_rotate(struct tower *t, void *qkv, int64_t batch, bool inverse)
 
 #define P(role) block_role(t, l, role)
 
+void tower_encode(struct tower *t, const struct coded *kept, int64_t R)
+{
+    struct coded rows = *kept;
+    rows.R = R;
+    if (rows.codes) t->device->ops->encode(t->device, &rows);
+}
+
+void tower_decode(struct tower *t, const struct coded *kept, int64_t R)
+{
+    struct coded rows = *kept;
+    rows.R = R;
+    if (rows.codes) t->device->ops->decode(t->device, &rows);
+}
+
 /* y = x + gamma branch, the branch (behind its norm, where that is behind) in t1 */
 static void end_branch(struct tower *t, const void *x, const struct parameter *gamma, void *y, int64_t R)
 {
@@ -99,6 +113,7 @@ static void attention_forward(struct tower *t, int64_t l, const void *x, struct 
     t->device->ops->attention_forward(t->device,
                                       &(struct attention){t->options.compute, .qkv = k->qkv, .out = k->attn,
                                                           .lse = k->lse, batch, N, g->heads, D / g->heads});
+    tower_encode(t, &k->attn8, R);
     if (P(ROLE_ATTN_NORM_W)) {
         tower_norm(t, a, P(ROLE_ATTN_NORM_W), P(ROLE_ATTN_NORM_B), region, k->attn_mean, k->attn_rstd, R, D);
         a = region;
@@ -122,6 +137,7 @@ static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k,
     const void *n = behind ? k->x_mid : t1;
     if (!behind) tower_norm(t, k->x_mid, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
     tower_linear(t, n, P(ROLE_FC1_W), f32(P(ROLE_FC1_B)), k->h, e, R);
+    tower_encode(t, &k->h8, R);
     if (!x_out && !behind) return;
     t->device->ops->activation_forward(t->device, e, (enum activation)(g->ffn - 1), k->h, act, R, g->hidden);
     if (P(ROLE_FFN_NORM_W))

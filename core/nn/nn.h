@@ -155,6 +155,10 @@ struct parameter {
 };
 
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_BLOCK };
+enum saved {
+    SAVED_MINIMAL,
+    SAVED_8BIT
+}; /* what attention gives, and the feed-forward before its activation */
 enum gradient_storage {
     GRADIENTS_NONE,   /* frozen: a teacher */
     GRADIENTS_KEEP,   /* all at once */
@@ -173,6 +177,7 @@ struct tower_options {
     int gradient_buffers; /* released: 2 keep a group's gradients until the next group's have been handed out,
                              for work that goes on meanwhile; 0 as 1 */
     enum recompute recompute;
+    enum saved saved;    /* 8BIT not with RECOMPUTE_BLOCK, which keeps one block */
     bool backward_twice; /* exact clipping with released gradients: activations survive a backward pass */
     bool patch_tokens;   /* out also holds the patch tokens (loss tokens cls+patch) */
     int64_t target;      /* T of a linear distillation head, 0: none */

@@ -154,6 +154,19 @@ struct gradient_span tower_group_gradients(const struct tower *t, int group)
                                   .f32_bytes = m->small_bytes[group]};
 }
 
+/* Codes and scales of (R, D) at `base`; x comes with the scratch. */
+static struct coded lay_coded(const struct tower *t, char *base, size_t *at, size_t R, size_t D)
+{
+    size_t codes = tower_place(at, R * D), scales = tower_place(at, tower_scales(R, D) * sizeof(float));
+    struct coded none = {.type = t->options.compute};
+    if (!base) return none;
+    return (struct coded){.type = t->options.compute,
+                          .codes = (int8_t *)(void *)(base + codes),
+                          .scales = (float *)(void *)(base + scales),
+                          .R = (int64_t)R,
+                          .D = (int64_t)D};
+}
+
 /* One block's kept tensors from `base` at *at; NULL base only counts. */
 static void lay_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
@@ -163,8 +176,14 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
     int parts = geometry_parts(g);
     size_t norms = 2 + (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
+    bool coded = t->options.saved == SAVED_8BIT;
     size_t x_mid = tower_place(at, R * D * e), qkv = tower_place(at, 3 * R * D * e),
-           attn = tower_place(at, R * D * e), h = tower_place(at, R * G * e);
+           attn = tower_place(at, coded ? 0 : R * D * e), h = tower_place(at, coded ? 0 : R * G * e);
+    struct coded attn8 = {0}, h8 = {0};
+    if (coded) {
+        attn8 = lay_coded(t, base, at, R, D);
+        h8 = lay_coded(t, base, at, R, G);
+    }
     size_t lse = tower_place(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
     size_t stats = tower_place(at, 2 * norms * R * sizeof(float));
     size_t behind = tower_norms_behind(t) ? R * D * e : 0, u1 = tower_place(at, behind),
@@ -175,6 +194,8 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
                                     .qkv = base + qkv,
                                     .attn = base + attn,
                                     .h = base + h,
+                                    .attn8 = attn8,
+                                    .h8 = h8,
                                     .lse = (float *)(void *)(base + lse)};
     float **kept[] = {&k->mean1,     &k->rstd1,     &k->mean2,    &k->rstd2,
                       &k->attn_mean, &k->attn_rstd, &k->ffn_mean, &k->ffn_rstd};
@@ -309,7 +330,9 @@ static void lay_scratch(struct tower *t)
     } else {
         m->dx_at = tower_place(&at, R * D * sizeof(float));
         m->td_at = tower_place(&at, R * D * e);
-        m->dh_at = tower_place(&at, o->backward_twice ? R * G * e : 0);
+        m->dh_at = tower_place(&at, o->saved == SAVED_8BIT ? R * larger(G, D) * e
+                                    : o->backward_twice    ? R * G * e
+                                                           : 0);
     }
     for (int i = 0; i < t->parameter_count; i++)
         if (t->parameters[i].matrix && t->parameters[i].weight_type != o->compute)
@@ -367,6 +390,7 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
                  const struct tower_options *options, struct error *err)
 {
     assert(options->batch > 0 && !(options->master && options->weight_type != DTYPE_BF16));
+    assert(options->saved == SAVED_MINIMAL || options->recompute == RECOMPUTE_NONE);
     assert(options->gradient_buffers >= 0 && options->gradient_buffers <= 2);
     assert(options->weight_buffers >= 0 && options->weight_buffers <= 2 &&
            !(options->weight_buffers && options->master));
@@ -437,7 +461,13 @@ void tower_bind_scratch(struct tower *t, void *scratch)
 {
     struct tower_memory *m = t->memory;
     m->scratch = scratch;
-    if (t->options.gradients != GRADIENTS_NONE) return;
+    if (t->options.gradients != GRADIENTS_NONE) {
+        for (int64_t l = 0; l < t->geometry.depth && t->options.saved == SAVED_8BIT; l++) {
+            struct block_activations *k = &m->kept[l];
+            k->attn = k->attn8.x = k->h = k->h8.x = m->scratch + m->dh_at;
+        }
+        return;
+    }
     for (int64_t l = 0; l < t->geometry.depth; l++) {
         size_t at = m->dh_at;
         lay_frozen_block(t, &m->kept[l], m->scratch, &at);

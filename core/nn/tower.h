@@ -3,6 +3,7 @@
 #define MEOPT_NN_TOWER_H
 
 #include "core/nn/family.h"
+#include "kernels/codes8.h"
 
 /* What a block keeps between forward and backward; t is the compute type. */
 struct block_activations {
@@ -11,6 +12,7 @@ struct block_activations {
     void *attn;                           /* t (R, D) attention output before its projection */
     void *h;                              /* t (R, F) or (R, 2F): feed-forward before the activation */
     float *lse;                           /* (B, H, N) */
+    struct coded attn8, h8;               /* with SAVED_8BIT: kept; attn and h are in scratch, by turns */
     float *mean1, *rstd1, *mean2, *rstd2; /* (R) */
     /* of some towers */
     float *attn_mean, *attn_rstd, *ffn_mean, *ffn_rstd; /* (R) of the norms inside the branches */
@@ -52,7 +54,7 @@ struct tower_memory {
 
     /* scratch, bound by the caller; offsets by tower.c */
     char *scratch;
-    size_t dx_at, td_at, t1_at, region_at, dh_at, cast_at;
+    size_t dx_at, td_at, t1_at, region_at, dh_at, cast_at; /* dh_at: or attn and h, kept in 8 bits */
 };
 
 static inline struct parameter *block_role(const struct tower *tower, int64_t block, enum role role)
@@ -79,6 +81,9 @@ static inline size_t tower_place(size_t *at, size_t bytes)
     return begin;
 }
 
+/* Scales of (R, D) in 8 bits. */
+static inline size_t tower_scales(size_t R, size_t D) { return R * ((D + CODES8_GROUP - 1) / CODES8_GROUP); }
+
 /* A model is three parts, there and back. They only issue operations, always the same ones for the same count
  * (device_issue). Between the parts stand the residual stream, x[l], and its gradient dx, F32 (R, D) in
  * scratch at dx_at; the backward ones complete the gradients of their group. */
@@ -97,6 +102,10 @@ void image_embed_backward(const struct pass *pass);
 /* The same transformer block for every model. */
 void tower_block(struct tower *tower, const struct batch *batch, int64_t block);
 void tower_block_backward(const struct pass *pass, int64_t block);
+
+/* What is kept in 8 bits, from and back to the place in scratch; nothing where it is kept as it is. */
+void tower_encode(struct tower *tower, const struct coded *kept, int64_t R);
+void tower_decode(struct tower *tower, const struct coded *kept, int64_t R);
 
 /* The matrix as the gemm wants it: itself, or cast into scratch. */
 const void *tower_matrix(struct tower *tower, const struct parameter *p);

@@ -122,14 +122,16 @@ static const struct {
     {"+ streamed weights of both", {"model_t.place=streamed", "model_s.place=streamed"}},
     {"+ half micro-batch", {"train.micro_batch=@2", "optim.clip_mode=auto"}},
     {"+ quarter micro-batch", {"train.micro_batch=@4", "optim.clip_mode=auto"}},
-    {"+ recompute: block", {"train.recompute=block"}},
+    {"+ activations: 8bit", {"train.save_activations=8bit", "train.recompute=none"}},
+    {"+ recompute: block", {"train.recompute=block", "train.save_activations=minimal"}},
     {"+ offload: host", {"optim.offload=host"}},
     {"+ offload: nvme", {"optim.offload=nvme"}},
     {"+ shard: optimizer", {"dist.shard=optimizer"}},
     {"+ shard: gradients", {"dist.shard=gradients"}},
     {"+ shard: parameters", {"dist.shard=parameters"}},
     {"+ cached, recompute",
-     {"train.recompute=block", "train.cache_teacher=true", "data.augment=false", "data.flip=auto"}},
+     {"train.recompute=block", "train.save_activations=minimal", "train.cache_teacher=true",
+      "data.augment=false", "data.flip=auto"}},
 };
 enum { SHARDS = 3, SHARDS_FROM = REMEDIES - 1 - SHARDS }; /* those before the last: of several ranks */
 
@@ -197,7 +199,7 @@ static void try_setting(struct explanation *e, int which, const char *path, char
     r->row_count = rows.count;
     if (r->possible) {
         r->use = plan.use;
-        r->cost = plan.step_flops / e->plan.step_flops;
+        r->cost = (plan.step_flops + plan.coding_flops) / (e->plan.step_flops + e->plan.coding_flops);
         r->sent = plan_sent_bytes(&plan, size);
         config_free(&config);
     }

@@ -10,7 +10,7 @@
 
 #include "core/train/plan.h"
 
-enum { EXPLAIN_NAME = 96, REMEDIES = 18, REMEDY_KEYS = 6 };
+enum { EXPLAIN_NAME = 96, REMEDIES = 19, REMEDY_KEYS = 6 };
 
 /* Tensors that are called alike but for their block's number, blocks.*.NAME, are one row. */
 struct explain_row {

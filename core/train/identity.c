@@ -24,6 +24,7 @@ static const struct {
     {"optim.min_lr", "the learning rate is another from here on"},
     {"train.micro_batch", "the batch is the same, its sums are made in another order"},
     {"train.recompute", NULL},
+    {"train.save_activations", "gradients are made from activations in another format from here on"},
     {"train.cache_teacher", NULL},
     {"data.max_bad", NULL},
     {"data.root", NULL},      /* the images are compared, by name and size */

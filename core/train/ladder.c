@@ -18,7 +18,9 @@ static const struct axis {
       {"model_t.place=resident", "train.cache_teacher=true"},
       {"model_t.place=streamed", "train.cache_teacher=false"},
       {"model_t.place=streamed", "train.cache_teacher=true"}}},
-    {{{"train.recompute=none"}, {"train.recompute=block"}}},
+    {{{"train.save_activations=minimal", "train.recompute=none"},
+      {"train.save_activations=8bit", "train.recompute=none"},
+      {"train.save_activations=minimal", "train.recompute=block"}}},
     {{{"model_s.place=resident"}, {"model_s.place=streamed"}}},
     {{{"optim.offload=none"}, {"optim.offload=host"}, {"optim.offload=nvme"}}},
     {{{"dist.shard=none"}, {"dist.shard=optimizer"}, {"dist.shard=parameters"}}},
@@ -52,7 +54,8 @@ static double step_seconds(const struct climb *c, const struct config *config, c
     const struct ladder_speed *speed = &c->ladder->speed;
     double teacher = (double)p->batch * geometry_forward_flops(&p->teacher), rate = speed->gflops * 1e9,
            carried = speed->carried_gb_per_s * 1e9, halvings = log2((double)p->batch / (double)p->micro);
-    double student = (p->first_epoch_step_flops - teacher) / rate * (1 + 0.02 * halvings);
+    double student =
+        (p->first_epoch_step_flops - teacher) / rate * (1 + 0.02 * halvings) + p->coding_flops / rate;
     double reading = (double)p->streamed_teacher_bytes / carried;
     int ranks = c->ranks ? c->ranks->size : 1;
     double moving = ((double)p->streamed_student_bytes + (double)p->offload_read_bytes +

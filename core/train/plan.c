@@ -30,6 +30,17 @@ static void count_carried(struct plan *p, const struct trainer *t)
                                                                 : p->trained_parameters * 4;
 }
 
+/* A value that is kept in 8 bits and read back takes the time of about so many operations of products: see
+ * tests/bench/RESULTS.md. */
+enum { CODING_FLOPS = 400 };
+static double coding_flops(const struct trainer *t)
+{
+    const struct geometry *g = &t->student_geometry;
+    if (t->student->options.saved != SAVED_8BIT) return 0;
+    int64_t values = g->width + g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
+    return CODING_FLOPS * (double)t->batch * (double)(g->depth * geometry_tokens(g)) * (double)values;
+}
+
 /* Every forward reads a tower; the student's backward passes do, and the step, which writes it, too. */
 static void count_streamed(struct plan *p, const struct trainer *t)
 {
@@ -57,6 +68,7 @@ static void count(struct plan *p, const struct trainer *t)
     p->micro = t->micro;
     p->first_epoch_step_flops = (double)t->batch * (t->student_flops + geometry_forward_flops(&p->teacher));
     p->step_flops = c->train.cache_teacher ? (double)t->batch * t->student_flops : p->first_epoch_step_flops;
+    p->coding_flops = coding_flops(t);
     struct meopt_bytes held = {0};
     (void)meopt_held(t->opt, &held);
     struct meopt_offload_info away = {.size = sizeof away};

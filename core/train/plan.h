@@ -21,6 +21,7 @@ struct plan {
     bool from_checkpoints;         /* shapes were read from the files; else from arch or keys */
     double step_flops;             /* of one rank; with a cached teacher, steps behind the first epoch */
     double first_epoch_step_flops; /* the same but for a cached teacher */
+    double coding_flops;           /* what values that are kept in 8 bits cost, as operations of products */
     double update_bytes; /* memory traffic of the optimizer: states, corrections, weights read and written */
     int64_t gradient_bytes;                /* of a micro-batch, as they are added up between ranks */
     int64_t reduced_bytes, gathered_bytes; /* of a step: gradients added up, sums or weights handed round */

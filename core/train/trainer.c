@@ -54,6 +54,7 @@ static struct tower_options student_options(const struct trainer *t)
         .weight_buffers = c->model_s.place == TOWER_PLACE_STREAMED ? 2 : many_weight_buffers(t),
         .gradient_buffers = many_turns(t),
         .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
+        .saved = c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT ? SAVED_8BIT : SAVED_MINIMAL,
         .backward_twice = t->twice,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
         .target = c->loss.head == LOSS_HEAD_LINEAR || t->teacher_geometry.out != t->student_geometry.out
@@ -371,6 +372,11 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
 static int check_combination(const struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
+    if (c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT &&
+        c->train.recompute == TRAIN_RECOMPUTE_BLOCK)
+        return error_set(err, EXIT_CONFIG, "one of the two: train.recompute: block needs less memory",
+                         "train.save_activations 8bit has no use with train.recompute block, which keeps the "
+                         "activations of one block alone");
     if (t->many && c->model_s.place == TOWER_PLACE_STREAMED)
         return error_set(err, EXIT_CONFIG, "dist.shard: parameters, and model_s.place: resident",
                          "model_s.place streamed is for one rank without train.global_batch");

@@ -1,6 +1,7 @@
 /* Operations that touch each element once: see ops.h. */
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/codes8.h"
 
 void NAME(cast)(const void *src, int src_bf16, void *dst, int dst_bf16, int64_t n)
 {
@@ -170,6 +171,68 @@ void NAME(scale_columns)(int bf16, const float *dx, const float *gamma, void *ou
         float *w = piece_for(bf16, out, here, buffer);
         SIMD for (int64_t i = 0; i < count; i++) w[i] = gamma[at + i] * dx[here + i];
         write_piece(bf16, out, here, count, w);
+    }
+}
+
+static inline uint32_t bits_one(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+/* n values of a group -> codes; returns its scale */
+static inline float encode_group(const float *x, int64_t n, int8_t *codes)
+{
+    uint32_t largest = 0, seed = 0;
+    _Pragma("omp simd reduction(max : largest) reduction(+ : seed)") for (int64_t i = 0; i < n; i++)
+    {
+        uint32_t bits = bits_one(x[i]), magnitude = bits & 0x7FFFFFFFu;
+        largest = magnitude > largest ? magnitude : largest;
+        seed += codes8_seed(bits, (uint32_t)i);
+    }
+    float most, lost;
+    uint32_t nan = CODES8_NAN;
+    memcpy(&most, &largest, 4);
+    memcpy(&lost, &nan, 4);
+    if (largest >= CODES8_NONE || largest < CODES8_TINY) {
+        memset(codes, 0, (size_t)n);
+        return largest < CODES8_TINY ? 0 : lost;
+    }
+    float inverse = codes8_inverse(most);
+    SIMD for (int64_t i = 0; i < n; i++) codes[i] =
+        codes8_code(x[i], inverse, codes8_random(seed, (uint32_t)i));
+    return codes8_scale(most);
+}
+
+void NAME(encode)(const struct coded *o)
+{
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t D = o->D, groups = (D + CODES8_GROUP - 1) / CODES8_GROUP;
+    PARALLEL_FOR for (int64_t row = 0; row < o->R; row++) for (int64_t g = 0; g < groups; g++)
+    {
+        float buffer[CODES8_GROUP];
+        int64_t at = row * D + g * CODES8_GROUP, left = D - g * CODES8_GROUP,
+                n = left < CODES8_GROUP ? left : CODES8_GROUP;
+        const float *x = read_piece(bf16, o->x, at, n, buffer);
+        o->scales[row * groups + g] = n == CODES8_GROUP ? encode_group(x, CODES8_GROUP, o->codes + at)
+                                                        : encode_group(x, n, o->codes + at);
+    }
+}
+
+void NAME(decode)(const struct coded *o)
+{
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t D = o->D, groups = (D + CODES8_GROUP - 1) / CODES8_GROUP;
+    PARALLEL_FOR for (int64_t row = 0; row < o->R; row++) for (int64_t g = 0; g < groups; g++)
+    {
+        float buffer[CODES8_GROUP], scale = o->scales[row * groups + g];
+        int64_t at = row * D + g * CODES8_GROUP, left = D - g * CODES8_GROUP,
+                n = left < CODES8_GROUP ? left : CODES8_GROUP;
+        const int8_t *codes = o->codes + at;
+        float *y = piece_for(bf16, o->x, at, buffer);
+        SIMD for (int64_t i = 0; i < n; i++) y[i] = (float)codes[i] * scale;
+        write_piece(bf16, o->x, at, n, y);
     }
 }
 

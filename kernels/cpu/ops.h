@@ -45,6 +45,8 @@ struct cpu_ops {
     void (*column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t D,
                         float *shares); /* row_shares_bytes(R, D) */
     void (*layerscale_backward)(const struct layerscale_gradient *);
+    void (*encode)(const struct coded *);
+    void (*decode)(const struct coded *);
     /* scratch: 2 * R doubles */
     void (*distill_loss)(const struct distillation *, double *scratch);
     void (*cast)(const void *src, int src_bf16, void *dst, int dst_bf16, int64_t n);

@@ -29,6 +29,8 @@ void NAME(residual_forward)(const struct residual *);
 void NAME(scale_columns)(int bf16, const float *dx, const float *gamma, void *out, int64_t R, int64_t D);
 void NAME(column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t D, float *shares);
 void NAME(layerscale_backward)(const struct layerscale_gradient *);
+void NAME(encode)(const struct coded *);
+void NAME(decode)(const struct coded *);
 void NAME(distill_loss)(const struct distillation *, double *scratch);
 void NAME(cast)(const void *src, int src_bf16, void *dst, int dst_bf16, int64_t n);
 int NAME(sum_squares)(const void *x, int bf16, int64_t n, double *sum, double *scratch);

@@ -2,6 +2,11 @@
  * resize. Grid-stride loops: any grid covers any size. Contracts: core/device/device.h, same names. */
 #include "kernels/gpu/vendor.h"
 
+#define CODES8_FN        DEVICE
+#define CODES8_MUL(a, b) exact_mul(a, b)
+#define CODES8_DIV(a, b) exact_div(a, b)
+#include "kernels/codes8.h"
+
 #define FOR_EACH(i, n) for (int64_t i = BLOCK_X * THREADS + THREAD; i < (n); i += BLOCKS_X * THREADS)
 
 /* a / b and what is left, 0 <= a < 2^53, b > 0. Cards have no instruction for 64 bits: a loop or a call. */
@@ -262,6 +267,85 @@ KERNEL(scale_columns_bf16, const float *dx, const float *gamma, bf16 *out, int64
 {
     scale_columns(dx, gamma, out, R, D);
 }
+
+DEVICE uint32_t bits_of(float x)
+{
+    union {
+        float f;
+        uint32_t u;
+    } v;
+    v.f = x;
+    return v.u;
+}
+DEVICE float float_of(uint32_t bits)
+{
+    union {
+        uint32_t u;
+        float f;
+    } v;
+    v.u = bits;
+    return v.f;
+}
+/* Sixteen threads a group (kernels/codes8.h), each has every sixteenth of its elements. */
+enum { CODERS = 16, CODED = CODES8_GROUP / CODERS };
+#define FOR_EACH_GROUP(first, groups)                                                                        \
+    for (int64_t first = BLOCK_X * (THREADS / CODERS); first < (groups);                                     \
+         first += BLOCKS_X * (THREADS / CODERS))
+template <class T> DEVICE void encode(const T *x, int8_t *codes, float *scales, int64_t R, int64_t D)
+{
+    int64_t in_row = (D + CODES8_GROUP - 1) / CODES8_GROUP, groups = R * in_row, g;
+    int lane = THREAD % CODERS;
+    FOR_EACH_GROUP(first, groups) /* every lane of a wave comes to wave_xor */
+    {
+        int64_t group = first + THREAD / CODERS, row = divide(group < groups ? group : 0, in_row, &g),
+                at = row * D + g * CODES8_GROUP, n = group < groups ? D - g * CODES8_GROUP : 0;
+        float v[CODED];
+        uint32_t largest = 0, seed = 0;
+        UNROLLED for (int k = 0; k < CODED; k++)
+        {
+            int i = k * CODERS + lane;
+            v[k] = i < n ? load(x, at + i) : 0;
+            uint32_t bits = bits_of(v[k]), magnitude = bits & 0x7FFFFFFFu;
+            largest = magnitude > largest ? magnitude : largest;
+            if (i < n) seed += codes8_seed(bits, (uint32_t)i);
+        }
+        for (int mask = 1; mask < CODERS; mask *= 2) {
+            uint32_t other = (uint32_t)wave_xor((int)largest, mask);
+            largest = other > largest ? other : largest;
+            seed += (uint32_t)wave_xor((int)seed, mask);
+        }
+        bool whole = largest < CODES8_NONE && largest >= CODES8_TINY;
+        float inverse = whole ? codes8_inverse(float_of(largest)) : 0;
+        UNROLLED for (int k = 0; k < CODED; k++)
+        {
+            int i = k * CODERS + lane;
+            if (i < n)
+                codes[at + i] =
+                    whole ? codes8_code(v[k], inverse, codes8_random(seed, (uint32_t)i)) : (int8_t)0;
+        }
+        if (lane == 0 && n > 0)
+            scales[group] = whole                   ? codes8_scale(float_of(largest))
+                            : largest < CODES8_TINY ? 0.0f
+                                                    : float_of(CODES8_NAN);
+    }
+}
+template <class T> DEVICE void decode(T *x, const int8_t *codes, const float *scales, int64_t R, int64_t D)
+{
+    int64_t in_row = (D + CODES8_GROUP - 1) / CODES8_GROUP;
+    FOR_EACH_AT(w, 2, R * D, D)
+    store(x, w.i, exact_mul((float)codes[w.i], scales[w.at[1] * in_row + w.at[0] / CODES8_GROUP]));
+}
+#define CODED_AS(suffix, T)                                                                                  \
+    KERNEL(encode_##suffix, const T *x, int8_t *codes, float *scales, int64_t R, int64_t D)                  \
+    {                                                                                                        \
+        encode(x, codes, scales, R, D);                                                                      \
+    }                                                                                                        \
+    KERNEL(decode_##suffix, T *x, const int8_t *codes, const float *scales, int64_t R, int64_t D)            \
+    {                                                                                                        \
+        decode(x, codes, scales, R, D);                                                                      \
+    }
+CODED_AS(f32, float)
+CODED_AS(bf16, bf16)
 
 DEVICE float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
 DEVICE float gelu_slope(float x)
