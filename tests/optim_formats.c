@@ -95,6 +95,48 @@ static void every_variant_gives_the_same_bits(void **state)
                 }
 }
 
+static struct optim_kernels spied;
+static int spied_steps;
+static void spied_step(const struct optim_task *task, int64_t begin, int64_t end, struct optim_partial *out)
+{
+    spied_steps++;
+    optim_kernels_find("plain")->step(task, begin, end, out);
+}
+
+/* By MEOPT_CPU_ISA, when a handle is made; its steps are then that set's. */
+static void the_instruction_set_is_the_one_asked_for(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *asked, *is;
+    } sets[] = {
+        {"plain", "plain"}, {"avx2", "avx2"}, {"avx512", "avx512"}, {"amx", NULL}, {"avx512_bf16", NULL}};
+    unsetenv("MEOPT_CPU_ISA");
+    const struct optim_kernels *fastest = optim_kernels_find(NULL);
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        if (sets[i].is && !optim_kernels_find(sets[i].is)) continue;
+        setenv("MEOPT_CPU_ISA", sets[i].asked, 1);
+        const struct optim_kernels *found = optim_kernels_find(NULL);
+        assert_ptr_equal(found, sets[i].is ? optim_kernels_find(sets[i].is) : fastest);
+        struct meopt_options o;
+        struct meopt *opt;
+        struct meopt_tensor t = {.name = "w", .ndim = 2, .shape = {64, 64}};
+        static float gradient[64 * 64];
+        struct meopt_gradient g = {gradient, MEOPT_F32};
+        assert_int_equal(meopt_options_init(&o, sizeof o, MEOPT_APADAMW), 0);
+        assert_int_equal(meopt_create(&opt, &o, &t, 1, NULL), 0);
+        unsetenv("MEOPT_CPU_ISA");
+        assert_ptr_equal(opt->kernels, found);
+        spied = *found;
+        spied.step = spied_step;
+        opt->kernels = &spied;
+        spied_steps = 0;
+        assert_int_equal(meopt_step(opt, 1, 1e-3, 1, &g, NULL, NULL), 0);
+        assert_int_equal(spied_steps, 1);
+        meopt_destroy(opt);
+    }
+}
+
 static void threads_do_not_change_a_bit(void **state)
 {
     (void)state;
@@ -418,6 +460,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_gives_the_same_bits),
+        cmocka_unit_test(the_instruction_set_is_the_one_asked_for),
         cmocka_unit_test(threads_do_not_change_a_bit),
         cmocka_unit_test(corrections_keep_every_bit_they_can),
         cmocka_unit_test(second_moment_has_no_zero_and_a_bounded_error),

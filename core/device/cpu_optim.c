@@ -60,7 +60,7 @@ static void steps_run(void *context, int thread, int threads)
 static void step_all(const struct optim_sweep *s)
 {
     int threads = threads_count(s->threads);
-    struct steps steps = {s, optim_kernels_find(NULL), 0, (int64_t)threads * 8};
+    struct steps steps = {s, s->kernels, 0, (int64_t)threads * 8};
     int64_t all = 0;
     for (size_t i = 0; i < s->count; i++) {
         int64_t chunks = optim_chunks(s->tasks[i].count);
@@ -179,7 +179,7 @@ static void cpu_optim_squares(struct device *dev, struct optim_work *work, struc
 {
     (void)dev, (void)work;
     for (size_t i = 0; i < s->count; i++) {
-        struct squares squares = {optim_kernels_find(NULL), &s->tasks[i], s->partials};
+        struct squares squares = {s->kernels, &s->tasks[i], s->partials};
         threads_run(optim_chunks(s->tasks[i].count) > 1 ? threads_count(s->threads) : 1, squares_run,
                     &squares);
     }

@@ -142,12 +142,14 @@ struct optim_clip {
 };
 
 /* The optimizer's work: passes over the chunks of many tensors, the same bits on every device. */
+struct optim_kernels;
 struct optim_sweep {
     const struct optim_task *tasks; /* those of count 0 are left out */
     size_t count;
-    struct optim_partial *partials; /* of this machine: results, where the tasks say */
-    int threads;                    /* of this machine; 0: as OpenMP decides */
-    bool wait;                      /* results are in partials on return; else when `results` asks */
+    struct optim_partial *partials;      /* of this machine: results, where the tasks say */
+    const struct optim_kernels *kernels; /* of this machine */
+    int threads;                         /* of this machine; 0: as OpenMP decides */
+    bool wait;                           /* results are in partials on return; else when `results` asks */
     /* step: look into the gradients first; where one holds a NaN or an infinity nothing is stepped by this
      * call and those with the same struct, all groups are bad and the norm infinite */
     bool check;

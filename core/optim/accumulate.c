@@ -48,6 +48,7 @@ static int accumulate(struct meopt *opt, const size_t *tensors, const struct meo
                              &(struct optim_sweep){.tasks = tasks,
                                                    .count = count,
                                                    .partials = opt->partials,
+                                                   .kernels = opt->kernels,
                                                    .threads = opt->options.threads,
                                                    .wait = wait,
                                                    .bad = -1});

@@ -295,6 +295,7 @@ static void shadows_sweep(const struct meopt *opt, struct optim_task *tasks, siz
                              &(struct optim_sweep){.tasks = tasks,
                                                    .count = count,
                                                    .partials = partials,
+                                                   .kernels = opt->kernels,
                                                    .threads = opt->options.threads,
                                                    .clip = clip ? &same : NULL,
                                                    .bad = -1});

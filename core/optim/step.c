@@ -298,6 +298,7 @@ static int step_named(struct meopt *opt, const size_t *tensors, const struct meo
     struct optim_sweep sweep = {.tasks = tasks,
                                 .count = count,
                                 .partials = opt->partials,
+                                .kernels = opt->kernels,
                                 .threads = opt->options.threads,
                                 .wait = wait,
                                 .check = opt->check && !how->clip, /* which refuses, too */
@@ -562,6 +563,7 @@ int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradient
                                     &(struct optim_sweep){.tasks = tasks,
                                                           .count = opt->count,
                                                           .partials = opt->partials,
+                                                          .kernels = opt->kernels,
                                                           .threads = opt->options.threads,
                                                           .bad = -1});
         status = optim_device_status(opt, err);

@@ -2,6 +2,7 @@
  * and what a gradient is asked before it is used. */
 #include "kernels/cpu/optim.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 extern const struct optim_kernels optim_kernels_plain;
@@ -11,16 +12,19 @@ extern const struct optim_kernels optim_kernels_avx512, optim_kernels_avx2;
 
 const struct optim_kernels *optim_kernels_find(const char *name)
 {
+    const char *wanted = name ? name : getenv("MEOPT_CPU_ISA"); /* as cpu_ops_select reads it */
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if ((!name || strcmp(name, "avx512") == 0) && __builtin_cpu_supports("avx512f") &&
+    if (!name && wanted && (strcmp(wanted, "amx") == 0 || strcmp(wanted, "avx512_bf16") == 0)) wanted = NULL;
+    if ((!wanted || strcmp(wanted, "avx512") == 0) && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq"))
         return &optim_kernels_avx512;
-    if ((!name || strcmp(name, "avx2") == 0) && __builtin_cpu_supports("avx2") &&
+    if ((!wanted || strcmp(wanted, "avx2") == 0) && __builtin_cpu_supports("avx2") &&
         __builtin_cpu_supports("fma"))
         return &optim_kernels_avx2;
 #endif
+    (void)wanted;
     return !name || strcmp(name, "plain") == 0 ? &optim_kernels_plain : NULL;
 }
 

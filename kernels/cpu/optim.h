@@ -19,7 +19,8 @@ struct optim_kernels {
     void (*state_out)(const struct optim_task *task, int64_t begin, int64_t end, float *m, float *v);
 };
 
-/* The fastest that this processor has; `name` (or NULL) asks for one, NULL if it is not to be had. */
+/* `name` asks for one, NULL if it is not to be had. Without a name: the one that MEOPT_CPU_ISA asks for, else
+ * the fastest that this processor has. */
 const struct optim_kernels *optim_kernels_find(const char *name);
 
 /* Bytes of a group in a state's format (0 for STATE_NONE), and of its correction. A pair lies where m does,
