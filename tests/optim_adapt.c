@@ -196,6 +196,53 @@ static void a_run_that_was_cut_measures_the_same(void **state)
     }
 }
 
+/* A record of a run that was not watched has no sample: what is stored counts as exact from there on, and so
+ * does each load of it into a handle that has seen other steps. */
+static void a_state_that_was_not_watched_is_measured_from_its_load(void **state)
+{
+    (void)state;
+    static struct heard unwatched, heard;
+    static const int formats[] = {MEOPT_STATE_8BIT, MEOPT_STATE_4BIT};
+    static float m[COUNT], v[COUNT];
+    for (int f = 0; f < 2; f++) {
+        struct meopt_error err;
+        struct meopt *from = made(formats[f], 0.99, 0, 0.1, &unwatched),
+                     *to = made(formats[f], 0.99, 1, 1e9, &heard);
+        int t = 0;
+        while (t < 100) {
+            gradient_make(false);
+            stepped(from, ++t);
+        }
+        size_t bytes = meopt_state_bytes(from, 0);
+        void *record = malloc(bytes);
+        assert_int_equal(meopt_state_save(from, 0, record, bytes, &err), 0);
+        assert_int_equal(meopt_moments_export(from, 0, 0, COUNT, m, v, &err), 0);
+        for (int times = 0; times < 2; times++) {
+            for (int k = 0; k < COUNT; k++) exact_m[k] = (double)m[k], exact_v[k] = (double)v[k];
+            assert_int_equal(meopt_state_load(to, 0, record, bytes, &err), 0);
+            for (int since = 1; since <= 20; since++) {
+                gradient_make(false);
+                for (int k = 0; k < COUNT; k++) {
+                    double g = (double)gradient[k];
+                    exact_m[k] = 0.9 * exact_m[k] + 0.1 * g;
+                    exact_v[k] = 0.99 * exact_v[k] + 0.01 * g * g;
+                }
+                stepped(to, times * 20 + since);
+                double error = error_now(to, t + since, 0.99), told = heard.reports[heard.count - 1].error;
+                if (since % 19 == 1)
+                    print_message("%s, %d steps after its load: %.4f; of all elements %.4f\n",
+                                  meopt_state_format_name(formats[f]), since, told, error);
+                assert_true(fabs(told / error - 1) < 0.25); /* a sample: 1024 of 8192 */
+            }
+        }
+        assert_int_equal(unwatched.count, 0);
+        assert_int_equal(heard.count, 40);
+        free(record);
+        meopt_destroy(from);
+        meopt_destroy(to);
+    }
+}
+
 /* What a refused step leaves: nothing, in the sample neither. */
 static void a_refused_step_is_none(void **state)
 {
@@ -272,6 +319,7 @@ int main(void)
         cmocka_unit_test(the_error_is_what_all_steps_have_left),
         cmocka_unit_test(what_was_widened_goes_back),
         cmocka_unit_test(a_run_that_was_cut_measures_the_same),
+        cmocka_unit_test(a_state_that_was_not_watched_is_measured_from_its_load),
         cmocka_unit_test(a_refused_step_is_none),
         cmocka_unit_test(its_bytes_are_planned),
     };
