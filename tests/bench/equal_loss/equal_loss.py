@@ -8,7 +8,8 @@ from meopt_torch import Library
 from peers import PRESETS
 
 SEEDS, EDGE_RUNS = int(os.environ.get("SEEDS", 5)), int(os.environ.get("EDGE_RUNS", 100))
-NAMES, WHATS = os.environ.get("NAMES", "").split(), os.environ.get("WHATS", "").split(",")  # of these only
+GPT_STEPS, GPT_BATCH = int(os.environ.get("GPT_STEPS", 1000)), int(os.environ.get("GPT_BATCH", 4))
+NAMES, WHATS = os.environ.get("NAMES", "").split(), os.environ.get("WHATS", "").split(";")  # of these only
 MOMENTS = ("moments8", "moments4", "flash", "bnb8", "ao8", "aofp8", "ao4")
 KINDS = ("like", "sigma1", "sigma2")
 
@@ -38,9 +39,10 @@ def section_runs(section):
                     yield what, name, seed, lambda l, t=task, n=name, s=seed, k=steps, r=lr: tasks.run(t(), n, l, s, k, r)
     if section == "gpt":
         for seed in range(1, SEEDS + 1):
-            for lr, steps in ((1e-3, 1000), (2e-3, 1500)):
-                for name in ("amp", *PRESETS):
-                    yield f"lr {lr:g}", name, seed, lambda l, n=name, s=seed, k=steps, r=lr: tasks.run(tasks.Text(128, 5, 4, 128, 4), n, l, s, k, r)
+            for lr in (1e-3, 2e-3):
+                for name in ("amp", *PRESETS, "library_fp32"):
+                    yield f"lr {lr:g}, {GPT_STEPS} steps", name, seed, lambda l, n=name, s=seed, r=lr: tasks.run(
+                        tasks.Text(128, 5, 4, 128, GPT_BATCH), n, l, s, GPT_STEPS, r)
 
 
 def stacked_runs(section):
@@ -124,14 +126,15 @@ def main(path, library, sections):
     torch.set_num_threads(1)
     rows = [json.loads(line) for line in open(path)] if os.path.exists(path) else []
     done = {(r["section"], r["what"], r["name"], r["seed"]) for r in rows}
-    if sections == ["table"]: return print_table(rows)
     library = Library(library)
 
     def wanted(section, what, name, seed):
         return (section, what, name, seed) not in done and (not NAMES or name in NAMES) and (WHATS == [""] or what in WHATS)
 
     def keep(section, what, name, seed, result):
-        with open(path, "a") as f: f.write(json.dumps({"section": section, "what": what, "name": name, "seed": seed, **result}) + "\n")
+        row = {"section": section, "what": what, "name": name, "seed": seed, **result}
+        rows.append(row)
+        with open(path, "a") as f: f.write(json.dumps(row) + "\n")
 
     for section in sections:
         for what, name, seed, call in section_runs(section):
@@ -139,9 +142,10 @@ def main(path, library, sections):
         for what, name, count, steps, lr, options in stacked_runs(section):
             seeds = [s for s in range(1, count + 1) if wanted(section, what, name, s)]
             if not seeds: continue
-            peer = "library_amp" if "rule" in options and name == "amp" else name
+            peer = "library_fp32" if "rule" in options and name == "amp" else name
             for seed, result in zip(seeds, tasks.Digits().run(peer, library, seeds, steps, lr, **options)):
                 keep(section, what, name, seed, result)
+    if "table" in sections: print_table(rows)
 
 
 if __name__ == "__main__": main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -39,7 +39,7 @@ def make(name, library, model, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.
     """Call before the first forward: parameters may become bf16."""
     k = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
     if name in PRESETS: return Meopt(library, model, name, seed=seed, rule=rule, **k)
-    if name == "library_amp": return Meopt(library, model, "amp", seed=seed, rule=rule, **k)
+    if name == "library_fp32": return Meopt(library, model, "fp32", seed=seed, rule=rule, **k)
     if name == "4bit": return Meopt(library, model, ("bf16_sr", "4bit"), seed=seed, rule=rule, **k)
     if name == "moments8": return Meopt(library, model, ("fp32", "8bit"), seed=seed, **k)
     if name == "moments4": return Meopt(library, model, ("fp32", "4bit"), seed=seed, **k)
@@ -47,7 +47,7 @@ def make(name, library, model, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.
         for p in model.parameters():
             if p.dim() > 1 and p.numel() >= 4096 and not hasattr(p, "keep"): p.data = p.data.bfloat16()
     params = list(model.parameters())
-    if name == "amp" or name == "bf16": return torch.optim.AdamW(params, **k)
+    if name == "amp" or name == "bf16": return torch.optim.AdamW(params, fused=True, **k)
     if name == "flash": return Flash(params, **k)
     if name.startswith("bnb8"):
         import bitsandbytes

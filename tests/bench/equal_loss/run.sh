@@ -6,7 +6,7 @@
 #
 #   sh tests/bench/equal_loss/run.sh [SECTION ...]   moments worst tiny cost mlp edge spikes regimes long train gpt (all)
 #   sh tests/bench/equal_loss/run.sh table           what there is
-#   MEOPT_BUILD=build  RESULTS=FILE  SEEDS=5  EDGE_RUNS=100  NAMES="amp balanced"  WHATS="lms,lr 0.001"
+#   MEOPT_BUILD=build  RESULTS=FILE  SEEDS=5  EDGE_RUNS=100  GPT_STEPS=1000  GPT_BATCH=4  NAMES="amp balanced"  WHATS="lms;w .03 lr 1e-6"
 #   TORCH=PYTHON  an interpreter that has torch, whose packages are used: else torch is fetched, too (gigabytes)
 # The packages go to $ENVIRONMENT (build/equal_loss_env), to be removed at will.
 set -eu

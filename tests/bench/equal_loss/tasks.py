@@ -1,8 +1,17 @@
 # What is trained: a byte GPT on the source of Python's standard library, an MLP on scikit-learn's digits, a ViT that
 # learns the tokens of a random one on scikit-learn's photographs. Initial weights and batches depend on the seed alone.
+# Every optimizer's forward reads its matrices rounded to bf16, so that what differs is the optimizer alone; the products are
+# fp32, which on processors without tiles takes half the time of autocast and adds no noise of its own.
 import glob, math, os, sysconfig, time
 import torch, torch.nn as nn, torch.nn.functional as F
 from peers import make
+
+
+def rounded(w): return w.bfloat16().float()
+
+
+class Linear(nn.Linear):
+    def forward(self, x): return F.linear(x, rounded(self.weight), self.bias.float())
 
 
 class Block(nn.Module):
@@ -10,7 +19,7 @@ class Block(nn.Module):
         super().__init__()
         self.heads, self.causal = heads, causal
         self.n1, self.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.qkv, self.proj, self.up, self.down = nn.Linear(d, 3 * d), nn.Linear(d, d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+        self.qkv, self.proj, self.up, self.down = Linear(d, 3 * d), Linear(d, d), Linear(d, 4 * d), Linear(4 * d, d)
 
     def forward(self, x):
         b, n, d = x.shape
@@ -24,10 +33,10 @@ class GPT(nn.Module):
         super().__init__()
         self.token, self.place = nn.Embedding(256, d), nn.Parameter(torch.randn(1, context, d) * 0.02)
         self.blocks = nn.ModuleList(Block(d, heads, True) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, 256)
+        self.norm, self.head = nn.LayerNorm(d), Linear(d, 256)
 
     def forward(self, x):
-        x = self.token(x).float() + self.place.float()  # .float(): else the residual stream is bf16 with bf16 embeddings
+        x = rounded(self.token.weight)[x] + rounded(self.place)
         for b in self.blocks: x = b(x)
         return self.head(self.norm(x))
 
@@ -40,7 +49,7 @@ class Text:
         cut = len(text) * 9 // 10
         self.train, self.held, self.context, self.batch = text[:cut], text[cut:], context, batch
         g = torch.Generator().manual_seed(7)
-        self.tests = [self.take(self.held, g, 32) for _ in range(8)]
+        self.tests = [self.take(self.held, g, 16) for _ in range(8)]
 
     def model(self): return GPT(*self.shape)
 
@@ -123,13 +132,13 @@ class Digits:
 class Vit(nn.Module):
     def __init__(self, d, depth, out):
         super().__init__()
-        self.patch, self.place = nn.Linear(192, d), nn.Parameter(torch.randn(1, 16, d) * 0.02)
+        self.patch, self.place = Linear(192, d), nn.Parameter(torch.randn(1, 16, d) * 0.02)
         self.blocks = nn.ModuleList(Block(d, 4, False) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, out)
+        self.norm, self.head = nn.LayerNorm(d), Linear(d, out)
 
     def forward(self, x):  # (B, 3, 32, 32) -> (B, 16, out)
         x = F.unfold(x, 8, stride=8).transpose(1, 2)
-        x = self.patch(x).float() + self.place.float()
+        x = self.patch(x) + rounded(self.place)
         for b in self.blocks: x = b(x)
         return self.head(self.norm(x))
 
@@ -169,13 +178,13 @@ def run(task, name, library, seed, steps, lr, clip=1.0, weight_decay=0.01):
     g, tail, began = torch.Generator().manual_seed(seed + 1000), [], time.process_time()
     for step in range(steps):
         for group in opt.param_groups: group["lr"] = rate_of(lr, step, steps)
-        with torch.autocast("cpu", torch.bfloat16): loss = task.loss(model, task.batch_of(g))
+        loss = task.loss(model, task.batch_of(g))
         opt.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         opt.step()
         if step >= steps * 9 // 10: tail.append(float(loss.detach()))
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+    with torch.no_grad():
         held = sum(float(task.loss(model, b)) for b in task.tests) / len(task.tests)
     count = sum(p.numel() for p in model.parameters())
     return {"val": held, "train": sum(tail) / len(tail), "params": count,
