@@ -15,9 +15,9 @@
 #include "tests/ops_embed.h"
 #include "tests/ops_reference.h"
 #include "tests/ops_rows.h"
+#include "tests/ops_time.h"
 
 #include <stdio.h>
-#include <time.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -505,55 +505,11 @@ static void what_is_not_finite_is_read_back_as_such(void **state)
     on_each(check_codes_at_the_ends);
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void time_operations(const char *spec, const char *filter)
-{
-    struct device *device;
-    struct error err;
-    if (device_open(&device, spec, 0, &err)) {
-        error_print(&err);
-        return;
-    }
-    printf("%-20s %-4s %-24s %9s %9s %9s\n", "operation", "type", "sizes", "ms", "GB/s", "GFLOP/s");
-    for (int k = 0; k < OPERATIONS; k++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            const struct operation *op = &operations[k];
-            if (filter && !strstr(op->name, filter)) continue;
-            struct trial T;
-            trial_open(&T, op, device, bf16 ? DTYPE_BF16 : F32, op->timed);
-            trial_upload(&T);
-            op->call(&T);
-            double best = 1e30, bytes = 0, began = now();
-            for (int n = 0; n < 3 || (n < 50 && now() - began < 0.7); n++) {
-                double t = now();
-                op->call(&T);
-                device->sync(device);
-                t = now() - t;
-                if (t < best) best = t;
-            }
-            for (int i = 0; i < T.count; i++)
-                bytes += (double)operand_bytes(&T.o[i]) * (T.o[i].role == ADD ? 2 : 1);
-            char sizes[64];
-            snprintf(sizes, sizeof sizes, "%lld,%lld,%lld,%lld", (long long)T.s[0], (long long)T.s[1],
-                     (long long)T.s[2], (long long)T.s[3]);
-            printf("%-20s %-4s %-24s %9.3f %9.1f %9.1f\n", op->name, dtype_name(T.t), sizes, best * 1e3,
-                   bytes / best * 1e-9, op->flops ? op->flops(op->timed) / best * 1e-9 : 0.0);
-            trial_close(&T);
-        }
-    device_close(device);
-}
-
 int main(int argc, char **argv)
 {
     const char *card = getenv("MEOPT_TEST_DEVICE");
     if (argc > 1 && strcmp(argv[1], "--time") == 0) {
-        time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL);
+        time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL, operations, OPERATIONS);
         return 0;
     }
     struct CMUnitTest tests[SETS * (OPERATIONS + 1) + 6];
