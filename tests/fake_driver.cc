@@ -98,7 +98,8 @@ struct block {
 };
 static std::map<char *, block> blocks; /* memory of the cards */
 static size_t held;
-static long long launches, allocations, beside, graphs, syncs, waits, uploads, downloads, copies, fills;
+static long long launches, allocations, beside, beside_up_bytes, beside_down_bytes, graphs, syncs, waits,
+    uploads, downloads, copies, fills;
 static std::map<std::string, long long> *kernels =
     new std::map<std::string, long long>; /* launches by name */
 
@@ -111,8 +112,10 @@ struct count {
         FILE *f = path ? fopen(path, "w") : nullptr;
         if (!f) return;
         fprintf(f,
-                "{\"allocations\":%lld,\"launches\":%lld,\"graphs\":%lld,\"beside\":%lld,\"held_bytes\":%zu",
-                allocations, launches, graphs, beside, held);
+                "{\"allocations\":%lld,\"launches\":%lld,\"graphs\":%lld,\"beside\":%lld,\"beside_up_bytes\":"
+                "%lld,"
+                "\"beside_down_bytes\":%lld,\"held_bytes\":%zu",
+                allocations, launches, graphs, beside, beside_up_bytes, beside_down_bytes, held);
         for (const auto &k : *kernels) fprintf(f, ",\"%s\":%lld", k.first.c_str(), k.second);
         fprintf(f, "}\n");
         fclose(f);
@@ -277,6 +280,7 @@ ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size
     if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(dst, bytes)) return INVALID_VALUE;
     beside += ((stream *)on)->number > 1;
+    beside_up_bytes += ((stream *)on)->number > 1 ? (long long)bytes : 0;
     uploads++;
     return give(on, [=] { memcpy(dst, src, bytes); });
 }
@@ -286,6 +290,7 @@ ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size
     if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(src, bytes)) return INVALID_VALUE;
     downloads++;
+    beside_down_bytes += ((stream *)on)->number > 1 ? (long long)bytes : 0;
     return give(on, [=] { memcpy(dst, src, bytes); });
 }
 ENTRY(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
