@@ -1,12 +1,11 @@
 /* meopt plan: will it fit? Memory by class per rank, work, traffic and disk, before anything starts. */
 #include "cli/cmd_config.h"
+#include "cli/carry.h"
 #include "cli/command.h"
 #include "cli/fit.h"
 #include "cli/plan_explain.h"
 #include "cli/plan_scaling.h"
-#include "core/base/clock.h"
 #include "core/base/file.h"
-#include "core/base/transfer.h"
 #include "core/compare/published.h"
 #include "core/config/value.h"
 #include "core/data/list.h"
@@ -186,10 +185,17 @@ static void print_offload(const struct figures *f)
     if (written <= 0) return;
     printf("offload  %.3f GB read and %.3f GB written a step", (double)f->plan->offload_read_bytes / 1e9,
            written / 1e9);
-    if (s > 0)
-        printf(", %.3g GB/s each way beside it, %.3g TB written a day: a drive of 600 TBW lasts %.3g days\n",
-               written / s / 1e9, written / s * 86400 / 1e12, endurance / (written / s * 86400));
+    if (s > 0) printf(", %.3g GB/s each way beside it", written / s / 1e9);
+    if (f->config->optim.offload != OPTIM_OFFLOAD_NVME) printf("\n");
+    else if (s > 0)
+        printf(", %.3g TB written a day: a drive of 600 TBW lasts %.3g days\n", written / s * 86400 / 1e12,
+               endurance / (written / s * 86400));
     else printf(": a drive of 600 TBW lasts %.3g steps (--step-ms: how many days)\n", endurance / written);
+    if (device_is_card(device_type_names[f->config->device.type])) /* bf16 */
+        printf("         the card takes the step; the host's cores would be sent %.3f GB of gradients, and "
+               "send %.3f "
+               "GB of weights\n",
+               2e-9 * (double)f->plan->student_parameters, 2e-9 * (double)f->plan->student_parameters);
 }
 
 static void print_plan(const struct figures *f)
@@ -357,31 +363,6 @@ static int measure(struct figures *f, struct error *err)
     return 0;
 }
 
-/* A file past the page cache where the working files would stand, written and read from end to end. */
-static int measure_carry(double *gb_per_s, const struct config *c, struct error *err)
-{
-    enum { PIECE = 1 << 20, PIECES = 64, SLOTS = 4 };
-    struct transfers *t;
-    char *buffers = NULL;
-    const char *directory = c->train.scratch_dir[0] ? c->train.scratch_dir : c->directory;
-    int code = transfers_open(&t, directory, (int64_t)PIECE * PIECES, SLOTS, err);
-    if (code) return code;
-    if (posix_memalign((void **)&buffers, transfers_alignment(t), (size_t)PIECE * SLOTS)) buffers = NULL;
-    if (!buffers) code = error_set(err, EXIT_HOST_MEMORY, NULL, "no memory to measure %s with", directory);
-    else memset(buffers, 0x5a, (size_t)PIECE * SLOTS);
-    double begin = clock_seconds();
-    for (int i = 0; i < 2 * PIECES && !code; i++) {
-        struct transfer piece = {buffers + (size_t)(i % SLOTS) * PIECE, PIECE, (int64_t)(i % PIECES) * PIECE};
-        code = transfers_wait(t, i % SLOTS, NULL, err);
-        if (!code) transfers_start(t, i % SLOTS, i < PIECES ? &piece : NULL, i < PIECES ? NULL : &piece);
-    }
-    for (int slot = 0; slot < SLOTS && !code; slot++) code = transfers_wait(t, slot, NULL, err);
-    *gb_per_s = 2e-9 * PIECE * PIECES / (clock_seconds() - begin);
-    transfers_close(t);
-    free(buffers);
-    return code;
-}
-
 /* Where the time of a step is known, that of an epoch, if the images are here to be counted. */
 static int find_epoch(struct figures *f, struct error *err)
 {
@@ -457,14 +438,11 @@ static int plan_run(const struct arguments *args, struct error *err)
     if ((code = find_epoch(&f, err)) != 0) goto done;
     if ((code = find_limit(&limit, args, &config, &f.card, err)) != 0) goto done;
     struct ladder_speed speed = ladder_assumed(&config);
-    bool card = device_is_card(device_type_names[config.device.type]); /* its go to the host's memory */
     double carry = argument_real(args, "carry", 0);
     if (carry > 0) {
         speed.carried_gb_per_s = carry, speed.carry = CARRY_GIVEN;
-    } else if (limit && !card && argument_flag(args, "measure")) {
-        if ((code = measure_carry(&speed.carried_gb_per_s, &config, err)) != 0) goto done;
-        speed.carry = CARRY_MEASURED;
-    }
+    } else if (limit && argument_flag(args, "measure") && (code = carry_measure(&speed, &config, err)) != 0)
+        goto done;
     if (f.gflops > 0) speed.gflops = f.gflops, speed.assumed = false;
     if (limit && (code = ladder_climb(&ladder, args->operands[0], args->operands + 1, args->operand_count - 1,
                                       &ranks, limit, &speed, err)) != 0)
@@ -517,8 +495,7 @@ static const struct option options[] = {
      "measured speed (meopt bench train), for the expected time of a step"},
     {"measure", 0, OPTION_FLAG, NULL, NULL, 0, 0,
      "measure the peak of the matrix product here (a second) for the time of a step; with --fit also what "
-     "the "
-     "scratch directory carries, of a run on a CPU"},
+     "the card's link, or on a CPU the disk, carries"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
 };

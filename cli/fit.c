@@ -81,11 +81,12 @@ int fit_card(struct card *card, const struct arguments *args, const struct confi
 
 static void speed_text(const struct ladder_speed *s, char *text, size_t size)
 {
-    static const char *const carry[] = {[CARRY_ASSUMED] = " (assumed: --carry, --measure)",
-                                        [CARRY_GIVEN] = "",
-                                        [CARRY_MEASURED] = " (measured: the scratch directory)"};
-    snprintf(text, size, "%.4g GFLOP/s%s, %.3g GB/s of what is carried%s", s->gflops,
-             s->assumed ? " (assumed: --gflops, --measure)" : "", s->carried_gb_per_s, carry[s->carry]);
+    static const char *const carry[] = {
+        [CARRY_ASSUMED] = " (assumed: --carry, --measure)", [CARRY_GIVEN] = "", [CARRY_MEASURED] = ""};
+    snprintf(text, size, "%.4g GFLOP/s%s, %.3g GB/s of what is carried%s%s%s%s", s->gflops,
+             s->assumed ? " (assumed: --gflops, --measure)" : "", s->carried_gb_per_s, carry[s->carry],
+             s->carried_by ? " (measured: " : "", s->carried_by ? s->carried_by : "",
+             s->carried_by ? ")" : "");
 }
 
 void fit_print(const struct ladder *l, const char *path)

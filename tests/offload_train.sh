@@ -55,6 +55,11 @@ done <<TABLE
 1 0.5 optim.name=apsgd optim.use_meopt=false
 TABLE
 [ -z "$(ls scratch)" ] || fail "something is left in the directory of the file: $(ls scratch)"
+"$MEOPT" compare runs/held1 runs/away1 >out 2>log || [ $? = 8 ] || fail compare
+grep -q 'waiting for offloaded states' out || fail "compare: no wait for states"
+grep -q 'in working files' out || fail "compare: no states in files"
+"$MEOPT" compare runs/held1 runs/held1 >out 2>log
+! grep -q 'offloaded states' out || fail "compare: a wait for states that are held"
 
 # Killed at any moment of a run, worker and all, and resumed with the states held, elsewhere, in part: as if it had never stopped.
 kills=3 last=60 in_steps=0 ended=0

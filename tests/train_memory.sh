@@ -55,6 +55,13 @@ mkdir scratch
 ladder --gflops 50 --measure train.scratch_dir="$work/scratch" | grep -q 'GB/s of what is carried (measured: the scratch directory)$' ||
     fail "measured speeds"
 [ -z "$(ls -A scratch)" ] || fail "the measurement has left something"
+if [ -w /dev/shm ] && [ "$(stat -c %d /dev/shm)" != "$(stat -c %d scratch)" ]; then
+    fast=$(mktemp -d /dev/shm/meopt-test-XXXXXX)
+    ladder --gflops 50 --measure train.scratch_dir="$fast" optim.offload_dir="$work/scratch" | grep -q '(measured: optim.offload_dir, the slower of two)$'
+    slower=$?
+    rmdir "$fast"
+    [ $slower = 0 ] || fail "the disk of optim.offload_dir is not measured"
+fi
 ladder --gflops 50 --measure train.scratch_dir=/dev/null/no
 grep -q '/dev/null/no' log || fail "a directory that cannot be: not told"
 

@@ -89,6 +89,7 @@ END
 }
 stopped() { # NAME REASON: in a step, and it goes on
     grep -q "$work/scratch/.meopt-weights-.*$2" log || fail "$1: the file and the reason are not told"
+    grep -q "train.scratch_dir=DIR' goes on from the last checkpoint" log || fail "$1: what to do next is not told"
     case $(wc -l <"$1/metrics.jsonl") in [2-5]) ;; *) fail "$1: not in the middle" ;; esac
     resume "$1"
     same "$1"

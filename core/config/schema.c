@@ -242,7 +242,8 @@ const struct config_key config_keys[] = {
     {"optim.offload", CONFIG_CHOICE, NULL, optim_offload_names, NULL, 0, 0, "none", "train plan bench",
      "where moments and corrections lie between their steps; host: those of a card in this machine's memory; "
      "nvme: "
-     "in a file on a local disk; they are moved beside the backward pass, and the bits are the same",
+     "in a file on a local disk; they are moved beside the backward pass, a card takes its step itself, and "
+     "the bits are the same",
      false, ENUM_AT(optim_offload, optim.offload)},
     {"optim.offload_fraction", CONFIG_REAL, NULL, NULL, NULL, 0, 1, "1", "train plan bench",
      "how much of them, of tensors of 8192 elements and more, evenly over the blocks", false,

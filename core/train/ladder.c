@@ -46,7 +46,7 @@ struct climb {
 struct ladder_speed ladder_assumed(const struct config *c)
 {
     bool card = device_is_card(device_type_names[c->device.type]);
-    return (struct ladder_speed){card ? 50000 : 200, card ? 12 : 1, true, CARRY_ASSUMED};
+    return (struct ladder_speed){card ? 50000 : 200, card ? 12 : 1, true, CARRY_ASSUMED, NULL};
 }
 
 static double step_seconds(const struct climb *c, const struct config *config, const struct plan *p)

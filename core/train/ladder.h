@@ -21,6 +21,7 @@ struct ladder_speed {
     double gflops, carried_gb_per_s; /* of weights and states, from and to a file or the host's memory */
     bool assumed;                    /* nobody measured the first */
     enum { CARRY_ASSUMED, CARRY_GIVEN, CARRY_MEASURED } carry;
+    const char *carried_by; /* what was measured, in words */
 };
 /* Where nothing was measured: of a card, or of a CPU and a disk. */
 struct ladder_speed ladder_assumed(const struct config *config);
