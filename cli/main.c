@@ -88,7 +88,7 @@ static void spin_shortly(const struct command *command, char **argv)
 static void use_cores(const struct command *command)
 {
 #ifdef _OPENMP
-    if (computes(command) && !getenv("OMP_NUM_THREADS")) omp_set_num_threads(processors_cores("/sys"));
+    if (computes(command) && !getenv("OMP_NUM_THREADS")) omp_set_num_threads(processors_cores(""));
 #else
     (void)command;
 #endif

@@ -84,7 +84,7 @@ static void add_rank(struct words *w, const struct supervisor *v, int i)
 static int64_t threads_of(const struct supervisor *v)
 {
     if (v->s->threads || v->count < 2 || getenv("OMP_NUM_THREADS")) return v->s->threads;
-    int cores = processors_cores("/sys");
+    int cores = processors_cores("");
     return cores > v->count ? cores / v->count : 1;
 }
 

@@ -8,6 +8,7 @@
  * a run depend on the hour. A dataset that is small once it is resized (and not augmented) is decoded once,
  * before data_start returns: decoding would be slower than the steps of the towers that such sets are for. */
 #include "core/data/data.h"
+#include "core/base/processors.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -217,6 +218,7 @@ static void *work(void *argument)
     const struct data_options *o = &d->options;
     int64_t pixels = 3 * o->image_size * o->image_size;
     uint8_t *rgb = xmalloc((size_t)pixels);
+    processors_stay("", -1); /* the thread that began this one may have settled on a node */
     pthread_mutex_lock(&d->lock);
     if (d->kept) work_kept(d, rgb);
     while (!d->stop && !d->failure.code) {

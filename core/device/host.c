@@ -2,6 +2,7 @@
  * operations; the library of the optimizers alone has only this. */
 #include "core/base/file.h"
 #include "core/device/cpu.h"
+#include "core/device/threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,21 @@ void dry_release(struct device *dev, void *p, size_t bytes)
 
 enum { LARGE_BYTES = 1 << 20, PAGE_BYTES = 4096 };
 
+/* Each thread's share of a block comes to the node on which the thread stays: rows and columns are divided in
+ * the same way. */
+struct pages {
+    volatile char *block;
+    size_t bytes;
+};
+static void pages_touch(void *context, int thread, int threads)
+{
+    const struct pages *pages = context;
+    int64_t count = (int64_t)(pages->bytes / 4096);
+    for (int64_t i = threads_share(count, thread, threads); i < threads_share(count, thread + 1, threads);
+         i++)
+        pages->block[i * 4096] = 0;
+}
+
 /* Large blocks are mapped (zero pages, huge where the system allows),
  * small ones come from the heap, which AddressSanitizer watches; of a page and more they begin at one, so
  * that a disk may fill them itself. */
@@ -35,6 +51,8 @@ static int host_allocate(struct device *dev, enum memory_class class, size_t byt
         void *q = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (q == MAP_FAILED) return EXIT_HOST_MEMORY;
         madvise(q, bytes, MADV_HUGEPAGE);
+        struct pages pages = {q, bytes};
+        if (threads_settled()) threads_run(threads_count(0), pages_touch, &pages);
         *p = q;
         return 0;
     }

@@ -1,8 +1,24 @@
 /* See threads.h. */
 #include "core/device/threads.h"
+#include "core/base/processors.h"
+
+#include <stddef.h>
 
 #ifdef _OPENMP
 #include <omp.h>
+#include <stdlib.h>
+
+static bool settled;
+bool threads_settled(void) { return settled; }
+
+void threads_settle(const char *root)
+{
+    if (getenv("OMP_PROC_BIND") || getenv("OMP_PLACES") || getenv("GOMP_CPU_AFFINITY")) return;
+    if (processors_node_of(root, 0, 1) < 0) return;
+    settled = true;
+#pragma omp parallel
+    processors_stay(root, processors_node_of(root, omp_get_thread_num(), omp_get_num_threads()));
+}
 
 int threads_count(int wanted) { return wanted ? wanted : omp_get_max_threads(); }
 
@@ -14,16 +30,15 @@ void threads_run(int threads, void (*run)(void *context, int thread, int threads
         run(context, omp_get_thread_num(), omp_get_num_threads());
 }
 #else
-#include "core/base/processors.h"
-
 #include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stddef.h>
+
+bool threads_settled(void) { return false; }
+void threads_settle(const char *root) { (void)root; }
 
 enum { MOST = 256 };
 
-int threads_count(int wanted) { return wanted ? wanted : processors_cores("/sys"); }
+int threads_count(int wanted) { return wanted ? wanted : processors_cores(""); }
 
 struct share {
     void (*run)(void *context, int thread, int threads);

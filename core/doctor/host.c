@@ -1,4 +1,5 @@
 /* Checks of the host: processor, memory, disk, locale, libraries. See doctor.h. */
+#include "core/base/processors.h"
 #include "core/base/file.h"
 #include "core/base/clock.h"
 #include "core/base/retry.h"
@@ -52,16 +53,6 @@ static void check_system(struct doctor *d)
     line_text(l, "kernel", u.release);
 }
 
-/* cgroup v2: the quota of this process's group, in processors; 0 without one */
-static double cpu_quota(const struct doctor *d)
-{
-    char *text = doctor_read(d, "/sys/fs/cgroup/cpu.max");
-    double quota = 0, period = 0;
-    int known = text && sscanf(text, "%lf %lf", &quota, &period) == 2;
-    free(text);
-    return known && period > 0 ? quota / period : 0;
-}
-
 static void check_processor(struct doctor *d)
 {
     cpu_set_t set;
@@ -75,7 +66,7 @@ static void check_processor(struct doctor *d)
     char name[128] = "processor";
     if (device_open(&device, "cpu", 0, &err) == 0) snprintf(name, sizeof name, "%s", device->name);
     device_close(device);
-    double quota = cpu_quota(d);
+    double quota = processors_quota(d->root);
     struct line *l =
         doctor_add(d, strcmp(isa, "plain") == 0 ? FINDING_WARNING : FINDING_OK,
                    "%s: kernels %s, optimizer %s, %s; %d processors, %d threads", name, isa,

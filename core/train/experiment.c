@@ -2,6 +2,7 @@
 #include "core/train/experiment.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/device/threads.h"
 #include "core/train/trainer.h"
 
 #include <errno.h>
@@ -44,6 +45,7 @@ int train_device_open(struct device **device, const struct config *c, bool limit
         return error_set(err, EXIT_CONFIG, "one number, as in --cards 0, or all for the first that works",
                          "device.cards %s: one process trains on one card", c->device.cards);
     int code = device_open(device, spec, limited ? (size_t)c->device.memory_limit : 0, err);
+    if (!code && (*device)->kind == DEVICE_CPU) threads_settle("");
     if (!code && !named && device_count(*device) > 1)
         log_info("%d cards: the first is used; 'meopt train --cards 0,1' takes several, a rank each",
                  device_count(*device));
