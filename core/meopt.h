@@ -410,6 +410,18 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
 int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradients, double *norm, int *finite,
                         struct meopt_error *err);
 
+/* The same of gradients that are not there together: norms_begin as they come, for those whose data is not
+ * NULL, which stays what was found until the tensor steps or is given again; a card is not waited for. Then
+ * the norm of each set of tensors that was begun, and whether all of it is finite: set_of[i] is tensor i's,
+ * or -1. One wait, and one call of options.reduce. */
+int meopt_norms_begin(struct meopt *opt, const struct meopt_gradient *gradients, struct meopt_error *err);
+int meopt_norms_end(struct meopt *opt, size_t sets, const int *set_of, double *norms, int *finite,
+                    struct meopt_error *err);
+/* The same sum to memory of the device, for meopt_step_clipped: nobody waits. Where nobody else holds parts
+ * (options.reduce), else MEOPT_BAD_ORDER. */
+int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradients, struct meopt_found *found,
+                         struct meopt_error *err);
+
 /* scale for clipping to max_norm: min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_. */
 double meopt_clip_scale(double norm, double max_norm);
 /* The scale of meopt_step_clipped for gradients of that norm; clip->found is not looked at. */

@@ -1,9 +1,12 @@
 /* What a step asks of a card's driver, counted by the stand-in (tests/fake_driver.cc): the host waits for the
- * card three times at most, whatever the way of the step, the number of tensors, blocks and micro-batches.
+ * card three times at most, whatever the way of the step, the number of tensors, blocks and micro-batches; of
+ * several ranks, each with a card and the cards' library (tests/fake_nccl.cc), once more for each group where
+ * ranks hold parts of its norms.
  * `driver_calls --table` prints all counts of a step. */
 #include "tests/tiny.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,11 +15,14 @@
 #include <cmocka.h>
 
 enum { LAUNCHES, GRAPHS, SYNCS, WAITS, UPLOADS, DOWNLOADS, COPIES, FILLS, CALLS };
-enum { MOST_SYNCS = 3, PIXELS = 3 * 28 * 28, BATCH = 2 };
+enum { MOST_SYNCS = 3, GROUPS = 4, RANKS = 2, MOST_OFFER = 512, PIXELS = 3 * 28 * 28, BATCH = 2 };
 
 /* Each step measures, and promotes nothing. */
 #define ADAPTIVE                                                                                             \
     "optim.preset=minimal optim.adaptive=true optim.adaptive_every=1 optim.adaptive_threshold=1000"
+
+/* Micro-batches that ranks take in turns; of one alone, too. */
+#define MANY "train.global_batch=2 train.micro_batch=1 train.batch_size=1 "
 
 static const struct way {
     const char *name, *settings;
@@ -42,6 +48,33 @@ static const struct way {
     {"accumulated, adaptive lamb, measured",
      "optim.gradients=release train.micro_batch=1 optim.name=lamb " ADAPTIVE, true},
     {"cached teacher", "optim.gradients=release train.cache_teacher=true", true},
+    {"in turns, released", MANY "optim.gradients=release optim.clip_mode=previous", false},
+    {"in turns, kept", MANY "optim.gradients=keep", true},
+    {"in turns, clipped exactly", MANY "optim.gradients=release optim.clip_mode=exact", false},
+    {"in turns, clipped by block, lamb", MANY "optim.gradients=release optim.clip_mode=block optim.name=lamb",
+     true},
+};
+
+/* Of each of RANKS. Where parts of a group are held by several, one wait a group for its norms. */
+static const struct {
+    const char *name, *settings;
+    bool by_group, first;
+} ways_of_ranks[] = {
+    {"released", MANY "optim.gradients=release optim.clip_mode=previous", false, false},
+    {"kept", MANY "optim.gradients=keep", false, false},
+    {"clipped exactly", MANY "optim.gradients=release optim.clip_mode=exact", false, false},
+    {"clipped by block, lamb", MANY "optim.gradients=release optim.clip_mode=block optim.name=lamb", false,
+     true},
+    {"parts, released", MANY "dist.shard=optimizer optim.gradients=release optim.clip_mode=previous", false,
+     false},
+    {"parts, kept", MANY "dist.shard=optimizer optim.gradients=keep", false, false},
+    {"parts of all, clipped exactly",
+     MANY "dist.shard=parameters optim.gradients=release optim.clip_mode=exact", false, true},
+    {"parts, clipped by block", MANY "dist.shard=optimizer optim.gradients=release optim.clip_mode=block",
+     true, false},
+    {"parts, lamb",
+     MANY "dist.shard=optimizer optim.gradients=release optim.name=lamb optim.clip_mode=previous", true,
+     false},
 };
 
 static float pixels[BATCH * PIXELS];
@@ -70,24 +103,35 @@ static int fill(void *context, struct trainer *t, struct error *err)
 
 static void (*driver_calls)(long long calls[CALLS]);
 
-/* Calls of the last step of so many; by the third graphs have been recorded. */
-static void count(const struct way *way, int64_t steps, long long calls[CALLS])
+static const char *find_driver(void)
 {
     const char *device = getenv("MEOPT_TEST_DEVICE"), *driver = getenv("MEOPT_HIP_LIBRARY");
-    struct tiny tiny;
-    struct error err = {0};
-    long long before[CALLS] = {0}, after[CALLS];
     if (!device) skip();
     if (strncmp(device, "cuda", 4) == 0) driver = getenv("MEOPT_CUDA_LIBRARY");
     void *library = dlopen(driver, RTLD_NOW), *entry = library ? dlsym(library, "fake_driver_calls") : NULL;
     assert_non_null(entry);
     memcpy(&driver_calls, &entry, sizeof entry);
+    return device;
+}
+
+static char *all_settings(const char *settings)
+{
+    return xasprintf("train.batch_size=%d model_t.width=64 model_t.hidden=64 model_t.depth=1 "
+                     "model_s.width=64 model_s.hidden=128 model_s.depth=2 %s",
+                     BATCH, settings);
+}
+
+/* Calls of the last step of so many; by the third graphs have been recorded. */
+static void count(const struct way *way, int64_t steps, long long calls[CALLS])
+{
+    const char *device = find_driver();
+    struct tiny tiny;
+    struct error err = {0};
+    long long before[CALLS] = {0}, after[CALLS];
     for (int i = 0; i < BATCH; i++) ids[i] = i;
     for (int i = 0; i < BATCH * PIXELS; i++) pixels[i] = (float)(i % 251) / 125.0f - 1.0f;
     tiny = (struct tiny){.directory = "/nowhere"};
-    char *settings = xasprintf("train.batch_size=%d model_t.width=64 model_t.hidden=64 "
-                               "model_t.depth=1 model_s.width=64 model_s.hidden=128 model_s.depth=2 %s",
-                               BATCH, way->settings);
+    char *settings = all_settings(way->settings);
     int code = tiny_join(&tiny, device, NULL, settings, fill, NULL, &err);
     if (code) fail_msg("%s: %s", way->name, err.what);
     for (int64_t step = 1; step <= steps; step++) {
@@ -103,6 +147,94 @@ static void count(const struct way *way, int64_t steps, long long calls[CALLS])
     free(settings);
 }
 
+/* ---- ranks, as threads ---- */
+
+struct rank {
+    struct dist_options options;
+    const char *settings;
+    int64_t steps;
+    long long before[CALLS], after[CALLS];
+    int code;
+    struct error err;
+};
+static pthread_barrier_t all_here;
+static char handed_round[RANKS][MOST_OFFER];
+
+/* What a heartbeat does for ranks that are processes. */
+static int hand_round(void *context, const char *name, const void *own, size_t bytes, void *all,
+                      struct error *err)
+{
+    const struct rank *r = context;
+    (void)name;
+    if (bytes > MOST_OFFER) return error_set(err, EXIT_FAILED, NULL, "%zu bytes", bytes);
+    memcpy(handed_round[r->options.rank], own, bytes);
+    pthread_barrier_wait(&all_here);
+    for (int q = 0; q < RANKS; q++) memcpy((char *)all + (size_t)q * bytes, handed_round[q], bytes);
+    pthread_barrier_wait(&all_here);
+    return 0;
+}
+
+static void *rank_main(void *context)
+{
+    struct rank *r = context;
+    struct tiny tiny = {.directory = "/nowhere"};
+    char device[] = {'h', 'i', 'p', ':', (char)('0' + r->options.rank), 0},
+         *settings = all_settings(r->settings);
+    r->code = tiny_join(&tiny, device, &r->options, settings, NULL, NULL, &r->err);
+    for (int64_t step = 1; step <= r->steps && !r->code; step++) {
+        struct step_result result;
+        pthread_barrier_wait(&all_here);
+        driver_calls(r->before);
+        pthread_barrier_wait(&all_here);
+        r->code =
+            trainer_step(tiny.trainer, step, 1e-3,
+                         &(struct batch_source){.give = give, .context = tiny.trainer}, &result, &r->err);
+        pthread_barrier_wait(&all_here);
+        driver_calls(r->after);
+        pthread_barrier_wait(&all_here);
+    }
+    tiny_close(&tiny);
+    free(settings);
+    return NULL;
+}
+
+/* Calls of all ranks together in their second step. */
+static void count_ranks(const char *settings, long long calls[CALLS])
+{
+    pthread_t threads[RANKS];
+    struct rank ranks[RANKS];
+    find_driver();
+    if (!getenv("MEOPT_RCCL_LIBRARY")) skip();
+    setenv("MEOPT_GRAPHS", "none", 1); /* recording is of one thread in the stand-in */
+    pthread_barrier_init(&all_here, NULL, RANKS);
+    for (int r = 0; r < RANKS; r++) {
+        ranks[r] = (struct rank){.settings = settings, .steps = 2};
+        ranks[r].options = (struct dist_options){.kind = DIST_NCCL, .rank = r, .size = RANKS, .shared = -1};
+        ranks[r].options.exchange = hand_round;
+        ranks[r].options.context = &ranks[r];
+        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
+    }
+    for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
+    pthread_barrier_destroy(&all_here);
+    unsetenv("MEOPT_GRAPHS");
+    for (int r = 0; r < RANKS; r++)
+        if (ranks[r].code) fail_msg("%s, rank %d: %s", settings, r, ranks[r].err.what);
+    for (int i = 0; i < CALLS; i++) calls[i] = ranks[0].after[i] - ranks[0].before[i];
+}
+
+static void the_host_of_each_rank_waits_at_most_three_times_a_step(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof ways_of_ranks / sizeof *ways_of_ranks; i++) {
+        long long calls[CALLS], most = RANKS * (MOST_SYNCS + (ways_of_ranks[i].by_group ? GROUPS : 0));
+        if (!getenv("MEOPT_LONG") && !ways_of_ranks[i].first) continue;
+        count_ranks(ways_of_ranks[i].settings, calls);
+        if (calls[SYNCS] > most)
+            fail_msg("%s: the hosts of %d ranks wait %lld times a step", ways_of_ranks[i].name, RANKS,
+                     calls[SYNCS]);
+    }
+}
+
 static void the_host_waits_at_most_three_times_a_step(void **state)
 {
     (void)state;
@@ -116,21 +248,33 @@ static void the_host_waits_at_most_three_times_a_step(void **state)
     }
 }
 
+static void print_row(const char *name, const long long c[CALLS])
+{
+    printf("| %s | %lld | %lld | %lld | %lld | %lld | %lld | %lld |\n", name, c[LAUNCHES], c[GRAPHS],
+           c[SYNCS], c[WAITS], c[UPLOADS], c[DOWNLOADS], c[COPIES] + c[FILLS]);
+}
+
 static void print_table(void **state)
 {
     (void)state;
+    long long c[CALLS];
     printf("| way | launches | graphs | syncs | event waits | uploads | downloads | copies, fills |\n");
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        long long c[CALLS];
         count(&ways[i], 3, c);
-        printf("| %s | %lld | %lld | %lld | %lld | %lld | %lld | %lld |\n", ways[i].name, c[LAUNCHES],
-               c[GRAPHS], c[SYNCS], c[WAITS], c[UPLOADS], c[DOWNLOADS], c[COPIES] + c[FILLS]);
+        print_row(ways[i].name, c);
+    }
+    for (size_t i = 0; i < sizeof ways_of_ranks / sizeof *ways_of_ranks && getenv("MEOPT_RCCL_LIBRARY");
+         i++) {
+        count_ranks(ways_of_ranks[i].settings, c);
+        print_row(ways_of_ranks[i].name, c);
     }
 }
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_host_waits_at_most_three_times_a_step)},
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_host_waits_at_most_three_times_a_step),
+                                       cmocka_unit_test(
+                                           the_host_of_each_rank_waits_at_most_three_times_a_step)},
                             table[] = {cmocka_unit_test(print_table)};
     if (argc > 1 && strcmp(argv[1], "--table") == 0) return cmocka_run_group_tests(table, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -153,9 +153,10 @@ struct optim_sweep {
     /* step: look into the gradients first; where one holds a NaN or an infinity nothing is stepped by this
      * call and those with the same struct, all groups are bad and the norm infinite */
     bool check;
-    bool checked;            /* set by it */
-    bool look;               /* step: nothing but that */
-    struct optim_clip *clip; /* step, on a card: scaled by what it has found; or NULL */
+    bool checked;              /* set by it */
+    bool look;                 /* step: nothing but that */
+    struct optim_found *found; /* squares, on a card: of all of them to there; or NULL */
+    struct optim_clip *clip;   /* step, on a card: scaled by what it has found; or NULL */
     bool trust;  /* step, on a card: tasks of LAMB that ask for norms go on to step, with the trust ratios */
     int64_t bad; /* in: -1. The task whose gradient it was; on a card only the results tell */
 };
@@ -166,7 +167,7 @@ struct device_optim {
     int (*create)(struct device *, size_t tasks, size_t partials, struct optim_work **, struct error *);
     void (*destroy)(struct device *, struct optim_work *);
     void (*step)(struct device *, struct optim_work *, struct optim_sweep *);
-    /* gradient_squares of gradients and accumulators; bad_groups: not all are finite. Waits. */
+    /* gradient_squares of gradients and accumulators; bad_groups: not all are finite. */
     void (*squares)(struct device *, struct optim_work *, struct optim_sweep *);
     /* The results of all that was not waited for. */
     void (*results)(struct device *, struct optim_work *, struct optim_partial *, size_t count);

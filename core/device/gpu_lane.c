@@ -14,6 +14,8 @@ struct lane {
     void *sums[2]; /* kernels: of F32, of BF16 */
 };
 
+static const char *const sum_kernels[] = {"sum_ranks_f32", "sum_ranks_bf16"};
+
 static struct driver *driver_of(const struct lane *lane) { return &gpu_of(lane->device)->driver; }
 
 enum device_kind lane_kind(const struct device *device)
@@ -25,7 +27,6 @@ enum device_kind lane_kind(const struct device *device)
 
 int lane_open(struct lane **out, struct device *device, struct error *err)
 {
-    static const char *const kernels[] = {"sum_ranks_f32", "sum_ranks_bf16"};
     char text[160];
     struct lane *lane = *out = calloc(1, sizeof *lane);
     if (!lane) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
@@ -39,9 +40,9 @@ int lane_open(struct lane **out, struct device *device, struct error *err)
         return error_set(err, EXIT_FAILED, "see 'meopt doctor'", "no queue on %s: %s", device->name,
                          driver_text(d, code, text, sizeof text));
     for (int i = 0; i < 2; i++)
-        if (!(lane->sums[i] = gpu_function(device, kernels[i])))
+        if (!(lane->sums[i] = gpu_function(device, sum_kernels[i])))
             return error_set(err, EXIT_FAILED, "build MEOpt and its code objects together",
-                             "%s has no kernel %s", gpu_of(device)->object, kernels[i]);
+                             "%s has no kernel %s", gpu_of(device)->object, sum_kernels[i]);
     return 0;
 }
 
@@ -83,6 +84,13 @@ int lane_download(struct lane *lane, void *dst, const void *src, size_t bytes)
 {
     gpu_current(lane->device);
     return driver_of(lane)->to_host(dst, src, bytes, lane->stream);
+}
+
+void device_sum(struct device *device, const struct lane_sum *sum)
+{
+    struct lane_sum s = *sum;
+    gpu_launch(device, sum_kernels[s.type == DTYPE_BF16], gpu_blocks(device, s.count), 1,
+               (void *[]){&s.before, &s.received, &s.stride, &s.own, &s.me, &s.givers, &s.out, &s.count});
 }
 
 int lane_sum(struct lane *lane, const struct lane_sum *sum)

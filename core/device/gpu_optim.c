@@ -149,7 +149,9 @@ static void gpu_optim_squares(struct device *dev, struct optim_work *w, struct o
     if (!l.rows) return;
     dev->upload(dev, w->tasks, w->table, (size_t)l.rows * sizeof *w->table);
     gpu_launch(dev, "optim_squares", l.blocks, 1, (void *[]){&w->tasks, &l.rows, &w->partials});
-    download_results(dev, w, s->partials, results);
+    if (s->found)
+        gpu_launch(dev, "optim_total", 1, 1, (void *[]){&w->tasks, &l.rows, &w->partials, &s->found});
+    if (s->wait) download_results(dev, w, s->partials, results);
 }
 
 static void gpu_optim_results(struct device *dev, struct optim_work *w, struct optim_partial *partials,

@@ -38,6 +38,8 @@ struct lane_sum {
     int64_t count;
 };
 int lane_sum(struct lane *lane, const struct lane_sum *sum);
+/* The same on the device's own queue; failures surface in device_check. */
+void device_sum(struct device *device, const struct lane_sum *sum);
 
 /* Is all done that the lane was given before lane_end? LANE_BUSY: not yet. */
 enum { LANE_BUSY = -1 };

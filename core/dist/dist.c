@@ -98,39 +98,54 @@ int64_t dist_longest_part(int size, const int64_t *offsets)
     return longest;
 }
 
-static int reduce(struct dist *dist, void *context, struct error *err)
+/* What a slice wants of the device: what goes to each rank, and what was summed before. One wait for all. */
+static void fetch_slice(struct dist *dist, const struct dist_sum *s, int64_t at, int64_t slice, bool gives)
 {
-    const struct dist_sum *s = context;
+    struct dist_window *w = dist->window;
+    struct device *dev = dist->device;
+    size_t size = dtype_bytes(s->type), bytes = (size_t)slice * size;
+    int64_t count = dist_part(s->offsets, dist->rank, at, slice);
+    enter_device(dist);
+    for (int q = 0; q < dist->size && gives; q++) {
+        size_t part = (size_t)dist_part(s->offsets, q, at, slice) * size;
+        if (part)
+            dev->queues->download(dev, NULL, w->send + (size_t)q * bytes,
+                                  (const char *)s->send + (size_t)(s->offsets[q] + at) * size, part);
+    }
+    if (s->before && count && !dev->host_memory)
+        dev->queues->download(dev, NULL, w->sum, s->before + at, (size_t)count * sizeof *w->sum);
+    dev->queues->finish(dev, NULL);
+    leave_device(dist);
+}
+
+static int reduce_slices(struct dist *dist, const struct dist_sum *s, struct error *err)
+{
     struct dist_window *w = dist->window;
     size_t size = dtype_bytes(s->type);
     int givers = s->givers > 0 && s->givers < dist->size ? s->givers : dist->size, code = 0;
     int64_t most = (int64_t)(w->slice_bytes / size), longest = dist_longest_part(dist->size, s->offsets);
     bool host = dist->device->host_memory;
-    dist_enter("reduce", s->offsets[dist->size] * (int64_t)size);
-    if (!host && dist->ops->reduce_device) {
-        code = dist->ops->reduce_device(dist, s, err);
-        dist_leave();
-        return code;
-    }
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
         size_t bytes = (size_t)slice * size;
-        for (int q = 0; q < dist->size && dist->rank < givers; q++)
-            fetch(dist, host, w->send + (size_t)q * bytes,
-                  (const char *)s->send + (size_t)(s->offsets[q] + at) * size,
-                  (size_t)dist_part(s->offsets, q, at, slice) * size);
+        fetch_slice(dist, s, at, slice, dist->rank < givers);
         if ((code = dist->ops->exchange(dist, w->send, w->receive, bytes, err)) != 0) break;
         int64_t count = dist_part(s->offsets, dist->rank, at, slice);
         float *sum = host ? s->receive + at : w->sum;
-        const float *before = s->before ? s->before + at : NULL;
-        if (before && !host) {
-            fetch(dist, host, w->sum, before, (size_t)count * sizeof *sum);
-            before = w->sum;
-        }
+        const float *before = !s->before ? NULL : host ? s->before + at : w->sum;
         for (int r = 0; r < givers && count; r++)
             add(sum, r ? sum : before, w->receive + (size_t)r * bytes, s->type, count);
         if (!host) put(dist, host, s->receive + at, w->sum, (size_t)count * sizeof *sum);
     }
+    return code;
+}
+
+static int reduce(struct dist *dist, void *context, struct error *err)
+{
+    const struct dist_sum *s = context;
+    dist_enter("reduce", s->offsets[dist->size] * (int64_t)dtype_bytes(s->type));
+    bool there = !dist->device->host_memory && dist->ops->reduce_device;
+    int code = (there ? dist->ops->reduce_device : reduce_slices)(dist, s, err);
     dist_leave();
     return code;
 }
@@ -337,9 +352,6 @@ static int window_open(struct dist *dist, size_t slice, struct error *err)
     return 0;
 }
 
-/* Is there anything to carry? */
-static bool windowed(const struct dist *dist) { return dist->size > 1 || !counted(dist); }
-
 int dist_reserve(struct dist *dist, int64_t longest, struct error *err)
 {
     size_t most = dist_slice_bytes(dist->size), slice = ((size_t)longest + 63) & ~(size_t)63;
@@ -359,7 +371,7 @@ int dist_dry(struct dist *dist, int rank, int size, struct device *device, struc
     *dist = (struct dist){.rank = rank, .size = size, .device = device};
     dist->overlaps = counted(dist);
     if (!err) err = &own;
-    int code = windowed(dist) ? window_open(dist, SMALL_SLICE, err) : 0;
+    int code = size > 1 ? window_open(dist, SMALL_SLICE, err) : 0;
     if (code || size == 1 || !nccl_planned(device)) return code;
     dist->overlaps = true;
     dist->window->planned = device_alloc(device, MEMORY_COMM, NCCL_CARD_BYTES, nccl_parts_name, err);
@@ -384,7 +396,7 @@ int dist_open(struct dist *dist, const struct dist_options *o, struct device *de
         return error_set(err, EXIT_FAILED, NULL, "rank %d of %d is impossible", o->rank, o->size);
     if (o->size == 1) {
         dist_self(dist, device);
-        return device->host_memory ? 0 : window_open(dist, SMALL_SLICE, err);
+        return 0;
     }
     *dist = (struct dist){.rank = o->rank, .size = o->size, .device = device};
     struct nccl_meeting meeting = {.together = false};

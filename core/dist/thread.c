@@ -42,7 +42,7 @@ void dist_begin(struct dist *dist, struct dist_job *job)
 {
     struct dist_thread *t = dist->thread;
     job->mark = !dist->ops || !dist->ops->mark ? NULL : dist->ops->mark(dist);
-    if (!job->mark && !dist->device->host_memory && dist->device->kind != DEVICE_DRY)
+    if (t && !job->mark && !dist->device->host_memory && dist->device->kind != DEVICE_DRY)
         dist->device->sync(dist->device);
     job->code = 0;
     job->err = (struct error){0};

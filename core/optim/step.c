@@ -1,5 +1,6 @@
 /* The step: scalars of each tensor, the sweep over its groups, norms, clipping. */
 #include "core/optim/adapt.h"
+#include "core/optim/norm.h"
 #include "core/optim/offload.h"
 #include "kernels/optim_scale.h"
 
@@ -101,31 +102,6 @@ static void trust_prepare(const struct meopt *opt, const struct tensor *t, struc
     task->trust_at_most_1 = o->trust_clip;
 }
 
-int optim_reduce(const struct meopt *opt, double *values, size_t count, struct meopt_error *err)
-{
-    if (!opt->options.reduce || opt->options.reduce(opt->options.context, values, count) == 0)
-        return MEOPT_OK;
-    return optim_fail(err, MEOPT_IO, "step %lld: the sum over shards failed", (long long)opt->step);
-}
-
-static void places_fill(const struct meopt *opt, const struct tensor *t, size_t value, double *places)
-{
-    size_t at = t->whole ? (size_t)(t->first / (OPTIM_CHUNK * OPTIM_GROUP)) : 0;
-    for (int64_t c = 0; c < chunks_of(t); c++) {
-        const char *p = (const char *)&opt->partials[t->first_partial + (size_t)c];
-        double found;
-        memcpy(&found, p + value, sizeof found);
-        places[t->whole || !opt->options.reduce ? at + (size_t)c : 0] += found;
-    }
-}
-
-static double places_sum(const struct meopt *opt, const struct tensor *t, double sum, const double *places)
-{
-    for (size_t i = 0; i < optim_places(opt, t); i++) sum += places[i];
-    return sum;
-}
-#define VALUE(field) offsetof(struct optim_partial, field)
-
 /* A sweep over tensors, those first whose states are here. */
 static int sweep_all(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                      struct optim_sweep *sweep, bool wait, struct meopt_error *err)
@@ -160,8 +136,8 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
     for (size_t i = 0; i < sweep->count; i++) tasks[i].norms_only = 1;
     int status = sweep_all(opt, tensors, tasks, sweep, true, err);
     for (size_t i = 0, at = 0; i < sweep->count; at += optim_places(opt, &opt->tensors[tensors[i++]])) {
-        places_fill(opt, &opt->tensors[tensors[i]], VALUE(weight_squares), squares + at);
-        places_fill(opt, &opt->tensors[tensors[i]], VALUE(update_squares), updates + at);
+        places_fill(opt, &opt->tensors[tensors[i]], OPTIM_VALUE(weight_squares), squares + at);
+        places_fill(opt, &opt->tensors[tensors[i]], OPTIM_VALUE(update_squares), updates + at);
         tasks[i].norms_only = 0;
     }
     if (!status) status = optim_reduce(opt, squares, 2 * places, err);
@@ -218,29 +194,6 @@ int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, stru
                           "max_grad_norm %g needs all gradients at once: meopt_step, or the norm as `scale`",
                           opt->options.max_grad_norm);
     return step_begin(opt, step, lr, check, err);
-}
-
-/* Where the gradient of a task is: what was given, or (NULL) accumulated. */
-static int gradient_prepare(const struct tensor *t, const void *gradient, int dtype, struct optim_task *task,
-                            struct meopt_error *err)
-{
-    if (!gradient && t->layout.count) {
-        if (!t->accumulator || !t->accumulated)
-            return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: no gradient, and none accumulated",
-                              t->name);
-        task->gradient_format = GRADIENT_ACCUMULATOR;
-        task->accumulator_format = t->layout.accumulator;
-        task->gradient = t->accumulator;
-        task->gradient_scales = (uint8_t *)t->accumulator + t->layout.accumulator_scales_at;
-        return MEOPT_OK;
-    }
-    if ((dtype != MEOPT_F32 && dtype != MEOPT_BF16) || (uintptr_t)gradient % (dtype == MEOPT_F32 ? 4 : 2))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "tensor %.100s: gradient at %p has dtype %d or is misaligned", t->name, gradient,
-                          dtype);
-    task->gradient_format = dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16;
-    task->gradient = gradient;
-    return MEOPT_OK;
 }
 
 /* Everything about one tensor's step but the sweep. */
@@ -400,11 +353,8 @@ int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, en
 /* What became of the tensors whose steps were not waited for. */
 static int deferred_results(struct meopt *opt, struct meopt_error *err)
 {
-    const struct tensor *last = &opt->tensors[opt->count - 1];
     opt->deferred = false;
-    opt->device->optim->results(opt->device, opt->work, opt->partials,
-                                last->first_partial + (size_t)chunks_of(last));
-    int status = optim_device_status(opt, err);
+    int status = optim_results(opt, err);
     for (size_t i = 0; i < opt->count && !status; i++) {
         struct tensor *t = &opt->tensors[i];
         if (!t->stepped) continue;
@@ -420,40 +370,6 @@ static bool stepped(const struct meopt *opt, size_t tensor, const void *context)
 {
     (void)context;
     return opt->tensors[tensor].stepped;
-}
-
-/* Squares, bad and wide groups of those gradients, over all who hold parts of them, from what their chunks
- * found; added up tensor by tensor, or chunk by chunk. */
-static int gradient_sums(const struct meopt *opt, bool (*of)(const struct meopt *, size_t, const void *),
-                         const void *context, bool by_tensor, double *squares, int64_t *bad, int64_t *wide,
-                         struct meopt_error *err)
-{
-    size_t places = 0;
-    for (size_t i = 0; i < opt->count; i++)
-        places += of(opt, i, context) ? optim_places(opt, &opt->tensors[i]) : 0;
-    double *values = opt->sums;
-    memset(values, 0, (places + 2) * sizeof *values);
-    size_t at = 0;
-    for (size_t i = 0; i < opt->count; i++) {
-        if (!of(opt, i, context)) continue;
-        struct optim_partial total = partials_total(opt, &opt->tensors[i]);
-        values[places] += (double)total.bad_groups;
-        values[places + 1] += (double)total.wide_groups;
-        places_fill(opt, &opt->tensors[i], VALUE(gradient_squares), values + at);
-        at += optim_places(opt, &opt->tensors[i]);
-    }
-    int status = optim_reduce(opt, values, places + 2, err);
-    *squares = 0;
-    at = 0;
-    for (size_t i = 0; i < opt->count; i++) {
-        if (!of(opt, i, context)) continue;
-        *squares = by_tensor ? *squares + places_sum(opt, &opt->tensors[i], 0, values + at)
-                             : places_sum(opt, &opt->tensors[i], *squares, values + at);
-        at += optim_places(opt, &opt->tensors[i]);
-    }
-    *bad = (int64_t)values[places];
-    *wide = (int64_t)values[places + 1];
-    return status;
 }
 
 int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err)
@@ -531,60 +447,4 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
     free(tensors);
     free(given);
     return status;
-}
-
-static bool has_task(const struct meopt *opt, size_t tensor, const void *tasks)
-{
-    (void)opt;
-    return ((const struct optim_task *)tasks)[tensor].gradient != NULL;
-}
-
-/* A task to add up the squares of what was given, or accumulated, for a tensor. */
-static int squares_task(const struct meopt *opt, const struct tensor *t, struct meopt_gradient gradient,
-                        struct optim_task *task, struct meopt_error *err)
-{
-    if (!gradient.data && !(t->accumulator && t->accumulated)) return MEOPT_OK;
-    *task = task_of(opt, t);
-    return gradient_prepare(t, gradient.data, gradient.dtype, task, err);
-}
-
-int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradients, double *norm, int *finite,
-                        struct meopt_error *err)
-{
-    if (!opt || !norm || !finite) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
-    OPTIM_ENTER(opt);
-    struct optim_task *tasks = calloc(opt->count + 1, sizeof *tasks);
-    int status = tasks ? MEOPT_OK : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", opt->count);
-    for (size_t i = 0; i < opt->count && !status; i++)
-        status = squares_task(opt, &opt->tensors[i], gradients ? gradients[i] : (struct meopt_gradient){0},
-                              &tasks[i], err);
-    if (!status) {
-        opt->device->optim->squares(opt->device, opt->work,
-                                    &(struct optim_sweep){.tasks = tasks,
-                                                          .count = opt->count,
-                                                          .partials = opt->partials,
-                                                          .kernels = opt->kernels,
-                                                          .threads = opt->options.threads,
-                                                          .bad = -1});
-        status = optim_device_status(opt, err);
-    }
-    double squares = 0;
-    int64_t bad = 0, wide;
-    if (!status) status = gradient_sums(opt, has_task, tasks, false, &squares, &bad, &wide, err);
-    free(tasks);
-    if (status) return status;
-    *norm = sqrt(squares);
-    *finite = bad == 0;
-    return MEOPT_OK;
-}
-
-double meopt_clip_scale(double norm, double max_norm)
-{
-    double scale = max_norm / (norm + 1e-6);
-    return scale < 1 ? scale : 1;
-}
-
-double meopt_clip_by(const struct meopt_clip *clip, double norm)
-{
-    return scale_clipped(norm, clip->divide_norm, clip->max_norm);
 }

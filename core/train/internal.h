@@ -27,6 +27,14 @@ int64_t step_parameters(const struct trainer *t, int group);
  * t->sums + 2 index, so that the host need not wait for each. */
 int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
                  const struct batch_source *source, struct error *err);
+/* What that is clipped by; its `found` is the caller's to set. */
+struct meopt_clip step_clip(const struct trainer *t, double share);
+/* Of what is found of a group's gradients the place on the device, in t->sums; and, of sums that were read,
+ * what it says: false: not all is finite. */
+struct meopt_found *step_found(const struct trainer *t, int group);
+bool step_found_read(const struct trainer *t, int group, double *squares);
+/* All that is found, into t->host_sums when the device is waited for next. */
+void step_send_found(struct trainer *t);
 /* How many bytes t->sums has. */
 size_t step_sums_bytes(const struct trainer *t);
 /* Its first `count` doubles to t->host_sums; waits for all that the device was given. */

@@ -120,36 +120,41 @@ int step_read_sums(struct trainer *t, int64_t count, struct error *err)
     return device_check(t->device, err);
 }
 
-static double *found_place(const struct trainer *t, int group)
+struct meopt_found *step_found(const struct trainer *t, int group)
 {
-    return t->sums + 2 * pieces_of(t) + (group < 0 ? 0 : group) * SQUARES;
+    return (void *)(t->sums + 2 * pieces_of(t) + group * SQUARES);
 }
 
 /* Of a group's gradients, or with group -1 of all, to the group's place (0). Nothing is waited for. */
 static void measure(struct trainer *t, int group)
 {
     static const struct meopt_found none = {0, 1, 0};
-    double *place = found_place(t, group);
+    struct meopt_found *place = step_found(t, group < 0 ? 0 : group);
     t->device->upload(t->device, place, &none, sizeof none);
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *p = &t->student->parameters[i];
         if (p->trained && (group < 0 || p->group == group))
-            t->device->ops->sum_squares(t->device, p->grad, p->grad_type, p->count, place,
-                                        (int *)(void *)(place + 1));
+            t->device->ops->sum_squares(t->device, p->grad, p->grad_type, p->count, &place->squares,
+                                        &place->finite);
     }
 }
 
-/* What was measured for a group, of sums that were read; false: not all is finite. */
-static bool measured(const struct trainer *t, int group, double *squares)
+bool step_found_read(const struct trainer *t, int group, double *squares)
 {
     struct meopt_found s;
-    memcpy(&s, t->host_sums + 2 * pieces_of(t) + (group < 0 ? 0 : group) * SQUARES, sizeof s);
+    memcpy(&s, t->host_sums + 2 * pieces_of(t) + group * SQUARES, sizeof s);
     *squares = s.squares;
     return s.finite && isfinite(s.squares);
 }
 static int64_t sums_to(const struct trainer *t, int group) /* in doubles, that one included */
 {
-    return 2 * pieces_of(t) + ((group < 0 ? 0 : group) + 1) * SQUARES;
+    return 2 * pieces_of(t) + (group + 1) * SQUARES;
+}
+
+void step_send_found(struct trainer *t)
+{
+    t->device->queues->download(t->device, NULL, t->host_sums, t->sums,
+                                (size_t)sums_to(t, t->student->group_count - 1) * sizeof *t->sums);
 }
 
 int64_t step_parameters(const struct trainer *t, int group)
@@ -166,8 +171,7 @@ static struct meopt_gradient gradient_of(const struct parameter *p)
     return (struct meopt_gradient){p->grad, p->grad_type == DTYPE_BF16 ? MEOPT_BF16 : MEOPT_F32};
 }
 
-/* By what a group is clipped that has this share of the norm's limits. */
-static struct meopt_clip clip_of(const struct trainer *t, double share)
+struct meopt_clip step_clip(const struct trainer *t, double share)
 {
     const struct config *c = t->config;
     return (struct meopt_clip){.divide_norm =
@@ -177,7 +181,7 @@ static struct meopt_clip clip_of(const struct trainer *t, double share)
 
 double step_clip_scale(const struct trainer *t, double norm, double share)
 {
-    struct meopt_clip clip = clip_of(t, share);
+    struct meopt_clip clip = step_clip(t, share);
     return meopt_clip_by(&clip, norm);
 }
 
@@ -205,8 +209,8 @@ static int on_group(void *context, int group, struct error *err)
     if (r->accumulate)
         status = meopt_accumulate_tensors(t->opt, t->tensors, t->gradients, count, 1, &library);
     else if (r->by_group) {
-        struct meopt_clip clip = clip_of(t, group_share(r, group));
-        clip.found = (const void *)found_place(t, group);
+        struct meopt_clip clip = step_clip(t, group_share(r, group));
+        clip.found = step_found(t, group);
         status = meopt_step_clipped(t->opt, t->tensors, t->gradients, count, &clip, &library);
     } else status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
     if (status == MEOPT_NOT_FINITE) return step_diverged(t, r->step, library.message, r->moved, err);
@@ -271,10 +275,10 @@ static int step_kept(struct trainer *t, int64_t step, double lr, struct step_res
     struct meopt_error library = {0};
     double squares;
     measure(t, -1);
-    int code = step_read_sums(t, sums_to(t, -1), err);
+    int code = step_read_sums(t, sums_to(t, 0), err);
     if (!code) code = add_losses(t, step, result, err);
     if (code) return code;
-    if (!measured(t, -1, &squares)) return step_diverged(t, step, step_not_finite, false, err);
+    if (!step_found_read(t, 0, &squares)) return step_diverged(t, step, step_not_finite, false, err);
     double norm = sqrt(squares);
     for (int i = 0; i < t->tensor_count; i++)
         t->gradients[i] = gradient_of(&t->student->parameters[t->parameter_of[i]]);
@@ -292,7 +296,7 @@ static int add_squares(struct release *r, struct error *err)
     int last = t->student->group_count - 1;
     for (int group = last; group >= 0; group--) {
         double squares;
-        if (!measured(t, group, &squares))
+        if (!step_found_read(t, group, &squares))
             return step_diverged(t, r->step, step_not_finite, r->by_group && group < last, err);
         r->squares += squares;
     }
@@ -325,9 +329,7 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
     code =
         tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true, on_group, &r, err);
-    if (r.by_group) /* read with the results of the step, for which its end waits */
-        t->device->queues->download(t->device, NULL, t->host_sums, t->sums,
-                                    (size_t)sums_to(t, t->student->group_count - 1) * sizeof *t->sums);
+    if (r.by_group) step_send_found(t); /* read with the results of the step, for which its end waits */
     int ended = meopt_step_end(t->opt, &stats, &library);
     if (!code && r.by_group && (!ended || ended == MEOPT_NOT_FINITE)) code = add_squares(&r, err);
     if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, step, step_not_finite, r.moved, err);

@@ -40,6 +40,9 @@ struct many {
     double *losses;                  /* (rounds, ranks, 2) */
     struct group *jobs;              /* (groups) */
     struct meopt_gradient *measured; /* (tensors) */
+    int *group_of;                   /* (tensors) */
+    double *norms;                   /* (groups) */
+    int *finite;                     /* (groups) */
 };
 
 /* One group's way through a round. */
@@ -193,6 +196,11 @@ int many_buffers(struct trainer *t, struct error *err)
     m->jobs = xcalloc((size_t)groups, sizeof *m->jobs);
     m->losses = xcalloc(2 * (size_t)(m->rounds * t->ranks.size), sizeof *m->losses);
     m->measured = xcalloc((size_t)t->tensor_count, sizeof *m->measured);
+    m->group_of = xcalloc((size_t)t->tensor_count, sizeof *m->group_of);
+    m->norms = xcalloc((size_t)groups, sizeof *m->norms);
+    m->finite = xcalloc((size_t)groups, sizeof *m->finite);
+    for (int i = 0; i < t->tensor_count; i++)
+        m->group_of[i] = t->student->parameters[t->parameter_of[i]].group;
     if (dist_reserve(&t->ranks, longest_part(t), err)) return err->code;
     for (int group = 0; group < groups; group++) {
         int64_t room = (group_room(t, group) + 15) & ~(int64_t)15;
@@ -253,6 +261,9 @@ void many_close(struct trainer *t)
     free(m->jobs);
     free(m->losses);
     free(m->measured);
+    free(m->group_of);
+    free(m->norms);
+    free(m->finite);
     free(m);
     t->many = NULL;
 }
@@ -317,18 +328,67 @@ static void begin_group(struct many_pass *r, int group)
     dist_begin(&t->ranks, &g->reduce);
 }
 
-/* The norm of a group's gradient, over all ranks that hold parts of it. */
-static int measure_group(struct trainer *t, int group, double *norm, int *finite, struct error *err)
+static double group_share(const struct many_pass *r, int group)
 {
+    return sqrt((double)step_parameters(r->t, group) / (double)r->parameters);
+}
+
+/* The squares of a group's gradient. Where each is clipped by its own, and other ranks hold parts of it, they
+ * are waited for, and give the scale; else they are read later. */
+static int measure_group(struct many_pass *r, int group, struct error *err)
+{
+    struct trainer *t = r->t;
     struct many *m = t->many;
     struct meopt_error library = {0};
+    int finite = 1, status;
+    double norm;
     for (int i = 0; i < t->tensor_count; i++) {
-        bool here = t->student->parameters[t->parameter_of[i]].group == group;
+        bool here = m->group_of[i] == group;
         m->measured[i] = (struct meopt_gradient){
             here ? gradient_in(t, m->jobs[group].sum, t->parameter_of[i]) : NULL, MEOPT_F32};
     }
-    if (meopt_gradient_norm(t->opt, m->measured, norm, finite, &library))
+    if (!r->by_group) status = meopt_norms_begin(t->opt, m->measured, &library);
+    else if (!m->sharded) status = meopt_gradient_found(t->opt, m->measured, step_found(t, group), &library);
+    else {
+        status = meopt_gradient_norm(t->opt, m->measured, &norm, &finite, &library);
+        if (!status && !finite) return step_diverged(t, r->step, step_not_finite, r->moved, err);
+        if (!status) {
+            r->squares += norm * norm;
+            r->scale = step_clip_scale(t, norm, group_share(r, group));
+        }
+    }
+    return status ? trainer_library_error(&library, err) : 0;
+}
+
+/* The norm of all that was measured, in the order in which groups step. */
+static int all_squares(struct many_pass *r, struct error *err)
+{
+    struct trainer *t = r->t;
+    struct many *m = t->many;
+    struct meopt_error library = {0};
+    int groups = t->student->group_count;
+    if (meopt_norms_end(t->opt, (size_t)groups, m->group_of, m->norms, m->finite, &library))
         return trainer_library_error(&library, err);
+    for (int group = groups - 1; group >= 0; group--) {
+        if (!m->finite[group]) return step_diverged(t, r->step, step_not_finite, false, err);
+        r->squares += m->norms[group] * m->norms[group];
+    }
+    r->scale = step_clip_scale(t, sqrt(r->squares), 1);
+    return 0;
+}
+
+/* What the groups were clipped by, read with the results of the step; behind one that is not finite none
+ * stepped. */
+static int found_squares(struct many_pass *r, struct error *err)
+{
+    struct trainer *t = r->t;
+    int last = t->student->group_count - 1;
+    for (int group = last; group >= 0; group--) {
+        double squares;
+        if (!step_found_read(t, group, &squares))
+            return step_diverged(t, r->step, step_not_finite, group < last, err);
+        r->squares += sqrt(squares) * sqrt(squares);
+    }
     return 0;
 }
 
@@ -338,6 +398,7 @@ static int step_group(struct many_pass *r, int group, struct error *err)
     struct group *g = &t->many->jobs[group];
     struct meopt_error library = {0};
     size_t count = 0;
+    bool moved = r->moved;
     r->moved = true;
     if (t->many->shard) shard_changed(t->many->shard, group);
     for (int i = 0; i < t->tensor_count; i++) {
@@ -346,7 +407,13 @@ static int step_group(struct many_pass *r, int group, struct error *err)
         t->gradients[count++] =
             (struct meopt_gradient){gradient_in(t, g->sum, t->parameter_of[i]), MEOPT_F32};
     }
-    int status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
+    int status;
+    if (r->by_group && !t->many->sharded) {
+        struct meopt_clip clip = step_clip(t, group_share(r, group));
+        clip.found = step_found(t, group);
+        status = meopt_step_clipped(t->opt, t->tensors, t->gradients, count, &clip, &library);
+        if (status == MEOPT_NOT_FINITE) return step_diverged(t, r->step, step_not_finite, moved, err);
+    } else status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
     if (status &&
         status != MEOPT_NOT_FINITE) /* which is known to the ranks that hold that part alone, and to */
         return trainer_library_error(&library, err); /* all at the end of the step */
@@ -361,18 +428,11 @@ static int step_group(struct many_pass *r, int group, struct error *err)
 static int end_group(struct many_pass *r, int group, struct error *err)
 {
     struct trainer *t = r->t;
-    int finite = 1, code = dist_end(&t->ranks, &t->many->jobs[group].reduce, err);
-    double norm = 0;
+    int code = dist_end(&t->ranks, &t->many->jobs[group].reduce, err);
+    bool waits = r->measure || t->many->held; /* for all groups to be measured */
     if (code || !r->last) return code;
-    if (r->measure || r->by_group || t->many->held) {
-        if ((code = measure_group(t, group, &norm, &finite, err)) != 0) return code;
-        if (!finite) return step_diverged(t, r->step, step_not_finite, r->moved, err);
-        r->squares += norm * norm;
-    }
-    if (r->measure || t->many->held) return 0;
-    if (r->by_group)
-        r->scale = step_clip_scale(t, norm, sqrt((double)step_parameters(t, group) / (double)r->parameters));
-    return step_group(r, group, err);
+    if (waits || r->by_group) code = measure_group(r, group, err);
+    return code || waits ? code : step_group(r, group, err);
 }
 
 /* A group's gradients are complete on this rank: they travel while the next group's are computed, and the one
@@ -471,7 +531,7 @@ static int last_round(struct many_pass *r, double lr, int64_t count, struct step
         r->measure = t->twice;
         if ((code = backward(r, count, err)) != 0) return code;
         r->measure = false;
-        r->scale = step_clip_scale(t, sqrt(r->squares), 1);
+        if ((code = all_squares(r, err)) != 0) return code;
     } else if (config_clips(c) && (c->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK || t->previous_norm <= 0)) {
         r->by_group = true; /* also the first step of `previous`, which has no norm yet */
     } else if (config_clips(c)) {
@@ -481,7 +541,10 @@ static int last_round(struct many_pass *r, double lr, int64_t count, struct step
     if (!t->many->held) code = backward(r, count, err);
     for (int group = t->student->group_count - 1; group >= 0 && t->many->held && !code; group--)
         code = step_group(r, group, err);
+    bool found = r->by_group && !t->many->sharded;
+    if (found) step_send_found(t);
     int ended = code && code != EXIT_DIVERGED ? 0 : meopt_step_end(t->opt, &stats, &library);
+    if (!code && found && (!ended || ended == MEOPT_NOT_FINITE)) code = found_squares(r, err);
     if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, r->step, step_not_finite, r->moved, err);
     if (!code && ended) code = trainer_library_error(&library, err);
     result->grad_norm = t->twice || t->many->held || r->by_group ? sqrt(r->squares) : stats.grad_norm;

@@ -338,6 +338,33 @@ KERNEL(optim_clip, optim_row *tasks, int count, const optim_found *found, double
     if (!finite && tasks[row].go) *tasks[row].go = 0;
 }
 
+/* Behind optim_squares: chunk by chunk, row by row, as the host adds them up. */
+KERNEL(optim_total, const optim_row *tasks, int count, const optim_partial *partials, optim_found *found)
+{
+    SHARED double squares[OPTIM_THREADS];
+    SHARED int bad[OPTIM_THREADS];
+    optim_found total = {0, 1, 0};
+    for (int row = 0; row < count; row++) {
+        const optim_task *t = &tasks[row].task;
+        int64_t chunks = ((t->count + OPTIM_GROUP - 1) / OPTIM_GROUP + CHUNK - 1) / CHUNK;
+        for (int64_t first = 0; first < chunks; first += THREADS) {
+            int64_t left = chunks - first, here = left < THREADS ? left : (int64_t)THREADS;
+            if (THREAD < here) {
+                const optim_partial *p = partials + t->first_partial + first + THREAD;
+                squares[THREAD] = p->gradient_squares;
+                bad[THREAD] = p->bad_groups != 0;
+            }
+            barrier();
+            for (int i = 0; i < here && THREAD == 0; i++) {
+                total.squares += squares[i];
+                total.finite &= !bad[i];
+            }
+            barrier();
+        }
+    }
+    if (THREAD == 0) *found = total;
+}
+
 /* Between LAMB's passes, a block a row: norms of weight and update, added up chunk by chunk as the host does,
  * give the learning rate, and the next pass steps. */
 KERNEL(optim_trust, optim_row *tasks, int, const optim_partial *partials)
