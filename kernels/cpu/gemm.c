@@ -1,10 +1,12 @@
 /* C = alpha op(A) op(B) + beta C + bias, in fp32 whatever the types: see operations.h and ops.h.
  *
  * Method (Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). A thread takes a
- * block of C and keeps its sums in scratch; for each KC of the inner dimension its parts of A and B are
- * packed into words (pack.h: bf16 is widened here, once, or becomes pairs), B in panels that the registers
- * take whole; then tiles of C stay in registers (product.h). Results are scaled, rounded and written at the
- * end. Each element is summed by one thread in one order: bits do not depend on the number of threads. */
+ * block of C and keeps its sums in scratch, panel by panel; for each GEMM_DEPTH of the inner dimension its
+ * parts of A and B are packed into words (pack.h: bf16 is widened here, once, or becomes pairs), A for the
+ * second-level cache, B in panels that the registers take whole; then tiles of C stay in registers
+ * (product.h). Meanwhile what will be packed or written next is fetched: tensors come from far. Results are
+ * scaled, rounded and written at the end. Each element is summed by one thread in one order: bits do not
+ * depend on the number of threads. */
 #include "kernels/cpu/table.h"
 
 #ifdef __AVX512F__ /* elsewhere oneDNN is faster: core/device/cpu.c */
@@ -21,6 +23,8 @@ enum { HAS_PAIRS = 1 };
 enum { HAS_PAIRS = 0 };
 #endif
 enum { PANEL = LANES * VECTORS };
+/* words from group to group of ROWS rows of A; two are a gap: pack_groups */
+#define GROUP(depth) (ROWS * (depth) + 2)
 
 struct blocks {
     const struct gemm *g;
@@ -45,31 +49,109 @@ static void divide(struct blocks *k, int threads)
     k->count_m = (m + most_m - 1) / most_m;
     k->count_n = (n + most_n - 1) / most_n;
     while (k->count_m * k->count_n < 2 * threads) {
-        bool by_n = n / k->count_n * PANEL >= m / k->count_m * ROWS;
+        bool by_n = k->count_n * k->g->m <= k->count_m * k->g->n; /* what is packed once more is less */
         if (by_n && 2 * k->count_n <= n) k->count_n *= 2;
         else if (2 * k->count_m <= m) k->count_m *= 2;
         else break;
     }
 }
 
-/* rows of C's block to C */
-static void write_block(const struct gemm *g, const float *from, int64_t ld, int64_t row, int64_t column,
-                        int64_t rows, int64_t columns)
+/* rows x columns of sums, PANEL apart, to C */
+static void write_panel(const struct gemm *g, const float *from, int64_t row, int64_t column, int64_t rows,
+                        int64_t columns)
 {
     int bf16 = g->c_type == DTYPE_BF16;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < columns; c += PIECE) {
-            float old[PIECE], out[PIECE];
-            int64_t count = piece(columns, c), at = (row + r) * g->ldc + column + c;
-            const float *in = from + r * ld + c, *bias = g->bias ? g->bias + column + c : NULL;
-            float *y = piece_for(bf16, g->c, at, out), alpha = g->alpha, beta = g->beta;
-            if (beta != 0) {
-                const float *before = read_piece(bf16, g->c, at, count, old);
-                SIMD for (int64_t i = 0; i < count; i++) y[i] = alpha * in[i] + beta * before[i];
-            } else SIMD for (int64_t i = 0; i < count; i++) y[i] = alpha * in[i];
-            if (bias) SIMD for (int64_t i = 0; i < count; i++) y[i] += bias[i];
-            write_piece(bf16, g->c, at, count, y);
+    const float *bias = g->bias ? g->bias + column : NULL;
+    float alpha = g->alpha, beta = g->beta, old[PANEL], out[PANEL];
+    for (int64_t r = 0; r < rows; r++, from += PANEL) {
+        int64_t at = (row + r) * g->ldc + column;
+        float *y = piece_for(bf16, g->c, at, out);
+        if (beta != 0) {
+            const float *before = read_piece(bf16, g->c, at, columns, old);
+            SIMD for (int64_t i = 0; i < columns; i++) y[i] = alpha * from[i] + beta * before[i];
+        } else SIMD for (int64_t i = 0; i < columns; i++) y[i] = alpha * from[i];
+        if (bias) SIMD for (int64_t i = 0; i < columns; i++) y[i] += bias[i];
+        write_piece(bf16, g->c, at, columns, y);
+    }
+}
+
+/* A stored (k, m): for each group of ROWS columns their words of all depth, GROUP(depth) from group to group.
+ * What a store writes behind its group's ROWS words is the next word of depth, written after it, or the gap.
+ */
+static void pack_groups(const struct source *s, int64_t depth, word *to)
+{
+    enum { WIDE = 8 };
+    int64_t groups = (s->columns + ROWS - 1) / ROWS;
+    for (int64_t p = 0; p < depth; p++, to += ROWS) {
+        int64_t r = p << s->pairs, at = s->at + r * s->stride;
+        for (int64_t g = 0; g < groups; g++) {
+            int64_t left = s->columns - g * ROWS, from = at + g * ROWS;
+            word *out = to + g * GROUP(depth);
+            if (left < WIDE) {
+                struct source edge = {s->bf16, s->pairs, s->x, from, s->stride, s->rows - r, left};
+                if (edge.rows > 1 << s->pairs) edge.rows = 1 << s->pairs;
+                pack_down(&edge, left < ROWS ? left : ROWS, out, 0);
+            } else if (s->pairs) {
+                const uint16_t *x = (const uint16_t *)s->x + from;
+                uint32_t both[WIDE];
+                if (r + 1 < s->rows)
+                    SIMD for (int i = 0; i < WIDE; i++) both[i] = x[i] | (uint32_t)x[s->stride + i] << 16;
+                else SIMD for (int i = 0; i < WIDE; i++) both[i] = x[i];
+                memcpy(out, both, sizeof both);
+            } else if (s->bf16) {
+                const uint16_t *x = (const uint16_t *)s->x + from;
+                SIMD for (int i = 0; i < WIDE; i++) out[i] = widen_one(x[i]);
+            } else memcpy(out, (const float *)s->x + from, WIDE * sizeof *out);
         }
+    }
+}
+
+/* Rows of a tensor's part, on their way to the second-level cache while tiles are multiplied. */
+static inline void prefetch_rows(const struct source *s, int64_t from, int64_t to)
+{
+    int64_t size = s->bf16 ? 2 : 4;
+    for (int64_t r = from; r < to; r++) {
+        const char *row = (const char *)s->x + (s->at + r * s->stride) * size;
+        for (int64_t at = 0; at < s->columns * size; at += 64) __builtin_prefetch(row + at, 0, 2);
+    }
+}
+
+/* The `i`th of `count` shares. */
+static inline void prefetch_share(const struct source *s, int64_t i, int64_t count)
+{
+    prefetch_rows(s, s->rows * i / count, s->rows * (i + 1) / count);
+}
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The `p`th of `parts` of the inner dimension. */
+struct part {
+    int64_t from, depth, inner; /* elements; words; elements */
+    struct source a;            /* its part of the block's rows of A */
+    struct source b;            /* all of B */
+};
+
+static inline struct part part_of(const struct gemm *g, int pairs, int64_t parts, int64_t p, int64_t row,
+                                  int64_t rows)
+{
+    int bf16 = g->ab_type == DTYPE_BF16;
+    int64_t deep = (g->k + pairs) >> pairs, first = deep * p / parts;
+    struct part part = {.from = first << pairs, .depth = deep * (p + 1) / parts - first};
+    struct source a = {bf16, pairs, g->a, 0, g->lda, 0, 0};
+    part.b = (struct source){bf16, pairs, g->b, 0, g->ldb, 0, 0};
+    part.inner = least(g->k - part.from, part.depth << pairs);
+    part.a = g->transpose_a ? source_from(a, part.from, row, part.inner, rows)
+                            : source_from(a, row, part.from, rows, part.inner);
+    return part;
+}
+
+/* A panel of B, at most `columns` of it, from `column`. */
+static inline struct source panel_of(const struct gemm *g, const struct part *p, int64_t column,
+                                     int64_t columns)
+{
+    columns = least(columns, PANEL);
+    return g->transpose_b ? source_from(p->b, column, p->from, columns, p->inner)
+                          : source_from(p->b, p->from, column, p->inner, columns);
 }
 
 /* rows x columns of C from (row, column) */
@@ -77,36 +159,43 @@ static inline __attribute__((always_inline)) void
 multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, int64_t rows, int64_t columns)
 {
     const struct gemm *g = k->g;
-    int64_t panels = (columns + PANEL - 1) / PANEL, ld = panels * PANEL, groups = (rows + ROWS - 1) / ROWS;
-    int bf16 = g->ab_type == DTYPE_BF16;
-    struct source a = {bf16, pairs, g->a, 0, g->lda, 0, 0}, b = {bf16, pairs, g->b, 0, g->ldb, 0, 0};
-    int64_t deep = (g->k + pairs) >> pairs, parts = (deep + GEMM_DEPTH - 1) / GEMM_DEPTH;
+    int64_t panels = (columns + PANEL - 1) / PANEL, groups = (rows + ROWS - 1) / ROWS;
+    int64_t parts = (((g->k + pairs) >> pairs) + GEMM_DEPTH - 1) / GEMM_DEPTH;
+    struct part now = part_of(g, pairs, parts, 0, row, rows);
     for (int64_t p = 0; p < parts; p++) {
-        int64_t first = deep * p / parts, depth = deep * (p + 1) / parts - first, from = first << pairs;
-        int64_t inner = g->k - from < depth << pairs ? g->k - from : depth << pairs;
-        int64_t a_row = g->transpose_a ? 1 : depth, a_step = g->transpose_a ? rows : 1;
-        if (g->transpose_a) {
-            struct source s = source_from(a, from, row, inner, rows);
-            pack_down(&s, rows, k->a, rows);
-        } else {
-            struct source s = source_from(a, row, from, rows, inner);
-            pack_rows(&s, depth, k->a, depth);
-        }
-        for (int64_t j = 0; j < panels; j++) {
-            int64_t at = column + j * PANEL,
-                    count = columns - j * PANEL < PANEL ? columns - j * PANEL : PANEL;
-            struct source s = g->transpose_b ? source_from(b, at, from, count, inner)
-                                             : source_from(b, from, at, inner, count);
-            if (g->transpose_b) pack_transposed(&s, depth, PANEL, k->b, PANEL);
-            else pack_down(&s, PANEL, k->b, PANEL);
+        struct part later = p + 1 < parts ? part_of(g, pairs, parts, p + 1, row, rows) : now;
+        int64_t depth = now.depth, a_row = g->transpose_a ? 1 : depth, a_step = g->transpose_a ? ROWS : 1;
+        if (g->transpose_a) pack_groups(&now.a, depth, k->a);
+        else
             for (int64_t i = 0; i < groups; i++) {
-                int64_t r = rows * i / groups;
-                tile_of_rows(pairs, (int)(rows * (i + 1) / groups - r), VECTORS, k->a + r * a_row, a_row,
-                             a_step, k->b, PANEL, k->c + r * ld + j * PANEL, ld, depth, p > 0);
+                struct source s =
+                    source_from(now.a, i * ROWS, 0, least(ROWS, rows - i * ROWS), now.a.columns);
+                pack_rows(&s, depth, k->a + i * GROUP(depth), depth);
             }
+        for (int64_t j = 0; j < panels; j++) {
+            int64_t at = j * PANEL, count = least(PANEL, columns - at);
+            bool last = j + 1 == panels;
+            struct source b = panel_of(g, &now, column + at, count);
+            struct source next = last ? b : panel_of(g, &now, column + at + PANEL, columns - at - PANEL);
+            struct source result = {
+                g->c_type == DTYPE_BF16, 0, g->c, row * g->ldc + column + at, g->ldc, rows, count};
+            float *c = k->c + at * rows; /* (rows, PANEL) */
+            if (g->transpose_b) pack_transposed(&b, depth, PANEL, k->b, PANEL);
+            else pack_down(&b, PANEL, k->b, PANEL);
+            for (int64_t i = 0; i < groups; i++) {
+                int64_t r = i * ROWS;
+                if (!last) prefetch_share(&next, i, groups);
+                if (p + 1 < parts) prefetch_share(&later.a, j * groups + i, panels * groups);
+                else prefetch_share(&result, i, groups);
+                for (int64_t v = 0; v < ROWS * VECTORS; v++) /* the next tile's sums */
+                    __builtin_prefetch(c + (r + ROWS) * PANEL + v * LANES, 1, 3);
+                tile_of_rows(pairs, (int)least(ROWS, rows - r), VECTORS, k->a + i * GROUP(depth), a_row,
+                             a_step, k->b, PANEL, c + r * PANEL, PANEL, depth, p > 0);
+            }
+            if (p + 1 == parts) write_panel(g, c, row, column + at, rows, count);
         }
+        now = later;
     }
-    write_block(g, k->c, ld, row, column, rows, columns);
 }
 
 static __attribute__((noinline)) void multiply(const struct blocks *k, int64_t i)
@@ -132,7 +221,7 @@ void NAME(gemm)(const struct gemm *g, void *scratch, int threads)
         size_t thread = 0;
 #endif
         own.a = (float *)(void *)((char *)scratch + thread * gemm_scratch(1));
-        own.b = own.a + GEMM_ROWS * GEMM_DEPTH;
+        own.b = own.a + GEMM_ROWS * GEMM_DEPTH + GEMM_GAPS;
         own.c = own.b + GEMM_DEPTH * GEMM_PANEL;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < own.count_m * own.count_n; i++) multiply(&own, i);

@@ -34,6 +34,6 @@ size_t attention_scratch(int64_t N, int64_t dh, int threads)
 
 size_t gemm_scratch(int threads)
 {
-    return (size_t)threads * (GEMM_DEPTH * (GEMM_ROWS + GEMM_PANEL) + GEMM_ROWS * GEMM_COLUMNS) *
+    return (size_t)threads * (GEMM_DEPTH * (GEMM_ROWS + GEMM_PANEL) + GEMM_GAPS + GEMM_ROWS * GEMM_COLUMNS) *
            sizeof(float);
 }

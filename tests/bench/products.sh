@@ -1,0 +1,21 @@
+#!/bin/sh
+# The products of training on each instruction set that this processor has, one thread: tests/bench/products.c.
+#
+#   sh tests/bench/products.sh [SECONDS [ROWS...]]    SECONDS of each product (0.3), ROWS: 514 (a batch of 2), 2056 (of 8), ...
+#   MEOPT_SETS='avx2 plain'                            only these
+set -eu
+cd "$(dirname "$0")/../.."
+build=${MEOPT_BUILD:-build}
+${CC:-cc} -O2 -D_GNU_SOURCE -I. tests/bench/products.c "$build/libmeopt.a" -o "$build/bench_products" -fopenmp -ldnnl -ljpeg -lpng -lwebp -lz -lyaml \
+    -ljansson -luring -lm -ldl
+export OMP_NUM_THREADS=1
+for set in ${MEOPT_SETS:-avx512_bf16 avx512 avx2 plain}; do
+    case $set in # what oneDNN may use beside it
+    avx512_bf16) library=AVX512_CORE_BF16 ;;
+    avx512) library=AVX512_CORE ;;
+    avx2) library=AVX2 ;;
+    plain) library=SSE41 ;;
+    esac
+    echo "# $set"
+    MEOPT_CPU_ISA=$set ONEDNN_MAX_CPU_ISA=$library DNNL_MAX_CPU_ISA=$library "$build/bench_products" "$@"
+done
