@@ -55,3 +55,92 @@ int main(void)
 END
 eval "\"\$cc\" -std=c11 -Wall -Wextra -Werror \"\$dir/file.c\" -o \"\$dir/file\" $(pkg-config --cflags --libs meopt-optim)"
 (cd "$dir" && LD_LIBRARY_PATH=$libdir ./file)
+
+# Loaded, used, forked and unloaded again as a binding does it: parent and child step on threads, to the same bits, and nothing stays.
+cat >"$dir/load.c" <<'END'
+#include <dlfcn.h>
+#include <meopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+enum { N = 150 * 300 };
+static float gradient[N], child[N];
+static struct {
+    int (*init)(struct meopt_options *, size_t, int);
+    int (*preset)(struct meopt_options *, const char *, struct meopt_error *);
+    int (*create)(struct meopt **, const struct meopt_options *, const struct meopt_tensor *, size_t, struct meopt_error *);
+    int (*step)(struct meopt *, int64_t, double, double, const struct meopt_gradient *, struct meopt_step_stats *, struct meopt_error *);
+    int (*values)(const struct meopt *, size_t, int64_t, int64_t, float *, struct meopt_error *);
+    void (*destroy)(struct meopt *);
+} of;
+static int steps(struct meopt *opt, int first, int last)
+{
+    struct meopt_gradient g = {gradient, MEOPT_F32};
+    int bad = 0;
+    for (int step = first; step <= last; step++) bad |= of.step(opt, step, 1e-3, 1, &g, NULL, NULL);
+    return bad;
+}
+static void *one_host_thread(void *result) /* with a handle of its own */
+{
+    struct meopt_options o;
+    struct meopt *opt;
+    struct meopt_tensor table = {.name = "w", .ndim = 2, .shape = {150, 300}};
+    of.init(&o, sizeof o, MEOPT_APADAMW);
+    of.preset(&o, "balanced", NULL);
+    o.threads = 3;
+    if (of.create(&opt, &o, &table, 1, NULL) || steps(opt, 1, 2)) return "";
+    int ends[2];
+    if (pipe(ends)) return "";
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (steps(opt, 3, 4) || of.values(opt, 0, 0, N, child, NULL)) _exit(1);
+        for (size_t done = 0; done < sizeof child;) {
+            ssize_t n = write(ends[1], (char *)child + done, sizeof child - done);
+            if (n < 0) _exit(2);
+            done += (size_t)n;
+        }
+        _exit(0);
+    }
+    close(ends[1]);
+    static float got[2][N];
+    float *theirs = got[result != NULL];
+    size_t done = 0;
+    for (ssize_t n; done < sizeof child && (n = read(ends[0], (char *)theirs + done, sizeof child - done)) > 0;) done += (size_t)n;
+    close(ends[0]);
+    waitpid(pid, NULL, 0); /* what it wrote tells; valgrind takes the other thread's blocks there for lost */
+    static float ours[2][N];
+    int bad = done != sizeof child || steps(opt, 3, 4) || of.values(opt, 0, 0, N, ours[result != NULL], NULL);
+    of.destroy(opt);
+    return bad || memcmp(ours[result != NULL], theirs, sizeof child) ? "" : NULL;
+}
+int main(int argc, char **argv)
+{
+    for (int i = 0; i < N; i++) gradient[i] = (float)(i % 71) - 35;
+    for (int times = 0; times < 2; times++) {
+        void *library = dlopen(argv[argc - 1], RTLD_NOW | RTLD_LOCAL), *bad = NULL;
+        if (!library) return puts(dlerror()), 1;
+        *(void **)&of.init = dlsym(library, "meopt_options_init");
+        *(void **)&of.preset = dlsym(library, "meopt_options_preset");
+        *(void **)&of.create = dlsym(library, "meopt_create");
+        *(void **)&of.step = dlsym(library, "meopt_step");
+        *(void **)&of.values = dlsym(library, "meopt_export");
+        *(void **)&of.destroy = dlsym(library, "meopt_destroy");
+        pthread_t other;
+        pthread_create(&other, NULL, one_host_thread, &times);
+        if (one_host_thread(NULL)) return puts("steps of the first thread"), 1;
+        pthread_join(other, &bad);
+        if (bad) return puts("steps of the second thread"), 1;
+        if (dlclose(library)) return puts(dlerror()), 1;
+        if (dlopen(argv[argc - 1], RTLD_NOW | RTLD_NOLOAD)) return puts("it stays loaded"), 1;
+    }
+    return 0;
+}
+END
+eval "\"\$cc\" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror \"\$dir/load.c\" -o \"\$dir/load\" $(pkg-config --cflags meopt-optim) -ldl -pthread"
+"$dir/load" "$libdir/libmeopt-optim.so"
+if command -v valgrind >/dev/null; then
+    valgrind -q --child-silent-after-fork=yes --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
+        "$dir/load" "$libdir/libmeopt-optim.so" >"$dir/valgrind" 2>&1 || { cat "$dir/valgrind"; exit 1; }
+fi
