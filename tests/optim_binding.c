@@ -4,6 +4,7 @@
 #include "tests/optim_table.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 static float x[A], y[A], m[A], v[A], m2[A], v2[A];
 
@@ -129,6 +130,35 @@ static void what_others_wrote_is_the_truth_after_sync(void **state)
             assert_int_equal(bits, (uint32_t)half[i] << 16);
         }
         assert_int_equal(meopt_sync(opt, 2, &err), MEOPT_BAD_ARGUMENT);
+        meopt_destroy(opt);
+    }
+}
+
+/* Half-way between two bf16 numbers: the even one, as torch rounds; the upper one where a correction keeps
+ * what is left, so that nothing is lost. */
+static void the_half_of_a_tie_is_even_where_nothing_else_keeps_it(void **state)
+{
+    (void)state;
+    static const uint32_t ties[] = {0x3f808000, 0x3f818000, 0xbf808000, 0xbf818000};
+    for (int format = MEOPT_WEIGHTS_F32_COPY; format < MEOPT_WEIGHT_FORMAT_COUNT; format++) {
+        bool corrected = format >= MEOPT_WEIGHTS_20;
+        struct meopt_options o;
+        struct meopt *opt;
+        struct meopt_tensor t = {.name = "w", .ndim = 2, .shape = {2, 2}};
+        float values[4], back[4];
+        void *half;
+        enum meopt_dtype dtype;
+        meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+        o.weights = format;
+        o.small_count = 0;
+        memcpy(values, ties, sizeof ties);
+        assert_int_equal(meopt_create(&opt, &o, &t, 1, NULL), 0);
+        assert_int_equal(meopt_import(opt, 0, 0, 4, values, NULL), 0);
+        assert_int_equal(meopt_weights(opt, 0, &half, &dtype), 0);
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(((uint16_t *)half)[i], (ties[i] >> 16) + (corrected || i % 2 ? 1 : 0));
+        assert_int_equal(meopt_export(opt, 0, 0, 4, back, NULL), 0);
+        if (corrected || format == MEOPT_WEIGHTS_F32_COPY) assert_memory_equal(values, back, sizeof back);
         meopt_destroy(opt);
     }
 }
@@ -352,6 +382,7 @@ int main(void)
         cmocka_unit_test(options_of_a_tensor_are_settable_between_steps),
         cmocka_unit_test(memory_that_moved_is_followed),
         cmocka_unit_test(what_others_wrote_is_the_truth_after_sync),
+        cmocka_unit_test(the_half_of_a_tie_is_even_where_nothing_else_keeps_it),
         cmocka_unit_test(formats_are_told_before_there_are_tensors),
         cmocka_unit_test(moments_go_out_and_in_as_numbers),
         cmocka_unit_test(an_empty_tensor_takes_its_steps),
