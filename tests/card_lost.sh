@@ -15,13 +15,18 @@ train() { # NAME
 }
 FAKE_COUNT=$work/count train whole || fail "a run"
 launches=$(sed 's/.*"launches":\([0-9]*\).*/\1/' count)
-code=0
-FAKE_LAUNCH=$((launches * 3 / 4)) train lost || code=$?
-[ "$code" = 1 ] || fail "exit $code, expected 1"
-grep -q 'launch failure (719)' log || fail "the driver's words are lost"
-grep -q "meopt doctor" log || fail "no next thing to do"
-grep -q '"state": "failed"' lost/state.json && ls lost/ckpt/step-* >/dev/null || fail "nothing was saved before"
-"$MEOPT" train --resume lost >out 2>log || fail "it does not go on"
-for file in model.safetensors optimizer.bin; do
-    cmp "whole/ckpt/step-00000004/$file" "lost/ckpt/step-00000004/$file" || fail "other bytes in $file"
-done
+lose() { # NAME VARIABLE WORDS
+    code=0
+    (export "$2=$((launches * 3 / 4))" && train "$1") || code=$?
+    [ "$code" = 1 ] || fail "exit $code, expected 1"
+    grep -q "$3" log || fail "the driver's words are lost"
+    grep -q "meopt doctor" log || fail "no next thing to do"
+    grep -q '"state": "failed"' "$1/state.json" && ls "$1"/ckpt/step-* >/dev/null || fail "nothing was saved before"
+    "$MEOPT" train --resume "$1" >out 2>log || fail "it does not go on"
+    for file in model.safetensors optimizer.bin; do
+        cmp "whole/ckpt/step-00000004/$file" "$1/ckpt/step-00000004/$file" || fail "other bytes in $file"
+    done
+}
+lose lost FAKE_LAUNCH 'launch failure (719)'
+# A kernel that reads where nothing is: the driver says so some calls later, and of each call from then on.
+lose fault FAKE_FAULT 'illegal memory access was encountered (700)'

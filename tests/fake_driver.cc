@@ -15,15 +15,15 @@
  *   FAKE_LANE     the lane whose sums of matrix instructions stand in wrong places
  *   FAKE_WRONG    kernels whose names begin so start, succeed and do nothing
  *   FAKE_LAUNCH   the number of the launch that fails with "launch failure"
- *   FAKE_LATE     the number of the stream, counted from 1 as they are made, whose work waits as long as
- *                 waits and events allow; all others work at once (0: none waits; -1: all do). A missing
- *                 event shows with one or the other, a missing wait of the host with -1.
- *   FAKE_TAKES    "NAME=MICROSECONDS,...": kernels whose names begin so take that long on their stream, which
- *                 goes on by itself meanwhile, as all do
- *   FAKE_GRAPH    "none": no stream can be recorded; "void": every recording comes to nothing; "small": one
- *                 of more than 100 operations cannot be made ready
- *   FAKE_COUNT    a file to which allocations, launches, starts of graphs, copies of streams but the first
- *                 and launches by kernel are counted when the library goes
+ *   FAKE_FAULT    the number of the launch whose kernel reads where nothing is: it starts, and the next call
+ * says so. As with the real drivers either error stays: from then on every call of a card has it. FAKE_LATE
+ * the number of the stream, counted from 1 as they are made, whose work waits as long as waits and events
+ * allow; all others work at once (0: none waits; -1: all do). A missing event shows with one or the other, a
+ * missing wait of the host with -1. FAKE_TAKES    "NAME=MICROSECONDS,...": kernels whose names begin so take
+ * that long on their stream, which goes on by itself meanwhile, as all do FAKE_GRAPH    "none": no stream can
+ * be recorded; "void": every recording comes to nothing; "small": one of more than 100 operations cannot be
+ * made ready FAKE_COUNT    a file to which allocations, launches, starts of graphs, copies of streams but the
+ * first and launches by kernel are counted when the library goes
  *
  * HIP_, ROCR_ and CUDA_VISIBLE_DEVICES number the cards as with the real drivers. What a library of
  * collectives gives a stream (tests/fake_nccl.cc) is not done at once: fake_driver_give.
@@ -77,6 +77,12 @@ static const char *arch()
 /* One thread at a time is inside: the emulation has one card's state. */
 static std::mutex inside_driver;
 #define ENTERED std::lock_guard<std::mutex> entered(inside_driver)
+
+/* What a kernel has done wrong: no card of this process does anything any more. */
+static int fault;
+#define OF_A_CARD                                                                                            \
+    ENTERED;                                                                                                 \
+    if (fault) return fault
 
 /* Whose turn it is on this thread. As with the real drivers a thread begins with the first card (HIP) or with
  * none (CUDA), and nothing of a card works from a thread to which another is current. */
@@ -223,7 +229,7 @@ ENTRY(hipGetDevice, )(int *device)
 #endif
 ENTRY(hipMemGetInfo, cuMemGetInfo_v2)(size_t *available, size_t *total)
 {
-    ENTERED;
+    OF_A_CARD;
     if (current_card() < 0) return WRONG_CARD;
     *total = (size_t)number("FAKE_MEMORY", 8LL << 30);
     size_t used = held + (size_t)number("FAKE_OTHERS", 0);
@@ -232,7 +238,7 @@ ENTRY(hipMemGetInfo, cuMemGetInfo_v2)(size_t *available, size_t *total)
 }
 ENTRY(hipMalloc, cuMemAlloc_v2)(void **p, size_t bytes)
 {
-    ENTERED;
+    OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     if (current_card() < 0) return WRONG_CARD;
     allocations++;
@@ -248,7 +254,7 @@ ENTRY(hipMalloc, cuMemAlloc_v2)(void **p, size_t bytes)
 }
 ENTRY(hipFree, cuMemFree_v2)(void *p)
 {
-    ENTERED;
+    OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     work_off_all();
     auto at = blocks.find((char *)p);
@@ -260,7 +266,7 @@ ENTRY(hipFree, cuMemFree_v2)(void *p)
 }
 ENTRY(hipHostMalloc, cuMemHostAlloc)(void **p, size_t bytes, unsigned)
 {
-    ENTERED;
+    OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     if (current_card() < 0) return WRONG_CARD;
     *p = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
@@ -268,7 +274,7 @@ ENTRY(hipHostMalloc, cuMemHostAlloc)(void **p, size_t bytes, unsigned)
 }
 ENTRY(hipHostFree, cuMemFreeHost)(void *p)
 {
-    ENTERED;
+    OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     work_off_all();
     free(p);
@@ -276,7 +282,7 @@ ENTRY(hipHostFree, cuMemFreeHost)(void *p)
 }
 ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
-    ENTERED;
+    OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(dst, bytes)) return INVALID_VALUE;
     beside += ((stream *)on)->number > 1;
@@ -286,7 +292,7 @@ ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size
 }
 ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
-    ENTERED;
+    OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(src, bytes)) return INVALID_VALUE;
     downloads++;
@@ -295,14 +301,14 @@ ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size
 }
 ENTRY(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
 {
-    ENTERED;
+    OF_A_CARD;
     if (!inside(dst, bytes) || !inside(src, bytes)) return INVALID_VALUE;
     copies++;
     return give(on, [=] { memmove(dst, src, bytes); });
 }
 ENTRY(hipMemsetD8Async, cuMemsetD8Async)(void *p, unsigned char byte, size_t bytes, void *on)
 {
-    ENTERED;
+    OF_A_CARD;
     if (!inside(p, bytes)) return INVALID_VALUE;
     fills++;
     return give(on, [=] { memset(p, byte, bytes); });
@@ -310,7 +316,7 @@ ENTRY(hipMemsetD8Async, cuMemsetD8Async)(void *p, unsigned char byte, size_t byt
 
 ENTRY(hipStreamCreateWithFlags, cuStreamCreate)(void **p, unsigned)
 {
-    ENTERED;
+    OF_A_CARD;
     if (current_card() < 0) return WRONG_CARD;
     stream *s = new stream;
     s->card = current_card();
@@ -321,7 +327,7 @@ ENTRY(hipStreamCreateWithFlags, cuStreamCreate)(void **p, unsigned)
 }
 ENTRY(hipStreamDestroy, cuStreamDestroy_v2)(void *p)
 {
-    ENTERED;
+    OF_A_CARD;
     work_off((stream *)p, nullptr, 0);
     for (stream *&s : streams)
         if (s == p) {
@@ -334,7 +340,7 @@ ENTRY(hipStreamDestroy, cuStreamDestroy_v2)(void *p)
 }
 ENTRY(hipStreamSynchronize, cuStreamSynchronize)(void *p)
 {
-    ENTERED;
+    OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     if (((stream *)p)->card != current_card()) return WRONG_CARD;
     syncs++;
@@ -343,26 +349,26 @@ ENTRY(hipStreamSynchronize, cuStreamSynchronize)(void *p)
 }
 ENTRY(hipStreamWaitEvent, cuStreamWaitEvent)(void *p, void *e, unsigned)
 {
-    ENTERED;
+    OF_A_CARD;
     return give(p, work{[] {}, (event *)e, ((event *)e)->recorded, nullptr});
 }
 ENTRY(hipEventCreateWithFlags, cuEventCreate)(void **p, unsigned)
 {
-    ENTERED;
+    OF_A_CARD;
     if (current_card() < 0) return WRONG_CARD;
     *p = new event{current_card()};
     return 0;
 }
 ENTRY(hipEventDestroy, cuEventDestroy_v2)(void *p)
 {
-    ENTERED;
+    OF_A_CARD;
     work_off_all();
     delete (event *)p;
     return 0;
 }
 ENTRY(hipEventRecord, cuEventRecord)(void *p, void *on)
 {
-    ENTERED;
+    OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     event *e = (event *)p;
     if (e->card != current_card() || ((stream *)on)->card != e->card) return WRONG_CARD;
@@ -376,7 +382,7 @@ ENTRY(hipEventRecord, cuEventRecord)(void *p, void *on)
 }
 ENTRY(hipEventSynchronize, cuEventSynchronize)(void *p)
 {
-    ENTERED;
+    OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     event *e = (event *)p;
     waits++;
@@ -385,7 +391,7 @@ ENTRY(hipEventSynchronize, cuEventSynchronize)(void *p)
 }
 ENTRY(hipEventQuery, cuEventQuery)(void *p)
 {
-    ENTERED;
+    OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     event *e = (event *)p;
     if (e->on && e->done < e->recorded) try_work_off(e->on, e, e->recorded);
@@ -427,7 +433,7 @@ extern "C" __attribute__((visibility("default"))) int fake_driver_inside(const v
 }
 ENTRY(hipStreamBeginCapture, cuStreamBeginCapture_v2)(void *p, int mode)
 {
-    ENTERED;
+    OF_A_CARD;
     const char *how = getenv("FAKE_GRAPH");
     if (how && strcmp(how, "none") == 0) return NOT_SUPPORTED;
     if (recording || mode != 1) return INVALID_VALUE;
@@ -439,7 +445,7 @@ ENTRY(hipStreamBeginCapture, cuStreamBeginCapture_v2)(void *p, int mode)
 }
 ENTRY(hipStreamEndCapture, cuStreamEndCapture)(void *p, void **graph)
 {
-    ENTERED;
+    OF_A_CARD;
     if (recording != p) return INVALID_VALUE;
     recording = nullptr;
     *graph = recording_void ? nullptr : new std::vector<work>(recorded);
@@ -449,7 +455,7 @@ ENTRY(hipStreamEndCapture, cuStreamEndCapture)(void *p, void **graph)
 ENTRY(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)
 (void **executable, void *graph, unsigned long long)
 {
-    ENTERED;
+    OF_A_CARD;
     const char *how = getenv("FAKE_GRAPH");
     size_t operations = ((std::vector<work> *)graph)->size();
     if (how && strcmp(how, "small") == 0 && operations > 100) return INVALID_VALUE;
@@ -458,7 +464,7 @@ ENTRY(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)
 }
 ENTRY(hipGraphLaunch, cuGraphLaunch)(void *executable, void *on)
 {
-    ENTERED;
+    OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     graphs++;
     for (const work &w : *(std::vector<work> *)executable) give(on, w);
@@ -481,7 +487,7 @@ static std::vector<const code *> modules;
 
 ENTRY(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image)
 {
-    ENTERED;
+    OF_A_CARD;
     char built[32] = "";
     if (sscanf((const char *)image, "emulated %31s", built) != 1) return 200;
     bool compiled = strncmp(built, "compute_", 8) == 0 && atoi(built + 8) <= atoi(arch() + 3); /* PTX */
@@ -496,7 +502,7 @@ ENTRY(hipModuleLoadData, cuModuleLoadData)(void **module, const void *image)
 }
 ENTRY(hipModuleUnload, cuModuleUnload)(void *module)
 {
-    ENTERED;
+    OF_A_CARD;
     for (const code *&m : modules)
         if (m == module) {
             m = modules.back();
@@ -508,7 +514,7 @@ ENTRY(hipModuleUnload, cuModuleUnload)(void *module)
 }
 ENTRY(hipModuleGetFunction, cuModuleGetFunction)(void **function, void *module, const char *name)
 {
-    ENTERED;
+    OF_A_CARD;
     if (!is_code(((code *)module)->image)) return ILLEGAL_ADDRESS;
     const emulate::kernel *k = emulate::find(name);
     *function = (void *)k;
@@ -528,13 +534,17 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
 (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned,
  void *on, void **arguments, void **)
 {
-    ENTERED;
+    OF_A_CARD;
     if (((stream *)on)->card != current_card()) return WRONG_CARD;
     for (const code *m : modules)
         if (!is_code(m->image)) return ILLEGAL_ADDRESS;
     launches++;
     ++(*kernels)[((const emulate::kernel *)function)->name];
-    if (launches == number("FAKE_LAUNCH", -1)) return LAUNCH_FAILURE;
+    if (launches == number("FAKE_LAUNCH", -1)) return fault = LAUNCH_FAILURE;
+    if (launches == number("FAKE_FAULT", -1)) {
+        fault = ILLEGAL_ADDRESS;
+        return 0;
+    }
     if (getenv("FAKE_SILENT")) return 0;
     if (by != 1 || bz != 1) return INVALID_VALUE;
     const emulate::kernel *k = (const emulate::kernel *)function;
@@ -557,14 +567,15 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
 
 static const char *words(int error)
 {
-    return error == OUT_OF_MEMORY    ? "out of memory"
-           : error == NO_DEVICE      ? "no device"
-           : error == INVALID_DEVICE ? "invalid device ordinal"
-           : error == NO_BINARY      ? "no kernel image is available for execution on the device"
-           : error == LAUNCH_FAILURE ? "launch failure"
-           : error == NOT_FOUND      ? "named symbol not found"
-           : error == WRONG_CARD     ? "this thread's card is another"
-                                     : "another error";
+    return error == OUT_OF_MEMORY     ? "out of memory"
+           : error == NO_DEVICE       ? "no device"
+           : error == INVALID_DEVICE  ? "invalid device ordinal"
+           : error == NO_BINARY       ? "no kernel image is available for execution on the device"
+           : error == LAUNCH_FAILURE  ? "launch failure"
+           : error == NOT_FOUND       ? "named symbol not found"
+           : error == ILLEGAL_ADDRESS ? "an illegal memory access was encountered"
+           : error == WRONG_CARD      ? "this thread's card is another"
+                                      : "another error";
 }
 #ifdef FAKE_CUDA
 ENTRY(, cuGetErrorString)(int error, const char **text)

@@ -1,9 +1,12 @@
 /* rocBLAS for tests: the one product that MEOpt calls, column-major and slow, on the emulated card's memory.
  * The stream's work is waited for first: the product reads what that makes. FAKE_ROCBLAS_WRONG: from its
  * second call on a product of that many columns leaves the last of them unwritten, and says that all is well.
+ * FAKE_ROCBLAS_REFUSES: products of that many columns are refused, each with a line on stderr; with
+ * FAKE_ROCBLAS_LATER=N from the N-th of them on.
  */
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 int rocblas_create_handle(void **handle);
 int rocblas_destroy_handle(void *handle);
@@ -38,8 +41,13 @@ int rocblas_gemm_ex(void *handle, int op_a, int op_b, int m, int n, int k, const
     (void)algorithm, (void)solution, (void)flags;
     if (!handle || compute_type != F32 || c != d || c_type != d_type || ldc != ldd || a_type != b_type)
         return 6;
+    static int calls, refusable;
+    const char *refuses = getenv("FAKE_ROCBLAS_REFUSES"), *later = getenv("FAKE_ROCBLAS_LATER");
+    if (refuses && atoi(refuses) == m && ++refusable >= (later ? atoi(later) : 1)) {
+        fprintf(stderr, "fake rocBLAS refuses\n");
+        return 5;
+    }
     wait_for(product_stream);
-    static int calls;
     const char *wrong = getenv("FAKE_ROCBLAS_WRONG");
     bool unwritten = wrong && atoi(wrong) == m && calls++ > 0;
     for (int j = 0; j < n; j++)

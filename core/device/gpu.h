@@ -41,6 +41,7 @@ struct gpu {
     int entered;
     struct graphs *graphs; /* NULL: none are made */
     bool recording, stale; /* what is issued goes into a graph; memory came or went: graphs are void */
+    bool anew;             /* the recording that goes on comes to nothing; the next one need not */
     bool dry;              /* no driver behind it: scratch is counted, nothing is launched */
     bool meant;            /* dry: driver.kind is what it stands for, which is on this machine */
     bool plain;            /* kernels of bf16 go without matrix instructions */
@@ -106,6 +107,9 @@ void gpu_issue(struct device *dev, const struct device_work *work, void (*run)(v
 /* What cannot be part of a graph was asked for while one is recorded, or a library failed in it: the
  * operations will be issued one by one. true when that is so. */
 bool gpu_unrecordable(struct device *dev);
+/* A library has refused a product, which will not be asked of it again: that is told. true: a graph is being
+ * recorded, which will be done anew; false: the next way is tried. */
+bool gpu_refused(struct device *dev, const struct gemm *gemm, const char *library, int code);
 /* Why operations are issued one by one; NULL: they are started as graphs. */
 const char *graphs_off(const struct gpu *gpu);
 
@@ -115,7 +119,8 @@ void gpu_matrix_choose(struct device *dev);
 struct blas *blas_open(struct device *dev);
 void blas_close(struct blas *blas);
 const char *blas_path(const struct blas *blas);
-/* The product of device.h without bias. 0, or the library's error. */
+/* The product of device.h without bias. 0, the library's error, or -1: it has none for that shape, or has
+ * refused it before. */
 int blas_gemm(struct blas *blas, const struct gemm *gemm);
 
 /* hipBLASLt or cuBLASLt, into gpu->lt; NULL when it is not there or gives wrong results. */

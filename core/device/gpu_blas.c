@@ -13,8 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What it has refused is not asked again. */
+struct refused {
+    int64_t m, n, k, lda, ldb, ldc;
+    int32_t types[2], transposed[2], adds, unused;
+};
+enum { MOST_REFUSED = 64 };
+
 struct blas {
     enum driver_kind kind;
+    struct refused refused[MOST_REFUSED];
+    int refusals;
     char path[4096];
     void *handle;
     struct rocblas_api roc; /* of HIP */
@@ -71,7 +80,14 @@ void blas_close(struct blas *b)
 
 const char *blas_path(const struct blas *b) { return b->path; }
 
-int blas_gemm(struct blas *b, const struct gemm *g)
+static bool was_refused(const struct blas *b, const struct refused *key)
+{
+    for (int i = 0; i < b->refusals; i++)
+        if (memcmp(&b->refused[i], key, sizeof *key) == 0) return true;
+    return b->refusals == MOST_REFUSED; /* then it is good for nothing */
+}
+
+static int multiply(struct blas *b, const struct gemm *g)
 {
     if (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX || g->lda > INT32_MAX ||
         g->ldb > INT32_MAX || g->ldc > INT32_MAX)
@@ -89,4 +105,23 @@ int blas_gemm(struct blas *b, const struct gemm *g)
     int in = in16 ? CUBLAS_BF16 : CUBLAS_F32, out = out16 ? CUBLAS_BF16 : CUBLAS_F32;
     return b->cuda.gemm(b->handle, g->transpose_b, g->transpose_a, m, n, k, &g->alpha, g->b, in, lda, g->a,
                         in, ldb, &g->beta, g->c, out, ldc, CUBLAS_COMPUTE_F32, CUBLAS_ALGORITHM);
+}
+
+int blas_gemm(struct blas *b, const struct gemm *g)
+{
+    struct refused key = {
+        .m = g->m,
+        .n = g->n,
+        .k = g->k,
+        .lda = g->lda,
+        .ldb = g->ldb,
+        .ldc = g->ldc,
+        .types = {(int32_t)g->ab_type, (int32_t)g->c_type},
+        .transposed = {g->transpose_a, g->transpose_b},
+        .adds = g->beta != 0,
+    };
+    if (was_refused(b, &key)) return -1;
+    int code = multiply(b, g);
+    if (code > 0) b->refused[b->refusals++] = key;
+    return code;
 }

@@ -86,6 +86,17 @@ bool gpu_unrecordable(struct device *dev)
     return gpu_of(dev)->recording;
 }
 
+bool gpu_refused(struct device *dev, const struct gemm *g, const char *library, int code)
+{
+    struct gpu *gpu = gpu_of(dev);
+    log_warn(
+        "%s: %s refuses a product of %lld x %lld x %lld in %s with its error %d: such ones are made by what "
+        "comes next, in the end MEOpt's own kernel, from now on",
+        dev->name, library, (long long)g->m, (long long)g->n, (long long)g->k, dtype_name(g->ab_type), code);
+    gpu->anew = gpu->recording;
+    return gpu_unrecordable(dev);
+}
+
 static void turn_off(struct graphs *all, const char *why)
 {
     all->off = true;
@@ -109,8 +120,10 @@ static void *record(struct device *dev, void (*run)(void *), void *context)
     if (!code && !dev->pending.code && graph) code = d->graph_create(&executable, graph, 0);
     if (graph) d->graph_destroy(graph);
     if (code || dev->pending.code || !executable) {
-        turn_off(gpu->graphs,
-                 dev->pending.code ? dev->pending.what : driver_text(d, code, text, sizeof text));
+        if (!gpu->anew)
+            turn_off(gpu->graphs,
+                     dev->pending.code ? dev->pending.what : driver_text(d, code, text, sizeof text));
+        gpu->anew = false;
         if (executable) d->graph_release(executable);
         executable = NULL;
         dev->pending.code = 0;
@@ -161,7 +174,7 @@ void gpu_issue(struct device *dev, const struct device_work *work, void (*run)(v
     struct graph *g = all && !all->off ? find(all, work) : NULL;
     if (g && g->issued && !g->executable) {
         g->executable = record(dev, run, context);
-        if (!g->executable)
+        if (!g->executable && all->off)
             log_warn("%s: graphs are off from now on, the host starts each operation: %s", dev->name,
                      all->why);
     }

@@ -166,9 +166,8 @@ bool lt_gemm(struct device *dev, const struct gemm *g)
         code =
             lt->call.multiply(lt->handle, p->description, &g->alpha, g->b, p->a, g->a, p->b, &g->beta, g->c,
                               p->c, g->c, p->c, p->result, lt->workspace, WORKSPACE_BYTES, gpu->stream);
-    if (code && gpu_unrecordable(dev)) return true;
     p->usable = code == 0;
-    return p->usable;
+    return p->usable || gpu_refused(dev, g, lt->path, code);
 }
 
 /* A product of whole numbers, exact in bf16: C = 2 A B^T + bias, or C = A^T B - C in fp32. */

@@ -72,7 +72,7 @@ static bool library_gemm(struct device *dev, const struct gemm *g)
         plain.bias = NULL;
     }
     int code = blas_gemm(gpu->blas, &plain);
-    return code == 0 || (code > 0 && gpu_unrecordable(dev));
+    return code == 0 || (code > 0 && gpu_refused(dev, g, blas_path(gpu->blas), code));
 }
 
 static bool own_gemm(struct device *dev, const struct gemm *g)
