@@ -179,8 +179,8 @@ const struct config_key config_keys[] = {
      "not set: as the keys say",
      false, AT(train.memory)},
     {"train.scratch_dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train bench",
-     "directory of the working files of streamed weights, which end with the process; not set: the run's, or "
-     "that of the YAML file",
+     "directory of the working files of streamed weights, one of each rank, past the page cache, which end "
+     "with the process; not set: the run's, or that of the YAML file",
      false, AT(train.scratch_dir)},
 
     BOOL("optim.use_meopt", "true", "train plan bench",
