@@ -350,7 +350,8 @@ int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t 
  * touched. A group with a NaN or infinity keeps its old weights and state; the rest of that tensor has taken
  * its step. meopt_step_tensor then returns MEOPT_NOT_FINITE, and so does meopt_step_end. Weights and states
  * therefore never hold a NaN that came with a gradient. For "all or nothing" use meopt_gradient_norm first,
- * or check = 1, which reads the tensor's gradient once more and touches nothing of the tensor when it is bad.
+ * or check = 1, which reads the tensor's gradient once more and touches nothing of the tensor when it is bad;
+ * check = 2 does so until a tensor has stepped: a step of which a part has moved cannot be undone anyway.
  * On a card, where the program does not wait for each tensor, meopt_step_end alone returns MEOPT_NOT_FINITE.
  */
 int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, struct meopt_error *err);

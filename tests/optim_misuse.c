@@ -127,11 +127,41 @@ static void bad_calls_are_refused_with_a_sentence(void **state)
     meopt_destroy(NULL);
 }
 
+/* How many weights of tensor 0 are no longer what they were at the start. */
+static int moved_of_first(struct meopt *opt)
+{
+    struct meopt_error err;
+    static float now[A];
+    int moved = 0;
+    assert_int_equal(meopt_export(opt, 0, 0, A, now, &err), 0);
+    for (int i = 0; i < A; i++) moved += now[i] < start[i] || now[i] > start[i];
+    return moved;
+}
+
+/* check = 2: a bad gradient keeps all of its tensor from moving, but only until another has moved. */
+static void what_is_bad_moves_nothing_until_something_moved(void **state)
+{
+    (void)state;
+    struct meopt_error err;
+    for (int after = 0; after < 2; after++) {
+        struct meopt *opt = make(MEOPT_APADAMW, "fp32", 1);
+        fill(gradient, A, 3, 0.1f);
+        assert_int_equal(meopt_step_begin(opt, 1, 1e-2, 2, &err), 0);
+        if (after) assert_int_equal(meopt_step_tensor(opt, 1, gradient, MEOPT_F32, 1, &err), 0);
+        gradient[70] = NAN;
+        assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_NOT_FINITE);
+        int moved = moved_of_first(opt);
+        assert_true(after ? moved > A - 2 * 64 && moved <= A - 64 : moved == 0);
+        meopt_destroy(opt);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_options_and_tensors_are_refused_with_a_sentence),
         cmocka_unit_test(bad_calls_are_refused_with_a_sentence),
+        cmocka_unit_test(what_is_bad_moves_nothing_until_something_moved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

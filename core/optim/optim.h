@@ -71,7 +71,8 @@ struct meopt {
     size_t count;
     struct optim_partial *partials; /* one a chunk */
     double *sums; /* of a step's end, one a place and one: it has no memory to ask for once weights moved */
-    bool stepping, check;
+    bool stepping;
+    int check; /* as meopt_step_begin says; 0 when 2 has become that */
     bool clipped,
         refused;   /* in the current step: meopt_step_clipped was called; it found what is not finite */
     bool deferred; /* results of single tensors are to be fetched */

@@ -179,7 +179,7 @@ static int step_begin(struct meopt *opt, int64_t step, double lr, int check, str
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "step is %lld, steps count from 1", (long long)step);
     if (!isfinite(lr) || lr < 0) return optim_fail(err, MEOPT_BAD_ARGUMENT, "the learning rate is %g", lr);
     opt->stepping = true;
-    opt->check = check != 0;
+    opt->check = check;
     opt->clipped = opt->refused = false;
     opt->step = step;
     opt->lr = lr;
@@ -232,11 +232,11 @@ static int task_finish(const struct meopt *opt, struct tensor *t, bool accumulat
     return t->found.bad_groups ? not_finite(err, t) : MEOPT_OK;
 }
 
-/* How tensors are to step. wait: results are known on return. refused: not at all. clip: by what a card
- * finds, instead of scale. */
+/* How tensors are to step. wait: results are known on return. finite: so are the gradients. refused: not at
+ * all. clip: by what a card finds, instead of scale. */
 struct manner {
     double scale;
-    bool wait, refused;
+    bool wait, finite, refused;
     struct optim_clip *clip;
 };
 
@@ -254,7 +254,7 @@ static int step_named(struct meopt *opt, const size_t *tensors, const struct meo
                                 .kernels = opt->kernels,
                                 .threads = opt->options.threads,
                                 .wait = wait,
-                                .check = opt->check && !how->clip, /* which refuses, too */
+                                .check = opt->check && !how->finite && !how->clip, /* which refuses, too */
                                 .clip = how->clip,
                                 .bad = -1};
     int status = MEOPT_OK;
@@ -277,6 +277,7 @@ static int step_named(struct meopt *opt, const size_t *tensors, const struct meo
     if (!wait) opt->deferred = true;
     if (status) return status;
     if (sweep.bad >= 0) return not_finite(err, &opt->tensors[tensors[sweep.bad]]);
+    if (opt->check == 2) opt->check = 0;
     for (size_t i = 0; i < count; i++) {
         int ended = task_finish(opt, &opt->tensors[tensors[i]],
                                 tasks[i].gradient_format == GRADIENT_ACCUMULATOR, status ? NULL : err);
@@ -332,6 +333,7 @@ int meopt_step_clipped(struct meopt *opt, const size_t *tensors, const struct me
         return step_tensors(opt, tensors, gradients, count,
                             &(struct manner){.scale = meopt_clip_by(clip, sqrt(found->squares)),
                                              .wait = true,
+                                             .finite = true,
                                              .refused = opt->refused},
                             err);
     }

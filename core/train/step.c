@@ -326,7 +326,9 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     } else if (clip) {
         r.scale = step_clip_scale(t, t->previous_norm, 1);
     }
-    if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
+    /* both backward passes give the same, and the first has shown that it is finite */
+    if (meopt_step_begin(t->opt, step, lr, t->twice ? 0 : 2, &library))
+        return trainer_library_error(&library, err);
     code =
         tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true, on_group, &r, err);
     if (r.by_group) step_send_found(t); /* read with the results of the step, for which its end waits */

@@ -18,38 +18,61 @@ static void normalise(int bf16, const void *x, int64_t x_at, const float *weight
     }
 }
 
+/* Means and reciprocal deviations of neighbouring rows at once: one row's sum is a chain of additions each of
+ * which waits for the one before. A row that is not there is read as the last. */
+enum { TOGETHER = 4 };
+static void moments(int bf16, const void *x, int64_t at, int64_t stride, int64_t rows, int64_t D, double eps,
+                    float *mean, float *rstd)
+{
+    float in[TOGETHER][PIECE], m[TOGETHER] = {0};
+    const float *v[TOGETHER];
+    double sum[TOGETHER] = {0}, squares[TOGETHER] = {0};
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t from = 0; from < D; from += PIECE) {
+            int64_t count = piece(D, from);
+            for (int64_t r = 0; r < TOGETHER; r++)
+                v[r] = read_piece(bf16, x, at + (r < rows ? r : rows - 1) * stride + from, count, in[r]);
+            const float *v0 = v[0], *v1 = v[1], *v2 = v[2], *v3 = v[3];
+            float p0 = 0, p1 = 0, p2 = 0, p3 = 0, m0 = m[0], m1 = m[1], m2 = m[2], m3 = m[3];
+            if (pass == 0)
+#pragma omp simd reduction(+ : p0, p1, p2, p3)
+                for (int64_t i = 0; i < count; i++) {
+                    p0 += v0[i];
+                    p1 += v1[i];
+                    p2 += v2[i];
+                    p3 += v3[i];
+                }
+            else
+#pragma omp simd reduction(+ : p0, p1, p2, p3)
+                for (int64_t i = 0; i < count; i++) {
+                    p0 += (v0[i] - m0) * (v0[i] - m0);
+                    p1 += (v1[i] - m1) * (v1[i] - m1);
+                    p2 += (v2[i] - m2) * (v2[i] - m2);
+                    p3 += (v3[i] - m3) * (v3[i] - m3);
+                }
+            const float part[TOGETHER] = {p0, p1, p2, p3};
+            double *to = pass == 0 ? sum : squares;
+            for (int r = 0; r < TOGETHER; r++) {
+                to[r] += (double)part[r];
+                if (pass == 0) m[r] = (float)(sum[r] / (double)D);
+            }
+        }
+    for (int64_t r = 0; r < rows; r++) {
+        mean[r] = m[r];
+        rstd[r] = (float)(1.0 / sqrt(squares[r] / (double)D + eps));
+    }
+}
+
 void NAME(layernorm_forward)(const struct layernorm *o)
 {
     int bf16 = o->type == DTYPE_BF16;
-    const void *x = o->x;
-    const float *weight = o->weight, *bias = o->bias;
-    void *y = o->y;
-    float *mean = o->mean, *rstd = o->rstd, eps = o->eps;
     int64_t stride = o->x_stride, R = o->R, D = o->D;
-    PARALLEL_FOR for (int64_t row = 0; row < R; row++)
+    PARALLEL_FOR for (int64_t row = 0; row < R; row += TOGETHER)
     {
-        float in[PIECE];
-        double sum = 0, squares = 0;
-        for (int64_t at = 0; at < D; at += PIECE) {
-            int64_t count = piece(D, at);
-            const float *v = read_piece(bf16, x, row * stride + at, count, in);
-            float part = 0;
-#pragma omp simd reduction(+ : part)
-            for (int64_t i = 0; i < count; i++) part += v[i];
-            sum += (double)part;
-        }
-        float m = (float)(sum / (double)D);
-        for (int64_t at = 0; at < D; at += PIECE) {
-            int64_t count = piece(D, at);
-            const float *v = read_piece(bf16, x, row * stride + at, count, in);
-            float part = 0;
-#pragma omp simd reduction(+ : part)
-            for (int64_t i = 0; i < count; i++) part += (v[i] - m) * (v[i] - m);
-            squares += (double)part;
-        }
-        mean[row] = m;
-        rstd[row] = (float)(1.0 / sqrt(squares / (double)D + (double)eps));
-        normalise(bf16, x, row * stride, weight, bias, m, rstd[row], y, row * D, D);
+        int64_t rows = R - row < TOGETHER ? R - row : TOGETHER;
+        moments(bf16, o->x, row * stride, stride, rows, D, (double)o->eps, o->mean + row, o->rstd + row);
+        for (int64_t r = row; r < row + rows; r++)
+            normalise(bf16, o->x, r * stride, o->weight, o->bias, o->mean[r], o->rstd[r], o->y, r * D, D);
     }
 }
 
@@ -216,6 +239,24 @@ void NAME(layerscale_backward)(const struct layerscale_gradient *o)
     }
 }
 
+/* Of TOGETHER pieces from `at` on, each added up by itself, to the total in their order. */
+static double add_squares(int bf16, const void *x, int64_t at, double total)
+{
+    float in[TOGETHER][PIECE];
+    const float *v[TOGETHER];
+    double p0 = 0, p1 = 0, p2 = 0, p3 = 0;
+    for (int r = 0; r < TOGETHER; r++) v[r] = read_piece(bf16, x, at + r * PIECE, PIECE, in[r]);
+    const float *v0 = v[0], *v1 = v[1], *v2 = v[2], *v3 = v[3];
+#pragma omp simd reduction(+ : p0, p1, p2, p3)
+    for (int64_t i = 0; i < PIECE; i++) {
+        p0 += (double)v0[i] * (double)v0[i];
+        p1 += (double)v1[i] * (double)v1[i];
+        p2 += (double)v2[i] * (double)v2[i];
+        p3 += (double)v3[i] * (double)v3[i];
+    }
+    return total + p0 + p1 + p2 + p3;
+}
+
 int NAME(sum_squares)(const void *x, int bf16, int64_t n, double *sum, double *scratch)
 {
     int64_t step = ((n + SUM_SHARES - 1) / SUM_SHARES + PIECE - 1) / PIECE * PIECE;
@@ -224,8 +265,10 @@ int NAME(sum_squares)(const void *x, int bf16, int64_t n, double *sum, double *s
     for (int64_t s = 0; s < SUM_SHARES; s++) {
         float in[PIECE];
         double total = 0;
-        for (int64_t at = s * step; at < (s + 1) * step && at < n; at += PIECE) {
-            int64_t count = piece(n, at);
+        int64_t at = s * step, end = (s + 1) * step < n ? (s + 1) * step : n;
+        for (; at + TOGETHER * PIECE <= end; at += TOGETHER * PIECE) total = add_squares(bf16, x, at, total);
+        for (; at < end; at += PIECE) {
+            int64_t count = piece(end, at);
             const float *v = read_piece(bf16, x, at, count, in);
             double part = 0;
 #pragma omp simd reduction(+ : part)
