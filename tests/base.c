@@ -1,7 +1,10 @@
 /* core/base: errors, files, checksums. */
 #include "core/base/error.h"
+#include "core/base/platform.h"
 #include "core/base/file.h"
 
+#include <signal.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -96,9 +99,30 @@ static void atomic_write_keeps_mode_and_symlink(void **state)
     free(link);
 }
 
+static void *take_mask(void *mask)
+{
+    pthread_sigmask(SIG_SETMASK, NULL, mask);
+    return NULL;
+}
+
+static void threads_of_our_own_leave_signals_to_the_program(void **state)
+{
+    (void)state;
+    sigset_t inside, before, after;
+    pthread_t thread;
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    assert_int_equal(thread_start(&thread, take_mask, &inside), 0);
+    pthread_join(thread, NULL);
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    for (int s = 1; s < 32; s++) assert_int_equal(sigismember(&before, s), sigismember(&after, s));
+    assert_true(sigismember(&inside, SIGTERM) && sigismember(&inside, SIGINT) &&
+                sigismember(&inside, SIGUSR1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_of_our_own_leave_signals_to_the_program),
         cmocka_unit_test(errors_escape_what_a_terminal_would_obey),
         cmocka_unit_test(names_of_files_forge_no_line),
         cmocka_unit_test(crc32c_equals_rfc3720),

@@ -3,6 +3,7 @@
 #ifndef MEOPT_BASE_PLATFORM_H
 #define MEOPT_BASE_PLATFORM_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -26,5 +27,7 @@ int byte_lock(int descriptor, int64_t at);
 bool byte_is_free(int descriptor, int64_t at); /* false where that cannot be known */
 /* This and all higher descriptors. */
 void close_from(int descriptor);
+/* A thread that takes no signals: those are for the threads of the program. 0, or an error number. */
+int thread_start(pthread_t *thread, void *(*run)(void *), void *context);
 
 #endif

@@ -1,10 +1,10 @@
 /* Transfers by threads that read and write: see transfer.h. For kernels without io_uring, and for programs
  * that were built without it. */
 #include "core/base/transfer_engine.h"
+#include "core/base/platform.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -103,13 +103,9 @@ static int pool_open(void **state, int fd, size_t alignment, int slots)
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->done, NULL);
-    sigset_t all, before;
-    sigfillset(&all); /* signals are for the threads of the program */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = 0;
     for (; p->count < THREADS && !failed; p->count += !failed)
-        failed = pthread_create(&p->threads[p->count], NULL, pool_run, p);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+        failed = thread_start(&p->threads[p->count], pool_run, p);
     if (!p->count) { /* one is enough */
         pool_close(p);
         return failed;

@@ -12,6 +12,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/platform.h"
 #include "core/data/list.h"
 #include "core/data/tar.h"
 
@@ -321,7 +322,7 @@ int data_start(struct data *d, int64_t step, struct error *err)
     d->threads = xrealloc(d->threads, (size_t)d->options.workers * sizeof *d->threads);
     int reason = 0;
     for (int64_t i = 0; i < d->options.workers && !reason; i++)
-        if ((reason = pthread_create(&d->threads[i], NULL, work, d)) == 0) d->thread_count++;
+        if ((reason = thread_start(&d->threads[i], work, d)) == 0) d->thread_count++;
     errno = reason;
     if (!d->thread_count)
         return error_errno(err, EXIT_HOST_MEMORY, "raise the limits on memory and processes (ulimit -v, -u)",

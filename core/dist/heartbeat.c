@@ -2,6 +2,7 @@
 #include "core/dist/heartbeat.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/platform.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -170,7 +171,7 @@ static void end_run(struct heartbeat *h, const struct error *why)
     h->over = true;
     pthread_cond_broadcast(&h->changed);
     pthread_mutex_unlock(&h->mutex);
-    if (pthread_create(&thread, NULL, tear_down, h) == 0) pthread_detach(thread);
+    if (thread_start(&thread, tear_down, h) == 0) pthread_detach(thread);
     struct pollfd wait = {h->ending, POLLIN, 0};
     double until = clock_seconds() + HEARTBEAT_GRACE_SECONDS;
     while (clock_seconds() < until)
@@ -272,7 +273,6 @@ static void heartbeat_free(struct heartbeat *h)
 int heartbeat_join(struct heartbeat **heartbeat, const struct heartbeat_options *options, struct error *err)
 {
     struct heartbeat *h = xcalloc(1, sizeof *h);
-    sigset_t all, before;
     h->options = *options;
     h->fd = -1;
     h->ending = eventfd(0, EFD_CLOEXEC);
@@ -282,11 +282,8 @@ int heartbeat_join(struct heartbeat **heartbeat, const struct heartbeat_options 
     *heartbeat = NULL;
     int code = h->ending < 0 ? error_errno(err, EXIT_FAILED, NULL, "no event to end a thread") : join(h, err);
     if (!code) {
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        errno = pthread_create(&h->thread, NULL, beat_on, h);
+        errno = thread_start(&h->thread, beat_on, h);
         if (errno) code = error_errno(err, EXIT_FAILED, NULL, "no thread for the heartbeat");
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
     if (code) heartbeat_free(h);
     else *heartbeat = h;

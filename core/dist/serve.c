@@ -2,6 +2,7 @@
 #include "core/dist/serve.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/platform.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +10,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -170,7 +170,6 @@ int hub_server_start(struct hub_server **server, const struct hub_options *optio
 {
     struct hub_server *s = xcalloc(1, sizeof *s);
     struct hub_options own = *options;
-    sigset_t all, before;
     s->listening = -1;
     s->ending = eventfd(0, EFD_CLOEXEC);
     *server = NULL;
@@ -191,10 +190,7 @@ int hub_server_start(struct hub_server **server, const struct hub_options *optio
     memcpy(own.key, s->place.key, sizeof own.key);
     s->hub = hub_create(&own, clock_seconds());
     pthread_mutex_init(&s->mutex, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&s->thread, NULL, server_run, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = thread_start(&s->thread, server_run, s);
     if (failed) {
         if (s->file) forget_file(s);
         server_free(s);

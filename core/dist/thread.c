@@ -2,6 +2,7 @@
  * initialised it alone, and a collective that is under way must not keep the next block's backward waiting.
  */
 #include "core/base/file.h"
+#include "core/base/platform.h"
 #include "core/dist/parts.h"
 
 #include <errno.h>
@@ -115,7 +116,7 @@ int dist_thread_start(struct dist *dist, int (*open)(struct dist *, void *, stru
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->changed, NULL);
     dist->thread = t;
-    if ((errno = pthread_create(&t->id, NULL, dist_work, dist)) != 0) {
+    if ((errno = thread_start(&t->id, dist_work, dist)) != 0) {
         dist->thread = NULL;
         free(t);
         return error_errno(err, EXIT_HOST_MEMORY, "raise the limits on memory and processes (ulimit -v, -u)",

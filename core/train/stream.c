@@ -5,6 +5,7 @@
 #include "core/base/log.h"
 #include "core/base/progress.h"
 #include "core/base/retry.h"
+#include "core/base/platform.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -242,7 +243,7 @@ static void *work(void *context)
 
 static int start(struct stream *s, struct error *err)
 {
-    if ((errno = pthread_create(&s->thread, NULL, work, s)) != 0)
+    if ((errno = thread_start(&s->thread, work, s)) != 0)
         return error_errno(err, EXIT_HOST_MEMORY, "raise the limits on memory and processes (ulimit -v, -u)",
                            "cannot start the thread that reads streamed weights");
     s->running = true;
