@@ -6,6 +6,7 @@
 #include "cli/plan_explain.h"
 #include "cli/plan_scaling.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/compare/published.h"
 #include "core/config/value.h"
 #include "core/data/list.h"
@@ -234,6 +235,9 @@ static void print_plan(const struct figures *f)
            f->ranks, f->ranks == 1 ? "" : "s");
     double carried = (double)p->streamed_teacher_bytes + (double)p->streamed_student_bytes;
     if (carried > 0) printf("streamed %.2f GB of weights a step, from the store and back\n", carried / 1e9);
+    if (p->libraries_assumed)
+        printf("assumed  the card's libraries, whose driver is not on this machine: hipBLASLt or cuBLASLt, "
+               "and for several ranks RCCL or NCCL\n");
     printf("disk     %.2f GiB: %lld checkpoints of %.2f GiB, one being written", (double)f->disk / GIB,
            (long long)f->config->train.checkpoint_keep, (double)p->checkpoint_bytes / GIB);
     if (p->cache_bytes_per_image)
@@ -292,6 +296,7 @@ static json_t *plan_json(const struct figures *f, const struct explanation *e)
     json_object_set_new(root, "offload_written_bytes_per_step", json_integer(p->offload_written_bytes));
     json_object_set_new(root, "ranks", json_integer(f->ranks));
     json_object_set_new(root, "rank", json_integer(p->rank));
+    json_object_set_new(root, "libraries_assumed", json_boolean(p->libraries_assumed));
     json_object_set_new(root, "sent_bytes_per_step", json_real(plan_sent_bytes(p, f->ranks)));
     json_object_set_new(root, "scaling", f->scaling.count ? scaling_table_json(&f->scaling) : json_null());
     json_object_set_new(root, "checkpoint_bytes", json_integer(p->checkpoint_bytes));
@@ -423,6 +428,10 @@ static int plan_run(const struct arguments *args, struct error *err)
     f.explained = class ? plan_explain_class(class) : -1;
     f.images = -1;
     if ((code = fit_card(&f.card, args, &config, err)) != 0) goto done;
+    if (config.device.type == DEVICE_TYPE_AUTO && config_cards(&config, NULL) > 0 && !device_is_card("auto"))
+        log_warn(
+            "device.cards names cards, and no driver of any is on this machine: device.type auto is planned "
+            "for the processor; for a card: device.type=hip or device.type=cuda");
     f.step_ms = argument_real(args, "step-ms", 0);
     if ((code = plan_rank(&plan, args, &config, err)) != 0) goto done;
     if (argument_flag(args, "measure") && f.gflops <= 0 && (code = measure(&f, err)) != 0) goto done;

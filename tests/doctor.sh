@@ -49,6 +49,11 @@ says 'allows 4.0 GiB'
 says 'allows 0.5 processors'
 says 'CUDA_VISIBLE_DEVICES= hides every card'
 says 'they compose'
+HIP_VISIBLE_DEVICES=-1 ROCR_VISIBLE_DEVICES='' doctor
+says 'HIP_VISIBLE_DEVICES=-1 hides every card'
+says 'ROCR_VISIBLE_DEVICES= hides every card'
+says 'unset the variable'
+doctor
 says 'MEOPT_HIP_LIBRARY=/nowhere/libamdhip64.so does not load'
 grep -q "$(printf '\033')" "$dir/out" && fail "control characters reach the terminal"
 if [ "$(id -u)" != 0 ]; then

@@ -124,12 +124,20 @@ fakes=$MEOPT_BUILD/tests
 if [ -f "$fakes/libfake_cuda.so" ]; then
     workspace() { "$MEOPT" plan dinov2.yaml "device.type=$1" --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["classes"]["workspace"])'; }
     export MEOPT_CUDA_LIBRARY="$fakes/libfake_cuda.so" MEOPT_HIP_LIBRARY=/nowhere.so MEOPT_CUBLASLT_LIBRARY=none
-    [ "$(workspace cuda)" = "$(workspace hip)" ] && [ "$(workspace cuda)" != "$(workspace cpu)" ] || fail "scratch of a card"
+    [ "$(workspace cuda)" != "$(workspace cpu)" ] || fail "scratch of a card"
+    # whose driver is not here, as on a login node: its libraries are as they usually are, and that is said
+    [ $(($(workspace cuda) + (32 << 20))) = "$(workspace hip)" ] || fail "scratch of a card that is not here"
+    for ranks in 1 2; do "$MEOPT" plan dinov2.yaml device.type=hip --ranks $ranks --json >ranks$ranks; done
+    python3 -c 'import json; a, b = (json.load(open("ranks%d" % n)) for n in (1, 2))
+assert a["libraries_assumed"] and b["classes"]["comm"] >= a["classes"]["comm"] + (32 << 20), b["classes"]' || fail "what ranks of cards that are not here exchange"
     [ $(($(workspace cuda) + (32 << 20))) = "$(MEOPT_CUBLASLT_LIBRARY=$fakes/libfake_cublaslt.so workspace cuda)" ] || fail "scratch of cuBLASLt"
     expect 0 "$MEOPT" plan dinov2.yaml device.type=cuda
     grep -q '^fits 8192.0 MiB (cuda:0 Emulated card' out || fail "memory of the card"
     expect 0 "$MEOPT" plan dinov2.yaml device.type=hip
     grep -q '^fits' out && fail "memory of a card that is not here"
+    grep -q "^assumed  the card's libraries" out || fail "what is assumed is not said"
+    MEOPT_CUDA_LIBRARY=/nowhere.so expect 0 "$MEOPT" plan dinov2.yaml 'device.cards=[0,1]'
+    grep -q 'no driver of any is on this machine: device.type auto is planned for the processor' out err 2>/dev/null || fail "planned for the processor without a word"
     true
 fi
 echo ok

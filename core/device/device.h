@@ -248,6 +248,8 @@ int device_adopt(struct device **device, enum device_kind kind, int ordinal, voi
                  struct error *err);
 /* Would device.type "cpu", "hip", "cuda" or "auto" mean a card here? auto: when a driver sees one. */
 bool device_is_card(const char *type);
+/* A dry card whose maker's driver is not on this machine: what its libraries take is assumed. */
+bool device_assumed(const struct device *device);
 /* Devices of this one's kind: what its driver sees; 1 for all but cards. */
 int device_count(const struct device *device);
 void device_close(struct device *device);

@@ -417,12 +417,19 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes,
         bool meant = strcmp(type, "auto") == 0 || strcmp(type, driver_names[kind]) == 0;
         found = meant && driver_open(&driver, (enum driver_kind)kind, &absent) == 0;
     }
-    if (!found) return 0;
+    for (int kind = 0; kind < DRIVER_KINDS && !found; kind++) /* as on a login node, for the job's */
+        if (strcmp(type, driver_names[kind]) == 0) {
+            driver.kind = (enum driver_kind)kind;
+            gpu_of(dev)->assumed = true;
+        }
+    if (!found && !gpu_of(dev)->assumed) return 0;
     gpu_of(dev)->meant = true;
     gpu_of(dev)->driver.kind = driver.kind;
-    lt_count(dev, &driver);
+    lt_count(dev, found ? &driver : NULL);
     return 0;
 }
+
+bool device_assumed(const struct device *dev) { return gpu_is(dev) && ((struct gpu *)dev->state)->assumed; }
 
 int gpu_count(const struct device *dev)
 {

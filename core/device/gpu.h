@@ -43,7 +43,8 @@ struct gpu {
     bool recording, stale; /* what is issued goes into a graph; memory came or went: graphs are void */
     bool anew;             /* the recording that goes on comes to nothing; the next one need not */
     bool dry;              /* no driver behind it: scratch is counted, nothing is launched */
-    bool meant;            /* dry: driver.kind is what it stands for, which is on this machine */
+    bool meant;            /* dry: driver.kind is what it stands for */
+    bool assumed;          /* which is not on this machine: its libraries are as they usually are */
     bool plain;            /* kernels of bf16 go without matrix instructions */
     char matrix[32];       /* those that kernels use: "mma", "mfma", "mmac", or "none" and why */
     char matrix_why[160];  /* the card's are not used, although it has them; "" */
@@ -125,7 +126,7 @@ int blas_gemm(struct blas *blas, const struct gemm *gemm);
 
 /* hipBLASLt or cuBLASLt, into gpu->lt; NULL when it is not there or gives wrong results. */
 struct lt *lt_open(struct device *dev);
-/* Take on a dry card what lt_open keeps, where the library is there. */
+/* Take on a dry card what lt_open keeps, where the library is there; driver NULL: it is. */
 void lt_count(struct device *dev, const struct driver *driver);
 void lt_close(struct lt *lt);
 const char *lt_path(const struct lt *lt);

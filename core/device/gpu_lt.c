@@ -249,7 +249,7 @@ static void *workspace_of(struct device *dev)
 void lt_count(struct device *dev, const struct driver *driver)
 {
     struct library library;
-    if (library_of(driver, &library)) workspace_of(dev);
+    if (!driver || library_of(driver, &library)) workspace_of(dev);
 }
 
 struct lt *lt_open(struct device *dev)

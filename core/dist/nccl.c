@@ -144,7 +144,7 @@ bool nccl_planned(const struct device *device)
 {
     char why[320];
     enum device_kind kind = lane_kind(device);
-    return kind != DEVICE_CPU && nccl_load(kind, why, sizeof why);
+    return kind != DEVICE_CPU && (device_assumed(device) || nccl_load(kind, why, sizeof why));
 }
 
 /* ---- waiting, and being told not to ---- */

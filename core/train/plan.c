@@ -171,6 +171,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     }
     if (code == 0) {
         plan->use = device->use;
+        plan->libraries_assumed = device_assumed(device);
         count(plan, trainer);
         if (look) look(context, trainer);
     }

@@ -18,6 +18,7 @@ struct plan {
     int64_t teacher_parameters, student_parameters; /* the student's with its head */
     int64_t trained_parameters;
     int64_t batch, micro;          /* images per step and per forward, of one rank */
+    bool libraries_assumed;        /* of a card whose driver is not on this machine */
     bool from_checkpoints;         /* shapes were read from the files; else from arch or keys */
     double step_flops;             /* of one rank; with a cached teacher, steps behind the first epoch */
     double first_epoch_step_flops; /* the same but for a cached teacher */
