@@ -72,6 +72,7 @@ struct layernorm {
     int64_t R, D;
     float eps;
 };
+struct branch_gradient;
 struct layernorm_gradient {
     enum dtype type;
     const void *dy, *x; /* type (R, D); x as in forward */
@@ -82,6 +83,30 @@ struct layernorm_gradient {
     float *dweight, *dbias; /* (D) += */
     int64_t R, D;
     void *to; /* not NULL: the gradient of x is written here, type (R, D), may be dy; dx is left alone */
+    const struct branch_gradient *then; /* not NULL: dx, dense and whole now, enters it in the same pass */
+};
+
+/* The gradient of a residual stream, where it enters a branch: plain = dx, scaled = gamma dx, sums += the
+ * columns of dx. plain and scaled may be what a layernorm_gradient before it reads as dy. */
+struct branch_gradient {
+    enum dtype type;
+    const float *dx;      /* (R, D) */
+    const float *gamma;   /* (D), NULL: scaled is not written */
+    void *plain, *scaled; /* type (R, D) */
+    float *sums;          /* (D), += */
+    int64_t R, D;
+};
+
+/* dh = dy f'(h), in the shape of h, (R, F) or of SWIGLU (R, 2F); and f(h) once more, and the sums of dh's
+ * columns, as they were rounded. */
+struct activation_gradient {
+    enum dtype type;
+    enum activation kind;
+    const void *dy, *h; /* type (R, F); as in forward */
+    void *dh;           /* type, may be h */
+    void *act;          /* type (R, F): f(h); may be dy. NULL: not wanted */
+    float *sums;        /* (F or 2F), +=. NULL: not wanted */
+    int64_t R, F;
 };
 
 /* Rotary positions, in place: of q and k of the tokens from `skip` on, each pair (a, b) of a head's values
@@ -126,13 +151,14 @@ struct attention_gradient {
     int64_t B, N, H, dh;
 };
 
-/* y = x + gamma * branch */
+/* y = x + gamma * branch, and norm(y) in the same pass where that is wanted */
 struct residual {
     enum dtype type;
     const void *x, *branch; /* type (R, D) */
     const float *gamma;     /* (D), NULL: 1 */
     void *y;                /* may be x */
     int64_t R, D;
+    const struct layernorm *norm; /* of y, dense; its y may be `branch`. NULL: none */
 };
 
 /* x (R, D) as codes and scales of 8 bits (kernels/codes8.h): encode reads x, decode writes it. */

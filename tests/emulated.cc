@@ -75,27 +75,26 @@ static void layernorm(int64_t R, int64_t D)
            (const float *)b.data(), y.data(), m.data(), r.data(), D, 1e-6f);
     same("layernorm_forward", y, y2, bound(D));
     std::vector<float> shares(row_shares_bytes(2 * D) / sizeof(float)), partial((size_t)(8 * 2 * D));
-    layernorm_gradient backward = {DTYPE_F32,  g.data(),  x.data(),   D,      w.data(),
-                                   m2.data(),  r2.data(), dx2.data(), D,      dw2.data(),
-                                   db2.data(), R,         D,          nullptr};
+    layernorm_gradient backward = {DTYPE_F32,  g.data(),  x.data(),   D,       w.data(),
+                                   m2.data(),  r2.data(), dx2.data(), D,       dw2.data(),
+                                   db2.data(), R,         D,          nullptr, nullptr};
     cpu->layernorm_backward(&backward, shares.data());
-    launch("layernorm_backward_input_f32", R, 1, 128, (const float *)g.data(), (const float *)x.data(), D,
-           (const float *)w.data(), (const float *)m.data(), (const float *)r.data(), dx.data(), D,
-           (float *)nullptr, D);
-    launch("layernorm_backward_weight_f32", (D + 127) / 128, 4, 128, (const float *)g.data(),
-           (const float *)x.data(), D, (const float *)m.data(), (const float *)r.data(), partial.data(), R,
-           D);
+    auto backwards = [&](const std::vector<float> &given, float *gradient, float *instead) {
+        launch("layernorm_backward_f32", (int64_t)4, 1, 128, (const float *)given.data(),
+               (const float *)x.data(), D, (const float *)w.data(), (const float *)m.data(),
+               (const float *)r.data(), gradient, D, instead, (float *)nullptr, (float *)nullptr,
+               (const float *)nullptr, partial.data(), R, D);
+    };
+    backwards(g, dx.data(), nullptr);
     launch("add_shares", (D + 127) / 128, 2, 128, (const float *)partial.data(), dw.data(), db.data(),
-           (int64_t)4, D);
+           (float *)nullptr, (int64_t)4, D);
     same("layernorm_backward dx", dx, dx2, bound(D) * 4);
     same("layernorm_backward dweight", dw, dw2, bound(R) * 4);
     same("layernorm_backward dbias", db, db2, bound(R) * 4);
     auto to = g, to2 = g; /* in dy's place */
     backward.dy = backward.to = to2.data();
     cpu->layernorm_backward(&backward, shares.data());
-    launch("layernorm_backward_input_f32", R, 1, 128, (const float *)to.data(), (const float *)x.data(), D,
-           (const float *)w.data(), (const float *)m.data(), (const float *)r.data(), (float *)nullptr,
-           (int64_t)0, to.data(), D);
+    backwards(to, nullptr, to.data());
     same("layernorm_backward to", to, to2, bound(D) * 4);
 }
 
@@ -216,18 +215,23 @@ static void elements(int64_t R, int64_t F)
     cpu->gelu_forward(0, h.data(), y2.data(), R * F);
     launch("gelu_forward_f32", 2, 1, 128, (const float *)h.data(), y.data(), R * F);
     same("gelu_forward", y, y2, 1e-6);
+    struct activation_gradient o = {
+        DTYPE_F32, ACTIVATION_QUICK_GELU, dy.data(), h.data(), d2.data(), nullptr, nullptr, R, F};
+    auto backward = [&](const char *name) {
+        launch(name, (F + 127) / 128, 2, 128, (const float *)dy.data(), (const float *)h.data(), d.data(),
+               (float *)nullptr, (float *)nullptr, R, F);
+    };
     cpu->quick_gelu_forward(0, h.data(), y2.data(), R * F);
-    cpu->quick_gelu_backward(0, dy.data(), h.data(), d2.data(), R * F);
+    cpu->activation_backward(&o, nullptr);
     launch("quick_gelu_forward_f32", 2, 1, 128, (const float *)h.data(), y.data(), R * F);
-    launch("quick_gelu_backward_f32", 2, 1, 128, (const float *)dy.data(), (const float *)h.data(), d.data(),
-           R * F);
+    backward("quick_gelu_backward_f32");
     same("quick_gelu_forward", y, y2, 1e-6);
     same("quick_gelu_backward", d, d2, 1e-6);
+    o.kind = ACTIVATION_SWIGLU;
     cpu->swiglu_forward(0, h.data(), y2.data(), R, F);
-    cpu->swiglu_backward(0, dy.data(), h.data(), d2.data(), R, F);
+    cpu->activation_backward(&o, nullptr);
     launch("swiglu_forward_f32", 2, 1, 128, (const float *)h.data(), y.data(), R, F);
-    launch("swiglu_backward_f32", 2, 1, 128, (const float *)dy.data(), (const float *)h.data(), d.data(), R,
-           F);
+    backward("swiglu_backward_f32");
     same("swiglu_forward", y, y2, 1e-6);
     same("swiglu_backward", d, d2, 1e-6);
 }

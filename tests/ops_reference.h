@@ -237,18 +237,24 @@ static void activation_forward_reference(struct trial *T)
         if (kind == ACTIVATION_QUICK_GELU) S(1)[i] *= 1 + fabs(X(0)[i]) / 4;
     }
 }
+/* with sums, 3, of dh's columns, and the activation, which takes dy's place, where F is odd */
+static bool activation_again(const struct trial *T) { return T->s[1] % 2 == 1; }
 static void activation_backward_setup(struct trial *T)
 {
     SIZES(R, F, kind, unused);
     activation_forward_setup(T);
-    T->o[1].role = IN;
+    T->o[1].role = activation_again(T) ? ADD : IN;
     operand_add(T, OUT, T->t, T->o[0].count, 1);
+    operand_add(T, ADD, F32, T->o[0].count / R, 1);
 }
 static void activation_backward_call(struct trial *T)
 {
-    OPS->activation_backward(T->device, T->t, (enum activation)T->s[2], P(1), P(0), P(2), T->s[0], T->s[1]);
+    OPS->activation_backward(
+        T->device, &(struct activation_gradient){T->t, (enum activation)T->s[2], .dy = P(1), .h = P(0),
+                                                 .dh = P(2), .act = activation_again(T) ? P(1) : NULL,
+                                                 .sums = T->s[0] > 1 ? P(3) : NULL, T->s[0], T->s[1]});
 }
-static void activation_backward_reference(struct trial *T)
+static void activation_slopes(struct trial *T)
 {
     SIZES(R, F, kind, unused);
     for (int64_t i = 0; i < R * F; i++) {
@@ -273,6 +279,16 @@ static void activation_backward_reference(struct trial *T)
         S(2)[at + F] = 16 * u32 * fabs(d * x1);
     }
 }
+static void activation_backward_reference(struct trial *T)
+{
+    int64_t columns = T->o[3].count;
+    activation_slopes(T);
+    for (int64_t i = 0; i < T->o[2].count && T->s[0] > 1; i++) { /* of dh as it was rounded */
+        W(3)[i % columns] += W(2)[i];
+        S(3)[i % columns] += (loss((double)T->s[0]) + unit(T->t)) * fabs(W(2)[i]) + S(2)[i] + u32;
+    }
+    if (activation_again(T)) activation_forward_reference(T);
+}
 static double activation_objective(struct trial *T)
 {
     double sum = 0;
@@ -281,49 +297,90 @@ static double activation_objective(struct trial *T)
     return sum;
 }
 
-/* residual_forward: R D, gamma there; 0 x, 1 branch, 2 gamma, 3 y */
+/* residual_forward: R D, gamma there, norm; 0 x, 1 branch, 2 gamma, 3 y; of the norm, which takes the
+ * branch's place, 4 weight, 5 bias, 6 mean, 7 rstd */
 static void residual_forward_setup(struct trial *T)
 {
-    SIZES(R, D, gamma, unused);
+    SIZES(R, D, gamma, norm);
     operand_add(T, IN, T->t, R * D, 1);
-    operand_add(T, IN, T->t, R * D, 1);
+    operand_add(T, norm ? ADD : IN, T->t, R * D, 1);
     operand_add(T, IN, F32, D, 1);
     operand_add(T, OUT, T->t, R * D, 1);
+    for (int i = 0; i < 2; i++) operand_add(T, IN, F32, D, 1);
+    for (int i = 0; i < 2; i++) operand_add(T, norm ? OUT : IN, F32, R, 1);
 }
 static void residual_forward_call(struct trial *T)
 {
+    struct layernorm norm = {T->t,      .x = P(3),    .x_stride = T->s[1], .weight = P(4), .bias = P(5),
+                             .y = P(1), .mean = P(6), .rstd = P(7),        T->s[0],        T->s[1],
+                             1e-6f};
     OPS->residual_forward(T->device,
                           &(struct residual){T->t, .x = P(0), .branch = P(1), .gamma = T->s[2] ? P(2) : NULL,
-                                             .y = P(3), T->s[0], T->s[1]});
+                                             .y = P(3), T->s[0], T->s[1], T->s[3] ? &norm : NULL});
 }
 static void residual_forward_reference(struct trial *T)
 {
-    SIZES(R, D, gamma, unused);
+    SIZES(R, D, gamma, norm);
     for (int64_t i = 0; i < R * D; i++) {
         double add = X(1)[i] * (gamma ? X(2)[i % D] : 1);
         W(3)[i] = X(0)[i] + add;
         S(3)[i] = 2 * u32 * (fabs(add) + fabs(X(0)[i]));
     }
+    for (int64_t r = 0; r < R && norm; r++) { /* of y as it was rounded: each value by less than `off` */
+        const double *y = W(3) + r * D;
+        double m, rstd, size = 0, e = loss((double)D);
+        row_moments(y, D, &m, &rstd);
+        for (int64_t j = 0; j < D; j++) size = fmax(size, fabs(y[j]));
+        double off = (unit(T->t) + 4 * u32) * size + e * size;
+        W(6)[r] = m;
+        S(6)[r] = off;
+        W(7)[r] = rstd;
+        S(7)[r] = rstd * (e + 2 * off * rstd + 4 * off * rstd * off * rstd);
+        for (int64_t j = 0; j < D; j++) {
+            double hat = (y[j] - m) * rstd;
+            W(1)[r * D + j] = hat * X(4)[j] + X(5)[j];
+            S(1)
+            [r * D + j] = fabs(X(4)[j]) * (2 * off * rstd + fabs(hat) * S(7)[r] / rstd) +
+                          e * (2 * size * rstd * fabs(X(4)[j]) + fabs(X(5)[j]));
+        }
+    }
 }
 
-/* scale_columns: R D; 0 dx, 1 gamma, 2 out */
-static void scale_columns_setup(struct trial *T)
+/* branch_gradient: R D, gamma there; 0 dx, 1 gamma, 2 plain, 3 scaled, 4 sums */
+static void branch_gradient_setup(struct trial *T)
 {
-    SIZES(R, D, c_, d_);
+    SIZES(R, D, gamma, unused);
     operand_add(T, IN, F32, R * D, 1);
     operand_add(T, IN, F32, D, 1);
     operand_add(T, OUT, T->t, R * D, 1);
+    operand_add(T, gamma ? OUT : IN, T->t, R * D, 1);
+    operand_add(T, ADD, F32, D, 1);
 }
-static void scale_columns_call(struct trial *T)
+static struct branch_gradient branch_gradient_of(struct trial *T, int first)
 {
-    OPS->scale_columns(T->device, T->t, P(0), P(1), P(2), T->s[0], T->s[1]);
+    return (struct branch_gradient){.type = T->t,
+                                    .dx = P(first),
+                                    .gamma = T->s[2] ? P(first + 1) : NULL,
+                                    .plain = P(first + 2),
+                                    .scaled = P(first + 3),
+                                    .sums = P(first + 4),
+                                    .R = T->s[0],
+                                    .D = T->s[1]};
 }
-static void scale_columns_reference(struct trial *T)
+static void branch_gradient_call(struct trial *T)
 {
-    SIZES(R, D, c_, d_);
+    struct branch_gradient o = branch_gradient_of(T, 0);
+    OPS->branch_gradient(T->device, &o);
+}
+static void branch_gradient_reference(struct trial *T)
+{
+    SIZES(R, D, gamma, unused);
     for (int64_t i = 0; i < R * D; i++) {
-        W(2)[i] = X(0)[i] * X(1)[i % D];
-        S(2)[i] = u32 * fabs(W(2)[i]);
+        W(2)[i] = X(0)[i];
+        if (gamma) W(3)[i] = X(0)[i] * X(1)[i % D];
+        if (gamma) S(3)[i] = u32 * fabs(W(3)[i]);
+        W(4)[i % D] += X(0)[i];
+        S(4)[i % D] += loss((double)R) * (fabs(X(0)[i]) + u32);
     }
 }
 

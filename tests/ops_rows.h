@@ -127,6 +127,45 @@ static double row_mean_objective(struct trial *T)
     return sum;
 }
 
+/* layernorm_backward, whose dx enters a branch: R D, gamma there; 0 dy and where that is scaled dx, 1 to 7 as
+ * there, 8 gamma, 9 plain, 10 sums */
+static void layernorm_backward_then_setup(struct trial *T)
+{
+    int64_t gamma = T->s[2];
+    T->s[2] = 0; /* no gap between rows */
+    layernorm_backward_setup(T);
+    T->s[2] = gamma;
+    T->o[0].role = gamma ? ADD : IN;
+    operand_add(T, OUT, T->t, T->s[0] * T->s[1], 1);
+    operand_add(T, ADD, F32, T->s[1], 1);
+}
+static void layernorm_backward_then_call(struct trial *T)
+{
+    struct branch_gradient then = {T->t,          .dx = P(5),     .gamma = T->s[2] ? P(8) : NULL,
+                                   .plain = P(9), .scaled = P(0), .sums = P(10),
+                                   T->s[0],       T->s[1]};
+    OPS->layernorm_backward(T->device, &(struct layernorm_gradient){
+                                           T->t, .dy = P(0), .x = P(1), .x_stride = T->s[1], .weight = P(2),
+                                           .mean = P(3), .rstd = P(4), .dx = P(5), .dx_stride = T->s[1],
+                                           .dweight = P(6), .dbias = P(7), T->s[0], T->s[1], .then = &then});
+}
+static void layernorm_backward_then_reference(struct trial *T)
+{
+    int64_t gamma = T->s[2];
+    T->s[2] = 0;
+    layernorm_backward_reference(T);
+    T->s[2] = gamma;
+    for (int64_t i = 0; i < T->o[5].count; i++) {
+        int64_t d = i % T->s[1];
+        W(9)[i] = W(5)[i];
+        S(9)[i] = S(5)[i] + u32 * fabs(W(5)[i]);
+        if (gamma) W(0)[i] = W(5)[i] * X(8)[d];
+        if (gamma) S(0)[i] = (S(9)[i] + u32 * fabs(W(5)[i])) * fabs(X(8)[d]);
+        W(10)[d] += W(5)[i];
+        S(10)[d] += loss((double)T->s[0]) * (fabs(W(5)[i]) + u32) + S(9)[i];
+    }
+}
+
 /* layernorm_backward in dy's place: R D; 0 dy and the gradient of x, 1 x, 2 weight, 3 mean, 4 rstd, 5
  * nothing, 6 dweight, 7 dbias */
 static void layernorm_backward_to_setup(struct trial *T)

@@ -235,15 +235,12 @@ static void cpu_activation_forward(struct device *dev, enum dtype t, enum activa
     if (kind == ACTIVATION_SWIGLU) ops->swiglu_forward(is_bf16(t), h, y, R, F);
     else (kind == ACTIVATION_GELU ? ops->gelu_forward : ops->quick_gelu_forward)(is_bf16(t), h, y, R * F);
 }
-static void cpu_activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
-                                    const void *h, void *dh, int64_t R, int64_t F)
+static void cpu_activation_backward(struct device *dev, const struct activation_gradient *o)
 {
-    if (!ready(dev, t)) return;
-    const struct cpu_ops *ops = cpu_of(dev)->ops;
-    if (kind == ACTIVATION_SWIGLU) ops->swiglu_backward(is_bf16(t), dy, h, dh, R, F);
-    else
-        (kind == ACTIVATION_GELU ? ops->gelu_backward : ops->quick_gelu_backward)(is_bf16(t), dy, h, dh,
-                                                                                  R * F);
+    if (!device_has_type(dev, o->type)) return;
+    int64_t columns = o->kind == ACTIVATION_SWIGLU ? 2 * o->F : o->F;
+    void *scratch = reserve(dev, o->sums ? row_shares_bytes(columns) : 64);
+    if (scratch) cpu_of(dev)->ops->activation_backward(o, scratch);
 }
 static void cpu_residual_forward(struct device *dev, const struct residual *o)
 {
@@ -257,10 +254,11 @@ static void cpu_decode(struct device *dev, const struct coded *o)
 {
     if (ready(dev, o->type)) cpu_of(dev)->ops->decode(o);
 }
-static void cpu_scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma,
-                              void *out, int64_t R, int64_t D)
+static void cpu_branch_gradient(struct device *dev, const struct branch_gradient *o)
 {
-    if (ready(dev, t)) cpu_of(dev)->ops->scale_columns(is_bf16(t), dx, gamma, out, R, D);
+    if (!device_has_type(dev, o->type)) return;
+    void *scratch = reserve(dev, row_shares_bytes(o->D));
+    if (scratch) cpu_of(dev)->ops->branch_gradient(o, scratch);
 }
 static void cpu_column_sums(struct device *dev, enum dtype t, const void *x, float *sums, int64_t R,
                             int64_t D)
@@ -326,7 +324,7 @@ static const struct device_ops operations = {
     .activation_forward = cpu_activation_forward,
     .activation_backward = cpu_activation_backward,
     .residual_forward = cpu_residual_forward,
-    .scale_columns = cpu_scale_columns,
+    .branch_gradient = cpu_branch_gradient,
     .column_sums = cpu_column_sums,
     .layerscale_backward = cpu_layerscale_backward,
     .encode = cpu_encode,

@@ -97,14 +97,10 @@ struct device_ops {
     /* GELU (exact, erf): h (R, F) -> y (R, F). SwiGLU: h (R, 2F) = [x1 | x2] -> y = silu(x1) * x2 (R, F). */
     void (*activation_forward)(struct device *, enum dtype t, enum activation, const void *h, void *y,
                                int64_t R, int64_t F);
-    /* dh in the shape of h; may be h itself */
-    void (*activation_backward)(struct device *, enum dtype t, enum activation, const void *dy, const void *h,
-                                void *dh, int64_t R, int64_t F);
+    void (*activation_backward)(struct device *, const struct activation_gradient *);
 
     void (*residual_forward)(struct device *, const struct residual *);
-    /* out t (R, D) = gamma * dx (dx F32); the gradient entering a branch */
-    void (*scale_columns)(struct device *, enum dtype t, const float *dx, const float *gamma, void *out,
-                          int64_t R, int64_t D);
+    void (*branch_gradient)(struct device *, const struct branch_gradient *);
     /* sums F32 (D) += column sums of x (R, D) */
     void (*column_sums)(struct device *, enum dtype t, const void *x, float *sums, int64_t R, int64_t D);
     void (*layerscale_backward)(struct device *, const struct layerscale_gradient *);

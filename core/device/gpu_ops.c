@@ -7,7 +7,7 @@
 #define ARGUMENTS(...)                                                                                       \
     (void *[]) { __VA_ARGS__ }
 
-enum { SHARES = 64, SQUARE_BLOCKS = 512 };
+enum { SHARES = 64, MOST_SHARES = 512, ROWS_A_SHARE = 16, SQUARE_BLOCKS = 512 };
 
 /* With another type than these two the device has failed, and nothing is launched. */
 static bool half(struct device *dev, enum dtype t) { return device_has_type(dev, t) && t == DTYPE_BF16; }
@@ -26,6 +26,12 @@ static bool half(struct device *dev, enum dtype t) { return device_has_type(dev,
                                         : NAME2(name, s, t))
 
 static int64_t shares_of(int64_t rows) { return rows < SHARES ? rows : SHARES; }
+/* Where a share is one block's, or a few blocks': more of them, while sums of shares are few beside rows. */
+static int64_t row_shares_of(int64_t rows)
+{
+    int64_t shares = rows / ROWS_A_SHARE;
+    return shares < SHARES ? shares_of(rows) : shares < MOST_SHARES ? shares : MOST_SHARES;
+}
 static int64_t column_blocks(int64_t D) { return (D + GPU_THREADS - 1) / GPU_THREADS; }
 
 /* Heads wider than DH of kernels/gpu/attention.hip have no place in its shared memory;
@@ -137,24 +143,37 @@ static void gpu_layernorm_apply(struct device *dev, const struct layernorm *give
     gpu_launch(dev, NAME("layernorm_apply", o.type), o.R, 1,
                ARGUMENTS(&o.x, &o.x_stride, &o.weight, &o.bias, &o.mean, &o.rstd, &o.y, &o.D));
 }
-static void add_shares(struct device *dev, float *partial, float *sums, float *more, int64_t shares,
-                       int64_t D)
+/* sums, more and most (D) += the three parts of partial (shares, D); more and most may be NULL */
+static void add_shares(struct device *dev, float *partial, float *sums, float *more, float *most,
+                       int64_t shares, int64_t D)
 {
-    gpu_launch(dev, "add_shares", column_blocks(D), more ? 2 : 1,
-               ARGUMENTS(&partial, &sums, &more, &shares, &D));
+    gpu_launch(dev, "add_shares", column_blocks(D),
+               most   ? 3
+               : more ? 2
+                      : 1,
+               ARGUMENTS(&partial, &sums, &more, &most, &shares, &D));
 }
 static void gpu_layernorm_backward(struct device *dev, const struct layernorm_gradient *given)
 {
     struct layernorm_gradient o = *given;
-    int64_t shares = shares_of(o.R);
-    float *partial = gpu_reserve(dev, (size_t)(2 * shares * o.D) * sizeof *partial);
+    struct branch_gradient then = o.then ? *o.then : (struct branch_gradient){.plain = NULL};
+    int64_t shares = row_shares_of(o.R);
+    float *partial = gpu_reserve(dev, (size_t)((then.plain ? 3 : 2) * shares * o.D) * sizeof *partial);
     if (!partial || o.R <= 0) return;
-    gpu_launch(dev, NAME("layernorm_backward_weight", o.type), column_blocks(o.D), shares,
-               ARGUMENTS(&o.dy, &o.x, &o.x_stride, &o.mean, &o.rstd, &partial, &o.R, &o.D));
-    gpu_launch(
-        dev, NAME("layernorm_backward_input", o.type), o.R, 1, /* last: dy may be overwritten */
-        ARGUMENTS(&o.dy, &o.x, &o.x_stride, &o.weight, &o.mean, &o.rstd, &o.dx, &o.dx_stride, &o.to, &o.D));
-    add_shares(dev, partial, o.dweight, o.dbias, shares, o.D);
+    gpu_launch(dev, NAME("layernorm_backward", o.type), shares, 1,
+               ARGUMENTS(&o.dy, &o.x, &o.x_stride, &o.weight, &o.mean, &o.rstd, &o.dx, &o.dx_stride, &o.to,
+                         &then.plain, &then.scaled, &then.gamma, &partial, &o.R, &o.D));
+    add_shares(dev, partial, o.dweight, o.dbias, then.sums, shares, o.D);
+}
+static void gpu_branch_gradient(struct device *dev, const struct branch_gradient *given)
+{
+    struct branch_gradient o = *given;
+    int64_t shares = row_shares_of(o.R);
+    float *partial = gpu_reserve(dev, (size_t)(shares * o.D) * sizeof *partial);
+    if (!partial || o.R <= 0) return;
+    gpu_launch(dev, NAME("branch_gradient", o.type), column_blocks(o.D), shares,
+               ARGUMENTS(&o.dx, &o.gamma, &o.plain, &o.scaled, &partial, &o.R, &o.D));
+    add_shares(dev, partial, o.sums, NULL, NULL, shares, o.D);
 }
 
 static void gpu_rotate(struct device *dev, const struct rotation *given)
@@ -208,21 +227,31 @@ static void gpu_activation_forward(struct device *dev, enum dtype t, enum activa
         gpu_launch(dev, NAME("quick_gelu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &n));
     else gpu_launch(dev, NAME("swiglu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &R, &F));
 }
-static void gpu_activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
-                                    const void *h, void *dh, int64_t R, int64_t F)
+static void gpu_activation_backward(struct device *dev, const struct activation_gradient *given)
 {
-    int64_t n = R * F;
-    if (kind == ACTIVATION_GELU)
-        gpu_launch(dev, NAME("gelu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &n));
-    else if (kind == ACTIVATION_QUICK_GELU)
-        gpu_launch(dev, NAME("quick_gelu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &n));
-    else gpu_launch(dev, NAME("swiglu_backward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&dy, &h, &dh, &R, &F));
+    struct activation_gradient o = *given;
+    int64_t shares = shares_of(o.R), columns = o.kind == ACTIVATION_SWIGLU ? 2 * o.F : o.F;
+    const char *name = o.kind == ACTIVATION_GELU         ? NAME("gelu_backward", o.type)
+                       : o.kind == ACTIVATION_QUICK_GELU ? NAME("quick_gelu_backward", o.type)
+                                                         : NAME("swiglu_backward", o.type);
+    float *partial = o.sums ? gpu_reserve(dev, (size_t)(shares * columns) * sizeof *partial) : NULL;
+    if ((o.sums && !partial) || o.R <= 0) return;
+    gpu_launch(dev, name, column_blocks(o.F), shares,
+               ARGUMENTS(&o.dy, &o.h, &o.dh, &o.act, &partial, &o.R, &o.F));
+    if (o.sums) add_shares(dev, partial, o.sums, NULL, NULL, shares, columns);
 }
 static void gpu_residual_forward(struct device *dev, const struct residual *given)
 {
     struct residual o = *given;
-    gpu_launch(dev, NAME("residual_forward", o.type), gpu_blocks(dev, o.R * o.D), 1,
-               ARGUMENTS(&o.x, &o.branch, &o.gamma, &o.y, &o.R, &o.D));
+    if (!o.norm) {
+        gpu_launch(dev, NAME("residual_forward", o.type), gpu_blocks(dev, o.R * o.D), 1,
+                   ARGUMENTS(&o.x, &o.branch, &o.gamma, &o.y, &o.R, &o.D));
+        return;
+    }
+    struct layernorm n = *o.norm;
+    gpu_launch(
+        dev, NAME("residual_norm", o.type), o.R, 1,
+        ARGUMENTS(&o.x, &o.branch, &o.gamma, &o.y, &n.weight, &n.bias, &n.y, &n.mean, &n.rstd, &o.D, &n.eps));
 }
 /* A group is 16 threads' (kernels/gpu/elementwise.hip). */
 static void launch_coded(struct device *dev, const char *kernel, const struct coded *given)
@@ -239,12 +268,6 @@ static void gpu_decode(struct device *dev, const struct coded *o)
 {
     launch_coded(dev, NAME("decode", o->type), o);
 }
-static void gpu_scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma,
-                              void *out, int64_t R, int64_t D)
-{
-    gpu_launch(dev, NAME("scale_columns", t), gpu_blocks(dev, R * D), 1,
-               ARGUMENTS(&dx, &gamma, &out, &R, &D));
-}
 static void gpu_column_sums(struct device *dev, enum dtype t, const void *x, float *sums, int64_t R,
                             int64_t D)
 {
@@ -252,7 +275,7 @@ static void gpu_column_sums(struct device *dev, enum dtype t, const void *x, flo
     float *partial = gpu_reserve(dev, (size_t)(shares * D) * sizeof *partial);
     if (!partial || R <= 0) return;
     gpu_launch(dev, NAME("column_sums", t), column_blocks(D), shares, ARGUMENTS(&x, &partial, &R, &D));
-    add_shares(dev, partial, sums, NULL, shares, D);
+    add_shares(dev, partial, sums, NULL, NULL, shares, D);
 }
 static void gpu_layerscale_backward(struct device *dev, const struct layerscale_gradient *given)
 {
@@ -321,7 +344,7 @@ const struct device_ops gpu_operations = {
     .activation_forward = gpu_activation_forward,
     .activation_backward = gpu_activation_backward,
     .residual_forward = gpu_residual_forward,
-    .scale_columns = gpu_scale_columns,
+    .branch_gradient = gpu_branch_gradient,
     .column_sums = gpu_column_sums,
     .layerscale_backward = gpu_layerscale_backward,
     .encode = gpu_encode,

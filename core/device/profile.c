@@ -44,7 +44,11 @@ ONE(layernorm_backward, layernorm_gradient, WORK_ELEMENTWISE)
 ONE(rotate, rotation, WORK_ELEMENTWISE)
 ONE(row_mean_forward, row_mean, WORK_ELEMENTWISE)
 ONE(row_mean_backward, row_mean_gradient, WORK_ELEMENTWISE)
+ONE(activation_backward, activation_gradient, WORK_ELEMENTWISE)
 ONE(residual_forward, residual, WORK_ELEMENTWISE)
+ONE(branch_gradient, branch_gradient, WORK_ELEMENTWISE)
+ONE(encode, coded, WORK_ELEMENTWISE)
+ONE(decode, coded, WORK_ELEMENTWISE)
 ONE(layerscale_backward, layerscale_gradient, WORK_ELEMENTWISE)
 ONE(distill_loss, distillation, WORK_ELEMENTWISE)
 
@@ -62,24 +66,6 @@ static void timed_activation_forward(struct device *dev, enum dtype t, enum acti
                                      void *y, int64_t R, int64_t F)
 {
     TIMED(WORK_ELEMENTWISE, ops->activation_forward(dev, t, kind, h, y, R, F));
-}
-static void timed_activation_backward(struct device *dev, enum dtype t, enum activation kind, const void *dy,
-                                      const void *h, void *dh, int64_t R, int64_t F)
-{
-    TIMED(WORK_ELEMENTWISE, ops->activation_backward(dev, t, kind, dy, h, dh, R, F));
-}
-static void timed_encode(struct device *dev, const struct coded *o)
-{
-    TIMED(WORK_ELEMENTWISE, ops->encode(dev, o));
-}
-static void timed_decode(struct device *dev, const struct coded *o)
-{
-    TIMED(WORK_ELEMENTWISE, ops->decode(dev, o));
-}
-static void timed_scale_columns(struct device *dev, enum dtype t, const float *dx, const float *gamma,
-                                void *out, int64_t R, int64_t D)
-{
-    TIMED(WORK_ELEMENTWISE, ops->scale_columns(dev, t, dx, gamma, out, R, D));
 }
 static void timed_column_sums(struct device *dev, enum dtype t, const void *x, float *sums, int64_t R,
                               int64_t D)
@@ -156,7 +142,7 @@ static const struct device_ops timed_ops = {
     .activation_forward = timed_activation_forward,
     .activation_backward = timed_activation_backward,
     .residual_forward = timed_residual_forward,
-    .scale_columns = timed_scale_columns,
+    .branch_gradient = timed_branch_gradient,
     .column_sums = timed_column_sums,
     .layerscale_backward = timed_layerscale_backward,
     .encode = timed_encode,

@@ -84,41 +84,64 @@ static void linear_backward(const struct pass *pass, const void *dy, const void 
  *   dgamma_j = sum_r dx_rj (sum_k a_rk W_jk + b_j) = sum_k W_jk G_jk + b_j s_j
  *
  * G and s are linear in the images: micro-batches add them up in the places of dW and db, and only the last
- * one turns them into the three gradients (layerscale_backward). td receives the cast of dx, then du. */
-static void branch_backward(const struct pass *pass, const void *a, const struct parameter *w,
-                            const struct parameter *b, const struct parameter *gamma, void *td, void *da,
-                            int64_t rows)
+ * one turns them into the three gradients (layerscale_backward).
+ *
+ * With its norm behind, x' = x + norm(u): du = dnorm(dx), then as in any linear. */
+struct branch {
+    const struct parameter *w, *b, *gamma;
+    void *dx, *du; /* (R, D) of the compute type; the same without gamma */
+};
+
+/* The entry of a branch, without a norm behind: dx and du, and s in the place of db. */
+static struct branch_gradient branch_entry(const struct pass *pass, const struct branch *branch, int64_t rows)
 {
-    struct tower *t = pass->tower;
-    struct device *dev = t->device;
-    int64_t D = w->shape[0], K = w->shape[1];
-    const float *dx = stream_gradient(t);
-    dev->ops->column_sums(dev, DTYPE_F32, dx, b->grad, rows, D);
-    dev->ops->cast(dev, dx, DTYPE_F32, td, t->options.compute, rows * D);
-    tower_weight_gradient(pass, td, D, a, K, w, rows);
-    if (gamma) {
-        dev->ops->scale_columns(dev, t->options.compute, dx, gamma->weight, td, rows, D);
-        if (pass->last)
-            dev->ops->layerscale_backward(dev, &(struct layerscale_gradient){.weights = w->weight,
-                                                                             .weight_type = w->weight_type,
-                                                                             .gradient = w->grad,
-                                                                             .gradient_type = w->grad_type,
-                                                                             .bias = b->weight,
-                                                                             .sums = b->grad,
-                                                                             .gamma = gamma->weight,
-                                                                             .dgamma = gamma->grad,
-                                                                             .dbias = b->grad,
-                                                                             .D = D,
-                                                                             .K = K});
-    }
-    tower_input_gradient(pass, td, D, w, da, K, false, rows);
+    return (struct branch_gradient){.type = pass->tower->options.compute,
+                                    .dx = stream_gradient(pass->tower),
+                                    .gamma = f32(branch->gamma),
+                                    .plain = branch->dx,
+                                    .scaled = branch->du,
+                                    .sums = branch->b ? branch->b->grad : NULL,
+                                    .R = rows,
+                                    .D = branch->w->shape[0]};
 }
 
-/* y = norm(x) W^T + b: dn = dy W, dx += dnorm(dn), with the gradients of both. n: the norm as it was computed
- * forward; its output is made again in n->y, where dn then takes its place. */
+/* da, which may be where a was: then the weights' gradient comes first. */
+static void branch_input_gradient(const struct pass *pass, const struct branch *branch, void *da,
+                                  int64_t rows)
+{
+    int64_t D = branch->w->shape[0], K = branch->w->shape[1];
+    tower_input_gradient(pass, branch->du, D, branch->w, da, K, false, rows);
+}
+
+static void branch_weight_gradient(const struct pass *pass, const struct branch *branch, const void *a,
+                                   int64_t rows)
+{
+    struct tower *t = pass->tower;
+    const struct parameter *w = branch->w, *b = branch->b, *gamma = branch->gamma;
+    int64_t D = w->shape[0], K = w->shape[1];
+    tower_weight_gradient(pass, branch->dx, D, a, K, w, rows);
+    if (gamma && pass->last)
+        t->device->ops->layerscale_backward(t->device,
+                                            &(struct layerscale_gradient){.weights = w->weight,
+                                                                          .weight_type = w->weight_type,
+                                                                          .gradient = w->grad,
+                                                                          .gradient_type = w->grad_type,
+                                                                          .bias = b->weight,
+                                                                          .sums = b->grad,
+                                                                          .gamma = gamma->weight,
+                                                                          .dgamma = gamma->grad,
+                                                                          .dbias = b->grad,
+                                                                          .D = D,
+                                                                          .K = K});
+}
+
+/* y = norm(x) W^T + b: dn = dy W, dx += dnorm(dn), with the gradients of both; of b where it is given. n: the
+ * norm as it was computed forward; its output is made again in n->y, where dn then takes its place. then: the
+ * branch that dx enters next, or NULL. */
 static void norm_linear_backward(const struct pass *pass, const void *dy, const struct layernorm *n,
                                  const struct parameter *norm_w, const struct parameter *norm_b,
-                                 const struct parameter *w, const struct parameter *b)
+                                 const struct parameter *w, const struct parameter *b,
+                                 const struct branch_gradient *then)
 {
     struct tower *t = pass->tower;
     const struct device_ops *ops = t->device->ops;
@@ -136,7 +159,8 @@ static void norm_linear_backward(const struct pass *pass, const void *dy, const 
                                                                     .dweight = norm_w->grad,
                                                                     .dbias = norm_b->grad,
                                                                     .R = n->R,
-                                                                    .D = n->D});
+                                                                    .D = n->D,
+                                                                    .then = then});
 }
 
 /* The same without the norm, y = x W^T + b on the residual stream: dx += dy W. */
@@ -181,18 +205,17 @@ static void inner_norm_backward(const struct pass *pass, void *dy, const void *x
                                                                                .to = dy});
 }
 
-/* Through the end of a branch with its norm behind, x' = x + norm(u), u = a W^T + b: du = dnorm(dx) in td,
- * then as in any linear. */
-static void branch_behind_backward(const struct pass *pass, const void *a, const void *u,
-                                   const struct parameter *norm_w, const struct parameter *norm_b,
-                                   const float *mean, const float *rstd, const struct parameter *w,
-                                   const struct parameter *b, void *td, void *da, int64_t rows)
+/* Into a branch whose norm is behind: du = dnorm(dx), with the norm's gradients and b's. */
+static void branch_behind_entry(const struct pass *pass, const struct branch *branch, const void *u,
+                                const struct parameter *norm_w, const struct parameter *norm_b,
+                                const float *mean, const float *rstd, int64_t rows)
 {
     struct tower *t = pass->tower;
-    int64_t D = w->shape[0];
-    t->device->ops->cast(t->device, stream_gradient(t), DTYPE_F32, td, t->options.compute, rows * D);
-    inner_norm_backward(pass, td, u, norm_w, norm_b, mean, rstd, rows, D);
-    linear_backward(pass, td, a, w, b, da, rows);
+    int64_t D = branch->w->shape[0];
+    enum dtype e = t->options.compute;
+    t->device->ops->cast(t->device, stream_gradient(t), DTYPE_F32, branch->du, e, rows * D);
+    inner_norm_backward(pass, branch->du, u, norm_w, norm_b, mean, rstd, rows, D);
+    if (branch->b) t->device->ops->column_sums(t->device, e, branch->du, branch->b->grad, rows, D);
 }
 
 /* A block, from its end (tower_block_forward). dx is the gradient behind the block and becomes, with what
@@ -204,9 +227,17 @@ static void branch_behind_backward(const struct pass *pass, const void *a, const
  *     dattn = (gamma1 dx) W_proj (R, D), dqkv (R, 3D), dn1 = dqkv W_qkv (R, D), dx += dnorm1(dn1)
  *
  * with dnorm between where a norm is inside the branch, or behind it. n1, n2, act and what inner norms give
- * are made again from x, x_mid, h and attn; t1 holds n2 (n1), then its gradient. */
+ * are made again from x, x_mid, h and attn; t1 holds du, then n2 (n1), then its gradient. */
 #define P(role) block_role(t, l, role)
-static void ffn_backward(const struct pass *pass, int64_t l, int64_t R)
+/* Where dx and du of a branch are: du of a branch with gamma where n and dn are before and behind it. */
+static struct branch branch_of(struct tower *t, const struct parameter *w, const struct parameter *b,
+                               const struct parameter *gamma)
+{
+    char *scratch = t->memory->scratch, *td = scratch + t->memory->td_at;
+    return (struct branch){w, b, gamma, .dx = td, .du = gamma ? scratch + t->memory->t1_at : td};
+}
+
+static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const struct branch_gradient *then)
 {
     struct tower *t = pass->tower;
     const struct device_ops *ops = t->device->ops;
@@ -215,24 +246,36 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R)
     enum activation ffn = (enum activation)(t->geometry.ffn - 1);
     struct block_activations *k = &m->kept[l];
     int64_t D = t->geometry.width, F = t->geometry.hidden;
-    void *td = m->scratch + m->td_at;
-    /* the gradient of h takes h's place unless a second pass needs h; what is in 8 bits it finds again */
-    char *in = m->scratch + m->region_at, *act = in;
-    void *dact = in, *dh = t->options.backward_twice ? (void *)(m->scratch + m->dh_at) : k->h;
-    const struct parameter *inner = P(ROLE_FFN_NORM_W);
-    if (inner) act += (size_t)(R * F) * dtype_bytes(e);
+    const struct parameter *inner = P(ROLE_FFN_NORM_W), *b = P(ROLE_FC1_B);
+    struct branch branch = branch_of(t, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2));
+    /* the gradient of h takes h's place unless a second pass needs h; act takes that of its gradient, or,
+     * with a norm between, dact that of the norm's output. What is in 8 bits is found again in scratch */
+    char *in = m->scratch + m->region_at;
+    struct activation_gradient gradient = {
+        e, ffn, .dy = in, .h = k->h, .act = inner ? NULL : in, .sums = b ? b->grad : NULL, .R = R, .F = F};
+    gradient.dh = t->options.backward_twice ? (void *)(m->scratch + m->dh_at) : k->h;
     tower_decode(t, &k->h8, R);
-    ops->activation_forward(t->device, e, ffn, k->h, act, R, F);
-    if (inner) tower_norm(t, act, inner, P(ROLE_FFN_NORM_B), in, k->ffn_mean, k->ffn_rstd, R, F);
     if (tower_norms_behind(t))
-        branch_behind_backward(pass, in, k->u2, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->mean2, k->rstd2,
-                               P(ROLE_FC2_W), P(ROLE_FC2_B), td, dact, R);
-    else branch_backward(pass, in, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2), td, dact, R);
-    if (inner)
-        inner_norm_backward(pass, dact, act, inner, P(ROLE_FFN_NORM_B), k->ffn_mean, k->ffn_rstd, R, F);
-    ops->activation_backward(t->device, e, ffn, dact, k->h, dh, R, F);
+        branch_behind_entry(pass, &branch, k->u2, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->mean2, k->rstd2, R);
+    else {
+        struct branch_gradient entry = branch_entry(pass, &branch, R);
+        ops->branch_gradient(t->device, &entry);
+    }
+    if (inner) {
+        char *act = in + (size_t)(R * F) * dtype_bytes(e);
+        ops->activation_forward(t->device, e, ffn, k->h, act, R, F);
+        tower_norm(t, act, inner, P(ROLE_FFN_NORM_B), in, k->ffn_mean, k->ffn_rstd, R, F);
+        branch_weight_gradient(pass, &branch, in, R);
+        branch_input_gradient(pass, &branch, in, R);
+        inner_norm_backward(pass, in, act, inner, P(ROLE_FFN_NORM_B), k->ffn_mean, k->ffn_rstd, R, F);
+        ops->activation_backward(t->device, &gradient);
+    } else {
+        branch_input_gradient(pass, &branch, in, R);
+        ops->activation_backward(t->device, &gradient);
+        branch_weight_gradient(pass, &branch, in, R);
+    }
     if (tower_norms_behind(t)) {
-        stream_linear_backward(pass, dh, k->x_mid, P(ROLE_FC1_W), P(ROLE_FC1_B), R);
+        stream_linear_backward(pass, gradient.dh, k->x_mid, P(ROLE_FC1_W), NULL, R);
         return;
     }
     struct layernorm norm = {.type = e,
@@ -245,15 +288,17 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R)
                              .rstd = k->rstd2,
                              .R = R,
                              .D = D};
-    norm_linear_backward(pass, dh, &norm, P(ROLE_NORM2_W), P(ROLE_NORM2_B), P(ROLE_FC1_W), P(ROLE_FC1_B));
+    norm_linear_backward(pass, gradient.dh, &norm, P(ROLE_NORM2_W), P(ROLE_NORM2_B), P(ROLE_FC1_W), NULL,
+                         then);
 }
 
-static void attention_branch_backward(const struct pass *pass, int64_t l, void *dattn, int64_t R)
+/* dattn from the branch's du; its dx and du were made at the end of ffn_backward, but with norms behind */
+static void attention_branch_backward(const struct pass *pass, int64_t l, const struct branch *branch,
+                                      void *dattn, int64_t R)
 {
     struct tower *t = pass->tower;
     struct block_activations *k = &t->memory->kept[l];
     int64_t D = t->geometry.width;
-    void *td = t->memory->scratch + t->memory->td_at;
     const struct parameter *inner = P(ROLE_ATTN_NORM_W);
     const void *a = k->attn;
     if (inner) {
@@ -270,9 +315,9 @@ static void attention_branch_backward(const struct pass *pass, int64_t l, void *
         a = dattn;
     }
     if (tower_norms_behind(t))
-        branch_behind_backward(pass, a, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), k->mean1, k->rstd1,
-                               P(ROLE_PROJ_W), P(ROLE_PROJ_B), td, dattn, R);
-    else branch_backward(pass, a, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1), td, dattn, R);
+        branch_behind_entry(pass, branch, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), k->mean1, k->rstd1, R);
+    branch_weight_gradient(pass, branch, a, R);
+    branch_input_gradient(pass, branch, dattn, R);
     if (inner)
         inner_norm_backward(pass, dattn, k->attn, inner, P(ROLE_ATTN_NORM_B), k->attn_mean, k->attn_rstd, R,
                             D);
@@ -293,11 +338,13 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     /* of the last block everything is still there, until a second pass */
     if (t->options.recompute == RECOMPUTE_BLOCK && (l < g->depth - 1 || t->options.backward_twice))
         tower_block_forward(t, l, m->x[l], k, NULL, B);
-    ffn_backward(pass, l, R);
+    struct branch branch = branch_of(t, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1));
+    struct branch_gradient entry = branch_entry(pass, &branch, R);
+    ffn_backward(pass, l, R, &entry);
 
     void *dattn = region, *dqkv = region + (size_t)(R * D) * dtype_bytes(e);
     tower_decode(t, &k->attn8, R);
-    attention_branch_backward(pass, l, dattn, R);
+    attention_branch_backward(pass, l, &branch, dattn, R);
     dev->ops->attention_backward(dev, &(struct attention_gradient){.type = e,
                                                                    .qkv = k->qkv,
                                                                    .out = k->attn,
@@ -323,7 +370,7 @@ void tower_block_backward(const struct pass *pass, int64_t l)
                              .rstd = k->rstd1,
                              .R = R,
                              .D = D};
-    norm_linear_backward(pass, dqkv, &norm, P(ROLE_NORM1_W), P(ROLE_NORM1_B), P(ROLE_QKV_W), qkv_bias);
+    norm_linear_backward(pass, dqkv, &norm, P(ROLE_NORM1_W), P(ROLE_NORM1_B), P(ROLE_QKV_W), qkv_bias, NULL);
 }
 #undef P
 

@@ -38,20 +38,27 @@ void tower_linear(struct tower *t, const void *x, const struct parameter *w, con
     tower_linear_apart(t, x, w->count / out, w, bias, y, out, y_type, rows);
 }
 
+static struct layernorm norm_of(const struct tower *t, const void *x, const struct parameter *w,
+                                const struct parameter *b, void *y, float *mean, float *rstd, int64_t R,
+                                int64_t D)
+{
+    return (struct layernorm){.type = t->options.compute,
+                              .x = x,
+                              .x_stride = D,
+                              .weight = f32(w),
+                              .bias = f32(b),
+                              .y = y,
+                              .mean = mean,
+                              .rstd = rstd,
+                              .R = R,
+                              .D = D,
+                              .eps = t->family->norm_eps};
+}
 void tower_norm(struct tower *t, const void *x, const struct parameter *w, const struct parameter *b, void *y,
                 float *mean, float *rstd, int64_t R, int64_t D)
 {
-    t->device->ops->layernorm_forward(t->device, &(struct layernorm){.type = t->options.compute,
-                                                                     .x = x,
-                                                                     .x_stride = D,
-                                                                     .weight = f32(w),
-                                                                     .bias = f32(b),
-                                                                     .y = y,
-                                                                     .mean = mean,
-                                                                     .rstd = rstd,
-                                                                     .R = R,
-                                                                     .D = D,
-                                                                     .eps = t->family->norm_eps});
+    struct layernorm norm = norm_of(t, x, w, b, y, mean, rstd, R, D);
+    t->device->ops->layernorm_forward(t->device, &norm);
 }
 
 void tower_rotate(struct tower *t, void *qkv, int64_t batch, bool inverse)
@@ -86,18 +93,20 @@ void tower_decode(struct tower *t, const struct coded *kept, int64_t R)
     if (rows.codes) t->device->ops->decode(t->device, &rows);
 }
 
-/* y = x + gamma branch, the branch (behind its norm, where that is behind) in t1 */
-static void end_branch(struct tower *t, const void *x, const struct parameter *gamma, void *y, int64_t R)
+/* y = x + gamma branch, the branch (behind its norm, where that is behind) in t1; then norm(y), unless NULL
+ */
+static void end_branch(struct tower *t, const void *x, const struct parameter *gamma, void *y, int64_t R,
+                       const struct layernorm *norm)
 {
     int64_t D = t->geometry.width;
     t->device->ops->residual_forward(t->device,
                                      &(struct residual){t->options.compute, .x = x,
                                                         .branch = t->memory->scratch + t->memory->t1_at,
-                                                        .gamma = f32(gamma), .y = y, R, D});
+                                                        .gamma = f32(gamma), .y = y, R, D, norm});
 }
 
 /* x_mid = x + gamma1 proj(a), a = attention(rotated(qkv)), qkv = linear(norm1(x)); with an inner norm
- * proj(norm(a)); with norms behind x + norm1(proj(a)), qkv = linear(x) */
+ * proj(norm(a)); with norms behind x + norm1(proj(a)), qkv = linear(x), else norm2(x_mid) in t1, too */
 static void attention_forward(struct tower *t, int64_t l, const void *x, struct block_activations *k,
                               int64_t batch)
 {
@@ -120,13 +129,15 @@ static void attention_forward(struct tower *t, int64_t l, const void *x, struct 
     }
     void *u = k->u1 ? k->u1 : t1;
     tower_linear(t, a, P(ROLE_PROJ_W), f32(P(ROLE_PROJ_B)), u, t->options.compute, R);
+    struct layernorm norm2 =
+        norm_of(t, k->x_mid, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
     if (tower_norms_behind(t))
         tower_norm(t, u, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
-    end_branch(t, x, P(ROLE_LS1), k->x_mid, R);
+    end_branch(t, x, P(ROLE_LS1), k->x_mid, R, tower_norms_behind(t) ? NULL : &norm2);
 }
 
-/* x_out = x_mid + gamma2 fc2(activation(fc1(norm2(x_mid)))), an inner norm before fc2; with norms behind
- * x_mid + norm2(fc2(activation(fc1(x_mid)))) */
+/* x_out = x_mid + gamma2 fc2(activation(fc1(norm2(x_mid)))), norm2(x_mid) in t1, an inner norm before fc2;
+ * with norms behind x_mid + norm2(fc2(activation(fc1(x_mid)))) */
 static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k, void *x_out, int64_t R)
 {
     const struct geometry *g = &t->geometry;
@@ -135,7 +146,6 @@ static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k,
     char *t1 = t->memory->scratch + t->memory->t1_at, *act = t->memory->scratch + t->memory->region_at;
     bool behind = tower_norms_behind(t);
     const void *n = behind ? k->x_mid : t1;
-    if (!behind) tower_norm(t, k->x_mid, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
     tower_linear(t, n, P(ROLE_FC1_W), f32(P(ROLE_FC1_B)), k->h, e, R);
     tower_encode(t, &k->h8, R);
     if (!x_out && !behind) return;
@@ -146,7 +156,7 @@ static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k,
     void *u = k->u2 ? k->u2 : t1;
     tower_linear(t, act, P(ROLE_FC2_W), f32(P(ROLE_FC2_B)), u, e, R);
     if (behind) tower_norm(t, u, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
-    if (x_out) end_branch(t, k->x_mid, P(ROLE_LS2), x_out, R);
+    if (x_out) end_branch(t, k->x_mid, P(ROLE_LS2), x_out, R, NULL);
 }
 #undef P
 

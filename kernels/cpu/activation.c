@@ -309,19 +309,9 @@ static inline void quick_gelu_piece(int bf16, const void *h, void *y, int64_t at
 
 void NAME(gelu_forward)(int bf16, const void *h, void *y, int64_t n) { IN_PIECES(gelu_piece, h, y) }
 
-void NAME(gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n)
-{
-    IN_PIECES(gelu_gradient_piece, dy, h, dh)
-}
-
 void NAME(quick_gelu_forward)(int bf16, const void *h, void *y, int64_t n)
 {
     IN_PIECES(quick_gelu_piece, h, y)
-}
-
-void NAME(quick_gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n)
-{
-    IN_PIECES(quick_gelu_gradient_piece, dy, h, dh)
 }
 
 /* h (R, 2F) = [x1 | x2] */
@@ -334,11 +324,63 @@ void NAME(swiglu_forward)(int bf16, const void *h, void *y, int64_t R, int64_t F
     }
 }
 
-void NAME(swiglu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t R, int64_t F)
+/* The same with f(h) from a copy of the piece of h: dh may take its place, and f(h) that of dy. */
+#define WITH_ACTIVATION(gradient, forward)                                                                   \
+    PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)                                                   \
+    {                                                                                                        \
+        float copy[PIECE], made[PIECE];                                                                      \
+        size_t element = bf16 ? 2 : 4, bytes = (size_t)piece(n, at) * element, from = (size_t)at * element;  \
+        memcpy(copy, (const char *)h + from, bytes);                                                         \
+        gradient(bf16, dy, h, dh, at, at + piece(n, at));                                                    \
+        forward(bf16, copy, made, 0, piece(n, at));                                                          \
+        memcpy((char *)act + from, made, bytes);                                                             \
+    }
+
+static void gelu_backward(int bf16, const void *dy, const void *h, void *dh, void *act, int64_t n)
 {
+    if (act) {
+        WITH_ACTIVATION(gelu_gradient_piece, gelu_piece)
+        return;
+    }
+    IN_PIECES(gelu_gradient_piece, dy, h, dh)
+}
+
+static void quick_gelu_backward(int bf16, const void *dy, const void *h, void *dh, void *act, int64_t n)
+{
+    if (act) {
+        WITH_ACTIVATION(quick_gelu_gradient_piece, quick_gelu_piece)
+        return;
+    }
+    IN_PIECES(quick_gelu_gradient_piece, dy, h, dh)
+}
+
+static void swiglu_backward(int bf16, const void *dy, const void *h, void *dh, void *act, int64_t R,
+                            int64_t F)
+{
+    size_t element = bf16 ? 2 : 4;
     PARALLEL_FOR for (int64_t row = 0; row < R; row++) for (int64_t at = 0; at < F; at += PIECE)
     {
-        if (bf16) swiglu_gradient_piece(1, dy, h, dh, row * 2 * F + at, F, row * F + at, piece(F, at));
-        else swiglu_gradient_piece(0, dy, h, dh, row * 2 * F + at, F, row * F + at, piece(F, at));
+        float copy[2 * PIECE], made[PIECE];
+        int64_t n = piece(F, at), left = row * 2 * F + at;
+        if (act)
+            for (int64_t k = 0; k < 2; k++)
+                memcpy((char *)copy + (size_t)(k * n) * element,
+                       (const char *)h + (size_t)(left + k * F) * element, (size_t)n * element);
+        if (bf16) swiglu_gradient_piece(1, dy, h, dh, left, F, row * F + at, n);
+        else swiglu_gradient_piece(0, dy, h, dh, left, F, row * F + at, n);
+        if (!act) continue;
+        swiglu_piece(bf16, copy, made, 0, n, 0, n);
+        memcpy((char *)act + (size_t)(row * F + at) * element, made, (size_t)n * element);
     }
+}
+
+void NAME(activation_backward)(const struct activation_gradient *o, float *shares)
+{
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t R = o->R, F = o->F, columns = o->kind == ACTIVATION_SWIGLU ? 2 * F : F;
+    if (o->kind == ACTIVATION_SWIGLU) swiglu_backward(bf16, o->dy, o->h, o->dh, o->act, R, F);
+    else
+        (o->kind == ACTIVATION_GELU ? gelu_backward : quick_gelu_backward)(bf16, o->dy, o->h, o->dh, o->act,
+                                                                           R * F);
+    if (o->sums) NAME(column_sums)(bf16, o->dh, o->sums, R, columns, shares);
 }

@@ -160,18 +160,7 @@ void NAME(residual_forward)(const struct residual *o)
         else SIMD for (int64_t i = 0; i < count; i++) w[i] = u[i] + v[i];
         write_piece(bf16, o->y, here, count, w);
     }
-}
-
-void NAME(scale_columns)(int bf16, const float *dx, const float *gamma, void *out, int64_t R, int64_t D)
-{
-    PARALLEL_FOR for (int64_t row = 0; row < R; row++) for (int64_t at = 0; at < D; at += PIECE)
-    {
-        float buffer[PIECE];
-        int64_t count = piece(D, at), here = row * D + at;
-        float *w = piece_for(bf16, out, here, buffer);
-        SIMD for (int64_t i = 0; i < count; i++) w[i] = gamma[at + i] * dx[here + i];
-        write_piece(bf16, out, here, count, w);
-    }
+    if (o->norm) NAME(layernorm_forward)(o->norm);
 }
 
 static inline uint32_t bits_one(float x)

@@ -35,13 +35,12 @@ struct cpu_ops {
     void (*row_mean_forward)(const struct row_mean *);
     void (*row_mean_backward)(const struct row_mean_gradient *);
     void (*gelu_forward)(int bf16, const void *h, void *y, int64_t n);
-    void (*gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n);
     void (*quick_gelu_forward)(int bf16, const void *h, void *y, int64_t n);
-    void (*quick_gelu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t n);
     void (*swiglu_forward)(int bf16, const void *h, void *y, int64_t R, int64_t F);
-    void (*swiglu_backward)(int bf16, const void *dy, const void *h, void *dh, int64_t R, int64_t F);
+    /* shares: row_shares_bytes(columns of dh) of scratch, with sums */
+    void (*activation_backward)(const struct activation_gradient *, float *shares);
     void (*residual_forward)(const struct residual *);
-    void (*scale_columns)(int bf16, const float *dx, const float *gamma, void *out, int64_t R, int64_t D);
+    void (*branch_gradient)(const struct branch_gradient *, float *shares); /* row_shares_bytes(D) */
     void (*column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t D,
                         float *shares); /* row_shares_bytes(R, D) */
     void (*layerscale_backward)(const struct layerscale_gradient *);

@@ -156,6 +156,30 @@ void NAME(layernorm_backward)(const struct layernorm_gradient *o, float *shares)
     }
     add_shares(shares, 2 * D, D, o->dweight);
     add_shares(shares + D, 2 * D, D, o->dbias);
+    if (o->then) NAME(branch_gradient)(o->then, shares);
+}
+
+void NAME(branch_gradient)(const struct branch_gradient *o, float *shares)
+{
+    int bf16 = o->type == DTYPE_BF16;
+    int64_t R = o->R, D = o->D, step = (R + ROW_SHARES - 1) / ROW_SHARES;
+    PARALLEL_FOR for (int64_t s = 0; s < ROW_SHARES; s++)
+    {
+        float *share = shares + s * D, out[PIECE];
+        memset(share, 0, (size_t)D * sizeof(float));
+        for (int64_t row = s * step; row < (s + 1) * step && row < R; row++)
+            for (int64_t at = 0; at < D; at += PIECE) {
+                int64_t count = piece(D, at), here = row * D + at;
+                const float *v = o->dx + here, *gamma = o->gamma ? o->gamma + at : NULL;
+                float *to = share + at;
+                SIMD for (int64_t i = 0; i < count; i++) to[i] += v[i];
+                store_piece(bf16, o->plain, here, count, v);
+                if (!gamma) continue;
+                SIMD for (int64_t i = 0; i < count; i++) out[i] = gamma[i] * v[i];
+                store_piece(bf16, o->scaled, here, count, out);
+            }
+    }
+    add_shares(shares, D, D, o->sums);
 }
 
 /* s_j += sum_r x_rj: the gradient of a bias, whose every row is the same */

@@ -254,20 +254,6 @@ KERNEL(residual_forward_bf16, const bf16 *x, const bf16 *branch, const float *ga
     residual_forward(x, branch, gamma, y, R, D);
 }
 
-template <class T>
-DEVICE void scale_columns(const float *dx, const float *gamma, T *out, int64_t R, int64_t D)
-{
-    FOR_EACH_AT(w, 2, R * D, D) store(out, w.i, gamma[w.at[0]] * dx[w.i]);
-}
-KERNEL(scale_columns_f32, const float *dx, const float *gamma, float *out, int64_t R, int64_t D)
-{
-    scale_columns(dx, gamma, out, R, D);
-}
-KERNEL(scale_columns_bf16, const float *dx, const float *gamma, bf16 *out, int64_t R, int64_t D)
-{
-    scale_columns(dx, gamma, out, R, D);
-}
-
 DEVICE uint32_t bits_of(float x)
 {
     union {
@@ -347,36 +333,28 @@ template <class T> DEVICE void decode(T *x, const int8_t *codes, const float *sc
 CODED_AS(f32, float)
 CODED_AS(bf16, bf16)
 
-DEVICE float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
-DEVICE float gelu_slope(float x)
-{
-    return 0.5f * (1.0f + erff(x * 0.70710678118654752f)) + x * 0.39894228040143268f * expf(-0.5f * x * x);
-}
+/* The activations: f(h), and dy f'(h). */
+struct gelu {
+    DEVICE_METHOD static float value(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
+    DEVICE_METHOD static float gradient(float dy, float x)
+    {
+        return dy * (0.5f * (1.0f + erff(x * 0.70710678118654752f)) +
+                     x * 0.39894228040143268f * expf(-0.5f * x * x));
+    }
+};
+/* f = h s, s = 1 / (1 + exp(-1.702 h)) */
+struct quick_gelu {
+    DEVICE_METHOD static float value(float x) { return x / (1.0f + expf(-1.702f * x)); }
+    DEVICE_METHOD static float gradient(float dy, float x)
+    {
+        float a = 1.702f * x, s = 1.0f / (1.0f + expf(-a));
+        return dy * s * (1.0f + a * (1.0f - s));
+    }
+};
 
-template <class T> DEVICE void gelu_forward(const T *h, T *y, int64_t n)
+template <class F, class T> DEVICE void activation_forward(const T *h, T *y, int64_t n)
 {
-    FOR_EACH(i, n) store(y, i, gelu(load(h, i)));
-}
-template <class T> DEVICE void gelu_backward(const T *dy, const T *h, T *dh, int64_t n)
-{
-    FOR_EACH(i, n) store(dh, i, load(dy, i) * gelu_slope(load(h, i)));
-}
-/* y = h s, s = 1 / (1 + exp(-1.702 h)) */
-template <class T> DEVICE void quick_gelu_forward(const T *h, T *y, int64_t n)
-{
-    FOR_EACH(i, n)
-    {
-        float a = load(h, i);
-        store(y, i, a / (1.0f + expf(-1.702f * a)));
-    }
-}
-template <class T> DEVICE void quick_gelu_backward(const T *dy, const T *h, T *dh, int64_t n)
-{
-    FOR_EACH(i, n)
-    {
-        float a = 1.702f * load(h, i), s = 1.0f / (1.0f + expf(-a));
-        store(dh, i, load(dy, i) * s * (1.0f + a * (1.0f - s)));
-    }
+    FOR_EACH(i, n) store(y, i, F::value(load(h, i)));
 }
 /* h (R, 2F) = [x1 | x2], y = silu(x1) * x2 */
 template <class T> DEVICE void swiglu_forward(const T *h, T *y, int64_t R, int64_t F)
@@ -388,31 +366,86 @@ template <class T> DEVICE void swiglu_forward(const T *h, T *y, int64_t R, int64
         store(y, i, a * s * load(h, at + F));
     }
 }
-template <class T> DEVICE void swiglu_backward(const T *dy, const T *h, T *dh, int64_t R, int64_t F)
+
+/* Share BLOCK_Y of BLOCKS_Y of the rows; one thread a column, which reads some rows before it writes them: dh
+ * may be h, act may be dy. partial (shares, F), with two halves (shares, 2F), NULL: none: sums of dh. */
+template <class F, class T>
+DEVICE void activation_backward(const T *dy, const T *h, T *dh, T *act, float *partial, int64_t R,
+                                int64_t columns)
 {
-    FOR_EACH_AT(w, 2, R * F, F)
-    {
-        int64_t i = w.i, at = i + w.at[1] * F;
-        float a = load(h, at), b = load(h, at + F), s = 1.0f / (1.0f + expf(-a)), d = load(dy, i);
-        store(dh, at, d * b * s * (1.0f + a * (1.0f - s)));
-        store(dh, at + F, d * a * s);
+    int64_t d = BLOCK_X * THREADS + THREAD, shares = BLOCKS_Y, step = (R + shares - 1) / shares,
+            begin = BLOCK_Y * step;
+    int64_t end = begin + step < R ? begin + step : R;
+    if (d >= columns) return;
+    float sum = 0, g[AT_ONCE], x[AT_ONCE];
+    for (int64_t row = begin; row < end; row += AT_ONCE) {
+        UNROLLED for (int k = 0; k < AT_ONCE; k++)
+        {
+            int64_t at = (row + k < end ? row + k : row) * columns + d;
+            g[k] = load(dy, at);
+            x[k] = load(h, at);
+        }
+        UNROLLED for (int k = 0; k < AT_ONCE; k++)
+        {
+            if (row + k >= end) continue;
+            float made = rounded(dh, F::gradient(g[k], x[k]));
+            int64_t at = (row + k) * columns + d;
+            store(dh, at, made);
+            if (act) store(act, at, F::value(x[k]));
+            sum += made;
+        }
     }
+    if (partial) partial[BLOCK_Y * columns + d] = sum;
 }
+template <class T>
+DEVICE void swiglu_backward(const T *dy, const T *h, T *dh, T *act, float *partial, int64_t R, int64_t F)
+{
+    int64_t d = BLOCK_X * THREADS + THREAD, shares = BLOCKS_Y, step = (R + shares - 1) / shares,
+            begin = BLOCK_Y * step;
+    int64_t end = begin + step < R ? begin + step : R;
+    if (d >= F) return;
+    float sum = 0, sum2 = 0, g[AT_ONCE], x[AT_ONCE], x2[AT_ONCE];
+    for (int64_t row = begin; row < end; row += AT_ONCE) {
+        UNROLLED for (int k = 0; k < AT_ONCE; k++)
+        {
+            int64_t at = (row + k < end ? row + k : row) * 2 * F + d;
+            g[k] = load(dy, (row + k < end ? row + k : row) * F + d);
+            x[k] = load(h, at);
+            x2[k] = load(h, at + F);
+        }
+        UNROLLED for (int k = 0; k < AT_ONCE; k++)
+        {
+            if (row + k >= end) continue;
+            float a = x[k], s = 1.0f / (1.0f + expf(-a));
+            float made = rounded(dh, g[k] * x2[k] * s * (1.0f + a * (1.0f - s))),
+                  made2 = rounded(dh, g[k] * a * s);
+            int64_t at = (row + k) * 2 * F + d;
+            store(dh, at, made);
+            store(dh, at + F, made2);
+            if (act) store(act, (row + k) * F + d, a * s * x2[k]);
+            sum += made;
+            sum2 += made2;
+        }
+    }
+    if (!partial) return;
+    partial[BLOCK_Y * 2 * F + d] = sum;
+    partial[BLOCK_Y * 2 * F + F + d] = sum2;
+}
+#define ACTIVATION(name, suffix, T)                                                                          \
+    KERNEL(name##_forward_##suffix, const T *h, T *y, int64_t n) { activation_forward<name>(h, y, n); }      \
+    KERNEL(name##_backward_##suffix, const T *dy, const T *h, T *dh, T *act, float *partial, int64_t R,      \
+           int64_t F)                                                                                        \
+    {                                                                                                        \
+        activation_backward<name>(dy, h, dh, act, partial, R, F);                                            \
+    }
 #define ACTIVATIONS(suffix, T)                                                                               \
-    KERNEL(gelu_forward_##suffix, const T *h, T *y, int64_t n) { gelu_forward(h, y, n); }                    \
-    KERNEL(gelu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t n)                                \
-    {                                                                                                        \
-        gelu_backward(dy, h, dh, n);                                                                         \
-    }                                                                                                        \
-    KERNEL(quick_gelu_forward_##suffix, const T *h, T *y, int64_t n) { quick_gelu_forward(h, y, n); }        \
-    KERNEL(quick_gelu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t n)                          \
-    {                                                                                                        \
-        quick_gelu_backward(dy, h, dh, n);                                                                   \
-    }                                                                                                        \
+    ACTIVATION(gelu, suffix, T)                                                                              \
+    ACTIVATION(quick_gelu, suffix, T)                                                                        \
     KERNEL(swiglu_forward_##suffix, const T *h, T *y, int64_t R, int64_t F) { swiglu_forward(h, y, R, F); }  \
-    KERNEL(swiglu_backward_##suffix, const T *dy, const T *h, T *dh, int64_t R, int64_t F)                   \
+    KERNEL(swiglu_backward_##suffix, const T *dy, const T *h, T *dh, T *act, float *partial, int64_t R,      \
+           int64_t F)                                                                                        \
     {                                                                                                        \
-        swiglu_backward(dy, h, dh, R, F);                                                                    \
+        swiglu_backward(dy, h, dh, act, partial, R, F);                                                      \
     }
 ACTIVATIONS(f32, float)
 ACTIVATIONS(bf16, bf16)

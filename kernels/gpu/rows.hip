@@ -40,48 +40,170 @@ DEVICE void layernorm_apply(const T *x, int64_t stride, const float *weight, con
         store(y, row * D + d, (load(x, row * stride + d) - m) * r * weight[d] + bias[d]);
 }
 
-/* dx += rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight; or written to `to`, which may be dy */
+/* A thread has the columns THREAD, THREAD + THREADS, ... of a row: the first of them, of rows as wide as
+ * towers are, stay in registers from one pass over the row to the next; what is behind is read again. */
+enum { KEPT = 8 };
+
+/* y = x + gamma * branch, and norm(y), of what y was rounded to. n may be branch. */
 template <class T>
-DEVICE void layernorm_backward_input(const T *dy, const T *x, int64_t stride, const float *weight,
-                                     const float *mean, const float *rstd, float *dx, int64_t dx_stride,
-                                     T *to, int64_t D)
+DEVICE void residual_norm(const T *x, const T *branch, const float *gamma, T *y, const float *weight,
+                          const float *bias, T *n, float *mean, float *rstd, int64_t D, float eps)
 {
     SHARED float partial[WAVES];
-    int64_t row = BLOCK_X;
-    float m = mean[row], r = rstd[row], sum = 0, product = 0;
-    for (int64_t d = THREAD; d < D; d += THREADS) {
-        float g = load(dy, row * D + d) * weight[d];
-        sum += g;
-        product += g * (load(x, row * stride + d) - m) * r;
+    int64_t row = BLOCK_X, behind = KEPT * THREADS + THREAD;
+    float kept[KEPT], sum = 0, squares = 0;
+    x += row * D;
+    branch += row * D;
+    y += row * D;
+    n += row * D;
+    UNROLLED for (int k = 0; k < KEPT; k++)
+    {
+        int64_t d = k * THREADS + THREAD;
+        kept[k] = d < D ? rounded(x, load(x, d) + (gamma ? gamma[d] : 1.0f) * load(branch, d)) : 0.0f;
     }
-    sum = block_sum(sum, partial) / (float)D;
-    product = block_sum(product, partial) / (float)D;
-    for (int64_t d = THREAD; d < D; d += THREADS) {
-        float xhat = (load(x, row * stride + d) - m) * r;
-        float gradient = r * (load(dy, row * D + d) * weight[d] - sum - xhat * product);
-        if (to) store(to, row * D + d, gradient);
-        else dx[row * dx_stride + d] += gradient;
+    UNROLLED for (int k = 0; k < KEPT; k++)
+    {
+        int64_t d = k * THREADS + THREAD;
+        if (d >= D) continue;
+        store(y, d, kept[k]);
+        sum += kept[k];
+    }
+    for (int64_t d = behind; d < D; d += THREADS) {
+        store(y, d, load(x, d) + (gamma ? gamma[d] : 1.0f) * load(branch, d));
+        sum += load(y, d);
+    }
+    float m = block_sum(sum, partial) / (float)D;
+    UNROLLED for (int k = 0; k < KEPT; k++)
+    {
+        if (k * THREADS + THREAD >= D) continue;
+        squares += (kept[k] - m) * (kept[k] - m);
+    }
+    for (int64_t d = behind; d < D; d += THREADS) squares += (load(y, d) - m) * (load(y, d) - m);
+    float r = 1.0f / sqrtf(block_sum(squares, partial) / (float)D + eps);
+    UNROLLED for (int k = 0; k < KEPT; k++)
+    {
+        int64_t d = k * THREADS + THREAD;
+        if (d < D) store(n, d, (kept[k] - m) * r * weight[d] + bias[d]);
+    }
+    for (int64_t d = behind; d < D; d += THREADS) store(n, d, (load(y, d) - m) * r * weight[d] + bias[d]);
+    if (THREAD == 0) {
+        mean[row] = m;
+        rstd[row] = r;
     }
 }
 
-/* Share BLOCK_Y of BLOCKS_Y of the rows; one thread a column.
- * partial (2, shares, D): sums of dy * xhat, of dy. */
+/* dx += rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight; or written to `to`, which may be dy;
+ * or dx enters a branch at once: plain = dx, scaled = gamma dx (plain or scaled may be dy).
+ *
+ * Share BLOCK_X of BLOCKS_X of the rows, one after another.
+ * partial (2 or 3, shares, D): sums of dy * xhat, of dy, and of dx where it enters a branch. */
 template <class T>
-DEVICE void layernorm_backward_weight(const T *dy, const T *x, int64_t stride, const float *mean,
-                                      const float *rstd, float *partial, int64_t R, int64_t D)
+DEVICE void layernorm_backward(const T *dy, const T *x, int64_t stride, const float *weight,
+                               const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to,
+                               T *plain, T *scaled, const float *gamma, float *partial, int64_t R, int64_t D)
+{
+    SHARED float sums[WAVES], products[WAVES];
+    int64_t shares = BLOCKS_X, step = (R + shares - 1) / shares, begin = BLOCK_X * step,
+            end = begin + step < R ? begin + step : R, behind = KEPT * THREADS + THREAD;
+    float *of_weight = partial + BLOCK_X * D, *of_bias = of_weight + shares * D,
+          *of_dx = of_bias + shares * D;
+    float dweight[KEPT] = {}, dbias[KEPT] = {}, ddx[KEPT] = {};
+    for (int64_t d = behind; d < D; d += THREADS) {
+        of_weight[d] = of_bias[d] = 0;
+        if (plain) of_dx[d] = 0;
+    }
+    for (int64_t row = begin; row < end; row++) {
+        float m = mean[row], r = rstd[row], sum = 0, product = 0, given[KEPT], centred[KEPT];
+        const T *g = dy + row * D, *v = x + row * stride;
+        float *out = to ? nullptr : dx + row * dx_stride;
+        UNROLLED for (int k = 0; k < KEPT; k++)
+        {
+            int64_t d = k * THREADS + THREAD;
+            given[k] = d < D ? load(g, d) : 0.0f;
+            centred[k] = d < D ? load(v, d) - m : 0.0f;
+        }
+        UNROLLED for (int k = 0; k < KEPT; k++)
+        {
+            int64_t d = k * THREADS + THREAD;
+            if (d >= D) continue;
+            float w = given[k] * weight[d];
+            sum += w;
+            product += w * centred[k] * r;
+            dweight[k] += given[k] * centred[k] * r;
+            dbias[k] += given[k];
+        }
+        for (int64_t d = behind; d < D; d += THREADS) {
+            float one = load(g, d), c = load(v, d) - m, w = one * weight[d];
+            sum += w;
+            product += w * c * r;
+            of_weight[d] += one * c * r;
+            of_bias[d] += one;
+        }
+        block_sums(sum, product, sums, products);
+        sum /= (float)D;
+        product /= (float)D;
+        UNROLLED for (int k = 0; k < KEPT; k++)
+        {
+            int64_t d = k * THREADS + THREAD;
+            if (d >= D) continue;
+            float gradient = r * (given[k] * weight[d] - sum - centred[k] * r * product);
+            if (to) {
+                store(to, row * D + d, gradient);
+                continue;
+            }
+            gradient += out[d];
+            out[d] = gradient;
+            if (!plain) continue;
+            ddx[k] += gradient;
+            store(plain, row * D + d, gradient);
+            if (gamma) store(scaled, row * D + d, gamma[d] * gradient);
+        }
+        for (int64_t d = behind; d < D; d += THREADS) {
+            float gradient = r * (load(g, d) * weight[d] - sum - (load(v, d) - m) * r * product);
+            if (to) {
+                store(to, row * D + d, gradient);
+                continue;
+            }
+            gradient += out[d];
+            out[d] = gradient;
+            if (!plain) continue;
+            of_dx[d] += gradient;
+            store(plain, row * D + d, gradient);
+            if (gamma) store(scaled, row * D + d, gamma[d] * gradient);
+        }
+    }
+    UNROLLED for (int k = 0; k < KEPT; k++)
+    {
+        int64_t d = k * THREADS + THREAD;
+        if (d >= D) continue;
+        of_weight[d] = dweight[k];
+        of_bias[d] = dbias[k];
+        if (plain) of_dx[d] = ddx[k];
+    }
+}
+
+/* Share BLOCK_Y of BLOCKS_Y of the rows; one thread a column. plain = dx, scaled = gamma dx;
+ * partial (shares, D): sums of dx */
+template <class T>
+DEVICE void branch_gradient(const float *dx, const float *gamma, T *plain, T *scaled, float *partial,
+                            int64_t R, int64_t D)
 {
     int64_t d = BLOCK_X * THREADS + THREAD, shares = BLOCKS_Y, step = (R + shares - 1) / shares,
             begin = BLOCK_Y * step;
     int64_t end = begin + step < R ? begin + step : R;
     if (d >= D) return;
-    float weight = 0, bias = 0;
-    for (int64_t row = begin; row < end; row++) {
-        float g = load(dy, row * D + d);
-        weight += g * (load(x, row * stride + d) - mean[row]) * rstd[row];
-        bias += g;
+    float sum = 0, scale = gamma ? gamma[d] : 1.0f, v[AT_ONCE];
+    for (int64_t row = begin; row < end; row += AT_ONCE) {
+        UNROLLED for (int k = 0; k < AT_ONCE; k++) v[k] = row + k < end ? dx[(row + k) * D + d] : 0.0f;
+        UNROLLED for (int k = 0; k < AT_ONCE; k++)
+        {
+            if (row + k >= end) continue;
+            sum += v[k];
+            store(plain, (row + k) * D + d, v[k]);
+            if (gamma) store(scaled, (row + k) * D + d, scale * v[k]);
+        }
     }
-    partial[BLOCK_Y * D + d] = weight;
-    partial[(shares + BLOCK_Y) * D + d] = bias;
+    partial[BLOCK_Y * D + d] = sum;
 }
 
 template <class T> DEVICE void column_sums(const T *x, float *partial, int64_t R, int64_t D)
@@ -95,13 +217,14 @@ template <class T> DEVICE void column_sums(const T *x, float *partial, int64_t R
     partial[BLOCK_Y * D + d] = sum;
 }
 
-/* sums (D) += partial (shares, D); of a grid two blocks high also more (D) += what stands behind it */
-KERNEL(add_shares, const float *partial, float *sums, float *more, int64_t shares, int64_t D)
+/* sums (D) += partial (shares, D); of a grid two or three blocks high also more and most (D) += what stands
+ * behind it */
+KERNEL(add_shares, const float *partial, float *sums, float *more, float *most, int64_t shares, int64_t D)
 {
     int64_t d = BLOCK_X * THREADS + THREAD;
     if (d >= D) return;
     const float *from = partial + BLOCK_Y * shares * D;
-    float *to = BLOCK_Y ? more : sums, sum = 0;
+    float *to = BLOCK_Y == 0 ? sums : BLOCK_Y == 1 ? more : most, sum = 0;
     for (int64_t s = 0; s < shares; s++) sum += from[s * D + d];
     to[d] += sum;
 }
@@ -117,15 +240,22 @@ KERNEL(add_shares, const float *partial, float *sums, float *more, int64_t share
     {                                                                                                        \
         layernorm_apply(x, stride, weight, bias, mean, rstd, y, D);                                          \
     }                                                                                                        \
-    KERNEL(layernorm_backward_input_##suffix, const T *dy, const T *x, int64_t stride, const float *weight,  \
-           const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to, int64_t D)             \
+    KERNEL(residual_norm_##suffix, const T *x, const T *branch, const float *gamma, T *y,                    \
+           const float *weight, const float *bias, T *n, float *mean, float *rstd, int64_t D, float eps)     \
     {                                                                                                        \
-        layernorm_backward_input(dy, x, stride, weight, mean, rstd, dx, dx_stride, to, D);                   \
+        residual_norm(x, branch, gamma, y, weight, bias, n, mean, rstd, D, eps);                             \
     }                                                                                                        \
-    KERNEL(layernorm_backward_weight_##suffix, const T *dy, const T *x, int64_t stride, const float *mean,   \
-           const float *rstd, float *partial, int64_t R, int64_t D)                                          \
+    KERNEL(layernorm_backward_##suffix, const T *dy, const T *x, int64_t stride, const float *weight,        \
+           const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to, T *plain, T *scaled,   \
+           const float *gamma, float *partial, int64_t R, int64_t D)                                         \
     {                                                                                                        \
-        layernorm_backward_weight(dy, x, stride, mean, rstd, partial, R, D);                                 \
+        layernorm_backward(dy, x, stride, weight, mean, rstd, dx, dx_stride, to, plain, scaled, gamma,       \
+                           partial, R, D);                                                                   \
+    }                                                                                                        \
+    KERNEL(branch_gradient_##suffix, const float *dx, const float *gamma, T *plain, T *scaled,               \
+           float *partial, int64_t R, int64_t D)                                                             \
+    {                                                                                                        \
+        branch_gradient(dx, gamma, plain, scaled, partial, R, D);                                            \
     }                                                                                                        \
     KERNEL(column_sums_##suffix, const T *x, float *partial, int64_t R, int64_t D)                           \
     {                                                                                                        \

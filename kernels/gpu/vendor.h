@@ -111,6 +111,9 @@ DEVICE float exact_sqrt(float a) { return __fsqrt_rn(a); }
 #include "kernels/bf16.h"
 
 enum { MAX_THREADS = 256 };
+/* Rows that a thread with one column reads before it writes any of them: loads that do not wait for each
+ * other, where what is written may stand where it was read. */
+enum { AT_ONCE = 4 };
 
 /* bf16 as its 16 bits, so that no vendor's header is needed. */
 struct bf16 {
@@ -137,6 +140,14 @@ DEVICE uint16_t bf16_bits(float f)
 }
 DEVICE void store(float *p, int64_t i, float x) { p[i] = x; }
 DEVICE void store(bf16 *p, int64_t i, float x) { p[i].bits = bf16_bits(x); }
+/* x as it would be stored there and loaded again */
+DEVICE float rounded(const float *, float x) { return x; }
+DEVICE float rounded(const bf16 *, float x)
+{
+    bf16 stored;
+    store(&stored, 0, x);
+    return load(&stored, 0);
+}
 
 /* Sums over a wave, then over a block;
  * every thread gets the result, in a fixed order (same bits each run). */
@@ -163,6 +174,23 @@ template <class T> DEVICE T block_sum(T x, T *partial)
     for (int i = 0; i < THREADS / WAVE; i++) sum += partial[i];
     barrier();
     return sum;
+}
+/* two at once, each as block_sum has it */
+DEVICE void block_sums(float &a, float &b, float *partial_a, float *partial_b)
+{
+    a = wave_sum(a);
+    b = wave_sum(b);
+    if (THREAD % WAVE == 0) {
+        partial_a[THREAD / WAVE] = a;
+        partial_b[THREAD / WAVE] = b;
+    }
+    barrier();
+    a = b = 0;
+    for (int i = 0; i < THREADS / WAVE; i++) {
+        a += partial_a[i];
+        b += partial_b[i];
+    }
+    barrier();
 }
 
 #endif
