@@ -130,6 +130,7 @@ struct count {
 } // namespace
 
 #include "tests/fake_streams.h"
+#include "tests/fake_traffic.h"
 
 /* Is all of it inside one block? */
 static bool inside(const void *p, size_t bytes)
@@ -260,6 +261,7 @@ ENTRY(hipFree, cuMemFree_v2)(void *p)
     auto at = blocks.find((char *)p);
     if (at == blocks.end() || at->second.card != current_card()) return INVALID_VALUE;
     held -= at->second.bytes;
+    traffic_forget(p);
     free(p);
     blocks.erase(at);
     return 0;
@@ -304,14 +306,14 @@ ENTRY(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *dst, const void *src, size
     OF_A_CARD;
     if (!inside(dst, bytes) || !inside(src, bytes)) return INVALID_VALUE;
     copies++;
-    return give(on, [=] { memmove(dst, src, bytes); });
+    return give(on, [=] { traffic_move("copy", bytes, bytes), memmove(dst, src, bytes); });
 }
 ENTRY(hipMemsetD8Async, cuMemsetD8Async)(void *p, unsigned char byte, size_t bytes, void *on)
 {
     OF_A_CARD;
     if (!inside(p, bytes)) return INVALID_VALUE;
     fills++;
-    return give(on, [=] { memset(p, byte, bytes); });
+    return give(on, [=] { traffic_move("fill", 0, bytes), memset(p, byte, bytes); });
 }
 
 ENTRY(hipStreamCreateWithFlags, cuStreamCreate)(void **p, unsigned)
@@ -560,7 +562,9 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
             int64_t grid[3] = {gx, gy, gz};
             std::vector<void *> pointers;
             for (std::vector<char> &value : kept) pointers.push_back(value.data());
+            traffic_begin(k->name);
             if (computes) emulate::run(k, grid, (int)bx, pointers.data());
+            traffic_end();
         },
         takes(k->name));
 }
