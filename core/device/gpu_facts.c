@@ -53,7 +53,8 @@ static void products_fact(const struct gpu *gpu, struct device_fact *f)
 static void attention_fact(const struct gpu *gpu, struct device_fact *f)
 {
     if (!gpu->plain) SAY(f, is, "MEOpt's kernel on matrix instructions (%s), fp32 without", gpu->matrix);
-    else if (!gpu->matrix_why[0]) SAY(f, is, "MEOpt's kernel; matrix instructions: %s", gpu->matrix);
+    else if (!gpu->matrix_why[0])
+        SAY(f, is, "MEOpt's kernel in fp32, bf16 is widened; matrix instructions: %s", gpu->matrix);
     else {
         SAY(f, is, "MEOpt's kernel by plain loops; matrix instructions: %s", gpu->matrix_why);
         SAY(f, cost, "attention and MEOpt's own products are several times slower");
