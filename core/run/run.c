@@ -347,7 +347,7 @@ int run_state(struct run *run, const char *state, int64_t step, int64_t total, i
 /* Our own lines, looked at without a JSON library: there is no memory that could be out. */
 int run_last_saved(const struct run *run, int64_t *step, struct error *err)
 {
-    static const char event[] = "\"event\":\"checkpoint\"", number[] = "\"step\":";
+    static const char event[] = "\"event\":\"checkpoint\"";
     char *path = run_path(run, "events.jsonl"), *text = NULL;
     size_t bytes = 0;
     int code = file_read(path, EVENTS_BYTES, &text, &bytes, err);
@@ -355,9 +355,9 @@ int run_last_saved(const struct run *run, int64_t *step, struct error *err)
     for (char *line = text, *end; !code && line < text + bytes; line = end + 1) {
         end = memchr(line, '\n', bytes - (size_t)(line - text));
         if (!end) end = text + bytes;
-        const char *found = memmem(line, (size_t)(end - line), event, sizeof event - 1),
-                   *value = memmem(line, (size_t)(end - line), number, sizeof number - 1);
-        if (found && value) *step = strtoll(value + sizeof number - 1, NULL, 10);
+        if (!memmem(line, (size_t)(end - line), event, sizeof event - 1)) continue;
+        double at = metric_step(line, (size_t)(end - line));
+        if (at >= 0 && at < 0x1p53) *step = (int64_t)at;
     }
     free(text);
     free(path);
