@@ -1,5 +1,6 @@
 /* The CPU back end: memory of this machine (host.c),
- * operations from kernels/cpu, matrix products from AMX tiles, AVX-512 or oneDNN.
+ * operations from kernels/cpu, products of bf16 on AMX tiles or in blocks of our own (gemm.c), of fp32 in
+ * these with AVX-512, else by oneDNN.
  *
  * The dry device is the same code with `dry` set: every operation reserves the
  * scratch that it would use and returns, so that running one step on it gives the
@@ -11,7 +12,6 @@
 #include "kernels/cpu/ops.h"
 
 #include <errno.h>
-#include <dnnl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,42 +66,6 @@ static void onednn_failed(struct device *dev, const char *why)
                   dev->name, why);
 }
 
-/* bf16 on a processor for which oneDNN has none (AVX2): operands widened to float, result finished into C. */
-static void gemm_widened(struct device *dev, const struct gemm *g)
-{
-    const struct cpu_ops *ops = cpu_of(dev)->ops;
-    bool wide = g->ab_type == DTYPE_F32,
-         direct = g->c_type == DTYPE_F32 && (g->beta == 0 || !g->bias) && g->ldc == g->n;
-    int64_t a_rows = g->transpose_a ? g->k : g->m, a_columns = g->transpose_a ? g->m : g->k;
-    int64_t b_rows = g->transpose_b ? g->n : g->k, b_columns = g->transpose_b ? g->k : g->n;
-    size_t a_bytes = wide ? 0 : (size_t)(g->m * g->k) * 4, b_bytes = wide ? 0 : (size_t)(g->k * g->n) * 4;
-    a_bytes = (a_bytes + 63) & ~(size_t)63;
-    b_bytes = (b_bytes + 63) & ~(size_t)63;
-    char *scratch = reserve(dev, a_bytes + b_bytes + (direct ? 0 : (size_t)(g->m * g->n) * 4) + 64);
-    if (!scratch) return;
-    const float *a = g->a, *b = g->b;
-    int64_t lda = g->lda, ldb = g->ldb;
-    if (!wide) {
-        float *wa = (float *)(void *)scratch, *wb = (float *)(void *)(scratch + a_bytes);
-        ops->widen(g->a, g->lda, wa, a_rows, a_columns);
-        ops->widen(g->b, g->ldb, wb, b_rows, b_columns);
-        a = wa;
-        b = wb;
-        lda = a_columns;
-        ldb = b_columns;
-    }
-    float *c = direct ? g->c : (float *)(void *)(scratch + a_bytes + b_bytes);
-    dnnl_status_t status =
-        dnnl_sgemm(g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', g->m, g->n, g->k,
-                   direct ? g->alpha : 1.0f, a, lda, b, ldb, direct ? g->beta : 0.0f, c, g->n);
-    if (status != dnnl_success) {
-        onednn_failed(dev, "dnnl_sgemm");
-        return;
-    }
-    if (!direct) ops->finish(c, g->c, is_bf16(g->c_type), g->ldc, g->m, g->n, g->alpha, g->beta, g->bias);
-    else if (g->bias) ops->finish(c, g->c, 0, g->ldc, g->m, g->n, 1.0f, 0.0f, g->bias);
-}
-
 static int cpu_supports(const struct device *dev, const struct operation_shape *shape, struct error *err)
 {
     (void)dev;
@@ -123,7 +87,7 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
         return;
     }
     const struct cpu_ops *ops = cpu_of(dev)->ops;
-    if (ops->gemm) {
+    if (g->ab_type == DTYPE_BF16 || ops->gemm_fp32) {
         void *scratch = reserve(dev, gemm_scratch(thread_count()));
         if (scratch) ops->gemm(g, scratch, thread_count());
         return;
@@ -151,9 +115,10 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
         return;
     }
     enum onednn_answer answer = onednn_supports(cpu->onednn, &product);
-    if (answer == ONEDNN_FAILED) onednn_failed(dev, onednn_why(cpu->onednn));
-    if (answer == ONEDNN_NO) gemm_widened(dev, g);
-    if (answer != ONEDNN_YES) return;
+    if (answer != ONEDNN_YES) {
+        onednn_failed(dev, answer == ONEDNN_NO ? "it has none of this shape" : onednn_why(cpu->onednn));
+        return;
+    }
     size_t bytes = onednn_scratch(cpu->onednn, &product);
     void *scratch = reserve(dev, bytes ? bytes : 64);
     if (scratch && !onednn_run(cpu->onednn, &product, scratch)) onednn_failed(dev, onednn_why(cpu->onednn));

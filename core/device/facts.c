@@ -27,7 +27,7 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
     const dnnl_version_t *v = dnnl_version();
     const struct cpu_ops *ops = cpu_ops_select();
     bool plain = strcmp(ops->isa, "plain") == 0, tiles = gemm_amx_available();
-    char products[160], onednn[64];
+    char own[64], onednn[64];
     snprintf(facts[FACT_DEVICE].is, sizeof facts->is, "%s, %d thread%s", device->name, threads(),
              threads() == 1 ? "" : "s");
     snprintf(facts[FACT_DRIVER].is, sizeof facts->is, "none: the processor needs none");
@@ -39,10 +39,11 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
         snprintf(facts[FACT_KERNELS].mend, sizeof facts->mend, "run on a processor of 2013 or later");
     }
     snprintf(onednn, sizeof onednn, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
-    snprintf(products, sizeof products, "%s", ops->gemm ? "MEOpt's own" : onednn);
-    snprintf(facts[FACT_PRODUCTS].is, sizeof facts->is, "%s%s%s%s",
-             tiles ? "bf16 on AMX tiles, fp32 by " : "", products, ops->gemm ? ", " : "",
-             ops->gemm ? ops->isa : "");
+    snprintf(own, sizeof own, "MEOpt's own, %s", ops->isa);
+    if (tiles || !ops->gemm_fp32)
+        snprintf(facts[FACT_PRODUCTS].is, sizeof facts->is, "bf16 %s%s, fp32 by %s", tiles ? "on " : "by ",
+                 tiles ? "AMX tiles" : own, ops->gemm_fp32 ? own : onednn);
+    else snprintf(facts[FACT_PRODUCTS].is, sizeof facts->is, "%s", own);
     snprintf(facts[FACT_ATTENTION].is, sizeof facts->is, "%s%s", tiles ? "bf16 on AMX tiles, fp32 by " : "",
              ops->isa);
     snprintf(facts[FACT_GRAPHS].is, sizeof facts->is, "none: operations are calls");

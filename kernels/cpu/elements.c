@@ -224,34 +224,3 @@ void NAME(decode)(const struct coded *o)
         write_piece(bf16, o->x, at, n, y);
     }
 }
-
-/* rows x columns of bf16 with a row stride into dense floats */
-void NAME(widen)(const uint16_t *src, int64_t stride, float *dst, int64_t rows, int64_t columns)
-{
-    PARALLEL_FOR for (int64_t r = 0; r < rows; r++)
-    {
-        const uint16_t *in = src + r * stride;
-        float *out = dst + r * columns;
-        SIMD for (int64_t i = 0; i < columns; i++) out[i] = widen_one(in[i]);
-    }
-}
-
-/* c = alpha x + beta c + bias, x dense (m, n) */
-void NAME(finish)(const float *x, void *c, int c_bf16, int64_t ldc, int64_t m, int64_t n, float alpha,
-                  float beta, const float *bias)
-{
-    PARALLEL_FOR for (int64_t r = 0; r < m; r++) for (int64_t at = 0; at < n; at += PIECE)
-    {
-        float old[PIECE], out[PIECE];
-        int64_t count = piece(n, at), here = r * ldc + at;
-        const float *in = x + r * n + at;
-        SIMD for (int64_t i = 0; i < count; i++) out[i] = alpha * in[i];
-        if (beta != 0) {
-            const float *before = read_piece(c_bf16, c, here, count, old);
-            SIMD for (int64_t i = 0; i < count; i++) out[i] += beta * before[i];
-        }
-        if (bias) SIMD for (int64_t i = 0; i < count; i++) out[i] += bias[at + i];
-        if (c_bf16) write_piece(1, c, here, count, out);
-        else memcpy((float *)c + here, out, (size_t)count * 4);
-    }
-}

@@ -9,8 +9,6 @@
  * depend on the number of threads. */
 #include "kernels/cpu/table.h"
 
-#ifdef __AVX512F__ /* elsewhere oneDNN is faster: core/device/cpu.c */
-
 #include "kernels/cpu/pack.h"
 
 #ifdef _OPENMP
@@ -56,9 +54,8 @@ static void divide(struct blocks *k, int threads)
     }
 }
 
-/* rows x columns of sums, PANEL apart, to C */
-static void write_panel(const struct gemm *g, const float *from, int64_t row, int64_t column, int64_t rows,
-                        int64_t columns)
+INLINE void write_columns(const struct gemm *g, const float *from, int64_t row, int64_t column, int64_t rows,
+                          int64_t columns)
 {
     int bf16 = g->c_type == DTYPE_BF16;
     const float *bias = g->bias ? g->bias + column : NULL;
@@ -75,12 +72,20 @@ static void write_panel(const struct gemm *g, const float *from, int64_t row, in
     }
 }
 
+/* rows x columns of sums, PANEL apart, to C */
+static void write_panel(const struct gemm *g, const float *from, int64_t row, int64_t column, int64_t rows,
+                        int64_t columns)
+{
+    if (columns == PANEL) write_columns(g, from, row, column, rows, PANEL);
+    else write_columns(g, from, row, column, rows, columns);
+}
+
 /* A stored (k, m): for each group of ROWS columns their words of all depth, GROUP(depth) from group to group.
  * What a store writes behind its group's ROWS words is the next word of depth, written after it, or the gap.
  */
 static void pack_groups(const struct source *s, int64_t depth, word *to)
 {
-    enum { WIDE = 8 };
+    enum { WIDE = ROWS < LANES ? 8 : ROWS };
     int64_t groups = (s->columns + ROWS - 1) / ROWS;
     for (int64_t p = 0; p < depth; p++, to += ROWS) {
         int64_t r = p << s->pairs, at = s->at + r * s->stride;
@@ -187,8 +192,8 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
                 if (!last) prefetch_share(&next, i, groups);
                 if (p + 1 < parts) prefetch_share(&later.a, j * groups + i, panels * groups);
                 else prefetch_share(&result, i, groups);
-                for (int64_t v = 0; v < ROWS * VECTORS; v++) /* the next tile's sums */
-                    __builtin_prefetch(c + (r + ROWS) * PANEL + v * LANES, 1, 3);
+                for (int64_t v = 0; v < ROWS * PANEL; v += 16) /* the next tile's sums */
+                    __builtin_prefetch(c + (r + ROWS) * PANEL + v, 1, 3);
                 tile_of_rows(pairs, (int)least(ROWS, rows - r), VECTORS, k->a + i * GROUP(depth), a_row,
                              a_step, k->b, PANEL, c + r * PANEL, PANEL, depth, p > 0);
             }
@@ -227,5 +232,3 @@ void NAME(gemm)(const struct gemm *g, void *scratch, int threads)
         for (int64_t i = 0; i < own.count_m * own.count_n; i++) multiply(&own, i);
     }
 }
-
-#endif

@@ -1,5 +1,5 @@
 /* Matrix products through oneDNN (2.6 and 3.x), one compiled primitive per shape, scratchpad from the caller:
- * for processors without AVX-512 (with it products are our own, gemm.c), and as a peak to compare with.
+ * for fp32 on processors without AVX-512 (else products are our own, gemm.c), and as a peak to compare with.
  *
  * fp32 products are true fp32: the math mode is set to strict, whatever DNNL_DEFAULT_FPMATH_MODE says.
  * A failing oneDNN call means a shape it cannot do (never seen) or no memory for its own small objects: the

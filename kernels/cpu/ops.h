@@ -12,6 +12,7 @@
 
 #include "kernels/operations.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,8 +30,9 @@ struct cpu_ops {
     /* scratch: attention_scratch(N, dh, threads) */
     void (*attention_forward)(const struct attention *, void *scratch, int threads);
     void (*attention_backward)(const struct attention_gradient *, void *scratch, int threads);
-    /* scratch: gemm_scratch(threads); NULL where products of oneDNN are faster */
+    /* scratch: gemm_scratch(threads) */
     void (*gemm)(const struct gemm *, void *scratch, int threads);
+    bool gemm_fp32; /* for products of floats, too; else oneDNN's are faster */
     void (*rotate)(const struct rotation *);
     void (*row_mean_forward)(const struct row_mean *);
     void (*row_mean_backward)(const struct row_mean_gradient *);
@@ -51,10 +53,6 @@ struct cpu_ops {
     void (*cast)(const void *src, int src_bf16, void *dst, int dst_bf16, int64_t n);
     /* scratch: SUM_SHARES doubles; returns whether all are finite */
     int (*sum_squares)(const void *x, int bf16, int64_t n, double *sum, double *scratch);
-    /* C = alpha A B + beta C + bias for float operands already as the gemm wants them: see gemm.c */
-    void (*widen)(const uint16_t *src, int64_t stride, float *dst, int64_t rows, int64_t columns);
-    void (*finish)(const float *x, void *c, int c_bf16, int64_t ldc, int64_t m, int64_t n, float alpha,
-                   float beta, const float *bias);
 };
 
 enum { ROW_SHARES = 64, SUM_SHARES = 256, ATTENTION_ROWS = 48 };

@@ -15,8 +15,9 @@ const struct cpu_ops NAME(cpu_ops) = {
     .layernorm_backward = NAME(layernorm_backward),
     .attention_forward = NAME(attention_forward),
     .attention_backward = NAME(attention_backward),
-#ifdef __AVX512F__
     .gemm = NAME(gemm),
+#ifdef __AVX512F__
+    .gemm_fp32 = true,
 #endif
     .rotate = NAME(rotate),
     .row_mean_forward = NAME(row_mean_forward),
@@ -34,6 +35,4 @@ const struct cpu_ops NAME(cpu_ops) = {
     .distill_loss = NAME(distill_loss),
     .cast = NAME(cast),
     .sum_squares = NAME(sum_squares),
-    .widen = NAME(widen),
-    .finish = NAME(finish),
 };

@@ -32,8 +32,5 @@ void NAME(decode)(const struct coded *);
 void NAME(distill_loss)(const struct distillation *, double *scratch);
 void NAME(cast)(const void *src, int src_bf16, void *dst, int dst_bf16, int64_t n);
 int NAME(sum_squares)(const void *x, int bf16, int64_t n, double *sum, double *scratch);
-void NAME(widen)(const uint16_t *src, int64_t stride, float *dst, int64_t rows, int64_t columns);
-void NAME(finish)(const float *x, void *c, int c_bf16, int64_t ldc, int64_t m, int64_t n, float alpha,
-                  float beta, const float *bias);
 
 #endif
