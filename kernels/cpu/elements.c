@@ -144,15 +144,13 @@ void NAME(rotate)(const struct rotation *o)
     }
 }
 
-void NAME(residual_forward)(const struct residual *o)
+static void residual_row(const struct residual *o, int64_t row)
 {
     int bf16 = o->type == DTYPE_BF16;
-    int64_t D = o->D;
     const float *gamma = o->gamma;
-    PARALLEL_FOR for (int64_t row = 0; row < o->R; row++) for (int64_t at = 0; at < D; at += PIECE)
-    {
+    for (int64_t at = 0; at < o->D; at += PIECE) {
         float a[PIECE], b[PIECE], out[PIECE];
-        int64_t count = piece(D, at), here = row * D + at;
+        int64_t count = piece(o->D, at), here = row * o->D + at;
         const float *u = read_piece(bf16, o->x, here, count, a),
                     *v = read_piece(bf16, o->branch, here, count, b), *g = gamma ? gamma + at : NULL;
         float *w = piece_for(bf16, o->y, here, out);
@@ -160,7 +158,20 @@ void NAME(residual_forward)(const struct residual *o)
         else SIMD for (int64_t i = 0; i < count; i++) w[i] = u[i] + v[i];
         write_piece(bf16, o->y, here, count, w);
     }
-    if (o->norm) NAME(layernorm_forward)(o->norm);
+}
+
+/* The norm reads rows while they are in the first-level cache, where it is of these rows. */
+void NAME(residual_forward)(const struct residual *o)
+{
+    const struct layernorm *n = o->norm;
+    bool at_once = n && n->x == o->y && n->R == o->R && n->x_stride == o->D;
+    PARALLEL_FOR for (int64_t row = 0; row < o->R; row += NORM_ROWS)
+    {
+        int64_t end = row + NORM_ROWS < o->R ? row + NORM_ROWS : o->R;
+        for (int64_t r = row; r < end; r++) residual_row(o, r);
+        if (at_once) NAME(layernorm_rows)(n, row, end);
+    }
+    if (n && !at_once) NAME(layernorm_forward)(n);
 }
 
 static inline uint32_t bits_one(float x)

@@ -20,7 +20,7 @@ static void normalise(int bf16, const void *x, int64_t x_at, const float *weight
 
 /* Means and reciprocal deviations of neighbouring rows at once: one row's sum is a chain of additions each of
  * which waits for the one before. A row that is not there is read as the last. */
-enum { TOGETHER = 4 };
+enum { TOGETHER = NORM_ROWS };
 static void moments(int bf16, const void *x, int64_t at, int64_t stride, int64_t rows, int64_t D, double eps,
                     float *mean, float *rstd)
 {
@@ -63,17 +63,19 @@ static void moments(int bf16, const void *x, int64_t at, int64_t stride, int64_t
     }
 }
 
-void NAME(layernorm_forward)(const struct layernorm *o)
+void NAME(layernorm_rows)(const struct layernorm *o, int64_t from, int64_t to)
 {
     int bf16 = o->type == DTYPE_BF16;
-    int64_t stride = o->x_stride, R = o->R, D = o->D;
-    PARALLEL_FOR for (int64_t row = 0; row < R; row += TOGETHER)
-    {
-        int64_t rows = R - row < TOGETHER ? R - row : TOGETHER;
-        moments(bf16, o->x, row * stride, stride, rows, D, (double)o->eps, o->mean + row, o->rstd + row);
-        for (int64_t r = row; r < row + rows; r++)
-            normalise(bf16, o->x, r * stride, o->weight, o->bias, o->mean[r], o->rstd[r], o->y, r * D, D);
-    }
+    int64_t stride = o->x_stride, D = o->D;
+    moments(bf16, o->x, from * stride, stride, to - from, D, (double)o->eps, o->mean + from, o->rstd + from);
+    for (int64_t r = from; r < to; r++)
+        normalise(bf16, o->x, r * stride, o->weight, o->bias, o->mean[r], o->rstd[r], o->y, r * D, D);
+}
+
+void NAME(layernorm_forward)(const struct layernorm *o)
+{
+    PARALLEL_FOR for (int64_t row = 0; row < o->R; row += NORM_ROWS)
+        NAME(layernorm_rows)(o, row, row + NORM_ROWS < o->R ? row + NORM_ROWS : o->R);
 }
 
 void NAME(layernorm_apply)(const struct layernorm *o)

@@ -11,6 +11,9 @@ void NAME(embed_backward)(const struct embedding_gradient *);
 void NAME(resize_rows)(const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D,
                        int transpose);
 void NAME(layernorm_forward)(const struct layernorm *);
+/* rows from..to-1, at most NORM_ROWS, by one thread */
+enum { NORM_ROWS = 4 };
+void NAME(layernorm_rows)(const struct layernorm *, int64_t from, int64_t to);
 void NAME(layernorm_apply)(const struct layernorm *);
 void NAME(layernorm_backward)(const struct layernorm_gradient *, float *shares);
 void NAME(attention_forward)(const struct attention *, void *scratch, int threads);
