@@ -1,20 +1,26 @@
 /* 8 bits for values that are read once more: what a block keeps between forward and backward. A group of up
- * to 64 neighbours of a row has one scale, the largest magnitude / 127, and each value x is kept as the whole
- * number q from -127 to 127 that stands for q scale, rounded up or down at random so that on average it is x
- * (stochastic rounding; of values it is what keeps the sums of a weight's gradient unbiased).
+ * to 64 neighbours of a row has one scale, the largest magnitude / 127 (to the next bf16 above), and a value
+ * x is kept as a whole number q from -127 to 127,
  *
- * The random numbers come from the values themselves: the bits of a group's values, each times an odd number
- * of its own, add up to the group's seed, and a hash of seed and place (lowbias32, Chris Wellons's
- * hash-prospector) is the number. So nothing has to be remembered or handed over: the same values give the
- * same codes in a run that was resumed, on any number of ranks and in any micro-batch, for a row knows of no
- * other row. Sums are of whole numbers, a product is rounded once and cut to a whole number of 65536ths, and
+ *     q = floor(x / scale + u),    read back as (q + 1/2 - u) scale,    0 <= u < 1 at random
+ *
+ * (subtractive dither: Roberts 1962, Schuchman 1964). Over u the error is uniform in +- scale / 2 whatever x
+ * is: zero on average as with stochastic rounding, whose q it is, with half the variance of that; and rows
+ * that are alike do not err alike, as they do when rounded to nearest.
+ *
+ * u comes from the values themselves: the bits of a group's values, each times an odd number of its own, add
+ * up to the group's seed of 16 bits, which stands in the lower half of the scale's word; u is a hash of seed
+ * and place (its constants: Chris Wellons, hash-prospector). So nothing has to be remembered or handed over:
+ * the same values give the same codes in a run that was resumed, on any number of ranks and in any
+ * micro-batch, for a row knows of no other row. Sums are of whole numbers, each product is rounded once, and
  * no multiply-add is left to be fused: every device and instruction set gives the same bits.
  *
  * Where a value is not finite the scale of its group is a NaN, and all 64 are read back as that. A group
- * whose largest value is below 2^-100 is kept as zeros.
+ * whose largest value is below 2^-100 is kept as zeros. x / scale is cut to 65536ths, which moves no mean by
+ * more than 2^-16 of a scale.
  *
- * Expected value: the code's, but for at most 2^-16 of a scale that is cut off. The includer may define
- * CODES8_FN, the qualifiers of a function, and CODES8_MUL and CODES8_DIV, rounded correctly. */
+ * The includer may define CODES8_FN, the qualifiers of a function, and CODES8_MUL, a product that is rounded
+ * by itself. */
 #ifndef MEOPT_KERNELS_CODES8_H
 #define MEOPT_KERNELS_CODES8_H
 
@@ -23,7 +29,6 @@
 #ifndef CODES8_FN
 #define CODES8_FN        static inline
 #define CODES8_MUL(a, b) ((a) * (b))
-#define CODES8_DIV(a, b) ((a) / (b))
 #endif
 
 enum { CODES8_GROUP = 64 };
@@ -31,26 +36,33 @@ enum { CODES8_GROUP = 64 };
 #define CODES8_TINY 0x0D800000u /* 2^-100 */
 #define CODES8_NAN  0x7FC00000u
 
-/* What element i of a group adds to its seed. Of bf16 the lower half of the bits is empty. */
-CODES8_FN uint32_t codes8_seed(uint32_t bits, uint32_t i)
+/* What element i of a group adds to the sum that its seed is made of. Of bf16 the lower half is empty. */
+CODES8_FN uint32_t codes8_add(uint32_t bits, uint32_t i)
 {
     return (bits ^ bits >> 16) * ((2 * i + 1) * 0x9E3779B1u);
 }
-/* 16 random bits */
-CODES8_FN uint32_t codes8_random(uint32_t seed, uint32_t i)
+/* The word of a group: the bits of its largest magnitude / 127 rounded up, and the seed. */
+CODES8_FN uint32_t codes8_word(uint32_t scale, uint32_t sum)
 {
-    uint32_t x = seed + i * 0x9E3779B9u;
-    x = (x ^ x >> 16) * 0x21F0AAADu;
-    x = (x ^ x >> 15) * 0xD35A2D97u;
-    return x >> 16;
+    return ((scale + 0xFFFFu) & 0xFFFF0000u) | ((sum ^ sum >> 15) * 0x21F0AAADu) >> 16;
 }
-/* Of a group whose largest magnitude is neither CODES8_NONE nor CODES8_TINY: what a value is multiplied with.
- */
-CODES8_FN float codes8_inverse(float largest) { return CODES8_DIV(8323072.0f /* 127 * 65536 */, largest); }
-CODES8_FN float codes8_scale(float largest) { return CODES8_DIV(largest, 127.0f); }
-CODES8_FN int8_t codes8_code(float x, float inverse, uint32_t random)
+CODES8_FN uint32_t codes8_scale_bits(uint32_t word) { return word & 0xFFFF0000u; }
+/* u of element i in 65536ths */
+CODES8_FN int32_t codes8_dither(uint32_t word, uint32_t i)
 {
-    return (int8_t)(((int32_t)CODES8_MUL(x, inverse) + (int32_t)random) >> 16);
+    uint32_t x = ((word & 0xFFFFu) + i * 65536u) * 0x9E3779B1u;
+    x = (x ^ x >> 15) * 0xD35A2D97u;
+    return (int32_t)(x >> 16);
+}
+/* step: 65536 / scale */
+CODES8_FN int8_t codes8_code(float x, float step, int32_t dither)
+{
+    return (int8_t)(((int32_t)CODES8_MUL(x, step) + dither) >> 16);
+}
+/* part: scale / 65536 */
+CODES8_FN float codes8_value(int8_t code, float part, int32_t dither)
+{
+    return CODES8_MUL((float)(code * 65536 + 32768 - dither), part);
 }
 
 #endif

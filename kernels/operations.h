@@ -161,12 +161,12 @@ struct residual {
     const struct layernorm *norm; /* of y, dense; its y may be `branch`. NULL: none */
 };
 
-/* x (R, D) as codes and scales of 8 bits (kernels/codes8.h): encode reads x, decode writes it. */
+/* x (R, D) in 8 bits (kernels/codes8.h): encode reads x, decode writes it. */
 struct coded {
     enum dtype type;
-    void *x;       /* type (R, D) */
-    int8_t *codes; /* (R, D) */
-    float *scales; /* (R, ceil(D / 64)) */
+    void *x;         /* type (R, D) */
+    int8_t *codes;   /* (R, D) */
+    uint32_t *words; /* (R, ceil(D / 64)): scales and seeds */
     int64_t R, D;
 };
 

@@ -368,6 +368,82 @@ static void recomputed_blocks_equal_pytorch_fp32(void **state)
     policy = RECOMPUTE_NONE;
 }
 
+/* Gradients of |out|^2 / 2 in bf16, of the matrices. */
+static double **gradients_of(struct geometry g, const struct weights *file, const double *images, int64_t n,
+                             int64_t batch, enum saved saved, struct tower **tower)
+{
+    struct subject s = {0};
+    struct error err = {0};
+    struct tower_options options = {.batch = batch,
+                                    .compute = DTYPE_BF16,
+                                    .weight_type = DTYPE_BF16,
+                                    .grad_type = DTYPE_F32,
+                                    .gradients = GRADIENTS_KEEP,
+                                    .saved = saved,
+                                    .weights_class = MEMORY_WEIGHTS,
+                                    .activations_class = MEMORY_ACTIVATIONS};
+    subject_open(&s, &g, file, &options);
+    s.images = upload_f32(s.device, images, n);
+    tower_forward(s.tower, &(struct batch){s.images, batch});
+    if (tower_backward(s.tower, &(struct batch){s.images, batch}, s.tower->out, true, true, NULL, NULL, &err))
+        fail_msg("%s", err.what);
+    double **all = xcalloc((size_t)s.tower->parameter_count, sizeof *all);
+    for (int i = 0; i < s.tower->parameter_count; i++) {
+        const struct parameter *p = &s.tower->parameters[i];
+        if (p->matrix && p->trained) all[i] = device_values(s.device, p->grad, p->grad_type, p->count);
+    }
+    *tower = s.tower; /* closed by the caller, for its list */
+    return all;
+}
+
+/* What backward needs kept in 8 bits: each matrix's gradient points where it does with all of it. */
+static void check_saved(const char *dir, json_t *json, const char *file_name)
+{
+    struct geometry g = geometry_of(json);
+    struct weights *file = golden_open("towers", dir, file_name),
+                   *golden = golden_open("towers", dir, "golden.safetensors");
+    struct tower *tower[2];
+    double worst = 1, **gradients[2];
+    int64_t n;
+    double *images = golden_tensor(golden, "images", &n);
+    for (int k = 0; k < 2; k++)
+        gradients[k] = gradients_of(g, file, images, n, integer(json, "batch"),
+                                    k ? SAVED_8BIT : SAVED_MINIMAL, &tower[k]);
+    for (int i = 0; i < tower[0]->parameter_count; i++) {
+        const struct parameter *p = &tower[0]->parameters[i];
+        double ab = 0, aa = 0, bb = 0;
+        for (int64_t j = 0; gradients[0][i] && j < p->count; j++) {
+            ab += gradients[0][i][j] * gradients[1][i][j];
+            aa += gradients[0][i][j] * gradients[0][i][j];
+            bb += gradients[1][i][j] * gradients[1][i][j];
+        }
+        double cosine = aa > 0 ? ab / sqrt(aa * bb) : 1;
+        if (!(cosine >= 0.9999)) fprintf(stderr, "%s %s: cosine %.6f\n", dir, p->name, cosine);
+        worst = fmin(worst, cosine);
+        free(gradients[0][i]);
+        free(gradients[1][i]);
+    }
+    printf("%-16s worst cosine %.6f\n", dir, worst);
+    for (int k = 0; k < 2; k++) {
+        struct device *device = tower[k]->device;
+        free(gradients[k]);
+        tower_close(tower[k]);
+        device_close(device);
+    }
+    free(images);
+    weights_close(file);
+    weights_close(golden);
+    if (!(worst >= 0.9999)) fail_msg("%s: a gradient points elsewhere", dir);
+}
+
+static void gradients_from_8_bits_point_where_they_did(void **state)
+{
+    (void)state;
+    if (getenv("MEOPT_TEST_DEVICE")) skip(); /* the codes are those of the CPU: ops */
+    check = check_saved;
+    golden_each("towers", each_file);
+}
+
 /* models.md 0: counted on the real classes. */
 static void presets_have_the_published_counts(void **state)
 {
@@ -467,6 +543,7 @@ int main(void)
         cmocka_unit_test(presets_have_the_published_counts),
         cmocka_unit_test(towers_equal_pytorch_fp32),
         cmocka_unit_test(recomputed_blocks_equal_pytorch_fp32),
+        cmocka_unit_test(gradients_from_8_bits_point_where_they_did),
         cmocka_unit_test(towers_equal_pytorch_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

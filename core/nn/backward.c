@@ -343,7 +343,7 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     ffn_backward(pass, l, R, &entry);
 
     void *dattn = region, *dqkv = region + (size_t)(R * D) * dtype_bytes(e);
-    tower_decode(t, &k->attn8, R);
+    if (t->options.saved == SAVED_8BIT) tower_attention(t, k, B);
     attention_branch_backward(pass, l, &branch, dattn, R);
     dev->ops->attention_backward(dev, &(struct attention_gradient){.type = e,
                                                                    .qkv = k->qkv,

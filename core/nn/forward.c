@@ -105,6 +105,19 @@ static void end_branch(struct tower *t, const void *x, const struct parameter *g
                                                         .gamma = f32(gamma), .y = y, R, D, norm});
 }
 
+void tower_attention(struct tower *t, struct block_activations *k, int64_t batch)
+{
+    const struct geometry *g = &t->geometry;
+    t->device->ops->attention_forward(t->device, &(struct attention){.type = t->options.compute,
+                                                                     .qkv = k->qkv,
+                                                                     .out = k->attn,
+                                                                     .lse = k->lse,
+                                                                     .B = batch,
+                                                                     .N = t->tokens,
+                                                                     .H = g->heads,
+                                                                     .dh = g->width / g->heads});
+}
+
 /* x_mid = x + gamma1 proj(a), a = attention(rotated(qkv)), qkv = linear(norm1(x)); with an inner norm
  * proj(norm(a)); with norms behind x + norm1(proj(a)), qkv = linear(x), else norm2(x_mid) in t1, too */
 static void attention_forward(struct tower *t, int64_t l, const void *x, struct block_activations *k,
@@ -119,10 +132,7 @@ static void attention_forward(struct tower *t, int64_t l, const void *x, struct 
     else tower_norm(t, x, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
     tower_linear(t, n, P(ROLE_QKV_W), f32(qkv_bias), k->qkv, t->options.compute, R);
     tower_rotate(t, k->qkv, batch, false);
-    t->device->ops->attention_forward(t->device,
-                                      &(struct attention){t->options.compute, .qkv = k->qkv, .out = k->attn,
-                                                          .lse = k->lse, batch, N, g->heads, D / g->heads});
-    tower_encode(t, &k->attn8, R);
+    tower_attention(t, k, batch);
     if (P(ROLE_ATTN_NORM_W)) {
         tower_norm(t, a, P(ROLE_ATTN_NORM_W), P(ROLE_ATTN_NORM_B), region, k->attn_mean, k->attn_rstd, R, D);
         a = region;

@@ -521,6 +521,12 @@ double geometry_forward_flops(const struct geometry *g)
            (double)g->depth * (8 * N * d * d + 4 * N * N * d + c * N * d * h) + projection;
 }
 
+double geometry_attention_flops(const struct geometry *g)
+{
+    double N = (double)geometry_tokens(g);
+    return (double)g->depth * 4 * N * N * (double)g->width;
+}
+
 double geometry_recompute_flops(const struct geometry *g, bool twice)
 {
     double N = (double)geometry_tokens(g), d = (double)g->width,

@@ -121,6 +121,7 @@ int64_t
 geometry_parameters(const struct geometry *geometry); /* of the visual tower, without a distillation head */
 double
 geometry_forward_flops(const struct geometry *geometry); /* per image, 2 per multiply-add (models.md 7) */
+double geometry_attention_flops(const struct geometry *geometry); /* of it, attention's two products */
 /* What RECOMPUTE_BLOCK does again: blocks up to the feed-forward's activation.
  * The last block only for a second backward pass. */
 double geometry_recompute_flops(const struct geometry *geometry, bool twice);
@@ -155,10 +156,9 @@ struct parameter {
 };
 
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_BLOCK };
-enum saved {
-    SAVED_MINIMAL,
-    SAVED_8BIT
-}; /* what attention gives, and the feed-forward before its activation */
+/* MINIMAL: all that is not cheap to make again. 8BIT: of that the feed-forward's values before the activation
+ * in 8 bits, and what attention gives not at all: it is made again from queries, keys and values. */
+enum saved { SAVED_MINIMAL, SAVED_8BIT };
 enum gradient_storage {
     GRADIENTS_NONE,   /* frozen: a teacher */
     GRADIENTS_KEEP,   /* all at once */

@@ -154,15 +154,15 @@ struct gradient_span tower_group_gradients(const struct tower *t, int group)
                                   .f32_bytes = m->small_bytes[group]};
 }
 
-/* Codes and scales of (R, D) at `base`; x comes with the scratch. */
+/* Codes and words of (R, D) at `base`; x comes with the scratch. */
 static struct coded lay_coded(const struct tower *t, char *base, size_t *at, size_t R, size_t D)
 {
-    size_t codes = tower_place(at, R * D), scales = tower_place(at, tower_scales(R, D) * sizeof(float));
+    size_t codes = tower_place(at, R * D), words = tower_place(at, tower_words(R, D) * sizeof(uint32_t));
     struct coded none = {.type = t->options.compute};
     if (!base) return none;
     return (struct coded){.type = t->options.compute,
                           .codes = (int8_t *)(void *)(base + codes),
-                          .scales = (float *)(void *)(base + scales),
+                          .words = (uint32_t *)(void *)(base + words),
                           .R = (int64_t)R,
                           .D = (int64_t)D};
 }
@@ -179,11 +179,7 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     bool coded = t->options.saved == SAVED_8BIT;
     size_t x_mid = tower_place(at, R * D * e), qkv = tower_place(at, 3 * R * D * e),
            attn = tower_place(at, coded ? 0 : R * D * e), h = tower_place(at, coded ? 0 : R * G * e);
-    struct coded attn8 = {0}, h8 = {0};
-    if (coded) {
-        attn8 = lay_coded(t, base, at, R, D);
-        h8 = lay_coded(t, base, at, R, G);
-    }
+    struct coded h8 = coded ? lay_coded(t, base, at, R, G) : (struct coded){0};
     size_t lse = tower_place(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
     size_t stats = tower_place(at, 2 * norms * R * sizeof(float));
     size_t behind = tower_norms_behind(t) ? R * D * e : 0, u1 = tower_place(at, behind),
@@ -194,7 +190,6 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
                                     .qkv = base + qkv,
                                     .attn = base + attn,
                                     .h = base + h,
-                                    .attn8 = attn8,
                                     .h8 = h8,
                                     .lse = (float *)(void *)(base + lse)};
     float **kept[] = {&k->mean1,     &k->rstd1,     &k->mean2,    &k->rstd2,
@@ -464,7 +459,7 @@ void tower_bind_scratch(struct tower *t, void *scratch)
     if (t->options.gradients != GRADIENTS_NONE) {
         for (int64_t l = 0; l < t->geometry.depth && t->options.saved == SAVED_8BIT; l++) {
             struct block_activations *k = &m->kept[l];
-            k->attn = k->attn8.x = k->h = k->h8.x = m->scratch + m->dh_at;
+            k->attn = k->h = k->h8.x = m->scratch + m->dh_at;
         }
         return;
     }

@@ -12,7 +12,7 @@ struct block_activations {
     void *attn;                           /* t (R, D) attention output before its projection */
     void *h;                              /* t (R, F) or (R, 2F): feed-forward before the activation */
     float *lse;                           /* (B, H, N) */
-    struct coded attn8, h8;               /* with SAVED_8BIT: kept; attn and h are in scratch, by turns */
+    struct coded h8;                      /* with SAVED_8BIT: h; it and attn are in scratch, by turns */
     float *mean1, *rstd1, *mean2, *rstd2; /* (R) */
     /* of some towers */
     float *attn_mean, *attn_rstd, *ffn_mean, *ffn_rstd; /* (R) of the norms inside the branches */
@@ -54,7 +54,7 @@ struct tower_memory {
 
     /* scratch, bound by the caller; offsets by tower.c */
     char *scratch;
-    size_t dx_at, td_at, t1_at, region_at, dh_at, cast_at; /* dh_at: or attn and h, kept in 8 bits */
+    size_t dx_at, td_at, t1_at, region_at, dh_at, cast_at; /* dh_at: with SAVED_8BIT attn, h */
 };
 
 static inline struct parameter *block_role(const struct tower *tower, int64_t block, enum role role)
@@ -81,8 +81,8 @@ static inline size_t tower_place(size_t *at, size_t bytes)
     return begin;
 }
 
-/* Scales of (R, D) in 8 bits. */
-static inline size_t tower_scales(size_t R, size_t D) { return R * ((D + CODES8_GROUP - 1) / CODES8_GROUP); }
+/* Groups of (R, D) in 8 bits. */
+static inline size_t tower_words(size_t R, size_t D) { return R * ((D + CODES8_GROUP - 1) / CODES8_GROUP); }
 
 /* A model is three parts, there and back. They only issue operations, always the same ones for the same count
  * (device_issue). Between the parts stand the residual stream, x[l], and its gradient dx, F32 (R, D) in
@@ -103,6 +103,8 @@ void image_embed_backward(const struct pass *pass);
 void tower_block(struct tower *tower, const struct batch *batch, int64_t block);
 void tower_block_backward(const struct pass *pass, int64_t block);
 
+/* q, k, v -> attention's output and its sums. */
+void tower_attention(struct tower *tower, struct block_activations *kept, int64_t batch);
 /* What is kept in 8 bits, from and back to the place in scratch; nothing where it is kept as it is. */
 void tower_encode(struct tower *tower, const struct coded *kept, int64_t R);
 void tower_decode(struct tower *tower, const struct coded *kept, int64_t R);

@@ -37,7 +37,7 @@ static double coding_flops(const struct trainer *t)
 {
     const struct geometry *g = &t->student_geometry;
     if (t->student->options.saved != SAVED_8BIT) return 0;
-    int64_t values = g->width + g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
+    int64_t values = g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
     return CODING_FLOPS * (double)t->batch * (double)(g->depth * geometry_tokens(g)) * (double)values;
 }
 

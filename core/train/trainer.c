@@ -523,6 +523,8 @@ int trainer_create_among(struct trainer **trainer, struct config *config, struct
     t->student_flops = (t->twice ? 5 : 3) * (geometry_forward_flops(&t->student_geometry) + head);
     if (t->student->options.recompute == RECOMPUTE_BLOCK)
         t->student_flops += geometry_recompute_flops(&t->student_geometry, t->twice);
+    if (t->student->options.saved == SAVED_8BIT)
+        t->student_flops += (t->twice ? 2 : 1) * geometry_attention_flops(&t->student_geometry);
     if ((code = create_buffers(t, err)) != 0) goto fail;
     weights_close(teacher_weights);
     weights_close(student_weights);

@@ -180,29 +180,37 @@ static inline uint32_t bits_one(float x)
     memcpy(&bits, &x, 4);
     return bits;
 }
-
-/* n values of a group -> codes; returns its scale */
-static inline float encode_group(const float *x, int64_t n, int8_t *codes)
+static inline float float_one(uint32_t bits)
 {
-    uint32_t largest = 0, seed = 0;
-    _Pragma("omp simd reduction(max : largest) reduction(+ : seed)") for (int64_t i = 0; i < n; i++)
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* n values of a group -> codes; returns the group's word */
+static inline uint32_t encode_group(const float *x, int64_t n, int8_t *codes)
+{
+    uint32_t largest = 0, sum = 0;
+    _Pragma("omp simd reduction(max : largest) reduction(+ : sum)") for (int64_t i = 0; i < n; i++)
     {
         uint32_t bits = bits_one(x[i]), magnitude = bits & 0x7FFFFFFFu;
         largest = magnitude > largest ? magnitude : largest;
-        seed += codes8_seed(bits, (uint32_t)i);
+        sum += codes8_add(bits, (uint32_t)i);
     }
-    float most, lost;
-    uint32_t nan = CODES8_NAN;
-    memcpy(&most, &largest, 4);
-    memcpy(&lost, &nan, 4);
     if (largest >= CODES8_NONE || largest < CODES8_TINY) {
         memset(codes, 0, (size_t)n);
-        return largest < CODES8_TINY ? 0 : lost;
+        return largest < CODES8_TINY ? 0 : CODES8_NAN;
     }
-    float inverse = codes8_inverse(most);
-    SIMD for (int64_t i = 0; i < n; i++) codes[i] =
-        codes8_code(x[i], inverse, codes8_random(seed, (uint32_t)i));
-    return codes8_scale(most);
+    uint32_t word = codes8_word(bits_one(float_one(largest) / 127.0f), sum);
+    float step = 65536.0f / float_one(codes8_scale_bits(word));
+    SIMD for (int64_t i = 0; i < n; i++) codes[i] = codes8_code(x[i], step, codes8_dither(word, (uint32_t)i));
+    return word;
+}
+static inline void decode_group(const int8_t *codes, uint32_t word, int64_t n, float *y)
+{
+    float part = float_one(codes8_scale_bits(word)) * 0x1p-16f;
+    SIMD for (int64_t i = 0; i < n; i++) y[i] =
+        codes8_value(codes[i], part, codes8_dither(word, (uint32_t)i));
 }
 
 void NAME(encode)(const struct coded *o)
@@ -212,11 +220,11 @@ void NAME(encode)(const struct coded *o)
     PARALLEL_FOR for (int64_t row = 0; row < o->R; row++) for (int64_t g = 0; g < groups; g++)
     {
         float buffer[CODES8_GROUP];
-        int64_t at = row * D + g * CODES8_GROUP, left = D - g * CODES8_GROUP,
-                n = left < CODES8_GROUP ? left : CODES8_GROUP;
-        const float *x = read_piece(bf16, o->x, at, n, buffer);
-        o->scales[row * groups + g] = n == CODES8_GROUP ? encode_group(x, CODES8_GROUP, o->codes + at)
-                                                        : encode_group(x, n, o->codes + at);
+        int64_t at = row * D + g * CODES8_GROUP, left = D - g * CODES8_GROUP;
+        bool whole = left >= CODES8_GROUP;
+        const float *x = read_piece(bf16, o->x, at, whole ? CODES8_GROUP : left, buffer);
+        o->words[row * groups + g] =
+            whole ? encode_group(x, CODES8_GROUP, o->codes + at) : encode_group(x, left, o->codes + at);
     }
 }
 
@@ -226,12 +234,13 @@ void NAME(decode)(const struct coded *o)
     int64_t D = o->D, groups = (D + CODES8_GROUP - 1) / CODES8_GROUP;
     PARALLEL_FOR for (int64_t row = 0; row < o->R; row++) for (int64_t g = 0; g < groups; g++)
     {
-        float buffer[CODES8_GROUP], scale = o->scales[row * groups + g];
-        int64_t at = row * D + g * CODES8_GROUP, left = D - g * CODES8_GROUP,
-                n = left < CODES8_GROUP ? left : CODES8_GROUP;
-        const int8_t *codes = o->codes + at;
+        float buffer[CODES8_GROUP];
+        uint32_t word = o->words[row * groups + g];
+        int64_t at = row * D + g * CODES8_GROUP, left = D - g * CODES8_GROUP;
+        bool whole = left >= CODES8_GROUP;
         float *y = piece_for(bf16, o->x, at, buffer);
-        SIMD for (int64_t i = 0; i < n; i++) y[i] = (float)codes[i] * scale;
-        write_piece(bf16, o->x, at, n, y);
+        if (whole) decode_group(o->codes + at, word, CODES8_GROUP, y);
+        else decode_group(o->codes + at, word, left, y);
+        write_piece(bf16, o->x, at, whole ? CODES8_GROUP : left, y);
     }
 }

@@ -4,7 +4,6 @@
 
 #define CODES8_FN        DEVICE
 #define CODES8_MUL(a, b) exact_mul(a, b)
-#define CODES8_DIV(a, b) exact_div(a, b)
 #include "kernels/codes8.h"
 
 #define FOR_EACH(i, n) for (int64_t i = BLOCK_X * THREADS + THREAD; i < (n); i += BLOCKS_X * THREADS)
@@ -277,7 +276,7 @@ enum { CODERS = 16, CODED = CODES8_GROUP / CODERS };
 #define FOR_EACH_GROUP(first, groups)                                                                        \
     for (int64_t first = BLOCK_X * (THREADS / CODERS); first < (groups);                                     \
          first += BLOCKS_X * (THREADS / CODERS))
-template <class T> DEVICE void encode(const T *x, int8_t *codes, float *scales, int64_t R, int64_t D)
+template <class T> DEVICE void encode(const T *x, int8_t *codes, uint32_t *words, int64_t R, int64_t D)
 {
     int64_t in_row = (D + CODES8_GROUP - 1) / CODES8_GROUP, groups = R * in_row, g;
     int lane = THREAD % CODERS;
@@ -286,49 +285,53 @@ template <class T> DEVICE void encode(const T *x, int8_t *codes, float *scales, 
         int64_t group = first + THREAD / CODERS, row = divide(group < groups ? group : 0, in_row, &g),
                 at = row * D + g * CODES8_GROUP, n = group < groups ? D - g * CODES8_GROUP : 0;
         float v[CODED];
-        uint32_t largest = 0, seed = 0;
+        uint32_t largest = 0, sum = 0;
         UNROLLED for (int k = 0; k < CODED; k++)
         {
             int i = k * CODERS + lane;
             v[k] = i < n ? load(x, at + i) : 0;
             uint32_t bits = bits_of(v[k]), magnitude = bits & 0x7FFFFFFFu;
             largest = magnitude > largest ? magnitude : largest;
-            if (i < n) seed += codes8_seed(bits, (uint32_t)i);
+            if (i < n) sum += codes8_add(bits, (uint32_t)i);
         }
         for (int mask = 1; mask < CODERS; mask *= 2) {
             uint32_t other = (uint32_t)wave_xor((int)largest, mask);
             largest = other > largest ? other : largest;
-            seed += (uint32_t)wave_xor((int)seed, mask);
+            sum += (uint32_t)wave_xor((int)sum, mask);
         }
-        bool whole = largest < CODES8_NONE && largest >= CODES8_TINY;
-        float inverse = whole ? codes8_inverse(float_of(largest)) : 0;
+        bool finite = largest < CODES8_NONE, coded = finite && largest >= CODES8_TINY;
+        uint32_t word = coded    ? codes8_word(bits_of(exact_div(float_of(largest), 127.0f)), sum)
+                        : finite ? 0u
+                                 : CODES8_NAN;
+        float step = coded ? exact_div(65536.0f, float_of(codes8_scale_bits(word))) : 0;
         UNROLLED for (int k = 0; k < CODED; k++)
         {
             int i = k * CODERS + lane;
-            if (i < n)
-                codes[at + i] =
-                    whole ? codes8_code(v[k], inverse, codes8_random(seed, (uint32_t)i)) : (int8_t)0;
+            if (i >= n) continue;
+            codes[at + i] = coded ? codes8_code(v[k], step, codes8_dither(word, (uint32_t)i)) : (int8_t)0;
         }
-        if (lane == 0 && n > 0)
-            scales[group] = whole                   ? codes8_scale(float_of(largest))
-                            : largest < CODES8_TINY ? 0.0f
-                                                    : float_of(CODES8_NAN);
+        if (lane == 0 && n > 0) words[group] = word;
     }
 }
-template <class T> DEVICE void decode(T *x, const int8_t *codes, const float *scales, int64_t R, int64_t D)
+template <class T> DEVICE void decode(T *x, const int8_t *codes, const uint32_t *words, int64_t R, int64_t D)
 {
     int64_t in_row = (D + CODES8_GROUP - 1) / CODES8_GROUP;
     FOR_EACH_AT(w, 2, R * D, D)
-    store(x, w.i, exact_mul((float)codes[w.i], scales[w.at[1] * in_row + w.at[0] / CODES8_GROUP]));
+    {
+        uint32_t i = (uint32_t)(w.at[0] % CODES8_GROUP),
+                 word = words[w.at[1] * in_row + w.at[0] / CODES8_GROUP];
+        float part = float_of(codes8_scale_bits(word)) * 0x1p-16f;
+        store(x, w.i, codes8_value(codes[w.i], part, codes8_dither(word, i)));
+    }
 }
 #define CODED_AS(suffix, T)                                                                                  \
-    KERNEL(encode_##suffix, const T *x, int8_t *codes, float *scales, int64_t R, int64_t D)                  \
+    KERNEL(encode_##suffix, const T *x, int8_t *codes, uint32_t *words, int64_t R, int64_t D)                \
     {                                                                                                        \
-        encode(x, codes, scales, R, D);                                                                      \
+        encode(x, codes, words, R, D);                                                                       \
     }                                                                                                        \
-    KERNEL(decode_##suffix, T *x, const int8_t *codes, const float *scales, int64_t R, int64_t D)            \
+    KERNEL(decode_##suffix, T *x, const int8_t *codes, const uint32_t *words, int64_t R, int64_t D)          \
     {                                                                                                        \
-        decode(x, codes, scales, R, D);                                                                      \
+        decode(x, codes, words, R, D);                                                                       \
     }
 CODED_AS(f32, float)
 CODED_AS(bf16, bf16)

@@ -3,9 +3,11 @@
  * gradients released block by block. Teacher: random, fixed, with gains that make its tokens depend on the
  * image. tests/bench/equal_loss.sh runs it.
  *
- *     equal_distill RULE PRESET SEED STEPS DIR-WITH-JPEGS
+ *     equal_distill RULE PRESET SEED STEPS DIR-WITH-JPEGS [FAMILY [8bit]]
  *
- * prints: distill RULE PRESET SEED eval_loss seconds */
+ * prints: distill RULE PRESET SEED eval_loss seconds. FAMILY: dinov2 (the default), or eva (SwiGLU, rotary
+ * positions, norms inside the branches) or openclip, which match the class token alone. 8bit: what backward
+ * needs is kept so (train.save_activations). tests/bench/equal_saved.sh compares these. */
 #include "core/meopt.h"
 #include "core/nn/nn.h"
 
@@ -144,21 +146,37 @@ static int group_step(void *context, int group, struct error *err)
     return 0;
 }
 
-static void towers_create(struct run *run, bool wide)
+static struct geometry geometry_of(const char *family)
+{
+    struct geometry g = {FAMILY_DINOV2, SIDE, 14, 5, 384, 2, 6, 1536, 384, 1 + ACTIVATION_GELU};
+    if (strcmp(family, "openclip") == 0) {
+        g.family = FAMILY_OPENCLIP;
+        g.out = 256;
+    } else if (strcmp(family, "eva") == 0) {
+        g.family = FAMILY_EVA;
+        g.hidden = 1024;
+        g.out = 256;
+        g.ffn = 1 + ACTIVATION_SWIGLU;
+        g.parts = PARTS_KNOWN | PART_QKV_BIAS | PART_ATTN_NORM | PART_FFN_NORM;
+    } else if (strcmp(family, "dinov2") != 0) die("families: dinov2, eva, openclip");
+    return g;
+}
+
+static void towers_create(struct run *run, bool wide, struct geometry geometry, bool saved_8bit)
 {
     struct error err = {0};
     if (device_open(&run->device, "cpu", 0, &err)) die(err.what);
-    struct geometry geometry = {FAMILY_DINOV2, SIDE, 14, 5, 384, 2, 6, 1536, 384, 1 + ACTIVATION_GELU};
     struct tower_options frozen = {.batch = BATCH,
                                    .compute = DTYPE_BF16,
                                    .weight_type = DTYPE_F32,
                                    .grad_type = DTYPE_F32,
                                    .gradients = GRADIENTS_NONE,
-                                   .patch_tokens = true,
+                                   .patch_tokens = geometry.family == FAMILY_DINOV2,
                                    .weights_class = MEMORY_TEACHER,
                                    .activations_class = MEMORY_TEACHER};
     struct tower_options trained = frozen;
     trained.gradients = GRADIENTS_RELEASE;
+    trained.saved = saved_8bit ? SAVED_8BIT : SAVED_MINIMAL;
     trained.weight_type = wide ? DTYPE_F32 : DTYPE_BF16;
     trained.grad_type = wide ? DTYPE_F32 : DTYPE_BF16;
     trained.weights_class = MEMORY_WEIGHTS;
@@ -246,7 +264,8 @@ static void train(struct run *run, int steps)
 
 int main(int argc, char **argv)
 {
-    if (argc < 6) return fprintf(stderr, "usage: equal_distill RULE PRESET SEED STEPS DIR\n"), 2;
+    if (argc < 6)
+        return fprintf(stderr, "usage: equal_distill RULE PRESET SEED STEPS DIR [FAMILY [8bit]]\n"), 2;
     int rule = meopt_rule_from_name(argv[1]);
     uint64_t seed = strtoull(argv[3], NULL, 10);
     images_load(argv[5]);
@@ -256,7 +275,8 @@ int main(int argc, char **argv)
     meopt_options_init(&o, sizeof o, rule);
     if (meopt_options_preset(&o, argv[2], &e)) die(e.message);
     struct run run = {.base_lr = rule == MEOPT_LION ? 1e-4 : 1e-3};
-    towers_create(&run, o.weights == MEOPT_WEIGHTS_F32);
+    towers_create(&run, o.weights == MEOPT_WEIGHTS_F32, geometry_of(argc > 6 ? argv[6] : "dinov2"),
+                  argc > 7 && strcmp(argv[7], "8bit") == 0);
     optimizer_create(&run, &o, seed);
     weights_init(&run, seed);
 
