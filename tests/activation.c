@@ -55,9 +55,20 @@ static void bf16_has_the_results_of_floats(void **state)
         ops->activation_forward(device, DTYPE_BF16, (enum activation)k, h, y, ROWS, COLUMNS);
         ops->activation_forward(device, DTYPE_F32, (enum activation)k, wide_h, wide_y, ROWS, COLUMNS);
         alike(y, wide_y, VALUES, "values", k);
-        ops->activation_backward(device, DTYPE_BF16, (enum activation)k, dy, h, dh, ROWS, COLUMNS);
-        ops->activation_backward(device, DTYPE_F32, (enum activation)k, wide_dy, wide_h, wide_dh, ROWS,
-                                 COLUMNS);
+        struct activation_gradient o = {.type = DTYPE_BF16,
+                                        .kind = (enum activation)k,
+                                        .dy = dy,
+                                        .h = h,
+                                        .dh = dh,
+                                        .R = ROWS,
+                                        .F = COLUMNS};
+        struct activation_gradient w = o;
+        w.type = DTYPE_F32;
+        w.dy = wide_dy;
+        w.h = wide_h;
+        w.dh = wide_dh;
+        ops->activation_backward(device, &o);
+        ops->activation_backward(device, &w);
         alike(dh, wide_dh, wide, "gradients", k);
     }
     device_close(device);
