@@ -187,8 +187,8 @@ static void a_streamed_teacher_trains_the_same_student(void **state)
 static const char *const student_ways[] = {
     "",
     "train.precision=fp32",
-    "optim.clip_mode=exact optim.clip_grad_norm=0.02",
-    "train.micro_batch=1 model_s.depth=3",
+    "optim.clip_mode=exact optim.clip_grad_norm=0.02 train.save_activations=8bit",
+    "train.micro_batch=1 model_s.depth=3 train.save_activations=8bit",
     "train.recompute=block optim.clip_mode=block",
     "optim.name=lamb optim.preset=minimal model_s.depth=3",
     "optim.use_meopt=false optim.pure_bf16=true optim.gradients=release",
