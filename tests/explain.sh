@@ -44,7 +44,8 @@ grep -q '^epoch    1 h: 160 images' out || { cat out; fail "hours per epoch"; }
 
 # no room
 got=0
-"$MEOPT" train configs/quickstart_dinov2.yaml train.steps=4 device.memory_limit=3600K --run-dir "the runs" --name small >out 2>log || got=$?
+limit=$("$MEOPT" plan configs/quickstart_dinov2.yaml --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["peak_bytes"] * 3 // 4096)')
+"$MEOPT" train configs/quickstart_dinov2.yaml train.steps=4 device.memory_limit="${limit}K" --run-dir "the runs" --name small >out 2>log || got=$?
 [ "$got" = 12 ] || fail "no room: exit $got"
 grep -q 'MiB, step x 1.0[0-9]: .*train.recompute=block' log || fail "what would need less is not told"
 line=$(sed -n 's/.*this fits: \(meopt train .*\)/\1/p' log)
