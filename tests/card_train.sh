@@ -71,7 +71,7 @@ FAKE_MEMORY=1200000 train small hip 2 || code=$?
 [ "$code" = 11 ] || fail "out of memory: exit code $code"
 grep -q 'out of memory on hip:0.*held: .*the driver says: out of memory (2); of 1 MiB' "$work/log" || fail "out of memory does not say what is held"
 code=0
-FAKE_LAUNCH=400 train broken hip 2 || code=$?
+FAKE_LAUNCH=200 train broken hip 2 || code=$?
 [ "$code" = 1 ] && grep -q 'launch failure (719)' "$work/log" || fail "a failure in the middle: exit code $code"
 FAKE_CARDS=2 train second auto 1 --cards 1 || fail "--cards 1"
 grep -q 'hip:1 Emulated card' "$work/log" || fail "--cards 1 takes another card"
