@@ -116,13 +116,25 @@ json_t *fit_json(const struct ladder *l)
                      l->speed.assumed, "carry_measured", l->speed.carry == CARRY_MEASURED, "rungs", rungs);
 }
 
+struct amount {
+    char text[32];
+};
+static struct amount amount(size_t bytes)
+{
+    struct amount a;
+    bool much = (double)bytes >= GIB;
+    snprintf(a.text, sizeof a.text, "%.2f %s", (double)bytes / (much ? GIB : GIB / 1024),
+             much ? "GiB" : "MiB");
+    return a;
+}
+
 int fit_check(const struct ladder *l, struct error *err)
 {
     if (l->chosen >= 0) return 0;
-    double least = l->count ? (double)l->rungs[l->count - 1].peak_bytes : 0;
+    size_t least = l->count ? l->rungs[l->count - 1].peak_bytes : 0;
     return error_set(err, EXIT_CONFIG, "fewer images, a smaller student, or optim.preset: minimal",
-                     "no rung of the ladder fits into %.2f GiB: the lowest needs %.2f GiB",
-                     (double)l->limit_bytes / GIB, least / GIB);
+                     "no rung of the ladder fits into %s: the lowest needs %s", amount(l->limit_bytes).text,
+                     amount(least).text);
 }
 
 size_t fit_auto(const struct card *card) { return card->free_bytes / 20 * 19; }
@@ -142,8 +154,8 @@ int fit_keys(char **keys, const struct config *config, const char *path, char **
     code = fit_check(&l, err);
     if (!code) {
         const struct rung *r = &l.rungs[l.chosen];
-        log_info("train.memory %s: %s, %.2f GiB at the peak", config->train.memory,
-                 r->keys[0] ? r->keys : "it fits as it is", (double)r->peak_bytes / GIB);
+        log_info("train.memory %s: %s, %s at the peak", config->train.memory,
+                 r->keys[0] ? r->keys : "it fits as it is", amount(r->peak_bytes).text);
         if (r->keys[0]) *keys = xstrdup(r->keys);
     }
     ladder_free(&l);
