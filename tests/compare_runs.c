@@ -344,6 +344,40 @@ static void what_stands_in_the_way_is_said(void **state)
     table_free(t);
 }
 
+/* Steps whose norm is 1, a limit, and how each run clips. */
+static int warnings_of_clipping(const char *limit, const char *one, const char *other)
+{
+    static const char *const names[] = {"k1", "k2"};
+    const char *modes[] = {one, other};
+    struct column *columns = xcalloc(2, sizeof *columns);
+    for (int c = 0; c < 2; c++) {
+        char text[256];
+        snprintf(text, sizeof text, "train:\n  seed: 1\noptim:\n  clip_grad_norm: %s\n  clip_mode: %s\n",
+                 limit, modes[c]);
+        make(names[c], LINE(1, 0, 1.0, 0.1, 80, 100) LINE(2, 0, 0.5, 0.1, 80, 100));
+        put(names[c], "config.yaml", text);
+        columns[c] = column_of(names[c], &names[c], 1);
+    }
+    struct table *t = table_make(columns, 2, 0);
+    int count = t->warning_count;
+    assert_true(t->comparable);
+    if (count) {
+        assert_non_null(strstr(t->warnings[0], "k2 was clipped by optim.clip_mode previous, k1 by exact"));
+        assert_non_null(strstr(t->warnings[0], "optim.clip_mode=exact"));
+    }
+    table_free(t);
+    return count;
+}
+
+static void runs_that_were_clipped_by_other_norms_are_told(void **state)
+{
+    (void)state;
+    assert_int_equal(warnings_of_clipping("0.5", "exact", "previous"), 1);
+    assert_int_equal(warnings_of_clipping("0.5", "exact", "exact"), 0);
+    assert_int_equal(warnings_of_clipping("1.5", "exact", "previous"), 0); /* no step was over the limit */
+    assert_int_equal(warnings_of_clipping("0", "exact", "previous"), 0);
+}
+
 /* By hand: at equal steps .2 - .4 (step 2) is the largest difference, at the last common step 3 it is .1. */
 static void gaps_join_by_step_and_by_time(void **state)
 {
@@ -377,6 +411,7 @@ int main(void)
                                        cmocka_unit_test(a_golden_table),
                                        cmocka_unit_test(a_rank_has_its_share_of_a_step),
                                        cmocka_unit_test(what_stands_in_the_way_is_said),
+                                       cmocka_unit_test(runs_that_were_clipped_by_other_norms_are_told),
                                        cmocka_unit_test(gaps_join_by_step_and_by_time)};
     if (!mkdtemp(root)) return 1;
     return cmocka_run_group_tests(tests, NULL, remove_all);

@@ -17,6 +17,13 @@ expect() { # code command...
 for locale in C.UTF-8 tr_TR.UTF-8; do
     LC_ALL=$locale "$MEOPT" config man | cmp - "$MEOPT_SOURCE/man/meopt.yaml.5" || fail "$locale: run 'meopt config man > man/meopt.yaml.5'"
 done
+# What the table says of a key stands there whole, however long it is.
+page=$(cat "$MEOPT_SOURCE/man/meopt.yaml.5")
+"$MEOPT" config list --json | sed -n 's/^ *"help": "\(.*\)"$/\1/p' | grep -v '\\' >helps
+[ "$(wc -l <helps)" -gt 100 ] || fail "no helps in config list --json"
+while IFS= read -r help; do
+    case $page in *"${help#?}."*) ;; *) fail "meopt.yaml(5) does not say whole: $help" ;; esac
+done <helps
 if command -v mandoc >/dev/null; then
     for page in meopt.yaml.5 meopt-config.1; do
         mandoc -Tlint -W warning "$MEOPT_SOURCE/man/$page" || fail "$page"

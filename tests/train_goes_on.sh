@@ -125,6 +125,23 @@ grep -q '^  steps: 14$' run/config.yaml || fail "$label: the run does not know i
 resume 2 --name other
 grep -q 'name and --run-dir are of a new run' log || fail "$label: a name is ignored"
 
+label="activations in 8 bits"
+begin() { # NAME CODE ARGUMENT...
+    name=$1 want=$2
+    shift 2
+    "$MEOPT" train configs/quickstart_dinov2.yaml train.save_activations=8bit train.steps=6 --run-dir . --name "$name" "$@" >out 2>log
+    got=$?
+    [ "$got" = "$want" ] || fail "$label, $name: exit $got"
+}
+begin whole 0
+begin cut 10 --stop-after 3
+"$MEOPT" train --resume cut >out 2>log || fail "$label: the second half"
+for file in model.safetensors optimizer.bin; do
+    cmp "whole/ckpt/step-00000006/$file" "cut/ckpt/step-00000006/$file" || fail "$label: other bytes in $file"
+done
+"$MEOPT" train --resume cut --steps 7 train.save_activations=minimal >out 2>log || fail "$label: as they are, from here on"
+grep -q 'train.save_activations was 8bit and is now minimal: gradients are made from' log || fail "$label: no word"
+
 label="a start that fails leaves nothing"
 start() { # NAME
     "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1 --run-dir starts --name "$1" >out 2>log

@@ -204,6 +204,7 @@ static bool take_line(struct reading *in, const char *text, size_t bytes)
     r->seconds[r->count] = before + (line.step_ms >= 0 && isfinite(line.step_ms) ? line.step_ms * 1e-3 : 0);
     r->rate[r->count++] = (float)line.images_per_s;
     r->final_cosine = line.cosine;
+    if (line.grad_norm > r->largest_norm) r->largest_norm = line.grad_norm;
     if (!(line.cosine <= r->best_cosine)) r->best_cosine = isnan(line.cosine) ? r->best_cosine : line.cosine;
     if (line.data_wait_ms >= 0 && line.step_ms > 0) {
         in->wait_ms += line.data_wait_ms;

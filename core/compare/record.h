@@ -48,6 +48,7 @@ struct record {
 
     double first_loss, final_loss, tail_loss, best_loss, final_cosine, best_cosine, median_rate,
         median_step_ms, wait_share, stream_share, offload_share, time_s;
+    double largest_norm; /* of a step's gradients, before they are clipped; 0: no step tells it */
     double card_busy, card_power_w, card_energy_wh,
         card_temp_c;                              /* core/run/telemetry.h: of all cards of the run */
     int64_t tail_steps;                           /* tail_loss is the mean of so many last steps */

@@ -157,10 +157,8 @@ const struct config_key config_keys[] = {
     CHOICE("train.recompute", train_recompute, "none", "train plan bench",
            "keep all activations, or one block's and compute the rest again", train.recompute),
     CHOICE("train.save_activations", train_save_activations, "minimal", "train plan bench",
-           "what blocks keep between forward and backward: all that is not cheap to make again, or, 8bit, of "
-           "that the feed-forward's values before the activation in 8 bits (a scale for each 64, rounded at "
-           "random), and not attention's output, which is made again from queries, keys and values; not with "
-           "train.recompute block, which keeps one block alone",
+           "what blocks keep for backward: all that is not cheap to make again, or, 8bit, the larger part of "
+           "that in 8 bits; not with train.recompute block",
            train.save_activations),
     BOOL("train.cache_teacher", "false", "train plan",
          "compute the teacher's outputs once, keep them beside the run, free the teacher",
