@@ -451,8 +451,8 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
                      struct meopt_error *err);
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,
                      struct meopt_error *err);
-/* 2: a record as this library writes them; 1: one of before, where m and v of 8 bits have codes of their own,
- * which loading converts; 0: none. */
+/* 3: a record as this library writes them; less: one of before, which loading converts: m and v of 8 bits are
+ * pairs on grids of other steps (2), or have codes of their own (1); 0: none. */
 int meopt_state_version(const void *record, size_t bytes);
 
 /* The record of a whole tensor from those of its parts (MEOPT_PART) in rising order, and of a part from that

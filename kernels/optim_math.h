@@ -10,7 +10,7 @@
  *   word_min, word_max     the smaller, the larger of each
  *   word_nonzero(real)     all ones where x != 0
  *   word_at_least(x, n)    all ones where x >= n
- *   real_where_above(x, y, a, b)   a where the word x > y, else b
+ *   word_where_nonzero(x, a, b)    a where the real x != 0, else b
  *   real_of, word_of       the number: of a word below 2^31, and cut to a whole one
  *   single                 a float of the host, a real of a card; single_of, single_whole: as above
  * Only IEEE operations that round correctly are used, and multiply-adds are fused where it is written and
@@ -39,10 +39,14 @@
  *     group (elements e % 8) that can bear it.
  *   A pair is code of v * M + code of m, M odd: 489 at a span of 1/16 binade down to 61 at 32, the cube root
  *     that minimises the sum of both errors.
- *   v is rounded by a sequence that turns by the golden section with each update: unbiased as random bits
- * are, but equal steps of v meet all thresholds equally often. m is rounded to nearest where it moves by more
- *     than a quarter of a code, which is dither enough, and stochastically where it stands nearly still.
- *   The grid stays while it holds the group and is not a quarter too wide: a change of it rounds all codes.
+ *   Both are rounded up from thresholds on that turn by the golden section with each update: unbiased as
+ * random bits are, but equal steps of v meet all of them equally often, and of the noise of m, which moves by
+ *     whole codes, little more is left than rounding to nearest leaves: the error of one step is undone by
+ *     those of the next. The
+ *     groups of a tensor have 16 sets of them, so they are made once.
+ *   m / sqrt(v) is that of the new moments before v is rounded: it is read again with v's code, so the
+ * update, which is their quotient, does not see the rounding of v at once. The grid stays while it holds the
+ * group and is not a quarter too wide: a change of it rounds all codes.
  */
 #ifndef MEOPT_KERNELS_OPTIM_MATH_H
 #define MEOPT_KERNELS_OPTIM_MATH_H
@@ -55,11 +59,15 @@ OPTIM_FN real rule_average(real old, real x, float beta, float rest)
     return real_fma(old, real_all(beta), x * rest);
 }
 
-/* m / (sqrt(v) root_scale + eps), its magnitude at most `limit`: exact moments obey that by themselves,
+/* m / (sqrt(v) root_scale + eps), and its magnitude at most `limit`: exact moments obey that by themselves,
  * rounded ones need not. */
-OPTIM_FN real rule_direction(real m, real root, const struct optim_scalars *s)
+OPTIM_FN real rule_quotient(real m, real root, const struct optim_scalars *s)
 {
-    return real_limit(m / real_fma(root, real_all(s->root_scale), real_all(s->eps)), s->direction_limit);
+    return m / real_fma(root, real_all(s->root_scale), real_all(s->eps));
+}
+OPTIM_FN real rule_direction(real quotient, const struct optim_scalars *s)
+{
+    return real_limit(quotient, s->direction_limit);
 }
 
 OPTIM_FN real rule_lamb_update(real w, real direction, const struct optim_scalars *s)
@@ -182,14 +190,18 @@ OPTIM_FN real m_decode(word code, word root, int range, struct state_code c)
 #define PAIR_WIDEST    (31u << 23) /* a group's span at most; what lies below is kept at its lower end */
 #define PAIR_LOW_STEP  (1u << 19)  /* 1/16 binade */
 #define PAIR_LOW_LEAST (66u << 23)
-#define PAIR_TURN      0x9e3779b9u /* of v's thresholds with each update: the golden section */
-#define PAIR_ELEMENT   0x6a09e667u /* and from element to element: sqrt(2) */
+#define PAIR_GROUPS    16          /* that have thresholds of their own, by the index in the whole tensor */
+#define PAIR_STEP_UNIT 128u        /* of a step: bits of a root are whole numbers of 24 bits times it */
+#define PAIR_TURN      0x9e3779b9u /* of the thresholds with each update: the golden section */
+#define PAIR_ELEMENT   0xbb67ae85u /* of v's from element to element: sqrt(3) */
+#define PAIR_ELEMENT_M 0x3c6ef372u /* of m's: sqrt(5) */
 
 struct pair_grid {
-    uint32_t low, range;               /* bits of the root of code 1, 0: all is zero; code of the span */
-    uint32_t span;                     /* bits from there to the last code's */
-    single step, inverse, v_last;      /* bits of a code of v; 1 / step; the last code */
-    single m_codes, m_inverse, middle; /* M, 1 / M, the code of 0 */
+    uint32_t low, range;        /* bits of the root of code 1, 0: all is zero; code of the span */
+    uint32_t span;              /* bits from there to the last code's, or a few more */
+    single base, step, inverse; /* bits of the root of code 0, of one code more; 1 / step */
+    single m_codes, m_inverse;  /* M, 1 / M */
+    single middle, most;        /* the code of 0; of the largest m, less 1/64 */
 };
 
 /* Seven steps an octave, in bits of a root: 1/16 binade to 32 (63). */
@@ -207,12 +219,13 @@ OPTIM_FN struct pair_grid pair_grid_of(uint32_t low, uint32_t range)
     g.low = low;
     g.range = range;
     g.span = pair_span(range);
-    g.step = single_of(g.span) / single_of(v_codes - 2);
-    g.inverse = single_of(v_codes - 2) / single_of(g.span);
-    g.v_last = single_of(v_codes - 1);
+    g.step = single_of((g.span / (v_codes - 2) | (PAIR_STEP_UNIT - 1)) + 1);
+    g.base = single_of(low) - g.step;
+    g.inverse = single_of(1) / g.step;
     g.m_codes = m;
     g.m_inverse = single_of(1) / m;
     g.middle = single_of(m_codes / 2);
+    g.most = g.middle - single_of(1) / single_of(64);
     return g;
 }
 /* The widest grid: there may be roots below it. */
@@ -249,40 +262,61 @@ OPTIM_FN uint32_t pair_header(const struct pair_grid *g, uint32_t ratio, uint32_
     return (g->low - PAIR_LOW_LEAST) >> 19 | g->range << 11 | ratio << 17 | small << 24;
 }
 
-/* The code of v of a pair, as a number. */
+/* The code of v of a pair, as a number; pair: less `middle`. Numbers below 2^22 lose their fraction to what
+ * is added to them. */
+#define PAIR_ROUNDER 0x4b400000u /* 1.5 2^23 */
 OPTIM_FN real pair_v_code(real pair, const struct pair_grid *g)
 {
-    return real_of(word_of(real_fma(pair, real_all(g->m_inverse), real_all(g->m_inverse * 0.5f))));
+    real rounder = real_all(constant_real(PAIR_ROUNDER));
+    return real_fma(pair, real_all(g->m_inverse), rounder) - rounder;
 }
-/* seen: no code is 0 */
-OPTIM_FN real pair_root(real code, const struct pair_grid *g, bool seen)
+OPTIM_FN real pair_m_code(real pair, real code, const struct pair_grid *g)
 {
-    real above = real_fma(code, real_all(g->step), real_all(constant_real(0x3f000000u) - g->step));
-    word bits = word_of(above) + word_all(g->low), mask = word_nonzero(code);
-    return as_real(seen ? bits : (bits & mask) | (word_all(PAIR_UNSEEN) & ~mask));
+    return real_fma(code, real_all(-g->m_codes), pair);
 }
-/* 1 up to 2, from the upper bits */
-OPTIM_FN real one_and_more(word random) { return as_real((random >> 9) | word_all(0x3f800000u)); }
-/* The threshold of a group's element 0; PAIR_ELEMENT more for each further one. */
-OPTIM_FN uint32_t pair_turn(uint32_t updates, uint32_t key, int64_t group)
+OPTIM_FN real pair_root(real code, const struct pair_grid *g)
 {
-    return key * 0x85ebca6bu + updates * PAIR_TURN + (uint32_t)group * (OPTIM_GROUP * PAIR_ELEMENT);
-}
-/* inside: all are on the grid */
-OPTIM_FN real pair_v_round(real root, word dither, const struct pair_grid *g, bool inside)
-{
-    word bits = as_word(root), above = (inside ? bits : word_max(bits, word_all(g->low))) - word_all(g->low);
-    real code = real_fma(real_of(above), real_all(g->inverse), one_and_more(dither));
-    word whole = word_of(real_limit(code, g->v_last));
-    return real_of(inside ? whole : whole & word_at_least(bits, PAIR_SEEN));
+    word bits = word_of(real_fma(code, real_all(g->step), real_all(g->base)));
+    return as_real(word_where_nonzero(code, bits, word_all(PAIR_UNSEEN)));
 }
 
-/* -1 / x of a positive x, to 3e-6: from the bits as a logarithm (12 %), then cubed, then squared. */
-OPTIM_FN real minus_inverse(real x)
+/* Where element e of PAIR_GROUPS groups is rounded up: v from 1 - u of a code on, m from 1 - w on, u and w in
+ * (0, 1) and of so few bits that nothing below is rounded by the sums. v + u + 1/2, m + w - 1/2. */
+OPTIM_FN real pair_threshold_v(uint32_t updates, uint32_t key, word e)
 {
-    real r = as_real(word_all(0xfef311c7u) - as_word(x)), e = real_fma(x, r, real_all(1.0f));
-    r = real_fma(r, real_fma(e, e, e), r);
-    return real_fma(r, real_fma(x, r, real_all(1.0f)), r);
+    word turn = e * word_all(PAIR_ELEMENT) + word_all(key * 0x85ebca6bu + updates * PAIR_TURN);
+    return real_fma(real_of((turn >> 19) | word_all(1)), real_all(constant_real(0x39000000u)),
+                    real_all(0.5f));
+}
+OPTIM_FN real pair_threshold_m(uint32_t updates, uint32_t key, word e)
+{
+    word turn = e * word_all(PAIR_ELEMENT_M) + word_all(key * 0x9e3779b1u + updates * PAIR_TURN);
+    return real_fma(real_of((turn >> 24) | word_all(1)), real_all(constant_real(0x3b800000u)),
+                    real_all(-0.5f));
+}
+#define PAIR_NEAREST_V 1.0f
+#define PAIR_NEAREST_M 0.0f
+
+/* Bits of a root above the grid's low; of one that has not been seen, what is rounded to code 0. */
+OPTIM_FN word pair_above(word bits, real threshold, const struct pair_grid *g)
+{
+    word seen = word_at_least(bits, PAIR_SEEN), above = word_max(bits, word_all(g->low)) - word_all(g->low);
+    word below = word_of(real_fma(threshold, real_all(-g->step), real_all(g->step * 0.25f)));
+    return (above & seen) | (below & ~seen);
+}
+/* The root that m is kept relative to: one below the grid, which will be read as its low, would make m
+ * larger. */
+OPTIM_FN real pair_kept(real root, const struct pair_grid *g)
+{
+    word bits = as_word(root), seen = word_at_least(bits, PAIR_SEEN);
+    return as_real((word_max(bits, word_all(g->low)) & seen) | (bits & ~seen));
+}
+/* The code of v, and 1/2. above: bits of the root above low's, at most the span; threshold: pair_threshold_v.
+ */
+OPTIM_FN real pair_v_round(word above, real threshold, const struct pair_grid *g)
+{
+    real rounder = real_all(constant_real(0x4b000000u)), less = real_all(constant_real(0x4affffffu));
+    return (real_fma(real_of(above), real_all(g->inverse), threshold) + rounder) - less;
 }
 
 /* The largest |m| / root of a group: 2^-8 to 2^8 in 8 steps an octave. */
@@ -302,17 +336,10 @@ OPTIM_FN real pair_factor(word small, uint32_t factor)
 }
 /* Which eighths are: bits of their largest |m| / root, and what a group can hold. */
 OPTIM_FN word pair_small(word ratio, single top) { return ~word_at_least(ratio, bits_of(top * 0.6875f) + 1); }
-/* The pair of a code of v and of m / root = x; moved: how far that is from where it was read, in the same
- * measure; scale: codes of 1; still: a quarter of a code. The sum keeps 1/256 of a code of m, and so do the
- * random bits: it cannot come to the next code of v. */
-OPTIM_FN word pair_join(real code, real x, real moved, real scale, word still, word random,
-                        const struct pair_grid *g)
+/* The pair of a code of v (and 1/2) and of m / root = x; scale: codes of 1; threshold: pair_threshold_m. */
+OPTIM_FN word pair_join(real code, real x, real scale, real threshold, const struct pair_grid *g)
 {
-    real some = as_real(((random >> 9) & word_all(0x7f8000u)) | word_all(0x3f800000u));
-    real dither = real_where_above(as_word(moved) & word_all(0x7fffffffu), still,
-                                   real_all(constant_real(0x3fc00000u)), some);
-    real y = real_limit(x * scale, g->middle);
-    return word_of((real_fma(code, real_all(g->m_codes), real_all(g->middle - 1.0f)) + y) + dither);
+    return word_of(real_fma(x, scale, real_fma(code, real_all(g->m_codes), threshold)));
 }
 
 #endif

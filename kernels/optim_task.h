@@ -50,8 +50,8 @@ struct optim_task {
     int64_t first_group;   /* group index in the whole tensor of the first group here */
     int64_t first_partial; /* place of the first chunk's result */
     int32_t rule, weight_format, m_format, v_format, gradient_format, accumulator_format;
-    int32_t apart;        /* m and v of 8 bits have codes of their own, as in records before pairs */
-    uint32_t updates;     /* that the tensor has taken: they turn the thresholds of a pair's v */
+    int32_t version;      /* of the record that m and v of 8 bits lie in, where it is not today's: state.h */
+    uint32_t updates;     /* that the tensor has taken: they turn the thresholds of a pair */
     int32_t norms_only;   /* LAMB, first pass: sums of squares of weight and update; writes nothing */
     int32_t m_range;      /* 8- and 4-bit m beside low-bit v: |m| <= 2^m_range * 1.9 * binade of sqrt(v) */
     const void *gradient; /* (count); an accumulator: padded to whole groups, with its scales */

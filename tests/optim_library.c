@@ -47,11 +47,12 @@ static void resume_is_bit_identical(void **state)
         }
 }
 
+enum { GROUPS = (A + 63) / 64, ARRAYS = GROUPS * 128 + GROUPS, HEADER = 136 };
+
 /* A record as the version before pairs wrote it: every code of v of 8 bits and of m with a scale a group. */
 static void states_of_the_version_before_are_converted(void **state)
 {
     (void)state;
-    enum { GROUPS = (A + 63) / 64, ARRAYS = GROUPS * 128 + GROUPS, HEADER = 136 };
     struct meopt_error err;
     struct meopt *x = make(MEOPT_APADAMW, "balanced", 7);
     static uint8_t record[HEADER + ARRAYS + 4 + GROUPS * 4];
@@ -60,7 +61,7 @@ static void states_of_the_version_before_are_converted(void **state)
     size_t bytes = meopt_state_bytes(x, 0);
     assert_int_equal(bytes, HEADER + GROUPS * 132 + 4);
     assert_int_equal(meopt_state_save(x, 0, record, bytes, &err), 0);
-    assert_int_equal(meopt_state_version(record, bytes), 2);
+    assert_int_equal(meopt_state_version(record, bytes), 3);
     memcpy(record, "MEOPTST1", 8);
     uint64_t sizes[3] = {GROUPS * 64, GROUPS * 64, GROUPS};
     memcpy(record + HEADER - 24, sizes, 24);
@@ -74,7 +75,7 @@ static void states_of_the_version_before_are_converted(void **state)
     assert_int_equal(meopt_state_version(record, HEADER + ARRAYS + 4), 1);
     assert_int_equal(meopt_state_load(x, 0, record, HEADER + ARRAYS + 4, &err), 0);
     struct optim_task before = task_of(x, &x->tensors[0]), now = before;
-    before.apart = 1;
+    before.version = 1;
     before.m = record + HEADER;
     before.v = record + HEADER + GROUPS * 64;
     before.scales = record + HEADER + GROUPS * 128;
@@ -84,6 +85,61 @@ static void states_of_the_version_before_are_converted(void **state)
         double root = sqrt((double)v[i]);
         assert_true(root > 0 && fabs(sqrt((double)now_v[i]) / root - 1) < 0.01);
         assert_true(fabs((double)now_m[i] - (double)m[i]) < 16 * root / 100);
+    }
+    steps(x, 4, 6);
+    meopt_destroy(x);
+}
+
+static float of_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* A record of version 2, whose grids had steps of any size, beside its description in double. */
+static void a_state_on_grids_of_other_steps_is_converted(void **state)
+{
+    (void)state;
+    struct meopt_error err;
+    struct meopt *x = make(MEOPT_APADAMW, "balanced", 7);
+    static uint8_t record[HEADER + GROUPS * 132 + 4];
+    static float m[GROUPS * 64], v[GROUPS * 64];
+    steps(x, 1, 3);
+    size_t bytes = sizeof record;
+    assert_int_equal(meopt_state_save(x, 0, record, bytes, &err), 0);
+    memcpy(record, "MEOPTST2", 8);
+    for (uint32_t i = 0; i < GROUPS; i++) {
+        uint32_t header = (700 + i % 8) | (i * 5 % 63) << 11 | 60u << 17 | 0xa5u << 24;
+        uint32_t m_codes = (uint32_t)of_bits(0x43f4a6d4u - (i * 5 % 63) * 399458u) | 1u;
+        memcpy(record + HEADER + GROUPS * 128 + 4 * i, &header, 4);
+        for (uint32_t e = 0; e < 64; e++) { /* the last code of v is not of all m */
+            uint16_t code = (uint16_t)(m_codes + e * 997 % (65535 - 2 * m_codes));
+            memcpy(record + HEADER + 128 * i + 2 * e, &code, 2);
+        }
+    }
+    uint32_t crc = crc32c(0, record, bytes - 4);
+    memcpy(record + bytes - 4, &crc, 4);
+    assert_int_equal(meopt_state_version(record, bytes), 2);
+    if (meopt_state_load(x, 0, record, bytes, &err)) fail_msg("%s", err.message);
+    struct optim_task now = task_of(x, &x->tensors[0]);
+    x->kernels->state_out(&now, 0, GROUPS, m, v);
+    for (uint32_t i = 0; i < GROUPS * 64; i++) {
+        uint32_t header, e = i % 64, range = i / 64 * 5 % 63;
+        uint32_t m_codes = (uint32_t)of_bits(0x43f4a6d4u - range * 399458u) | 1u;
+        uint32_t span = (uint32_t)of_bits((146u << 23) + range * 1198373u);
+        uint16_t code;
+        memcpy(&header, record + HEADER + GROUPS * 128 + i / 64 * 4, 4);
+        memcpy(&code, record + HEADER + 2 * i, 2);
+        double step = span / (floor(65536.0 / m_codes) - 2);
+        uint32_t low = ((header & 0x7ffu) << 19) + (66u << 23);
+        float root = of_bits(low + (uint32_t)floor((code / m_codes - 1) * step + 0.5));
+        double top = (double)of_bits((119u << 23) + (60u << 20)) * (0xa5 >> e % 8 & 1 ? 0.6875 : 1),
+               middle = m_codes / 2, old_m = (code % m_codes - middle) * top / middle * (double)root,
+               found = sqrt((double)v[i]) / (double)root - 1;
+        assert_true(fabs(found) <= step / (1 << 23));
+        assert_true(fabs((double)m[i] - old_m) <=
+                    top / middle * (double)root + fabs(old_m) * step / (1 << 23));
     }
     steps(x, 4, 6);
     meopt_destroy(x);
@@ -362,6 +418,7 @@ int main(void)
         cmocka_unit_test(resume_is_bit_identical),
         cmocka_unit_test(state_goes_from_one_format_to_another),
         cmocka_unit_test(states_of_the_version_before_are_converted),
+        cmocka_unit_test(a_state_on_grids_of_other_steps_is_converted),
         cmocka_unit_test(momentum_of_the_largest_gradients_is_saved_and_loaded),
         cmocka_unit_test(damaged_state_is_refused_and_changes_nothing),
         cmocka_unit_test(accumulated_gradients_make_the_step_of_their_sum),

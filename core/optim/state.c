@@ -36,7 +36,7 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
                                 (adapt_watches(&opt->options, l) ? RECORD_SAMPLES : 0u),
                        .first = t->first,
                        .updates = t->updates};
-    memcpy(r.magic, OPTIM_PAIR(l->m, l->v) ? RECORD_MAGIC : RECORD_BEFORE, 8);
+    memcpy(r.magic, OPTIM_PAIR(l->m, l->v) ? RECORD_MAGIC : RECORD_PLAIN, 8);
     r.m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     memcpy(r.shape, t->shape, sizeof r.shape);
     size_t each[3];
@@ -95,8 +95,7 @@ int meopt_state_version(const void *record, size_t bytes)
     struct record r;
     if (!record || bytes < sizeof r) return 0;
     memcpy(&r, record, sizeof r);
-    if (memcmp(r.magic, RECORD_MAGIC, 8) != 0 && !record_before(&r)) return 0;
-    return record_apart(&r) ? 1 : 2;
+    return record_known(&r) ? record_version(&r) : 0;
 }
 
 /* A task whose state is the payload of a checked record. */
@@ -107,7 +106,7 @@ static struct optim_task record_task(const struct meopt *opt, const struct tenso
     task.m_format = r->m;
     task.v_format = r->v;
     task.m_range = r->m_range;
-    task.apart = record_apart(r);
+    task.version = record_version(r) < 3 ? record_version(r) : 0;
     task.m = (void *)(uintptr_t)payload;
     task.v = (void *)(uintptr_t)(payload + r->m_bytes);
     task.scales = (uint8_t *)(uintptr_t)(payload + r->m_bytes + r->v_bytes);
@@ -173,7 +172,7 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
     if (!record || bytes < sizeof *r + 4)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes are too few", name, bytes);
     memcpy(r, record, sizeof *r);
-    if ((memcmp(r->magic, RECORD_MAGIC, 8) != 0 && !record_before(r)) || r->header_bytes != sizeof *r)
+    if (!record_known(r) || r->header_bytes != sizeof *r)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: not a state of this version of libmeopt",
                           name);
     if (!(r->m == STATE_NONE || meopt_state_format_name(r->m)) ||
@@ -199,7 +198,7 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: checksum does not match", name);
     const char *payload = (const char *)record + sizeof *r;
     struct optim_task from = record_task(opt, t, r, payload);
-    int64_t wrong = state_scales_wrong(r->m, r->v, OPTIM_PAIR(r->m, r->v) && !from.apart, from.scales,
+    int64_t wrong = state_scales_wrong(r->m, r->v, OPTIM_PAIR(r->m, r->v) && from.version != 1, from.scales,
                                        r->scale_bytes ? l->groups : 0);
     if (r->scale_bytes && wrong < l->groups)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: the scale of group %lld is impossible",
@@ -264,7 +263,7 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
     struct tensor host;
     int status = tensor_hold(opt, t, PART_STATE, &host, err);
     if (status) return status;
-    if (r->m == l->m && r->v == l->v && !record_apart(r) && (r->m_range == range || !relative)) {
+    if (r->m == l->m && r->v == l->v && record_version(r) == 3 && (r->m_range == range || !relative)) {
         memcpy(host.state, payload, r->m_bytes);
         memcpy(host.state + l->v_at, payload + r->m_bytes, r->v_bytes);
         memcpy(host.state + l->scales_at, payload + r->m_bytes + r->v_bytes, r->scale_bytes);

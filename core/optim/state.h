@@ -6,8 +6,9 @@
 
 #include <string.h>
 
-#define RECORD_MAGIC  "MEOPTST2" /* with m and v of 8 bits as pairs */
-#define RECORD_BEFORE "MEOPTST1" /* without; if they are of 8 bits both, each has codes of its own */
+#define RECORD_MAGIC "MEOPTST3" /* with m and v of 8 bits as pairs */
+#define RECORD_PAIRS "MEOPTST2" /* the same on grids of other steps; read as optim_formats.h says */
+#define RECORD_PLAIN "MEOPTST1" /* without; if they are of 8 bits both, each has codes of its own */
 
 enum record_flags {
     RECORD_PROMOTED = 1, /* the formats are not what the options say: adaptive precision widened them */
@@ -23,8 +24,22 @@ struct record {
     uint64_t m_bytes, v_bytes, scale_bytes;
 };
 
-static inline bool record_before(const struct record *r) { return memcmp(r->magic, RECORD_BEFORE, 8) == 0; }
-static inline bool record_apart(const struct record *r) { return record_before(r) && OPTIM_PAIR(r->m, r->v); }
+static inline bool record_is(const struct record *r, const char *magic)
+{
+    return memcmp(r->magic, magic, 8) == 0;
+}
+/* Is it a record at all? */
+static inline bool record_known(const struct record *r)
+{
+    return record_is(r, RECORD_MAGIC) || record_is(r, RECORD_PAIRS) || record_is(r, RECORD_PLAIN);
+}
+/* 1: m and v of 8 bits have codes of their own, 2: pairs on the grids of before; 3: as they lie in memory
+ * today. */
+static inline int record_version(const struct record *r)
+{
+    if (!OPTIM_PAIR(r->m, r->v)) return 3;
+    return record_is(r, RECORD_PLAIN) ? 1 : record_is(r, RECORD_PAIRS) ? 2 : 3;
+}
 /* Elements of the whole tensor; 0: impossible. */
 static inline int64_t record_elements(const struct record *r)
 {
@@ -38,8 +53,8 @@ static inline void record_group_bytes(const struct record *r, size_t each[3])
 {
     each[0] = optim_state_bytes(r->m);
     each[1] = optim_state_bytes(r->v);
-    each[2] = record_apart(r) ? 1 : optim_scale_bytes(r->m, r->v);
-    if (record_apart(r) || !OPTIM_PAIR(r->m, r->v)) return;
+    each[2] = record_version(r) == 1 ? 1 : optim_scale_bytes(r->m, r->v);
+    if (record_version(r) == 1 || !OPTIM_PAIR(r->m, r->v)) return;
     each[0] += each[1];
     each[1] = 0;
 }

@@ -23,11 +23,10 @@ static int record_open(struct opened *o, const void *record, size_t bytes, struc
     memcpy(&crc, (const char *)record + bytes - 4, 4);
     const struct record *r = &o->r;
     size_t left = bytes - sizeof *r - 4;
-    if ((memcmp(r->magic, RECORD_MAGIC, 8) != 0 && !record_before(r)) || r->header_bytes != sizeof *r ||
-        r->m < STATE_NONE || r->m > STATE_4BIT || r->v < STATE_NONE || r->v > STATE_4BIT || r->ndim < 0 ||
-        r->ndim > 8 || r->first < 0 || r->first >> 50 || r->flags > (RECORD_PROMOTED | RECORD_SAMPLES) ||
-        r->m_bytes > left || r->v_bytes > left - r->m_bytes ||
-        r->scale_bytes > left - r->m_bytes - r->v_bytes ||
+    if (!record_known(r) || r->header_bytes != sizeof *r || r->m < STATE_NONE || r->m > STATE_4BIT ||
+        r->v < STATE_NONE || r->v > STATE_4BIT || r->ndim < 0 || r->ndim > 8 || r->first < 0 ||
+        r->first >> 50 || r->flags > (RECORD_PROMOTED | RECORD_SAMPLES) || r->m_bytes > left ||
+        r->v_bytes > left - r->m_bytes || r->scale_bytes > left - r->m_bytes - r->v_bytes ||
         record_samples_bytes(r) != left - r->m_bytes - r->v_bytes - r->scale_bytes)
         return optim_fail(err, MEOPT_BAD_STATE, "not a state of this version of libmeopt");
     if (crc != crc32c(0, record, bytes - 4))

@@ -259,7 +259,8 @@ static int take_record(void *context, int64_t index, const void *const *parts, c
     const void *record = parts[0];
     size_t bytes = part_bytes[0];
     int status = MEOPT_OK;
-    if (index == 0 && meopt_state_version(record, bytes) == 1)
+    int version = index == 0 ? meopt_state_version(record, bytes) : 0;
+    if (version == 1 || version == 2)
         log_info(
             "the checkpoint's optimizer states are of an earlier version: moments of 8 bits are converted");
     if (taking->parts > 1) record = whole = join(taking, parts, part_bytes, &bytes, &status, &library);

@@ -205,17 +205,7 @@ OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_forma
 
 /* Lanes by element % 8: sets of vectors, vector i in set i % EIGHTHS. */
 #define EIGHTHS (LANES < 8 ? 8 / LANES : 1)
-OPTIM_FN word eighth_numbers(int set)
-{
-    word n;
-    for (int i = 0; i < LANES; i++) n[i] = (uint32_t)(set * LANES + i) % 8;
-    return n;
-}
-/* All ones in the lanes whose bit is set */
-OPTIM_FN word eighth_mask(uint32_t bits, int set)
-{
-    return word_all(0) - ((word_all(bits) >> eighth_numbers(set)) & 1u);
-}
+OPTIM_FN word eighth_mask(uint32_t bits, int set) { return word_of_bits(bits * 0x101u >> set * LANES); }
 OPTIM_FN uint32_t load_header(const struct optim_task *t, int64_t group)
 {
     uint32_t header;
@@ -223,132 +213,182 @@ OPTIM_FN uint32_t load_header(const struct optim_task *t, int64_t group)
     return header;
 }
 
-OPTIM_FN void load_pair(real m[VECTORS], real root[VECTORS], const struct pair_grid *grid,
-                        const struct optim_task *t, int64_t group)
+/* What a code of m is worth, times the root, by eighths. */
+OPTIM_FN void pair_units(real unit[EIGHTHS], uint32_t header, const struct pair_grid *g)
+{
+    for (int i = 0; i < EIGHTHS; i++)
+        unit[i] = real_all(pair_ratio(header >> 17 & 127u) / g->most) *
+                  pair_factor(eighth_mask(header >> 24, i), PAIR_SMALL);
+}
+OPTIM_FN void load_pair_vector(real *m, real *root, const uint16_t *codes, int i, const real unit[EIGHTHS],
+                               const struct pair_grid *g)
+{
+    real pair = load_halves_less(codes + i * LANES, g->middle), code = pair_v_code(pair, g);
+    *root = pair_root(code, g);
+    *m = pair_m_code(pair, code, g) * unit[i % EIGHTHS] * *root;
+}
+OPTIM_FN void load_no_pair(real *m, real *root)
+{
+    *m = real_all(0);
+    *root = as_real(word_all(PAIR_UNSEEN));
+}
+OPTIM_FN void load_pair(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int64_t group)
 {
     uint32_t header = load_header(t, group);
-    const uint16_t *codes = (const uint16_t *)t->m + group * OPTIM_GROUP;
-    struct pair_grid g = *grid;
-    if (!g.low) {
-        for (int i = 0; i < VECTORS; i++) m[i] = root[i] = real_all(0);
+    struct pair_grid g = pair_grid_read(header);
+    real unit[EIGHTHS];
+    pair_units(unit, header, &g);
+    for (int i = 0; i < VECTORS; i++)
+        if (g.low)
+            load_pair_vector(&m[i], &root[i], (const uint16_t *)t->m + group * OPTIM_GROUP, i, unit, &g);
+        else load_no_pair(&m[i], &root[i]);
+}
+
+/* A group of a record of version 2: steps of v of any size, cut to whole bits; codes of m up to the middle.
+ */
+OPTIM_FN void load_pair_before(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int64_t group)
+{
+    uint32_t header = load_header(t, group);
+    struct pair_grid g = pair_grid_read(header);
+    single step = single_of(g.span) / single_of(single_whole(single_of(65536) / g.m_codes) - 2);
+    for (int i = 0; i < VECTORS; i++) {
+        word codes = load_halves((const uint16_t *)t->m + group * OPTIM_GROUP + i * LANES);
+        real pair = real_of(codes), unit = real_all(pair_ratio(header >> 17 & 127u) / g.middle) *
+                                           pair_factor(eighth_mask(header >> 24, i % EIGHTHS), PAIR_SMALL);
+        real code = real_of(word_of(real_fma(pair, real_all(g.m_inverse), real_all(g.m_inverse * 0.5f))));
+        word above = word_of(real_fma(code, real_all(step), real_all(0.5f - step)));
+        root[i] = as_real(word_where_nonzero(code, above + word_all(g.low), word_all(PAIR_UNSEEN)));
+        m[i] = (real_fma(code, real_all(-g.m_codes), pair) - real_all(g.middle)) * unit * root[i];
+        if (!g.low) m[i] = root[i] = real_all(0);
+    }
+}
+
+/* What is of a group between its step and its codes. */
+struct pair_work {
+    real m[VECTORS], root[VECTORS]; /* then m / root, and codes of v and 1/2; root: v first */
+    real direction[VECTORS];
+    real largest[EIGHTHS]; /* |m| / root of each eighth */
+    real scale[EIGHTHS];   /* what a code of m is worth, times the root; then codes of m in 1 */
+    uint32_t header;
+    struct pair_grid grid; /* that the group was read with, then the one it is written with */
+    int64_t group;
+    bool there; /* it takes its step, and has values to be written */
+};
+/* pair_threshold_v and _m of each element of a group */
+struct pair_thresholds {
+    real v[VECTORS], m[VECTORS];
+};
+OPTIM_FN void pair_thresholds(struct pair_thresholds d[PAIR_GROUPS], const struct optim_task *t)
+{
+    word e;
+    for (int k = 0; k < LANES; k++) e[k] = (uint32_t)k;
+    for (int i = 0; i < PAIR_GROUPS * VECTORS; i++) {
+        d[i / VECTORS].v[i % VECTORS] = pair_threshold_v(t->updates, t->key[0] ^ t->key[1], e);
+        d[i / VECTORS].m[i % VECTORS] = pair_threshold_m(t->updates, t->key[0] ^ t->key[1], e);
+        e += LANES;
+    }
+}
+OPTIM_FN void pair_thresholds_nearest(struct pair_thresholds *d)
+{
+    for (int i = 0; i < VECTORS; i++) {
+        d->v[i] = real_all(PAIR_NEAREST_V);
+        d->m[i] = real_all(PAIR_NEAREST_M);
+    }
+}
+
+/* The grid for a group's roots where the one that it has may not do; a group of zeros is written at once. */
+static __attribute__((noinline)) void pair_refit(const struct optim_task *t, struct pair_work *w,
+                                                 const struct pair_thresholds *d, word above[VECTORS])
+{
+    word most = as_word(w->root[0]), least = most - word_all(PAIR_SEEN);
+    for (int i = 1; i < VECTORS; i++) {
+        most = word_max(most, as_word(w->root[i]));
+        least = word_min(least, as_word(w->root[i]) - word_all(PAIR_SEEN));
+    }
+    uint32_t largest = word_largest(most), smallest = ~word_largest(~least) + PAIR_SEEN;
+    if (largest < PAIR_SEEN) {
+        memset(t->scales + w->group * PAIR_HEADER, 0, PAIR_HEADER);
+        memset((uint16_t *)t->m + w->group * OPTIM_GROUP, 0, 2 * OPTIM_GROUP);
+        w->there = false;
         return;
     }
-    real unit[EIGHTHS];
-    for (int i = 0; i < EIGHTHS; i++)
-        unit[i] = real_all(pair_ratio(header >> 17 & 127u) / g.middle) *
-                  pair_factor(eighth_mask(header >> 24, i), PAIR_SMALL);
+    w->grid = pair_grid_fit(smallest, largest, &w->grid, pair_grid_due(t->updates));
     for (int i = 0; i < VECTORS; i++) {
-        real pair = real_of(load_halves(codes + i * LANES)), code = pair_v_code(pair, &g);
-        root[i] = pair_root(code, &g, false);
-        m[i] =
-            (real_fma(code, real_all(-g.m_codes), pair) - real_all(g.middle)) * unit[i % EIGHTHS] * root[i];
+        above[i] = pair_above(as_word(w->root[i]), d->v[i], &w->grid);
+        w->root[i] = pair_kept(w->root[i], &w->grid);
     }
 }
-
-/* What is between the step of a group and its codes. A group waits long for its largest values, so many
- * groups go through each of the three parts together. */
-struct pair_work {
-    real m[VECTORS], moved[VECTORS]; /* moved: m less what was read; then both / root, times -1 */
-    real root[VECTORS];              /* then the codes of v */
-    word ratios[EIGHTHS];            /* the largest |m| / root of each eighth */
-    struct pair_grid grid;           /* that the group was read with, then the one it is written with */
-    bool there;                      /* the group took its step, and has values to be written */
-};
-
-OPTIM_FN void pair_ratios_by(struct pair_work *w, const struct pair_grid *g, bool inside, word dither,
-                             word more)
+/* The codes of v, the ratios of m and roots and the largest of these. wide_groups: counts the group if it is
+ * one. */
+OPTIM_FN void pair_round(const struct optim_task *t, struct pair_work *w, const struct pair_thresholds *d,
+                         int64_t *wide_groups)
 {
-    word largest[EIGHTHS];
-    for (int i = 0; i < EIGHTHS; i++) largest[i] = word_all(0);
+    word above[VECTORS], farthest = word_all(0);
+    real largest[EIGHTHS];
     for (int i = 0; i < VECTORS; i++) {
-        real code = pair_v_round(w->root[i], dither, g, inside);
-        real inverse = minus_inverse(pair_root(code, g, inside)), m = w->m[i] * inverse;
-        w->root[i] = code;
-        w->m[i] = m;
-        w->moved[i] *= inverse;
-        largest[i % EIGHTHS] = word_max(largest[i % EIGHTHS], as_word(m) & word_all(0x7fffffffu));
-        dither += more;
+        above[i] = as_word(w->root[i]) - word_all(w->grid.low);
+        farthest = word_max(farthest, above[i]);
     }
-    if (LANES == 16) largest[0] = word_max(largest[0], word_swap_eights(largest[0]));
-    for (int i = 0; i < EIGHTHS; i++) w->ratios[i] = largest[i];
-}
-OPTIM_FN void pair_ratios(struct pair_work *w, const struct pair_grid *g, bool inside, word dither)
-{
-    pair_ratios_by(w, g, inside, dither, word_all(LANES * PAIR_ELEMENT));
-}
-OPTIM_FN void pair_ratios_nearest(struct pair_work *w, const struct pair_grid *g)
-{
-    pair_ratios_by(w, g, false, word_all(ROUND_NEAREST), word_all(0));
-}
-
-/* Bits of the smallest root that has seen a gradient and of the largest; 0: all are 0. */
-static __attribute__((noinline)) void roots_range(const real root[VECTORS], uint32_t *smallest,
-                                                  uint32_t *largest)
-{
-    word most = as_word(root[0]), least = most - word_all(PAIR_SEEN);
-    for (int i = 1; i < VECTORS; i++) {
-        most = word_max(most, as_word(root[i]));
-        least = word_min(least, as_word(root[i]) - word_all(PAIR_SEEN));
+    if (!w->grid.low || pair_grid_due(t->updates) || word_any_reaches(farthest, w->grid.span + 1)) {
+        pair_refit(t, w, d, above);
+        if (!w->there) return;
     }
-    *largest = word_largest(most);
-    *smallest = ~word_largest(~least) + PAIR_SEEN;
-    if (*largest && *largest < PAIR_SEEN) *smallest = *largest = PAIR_SEEN;
-}
-
-/* The codes of v. nearest: without a threshold. wide_groups: counts the group if it is one. */
-OPTIM_FN void pair_round_v(const struct optim_task *t, int64_t group, struct pair_work *w, bool nearest,
-                           int64_t *wide_groups)
-{
-    struct pair_grid g = w->grid;
-    word farthest = word_all(0), lanes = word_all(0);
-    for (int i = 0; i < VECTORS; i++) farthest = word_max(farthest, as_word(w->root[i]) - word_all(g.low));
-    bool due = pair_grid_due(t->updates), inside = g.low && !due && !word_any_reaches(farthest, g.span + 1);
-    if (!inside) {
-        uint32_t smallest, largest;
-        roots_range(w->root, &smallest, &largest);
-        if (!largest) {
-            memset(t->scales + group * PAIR_HEADER, 0, PAIR_HEADER);
-            memset((uint16_t *)t->m + group * OPTIM_GROUP, 0, 2 * OPTIM_GROUP);
-            w->there = false;
-            return;
-        }
-        w->grid = g = pair_grid_fit(smallest, largest, &w->grid, due);
+    *wide_groups += pair_is_wide(&w->grid);
+    for (int i = 0; i < EIGHTHS; i++) largest[i] = real_all(0);
+    for (int i = 0; i < VECTORS; i++) {
+        real ratio = w->m[i] / w->root[i];
+        w->m[i] = ratio;
+        w->root[i] = pair_v_round(above[i], d->v[i], &w->grid);
+        largest[i % EIGHTHS] = real_largest(ratio, largest[i % EIGHTHS]);
     }
-    *wide_groups += pair_is_wide(&g);
-    for (int i = 0; i < LANES; i++) lanes[i] = (uint32_t)i * PAIR_ELEMENT;
-    lanes += word_all(pair_turn(t->updates, t->key[0] ^ t->key[1], t->first_group + group));
-    if (nearest) pair_ratios_nearest(w, &g);
-    else if (inside) pair_ratios(w, &g, true, lanes);
-    else pair_ratios(w, &g, false, lanes);
+    for (int i = 0; i < EIGHTHS; i++) w->largest[i] = largest[i];
+}
+/* How the ratios are scaled, and the header. */
+OPTIM_FN void pair_scale(struct pair_work *w)
+{
+    real all = w->largest[0];
+    if (LANES == 16) all = real_largest(all, as_real(word_swap_eights(as_word(all))));
+    w->largest[0] = all;
+    for (int i = 1; i < EIGHTHS; i++) all = real_largest(all, w->largest[i]);
+    uint32_t largest = word_largest(as_word(all)), ratio = pair_ratio_code(largest), eighths = 0;
+    single top = pair_ratio(ratio), codes_of = w->grid.most / top;
+    if (largest > bits_of(top))
+        for (int i = 0; i < VECTORS; i++) w->m[i] = real_limit(w->m[i], top);
+    for (int i = 0; i < EIGHTHS; i++) {
+        word small = pair_small(as_word(w->largest[i]), top);
+        eighths |= (word_signs(small) & 255u) << (i * LANES);
+        w->scale[i] = real_all(codes_of) * pair_factor(small, PAIR_SMALL_INVERSE);
+    }
+    w->header = pair_header(&w->grid, ratio, eighths);
 }
 /* The codes of both, and the header. */
-OPTIM_FN void pair_store(const struct optim_task *t, int64_t group, const struct pair_work *w,
-                         const word random[VECTORS])
+OPTIM_FN void pair_store(const struct optim_task *t, const struct pair_work *w,
+                         const struct pair_thresholds *d)
 {
-    uint16_t *codes = (uint16_t *)t->m + group * OPTIM_GROUP;
-    const struct pair_grid *g = &w->grid;
-    real scale[EIGHTHS];
-    word still[EIGHTHS], all = w->ratios[0];
-    for (int i = 1; i < EIGHTHS; i++) all = word_max(all, w->ratios[i]);
-    uint32_t ratio = pair_ratio_code(word_largest(all)), eighths = 0;
-    single top = pair_ratio(ratio), codes_of = g->middle / top, quarter = top * g->m_inverse * 0.5f;
-    for (int i = 0; i < EIGHTHS; i++) {
-        word small = pair_small(w->ratios[i], top);
-        eighths |= (word_signs(small) & 255u) << (i * LANES);
-        scale[i] = real_all(-codes_of) * pair_factor(small, PAIR_SMALL_INVERSE);
-        still[i] = as_word(real_all(quarter) * pair_factor(small, PAIR_SMALL));
-    }
+    uint16_t *codes = (uint16_t *)t->m + w->group * OPTIM_GROUP;
     for (int i = 0; i < VECTORS; i += 2) {
         word pair[2];
-        for (int k = 0; k < 2; k++) {
-            int e = (i + k) % EIGHTHS;
-            pair[k] =
-                pair_join(w->root[i + k], w->m[i + k], w->moved[i + k], scale[e], still[e], random[i + k], g);
-        }
+        for (int k = i; k < i + 2; k++)
+            pair[k - i] = pair_join(w->root[k], w->m[k], w->scale[k % EIGHTHS], d->m[k], &w->grid);
         store_halves2(codes + i * LANES, pair);
     }
-    uint32_t header = pair_header(g, ratio, eighths);
-    memcpy(t->scales + group * PAIR_HEADER, &header, sizeof header);
+    memcpy(t->scales + w->group * PAIR_HEADER, &w->header, sizeof w->header);
+}
+/* m and roots of a group, rounded to nearest on a grid that is theirs alone. */
+OPTIM_FN void store_pair_nearest(const struct optim_task *t, int64_t group, const real m[VECTORS],
+                                 const real root[VECTORS])
+{
+    struct pair_work work = {.grid = {.low = 0}, .group = group, .there = true};
+    struct pair_thresholds nearest;
+    int64_t wide_groups = 0;
+    pair_thresholds_nearest(&nearest);
+    memcpy(work.m, m, sizeof work.m);
+    for (int i = 0; i < VECTORS; i++)
+        work.root[i] = as_real(word_max(as_word(root[i]), word_all(PAIR_UNSEEN)));
+    pair_round(t, &work, &nearest, &wide_groups);
+    if (!work.there) return;
+    pair_scale(&work);
+    pair_store(t, &work, &nearest);
 }
 
 OPTIM_FN void load_gradient(real g[VECTORS], const struct optim_task *t, const void *gradient, int64_t group)

@@ -46,8 +46,8 @@ static void random_fill(const struct random_keys *keys, int64_t group, word rand
         for (int round = 0; round < 10; round++)
             for (int j = 0; j < 2; j++) {
                 wide p0 = multiply_even(c[j][0], PHILOX_M0), p1 = multiply_even(c[j][2], PHILOX_M1);
-                c[j][0] = (p1 >> 32) ^ c[j][1] ^ keys->k0[round];
-                c[j][2] = (p0 >> 32) ^ c[j][3] ^ keys->k1[round];
+                c[j][0] = wide_high(p1) ^ c[j][1] ^ keys->k0[round];
+                c[j][2] = wide_high(p0) ^ c[j][3] ^ keys->k1[round];
                 c[j][1] = p1;
                 c[j][3] = p0;
             }
@@ -82,8 +82,9 @@ struct sums {
 
 OPTIM_FN bool needs_random(const struct optim_task *t)
 {
-    return t->m_format == STATE_BF16 || t->v_format == STATE_BF16 || OPTIM_LOW_BIT(t->m_format) ||
-           OPTIM_LOW_BIT(t->v_format) ||
+    return t->m_format == STATE_BF16 || t->v_format == STATE_BF16 ||
+           (!OPTIM_PAIR(t->m_format, t->v_format) &&
+            (OPTIM_LOW_BIT(t->m_format) || OPTIM_LOW_BIT(t->v_format))) ||
            (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR &&
             t->weight_format != WEIGHTS_32);
 }
@@ -112,30 +113,27 @@ OPTIM_FN void step_momentum(const struct optim_task *t, int m_format, int64_t gr
     }
 }
 
-/* What stands between the steps of a batch's groups and their bytes. */
-struct pair_batch {
-    int64_t first;
-    struct pair_work *work;
-    word (*words)[PARTS];
-};
-/* The codes of v of group i of a batch, and the pairs of one before. */
-OPTIM_FN void batch_round(const struct optim_task *t, const struct pair_batch *b, int64_t i,
-                          struct sums *sums)
+/* The gradient of a group, times gradient_scale (clipping, loss scale); false: it is refused. */
+OPTIM_FN bool step_gradient(const struct optim_task *t, int64_t group, const void *gradient, real g[VECTORS],
+                            struct sums *sums)
 {
-    if (i >= 0 && i < RANDOM_GROUPS && b->work[i].there)
-        pair_round_v(t, b->first + i, &b->work[i], false, &sums->wide_groups);
-}
-OPTIM_FN void batch_store(const struct optim_task *t, const struct pair_batch *b, int64_t i)
-{
-    word random[VECTORS], turned[VECTORS];
-    if (i < 0 || !b->work[i].there) return;
-    random_spread(random, b->words[i]);
-    for (int k = 0; k < VECTORS; k++) turned[k] = RANDOM_M(random, k);
-    pair_store(t, b->first + i, &b->work[i], turned);
+    load_gradient(g, t, gradient, group);
+    real squares[PARTS];
+    for (int i = 0; i < PARTS; i++) squares[i] = real_all(0);
+    if (t->s.gradient_scale != 1)
+        for (int i = 0; i < VECTORS; i++) g[i] *= t->s.gradient_scale;
+    for (int i = 0; i < VECTORS; i++) squares[i % PARTS] = real_fma(g[i], g[i], squares[i % PARTS]);
+    word worst = as_word(squares[0]);
+    for (int i = 1; i < PARTS; i++) worst = word_max(worst, as_word(squares[i]));
+    if (word_any_reaches(worst, GRADIENT_SQUARES_MAX)) {
+        sums->bad_groups++;
+        return false;
+    }
+    for (int i = 0; i < PARTS; i++) sums->gradient[i] += squares[i];
+    return true;
 }
 
-/* One step of the task's rule on one group; g is the gradient times gradient_scale (clipping, loss scale).
- * gradient, weights, copy point at the group itself; the rest of the task is found by its index.
+/* One step of the task's rule on one group:
  *
  *   m' = beta1 m + rest1 g, v' = beta2 v + rest2 g^2, rest = 1 - beta
  *   d = m' / (root_scale sqrt(v') + eps); root_scale and step_size hold the bias corrections of torch.optim:
@@ -149,95 +147,77 @@ OPTIM_FN void batch_store(const struct optim_task *t, const struct pair_batch *b
  *   SGD         g += weight_decay w; m' = momentum m + rest1 g, rest1 = 1 - dampening; w -= lr m', or with
  *               nesterov lr (g + momentum m')
  *   accumulate  m' = m + g
- */
-OPTIM_FN void step_group(const struct optim_task *t, const struct pair_batch *batch, struct pair_work *pair,
-                         bool v_low, int m_format, int v_format, int64_t group, const void *gradient,
-                         void *weights, void *copy, const word *words, const struct optim_scalars *s,
-                         struct sums *sums)
+ *
+ * The rules with v: the weights of vector i from the quotient of its new moments. */
+OPTIM_FN void step_weight(const struct optim_task *t, real w[VECTORS], real quotient, int i,
+                          struct sums *sums)
 {
-    int rule = t->rule;
-    real g[VECTORS], w[VECTORS], m[VECTORS], root[VECTORS], v[VECTORS];
-    real moved[VECTORS]; /* of a pair: m, less what was read */
-    word random[VECTORS], turned[VECTORS];
-    for (int i = 0; i < VECTORS; i++) w[i] = m[i] = root[i] = v[i] = moved[i] = real_all(0);
-
-    load_gradient(g, t, gradient, group);
-    real squares[PARTS];
-    for (int i = 0; i < PARTS; i++) squares[i] = real_all(0);
-    if (s->gradient_scale != 1)
-        for (int i = 0; i < VECTORS; i++) g[i] *= s->gradient_scale;
-    for (int i = 0; i < VECTORS; i++) squares[i % PARTS] = real_fma(g[i], g[i], squares[i % PARTS]);
-    word worst = as_word(squares[0]);
-    for (int i = 1; i < PARTS; i++) worst = word_max(worst, as_word(squares[i]));
-    if (word_any_reaches(worst, GRADIENT_SQUARES_MAX)) {
-        sums->bad_groups++;
-        if (pair && !t->norms_only) {
-            batch_round(t, batch, group - batch->first - 1, sums);
-            batch_store(t, batch, group - batch->first - 2);
-        }
+    const struct optim_scalars *s = &t->s;
+    if (t->rule == RULE_LAMB) {
+        w[i] *= s->decay;
+        real u = rule_lamb_update(w[i], rule_direction(quotient, s), s);
+        sums->weight[i % PARTS] = real_fma(w[i], w[i], sums->weight[i % PARTS]);
+        sums->update[i % PARTS] = real_fma(u, u, sums->update[i % PARTS]);
+        w[i] = real_fma(u, real_all(-s->lr), w[i]);
         return;
     }
-    for (int i = 0; i < PARTS; i++) sums->gradient[i] += squares[i];
+    if (t->rule == RULE_ADAMW) w[i] *= s->decay;
+    w[i] = real_fma(rule_direction(quotient, s), real_all(-s->step_size), w[i]);
+}
+OPTIM_FN void weights_end(const struct optim_task *t, int64_t group, void *weights, void *copy,
+                          const real w[VECTORS], const word random[VECTORS])
+{
+    word turned[VECTORS];
+    for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_WEIGHT(random, i);
+    store_weights(t, weights, copy, group, w, turned);
+}
+OPTIM_FN void random_of(word random[VECTORS], const word *words)
+{
     if (words) random_spread(random, words);
     else
         for (int i = 0; i < VECTORS; i++) random[i] = word_all(ROUND_NEAREST);
-    if (rule != RULE_ACCUMULATE) load_weights(w, t, weights, group);
+}
 
+/* gradient, weights, copy point at the group itself; the rest of the task is found by its index. Pairs:
+ * optim_pairs.h. */
+OPTIM_FN void step_group(const struct optim_task *t, int64_t group, const void *gradient, void *weights,
+                         void *copy, const word *words, struct sums *sums)
+{
+    int rule = t->rule, m_format = t->m_format, v_format = t->v_format;
+    bool v_low = OPTIM_LOW_BIT(v_format);
+    const struct optim_scalars *s = &t->s;
+    real g[VECTORS], w[VECTORS], m[VECTORS], root[VECTORS], v[VECTORS];
+    word random[VECTORS], turned[VECTORS];
+    for (int i = 0; i < VECTORS; i++) w[i] = m[i] = root[i] = v[i] = real_all(0);
+    if (!step_gradient(t, group, gradient, g, sums)) return;
+    random_of(random, words);
+    if (rule != RULE_ACCUMULATE) load_weights(w, t, weights, group);
     if (rule == RULE_ADAM || rule == RULE_ADAMW || rule == RULE_LAMB) {
         if (rule == RULE_ADAM)
             for (int i = 0; i < VECTORS; i++) g[i] = real_fma(w[i], real_all(s->weight_decay), g[i]);
         if (v_low) {
-            if (pair) load_pair(m, root, &pair->grid, t, group);
-            else load_rooted(m, root, t, m_format, v_format, group);
-            for (int i = 0; i < VECTORS; i++) {
-                moved[i] = m[i];
-                v[i] = rule_average(root[i] * root[i], g[i] * g[i], s->beta2, s->rest2);
-                root[i] = real_sqrt(v[i]);
-            }
+            load_rooted(m, root, t, m_format, v_format, group);
+            for (int i = 0; i < VECTORS; i++) v[i] = root[i] * root[i];
         } else {
             load_scaled(m, t->m, t->scales, group, m_format);
             load_wide_state(v, t->v, group, v_format);
-            for (int i = 0; i < VECTORS; i++) {
-                v[i] = rule_average(v[i], g[i] * g[i], s->beta2, s->rest2);
-                root[i] = real_sqrt(v[i]);
-            }
         }
-        if (pair && !t->norms_only) batch_round(t, batch, group - batch->first - 1, sums);
         for (int i = 0; i < VECTORS; i++) {
-            m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
-            moved[i] = m[i] - moved[i];
+            v[i] = rule_average(v[i], g[i] * g[i], s->beta2, s->rest2);
+            root[i] = real_sqrt(v[i]);
         }
-        if (rule == RULE_LAMB)
-            for (int i = 0; i < VECTORS; i++) {
-                w[i] *= s->decay;
-                real u = rule_lamb_update(w[i], rule_direction(m[i], root[i], s), s);
-                sums->weight[i % PARTS] = real_fma(w[i], w[i], sums->weight[i % PARTS]);
-                sums->update[i % PARTS] = real_fma(u, u, sums->update[i % PARTS]);
-                w[i] = real_fma(u, real_all(-s->lr), w[i]);
-            }
-        else
-            for (int i = 0; i < VECTORS; i++) {
-                if (rule == RULE_ADAMW) w[i] *= s->decay;
-                w[i] = real_fma(rule_direction(m[i], root[i], s), real_all(-s->step_size), w[i]);
-            }
+        for (int i = 0; i < VECTORS; i++) m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
+        for (int i = 0; i < VECTORS; i++) step_weight(t, w, rule_quotient(m[i], root[i], s), i, sums);
         if (rule == RULE_LAMB && t->norms_only) return;
-        if (pair) batch_store(t, batch, group - batch->first - 2);
     } else step_momentum(t, m_format, group, g, w, m, s);
 
     for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_M(random, i);
-    if (pair) {
-        pair->there = true;
-        memcpy(pair->m, m, sizeof m);
-        memcpy(pair->moved, moved, sizeof moved);
-        memcpy(pair->root, root, sizeof root);
-    } else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned);
+    if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned);
     else {
         if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned);
         if (rule <= RULE_ADAMW || rule == RULE_LAMB) store_wide_state(t->v, group, v_format, v, random);
     }
-    if (rule == RULE_ACCUMULATE) return;
-    for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_WEIGHT(random, i);
-    store_weights(t, weights, copy, group, w, turned);
+    if (rule != RULE_ACCUMULATE) weights_end(t, group, weights, copy, w, random);
 }
 
 /* ---- A range of groups ------------------------------------------------------------------------------- */
@@ -260,118 +240,164 @@ static inline size_t gradient_bytes(const struct optim_task *t)
 static inline void prefetch(const void *array, int64_t group, size_t size)
 {
     uintptr_t at = (uintptr_t)array + (uintptr_t)group * size;
-    for (size_t i = 0; i < size; i += 64) __builtin_prefetch((const void *)(at + i), 1);
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 256; i += 64) /* no array has more of a group */
+        if (i < size) __builtin_prefetch((const void *)(at + i), 1);
 }
-OPTIM_FN void prefetch_group(const struct optim_task *t, bool pair, int m_format, int v_format, int64_t group)
+OPTIM_FN void prefetch_group(const struct optim_task *t, int64_t group)
 {
+    bool pair = OPTIM_PAIR(t->m_format, t->v_format);
     if (t->gradient_format != GRADIENT_ACCUMULATOR)
         prefetch(t->gradient, group, gradient_bytes(t) * OPTIM_GROUP);
-    prefetch(t->m, group, optim_state_bytes(m_format) * (pair ? 2 : 1));
-    if (!pair) prefetch(t->v, group, optim_state_bytes(v_format));
+    prefetch(t->m, group, optim_state_bytes(t->m_format) * (pair ? 2 : 1));
+    if (!pair) prefetch(t->v, group, optim_state_bytes(t->v_format));
     if (t->rule == RULE_ACCUMULATE) return;
     prefetch(t->weights, group, optim_weight_bytes(t->weight_format) * OPTIM_GROUP);
     prefetch(t->correction, group, optim_correction_bytes(t->weight_format));
 }
 
-/* The grids of a range of groups: of each span one that was made (its divisions take longer than a copy). */
-struct pair_grids {
-    uint64_t made; /* a bit for each span */
-    struct pair_grid grid[64];
+/* Where the parts of a group lie that have a place in the arrays of the caller. */
+struct group_at {
+    const void *gradient;
+    void *weights, *copy;
 };
-OPTIM_FN struct pair_grid grid_read(struct pair_grids *grids, uint32_t header)
+/* The last, short group is stepped in padded copies. */
+struct padded {
+    float gradient[OPTIM_GROUP], weights[OPTIM_GROUP];
+    uint16_t copy[OPTIM_GROUP];
+};
+OPTIM_FN struct group_at group_at(const struct optim_task *t, int64_t group, struct padded *padded)
 {
-    uint32_t range = header >> 11 & 63u, low = header & 0x7ffu;
-    if (!(grids->made >> range & 1u)) {
-        grids->grid[range] = pair_grid_of(0, range);
-        grids->made |= (uint64_t)1 << range;
-    }
-    struct pair_grid g = grids->grid[range];
-    g.low = low ? (low << 19) + PAIR_LOW_LEAST : 0;
-    return g;
-}
-
-OPTIM_FN void step_range(const struct optim_task *t, bool pair, bool v_low, int m_format, int v_format,
-                         int64_t begin, int64_t end, struct optim_partial *out)
-{
-    struct random_keys keys = random_keys(t);
-    struct optim_scalars scalars = t->s; /* a copy that no store can change */
-    word random[RANDOM_GROUPS][PARTS];
-    struct pair_work work[RANDOM_GROUPS];
-    struct pair_grids grids;
-    grids.made = 0;
-    bool randomly = needs_random(t) && !t->norms_only;
-    size_t gb = gradient_bytes(t), wb = optim_weight_bytes(t->weight_format);
+    size_t gb = gradient_bytes(t), wb = optim_weight_bytes(t->weight_format),
+           at = (size_t)group * OPTIM_GROUP;
     bool array = t->gradient_format != GRADIENT_ACCUMULATOR, weighted = t->rule != RULE_ACCUMULATE;
     bool copied = t->weight_format == WEIGHTS_F32_COPY && weighted;
-    double squares[3] = {0, 0, 0};
-    int64_t bad = 0, wide_groups = 0;
-    int64_t odd = t->first_group & 1; /* random words come for pairs of groups */
-    for (int64_t first = begin - ((begin + odd) & 1); first < end; first += RANDOM_GROUPS) {
-        for (int64_t group = first < begin ? begin : first;
-             pair && group < end && group < first + RANDOM_GROUPS; group++)
-            work[group - first].grid = grid_read(&grids, load_header(t, group));
-        if (pair)
-            for (int i = 0; i < RANDOM_GROUPS; i++) work[i].there = false;
-        struct pair_batch batch = {first, work, random};
-        if (randomly) random_fill(&keys, t->first_group + first, random);
-        struct sums sums = {.bad_groups = 0};
-        for (int i = 0; i < PARTS; i++) sums.gradient[i] = sums.weight[i] = sums.update[i] = real_all(0);
-        for (int64_t group = first < begin ? begin : first; group < end && group < first + RANDOM_GROUPS;
-             group++) {
-            size_t at = (size_t)group * OPTIM_GROUP, tail = 0;
-            prefetch_group(t, pair, m_format, v_format, group + AHEAD);
-            const char *gradient = array ? (const char *)t->gradient + at * gb : NULL;
-            char *weights = weighted ? (char *)t->weights + at * wb : NULL;
-            uint16_t *copy = copied ? (uint16_t *)t->copy + at : NULL;
-            float padded_gradient[OPTIM_GROUP], padded_weights[OPTIM_GROUP];
-            uint16_t padded_copy[OPTIM_GROUP];
-            if (at + OPTIM_GROUP > (size_t)t->count) { /* the last, short group is stepped in padded copies */
-                tail = (size_t)t->count - at;
-                memset(padded_gradient, 0, sizeof padded_gradient);
-                memset(padded_weights, 0, sizeof padded_weights);
-                if (array) gradient = memcpy(padded_gradient, gradient, tail * gb);
-                if (weighted) weights = memcpy(padded_weights, weights, tail * wb);
-                if (copied) copy = memcpy(padded_copy, copy, tail * 2);
-            }
-            step_group(t, &batch, pair ? &work[group - first] : NULL, v_low, m_format, v_format, group,
-                       gradient, weights, copy, randomly ? random[group - first] : NULL, &scalars, &sums);
-            if (!tail || !weighted || t->norms_only) continue;
-            memcpy((char *)t->weights + at * wb, padded_weights, tail * wb);
-            if (copied) memcpy((uint16_t *)t->copy + at, padded_copy, tail * 2);
-        }
-        int64_t stepped = end - first < RANDOM_GROUPS ? end - first : RANDOM_GROUPS;
-        if (pair && !t->norms_only) {
-            batch_round(t, &batch, stepped - 1, &sums);
-            batch_store(t, &batch, stepped - 2);
-            batch_store(t, &batch, stepped - 1);
-        }
-        squares[0] += lanes_total(sums.gradient);
-        if (t->rule == RULE_LAMB) {
-            squares[1] += lanes_total(sums.weight);
-            squares[2] += lanes_total(sums.update);
-        }
-        bad += sums.bad_groups;
-        wide_groups += sums.wide_groups;
+    struct group_at g = {.gradient = array ? (const char *)t->gradient + at * gb : NULL,
+                         .weights = weighted ? (char *)t->weights + at * wb : NULL,
+                         .copy = copied ? (uint16_t *)t->copy + at : NULL};
+    if (at + OPTIM_GROUP <= (size_t)t->count) return g;
+    size_t tail = (size_t)t->count - at;
+    memset(padded, 0, sizeof *padded);
+    if (array) g.gradient = memcpy(padded->gradient, g.gradient, tail * gb);
+    if (weighted) g.weights = memcpy(padded->weights, g.weights, tail * wb);
+    if (copied) g.copy = memcpy(padded->copy, g.copy, tail * 2);
+    return g;
+}
+OPTIM_FN void group_back(const struct optim_task *t, int64_t group, const struct group_at *g)
+{
+    size_t at = (size_t)group * OPTIM_GROUP;
+    if (at + OPTIM_GROUP <= (size_t)t->count || !g->weights || t->norms_only) return;
+    size_t wb = optim_weight_bytes(t->weight_format), tail = (size_t)t->count - at;
+    memcpy((char *)t->weights + at * wb, g->weights, tail * wb);
+    if (g->copy) memcpy((uint16_t *)t->copy + at, g->copy, tail * 2);
+}
+
+/* What goes along with the groups of a range: random words, and sums by batches of 16 from an even group of
+ * the whole tensor on. */
+struct range_run {
+    struct random_keys keys;
+    word random[2 * RANDOM_GROUPS][PARTS];
+    int64_t first; /* of the first batch: random words come for pairs of groups */
+    bool randomly;
+    struct sums sums;
+    double squares[3];
+};
+OPTIM_FN void range_begin(const struct optim_task *t, struct range_run *r, int64_t begin)
+{
+    r->keys = random_keys(t);
+    r->first = begin - ((begin + t->first_group) & 1);
+    r->randomly = needs_random(t) && !t->norms_only;
+    memset(&r->sums, 0, sizeof r->sums);
+    memset(r->squares, 0, sizeof r->squares);
+}
+OPTIM_FN const word *range_words(const struct range_run *r, int64_t group)
+{
+    return r->randomly ? r->random[(size_t)(group - r->first) % (2 * RANDOM_GROUPS)] : NULL;
+}
+/* A group comes: is it the first of a batch? */
+OPTIM_FN void range_enter(const struct optim_task *t, struct range_run *r, int64_t group, int64_t begin)
+{
+    int64_t in = (group - r->first) % RANDOM_GROUPS, first = group - in;
+    if (in && group != begin) return;
+    if (r->randomly)
+        random_fill(&r->keys, t->first_group + first, r->random + (first - r->first) % (2 * RANDOM_GROUPS));
+    r->squares[0] += lanes_total(r->sums.gradient);
+    for (int i = 0; i < PARTS; i++) r->sums.gradient[i] = real_all(0);
+}
+OPTIM_FN void range_sum_weights(const struct optim_task *t, struct range_run *r)
+{
+    if (t->rule != RULE_LAMB) return;
+    r->squares[1] += lanes_total(r->sums.weight);
+    r->squares[2] += lanes_total(r->sums.update);
+    for (int i = 0; i < PARTS; i++) r->sums.weight[i] = r->sums.update[i] = real_all(0);
+}
+/* A group's weights have been stepped: is it the last of a batch? */
+OPTIM_FN void range_leave(const struct optim_task *t, struct range_run *r, int64_t group)
+{
+    if ((group + 1 - r->first) % RANDOM_GROUPS == 0) range_sum_weights(t, r);
+}
+
+#include "kernels/cpu/optim_pairs.h"
+
+OPTIM_FN void step_each(const struct optim_task *t, int64_t begin, int64_t end, struct range_run *r)
+{
+    struct padded padded;
+    for (int64_t group = begin; group < end; group++) {
+        range_enter(t, r, group, begin);
+        prefetch_group(t, group + AHEAD);
+        struct group_at at = group_at(t, group, &padded);
+        step_group(t, group, at.gradient, at.weights, at.copy, range_words(r, group), &r->sums);
+        group_back(t, group, &at);
+        range_leave(t, r, group);
     }
-    double scale = (double)t->s.gradient_scale, unscaled = scale != 0 ? squares[0] / (scale * scale) : 0;
-    *out = (struct optim_partial){unscaled, squares[1], squares[2], bad, wide_groups};
+}
+
+/* task: the formats and the rule may be known when this is compiled; of our own, that no store can change it.
+ */
+OPTIM_FN void step_range(struct optim_task task, int64_t begin, int64_t end, struct optim_partial *out)
+{
+    const struct optim_task *t = &task;
+    struct range_run r;
+    range_begin(t, &r, begin);
+    if (OPTIM_PAIR(task.m_format, task.v_format)) step_pairs(t, begin, end, &r);
+    else step_each(t, begin, end, &r);
+    r.squares[0] += lanes_total(r.sums.gradient);
+    range_sum_weights(t, &r);
+    double scale = (double)t->s.gradient_scale, unscaled = scale != 0 ? r.squares[0] / (scale * scale) : 0;
+    *out =
+        (struct optim_partial){unscaled, r.squares[1], r.squares[2], r.sums.bad_groups, r.sums.wide_groups};
 }
 
 /* Copies of the loop for the formats that have to be fast; the other choices are branches that predict well.
  */
+OPTIM_FN void step_as(const struct optim_task *t, int rule, int weight_format, int m_format, int v_format,
+                      int64_t begin, int64_t end, struct optim_partial *out)
+{
+    struct optim_task task = *t;
+    task.rule = rule;
+    task.weight_format = weight_format;
+    task.m_format = m_format;
+    task.v_format = v_format;
+    step_range(task, begin, end, out);
+}
 void OPTIM_NAME(optim_step)(const struct optim_task *t, int64_t begin, int64_t end, struct optim_partial *out)
 {
-    int m = t->m_format, v = t->v_format;
 #ifdef OPTIM_ONE_COPY
-    step_range(t, OPTIM_PAIR(m, v), OPTIM_LOW_BIT(v), m, v, begin, end, out);
+    step_range(*t, begin, end, out);
 #else
-    if (OPTIM_PAIR(m, v)) step_range(t, true, true, STATE_8BIT, STATE_8BIT, begin, end, out);
-    else if (OPTIM_LOW_BIT(v)) step_range(t, false, true, m, v, begin, end, out);
-    else if (v == STATE_NONE && m == STATE_8BIT)
-        step_range(t, false, false, STATE_8BIT, STATE_NONE, begin, end, out);
-    else if (v == STATE_BF16 && m == STATE_BF16)
-        step_range(t, false, false, STATE_BF16, STATE_BF16, begin, end, out);
-    else step_range(t, false, false, m, v, begin, end, out);
+    int m = t->m_format, v = t->v_format, w = t->weight_format, rule = t->rule;
+    if (OPTIM_PAIR(m, v)) {
+        if (rule == RULE_ADAMW && w == WEIGHTS_20)
+            step_as(t, RULE_ADAMW, WEIGHTS_20, STATE_8BIT, STATE_8BIT, begin, end, out);
+        else if (rule == RULE_ADAMW && w == WEIGHTS_24)
+            step_as(t, RULE_ADAMW, WEIGHTS_24, STATE_8BIT, STATE_8BIT, begin, end, out);
+        else if (rule == RULE_ADAMW && w == WEIGHTS_BF16_SR)
+            step_as(t, RULE_ADAMW, WEIGHTS_BF16_SR, STATE_8BIT, STATE_8BIT, begin, end, out);
+        else step_as(t, rule, w, STATE_8BIT, STATE_8BIT, begin, end, out);
+    } else if (v == STATE_NONE && m == STATE_8BIT)
+        step_as(t, rule, w, STATE_8BIT, STATE_NONE, begin, end, out);
+    else if (v == STATE_BF16 && m == STATE_BF16) step_as(t, rule, w, STATE_BF16, STATE_BF16, begin, end, out);
+    else step_range(*t, begin, end, out);
 #endif
 }
 
@@ -420,14 +446,7 @@ void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64
         if (v && OPTIM_LOW_BIT(t->v_format)) {
             for (int i = 0; i < VECTORS; i++) y[i] = real_sqrt(y[i]);
             if (OPTIM_PAIR(t->m_format, t->v_format)) {
-                struct pair_work work = {.grid = {.low = 0},
-                                         .there = true}; /* not the grid that lies there: the
-                                                          * same values, the same bytes */
-                int64_t wide_groups = 0;
-                memcpy(work.m, x, sizeof x);
-                memcpy(work.root, y, sizeof y);
-                pair_round_v(t, group, &work, true, &wide_groups);
-                if (work.there) pair_store(t, group, &work, half);
+                store_pair_nearest(t, group, x, y);
                 continue;
             }
             store_rooted(t, t->m_format, t->v_format, group, x, y, half, half);
@@ -446,10 +465,10 @@ void OPTIM_NAME(optim_state_out)(const struct optim_task *t, int64_t begin, int6
         real x[VECTORS], y[VECTORS];
         for (int i = 0; i < VECTORS; i++) x[i] = y[i] = real_all(0);
         if (v && OPTIM_LOW_BIT(t->v_format)) {
-            if (OPTIM_PAIR(t->m_format, t->v_format) && !t->apart) {
-                struct pair_grid grid = pair_grid_read(load_header(t, group));
-                load_pair(x, y, &grid, t, group);
-            } else load_rooted(x, y, t, t->m_format, t->v_format, group);
+            if (!OPTIM_PAIR(t->m_format, t->v_format)) load_rooted(x, y, t, t->m_format, t->v_format, group);
+            else if (!t->version) load_pair(x, y, t, group);
+            else if (t->version == 2) load_pair_before(x, y, t, group);
+            else load_rooted(x, y, t, t->m_format, t->v_format, group);
             for (int i = 0; i < VECTORS; i++) y[i] *= y[i];
         } else {
             load_scaled(x, t->m, t->scales, group, t->m_format);

@@ -49,7 +49,8 @@ OPTIM_FN void store_reals(void *p, real x) { memcpy(p, &x, sizeof x); }
  * halves of two vectors; pack_halves and store_packed: four vectors whose lanes fit in 16, then in 8 bits, to
  * bytes; store_halves2: the lower halves of two vectors; word_signs: the highest bit of each lane, as a mask;
  * word_swap_eights: of 16 lanes the other 8; shift_halves: right, each half for itself; multiply_even: 32 x
- * 32 -> 64 bits of the even lanes. */
+ * 32 -> 64 bits of the even lanes; wide_high: the upper 32 bits of each, in its lower ones (whatever is
+ * above). */
 #if LANES == 16
 OPTIM_FN real real_sqrt(real x) { return (real)_mm512_sqrt_ps((__m512)x); }
 OPTIM_FN real real_fma(real x, real y, real z)
@@ -112,6 +113,7 @@ OPTIM_FN wide multiply_even(wide x, uint32_t y)
 {
     return (wide)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64((long long)y));
 }
+OPTIM_FN wide wide_high(wide x) { return (wide)_mm512_shuffle_epi32((__m512i)x, 0xf5); }
 OPTIM_FN wide lane_numbers(void) { return (wide){0, 1, 2, 3, 4, 5, 6, 7}; }
 OPTIM_FN word load_halves(const void *p) { return (word)_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)); }
 OPTIM_FN void store_halves2(void *p, const word x[2])
@@ -174,6 +176,7 @@ OPTIM_FN wide multiply_even(wide x, uint32_t y)
 {
     return (wide)_mm256_mul_epu32((__m256i)x, _mm256_set1_epi64x((long long)y));
 }
+OPTIM_FN wide wide_high(wide x) { return (wide)_mm256_shuffle_epi32((__m256i)x, 0xf5); }
 OPTIM_FN wide lane_numbers(void) { return (wide){0, 1, 2, 3}; }
 OPTIM_FN word load_halves(const void *p) { return (word)_mm256_cvtepu16_epi32(_mm_loadu_si128(p)); }
 OPTIM_FN void store_halves2(void *p, const word x[2])
@@ -250,6 +253,7 @@ OPTIM_FN void store_high_halves2(void *p, const word x[2])
     for (int i = 0; i < 2; i++) store_halves((char *)p + i * LANES * 2, x[i] >> 16);
 }
 OPTIM_FN wide multiply_even(wide x, uint32_t y) { return (x & 0xffffffffu) * (uint64_t)y; }
+OPTIM_FN wide wide_high(wide x) { return x >> 32; }
 OPTIM_FN wide lane_numbers(void) { return (wide){0, 1}; }
 OPTIM_FN void store_halves2(void *p, const word x[2])
 {
@@ -268,13 +272,47 @@ OPTIM_FN word word_swap_eights(word x) { return x; }
 OPTIM_FN real real_of(word x) { return __builtin_convertvector((signed_word)x, real); }
 OPTIM_FN word word_of(real x) { return (word) __builtin_convertvector(x, signed_word); }
 OPTIM_FN word word_at_least(word x, uint32_t limit) { return (word)(x >= limit); }
-OPTIM_FN real real_where_above(word x, word y, real a, real b)
+OPTIM_FN word word_where_nonzero(real x, word a, word b)
 {
 #if LANES == 16
-    return (real)_mm512_mask_blend_ps(_mm512_cmpgt_epu32_mask((__m512i)x, (__m512i)y), (__m512)b, (__m512)a);
+    return (word)_mm512_mask_mov_epi32((__m512i)b, _mm512_cmp_ps_mask((__m512)x, _mm512_setzero_ps(), 4),
+                                       (__m512i)a);
 #else
-    word mask = (word)(x > y);
-    return as_real((as_word(a) & mask) | (as_word(b) & ~mask));
+    word mask = word_nonzero(x);
+    return (a & mask) | (b & ~mask);
+#endif
+}
+/* The larger magnitude */
+OPTIM_FN real real_largest(real x, real y)
+{
+#if LANES == 16
+    return (real)_mm512_range_ps((__m512)x, (__m512)y, 0xb);
+#else
+    return as_real(word_max(as_word(x) & 0x7fffffffu, as_word(y) & 0x7fffffffu));
+#endif
+}
+/* Numbers of 16 bits, less a whole number */
+OPTIM_FN real load_halves_less(const void *p, float less)
+{
+#if LANES == 16 /* behind the exponent of 2^23 */
+    __m512i order = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6,
+                                     5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+    return (real)_mm512_mask_permutexvar_epi16(_mm512_set1_epi32(0x4b000000), 0x55555555u, order,
+                                               _mm512_castsi256_si512(_mm256_loadu_si256(p))) -
+           (8388608.0f + less);
+#else
+    return real_of(load_halves(p)) - less;
+#endif
+}
+/* All ones in the lanes whose bit is set, the 16th and further those of the first again */
+OPTIM_FN word word_of_bits(uint32_t bits)
+{
+#if LANES == 16
+    return (word)_mm512_movm_epi32((__mmask16)bits);
+#else
+    word n;
+    for (int i = 0; i < LANES; i++) n[i] = (uint32_t)i;
+    return word_all(0) - ((word_all(bits) >> n) & 1u);
 #endif
 }
 OPTIM_FN single single_of(uint32_t x) { return (single)(int32_t)x; }

@@ -22,8 +22,8 @@ struct lane_sums {
 
 DEVICE bool needs_random(const optim_task *t, int m_format, int v_format)
 {
-    return !t->norms_only && (m_format == STATE_BF16 || v_format == STATE_BF16 || OPTIM_LOW_BIT(m_format) ||
-                              OPTIM_LOW_BIT(v_format) ||
+    bool codes = !OPTIM_PAIR(m_format, v_format) && (OPTIM_LOW_BIT(m_format) || OPTIM_LOW_BIT(v_format));
+    return !t->norms_only && (m_format == STATE_BF16 || v_format == STATE_BF16 || codes ||
                               (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR &&
                                t->weight_format != WEIGHTS_32));
 }
@@ -63,10 +63,9 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
     bool v_low = OPTIM_LOW_BIT(v_format);
     int64_t left = t->count - group * OPTIM_GROUP;
     real g[OWN], w[OWN], m[OWN], root[OWN], v[OWN], squares[2] = {0.0f, 0.0f};
-    real before[OWN]; /* m as it was read, of a pair */
     pair_grid grid;
     word random[OWN], turned[OWN];
-    for (int k = 0; k < OWN; k++) g[k] = w[k] = m[k] = root[k] = v[k] = before[k] = 0.0f;
+    for (int k = 0; k < OWN; k++) g[k] = w[k] = m[k] = root[k] = v[k] = 0.0f;
 
     if (there) load_gradient(g, t, group, u, left);
     for (int k = 0; k < OWN; k++) {
@@ -101,13 +100,12 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
             load_wide(v, t->v, group, v_format, u, OPTIM_GROUP);
         }
         for (int k = 0; k < OWN; k++) {
-            before[k] = m[k];
             v[k] = rule_average(v_low ? root[k] * root[k] : v[k], g[k] * g[k], s->beta2, s->rest2);
             root[k] = real_sqrt(v[k]);
             m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
             if (rule == RULE_LAMB) {
                 w[k] = w[k] * s->decay;
-                real update = rule_lamb_update(w[k], rule_direction(m[k], root[k], s), s);
+                real update = rule_lamb_update(w[k], rule_direction(rule_quotient(m[k], root[k], s), s), s);
                 if (there) {
                     sums->weight[k % 2] = real_fma(w[k], w[k], sums->weight[k % 2]);
                     sums->update[k % 2] = real_fma(update, update, sums->update[k % 2]);
@@ -115,15 +113,14 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
                 w[k] = real_fma(update, -s->lr, w[k]);
             } else {
                 if (rule == RULE_ADAMW) w[k] = w[k] * s->decay;
-                w[k] = real_fma(rule_direction(m[k], root[k], s), -s->step_size, w[k]);
+                w[k] = real_fma(rule_direction(rule_quotient(m[k], root[k], s), s), -s->step_size, w[k]);
             }
         }
     } else step_momentum(t, m_format, group, there, g, w, m, u);
 
     if (t->norms_only) return; /* all octets of the block alike */
     for (int k = 0; k < OWN; k++) turned[k] = random[(k + 4) % OWN];
-    for (int k = 0; k < OWN && pair; k++) before[k] = m[k] - before[k];
-    if (pair) sums->wide_groups += store_pair(t, group, &grid, m, before, root, turned, u, there);
+    if (pair) sums->wide_groups += store_pair(t, group, &grid, m, root, u, there);
     else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned, u, there);
     else {
         if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned, u, there);

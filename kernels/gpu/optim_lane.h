@@ -56,7 +56,7 @@ OPTIM_FN word word_max(word a, word b) { return a > b ? a : b; }
 OPTIM_FN word word_nonzero(real a) { return a.x != 0.0f ? 0xffffffffu : 0u; }
 OPTIM_FN word word_min(word a, word b) { return a < b ? a : b; }
 OPTIM_FN word word_at_least(word a, uint32_t limit) { return a >= limit ? 0xffffffffu : 0u; }
-OPTIM_FN real real_where_above(word x, word y, real a, real b) { return x > y ? a : b; }
+OPTIM_FN word word_where_nonzero(real x, word a, word b) { return x.x != 0.0f ? a : b; }
 OPTIM_FN real real_of(word a) { return (float)(int32_t)a; }
 OPTIM_FN word word_of(real a) { return (word)(int32_t)a.x; }
 OPTIM_FN single single_of(uint32_t a) { return (float)(int32_t)a; }
@@ -282,19 +282,17 @@ DEVICE void load_pair(real m[OWN], real root[OWN], pair_grid *grid, const optim_
     *grid = g;
     real unit[2];
     for (int j = 0; j < 2; j++)
-        unit[j] = pair_ratio(header >> 17 & 127u) / g.middle *
+        unit[j] = pair_ratio(header >> 17 & 127u) / g.most *
                   pair_factor(eighth_mask(header >> 24, j, u), PAIR_SMALL);
     for (int k = 0; k < OWN; k++) {
-        real pair = real_of(codes[k]), code = pair_v_code(pair, &g);
-        root[k] = g.low ? pair_root(code, &g, false) : real(0.0f);
-        m[k] = g.low ? (real_fma(code, -g.m_codes, pair) - g.middle) * unit[k % 2] * root[k] : real(0.0f);
+        real pair = real_of(codes[k]) - g.middle, code = pair_v_code(pair, &g);
+        root[k] = g.low ? pair_root(code, &g) : as_real(PAIR_UNSEEN);
+        m[k] = g.low ? pair_m_code(pair, code, &g) * unit[k % 2] * root[k] : real(0.0f);
     }
 }
-/* Every lane of a wave comes here; `write` is the octet's. moved: m less what was read. Whether the group is
- * wide.
- */
-DEVICE bool store_pair(const optim_task *t, int64_t group, const pair_grid *old, real m[OWN], real moved[OWN],
-                       const real root[OWN], const word random[OWN], int u, bool write)
+/* Every lane of a wave comes here; `write` is the octet's. Whether the group is wide. */
+DEVICE bool store_pair(const optim_task *t, int64_t group, const pair_grid *old, real m[OWN],
+                       const real root[OWN], int u, bool write)
 {
     word largest = 0, least = 0xffffffffu, codes[OWN], ratios[2] = {0, 0};
     for (int k = 0; k < OWN; k++) {
@@ -303,31 +301,31 @@ DEVICE bool store_pair(const optim_task *t, int64_t group, const pair_grid *old,
     }
     largest = octet_max(largest);
     word smallest = ~octet_max(~least) + PAIR_SEEN;
-    bool zero = largest == 0;
-    if (largest < PAIR_SEEN) smallest = largest = PAIR_SEEN;
+    bool zero = largest < PAIR_SEEN;
+    if (zero) smallest = largest = PAIR_SEEN;
     pair_grid g = pair_grid_fit(smallest, largest, old, pair_grid_due(t->updates));
-    uint32_t turn = pair_turn(t->updates, t->key[0] ^ t->key[1], t->first_group + group);
+    uint32_t key = t->key[0] ^ t->key[1],
+             first = (uint32_t)((t->first_group + group) % PAIR_GROUPS) * OPTIM_GROUP;
     real code[OWN], scale[2];
-    word still[2];
     for (int k = 0; k < OWN; k++) {
-        code[k] = pair_v_round(root[k], turn + (uint32_t)element(k, u) * PAIR_ELEMENT, &g, false);
-        real inverse = minus_inverse(pair_root(code[k], &g, false));
-        m[k] = m[k] * inverse;
-        moved[k] = moved[k] * inverse;
+        real threshold = pair_threshold_v(t->updates, key, first + (uint32_t)element(k, u));
+        code[k] = pair_v_round(pair_above(as_word(root[k]), threshold, &g), threshold, &g);
+        m[k] = m[k] / pair_kept(root[k], &g);
         ratios[k % 2] = word_max(ratios[k % 2], as_word(m[k]) & 0x7fffffffu);
     }
     for (int j = 0; j < 2; j++) ratios[j] = word_max(ratios[j], (word)wave_xor((int)ratios[j], OCTET / 2));
     uint32_t ratio = pair_ratio_code(octet_max(word_max(ratios[0], ratios[1]))), eighths = 0;
-    single top = pair_ratio(ratio), codes_of = g.middle / top, quarter = top * g.m_inverse * 0.5f;
+    single top = pair_ratio(ratio), codes_of = g.most / top;
     for (int j = 0; j < 2; j++) {
         word small = pair_small(ratios[j], top);
         eighths |= (small & 1u) << ((2 * u + j) % 8);
-        scale[j] = -codes_of * pair_factor(small, PAIR_SMALL_INVERSE);
-        still[j] = as_word(quarter * pair_factor(small, PAIR_SMALL));
+        scale[j] = codes_of * pair_factor(small, PAIR_SMALL_INVERSE);
     }
     eighths = octet_or(eighths);
     for (int k = 0; k < OWN; k++)
-        codes[k] = zero ? 0u : pair_join(code[k], m[k], moved[k], scale[k % 2], still[k % 2], random[k], &g);
+        codes[k] = zero ? 0u
+                        : pair_join(code[k], real_limit(m[k], top), scale[k % 2],
+                                    pair_threshold_m(t->updates, key, first + (uint32_t)element(k, u)), &g);
     if (!write) return false;
     store_halves((uint16_t *)t->m + group * OPTIM_GROUP, codes, u, OPTIM_GROUP);
     if (u == 0) store_whole(t->scales + group * PAIR_HEADER, zero ? 0u : pair_header(&g, ratio, eighths));
