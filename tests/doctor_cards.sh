@@ -102,6 +102,13 @@ site A=1
 says 'warning  toolkit .*driver hycu 6.3.8-V1.2 with DTK 26.04'
 says '-> install DTK 25.04, which goes with this driver, or driver 6.3.30 or later'
 says 'warning  settings .*HSA_FORCE_FINE_GRAIN_PCIE'
+for card in 03 04; do echo 0x6430 >"$root/sys/bus/pci/devices/0000:$card:00.0/device"; done
+echo 25.04 >"$root/opt/dtk/.info/rocm_version"
+site A=1
+says 'on the PCI bus: BW1100'
+says 'warning  toolkit .*driver hycu 6.3.8-V1.2 with DTK 25.04' # right for all cards before it
+says '-> install driver 6.3.30 or later, and its DTK'
+for card in 03 04; do echo 0x6210 >"$root/sys/bus/pci/devices/0000:$card:00.0/device"; done
 echo 23.10 >"$root/opt/dtk/.info/rocm_version"; echo 5.16.29 >"$root/sys/module/hycu/version"
 site A=1
 says 'warning  toolkit .*DTK 23.10' # right for a K100, not for a K100 AI

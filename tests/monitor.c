@@ -166,11 +166,10 @@ static void put_card(int number, const char *vendor, const char *file, const cha
 static void sysfs_knows_cards_of_hygon_by_their_number(void **state)
 {
     (void)state;
-    static const char *const cards[][2] = {{"0x6210\n", "Hygon K100 AI"},
-                                           {"0x62b7\n", "Hygon K100"},
-                                           {"0x54b7\n", "Hygon Z100L"},
-                                           {"0x6212\n", "Hygon K100 AI Liquid"},
-                                           {"0x6320\n", "Hygon 0x6320"}};
+    static const char *const cards[][2] = {
+        {"0x6210\n", "Hygon K100 AI"},        {"0x62b7\n", "Hygon K100"},      {"0x54b7\n", "Hygon Z100L"},
+        {"0x6212\n", "Hygon K100 AI Liquid"}, {"0x62b0\n", "Hygon K500SM AI"}, {"0x6310\n", "Hygon BW200"},
+        {"0x6430\n", "Hygon BW1100"},         {"0x7777\n", "Hygon 0x7777"}};
     enum { CARDS = sizeof cards / sizeof *cards };
     struct monitor_snapshot s;
     for (int i = 0; i < CARDS; i++) {

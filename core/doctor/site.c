@@ -32,7 +32,9 @@ bool doctor_in_container(const struct doctor *d)
 
 /* Releases of DTK that are supported from a driver's version on, and the cards that this holds for: Hygon's
  * own table (HYGON-AI/hcu-dcgm, pkg/dcgm/compatibility.go, 2026). */
-enum { Z100 = 1, K100 = 2, K100_AI = 4, ANY = 7 };
+/* BW: BW1000 and its like. LATER: other cards whose names begin so. BW200 has a rule of its own there: each
+ * release from 25 on. */
+enum { Z100 = 1, K100 = 2, K100_AI = 4, BW200 = 8, BW = 16, LATER = 32, ANY = 63 };
 static const struct tier {
     const char *driver, *releases[4];
     int cards;
@@ -40,9 +42,10 @@ static const struct tier {
              {"5.11.40", {"22.04", "22.10", "23.04"}, Z100},
              {"5.16.18", {"22.10", "23.04"}, Z100},
              {"5.16.29", {"23.04", "23.10"}, Z100 | K100},
-             {"6.2.26", {"24.04", "25.04"}, ANY},
-             {"6.3.8", {"25.04"}, ANY},
-             {"6.3.30", {"26.04"}, ANY}};
+             {"6.2.26", {"24.04", "25.04"}, Z100 | K100 | K100_AI},
+             {"6.3.0", {"25.04", "26.04"}, BW200},
+             {"6.3.8", {"25.04"}, Z100 | K100 | K100_AI | BW},
+             {"6.3.30", {"26.04"}, ANY & ~BW200}};
 enum { TIERS = sizeof tiers / sizeof *tiers };
 
 /* < 0, 0, > 0: by numbers between dots; what follows them does not count ("6.3.8-V1.2"). */
@@ -64,24 +67,29 @@ static bool release_is(const char *dtk, const char *release)
     return strncmp(dtk, release, n) == 0 && (dtk[n] < '0' || dtk[n] > '9');
 }
 
-/* Which of the table's cards is here; ANY when that is not known. */
+/* Which of the table's cards is here, by how its name begins; ANY when that is not known. */
 static int hygon_card(const struct doctor *d)
 {
+    static const struct {
+        const char *name;
+        int card;
+    } names[] = {{"Z100", Z100},   {"K100 AI", K100_AI}, {"K500SM AI", K100_AI}, {"K100", K100},
+                 {"BW200", BW200}, {"BW500SM", BW},      {"BW1000", BW},         {"BW", LATER}};
     char name[64] = "";
     doctor_card_name(d, PCI_HYGON, name, sizeof name);
-    return strncmp(name, "Z100", 4) == 0      ? Z100
-           : strncmp(name, "K100 AI", 7) == 0 ? K100_AI
-           : strcmp(name, "K100") == 0        ? K100
-                                              : ANY;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strncmp(name, names[i].name, strlen(names[i].name)) == 0) return names[i].card;
+    return ANY;
 }
 
 static void compare_versions(struct doctor *d, const char *module, const char *driver, const char *dtk)
 {
-    const struct tier *tier = NULL, *needed = NULL;
+    const struct tier *tier = NULL, *needed = NULL, *first = NULL;
     int card = hygon_card(d);
     char releases[64] = "", mend[300];
     for (int i = 0; i < TIERS; i++) {
         if (!(tiers[i].cards & card)) continue;
+        if (!first) first = &tiers[i];
         if (version_compare(driver, tiers[i].driver) >= 0) tier = &tiers[i];
         for (int k = 0; k < 4 && tiers[i].releases[k]; k++)
             if (!needed && release_is(dtk, tiers[i].releases[k])) needed = &tiers[i];
@@ -101,7 +109,8 @@ static void compare_versions(struct doctor *d, const char *module, const char *d
         snprintf(mend, sizeof mend, "install DTK %s, which goes with this driver, or driver %s or later",
                  releases, needed->driver);
     else if (tier) snprintf(mend, sizeof mend, "install DTK %s, which goes with this driver", releases);
-    else snprintf(mend, sizeof mend, "install driver %s or later", needed ? needed->driver : "6.2.26");
+    else if (needed) snprintf(mend, sizeof mend, "install driver %s or later", needed->driver);
+    else snprintf(mend, sizeof mend, "install driver %s or later, and its DTK", first->driver);
     line_advise(l, "Hygon does not support the two together: calls fail, or give wrong results", mend);
 }
 
