@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -273,6 +274,17 @@ static int worker_train(struct talk *talk, const struct arguments *args, const c
     return code;
 }
 
+/* What crashes with a card open would leave gigabytes, in each rank. `prlimit --core=unlimited --pid N` asks
+ * for them.
+ */
+static void leave_no_core(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_CORE, &limit) != 0) return;
+    limit.rlim_cur = 0;
+    setrlimit(RLIMIT_CORE, &limit);
+}
+
 static int worker_run(const struct arguments *args, struct error *err)
 {
     struct worker_report own = {0}, *report = &own;
@@ -285,6 +297,7 @@ static int worker_run(const struct arguments *args, struct error *err)
     (void)threads;
 #endif
     bool watched = report != &own;
+    leave_no_core();
     progress_listen(mark, report);
     reported = report;
     if (watched) {

@@ -74,6 +74,7 @@ int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, stru
                                     .local_rank = (int)argument_int(args, "local-rank", launch.local_rank),
                                     .shared = (int)argument_int(args, "shared", -1)};
     if (code || w->dist.size < 2) return code;
+    setenv("HSA_FORCE_FINE_GRAIN_PCIE", "1", 0); /* without it RCCL hangs between cards on PCIe */
     struct heartbeat_options o = {
         .facts = {.rank = w->dist.rank,
                   .size = w->dist.size,

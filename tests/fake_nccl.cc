@@ -16,8 +16,9 @@
  *   FAKE_NCCL_FAIL     the number of a communicator's group that ends with ncclRemoteError
  *   FAKE_NCCL_DELAY    milliseconds that every group takes at least (0)
  *   FAKE_NCCL_RATE     nanoseconds that every byte of a group takes that goes to another rank (0)
- *   FAKE_NCCL_COUNT    a file to which groups, and the bytes that they sent to others, are added when the
- *                      library goes
+ *   FAKE_NCCL_PCIE     cards without links of their own: without HSA_FORCE_FINE_GRAIN_PCIE=1 RCCL, which
+ * hangs there, has an error FAKE_NCCL_COUNT    a file to which groups, and the bytes that they sent to
+ * others, are added when the library goes
  */
 #include <algorithm>
 #include <atomic>
@@ -333,6 +334,10 @@ ENTRY int ncclCommInitRankConfig(comm **p, int size, id where, int rank, config 
         how->blocking != 0)
         return INVALID_ARGUMENT;
     if (current_card() < 0) return CARD_ERROR;
+#ifndef FAKE_CUDA
+    const char *fine = getenv("HSA_FORCE_FINE_GRAIN_PCIE");
+    if (getenv("FAKE_NCCL_PCIE") && !(fine && strcmp(fine, "1") == 0)) return SYSTEM_ERROR;
+#endif
     int fd = open(where.bytes, O_RDWR | O_CLOEXEC);
     void *all =
         fd < 0 ? MAP_FAILED : mmap(nullptr, sizeof(meeting), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -15,6 +15,8 @@ mkdir configs tmp there
 cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
 export TMPDIR="$work/tmp" FAKE_CARDS=4 OMP_NUM_THREADS=1 MEOPT_RCCL_LIBRARY="$fakes/libfake_rccl.so" MEOPT_RANKS_ADDRESS=127.0.0.1
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 # as of two hosts
+export FAKE_NCCL_PCIE=1
+unset HSA_FORCE_FINE_GRAIN_PCIE
 same="train.global_batch=4 train.micro_batch=1 train.batch_size=1 train.checkpoint_steps=1 device.type=hip"
 steps=5 program=$MEOPT
 rank() { # RANK CARD NAME LOG MORE...; $started

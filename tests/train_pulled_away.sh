@@ -1,6 +1,6 @@
 #!/bin/sh
 # What is pulled away from under a run: its directory moved, or removed; the reader of what it says; its processor time. It saves where
-# it can be resumed from, or says that it cannot; and a copy made of hard links is trained without a change of the original.
+# it can be resumed from, or says that it cannot; a crash leaves no core file; and a copy made of hard links is trained without a change of the original.
 set -eu
 . "$MEOPT_SOURCE/tests/quickstart.sh"
 few_images 8
@@ -62,8 +62,10 @@ grep -q -- '--resume .*/elsewhere' err || fail "moved: the next step names anoth
 resumes elsewhere
 
 name=removed
+ulimit -S -c "$(ulimit -H -c)"
 begin removed
 worker=$(its_worker)
+[ "$(awk '/^Max core file size/ { print $5 }' "/proc/$worker/limits")" = 0 ] || fail "a worker that crashes leaves a core file"
 kill -STOP "$worker" # nothing is made in it meanwhile
 until rm -rf removed 2>/dev/null; do :; done
 kill -TERM $pid
