@@ -53,7 +53,7 @@ static void expected(const float *a, const float *b, float *c)
 /* Cards that have such instructions, so that a code object without them is worth a word. */
 static bool has_instructions(const char *arch)
 {
-    static const char *const some[] = {"gfx90a", "gfx94", "gfx950", "gfx928", "gfx936", "gfx938"};
+    static const char *const some[] = {"gfx90a", "gfx94", "gfx950", "gfx928", "gfx92a", "gfx936", "gfx938"};
     if (strncmp(arch, "sm_", 3) == 0) return atoi(arch + 3) >= 80;
     for (size_t i = 0; i < sizeof some / sizeof *some; i++)
         if (strncmp(arch, some[i], strlen(some[i])) == 0) return true;
