@@ -522,6 +522,10 @@ ENTRY(hipModuleGetFunction, cuModuleGetFunction)(void **function, void *module, 
     *function = (void *)k;
     return k ? 0 : NOT_FOUND;
 }
+/* Of the kernels' __launch_bounds__ (kernels/gpu/vendor.h): more threads are an error of CUDA's, and garbage
+ * on a DCU. */
+enum { BOUND = 256 };
+
 /* As FAKE_TAKES from now on, and whether kernels compute at all: a test of times has been given numbers by a
  * step before, and would measure the emulation. */
 static bool computes = true;
@@ -548,7 +552,7 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
         return 0;
     }
     if (getenv("FAKE_SILENT")) return 0;
-    if (by != 1 || bz != 1) return INVALID_VALUE;
+    if (by != 1 || bz != 1 || bx > BOUND) return INVALID_VALUE;
     const emulate::kernel *k = (const emulate::kernel *)function;
     std::vector<std::vector<char>> kept; /* as they are now: who launches may change them at once */
     const std::vector<size_t> &sizes = fake::argument_sizes()[k->name];
