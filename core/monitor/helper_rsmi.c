@@ -81,6 +81,7 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
     uint32_t i = indices[card], percent = 0;
     uint64_t u = 0;
     int64_t milli = 0;
+    float share = 0;
     int status = RSMI_NOT_SUPPORTED;
     switch (field) {
     case MONITOR_MEM_USED:
@@ -92,13 +93,14 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
         *value = (double)u;
         break;
     case MONITOR_BUSY:
-        if (rsmi_dev_busy_percent_get) status = rsmi_dev_busy_percent_get(i, &percent);
-        *value = percent;
-        float share;
-        if (status != 0 && rsmi_dev_hcu_util_get) {
-            status = rsmi_dev_hcu_util_get(i, BUSY_MS, &share); /* measured for so long, meanwhile it waits */
-            *value = (double)share;
+        /* Hygon's drivers measure, for so long, while it waits; their counter succeeds without a number */
+        if (rsmi_dev_hcu_util_get) status = rsmi_dev_hcu_util_get(i, BUSY_MS, &share);
+        *value = (double)share;
+        if (status != 0 && rsmi_dev_busy_percent_get) {
+            status = rsmi_dev_busy_percent_get(i, &percent);
+            *value = percent;
         }
+        if (status == 0 && !(*value >= 0 && *value <= 100)) status = RSMI_NOT_SUPPORTED;
         break;
     case MONITOR_TEMP:
         if (!rsmi_dev_temp_metric_get) break;

@@ -21,7 +21,8 @@
     X(rsmi_status_string, false, (int, const char **))
 /* Of ROCm 6 and later, which Debian 12 has not: include/rocm_smi/rocm_smi.h of ROCm/rocm_smi_lib */
 #define RSMI_NEWER_ENTRIES(X) X(rsmi_dev_current_socket_power_get, false, (uint32_t, uint64_t * microwatt))
-/* Hygon's alone */
+/* Hygon's alone: its rocm_smi.h of 2.8 in /opt/hyhal/include/rocm_smi, which no package has, as hcu-dcgm
+ * (HYGON-AI, pkg/dcgm) and dcutop (ffi/rsmi.py, tried on cards) call it */
 #define RSMI_HYGON_ENTRIES(X) X(rsmi_dev_hcu_util_get, false, (uint32_t, int milliseconds, float *percent))
 
 enum { RSMI_ALL_GPUS = 1, RSMI_JUNCTION = 1, RSMI_EDGE = 0, RSMI_VRAM = 0, RSMI_CURRENT = 0 };

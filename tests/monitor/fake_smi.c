@@ -193,11 +193,12 @@ int rsmi_dev_busy_percent_get(uint32_t i, uint32_t *percent)
 {
     uint64_t value;
     int status = scaled(i, 2, 40, &value);
-    *percent = (uint32_t)value;
-    return word("hygon") ? 2 : status;
+    *percent = word("hygon") ? UINT32_MAX : (uint32_t)value;
+    return word("hygon") && i % 2 == 0 ? 2 : status;
 }
 
-/* As DTK's library: the number in place of a name, and who is busy only where it is measured. */
+/* As DTK's library: the number in place of a name, and who is busy only where it is measured; else an error,
+ * or no percentage with success. */
 int rsmi_dev_name_get(uint32_t i, char *name, size_t size)
 {
     snprintf(name, size, "0x%x", i % 2 ? 0x6210 : 0x66a1);
