@@ -100,6 +100,8 @@ for arch in sm_80 sm_90 sm_100 sm_120; do
         accesses $arch $kernel ' LDG\.E\.64' 20 500
         accesses $arch $kernel ' STG\.E\.64' 8 500
         accesses $arch $kernel ' STG\.E ' 16 500
+        accesses $arch $kernel ' LDG\.E\.U16' 48 500
+        accesses $arch $kernel ' STG\.E\.U16' 48 500
         accesses $arch $kernel ' (LD|ST)G?\.E\.[US]8' 0 12
         accesses $arch $kernel ' (LD|ST)\.E' 0 8
     done

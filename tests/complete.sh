@@ -63,6 +63,12 @@ if command -v mandoc >/dev/null; then
         case $name in meopt*|libmeopt) [ -f "$MEOPT_SOURCE/man/$name.$section" ] || fail "$name($section) is referenced and missing" ;; esac
     done
 fi
+# the first start in Chinese names what the program says, and each variable and setting, as the English page does
+chinese=$MEOPT_SOURCE/man/zh_CN/man7/meopt-devices.7
+sed -n '/^\.Ss First start on a DCU/,/^\.Ss Old/p' "$MEOPT_SOURCE/man/meopt-devices.7" | sed -nE 's/^\.Dq (.*[^ :,.]).*/\1/p; s/^\.(Ev|Li|Pa) ([^ ,]*).*/\2/p' >"$work/words"
+[ "$(wc -l <"$work/words")" -ge 25 ] || fail "the page 'First start on a DCU' has few words: $(cat "$work/words")"
+while read -r words; do grep -qF -- "$words" "$chinese" || fail "$chinese lacks '$words'"; done <"$work/words"
+for fact in 6e-8 65504 gfx906 gfx926; do grep -q "$fact" "$chinese" || fail "$chinese lacks why products are not computed in fp16: $fact"; done
 # a page in the reader's language is the one that man finds
 if command -v man >/dev/null && locale -a 2>/dev/null | grep -q '^zh_CN.utf8$'; then
     found=$(LC_ALL=zh_CN.UTF-8 MANPATH="$MEOPT_SOURCE/man" man -w 7 meopt-devices 2>/dev/null) || found=none
