@@ -344,6 +344,29 @@ static void what_stands_in_the_way_is_said(void **state)
     table_free(t);
 }
 
+static void what_stands_in_files_and_in_the_host_is_told_by_class(void **state)
+{
+    (void)state;
+    make("held", "{\"step\":1,\"epoch\":0,\"loss\":1" CARD(1000));
+    make("away",
+         "{\"step\":1,\"epoch\":0,\"loss\":1,\"cards\":[{\"rank\":0,\"device\":\"CPU\",\"mem_bytes\":1,"
+         "\"peak_bytes\":400,\"classes\":{\"weights\":400},\"host_classes\":{\"comm\":7},"
+         "\"file_classes\":{\"teacher\":500,\"optimizer\":100}}]}\n");
+    static const char *const held[] = {"held"}, *const away[] = {"away"};
+    struct column *columns = xcalloc(2, sizeof *columns);
+    columns[0] = column_of("held", held, 1);
+    columns[1] = column_of("away", away, 1);
+    struct table *t = table_make(columns, 2, 0);
+    expect(t, "file_bytes", 1, 600, "600 B", "");
+    expect(t, "file_teacher_bytes", 1, 500, "500 B", "");
+    expect(t, "file_optimizer_bytes", 1, 100, "100 B", "");
+    assert_true(isnan(table_row(t, "file_teacher_bytes")->cells[0].mean));
+    expect(t, "host_comm_bytes", 1, 7, "7 B", "");
+    assert_null(table_row(t, "file_weights_bytes")); /* a row with nothing in it says nothing */
+    assert_null(table_row(t, "host_teacher_bytes"));
+    table_free(t);
+}
+
 /* Steps whose norm is 1, a limit, and how each run clips. */
 static int warnings_of_clipping(const char *limit, const char *one, const char *other)
 {
@@ -402,17 +425,19 @@ static int remove_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(short_runs),
-                                       cmocka_unit_test(torn_and_foreign_lines),
-                                       cmocka_unit_test(not_a_number_and_missing_fields),
-                                       cmocka_unit_test(states),
-                                       cmocka_unit_test(what_is_no_run_is_refused),
-                                       cmocka_unit_test(hostile_text_is_made_printable),
-                                       cmocka_unit_test(a_golden_table),
-                                       cmocka_unit_test(a_rank_has_its_share_of_a_step),
-                                       cmocka_unit_test(what_stands_in_the_way_is_said),
-                                       cmocka_unit_test(runs_that_were_clipped_by_other_norms_are_told),
-                                       cmocka_unit_test(gaps_join_by_step_and_by_time)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(short_runs),
+        cmocka_unit_test(torn_and_foreign_lines),
+        cmocka_unit_test(not_a_number_and_missing_fields),
+        cmocka_unit_test(states),
+        cmocka_unit_test(what_is_no_run_is_refused),
+        cmocka_unit_test(hostile_text_is_made_printable),
+        cmocka_unit_test(a_golden_table),
+        cmocka_unit_test(a_rank_has_its_share_of_a_step),
+        cmocka_unit_test(what_stands_in_the_way_is_said),
+        cmocka_unit_test(what_stands_in_files_and_in_the_host_is_told_by_class),
+        cmocka_unit_test(runs_that_were_clipped_by_other_norms_are_told),
+        cmocka_unit_test(gaps_join_by_step_and_by_time)};
     if (!mkdtemp(root)) return 1;
     return cmocka_run_group_tests(tests, NULL, remove_all);
 }

@@ -88,7 +88,10 @@ static int add(struct column **columns, int *count, const char *name, const char
                          .card_temp_c = NAN,
                          .first_nan_step = -1};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
-    for (int place = 0; place < PLACE_COUNT; place++) r->beside_bytes[place] = NAN;
+    for (int place = 0; place < PLACE_COUNT; place++) {
+        r->beside_bytes[place] = NAN;
+        for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->beside_class_bytes[place][c] = NAN;
+    }
     r->path = xstrdup(path);
     r->name = xasprintf("%s %s (published)", name, which);
     name_printable(r->source, sizeof r->source, source);

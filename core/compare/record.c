@@ -173,7 +173,11 @@ static void take_cards(struct reading *in, const char *text, size_t bytes)
             in->record->class_bytes[c] = told.class_bytes[c] < 0 ? NAN : (double)told.class_bytes[c];
         for (int place = 0; place < PLACE_COUNT; place++) {
             double all = 0;
-            for (int c = 0; c < MEMORY_CLASS_COUNT; c++) all += (double)told.beside_bytes[place][c];
+            for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
+                double there = (double)told.beside_bytes[place][c];
+                in->record->beside_class_bytes[place][c] = there > 0 ? there : NAN;
+                all += there;
+            }
             in->record->beside_bytes[place] = all > 0 ? all : NAN;
         }
     }
@@ -499,7 +503,10 @@ int record_read(struct record *r, const char *directory, struct error *err)
                          .card_temp_c = NAN,
                          .first_nan_step = -1};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
-    for (int place = 0; place < PLACE_COUNT; place++) r->beside_bytes[place] = NAN;
+    for (int place = 0; place < PLACE_COUNT; place++) {
+        r->beside_bytes[place] = NAN;
+        for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->beside_class_bytes[place][c] = NAN;
+    }
     int code = 0;
     if (stat(directory, &st) != 0)
         code = error_errno(err, errno == ENOENT || errno == ENOTDIR ? EXIT_USAGE : EXIT_FAILED,

@@ -31,8 +31,9 @@ struct record {
     int64_t step_images; /* of all ranks; batch: of one */
     double optimizer_bytes_per_param, checkpoint_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
     double beside_bytes[PLACE_COUNT]; /* of all classes; NAN: nothing stands there */
-    bool published;                   /* not a run: figures that somebody gave (published.h) */
-    char source[256];                 /* of published figures */
+    double beside_class_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT];
+    bool published;   /* not a run: figures that somebody gave (published.h) */
+    char source[256]; /* of published figures */
 
     /* One element per step, ascending.
      * seconds: training time behind that step, without start-up and pauses. */

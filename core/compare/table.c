@@ -27,6 +27,18 @@ struct fact {
         name "_bytes", label, "bytes", -1, REAL, FIELD(class_bytes) + (i) * sizeof(double)                   \
     }
 
+#define BESIDE(place, key, name, i)                                                                          \
+    {                                                                                                        \
+        key "_" name "_bytes", "  " name, "bytes", 0, REAL,                                                  \
+            FIELD(beside_class_bytes) + ((place)*MEMORY_CLASS_COUNT + (i)) * sizeof(double)                  \
+    }
+#define BESIDE_BY_CLASS(place, key)                                                                          \
+    BESIDE(place, key, "weights", MEMORY_WEIGHTS), BESIDE(place, key, "gradients", MEMORY_GRADIENTS),        \
+        BESIDE(place, key, "optimizer", MEMORY_OPTIMIZER),                                                   \
+        BESIDE(place, key, "activations", MEMORY_ACTIVATIONS),                                               \
+        BESIDE(place, key, "teacher", MEMORY_TEACHER), BESIDE(place, key, "workspace", MEMORY_WORKSPACE),    \
+        BESIDE(place, key, "comm", MEMORY_COMM), BESIDE(place, key, "data", MEMORY_DATA)
+
 static const struct fact facts[] = {
     {"state", "state", "", 0, TEXT, FIELD(state)},
     {"source", "source", "", 0, TEXT, FIELD(source)},
@@ -49,8 +61,10 @@ static const struct fact facts[] = {
     CLASS("data", "  data", MEMORY_DATA),
     {"host_bytes", "beside it, in the host's memory", "bytes", 0, REAL,
      FIELD(beside_bytes) + PLACE_HOST * sizeof(double)},
+    BESIDE_BY_CLASS(PLACE_HOST, "host"),
     {"file_bytes", "beside it, in working files", "bytes", 0, REAL,
      FIELD(beside_bytes) + PLACE_FILE * sizeof(double)},
+    BESIDE_BY_CLASS(PLACE_FILE, "file"),
     {"optimizer_bytes_per_param", "optimizer bytes per parameter", "", -1, REAL,
      FIELD(optimizer_bytes_per_param)},
     {"checkpoint_bytes", "checkpoint", "bytes", -1, REAL, FIELD(checkpoint_bytes)},
