@@ -70,6 +70,8 @@ rows() {
     cat <<'ROWS'
 recompute quickstart train.recompute=block
 recompute_keep quickstart_dinov2 train.recompute=block optim.gradients=keep
+saved_8bit quickstart train.save_activations=8bit
+saved_8bit_micro quickstart_dinov2 train.save_activations=8bit train.micro_batch=1 optim.gradients=keep
 keep quickstart optim.gradients=keep
 keep_fp32 quickstart_openclip optim.gradients=keep train.precision=fp32 optim.preset=quality
 release_fp32 quickstart_dinov2 train.precision=fp32
@@ -112,7 +114,7 @@ schedule quickstart optim.schedule=linear optim.min_lr=1e-4 optim.weight_decay=0
 ROWS
 }
 # A short test takes these: each way of a step once, shared out among the two drivers, whose host code is one.
-hip_rows=' eva_balanced openclip_amp clip_exact_recompute micro_release '
+hip_rows=' eva_balanced openclip_amp clip_exact_recompute micro_release saved_8bit '
 cuda_rows=' dinov2_minimal eva_fp32 micro_exact lamb_clip '
 case $group/${MEOPT_LONG:-0} in
 avx2/* | */1) short_rows= ;;

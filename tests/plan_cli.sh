@@ -115,6 +115,16 @@ grep -q 'width 88' out || fail "geometry from the checkpoints"
 # What is streamed and offloaded is so of MEOpt, and not of what it is compared with.
 published() { "$MEOPT" plan dinov2.yaml "$@" --what-if --json | python3 -c 'import json,sys; r=json.load(sys.stdin); print(r["published"]["here_without_mib"], [[w["possible"], w["peak_bytes"]] for w in r["what_if"][:2]])'; }
 [ "$(published)" = "$(published model_t.place=streamed model_s.place=streamed optim.offload=nvme)" ] || fail "the baseline is streamed"
+# How long a drive lasts, by what is written a day.
+expect 0 "$MEOPT" plan dinov2.yaml optim.offload=nvme --step-ms 34000
+cp out lasts
+expect 0 "$MEOPT" plan dinov2.yaml optim.offload=nvme --json
+python3 - <<'END' || fail "how long a drive lasts: $(grep '^offload' lasts)"
+import json, re
+day = json.load(open("out"))["offload_written_bytes_per_step"] / 34 * 86400
+told = re.search(r", ([0-9.e+]+) TB written a day: a drive of 600 TBW lasts ([0-9.e+]+) days", open("lasts").read())
+assert abs(float(told[1]) / (day / 1e12) - 1) < 0.01 and abs(float(told[2]) / (600e12 / day) - 1) < 0.01, day
+END
 for option in $("$MEOPT" plan --help | grep -o -- '--[a-z-]*' | sort -u); do
     [ "$option" = --help ] || grep -q -- "Fl -${option#--}" "$MEOPT_SOURCE/man/meopt-plan.1" || fail "$option is not documented"
 done
