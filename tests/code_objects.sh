@@ -105,6 +105,11 @@ for arch in sm_80 sm_90 sm_100 sm_120; do
         accesses $arch $kernel ' (LD|ST)G?\.E\.[US]8' 0 12
         accesses $arch $kernel ' (LD|ST)\.E' 0 8
     done
+    for kernel in optim_check optim_squares; do # what reads gradients before a step
+        awk -v k=$kernel '/Function :/ { on = $3 == k } on' "$work/sass" >"$work/$kernel.sass"
+        accesses $arch $kernel ' LDG\.E' 20 500
+        accesses $arch $kernel ' (LD|ST)\.E' 0 2
+    done
 done
 if [ "${MEOPT_LONG:-}" ]; then
     for arch in gfx900 gfx906 gfx908 gfx90a gfx90c gfx940 gfx942 gfx950 gfx1010 gfx1030 gfx1100 gfx1200 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 \

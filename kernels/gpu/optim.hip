@@ -255,16 +255,17 @@ KERNEL(optim_check, const optim_row *tasks, int count, optim_partial *)
     if (t->gradient_format == GRADIENT_F32) {
         const uint32_t *bits = (const uint32_t *)t->gradient;
         for (int64_t i = begin + THREAD; i < end; i += OPTIM_THREADS)
-            bad |= (bits[i] & 0x7f800000u) == 0x7f800000u;
+            bad |= (load_whole<uint32_t>(bits + i) & 0x7f800000u) == 0x7f800000u;
     } else if (t->gradient_format == GRADIENT_BF16) {
         const uint16_t *bits = (const uint16_t *)t->gradient;
         int64_t at = begin + (int64_t)((uintptr_t)bits / 2 % 2); /* from here on two at a time */
         for (int64_t i = at + 2 * THREAD; i + 1 < end; i += 2 * OPTIM_THREADS) {
-            uint32_t two = *(const uint32_t *)(bits + i);
+            uint32_t two = load_whole<uint32_t>(bits + i);
             bad |= (two & 0x7f80u) == 0x7f80u || (two & 0x7f800000u) == 0x7f800000u;
         }
         if (THREAD == 0 && begin < end)
-            bad |= (bits[begin] & 0x7f80u) == 0x7f80u || (bits[end - 1] & 0x7f80u) == 0x7f80u;
+            bad |= (load_whole<uint16_t>(bits + begin) & 0x7f80u) == 0x7f80u ||
+                   (load_whole<uint16_t>(bits + end - 1) & 0x7f80u) == 0x7f80u;
     }
     if (bad && entry->go) *entry->go = 0;
 }
@@ -275,15 +276,14 @@ DEVICE double gradient_element(const optim_task *t, int64_t i)
     int format = t->accumulator_format;
     if (t->gradient_format == GRADIENT_F32 ||
         (t->gradient_format == GRADIENT_ACCUMULATOR && format == STATE_F32))
-        return ((const float *)t->gradient)[i];
+        return load_whole<float>((const float *)t->gradient + i);
     if (t->gradient_format == GRADIENT_BF16 || !OPTIM_LOW_BIT(format))
-        return as_real((word)((const uint16_t *)t->gradient)[i] << 16).x;
+        return as_real((word)load_whole<uint16_t>((const uint16_t *)t->gradient + i) << 16).x;
     const uint8_t *codes = (const uint8_t *)t->gradient;
     int64_t group = i / OPTIM_GROUP, e = i % OPTIM_GROUP;
-    uint32_t exponent = t->gradient_scales[group];
-    word code = format == STATE_8BIT
-                    ? (word)codes[i] << 24
-                    : (word)(codes[group * (OPTIM_GROUP / 2) + e % 32] >> (e < 32 ? 0 : 4) & 15) << 28;
+    uint32_t exponent = load_whole<uint8_t>(t->gradient_scales + group);
+    word byte = load_whole<uint8_t>(codes + (format == STATE_8BIT ? i : group * (OPTIM_GROUP / 2) + e % 32)),
+         code = format == STATE_8BIT ? byte << 24 : (byte >> (e < 32 ? 0 : 4) & 15) << 28;
     return exponent ? m_decode(code, exponent << 23, 0, code_of(format)).x : 0.0f;
 }
 
