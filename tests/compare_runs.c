@@ -385,7 +385,7 @@ static int warnings_of_clipping(const char *limit, const char *one, const char *
     int count = t->warning_count;
     assert_true(t->comparable);
     if (count) {
-        assert_non_null(strstr(t->warnings[0], "k2 was clipped by optim.clip_mode previous, k1 by exact"));
+        assert_non_null(strstr(t->warnings[0], "k2 was clipped as by optim.clip_mode previous, k1 by exact"));
         assert_non_null(strstr(t->warnings[0], "optim.clip_mode=exact"));
     }
     table_free(t);
@@ -399,6 +399,9 @@ static void runs_that_were_clipped_by_other_norms_are_told(void **state)
     assert_int_equal(warnings_of_clipping("0.5", "exact", "exact"), 0);
     assert_int_equal(warnings_of_clipping("1.5", "exact", "previous"), 0); /* no step was over the limit */
     assert_int_equal(warnings_of_clipping("0", "exact", "previous"), 0);
+    /* what is in effect counts: gradients that are kept or added up are clipped by their own norm */
+    assert_int_equal(warnings_of_clipping("0.5", "previous\n  gradients: keep", "previous"), 1);
+    assert_int_equal(warnings_of_clipping("0.5", "exact", "previous\n  gradients: keep"), 0);
 }
 
 /* By hand: at equal steps .2 - .4 (step 2) is the largest difference, at the last common step 3 it is .1. */

@@ -366,6 +366,16 @@ static void add_checks(struct table *t)
     }
 }
 
+/* The norm that clipped: that of the step wherever gradients were kept or added up, whatever the key says. */
+static const char *clip_text(const struct record *r, const void *key)
+{
+    int64_t batch = strtoll(setting_text(r, "train.batch_size"), NULL, 10),
+            micro = strtoll(setting_text(r, "train.micro_batch"), NULL, 10);
+    const char *mode = setting_text(r, key);
+    bool known = strcmp(setting_text(r, "optim.gradients"), "keep") == 0 || (micro > 0 && micro < batch);
+    return mode[0] && known ? "exact" : mode;
+}
+
 /* Whether optim.clip_mode made a difference to this run: some step's norm was over the limit, or each block
  * had a limit of its own. */
 static bool was_clipped(const struct record *r)
@@ -375,7 +385,7 @@ static bool was_clipped(const struct record *r)
         double lamb = strtod(setting_text(r, "optim.max_grad_norm"), NULL);
         if (lamb > 0 && !(limit > 0 && limit < lamb)) limit = lamb;
     }
-    return limit > 0 && (r->largest_norm > limit || strcmp(setting_text(r, "optim.clip_mode"), "block") == 0);
+    return limit > 0 && (r->largest_norm > limit || strcmp(clip_text(r, "optim.clip_mode"), "block") == 0);
 }
 
 /* Gradients that are released are clipped by another norm than gradients that are kept, unless told: it moved
@@ -387,11 +397,11 @@ static void warn_clip_modes(struct table *t)
     for (int c = 0; c < t->column_count; c++) {
         const struct column *column = &t->columns[c];
         bool clipped = was_clipped(&base->runs[0]) || was_clipped(&column->runs[0]);
-        char *here = join(column, setting_text, key), *there = join(base, setting_text, key);
+        char *here = join(column, clip_text, key), *there = join(base, clip_text, key);
         if (clipped && here[0] && there[0] && strcmp(here, there) != 0)
             table_warn(
                 t,
-                "%s was clipped by optim.clip_mode %s, %s by %s: in a short run the loss differs by that "
+                "%s was clipped as by optim.clip_mode %s, %s by %s: in a short run the loss differs by that "
                 "alone, too; train both with optim.clip_mode=exact to compare the optimizers",
                 column->name, here, base->name, there);
         free(here);
