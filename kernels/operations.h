@@ -46,6 +46,7 @@ struct gemm {
 struct embedding {
     enum dtype type;
     const void *patches;    /* type (B*(N-Q-1), D) */
+    const float *bias;      /* (D) of the patches, which they lack (device.h: biases_apart). NULL: none */
     const float *cls, *pos; /* (D), (N-Q, D) */
     const float *registers; /* (Q, D); NULL with Q 0 */
     void *tokens;           /* type (B, N, D) */
@@ -97,12 +98,22 @@ struct branch_gradient {
     int64_t R, D;
 };
 
+/* GELU (exact, erf): h (R, F) -> y (R, F). SwiGLU: h (R, 2F) = [x1 | x2] -> y = silu(x1) * x2 (R, F). */
+struct activation_value {
+    enum dtype type;
+    enum activation kind;
+    const void *h;     /* type */
+    const float *bias; /* (F or 2F), which h lacks (device.h: biases_apart). NULL: none */
+    void *y;           /* type */
+    int64_t R, F;
+};
 /* dh = dy f'(h), in the shape of h, (R, F) or of SWIGLU (R, 2F); and f(h) once more, and the sums of dh's
  * columns, as they were rounded. */
 struct activation_gradient {
     enum dtype type;
     enum activation kind;
     const void *dy, *h; /* type (R, F); as in forward */
+    const float *bias;  /* as in forward */
     void *dh;           /* type, may be h */
     void *act;          /* type (R, F): f(h); may be dy. NULL: not wanted */
     float *sums;        /* (F or 2F), +=. NULL: not wanted */
@@ -151,10 +162,11 @@ struct attention_gradient {
     int64_t B, N, H, dh;
 };
 
-/* y = x + gamma * branch, and norm(y) in the same pass where that is wanted */
+/* y = x + gamma * (branch + bias), and norm(y) in the same pass where that is wanted */
 struct residual {
     enum dtype type;
     const void *x, *branch; /* type (R, D) */
+    const float *bias;      /* (D), which branch lacks (device.h: biases_apart). NULL: none */
     const float *gamma;     /* (D), NULL: 1 */
     void *y;                /* may be x */
     int64_t R, D;

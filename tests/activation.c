@@ -52,8 +52,16 @@ static void bf16_has_the_results_of_floats(void **state)
             h[i] = (uint16_t)(wide == VALUES ? i : row * COLUMNS + i % COLUMNS + right * 4321);
             wide_h[i] = widen(h[i]);
         }
-        ops->activation_forward(device, DTYPE_BF16, (enum activation)k, h, y, ROWS, COLUMNS);
-        ops->activation_forward(device, DTYPE_F32, (enum activation)k, wide_h, wide_y, ROWS, COLUMNS);
+        ops->activation_forward(
+            device,
+            &(struct activation_value){
+                .type = DTYPE_BF16, .kind = (enum activation)k, .h = h, .y = y, .R = ROWS, .F = COLUMNS});
+        ops->activation_forward(device, &(struct activation_value){.type = DTYPE_F32,
+                                                                   .kind = (enum activation)k,
+                                                                   .h = wide_h,
+                                                                   .y = wide_y,
+                                                                   .R = ROWS,
+                                                                   .F = COLUMNS});
         alike(y, wide_y, VALUES, "values", k);
         struct activation_gradient o = {.type = DTYPE_BF16,
                                         .kind = (enum activation)k,

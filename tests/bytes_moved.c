@@ -152,12 +152,12 @@ static void expect(const struct tower_kind *kind, bool library, double bytes[CLA
     x += 4 + 8;                         /* norm1's backward */
     x += 6;                             /* sums of dqkv */
     x += (1 + 5 + G + 3) * shares + 6 * moments + (kind->layerscale ? 6 * (1 + F) * square : 0);
-    if (library) x += 2 * (3 + 1 + G + 1); /* biases are put where results will be added */
+    if (library) x += 2 * 3; /* the bias of q, k and v is put where the results will be added */
     bytes[ELEMENTWISE] = x;
-    launches[ELEMENTWISE] = 17 + (kind->layerscale ? 2 : 0) + (library ? 4 : 0);
+    launches[ELEMENTWISE] = 17 + (kind->layerscale ? 2 : 0) + (library ? 1 : 0);
     /* A product and the two of its gradients: each reads or writes each of three matrices. */
     bytes[PRODUCTS] = 3 * (2 * (4 + 2 + 1 + G + F + 1) + 2 * (4 + G + F) * square);
-    if (library) bytes[PRODUCTS] += 2 * (3 + 1 + G + 1);
+    if (library) bytes[PRODUCTS] += 2 * 3;
     launches[PRODUCTS] = 12;
     /* forward; out dout; q k v dout -> dq; the same -> dk dv; two sums of each row of a head */
     bytes[ATTENTION] = 8 + 4 + 10 + 12 + 6 * sizeof(float) / (double)WIDTH;

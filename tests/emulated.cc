@@ -213,24 +213,25 @@ static void elements(int64_t R, int64_t F)
     auto y2 = y, d2 = d;
     const cpu_ops *cpu = cpu_ops_select();
     cpu->gelu_forward(0, h.data(), y2.data(), R * F);
-    launch("gelu_forward_f32", 2, 1, 128, (const float *)h.data(), y.data(), R * F);
+    launch("gelu_forward_f32", 2, 1, 128, (const float *)h.data(), (const float *)nullptr, y.data(), R, F);
     same("gelu_forward", y, y2, 1e-6);
     struct activation_gradient o = {
-        DTYPE_F32, ACTIVATION_QUICK_GELU, dy.data(), h.data(), d2.data(), nullptr, nullptr, R, F};
+        DTYPE_F32, ACTIVATION_QUICK_GELU, dy.data(), h.data(), nullptr, d2.data(), nullptr, nullptr, R, F};
     auto backward = [&](const char *name) {
-        launch(name, (F + 127) / 128, 2, 128, (const float *)dy.data(), (const float *)h.data(), d.data(),
-               (float *)nullptr, (float *)nullptr, R, F);
+        launch(name, (F + 127) / 128, 2, 128, (const float *)dy.data(), (const float *)h.data(),
+               (const float *)nullptr, d.data(), (float *)nullptr, (float *)nullptr, R, F);
     };
     cpu->quick_gelu_forward(0, h.data(), y2.data(), R * F);
     cpu->activation_backward(&o, nullptr);
-    launch("quick_gelu_forward_f32", 2, 1, 128, (const float *)h.data(), y.data(), R * F);
+    launch("quick_gelu_forward_f32", 2, 1, 128, (const float *)h.data(), (const float *)nullptr, y.data(), R,
+           F);
     backward("quick_gelu_backward_f32");
     same("quick_gelu_forward", y, y2, 1e-6);
     same("quick_gelu_backward", d, d2, 1e-6);
     o.kind = ACTIVATION_SWIGLU;
     cpu->swiglu_forward(0, h.data(), y2.data(), R, F);
     cpu->activation_backward(&o, nullptr);
-    launch("swiglu_forward_f32", 2, 1, 128, (const float *)h.data(), y.data(), R, F);
+    launch("swiglu_forward_f32", 2, 1, 128, (const float *)h.data(), (const float *)nullptr, y.data(), R, F);
     backward("swiglu_backward_f32");
     same("swiglu_forward", y, y2, 1e-6);
     same("swiglu_backward", d, d2, 1e-6);

@@ -29,8 +29,9 @@ static void patchify_reference(struct trial *T)
                             W(1)[at++] = X(0)[((b * 3 + c) * S_ + y) * S_ + x];
 }
 
-/* embed: B N D Q; 0 patches, 1 cls, 2 pos, 3 registers, 4 tokens. No positions with more than four registers.
- */
+/* embed: B N D Q; 0 patches, 1 cls, 2 pos, 3 registers, 4 tokens. No positions with more than four registers;
+ * forward 5 the patches' bias, on cards, with an odd N. */
+static bool has_bias(const struct trial *T) { return takes_bias(T) && T->s[1] % 2 == 1; }
 static bool has_positions(const struct trial *T) { return T->s[3] <= 4; }
 static void embed_forward_setup(struct trial *T)
 {
@@ -40,13 +41,14 @@ static void embed_forward_setup(struct trial *T)
     operand_add(T, IN, F32, (N - Q) * D, 1);
     operand_add(T, IN, F32, (Q ? Q : 1) * D, 1);
     operand_add(T, OUT, T->t, B * N * D, 1);
+    operand_add(T, IN, F32, D, 1);
 }
 static void embed_forward_call(struct trial *T)
 {
-    OPS->embed_forward(T->device,
-                       &(struct embedding){T->t, .patches = P(0), .cls = P(1),
-                                           .pos = has_positions(T) ? P(2) : NULL, .registers = P(3),
-                                           .tokens = P(4), T->s[0], T->s[1], T->s[2], T->s[3]});
+    OPS->embed_forward(
+        T->device, &(struct embedding){T->t, .patches = P(0), .bias = has_bias(T) ? P(5) : NULL, .cls = P(1),
+                                       .pos = has_positions(T) ? P(2) : NULL, .registers = P(3),
+                                       .tokens = P(4), T->s[0], T->s[1], T->s[2], T->s[3]});
 }
 static void embed_forward_reference(struct trial *T)
 {
@@ -56,7 +58,11 @@ static void embed_forward_reference(struct trial *T)
         double pos = has_positions(T) && (n == 0 || n > Q) ? X(2)[(n == 0 ? 0 : n - Q) * D + j] : 0;
         if (n == 0) W(4)[i] = X(1)[j] + pos;
         else if (n <= Q) W(4)[i] = X(3)[(n - 1) * D + j];
-        else W(4)[i] = X(0)[(b * (N - Q - 1) + n - Q - 1) * D + j] + pos;
+        else {
+            double patch = X(0)[(b * (N - Q - 1) + n - Q - 1) * D + j] + (has_bias(T) ? X(5)[j] : 0);
+            W(4)[i] = patch + pos;
+            S(4)[i] = has_bias(T) ? u32 * fabs(patch) : 0;
+        }
     }
 }
 /* 0 dtokens, 1 dpatches, 2 dcls, 3 dpos, 4 dregisters */

@@ -8,6 +8,7 @@
 #ifndef MEOPT_TESTS_OPS_REFERENCE_H
 #define MEOPT_TESTS_OPS_REFERENCE_H
 
+#include "core/base/file.h"
 #include "tests/ops_trial.h"
 
 static const double u32 = 0x1p-24, u16 = 0x1p-8;
@@ -208,7 +209,10 @@ static double layernorm_objective(struct trial *T)
     return sum;
 }
 
-/* activation: R F kind; 0 h, 1 y; backward 0 h, 1 dy, 2 dh */
+/* Biases that products leave out are given to operations on cards alone (device.h: biases_apart). */
+static bool takes_bias(const struct trial *T) { return T->device->kind > DEVICE_DRY; }
+
+/* activation: R F kind bias; 0 h, 1 y, 2 bias; backward 0 h, 1 dy, 2 dh, 4 bias */
 static double activate(enum activation kind, const double *h, int64_t F, int64_t at)
 {
     int64_t r = at / F, j = at % F;
@@ -216,49 +220,76 @@ static double activate(enum activation kind, const double *h, int64_t F, int64_t
     if (kind == ACTIVATION_QUICK_GELU) return h[at] / (1 + exp(-1.702 * h[at]));
     return h[r * 2 * F + j] / (1 + exp(-h[r * 2 * F + j])) * h[r * 2 * F + F + j];
 }
-static void activation_forward_setup(struct trial *T)
+static const void *activation_bias(struct trial *T, int at)
+{
+    return T->s[3] && takes_bias(T) ? P(at) : NULL;
+}
+/* h as the activation is to read it, to be freed */
+static double *activation_input(struct trial *T, int at)
+{
+    int64_t count = T->o[0].count, columns = count / T->s[0];
+    double *h = xcalloc((size_t)count, sizeof *h);
+    for (int64_t i = 0; i < count; i++) h[i] = X(0)[i] + (activation_bias(T, at) ? X(at)[i % columns] : 0);
+    return h;
+}
+static void activation_operands(struct trial *T)
 {
     SIZES(R, F, kind, unused);
     operand_add(T, IN, T->t, R * F * (kind == ACTIVATION_SWIGLU ? 2 : 1), 3);
     operand_add(T, OUT, T->t, R * F, 1);
 }
+static void activation_forward_setup(struct trial *T)
+{
+    activation_operands(T);
+    operand_add(T, IN, F32, T->o[0].count / T->s[0], 3);
+}
 static void activation_forward_call(struct trial *T)
 {
-    OPS->activation_forward(T->device, T->t, (enum activation)T->s[2], P(0), P(1), T->s[0], T->s[1]);
+    OPS->activation_forward(T->device, &(struct activation_value){T->t, (enum activation)T->s[2], .h = P(0),
+                                                                  .bias = activation_bias(T, 2), .y = P(1),
+                                                                  T->s[0], T->s[1]});
+}
+static void activation_values(struct trial *T, const double *h)
+{
+    SIZES(R, F, kind, bias);
+    for (int64_t i = 0; i < R * F; i++) {
+        W(1)[i] = activate((enum activation)kind, h, F, i);
+        /* GELU: the published error 0.75e-7 of Phi, and roundings */
+        double gelu = (0.8e-7 + (bias ? 6 : 4) * u32) * fabs(h[i]);
+        S(1)[i] = kind == ACTIVATION_GELU ? gelu : 16 * u32 * fabs(W(1)[i]);
+        /* quick: the exponent 1.702 h is rounded, too */
+        if (kind == ACTIVATION_QUICK_GELU) S(1)[i] *= 1 + fabs(h[i]) / 4;
+    }
 }
 static void activation_forward_reference(struct trial *T)
 {
-    SIZES(R, F, kind, unused);
-    for (int64_t i = 0; i < R * F; i++) {
-        W(1)[i] = activate((enum activation)kind, X(0), F, i);
-        /* GELU: the published error 0.75e-7 of Phi, and roundings */
-        S(1)[i] = kind == ACTIVATION_GELU ? (0.8e-7 + 4 * u32) * fabs(X(0)[i]) : 16 * u32 * fabs(W(1)[i]);
-        /* quick: the exponent 1.702 h is rounded, too */
-        if (kind == ACTIVATION_QUICK_GELU) S(1)[i] *= 1 + fabs(X(0)[i]) / 4;
-    }
+    double *h = activation_input(T, 2);
+    activation_values(T, h);
+    free(h);
 }
 /* with sums, 3, of dh's columns, and the activation, which takes dy's place, where F is odd */
 static bool activation_again(const struct trial *T) { return T->s[1] % 2 == 1; }
 static void activation_backward_setup(struct trial *T)
 {
-    SIZES(R, F, kind, unused);
-    activation_forward_setup(T);
+    activation_operands(T);
     T->o[1].role = activation_again(T) ? ADD : IN;
     operand_add(T, OUT, T->t, T->o[0].count, 1);
-    operand_add(T, ADD, F32, T->o[0].count / R, 1);
+    operand_add(T, ADD, F32, T->o[0].count / T->s[0], 1);
+    operand_add(T, IN, F32, T->o[0].count / T->s[0], 3);
 }
 static void activation_backward_call(struct trial *T)
 {
     OPS->activation_backward(
         T->device, &(struct activation_gradient){T->t, (enum activation)T->s[2], .dy = P(1), .h = P(0),
-                                                 .dh = P(2), .act = activation_again(T) ? P(1) : NULL,
+                                                 .bias = activation_bias(T, 4), .dh = P(2),
+                                                 .act = activation_again(T) ? P(1) : NULL,
                                                  .sums = T->s[0] > 1 ? P(3) : NULL, T->s[0], T->s[1]});
 }
-static void activation_slopes(struct trial *T)
+static void activation_slopes(struct trial *T, const double *h)
 {
     SIZES(R, F, kind, unused);
     for (int64_t i = 0; i < R * F; i++) {
-        double d = X(1)[i], x = X(0)[i];
+        double d = X(1)[i], x = h[i];
         if (kind == ACTIVATION_GELU) {
             double density = exp(-x * x / 2) * 0.3989422804014327;
             W(2)[i] = d * (0.5 * erfc(-x * sqrt(0.5)) + x * density);
@@ -272,7 +303,7 @@ static void activation_slopes(struct trial *T)
             continue;
         }
         int64_t at = i / F * 2 * F + i % F;
-        double x1 = X(0)[at], x2 = X(0)[at + F], sigma = 1 / (1 + exp(-x1));
+        double x1 = h[at], x2 = h[at + F], sigma = 1 / (1 + exp(-x1));
         W(2)[at] = d * x2 * (sigma + x1 * sigma * (1 - sigma));
         S(2)[at] = 16 * u32 * fabs(d * x2) * (1 + fabs(x1));
         W(2)[at + F] = d * x1 * sigma;
@@ -282,49 +313,55 @@ static void activation_slopes(struct trial *T)
 static void activation_backward_reference(struct trial *T)
 {
     int64_t columns = T->o[3].count;
-    activation_slopes(T);
+    double *h = activation_input(T, 4);
+    activation_slopes(T, h);
     for (int64_t i = 0; i < T->o[2].count && T->s[0] > 1; i++) { /* of dh as it was rounded */
         W(3)[i % columns] += W(2)[i];
         S(3)[i % columns] += (loss((double)T->s[0]) + unit(T->t)) * fabs(W(2)[i]) + S(2)[i] + u32;
     }
-    if (activation_again(T)) activation_forward_reference(T);
+    if (activation_again(T)) activation_values(T, h);
+    free(h);
 }
 static double activation_objective(struct trial *T)
 {
-    double sum = 0;
+    double sum = 0, *h = activation_input(T, 4);
     for (int64_t i = 0; i < T->s[0] * T->s[1]; i++)
-        sum += X(1)[i] * activate((enum activation)T->s[2], X(0), T->s[1], i);
+        sum += X(1)[i] * activate((enum activation)T->s[2], h, T->s[1], i);
+    free(h);
     return sum;
 }
 
-/* residual_forward: R D, gamma there, norm; 0 x, 1 branch, 2 gamma, 3 y; of the norm, which takes the
- * branch's place, 4 weight, 5 bias, 6 mean, 7 rstd */
+/* residual_forward: R D, 1 gamma there | 2 bias there, norm; 0 x, 1 branch, 2 gamma, 3 y; of the norm, which
+ * takes the branch's place, 4 weight, 5 bias, 6 mean, 7 rstd; 8 bias of the branch */
+static bool residual_bias(const struct trial *T) { return (T->s[2] & 2) && takes_bias(T); }
 static void residual_forward_setup(struct trial *T)
 {
-    SIZES(R, D, gamma, norm);
+    SIZES(R, D, unused, norm);
     operand_add(T, IN, T->t, R * D, 1);
     operand_add(T, norm ? ADD : IN, T->t, R * D, 1);
     operand_add(T, IN, F32, D, 1);
     operand_add(T, OUT, T->t, R * D, 1);
     for (int i = 0; i < 2; i++) operand_add(T, IN, F32, D, 1);
     for (int i = 0; i < 2; i++) operand_add(T, norm ? OUT : IN, F32, R, 1);
+    operand_add(T, IN, F32, D, 1);
 }
 static void residual_forward_call(struct trial *T)
 {
     struct layernorm norm = {T->t,      .x = P(3),    .x_stride = T->s[1], .weight = P(4), .bias = P(5),
                              .y = P(1), .mean = P(6), .rstd = P(7),        T->s[0],        T->s[1],
                              1e-6f};
-    OPS->residual_forward(T->device,
-                          &(struct residual){T->t, .x = P(0), .branch = P(1), .gamma = T->s[2] ? P(2) : NULL,
-                                             .y = P(3), T->s[0], T->s[1], T->s[3] ? &norm : NULL});
+    OPS->residual_forward(T->device, &(struct residual){T->t, .x = P(0), .branch = P(1),
+                                                        .bias = residual_bias(T) ? P(8) : NULL,
+                                                        .gamma = T->s[2] & 1 ? P(2) : NULL, .y = P(3),
+                                                        T->s[0], T->s[1], T->s[3] ? &norm : NULL});
 }
 static void residual_forward_reference(struct trial *T)
 {
     SIZES(R, D, gamma, norm);
     for (int64_t i = 0; i < R * D; i++) {
-        double add = X(1)[i] * (gamma ? X(2)[i % D] : 1);
+        double add = (X(1)[i] + (residual_bias(T) ? X(8)[i % D] : 0)) * (gamma & 1 ? X(2)[i % D] : 1);
         W(3)[i] = X(0)[i] + add;
-        S(3)[i] = 2 * u32 * (fabs(add) + fabs(X(0)[i]));
+        S(3)[i] = (gamma & 2 ? 3 : 2) * u32 * (fabs(add) + fabs(X(0)[i]));
     }
     for (int64_t r = 0; r < R && norm; r++) { /* of y as it was rounded: each value by less than `off` */
         const double *y = W(3) + r * D;

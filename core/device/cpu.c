@@ -11,6 +11,7 @@
 #include "kernels/cpu/gemm_onednn.h"
 #include "kernels/cpu/ops.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,6 +132,7 @@ static void cpu_patchify(struct device *dev, enum dtype t, const float *images, 
 }
 static void cpu_embed_forward(struct device *dev, const struct embedding *o)
 {
+    assert(!o->bias);
     if (ready(dev, o->type)) cpu_of(dev)->ops->embed_forward(o);
 }
 static void cpu_embed_backward(struct device *dev, const struct embedding_gradient *o)
@@ -192,16 +194,20 @@ static void cpu_attention_backward(struct device *dev, const struct attention_gr
     void *scratch = reserve(dev, attention_scratch(o->N, o->dh, threads));
     if (scratch) cpu_of(dev)->ops->attention_backward(o, scratch, threads);
 }
-static void cpu_activation_forward(struct device *dev, enum dtype t, enum activation kind, const void *h,
-                                   void *y, int64_t R, int64_t F)
+static void cpu_activation_forward(struct device *dev, const struct activation_value *o)
 {
-    if (!ready(dev, t)) return;
+    assert(!o->bias);
+    if (!ready(dev, o->type)) return;
     const struct cpu_ops *ops = cpu_of(dev)->ops;
-    if (kind == ACTIVATION_SWIGLU) ops->swiglu_forward(is_bf16(t), h, y, R, F);
-    else (kind == ACTIVATION_GELU ? ops->gelu_forward : ops->quick_gelu_forward)(is_bf16(t), h, y, R * F);
+    int half = is_bf16(o->type);
+    if (o->kind == ACTIVATION_SWIGLU) ops->swiglu_forward(half, o->h, o->y, o->R, o->F);
+    else
+        (o->kind == ACTIVATION_GELU ? ops->gelu_forward : ops->quick_gelu_forward)(half, o->h, o->y,
+                                                                                   o->R * o->F);
 }
 static void cpu_activation_backward(struct device *dev, const struct activation_gradient *o)
 {
+    assert(!o->bias);
     if (!device_has_type(dev, o->type)) return;
     int64_t columns = o->kind == ACTIVATION_SWIGLU ? 2 * o->F : o->F;
     void *scratch = reserve(dev, o->sums ? row_shares_bytes(columns) : 64);
@@ -209,6 +215,7 @@ static void cpu_activation_backward(struct device *dev, const struct activation_
 }
 static void cpu_residual_forward(struct device *dev, const struct residual *o)
 {
+    assert(!o->bias);
     if (ready(dev, o->type)) cpu_of(dev)->ops->residual_forward(o);
 }
 static void cpu_encode(struct device *dev, const struct coded *o)

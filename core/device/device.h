@@ -94,9 +94,7 @@ struct device_ops {
     void (*row_mean_forward)(struct device *, const struct row_mean *);
     void (*row_mean_backward)(struct device *, const struct row_mean_gradient *);
 
-    /* GELU (exact, erf): h (R, F) -> y (R, F). SwiGLU: h (R, 2F) = [x1 | x2] -> y = silu(x1) * x2 (R, F). */
-    void (*activation_forward)(struct device *, enum dtype t, enum activation, const void *h, void *y,
-                               int64_t R, int64_t F);
+    void (*activation_forward)(struct device *, const struct activation_value *);
     void (*activation_backward)(struct device *, const struct activation_gradient *);
 
     void (*residual_forward)(struct device *, const struct residual *);
@@ -206,6 +204,9 @@ struct device {
     char name[128]; /* what the maker calls it */
     char pci[16];   /* of a card: "0000:65:00.0"; "" where there is none */
     struct memory_use use;
+    /* A product's bias costs it a pass over the result: where an operation that takes one reads that next,
+     * the bias is left to it. Else no operation but gemm is given one. */
+    bool biases_apart;
     bool host_memory;   /* its memory is this machine's: read and written without copies */
     size_t limit_bytes; /* 0: what the machine has */
     struct allocation *allocations;

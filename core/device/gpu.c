@@ -514,6 +514,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     if (!callers) {
         gpu->blas = blas_open(dev);
         gpu->lt = lt_open(dev);
+        dev->biases_apart = gpu->blas && !gpu->lt;
         gpu->graphs = graphs_open(dev);
     }
     if (callers) current_set(gpu, &before);

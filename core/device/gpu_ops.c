@@ -114,8 +114,9 @@ static void gpu_patchify(struct device *dev, enum dtype t, const float *images, 
 static void gpu_embed_forward(struct device *dev, const struct embedding *given)
 {
     struct embedding o = *given;
-    gpu_launch(dev, NAME("embed_forward", o.type), gpu_blocks(dev, o.B * o.N * o.D), 1,
-               ARGUMENTS(&o.patches, &o.cls, &o.pos, &o.registers, &o.tokens, &o.B, &o.N, &o.D, &o.Q));
+    gpu_launch(
+        dev, NAME("embed_forward", o.type), gpu_blocks(dev, o.B * o.N * o.D), 1,
+        ARGUMENTS(&o.patches, &o.bias, &o.cls, &o.pos, &o.registers, &o.tokens, &o.B, &o.N, &o.D, &o.Q));
 }
 static void gpu_embed_backward(struct device *dev, const struct embedding_gradient *given)
 {
@@ -217,15 +218,13 @@ static void gpu_attention_backward(struct device *dev, const struct attention_gr
                ARGUMENTS(&o.qkv, &o.lse, &delta, &o.dout, &o.dqkv, &o.N, &o.H, &head));
 }
 
-static void gpu_activation_forward(struct device *dev, enum dtype t, enum activation kind, const void *h,
-                                   void *y, int64_t R, int64_t F)
+static void gpu_activation_forward(struct device *dev, const struct activation_value *given)
 {
-    int64_t n = R * F;
-    if (kind == ACTIVATION_GELU)
-        gpu_launch(dev, NAME("gelu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &n));
-    else if (kind == ACTIVATION_QUICK_GELU)
-        gpu_launch(dev, NAME("quick_gelu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &n));
-    else gpu_launch(dev, NAME("swiglu_forward", t), gpu_blocks(dev, n), 1, ARGUMENTS(&h, &y, &R, &F));
+    struct activation_value o = *given;
+    const char *name = o.kind == ACTIVATION_GELU         ? NAME("gelu_forward", o.type)
+                       : o.kind == ACTIVATION_QUICK_GELU ? NAME("quick_gelu_forward", o.type)
+                                                         : NAME("swiglu_forward", o.type);
+    gpu_launch(dev, name, gpu_blocks(dev, o.R * o.F), 1, ARGUMENTS(&o.h, &o.bias, &o.y, &o.R, &o.F));
 }
 static void gpu_activation_backward(struct device *dev, const struct activation_gradient *given)
 {
@@ -237,7 +236,7 @@ static void gpu_activation_backward(struct device *dev, const struct activation_
     float *partial = o.sums ? gpu_reserve(dev, (size_t)(shares * columns) * sizeof *partial) : NULL;
     if ((o.sums && !partial) || o.R <= 0) return;
     gpu_launch(dev, name, column_blocks(o.F), shares,
-               ARGUMENTS(&o.dy, &o.h, &o.dh, &o.act, &partial, &o.R, &o.F));
+               ARGUMENTS(&o.dy, &o.h, &o.bias, &o.dh, &o.act, &partial, &o.R, &o.F));
     if (o.sums) add_shares(dev, partial, o.sums, NULL, NULL, shares, columns);
 }
 static void gpu_residual_forward(struct device *dev, const struct residual *given)
@@ -245,13 +244,13 @@ static void gpu_residual_forward(struct device *dev, const struct residual *give
     struct residual o = *given;
     if (!o.norm) {
         gpu_launch(dev, NAME("residual_forward", o.type), gpu_blocks(dev, o.R * o.D), 1,
-                   ARGUMENTS(&o.x, &o.branch, &o.gamma, &o.y, &o.R, &o.D));
+                   ARGUMENTS(&o.x, &o.branch, &o.bias, &o.gamma, &o.y, &o.R, &o.D));
         return;
     }
     struct layernorm n = *o.norm;
-    gpu_launch(
-        dev, NAME("residual_norm", o.type), o.R, 1,
-        ARGUMENTS(&o.x, &o.branch, &o.gamma, &o.y, &n.weight, &n.bias, &n.y, &n.mean, &n.rstd, &o.D, &n.eps));
+    gpu_launch(dev, NAME("residual_norm", o.type), o.R, 1,
+               ARGUMENTS(&o.x, &o.branch, &o.bias, &o.gamma, &o.y, &n.weight, &n.bias, &n.y, &n.mean, &n.rstd,
+                         &o.D, &n.eps));
 }
 /* A group is 16 threads' (kernels/gpu/elementwise.hip). */
 static void launch_coded(struct device *dev, const char *kernel, const struct coded *given)

@@ -44,6 +44,7 @@ ONE(layernorm_backward, layernorm_gradient, WORK_ELEMENTWISE)
 ONE(rotate, rotation, WORK_ELEMENTWISE)
 ONE(row_mean_forward, row_mean, WORK_ELEMENTWISE)
 ONE(row_mean_backward, row_mean_gradient, WORK_ELEMENTWISE)
+ONE(activation_forward, activation_value, WORK_ELEMENTWISE)
 ONE(activation_backward, activation_gradient, WORK_ELEMENTWISE)
 ONE(residual_forward, residual, WORK_ELEMENTWISE)
 ONE(branch_gradient, branch_gradient, WORK_ELEMENTWISE)
@@ -61,11 +62,6 @@ static void timed_resize_rows(struct device *dev, const float *w, const float *i
                               int64_t n_in, int64_t D, bool transpose)
 {
     TIMED(WORK_ELEMENTWISE, ops->resize_rows(dev, w, in, out, n_out, n_in, D, transpose));
-}
-static void timed_activation_forward(struct device *dev, enum dtype t, enum activation kind, const void *h,
-                                     void *y, int64_t R, int64_t F)
-{
-    TIMED(WORK_ELEMENTWISE, ops->activation_forward(dev, t, kind, h, y, R, F));
 }
 static void timed_column_sums(struct device *dev, enum dtype t, const void *x, float *sums, int64_t R,
                               int64_t D)

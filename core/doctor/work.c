@@ -219,7 +219,7 @@ struct steps {
 static void add_steps(void *context)
 {
     const struct steps *s = context;
-    struct residual r = {DTYPE_F32, s->x, s->x + 64, NULL, s->x, 1, 64, NULL};
+    struct residual r = {DTYPE_F32, .x = s->x, .branch = s->x + 64, .y = s->x, .R = 1, .D = 64};
     for (int i = 0; i < s->count; i++) s->work->device->ops->residual_forward(s->work->device, &r);
 }
 

@@ -253,6 +253,7 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
     char *in = m->scratch + m->region_at;
     struct activation_gradient gradient = {
         e, ffn, .dy = in, .h = k->h, .act = inner ? NULL : in, .sums = b ? b->grad : NULL, .R = R, .F = F};
+    gradient.bias = bias_later(t, b);
     gradient.dh = t->options.backward_twice ? (void *)(m->scratch + m->dh_at) : k->h;
     tower_decode(t, &k->h8, R);
     if (tower_norms_behind(t))
@@ -263,7 +264,7 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
     }
     if (inner) {
         char *act = in + (size_t)(R * F) * dtype_bytes(e);
-        ops->activation_forward(t->device, e, ffn, k->h, act, R, F);
+        tower_activation(t, l, k->h, act, R);
         tower_norm(t, act, inner, P(ROLE_FFN_NORM_B), in, k->ffn_mean, k->ffn_rstd, R, F);
         branch_weight_gradient(pass, &branch, in, R);
         branch_input_gradient(pass, &branch, in, R);

@@ -93,16 +93,24 @@ void tower_decode(struct tower *t, const struct coded *kept, int64_t R)
     if (rows.codes) t->device->ops->decode(t->device, &rows);
 }
 
-/* y = x + gamma branch, the branch (behind its norm, where that is behind) in t1; then norm(y), unless NULL
- */
-static void end_branch(struct tower *t, const void *x, const struct parameter *gamma, void *y, int64_t R,
-                       const struct layernorm *norm)
+/* y = x + gamma (branch + b), the branch (behind its norm, where that is behind, with b in it then) in t1;
+ * then norm(y), unless NULL */
+static void end_branch(struct tower *t, const void *x, const struct parameter *b,
+                       const struct parameter *gamma, void *y, int64_t R, const struct layernorm *norm)
 {
     int64_t D = t->geometry.width;
-    t->device->ops->residual_forward(t->device,
-                                     &(struct residual){t->options.compute, .x = x,
-                                                        .branch = t->memory->scratch + t->memory->t1_at,
-                                                        .gamma = f32(gamma), .y = y, R, D, norm});
+    t->device->ops->residual_forward(
+        t->device,
+        &(struct residual){t->options.compute, .x = x, .branch = t->memory->scratch + t->memory->t1_at,
+                           .bias = tower_norms_behind(t) ? NULL : bias_later(t, b), .gamma = f32(gamma),
+                           .y = y, R, D, norm});
+}
+
+/* The product at the end of a branch: u = a W^T, and b, which a norm behind it takes in, too. */
+static void branch_linear(struct tower *t, const void *a, const struct parameter *w,
+                          const struct parameter *b, void *u, int64_t R)
+{
+    tower_linear(t, a, w, tower_norms_behind(t) ? f32(b) : bias_at_once(t, b), u, t->options.compute, R);
 }
 
 void tower_attention(struct tower *t, struct block_activations *k, int64_t batch)
@@ -138,12 +146,24 @@ static void attention_forward(struct tower *t, int64_t l, const void *x, struct 
         a = region;
     }
     void *u = k->u1 ? k->u1 : t1;
-    tower_linear(t, a, P(ROLE_PROJ_W), f32(P(ROLE_PROJ_B)), u, t->options.compute, R);
+    branch_linear(t, a, P(ROLE_PROJ_W), P(ROLE_PROJ_B), u, R);
     struct layernorm norm2 =
         norm_of(t, k->x_mid, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
     if (tower_norms_behind(t))
         tower_norm(t, u, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
-    end_branch(t, x, P(ROLE_LS1), k->x_mid, R, tower_norms_behind(t) ? NULL : &norm2);
+    end_branch(t, x, P(ROLE_PROJ_B), P(ROLE_LS1), k->x_mid, R, tower_norms_behind(t) ? NULL : &norm2);
+}
+
+void tower_activation(struct tower *t, int64_t l, const void *h, void *act, int64_t R)
+{
+    t->device->ops->activation_forward(
+        t->device, &(struct activation_value){.type = t->options.compute,
+                                              .kind = (enum activation)(t->geometry.ffn - 1),
+                                              .h = h,
+                                              .bias = bias_later(t, P(ROLE_FC1_B)),
+                                              .y = act,
+                                              .R = R,
+                                              .F = t->geometry.hidden});
 }
 
 /* x_out = x_mid + gamma2 fc2(activation(fc1(norm2(x_mid)))), norm2(x_mid) in t1, an inner norm before fc2;
@@ -156,17 +176,17 @@ static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k,
     char *t1 = t->memory->scratch + t->memory->t1_at, *act = t->memory->scratch + t->memory->region_at;
     bool behind = tower_norms_behind(t);
     const void *n = behind ? k->x_mid : t1;
-    tower_linear(t, n, P(ROLE_FC1_W), f32(P(ROLE_FC1_B)), k->h, e, R);
+    tower_linear(t, n, P(ROLE_FC1_W), bias_at_once(t, P(ROLE_FC1_B)), k->h, e, R);
     tower_encode(t, &k->h8, R);
     if (!x_out && !behind) return;
-    t->device->ops->activation_forward(t->device, e, (enum activation)(g->ffn - 1), k->h, act, R, g->hidden);
+    tower_activation(t, l, k->h, act, R);
     if (P(ROLE_FFN_NORM_W))
         tower_norm(t, act, P(ROLE_FFN_NORM_W), P(ROLE_FFN_NORM_B), act, k->ffn_mean, k->ffn_rstd, R,
                    g->hidden);
     void *u = k->u2 ? k->u2 : t1;
-    tower_linear(t, act, P(ROLE_FC2_W), f32(P(ROLE_FC2_B)), u, e, R);
+    branch_linear(t, act, P(ROLE_FC2_W), P(ROLE_FC2_B), u, R);
     if (behind) tower_norm(t, u, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
-    if (x_out) end_branch(t, k->x_mid, P(ROLE_LS2), x_out, R, NULL);
+    if (x_out) end_branch(t, k->x_mid, P(ROLE_FC2_B), P(ROLE_LS2), x_out, R, NULL);
 }
 #undef P
 
@@ -199,11 +219,12 @@ void image_embed(struct tower *t, const struct batch *in)
         pos = m->pos;
     }
     ops->patchify(dev, e, in->input, patches, batch, g->image, g->patch);
-    tower_linear(t, patches, m->roles[ROLE_PATCH_W], f32(m->roles[ROLE_PATCH_B]), patch_out, e,
+    tower_linear(t, patches, m->roles[ROLE_PATCH_W], bias_at_once(t, m->roles[ROLE_PATCH_B]), patch_out, e,
                  batch * t->patches);
     bool pre = m->roles[ROLE_PRE_W] != NULL;
     ops->embed_forward(dev, &(struct embedding){.type = e,
                                                 .patches = patch_out,
+                                                .bias = bias_later(t, m->roles[ROLE_PATCH_B]),
                                                 .cls = f32(m->roles[ROLE_CLS]),
                                                 .pos = pos,
                                                 .registers = f32(m->roles[ROLE_REGISTERS]),

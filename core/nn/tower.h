@@ -64,6 +64,17 @@ static inline struct parameter *block_role(const struct tower *tower, int64_t bl
 
 static inline const float *f32(const struct parameter *p) { return p ? p->weight : NULL; }
 
+/* The bias of a product whose result is read next by an operation that takes one: given to the product, or to
+ * that operation (device.h: biases_apart); the other gets NULL. So h is kept without what comes later. */
+static inline const float *bias_at_once(const struct tower *t, const struct parameter *p)
+{
+    return t->device->biases_apart ? NULL : f32(p);
+}
+static inline const float *bias_later(const struct tower *t, const struct parameter *p)
+{
+    return t->device->biases_apart ? f32(p) : NULL;
+}
+
 /* One backward pass, or the part of it from group `from` down to group `to`. */
 struct pass {
     struct tower *tower;
@@ -105,6 +116,8 @@ void tower_block_backward(const struct pass *pass, int64_t block);
 
 /* q, k, v -> attention's output and its sums. */
 void tower_attention(struct tower *tower, struct block_activations *kept, int64_t batch);
+/* act (R, F) = the activation of h of that block. */
+void tower_activation(struct tower *tower, int64_t block, const void *h, void *act, int64_t R);
 /* What is kept in 8 bits, from and back to the place in scratch; nothing where it is kept as it is. */
 void tower_encode(struct tower *tower, const struct coded *kept, int64_t R);
 void tower_decode(struct tower *tower, const struct coded *kept, int64_t R);

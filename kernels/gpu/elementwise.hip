@@ -81,8 +81,8 @@ KERNEL(patchify_bf16, const float *images, bf16 *patches, int64_t B, int64_t S, 
 }
 
 template <class T>
-DEVICE void embed_forward(const T *patch_out, const float *cls, const float *pos, const float *registers,
-                          T *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
+DEVICE void embed_forward(const T *patch_out, const float *bias, const float *cls, const float *pos,
+                          const float *registers, T *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
 {
     FOR_EACH_AT(w, 3, B * N * D, D, N)
     {
@@ -91,19 +91,19 @@ DEVICE void embed_forward(const T *patch_out, const float *cls, const float *pos
             store(tokens, i, registers[(n - 1) * D + d]);
             continue;
         }
-        float x = n == 0 ? cls[d] : load(patch_out, (b * (N - Q - 1) + n - Q - 1) * D + d);
+        float x = n == 0 ? cls[d] : biased(patch_out, (b * (N - Q - 1) + n - Q - 1) * D + d, bias, d);
         store(tokens, i, pos ? x + pos[(n == 0 ? 0 : n - Q) * D + d] : x);
     }
 }
-KERNEL(embed_forward_f32, const float *patch_out, const float *cls, const float *pos, const float *registers,
-       float *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
+KERNEL(embed_forward_f32, const float *patch_out, const float *bias, const float *cls, const float *pos,
+       const float *registers, float *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
 {
-    embed_forward(patch_out, cls, pos, registers, tokens, B, N, D, Q);
+    embed_forward(patch_out, bias, cls, pos, registers, tokens, B, N, D, Q);
 }
-KERNEL(embed_forward_bf16, const bf16 *patch_out, const float *cls, const float *pos, const float *registers,
-       bf16 *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
+KERNEL(embed_forward_bf16, const bf16 *patch_out, const float *bias, const float *cls, const float *pos,
+       const float *registers, bf16 *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
 {
-    embed_forward(patch_out, cls, pos, registers, tokens, B, N, D, Q);
+    embed_forward(patch_out, bias, cls, pos, registers, tokens, B, N, D, Q);
 }
 
 /* One thread a (token, column): the sum over the batch in a fixed order. */
@@ -235,22 +235,23 @@ DEVICE void row_mean_backward(const T *dy, float *dx, int64_t B, int64_t N, int6
 ROW_MEANS(f32, float)
 ROW_MEANS(bf16, bf16)
 
-/* y = x + gamma * branch; gamma NULL: 1 */
+/* y = x + gamma * (branch + bias); gamma NULL: 1 */
 template <class T>
-DEVICE void residual_forward(const T *x, const T *branch, const float *gamma, T *y, int64_t R, int64_t D)
+DEVICE void residual_forward(const T *x, const T *branch, const float *bias, const float *gamma, T *y,
+                             int64_t R, int64_t D)
 {
     FOR_EACH_AT(w, 2, R * D, D)
-    store(y, w.i, load(x, w.i) + (gamma ? gamma[w.at[0]] : 1.0f) * load(branch, w.i));
+    store(y, w.i, load(x, w.i) + (gamma ? gamma[w.at[0]] : 1.0f) * biased(branch, w.i, bias, w.at[0]));
 }
-KERNEL(residual_forward_f32, const float *x, const float *branch, const float *gamma, float *y, int64_t R,
-       int64_t D)
+KERNEL(residual_forward_f32, const float *x, const float *branch, const float *bias, const float *gamma,
+       float *y, int64_t R, int64_t D)
 {
-    residual_forward(x, branch, gamma, y, R, D);
+    residual_forward(x, branch, bias, gamma, y, R, D);
 }
-KERNEL(residual_forward_bf16, const bf16 *x, const bf16 *branch, const float *gamma, bf16 *y, int64_t R,
-       int64_t D)
+KERNEL(residual_forward_bf16, const bf16 *x, const bf16 *branch, const float *bias, const float *gamma,
+       bf16 *y, int64_t R, int64_t D)
 {
-    residual_forward(x, branch, gamma, y, R, D);
+    residual_forward(x, branch, bias, gamma, y, R, D);
 }
 
 DEVICE uint32_t bits_of(float x)
@@ -355,26 +356,27 @@ struct quick_gelu {
     }
 };
 
-template <class F, class T> DEVICE void activation_forward(const T *h, T *y, int64_t n)
+template <class F, class T>
+DEVICE void activation_forward(const T *h, const float *bias, T *y, int64_t R, int64_t columns)
 {
-    FOR_EACH(i, n) store(y, i, F::value(load(h, i)));
+    FOR_EACH_AT(w, 2, R * columns, columns) store(y, w.i, F::value(biased(h, w.i, bias, w.at[0])));
 }
 /* h (R, 2F) = [x1 | x2], y = silu(x1) * x2 */
-template <class T> DEVICE void swiglu_forward(const T *h, T *y, int64_t R, int64_t F)
+template <class T> DEVICE void swiglu_forward(const T *h, const float *bias, T *y, int64_t R, int64_t F)
 {
     FOR_EACH_AT(w, 2, R * F, F)
     {
-        int64_t i = w.i, at = i + w.at[1] * F;
-        float a = load(h, at), s = 1.0f / (1.0f + expf(-a));
-        store(y, i, a * s * load(h, at + F));
+        int64_t i = w.i, d = w.at[0], at = i + w.at[1] * F;
+        float a = biased(h, at, bias, d), s = 1.0f / (1.0f + expf(-a));
+        store(y, i, a * s * biased(h, at + F, bias, d + F));
     }
 }
 
 /* Share BLOCK_Y of BLOCKS_Y of the rows; one thread a column, which reads some rows before it writes them: dh
  * may be h, act may be dy. partial (shares, F), with two halves (shares, 2F), NULL: none: sums of dh. */
 template <class F, class T>
-DEVICE void activation_backward(const T *dy, const T *h, T *dh, T *act, float *partial, int64_t R,
-                                int64_t columns)
+DEVICE void activation_backward(const T *dy, const T *h, const float *bias, T *dh, T *act, float *partial,
+                                int64_t R, int64_t columns)
 {
     int64_t d = BLOCK_X * THREADS + THREAD, shares = BLOCKS_Y, step = (R + shares - 1) / shares,
             begin = BLOCK_Y * step;
@@ -386,7 +388,7 @@ DEVICE void activation_backward(const T *dy, const T *h, T *dh, T *act, float *p
         {
             int64_t at = (row + k < end ? row + k : row) * columns + d;
             g[k] = load(dy, at);
-            x[k] = load(h, at);
+            x[k] = biased(h, at, bias, d);
         }
         UNROLLED for (int k = 0; k < AT_ONCE; k++)
         {
@@ -401,7 +403,8 @@ DEVICE void activation_backward(const T *dy, const T *h, T *dh, T *act, float *p
     if (partial) partial[BLOCK_Y * columns + d] = sum;
 }
 template <class T>
-DEVICE void swiglu_backward(const T *dy, const T *h, T *dh, T *act, float *partial, int64_t R, int64_t F)
+DEVICE void swiglu_backward(const T *dy, const T *h, const float *bias, T *dh, T *act, float *partial,
+                            int64_t R, int64_t F)
 {
     int64_t d = BLOCK_X * THREADS + THREAD, shares = BLOCKS_Y, step = (R + shares - 1) / shares,
             begin = BLOCK_Y * step;
@@ -413,8 +416,8 @@ DEVICE void swiglu_backward(const T *dy, const T *h, T *dh, T *act, float *parti
         {
             int64_t at = (row + k < end ? row + k : row) * 2 * F + d;
             g[k] = load(dy, (row + k < end ? row + k : row) * F + d);
-            x[k] = load(h, at);
-            x2[k] = load(h, at + F);
+            x[k] = biased(h, at, bias, d);
+            x2[k] = biased(h, at + F, bias, d + F);
         }
         UNROLLED for (int k = 0; k < AT_ONCE; k++)
         {
@@ -434,22 +437,20 @@ DEVICE void swiglu_backward(const T *dy, const T *h, T *dh, T *act, float *parti
     partial[BLOCK_Y * 2 * F + d] = sum;
     partial[BLOCK_Y * 2 * F + F + d] = sum2;
 }
-#define ACTIVATION(name, suffix, T)                                                                          \
-    KERNEL(name##_forward_##suffix, const T *h, T *y, int64_t n) { activation_forward<name>(h, y, n); }      \
-    KERNEL(name##_backward_##suffix, const T *dy, const T *h, T *dh, T *act, float *partial, int64_t R,      \
-           int64_t F)                                                                                        \
+#define ACTIVATION(name, suffix, T, FORWARD, BACKWARD)                                                       \
+    KERNEL(name##_forward_##suffix, const T *h, const float *bias, T *y, int64_t R, int64_t F)               \
     {                                                                                                        \
-        activation_backward<name>(dy, h, dh, act, partial, R, F);                                            \
+        FORWARD(h, bias, y, R, F);                                                                           \
+    }                                                                                                        \
+    KERNEL(name##_backward_##suffix, const T *dy, const T *h, const float *bias, T *dh, T *act,              \
+           float *partial, int64_t R, int64_t F)                                                             \
+    {                                                                                                        \
+        BACKWARD(dy, h, bias, dh, act, partial, R, F);                                                       \
     }
 #define ACTIVATIONS(suffix, T)                                                                               \
-    ACTIVATION(gelu, suffix, T)                                                                              \
-    ACTIVATION(quick_gelu, suffix, T)                                                                        \
-    KERNEL(swiglu_forward_##suffix, const T *h, T *y, int64_t R, int64_t F) { swiglu_forward(h, y, R, F); }  \
-    KERNEL(swiglu_backward_##suffix, const T *dy, const T *h, T *dh, T *act, float *partial, int64_t R,      \
-           int64_t F)                                                                                        \
-    {                                                                                                        \
-        swiglu_backward(dy, h, dh, act, partial, R, F);                                                      \
-    }
+    ACTIVATION(gelu, suffix, T, activation_forward<gelu>, activation_backward<gelu>)                         \
+    ACTIVATION(quick_gelu, suffix, T, activation_forward<quick_gelu>, activation_backward<quick_gelu>)       \
+    ACTIVATION(swiglu, suffix, T, swiglu_forward, swiglu_backward)
 ACTIVATIONS(f32, float)
 ACTIVATIONS(bf16, bf16)
 

@@ -44,10 +44,11 @@ DEVICE void layernorm_apply(const T *x, int64_t stride, const float *weight, con
  * towers are, stay in registers from one pass over the row to the next; what is behind is read again. */
 enum { KEPT = 8 };
 
-/* y = x + gamma * branch, and norm(y), of what y was rounded to. n may be branch. */
+/* y = x + gamma * (branch + bias), and norm(y), of what y was rounded to. n may be branch. */
 template <class T>
-DEVICE void residual_norm(const T *x, const T *branch, const float *gamma, T *y, const float *weight,
-                          const float *bias, T *n, float *mean, float *rstd, int64_t D, float eps)
+DEVICE void residual_norm(const T *x, const T *branch, const float *branch_bias, const float *gamma, T *y,
+                          const float *weight, const float *bias, T *n, float *mean, float *rstd, int64_t D,
+                          float eps)
 {
     SHARED float partial[WAVES];
     int64_t row = BLOCK_X, behind = KEPT * THREADS + THREAD;
@@ -59,7 +60,9 @@ DEVICE void residual_norm(const T *x, const T *branch, const float *gamma, T *y,
     UNROLLED for (int k = 0; k < KEPT; k++)
     {
         int64_t d = k * THREADS + THREAD;
-        kept[k] = d < D ? rounded(x, load(x, d) + (gamma ? gamma[d] : 1.0f) * load(branch, d)) : 0.0f;
+        kept[k] = d < D
+                      ? rounded(x, load(x, d) + (gamma ? gamma[d] : 1.0f) * biased(branch, d, branch_bias, d))
+                      : 0.0f;
     }
     UNROLLED for (int k = 0; k < KEPT; k++)
     {
@@ -69,7 +72,7 @@ DEVICE void residual_norm(const T *x, const T *branch, const float *gamma, T *y,
         sum += kept[k];
     }
     for (int64_t d = behind; d < D; d += THREADS) {
-        store(y, d, load(x, d) + (gamma ? gamma[d] : 1.0f) * load(branch, d));
+        store(y, d, load(x, d) + (gamma ? gamma[d] : 1.0f) * biased(branch, d, branch_bias, d));
         sum += load(y, d);
     }
     float m = block_sum(sum, partial) / (float)D;
@@ -240,10 +243,11 @@ KERNEL(add_shares, const float *partial, float *sums, float *more, float *most, 
     {                                                                                                        \
         layernorm_apply(x, stride, weight, bias, mean, rstd, y, D);                                          \
     }                                                                                                        \
-    KERNEL(residual_norm_##suffix, const T *x, const T *branch, const float *gamma, T *y,                    \
-           const float *weight, const float *bias, T *n, float *mean, float *rstd, int64_t D, float eps)     \
+    KERNEL(residual_norm_##suffix, const T *x, const T *branch, const float *branch_bias,                    \
+           const float *gamma, T *y, const float *weight, const float *bias, T *n, float *mean, float *rstd, \
+           int64_t D, float eps)                                                                             \
     {                                                                                                        \
-        residual_norm(x, branch, gamma, y, weight, bias, n, mean, rstd, D, eps);                             \
+        residual_norm(x, branch, branch_bias, gamma, y, weight, bias, n, mean, rstd, D, eps);                \
     }                                                                                                        \
     KERNEL(layernorm_backward_##suffix, const T *dy, const T *x, int64_t stride, const float *weight,        \
            const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to, T *plain, T *scaled,   \

@@ -129,6 +129,11 @@ DEVICE float load(const bf16 *p, int64_t i)
     x.u = (uint32_t)p[i].bits << 16;
     return x.f;
 }
+/* x[i] and the bias of column d, where there is one */
+template <class T> DEVICE float biased(const T *x, int64_t i, const float *bias, int64_t d)
+{
+    return bias ? load(x, i) + bias[d] : load(x, i);
+}
 DEVICE uint16_t bf16_bits(float f)
 {
     union {
