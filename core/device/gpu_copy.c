@@ -6,11 +6,21 @@
  */
 #include "core/device/gpu.h"
 
+#include <pthread.h>
 #include <string.h>
 
 static void *stream_of(struct gpu *gpu, struct device_queue *queue)
 {
     return queue ? (void *)queue : gpu->stream;
+}
+
+int gpu_to_card(struct device *dev, void *dst, const void *src, size_t bytes, void *stream)
+{
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&one);
+    int code = gpu_of(dev)->driver.to_device(dst, src, bytes, stream);
+    pthread_mutex_unlock(&one);
+    return code;
 }
 
 /* Is there nothing to do: a failure before, or a recording, in which no copy can be? */
@@ -40,7 +50,7 @@ static void upload_small(struct device *dev, void *dst, const void *src, size_t 
     char *at = gpu->ring + (size_t)gpu->ring_half * HALF + gpu->ring_used;
     gpu->ring_used += room;
     memcpy(at, src, bytes);
-    gpu_fail(dev, gpu->driver.to_device(dst, at, bytes, gpu->stream), "copying to the card");
+    gpu_fail(dev, gpu_to_card(dev, dst, at, bytes, gpu->stream), "copying to the card");
 }
 
 static void upload_staged(struct device *dev, void *dst, const void *src, size_t bytes, void *stream)
@@ -52,8 +62,7 @@ static void upload_staged(struct device *dev, void *dst, const void *src, size_t
         gpu->next_staging = 1 - i;
         gpu_fail(dev, gpu->driver.event_sync(gpu->staged[i]), "copying to the card");
         memcpy(gpu->staging[i], (const char *)src + at, n);
-        gpu_fail(dev, gpu->driver.to_device((char *)dst + at, gpu->staging[i], n, stream),
-                 "copying to the card");
+        gpu_fail(dev, gpu_to_card(dev, (char *)dst + at, gpu->staging[i], n, stream), "copying to the card");
         gpu_fail(dev, gpu->driver.event_record(gpu->staged[i], stream), "copying to the card");
     }
 }
@@ -152,7 +161,7 @@ static void gpu_queue_send(struct device *dev, struct device_queue *queue, void 
 {
     struct gpu *gpu = gpu_of(dev);
     if (!refused(dev) && bytes)
-        gpu_fail(dev, gpu->driver.to_device(dst, src, bytes, stream_of(gpu, queue)), "copying to the card");
+        gpu_fail(dev, gpu_to_card(dev, dst, src, bytes, stream_of(gpu, queue)), "copying to the card");
 }
 static void gpu_queue_download(struct device *dev, struct device_queue *queue, void *dst, const void *src,
                                size_t bytes)

@@ -78,7 +78,7 @@ int lane_follow(struct lane *lane, void *mark)
 int lane_upload(struct lane *lane, void *dst, const void *src, size_t bytes)
 {
     gpu_current(lane->device);
-    return driver_of(lane)->to_device(dst, src, bytes, lane->stream);
+    return gpu_to_card(lane->device, dst, src, bytes, lane->stream);
 }
 int lane_download(struct lane *lane, void *dst, const void *src, size_t bytes)
 {

@@ -71,7 +71,7 @@ static int multiplied(struct device *dev, const float *factors, float *found)
     int code = gpu->driver.allocate(&p, sizeof half + out_bytes);
     if (code) return code;
     char *a = p, *b = a + sizeof half / 2, *c = a + sizeof half;
-    code = gpu->driver.to_device(a, half, sizeof half, gpu->stream);
+    code = gpu_to_card(dev, a, half, sizeof half, gpu->stream);
     if (!code) code = gpu->driver.fill(c, 0xA5, out_bytes, gpu->stream);
     if (!code) gpu_launch(dev, "matrix_check", 1, 1, (void *[]){&a, &b, &c});
     if (!code && !dev->pending.code) code = gpu->driver.to_host(found, c, out_bytes, gpu->stream);
