@@ -52,6 +52,9 @@ static void divide(struct blocks *k, int threads)
         else if (2 * k->count_m <= m) k->count_m *= 2;
         else break;
     }
+    /* few blocks that do not divide evenly leave threads waiting */
+    while (k->count_m * k->count_n % threads && k->count_m * k->count_n < 4 * threads && k->count_n < n)
+        k->count_n++;
 }
 
 INLINE void write_columns(const struct gemm *g, const float *from, int64_t row, int64_t column, int64_t rows,
