@@ -3,6 +3,7 @@
  * several ranks, each with a card and the cards' library (tests/fake_nccl.cc), once more for each group where
  * ranks hold parts of its norms.
  * `driver_calls --table` prints all counts of a step. */
+#include "tests/hand_round.h"
 #include "tests/tiny.h"
 
 #include <dlfcn.h>
@@ -15,7 +16,7 @@
 #include <cmocka.h>
 
 enum { LAUNCHES, GRAPHS, SYNCS, WAITS, UPLOADS, DOWNLOADS, COPIES, FILLS, CALLS };
-enum { MOST_SYNCS = 3, GROUPS = 4, RANKS = 2, MOST_OFFER = 512, PIXELS = 3 * 28 * 28, BATCH = 2 };
+enum { MOST_SYNCS = 3, GROUPS = 4, PIXELS = 3 * 28 * 28, BATCH = 2 };
 
 /* Each step measures, and promotes nothing. */
 #define ADAPTIVE                                                                                             \
@@ -157,22 +158,6 @@ struct rank {
     int code;
     struct error err;
 };
-static pthread_barrier_t all_here;
-static char handed_round[RANKS][MOST_OFFER];
-
-/* What a heartbeat does for ranks that are processes. */
-static int hand_round(void *context, const char *name, const void *own, size_t bytes, void *all,
-                      struct error *err)
-{
-    const struct rank *r = context;
-    (void)name;
-    if (bytes > MOST_OFFER) return error_set(err, EXIT_FAILED, NULL, "%zu bytes", bytes);
-    memcpy(handed_round[r->options.rank], own, bytes);
-    pthread_barrier_wait(&all_here);
-    for (int q = 0; q < RANKS; q++) memcpy((char *)all + (size_t)q * bytes, handed_round[q], bytes);
-    pthread_barrier_wait(&all_here);
-    return 0;
-}
 
 static void *rank_main(void *context)
 {
@@ -211,7 +196,7 @@ static void count_ranks(const char *settings, long long calls[CALLS])
         ranks[r] = (struct rank){.settings = settings, .steps = 2};
         ranks[r].options = (struct dist_options){.kind = DIST_NCCL, .rank = r, .size = RANKS, .shared = -1};
         ranks[r].options.exchange = hand_round;
-        ranks[r].options.context = &ranks[r];
+        ranks[r].options.context = &ranks[r].options;
         assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
     }
     for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);

@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/nn/tower.h"
 #include "core/train/trainer.h"
+#include "tests/hand_round.h"
 #include "tests/tiny.h"
 
 #include <dlfcn.h>
@@ -18,8 +19,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { MOST_OFFER = 512 };
-enum { RANKS = 2, DEPTH = 12, FORWARD_US = 15000, BACKWARD_US = 30000, TRIES = 5, PIXELS = 3 * 28 * 28 };
+enum { DEPTH = 12, FORWARD_US = 15000, BACKWARD_US = 30000, TRIES = 5, PIXELS = 3 * 28 * 28 };
 
 /* The steps of one try. Of cards a call costs more than what it carries: NEITHER and TRIED tell how slow
  * bytes are to be. */
@@ -48,22 +48,6 @@ static const char *card; /* "hip", "cuda", or NULL: the processor */
 static void (*card_takes)(const char *text, int compute);
 static void (*library_rate)(double ns_per_byte);
 static long long (*library_bytes)(void);
-static pthread_barrier_t all_here;
-static char handed_round[RANKS][MOST_OFFER];
-
-/* What a heartbeat does for ranks that are processes. */
-static int exchange(void *context, const char *name, const void *own, size_t bytes, void *all,
-                    struct error *err)
-{
-    const struct rank *r = context;
-    (void)name;
-    if (bytes > MOST_OFFER) return error_set(err, EXIT_FAILED, NULL, "%zu bytes", bytes);
-    memcpy(handed_round[r->options.rank], own, bytes);
-    pthread_barrier_wait(&all_here);
-    for (int q = 0; q < RANKS; q++) memcpy((char *)all + (size_t)q * bytes, handed_round[q], bytes);
-    pthread_barrier_wait(&all_here);
-    return 0;
-}
 
 static void find_stand_ins(void)
 {
@@ -229,7 +213,7 @@ static double too_long(const char *settings, double wanted_us, double stretch)
     pthread_barrier_init(&all_here, NULL, RANKS);
     if (card) card_takes("", true);
     for (int r = 0; r < RANKS && card; r++)
-        ranks[r].options.exchange = exchange, ranks[r].options.context = &ranks[r];
+        ranks[r].options.exchange = hand_round, ranks[r].options.context = &ranks[r].options;
     for (int r = 0; r < RANKS; r++)
         assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
     for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);

@@ -20,34 +20,16 @@ struct product {
     void *scratch;
 };
 
-static struct matmul library_product(const struct gemm *g)
-{
-    return (struct matmul){.m = g->m,
-                           .n = g->n,
-                           .k = g->k,
-                           .transpose_a = g->transpose_a,
-                           .transpose_b = g->transpose_b,
-                           .ab_bf16 = g->ab_type == DTYPE_BF16,
-                           .c_bf16 = g->c_type == DTYPE_BF16,
-                           .a = g->a,
-                           .b = g->b,
-                           .c = g->c,
-                           .lda = g->lda,
-                           .ldb = g->ldb,
-                           .ldc = g->ldc,
-                           .alpha = 1};
-}
-
 static bool library_able(struct onednn *onednn, const struct gemm *g, size_t scratch_bytes)
 {
-    struct matmul m = library_product(g);
+    struct matmul m = matmul_of(g);
     return onednn_supports(onednn, &m) == ONEDNN_YES && onednn_scratch(onednn, &m) <= scratch_bytes;
 }
 
 static bool run(const struct product *p)
 {
     if (p->onednn) {
-        struct matmul m = library_product(&p->gemm);
+        struct matmul m = matmul_of(&p->gemm);
         return onednn_run(p->onednn, &m, p->scratch);
     }
     p->device->ops->gemm(p->device, &p->gemm);

@@ -93,22 +93,7 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
         if (scratch) ops->gemm(g, scratch, thread_count());
         return;
     }
-    struct matmul product = {g->m,
-                             g->n,
-                             g->k,
-                             g->transpose_a,
-                             g->transpose_b,
-                             is_bf16(g->ab_type),
-                             is_bf16(g->c_type),
-                             g->a,
-                             g->b,
-                             g->c,
-                             g->lda,
-                             g->ldb,
-                             g->ldc,
-                             g->alpha,
-                             g->beta,
-                             g->bias};
+    struct matmul product = matmul_of(g);
     struct cpu *cpu = cpu_of(dev);
     errno = 0; /* that memory was out is known from here alone */
     if (!cpu->onednn && !(cpu->onednn = onednn_open())) {

@@ -97,9 +97,9 @@ int gpu_fail(struct device *dev, int code, const char *what);
 /* Make the card's context the calling thread's. Every entry does: threads begin with none, or with the first
  * card. 0 or the driver's error. */
 int gpu_current(struct device *dev);
-/* The driver's copy to the card, in the stream's order; its error. One thread of the
- * process at a time: collectives have one of their own, and drivers of DTK were seen to stand still for hours
- * where several threads asked at once. */
+/* The driver's copy to the card, in the stream's order; its error. One thread of the process at a time:
+ * collectives have one of their own, and drivers of DTK were seen to stand still for hours where several
+ * threads asked at once. */
 int gpu_to_card(struct device *dev, void *dst, const void *src, size_t bytes, void *stream);
 void gpu_upload(struct device *dev, void *device_dst, const void *host_src, size_t bytes);
 void gpu_download(struct device *dev, void *host_dst, const void *device_src, size_t bytes);

@@ -174,19 +174,6 @@ void NAME(residual_forward)(const struct residual *o)
     if (n && !at_once) NAME(layernorm_forward)(n);
 }
 
-static inline uint32_t bits_one(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits;
-}
-static inline float float_one(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
 /* n values of a group -> codes; returns the group's word */
 static inline uint32_t encode_group(const float *x, int64_t n, int8_t *codes)
 {

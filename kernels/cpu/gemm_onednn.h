@@ -5,6 +5,8 @@
 #ifndef MEOPT_KERNELS_GEMM_ONEDNN_H
 #define MEOPT_KERNELS_GEMM_ONEDNN_H
 
+#include "kernels/operations.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,6 +21,26 @@ struct matmul {
     float alpha, beta;
     const float *bias; /* (n) or NULL */
 };
+
+static inline struct matmul matmul_of(const struct gemm *g)
+{
+    return (struct matmul){.m = g->m,
+                           .n = g->n,
+                           .k = g->k,
+                           .transpose_a = g->transpose_a,
+                           .transpose_b = g->transpose_b,
+                           .ab_bf16 = g->ab_type == DTYPE_BF16,
+                           .c_bf16 = g->c_type == DTYPE_BF16,
+                           .a = g->a,
+                           .b = g->b,
+                           .c = g->c,
+                           .lda = g->lda,
+                           .ldb = g->ldb,
+                           .ldc = g->ldc,
+                           .alpha = g->alpha,
+                           .beta = g->beta,
+                           .bias = g->bias};
+}
 
 struct onednn;
 struct onednn *onednn_open(void);        /* NULL: no engine, or no memory */

@@ -22,19 +22,20 @@ enum { PIECE = 512 };
 
 static inline int64_t piece(int64_t n, int64_t at) { return n - at < PIECE ? n - at : PIECE; }
 
-static inline float widen_one(uint16_t h)
+static inline uint32_t bits_one(float x)
 {
-    uint32_t bits = (uint32_t)h << 16;
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+static inline float float_one(uint32_t bits)
+{
     float x;
     memcpy(&x, &bits, 4);
     return x;
 }
-static inline uint16_t narrow_one(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return bf16_of_bits(bits);
-}
+static inline float widen_one(uint16_t h) { return float_one((uint32_t)h << 16); }
+static inline uint16_t narrow_one(float x) { return bf16_of_bits(bits_one(x)); }
 
 /* n elements from element `at`: a pointer to floats, which may be `buffer` */
 static inline const float *read_piece(int bf16, const void *x, int64_t at, int64_t n, float *buffer)

@@ -33,20 +33,7 @@ static int run(const struct bench *s, const struct gemm *g, int library)
         s->device->ops->gemm(s->device, g);
         return 1;
     }
-    struct matmul m = {.m = g->m,
-                       .n = g->n,
-                       .k = g->k,
-                       .transpose_a = g->transpose_a,
-                       .transpose_b = g->transpose_b,
-                       .ab_bf16 = g->ab_type == DTYPE_BF16,
-                       .c_bf16 = g->c_type == DTYPE_BF16,
-                       .a = g->a,
-                       .b = g->b,
-                       .c = g->c,
-                       .lda = g->lda,
-                       .ldb = g->ldb,
-                       .ldc = g->ldc,
-                       .alpha = 1};
+    struct matmul m = matmul_of(g);
     return onednn_supports(s->onednn, &m) == ONEDNN_YES && onednn_scratch(s->onednn, &m) <= s->bytes &&
            onednn_run(s->onednn, &m, s->scratch);
 }
