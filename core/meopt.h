@@ -210,6 +210,12 @@ struct meopt_options {
         offload_ring_bytes; /* of states that step together, as those of a block; 0: the largest tensor's */
     int decoupled_decay;    /* lamb: 1: weights times 1 - lr weight_decay first, and no decay in the update
                                (timm);  other rules do not look at it; default 0 */
+    /* Shards on a card, beside `reduce`: norms by which groups are clipped (meopt_gradient_found) and LAMB
+     * steps stay there. Of `bytes` bytes of the device's memory each is zero at all handles but one: all get
+     * that one's, behind what the device's queue was given and before what it is given next. Each handle
+     * calls it at the same places, as with `reduce`. Parts begin at multiples of 32768 elements then.
+     * Non-zero: as with `reduce`. NULL: those norms are added up by `reduce`, for which the host waits. */
+    int (*unite)(void *context, void *values, size_t bytes);
 };
 
 /* HOST: of a card, in pinned memory of this machine; without one they are in it anyway, and it is refused. */
@@ -418,8 +424,8 @@ int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradient
 int meopt_norms_begin(struct meopt *opt, const struct meopt_gradient *gradients, struct meopt_error *err);
 int meopt_norms_end(struct meopt *opt, size_t sets, const int *set_of, double *norms, int *finite,
                     struct meopt_error *err);
-/* The same sum to memory of the device, for meopt_step_clipped: nobody waits. Where nobody else holds parts
- * (options.reduce), else MEOPT_BAD_ORDER. */
+/* The same sum to memory of the device, for meopt_step_clipped: nobody waits. Where others hold parts
+ * (options.reduce) and nothing unites them on the card (options.unite): MEOPT_BAD_ORDER. */
 int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradients, struct meopt_found *found,
                          struct meopt_error *err);
 

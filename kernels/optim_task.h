@@ -47,6 +47,7 @@ struct optim_scalars {
 
 struct optim_task {
     int64_t count;         /* elements */
+    int64_t whole;         /* of the tensor that they are a part of; 0: they are all */
     int64_t first_group;   /* group index in the whole tensor of the first group here */
     int64_t first_partial; /* place of the first chunk's result */
     int32_t rule, weight_format, m_format, v_format, gradient_format, accumulator_format;
@@ -76,7 +77,8 @@ struct optim_found {
 /* A row of the table that a card's launch works through, a chunk a block. */
 struct optim_row {
     struct optim_task task;
-    int64_t first_block; /* in the launch */
+    int64_t first_block;         /* in the launch */
+    int64_t first_place, places; /* where the results of the whole tensor's chunks are */
     int32_t *go; /* NULL, or where a 0 means: step nothing, call all groups bad and the norm infinite */
 };
 

@@ -11,10 +11,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-static int cpu_optim_create(struct device *dev, size_t tasks, size_t partials, struct optim_work **work,
-                            struct error *err)
+static int cpu_optim_create(struct device *dev, size_t tasks, size_t partials, size_t places,
+                            struct optim_work **work, struct error *err)
 {
-    (void)dev, (void)tasks, (void)partials, (void)err;
+    (void)dev, (void)tasks, (void)partials, (void)places, (void)err;
     *work = NULL;
     return 0;
 }

@@ -151,14 +151,22 @@ struct optim_sweep {
     bool look;                 /* step: nothing but that */
     struct optim_found *found; /* squares, on a card: of all of them to there; or NULL */
     struct optim_clip *clip;   /* step, on a card: scaled by what it has found; or NULL */
+    /* step and squares, on a card where others hold parts of the tensors: norms are those of the whole ones.
+     * Of `bytes` of the card's memory each is zero at all but one of them; that one's to all, behind what was
+     * issued and before what is issued next. 0, or it failed: `ununited`. NULL: nobody holds others. */
+    int (*unite)(void *context, void *values, size_t bytes);
+    void *context;
+    bool ununited;
     bool trust;  /* step, on a card: tasks of LAMB that ask for norms go on to step, with the trust ratios */
     int64_t bad; /* in: -1. The task whose gradient it was; on a card only the results tell */
 };
 struct optim_work;
 struct device_optim {
     bool later; /* results take time: better ask for those of many tensors at once */
-    /* What sweeps over up to that many tasks and results need; also a failed one is given to destroy. */
-    int (*create)(struct device *, size_t tasks, size_t partials, struct optim_work **, struct error *);
+    /* What sweeps over up to that many tasks and results need, and places of chunks that others hold some of
+     * (unite; else 0); also a failed one is given to destroy. */
+    int (*create)(struct device *, size_t tasks, size_t partials, size_t places, struct optim_work **,
+                  struct error *);
     void (*destroy)(struct device *, struct optim_work *);
     void (*step)(struct device *, struct optim_work *, struct optim_sweep *);
     /* gradient_squares of gradients and accumulators; bad_groups: not all are finite. */

@@ -5,16 +5,17 @@
 #include <stdlib.h>
 
 enum { MARKS = 8 };
+enum { SUM, SUM_BF16, UNITE, KERNELS };
 
 struct lane {
     struct device *device;
     void *stream, *end; /* an event */
     void *marks[MARKS];
     unsigned mark; /* the next one */
-    void *sums[2]; /* kernels: of F32, of BF16 */
+    void *kernels[KERNELS];
 };
 
-static const char *const sum_kernels[] = {"sum_ranks_f32", "sum_ranks_bf16"};
+static const char *const lane_kernels[KERNELS] = {"sum_ranks_f32", "sum_ranks_bf16", "unite_ranks"};
 
 static struct driver *driver_of(const struct lane *lane) { return &gpu_of(lane->device)->driver; }
 
@@ -39,10 +40,10 @@ int lane_open(struct lane **out, struct device *device, struct error *err)
     if (code)
         return error_set(err, EXIT_FAILED, "see 'meopt doctor'", "no queue on %s: %s", device->name,
                          driver_text(d, code, text, sizeof text));
-    for (int i = 0; i < 2; i++)
-        if (!(lane->sums[i] = gpu_function(device, sum_kernels[i])))
+    for (int i = 0; i < KERNELS; i++)
+        if (!(lane->kernels[i] = gpu_function(device, lane_kernels[i])))
             return error_set(err, EXIT_FAILED, "build MEOpt and its code objects together",
-                             "%s has no kernel %s", gpu_of(device)->object, sum_kernels[i]);
+                             "%s has no kernel %s", gpu_of(device)->object, lane_kernels[i]);
     return 0;
 }
 
@@ -89,18 +90,28 @@ int lane_download(struct lane *lane, void *dst, const void *src, size_t bytes)
 void device_sum(struct device *device, const struct lane_sum *sum)
 {
     struct lane_sum s = *sum;
-    gpu_launch(device, sum_kernels[s.type == DTYPE_BF16], gpu_blocks(device, s.count), 1,
+    gpu_launch(device, lane_kernels[s.type == DTYPE_BF16 ? SUM_BF16 : SUM], gpu_blocks(device, s.count), 1,
                (void *[]){&s.before, &s.received, &s.stride, &s.own, &s.me, &s.givers, &s.out, &s.count});
+}
+
+static int launch(struct lane *lane, int kernel, int64_t count, void *arguments[])
+{
+    gpu_current(lane->device);
+    return driver_of(lane)->launch(lane->kernels[kernel], (unsigned)gpu_blocks(lane->device, count), 1, 1,
+                                   GPU_THREADS, 1, 1, 0, lane->stream, arguments, NULL);
 }
 
 int lane_sum(struct lane *lane, const struct lane_sum *sum)
 {
     struct lane_sum s = *sum;
-    void *arguments[] = {&s.before, &s.received, &s.stride, &s.own, &s.me, &s.givers, &s.out, &s.count};
-    gpu_current(lane->device);
-    return driver_of(lane)->launch(lane->sums[s.type == DTYPE_BF16],
-                                   (unsigned)gpu_blocks(lane->device, s.count), 1, 1, GPU_THREADS, 1, 1, 0,
-                                   lane->stream, arguments, NULL);
+    return launch(lane, s.type == DTYPE_BF16 ? SUM_BF16 : SUM, s.count,
+                  (void *[]){&s.before, &s.received, &s.stride, &s.own, &s.me, &s.givers, &s.out, &s.count});
+}
+
+int lane_unite(struct lane *lane, const void *received, int ranks, void *out, size_t bytes)
+{
+    int64_t stride = (int64_t)bytes, count = stride / (int64_t)sizeof(uint64_t);
+    return launch(lane, UNITE, count, (void *[]){&received, &stride, &ranks, &out, &count});
 }
 
 int lane_end(struct lane *lane)

@@ -9,6 +9,7 @@ struct optim_work {
     struct optim_row *table; /* host */
     size_t rows;
     void *tasks, *partials; /* card: the table; struct optim_partial */
+    void *places;           /* card: struct optim_partial of whole tensors, whose parts others hold, too */
     void *go;               /* card: an int that says whether to step */
 };
 
@@ -17,14 +18,15 @@ static void gpu_optim_destroy(struct device *dev, struct optim_work *work)
     if (!work) return;
     device_free(dev, work->tasks);
     device_free(dev, work->partials);
+    device_free(dev, work->places);
     device_free(dev, work->go);
     free(work->table);
     free(work);
 }
 
 /* Dry cards count it, too. */
-static int gpu_optim_create(struct device *dev, size_t tasks, size_t partials, struct optim_work **work,
-                            struct error *err)
+static int gpu_optim_create(struct device *dev, size_t tasks, size_t partials, size_t places,
+                            struct optim_work **work, struct error *err)
 {
     size_t rows = tasks ? tasks : 1;
     struct optim_work *w = *work = calloc(1, sizeof *w);
@@ -36,7 +38,10 @@ static int gpu_optim_create(struct device *dev, size_t tasks, size_t partials, s
     if (w->tasks)
         w->partials = device_alloc(dev, MEMORY_WORKSPACE, (partials + 1) * sizeof(struct optim_partial),
                                    "norms of the optimizer", err);
-    if (w->partials)
+    if (w->partials && places)
+        w->places = device_alloc(dev, MEMORY_WORKSPACE, places * sizeof(struct optim_partial),
+                                 "norms of the optimizer", err);
+    if (w->partials && !w->places == !places)
         w->go = device_alloc(dev, MEMORY_WORKSPACE, sizeof(int32_t), "norms of the optimizer", err);
     return w->go ? 0 : EXIT_CARD_MEMORY;
 }
@@ -68,17 +73,24 @@ struct range {
     int64_t from, to;
 };
 
-/* Rows of the tasks of a variant (SIZE_MAX: of all), behind those that the table has. */
+/* Rows of the tasks of a variant (SIZE_MAX: of all), behind those that the table has. Where others hold parts
+ * a tensor has a row, and places in the order of tasks, though none of its chunks are here. */
 static struct launch fill_table(struct optim_work *w, const struct optim_sweep *s, size_t variant, int first,
                                 struct range *results)
 {
     struct launch l = {first, 0, 0};
+    int64_t place = 0;
     for (size_t i = 0; i < s->count; i++) {
         const struct optim_task *t = &s->tasks[i];
-        int64_t chunks = optim_chunks(t->count), last = t->first_partial + chunks;
-        if (!chunks || (variant != SIZE_MAX && variant_of(t) != variant)) continue;
-        w->table[first + l.rows++] = (struct optim_row){*t, l.blocks, s->checked ? w->go : NULL};
+        int64_t chunks = optim_chunks(t->count), last = t->first_partial + chunks,
+                places = s->unite ? optim_chunks(t->whole) : chunks;
+        int64_t first_place = s->unite ? place : t->first_partial;
+        place += places;
+        if (!places || (variant != SIZE_MAX && variant_of(t) != variant)) continue;
+        w->table[first + l.rows++] =
+            (struct optim_row){*t, l.blocks, first_place, places, s->checked ? w->go : NULL};
         l.blocks += chunks;
+        if (!chunks) continue;
         if (t->first_partial < results->from) results->from = t->first_partial;
         if (last > results->to) results->to = last;
     }
@@ -99,7 +111,7 @@ static void launch_all(struct device *dev, struct optim_work *w, struct launch l
 {
     for (size_t v = 0; v < VARIANTS; v++) {
         struct optim_row *table = (struct optim_row *)w->tasks + launches[v].first;
-        if (launches[v].rows)
+        if (launches[v].blocks)
             gpu_launch(dev, kernel ? kernel : variants[v].kernel, launches[v].blocks, 1,
                        (void *[]){&table, &launches[v].rows, &w->partials});
     }
@@ -111,6 +123,20 @@ static void clip_rows(struct device *dev, struct optim_work *w, const struct opt
     double divide = c->divide, clip = c->clip;
     gpu_launch(dev, "optim_clip", (rows + GPU_THREADS - 1) / GPU_THREADS, 1,
                (void *[]){&w->tasks, &rows, &found, &divide, &clip});
+}
+
+/* Where the norms of whole tensors are added up: what the chunks here found, or that and what others did. */
+static void *norms_of(struct device *dev, const struct optim_work *w, struct optim_sweep *s, int rows)
+{
+    size_t bytes = 0;
+    if (!s->unite) return w->partials;
+    for (size_t i = 0; i < s->count; i++)
+        bytes += (size_t)optim_chunks(s->tasks[i].whole) * sizeof(struct optim_partial);
+    dev->ops->fill(dev, w->places, 0, bytes);
+    gpu_launch(dev, "optim_spread", rows, 1,
+               (void *[]){(void *)&w->tasks, &rows, (void *)&w->partials, (void *)&w->places});
+    if (s->unite(s->context, w->places, bytes)) s->ununited = true;
+    return w->places;
 }
 
 static void gpu_optim_step(struct device *dev, struct optim_work *w, struct optim_sweep *s)
@@ -136,7 +162,9 @@ static void gpu_optim_step(struct device *dev, struct optim_work *w, struct opti
     if (s->look) return;
     launch_all(dev, w, launches, NULL);
     if (s->trust) {
-        gpu_launch(dev, "optim_trust", rows, 1, (void *[]){&w->tasks, &rows, &w->partials});
+        void *norms = norms_of(dev, w, s, rows);
+        if (s->ununited) return;
+        gpu_launch(dev, "optim_trust", rows, 1, (void *[]){&w->tasks, &rows, &norms});
         launch_all(dev, w, launches, NULL);
     }
     if (s->wait) download_results(dev, w, s->partials, results);
@@ -148,9 +176,11 @@ static void gpu_optim_squares(struct device *dev, struct optim_work *w, struct o
     struct launch l = fill_table(w, s, SIZE_MAX, 0, &results);
     if (!l.rows) return;
     dev->upload(dev, w->tasks, w->table, (size_t)l.rows * sizeof *w->table);
-    gpu_launch(dev, "optim_squares", l.blocks, 1, (void *[]){&w->tasks, &l.rows, &w->partials});
-    if (s->found)
-        gpu_launch(dev, "optim_total", 1, 1, (void *[]){&w->tasks, &l.rows, &w->partials, &s->found});
+    if (l.blocks) gpu_launch(dev, "optim_squares", l.blocks, 1, (void *[]){&w->tasks, &l.rows, &w->partials});
+    if (s->found) {
+        void *norms = norms_of(dev, w, s, l.rows);
+        gpu_launch(dev, "optim_total", 1, 1, (void *[]){&w->tasks, &l.rows, &norms, &s->found});
+    }
     if (s->wait) download_results(dev, w, s->partials, results);
 }
 

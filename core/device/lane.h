@@ -41,6 +41,10 @@ int lane_sum(struct lane *lane, const struct lane_sum *sum);
 /* The same on the device's own queue; failures surface in device_check. */
 void device_sum(struct device *device, const struct lane_sum *sum);
 
+/* out: `bytes`, a multiple of 8, of which each is zero in all but one of the `ranks` arrays at received, and
+ * has the bits of that one. */
+int lane_unite(struct lane *lane, const void *received, int ranks, void *out, size_t bytes);
+
 /* Is all done that the lane was given before lane_end? LANE_BUSY: not yet. */
 enum { LANE_BUSY = -1 };
 int lane_end(struct lane *lane);

@@ -210,6 +210,26 @@ int dist_gather_from(struct dist *dist, const void *own, void *p, const int64_t 
     return dist->ops ? dist_call(dist, gather, &all, err) : 0;
 }
 
+struct uniting {
+    void *p;
+    size_t bytes;
+};
+
+static int unite(struct dist *dist, void *context, struct error *err)
+{
+    const struct uniting *u = context;
+    dist_enter("unite", (int64_t)u->bytes);
+    int code = dist->ops->unite_device(dist, u->p, u->bytes, err);
+    dist_leave();
+    return code;
+}
+
+int dist_unite(struct dist *dist, void *p, size_t bytes, struct error *err)
+{
+    if (!dist->ops || !dist->ops->unite_device) return 0;
+    return dist_call(dist, unite, &(struct uniting){p, bytes}, err);
+}
+
 int dist_gather_host(struct dist *dist, void *p, const int64_t *offsets, struct error *err)
 {
     if (!dist->ops || dist->size == 1) return 0;
@@ -310,6 +330,9 @@ static bool counted(const struct dist *dist)
     const struct device *device = dist->device;
     return device->kind == DEVICE_CPU || (device->kind == DEVICE_DRY && !device->queues->overlap);
 }
+
+/* Of ranks that are planned, too. */
+bool dist_unites(const struct dist *dist) { return dist->size > 1 && dist->overlaps && !counted(dist); }
 
 static void *host_block(struct dist *dist, size_t bytes, const char *name, struct error *err)
 {

@@ -68,6 +68,8 @@ struct dist_ops {
     /* dist_reduce and dist_gather of a card's memory, where the back end reaches it itself. (optional) */
     int (*reduce_device)(struct dist *, const struct dist_sum *, struct error *err);
     int (*gather_device)(struct dist *, const void *own, void *p, const int64_t *offsets, struct error *err);
+    /* dist_unite; with reduce_device */
+    int (*unite_device)(struct dist *, void *p, size_t bytes, struct error *err);
     /* What the device's own queue was given so far, told by who begins a job; and in the back end's thread:
      * what follows comes behind that. (optional, both or none: without, the device is waited for) */
     void *(*mark)(struct dist *);
@@ -124,6 +126,11 @@ int dist_gather(struct dist *dist, void *p, const int64_t *offsets, struct error
 
 /* The same; the own part lies at `own`, not yet in its place. Of at least two ranks. */
 int dist_gather_from(struct dist *dist, const void *own, void *p, const int64_t *offsets, struct error *err);
+
+/* `bytes` (a multiple of 8) at p, memory of the run's card, of which each is zero on all ranks but one: that
+ * one's on all. Where the ranks meet in the cards' library (dist_unites); p is what it was elsewhere. */
+bool dist_unites(const struct dist *dist);
+int dist_unite(struct dist *dist, void *p, size_t bytes, struct error *err);
 
 /* The same as dist_gather of host memory. */
 int dist_gather_host(struct dist *dist, void *p, const int64_t *offsets, struct error *err);

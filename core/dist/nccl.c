@@ -339,6 +339,23 @@ static int nccl_gather(struct dist *dist, const void *own, void *p, const int64_
     return nccl_finish(dist, err);
 }
 
+static int nccl_unite(struct dist *dist, void *p, size_t bytes, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    size_t most = NCCL_CARD_BYTES / (size_t)dist->size & ~(size_t)63;
+    int code = 0;
+    for (size_t at = 0; at < bytes && !code; at += most) {
+        size_t slice = bytes - at < most ? bytes - at : most;
+        struct nccl_group g;
+        if ((code = group_begin(dist, &g, err)) != 0) return code;
+        group_add(&g, n->api->all_gather((char *)p + at, n->parts, slice, NCCL_UINT8, n->comm, n->stream));
+        if ((code = group_end(dist, &g, err)) != 0) return code;
+        if ((code = lane_unite(n->lane, n->parts, dist->size, (char *)p + at, slice)) != 0)
+            return nccl_card_failed(dist, code, err);
+    }
+    return nccl_finish(dist, err);
+}
+
 /* Host memory: a way to the card and back. What goes stands at parts, what comes behind it. */
 static int there_and_back(struct dist *dist, const void *send, void *receive, size_t bytes, bool all_to_all,
                           struct error *err)
@@ -416,6 +433,7 @@ int dist_nccl_open(struct dist *dist, void *meeting, struct error *err)
                                          .gather = nccl_gather_host,
                                          .reduce_device = nccl_reduce,
                                          .gather_device = nccl_gather,
+                                         .unite_device = nccl_unite,
                                          .mark = nccl_mark,
                                          .follow = nccl_follow,
                                          .abort = nccl_abort,

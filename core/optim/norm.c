@@ -9,6 +9,11 @@ int optim_reduce(const struct meopt *opt, double *values, size_t count, struct m
 {
     if (!opt->options.reduce || opt->options.reduce(opt->options.context, values, count) == 0)
         return MEOPT_OK;
+    return optim_ununited(opt, err);
+}
+
+int optim_ununited(const struct meopt *opt, struct meopt_error *err)
+{
     return optim_fail(err, MEOPT_IO, "step %lld: the sum over shards failed", (long long)opt->step);
 }
 
@@ -115,16 +120,18 @@ static int squares_sweep(struct meopt *opt, const struct meopt_gradient *gradien
         status = squares_task(opt, &opt->tensors[i], gradients ? gradients[i] : (struct meopt_gradient){0},
                               &tasks[i], err);
     if (status) return status;
-    opt->device->optim->squares(opt->device, opt->work,
-                                &(struct optim_sweep){.tasks = tasks,
-                                                      .count = opt->count,
-                                                      .partials = opt->partials,
-                                                      .kernels = opt->kernels,
-                                                      .threads = opt->options.threads,
-                                                      .wait = wait,
-                                                      .found = found,
-                                                      .bad = -1});
-    return optim_device_status(opt, err);
+    struct optim_sweep sweep = {.tasks = tasks,
+                                .count = opt->count,
+                                .partials = opt->partials,
+                                .kernels = opt->kernels,
+                                .threads = opt->options.threads,
+                                .wait = wait,
+                                .found = found,
+                                .unite = found ? opt->options.unite : NULL,
+                                .context = opt->options.context,
+                                .bad = -1};
+    opt->device->optim->squares(opt->device, opt->work, &sweep);
+    return sweep.ununited ? optim_ununited(opt, err) : optim_device_status(opt, err);
 }
 
 static struct optim_task *tasks_new(const struct meopt *opt, struct meopt_error *err)
@@ -213,7 +220,7 @@ int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradien
 {
     _Static_assert(sizeof(struct meopt_found) == sizeof(struct optim_found), "one thing by two names");
     if (!opt || !gradients || !found) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
-    if (opt->options.reduce)
+    if (opt->options.reduce && !opt->options.unite)
         return optim_fail(err, MEOPT_BAD_ORDER, "others hold parts: their norm is meopt_gradient_norm's");
     OPTIM_ENTER(opt);
     struct optim_task *tasks = tasks_new(opt, err);

@@ -51,6 +51,7 @@ struct optim_task task_of(const struct meopt *opt, const struct tensor *t)
     uint64_t seed = opt->options.seed;
     return (struct optim_task){
         .count = l->count,
+        .whole = t->whole,
         .first_group = t->first / OPTIM_GROUP,
         .first_partial = (int64_t)t->first_partial,
         .rule = opt->options.rule,
@@ -183,9 +184,10 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     if (!status) status = offload_create(opt, err);
     opt->options.offload_dir = NULL; /* the caller's */
     struct error why = {0};
-    if (!status && (opt->device->optim->create(opt->device, count, chunks, &opt->work, &why) ||
-                    (opt->samples &&
-                     opt->device->optim->create(opt->device, ADAPT_TASKS, ADAPT_TASKS, &opt->shadows, &why))))
+    const struct device_optim *optim = opt->device->optim;
+    if (!status &&
+        (optim->create(opt->device, count, chunks, o.unite ? places : 0, &opt->work, &why) ||
+         (opt->samples && optim->create(opt->device, ADAPT_TASKS, ADAPT_TASKS, 0, &opt->shadows, &why))))
         status = optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
     if (!status) status = optim_device_status(opt, err);
     if (status) {

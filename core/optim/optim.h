@@ -102,6 +102,7 @@ struct optim_partial partials_total(const struct meopt *opt, const struct tensor
 
 /* Sums over all who hold parts of these tensors, in the caller's hands (options.reduce). */
 int optim_reduce(const struct meopt *opt, double *values, size_t count, struct meopt_error *err);
+int optim_ununited(const struct meopt *opt, struct meopt_error *err); /* it, or options.unite, failed */
 
 /* Every function that touches the device begins with OPTIM_ENTER(opt): one thread at a time on a card, with
  * its context current, and the caller's again at the end. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { CHUNK_ELEMENTS = OPTIM_CHUNK * OPTIM_GROUP };
 static const char *const rule_names[] = {"apadam", "apadamw", "apsgd", "lamb", "lion"};
 static const char *const weight_names[] = {"fp32",   "fp32+copy", "bf16",   "bf16_sr",
                                            "bf16+4", "bf16+8",    "bf16+16"};
@@ -219,6 +220,12 @@ int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
                 "tensor %.100s has %lld elements; %lld from %lld are no part of it in groups of 64", to->name,
                 (long long)count, (long long)to->count, (long long)to->first);
     }
+    if (options->unite && (!(to->flags & MEOPT_PART) || to->first % CHUNK_ELEMENTS ||
+                           (to->count % CHUNK_ELEMENTS && to->first + to->count != count)))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s: %lld elements from %lld are no part of it in chunks of %d, which "
+                          "options.unite asks for",
+                          to->name, (long long)to->count, (long long)to->first, CHUNK_ELEMENTS);
     if (to->lr_scale == 0) to->lr_scale = 1;
     if (!isfinite(to->lr_scale) || to->lr_scale < 0)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: lr_scale is %g", to->name, to->lr_scale);

@@ -156,13 +156,17 @@ static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_ta
                        struct optim_sweep *sweep, struct meopt_error *err)
 {
     bool wait = sweep->wait, lamb = opt->options.rule == MEOPT_LAMB;
-    sweep->trust = lamb && opt->device->optim->later && !opt->offload && !opt->options.reduce;
+    sweep->trust =
+        lamb && opt->device->optim->later && !opt->offload && (!opt->options.reduce || opt->options.unite);
+    if (sweep->trust) sweep->unite = opt->options.unite;
+    sweep->context = opt->options.context;
     for (size_t i = 0; i < sweep->count && lamb; i++) {
         trust_prepare(opt, &opt->tensors[tensors[i]], &tasks[i]);
         tasks[i].norms_only = sweep->trust;
     }
     int status = lamb && !sweep->trust ? trust_ratios(opt, tensors, tasks, sweep, err) : MEOPT_OK;
     if (!status) status = sweep_all(opt, tensors, tasks, sweep, wait, err);
+    if (!status && sweep->ununited) status = optim_ununited(opt, err);
     for (size_t i = 0; i < sweep->count; i++) {
         struct tensor *t = &opt->tensors[tensors[i]];
         t->found = wait ? partials_total(opt, t) : (struct optim_partial){0};

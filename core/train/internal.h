@@ -40,6 +40,11 @@ size_t step_sums_bytes(const struct trainer *t);
 /* Its first `count` doubles to t->host_sums; waits for all that the device was given. */
 int step_read_sums(struct trainer *t, int64_t count, struct error *err);
 
+/* ---- parts.c ---- */
+
+/* Where other ranks hold parts of the tensors: by what the optimizer's sums go over all. */
+void options_of_parts(const struct trainer *t, struct meopt_options *options);
+
 /* ---- step_ranks.c ---- */
 
 /* Is this configuration stepped in micro-batches that ranks share? */

@@ -328,13 +328,17 @@ static void begin_group(struct many_pass *r, int group)
     dist_begin(&t->ranks, &g->reduce);
 }
 
+/* Does the host add up norms of groups? Only it reaches those of other ranks' parts, where these are not on
+ * cards that meet in their library. */
+static bool norms_by_host(const struct trainer *t) { return t->many->sharded && !dist_unites(&t->ranks); }
+
 static double group_share(const struct many_pass *r, int group)
 {
     return sqrt((double)step_parameters(r->t, group) / (double)r->parameters);
 }
 
-/* The squares of a group's gradient. Where each is clipped by its own, and other ranks hold parts of it, they
- * are waited for, and give the scale; else they are read later. */
+/* The squares of a group's gradient. Where each is clipped by its own, and the host adds them up, they are
+ * waited for, and give the scale; else they are read later. */
 static int measure_group(struct many_pass *r, int group, struct error *err)
 {
     struct trainer *t = r->t;
@@ -348,7 +352,8 @@ static int measure_group(struct many_pass *r, int group, struct error *err)
             here ? gradient_in(t, m->jobs[group].sum, t->parameter_of[i]) : NULL, MEOPT_F32};
     }
     if (!r->by_group) status = meopt_norms_begin(t->opt, m->measured, &library);
-    else if (!m->sharded) status = meopt_gradient_found(t->opt, m->measured, step_found(t, group), &library);
+    else if (!norms_by_host(t))
+        status = meopt_gradient_found(t->opt, m->measured, step_found(t, group), &library);
     else {
         status = meopt_gradient_norm(t->opt, m->measured, &norm, &finite, &library);
         if (!status && !finite) return step_diverged(t, r->step, step_not_finite, r->moved, err);
@@ -408,7 +413,7 @@ static int step_group(struct many_pass *r, int group, struct error *err)
             (struct meopt_gradient){gradient_in(t, g->sum, t->parameter_of[i]), MEOPT_F32};
     }
     int status;
-    if (r->by_group && !t->many->sharded) {
+    if (r->by_group && !norms_by_host(t)) {
         struct meopt_clip clip = step_clip(t, group_share(r, group));
         clip.found = step_found(t, group);
         status = meopt_step_clipped(t->opt, t->tensors, t->gradients, count, &clip, &library);
@@ -541,7 +546,7 @@ static int last_round(struct many_pass *r, double lr, int64_t count, struct step
     if (!t->many->held) code = backward(r, count, err);
     for (int group = t->student->group_count - 1; group >= 0 && t->many->held && !code; group--)
         code = step_group(r, group, err);
-    bool found = r->by_group && !t->many->sharded;
+    bool found = r->by_group && !norms_by_host(t);
     if (found) step_send_found(t);
     int ended = code && code != EXIT_DIVERGED ? 0 : meopt_step_end(t->opt, &stats, &library);
     if (!code && found && (!ended || ended == MEOPT_NOT_FINITE)) code = found_squares(r, err);

@@ -144,17 +144,6 @@ int trainer_state_format(enum optim_state state)
     return formats[state];
 }
 
-/* Sums of the optimizer over all who hold parts of the tensors. */
-static int reduce_parts(void *context, double *values, size_t count)
-{
-    struct trainer *t = context;
-    struct device *dev = t->device; /* left meanwhile: what was begun before may have to copy */
-    if (dev->leave) dev->leave(dev);
-    int code = dist_all_reduce(&t->ranks, DIST_SUM, values, (int64_t)count, &t->lost);
-    if (dev->enter) dev->enter(dev);
-    return code;
-}
-
 /* Of working files. */
 static const char *scratch_directory(const struct trainer *t)
 {
@@ -267,7 +256,7 @@ static int create_optimizer(struct trainer *t, struct error *err)
         t->config->optim.offload_dir[0] ? t->config->optim.offload_dir : scratch_directory(t);
     options.device = (struct meopt_device *)t->device;
     options.context = t;
-    if (many_sharded(t)) options.reduce = reduce_parts;
+    options_of_parts(t, &options);
     struct meopt_tensor *table = xcalloc((size_t)t->student->parameter_count, sizeof *table);
     t->tensor_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensor_of);
     t->parameter_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->parameter_of);

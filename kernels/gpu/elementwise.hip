@@ -495,6 +495,17 @@ DEVICE void sum_ranks(const float *before, const char *received, int64_t stride,
         out[i] = sum;
     }
 }
+/* What each rank has of values that are zero at all ranks but one; rank r's at received + r * stride bytes.
+ */
+KERNEL(unite_ranks, const char *received, int64_t stride, int ranks, uint64_t *out, int64_t n)
+{
+    FOR_EACH(i, n)
+    {
+        uint64_t bits = 0;
+        for (int r = 0; r < ranks; r++) bits |= ((const uint64_t *)(received + r * stride))[i];
+        out[i] = bits;
+    }
+}
 KERNEL(sum_ranks_f32, const float *before, const char *received, int64_t stride, const float *own, int me,
        int givers, float *out, int64_t n)
 {

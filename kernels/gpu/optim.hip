@@ -335,6 +335,17 @@ KERNEL(optim_clip, optim_row *tasks, int count, const optim_found *found, double
     if (!finite && tasks[row].go) *tasks[row].go = 0;
 }
 
+/* Where others hold parts: what the chunks here found, to their places among those of the whole tensors. A
+ * block a row. */
+KERNEL(optim_spread, const optim_row *tasks, int, const optim_partial *partials, optim_partial *places)
+{
+    const optim_row *r = &tasks[BLOCK_X];
+    const optim_task *t = &r->task;
+    int64_t chunks = ((t->count + OPTIM_GROUP - 1) / OPTIM_GROUP + CHUNK - 1) / CHUNK;
+    for (int64_t c = THREAD; c < chunks; c += THREADS)
+        places[r->first_place + t->first_group / CHUNK + c] = partials[t->first_partial + c];
+}
+
 /* Behind optim_squares: chunk by chunk, row by row, as the host adds them up. */
 KERNEL(optim_total, const optim_row *tasks, int count, const optim_partial *partials, optim_found *found)
 {
@@ -342,12 +353,11 @@ KERNEL(optim_total, const optim_row *tasks, int count, const optim_partial *part
     SHARED int bad[OPTIM_THREADS];
     optim_found total = {0, 1, 0};
     for (int row = 0; row < count; row++) {
-        const optim_task *t = &tasks[row].task;
-        int64_t chunks = ((t->count + OPTIM_GROUP - 1) / OPTIM_GROUP + CHUNK - 1) / CHUNK;
-        for (int64_t first = 0; first < chunks; first += THREADS) {
-            int64_t left = chunks - first, here = left < THREADS ? left : (int64_t)THREADS;
+        const optim_row *r = &tasks[row];
+        for (int64_t first = 0; first < r->places; first += THREADS) {
+            int64_t left = r->places - first, here = left < THREADS ? left : (int64_t)THREADS;
             if (THREAD < here) {
-                const optim_partial *p = partials + t->first_partial + first + THREAD;
+                const optim_partial *p = partials + r->first_place + first + THREAD;
                 squares[THREAD] = p->gradient_squares;
                 bad[THREAD] = p->bad_groups != 0;
             }
@@ -367,14 +377,14 @@ KERNEL(optim_total, const optim_row *tasks, int count, const optim_partial *part
 KERNEL(optim_trust, optim_row *tasks, int, const optim_partial *partials)
 {
     SHARED double squares[2][OPTIM_THREADS];
-    optim_task *t = &tasks[BLOCK_X].task;
-    int64_t chunks = ((t->count + OPTIM_GROUP - 1) / OPTIM_GROUP + CHUNK - 1) / CHUNK;
+    optim_row *r = &tasks[BLOCK_X];
+    optim_task *t = &r->task;
     double weights = 0, updates = 0;
-    for (int64_t first = 0; first < chunks; first += THREADS) {
-        int64_t left = chunks - first, here = left < THREADS ? left : (int64_t)THREADS;
+    for (int64_t first = 0; first < r->places; first += THREADS) {
+        int64_t left = r->places - first, here = left < THREADS ? left : (int64_t)THREADS;
         if (THREAD < here) {
-            squares[0][THREAD] = partials[t->first_partial + first + THREAD].weight_squares;
-            squares[1][THREAD] = partials[t->first_partial + first + THREAD].update_squares;
+            squares[0][THREAD] = partials[r->first_place + first + THREAD].weight_squares;
+            squares[1][THREAD] = partials[r->first_place + first + THREAD].update_squares;
         }
         barrier();
         for (int i = 0; i < here && THREAD == 0; i++) {
