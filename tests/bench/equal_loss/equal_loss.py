@@ -1,17 +1,22 @@
 # Is the loss that of fp32 AdamW, and what do others give? One line of JSON a run goes to the results file, runs that are
 # there are not repeated; `table` prints what is there. See run.sh.
 #   equal_loss.py RESULTS LIBRARY SECTION ...     moments worst tiny cost mlp edge spikes regimes long train gpt table
-import json, math, os, statistics, sys
+import functools, json, math, os, statistics, sys
 import torch
 import moments, tasks
 from meopt_torch import Library
 from peers import PRESETS
 
 SEEDS, EDGE_RUNS = int(os.environ.get("SEEDS", 5)), int(os.environ.get("EDGE_RUNS", 100))
+FIRST_SEED = int(os.environ.get("FIRST_SEED", 1))
 GPT_STEPS, GPT_BATCH = int(os.environ.get("GPT_STEPS", 1000)), int(os.environ.get("GPT_BATCH", 4))
 NAMES, WHATS = os.environ.get("NAMES", "").split(), os.environ.get("WHATS", "").split(";")  # of these only
 MOMENTS = ("moments8", "moments4", "flash", "bnb8", "ao8", "aofp8", "ao4")
 KINDS = ("like", "sigma1", "sigma2")
+
+
+@functools.cache
+def task_of(kind, *shape): return kind(*shape)
 
 
 def section_runs(section):
@@ -32,17 +37,17 @@ def section_runs(section):
     if section == "cost":
         for name in ("default", "foreach", "fused", *PRESETS, "bnb8", "ao8"): yield "16 Mi", name, 0, lambda l, n=name: moments.cost(n, l)
     if section == "train":
-        for seed in range(1, SEEDS + 1):
+        for seed in range(FIRST_SEED, SEEDS + 1):
             for what, task, steps, lr in (("distill", tasks.Distill, 400, 1e-3), ("lms", tasks.Text, 1000, 1e-3)):
                 for name in ("amp", *PRESETS, "4bit", "bnb8", "ao8_sr", "bf16"):
                     if what == "distill" and name in ("4bit", "bnb8", "ao8_sr"): continue
-                    yield what, name, seed, lambda l, t=task, n=name, s=seed, k=steps, r=lr: tasks.run(t(), n, l, s, k, r)
+                    yield what, name, seed, lambda l, t=task, n=name, s=seed, k=steps, r=lr: tasks.run(task_of(t), n, l, s, k, r)
     if section == "gpt":
-        for seed in range(1, SEEDS + 1):
+        for seed in range(FIRST_SEED, SEEDS + 1):
             for lr in (1e-3, 2e-3):
                 for name in ("amp", *PRESETS, "library_fp32"):
                     yield f"lr {lr:g}, {GPT_STEPS} steps", name, seed, lambda l, n=name, s=seed, r=lr: tasks.run(
-                        tasks.Text(128, 5, 4, 128, GPT_BATCH), n, l, s, GPT_STEPS, r)
+                        task_of(tasks.Text, 128, 5, 4, 128, GPT_BATCH), n, l, s, GPT_STEPS, r)
 
 
 def stacked_runs(section):
@@ -140,7 +145,7 @@ def main(path, library, sections):
         for what, name, seed, call in section_runs(section):
             if wanted(section, what, name, seed): keep(section, what, name, seed, call(library))
         for what, name, count, steps, lr, options in stacked_runs(section):
-            seeds = [s for s in range(1, count + 1) if wanted(section, what, name, s)]
+            seeds = [s for s in range(FIRST_SEED, count + 1) if wanted(section, what, name, s)]
             if not seeds: continue
             peer = "library_fp32" if "rule" in options and name == "amp" else name
             for seed, result in zip(seeds, tasks.Digits().run(peer, library, seeds, steps, lr, **options)):

@@ -2,6 +2,7 @@
 # prepare(model, options) makes the parameters that a format of few bytes keeps as bf16 what forward reads, the
 # optimizer's own half; the others stay fp32.
 import ctypes as C
+import os
 import torch
 
 RULES = {"apadam": 0, "apadamw": 1, "apsgd": 2, "lamb": 3, "lion": 4}
@@ -46,7 +47,7 @@ class Gradient(C.Structure):
 
 class Library:
     def __init__(self, path):
-        self.so = C.CDLL(path)
+        self.so = C.CDLL(os.path.realpath(path))
         self.so.meopt_find.restype = C.c_int64
 
     def __call__(self, name, *arguments):

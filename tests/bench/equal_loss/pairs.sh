@@ -52,7 +52,7 @@ for seed in ${SEEDS:-1 2 3 4 5}; do
                 form="optim.preset=$preset optim.clip_mode=exact"
                 [ "$preset" != baseline ] || form=optim.use_meopt=false
                 rm -rf run
-                nice -n 10 "$MEOPT" train "configs/$pair.yaml" "optim.name=$rule" "optim.lr=$lr" $form "train.steps=$steps" \
+                "$MEOPT" train "configs/$pair.yaml" "optim.name=$rule" "optim.lr=$lr" $form "train.steps=$steps" \
                     "train.batch_size=${BATCH:-4}" "train.seed=$seed" --run-dir . --name run >log 2>&1 || { cat log >&2; exit 1; }
                 sed -nE 's/.*"loss":([^,]*).*/\1/p' run/metrics.jsonl | tail -n "$((steps / 3))" |
                     awk -v run="$pair $rule $preset $seed" '{ sum += $1 } END { printf "%s %.8f\n", run, sum / NR }' >>"$results"
