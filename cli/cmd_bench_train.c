@@ -234,6 +234,27 @@ static void print_text(const struct found *f, bool profiled)
     print_beside("file", f->use.beside_peak_bytes[PLACE_FILE]);
 }
 
+/* What is wrong with the experiment is said before anything is measured: it is made where no memory is. */
+static int rehearse(const struct config *config, bool random, struct error *err)
+{
+    char spec[32];
+    struct config c;
+    struct device *dry = NULL;
+    struct trainer *t = NULL;
+    config_copy(&c, config);
+    snprintf(spec, sizeof spec, "dry:%s", device_type_names[c.device.type]);
+    int code = 0;
+    if (!random && c.model_t.init != TOWER_INIT_RANDOM) code = train_file_there(&c, "model_t.weight", err);
+    if (!code && !random && c.model_s.init != TOWER_INIT_RANDOM)
+        code = train_file_there(&c, "model_s.weight", err);
+    if (!code) code = device_open(&dry, spec, 0, err);
+    if (!code) code = trainer_create(&t, &c, dry, random, NULL, NULL, err);
+    trainer_close(t);
+    if (dry) device_close(dry);
+    config_free(&c);
+    return code;
+}
+
 static int bench_run(const struct arguments *args, struct error *err)
 {
     struct config c;
@@ -254,7 +275,8 @@ static int bench_run(const struct arguments *args, struct error *err)
     c.train.batch_size = argument_int(args, "batch", c.train.batch_size);
     c.train.cache_teacher = false;
     bool peak = !argument_flag(args, "no-peak");
-    code = peak ? peak_of(&c, &found, err) : 0;
+    code = rehearse(&c, argument_flag(args, "random-weights"), err);
+    if (!code && peak) code = peak_of(&c, &found, err);
     if (!code) code = train_device_open(&device, &c, true, err);
     if (!code) device_facts_warn(device);
     if (!code) code = trainer_create(&t, &c, device, argument_flag(args, "random-weights"), NULL, NULL, err);

@@ -1,0 +1,40 @@
+#!/bin/sh
+# meopt bench train says what is wrong with an experiment before it measures the machine, and what it prints of a run adds up.
+set -eu
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "FAILED: $*" >&2; cat "$dir/log" >&2; exit 1; }
+cd "$dir"
+mkdir configs sample
+cp "$MEOPT_SOURCE/configs/"*.yaml configs/
+
+# The peak takes seconds of every core; a geometry that nobody said, or a checkpoint that is not there, none.
+refused() { # WORDS ARGUMENT...
+    words=$1
+    shift
+    python3 - "$MEOPT" bench train "$@" >out 2>log <<'END' || fail "$*: measured before it was refused, or not refused with 7"
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:]).returncode
+use = resource.getrusage(resource.RUSAGE_CHILDREN)
+sys.exit(code != 7 or use.ru_utime + use.ru_stime > 2)
+END
+    grep -q "$words" log || fail "$*: not told why"
+    [ ! -s out ] || fail "$*: prints a result"
+}
+refused "family is not known" configs/quickstart.yaml device.type=cpu --random-weights
+refused "model_t.weight is not there" configs/quickstart_dinov2.yaml device.type=cpu
+
+tar -xzf "$MEOPT_SOURCE/configs/sample/ModelWeight.tar.gz" -C sample
+for config in quickstart quickstart_dinov2 quickstart_openclip; do
+    "$MEOPT" bench train configs/$config.yaml device.type=cpu --batch 2 --steps 2 --no-peak --profile --json >json 2>log || fail "$config"
+    python3 - json <<'END' || fail "$config: the figures do not add up"
+import json, math, sys
+j = json.load(open(sys.argv[1]))
+assert math.isclose(j["images_per_s"], 2 / (j["step_ms"] * 1e-3), rel_tol=1e-3) and j["gflops"] > 0
+assert j["gemm_peak_gflops"] is None and j["gemm_ratio"] is None
+assert j["peak_bytes"] <= sum(c["peak_bytes"] if isinstance(c, dict) else c for c in j["classes"].values())
+assert j["peak_bytes"] < j["resident_bytes"] and 0 < j["processor_s"]
+parts = [v for k, v in j["profile"].items() if k.endswith("_ms")]
+assert math.isclose(sum(parts), j["step_ms"], rel_tol=0.01)
+END
+done
