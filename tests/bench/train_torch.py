@@ -1,10 +1,14 @@
 # What PyTorch does on the same machine, a JSON object a line.
 #   train_torch.py SECONDS            on the card, for gpu.sh: the optimizer step of 1e9 parameters (fused AdamW, fp32 and bf16), and distillation
-#                                     steps of the three workloads' shapes (bf16 autocast, SDPA, fused AdamW, torch.compile)
-#   train_torch.py cpu NAME BATCH [FORM [DEPTH]]    on the processor: one workload, AdamW; memory is what the process held. FORM: bf16 (all
-#                                     of it, the default), fp32 or autocast, with +compile through torch.compile; DEPTH: that many blocks
-#                                     of each tower. cpu_s: processor time of the best step, which other load on the machine touches less
-import json, resource, sys, time, torch
+#                                     steps of the three workloads (bf16 autocast, SDPA, fused AdamW, torch.compile)
+#   train_torch.py cpu NAME BATCH [FORM [DEPTH [STEPS [LIMIT]]]]    on the processor: one workload, the best of STEPS (3); FORM: bf16 (all of
+#                                     it, the default), fp32 or autocast (the teacher held in bf16), with +compile through torch.compile;
+#                                     DEPTH: that many blocks of each tower (0: all). cpu_s: processor time of the best step, which other
+#                                     load on the machine touches less; resident_mib: what the process held at most, import_mib: of it
+#                                     before there was a model. A step of more than LIMIT processor seconds ends it with "cut_off_s".
+# A step is what 'meopt bench train' does with configs/NAME.yaml: the teacher's forward without gradient, the student's forward and backward,
+# the same geometry, parts, loss, clipping and weight decay.
+import json, resource, signal, sys, time, torch
 import torch.nn as nn, torch.nn.functional as F
 
 
@@ -24,84 +28,130 @@ def optimizer(dtype, count=10**9):
     print(json.dumps({"optimizer": "fused AdamW", "dtype": str(dtype), "step_ms": t * 1e3, "gb_per_s": moved * n / t * 1e-9}), flush=True)
 
 
-class Block(nn.Module):
-    def __init__(s, w, h, f, swiglu):
+class Scale(nn.Module):
+    def __init__(s, w):
         super().__init__()
-        s.h, s.swiglu = h, swiglu
+        s.gamma = nn.Parameter(torch.full((w,), 0.1))
+
+    def forward(s, x): return x * s.gamma
+
+
+class Block(nn.Module):
+    def __init__(s, w, h, f, parts):
+        super().__init__()
+        s.h, s.swiglu = h, "swiglu" in parts
         s.n1, s.n2 = nn.LayerNorm(w), nn.LayerNorm(w)
         s.qkv, s.proj = nn.Linear(w, 3 * w), nn.Linear(w, w)
-        s.fc1, s.fc2 = nn.Linear(w, 2 * f if swiglu else f), nn.Linear(f, w)
+        s.fc1, s.fc2 = nn.Linear(w, 2 * f if s.swiglu else f), nn.Linear(f, w)
+        s.s1, s.s2 = (Scale(w) if "scale" in parts else nn.Identity() for _ in range(2))
 
     def forward(s, x):
         b, n, w = x.shape
         q, k, v = s.qkv(s.n1(x)).view(b, n, 3, s.h, w // s.h).permute(2, 0, 3, 1, 4)
-        x = x + s.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, w))
+        x = x + s.s1(s.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, w)))
         y = s.fc1(s.n2(x))
         y = F.silu(y.chunk(2, -1)[0]) * y.chunk(2, -1)[1] if s.swiglu else F.gelu(y)
-        return x + s.fc2(y)
+        return x + s.s2(s.fc2(y))
 
 
 class Tower(nn.Module):
-    def __init__(s, w, d, h, f, out, swiglu=False, image=224, patch=14):
+    def __init__(s, w, d, h, f, out, parts="", image=224, patch=14):
         super().__init__()
-        s.patch, s.cls = nn.Conv2d(3, w, patch, patch), nn.Parameter(torch.zeros(1, 1, w))
-        s.pos = nn.Parameter(torch.zeros(1, (image // patch) ** 2 + 1, w))
-        s.blocks = nn.ModuleList(Block(w, h, f, swiglu) for _ in range(d))
-        s.norm, s.head = nn.LayerNorm(w), nn.Linear(w, out)
+        s.grid, known = image // patch, 37 if "resized" in parts else image // patch
+        s.patch, s.cls = nn.Conv2d(3, w, patch, patch, bias="pre" not in parts), nn.Parameter(torch.zeros(1, 1, w))
+        s.pos = nn.Parameter(torch.randn(1, known**2 + 1, w) * 0.02)
+        s.pre = nn.LayerNorm(w) if "pre" in parts else nn.Identity()
+        s.blocks = nn.ModuleList(Block(w, h, f, parts) for _ in range(d))
+        s.norm, s.head = nn.LayerNorm(w), nn.Linear(w, out, bias="pre" not in parts) if out else nn.Identity()
+
+    def positions(s):
+        known = int(s.pos.shape[1] ** 0.5)
+        if known == s.grid: return s.pos
+        cls, grid = s.pos[:, :1], s.pos[:, 1:].float().view(1, known, known, -1).permute(0, 3, 1, 2)
+        grid = F.interpolate(grid, (s.grid, s.grid), mode="bicubic").flatten(2).transpose(1, 2)
+        return torch.cat([cls, grid.to(cls.dtype)], 1)
 
     def forward(s, x):
         x = s.patch(x).flatten(2).transpose(1, 2)
-        x = torch.cat([s.cls.expand(len(x), -1, -1), x], 1) + s.pos
+        x = s.pre(torch.cat([s.cls.expand(len(x), -1, -1).to(x.dtype), x], 1) + s.positions().to(x.dtype))
         for b in s.blocks: x = b(x)
         return s.head(s.norm(x[:, 0]))
 
 
-# teacher, student: width, depth, heads, hidden, out, swiglu (the geometries of configs/*.yaml)
+# teacher, student: width, depth, heads, hidden, out (0: the class token as it is), parts (the geometries of configs/*.yaml)
 WORKLOADS = {
     "eva_clip": ((1408, 40, 16, 6144, 1024), (1408, 40, 16, 6144, 1024)),
-    "open_clip": ((1408, 40, 16, 6144, 1024), (1280, 32, 16, 5120, 1024)),
-    "dinov2": ((1536, 40, 24, 4096, 1536, True), (1024, 24, 16, 4096, 1536)),
+    "open_clip": ((1408, 40, 16, 6144, 1024, "pre"), (1280, 32, 16, 5120, 1024, "pre")),
+    "dinov2": ((1536, 40, 24, 4096, 0, "swiglu scale resized"), (1024, 24, 16, 4096, 1536, "scale resized")),
 }
+
+
+def adamw(student):
+    matrices = [p for p in student.parameters() if p.dim() > 1]
+    rest = [p for p in student.parameters() if p.dim() <= 1]
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0}], lr=2e-5, fused=True)
+
+
+def loss_of(name, got, want):
+    got, want = got.float(), want.float()
+    if name == "eva_clip": got, want = F.normalize(got, dim=-1), F.normalize(want, dim=-1)
+    return F.mse_loss(got, want)
+
+
+def update(student, opt):
+    nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+    opt.step(); opt.zero_grad(set_to_none=True)
 
 
 def workload(name, batch=32, compile=True):
     torch.cuda.empty_cache(); torch.cuda.reset_peak_memory_stats()
     teacher, student = (Tower(*g).cuda() for g in WORKLOADS[name])
-    teacher.requires_grad_(False)
-    opt = torch.optim.AdamW(student.parameters(), lr=1e-5, fused=True)
+    teacher.requires_grad_(False).bfloat16()
+    opt = adamw(student)
     run_t, run_s = (torch.compile(m) if compile else m for m in (teacher, student))
     x = torch.randn(batch, 3, 224, 224, device="cuda")
 
     def step():
         with torch.autocast("cuda", torch.bfloat16):
             with torch.no_grad(): want = run_t(x)
-            loss = F.mse_loss(run_s(x).float(), want.float())
-        loss.backward(); opt.step(); opt.zero_grad(set_to_none=True)
+            loss = loss_of(name, run_s(x), want)
+        loss.backward(); update(student, opt)
 
     t = best(step, 4)
     print(json.dumps({"workload": name, "compiled": compile, "images_per_s": batch / t, "peak_bytes": torch.cuda.max_memory_allocated()}), flush=True)
 
 
-def on_cpu(name, batch, form="bf16", depth=None):
+def over(*_): raise TimeoutError
+
+
+def on_cpu(name, batch, form="bf16", depth=0, steps=3, limit=0):
+    resident = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     kind, _, how = form.partition("+")
     cut = lambda g: g[:1] + (depth or g[1],) + g[2:]
-    dtype = torch.bfloat16 if kind == "bf16" else torch.float32
-    teacher, student = (Tower(*cut(g)).to(dtype) for g in WORKLOADS[name])
-    teacher.requires_grad_(False)
+    says = {"torch": torch.__version__, "workload": name, "batch": batch, "form": form, "depth": depth or None,
+            "threads": torch.get_num_threads(), "import_mib": resident()}
+    low = torch.bfloat16
+    teacher = Tower(*cut(WORKLOADS[name][0])).requires_grad_(False).to(torch.float32 if kind == "fp32" else low)
+    student = Tower(*cut(WORKLOADS[name][1])).to(low if kind == "bf16" else torch.float32)
     run_t, run_s = (torch.compile(m) if how == "compile" else m for m in (teacher, student))
-    opt = torch.optim.AdamW(student.parameters(), lr=1e-5, fused=True)
-    x, best, least = torch.randn(batch, 3, 224, 224, dtype=dtype), 1e9, 1e9
-    for _ in range(3):
-        begin, used = time.perf_counter(), time.process_time()
-        with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
-            with torch.no_grad(): want = run_t(x)
-            loss = F.mse_loss(run_s(x).float(), want.float())
-        loss.backward()
-        opt.step(); opt.zero_grad(set_to_none=True)
-        best, least = min(best, time.perf_counter() - begin), min(least, time.process_time() - used)
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"torch": torch.__version__, "workload": name, "batch": batch, "form": form, "depth": depth, "threads": torch.get_num_threads(),
-                      "images_per_s": batch / best, "cpu_s": least, "resident_mib": held}))
+    opt = adamw(student)
+    x, best, least = torch.randn(batch, 3, 224, 224, dtype=low if kind == "bf16" else torch.float32), 1e9, 1e9
+    signal.signal(signal.SIGPROF, over)
+    try:
+        for step in range(steps):
+            # the first is not held to it: it compiles, and makes the optimizer's states
+            if limit and step: signal.setitimer(signal.ITIMER_PROF, limit)
+            begin, used = time.perf_counter(), time.process_time()
+            with torch.autocast("cpu", low, enabled=kind == "autocast"):
+                with torch.no_grad(): want = run_t(x)
+                loss = loss_of(name, run_s(x), want)
+            loss.backward(); update(student, opt)
+            best, least = min(best, time.perf_counter() - begin), min(least, time.process_time() - used)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+    except TimeoutError:
+        print(json.dumps(says | {"cut_off_s": limit}))
+        return
+    print(json.dumps(says | {"images_per_s": batch / best, "step_ms": best * 1e3, "cpu_s": least, "resident_mib": resident()}))
 
 
 def on_card(seconds):
@@ -114,5 +164,5 @@ def on_card(seconds):
         torch.cuda.empty_cache()
 
 
-if sys.argv[1] == "cpu": on_cpu(sys.argv[2], int(sys.argv[3]), *sys.argv[4:5], *(int(a) for a in sys.argv[5:6]))
+if sys.argv[1] == "cpu": on_cpu(sys.argv[2], int(sys.argv[3]), *sys.argv[4:5], *(int(a) for a in sys.argv[5:7]), *(float(a) for a in sys.argv[7:8]))
 else: on_card(float(sys.argv[1]))
