@@ -4,7 +4,8 @@
  * block of C and keeps its sums in scratch, panel by panel; for each GEMM_DEPTH of the inner dimension its
  * parts of A and B are packed into words (pack.h: bf16 is widened here, once, or becomes pairs), A for the
  * second-level cache, B in panels that the registers take whole; then tiles of C stay in registers
- * (product.h). Meanwhile what will be packed or written next is fetched: tensors come from far. Results are
+ * (product.h). What will be packed, added to or written next is fetched meanwhile, a line every few words of
+ * depth: tensors come from far, and asked for all at once they hold up the tile. Results are
  * scaled, rounded and written at the end. Each element is summed by one thread in one order: bits do not
  * depend on the number of threads. */
 #include "kernels/cpu/table.h"
@@ -39,14 +40,14 @@ static int64_t begin_of(int64_t n, int64_t unit, int64_t count, int64_t i)
     return at < n ? at : n;
 }
 
-/* Blocks within the scratch, at least two for each thread where there is enough to share. */
+/* Blocks within the scratch, at least one for each thread where there is enough to share. */
 static void divide(struct blocks *k, int threads)
 {
     int64_t m = (k->g->m + ROWS - 1) / ROWS, n = (k->g->n + PANEL - 1) / PANEL;
     int64_t most_m = GEMM_ROWS / ROWS, most_n = GEMM_COLUMNS / PANEL;
     k->count_m = (m + most_m - 1) / most_m;
     k->count_n = (n + most_n - 1) / most_n;
-    while (k->count_m * k->count_n < 2 * threads) {
+    while (k->count_m * k->count_n < threads) {
         bool by_n = k->count_n * k->g->m <= k->count_m * k->g->n; /* what is packed once more is less */
         if (by_n && 2 * k->count_n <= n) k->count_n *= 2;
         else if (2 * k->count_m <= m) k->count_m *= 2;
@@ -114,20 +115,20 @@ static void pack_groups(const struct source *s, int64_t depth, word *to)
     }
 }
 
-/* Rows of a tensor's part, on their way to the second-level cache while tiles are multiplied. */
-static inline void prefetch_rows(const struct source *s, int64_t from, int64_t to)
+/* Rows of a tensor's part, to come to the second-level cache while tiles are multiplied. */
+static inline void fetch_rows(struct fetch *f, const struct source *s, int64_t from, int64_t to)
 {
     int64_t size = s->bf16 ? 2 : 4;
     for (int64_t r = from; r < to; r++) {
         const char *row = (const char *)s->x + (s->at + r * s->stride) * size;
-        for (int64_t at = 0; at < s->columns * size; at += 64) __builtin_prefetch(row + at, 0, 2);
+        for (int64_t at = 0; at < s->columns * size; at += 64) fetch_line(f, row + at);
     }
 }
 
 /* The `i`th of `count` shares. */
-static inline void prefetch_share(const struct source *s, int64_t i, int64_t count)
+static inline void fetch_share(struct fetch *f, const struct source *s, int64_t i, int64_t count)
 {
-    prefetch_rows(s, s->rows * i / count, s->rows * (i + 1) / count);
+    fetch_rows(f, s, s->rows * i / count, s->rows * (i + 1) / count);
 }
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -174,12 +175,6 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
         struct part later = p + 1 < parts ? part_of(g, pairs, parts, p + 1, row, rows) : now;
         int64_t depth = now.depth, a_row = g->transpose_a ? 1 : depth, a_step = g->transpose_a ? ROWS : 1;
         if (g->transpose_a) pack_groups(&now.a, depth, k->a);
-        else
-            for (int64_t i = 0; i < groups; i++) {
-                struct source s =
-                    source_from(now.a, i * ROWS, 0, least(ROWS, rows - i * ROWS), now.a.columns);
-                pack_rows(&s, depth, k->a + i * GROUP(depth), depth);
-            }
         for (int64_t j = 0; j < panels; j++) {
             int64_t at = j * PANEL, count = least(PANEL, columns - at);
             bool last = j + 1 == panels;
@@ -191,14 +186,21 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
             if (g->transpose_b) pack_transposed(&b, depth, PANEL, k->b, PANEL);
             else pack_down(&b, PANEL, k->b, PANEL);
             for (int64_t i = 0; i < groups; i++) {
-                int64_t r = i * ROWS;
-                if (!last) prefetch_share(&next, i, groups);
-                if (p + 1 < parts) prefetch_share(&later.a, j * groups + i, panels * groups);
-                else prefetch_share(&result, i, groups);
+                int64_t r = i * ROWS, high = least(ROWS, rows - r);
+                word *a = k->a + i * GROUP(depth);
+                struct fetch fetch;
+                if (j == 0 && !g->transpose_a) { /* just before its first use */
+                    struct source s = source_from(now.a, r, 0, high, now.a.columns);
+                    pack_rows(&s, depth, a, depth);
+                }
+                fetch.count = 0;
                 for (int64_t v = 0; v < ROWS * PANEL; v += 16) /* the next tile's sums */
-                    __builtin_prefetch(c + (r + ROWS) * PANEL + v, 1, 3);
-                tile_of_rows(pairs, (int)least(ROWS, rows - r), VECTORS, k->a + i * GROUP(depth), a_row,
-                             a_step, k->b, PANEL, c + r * PANEL, PANEL, depth, p > 0);
+                    fetch_line(&fetch, c + (r + ROWS) * PANEL + v);
+                if (!last) fetch_share(&fetch, &next, i, groups);
+                if (p + 1 < parts) fetch_share(&fetch, &later.a, j * groups + i, panels * groups);
+                else fetch_share(&fetch, &result, i, groups);
+                tile_of_rows(pairs, (int)high, VECTORS, a, a_row, a_step, k->b, PANEL, c + r * PANEL, PANEL,
+                             depth, p > 0, &fetch);
             }
             if (p + 1 == parts) write_panel(g, c, row, column + at, rows, count);
         }

@@ -71,16 +71,33 @@ static inline void pack_down(const struct source *s, int64_t wide, word *to, int
         }
 }
 
+/* 16 columns of 16 words each; what lies behind the rows is 0 */
+static inline void load_columns(const struct source *s, int64_t r, int64_t c, __m512i block[16])
+{
+    for (int64_t i = 0; i < 16; i++)
+        block[i] = r + i < s->rows ? load_words(s, r + i, c) : _mm512_setzero_si512();
+    transpose16(block);
+}
+
+/* bf16 is transposed in pairs and widened afterwards: half the exchanges */
 static inline void pack_transposed(const struct source *s, int64_t deep, int64_t tall, word *to, int64_t ld)
 {
+    int widen = s->bf16 && !s->pairs;
+    struct source both = *s;
+    both.pairs = s->bf16;
     for (int64_t r = 0; r < tall; r += 16)
-        for (int64_t w = 0; w < deep; w += 16) {
+        for (int64_t w = 0; w < deep; w += 16 << widen) {
             __m512i block[16];
-            for (int64_t i = 0; i < 16; i++)
-                block[i] = r + i < s->rows ? load_words(s, r + i, w << s->pairs) : _mm512_setzero_si512();
-            transpose16(block);
-            for (int64_t i = 0; i < 16 && w + i < deep; i++)
-                _mm512_storeu_si512(to + (w + i) * ld + r, block[i]);
+            word *out = to + w * ld + r;
+            load_columns(&both, r, w << s->pairs, block);
+            if (widen)
+                for (int64_t i = 0; i < 16 && w + 2 * i < deep; i++, out += 2 * ld) {
+                    _mm512_storeu_si512(out, _mm512_slli_epi32(block[i], 16));
+                    if (w + 2 * i + 1 < deep)
+                        _mm512_storeu_si512(out + ld, _mm512_and_si512(block[i], _mm512_set1_epi32(-65536)));
+                }
+            else
+                for (int64_t i = 0; i < 16 && w + i < deep; i++) _mm512_storeu_si512(out + i * ld, block[i]);
         }
 }
 

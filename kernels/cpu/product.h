@@ -8,6 +8,7 @@
 #ifndef MEOPT_KERNELS_CPU_PRODUCT_H
 #define MEOPT_KERNELS_CPU_PRODUCT_H
 
+#include <stddef.h>
 #include <stdint.h>
 #ifdef __AVX512BF16__
 #include <immintrin.h>
@@ -39,25 +40,45 @@ INLINE lanes multiply_add(int pairs, const word *a, lanes b, lanes sum)
     return sum + (*a - (lanes){0}) * b;
 }
 
+/* Lines of memory that are wanted soon: FETCH of them are asked for every FETCH_EVERY words of depth, so that
+ * they never come all at once, when they would hold up what the tile itself reads. */
+enum { FETCH = 2, FETCH_EVERY = 8, FETCH_LINES = 96 };
+struct fetch {
+    int64_t count;
+    const void *lines[FETCH_LINES + 1];
+};
+
+INLINE void fetch_line(struct fetch *f, const void *line)
+{
+    f->lines[f->count] = line; /* beyond the last: not fetched */
+    f->count += f->count < FETCH_LINES;
+}
+
 INLINE lanes load_lanes(const void *p) { return (lanes) * (const words *)p; }
 
-/* rows x vectors of C = or += A B; word (i, p) of A at a[i * row + p * step] */
+/* rows x vectors of C = or += A B; word (i, p) of A at a[i * row + p * step]; fetch: may be NULL */
 INLINE void tile(int pairs, int rows, int vectors, const word *a, int64_t row, int64_t step, const word *b,
-                 int64_t ldb, float *c, int64_t ldc, int64_t depth, int add)
+                 int64_t ldb, float *c, int64_t ldc, int64_t depth, int add, const struct fetch *fetch)
 {
     lanes sum[ROWS][VECTORS];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
         for (int j = 0; j < vectors; j++) sum[i][j] = add ? load_lanes(c + i * ldc + j * LANES) : (lanes){0};
-    for (int64_t p = 0; p < depth; p++, a += step, b += ldb) {
-        lanes v[VECTORS];
+    for (int64_t p = 0, at = 0, stop; p < depth; p = stop, at += FETCH) {
+        stop = fetch && p + FETCH_EVERY < depth ? p + FETCH_EVERY : depth;
+        if (fetch && at + FETCH <= fetch->count)
+            for (int i = 0; i < FETCH; i++) __builtin_prefetch(fetch->lines[at + i], 0, 2);
+        for (int64_t q = p; q < stop; q++, a += step, b += ldb) {
+            lanes v[VECTORS];
 #pragma GCC unroll 8
-        for (int j = 0; j < vectors; j++) v[j] = load_lanes(b + j * LANES);
+            for (int j = 0; j < vectors; j++) v[j] = load_lanes(b + j * LANES);
 #pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
+            for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
-            for (int j = 0; j < vectors; j++) sum[i][j] = multiply_add(pairs, a + i * row, v[j], sum[i][j]);
+                for (int j = 0; j < vectors; j++)
+                    sum[i][j] = multiply_add(pairs, a + i * row, v[j], sum[i][j]);
+        }
     }
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
@@ -66,9 +87,10 @@ INLINE void tile(int pairs, int rows, int vectors, const word *a, int64_t row, i
 }
 
 INLINE void tile_of_rows(int pairs, int rows, int vectors, const word *a, int64_t row, int64_t step,
-                         const word *b, int64_t ldb, float *c, int64_t ldc, int64_t depth, int add)
+                         const word *b, int64_t ldb, float *c, int64_t ldc, int64_t depth, int add,
+                         const struct fetch *fetch)
 {
-#define TILE(r, v) tile(pairs, r, v, a, row, step, b, ldb, c, ldc, depth, add)
+#define TILE(r, v) tile(pairs, r, v, a, row, step, b, ldb, c, ldc, depth, add, fetch)
 #define TILES(v)                                                                                             \
     switch (rows) {                                                                                          \
     case 1: TILE(1, v); break;                                                                               \
@@ -103,7 +125,8 @@ INLINE void product(int pairs, const word *a, int64_t row, int64_t step, const w
             for (int64_t g = 0; g < groups; g++) {
                 int64_t i = m * g / groups, rows = m * (g + 1) / groups - i;
                 tile_of_rows(pairs, (int)rows, (int)wide, a + i * row + from * step, row, step,
-                             b + from * ldb + v * LANES, ldb, c + i * ldc + v * LANES, ldc, count, add || p);
+                             b + from * ldb + v * LANES, ldb, c + i * ldc + v * LANES, ldc, count, add || p,
+                             NULL);
             }
         }
     }
