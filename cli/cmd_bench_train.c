@@ -43,6 +43,7 @@ struct found {
     struct gemm_peak bf16, fp32;
     const struct gemm_peak *peak; /* of the two, what the steps are held to; NULL: not measured */
     double processor_s;           /* of that step, of the whole process */
+    bool on_processors;           /* and nothing else computes */
     double stream_ms,
         offload_ms; /* that it waited for streamed weights and offloaded states; below 0: none */
     struct memory_use use;
@@ -129,6 +130,7 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
     f->images = (double)t->batch / f->seconds;
     f->gflops = (t->student_flops + (t->teacher ? geometry_forward_flops(&t->teacher_geometry) : 0)) *
                 f->images * 1e-9;
+    f->on_processors = t->device->kind == DEVICE_CPU;
     f->use = t->device->use;
     f->resident = (int64_t)used().ru_maxrss * 1024;
     return 0;
@@ -214,10 +216,20 @@ static void print_beside(const char *name, const size_t *classes)
             printf("in %-8s %.1f MiB of %s\n", name, (double)classes[k] / 1048576.0, memory_class_names[k]);
 }
 
+/* Less than half of one processor: other work had them, unless the step waited for a disk. */
+static void print_busy(const struct found *f)
+{
+    if (!f->on_processors || f->stream_ms > 0 || f->offload_ms > 0 || f->processor_s > f->seconds / 2) return;
+    printf("busy        other work had the processors for %.0f %% of the step: rates are not this "
+           "machine's\n",
+           100 - f->processor_s / f->seconds * 100);
+}
+
 static void print_text(const struct found *f, bool profiled)
 {
     printf("images/s    %.3f\nstep        %.1f ms, %.1f of the processors\nGFLOP/s     %.1f\n", f->images,
            f->seconds * 1e3, f->processor_s * 1e3, f->gflops);
+    print_busy(f);
     if (f->stream_ms >= 0) printf("waited      %.1f ms for streamed weights\n", f->stream_ms);
     if (f->offload_ms >= 0) printf("waited      %.1f ms for offloaded states\n", f->offload_ms);
     print_rate("GEMM bf16", &f->bf16);

@@ -38,3 +38,13 @@ parts = [v for k, v in j["profile"].items() if k.endswith("_ms")]
 assert math.isclose(sum(parts), j["step_ms"], rel_tol=0.01)
 END
 done
+
+# Where other work has the processor, the text says so (as far as this machine can give one processor to two).
+command -v taskset >/dev/null || exit 0
+processor=$(python3 -c 'import os; print(min(os.sched_getaffinity(0)))')
+taskset -c "$processor" python3 -c 'while True: pass' &
+other=$!
+trap 'kill $other; rm -rf "$dir"' EXIT
+OMP_NUM_THREADS=1 taskset -c "$processor" nice -n 10 "$MEOPT" bench train configs/quickstart_dinov2.yaml device.type=cpu --batch 128 --steps 1 --no-peak \
+    >out 2>log || fail "beside other work"
+grep -q '^busy  *other work had the processors for [0-9]* % of the step' out || fail "not told that other work had the processor: $(cat out)"

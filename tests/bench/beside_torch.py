@@ -9,9 +9,9 @@ where the same form without it takes more than 1.5 times the best: it does not c
 
 Beside other load, one thread, judged by processor time; all forms, two blocks of each tower:
     OMP_NUM_THREADS=1 PYTHON tests/bench/beside_torch.py beside.jsonl --by processor --depth 2
-At rest, two threads, the best forms only:
-    OMP_NUM_THREADS=2 PYTHON tests/bench/beside_torch.py rest.jsonl --depth 2 --sets native --forms fp32 fp32+compile --rounds 2
-    OMP_NUM_THREADS=2 PYTHON tests/bench/beside_torch.py rest.jsonl --sets native --configs dinov2 --forms fp32 --rounds 1 --steps 2
+At rest, two threads, the best form only (steps and starts add up to about 8 minutes each where two cores multiply at 260 GFLOP/s):
+    OMP_NUM_THREADS=2 PYTHON tests/bench/beside_torch.py rest.jsonl --depth 2 --sets native --forms fp32 --rounds 2 --steps 5
+    OMP_NUM_THREADS=2 PYTHON tests/bench/beside_torch.py rest.jsonl --sets native --configs dinov2 --forms fp32 --rounds 1 --steps 3
 """
 import argparse, json, os, re, subprocess, sys, time
 
@@ -78,9 +78,10 @@ def run(o, key, form, limit):
     said = json.loads(done.stdout.splitlines()[-1])
     if form in OURS:
         spent = re.findall(r"^step .* ms, ([0-9.]+) of the processors", done.stderr, re.M)
-        said = {"step_ms": said["step_ms"], "cpu_s": min(float(ms) for ms in spent) * 1e-3, "allocator_mib": said["peak_bytes"] / 2**20,
+        said = {"step_ms": said["step_ms"], "cpu_s": min(float(ms) for ms in spent) * 1e-3,
+                "gflop": said["gflops"] * said["step_ms"] * 1e-3, "allocator_mib": said["peak_bytes"] / 2**20,
                 "resident_mib": said["resident_bytes"] / 2**20}
-    return {k: said[k] for k in ("step_ms", "cpu_s", "allocator_mib", "import_mib", "resident_mib", "cut_off_s", "torch") if k in said} | {
+    return {k: said[k] for k in ("step_ms", "cpu_s", "gflop", "allocator_mib", "import_mib", "resident_mib", "cut_off_s", "torch") if k in said} | {
         "took_s": round(time.time() - begin, 1)}
 
 
@@ -122,14 +123,16 @@ def table(o, results, keys):
     value, scale = ("cpu_s", 1) if o.by == "processor" else ("step_ms", 1e-3)
     print(f"Least {'processor s' if o.by == 'processor' else 's'} of a step; {o.depth or 'all'} blocks of each tower, "
           f"{keys[0]['threads']} threads. MiB: resident (ours: by the allocator, resident).\n")
-    print("| set, config, batch | ours, s | MiB | best of PyTorch, s | MiB | times as fast | of its memory | its other forms |\n" + "|---" * 8 + "|")
+    print("| set, config, batch | ours, s | GFLOP/s | MiB | best of PyTorch, s | MiB | times as fast | of its memory | its other forms |\n" + "|---" * 9 + "|")
     for key in keys:
         best = best_form(o, results, key)
         for form in OURS:
             took = results.least(key, form, value)
             if took is None: continue
+            work = results.least(key, form, "gflop")
             mine = [results.least(key, form, k) for k in ("allocator_mib", "resident_mib")]
-            cells = [f"{key['set']}, {key['config']}, {key['batch']}{form[4:]}", f"{took * scale:.3f}", f"{mine[0]:.0f}, {mine[1]:.0f}"]
+            cells = [f"{key['set']}, {key['config']}, {key['batch']}{form[4:]}", f"{took * scale:.3f}", f"{work / took / scale:.1f}" if work else "",
+                     f"{mine[0]:.0f}, {mine[1]:.0f}"]
             if best:
                 theirs, mib = results.least(key, best, value), results.least(key, best, "resident_mib")
                 others = [told(o, results, key, f) for f in FORMS if f != best] if form == "ours" else []
