@@ -108,6 +108,7 @@ for arch in sm_80 sm_90 sm_100 sm_120; do
     for kernel in optim_check optim_squares; do # what reads gradients before a step
         awk -v k=$kernel '/Function :/ { on = $3 == k } on' "$work/sass" >"$work/$kernel.sass"
         accesses $arch $kernel ' LDG\.E' 20 500
+        accesses $arch $kernel ' (LD|ST)G?\.E\.[US]8' 0 0
         accesses $arch $kernel ' (LD|ST)\.E' 0 2
     done
 done

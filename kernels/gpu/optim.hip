@@ -270,21 +270,38 @@ KERNEL(optim_check, const optim_row *tasks, int count, optim_partial *)
     if (bad && entry->go) *entry->go = 0;
 }
 
-/* One element of a gradient, or of an accumulator. */
-DEVICE double gradient_element(const optim_task *t, int64_t i)
+/* A lane's eight of a group of a gradient, or of an accumulator: u, 8 + u, ... 56 + u, zeros from `left` on.
+ * Of what is narrower than 4 bytes whole words are read, which neighbours share; accumulators and their
+ * scales are padded to whole words. */
+DEVICE void load_eighths(float x[OWN], const optim_task *t, int64_t group, int u, int64_t left)
 {
-    int format = t->accumulator_format;
-    if (t->gradient_format == GRADIENT_F32 ||
-        (t->gradient_format == GRADIENT_ACCUMULATOR && format == STATE_F32))
-        return load_whole<float>((const float *)t->gradient + i);
-    if (t->gradient_format == GRADIENT_BF16 || !OPTIM_LOW_BIT(format))
-        return as_real((word)load_whole<uint16_t>((const uint16_t *)t->gradient + i) << 16).x;
-    const uint8_t *codes = (const uint8_t *)t->gradient;
-    int64_t group = i / OPTIM_GROUP, e = i % OPTIM_GROUP;
-    uint32_t exponent = load_whole<uint8_t>(t->gradient_scales + group);
-    word byte = load_whole<uint8_t>(codes + (format == STATE_8BIT ? i : group * (OPTIM_GROUP / 2) + e % 32)),
-         code = format == STATE_8BIT ? byte << 24 : (byte >> (e < 32 ? 0 : 4) & 15) << 28;
-    return exponent ? m_decode(code, exponent << 23, 0, code_of(format)).x : 0.0f;
+    int format = t->gradient_format == GRADIENT_F32    ? STATE_F32
+                 : t->gradient_format == GRADIENT_BF16 ? STATE_BF16
+                                                       : t->accumulator_format;
+    const char *p = (const char *)t->gradient;
+    if (OPTIM_LOW_BIT(format)) {
+        bool four = format == STATE_4BIT;
+        uint32_t exponent =
+            load_whole<uint32_t>(t->gradient_scales + (group & ~(int64_t)3)) >> group % 4 * 8 & 255u;
+        const char *row = p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP);
+        for (int k = 0; k < OWN; k++) {
+            word byte = (word)(load_whole<uint64_t>(row + (four ? k % 4 : k) * 8) >> 8 * u) & 255u,
+                 code = four ? (byte >> k / 4 * 4 & 15u) << 28 : byte << 24;
+            x[k] = exponent && 8 * k + u < left ? m_decode(code, exponent << 23, 0, code_of(format)).x : 0.0f;
+        }
+    } else if (format == STATE_F32) {
+        const float *f = (const float *)p + group * OPTIM_GROUP + u;
+        for (int k = 0; k < OWN; k++) x[k] = 8 * k + u < left ? load_whole<float>(f + 8 * k) : 0.0f;
+    } else {
+        const uint16_t *h = (const uint16_t *)p + group * OPTIM_GROUP;
+        bool pairs = by_pairs(p, 2, left);
+        for (int k = 0; k < OWN; k++) {
+            word half = 0;
+            if (pairs) half = load_whole<uint32_t>(h + 8 * k + (u & ~1)) >> u % 2 * 16;
+            else if (8 * k + u < left) half = load_whole<uint16_t>(h + 8 * k + u);
+            x[k] = as_real(half << 16).x;
+        }
+    }
 }
 
 /* Squares of a chunk, added up in the order of the CPU (optim_sum_squares): an octet has a batch of groups, a
@@ -297,13 +314,17 @@ KERNEL(optim_squares, const optim_row *tasks, int count, optim_partial *partials
     const optim_task *t = &entry->task;
     int64_t chunk = BLOCK_X - entry->first_block;
     int octet = THREAD / OCTET, u = THREAD % OCTET, failed = 0; /* OPTIM_THREADS / OCTET == CHUNK / BATCH */
-    int64_t first = (chunk * CHUNK + octet * BATCH) * OPTIM_GROUP, end = first + BATCH * OPTIM_GROUP;
+    int64_t first = chunk * CHUNK + octet * BATCH, end = first + BATCH,
+            groups = (t->count + OPTIM_GROUP - 1) / OPTIM_GROUP;
     double sum = 0;
-    if (end > t->count) end = t->count;
-    for (int64_t i = first + u; i < end; i += OCTET) {
-        double x = gradient_element(t, i);
-        sum += x * x;
-        failed |= x - x != 0;
+    if (end > groups) end = groups;
+    for (int64_t group = first; group < end; group++) {
+        float x[OWN];
+        load_eighths(x, t, group, u, t->count - group * OPTIM_GROUP);
+        for (int k = 0; k < OWN; k++) {
+            sum += (double)x[k] * (double)x[k];
+            failed |= x[k] - x[k] != 0;
+        }
     }
     for (int mask = 1; mask < OCTET; mask *= 2) {
         sum += wave_xor(sum, mask);
