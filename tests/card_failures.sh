@@ -27,7 +27,7 @@ expect 6 'no code object works on .*gfx928' FAKE_ARCH=gfx928 MEOPT_GPU_ARCH=gfx9
 expect 6 'MEOPT_GPU_ARCHS=gfx928' FAKE_ARCH=gfx928 MEOPT_GPU_ARCH=gfx928
 expect 6 'its kernels start and do nothing' FAKE_SILENT=1
 expect 1 'launch failure (719)' FAKE_LAUNCH=3 # what asks the card for its matrix instructions
-expect 11 'out of memory (2); of 100 MiB 0 MiB are free, 100 MiB are held by other processes' FAKE_MEMORY=104857600 FAKE_OTHERS=104857600
+expect 11 "out of memory (2); of 100 MiB 0 MiB are free, 100 MiB are neither free nor this process's" FAKE_MEMORY=104857600 FAKE_OTHERS=104857600
 lt=MEOPT_HIPBLASLT_LIBRARY=$fakes/libfake_hipblaslt.so
 expect 0 "products by MEOpt's own kernel" "$lt"
 export FAKE_VERSION=60032830

@@ -41,15 +41,30 @@ says 'missing  optimizer '
 device 1 hip:0 FAKE_WRONG=residual_forward
 says 'missing  bandwidth .*wrong numbers'
 columns=$(sed -n 's/.*products .*student mlp in, [0-9]* x \([0-9]*\) x .*/\1/p' out | head -n 1)
-device 1 hip:0 MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so" FAKE_ROCBLAS_WRONG="$columns"
+device 1 hip:0 MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so" FAKE_BLAS_WRONG="$columns"
 says 'missing  products .*student mlp in.* by rocBLAS: .*WRONG at call'
 says '-> train without that library: MEOPT_ROCBLAS_LIBRARY=none'
 device 1 hip:0 MEOPT_HIPBLASLT_LIBRARY="$fakes/libfake_hipblaslt.so" FAKE_VERSION=60032830 FAKE_LT_WRONG=large
 says 'missing  products .* by hipBLASLt: .*WRONG at call 1'
 device 0 hip:0 FAKE_GRAPH=small
 says 'warning  graphs .*off: another error (1)'
-device 0 hip:0 FAKE_MEMORY=1073741824 FAKE_OTHERS=900000000
-says 'warning  card .* GiB are free'
+memory() { env FAKE_MEMORY=1073741824 "$@" "$MEOPT" doctor --quick --device hip:0 --root "$work/held" >out 2>err || fail "$*: exit $?"; }
+memory FAKE_OTHERS=900000000
+says 'warning  card .*the driver says that .* GiB are free'
+says 'another process may hold the rest; nothing here tells'
+# who holds a card's memory is the kernel's to know
+kfd=$work/held/sys/class/kfd/kfd
+mkdir -p "$kfd/topology/nodes/0" "$kfd/topology/nodes/1" "$kfd/proc/4242"
+echo 0 >"$kfd/topology/nodes/0/gpu_id"
+echo 777 >"$kfd/topology/nodes/1/gpu_id"
+printf 'cpu_cores_count 0\nlocation_id 768\ndomain 0\n' >"$kfd/topology/nodes/1/properties"
+echo 4096 >"$kfd/proc/4242/vram_777"
+memory FAKE_OTHERS=900000000
+says 'the kernel knows no process that holds the rest'
+echo 800000000 >"$kfd/proc/4242/vram_777"
+memory A=1
+says 'warning  card .*0.7 of 1.0 GiB are held by process 4242'
+never 'GiB are free'
 "$MEOPT" doctor $experiment --device hip:0 --json >out
 python3 - <<'PY' || fail "the report"
 import json
@@ -113,6 +128,20 @@ echo 23.10 >"$root/opt/dtk/.info/rocm_version"; echo 5.16.29 >"$root/sys/module/
 site A=1
 says 'warning  toolkit .*DTK 23.10' # right for a K100, not for a K100 AI
 echo 1 >"$root/proc/sys/kernel/numa_balancing"
+echo quiet >"$root/proc/cmdline"
+# what the kernel does with cards counts, whatever it was booted with
+for card in 03 04; do
+    mkdir -p "$root/sys/kernel/iommu_groups/$card"
+    echo identity >"$root/sys/kernel/iommu_groups/$card/type"
+    ln -s "../../../../kernel/iommu_groups/$card" "$root/sys/bus/pci/devices/0000:$card:00.0/iommu_group"
+done
+site A=1
+never 'IOMMU translates'
+echo DMA-FQ >"$root/sys/kernel/iommu_groups/04/type"
+echo 'quiet iommu=pt' >"$root/proc/cmdline"
+site A=1
+says 'warning  settings .*the IOMMU translates what cards read and write (DMA-FQ)'
+rm "$root"/sys/bus/pci/devices/*/iommu_group
 echo quiet >"$root/proc/cmdline"
 rm -r "$root/opt/dtk" "$root/opt/hyhal"
 site CUDA_VISIBLE_DEVICES=

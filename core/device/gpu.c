@@ -176,11 +176,11 @@ static void note_memory(struct device *dev, int code)
     char text[160];
     if (gpu->driver.memory_info(&available, &total)) available = total = 0;
     size_t own = available + gpu->arena.driver_bytes;
-    snprintf(dev->memory_note, sizeof dev->memory_note,
-             "the driver says: %s; of %.0f MiB %.0f MiB are free, %.0f MiB are held by other processes and "
-             "the driver",
-             driver_text(&gpu->driver, code, text, sizeof text), (double)total / 1048576.0,
-             (double)available / 1048576.0, total > own ? (double)(total - own) / 1048576.0 : 0);
+    snprintf(
+        dev->memory_note, sizeof dev->memory_note,
+        "the driver says: %s; of %.0f MiB %.0f MiB are free, %.0f MiB are neither free nor this process's",
+        driver_text(&gpu->driver, code, text, sizeof text), (double)total / 1048576.0,
+        (double)available / 1048576.0, total > own ? (double)(total - own) / 1048576.0 : 0);
 }
 
 /* Load the object that suits best and works. */

@@ -37,21 +37,33 @@ static unsigned long pci_number(const struct doctor *d, const char *device, cons
     return number;
 }
 
-/* Displays, 3D controllers and accelerators on the PCI bus, by vendor. devices: a device's number of each. */
-static void count_cards_of(const struct doctor *d, int count[VENDORS], unsigned devices[VENDORS])
+/* Displays, 3D controllers and accelerators of these vendors; -1: something else. */
+static int vendor_of_card(const struct doctor *d, const char *device)
+{
+    unsigned long vendor = pci_number(d, device, "vendor"), kind = pci_number(d, device, "class") >> 8;
+    for (int i = 0; i < VENDORS; i++)
+        if (vendor == vendors[i].id && (kind >> 8 == 0x03 || kind >> 8 == 0x12 || kind == 0x0b40)) return i;
+    return -1;
+}
+
+static DIR *pci_devices(const struct doctor *d)
 {
     char *path = doctor_path(d, "/sys/bus/pci/devices");
     DIR *dir = opendir(path);
     free(path);
+    return dir;
+}
+
+/* Cards on the PCI bus by vendor. devices: a device's number of each. */
+static void count_cards_of(const struct doctor *d, int count[VENDORS], unsigned devices[VENDORS])
+{
+    DIR *dir = pci_devices(d);
     memset(count, 0, VENDORS * sizeof *count);
     for (struct dirent *e; dir && (e = readdir(dir));) {
-        unsigned long vendor = pci_number(d, e->d_name, "vendor"),
-                      kind = pci_number(d, e->d_name, "class") >> 8;
-        for (int i = 0; i < VENDORS; i++)
-            if (vendor == vendors[i].id && (kind >> 8 == 0x03 || kind >> 8 == 0x12 || kind == 0x0b40)) {
-                count[i]++;
-                devices[i] = (unsigned)pci_number(d, e->d_name, "device");
-            }
+        int i = vendor_of_card(d, e->d_name);
+        if (i < 0) continue;
+        count[i]++;
+        devices[i] = (unsigned)pci_number(d, e->d_name, "device");
     }
     if (dir) closedir(dir);
 }
@@ -79,6 +91,23 @@ void doctor_card_name(const struct doctor *d, unsigned vendor, char *name, size_
     for (int i = 0; i < VENDORS; i++)
         if (vendors[i].id == vendor) known = pci_card_name(vendor, devices[i]);
     snprintf(name, size, "%s", known ? known : "");
+}
+
+bool doctor_iommu_type(const struct doctor *d, char type[32])
+{
+    DIR *dir = pci_devices(d);
+    bool found = false;
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char path[300];
+        if (vendor_of_card(d, e->d_name) < 0) continue;
+        snprintf(path, sizeof path, "/sys/bus/pci/devices/%.200s/iommu_group/type", e->d_name);
+        char *text = doctor_read(d, path);
+        if (text && (!found || strcmp(type, "identity") == 0)) snprintf(type, 32, "%s", text);
+        found = found || text;
+        free(text);
+    }
+    if (dir) closedir(dir);
+    return found;
 }
 
 static void check_hardware(struct doctor *d)

@@ -143,8 +143,11 @@ void doctor_dtk(struct doctor *d)
 
 /* ---- the kernel's settings ---- */
 
-static bool translated(const struct doctor *d)
+/* type: "" where only what the kernel was booted with says so. */
+static bool translated(const struct doctor *d, char type[32])
 {
+    if (doctor_iommu_type(d, type)) return strcmp(type, "identity") != 0;
+    type[0] = 0;
     char *line = doctor_read(d, "/proc/cmdline"), *path = doctor_path(d, "/sys/class/iommu");
     DIR *dir = opendir(path);
     int count = 0;
@@ -162,6 +165,7 @@ void doctor_settings(struct doctor *d)
         all = amd + doctor_card_count(d, PCI_NVIDIA);
     char *balancing = doctor_read(d, "/proc/sys/kernel/numa_balancing");
     const char *fine = getenv("HSA_FORCE_FINE_GRAIN_PCIE");
+    char type[32];
     bool moves = balancing && atoi(balancing) > 0, quiet = true;
     free(balancing);
     if (!all) return;
@@ -171,9 +175,10 @@ void doctor_settings(struct doctor *d)
                     "pages move while cards copy them: ranks wait for each other",
                     "sudo sysctl kernel.numa_balancing=0");
     }
-    if (translated(d)) {
+    if (translated(d, type)) {
         quiet = false;
-        line_advise(doctor_add(d, FINDING_WARNING, "the IOMMU translates what cards read and write"),
+        line_advise(doctor_add(d, FINDING_WARNING, "the IOMMU translates what cards read and write%s%s%s",
+                               type[0] ? " (" : "", type, type[0] ? ")" : ""),
                     "copies are slower, and between cards they may fail",
                     "boot the kernel with iommu=pt (GRUB_CMDLINE_LINUX)");
     }

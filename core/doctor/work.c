@@ -3,6 +3,7 @@
 #include "core/doctor/work.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/kfd.h"
 #include "core/device/bench.h"
 #include "core/device/facts.h"
 #include "core/device/gpu.h"
@@ -11,6 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+static const double GIB = 1073741824.0;
 
 struct line *work_add(struct work *w, const char *check, enum finding finding, const char *format, ...)
 {
@@ -273,6 +277,36 @@ static void tell_facts(struct work *w)
     }
 }
 
+/* Who else holds the card's memory. The kernel knows, of AMD's and Hygon's cards; what the driver says is
+ * free is its own count, and says no more than that. */
+static void tell_memory(struct work *w, double available, double total)
+{
+    enum { MOST = 256 };
+    int pids[MOST], n = kfd_processes(w->doctor->root, pids, MOST), most = 0;
+    long card = n < 0 ? 0 : kfd_card(w->doctor->root, w->device->pci);
+    double bytes, held = 0;
+    for (int i = 0; card && i < n; i++)
+        if (pids[i] != (int)getpid() && kfd_bytes(w->doctor->root, pids[i], card, &bytes) && bytes > held) {
+            held = bytes;
+            most = pids[i];
+        }
+    if (held > total / 16) {
+        struct line *l = work_add(w, "card", FINDING_WARNING, "%.1f of %.1f GiB are held by process %d",
+                                  held / GIB, total / GIB, most);
+        line_advise(l, "another process holds the card's memory, and may compute on it, too",
+                    "another card: device.cards");
+    } else if (available <= total / 2) {
+        struct line *l =
+            work_add(w, "card", FINDING_WARNING, "the driver says that %.1f of %.1f GiB are free",
+                     available / GIB, total / GIB);
+        line_advise(l,
+                    card
+                        ? "the kernel knows no process that holds the rest, so the driver may count otherwise"
+                        : "another process may hold the rest; nothing here tells",
+                    "who: hy-smi --showpids, rocm-smi --showpids or nvidia-smi; another card: device.cards");
+    }
+}
+
 static void tell_card(struct work *w)
 {
     struct gpu *gpu = gpu_of(w->device);
@@ -286,11 +320,7 @@ static void tell_card(struct work *w)
     if (gpu->driver.memory_info(&available, &total)) return;
     line_real(l, "memory_bytes", (double)total);
     line_real(l, "free_bytes", (double)available);
-    if (available > total / 2) return;
-    l = work_add(w, "card", FINDING_WARNING, "%.1f of %.1f GiB are free", (double)available / 1073741824.0,
-                 (double)total / 1073741824.0);
-    line_advise(l, "another process holds the card's memory, and computes on it, too",
-                "who: hy-smi --showpids, rocm-smi --showpids or nvidia-smi; another card: device.cards");
+    tell_memory(w, (double)available, (double)total);
 }
 
 /* A tower of the size of ViT-B/16 where no experiment is named, or one that an emulated card can do. */

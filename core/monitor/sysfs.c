@@ -6,6 +6,7 @@
  */
 #include "core/monitor/internal.h"
 #include "core/base/file.h"
+#include "core/base/kfd.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -143,51 +144,19 @@ static void card_sample(struct monitor *m, struct monitor_card *card, int number
     card_take(card, MONITOR_POWER, result, value * 1e-6);
 }
 
-/* The number by which KFD knows the card at this address; 0 when it does not. */
-static long kfd_gpu_id(const struct monitor *m, const char *pci)
-{
-    unsigned domain, bus, device, function;
-    if (sscanf(pci, "%x:%x:%x.%x", &domain, &bus, &device, &function) != 4) return 0;
-    for (int node = 0; node < 2 * MONITOR_CARDS; node++) {
-        char text[4096], *at;
-        double id;
-        if (read_number(m, &id, "/sys/class/kfd/kfd/topology/nodes/%d/gpu_id", node) <= 0) return 0;
-        if (id <= 0 ||
-            read_text(m, text, sizeof text, "/sys/class/kfd/kfd/topology/nodes/%d/properties", node) <= 0)
-            continue;
-        unsigned long location = 0, its_domain = 0;
-        if ((at = strstr(text, "location_id "))) location = strtoul(at + strlen("location_id "), NULL, 10);
-        if ((at = strstr(text, "domain "))) its_domain = strtoul(at + strlen("domain "), NULL, 10);
-        if (location == (bus << 8 | device << 3 | function) && its_domain == domain) return (long)id;
-    }
-    return 0;
-}
-
-/* All processes that KFD knows, ascending as the kernel lists them; how many. */
-static int kfd_pids(const struct monitor *m, int pids[HOLDERS_SEEN])
-{
-    char *path = xasprintf("%s/sys/class/kfd/kfd/proc", m->options.root);
-    DIR *dir = opendir(path);
-    int n = 0;
-    for (struct dirent *e; dir && n < HOLDERS_SEEN && (e = readdir(dir)) != NULL;)
-        if (atoi(e->d_name) > 0) pids[n++] = atoi(e->d_name);
-    if (dir) closedir(dir);
-    free(path);
-    return n;
-}
-
 void kfd_process_bytes(struct monitor *m)
 {
     pid_t watched[MONITOR_PIDS];
-    int pids[HOLDERS_SEEN], n = kfd_pids(m, pids), ours = watched_pids(m, watched);
+    int pids[HOLDERS_SEEN], n = kfd_processes(m->options.root, pids, HOLDERS_SEEN),
+                            ours = watched_pids(m, watched);
     for (int i = 0; i < m->work.card_count; i++) {
         struct monitor_card *card = &m->work.cards[i];
-        long id = n > 0 ? kfd_gpu_id(m, card->pci) : 0;
+        long id = n > 0 ? kfd_card(m->options.root, card->pci) : 0;
         double sum = 0, bytes;
         bool any = false;
         card->holder_count = 0;
         for (int k = 0; id && k < n; k++) {
-            if (read_number(m, &bytes, "/sys/class/kfd/kfd/proc/%d/vram_%ld", pids[k], id) <= 0) continue;
+            if (!kfd_bytes(m->options.root, pids[k], id, &bytes)) continue;
             card_holder(m, card, pids[k], bytes, NULL);
             for (int w = 0; w < ours; w++)
                 if (watched[w] == pids[k]) {
