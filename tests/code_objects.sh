@@ -66,10 +66,21 @@ if hipcc=$(command -v hipcc); then
     spelling gfx90a __builtin_nothing MATRIX_MFMA
 fi
 
-# NAME SPILLED SHARED REGISTERS, a line a kernel: nothing is spilled, and shared memory is what leaves room for a second block on a
-# multiprocessor (two tiles of attention, 35 KiB; 64 KiB are an AMD or Hygon compute unit's, 100 the least of NVIDIA's since sm_80).
+# All kernels are compiled for blocks of 256 threads (vendor.h), so that these always find their registers: by what the compilers leave in
+# the object, EIATTR_MAX_THREADS 256, 1, 1 and .max_flat_workgroup_size 256. More is refused by tests/fake_driver.cc as by a driver.
+# OBJECT KERNELS
+bound() {
+    case ${1##*/} in
+    *sm_*) n=$(LC_ALL=C grep -aoP '\x04\x05\x0c\x00\x00\x01\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00' "$1" | wc -l) ;;
+    *) n=$(LC_ALL=C grep -aoP 'max_flat_workgroup_size\xcd\x01\x00' "$1" | wc -l) ;;
+    esac
+    [ "$n" = "$2" ] || fail "$1: $n of $2 kernels are bound to 256 threads"
+}
+# NAME SPILLED SHARED REGISTERS, a line a kernel: nothing is spilled, 256 threads have their registers, and shared memory is what leaves
+# room for a second block on a multiprocessor (two tiles of attention, 35 KiB; 64 KiB are an AMD or Hygon compute unit's, 100 the least of NVIDIA's since sm_80).
 bounded() {
     awk '{ most = $1 ~ /^attention_[fb]/ ? 35328 : $1 ~ /^gemm/ ? 10240 : $1 ~ /^optim_step/ ? 7424 : $1 ~ /^optim_t(otal|rust)$/ ? 4096 : 1024 }
+        $4 > 256 { print FILENAME ": " $1 " takes " $4 " registers"; bad = 1 }
         $2 > 0 || $3 > most { print FILENAME ": " $1 " spills " $2 " bytes, has " $3 " of shared memory, at most " most " are known of it"; bad = 1 }
         END { exit bad }' "$1" >&2 || fail "kernels spill, or have more shared memory than before"
 }
@@ -78,6 +89,7 @@ bounded() {
 if nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc); then
     "$nvcc" -ptx -arch=compute_80 -std=c++17 -x cu "-I$MEOPT_SOURCE" "$MEOPT_SOURCE/kernels/gpu/elementwise.hip" -o "$work/elements.ptx"
     grep -q 'entry residual_forward_bf16' "$work/elements.ptx" || fail "no PTX of the elementwise kernels"
+    [ "$(grep -c '\.entry' "$work/elements.ptx")" = "$(grep -c '\.maxntid 256, 1, 1' "$work/elements.ptx")" ] || fail "kernels without a bound"
     awk '/\.entry/ { kernel = $3 } /(div|rem)\.[su]64/ { if (++n[kernel] == 2) { print kernel; bad = 1 } } END { exit bad }' \
         "$work/elements.ptx" >&2 || fail "these kernels divide 64 bits"
 fi
@@ -117,6 +129,7 @@ if [ "${MEOPT_LONG:-}" ]; then
         sm_103 sm_120 compute_80 compute_90; do
         sh "$build" --accepts "$arch" 2>/dev/null || continue
         MEOPT_WERROR=1 sh "$build" "$arch" "$work/$arch.co" 2>"$work/log" || { cat "$work/log" >&2; fail "$arch does not compile"; }
+        bound "$work/$arch.co" "$(wc -l <"$work/$arch.co.kernels")"
         echo "$arch: $(awk '{ s += $2; if ($3 > m) m = $3; if ($4 > r) r = $4 } END { print NR " kernels, spilled " s + 0 ", shared at most " m + 0 ", registers at most " r + 0 }' "$work/$arch.co.kernels")"
     done
 fi
@@ -133,5 +146,6 @@ for report in "$MEOPT_BUILD"/kernels/*.report; do
     case $object in *compute_*) continue ;; esac # compressed
     for name in $names; do grep -aq "$name" "$object" || fail "$object lacks $name"; done
     bounded "$object.kernels"
+    bound "$object" "$(wc -l <"$object.kernels")"
 done
 echo "$count code objects, $(echo "$names" | wc -l) names"
