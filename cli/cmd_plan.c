@@ -75,8 +75,14 @@ static int load_variant(struct config *config, const struct arguments *args, con
 
 static int ranks_of(const struct arguments *args, const struct config *config)
 {
-    int named = config_cards(config, NULL);
-    return (int)argument_int(args, "ranks", named ? named : 1);
+    int named = config->device.type == DEVICE_TYPE_CPU ? 0 : config_cards(config, NULL);
+    return (int)argument_int(args, "ranks", named > 0 ? named : 1);
+}
+
+static int host_ranks_of(const struct arguments *args, const struct config *config)
+{
+    int ranks = ranks_of(args, config), most = (int)argument_int(args, "node-ranks", PLAN_NODE_RANKS);
+    return ranks < most ? ranks : most;
 }
 
 /* Of the one that holds the most. */
@@ -427,7 +433,7 @@ static int plan_run(const struct arguments *args, struct error *err)
     bool what_if = argument_flag(args, "what-if");
     f.explained = class ? plan_explain_class(class) : -1;
     f.images = -1;
-    if ((code = fit_card(&f.card, args, &config, err)) != 0) goto done;
+    if ((code = fit_card(&f.card, args, &config, host_ranks_of(args, &config), err)) != 0) goto done;
     if (config.device.type == DEVICE_TYPE_AUTO && config_cards(&config, NULL) > 0 && !device_is_card("auto"))
         log_warn(
             "device.cards names cards, and no driver of any is on this machine: device.type auto is planned "

@@ -46,6 +46,9 @@ static int go_on(const struct config *asked, const char *directory, bool from, i
     for (int key = 0; key < config_key_count && !code; key++) {
         if (!config_keys[key].numbers || (from && strcmp(config_keys[key].name, "model_s.weight") == 0))
             continue;
+        if (config_memory(asked) && asked->origins[key].from != ORIGIN_OVERRIDE &&
+            ladder_chooses(config_keys[key].name))
+            continue; /* as train.memory has chosen it when the run began */
         char *before = config_value_text(&own, key), *now = config_value_text(asked, key);
         if (strcmp(before, now) != 0)
             code = error_set(err, EXIT_CONFIG,
@@ -60,21 +63,86 @@ static int go_on(const struct config *asked, const char *directory, bool from, i
     return code;
 }
 
-/* Where train.memory says what the run is to fit into, it is loaded again with the keys that do. */
-static int climb(struct config *config, const char *path, struct train_overrides *o, struct error *err)
+static const char *name_of(const struct arguments *args, const struct config *config)
 {
-    char *keys = NULL, *at;
-    int code = fit_keys(&keys, config, path, o->all, o->count, err);
-    if (keys) {
-        for (char *word = strtok_r(keys, " ", &at); word; word = strtok_r(NULL, " ", &at)) {
-            o->all = xrealloc(o->all, (size_t)(o->count + 1) * sizeof *o->all);
-            o->all[o->count++] = xstrdup(word);
-        }
-        free(keys);
-        config_free(config);
-        return config_load(config, path, o->all, o->count, err);
+    return argument_text(args, "name", config->run.name[0] ? config->run.name : NULL);
+}
+
+static const char *runs_of(const struct arguments *args, const struct config *config)
+{
+    return argument_text(args, "run-dir", config->run.dir[0] ? config->run.dir : "runs");
+}
+
+/* The experiment as the command line has it. On an error there is nothing to free. */
+static int load_asked(struct config *config, const struct arguments *args, const struct train_ranks *ranks,
+                      const struct train_overrides *o, struct error *err)
+{
+    char steps[32];
+    int code = config_load(config, args->operands[0], o->all, o->count, err);
+    if (code) return code;
+    if (argument_int(args, "steps", 0) > 0) {
+        snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
+        code = config_assign(config, "train.steps", steps, err);
     }
+    if (!code) code = train_ranks_assign(ranks, args, config, err);
     if (code) config_free(config);
+    return code;
+}
+
+/* Where train.memory says what the run is to fit into, it is loaded again with the keys that do: those of the
+ * rank that holds the most. On an error config is freed. */
+static int climb(struct config *config, const struct arguments *args, const struct train_ranks *ranks,
+                 struct train_overrides *o, struct error *err)
+{
+    static const char *const assigned[] = {"device.type", "device.cards", "train.global_batch"};
+    enum { ASSIGNED = sizeof assigned / sizeof *assigned };
+    int own = o->count, size = ranks->how.size > 1 ? ranks->how.size : 1;
+    char *keys = NULL, *at;
+    o->all = xrealloc(o->all, (size_t)(own + ASSIGNED) * sizeof *o->all);
+    for (int i = 0; i < ASSIGNED; i++) { /* as options say */
+        char *value = config_value_text(config, config_key_index(assigned[i]));
+        o->all[o->count++] = xasprintf("%s=%s", assigned[i], value);
+        free(value);
+    }
+    int code =
+        fit_keys(&keys, config, args->operands[0], o->all, o->count, size, train_ranks_of_host(ranks), err);
+    while (o->count > own) free(o->all[--o->count]);
+    if (code || keys) config_free(config);
+    if (!keys) return code;
+    for (char *word = strtok_r(keys, " ", &at); word; word = strtok_r(NULL, " ", &at)) {
+        o->all = xrealloc(o->all, (size_t)(o->count + 1) * sizeof *o->all);
+        o->all[o->count++] = xstrdup(word);
+    }
+    free(keys);
+    return load_asked(config, args, ranks, o, err);
+}
+
+/* The run of that name, where it is to go on if it is there, and is; the caller frees. */
+static char *run_there(const struct arguments *args, const struct config *config)
+{
+    const char *name = name_of(args, config);
+    char *there =
+        name && argument_flag(args, "resume-if-exists") ? path_join(runs_of(args, config), name) : NULL;
+    if (there && !file_absent(there)) return there;
+    free(there);
+    return NULL;
+}
+
+/* The experiment, its ranks, and what train.memory makes of a new run of it; *there: a run that goes on. On
+ * an error there is nothing to free. */
+static int settle(struct config *config, const struct arguments *args, struct train_ranks *ranks,
+                  char **there, struct error *err)
+{
+    struct train_overrides overrides;
+    int code = train_overrides(&overrides, args, err);
+    *there = NULL;
+    if (code) return code;
+    code = load_asked(config, args, ranks, &overrides, err);
+    if (!code && (code = train_ranks_plan(ranks, args, config, runs_of(args, config), err)) != 0)
+        config_free(config);
+    if (!code && (*there = run_there(args, config)) == NULL)
+        code = climb(config, args, ranks, &overrides, err);
+    train_overrides_free(&overrides);
     return code;
 }
 
@@ -82,41 +150,22 @@ static int climb(struct config *config, const char *path, struct train_overrides
 static int begin(const struct arguments *args, struct train_ranks *ranks, char **directory, bool *resume,
                  int *lock, struct error *err)
 {
-    struct train_overrides overrides;
     struct config config;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
-    char steps[32], stamp[32];
-    int code = train_overrides(&overrides, args, err);
+    char stamp[32];
+    int code = settle(&config, args, ranks, directory, err);
     if (code) return code;
-    code = config_load(&config, args->operands[0], overrides.all, overrides.count, err);
-    if (!code) code = climb(&config, args->operands[0], &overrides, err);
-    train_overrides_free(&overrides);
-    if (code) return code;
-    if (argument_int(args, "steps", 0) > 0) {
-        snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
-        code = config_assign(&config, "train.steps", steps, err);
-    }
-    if (!code) code = train_ranks_assign(ranks, args, &config, err);
-    const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
-    if (!code) code = train_ranks_plan(ranks, args, &config, parent, err);
-    if (!code && ranks->how.size > 1 && config_memory(&config))
-        code =
-            error_set(err, EXIT_CONFIG, "meopt plan CONFIG --ranks N --fit BYTES tells the keys for several",
-                      "train.memory is for a run of one rank");
-    if (!code) code = train_rehearse(&config, err); /* before a directory is made */
-    time_t t = time(NULL);
-    struct tm utc;
-    strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", gmtime_r(&t, &utc));
-    const char *given = argument_text(args, "name", config.run.name[0] ? config.run.name : NULL);
-    char *there = given ? path_join(parent, given) : NULL;
-    *resume = !code && there && argument_flag(args, "resume-if-exists") && !file_absent(there);
+    *resume = *directory != NULL;
+    code = train_rehearse(&config, err); /* before a directory is made */
     if (*resume) {
-        code = go_on(&config, there, argument_text(args, "from", NULL) != NULL, lock, err);
-        *directory = there;
+        if (!code) code = go_on(&config, *directory, argument_text(args, "from", NULL) != NULL, lock, err);
         config_free(&config);
         return code;
     }
-    free(there);
+    time_t t = time(NULL);
+    struct tm utc;
+    strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", gmtime_r(&t, &utc));
+    const char *given = name_of(args, &config);
     if (!code && !given && argument_flag(args, "resume-if-exists"))
         code =
             error_set(err, EXIT_USAGE, "as in --name first", "--resume-if-exists needs the name of the run");
@@ -124,7 +173,7 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
         char *name = given   ? xstrdup(given)
                      : i > 1 ? xasprintf("%s-%s-%d", config.stem, stamp, i)
                              : xasprintf("%s-%s", config.stem, stamp);
-        code = run_create(&run, parent, name, &config, err);
+        code = run_create(&run, runs_of(args, &config), name, &config, err);
         free(name);
         if (!code || given || code != EXIT_LOCKED || i == 100) break;
         code = 0;

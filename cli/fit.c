@@ -1,6 +1,7 @@
 /* What an experiment is to fit into: see fit.h. */
 #include "cli/fit.h"
 #include "cli/plan_explain.h"
+#include "cli/train_ranks.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/config/value.h"
@@ -24,7 +25,46 @@ static size_t host_available(void)
     return (size_t)kib * 1024;
 }
 
-int fit_card(struct card *card, const struct arguments *args, const struct config *config, struct error *err)
+/* The least of the cards here that the ranks of a host take; what is not here is passed over. */
+static void least_card(struct card *card, const struct config *config, int host_ranks)
+{
+    static const enum device_type types[DRIVER_KINDS] = {
+        [DRIVER_HIP] = DEVICE_TYPE_HIP, [DRIVER_CUDA] = DEVICE_TYPE_CUDA};
+    struct driver driver;
+    struct card_info found;
+    struct error absent;
+    int named = config_cards(config, NULL), count = named > 0 ? named : host_ranks;
+    for (int kind = 0; kind < DRIVER_KINDS && !card->bytes; kind++) {
+        if (config->device.type != DEVICE_TYPE_AUTO && config->device.type != types[kind]) continue;
+        if (driver_open(&driver, (enum driver_kind)kind, &absent)) continue;
+        for (int i = 0; i < count; i++) {
+            int ordinal = named > 0 ? train_ranks_card(config, i) : i;
+            size_t free_bytes;
+            char name[40];
+            if (driver_card(&driver, ordinal, &found, &absent)) continue;
+            if (driver_card_free(&driver, ordinal, &free_bytes)) free_bytes = found.total_bytes;
+            if (!card->free_bytes || free_bytes < card->free_bytes) card->free_bytes = free_bytes;
+            if (card->bytes && found.total_bytes >= card->bytes) continue;
+            card->bytes = found.total_bytes;
+            name_printable(name, sizeof name, found.name);
+            snprintf(card->name, sizeof card->name, "%s:%d %s", driver_names[kind], ordinal, name);
+        }
+    }
+}
+
+static void machine_share(struct card *card, int ranks)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page > 0) card->bytes = (size_t)pages * (size_t)page / (size_t)ranks;
+    snprintf(card->name, sizeof card->name, "this machine's memory");
+    if (ranks > 1)
+        snprintf(card->name, sizeof card->name, "a rank's part of this machine's memory, of %d", ranks);
+    card->assumed = true;
+    card->free_bytes = host_available() / (size_t)ranks;
+}
+
+int fit_card(struct card *card, const struct arguments *args, const struct config *config, int host_ranks,
+             struct error *err)
 {
     const char *named = args ? argument_text(args, "card-memory", NULL) : NULL;
     const char *model = args ? argument_text(args, "card", NULL) : NULL;
@@ -48,32 +88,10 @@ int fit_card(struct card *card, const struct arguments *args, const struct confi
     } else if (config->device.memory_limit > 0) {
         card->bytes = (size_t)config->device.memory_limit;
         snprintf(card->name, sizeof card->name, "device.memory_limit");
-    } else if (device_is_card(
-                   device_type_names[config->device.type])) { /* of the card, where it is in this machine */
-        static const enum device_type types[DRIVER_KINDS] = {
-            [DRIVER_HIP] = DEVICE_TYPE_HIP, [DRIVER_CUDA] = DEVICE_TYPE_CUDA};
-        struct driver driver;
-        struct card_info found;
-        struct error absent;
-        int ordinal; /* all, and what is not a card here: the first */
-        (void)config_cards(config, &ordinal);
-        for (int kind = 0; kind < DRIVER_KINDS && !card->bytes; kind++) {
-            if (config->device.type != DEVICE_TYPE_AUTO && config->device.type != types[kind]) continue;
-            if (driver_open(&driver, (enum driver_kind)kind, &absent) ||
-                driver_card(&driver, ordinal, &found, &absent))
-                continue;
-            char name[40];
-            name_printable(name, sizeof name, found.name);
-            card->bytes = found.total_bytes;
-            if (driver_card_free(&driver, ordinal, &card->free_bytes)) card->free_bytes = found.total_bytes;
-            snprintf(card->name, sizeof card->name, "%s:%d %s", driver_names[kind], ordinal, name);
-        }
+    } else if (device_is_card(device_type_names[config->device.type])) {
+        least_card(card, config, host_ranks);
     } else {
-        long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-        if (pages > 0 && page > 0) card->bytes = (size_t)pages * (size_t)page;
-        snprintf(card->name, sizeof card->name, "this machine's memory");
-        card->assumed = true;
-        card->free_bytes = host_available();
+        machine_share(card, host_ranks);
     }
     if (!card->free_bytes || card->free_bytes > card->bytes) card->free_bytes = card->bytes;
     return 0;
@@ -140,21 +158,22 @@ int fit_check(const struct ladder *l, struct error *err)
 size_t fit_auto(const struct card *card) { return card->free_bytes / 20 * 19; }
 
 int fit_keys(char **keys, const struct config *config, const char *path, char **overrides, int count,
-             struct error *err)
+             int ranks, int host_ranks, struct error *err)
 {
     int64_t bytes = config_memory(config);
     struct ladder l;
     struct card card;
+    struct dist_options largest = {.rank = PLAN_LARGEST, .size = ranks};
     int code = 0;
     *keys = NULL;
     if (!bytes) return 0;
-    if (bytes < 0 && (code = fit_card(&card, NULL, config, err)) != 0) return code;
+    if (bytes < 0 && (code = fit_card(&card, NULL, config, host_ranks, err)) != 0) return code;
     size_t limit = bytes < 0 ? fit_auto(&card) : (size_t)bytes;
-    if ((code = ladder_climb(&l, path, overrides, count, NULL, limit, NULL, err)) != 0) return code;
+    if ((code = ladder_climb(&l, path, overrides, count, &largest, limit, NULL, err)) != 0) return code;
     code = fit_check(&l, err);
     if (!code) {
         const struct rung *r = &l.rungs[l.chosen];
-        log_info("train.memory %s: %s, %s at the peak", config->train.memory,
+        log_info("train.memory %s%s: %s, %s at the peak", config->train.memory, ranks > 1 ? " a rank" : "",
                  r->keys[0] ? r->keys : "it fits as it is", amount(r->peak_bytes).text);
         if (r->keys[0]) *keys = xstrdup(r->keys);
     }

@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+/* What one rank has. */
 struct card {
     size_t bytes, free_bytes; /* free_bytes: now; all of it where nobody can say */
     char name[64];            /* "64.0 GiB named", "this machine's memory" */
@@ -14,8 +15,9 @@ struct card {
 };
 
 /* By --card or --card-memory (args NULL: no options), else device.memory_limit, else the card or machine
- * here. */
-int fit_card(struct card *card, const struct arguments *args, const struct config *config, struct error *err);
+ * here: of the cards that the ranks of a host take, so many, the least; this machine's memory they share. */
+int fit_card(struct card *card, const struct arguments *args, const struct config *config, int host_ranks,
+             struct error *err);
 
 /* train.memory auto: what is free, without a twentieth for what is in no plan (the driver's, libraries'). */
 size_t fit_auto(const struct card *card);
@@ -26,8 +28,9 @@ json_t *fit_json(const struct ladder *ladder);
 int fit_check(const struct ladder *ladder, struct error *err);
 
 /* The words of the rung that train.memory asks for, between spaces (malloc'ed); NULL: it is not set, or the
- * experiment fits as it is. The choice is told. */
+ * experiment fits as it is. Of so many ranks, and of them on a host, into what one has. The choice is told.
+ */
 int fit_keys(char **keys, const struct config *config, const char *path, char **overrides, int count,
-             struct error *err);
+             int ranks, int host_ranks, struct error *err);
 
 #endif

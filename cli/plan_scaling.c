@@ -30,7 +30,7 @@ int scaling_table_make(struct scaling_table *t, const struct arguments *args, co
                               .beside = config->optim.gradients == OPTIM_GRADIENTS_RELEASE,
                               .bandwidth = bandwidth * 1e9,
                               .network = argument_real(args, "network", 0) * 1e9,
-                              .node_ranks = (int)argument_int(args, "node-ranks", 8),
+                              .node_ranks = (int)argument_int(args, "node-ranks", PLAN_NODE_RANKS),
                               .latency_s = argument_real(args, "latency", 5) * 1e-6};
     for (int n = 1; n <= ranks && t->count < SCALING_ROWS; n = n < ranks && 2 * n > ranks ? ranks : 2 * n) {
         double sent = plan_sent_bytes(plan, n), step = scaling_step_s(&t->how, n, sent);

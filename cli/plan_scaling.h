@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-enum { SCALING_ROWS = 18 };
+enum { SCALING_ROWS = 18, PLAN_NODE_RANKS = 8 /* --node-ranks where it is not given */ };
 
 struct scaling_table {
     struct scaling how;

@@ -65,8 +65,7 @@ int train_ranks_assign(const struct train_ranks *r, const struct arguments *args
 
 /* ---- cards ---- */
 
-/* The i-th number of device.cards; -1: there are not so many. */
-static int named_card(const struct config *config, int i)
+int train_ranks_card(const struct config *config, int i)
 {
     const char *p = config->device.cards;
     if (config_cards(config, NULL) <= i) return -1;
@@ -101,7 +100,7 @@ static int launched_card(const struct train_ranks *r, const struct config *confi
     if (named > 0 && local >= named)
         return error_set(err, EXIT_CONFIG, "name as many cards as a host has ranks, or all",
                          "device.cards %s has no card for rank %d of this host", config->device.cards, local);
-    *spec = card_spec(config, named > 0 ? named_card(config, local) : local);
+    *spec = card_spec(config, named > 0 ? train_ranks_card(config, local) : local);
     if (!*spec && named <= 0) *spec = card_spec(config, 0);
     if (*spec || config->device.type == DEVICE_TYPE_AUTO) return 0;
     return error_set(err, EXIT_NO_CARD, "see 'meopt doctor'", "no %s card for rank %d of this host",
@@ -111,9 +110,9 @@ static int launched_card(const struct train_ranks *r, const struct config *confi
 static int spawned_cards(struct train_ranks *r, const struct config *config, struct error *err)
 {
     for (int i = 0; i < r->how.size; i++) {
-        int ordinal = named_card(config, i);
+        int ordinal = train_ranks_card(config, i);
         for (int k = 0; k < i; k++)
-            if (named_card(config, k) == ordinal)
+            if (train_ranks_card(config, k) == ordinal)
                 return error_set(err, EXIT_CONFIG, "one worker a card", "device.cards %s names card %d twice",
                                  config->device.cards, ordinal);
         if ((r->cards[i] = card_spec(config, ordinal)) == NULL)
@@ -145,6 +144,12 @@ int train_ranks_plan(struct train_ranks *r, const struct arguments *args, const 
     code = named > 1 ? spawned_cards(r, config, err) : 0;
     if (!code) log_info("%d ranks on this host", r->how.size);
     return code;
+}
+
+int train_ranks_of_host(const struct train_ranks *r)
+{
+    bool told = r->launch.size > 1 && !r->launch.one_host && r->launch.local_size > 0;
+    return told ? r->launch.local_size : r->how.size > 1 ? r->how.size : 1;
 }
 
 void train_ranks_free(struct train_ranks *r)

@@ -29,6 +29,10 @@ int train_ranks_assign(const struct train_ranks *r, const struct arguments *args
  * of the run. */
 int train_ranks_plan(struct train_ranks *r, const struct arguments *args, const struct config *config,
                      const char *directory, struct error *err);
+/* The i-th number of device.cards; -1: there are not so many. */
+int train_ranks_card(const struct config *config, int i);
+/* Of the ranks of the plan, so many are on a host. */
+int train_ranks_of_host(const struct train_ranks *r);
 void train_ranks_free(struct train_ranks *r);
 
 #endif

@@ -45,9 +45,37 @@ refuse() { # CODE TEXT ARGUMENT...
 }
 refuse 7 'fits into 0.10 MiB: the lowest needs [1-9][0-9.]* MiB' train.memory=100K
 refuse 7 'train.memory is not a number of bytes' train.memory=little
-refuse 7 'for a run of one rank' train.memory=64M --workers 2
 "$MEOPT" train --resume fits train.memory=64M >out 2>log
 [ $? = 2 ] || fail "it is taken for a run that goes on"
+
+# Several ranks: into what each has, by the one that holds the most; parts of what they hold are among the keys.
+export OMP_NUM_THREADS=1
+least=$("$MEOPT" plan configs/quickstart_dinov2.yaml device.type=cpu --ranks 4 --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["peak_bytes"] // 1024 - 256)')
+ranks() { # NAME OF_THE_LADDER ARGUMENT...
+    name=$1 told=$2
+    shift 2
+    "$@" configs/quickstart_dinov2.yaml device.type=cpu train.steps=2 --run-dir . --name "$name" "train.memory=${least}K" >out 2>log || fail "$name: exit $?"
+    grep -q "train.memory ${least}K a rank: .*dist.shard=" log || fail "$name: the choice is not told"
+    keys=$(sed -n 's/.*train.memory [0-9]*K a rank: \(.*\), [0-9.]* MiB at the peak/\1/p' log)
+    [ "$keys" = "$told" ] || fail "$name is given $keys, and plan tells $told"
+    [ "$(grep -o '"peak_bytes": *[0-9]*' "$name/metrics.jsonl" | awk -F: -v most=$((least * 1024)) '$2 > most' | wc -l)" = 0 ] || fail "$name: a rank takes more"
+}
+told() { # RANKS
+    "$MEOPT" plan configs/quickstart_dinov2.yaml device.type=cpu train.steps=2 --ranks "$1" --fit "${least}K" --json |
+        python3 -c 'import json, sys; print([r["keys"] for r in json.load(sys.stdin)["fit"]["rungs"] if r["chosen"]][0])'
+}
+ranks four "$(told 4)" "$MEOPT" train --workers 4
+[ "$(tail -n 1 four/metrics.jsonl | grep -o '"rank":' | wc -l)" = 4 ] || fail "not four ranks"
+if command -v mpirun >/dev/null && [ -e "$MEOPT_BUILD/libmeopt_mpi.so" ]; then # every rank reads the experiment, one chooses
+    ranks launched "$(told 2)" mpirun --allow-run-as-root --oversubscribe --mca rmaps_base_oversubscribe 1 --mca btl self,vader \
+        --mca mpi_yield_when_idle 1 -n 2 "$MEOPT" train
+fi
+# A job that comes back keeps what was chosen when it began, though another choice would fit now.
+for memory in 64M "${least}K"; do
+    "$MEOPT" train --resume-if-exists configs/quickstart_dinov2.yaml device.type=cpu train.steps=2 --run-dir . --name back "train.memory=$memory" >out 2>log ||
+        fail "it comes back: exit $?"
+done
+! grep -q 'train.memory .*:' log || fail "a run that goes on is given keys"
 
 # The speeds that the ladder is told with: which was measured, given, assumed.
 ladder() { "$MEOPT" plan configs/quickstart_dinov2.yaml device.type=cpu --fit 64M "$@" 2>log | grep '^ladder to'; }
@@ -79,6 +107,7 @@ limit() { "$MEOPT" plan configs/quickstart_dinov2.yaml --fit auto --json "$@" 2>
 all=$(awk '/^MemTotal/ { printf "%.0f", $2 * 1024 }' /proc/meminfo)
 free=$(limit device.type=cpu)
 [ "$free" -gt 0 ] && [ "$free" -le $((all / 20 * 19)) ] || fail "the machine's: $free of $all"
+[ "$(limit device.type=cpu --ranks 4)" -le $((all / 80 * 19)) ] || fail "four ranks do not share the machine's"
 [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ] || exit 0
 . "$MEOPT_SOURCE/tests/fake_cards.sh"
 for type in hip cuda; do

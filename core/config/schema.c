@@ -173,9 +173,9 @@ const struct config_key config_keys[] = {
      "a line on the terminal every so many steps (metrics.jsonl has all)", false, AT(train.log_every)},
 
     {"train.memory", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "", "train plan",
-     "bytes that a new run of one rank is to fit into, as in 8GiB: the fastest of what 'meopt plan --fit' "
-     "tells is written into its keys; auto: what the card, or the machine, has free then, less a twentieth; "
-     "not set: as the keys say",
+     "bytes that each rank of a new run is to fit into, as in 8GiB: the fastest of what 'meopt plan --fit' "
+     "tells is written into its keys; auto: what the card, or a rank's part of the machine, has free then, "
+     "less a twentieth; not set: as the keys say",
      false, AT(train.memory)},
     {"train.scratch_dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train bench",
      "directory of the working files of streamed weights, one of each rank, past the page cache, which end "

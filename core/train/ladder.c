@@ -196,6 +196,15 @@ int ladder_climb(struct ladder *l, const char *path, char **overrides, int count
     return code;
 }
 
+bool ladder_chooses(const char *key)
+{
+    size_t n = strlen(key);
+    for (int a = 0; a < AXES; a++)
+        for (int i = 0; i < WORDS && axes[a].choices[0][i]; i++)
+            if (strncmp(axes[a].choices[0][i], key, n) == 0 && axes[a].choices[0][i][n] == '=') return true;
+    return false;
+}
+
 void ladder_free(struct ladder *l)
 {
     free(l->rungs);
