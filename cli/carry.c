@@ -90,6 +90,7 @@ int carry_measure(struct ladder_speed *speed, const struct config *c, struct err
     int code = measure_disk(&speed->carried_gb_per_s, scratch, err);
     if (code || states == scratch || !other_disk(scratch, states)) return code;
     if ((code = measure_disk(&other, states, err)) != 0) return code;
+    speed->carried_by = "the scratch directory, the slower of two";
     if (other >= speed->carried_gb_per_s) return 0;
     speed->carried_gb_per_s = other;
     speed->carried_by = "optim.offload_dir, the slower of two";

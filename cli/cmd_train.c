@@ -19,29 +19,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A process that was killed a moment ago may still hold the run: wait for it a little. */
-static int reopen(const char *directory, struct config *config, int *lock, struct error *err)
-{
-    struct run run = {.metrics = -1, .events = -1, .lock = -1};
-    int code = EXIT_LOCKED;
-    for (int i = 0; i < 30 && code == EXIT_LOCKED; i++) {
-        code = run_open(&run, directory, err);
-        if (code == EXIT_LOCKED) nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-    }
-    if (code) return code;
-    run_tidy(&run);
-    *lock = run_release(&run);
-    char *path = path_join(directory, "config.yaml");
-    code = config_load(config, path, NULL, 0, err);
-    free(path);
-    return code;
-}
-
 /* The run of that name, which is there: the experiment must be the one that it began with. */
 static int go_on(const struct config *asked, const char *directory, bool from, int *lock, struct error *err)
 {
     struct config own;
-    int code = reopen(directory, &own, lock, err);
+    int code = train_reopen(directory, &own, lock, err);
     if (code) return code;
     for (int key = 0; key < config_key_count && !code; key++) {
         if (!config_keys[key].numbers || (from && strcmp(config_keys[key].name, "model_s.weight") == 0))
@@ -320,7 +302,7 @@ static int resume_run(const struct arguments *args, struct train_ranks *ranks, c
         free(*directory);
         *directory = branch;
     }
-    if (!code) code = reopen(*directory, &config, lock, err);
+    if (!code) code = train_reopen(*directory, &config, lock, err);
     if (code) return code;
     code = train_change_run(args, *directory, force, &config, err);
     if (!code) code = train_ranks_plan(ranks, args, &config, *directory, err);

@@ -23,7 +23,7 @@
 #endif
 
 struct talk {
-    bool json;
+    bool json, brief;
     int64_t first_step;
     double first_loss, last_loss, last_cosine, images;
     double begin;
@@ -87,13 +87,19 @@ static const char *telemetry(void *context, const struct device *device)
     return now.provider;
 }
 
-/* One table for every kind of device, and a warning for each fallback. */
-static void tell_start(const struct device_fact start[START_ROWS])
+/* A warning for each. */
+static void tell_fallbacks(const struct device_fact start[START_ROWS])
 {
     char text[1024];
-    for (int i = 0; i < START_ROWS; i++) log_info("%-28s %s", start[i].name, start[i].is);
     for (int i = 0; i < START_ROWS; i++)
         if (fact_warning(&start[i], text, sizeof text)[0]) log_warn("%s", text);
+}
+
+/* One table for every kind of device. */
+static void tell_start(const struct device_fact start[START_ROWS])
+{
+    for (int i = 0; i < START_ROWS; i++) log_info("%-28s %s", start[i].name, start[i].is);
+    tell_fallbacks(start);
 }
 
 /* Of another rank than 0 what rank 0 has not told. */
@@ -119,6 +125,10 @@ static void begun(void *context, const struct trainer *t, const struct device_fa
     talk->begin = clock_seconds();
     if (talk->ranks.dist.rank > 0) {
         warn_start(start, talk->ranks.dist.rank);
+        return;
+    }
+    if (talk->brief) {
+        tell_fallbacks(start);
         return;
     }
     const struct geometry *g[] = {&t->teacher_geometry, &t->student_geometry};
@@ -150,7 +160,7 @@ static void begun(void *context, const struct trainer *t, const struct device_fa
 static void variants(void *context, const struct loss_variant *v, int count)
 {
     const struct talk *talk = context;
-    if (talk->ranks.dist.rank > 0) return;
+    if (talk->ranks.dist.rank > 0 || talk->brief) return;
     for (int i = 0; i < count; i++) {
         char name[64];
         snprintf(name, sizeof name, "loss at step 0, %s", v[i].name);
@@ -192,7 +202,7 @@ static void stepped(void *context, const struct train_progress *p)
 static void saved(void *context, int64_t step)
 {
     const struct talk *talk = context;
-    if (talk->ranks.dist.rank == 0) log_info("checkpoint at step %lld", (long long)step);
+    if (talk->ranks.dist.rank == 0 && !talk->brief) log_info("checkpoint at step %lld", (long long)step);
 }
 
 static void summary(const struct talk *talk, const struct run *run, int code)
@@ -266,7 +276,7 @@ static int worker_train(struct talk *talk, const struct arguments *args, const c
                                    argument_text(args, "force-resume", NULL)};
         code = train_loop(&run, &config, how, argument_int(args, "stop-after", 0),
                           dist->size > 1 ? dist : NULL, &listener, err);
-        if (talk->trainer && dist->rank == 0 && (code == 0 || code == EXIT_STOPPED))
+        if (talk->trainer && dist->rank == 0 && !talk->brief && (code == 0 || code == EXIT_STOPPED))
             summary(talk, &run, code);
     }
     run_close(&run);
@@ -304,7 +314,8 @@ static int worker_run(const struct arguments *args, struct error *err)
         lost_map_catch(map_lost);
         worker_watch_limit(report);
     }
-    struct talk talk = {.json = argument_flag(args, "json"), .report = report};
+    struct talk talk = {
+        .json = argument_flag(args, "json"), .brief = argument_flag(args, "brief"), .report = report};
     code = worker_ranks_join(&talk.ranks, args, report, err);
     if (!code) {
         const char *directory = args->operand_count ? args->operands[0] : heartbeat_run(talk.ranks.heart);
@@ -334,6 +345,7 @@ static const struct option options[] = {
     {"config-hash", 0, OPTION_TEXT, "HEX", NULL, 0, 0,
      "of the experiment as this rank's command line has it"},
     {"lock", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the run's lock, which is held"},
+    {"brief", 0, OPTION_FLAG, NULL, NULL, 0, 0, "steps alone: no tables at start and end"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "a JSON object per line on stdout"},
     {0},
 };

@@ -14,7 +14,8 @@ struct compare_plan {
 
 /* Runs what is not done yet, in DIR/NAME-without-R and DIR/NAME-with-R (without -R when there is one repeat
  * only); a run that was broken off goes on from its checkpoint. directories gets 2 * repeats names
- * (malloc'ed): all without, then all with. EXIT_STOPPED when asked to stop. */
+ * (malloc'ed): all without, then all with. Each trains as 'meopt train' would, under a supervisor and on all
+ * cards of device.cards. EXIT_STOPPED when asked to stop. */
 int compare_run(const struct compare_plan *plan, char **directories, struct error *err);
 
 #endif

@@ -100,6 +100,7 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
     if (s->foreground) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(EXIT_SIGNAL + SIGKILL);
+        if (s->brief) dup2(2, 1);
     } else {
         int log;
         if (run_append(s->directory, "worker.log", &log, NULL) == 0) {
@@ -126,6 +127,7 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
         add_word(&w, s->force_resume);
     }
     if (s->json) add_word(&w, "--json");
+    if (s->brief) add_word(&w, "--brief");
     if (s->stop_after) add_number(&w, "--stop-after", s->stop_after);
     if (threads) add_number(&w, "--threads", threads);
     add_word(&w, "--");

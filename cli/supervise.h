@@ -29,7 +29,8 @@ struct supervision {
     const char *directory; /* of the run */
     int lock;              /* of it (run_release): held from before the first byte, and by the worker too */
     bool resume, json;
-    const char *force_resume;    /* keys between commas (core/train/loop.h), or NULL */
+    bool brief;               /* stdout is the caller's: workers tell their steps, and no more, on stderr */
+    const char *force_resume; /* keys between commas (core/train/loop.h), or NULL */
     int64_t stop_after, threads; /* 0: not given */
     bool foreground; /* the worker writes to our stdout and stderr, and dies with us as batch systems expect;
                         else it writes RUN/worker.log and outlives us */

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- a new run from another's weights ---- */
@@ -62,6 +63,25 @@ void train_overrides_free(struct train_overrides *o)
     for (int i = 0; i < o->count; i++) free(o->all[i]);
     free(o->all);
     *o = (struct train_overrides){0};
+}
+
+/* ---- a run that goes on ---- */
+
+int train_reopen(const char *directory, struct config *config, int *lock, struct error *err)
+{
+    struct run run = {.metrics = -1, .events = -1, .lock = -1};
+    int code = EXIT_LOCKED;
+    for (int i = 0; i < 30 && code == EXIT_LOCKED; i++) {
+        code = run_open(&run, directory, err);
+        if (code == EXIT_LOCKED) nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+    if (code) return code;
+    run_tidy(&run);
+    *lock = run_release(&run);
+    char *path = path_join(directory, "config.yaml");
+    code = config_load(config, path, NULL, 0, err);
+    free(path);
+    return code;
 }
 
 /* ---- a run with other keys ---- */

@@ -15,6 +15,10 @@ struct train_overrides {
 int train_overrides(struct train_overrides *o, const struct arguments *args, struct error *err);
 void train_overrides_free(struct train_overrides *o);
 
+/* A run that is there, held (*lock), and its configuration. A process that was killed a moment ago may still
+ * hold it: it is waited for a little. */
+int train_reopen(const char *directory, struct config *config, int *lock, struct error *err);
+
 /* Keys and options of this command line into the run's own config.yaml, so that whoever resumes it next has
  * them, too. *config is what the file said, and is what it says now. A key that may not be another when a run
  * goes on is EXIT_CONFIG, and nothing is written; force: keys between commas that may, NULL for none. */

@@ -10,6 +10,17 @@
 #include <string.h>
 #include <unistd.h>
 
+/* args NULL: a command without these options. */
+static int64_t option_int(const struct arguments *args, const char *name, int64_t missing)
+{
+    return args ? argument_int(args, name, missing) : missing;
+}
+
+static const char *option_text(const struct arguments *args, const char *name)
+{
+    return args ? argument_text(args, name, NULL) : NULL;
+}
+
 int train_ranks_read(struct train_ranks *r, const struct arguments *args, struct error *err)
 {
     *r = (struct train_ranks){0};
@@ -20,10 +31,10 @@ int train_ranks_read(struct train_ranks *r, const struct arguments *args, struct
                  "a task",
                  r->launch.idle_tasks);
     if (r->launch.size < 2) return 0;
-    if (argument_int(args, "workers", 0))
+    if (option_int(args, "workers", 0))
         return error_set(err, EXIT_USAGE, "leave --workers out", "%s has started %d ranks already",
                          r->launch.launcher, r->launch.size);
-    if (argument_int(args, "restarts", 0))
+    if (option_int(args, "restarts", 0))
         return error_set(err, EXIT_USAGE, "'meopt sbatch' writes a script that does; or start the job again",
                          "--restarts: ranks of %s can only be started again by it", r->launch.launcher);
     return 0;
@@ -34,7 +45,7 @@ static int ranks_wanted(const struct train_ranks *r, const struct arguments *arg
                         const struct config *config)
 {
     int named = config->device.type == DEVICE_TYPE_CPU ? 0 : config_cards(config, NULL);
-    return r->launch.size > 1 ? r->launch.size : (int)argument_int(args, "workers", named > 1 ? named : 1);
+    return r->launch.size > 1 ? r->launch.size : (int)option_int(args, "workers", named > 1 ? named : 1);
 }
 
 /* The run remembers of how many images its steps are, so that another number of ranks makes the same ones. */
@@ -43,7 +54,7 @@ static int assign_images(const struct train_ranks *r, const struct arguments *ar
 {
     char images[32];
     int ranks = ranks_wanted(r, args, config);
-    if (ranks < 2 || config->train.global_batch > 0 || argument_text(args, "resume", NULL)) return 0;
+    if (ranks < 2 || config->train.global_batch > 0 || option_text(args, "resume")) return 0;
     snprintf(images, sizeof images, "%lld", (long long)config->train.batch_size * ranks);
     return config_assign(config, "train.global_batch", images, err);
 }
@@ -51,15 +62,15 @@ static int assign_images(const struct train_ranks *r, const struct arguments *ar
 int train_ranks_assign(const struct train_ranks *r, const struct arguments *args, struct config *config,
                        struct error *err)
 {
-    const char *cards = argument_text(args, "cards", NULL);
+    const char *cards = option_text(args, "cards");
     int code = 0;
-    if (cards && argument_int(args, "workers", 0))
+    if (cards && option_int(args, "workers", 0))
         return error_set(err, EXIT_USAGE, "one of both",
                          "--cards starts a worker a card, --workers on the processor");
     if (cards) code = config_assign(config, "device.cards", cards, err);
     if (!code && cards && config->device.type == DEVICE_TYPE_CPU)
         code = config_assign(config, "device.type", "auto", err);
-    if (!code && argument_int(args, "workers", 0)) code = config_assign(config, "device.type", "cpu", err);
+    if (!code && option_int(args, "workers", 0)) code = config_assign(config, "device.type", "cpu", err);
     return code ? code : assign_images(r, args, config, err);
 }
 

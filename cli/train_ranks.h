@@ -14,7 +14,8 @@ struct train_ranks {
     char **cards; /* how.cards */
 };
 
-/* What the environment says; nothing is started. To be called first. */
+/* What the environment says; nothing is started. To be called first. args, here and below: of 'meopt train';
+ * NULL: of a command that has none of its options. */
 int train_ranks_read(struct train_ranks *r, const struct arguments *args, struct error *err);
 /* One that a launcher started, and not rank 0: it does not come back but for an error. resume: the run's
  * directory, or NULL. */

@@ -1,5 +1,6 @@
 # meopt compare --run: both runs with one seed, interrupted and killed on the way, then the same figures as without; repeats; a
-# directory of another experiment is refused.
+# directory of another experiment is refused. Each run is supervised as 'meopt train' does it: what its cards did stands beside it, and
+# device.cards gives it ranks.
 set -eu
 dir=$(mktemp -d)
 export OMP_NUM_THREADS=1 # so small a model is no work for more
@@ -15,9 +16,15 @@ data: {root: COCO2014, image_size: 56, workers: 1}
 train: {steps: 200, batch_size: 4, log_every: 10, checkpoint_keep: 1, checkpoint_steps: 40, seed: 3}
 optim: {lr: 1.0e-3, warmup_steps: 2}
 END
-run() { "$MEOPT" compare --run "$dir/tiny.yaml" --run-dir "$dir/$1" "$2" "$3" "$4" 2>"$dir/log"; }
+run() { # DIRECTORY ARGUMENT...
+    runs=$1
+    shift
+    "$MEOPT" compare --run "$dir/tiny.yaml" --run-dir "$dir/$runs" "$@" 2>"$dir/log"
+}
 
 run whole --name c --json >"$dir/whole.json" || fail "a comparison"
+grep -q '"cards":\[{"rank":0,' "$dir/whole/c-without/cards.jsonl" && grep -q '"cards":\[{"rank":0,' "$dir/whole/c-with/cards.jsonl" || fail "what the cards did is not kept"
+[ ! -e "$dir/whole/c-with/live.json" ] || fail "it looks as if it trained still"
 steps() { if [ -f "$1/metrics.jsonl" ]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
 # asked to stop in the first run, killed in the second
 "$MEOPT" compare --run "$dir/tiny.yaml" --run-dir "$dir/cut" --name c train.steps=200 >/dev/null 2>"$dir/log" &
@@ -60,3 +67,13 @@ END
 code=0
 "$MEOPT" compare --run "$dir/tiny.yaml" train.nothing=1 >/dev/null 2>"$dir/log" || code=$?
 [ $code = 7 ] || fail "a wrong setting: exit $code"
+code=0
+OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$MEOPT" compare --run "$dir/tiny.yaml" --run-dir "$dir/whole" --name m >/dev/null 2>"$dir/log" || code=$?
+[ $code = 2 ] && grep -q 'starts its ranks itself: not 2 of mpirun' "$dir/log" || fail "under a launcher: exit $code"
+if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
+    . "$MEOPT_SOURCE/tests/fake_cards.sh"
+    FAKE_CARDS=2 TMPDIR="$dir" run cards --name c train.steps=2 "device.cards=[0,1]" >/dev/null || fail "two cards"
+    for run in without with; do
+        [ "$(tail -n 1 "$dir/cards/c-$run/metrics.jsonl" | grep -o '"rank":' | wc -l)" = 2 ] || fail "$run: not a rank a card"
+    done
+fi
