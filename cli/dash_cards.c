@@ -29,12 +29,17 @@ static double others(const struct follow_card *c)
     return isfinite(c->used_bytes) ? fmax(0, c->used_bytes - own) : NAN;
 }
 
+/* The peak of the card's rank; not above 0: nobody knows. */
+static double planned(const struct follow *f, const struct follow_card *c)
+{
+    return (double)follow_plan(f, c->rank)->peak_bytes;
+}
+
 /* Bytes that the whole bar stands for: the card. The processor's memory, of which a run may be a thousandth,
  * gives way to what is planned where the run's part would not be seen; *card false then. */
 static double scale_of(const struct follow *f, const struct follow_card *c, bool *card)
 {
-    double needs =
-        fmax(fmax((double)c->memory.peak_bytes, (double)f->plan.peak_bytes), (double)f->baseline.peak_bytes);
+    double needs = fmax(fmax((double)c->memory.peak_bytes, planned(f, c)), (double)f->baseline.peak_bytes);
     *card = c->total_bytes > 0 && (c->pci[0] || needs >= c->total_bytes / 20);
     return *card ? c->total_bytes : needs * 1.05;
 }
@@ -59,8 +64,7 @@ static void draw_bar(const struct follow *f, const struct follow_card *c, int y,
         }
     for (; at < x + w; at++) dash_put(y, at, 1, dash_paint(PAIR_DIM), screen_ascii ? "." : "·");
     if (c->rank < 0) return;
-    int mark = dash_mark((double)f->plan.peak_bytes, total, w),
-        held = dash_mark((double)c->memory.peak_bytes, total, w);
+    int mark = dash_mark(planned(f, c), total, w), held = dash_mark((double)c->memory.peak_bytes, total, w);
     if (mark >= 0) dash_put(y, x + mark, 1, A_BOLD, screen_ascii ? "!" : "┊");
     if (held >= 0) dash_put(y, x + held, 1, A_BOLD, screen_ascii ? "|" : "▏");
 }
@@ -260,7 +264,7 @@ static bool forecast(const struct follow *f, char *dst, size_t size)
     if (run_status_over(&f->status) || f->replay) return false;
     for (int i = 0; i < f->card_count; i++) {
         const struct follow_card *c = &f->cards[i];
-        double peak = fmax((double)c->memory.peak_bytes, (double)f->plan.peak_bytes), rest = others(c),
+        double peak = fmax((double)c->memory.peak_bytes, planned(f, c)), rest = others(c),
                room = c->total_bytes - rest - peak;
         if (!c->pci[0] || !isfinite(room) || !(peak > 0) || rest <= 0 || ours(c) >= peak) continue;
         if (room < 0) {
@@ -309,7 +313,8 @@ void dash_savings(const struct dash *d, const struct dash_rect *r)
     const struct follow *f = dash_shown(d);
     const struct follow_card *c = shown_card(d);
     char line[300], b1[24], b2[24];
-    int64_t peak = c && c->memory.peak_bytes > 0 ? c->memory.peak_bytes : f->plan.peak_bytes,
+    const struct run_memory *plan = follow_plan(f, c ? c->rank : -1);
+    int64_t peak = c && c->memory.peak_bytes > 0 ? c->memory.peak_bytes : plan->peak_bytes,
             without = f->baseline.peak_bytes;
     bool measured = c && c->memory.peak_bytes > 0, alarm = forecast(f, line, sizeof line);
     int y = r->y;
@@ -317,9 +322,9 @@ void dash_savings(const struct dash *d, const struct dash_rect *r)
     if (peak <= 0 || y >= r->y + r->h) return;
     int n = snprintf(line, sizeof line, "peak %s%s", dash_bytes(b1, sizeof b1, (double)peak),
                      measured ? "" : " planned");
-    if (measured && f->plan.peak_bytes > 0 && r->w >= 60)
+    if (measured && plan->peak_bytes > 0 && r->w >= 60)
         n += snprintf(line + n, sizeof line - (size_t)n, ", planned %s",
-                      dash_bytes(b2, sizeof b2, (double)f->plan.peak_bytes));
+                      dash_bytes(b2, sizeof b2, (double)plan->peak_bytes));
     if (without > 0 && f->use_meopt)
         snprintf(line + n, sizeof line - (size_t)n, ", without meopt %s: %+.0f%%",
                  dash_bytes(b2, sizeof b2, (double)without), 100.0 * ((double)peak / (double)without - 1));
@@ -414,7 +419,8 @@ void dash_memory(const struct dash *d, const struct dash_rect *r)
 {
     const struct follow *f = dash_shown(d);
     const struct follow_card *c = shown_card(d);
-    char line[200], now[24], plan[24], base[24];
+    const struct run_memory *plan = follow_plan(f, c ? c->rank : -1);
+    char line[200], now[24], own[24], base[24];
     int y = r->y;
     struct dash_rect first = {r->y, r->x, 1, r->w};
     dash_savings(d, &first);
@@ -428,7 +434,7 @@ void dash_memory(const struct dash *d, const struct dash_rect *r)
         dash_put(y, r->x + 1, 1, dash_paint(PAIR_CLASS + i) | A_BOLD, letter);
         snprintf(line, sizeof line, "%-12s %9s %9s %14s", memory_class_names[i],
                  dash_bytes(now, sizeof now, c ? (double)c->memory.class_bytes[i] : -1),
-                 dash_bytes(plan, sizeof plan, f->plan.peak_bytes > 0 ? (double)f->plan.class_bytes[i] : -1),
+                 dash_bytes(own, sizeof own, plan->peak_bytes > 0 ? (double)plan->class_bytes[i] : -1),
                  dash_bytes(base, sizeof base,
                             f->baseline.peak_bytes > 0 ? (double)f->baseline.class_bytes[i] : -1));
         dash_put(y, r->x + 3, r->w - 3, 0, line);

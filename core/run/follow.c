@@ -130,6 +130,24 @@ static void take_fallback(struct follow *f, const json_t *meta)
     }
 }
 
+static void take_rank_plans(struct follow *f, const json_t *ranks)
+{
+    size_t i;
+    const json_t *one;
+    json_array_foreach(ranks, i, one)
+    {
+        if (i == FOLLOW_CARDS || follow_whole(one, "rank") != (int64_t)i) break;
+        f->rank_plans[i] = memory_told(one);
+        f->rank_plan_count = (int)i + 1;
+    }
+}
+
+const struct run_memory *follow_plan(const struct follow *f, int rank)
+{
+    bool own = rank >= 0 && rank < f->rank_plan_count && f->rank_plans[rank].peak_bytes > 0;
+    return own ? &f->rank_plans[rank] : &f->plan;
+}
+
 static void take_meta(struct follow *f)
 {
     json_t *meta = f->has_meta ? NULL : follow_load(f, "meta.json"),
@@ -148,6 +166,7 @@ static void take_meta(struct follow *f)
         f->has_plan = true;
         f->plan = memory_told(plan);
         f->baseline = memory_told(json_object_get(plan, "baseline"));
+        take_rank_plans(f, json_object_get(plan, "ranks"));
     }
     json_decref(meta);
     json_decref(plan);

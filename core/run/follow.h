@@ -84,7 +84,9 @@ struct follow {
     char family[32], device[96];
     double started;
     int64_t student_parameters, teacher_parameters, epoch_steps; /* epoch_steps: -1 not known */
-    struct run_memory plan, baseline;
+    struct run_memory plan, baseline;                            /* of the rank that holds the most */
+    struct run_memory rank_plans[FOLLOW_CARDS]; /* of each rank, where they differ: follow_plan */
+    int rank_plan_count;
     bool has_meta, has_plan, use_meopt;
     char teacher[96], student[96]; /* names of the weight files, from config.yaml */
     int64_t batch, data_workers;   /* data_workers 0: one per processor */
@@ -142,6 +144,9 @@ void follow_replay(struct follow *follow, double seconds);
  * whatever its length. To be closed like the run itself. */
 int follow_at(struct follow **past, const struct follow *now, double step, struct error *err);
 void follow_close(struct follow *follow);
+
+/* What that rank is planned to hold; of one that is not told apart, and of -1, what the most is. */
+const struct run_memory *follow_plan(const struct follow *follow, int rank);
 
 /* The newest whole line of a run's metrics; false when there is none. */
 bool follow_last(const char *directory, struct metric_line *line);

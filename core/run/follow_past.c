@@ -114,6 +114,8 @@ int follow_at(struct follow **past, const struct follow *now, double step, struc
     struct follow *f = *past;
     f->plan = now->plan;
     f->baseline = now->baseline;
+    memcpy(f->rank_plans, now->rank_plans, sizeof f->rank_plans);
+    f->rank_plan_count = now->rank_plan_count;
     f->has_plan = now->has_plan;
     f->epoch_steps = now->epoch_steps;
     f->status = now->status;

@@ -463,7 +463,7 @@ static int train(struct course *w, const char *event, json_t *identity, json_t *
     start_table(w->t, telemetry, start);
     int code = start_among(&w->t->ranks, start, err);
     json_t *told = start_json(start);
-    if (!code && leads(w)) code = meta_write(w->run, w->t, data, w->p.total, told, identity, err);
+    if (!code) code = meta_write(w->run, w->t, data, w->p.total, told, identity, err);
     json_decref(told);
     if (!code && leads(w)) code = identity_write_images(w->run, data_list(data), err);
     if (code) return code;

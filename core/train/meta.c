@@ -4,6 +4,7 @@
 #include "core/base/json.h"
 #include "core/run/checkpoint.h"
 #include "core/run/memory.h"
+#include "core/dist/dist.h"
 #include "core/train/plan.h"
 
 #include <stdio.h>
@@ -65,40 +66,122 @@ static json_t *config_hash_text(const struct config *config)
     return json_string(text);
 }
 
-int meta_write(const struct run *run, const struct trainer *t, const struct data *data, int64_t total,
-               json_t *start, json_t *identity, struct error *err)
+/* What each rank tells the first. */
+struct rank_told {
+    bool planned, compared;
+    struct memory_use use, baseline;
+    int64_t checkpoint_bytes;
+    int pid;
+    char host[128], device[128], pci[32];
+};
+
+/* (ranks), of all of them, which make this call together; the caller frees. */
+static struct rank_told *tell_ranks(struct trainer *t, int *code, struct error *err)
 {
-    char host[128] = "";
-    gethostname(host, sizeof host - 1);
-    json_t *meta = json_pack("{s:i, s:s, s:i, s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "version", 1, "host", host,
-                             "pid", (int)getpid(), "started", (double)time(NULL), "device", t->device->name,
-                             "images", (json_int_t)data_images(data), "total_steps", (json_int_t)total,
-                             "student_parameters", (json_int_t)geometry_parameters(&t->student_geometry),
-                             "teacher_parameters", (json_int_t)geometry_parameters(&t->teacher_geometry),
-                             "family", family_name(t->student_geometry.family));
+    struct dist *ranks = &t->ranks;
+    struct rank_told *all = xcalloc((size_t)ranks->size, sizeof *all), *own = &all[ranks->rank];
+    int64_t *offsets = xcalloc((size_t)ranks->size + 1, sizeof *offsets);
+    struct plan plan, baseline;
+    for (int r = 0; r <= ranks->size; r++) offsets[r] = r * (int64_t)sizeof *all;
+    if ((own->planned = plan_found(&plan, t, true) == 0)) {
+        own->use = plan.use;
+        own->checkpoint_bytes = plan.checkpoint_bytes;
+    }
+    if ((own->compared = plan_found(&baseline, t, false) == 0)) own->baseline = baseline.use;
+    own->pid = (int)getpid();
+    gethostname(own->host, sizeof own->host - 1);
+    snprintf(own->device, sizeof own->device, "%s", t->device->name);
+    snprintf(own->pci, sizeof own->pci, "%s", t->device->pci);
+    *code = dist_gather_host(ranks, all, offsets, err);
+    free(offsets);
+    return all;
+}
+
+/* The rank that is planned to hold the most; of several alike the first. */
+static int largest(const struct rank_told *all, int ranks)
+{
+    int most = 0;
+    for (int r = 1; r < ranks; r++)
+        if (all[r].use.peak_total_bytes > all[most].use.peak_total_bytes) most = r;
+    return most;
+}
+
+static bool alike(const struct rank_told *all, int ranks)
+{
+    for (int r = 1; r < ranks; r++)
+        if (memcmp(&all[r].use, &all[0].use, sizeof all[0].use) != 0) return false;
+    return true;
+}
+
+static json_t *places_json(const struct rank_told *all, int ranks)
+{
+    json_t *places = json_array();
+    for (int r = 0; r < ranks; r++)
+        json_array_append_new(places,
+                              json_pack("{s:i, s:s, s:i, s:s, s:s}", "rank", r, "host", all[r].host, "pid",
+                                        all[r].pid, "device", all[r].device, "pci", all[r].pci));
+    return places;
+}
+
+static int64_t or_unknown(bool known, size_t bytes) { return known ? (int64_t)bytes : -1; }
+
+static json_t *bytes_or_null(int64_t bytes)
+{
+    return bytes < 0 ? json_null() : json_integer((json_int_t)bytes);
+}
+
+static json_t *plan_told(const struct rank_told *all, int ranks)
+{
+    int most = largest(all, ranks);
+    json_t *memory = all[most].planned ? memory_json(&all[most].use) : json_object();
+    if (all[most].compared) json_object_set_new(memory, "baseline", memory_json(&all[most].baseline));
+    if (ranks == 1) return memory;
+    json_object_set_new(memory, "rank", json_integer(most));
+    if (alike(all, ranks)) return memory;
+    json_t *by_rank = json_array();
+    for (int r = 0; r < ranks; r++) {
+        json_t *one = all[r].planned ? memory_json(&all[r].use) : json_object();
+        json_object_set_new(one, "rank", json_integer(r));
+        json_array_append_new(by_rank, one);
+    }
+    json_object_set_new(memory, "ranks", by_rank);
+    return memory;
+}
+
+static int write_told(const struct run *run, const struct trainer *t, const struct rank_told *all,
+                      const struct data *data, int64_t total, json_t *start, json_t *identity,
+                      struct error *err)
+{
+    int ranks = t->ranks.size;
+    const struct rank_told *most = &all[largest(all, ranks)];
+    json_t *meta =
+        json_pack("{s:i, s:s, s:i, s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "version", 1, "host", all[0].host,
+                  "pid", (int)getpid(), "started", (double)time(NULL), "device", t->device->name, "images",
+                  (json_int_t)data_images(data), "total_steps", (json_int_t)total, "student_parameters",
+                  (json_int_t)geometry_parameters(&t->student_geometry), "teacher_parameters",
+                  (json_int_t)geometry_parameters(&t->teacher_geometry), "family",
+                  family_name(t->student_geometry.family));
     json_object_set(meta, "start", start);
     json_object_set_new(meta, "student_heads", json_integer((json_int_t)t->student_geometry.heads));
     json_object_set_new(meta, "student_activation", json_string(geometry_activation(&t->student_geometry)));
     struct meopt_bytes held = {0};
-    struct plan plan, baseline;
-    bool planned = plan_found(&plan, t, true) == 0, compared = plan_found(&baseline, t, false) == 0;
     (void)meopt_held(t->opt, &held);
     json_object_set_new(meta, "code_version", json_string(MEOPT_VERSION));
     json_object_set_new(meta, "program_crc32c", hex_or_null(meta_program_crc()));
     json_object_set_new(meta, "data_crc32c", hex_or_null(data_hash(data)));
     json_object_set_new(meta, "seed", json_integer((json_int_t)t->config->train.seed));
     json_object_set_new(meta, "batch_images", json_integer((json_int_t)t->images));
-    json_object_set_new(meta, "ranks", json_integer(t->ranks.size));
+    json_object_set_new(meta, "ranks", json_integer(ranks));
+    if (ranks > 1) json_object_set_new(meta, "places", places_json(all, ranks));
     json_object_set_new(meta, "epoch_steps", json_integer((json_int_t)data_epoch_batches(data)));
     json_object_set_new(meta, "optimizer_bytes_per_param",
                         held.parameters ? json_real((double)held.total / (double)held.parameters)
                                         : json_null());
     json_object_set_new(meta, "planned_peak_bytes",
-                        planned ? json_integer((json_int_t)plan.use.peak_total_bytes) : json_null());
+                        bytes_or_null(or_unknown(most->planned, most->use.peak_total_bytes)));
     json_object_set_new(meta, "planned_baseline_peak_bytes",
-                        compared ? json_integer((json_int_t)baseline.use.peak_total_bytes) : json_null());
-    json_object_set_new(meta, "checkpoint_bytes",
-                        planned ? json_integer((json_int_t)plan.checkpoint_bytes) : json_null());
+                        bytes_or_null(or_unknown(most->compared, most->baseline.peak_total_bytes)));
+    json_object_set_new(meta, "checkpoint_bytes", bytes_or_null(most->planned ? most->checkpoint_bytes : -1));
     json_object_set_new(meta, "config_hash", config_hash_text(t->config));
     char from[256];
     int64_t from_step;
@@ -114,8 +197,16 @@ int meta_write(const struct run *run, const struct trainer *t, const struct data
     } else {
         code = write_json(run, "meta.json", meta, err);
     }
-    json_t *memory = planned ? memory_json(&plan.use) : json_object();
-    if (compared) json_object_set_new(memory, "baseline", memory_json(&baseline.use));
-    int second = write_json(run, "plan.json", memory, code ? NULL : err);
+    int second = write_json(run, "plan.json", plan_told(all, ranks), code ? NULL : err);
     return code ? code : second;
+}
+
+int meta_write(const struct run *run, struct trainer *t, const struct data *data, int64_t total,
+               json_t *start, json_t *identity, struct error *err)
+{
+    int code;
+    struct rank_told *all = tell_ranks(t, &code, err);
+    if (!code && t->ranks.rank == 0) code = write_told(run, t, all, data, total, start, identity, err);
+    free(all);
+    return code;
 }

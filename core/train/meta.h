@@ -9,8 +9,9 @@
 #include "core/train/trainer.h"
 
 /* total: the steps of the whole run. start: of start.h. Both JSON objects stay the caller's; identity:
- * identity_config. */
-int meta_write(const struct run *run, const struct trainer *trainer, const struct data *data, int64_t total,
+ * identity_config. Of several ranks all make this call, and rank 0 writes: the plan of the rank that holds
+ * the most, with that of each where they differ, and where each is. */
+int meta_write(const struct run *run, struct trainer *trainer, const struct data *data, int64_t total,
                json_t *start, json_t *identity, struct error *err);
 
 /* Which program this is: its version, and the CRC-32C of its file, 0 when it cannot be read. */

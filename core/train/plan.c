@@ -50,6 +50,16 @@ static void count_streamed(struct plan *p, const struct trainer *t)
     p->streamed_student_bytes = (forwards * passes + 1 + apart) * (int64_t)stream_bytes(t->student_stream);
 }
 
+/* The weights as exact fp32 values, and the records of all ranks, by what this one has of them. */
+static int64_t checkpoint_bytes(const struct trainer *t, const struct meopt_bytes *held, const struct plan *p)
+{
+    double records = 0;
+    for (int i = 0; i < t->tensor_count; i++) records += (double)meopt_state_bytes(t->opt, (size_t)i);
+    if (many_sharded(t) && held->parameters)
+        records *= (double)p->trained_parameters / (double)held->parameters;
+    return (int64_t)sizeof(float) * p->student_parameters + (int64_t)records;
+}
+
 static void count(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
@@ -75,9 +85,7 @@ static void count(struct plan *p, const struct trainer *t)
     (void)meopt_offloaded(t->opt, &away, NULL);
     p->offload_written_bytes = away.moments + away.corrections;
     p->offload_read_bytes = p->offload_written_bytes * (c->optim.name == OPTIM_NAME_LAMB ? 2 : 1);
-    /* weights as the format holds them, and moments; tensors that are not trained in fp32 */
-    p->checkpoint_bytes = (int64_t)(held.weights + held.correction + held.moments) +
-                          4 * (p->student_parameters - p->trained_parameters);
+    p->checkpoint_bytes = checkpoint_bytes(t, &held, p);
     p->update_bytes = 2.0 * (double)(held.weights + held.copy / 2 + held.correction + held.moments) +
                       (double)p->gradient_bytes;
     if (c->train.cache_teacher)
