@@ -105,9 +105,9 @@ static void another_shape_is_refused(void **state)
     assert_int_equal(save(1, 1, 1, &err), 0);
     assert_int_equal(checkpoint_newest(&c, directory, false, &err), 0);
     other[1].shape[0]++;
-    assert_int_equal(checkpoint_tensors(&c, other, 2, same_tensor, &seed, &err), EXIT_INTEGRITY);
+    assert_int_equal(checkpoint_tensors(&c, other, 2, NULL, same_tensor, &seed, &err), EXIT_INTEGRITY);
     other[1] = (struct weights_row){.name = "head", .ndim = 1, .shape = {VALUES}};
-    assert_int_equal(checkpoint_tensors(&c, other, 2, same_tensor, &seed, &err), EXIT_INTEGRITY);
+    assert_int_equal(checkpoint_tensors(&c, other, 2, NULL, same_tensor, &seed, &err), EXIT_INTEGRITY);
     assert_string_equal(err.what, "tensor head is missing or has another shape");
     checkpoint_close(&c);
 }

@@ -273,8 +273,8 @@ static void one_that_is_open_may_be_removed(void **state)
     assert_int_equal(checkpoint_newest(&c, directory, false, &err), 0);
     assert_int_equal(save(2, 1, 2, &err), 0);
     assert_false(there("step-00000001"));
-    if (checkpoint_tensors(&c, rows, 2, same_tensor, &seed, &err)) fail_msg("%s", err.what);
-    if (checkpoint_records(&c, RECORDS, same_record, &seed, &err)) fail_msg("%s", err.what);
+    if (checkpoint_tensors(&c, rows, 2, NULL, same_tensor, &seed, &err)) fail_msg("%s", err.what);
+    if (checkpoint_records(&c, RECORDS, -1, same_record, &seed, &err)) fail_msg("%s", err.what);
     checkpoint_close(&c);
 }
 

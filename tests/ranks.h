@@ -36,6 +36,7 @@ struct rank {
     struct step_result results[STEPS];
     float *weights;
     int64_t count, tensors;
+    int64_t resume_bytes; /* that it read to go on */
     size_t peak_bytes, planned_bytes, classes[MEMORY_CLASS_COUNT];
 };
 
@@ -67,11 +68,23 @@ static int make(struct tiny *tiny, const struct rank *r, const char *device, str
     return code;
 }
 
+/* What this thread has read so far, from wherever. */
+static int64_t thread_read(void)
+{
+    long long bytes = 0;
+    FILE *f = fopen("/proc/thread-self/io", "r");
+    if (f && fscanf(f, "rchar: %lld", &bytes) != 1) bytes = 0;
+    if (f) fclose(f);
+    return bytes;
+}
+
 static void train(struct rank *r, struct trainer *t)
 {
     struct feed feed = {.rank = r, .trainer = t};
     int64_t from = 0, last = r->last_step ? r->last_step : STEPS;
+    int64_t before = thread_read();
     if (r->directory) r->code = trainer_resume(t, r->directory, &from, &r->err);
+    r->resume_bytes = thread_read() - before;
     for (feed.step = from > 0 ? (int)from : 0; feed.step < last && !r->code; feed.step++) {
         if (feed.step + 1 == r->lost_step) {
             r->code = EXIT_DISK;

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 
 /* In front of the C library's: no room for a file that is called so. */
 static const char *full;
@@ -62,7 +63,7 @@ static void content_read(struct content *c, const char *directory, int64_t tenso
     if (checkpoint_newest(&saved, directory, false, &err)) fail_msg("%s", err.what);
     assert_int_equal(saved.step, STEPS);
     c->writers = saved.writers;
-    if (checkpoint_records(&saved, tensors, take_whole, c, &err)) fail_msg("%s", err.what);
+    if (checkpoint_records(&saved, tensors, -1, take_whole, c, &err)) fail_msg("%s", err.what);
     checkpoint_close(&saved);
     free(path);
 }
@@ -184,6 +185,93 @@ static void a_rank_that_cannot_write_its_part_is_named_and_the_last_good_stays(v
     file_remove_tree(alone, NULL);
 }
 
+static int64_t size_of(const char *directory, const char *name)
+{
+    char *path = path_join(directory, name);
+    struct stat st;
+    if (stat(path, &st)) fail_msg("%s: %s", path, strerror(errno));
+    free(path);
+    return (int64_t)st.st_size;
+}
+
+/* A quarter of what tells whether the checkpoint is whole, and its own part of weights and states, in blocks
+ * of a MiB, which count for much in so small a one: where each read everything twice. */
+static void each_rank_reads_its_part(void **state)
+{
+    (void)state;
+    char directory[] = "/tmp/meopt-ranks-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    run_directory = directory;
+    static const char wide[] = "dist.shard=parameters model_s.width=384 model_s.hidden=1536";
+    run_last_step = 1;
+    ranks_free(as_ranks(4, wide, -1), 4);
+    int64_t all = size_of(directory, "ckpt/step-00000001/model.safetensors");
+    for (int r = 0; r < 4; r++) {
+        char name[80];
+        snprintf(name, sizeof name, "ckpt/step-00000001/optimizer.%d-of-4.bin", r);
+        all += size_of(directory, name);
+    }
+    run_last_step = 2;
+    struct rank *ranks = as_ranks(4, wide, -1);
+    for (int r = 0; r < 4; r++) {
+        if (ranks[r].code) fail_msg("%s", ranks[r].err.what);
+        if (ranks[r].resume_bytes < all / 4 || ranks[r].resume_bytes > all / 5 * 4)
+            fail_msg("rank %d read %lld of %lld bytes", r, (long long)ranks[r].resume_bytes, (long long)all);
+    }
+    ranks_free(ranks, 4);
+    file_remove_tree(directory, NULL);
+}
+
+/* In the middle of a file: a byte is another, or the end is gone. */
+static void damage(const char *directory, const char *name, bool cut)
+{
+    char *path = path_join(directory, name);
+    int64_t bytes = size_of(directory, name);
+    unsigned char byte;
+    if (cut) assert_int_equal(truncate(path, bytes / 2), 0);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    if (!cut) {
+        assert_int_equal(pread(fd, &byte, 1, bytes / 2), 1);
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, bytes / 2), 1);
+    }
+    close(fd);
+    free(path);
+}
+
+/* Also in a part that no rank goes on with: somebody reads every byte. The others hear of it, and the
+ * checkpoint counts for nothing. */
+static void a_damaged_file_is_noticed_whoever_reads_it(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        bool cut;
+        int ranks;
+    } cases[] = {{"optimizer.2-of-4.bin", false, 4}, {"optimizer.3-of-4.bin", false, 2},
+                 {"optimizer.1-of-4.bin", true, 4},  {"model.safetensors", false, 4},
+                 {"model.safetensors", true, 3},     {"optimizer.0-of-4.bin", false, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char directory[] = "/tmp/meopt-ranks-XXXXXX";
+        assert_non_null(mkdtemp(directory));
+        run_directory = directory;
+        run_last_step = 1;
+        ranks_free(as_ranks(4, "dist.shard=optimizer", -1), 4);
+        char *name = path_join("ckpt/step-00000001", cases[i].name);
+        damage(directory, name, cases[i].cut);
+        run_last_step = 2;
+        struct rank *ranks = as_ranks(cases[i].ranks, "dist.shard=optimizer", -1);
+        for (int r = 0; r < cases[i].ranks; r++) {
+            if (ranks[r].code != EXIT_INTEGRITY || !strstr(ranks[r].err.what, cases[i].name))
+                fail_msg("%s, rank %d: %d: %s", cases[i].name, r, ranks[r].code, ranks[r].err.what);
+        }
+        ranks_free(ranks, cases[i].ranks);
+        free(name);
+        file_remove_tree(directory, NULL);
+    }
+}
+
 static void a_save_that_fails_fails_on_every_rank(void **state)
 {
     (void)state;
@@ -208,6 +296,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup(name, begin)
     const struct CMUnitTest tests[] = {
         TEST(a_checkpoint_goes_from_any_number_of_ranks_to_any), TEST(a_save_that_fails_fails_on_every_rank),
+        TEST(each_rank_reads_its_part), TEST(a_damaged_file_is_noticed_whoever_reads_it),
         TEST(a_rank_that_cannot_write_its_part_is_named_and_the_last_good_stays)};
     make_images();
     return cmocka_run_group_tests(tests, NULL, NULL);

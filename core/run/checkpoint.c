@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/base/progress.h"
 #include "core/base/retry.h"
 
 #include <dirent.h>
@@ -101,9 +102,8 @@ int checkpoint_steps(const char *directory, int64_t **steps, int *count, struct 
 
 /* ---- whether it is whole ---- */
 
-/* Up to `bytes` from `offset`; *got less only at the end of the file. */
-static int read_at(int fd, void *dst, size_t bytes, int64_t offset, size_t *got, const char *path,
-                   struct error *err)
+int checkpoint_read_at(int fd, void *dst, size_t bytes, int64_t offset, size_t *got, const char *path,
+                       struct error *err)
 {
     *got = 0;
     while (*got < bytes) {
@@ -130,17 +130,29 @@ int checkpoint_open_part(const char *path, int *fd, struct error *err)
     return code;
 }
 
+static void add_blocks(struct checkpoint_blocks *blocks, const char *p, size_t bytes)
+{
+    blocks->crcs =
+        xrealloc(blocks->crcs, (blocks->count + bytes / CHECKPOINT_BLOCK + 1) * sizeof *blocks->crcs);
+    for (size_t at = 0; at < bytes; at += CHECKPOINT_BLOCK)
+        blocks->crcs[blocks->count++] =
+            crc32c(0, p + at, bytes - at < CHECKPOINT_BLOCK ? bytes - at : CHECKPOINT_BLOCK);
+}
+
 /* By reading, not by a map: a disk that fails is an error then, and no signal. */
-int checkpoint_checksum(int fd, const char *path, struct checkpoint_written *found, struct error *err)
+int checkpoint_checksum(int fd, const char *path, struct checkpoint_written *found,
+                        struct checkpoint_blocks *blocks, struct error *err)
 {
     size_t got = READ_BYTES;
     char *buffer = malloc(READ_BYTES);
     int code = buffer ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", path);
     *found = (struct checkpoint_written){0};
     while (!code && got == READ_BYTES) {
-        code = read_at(fd, buffer, READ_BYTES, found->bytes, &got, path, err);
+        code = checkpoint_read_at(fd, buffer, READ_BYTES, found->bytes, &got, path, err);
         if (!code) found->crc = crc32c(found->crc, buffer, got);
+        if (!code && blocks) add_blocks(blocks, buffer, got);
         found->bytes += (int64_t)got;
+        progress_mark();
     }
     free(buffer);
     return code;
@@ -155,7 +167,7 @@ static int read_manifest(struct checkpoint *c, int fd, const char *path, struct 
     size_t bytes = (size_t)st.st_size;
     char *text = malloc(bytes + 1);
     int code = text ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", path);
-    if (!code) code = read_at(fd, text, bytes, 0, &got, path, err);
+    if (!code) code = checkpoint_read_at(fd, text, bytes, 0, &got, path, err);
     if (!code) {
         json_error_t why;
         const json_t *step;
@@ -202,7 +214,7 @@ static int compare_part(const struct checkpoint *c, const char *name, int fd, en
                                        .crc = (uint32_t)json_integer_value(json_object_get(entry, "crc32c"))};
     struct stat st;
     int code = 0;
-    if (depth == BY_CONTENT) code = checkpoint_checksum(fd, path, &found, err);
+    if (depth == BY_CONTENT) code = checkpoint_checksum(fd, path, &found, NULL, err);
     else if (fstat(fd, &st) == 0) found.bytes = (int64_t)st.st_size;
     else code = error_errno(err, EXIT_FAILED, NULL, "cannot read %s", path);
     if (!code && (!entry || found.bytes != json_integer_value(json_object_get(entry, "bytes")) ||
@@ -211,6 +223,54 @@ static int compare_part(const struct checkpoint *c, const char *name, int fd, en
                          name);
     free(path);
     return code;
+}
+
+static int compare_all(const struct checkpoint *c, enum depth depth, struct error *err)
+{
+    int code = compare_part(c, checkpoint_model, c->model_file, depth, err);
+    for (int i = 0; i < c->writers && !code; i++) {
+        char *name = checkpoint_records_name(i, c->writers);
+        code = compare_part(c, name, c->records[i], depth, err);
+        free(name);
+    }
+    return code;
+}
+
+/* One file's share: of its blocks, where the manifest tells them; else all of it, or none. */
+static int compare_some(const struct checkpoint *c, const char *name, int fd, bool whole, int index,
+                        int count, struct error *err)
+{
+    struct checkpoint_reader r;
+    int code = compare_part(c, name, fd, BY_SIZE, err);
+    if (code) return code;
+    if (!checkpoint_reader_open(&r, c, name, fd))
+        return whole ? compare_part(c, name, fd, BY_CONTENT, err) : 0;
+    for (int64_t i = r.count * index / count; i < r.count * (index + 1) / count && !code; i++)
+        code = checkpoint_reader_block(&r, i, err);
+    checkpoint_reader_close(&r);
+    return code;
+}
+
+int checkpoint_compare_share(const struct checkpoint *c, int index, int count, struct error *err)
+{
+    int code = compare_some(c, checkpoint_model, c->model_file, true, index, count, err);
+    for (int i = 0; i < c->writers && !code; i++) {
+        char *name = checkpoint_records_name(i, c->writers);
+        code = compare_some(c, name, c->records[i], i % count == index, index, count, err);
+        free(name);
+    }
+    return code;
+}
+
+/* Every byte of it is read: by this process, or by those that share it, each a part. */
+static int compare(const struct checkpoint *c, enum depth depth, const struct checkpoint_share *share,
+                   struct error *err)
+{
+    if (depth == BY_SIZE || !share) return compare_all(c, depth, err);
+    int code = share->begin ? share->begin(share->context, c->step, err) : 0;
+    if (code) return code;
+    code = checkpoint_compare_share(c, share->index, share->count, err);
+    return share->end ? share->end(share->context, c, code, err) : code;
 }
 
 /* A checkpoint of a thousand ranks has as many files. */
@@ -241,9 +301,10 @@ static int open_records(struct checkpoint *c, struct error *err)
 }
 
 /* Everything is opened before anything is read, which may take minutes: from then on it may be removed. */
-static int open_whole(struct checkpoint *c, enum depth depth, struct error *err)
+static int open_whole(struct checkpoint *c, enum depth depth, const struct checkpoint_share *share,
+                      struct error *err)
 {
-    int manifest = -1, model = -1;
+    int manifest = -1;
     char *manifest_path = path_join(c->directory, checkpoint_manifest),
          *model_path = path_join(c->directory, checkpoint_model);
     struct error unusable = {0};
@@ -251,20 +312,14 @@ static int open_whole(struct checkpoint *c, enum depth depth, struct error *err)
     if (!code) code = read_manifest(c, manifest, manifest_path, err);
     if (!code) code = read_writers(c, err);
     if (!code) code = open_records(c, err);
-    if (!code) code = checkpoint_open_part(model_path, &model, err);
+    if (!code) code = checkpoint_open_part(model_path, &c->model_file, err);
     int opened = code || depth == BY_SIZE ? 0 : weights_open(&c->model, model_path, &unusable);
-    if (!code) code = compare_part(c, checkpoint_model, model, depth, err);
-    for (int i = 0; i < c->writers && !code; i++) {
-        char *name = checkpoint_records_name(i, c->writers);
-        code = compare_part(c, name, c->records[i], depth, err);
-        free(name);
-    }
+    if (!code) code = compare(c, depth, share, err);
     if (!code && opened) { /* it is what was written: no reason to pass it over */
         *err = unusable;
         code = err->code = opened == EXIT_INTEGRITY ? EXIT_FAILED : opened;
     }
     if (manifest >= 0) close(manifest);
-    if (model >= 0) close(model);
     free(model_path);
     free(manifest_path);
     return code;
@@ -286,15 +341,29 @@ static bool lacks_a_file(const struct checkpoint *c)
     return lacks;
 }
 
-enum verdict checkpoint_verify(struct checkpoint *c, const char *directory, int64_t step, enum depth depth,
-                               struct error *err)
+static enum verdict verify_shared(struct checkpoint *c, const char *directory, int64_t step, enum depth depth,
+                                  const struct checkpoint_share *share, struct error *err)
 {
-    *c = (struct checkpoint){.step = step, .directory = checkpoint_path(directory, step)};
-    int code = open_whole(c, depth, err);
+    *c = (struct checkpoint){.step = step, .directory = checkpoint_path(directory, step), .model_file = -1};
+    int code = open_whole(c, depth, share, err);
     enum verdict verdict = !code ? WHOLE : code == EXIT_INTEGRITY ? DAMAGED : UNREADABLE;
     if (verdict == UNREADABLE && lacks_a_file(c)) verdict = DAMAGED;
     if (code && file_absent(c->directory)) verdict = GONE;
     return verdict;
+}
+
+enum verdict checkpoint_verify(struct checkpoint *c, const char *directory, int64_t step, enum depth depth,
+                               struct error *err)
+{
+    return verify_shared(c, directory, step, depth, NULL, err);
+}
+
+int checkpoint_look(struct checkpoint *c, const char *directory, int64_t step,
+                    const struct checkpoint_share *share, struct error *err)
+{
+    struct error own = {0};
+    if (!err) err = &own;
+    return verify_shared(c, directory, step, BY_CONTENT, share, err) == WHOLE ? 0 : err->code;
 }
 
 int checkpoint_set_aside(const char *directory, int64_t step, const char *why, struct error *err)
@@ -316,16 +385,17 @@ int checkpoint_set_aside(const char *directory, int64_t step, const char *why, s
 /* ---- finding ---- */
 
 /* From the newest on until one is whole; WHOLE with c->step -1: there is none. */
-static enum verdict newest_listed(struct checkpoint *c, const char *directory, bool owner, struct error *err)
+static enum verdict newest_listed(struct checkpoint *c, const char *directory, bool owner,
+                                  const struct checkpoint_share *share, struct error *err)
 {
     int64_t *steps;
     int count, damaged = 0;
     enum verdict verdict = DAMAGED;
-    *c = (struct checkpoint){.step = -1};
+    *c = (struct checkpoint){.step = -1, .model_file = -1};
     if (checkpoint_steps(directory, &steps, &count, err)) return UNREADABLE;
     struct error *whys = xcalloc((size_t)count, sizeof *whys);
     for (; damaged < count; damaged++) {
-        verdict = checkpoint_verify(c, directory, steps[damaged], BY_CONTENT, &whys[damaged]);
+        verdict = verify_shared(c, directory, steps[damaged], BY_CONTENT, share, &whys[damaged]);
         if (verdict == WHOLE) break;
         if (verdict == UNREADABLE && err) *err = whys[damaged];
         if (verdict != DAMAGED) break;
@@ -349,11 +419,17 @@ static enum verdict newest_listed(struct checkpoint *c, const char *directory, b
 
 int checkpoint_newest(struct checkpoint *c, const char *directory, bool owner, struct error *err)
 {
+    return checkpoint_newest_among(c, directory, owner, NULL, err);
+}
+
+int checkpoint_newest_among(struct checkpoint *c, const char *directory, bool owner,
+                            const struct checkpoint_share *share, struct error *err)
+{
     struct error own = {0};
     enum verdict verdict = GONE;
     if (!err) err = &own;
     for (int listed = 0, read = 1; listed < LIST_TRIES; listed++) {
-        verdict = newest_listed(c, directory, owner, err);
+        verdict = newest_listed(c, directory, owner, share, err);
         if (verdict == WHOLE) return 0;
         if (verdict == DAMAGED || (verdict == UNREADABLE && read == READ_TRIES)) break;
         if (verdict == UNREADABLE) nanosleep(&(struct timespec){.tv_nsec = 50000000L << read++}, NULL);
@@ -372,11 +448,12 @@ void checkpoint_close(struct checkpoint *c)
 {
     json_decref(c->manifest);
     weights_close(c->model);
+    if (c->model_file >= 0 && c->directory) close(c->model_file);
     for (int i = 0; i < c->writers && c->records; i++)
         if (c->records[i] >= 0) close(c->records[i]);
     free(c->records);
     free(c->directory);
-    *c = (struct checkpoint){.step = -1};
+    *c = (struct checkpoint){.step = -1, .model_file = -1};
 }
 
 int checkpoint_before(const char *directory, int64_t before, int64_t *step, struct error *err)
@@ -412,90 +489,6 @@ bool checkpoint_named(const char *path, char *run, size_t size, int64_t *step)
     snprintf(run, size, "%.*s", (int)(end - name), name);
     *step = number;
     return true;
-}
-
-/* ---- reading ---- */
-
-int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *rows, int64_t count,
-                       int (*take)(void *context, int64_t index, const float *values, struct error *err),
-                       void *context, struct error *err)
-{
-    struct weights *w = c->model;
-    float *values = NULL;
-    int code = 0;
-    for (int64_t i = 0; i < count && !code; i++) {
-        int64_t at = weights_find(w, rows[i].name), wanted = 1;
-        for (int d = 0; d < rows[i].ndim; d++) wanted *= rows[i].shape[d];
-        if (at < 0 || weights_tensor(w, at)->count != wanted) {
-            code = error_set(err, EXIT_INTEGRITY, "resume with the configuration that made the checkpoint",
-                             "tensor %s is missing or has another shape", rows[i].name);
-            error_at(err, weights_path(w), 0, 0);
-            break;
-        }
-        float *larger = realloc(values, (size_t)wanted * sizeof *values);
-        if (!larger)
-            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %lld values", (long long)wanted);
-        else values = larger;
-        if (!code) code = weights_read(w, at, values, DTYPE_F32, err);
-        if (!code) code = take(context, i, values, err);
-    }
-    free(values);
-    return code;
-}
-
-/* The next record of a file, from *at on. */
-static int next_record(int fd, const char *path, uint64_t *at, char **record, size_t *record_bytes,
-                       struct error *err)
-{
-    struct stat st;
-    size_t got = 0;
-    uint64_t bytes;
-    if (fstat(fd, &st) != 0) return error_errno(err, EXIT_FAILED, NULL, "cannot read");
-    int code = read_at(fd, &bytes, sizeof bytes, (int64_t)*at, &got, path, err);
-    if (!code && (got < sizeof bytes || bytes > (uint64_t)st.st_size - *at - sizeof bytes))
-        code = error_set(err, EXIT_INTEGRITY, NULL, "optimizer state ends too early");
-    if (!code && !(*record = malloc(bytes ? bytes : 1)))
-        code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %llu bytes of optimizer state",
-                         (unsigned long long)bytes);
-    if (!code) code = read_at(fd, *record, bytes, (int64_t)(*at + sizeof bytes), &got, path, err);
-    if (!code && got < bytes) code = error_set(err, EXIT_INTEGRITY, NULL, "has become shorter");
-    if (!code) {
-        *record_bytes = (size_t)bytes;
-        *at += sizeof bytes + bytes;
-    }
-    return code;
-}
-
-int checkpoint_records(const struct checkpoint *c, int64_t count,
-                       int (*take)(void *context, int64_t index, const void *const *parts,
-                                   const size_t *bytes, struct error *err),
-                       void *context, struct error *err)
-{
-    size_t writers = (size_t)c->writers, *bytes = xcalloc(writers, sizeof *bytes);
-    uint64_t *at = xcalloc(writers, sizeof *at);
-    char **parts = xcalloc(writers, sizeof *parts);
-    int code = 0;
-    for (int64_t i = 0; i < count && !code; i++) {
-        char *path = NULL;
-        for (int w = 0; w < c->writers && !code; w++) {
-            char *name = checkpoint_records_name(w, c->writers);
-            free(path);
-            path = path_join(c->directory, name);
-            free(name);
-            code = next_record(c->records[w], path, &at[w], &parts[w], &bytes[w], err);
-        }
-        if (!code) code = take(context, i, (const void *const *)parts, bytes, err);
-        for (size_t w = 0; w < writers; w++) {
-            free(parts[w]);
-            parts[w] = NULL;
-        }
-        if (code) error_at(err, path, 0, 0);
-        free(path);
-    }
-    free(parts);
-    free(at);
-    free(bytes);
-    return code;
 }
 
 char **checkpoint_files(const char *directory, int64_t step, struct error *err)

@@ -17,9 +17,13 @@
  *
  *     checkpoint_save(run->directory, step, keep, &content, err);
  *
+ * Several processes that go on with one checkpoint share the reading that tells whether it is whole
+ * (checkpoint_newest_among), and then read what they need: blocks of the tensors' file have checksums of
+ * their own in the manifest, and a record has its own.
+ *
  *     checkpoint_newest(&c, directory, false, err); // c.step -1: there is none
- *     checkpoint_tensors(&c, rows, count, take, context, err);
- *     checkpoint_records(&c, count, take, context, err);
+ *     checkpoint_tensors(&c, rows, count, NULL, take, context, err);
+ *     checkpoint_records(&c, count, -1, take, context, err);
  *     checkpoint_close(&c);
  */
 #ifndef MEOPT_RUN_CHECKPOINT_H
@@ -89,6 +93,7 @@ struct checkpoint {
     struct weights *model; /* open, like the records: readable also when a training removes the checkpoint */
     int *records;          /* (writers) descriptors */
     int writers;
+    int model_file; /* descriptor of the tensors' file */
 };
 
 /* The newest whole one: a damaged one is told and passed over, and renamed when the caller owns the run;
@@ -96,13 +101,38 @@ struct checkpoint {
 int checkpoint_newest(struct checkpoint *c, const char *directory, bool owner, struct error *err);
 void checkpoint_close(struct checkpoint *c);
 
+/* So many read it together, each its share, and every byte of every file is in one. The process that looks
+ * for the newest calls begin, for all to begin with that step, and when it has read its own share end, with
+ * what it found: it returns what all have found. Of the others both are NULL. */
+struct checkpoint_share {
+    int index, count;
+    int (*begin)(void *context, int64_t step, struct error *err);
+    int (*end)(void *context, const struct checkpoint *c, int code, struct error *err);
+    void *context;
+};
+int checkpoint_newest_among(struct checkpoint *c, const char *directory, bool owner,
+                            const struct checkpoint_share *share, struct error *err);
+/* One of the others: that of this step, and its own share. EXIT_INTEGRITY: damaged. To be closed in any case.
+ */
+int checkpoint_look(struct checkpoint *c, const char *directory, int64_t step,
+                    const struct checkpoint_share *share, struct error *err);
+/* Any share of an open one. */
+int checkpoint_compare_share(const struct checkpoint *c, int index, int count, struct error *err);
+
 /* Each of these tensors (name and shape; the rest of a row is not looked at) as F32, one at a time.
- * EXIT_INTEGRITY when one is missing or has another number of values. */
+ * EXIT_INTEGRITY when one is missing or has another number of values. part: which of its values are wanted
+ * (all, until it says otherwise); the others are not read where the manifest has checksums of blocks, and
+ * undefined. */
+typedef void checkpoint_wanted(void *context, int64_t index, int64_t *first, int64_t *count);
 int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *rows, int64_t count,
+                       checkpoint_wanted *part,
                        int (*take)(void *context, int64_t index, const float *values, struct error *err),
                        void *context, struct error *err);
-/* The first `count` records in their order; of each what every writer had (c->writers). */
-int checkpoint_records(const struct checkpoint *c, int64_t count,
+/* The first `count` records in their order; of each what every writer had (c->writers). own: one of the
+ * writers, whose is given first, the others NULL: they are read only where `take` answers CHECKPOINT_MORE.
+ * -1: all. */
+enum { CHECKPOINT_MORE = -1 };
+int checkpoint_records(const struct checkpoint *c, int64_t count, int own,
                        int (*take)(void *context, int64_t index, const void *const *parts,
                                    const size_t *bytes, struct error *err),
                        void *context, struct error *err);

@@ -39,10 +39,11 @@ static int write_records(const struct checkpoint_record *records, int64_t count,
 }
 
 /* Size and checksum of a file, as they are on the disk. */
-static int read_back(const char *path, struct checkpoint_written *found, struct error *err)
+static int read_back(const char *path, struct checkpoint_written *found, struct checkpoint_blocks *blocks,
+                     struct error *err)
 {
     int fd = -1, code = checkpoint_open_part(path, &fd, err);
-    if (!code) code = checkpoint_checksum(fd, path, found, err);
+    if (!code) code = checkpoint_checksum(fd, path, found, blocks, err);
     if (fd >= 0) close(fd);
     return code;
 }
@@ -63,17 +64,30 @@ static int is_here(const char *path, const struct checkpoint_written *told, stru
     return code;
 }
 
+static bool add_blocks(json_t *entry, const struct checkpoint_blocks *blocks)
+{
+    char *text = xcalloc(blocks->count + 1, 8);
+    for (size_t i = 0; i < blocks->count; i++) snprintf(text + 8 * i, 9, "%08x", (unsigned)blocks->crcs[i]);
+    bool added = json_object_set_new(entry, "block_bytes", json_integer(CHECKPOINT_BLOCK)) == 0 &&
+                 json_object_set_new(entry, "blocks_crc32c", json_string(text)) == 0;
+    free(text);
+    return added;
+}
+
 /* told: by who has written it; NULL: it was written here. */
 static int add_part(json_t *files, const char *partial, const char *name,
                     const struct checkpoint_written *told, struct error *err)
 {
     struct checkpoint_written found = told ? *told : (struct checkpoint_written){0};
+    struct checkpoint_blocks blocks = {0};
     char *path = path_join(partial, name);
-    int code = told ? is_here(path, told, err) : read_back(path, &found, err);
-    if (!code && json_object_set_new(files, name,
-                                     json_pack("{s:I, s:I}", "bytes", (json_int_t)found.bytes, "crc32c",
-                                               (json_int_t)found.crc)))
-        code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the manifest");
+    int code = told ? is_here(path, told, err) : read_back(path, &found, &blocks, err);
+    json_t *entry =
+        json_pack("{s:I, s:I}", "bytes", (json_int_t)found.bytes, "crc32c", (json_int_t)found.crc);
+    bool whole = entry && (!blocks.count || add_blocks(entry, &blocks));
+    if (json_object_set_new(files, name, entry)) whole = false;
+    if (!code && !whole) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the manifest");
+    free(blocks.crcs);
     free(path);
     return code;
 }
@@ -124,7 +138,7 @@ int checkpoint_save_part(const char *directory, int64_t step, int writer, int wr
     /* whoever may read the others' files may read this one, whatever mask this process was started with */
     if (!code && writers > 1 && stat(partial, &st) == 0 && chmod(path, st.st_mode & 0666) != 0)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot change the mode of %s", path);
-    if (!code) code = read_back(path, written, err);
+    if (!code) code = read_back(path, written, NULL, err);
     free(path);
     free(name);
     free(partial);

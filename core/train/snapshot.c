@@ -14,9 +14,9 @@
 
 /* ---- ranks: one writes the weights and asks the others for what it lacks; each writes its states ---- */
 
-enum question { ASK_TENSOR, ASK_RECORDS, ASK_END };
+enum question { ASK_TENSOR, ASK_RECORDS, ASK_LOOK, ASK_END };
 
-/* What the writing rank tells all. */
+/* What the rank that leads tells all. */
 struct asked {
     int64_t question, index;
     int code; /* ASK_END: how it ended */
@@ -232,6 +232,13 @@ static int take_tensor(void *context, int64_t index, const float *values, struct
     return trainer_import(context, (int)index, values, err);
 }
 
+/* What this rank holds of a parameter. */
+static void want_part(void *context, int64_t index, int64_t *first, int64_t *count)
+{
+    const struct trainer *t = context;
+    if (t->tensor_of[index] >= 0) many_part(t, (int)index, first, count);
+}
+
 /* parts: of so many ranks as have written them. */
 struct taking {
     struct trainer *trainer;
@@ -248,6 +255,8 @@ static void *join(const struct taking *taking, const void *const *parts, const s
     return whole;
 }
 
+/* Of several parts this rank's own comes first, alone. As many ranks as have written them, cut alike, need no
+ * other; else all are asked for, joined and cut again. */
 static int take_record(void *context, int64_t index, const void *const *parts, const size_t *part_bytes,
                        struct error *err)
 {
@@ -257,12 +266,19 @@ static int take_record(void *context, int64_t index, const void *const *parts, c
     int64_t first, count;
     void *whole = NULL, *part = NULL;
     const void *record = parts[0];
-    size_t bytes = part_bytes[0];
+    size_t bytes = part_bytes[0], there = 0;
     int status = MEOPT_OK;
+    for (size_t w = 0; w < taking->parts; w++) {
+        there += parts[w] != NULL;
+        if (parts[w]) record = parts[w], bytes = part_bytes[w];
+    }
+    bool own = there < taking->parts;
+    if (own && meopt_state_load(t->opt, (size_t)index, record, bytes, &library)) return CHECKPOINT_MORE;
     int version = index == 0 ? meopt_state_version(record, bytes) : 0;
     if (version == 1 || version == 2)
         log_info(
             "the checkpoint's optimizer states are of an earlier version: moments of 8 bits are converted");
+    if (own) return 0;
     if (taking->parts > 1) record = whole = join(taking, parts, part_bytes, &bytes, &status, &library);
     if (!status && many_sharded(t)) {
         size_t room = bytes;
@@ -278,37 +294,135 @@ static int take_record(void *context, int64_t index, const void *const *parts, c
     return status ? trainer_library_error(&library, err) : 0;
 }
 
-static int resume_here(struct trainer *t, const char *directory, bool owner, int64_t *step, struct error *err)
+static int take(struct trainer *t, const struct checkpoint *c, struct error *err)
 {
-    struct checkpoint c;
-    int code = checkpoint_newest(&c, directory, owner, err);
-    *step = c.step;
-    if (code || c.step < 0) return code;
     struct weights_row *rows = rows_of(t);
-    code = checkpoint_tensors(&c, rows, t->student->parameter_count, take_tensor, t, err);
-    struct taking taking = {t, (size_t)c.writers};
-    if (!code) code = checkpoint_records(&c, t->tensor_count, take_record, &taking, err);
-    t->previous_norm = json_number_value(json_object_get(c.manifest, "previous_norm"));
+    bool shared = t->ranks.size > 1, alike = many_sharded(t) && c->writers == t->ranks.size;
+    int code = checkpoint_tensors(c, rows, t->student->parameter_count, shared ? want_part : NULL,
+                                  take_tensor, t, err);
+    struct taking taking = {t, (size_t)c->writers};
+    if (!code)
+        code = checkpoint_records(c, t->tensor_count, alike ? t->ranks.rank : -1, take_record, &taking, err);
+    t->previous_norm = json_number_value(json_object_get(c->manifest, "previous_norm"));
     rows_free(t, rows);
-    checkpoint_close(&c);
     return code;
 }
 
-/* The rank that owns the run first: it puts damaged ones aside. */
+/* ---- ranks: the first looks for a checkpoint, all read it ---- */
+
+/* What a rank says of its share, or of what it has taken. */
+struct found {
+    int code;
+    char host[65];
+    struct error err;
+};
+
+/* (ranks), of all of them; the caller frees. */
+static struct found *tell_found(const struct trainer *t, int own_code, const struct error *own, int *code,
+                                struct error *err)
+{
+    int ranks = t->ranks.size;
+    struct found *all = xcalloc((size_t)ranks, sizeof *all), *mine = &all[t->ranks.rank];
+    int64_t *offsets = xcalloc((size_t)ranks + 1, sizeof *offsets);
+    for (int r = 0; r <= ranks; r++) offsets[r] = r * (int64_t)sizeof *all;
+    mine->code = own_code;
+    if (own_code) mine->err = *own;
+    gethostname(mine->host, sizeof mine->host - 1);
+    *code = dist_gather_host(ranks_of(t), all, offsets, err);
+    free(offsets);
+    return all;
+}
+
+/* That rank's trouble, named; code: as what. */
+static int name_rank(const struct found *f, int rank, int code, const char *hint, const char *what,
+                     struct error *err)
+{
+    struct error named = {0};
+    error_set(&named, code, hint, "rank %d (host %s) %s: %s", rank, f->host, what, f->err.what);
+    if (f->err.file[0]) error_at(&named, f->err.file, 0, 0);
+    if (err) *err = named;
+    return code;
+}
+
+static int begin_share(void *context, int64_t step, struct error *err)
+{
+    struct asked asked = {.question = ASK_LOOK, .index = step};
+    return dist_broadcast(ranks_of(context), &asked, sizeof asked, 0, err);
+}
+
+/* Damaged is what this rank finds damaged, too: another may have a bad cable. */
+static int end_share(void *context, const struct checkpoint *c, int own_code, struct error *err)
+{
+    struct trainer *t = context;
+    struct error own = err ? *err : (struct error){0};
+    int code;
+    struct found *all = tell_found(t, own_code, &own, &code, err);
+    if (!code) code = own_code;
+    for (int r = 1; r < t->ranks.size && !code; r++) {
+        if (!all[r].code) continue;
+        if (all[r].code == EXIT_INTEGRITY) code = checkpoint_compare_share(c, r, t->ranks.size, err);
+        if (!code)
+            code = name_rank(&all[r], r, EXIT_FAILED,
+                             "is the run's directory the same on every host, and that host well?",
+                             "cannot read what rank 0 can", err);
+    }
+    free(all);
+    return code;
+}
+
+/* Another rank: reads its share of what it is asked for, until the first has found one. */
+static int look(struct trainer *t, struct checkpoint *c, const char *directory, struct error *err)
+{
+    struct checkpoint_share share = {.index = t->ranks.rank, .count = t->ranks.size};
+    struct asked asked = {0};
+    struct error own;
+    int code;
+    while ((code = dist_broadcast(ranks_of(t), &asked, sizeof asked, 0, err)) == 0 &&
+           asked.question == ASK_LOOK) {
+        checkpoint_close(c);
+        int found = checkpoint_look(c, directory, asked.index, &share, &own);
+        free(tell_found(t, found, &own, &code, err));
+        if (code) return code;
+    }
+    if (!code && asked.code && err) *err = asked.err;
+    if (!code) code = asked.code;
+    if (!code && asked.index != c->step)
+        code = error_set(err, EXIT_INTEGRITY, "is the run's directory the same on every host?",
+                         "rank %d has no checkpoint of step %lld, rank 0 has", t->ranks.rank,
+                         (long long)asked.index);
+    return code;
+}
+
+/* The rank that owns the run: it puts damaged ones aside. */
+static int lead(struct trainer *t, struct checkpoint *c, const char *directory, struct error *err)
+{
+    struct checkpoint_share share = {0, t->ranks.size, begin_share, end_share, t};
+    bool alone = t->ranks.size == 1;
+    int code = checkpoint_newest_among(c, directory, true, alone ? NULL : &share, err);
+    struct asked told = {.question = ASK_END, .index = code ? -1 : c->step, .code = code};
+    if (code && err) told.err = *err;
+    int lost = alone || code == EXIT_RANK_LOST
+                   ? 0
+                   : dist_broadcast(ranks_of(t), &told, sizeof told, 0, code ? NULL : err);
+    return code ? code : lost;
+}
+
 int trainer_resume(struct trainer *t, const char *directory, int64_t *step, struct error *err)
 {
-    bool lead = t->ranks.rank == 0;
+    struct checkpoint c = {.step = -1, .model_file = -1};
     struct error own = {0};
-    int code = lead ? resume_here(t, directory, true, step, &own) : 0;
-    struct asked told = {.index = lead ? *step : -1, .code = code, .err = own};
-    int lost = dist_broadcast(ranks_of(t), &told, sizeof told, 0, &own);
-    if (!code) code = lost;
-    if (!lead && !code && (code = told.code) != 0) own = told.err;
-    if (!lead && !code) code = resume_here(t, directory, false, step, &own);
-    if (!lead && !code && *step != told.index)
-        code = error_set(&own, EXIT_INTEGRITY, "is the run's directory the same on every host?",
-                         "rank %d finds the checkpoint of step %lld, rank 0 that of step %lld", t->ranks.rank,
-                         (long long)*step, (long long)told.index);
+    int ranks = t->ranks.size,
+        code = t->ranks.rank ? look(t, &c, directory, &own) : lead(t, &c, directory, &own);
+    *step = c.step;
+    if (!code && c.step >= 0) {
+        int taken = take(t, &c, &own), told;
+        struct found *all = tell_found(t, taken, &own, &told, &own);
+        if ((code = told) == 0) code = taken;
+        for (int r = 0; r < ranks && !code; r++)
+            if (all[r].code) code = name_rank(&all[r], r, all[r].code, all[r].err.hint, "cannot go on", &own);
+        free(all);
+    }
+    checkpoint_close(&c);
     if (!code && *step >= 0) code = many_share(t, &own);
     if (code && err) *err = own;
     return code;

@@ -244,6 +244,15 @@ static int read_row(const struct weights *w, const struct row *row, void *dst, e
     return 0;
 }
 
+int64_t weights_place(const struct weights *w, int64_t index)
+{
+    const struct row *row = &w->rows[index];
+    int64_t shape[WEIGHTS_MAX_DIMS] = {1}, stride[WEIGHTS_MAX_DIMS] = {1};
+    int ndim = join_dimensions(row, shape, stride);
+    bool one_piece = !row->piece_count && (ndim == 0 || (ndim == 1 && stride[0] == 1));
+    return one_piece ? (int64_t)row->offset : -1;
+}
+
 int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype dst_type, struct error *err)
 {
     struct error local;

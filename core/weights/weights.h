@@ -99,6 +99,10 @@ const char *weights_metadata(const struct weights *w, const char *key);
  * is checked at the first read: EXIT_INTEGRITY and the contents of dst are undefined when it is wrong. */
 int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype dst_type, struct error *err);
 
+/* Where the values of a tensor begin in its file, where they lie there one behind the other; -1: they do not.
+ */
+int64_t weights_place(const struct weights *w, int64_t index);
+
 /* Refuse values that no training or embedding can use: `values` is what weights_read gave for the tensor. A
  * NaN or an infinity among them is EXIT_INTEGRITY, with the tensor's name, how many there are, and where the
  * first is. */

@@ -1,0 +1,194 @@
+/* What a checkpoint holds, read: whole, or the part that one of several processes needs. See checkpoint.h. */
+#include "core/base/file.h"
+#include "core/base/progress.h"
+#include "core/run/checkpoint_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- blocks ---- */
+
+bool checkpoint_reader_open(struct checkpoint_reader *r, const struct checkpoint *c, const char *name, int fd)
+{
+    const json_t *entry = json_object_get(json_object_get(c->manifest, "files"), name),
+                 *crcs = json_object_get(entry, "blocks_crc32c");
+    int64_t bytes = json_integer_value(json_object_get(entry, "bytes")),
+            count = (bytes + CHECKPOINT_BLOCK - 1) / CHECKPOINT_BLOCK;
+    if (json_integer_value(json_object_get(entry, "block_bytes")) != CHECKPOINT_BLOCK ||
+        json_string_length(crcs) != 8 * (size_t)count)
+        return false;
+    *r = (struct checkpoint_reader){.name = name,
+                                    .crcs = json_string_value(crcs),
+                                    .path = path_join(c->directory, name),
+                                    .block = xmalloc(CHECKPOINT_BLOCK),
+                                    .fd = fd,
+                                    .bytes = bytes,
+                                    .count = count,
+                                    .at = -1};
+    return true;
+}
+
+void checkpoint_reader_close(struct checkpoint_reader *r)
+{
+    free(r->path);
+    free(r->block);
+}
+
+int checkpoint_reader_block(struct checkpoint_reader *r, int64_t index, struct error *err)
+{
+    char digits[9] = "", *end;
+    size_t got = 0, wanted = CHECKPOINT_BLOCK;
+    int64_t offset = index * CHECKPOINT_BLOCK;
+    if (index == r->at) return 0;
+    if (r->bytes - offset < CHECKPOINT_BLOCK) wanted = (size_t)(r->bytes - offset);
+    r->at = -1;
+    int code = checkpoint_read_at(r->fd, r->block, wanted, offset, &got, r->path, err);
+    if (code) return code;
+    memcpy(digits, r->crcs + 8 * index, 8);
+    if (got < wanted || strtoul(digits, &end, 16) != crc32c(0, r->block, got) || *end) {
+        code = error_set(err, EXIT_INTEGRITY, NULL,
+                         "%s does not agree with the manifest's checksum of its bytes from %lld on", r->name,
+                         (long long)offset);
+        return error_at(err, r->path, 0, 0), code;
+    }
+    r->at = index;
+    progress_mark();
+    return 0;
+}
+
+int checkpoint_reader_span(struct checkpoint_reader *r, int64_t offset, void *dst, size_t bytes,
+                           struct error *err)
+{
+    char *to = dst;
+    int code = 0;
+    if (offset < 0 || offset > r->bytes || bytes > (uint64_t)(r->bytes - offset)) {
+        code = error_set(err, EXIT_INTEGRITY, NULL, "%s ends too early", r->name);
+        error_at(err, r->path, 0, 0);
+    }
+    while (bytes && !code) {
+        int64_t within = offset % CHECKPOINT_BLOCK;
+        size_t n = (size_t)(CHECKPOINT_BLOCK - within) < bytes ? (size_t)(CHECKPOINT_BLOCK - within) : bytes;
+        code = checkpoint_reader_block(r, offset / CHECKPOINT_BLOCK, err);
+        if (!code) memcpy(to, r->block + within, n);
+        to += n;
+        offset += (int64_t)n;
+        bytes -= n;
+    }
+    return code;
+}
+
+/* ---- tensors and records ---- */
+
+int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *rows, int64_t count,
+                       checkpoint_wanted *part,
+                       int (*take)(void *context, int64_t index, const float *values, struct error *err),
+                       void *context, struct error *err)
+{
+    struct weights *w = c->model;
+    struct checkpoint_reader reader;
+    bool spans = part && checkpoint_reader_open(&reader, c, checkpoint_model, c->model_file);
+    float *values = NULL;
+    int code = 0;
+    for (int64_t i = 0; i < count && !code; i++) {
+        int64_t at = weights_find(w, rows[i].name), wanted = 1;
+        for (int d = 0; d < rows[i].ndim; d++) wanted *= rows[i].shape[d];
+        if (at < 0 || weights_tensor(w, at)->count != wanted) {
+            code = error_set(err, EXIT_INTEGRITY, "resume with the configuration that made the checkpoint",
+                             "tensor %s is missing or has another shape", rows[i].name);
+            error_at(err, weights_path(w), 0, 0);
+            break;
+        }
+        float *larger = realloc(values, (size_t)wanted * sizeof *values);
+        if (!larger)
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %lld values", (long long)wanted);
+        else values = larger;
+        bool plain = spans && weights_tensor(w, at)->dtype == DTYPE_F32;
+        int64_t first = 0, some = wanted, place = plain ? weights_place(w, at) : -1;
+        if (place >= 0) part(context, i, &first, &some);
+        if (!code && place >= 0)
+            code = checkpoint_reader_span(&reader, place + first * (int64_t)sizeof *values, values + first,
+                                          (size_t)some * sizeof *values, err);
+        else if (!code) code = weights_read(w, at, values, DTYPE_F32, err);
+        if (!code) code = take(context, i, values, err);
+    }
+    if (spans) checkpoint_reader_close(&reader);
+    free(values);
+    return code;
+}
+
+/* A file of records that is read from its begin. */
+struct cursor {
+    int fd;
+    char *path;
+    uint64_t at;   /* of the record behind */
+    int64_t index; /* of that */
+};
+
+/* Record `index`, which is not behind. Those before it are passed over. */
+static int read_record(struct cursor *f, int64_t index, char **record, size_t *record_bytes,
+                       struct error *err)
+{
+    struct stat st;
+    size_t got = 0;
+    uint64_t bytes = 0;
+    int code = fstat(f->fd, &st) == 0 ? 0 : error_errno(err, EXIT_FAILED, NULL, "cannot read");
+    for (bool there = false; !there && !code;) {
+        code = checkpoint_read_at(f->fd, &bytes, sizeof bytes, (int64_t)f->at, &got, f->path, err);
+        if (!code && (got < sizeof bytes || bytes > (uint64_t)st.st_size - f->at - sizeof bytes))
+            code = error_set(err, EXIT_INTEGRITY, NULL, "optimizer state ends too early");
+        there = f->index++ == index;
+        if (!code && !there) f->at += sizeof bytes + bytes;
+    }
+    if (!code && !(*record = malloc(bytes ? bytes : 1)))
+        code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %llu bytes of optimizer state",
+                         (unsigned long long)bytes);
+    if (!code)
+        code = checkpoint_read_at(f->fd, *record, bytes, (int64_t)(f->at + sizeof bytes), &got, f->path, err);
+    if (!code && got < bytes) code = error_set(err, EXIT_INTEGRITY, NULL, "has become shorter");
+    if (code) {
+        error_at(err, f->path, 0, 0);
+    } else {
+        *record_bytes = (size_t)bytes;
+        f->at += sizeof bytes + bytes;
+    }
+    return code;
+}
+
+int checkpoint_records(const struct checkpoint *c, int64_t count, int own,
+                       int (*take)(void *context, int64_t index, const void *const *parts,
+                                   const size_t *bytes, struct error *err),
+                       void *context, struct error *err)
+{
+    size_t writers = (size_t)c->writers, *bytes = xcalloc(writers, sizeof *bytes);
+    struct cursor *files = xcalloc(writers, sizeof *files);
+    char **parts = xcalloc(writers, sizeof *parts);
+    int code = 0;
+    for (int w = 0; w < c->writers; w++) {
+        char *name = checkpoint_records_name(w, c->writers);
+        files[w] = (struct cursor){.fd = c->records[w], .path = path_join(c->directory, name)};
+        free(name);
+    }
+    for (int64_t i = 0; i < count && !code; i++) {
+        bool all = own < 0 || own >= c->writers;
+        for (code = CHECKPOINT_MORE; code == CHECKPOINT_MORE;) {
+            code = 0;
+            for (int w = 0; w < c->writers && !code; w++)
+                if (!parts[w] && (all || w == own))
+                    code = read_record(&files[w], i, &parts[w], &bytes[w], err);
+            if (code) break;
+            code = take(context, i, (const void *const *)parts, bytes, err);
+            if (code > 0) error_at(err, files[all ? c->writers - 1 : own].path, 0, 0);
+            all = true;
+        }
+        for (size_t w = 0; w < writers; w++) {
+            free(parts[w]);
+            parts[w] = NULL;
+        }
+    }
+    for (size_t w = 0; w < writers; w++) free(files[w].path);
+    free(parts);
+    free(files);
+    free(bytes);
+    return code;
+}
