@@ -10,6 +10,53 @@
         assert_true(strlen(err.message) > 8);                                                                \
     } while (0)
 
+static int reduce_nothing(void *context, double *values, size_t count)
+{
+    (void)context, (void)values, (void)count;
+    return 0;
+}
+static int unite_nothing(void *context, void *values, size_t bytes)
+{
+    (void)context, (void)values, (void)bytes;
+    return 0;
+}
+
+/* Parts that others hold the rest of, where norms stay on cards: in whole chunks of 32768 elements. */
+static void parts_that_are_to_be_united_are_whole_chunks(void **state)
+{
+    (void)state;
+    enum { CHUNK = 32768, ALL = 2 * CHUNK + 640 };
+    static const struct {
+        int64_t first, count;
+        int flags, status;
+    } parts[] = {{0, CHUNK, MEOPT_PART, MEOPT_OK},
+                 {CHUNK, CHUNK, MEOPT_PART, MEOPT_OK},
+                 {CHUNK, CHUNK + 640, MEOPT_PART, MEOPT_OK},
+                 {CHUNK, 0, MEOPT_PART, MEOPT_OK},
+                 {64, CHUNK, MEOPT_PART, MEOPT_BAD_ARGUMENT},
+                 {0, 64, MEOPT_PART, MEOPT_BAD_ARGUMENT},
+                 {0, 0, 0, MEOPT_BAD_ARGUMENT}};
+    struct meopt_options o;
+    struct meopt_error err;
+    meopt_options_init(&o, sizeof o, MEOPT_LAMB);
+    o.reduce = reduce_nothing;
+    o.unite = unite_nothing;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        struct meopt *opt = NULL;
+        struct meopt_tensor t = {.name = "w",
+                                 .ndim = 1,
+                                 .shape = {ALL},
+                                 .first = parts[i].first,
+                                 .count = parts[i].count,
+                                 .flags = parts[i].flags};
+        if (meopt_create(&opt, &o, &t, 1, &err) != parts[i].status) fail_msg("part %zu: %s", i, err.message);
+        meopt_destroy(opt);
+    }
+    o.reduce = NULL;
+    struct meopt *opt;
+    REFUSED(meopt_create(&opt, &o, table, COUNT, &err));
+}
+
 static void bad_options_and_tensors_are_refused_with_a_sentence(void **state)
 {
     (void)state;
@@ -160,6 +207,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_options_and_tensors_are_refused_with_a_sentence),
+        cmocka_unit_test(parts_that_are_to_be_united_are_whole_chunks),
         cmocka_unit_test(bad_calls_are_refused_with_a_sentence),
         cmocka_unit_test(what_is_bad_moves_nothing_until_something_moved),
     };

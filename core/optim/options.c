@@ -129,6 +129,8 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
     if (to->tensor_size < offsetof(struct meopt_tensor, flags) || to->tensor_size > 65536)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor_size is %zu: call meopt_options_init first",
                           to->tensor_size);
+    if (to->unite && !to->reduce)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "options.unite without options.reduce: see core/meopt.h");
     if (!meopt_rule_name(to->rule)) return out_of_range(err, "rule", to->rule, "one of enum meopt_rule");
     if (!meopt_weight_format_name(to->weights))
         return out_of_range(err, "weights", to->weights, "one of enum meopt_weight_format");
