@@ -27,7 +27,8 @@ struct talk {
     int64_t first_step;
     double first_loss, last_loss, last_cosine, images;
     double begin;
-    struct memory_use use;
+    struct memory_use use; /* of the rank that holds the most */
+    int most_rank;
     const struct trainer *trainer;
     const char *longer; /* the key that says how long the run trains */
     struct worker_report *report;
@@ -145,6 +146,7 @@ static void begun(void *context, const struct trainer *t, const struct device_fa
     char clipping[320];
     trainer_clipping(t->config, clipping, sizeof clipping);
     row("clipping", "%s", clipping);
+    if (t->ranks.size > 1) row("ranks", "%d, %lld images a step", t->ranks.size, (long long)t->images);
     row("images", "%lld in %s", (long long)data_images(data), t->config->data.root);
     tell_start(start);
     for (int i = 0; config_keys[i].name; i++) {
@@ -179,8 +181,9 @@ static void stepped(void *context, const struct train_progress *p)
     talk->last_loss = p->loss;
     talk->last_cosine = p->cosine;
     talk->images += p->images_per_s * p->step_ms * 1e-3;
-    talk->use = talk->trainer->device->use;
-    worker_ranks_step(&talk->ranks, p, &talk->use);
+    talk->use = talk->trainer->ranks.size > 1 ? p->most : talk->trainer->device->use;
+    talk->most_rank = p->most_rank;
+    worker_ranks_step(&talk->ranks, p, &talk->trainer->device->use);
     if (talk->ranks.dist.rank > 0) return;
     if (p->step % talk->trainer->config->train.log_every && p->step != p->total &&
         p->step != talk->first_step + 1)
@@ -219,7 +222,9 @@ static void summary(const struct talk *talk, const struct run *run, int code)
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         if (talk->use.peak_bytes[c])
             row(memory_class_names[c], "%.1f MiB", (double)talk->use.peak_bytes[c] / 1048576.0);
-    row("peak", "%.1f MiB", (double)talk->use.peak_total_bytes / 1048576.0);
+    double peak = (double)talk->use.peak_total_bytes / 1048576.0;
+    if (talk->ranks.dist.size < 2) row("peak", "%.1f MiB", peak);
+    else row("peak", "%.1f MiB: rank %d, which holds the most", peak, talk->most_rank);
     log_info("run %s", run->directory);
 }
 

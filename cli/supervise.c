@@ -206,6 +206,11 @@ static void ask(struct supervisor *v, enum asked how, int by)
         workers_signal(v, SIGTERM);
         workers_signal(v, SIGCONT); /* a stopped worker must hear it */
         if (by == SIGINT) log_info("saving, then stopping; Ctrl-C once more stops at once");
+        else if (v->s->ranks.hasty && by == SIGTERM)
+            log_info(
+                "saving, then stopping; Ctrl-C has mpirun kill its ranks in a second, saved or not: next "
+                "time 'meopt stop %s'",
+                v->s->directory);
         else log_info("saving, then stopping; 'meopt stop --now %s' stops at once", v->s->directory);
     } else {
         workers_signal(v, SIGKILL);

@@ -18,6 +18,7 @@
 struct supervised_ranks {
     int size;             /* of the run; 0 or 1: one alone */
     bool launched;        /* by srun, mpirun, torchrun */
+    bool hasty;           /* it kills them a second behind Ctrl-C: Open MPI's mpirun */
     int local_rank;       /* of a launched one */
     bool one_host;        /* all ranks are on this one */
     const char *file;     /* where the launched ones find us (core/dist/rendezvous.h) */

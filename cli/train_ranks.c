@@ -139,11 +139,13 @@ int train_ranks_plan(struct train_ranks *r, const struct arguments *args, const 
 {
     int code, named = config->device.type == DEVICE_TYPE_CPU ? 0 : config_cards(config, NULL);
     bool launched = r->launch.size > 1;
-    r->how = (struct supervised_ranks){.size = ranks_wanted(r, args, config),
-                                       .launched = launched,
-                                       .local_rank = r->launch.local_rank < 0 ? 0 : r->launch.local_rank,
-                                       .one_host = !launched || r->launch.one_host,
-                                       .config_hash = config_hash(config)};
+    r->how =
+        (struct supervised_ranks){.size = ranks_wanted(r, args, config),
+                                  .launched = launched,
+                                  .hasty = launched && strcmp(r->launch.launcher, "mpirun of Open MPI") == 0,
+                                  .local_rank = r->launch.local_rank < 0 ? 0 : r->launch.local_rank,
+                                  .one_host = !launched || r->launch.one_host,
+                                  .config_hash = config_hash(config)};
     if (r->how.size < 2) return 0;
     r->cards = xcalloc((size_t)r->how.size, sizeof *r->cards);
     r->how.cards = (const char **)r->cards;

@@ -81,6 +81,8 @@ done
 # Without train.global_batch the run remembers the images of its steps.
 train remembers --workers 2 train.batch_size=2 --stop-after 1 && fail "it did not stop"
 grep -q 'global_batch: 4' "$dir/runs/remembers/config.yaml" || fail "the images of a step are not remembered"
+resume remembers --workers 3 train.steps=6 && fail "more ranks than micro-batches go on"
+[ "$(grep -c 'train.steps was 5 and is now 6' "$dir/log")" = 1 ] || fail "a change is told once a rank: $(cat "$dir/log")"
 resume remembers --workers 1 --stop-after 2 && fail "it did not stop on one rank: $(cat "$dir/log")"
 grep -q '"batch_images": 4' "$dir/runs/remembers/meta.json" || fail "one rank makes other steps"
 train alone train.batch_size=2 --stop-after 1 && fail "it did not stop"

@@ -79,7 +79,7 @@ static void add_text(char **text, const char *separator, char *piece)
 
 /* ---- the configuration ---- */
 
-static int compare_config(const json_t *before, const struct config *config, const char *force,
+static int compare_config(const json_t *before, const struct config *config, const char *force, bool tell,
                           json_t **changed, struct error *err)
 {
     json_t *now = identity_config(config), *value;
@@ -103,6 +103,7 @@ static int compare_config(const json_t *before, const struct config *config, con
         }
         if (!*changed) *changed = json_object();
         json_object_set_new(*changed, key, json_pack("[s, s]", was, is));
+        if (!tell) continue;
         if (word) log_warn("%s was %s and is now %s: %s", key, was, is, word);
         else log_info("%s was %s and is now %s", key, was, is);
     }
@@ -188,7 +189,7 @@ static char *describe(const struct run *run, const struct image_list *now, uint3
 }
 
 static int compare_images(const struct run *run, const json_t *meta, const struct config *config,
-                          const char *force, json_t **changed, struct error *err)
+                          const char *force, bool tell, json_t **changed, struct error *err)
 {
     const char *was = json_string_value(json_object_get(meta, "data_crc32c"));
     struct image_list list;
@@ -203,7 +204,7 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
                                (long long)json_integer_value(json_object_get(meta, "images")),
                                (long long)list.count, words ? words : "which, the run does not say");
         if (is_forced(force, "data.root")) {
-            log_warn("%s; it goes on because --force-resume says so", text);
+            if (tell) log_warn("%s; it goes on because --force-resume says so", text);
             if (!*changed) *changed = json_object();
             json_object_set_new(*changed, "data_crc32c", json_pack("[s, s]", was, is));
         } else {
@@ -235,7 +236,7 @@ static int compare_step(const json_t *meta, const struct config *c, int ranks, c
 }
 
 int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
-                   json_t **changed, struct error *err)
+                   bool tell, json_t **changed, struct error *err)
 {
     char *path = run_path(run, "meta.json"), *text = NULL;
     size_t bytes = 0;
@@ -256,7 +257,7 @@ int identity_check(const struct run *run, const struct config *config, int ranks
     }
     const json_t *before = json_object_get(meta, "config");
     if (!code && before) {
-        code = compare_config(before, config, force, changed, err);
+        code = compare_config(before, config, force, tell, changed, err);
         if (code) {
             char *file = run_path(run, "config.yaml");
             error_at(err, file, 0, 0);
@@ -264,7 +265,7 @@ int identity_check(const struct run *run, const struct config *config, int ranks
         }
     }
     if (!code && meta) code = compare_step(meta, config, ranks, *changed, err);
-    if (!code && meta) code = compare_images(run, meta, config, force, changed, err);
+    if (!code && meta) code = compare_images(run, meta, config, force, tell, changed, err);
     if (code && *changed) {
         json_decref(*changed);
         *changed = NULL;

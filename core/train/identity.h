@@ -3,7 +3,7 @@
  * be those of a run that never stopped, and nobody would know.
  *
  *     json_t *identity = identity_config(config);            // as the run's file says it, before it is
- * resolved if (resume) code = identity_check(run, config, ranks, force, &changed, err);
+ * resolved if (resume) code = identity_check(run, config, ranks, force, true, &changed, err);
  *     ... data_open ...
  *     code = identity_write_images(run, data_list(data), err);
  *     code = meta_write(run, trainer, data, total, start, identity, err);
@@ -22,9 +22,9 @@ json_t *identity_config(const struct config *config);
  * the key, its values, or the names of images; `force`: keys between commas that may change all the same,
  * NULL for none; data.root stands for the images. *changed: {key: [before, now]}, NULL when nothing is; the
  * caller frees. On `ranks` ranks a step
- * must be of as many images as before. A run without meta.json has not begun yet. */
+ * must be of as many images as before; one of them tells. A run without meta.json has not begun yet. */
 int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
-                   json_t **changed, struct error *err);
+                   bool tell, json_t **changed, struct error *err);
 
 /* May that key be another when the run goes on? */
 bool identity_may_change(const char *key, const char *force);

@@ -81,18 +81,23 @@ static json_t *card_json(const struct card_told *told, int rank)
 }
 
 /* Of all ranks, which make this call together. *cards: NULL on an error. */
-static int tell_cards(struct trainer *t, double images_per_s, json_t **cards, struct error *err)
+static int tell_cards(struct trainer *t, struct train_progress *p, json_t **cards, struct error *err)
 {
     struct dist *ranks = &t->ranks;
     struct card_told *told = xcalloc((size_t)ranks->size, sizeof *told);
     int64_t *offsets = xcalloc((size_t)ranks->size + 1, sizeof *offsets);
     for (int r = 0; r <= ranks->size; r++) offsets[r] = r * (int64_t)sizeof *told;
     told[ranks->rank].use = t->device->use;
-    told[ranks->rank].images_per_s = images_per_s * (double)t->batch / (double)t->images;
+    told[ranks->rank].images_per_s = p->images_per_s * (double)t->batch / (double)t->images;
     memcpy(told[ranks->rank].name, t->device->name, sizeof told->name);
     int code = dist_gather_host(ranks, told, offsets, err);
     *cards = code ? NULL : json_array();
-    for (int r = 0; r < ranks->size && *cards; r++) json_array_append_new(*cards, card_json(&told[r], r));
+    p->most_rank = 0;
+    for (int r = 0; r < ranks->size && *cards; r++) {
+        json_array_append_new(*cards, card_json(&told[r], r));
+        if (told[r].use.peak_total_bytes > told[p->most_rank].use.peak_total_bytes) p->most_rank = r;
+    }
+    p->most = told[p->most_rank].use;
     free(offsets);
     free(told);
     return code;
@@ -288,12 +293,12 @@ static int one_step(struct course *w, struct error *err)
 /* To the run's files and to who listens. */
 static int tell_step(struct course *w, struct error *err)
 {
-    const struct train_progress *p = &w->p;
+    struct train_progress *p = &w->p;
     struct error why = {0};
     json_t *cards = NULL;
     advice_stepped(&w->health, p->loss);
     if (p->step == 1 || p->step == w->last || p->step % w->t->config->train.log_every == 0) {
-        int code = tell_cards(w->t, p->images_per_s, &cards, err);
+        int code = tell_cards(w->t, p, &cards, err);
         if (code) return code;
     }
     if (leads(w)) bear(w, TOLD_METRICS, write_metric(w->run, p, cards, &why), &why);
@@ -528,7 +533,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     json_t *identity = identity_config(c), *changed = NULL;
     signals_catch(run->directory);
     phase(listener, PHASE_LOAD);
-    int code = how.resume ? identity_check(run, c, w.ranks, how.force, &changed, err) : 0;
+    int code = how.resume ? identity_check(run, c, w.ranks, how.force, leads(&w), &changed, err) : 0;
     if (!code) code = load(&w, c, how.resume, ranks, &device, err);
     if (!code) {
         int64_t total =

@@ -13,6 +13,8 @@ struct train_progress {
     int64_t wide_groups;
     double offload_wait_ms; /* -1: nothing is offloaded */
     double stream_wait_ms;  /* for streamed weights; -1: none are */
+    int most_rank;          /* that held the most when the ranks told it last, and what it held */
+    struct memory_use most;
 };
 
 /* What the trainer is at; names for people. */
