@@ -116,7 +116,7 @@ static void pack_groups(const struct source *s, int64_t depth, word *to)
 }
 
 /* Rows of a tensor's part, to come to the second-level cache while tiles are multiplied. */
-static inline void fetch_rows(struct fetch *f, const struct source *s, int64_t from, int64_t to)
+INLINE void fetch_rows(struct fetch *f, const struct source *s, int64_t from, int64_t to)
 {
     int64_t size = s->bf16 ? 2 : 4;
     for (int64_t r = from; r < to; r++) {
@@ -126,7 +126,7 @@ static inline void fetch_rows(struct fetch *f, const struct source *s, int64_t f
 }
 
 /* The `i`th of `count` shares. */
-static inline void fetch_share(struct fetch *f, const struct source *s, int64_t i, int64_t count)
+INLINE void fetch_share(struct fetch *f, const struct source *s, int64_t i, int64_t count)
 {
     fetch_rows(f, s, s->rows * i / count, s->rows * (i + 1) / count);
 }

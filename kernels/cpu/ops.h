@@ -55,7 +55,7 @@ struct cpu_ops {
     int (*sum_squares)(const void *x, int bf16, int64_t n, double *sum, double *scratch);
 };
 
-enum { ROW_SHARES = 64, SUM_SHARES = 256, ATTENTION_ROWS = 48 };
+enum { ROW_SHARES = 64, SUM_SHARES = 256, ATTENTION_ROWS = 96 };
 static inline size_t row_shares_bytes(int64_t columns)
 {
     return (size_t)ROW_SHARES * (size_t)columns * sizeof(float);

@@ -41,7 +41,13 @@ INLINE lanes multiply_add(int pairs, const word *a, lanes b, lanes sum)
 }
 
 /* Lines of memory that are wanted soon: FETCH of them are asked for every FETCH_EVERY words of depth, so that
- * they never come all at once, when they would hold up what the tile itself reads. */
+ * they never come all at once, when they would hold up what the tile itself reads. Where there are too few
+ * registers for that, they are asked for when they are named. */
+#ifdef __AVX512F__
+enum { FETCH_INSIDE = 1 };
+#else
+enum { FETCH_INSIDE = 0 };
+#endif
 enum { FETCH = 2, FETCH_EVERY = 8, FETCH_LINES = 96 };
 struct fetch {
     int64_t count;
@@ -50,6 +56,10 @@ struct fetch {
 
 INLINE void fetch_line(struct fetch *f, const void *line)
 {
+    if (!FETCH_INSIDE) {
+        __builtin_prefetch(line, 0, 2);
+        return;
+    }
     f->lines[f->count] = line; /* beyond the last: not fetched */
     f->count += f->count < FETCH_LINES;
 }
@@ -66,8 +76,8 @@ INLINE void tile(int pairs, int rows, int vectors, const word *a, int64_t row, i
 #pragma GCC unroll 8
         for (int j = 0; j < vectors; j++) sum[i][j] = add ? load_lanes(c + i * ldc + j * LANES) : (lanes){0};
     for (int64_t p = 0, at = 0, stop; p < depth; p = stop, at += FETCH) {
-        stop = fetch && p + FETCH_EVERY < depth ? p + FETCH_EVERY : depth;
-        if (fetch && at + FETCH <= fetch->count)
+        stop = FETCH_INSIDE && fetch && p + FETCH_EVERY < depth ? p + FETCH_EVERY : depth;
+        if (FETCH_INSIDE && fetch && at + FETCH <= fetch->count)
             for (int i = 0; i < FETCH; i++) __builtin_prefetch(fetch->lines[at + i], 0, 2);
         for (int64_t q = p; q < stop; q++, a += step, b += ldb) {
             lanes v[VECTORS];
