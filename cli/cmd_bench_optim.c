@@ -139,9 +139,9 @@ static double moved_bytes(const struct combination *c)
 {
     static const double weight[] = {4, 4, 2, 2, 2.5, 3, 4}, state[] = {4, 2, 2, 1, 0.5};
     double moments = state[c->states] * (has_second(c->rule) ? 2 : 1) +
-                     (c->states == MEOPT_STATE_8BIT && has_second(c->rule) ? 4.0 / 64
-                      : c->states >= MEOPT_STATE_8BIT                      ? 1.0 / 64
-                                                                           : 0);
+                     (c->states == MEOPT_STATE_8BIT   ? (has_second(c->rule) ? 4.0 / 64 : 2.0 / 64)
+                      : c->states == MEOPT_STATE_4BIT ? 1.0 / 64
+                                                      : 0);
     double gradient = gradient_dtype(c->weights) == MEOPT_F32 ? 4 : 2, once = weight[c->weights] + moments;
     double copy = c->weights == MEOPT_WEIGHTS_F32_COPY ? 2 : 0;
     return 2 * once + gradient + copy +

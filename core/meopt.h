@@ -79,7 +79,7 @@ enum meopt_state_format {
     MEOPT_STATE_F32,          /* [4] "fp32" */
     MEOPT_STATE_BF16,         /* [2] "bf16": stochastic rounding */
     MEOPT_STATE_BF16_NEAREST, /* [2] "bf16_nearest": v cannot decay for beta2 near 1: for comparison only */
-    MEOPT_STATE_8BIT,         /* [1 + 1/64 of one moment; both: 2 + 4/64] "8bit" */
+    MEOPT_STATE_8BIT,         /* [1 + 2/64 of a moment alone; both: 2 + 4/64] "8bit" */
     MEOPT_STATE_4BIT,         /* [1/2 + 1/64 of one moment] "4bit" */
     MEOPT_STATE_FORMAT_COUNT
 };
@@ -457,8 +457,9 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
                      struct meopt_error *err);
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,
                      struct meopt_error *err);
-/* 3: a record as this library writes them; less: one of before, which loading converts: m and v of 8 bits are
- * pairs on grids of other steps (2), or have codes of their own (1); 0: none. */
+/* 4: a record as this library writes them; less: one of before, which loading converts: a first moment of 8
+ * bits without a second has one scale a group (3), m and v of 8 bits are pairs on grids of other steps (2),
+ * or have codes of their own (1); 0: none. */
 int meopt_state_version(const void *record, size_t bytes);
 
 /* The record of a whole tensor from those of its parts (MEOPT_PART) in rising order, and of a part from that

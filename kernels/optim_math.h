@@ -26,7 +26,7 @@
  *     a parameter that has seen a gradient can never divide by an empty v. An all-zero group has E = 0.
  *   m is kept relative to the binade of its own stored sqrt(v): |m| <= R sqrt(v) for a constant R of the
  *     betas (core/optim/step.c), so it needs no scale and a small element is not lost beside a large one.
- *     Rules without v (and v in 16 or 32 bits) take the group's exponent instead.
+ *     Beside v in 16 or 32 bits, and in 4 bits of rules without v, it takes the group's exponent instead.
  *   m codes are sign and magnitude; the magnitude x is kept as the float x + c cut to the mantissa bits: near
  *     zero as fine as c allows, zero exact, further out logarithmic.
  *
@@ -47,6 +47,13 @@
  *   m / sqrt(v) is that of the new moments before v is rounded: it is read again with v's code, so the
  * update, which is their quotient, does not see the rounding of v at once. The grid stays while it holds the
  * group and is not a quarter too wide: a change of it rounds all codes.
+ *
+ * m of 8 bits without a v (SGD, Lion) is on a grid of its group as well, its span: sign, and 127 equal steps
+ * of the bits of |m| + c, c the low end of the span: about linear up to c, a logarithm from there on. Lion
+ * takes the sign of beta1 m + (1 - beta1) g, so its c is the smallest max(|m|, (1 - beta1) |g|) of the group:
+ * every element has steps that are small beside itself, or beside the gradient that it is added to. SGD's
+ * weights move by m itself, so what counts is small beside the largest, of which c is 1/16. Thresholds turn
+ * as those of pairs.
  */
 #ifndef MEOPT_KERNELS_OPTIM_MATH_H
 #define MEOPT_KERNELS_OPTIM_MATH_H
@@ -340,6 +347,101 @@ OPTIM_FN word pair_small(word ratio, single top) { return ~word_at_least(ratio, 
 OPTIM_FN word pair_join(real code, real x, real scale, real threshold, const struct pair_grid *g)
 {
     return word_of(real_fma(x, scale, real_fma(code, real_all(g->m_codes), threshold)));
+}
+
+/* ---- m of 8 bits without a v: spans ---- */
+
+#define SPAN_HEADER    2           /* bytes: span_header */
+#define SPAN_LEAST     (66u << 23) /* 2^-61: the lowest c; a header of 0 is the shortest span from there */
+#define SPAN_MOST      (SPAN_LEAST + (2047u << 19))
+#define SPAN_WIDEST    (30u << 23)
+#define SPAN_SGD       (4u << 23)  /* c below the largest of SGD's */
+#define SPAN_LOW_STEP  (1u << 19)  /* 1/16 binade */
+#define SPAN_CONVERTED (12u << 23) /* Lion's, the most while m has come without a gradient */
+#define SPAN_CODES     127u
+
+struct span_grid {
+    uint32_t low, range; /* bits of c; code of the span */
+    uint32_t span;       /* bits from there to |m| + c of the largest */
+    uint32_t reach;      /* those of the last code: the span, or a few more */
+    single c, base;      /* base: low, as a number */
+    single step, inverse;
+};
+
+OPTIM_FN void span_move(struct span_grid *g, uint32_t low)
+{
+    g->low = low;
+    g->c = constant_real(low);
+    g->base = single_of(low);
+}
+OPTIM_FN struct span_grid span_grid_of(uint32_t low, uint32_t range)
+{
+    struct span_grid g;
+    /* six steps an octave: 1 binade to 32 (31) */
+    g.span = single_whole(constant_real((150u << 23) + range * 1353001u));
+    uint32_t step = (g.span / SPAN_CODES | (PAIR_STEP_UNIT - 1)) + 1;
+    g.range = range;
+    g.reach = SPAN_CODES * step;
+    g.step = single_of(step);
+    g.inverse = single_of(1) / g.step;
+    span_move(&g, low);
+    return g;
+}
+OPTIM_FN uint32_t span_low(uint32_t header) { return ((header & 0x7ffu) << 19) + SPAN_LEAST; }
+OPTIM_FN struct span_grid span_grid_read(uint32_t header)
+{
+    return span_grid_of(span_low(header), header >> 11);
+}
+OPTIM_FN uint32_t span_header(const struct span_grid *g)
+{
+    return (g->low - SPAN_LEAST) >> 19 | g->range << 11;
+}
+/* Is it time to ask whether a group's span has become too wide, or too short at its low end? */
+OPTIM_FN bool span_due(uint32_t updates, int64_t group) { return (updates + (uint32_t)group) % 16 == 0; }
+/* Where SGD's span begins, from the bits of the largest |m|. */
+OPTIM_FN uint32_t span_sgd(uint32_t largest)
+{
+    return largest > SPAN_LEAST + SPAN_SGD ? largest - SPAN_SGD : SPAN_LEAST;
+}
+/* The grid for a group whose largest |m| has these bits; smallest: what its low end is asked to be. */
+OPTIM_FN struct span_grid span_grid_fit(uint32_t smallest, uint32_t largest, const struct span_grid *old,
+                                        bool due)
+{
+    uint32_t low = smallest > SPAN_LEAST ? smallest : SPAN_LEAST;
+    if (largest > SPAN_WIDEST && low < largest - SPAN_WIDEST) low = largest - SPAN_WIDEST;
+    low = (low < SPAN_MOST ? low : SPAN_MOST) & ~(SPAN_LOW_STEP - 1);
+    uint32_t need = bits_of(constant_real(largest) + constant_real(low)) - low;
+    bool holds = bits_of(constant_real(largest) + old->c) - old->low <= old->reach;
+    if (holds && (!due || (low >= old->low && need + need / 4 + (1u << 21) >= old->span))) return *old;
+    uint32_t want = need + need / 64 + 2 * SPAN_LOW_STEP, bits = bits_of(single_of(want)) + 1353000u,
+             range = 0;
+    if (bits > 150u << 23) range = (bits - (150u << 23)) / 1353001u;
+    return span_grid_of(low, range < 31u ? range : 31u);
+}
+
+/* Bits of |m| + c above c's: at most `reach` where the grid holds the group. */
+OPTIM_FN word span_above(real m, const struct span_grid *g)
+{
+    return as_word(as_real(as_word(m) & word_all(0x7fffffffu)) + real_all(g->c)) - word_all(g->low);
+}
+/* Where element e of PAIR_GROUPS groups is rounded up: from 1 - this of a code on. */
+OPTIM_FN real span_threshold(uint32_t updates, uint32_t key, word e)
+{
+    word turn = e * word_all(PAIR_ELEMENT_M) + word_all(key * 0x9e3779b1u + updates * PAIR_TURN);
+    return real_of((turn >> 19) | word_all(1)) * real_all(constant_real(0x39000000u));
+}
+#define SPAN_NEAREST 0.5f
+OPTIM_FN word span_code(real m, word above, real threshold, const struct span_grid *g)
+{
+    return word_of(real_fma(real_of(above), real_all(g->inverse), threshold)) |
+           ((as_word(m) >> 24) & word_all(0x80u));
+}
+/* code: in the highest bits, the others zero */
+OPTIM_FN real span_decode(word code, const struct span_grid *g)
+{
+    real step = real_all(g->step * constant_real(0x33800000u)); /* 2^-24 */
+    word bits = word_of(real_fma(real_of(code & word_all(0x7fffffffu)), step, real_all(g->base)));
+    return as_real(as_word(as_real(bits) - real_all(g->c)) | (code & word_all(0x80000000u)));
 }
 
 #endif

@@ -293,8 +293,8 @@ static void first_moment_is_idempotent_and_bounded(void **state)
     uint8_t mc[256], vc[256], scale[4];
     float m[64], v[64], m2[64], v2[64], m3[64];
     int regrouped = 0;
-    for (int with_v = 0; with_v < 2; with_v++)
-        for (int format = STATE_8BIT; format <= STATE_4BIT; format++)
+    for (int with_v = 0; with_v < 2; with_v++) /* m of 8 bits alone: spans, below */
+        for (int format = with_v ? STATE_8BIT : STATE_4BIT; format <= STATE_4BIT; format++)
             for (int round = 0; round < random_groups(); round++) {
                 struct optim_task t = state_task(format,
                                                  !with_v                ? STATE_NONE
@@ -334,6 +334,40 @@ static void first_moment_is_idempotent_and_bounded(void **state)
             }
     print_message("groups whose exponent moved: %d of %d\n", regrouped, 2 * random_groups());
     assert_true(regrouped < 2 * random_groups() / 10);
+}
+
+/* Nearest is within half a step of a span's grid, which its header gives; zeros are exact, and nothing else
+ * is 0 that is not far below the span, or 2^-61. */
+static void a_span_is_within_half_a_step(void **state)
+{
+    (void)state;
+    const struct optim_kernels *kernels = optim_kernels_find(NULL);
+    uint8_t codes[64], scales[4];
+    float m[64], m2[64];
+    for (int rule = RULE_SGD; rule <= RULE_LION; rule += RULE_LION - RULE_SGD)
+        for (int round = 0; round < random_groups(); round++) {
+            struct optim_task t = state_task(STATE_8BIT, STATE_NONE, codes, NULL, scales);
+            double top = pow(10, uniform() * 16 - 11), width = uniform() * 9, largest = 0;
+            for (int i = 0; i < 64; i++) {
+                m[i] = (float)(top * (2 * uniform() - 1) * pow(10, -uniform() * width));
+                if (random_next() % 10 == 0) m[i] = 0;
+                largest = fmax(largest, fabs((double)m[i]));
+            }
+            t.rule = rule;
+            kernels->state_in(&t, 0, 1, m, NULL);
+            kernels->state_out(&t, 0, 1, m2, NULL);
+            uint32_t header = scales[0] | (uint32_t)scales[1] << 8,
+                     low = ((header & 0x7ff) << 19) + (66u << 23);
+            double c = (double)from_bits(low),
+                   span = exp2(23 + (header >> 11) * 1353001.0 / 8388608) * 1.07 / 127;
+            for (int i = 0; i < 64; i++) {
+                double x = fabs((double)m[i]),
+                       step = (x + c) * span / 8388608; /* of bits: of x + c at most */
+                assert_true(fabs((double)m2[i] - (double)m[i]) <= step * 0.51);
+                if (m[i] == 0) assert_true(m2[i] == 0);
+                if (rule == RULE_LION && x > fmax(largest / 4096, 1e-18)) assert_true(m2[i] != 0);
+            }
+        }
 }
 
 static int by_value(const void *a, const void *b)
@@ -464,6 +498,7 @@ int main(void)
         cmocka_unit_test(threads_do_not_change_a_bit),
         cmocka_unit_test(corrections_keep_every_bit_they_can),
         cmocka_unit_test(second_moment_has_no_zero_and_a_bounded_error),
+        cmocka_unit_test(a_span_is_within_half_a_step),
         cmocka_unit_test(any_group_keeps_its_order),
         cmocka_unit_test(first_moment_is_idempotent_and_bounded),
         cmocka_unit_test(scales_survive_gradients_of_any_size),

@@ -61,7 +61,7 @@ static void states_of_the_version_before_are_converted(void **state)
     size_t bytes = meopt_state_bytes(x, 0);
     assert_int_equal(bytes, HEADER + GROUPS * 132 + 4);
     assert_int_equal(meopt_state_save(x, 0, record, bytes, &err), 0);
-    assert_int_equal(meopt_state_version(record, bytes), 3);
+    assert_int_equal(meopt_state_version(record, bytes), 4);
     memcpy(record, "MEOPTST1", 8);
     uint64_t sizes[3] = {GROUPS * 64, GROUPS * 64, GROUPS};
     memcpy(record + HEADER - 24, sizes, 24);
@@ -88,6 +88,46 @@ static void states_of_the_version_before_are_converted(void **state)
     }
     steps(x, 4, 6);
     meopt_destroy(x);
+}
+
+/* A record of version 3 of a rule without v: sign, and the float x + 2^-7 cut to 4 bits of mantissa, of m
+ * beside the power of two that its group has. */
+static void a_lone_moment_with_a_scale_a_group_is_converted(void **state)
+{
+    (void)state;
+    for (int rule = MEOPT_APSGD; rule <= MEOPT_LION; rule += MEOPT_LION - MEOPT_APSGD) {
+        struct meopt_error err;
+        struct meopt *x = make(rule, "balanced", 7);
+        static uint8_t record[HEADER + GROUPS * 66 + 4];
+        static float m[GROUPS * 64];
+        steps(x, 1, 3);
+        size_t bytes = meopt_state_bytes(x, 0), before = HEADER + GROUPS * 65;
+        assert_int_equal(bytes, sizeof record);
+        assert_int_equal(meopt_state_save(x, 0, record, bytes, &err), 0);
+        assert_int_equal(meopt_state_version(record, bytes), 4);
+        memcpy(record, "MEOPTST1", 8);
+        uint64_t scale_bytes = GROUPS;
+        memcpy(record + HEADER - 8, &scale_bytes, 8);
+        for (int i = 0; i < GROUPS * 64; i++) record[HEADER + i] = (uint8_t)(i % 9 ? i * 7 : 0);
+        for (int i = 0; i < GROUPS; i++) record[HEADER + GROUPS * 64 + i] = (uint8_t)(120 + i % 8);
+        uint32_t crc = crc32c(0, record, before);
+        memcpy(record + before, &crc, 4);
+        assert_int_equal(meopt_state_version(record, before + 4), 3);
+        assert_int_equal(meopt_state_load(x, 0, record, before + 4, &err), 0);
+        struct optim_task now = task_of(x, &x->tensors[0]);
+        x->kernels->state_out(&now, 0, GROUPS, m, NULL);
+        for (int i = 0; i < GROUPS * 64; i++) {
+            int code = i % 9 ? i * 7 % 256 : 0, of_group = 120 + i / 64 % 8 - 127;
+            double magnitude = ldexp(1 + code % 16 / 16.0, code % 128 / 16 - 7) - ldexp(1, -7);
+            double was = ldexp(code < 128 ? magnitude : -magnitude, of_group);
+            double c = ldexp(1, of_group - (rule == MEOPT_APSGD ? 3 : 11)); /* the low end of the span */
+            double bound = (fabs(was) + c) * (rule == MEOPT_APSGD ? 0.02 : 0.06);
+            if (fabs((double)m[i] - was) > bound)
+                fail_msg("%s: m %d is %g, was %g", meopt_rule_name(rule), i, (double)m[i], was);
+        }
+        steps(x, 4, 6);
+        meopt_destroy(x);
+    }
 }
 
 static float of_bits(uint32_t bits)
@@ -156,9 +196,13 @@ static void momentum_of_the_largest_gradients_is_saved_and_loaded(void **state)
         assert_int_equal(meopt_step(x, step, 1e-25, 1, g, NULL, &err), 0);
     }
     assert_int_equal(x->tensors[0].layout.m, STATE_8BIT);
-    assert_int_equal(task_of(x, &x->tensors[0]).scales[0], STATE_EXPONENT_MAX);
     struct buffer b = saved(x);
     if (meopt_load(y, b.data, b.bytes, &err)) fail_msg("%s", err.message);
+    struct optim_task now = task_of(y, &y->tensors[0]);
+    static float m[GROUPS * 64];
+    y->kernels->state_out(&now, 0, GROUPS, m, NULL);
+    for (int i = 0; i < A; i++) /* ten gradients */
+        assert_true(fabs((double)m[i] / (10 * (1 - pow(0.9, 40)) * (double)gradient[i]) - 1) < 0.05);
     free(b.data);
     meopt_destroy(x);
     meopt_destroy(y);
@@ -418,6 +462,7 @@ int main(void)
         cmocka_unit_test(resume_is_bit_identical),
         cmocka_unit_test(state_goes_from_one_format_to_another),
         cmocka_unit_test(states_of_the_version_before_are_converted),
+        cmocka_unit_test(a_lone_moment_with_a_scale_a_group_is_converted),
         cmocka_unit_test(a_state_on_grids_of_other_steps_is_converted),
         cmocka_unit_test(momentum_of_the_largest_gradients_is_saved_and_loaded),
         cmocka_unit_test(damaged_state_is_refused_and_changes_nothing),

@@ -85,14 +85,13 @@ static void compare(const struct meopt *opt, const struct meopt *exact, int coun
     *travel = along / whole;
 }
 
-/* What moments of 8 bits may come to, meopt-optimizers(7): 6 % of the way. Minimal's weights add a noise,
- * which is no part of the way. Lion takes the sign of what is stored: where it is near 0, noise turns it, and
- * momentum far under its group's largest is mostly noise. */
+/* What moments of 8 bits may come to, meopt-optimizers(7): 6 % of the way; Lion's of the smallest of groups
+ * with the range of fp16, and of rows that are rare, are turned a little more often, for it takes signs.
+ * Minimal's weights add a noise, which is no part of the way. */
 static bool as_promised(int rule, enum kind kind, const char *preset, double error, double travel)
 {
-    if (rule == MEOPT_LION && kind == SIGMA2) return travel > 0.9;
-    if (rule == MEOPT_LION && kind == FP16) return travel > 0.5;
-    double largest = rule == MEOPT_LION ? 0.2 : 0.06;
+    double largest = rule != MEOPT_LION ? 0.06 : kind == FP16 || kind == RARE_ROWS ? 0.1 : 0.045;
+    if (rule == MEOPT_LION && fabs(travel - 1) > 0.01) return false;
     return fabs(travel - 1) <= 0.03 && (error <= largest || strcmp(preset, "minimal") == 0);
 }
 

@@ -145,6 +145,7 @@ static struct optim_partial chunk_squares(const struct optim_kernels *kernels, c
     if (end > groups) end = groups;
     from.m = (void *)(uintptr_t)t->gradient; /* an accumulator has the form of a first moment */
     from.scales = (uint8_t *)(uintptr_t)t->gradient_scales;
+    from.rule = RULE_ACCUMULATE;
     from.m_format = t->accumulator_format;
     from.v_format = STATE_NONE;
     for (int64_t g = chunk * OPTIM_CHUNK; g < end; g += OPTIM_BATCH) {

@@ -137,7 +137,8 @@ int adapt_save(const struct meopt *opt, const struct tensor *t, void *to, struct
     return tensor_release(opt, t, &host, false, NULL);
 }
 
-int adapt_load(const struct meopt *opt, struct tensor *t, const void *from, struct meopt_error *err)
+int adapt_load(const struct meopt *opt, struct tensor *t, const void *from, bool before,
+               struct meopt_error *err)
 {
     struct tensor host;
     struct sampled head;
@@ -147,7 +148,8 @@ int adapt_load(const struct meopt *opt, struct tensor *t, const void *from, stru
     if (status) return status;
     struct sample *samples = samples_at(&host, false);
     if (samples_bytes(t)) memcpy(samples, (const char *)from + sizeof head, samples_bytes(t));
-    if (head.m == narrower(l->m, l->asked_m) && head.v == narrower(l->v, l->asked_v))
+    if (head.m == narrower(l->m, l->asked_m) && head.v == narrower(l->v, l->asked_v) &&
+        !(before && head.m == STATE_8BIT))
         host.trial = (struct trial){head.m, head.v, head.since};
     else trial_begin(opt, &host, samples);
     t->trial = host.trial;
@@ -170,7 +172,7 @@ const char *adapt_check(const struct meopt *opt, const struct tensor *t, const v
         struct optim_task task = task_of(opt, t);
         task.m_range = head.m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
         task = trial_task(&of, &task, &s);
-        if (state_scales_wrong(head.m, head.v, OPTIM_PAIR(head.m, head.v), s.codes + 256, 1) < 1)
+        if (state_scales_wrong(head.m, head.v, RECORD_TODAY, s.codes + 256, 1) < 1)
             return "the scale of a sample is impossible";
         opt->kernels->state_out(&task, 0, 1, decoded_m, v ? decoded_v : NULL);
         for (int i = 0; i < OPTIM_GROUP; i++)

@@ -46,10 +46,12 @@ bool adapt_watches(const struct meopt_options *options, const struct layout *lay
  * trial.
  */
 int adapt_restart(const struct meopt *opt, struct tensor *tensor, bool promoted, struct meopt_error *err);
-/* Out of a record, into one: where samples are now. */
+/* Out of a record, into one: where samples are now. before: trials of m of 8 bits have codes of before spans,
+ * and begin anew. */
 size_t samples_bytes(const struct tensor *tensor);
 int adapt_save(const struct meopt *opt, const struct tensor *tensor, void *to, struct meopt_error *err);
-int adapt_load(const struct meopt *opt, struct tensor *tensor, const void *from, struct meopt_error *err);
+int adapt_load(const struct meopt *opt, struct tensor *tensor, const void *from, bool before,
+               struct meopt_error *err);
 /* Numbers of samples from outside: what is wrong with them, NULL: nothing. */
 const char *adapt_check(const struct meopt *opt, const struct tensor *tensor, const void *from);
 

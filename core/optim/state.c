@@ -36,7 +36,11 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
                                 (adapt_watches(&opt->options, l) ? RECORD_SAMPLES : 0u),
                        .first = t->first,
                        .updates = t->updates};
-    memcpy(r.magic, OPTIM_PAIR(l->m, l->v) ? RECORD_MAGIC : RECORD_PLAIN, 8);
+    memcpy(r.magic,
+           OPTIM_PAIR(l->m, l->v) ? RECORD_MAGIC
+           : l->v == STATE_NONE   ? RECORD_SPANS
+                                  : RECORD_PLAIN,
+           8);
     r.m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     memcpy(r.shape, t->shape, sizeof r.shape);
     size_t each[3];
@@ -106,7 +110,7 @@ static struct optim_task record_task(const struct meopt *opt, const struct tenso
     task.m_format = r->m;
     task.v_format = r->v;
     task.m_range = r->m_range;
-    task.version = record_version(r) < 3 ? record_version(r) : 0;
+    task.version = record_version(r) < RECORD_TODAY ? record_version(r) : 0;
     task.m = (void *)(uintptr_t)payload;
     task.v = (void *)(uintptr_t)(payload + r->m_bytes);
     task.scales = (uint8_t *)(uintptr_t)(payload + r->m_bytes + r->v_bytes);
@@ -151,9 +155,11 @@ static int values_store(void *context, int64_t group, int64_t count, const float
     return 0;
 }
 
-int64_t state_scales_wrong(int m, int v, bool pair, const uint8_t *scales, int64_t groups)
+int64_t state_scales_wrong(int m, int v, int version, const uint8_t *scales, int64_t groups)
 {
-    size_t each = pair ? sizeof(uint32_t) : m == v && OPTIM_PAIR(m, v) ? 1 : optim_scale_bytes(m, v);
+    bool today = version == RECORD_TODAY, pair = OPTIM_PAIR(m, v) && version != 1;
+    if (OPTIM_SPAN(m, v) && today) return groups; /* every header is one */
+    size_t each = pair ? sizeof(uint32_t) : OPTIM_LOW_BIT(m) || OPTIM_LOW_BIT(v) ? 1 : 0;
     for (int64_t group = 0; each && group < groups; group++) {
         uint32_t header = scales[group * (int64_t)each];
         if (pair) memcpy(&header, scales + group * (int64_t)each, sizeof header);
@@ -198,8 +204,8 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: checksum does not match", name);
     const char *payload = (const char *)record + sizeof *r;
     struct optim_task from = record_task(opt, t, r, payload);
-    int64_t wrong = state_scales_wrong(r->m, r->v, OPTIM_PAIR(r->m, r->v) && from.version != 1, from.scales,
-                                       r->scale_bytes ? l->groups : 0);
+    int64_t wrong =
+        state_scales_wrong(r->m, r->v, record_version(r), from.scales, r->scale_bytes ? l->groups : 0);
     if (r->scale_bytes && wrong < l->groups)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: the scale of group %lld is impossible",
                           name, (long long)wrong);
@@ -237,9 +243,9 @@ static int samples_apply(const struct meopt *opt, struct tensor *t, const struct
                          const char *payload, struct meopt_error *err)
 {
     if (!adapt_watches(&opt->options, &t->layout)) return MEOPT_OK;
-    return r->flags & RECORD_SAMPLES
-               ? adapt_load(opt, t, payload + r->m_bytes + r->v_bytes + r->scale_bytes, err)
-               : adapt_restart(opt, t, false, err);
+    return r->flags & RECORD_SAMPLES ? adapt_load(opt, t, payload + r->m_bytes + r->v_bytes + r->scale_bytes,
+                                                  r->v == STATE_NONE && !record_is(r, RECORD_SPANS), err)
+                                     : adapt_restart(opt, t, false, err);
 }
 
 /* A promoted tensor comes back as wide as it was,
@@ -263,7 +269,8 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
     struct tensor host;
     int status = tensor_hold(opt, t, PART_STATE, &host, err);
     if (status) return status;
-    if (r->m == l->m && r->v == l->v && record_version(r) == 3 && (r->m_range == range || !relative)) {
+    if (r->m == l->m && r->v == l->v && record_version(r) == RECORD_TODAY &&
+        (r->m_range == range || !relative)) {
         memcpy(host.state, payload, r->m_bytes);
         memcpy(host.state + l->v_at, payload + r->m_bytes, r->v_bytes);
         memcpy(host.state + l->scales_at, payload + r->m_bytes + r->v_bytes, r->scale_bytes);

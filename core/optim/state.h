@@ -6,9 +6,10 @@
 
 #include <string.h>
 
+#define RECORD_SPANS "MEOPTST4" /* of rules without v: m of 8 bits lies on spans */
 #define RECORD_MAGIC "MEOPTST3" /* with m and v of 8 bits as pairs */
 #define RECORD_PAIRS "MEOPTST2" /* the same on grids of other steps; read as optim_formats.h says */
-#define RECORD_PLAIN "MEOPTST1" /* without; if they are of 8 bits both, each has codes of its own */
+#define RECORD_PLAIN "MEOPTST1" /* neither; what is of 8 bits has codes of its own, with a scale a group */
 
 enum record_flags {
     RECORD_PROMOTED = 1, /* the formats are not what the options say: adaptive precision widened them */
@@ -31,14 +32,17 @@ static inline bool record_is(const struct record *r, const char *magic)
 /* Is it a record at all? */
 static inline bool record_known(const struct record *r)
 {
-    return record_is(r, RECORD_MAGIC) || record_is(r, RECORD_PAIRS) || record_is(r, RECORD_PLAIN);
+    return record_is(r, RECORD_SPANS) || record_is(r, RECORD_MAGIC) || record_is(r, RECORD_PAIRS) ||
+           record_is(r, RECORD_PLAIN);
 }
-/* 1: m and v of 8 bits have codes of their own, 2: pairs on the grids of before; 3: as they lie in memory
- * today. */
+/* 1: m and v of 8 bits have codes of their own, 2: pairs on the grids of before, 3: m of 8 bits without v has
+ * a scale a group; 4: as they lie in memory today. */
+enum { RECORD_TODAY = 4 };
 static inline int record_version(const struct record *r)
 {
-    if (!OPTIM_PAIR(r->m, r->v)) return 3;
-    return record_is(r, RECORD_PLAIN) ? 1 : record_is(r, RECORD_PAIRS) ? 2 : 3;
+    if (OPTIM_SPAN(r->m, r->v)) return record_is(r, RECORD_SPANS) ? RECORD_TODAY : 3;
+    if (!OPTIM_PAIR(r->m, r->v)) return RECORD_TODAY;
+    return record_is(r, RECORD_PLAIN) ? 1 : record_is(r, RECORD_PAIRS) ? 2 : RECORD_TODAY;
 }
 /* Elements of the whole tensor; 0: impossible. */
 static inline int64_t record_elements(const struct record *r)
@@ -53,7 +57,7 @@ static inline void record_group_bytes(const struct record *r, size_t each[3])
 {
     each[0] = optim_state_bytes(r->m);
     each[1] = optim_state_bytes(r->v);
-    each[2] = record_version(r) == 1 ? 1 : optim_scale_bytes(r->m, r->v);
+    each[2] = record_version(r) == 1 || record_version(r) == 3 ? 1 : optim_scale_bytes(r->m, r->v);
     if (record_version(r) == 1 || !OPTIM_PAIR(r->m, r->v)) return;
     each[0] += each[1];
     each[1] = 0;
@@ -75,7 +79,8 @@ static inline size_t record_samples_bytes(const struct record *r)
                : 0;
 }
 
-/* Scales, or headers of pairs, of so many groups; groups: none is wrong, else the first that is. */
-int64_t state_scales_wrong(int m, int v, bool pair, const uint8_t *scales, int64_t groups);
+/* Scales of so many groups, or headers of pairs and spans, as a record of this version has them; groups: none
+ * is wrong, else the first that is. */
+int64_t state_scales_wrong(int m, int v, int version, const uint8_t *scales, int64_t groups);
 
 #endif

@@ -243,6 +243,7 @@ static void want_part(void *context, int64_t index, int64_t *first, int64_t *cou
 struct taking {
     struct trainer *trainer;
     size_t parts;
+    bool told; /* that states are of an earlier version */
 };
 
 /* The whole record of a tensor from those of its parts. The caller frees. */
@@ -260,7 +261,7 @@ static void *join(const struct taking *taking, const void *const *parts, const s
 static int take_record(void *context, int64_t index, const void *const *parts, const size_t *part_bytes,
                        struct error *err)
 {
-    const struct taking *taking = context;
+    struct taking *taking = context;
     struct trainer *t = taking->trainer;
     struct meopt_error library = {0};
     int64_t first, count;
@@ -274,10 +275,12 @@ static int take_record(void *context, int64_t index, const void *const *parts, c
     }
     bool own = there < taking->parts;
     if (own && meopt_state_load(t->opt, (size_t)index, record, bytes, &library)) return CHECKPOINT_MORE;
-    int version = index == 0 ? meopt_state_version(record, bytes) : 0;
-    if (version == 1 || version == 2)
+    int version = meopt_state_version(record, bytes);
+    if (version >= 1 && version <= 3 && !taking->told) {
+        taking->told = true;
         log_info(
             "the checkpoint's optimizer states are of an earlier version: moments of 8 bits are converted");
+    }
     if (own) return 0;
     if (taking->parts > 1) record = whole = join(taking, parts, part_bytes, &bytes, &status, &library);
     if (!status && many_sharded(t)) {
@@ -300,7 +303,7 @@ static int take(struct trainer *t, const struct checkpoint *c, struct error *err
     bool shared = t->ranks.size > 1, alike = many_sharded(t) && c->writers == t->ranks.size;
     int code = checkpoint_tensors(c, rows, t->student->parameter_count, shared ? want_part : NULL,
                                   take_tensor, t, err);
-    struct taking taking = {t, (size_t)c->writers};
+    struct taking taking = {t, (size_t)c->writers, false};
     if (!code)
         code = checkpoint_records(c, t->tensor_count, alike ? t->ranks.rank : -1, take_record, &taking, err);
     t->previous_norm = json_number_value(json_object_get(c->manifest, "previous_norm"));

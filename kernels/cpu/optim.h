@@ -35,7 +35,10 @@ static inline size_t optim_state_bytes(int format)
 }
 static inline size_t optim_scale_bytes(int m_format, int v_format)
 {
-    return OPTIM_PAIR(m_format, v_format) ? 4 : OPTIM_LOW_BIT(m_format) || OPTIM_LOW_BIT(v_format) ? 1 : 0;
+    return OPTIM_PAIR(m_format, v_format)                       ? 4
+           : OPTIM_SPAN(m_format, v_format)                     ? 2
+           : OPTIM_LOW_BIT(m_format) || OPTIM_LOW_BIT(v_format) ? 1
+                                                                : 0;
 }
 /* Bytes of an element as it lies in the weights: fp32, or the bf16 half. */
 static inline size_t optim_weight_bytes(int weight_format)

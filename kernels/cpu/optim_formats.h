@@ -201,6 +201,85 @@ OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_forma
     store_m_codes(t->m, group, m_format, rounded);
 }
 
+/* ---- m of 8 bits without a v, on its group's span ---- */
+
+/* What the groups of a range share: the grids of each span, lowest, and span_threshold of each element. */
+struct span_shared {
+    struct span_grid grid[32];
+    real threshold[PAIR_GROUPS][VECTORS];
+};
+OPTIM_FN void span_share(struct span_shared *s, const struct optim_task *t)
+{
+    word e;
+    for (uint32_t range = 0; range < 32; range++) s->grid[range] = span_grid_of(SPAN_LEAST, range);
+    for (int k = 0; k < LANES; k++) e[k] = (uint32_t)k;
+    for (int i = 0; i < PAIR_GROUPS * VECTORS; i++, e += LANES)
+        s->threshold[i / VECTORS][i % VECTORS] = span_threshold(t->updates, t->key[0] ^ t->key[1], e);
+}
+OPTIM_FN uint32_t span_header_at(const struct optim_task *t, int64_t group)
+{
+    uint16_t header;
+    memcpy(&header, t->scales + group * SPAN_HEADER, sizeof header);
+    return header;
+}
+OPTIM_FN void load_span(real m[VECTORS], const struct optim_task *t, int64_t group, const struct span_grid *g)
+{
+    word code[VECTORS];
+    load_codes(code, t->m, group, false, true);
+    for (int i = 0; i < VECTORS; i++) m[i] = span_decode(code[i], g);
+}
+/* What a span is asked to hold. gradient: of a Lion's step, or NULL. */
+struct span_seen {
+    word most, least; /* bits of |m|; of what the low end comes from, less 1: without zeros */
+    bool converted;   /* of Lion's m without a gradient */
+};
+OPTIM_FN struct span_seen span_look(const struct optim_task *t, const real m[VECTORS], const real *gradient)
+{
+    struct span_seen seen = {word_all(0), word_all(~0u), t->rule == RULE_LION && !gradient};
+    for (int i = 0; i < VECTORS; i++) {
+        word size = as_word(m[i]) & word_all(0x7fffffffu);
+        seen.most = word_max(seen.most, size);
+        if (gradient) size = word_max(size, as_word(gradient[i] * t->s.rest1) & word_all(0x7fffffffu));
+        seen.least = word_min(seen.least, size - word_all(1));
+    }
+    return seen;
+}
+/* The header of a group whose grid may not do any longer. */
+static __attribute__((noinline)) uint32_t span_refit(const struct optim_task *t, uint32_t header,
+                                                     struct span_seen seen, bool due)
+{
+    struct span_grid old = span_grid_read(header), g;
+    uint32_t largest = word_largest(seen.most), smallest = ~word_largest(~seen.least) + 1;
+    if (seen.converted && smallest + SPAN_CONVERTED < largest) smallest = largest - SPAN_CONVERTED;
+    g = span_grid_fit(t->rule == RULE_LION ? smallest : span_sgd(largest), largest, &old, due);
+    return span_header(&g);
+}
+OPTIM_FN void store_span(const struct optim_task *t, int64_t group, struct span_grid g, const real m[VECTORS],
+                         const real *gradient, const real threshold[VECTORS], bool due)
+{
+    word code[VECTORS], farthest = word_all(0);
+    for (int i = 0; i < VECTORS; i++) {
+        code[i] = span_above(m[i], &g);
+        farthest = word_max(farthest, code[i]);
+    }
+    if (due || word_any_reaches(farthest, g.reach + 1)) {
+        uint16_t header = (uint16_t)span_refit(t, span_header(&g), span_look(t, m, gradient), due);
+        g = span_grid_read(header);
+        memcpy(t->scales + group * SPAN_HEADER, &header, sizeof header);
+        for (int i = 0; i < VECTORS; i++) code[i] = word_min(span_above(m[i], &g), word_all(g.reach));
+    }
+    for (int i = 0; i < VECTORS; i++) code[i] = span_code(m[i], code[i], threshold[i], &g);
+    for (int i = 0; i < VECTORS; i += 4)
+        store_packed((uint8_t *)t->m + group * OPTIM_GROUP + i * LANES, pack_halves(code[i], code[i + 1]),
+                     pack_halves(code[i + 2], code[i + 3]));
+}
+/* m of a group, rounded to nearest on a grid that is its alone. */
+OPTIM_FN void store_span_nearest(const struct optim_task *t, int64_t group, const real m[VECTORS])
+{
+    real nearest[VECTORS];
+    for (int i = 0; i < VECTORS; i++) nearest[i] = real_all(SPAN_NEAREST);
+    store_span(t, group, span_grid_read(0), m, NULL, nearest, true);
+}
 /* ---- Pairs: m and sqrt(v) in one code of 16 bits ---- */
 
 /* Lanes by element % 8: sets of vectors, vector i in set i % EIGHTHS. */

@@ -80,21 +80,27 @@ struct sums {
     int64_t bad_groups, wide_groups;
 };
 
+OPTIM_FN bool on_span(const struct optim_task *t)
+{
+    return OPTIM_SPAN(t->m_format, t->v_format) && t->rule != RULE_ACCUMULATE;
+}
 OPTIM_FN bool needs_random(const struct optim_task *t)
 {
     return t->m_format == STATE_BF16 || t->v_format == STATE_BF16 ||
-           (!OPTIM_PAIR(t->m_format, t->v_format) &&
+           (!OPTIM_PAIR(t->m_format, t->v_format) && !on_span(t) &&
             (OPTIM_LOW_BIT(t->m_format) || OPTIM_LOW_BIT(t->v_format))) ||
            (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR &&
             t->weight_format != WEIGHTS_32);
 }
 
-/* The rules without v. */
+/* The rules without v. grid: of a span. */
 OPTIM_FN void step_momentum(const struct optim_task *t, int m_format, int64_t group, real g[VECTORS],
-                            real w[VECTORS], real m[VECTORS], const struct optim_scalars *s)
+                            real w[VECTORS], real m[VECTORS], const struct span_grid *grid)
 {
+    const struct optim_scalars *s = &t->s;
     int rule = t->rule;
-    if (m_format != STATE_NONE) load_scaled(m, t->m, t->scales, group, m_format);
+    if (on_span(t)) load_span(m, t, group, grid);
+    else if (m_format != STATE_NONE) load_scaled(m, t->m, t->scales, group, m_format);
     if (rule == RULE_LION)
         for (int i = 0; i < VECTORS; i++) {
             w[i] = w[i] * s->decay - rule_sign(rule_average(m[i], g[i], s->beta1, s->rest1), s->lr);
@@ -178,16 +184,22 @@ OPTIM_FN void random_of(word random[VECTORS], const word *words)
         for (int i = 0; i < VECTORS; i++) random[i] = word_all(ROUND_NEAREST);
 }
 
-/* gradient, weights, copy point at the group itself; the rest of the task is found by its index. Pairs:
- * optim_pairs.h. */
+/* gradient, weights, copy point at the group itself; the rest of the task is found by its index. shared: of
+ * spans. Pairs: optim_pairs.h. */
 OPTIM_FN void step_group(const struct optim_task *t, int64_t group, const void *gradient, void *weights,
-                         void *copy, const word *words, struct sums *sums)
+                         void *copy, const word *words, const struct span_shared *shared, struct sums *sums)
 {
     int rule = t->rule, m_format = t->m_format, v_format = t->v_format;
     bool v_low = OPTIM_LOW_BIT(v_format);
     const struct optim_scalars *s = &t->s;
     real g[VECTORS], w[VECTORS], m[VECTORS], root[VECTORS], v[VECTORS];
     word random[VECTORS], turned[VECTORS];
+    struct span_grid grid;
+    if (on_span(t)) {
+        uint32_t header = span_header_at(t, group);
+        grid = shared->grid[header >> 11];
+        span_move(&grid, span_low(header));
+    }
     for (int i = 0; i < VECTORS; i++) w[i] = m[i] = root[i] = v[i] = real_all(0);
     if (!step_gradient(t, group, gradient, g, sums)) return;
     random_of(random, words);
@@ -209,10 +221,14 @@ OPTIM_FN void step_group(const struct optim_task *t, int64_t group, const void *
         for (int i = 0; i < VECTORS; i++) m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
         for (int i = 0; i < VECTORS; i++) step_weight(t, w, rule_quotient(m[i], root[i], s), i, sums);
         if (rule == RULE_LAMB && t->norms_only) return;
-    } else step_momentum(t, m_format, group, g, w, m, s);
+    } else step_momentum(t, m_format, group, g, w, m, &grid);
 
     for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_M(random, i);
-    if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned);
+    if (on_span(t))
+        store_span(t, group, grid, m, rule == RULE_LION ? g : NULL,
+                   shared->threshold[(t->first_group + group) % PAIR_GROUPS],
+                   span_due(t->updates, t->first_group + group));
+    else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned);
     else {
         if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned);
         if (rule <= RULE_ADAMW || rule == RULE_LAMB) store_wide_state(t->v, group, v_format, v, random);
@@ -342,11 +358,13 @@ OPTIM_FN void range_leave(const struct optim_task *t, struct range_run *r, int64
 OPTIM_FN void step_each(const struct optim_task *t, int64_t begin, int64_t end, struct range_run *r)
 {
     struct padded padded;
+    struct span_shared shared;
+    if (on_span(t)) span_share(&shared, t);
     for (int64_t group = begin; group < end; group++) {
         range_enter(t, r, group, begin);
         prefetch_group(t, group + AHEAD);
         struct group_at at = group_at(t, group, &padded);
-        step_group(t, group, at.gradient, at.weights, at.copy, range_words(r, group), &r->sums);
+        step_group(t, group, at.gradient, at.weights, at.copy, range_words(r, group), &shared, &r->sums);
         group_back(t, group, &at);
         range_leave(t, r, group);
     }
@@ -452,6 +470,10 @@ void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64
             store_rooted(t, t->m_format, t->v_format, group, x, y, half, half);
             continue;
         }
+        if (on_span(t)) {
+            store_span_nearest(t, group, x);
+            continue;
+        }
         store_scaled(t->m, t->scales, group, t->m_format == STATE_BF16 ? STATE_BF16_NEAREST : t->m_format, x,
                      half);
         if (v)
@@ -470,6 +492,9 @@ void OPTIM_NAME(optim_state_out)(const struct optim_task *t, int64_t begin, int6
             else if (t->version == 2) load_pair_before(x, y, t, group);
             else load_rooted(x, y, t, t->m_format, t->v_format, group);
             for (int i = 0; i < VECTORS; i++) y[i] *= y[i];
+        } else if (on_span(t) && !t->version) {
+            struct span_grid grid = span_grid_read(span_header_at(t, group));
+            load_span(x, t, group, &grid);
         } else {
             load_scaled(x, t->m, t->scales, group, t->m_format);
             if (v) load_wide_state(y, t->v, group, t->v_format);

@@ -20,21 +20,28 @@ struct lane_sums {
     int bad_groups, wide_groups;
 };
 
+DEVICE bool on_span(const optim_task *t, int m_format, int v_format)
+{
+    return OPTIM_SPAN(m_format, v_format) && t->rule != RULE_ACCUMULATE;
+}
 DEVICE bool needs_random(const optim_task *t, int m_format, int v_format)
 {
-    bool codes = !OPTIM_PAIR(m_format, v_format) && (OPTIM_LOW_BIT(m_format) || OPTIM_LOW_BIT(v_format));
+    bool codes = !OPTIM_PAIR(m_format, v_format) && !on_span(t, m_format, v_format) &&
+                 (OPTIM_LOW_BIT(m_format) || OPTIM_LOW_BIT(v_format));
     return !t->norms_only && (m_format == STATE_BF16 || v_format == STATE_BF16 || codes ||
                               (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR &&
                                t->weight_format != WEIGHTS_32));
 }
 
-/* The rules without v. */
-DEVICE void step_momentum(const optim_task *t, int m_format, int64_t group, bool there, real g[OWN],
-                          real w[OWN], real m[OWN], int u)
+/* The rules without v. grid: of a span. */
+DEVICE void step_momentum(const optim_task *t, int m_format, int v_format, int64_t group, bool there,
+                          real g[OWN], real w[OWN], real m[OWN], span_grid *grid, int u)
 {
     const optim_scalars *s = &t->s;
     int rule = t->rule;
-    if (m_format != STATE_NONE && there) load_scaled(m, t->m, t->scales, group, m_format, u);
+    *grid = span_grid_read(0);
+    if (there && on_span(t, m_format, v_format)) load_span(m, grid, t, group, u);
+    else if (there && m_format != STATE_NONE) load_scaled(m, t->m, t->scales, group, m_format, u);
     if (rule == RULE_LION)
         for (int k = 0; k < OWN; k++) {
             w[k] = w[k] * s->decay - rule_sign(rule_average(m[k], g[k], s->beta1, s->rest1), s->lr);
@@ -64,6 +71,7 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
     int64_t left = t->count - group * OPTIM_GROUP;
     real g[OWN], w[OWN], m[OWN], root[OWN], v[OWN], squares[2] = {0.0f, 0.0f};
     pair_grid grid;
+    span_grid span;
     word random[OWN], turned[OWN];
     for (int k = 0; k < OWN; k++) g[k] = w[k] = m[k] = root[k] = v[k] = 0.0f;
 
@@ -116,11 +124,13 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
                 w[k] = real_fma(rule_direction(rule_quotient(m[k], root[k], s), s), -s->step_size, w[k]);
             }
         }
-    } else step_momentum(t, m_format, group, there, g, w, m, u);
+    } else step_momentum(t, m_format, v_format, group, there, g, w, m, &span, u);
 
     if (t->norms_only) return; /* all octets of the block alike */
     for (int k = 0; k < OWN; k++) turned[k] = random[(k + 4) % OWN];
     if (pair) sums->wide_groups += store_pair(t, group, &grid, m, root, u, there);
+    else if (on_span(t, m_format, v_format))
+        store_span(t, group, &span, m, rule == RULE_LION ? g : nullptr, u, there);
     else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned, u, there);
     else {
         if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned, u, there);

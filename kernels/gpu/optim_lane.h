@@ -264,6 +264,39 @@ DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_
     else store_wide(t->m, group, m_format, m, random_m, u, OPTIM_GROUP);
 }
 
+/* ---- m of 8 bits without a v, on its group's span ---- */
+
+DEVICE void load_span(real m[OWN], span_grid *grid, const optim_task *t, int64_t group, int u)
+{
+    word code[OWN];
+    *grid = span_grid_read(load_whole<uint16_t>(t->scales + group * SPAN_HEADER));
+    load_codes(code, t->m, group, false, u);
+    for (int k = 0; k < OWN; k++) m[k] = span_decode(code[k] << 24, grid);
+}
+/* Every lane of a wave comes here; `write` is the octet's. gradient: of a Lion's step, or NULL. */
+DEVICE void store_span(const optim_task *t, int64_t group, const span_grid *old, const real m[OWN],
+                       const real *gradient, int u, bool write)
+{
+    word most = 0, least = 0xffffffffu, code[OWN];
+    for (int k = 0; k < OWN; k++) {
+        word size = as_word(m[k]) & 0x7fffffffu;
+        most = word_max(most, size);
+        if (gradient) size = word_max(size, as_word(gradient[k] * t->s.rest1) & 0x7fffffffu);
+        least = word_min(least, size - 1u); /* without zeros */
+    }
+    uint32_t largest = octet_max(most), smallest = ~octet_max(~least) + 1u;
+    uint32_t key = t->key[0] ^ t->key[1],
+             first = (uint32_t)((t->first_group + group) % PAIR_GROUPS) * OPTIM_GROUP;
+    span_grid g = span_grid_fit(gradient ? smallest : span_sgd(largest), largest, old,
+                                span_due(t->updates, t->first_group + group));
+    for (int k = 0; k < OWN; k++)
+        code[k] = span_code(m[k], word_min(span_above(m[k], &g), g.reach),
+                            span_threshold(t->updates, key, first + (uint32_t)element(k, u)), &g);
+    if (!write) return;
+    if (u == 0) store_whole(t->scales + group * SPAN_HEADER, (uint16_t)span_header(&g));
+    store_codes(t->m, group, false, code, u);
+}
+
 /* ---- Pairs: m and sqrt(v) in one code of 16 bits; elements e % 8 of a lane: 2 u % 8 and the next ---- */
 
 DEVICE uint32_t octet_or(uint32_t x)
