@@ -1,6 +1,7 @@
 /* Checkpoints on disk: what was saved comes back, a damaged one is passed over, a failed save leaves what was
  * there, and as many stay as are kept. No model and no optimizer: tensors and records are numbers made here.
  */
+#include "core/base/json.h"
 #include "tests/checkpoint.h"
 
 static void what_was_saved_comes_back(void **state)
@@ -215,6 +216,144 @@ static void one_of_a_later_version_is_neither_read_nor_renamed(void **state)
     free(path);
 }
 
+static void want_all(void *context, int64_t index, int64_t *first, int64_t *count)
+{
+    (void)context, (void)index, (void)first, (void)count;
+}
+
+/* The manifest of step 1, with this JSON in place of a member of a file's entry; NULL: without it. */
+static void say(const char *file, const char *key, const char *json)
+{
+    struct error err = {0};
+    char *path = within(1, "MANIFEST.json");
+    json_t *manifest = json_read(path, 1 << 20, &err),
+           *entry = json_object_get(json_object_get(manifest, "files"), file);
+    assert_non_null(entry);
+    json_object_del(entry, key);
+    if (json) assert_int_equal(json_object_set_new(entry, key, json_loads(json, JSON_DECODE_ANY, NULL)), 0);
+    assert_int_equal(json_write(path, manifest, JSON_INDENT(1), &err), 0);
+    json_decref(manifest);
+    free(path);
+}
+
+static const char *blocks_of(const char *file)
+{
+    static char text[2][40];
+    static int at;
+    struct error err = {0};
+    char *path = within(1, "MANIFEST.json");
+    json_t *manifest = json_read(path, 1 << 20, &err),
+           *entry = json_object_get(json_object_get(manifest, "files"), file);
+    at = !at;
+    snprintf(text[at], sizeof text[at], "\"%s\"", json_string_value(json_object_get(entry, "blocks_crc32c")));
+    json_decref(manifest);
+    free(path);
+    return text[at];
+}
+
+/* What one that reads alone (-1) or of three that share it finds; what it takes is what was written. */
+static int read_as(int index, struct error *err)
+{
+    struct checkpoint c;
+    int seed = 1;
+    struct checkpoint_share share = {.index = index, .count = 3};
+    int code = index < 0 ? checkpoint_newest(&c, directory, false, err)
+                         : checkpoint_look(&c, directory, 1, &share, err);
+    if (!code) code = checkpoint_tensors(&c, rows, 2, index < 0 ? NULL : want_all, same_tensor, &seed, err);
+    if (!code) code = checkpoint_records(&c, RECORDS, -1, same_record, &seed, err);
+    checkpoint_close(&c);
+    return code;
+}
+
+/* Damage that one of them finds goes before what another cannot make use of. */
+static int worst(struct error *err)
+{
+    int code = 0;
+    for (int r = 0; r < 3 && code != EXIT_INTEGRITY; r++) {
+        int found = read_as(r, err);
+        if (found) code = found;
+    }
+    return code;
+}
+
+/* Files count as whole by what their bytes are: a list of checksums that says nothing is passed over for the
+ * file's own, one that says otherwise refuses, with the place. */
+static void whatever_the_manifest_says_of_blocks_no_wrong_byte_is_taken(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *json;
+        int code; /* of those that share it */
+    } cases[] = {{"blocks_crc32c", "\"\"", 0},
+                 {"blocks_crc32c", "\"0000000\"", 0},
+                 {"blocks_crc32c", "\"0000000000000000\"", 0},
+                 {"blocks_crc32c", "[1, 2]", 0},
+                 {"blocks_crc32c", "-1", 0},
+                 {"blocks_crc32c", NULL, 0},
+                 {"blocks_crc32c", "\"-0000001\"", EXIT_INTEGRITY},
+                 {"blocks_crc32c", "\"zzzzzzzz\"", EXIT_INTEGRITY},
+                 {"blocks_crc32c", "\"        \"", EXIT_INTEGRITY},
+                 {"block_bytes", "-1048576", 0},
+                 {"block_bytes", "9223372036854775807", 0},
+                 {"block_bytes", "\"1048576\"", 0},
+                 {"block_bytes", NULL, 0}};
+    struct error err = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int bad = 0; bad < 2; bad++) {
+            assert_int_equal(save(1, 1, 1, &err), 0);
+            say("model.safetensors", cases[i].key, cases[i].json);
+            if (bad) damage(1, "model.safetensors");
+            int alone = read_as(-1, &err), shared = worst(&err);
+            if (alone != (bad ? EXIT_INTEGRITY : 0) || shared != (bad ? EXIT_INTEGRITY : cases[i].code))
+                fail_msg("%s %s: alone %d, shared %d", cases[i].key, cases[i].json, alone, shared);
+            file_remove_tree(directory, NULL);
+            assert_int_equal(mkdir(directory, 0700), 0);
+        }
+}
+
+static void wrong_bytes_are_told_with_their_file_and_place(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    static const char told[] =
+        "model.safetensors does not agree with the manifest's checksum of its bytes from 0 on";
+    assert_int_equal(save(1, 1, 1, &err), 0);
+    const char *model = blocks_of("model.safetensors"), *records = blocks_of("optimizer.bin");
+    say("model.safetensors", "blocks_crc32c", records); /* exchanged */
+    say("optimizer.bin", "blocks_crc32c", model);
+    assert_int_equal(worst(&err), EXIT_INTEGRITY);
+    assert_string_equal(err.what, told);
+    say("model.safetensors", "blocks_crc32c", model);
+    say("optimizer.bin", "blocks_crc32c", records);
+    assert_int_equal(worst(&err), 0);
+    damage(1, "model.safetensors");
+    assert_int_equal(read_as(-1, &err), EXIT_INTEGRITY);
+    assert_non_null(strstr(err.what, told)); /* alone, too */
+    say("model.safetensors", "bytes", "9223372036854775807");
+    assert_int_equal(worst(&err), EXIT_INTEGRITY);
+    assert_non_null(strstr(err.what, "bytes, expected 9223372036854775807"));
+    assert_non_null(strstr(err.file, "model.safetensors"));
+}
+
+/* One of two entries would be taken, whichever. */
+static void a_manifest_that_names_a_file_twice_is_damaged(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    char *text, *path = within(1, "MANIFEST.json");
+    size_t bytes;
+    assert_int_equal(save(1, 1, 1, &err), 0);
+    assert_int_equal(file_read(path, 1 << 20, &text, &bytes, &err), 0);
+    char *files = strstr(text, "\"files\": {") + strlen("\"files\": {"),
+         *twice = xasprintf("%.*s\"model.safetensors\": {}, %s", (int)(files - text), text, files);
+    assert_int_equal(file_write_atomic(path, twice, strlen(twice), &err), 0);
+    assert_int_equal(read_as(-1, &err), EXIT_INTEGRITY);
+    assert_int_equal(worst(&err), EXIT_INTEGRITY);
+    free(twice);
+    free(text);
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -228,6 +367,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_part_that_is_missing_or_of_another_save_is_passed_over, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_part_that_is_on_another_hosts_disk_is_no_part, setup, teardown),
+        cmocka_unit_test_setup_teardown(whatever_the_manifest_says_of_blocks_no_wrong_byte_is_taken, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(wrong_bytes_are_told_with_their_file_and_place, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_manifest_that_names_a_file_twice_is_damaged, setup, teardown),
         cmocka_unit_test_setup_teardown(one_of_a_later_version_is_neither_read_nor_renamed, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -114,10 +114,13 @@ static size_t held_by_trainer(const struct device *device)
     return device->use.peak_total_bytes - device->use.peak_bytes[MEMORY_WORKSPACE];
 }
 
+static _Thread_local int this_rank;
+
 static void *rank_main(void *context)
 {
     struct rank *r = context;
     struct tiny tiny, plan;
+    this_rank = r->options.rank;
 #ifdef _OPENMP
     omp_set_num_threads(1);
 #endif

@@ -11,6 +11,11 @@
 
 /* In front of the C library's: no room for a file that is called so. */
 static const char *full;
+/* One rank has a disk of its own: there a file that is called so cannot be opened, or is that other one. */
+static struct {
+    int rank;
+    const char *denied, *file, *other;
+} disk;
 
 int open(const char *path, int flags, ...)
 {
@@ -24,7 +29,12 @@ int open(const char *path, int flags, ...)
         errno = ENOSPC;
         return -1;
     }
-    return real(path, flags, mode);
+    bool own = disk.rank == this_rank;
+    if (own && disk.denied && strstr(path, disk.denied)) {
+        errno = EACCES;
+        return -1;
+    }
+    return real(own && disk.file && strstr(path, disk.file) ? disk.other : path, flags, mode);
 }
 
 /* What is in a checkpoint: its weights' file, and each tensor's whole state, whoever has written parts of it.
@@ -222,19 +232,23 @@ static void each_rank_reads_its_part(void **state)
     file_remove_tree(directory, NULL);
 }
 
-/* In the middle of a file: a byte is another, or the end is gone. */
-static void damage(const char *directory, const char *name, bool cut)
+/* A byte is another, in the middle of a file or at the begin of the header, or the end is gone. */
+enum damage { MIDDLE, HEADER, END_GONE };
+
+static void damage(const char *directory, const char *name, enum damage how)
 {
     char *path = path_join(directory, name);
     int64_t bytes = size_of(directory, name);
+    int64_t at = how == HEADER ? 8 : bytes / 2;
+    bool cut = how == END_GONE;
     unsigned char byte;
     if (cut) assert_int_equal(truncate(path, bytes / 2), 0);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     assert_true(fd >= 0);
     if (!cut) {
-        assert_int_equal(pread(fd, &byte, 1, bytes / 2), 1);
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
         byte ^= 1;
-        assert_int_equal(pwrite(fd, &byte, 1, bytes / 2), 1);
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
     }
     close(fd);
     free(path);
@@ -247,11 +261,12 @@ static void a_damaged_file_is_noticed_whoever_reads_it(void **state)
     (void)state;
     static const struct {
         const char *name;
-        bool cut;
+        enum damage how;
         int ranks;
-    } cases[] = {{"optimizer.2-of-4.bin", false, 4}, {"optimizer.3-of-4.bin", false, 2},
-                 {"optimizer.1-of-4.bin", true, 4},  {"model.safetensors", false, 4},
-                 {"model.safetensors", true, 3},     {"optimizer.0-of-4.bin", false, 1}};
+    } cases[] = {{"optimizer.2-of-4.bin", MIDDLE, 4},   {"optimizer.3-of-4.bin", MIDDLE, 2},
+                 {"optimizer.1-of-4.bin", END_GONE, 4}, {"model.safetensors", MIDDLE, 4},
+                 {"model.safetensors", END_GONE, 3},    {"optimizer.0-of-4.bin", MIDDLE, 1},
+                 {"model.safetensors", HEADER, 8}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char directory[] = "/tmp/meopt-ranks-XXXXXX";
         assert_non_null(mkdtemp(directory));
@@ -259,7 +274,7 @@ static void a_damaged_file_is_noticed_whoever_reads_it(void **state)
         run_last_step = 1;
         ranks_free(as_ranks(4, "dist.shard=optimizer", -1), 4);
         char *name = path_join("ckpt/step-00000001", cases[i].name);
-        damage(directory, name, cases[i].cut);
+        damage(directory, name, cases[i].how);
         run_last_step = 2;
         struct rank *ranks = as_ranks(cases[i].ranks, "dist.shard=optimizer", -1);
         for (int r = 0; r < cases[i].ranks; r++) {
@@ -270,6 +285,95 @@ static void a_damaged_file_is_noticed_whoever_reads_it(void **state)
         free(name);
         file_remove_tree(directory, NULL);
     }
+}
+
+static void a_rank_that_cannot_read_what_others_can_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        int rank;
+        const char *name;
+    } cases[] = {{1, "/optimizer.2-of-3.bin"}, {2, "/MANIFEST.json"}, {0, "/model.safetensors"}};
+    char directory[] = "/tmp/meopt-ranks-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    run_directory = directory;
+    run_last_step = 1;
+    ranks_free(as_ranks(3, "dist.shard=optimizer", -1), 3);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        disk.rank = cases[i].rank;
+        disk.denied = cases[i].name;
+        struct rank *ranks = as_ranks(3, "dist.shard=optimizer", -1);
+        disk.denied = NULL;
+        char *named = xasprintf("rank %d (host ", cases[i].rank);
+        for (int r = 0; r < 3; r++)
+            if (ranks[r].code != EXIT_FAILED || !strstr(ranks[r].err.what, named) ||
+                !strstr(ranks[r].err.file, cases[i].name) || !strstr(ranks[r].err.what, "Permission denied"))
+                fail_msg("%s, rank %d: %d: %s: %s", cases[i].name, r, ranks[r].code, ranks[r].err.file,
+                         ranks[r].err.what);
+        free(named);
+        ranks_free(ranks, 3);
+        assert_true(exists(directory, "ckpt/step-00000001"));
+    }
+    struct rank *ranks = as_ranks(3, "dist.shard=optimizer", -1); /* all can read it again */
+    for (int r = 0; r < 3; r++) assert_int_equal(ranks[r].code, 0);
+    ranks_free(ranks, 3);
+    file_remove_tree(directory, NULL);
+}
+
+/* Two tensors of one shape change their places in a copy, in the header alone: the first block, in which no
+ * tensor of the last rank lies and which others read when they look whether all is whole. */
+static void exchange_places(const char *from, const char *to, const char *a, const char *b)
+{
+    char *text, *places[2];
+    size_t bytes, lengths[2];
+    struct error err = {0};
+    const char *names[2] = {a, b};
+    if (file_read(from, 1 << 28, &text, &bytes, &err)) fail_msg("%s", err.what);
+    uint64_t header;
+    memcpy(&header, text, sizeof header);
+    for (int i = 0; i < 2; i++) {
+        char *name = memmem(text + 8, header, names[i], strlen(names[i]));
+        assert_non_null(name);
+        places[i] = strstr(name, "\"data_offsets\":[");
+        assert_non_null(places[i]);
+        lengths[i] = (size_t)(strchr(places[i], ']') - places[i]);
+    }
+    assert_int_equal(lengths[0], lengths[1]);
+    for (size_t i = 0; i < lengths[0]; i++) {
+        char kept = places[0][i];
+        places[0][i] = places[1][i];
+        places[1][i] = kept;
+    }
+    if (file_write_atomic(to, text, bytes, &err)) fail_msg("%s", err.what);
+    free(text);
+}
+
+static void a_rank_that_reads_another_header_is_named(void **state)
+{
+    (void)state;
+    static const char wide[] = "dist.shard=parameters model_s.width=384 model_s.hidden=1536";
+    char directory[] = "/tmp/meopt-ranks-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    run_directory = directory;
+    run_last_step = 1;
+    ranks_free(as_ranks(4, wide, -1), 4);
+    char *model = path_join(directory, "ckpt/step-00000001/model.safetensors"),
+         *other = path_join(directory, "other");
+    exchange_places(model, other, "blocks.1.norm1.weight\":", "blocks.1.norm1.bias\":");
+    run_last_step = 2;
+    disk.rank = 3;
+    disk.file = "/model.safetensors";
+    disk.other = other;
+    struct rank *ranks = as_ranks(4, wide, -1);
+    disk.file = NULL;
+    for (int r = 0; r < 4; r++)
+        if (ranks[r].code != EXIT_INTEGRITY || !strstr(ranks[r].err.what, "rank 3 (host "))
+            fail_msg("rank %d: %d: %s", r, ranks[r].code, ranks[r].err.what);
+    ranks_free(ranks, 4);
+    assert_true(exists(directory, "ckpt/step-00000001"));
+    free(model);
+    free(other);
+    file_remove_tree(directory, NULL);
 }
 
 static void a_save_that_fails_fails_on_every_rank(void **state)
@@ -288,6 +392,7 @@ static void a_save_that_fails_fails_on_every_rank(void **state)
 static int begin(void **state)
 {
     full = NULL;
+    disk.denied = disk.file = NULL;
     return fresh(state);
 }
 
@@ -295,8 +400,12 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup(name, begin)
     const struct CMUnitTest tests[] = {
-        TEST(a_checkpoint_goes_from_any_number_of_ranks_to_any), TEST(a_save_that_fails_fails_on_every_rank),
-        TEST(each_rank_reads_its_part), TEST(a_damaged_file_is_noticed_whoever_reads_it),
+        TEST(a_checkpoint_goes_from_any_number_of_ranks_to_any),
+        TEST(a_save_that_fails_fails_on_every_rank),
+        TEST(each_rank_reads_its_part),
+        TEST(a_rank_that_cannot_read_what_others_can_is_named),
+        TEST(a_rank_that_reads_another_header_is_named),
+        TEST(a_damaged_file_is_noticed_whoever_reads_it),
         TEST(a_rank_that_cannot_write_its_part_is_named_and_the_last_good_stays)};
     make_images();
     return cmocka_run_group_tests(tests, NULL, NULL);

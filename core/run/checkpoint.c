@@ -171,7 +171,7 @@ static int read_manifest(struct checkpoint *c, int fd, const char *path, struct 
     if (!code) {
         json_error_t why;
         const json_t *step;
-        c->manifest = json_loadb(text, got, 0, &why);
+        c->manifest = json_loadb(text, got, JSON_REJECT_DUPLICATES, &why);
         if (!c->manifest && !why.text[0]) /* jansson has no word for it */
             code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", path);
         else if (!json_is_object(c->manifest))
@@ -205,22 +205,45 @@ static int read_writers(struct checkpoint *c, struct error *err)
     return 0;
 }
 
+/* The first of its blocks that is not what was written; 0: the manifest does not tell, or all are. */
+static int name_block(const struct checkpoint *c, const char *name, int fd, struct error *err)
+{
+    struct checkpoint_reader r;
+    int code = 0;
+    if (!checkpoint_reader_open(&r, c, name, fd)) return 0;
+    for (int64_t i = 0; i < r.count && !code; i++) code = checkpoint_reader_block(&r, i, err);
+    checkpoint_reader_close(&r);
+    return code;
+}
+
 static int compare_part(const struct checkpoint *c, const char *name, int fd, enum depth depth,
                         struct error *err)
 {
     char *path = path_join(c->directory, name);
     json_t *entry = json_object_get(json_object_get(c->manifest, "files"), name);
-    struct checkpoint_written found = {.bytes = -1,
-                                       .crc = (uint32_t)json_integer_value(json_object_get(entry, "crc32c"))};
+    json_int_t bytes = json_integer_value(json_object_get(entry, "bytes")),
+               crc = json_integer_value(json_object_get(entry, "crc32c"));
+    struct checkpoint_written found = {.bytes = -1, .crc = (uint32_t)crc};
     struct stat st;
     int code = 0;
     if (depth == BY_CONTENT) code = checkpoint_checksum(fd, path, &found, NULL, err);
     else if (fstat(fd, &st) == 0) found.bytes = (int64_t)st.st_size;
     else code = error_errno(err, EXIT_FAILED, NULL, "cannot read %s", path);
-    if (!code && (!entry || found.bytes != json_integer_value(json_object_get(entry, "bytes")) ||
-                  found.crc != json_integer_value(json_object_get(entry, "crc32c"))))
-        code = error_set(err, EXIT_INTEGRITY, NULL, "%s does not agree with the manifest's size and checksum",
-                         name);
+    bool agrees = entry && found.bytes == bytes && found.crc == crc;
+    if (!code && !agrees) {
+        if (!entry)
+            code = error_set(err, EXIT_INTEGRITY, NULL,
+                             "%s does not agree with the manifest: it is not in it", name);
+        else if (found.bytes != bytes)
+            code = error_set(err, EXIT_INTEGRITY, NULL,
+                             "%s does not agree with the manifest: it has %lld bytes, expected %lld", name,
+                             (long long)found.bytes, (long long)bytes);
+        else if ((code = name_block(c, name, fd, err)) == 0)
+            code = error_set(err, EXIT_INTEGRITY, NULL,
+                             "%s does not agree with the manifest: its CRC-32C is %lld, expected %lld", name,
+                             (long long)found.crc, (long long)crc);
+        error_at(err, path, 0, 0);
+    }
     free(path);
     return code;
 }

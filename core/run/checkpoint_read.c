@@ -80,6 +80,17 @@ int checkpoint_reader_span(struct checkpoint_reader *r, int64_t offset, void *ds
 
 /* ---- tensors and records ---- */
 
+/* Where each tensor lies, told in front (8 bytes: how long, then names and places), is what was written. */
+static int check_header(struct checkpoint_reader *r, struct error *err)
+{
+    uint64_t header = 0;
+    int code = checkpoint_reader_span(r, 0, &header, sizeof header, err);
+    uint64_t rest = (uint64_t)r->bytes - sizeof header;
+    int64_t bytes = code || header > rest ? 0 : (int64_t)header + (int64_t)sizeof header;
+    for (int64_t i = 1; i * CHECKPOINT_BLOCK < bytes && !code; i++) code = checkpoint_reader_block(r, i, err);
+    return code;
+}
+
 int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *rows, int64_t count,
                        checkpoint_wanted *part,
                        int (*take)(void *context, int64_t index, const float *values, struct error *err),
@@ -89,7 +100,7 @@ int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *row
     struct checkpoint_reader reader;
     bool spans = part && checkpoint_reader_open(&reader, c, checkpoint_model, c->model_file);
     float *values = NULL;
-    int code = 0;
+    int code = spans ? check_header(&reader, err) : 0;
     for (int64_t i = 0; i < count && !code; i++) {
         int64_t at = weights_find(w, rows[i].name), wanted = 1;
         for (int d = 0; d < rows[i].ndim; d++) wanted *= rows[i].shape[d];

@@ -347,29 +347,42 @@ static int name_rank(const struct found *f, int rank, int code, const char *hint
     return code;
 }
 
+/* The rank that leads: whether what fails is another's. */
+struct leading {
+    struct trainer *trainer;
+    bool other;
+};
+
 static int begin_share(void *context, int64_t step, struct error *err)
 {
+    struct leading *l = context;
     struct asked asked = {.question = ASK_LOOK, .index = step};
-    return dist_broadcast(ranks_of(context), &asked, sizeof asked, 0, err);
+    int code = dist_broadcast(ranks_of(l->trainer), &asked, sizeof asked, 0, err);
+    l->other = code != 0;
+    return code;
 }
 
 /* Damaged is what this rank finds damaged, too: another may have a bad cable. */
 static int end_share(void *context, const struct checkpoint *c, int own_code, struct error *err)
 {
-    struct trainer *t = context;
+    struct leading *l = context;
+    struct trainer *t = l->trainer;
     struct error own = err ? *err : (struct error){0};
     int code;
     struct found *all = tell_found(t, own_code, &own, &code, err);
     if (!code) code = own_code;
-    for (int r = 1; r < t->ranks.size && !code; r++) {
-        if (!all[r].code) continue;
-        if (all[r].code == EXIT_INTEGRITY) code = checkpoint_compare_share(c, r, t->ranks.size, err);
+    for (int k = 0; k < 2 * t->ranks.size && !code; k++) { /* damage first: others may fail for it */
+        int r = k % t->ranks.size;
+        bool damaged = all[r].code == EXIT_INTEGRITY;
+        if (!all[r].code || damaged != (k < t->ranks.size)) continue;
+        if (damaged) code = checkpoint_compare_share(c, r, t->ranks.size, err);
         if (!code)
             code = name_rank(&all[r], r, EXIT_FAILED,
                              "is the run's directory the same on every host, and that host well?",
                              "cannot read what rank 0 can", err);
     }
     free(all);
+    l->other = code != own_code;
     return code;
 }
 
@@ -389,6 +402,7 @@ static int look(struct trainer *t, struct checkpoint *c, const char *directory, 
     }
     if (!code && asked.code && err) *err = asked.err;
     if (!code) code = asked.code;
+    if (!code && asked.index < 0) checkpoint_close(c); /* what was looked at is gone */
     if (!code && asked.index != c->step)
         code = error_set(err, EXIT_INTEGRITY, "is the run's directory the same on every host?",
                          "rank %d has no checkpoint of step %lld, rank 0 has", t->ranks.rank,
@@ -399,9 +413,15 @@ static int look(struct trainer *t, struct checkpoint *c, const char *directory, 
 /* The rank that owns the run: it puts damaged ones aside. */
 static int lead(struct trainer *t, struct checkpoint *c, const char *directory, struct error *err)
 {
-    struct checkpoint_share share = {0, t->ranks.size, begin_share, end_share, t};
+    struct leading leading = {t, false};
+    struct checkpoint_share share = {0, t->ranks.size, begin_share, end_share, &leading};
     bool alone = t->ranks.size == 1;
     int code = checkpoint_newest_among(c, directory, true, alone ? NULL : &share, err);
+    if (code && code != EXIT_INTEGRITY && !alone && !leading.other && err) {
+        struct found own = {.code = code, .err = *err};
+        gethostname(own.host, sizeof own.host - 1);
+        name_rank(&own, 0, code, own.err.hint, "cannot go on", err);
+    }
     struct asked told = {.question = ASK_END, .index = code ? -1 : c->step, .code = code};
     if (code && err) told.err = *err;
     int lost = alone || code == EXIT_RANK_LOST
@@ -420,7 +440,7 @@ int trainer_resume(struct trainer *t, const char *directory, int64_t *step, stru
     if (!code && c.step >= 0) {
         int taken = take(t, &c, &own), told;
         struct found *all = tell_found(t, taken, &own, &told, &own);
-        if ((code = told) == 0) code = taken;
+        if ((code = told) == 0 && ranks == 1) code = taken;
         for (int r = 0; r < ranks && !code; r++)
             if (all[r].code) code = name_rank(&all[r], r, all[r].code, all[r].err.hint, "cannot go on", &own);
         free(all);
