@@ -140,7 +140,7 @@ static void cpu_layernorm_apply(struct device *dev, const struct layernorm *o)
 static void cpu_layernorm_backward(struct device *dev, const struct layernorm_gradient *o)
 {
     if (!device_has_type(dev, o->type)) return;
-    void *scratch = reserve(dev, row_shares_bytes(2 * o->D));
+    void *scratch = reserve(dev, row_shares_bytes((o->then ? 3 : 2) * o->D));
     if (scratch) cpu_of(dev)->ops->layernorm_backward(o, scratch);
 }
 static void cpu_rotate(struct device *dev, const struct rotation *o)

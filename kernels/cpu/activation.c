@@ -60,8 +60,8 @@ static inline void gelu_compute(int bf16, const void *h, void *y, int64_t at, in
         store16(bf16, y, i, mask, _mm512_mul_ps(x, normal_cdf16(x, &density)));
     }
 }
-static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t at,
-                                       int64_t end)
+static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
+                                       int64_t at, int64_t end)
 {
     for (int64_t i = at; i < end; i += 16) {
         __mmask16 mask = mask16(end - i);
@@ -70,6 +70,7 @@ static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, 
         __m512 slope =
             _mm512_fmadd_ps(_mm512_mul_ps(x, constant16(0.39894228f)), density, cdf); /* 1 / sqrt(2 pi) */
         store16(bf16, dh, i, mask, _mm512_mul_ps(g, slope));
+        if (act) store16(bf16, act, i, mask, _mm512_mul_ps(x, cdf));
     }
 }
 static inline void quick_gelu_compute(int bf16, const void *h, void *y, int64_t at, int64_t end)
@@ -80,15 +81,16 @@ static inline void quick_gelu_compute(int bf16, const void *h, void *y, int64_t 
         store16(bf16, y, i, mask, _mm512_mul_ps(x, sigmoid16(_mm512_mul_ps(x, constant16(1.702f)))));
     }
 }
-static inline void quick_gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t at,
-                                             int64_t end)
+static inline void quick_gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
+                                             int64_t at, int64_t end)
 {
     for (int64_t i = at; i < end; i += 16) {
         __mmask16 mask = mask16(end - i);
-        __m512 x = _mm512_mul_ps(load16(bf16, h, i, mask), constant16(1.702f)), g = load16(bf16, dy, i, mask),
-               s = sigmoid16(x);
+        __m512 v = load16(bf16, h, i, mask), x = _mm512_mul_ps(v, constant16(1.702f)),
+               g = load16(bf16, dy, i, mask), s = sigmoid16(x);
         __m512 slope = _mm512_fmadd_ps(_mm512_mul_ps(x, s), _mm512_sub_ps(constant16(1.0f), s), s);
         store16(bf16, dh, i, mask, _mm512_mul_ps(g, slope));
+        if (act) store16(bf16, act, i, mask, _mm512_mul_ps(v, s));
     }
 }
 /* n outputs at `at` of y from x1 at `left` of h and x2 at left + F */
@@ -101,8 +103,8 @@ static inline void swiglu_piece(int bf16, const void *h, void *y, int64_t left, 
         store16(bf16, y, at + i, mask, _mm512_mul_ps(_mm512_mul_ps(x1, sigmoid16(x1)), x2));
     }
 }
-static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t left,
-                                         int64_t F, int64_t at, int64_t n)
+static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
+                                         int64_t left, int64_t F, int64_t at, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 16) {
         __mmask16 mask = mask16(n - i);
@@ -112,6 +114,7 @@ static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h
         __m512 slope = _mm512_fmadd_ps(silu, _mm512_sub_ps(constant16(1.0f), s), s);
         store16(bf16, dh, left + i, mask, _mm512_mul_ps(_mm512_mul_ps(d, x2), slope));
         store16(bf16, dh, left + F + i, mask, _mm512_mul_ps(d, silu));
+        if (act) store16(bf16, act, at + i, mask, _mm512_mul_ps(silu, x2));
     }
 }
 
@@ -219,22 +222,37 @@ static inline void sigmoids_at(const struct sigmoid *table, const void *h, int64
     }
 }
 
-static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t at,
-                                       int64_t end)
+/* f(h) is made before dh takes the place of h, and put where it may take that of dy after dy was read. */
+static inline void gelu_piece(int bf16, const void *h, void *y, int64_t at, int64_t end);
+static inline void quick_gelu_piece(int bf16, const void *h, void *y, int64_t at, int64_t end);
+static inline const void *element(int bf16, const void *x, int64_t at)
 {
-    float b[PIECE], slope[PIECE], out[PIECE];
+    return (const char *)x + at * (bf16 ? 2 : 4);
+}
+static inline void put(int bf16, void *act, int64_t at, int64_t n, const void *made)
+{
+    if (act) memcpy((char *)act + at * (bf16 ? 2 : 4), made, (size_t)n * (bf16 ? 2 : 4));
+}
+
+static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
+                                       int64_t at, int64_t end)
+{
+    float b[PIECE], slope[PIECE], out[PIECE], made[PIECE];
     int64_t count = end - at;
+    if (act) gelu_piece(bf16, element(bf16, h, at), made, 0, count);
     const float *g = read_piece(bf16, dy, at, count, b);
     float *v = piece_for(bf16, dh, at, out);
     slopes_at(bf16, h, at, slope, count);
     SIMD for (int64_t i = 0; i < count; i++) v[i] = g[i] * slope[i];
     write_piece(bf16, dh, at, count, v);
+    put(bf16, act, at, count, made);
 }
-static inline void quick_gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t at,
-                                             int64_t end)
+static inline void quick_gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
+                                             int64_t at, int64_t end)
 {
-    float scaled[PIECE], b[PIECE], s[PIECE], rest[PIECE], out[PIECE];
+    float scaled[PIECE], b[PIECE], s[PIECE], rest[PIECE], out[PIECE], made[PIECE];
     int64_t count = end - at;
+    if (act) quick_gelu_piece(bf16, element(bf16, h, at), made, 0, count);
     const float *x = h, *g = read_piece(bf16, dy, at, count, b);
     float *v = piece_for(bf16, dh, at, out);
     if (bf16) sigmoids_at(quick_table(), h, at, s, rest, count);
@@ -244,6 +262,7 @@ static inline void quick_gelu_gradient_piece(int bf16, const void *dy, const voi
     }
     SIMD for (int64_t i = 0; i < count; i++) v[i] = g[i] * s[i] * rest[i];
     write_piece(bf16, dh, at, count, v);
+    put(bf16, act, at, count, made);
 }
 /* n outputs at `at` of y from x1 at `left` of h and x2 at left + F */
 static inline void swiglu_piece(int bf16, const void *h, void *y, int64_t left, int64_t F, int64_t at,
@@ -256,10 +275,11 @@ static inline void swiglu_piece(int bf16, const void *h, void *y, int64_t left, 
     SIMD for (int64_t i = 0; i < n; i++) v[i] = silu[i] * x2[i];
     write_piece(bf16, y, at, n, v);
 }
-static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, int64_t left,
-                                         int64_t F, int64_t at, int64_t n)
+static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
+                                         int64_t left, int64_t F, int64_t at, int64_t n)
 {
-    float b1[PIECE], b2[PIECE], b3[PIECE], s[PIECE], rest[PIECE], o1[PIECE], o2[PIECE];
+    float b1[PIECE], b2[PIECE], b3[PIECE], s[PIECE], rest[PIECE], o1[PIECE], o2[PIECE], made[PIECE];
+    if (act) swiglu_piece(bf16, element(bf16, h, left), made, 0, F, 0, n);
     const float *x1 = read_piece(bf16, h, left, n, b1), *x2 = read_piece(bf16, h, left + F, n, b2),
                 *g = read_piece(bf16, dy, at, n, b3);
     if (bf16) sigmoids_at(sigmoid_table(), h, left, s, rest, n);
@@ -276,6 +296,7 @@ static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h
         memcpy((float *)dh + left, o1, (size_t)n * 4);
         memcpy((float *)dh + left + F, o2, (size_t)n * 4);
     }
+    put(bf16, act, at, n, made);
 }
 
 #endif
@@ -324,63 +345,41 @@ void NAME(swiglu_forward)(int bf16, const void *h, void *y, int64_t R, int64_t F
     }
 }
 
-/* The same with f(h) from a copy of the piece of h: dh may take its place, and f(h) that of dy. */
-#define WITH_ACTIVATION(gradient, forward)                                                                   \
-    PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)                                                   \
-    {                                                                                                        \
-        float copy[PIECE], made[PIECE];                                                                      \
-        size_t element = bf16 ? 2 : 4, bytes = (size_t)piece(n, at) * element, from = (size_t)at * element;  \
-        memcpy(copy, (const char *)h + from, bytes);                                                         \
-        gradient(bf16, dy, h, dh, at, at + piece(n, at));                                                    \
-        forward(bf16, copy, made, 0, piece(n, at));                                                          \
-        memcpy((char *)act + from, made, bytes);                                                             \
-    }
-
-static void gelu_backward(int bf16, const void *dy, const void *h, void *dh, void *act, int64_t n)
+/* dh of `n` columns of a row from `at` on, and f(h) */
+static inline void gradient_piece(int bf16, const struct activation_gradient *o, int64_t row, int64_t at,
+                                  int64_t n)
 {
-    if (act) {
-        WITH_ACTIVATION(gelu_gradient_piece, gelu_piece)
-        return;
-    }
-    IN_PIECES(gelu_gradient_piece, dy, h, dh)
+    int64_t F = o->F, here = row * F + at;
+    if (o->kind == ACTIVATION_SWIGLU)
+        swiglu_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here + row * F, F, here, n);
+    else if (o->kind == ACTIVATION_GELU)
+        gelu_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, here + n);
+    else quick_gelu_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, here + n);
 }
 
-static void quick_gelu_backward(int bf16, const void *dy, const void *h, void *dh, void *act, int64_t n)
-{
-    if (act) {
-        WITH_ACTIVATION(quick_gelu_gradient_piece, quick_gelu_piece)
-        return;
-    }
-    IN_PIECES(quick_gelu_gradient_piece, dy, h, dh)
-}
-
-static void swiglu_backward(int bf16, const void *dy, const void *h, void *dh, void *act, int64_t R,
-                            int64_t F)
-{
-    size_t element = bf16 ? 2 : 4;
-    PARALLEL_FOR for (int64_t row = 0; row < R; row++) for (int64_t at = 0; at < F; at += PIECE)
-    {
-        float copy[2 * PIECE], made[PIECE];
-        int64_t n = piece(F, at), left = row * 2 * F + at;
-        if (act)
-            for (int64_t k = 0; k < 2; k++)
-                memcpy((char *)copy + (size_t)(k * n) * element,
-                       (const char *)h + (size_t)(left + k * F) * element, (size_t)n * element);
-        if (bf16) swiglu_gradient_piece(1, dy, h, dh, left, F, row * F + at, n);
-        else swiglu_gradient_piece(0, dy, h, dh, left, F, row * F + at, n);
-        if (!act) continue;
-        swiglu_piece(bf16, copy, made, 0, n, 0, n);
-        memcpy((char *)act + (size_t)(row * F + at) * element, made, (size_t)n * element);
-    }
-}
-
+/* A share's rows, PANEL columns of each: dh of a piece is added up while it is in the first-level cache, each
+ * column in the order of column_sums. Fewer columns at a time would be a new page for every row. */
+enum { PANEL = 4 * PIECE };
 void NAME(activation_backward)(const struct activation_gradient *o, float *shares)
 {
     int bf16 = o->type == DTYPE_BF16;
     int64_t R = o->R, F = o->F, columns = o->kind == ACTIVATION_SWIGLU ? 2 * F : F;
-    if (o->kind == ACTIVATION_SWIGLU) swiglu_backward(bf16, o->dy, o->h, o->dh, o->act, R, F);
-    else
-        (o->kind == ACTIVATION_GELU ? gelu_backward : quick_gelu_backward)(bf16, o->dy, o->h, o->dh, o->act,
-                                                                           R * F);
-    if (o->sums) NAME(column_sums)(bf16, o->dh, o->sums, R, columns, shares);
+    int64_t panels = (F + PANEL - 1) / PANEL, step = (R + ROW_SHARES - 1) / ROW_SHARES;
+    PARALLEL_FOR for (int64_t k = 0; k < ROW_SHARES * panels; k++)
+    {
+        int64_t s = k / panels, from = k % panels * PANEL, to = F - from < PANEL ? F : from + PANEL;
+        int64_t summed = o->sums ? columns : 0;
+        float *share = shares + s * columns;
+        for (int64_t c = 0; c < summed; c += F)
+            memset(share + c + from, 0, (size_t)(to - from) * sizeof *share);
+        for (int64_t row = s * step; row < (s + 1) * step && row < R; row++)
+            for (int64_t at = from; at < to; at += PIECE) {
+                int64_t n = piece(to, at);
+                if (bf16) gradient_piece(1, o, row, at, n);
+                else gradient_piece(0, o, row, at, n);
+                for (int64_t c = 0; c < summed; c += F)
+                    add_piece(bf16, o->dh, row * columns + c + at, n, share + c + at);
+            }
+    }
+    if (o->sums) NAME(add_shares)(shares, columns, columns, o->sums);
 }

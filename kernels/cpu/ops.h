@@ -25,7 +25,7 @@ struct cpu_ops {
                         int transpose);
     void (*layernorm_forward)(const struct layernorm *);
     void (*layernorm_apply)(const struct layernorm *);
-    /* shares: row_shares_bytes(R, 2 * D) of scratch */
+    /* shares: row_shares_bytes(2 * D) of scratch, (3 * D) with `then` */
     void (*layernorm_backward)(const struct layernorm_gradient *, float *shares);
     /* scratch: attention_scratch(N, dh, threads) */
     void (*attention_forward)(const struct attention *, void *scratch, int threads);

@@ -86,8 +86,7 @@ void NAME(layernorm_apply)(const struct layernorm *o)
                   o->rstd[row], o->y, row * D, D);
 }
 
-/* sums[c] += the shares of column c, in order */
-static void add_shares(const float *shares, int64_t stride, int64_t columns, float *sums)
+void NAME(add_shares)(const float *shares, int64_t stride, int64_t columns, float *sums)
 {
     PARALLEL_FOR for (int64_t at = 0; at < columns; at += PIECE)
     {
@@ -143,45 +142,53 @@ static void backward_row(int bf16, const void *dy, int64_t dy_at, const void *x,
     }
 }
 
+/* plain, scaled and, for the share, sums of a row */
+static void branch_row(const struct branch_gradient *o, int64_t row, float *share)
+{
+    int bf16 = o->type == DTYPE_BF16;
+    float out[PIECE];
+    for (int64_t at = 0; at < o->D; at += PIECE) {
+        int64_t count = piece(o->D, at), here = row * o->D + at;
+        const float *v = o->dx + here, *gamma = o->gamma ? o->gamma + at : NULL;
+        add_piece(0, v, 0, count, share + at);
+        store_piece(bf16, o->plain, here, count, v);
+        if (!gamma) continue;
+        SIMD for (int64_t i = 0; i < count; i++) out[i] = gamma[i] * v[i];
+        store_piece(bf16, o->scaled, here, count, out);
+    }
+}
+
+/* What is made of a row enters the branch while it is in the first-level cache. */
 void NAME(layernorm_backward)(const struct layernorm_gradient *o, float *shares)
 {
     int bf16 = o->type == DTYPE_BF16;
-    int64_t R = o->R, D = o->D;
+    int64_t R = o->R, D = o->D, columns = (o->then ? 3 : 2) * D;
     int64_t step = (R + ROW_SHARES - 1) / ROW_SHARES;
     PARALLEL_FOR for (int64_t s = 0; s < ROW_SHARES; s++)
     {
-        float *share = shares + s * 2 * D;
-        memset(share, 0, (size_t)D * 2 * sizeof(float));
-        for (int64_t row = s * step; row < (s + 1) * step && row < R; row++)
+        float *share = shares + s * columns;
+        memset(share, 0, (size_t)columns * sizeof(float));
+        for (int64_t row = s * step; row < (s + 1) * step && row < R; row++) {
             backward_row(bf16, o->dy, row * D, o->x, row * o->x_stride, o->weight, o->mean[row], o->rstd[row],
                          o->to ? NULL : o->dx + row * o->dx_stride, o->to, row * D, D, share, share + D);
+            if (o->then) branch_row(o->then, row, share + 2 * D);
+        }
     }
-    add_shares(shares, 2 * D, D, o->dweight);
-    add_shares(shares + D, 2 * D, D, o->dbias);
-    if (o->then) NAME(branch_gradient)(o->then, shares);
+    NAME(add_shares)(shares, columns, D, o->dweight);
+    NAME(add_shares)(shares + D, columns, D, o->dbias);
+    if (o->then) NAME(add_shares)(shares + 2 * D, columns, D, o->then->sums);
 }
 
 void NAME(branch_gradient)(const struct branch_gradient *o, float *shares)
 {
-    int bf16 = o->type == DTYPE_BF16;
     int64_t R = o->R, D = o->D, step = (R + ROW_SHARES - 1) / ROW_SHARES;
     PARALLEL_FOR for (int64_t s = 0; s < ROW_SHARES; s++)
     {
-        float *share = shares + s * D, out[PIECE];
+        float *share = shares + s * D;
         memset(share, 0, (size_t)D * sizeof(float));
-        for (int64_t row = s * step; row < (s + 1) * step && row < R; row++)
-            for (int64_t at = 0; at < D; at += PIECE) {
-                int64_t count = piece(D, at), here = row * D + at;
-                const float *v = o->dx + here, *gamma = o->gamma ? o->gamma + at : NULL;
-                float *to = share + at;
-                SIMD for (int64_t i = 0; i < count; i++) to[i] += v[i];
-                store_piece(bf16, o->plain, here, count, v);
-                if (!gamma) continue;
-                SIMD for (int64_t i = 0; i < count; i++) out[i] = gamma[i] * v[i];
-                store_piece(bf16, o->scaled, here, count, out);
-            }
+        for (int64_t row = s * step; row < (s + 1) * step && row < R; row++) branch_row(o, row, share);
     }
-    add_shares(shares, D, D, o->sums);
+    NAME(add_shares)(shares, D, D, o->sums);
 }
 
 /* s_j += sum_r x_rj: the gradient of a bias, whose every row is the same */
@@ -190,17 +197,13 @@ void NAME(column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t 
     int64_t step = (R + ROW_SHARES - 1) / ROW_SHARES;
     PARALLEL_FOR for (int64_t s = 0; s < ROW_SHARES; s++)
     {
-        float *share = shares + s * D, in[PIECE];
+        float *share = shares + s * D;
         memset(share, 0, (size_t)D * sizeof(float));
         for (int64_t row = s * step; row < (s + 1) * step && row < R; row++)
-            for (int64_t at = 0; at < D; at += PIECE) {
-                int64_t count = piece(D, at);
-                const float *v = read_piece(bf16, x, row * D + at, count, in);
-                float *to = share + at;
-                SIMD for (int64_t i = 0; i < count; i++) to[i] += v[i];
-            }
+            for (int64_t at = 0; at < D; at += PIECE)
+                add_piece(bf16, x, row * D + at, piece(D, at), share + at);
     }
-    add_shares(shares, D, D, sums);
+    NAME(add_shares)(shares, D, D, sums);
 }
 
 /* y_bd = (1/P) sum_n x_bnd, P = N - skip; so dx_bnd = dy_bd / P */

@@ -15,6 +15,8 @@ void NAME(layernorm_forward)(const struct layernorm *);
 enum { NORM_ROWS = 4 };
 void NAME(layernorm_rows)(const struct layernorm *, int64_t from, int64_t to);
 void NAME(layernorm_apply)(const struct layernorm *);
+/* sums[c] += column c of each of ROW_SHARES shares in order, which are `stride` floats apart */
+void NAME(add_shares)(const float *shares, int64_t stride, int64_t columns, float *sums);
 void NAME(layernorm_backward)(const struct layernorm_gradient *, float *shares);
 void NAME(attention_forward)(const struct attention *, void *scratch, int threads);
 void NAME(attention_backward)(const struct attention_gradient *, void *scratch, int threads);

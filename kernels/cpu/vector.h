@@ -62,6 +62,13 @@ static inline void store_piece(int bf16, void *y, int64_t at, int64_t n, const f
     if (bf16) write_piece(1, y, at, n, values);
     else memcpy((float *)y + at, values, (size_t)n * sizeof *values);
 }
+/* sums += n elements from element `at` */
+static inline void add_piece(int bf16, const void *x, int64_t at, int64_t n, float *sums)
+{
+    float in[PIECE];
+    const float *v = read_piece(bf16, x, at, n, in);
+    SIMD for (int64_t i = 0; i < n; i++) sums[i] += v[i];
+}
 
 /* e^x for x <= 88 to 1 ulp or two: x = n ln2 + r, polynomial for e^r (Cephes expf), 2^n put into the
  * exponent. Below -87 the result is 0. */
