@@ -100,7 +100,7 @@ static struct branch_gradient branch_entry(const struct pass *pass, const struct
                                     .gamma = f32(branch->gamma),
                                     .plain = branch->dx,
                                     .scaled = branch->du,
-                                    .sums = branch->b ? branch->b->grad : NULL,
+                                    .sums = branch->b->grad,
                                     .R = rows,
                                     .D = branch->w->shape[0]};
 }
@@ -215,7 +215,7 @@ static void branch_behind_entry(const struct pass *pass, const struct branch *br
     enum dtype e = t->options.compute;
     t->device->ops->cast(t->device, stream_gradient(t), DTYPE_F32, branch->du, e, rows * D);
     inner_norm_backward(pass, branch->du, u, norm_w, norm_b, mean, rstd, rows, D);
-    if (branch->b) t->device->ops->column_sums(t->device, e, branch->du, branch->b->grad, rows, D);
+    t->device->ops->column_sums(t->device, e, branch->du, branch->b->grad, rows, D);
 }
 
 /* A block, from its end (tower_block_forward). dx is the gradient behind the block and becomes, with what
