@@ -129,8 +129,7 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
     if (t->norms_only) return; /* all octets of the block alike */
     for (int k = 0; k < OWN; k++) turned[k] = random[(k + 4) % OWN];
     if (pair) sums->wide_groups += store_pair(t, group, &grid, m, root, u, there);
-    else if (on_span(t, m_format, v_format))
-        store_span(t, group, &span, m, rule == RULE_LION ? g : nullptr, u, there);
+    else if (on_span(t, m_format, v_format)) store_span(t, group, &span, m, g, u, there);
     else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned, u, there);
     else {
         if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned, u, there);

@@ -273,21 +273,22 @@ DEVICE void load_span(real m[OWN], span_grid *grid, const optim_task *t, int64_t
     load_codes(code, t->m, group, false, u);
     for (int k = 0; k < OWN; k++) m[k] = span_decode(code[k] << 24, grid);
 }
-/* Every lane of a wave comes here; `write` is the octet's. gradient: of a Lion's step, or NULL. */
+/* Every lane of a wave comes here; `write` is the octet's. */
 DEVICE void store_span(const optim_task *t, int64_t group, const span_grid *old, const real m[OWN],
-                       const real *gradient, int u, bool write)
+                       const real gradient[OWN], int u, bool write)
 {
+    bool lion = t->rule == RULE_LION;
     word most = 0, least = 0xffffffffu, code[OWN];
     for (int k = 0; k < OWN; k++) {
         word size = as_word(m[k]) & 0x7fffffffu;
         most = word_max(most, size);
-        if (gradient) size = word_max(size, as_word(gradient[k] * t->s.rest1) & 0x7fffffffu);
+        if (lion) size = word_max(size, as_word(gradient[k] * t->s.rest1) & 0x7fffffffu);
         least = word_min(least, size - 1u); /* without zeros */
     }
     uint32_t largest = octet_max(most), smallest = ~octet_max(~least) + 1u;
     uint32_t key = t->key[0] ^ t->key[1],
              first = (uint32_t)((t->first_group + group) % PAIR_GROUPS) * OPTIM_GROUP;
-    span_grid g = span_grid_fit(gradient ? smallest : span_sgd(largest), largest, old,
+    span_grid g = span_grid_fit(lion ? smallest : span_sgd(largest), largest, old,
                                 span_due(t->updates, t->first_group + group));
     for (int k = 0; k < OWN; k++)
         code[k] = span_code(m[k], word_min(span_above(m[k], &g), g.reach),
