@@ -23,8 +23,12 @@ run() { # DIRECTORY ARGUMENT...
 }
 
 run whole --name c --json >"$dir/whole.json" || fail "a comparison"
-grep -q '"cards":\[{"rank":0,' "$dir/whole/c-without/cards.jsonl" && grep -q '"cards":\[{"rank":0,' "$dir/whole/c-with/cards.jsonl" || fail "what the cards did is not kept"
 [ ! -e "$dir/whole/c-with/live.json" ] || fail "it looks as if it trained still"
+# long enough that the cards are looked at before they end
+run watched --name c train.steps=2000 train.log_every=100 train.checkpoint_steps=1000 >/dev/null || fail "a longer comparison"
+for i in with without; do
+    grep -q '"cards":\[{"rank":0,' "$dir/watched/c-$i/cards.jsonl" || fail "what the cards did is not kept: $i"
+done
 steps() { if [ -f "$1/metrics.jsonl" ]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
 # asked to stop in the first run, killed in the second
 "$MEOPT" compare --run "$dir/tiny.yaml" --run-dir "$dir/cut" --name c train.steps=200 >/dev/null 2>"$dir/log" &
