@@ -55,43 +55,12 @@ static int add(struct column **columns, int *count, const char *name, const char
                const struct document *d, int node, const char *path, struct error *err)
 {
     struct record *r = xcalloc(1, sizeof *r);
-    *r = (struct record){.published = true,
-                         .state = "published",
-                         .started = NAN,
-                         .images = -1,
-                         .total_steps = -1,
-                         .student_parameters = -1,
-                         .teacher_parameters = -1,
-                         .seed = -1,
-                         .batch = -1,
-                         .step_images = -1,
-                         .ranks = -1,
-                         .epoch_steps = -1,
-                         .optimizer_bytes_per_param = NAN,
-                         .checkpoint_bytes = NAN,
-                         .peak_bytes = NAN,
-                         .first_loss = NAN,
-                         .final_loss = NAN,
-                         .tail_loss = NAN,
-                         .best_loss = NAN,
-                         .final_cosine = NAN,
-                         .best_cosine = NAN,
-                         .median_rate = NAN,
-                         .median_step_ms = NAN,
-                         .wait_share = NAN,
-                         .stream_share = NAN,
-                         .offload_share = NAN,
-                         .time_s = NAN,
-                         .card_busy = NAN,
-                         .card_power_w = NAN,
-                         .card_energy_wh = NAN,
-                         .card_temp_c = NAN,
-                         .first_nan_step = -1};
-    for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
-    for (int place = 0; place < PLACE_COUNT; place++) {
-        r->beside_bytes[place] = NAN;
-        for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->beside_class_bytes[place][c] = NAN;
-    }
+    record_unknown(r);
+    r->published = true;
+    snprintf(r->state, sizeof r->state, "published");
+    r->started = NAN;
+    r->images = r->total_steps = r->student_parameters = r->teacher_parameters = r->seed = -1;
+    r->batch = r->step_images = r->ranks = r->epoch_steps = -1;
     r->path = xstrdup(path);
     r->name = xasprintf("%s %s (published)", name, which);
     name_printable(r->source, sizeof r->source, source);

@@ -478,10 +478,8 @@ static void sum_cards(struct record *r)
     r->card_temp_c = sum.temp_c;
 }
 
-int record_read(struct record *r, const char *directory, struct error *err)
+void record_unknown(struct record *r)
 {
-    struct stat st;
-    char printable[256];
     *r = (struct record){.optimizer_bytes_per_param = NAN,
                          .checkpoint_bytes = NAN,
                          .peak_bytes = NAN,
@@ -507,6 +505,13 @@ int record_read(struct record *r, const char *directory, struct error *err)
         r->beside_bytes[place] = NAN;
         for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->beside_class_bytes[place][c] = NAN;
     }
+}
+
+int record_read(struct record *r, const char *directory, struct error *err)
+{
+    struct stat st;
+    char printable[256];
+    record_unknown(r);
     int code = 0;
     if (stat(directory, &st) != 0)
         code = error_errno(err, errno == ENOENT || errno == ENOTDIR ? EXIT_USAGE : EXIT_FAILED,

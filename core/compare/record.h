@@ -60,6 +60,8 @@ struct record {
     int setting_count;
 };
 
+/* One of which nothing is known: NAN, and no step of a first NAN. */
+void record_unknown(struct record *record);
 /* EXIT_USAGE when the directory is no run,
  * EXIT_INTEGRITY for another layout, EXIT_HOST_MEMORY, or an I/O error. */
 int record_read(struct record *record, const char *directory, struct error *err);

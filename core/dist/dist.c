@@ -1,4 +1,5 @@
 /* The collectives of a run above the bytes that a back end carries: see dist.h. */
+#include "core/base/file.h"
 #include "core/dist/parts.h"
 #include "kernels/bf16.h"
 
@@ -234,6 +235,15 @@ int dist_gather_host(struct dist *dist, void *p, const int64_t *offsets, struct 
 {
     if (!dist->ops || dist->size == 1) return 0;
     return dist_call(dist, gather, &(struct gathering){NULL, p, offsets, true}, err);
+}
+
+int dist_gather_each(struct dist *dist, void *p, size_t bytes, struct error *err)
+{
+    int64_t *offsets = xcalloc((size_t)dist->size + 1, sizeof *offsets);
+    for (int r = 0; r <= dist->size; r++) offsets[r] = r * (int64_t)bytes;
+    int code = dist_gather_host(dist, p, offsets, err);
+    free(offsets);
+    return code;
 }
 
 /* ---- few values ---- */

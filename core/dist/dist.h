@@ -134,6 +134,8 @@ int dist_unite(struct dist *dist, void *p, size_t bytes, struct error *err);
 
 /* The same as dist_gather of host memory. */
 int dist_gather_host(struct dist *dist, void *p, const int64_t *offsets, struct error *err);
+/* The same of `bytes` from each rank, in their order. */
+int dist_gather_each(struct dist *dist, void *p, size_t bytes, struct error *err);
 
 /* values (count), host memory: over all ranks, in rank order, on every rank */
 int dist_all_reduce(struct dist *dist, enum dist_operation operation, double *values, int64_t count,

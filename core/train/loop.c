@@ -85,12 +85,10 @@ static int tell_cards(struct trainer *t, struct train_progress *p, json_t **card
 {
     struct dist *ranks = &t->ranks;
     struct card_told *told = xcalloc((size_t)ranks->size, sizeof *told);
-    int64_t *offsets = xcalloc((size_t)ranks->size + 1, sizeof *offsets);
-    for (int r = 0; r <= ranks->size; r++) offsets[r] = r * (int64_t)sizeof *told;
     told[ranks->rank].use = t->device->use;
     told[ranks->rank].images_per_s = p->images_per_s * (double)t->batch / (double)t->images;
     memcpy(told[ranks->rank].name, t->device->name, sizeof told->name);
-    int code = dist_gather_host(ranks, told, offsets, err);
+    int code = dist_gather_each(ranks, told, sizeof *told, err);
     *cards = code ? NULL : json_array();
     p->most_rank = 0;
     for (int r = 0; r < ranks->size && *cards; r++) {
@@ -98,7 +96,6 @@ static int tell_cards(struct trainer *t, struct train_progress *p, json_t **card
         if (told[r].use.peak_total_bytes > told[p->most_rank].use.peak_total_bytes) p->most_rank = r;
     }
     p->most = told[p->most_rank].use;
-    free(offsets);
     free(told);
     return code;
 }

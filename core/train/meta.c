@@ -80,9 +80,7 @@ static struct rank_told *tell_ranks(struct trainer *t, int *code, struct error *
 {
     struct dist *ranks = &t->ranks;
     struct rank_told *all = xcalloc((size_t)ranks->size, sizeof *all), *own = &all[ranks->rank];
-    int64_t *offsets = xcalloc((size_t)ranks->size + 1, sizeof *offsets);
     struct plan plan, baseline;
-    for (int r = 0; r <= ranks->size; r++) offsets[r] = r * (int64_t)sizeof *all;
     if ((own->planned = plan_found(&plan, t, true) == 0)) {
         own->use = plan.use;
         own->checkpoint_bytes = plan.checkpoint_bytes;
@@ -92,8 +90,7 @@ static struct rank_told *tell_ranks(struct trainer *t, int *code, struct error *
     gethostname(own->host, sizeof own->host - 1);
     snprintf(own->device, sizeof own->device, "%s", t->device->name);
     snprintf(own->pci, sizeof own->pci, "%s", t->device->pci);
-    *code = dist_gather_host(ranks, all, offsets, err);
-    free(offsets);
+    *code = dist_gather_each(ranks, all, sizeof *all, err);
     return all;
 }
 

@@ -65,10 +65,8 @@ static int write_records(const struct trainer *t, const char *directory, int64_t
 {
     int ranks = t->ranks.size, rank = t->ranks.rank;
     char there[PATH_MAX] = "";
-    int64_t *offsets = xcalloc((size_t)ranks + 1, sizeof *offsets);
     struct wrote *wrote = xcalloc((size_t)ranks, sizeof *wrote), *own = &wrote[rank];
     struct checkpoint_record *records = records_of(t);
-    for (int r = 0; r <= ranks; r++) offsets[r] = r * (int64_t)sizeof *wrote;
     snprintf(there, sizeof there, "%s", directory);
     int code = dist_broadcast(ranks_of(t), there, sizeof there, 0, err);
     if (!code) {
@@ -76,7 +74,7 @@ static int write_records(const struct trainer *t, const char *directory, int64_t
         gethostname(own->host, sizeof own->host - 1); /* else it was moved, and one rank alone follows */
         own->code = checkpoint_save_part(there, step, rank, ranks, records, t->tensor_count, &own->written,
                                          &own->err);
-        code = dist_gather_host(ranks_of(t), wrote, offsets, err);
+        code = dist_gather_each(ranks_of(t), wrote, sizeof *wrote, err);
     }
     for (int r = 0; r < ranks && !code; r++) {
         if (all) all[r] = wrote[r].written;
@@ -87,7 +85,6 @@ static int write_records(const struct trainer *t, const char *directory, int64_t
     }
     free(records);
     free(wrote);
-    free(offsets);
     return code;
 }
 
@@ -326,13 +323,10 @@ static struct found *tell_found(const struct trainer *t, int own_code, const str
 {
     int ranks = t->ranks.size;
     struct found *all = xcalloc((size_t)ranks, sizeof *all), *mine = &all[t->ranks.rank];
-    int64_t *offsets = xcalloc((size_t)ranks + 1, sizeof *offsets);
-    for (int r = 0; r <= ranks; r++) offsets[r] = r * (int64_t)sizeof *all;
     mine->code = own_code;
     if (own_code) mine->err = *own;
     gethostname(mine->host, sizeof mine->host - 1);
-    *code = dist_gather_host(ranks_of(t), all, offsets, err);
-    free(offsets);
+    *code = dist_gather_each(ranks_of(t), all, sizeof *all, err);
     return all;
 }
 

@@ -25,15 +25,12 @@ int start_among(struct dist *ranks, struct device_fact rows[START_ROWS], struct 
 {
     enum { TEXT = sizeof rows->cost, BYTES = START_ROWS * TEXT };
     if (ranks->size == 1) return 0;
-    int64_t *offsets = xcalloc((size_t)ranks->size + 1, sizeof *offsets);
-    for (int r = 0; r <= ranks->size; r++) offsets[r] = r * (int64_t)BYTES;
     char *costs = xcalloc((size_t)ranks->size, BYTES);
-    for (int i = 0; i < START_ROWS; i++) memcpy(costs + offsets[ranks->rank] + i * TEXT, rows[i].cost, TEXT);
-    int code = dist_gather_host(ranks, costs, offsets, err);
+    for (int i = 0; i < START_ROWS; i++) memcpy(costs + ranks->rank * BYTES + i * TEXT, rows[i].cost, TEXT);
+    int code = dist_gather_each(ranks, costs, BYTES, err);
     for (int i = 0; i < START_ROWS && !code && ranks->rank > 0; i++)
         if (strcmp(rows[i].cost, costs + i * TEXT) == 0) rows[i].cost[0] = 0;
     free(costs);
-    free(offsets);
     return code;
 }
 
