@@ -13,6 +13,7 @@
 #include "tests/ops_attention.h"
 #include "tests/ops_codes.h"
 #include "tests/ops_embed.h"
+#include "tests/ops_products.h"
 #include "tests/ops_reference.h"
 #include "tests/ops_rows.h"
 #include "tests/ops_time.h"
@@ -48,7 +49,7 @@ static const struct operation operations[] = {
       {290, 530, 33, 2 | 8 | 16}},
      {2056, 6144, 1408, 2 | 4},
      gemm_flops},
-    {OP(gemm), NULL, {-1}, {{2, 2, 2, 3}}, {2056, 1408, 6144, 0}, gemm_flops},
+    {OP(gemm), NULL, {-1}, {{14, 70, 1700, 2}, {70, 14, 1700, 1}}, {2056, 1408, 6144, 0}, gemm_flops},
     {OP(gemm), NULL, {-1}, {{3, 2, 2, 3}}, {1408, 6144, 2056, 1 | 8}, gemm_flops},
     {OP(patchify), NULL, {-1}, {{1, 14, 14}, {3, 28, 7}, {2, 12, 4}, {1, 70, 35}}, {8, 224, 14}, NULL},
     {OP(embed_forward),
@@ -506,7 +507,7 @@ static void a_type_without_operations_is_told_and_nothing_is_done(void **state)
     }
 }
 
-static const char *const sets[] = {"amx", "avx512_bf16", "avx512", "avx2", "plain"};
+static const char *const sets[] = {"amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "plain"};
 enum { SETS = sizeof sets / sizeof *sets };
 
 static void on_each(void (*check)(struct device *, enum dtype))
@@ -541,6 +542,12 @@ static void what_is_not_finite_is_read_back_as_such(void **state)
     on_each(check_codes_at_the_ends);
 }
 
+static void products_of_what_is_not_finite_are_not(void **state)
+{
+    (void)state;
+    on_each(check_ends_of_products);
+}
+
 int main(int argc, char **argv)
 {
     const char *card = getenv("MEOPT_TEST_DEVICE");
@@ -548,7 +555,7 @@ int main(int argc, char **argv)
         time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL, operations, OPERATIONS);
         return 0;
     }
-    struct CMUnitTest tests[SETS * (OPERATIONS + 1) + 6];
+    struct CMUnitTest tests[SETS * (OPERATIONS + 1) + 7];
     static struct variant variants[SETS * (OPERATIONS + 1)];
     size_t count = 0;
     for (size_t set = 0; set < (card ? 1 : SETS); set++)
@@ -566,6 +573,7 @@ int main(int argc, char **argv)
     tests[count++] =
         (struct CMUnitTest)cmocka_unit_test(codes_of_8_bits_are_the_same_everywhere_and_unbiased);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(what_is_not_finite_is_read_back_as_such);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(products_of_what_is_not_finite_are_not);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(work_issued_again_is_done_again);
     tests[count++] =
         (struct CMUnitTest)cmocka_unit_test(a_type_without_operations_is_told_and_nothing_is_done);

@@ -25,62 +25,6 @@ static inline double unit(enum dtype t) { return t == DTYPE_BF16 ? u16 : u32; }
 
 #define OPS T->device->ops
 
-/* gemm: m n k, bits (1 transpose_a, 2 transpose_b, 4 bias, 8 C is float, 16 alpha beta, 32 padded rows) */
-static struct gemm gemm_of(struct trial *T)
-{
-    SIZES(m, n, k, bits);
-    int64_t pad = bits & 32 ? 7 : 0;
-    return (struct gemm){.m = m,
-                         .n = n,
-                         .k = k,
-                         .transpose_a = bits & 1,
-                         .transpose_b = bits & 2,
-                         .a = P(0),
-                         .b = P(1),
-                         .c = P(2),
-                         .lda = (bits & 1 ? m : k) + pad,
-                         .ldb = (bits & 2 ? k : n) + pad,
-                         .ldc = n + pad,
-                         .ab_type = T->t,
-                         .c_type = bits & 8 ? F32 : T->t,
-                         .alpha = bits & 16 ? 0.5f : 1,
-                         .beta = bits & 16 ? -1.5f : 0,
-                         .bias = bits & 4 ? P(3) : NULL};
-}
-static void gemm_setup(struct trial *T)
-{
-    struct gemm g = gemm_of(T);
-    operand_add(T, IN, T->t, (g.transpose_a ? g.k : g.m) * g.lda, 1);
-    operand_add(T, IN, T->t, (g.transpose_b ? g.n : g.k) * g.ldb, 1);
-    operand_add(T, ADD, g.c_type, g.m * g.ldc, 1); /* the padding keeps its values */
-    operand_add(T, IN, F32, g.n, 1);
-}
-static void gemm_call(struct trial *T)
-{
-    struct gemm g = gemm_of(T);
-    OPS->gemm(T->device, &g);
-}
-static void gemm_reference(struct trial *T)
-{
-    struct gemm g = gemm_of(T);
-    for (int64_t i = 0; i < g.m; i++)
-        for (int64_t j = 0; j < g.n; j++) {
-            double sum = 0, size = 0, *c = &W(2)[i * g.ldc + j];
-            for (int64_t p = 0; p < g.k; p++) {
-                double term = X(0)[g.transpose_a ? p * g.lda + i : i * g.lda + p] *
-                              X(1)[g.transpose_b ? j * g.ldb + p : p * g.ldb + j];
-                sum += term;
-                size += fabs(term);
-            }
-            double old = (double)g.beta * *c, bias = g.bias || (T->s[3] & 4) ? X(3)[j] : 0;
-            *c = (double)g.alpha * sum + old + bias;
-            S(2)[i * g.ldc + j] = loss((double)g.k) * size + 4 * u32 * (fabs(old) + fabs(bias));
-            /* a card's library adds the bias in the type of C */
-            if (g.c_type == DTYPE_BF16 && T->device->kind != DEVICE_CPU)
-                S(2)[i * g.ldc + j] += u16 * fabs(bias);
-        }
-}
-
 /* layernorm: R D, extra columns between rows of x (and dx) */
 static void row_moments(const double *x, int64_t D, double *mean, double *rstd)
 {

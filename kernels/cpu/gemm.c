@@ -1,15 +1,17 @@
-/* C = alpha op(A) op(B) + beta C + bias, in fp32 whatever the types: see operations.h and ops.h.
+/* C = alpha op(A) op(B) + beta C + bias, in fp32 or of bf16 by whole numbers (codes.h): see operations.h,
+ * ops.h.
  *
  * Method (Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). A thread takes a
  * block of C and keeps its sums in scratch, panel by panel; for each GEMM_DEPTH of the inner dimension its
- * parts of A and B are packed into words (pack.h: bf16 is widened here, once, or becomes pairs), A for the
- * second-level cache, B in panels that the registers take whole; then tiles of C stay in registers
+ * parts of A and B are packed into words (pack.h: bf16 is widened here, once, or becomes pairs or codes), A
+ * for the second-level cache, B in panels that the registers take whole; then tiles of C stay in registers
  * (product.h). What will be packed, added to or written next is fetched meanwhile, a line every few words of
  * depth: tensors come from far, and asked for all at once they hold up the tile. Results are
  * scaled, rounded and written at the end. Each element is summed by one thread in one order: bits do not
  * depend on the number of threads. */
 #include "kernels/cpu/table.h"
 
+#include "kernels/cpu/codes.h"
 #include "kernels/cpu/pack.h"
 
 #ifdef _OPENMP
@@ -21,7 +23,9 @@ enum { HAS_PAIRS = 1 };
 #else
 enum { HAS_PAIRS = 0 };
 #endif
-enum { PANEL = LANES * VECTORS };
+enum { PAIRS_PAY = HAS_PAIRS || HAS_CODES };
+/* blocks of codes in a part of the inner dimension, which begins with a block */
+enum { BLOCKS = GEMM_DEPTH / CODE_WORDS };
 /* words from group to group of ROWS rows of A; two are a gap: pack_groups */
 #define GROUP(depth) (ROWS * (depth) + 2)
 
@@ -30,6 +34,7 @@ struct blocks {
     int pairs;
     int64_t count_m, count_n;
     word *a, *b;
+    float *a_units, *b_units; /* of codes: (groups, blocks, ROWS), (blocks, PANEL) */
     float *c;
 };
 
@@ -144,8 +149,9 @@ static inline struct part part_of(const struct gemm *g, int pairs, int64_t parts
                                   int64_t rows)
 {
     int bf16 = g->ab_type == DTYPE_BF16;
-    int64_t deep = (g->k + pairs) >> pairs, first = deep * p / parts;
-    struct part part = {.from = first << pairs, .depth = deep * (p + 1) / parts - first};
+    int64_t deep = (g->k + pairs) >> pairs, unit = HAS_CODES && pairs ? CODE_WORDS : 1,
+            first = begin_of(deep, unit, parts, p);
+    struct part part = {.from = first << pairs, .depth = begin_of(deep, unit, parts, p + 1) - first};
     struct source a = {bf16, pairs, g->a, 0, g->lda, 0, 0};
     part.b = (struct source){bf16, pairs, g->b, 0, g->ldb, 0, 0};
     part.inner = least(g->k - part.from, part.depth << pairs);
@@ -185,6 +191,7 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
             float *c = k->c + at * rows; /* (rows, PANEL) */
             if (g->transpose_b) pack_transposed(&b, depth, PANEL, k->b, PANEL);
             else pack_down(&b, PANEL, k->b, PANEL);
+            if (HAS_CODES && pairs) code_panel(k->b, depth, k->b_units);
             for (int64_t i = 0; i < groups; i++) {
                 int64_t r = i * ROWS, high = least(ROWS, rows - r);
                 word *a = k->a + i * GROUP(depth);
@@ -193,14 +200,20 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
                     struct source s = source_from(now.a, r, 0, high, now.a.columns);
                     pack_rows(&s, depth, a, depth);
                 }
+                if (HAS_CODES && pairs && j == 0)
+                    code_rows(a, high, depth, g->transpose_a, k->a_units + i * BLOCKS * ROWS);
                 fetch.count = 0;
                 for (int64_t v = 0; v < ROWS * PANEL; v += 16) /* the next tile's sums */
                     fetch_line(&fetch, c + (r + ROWS) * PANEL + v);
                 if (!last) fetch_share(&fetch, &next, i, groups);
                 if (p + 1 < parts) fetch_share(&fetch, &later.a, j * groups + i, panels * groups);
                 else fetch_share(&fetch, &result, i, groups);
-                tile_of_rows(pairs, (int)high, VECTORS, a, a_row, a_step, k->b, PANEL, c + r * PANEL, PANEL,
-                             depth, p > 0, &fetch);
+                if (HAS_CODES && pairs)
+                    coded_tile_of_rows((int)high, a, a_row, a_step, k->a_units + i * BLOCKS * ROWS, k->b,
+                                       k->b_units, c + r * PANEL, depth, p > 0, &fetch);
+                else
+                    tile_of_rows(pairs, (int)high, VECTORS, a, a_row, a_step, k->b, PANEL, c + r * PANEL,
+                                 PANEL, depth, p > 0, &fetch);
             }
             if (p + 1 == parts) write_panel(g, c, row, column + at, rows, count);
         }
@@ -214,13 +227,13 @@ static __attribute__((noinline)) void multiply(const struct blocks *k, int64_t i
     int64_t row = begin_of(m, ROWS, k->count_m, in_m), column = begin_of(n, PANEL, k->count_n, in_n);
     int64_t rows = begin_of(m, ROWS, k->count_m, in_m + 1) - row,
             columns = begin_of(n, PANEL, k->count_n, in_n + 1) - column;
-    if (HAS_PAIRS && k->pairs) multiply_block(k, 1, row, column, rows, columns);
+    if (PAIRS_PAY && k->pairs) multiply_block(k, 1, row, column, rows, columns);
     else multiply_block(k, 0, row, column, rows, columns);
 }
 
 void NAME(gemm)(const struct gemm *g, void *scratch, int threads)
 {
-    struct blocks shared = {.g = g, .pairs = HAS_PAIRS && g->ab_type == DTYPE_BF16};
+    struct blocks shared = {.g = g, .pairs = PAIRS_PAY && g->ab_type == DTYPE_BF16};
     divide(&shared, threads);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
@@ -232,7 +245,9 @@ void NAME(gemm)(const struct gemm *g, void *scratch, int threads)
 #endif
         own.a = (float *)(void *)((char *)scratch + thread * gemm_scratch(1));
         own.b = own.a + GEMM_ROWS * GEMM_DEPTH + GEMM_GAPS;
-        own.c = own.b + GEMM_DEPTH * GEMM_PANEL;
+        own.a_units = own.b + GEMM_DEPTH * GEMM_PANEL;
+        own.b_units = own.a_units + GEMM_ROWS * BLOCKS;
+        own.c = own.a_units + GEMM_UNITS;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < own.count_m * own.count_n; i++) multiply(&own, i);
     }

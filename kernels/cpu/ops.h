@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 struct cpu_ops {
-    const char *isa; /* "avx512_bf16", "avx512", "avx2", "plain" */
+    const char *isa; /* "avx512_bf16", "avx512_vnni", "avx512", "avx2", "plain" */
     void (*patchify)(int bf16, const float *images, void *patches, int64_t B, int64_t S, int64_t p);
     void (*embed_forward)(const struct embedding *);
     void (*embed_backward)(const struct embedding_gradient *);
@@ -32,7 +32,8 @@ struct cpu_ops {
     void (*attention_backward)(const struct attention_gradient *, void *scratch, int threads);
     /* scratch: gemm_scratch(threads) */
     void (*gemm)(const struct gemm *, void *scratch, int threads);
-    bool gemm_fp32; /* for products of floats, too; else oneDNN's are faster */
+    bool gemm_codes; /* those of bf16 are by whole numbers: codes.h */
+    bool gemm_fp32;  /* for products of floats, too; else oneDNN's are faster */
     void (*rotate)(const struct rotation *);
     void (*row_mean_forward)(const struct row_mean *);
     void (*row_mean_backward)(const struct row_mean_gradient *);
@@ -62,15 +63,23 @@ static inline size_t row_shares_bytes(int64_t columns)
 }
 /* blocks of products: of C's rows and columns, words of the inner dimension, columns of a panel at most;
  * words that lie unused behind the groups of rows. 516 rows are two images of 257 tokens in groups of 6. */
-enum { GEMM_ROWS = 516, GEMM_COLUMNS = 1024, GEMM_DEPTH = 384, GEMM_PANEL = 64, GEMM_GAPS = 272 };
+enum {
+    GEMM_ROWS = 516,
+    GEMM_COLUMNS = 1024,
+    GEMM_DEPTH = 384,
+    GEMM_PANEL = 64,
+    GEMM_GAPS = 272,
+    GEMM_UNITS = 6 * (516 + 64)
+};
 size_t gemm_scratch(int threads);
 size_t attention_scratch(int64_t N, int64_t dh, int threads);
 
-/* The best table for this processor; MEOPT_CPU_ISA=amx|avx512_bf16|avx512|avx2|plain asks for another (one
- * that it can run; amx, the default where it exists, is the best other with products and attention of bf16 on
- * the matrix unit). avx512_bf16 is taken by itself only on AMD's processors: where the instruction is
- * slow, products of floats are faster. */
+/* The best table for this processor; MEOPT_CPU_ISA=amx|avx512_bf16|avx512_vnni|avx512|avx2|plain asks for
+ * another (one that it can run; amx, the default where it exists, is the best other with products and
+ * attention of bf16 on the matrix unit). avx512_bf16 is taken by itself only on AMD's processors: where the
+ * instruction is slow, products of floats are faster. */
 const struct cpu_ops *cpu_ops_select(void);
-extern const struct cpu_ops cpu_ops_avx512_bf16, cpu_ops_avx512, cpu_ops_avx2, cpu_ops_plain;
+extern const struct cpu_ops cpu_ops_avx512_bf16, cpu_ops_avx512_vnni, cpu_ops_avx512, cpu_ops_avx2,
+    cpu_ops_plain;
 
 #endif

@@ -106,7 +106,13 @@ static inline void pack_transposed(const struct source *s, int64_t deep, int64_t
 static inline void pack_rows(const struct source *s, int64_t wide, word *to, int64_t ld)
 {
     for (int64_t r = 0; r < s->rows; r++, to += ld) {
-        int64_t at = s->at + r * s->stride, count = s->columns < wide ? s->columns : wide;
+        int64_t at = s->at + r * s->stride,
+                count = s->columns < wide << s->pairs ? s->columns : wide << s->pairs;
+        if (s->pairs) {
+            memset(to, 0, (size_t)wide * sizeof *to);
+            memcpy(to, (const uint16_t *)s->x + at, (size_t)count * sizeof(uint16_t));
+            continue;
+        }
         if (s->bf16) {
             const uint16_t *from = (const uint16_t *)s->x + at;
             float *out = to;
@@ -118,22 +124,35 @@ static inline void pack_rows(const struct source *s, int64_t wide, word *to, int
 
 static inline void pack_down(const struct source *s, int64_t wide, word *to, int64_t ld)
 {
-    pack_rows(s, wide, to, ld);
+    if (!s->pairs) {
+        pack_rows(s, wide, to, ld);
+        return;
+    }
+    int64_t count = s->columns < wide ? s->columns : wide;
+    for (int64_t r = 0; r < s->rows; r += 2, to += ld) {
+        const uint16_t *upper = (const uint16_t *)s->x + s->at + r * s->stride, *lower = upper + s->stride;
+        uint32_t *out = (uint32_t *)(void *)to;
+        if (r + 1 < s->rows)
+            SIMD for (int64_t c = 0; c < count; c++) out[c] = upper[c] | (uint32_t)lower[c] << 16;
+        else SIMD for (int64_t c = 0; c < count; c++) out[c] = upper[c];
+        memset(to + count, 0, (size_t)(wide - count) * sizeof *to);
+    }
 }
 
 static inline void pack_transposed(const struct source *s, int64_t deep, int64_t tall, word *to, int64_t ld)
 {
     enum { SPAN = 64 };
-    float four[4][SPAN];
+    word four[4][SPAN];
     for (int64_t r = 0; r < tall; r += 4)
         for (int64_t w = 0; w < deep; w += SPAN) {
             int64_t left = s->rows - r,
                     rows = left < 0   ? 0
                            : left < 4 ? left
                                       : 4,
-                    columns = s->columns - w < SPAN ? s->columns - w : SPAN,
+                    all = s->columns - (w << s->pairs),
+                    columns = all < SPAN << s->pairs ? all : SPAN << s->pairs,
                     wide = deep - w < SPAN ? deep - w : SPAN;
-            struct source part = source_from(*s, r, w, rows, columns < 0 ? 0 : columns);
+            struct source part = source_from(*s, r, w << s->pairs, rows, columns < 0 ? 0 : columns);
             if (rows < 4) memset(four, 0, sizeof four);
             pack_rows(&part, (wide + 3) & ~(int64_t)3, four[0], SPAN);
 #ifdef __SSE__

@@ -1,6 +1,8 @@
 /* The operations of one instruction set as a table: see ops.h. */
 #include "kernels/cpu/table.h"
 
+#include "kernels/cpu/codes.h"
+
 #define TEXT_(x) #x
 #define TEXT(x)  TEXT_(x)
 
@@ -16,6 +18,7 @@ const struct cpu_ops NAME(cpu_ops) = {
     .attention_forward = NAME(attention_forward),
     .attention_backward = NAME(attention_backward),
     .gemm = NAME(gemm),
+    .gemm_codes = HAS_CODES,
 #ifdef __AVX512F__
     .gemm_fp32 = true,
 #endif
