@@ -361,6 +361,21 @@ static void a_manifest_that_names_a_file_twice_is_damaged(void **state)
     free(path);
 }
 
+static void a_syntax_error_in_the_manifest_is_told_with_its_place(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    const char *text = "{\n \"step\": 1,\n \"files\" 2}";
+    char *path = within(1, "MANIFEST.json");
+    assert_int_equal(save(1, 1, 1, &err), 0);
+    assert_int_equal(file_write_atomic(path, text, strlen(text), &err), 0);
+    assert_int_equal(read_as(-1, &err), EXIT_INTEGRITY);
+    assert_non_null(strstr(err.what, "manifest, line 3, column 10: ':' expected near '2'"));
+    assert_int_equal(worst(&err), EXIT_INTEGRITY);
+    assert_non_null(strstr(err.what, "manifest, line 3, column 10: ':' expected near '2'"));
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -378,6 +393,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(wrong_bytes_are_told_with_their_file_and_place, setup, teardown),
         cmocka_unit_test_setup_teardown(a_manifest_that_names_a_file_twice_is_damaged, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_syntax_error_in_the_manifest_is_told_with_its_place, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(one_of_a_later_version_is_neither_read_nor_renamed, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,8 +106,8 @@ int error_at(struct error *e, const char *file, int line, int column)
 {
     if (!e) return EXIT_FAILED;
     name_printable(e->file, sizeof e->file, file);
-    e->line = line;
-    e->column = column;
+    e->line = line > 0 ? line : 0; /* a library's -1 is unknown */
+    e->column = column > 0 ? column : 0;
     return e->code;
 }
 

@@ -38,7 +38,7 @@ json_t *json_read(const char *path, size_t max_bytes, struct error *err)
     free(text);
     if (!root) {
         error_set(err, EXIT_INTEGRITY, NULL, "is no JSON: %s", why.text);
-        error_at(err, path, why.line, 0);
+        error_at(err, path, why.line, why.column);
         errno = 0;
     }
     return root;

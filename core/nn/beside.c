@@ -154,7 +154,7 @@ static int read_object(json_t **root, const char *path, struct error *err)
     error_set(err, EXIT_CONFIG, "mend it, or move it away from the checkpoint",
               "it lies beside a checkpoint and may say what that does not tell, but is no JSON object: %s",
               error.text);
-    return error_at(err, path, error.line > 0 ? error.line : 0, 0);
+    return error_at(err, path, error.line, error.column);
 }
 
 int beside_read(struct beside *b, const char *checkpoint, int64_t width, struct error *err)

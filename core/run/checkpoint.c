@@ -174,8 +174,11 @@ static int read_manifest(struct checkpoint *c, int fd, const char *path, struct 
         c->manifest = json_loadb(text, got, JSON_REJECT_DUPLICATES, &why);
         if (!c->manifest && !why.text[0]) /* jansson has no word for it */
             code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", path);
+        else if (!c->manifest)
+            code = error_set(err, EXIT_INTEGRITY, NULL, "manifest, line %d, column %d: %s", why.line,
+                             why.column, why.text);
         else if (!json_is_object(c->manifest))
-            code = error_set(err, EXIT_INTEGRITY, NULL, "manifest: %s", c->manifest ? "no object" : why.text);
+            code = error_set(err, EXIT_INTEGRITY, NULL, "manifest: no object");
         else if (json_is_integer(step = json_object_get(c->manifest, "step")) &&
                  json_integer_value(step) != (json_int_t)c->step)
             code = error_set(err, EXIT_INTEGRITY, NULL, "manifest: is of step %lld",

@@ -251,9 +251,10 @@ int identity_check(const struct run *run, const struct config *config, int ranks
             code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading it");
         else if (!code && !json_is_object(meta)) {
             code = error_set(err, EXIT_INTEGRITY, "remove it to go on without comparing",
-                             "what the run was when it began cannot be read: no JSON object");
+                             "what the run was when it began cannot be read: %s",
+                             meta ? "no JSON object" : why.text);
         }
-        if (code) error_at(err, path, 0, 0);
+        if (code) error_at(err, path, why.line, why.column);
     }
     const json_t *before = json_object_get(meta, "config");
     if (!code && before) {
