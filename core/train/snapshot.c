@@ -50,12 +50,27 @@ static struct checkpoint_record *records_of(const struct trainer *t)
     return records;
 }
 
-/* How a rank's writing ended. */
-struct wrote {
-    struct checkpoint_written written;
+/* What a rank tells of what it did. */
+struct told {
     int code;
     char host[65];
     struct error err;
+};
+
+/* That rank's trouble, named; code: as what. */
+static int name_rank(const struct told *told, int rank, int code, const char *hint, const char *what,
+                     struct error *err)
+{
+    struct error named = {0};
+    error_set(&named, code, hint, "rank %d (host %s) %s: %s", rank, told->host, what, told->err.what);
+    if (told->err.file[0]) error_at(&named, told->err.file, 0, 0);
+    if (err) *err = named;
+    return code;
+}
+
+struct wrote {
+    struct checkpoint_written written;
+    struct told told;
 };
 
 /* Every rank writes the states of its part, all at once; the first that could not fails all, and is named.
@@ -70,18 +85,18 @@ static int write_records(const struct trainer *t, const char *directory, int64_t
     snprintf(there, sizeof there, "%s", directory);
     int code = dist_broadcast(ranks_of(t), there, sizeof there, 0, err);
     if (!code) {
+        struct told *told = &own->told;
         if (!file_absent(directory)) snprintf(there, sizeof there, "%s", directory);
-        gethostname(own->host, sizeof own->host - 1); /* else it was moved, and one rank alone follows */
-        own->code = checkpoint_save_part(there, step, rank, ranks, records, t->tensor_count, &own->written,
-                                         &own->err);
+        /* else it was moved, and one rank alone follows */
+        gethostname(told->host, sizeof told->host - 1);
+        told->code = checkpoint_save_part(there, step, rank, ranks, records, t->tensor_count, &own->written,
+                                          &told->err);
         code = dist_gather_each(ranks_of(t), wrote, sizeof *wrote, err);
     }
     for (int r = 0; r < ranks && !code; r++) {
         if (all) all[r] = wrote[r].written;
-        if ((code = wrote[r].code) == 0 || !err) continue;
-        error_set(err, code, wrote[r].err.hint, "rank %d (host %s) cannot write its part: %s", r,
-                  wrote[r].host, wrote[r].err.what);
-        if (wrote[r].err.file[0]) error_at(err, wrote[r].err.file, 0, 0);
+        const struct told *told = &wrote[r].told;
+        if (told->code) code = name_rank(told, r, told->code, told->err.hint, "cannot write its part", err);
     }
     free(records);
     free(wrote);
@@ -310,35 +325,17 @@ static int take(struct trainer *t, const struct checkpoint *c, struct error *err
 
 /* ---- ranks: the first looks for a checkpoint, all read it ---- */
 
-/* What a rank says of its share, or of what it has taken. */
-struct found {
-    int code;
-    char host[65];
-    struct error err;
-};
-
 /* (ranks), of all of them; the caller frees. */
-static struct found *tell_found(const struct trainer *t, int own_code, const struct error *own, int *code,
-                                struct error *err)
+static struct told *tell_all(const struct trainer *t, int own_code, const struct error *own, int *code,
+                             struct error *err)
 {
     int ranks = t->ranks.size;
-    struct found *all = xcalloc((size_t)ranks, sizeof *all), *mine = &all[t->ranks.rank];
+    struct told *all = xcalloc((size_t)ranks, sizeof *all), *mine = &all[t->ranks.rank];
     mine->code = own_code;
     if (own_code) mine->err = *own;
     gethostname(mine->host, sizeof mine->host - 1);
     *code = dist_gather_each(ranks_of(t), all, sizeof *all, err);
     return all;
-}
-
-/* That rank's trouble, named; code: as what. */
-static int name_rank(const struct found *f, int rank, int code, const char *hint, const char *what,
-                     struct error *err)
-{
-    struct error named = {0};
-    error_set(&named, code, hint, "rank %d (host %s) %s: %s", rank, f->host, what, f->err.what);
-    if (f->err.file[0]) error_at(&named, f->err.file, 0, 0);
-    if (err) *err = named;
-    return code;
 }
 
 /* The rank that leads: whether what fails is another's. */
@@ -363,7 +360,7 @@ static int end_share(void *context, const struct checkpoint *c, int own_code, st
     struct trainer *t = l->trainer;
     struct error own = err ? *err : (struct error){0};
     int code;
-    struct found *all = tell_found(t, own_code, &own, &code, err);
+    struct told *all = tell_all(t, own_code, &own, &code, err);
     if (!code) code = own_code;
     for (int k = 0; k < 2 * t->ranks.size && !code; k++) { /* damage first: others may fail for it */
         int r = k % t->ranks.size;
@@ -391,7 +388,7 @@ static int look(struct trainer *t, struct checkpoint *c, const char *directory, 
            asked.question == ASK_LOOK) {
         checkpoint_close(c);
         int found = checkpoint_look(c, directory, asked.index, &share, &own);
-        free(tell_found(t, found, &own, &code, err));
+        free(tell_all(t, found, &own, &code, err));
         if (code) return code;
     }
     if (!code && asked.code && err) *err = asked.err;
@@ -412,7 +409,7 @@ static int lead(struct trainer *t, struct checkpoint *c, const char *directory, 
     bool alone = t->ranks.size == 1;
     int code = checkpoint_newest_among(c, directory, true, alone ? NULL : &share, err);
     if (code && code != EXIT_INTEGRITY && !alone && !leading.other && err) {
-        struct found own = {.code = code, .err = *err};
+        struct told own = {.code = code, .err = *err};
         gethostname(own.host, sizeof own.host - 1);
         name_rank(&own, 0, code, own.err.hint, "cannot go on", err);
     }
@@ -433,7 +430,7 @@ int trainer_resume(struct trainer *t, const char *directory, int64_t *step, stru
     *step = c.step;
     if (!code && c.step >= 0) {
         int taken = take(t, &c, &own), told;
-        struct found *all = tell_found(t, taken, &own, &told, &own);
+        struct told *all = tell_all(t, taken, &own, &told, &own);
         if ((code = told) == 0 && ranks == 1) code = taken;
         for (int r = 0; r < ranks && !code; r++)
             if (all[r].code) code = name_rank(&all[r], r, all[r].code, all[r].err.hint, "cannot go on", &own);
