@@ -251,17 +251,6 @@ static int compare_part(const struct checkpoint *c, const char *name, int fd, en
     return code;
 }
 
-static int compare_all(const struct checkpoint *c, enum depth depth, struct error *err)
-{
-    int code = compare_part(c, checkpoint_model, c->model_file, depth, err);
-    for (int i = 0; i < c->writers && !code; i++) {
-        char *name = checkpoint_records_name(i, c->writers);
-        code = compare_part(c, name, c->records[i], depth, err);
-        free(name);
-    }
-    return code;
-}
-
 /* One file's share: of its blocks, where the manifest tells them; else all of it, or none. */
 static int compare_some(const struct checkpoint *c, const char *name, int fd, bool whole, int index,
                         int count, struct error *err)
@@ -277,22 +266,37 @@ static int compare_some(const struct checkpoint *c, const char *name, int fd, bo
     return code;
 }
 
-int checkpoint_compare_share(const struct checkpoint *c, int index, int count, struct error *err)
+/* The files that its manifest tells of, from -1 on; the caller frees. */
+static char *name_of(const struct checkpoint *c, int file)
 {
-    int code = compare_some(c, checkpoint_model, c->model_file, true, index, count, err);
-    for (int i = 0; i < c->writers && !code; i++) {
-        char *name = checkpoint_records_name(i, c->writers);
-        code = compare_some(c, name, c->records[i], i % count == index, index, count, err);
+    return file < 0 ? xstrdup(checkpoint_model) : checkpoint_records_name(file, c->writers);
+}
+
+/* count 0: every file; else one's share of so many. */
+static int compare_files(const struct checkpoint *c, enum depth depth, int index, int count,
+                         struct error *err)
+{
+    int code = 0;
+    for (int i = -1; i < c->writers && !code; i++) {
+        char *name = name_of(c, i);
+        int fd = i < 0 ? c->model_file : c->records[i];
+        code = count ? compare_some(c, name, fd, i < 0 || i % count == index, index, count, err)
+                     : compare_part(c, name, fd, depth, err);
         free(name);
     }
     return code;
+}
+
+int checkpoint_compare_share(const struct checkpoint *c, int index, int count, struct error *err)
+{
+    return compare_files(c, BY_CONTENT, index, count, err);
 }
 
 /* Every byte of it is read: by this process, or by those that share it, each a part. */
 static int compare(const struct checkpoint *c, enum depth depth, const struct checkpoint_share *share,
                    struct error *err)
 {
-    if (depth == BY_SIZE || !share) return compare_all(c, depth, err);
+    if (depth == BY_SIZE || !share) return compare_files(c, depth, 0, 0, err);
     int code = share->begin ? share->begin(share->context, c->step, err) : 0;
     if (code) return code;
     code = checkpoint_compare_share(c, share->index, share->count, err);
@@ -356,9 +360,7 @@ static bool lacks_a_file(const struct checkpoint *c)
 {
     bool lacks = false;
     for (int i = -2; i < c->writers && !lacks; i++) {
-        char *name = i == -2   ? xstrdup(checkpoint_manifest)
-                     : i == -1 ? xstrdup(checkpoint_model)
-                               : checkpoint_records_name(i, c->writers);
+        char *name = i == -2 ? xstrdup(checkpoint_manifest) : name_of(c, i);
         char *path = path_join(c->directory, name);
         lacks = file_absent(path);
         free(path);
