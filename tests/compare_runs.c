@@ -202,12 +202,23 @@ static void hostile_text_is_made_printable(void **state)
 
 /* ---- The table ---- */
 
-static struct column column_of(const char *name, const char *const *runs, int count)
+enum { REPEATS = 3 };
+struct side {
+    const char *name, *runs[REPEATS]; /* NULL: fewer */
+};
+
+/* The first is what the other is compared with. */
+static struct table *table_of(struct side one, struct side other)
 {
-    struct column c = {
-        .name = xstrdup(name), .runs = xcalloc((size_t)count, sizeof(struct record)), .run_count = count};
-    for (int i = 0; i < count; i++) c.runs[i] = get(runs[i]);
-    return c;
+    struct side sides[] = {one, other};
+    struct column *columns = xcalloc(2, sizeof *columns);
+    for (int s = 0; s < 2; s++) {
+        columns[s] =
+            (struct column){.name = xstrdup(sides[s].name), .runs = xcalloc(REPEATS, sizeof *columns->runs)};
+        for (int i = 0; i < REPEATS && sides[s].runs[i]; i++)
+            columns[s].runs[columns[s].run_count++] = get(sides[s].runs[i]);
+    }
+    return table_make(columns, 2, 0);
 }
 
 static void expect(const struct table *t, const char *key, int column, double value, const char *text,
@@ -229,7 +240,6 @@ static void expect(const struct table *t, const char *key, int column, double va
 static void a_golden_table(void **state)
 {
     (void)state;
-    static const char *const without[] = {"a1", "a2", "a3"}, *const with[] = {"b1", "b2", "b3"};
     make("a1", LINE(1, 0, 1.0, 0.1, 80, 100) "{\"step\":2,\"epoch\":0,\"loss\":0.5,\"cosine\":0.5,\"images_"
                                              "per_s\":80,\"step_ms\":100" CARD(1000));
     make("a2", LINE(1, 0, 1.0, 0.1, 80, 110) "{\"step\":2,\"epoch\":0,\"loss\":0.52,\"cosine\":0.5,\"images_"
@@ -245,10 +255,8 @@ static void a_golden_table(void **state)
     put("b1", "config.yaml", "train:\n  seed: 1\nloss:\n  type: mse\noptim:\n  use_meopt: true\n");
     put("b2", "config.yaml", "train:\n  seed: 1\nloss:\n  type: mse\noptim:\n  use_meopt: true\n");
     put("b3", "config.yaml", "train:\n  seed: 1\nloss:\n  type: mse\noptim:\n  use_meopt: true\n");
-    struct column *columns = xcalloc(2, sizeof *columns);
-    columns[0] = column_of("without", without, 3);
-    columns[1] = column_of("with", with, 3);
-    struct table *t = table_make(columns, 2, 0);
+    struct table *t =
+        table_of((struct side){"without", {"a1", "a2", "a3"}}, (struct side){"with", {"b1", "b2", "b3"}});
     expect(t, "step_ms", 0, 100, "100.0 +- 10.0 ms", "");
     expect(t, "step_ms", 1, 82, "82.00 +- 2.00 ms", "-18.0 +- 8.4 %");
     const struct cell *step = &table_row(t, "step_ms")->cells[1];
@@ -317,11 +325,7 @@ static void what_stands_in_the_way_is_said(void **state)
         "{\"version\":1,\"device\":\"another\",\"seed\":2,\"batch_images\":4,\"data_crc32c\":\"33333333\","
         "\"code_version\":\"0.2\",\"student_parameters\":1}");
     put("c2", "config.yaml", "loss:\n  type: cosine\n");
-    static const char *const one[] = {"c1"}, *const two[] = {"c2"};
-    struct column *columns = xcalloc(2, sizeof *columns);
-    columns[0] = column_of("c1", one, 1);
-    columns[1] = column_of("c2", two, 1);
-    struct table *t = table_make(columns, 2, 0);
+    struct table *t = table_of((struct side){"c1", {"c1"}}, (struct side){"c2", {"c2"}});
     static const char *const expected[] = {"steps",
                                            "seed",
                                            "data_crc32c",
@@ -352,11 +356,7 @@ static void what_stands_in_files_and_in_the_host_is_told_by_class(void **state)
          "{\"step\":1,\"epoch\":0,\"loss\":1,\"cards\":[{\"rank\":0,\"device\":\"CPU\",\"mem_bytes\":1,"
          "\"peak_bytes\":400,\"classes\":{\"weights\":400},\"host_classes\":{\"comm\":7},"
          "\"file_classes\":{\"teacher\":500,\"optimizer\":100}}]}\n");
-    static const char *const held[] = {"held"}, *const away[] = {"away"};
-    struct column *columns = xcalloc(2, sizeof *columns);
-    columns[0] = column_of("held", held, 1);
-    columns[1] = column_of("away", away, 1);
-    struct table *t = table_make(columns, 2, 0);
+    struct table *t = table_of((struct side){"held", {"held"}}, (struct side){"away", {"away"}});
     expect(t, "file_bytes", 1, 600, "600 B", "");
     expect(t, "file_teacher_bytes", 1, 500, "500 B", "");
     expect(t, "file_optimizer_bytes", 1, 100, "100 B", "");
@@ -372,16 +372,14 @@ static int warnings_of_clipping(const char *limit, const char *one, const char *
 {
     static const char *const names[] = {"k1", "k2"};
     const char *modes[] = {one, other};
-    struct column *columns = xcalloc(2, sizeof *columns);
     for (int c = 0; c < 2; c++) {
         char text[256];
         snprintf(text, sizeof text, "train:\n  seed: 1\noptim:\n  clip_grad_norm: %s\n  clip_mode: %s\n",
                  limit, modes[c]);
         make(names[c], LINE(1, 0, 1.0, 0.1, 80, 100) LINE(2, 0, 0.5, 0.1, 80, 100));
         put(names[c], "config.yaml", text);
-        columns[c] = column_of(names[c], &names[c], 1);
     }
-    struct table *t = table_make(columns, 2, 0);
+    struct table *t = table_of((struct side){"k1", {"k1"}}, (struct side){"k2", {"k2"}});
     int count = t->warning_count;
     assert_true(t->comparable);
     if (count) {
