@@ -507,7 +507,8 @@ static void a_type_without_operations_is_told_and_nothing_is_done(void **state)
     }
 }
 
-static const char *const sets[] = {"amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "plain"};
+static const char *const sets[] = {"amx",       "avx512_bf16", "avx512_vnni", "avx512",
+                                   "avx2_vnni", "avx2",        "avx2_fma",    "plain"};
 enum { SETS = sizeof sets / sizeof *sets };
 
 static void on_each(void (*check)(struct device *, enum dtype))

@@ -109,8 +109,8 @@ static void the_instruction_set_is_the_one_asked_for(void **state)
     (void)state;
     static const struct {
         const char *asked, *is;
-    } sets[] = {{"plain", "plain"}, {"avx2", "avx2"},      {"avx512", "avx512"},
-                {"amx", NULL},      {"avx512_bf16", NULL}, {"avx512_vnni", NULL}};
+    } sets[] = {{"plain", "plain"},   {"avx2", "avx2"}, {"avx512", "avx512"},  {"avx2_vnni", "avx2"},
+                {"avx2_fma", "avx2"}, {"amx", NULL},    {"avx512_bf16", NULL}, {"avx512_vnni", NULL}};
     unsetenv("MEOPT_CPU_ISA");
     const struct optim_kernels *fastest = optim_kernels_find(NULL);
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {

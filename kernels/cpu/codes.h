@@ -23,7 +23,9 @@
 
 enum { CODE_WORDS = 64, PANEL = LANES * VECTORS };
 
-#if defined(__AVX512VNNI__) && !defined(__AVX512BF16__) || defined(__AVX2__) && !defined(__AVX512F__)
+/* CPU_FLOATS: a set without, where whole numbers are slow (select.c) */
+#if defined(__AVX512VNNI__) && !defined(__AVX512BF16__) ||                                                   \
+    defined(__AVX2__) && !defined(__AVX512F__) && !defined(CPU_FLOATS)
 #include <immintrin.h>
 enum { HAS_CODES = 1 };
 
@@ -59,8 +61,12 @@ INLINE void store_ints(word *p, ints x) { _mm256_storeu_si256((void *)p, x); }
 INLINE ints dot(const word *a, ints b, ints sum)
 {
     ints x = _mm256_set1_epi32(*(const int *)(const void *)a);
+#ifdef __AVXVNNI__
+    __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(sum) : "x"(x), "x"(b));
+#else
     ints product;
     __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(x), "x"(b));
+#endif
     return sum;
 }
 INLINE lanes to_floats(ints x) { return (lanes)_mm256_cvtepi32_ps(x); }

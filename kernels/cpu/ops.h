@@ -1,11 +1,12 @@
 /* CPU operations: pure functions over pointers and sizes, one table per instruction set.
  *
  * The sources rows.c, elements.c, activation.c, attention.c, gemm.c and loss.c are compiled once for each
- * instruction set (CMakeLists.txt), each time with another suffix; cpu_ops_select takes the best table that
- * this processor can run. Contracts and shapes are those of the slots of the same name in
- * core/device/device.h; here tensors of the compute type outside a struct are `void *` with bf16 != 0 for
- * bf16, 0 for float. All loops are parallel (OpenMP), and sums over rows are taken over a fixed number of
- * shares added up in order, so results do not depend on the number of threads.
+ * instruction set (CMakeLists.txt), each time with another suffix; a set that differs from another in
+ * products only has its own gemm.c and the other's rest. cpu_ops_select takes the best table that this
+ * processor can run. Contracts and shapes are those of the slots of the same name in core/device/device.h;
+ * here tensors of the compute type outside a struct are `void *` with bf16 != 0 for bf16, 0 for float. All
+ * loops are parallel (OpenMP), and sums over rows are taken over a fixed number of shares added up in order,
+ * so results do not depend on the number of threads.
  */
 #ifndef MEOPT_KERNELS_CPU_OPS_H
 #define MEOPT_KERNELS_CPU_OPS_H
@@ -17,7 +18,7 @@
 #include <stdint.h>
 
 struct cpu_ops {
-    const char *isa; /* "avx512_bf16", "avx512_vnni", "avx512", "avx2", "plain" */
+    const char *isa; /* of cpu_set_names */
     void (*patchify)(int bf16, const float *images, void *patches, int64_t B, int64_t S, int64_t p);
     void (*embed_forward)(const struct embedding *);
     void (*embed_backward)(const struct embedding_gradient *);
@@ -74,12 +75,11 @@ enum {
 size_t gemm_scratch(int threads);
 size_t attention_scratch(int64_t N, int64_t dh, int threads);
 
-/* The best table for this processor; MEOPT_CPU_ISA=amx|avx512_bf16|avx512_vnni|avx512|avx2|plain asks for
- * another (one that it can run; amx, the default where it exists, is the best other with products and
- * attention of bf16 on the matrix unit). avx512_bf16 is taken by itself only on AMD's processors: where the
- * instruction is slow, products of floats are faster. */
+/* The table of the set that this processor takes by itself, or of the one that MEOPT_CPU_ISA asks for and
+ * that it can run: select.h. (amx, the default where it exists, is products and attention of bf16 on the
+ * matrix unit, beside the processor's own set.) */
 const struct cpu_ops *cpu_ops_select(void);
-extern const struct cpu_ops cpu_ops_avx512_bf16, cpu_ops_avx512_vnni, cpu_ops_avx512, cpu_ops_avx2,
-    cpu_ops_plain;
+extern const struct cpu_ops cpu_ops_avx512_bf16, cpu_ops_avx512_vnni, cpu_ops_avx512, cpu_ops_avx2_vnni,
+    cpu_ops_avx2, cpu_ops_avx2_fma, cpu_ops_plain;
 
 #endif

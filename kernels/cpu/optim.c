@@ -15,7 +15,10 @@ const struct optim_kernels *optim_kernels_find(const char *name)
     const char *wanted = name ? name : getenv("MEOPT_CPU_ISA"); /* as cpu_ops_select reads it */
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (!name && wanted && (strcmp(wanted, "amx") == 0 || strncmp(wanted, "avx512_", 7) == 0)) wanted = NULL;
+    /* products are none of the optimizers' */
+    if (!name && wanted && (!*wanted || strcmp(wanted, "amx") == 0 || strncmp(wanted, "avx512_", 7) == 0))
+        wanted = NULL;
+    if (!name && wanted && strncmp(wanted, "avx2_", 5) == 0) wanted = "avx2";
     if ((!wanted || strcmp(wanted, "avx512") == 0) && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq"))

@@ -1,31 +1,176 @@
-/* The instruction set at run time. */
+/* The instruction set at run time: see select.h, ops.h.
+ *
+ * Products of bf16 in a cycle, 256 bits wide: as floats 8 for a vfmadd, as whole numbers 16 for a vpmaddwd,
+ * which a vpaddd has to follow. By the ports that take each (Fog, "Instruction tables", 2022; Abel and
+ * Reineke, uops.info; LLVM's scheduling models):
+ *
+ *                                     vfmadd  vpmaddwd  vpaddd    floats  whole numbers
+ *     Intel Haswell, Broadwell           2       1         2         16   16, before what coding costs
+ *     Intel Skylake and later            2       2         3         16   24
+ *     AMD Zen 1, Zen+ (128 bits wide)    2       1         3          8    8
+ *     AMD Zen 2                          2       1         3         16   16
+ *     AMD Zen 3 and later                2       2         4         16   32
+ *     Hygon Dhyana, C86-4G-M4 and -M6    2       1         3, 4   as Zen 1, as Zen 2
+ *     Hygon C86-4G-M7 and later          2       2         4      as Zen 3
+ *
+ * VNNI's vpdpwssd is both in one, on the ports of vfmadd wherever it is. With 512 bits and no VNNI
+ * (Skylake-X) vpmaddwd and vpaddd share two ports: 32 of either kind. Of processors that are not in the table
+ * nothing is assumed: floats, which are the plainer arithmetic and never slower than they have been. */
+#include "kernels/cpu/select.h"
+#include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/ops.h"
 
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#define X86(ops) &ops
+#else
+#define X86(ops) NULL
+#endif
+#ifdef MEOPT_AVX_VNNI
+#define AVX_VNNI(ops) &ops
+#else
+#define AVX_VNNI(ops) NULL
+#endif
+
+static const struct {
+    const struct cpu_ops *ops; /* NULL: not in this build */
+    unsigned needs;
+} sets[CPU_SETS] = {
+    [SET_PLAIN] = {&cpu_ops_plain, 0},
+    [SET_AVX2_FMA] = {X86(cpu_ops_avx2_fma), CAN_AVX2},
+    [SET_AVX2] = {X86(cpu_ops_avx2), CAN_AVX2},
+    [SET_AVX2_VNNI] = {AVX_VNNI(cpu_ops_avx2_vnni), CAN_AVX2 | CAN_AVX_VNNI},
+    [SET_AVX512] = {X86(cpu_ops_avx512), CAN_AVX512},
+    [SET_AVX512_VNNI] = {X86(cpu_ops_avx512_vnni), CAN_AVX512 | CAN_AVX512_VNNI},
+    [SET_AVX512_BF16] = {X86(cpu_ops_avx512_bf16), CAN_AVX512 | CAN_AVX512_BF16},
+};
+
+const char *const cpu_set_names[CPU_SETS] = {
+    [SET_PLAIN] = "plain",
+    [SET_AVX2_FMA] = "avx2_fma",
+    [SET_AVX2] = "avx2",
+    [SET_AVX2_VNNI] = "avx2_vnni",
+    [SET_AVX512] = "avx512",
+    [SET_AVX512_VNNI] = "avx512_vnni",
+    [SET_AVX512_BF16] = "avx512_bf16",
+};
+
+/* ---- What a processor takes by itself ------------------------------------------------------------------ */
+
+static bool whole_numbers_pay(const struct processor *p)
+{
+    /* Haswell, Broadwell; Knights Landing and Mill, of which it is not known */
+    static const unsigned char slow[] = {0x3c, 0x3f, 0x45, 0x46, 0x3d, 0x47, 0x4f, 0x56, 0x57, 0x85};
+    if (strcmp(p->vendor, "AuthenticAMD") == 0) return p->family >= 0x19;
+    if (strcmp(p->vendor, "HygonGenuine") == 0) return p->family == 0x18 && p->model >= 7;
+    if (strcmp(p->vendor, "GenuineIntel") != 0) return false;
+    for (size_t i = 0; p->family == 6 && i < sizeof slow; i++)
+        if (p->model == slow[i]) return false;
+    return true;
+}
+
+enum cpu_set cpu_set_of(const struct processor *p)
+{
+    bool avx512 = p->can & CAN_AVX512, avx2 = p->can & CAN_AVX2;
+    /* an instruction of 32 products of bf16 takes AMD's as long as one of 16 of floats; on an Intel of 2023
+     * it was measured to take four times as long (86 and 172 GFLOP/s); of others it is not known */
+    if (avx512 && p->can & CAN_AVX512_BF16 && strcmp(p->vendor, "AuthenticAMD") == 0) return SET_AVX512_BF16;
+    if (avx512) return p->can & CAN_AVX512_VNNI ? SET_AVX512_VNNI : SET_AVX512;
+    if (avx2 && p->can & CAN_AVX_VNNI) return SET_AVX2_VNNI;
+    if (avx2) return whole_numbers_pay(p) ? SET_AVX2 : SET_AVX2_FMA;
+    return SET_PLAIN;
+}
+
+/* ---- This processor ------------------------------------------------------------------------------------ */
+
+/* `can` as of the struct, in *own the set of cpu_set_of; asked once, since a virtual machine may be slow to
+ * answer */
+static unsigned here(enum cpu_set *own)
+{
+    enum { ASKED = 1 << 16, OWN = 8 };
+    static _Atomic unsigned known;
+    unsigned can = atomic_load(&known);
+#if defined(__x86_64__)
+    if (!can) {
+        unsigned a, b, c, d, letters[3];
+        char vendor[13] = "";
+        struct processor p = {vendor, 0, 0, 0};
+        if (__get_cpuid(0, &a, &letters[0], &letters[2], &letters[1])) memcpy(vendor, letters, 12);
+        if (__get_cpuid(1, &a, &b, &c, &d)) {
+            p.family = (int)(a >> 8 & 15);
+            p.model = (int)(a >> 4 & 15) | (int)(a >> 12 & 0xf0);
+            if (p.family == 15) p.family += (int)(a >> 20 & 255);
+        }
+        /* the compiler's checks look at what the operating system saves, too */
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) p.can |= CAN_AVX2;
+        if (sets[SET_AVX2_VNNI].ops && p.can && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1)
+            p.can |= CAN_AVX_VNNI;
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+            p.can |= CAN_AVX512;
+            if (__builtin_cpu_supports("avx512vnni")) p.can |= CAN_AVX512_VNNI;
+            if (__builtin_cpu_supports("avx512bf16")) p.can |= CAN_AVX512_BF16;
+        }
+        can = p.can | cpu_set_of(&p) << OWN | ASKED;
+        atomic_store(&known, can);
+    }
+#endif
+    if (own) *own = (enum cpu_set)(can >> OWN & 15);
+    return can & 255;
+}
+
+bool cpu_set_runs(enum cpu_set set)
+{
+    return sets[set].ops && (here(NULL) & sets[set].needs) == sets[set].needs;
+}
+
+/* What MEOPT_CPU_ISA says; NULL: nothing. amx: the matrix unit beside all else, gemm_amx_available. */
+static const char *wanted(void)
+{
+    const char *name = getenv("MEOPT_CPU_ISA");
+    return name && *name ? name : NULL;
+}
+
+static enum cpu_set named(const char *name)
+{
+    enum cpu_set set = 0;
+    while (set < CPU_SETS && strcmp(name, cpu_set_names[set]) != 0) set++;
+    return set;
+}
+
 const struct cpu_ops *cpu_ops_select(void)
 {
-    const char *wanted = getenv("MEOPT_CPU_ISA");
-#if defined(__x86_64__)
-    if (wanted && strcmp(wanted, "amx") == 0)
-        wanted = NULL; /* the matrix unit beside all else: gemm_amx_available */
-    int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    int bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
-    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    /* an instruction of 32 products of bf16 takes AMD's as long as one of 16 of floats; on an Intel of 2023
-     * it was measured to take four times as long (86 and 172 GFLOP/s); whole numbers are as fast as bf16
-     * ought to be */
-    int pays = __builtin_cpu_is("amd");
-    if (bf16 && (wanted ? strcmp(wanted, "avx512_bf16") == 0 : pays)) return &cpu_ops_avx512_bf16;
-    int vnni = avx512 && __builtin_cpu_supports("avx512vnni");
-    if (vnni && (!wanted || strcmp(wanted, "avx512_vnni") == 0)) return &cpu_ops_avx512_vnni;
-    if (avx512 && (!wanted || strcmp(wanted, "avx512") == 0)) return &cpu_ops_avx512;
-    if (avx2 && (!wanted || strcmp(wanted, "avx2") == 0)) return &cpu_ops_avx2;
-#endif
-    (void)wanted;
-    return &cpu_ops_plain;
+    enum cpu_set own;
+    const char *name = wanted();
+    (void)here(&own);
+    enum cpu_set set = name ? named(name) : CPU_SETS;
+    return sets[set < CPU_SETS && cpu_set_runs(set) ? set : own].ops;
+}
+
+bool cpu_set_refused(char *why, size_t why_size, char *hint, size_t hint_size)
+{
+    const char *name = wanted();
+    if (!name) return false;
+    enum cpu_set set = named(name), own;
+    bool amx = strcmp(name, "amx") == 0;
+    if (amx ? gemm_amx_available() : set < CPU_SETS && cpu_set_runs(set)) return false;
+    const char *reason = !amx && set == CPU_SETS  ? "is no instruction set that is known"
+                         : !amx && !sets[set].ops ? "is not in this build"
+                                                  : "is not what this processor can run";
+    snprintf(why, why_size, "MEOPT_CPU_ISA=%.60s %s", name, reason);
+    (void)here(&own);
+    int n = snprintf(hint, hint_size, "unset it to have %s%s; it may be", gemm_amx_available() ? "amx, " : "",
+                     cpu_set_names[own]);
+    for (int s = CPU_SETS - 1; s >= 0; s--)
+        if (cpu_set_runs((enum cpu_set)s) && n > 0 && (size_t)n < hint_size)
+            n += snprintf(hint + n, hint_size - (size_t)n, " %s", cpu_set_names[s]);
+    return true;
 }
 
 /* the operands of attention.c, the larger of its forms of each */

@@ -1,0 +1,49 @@
+/* Which set of kernels a processor takes. By what it is called and what it says it can do alone: bits never
+ * depend on a measurement.
+ *
+ * Sets of one width differ in how they multiply bf16 (gemm.c): widened to floats (plain, avx2_fma, avx512),
+ * by whole numbers (avx2, avx2_vnni, avx512_vnni: codes.h), or as they are (avx512_bf16). */
+#ifndef MEOPT_KERNELS_CPU_SELECT_H
+#define MEOPT_KERNELS_CPU_SELECT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum cpu_set {
+    SET_PLAIN,
+    SET_AVX2_FMA,
+    SET_AVX2,
+    SET_AVX2_VNNI,
+    SET_AVX512,
+    SET_AVX512_VNNI,
+    SET_AVX512_BF16,
+    CPU_SETS
+};
+extern const char *const cpu_set_names[CPU_SETS];
+
+/* what it can do, the operating system willing and the set being in this build; AVX2 is with FMA, AVX512
+ * with F, BW, VL and DQ */
+enum {
+    CAN_AVX2 = 1,
+    CAN_AVX_VNNI = 2,
+    CAN_AVX512 = 4,
+    CAN_AVX512_VNNI = 8,
+    CAN_AVX512_BF16 = 16,
+};
+struct processor {
+    const char *vendor; /* the 12 letters of CPUID's leaf 0 */
+    int family, model;  /* as CPUID's leaf 1 gives them, extended ones added */
+    unsigned can;
+};
+
+/* The set that it takes by itself. */
+enum cpu_set cpu_set_of(const struct processor *);
+
+/* Whether this processor and build have it. */
+bool cpu_set_runs(enum cpu_set);
+
+/* Whether MEOPT_CPU_ISA asks for what nobody knows or this processor cannot run; the kernels are then those
+ * that it takes by itself. `why`: what was asked and why it is not to be had; `hint`: what is. */
+bool cpu_set_refused(char *why, size_t why_size, char *hint, size_t hint_size);
+
+#endif
