@@ -33,7 +33,12 @@ says '^driver  *none: the processor'
 says '^telemetry  *proc'
 never warning
 start plain cpu MEOPT_CPU_ISA=plain
-says '^warning: kernels: plain, .* several times slower than with AVX2'
+says '^warning: kernels: plain, .* several times slower than with AVX2; unset MEOPT_CPU_ISA'
+start other cpu MEOPT_CPU_ISA=vnni
+says '^warning: kernels: .*: MEOPT_CPU_ISA=vnni is no instruction set that is known; unset it to have '
+never '^kernels  *plain'
+MEOPT_CPU_ISA=vnni "$MEOPT" doctor --quick >out 2>log || true
+grep -A2 '^warning  processor' out | grep -q 'MEOPT_CPU_ISA=vnni is no instruction set that is known' || fail "doctor does not tell"
 
 start own hip MEOPT_ROCBLAS_LIBRARY=/nowhere/librocblas.so
 says '^device  *hip:0 Emulated card.*8.0 GiB.*PCI 0000:03:00.0'

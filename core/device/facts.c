@@ -5,6 +5,7 @@
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/optim.h"
+#include "kernels/cpu/select.h"
 
 #include <dnnl.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
     const dnnl_version_t *v = dnnl_version();
     const struct cpu_ops *ops = cpu_ops_select();
     bool plain = strcmp(ops->isa, "plain") == 0, tiles = gemm_amx_available();
-    char own[64], onednn[64];
+    char own[64], onednn[64], why[200], hint[200];
     snprintf(facts[FACT_DEVICE].is, sizeof facts->is, "%s, %d thread%s", device->name, threads(),
              threads() == 1 ? "" : "s");
     snprintf(facts[FACT_DRIVER].is, sizeof facts->is, "none: the processor needs none");
@@ -36,7 +37,12 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
     if (plain) {
         snprintf(facts[FACT_KERNELS].cost, sizeof facts->cost,
                  "everything is several times slower than with AVX2");
-        snprintf(facts[FACT_KERNELS].mend, sizeof facts->mend, "run on a processor of 2013 or later");
+        snprintf(facts[FACT_KERNELS].mend, sizeof facts->mend,
+                 cpu_set_asked() ? "unset MEOPT_CPU_ISA" : "run on a processor of 2013 or later");
+    }
+    if (cpu_set_refused(why, sizeof why, hint, sizeof hint)) {
+        name_printable(facts[FACT_KERNELS].cost, sizeof facts->cost, why);
+        name_printable(facts[FACT_KERNELS].mend, sizeof facts->mend, hint);
     }
     snprintf(onednn, sizeof onednn, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     snprintf(own, sizeof own, "MEOpt's own, %s", ops->isa);

@@ -9,6 +9,7 @@
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/optim.h"
+#include "kernels/cpu/select.h"
 
 #include <dnnl.h>
 #include <errno.h>
@@ -67,16 +68,19 @@ static void check_processor(struct doctor *d)
     if (device_open(&device, "cpu", 0, &err) == 0) snprintf(name, sizeof name, "%s", device->name);
     device_close(device);
     double quota = processors_quota(d->root);
+    char why[200], hint[200];
+    bool refused = cpu_set_refused(why, sizeof why, hint, sizeof hint);
     struct line *l =
-        doctor_add(d, strcmp(isa, "plain") == 0 ? FINDING_WARNING : FINDING_OK,
+        doctor_add(d, refused || strcmp(isa, "plain") == 0 ? FINDING_WARNING : FINDING_OK,
                    "%s: kernels %s, optimizer %s, %s; %d processors, %d threads", name, isa,
                    optim_kernels_find(NULL)->name, gemm_amx_available() ? "AMX" : "no AMX", allowed, threads);
     line_text(l, "isa", isa);
     line_real(l, "processors", allowed);
     line_real(l, "threads", threads);
-    if (l->finding)
-        line_advise(l, "no AVX2: everything on the CPU is several times slower",
-                    "run on a processor of 2013 or later");
+    if (refused) line_advise(l, why, hint);
+    else if (l->finding)
+        line_advise(l, "without AVX2 everything on the CPU is several times slower",
+                    cpu_set_asked() ? "unset MEOPT_CPU_ISA" : "run on a processor of 2013 or later");
     if (threads > allowed) {
         l = doctor_add(d, FINDING_WARNING, "OMP_NUM_THREADS asks for %d threads on %d processors", threads,
                        allowed);

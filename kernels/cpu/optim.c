@@ -10,15 +10,11 @@ extern const struct optim_kernels optim_kernels_plain;
 extern const struct optim_kernels optim_kernels_avx512, optim_kernels_avx2;
 #endif
 
-const struct optim_kernels *optim_kernels_find(const char *name)
+/* NULL: the fastest */
+static const struct optim_kernels *find(const char *wanted)
 {
-    const char *wanted = name ? name : getenv("MEOPT_CPU_ISA"); /* as cpu_ops_select reads it */
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    /* products are none of the optimizers' */
-    if (!name && wanted && (!*wanted || strcmp(wanted, "amx") == 0 || strncmp(wanted, "avx512_", 7) == 0))
-        wanted = NULL;
-    if (!name && wanted && strncmp(wanted, "avx2_", 5) == 0) wanted = "avx2";
     if ((!wanted || strcmp(wanted, "avx512") == 0) && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq"))
@@ -27,8 +23,16 @@ const struct optim_kernels *optim_kernels_find(const char *name)
         __builtin_cpu_supports("fma"))
         return &optim_kernels_avx2;
 #endif
-    (void)wanted;
-    return !name || strcmp(name, "plain") == 0 ? &optim_kernels_plain : NULL;
+    return !wanted || strcmp(wanted, "plain") == 0 ? &optim_kernels_plain : NULL;
+}
+
+const struct optim_kernels *optim_kernels_find(const char *name)
+{
+    const char *asked = getenv("MEOPT_CPU_ISA"); /* as cpu_ops_select reads it */
+    if (name) return find(name);
+    if (asked && strncmp(asked, "avx2_", 5) == 0) asked = "avx2"; /* products are none of the optimizers' */
+    const struct optim_kernels *kernels = asked ? find(asked) : NULL;
+    return kernels ? kernels : find(NULL);
 }
 
 /* Eight partial sums: the order of additions is fixed, and the compiler may use vectors. */

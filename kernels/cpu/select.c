@@ -137,6 +137,8 @@ static const char *wanted(void)
     return name && *name ? name : NULL;
 }
 
+bool cpu_set_asked(void) { return wanted() != NULL; }
+
 static enum cpu_set named(const char *name)
 {
     enum cpu_set set = 0;

@@ -42,6 +42,9 @@ enum cpu_set cpu_set_of(const struct processor *);
 /* Whether this processor and build have it. */
 bool cpu_set_runs(enum cpu_set);
 
+/* Whether MEOPT_CPU_ISA says anything. */
+bool cpu_set_asked(void);
+
 /* Whether MEOPT_CPU_ISA asks for what nobody knows or this processor cannot run; the kernels are then those
  * that it takes by itself. `why`: what was asked and why it is not to be had; `hint`: what is. */
 bool cpu_set_refused(char *why, size_t why_size, char *hint, size_t hint_size);
