@@ -93,6 +93,15 @@ tail -1 run/events.jsonl | grep -q '"time":[0-9]\{9,10\}\.[0-9]*[,}]' || fail "$
 label="it is what the run is now"
 resume 10 --stop-after 9
 ! grep -q 'optim.lr was' log || fail "$label"
+! grep -q 'now plain' log || fail "$label: another set"
+if grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo; then
+    label="another instruction set"
+    export MEOPT_CPU_ISA=plain
+    resume 10 --stop-after 10
+    unset MEOPT_CPU_ISA
+    grep -q '^kernels was .* and is now plain' log && grep -q '^warning: .* numbers may be rounded otherwise' log || fail "$label: not told"
+    grep '"event":"resumed"' run/events.jsonl | tail -1 | grep -q '"kernels":\["[^"]*","plain, optimizer plain"\]' || fail "$label: not in events"
+fi
 label="insisting"
 key beta1 0.5
 resume 0 --force-resume optim.beta1

@@ -1,8 +1,10 @@
 /* What must be the same when a run goes on: see identity.h. */
 #include "core/train/identity.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/run/change.h"
+#include "core/train/meta.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -275,6 +277,58 @@ int identity_check(const struct run *run, const struct config *config, int ranks
     free(text);
     free(path);
     return code;
+}
+
+/* ---- what computes it ---- */
+
+static void compare_words(const char *name, const char *was, const char *is, json_t **changed)
+{
+    if (!was || !is || strcmp(was, is) == 0) return;
+    log_info("%s was %s and is now %s", name, was, is);
+    if (!*changed) *changed = json_object();
+    json_object_set_new(*changed, name, json_pack("[s, s]", was, is));
+}
+
+static const json_t *start_row(const json_t *start, const char *name)
+{
+    size_t i;
+    const json_t *row;
+    json_array_foreach(start, i, row)
+    {
+        const char *is = json_string_value(json_object_get(row, "name"));
+        if (is && strcmp(is, name) == 0) return row;
+    }
+    return NULL;
+}
+
+static char *program_text(const char *version, const char *crc)
+{
+    return version && crc ? xasprintf("%s %s", version, crc) : NULL;
+}
+
+void identity_compare_start(const struct run *run, const json_t *start, json_t **changed)
+{
+    static const char *const rows[] = {"kernels", "products", "attention"};
+    char *path = run_path(run, "meta.json"), crc[16];
+    json_t *meta = file_absent(path) ? NULL : json_read(path, META_BYTES, NULL);
+    size_t count = json_object_size(*changed);
+    uint32_t sum = meta_program_crc();
+    snprintf(crc, sizeof crc, "%08x", (unsigned)sum);
+    char *was = program_text(json_string_value(json_object_get(meta, "code_version")),
+                             json_string_value(json_object_get(meta, "program_crc32c"))),
+         *is = program_text(meta_version(), sum ? crc : NULL); /* 0: not known */
+    compare_words("program", was, is, changed);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const json_t *before = start_row(json_object_get(meta, "start"), rows[i]);
+        compare_words(rows[i], json_string_value(json_object_get(before, "is")),
+                      json_string_value(json_object_get(start_row(start, rows[i]), "is")), changed);
+    }
+    if (json_object_size(*changed) > count)
+        log_warn("the run is computed by others than before: numbers may be rounded otherwise from here on");
+    json_decref(meta);
+    free(is);
+    free(was);
+    free(path);
 }
 
 int identity_write_images(const struct run *run, const struct image_list *list, struct error *err)

@@ -26,6 +26,11 @@ json_t *identity_config(const struct config *config);
 int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
                    bool tell, json_t **changed, struct error *err);
 
+/* What computes it, beside what did when it last began (meta.json): another program, instruction set or
+ * library may round otherwise, so that the numbers are not those of a run that never stopped. Told, and added
+ * to *changed. start: of start.h; before meta_write. */
+void identity_compare_start(const struct run *run, const json_t *start, json_t **changed);
+
 /* May that key be another when the run goes on? */
 bool identity_may_change(const char *key, const char *force);
 

@@ -453,7 +453,7 @@ static int go_on(struct run *run, struct trainer *t, int64_t *from, struct error
 }
 
 /* Everything is there: to the run's files and to who listens, then train. */
-static int train(struct course *w, const char *event, json_t *identity, json_t *changed, struct error *err)
+static int train(struct course *w, const char *event, json_t *identity, json_t **changed, struct error *err)
 {
     const struct config *c = w->t->config;
     struct data *data = w->feed.data;
@@ -465,13 +465,14 @@ static int train(struct course *w, const char *event, json_t *identity, json_t *
     start_table(w->t, telemetry, start);
     int code = start_among(&w->t->ranks, start, err);
     json_t *told = start_json(start);
+    if (!code && leads(w)) identity_compare_start(w->run, told, changed);
     if (!code) code = meta_write(w->run, w->t, data, w->p.total, told, identity, err);
     json_decref(told);
     if (!code && leads(w)) code = identity_write_images(w->run, data_list(data), err);
     if (code) return code;
     json_t *fields =
         json_pack("{s:I, s:I}", "step", (json_int_t)w->from, "total_steps", (json_int_t)w->p.total);
-    if (changed) json_object_set(fields, "changed", changed);
+    if (*changed) json_object_set(fields, "changed", *changed);
     tell_event(w, event, fields);
     if (w->listener->begun) w->listener->begun(w->listener->context, w->t, start, data, w->from, w->p.total);
     code = data_start(data, w->from, err);
@@ -539,7 +540,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
         w.last = stop_after > 0 && stop_after < total ? stop_after : total;
         w.saved_step = w.from;
         if (w.from > 0) advice_saved(&w.health, w.from, NAN);
-        code = train(&w, how.resume ? "resumed" : "started", identity, changed, err);
+        code = train(&w, how.resume ? "resumed" : "started", identity, &changed, err);
     } else if (code == EXIT_STOPPED) { /* where it stood before */
         if (run_status_read(&before, run->directory, NULL) == 0)
             w.p = (struct train_progress){.step = before.step, .total = before.total, .epoch = before.epoch};
