@@ -125,7 +125,7 @@ void attn_pool_backward(const struct pass *pass, void *dy)
                                       .weight = norm.weight,
                                       .mean = k->key_mean,
                                       .rstd = k->key_rstd,
-                                      .dx = (float *)(void *)(m->scratch + m->dx_at),
+                                      .dx = tower_stream_gradient(t),
                                       .dx_stride = D,
                                       .dweight = P(K_NORM_W)->grad,
                                       .dbias = P(K_NORM_B)->grad,

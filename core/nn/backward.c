@@ -2,12 +2,12 @@
  *
  * dz stands for dL/dz everywhere. dx, the gradient of the residual stream (R, D), is F32 throughout; operands
  * of the gemms are cast to the compute type. Each function has its derivation above it; those of the
- * operations themselves (layernorm, attention, activations, loss) stand in kernels/cpu.
+ * operations themselves (layernorm, attention, activations, loss) stand in kernels/cpu. Here the blocks; what
+ * is before and behind them: image_backward.c.
  */
 #include "core/nn/tower.h"
 
-/* dx */
-static float *stream_gradient(const struct tower *t)
+float *tower_stream_gradient(const struct tower *t)
 {
     return (float *)(void *)(t->memory->scratch + t->memory->dx_at);
 }
@@ -62,9 +62,8 @@ void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, 
                                                    .beta = add ? 1.0f : 0.0f});
 }
 
-/* y = x W^T + b: dW, db_j = sum_r dy_rj, and dx unless NULL (may be x: dW has read it) */
-static void linear_backward(const struct pass *pass, const void *dy, const void *x, const struct parameter *w,
-                            const struct parameter *b, void *dx, int64_t rows)
+void tower_linear_backward(const struct pass *pass, const void *dy, const void *x, const struct parameter *w,
+                           const struct parameter *b, void *dx, int64_t rows)
 {
     struct tower *t = pass->tower;
     int64_t out = w->shape[0], in = w->count / out;
@@ -96,7 +95,7 @@ struct branch {
 static struct branch_gradient branch_entry(const struct pass *pass, const struct branch *branch, int64_t rows)
 {
     return (struct branch_gradient){.type = pass->tower->options.compute,
-                                    .dx = stream_gradient(pass->tower),
+                                    .dx = tower_stream_gradient(pass->tower),
                                     .gamma = f32(branch->gamma),
                                     .plain = branch->dx,
                                     .scaled = branch->du,
@@ -146,7 +145,7 @@ static void norm_linear_backward(const struct pass *pass, const void *dy, const 
     struct tower *t = pass->tower;
     const struct device_ops *ops = t->device->ops;
     ops->layernorm_apply(t->device, n);
-    linear_backward(pass, dy, n->y, w, b, n->y, n->R);
+    tower_linear_backward(pass, dy, n->y, w, b, n->y, n->R);
     ops->layernorm_backward(t->device, &(struct layernorm_gradient){.type = n->type,
                                                                     .dy = n->y,
                                                                     .x = n->x,
@@ -154,7 +153,7 @@ static void norm_linear_backward(const struct pass *pass, const void *dy, const 
                                                                     .weight = n->weight,
                                                                     .mean = n->mean,
                                                                     .rstd = n->rstd,
-                                                                    .dx = stream_gradient(t),
+                                                                    .dx = tower_stream_gradient(t),
                                                                     .dx_stride = n->D,
                                                                     .dweight = norm_w->grad,
                                                                     .dbias = norm_b->grad,
@@ -169,13 +168,13 @@ static void stream_linear_backward(const struct pass *pass, const void *dy, cons
 {
     struct tower *t = pass->tower;
     int64_t out = w->shape[0], in = w->count / out;
-    linear_backward(pass, dy, x, w, b, NULL, rows);
+    tower_linear_backward(pass, dy, x, w, b, NULL, rows);
     t->device->ops->gemm(t->device, &(struct gemm){.m = rows,
                                                    .n = in,
                                                    .k = out,
                                                    .a = dy,
                                                    .b = tower_matrix(t, w),
-                                                   .c = stream_gradient(t),
+                                                   .c = tower_stream_gradient(t),
                                                    .lda = out,
                                                    .ldb = in,
                                                    .ldc = in,
@@ -185,10 +184,9 @@ static void stream_linear_backward(const struct pass *pass, const void *dy, cons
                                                    .beta = 1});
 }
 
-/* Through y = norm(x) inside a branch: dy becomes dx, in its place. */
-static void inner_norm_backward(const struct pass *pass, void *dy, const void *x, const struct parameter *w,
-                                const struct parameter *b, const float *mean, const float *rstd, int64_t R,
-                                int64_t D)
+void tower_norm_backward(const struct pass *pass, void *dy, const void *x, const struct parameter *w,
+                         const struct parameter *b, const float *mean, const float *rstd, int64_t R,
+                         int64_t D)
 {
     struct tower *t = pass->tower;
     t->device->ops->layernorm_backward(t->device, &(struct layernorm_gradient){.type = t->options.compute,
@@ -213,8 +211,8 @@ static void branch_behind_entry(const struct pass *pass, const struct branch *br
     struct tower *t = pass->tower;
     int64_t D = branch->w->shape[0];
     enum dtype e = t->options.compute;
-    t->device->ops->cast(t->device, stream_gradient(t), DTYPE_F32, branch->du, e, rows * D);
-    inner_norm_backward(pass, branch->du, u, norm_w, norm_b, mean, rstd, rows, D);
+    t->device->ops->cast(t->device, tower_stream_gradient(t), DTYPE_F32, branch->du, e, rows * D);
+    tower_norm_backward(pass, branch->du, u, norm_w, norm_b, mean, rstd, rows, D);
     t->device->ops->column_sums(t->device, e, branch->du, branch->b->grad, rows, D);
 }
 
@@ -268,7 +266,7 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
         tower_norm(t, act, inner, P(ROLE_FFN_NORM_B), in, k->ffn_mean, k->ffn_rstd, R, F);
         branch_weight_gradient(pass, &branch, in, R);
         branch_input_gradient(pass, &branch, in, R);
-        inner_norm_backward(pass, in, act, inner, P(ROLE_FFN_NORM_B), k->ffn_mean, k->ffn_rstd, R, F);
+        tower_norm_backward(pass, in, act, inner, P(ROLE_FFN_NORM_B), k->ffn_mean, k->ffn_rstd, R, F);
         ops->activation_backward(t->device, &gradient);
     } else {
         branch_input_gradient(pass, &branch, in, R);
@@ -320,7 +318,7 @@ static void attention_branch_backward(const struct pass *pass, int64_t l, const 
     branch_weight_gradient(pass, branch, a, R);
     branch_input_gradient(pass, branch, dattn, R);
     if (inner)
-        inner_norm_backward(pass, dattn, k->attn, inner, P(ROLE_ATTN_NORM_B), k->attn_mean, k->attn_rstd, R,
+        tower_norm_backward(pass, dattn, k->attn, inner, P(ROLE_ATTN_NORM_B), k->attn_mean, k->attn_rstd, R,
                             D);
 }
 
@@ -374,194 +372,6 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     norm_linear_backward(pass, dqkv, &norm, P(ROLE_NORM1_W), P(ROLE_NORM1_B), P(ROLE_QKV_W), qkv_bias, NULL);
 }
 #undef P
-
-/* dy -> dx of the patches, image by image, through the last norm: an image's P rows are `step` rows behind
- * those of the one before; their moments begin at `first`. */
-static void norm_patches_backward(const struct pass *pass, const char *dy, int64_t step, int64_t first)
-{
-    struct tower *t = pass->tower;
-    struct tower_memory *m = t->memory;
-    int64_t N = t->tokens, D = t->geometry.width;
-    size_t bytes = dtype_bytes(t->options.compute);
-    const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
-    for (int64_t i = 0; i < pass->batch->count; i++) {
-        int64_t row = first + i * t->patches, at = ((i + 1) * N - t->patches) * D;
-        t->device->ops->layernorm_backward(
-            t->device,
-            &(struct layernorm_gradient){.type = t->options.compute,
-                                         .dy = dy + (size_t)(i * step * D) * bytes,
-                                         .x = (const char *)m->x[t->geometry.depth] + (size_t)at * bytes,
-                                         .x_stride = D,
-                                         .weight = f32(w),
-                                         .mean = m->norm_mean + row,
-                                         .rstd = m->norm_rstd + row,
-                                         .dx = stream_gradient(t) + at,
-                                         .dx_stride = D,
-                                         .dweight = w->grad,
-                                         .dbias = b->grad,
-                                         .R = t->patches,
-                                         .D = D});
-    }
-}
-
-/* pooled = what is wanted of x[depth], behind the last norm; dy its gradient (rows, D) -> dx (B, N, D)
- *
- *   the class token y = norm(x_0): dx_0 = dnorm(dy), of patches too where they are wanted, and 0 elsewhere
- *   y = norm(mean(x)): dx_n = dnorm(dy) / P of every patch
- *   y = mean(norm(x)): dx_n = dnorm(dy / P); that of the norms' outputs is made in dx, and moved to td
- *   y = norm(a) of what attention pools: attn_pool_backward(dnorm(dy)) */
-static void pool_backward(const struct pass *pass, char *dy)
-{
-    struct tower *t = pass->tower;
-    struct device *dev = t->device;
-    struct tower_memory *m = t->memory;
-    enum dtype e = t->options.compute;
-    int64_t B = pass->batch->count, N = t->tokens, D = t->geometry.width, skip = N - t->patches;
-    float *dx = stream_gradient(t);
-    char *td = m->scratch + m->td_at;
-    const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
-    size_t all = (size_t)(B * N * D), bytes = dtype_bytes(e);
-    struct row_mean_gradient mean = {e, .dy = dy, .dx = dx, B, N, D, skip};
-    dev->ops->fill(dev, dx, 0, all * sizeof *dx);
-    if (tower_pools_by_attention(t)) {
-        inner_norm_backward(pass, dy, m->attn_pool.out, w, b, m->norm_mean, m->norm_rstd, B, t->geometry.out);
-        attn_pool_backward(pass, dy);
-        return;
-    }
-    switch (t->geometry.pool) {
-    case POOL_AVG_FIRST:
-        inner_norm_backward(pass, dy, m->mean, w, b, m->norm_mean, m->norm_rstd, B, D);
-        dev->ops->row_mean_backward(dev, &mean);
-        return;
-    case POOL_AVG:
-        dev->ops->row_mean_backward(dev, &mean);
-        dev->ops->cast(dev, dx, DTYPE_F32, td, e, (int64_t)all);
-        dev->ops->fill(dev, dx, 0, all * sizeof *dx);
-        norm_patches_backward(pass, td + (size_t)(skip * D) * bytes, N, 0);
-        return;
-    default:
-        dev->ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = e,
-                                                                       .dy = dy,
-                                                                       .x = m->x[t->geometry.depth],
-                                                                       .x_stride = N * D,
-                                                                       .weight = f32(w),
-                                                                       .mean = m->norm_mean,
-                                                                       .rstd = m->norm_rstd,
-                                                                       .dx = dx,
-                                                                       .dx_stride = N * D,
-                                                                       .dweight = w->grad,
-                                                                       .dbias = b->grad,
-                                                                       .R = B,
-                                                                       .D = D});
-        if (t->out_rows > 1) norm_patches_backward(pass, dy + (size_t)(B * D) * bytes, t->patches, B);
-    }
-}
-
-/* The output, backward: dout (rows, T or O) -> dx behind the last block; rows = B, or B*N with patch tokens.
- *
- *   out = head(y), y = project(pooled), pooled = norm(x[depth]) of the rows that are wanted
- *     dy = dout W_head, dpooled = dy W_out, or dy P^T where y = pooled P with P (D, O): then dP = pooled^T dy
- *     then pool_backward
- */
-void image_head_backward(const struct pass *pass)
-{
-    struct tower *t = pass->tower;
-    struct device *dev = t->device;
-    struct tower_memory *m = t->memory;
-    const struct geometry *g = &t->geometry;
-    enum dtype e = t->options.compute;
-    int64_t D = geometry_pooled(g), rows = pass->batch->count * t->out_rows;
-    size_t bytes = dtype_bytes(e), step = ((size_t)(rows * t->out_width) * bytes + 63) & ~(size_t)63;
-    char *region = m->scratch + m->region_at, *dy = region;
-    const struct parameter *head = m->roles[ROLE_HEAD_W], *out = m->roles[ROLE_OUT_W];
-    dev->ops->cast(dev, pass->dout, DTYPE_F32, dy, e, rows * t->out_width);
-    if (head) {
-        char *below = region + step;
-        step += ((size_t)(rows * g->out) * bytes + 63) & ~(size_t)63;
-        linear_backward(pass, dy, out ? m->projected : m->pooled, head, m->roles[ROLE_HEAD_B], below, rows);
-        dy = below;
-    }
-    if (out) {
-        char *below = region + step;
-        if (t->family->out_transposed) { /* y = x P, P (in, out) */
-            tower_weight_gradient(pass, m->pooled, D, dy, g->out, out, rows);
-            dev->ops->gemm(dev, &(struct gemm){.m = rows,
-                                               .n = D,
-                                               .k = g->out,
-                                               .transpose_b = true,
-                                               .a = dy,
-                                               .b = tower_matrix(t, out),
-                                               .c = below,
-                                               .lda = g->out,
-                                               .ldb = g->out,
-                                               .ldc = D,
-                                               .ab_type = e,
-                                               .c_type = e,
-                                               .alpha = 1});
-        } else linear_backward(pass, dy, m->pooled, out, m->roles[ROLE_OUT_B], below, rows);
-        dy = below;
-    }
-    pool_backward(pass, dy);
-}
-
-/* The embedding, backward. tokens (B, N, D), row 0 of an image = cls + pos_0, then the registers, then
- * patch_i + pos_i with patch (B*P, D) = patches W^T + b; x[0] = tokens, or ln_pre(tokens).
- *
- *   dcls = sum_b dtokens_b0, dpos_n = sum_b dtokens_bn, dpatch_bi = dtokens_bi, dregister_q = sum_b
- * dtokens_bq; W and b as in any linear pos = M stored where positions are resized, M (1 + P, 1 + pos_grid^2):
- * dstored = M^T dpos
- *
- * dtokens is dx, or dnorm(dx), made in dx's place from its cast. The images need no gradient. */
-void image_embed_backward(const struct pass *pass)
-{
-    struct tower *t = pass->tower;
-    struct device *dev = t->device;
-    const struct device_ops *ops = dev->ops;
-    struct tower_memory *m = t->memory;
-    const struct geometry *g = &t->geometry;
-    enum dtype e = t->options.compute;
-    int64_t N = t->tokens, D = g->width, R = pass->batch->count * N;
-    const struct parameter *registers = m->roles[ROLE_REGISTERS];
-    float *dx = stream_gradient(t), *dpos = m->roles[ROLE_POS] ? m->roles[ROLE_POS]->grad : NULL;
-    void *td = m->scratch + m->td_at, *dpatch = m->scratch + m->t1_at, *patches = m->scratch + m->region_at;
-    if (m->roles[ROLE_PRE_W]) {
-        ops->cast(dev, dx, DTYPE_F32, td, e, R * D);
-        ops->fill(dev, dx, 0, (size_t)(R * D) * sizeof *dx);
-        ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = e,
-                                                                  .dy = td,
-                                                                  .x = m->tokens,
-                                                                  .x_stride = D,
-                                                                  .weight = f32(m->roles[ROLE_PRE_W]),
-                                                                  .mean = m->pre_mean,
-                                                                  .rstd = m->pre_rstd,
-                                                                  .dx = dx,
-                                                                  .dx_stride = D,
-                                                                  .dweight = m->roles[ROLE_PRE_W]->grad,
-                                                                  .dbias = m->roles[ROLE_PRE_B]->grad,
-                                                                  .R = R,
-                                                                  .D = D});
-    }
-    if (t->resized) {
-        dpos = m->dpos;
-        ops->fill(dev, dpos, 0, (size_t)((t->patches + 1) * D) * sizeof *dpos);
-    }
-    ops->embed_backward(dev, &(struct embedding_gradient){.type = e,
-                                                          .dtokens = dx,
-                                                          .dpatches = dpatch,
-                                                          .dcls = m->roles[ROLE_CLS]->grad,
-                                                          .dpos = dpos,
-                                                          .dregisters = registers ? registers->grad : NULL,
-                                                          .B = pass->batch->count,
-                                                          .N = N,
-                                                          .D = D,
-                                                          .Q = g->registers});
-    if (t->resized)
-        ops->resize_rows(dev, m->resize, m->dpos, m->roles[ROLE_POS]->grad, t->patches + 1,
-                         g->pos_grid * g->pos_grid + 1, D, true);
-    ops->patchify(dev, e, pass->batch->input, patches, pass->batch->count, g->image, g->patch);
-    linear_backward(pass, dpatch, patches, m->roles[ROLE_PATCH_W], m->roles[ROLE_PATCH_B], NULL,
-                    pass->batch->count * t->patches);
-}
 
 static void groups_backward(void *context)
 {

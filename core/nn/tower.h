@@ -159,6 +159,15 @@ void tower_weight_gradient(const struct pass *pass, const void *dy, int64_t ldy,
 /* dx_rk = sum_j dy_rj W_jk: dx (rows, in) = or, add, += dy (rows, out) W (out, in) */
 void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, const struct parameter *w,
                           void *dx, int64_t lddx, bool add, int64_t rows);
+/* y = x W^T + b: dW, db_j = sum_r dy_rj, and dx unless NULL (may be x: dW has read it) */
+void tower_linear_backward(const struct pass *pass, const void *dy, const void *x, const struct parameter *w,
+                           const struct parameter *b, void *dx, int64_t rows);
+/* Through y = norm(x) beside the residual stream: dy becomes dx, in its place. */
+void tower_norm_backward(const struct pass *pass, void *dy, const void *x, const struct parameter *w,
+                         const struct parameter *b, const float *mean, const float *rstd, int64_t R,
+                         int64_t D);
+/* dx of the residual stream */
+float *tower_stream_gradient(const struct tower *tower);
 /* The forward pass of one block from x_in into kept and x_out;
  * x_out NULL: only what backward needs (recompute). */
 void tower_block_forward(struct tower *tower, int64_t block, const void *x_in, struct block_activations *kept,
