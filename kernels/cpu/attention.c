@@ -15,11 +15,15 @@
  */
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/table.h"
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 enum { BLOCK = ATTENTION_ROWS };
+#define LOG2_E 1.44269504f
 #ifdef __AVX512BF16__
 enum { HAS_PAIRS = 1 };
 #else
@@ -29,18 +33,19 @@ enum { HAS_PAIRS = 0 };
 struct head {
     int bf16, pairs;             /* the tensors; the words */
     int64_t N, dh, n, d, nw, dw; /* nw, dw: words of rows of n and d elements */
+    int64_t deep;                /* words of rows of dh elements */
     int64_t qkv_row, out_row;    /* elements between tokens */
-    float scale;
-    word *kt, *vt;      /* (dw, n): k^T, v^T */
-    word *k, *v;        /* (n words, d): inner dimension down the rows */
-    word *q, *g;        /* (BLOCK, dw): rows of q and dout */
-    word *q_in, *g_in;  /* (BLOCK words, d) */
-    float *s, *t;       /* (BLOCK, n): scores, dO V^T */
-    word *p, *ds;       /* (BLOCK, nw) */
-    word *p_in, *ds_in; /* (BLOCK words, n) */
-    float *o;           /* (BLOCK, d) */
-    float *dk, *dv;     /* (n, d) */
-    float *factor;      /* (BLOCK): one for each row */
+    float scale, scale2;         /* 1 / sqrt(dh); the same by log2(e), for powers of 2 */
+    word *kt, *vt;               /* (dw, n): k^T, v^T */
+    word *k, *v;                 /* (n words, d): inner dimension down the rows */
+    word *q, *g;                 /* (BLOCK, dw): rows of q and dout */
+    word *q_in, *g_in;           /* (BLOCK words, d) */
+    float *s, *t;                /* (BLOCK, n): scores, dO V^T */
+    word *p, *ds;                /* (BLOCK, nw) */
+    word *p_in, *ds_in;          /* (BLOCK words, n) */
+    float *o;                    /* (BLOCK, d) */
+    float *dk, *dv;              /* (n, d) */
+    float *factor;               /* (BLOCK): one for each row */
 };
 
 static float *carve(float **room, int64_t count)
@@ -64,9 +69,11 @@ static struct head head_of(int bf16, int64_t N, int64_t H, int64_t dh, void *scr
     h.d = (dh + 15) & ~(int64_t)15;
     h.nw = h.n >> h.pairs;
     h.dw = h.d >> h.pairs;
+    h.deep = (dh + h.pairs) >> h.pairs;
     h.qkv_row = 3 * H * dh;
     h.out_row = H * dh;
     h.scale = 1.0f / sqrtf((float)dh);
+    h.scale2 = h.scale * LOG2_E;
     h.kt = carve(&room, h.dw * h.n);
     h.vt = carve(&room, h.dw * h.n);
     h.k = carve(&room, h.nw * h.d);
@@ -158,14 +165,16 @@ static void softmax_row(const struct head *h, int64_t r, float *lse)
 {
     float *row = h->s + r * h->n;
     word *p = h->p + r * h->nw;
-    __m512 top = constant16(-INFINITY), sum = _mm512_setzero_ps(), scale = constant16(h->scale);
-    for (int64_t j = 0; j < h->N; j += 16)
-        top = _mm512_mask_max_ps(top, mask16(h->N - j), top, _mm512_loadu_ps(row + j));
-    float highest = _mm512_reduce_max_ps(top) * h->scale;
-    __m512 offset = constant16(highest), before = sum;
+    int64_t whole = h->N & ~(int64_t)15;
+    __mmask16 rest = mask16(h->N - whole);
+    __m512 top = constant16(-INFINITY), sum = _mm512_setzero_ps(), scale = constant16(h->scale2);
+    for (int64_t j = 0; j < whole; j += 16) top = _mm512_max_ps(_mm512_loadu_ps(row + j), top);
+    if (rest) top = _mm512_mask_max_ps(top, rest, _mm512_loadu_ps(row + whole), top);
+    float highest = _mm512_reduce_max_ps(top);
+    __m512 offset = constant16(highest * h->scale2), before = sum;
     for (int64_t j = 0; j < h->n; j += 16) {
-        __m512 e = exp16(_mm512_fmsub_ps(_mm512_loadu_ps(row + j), scale, offset));
-        e = _mm512_maskz_mov_ps(mask16(h->N - j), e);
+        __m512 e = exp2_16(_mm512_fmsub_ps(_mm512_loadu_ps(row + j), scale, offset));
+        if (j == whole) e = _mm512_maskz_mov_ps(rest, e);
         sum = _mm512_add_ps(sum, e);
         if (!h->pairs) _mm512_storeu_ps(p + j, e);
         else if (j & 16) store_two(p + j / 2 - 8, before, e);
@@ -174,7 +183,7 @@ static void softmax_row(const struct head *h, int64_t r, float *lse)
     }
     float total = _mm512_reduce_add_ps(sum);
     h->factor[r] = 1.0f / total;
-    *lse = highest + logf(total);
+    *lse = highest * h->scale + logf(total);
 }
 
 static float row_product(const struct head *h, const void *a, const void *b, int64_t at)
@@ -187,32 +196,42 @@ static float row_product(const struct head *h, const void *a, const void *b, int
     return _mm512_reduce_add_ps(sum);
 }
 
+/* Of 16 scores from `at`; lse2 by log2(e), delta by the scale. */
 struct gradients {
     __m512 p, ds;
 };
-static inline struct gradients gradient16(const struct head *h, int64_t at, float lse, float delta,
-                                          __mmask16 mask)
+static inline struct gradients gradient16(const struct head *h, int64_t at, __m512 lse2, __m512 delta)
 {
-    __m512 scale = constant16(h->scale),
-           p = exp16(_mm512_fmsub_ps(_mm512_loadu_ps(h->s + at), scale, constant16(lse)));
-    p = _mm512_maskz_mov_ps(mask, p); /* behind N there are no scores: e^-lse may be anything */
-    __m512 grad = _mm512_sub_ps(_mm512_loadu_ps(h->t + at), constant16(delta));
-    return (struct gradients){p, _mm512_mul_ps(_mm512_mul_ps(p, scale), grad)};
+    __m512 p = exp2_16(_mm512_fmsub_ps(_mm512_loadu_ps(h->s + at), constant16(h->scale2), lse2));
+    __m512 grad = _mm512_fmsub_ps(_mm512_loadu_ps(h->t + at), constant16(h->scale), delta);
+    return (struct gradients){p, _mm512_mul_ps(p, grad)};
+}
+/* behind N there are no scores: e^-lse may be anything */
+static inline struct gradients those_of(struct gradients g, __mmask16 mask)
+{
+    return (struct gradients){_mm512_maskz_mov_ps(mask, g.p), _mm512_maskz_mov_ps(mask, g.ds)};
 }
 
 /* Rows r and, with pairs and where there is one, r + 1 of s and t to P and dS. */
 static void gradient_rows(const struct head *h, int64_t r, int64_t rows, const float *lse)
 {
+    int64_t whole = h->N & ~(int64_t)15;
+    __mmask16 rest = mask16(h->N - whole);
+    bool both = h->pairs && r + 1 < rows;
+    __m512 lse2 = constant16(lse[r] * LOG2_E), delta = constant16(h->factor[r] * h->scale),
+           other_lse2 = constant16(both ? lse[r + 1] * LOG2_E : 0),
+           other_delta = constant16(both ? h->factor[r + 1] * h->scale : 0);
     for (int64_t j = 0; j < h->n; j += 16) {
-        __mmask16 mask = mask16(h->N - j);
         int64_t at = r * h->n + j, to = r * h->nw + j / 2, in = r / 2 * h->n + j;
-        struct gradients a = gradient16(h, at, lse[r], h->factor[r], mask), b = {{0}, {0}};
+        struct gradients a = gradient16(h, at, lse2, delta), b = {{0}, {0}};
+        if (j == whole) a = those_of(a, rest);
         if (!h->pairs) {
             _mm512_storeu_ps(h->s + at, a.p);
             _mm512_storeu_ps(h->t + at, a.ds);
             continue;
         }
-        if (r + 1 < rows) b = gradient16(h, at + h->n, lse[r + 1], h->factor[r + 1], mask);
+        if (both) b = gradient16(h, at + h->n, other_lse2, other_delta);
+        if (j == whole) b = those_of(b, rest);
         store_one(h->ds + to, a.ds);
         store_one(h->ds + to + h->nw, b.ds);
         store_below(h->p_in + in, a.p, b.p);
@@ -222,20 +241,63 @@ static void gradient_rows(const struct head *h, int64_t r, int64_t rows, const f
 
 #else
 
+/* The larger and the smaller; x where one is NaN. Written out: compilers carry a limit that they know to the
+ * end, as a choice of results. */
+#ifdef __AVX2__
+INLINE lanes at_least(lanes x, lanes least) { return (lanes)_mm256_max_ps((__m256)least, (__m256)x); }
+INLINE lanes at_most(lanes x, lanes most) { return (lanes)_mm256_min_ps((__m256)most, (__m256)x); }
+#elif defined(__SSE__)
+INLINE lanes at_least(lanes x, lanes least) { return (lanes)_mm_max_ps((__m128)least, (__m128)x); }
+INLINE lanes at_most(lanes x, lanes most) { return (lanes)_mm_min_ps((__m128)most, (__m128)x); }
+#else
+INLINE lanes at_least(lanes x, lanes least)
+{
+    for (int l = 0; l < LANES; l++) x[l] = least[l] > x[l] ? least[l] : x[l];
+    return x;
+}
+INLINE lanes at_most(lanes x, lanes most) { return -at_least(-x, -most); }
+#endif
+
+typedef uint32_t bits_of_lanes __attribute__((vector_size(LANES * 4)));
+
+INLINE lanes same(float x) { return x - (lanes){0}; }
+INLINE void store_lanes(float *p, lanes x) { *(words *)(void *)p = (words)x; }
+
+/* 2^x to 2 ulp: x = n + r, |r| <= 1/2, a polynomial for 2^r that is 1 at 0 (minimax, relative error 9.1e-8),
+ * 2^n made of its exponent. 0 below -126.5, at most 2^127, NaN stays. */
+INLINE lanes exp2_lanes(lanes x)
+{
+    const float whole = 12582912.0f + 127.0f; /* 1.5 2^23 rounds to whole numbers; the exponent's bias */
+    x = at_most(at_least(x, same(-127.0f)), same(127.0f));
+    lanes shifted = x + whole, r = x - (shifted - whole), p = 1.3264727313e-3f * r + 9.6715129912e-3f;
+    p = p * r + 5.5507335812e-2f;
+    p = p * r + 2.4022242427e-1f;
+    p = p * r + 6.9314700365e-1f;
+    p = p * r + 1.0f;
+    return p * (lanes)((bits_of_lanes)shifted << 23);
+}
+
+/* behind N there are no scores */
+static inline void close_row(const struct head *h, float *row)
+{
+    for (int64_t j = h->N; j < h->n; j++) row[j] = -INFINITY;
+}
+
 static void softmax_row(const struct head *h, int64_t r, float *lse)
 {
-    float *row = h->s + r * h->n, top = -INFINITY, sum = 0, scale = h->scale;
-    int64_t N = h->N;
-#pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < N; j++) top = row[j] > top ? row[j] : top;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < N; j++) {
-        row[j] = exp_one((row[j] - top) * scale);
-        sum += row[j];
+    float *row = h->s + r * h->n, top = -INFINITY, total = 0;
+    lanes tops = same(top), sum = {0};
+    close_row(h, row);
+    for (int64_t j = 0; j < h->n; j += LANES) tops = at_least(load_lanes(row + j), tops);
+    for (int l = 0; l < LANES; l++) top = tops[l] > top ? tops[l] : top;
+    for (int64_t j = 0; j < h->n; j += LANES) {
+        lanes e = exp2_lanes((load_lanes(row + j) - top) * h->scale2);
+        store_lanes(row + j, e);
+        sum += e;
     }
-    memset(row + N, 0, (size_t)(h->n - N) * sizeof *row);
-    h->factor[r] = 1.0f / sum;
-    *lse = top * scale + logf(sum);
+    for (int l = 0; l < LANES; l++) total += sum[l];
+    h->factor[r] = 1.0f / total;
+    *lse = top * h->scale + logf(total);
 }
 
 static float row_product(const struct head *h, const void *a, const void *b, int64_t at)
@@ -253,15 +315,15 @@ static float row_product(const struct head *h, const void *a, const void *b, int
 
 static void gradient_rows(const struct head *h, int64_t r, int64_t rows, const float *lse)
 {
-    float *p = h->s + r * h->n, *g = h->t + r * h->n, scale = h->scale, l = lse[r], delta = h->factor[r];
+    float *s = h->s + r * h->n, *t = h->t + r * h->n;
+    float lse2 = lse[r] * LOG2_E, delta = h->factor[r] * h->scale;
     (void)rows;
-    SIMD for (int64_t j = 0; j < h->N; j++)
-    {
-        p[j] = exp_one(p[j] * scale - l);
-        g[j] = p[j] * (g[j] - delta) * scale;
+    close_row(h, s);
+    for (int64_t j = 0; j < h->n; j += LANES) {
+        lanes p = exp2_lanes(load_lanes(s + j) * h->scale2 - lse2);
+        store_lanes(s + j, p);
+        store_lanes(t + j, p * (load_lanes(t + j) * h->scale - delta));
     }
-    memset(p + h->N, 0, (size_t)(h->n - h->N) * sizeof *p);
-    memset(g + h->N, 0, (size_t)(h->n - h->N) * sizeof *g);
 }
 
 #endif
@@ -277,13 +339,13 @@ static void forward_head(const struct head *h, const struct attention *o, int64_
 {
     struct source k = rows_of(h, o->qkv, q + h->out_row, h->qkv_row, h->N),
                   v = rows_of(h, o->qkv, q + 2 * h->out_row, h->qkv_row, h->N);
-    pack_transposed(&k, h->dw, h->n, h->kt, h->n);
+    pack_transposed(&k, h->deep, h->n, h->kt, h->n);
     pack_down(&v, h->d, h->v, h->d);
     for (int64_t i = 0; i < h->N; i += BLOCK) {
         int64_t rows = h->N - i < BLOCK ? h->N - i : BLOCK;
         struct source block = rows_of(h, o->qkv, q + i * h->qkv_row, h->qkv_row, rows);
         pack_rows(&block, h->dw, h->q, h->dw);
-        multiply(h->pairs, h->q, h->dw, 1, h->kt, h->n, h->s, h->n, rows, h->n, h->dw, 0);
+        multiply(h->pairs, h->q, h->dw, 1, h->kt, h->n, h->s, h->n, rows, h->n, h->deep, 0);
         for (int64_t r = 0; r < rows; r++) softmax_row(h, r, lse + i + r);
         multiply(h->pairs, h->p, h->nw, 1, h->v, h->d, h->o, h->d, rows, h->d, (h->N + h->pairs) >> h->pairs,
                  0);
@@ -297,8 +359,8 @@ static void backward_head(const struct head *h, const struct attention_gradient 
     int64_t k = q + h->out_row, v = k + h->out_row, words_of_N = (h->N + h->pairs) >> h->pairs;
     struct source keys = rows_of(h, o->qkv, k, h->qkv_row, h->N),
                   values = rows_of(h, o->qkv, v, h->qkv_row, h->N);
-    pack_transposed(&keys, h->dw, h->n, h->kt, h->n);
-    pack_transposed(&values, h->dw, h->n, h->vt, h->n);
+    pack_transposed(&keys, h->deep, h->n, h->kt, h->n);
+    pack_transposed(&values, h->deep, h->n, h->vt, h->n);
     pack_down(&keys, h->d, h->k, h->d);
     for (int64_t i = 0; i < h->N; i += BLOCK) {
         int64_t rows = h->N - i < BLOCK ? h->N - i : BLOCK, depth = (rows + h->pairs) >> h->pairs;
@@ -311,8 +373,8 @@ static void backward_head(const struct head *h, const struct attention_gradient 
             pack_down(&queries, h->d, h->q_in, h->d);
             pack_down(&gradients, h->d, h->g_in, h->d);
         }
-        multiply(h->pairs, h->q, h->dw, 1, h->kt, h->n, h->s, h->n, rows, h->n, h->dw, 0);
-        multiply(h->pairs, h->g, h->dw, 1, h->vt, h->n, h->t, h->n, rows, h->n, h->dw, 0);
+        multiply(h->pairs, h->q, h->dw, 1, h->kt, h->n, h->s, h->n, rows, h->n, h->deep, 0);
+        multiply(h->pairs, h->g, h->dw, 1, h->vt, h->n, h->t, h->n, rows, h->n, h->deep, 0);
         for (int64_t r = 0; r < rows; r++)
             h->factor[r] = row_product(h, o->out, o->dout, at + r * h->out_row);
         for (int64_t r = 0; r < rows; r += step) gradient_rows(h, r, rows, lse + i);

@@ -27,6 +27,20 @@ AVX512 __m512 exp16(__m512 x)
     return _mm512_scalef_ps(p, n);
 }
 
+/* 2^x to 2 ulp, for rows of scores: 2^(x - floor(x)) by a polynomial that is 1 at 0 (minimax, relative error
+ * 8.3e-8); 0 far below, infinite far above, NaN stays. A third fewer instructions than exp16. */
+AVX512 __m512 exp2_16(__m512 x)
+{
+    x = _mm512_max_ps(constant16(-200.0f), x);
+    __m512 r = _mm512_reduce_ps(x, 1), p = constant16(1.8671300495e-3f); /* 1: x - floor(x) */
+    p = _mm512_fmadd_ps(p, r, constant16(9.0170307085e-3f));
+    p = _mm512_fmadd_ps(p, r, constant16(5.5799912661e-2f));
+    p = _mm512_fmadd_ps(p, r, constant16(2.4016444385e-1f));
+    p = _mm512_fmadd_ps(p, r, constant16(6.9315129519e-1f));
+    p = _mm512_fmadd_ps(p, r, constant16(1.0f));
+    return _mm512_scalef_ps(p, x); /* p 2^floor(x) */
+}
+
 /* 1 / x, 1 <= x < 2^126, to 2 ulp: 14 bits from a table and one Newton step, a third of a division's time. */
 AVX512 __m512 reciprocal16(__m512 x)
 {
