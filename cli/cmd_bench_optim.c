@@ -115,7 +115,8 @@ static void *gradient_place(const struct triad *t, const void *host, size_t byte
 static int library_error(struct error *err, const struct meopt_error *from, const struct triad *place)
 {
     int memory = place->card ? EXIT_CARD_MEMORY : EXIT_HOST_MEMORY;
-    return error_set(err, from->status == MEOPT_NO_MEMORY ? memory : EXIT_FAILED,
+    int code = from->status == MEOPT_BAD_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
+    return error_set(err, from->status == MEOPT_NO_MEMORY ? memory : code,
                      from->status == MEOPT_NO_MEMORY ? "fewer --params" : NULL, "%s", from->message);
 }
 

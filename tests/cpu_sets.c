@@ -1,5 +1,7 @@
 /* kernels/cpu/select: which set of kernels each processor takes, and that a set asked for is had or refused.
  */
+#include "core/device/device.h"
+#include "core/meopt.h"
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/select.h"
@@ -93,19 +95,19 @@ static void each_processor_takes_the_products_it_is_fast_at(void **state)
 static void a_set_that_runs_is_had(void **state)
 {
     (void)state;
-    char why[200], hint[300];
+    struct cpu_refusal refusal;
     unsetenv("MEOPT_CPU_ISA");
     const char *own = cpu_ops_select()->isa;
-    assert_false(cpu_set_refused(why, sizeof why, hint, sizeof hint));
+    assert_false(cpu_set_refused(true, &refusal));
     setenv("MEOPT_CPU_ISA", "", 1); /* as unset */
     assert_string_equal(cpu_ops_select()->isa, own);
-    assert_false(cpu_set_refused(why, sizeof why, hint, sizeof hint));
+    assert_false(cpu_set_refused(true, &refusal));
     bool own_runs = false;
     for (enum cpu_set set = 0; set < CPU_SETS; set++) {
         setenv("MEOPT_CPU_ISA", cpu_set_names[set], 1);
         bool runs = cpu_set_runs(set);
         assert_string_equal(cpu_ops_select()->isa, runs ? cpu_set_names[set] : own);
-        assert_int_equal(cpu_set_refused(why, sizeof why, hint, sizeof hint), !runs);
+        assert_int_equal(cpu_set_refused(true, &refusal), !runs);
         own_runs |= runs && strcmp(own, cpu_set_names[set]) == 0;
     }
     assert_true(own_runs);
@@ -113,21 +115,35 @@ static void a_set_that_runs_is_had(void **state)
     unsetenv("MEOPT_CPU_ISA");
 }
 
-static void a_set_that_is_not_to_be_had_is_told(void **state)
+static void a_set_that_is_not_to_be_had_is_refused(void **state)
 {
     (void)state;
-    char why[200], hint[300];
-    setenv("MEOPT_CPU_ISA", "avx9", 1);
-    assert_true(cpu_set_refused(why, sizeof why, hint, sizeof hint));
-    assert_string_equal(why, "MEOPT_CPU_ISA=avx9 is no instruction set that is known");
-    unsetenv("MEOPT_CPU_ISA");
+    struct cpu_refusal refusal;
     char own[64];
-    snprintf(own, sizeof own, "unset it to have %s%s; it may be ", gemm_amx_available() ? "amx, " : "",
-             cpu_ops_select()->isa);
-    assert_int_equal(strncmp(hint, own, strlen(own)), 0);
-    assert_non_null(strstr(hint, " plain"));
+    struct error err;
+    struct device *device;
+    snprintf(own, sizeof own, "unset it to have %s; it may be ", cpu_ops_select()->isa);
+    setenv("MEOPT_CPU_ISA", "avx9", 1);
+    static const char *const specs[] = {"cpu", "dry", "auto", "hip:0"};
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        assert_int_equal(device_open(&device, specs[i], 0, &err), EXIT_USAGE);
+        assert_null(device);
+        assert_string_equal(err.what, "MEOPT_CPU_ISA=avx9 is no instruction set that is known");
+        assert_int_equal(strncmp(err.hint, own, strlen(own)), 0);
+        assert_non_null(strstr(err.hint, " plain"));
+    }
+    struct meopt *opt;
+    struct meopt_options o;
+    struct meopt_error e;
+    assert_int_equal(meopt_options_init(&o, sizeof o, MEOPT_APADAMW), MEOPT_OK);
+    assert_int_equal(meopt_create(&opt, &o, NULL, 0, &e), MEOPT_BAD_ARGUMENT);
+    assert_null(opt);
+    assert_non_null(strstr(e.message, "MEOPT_CPU_ISA=avx9 is no instruction set that is known: unset it"));
     setenv("MEOPT_CPU_ISA", "amx", 1);
-    assert_int_equal(cpu_set_refused(why, sizeof why, hint, sizeof hint), !gemm_amx_available());
+    assert_true(cpu_set_refused(false, &refusal));
+    assert_false(cpu_set_refused(true, &refusal));
+    assert_int_equal(device_open(&device, "cpu", 0, &err), gemm_amx_available() ? 0 : EXIT_USAGE);
+    device_close(device);
     unsetenv("MEOPT_CPU_ISA");
 }
 
@@ -136,7 +152,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_processor_takes_the_products_it_is_fast_at),
         cmocka_unit_test(a_set_that_runs_is_had),
-        cmocka_unit_test(a_set_that_is_not_to_be_had_is_told),
+        cmocka_unit_test(a_set_that_is_not_to_be_had_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,9 @@
 /* Peak of the matrix product: see bench.h. */
 #include "core/device/bench.h"
 #include "core/base/clock.h"
+#include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/gemm_onednn.h"
+#include "kernels/cpu/ops.h"
 
 #include <stdio.h>
 
@@ -89,6 +91,17 @@ double gemm_peak_gflops(const struct gemm_peak *peak)
     return peak->own_gflops > peak->library_gflops ? peak->own_gflops : peak->library_gflops;
 }
 
+/* Who does the device's own products, "own, avx512_vnni (whole numbers)". */
+static void own_name(const struct device *device, enum dtype type, char *name, size_t size)
+{
+    const struct cpu_ops *ops = cpu_ops_select();
+    bool bf16 = type == DTYPE_BF16;
+    if (device->kind != DEVICE_CPU) snprintf(name, size, "own");
+    else if (bf16 && gemm_amx_available()) snprintf(name, size, "own, AMX tiles");
+    else if (!bf16 && !ops->gemm_fp32) snprintf(name, size, "oneDNN");
+    else snprintf(name, size, "own, %s%s", ops->isa, bf16 && ops->gemm_codes ? " (whole numbers)" : "");
+}
+
 int device_gemm_peak(struct device *device, enum dtype type, int64_t by, struct gemm_peak *peak,
                      struct error *err)
 {
@@ -99,6 +112,8 @@ int device_gemm_peak(struct device *device, enum dtype type, int64_t by, struct 
     struct onednn *onednn = cpu ? onednn_open() : NULL;
     char *block = device_alloc(device, MEMORY_WORKSPACE, 3 * bytes + scratch_bytes,
                                "operands of the peak measurement", err);
+    char own[48];
+    own_name(device, type, own, sizeof own);
     *peak = (struct gemm_peak){0};
     if (block) {
         device->ops->fill(device, block, 0x3C, 3 * bytes); /* 0.01 and the like in either type */
@@ -120,7 +135,7 @@ int device_gemm_peak(struct device *device, enum dtype type, int64_t by, struct 
                              .c_type = type,
                              .alpha = 1};
             struct product p = {device, g, NULL, block + 3 * bytes};
-            found(peak, &peak->own_gflops, rate(&p), "own", &g);
+            found(peak, &peak->own_gflops, rate(&p), own, &g);
             if (!cpu || !library_able(onednn, &g, scratch_bytes)) continue;
             p.onednn = onednn;
             found(peak, &peak->library_gflops, rate(&p), "oneDNN", &g);

@@ -8,7 +8,7 @@ struct gemm_peak {
     double own_gflops;     /* this program's matrix product */
     double library_gflops; /* the vendor's: oneDNN on a CPU; 0 where it has none of this type, or the own is
                               the library's */
-    char of[64]; /* whose and which product the larger was: "oneDNN, 2048 x 1408 x 6144"; "" for none */
+    char of[96]; /* whose and which product the larger was: "oneDNN, 2048 x 1408 x 6144"; "" for none */
 };
 
 /* Largest rate of large matrix products (all in `type`), the best of several runs each of a square product

@@ -10,6 +10,7 @@
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/gemm_onednn.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/select.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -301,6 +302,9 @@ static void cpu_close(struct device *dev)
 
 int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct error *err)
 {
+    struct cpu_refusal refusal;
+    if (cpu_set_refused(gemm_amx_available(), &refusal))
+        return error_set(err, EXIT_USAGE, refusal.hint, "%s", refusal.why);
     int code = host_device_open(device, dry, limit_bytes, sizeof(struct cpu), err);
     if (code) return code;
     struct device *dev = *device;

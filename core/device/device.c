@@ -3,6 +3,7 @@
 #include "core/device/cpu.h"
 #include "core/device/gpu.h"
 #include "core/base/log.h"
+#include "kernels/cpu/select.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,7 +208,10 @@ bool device_is_card(const char *type)
 
 int device_open(struct device **device, const char *spec, size_t limit_bytes, struct error *err)
 {
+    struct cpu_refusal refusal;
     *device = NULL;
+    if (cpu_set_refused(true, &refusal)) /* images and optimizers take it beside a card, too */
+        return error_set(err, EXIT_USAGE, refusal.hint, "%s", refusal.why);
     if (strcmp(spec, "cpu") == 0) return cpu_device_open(device, false, limit_bytes, err);
     if (strcmp(spec, "dry") == 0) return cpu_device_open(device, true, limit_bytes, err);
     if (strncmp(spec, "dry:", 4) == 0)

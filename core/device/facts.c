@@ -28,7 +28,7 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
     const dnnl_version_t *v = dnnl_version();
     const struct cpu_ops *ops = cpu_ops_select();
     bool plain = strcmp(ops->isa, "plain") == 0, tiles = gemm_amx_available();
-    char own[64], onednn[64], why[200], hint[200];
+    char own[64], onednn[64];
     snprintf(facts[FACT_DEVICE].is, sizeof facts->is, "%s, %d thread%s", device->name, threads(),
              threads() == 1 ? "" : "s");
     snprintf(facts[FACT_DRIVER].is, sizeof facts->is, "none: the processor needs none");
@@ -40,15 +40,12 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
         snprintf(facts[FACT_KERNELS].mend, sizeof facts->mend,
                  cpu_set_asked() ? "unset MEOPT_CPU_ISA" : "run on a processor of 2013 or later");
     }
-    if (cpu_set_refused(why, sizeof why, hint, sizeof hint)) {
-        name_printable(facts[FACT_KERNELS].cost, sizeof facts->cost, why);
-        name_printable(facts[FACT_KERNELS].mend, sizeof facts->mend, hint);
-    }
     snprintf(onednn, sizeof onednn, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     snprintf(own, sizeof own, "MEOpt's own, %s", ops->isa);
-    if (tiles || !ops->gemm_fp32)
-        snprintf(facts[FACT_PRODUCTS].is, sizeof facts->is, "bf16 %s%s, fp32 by %s", tiles ? "on " : "by ",
-                 tiles ? "AMX tiles" : own, ops->gemm_fp32 ? own : onednn);
+    if (tiles || ops->gemm_codes || !ops->gemm_fp32)
+        snprintf(facts[FACT_PRODUCTS].is, sizeof facts->is, "bf16 %s%s%s, fp32 by %s", tiles ? "on " : "by ",
+                 tiles ? "AMX tiles" : own, ops->gemm_codes && !tiles ? " (whole numbers)" : "",
+                 ops->gemm_fp32 ? own : onednn);
     else snprintf(facts[FACT_PRODUCTS].is, sizeof facts->is, "%s", own);
     snprintf(facts[FACT_ATTENTION].is, sizeof facts->is, "%s%s", tiles ? "bf16 on AMX tiles, fp32 by " : "",
              ops->isa);

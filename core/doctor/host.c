@@ -68,8 +68,8 @@ static void check_processor(struct doctor *d)
     if (device_open(&device, "cpu", 0, &err) == 0) snprintf(name, sizeof name, "%s", device->name);
     device_close(device);
     double quota = processors_quota(d->root);
-    char why[200], hint[200];
-    bool refused = cpu_set_refused(why, sizeof why, hint, sizeof hint);
+    struct cpu_refusal refusal;
+    bool refused = cpu_set_refused(gemm_amx_available(), &refusal);
     struct line *l =
         doctor_add(d, refused || strcmp(isa, "plain") == 0 ? FINDING_WARNING : FINDING_OK,
                    "%s: kernels %s, optimizer %s, %s; %d processors, %d threads", name, isa,
@@ -77,7 +77,7 @@ static void check_processor(struct doctor *d)
     line_text(l, "isa", isa);
     line_real(l, "processors", allowed);
     line_real(l, "threads", threads);
-    if (refused) line_advise(l, why, hint);
+    if (refused) line_advise(l, refusal.why, refusal.hint);
     else if (l->finding)
         line_advise(l, "without AVX2 everything on the CPU is several times slower",
                     cpu_set_asked() ? "unset MEOPT_CPU_ISA" : "run on a processor of 2013 or later");

@@ -3,6 +3,7 @@
 #include "core/optim/offload.h"
 #include "core/base/file.h"
 #include "core/base/hash.h"
+#include "kernels/cpu/select.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,9 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     struct meopt_options o;
     int status = options_read(&o, options, err);
     if (status) return status;
+    struct cpu_refusal refusal;
+    if (cpu_set_refused(true, &refusal))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "%s: %s", refusal.why, refusal.hint);
     struct meopt *opt = calloc(1, sizeof *opt);
     if (!opt) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     opt->options = o;

@@ -17,8 +17,6 @@
  * (Skylake-X) vpmaddwd and vpaddd share two ports: 32 of either kind. Of processors that are not in the table
  * nothing is assumed: floats, which are the plainer arithmetic and never slower than they have been. */
 #include "kernels/cpu/select.h"
-#include "kernels/cpu/gemm_amx.h"
-#include "kernels/cpu/ops.h"
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -28,27 +26,21 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#define X86(ops) &ops
-#else
-#define X86(ops) NULL
-#endif
-#ifdef MEOPT_AVX_VNNI
-#define AVX_VNNI(ops) &ops
-#else
-#define AVX_VNNI(ops) NULL
 #endif
 
-static const struct {
-    const struct cpu_ops *ops; /* NULL: not in this build */
-    unsigned needs;
-} sets[CPU_SETS] = {
-    [SET_PLAIN] = {&cpu_ops_plain, 0},
-    [SET_AVX2_FMA] = {X86(cpu_ops_avx2_fma), CAN_AVX2},
-    [SET_AVX2] = {X86(cpu_ops_avx2), CAN_AVX2},
-    [SET_AVX2_VNNI] = {AVX_VNNI(cpu_ops_avx2_vnni), CAN_AVX2 | CAN_AVX_VNNI},
-    [SET_AVX512] = {X86(cpu_ops_avx512), CAN_AVX512},
-    [SET_AVX512_VNNI] = {X86(cpu_ops_avx512_vnni), CAN_AVX512 | CAN_AVX512_VNNI},
-    [SET_AVX512_BF16] = {X86(cpu_ops_avx512_bf16), CAN_AVX512 | CAN_AVX512_BF16},
+#ifdef MEOPT_AVX_VNNI
+enum { HAS_AVX_VNNI = 1 };
+#else
+enum { HAS_AVX_VNNI = 0 };
+#endif
+
+static const unsigned needs[CPU_SETS] = {
+    [SET_AVX2_FMA] = CAN_AVX2,
+    [SET_AVX2] = CAN_AVX2,
+    [SET_AVX2_VNNI] = CAN_AVX2 | CAN_AVX_VNNI,
+    [SET_AVX512] = CAN_AVX512,
+    [SET_AVX512_VNNI] = CAN_AVX512 | CAN_AVX512_VNNI,
+    [SET_AVX512_BF16] = CAN_AVX512 | CAN_AVX512_BF16,
 };
 
 const char *const cpu_set_names[CPU_SETS] = {
@@ -109,7 +101,7 @@ static unsigned here(enum cpu_set *own)
         }
         /* the compiler's checks look at what the operating system saves, too */
         if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) p.can |= CAN_AVX2;
-        if (sets[SET_AVX2_VNNI].ops && p.can && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1)
+        if (HAS_AVX_VNNI && p.can && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1)
             p.can |= CAN_AVX_VNNI;
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
@@ -125,12 +117,9 @@ static unsigned here(enum cpu_set *own)
     return can & 255;
 }
 
-bool cpu_set_runs(enum cpu_set set)
-{
-    return sets[set].ops && (here(NULL) & sets[set].needs) == sets[set].needs;
-}
+bool cpu_set_runs(enum cpu_set set) { return (here(NULL) & needs[set]) == needs[set]; }
 
-/* What MEOPT_CPU_ISA says; NULL: nothing. amx: the matrix unit beside all else, gemm_amx_available. */
+/* What MEOPT_CPU_ISA says; NULL: nothing. amx: the matrix unit beside all else. */
 static const char *wanted(void)
 {
     const char *name = getenv("MEOPT_CPU_ISA");
@@ -146,45 +135,30 @@ static enum cpu_set named(const char *name)
     return set;
 }
 
-const struct cpu_ops *cpu_ops_select(void)
+enum cpu_set cpu_set_taken(void)
 {
     enum cpu_set own;
     const char *name = wanted();
     (void)here(&own);
     enum cpu_set set = name ? named(name) : CPU_SETS;
-    return sets[set < CPU_SETS && cpu_set_runs(set) ? set : own].ops;
+    return set < CPU_SETS && cpu_set_runs(set) ? set : own;
 }
 
-bool cpu_set_refused(char *why, size_t why_size, char *hint, size_t hint_size)
+bool cpu_set_refused(bool tiles, struct cpu_refusal *r)
 {
     const char *name = wanted();
     if (!name) return false;
     enum cpu_set set = named(name), own;
     bool amx = strcmp(name, "amx") == 0;
-    if (amx ? gemm_amx_available() : set < CPU_SETS && cpu_set_runs(set)) return false;
-    const char *reason = !amx && set == CPU_SETS  ? "is no instruction set that is known"
-                         : !amx && !sets[set].ops ? "is not in this build"
-                                                  : "is not what this processor can run";
-    snprintf(why, why_size, "MEOPT_CPU_ISA=%.60s %s", name, reason);
+    if (amx ? tiles : set < CPU_SETS && cpu_set_runs(set)) return false;
+    snprintf(r->why, sizeof r->why, "MEOPT_CPU_ISA=%.60s is %s", name,
+             amx || set < CPU_SETS ? "not what this processor, or this build, can run"
+                                   : "no instruction set that is known");
     (void)here(&own);
-    int n = snprintf(hint, hint_size, "unset it to have %s%s; it may be", gemm_amx_available() ? "amx, " : "",
-                     cpu_set_names[own]);
+    size_t n =
+        (size_t)snprintf(r->hint, sizeof r->hint, "unset it to have %s; it may be", cpu_set_names[own]);
     for (int s = CPU_SETS - 1; s >= 0; s--)
-        if (cpu_set_runs((enum cpu_set)s) && n > 0 && (size_t)n < hint_size)
-            n += snprintf(hint + n, hint_size - (size_t)n, " %s", cpu_set_names[s]);
+        if (cpu_set_runs((enum cpu_set)s) && n < sizeof r->hint)
+            n += (size_t)snprintf(r->hint + n, sizeof r->hint - n, " %s", cpu_set_names[s]);
     return true;
-}
-
-/* the operands of attention.c, the larger of its forms of each */
-size_t attention_scratch(int64_t N, int64_t dh, int threads)
-{
-    size_t n = ((size_t)N + 15) & ~(size_t)15, d = ((size_t)dh + 15) & ~(size_t)15;
-    return (size_t)threads * (5 * n * d + ATTENTION_ROWS * (3 * d + 4 * n + 1)) * sizeof(float);
-}
-
-size_t gemm_scratch(int threads)
-{
-    return (size_t)threads *
-           (GEMM_DEPTH * (GEMM_ROWS + GEMM_PANEL) + GEMM_GAPS + GEMM_UNITS + GEMM_ROWS * GEMM_COLUMNS) *
-           sizeof(float);
 }

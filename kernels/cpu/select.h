@@ -7,7 +7,6 @@
 #define MEOPT_KERNELS_CPU_SELECT_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
 enum cpu_set {
     SET_PLAIN,
@@ -45,8 +44,14 @@ bool cpu_set_runs(enum cpu_set);
 /* Whether MEOPT_CPU_ISA says anything. */
 bool cpu_set_asked(void);
 
-/* Whether MEOPT_CPU_ISA asks for what nobody knows or this processor cannot run; the kernels are then those
- * that it takes by itself. `why`: what was asked and why it is not to be had; `hint`: what is. */
-bool cpu_set_refused(char *why, size_t why_size, char *hint, size_t hint_size);
+/* What this processor takes by itself, or the set that MEOPT_CPU_ISA asks for where it runs. */
+enum cpu_set cpu_set_taken(void);
+
+/* Whether MEOPT_CPU_ISA asks for what nobody knows or what is not to be had here (amx: without `tiles`). */
+struct cpu_refusal {
+    char why[160]; /* what was asked, and why it is not */
+    char hint[200];
+};
+bool cpu_set_refused(bool tiles, struct cpu_refusal *);
 
 #endif
