@@ -6,9 +6,9 @@
  * parts of A and B are packed into words (pack.h: bf16 is widened here, once, or becomes pairs or codes), A
  * for the second-level cache, B in panels that the registers take whole; then tiles of C stay in registers
  * (product.h). What will be packed, added to or written next is fetched meanwhile, a line every few words of
- * depth: tensors come from far, and asked for all at once they hold up the tile. Results are
- * scaled, rounded and written at the end. Each element is summed by one thread in one order: bits do not
- * depend on the number of threads. */
+ * depth: tensors come from far, and asked for all at once they hold up the tile. With the last part of the
+ * inner dimension a tile is scaled, rounded and written at once, while it is near. Each element is summed by
+ * one thread in one order: bits do not depend on the number of threads. */
 #include "kernels/cpu/table.h"
 
 #include "kernels/cpu/codes.h"
@@ -28,6 +28,8 @@ enum { PAIRS_PAY = HAS_PAIRS || HAS_CODES };
 enum { BLOCKS = GEMM_DEPTH / CODE_WORDS };
 /* words from group to group of ROWS rows of A; two are a gap: pack_groups */
 #define GROUP(depth) (ROWS * (depth) + 2)
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 struct blocks {
     const struct gemm *g;
@@ -130,13 +132,21 @@ INLINE void fetch_rows(struct fetch *f, const struct source *s, int64_t from, in
     }
 }
 
+/* Rows of C that are written next. */
+INLINE void expect_rows(const struct gemm *g, int64_t row, int64_t rows, int64_t column, int64_t columns)
+{
+    int64_t size = g->c_type == DTYPE_BF16 ? 2 : 4;
+    for (int64_t r = row; r < row + rows; r++) {
+        const char *to = (const char *)g->c + (r * g->ldc + column) * size;
+        for (int64_t at = 0; at < columns * size; at += 64) __builtin_prefetch(to + at, 1);
+    }
+}
+
 /* The `i`th of `count` shares. */
 INLINE void fetch_share(struct fetch *f, const struct source *s, int64_t i, int64_t count)
 {
     fetch_rows(f, s, s->rows * i / count, s->rows * (i + 1) / count);
 }
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The `p`th of `parts` of the inner dimension. */
 struct part {
@@ -186,8 +196,6 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
             bool last = j + 1 == panels;
             struct source b = panel_of(g, &now, column + at, count);
             struct source next = last ? b : panel_of(g, &now, column + at + PANEL, columns - at - PANEL);
-            struct source result = {
-                g->c_type == DTYPE_BF16, 0, g->c, row * g->ldc + column + at, g->ldc, rows, count};
             float *c = k->c + at * rows; /* (rows, PANEL) */
             if (g->transpose_b) pack_transposed(&b, depth, PANEL, k->b, PANEL);
             else pack_down(&b, PANEL, k->b, PANEL);
@@ -203,19 +211,20 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
                 if (HAS_CODES && pairs && j == 0)
                     code_rows(a, high, depth, g->transpose_a, k->a_units + i * BLOCKS * ROWS);
                 fetch.count = 0;
+                if (p + 1 == parts)
+                    expect_rows(g, row + r + ROWS, least(ROWS, rows - r - ROWS), column + at, count);
                 for (int64_t v = 0; v < ROWS * PANEL; v += 16) /* the next tile's sums */
                     fetch_line(&fetch, c + (r + ROWS) * PANEL + v);
                 if (!last) fetch_share(&fetch, &next, i, groups);
                 if (p + 1 < parts) fetch_share(&fetch, &later.a, j * groups + i, panels * groups);
-                else fetch_share(&fetch, &result, i, groups);
                 if (HAS_CODES && pairs)
                     coded_tile_of_rows((int)high, a, a_row, a_step, k->a_units + i * BLOCKS * ROWS, k->b,
                                        k->b_units, c + r * PANEL, depth, p > 0, &fetch);
                 else
                     tile_of_rows(pairs, (int)high, VECTORS, a, a_row, a_step, k->b, PANEL, c + r * PANEL,
                                  PANEL, depth, p > 0, &fetch);
+                if (p + 1 == parts) write_panel(g, c + r * PANEL, row + r, column + at, high, count);
             }
-            if (p + 1 == parts) write_panel(g, c, row, column + at, rows, count);
         }
         now = later;
     }

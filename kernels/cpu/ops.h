@@ -63,14 +63,15 @@ static inline size_t row_shares_bytes(int64_t columns)
     return (size_t)ROW_SHARES * (size_t)columns * sizeof(float);
 }
 /* blocks of products: of C's rows and columns, words of the inner dimension, columns of a panel at most;
- * words that lie unused behind the groups of rows. 516 rows are two images of 257 tokens in groups of 6. */
+ * words that lie unused behind the groups of rows. 516 rows are two images of 257 tokens in groups of 6; 128
+ * words of a panel, of a group of rows and their sums lie in the nearest cache together. */
 enum {
     GEMM_ROWS = 516,
-    GEMM_COLUMNS = 1024,
-    GEMM_DEPTH = 384,
+    GEMM_COLUMNS = 2048,
+    GEMM_DEPTH = 128,
     GEMM_PANEL = 64,
     GEMM_GAPS = 272,
-    GEMM_UNITS = 6 * (516 + 64)
+    GEMM_UNITS = 2 * (516 + 64)
 };
 size_t gemm_scratch(int threads);
 size_t attention_scratch(int64_t N, int64_t dh, int threads);

@@ -48,7 +48,7 @@ enum { FETCH_INSIDE = 1 };
 #else
 enum { FETCH_INSIDE = 0 };
 #endif
-enum { FETCH = 2, FETCH_EVERY = 8, FETCH_LINES = 96 };
+enum { FETCH = 2, FETCH_EVERY = 4, FETCH_LINES = 64 };
 struct fetch {
     int64_t count;
     const void *lines[FETCH_LINES + 1];
