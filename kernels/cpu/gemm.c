@@ -61,7 +61,7 @@ static void divide(struct blocks *k, int threads)
         else break;
     }
     /* few blocks that do not divide evenly leave threads waiting */
-    while (k->count_m * k->count_n % threads && k->count_m * k->count_n < 4 * threads && k->count_n < n)
+    while (k->count_m * k->count_n % threads && k->count_m * k->count_n < 16 * threads && k->count_n < n)
         k->count_n++;
 }
 

@@ -67,7 +67,7 @@ static inline size_t row_shares_bytes(int64_t columns)
  * words of a panel, of a group of rows and their sums lie in the nearest cache together. */
 enum {
     GEMM_ROWS = 516,
-    GEMM_COLUMNS = 2048,
+    GEMM_COLUMNS = 2112,
     GEMM_DEPTH = 128,
     GEMM_PANEL = 64,
     GEMM_GAPS = 272,
