@@ -6,6 +6,7 @@
  *   constant_real          of uint32_t bits
  *   real_all, word_all     of a float, of a uint32_t
  *   real_sqrt, real_fma    fma: x y + z, rounded once
+ *   real_fnma              z - x y, rounded once
  *   real_limit(x, limit)   x, its magnitude at most limit
  *   word_min, word_max     the smaller, the larger of each
  *   word_nonzero(real)     all ones where x != 0
@@ -209,6 +210,7 @@ struct pair_grid {
     single base, step, inverse; /* bits of the root of code 0, of one code more; 1 / step */
     single m_codes, m_inverse;  /* M, 1 / M */
     single middle, most;        /* the code of 0; of the largest m, less 1/64 */
+    single most_inverse;        /* 1 / most */
 };
 
 /* Seven steps an octave, in bits of a root: 1/16 binade to 32 (63). */
@@ -233,6 +235,7 @@ OPTIM_FN struct pair_grid pair_grid_of(uint32_t low, uint32_t range)
     g.m_inverse = single_of(1) / m;
     g.middle = single_of(m_codes / 2);
     g.most = g.middle - single_of(1) / single_of(64);
+    g.most_inverse = single_of(1) / g.most;
     return g;
 }
 /* The widest grid: there may be roots below it. */
@@ -279,12 +282,26 @@ OPTIM_FN real pair_v_code(real pair, const struct pair_grid *g)
 }
 OPTIM_FN real pair_m_code(real pair, real code, const struct pair_grid *g)
 {
-    return real_fma(code, real_all(-g->m_codes), pair);
+    return real_fnma(code, real_all(g->m_codes), pair);
 }
 OPTIM_FN real pair_root(real code, const struct pair_grid *g)
 {
     word bits = word_of(real_fma(code, real_all(g->step), real_all(g->base)));
     return as_real(word_where_nonzero(code, bits, word_all(PAIR_UNSEEN)));
+}
+
+/* m of one step from the m / root that was kept, times beta1. */
+OPTIM_FN real pair_m_average(real ratio, real root, real g, float rest)
+{
+    return real_fma(ratio, root, g * rest);
+}
+/* rule_quotient, and m becomes m / root, of one division: no product leaves the range, since roots are at
+ * least 2^-61 (g^2 and thus v are below 2^126). */
+OPTIM_FN real pair_quotients_of(real *m, real root, const struct optim_scalars *s)
+{
+    real divisor = real_fma(root, real_all(s->root_scale), real_all(s->eps)), part = *m / (root * divisor);
+    *m = part * divisor;
+    return part * root;
 }
 
 /* Where element e of PAIR_GROUPS groups is rounded up: v from 1 - u of a code on, m from 1 - w on, u and w in
@@ -311,12 +328,12 @@ OPTIM_FN word pair_above(word bits, real threshold, const struct pair_grid *g)
     word below = word_of(real_fma(threshold, real_all(-g->step), real_all(g->step * 0.25f)));
     return (above & seen) | (below & ~seen);
 }
-/* The root that m is kept relative to: one below the grid, which will be read as its low, would make m
- * larger. */
-OPTIM_FN real pair_kept(real root, const struct pair_grid *g)
+/* m / root as it is kept: relative to the root that will be read, which of one below the grid is its low. */
+OPTIM_FN real pair_kept(real ratio, real root, const struct pair_grid *g)
 {
     word bits = as_word(root), seen = word_at_least(bits, PAIR_SEEN);
-    return as_real((word_max(bits, word_all(g->low)) & seen) | (bits & ~seen));
+    real read = as_real((word_max(bits, word_all(g->low)) & seen) | (bits & ~seen));
+    return ratio * (root / read);
 }
 /* The code of v, and 1/2. above: bits of the root above low's, at most the span; threshold: pair_threshold_v.
  */
@@ -334,15 +351,12 @@ OPTIM_FN uint32_t pair_ratio_code(uint32_t largest)
     uint32_t code = (largest - (119u << 23) + 0xfffffu) >> 20;
     return code < 127u ? code : 127u;
 }
+OPTIM_FN single pair_ratio_inverse(uint32_t code) { return single_of(1) / pair_ratio(code); }
 /* Of eighths that are small: 11/16, and 16/11. */
 #define PAIR_SMALL         0x3f300000u
 #define PAIR_SMALL_INVERSE 0x3fba2e8cu
-OPTIM_FN real pair_factor(word small, uint32_t factor)
-{
-    return as_real(word_all(0x3f800000u) ^ (small & word_all(0x3f800000u ^ factor)));
-}
-/* Which eighths are: bits of their largest |m| / root, and what a group can hold. */
-OPTIM_FN word pair_small(word ratio, single top) { return ~word_at_least(ratio, bits_of(top * 0.6875f) + 1); }
+/* Which eighths are: those whose largest |m| / root is at most this. */
+OPTIM_FN single pair_small(single top) { return top * constant_real(PAIR_SMALL); }
 /* The pair of a code of v (and 1/2) and of m / root = x; scale: codes of 1; threshold: pair_threshold_m. */
 OPTIM_FN word pair_join(real code, real x, real scale, real threshold, const struct pair_grid *g)
 {

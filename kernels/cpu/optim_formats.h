@@ -284,7 +284,7 @@ OPTIM_FN void store_span_nearest(const struct optim_task *t, int64_t group, cons
 
 /* Lanes by element % 8: sets of vectors, vector i in set i % EIGHTHS. */
 #define EIGHTHS (LANES < 8 ? 8 / LANES : 1)
-OPTIM_FN word eighth_mask(uint32_t bits, int set) { return word_of_bits(bits * 0x101u >> set * LANES); }
+OPTIM_FN lanes eighth_lanes(uint32_t bits, int set) { return lanes_of_bits(bits * 0x101u >> set * LANES); }
 OPTIM_FN uint32_t load_header(const struct optim_task *t, int64_t group)
 {
     uint32_t header;
@@ -292,23 +292,25 @@ OPTIM_FN uint32_t load_header(const struct optim_task *t, int64_t group)
     return header;
 }
 
-/* What a code of m is worth, times the root, by eighths. */
-OPTIM_FN void pair_units(real unit[EIGHTHS], uint32_t header, const struct pair_grid *g)
+/* What a code of m is worth, times the root, by eighths; times `beta`. */
+OPTIM_FN void pair_units(real unit[EIGHTHS], uint32_t header, const struct pair_grid *g, float beta)
 {
     for (int i = 0; i < EIGHTHS; i++)
-        unit[i] = real_all(pair_ratio(header >> 17 & 127u) / g->most) *
-                  pair_factor(eighth_mask(header >> 24, i), PAIR_SMALL);
+        unit[i] = lanes_times(eighth_lanes(header >> 24, i),
+                              real_all(pair_ratio(header >> 17 & 127u) * g->most_inverse * beta),
+                              constant_real(PAIR_SMALL));
 }
-OPTIM_FN void load_pair_vector(real *m, real *root, const uint16_t *codes, int i, const real unit[EIGHTHS],
-                               const struct pair_grid *g)
+/* ratio: m / root, in that unit */
+OPTIM_FN void load_pair_vector(real *ratio, real *root, const uint16_t *codes, int i,
+                               const real unit[EIGHTHS], const struct pair_grid *g)
 {
     real pair = load_halves_less(codes + i * LANES, g->middle), code = pair_v_code(pair, g);
     *root = pair_root(code, g);
-    *m = pair_m_code(pair, code, g) * unit[i % EIGHTHS] * *root;
+    *ratio = pair_m_code(pair, code, g) * unit[i % EIGHTHS];
 }
-OPTIM_FN void load_no_pair(real *m, real *root)
+OPTIM_FN void load_no_pair(real *ratio, real *root)
 {
-    *m = real_all(0);
+    *ratio = real_all(0);
     *root = as_real(word_all(PAIR_UNSEEN));
 }
 OPTIM_FN void load_pair(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int64_t group)
@@ -316,11 +318,13 @@ OPTIM_FN void load_pair(real m[VECTORS], real root[VECTORS], const struct optim_
     uint32_t header = load_header(t, group);
     struct pair_grid g = pair_grid_read(header);
     real unit[EIGHTHS];
-    pair_units(unit, header, &g);
-    for (int i = 0; i < VECTORS; i++)
+    pair_units(unit, header, &g, 1);
+    for (int i = 0; i < VECTORS; i++) {
         if (g.low)
             load_pair_vector(&m[i], &root[i], (const uint16_t *)t->m + group * OPTIM_GROUP, i, unit, &g);
         else load_no_pair(&m[i], &root[i]);
+        m[i] *= root[i];
+    }
 }
 
 /* A group of a record of version 2: steps of v of any size, cut to whole bits; codes of m up to the middle.
@@ -332,8 +336,9 @@ OPTIM_FN void load_pair_before(real m[VECTORS], real root[VECTORS], const struct
     single step = single_of(g.span) / single_of(single_whole(single_of(65536) / g.m_codes) - 2);
     for (int i = 0; i < VECTORS; i++) {
         word codes = load_halves((const uint16_t *)t->m + group * OPTIM_GROUP + i * LANES);
-        real pair = real_of(codes), unit = real_all(pair_ratio(header >> 17 & 127u) / g.middle) *
-                                           pair_factor(eighth_mask(header >> 24, i % EIGHTHS), PAIR_SMALL);
+        real pair = real_of(codes), unit = lanes_times(eighth_lanes(header >> 24, i % EIGHTHS),
+                                                       real_all(pair_ratio(header >> 17 & 127u) / g.middle),
+                                                       constant_real(PAIR_SMALL));
         real code = real_of(word_of(real_fma(pair, real_all(g.m_inverse), real_all(g.m_inverse * 0.5f))));
         word above = word_of(real_fma(code, real_all(step), real_all(0.5f - step)));
         root[i] = as_real(word_where_nonzero(code, above + word_all(g.low), word_all(PAIR_UNSEEN)));
@@ -394,10 +399,10 @@ static __attribute__((noinline)) void pair_refit(const struct optim_task *t, str
     w->grid = pair_grid_fit(smallest, largest, &w->grid, pair_grid_due(t->updates));
     for (int i = 0; i < VECTORS; i++) {
         above[i] = pair_above(as_word(w->root[i]), d->v[i], &w->grid);
-        w->root[i] = pair_kept(w->root[i], &w->grid);
+        w->m[i] = pair_kept(w->m[i], w->root[i], &w->grid);
     }
 }
-/* The codes of v, the ratios of m and roots and the largest of these. wide_groups: counts the group if it is
+/* The codes of v, and the largest of the ratios of m and roots. wide_groups: counts the group if it is
  * one. */
 OPTIM_FN void pair_round(const struct optim_task *t, struct pair_work *w, const struct pair_thresholds *d,
                          int64_t *wide_groups)
@@ -408,35 +413,46 @@ OPTIM_FN void pair_round(const struct optim_task *t, struct pair_work *w, const 
         above[i] = as_word(w->root[i]) - word_all(w->grid.low);
         farthest = word_max(farthest, above[i]);
     }
-    if (!w->grid.low || pair_grid_due(t->updates) || word_any_reaches(farthest, w->grid.span + 1)) {
+    if (!LIKELY(w->grid.low && !pair_grid_due(t->updates) && !word_any_reaches(farthest, w->grid.span + 1))) {
         pair_refit(t, w, d, above);
         if (!w->there) return;
     }
     *wide_groups += pair_is_wide(&w->grid);
     for (int i = 0; i < EIGHTHS; i++) largest[i] = real_all(0);
     for (int i = 0; i < VECTORS; i++) {
-        real ratio = w->m[i] / w->root[i];
-        w->m[i] = ratio;
         w->root[i] = pair_v_round(above[i], d->v[i], &w->grid);
-        largest[i % EIGHTHS] = real_largest(ratio, largest[i % EIGHTHS]);
+        largest[i % EIGHTHS] = real_largest(w->m[i], largest[i % EIGHTHS]);
     }
     for (int i = 0; i < EIGHTHS; i++) w->largest[i] = largest[i];
 }
+/* What a code of the largest ratio stands for. */
+struct pair_ratios {
+    single small[128], inverse[128]; /* pair_small, pair_ratio_inverse */
+};
+OPTIM_FN void pair_ratios(struct pair_ratios *r)
+{
+    for (uint32_t code = 0; code < 128; code++) {
+        r->small[code] = pair_small(pair_ratio(code));
+        r->inverse[code] = pair_ratio_inverse(code);
+    }
+}
 /* How the ratios are scaled, and the header. */
-OPTIM_FN void pair_scale(struct pair_work *w)
+OPTIM_FN void pair_scale(struct pair_work *w, const struct pair_ratios *ratios)
 {
     real all = w->largest[0];
     if (LANES == 16) all = real_largest(all, as_real(word_swap_eights(as_word(all))));
     w->largest[0] = all;
     for (int i = 1; i < EIGHTHS; i++) all = real_largest(all, w->largest[i]);
-    uint32_t largest = word_largest(as_word(all)), ratio = pair_ratio_code(largest), eighths = 0;
-    single top = pair_ratio(ratio), codes_of = w->grid.most / top;
-    if (largest > bits_of(top))
+    uint32_t largest = word_largest_of_eight(as_word(all)), ratio = pair_ratio_code(largest), eighths = 0;
+    single top = pair_ratio(ratio);
+    real codes_of = real_all(w->grid.most) * real_all(ratios->inverse[ratio]),
+         least = real_all(ratios->small[ratio]);
+    if (!LIKELY(largest <= bits_of(top)))
         for (int i = 0; i < VECTORS; i++) w->m[i] = real_limit(w->m[i], top);
     for (int i = 0; i < EIGHTHS; i++) {
-        word small = pair_small(as_word(w->largest[i]), top);
-        eighths |= (word_signs(small) & 255u) << (i * LANES);
-        w->scale[i] = real_all(codes_of) * pair_factor(small, PAIR_SMALL_INVERSE);
+        lanes small = lanes_at_most(w->largest[i], least);
+        eighths |= (lanes_bits(small) & 255u) << (i * LANES);
+        w->scale[i] = lanes_times(small, codes_of, constant_real(PAIR_SMALL_INVERSE));
     }
     w->header = pair_header(&w->grid, ratio, eighths);
 }
@@ -459,14 +475,17 @@ OPTIM_FN void store_pair_nearest(const struct optim_task *t, int64_t group, cons
 {
     struct pair_work work = {.grid = {.low = 0}, .group = group, .there = true};
     struct pair_thresholds nearest;
+    struct pair_ratios ratios;
     int64_t wide_groups = 0;
     pair_thresholds_nearest(&nearest);
-    memcpy(work.m, m, sizeof work.m);
-    for (int i = 0; i < VECTORS; i++)
+    for (int i = 0; i < VECTORS; i++) {
         work.root[i] = as_real(word_max(as_word(root[i]), word_all(PAIR_UNSEEN)));
+        work.m[i] = m[i] / work.root[i];
+    }
     pair_round(t, &work, &nearest, &wide_groups);
     if (!work.there) return;
-    pair_scale(&work);
+    pair_ratios(&ratios);
+    pair_scale(&work, &ratios);
     pair_store(t, &work, &nearest);
 }
 

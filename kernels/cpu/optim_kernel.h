@@ -126,12 +126,12 @@ OPTIM_FN bool step_gradient(const struct optim_task *t, int64_t group, const voi
     load_gradient(g, t, gradient, group);
     real squares[PARTS];
     for (int i = 0; i < PARTS; i++) squares[i] = real_all(0);
-    if (t->s.gradient_scale != 1)
+    if (!LIKELY(t->s.gradient_scale == 1))
         for (int i = 0; i < VECTORS; i++) g[i] *= t->s.gradient_scale;
     for (int i = 0; i < VECTORS; i++) squares[i % PARTS] = real_fma(g[i], g[i], squares[i % PARTS]);
     word worst = as_word(squares[0]);
     for (int i = 1; i < PARTS; i++) worst = word_max(worst, as_word(squares[i]));
-    if (word_any_reaches(worst, GRADIENT_SQUARES_MAX)) {
+    if (!LIKELY(!word_any_reaches(worst, GRADIENT_SQUARES_MAX))) {
         sums->bad_groups++;
         return false;
     }
@@ -168,7 +168,7 @@ OPTIM_FN void step_weight(const struct optim_task *t, real w[VECTORS], real quot
         return;
     }
     if (t->rule == RULE_ADAMW) w[i] *= s->decay;
-    w[i] = real_fma(rule_direction(quotient, s), real_all(-s->step_size), w[i]);
+    w[i] = real_fnma(rule_direction(quotient, s), real_all(s->step_size), w[i]);
 }
 OPTIM_FN void weights_end(const struct optim_task *t, int64_t group, void *weights, void *copy,
                           const real w[VECTORS], const word random[VECTORS])
@@ -226,7 +226,7 @@ OPTIM_FN void step_group(const struct optim_task *t, int64_t group, const void *
     for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_M(random, i);
     if (on_span(t))
         store_span(t, group, grid, m, rule == RULE_LION ? g : NULL,
-                   shared->threshold[(t->first_group + group) % PAIR_GROUPS],
+                   shared->threshold[(uint64_t)(t->first_group + group) % PAIR_GROUPS],
                    span_due(t->updates, t->first_group + group));
     else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned);
     else {
@@ -291,7 +291,7 @@ OPTIM_FN struct group_at group_at(const struct optim_task *t, int64_t group, str
     struct group_at g = {.gradient = array ? (const char *)t->gradient + at * gb : NULL,
                          .weights = weighted ? (char *)t->weights + at * wb : NULL,
                          .copy = copied ? (uint16_t *)t->copy + at : NULL};
-    if (at + OPTIM_GROUP <= (size_t)t->count) return g;
+    if (LIKELY(at + OPTIM_GROUP <= (size_t)t->count)) return g;
     size_t tail = (size_t)t->count - at;
     memset(padded, 0, sizeof *padded);
     if (array) g.gradient = memcpy(padded->gradient, g.gradient, tail * gb);
@@ -302,7 +302,7 @@ OPTIM_FN struct group_at group_at(const struct optim_task *t, int64_t group, str
 OPTIM_FN void group_back(const struct optim_task *t, int64_t group, const struct group_at *g)
 {
     size_t at = (size_t)group * OPTIM_GROUP;
-    if (at + OPTIM_GROUP <= (size_t)t->count || !g->weights || t->norms_only) return;
+    if (LIKELY(at + OPTIM_GROUP <= (size_t)t->count) || !g->weights || t->norms_only) return;
     size_t wb = optim_weight_bytes(t->weight_format), tail = (size_t)t->count - at;
     memcpy((char *)t->weights + at * wb, g->weights, tail * wb);
     if (g->copy) memcpy((uint16_t *)t->copy + at, g->copy, tail * 2);
@@ -328,15 +328,19 @@ OPTIM_FN void range_begin(const struct optim_task *t, struct range_run *r, int64
 }
 OPTIM_FN const word *range_words(const struct range_run *r, int64_t group)
 {
-    return r->randomly ? r->random[(size_t)(group - r->first) % (2 * RANDOM_GROUPS)] : NULL;
+    return r->randomly ? r->random[(uint64_t)(group - r->first) % (2 * RANDOM_GROUPS)] : NULL;
+}
+/* Words for a group that comes, and those behind it. */
+OPTIM_FN void range_random(const struct optim_task *t, struct range_run *r, int64_t group, int64_t begin)
+{
+    uint64_t at = (uint64_t)(group - r->first), in = at % RANDOM_GROUPS;
+    if (!r->randomly || (in && group != begin)) return;
+    random_fill(&r->keys, t->first_group + group - (int64_t)in, r->random + (at - in) % (2 * RANDOM_GROUPS));
 }
 /* A group comes: is it the first of a batch? */
-OPTIM_FN void range_enter(const struct optim_task *t, struct range_run *r, int64_t group, int64_t begin)
+OPTIM_FN void range_enter(struct range_run *r, int64_t group)
 {
-    int64_t in = (group - r->first) % RANDOM_GROUPS, first = group - in;
-    if (in && group != begin) return;
-    if (r->randomly)
-        random_fill(&r->keys, t->first_group + first, r->random + (first - r->first) % (2 * RANDOM_GROUPS));
+    if ((uint64_t)(group - r->first) % OPTIM_BATCH) return;
     r->squares[0] += lanes_total(r->sums.gradient);
     for (int i = 0; i < PARTS; i++) r->sums.gradient[i] = real_all(0);
 }
@@ -350,7 +354,7 @@ OPTIM_FN void range_sum_weights(const struct optim_task *t, struct range_run *r)
 /* A group's weights have been stepped: is it the last of a batch? */
 OPTIM_FN void range_leave(const struct optim_task *t, struct range_run *r, int64_t group)
 {
-    if ((group + 1 - r->first) % RANDOM_GROUPS == 0) range_sum_weights(t, r);
+    if ((uint64_t)(group + 1 - r->first) % OPTIM_BATCH == 0) range_sum_weights(t, r);
 }
 
 #include "kernels/cpu/optim_pairs.h"
@@ -361,7 +365,8 @@ OPTIM_FN void step_each(const struct optim_task *t, int64_t begin, int64_t end, 
     struct span_shared shared;
     if (on_span(t)) span_share(&shared, t);
     for (int64_t group = begin; group < end; group++) {
-        range_enter(t, r, group, begin);
+        range_random(t, r, group, begin);
+        range_enter(r, group);
         prefetch_group(t, group + AHEAD);
         struct group_at at = group_at(t, group, &padded);
         step_group(t, group, at.gradient, at.weights, at.copy, range_words(r, group), &shared, &r->sums);

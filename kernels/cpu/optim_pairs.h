@@ -2,7 +2,8 @@
  *
  * A group goes through seven parts. Each of them waits for what is slow in the one before (roots, quotients,
  * the largest of 64), and a processor looks ahead less than a group: so each part is another group's, and all
- * that is waited for was begun a group ago.
+ * that is waited for was begun a group ago. Roots and quotients come by halves, with other work between them:
+ * the divider takes ten to twelve cycles for each, and what is behind four of them in a row waits.
  */
 #ifndef MEOPT_KERNELS_CPU_OPTIM_PAIRS_H
 #define MEOPT_KERNELS_CPU_OPTIM_PAIRS_H
@@ -15,7 +16,7 @@ struct pair_grids {
 OPTIM_FN void grid_read(struct pair_grids *grids, uint32_t header, struct pair_grid *g)
 {
     uint32_t range = header >> 11 & 63u, low = header & 0x7ffu;
-    if (!(grids->made >> range & 1u)) {
+    if (!LIKELY(grids->made >> range & 1u)) {
         grids->grid[range] = pair_grid_of(0, range);
         grids->made |= (uint64_t)1 << range;
     }
@@ -32,7 +33,7 @@ OPTIM_FN void pair_enter(const struct optim_task *t, struct pair_work *w, int64_
     w->group = group;
     w->there = true;
     grid_read(grids, header, &w->grid);
-    pair_units(w->scale, header, &w->grid);
+    pair_units(w->scale, header, &w->grid, t->s.beta1);
 }
 /* 2. The gradient, m and v. */
 OPTIM_FN void pair_moments(const struct optim_task *t, struct pair_work *w, struct padded *padded,
@@ -42,30 +43,30 @@ OPTIM_FN void pair_moments(const struct optim_task *t, struct pair_work *w, stru
     struct group_at at = group_at(t, w->group, padded);
     real g[VECTORS], weights[VECTORS];
     w->there = step_gradient(t, w->group, at.gradient, g, sums);
-    if (!w->there) return;
+    if (!LIKELY(w->there)) return;
     if (t->rule == RULE_ADAM) {
         load_weights(weights, t, at.weights, w->group);
         for (int i = 0; i < VECTORS; i++) g[i] = real_fma(weights[i], real_all(t->s.weight_decay), g[i]);
     }
-    if (w->grid.low)
+    if (LIKELY(w->grid.low))
         for (int i = 0; i < VECTORS; i++)
             load_pair_vector(&w->m[i], &w->root[i], codes, i, w->scale, &w->grid);
     else
         for (int i = 0; i < VECTORS; i++) load_no_pair(&w->m[i], &w->root[i]);
     for (int i = 0; i < VECTORS; i++) {
+        w->m[i] = pair_m_average(w->m[i], w->root[i], g[i], t->s.rest1);
         w->root[i] = rule_average(w->root[i] * w->root[i], g[i] * g[i], t->s.beta2, t->s.rest2);
-        w->m[i] = rule_average(w->m[i], g[i], t->s.beta1, t->s.rest1);
     }
 }
 /* 3. The roots of v. */
-OPTIM_FN void pair_roots(struct pair_work *w)
+OPTIM_FN void pair_roots(struct pair_work *w, int begin, int end)
 {
-    for (int i = 0; i < VECTORS; i++) w->root[i] = real_sqrt(w->root[i]);
+    for (int i = begin; i < end; i++) w->root[i] = real_sqrt(w->root[i]);
 }
-/* 4. What moves the weights, and what is kept of m; v's codes. */
-OPTIM_FN void pair_quotients(const struct optim_task *t, struct pair_work *w)
+/* 4. What moves the weights, and what is kept of m. */
+OPTIM_FN void pair_quotients(const struct optim_task *t, struct pair_work *w, int begin, int end)
 {
-    for (int i = 0; i < VECTORS; i++) w->direction[i] = rule_quotient(w->m[i], w->root[i], &t->s);
+    for (int i = begin; i < end; i++) w->direction[i] = pair_quotients_of(&w->m[i], w->root[i], &t->s);
 }
 /* 5. The weights. */
 OPTIM_FN void pair_weights(const struct optim_task *t, struct pair_work *w, struct padded *padded,
@@ -76,7 +77,7 @@ OPTIM_FN void pair_weights(const struct optim_task *t, struct pair_work *w, stru
     word random[VECTORS];
     load_weights(weights, t, at.weights, w->group);
     for (int i = 0; i < VECTORS; i++) step_weight(t, weights, w->direction[i], i, sums);
-    if (t->norms_only) return;
+    if (!LIKELY(!t->norms_only)) return;
     random_of(random, words);
     weights_end(t, w->group, at.weights, at.copy, weights, random);
     group_back(t, w->group, &at);
@@ -87,9 +88,12 @@ OPTIM_FN void step_pairs(const struct optim_task *t, int64_t begin, int64_t end,
 {
     struct pair_work work[PAIR_PARTS], *w[PAIR_PARTS]; /* w[i]: where part i + 1 is next */
     struct pair_grids grids;
+    struct pair_ratios ratios;
     struct pair_thresholds thresholds[PAIR_GROUPS];
     struct padded padded;
     pair_thresholds(thresholds, t);
+    pair_ratios(&ratios);
+    uint64_t of = (uint64_t)t->first_group;
     grids.made = 0;
     for (int i = 0; i < PAIR_PARTS; i++) {
         w[i] = &work[i];
@@ -99,24 +103,27 @@ OPTIM_FN void step_pairs(const struct optim_task *t, int64_t begin, int64_t end,
         struct pair_work *next = w[PAIR_PARTS - 1];
         for (int i = PAIR_PARTS - 1; i > 0; i--) w[i] = w[i - 1];
         w[0] = next;
-        if (w[2]->there) pair_roots(w[2]);
+        if (LIKELY(w[3]->there)) pair_quotients(t, w[3], 0, VECTORS / 2);
         w[0]->there = false;
-        if (n < end) {
+        if (LIKELY(n < end)) {
             prefetch_group(t, n + AHEAD);
             pair_enter(t, w[0], n, &grids);
         }
-        if (w[1]->there) {
-            range_enter(t, r, n - 1, begin);
+        if (LIKELY(w[1]->there)) {
+            range_enter(r, n - 1);
             pair_moments(t, w[1], &padded, &r->sums);
         }
-        if (w[3]->there) pair_quotients(t, w[3]);
-        if (w[4]->there) pair_weights(t, w[4], &padded, range_words(r, n - 4), &r->sums);
-        if (n >= begin + 4 && n < end + 4) range_leave(t, r, n - 4);
-        if (t->norms_only) continue;
-        if (w[4]->there)
-            pair_round(t, w[4], &thresholds[(t->first_group + n - 4) % PAIR_GROUPS], &r->sums.wide_groups);
-        if (w[5]->there) pair_scale(w[5]);
-        if (w[6]->there) pair_store(t, w[6], &thresholds[(t->first_group + n - 6) % PAIR_GROUPS]);
+        if (LIKELY(w[3]->there)) pair_quotients(t, w[3], VECTORS / 2, VECTORS);
+        if (n < end) range_random(t, r, n, begin);
+        if (LIKELY(w[4]->there)) pair_weights(t, w[4], &padded, range_words(r, n - 4), &r->sums);
+        if (LIKELY(n >= begin + 4 && n < end + 4)) range_leave(t, r, n - 4);
+        if (LIKELY(w[2]->there)) pair_roots(w[2], 0, VECTORS / 2);
+        if (LIKELY(w[4]->there && !t->norms_only))
+            pair_round(t, w[4], &thresholds[(of + (uint64_t)n - 4) % PAIR_GROUPS], &r->sums.wide_groups);
+        if (LIKELY(w[2]->there)) pair_roots(w[2], VECTORS / 2, VECTORS);
+        if (!LIKELY(!t->norms_only)) continue;
+        if (LIKELY(w[5]->there)) pair_scale(w[5], &ratios);
+        if (LIKELY(w[6]->there)) pair_store(t, w[6], &thresholds[(of + (uint64_t)n - 6) % PAIR_GROUPS]);
     }
 }
 

@@ -24,7 +24,8 @@ typedef float single;
 typedef uint64_t wide __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 typedef uint8_t bytes __attribute__((vector_size(LANES)));
-#define OPTIM_FN static inline __attribute__((always_inline))
+#define OPTIM_FN  static inline __attribute__((always_inline))
+#define LIKELY(x) __builtin_expect(x, 1)
 
 OPTIM_FN word as_word(real x) { return (word)x; }
 OPTIM_FN real as_real(word x) { return (real)x; }
@@ -43,19 +44,23 @@ OPTIM_FN real load_reals(const void *p)
 }
 OPTIM_FN void store_reals(void *p, real x) { memcpy(p, &x, sizeof x); }
 
-/* word_all, real_all, real_sqrt, real_fma (x y + z, rounded once), real_limit, word_max, word_largest (of the
- * lanes), word_any_reaches (a lane >= limit); loads of LANES elements at any address, widened, or (high) put
- * in the highest bits over zeros; store_bytes: the lowest bits of each lane, store_high_halves2: the upper
- * halves of two vectors; pack_halves and store_packed: four vectors whose lanes fit in 16, then in 8 bits, to
- * bytes; store_halves2: the lower halves of two vectors; word_signs: the highest bit of each lane, as a mask;
- * word_swap_eights: of 16 lanes the other 8; shift_halves: right, each half for itself; multiply_even: 32 x
- * 32 -> 64 bits of the even lanes; wide_high: the upper 32 bits of each, in its lower ones (whatever is
- * above). */
+/* word_all, real_all, real_sqrt, real_fma (x y + z, rounded once), real_fnma (z - x y), real_limit, word_max,
+ * word_largest (of the lanes), word_any_reaches (a lane >= limit); loads of LANES elements at any address,
+ * widened, or (high) put in the highest bits over zeros; store_bytes: the lowest bits of each lane,
+ * store_high_halves2: the upper halves of two vectors; pack_halves and store_packed: four vectors whose lanes
+ * fit in 16, then in 8 bits, to bytes; store_halves2: the lower halves of two vectors; word_signs: the
+ * highest bit of each lane, as a mask; word_swap_eights: of 16 lanes the other 8; shift_halves: right, each
+ * half for itself; multiply_even: 32 x 32 -> 64 bits of the even lanes; wide_high: the upper 32 bits of each,
+ * in its lower ones (whatever is above). */
 #if LANES == 16
 OPTIM_FN real real_sqrt(real x) { return (real)_mm512_sqrt_ps((__m512)x); }
 OPTIM_FN real real_fma(real x, real y, real z)
 {
     return (real)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+}
+OPTIM_FN real real_fnma(real x, real y, real z)
+{
+    return (real)_mm512_fnmadd_ps((__m512)x, (__m512)y, (__m512)z);
 }
 /* A value that the compiler cannot see through: it keeps it, instead of making it anew on a port that
  * everything here waits for. */
@@ -123,11 +128,30 @@ OPTIM_FN void store_halves2(void *p, const word x[2])
 }
 OPTIM_FN uint32_t word_signs(word x) { return (uint32_t)_mm512_movepi32_mask((__m512i)x); }
 OPTIM_FN word word_swap_eights(word x) { return (word)_mm512_shuffle_i64x2((__m512i)x, (__m512i)x, 0x4e); }
+OPTIM_FN uint32_t word_largest_of_eight(word x)
+{
+    __m256i all = _mm512_castsi512_si256((__m512i)x);
+    __m128i n = _mm_max_epu32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+    n = _mm_max_epu32(n, _mm_shuffle_epi32(n, 0x4e));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(n, _mm_shuffle_epi32(n, 0xb1)));
+}
+typedef __mmask16 lanes;
+OPTIM_FN lanes lanes_of_bits(uint32_t bits) { return (__mmask16)bits; }
+OPTIM_FN uint32_t lanes_bits(lanes l) { return l; }
+OPTIM_FN lanes lanes_at_most(real x, real y) { return _mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_LE_OQ); }
+OPTIM_FN real lanes_times(lanes l, real x, float factor)
+{
+    return (real)_mm512_mask_mul_ps((__m512)x, l, (__m512)x, _mm512_set1_ps(factor));
+}
 #elif LANES == 8
 OPTIM_FN real real_sqrt(real x) { return (real)_mm256_sqrt_ps((__m256)x); }
 OPTIM_FN real real_fma(real x, real y, real z)
 {
     return (real)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
+}
+OPTIM_FN real real_fnma(real x, real y, real z)
+{
+    return (real)_mm256_fnmadd_ps((__m256)x, (__m256)y, (__m256)z);
 }
 OPTIM_FN word word_all(uint32_t x) { return (word)_mm256_set1_epi32((int)x); }
 OPTIM_FN real real_all(float x) { return (real)_mm256_set1_ps(x); }
@@ -185,6 +209,7 @@ OPTIM_FN void store_halves2(void *p, const word x[2])
 }
 OPTIM_FN uint32_t word_signs(word x) { return (uint32_t)_mm256_movemask_ps((__m256)x); }
 OPTIM_FN word word_swap_eights(word x) { return x; }
+OPTIM_FN uint32_t word_largest_of_eight(word x) { return word_largest(x); }
 #else
 OPTIM_FN real real_sqrt(real x)
 {
@@ -196,6 +221,7 @@ OPTIM_FN real real_fma(real x, real y, real z)
     for (int i = 0; i < LANES; i++) z[i] = fmaf(x[i], y[i], z[i]);
     return z;
 }
+OPTIM_FN real real_fnma(real x, real y, real z) { return real_fma(-x, y, z); }
 OPTIM_FN word word_choose(word mask, word x, word y) { return (x & mask) | (y & ~mask); }
 OPTIM_FN word word_all(uint32_t x) { return (word){0} + x; }
 OPTIM_FN real real_all(float x) { return (real)word_all(0) + x; }
@@ -266,6 +292,7 @@ OPTIM_FN uint32_t word_signs(word x)
     return signs;
 }
 OPTIM_FN word word_swap_eights(word x) { return x; }
+OPTIM_FN uint32_t word_largest_of_eight(word x) { return word_largest(x); }
 #endif
 
 /* ---- What the vector types themselves can do ---- */
@@ -315,6 +342,17 @@ OPTIM_FN word word_of_bits(uint32_t bits)
     return word_all(0) - ((word_all(bits) >> n) & 1u);
 #endif
 }
+#if LANES != 16
+typedef word lanes;
+OPTIM_FN lanes lanes_of_bits(uint32_t bits) { return word_of_bits(bits); }
+OPTIM_FN uint32_t lanes_bits(lanes l) { return word_signs(l); }
+OPTIM_FN lanes lanes_at_most(real x, real y) { return (word)(x <= y); }
+OPTIM_FN real lanes_times(lanes l, real x, float factor)
+{
+    word one = word_all(0x3f800000u);
+    return x * as_real(one ^ (l & (one ^ as_word(real_all(factor)))));
+}
+#endif
 OPTIM_FN single single_of(uint32_t x) { return (single)(int32_t)x; }
 OPTIM_FN uint32_t single_whole(single x) { return (uint32_t)(int32_t)x; }
 OPTIM_FN uint32_t bits_of(single x)

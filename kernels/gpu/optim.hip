@@ -101,19 +101,21 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
         if (rule == RULE_ADAM)
             for (int k = 0; k < OWN; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
         grid.low = 0;
-        if (there && pair) load_pair(m, root, &grid, t, group, u);
+        if (there && pair) load_pair(m, root, &grid, t, group, s->beta1, u);
         else if (there && v_low) load_rooted(m, root, t, m_format, v_format, group, u);
         else if (there) {
             load_scaled(m, t->m, t->scales, group, m_format, u);
             load_wide(v, t->v, group, v_format, u, OPTIM_GROUP);
         }
         for (int k = 0; k < OWN; k++) {
+            if (pair) m[k] = pair_m_average(m[k], root[k], g[k], s->rest1);
+            else m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
             v[k] = rule_average(v_low ? root[k] * root[k] : v[k], g[k] * g[k], s->beta2, s->rest2);
             root[k] = real_sqrt(v[k]);
-            m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
+            real quotient = pair ? pair_quotients_of(&m[k], root[k], s) : rule_quotient(m[k], root[k], s);
             if (rule == RULE_LAMB) {
                 w[k] = w[k] * s->decay;
-                real update = rule_lamb_update(w[k], rule_direction(rule_quotient(m[k], root[k], s), s), s);
+                real update = rule_lamb_update(w[k], rule_direction(quotient, s), s);
                 if (there) {
                     sums->weight[k % 2] = real_fma(w[k], w[k], sums->weight[k % 2]);
                     sums->update[k % 2] = real_fma(update, update, sums->update[k % 2]);
@@ -121,7 +123,7 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
                 w[k] = real_fma(update, -s->lr, w[k]);
             } else {
                 if (rule == RULE_ADAMW) w[k] = w[k] * s->decay;
-                w[k] = real_fma(rule_direction(rule_quotient(m[k], root[k], s), s), -s->step_size, w[k]);
+                w[k] = real_fma(rule_direction(quotient, s), -s->step_size, w[k]);
             }
         }
     } else step_momentum(t, m_format, v_format, group, there, g, w, m, &span, u);

@@ -46,6 +46,7 @@ OPTIM_FN real constant_real(uint32_t bits) { return as_real(bits); }
 OPTIM_FN real real_all(real x) { return x; }
 OPTIM_FN real real_sqrt(real a) { return exact_sqrt(a.x); }
 OPTIM_FN real real_fma(real a, real b, real c) { return fmaf(a.x, b.x, c.x); }
+OPTIM_FN real real_fnma(real a, real b, real c) { return fmaf(-a.x, b.x, c.x); }
 OPTIM_FN real real_limit(real a, real limit)
 {
     a = a.x > -limit.x ? a : real(-limit.x);
@@ -305,9 +306,11 @@ DEVICE uint32_t octet_or(uint32_t x)
     for (int mask = 1; mask < OCTET; mask *= 2) x |= (uint32_t)wave_xor((int)x, mask);
     return x;
 }
-DEVICE word eighth_mask(uint32_t bits, int k, int u) { return 0u - (bits >> ((2 * u + k % 2) % 8) & 1u); }
+DEVICE bool eighth_is_small(uint32_t bits, int k, int u) { return bits >> ((2 * u + k % 2) % 8) & 1u; }
 
-DEVICE void load_pair(real m[OWN], real root[OWN], pair_grid *grid, const optim_task *t, int64_t group, int u)
+/* m: m / root, times `beta` */
+DEVICE void load_pair(real m[OWN], real root[OWN], pair_grid *grid, const optim_task *t, int64_t group,
+                      float beta, int u)
 {
     uint32_t header = load_whole<uint32_t>(t->scales + group * PAIR_HEADER);
     pair_grid g = pair_grid_read(header);
@@ -316,15 +319,15 @@ DEVICE void load_pair(real m[OWN], real root[OWN], pair_grid *grid, const optim_
     *grid = g;
     real unit[2];
     for (int j = 0; j < 2; j++)
-        unit[j] = pair_ratio(header >> 17 & 127u) / g.most *
-                  pair_factor(eighth_mask(header >> 24, j, u), PAIR_SMALL);
+        unit[j] = pair_ratio(header >> 17 & 127u) * g.most_inverse * beta *
+                  (eighth_is_small(header >> 24, j, u) ? constant_real(PAIR_SMALL) : real(1.0f));
     for (int k = 0; k < OWN; k++) {
         real pair = real_of(codes[k]) - g.middle, code = pair_v_code(pair, &g);
         root[k] = g.low ? pair_root(code, &g) : as_real(PAIR_UNSEEN);
-        m[k] = g.low ? pair_m_code(pair, code, &g) * unit[k % 2] * root[k] : real(0.0f);
+        m[k] = g.low ? pair_m_code(pair, code, &g) * unit[k % 2] : real(0.0f);
     }
 }
-/* Every lane of a wave comes here; `write` is the octet's. Whether the group is wide. */
+/* m: m / root. Every lane of a wave comes here; `write` is the octet's. Whether the group is wide. */
 DEVICE bool store_pair(const optim_task *t, int64_t group, const pair_grid *old, real m[OWN],
                        const real root[OWN], int u, bool write)
 {
@@ -344,16 +347,16 @@ DEVICE bool store_pair(const optim_task *t, int64_t group, const pair_grid *old,
     for (int k = 0; k < OWN; k++) {
         real threshold = pair_threshold_v(t->updates, key, first + (uint32_t)element(k, u));
         code[k] = pair_v_round(pair_above(as_word(root[k]), threshold, &g), threshold, &g);
-        m[k] = m[k] / pair_kept(root[k], &g);
+        m[k] = pair_kept(m[k], root[k], &g);
         ratios[k % 2] = word_max(ratios[k % 2], as_word(m[k]) & 0x7fffffffu);
     }
     for (int j = 0; j < 2; j++) ratios[j] = word_max(ratios[j], (word)wave_xor((int)ratios[j], OCTET / 2));
     uint32_t ratio = pair_ratio_code(octet_max(word_max(ratios[0], ratios[1]))), eighths = 0;
-    single top = pair_ratio(ratio), codes_of = g.most / top;
+    single top = pair_ratio(ratio), codes_of = g.most * pair_ratio_inverse(ratio);
     for (int j = 0; j < 2; j++) {
-        word small = pair_small(ratios[j], top);
-        eighths |= (small & 1u) << ((2 * u + j) % 8);
-        scale[j] = codes_of * pair_factor(small, PAIR_SMALL_INVERSE);
+        bool small = ratios[j] <= bits_of(pair_small(top));
+        eighths |= (word)small << ((2 * u + j) % 8);
+        scale[j] = codes_of * (small ? constant_real(PAIR_SMALL_INVERSE) : real(1.0f));
     }
     eighths = octet_or(eighths);
     for (int k = 0; k < OWN; k++)
