@@ -19,19 +19,25 @@ static void normalise(int bf16, const void *x, int64_t x_at, const float *weight
 }
 
 /* Means and reciprocal deviations of neighbouring rows at once: one row's sum is a chain of additions each of
- * which waits for the one before. A row that is not there is read as the last. */
-enum { TOGETHER = NORM_ROWS };
+ * which waits for the one before. A row that is not there is read as the last. Rows of bf16 up to KEPT stay
+ * as floats in the first-level cache for the second pass. */
+enum { TOGETHER = NORM_ROWS, KEPT = 4 * PIECE };
 static void moments(int bf16, const void *x, int64_t at, int64_t stride, int64_t rows, int64_t D, double eps,
                     float *mean, float *rstd)
 {
-    float in[TOGETHER][PIECE], m[TOGETHER] = {0};
+    float in[TOGETHER][KEPT], m[TOGETHER] = {0};
     const float *v[TOGETHER];
+    bool kept = bf16 && D <= KEPT;
     double sum[TOGETHER] = {0}, squares[TOGETHER] = {0};
     for (int pass = 0; pass < 2; pass++)
         for (int64_t from = 0; from < D; from += PIECE) {
             int64_t count = piece(D, from);
-            for (int64_t r = 0; r < TOGETHER; r++)
-                v[r] = read_piece(bf16, x, at + (r < rows ? r : rows - 1) * stride + from, count, in[r]);
+            for (int64_t r = 0; r < TOGETHER; r++) {
+                float *to = in[r] + (kept ? from : 0);
+                v[r] = to;
+                if (!kept || pass == 0)
+                    v[r] = read_piece(bf16, x, at + (r < rows ? r : rows - 1) * stride + from, count, to);
+            }
             const float *v0 = v[0], *v1 = v[1], *v2 = v[2], *v3 = v[3];
             float p0 = 0, p1 = 0, p2 = 0, p3 = 0, m0 = m[0], m1 = m[1], m2 = m[2], m3 = m[3];
             if (pass == 0)
