@@ -92,6 +92,25 @@ static void each_processor_takes_the_products_it_is_fast_at(void **state)
     }
 }
 
+/* Of a vendor that the compiler's own check does not know, too. */
+static void what_the_system_lists_is_used(void **state)
+{
+    (void)state;
+#if defined(__x86_64__)
+    static const struct {
+        const char *flag;
+        unsigned can;
+    } flags[] = {{" avx2 ", CAN_AVX2}, {" avx512bw ", CAN_AVX512}, {" avx512_vnni ", CAN_AVX512_VNNI}};
+    char line[8192] = "";
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && fgets(line, sizeof line, f) && strncmp(line, "flags", 5) != 0) line[0] = 0;
+    if (f) fclose(f);
+    if (!line[0]) skip();
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        assert_int_equal(cpu_can(flags[i].can), strstr(line, flags[i].flag) != NULL);
+#endif
+}
+
 static void a_set_that_runs_is_had(void **state)
 {
     (void)state;
@@ -151,6 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_processor_takes_the_products_it_is_fast_at),
+        cmocka_unit_test(what_the_system_lists_is_used),
         cmocka_unit_test(a_set_that_runs_is_had),
         cmocka_unit_test(a_set_that_is_not_to_be_had_is_refused),
     };

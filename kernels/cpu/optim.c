@@ -1,6 +1,7 @@
 /* Choice of the optimizer kernels by what the processor can do,
  * and what a gradient is asked before it is used. */
 #include "kernels/cpu/optim.h"
+#include "kernels/cpu/select.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,14 +15,8 @@ extern const struct optim_kernels optim_kernels_avx512, optim_kernels_avx2;
 static const struct optim_kernels *find(const char *wanted)
 {
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if ((!wanted || strcmp(wanted, "avx512") == 0) && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
-        return &optim_kernels_avx512;
-    if ((!wanted || strcmp(wanted, "avx2") == 0) && __builtin_cpu_supports("avx2") &&
-        __builtin_cpu_supports("fma"))
-        return &optim_kernels_avx2;
+    if ((!wanted || strcmp(wanted, "avx512") == 0) && cpu_can(CAN_AVX512)) return &optim_kernels_avx512;
+    if ((!wanted || strcmp(wanted, "avx2") == 0) && cpu_can(CAN_AVX2)) return &optim_kernels_avx2;
 #endif
     return !wanted || strcmp(wanted, "plain") == 0 ? &optim_kernels_plain : NULL;
 }

@@ -1,5 +1,6 @@
 /* The two passes of PIL's resize: plain C and AVX2. */
 #include "kernels/cpu/resize.h"
+#include "kernels/cpu/select.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +54,7 @@ static void down_plain(const struct resize_axis *a, int i, const uint8_t *rows, 
 bool resize_vector(void)
 {
     const char *wanted = getenv("MEOPT_CPU_ISA");
-    return __builtin_cpu_supports("avx2") && !(wanted && strcmp(wanted, "plain") == 0);
+    return cpu_can(CAN_AVX2) && !(wanted && strcmp(wanted, "plain") == 0);
 }
 
 /* Four taps of one output pixel: the lower lane takes taps 0 and 1, the upper 2 and 3, as pairs of words for

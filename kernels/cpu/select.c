@@ -81,6 +81,28 @@ enum cpu_set cpu_set_of(const struct processor *p)
 
 /* ---- This processor ------------------------------------------------------------------------------------ */
 
+#if defined(__x86_64__)
+/* By CPUID alone: of vendors that a compiler's __builtin_cpu_supports does not know, Hygon among them, it
+ * says that they can do nothing. */
+static unsigned asked_of_cpuid(void)
+{
+    enum { YMM = 6, ZMM = 0xe6 }; /* what the operating system saves: XCR0 */
+    enum { FMA = 1 << 12, XSAVED = 1 << 27 | 1 << 28 };
+    const unsigned wide = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
+    unsigned a, b, c, d, saved, high, last, can = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & XSAVED) != XSAVED || !(c & FMA)) return 0;
+    __asm__ volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    if ((saved & YMM) != YMM || !__get_cpuid_count(7, 0, &last, &b, &c, &d) || !(b >> 5 & 1)) return 0;
+    can = CAN_AVX2;
+    if ((saved & ZMM) == ZMM && (b & wide) == wide) can |= CAN_AVX512;
+    if (can & CAN_AVX512 && c >> 11 & 1) can |= CAN_AVX512_VNNI;
+    if (last < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d)) return can;
+    if (HAS_AVX_VNNI && a >> 4 & 1) can |= CAN_AVX_VNNI;
+    if (can & CAN_AVX512 && a >> 5 & 1) can |= CAN_AVX512_BF16;
+    return can;
+}
+#endif
+
 /* `can` as of the struct, in *own the set of cpu_set_of; asked once, since a virtual machine may be slow to
  * answer */
 static unsigned here(enum cpu_set *own)
@@ -92,22 +114,12 @@ static unsigned here(enum cpu_set *own)
     if (!can) {
         unsigned a, b, c, d, letters[3];
         char vendor[13] = "";
-        struct processor p = {vendor, 0, 0, 0};
+        struct processor p = {vendor, 0, 0, asked_of_cpuid()};
         if (__get_cpuid(0, &a, &letters[0], &letters[2], &letters[1])) memcpy(vendor, letters, 12);
         if (__get_cpuid(1, &a, &b, &c, &d)) {
             p.family = (int)(a >> 8 & 15);
             p.model = (int)(a >> 4 & 15) | (int)(a >> 12 & 0xf0);
             if (p.family == 15) p.family += (int)(a >> 20 & 255);
-        }
-        /* the compiler's checks look at what the operating system saves, too */
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) p.can |= CAN_AVX2;
-        if (HAS_AVX_VNNI && p.can && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1)
-            p.can |= CAN_AVX_VNNI;
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-            p.can |= CAN_AVX512;
-            if (__builtin_cpu_supports("avx512vnni")) p.can |= CAN_AVX512_VNNI;
-            if (__builtin_cpu_supports("avx512bf16")) p.can |= CAN_AVX512_BF16;
         }
         can = p.can | cpu_set_of(&p) << OWN | ASKED;
         atomic_store(&known, can);
@@ -117,7 +129,9 @@ static unsigned here(enum cpu_set *own)
     return can & 255;
 }
 
-bool cpu_set_runs(enum cpu_set set) { return (here(NULL) & needs[set]) == needs[set]; }
+bool cpu_can(unsigned what) { return (here(NULL) & what) == what; }
+
+bool cpu_set_runs(enum cpu_set set) { return cpu_can(needs[set]); }
 
 /* What MEOPT_CPU_ISA says; NULL: nothing. amx: the matrix unit beside all else. */
 static const char *wanted(void)

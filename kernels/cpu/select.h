@@ -38,6 +38,9 @@ struct processor {
 /* The set that it takes by itself. */
 enum cpu_set cpu_set_of(const struct processor *);
 
+/* Whether this processor can do all of that. */
+bool cpu_can(unsigned what);
+
 /* Whether this processor and build have it. */
 bool cpu_set_runs(enum cpu_set);
 
