@@ -13,8 +13,9 @@
  *
  * (block floating point: Wilkinson, "Rounding Errors in Algebraic Processes", 1963; Drumond et al., "Training
  * DNNs with Hybrid Block Floating Point", arXiv 1804.01526). Beside what rounding the operands to bf16 cost,
- * up to largest / 512, this is small. An infinity or NaN makes all sums of its block NaN. Blocks whose
- * largest is below 2^-115 keep fewer bits. */
+ * up to largest / 512, this is small, but where one of a block is a hundred times the others in one operand
+ * and little in the other: then nothing hides it (tests/bench/RESULTS.md, "What they lose"). An infinity or
+ * NaN makes all sums of its block NaN. Blocks whose largest is below 2^-115 keep fewer bits. */
 #ifndef MEOPT_KERNELS_CPU_CODES_H
 #define MEOPT_KERNELS_CPU_CODES_H
 
