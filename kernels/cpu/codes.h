@@ -2,20 +2,27 @@
  *
  * A processor without a matrix unit multiplies 16-bit whole numbers at twice the rate of floats (VNNI's
  * vpdpwssd) or half as fast again (AVX2's vpmaddwd and vpaddd). So a pair of bf16 (product.h) becomes a pair
- * of codes: CODE_WORDS words of a row of A, or of a column of B, share a unit u, a power of two with 2^11 u
- * <= largest |x| < 2^12 u, and x is taken as u times the nearest whole number (ties to even). A bf16 has 8
- * bits, so what is at least a sixteenth of the largest is exact; anything else is wrong by at most u / 2,
- * largest / 4096. 128 products of codes below 2^12 have an exact sum in 32 bits. It is scaled by both units
- * and added to the sum of floats:
+ * of codes: CODE_WORDS words of a row of A, or of a column of B, are a block x and share a unit u, and x_k is
+ * taken as u times the nearest whole number (ties to even), wrong by at most u / 2. The unit is the least
+ * power of two with
+ *
+ *     |x|^2 = sum over k of x_k^2 < 2^30 u^2
+ *
+ * so codes have 16 bits and, by Cauchy and Schwarz, every sum of products of codes is exact in 32. It is
+ * scaled by both units and added to the sum of floats:
  *
  *     |error of c_ij| <= sum over k of (u_a |b_kj| + u_b |a_ik| + u_a u_b / 2) / 2  and fp32's of k / 128
  * sums
  *
  * (block floating point: Wilkinson, "Rounding Errors in Algebraic Processes", 1963; Drumond et al., "Training
- * DNNs with Hybrid Block Floating Point", arXiv 1804.01526). Beside what rounding the operands to bf16 cost,
- * up to largest / 512, this is small, but where one of a block is a hundred times the others in one operand
- * and little in the other: then nothing hides it (tests/bench/RESULTS.md, "What they lose"). An infinity or
- * NaN makes all sums of its block NaN. Blocks whose largest is below 2^-115 keep fewer bits. */
+ * DNNs with Hybrid Block Floating Point", arXiv 1804.01526). A bf16 has 8 bits, so what is at least 2^7 u is
+ * exact. Where all of a block are alike, u is at most largest / 1448; of normal numbers about largest / 5000;
+ * where one stands above all others, largest / 16384. A unit by the largest alone has to leave room for a
+ * block full of its like: beside one channel or token of 5,000 times the others, 127 others were lost, and
+ * all to the same side. Beside what rounding the operands to bf16 cost, up to largest / 512, this is small,
+ * but where A is large at one k and B is small at the same: RESULTS.md has figures. An infinity or NaN makes
+ * all sums of its block NaN. A block with |x| below 2^-60 or from 2^60 on has 2^11 u <= largest < 2^12 u, and
+ * fewer bits below 2^-115. */
 #ifndef MEOPT_KERNELS_CPU_CODES_H
 #define MEOPT_KERNELS_CPU_CODES_H
 
@@ -46,13 +53,24 @@ INLINE ints larger(ints top, ints x)
 {
     return _mm512_max_epu16(top, _mm512_and_si512(x, _mm512_set1_epi32(0x7fff7fff)));
 }
+INLINE __m128i largest_eight(ints top)
+{
+    __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(top), _mm512_extracti64x4_epi64(top, 1));
+    return _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+}
+INLINE float sum_of(lanes x) { return _mm512_reduce_add_ps((__m512)x); }
+INLINE bool any_outside(lanes x, float least, float end)
+{
+    return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(least), _CMP_NGE_UQ) |
+           _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(end), _CMP_NLT_UQ);
+}
+INLINE lanes first_of(ints pairs) { return (lanes)_mm512_slli_epi32(pairs, 16); }
+INLINE lanes second_of(ints pairs) { return (lanes)_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)); }
 /* pairs of bf16 to pairs of codes */
 INLINE ints code_pairs(ints x, lanes up)
 {
-    __m512 low = (__m512)_mm512_slli_epi32(x, 16),
-           high = (__m512)_mm512_and_si512(x, _mm512_set1_epi32(-65536));
-    ints l = _mm512_cvtps_epi32(_mm512_mul_ps(low, (__m512)up)),
-         h = _mm512_cvtps_epi32(_mm512_mul_ps(high, (__m512)up));
+    ints l = _mm512_cvtps_epi32((__m512)(first_of(x) * up)),
+         h = _mm512_cvtps_epi32((__m512)(second_of(x) * up));
     return _mm512_mask_blend_epi16(0xaaaaaaaau, l, _mm512_slli_epi32(h, 16));
 }
 #else
@@ -75,86 +93,154 @@ INLINE ints larger(ints top, ints x)
 {
     return _mm256_max_epu16(top, _mm256_and_si256(x, _mm256_set1_epi32(0x7fff7fff)));
 }
+INLINE __m128i largest_eight(ints top)
+{
+    return _mm_max_epu16(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+}
+INLINE float sum_of(lanes x)
+{
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1)),
+           two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+INLINE bool any_outside(lanes x, float least, float end)
+{
+    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps((__m256)x, _mm256_set1_ps(least), _CMP_NGE_UQ),
+                                           _mm256_cmp_ps((__m256)x, _mm256_set1_ps(end), _CMP_NLT_UQ)));
+}
+INLINE lanes first_of(ints pairs) { return (lanes)_mm256_slli_epi32(pairs, 16); }
+INLINE lanes second_of(ints pairs) { return (lanes)_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)); }
 INLINE ints code_pairs(ints x, lanes up)
 {
-    __m256 low = (__m256)_mm256_slli_epi32(x, 16),
-           high = (__m256)_mm256_and_si256(x, _mm256_set1_epi32(-65536));
-    ints l = _mm256_cvtps_epi32(_mm256_mul_ps(low, (__m256)up)),
-         h = _mm256_cvtps_epi32(_mm256_mul_ps(high, (__m256)up));
+    ints l = _mm256_cvtps_epi32((__m256)(first_of(x) * up)),
+         h = _mm256_cvtps_epi32((__m256)(second_of(x) * up));
     return _mm256_blend_epi16(l, _mm256_slli_epi32(h, 16), 0xaa);
 }
 #endif
 
 /* ---- Coding -------------------------------------------------------------------------------------------- */
 
-/* The unit of a block and its inverse, by the bits of the largest magnitude. Zeros have unit 0: the product
- * of a tiny one with another is a number without leading bit, which takes processors a hundred cycles. */
-INLINE float unit_of(uint32_t top)
+/* The unit's exponent, biased, by the sum of squares, or where that is beyond fp32 by the largest's bits.
+ * Zeros have unit 0: the product of a tiny one with another is a number without leading bit, which takes
+ * processors a hundred cycles. */
+INLINE uint32_t unit_exponent(uint32_t top, float squares)
 {
-    uint32_t exponent = top >> 7;
-    if (top == 0) return 0;
-    if (exponent == 255) return float_one(0x7fc00000);
-    return float_one((exponent < 12 ? 1 : exponent - 11) << 23);
+    uint32_t exponent = top >> 7, size = bits_one(squares) >> 23 & 255;
+    return size >= 8 && size < 253 ? (size + 99) >> 1 : exponent < 12 ? top > 0 : exponent - 11;
 }
-INLINE float inverse_of(uint32_t top)
+INLINE float unit_of(uint32_t top, float squares)
 {
-    uint32_t exponent = top >> 7;
-    return float_one((265 - (exponent < 12 ? 12 : exponent)) << 23);
+    return float_one(top >> 7 == 255 ? 0x7fc00000 : unit_exponent(top, squares) << 23);
+}
+INLINE float inverse_of(uint32_t top, float squares)
+{
+    return float_one((254 - unit_exponent(top, squares)) << 23);
 }
 
-/* `count` times n vectors, all of one `count` n LANES words apart from the next: their largest magnitudes */
-INLINE void find_tops(const word *x, int n, int64_t step, int64_t count, uint32_t *tops)
+/* n series of `count` vectors, `next` words from series to series and `step` from vector to vector: of each
+ * lane the sum of squares and, where one of these or of some of these may be beyond fp32, the largest
+ * magnitudes */
+static __attribute__((noinline, cold)) void find_tops(const word *x, int n, int64_t next, int64_t step,
+                                                      int64_t count, ints *top)
 {
-    ints top[VECTORS > 3 ? VECTORS : 3];
-#pragma GCC unroll 4
-    for (int v = 0; v < n; v++) top[v] = (ints){0};
+    for (int v = 0; v < n; v++)
+        for (int64_t i = 0; i < count; i++) top[v] = larger(top[v], load_ints(x + i * step + v * next));
+}
+INLINE void find_extents(const word *x, int n, int64_t next, int64_t step, int64_t count, ints *top,
+                         lanes *squares)
+{
+    const word *begin = x;
+    bool outside = false;
+#pragma GCC unroll 8
+    for (int v = 0; v < n; v++) squares[v] = (lanes){0};
     for (int64_t i = 0; i < count; i++, x += step)
-#pragma GCC unroll 4
-        for (int v = 0; v < n; v++) top[v] = larger(top[v], load_ints(x + v * LANES));
-    for (int v = 0; v < n; v++) {
-        uint32_t both[LANES];
-        memcpy(both, &top[v], sizeof both);
-        SIMD for (int l = 0; l < LANES; l++)
-        {
-            uint32_t low = both[l] & 0xffff, high = both[l] >> 16;
-            tops[v * LANES + l] = low > high ? low : high;
+#pragma GCC unroll 8
+        for (int v = 0; v < n; v++) {
+            ints pairs = load_ints(x + v * next);
+            squares[v] += first_of(pairs) * first_of(pairs);
+            squares[v] += second_of(pairs) * second_of(pairs);
         }
+#pragma GCC unroll 8
+    for (int v = 0; v < n; v++) {
+        top[v] = (ints){0};
+        outside |= any_outside(squares[v], 0x1p-119f, 0x1p120f);
+    }
+    if (outside) find_tops(begin, n, next, step, count, top);
+}
+
+INLINE void code_words(word *x, int n, int64_t next, int64_t step, int64_t count, const lanes *up)
+{
+    for (int64_t i = 0; i < count; i++, x += step)
+#pragma GCC unroll 8
+        for (int v = 0; v < n; v++) store_ints(x + v * next, code_pairs(load_ints(x + v * next), up[v]));
+}
+
+/* The larger of each pair. */
+INLINE void tops_of(ints pairs, uint32_t *tops)
+{
+    uint32_t both[LANES];
+    memcpy(both, &pairs, sizeof both);
+    SIMD for (int l = 0; l < LANES; l++)
+    {
+        uint32_t low = both[l] & 0xffff, high = both[l] >> 16;
+        tops[l] = low > high ? low : high;
     }
 }
 
-INLINE void code_words(word *x, int n, int64_t step, int64_t count, const float *inverse)
+enum { ROWS_WIDE = 8 }; /* ROWS, rounded up */
+INLINE void units_of_rows(const uint32_t top[ROWS_WIDE], const float squares[ROWS_WIDE], float units[ROWS],
+                          float inverse[ROWS_WIDE])
 {
-    lanes up[VECTORS > 3 ? VECTORS : 3];
-#pragma GCC unroll 4
-    for (int v = 0; v < n; v++) up[v] = load_lanes(inverse + v * LANES);
-    for (int64_t i = 0; i < count; i++, x += step)
-#pragma GCC unroll 4
-        for (int v = 0; v < n; v++) store_ints(x + v * LANES, code_pairs(load_ints(x + v * LANES), up[v]));
+    float unit[ROWS_WIDE];
+    SIMD for (int r = 0; r < ROWS_WIDE; r++)
+    {
+        unit[r] = unit_of(top[r], squares[r]);
+        inverse[r] = inverse_of(top[r], squares[r]);
+    }
+    memcpy(units, unit, ROWS * sizeof *units);
 }
 
-/* CODE_WORDS words of one row. Returns their unit. */
-INLINE float code_row(word *x)
+/* CODE_WORDS words of ROWS rows, `row` from row to row */
+INLINE void code_each(word *x, int64_t row, float units[ROWS])
 {
-    uint32_t tops[LANES], top = 0;
-    float inverse[LANES];
-    find_tops(x, 1, LANES, CODE_WORDS / LANES, tops);
-    for (int l = 0; l < LANES; l++) top = tops[l] > top ? tops[l] : top;
-    for (int l = 0; l < LANES; l++) inverse[l] = inverse_of(top);
-    code_words(x, 1, LANES, CODE_WORDS / LANES, inverse);
-    return unit_of(top);
+    ints top[ROWS];
+    lanes squares[ROWS];
+    uint32_t largest[ROWS_WIDE] = {0};
+    float sum[ROWS_WIDE] = {0}, inverse[ROWS_WIDE];
+    find_extents(x, ROWS, row, LANES, CODE_WORDS / LANES, top, squares);
+    for (int r = 0; r < ROWS; r++) {
+        __m128i rest = _mm_xor_si128(largest_eight(top[r]), _mm_set1_epi16(-1)); /* the least is found */
+        largest[r] = 0xffff - (uint32_t)_mm_extract_epi16(_mm_minpos_epu16(rest), 0);
+        sum[r] = sum_of(squares[r]);
+    }
+    units_of_rows(largest, sum, units, inverse);
+    for (int r = 0; r < ROWS; r++) {
+        lanes up = inverse[r] - (lanes){0};
+        code_words(x + r * row, 1, 0, LANES, CODE_WORDS / LANES, &up);
+    }
 }
 
 /* CODE_WORDS words of ROWS rows, word by word of depth: in three vectors each lane has its row. */
 INLINE void code_group(word *x, float units[ROWS])
 {
-    enum { CYCLE = 3 * LANES };
-    uint32_t tops[CYCLE], top[ROWS] = {0};
-    float inverse[CYCLE];
-    find_tops(x, 3, CYCLE, CODE_WORDS * ROWS / CYCLE, tops);
-    for (int l = 0; l < CYCLE; l++) top[l % ROWS] = tops[l] > top[l % ROWS] ? tops[l] : top[l % ROWS];
-    for (int r = 0; r < ROWS; r++) units[r] = unit_of(top[r]);
-    for (int l = 0; l < CYCLE; l++) inverse[l] = inverse_of(top[l % ROWS]);
-    code_words(x, 3, CYCLE, CODE_WORDS * ROWS / CYCLE, inverse);
+    enum { CYCLE = 3 * LANES, ROOM = CYCLE + ROWS_WIDE - ROWS };
+    ints top[3];
+    lanes squares[3], up[3];
+    uint32_t tops[ROOM] = {0}, largest[ROWS_WIDE] = {0};
+    float sums[ROOM] = {0}, sum[ROWS_WIDE] = {0}, inverse[ROWS_WIDE], cycle[ROOM];
+    find_extents(x, 3, LANES, CYCLE, CODE_WORDS * ROWS / CYCLE, top, squares);
+    for (int v = 0; v < 3; v++) tops_of(top[v], tops + v * LANES);
+    memcpy(sums, squares, sizeof squares);
+    for (int l = 0; l < CYCLE; l += ROWS) SIMD for (int r = 0; r < ROWS_WIDE; r++)
+        {
+            largest[r] = tops[l + r] > largest[r] ? tops[l + r] : largest[r];
+            sum[r] += sums[l + r];
+        }
+    units_of_rows(largest, sum, units, inverse);
+    for (int l = 0; l < CYCLE; l += ROWS) /* what is written behind ROWS of them is written again */
+        memcpy(cycle + l, inverse, sizeof inverse);
+    memcpy(up, cycle, sizeof up);
+    code_words(x, 3, LANES, CYCLE, CODE_WORDS * ROWS / CYCLE, up);
 }
 
 /* A panel of B, `depth` words by PANEL columns: units (blocks, PANEL) */
@@ -162,14 +248,20 @@ static inline void code_panel(word *x, int64_t depth, float *units)
 {
     for (int64_t p = 0; p < depth; p += CODE_WORDS, x += CODE_WORDS * PANEL, units += PANEL) {
         int64_t count = depth - p < CODE_WORDS ? depth - p : CODE_WORDS;
+        ints top[VECTORS];
+        lanes squares[VECTORS], up[VECTORS];
         uint32_t tops[PANEL];
-        float inverse[PANEL];
-        find_tops(x, VECTORS, PANEL, count, tops);
-        for (int c = 0; c < PANEL; c++) {
-            units[c] = unit_of(tops[c]);
-            inverse[c] = inverse_of(tops[c]);
+        float sums[PANEL], inverse[PANEL];
+        find_extents(x, VECTORS, LANES, PANEL, count, top, squares);
+        for (int v = 0; v < VECTORS; v++) tops_of(top[v], tops + v * LANES);
+        memcpy(sums, squares, sizeof squares);
+        SIMD for (int c = 0; c < PANEL; c++)
+        {
+            units[c] = unit_of(tops[c], sums[c]);
+            inverse[c] = inverse_of(tops[c], sums[c]);
         }
-        code_words(x, VECTORS, PANEL, count, inverse);
+        memcpy(up, inverse, sizeof up);
+        code_words(x, VECTORS, LANES, PANEL, count, up);
     }
 }
 
@@ -187,14 +279,14 @@ static inline void code_rows(word *x, int64_t rows, int64_t depth, int grouped, 
             if (!whole) memcpy(few, at, bytes);
             code_group(whole ? at : few, units);
             if (!whole) memcpy(at, few, bytes);
-        } else
-            for (int64_t r = 0; r < rows; r++) {
-                word *at = x + r * depth + p;
-                size_t bytes = (size_t)count * sizeof *few;
-                if (!whole) memcpy(few, at, bytes);
-                units[r] = code_row(whole ? at : few);
-                if (!whole) memcpy(at, few, bytes);
-            }
+        } else if (whole && rows == ROWS) code_each(x + p, depth, units);
+        else {
+            size_t bytes = (size_t)count * sizeof *few;
+            if (!whole) memset(few, 0, sizeof few); /* not the block before this */
+            for (int64_t r = 0; r < rows; r++) memcpy(few + r * CODE_WORDS, x + r * depth + p, bytes);
+            code_each(few, CODE_WORDS, units);
+            for (int64_t r = 0; r < rows; r++) memcpy(x + r * depth + p, few + r * CODE_WORDS, bytes);
+        }
     }
 }
 
