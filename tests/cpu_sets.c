@@ -1,7 +1,10 @@
 /* kernels/cpu/select: which set of kernels each processor takes, and that a set asked for is had or refused.
- */
+ * core/base/cpu: what a processor can do, and that everything ahead of the kernels asks there. */
+#include "core/base/cpu.h"
+#include "core/base/file.h"
 #include "core/device/device.h"
 #include "core/meopt.h"
+#include "core/weights/internal.h"
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/select.h"
@@ -100,7 +103,11 @@ static void what_the_system_lists_is_used(void **state)
     static const struct {
         const char *flag;
         unsigned can;
-    } flags[] = {{" avx2 ", CAN_AVX2}, {" avx512bw ", CAN_AVX512}, {" avx512_vnni ", CAN_AVX512_VNNI}};
+    } flags[] = {{" avx2 ", CAN_AVX2},
+                 {" avx512bw ", CAN_AVX512},
+                 {" avx512_vnni ", CAN_AVX512_VNNI},
+                 {" sse4_2 ", CAN_CRC32C},
+                 {" pclmulqdq ", CAN_CARRYLESS}};
     char line[8192] = "";
     FILE *f = fopen("/proc/cpuinfo", "r");
     while (f && fgets(line, sizeof line, f) && strncmp(line, "flags", 5) != 0) line[0] = 0;
@@ -108,6 +115,56 @@ static void what_the_system_lists_is_used(void **state)
     if (!line[0]) skip();
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         assert_int_equal(cpu_can(flags[i].can), strstr(line, flags[i].flag) != NULL);
+#endif
+}
+
+static unsigned asked;
+static bool says_no;
+
+bool __real_cpu_can(unsigned what);
+bool __wrap_cpu_can(unsigned what);
+bool __wrap_cpu_can(unsigned what)
+{
+    asked |= what;
+    return !says_no && __real_cpu_can(what);
+}
+
+/* Each by what the processor can do, to the bits of its plain form. */
+static void checksums_and_conversions_are_by_what_it_can(void **state)
+{
+    (void)state;
+#if defined(__x86_64__)
+    enum { BYTES = 5 * 4096, COUNT = BYTES / 2 };
+    static uint8_t data[BYTES];
+    static float wide[2][2][COUNT];
+    static uint16_t narrow[2][2][COUNT];
+    uint32_t c[2], zip[2], x = 1;
+    for (size_t i = 0; i < BYTES; i++) data[i] = (uint8_t)((x = x * 1664525u + 1013904223u) >> 24);
+    for (size_t i = 1; i < BYTES; i += 2) data[i] &= 0xbb; /* finite of either format */
+    for (int plain = 0; plain < 2; plain++) {
+        says_no = plain;
+        asked = 0;
+        c[plain] = crc32c(0, data, BYTES - 1);
+        assert_int_equal(asked, CAN_CRC32C);
+        asked = 0;
+        zip[plain] = crc32_zip(0, data, BYTES - 1);
+        assert_int_equal(asked, CAN_CARRYLESS);
+        for (int half = 0; half < 2; half++) {
+            enum dtype type = half ? DTYPE_F16 : DTYPE_BF16;
+            asked = 0;
+            weights_convert(wide[plain][half], DTYPE_F32, data, type, COUNT);
+            assert_int_equal(asked, CAN_AVX2);
+            asked = 0;
+            weights_convert(narrow[plain][half], half ? DTYPE_BF16 : DTYPE_F16, wide[plain][half], DTYPE_F32,
+                            COUNT);
+            assert_int_equal(asked, CAN_AVX2);
+        }
+    }
+    says_no = false;
+    assert_int_equal(c[0], c[1]);
+    assert_int_equal(zip[0], zip[1]);
+    assert_memory_equal(wide[0], wide[1], sizeof wide[0]);
+    assert_memory_equal(narrow[0], narrow[1], sizeof narrow[0]);
 #endif
 }
 
@@ -171,6 +228,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_processor_takes_the_products_it_is_fast_at),
         cmocka_unit_test(what_the_system_lists_is_used),
+        cmocka_unit_test(checksums_and_conversions_are_by_what_it_can),
         cmocka_unit_test(a_set_that_runs_is_had),
         cmocka_unit_test(a_set_that_is_not_to_be_had_is_refused),
     };

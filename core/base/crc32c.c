@@ -1,6 +1,7 @@
 /* CRC-32C: see file.h. By the processor's instruction in three chains at once, since each of its answers
  * takes three cycles and the next may begin after one: three parts of LANE bytes, whose registers are joined
  * by what LANE zeros make of a register (a linear map, as M. Adler's crc32c.c has it). Else by tables. */
+#include "core/base/cpu.h"
 #include "core/base/file.h"
 #include "core/base/progress.h"
 
@@ -96,7 +97,7 @@ __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, c
 static uint32_t part(uint32_t crc, const uint8_t *p, size_t bytes)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("sse4.2")) return ~by_instruction(~crc, p, bytes);
+    if (cpu_can(CAN_CRC32C)) return ~by_instruction(~crc, p, bytes);
 #endif
     return ~by_tables(~crc, p, bytes);
 }

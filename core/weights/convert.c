@@ -5,6 +5,7 @@
  * bits, the first step rounds to odd instead (Boldo & Melquiond, "Emulation of FMA and
  * correctly rounded sums: proved algorithms using rounding to odd", 2008, theorem 3: exact
  * because float keeps at least two bits more than either 16-bit format). NaNs stay NaNs. */
+#include "core/base/cpu.h"
 #include "core/weights/weights.h"
 #include "kernels/bf16.h"
 
@@ -30,7 +31,7 @@ enum { BLOCK = 1024 };
     }                                                                                                        \
     static void name(result *restrict y, const source *restrict x, size_t n)                                 \
     {                                                                                                        \
-        (__builtin_cpu_supports("avx2") ? name##_avx2 : name##_base)(y, x, n);                               \
+        (cpu_can(CAN_AVX2) ? name##_avx2 : name##_base)(y, x, n);                                            \
     }
 #else
 #define FOR_AVX2(name, result, source)                                                                       \

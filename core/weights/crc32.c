@@ -4,6 +4,7 @@
  * reduction the rest (Gopal et al., "Fast CRC Computation for Generic Polynomials
  * Using PCLMULQDQ Instruction", Intel 2009; constants for the bit-reflected polynomial
  * 0xEDB88320 from its table). Elsewhere, and for the odd bytes, zlib. */
+#include "core/base/cpu.h"
 #include "core/weights/internal.h"
 
 #include <zlib.h>
@@ -53,7 +54,7 @@ TARGET static uint32_t crc32_folded(uint32_t crc, const uint8_t *p, size_t bytes
 uint32_t crc32_zip(uint32_t crc, const void *data, size_t bytes)
 {
     const uint8_t *p = data;
-    if (bytes >= 64 && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1")) {
+    if (bytes >= 64 && cpu_can(CAN_CARRYLESS)) {
         size_t folded = bytes & ~(size_t)15;
         crc = ~crc32_folded(~crc, p, folded);
         p += folded;

@@ -20,13 +20,12 @@
  * B 16 rows of pairs: row r holds (b[2r][j], b[2r+1][j]) for 16 columns j.
  */
 #include "kernels/cpu/gemm_amx.h"
-#include "kernels/cpu/select.h"
+#include "core/base/cpu.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 
 #include "kernels/cpu/amx_tiles.h"
 
-#include <cpuid.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #ifdef _OPENMP
@@ -40,13 +39,8 @@ enum { KC = 512, MC = 256, NC = 512 };
 
 static int machine_has_tiles(void)
 {
-    unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1)) return 0; /* avx512-bf16 */
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
-    /* amx-bf16, amx-tile; AVX-512 */
-    int cpu = (d >> 22 & 1) && (d >> 24 & 1) && cpu_can(CAN_AVX512);
     /* Linux hands out the 8 KiB of tile state on request only: ARCH_REQ_XCOMP_PERM, XTILEDATA. */
-    return cpu && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+    return cpu_can(CAN_AMX) && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 }
 
 int gemm_amx_available(void)

@@ -1,7 +1,7 @@
 /* Choice of the optimizer kernels by what the processor can do,
  * and what a gradient is asked before it is used. */
 #include "kernels/cpu/optim.h"
-#include "kernels/cpu/select.h"
+#include "core/base/cpu.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* The two passes of PIL's resize: plain C and AVX2. */
 #include "kernels/cpu/resize.h"
-#include "kernels/cpu/select.h"
+#include "core/base/cpu.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -18,15 +18,9 @@
  * nothing is assumed: floats, which are the plainer arithmetic and never slower than they have been. */
 #include "kernels/cpu/select.h"
 
-#include <stdatomic.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #ifdef MEOPT_AVX_VNNI
 enum { HAS_AVX_VNNI = 1 };
@@ -81,57 +75,21 @@ enum cpu_set cpu_set_of(const struct processor *p)
 
 /* ---- This processor ------------------------------------------------------------------------------------ */
 
-#if defined(__x86_64__)
-/* By CPUID alone: of vendors that a compiler's __builtin_cpu_supports does not know, Hygon among them, it
- * says that they can do nothing. */
-static unsigned asked_of_cpuid(void)
+/* what it can do and this build has */
+static struct processor here(void)
 {
-    enum { YMM = 6, ZMM = 0xe6 }; /* what the operating system saves: XCR0 */
-    enum { FMA = 1 << 12, XSAVED = 1 << 27 | 1 << 28 };
-    const unsigned wide = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
-    unsigned a, b, c, d, saved, high, last, can = 0;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & XSAVED) != XSAVED || !(c & FMA)) return 0;
-    __asm__ volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
-    if ((saved & YMM) != YMM || !__get_cpuid_count(7, 0, &last, &b, &c, &d) || !(b >> 5 & 1)) return 0;
-    can = CAN_AVX2;
-    if ((saved & ZMM) == ZMM && (b & wide) == wide) can |= CAN_AVX512;
-    if (can & CAN_AVX512 && c >> 11 & 1) can |= CAN_AVX512_VNNI;
-    if (last < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d)) return can;
-    if (HAS_AVX_VNNI && a >> 4 & 1) can |= CAN_AVX_VNNI;
-    if (can & CAN_AVX512 && a >> 5 & 1) can |= CAN_AVX512_BF16;
-    return can;
-}
-#endif
-
-/* `can` as of the struct, in *own the set of cpu_set_of; asked once, since a virtual machine may be slow to
- * answer */
-static unsigned here(enum cpu_set *own)
-{
-    enum { ASKED = 1 << 16, OWN = 8 };
-    static _Atomic unsigned known;
-    unsigned can = atomic_load(&known);
-#if defined(__x86_64__)
-    if (!can) {
-        unsigned a, b, c, d, letters[3];
-        char vendor[13] = "";
-        struct processor p = {vendor, 0, 0, asked_of_cpuid()};
-        if (__get_cpuid(0, &a, &letters[0], &letters[2], &letters[1])) memcpy(vendor, letters, 12);
-        if (__get_cpuid(1, &a, &b, &c, &d)) {
-            p.family = (int)(a >> 8 & 15);
-            p.model = (int)(a >> 4 & 15) | (int)(a >> 12 & 0xf0);
-            if (p.family == 15) p.family += (int)(a >> 20 & 255);
-        }
-        can = p.can | cpu_set_of(&p) << OWN | ASKED;
-        atomic_store(&known, can);
-    }
-#endif
-    if (own) *own = (enum cpu_set)(can >> OWN & 15);
-    return can & 255;
+    struct processor p = *cpu_here();
+    if (!HAS_AVX_VNNI) p.can &= ~(unsigned)CAN_AVX_VNNI;
+    return p;
 }
 
-bool cpu_can(unsigned what) { return (here(NULL) & what) == what; }
+static enum cpu_set own_set(void)
+{
+    struct processor p = here();
+    return cpu_set_of(&p);
+}
 
-bool cpu_set_runs(enum cpu_set set) { return cpu_can(needs[set]); }
+bool cpu_set_runs(enum cpu_set set) { return (here().can & needs[set]) == needs[set]; }
 
 /* What MEOPT_CPU_ISA says; NULL: nothing. amx: the matrix unit beside all else. */
 static const char *wanted(void)
@@ -151,26 +109,23 @@ static enum cpu_set named(const char *name)
 
 enum cpu_set cpu_set_taken(void)
 {
-    enum cpu_set own;
     const char *name = wanted();
-    (void)here(&own);
     enum cpu_set set = name ? named(name) : CPU_SETS;
-    return set < CPU_SETS && cpu_set_runs(set) ? set : own;
+    return set < CPU_SETS && cpu_set_runs(set) ? set : own_set();
 }
 
 bool cpu_set_refused(bool tiles, struct cpu_refusal *r)
 {
     const char *name = wanted();
     if (!name) return false;
-    enum cpu_set set = named(name), own;
+    enum cpu_set set = named(name);
     bool amx = strcmp(name, "amx") == 0;
     if (amx ? tiles : set < CPU_SETS && cpu_set_runs(set)) return false;
     snprintf(r->why, sizeof r->why, "MEOPT_CPU_ISA=%.60s is %s", name,
              amx || set < CPU_SETS ? "not what this processor, or this build, can run"
                                    : "no instruction set that is known");
-    (void)here(&own);
     size_t n =
-        (size_t)snprintf(r->hint, sizeof r->hint, "unset it to have %s; it may be", cpu_set_names[own]);
+        (size_t)snprintf(r->hint, sizeof r->hint, "unset it to have %s; it may be", cpu_set_names[own_set()]);
     for (int s = CPU_SETS - 1; s >= 0; s--)
         if (cpu_set_runs((enum cpu_set)s) && n < sizeof r->hint)
             n += (size_t)snprintf(r->hint + n, sizeof r->hint - n, " %s", cpu_set_names[s]);

@@ -6,6 +6,8 @@
 #ifndef MEOPT_KERNELS_CPU_SELECT_H
 #define MEOPT_KERNELS_CPU_SELECT_H
 
+#include "core/base/cpu.h"
+
 #include <stdbool.h>
 
 enum cpu_set {
@@ -20,26 +22,8 @@ enum cpu_set {
 };
 extern const char *const cpu_set_names[CPU_SETS];
 
-/* what it can do, the operating system willing and the set being in this build; AVX2 is with FMA, AVX512
- * with F, BW, VL and DQ */
-enum {
-    CAN_AVX2 = 1,
-    CAN_AVX_VNNI = 2,
-    CAN_AVX512 = 4,
-    CAN_AVX512_VNNI = 8,
-    CAN_AVX512_BF16 = 16,
-};
-struct processor {
-    const char *vendor; /* the 12 letters of CPUID's leaf 0 */
-    int family, model;  /* as CPUID's leaf 1 gives them, extended ones added */
-    unsigned can;
-};
-
 /* The set that it takes by itself. */
 enum cpu_set cpu_set_of(const struct processor *);
-
-/* Whether this processor can do all of that. */
-bool cpu_can(unsigned what);
 
 /* Whether this processor and build have it. */
 bool cpu_set_runs(enum cpu_set);
