@@ -5,6 +5,7 @@
 #include "core/device/device.h"
 #include "tests/optim_table.h"
 
+#include <errno.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdatomic.h>
 
@@ -43,6 +44,14 @@ void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
 {
     return fails() ? NULL : kept(__real_aligned_alloc(alignment, bytes));
+}
+int __real_posix_memalign(void **p, size_t alignment, size_t bytes);
+int __wrap_posix_memalign(void **p, size_t alignment, size_t bytes);
+int __wrap_posix_memalign(void **p, size_t alignment, size_t bytes)
+{
+    int code = fails() ? ENOMEM : __real_posix_memalign(p, alignment, bytes);
+    if (!code) kept(*p);
+    return code;
 }
 char *__real_strdup(const char *text);
 char *__wrap_strdup(const char *text);

@@ -56,8 +56,8 @@ static int host_allocate(struct device *dev, enum memory_class class, size_t byt
         *p = q;
         return 0;
     }
-    *p = aligned_alloc(bytes < PAGE_BYTES ? 64 : PAGE_BYTES, bytes);
-    return *p ? 0 : EXIT_HOST_MEMORY;
+    /* not aligned_alloc, which wants a multiple of the alignment */
+    return posix_memalign(p, bytes < PAGE_BYTES ? 64 : PAGE_BYTES, bytes) ? EXIT_HOST_MEMORY : 0;
 }
 static void host_release(struct device *dev, void *p, size_t bytes)
 {
