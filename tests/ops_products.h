@@ -44,22 +44,22 @@ static void gemm_call(struct trial *T)
     struct gemm g = gemm_of(T);
     OPS->gemm(T->device, &g);
 }
-/* What codes.h makes of n elements along the inner dimension, `step` apart: x, taken there as it is
- * documented; units: of each element's block. */
-static void code_along(const double *x, int64_t step, int64_t n, double *coded, double *units)
+/* What codes.h makes of n elements along the inner dimension, as it is documented there; units: of each
+ * element's block. */
+static void code_along(const double *x, int64_t n, double *coded, double *units)
 {
     enum { BLOCK = 2 * 64 };
     for (int64_t from = 0; from < n; from += BLOCK) {
         int64_t to = n < from + BLOCK ? n : from + BLOCK;
         double largest = 0, squares = 0, products = 0, unit = 1;
         for (int64_t p = from; p < to; p++) {
-            largest = fmax(largest, fabs(x[p * step]));
-            squares += x[p * step] * x[p * step];
+            largest = fmax(largest, fabs(x[p]));
+            squares += x[p] * x[p];
         }
         while (largest > 0 && squares < 0x1p28 * unit * unit) unit /= 2;
         while (squares >= 0x1p30 * unit * unit) unit *= 2;
         for (int64_t p = from; p < to; p++) {
-            double code = nearbyint(x[p * step] / unit);
+            double code = nearbyint(x[p] / unit);
             products += code * code;
             units[p] = largest > 0 ? unit : 0;
             coded[p] = unit * code;
@@ -80,7 +80,7 @@ static struct along along_of(const double *x, int64_t rows, int64_t k, int64_t r
     assert_true(a.x && a.coded && a.unit);
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t p = 0; p < k; p++) a.x[i * k + p] = x[i * row + p * step];
-        code_along(a.x + i * k, 1, k, a.coded + i * k, a.unit + i * k);
+        code_along(a.x + i * k, k, a.coded + i * k, a.unit + i * k);
     }
     return a;
 }

@@ -37,8 +37,7 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
     if (plain) {
         snprintf(facts[FACT_KERNELS].cost, sizeof facts->cost,
                  "everything is several times slower than with AVX2");
-        snprintf(facts[FACT_KERNELS].mend, sizeof facts->mend,
-                 cpu_set_asked() ? "unset MEOPT_CPU_ISA" : "run on a processor of 2013 or later");
+        snprintf(facts[FACT_KERNELS].mend, sizeof facts->mend, "%s", cpu_plain_mend());
     }
     snprintf(onednn, sizeof onednn, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     snprintf(own, sizeof own, "MEOpt's own, %s", ops->isa);

@@ -79,8 +79,7 @@ static void check_processor(struct doctor *d)
     line_real(l, "threads", threads);
     if (refused) line_advise(l, refusal.why, refusal.hint);
     else if (l->finding)
-        line_advise(l, "without AVX2 everything on the CPU is several times slower",
-                    cpu_set_asked() ? "unset MEOPT_CPU_ISA" : "run on a processor of 2013 or later");
+        line_advise(l, "without AVX2 everything on the CPU is several times slower", cpu_plain_mend());
     if (threads > allowed) {
         l = doctor_add(d, FINDING_WARNING, "OMP_NUM_THREADS asks for %d threads on %d processors", threads,
                        allowed);

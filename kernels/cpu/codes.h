@@ -26,10 +26,11 @@
 #ifndef MEOPT_KERNELS_CPU_CODES_H
 #define MEOPT_KERNELS_CPU_CODES_H
 
+#include "kernels/cpu/ops.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/vector.h"
 
-enum { CODE_WORDS = 64, PANEL = LANES * VECTORS };
+enum { CODE_WORDS = GEMM_BLOCK, PANEL = LANES * VECTORS };
 
 /* CPU_FLOATS: a set without, where whole numbers are slow (select.c) */
 #if defined(__AVX512VNNI__) && !defined(__AVX512BF16__) ||                                                   \

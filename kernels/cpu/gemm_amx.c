@@ -20,14 +20,13 @@
  * B 16 rows of pairs: row r holds (b[2r][j], b[2r+1][j]) for 16 columns j.
  */
 #include "kernels/cpu/gemm_amx.h"
-#include "core/base/cpu.h"
+#include "kernels/cpu/select.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 
 #include "kernels/cpu/amx_tiles.h"
 
 #include <stdbool.h>
-#include <stdlib.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -47,8 +46,7 @@ int gemm_amx_available(void)
 {
     static int known = -1;
     if (known < 0) known = machine_has_tiles();
-    const char *wanted = getenv("MEOPT_CPU_ISA");
-    return known && (!wanted || !*wanted || strcmp(wanted, "amx") == 0);
+    return known && cpu_tiles_wanted();
 }
 
 /* Blocks as even as possible, at most `most`, a multiple of PANEL. */

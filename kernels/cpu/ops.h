@@ -71,7 +71,8 @@ enum {
     GEMM_DEPTH = 128,
     GEMM_PANEL = 64,
     GEMM_GAPS = 272,
-    GEMM_UNITS = 2 * (516 + 64)
+    GEMM_BLOCK = 64, /* words of codes with one unit (codes.h) */
+    GEMM_UNITS = GEMM_DEPTH / GEMM_BLOCK * (GEMM_ROWS + GEMM_PANEL)
 };
 size_t gemm_scratch(int threads);
 size_t attention_scratch(int64_t N, int64_t dh, int threads);

@@ -1,9 +1,8 @@
 /* Choice of the optimizer kernels by what the processor can do,
  * and what a gradient is asked before it is used. */
 #include "kernels/cpu/optim.h"
-#include "core/base/cpu.h"
+#include "kernels/cpu/select.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 extern const struct optim_kernels optim_kernels_plain;
@@ -11,23 +10,20 @@ extern const struct optim_kernels optim_kernels_plain;
 extern const struct optim_kernels optim_kernels_avx512, optim_kernels_avx2;
 #endif
 
-/* NULL: the fastest */
-static const struct optim_kernels *find(const char *wanted)
+/* Sets of one width differ in products, which are none of the optimizers'. */
+static const char *width_of(enum cpu_set set)
 {
-#if defined(__x86_64__)
-    if ((!wanted || strcmp(wanted, "avx512") == 0) && cpu_can(CAN_AVX512)) return &optim_kernels_avx512;
-    if ((!wanted || strcmp(wanted, "avx2") == 0) && cpu_can(CAN_AVX2)) return &optim_kernels_avx2;
-#endif
-    return !wanted || strcmp(wanted, "plain") == 0 ? &optim_kernels_plain : NULL;
+    return set >= SET_AVX512 ? "avx512" : set == SET_PLAIN ? "plain" : "avx2";
 }
 
 const struct optim_kernels *optim_kernels_find(const char *name)
 {
-    const char *asked = getenv("MEOPT_CPU_ISA"); /* as cpu_ops_select reads it */
-    if (name) return find(name);
-    if (asked && strncmp(asked, "avx2_", 5) == 0) asked = "avx2"; /* products are none of the optimizers' */
-    const struct optim_kernels *kernels = asked ? find(asked) : NULL;
-    return kernels ? kernels : find(NULL);
+    if (!name) name = width_of(cpu_set_taken());
+#if defined(__x86_64__)
+    if (strcmp(name, "avx512") == 0 && cpu_can(CAN_AVX512)) return &optim_kernels_avx512;
+    if (strcmp(name, "avx2") == 0 && cpu_can(CAN_AVX2)) return &optim_kernels_avx2;
+#endif
+    return strcmp(name, "plain") == 0 ? &optim_kernels_plain : NULL;
 }
 
 /* Eight partial sums: the order of additions is fixed, and the compiler may use vectors. */

@@ -471,11 +471,10 @@ OPTIM_FN void pair_store(const struct optim_task *t, const struct pair_work *w,
 }
 /* m and roots of a group, rounded to nearest on a grid that is theirs alone. */
 OPTIM_FN void store_pair_nearest(const struct optim_task *t, int64_t group, const real m[VECTORS],
-                                 const real root[VECTORS])
+                                 const real root[VECTORS], const struct pair_ratios *ratios)
 {
     struct pair_work work = {.grid = {.low = 0}, .group = group, .there = true};
     struct pair_thresholds nearest;
-    struct pair_ratios ratios;
     int64_t wide_groups = 0;
     pair_thresholds_nearest(&nearest);
     for (int i = 0; i < VECTORS; i++) {
@@ -484,8 +483,7 @@ OPTIM_FN void store_pair_nearest(const struct optim_task *t, int64_t group, cons
     }
     pair_round(t, &work, &nearest, &wide_groups);
     if (!work.there) return;
-    pair_ratios(&ratios);
-    pair_scale(&work, &ratios);
+    pair_scale(&work, ratios);
     pair_store(t, &work, &nearest);
 }
 

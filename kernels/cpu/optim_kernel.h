@@ -460,6 +460,8 @@ void OPTIM_NAME(optim_weights_out)(const struct optim_task *t, int64_t begin, in
 void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64_t end, const float *m,
                                 const float *v)
 {
+    struct pair_ratios ratios;
+    pair_ratios(&ratios);
     for (int64_t group = begin; group < end; group++, m += OPTIM_GROUP, v = v ? v + OPTIM_GROUP : NULL) {
         real x[VECTORS], y[VECTORS];
         word half[VECTORS];
@@ -469,7 +471,7 @@ void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64
         if (v && OPTIM_LOW_BIT(t->v_format)) {
             for (int i = 0; i < VECTORS; i++) y[i] = real_sqrt(y[i]);
             if (OPTIM_PAIR(t->m_format, t->v_format)) {
-                store_pair_nearest(t, group, x, y);
+                store_pair_nearest(t, group, x, y, &ratios);
                 continue;
             }
             store_rooted(t, t->m_format, t->v_format, group, x, y, half, half);

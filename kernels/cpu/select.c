@@ -98,7 +98,18 @@ static const char *wanted(void)
     return name && *name ? name : NULL;
 }
 
-bool cpu_set_asked(void) { return wanted() != NULL; }
+static bool is_tiles(const char *name) { return strcmp(name, "amx") == 0; }
+
+bool cpu_tiles_wanted(void)
+{
+    const char *name = wanted();
+    return !name || is_tiles(name);
+}
+
+const char *cpu_plain_mend(void)
+{
+    return wanted() ? "unset MEOPT_CPU_ISA" : "run on a processor of 2013 or later";
+}
 
 static enum cpu_set named(const char *name)
 {
@@ -119,7 +130,7 @@ bool cpu_set_refused(bool tiles, struct cpu_refusal *r)
     const char *name = wanted();
     if (!name) return false;
     enum cpu_set set = named(name);
-    bool amx = strcmp(name, "amx") == 0;
+    bool amx = is_tiles(name);
     if (amx ? tiles : set < CPU_SETS && cpu_set_runs(set)) return false;
     snprintf(r->why, sizeof r->why, "MEOPT_CPU_ISA=%.60s is %s", name,
              amx || set < CPU_SETS ? "not what this processor, or this build, can run"

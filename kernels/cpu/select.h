@@ -28,8 +28,11 @@ enum cpu_set cpu_set_of(const struct processor *);
 /* Whether this processor and build have it. */
 bool cpu_set_runs(enum cpu_set);
 
-/* Whether MEOPT_CPU_ISA says anything. */
-bool cpu_set_asked(void);
+/* Whether the matrix unit may be used where there is one: nothing else is asked for. */
+bool cpu_tiles_wanted(void);
+
+/* What to do about kernels that are plain. */
+const char *cpu_plain_mend(void);
 
 /* What this processor takes by itself, or the set that MEOPT_CPU_ISA asks for where it runs. */
 enum cpu_set cpu_set_taken(void);

@@ -26,27 +26,11 @@ if [ "$1" = table ]; then
     }' "$2" | LC_ALL=C sort
     exit
 fi
-here=$(cd "$(dirname "$0")/../../.." && pwd)
-results=$(realpath "$1")
-MEOPT=$(realpath "${MEOPT:-$here/build/meopt}")
-steps=${STEPS:-30}
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$dir"
-mkdir sample configs
-for archive in COCO2014 ModelWeight; do tar -xzf "$here/configs/sample/$archive.tar.gz" -C sample; done
-cp "$here"/configs/quickstart*.yaml configs
-export GOMP_SPINCOUNT=1000 OMP_NUM_THREADS=1
-touch "$results"
+. "$(dirname "$0")/engine.sh"
 for seed in ${SEEDS:-1 2 3 4 5}; do
     for pair in ${PAIRS:-quickstart quickstart_openclip quickstart_dinov2}; do
         for rule in ${RULES:-apadamw apadam apsgd lamb lion}; do
-            case $rule in
-            lion) lr=3.0e-4 ;;
-            apsgd) lr=5.0e-2 ;;
-            lamb) lr=1.0e-2 ;;
-            *) lr=2.0e-3 ;;
-            esac
+            lr=$(rate_of "$rule")
             for preset in baseline ${PRESETS:-quality balanced minimal}; do
                 grep -q "^$pair $rule $preset $seed " "$results" && continue
                 form="optim.preset=$preset optim.clip_mode=exact"
