@@ -2,6 +2,7 @@
 #include "cli/cmd_config.h"
 #include "cli/command.h"
 #include "core/base/file.h"
+#include "core/config/document.h"
 #include "core/config/edit.h"
 #include "core/config/value.h"
 
@@ -77,8 +78,11 @@ static int set_run(const struct arguments *args, struct error *err)
     for (int i = 0; i < count && code == 0; i++) {
         char *equals = strchr(args->operands[i + 1], '=');
         if (!equals) {
-            code = error_set(err, EXIT_USAGE, "write key=value, as in optim.use_meopt=true",
-                             "'%s' is not key=value", args->operands[i + 1]);
+            const char *text = args->operands[i + 1];
+            char named[96];
+            bool other = document_lookalike(named, sizeof named, text, strlen(text), 0);
+            code = error_set(err, EXIT_USAGE, other ? named : "write key=value, as in optim.use_meopt=true",
+                             "'%s' is not key=value", text);
             break;
         }
         *equals = 0;

@@ -78,6 +78,16 @@ static const struct wrong corpus[] = {
     {"model_t:\n  arch: eva01-g14\n", 2, 9, "expected one of", "did you mean eva01_g14?"},
     {"loss:\n  type: l2\n", 2, 9, "expected one of", "default: mse"},
     {"train:\n  precision: fp16\n", 2, 14, "expected one of", "did you mean"},
+    /* what an input method writes for ASCII */
+    {"optim：\n  lr: 1.0\n", 2, 5, "not valid YAML", "U+FF1A by ':' in line 1, column 6"},
+    {"optim:\n  lr：1.0\n", 2, 3, "has no keys but a value", "U+FF1A by ':' in line 2, column 5"},
+    {"optim:\n  lr:　1.0\n", 2, 3, "has no keys but a value", "U+3000 by ' ' in line 2, column 6"},
+    {"optim:\n  lr:\xC2\xA0"
+     "1.0\n",
+     2, 3, "has no keys but a value", "U+00A0 by ' ' in line 2, column 6"},
+    {"optim:\n  lr: １.0\n", 2, 7, "expected a number", "U+FF11 by '1'"},
+    {"optim:\n  use_meopt: “true”\n", 2, 14, "expected true or false", "U+201C by '\"' in line 2"},
+    {"run:\n  name: 实验：a/b\n", 2, 3, "run.name has a '/'", "run.dir"},
     /* twice, and what cannot stand together */
     {"optim:\n  lr: 1.0\n  # again\n  lr: 2.0\n", 4, 3, "given before, in line 2", "keep one"},
     {"optim:\n  lr: 1.0\ndata:\n  root: a\noptim:\n  lr: 2.0\n", 5, 1, "given before, in line 1", "keep one"},

@@ -44,13 +44,18 @@ void document_position(const char *text, size_t bytes, size_t at, int *line, int
     }
 }
 
+static uint32_t code_point(const unsigned char *p, size_t n)
+{
+    uint32_t c = n == 1 ? p[0] : p[0] & (0x7Fu >> n);
+    for (size_t i = 1; i < n; i++) c = c << 6 | (p[i] & 63);
+    return c;
+}
+
 /* Columns that a terminal gives a character: 2 for East Asian wide ones. wcwidth would need a locale. */
 static int columns_of(const unsigned char *p, size_t n)
 {
     if (n < 3) return 1;
-    uint32_t c = n == 3 ? (uint32_t)(p[0] & 15) << 12 | (uint32_t)(p[1] & 63) << 6 | (p[2] & 63)
-                        : (uint32_t)(p[0] & 7) << 18 | (uint32_t)(p[1] & 63) << 12 |
-                              (uint32_t)(p[2] & 63) << 6 | (p[3] & 63);
+    uint32_t c = code_point(p, n);
     return (c >= 0x1100 && c <= 0x115F) || (c >= 0x2E80 && c <= 0xA4CF) || (c >= 0xAC00 && c <= 0xD7A3) ||
                    (c >= 0xF900 && c <= 0xFAFF) || (c >= 0xFE30 && c <= 0xFE6F) ||
                    (c >= 0xFF00 && c <= 0xFF60) || (c >= 0xFFE0 && c <= 0xFFE6) ||
@@ -101,10 +106,39 @@ static void excerpt(char *dst, size_t size, const char *text, size_t bytes, size
     snprintf(dst, size, "%5d | %s\n      | %s", row, line, caret);
 }
 
+/* The ASCII character that this one looks like: full-width forms, blanks and quotes of input methods and
+ * word processors; 0: none. */
+static char ascii_of(uint32_t c)
+{
+    if (c >= 0xFF01 && c <= 0xFF5E) return (char)(c - 0xFEE0);
+    if (c == 0xA0 || c == 0x3000 || c == 0x202F || (c >= 0x2000 && c <= 0x200B)) return ' ';
+    if (c == 0x201C || c == 0x201D) return '"';
+    return c == 0x2018 || c == 0x2019 ? '\'' : 0;
+}
+
+bool document_lookalike(char *hint, size_t size, const char *text, size_t bytes, size_t at)
+{
+    size_t begin = at < bytes ? at : bytes, end;
+    while (begin > 0 && text[begin - 1] != '\n') begin--;
+    for (*hint = 0; begin < bytes && text[begin] != '\n' && text[begin] != '#'; begin = end) {
+        const unsigned char *p = (const unsigned char *)text + begin;
+        end = begin + point_bytes(*p);
+        if (*p < 0x80 || (begin == 0 && memcmp(text, "\xEF\xBB\xBF", bytes < 3 ? bytes : 3) == 0)) continue;
+        char ascii = end <= bytes ? ascii_of(code_point(p, end - begin)) : 0;
+        if (!ascii) return false; /* a text in another alphabet */
+        int line, column;
+        document_position(text, bytes, begin, &line, &column);
+        if (!*hint)
+            snprintf(hint, size, "replace U+%04X by '%c' in line %d, column %d: it only looks like it",
+                     code_point(p, end - begin), ascii, line, column);
+    }
+    return *hint;
+}
+
 int document_error(struct error *err, const char *path, const char *text, size_t bytes, size_t at,
                    size_t length, const char *hint, const char *format, ...)
 {
-    char sentence[320], shown[480];
+    char sentence[320], shown[480], named[96];
     va_list args;
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
@@ -112,6 +146,7 @@ int document_error(struct error *err, const char *path, const char *text, size_t
     int line, column;
     document_position(text, bytes, at, &line, &column);
     excerpt(shown, sizeof shown, text, bytes, at, length);
+    if (document_lookalike(named, sizeof named, text, bytes, at)) hint = named;
     error_set(err, EXIT_CONFIG, hint, "%s\n%s", sentence, shown);
     return error_at(err, path, line, column) ? EXIT_CONFIG : EXIT_CONFIG;
 }
@@ -179,6 +214,12 @@ static int yaml_failed(struct parser *p, struct error *err)
     } else if (y->problem && strstr(y->problem, "mapping values are not allowed")) {
         hint = "put a value that holds ': ' in quotes; check the indentation";
     }
+    char named[96];
+    size_t above = at; /* the cause may stand in the line above */
+    while (above > 0 && p->document->text[above - 1] != '\n') above--;
+    if (above > 0 &&
+        document_lookalike(named, sizeof named, p->document->text, p->document->bytes, above - 1))
+        hint = named;
     return document_error(err, p->path, p->document->text, p->document->bytes, at, 1, hint,
                           "not valid YAML: %s%s%s", y->problem ? y->problem : "unreadable",
                           y->context ? ", " : "", y->context ? y->context : "");

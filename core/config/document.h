@@ -56,6 +56,11 @@ struct document {
     size_t end; /* where a root mapping may grow: the end of the text, or the "..." line */
 };
 
+/* Looks for a character that only looks like ASCII (full-width '：' '＝', non-breaking blank) in the line
+ * around byte `at`, outside comments, and writes the advice to replace it to hint (size bytes). False where
+ * there is none, or where the line has letters outside ASCII as well, so that it may be meant. */
+bool document_lookalike(char *hint, size_t size, const char *text, size_t bytes, size_t at);
+
 /* err: EXIT_CONFIG with line, column, the line and a caret;
  * file is left to the caller's error_at... `path` names it. */
 int document_parse(struct document *document, const char *path, const char *text, size_t bytes,

@@ -334,8 +334,10 @@ static void take_override(struct load *l, const char *text)
     snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - text) : (int)strlen(text), text);
     int key = equals ? config_key_index(name) : -1;
     if (!equals) {
-        error_set(&e, EXIT_USAGE, "write key=value, as in train.batch_size=16", "'%.100s' is not key=value",
-                  text);
+        char named[96];
+        bool other = document_lookalike(named, sizeof named, text, strlen(text), 0);
+        error_set(&e, EXIT_USAGE, other ? named : "write key=value, as in train.batch_size=16",
+                  "'%.100s' is not key=value", text);
         tell(l, true, &e);
         return;
     }
