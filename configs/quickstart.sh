@@ -23,7 +23,10 @@ if [ -n "$home" ] && [ "$home" != "$(pwd -P)" ] && [ "$home" != "$PWD" ]; then
     rm -rf build/CMakeCache.txt build/CMakeFiles
     generator=
 fi
-cmake -S . -B build -G "${generator:-Ninja}" -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF >/dev/null
+# Code objects for the cards of this machine alone, unless an earlier configuration of build/ names others.
+archs=
+grep -q '^MEOPT_GPU_ARCHS:' build/CMakeCache.txt 2>/dev/null || archs=-DMEOPT_GPU_ARCHS=native
+cmake -S . -B build -G "${generator:-Ninja}" -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF $archs | grep 'cards of this machine' || true
 cmake --build build -j "$(nproc)"
 [ -z "$prefix" ] || cmake --install build --prefix "$prefix" >/dev/null
 meopt=build/meopt

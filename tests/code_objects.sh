@@ -23,6 +23,16 @@ echo object >"$2"
 FAKE
 chmod +x "$work/hipcc"
 HIPCC=$work/hipcc sh "$build" gfx936 "$work/out/x.co" || fail "the made-up compiler builds nothing"
+mkdir -p "$work/sys/class/kfd/kfd/topology/nodes/0" "$work/sys/class/kfd/kfd/topology/nodes/1"
+echo 'gfx_target_version 0' >"$work/sys/class/kfd/kfd/topology/nodes/0/properties"
+printf 'simd_count 64\ngfx_target_version 90010\n' >"$work/sys/class/kfd/kfd/topology/nodes/1/properties"
+printf '#!/bin/sh\necho 9.0\necho 9.0\n' >"$work/nvidia-smi"
+cp "$work/hipcc" "$work/nvcc"
+chmod +x "$work/nvidia-smi"
+cards=$(PATH="$work:$PATH" HIPCC=$work/hipcc NVCC=$work/nvcc MEOPT_SYSFS="$work/sys" sh "$build" --cards | tr '\n' ' ')
+[ "$cards" = "gfx90a sm_90 " ] || fail "the cards of the machine are '$cards'"
+cards=$(PATH="$work:$PATH" HIPCC=$work/hipcc NVCC=$work/nvcc BROKEN=1 MEOPT_SYSFS="$work/sys" sh "$build" --cards 2>"$work/log")
+[ -z "$cards" ] && grep -q sm_90 "$work/log" || fail "a card whose arch no compiler accepts is not named"
 [ -f "$work/out/x.co" ] || fail "no object"
 HIPCC=$work/hipcc SPILL=3 sh "$build" gfx936 "$work/y.co" 2>"$work/log" || fail "a user's build ends at spills"
 grep -q 'optim_step_8bit 3' "$work/log" || fail "a user is not told of spills"

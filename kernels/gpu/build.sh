@@ -4,6 +4,7 @@
 # spilled, shared bytes and registers, a line a kernel, as far as the compiler reports them. A kernel of the optimizer that spills is told,
 # because its speed is the memory's. With MEOPT_WERROR set, that and every warning is an error.
 #   build.sh --accepts ARCH          only ask whether the compiler knows the arch
+#   build.sh --cards                 print the archs of this machine's cards that a compiler here accepts, one per line
 #   build.sh --optional ARCH OUTPUT  an arch that does not compile is told, and left out with success
 # The compilers for DCU may spell matrix instructions in a way that matrix.h does not know: where the sources fail with them, they are
 # built without.
@@ -24,12 +25,27 @@ compile() { # ARCH SOURCE OUTPUT [FLAG]
     *) echo "build.sh: no compiler for $1: gfx..., sm_... or compute_..." >&2 && return 2 ;;
     esac
 }
+accepts() { # ARCH
+    echo '__global__ void nothing() {}' >"$work/nothing.hip"
+    case $1 in gfx*) sed -i '1i#include <hip/hip_runtime.h>' "$work/nothing.hip" ;; esac
+    compile "$1" "$work/nothing.hip" "$work/nothing" >"$work/log" 2>&1
+}
+# gfx90a from KFD's gfx_target_version 90010 (0 for a processor), sm_90 from the driver's compute capability 9.0
+cards() {
+    { cat "${MEOPT_SYSFS:-/sys}"/class/kfd/kfd/topology/nodes/*/properties 2>/dev/null || true; } |
+        awk '$1 == "gfx_target_version" && $2 > 0 { printf "gfx%d%x%x\n", $2 / 10000, int($2 / 100) % 100, $2 % 100 }'
+    { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || true; } | sed -n 's/^\([0-9]*\)\.\([0-9]\)$/sm_\1\2/p'
+}
 optional=
 case $1 in
 --accepts)
-    echo '__global__ void nothing() {}' >"$work/nothing.hip"
-    case $2 in gfx*) sed -i '1i#include <hip/hip_runtime.h>' "$work/nothing.hip" ;; esac
-    compile "$2" "$work/nothing.hip" "$work/nothing" >"$work/log" 2>&1
+    accepts "$2"
+    exit
+    ;;
+--cards)
+    cards | sort -u | while read -r arch; do
+        if accepts "$arch"; then echo "$arch"; else echo "build.sh: no compiler here accepts $arch, a card of this machine" >&2; fi
+    done
     exit
     ;;
 --optional) optional=1 && shift ;;
