@@ -6,6 +6,7 @@
 #include "core/config/document.h"
 #include "core/config/edit.h"
 #include "core/config/value.h"
+#include "core/data/data.h"
 #include "core/train/experiment.h"
 
 #include <stdlib.h>
@@ -256,6 +257,31 @@ static void check_problem(void *context, bool fatal, const struct error *e)
 /* A file that training will look for. */
 static void check_missing(void *context, const struct error *e) { check_problem(context, false, e); }
 
+/* --data: decodes every image. Within data.max_bad training runs, beyond it ends: problems are notes, then
+ * one error. */
+static int check_data(struct check *check, const char *path, const struct config *config)
+{
+    struct error e = {0};
+    struct data_options options = train_data_options(config);
+    struct data_findings found = {0};
+    int code = data_check(&options, check_missing, check, &found, &e);
+    int64_t allowed = data_bad_allowed(config->data.max_bad, found.images);
+    if (!code && found.unlisted) {
+        code = error_set(&e, EXIT_FAILED, "repair or exclude what the notes name",
+                         "%lld entries below data.root cannot be listed", (long long)found.unlisted);
+        error_at(&e, path, 0, 0);
+    } else if (!code && found.bad > allowed) {
+        code = error_set(&e, EXIT_FAILED, "repair or remove them, or raise data.max_bad",
+                         "%lld of %lld images cannot be decoded; data.max_bad allows %lld",
+                         (long long)found.bad, (long long)found.images, (long long)allowed);
+        error_at(&e, path, 0, 0);
+    }
+    if (code) check_problem(check, true, &e);
+    if (!check->problems && found.images)
+        printf("%lld images below data.root, %lld bad\n", (long long)found.images, (long long)found.bad);
+    return code;
+}
+
 static int check_run(const struct arguments *args, struct error *err)
 {
     struct check check = {.problems = argument_flag(args, "json") ? json_array() : NULL};
@@ -273,6 +299,8 @@ static int check_run(const struct arguments *args, struct error *err)
             result =
                 config_examine(&config, args->operands[i], text, bytes, NULL, 0, check_problem, &check, &e);
             if (result == 0) train_files_there(&config, check_missing, &check, NULL);
+            if (result == 0 && argument_flag(args, "data"))
+                result = check_data(&check, args->operands[i], &config);
             int set = 0;
             for (int key = 0; config.origins && key < config_key_count; key++)
                 set += config.origins[key].from == ORIGIN_FILE;
@@ -290,12 +318,18 @@ static int check_run(const struct arguments *args, struct error *err)
     return code;
 }
 
+static const struct option check_options[] = {
+    {"data", 0, OPTION_FLAG, NULL, NULL, 0, 0, "read and decode every image, and name each bad one"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+};
+
 const struct command cmd_config_check = {"config check",
                                          "FILE ...",
                                          "check experiments: keys, types, ranges, combinations, files",
                                          "Every problem is shown with file, line and column. Values that "
                                          "other YAML readers take\ndifferently (1e-3, no, 012) are noted.",
-                                         json_option,
+                                         check_options,
                                          1,
                                          -1,
                                          false,

@@ -69,6 +69,22 @@ int data_image(struct data *data, int64_t image, float *out, bool *decoded, stru
 /* Images of the batch that data_next will give, NULL while not all are there. */
 const float *data_peek(struct data *data);
 
+/* ---- Check without training ---- */
+
+/* Receives one problem at a time: an image, or an entry that could not be listed, with its file. */
+typedef void data_problem(void *context, const struct error *problem);
+struct data_findings {
+    int64_t images;   /* listed */
+    int64_t bad;      /* that cannot be read or decoded */
+    int64_t unlisted; /* directories and links that cannot be followed: training refuses them */
+};
+/* Lists and decodes every image of options->root with options->workers threads and reports each problem in
+ * the list's order. An error only where there is no list at all (root, include, exclude). */
+int data_check(const struct data_options *options, data_problem *report, void *context,
+               struct data_findings *findings, struct error *err);
+/* How many undecodable images of `images` training accepts at a share of max_bad. */
+int64_t data_bad_allowed(double max_bad, int64_t images);
+
 /* ---- Parts ---- */
 
 struct image {

@@ -60,7 +60,7 @@ static bool matches(const char *patterns, const char *name)
 
 /* ---- all below the root ---- */
 
-enum { ENDINGS = 12, ENDING_BYTES = 8 };
+enum { ENDINGS = 12, ENDING_BYTES = 8, IMAGE_BYTES = 256 << 20 };
 
 struct walk {
     struct image_list *list;
@@ -74,7 +74,10 @@ struct walk {
     int64_t loops;
     char **archives;
     int64_t archive_count;
-    const char *archive; /* that is read */
+    const char *archive;                                 /* that is read */
+    void (*report)(void *context, const struct error *); /* NULL: the first problem is the error */
+    void *context;
+    int64_t unlisted;
 };
 
 /* A directory and those above it. */
@@ -123,16 +126,29 @@ static void count_unread(struct walk *w, const char *name)
     w->unread[i < ENDINGS ? i : ENDINGS - 1].count++;
 }
 
-/* A name that leads to nothing may be left out when it is no image's. All else would make another dataset of
- * this one. */
-static int unknown(const char *path, const char *name, struct error *err)
+/* An entry below the root that cannot be listed, with errno: the error, or a report and 0. */
+static int unlisted(struct walk *w, const char *path, const char *what, const char *hint, struct error *err)
+{
+    struct error problem = {0};
+    int code = error_errno(&problem, EXIT_FAILED, hint, "%s", what);
+    error_at(&problem, path, 0, 0);
+    if (w->report) {
+        w->unlisted++;
+        w->report(w->context, &problem);
+        return 0;
+    }
+    if (err) *err = problem;
+    return code;
+}
+
+/* A link that leads nowhere is passed over when its name is no image's: images left out silently would make
+ * a different dataset. */
+static int unknown(struct walk *w, const char *path, const char *name, struct error *err)
 {
     if ((errno == ENOENT || errno == ELOOP) && !wanted(name)) return 0;
-    int code =
-        error_errno(err, EXIT_FAILED, "mend or remove it: images that are left out change the training",
-                    "cannot tell what it is");
-    error_at(err, path, 0, 0);
-    return code;
+    return unlisted(w, path,
+                    errno == ENOENT ? "is a link to a file that does not exist" : "cannot be examined",
+                    "repair or remove it, or name it in data.exclude", err);
 }
 
 static int walk(struct walk *w, const char *below, const struct above *up, struct error *err);
@@ -145,7 +161,7 @@ static int walk_entry(struct walk *w, const char *below, const char *entry, cons
     int code = 0;
     if (matches(w->exclude, name)) w->all += wanted(entry);
     else {
-        if (stat(full, &st) != 0) code = unknown(full, entry, err);
+        if (stat(full, &st) != 0) code = unknown(w, full, entry, err);
         if (S_ISDIR(st.st_mode)) code = walk(w, name, up, err);
         if (S_ISREG(st.st_mode) && !wanted(entry) && !ends_with(entry, ".tar")) count_unread(w, entry);
     }
@@ -167,27 +183,29 @@ static int walk(struct walk *w, const char *below, const struct above *up, struc
     DIR *dir = opendir(path);
     struct stat st;
     int code = 0;
-    if (!dir || fstat(dirfd(dir), &st) != 0) {
+    bool opened = dir && fstat(dirfd(dir), &st) == 0, loop = false;
+    if (!opened && below[0])
+        code = unlisted(w, path, "cannot open this directory of images",
+                        "make it readable, or name it in data.exclude to train without it", err);
+    else if (!opened) {
         code =
             error_errno(err, EXIT_FAILED, "set data.root to the directory of the images, or 'meopt fetch' it",
                         "cannot open the image directory");
         error_at(err, path, 0, 0);
     }
     struct above here = {.up = up};
-    bool loop = false;
-    if (!code) {
+    if (opened) {
         here.device = st.st_dev;
         here.inode = st.st_ino;
         for (; up && !loop; up = up->up) loop = up->device == here.device && up->inode == here.inode;
         w->loops += loop;
     }
     struct dirent *entry;
-    while (!code && !loop && (errno = 0, entry = readdir(dir)) != NULL)
+    while (!code && opened && !loop && (errno = 0, entry = readdir(dir)) != NULL)
         if (entry->d_name[0] != '.') code = walk_entry(w, below, entry->d_name, &here, err);
-    if (!code && !loop && errno) {
-        code = error_errno(err, EXIT_FAILED, "is its file system well?", "cannot list the image directory");
-        error_at(err, path, 0, 0);
-    }
+    if (!code && opened && !loop && errno)
+        code = unlisted(w, path, "cannot list this directory of images",
+                        "check the kernel log for I/O errors of its file system", err);
     if (dir) closedir(dir);
     free(path);
     return code;
@@ -334,12 +352,19 @@ static int by_bytes(const void *a, const void *b)
     return order ? order : image_place(x).offset < image_place(y).offset ? -1 : 1;
 }
 
-int image_list_read(struct image_list *list, const char *root, const char *include, const char *exclude,
-                    struct error *err)
+int image_list_survey(struct image_list *list, const char *root, const char *include, const char *exclude,
+                      void (*report)(void *context, const struct error *), void *context, int64_t *unlisted,
+                      struct error *err)
 {
     *list = (struct image_list){0};
-    struct walk w = {.list = list, .root = root, .include = include ? include : "", .exclude = exclude};
+    struct walk w = {.list = list,
+                     .root = root,
+                     .include = include ? include : "",
+                     .exclude = exclude,
+                     .report = report,
+                     .context = context};
     int code = read_archives(&w, walk(&w, "", NULL, err), err);
+    if (unlisted) *unlisted = w.unlisted;
     list->unread = unread_text(&w);
     if (!code && list->count == 0) {
         if (w.all)
@@ -360,6 +385,33 @@ int image_list_read(struct image_list *list, const char *root, const char *inclu
     if (!w.include[0]) keep_training(list);
     qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
     return 0;
+}
+
+int image_list_read(struct image_list *list, const char *root, const char *include, const char *exclude,
+                    struct error *err)
+{
+    return image_list_survey(list, root, include, exclude, NULL, NULL, NULL, err);
+}
+
+int image_read(const char *root, const char *name, char **bytes, size_t *size, struct error *err)
+{
+    struct image_place place = image_place(name);
+    if (!place.archive_length) {
+        char *path = path_join(root, name);
+        int code = file_read(path, IMAGE_BYTES, bytes, size, err), reason = errno;
+        free(path);
+        errno = reason;
+        return code;
+    }
+    errno = 0;
+    if (place.bytes > IMAGE_BYTES)
+        return error_set(err, EXIT_FAILED, NULL, "is larger than the %d bytes expected at most", IMAGE_BYTES);
+    char *archive = xasprintf("%s/%.*s", root, (int)place.archive_length, name);
+    int code = tar_read(archive, place.offset, place.bytes, bytes, err), reason = errno;
+    *size = (size_t)place.bytes;
+    free(archive);
+    errno = reason;
+    return code;
 }
 
 uint32_t image_list_hash(const struct image_list *list)

@@ -29,6 +29,13 @@ struct image_list {
 /* include and exclude may be NULL or "". */
 int image_list_read(struct image_list *list, const char *root, const char *include, const char *exclude,
                     struct error *err);
+/* The same, but reports each directory and link that cannot be followed, counts it, and lists the rest. */
+int image_list_survey(struct image_list *list, const char *root, const char *include, const char *exclude,
+                      void (*report)(void *context, const struct error *), void *context, int64_t *unlisted,
+                      struct error *err);
+/* Bytes of the image `name` of a list, malloc'ed: a file, or its part of an archive. errno is 0 where the
+ * error is the image's own. */
+int image_read(const char *root, const char *name, char **bytes, size_t *size, struct error *err);
 /* Which images these are: CRC-32C over all names with their NULs and sizes, in the list's order. Not over
  * their content, which would cost a pass over the dataset. */
 uint32_t image_list_hash(const struct image_list *list);

@@ -14,7 +14,6 @@
 #include "core/base/log.h"
 #include "core/base/platform.h"
 #include "core/data/list.h"
-#include "core/data/tar.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -23,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KEEP_BYTES = 16 << 20, IMAGE_BYTES = 256 << 20, ATTEMPTS = 5, FIRST_PAUSE_MS = 20 };
+enum { KEEP_BYTES = 16 << 20, ATTEMPTS = 5, FIRST_PAUSE_MS = 20 };
 
 struct data {
     struct data_options options;
@@ -56,6 +55,8 @@ const struct image_list *data_list(const struct data *d) { return &d->list; }
 uint32_t data_hash(const struct data *d) { return image_list_hash(&d->list); }
 int64_t data_epoch_batches(const struct data *d) { return d->epoch_batches; }
 
+int64_t data_bad_allowed(double max_bad, int64_t images) { return 1 + (int64_t)(max_bad * (double)images); }
+
 /* Samples in batch b; 0 behind the end of a whole pass. */
 static int64_t batch_samples(const struct data *d, int64_t b)
 {
@@ -81,23 +82,6 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
 /* What becomes of an image. */
 enum outcome { LOADED, UNDECODABLE, UNREADABLE };
 
-/* A file, or its part of an archive. */
-static int read_image(const struct data *d, const char *path, const char *name, char **bytes, size_t *size,
-                      struct error *err)
-{
-    struct image_place place = image_place(name);
-    if (!place.archive_length) return file_read(path, IMAGE_BYTES, bytes, size, err);
-    errno = 0;
-    if (place.bytes > IMAGE_BYTES)
-        return error_set(err, EXIT_FAILED, NULL, "is larger than the %d bytes expected at most", IMAGE_BYTES);
-    char *archive = xasprintf("%s/%.*s", d->root, (int)place.archive_length, name);
-    int code = tar_read(archive, place.offset, place.bytes, bytes, err), reason = errno;
-    *size = (size_t)place.bytes;
-    free(archive);
-    errno = reason;
-    return code;
-}
-
 /* Decoded and resized, S*S*3 bytes */
 static enum outcome load_once(const struct data *d, const char *path, int64_t id, int64_t epoch, uint8_t *rgb,
                               struct error *err)
@@ -107,7 +91,7 @@ static enum outcome load_once(const struct data *d, const char *path, int64_t id
     char *bytes = NULL;
     size_t size = 0;
     struct image image = {0};
-    int code = read_image(d, path, d->list.names[id], &bytes, &size, err);
+    int code = image_read(d->root, d->list.names[id], &bytes, &size, err);
     bool read = !code || errno == 0; /* an error of the file itself is not the system's */
     if (!code) code = image_decode(&image, (const uint8_t *)bytes, size, err);
     if (!code && o->augment)
@@ -148,7 +132,7 @@ static void note_bad(struct data *d, int64_t id, const struct error *why)
     d->bad[id] = 1;
     d->bad_count++;
     log_warn("%s: %s; left out (%lld bad so far)", why->file, why->what, (long long)d->bad_count);
-    if (d->bad_count > 1 + (int64_t)(d->options.max_bad * (double)d->list.count) && !d->failure.code) {
+    if (d->bad_count > data_bad_allowed(d->options.max_bad, d->list.count) && !d->failure.code) {
         error_set(&d->failure, EXIT_FAILED, "repair or remove them, or raise data.max_bad",
                   "%lld of %lld images cannot be decoded, more than data.max_bad allows; the last: %s",
                   (long long)d->bad_count, (long long)d->list.count, why->what);
