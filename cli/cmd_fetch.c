@@ -86,9 +86,19 @@ static void verify_progress(void *context, int64_t files, int64_t bytes)
 static int verify(const struct source *source, const char *dest, struct meter *m, struct error *err)
 {
     char *tree = path_join(dest, source->top ? source->top : source->name);
-    int code = published_verify(tree, &stop_signal, verify_progress, m, err);
+    struct published_damage damage;
+    int code = published_check(
+        tree,
+        &(struct published_pass){
+            .content = true, .cancel = &stop_signal, .progress = verify_progress, .context = m},
+        &damage, err);
     meter_clear(m);
-    if (!code && m->json) meter_event(m, json_pack("{s:s, s:s}", "event", "verified", "tree", tree));
+    if (!code && damage.wrong) {
+        char hint[300];
+        snprintf(hint, sizeof hint, "restore them: meopt fetch --repair %.200s", source->name);
+        code = error_set(err, EXIT_INTEGRITY, hint, "%s: '%s' %s; %lld of %lld files are damaged", tree,
+                         damage.first, damage.why, (long long)damage.wrong, (long long)damage.files);
+    } else if (!code && m->json) meter_event(m, json_pack("{s:s, s:s}", "event", "verified", "tree", tree));
     else if (!code && !m->quiet) log_info("%s: every file of %s is as it was published", source->name, tree);
     free(tree);
     return code;
@@ -124,14 +134,18 @@ static void say_result(const struct source *source, const struct fetch_result *r
             meter_event(m, json_pack("{s:s, s:i, s:s, s:s}", "event", "failed", "exit_code", code, "what",
                                      err->what, "hint", err->hint));
     } else if (m->json) {
-        meter_event(m, json_pack("{s:s, s:b, s:s, s:s, s:I, s:I, s:I, s:I, s:o}", "event", "done", "already",
-                                 r->already, "tree", r->tree, "sha256", r->sha256, "archive_bytes",
-                                 (json_int_t)r->size, "files", (json_int_t)r->files, "unpacked_bytes",
-                                 (json_int_t)r->unpacked, "received_bytes", (json_int_t)r->received,
-                                 "archive", r->archive ? json_string(r->archive) : json_null()));
+        meter_event(m, json_pack("{s:s, s:b, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:o}", "event", "done",
+                                 "already", r->already, "restored", (json_int_t)r->restored, "tree", r->tree,
+                                 "sha256", r->sha256, "archive_bytes", (json_int_t)r->size, "files",
+                                 (json_int_t)r->files, "unpacked_bytes", (json_int_t)r->unpacked,
+                                 "received_bytes", (json_int_t)r->received, "archive",
+                                 r->archive ? json_string(r->archive) : json_null()));
     } else if (r->already) {
         log_info("%s: %s is there and complete (%lld files): nothing to do", source->name, r->tree,
                  (long long)r->files);
+    } else if (r->restored) {
+        log_info("%s: restored %lld of %lld files of %s", source->name, (long long)r->restored,
+                 (long long)r->files, r->tree);
     } else if (!m->quiet) {
         log_info("%s: %s, %lld files, %s, in %s", source->name, r->tree, (long long)r->files,
                  size_text(a, (double)r->unpacked), time_text(b, clock_seconds() - m->begin));
@@ -160,6 +174,7 @@ static int fetch_one(const struct arguments *args, struct meter *m, struct bundl
                               .allow_plain = true,
                               .connections = (int)argument_int(args, "connections", 1),
                               .keep = !argument_flag(args, "stream"),
+                              .repair = argument_flag(args, "repair"),
                               .limit = (int64_t)(argument_real(args, "limit", 0) * 1073741824.0),
                               .cancel = &stop_signal,
                               .context = m,
@@ -445,6 +460,8 @@ static const struct option options[] = {
     {"limit", 0, OPTION_REAL, "GIB", NULL, 0.000001, 1e6,
      "refuse an archive that unpacks to more (default: what the source says, else the free space)"},
     {"verify", 0, OPTION_FLAG, NULL, NULL, 0, 0, "check every file of a tree that was fetched before"},
+    {"repair", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "the same, then restore damaged files from the archive (missing ones are restored without it)"},
     {"dry-run", 'n', OPTION_FLAG, NULL, NULL, 0, 0, "say what would be done"},
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, 0, 0, "only errors"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "an event per line on stdout; with --list one array"},

@@ -39,6 +39,7 @@ struct job {
     struct hasher hasher;
     struct unpack unpack;
     bool zip_known, zip;
+    bool damaged;          /* the tree is there and lacks files, which was reported */
     char expected[65];     /* "" unknown */
     char trusted_url[600]; /* what the checksum is remembered under */
     double told;
@@ -207,7 +208,37 @@ static int claim(struct job *j)
     }
 }
 
-/* The tree is there: done; a stranger is there: refuse. */
+static void verified(void *context, int64_t files, int64_t bytes)
+{
+    struct job *j = context;
+    j->progress.phase = FETCH_VERIFY;
+    j->progress.files = files;
+    j->progress.bytes = bytes;
+    tell(j, false);
+}
+
+/* The tree is there and of this archive: done, unless files of it are missing. */
+static int look_at_tree(struct job *j, const char *tree, bool *done)
+{
+    const struct published_pass pass = {
+        .content = j->o->repair, .cancel = j->o->cancel, .progress = verified, .context = j};
+    struct published_damage damage;
+    char text[600];
+    int code = published_check(tree, &pass, &damage, j->err);
+    j->progress.files = j->progress.bytes = 0;
+    if (code) return code;
+    *done = damage.wrong == 0;
+    if (!*done && !j->damaged) {
+        snprintf(text, sizeof text,
+                 "%lld of %lld files are missing or damaged (the first: %s): restoring them",
+                 (long long)damage.wrong, (long long)damage.files, damage.first);
+        notice(j, text);
+    }
+    j->damaged = !*done;
+    return 0;
+}
+
+/* The tree is there: done, or to be restored; a stranger is there: refuse. */
 static int look_first(struct job *j, bool *done)
 {
     *done = false;
@@ -228,8 +259,8 @@ static int look_first(struct job *j, bool *done)
                              "is there already, from the source '%s'",
                              name_printable(shown, sizeof shown, what.source));
             error_at(j->err, tree, 0, 0);
-        } else {
-            *done = j->result->already = true;
+        } else if ((code = look_at_tree(j, tree, done)) == 0 && *done) {
+            j->result->already = true;
             j->result->tree = tree;
             memcpy(j->result->sha256, what.sha256, 65);
             j->result->size = what.size;
@@ -353,9 +384,15 @@ static int put_in_place(struct job *j)
     char *tree = path_join(j->o->dest, top);
     struct published before;
     int code = 0;
-    if (published_read(tree, &before) && strcmp(before.sha256, what.sha256) == 0)
-        j->result->already = true; /* a source without top: known only now */
-    else code = publish(j->staging, j->o->dest, top, &what, j->err);
+    if (published_read(tree, &before) && strcmp(before.sha256, what.sha256) == 0) {
+        char *from = path_join(j->staging, top);
+        struct published_damage damage;
+        code = published_check(tree, &(struct published_pass){.content = j->o->repair, .restore_from = from},
+                               &damage, j->err);
+        j->result->restored = damage.wrong;
+        j->result->already = damage.wrong == 0; /* a source without top: known only now */
+        free(from);
+    } else code = publish(j->staging, j->o->dest, top, &what, j->err);
     if (!code) j->result->tree = tree;
     else free(tree);
     free(top);

@@ -26,7 +26,8 @@ struct fetch_options {
     bool trust;         /* accept an archive of which no checksum is known */
     bool allow_plain;   /* http:// (with a checksum only) */
     int connections;
-    bool keep;     /* the archive stays beside the tree */
+    bool keep;     /* the archive stays next to the tree */
+    bool repair;   /* of a tree that is there every file is compared by content, not by size alone */
     int64_t limit; /* bytes it may unpack to; 0: the source's unpacked_size, else free space */
     const volatile sig_atomic_t *cancel;
     void *context;
@@ -41,11 +42,13 @@ struct fetch_result {
     bool first_use; /* nothing to compare the checksum with: it is remembered now */
     int64_t size, files, unpacked;
     int64_t received; /* over the network in this run */
+    int64_t restored; /* files of a tree that was there, missing or damaged until now */
     char *archive;    /* where it was kept, or NULL */
 };
 void fetch_result_free(struct fetch_result *result);
 
-/* `source` has urls (not includes). EXIT_INTEGRITY, EXIT_NETWORK, EXIT_DISK, EXIT_LOCKED (another machine has
+/* A tree that is there and lacks files of its list gets these back from the archive, and keeps the rest.
+ * `source` has urls (not includes). EXIT_INTEGRITY, EXIT_NETWORK, EXIT_DISK, EXIT_LOCKED (another machine has
  * it), 128+SIGINT (cancelled), EXIT_FAILED. The error's hint says what is left and what to type. */
 int fetch_archive(const struct source *source, const struct fetch_options *options,
                   struct fetch_result *result, struct error *err);

@@ -180,7 +180,7 @@ static const char *check_file(int tree, const char *path, uint32_t crc, int64_t 
 {
     int fd = openat(tree, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     struct stat st;
-    if (fd < 0) return errno == ENOENT ? "is missing" : strerror(errno);
+    if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? "is missing" : strerror(errno);
     const char *why = fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ? "is not a file"
                       : st.st_size != size                        ? "has another size"
                                                                   : NULL;
@@ -193,54 +193,98 @@ static const char *check_file(int tree, const char *path, uint32_t crc, int64_t 
     return why ? why : sum != crc ? "has changed" : NULL;
 }
 
-int published_verify(const char *tree, const volatile sig_atomic_t *cancel,
-                     void (*progress)(void *context, int64_t files, int64_t bytes), void *context,
-                     struct error *err)
+/* A path of the list stays below the tree. */
+static bool below_tree(const char *path)
+{
+    for (const char *p = path; *p; p += *p == '/') {
+        size_t n = strcspn(p, "/");
+        if (n == 0 || (n == 1 && *p == '.') || (n == 2 && memcmp(p, "..", 2) == 0)) return false;
+        p += n;
+    }
+    return *path;
+}
+
+enum { BUFFER_BYTES = 1 << 20 };
+
+/* Moves a file from the directory `from` to its place in the tree, which has lost it. */
+static int restore_file(int from, const char *tree, int to, const char *path, uint32_t crc, int64_t size,
+                        uint8_t *buffer, struct error *err)
+{
+    const char *why = check_file(from, path, crc, size, buffer, BUFFER_BYTES);
+    char shown[300], *whole = path_join(tree, path);
+    char *slash = strrchr(whole, '/');
+    name_printable(shown, sizeof shown, path);
+    int code = why ? error_set(err, EXIT_INTEGRITY, "move the directory away and fetch it again",
+                               "'%s' of the archive is not the file that was published: it %s", shown, why)
+                   : 0;
+    *slash = 0;
+    if (!code) code = file_make_dirs(whole, err);
+    if (!code && renameat(from, path, to, path) != 0)
+        code = error_errno(err, EXIT_FAILED, "move it away, then run the same command again",
+                           "cannot put '%s' in its place", shown);
+    free(whole);
+    return code;
+}
+
+/* Without its content: the reason why it is not as listed, or NULL. */
+static const char *look_at_file(int tree, const char *path, int64_t size)
+{
+    struct stat st;
+    if (fstatat(tree, path, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT || errno == ENOTDIR ? "is missing" : strerror(errno);
+    return !S_ISREG(st.st_mode) ? "is not a file" : st.st_size != size ? "has another size" : NULL;
+}
+
+int published_check(const char *tree, const struct published_pass *pass, struct published_damage *damage,
+                    struct error *err)
 {
     struct published what;
-    enum { ROOM = 1 << 20 };
+    *damage = (struct published_damage){0};
     FILE *list = open_marker(tree, &what);
     if (!list)
         return error_set(err, EXIT_INTEGRITY, "fetch it again into another place",
                          "%s has no marker of a complete fetch", tree);
-    int fd = open(tree, O_RDONLY | O_DIRECTORY | O_CLOEXEC), code = 0;
-    char *line = xmalloc(LINE_BYTES), shown[300] = "";
-    uint8_t *buffer = xmalloc(ROOM);
-    const char *first = NULL;
-    int64_t files = 0, bytes = 0, wrong = 0;
+    int fd = open(tree, O_RDONLY | O_DIRECTORY | O_CLOEXEC), code = 0,
+        from = pass->restore_from ? open(pass->restore_from, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    char *line = xmalloc(LINE_BYTES);
+    uint8_t *buffer = xmalloc(BUFFER_BYTES);
+    int64_t bytes = 0;
     while (!code && fgets(line, LINE_BYTES, list)) {
         unsigned crc;
         long long size;
         int at = 0;
         line[strcspn(line, "\n")] = 0;
-        if (sscanf(line, "%8x %lld %n", &crc, &size, &at) != 2 || at == 0) {
+        if (sscanf(line, "%8x %lld %n", &crc, &size, &at) != 2 || at == 0 || !below_tree(line + at)) {
             code = error_set(err, EXIT_INTEGRITY, "fetch it again into another place",
-                             "%s/%s is damaged at line %lld", tree, PUBLISH_MARKER, (long long)files + 2);
+                             "%s/%s is damaged at line %lld", tree, PUBLISH_MARKER,
+                             (long long)damage->files + 2);
             break;
         }
-        const char *why = check_file(fd, line + at, crc, size, buffer, ROOM);
-        if (why && wrong++ == 0) {
-            first = why;
-            name_printable(shown, sizeof shown, line + at);
+        const char *why = pass->content ? check_file(fd, line + at, crc, size, buffer, BUFFER_BYTES)
+                                        : look_at_file(fd, line + at, size);
+        if (why && damage->wrong++ == 0) {
+            damage->why = why;
+            name_printable(damage->first, sizeof damage->first, line + at);
         }
-        files++;
+        if (why && pass->restore_from) code = restore_file(from, tree, fd, line + at, crc, size, buffer, err);
+        damage->files++;
         bytes += size;
-        if (progress) progress(context, files, bytes);
-        if (cancel && *cancel)
+        if (pass->progress) pass->progress(pass->context, damage->files, bytes);
+        if (!code && pass->cancel && *pass->cancel)
             code = error_set(err, EXIT_SIGNAL + SIGINT, NULL, "verifying was stopped after %lld files",
-                             (long long)files);
+                             (long long)damage->files);
     }
-    if (!code && wrong)
+    if (!code && damage->files != what.files)
         code = error_set(err, EXIT_INTEGRITY, "move the directory away and fetch it again",
-                         "%s: '%s' %s; %lld of %lld files are damaged", tree, shown, first, (long long)wrong,
-                         (long long)files);
-    else if (!code && files != what.files)
-        code = error_set(err, EXIT_INTEGRITY, "move the directory away and fetch it again",
-                         "%s: the list ends behind %lld of %lld files", tree, (long long)files,
+                         "%s: the list has %lld of %lld files", tree, (long long)damage->files,
                          (long long)what.files);
+    if (!code && pass->restore_from && damage->wrong && retry_sync(syncfs, fd) != 0)
+        code =
+            error_errno(err, EXIT_FAILED, "run the same command again", "cannot bring %s to the disk", tree);
     free(buffer);
     free(line);
     fclose(list);
     if (fd >= 0) close(fd);
+    if (from >= 0) close(from);
     return code;
 }

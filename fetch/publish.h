@@ -33,10 +33,24 @@ int publish(const char *staging, const char *dest, const char *top, const struct
 /* Whether `tree` carries a whole marker. */
 bool published_read(const char *tree, struct published *what);
 
-/* Every file of the marker's list by size and CRC-32C. EXIT_INTEGRITY names the first damage and counts the
- * rest. *cancel (may be NULL) ends it with 128+SIGINT; progress may be NULL. */
-int published_verify(const char *tree, const volatile sig_atomic_t *cancel,
-                     void (*progress)(void *context, int64_t files, int64_t bytes), void *context,
-                     struct error *err);
+/* Compares every file of the marker's list with the tree: by presence and size, with `content` by CRC-32C
+ * too. restore_from: a tree of the same archive, from which each damaged file is moved into place; NULL:
+ * none. */
+struct published_pass {
+    bool content;
+    const char *restore_from;
+    const volatile sig_atomic_t *cancel;                           /* ends it with 128+SIGINT; may be NULL */
+    void (*progress)(void *context, int64_t files, int64_t bytes); /* may be NULL */
+    void *context;
+};
+struct published_damage {
+    int64_t files, wrong; /* in the list; of these missing or damaged (before restoring) */
+    char first[300];      /* printable name of the first one */
+    const char *why;      /* "is missing", static; NULL: none is damaged */
+};
+/* Damage is no error: see damage->wrong. EXIT_INTEGRITY where the marker itself is damaged, or the other tree
+ * does not hold a file as listed. */
+int published_check(const char *tree, const struct published_pass *pass, struct published_damage *damage,
+                    struct error *err);
 
 #endif

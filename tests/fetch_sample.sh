@@ -26,3 +26,20 @@ got=0
 "$MEOPT" fetch sample --dest sample --verify 2>err || got=$?
 test $got = 3 || fail "verify of a damaged file: exit $got"
 grep -q "$(basename "$file")" err || fail "verify names no file"
+
+# A file that is missing is restored, a damaged one by --repair; no other file of the tree is touched.
+"$MEOPT" fetch sample --dest sample --repair 2>err || fail "repair: exit $?"
+"$MEOPT" fetch sample --dest sample --verify 2>err || fail "verify behind a repair: exit $?"
+find sample/COCO2014 -type f -exec stat -c '%n %i' {} + | sort >before
+rm "$file"
+rm -r sample/COCO2014/val2014
+"$MEOPT" fetch sample --dest sample --json >out 2>err || fail "fetch into a tree that lacks files: exit $?"
+grep -q '"restored": *3[0-9]' out || fail "33 missing files were not restored: $(grep restored out)"
+"$MEOPT" fetch sample --dest sample --verify 2>err || fail "verify of the restored tree: exit $?"
+find sample/COCO2014 -type f -exec stat -c '%n %i' {} + | sort >after
+test "$(comm -12 before after | wc -l)" -ge 150 || fail "files that were there have been replaced"
+# A list that names files outside the tree is refused.
+sed -i '2s|^\([0-9a-f]* [0-9]*\) .*|\1 ../outside|' sample/COCO2014/.meopt-complete
+got=0
+"$MEOPT" fetch sample --dest sample --repair 2>err || got=$?
+test $got = 3 || fail "a list with ../: exit $got"
