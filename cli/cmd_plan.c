@@ -133,7 +133,10 @@ static void print_variants(const struct explanation *e, const struct card *card,
 
 /* ---- Output ---- */
 
+enum { MOST_CHOSEN = 32 }; /* keys of one rung */
+
 struct figures {
+    const char *chosen; /* keys that train.memory has chosen; NULL: none */
     const struct config *config;
     const struct plan *plan;
     struct card card;
@@ -216,7 +219,9 @@ static void print_plan(const struct figures *f)
            (long long)p->micro, p->from_checkpoints ? "" : "; geometry from arch, no checkpoint read");
     char clipping[320];
     trainer_clipping(f->config, clipping, sizeof clipping);
-    printf("clipping %s\n\n", clipping);
+    printf("clipping %s\n", clipping);
+    if (f->chosen) printf("chosen   %s (by train.memory: %s)\n", f->chosen, f->config->train.memory);
+    printf("\n");
     printf("memory of %-15s MiB\n", p->rank ? "the largest" : "one rank");
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         printf("  %-16s %12.1f\n", memory_class_names[c], (double)use->peak_bytes[c] / MIB);
@@ -417,8 +422,64 @@ static int find_limit(size_t *limit, const struct arguments *args, const struct 
                               : 0;
 }
 
+/* The memory options for so many bytes a rank, with their times; 0: none are wanted. */
+static int climb(struct ladder *ladder, const struct figures *f, const struct arguments *args, size_t limit,
+                 struct error *err)
+{
+    struct dist_options ranks = {.rank = PLAN_LARGEST, .size = f->ranks};
+    struct ladder_speed speed = ladder_assumed(f->config);
+    double carry = argument_real(args, "carry", 0);
+    int code = 0;
+    if (!limit) return 0;
+    if (carry > 0) speed.carried_gb_per_s = carry, speed.carry = CARRY_GIVEN;
+    else if (argument_flag(args, "measure") && (code = carry_measure(&speed, f->config, err)) != 0)
+        return code;
+    if (f->gflops > 0) speed.gflops = f->gflops, speed.assumed = false;
+    return ladder_climb(ladder, args->operands[0], args->operands + 1, args->operand_count - 1, &ranks, limit,
+                        &speed, err);
+}
+
+/* With train.memory the plan is that of the run: with the keys that training would choose. */
+static int plan_chosen(struct figures *f, struct config *config, struct plan *plan,
+                       const struct arguments *args, const struct ladder *ladder, struct error *err)
+{
+    const char *words[MOST_CHOSEN + 1] = {NULL};
+    char *at, *keys;
+    if (ladder->chosen < 0 || !ladder->rungs[ladder->chosen].keys[0]) return 0;
+    f->chosen = ladder->rungs[ladder->chosen].keys;
+    keys = xstrdup(f->chosen);
+    int count = 0;
+    for (char *word = strtok_r(keys, " ", &at); word && count < MOST_CHOSEN; word = strtok_r(NULL, " ", &at))
+        words[count++] = word;
+    config_free(config);
+    int code = load_variant(config, args, words, err);
+    if (code) *config = (struct config){0};
+    else code = plan_rank(plan, args, config, err);
+    free(keys);
+    return code;
+}
+
+static void print_cards(bool json)
+{
+    json_t *all = json ? json_array() : NULL;
+    for (int i = 0; plan_card_name(i); i++) {
+        size_t bytes = 0;
+        (void)plan_card(plan_card_name(i), &bytes, NULL);
+        if (json)
+            json_array_append_new(
+                all, json_pack("{s:s, s:I}", "name", plan_card_name(i), "bytes", (json_int_t)bytes));
+        else printf("%-10s %4.0f GiB\n", plan_card_name(i), (double)bytes / GIB);
+    }
+    if (json) print_json(all);
+}
+
 static int plan_run(const struct arguments *args, struct error *err)
 {
+    if (strcmp(argument_text(args, "card", ""), "list") == 0)
+        return print_cards(argument_flag(args, "json")), 0;
+    if (args->operand_count == 0)
+        return error_set(err, EXIT_USAGE, "usage: meopt plan [options] CONFIG [key=value ...]",
+                         "meopt plan requires CONFIG");
     struct config config;
     struct plan plan;
     struct ladder ladder = {0};
@@ -442,6 +503,11 @@ static int plan_run(const struct arguments *args, struct error *err)
     if ((code = plan_rank(&plan, args, &config, err)) != 0) goto done;
     if (argument_flag(args, "measure") && f.gflops <= 0 && (code = measure(&f, err)) != 0) goto done;
     f.ranks = ranks_of(args, &config);
+    if ((code = find_limit(&limit, args, &config, &f.card, err)) != 0) goto done;
+    if ((code = climb(&ladder, &f, args, limit, err)) != 0) goto done;
+    if (limit && !argument_text(args, "fit", NULL) &&
+        (code = plan_chosen(&f, &config, &plan, args, &ladder, err)) != 0)
+        goto done;
     if ((code = scaling_table_make(&f.scaling, args, &config, &plan, f.ranks, f.gflops, err)) != 0) goto done;
     f.disk = plan.checkpoint_bytes * (config.train.checkpoint_keep + 1);
     ranks.size = f.ranks;
@@ -449,18 +515,6 @@ static int plan_run(const struct arguments *args, struct error *err)
     if ((code = compare_published(&f, args, err)) != 0) goto done;
     if ((what_if || class) && (code = explain(&e, args->operands[0], args->operands + 1,
                                               args->operand_count - 1, &ranks, f.card.bytes, err)) != 0)
-        goto done;
-    if ((code = find_epoch(&f, err)) != 0) goto done;
-    if ((code = find_limit(&limit, args, &config, &f.card, err)) != 0) goto done;
-    struct ladder_speed speed = ladder_assumed(&config);
-    double carry = argument_real(args, "carry", 0);
-    if (carry > 0) {
-        speed.carried_gb_per_s = carry, speed.carry = CARRY_GIVEN;
-    } else if (limit && argument_flag(args, "measure") && (code = carry_measure(&speed, &config, err)) != 0)
-        goto done;
-    if (f.gflops > 0) speed.gflops = f.gflops, speed.assumed = false;
-    if (limit && (code = ladder_climb(&ladder, args->operands[0], args->operands + 1, args->operand_count - 1,
-                                      &ranks, limit, &speed, err)) != 0)
         goto done;
     if ((code = find_epoch(&f, err)) != 0) goto done;
     if (argument_flag(args, "json")) {
@@ -485,7 +539,7 @@ static const struct option options[] = {
     {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0,
      "memory of the card, as in 64G; else device.memory_limit, or the card's or machine's own"},
     {"card", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
-     "the same by the card's name, as in k100-ai; --card list tells them"},
+     "the same by the card's name, as in k100-ai; --card list prints them all"},
     {"explain", 0, OPTION_TEXT, "CLASS",
      "all|weights|gradients|optimizer|activations|teacher|workspace|comm|data", 0, 0,
      "the tensors of that class of memory, each with the key that shrinks it and what that costs"},
@@ -524,7 +578,7 @@ const struct command cmd_plan = {
     "--ranks 512 "
     "--bandwidth 19.4 --network 50 --step-ms 2700",
     options,
-    1,
+    0,
     -1,
     false,
     plan_run};

@@ -27,6 +27,15 @@ open_clip 31209 23183
 dinov2 20861 15273
 TABLE
 
+expect 0 "$MEOPT" plan --card list
+grep -q '^k100-ai  *64 GiB$' out || fail "the list of cards"
+expect 0 "$MEOPT" plan --card list --json
+grep -q '"name": "h100"' out || fail "the list of cards as JSON"
+expect 2 "$MEOPT" plan
+# With train.memory the plan is that of the run: its peak is the chosen one, below the limit.
+expect 0 "$MEOPT" plan eva_clip.yaml --card-memory 64G --json train.memory=8GiB
+[ "$(sed -n 's/.*"peak_bytes": \([0-9]*\).*/\1/p' out | head -n 1)" -le 8589934592 ] || fail "the plan's peak is above train.memory"
+
 expect 7 "$MEOPT" plan eva_clip.yaml --card-memory 4G
 grep -q 'does not fit into 4096.0 MiB' err || fail "the reason of exit 7"
 grep -q '^DOES NOT FIT' out || fail "does not fit"
