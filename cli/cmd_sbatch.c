@@ -10,7 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <strings.h>
 #include <unistd.h>
+
+enum { WARN_SECONDS = 180 };
 
 /* What fits behind "#SBATCH --NAME=": sbatch takes the rest of the line apart at blanks. */
 static int check_word(const char *option, const char *text, struct error *err)
@@ -25,12 +28,62 @@ static int check_word(const char *option, const char *text, struct error *err)
     return 0;
 }
 
-/* One word of a shell. */
-static void put_quoted(FILE *out, const char *text)
+/* Seconds of a limit as sbatch reads it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S. -1: none of these; INT64_MAX: no
+ * limit. */
+static int64_t limit_seconds(const char *text)
+{
+    int64_t parts[4] = {0}; /* days, then what the ':' separate */
+    int count = 1, days = strchr(text, '-') != NULL;
+    if (strcasecmp(text, "infinite") == 0 || strcasecmp(text, "unlimited") == 0) return INT64_MAX;
+    for (const char *p = text; *p;) {
+        size_t digits = strspn(p, "0123456789");
+        if (digits == 0 || digits > 7 || count > 3) return -1;
+        int64_t number = strtoll(p, NULL, 10);
+        p += digits;
+        if (*p == '-' && (p - digits != text || !p[1])) return -1;
+        if (*p == '-') parts[0] = number;
+        else parts[count++] = number;
+        if (*p && ((*p != ':' && *p != '-') || !p[1])) return -1;
+        p += *p != 0;
+    }
+    static const int64_t units[2][4][3] = {{{0}, {60, 0, 0}, {60, 1, 0}, {3600, 60, 1}},
+                                           {{0}, {3600, 0, 0}, {3600, 60, 0}, {3600, 60, 1}}};
+    int64_t seconds = parts[0] * 86400;
+    for (int i = 1; i < count; i++) seconds += parts[i] * units[days][count - 1][i - 1];
+    return count > 1 && seconds > 0 ? seconds : -1;
+}
+
+static bool is_memory(const char *text)
+{
+    size_t digits = strspn(text, "0123456789");
+    const char *unit = text + digits;
+    return digits && digits < 12 && (!*unit || (strchr("KMGTkmgt", *unit) && !unit[1]));
+}
+
+/* 0-4, 1,3,7, 0-15:4, each also with the limit %2. */
+static bool is_array(const char *text)
+{
+    for (const char *p = text; *p;) {
+        char separator = p > text ? p[-1] : ',';
+        size_t digits = strspn(p, "0123456789");
+        if (digits == 0 || digits > 7 || (separator == '%' && p[digits])) return false;
+        if (separator == ':' && p[digits] && !strchr(",%", p[digits])) return false;
+        if (separator == '-' && p[digits] && !strchr(",:%", p[digits])) return false;
+        if (separator == ',' && p[digits] && !strchr(",-%", p[digits])) return false;
+        p += digits;
+        if (*p && !p[1]) return false;
+        p += *p != 0;
+    }
+    return *text;
+}
+
+/* One word of a shell; with array every %a becomes the number of the job's task. */
+static void put_quoted(FILE *out, const char *text, bool array)
 {
     fputc('\'', out);
     for (; *text; text++)
-        if (*text == '\'') fputs("'\\''", out);
+        if (array && text[0] == '%' && text[1] == 'a') fputs("'\"$SLURM_ARRAY_TASK_ID\"'", out), text++;
+        else if (*text == '\'') fputs("'\\''", out);
         else fputc(*text, out);
     fputc('\'', out);
 }
@@ -39,7 +92,8 @@ struct job {
     const struct arguments *args;
     const struct config *config;
     char *program, *experiment, *parent, *name;
-    int64_t cards; /* a node; 0: it trains on the processor */
+    const char *array; /* NULL: one run */
+    int64_t cards;     /* per node; 0: it trains on the processor */
 };
 
 static void put_line(FILE *out, const char *option, const char *value, const char *why)
@@ -83,11 +137,13 @@ static void put_wishes(FILE *out, const struct job *job)
     }
     if (argument_text(args, "mem", NULL)) put_line(out, "mem", argument_text(args, "mem", NULL), "of a node");
     put_line(out, "time", argument_text(args, "time", "24:00:00"), "");
-    snprintf(text, sizeof text, "B:USR1@%lld", (long long)argument_int(args, "warn", 180));
+    snprintf(text, sizeof text, "B:USR1@%lld", (long long)argument_int(args, "warn", WARN_SECONDS));
     put_line(out, "signal", text, "so many seconds before that, to this script alone");
     put_line(out, "requeue", "", "may run again, under the same number");
     put_line(out, "open-mode", "append", "and goes on with the same file of output");
-    put_line(out, "output", "slurm-%x-%j.log", "");
+    if (job->array)
+        put_line(out, "array", job->array, "one run per number, which %a in an override stands for");
+    put_line(out, "output", job->array ? "slurm-%x-%A_%a.log" : "slurm-%x-%j.log", "");
 }
 
 static void put_surroundings(FILE *out, const struct job *job)
@@ -99,7 +155,7 @@ static void put_surroundings(FILE *out, const struct job *job)
     if (!module) fputs("# module load compiler/dtk/25.04      # or: . /opt/dtk/env.sh\n", out);
     for (int i = 0; (module = argument_list(job->args, "module", i)) != NULL; i++) {
         fputs("module load ", out);
-        put_quoted(out, module);
+        put_quoted(out, module, false);
         fputs(" || exit 1\n", out);
     }
     fputs("# Of the shell that submitted this; srun gives each task its own.\n"
@@ -116,7 +172,9 @@ static void put_surroundings(FILE *out, const struct job *job)
 static const char shell_wait[] =
     "\n# %lld s before the time is up Slurm signals this script: the tasks save and end with 10. Only then "
     "is\n"
-    "# the job put back into the queue: a run that a person stopped ends with 10, too, and stays stopped.\n"
+    "# the job put back into the queue: a run that a person stopped ends with 10, too, stays stopped, and "
+    "the job\n"
+    "# has COMPLETED.\n"
     "warned='' caught='' step=''\n"
     "trap 'caught=yes; warned=yes; kill -USR1 \"$step\" 2>/dev/null' USR1\n"
     "trap 'caught=yes; warned=no; kill -TERM \"$step\" 2>/dev/null' TERM INT\n"
@@ -140,6 +198,9 @@ static const char shell_wait[] =
     "done\n"
     "if [ \"$code\" = 10 ] && [ \"$warned\" = yes ]; then\n"
     "    scontrol requeue \"$SLURM_JOB_ID\" || exit 10\n"
+    "elif [ \"$code\" = 10 ] && [ -z \"$warned\" ]; then\n"
+    "    echo 'stopped and saved on request; the same script resumes it'\n"
+    "    exit 0\n"
     "fi\n"
     "exit \"$code\"\n";
 
@@ -150,19 +211,20 @@ static void put_command(FILE *out, const struct job *job)
           "run() {\n"
           "    exec srun --kill-on-bad-exit=1 --cpus-per-task=\"${SLURM_CPUS_PER_TASK:-1}\" ",
           out);
-    put_quoted(out, job->program);
+    put_quoted(out, job->program, false);
     fputs(" train --resume-if-exists --no-dashboard --run-dir ", out);
-    put_quoted(out, job->parent);
+    put_quoted(out, job->parent, false);
     fputs(" --name ", out);
-    put_quoted(out, job->name);
+    put_quoted(out, job->name, false);
+    if (job->array) fputs("-\"$SLURM_ARRAY_TASK_ID\"", out);
     fputs(" -- ", out);
-    put_quoted(out, job->experiment);
+    put_quoted(out, job->experiment, false);
     for (int i = 1; i < job->args->operand_count; i++) {
         fputc(' ', out);
-        put_quoted(out, job->args->operands[i]);
+        put_quoted(out, job->args->operands[i], job->array);
     }
     fputs("\n}\n", out);
-    fprintf(out, shell_wait, (long long)argument_int(job->args, "warn", 180),
+    fprintf(out, shell_wait, (long long)argument_int(job->args, "warn", WARN_SECONDS),
             (long long)argument_int(job->args, "restarts", 3));
 }
 
@@ -174,8 +236,8 @@ static void put_script(FILE *out, const struct job *job)
     fputs("#     sbatch THIS_FILE                submit\n"
           "#     squeue --me                     where it stands in the queue\n#     meopt attach ",
           out);
-    fprintf(out, "%s/%s    the dashboard, from any machine that sees the directory\n",
-            name_printable(experiment, sizeof experiment, job->parent), job->name);
+    fprintf(out, "%s/%s%s    the dashboard, from any machine that sees the directory\n",
+            name_printable(experiment, sizeof experiment, job->parent), job->name, job->array ? "-N" : "");
     fputs("#     scancel --signal=USR1 --batch JOBID  save now, and go on in the queue\n", out);
     put_wishes(out, job);
     put_surroundings(out, job);
@@ -185,10 +247,28 @@ static void put_script(FILE *out, const struct job *job)
 /* What Slurm would only refuse once the script is submitted, or take for something else. */
 static int check(const struct arguments *args, const char *name, struct error *err)
 {
-    static const char *const words[] = {"partition", "account", "gres", "mem", "time"};
+    static const char *const words[] = {"partition", "account", "gres", "mem", "time", "array"};
+    const char *memory = argument_text(args, "mem", NULL), *array = argument_text(args, "array", NULL),
+               *limit = argument_text(args, "time", "24:00:00");
+    int64_t seconds = limit_seconds(limit), warn = argument_int(args, "warn", WARN_SECONDS);
     int code = check_word("name", name, err);
     for (size_t i = 0; i < sizeof words / sizeof *words && !code; i++)
         code = check_word(words[i], argument_text(args, words[i], NULL), err);
+    if (!code && seconds < 0)
+        code = error_set(err, EXIT_USAGE, "minutes, H:M:S, D-H or D-H:M:S, as in 1-12:00:00, or UNLIMITED",
+                         "--time %.100s is no limit of time that sbatch knows", limit);
+    if (!code && seconds <= warn)
+        code = error_set(err, EXIT_USAGE, "raise --time or lower --warn",
+                         "--warn %lld s before the end is before the job begins: --time %.100s has %lld s",
+                         (long long)warn, limit, (long long)seconds);
+    if (!code && memory && !is_memory(memory))
+        code = error_set(err, EXIT_USAGE, "a number of MiB, or with K, M, G or T, as in 200G",
+                         "--mem %.100s is no size that sbatch knows", memory);
+    bool varied = false;
+    for (int i = 1; i < args->operand_count; i++) varied |= strstr(args->operands[i], "%a") != NULL;
+    if (!code && array && !varied)
+        code = error_set(err, EXIT_USAGE, "write %a where the number belongs, as in train.seed=%a",
+                         "--array %.100s would train the same run several times", array);
     if (!code && (name[0] == '.' || strchr(name, '/')))
         code =
             error_set(err, EXIT_USAGE, "the directory is --run-dir", "--name %s is no name of a run", name);
@@ -220,10 +300,34 @@ static int write_script(const struct job *job, struct error *err)
     return code;
 }
 
+/* The experiment of the array's first task. */
+static int load_first(struct config *config, const struct arguments *args, struct error *err)
+{
+    const char *array = argument_text(args, "array", NULL);
+    int count = args->operand_count - 1, digits = array ? (int)strspn(array, "0123456789") : 0;
+    if (array && !is_array(array))
+        return error_set(err, EXIT_USAGE, "as in 0-4, 1,3,7 or 0-15%2 (two at a time)",
+                         "--array %.100s is no array that sbatch knows", array);
+    char **overrides = xcalloc((size_t)count + 1, sizeof *overrides);
+    for (int i = 0; i < count; i++) {
+        overrides[i] = xstrdup(args->operands[i + 1]);
+        for (char *at; array && (at = strstr(overrides[i], "%a")) != NULL;) {
+            char *whole =
+                xasprintf("%.*s%.*s%s", (int)(at - overrides[i]), overrides[i], digits, array, at + 2);
+            free(overrides[i]);
+            overrides[i] = whole;
+        }
+    }
+    int code = config_load(config, args->operands[0], overrides, count, err);
+    for (int i = 0; i < count; i++) free(overrides[i]);
+    free(overrides);
+    return code;
+}
+
 static int sbatch_run(const struct arguments *args, struct error *err)
 {
     struct config config;
-    int code = config_load(&config, args->operands[0], args->operands + 1, args->operand_count - 1, err);
+    int code = load_first(&config, args, err);
     if (code) return code;
     const char *name = argument_text(args, "name", config.run.name[0] ? config.run.name : config.stem);
     const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
@@ -234,6 +338,7 @@ static int sbatch_run(const struct arguments *args, struct error *err)
                       .experiment = realpath(args->operands[0], NULL),
                       .parent = absolute(parent),
                       .name = xstrdup(name),
+                      .array = argument_text(args, "array", NULL),
                       .cards = config.device.type == DEVICE_TYPE_CPU
                                    ? 0
                                    : argument_int(args, "cards", named > 0 ? named : 1)};
@@ -263,6 +368,8 @@ static const struct option options[] = {
     {"time", 0, OPTION_TEXT, "TIME", NULL, 0, 0, "limit, as in 1-12:00:00 (default 24:00:00)"},
     {"warn", 0, OPTION_INT, "SECONDS", NULL, 10, 65535,
      "how long before the limit the run saves and goes back into the queue (default 180)"},
+    {"array", 0, OPTION_TEXT, "NUMBERS", NULL, 0, 0,
+     "one run per number, as in 0-4 or 0-15%2: NAME-0, NAME-1 ...; %a in an override stands for the number"},
     {"module", 0, OPTION_LIST, "NAME", NULL, 0, 0, "a module to load; again for another one"},
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs, which all nodes see (default runs)"},
     {"name", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "name of the run and the job (default that of CONFIG)"},

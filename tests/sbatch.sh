@@ -46,6 +46,23 @@ expect 2 "$MEOPT" sbatch eva_clip.yaml --partition 'x
 #SBATCH --uid=0'
 expect 2 "$MEOPT" sbatch eva_clip.yaml --account ''
 
+for limit in 30 30:10 2:30:00 1-12 1-12:30 1-12:00:00 UNLIMITED; do expect 0 "$MEOPT" sbatch eva_clip.yaml --time $limit; done
+for limit in banana 1- -5 1:2:3:4 1-2:3:4:5 12h 1:00:x : 0 3 180; do
+    case $limit in 180) warn=10800 ;; *) warn=180 ;; esac
+    expect 2 "$MEOPT" sbatch eva_clip.yaml --time=$limit --warn $warn
+done
+for memory in 200G 4096 1t; do expect 0 "$MEOPT" sbatch eva_clip.yaml --mem $memory; done
+for memory in lots 1.5G G 200GiB; do expect 2 "$MEOPT" sbatch eva_clip.yaml --mem $memory; done
+for array in 0-4 7 1,3,7 0-15:4 0-15:4%2 1,3-5%3; do expect 0 "$MEOPT" sbatch eva_clip.yaml --array $array train.seed=%a; done
+for array in a 0- 0-4-5 1,,2 0-4%2%3 %2 0:4; do expect 2 "$MEOPT" sbatch eva_clip.yaml --array $array train.seed=%a; done
+expect 2 "$MEOPT" sbatch eva_clip.yaml --array 0-4
+expect 7 "$MEOPT" sbatch eva_clip.yaml --array 0-4 optim.name=%a
+expect 0 "$MEOPT" sbatch eva_clip.yaml --array 0-4%2 --run-dir /r train.seed=%a optim.lr=1.0e-%a
+has '#SBATCH --array=0-4%2'
+has '#SBATCH --output=slurm-%x-%A_%a.log'
+grep -qF -- "--name 'eva_clip'-\"\$SLURM_ARRAY_TASK_ID\" -- '$here/eva_clip.yaml' 'train.seed='\"\$SLURM_ARRAY_TASK_ID\"'' 'optim.lr=1.0e-'\"\$SLURM_ARRAY_TASK_ID\"''" out || fail "the command of an array"
+bash -n out || fail "bash does not read the script of an array"
+
 # Names that shells take apart, and a program and a directory of the same kind.
 odd="o'd d\$(touch planted)\`x\`\"
 y"
@@ -84,7 +101,7 @@ line=$(head -c 4096 said)
 case $line in "[--kill-on-bad-exit=1][--cpus-per-task=3][$(realpath "$MEOPT")][train][--resume-if-exists][--no-dashboard][--run-dir][$here/$odd/runs][--name][first][--][$here/$odd/ev'a.yaml][train.steps=3]") ;;
 *) fail "srun was given $line" ;; esac
 play 13 13
-play 10 10
+play 10 0 # stopped by a person: COMPLETED, not FAILED, in sacct
 ! grep -q scontrol said || fail "a run that a person stopped is put back into the queue"
 play '14 14 0' 0
 [ "$(grep -c resume-if-exists said)" = 3 ] || fail "a lost rank is tried again"
