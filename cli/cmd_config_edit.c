@@ -2,6 +2,7 @@
 #include "cli/cmd_config.h"
 #include "cli/command.h"
 #include "cli/form.h"
+#include "cli/keys.h"
 #include "cli/screen.h"
 #include "core/config/value.h"
 
@@ -42,25 +43,39 @@ static void mouse(struct form *form)
         form_click(form, form_row_at(form, event.y, event.x));
 }
 
+/* Pasted text is for text fields; what saves or drops changes needs a key of its own. */
+static bool ignored(const struct form *form, int kind, wint_t c)
+{
+    bool field = form->mode == FORM_TEXT || form->mode == FORM_SEARCH,
+         decides = form->mode == FORM_SAVE || form->mode == FORM_QUIT;
+    if (kind == KEYS_PASTED) return !field || c < ' ';
+    return decides && !keys_alone();
+}
+
 static void loop(struct form *form)
 {
-    form_draw(form);
+    bool changed = true;
     while (form->mode != FORM_DONE && !screen_signal) {
+        if (changed && !keys_waiting()) {
+            form_draw(form);
+            changed = false;
+        }
         wint_t c = 0;
-        int kind = get_wch(&c);
+        int kind = keys_get(&c);
         if (kind == ERR) {
             if (!isatty(STDIN_FILENO)) break; /* the terminal went away */
             continue;                         /* time passed: a signal may have come */
         }
+        changed = true;
+        if (ignored(form, kind, c)) continue;
         if (kind == KEY_CODE_YES && c == KEY_MOUSE) mouse(form);
         else if (kind == KEY_CODE_YES && c != KEY_RESIZE) {
             if (special(c)) form_input(form, special(c));
-        } else if (kind == OK && c == 12) {
+        } else if (kind != KEY_CODE_YES && c == 12) {
             clearok(stdscr, TRUE); /* Ctrl-L */
-        } else if (kind == OK) {
+        } else if (kind != KEY_CODE_YES) {
             form_input(form, c);
         }
-        form_draw(form);
     }
 }
 

@@ -3,6 +3,7 @@
 #include "cli/dash.h"
 
 #include "cli/dash_parts.h"
+#include "cli/keys.h"
 #include "cli/screen.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -27,6 +28,15 @@ bool dash_alive(const struct dash *d)
 {
     const struct run_status *s = &d->run->status;
     return !d->options->replay && !run_status_over(s);
+}
+
+static const char stop_word[] = "stop", resume_word[] = "resume";
+
+bool dash_key_alone(struct dash *d)
+{
+    if (keys_alone()) return true;
+    snprintf(d->message, sizeof d->message, "ignored: several keys came at once, as in a paste");
+    return false;
 }
 
 static void ask(struct dash *d, const char *request, const char *said)
@@ -68,7 +78,7 @@ static void ask_to_go_on(struct dash *d)
     else if (d->go_on_from < 0) snprintf(d->message, sizeof d->message, "it has no whole checkpoint");
     else {
         d->branches = d->go_on_from < newest;
-        d->asks_to_go_on = true;
+        d->asks.word = resume_word;
     }
 }
 
@@ -109,17 +119,24 @@ static void select_card(struct dash *d, int by)
     if (d->selected < 0) d->selected = 0;
 }
 
+/* A key while a question is asked. Whether to leave. */
+static bool answer(struct dash *d, int kind, wint_t c)
+{
+    bool stop = d->asks.word == stop_word;
+    enum keys_answer answer = keys_confirm(&d->asks, kind, c);
+    if (answer == KEYS_CANCELLED)
+        snprintf(d->message, sizeof d->message, "not %s", stop ? "stopped" : "resumed");
+    if (answer == KEYS_CONFIRMED && stop) ask(d, "stop", "asked to save and stop");
+    d->goes_on = answer == KEYS_CONFIRMED && !stop;
+    return d->goes_on;
+}
+
 bool dash_key(struct dash *d, int kind, wint_t c)
 {
-    if (d->asks_to_stop && kind == OK) {
-        d->asks_to_stop = false;
-        if (c == 'y' || c == 'Y') ask(d, "stop", "asked to save and stop");
+    if (d->asks.word) return answer(d, kind, c);
+    if (kind == KEYS_PASTED && !(d->edit.open && d->edit.typing)) {
+        snprintf(d->message, sizeof d->message, "pasted text is ignored");
         return false;
-    }
-    if (d->asks_to_go_on && kind == OK) {
-        d->asks_to_go_on = false;
-        d->goes_on = c == 'y' || c == 'Y';
-        return d->goes_on;
     }
     d->message[0] = 0;
     if (d->others.open) {
@@ -158,17 +175,23 @@ bool dash_key(struct dash *d, int kind, wint_t c)
     case 'p':
     case ' ': d->paused = !d->paused; break;
     case 'e': dash_edit_open(d); break;
-    case 'r': ask_to_go_on(d); break;
-    case 'c': ask(d, "checkpoint", "asked to save behind the step in progress"); break;
+    case 'r':
+        if (dash_key_alone(d)) ask_to_go_on(d);
+        break;
+    case 'c':
+        if (dash_key_alone(d)) ask(d, "checkpoint", "asked to save after the step in progress");
+        break;
     case 'x':
-        if (dash_alive(d)) d->asks_to_stop = true;
+        if (!dash_key_alone(d)) break;
+        if (dash_alive(d)) d->asks.word = stop_word;
         else snprintf(d->message, sizeof d->message, "the run has ended");
         break;
     case 12: clearok(stdscr, TRUE); break; /* Ctrl-L */
     case 'q':
     case 'd':
-        if (d->tab != TAB_HELP) return true;
-        d->tab = TAB_OVERVIEW;
+        if (d->tab != TAB_HELP && keys_waiting()) dash_key_alone(d); /* the rest would go to the shell */
+        else if (d->tab != TAB_HELP) return true;
+        else d->tab = TAB_OVERVIEW;
         break;
     case 27:
         if (d->tab == TAB_OVERVIEW) break;
@@ -242,10 +265,12 @@ static void loop(struct dash *d, int *ended)
         }
         tell_outside(d, &sign, t);
         look_back(d);
-        if (draw) dash_draw(d);
-        draw = false;
+        if (draw && !keys_waiting()) {
+            dash_draw(d);
+            draw = false;
+        }
         wint_t c = 0;
-        int kind = get_wch(&c);
+        int kind = keys_get(&c);
         if (kind == ERR) {
             if (!isatty(STDIN_FILENO)) break; /* the terminal went away */
             continue;

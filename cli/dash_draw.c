@@ -229,7 +229,7 @@ static void draw_help(struct dash *d, const struct dash_rect *r)
         "o            outliers may flatten the rest, or are cut off",
         "g            braille, blocks, ASCII",
         "p space      pause drawing",
-        "c x          checkpoint now; stop the run (saves first)",
+        "c x          checkpoint now; stop the run (it saves first, and asks for a word)",
         "e            change lr, intervals, checkpoint times while it trains",
         "? h          this, up and down; Esc, q close it",
         "Ctrl-L       draw anew",
@@ -254,14 +254,18 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
 {
     int x = r->x;
     char text[32];
-    if (d->asks_to_stop) dash_put(r->y, r->x, r->w, A_REVERSE, "stop the run? it saves first. y/n");
-    else if (d->asks_to_go_on) {
-        char line[160];
-        snprintf(line, sizeof line, "go on from step %lld%s? y/n", (long long)d->go_on_from,
-                 d->branches ? ", in a new run beside this one" : ", its newest checkpoint");
-        dash_put(r->y, r->x, r->w, A_REVERSE, line);
-    } else if (d->message[0]) dash_put(r->y, r->x, r->w, A_REVERSE, d->message);
-    if (d->asks_to_stop || d->asks_to_go_on || d->message[0]) return;
+    char line[160], from[80];
+    if (d->asks.word && d->asks.word[0] == 's')
+        snprintf(line, sizeof line, "type stop, Enter: %s_   it saves first; Esc goes back", d->asks.typed);
+    else if (d->asks.word) {
+        snprintf(from, sizeof from, "from step %lld%s", (long long)d->go_on_from,
+                 d->branches ? ", in a new run" : ", its newest checkpoint");
+        snprintf(line, sizeof line, "type resume, Enter: %s_   %s; Esc goes back", d->asks.typed, from);
+    }
+    if (d->asks.word || d->message[0]) {
+        dash_put(r->y, r->x, r->w, A_REVERSE, d->asks.word ? line : d->message);
+        return;
+    }
     for (int i = 0; i < TAB_COUNT; i++) {
         if (i == TAB_HELP) snprintf(text, sizeof text, "? help");
         else if (r->w >= 60) snprintf(text, sizeof text, "%d %s", i + 1, dash_tab_names[i]);

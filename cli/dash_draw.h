@@ -5,6 +5,7 @@
 
 #include "cli/dash.h"
 #include "cli/dash_layout.h"
+#include "cli/keys.h"
 #include "core/run/change.h"
 #include "core/run/follow.h"
 #include "core/train/explain.h"
@@ -30,8 +31,8 @@ struct dash {
     double cursor;     /* step; NAN: none */
     int smoothing;     /* a degree, 0: none */
     bool log_scale, raw, zoomed, paused, outliers;
-    bool asks_to_stop; /* "stop? y/n" */
-    bool asks_to_go_on, goes_on, branches;
+    struct keys_question asks; /* to stop the run, or to resume it */
+    bool goes_on, branches;
     int64_t go_on_from; /* step of the checkpoint */
     struct {
         bool open;
@@ -63,7 +64,7 @@ struct dash dash_begin(const struct dash_options *options);
 bool dash_alive(const struct dash *d);
 /* The run as it is, or was where the cursor is. */
 const struct follow *dash_shown(const struct dash *d);
-/* What get_wch gave: kind OK or KEY_CODE_YES. Whether to leave. */
+/* A key of keys_get. Whether to leave. */
 bool dash_key(struct dash *d, int kind, wint_t c);
 
 void dash_draw_start(void); /* colours, once the screen is open */

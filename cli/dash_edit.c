@@ -22,11 +22,11 @@ static void ask(struct dash *d)
 {
     struct error err = {0};
     const char *key = change_keys[d->edit.row];
-    d->edit.typing = false;
     if (change_ask(d->run->directory, key, d->edit.typed, &err)) {
         snprintf(d->message, sizeof d->message, "%.190s", err.what);
-        return;
+        return; /* what was typed stays */
     }
+    d->edit.typing = false;
     snprintf(d->message, sizeof d->message, "asked for %s %s from the next step on", key, d->edit.typed);
     d->edit.open = false;
 }
@@ -35,12 +35,13 @@ static void type(struct dash *d, int kind, wint_t c)
 {
     char *typed = d->edit.typed;
     size_t n = strlen(typed);
-    if (kind == OK && (c == '\n' || c == '\r')) ask(d);
-    else if (kind == OK && c == 27) d->edit.typing = false;
+    if (kind == OK && (c == '\n' || c == '\r')) {
+        if (dash_key_alone(d)) ask(d);
+    } else if (kind == OK && c == 27) d->edit.typing = false;
     else if ((kind == KEY_CODE_YES && c == KEY_BACKSPACE) || (kind == OK && (c == 127 || c == 8)))
         typed[n ? n - 1 : 0] = 0;
     else if (kind == OK && c == 21) typed[0] = 0;
-    else if (kind == OK && c > ' ' && c < 127 && n + 1 < sizeof d->edit.typed) {
+    else if (kind != KEY_CODE_YES && c > ' ' && c < 127 && n + 1 < sizeof d->edit.typed) {
         typed[n] = (char)c;
         typed[n + 1] = 0;
     }

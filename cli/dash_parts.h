@@ -24,6 +24,11 @@ void dash_put(int y, int x, int w, int attributes, const char *text);
  */
 void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int *pairs);
 
+/* ---- dash.c ---- */
+
+/* Whether the last key came alone; if not, says that it is ignored. */
+bool dash_key_alone(struct dash *d);
+
 /* ---- dash_settings.c ---- */
 
 /* What was kept of the last dashboard; once the screen is open. */

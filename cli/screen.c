@@ -1,4 +1,5 @@
 /* The terminal: see screen.h. */
+#include "cli/keys.h"
 #include "cli/screen.h"
 #include "core/base/file.h"
 
@@ -18,7 +19,8 @@ volatile sig_atomic_t screen_signal;
 
 static const int fatal_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 static const int ending_signals[] = {SIGTERM, SIGHUP, SIGINT};
-static struct sigaction old_fatal[5];
+static struct sigaction old_fatal[5], old_suspend;
+static bool suspends; /* ncurses has a handler for Ctrl-Z */
 static volatile sig_atomic_t in_curses, title_shown;
 static SCREEN *screen;
 static pid_t owner; /* a process that it starts shares the terminal, and leaves it alone */
@@ -47,7 +49,16 @@ static void give_back(void)
     if (!in_curses || getpid() != owner) return;
     in_curses = 0;
     title_back();
+    keys_paste_mode(false);
     endwin();
+}
+
+/* Ctrl-Z: the handler of ncurses stops the process and returns when it is continued. */
+static void on_suspend(int signal_number)
+{
+    keys_paste_mode(false);
+    old_suspend.sa_handler(signal_number);
+    keys_paste_mode(true);
 }
 
 static void on_fatal(int signal_number)
@@ -61,7 +72,8 @@ static void on_fatal(int signal_number)
 static void install(bool on)
 {
     struct sigaction fatal = {.sa_handler = on_fatal, .sa_flags = SA_NODEFER},
-                     end = {.sa_handler = on_ending};
+                     end = {.sa_handler = on_ending},
+                     suspend = {.sa_handler = on_suspend, .sa_flags = SA_RESTART};
     for (int i = 0; i < 5; i++) {
         if (on) sigaction(fatal_signals[i], &fatal, &old_fatal[i]);
         else sigaction(fatal_signals[i], &old_fatal[i], NULL);
@@ -70,6 +82,11 @@ static void install(bool on)
         if (on) sigaction(ending_signals[i], &end, NULL);
         else signal(ending_signals[i], SIG_DFL);
     }
+    if (on) {
+        sigaction(SIGTSTP, NULL, &old_suspend);
+        suspends = old_suspend.sa_handler != SIG_DFL && old_suspend.sa_handler != SIG_IGN;
+    }
+    if (suspends) sigaction(SIGTSTP, on ? &suspend : &old_suspend, NULL);
     memory_out_calls(on ? give_back : NULL);
 }
 
@@ -90,6 +107,7 @@ int screen_open(bool ascii, int timeout_ms, struct error *err)
     noecho();
     keypad(stdscr, TRUE);
     set_escdelay(50);
+    keys_begin();
     timeout(timeout_ms);
     screen_ascii = ascii || strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
     const char *no = getenv("NO_COLOR"), *ours = getenv("MEOPT_NO_COLOR");
@@ -137,6 +155,7 @@ void screen_close(void)
 {
     in_curses = 0;
     title_back();
+    keys_paste_mode(false);
     endwin();
     delscreen(screen);
     screen = NULL;

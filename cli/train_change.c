@@ -4,6 +4,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/config/edit.h"
+#include "core/config/value.h"
 #include "core/run/checkpoint.h"
 #include "core/run/metric_line.h"
 #include "core/run/run.h"
@@ -137,10 +138,11 @@ int train_change_run(const struct arguments *args, const char *directory, const 
                      struct config *config, struct error *err)
 {
     struct edit *edits = xcalloc((size_t)args->operand_count + OPTION_EDITS, sizeof *edits);
-    char steps[32], *path = path_join(directory, "config.yaml"), **keys = NULL;
+    char steps[32], *path = path_join(directory, "config.yaml"), **keys = NULL, **values = NULL;
     int count = 0, code = 0;
     const char *cards = argument_text(args, "cards", NULL);
     keys = xcalloc((size_t)args->operand_count + 1, sizeof *keys);
+    values = xcalloc((size_t)args->operand_count + 1, sizeof *values);
     for (int i = 0; i < args->operand_count && !code; i++) {
         const char *text = args->operands[i], *equals = strchr(text, '=');
         if (!equals)
@@ -151,7 +153,9 @@ int train_change_run(const struct arguments *args, const char *directory, const 
             code =
                 error_set(err, EXIT_USAGE, "meopt plan RUN/config.yaml --fit BYTES tells keys to go on with",
                           "train.memory is of a new run");
-        if (!code) edits[count++] = (struct edit){keys[i], equals + 1};
+        if (code) break;
+        values[i] = value_typed(config_key_index(keys[i]), equals + 1);
+        edits[count++] = (struct edit){keys[i], values[i]};
     }
     if (argument_int(args, "steps", 0) > 0) {
         snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
@@ -167,7 +171,11 @@ int train_change_run(const struct arguments *args, const char *directory, const 
         config_free(config);
         code = config_load(config, path, NULL, 0, err);
     }
-    for (int i = 0; i < args->operand_count; i++) free(keys[i]);
+    for (int i = 0; i < args->operand_count; i++) {
+        free(keys[i]);
+        free(values[i]);
+    }
+    free(values);
     free(keys);
     free(edits);
     free(path);

@@ -1,6 +1,7 @@
 /* The list of runs: see workspace.h. Keys and drawing; the lines are run_table.c's. */
 #include "cli/workspace.h"
 #include "cli/dash.h"
+#include "cli/keys.h"
 #include "cli/run_table.h"
 #include "cli/screen.h"
 #include "core/base/clock.h"
@@ -21,7 +22,8 @@ enum typing { TYPING_NOTHING, TYPING_FILTER, TYPING_CONFIG };
 
 struct workspace {
     struct run_table table;
-    bool ascii, help, asks_to_stop, leave;
+    bool ascii, help, leave;
+    struct keys_question asks; /* to stop the run */
     enum typing typing;
     char typed[256];
     int selected, top;       /* among those that are shown */
@@ -167,11 +169,20 @@ static void choose_anew(struct workspace *w)
     move_by(w, 0);
 }
 
+/* Whether the last key came alone; if not, says that it is ignored. */
+static bool alone(struct workspace *w)
+{
+    if (keys_alone()) return true;
+    snprintf(w->message, sizeof w->message, "ignored: several keys came at once, as in a paste");
+    return false;
+}
+
 static int type_key(struct workspace *w, int kind, wint_t c)
 {
     size_t n = strlen(w->typed);
     bool filter = w->typing == TYPING_FILTER;
     if (kind == OK && (c == '\n' || c == '\r')) {
+        if (!filter && !alone(w)) return 0;
         w->typing = TYPING_NOTHING;
         return filter || !n ? 0 : begin(w);
     }
@@ -183,7 +194,7 @@ static int type_key(struct workspace *w, int kind, wint_t c)
         w->typed[n ? n - 1 : 0] = 0;
     } else if (kind == OK && c == 21) {
         w->typed[0] = 0;
-    } else if (kind == OK && c >= ' ') {
+    } else if (kind != KEY_CODE_YES && c >= ' ') {
         char bytes[5];
         int length = screen_utf8(bytes, (wchar_t)c);
         if (n + (size_t)length < sizeof w->table.filter - 1) memcpy(w->typed + n, bytes, (size_t)length + 1);
@@ -219,11 +230,11 @@ static int letter_key(struct workspace *w, wint_t c)
         choose_anew(w);
         break;
     case ' ': mark(w); break;
-    case 'd': return compare(w);
+    case 'd': return alone(w) ? compare(w) : 0;
     case '\n':
     case '\r': return open_dash(w);
     case 'x':
-        if (chosen(w)) w->asks_to_stop = true;
+        if (chosen(w) && alone(w)) w->asks.word = "stop";
         break;
     case 'h':
     case '?': w->help = true; break;
@@ -233,7 +244,7 @@ static int letter_key(struct workspace *w, wint_t c)
         w->marks = 0;
         choose_anew(w);
         break;
-    case 'q': w->leave = true; break;
+    case 'q': w->leave = !keys_waiting() || alone(w); break; /* the rest would go to the shell */
     default: break;
     }
     return 0;
@@ -244,12 +255,14 @@ static int key(struct workspace *w, int kind, wint_t c)
     if (kind == KEY_CODE_YES && c == KEY_RESIZE) return 0;
     w->message[0] = 0;
     if (w->typing) return type_key(w, kind, c);
-    if (w->help) return w->help = false, 0;
-    if (w->asks_to_stop) {
-        w->asks_to_stop = false;
-        if (kind == OK && (c == 'y' || c == 'Y')) stop(w);
+    if (w->asks.word) {
+        enum keys_answer answer = keys_confirm(&w->asks, kind, c);
+        if (answer == KEYS_CONFIRMED) stop(w);
+        if (answer == KEYS_CANCELLED) snprintf(w->message, sizeof w->message, "not stopped");
         return 0;
     }
+    if (kind == KEYS_PASTED) return snprintf(w->message, sizeof w->message, "pasted text is ignored"), 0;
+    if (w->help) return w->help = false, 0;
     if (kind == OK) return letter_key(w, c);
     switch (c) {
     case KEY_UP: move_by(w, -1); break;
@@ -295,7 +308,8 @@ static void draw_foot(const struct workspace *w, int row, int columns)
     attr_t how = A_REVERSE;
     if (w->typing == TYPING_FILTER) snprintf(line, sizeof line, "filter: %s_", w->typed);
     else if (w->typing) snprintf(line, sizeof line, "train the experiment: %s_", w->typed);
-    else if (w->asks_to_stop) snprintf(line, sizeof line, "ask the run to save and stop? y/n");
+    else if (w->asks.word)
+        snprintf(line, sizeof line, "type stop, Enter: %s_   it saves first; Esc goes back", w->asks.typed);
     else if (w->message[0]) snprintf(line, sizeof line, "%s", w->message);
     else {
         how = A_DIM;
@@ -390,11 +404,13 @@ int workspace_view(const char *directory, bool ascii, struct error *err)
     double refreshed = clock_seconds();
     bool changed = true;
     while (!code && !w.leave && !screen_signal) {
-        if (changed) draw(&w);
-        changed = false;
+        if (changed && !keys_waiting()) {
+            draw(&w);
+            changed = false;
+        }
         wint_t c = 0;
         timeout(w.table.unread ? 0 : KEY_WAIT_MS); /* the rest is read while keys are heard */
-        int kind = get_wch(&c);
+        int kind = keys_get(&c);
         if (kind == ERR && !isatty(STDIN_FILENO)) break; /* the terminal went away */
         if (kind != ERR) {
             code = key(&w, kind, c);

@@ -44,7 +44,9 @@ for size in '80 24' '132 43'; do
     await '^step  *1000/1000'
     keys Escape
     await '  done$'
-    keys 1 r
+    keys 1
+    await '1 overview'
+    keys r
     await 'it has no whole checkpoint'
     keys q
     await 'status 0'
@@ -57,12 +59,15 @@ few_images 64
 start 132 43 'attach real'
 await 'stopped'
 keys r
-await 'go on from step 8, its newest checkpoint? y/n'
-keys n Left Left Left
+await 'type resume, Enter: _ *from step 8, its newest checkpoint'
+keys Escape
+await 'not resumed'
+keys Left Left Left
 await 'as it was at step 6'
 keys r
-await 'go on from step 4, in a new run beside this one? y/n'
-keys y
+await 'type resume, Enter: _ *from step 4, in a new run'
+keys resume
+keys Enter
 await 'real-step-4 goes on from step 4'
 await 'status 0'
 stop
@@ -70,7 +75,10 @@ stop
 [ "$(wc -l <"$dir/runs/real/metrics.jsonl")" = 8 ] || fail "the run is not as it was"
 start 80 24 'attach real'
 await 'stopped'
-keys r y
+keys r
+await 'type resume'
+keys resume
+keys Enter
 await 'status 0'
 stop
 [ "$(wc -l <"$dir/runs/real/metrics.jsonl")" = 12 ] || fail "the run has not gone on"

@@ -52,11 +52,20 @@ keys '?'
 await 'any key: back'
 keys x
 await '5 of 5'
-keys g j x # dinov2 has ended
-await 'ask the run to save and stop'
-keys y
+keys g j '?' # dinov2 has ended
+await 'any key: back'
+keys Escape
+await '5 of 5'
+keys x
+await 'type stop, Enter'
+keys stop
+keys Enter
 await 'it has ended'
-keys n n o t h i n g Enter
+keys n
+await 'train the experiment'
+keys nothing
+await 'nothing_'
+keys Enter
 await 'Enter goes back to the list'
 tmux -L "$socket" capture-pane -p | grep -q 'nothing' || fail "the failed start is not told"
 keys Enter

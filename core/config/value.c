@@ -463,6 +463,17 @@ enum value_verdict value_read(int key, const char *text, size_t bytes, bool quot
                 better);
 }
 
+char *value_typed(int key, const char *text)
+{
+    struct value value;
+    char message[320], hint[320], number[40];
+    if (key < 0 || config_keys[key].type != CONFIG_REAL ||
+        value_read(key, text, strlen(text), false, &value, message, hint, sizeof hint) != VALUE_NOTE)
+        return xstrdup(text);
+    value_real_text(number, sizeof number, value.real);
+    return xstrdup(number);
+}
+
 /* ---- Storing ---- */
 
 static char *absolute_path(const struct config *config, const char *text)

@@ -28,6 +28,9 @@ bool value_takes_list(int key);
 
 /* The shortest spelling of a number that reads back the same and that every YAML reader takes as a number. */
 void value_real_text(char *dst, size_t size, double x);
+/* Returns a typed value as a file should have it, malloc'ed: a number that other YAML readers would take for
+ * something else is written in the spelling that all of them read. key may be -1. */
+char *value_typed(int key, const char *text);
 /* True when YAML 1.1 or 1.2 readers would take this plain scalar for something else than text. */
 bool value_plain_is_not_text(const char *text);
 /* True when it may stand unquoted as text, in a block or (flow) in a flow collection. */

@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/config/edit.h"
+#include "core/config/value.h"
 #include "core/run/request.h"
 
 #include <stdio.h>
@@ -27,9 +28,11 @@ bool change_may(const char *key)
 
 int change_ask(const char *directory, const char *key, const char *value, struct error *err)
 {
-    const struct edit edit = {key, value};
+    char *typed = value_typed(config_key_index(key), value);
+    const struct edit edit = {key, typed};
     char *path = path_join(directory, "config.yaml");
     int code = edit_file(path, &edit, 1, 0, NULL, NULL, NULL, NULL, err);
+    free(typed);
     free(path);
     return code ? code : run_request(directory, "change", err);
 }
