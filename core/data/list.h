@@ -39,6 +39,17 @@ int image_read(const char *root, const char *name, char **bytes, size_t *size, s
 /* Which images these are: CRC-32C over all names with their NULs and sizes, in the list's order. Not over
  * their content, which would cost a pass over the dataset. */
 uint32_t image_list_hash(const struct image_list *list);
+/* The bytes of some images, which image_list_hash does not look at: CRC-32C of at most SAMPLE_BYTES from the
+ * begin of each of IMAGE_SAMPLES images that are evenly spread over the list (all, of fewer). Returns their
+ * number. */
+enum { IMAGE_SAMPLES = 64, SAMPLE_BYTES = 1 << 18 };
+struct image_sample {
+    int64_t image;   /* in the list */
+    uint32_t crc32c; /* 0: could not be read */
+};
+int image_list_sample(const struct image_list *list, const char *root,
+                      struct image_sample samples[IMAGE_SAMPLES]);
+int64_t image_sample_at(const struct image_list *list, int index); /* the image of a sample */
 /* Of a name of a list: where in an archive its bytes lie, and how long in the name the archive's path is; 0
  * for a file of its own. */
 struct image_place {

@@ -190,6 +190,29 @@ static char *describe(const struct run *run, const struct image_list *now, uint3
     return words;
 }
 
+/* Images of the same names and sizes: the bytes of some. */
+static int compare_samples(const json_t *meta, const struct image_list *list, const char *root,
+                           const char *force, bool tell, json_t **changed, struct error *err)
+{
+    const char *was = json_string_value(json_object_get(meta, "data_samples_crc32c"));
+    int code = 0;
+    if (!was) return 0; /* of a version that did not look */
+    char *is = content_samples(list, root);
+    const char *name = content_changed_sample(list, was, is);
+    if (name && is_forced(force, "data.root")) {
+        if (tell) log_warn("%s has other bytes than when the run began; accepted by --force-resume", name);
+        if (!*changed) *changed = json_object();
+        json_object_set_new(*changed, "data_samples_crc32c", json_pack("[s, s]", was, is));
+    } else if (name) {
+        code = error_set(err, EXIT_CONFIG,
+                         "bring the images back, or accept them with: --force-resume data.root",
+                         "%s has other bytes than when the run began, and the same size", name);
+        error_at(err, root, 0, 0);
+    }
+    free(is);
+    return code;
+}
+
 static int compare_images(const struct run *run, const json_t *meta, const struct config *config,
                           const char *force, bool tell, json_t **changed, struct error *err)
 {
@@ -217,6 +240,8 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
         free(text);
         free(words);
     }
+    if (!code && strcmp(was, is) == 0)
+        code = compare_samples(meta, &list, config->data.root, force, tell, changed, err);
     image_list_free(&list);
     return code;
 }
@@ -237,27 +262,37 @@ static int compare_step(const json_t *meta, const struct config *c, int ranks, c
         ranks == 1 ? "" : "s", now);
 }
 
-int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
-                   bool tell, json_t **changed, struct error *err)
+/* meta.json, NULL when it is not there; what is there and cannot be read is an error. */
+static int read_meta(const struct run *run, json_t **meta, struct error *err)
 {
     char *path = run_path(run, "meta.json"), *text = NULL;
     size_t bytes = 0;
-    json_t *meta = NULL;
     int code = 0;
-    *changed = NULL;
+    *meta = NULL;
     if (!file_absent(path)) {
         code = file_read(path, META_BYTES, &text, &bytes, err);
         json_error_t why = {0};
-        if (!code) meta = json_loadb(text, bytes, 0, &why);
-        if (!code && !meta && !why.text[0]) /* jansson has no word for it */
+        if (!code) *meta = json_loadb(text, bytes, 0, &why);
+        if (!code && !*meta && !why.text[0]) /* jansson has no word for it */
             code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading it");
-        else if (!code && !json_is_object(meta)) {
+        else if (!code && !json_is_object(*meta)) {
             code = error_set(err, EXIT_INTEGRITY, "remove it to go on without comparing",
                              "what the run was when it began cannot be read: %s",
-                             meta ? "no JSON object" : why.text);
+                             *meta ? "no JSON object" : why.text);
         }
         if (code) error_at(err, path, why.line, why.column);
     }
+    free(text);
+    free(path);
+    return code;
+}
+
+int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
+                   bool tell, json_t **changed, struct error *err)
+{
+    json_t *meta;
+    *changed = NULL;
+    int code = read_meta(run, &meta, err);
     const json_t *before = json_object_get(meta, "config");
     if (!code && before) {
         code = compare_config(before, config, force, tell, changed, err);
@@ -274,8 +309,46 @@ int identity_check(const struct run *run, const struct config *config, int ranks
         *changed = NULL;
     }
     json_decref(meta);
-    free(text);
-    free(path);
+    return code;
+}
+
+/* ---- the weights ---- */
+
+int identity_check_weights(const struct run *run, const char *tower, const char *path,
+                           const struct tower_content *content, const char *force, bool tell,
+                           json_t **changed, struct error *err)
+{
+    bool student = strcmp(tower, "student") == 0;
+    const char *file = student ? "model_s.weight" : "model_t.weight";
+    char key[2][32], is[2][sizeof content->model];
+    json_t *meta;
+    int code = read_meta(run, &meta, err);
+    snprintf(key[0], sizeof key[0], "%s_crc32c", tower);
+    snprintf(key[1], sizeof key[1], "%s_model", tower);
+    snprintf(is[0], sizeof is[0], "%08x", content->crc32c);
+    snprintf(is[1], sizeof is[1], "%s", content->model);
+    bool moved = student && json_object_get(*changed, file);
+    for (int i = 0; i < 2 && !code; i++) {
+        const char *was = json_string_value(json_object_get(meta, key[i]));
+        if (!was || !content->crc32c || strcmp(was, is[i]) == 0 || (moved && i == 0)) continue;
+        const char *what = i ? "model" : "weights";
+        if (!is_forced(force, file)) {
+            char hint[160];
+            snprintf(hint, sizeof hint,
+                     "bring the original file back, or accept this one with: --force-resume %s", file);
+            code =
+                error_set(err, EXIT_CONFIG, hint, "the %s's %s not what the run began with: %s was %s, is %s",
+                          tower, i ? "model is" : "weights are", i ? "it" : "their checksum", was, is[i]);
+            error_at(err, path, 0, 0);
+            continue;
+        }
+        if (tell)
+            log_warn("%s: the %s's %s were %s and are now %s; accepted by --force-resume", path, tower, what,
+                     was, is[i]);
+        if (!*changed) *changed = json_object();
+        json_object_set_new(*changed, key[i], json_pack("[s, s]", was, is[i]));
+    }
+    json_decref(meta);
     return code;
 }
 

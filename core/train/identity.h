@@ -1,5 +1,6 @@
 /* What must be the same when a run goes on: the keys that change its numbers (meta.json: config, config_hash)
- * and its images (meta.json: images, data_crc32c; data.list: their names and sizes). Else the bits would not
+ * and its images (meta.json: images, data_crc32c, data_samples_crc32c; data.list: their names and sizes) and
+ * weights (content.h). Else the bits would not
  * be those of a run that never stopped, and nobody would know.
  *
  *     json_t *identity = identity_config(config);            // as the run's file says it, before it is
@@ -13,6 +14,7 @@
 
 #include "core/data/list.h"
 #include "core/run/run.h"
+#include "core/train/content.h"
 
 /* {key: value as in YAML} of every key that changes the numbers, or may change while the run trains
  * (core/run/change.h); NULL when memory is out. */
@@ -30,6 +32,14 @@ int identity_check(const struct run *run, const struct config *config, int ranks
  * library may round otherwise, so that the numbers are not those of a run that never stopped. Told, and added
  * to *changed. start: of start.h; before meta_write. */
 void identity_compare_start(const struct run *run, const json_t *start, json_t **changed);
+
+/* Compares the weights that were loaded into a tower ("teacher", "student") with those that the run has begun
+ * with (meta.json: teacher_crc32c, teacher_model, ...). A difference is EXIT_CONFIG with the file's name,
+ * unless `force` has the key of the file, or it is the student's, whose path was changed: its weights are the
+ * checkpoint's. A run of a version that recorded none has nothing to compare. */
+int identity_check_weights(const struct run *run, const char *tower, const char *path,
+                           const struct tower_content *content, const char *force, bool tell,
+                           json_t **changed, struct error *err);
 
 /* May that key be another when the run goes on? */
 bool identity_may_change(const char *key, const char *force);

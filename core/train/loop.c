@@ -404,7 +404,25 @@ static int steps(struct course *w, struct error *err)
 struct filling {
     const struct run *run;
     const struct train_listener *listener;
+    const struct train_resume *how;
+    json_t **changed;
 };
+
+/* A resumed run has the teacher that it began with, and the student, once there is one. */
+static int check_weights(const struct filling *f, const struct trainer *t, struct error *err)
+{
+    const struct config *c = t->config;
+    bool tell = t->ranks.rank == 0;
+    int code = 0;
+    if (!f->how->resume) return 0;
+    if (!t->student || !c->train.cache_teacher) /* else it was checked before its outputs were computed */
+        code = identity_check_weights(f->run, "teacher", c->model_t.weight, &t->teacher_content,
+                                      f->how->force, tell, f->changed, err);
+    if (!code && t->student)
+        code = identity_check_weights(f->run, "student", c->model_s.weight, &t->student_content,
+                                      f->how->force, tell, f->changed, err);
+    return code;
+}
 
 /* The pass is alive; what it has computed stays when it is asked to end. */
 static int filled(void *context, int64_t done, int64_t images, struct error *err)
@@ -420,9 +438,11 @@ static int filled(void *context, int64_t done, int64_t images, struct error *err
 static int fill_cache_of_run(void *context, struct trainer *t, struct error *err)
 {
     struct filling *f = context;
+    int code = check_weights(f, t, err);
+    if (code) return code;
     phase(f->listener, PHASE_TEACHER);
     char *path = run_path(f->run, "teacher.rows");
-    int code = teacher_cache_fill(t, path, filled, f, err);
+    code = teacher_cache_fill(t, path, filled, f, err);
     free(path);
     return code;
 }
@@ -488,13 +508,14 @@ static int leave(const struct course *w, int code)
 }
 
 /* The run as it is before its first step here: trainer and data, at step w->from. */
-static int load(struct course *w, struct config *c, bool resume, const struct dist_options *ranks,
-                struct device **device, struct error *err)
+static int load(struct course *w, struct config *c, const struct train_resume *how,
+                const struct dist_options *ranks, struct device **device, json_t **changed, struct error *err)
 {
-    struct filling filling = {w->run, w->listener};
+    struct filling filling = {w->run, w->listener, how, changed};
     int code = leave(w, train_device_open(device, c, true, err));
     if (!code) code = trainer_create_among(&w->t, c, *device, false, ranks, fill_cache_of_run, &filling, err);
     code = leave(w, code);
+    if (!code && (code = check_weights(&filling, w->t, err)) != 0) w->alike = code == EXIT_CONFIG;
     if (!code) {
         struct data_options options = train_data_options(c);
         options.rank = w->rank;
@@ -512,7 +533,10 @@ static int load(struct course *w, struct config *c, bool resume, const struct di
     }
     code = leave(w, code);
     if (!code && w->listener->ready) code = w->listener->ready(w->listener->context, w->feed.data, err);
-    if (!code && resume) code = go_on(w->run, w->t, &w->from, err);
+    if (!code &&
+        (code = content_compare_images(&w->t->ranks, data_list(w->feed.data), c->data.root, err)) != 0)
+        w->alike = code == EXIT_CONFIG;
+    if (!code && how->resume) code = go_on(w->run, w->t, &w->from, err);
     return leave(w, code);
 }
 
@@ -532,7 +556,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     signals_catch(run->directory);
     phase(listener, PHASE_LOAD);
     int code = how.resume ? identity_check(run, c, w.ranks, how.force, leads(&w), &changed, err) : 0;
-    if (!code) code = load(&w, c, how.resume, ranks, &device, err);
+    if (!code) code = load(&w, c, &how, ranks, &device, &changed, err);
     if (!code) {
         int64_t total =
             c->train.steps > 0 ? c->train.steps : c->train.epochs * data_epoch_batches(w.feed.data);

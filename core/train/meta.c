@@ -145,6 +145,16 @@ static json_t *plan_told(const struct rank_told *all, int ranks)
     return memory;
 }
 
+/* Keys of a tower whose weights came from a file: null where they did not. */
+static void set_content(json_t *meta, const char *tower, const struct tower_content *content)
+{
+    char key[32];
+    snprintf(key, sizeof key, "%s_crc32c", tower);
+    json_object_set_new(meta, key, hex_or_null(content->crc32c));
+    snprintf(key, sizeof key, "%s_model", tower);
+    json_object_set_new(meta, key, content->model[0] ? json_string(content->model) : json_null());
+}
+
 static int write_told(const struct run *run, const struct trainer *t, const struct rank_told *all,
                       const struct data *data, int64_t total, json_t *start, json_t *identity,
                       struct error *err)
@@ -166,6 +176,11 @@ static int write_told(const struct run *run, const struct trainer *t, const stru
     json_object_set_new(meta, "code_version", json_string(MEOPT_VERSION));
     json_object_set_new(meta, "program_crc32c", hex_or_null(meta_program_crc()));
     json_object_set_new(meta, "data_crc32c", hex_or_null(data_hash(data)));
+    char *samples = content_samples(data_list(data), t->config->data.root);
+    json_object_set_new(meta, "data_samples_crc32c", json_string(samples));
+    free(samples);
+    set_content(meta, "teacher", &t->teacher_content);
+    set_content(meta, "student", &t->student_content);
     json_object_set_new(meta, "seed", json_integer((json_int_t)t->config->train.seed));
     json_object_set_new(meta, "batch_images", json_integer((json_int_t)t->images));
     json_object_set_new(meta, "ranks", json_integer(ranks));

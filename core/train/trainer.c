@@ -317,6 +317,20 @@ static void *buffer(struct trainer *t, enum memory_class class, size_t bytes, co
     return device_alloc(t->device, class, bytes, name, err);
 }
 
+static int load_teacher_values(void *context, int index, const float *values, struct error *err)
+{
+    struct trainer *t = context;
+    content_add(&t->teacher_content, &t->teacher->parameters[index], values);
+    return t->teacher_stream ? stream_put(t->teacher_stream, index, values, err) : 0;
+}
+
+static int load_student_values(void *context, int index, const float *values, struct error *err)
+{
+    struct trainer *t = context;
+    content_add(&t->student_content, &t->student->parameters[index], values);
+    return take_values(t, index, values, err);
+}
+
 static int create_teacher(struct trainer *t, const struct weights *weights, struct error *err)
 {
     bool dry = t->device->kind == DEVICE_DRY;
@@ -325,14 +339,15 @@ static int create_teacher(struct trainer *t, const struct weights *weights, stru
     if (!code && options.weight_buffers)
         code = stream_make(&t->teacher_stream, t->teacher, scratch_directory(t), err);
     if (code || dry) return code;
-    parameter_values put = options.weight_buffers ? stream_put : NULL;
     if (weights) {
-        code = tower_load(t->teacher, weights, put, t->teacher_stream, err);
-        if (code && err && !err->file[0]) error_at(err, t->config->model_t.weight, 0, 0);
-        return code;
+        const char *path = t->config->model_t.weight;
+        content_set_model(&t->teacher_content, &t->teacher_geometry);
+        code = tower_load(t->teacher, weights, load_teacher_values, t, err);
+        if (code && err && !err->file[0]) error_at(err, path, 0, 0);
+        return code ? code : content_compare_ranks(&t->ranks, "teacher", path, &t->teacher_content, err);
     }
-    return tower_init_random(t->teacher, (uint64_t)t->config->train.seed ^ 0x7465616368657200u, false, put,
-                             t->teacher_stream, err);
+    return tower_init_random(t->teacher, (uint64_t)t->config->train.seed ^ 0x7465616368657200u, false,
+                             options.weight_buffers ? stream_put : NULL, t->teacher_stream, err);
 }
 
 static int create_student(struct trainer *t, const struct weights *weights, struct error *err)
@@ -352,8 +367,11 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     code =
         tower_init_random(t->student, (uint64_t)t->config->train.seed, weights != NULL, take_values, t, err);
     if (!code && weights) {
-        code = tower_load(t->student, weights, take_values, t, err);
-        if (code && err && !err->file[0]) error_at(err, t->config->model_s.weight, 0, 0);
+        const char *path = t->config->model_s.weight;
+        content_set_model(&t->student_content, &t->student_geometry);
+        code = tower_load(t->student, weights, load_student_values, t, err);
+        if (code && err && !err->file[0]) error_at(err, path, 0, 0);
+        if (!code) code = content_compare_ranks(&t->ranks, "student", path, &t->student_content, err);
     }
     return code ? code : many_share(t, err);
 }

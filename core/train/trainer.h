@@ -30,12 +30,14 @@
 #include "core/dist/dist.h"
 #include "core/meopt.h"
 #include "core/nn/nn.h"
+#include "core/train/content.h"
 
 struct trainer {
     struct config *config;
     struct device *device;
     struct geometry teacher_geometry, student_geometry;
-    struct tower *teacher;         /* NULL once its embeddings are cached */
+    struct tower_content teacher_content, student_content; /* as their files gave them; none in a plan */
+    struct tower *teacher;                                 /* NULL once its embeddings are cached */
     struct stream *teacher_stream; /* of its weights (stream.h); NULL: it holds them */
     struct tower *student;
     struct stream *student_stream;
