@@ -4,6 +4,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
+#include "core/base/log.h"
 #include "core/device/bench.h"
 #include "core/device/facts.h"
 #include "core/device/profile.h"
@@ -66,6 +67,7 @@ static int peak_of(const struct config *c, struct found *f, struct error *err)
     int code = train_device_open(&device, c, false, err);
     if (code) return code;
     bool cpu = device->kind == DEVICE_CPU;
+    log_info("measuring the peak of the GEMM, bf16 and fp32");
     if (device_gemm_peak(device, DTYPE_BF16, wide && cpu ? 2 : 0, &bf16, err) == 0)
         keep_better(&f->bf16, &bf16);
     if (device_gemm_peak(device, DTYPE_F32, !wide && cpu ? 2 : 0, &fp32, err) == 0)
@@ -290,8 +292,11 @@ static int bench_run(const struct arguments *args, struct error *err)
     code = rehearse(&c, argument_flag(args, "random-weights"), err);
     if (!code && peak) code = peak_of(&c, &found, err);
     if (!code) code = train_device_open(&device, &c, true, err);
-    if (!code) device_facts_warn(device);
-    if (!code) code = trainer_create(&t, &c, device, argument_flag(args, "random-weights"), NULL, NULL, err);
+    if (!code) {
+        device_facts_warn(device);
+        log_info("creating teacher and student");
+        code = trainer_create(&t, &c, device, argument_flag(args, "random-weights"), NULL, NULL, err);
+    }
     if (!code && profiled) {
         found.call = device_call_seconds(device);
         profile_begin(&profile, device);

@@ -126,6 +126,17 @@ static void print(const struct doctor *d)
     printf("%d ok, %d warning%s, %d missing\n", count[0], count[1], count[1] == 1 ? "" : "s", count[2]);
 }
 
+/* One line on a terminal, written over and over; the report itself comes at the end. */
+static void show_progress(const struct doctor *d, const char *check)
+{
+    fprintf(stderr, "\r\033[Kchecking %s (%zu results so far)", check, d->row_count);
+}
+
+static void clear_progress(const struct doctor *d)
+{
+    if (d->progress) fputs("\r\033[K", stderr);
+}
+
 /* A file that can be sent. */
 static int send_to(const char *path, struct doctor *d, struct error *err)
 {
@@ -143,9 +154,11 @@ static int doctor_command(const struct arguments *args, struct error *err)
     struct doctor d = {.root = argument_text(args, "root", ""),
                        .run_directory = argument_text(args, "run-dir", "runs"),
                        .quick = argument_flag(args, "quick")};
+    const char *term = getenv("TERM");
     struct shapes shapes = {.code = 0};
     struct error own;
     if (!err) err = &own;
+    if (isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0) d.progress = show_progress;
     if (args->operand_count) {
         int code = shapes_of(&shapes, args, err);
         if (code) return code;
@@ -162,6 +175,7 @@ static int doctor_command(const struct arguments *args, struct error *err)
         doctor_run(&d, last);
         doctor_run(&d, doctor_cards);
     }
+    clear_progress(&d);
     const char *share = argument_text(args, "share", NULL);
     if (share) {
         int code = send_to(share, &d, err);

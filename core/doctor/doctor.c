@@ -24,6 +24,7 @@ struct line *doctor_add(struct doctor *d, enum finding finding, const char *form
     line->check = current;
     line->finding = finding;
     name_printable(line->found, sizeof line->found, text);
+    if (d->progress) d->progress(d, current);
     return line;
 }
 
@@ -69,6 +70,7 @@ void doctor_run(struct doctor *d, const struct doctor_row *rows)
 {
     for (; rows->name; rows++) {
         current = rows->name;
+        if (d->progress) d->progress(d, current);
         rows->run(d);
     }
 }

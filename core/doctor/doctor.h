@@ -42,6 +42,8 @@ struct doctor {
     const struct doctor_shape *shapes; /* the last is the optimizer's; none: a usual tower */
     int shape_count;
     const struct meopt_options *optimizer; /* NULL: usual ones */
+    /* Called before each check, and after each finding of one that measures for long. NULL: not. */
+    void (*progress)(const struct doctor *doctor, const char *check);
     struct line *rows;
     size_t row_count;
 };
