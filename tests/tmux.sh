@@ -14,11 +14,11 @@ terminal() { # WIDTH HEIGHT LOCALE ENVIRONMENT COMMAND: in a new one; a new sock
     tmux -L "$socket" -f /dev/null new-session -d -x "$1" -y "$2" "env -i PATH='$PATH' TERM=screen-256color LC_ALL=$3 $4 ASAN_OPTIONS='${ASAN_OPTIONS:-}' $5"
     tmux -L "$socket" set -g window-size manual >/dev/null
 }
-await() { # text on the screen, within 10 s
+await() { # text on the screen, within a minute
     i=0
     until tmux -L "$socket" capture-pane -p 2>/dev/null | grep -q -- "$1"; do
         i=$((i + 1))
-        [ $i -lt 200 ] || fail "no '$1' on the screen"
+        [ $i -lt 1200 ] || fail "no '$1' on the screen"
         sleep 0.05
     done
 }
