@@ -25,8 +25,12 @@
  *   end; every other call needs the handle to itself.
  * - The same seed, tensors, gradients and steps give the same bits: whatever the instruction set, number of
  *   threads, number of ranks (`first` below), order of tensors, and whether the run was stopped and resumed.
- * - Structs given to the library begin with (or are accompanied by) their size, so that a program built with
- *   an older header keeps working: always meopt_options_init, always zero a struct meopt_tensor first.
+ * - Structs grow at their end. A program keeps working with a newer library, and one that uses nothing newer
+ * with an older library, because each struct that may grow comes with its size: in its first field, or passed
+ * by a macro of the function's name. A binding without macros (ctypes, Rust) calls NAME_sized and passes the
+ * sizes of its own declarations. Bytes behind the struct that the library knows must be 0 going in, and are 0
+ * coming out. Always meopt_options_init, always zero a struct meopt_tensor first. These never change: struct
+ * meopt_error, meopt_gradient, meopt_found, meopt_clip. The library may append fields to struct meopt_report.
  */
 #ifndef MEOPT_H
 #define MEOPT_H
@@ -223,6 +227,8 @@ enum meopt_offload { MEOPT_OFFLOAD_NONE, MEOPT_OFFLOAD_FILE, MEOPT_OFFLOAD_HOST 
 
 /* Defaults of a rule with everything in fp32. Call with sizeof *options. */
 int meopt_options_init(struct meopt_options *options, size_t size, int rule);
+int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, size_t size, int rule);
+#define meopt_options_init(...) meopt_options_init_sized(sizeof(struct meopt_tensor), __VA_ARGS__)
 
 /* Set weights, first_moment, second_moment by name. For apadamw, bytes held per parameter in []:
  * "quality" [5.06], "balanced" [4.56], "minimal" [4.06]; "fp32" [12]; "amp" [14]: fp32 + bf16 copy;
@@ -267,6 +273,9 @@ struct meopt_bytes {
 /* What meopt_create would hold, before anything is allocated. */
 int meopt_query(const struct meopt_options *options, const struct meopt_tensor *tensors, size_t count,
                 struct meopt_bytes *bytes, struct meopt_error *err);
+int meopt_query_sized(size_t size, const struct meopt_options *options, const struct meopt_tensor *tensors,
+                      size_t count, struct meopt_bytes *bytes, struct meopt_error *err);
+#define meopt_query(...) meopt_query_sized(sizeof(struct meopt_bytes), __VA_ARGS__)
 
 struct meopt;
 int meopt_create(struct meopt **opt, const struct meopt_options *options, const struct meopt_tensor *tensors,
@@ -275,6 +284,8 @@ void meopt_destroy(struct meopt *opt); /* NULL is fine */
 
 /* Bytes held now (promotion may have added some). */
 int meopt_held(const struct meopt *opt, struct meopt_bytes *bytes);
+int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *bytes);
+#define meopt_held(...) meopt_held_sized(sizeof(struct meopt_bytes), __VA_ARGS__)
 
 /* What is offloaded. Adaptive precision (adapt_every) keeps its states where they are: both is refused. */
 struct meopt_offload_info {
@@ -295,9 +306,11 @@ struct meopt_tensor_info {
     int64_t count;
     int weights, first_moment, second_moment; /* formats; moments that the rule does not have: -1 */
     int64_t updates;                          /* steps that this tensor has taken */
-    struct meopt_bytes bytes;
+    struct meopt_bytes bytes;                 /* stays last: both grow together */
 };
 int meopt_info(const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info);
+int meopt_info_sized(size_t size, const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info);
+#define meopt_info(...) meopt_info_sized(sizeof(struct meopt_tensor_info), __VA_ARGS__)
 /* Index of a tensor, -1 when there is none. */
 int64_t meopt_find(const struct meopt *opt, const char *name);
 
@@ -328,6 +341,10 @@ int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err);
 /* The formats and bytes that meopt_create would choose for a tensor (its name: as given). */
 int meopt_plan_tensor(const struct meopt_options *options, const struct meopt_tensor *tensor,
                       struct meopt_tensor_info *info, struct meopt_error *err);
+int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
+                            const struct meopt_tensor *tensor, struct meopt_tensor_info *info,
+                            struct meopt_error *err);
+#define meopt_plan_tensor(...) meopt_plan_tensor_sized(sizeof(struct meopt_tensor_info), __VA_ARGS__)
 
 /* Moments in and out as fp32 in host memory, ranges as below: m is torch's exp_avg (momentum_buffer), v its
  * exp_avg_sq, NULL for apsgd and lion. updates: the steps that the tensor has taken, -1: as it was. Values
@@ -400,6 +417,9 @@ struct meopt_step_stats {
     int64_t tensors;    /* tensors stepped */
 };
 int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err);
+int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats *stats,
+                         struct meopt_error *err);
+#define meopt_step_end(...) meopt_step_end_sized(sizeof(struct meopt_step_stats), __VA_ARGS__)
 
 /* Groups of 64 elements of the last step in which sqrt(v) of 8 bits spans a factor of 2^29 and more: from
  * 2^31 on the smallest are kept too large, and their weights barely move. Over all who
@@ -411,6 +431,10 @@ int64_t meopt_wide_groups(const struct meopt *opt);
 int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
                const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
                struct meopt_error *err);
+int meopt_step_sized(size_t size, struct meopt *opt, int64_t step, double lr, double scale,
+                     const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
+                     struct meopt_error *err);
+#define meopt_step(...) meopt_step_sized(sizeof(struct meopt_step_stats), __VA_ARGS__)
 
 /* Global norm (in double) and whether all is finite; touches nothing. The sum does not depend on threads.
  * data NULL, or gradients NULL: what has been accumulated for the tensor, if anything. */

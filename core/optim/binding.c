@@ -15,7 +15,9 @@ static int group_given(const struct meopt *opt, size_t tensor, const struct meop
                        struct meopt_error *err)
 {
     int status = tensor_named(opt, tensor, group, err);
-    if (status || group->size >= offsetof(struct meopt_group, dampening) + sizeof(double)) return status;
+    if (status ||
+        (group->size >= offsetof(struct meopt_group, dampening) + sizeof(double) && group->size <= 65536))
+        return status;
     return optim_fail(err, MEOPT_BAD_ARGUMENT, "a group of size %zu: set size first", group->size);
 }
 
@@ -27,13 +29,15 @@ int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *
     const struct tensor *t = &opt->tensors[tensor];
     struct meopt_options own;
     const struct meopt_options *o = tensor_options(opt, t, &own);
-    group->lr_scale = t->lr_scale;
-    group->weight_decay = t->decay ? o->weight_decay : 0;
-    group->beta1 = o->beta1;
-    group->beta2 = o->beta2;
-    group->eps = o->eps;
-    group->momentum = o->momentum;
-    group->dampening = o->dampening;
+    struct meopt_group found = {.size = group->size,
+                                .lr_scale = t->lr_scale,
+                                .weight_decay = t->decay ? o->weight_decay : 0,
+                                .beta1 = o->beta1,
+                                .beta2 = o->beta2,
+                                .eps = o->eps,
+                                .momentum = o->momentum,
+                                .dampening = o->dampening};
+    struct_give(group, group->size, &found, sizeof found);
     return MEOPT_OK;
 }
 
@@ -47,7 +51,10 @@ int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *
     changed.lr_scale = group->lr_scale;
     changed.decay = true;
     changed.grouped = true;
-    changed.group = *group;
+    if (!struct_take(&changed.group, sizeof changed.group, group, group->size))
+        return optim_fail(
+            err, MEOPT_BAD_ARGUMENT,
+            "the group has a field that this library does not know: it is older than the header");
     struct meopt_options own;
     status = options_check(tensor_options(opt, &changed, &own), err);
     if (status) return status;
@@ -92,8 +99,9 @@ int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err)
     return tensor_release(opt, t, &host, true, err);
 }
 
-int meopt_plan_tensor(const struct meopt_options *options, const struct meopt_tensor *tensor,
-                      struct meopt_tensor_info *info, struct meopt_error *err)
+int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
+                            const struct meopt_tensor *tensor, struct meopt_tensor_info *info,
+                            struct meopt_error *err)
 {
     struct meopt_options o;
     struct meopt_tensor row;
@@ -103,12 +111,13 @@ int meopt_plan_tensor(const struct meopt_options *options, const struct meopt_te
     if (!status) status = tensor_read(&row, &o, tensor, 0, err);
     if (status) return status;
     layout_plan(&layout, &o, &row);
-    *info = (struct meopt_tensor_info){.name = row.name,
-                                       .count = layout.count,
-                                       .weights = layout.weights,
-                                       .first_moment = layout.m,
-                                       .second_moment = layout.v};
-    layout_add(&info->bytes, &layout, row.weights != NULL, row.copy != NULL);
+    struct meopt_tensor_info found = {.name = row.name,
+                                      .count = layout.count,
+                                      .weights = layout.weights,
+                                      .first_moment = layout.m,
+                                      .second_moment = layout.v};
+    layout_add(&found.bytes, &layout, row.weights != NULL, row.copy != NULL);
+    struct_give(info, size, &found, sizeof found);
     return MEOPT_OK;
 }
 

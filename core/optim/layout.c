@@ -73,21 +73,22 @@ void layout_add(struct meopt_bytes *bytes, const struct layout *l, bool callers_
     bytes->callers += (callers_weights ? l->weight_bytes : 0) + (callers_copy ? l->copy_bytes : 0);
 }
 
-int meopt_query(const struct meopt_options *options, const struct meopt_tensor *tensors, size_t count,
-                struct meopt_bytes *bytes, struct meopt_error *err)
+int meopt_query_sized(size_t size, const struct meopt_options *options, const struct meopt_tensor *tensors,
+                      size_t count, struct meopt_bytes *bytes, struct meopt_error *err)
 {
     struct meopt_options o;
+    struct meopt_bytes all = {0};
     if (!bytes || (count && !tensors))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no table of tensors, or nowhere to put the bytes");
     int status = options_read(&o, options, err);
     if (status) return status;
-    memset(bytes, 0, sizeof *bytes);
     for (size_t i = 0; i < count; i++) {
         struct meopt_tensor tensor;
         struct layout layout;
         if ((status = tensor_read(&tensor, &o, tensors, i, err))) return status;
         layout_plan(&layout, &o, &tensor);
-        layout_add(bytes, &layout, tensor.weights != NULL, tensor.copy != NULL);
+        layout_add(&all, &layout, tensor.weights != NULL, tensor.copy != NULL);
     }
+    struct_give(bytes, size, &all, sizeof all);
     return MEOPT_OK;
 }

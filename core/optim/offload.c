@@ -198,8 +198,7 @@ int meopt_offloaded(const struct meopt *opt, struct meopt_offload_info *info, st
 {
     if (!opt || !info || info->size < sizeof info->size)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or nowhere to put it: set size first");
-    size_t size = info->size;
-    struct meopt_offload_info all = {.size = size};
+    struct meopt_offload_info all = {.size = info->size};
     const struct offload *o = opt->offload;
     if (o) {
         all.moments = o->home_bytes[0];
@@ -212,7 +211,7 @@ int meopt_offloaded(const struct meopt *opt, struct meopt_offload_info *info, st
         all.direct = o->transfers && transfers_direct(o->transfers);
         all.in_memory = o->transfers && transfers_in_memory(o->transfers);
     }
-    memcpy(info, &all, size < sizeof all ? size : sizeof all);
+    struct_give(info, info->size, &all, sizeof all);
     return MEOPT_OK;
 }
 

@@ -227,26 +227,28 @@ void meopt_destroy(struct meopt *opt)
     free(opt);
 }
 
-int meopt_held(const struct meopt *opt, struct meopt_bytes *bytes)
+int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *bytes)
 {
+    struct meopt_bytes held = {0};
     if (!opt || !bytes) return MEOPT_BAD_ARGUMENT;
-    memset(bytes, 0, sizeof *bytes);
     for (size_t i = 0; i < opt->count; i++)
-        layout_add(bytes, &opt->tensors[i].layout, !opt->tensors[i].own_weights, !opt->tensors[i].own_copy);
+        layout_add(&held, &opt->tensors[i].layout, !opt->tensors[i].own_weights, !opt->tensors[i].own_copy);
+    struct_give(bytes, size, &held, sizeof held);
     return MEOPT_OK;
 }
 
-int meopt_info(const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info)
+int meopt_info_sized(size_t size, const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info)
 {
     if (!opt || !info || tensor >= opt->count) return MEOPT_BAD_ARGUMENT;
     const struct tensor *t = &opt->tensors[tensor];
-    *info = (struct meopt_tensor_info){.name = t->name,
-                                       .count = t->layout.count,
-                                       .weights = t->layout.weights,
-                                       .first_moment = t->layout.m,
-                                       .second_moment = t->layout.v,
-                                       .updates = t->updates};
-    layout_add(&info->bytes, &t->layout, !t->own_weights, !t->own_copy);
+    struct meopt_tensor_info found = {.name = t->name,
+                                      .count = t->layout.count,
+                                      .weights = t->layout.weights,
+                                      .first_moment = t->layout.m,
+                                      .second_moment = t->layout.v,
+                                      .updates = t->updates};
+    layout_add(&found.bytes, &t->layout, !t->own_weights, !t->own_copy);
+    struct_give(info, size, &found, sizeof found);
     return MEOPT_OK;
 }
 

@@ -112,6 +112,11 @@ void optim_leave(struct device **device);
     struct device *entered_ __attribute__((cleanup(optim_leave), unused)) =                                  \
         optim_enter((opt) ? (opt)->device : NULL)
 
+/* Structs of the caller, which may be shorter or longer than the library's (core/optim/abi.c). give: what the
+ * caller has room for, and zeros behind what the library knows. take: `to` keeps what the caller does not
+ * have; false when the caller asks for something that the library does not know. */
+void struct_give(void *to, size_t to_size, const void *from, size_t from_size);
+bool struct_take(void *to, size_t to_size, const void *from, size_t from_size);
 /* Options of any caller's size, checked. */
 int options_read(struct meopt_options *to, const struct meopt_options *from, struct meopt_error *err);
 /* Are the numbers of a rule in their ranges, and can the formats bear them? */

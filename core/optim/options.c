@@ -74,13 +74,13 @@ int meopt_state_format_from_name(const char *name)
     return index_of(state_names, MEOPT_STATE_FORMAT_COUNT, name);
 }
 
-int meopt_options_init(struct meopt_options *options, size_t size, int rule)
+int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, size_t size, int rule)
 {
     if (!options || size < offsetof(struct meopt_options, seed) || !meopt_rule_name(rule))
         return MEOPT_BAD_ARGUMENT;
     struct meopt_options o = {
-        .size = size < sizeof o ? size : sizeof o,
-        .tensor_size = sizeof(struct meopt_tensor),
+        .size = size,
+        .tensor_size = tensor_size,
         .rule = rule,
         .beta1 = 0.9,
         .beta2 = rule == MEOPT_LION ? 0.99 : 0.999,
@@ -93,8 +93,7 @@ int meopt_options_init(struct meopt_options *options, size_t size, int rule)
         .grad_averaging = 1,
         .offload_fraction = 1,
     };
-    memset(options, 0, size);
-    memcpy(options, &o, o.size);
+    struct_give(options, size, &o, sizeof o);
     return MEOPT_OK;
 }
 
@@ -124,7 +123,10 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "options are of size %zu: call meopt_options_init first",
                           from->size);
     meopt_options_init(to, sizeof *to, 0);
-    memcpy(to, from, from->size < sizeof *to ? from->size : sizeof *to);
+    if (!struct_take(to, sizeof *to, from, from->size))
+        return optim_fail(
+            err, MEOPT_BAD_ARGUMENT,
+            "the options have a field that this library does not know: it is older than the header");
     to->size = sizeof *to;
     if (to->tensor_size < offsetof(struct meopt_tensor, flags) || to->tensor_size > 65536)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor_size is %zu: call meopt_options_init first",
@@ -196,7 +198,10 @@ int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
 {
     const char *row = (const char *)table + i * options->tensor_size;
     memset(to, 0, sizeof *to);
-    memcpy(to, row, options->tensor_size < sizeof *to ? options->tensor_size : sizeof *to);
+    if (!struct_take(to, sizeof *to, row, options->tensor_size))
+        return optim_fail(
+            err, MEOPT_BAD_ARGUMENT,
+            "tensor %zu has a field that this library does not know: it is older than the header", i);
     if (!to->name || !to->name[0] || strlen(to->name) > 1024)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %zu has no name, or one of more than 1024 bytes",
                           i);

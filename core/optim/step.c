@@ -378,7 +378,8 @@ static bool stepped(const struct meopt *opt, size_t tensor, const void *context)
     return opt->tensors[tensor].stepped;
 }
 
-int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meopt_error *err)
+int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats *stats,
+                         struct meopt_error *err)
 {
     if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
     OPTIM_ENTER(opt);
@@ -398,7 +399,7 @@ int meopt_step_end(struct meopt *opt, struct meopt_step_stats *stats, struct meo
     for (size_t i = 0; i < opt->count; i++) found.tensors += opt->tensors[i].stepped;
     found.grad_norm = sqrt(squares);
     found.bad_groups = bad;
-    if (stats) *stats = found;
+    if (stats) struct_give(stats, size, &found, sizeof found);
     if (found.bad_groups)
         return optim_fail(
             err, MEOPT_NOT_FINITE,
@@ -424,9 +425,9 @@ static int norm_divide(struct meopt *opt, const struct meopt_gradient *gradients
     return status;
 }
 
-int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
-               const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
-               struct meopt_error *err)
+int meopt_step_sized(size_t size, struct meopt *opt, int64_t step, double lr, double scale,
+                     const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
+                     struct meopt_error *err)
 {
     if (opt && opt->count && !gradients) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no gradients given");
     int status = opt ? norm_divide(opt, gradients, &scale, err) : MEOPT_OK;
@@ -447,7 +448,7 @@ int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
                               &(struct manner){.scale = scale, .wait = !opt->device->optim->later}, err);
     if (status && status != MEOPT_NOT_FINITE) opt->stepping = false;
     else {
-        int ended = meopt_step_end(opt, stats, status ? NULL : err);
+        int ended = meopt_step_end_sized(size, opt, stats, status ? NULL : err);
         if (!status) status = ended;
     }
     free(tensors);
