@@ -76,9 +76,9 @@ static int read_config(struct embed *e, const struct arguments *args, struct err
     }
     e->student = !role || strcmp(role, "student") == 0;
     e->skip_bad = argument_flag(args, "skip-bad");
-    char *path = run ? path_join(operand, "config.yaml") : xstrdup(operand);
-    code = config_load(&e->config, path, args->operands + 1, args->operand_count - 1, err);
-    free(path);
+    int count = args->operand_count - 1;
+    code = run ? config_load_below(&e->config, operand, args->operands + 1, count, err)
+               : config_load(&e->config, operand, args->operands + 1, count, err);
     if (!code && run && e->student) code = take_newest(&e->config, operand, err);
     free(named);
     return code;

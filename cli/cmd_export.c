@@ -44,7 +44,7 @@ static int read_untold(struct task *t, struct error *err)
     if (code) return code;
     char *path = path_join(t->run, "meta.json"), *text = NULL;
     size_t bytes = 0;
-    code = file_read(path, MOST_BYTES, &text, &bytes, err);
+    code = file_read_below(t->run, "meta.json", MOST_BYTES, &text, &bytes, err);
     json_t *meta = code ? NULL : json_loadb(text, bytes, 0, NULL);
     const char *activation = json_string_value(json_object_get(meta, "student_activation"));
     t->geometry.heads = (int64_t)json_integer_value(json_object_get(meta, "student_heads"));
@@ -68,9 +68,7 @@ static int read_untold(struct task *t, struct error *err)
 
 static int read_student(struct task *t, struct error *err)
 {
-    char *path = path_join(t->run, "config.yaml");
-    int code = config_load(&t->config, path, NULL, 0, err);
-    free(path);
+    int code = config_load_below(&t->config, t->run, NULL, 0, err);
     if (!code) code = read_untold(t, err);
     if (!code) code = geometry_infer(&t->geometry, t->newest.model, t->config.model_s.head_dim, err);
     return code;

@@ -264,10 +264,8 @@ static int worker_train(struct talk *talk, const struct arguments *args, const c
     struct config config;
     const struct dist_options *dist = &talk->ranks.dist;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
-    char *path = path_join(directory, "config.yaml");
     const char *card = argument_text(args, "card", NULL);
-    int code = config_load(&config, path, NULL, 0, err);
-    free(path);
+    int code = config_load_below(&config, directory, NULL, 0, err);
     if (code) return code;
     if (card && strchr(card, ':')) code = config_assign(&config, "device.cards", strchr(card, ':') + 1, err);
     if (!code && dist->rank == 0)

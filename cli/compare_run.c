@@ -23,9 +23,8 @@ static bool is_done(const char *directory)
 
 static int same_experiment(const char *directory, const struct config *config, struct error *err)
 {
-    char *path = path_join(directory, "config.yaml");
     struct config old;
-    int code = config_load(&old, path, NULL, 0, err);
+    int code = config_load_below(&old, directory, NULL, 0, err);
     if (!code) {
         if (config_hash(&old) != config_hash(config))
             code = error_set(err, EXIT_LOCKED, "choose another --name, or remove it",
@@ -33,7 +32,6 @@ static int same_experiment(const char *directory, const struct config *config, s
         config_free(&old);
     }
     if (code == EXIT_LOCKED) error_at(err, directory, 0, 0);
-    free(path);
     return code;
 }
 

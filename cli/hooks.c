@@ -5,6 +5,7 @@
 #include "core/base/log.h"
 #include "core/base/platform.h"
 #include "core/run/brief.h"
+#include "core/run/run.h"
 #include "core/run/tail.h"
 
 #include <errno.h>
@@ -191,12 +192,14 @@ static void run(struct hooks *h, json_t *facts)
 {
     const char *event = json_string_value(json_object_get(facts, "event"));
     const char *command = event && strcmp(event, "end") == 0 ? h->on_end : h->on_event;
-    char *path = path_join(h->directory, "hooks.log"), *summary = summary_of(facts);
+    char *summary = summary_of(facts);
     json_object_set_new(facts, "summary", json_string(summary));
     char *text = json_dumps(facts, JSON_COMPACT | JSON_PRESERVE_ORDER), **env = environment(facts);
     /* memory, not a pipe: nobody waits for one that does not read */
-    int input = memory_file("meopt-hook", false),
-        output = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    struct error err = {0};
+    int input = memory_file("meopt-hook", false), output;
+    if (run_append(h->directory, "hooks.log", &output, &err) && !h->failed)
+        log_warn("what hooks say is not kept: %s: %s", err.file, err.what);
     if (output < 0) output = open("/dev/null", O_WRONLY | O_CLOEXEC);
     bool ready = text && input >= 0 && output >= 0 && write(input, text, strlen(text)) >= 0 &&
                  write(input, "\n", 1) == 1 && lseek(input, 0, SEEK_SET) == 0;
@@ -214,7 +217,6 @@ static void run(struct hooks *h, json_t *facts)
     free(env);
     free(text);
     free(summary);
-    free(path);
 }
 
 static void look(struct hooks *h)

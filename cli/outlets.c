@@ -51,7 +51,8 @@ int outlets_open(struct outlets **out, const char *directory, int64_t from, bool
     o->last.step = -1;
     if (tensorboard) {
         char *path = path_join(directory, "tensorboard");
-        code = tensorboard_open(&o->tensorboard, path, from + 1, err);
+        code = file_make_dirs_below(directory, "tensorboard", err); /* no link to another place */
+        if (!code) code = tensorboard_open(&o->tensorboard, path, from + 1, err);
         free(path);
     }
     if (code) outlets_close(o);

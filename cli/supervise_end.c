@@ -61,10 +61,10 @@ int64_t oom_kills_here(void)
 
 static char *last_checkpoint(const char *directory)
 {
-    char *path = path_join(directory, "ckpt/LATEST"), *text = NULL;
+    char *text = NULL;
     size_t bytes;
-    if (file_read(path, 4096, &text, &bytes, NULL) == 0) text[strcspn(text, "\n")] = 0;
-    free(path);
+    if (file_read_below(directory, "ckpt/LATEST", 4096, &text, &bytes, NULL) == 0)
+        text[strcspn(text, "\n")] = 0;
     return text;
 }
 

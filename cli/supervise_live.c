@@ -64,7 +64,6 @@ void live_hand_on(struct supervisor *v, const char *state, bool end)
 
 static void write_live(struct supervisor *v)
 {
-    char *path = path_join(v->s->directory, "live.json");
     double silent = clock_seconds() - v->moved_at;
     int phase = atomic_load(&v->report->phase);
     double limit =
@@ -83,10 +82,9 @@ static void write_live(struct supervisor *v)
     if (ranks) json_object_set_new(object, "ranks", ranks);
     char *text = json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     struct error ignored;
-    if (text) file_replace(path, text, strlen(text), &ignored);
+    if (text) file_replace_below(v->s->directory, "live.json", text, strlen(text), &ignored);
     free(text);
     json_decref(object);
-    free(path);
 }
 
 void live_watch(struct supervisor *v)

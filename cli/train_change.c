@@ -68,6 +68,15 @@ void train_overrides_free(struct train_overrides *o)
 
 /* ---- a run that goes on ---- */
 
+/* Its config.yaml names what is read, and where: nothing in the directory itself leads elsewhere (file.h). */
+static void warn_foreign(const char *directory)
+{
+    struct stat st;
+    if (stat(directory, &st) == 0 && st.st_uid != geteuid())
+        log_warn("%s belongs to another user (number %ld), who chose the files that its config.yaml names",
+                 directory, (long)st.st_uid);
+}
+
 int train_reopen(const char *directory, struct config *config, int *lock, struct error *err)
 {
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
@@ -77,12 +86,10 @@ int train_reopen(const char *directory, struct config *config, int *lock, struct
         if (code == EXIT_LOCKED) nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
     if (code) return code;
+    warn_foreign(directory);
     run_tidy(&run);
     *lock = run_release(&run);
-    char *path = path_join(directory, "config.yaml");
-    code = config_load(config, path, NULL, 0, err);
-    free(path);
-    return code;
+    return config_load_below(config, directory, NULL, 0, err);
 }
 
 /* ---- a run with other keys ---- */
@@ -114,7 +121,7 @@ static int rehearse(const char *path, const struct edit *edits, int count, const
     char *after = NULL, hint[320], word[200];
     size_t bytes = 0;
     struct config edited;
-    int code = edit_file(path, edits, count, 1, NULL, NULL, &after, &bytes, err);
+    int code = edit_below(directory, "config.yaml", edits, count, 1, &after, &bytes, err);
     if (!code && (code = config_load_text(&edited, path, after, bytes, NULL, 0, err)) == 0) {
         int key = refused_key(own, &edited, directory, force);
         if (key >= 0) {
@@ -166,10 +173,10 @@ int train_change_run(const struct arguments *args, const char *directory, const 
         edits[count++] = (struct edit){"device.type", "auto"};
     if (argument_int(args, "workers", 0)) edits[count++] = (struct edit){"device.type", "cpu"};
     if (!code && count) code = rehearse(path, edits, count, directory, force, config, err);
-    if (!code && count) code = edit_file(path, edits, count, 0, NULL, NULL, NULL, NULL, err);
+    if (!code && count) code = edit_below(directory, "config.yaml", edits, count, 0, NULL, NULL, err);
     if (!code && count) {
         config_free(config);
-        code = config_load(config, path, NULL, 0, err);
+        code = config_load_below(config, directory, NULL, 0, err);
     }
     for (int i = 0; i < args->operand_count; i++) {
         free(keys[i]);
@@ -184,83 +191,102 @@ int train_change_run(const struct arguments *args, const char *directory, const 
 
 /* ---- a branch ---- */
 
+/* Where a branch begins: a run and a step of it that it has saved. */
+struct branch_point {
+    const char *directory, *whole; /* as it was given; its plain path */
+    int64_t step;
+};
+
 /* The same bytes under another name: a link where the file system has them, for what is never written again.
  */
-static int carry(const char *from, const char *to, bool may_link, struct error *err)
+static int carry(const char *directory, const char *name, const struct run *run, bool may_link,
+                 struct error *err)
 {
     struct file_map map;
-    if (may_link && link(from, to) == 0) return 0;
-    int code = file_map_open(&map, from, err);
+    if (may_link) {
+        char *from = path_join(directory, name), *to = run_path(run, name);
+        bool linked = link(from, to) == 0;
+        free(to);
+        free(from);
+        if (linked) return 0;
+    }
+    int code = file_map_below(&map, directory, name, err);
     if (code) return code;
-    code = file_write_atomic(to, map.data, map.bytes, err);
+    code = file_write_below(run->directory, name, map.data, map.bytes, err);
     file_map_close(&map);
     return code;
 }
 
 /* Lines of a run's file that are of `step` or before it; none where there is no file. */
-static int carry_lines(const char *from, int fd, const char *to, int64_t step, struct error *err)
+static int carry_lines(const struct branch_point *p, const char *name, int fd, struct error *err)
 {
     struct file_map map;
     int code = 0;
-    if (file_absent(from)) return 0;
-    if ((code = file_map_open(&map, from, err)) != 0) return code;
+    if (file_absent_below(p->directory, name)) return 0;
+    if ((code = file_map_below(&map, p->directory, name, err)) != 0) return code;
     const char *text = (const char *)map.data, *end = text + map.bytes;
     for (const char *line = text, *stop; line < end && !code; line = stop + 1) {
         stop = memchr(line, '\n', (size_t)(end - line));
         if (!stop) break;
-        if (metric_step(line, (size_t)(stop - line)) > (double)step) continue;
-        code = file_write_all(fd, line, (size_t)(stop + 1 - line), to, err);
+        if (metric_step(line, (size_t)(stop - line)) > (double)p->step) continue;
+        code = file_write_all(fd, line, (size_t)(stop + 1 - line), name, err);
     }
     file_map_close(&map);
     return code;
 }
 
 /* The same into a file of the new run. */
-static int carry_file(const char *directory, const struct run *run, const char *name, int64_t step,
+static int carry_file(const struct branch_point *p, const struct run *run, const char *name,
                       struct error *err)
 {
-    char *from = path_join(directory, name), *to = run_path(run, name);
-    int code = 0, fd = file_absent(from) ? -1 : open(to, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (fd >= 0) {
-        code = carry_lines(from, fd, to, step, err);
-        close(fd);
-    }
-    free(to);
-    free(from);
+    int fd;
+    if (file_absent_below(p->directory, name)) return 0;
+    int code = run_append(run->directory, name, &fd, err);
+    if (code) return code;
+    code = carry_lines(p, name, fd, err);
+    if (!code) code = file_sync(fd, name, err);
+    close(fd);
     return code;
 }
 
-static int carry_all(const char *directory, const struct run *run, int64_t step, struct error *err)
+static int carry_checkpoint(const struct branch_point *p, const struct run *run, struct error *err)
 {
-    static const char *const whole[] = {"meta.json", "data.list", "plan.json"};
-    char *metrics = path_join(directory, "metrics.jsonl"), *events = path_join(directory, "events.jsonl"),
-         *name = xasprintf("ckpt/step-%08lld", (long long)step), *ckpt = run_path(run, name);
-    char *latest = run_path(run, "ckpt/LATEST"), **parts = checkpoint_files(directory, step, err);
-    int code = parts ? carry_lines(metrics, run->metrics, "metrics.jsonl", step, err) : err->code;
-    if (!code) code = carry_lines(events, run->events, "events.jsonl", step, err);
-    if (!code) code = carry_file(directory, run, "cards.jsonl", step, err);
-    if (!code) code = file_make_dirs(ckpt, err);
-    for (size_t i = 0; i < sizeof whole / sizeof *whole && !code; i++) {
-        char *from = path_join(directory, whole[i]), *to = run_path(run, whole[i]);
-        if (!file_absent(from)) code = carry(from, to, false, err);
-        free(from);
-        free(to);
-    }
+    static const char latest[] = "ckpt/LATEST";
+    char *ckpt = xasprintf("ckpt/step-%08lld", (long long)p->step), *path = run_path(run, ckpt),
+         **parts = checkpoint_files(p->directory, p->step, err);
+    int code = parts ? file_make_dirs_below(run->directory, ckpt, err) : err->code;
     for (size_t i = 0; parts && parts[i]; i++) {
-        char *from = xasprintf("%s/%s/%s", directory, name, parts[i]), *to = path_join(ckpt, parts[i]);
-        if (!code) code = carry(from, to, true, err);
-        free(from);
-        free(to);
+        char *name = path_join(ckpt, parts[i]);
+        if (!code) code = carry(p->directory, name, run, true, err);
+        free(name);
         free(parts[i]);
     }
     free(parts);
-    if (!code) code = file_sync_dir(ckpt, err);
-    if (!code) code = file_write_atomic(latest, path_basename(ckpt), strlen(path_basename(ckpt)), err);
-    free(latest);
+    if (!code) code = file_sync_dir(path, err);
+    if (!code)
+        code =
+            file_write_below(run->directory, latest, path_basename(ckpt), strlen(path_basename(ckpt)), err);
+    free(path);
     free(ckpt);
-    free(name);
-    free(events);
-    free(metrics);
+    return code;
+}
+
+/* A run_fill: all that the branch goes on from, before it has its name. */
+static int carry_all(struct run *run, void *context, struct error *err)
+{
+    static const char *const whole[] = {"meta.json", "data.list", "plan.json"};
+    const struct branch_point *p = context;
+    char text[300];
+    int code = carry_lines(p, "metrics.jsonl", run->metrics, err);
+    if (!code) code = carry_lines(p, "events.jsonl", run->events, err);
+    if (!code) code = carry_file(p, run, "cards.jsonl", err);
+    for (size_t i = 0; i < sizeof whole / sizeof *whole && !code; i++)
+        if (!file_absent_below(p->directory, whole[i])) code = carry(p->directory, whole[i], run, false, err);
+    if (!code) code = carry_checkpoint(p, run, err);
+    snprintf(text, sizeof text, "of %.200s at step %lld", p->whole, (long long)p->step);
+    if (!code)
+        code = run_event(run, "branched",
+                         json_pack("{s:I, s:s}", "step", (json_int_t)p->step, "message", text), err);
     return code;
 }
 
@@ -283,31 +309,26 @@ int train_branch(const char *directory, int64_t step, const char *parent, const 
     struct config config;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
     int64_t from = -1;
-    char *path = path_join(directory, "config.yaml"), *whole = plain_path(directory),
-         *within = parent ? xstrdup(parent) : path_dirname(whole), *own = NULL;
+    char *whole = plain_path(directory), *within = parent ? xstrdup(parent) : path_dirname(whole),
+         *own = NULL;
     int code = checkpoint_before(directory, step, &from, err);
     if (!code && from < 0) {
         code = error_set(err, EXIT_FAILED, "its ckpt/ has those that are there",
                          "there is no whole checkpoint of step %lld or before it", (long long)step);
         error_at(err, directory, 0, 0);
     }
-    if (!code) code = config_load(&config, path, NULL, 0, err);
+    if (!code) code = config_load_below(&config, directory, NULL, 0, err);
     if (code) goto done;
+    struct branch_point point = {directory, whole, from};
     for (int i = 1; i < 100; i++) {
         own = name    ? xstrdup(name)
               : i > 1 ? xasprintf("%s-step-%lld-%d", path_basename(whole), (long long)from, i)
                       : xasprintf("%s-step-%lld", path_basename(whole), (long long)from);
-        code = run_create(&run, within, own, &config, err);
+        code = run_create_filled(&run, within, own, &config, carry_all, &point, err);
         free(own);
         if (!code || name || code != EXIT_LOCKED) break;
     }
-    if (!code && (code = carry_all(directory, &run, from, err)) != 0) file_remove_tree(run.directory, NULL);
     if (!code) {
-        struct error ignored;
-        char text[300];
-        snprintf(text, sizeof text, "of %.200s at step %lld", whole, (long long)from);
-        run_event(&run, "branched", json_pack("{s:I, s:s}", "step", (json_int_t)from, "message", text),
-                  &ignored);
         log_info("%s goes on from step %lld of %s, which stays as it is", run.directory, (long long)from,
                  directory);
         *branch = xstrdup(run.directory);
@@ -319,6 +340,5 @@ int train_branch(const char *directory, int64_t step, const char *parent, const 
 done:
     free(within);
     free(whole);
-    free(path);
     return code;
 }

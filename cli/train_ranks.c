@@ -181,15 +181,14 @@ bool train_ranks_follows(const struct train_ranks *r) { return r->launch.size > 
 static int read_own(struct train_ranks *r, const struct arguments *args, const char *resume,
                     struct error *err)
 {
-    char *path = resume ? path_join(resume, "config.yaml") : xstrdup(args->operands[0]);
     struct config config;
     struct train_overrides overrides;
     int code = train_overrides(&overrides, args, err);
     if (!code) {
-        code = config_load(&config, path, overrides.all, overrides.count, err);
+        code = resume ? config_load_below(&config, resume, overrides.all, overrides.count, err)
+                      : config_load(&config, args->operands[0], overrides.all, overrides.count, err);
         train_overrides_free(&overrides);
     }
-    free(path);
     if (code) return code;
     code = train_ranks_assign(r, args, &config, err);
     if (!code && argument_int(args, "steps", 0) > 0) {

@@ -21,10 +21,10 @@ static int teacher(struct geometry *g, const char *name, const char *json, const
          *model = xasprintf("%s/model.safetensors", directory),
          *weight_t = xasprintf("model_t.weight=%s", model), *weight_s = xasprintf("model_s.weight=%s", model);
     assert_int_equal(file_read(from, 1 << 20, &bytes, &count, err), 0);
-    assert_int_equal(file_replace(model, bytes, count, err), 0);
+    assert_int_equal(file_write_atomic(model, bytes, count, err), 0);
     if (name) {
         char *path = xasprintf("%s/%s", directory, name);
-        assert_int_equal(file_replace(path, json, strlen(json), err), 0);
+        assert_int_equal(file_write_atomic(path, json, strlen(json), err), 0);
         free(path);
     }
     char *overrides[] = {weight_t,

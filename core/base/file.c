@@ -1,6 +1,7 @@
 /* Files: see file.h. */
 #include "core/base/file.h"
 #include "core/base/lost_map.h"
+#include "core/base/platform.h"
 #include "core/base/progress.h"
 #include "core/base/retry.h"
 
@@ -150,12 +151,13 @@ int file_open(const char *path, int *fd, struct stat *status, struct error *err)
     return code;
 }
 
-int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, struct error *err)
+/* All of an open file, which is closed. errno as after file_open. */
+static int read_whole(int fd, const char *path, size_t max_bytes, char **data, size_t *bytes,
+                      struct error *err)
 {
     char *buffer = NULL;
     size_t used = 0, room = 0;
-    int fd, reason = 0, code = file_open(path, &fd, NULL, err);
-    if (code) return code;
+    int reason = 0, code = 0;
     for (;;) {
         if (used + 1 >= room) {
             room = room ? room * 2 : 65536;
@@ -193,30 +195,53 @@ done:
     return code;
 }
 
-int file_unshare(const char *path, struct error *err)
+int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, struct error *err)
+{
+    int fd, code = file_open(path, &fd, NULL, err);
+    return code ? code : read_whole(fd, path, max_bytes, data, bytes, err);
+}
+
+int file_read_below(const char *directory, const char *name, size_t max_bytes, char **data, size_t *bytes,
+                    struct error *err)
+{
+    int fd, code = file_open_below(directory, name, O_RDONLY, &fd, NULL, err);
+    if (code) return code;
+    char *path = path_join(directory, name);
+    code = read_whole(fd, path, max_bytes, data, bytes, err);
+    int saved = errno;
+    free(path);
+    errno = saved;
+    return code;
+}
+
+int file_unshare(const char *directory, const char *name, struct error *err)
 {
     struct stat st;
-    char *data = NULL;
+    char *data = NULL, *path = path_join(directory, name);
     size_t bytes;
-    if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink < 2) return 0;
-    int code = file_read(path, (size_t)st.st_size + (1 << 20), &data, &bytes, err);
-    if (!code) code = file_write_atomic(path, data, bytes, err);
+    bool shared = lstat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink > 1;
+    free(path);
+    if (!shared) return 0;
+    int code = file_read_below(directory, name, (size_t)st.st_size + (1 << 20), &data, &bytes, err);
+    if (!code) code = file_write_below(directory, name, data, bytes, err);
     free(data);
     return code;
 }
 
 /* The lock is of the file that had the name when it was opened, and the holder puts another in its place: so
  * it is looked at again. */
-int file_lock(const char *path, int *fd, struct error *err)
+static int lock_file(const char *directory, const char *name, const char *path, int *fd, struct error *err)
 {
     for (int i = 0; i < 1000; i++) {
         struct stat held, now;
-        int code = file_open(path, fd, &held, err);
+        int code = directory ? file_open_below(directory, name, O_RDONLY, fd, &held, err)
+                             : file_open(path, fd, &held, err);
         if (code) return code;
         int failed = flock(*fd, LOCK_EX | LOCK_NB);
         if (failed && errno == EBADF) { /* NFS locks for itself alone what is open for writing */
             close(*fd);
-            *fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+            *fd = directory ? file_at(directory, name, O_RDWR)
+                            : open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
             failed = *fd < 0 ? 0 : flock(*fd, LOCK_EX | LOCK_NB);
         }
         if (*fd >= 0 && failed == 0) {
@@ -233,6 +258,14 @@ int file_lock(const char *path, int *fd, struct error *err)
     return EXIT_LOCKED;
 }
 
+int file_lock(const char *directory, const char *name, int *fd, struct error *err)
+{
+    char *path = directory ? path_join(directory, name) : xstrdup(name);
+    int code = lock_file(directory, name, path, fd, err);
+    free(path);
+    return code;
+}
+
 /* At `offset`, or where the descriptor stands (-1). */
 static int write_all(int fd, const void *data, size_t bytes, int64_t offset, const char *path,
                      struct error *err)
@@ -240,7 +273,8 @@ static int write_all(int fd, const void *data, size_t bytes, int64_t offset, con
     const char *p = data;
     while (bytes) {
         ssize_t n = retry_write(fd, p, bytes > PART_BYTES ? PART_BYTES : bytes, offset);
-        if (n < 0) {
+        if (n == 0) errno = EIO; /* a file system that takes nothing and says nothing */
+        if (n <= 0) {
             int code =
                 error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot write");
             error_at(err, path, 0, 0);
@@ -299,37 +333,73 @@ void file_atomic_abort(struct file_atomic *f)
 {
     if (!f->temp) return;
     if (f->fd >= 0) close(f->fd);
-    unlink(f->temp);
+    if (f->temp[0]) unlinkat(f->place.at, f->temp, 0);
     free(f->temp);
-    free(f->dir);
-    free(f->target);
-    *f = (struct file_atomic){.fd = -1};
+    file_place_close(&f->place);
+    *f = (struct file_atomic){.fd = -1, .place.at = -1};
+}
+
+/* A new file next to the one that it is to replace, with the mode of that one; else as the umask, or the
+ * directory's default ACL, says. */
+static int create_temp(struct file_atomic *f)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    size_t before = (size_t)(path_basename(f->place.name) - f->place.name);
+    struct stat st;
+    bool there = fstatat(f->place.at, f->place.name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+    mode_t mode = there ? st.st_mode & 07777 : 0666;
+    for (int i = 0; i < 100; i++) {
+        unsigned char random[6];
+        if (random_bytes(random, sizeof random)) return -1;
+        for (size_t k = 0; k < sizeof random; k++) random[k] = (unsigned char)letters[random[k] % 62];
+        free(f->temp);
+        f->temp = xasprintf("%.*s.%s.%.6s", (int)before, f->place.name, f->place.name + before,
+                            (const char *)random);
+        f->fd = openat(f->place.at, f->temp, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+        if (f->fd >= 0 || errno != EEXIST) break;
+    }
+    if (f->fd < 0) f->temp[0] = 0; /* nothing to remove */
+    return f->fd >= 0 && (!there || fchmod(f->fd, mode) == 0) ? 0 : -1;
+}
+
+int file_atomic_begin_below(struct file_atomic *f, const char *directory, const char *name, struct error *err)
+{
+    char *real = directory ? NULL : realpath(name, NULL);
+    *f = (struct file_atomic){.fd = -1, .temp = xstrdup("")};
+    int failed = file_place_open(&f->place, directory, real ? real : name), code = 0;
+    if (failed) code = file_below_error(directory, name, "create a file", err);
+    else if (create_temp(f)) {
+        char *path = directory ? path_join(directory, name) : xstrdup(name), *dir = path_dirname(path);
+        code = f->fd < 0 ? error_errno(err, EXIT_FAILED, "is the directory there, and may you write in it?",
+                                       "cannot create a file in %s", dir)
+                         : error_errno(err, EXIT_FAILED, NULL, "cannot set the mode of %s/%s", dir, f->temp);
+        error_at(err, path, 0, 0);
+        free(dir);
+        free(path);
+    }
+    free(real);
+    if (code) file_atomic_abort(f);
+    return code;
 }
 
 int file_atomic_begin(struct file_atomic *f, const char *path, struct error *err)
 {
-    char *real = realpath(path, NULL);
-    *f = (struct file_atomic){.fd = -1, .target = real ? real : xstrdup(path)};
-    f->dir = path_dirname(f->target);
-    f->temp = xasprintf("%s/.%s.XXXXXX", f->dir, path_basename(f->target));
-    f->fd = mkostemp(f->temp, O_CLOEXEC);
-    int saved = errno;
-    mode_t mask = umask(0);
-    umask(mask);
-    struct stat st;
-    mode_t mode = stat(f->target, &st) == 0 ? st.st_mode & 07777 : 0666 & ~mask;
-    errno = saved;
-    int code = 0;
-    if (f->fd < 0) {
-        code = error_errno(err, EXIT_FAILED, "is the directory there, and may you write in it?",
-                           "cannot create a file in %s", f->dir);
-        f->temp[0] = 0; /* nothing to remove */
-    } else if (fchmod(f->fd, mode) != 0)
-        code = error_errno(err, EXIT_FAILED, NULL, "cannot set the mode of %s", f->temp);
-    if (code) {
-        error_at(err, path, 0, 0);
-        file_atomic_abort(f);
+    return file_atomic_begin_below(f, NULL, path, err);
+}
+
+/* fsync of the directory that the file is in. */
+static int sync_parent(const struct file_atomic *f, struct error *err)
+{
+    if (f->place.at == AT_FDCWD) {
+        char *dir = path_dirname(f->place.path);
+        int code = file_sync_dir(dir, err);
+        free(dir);
+        return code;
     }
+    int fd = openat(f->place.at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), code = 0;
+    if (fd < 0 || (retry_sync(fsync, fd) != 0 && errno != EINVAL && errno != EROFS))
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot sync the directory of %s", f->place.path);
+    if (fd >= 0) close(fd);
     return code;
 }
 
@@ -341,12 +411,12 @@ static int commit(struct file_atomic *f, bool sync, struct error *err)
         code = error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot close %s",
                            f->temp);
     f->fd = -1;
-    if (code == 0 && rename(f->temp, f->target) != 0)
-        code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s to %s", f->temp, f->target);
-    if (code) error_at(err, f->target, 0, 0);
+    if (code == 0 && file_rename_at(f->place.at, f->temp, f->place.name) != 0)
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s to %s", f->temp, f->place.path);
+    if (code) error_at(err, f->place.path, 0, 0);
     else {
         f->temp[0] = 0; /* nothing to remove */
-        if (sync) code = file_sync_dir(f->dir, err);
+        if (sync) code = sync_parent(f, err);
     }
     file_atomic_abort(f);
     return code;
@@ -354,11 +424,12 @@ static int commit(struct file_atomic *f, bool sync, struct error *err)
 
 int file_atomic_commit(struct file_atomic *f, struct error *err) { return commit(f, true, err); }
 
-static int replace(const char *path, const void *data, size_t bytes, bool sync, struct error *err)
+static int replace(const char *directory, const char *name, const void *data, size_t bytes, bool sync,
+                   struct error *err)
 {
     struct file_atomic f;
-    int code = file_atomic_begin(&f, path, err);
-    if (code == 0) code = file_write_all(f.fd, data, bytes, path, err);
+    int code = file_atomic_begin_below(&f, directory, name, err);
+    if (code == 0) code = file_write_all(f.fd, data, bytes, f.place.path, err);
     if (code == 0) return commit(&f, sync, err);
     file_atomic_abort(&f);
     return code;
@@ -366,11 +437,19 @@ static int replace(const char *path, const void *data, size_t bytes, bool sync, 
 
 int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err)
 {
-    return replace(path, data, bytes, true, err);
+    return replace(NULL, path, data, bytes, true, err);
 }
-int file_replace(const char *path, const void *data, size_t bytes, struct error *err)
+
+int file_write_below(const char *directory, const char *name, const void *data, size_t bytes,
+                     struct error *err)
 {
-    return replace(path, data, bytes, false, err);
+    return replace(directory, name, data, bytes, true, err);
+}
+
+int file_replace_below(const char *directory, const char *name, const void *data, size_t bytes,
+                       struct error *err)
+{
+    return replace(directory, name, data, bytes, false, err);
 }
 
 bool file_in_memory(int fd)
@@ -450,24 +529,43 @@ int file_remove_tree(const char *path, struct error *err)
     return code;
 }
 
-int file_map_open(struct file_map *map, const char *path, struct error *err)
+/* The descriptor is closed. */
+static int map_open_file(struct file_map *map, int fd, const struct stat *st, const char *path,
+                         struct error *err)
 {
-    map->data = NULL;
-    map->bytes = 0;
-    struct stat st;
-    int fd, code = file_open(path, &fd, &st, err);
-    if (!code && st.st_size > 0) {
-        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED)
-            code = error_errno(err, EXIT_FAILED, NULL, "cannot map %lld bytes", (long long)st.st_size);
-        else {
+    int code = 0;
+    if (st->st_size > 0) {
+        void *p = mmap(NULL, (size_t)st->st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) {
+            code = error_errno(err, EXIT_FAILED, NULL, "cannot map %lld bytes", (long long)st->st_size);
+            error_at(err, path, 0, 0);
+        } else {
             map->data = p;
-            map->bytes = (size_t)st.st_size;
+            map->bytes = (size_t)st->st_size;
             lost_map_watch(p, map->bytes, path);
         }
     }
-    if (fd >= 0) close(fd);
-    if (code) error_at(err, path, 0, 0);
+    close(fd);
+    return code;
+}
+
+int file_map_open(struct file_map *map, const char *path, struct error *err)
+{
+    *map = (struct file_map){0};
+    struct stat st;
+    int fd, code = file_open(path, &fd, &st, err);
+    return code ? code : map_open_file(map, fd, &st, path, err);
+}
+
+int file_map_below(struct file_map *map, const char *directory, const char *name, struct error *err)
+{
+    *map = (struct file_map){0};
+    struct stat st;
+    int fd, code = file_open_below(directory, name, O_RDONLY, &fd, &st, err);
+    if (code) return code;
+    char *path = path_join(directory, name);
+    code = map_open_file(map, fd, &st, path, err);
+    free(path);
     return code;
 }
 

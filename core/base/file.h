@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,24 +32,64 @@ int file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, st
 
 /* Whoever reads a file, changes it and replaces it holds its lock from before the reading; close(*fd) gives
  * it back. Waits up to ten seconds (EXIT_LOCKED). Where the file system has no locks *fd is the open file
- * only. */
-int file_lock(const char *path, int *fd, struct error *err);
+ * only. directory: as for the functions below a directory; NULL: name is a path of its own. */
+int file_lock(const char *directory, const char *name, int *fd, struct error *err);
 
 /* Replace `path` atomically: temporary file beside it, write, fsync, rename, fsync of the directory.
  * An existing file keeps its mode; a symbolic link stays one (its target is replaced). */
 int file_write_atomic(const char *path, const void *data, size_t bytes, struct error *err);
-/* The same without the syncs, for what is replaced every second: readers see the old or the new one, a crash
- * of the machine may leave neither. */
-int file_replace(const char *path, const void *data, size_t bytes, struct error *err);
 
-/* The same in steps, for files too large to hold: begin, write to `fd` as you like, then commit (after which
- * the file is there, whole and synced) or abort (nothing is left). After begin failed, or either of them, the
- * struct is empty; abort of an empty struct does nothing. */
+/* ---- below a directory that others may have filled, such as a run ----
+ *
+ * `name` is relative to `directory`: "ckpt/LATEST". Links that lead to the directory itself are followed.
+ * Below it no symbolic link is: a reader refuses one, a writer that replaces a file replaces the link. What
+ * is no regular file is refused without waiting for it. errno as after file_open. */
+int file_open_below(const char *directory, const char *name, int flags, int *fd, struct stat *status,
+                    struct error *err);
+int file_read_below(const char *directory, const char *name, size_t max_bytes, char **data, size_t *bytes,
+                    struct error *err);
+/* As file_write_atomic; and without the syncs, for what is replaced every second: readers see the old or the
+ * new one, a crash of the machine may leave neither. */
+int file_write_below(const char *directory, const char *name, const void *data, size_t bytes,
+                     struct error *err);
+int file_replace_below(const char *directory, const char *name, const void *data, size_t bytes,
+                       struct error *err);
+int file_make_dirs_below(const char *directory, const char *name, struct error *err);
+bool file_absent_below(const char *directory, const char *name);
+/* As open, opendir, unlinkat: -1 or NULL with errno. */
+int file_at(const char *directory, const char *name, int flags);
+DIR *file_list_below(const char *directory, const char *name);
+int file_unlink_below(const char *directory, const char *name, int flags);
+/* The error of one of these, from errno; doing: "open". */
+int file_below_error(const char *directory, const char *name, const char *doing, struct error *err);
+
+/* Where such a name is, for the calls that end in ...at: `name` from the directory `at`, opened without
+ * following a link below `directory` (NULL: an ordinary path). -1 with errno; close it in either case. */
+struct file_place {
+    int at;
+    const char *name;
+    char *path; /* of the whole, for messages */
+};
+int file_place_open(struct file_place *place, const char *directory, const char *name);
+void file_place_close(struct file_place *place);
+
+/* rename within the directory `at`. One that failed because it had been done already is done: over NFS the
+ * reply of a rename may be lost, and its repetition finds nothing to rename. */
+int file_rename_at(int at, const char *from, const char *to);
+
+/* ---- files too large to hold ----
+ *
+ * Begin, write to `fd` as you like, then commit (after which the file is there, whole and synced) or abort
+ * (nothing is left). After begin failed, or either of them, the struct is empty; abort of an empty struct
+ * does nothing. */
 struct file_atomic {
     int fd;
-    char *target, *dir, *temp;
+    struct file_place place;
+    char *temp; /* next to place.name */
 };
 int file_atomic_begin(struct file_atomic *f, const char *path, struct error *err);
+int file_atomic_begin_below(struct file_atomic *f, const char *directory, const char *name,
+                            struct error *err);
 int file_atomic_commit(struct file_atomic *f, struct error *err);
 void file_atomic_abort(struct file_atomic *f);
 
@@ -77,7 +118,7 @@ int file_sync_dir(const char *path, struct error *err);
 
 /* A file that has other names, as in a copy that was made with hard links, becomes one of its own: what is
  * written to it in place would change the others, too. None is there: success. */
-int file_unshare(const char *path, struct error *err);
+int file_unshare(const char *directory, const char *name, struct error *err);
 
 /* The directory that holds this new name: it is there after a power cut from then on. One that may be written
  * but not read cannot be asked. */
@@ -103,6 +144,7 @@ struct file_map {
     size_t bytes;
 };
 int file_map_open(struct file_map *map, const char *path, struct error *err);
+int file_map_below(struct file_map *map, const char *directory, const char *name, struct error *err);
 void file_map_close(struct file_map *map);
 
 /* CRC-32C (Castagnoli, RFC 3720 appendix B.4), continuing from `crc` (0 to begin). */

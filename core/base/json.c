@@ -28,12 +28,10 @@ void json_print(FILE *out, const json_t *root, size_t flags)
     free(text);
 }
 
-json_t *json_read(const char *path, size_t max_bytes, struct error *err)
+/* text is freed */
+static json_t *parse(char *text, size_t bytes, const char *path, struct error *err)
 {
-    char *text = NULL;
-    size_t bytes = 0;
     json_error_t why;
-    if (file_read(path, max_bytes, &text, &bytes, err)) return NULL;
     json_t *root = json_loadb(text, bytes, 0, &why);
     free(text);
     if (!root) {
@@ -44,11 +42,43 @@ json_t *json_read(const char *path, size_t max_bytes, struct error *err)
     return root;
 }
 
-int json_write(const char *path, const json_t *root, size_t flags, struct error *err)
+json_t *json_read(const char *path, size_t max_bytes, struct error *err)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    return file_read(path, max_bytes, &text, &bytes, err) ? NULL : parse(text, bytes, path, err);
+}
+
+json_t *json_read_below(const char *directory, const char *name, size_t max_bytes, struct error *err)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    if (file_read_below(directory, name, max_bytes, &text, &bytes, err)) return NULL;
+    char *path = path_join(directory, name);
+    json_t *root = parse(text, bytes, path, err);
+    free(path);
+    return root;
+}
+
+/* directory NULL: name is a path of its own */
+static int write_text(const char *directory, const char *name, const json_t *root, size_t flags,
+                      struct error *err)
 {
     char *text = root ? json_dumps(root, flags) : NULL;
-    int code = text ? file_write_atomic(path, text, strlen(text), err)
-                    : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", path_basename(path));
+    int code = !text ? error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", path_basename(name))
+               : directory ? file_write_below(directory, name, text, strlen(text), err)
+                           : file_write_atomic(name, text, strlen(text), err);
     free(text);
     return code;
+}
+
+int json_write(const char *path, const json_t *root, size_t flags, struct error *err)
+{
+    return write_text(NULL, path, root, flags, err);
+}
+
+int json_write_below(const char *directory, const char *name, const json_t *root, size_t flags,
+                     struct error *err)
+{
+    return write_text(directory, name, root, flags, err);
 }

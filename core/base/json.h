@@ -20,4 +20,9 @@ json_t *json_read(const char *path, size_t max_bytes, struct error *err);
  */
 int json_write(const char *path, const json_t *root, size_t flags, struct error *err);
 
+/* The same of a file below a directory that others may have filled (file_read_below, file_write_below). */
+json_t *json_read_below(const char *directory, const char *name, size_t max_bytes, struct error *err);
+int json_write_below(const char *directory, const char *name, const json_t *root, size_t flags,
+                     struct error *err);
+
 #endif

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -26,25 +27,24 @@ enum { SMALL_FILE = 4 << 20, BLOCK = 1 << 20, LONGEST_LINE = 8 << 20, MOST_SETTI
 
 /* A small file of the run, *text NULL where there is none. What is there and cannot be read is an error: the
  * comparison would be another one. */
-static int read_small(const char *path, char **text, size_t *bytes, struct error *err)
+static int read_small(const char *directory, const char *name, char **text, size_t *bytes, struct error *err)
 {
     *text = NULL;
-    int code = file_read(path, SMALL_FILE, text, bytes, err);
+    int code = file_read_below(directory, name, SMALL_FILE, text, bytes, err);
     return code && errno == ENOENT ? 0 : code;
 }
 
 static int read_object(const char *directory, const char *name, json_t **out, struct error *err)
 {
-    char *path = path_join(directory, name), *text;
+    char *text;
     size_t bytes = 0;
-    int code = read_small(path, &text, &bytes, err);
+    int code = read_small(directory, name, &text, &bytes, err);
     json_t *object = text ? json_loadb(text, bytes, JSON_ALLOW_NUL, NULL) : NULL;
     if (object && !json_is_object(object)) {
         json_decref(object);
         object = NULL;
     }
     free(text);
-    free(path);
     *out = object;
     return code;
 }
@@ -251,7 +251,7 @@ static int read_metrics(struct reading *in, struct error *err)
     char *path = path_join(r->path, "metrics.jsonl");
     size_t room = BLOCK, held = 0;
     char *block = xmalloc(room);
-    int fd, code = file_open(path, &fd, NULL, err);
+    int fd, code = file_open_below(r->path, "metrics.jsonl", O_RDONLY, &fd, NULL, err);
     if (code && errno == ENOENT) code = 0;
     while (fd >= 0 && !code) {
         ssize_t got = retry_read(fd, block + held, room - held, -1);
@@ -390,7 +390,7 @@ static int read_config(struct record *r, struct error *err)
 {
     char *path = path_join(r->path, "config.yaml"), *text;
     size_t bytes = 0;
-    int left = MOST_SETTINGS, code = read_small(path, &text, &bytes, err);
+    int left = MOST_SETTINGS, code = read_small(r->path, "config.yaml", &text, &bytes, err);
     struct document d;
     struct error why;
     int parsed = text ? document_parse(&d, path, text, bytes, &why) : EXIT_FAILED;
@@ -424,14 +424,14 @@ const char *record_setting(const struct record *r, const char *key)
 /* The newest checkpoint as it lies there; without one, what the plan said. */
 static int weigh_checkpoint(struct record *r, struct error *err)
 {
-    char *latest = path_join(r->path, "ckpt/LATEST"), *text;
+    char *text;
     size_t bytes = 0;
-    int code = read_small(latest, &text, &bytes, err);
+    int code = read_small(r->path, "ckpt/LATEST", &text, &bytes, err);
     if (text) {
         text[strcspn(text, "\r\n")] = 0;
-        char *below = xasprintf("%s/ckpt/%s", r->path, text);
+        char *name = xasprintf("ckpt/%s", text), *below = path_join(r->path, name);
         errno = ENOENT;
-        DIR *dir = text[0] && !strchr(text, '/') && text[0] != '.' ? opendir(below) : NULL;
+        DIR *dir = text[0] && !strchr(text, '/') && text[0] != '.' ? file_list_below(r->path, name) : NULL;
         double sum = 0;
         bool absent = !dir && (errno == ENOENT || errno == ENOTDIR);
         if (dir) errno = 0;
@@ -448,9 +448,9 @@ static int weigh_checkpoint(struct record *r, struct error *err)
         if (dir) closedir(dir);
         if (sum > 0) r->checkpoint_bytes = sum;
         free(below);
+        free(name);
     }
     free(text);
-    free(latest);
     return code;
 }
 

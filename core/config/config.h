@@ -176,6 +176,9 @@ struct config {
  * EXIT_CONFIG with file, line and column for whatever is wrong in it. */
 int config_load(struct config *config, const char *path, char **overrides, int override_count,
                 struct error *err);
+/* The config.yaml of a run; nothing there is read through a symbolic link. */
+int config_load_below(struct config *config, const char *directory, char **overrides, int override_count,
+                      struct error *err);
 /* The same from memory; `path` is where relative paths start and what messages name. */
 int config_load_text(struct config *config, const char *path, const char *text, size_t bytes,
                      char **overrides, int override_count, struct error *err);

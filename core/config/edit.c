@@ -237,42 +237,65 @@ int edit_checked(const char *path, const char *text, size_t bytes, const struct 
     return found.code ? found.code : EXIT_CONFIG; /* no memory is no mistake of the file's */
 }
 
+/* ---- files: directory and name as in file.h, path both together ---- */
+
+struct edited {
+    const char *directory, *name;
+    char *path;
+};
+
+static struct edited edited_file(const char *directory, const char *name)
+{
+    return (struct edited){directory, name, directory ? path_join(directory, name) : xstrdup(name)};
+}
+
+static int read_text(const struct edited *f, char **text, size_t *bytes, struct error *err)
+{
+    return f->directory ? config_read_below(f->directory, f->name, text, bytes, err)
+                        : config_read_file(f->name, text, bytes, err);
+}
+
 /* Whoever does not lock, such as an editor, may have changed it since it was read. */
-static int replace_unchanged(const char *path, const char *old, size_t old_bytes, const char *new,
+static int replace_unchanged(const struct edited *f, const char *old, size_t old_bytes, const char *new,
                              size_t new_bytes, struct error *err)
 {
     char *now = NULL;
     size_t now_bytes = 0;
-    int code = config_read_file(path, &now, &now_bytes, err);
+    int code = read_text(f, &now, &now_bytes, err);
     if (!code && (now_bytes != old_bytes || memcmp(now, old, old_bytes) != 0)) {
         code = error_set(err, EXIT_LOCKED, "try again", "somebody else changed it at the same time");
-        error_at(err, path, 0, 0);
+        error_at(err, f->path, 0, 0);
     }
     free(now);
-    return code ? code : file_write_atomic(path, new, new_bytes, err);
+    if (code) return code;
+    return f->directory ? file_write_below(f->directory, f->name, new, new_bytes, err)
+                        : file_write_atomic(f->name, new, new_bytes, err);
 }
 
 int edit_replace(const char *path, const char *old, size_t old_bytes, const char *new, size_t new_bytes,
                  struct error *err)
 {
-    int lock, code = file_lock(path, &lock, err);
-    if (code) return code;
-    code = replace_unchanged(path, old, old_bytes, new, new_bytes, err);
-    close(lock);
+    struct edited f = edited_file(NULL, path);
+    int lock, code = file_lock(NULL, path, &lock, err);
+    if (!code) {
+        code = replace_unchanged(&f, old, old_bytes, new, new_bytes, err);
+        close(lock);
+    }
+    free(f.path);
     return code;
 }
 
-int edit_file(const char *path, const struct edit *edits, int count, int dry, char **before,
-              size_t *before_bytes, char **after, size_t *after_bytes, struct error *err)
+static int edit_any(const struct edited *f, const struct edit *edits, int count, int dry, char **before,
+                    size_t *before_bytes, char **after, size_t *after_bytes, struct error *err)
 {
     char *old = NULL, *new = NULL;
     size_t old_bytes = 0, new_bytes = 0;
-    int lock = -1, held = dry ? 0 : file_lock(path, &lock, err), code = held;
-    if (held == 0 || held == EXIT_FAILED) code = config_read_file(path, &old, &old_bytes, err);
+    int lock = -1, held = dry ? 0 : file_lock(f->directory, f->name, &lock, err), code = held;
+    if (held == 0 || held == EXIT_FAILED) code = read_text(f, &old, &old_bytes, err);
     if (!code) code = held; /* what cannot be read is told as such */
-    if (!code) code = edit_checked(path, old, old_bytes, edits, count, &new, &new_bytes, err);
+    if (!code) code = edit_checked(f->path, old, old_bytes, edits, count, &new, &new_bytes, err);
     if (!code && !dry && (old_bytes != new_bytes || memcmp(old, new, old_bytes) != 0))
-        code = replace_unchanged(path, old, old_bytes, new, new_bytes, err);
+        code = replace_unchanged(f, old, old_bytes, new, new_bytes, err);
     if (lock >= 0) close(lock);
     if (code) {
         free(old);
@@ -292,4 +315,22 @@ int edit_file(const char *path, const struct edit *edits, int count, int dry, ch
         free(new);
     }
     return 0;
+}
+
+int edit_file(const char *path, const struct edit *edits, int count, int dry, char **before,
+              size_t *before_bytes, char **after, size_t *after_bytes, struct error *err)
+{
+    struct edited f = edited_file(NULL, path);
+    int code = edit_any(&f, edits, count, dry, before, before_bytes, after, after_bytes, err);
+    free(f.path);
+    return code;
+}
+
+int edit_below(const char *directory, const char *name, const struct edit *edits, int count, int dry,
+               char **after, size_t *after_bytes, struct error *err)
+{
+    struct edited f = edited_file(directory, name);
+    int code = edit_any(&f, edits, count, dry, NULL, NULL, after, after_bytes, err);
+    free(f.path);
+    return code;
 }

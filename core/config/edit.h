@@ -38,6 +38,11 @@ int edit_replace(const char *path, const char *old, size_t old_bytes, const char
 int edit_file(const char *path, const struct edit *edits, int count, int dry, char **before,
               size_t *before_bytes, char **after, size_t *after_bytes, struct error *err);
 
+/* The same of a file below a directory that others may have filled, whose links are not followed
+ * (file_read_below). */
+int edit_below(const char *directory, const char *name, const struct edit *edits, int count, int dry,
+               char **after, size_t *after_bytes, struct error *err);
+
 /* The value of a key as the file has it (without quotes), malloc'ed; NULL when it has none of its own. */
 char *edit_current(const char *text, size_t bytes, const char *key);
 

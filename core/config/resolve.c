@@ -314,7 +314,7 @@ char *config_resolved_text(const struct config *config)
     return text;
 }
 
-int config_write_resolved(const struct config *config, const char *path, struct error *err)
+int config_write_resolved(const struct config *config, const char *directory, struct error *err)
 {
     char *text = config_resolved_text(config);
     struct document
@@ -322,7 +322,7 @@ int config_write_resolved(const struct config *config, const char *path, struct 
     int code = document_parse(&proof, config->path, text, strlen(text), err);
     if (!code) {
         document_free(&proof);
-        code = file_write_atomic(path, text, strlen(text), err);
+        code = file_write_below(directory, "config.yaml", text, strlen(text), err);
     }
     free(text);
     return code;

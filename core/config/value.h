@@ -57,5 +57,7 @@ int config_examine(struct config *config, const char *path, const char *text, si
                    int override_count, config_report report, void *context, struct error *err);
 
 int config_read_file(const char *path, char **text, size_t *bytes, struct error *err);
+/* The same below a directory that others may have filled: no symbolic link is followed (file_read_below). */
+int config_read_below(const char *directory, const char *name, char **text, size_t *bytes, struct error *err);
 
 #endif

@@ -34,19 +34,16 @@ static double number(const json_t *object, const char *key)
 
 static json_t *load(const struct run_brief *b, const char *name)
 {
-    char *path = path_join(b->directory, name);
-    json_t *object = json_read(path, 4 << 20, NULL);
-    free(path);
-    return object;
+    return json_read_below(b->directory, name, 4 << 20, NULL);
 }
 
 /* Changes when the file does. */
 static int64_t mark_of(const struct run_brief *b, const char *name, struct stat *st)
 {
     char *path = path_join(b->directory, name);
-    int64_t mark = stat(path, st) == 0 ? (int64_t)st->st_mtim.tv_sec * 1000000 + st->st_mtim.tv_nsec / 1000 +
-                                             (int64_t)st->st_size + (int64_t)st->st_ino
-                                       : -1;
+    int64_t mark = lstat(path, st) == 0 ? (int64_t)st->st_mtim.tv_sec * 1000000 + st->st_mtim.tv_nsec / 1000 +
+                                              (int64_t)st->st_size + (int64_t)st->st_ino
+                                        : -1;
     free(path);
     return mark;
 }
@@ -77,9 +74,7 @@ static bool line_at(int fd, int64_t at, bool from_start, bool last, struct metri
 /* metrics.jsonl, -1 when it cannot be read. The kernel is to bring no more of it than is asked for. */
 static int open_metrics(const struct run_brief *b, struct stat *st)
 {
-    char *path = path_join(b->directory, "metrics.jsonl");
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    free(path);
+    int fd = file_at(b->directory, "metrics.jsonl", O_RDONLY);
     if (fd >= 0 && fstat(fd, st) == 0 && S_ISREG(st->st_mode)) {
         posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
         return fd;

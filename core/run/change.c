@@ -30,19 +30,15 @@ int change_ask(const char *directory, const char *key, const char *value, struct
 {
     char *typed = value_typed(config_key_index(key), value);
     const struct edit edit = {key, typed};
-    char *path = path_join(directory, "config.yaml");
-    int code = edit_file(path, &edit, 1, 0, NULL, NULL, NULL, NULL, err);
+    int code = edit_below(directory, "config.yaml", &edit, 1, 0, NULL, NULL, err);
     free(typed);
-    free(path);
     return code ? code : run_request(directory, "change", err);
 }
 
 int change_read(struct change_values *values, const char *directory, struct error *err)
 {
     struct config config;
-    char *path = path_join(directory, "config.yaml");
-    int code = config_load(&config, path, NULL, 0, err);
-    free(path);
+    int code = config_load_below(&config, directory, NULL, 0, err);
     if (code) return code;
     for (int i = 0; i < CHANGE_KEYS; i++) {
         char *text = config_value_text(&config, config_key_index(change_keys[i]));
@@ -72,12 +68,13 @@ int change_keep(const char *directory, const json_t *changed, struct error *err)
 {
     const char *key;
     json_t *values;
-    char *path = path_join(directory, "meta.json");
-    json_t *meta = json_read(path, META_BYTES, err), *config = json_object_get(meta, "config");
+    static const char name[] = "meta.json";
+    json_t *meta = json_read_below(directory, name, META_BYTES, err),
+           *config = json_object_get(meta, "config");
     json_object_foreach((json_t *)(uintptr_t)changed, key, values)
         json_object_set(config, key, json_array_get(values, 1));
-    int code = meta ? json_write(path, meta, JSON_INDENT(1) | JSON_PRESERVE_ORDER, err) : EXIT_FAILED;
+    int code = meta ? json_write_below(directory, name, meta, JSON_INDENT(1) | JSON_PRESERVE_ORDER, err)
+                    : EXIT_FAILED;
     json_decref(meta);
-    free(path);
     return code;
 }

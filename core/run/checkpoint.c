@@ -28,9 +28,11 @@ enum {
     SPARE_DESCRIPTORS = 256   /* of a process, beside those of records */
 };
 
+static const char CKPT[] = "ckpt";
+
 char *checkpoint_path(const char *directory, int64_t step)
 {
-    char *all = path_join(directory, "ckpt"), *path = xasprintf("%s/step-%08lld", all, (long long)step);
+    char *all = path_join(directory, CKPT), *path = xasprintf("%s/step-%08lld", all, (long long)step);
     free(all);
     return path;
 }
@@ -52,20 +54,16 @@ int checkpoint_each_name(const char *directory,
                          void (*take)(void *context, const char *all, const char *name), void *context,
                          struct error *err)
 {
-    char *all = path_join(directory, "ckpt");
-    DIR *dir = opendir(all);
+    DIR *dir = file_list_below(directory, CKPT);
     int code = 0;
     struct dirent *entry = NULL;
     if (dir || errno != ENOENT) {
+        char *all = path_join(directory, CKPT);
         while (dir && (errno = 0, entry = readdir(dir)) != NULL) take(context, all, entry->d_name);
-        if (errno) {
-            code = error_errno(err, EXIT_FAILED, "may you read it, and is its file system well?",
-                               "cannot list the checkpoints");
-            error_at(err, all, 0, 0);
-        }
+        if (errno) code = file_below_error(directory, CKPT, "list the checkpoints", err);
+        free(all);
     }
     if (dir) closedir(dir);
-    free(all);
     return code;
 }
 
@@ -123,8 +121,10 @@ int checkpoint_open_part(const char *path, int *fd, struct error *err)
 {
     struct stat st;
     int code = 0;
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (*fd < 0 || fstat(*fd, &st) != 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot open %s", path);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    if (*fd < 0 && errno == ELOOP) code = error_set(err, EXIT_INTEGRITY, NULL, "is a symbolic link");
+    else if (*fd < 0 || fstat(*fd, &st) != 0)
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot open %s", path);
     else if (!S_ISREG(st.st_mode)) code = error_set(err, EXIT_INTEGRITY, NULL, "is not a regular file");
     if (code) error_at(err, path, 0, 0);
     return code;
@@ -369,11 +369,24 @@ static bool lacks_a_file(const struct checkpoint *c)
     return lacks;
 }
 
+/* A checkpoint is a directory of the run's own: neither it nor ckpt/ may be a link to another's. */
+static int check_directory(const char *directory, int64_t step, struct error *err)
+{
+    char *name = xasprintf("%s/step-%08lld", CKPT, (long long)step);
+    int fd = file_at(directory, name, O_RDONLY | O_DIRECTORY),
+        code = fd < 0 ? file_below_error(directory, name, "open", err) : 0;
+    if (code && errno == ELOOP) code = err->code = EXIT_INTEGRITY;
+    if (fd >= 0) close(fd);
+    free(name);
+    return code;
+}
+
 static enum verdict verify_shared(struct checkpoint *c, const char *directory, int64_t step, enum depth depth,
                                   const struct checkpoint_share *share, struct error *err)
 {
     *c = (struct checkpoint){.step = step, .directory = checkpoint_path(directory, step), .model_file = -1};
-    int code = open_whole(c, depth, share, err);
+    int code = check_directory(directory, step, err);
+    if (!code) code = open_whole(c, depth, share, err);
     enum verdict verdict = !code ? WHOLE : code == EXIT_INTEGRITY ? DAMAGED : UNREADABLE;
     if (verdict == UNREADABLE && lacks_a_file(c)) verdict = DAMAGED;
     if (code && file_absent(c->directory)) verdict = GONE;
@@ -401,7 +414,7 @@ int checkpoint_set_aside(const char *directory, int64_t step, const char *why, s
         free(to);
         to = xasprintf("%s.damaged.%d", from, i);
     }
-    int code = rename(from, to) == 0 || errno == ENOENT
+    int code = file_rename_at(AT_FDCWD, from, to) == 0 || errno == ENOENT
                    ? 0
                    : error_errno(err, EXIT_FAILED, NULL, "cannot rename %s to %s", from, path_basename(to));
     if (!code) log_warn("%s is damaged: %s; it is now called %s", from, why, path_basename(to));

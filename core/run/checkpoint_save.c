@@ -170,14 +170,14 @@ static int write_partial(const char *directory, const char *partial, int64_t ste
 
 static int name_latest(const char *directory, const char *final, struct error *err)
 {
-    char *latest = path_join(directory, "ckpt/LATEST"), *text = NULL;
+    static const char latest[] = "ckpt/LATEST";
+    char *text = NULL;
     const char *name = path_basename(final);
     size_t bytes = 0;
-    bool named = !file_absent(latest) && file_read(latest, 4096, &text, &bytes, NULL) == 0 &&
+    bool named = file_read_below(directory, latest, 4096, &text, &bytes, NULL) == 0 &&
                  bytes == strlen(name) && memcmp(text, name, bytes) == 0;
-    int code = named ? 0 : file_write_atomic(latest, name, strlen(name), err);
+    int code = named ? 0 : file_write_below(directory, latest, name, strlen(name), err);
     free(text);
-    free(latest);
     return code;
 }
 
@@ -185,7 +185,7 @@ static int publish(const char *directory, const char *partial, const char *final
 {
     char *all = path_join(directory, "ckpt");
     int code = 0;
-    if (rename(partial, final) != 0)
+    if (file_rename_at(AT_FDCWD, partial, final) != 0)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s to %s", partial, path_basename(final));
     if (!code) code = file_sync_dir(all, err);
     if (!code) code = name_latest(directory, final, err);
@@ -241,7 +241,8 @@ static void forget(const char *directory, int64_t step)
     char *from = checkpoint_path(directory, step),
          *to = xasprintf("%s/ckpt/.trash-%lld", directory, (long long)step);
     struct error err = {0};
-    if (rename(from, to) != 0) error_errno(&err, EXIT_FAILED, NULL, "cannot rename %s", from);
+    if (file_rename_at(AT_FDCWD, from, to) != 0)
+        error_errno(&err, EXIT_FAILED, NULL, "cannot rename %s", from);
     else file_remove_tree(to, &err);
     if (err.code) log_warn("an old checkpoint is left behind: %s", err.what);
     free(from);

@@ -102,12 +102,12 @@ void follow_text(char *dst, size_t size, const json_t *object, const char *key)
 
 json_t *follow_load(const struct follow *f, const char *name)
 {
-    char *path = path_join(f->directory, name), *text = NULL;
+    char *text = NULL;
     size_t bytes = 0;
-    json_t *object =
-        file_read(path, 4 << 20, &text, &bytes, NULL) == 0 ? json_loadb(text, bytes, 0, NULL) : NULL;
+    json_t *object = file_read_below(f->directory, name, 4 << 20, &text, &bytes, NULL) == 0
+                         ? json_loadb(text, bytes, 0, NULL)
+                         : NULL;
     free(text);
-    free(path);
     return object;
 }
 
@@ -208,7 +208,7 @@ static void take_config(struct follow *f)
     char *path = path_join(f->directory, "config.yaml"), *text = NULL;
     size_t bytes = 0;
     struct document d;
-    if (file_read(path, 1 << 20, &text, &bytes, NULL) == 0 &&
+    if (file_read_below(f->directory, "config.yaml", 1 << 20, &text, &bytes, NULL) == 0 &&
         document_parse(&d, path, text, bytes, NULL) == 0) {
         name_of(f->teacher, sizeof f->teacher, value_of(&d, "model_t", "weight"),
                 value_of(&d, "model_t", "arch"));

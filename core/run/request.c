@@ -2,40 +2,31 @@
 #include "core/run/request.h"
 #include "core/base/file.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-static char *request_path(const char *directory, const char *name)
-{
-    char *requests = path_join(directory, "request"), *path = path_join(requests, name);
-    free(requests);
-    return path;
-}
+static char *request_name(const char *name) { return path_join("request", name); }
 
 int run_request(const char *directory, const char *name, struct error *err)
 {
-    char *path = request_path(directory, name), *requests = path_dirname(path);
-    int code = file_make_dirs(requests, err);
-    if (!code) {
-        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-        if (fd < 0) {
-            code = error_errno(err, EXIT_FAILED, "may you write there?", "cannot make the request");
-            error_at(err, path, 0, 0);
-        } else {
-            close(fd);
-        }
-    }
-    free(path);
-    free(requests);
+    char *request = request_name(name);
+    int fd = -1, code = file_make_dirs_below(directory, "request", err);
+    if (!code) code = file_open_below(directory, request, O_WRONLY | O_CREAT, &fd, NULL, err);
+    if (fd >= 0) close(fd);
+    free(request);
     return code;
 }
 
+/* A directory of that name is a request, too: it could not be removed otherwise. */
 bool run_requested(const char *directory, const char *name)
 {
-    char *path = request_path(directory, name);
-    bool found = unlink(path) == 0;
-    free(path);
+    char *request = request_name(name);
+    bool found =
+        file_unlink_below(directory, request, 0) == 0 ||
+        ((errno == EISDIR || errno == EPERM) && file_unlink_below(directory, request, AT_REMOVEDIR) == 0);
+    free(request);
     return found;
 }
 

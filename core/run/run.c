@@ -27,30 +27,15 @@ char *run_path(const struct run *run, const char *name) { return path_join(run->
 
 int run_append(const char *directory, const char *name, int *fd, struct error *err)
 {
-    char *path = path_join(directory, name);
-    struct stat st;
+    int code = file_unshare(directory, name, err);
     *fd = -1;
-    int code = file_unshare(path, err);
-    if (!code) {
-        *fd =
-            open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
-        bool special =
-            *fd < 0 ? errno == ENXIO || errno == ELOOP : fstat(*fd, &st) == 0 && !S_ISREG(st.st_mode);
-        if (special) code = error_set(err, EXIT_FAILED, "remove it", "is not a regular file");
-        else if (*fd < 0) code = error_errno(err, EXIT_FAILED, "may you write there?", "cannot open");
-        if (code) error_at(err, path, 0, 0);
-    }
-    if (code && *fd >= 0) {
-        close(*fd);
-        *fd = -1;
-    }
-    free(path);
-    return code;
+    return code ? code : file_open_below(directory, name, O_WRONLY | O_CREAT | O_APPEND, fd, NULL, err);
 }
 
 /* A file, and open for writing: on NFS the lock of a directory is this machine's alone, and a file's is every
  * machine's only then (flock(2), NOTES). */
-static char *lock_path(const char *directory) { return path_join(directory, ".lock"); }
+static const char LOCK[] = ".lock";
+static char *lock_path(const char *directory) { return path_join(directory, LOCK); }
 
 /* `handed` is the same open file in another process, so locking it again succeeds; any other descriptor is no
  * lock of this run. */
@@ -80,24 +65,20 @@ static int take_lock(int fd, struct error *err)
     return 0;
 }
 
-static int open_lock(const char *path, int *fd, struct error *err)
+static int open_lock(const char *directory, int *fd, struct error *err)
 {
-    struct stat st;
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
-    if (*fd < 0 || fstat(*fd, &st) != 0)
-        return error_errno(err, EXIT_FAILED, "name the directory of a run that you may write to",
-                           "cannot open the run's lock");
-    return S_ISREG(st.st_mode) ? 0 : error_set(err, EXIT_FAILED, "remove it", "is not a regular file");
+    int code = file_open_below(directory, LOCK, O_RDWR | O_CREAT, fd, NULL, err);
+    if (code && errno)
+        snprintf(err->hint, sizeof err->hint, "name the directory of a run that you may write to");
+    return code;
 }
 
 bool run_held(const char *directory)
 {
-    char *path = lock_path(directory);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    int fd = file_at(directory, LOCK, O_RDONLY);
     bool held =
         fd < 0 ? errno != ENOENT : flock(fd, LOCK_SH | LOCK_NB) != 0; /* fails where a trainer's does */
     if (fd >= 0) close(fd);
-    free(path);
     return held;
 }
 
@@ -105,7 +86,7 @@ int run_open_held(struct run *run, const char *directory, int lock, struct error
 {
     *run = (struct run){.directory = xstrdup(directory), .metrics = -1, .events = -1, .lock = lock};
     char *path = lock_path(directory);
-    int code = lock < 0 ? open_lock(path, &run->lock, err) : is_lock_of(lock, path, err);
+    int code = lock < 0 ? open_lock(directory, &run->lock, err) : is_lock_of(lock, path, err);
     if (!code && lock >= 0) fcntl(lock, F_SETFD, FD_CLOEXEC);
     if (!code) code = take_lock(run->lock, err);
     if (code) error_at(err, code == EXIT_LOCKED ? directory : path, 0, 0);
@@ -173,11 +154,15 @@ static int exists_already(const char *directory, struct error *err)
     return EXIT_LOCKED;
 }
 
-/* Under its own name, where there must be none; without replacing where the file system can promise it. */
-static int appear(const char *side, const char *directory, struct error *err)
+/* Under its own name, where there must be none; without replacing where the file system can promise it. A
+ * rename over NFS may have been done although it fails: its reply was lost, and the repetition found it done.
+ */
+static int appear(const struct run *run, const char *directory, struct error *err)
 {
+    const char *side = run->directory;
     int code = 0, failed = rename_new(side, directory);
     if (failed && (errno == EINVAL || errno == ENOSYS)) failed = rename(side, directory);
+    if (failed && is_locked_at(run, directory)) failed = 0;
     if (failed && (errno == EEXIST || errno == ENOTEMPTY)) code = exists_already(directory, err);
     else if (failed) {
         code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s", side);
@@ -187,26 +172,45 @@ static int appear(const char *side, const char *directory, struct error *err)
     return code;
 }
 
+/* What a killed process has left in a side directory, which is locked now. */
+static int empty_side(const struct run *run, struct error *err)
+{
+    DIR *dir = file_list_below(run->directory, ".");
+    int code = 0;
+    for (const struct dirent *entry; dir && !code && (entry = readdir(dir)) != NULL;) {
+        static const char *const kept[] = {".", "..", LOCK, "metrics.jsonl", "events.jsonl"};
+        bool keep = false;
+        for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) keep |= strcmp(entry->d_name, kept[i]) == 0;
+        char *path = run_path(run, entry->d_name);
+        if (!keep) code = file_remove_tree(path, err);
+        free(path);
+    }
+    if (dir) closedir(dir);
+    if (!code) code = file_shorten(run->metrics, 0, "metrics.jsonl", err);
+    return code ? code : file_shorten(run->events, 0, "events.jsonl", err);
+}
+
 /* The beginning of a run: its side directory, which may be left of a killed process, locked. */
 static int begin(struct run *run, const char *side, bool *ours, struct error *err)
 {
     int code = 0;
-    *ours = mkdir(side, 0777) == 0;
-    if (!*ours && errno != EEXIST) {
+    bool made = mkdir(side, 0777) == 0;
+    *ours = made;
+    if (!made && errno != EEXIST) {
         code = error_errno(err, EXIT_FAILED, NULL, "cannot create the run directory");
         error_at(err, side, 0, 0);
     }
     if (!code) code = run_open(run, side, err);
     *ours = !code || (*ours && code != EXIT_LOCKED); /* to be removed when the rest fails */
+    if (!code && !made) code = empty_side(run, err);
     return code;
 }
 
-int run_create(struct run *run, const char *parent, const char *name, const struct config *config,
-               struct error *err)
+int run_create_filled(struct run *run, const char *parent, const char *name, const struct config *config,
+                      run_fill *fill, void *context, struct error *err)
 {
     char *directory = path_join(parent, name), *within = path_dirname(directory),
-         *side = xasprintf("%s/.%s.new", within, path_basename(directory)), *ckpt = path_join(side, "ckpt"),
-         *path = path_join(side, "config.yaml");
+         *side = xasprintf("%s/.%s.new", within, path_basename(directory));
     char shown[256];
     struct stat st;
     name_printable(shown, sizeof shown, name);
@@ -218,10 +222,12 @@ int run_create(struct run *run, const char *parent, const char *name, const stru
                : lstat(directory, &st) == 0 ? exists_already(directory, err)
                                             : file_make_dirs(within, err);
     if (!code) code = begin(run, side, &ours, err);
-    if (!code) code = config_write_resolved(config, path, err);
+    if (!code) code = config_write_resolved(config, side, err);
     if (!code) run_tidy(run);
-    if (!code) code = file_make_dirs(ckpt, err);
-    if (!code) code = appear(side, directory, err);
+    if (!code) code = file_make_dirs_below(side, "ckpt", err);
+    if (!code && fill && (code = fill(run, context, err)) == 0) code = run_sync(run, err);
+    if (!code && fill) code = file_sync_dir(side, err);
+    if (!code) code = appear(run, directory, err);
     if (!code) {
         free(run->directory);
         run->directory = xstrdup(directory);
@@ -229,12 +235,16 @@ int run_create(struct run *run, const char *parent, const char *name, const stru
         if (ours) file_remove_tree(side, NULL);
         run_close(run);
     }
-    free(path);
-    free(ckpt);
     free(side);
     free(within);
     free(directory);
     return code;
+}
+
+int run_create(struct run *run, const char *parent, const char *name, const struct config *config,
+               struct error *err)
+{
+    return run_create_filled(run, parent, name, config, NULL, NULL, err);
 }
 
 void run_close(struct run *run)
@@ -348,9 +358,9 @@ int run_state(struct run *run, const char *state, int64_t step, int64_t total, i
 int run_last_saved(const struct run *run, int64_t *step, struct error *err)
 {
     static const char event[] = "\"event\":\"checkpoint\"";
-    char *path = run_path(run, "events.jsonl"), *text = NULL;
+    char *text = NULL;
     size_t bytes = 0;
-    int code = file_read(path, EVENTS_BYTES, &text, &bytes, err);
+    int code = file_read_below(run->directory, "events.jsonl", EVENTS_BYTES, &text, &bytes, err);
     *step = -1;
     for (char *line = text, *end; !code && line < text + bytes; line = end + 1) {
         end = memchr(line, '\n', bytes - (size_t)(line - text));
@@ -360,7 +370,6 @@ int run_last_saved(const struct run *run, int64_t *step, struct error *err)
         if (at >= 0 && at < 0x1p53) *step = (int64_t)at;
     }
     free(text);
-    free(path);
     return code;
 }
 

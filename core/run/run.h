@@ -31,6 +31,11 @@ struct run {
  * and has its name once it is a run: on an error, or a kill, there is none. */
 int run_create(struct run *run, const char *parent, const char *name, const struct config *config,
                struct error *err);
+/* The same with more in it before it has its name: `fill` writes into run->directory, and what it writes is
+ * synced. NULL: nothing. */
+typedef int run_fill(struct run *run, void *context, struct error *err);
+int run_create_filled(struct run *run, const char *parent, const char *name, const struct config *config,
+                      run_fill *fill, void *context, struct error *err);
 /* An existing one, to resume: EXIT_LOCKED when another trainer holds it. */
 int run_open(struct run *run, const char *directory, struct error *err);
 /* The same with the lock that another process took and handed on: an inherited descriptor, closed with the

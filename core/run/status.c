@@ -33,21 +33,23 @@ static bool is_gone(int pid, const char *directory)
 int run_status_read(struct run_status *s, const char *directory, struct error *err)
 {
     *s = (struct run_status){.exit_code = -1};
-    char *path = path_join(directory, "state.json"), *config = path_join(directory, "config.yaml"),
-         *text = NULL, host[128] = "";
+    static const char name[] = "state.json";
+    char *config = path_join(directory, "config.yaml"), *text = NULL, host[128] = "";
     size_t bytes = 0;
     int code = 0;
     if (access(config, R_OK) != 0) {
         code = error_errno(err, EXIT_FAILED, "name the directory of a run: 'meopt runs' lists them",
                            "this is no run");
         error_at(err, directory, 0, 0);
-    } else if (file_absent(path)) {
+    } else if (file_absent_below(directory, name)) {
         snprintf(s->state, sizeof s->state, "starting");
-    } else if ((code = file_read(path, 1 << 20, &text, &bytes, err)) == 0) {
+    } else if ((code = file_read_below(directory, name, 1 << 20, &text, &bytes, err)) == 0) {
         json_t *object = json_loadb(text, bytes, 0, NULL), *exit_code = json_object_get(object, "exit_code");
         if (!json_is_object(object)) {
+            char *path = path_join(directory, name);
             code = error_set(err, EXIT_FAILED, "was it written by meopt?", "expected a JSON object");
             error_at(err, path, 0, 0);
+            free(path);
         }
         copy_name(s->state, sizeof s->state, object, "state");
         copy_name(s->host, sizeof s->host, object, "host");
@@ -71,7 +73,6 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
     }
     free(text);
     free(config);
-    free(path);
     return code;
 }
 
@@ -79,7 +80,7 @@ bool run_status_over(const struct run_status *s) { return s->ended || strcmp(s->
 
 int run_status_write(const struct run_status *s, const char *directory, struct error *err)
 {
-    char *path = path_join(directory, "state.json");
+    static const char name[] = "state.json";
     json_t *object = json_pack("{s:s, s:I, s:I, s:I, s:i, s:s, s:f}", "state", s->state, "step",
                                (json_int_t)s->step, "total_steps", (json_int_t)s->total, "epoch",
                                (json_int_t)s->epoch, "pid", s->pid, "host", s->host, "time", s->time);
@@ -88,11 +89,10 @@ int run_status_write(const struct run_status *s, const char *directory, struct e
     if (s->hint[0]) json_object_set_new(object, "hint", json_string(s->hint));
     char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
     int code = !text ? error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for state.json")
-               : s->ended || s->exit_code >= 0 ? file_write_atomic(path, text, strlen(text), err)
-                                               : file_replace(path, text, strlen(text), err);
+               : s->ended || s->exit_code >= 0 ? file_write_below(directory, name, text, strlen(text), err)
+                                               : file_replace_below(directory, name, text, strlen(text), err);
     free(text);
     json_decref(object);
-    free(path);
     return code;
 }
 

@@ -13,14 +13,15 @@ enum { BUFFER = 4 * TAIL_LINE_BYTES };
 
 void tail_init(struct tail *t, const char *directory, const char *name)
 {
-    *t = (struct tail){.path = path_join(directory, name), .fd = -1};
+    *t = (struct tail){.directory = xstrdup(directory), .name = xstrdup(name), .fd = -1};
 }
 
 void tail_free(struct tail *t)
 {
-    if (t->path && t->fd >= 0) close(t->fd); /* a tail of zeros was never begun */
+    if (t->directory && t->fd >= 0) close(t->fd); /* a tail of zeros was never begun */
     free(t->buffer);
-    free(t->path);
+    free(t->name);
+    free(t->directory);
     *t = (struct tail){.fd = -1};
 }
 
@@ -36,7 +37,7 @@ int64_t tail_look(struct tail *t, bool *anew)
     struct stat st;
     if (anew) *anew = false;
     /* never waits: what another user put there may be a pipe */
-    if (t->fd < 0) t->fd = open(t->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (t->fd < 0) t->fd = file_at(t->directory, t->name, O_RDONLY);
     if (t->fd < 0 || fstat(t->fd, &st) != 0 || !S_ISREG(st.st_mode)) return -1;
     if (st.st_size < t->at) {
         tail_seek(t, 0, false);

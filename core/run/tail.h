@@ -18,7 +18,7 @@
 enum { TAIL_LINE_BYTES = 64 << 10 }; /* a longer line is none of ours: it is skipped */
 
 struct tail {
-    char *path;
+    char *directory, *name;
     int fd;
     int64_t at; /* in the file, behind the buffer's end */
     char *buffer;

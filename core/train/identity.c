@@ -173,20 +173,19 @@ static char *differences(const struct image_list *before, const struct image_lis
     return text;
 }
 
-static char *list_path(const struct run *run) { return run_path(run, "data.list"); }
+static const char LIST[] = "data.list";
 
 /* In words how the images differ; NULL when the run has no list of what they were. */
 static char *describe(const struct run *run, const struct image_list *now, uint32_t crc)
 {
     struct image_list before = {0};
-    char *path = list_path(run), *text = NULL, *words = NULL;
+    char *text = NULL, *words = NULL;
     size_t bytes = 0;
-    if (access(path, F_OK) == 0 && file_read(path, LIST_BYTES, &text, &bytes, NULL) == 0 &&
+    if (file_read_below(run->directory, LIST, LIST_BYTES, &text, &bytes, NULL) == 0 &&
         crc32c(0, text, bytes) == crc && parse_list(&before, text, bytes))
         words = differences(&before, now);
     free(before.names);
     free(text);
-    free(path);
     return words;
 }
 
@@ -270,7 +269,7 @@ static int read_meta(const struct run *run, json_t **meta, struct error *err)
     int code = 0;
     *meta = NULL;
     if (!file_absent(path)) {
-        code = file_read(path, META_BYTES, &text, &bytes, err);
+        code = file_read_below(run->directory, "meta.json", META_BYTES, &text, &bytes, err);
         json_error_t why = {0};
         if (!code) *meta = json_loadb(text, bytes, 0, &why);
         if (!code && !*meta && !why.text[0]) /* jansson has no word for it */
@@ -382,8 +381,8 @@ static char *program_text(const char *version, const char *crc)
 void identity_compare_start(const struct run *run, const json_t *start, json_t **changed)
 {
     static const char *const rows[] = {"kernels", "products", "attention"};
-    char *path = run_path(run, "meta.json"), crc[16];
-    json_t *meta = file_absent(path) ? NULL : json_read(path, META_BYTES, NULL);
+    char crc[16];
+    json_t *meta = json_read_below(run->directory, "meta.json", META_BYTES, NULL);
     size_t count = json_object_size(*changed);
     uint32_t sum = meta_program_crc();
     snprintf(crc, sizeof crc, "%08x", (unsigned)sum);
@@ -401,25 +400,23 @@ void identity_compare_start(const struct run *run, const json_t *start, json_t *
     json_decref(meta);
     free(is);
     free(was);
-    free(path);
 }
 
 int identity_write_images(const struct run *run, const struct image_list *list, struct error *err)
 {
     size_t bytes = 0, at = 0, there = 0;
     for (int64_t i = 0; i < list->count; i++) bytes += strlen(list->names[i]) + 9;
-    char *text = malloc(bytes ? bytes : 1), *path = list_path(run), *old = NULL;
+    char *text = malloc(bytes ? bytes : 1), *old = NULL;
     int code = text ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the names of the images");
     for (int64_t i = 0; i < list->count && text; i++) {
         size_t n = strlen(list->names[i]) + 9;
         memcpy(text + at, list->names[i], n);
         at += n;
     }
-    bool same = text && access(path, F_OK) == 0 && file_read(path, LIST_BYTES, &old, &there, NULL) == 0 &&
+    bool same = text && file_read_below(run->directory, LIST, LIST_BYTES, &old, &there, NULL) == 0 &&
                 there == bytes && memcmp(old, text, bytes) == 0;
-    if (!code && !same) code = file_write_atomic(path, text, bytes, err);
+    if (!code && !same) code = file_write_below(run->directory, LIST, text, bytes, err);
     free(old);
-    free(path);
     free(text);
     return code;
 }

@@ -45,9 +45,7 @@ static int plan_found(struct plan *plan, const struct trainer *t, bool use_meopt
 
 static int write_json(const struct run *run, const char *name, json_t *object, struct error *err)
 {
-    char *path = run_path(run, name);
-    int code = json_write(path, object, JSON_INDENT(1) | JSON_PRESERVE_ORDER, err);
-    free(path);
+    int code = json_write_below(run->directory, name, object, JSON_INDENT(1) | JSON_PRESERVE_ORDER, err);
     json_decref(object);
     return code;
 }

@@ -186,6 +186,11 @@ int renameat2(int from_at, const char *from, int to_at, const char *to, unsigned
     char file[PATH_BYTES], other[PATH_BYTES];
     bool met = path_met(from_at, from, file);
     if (!path_met(to_at, to, other) && !met) return real_renameat2(from_at, from, to_at, to, flags);
+    if (late) { /* done, and its reply lost: the repetition says what it finds */
+        if (real_renameat2(from_at, from, to_at, to, flags)) return -1;
+        errno = flags & RENAME_NOREPLACE ? EEXIST : ENOENT;
+        return -1;
+    }
     MAY_FAIL(CALL_RENAME, other, -1);
     if (!logging) return real_renameat2(from_at, from, to_at, to, flags);
     log_begin();

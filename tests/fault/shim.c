@@ -19,7 +19,7 @@ static const char *const kind_names[KINDS] = {"open",   "opendir", "readdir", "r
                                               "thread", "pipe",    "accept"};
 
 struct shared *shared;
-bool logging, sites, on_nfs, unsynced;
+bool logging, sites, on_nfs, unsynced, late;
 static int call = -1, fails_with;
 static bool ever, kills;
 static uint64_t k;
@@ -66,8 +66,9 @@ __attribute__((constructor)) static void begin(int argc, char **argv)
     cut = setting("FAULT_CUT");
     on_nfs = setting("FAULT_NFS") != NULL;
     unsynced = setting("FAULT_UNSYNCED") != NULL;
+    late = setting("FAULT_LATE") != NULL;
     under = setting("FAULT_UNDER");
-    if (!path && (slow || cut || unsynced)) shared = &alone;
+    if (!path && (slow || cut || unsynced || late)) shared = &alone;
     if (!path) return;
     snprintf(who, sizeof who, "%s%s%s", argc > 0 ? argv[0] : "?", argc > 1 ? " " : "",
              argc > 1 ? argv[1] : "");

@@ -16,6 +16,8 @@
  * same;
  * - FAULT_NFS=1: locks are as from two machines that share a directory by NFS: one of a directory keeps
  *   nobody out, an exclusive one needs a file that is open for writing (flock(2));
+ * - FAULT_LATE=1: every rename is made and fails all the same, as over NFS where its reply is lost and it is
+ * sent again; needs no FAULT_SHARED;
  * - FAULT_LOG=1: changes of files are written down in order, behind the counters (log.c);
  * - FAULT_SITES=1: instead, every call is: its kind, its number and where in the program it was made (log.c).
  *
@@ -72,7 +74,7 @@ struct shared {
     char log[];
 };
 extern struct shared *shared;
-extern bool logging, sites, on_nfs, unsynced;
+extern bool logging, sites, on_nfs, unsynced, late;
 
 /* The file behind a descriptor or a path in a form that compares with FAULT_UNDER; whether it is one of
  * those. */

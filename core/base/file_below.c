@@ -1,0 +1,190 @@
+/* Files below a directory that others may have filled, such as a run: see file.h. */
+#include "core/base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { QUIET = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY };
+
+/* Opens the directory `part` in `at` and closes `at`. A link is ELOOP, as everywhere below. */
+static int step_into(int at, const char *part, size_t bytes)
+{
+    char name[NAME_MAX + 1];
+    struct stat st;
+    int fd = -1;
+    if (bytes > NAME_MAX) errno = ENAMETOOLONG;
+    else if (bytes == 2 && memcmp(part, "..", 2) == 0) errno = EINVAL;
+    else {
+        memcpy(name, part, bytes);
+        name[bytes] = 0;
+        fd = openat(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0 && errno == ENOTDIR && fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+            errno = S_ISLNK(st.st_mode) ? ELOOP : ENOTDIR;
+    }
+    int saved = errno;
+    close(at);
+    errno = saved;
+    return fd;
+}
+
+int file_place_open(struct file_place *place, const char *directory, const char *name)
+{
+    const char *slash = directory ? strchr(name, '/') : NULL;
+    *place = (struct file_place){.at = AT_FDCWD, .path = directory ? path_join(directory, name) : NULL};
+    if (!place->path) place->path = xstrdup(name);
+    place->name = place->path;
+    if (!slash) return 0; /* the directory's own links are followed, and the name's not: O_NOFOLLOW */
+    place->at = open(directory[0] ? directory : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    for (; place->at >= 0 && slash; slash = strchr(name, '/')) {
+        if (slash > name) place->at = step_into(place->at, name, (size_t)(slash - name));
+        name = slash + 1;
+    }
+    place->name = place->path + strlen(place->path) - strlen(name);
+    if (place->at >= 0) return 0;
+    int saved = errno;
+    file_place_close(place);
+    errno = saved;
+    return -1;
+}
+
+void file_place_close(struct file_place *place)
+{
+    if (place->at >= 0) close(place->at);
+    free(place->path);
+    *place = (struct file_place){.at = -1};
+}
+
+int file_at(const char *directory, const char *name, int flags)
+{
+    struct file_place place;
+    if (file_place_open(&place, directory, name)) return -1;
+    int fd = openat(place.at, place.name, flags | QUIET, 0666), saved = errno;
+    file_place_close(&place);
+    errno = saved;
+    return fd;
+}
+
+static bool is_link(const char *directory, const char *name)
+{
+    struct file_place place;
+    struct stat st;
+    if (file_place_open(&place, directory, name)) return errno == ELOOP;
+    bool link = fstatat(place.at, place.name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode);
+    file_place_close(&place);
+    return link;
+}
+
+int file_below_error(const char *directory, const char *name, const char *doing, struct error *err)
+{
+    int reason = errno;
+    bool link = (reason == ELOOP || reason == ENOTDIR) && is_link(directory, name);
+    char *path = path_join(directory, name);
+    int code = link ? error_set(err, EXIT_FAILED, "remove it: nothing in a run is opened through a link",
+                                "is a symbolic link, or lies below one")
+               : reason == ENXIO
+                   ? error_set(err, EXIT_FAILED, "remove it", "is not a regular file")
+                   : (errno = reason, error_errno(err, EXIT_FAILED, "check the path", "cannot %s", doing));
+    error_at(err, path, 0, 0);
+    free(path);
+    errno = link ? ELOOP : reason;
+    return code;
+}
+
+int file_open_below(const char *directory, const char *name, int flags, int *fd, struct stat *status,
+                    struct error *err)
+{
+    struct stat local;
+    int code = 0, reason = 0;
+    if (!status) status = &local;
+    *fd = file_at(directory, name, flags);
+    if (*fd < 0 || fstat(*fd, status) != 0) {
+        code = file_below_error(directory, name, "open", err);
+        reason = errno;
+    } else if (!S_ISREG(status->st_mode)) {
+        char *path = path_join(directory, name);
+        code =
+            error_set(err, EXIT_FAILED, "remove it",
+                      S_ISDIR(status->st_mode) ? "is a directory, expected a file" : "is not a regular file");
+        error_at(err, path, 0, 0);
+        free(path);
+    }
+    if (code && *fd >= 0) close(*fd);
+    if (code) *fd = -1;
+    errno = reason;
+    return code;
+}
+
+bool file_absent_below(const char *directory, const char *name)
+{
+    struct file_place place;
+    struct stat st;
+    bool absent = file_place_open(&place, directory, name) != 0 ||
+                  fstatat(place.at, place.name, &st, AT_SYMLINK_NOFOLLOW) != 0;
+    absent = absent && (errno == ENOENT || errno == ENOTDIR);
+    file_place_close(&place);
+    return absent;
+}
+
+DIR *file_list_below(const char *directory, const char *name)
+{
+    int fd = file_at(directory, name, O_RDONLY | O_DIRECTORY);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    int saved = errno;
+    if (fd >= 0 && !dir) close(fd);
+    errno = saved;
+    return dir;
+}
+
+int file_make_dirs_below(const char *directory, const char *name, struct error *err)
+{
+    char *copy = xstrdup(name);
+    int code = 0;
+    for (char *p = copy + 1; !code; p++) {
+        if (*p != '/' && *p != 0) continue;
+        char kept = *p;
+        struct file_place place;
+        struct stat st;
+        *p = 0;
+        bool open = file_place_open(&place, directory, copy) == 0,
+             made = open && mkdirat(place.at, place.name, 0777) == 0, there = made;
+        if (open && !made && errno == EEXIST) {
+            there = fstatat(place.at, place.name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+            if (!there) errno = ENOTDIR;
+        }
+        if (!there) code = file_below_error(directory, copy, "create the directory", err);
+        if (made) code = file_sync_name(place.path, err);
+        if (open) file_place_close(&place);
+        *p = kept;
+        if (!kept) break;
+    }
+    free(copy);
+    return code;
+}
+
+int file_unlink_below(const char *directory, const char *name, int flags)
+{
+    struct file_place place;
+    if (file_place_open(&place, directory, name)) return -1;
+    int failed = unlinkat(place.at, place.name, flags), saved = errno;
+    file_place_close(&place);
+    errno = saved;
+    return failed;
+}
+
+int file_rename_at(int at, const char *from, const char *to)
+{
+    struct stat before, after;
+    bool known = fstatat(at, from, &before, AT_SYMLINK_NOFOLLOW) == 0;
+    if (renameat(at, from, at, to) == 0) return 0;
+    int saved = errno;
+    bool done = known && saved == ENOENT && fstatat(at, to, &after, AT_SYMLINK_NOFOLLOW) == 0 &&
+                before.st_dev == after.st_dev && before.st_ino == after.st_ino;
+    errno = saved;
+    return done ? 0 : -1;
+}
