@@ -44,3 +44,22 @@ echo "$runs runs through MPI with the bits of one rank"
 # Ranks that are no ranks of one MPI: each would train alone, and nobody would know.
 if OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$MEOPT_BUILD/tests/test_train_ranks" "$dir/x" 2>"$dir/log"; then fail "a singleton took part"; fi
 grep -q "this is rank 1 of 2, and MPI says 0 of 1" "$dir/log" || fail "a singleton is told: $(cat "$dir/log")"
+# Ranks on different instruction sets train, and rank 0 says so.
+grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo || exit 0
+mkdir "$dir/sample" "$dir/configs"
+for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$dir/sample"; done
+cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" "$dir/configs/"
+pair() { # NAME SET: of rank 1
+    set -- "$1" "$2" "$MEOPT" train "$dir/configs/quickstart_dinov2.yaml" train.global_batch=4 train.micro_batch=1 train.steps=2 --run-dir "$dir/runs" --name "$1"
+    name=$1 isa=$2
+    shift 2
+    mpirun --allow-run-as-root --oversubscribe --mca btl self,vader --mca mpi_yield_when_idle 1 -np 1 -x MEOPT_CPU_ISA=avx2_fma "$@" : \
+        -np 1 -x MEOPT_CPU_ISA="$isa" "$@" >"$dir/log" 2>&1 </dev/null || fail "$name: $(cat "$dir/log")"
+}
+pair equal avx2_fma
+! grep -q 'ranks compute differently' "$dir/log" || fail "equal ranks are said to differ"
+pair mixed plain
+grep -q '^warning: ranks compute differently: rank 1 .* has plain, .*MEOPT_CPU_ISA=' "$dir/log" || fail "nothing is said of mixed ranks: $(cat "$dir/log")"
+grep -q '"event":"started".*"ranks_differ":\["kernels"' "$dir/runs/mixed/events.jsonl" || fail "mixed ranks are not in events"
+grep -q '"1": "plain, optimizer plain"' "$dir/runs/mixed/meta.json" || fail "mixed ranks are not in meta.json"
+echo "ranks on different instruction sets are told apart"

@@ -56,7 +56,10 @@ ends "$zero" 0 "rank 0 beside a slower one"
 ends "$one" 0 "a slower rank"
 grep -q '^warning: rank 1: attention: .*plain loops' log.1 || fail "what rank 1 alone does a slower way is not told"
 [ "$(grep -c '^warning: ' log.1)" = 1 ] || fail "rank 1 repeats what rank 0 tells"
-! grep -q 'plain loops' log.0 || fail "rank 0 has another rank's fallback"
+! grep -q '^warning: attention' log.0 || fail "rank 0 has another rank's fallback"
+grep -q '^warning: ranks compute differently: rank 1 (host .*) has .*plain loops' log.0 || fail "that results are rounded otherwise is not told"
+grep -q '"event":"started".*"ranks_differ":\["attention"\]' runs/slower/events.jsonl || fail "it is not in events"
+grep -q '"ranks": {' runs/slower/meta.json || fail "it is not in meta.json"
 steps=5
 rank 0 0 config 0; zero=$started
 rank 1 1 config 1 optim.lr=1e-4; one=$started

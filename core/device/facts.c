@@ -51,6 +51,20 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
     snprintf(facts[FACT_GRAPHS].is, sizeof facts->is, "none: operations are calls");
 }
 
+uint32_t facts_cpu_sets(void)
+{
+    uint32_t sets = 0;
+    for (int s = 0; s < CPU_SETS; s++) sets |= (uint32_t)cpu_set_runs((enum cpu_set)s) << s;
+    return sets;
+}
+
+const char *facts_best_cpu_set(uint32_t sets)
+{
+    for (int s = CPU_SETS - 1; s >= 0; s--)
+        if (sets >> s & 1) return cpu_set_names[s];
+    return NULL;
+}
+
 void device_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
 {
     static const char *const names[DEVICE_FACTS] = {"device",   "driver",    "kernels",

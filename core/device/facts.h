@@ -25,6 +25,11 @@ void device_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
 /* "products: MEOpt's own kernel: several times slower ...: put ..."; "" for what is no fallback. */
 char *fact_warning(const struct device_fact *fact, char *text, size_t size);
 
+/* Instruction sets that this processor runs, as bits; and the name of the best one among such bits, as
+ * MEOPT_CPU_ISA takes it; NULL: none. */
+uint32_t facts_cpu_sets(void);
+const char *facts_best_cpu_set(uint32_t sets);
+
 /* A warning on stderr for each fallback. */
 void device_facts_warn(struct device *device);
 

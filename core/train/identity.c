@@ -373,6 +373,18 @@ static const json_t *start_row(const json_t *start, const char *name)
     return NULL;
 }
 
+/* The same of the ranks that differ from rank 0. */
+static void compare_ranks(const char *row, const json_t *before, const json_t *now, json_t **changed)
+{
+    static const char equal[] = "equal on all ranks";
+    char name[32], *was = before ? json_dumps(before, JSON_COMPACT | JSON_SORT_KEYS) : NULL,
+                   *is = now ? json_dumps(now, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    snprintf(name, sizeof name, "%s by rank", row);
+    if (was || is) compare_words(name, was ? was : equal, is ? is : equal, changed);
+    free(was);
+    free(is);
+}
+
 static char *program_text(const char *version, const char *crc)
 {
     return version && crc ? xasprintf("%s %s", version, crc) : NULL;
@@ -394,6 +406,8 @@ void identity_compare_start(const struct run *run, const json_t *start, json_t *
         const json_t *before = start_row(json_object_get(meta, "start"), rows[i]);
         compare_words(rows[i], json_string_value(json_object_get(before, "is")),
                       json_string_value(json_object_get(start_row(start, rows[i]), "is")), changed);
+        compare_ranks(rows[i], json_object_get(before, "ranks"),
+                      json_object_get(start_row(start, rows[i]), "ranks"), changed);
     }
     if (json_object_size(*changed) > count)
         log_warn("the run is computed by others than before: numbers may be rounded otherwise from here on");

@@ -483,15 +483,19 @@ static int train(struct course *w, const char *event, json_t *identity, json_t *
     const char *telemetry =
         w->listener->telemetry ? w->listener->telemetry(w->listener->context, w->t->device) : "";
     start_table(w->t, telemetry, start);
-    int code = start_among(&w->t->ranks, start, err);
-    json_t *told = start_json(start);
+    json_t *told;
+    int code = start_among(w->t, start, &told, err);
+    json_t *differ = start_differences(told);
     if (!code && leads(w)) identity_compare_start(w->run, told, changed);
     if (!code) code = meta_write(w->run, w->t, data, w->p.total, told, identity, err);
     json_decref(told);
     if (!code && leads(w)) code = identity_write_images(w->run, data_list(data), err);
-    if (code) return code;
-    json_t *fields =
-        json_pack("{s:I, s:I}", "step", (json_int_t)w->from, "total_steps", (json_int_t)w->p.total);
+    if (code) {
+        json_decref(differ);
+        return code;
+    }
+    json_t *fields = json_pack("{s:I, s:I, s:o*}", "step", (json_int_t)w->from, "total_steps",
+                               (json_int_t)w->p.total, "ranks_differ", differ);
     if (*changed) json_object_set(fields, "changed", *changed);
     tell_event(w, event, fields);
     if (w->listener->begun) w->listener->begun(w->listener->context, w->t, start, data, w->from, w->p.total);

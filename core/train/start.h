@@ -12,10 +12,14 @@ enum { START_COLLECTIVES = DEVICE_FACTS, START_TELEMETRY, START_ROWS };
 
 /* telemetry: the provider of monitor.h, "" for none. */
 void start_table(const struct trainer *trainer, const char *telemetry, struct device_fact rows[START_ROWS]);
-/* Among several ranks: a row of another rank than 0 keeps its cost only where rank 0 has not the same, so
- * that each fallback is told once. Every rank calls it. */
-int start_among(struct dist *ranks, struct device_fact rows[START_ROWS], struct error *err);
-/* [{"name": "products", "is": "...", "cost": "..." or null, "mend": "..." or null}] */
-json_t *start_json(const struct device_fact rows[START_ROWS]);
+/* Compares the rows of all ranks, which make this call together. A row of another rank than 0 keeps its cost
+ * only where rank 0 has not the same, so that each fallback is reported once. Ranks whose kernels, products
+ * or attention differ round differently: rank 0 warns and names them. *table: [{"name": "products", "is":
+ * "...", "cost": "..." or null, "mend": "..." or null}], where ranks differ with "ranks": {"1": {"host":
+ * "...", "is": "..."}} for each that differs from rank 0; the caller frees. */
+int start_among(struct trainer *trainer, struct device_fact rows[START_ROWS], json_t **table,
+                struct error *err);
+/* ["kernels", ...]: the rows in which ranks differ; NULL: none */
+json_t *start_differences(const json_t *table);
 
 #endif
