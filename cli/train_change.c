@@ -6,6 +6,7 @@
 #include "core/config/edit.h"
 #include "core/config/value.h"
 #include "core/run/checkpoint.h"
+#include "core/run/history.h"
 #include "core/run/metric_line.h"
 #include "core/run/run.h"
 #include "core/run/status.h"
@@ -284,10 +285,15 @@ static int carry_all(struct run *run, void *context, struct error *err)
         if (!file_absent_below(p->directory, whole[i])) code = carry(p->directory, whole[i], run, false, err);
     if (!code) code = carry_checkpoint(p, run, err);
     snprintf(text, sizeof text, "of %.200s at step %lld", p->whole, (long long)p->step);
-    if (!code)
-        code = run_event(run, "branched",
-                         json_pack("{s:I, s:s}", "step", (json_int_t)p->step, "message", text), err);
-    return code;
+    if (code) return code;
+    json_t *fields = json_pack("{s:I, s:s}", "step", (json_int_t)p->step, "message", text), *changed = NULL;
+    struct run_history history; /* the branch has the settings of now, which that step may not have had */
+    if ((code = run_history_read(&history, p->directory, err)) == 0)
+        changed = run_history_after(&history, p->step);
+    if (changed) json_object_set_new(fields, "changed", changed);
+    run_history_free(&history);
+    if (code) json_decref(fields);
+    return code ? code : run_event(run, "branched", fields, err);
 }
 
 /* A name that can be longer: without slashes behind it, "." and ".." by their own. */

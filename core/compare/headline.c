@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { NAMED = 4 }; /* reasons against a comparison in a sentence */
+
 struct sentence {
     const struct table *table;
     int column;
@@ -79,8 +81,20 @@ static void add_certainty(struct sentence *s)
         snprintf(words, sizeof words, "%d and %d runs: the loss %s (p = %.2g)", before->n, now->n,
                  now->p < 0.05 ? "differs" : "differs by no more than chance would make it", now->p);
     else snprintf(words, sizeof words, "one run each, so how much chance does is not known");
-    longer = xasprintf("%s; %s%s", s->text, words,
-                       s->table->comparable ? "." : ". NOT COMPARABLE, see why below.");
+    longer = xasprintf("%s; %s.", s->text, words);
+    for (int r = 0, n = 0; r < s->table->row_count; r++) {
+        const struct row *row = &s->table->rows[r];
+        if (row->section != SECTION_COMPARABLE || n++ > NAMED) continue;
+        char *more =
+            xasprintf("%s%s%s", longer, n == 1 ? " NOT COMPARABLE (" : ", ", n <= NAMED ? row->label : "...");
+        free(longer);
+        longer = more;
+    }
+    if (!s->table->comparable) {
+        char *more = xasprintf("%s), see why below.", longer);
+        free(longer);
+        longer = more;
+    }
     free(s->text);
     s->text = longer;
 }

@@ -177,8 +177,8 @@ static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json
 static json_t *row_json(const struct table *t, const struct row *row)
 {
     json_t *values = json_array(), *sd = json_array(), *n = json_array(), *ratio = json_array(),
-           *ratio_sd = json_array(), *p = json_array();
-    bool any_sd = false;
+           *ratio_sd = json_array(), *p = json_array(), *history = json_array();
+    bool any_sd = false, any_history = false;
     for (int c = 0; c < t->column_count; c++) {
         const struct cell *cell = &row->cells[c];
         json_array_append_new(values, cell->number                  ? real_or_null(cell->mean)
@@ -190,6 +190,9 @@ static json_t *row_json(const struct table *t, const struct row *row)
         json_array_append_new(ratio_sd, real_or_null(cell->ratio_sd));
         json_array_append_new(p, real_or_null(cell->p));
         any_sd |= isfinite(cell->sd);
+        bool moved = cell->history && strcmp(cell->history, cell->text) != 0;
+        json_array_append_new(history, moved ? json_string(cell->history) : json_null());
+        any_history |= moved;
     }
     json_t *object =
         json_pack("{s:s, s:s, s:b, s:o}", "key", row->key, "label", row->label + strspn(row->label, " "),
@@ -203,6 +206,8 @@ static json_t *row_json(const struct table *t, const struct row *row)
             json_object_set(object, "p", p);
         }
     }
+    if (any_history) json_object_set(object, "history", history);
+    json_decref(history);
     if (row->why) json_object_set_new(object, "why", json_string(row->why));
     json_decref(sd);
     json_decref(n);
@@ -293,7 +298,7 @@ void output_csv(FILE *out, const struct table *t, const struct output_options *o
             const struct cell *cell = &row->cells[c];
             fputc(',', out);
             if (cell->number && isfinite(cell->mean)) fprintf(out, "%.12g", cell->mean);
-            if (!cell->number && cell->text) csv_text(out, cell->text);
+            if (!cell->number) csv_text(out, cell_shown(cell));
             if (spread) fputc(',', out);
             if (spread && isfinite(cell->sd)) fprintf(out, "%.12g", cell->sd);
         }

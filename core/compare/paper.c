@@ -27,7 +27,8 @@ static size_t beyond_latin(FILE *out, const char *text)
     return n;
 }
 
-/* Text from outside, and figures: 3.3e-06 becomes a power of ten, a minus in front of a digit a minus. */
+/* Text from outside, and figures: 3.3e-06 becomes a power of ten, a minus in front of a digit a minus, and ->
+ * an arrow. */
 static void latex_text(FILE *out, enum paper_language language, const char *text)
 {
     for (const char *c = text; *c; c++) {
@@ -43,6 +44,9 @@ static void latex_text(FILE *out, enum paper_language language, const char *text
             char *end;
             fprintf(out, "$\\times10^{%ld}$", strtol(c + 1, &end, 10));
             c = end - 1;
+        } else if (c[0] == '-' && c[1] == '>') {
+            fputs("$\\to$", out);
+            c++;
         } else if (*c == '-' && free_before && isdigit((unsigned char)c[1])) fputs("$-$", out);
         else if (*c == '\\') fputs("\\textbackslash{}", out);
         else if (*c == '~' || *c == '^') fprintf(out, "\\%c{}", *c);
@@ -76,6 +80,15 @@ static const struct {
     {"final_cosine", {"Cosine to the teacher", "与教师的余弦相似度"}},
     {"max_loss_gap", {"Largest loss gap at equal step", "同一步数下最大损失差"}},
 };
+
+/* Whether a setting that matters was changed during a run of some column. */
+static bool changed_in_run(const struct row *row, int columns)
+{
+    if (table_harmless(row->key)) return false;
+    for (int c = 0; c < columns && row->section == SECTION_CONFIG; c++)
+        if (strcmp(row->cells[c].history, row->cells[c].text) != 0) return true;
+    return false;
+}
 
 void paper_table(FILE *out, const struct table *t, enum paper_language language)
 {
@@ -115,6 +128,18 @@ void paper_table(FILE *out, const struct table *t, enum paper_language language)
         }
         fputs(" \\\\\n", out);
     }
+    for (int r = 0; r < t->row_count; r++)
+        if (changed_in_run(&t->rows[r], t->column_count)) {
+            fputs("\\texttt{", out);
+            latex_text(out, language, t->rows[r].key);
+            fputc('}', out);
+            for (int c = 0; c < n; c++) {
+                fputs(" & ", out);
+                const char *text = cell_shown(&t->rows[r].cells[order[c]]);
+                latex_text(out, language, text[0] ? text : "-");
+            }
+            fputs(" \\\\\n", out);
+        }
     fprintf(out, "\\bottomrule\n\\end{tabular}}\n\\caption{%s}\n\\label{tab:meopt}\n\\end{table}\n",
             captions[language]);
 }
@@ -140,8 +165,8 @@ static void put(const struct writer *w, const char *text)
 
 static const char *setting(const struct writer *w, const char *key)
 {
-    const char *value = record_setting(w->run, key);
-    return value && value[0] ? value : NULL;
+    const char *history = record_setting_history(w->run, key), *value = record_setting(w->run, key);
+    return history ? history : value && value[0] ? value : NULL;
 }
 
 static void count(const struct writer *w, int64_t n)
@@ -224,6 +249,30 @@ static void how(const struct writer *w)
     if (any) say(w, ". ", "。");
 }
 
+/* Settings that changed during a run, with all their values. */
+static void changes(const struct writer *w)
+{
+    const struct table *t = w->table;
+    bool any = false;
+    for (int r = 0; r < t->row_count; r++) {
+        const struct row *row = &t->rows[r];
+        if (!changed_in_run(row, t->column_count)) continue;
+        for (int c = 0; c < t->column_count; c++) {
+            if (strcmp(row->cells[c].history, row->cells[c].text) == 0) continue;
+            say(w, any ? "; " : "Changed during training: ", any ? "；" : "训练中更改：");
+            fputs("\\texttt{", w->out);
+            put(w, row->key);
+            say(w, "} of ", "}（");
+            put(w, t->columns[c].name);
+            say(w, " (", "，");
+            put(w, row->cells[c].history);
+            say(w, ")", "）");
+            any = true;
+        }
+    }
+    if (any) say(w, "; @ is the step after which a value held. ", "；@ 后为步数。");
+}
+
 /* The keys in which the columns differ, as many as a paragraph bears. */
 static void differences(const struct writer *w)
 {
@@ -233,7 +282,7 @@ static void differences(const struct writer *w)
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
         if (row->section != SECTION_CONFIG || !row->changed) continue;
-        if (++said > MOST) continue;
+        if (changed_in_run(row, t->column_count) || ++said > MOST) continue; /* told already */
         if (said == 1) say(w, "The runs differ in ", "各次运行的不同之处为 ");
         else say(w, "; ", "；");
         fputs("\\texttt{", w->out);
@@ -242,7 +291,7 @@ static void differences(const struct writer *w)
         for (int c = 0, n = 0; c < t->column_count; c++) {
             if (t->columns[c].runs[0].published) continue;
             if (n++) fputs(" / ", w->out);
-            put(w, row->cells[c].text && row->cells[c].text[0] ? row->cells[c].text : "-");
+            put(w, cell_shown(&row->cells[c])[0] ? cell_shown(&row->cells[c]) : "-");
         }
         fputc(')', w->out);
     }
@@ -347,6 +396,7 @@ void paper_methods(FILE *out, const struct table *t, enum paper_language languag
     const struct writer w = {out, t, &t->columns[c].runs[0], language == PAPER_CHINESE};
     what_was_trained(&w);
     how(&w);
+    changes(&w);
     differences(&w);
     measured(&w);
     significance(&w);

@@ -1,8 +1,8 @@
 /* Reading a run: see record.h. */
 #include "core/compare/record.h"
+#include "core/compare/settings.h"
 #include "core/base/file.h"
 #include "core/base/retry.h"
-#include "core/config/document.h"
 #include "core/run/memory.h"
 #include "core/run/telemetry.h"
 #include "core/run/metric_line.h"
@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SMALL_FILE = 4 << 20, BLOCK = 1 << 20, LONGEST_LINE = 8 << 20, MOST_SETTINGS = 10000 };
+enum { SMALL_FILE = 4 << 20, BLOCK = 1 << 20, LONGEST_LINE = 8 << 20 };
 
 /* ---- meta.json, state.json ---- */
 
@@ -67,6 +67,25 @@ static double take_number(const json_t *object, const char *key)
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
+/* What computes the run, from the table of its start. */
+static void take_start(struct record *r, const json_t *start)
+{
+    size_t i;
+    const json_t *row;
+    char device[256] = "";
+    json_array_foreach(start, i, row)
+    {
+        char name[32] = "";
+        take_text(row, "name", name, sizeof name);
+        if (strcmp(name, "device") == 0) take_text(row, "is", device, sizeof device);
+        if (strcmp(name, "kernels") == 0) take_text(row, "is", r->kernels, sizeof r->kernels);
+        if (strcmp(name, "products") == 0) take_text(row, "is", r->products, sizeof r->products);
+        if (strcmp(name, "attention") == 0) take_text(row, "is", r->attention, sizeof r->attention);
+    }
+    const char *threads = strstr(device, " thread"), *comma = strrchr(device, ',');
+    r->threads = threads && comma && comma < threads ? atoll(comma + 1) : -1;
+}
+
 static int read_meta(struct record *r, struct error *err)
 {
     json_t *meta;
@@ -85,6 +104,8 @@ static int read_meta(struct record *r, struct error *err)
     take_text(meta, "code_version", r->version, sizeof r->version);
     take_text(meta, "program_crc32c", r->program, sizeof r->program);
     take_text(meta, "data_crc32c", r->data, sizeof r->data);
+    take_text(meta, "teacher_crc32c", r->teacher_weights, sizeof r->teacher_weights);
+    take_text(meta, "student_crc32c", r->student_weights, sizeof r->student_weights);
     take_text(meta, "host", r->host, sizeof r->host);
     r->started = take_number(meta, "started");
     r->images = take_integer(meta, "images");
@@ -97,6 +118,7 @@ static int read_meta(struct record *r, struct error *err)
     r->epoch_steps = take_integer(meta, "epoch_steps");
     r->optimizer_bytes_per_param = take_number(meta, "optimizer_bytes_per_param");
     r->checkpoint_bytes = take_number(meta, "checkpoint_bytes");
+    take_start(r, json_object_get(meta, "start"));
     json_decref(meta);
     return 0;
 }
@@ -354,72 +376,7 @@ static int summarise(struct reading *in, struct error *err)
     return 0;
 }
 
-/* ---- config.yaml, the checkpoint ---- */
-
-static int by_key(const void *a, const void *b)
-{
-    return strcmp(((const struct setting *)a)->key, ((const struct setting *)b)->key);
-}
-
-/* *left: keys that may still be met. Aliases make a page of text as large as one likes. */
-static void flatten(struct record *r, const struct document *d, int node, const char *prefix, int depth,
-                    int *left)
-{
-    for (int key = d->nodes[node].first; key >= 0 && d->nodes[key].next >= 0 && depth < 8 && --*left >= 0;
-         key = d->nodes[d->nodes[key].next].next) {
-        int value = document_follow(d, d->nodes[key].next);
-        if (value < 0 || d->nodes[key].kind != NODE_SCALAR) continue;
-        char *name = xasprintf("%s%s%s", prefix, prefix[0] ? "." : "", d->nodes[key].text);
-        if (d->nodes[value].kind == NODE_MAPPING) flatten(r, d, value, name, depth + 1, left);
-        if (d->nodes[value].kind == NODE_SCALAR) {
-            char printable[512];
-            if ((r->setting_count & (r->setting_count - 1)) == 0)
-                r->settings = xrealloc(r->settings, (r->setting_count ? 2 * (size_t)r->setting_count : 1) *
-                                                        sizeof *r->settings);
-            name_printable(printable, sizeof printable, name);
-            r->settings[r->setting_count].key = xstrdup(printable);
-            r->settings[r->setting_count++].value =
-                xstrdup(name_printable(printable, sizeof printable, d->nodes[value].text));
-        }
-        free(name);
-    }
-}
-
-/* Keys as they stand in the file, so that a run of another version can be compared as well. */
-static int read_config(struct record *r, struct error *err)
-{
-    char *path = path_join(r->path, "config.yaml"), *text;
-    size_t bytes = 0;
-    int left = MOST_SETTINGS, code = read_small(r->path, "config.yaml", &text, &bytes, err);
-    struct document d;
-    struct error why;
-    int parsed = text ? document_parse(&d, path, text, bytes, &why) : EXIT_FAILED;
-    if (text && parsed == EXIT_HOST_MEMORY) {
-        code = parsed;
-        if (err) *err = why;
-    } else if (parsed == 0) {
-        if (d.root >= 0 && d.nodes[d.root].kind == NODE_MAPPING) flatten(r, &d, d.root, "", 0, &left);
-        if (r->setting_count) qsort(r->settings, (size_t)r->setting_count, sizeof *r->settings, by_key);
-        document_free(&d);
-    }
-    if (left < 0) {
-        code = error_set(err, EXIT_INTEGRITY, "was it written by meopt?",
-                         "has more than %d keys, with its aliases", MOST_SETTINGS);
-        error_at(err, path, 0, 0);
-    }
-    free(text);
-    free(path);
-    return code;
-}
-
-const char *record_setting(const struct record *r, const char *key)
-{
-    struct setting wanted = {.key = (char *)(uintptr_t)key};
-    const struct setting *found = r->setting_count ? bsearch(&wanted, r->settings, (size_t)r->setting_count,
-                                                             sizeof *r->settings, by_key)
-                                                   : NULL;
-    return found ? found->value : NULL;
-}
+/* ---- the checkpoint ---- */
 
 /* The newest checkpoint as it lies there; without one, what the plan said. */
 static int weigh_checkpoint(struct record *r, struct error *err)
@@ -499,7 +456,8 @@ void record_unknown(struct record *r)
                          .card_power_w = NAN,
                          .card_energy_wh = NAN,
                          .card_temp_c = NAN,
-                         .first_nan_step = -1};
+                         .first_nan_step = -1,
+                         .threads = -1};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
     for (int place = 0; place < PLACE_COUNT; place++) {
         r->beside_bytes[place] = NAN;
@@ -533,7 +491,7 @@ int record_read(struct record *r, const char *directory, struct error *err)
     if (!code) code = read_metrics(&in, err);
     if (!code) code = summarise(&in, err);
     if (!code) code = read_state(r, err);
-    if (!code) code = read_config(r, err);
+    if (!code) code = settings_read(r, err);
     if (!code) code = weigh_checkpoint(r, err);
     if (!code) sum_cards(r);
     if (!code) {
@@ -547,11 +505,7 @@ int record_read(struct record *r, const char *directory, struct error *err)
 
 void record_free(struct record *r)
 {
-    for (int i = 0; i < r->setting_count; i++) {
-        free(r->settings[i].key);
-        free(r->settings[i].value);
-    }
-    free(r->settings);
+    settings_free(r);
     free(r->path);
     free(r->name);
     free(r->step);

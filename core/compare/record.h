@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/device/device.h"
+#include "core/run/history.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,7 +18,8 @@
 enum { RECORD_LAYOUT = 1 }; /* meta.json's version */
 
 struct setting {
-    char *key, *value; /* "optim.lr", as the file has it */
+    char *key, *value; /* "optim.lr"; the value that the last steps were trained with */
+    char *history;     /* "0.01 -> 1.0e-5 @40" where it changed during the run, else NULL */
 };
 
 struct record {
@@ -26,9 +28,12 @@ struct record {
     char device[128], family[32], version[32], program[16],
         data[16]; /* program: CRC-32C of the file; data: of the list of images */
     char host[64];
-    double started; /* Unix time */
+    char teacher_weights[16], student_weights[16]; /* CRC-32C of what the towers were filled with */
+    char kernels[64], products[96], attention[64]; /* what computes it */
+    double started;                                /* Unix time */
     int64_t images, total_steps, student_parameters, teacher_parameters, seed, batch, ranks, epoch_steps;
     int64_t step_images; /* of all ranks; batch: of one */
+    int64_t threads;     /* of a run on the processor */
     double optimizer_bytes_per_param, checkpoint_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
     double beside_bytes[PLACE_COUNT]; /* of all classes; NAN: nothing stands there */
     double beside_class_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT];
@@ -58,6 +63,9 @@ struct record {
 
     struct setting *settings; /* config.yaml, sorted by key */
     int setting_count;
+    struct run_history history; /* of settings, and of what computes it */
+    char
+        edited[200]; /* a key that config.yaml has otherwise than the run was trained with, and both values */
 };
 
 /* One of which nothing is known: NAN, and no step of a first NAN. */
@@ -66,7 +74,9 @@ void record_unknown(struct record *record);
  * EXIT_INTEGRITY for another layout, EXIT_HOST_MEMORY, or an I/O error. */
 int record_read(struct record *record, const char *directory, struct error *err);
 void record_free(struct record *record);
-/* Value of a key of config.yaml, NULL when there is none. */
+/* The value of a key of config.yaml that the last steps were trained with, NULL when it is not there. */
 const char *record_setting(const struct record *record, const char *key);
+/* Its changes during the run; NULL when it kept one value. */
+const char *record_setting_history(const struct record *record, const char *key);
 
 #endif

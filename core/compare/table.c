@@ -1,5 +1,6 @@
 /* The comparison: see table.h. */
 #include "core/compare/table.h"
+#include "core/compare/table_parts.h"
 #include "core/base/file.h"
 #include "core/compare/gap.h"
 #include "core/compare/statistics.h"
@@ -45,6 +46,7 @@ static const struct fact facts[] = {
     {"device", "device", "", 0, TEXT, FIELD(device)},
     {"batch_images", "batch size of one rank", "", 0, INTEGER, FIELD(batch)},
     {"ranks", "ranks (cards)", "", 0, INTEGER, FIELD(ranks)},
+    {"threads", "threads", "", 0, INTEGER, FIELD(threads)},
     {"epochs", "epochs", "", 0, EPOCHS, 0},
     {"steps", "steps", "", 0, INTEGER, FIELD(count)},
     {"images", "images in the dataset", "", 0, INTEGER, FIELD(images)},
@@ -93,8 +95,8 @@ static const struct fact facts[] = {
     {"nan_steps", "steps with NaN loss", "", 0, INTEGER, FIELD(nan_steps)},
 };
 
-static struct row *add_row(struct table *t, enum section section, const char *key, const char *label,
-                           const char *unit, int better)
+struct row *table_add_row(struct table *t, enum section section, const char *key, const char *label,
+                          const char *unit, int better)
 {
     if ((t->row_count & (t->row_count - 1)) == 0)
         t->rows = xrealloc(t->rows, (t->row_count ? 2 * (size_t)t->row_count : 1) * sizeof *t->rows);
@@ -134,8 +136,8 @@ static double number_of(const struct fact *fact, const struct record *run, const
 }
 
 /* Distinct texts of a column's runs, in order, joined. */
-static char *join(const struct column *column,
-                  const char *(*text)(const struct record *run, const void *what), const void *what)
+char *table_join(const struct column *column, const char *(*text)(const struct record *run, const void *what),
+                 const void *what)
 {
     char *all = xstrdup(""), **texts = xcalloc((size_t)column->run_count, sizeof *texts);
     for (int i = 0; i < column->run_count; i++) {
@@ -206,13 +208,13 @@ static void add_facts(struct table *t, struct gap **gaps)
 {
     for (size_t f = 0; f < sizeof facts / sizeof *facts; f++) {
         const struct fact *fact = &facts[f];
-        struct row *row = add_row(t, SECTION_FACTS, fact->key, fact->label, fact->unit, fact->better);
+        struct row *row = table_add_row(t, SECTION_FACTS, fact->key, fact->label, fact->unit, fact->better);
         bool any = false;
         for (int c = 0; c < t->column_count; c++) {
             struct column *column = &t->columns[c];
             struct cell *cell = &row->cells[c];
             if (fact->kind == TEXT) {
-                cell->text = join(column, fact_text, fact);
+                cell->text = table_join(column, fact_text, fact);
                 any |= cell->text[0] != 0;
                 continue;
             }
@@ -245,10 +247,17 @@ static void add_facts(struct table *t, struct gap **gaps)
 
 /* ---- The configuration ---- */
 
-static const char *setting_text(const struct record *run, const void *key)
+const char *table_setting(const struct record *run, const void *key)
 {
     const char *value = record_setting(run, key);
     return value ? value : "";
+}
+
+/* With its changes during the run. */
+static const char *setting_history(const struct record *run, const void *key)
+{
+    const char *history = record_setting_history(run, key);
+    return history ? history : table_setting(run, key);
 }
 
 static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -267,147 +276,20 @@ static void add_config(struct table *t)
     for (size_t k = 0; k < count; k++) {
         if (k && strcmp(keys[k], keys[k - 1]) == 0) continue;
         if (strncmp(keys[k], "run.", 4) == 0) continue; /* where a run lies is no part of it */
-        struct row *row = add_row(t, SECTION_CONFIG, keys[k], keys[k], "", 0);
-        for (int c = 0; c < t->column_count; c++)
-            row->cells[c].text = join(&t->columns[c], setting_text, keys[k]);
+        struct row *row = table_add_row(t, SECTION_CONFIG, keys[k], keys[k], "", 0);
+        for (int c = 0; c < t->column_count; c++) {
+            row->cells[c].text = table_join(&t->columns[c], table_setting, keys[k]);
+            row->cells[c].history = table_join(&t->columns[c], setting_history, keys[k]);
+        }
         for (int c = 0; c < t->column_count; c++) /* a published column has no configuration to differ in */
             if (!t->columns[c].runs[0].published && !t->columns[t->reference].runs[0].published)
-                row->changed |= strcmp(row->cells[c].text, row->cells[t->reference].text) != 0;
+                row->changed |= strcmp(row->cells[c].history, row->cells[t->reference].history) != 0;
+        if (t->column_count == 1) row->changed |= strcmp(row->cells[0].text, row->cells[0].history) != 0;
     }
     free(keys);
 }
 
-/* ---- Whether it may be compared ---- */
-
-struct check {
-    const char *key, *label, *why;
-    enum { BY_STEPS, BY_STATE, BY_INTEGER, BY_TEXT, BY_SETTING, BY_PROGRAM } by;
-    size_t offset;
-};
-
-static const struct check checks[] = {
-    {"steps", "steps", "curves of different length: final values are of different moments", BY_STEPS, 0},
-    {"finished", "finished", "a run that has not come to its end", BY_STATE, 0},
-    {"seed", "seed", "other initial values, data order and rounding", BY_INTEGER, FIELD(seed)},
-    {"data_crc32c", "data hash", "other images, or another version of them", BY_TEXT, FIELD(data)},
-    {"device", "device", "times and memory are of different machines", BY_TEXT, FIELD(device)},
-    {"code_version", "code version", "another program: version or build differ", BY_PROGRAM, 0},
-    {"batch_images", "images of a step", "a step is not the same amount of work", BY_INTEGER,
-     FIELD(step_images)},
-    {"ranks", "ranks", "memory is of another share of the work", BY_INTEGER, FIELD(ranks)},
-    {"student_parameters", "student", "another model", BY_INTEGER, FIELD(student_parameters)},
-    {"teacher_parameters", "teacher", "another target", BY_INTEGER, FIELD(teacher_parameters)},
-    {"loss.type", "evaluation: loss.type", "losses are not the same quantity", BY_SETTING, 0},
-    {"loss.normalize", "evaluation: loss.normalize", "losses are not the same quantity", BY_SETTING, 0},
-    {"loss.reduction", "evaluation: loss.reduction", "losses are not the same quantity", BY_SETTING, 0},
-    {"loss.tokens", "evaluation: loss.tokens", "losses are not the same quantity", BY_SETTING, 0},
-    {"loss.head", "evaluation: loss.head", "losses are not the same quantity", BY_SETTING, 0},
-    {"data.image_size", "evaluation: data.image_size", "losses are not the same quantity", BY_SETTING, 0},
-    {"data.pipeline", "evaluation: data.pipeline", "losses are not the same quantity", BY_SETTING, 0},
-    {"data.augment", "evaluation: data.augment", "losses are not the same quantity", BY_SETTING, 0},
-};
-
-static const char *check_text(const struct record *r, const void *what)
-{
-    static _Thread_local char text[96];
-    const struct check *check = what;
-    text[0] = 0;
-    switch (check->by) {
-    case BY_STEPS:
-        snprintf(text, sizeof text, "%lld", (long long)(r->count ? r->step[r->count - 1] : 0));
-        break;
-    case BY_STATE: return strcmp(r->state, "done") == 0 ? "yes" : r->state;
-    case BY_INTEGER: {
-        int64_t value = *(const int64_t *)((const char *)r + check->offset);
-        if (value >= 0) snprintf(text, sizeof text, "%lld", (long long)value);
-        break;
-    }
-    case BY_TEXT: return (const char *)r + check->offset;
-    case BY_SETTING: return setting_text(r, check->key);
-    case BY_PROGRAM:
-        snprintf(text, sizeof text, "%s%s%s", r->version, r->program[0] ? " " : "", r->program);
-        break;
-    }
-    return text;
-}
-
-static void add_checks(struct table *t)
-{
-    t->comparable = true;
-    for (size_t k = 0; k < sizeof checks / sizeof *checks; k++) {
-        char **texts = xcalloc((size_t)t->column_count, sizeof *texts);
-        const char *expected = NULL;
-        bool differ = false, known = true;
-        for (int c = 0; c < t->column_count; c++) {
-            const struct column *column = &t->columns[c];
-            if (column->runs[0].published) {
-                texts[c] = xstrdup("");
-                continue;
-            }
-            texts[c] = join(column, check_text, &checks[k]);
-            known &= texts[c][0] != 0;
-            differ |= expected && strcmp(expected, texts[c]) != 0;
-            if (!expected) expected = texts[c];
-            if (checks[k].by == BY_STATE) differ |= strcmp(texts[c], "yes") != 0;
-        }
-        bool unknown = !known && checks[k].by != BY_SETTING;
-        if (expected && (differ || unknown)) {
-            struct row *row = add_row(t, SECTION_COMPARABLE, checks[k].key, checks[k].label, "", 0);
-            row->why = unknown ? "not recorded: cannot be checked" : checks[k].why;
-            row->changed = true;
-            for (int c = 0; c < t->column_count; c++)
-                row->cells[c].text = xstrdup(t->columns[c].runs[0].published ? ""
-                                             : texts[c][0]                   ? texts[c]
-                                                                             : "?");
-            t->comparable = false;
-        }
-        for (int c = 0; c < t->column_count; c++) free(texts[c]);
-        free(texts);
-    }
-}
-
-/* The norm that clipped: that of the step wherever gradients were kept or added up, whatever the key says. */
-static const char *clip_text(const struct record *r, const void *key)
-{
-    int64_t batch = strtoll(setting_text(r, "train.batch_size"), NULL, 10),
-            micro = strtoll(setting_text(r, "train.micro_batch"), NULL, 10);
-    const char *mode = setting_text(r, key);
-    bool known = strcmp(setting_text(r, "optim.gradients"), "keep") == 0 || (micro > 0 && micro < batch);
-    return mode[0] && known ? "exact" : mode;
-}
-
-/* Whether optim.clip_mode made a difference to this run: some step's norm was over the limit, or each block
- * had a limit of its own. */
-static bool was_clipped(const struct record *r)
-{
-    double limit = strtod(setting_text(r, "optim.clip_grad_norm"), NULL);
-    if (strcmp(setting_text(r, "optim.name"), "lamb") == 0) {
-        double lamb = strtod(setting_text(r, "optim.max_grad_norm"), NULL);
-        if (lamb > 0 && !(limit > 0 && limit < lamb)) limit = lamb;
-    }
-    return limit > 0 && (r->largest_norm > limit || strcmp(clip_text(r, "optim.clip_mode"), "block") == 0);
-}
-
-/* Gradients that are released are clipped by another norm than gradients that are kept, unless told: it moved
- * the loss of 30 steps by 4 %, whatever the formats (tests/bench/RESULTS.md, the engine's three pairs). */
-static void warn_clip_modes(struct table *t)
-{
-    static const char key[] = "optim.clip_mode";
-    const struct column *base = &t->columns[t->reference];
-    for (int c = 0; c < t->column_count; c++) {
-        const struct column *column = &t->columns[c];
-        bool clipped = was_clipped(&base->runs[0]) || was_clipped(&column->runs[0]);
-        char *here = join(column, clip_text, key), *there = join(base, clip_text, key);
-        if (clipped && here[0] && there[0] && strcmp(here, there) != 0)
-            table_warn(
-                t,
-                "%s was clipped as by optim.clip_mode %s, %s by %s: in a short run the loss differs by that "
-                "alone, too; train both with optim.clip_mode=exact to compare the optimizers",
-                column->name, here, base->name, there);
-        free(here);
-        free(there);
-    }
-}
+/* ---- Warnings ---- */
 
 static void add_warnings(struct table *t)
 {
@@ -433,6 +315,7 @@ static void add_warnings(struct table *t)
             if (r->nan_steps)
                 table_warn(t, "%s: the loss is not a number at %lld steps, first at step %lld", r->name,
                            (long long)r->nan_steps, (long long)r->first_nan_step);
+            if (r->edited[0]) table_warn(t, "%s: %s", r->name, r->edited);
             if (!r->setting_count)
                 table_warn(t, "%s: config.yaml is missing or cannot be read: settings are not compared",
                            r->name);
@@ -453,10 +336,10 @@ struct table *table_make(struct column *columns, int count, int reference)
             gaps[c][i] = gap_measure(&columns[c].runs[i], &ref->runs[i % ref->run_count]);
     }
     add_warnings(t);
-    warn_clip_modes(t);
+    checks_warn(t);
     add_facts(t, gaps);
     add_config(t);
-    add_checks(t);
+    checks_add(t);
     for (int c = 0; c < count; c++) free(gaps[c]);
     free(gaps);
     return t;
@@ -466,7 +349,10 @@ void table_free(struct table *t)
 {
     if (!t) return;
     for (int r = 0; r < t->row_count; r++) {
-        for (int c = 0; c < t->column_count; c++) free(t->rows[r].cells[c].text);
+        for (int c = 0; c < t->column_count; c++) {
+            free(t->rows[r].cells[c].text);
+            free(t->rows[r].cells[c].history);
+        }
         free(t->rows[r].cells);
         free(t->rows[r].key);
         free(t->rows[r].label);
@@ -536,10 +422,15 @@ static void number_text(char *dst, size_t size, const struct scale *scale, doubl
     else snprintf(dst, size, "%.5g", value);
 }
 
+const char *cell_shown(const struct cell *cell)
+{
+    return cell->history ? cell->history : cell->text ? cell->text : "";
+}
+
 char *cell_text(char dst[CELL_TEXT], const struct row *row, const struct cell *cell, const char *plus_minus)
 {
     if (!cell->number) {
-        snprintf(dst, CELL_TEXT, "%s", cell->text && cell->text[0] ? cell->text : "-");
+        snprintf(dst, CELL_TEXT, "%s", cell_shown(cell)[0] ? cell_shown(cell) : "-");
         return dst;
     }
     if (isnan(cell->mean)) {

@@ -21,6 +21,7 @@ struct cell {
     int n;
     double ratio, ratio_sd, p; /* to the reference column, and Welch's p; NAN when they have no meaning */
     char *text;
+    char *history; /* of a setting, with its changes during the run: "0.01 -> 1.0e-5 @40"; NULL elsewhere */
 };
 
 struct row {
@@ -56,8 +57,12 @@ const struct row *table_row(const struct table *table, const char *key); /* NULL
 /* What this column saves against the reference, at what time and loss, and how certain that is: a sentence,
  * malloc'ed; NULL where there is nothing to say (the reference itself, published figures). */
 char *table_headline(const struct table *table, int column);
+/* Whether a setting changes neither the numbers of a run nor its memory and time. */
+bool table_harmless(const char *key);
 void table_warn(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* A text cell with the changes of a setting; "" where it is not known. */
+const char *cell_shown(const struct cell *cell);
 /* As people read it: "193.7 MiB", "51.30 ± 0.12 s", "-" for what is not known. plus_minus: "±" or "+-". */
 enum { CELL_TEXT = 192 };
 char *cell_text(char dst[CELL_TEXT], const struct row *row, const struct cell *cell, const char *plus_minus);

@@ -38,7 +38,7 @@ json_t *identity_config(const struct config *config)
 {
     json_t *values = json_object();
     for (int i = 0; i < config_key_count; i++) {
-        if (!config_keys[i].numbers && !change_may(config_keys[i].name)) continue;
+        if (strncmp(config_keys[i].name, "run.", 4) == 0) continue; /* where the run is stored */
         char *text = config_value_text(config, i);
         if (values && json_object_set_new(values, config_keys[i].name, json_string(text))) {
             json_decref(values);
@@ -261,6 +261,16 @@ static int compare_step(const json_t *meta, const struct config *c, int ranks, c
         ranks == 1 ? "" : "s", now);
 }
 
+static void compare_rank_count(int before, int now, json_t **changed)
+{
+    char was[16], is[16];
+    if (before < 1 || before == now) return;
+    snprintf(was, sizeof was, "%d", before);
+    snprintf(is, sizeof is, "%d", now);
+    if (!*changed) *changed = json_object();
+    json_object_set_new(*changed, "ranks", json_pack("[s, s]", was, is));
+}
+
 /* meta.json, NULL when it is not there; what is there and cannot be read is an error. */
 static int read_meta(const struct run *run, json_t **meta, struct error *err)
 {
@@ -302,6 +312,7 @@ int identity_check(const struct run *run, const struct config *config, int ranks
         }
     }
     if (!code && meta) code = compare_step(meta, config, ranks, *changed, err);
+    if (!code) compare_rank_count((int)json_integer_value(json_object_get(meta, "ranks")), ranks, changed);
     if (!code && meta) code = compare_images(run, meta, config, force, tell, changed, err);
     if (code && *changed) {
         json_decref(*changed);
@@ -392,10 +403,11 @@ static char *program_text(const char *version, const char *crc)
 
 void identity_compare_start(const struct run *run, const json_t *start, json_t **changed)
 {
-    static const char *const rows[] = {"kernels", "products", "attention"};
+    enum { ROUNDING_ROWS = 3 }; /* the others change time and memory only */
+    static const char *const rows[] = {"kernels", "products", "attention", "device"};
     char crc[16];
     json_t *meta = json_read_below(run->directory, "meta.json", META_BYTES, NULL);
-    size_t count = json_object_size(*changed);
+    size_t count = json_object_size(*changed), rounding = 0;
     uint32_t sum = meta_program_crc();
     snprintf(crc, sizeof crc, "%08x", (unsigned)sum);
     char *was = program_text(json_string_value(json_object_get(meta, "code_version")),
@@ -408,8 +420,9 @@ void identity_compare_start(const struct run *run, const json_t *start, json_t *
                       json_string_value(json_object_get(start_row(start, rows[i]), "is")), changed);
         compare_ranks(rows[i], json_object_get(before, "ranks"),
                       json_object_get(start_row(start, rows[i]), "ranks"), changed);
+        if (i + 1 == ROUNDING_ROWS) rounding = json_object_size(*changed) - count;
     }
-    if (json_object_size(*changed) > count)
+    if (rounding)
         log_warn("the run is computed by others than before: numbers may be rounded otherwise from here on");
     json_decref(meta);
     free(is);

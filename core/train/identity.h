@@ -16,8 +16,8 @@
 #include "core/run/run.h"
 #include "core/train/content.h"
 
-/* {key: value as in YAML} of every key that changes the numbers, or may change while the run trains
- * (core/run/change.h); NULL when memory is out. */
+/* {key: value as in YAML} of every key but those of where the run is stored (run.*); NULL when memory is out.
+ * Keys that do not change the numbers are compared for the record of what changed. */
 json_t *identity_config(const struct config *config);
 
 /* Compare with what the run was when it last began. What may change is told, what may not is EXIT_CONFIG with

@@ -1,0 +1,204 @@
+/* Whether runs may be compared: what differs between them besides what a comparison is about. See table.h. */
+#include "core/compare/table.h"
+#include "core/compare/table_parts.h"
+#include "core/base/file.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIELD(name) offsetof(struct record, name)
+
+struct check {
+    const char *key, *label, *why;
+    enum { BY_STEPS, BY_STATE, BY_INTEGER, BY_TEXT, BY_SETTING, BY_PROGRAM } by;
+    size_t offset;
+    bool optional;       /* runs that do not report it can be compared */
+    const char *changed; /* its key in events.jsonl, where it can change during a run */
+};
+
+static const struct check checks[] = {
+    {"steps", "steps", "curves of different length: final values are of different moments", BY_STEPS, 0,
+     false, NULL},
+    {"finished", "finished", "a run that has not come to its end", BY_STATE, 0, false, NULL},
+    {"seed", "seed", "other initial values, data order and rounding", BY_INTEGER, FIELD(seed), false, NULL},
+    {"data_crc32c", "data hash", "other images, or another version of them", BY_TEXT, FIELD(data), false,
+     "data_crc32c"},
+    {"device", "device", "times and memory are of different machines", BY_TEXT, FIELD(device), false,
+     "device"},
+    {"threads", "threads", "each thread has memory of its own, and shares the work", BY_INTEGER,
+     FIELD(threads), true, NULL},
+    {"kernels", "kernels", "time, memory and rounding depend on them", BY_TEXT, FIELD(kernels), true,
+     "kernels"},
+    {"products", "GEMM library", "time, memory and rounding depend on it", BY_TEXT, FIELD(products), true,
+     "products"},
+    {"attention", "attention kernels", "time, memory and rounding depend on them", BY_TEXT, FIELD(attention),
+     true, "attention"},
+    {"code_version", "code version", "another program: version or build differ", BY_PROGRAM, 0, false,
+     "program"},
+    {"batch_images", "images of a step", "a step is not the same amount of work", BY_INTEGER,
+     FIELD(step_images), false, NULL},
+    {"ranks", "ranks", "memory is of another share of the work", BY_INTEGER, FIELD(ranks), false, "ranks"},
+    {"student_parameters", "student", "another model", BY_INTEGER, FIELD(student_parameters), false, NULL},
+    {"teacher_parameters", "teacher", "another target", BY_INTEGER, FIELD(teacher_parameters), false, NULL},
+    {"teacher_crc32c", "teacher weights", "another target", BY_TEXT, FIELD(teacher_weights), true,
+     "teacher_crc32c"},
+    {"student_crc32c", "student weights", "another beginning", BY_TEXT, FIELD(student_weights), true,
+     "student_crc32c"},
+    {"loss.type", "evaluation: loss.type", "losses are not the same quantity", BY_SETTING, 0, false, NULL},
+    {"loss.normalize", "evaluation: loss.normalize", "losses are not the same quantity", BY_SETTING, 0, false,
+     NULL},
+    {"loss.reduction", "evaluation: loss.reduction", "losses are not the same quantity", BY_SETTING, 0, false,
+     NULL},
+    {"loss.tokens", "evaluation: loss.tokens", "losses are not the same quantity", BY_SETTING, 0, false,
+     NULL},
+    {"loss.head", "evaluation: loss.head", "losses are not the same quantity", BY_SETTING, 0, false, NULL},
+    {"data.image_size", "evaluation: data.image_size", "losses are not the same quantity", BY_SETTING, 0,
+     false, NULL},
+    {"data.pipeline", "evaluation: data.pipeline", "losses are not the same quantity", BY_SETTING, 0, false,
+     NULL},
+    {"train.precision", "train.precision", "time, memory and rounding depend on it", BY_SETTING, 0, false,
+     NULL},
+    {"data.workers", "data.workers", "each worker has memory of its own, and shares the work", BY_SETTING, 0,
+     false, NULL},
+    {"data.augment", "evaluation: data.augment", "losses are not the same quantity", BY_SETTING, 0, false,
+     NULL},
+};
+
+static const char *check_text(const struct record *r, const void *what)
+{
+    static _Thread_local char text[600];
+    const struct check *check = what;
+    const char *key = check->by == BY_SETTING ? check->key : check->changed;
+    char *history = key ? run_history_text(&r->history, key) : NULL;
+    snprintf(text, sizeof text, "%s", history ? history : "");
+    free(history);
+    if (text[0]) return text;
+    switch (check->by) {
+    case BY_STEPS:
+        snprintf(text, sizeof text, "%lld", (long long)(r->count ? r->step[r->count - 1] : 0));
+        break;
+    case BY_STATE: return strcmp(r->state, "done") == 0 ? "yes" : r->state;
+    case BY_INTEGER: {
+        int64_t value = *(const int64_t *)((const char *)r + check->offset);
+        if (value >= 0) snprintf(text, sizeof text, "%lld", (long long)value);
+        break;
+    }
+    case BY_TEXT: return (const char *)r + check->offset;
+    case BY_SETTING: return table_setting(r, check->key);
+    case BY_PROGRAM:
+        snprintf(text, sizeof text, "%s%s%s", r->version, r->program[0] ? " " : "", r->program);
+        break;
+    }
+    return text;
+}
+
+bool table_harmless(const char *key)
+{
+    static const char *const keys[] = {"train.log_every", "train.checkpoint_", "run.", "device.cards"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strncmp(key, keys[i], strlen(keys[i])) == 0) return true;
+    return false;
+}
+
+/* Settings that changed during a run, unless they did so in all of them. */
+static void add_changed(struct table *t)
+{
+    int count = t->row_count;
+    for (int r = 0; r < count; r++) {
+        const struct row *from = &t->rows[r];
+        bool moved = false, told = false;
+        for (int c = 0; c < t->column_count && from->section == SECTION_CONFIG; c++)
+            moved |= strcmp(from->cells[c].text, from->cells[c].history) != 0;
+        for (int k = 0; k < count; k++)
+            told |= t->rows[k].section == SECTION_COMPARABLE && strcmp(t->rows[k].key, from->key) == 0;
+        if (!moved || told || !from->changed || t->column_count < 2 || table_harmless(from->key)) continue;
+        struct row *row = table_add_row(t, SECTION_COMPARABLE, from->key, from->key, "", 0);
+        row->why = "changed during a run: its curve is not of one value (@: after that step)";
+        row->changed = true;
+        for (int c = 0; c < t->column_count; c++)
+            row->cells[c].text = xstrdup(cell_shown(&t->rows[r].cells[c]));
+        t->comparable = false;
+    }
+}
+
+void checks_add(struct table *t)
+{
+    t->comparable = true;
+    for (size_t k = 0; k < sizeof checks / sizeof *checks; k++) {
+        char **texts = xcalloc((size_t)t->column_count, sizeof *texts);
+        const char *expected = NULL;
+        bool differ = false, known = true;
+        for (int c = 0; c < t->column_count; c++) {
+            const struct column *column = &t->columns[c];
+            if (column->runs[0].published) {
+                texts[c] = xstrdup("");
+                continue;
+            }
+            texts[c] = table_join(column, check_text, &checks[k]);
+            known &= texts[c][0] != 0;
+            if (checks[k].optional && !texts[c][0]) continue;
+            differ |= expected && strcmp(expected, texts[c]) != 0;
+            if (!expected) expected = texts[c];
+            if (checks[k].by == BY_STATE) differ |= strcmp(texts[c], "yes") != 0;
+        }
+        bool unknown = !known && checks[k].by != BY_SETTING && !checks[k].optional;
+        if (expected && (differ || unknown)) {
+            struct row *row = table_add_row(t, SECTION_COMPARABLE, checks[k].key, checks[k].label, "", 0);
+            row->why = unknown ? "not recorded: cannot be checked" : checks[k].why;
+            row->changed = true;
+            for (int c = 0; c < t->column_count; c++)
+                row->cells[c].text = xstrdup(t->columns[c].runs[0].published ? ""
+                                             : texts[c][0]                   ? texts[c]
+                                                                             : "?");
+            t->comparable = false;
+        }
+        for (int c = 0; c < t->column_count; c++) free(texts[c]);
+        free(texts);
+    }
+    add_changed(t);
+}
+
+/* The norm that clipped: that of the step wherever gradients were kept or added up, whatever the key says. */
+static const char *clip_text(const struct record *r, const void *key)
+{
+    int64_t batch = strtoll(table_setting(r, "train.batch_size"), NULL, 10),
+            micro = strtoll(table_setting(r, "train.micro_batch"), NULL, 10);
+    const char *mode = table_setting(r, key);
+    bool known = strcmp(table_setting(r, "optim.gradients"), "keep") == 0 || (micro > 0 && micro < batch);
+    return mode[0] && known ? "exact" : mode;
+}
+
+/* Whether optim.clip_mode made a difference to this run: some step's norm was over the limit, or each block
+ * had a limit of its own. */
+static bool was_clipped(const struct record *r)
+{
+    double limit = strtod(table_setting(r, "optim.clip_grad_norm"), NULL);
+    if (strcmp(table_setting(r, "optim.name"), "lamb") == 0) {
+        double lamb = strtod(table_setting(r, "optim.max_grad_norm"), NULL);
+        if (lamb > 0 && !(limit > 0 && limit < lamb)) limit = lamb;
+    }
+    return limit > 0 && (r->largest_norm > limit || strcmp(clip_text(r, "optim.clip_mode"), "block") == 0);
+}
+
+/* Gradients that are released are clipped by another norm than gradients that are kept, unless told: it moved
+ * the loss of 30 steps by 4 %, whatever the formats (tests/bench/RESULTS.md, the engine's three pairs). */
+void checks_warn(struct table *t)
+{
+    static const char key[] = "optim.clip_mode";
+    const struct column *base = &t->columns[t->reference];
+    for (int c = 0; c < t->column_count; c++) {
+        const struct column *column = &t->columns[c];
+        bool clipped = was_clipped(&base->runs[0]) || was_clipped(&column->runs[0]);
+        char *here = table_join(column, clip_text, key), *there = table_join(base, clip_text, key);
+        if (clipped && here[0] && there[0] && strcmp(here, there) != 0)
+            table_warn(
+                t,
+                "%s was clipped as by optim.clip_mode %s, %s by %s: in a short run the loss differs by that "
+                "alone, too; train both with optim.clip_mode=exact to compare the optimizers",
+                column->name, here, base->name, there);
+        free(here);
+        free(there);
+    }
+}
