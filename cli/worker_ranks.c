@@ -20,9 +20,8 @@ static void beat(void *context, struct rank_beat *b)
     b->marks = atomic_load(&w->report->marks);
     b->phase = atomic_load(&w->report->phase);
     b->collective = told.number;
-    b->bytes = told.bytes;
     b->wait = told.inside ? RANK_WAITS : RANK_MOVES;
-    snprintf(b->name, sizeof b->name, "%s", told.name);
+    snprintf(b->name, sizeof b->name, "%s", told.number ? dist_call_names[told.call] : "");
     b->step_ms = 1e-3 * (double)atomic_load(&w->step_us);
     b->data_wait_ms = 1e-3 * (double)atomic_load(&w->data_wait_us);
     b->mem_bytes = atomic_load(&w->mem_bytes);

@@ -1,12 +1,13 @@
 /* Ranks as one: what every back end promises (core/dist/dist.h). The ranks here are threads, each with a
  * device of its own, which share memory as processes do; those that die are processes. With MEOPT_TEST_DEVICE
  * hip or cuda each has a card, and they meet in its library (tests/fake_nccl.cc). */
-#include "core/dist/dist.h"
+#include "core/dist/parts.h"
 
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -457,17 +458,107 @@ static void a_rank_that_does_not_come_is_waited_for_until_told(void **state)
     as_ranks(3, wait_for_nobody);
 }
 
+/* Ranks that stand in different calls, each in its own way. */
+static const struct difference {
+    const char *name, *said;
+} differences[] = {
+    {"size", "rank 0 in broadcast of 64 bytes, rank 1 in broadcast of 32 bytes"},
+    {"root", "rank 0 in broadcast of 64 bytes, rank 2 in broadcast of 64 bytes, with different arguments"},
+    {"call", "rank 0 in reduce of 1200 bytes, rank 1 in gather of 4096 bytes"},
+    {"left", "rank 0 in all_reduce of 8 bytes, rank 2 in all_reduce of 8 bytes (#"},
+    {"parts", "rank 0 in reduce of 1200 bytes, rank 1 in reduce of 1200 bytes, with different arguments"},
+};
+enum { DIFFERENCES = sizeof differences / sizeof *differences };
+static const struct difference *difference;
+
+static int make_a_different_call(struct rank *r, void *array)
+{
+    int me = r->dist.rank;
+    int64_t offsets[] = {0, 100, 200, 300}, bytes[] = {0, 1024, 2048, 4096};
+    double one = 1;
+    struct dist_sum sum = {.send = array, .type = DTYPE_F32, .offsets = offsets, .receive = array};
+    if (strcmp(difference->name, "size") == 0)
+        return dist_broadcast(&r->dist, array, me == 1 ? 32 : 64, 0, &r->err);
+    if (strcmp(difference->name, "root") == 0) return dist_broadcast(&r->dist, array, 64, me == 2, &r->err);
+    if (strcmp(difference->name, "left") == 0) { /* rank 2 is one call ahead, of the same size */
+        r->dist.header.number += me == 2;
+        return dist_all_reduce(&r->dist, DIST_SUM, &one, 1, &r->err);
+    }
+    if (strcmp(difference->name, "call") == 0 && me == 1) return dist_gather(&r->dist, array, bytes, &r->err);
+    if (strcmp(difference->name, "parts") == 0 && me == 1) offsets[1] = 99;
+    return dist_reduce(&r->dist, &sum, &r->err);
+}
+
 static void differ(struct rank *r)
 {
-    char text[64] = "";
-    int code = dist_broadcast(&r->dist, text, r->dist.rank ? 32 : 64, 0, &r->err);
-    CHECK(r, code == EXIT_RANK_LOST && strstr(r->err.what, "ranks made different calls"));
+    char before[4096], after[4096];
+    double value = r->dist.rank;
+    memset(before, 7 + r->dist.rank, sizeof before);
+    bool broadcasts = strncmp(difference->said, "rank 0 in b", 11) == 0;
+    void *array = broadcasts ? before : on_device(r, before, sizeof before);
+    int code = make_a_different_call(r, array);
+    CHECK(r, code == EXIT_RANK_LOST && strstr(r->err.what, "collective mismatch at #"));
+    CHECK(r, strstr(r->err.what, difference->said));
+    if (broadcasts) memcpy(after, before, sizeof after);
+    else from_device(r, after, array, sizeof after);
+    memset(before, 7 + r->dist.rank, sizeof before);
+    CHECK(r, card || memcmp(before, after, sizeof after) == 0); /* nothing of another rank's */
+    if (!broadcasts) device_free(r->device, array);
+    CHECK(r, dist_all_reduce(&r->dist, DIST_SUM, &value, 1, &r->err) == EXIT_RANK_LOST);
+    CHECK(r, value == r->dist.rank && strstr(r->err.what, difference->said)); /* and no further call works */
 }
 
 static void ranks_that_differ_are_told(void **state)
 {
     (void)state;
-    as_ranks(2, differ);
+    for (int i = 0; i < DIFFERENCES; i++) {
+        difference = &differences[i];
+        as_ranks(3, differ);
+    }
+}
+
+/* As one of three ranks that mpirun has started. */
+static int differ_by_mpi(const char *name)
+{
+    struct rank r = {.options = {.kind = DIST_MPI, .size = 3, .shared = -1}, .work = differ};
+    r.options.rank = atoi(getenv("OMPI_COMM_WORLD_RANK"));
+    for (int i = 0; i < DIFFERENCES; i++)
+        if (strcmp(differences[i].name, name) == 0) difference = &differences[i];
+    if (!difference) return 2;
+    rank_main(&r);
+    if (r.code) fprintf(stderr, "rank %d: %d: %s\n", r.options.rank, r.code, r.err.what);
+    return r.code != 0;
+}
+
+/* A heartbeat reads number and call of one moment. */
+static atomic_bool reading;
+static void *read_on(void *context)
+{
+    int64_t *torn = context;
+    while (reading) {
+        struct dist_told told = dist_told();
+        *torn += told.number > 2 && (told.call == DIST_ALL_REDUCE) != (told.number % 2 == 1);
+    }
+    return NULL;
+}
+
+static void what_a_heartbeat_reads_is_of_one_collective(void **state)
+{
+    (void)state;
+    struct dist dist = {.size = 2};
+    struct error err;
+    pthread_t reader;
+    int64_t torn = 0;
+    reading = true;
+    for (int i = 0; i < 2; i++) {
+        dist_enter(&dist, DIST_ALL_REDUCE, 8, 0, &err);
+        dist_enter(&dist, DIST_GATHER, 8, 0, &err);
+    }
+    assert_int_equal(pthread_create(&reader, NULL, read_on, &torn), 0);
+    for (int i = 0; i < 2000000; i++) dist_enter(&dist, i % 2 ? DIST_GATHER : DIST_ALL_REDUCE, 8, 0, &err);
+    reading = false;
+    pthread_join(reader, NULL);
+    assert_int_equal(torn, 0);
 }
 
 static void sum_through_host(struct rank *r)
@@ -484,13 +575,16 @@ static void with_a_rank_on_the_processor_the_host_carries(void **state)
     processors_from = MOST;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "differ") == 0) return differ_by_mpi(argv[2]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_rank_that_is_killed_is_named),
                                        cmocka_unit_test(a_rank_that_fails_ends_the_others),
                                        cmocka_unit_test(a_sum_is_made_in_rank_order_in_fp32),
                                        cmocka_unit_test(every_rank_has_what_each_had),
                                        cmocka_unit_test(what_is_begun_is_done_in_order_and_waited_for_later),
+                                       cmocka_unit_test(ranks_that_differ_are_told),
+                                       cmocka_unit_test(what_a_heartbeat_reads_is_of_one_collective),
                                        cmocka_unit_test(what_ranks_could_not_do_together_is_refused)};
     const struct CMUnitTest of_cards[] = {
         cmocka_unit_test(a_sum_is_made_in_rank_order_in_fp32),

@@ -44,6 +44,11 @@ echo "$runs runs through MPI with the bits of one rank"
 # Ranks that are no ranks of one MPI: each would train alone, and nobody would know.
 if OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$MEOPT_BUILD/tests/test_train_ranks" "$dir/x" 2>"$dir/log"; then fail "a singleton took part"; fi
 grep -q "this is rank 1 of 2, and MPI says 0 of 1" "$dir/log" || fail "a singleton is told: $(cat "$dir/log")"
+# Ranks in different collectives: an error of each that names both.
+for difference in call left; do
+    mpirun --allow-run-as-root --oversubscribe --mca btl self,vader --mca mpi_yield_when_idle 1 -np 3 -x MEOPT_MPI_MODULE \
+        "$MEOPT_BUILD/tests/test_dist" differ $difference >"$dir/log" 2>&1 </dev/null || fail "ranks differ, $difference: $(cat "$dir/log")"
+done
 # Ranks on different instruction sets train, and rank 0 says so.
 grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo || exit 0
 mkdir "$dir/sample" "$dir/configs"

@@ -3,8 +3,51 @@
 #include "core/base/file.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+static json_malloc_t json_malloc;
+static json_free_t json_free;
+static _Thread_local bool memory_was_out;
+
+static void *watched_malloc(size_t bytes)
+{
+    void *p = json_malloc(bytes);
+    if (!p) memory_was_out = true;
+    return p;
+}
+
+static void watch_malloc(void)
+{
+    json_get_alloc_funcs(&json_malloc, &json_free);
+    json_set_alloc_funcs(watched_malloc, json_free);
+}
+
+static void watch_memory(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_malloc);
+    memory_was_out = false;
+}
+
+json_t *json_parse(const char *text, size_t bytes, size_t flags, json_error_t *why)
+{
+    watch_memory();
+    json_t *root = json_loadb(text, bytes, flags, why);
+    if (!root && memory_was_out) why->text[0] = 0;
+    return root;
+}
+
+char *json_text(const json_t *root, size_t flags)
+{
+    watch_memory();
+    char *text = json_dumps(root, flags);
+    if (!memory_was_out) return text;
+    free(text);
+    return NULL;
+}
 
 /* The number of a control character of two or three bytes (text_control says so). */
 static unsigned point(const unsigned char *p, size_t bytes)
@@ -15,7 +58,7 @@ static unsigned point(const unsigned char *p, size_t bytes)
 
 void json_print(FILE *out, const json_t *root, size_t flags)
 {
-    char *text = json_dumps(root, flags);
+    char *text = json_text(root, flags);
     for (const char *p = text; p && *p;) {
         size_t n = text_control(p);
         if (n == 0 || *p == '\n') fputc(*p++, out);
@@ -32,9 +75,14 @@ void json_print(FILE *out, const json_t *root, size_t flags)
 static json_t *parse(char *text, size_t bytes, const char *path, struct error *err)
 {
     json_error_t why;
-    json_t *root = json_loadb(text, bytes, 0, &why);
+    json_t *root = json_parse(text, bytes, 0, &why);
     free(text);
-    if (!root) {
+    if (!root && !why.text[0]) {
+        errno = ENOMEM;
+        error_errno(err, EXIT_HOST_MEMORY, NULL, "cannot read %s", path);
+        error_at(err, path, 0, 0);
+        errno = ENOMEM;
+    } else if (!root) {
         error_set(err, EXIT_INTEGRITY, NULL, "is no JSON: %s", why.text);
         error_at(err, path, why.line, why.column);
         errno = 0;
@@ -64,7 +112,7 @@ json_t *json_read_below(const char *directory, const char *name, size_t max_byte
 static int write_text(const char *directory, const char *name, const json_t *root, size_t flags,
                       struct error *err)
 {
-    char *text = root ? json_dumps(root, flags) : NULL;
+    char *text = root ? json_text(root, flags) : NULL;
     int code = !text ? error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", path_basename(name))
                : directory ? file_write_below(directory, name, text, strlen(text), err)
                            : file_write_atomic(name, text, strlen(text), err);

@@ -8,15 +8,23 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* json_dumps's text (flags as there) and a newline; control characters, also those beyond ASCII, and marks
+/* json_text's text and a newline; control characters, also those beyond ASCII, and marks
  * that turn the direction of writing are escaped. */
 void json_print(FILE *out, const json_t *root, size_t flags);
+
+/* json_loadb, but a failed allocation is told from bad text: then NULL with why->text "". (jansson's lexer
+ * reports it as a syntax error.) */
+json_t *json_parse(const char *text, size_t bytes, size_t flags, json_error_t *why);
+
+/* json_dumps, but NULL when any allocation failed: jansson 2.14 leaves a key out then, and returns the rest.
+ */
+char *json_text(const json_t *root, size_t flags);
 
 /* A file of at most max_bytes as file_read reads it, NULL with err when it cannot be read (errno as there) or
  * is no JSON (errno 0). err may be NULL. */
 json_t *json_read(const char *path, size_t max_bytes, struct error *err);
 
-/* json_dumps's text as the whole of a file (file_write_atomic). root NULL: memory was out when it was made.
+/* json_text's text as the whole of a file (file_write_atomic). root NULL: memory was out when it was made.
  */
 int json_write(const char *path, const json_t *root, size_t flags, struct error *err);
 

@@ -3,29 +3,49 @@
 #include "core/dist/parts.h"
 #include "kernels/bf16.h"
 
-#include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what is told ---- */
+/* ---- headers ---- */
 
-static _Atomic int64_t told_number, told_bytes;
-static _Atomic(const char *) told_name = "";
-static atomic_bool told_inside;
+/* A header and a short message, in which every collective of a back end that compares no headers begins: its
+ * first message has one size, whatever the call, so ranks in different calls still understand each other. */
+struct envelope {
+    struct dist_header header;
+    char message[SMALL_MESSAGE];
+};
 
-void dist_enter(const char *name, int64_t bytes)
+/* Checksum of `count` offsets and two other arguments. */
+static uint32_t shape_of(const int64_t *offsets, int count, int a, int b)
 {
-    atomic_store(&told_name, name);
-    atomic_store(&told_bytes, bytes);
-    atomic_fetch_add(&told_number, 1);
-    atomic_store(&told_inside, true);
+    const int32_t others[] = {count, a, b};
+    return crc32c(crc32c(0, others, sizeof others), offsets, (size_t)count * sizeof *offsets);
 }
-void dist_leave(void) { atomic_store(&told_inside, false); }
 
-struct dist_told dist_told(void)
+/* Exchanges and compares headers. A message of at most SMALL_MESSAGE bytes travels with them, to
+ * window->receive, rank after rank. */
+static int compare_calls(struct dist *dist, const void *message, size_t bytes, struct error *err)
 {
-    return (struct dist_told){atomic_load(&told_number), atomic_load(&told_bytes), atomic_load(&told_name),
-                              atomic_load(&told_inside)};
+    struct envelope own = {.header = dist->header};
+    char *all = dist->window->receive;
+    if (dist->ops->compares || dist->compared) return 0;
+    if (bytes) memcpy(own.message, message, bytes);
+    int code = dist->ops->gather(dist, &own, all, sizeof own, err);
+    if (!code) code = dist_compare(dist, all, sizeof own, err);
+    for (int q = 0; q < dist->size && !code; q++)
+        memmove(all + (size_t)q * bytes, all + (size_t)q * sizeof own + offsetof(struct envelope, message),
+                bytes);
+    dist->compared = !code;
+    return code;
+}
+
+/* `bytes` of every rank -> window->receive. */
+static int gather_bytes(struct dist *dist, const void *send, size_t bytes, struct error *err)
+{
+    bool with_header = !dist->ops->compares && !dist->compared && bytes <= SMALL_MESSAGE;
+    int code = compare_calls(dist, send, with_header ? bytes : 0, err);
+    return code || with_header ? code : dist->ops->gather(dist, send, dist->window->receive, bytes, err);
 }
 
 /* ---- arrays through the window ---- */
@@ -123,9 +143,10 @@ static int reduce_slices(struct dist *dist, const struct dist_sum *s, struct err
 {
     struct dist_window *w = dist->window;
     size_t size = dtype_bytes(s->type);
-    int givers = s->givers > 0 && s->givers < dist->size ? s->givers : dist->size, code = 0;
+    int givers = s->givers > 0 && s->givers < dist->size ? s->givers : dist->size;
     int64_t most = (int64_t)(w->slice_bytes / size), longest = dist_longest_part(dist->size, s->offsets);
     bool host = dist->device->host_memory;
+    int code = compare_calls(dist, NULL, 0, err);
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
         size_t bytes = (size_t)slice * size;
@@ -144,11 +165,11 @@ static int reduce_slices(struct dist *dist, const struct dist_sum *s, struct err
 static int reduce(struct dist *dist, void *context, struct error *err)
 {
     const struct dist_sum *s = context;
-    dist_enter("reduce", s->offsets[dist->size] * (int64_t)dtype_bytes(s->type));
     bool there = !dist->device->host_memory && dist->ops->reduce_device;
-    int code = (there ? dist->ops->reduce_device : reduce_slices)(dist, s, err);
-    dist_leave();
-    return code;
+    int code = dist_enter(dist, DIST_REDUCE, s->offsets[dist->size] * (int64_t)dtype_bytes(s->type),
+                          shape_of(s->offsets, dist->size + 1, (int)s->type, s->givers), err);
+    if (code) return code;
+    return dist_leave(dist, (there ? dist->ops->reduce_device : reduce_slices)(dist, s, err), err);
 }
 
 int dist_reduce(struct dist *dist, const struct dist_sum *sum, struct error *err)
@@ -179,24 +200,21 @@ static int gather(struct dist *dist, void *context, struct error *err)
     struct dist_window *w = dist->window;
     int64_t most = (int64_t)w->slice_bytes, longest = dist_longest_part(dist->size, g->offsets);
     const char *own = g->own ? g->own : g->p + g->offsets[dist->rank];
-    int code = 0;
-    dist_enter("gather", g->offsets[dist->size]);
-    if (!g->host && dist->ops->gather_device) {
-        code = dist->ops->gather_device(dist, g->own, g->p, g->offsets, err);
-        dist_leave();
-        return code;
-    }
+    int code = dist_enter(dist, DIST_GATHER, g->offsets[dist->size],
+                          shape_of(g->offsets, dist->size + 1, g->host, g->own != NULL), err);
+    if (code) return code;
+    if (!g->host && dist->ops->gather_device)
+        return dist_leave(dist, dist->ops->gather_device(dist, g->own, g->p, g->offsets, err), err);
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
         fetch(dist, g->host, w->send, own + at, (size_t)dist_part(g->offsets, dist->rank, at, slice));
-        if ((code = dist->ops->gather(dist, w->send, w->receive, (size_t)slice, err)) != 0) break;
+        if ((code = gather_bytes(dist, w->send, (size_t)slice, err)) != 0) break;
         for (int q = 0; q < dist->size; q++)
             if (q != dist->rank || g->own)
                 put(dist, g->host, g->p + g->offsets[q] + at, w->receive + (int64_t)q * slice,
                     (size_t)dist_part(g->offsets, q, at, slice));
     }
-    dist_leave();
-    return code;
+    return dist_leave(dist, code, err);
 }
 
 int dist_gather(struct dist *dist, void *p, const int64_t *offsets, struct error *err)
@@ -219,10 +237,8 @@ struct uniting {
 static int unite(struct dist *dist, void *context, struct error *err)
 {
     const struct uniting *u = context;
-    dist_enter("unite", (int64_t)u->bytes);
-    int code = dist->ops->unite_device(dist, u->p, u->bytes, err);
-    dist_leave();
-    return code;
+    int code = dist_enter(dist, DIST_UNITE, (int64_t)u->bytes, 0, err);
+    return code ? code : dist_leave(dist, dist->ops->unite_device(dist, u->p, u->bytes, err), err);
 }
 
 int dist_unite(struct dist *dist, void *p, size_t bytes, struct error *err)
@@ -259,11 +275,11 @@ static int all_reduce(struct dist *dist, void *context, struct error *err)
     const struct reduction *r = context;
     struct dist_window *w = dist->window;
     int64_t most = (int64_t)(w->slice_bytes / sizeof(double));
-    int code = 0;
-    dist_enter("all_reduce", r->count * (int64_t)sizeof(double));
+    int code = dist_enter(dist, DIST_ALL_REDUCE, r->count * (int64_t)sizeof(double), r->operation, err);
+    if (code) return code;
     for (int64_t at = 0; at < r->count && !code; at += most) {
         int64_t count = r->count - at < most ? r->count - at : most;
-        code = dist->ops->gather(dist, r->values + at, w->receive, (size_t)count * sizeof(double), err);
+        code = gather_bytes(dist, r->values + at, (size_t)count * sizeof(double), err);
         const double *given = (const double *)(const void *)w->receive;
         for (int64_t i = 0; i < count && !code; i++) {
             double v = given[i];
@@ -275,8 +291,7 @@ static int all_reduce(struct dist *dist, void *context, struct error *err)
             r->values[at + i] = v;
         }
     }
-    dist_leave();
-    return code;
+    return dist_leave(dist, code, err);
 }
 
 int dist_all_reduce(struct dist *dist, enum dist_operation operation, double *values, int64_t count,
@@ -295,18 +310,14 @@ struct casting {
 static int broadcast(struct dist *dist, void *context, struct error *err)
 {
     const struct casting *c = context;
-    struct dist_window *w = dist->window;
-    int code = 0;
-    dist_enter("broadcast", (int64_t)c->bytes);
-    for (size_t at = 0; at < c->bytes && !code; at += w->slice_bytes) {
-        size_t bytes = c->bytes - at < w->slice_bytes ? c->bytes - at : w->slice_bytes;
-        for (int q = 0; q < dist->size && dist->rank == c->root; q++)
-            memcpy(w->send + (size_t)q * bytes, c->p + at, bytes);
-        code = dist->ops->exchange(dist, w->send, w->receive, bytes, err);
-        if (!code) memcpy(c->p + at, w->receive + (size_t)c->root * bytes, bytes);
-    }
-    dist_leave();
-    return code;
+    size_t most = dist->window->slice_bytes * (size_t)dist->size;
+    int code = dist_enter(dist, DIST_BROADCAST, (int64_t)c->bytes, (uint32_t)c->root, err);
+    if (code) return code;
+    code = compare_calls(dist, NULL, 0, err);
+    for (size_t at = 0; at < c->bytes && !code; at += most)
+        code =
+            dist->ops->broadcast(dist, c->p + at, c->bytes - at < most ? c->bytes - at : most, c->root, err);
+    return dist_leave(dist, code, err);
 }
 
 int dist_broadcast(struct dist *dist, void *p, size_t bytes, int root, struct error *err)
@@ -321,10 +332,8 @@ static int barrier(struct dist *dist, void *context, struct error *err)
 {
     int64_t here = dist->rank;
     (void)context;
-    dist_enter("barrier", 0);
-    int code = dist->ops->gather(dist, &here, dist->window->receive, sizeof here, err);
-    dist_leave();
-    return code;
+    int code = dist_enter(dist, DIST_BARRIER, 0, 0, err);
+    return code ? code : dist_leave(dist, gather_bytes(dist, &here, sizeof here, err), err);
 }
 
 int dist_barrier(struct dist *dist, struct error *err)

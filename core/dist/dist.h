@@ -9,11 +9,13 @@
  * ((r0 + r1) + r2) + ..., in fp32, so its bits depend neither on the algorithm of a library nor on which rank
  * asks. "self" is the back end of a single rank, and makes the same sums.
  *
- *   - All ranks make the same calls in the same order with the same sizes.
+ *   - All ranks make the same calls in the same order with the same sizes. Every collective sends a header
+ *     (struct dist_header) first, and each rank compares all of them before it reads a byte of the others':
+ *     ranks in different calls get an error that names both calls.
  *   - Arrays of dist_reduce and dist_gather are memory of the run's device, and complete when the call
  *     returns. dist_all_reduce and dist_broadcast take and give host memory.
  *   - A failure is an error with the collective and the rank that is missing (EXIT_RANK_LOST), never a hang
- *     while somebody knows that a rank is gone; after one, abort is the only call that is left.
+ *     while somebody knows that a rank is gone; after one, every further call returns the same error.
  *   - dist_reduce and dist_gather see what the device's own queue was given before they were called or
  *     begun.
  *   - Back ends of many ranks do their work in a thread of their own, the one that opened the library (MPI
@@ -56,6 +58,26 @@ int dist_local_create(int size, int *shared, struct error *err);
 
 enum dist_operation { DIST_SUM, DIST_MIN, DIST_MAX };
 
+/* Which collective a rank is in. Headers of all ranks must be equal. */
+enum dist_call {
+    DIST_NO_CALL,
+    DIST_JOIN,
+    DIST_REDUCE,
+    DIST_GATHER,
+    DIST_UNITE,
+    DIST_ALL_REDUCE,
+    DIST_BROADCAST,
+    DIST_BARRIER,
+    DIST_CALLS
+};
+extern const char *const dist_call_names[DIST_CALLS];
+struct dist_header {
+    int64_t number; /* of the collective, from 1 */
+    int64_t bytes;  /* of its array */
+    uint32_t call;
+    uint32_t shape; /* checksum of its other arguments: offsets, type, operation, root */
+};
+
 struct dist;
 struct dist_sum;
 struct dist_ops {
@@ -65,10 +87,13 @@ struct dist_ops {
     int (*exchange)(struct dist *, const void *send, void *receive, size_t bytes, struct error *err);
     /* bytes at send of every rank -> receive + from * bytes, on every rank */
     int (*gather)(struct dist *, const void *send, void *receive, size_t bytes, struct error *err);
+    /* bytes at p of rank `root` -> p on every rank; at most slice_bytes * size */
+    int (*broadcast)(struct dist *, void *p, size_t bytes, int root, struct error *err);
+    bool compares; /* exchange, gather and broadcast compare headers themselves */
     /* dist_reduce and dist_gather of a card's memory, where the back end reaches it itself. (optional) */
     int (*reduce_device)(struct dist *, const struct dist_sum *, struct error *err);
     int (*gather_device)(struct dist *, const void *own, void *p, const int64_t *offsets, struct error *err);
-    /* dist_unite; with reduce_device */
+    /* dist_unite; with reduce_device. These three compare headers themselves. */
     int (*unite_device)(struct dist *, void *p, size_t bytes, struct error *err);
     /* What the device's own queue was given so far, told by who begins a job; and in the back end's thread:
      * what follows comes behind that. (optional, both or none: without, the device is waited for) */
@@ -86,6 +111,9 @@ struct dist {
     struct device *device;
     struct dist_window *window; /* through which arrays travel */
     struct dist_thread *thread; /* that makes the back end's calls; NULL: the caller */
+    struct dist_header header;  /* of the collective that is under way, or the last one */
+    bool compared;              /* the headers of all ranks for it */
+    struct error broken;        /* the first failure of a collective: every later call returns it */
     char host_why[128];         /* why not the cards' library, where some rank has a card; "" */
     void *state;
 };
@@ -144,6 +172,22 @@ int dist_all_reduce(struct dist *dist, enum dist_operation operation, double *va
 int dist_broadcast(struct dist *dist, void *p, size_t bytes, int root, struct error *err);
 int dist_barrier(struct dist *dist, struct error *err);
 
+/* Whether every rank has done its part of something, of which `code` and `own` are this rank's result: 0, or
+ * on all ranks the error of the first one that failed, as "rank R (host H) WHAT: ...". A rank that fails
+ * calls it like the others, so nobody waits for a collective that it has left out. */
+int dist_agree(struct dist *dist, int code, const struct error *own, const char *what, struct error *err);
+
+/* The result of one rank, for those that gather results themselves. */
+struct dist_report {
+    int code;
+    char host[65];
+    struct error err;
+};
+void dist_report(struct dist_report *report, int code, const struct error *own);
+/* Returns `code` with "rank R (host H) WHAT: ..." */
+int dist_name_rank(const struct dist_report *report, int rank, int code, const char *hint, const char *what,
+                   struct error *err);
+
 /* The same calls without waiting: `run` is called by the dist's thread behind all that was begun before, and
  * may make any of them; dist_end waits for it and gives its code and error. One at a time for each job. */
 struct dist_job {
@@ -159,12 +203,12 @@ struct dist_job {
 void dist_begin(struct dist *dist, struct dist_job *job);
 int dist_end(struct dist *dist, struct dist_job *job, struct error *err);
 
-/* What the ranks of this process are at, from any thread (a heartbeat's): the collective calls begun, counted
- * from 1, whether the last of them is still going on, its name and bytes of this rank. */
+/* The last collective that this process began, from any thread (a heartbeat's); its fields are of one moment.
+ */
 struct dist_told {
-    int64_t number, bytes;
-    const char *name; /* static text, "" before the first */
-    bool inside;
+    int64_t number; /* 0 before the first */
+    enum dist_call call;
+    bool inside; /* it has not ended yet */
 };
 struct dist_told dist_told(void);
 

@@ -11,7 +11,6 @@
  *     stuck         beats, but no progress: once steps are measured for 20 s, or 5 times the longest time
  *                   that any rank has needed in this phase; before, and elsewhere, for the phase's own limit.
  *                   Who waits in a collective waits for the others and is not the one that is stuck
- *     apart         two ranks stand in different collectives of the same number
  *
  * Then all others are told to end, by ABORT with the reason. Nothing in here sleeps, reads a clock or touches
  * a socket: bytes and times come from outside (serve.h does that), so tests play hours in microseconds.

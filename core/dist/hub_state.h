@@ -37,7 +37,7 @@ void rank_name(char *dst, size_t size, int r, const struct rank_facts *facts);
 void judge_end(struct hub *hub, int code, int rank, const char *why, const char *hint);
 void judge_gone(struct hub *hub, int rank, double now);
 void judge_farewell(struct hub *hub, int rank, const struct rank_bye *bye, double now);
-/* Is a rank missing, silent, stuck or apart? */
+/* Is a rank missing, silent or stuck? */
 void judge(struct hub *hub, double now);
 
 #endif

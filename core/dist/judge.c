@@ -172,27 +172,9 @@ static void judge_waiting(struct hub *hub, double now)
     }
     const struct rank_beat *b = &hub->ranks[waiting].beat;
     char why[300];
-    snprintf(why, sizeof why, "all ranks wait in collective %lld (%s, %lld bytes) for more than %.0f s",
-             (long long)b->collective, b->name, (long long)b->bytes, limit);
+    snprintf(why, sizeof why, "all ranks wait in collective %lld (%s) for more than %.0f s",
+             (long long)b->collective, b->name, limit);
     judge_end(hub, EXIT_RANK_LOST, -1, why, "the network between the ranks: a link, a firewall, a driver");
-}
-
-static bool judge_apart(struct hub *hub)
-{
-    const struct rank_beat *first = NULL;
-    int of = 0;
-    for (int r = 0; r < hub->options.size; r++) {
-        const struct rank_beat *b = &hub->ranks[r].beat;
-        if (b->wait != RANK_WAITS) continue;
-        if (!first) first = b, of = r;
-        if (b->collective != first->collective || strcmp(b->name, first->name) == 0) continue;
-        char why[300];
-        snprintf(why, sizeof why, "rank %d stands in collective %lld as %s, rank %d as %s", r,
-                 (long long)b->collective, b->name, of, first->name);
-        judge_end(hub, EXIT_RANK_LOST, r, why, "a fault of this program: please report it");
-        return true;
-    }
-    return false;
 }
 
 void judge(struct hub *hub, double now)
@@ -223,5 +205,5 @@ void judge(struct hub *hub, double now)
         end_lost(hub, r, how, NULL);
         return;
     }
-    if (!judge_apart(hub)) judge_waiting(hub, now);
+    judge_waiting(hub, now);
 }

@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 200, JOIN_SECONDS = 120, HEADER_BYTES = 65536 };
+enum { LOOK_MS = 200, JOIN_SECONDS = 120, HEADER_BYTES = 1 << 17 };
 static const char local_magic[8] = "MEOPTRK";
 
 struct local_header {
@@ -32,6 +32,7 @@ struct local_header {
     _Atomic int32_t aborted; /* an exit code */
     int32_t size;
     _Atomic uint32_t met[DIST_MOST_RANKS]; /* times that each came, 0 before it has joined */
+    struct dist_header calls[DIST_MOST_RANKS];
 };
 _Static_assert(sizeof(struct local_header) <= HEADER_BYTES, "the areas begin behind it");
 
@@ -98,17 +99,17 @@ static void missing_text(const struct dist *dist, bool lost, char *text, size_t 
 static int look(const struct dist *dist, double since, struct error *err)
 {
     const struct local *l = dist->state;
-    struct dist_told told = dist_told();
+    const char *call = dist_call_names[dist->header.call];
+    long long number = (long long)dist->header.number;
     char who[128];
     int aborted = atomic_load(&l->header->aborted);
     missing_text(dist, true, who, sizeof who);
     if (who[0])
         return error_set(err, EXIT_RANK_LOST, "its log says more; go on with: meopt train --resume",
-                         "%s is gone, and is missing in %s %lld", who, told.name, (long long)told.number);
+                         "%s is gone, and is missing in %s %lld", who, call, number);
     if (aborted)
         return error_set(err, EXIT_RANK_LOST, "the log of that rank says why",
-                         "another rank has failed with exit code %d, in %s %lld", aborted, told.name,
-                         (long long)told.number);
+                         "another rank has failed with exit code %d, in %s %lld", aborted, call, number);
     if (l->meetings == 1 && clock_seconds() - since > JOIN_SECONDS) {
         missing_text(dist, false, who, sizeof who);
         return error_set(err, EXIT_RANK_LOST, "was it started?", "%s of %d has not come within %d s", who,
@@ -140,13 +141,22 @@ static int meet(struct dist *dist, struct error *err)
     return 0;
 }
 
+/* The same, and all came for the same collective. */
+static int meet_for_call(struct dist *dist, struct error *err)
+{
+    struct local_header *h = ((struct local *)dist->state)->header;
+    h->calls[dist->rank] = dist->header;
+    int code = meet(dist, err);
+    return code ? code : dist_compare(dist, h->calls, sizeof *h->calls, err);
+}
+
 /* ---- the back end ---- */
 
 static int local_exchange(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
 {
     struct local *l = dist->state;
     memcpy(area_of(l, dist->rank), send, bytes * (size_t)dist->size);
-    int code = meet(dist, err);
+    int code = meet_for_call(dist, err);
     for (int q = 0; q < dist->size && !code; q++)
         memcpy((char *)receive + (size_t)q * bytes, area_of(l, q) + (size_t)dist->rank * bytes, bytes);
     return code ? code : meet(dist, err);
@@ -156,9 +166,18 @@ static int local_gather(struct dist *dist, const void *send, void *receive, size
 {
     struct local *l = dist->state;
     memcpy(area_of(l, dist->rank), send, bytes);
-    int code = meet(dist, err);
+    int code = meet_for_call(dist, err);
     for (int q = 0; q < dist->size && !code; q++)
         memcpy((char *)receive + (size_t)q * bytes, area_of(l, q), bytes);
+    return code ? code : meet(dist, err);
+}
+
+static int local_broadcast(struct dist *dist, void *p, size_t bytes, int root, struct error *err)
+{
+    struct local *l = dist->state;
+    if (dist->rank == root) memcpy(area_of(l, root), p, bytes);
+    int code = meet_for_call(dist, err);
+    if (!code && dist->rank != root) memcpy(p, area_of(l, root), bytes);
     return code ? code : meet(dist, err);
 }
 
@@ -205,6 +224,8 @@ int dist_local_open(struct dist *dist, void *options, struct error *err)
     static const struct dist_ops local = {.name = "local",
                                           .exchange = local_exchange,
                                           .gather = local_gather,
+                                          .broadcast = local_broadcast,
+                                          .compares = true,
                                           .abort = local_abort,
                                           .close = local_close};
     const struct dist_options *o = options;
@@ -213,9 +234,8 @@ int dist_local_open(struct dist *dist, void *options, struct error *err)
     dist->ops = &local;
     dist->state = l;
     l->fd = -1;
-    dist_enter("join", 0);
+    dist_enter(dist, DIST_JOIN, 0, 0, err);
     int code = local_attach(dist, l, o->shared, err);
     if (!code) code = meet(dist, err);
-    dist_leave();
-    return code; /* closed by the caller */
+    return dist_leave(dist, code, err); /* closed by the caller */
 }

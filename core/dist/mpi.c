@@ -44,10 +44,9 @@ static void *module_load(char *why, size_t size)
 
 static int failed(struct dist *dist, const char *why, struct error *err)
 {
-    struct dist_told told = dist_told();
     return error_set(err, EXIT_RANK_LOST, "the logs of the other ranks say more",
-                     "MPI on rank %d of %d, in %s %lld: %s", dist->rank, dist->size, told.name,
-                     (long long)told.number, why);
+                     "MPI on rank %d of %d, in %s %lld: %s", dist->rank, dist->size,
+                     dist_call_names[dist->header.call], (long long)dist->header.number, why);
 }
 
 static int mpi_exchange(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
@@ -62,6 +61,13 @@ static int mpi_gather(struct dist *dist, const void *send, void *receive, size_t
     struct mpi *m = dist->state;
     char why[256];
     return m->module->gather(send, receive, bytes, why, sizeof why) ? failed(dist, why, err) : 0;
+}
+
+static int mpi_broadcast(struct dist *dist, void *p, size_t bytes, int root, struct error *err)
+{
+    struct mpi *m = dist->state;
+    char why[256];
+    return m->module->broadcast(p, bytes, root, why, sizeof why) ? failed(dist, why, err) : 0;
 }
 
 static void mpi_abort(struct dist *dist, int exit_code)
@@ -83,6 +89,7 @@ int dist_mpi_open(struct dist *dist, void *options, struct error *err)
     static const struct dist_ops mpi = {.name = "mpi",
                                         .exchange = mpi_exchange,
                                         .gather = mpi_gather,
+                                        .broadcast = mpi_broadcast,
                                         .abort = mpi_abort,
                                         .close = mpi_close};
     struct mpi *m = calloc(1, sizeof *m);
@@ -101,7 +108,7 @@ int dist_mpi_open(struct dist *dist, void *options, struct error *err)
     if (!module || module->version != MEOPT_MPI_VERSION)
         return error_set(err, EXIT_FAILED, "install both from one build",
                          "libmeopt_mpi.so is of another version of MEOpt");
-    dist_enter("join", 0);
+    dist_enter(dist, DIST_JOIN, 0, 0, err);
     int rank = -1, size = 0, code = module->open(&rank, &size, why, sizeof why);
     if (!code) m->module = module;
     if (code) code = failed(dist, why, err);
@@ -110,6 +117,5 @@ int dist_mpi_open(struct dist *dist, void *options, struct error *err)
             err, EXIT_RANK_LOST,
             "start all ranks with one mpirun, or srun --mpi=pmix, of the MPI that MEOpt was built with",
             "this is rank %d of %d, and MPI says %d of %d", dist->rank, dist->size, rank, size);
-    dist_leave();
-    return code;
+    return dist_leave(dist, code, err);
 }

@@ -38,6 +38,11 @@ static int module_gather(const void *send, void *receive, size_t count, char *wh
     return said(MPI_Allgather(send, (int)count, MPI_BYTE, receive, (int)count, MPI_BYTE, ours), why, bytes);
 }
 
+static int module_broadcast(void *p, size_t count, int root, char *why, size_t bytes)
+{
+    return said(MPI_Bcast(p, (int)count, MPI_BYTE, root, ours), why, bytes);
+}
+
 static void module_abort(int exit_code) { MPI_Abort(MPI_COMM_WORLD, exit_code); }
 
 static void module_close(void)
@@ -46,5 +51,6 @@ static void module_close(void)
     MPI_Finalize();
 }
 
-__attribute__((visibility("default"))) const struct meopt_mpi meopt_mpi = {
-    MEOPT_MPI_VERSION, module_open, module_exchange, module_gather, module_abort, module_close};
+__attribute__((visibility("default")))
+const struct meopt_mpi meopt_mpi = {MEOPT_MPI_VERSION, module_open,  module_exchange, module_gather,
+                                    module_broadcast,  module_abort, module_close};

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-enum { MEOPT_MPI_VERSION = 1 };
+enum { MEOPT_MPI_VERSION = 2 };
 
 struct meopt_mpi {
     int version;
@@ -13,6 +13,7 @@ struct meopt_mpi {
     int (*open)(int *rank, int *size, char *why, size_t why_bytes);
     int (*exchange)(const void *send, void *receive, size_t bytes, char *why, size_t why_bytes);
     int (*gather)(const void *send, void *receive, size_t bytes, char *why, size_t why_bytes);
+    int (*broadcast)(void *p, size_t bytes, int root, char *why, size_t why_bytes);
     void (*abort)(int exit_code); /* from any thread; does not return */
     void (*close)(void);
 };

@@ -5,6 +5,9 @@
  * sums are made by a kernel of ours in rank order (kernels/gpu/elementwise.hip, sum_ranks), so they have the
  * bits of the other back ends.
  *
+ * Headers of a collective (dist.h) travel on the same queue, in front of its arrays: the card waits for no
+ * host, and the host compares them while the arrays travel, before it gives them to anybody.
+ *
  * The communicator does not block: whatever the library is at, this thread asks for its state, sees that the
  * run is to be torn down (nccl_abort, from the heartbeat's thread), and aborts it itself. The library does
  * not notice a rank of the same host that has died; who is alive is the heartbeat's to know.
@@ -22,14 +25,24 @@
 #include <string.h>
 #include <time.h>
 
-enum { SHORT_NS = 10000, LONG_NS = 500000, JOIN_SECONDS = 120, LEAVE_SECONDS = 5 };
+enum {
+    SHORT_NS = 10000,
+    LONG_NS = 500000,
+    JOIN_SECONDS = 120,
+    LEAVE_SECONDS = 5,
+    HEADERS_BYTES = (DIST_MOST_RANKS + 1) * sizeof(struct dist_header),
+    PARTS_BYTES = (NCCL_CARD_BYTES - HEADERS_BYTES) & ~255
+};
+#define HEADERS_SECONDS 0.5 /* after a failure, until the headers that explain it have come */
 
 struct nccl {
     const struct nccl_api *api;
     void *comm;
     struct lane *lane; /* its queue */
     void *stream;      /* the lane's */
-    char *parts;       /* (NCCL_CARD_BYTES) of the card: what comes from other ranks */
+    char *parts;       /* (PARTS_BYTES) of the card: what comes from other ranks */
+    char *headers;     /* behind them: of all ranks, then our own */
+    bool comparing;    /* they are under way */
     bool open;
     atomic_int aborted; /* an exit code */
 };
@@ -164,16 +177,39 @@ static void drop_comm(struct nccl *n)
     n->comm = NULL;
 }
 
+/* Compares the headers that are under way, once they are here. */
+static int compare_headers(struct dist *dist, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    if (!n->comparing || lane_ended(n->lane) != 0) return 0; /* an error of the card shows elsewhere */
+    n->comparing = false;
+    int code = dist_compare(dist, dist->window->receive, sizeof dist->header, err);
+    if (code) drop_comm(n);
+    return code;
+}
+
+/* The library fails where ranks are in different calls, too. */
+static int explained(struct dist *dist, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    double until = clock_seconds() + HEADERS_SECONDS;
+    long ns = SHORT_NS;
+    int code = compare_headers(dist, err);
+    for (; !code && n->comparing && clock_seconds() < until; code = compare_headers(dist, err)) nap(&ns);
+    return code;
+}
+
 static int nccl_failed(struct dist *dist, int result, struct error *err)
 {
     struct nccl *n = nccl_of(dist);
-    struct dist_told told = dist_told();
+    int code = explained(dist, err);
+    if (code) return code;
     const char *more = n->api->last_error && n->comm ? n->api->last_error(n->comm) : NULL;
     error_set(err, EXIT_RANK_LOST,
               "the logs of the other ranks say more, and so does NCCL_DEBUG=INFO in the environment",
               "%s on rank %d of %d, in %s %lld: %s (%d)%s%.200s", n->api->path, dist->rank, dist->size,
-              told.name, (long long)told.number, n->api->text(result), result, more && *more ? ": " : "",
-              more ? more : "");
+              dist_call_names[dist->header.call], (long long)dist->header.number, n->api->text(result),
+              result, more && *more ? ": " : "", more ? more : "");
     drop_comm(n);
     return EXIT_RANK_LOST;
 }
@@ -191,12 +227,12 @@ static int nccl_card_failed(struct dist *dist, int code, struct error *err)
 static int torn_down(struct dist *dist, struct error *err)
 {
     struct nccl *n = nccl_of(dist);
-    struct dist_told told = dist_told();
     int code = atomic_load(&n->aborted);
-    if (!code && n->comm) return 0;
+    if (!code && n->comm) return compare_headers(dist, err);
     drop_comm(n);
     return error_set(err, EXIT_RANK_LOST, "the log of that rank says why",
-                     "another rank has failed or is lost, in %s %lld", told.name, (long long)told.number);
+                     "another rank has failed or is lost, in %s %lld", dist_call_names[dist->header.call],
+                     (long long)dist->header.number);
 }
 
 /* A call has returned `result`: until the library has done what was asked. */
@@ -231,18 +267,28 @@ static int comm_state(struct dist *dist, struct error *err)
     return result && result != NCCL_IN_PROGRESS ? nccl_failed(dist, result, err) : 0;
 }
 
-/* Until the card has done what the queue was given. That it has does not say that it went well. */
-static int nccl_finish(struct dist *dist, struct error *err)
+/* Until the card has passed lane_end. */
+static int wait_for_card(struct dist *dist, struct error *err)
 {
     struct nccl *n = nccl_of(dist);
     long ns = SHORT_NS;
-    int code = lane_end(n->lane), lost = 0;
-    while (!code && !lost && (code = lane_ended(n->lane)) == LANE_BUSY) {
-        code = 0;
-        if ((lost = comm_state(dist, err)) == 0) nap(&ns);
-    }
-    if (lost) return lost;
-    return code ? nccl_card_failed(dist, code, err) : comm_state(dist, err);
+    int code, lost = 0;
+    while ((code = lane_ended(n->lane)) == LANE_BUSY && (lost = comm_state(dist, err)) == 0) nap(&ns);
+    return lost ? lost : code ? nccl_card_failed(dist, code, err) : 0;
+}
+
+/* Until the headers have come and are equal, and the card has done what the queue was given. That it has does
+ * not say that it went well. */
+static int nccl_finish(struct dist *dist, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    int code = n->comparing ? wait_for_card(dist, err) : 0;
+    if (!code) code = compare_headers(dist, err);
+    if (code) return code;
+    int failed = lane_end(n->lane);
+    if (failed) return nccl_card_failed(dist, failed, err);
+    code = wait_for_card(dist, err);
+    return code ? code : comm_state(dist, err);
 }
 
 /* ---- ordering against the device's own queue ---- */
@@ -285,12 +331,33 @@ static int group_end(struct dist *dist, struct nccl_group *g, struct error *err)
     return nccl_done(dist, result, 0, err);
 }
 
+/* Sends the header of this collective to all ranks, in front of its arrays. */
+static int send_headers(struct dist *dist, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    struct dist_window *w = dist->window;
+    size_t bytes = sizeof dist->header, all = bytes * (size_t)dist->size;
+    struct nccl_group g;
+    memcpy(w->send, &dist->header, bytes);
+    int failed = lane_upload(n->lane, n->headers + all, w->send, bytes);
+    if (failed) return nccl_card_failed(dist, failed, err);
+    int code = group_begin(dist, &g, err);
+    if (code) return code;
+    group_add(&g, n->api->all_gather(n->headers + all, n->headers, bytes, NCCL_UINT8, n->comm, n->stream));
+    if ((code = group_end(dist, &g, err)) != 0) return code;
+    failed = lane_download(n->lane, w->receive, n->headers, all);
+    if (!failed) failed = lane_end(n->lane);
+    n->comparing = !failed;
+    return failed ? nccl_card_failed(dist, failed, err) : 0;
+}
+
 static int nccl_reduce(struct dist *dist, const struct dist_sum *s, struct error *err)
 {
     struct nccl *n = nccl_of(dist);
     size_t size = dtype_bytes(s->type);
-    int givers = s->givers > 0 && s->givers < dist->size ? s->givers : dist->size, code = 0;
-    int64_t most = (int64_t)((size_t)NCCL_CARD_BYTES / (size_t)dist->size / size) & ~(int64_t)63,
+    int givers = s->givers > 0 && s->givers < dist->size ? s->givers : dist->size;
+    int code = send_headers(dist, err);
+    int64_t most = (int64_t)((size_t)PARTS_BYTES / (size_t)dist->size / size) & ~(int64_t)63,
             longest = dist_longest_part(dist->size, s->offsets);
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t own = dist_part(s->offsets, dist->rank, at, most), stride = most * (int64_t)size;
@@ -326,7 +393,8 @@ static int nccl_gather(struct dist *dist, const void *own, void *p, const int64_
 {
     struct nccl *n = nccl_of(dist);
     struct nccl_group g;
-    int code = group_begin(dist, &g, err);
+    int code = send_headers(dist, err);
+    if (!code) code = group_begin(dist, &g, err);
     if (code) return code;
     for (int q = 0; q < dist->size; q++) {
         char *part = (char *)p + offsets[q];
@@ -342,8 +410,8 @@ static int nccl_gather(struct dist *dist, const void *own, void *p, const int64_
 static int nccl_unite(struct dist *dist, void *p, size_t bytes, struct error *err)
 {
     struct nccl *n = nccl_of(dist);
-    size_t most = NCCL_CARD_BYTES / (size_t)dist->size & ~(size_t)63;
-    int code = 0;
+    size_t most = PARTS_BYTES / (size_t)dist->size & ~(size_t)63;
+    int code = send_headers(dist, err);
     for (size_t at = 0; at < bytes && !code; at += most) {
         size_t slice = bytes - at < most ? bytes - at : most;
         struct nccl_group g;
@@ -363,10 +431,11 @@ static int there_and_back(struct dist *dist, const void *send, void *receive, si
     struct nccl *n = nccl_of(dist);
     struct dist_window *w = dist->window;
     size_t all = bytes * (size_t)dist->size, goes = all_to_all ? all : bytes;
-    char *from = n->parts, *to = n->parts + NCCL_CARD_BYTES / 2;
+    char *from = n->parts, *to = n->parts + PARTS_BYTES / 2;
     struct nccl_group g;
-    if (send != w->send) memcpy(w->send, send, goes);
-    int code = lane_upload(n->lane, from, w->send, goes);
+    const void *goes_from = send;
+    if (send != w->send) goes_from = memcpy(w->receive, send, goes); /* memory that the card reaches */
+    int code = lane_upload(n->lane, from, goes_from, goes);
     if (code) return nccl_card_failed(dist, code, err);
     if ((code = group_begin(dist, &g, err)) != 0) return code;
     for (int q = 0; q < dist->size && all_to_all; q++) {
@@ -390,6 +459,24 @@ static int nccl_gather_host(struct dist *dist, const void *send, void *receive, 
                             struct error *err)
 {
     return there_and_back(dist, send, receive, bytes, false, err);
+}
+
+static int nccl_broadcast(struct dist *dist, void *p, size_t bytes, int root, struct error *err)
+{
+    struct nccl *n = nccl_of(dist);
+    struct dist_window *w = dist->window;
+    struct nccl_group g;
+    int failed = 0;
+    if (dist->rank == root) failed = lane_upload(n->lane, n->parts, memcpy(w->send, p, bytes), bytes);
+    if (failed) return nccl_card_failed(dist, failed, err);
+    int code = group_begin(dist, &g, err);
+    if (code) return code;
+    group_add(&g, n->api->broadcast(n->parts, n->parts, bytes, NCCL_UINT8, root, n->comm, n->stream));
+    if ((code = group_end(dist, &g, err)) != 0) return code;
+    if ((failed = lane_download(n->lane, w->receive, n->parts, bytes)) != 0)
+        return nccl_card_failed(dist, failed, err);
+    if ((code = nccl_finish(dist, err)) == 0 && dist->rank != root) memcpy(p, w->receive, bytes);
+    return code;
 }
 
 /* ---- opening, ending ---- */
@@ -431,6 +518,7 @@ int dist_nccl_open(struct dist *dist, void *meeting, struct error *err)
     static const struct dist_ops nccl = {.name = "nccl",
                                          .exchange = nccl_exchange,
                                          .gather = nccl_gather_host,
+                                         .broadcast = nccl_broadcast,
                                          .reduce_device = nccl_reduce,
                                          .gather_device = nccl_gather,
                                          .unite_device = nccl_unite,
@@ -445,17 +533,17 @@ int dist_nccl_open(struct dist *dist, void *meeting, struct error *err)
     n->api = m->api;
     dist->ops = &nccl;
     dist->state = n;
-    dist_enter("join", 0);
+    dist_enter(dist, DIST_JOIN, 0, 0, err);
     int code = lane_open(&n->lane, dist->device, err);
     if (!code) {
         n->stream = lane_stream(n->lane);
         n->parts = device_alloc(dist->device, MEMORY_COMM, NCCL_CARD_BYTES, nccl_parts_name, err);
         if (!n->parts) code = err->code;
+        n->headers = n->parts + PARTS_BYTES;
     }
     if (!code)
         code = nccl_done(dist, n->api->init(&n->comm, dist->size, m->id, dist->rank, &config), JOIN_SECONDS,
                          err);
     n->open = !code;
-    dist_leave();
-    return code; /* closed by the caller */
+    return dist_leave(dist, code, err); /* closed by the caller */
 }

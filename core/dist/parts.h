@@ -7,7 +7,8 @@
 
 enum {
     DIST_WINDOW_BYTES = 8 << 20, /* of one direction, all ranks together, at most */
-    SMALL_SLICE = 4096           /* of a rank, before anything is reserved, and at least */
+    SMALL_SLICE = 4096,          /* of a rank, before anything is reserved, and at least */
+    SMALL_MESSAGE = 232 /* that travels with a header, where a back end does not compare them itself */
 };
 
 /* Through which arrays travel: slices of equal size for each rank. Host memory. */
@@ -59,8 +60,12 @@ bool nccl_planned(const struct device *device);
 int64_t dist_part(const int64_t *offsets, int rank, int64_t at, int64_t most);
 int64_t dist_longest_part(int size, const int64_t *offsets);
 
-/* A collective begins and ends: dist_told. */
-void dist_enter(const char *name, int64_t bytes);
-void dist_leave(void);
+/* A collective begins (sets dist->header, dist_told) and ends with this code. Returns an error of an earlier
+ * one, and the code. */
+int dist_enter(struct dist *dist, enum dist_call call, int64_t bytes, uint32_t shape, struct error *err);
+int dist_leave(struct dist *dist, int code, const struct error *err);
+
+/* headers (size, `stride` bytes apart) of all ranks: EXIT_RANK_LOST where one differs from that of rank 0. */
+int dist_compare(const struct dist *dist, const void *headers, size_t stride, struct error *err);
 
 #endif

@@ -202,7 +202,6 @@ void wire_put_beat(struct wire_bytes *to, const struct rank_beat *b)
     put_number(&p, (uint64_t)b->step, 8);
     put_number(&p, (uint64_t)b->marks, 8);
     put_number(&p, (uint64_t)b->collective, 8);
-    put_number(&p, (uint64_t)b->bytes, 8);
     put_number(&p, (uint32_t)b->phase, 4);
     put_number(&p, b->wait, 4);
     put_text(&p, b->name, sizeof b->name);
@@ -219,7 +218,6 @@ bool wire_get_beat(const struct wire_message *m, struct rank_beat *b)
     b->step = get_count(&c);
     b->marks = get_count(&c);
     b->collective = get_count(&c);
-    b->bytes = get_count(&c);
     b->phase = get_int(&c, 0, 255);
     b->wait = (enum rank_wait)get_int(&c, RANK_MOVES, RANK_OFFERS);
     get_text(&c, b->name, sizeof b->name);

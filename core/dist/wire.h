@@ -54,7 +54,6 @@ enum rank_wait { RANK_MOVES, RANK_WAITS, RANK_OFFERS };
 struct rank_beat {
     int64_t step, marks; /* marks grow with everything that is done */
     int64_t collective;  /* how many it has entered; the last of them is number `collective` from 1 */
-    int64_t bytes;       /* of the last one */
     int phase;           /* a number of the caller's (enum train_phase) */
     enum rank_wait wait; /* in that collective, or for the others' offers */
     char name[24];       /* of it: "reduce_scatter" */

@@ -171,8 +171,8 @@ static int read_manifest(struct checkpoint *c, int fd, const char *path, struct 
     if (!code) {
         json_error_t why;
         const json_t *step;
-        c->manifest = json_loadb(text, got, JSON_REJECT_DUPLICATES, &why);
-        if (!c->manifest && !why.text[0]) /* jansson has no word for it */
+        c->manifest = json_parse(text, got, JSON_REJECT_DUPLICATES, &why);
+        if (!c->manifest && !why.text[0])
             code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", path);
         else if (!c->manifest)
             code = error_set(err, EXIT_INTEGRITY, NULL, "manifest, line %d, column %d: %s", why.line,

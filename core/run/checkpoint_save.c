@@ -1,6 +1,7 @@
 /* Checkpoints written, and those that stay: see checkpoint.h. */
 #include "core/base/file.h"
 #include "core/base/hash.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/run/checkpoint_parts.h"
 
@@ -108,7 +109,7 @@ static int write_manifest(const char *partial, int64_t step, json_t *more, int w
         free(name);
     }
     char *text = whole && !code
-                     ? json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
+                     ? json_text(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
                      : NULL,
          *path = path_join(partial, checkpoint_manifest);
     if (text) code = file_write_atomic(path, text, strlen(text), err);

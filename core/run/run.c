@@ -1,6 +1,7 @@
 /* The run directory: see run.h. */
 #include "core/run/run.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/platform.h"
 #include "core/run/metric_line.h"
@@ -296,7 +297,7 @@ static int write_held(struct run *run, struct error *err)
 
 int run_metric(struct run *run, json_t *line, struct error *err)
 {
-    char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
+    char *text = json_text(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
     json_decref(line);
     size_t n = text ? strlen(text) : 0;
     char *held = text && run->held_bytes < HELD_BYTES ? realloc(run->held, run->held_bytes + n + 1) : NULL;
@@ -315,7 +316,7 @@ int run_event(struct run *run, const char *event, json_t *fields, struct error *
 {
     struct timespec now;
     char *more = fields && json_object_size(fields)
-                     ? json_dumps(fields, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
+                     ? json_text(fields, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
                      : NULL,
          *text = NULL;
     clock_gettime(CLOCK_REALTIME, &now);

@@ -1,10 +1,10 @@
 /* The status of a run: see status.h. */
 #include "core/run/status.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/run/run.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,7 +87,7 @@ int run_status_write(const struct run_status *s, const char *directory, struct e
     json_object_set_new(object, "exit_code", s->exit_code < 0 ? json_null() : json_integer(s->exit_code));
     if (s->message[0]) json_object_set_new(object, "message", json_string(s->message));
     if (s->hint[0]) json_object_set_new(object, "hint", json_string(s->hint));
-    char *text = json_dumps(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+    char *text = json_text(object, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
     int code = !text ? error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for state.json")
                : s->ended || s->exit_code >= 0 ? file_write_below(directory, name, text, strlen(text), err)
                                                : file_replace_below(directory, name, text, strlen(text), err);

@@ -12,6 +12,11 @@ int trainer_rule(enum optim_name name);
 int trainer_weight_format(enum optim_weights weights);
 int trainer_state_format(enum optim_state state);
 
+/* ---- values.c ---- */
+
+/* F32 values of a parameter, of which this rank keeps its part. */
+int trainer_take_values(void *trainer, int parameter, const float *values, struct error *err);
+
 /* ---- step.c ---- */
 
 extern const char step_not_finite[];

@@ -40,38 +40,20 @@ static int fill_record(void *context, int64_t index, void *dst, size_t bytes, st
                : 0;
 }
 
-/* (tensor_count): this rank's states, of its part or whole. */
+/* (tensor_count): this rank's states, of its part or whole; NULL: no memory. */
 static struct checkpoint_record *records_of(const struct trainer *t)
 {
-    struct checkpoint_record *records = xcalloc((size_t)t->tensor_count + 1, sizeof *records);
-    for (int i = 0; i < t->tensor_count; i++)
+    struct checkpoint_record *records = calloc((size_t)t->tensor_count + 1, sizeof *records);
+    for (int i = 0; i < t->tensor_count && records; i++)
         records[i] = (struct checkpoint_record){meopt_state_bytes(t->opt, (size_t)i), fill_record,
                                                 (void *)(uintptr_t)t};
     return records;
 }
 
-/* What a rank tells of what it did. */
-struct told {
-    int code;
-    char host[65];
-    struct error err;
-};
-
-/* That rank's trouble, named; code: as what. */
-static int name_rank(const struct told *told, int rank, int code, const char *hint, const char *what,
-                     struct error *err)
+static int no_memory(struct error *err)
 {
-    struct error named = {0};
-    error_set(&named, code, hint, "rank %d (host %s) %s: %s", rank, told->host, what, told->err.what);
-    if (told->err.file[0]) error_at(&named, told->err.file, 0, 0);
-    if (err) *err = named;
-    return code;
+    return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for what a checkpoint lists");
 }
-
-struct wrote {
-    struct checkpoint_written written;
-    struct told told;
-};
 
 /* Every rank writes the states of its part, all at once; the first that could not fails all, and is named.
  * all (ranks): what each has written, or NULL. */
@@ -80,69 +62,67 @@ static int write_records(const struct trainer *t, const char *directory, int64_t
 {
     int ranks = t->ranks.size, rank = t->ranks.rank;
     char there[PATH_MAX] = "";
-    struct wrote *wrote = xcalloc((size_t)ranks, sizeof *wrote), *own = &wrote[rank];
+    struct error own = {0};
+    struct checkpoint_written *own_all = all ? NULL : calloc((size_t)ranks, sizeof *own_all);
+    struct checkpoint_written *written = all ? all : own_all;
     struct checkpoint_record *records = records_of(t);
     snprintf(there, sizeof there, "%s", directory);
-    int code = dist_broadcast(ranks_of(t), there, sizeof there, 0, err);
-    if (!code) {
-        struct told *told = &own->told;
-        if (!file_absent(directory)) snprintf(there, sizeof there, "%s", directory);
-        /* else it was moved, and one rank alone follows */
-        gethostname(told->host, sizeof told->host - 1);
-        told->code = checkpoint_save_part(there, step, rank, ranks, records, t->tensor_count, &own->written,
-                                          &told->err);
-        code = dist_gather_each(ranks_of(t), wrote, sizeof *wrote, err);
-    }
-    for (int r = 0; r < ranks && !code; r++) {
-        if (all) all[r] = wrote[r].written;
-        const struct told *told = &wrote[r].told;
-        if (told->code) code = name_rank(told, r, told->code, told->err.hint, "cannot write its part", err);
-    }
+    int lost = dist_broadcast(ranks_of(t), there, sizeof there, 0, err);
+    int code = lost ? lost : records && written ? 0 : no_memory(&own);
+    /* a run that was moved has its directory elsewhere, and rank 0 alone follows it */
+    if (!file_absent(directory)) snprintf(there, sizeof there, "%s", directory);
+    if (!code)
+        code = checkpoint_save_part(there, step, rank, ranks, records, t->tensor_count, &written[rank], &own);
+    if (!lost) code = dist_agree(ranks_of(t), code, &own, "cannot write its part", err);
+    if (!code) code = dist_gather_each(ranks_of(t), written, sizeof *written, err);
     free(records);
-    free(wrote);
+    free(own_all);
     return code;
 }
 
 /* A rank that does not write the weights: does what it is asked until the other has ended, and ends like it.
- */
-static int answer(const struct trainer *t, const char *directory, struct error *err)
+ * What fails here fails on all ranks, and rank 0 ends the save. staging: for the largest parameter. */
+static int answer(const struct trainer *t, const char *directory, float *staging, struct error *err)
 {
     struct asked asked = {0};
-    struct error own;
-    float *staging = NULL;
-    int code = 0;
-    while (!code && (code = dist_broadcast(ranks_of(t), &asked, sizeof asked, 0, err)) == 0) {
+    struct error agreed;
+    int code;
+    while ((code = dist_broadcast(ranks_of(t), &asked, sizeof asked, 0, err)) == 0) {
         if (asked.question == ASK_END) break;
-        if (asked.question == ASK_RECORDS) { /* what failed the other has heard of, and ends with it */
-            code = write_records(t, directory, asked.index, NULL, &own);
-            if (code == EXIT_RANK_LOST && err) *err = own;
-            if (code != EXIT_RANK_LOST) code = 0;
-            continue;
-        }
-        staging = xrealloc(staging, (size_t)t->student->parameters[asked.index].count * sizeof *staging);
-        code = trainer_export(t, (int)asked.index, staging, err);
+        if (asked.question == ASK_RECORDS) write_records(t, directory, asked.index, NULL, &agreed);
+        else trainer_export(t, (int)asked.index, staging, &agreed);
     }
-    free(staging);
     if (!code && asked.code && err) *err = asked.err;
     return code ? code : asked.code;
 }
 
 /* One parameter on its way into model.safetensors: exported whole at its first byte. */
 struct stream {
-    const struct trainer *trainer;
+    struct saving *saving;
     int parameter;
+};
+
+/* What the writing rank is at. */
+struct saving {
+    const struct trainer *trainer;
+    const char *directory;
+    int64_t step;
     float *staging;
-    int *staged;
+    int staged;  /* the parameter in it, -1: none */
+    bool agreed; /* what failed has failed on all ranks, and the error names one of them */
 };
 
 static int stream_read(void *context, size_t offset, void *dst, size_t bytes, struct error *err)
 {
-    struct stream *s = context;
-    if (*s->staged != s->parameter) {
-        int code = ask(s->trainer, ASK_TENSOR, s->parameter, err);
-        if (!code) code = trainer_export(s->trainer, s->parameter, s->staging, err);
+    const struct stream *stream = context;
+    struct saving *s = stream->saving;
+    if (s->staged != stream->parameter) {
+        s->staged = -1;
+        int code = ask(s->trainer, ASK_TENSOR, stream->parameter, err);
+        if (!code) code = trainer_export(s->trainer, stream->parameter, s->staging, err);
+        s->agreed = code && many_sharded(s->trainer);
         if (code) return code;
-        *s->staged = s->parameter;
+        s->staged = stream->parameter;
     }
     memcpy(dst, (const char *)s->staging + offset, bytes);
     return 0;
@@ -170,41 +150,27 @@ static void rows_free(const struct trainer *t, struct weights_row *rows)
     free(rows);
 }
 
-/* What the writing rank is at, for when the others' turn comes. */
-struct saving {
-    const struct trainer *trainer;
-    const char *directory;
-    int64_t step;
-};
-
 static int gather_records(void *context, struct checkpoint_written *all, struct error *err)
 {
-    const struct saving *s = context;
+    struct saving *s = context;
     int code = ask(s->trainer, ASK_RECORDS, s->step, err);
-    return code ? code : write_records(s->trainer, s->directory, s->step, all, err);
+    if (!code) code = write_records(s->trainer, s->directory, s->step, all, err);
+    s->agreed = code;
+    return code;
 }
 
-static int save_here(const struct trainer *t, const char *directory, int64_t step, int keep,
-                     struct error *err)
+static int save_here(struct saving *s, int keep, struct error *err)
 {
+    const struct trainer *t = s->trainer;
     const struct tower *tower = t->student;
-    int64_t largest = 1;
-    for (int i = 0; i < tower->parameter_count; i++)
-        if (tower->parameters[i].count > largest) largest = tower->parameters[i].count;
-    float *staging = malloc((size_t)largest * sizeof *staging);
-    if (!staging)
-        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a staging buffer of %lld values",
-                         (long long)largest);
-    int staged = -1;
     struct weights_row *rows = rows_of(t);
     struct stream *streams = xcalloc((size_t)tower->parameter_count, sizeof *streams);
     for (int i = 0; i < tower->parameter_count; i++) {
-        streams[i] = (struct stream){t, i, staging, &staged};
+        streams[i] = (struct stream){s, i};
         rows[i].read = stream_read;
         rows[i].context = &streams[i];
     }
     struct checkpoint_record *records = records_of(t);
-    struct saving saving = {t, directory, step};
     struct notes notes;
     notes_make(&notes, &t->student_geometry, false);
     struct checkpoint_content content = {.tensors = rows,
@@ -215,27 +181,51 @@ static int save_here(const struct trainer *t, const char *directory, int64_t ste
                                          .metadata = notes.metadata,
                                          .writers = many_sharded(t) ? t->ranks.size : 1,
                                          .gather = gather_records,
-                                         .context = &saving};
-    int code = checkpoint_save(directory, step, keep, &content, err);
+                                         .context = s};
+    int code = records && content.more ? checkpoint_save(s->directory, s->step, keep, &content, err)
+                                       : no_memory(err);
     json_decref(content.more);
     rows_free(t, rows);
     free(records);
     free(streams);
-    free(staging);
     return code;
+}
+
+/* Rank 0: saves, and tells the others how that ended. */
+static int save_and_end(struct saving *s, int keep, struct error *err)
+{
+    const struct trainer *t = s->trainer;
+    struct error own = {0};
+    int code = save_here(s, keep, &own);
+    if (code && code != EXIT_RANK_LOST && !s->agreed && t->ranks.size > 1) {
+        struct dist_report report;
+        dist_report(&report, code, &own);
+        dist_name_rank(&report, 0, code, own.hint, "cannot save", &own);
+    }
+    struct asked end = {.question = ASK_END, .code = code, .err = own};
+    int lost = code == EXIT_RANK_LOST ? 0 : dist_broadcast(ranks_of(t), &end, sizeof end, 0, &own);
+    if ((code || lost) && err) *err = own;
+    return lost ? lost : code;
 }
 
 int trainer_save(const struct trainer *t, const char *directory, int64_t step, int keep, struct error *err)
 {
+    struct saving saving = {.trainer = t, .directory = directory, .step = step, .staged = -1};
     struct error own = {0};
-    if (t->ranks.rank > 0) return answer(t, directory, err);
-    int code = save_here(t, directory, step, keep, &own);
-    struct asked end = {.question = ASK_END, .code = code, .err = own};
-    if (code != EXIT_RANK_LOST) {
-        int told = dist_broadcast(ranks_of(t), &end, sizeof end, 0, &own);
-        if (!code) code = told;
+    int64_t largest = 1;
+    int code = 0;
+    for (int i = 0; i < t->student->parameter_count; i++)
+        if (t->student->parameters[i].count > largest) largest = t->student->parameters[i].count;
+    if (t->ranks.rank == 0 || many_sharded(t)) {
+        saving.staging = malloc((size_t)largest * sizeof *saving.staging);
+        if (!saving.staging)
+            code = error_set(&own, EXIT_HOST_MEMORY, NULL,
+                             "out of memory for a staging buffer of %lld values", (long long)largest);
     }
-    if (code && err) *err = own;
+    code = dist_agree(ranks_of(t), code, &own, "cannot save", err);
+    if (!code)
+        code = t->ranks.rank ? answer(t, directory, saving.staging, err) : save_and_end(&saving, keep, err);
+    free(saving.staging);
     return code;
 }
 
@@ -263,7 +253,7 @@ static void *join(const struct taking *taking, const void *const *parts, const s
                   size_t *bytes, int *status, struct meopt_error *library)
 {
     *status = meopt_state_join(parts, part_bytes, taking->parts, NULL, bytes, library);
-    void *whole = *status ? NULL : xmalloc(*bytes);
+    void *whole = *status ? NULL : malloc(*bytes);
     if (whole) *status = meopt_state_join(parts, part_bytes, taking->parts, whole, bytes, library);
     return whole;
 }
@@ -295,17 +285,21 @@ static int take_record(void *context, int64_t index, const void *const *parts, c
     }
     if (own) return 0;
     if (taking->parts > 1) record = whole = join(taking, parts, part_bytes, &bytes, &status, &library);
-    if (!status && many_sharded(t)) {
+    bool memory = status || record;
+    if (!status && memory && many_sharded(t)) {
         size_t room = bytes;
         many_part(t, t->parameter_of[index], &first, &count);
-        part = xmalloc(bytes);
-        status = meopt_state_cut(record, bytes, first, count, part, &room, &library);
+        memory = (part = malloc(bytes)) != NULL;
+        if (memory) status = meopt_state_cut(record, bytes, first, count, part, &room, &library);
         record = part;
         bytes = room;
     }
-    if (!status) status = meopt_state_load(t->opt, (size_t)index, record, bytes, &library);
+    if (!status && memory) status = meopt_state_load(t->opt, (size_t)index, record, bytes, &library);
     free(part);
     free(whole);
+    if (!memory)
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %zu bytes of optimizer state",
+                         bytes);
     return status ? trainer_library_error(&library, err) : 0;
 }
 
@@ -326,14 +320,12 @@ static int take(struct trainer *t, const struct checkpoint *c, struct error *err
 /* ---- ranks: the first looks for a checkpoint, all read it ---- */
 
 /* (ranks), of all of them; the caller frees. */
-static struct told *tell_all(const struct trainer *t, int own_code, const struct error *own, int *code,
-                             struct error *err)
+static struct dist_report *tell_all(const struct trainer *t, int own_code, const struct error *own, int *code,
+                                    struct error *err)
 {
     int ranks = t->ranks.size;
-    struct told *all = xcalloc((size_t)ranks, sizeof *all), *mine = &all[t->ranks.rank];
-    mine->code = own_code;
-    if (own_code) mine->err = *own;
-    gethostname(mine->host, sizeof mine->host - 1);
+    struct dist_report *all = xcalloc((size_t)ranks, sizeof *all);
+    dist_report(&all[t->ranks.rank], own_code, own);
     *code = dist_gather_each(ranks_of(t), all, sizeof *all, err);
     return all;
 }
@@ -360,7 +352,7 @@ static int end_share(void *context, const struct checkpoint *c, int own_code, st
     struct trainer *t = l->trainer;
     struct error own = err ? *err : (struct error){0};
     int code;
-    struct told *all = tell_all(t, own_code, &own, &code, err);
+    struct dist_report *all = tell_all(t, own_code, &own, &code, err);
     if (!code) code = own_code;
     for (int k = 0; k < 2 * t->ranks.size && !code; k++) { /* damage first: others may fail for it */
         int r = k % t->ranks.size;
@@ -368,9 +360,9 @@ static int end_share(void *context, const struct checkpoint *c, int own_code, st
         if (!all[r].code || damaged != (k < t->ranks.size)) continue;
         if (damaged) code = checkpoint_compare_share(c, r, t->ranks.size, err);
         if (!code)
-            code = name_rank(&all[r], r, EXIT_FAILED,
-                             "is the run's directory the same on every host, and that host well?",
-                             "cannot read what rank 0 can", err);
+            code = dist_name_rank(&all[r], r, EXIT_FAILED,
+                                  "is the run's directory the same on every host, and that host well?",
+                                  "cannot read what rank 0 can", err);
     }
     free(all);
     l->other = code != own_code;
@@ -409,9 +401,9 @@ static int lead(struct trainer *t, struct checkpoint *c, const char *directory, 
     bool alone = t->ranks.size == 1;
     int code = checkpoint_newest_among(c, directory, true, alone ? NULL : &share, err);
     if (code && code != EXIT_INTEGRITY && !alone && !leading.other && err) {
-        struct told own = {.code = code, .err = *err};
-        gethostname(own.host, sizeof own.host - 1);
-        name_rank(&own, 0, code, own.err.hint, "cannot go on", err);
+        struct dist_report own;
+        dist_report(&own, code, err);
+        dist_name_rank(&own, 0, code, own.err.hint, "cannot resume", err);
     }
     struct asked told = {.question = ASK_END, .index = code ? -1 : c->step, .code = code};
     if (code && err) told.err = *err;
@@ -425,19 +417,9 @@ int trainer_resume(struct trainer *t, const char *directory, int64_t *step, stru
 {
     struct checkpoint c = {.step = -1, .model_file = -1};
     struct error own = {0};
-    int ranks = t->ranks.size,
-        code = t->ranks.rank ? look(t, &c, directory, &own) : lead(t, &c, directory, &own);
+    int code = t->ranks.rank ? look(t, &c, directory, err) : lead(t, &c, directory, err);
     *step = c.step;
-    if (!code && c.step >= 0) {
-        int taken = take(t, &c, &own), told;
-        struct told *all = tell_all(t, taken, &own, &told, &own);
-        if ((code = told) == 0 && ranks == 1) code = taken;
-        for (int r = 0; r < ranks && !code; r++)
-            if (all[r].code) code = name_rank(&all[r], r, all[r].code, all[r].err.hint, "cannot go on", &own);
-        free(all);
-    }
+    if (!code && c.step >= 0) code = dist_agree(ranks_of(t), take(t, &c, &own), &own, "cannot resume", err);
     checkpoint_close(&c);
-    if (!code && *step >= 0) code = many_share(t, &own);
-    if (code && err) *err = own;
-    return code;
+    return code || *step < 0 ? code : many_share(t, err);
 }

@@ -287,30 +287,6 @@ static int create_optimizer(struct trainer *t, struct error *err)
     return code;
 }
 
-/* The weights that the optimizer is to read or write are in their place. */
-static int hold_weights(const struct trainer *t, int parameter, struct error *err)
-{
-    return t->student_stream
-               ? stream_need(t->student_stream, t->student->parameters[parameter].group, -1, err)
-               : 0;
-}
-
-static int take_values(void *context, int index, const float *values, struct error *err)
-{
-    struct trainer *t = context;
-    struct meopt_error library = {0};
-    int64_t first, count;
-    if (t->tensor_of[index] < 0) return 0;
-    int code = hold_weights(t, index, err);
-    if (code) return code;
-    many_part(t, index, &first, &count);
-    if (t->student_stream) stream_changed(t->student_stream, t->student->parameters[index].group);
-    if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, count, values + first, &library) == 0) return 0;
-    code = trainer_library_error(&library, err);
-    error_at(err, t->config->model_s.weight, 0, 0);
-    return code;
-}
-
 static void *buffer(struct trainer *t, enum memory_class class, size_t bytes, const char *name,
                     struct error *err)
 {
@@ -328,7 +304,7 @@ static int load_student_values(void *context, int index, const float *values, st
 {
     struct trainer *t = context;
     content_add(&t->student_content, &t->student->parameters[index], values);
-    return take_values(t, index, values, err);
+    return trainer_take_values(t, index, values, err);
 }
 
 static int create_teacher(struct trainer *t, const struct weights *weights, struct error *err)
@@ -364,8 +340,8 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
         if (code && err && !err->file[0]) error_at(err, t->config->model_s.weight, 0, 0);
     }
     if (code || dry) return code;
-    code =
-        tower_init_random(t->student, (uint64_t)t->config->train.seed, weights != NULL, take_values, t, err);
+    code = tower_init_random(t->student, (uint64_t)t->config->train.seed, weights != NULL,
+                             trainer_take_values, t, err);
     if (!code && weights) {
         const char *path = t->config->model_s.weight;
         content_set_model(&t->student_content, &t->student_geometry);
@@ -571,30 +547,4 @@ void trainer_close(struct trainer *t)
     free(t->tensors);
     free(t->gradients);
     free(t);
-}
-
-int trainer_export(const struct trainer *t, int parameter, float *out, struct error *err)
-{
-    const struct parameter *p = &t->student->parameters[parameter];
-    struct meopt_error library = {0};
-    int64_t first, count;
-    if (t->tensor_of[parameter] < 0) {
-        t->device->sync(t->device);
-        t->device->download(t->device, out, p->weight, (size_t)p->count * sizeof(float));
-        return 0;
-    }
-    int code = hold_weights(t, parameter, err);
-    if (code) return code;
-    many_part(t, parameter, &first, &count);
-    if (meopt_export(t->opt, (size_t)t->tensor_of[parameter], 0, count, out + first, &library))
-        return trainer_library_error(&library, err);
-    return many_whole(t, parameter, out, err);
-}
-
-int trainer_import(struct trainer *t, int parameter, const float *values, struct error *err)
-{
-    const struct parameter *p = &t->student->parameters[parameter];
-    if (t->tensor_of[parameter] >= 0) return take_values(t, parameter, values, err);
-    t->device->upload(t->device, p->weight, values, (size_t)p->count * sizeof(float));
-    return 0;
 }

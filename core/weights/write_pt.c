@@ -3,8 +3,8 @@
  * Unlike torch, which streams, sizes and checksums stand in the local headers too, so that any unzip can
  * check the file. A zip64 field appears where a number needs it. */
 #include "core/weights/write.h"
+#include "core/base/json.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -282,7 +282,7 @@ static char *metadata_text(const char *const *metadata)
     bool failed = !object;
     for (const char *const *m = metadata; m[0] && m[1] && !failed; m += 2)
         failed = json_object_set_new(object, m[0], json_string(m[1])) != 0;
-    char *text = failed ? NULL : json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    char *text = failed ? NULL : json_text(object, JSON_COMPACT | JSON_PRESERVE_ORDER);
     json_decref(object);
     return text;
 }

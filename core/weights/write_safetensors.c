@@ -1,8 +1,8 @@
 /* Writing safetensors. The header names the tensors in the caller's order; their bytes follow, the widest
  * types first, so that each lies on a multiple of its own size (as the reference implementation does). */
 #include "core/weights/write.h"
+#include "core/base/json.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,7 +51,7 @@ static char *make_header(const struct weights_row *rows, int64_t count, const ch
             }
     int failed = metadata && metadata[0] ? add_metadata(header, metadata) : 0;
     for (int64_t i = 0; i < count && !failed; i++) failed = add_row(header, &rows[i], begin[i]);
-    char *text = failed ? NULL : json_dumps(header, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    char *text = failed ? NULL : json_text(header, JSON_COMPACT | JSON_PRESERVE_ORDER);
     json_decref(header);
     free(begin);
     if (!text) return NULL;
