@@ -4,9 +4,11 @@
 #include "cli/command.h"
 #include "cli/run_name.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/device/facts.h"
 #include "core/run/checkpoint.h"
 #include "core/train/experiment.h"
+#include "core/train/preprocess.h"
 #include "core/train/trainer.h"
 
 #include <math.h>
@@ -87,10 +89,13 @@ static int read_config(struct embed *e, const struct arguments *args, struct err
 static int open_tower(struct embed *e, struct error *err)
 {
     struct config *c = &e->config;
+    char images[320];
     int code = train_file_there(c, e->student ? "model_s.weight" : "model_t.weight", err);
     if (!code) code = trainer_tower_geometry(c, e->student, &e->geometry, &e->weights, err);
     if (!code) code = train_device_open(&e->device, c, true, err);
     if (code) return code;
+    preprocess_text(c, images, sizeof images);
+    log_info("images: %s", images);
     device_facts_warn(e->device);
     enum dtype type = trainer_tower_type(e->student ? &c->model_s : &c->model_t);
     struct tower_options options = {.batch = c->train.batch_size,

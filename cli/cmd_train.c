@@ -11,6 +11,7 @@
 #include "core/base/log.h"
 #include "core/run/run.h"
 #include "core/train/experiment.h"
+#include "core/train/preprocess.h"
 #include "core/run/status.h"
 
 #include <stdio.h>
@@ -139,6 +140,11 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
     if (code) return code;
     *resume = *directory != NULL;
     code = train_rehearse(&config, err); /* before a directory is made */
+    if (!code && !*resume) {
+        char images[320];
+        preprocess_text(&config, images, sizeof images);
+        log_info("images: %s", images);
+    }
     if (*resume) {
         if (!code) code = go_on(&config, *directory, argument_text(args, "from", NULL) != NULL, lock, err);
         config_free(&config);

@@ -86,6 +86,7 @@ static struct data_options options_of(bool whole)
 {
     return (struct data_options){.root = root,
                                  .image_size = SIDE,
+                                 .preprocess = preprocess_clip,
                                  .whole = whole,
                                  .batch = IMAGES,
                                  .ranks = 1,

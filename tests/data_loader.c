@@ -47,6 +47,7 @@ static int64_t collect(const char *root, int64_t workers, int rank, int ranks, i
 {
     struct data_options o = {.root = root,
                              .image_size = 32,
+                             .preprocess = preprocess_clip,
                              .shuffle = true,
                              .seed = 3,
                              .batch = 2,
@@ -109,7 +110,11 @@ static void order_does_not_depend_on_workers_ranks_or_restart(void **state)
         assert_int_equal(rank1[i], one[2 * i + 1]);
     }
     for (int i = 0; i < 8; i++) assert_int_not_equal(one[i], 6); /* the truncated one is replaced */
-    struct data_options o = {.root = "/nonexistent/images", .image_size = 32, .batch = 1, .ranks = 1};
+    struct data_options o = {.root = "/nonexistent/images",
+                             .image_size = 32,
+                             .preprocess = preprocess_clip,
+                             .batch = 1,
+                             .ranks = 1};
     struct data *d;
     assert_int_equal(data_open(&d, &o, &err), EXIT_FAILED);
     assert_string_equal(err.file, "/nonexistent/images");
@@ -137,13 +142,15 @@ static void vector_resize_equals_plain(void **state)
             image.rgb[i] = (uint8_t)((random = random * 1664525u + 1013904223u) >> 24);
         for (int i = 0; i < width * height * 3 && round % 4 == 0; i++)
             image.rgb[i] = image.rgb[i] & 64 ? 255 : 0; /* overshoot */
+        struct preprocess how = {.resample = (enum resample)(round % (RESAMPLE_HAMMING + 1)),
+                                 .as = (enum resize_as)(round / 7 % 2)};
+        struct resize_task task = {x, y, w, h, out_w, out_h, left, top, side};
         uint8_t *out[2];
         for (int plain = 0; plain < 2; plain++) {
             struct error err;
             if (plain) setenv("MEOPT_CPU_ISA", "plain", 1);
             out[plain] = xmalloc((size_t)side * (size_t)side * 3);
-            assert_int_equal(
-                image_resize(&image, x, y, w, h, out_w, out_h, left, top, side, out[plain], &err), 0);
+            assert_int_equal(image_resize(&image, &how, &task, out[plain], &err), 0);
         }
         unsetenv("MEOPT_CPU_ISA");
         assert_memory_equal(out[0], out[1], (size_t)side * (size_t)side * 3);

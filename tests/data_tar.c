@@ -55,6 +55,7 @@ static void take(const char *root, int64_t from, float out[][VALUES], int64_t id
     char *path = path_join(work, root);
     struct data_options o = {.root = path,
                              .image_size = SIDE,
+                             .preprocess = preprocess_clip,
                              .augment = true, /* decoded anew each time */
                              .crop_scale_min = 0.5,
                              .crop_scale_max = 1,

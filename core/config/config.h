@@ -73,6 +73,15 @@ struct config_tower {
     enum tower_place place; /* of its weights */
 };
 
+/* What images pass through on their way to a tower. "", auto and 0: as its files or its family say. */
+struct config_images {
+    char *mean, *std; /* three numbers: config_three */
+    enum data_interpolation interpolation;
+    enum data_resize resize;
+    enum data_resize_as resize_as;
+    double crop_pct;
+};
+
 struct config {
     char *path;      /* of the YAML file, absolute */
     char *directory; /* that it lies in */
@@ -95,6 +104,7 @@ struct config {
         char *root, *include, *exclude;
         int64_t image_size;          /* 0: the checkpoint's (DINOv2: 224) */
         enum data_pipeline pipeline; /* auto only until the family is known */
+        struct config_images images;
         bool augment;
         double crop_scale_min, crop_scale_max; /* of the area; min 0: as the pipeline (clip .9, dinov2 .32) */
         int flip;         /* -1 until the family is known: true for the dinov2 pipeline when augmenting */
@@ -165,6 +175,8 @@ struct config {
         char *name; /* "" for CONFIG-UTCTIME */
     } run;
 
+    char images_from[80]; /* where the preprocessing is from, for people; "" until it is settled */
+
     struct config_origin {
         enum { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_OVERRIDE, ORIGIN_RESOLVED } from;
         int line, column; /* ORIGIN_FILE */
@@ -200,6 +212,11 @@ bool config_accumulates(const struct config *config);
 /* train.memory: 0 not set, -1 auto, else bytes. */
 int64_t config_memory(const struct config *config);
 bool config_clips(const struct config *config);
+
+/* Was the key written in the file or on the command line? */
+bool config_given(const struct config *config, const char *key);
+/* Three finite numbers with commas or spaces between them; false: no such text. */
+bool config_three(const char *text, double values[3]);
 
 /* How many cards device.cards names, the first of them in *first (may be NULL); 0 for all. */
 int config_cards(const struct config *config, int *first);

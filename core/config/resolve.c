@@ -4,6 +4,7 @@
 #include "core/config/value.h"
 #include "core/base/hash.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static enum model_family arch_family(enum tower_arch arch)
     return MODEL_FAMILY_AUTO;
 }
 
-static bool given(const struct config *c, const char *key)
+bool config_given(const struct config *c, const char *key)
 {
     const struct config_origin *origin = &c->origins[config_key_index(key)];
     return origin->from == ORIGIN_FILE || origin->from == ORIGIN_OVERRIDE;
@@ -39,7 +40,7 @@ static bool changed(const struct config *c, const char *name)
 {
     int key = config_key_index(name);
     char *text = config_value_text(c, key);
-    bool differs = given(c, name) && strcmp(text, config_keys[key].standard) != 0;
+    bool differs = config_given(c, name) && strcmp(text, config_keys[key].standard) != 0;
     free(text);
     return differs;
 }
@@ -61,6 +62,20 @@ int64_t config_memory(const struct config *c)
         value.integer <= 0)
         return INT64_MIN; /* refused by resolve_check */
     return value.integer;
+}
+
+bool config_three(const char *text, double values[3])
+{
+    for (int i = 0; i < 3; i++) {
+        char *end;
+        text += strspn(text, " ");
+        values[i] = strtod(text, &end);
+        if (end == text || !isfinite(values[i])) return false;
+        text = end + strspn(end, " ");
+        if (i < 2 && *text == ',') text++;
+        else if (i < 2 && text == end) return false;
+    }
+    return !*text;
 }
 
 bool config_clips(const struct config *c)
@@ -85,7 +100,7 @@ void resolve_defaults(struct config *c)
         bool costs = c->optim.gradients == OPTIM_GRADIENTS_RELEASE && !config_accumulates(c);
         c->optim.clip_mode = costs && config_clips(c) ? OPTIM_CLIP_MODE_PREVIOUS : OPTIM_CLIP_MODE_EXACT;
     }
-    if (c->optim.min_lr > c->optim.lr && !given(c, "optim.min_lr")) c->optim.min_lr = c->optim.lr / 20;
+    if (c->optim.min_lr > c->optim.lr && !config_given(c, "optim.min_lr")) c->optim.min_lr = c->optim.lr / 20;
     if (!c->data.augment && c->data.flip < 0) c->data.flip = 0;
     if (c->model.family == MODEL_FAMILY_AUTO) return;
     if (c->loss.normalize < 0) c->loss.normalize = usual[c->model.family].normalize;
@@ -188,9 +203,45 @@ static void check_rule(const struct config *c, combination_bad bad, void *contex
             "set optim.offload", "it has no effect: optim.offload is none");
 }
 
+static void check_images(const char *section, const struct config_images *images, combination_bad bad,
+                         void *context)
+{
+    const struct {
+        const char *name, *text, *hint;
+        double above; /* which each of the three must be */
+    } lists[] = {{"mean", images->mean, "as in 0.485, 0.456, 0.406", -HUGE_VAL},
+                 {"std", images->std, "as in 0.229, 0.224, 0.225", 0}};
+    char key[64], sentence[240];
+    for (size_t i = 0; i < 2; i++) {
+        double v[3];
+        const char *text = lists[i].text;
+        bool fine =
+            config_three(text, v) && v[0] > lists[i].above && v[1] > lists[i].above && v[2] > lists[i].above;
+        if (!*text || fine) continue;
+        snprintf(key, sizeof key, "%s.%s", section, lists[i].name);
+        snprintf(sentence, sizeof sentence, "%s is '%.60s', expected three numbers%s", key, text,
+                 lists[i].above < 0 ? "" : " above 0");
+        bad(context, key, true, lists[i].hint, sentence);
+    }
+    snprintf(key, sizeof key, "%s.crop_pct", section);
+    if (images->crop_pct > 0 && images->crop_pct < 0.1) {
+        snprintf(sentence, sizeof sentence, "%s is %g, expected 0.1 to 1", key, images->crop_pct);
+        bad(context, key, true, "0.875 resizes 224 pixels to 256 before the crop", sentence);
+    }
+    snprintf(key, sizeof key, "%s.resize_as", section);
+    enum data_interpolation filter = images->interpolation;
+    bool tensors = images->resize_as == DATA_RESIZE_AS_HF || images->resize_as == DATA_RESIZE_AS_HF_FLOAT;
+    if (tensors && filter > DATA_INTERPOLATION_BILINEAR && filter != DATA_INTERPOLATION_LANCZOS) {
+        snprintf(sentence, sizeof sentence, "%s is %s, which has no filter %s", key,
+                 data_resize_as_names[images->resize_as], data_interpolation_names[filter]);
+        bad(context, key, true, "pil and hf_pil have all filters", sentence);
+    }
+}
+
 void resolve_check(const struct config *c, combination_bad bad, void *context)
 {
     char sentence[240];
+    check_images("data", &c->data.images, bad, context);
     check_tower(c, &c->model_t, "model_t", bad, context);
     check_tower(c, &c->model_s, "model_s", bad, context);
     if (c->loss.tokens == LOSS_TOKENS_CLS_PATCH && c->model.family != MODEL_FAMILY_AUTO &&
@@ -226,7 +277,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
         snprintf(sentence, sizeof sentence,
                  "train.batch_size %lld is not a multiple of train.micro_batch %lld",
                  (long long)c->train.batch_size, (long long)c->train.micro_batch);
-        bad(context, given(c, "train.micro_batch") ? "train.micro_batch" : "train.batch_size", true,
+        bad(context, config_given(c, "train.micro_batch") ? "train.micro_batch" : "train.batch_size", true,
             "choose a divisor", sentence);
     }
     if (c->optim.pure_bf16 && c->model_s.dtype == TOWER_DTYPE_FP32) {
@@ -238,7 +289,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     }
     enum tower_dtype precision =
         c->train.precision == TRAIN_PRECISION_BF16 ? TOWER_DTYPE_BF16 : TOWER_DTYPE_FP32;
-    if (given(c, "train.precision") && c->model_t.dtype != precision && c->model_s.dtype != precision)
+    if (config_given(c, "train.precision") && c->model_t.dtype != precision && c->model_s.dtype != precision)
         bad(context, "train.precision", false, "set model_t.dtype and model_s.dtype",
             "train.precision has no effect: each tower has a dtype of its own");
     if (c->optim.min_lr > c->optim.lr)

@@ -83,6 +83,23 @@ CHOICE_LISTS(CHOICE_SIZE)
         CHOICE(section ".dtype", tower_dtype, "auto", GEOMETRY,                                              \
                "what the " who " computes in; auto: train.precision", field.dtype)
 
+#define IMAGES(section, field)                                                                               \
+    TEXT(section ".mean", "train embed",                                                                     \
+         "mean of red, green and blue, values from 0 to 1, as in 0.5, 0.5, 0.5", field.mean),                \
+        TEXT(section ".std", "train embed", "standard deviation of red, green and blue", field.std),         \
+        CHOICE(section ".interpolation", data_interpolation, "auto", "train embed", "filter of the resize",  \
+               field.interpolation),                                                                         \
+        CHOICE(                                                                                              \
+            section ".resize", data_resize, "auto", "train embed",                                           \
+            "shortest: the shorter side becomes image_size / crop_pct; squash: both sides do; exact: the "   \
+            "image keeps its size",                                                                          \
+            field.resize),                                                                                   \
+        REAL(section ".crop_pct", "share", 0, 1, "0", "train embed",                                         \
+             "share of the resized side that the crop of its centre keeps, 0.1 or more; 0: as the pipeline", \
+             field.crop_pct),                                                                                \
+        CHOICE(section ".resize_as", data_resize_as, "auto", "train embed",                                  \
+               "library whose rounding the resize and the crop have: see IMAGES", field.resize_as)
+
 const struct config_key config_keys[] = {
     CHOICE_ALIAS("model.family", model_family, "eva_clip=eva|open_clip=openclip", "auto", GEOMETRY,
                  "kind of both towers; auto: from arch or the checkpoint's keys", model.family),
@@ -119,9 +136,15 @@ const struct config_key config_keys[] = {
          data.include),
     TEXT("data.exclude", "train embed", "patterns of images to leave out, separated by commas", data.exclude),
     INT("data.image_size", "pixels", 0, 4096, "0", GEOMETRY,
-        "side of the input; 0: as the checkpoint was trained (dinov2: 224)", data.image_size),
+        "side of the input; 0: as the files beside the checkpoint say, else as its positions do (dinov2's "
+        "own: "
+        "224)",
+        data.image_size),
     CHOICE("data.pipeline", data_pipeline, "auto", "train embed",
-           "resize, crop, mean and deviation; auto: as the family", data.pipeline),
+           "resize, crop, mean and deviation where the keys below leave them open; auto: as the files beside "
+           "the checkpoint say, else as the family usually has them",
+           data.pipeline),
+    IMAGES("data", data.images),
     BOOL("data.augment", "false", "train plan", "random resized crops, the same for teacher and student",
          data.augment),
     REAL("data.crop_scale_min", "share", 0, 1, "0", "train",

@@ -428,7 +428,15 @@ static enum value_verdict read_choice(int key, const char *text, struct value *v
     return VALUE_BAD;
 }
 
-bool value_takes_list(int key) { return config_keys[key].offset == offsetof(struct config, device.cards); }
+bool value_takes_list(int key)
+{
+    static const size_t lists[] = {offsetof(struct config, device.cards),
+                                   offsetof(struct config, data.images.mean),
+                                   offsetof(struct config, data.images.std)};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (config_keys[key].offset == lists[i]) return true;
+    return false;
+}
 
 enum value_verdict value_read(int key, const char *text, size_t bytes, bool quoted, struct value *value,
                               char *message, char *hint, size_t size)

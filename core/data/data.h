@@ -17,16 +17,52 @@
 #include "core/base/error.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-enum pipeline { PIPELINE_CLIP, PIPELINE_DINOV2 };
+/* What an image passes through on its way to a tower: it is resized, its centre cropped, and normalised. */
+enum resample {
+    RESAMPLE_BICUBIC,
+    RESAMPLE_BILINEAR,
+    RESAMPLE_NEAREST,
+    RESAMPLE_LANCZOS,
+    RESAMPLE_BOX,
+    RESAMPLE_HAMMING
+};
+enum resize {
+    RESIZE_SHORTEST, /* the shorter side becomes side / crop_pct, the shape stays */
+    RESIZE_SQUASH,   /* both sides become side / crop_pct */
+    RESIZE_EXACT     /* the image is not resized; a smaller one is bad */
+};
+/* Whose arithmetic, and where the crop begins when the margin is odd. */
+enum resize_as {
+    RESIZE_AS_PIL,    /* PIL; rounded half to even: torchvision's transforms of PIL images, timm, open_clip */
+    RESIZE_AS_HF,     /* torchvision on bytes; rounded down: transformers */
+    RESIZE_AS_HF_PIL, /* PIL; rounded down: transformers' PIL backend */
+    RESIZE_AS_HF_FLOAT /* torchvision on floats, which are not rounded to bytes; rounded down: DINOv3's */
+};
+struct preprocess {
+    enum resample resample;
+    enum resize resize;
+    enum resize_as as;
+    double crop_pct; /* 0.1 to 1; side / crop_pct is rounded down, as timm does */
+    float mean[3], std[3];
+};
+extern const struct preprocess preprocess_clip, preprocess_dinov2;
+bool preprocess_same(const struct preprocess *a, const struct preprocess *b);
+/* 0 and 1 of the two above where their crop divides, as caches of earlier versions have it; else a checksum.
+ */
+uint32_t preprocess_hash(const struct preprocess *how, int64_t side);
+/* Bytes of a prepared image, and what its shorter side (or both) is resized to. */
+size_t preprocess_bytes(const struct preprocess *how, int64_t side);
+int preprocess_resized(const struct preprocess *how, int64_t side);
 
 struct data_options {
     const char *root;
     const char *include, *exclude; /* patterns of list.h; NULL: none */
     int64_t image_size;            /* S */
-    enum pipeline pipeline;        /* resize rule, mean and standard deviation */
-    bool augment, flip;            /* random resized crop, horizontal flip */
+    struct preprocess preprocess;
+    bool augment, flip; /* random resized crop, horizontal flip */
     double crop_scale_min, crop_scale_max;
     bool shuffle; /* false: file order */
     bool whole;   /* one pass in file order, ranks taking batches in turns, the last ones may be short or
@@ -96,18 +132,25 @@ struct image {
 int image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *err);
 void image_free(struct image *image);
 
-/* PIL's bicubic resize of the box (x, y, w, h) of an image to (out_w, out_h), of which only the window
- * (left, top, side, side) is made: out (side, side, 3). */
-int image_resize(const struct image *image, int x, int y, int w, int h, int out_w, int out_h, int left,
-                 int top, int side, uint8_t *out, struct error *err);
-/* Resize and centre crop of a pipeline: out (side, side, 3). */
-int image_prepare(const struct image *image, enum pipeline pipeline, int side, uint8_t *out,
+/* The box (x, y, w, h) of an image, resized to (out_w, out_h); of that only the window (left, top, side,
+ * side) is made: out (side, side, 3), bytes or, RESIZE_AS_HF_FLOAT, floats from 0 to 1. */
+struct resize_task {
+    int x, y, w, h;
+    int out_w, out_h;
+    int left, top, side;
+};
+int image_resize(const struct image *image, const struct preprocess *how, const struct resize_task *task,
+                 void *out, struct error *err);
+/* Resize and centre crop: out has preprocess_bytes(). */
+int image_prepare(const struct image *image, const struct preprocess *how, int side, void *out,
                   struct error *err);
-/* The same for one box drawn by torchvision's RandomResizedCrop rule from counter-based random numbers. */
-int image_prepare_random(const struct image *image, int side, double scale_min, double scale_max, bool flip,
-                         uint64_t seed, uint64_t epoch, uint64_t index, uint8_t *out, struct error *err);
-/* (side, side, 3) bytes -> (3, side, side) floats, (x/255 - mean) / std */
-void image_normalize(const uint8_t *rgb, enum pipeline pipeline, int side, float *out);
+/* The same for one box drawn by torchvision's RandomResizedCrop rule from counter-based random numbers; it
+ * depends on neither `how` nor side. */
+int image_prepare_random(const struct image *image, const struct preprocess *how, int side, double scale_min,
+                         double scale_max, bool flip, uint64_t seed, uint64_t epoch, uint64_t index,
+                         void *out, struct error *err);
+/* Prepared pixels -> (3, side, side) floats, (x/255 - mean) / std */
+void image_normalize(const void *pixels, const struct preprocess *how, int side, float *out);
 
 /* Position -> image number: a permutation of 0..count-1 for each (seed, epoch). */
 int64_t data_shuffle(uint64_t seed, uint64_t epoch, int64_t position, int64_t count);

@@ -14,6 +14,7 @@
 #include "core/base/log.h"
 #include "core/base/platform.h"
 #include "core/data/list.h"
+#include "kernels/philox.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -57,6 +58,12 @@ int64_t data_epoch_batches(const struct data *d) { return d->epoch_batches; }
 
 int64_t data_bad_allowed(double max_bad, int64_t images) { return 1 + (int64_t)(max_bad * (double)images); }
 
+/* Of an image that is decoded and resized. */
+static size_t pixel_bytes(const struct data *d)
+{
+    return preprocess_bytes(&d->options.preprocess, d->options.image_size);
+}
+
 /* Samples in batch b; 0 behind the end of a whole pass. */
 static int64_t batch_samples(const struct data *d, int64_t b)
 {
@@ -64,6 +71,28 @@ static int64_t batch_samples(const struct data *d, int64_t b)
     if (!o->whole) return o->batch;
     int64_t left = d->list.count - (b * o->ranks + o->rank) * o->batch;
     return left < 0 ? 0 : left < o->batch ? left : o->batch;
+}
+
+/* A balanced Feistel network over the next even number of bits,
+ * walked until it lands inside (Black, Rogaway 2002). */
+int64_t data_shuffle(uint64_t seed, uint64_t epoch, int64_t position, int64_t count)
+{
+    int half = 1;
+    while (((int64_t)1 << (2 * half)) < count) half++;
+    uint64_t mask = ((uint64_t)1 << half) - 1, x = (uint64_t)position;
+    do {
+        uint64_t left = x >> half, right = x & mask;
+        for (uint32_t round = 0; round < 6; round++) {
+            uint32_t counter[4] = {(uint32_t)right, (uint32_t)(right >> 32), (uint32_t)epoch, round}, out[4];
+            uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32) ^ 0x6f726465u};
+            philox4x32_10(counter, key, out);
+            uint64_t next = left ^ (out[0] & mask);
+            left = right;
+            right = next;
+        }
+        x = left << half | right;
+    } while (x >= (uint64_t)count);
+    return (int64_t)x;
 }
 
 static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64_t offset, int64_t *epoch)
@@ -82,7 +111,7 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
 /* What becomes of an image. */
 enum outcome { LOADED, UNDECODABLE, UNREADABLE };
 
-/* Decoded and resized, S*S*3 bytes */
+/* Decoded and resized, pixel_bytes(d) */
 static enum outcome load_once(const struct data *d, const char *path, int64_t id, int64_t epoch, uint8_t *rgb,
                               struct error *err)
 {
@@ -95,9 +124,9 @@ static enum outcome load_once(const struct data *d, const char *path, int64_t id
     bool read = !code || errno == 0; /* an error of the file itself is not the system's */
     if (!code) code = image_decode(&image, (const uint8_t *)bytes, size, err);
     if (!code && o->augment)
-        code = image_prepare_random(&image, side, o->crop_scale_min, o->crop_scale_max, o->flip, o->seed,
-                                    (uint64_t)epoch, (uint64_t)id, rgb, err);
-    else if (!code) code = image_prepare(&image, o->pipeline, side, rgb, err);
+        code = image_prepare_random(&image, &o->preprocess, side, o->crop_scale_min, o->crop_scale_max,
+                                    o->flip, o->seed, (uint64_t)epoch, (uint64_t)id, rgb, err);
+    else if (!code) code = image_prepare(&image, &o->preprocess, side, rgb, err);
     if (code) error_at(err, path, 0, 0);
     image_free(&image);
     free(bytes);
@@ -144,7 +173,7 @@ static void note_bad(struct data *d, int64_t id, const struct error *why)
  * those that cannot be wait to be named until a sample meets them. */
 static void work_kept(struct data *d, uint8_t *rgb)
 {
-    size_t bytes = (size_t)(3 * d->options.image_size * d->options.image_size);
+    size_t bytes = pixel_bytes(d);
     while (!d->stop && !d->failure.code && d->next_kept < d->list.count) {
         int64_t id = d->next_kept++;
         pthread_mutex_unlock(&d->lock);
@@ -171,7 +200,7 @@ static bool load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rg
         const uint8_t *kept = d->kept ? d->kept[id] : NULL;
         enum outcome outcome = kept ? LOADED : load_image(d, id, epoch, rgb, &err);
         if (outcome == LOADED) {
-            image_normalize(kept ? kept : rgb, o->pipeline, (int)o->image_size, to);
+            image_normalize(kept ? kept : rgb, &o->preprocess, (int)o->image_size, to);
             *number = id;
             return true;
         }
@@ -202,7 +231,7 @@ static void *work(void *argument)
     struct data *d = argument;
     const struct data_options *o = &d->options;
     int64_t pixels = 3 * o->image_size * o->image_size;
-    uint8_t *rgb = xmalloc((size_t)pixels);
+    uint8_t *rgb = xmalloc(pixel_bytes(d));
     processors_stay("", -1); /* the thread that began this one may have settled on a node */
     pthread_mutex_lock(&d->lock);
     if (d->kept) work_kept(d, rgb);
@@ -273,8 +302,7 @@ int data_open(struct data **data, const struct data_options *options, struct err
     d->ids = xcalloc((size_t)d->depth, sizeof *d->ids);
     d->ready = xcalloc((size_t)d->depth, sizeof *d->ready);
     d->bad = xcalloc((size_t)d->list.count, 1);
-    if (!options->augment && !options->whole &&
-        d->list.count <= KEEP_BYTES / (3 * options->image_size * options->image_size))
+    if (!options->augment && !options->whole && d->list.count <= KEEP_BYTES / (int64_t)pixel_bytes(d))
         d->kept = xcalloc((size_t)d->list.count, sizeof *d->kept);
     for (int64_t i = 0; i < d->depth; i++) {
         d->images[i] =
@@ -345,10 +373,10 @@ int data_image(struct data *d, int64_t image, float *out, bool *decoded, struct 
 {
     struct error local;
     if (!err) err = &local;
-    uint8_t *rgb = xmalloc((size_t)(3 * d->options.image_size * d->options.image_size));
+    uint8_t *rgb = xmalloc(pixel_bytes(d));
     enum outcome outcome = load_image(d, image, 0, rgb, err);
     *decoded = outcome == LOADED;
-    if (*decoded) image_normalize(rgb, d->options.pipeline, (int)d->options.image_size, out);
+    if (*decoded) image_normalize(rgb, &d->options.preprocess, (int)d->options.image_size, out);
     free(rgb);
     return outcome == UNREADABLE ? err->code : 0;
 }

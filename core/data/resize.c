@@ -1,14 +1,18 @@
-/* PIL's bicubic resize, bit for bit: separable, horizontal then vertical, kernel A = -0.5 widened when
- * shrinking, weights in 22-bit fixed point, rounded and clipped to bytes between the passes; and the crops
- * around it (models.md 3). */
+/* Resizing of one box of an image, as three libraries do it. All are separable, horizontal first, with a
+ * kernel that is widened when shrinking:
+ *   Pillow                   weights in 22-bit fixed point, rounded and clipped to bytes between the passes
+ *   torchvision, bytes       the same with weights of 16 bits: as many fractional bits as the largest allows
+ *   torchvision, floats      nothing is rounded
+ * The first two are bit for bit; both run through the same kernels, for a weight of fewer fractional bits is
+ * one of 22 with zeros at its end. */
 #include "core/data/data.h"
 #include "kernels/cpu/resize.h"
-#include "kernels/philox.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- Kernels, as in PIL's Resample.c ---- */
 
 static double cubic(double x)
 {
@@ -17,6 +21,37 @@ static double cubic(double x)
     if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
     return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
 }
+
+static double triangle(double x)
+{
+    x = fabs(x);
+    return x < 1 ? 1 - x : 0;
+}
+
+static double sinc(double x)
+{
+    if (x == 0) return 1;
+    x *= M_PI;
+    return sin(x) / x;
+}
+static double lanczos(double x) { return -3 <= x && x < 3 ? sinc(x) * sinc(x / 3) : 0; }
+static double box(double x) { return x > -0.5 && x <= 0.5 ? 1 : 0; }
+static double hamming(double x)
+{
+    x = fabs(x);
+    return x >= 1 ? 0 : sinc(x) * (0.54 + 0.46 * cos(x * M_PI));
+}
+
+static const struct filter {
+    double support;
+    double (*value)(double x);
+} filters[] = {[RESAMPLE_BICUBIC] = {2, cubic},
+               [RESAMPLE_BILINEAR] = {1, triangle},
+               [RESAMPLE_LANCZOS] = {3, lanczos},
+               [RESAMPLE_BOX] = {0.5, box},
+               [RESAMPLE_HAMMING] = {1, hamming}};
+
+/* ---- Weights ---- */
 
 static void taps_free(struct resize_axis *t)
 {
@@ -27,174 +62,207 @@ static void taps_free(struct resize_axis *t)
     free(t->packed);
 }
 
-/* Output positions begin .. begin + count of a resize from `in` to `out`. */
-static int taps_make(struct resize_axis *t, int in, int out, int begin, int count)
+/* One axis of a resize from `in` to `out` positions. */
+struct axis_task {
+    const struct filter *filter;
+    int in, out;
+    double scale, stretch, support;
+};
+
+static struct axis_task axis_task(enum resample resample, int in, int out)
 {
-    double scale = (double)in / out, stretch = scale < 1 ? 1 : scale, support = 2 * stretch;
+    struct axis_task a = {.filter = &filters[resample], .in = in, .out = out, .scale = (double)in / out};
+    a.stretch = a.scale < 1 ? 1 : a.scale;
+    a.support = a.filter->support * a.stretch;
+    return a;
+}
+
+static int axis_most(const struct axis_task *a) { return (int)ceil(a->support) * 2 + 1; }
+
+/* The weights of output position i, which sum to 1, and the input position of the first of them. */
+static int axis_weights(const struct axis_task *a, int i, double *w, int *first)
+{
+    double centre = (i + 0.5) * a->scale, sum = 0, shrink = 1 / a->stretch;
+    int low = (int)(centre - a->support + 0.5), high = (int)(centre + a->support + 0.5);
+    if (low < 0) low = 0;
+    if (high > a->in) high = a->in;
+    for (int x = low; x < high; x++) sum += w[x - low] = a->filter->value((x - centre + 0.5) * shrink);
+    for (int x = 0; x < high - low; x++)
+        if (sum != 0) w[x] /= sum;
+    *first = low;
+    return high - low;
+}
+
+/* Fractional bits of torchvision's 16-bit weights: those with which the largest of all still fits. */
+static int short_bits(const struct axis_task *a, double *w)
+{
+    double most = 0;
+    int bits = 0, first;
+    for (int i = 0; i < a->out; i++)
+        for (int n = axis_weights(a, i, w, &first); n-- > 0;) most = w[n] > most ? w[n] : most;
+    while (bits < RESIZE_BITS && (int)(0.5 + most * (2 << bits)) < 1 << 15) bits++;
+    return bits;
+}
+
+/* Output positions begin .. begin + count. */
+static int taps_make(struct resize_axis *t, const struct preprocess *how, int in, int out, int begin,
+                     int count)
+{
+    struct axis_task a = axis_task(how->resample, in, out);
     t->count = count;
-    t->size = (int)ceil(support) * 2 + 1;
+    t->size = axis_most(&a);
     t->first = malloc((size_t)count * sizeof(int));
     t->length = malloc((size_t)count * sizeof(int));
     t->weights = calloc((size_t)count * (size_t)t->size, sizeof(int));
     double *w = malloc((size_t)t->size * sizeof *w);
     bool fine = t->first && t->length && t->weights && w;
+    int bits = fine && how->as == RESIZE_AS_HF ? short_bits(&a, w) : RESIZE_BITS;
     for (int i = 0; i < count && fine; i++) {
-        double centre = (begin + i + 0.5) * scale, sum = 0;
-        int low = (int)(centre - support + 0.5), high = (int)(centre + support + 0.5);
-        if (low < 0) low = 0;
-        if (high > in) high = in;
-        for (int x = low; x < high; x++) sum += w[x - low] = cubic((x - centre + 0.5) / stretch);
-        for (int x = 0; x < high - low; x++) {
-            double v = (sum != 0 ? w[x] / sum : w[x]) * (1 << RESIZE_BITS);
-            t->weights[i * t->size + x] = v < 0 ? (int)(v - 0.5) : (int)(v + 0.5);
+        t->length[i] = axis_weights(&a, begin + i, w, &t->first[i]);
+        for (int x = 0; x < t->length[i]; x++) {
+            double v = w[x] * (1 << bits);
+            t->weights[i * t->size + x] =
+                (v < 0 ? (int)(v - 0.5) : (int)(v + 0.5)) * (1 << (RESIZE_BITS - bits));
         }
-        t->first[i] = low;
-        t->length[i] = high - low;
     }
     free(w);
     return fine ? 0 : EXIT_HOST_MEMORY;
 }
 
-int image_resize(const struct image *image, int x, int y, int w, int h, int out_w, int out_h, int left,
-                 int top, int side, uint8_t *out, struct error *err)
+/* ---- The ways to resize ---- */
+
+/* Pillow from version 13 on resizes an image that shrinks far more in height than in width vertically first.
+ */
+static bool vertical_first(const struct preprocess *how, const struct resize_task *r)
 {
-    struct resize_axis across = {0}, down = {0};
-    int row_bytes = side * 3, code = 0;
-    uint8_t *rows = NULL;
-    bool wide = out_w != w, tall = out_h != h, vector = resize_vector();
-    if (wide) code = taps_make(&across, w, out_w, left, side);
-    if (!code && wide) resize_pack(&across, w);
-    if (!code && tall) code = taps_make(&down, h, out_h, top, side);
-    /* only the rows that the window needs */
-    int first = tall ? 0 : top, last = tall ? 0 : top + side;
-    if (!code && tall) {
-        first = down.first[0];
-        last = down.first[side - 1] + down.length[side - 1];
-        for (int i = 0; i < side; i++) down.first[i] -= first;
-    }
-    if (!code && tall && !(rows = malloc((size_t)(last - first) * (size_t)row_bytes)))
-        code = EXIT_HOST_MEMORY;
-    if (!code) {
-        const uint8_t *in = image->rgb + ((size_t)(y + first) * (size_t)image->width + (size_t)x) * 3;
-        uint8_t *to = tall ? rows : out;
-        int64_t stride = (int64_t)image->width * 3;
-        if (wide) resize_across(&across, in, stride, last - first, to);
-        else
-            for (int r = 0; r < last - first; r++)
-                memcpy(to + (size_t)r * (size_t)row_bytes, in + r * stride + 3 * left, (size_t)row_bytes);
-        for (int i = 0; i < side && tall; i++)
-            resize_down(&down, i, rows, row_bytes, vector, out + (size_t)i * (size_t)row_bytes);
-    }
+    return how->as != RESIZE_AS_HF && r->out_w != r->w && r->h > r->out_h &&
+           r->h - r->out_h > 2 * (r->w - r->out_w);
+}
+
+/* Rows of the window, of all columns, then its columns. */
+static int resize_down_across(const struct image *image, const struct resize_task *r,
+                              const struct resize_axis *across, const struct resize_axis *down, uint8_t *out)
+{
+    int row_bytes = image->width * 3;
+    uint8_t *rows = malloc((size_t)r->side * (size_t)row_bytes);
+    if (!rows) return EXIT_HOST_MEMORY;
+    for (int i = 0; i < r->side; i++)
+        resize_down(down, i, image->rgb + (size_t)r->y * (size_t)row_bytes, row_bytes, resize_vector(),
+                    rows + (size_t)i * (size_t)row_bytes);
+    resize_across(across, rows + 3 * r->x, row_bytes, r->side, out);
     free(rows);
-    taps_free(&across);
-    taps_free(&down);
-    return code ? error_set(err, code, NULL, "out of memory resizing an image of %d x %d", image->width,
-                            image->height)
-                : 0;
-}
-
-/* Python's round() of x / 2: half to even */
-static int half_even(int x)
-{
-    int half = x / 2;
-    return x % 2 == 0 ? half : half % 2 == 0 ? half : half + 1;
-}
-
-int image_prepare(const struct image *image, enum pipeline pipeline, int side, uint8_t *out,
-                  struct error *err)
-{
-    int w = image->width, h = image->height,
-        small = pipeline == PIPELINE_DINOV2 ? (side * 256 + 112) / 224 : side;
-    int out_w = w <= h ? small : (int)((int64_t)small * w / h),
-        out_h = w <= h ? (int)((int64_t)small * h / w) : small;
-    return image_resize(image, 0, 0, w, h, out_w, out_h, half_even(out_w - side), half_even(out_h - side),
-                        side, out, err);
-}
-
-/* Uniform in [0, 1) number `which` of an image's draw. */
-static double uniform(uint64_t seed, uint64_t epoch, uint64_t index, uint32_t which)
-{
-    uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)epoch, which >> 2}, out[4];
-    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32) ^ 0x696d6167u};
-    philox4x32_10(counter, key, out);
-    return out[which & 3] / 4294967296.0;
-}
-
-int image_prepare_random(const struct image *image, int side, double scale_min, double scale_max, bool flip,
-                         uint64_t seed, uint64_t epoch, uint64_t index, uint8_t *out, struct error *err)
-{
-    int W = image->width, H = image->height, x = 0, y = 0, w = 0, h = 0;
-    const double low = log(3.0 / 4.0), high = log(4.0 / 3.0);
-    uint32_t draw = 0;
-    for (int try = 0; try < 10 && w == 0; try++, draw += 4) {
-        double area =
-            (double)W * H * (scale_min + (scale_max - scale_min) * uniform(seed, epoch, index, draw));
-        double ratio = exp(low + (high - low) * uniform(seed, epoch, index, draw + 1));
-        int cw = (int)nearbyint(sqrt(area * ratio)), ch = (int)nearbyint(sqrt(area / ratio));
-        if (cw < 1 || ch < 1 || cw > W || ch > H) continue;
-        w = cw;
-        h = ch;
-        y = (int)(uniform(seed, epoch, index, draw + 2) * (H - h + 1));
-        x = (int)(uniform(seed, epoch, index, draw + 3) * (W - w + 1));
-    }
-    if (w == 0) { /* the centre, as near to the wanted shapes as the image allows */
-        double ratio = (double)W / H;
-        w = ratio > 4.0 / 3.0 ? (int)nearbyint(H * 4.0 / 3.0) : W;
-        h = ratio < 3.0 / 4.0 ? (int)nearbyint(W * 4.0 / 3.0) : H;
-        x = (W - w) / 2;
-        y = (H - h) / 2;
-    }
-    int code = image_resize(image, x, y, w, h, side, side, 0, 0, side, out, err);
-    if (code || !flip || uniform(seed, epoch, index, 64) >= 0.5) return code;
-    for (int r = 0; r < side; r++)
-        for (int a = 0, b = side - 1; a < b; a++, b--)
-            for (int c = 0; c < 3; c++) {
-                uint8_t *p = out + (size_t)r * (size_t)side * 3, kept = p[3 * a + c];
-                p[3 * a + c] = p[3 * b + c];
-                p[3 * b + c] = kept;
-            }
     return 0;
 }
 
-static float normalized[2][3][256]; /* by pipeline, channel, value */
-static void make_normalized(void)
+/* Columns of the window, of the rows that it needs, then its rows. */
+static int resize_across_down(const struct image *image, const struct resize_task *r,
+                              const struct resize_axis *across, struct resize_axis *down, uint8_t *out)
 {
-    static const float mean[2][3] = {{.48145466f, .4578275f, .40821073f}, {.485f, .456f, .406f}};
-    static const float deviation[2][3] = {{.26862954f, .26130258f, .27577711f}, {.229f, .224f, .225f}};
-    for (int p = 0; p < 2; p++)
-        for (int c = 0; c < 3; c++)
-            for (int v = 0; v < 256; v++)
-                normalized[p][c][v] = ((float)v / 255.0f - mean[p][c]) / deviation[p][c];
+    int row_bytes = r->side * 3, first = r->top, last = r->top + r->side;
+    int64_t stride = (int64_t)image->width * 3;
+    uint8_t *rows = out;
+    if (down->count) {
+        first = down->first[0];
+        last = down->first[r->side - 1] + down->length[r->side - 1];
+        for (int i = 0; i < r->side; i++) down->first[i] -= first;
+        if (!(rows = malloc((size_t)(last - first) * (size_t)row_bytes))) return EXIT_HOST_MEMORY;
+    }
+    const uint8_t *in = image->rgb + ((size_t)(r->y + first) * (size_t)image->width + (size_t)r->x) * 3;
+    if (across->count) resize_across(across, in, stride, last - first, rows);
+    else
+        for (int y = 0; y < last - first; y++)
+            memcpy(rows + (size_t)y * (size_t)row_bytes, in + y * stride + 3 * r->left, (size_t)row_bytes);
+    for (int i = 0; i < down->count; i++)
+        resize_down(down, i, rows, row_bytes, resize_vector(), out + (size_t)i * (size_t)row_bytes);
+    if (down->count) free(rows);
+    return 0;
 }
 
-void image_normalize(const uint8_t *rgb, enum pipeline pipeline, int side, float *out)
+static int resize_bytes(const struct image *image, const struct preprocess *how, const struct resize_task *r,
+                        uint8_t *out)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    int64_t pixels = (int64_t)side * side;
-    pthread_once(&once, make_normalized);
-    const float(*table)[256] = normalized[pipeline];
-    for (int64_t i = 0; i < pixels; i++)
-        for (int c = 0; c < 3; c++) out[c * pixels + i] = table[c][rgb[i * 3 + c]];
+    struct resize_axis across = {0}, down = {0}; /* count 0: that side keeps its size */
+    int code = 0;
+    if (r->out_w != r->w) code = taps_make(&across, how, r->w, r->out_w, r->left, r->side);
+    if (!code && across.count) resize_pack(&across, r->w);
+    if (!code && r->out_h != r->h) code = taps_make(&down, how, r->h, r->out_h, r->top, r->side);
+    if (!code)
+        code = vertical_first(how, r) ? resize_down_across(image, r, &across, &down, out)
+                                      : resize_across_down(image, r, &across, &down, out);
+    taps_free(&across);
+    taps_free(&down);
+    return code;
 }
 
-/* A balanced Feistel network over the next even number of bits,
- * walked until it lands inside (Black, Rogaway 2002). */
-int64_t data_shuffle(uint64_t seed, uint64_t epoch, int64_t position, int64_t count)
+/* Values from 0 to 1. */
+static int resize_floats(const struct image *image, const struct preprocess *how, const struct resize_task *r,
+                         float *out)
 {
-    int half = 1;
-    while (((int64_t)1 << (2 * half)) < count) half++;
-    uint64_t mask = ((uint64_t)1 << half) - 1, x = (uint64_t)position;
-    do {
-        uint64_t left = x >> half, right = x & mask;
-        for (uint32_t round = 0; round < 6; round++) {
-            uint32_t counter[4] = {(uint32_t)right, (uint32_t)(right >> 32), (uint32_t)epoch, round}, out[4];
-            uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32) ^ 0x6f726465u};
-            philox4x32_10(counter, key, out);
-            uint64_t next = left ^ (out[0] & mask);
-            left = right;
-            right = next;
+    struct axis_task across = axis_task(how->resample, r->w, r->out_w),
+                     down = axis_task(how->resample, r->h, r->out_h);
+    int first_row, last_row,
+        most = axis_most(&across) > axis_most(&down) ? axis_most(&across) : axis_most(&down);
+    size_t row = (size_t)r->side * 3;
+    double *w = malloc((size_t)most * sizeof *w);
+    if (!w) return EXIT_HOST_MEMORY;
+    axis_weights(&down, r->top, w, &first_row);
+    int length = axis_weights(&down, r->top + r->side - 1, w, &last_row);
+    last_row += length;
+    float *rows = calloc((size_t)(last_row - first_row) * row, sizeof *rows);
+    for (int i = 0; i < r->side && rows; i++) {
+        int first, n = axis_weights(&across, r->left + i, w, &first);
+        for (int y = first_row; y < last_row; y++) {
+            const uint8_t *p =
+                image->rgb + ((size_t)(r->y + y) * (size_t)image->width + (size_t)(r->x + first)) * 3;
+            float *to = rows + (size_t)(y - first_row) * row + 3 * (size_t)i;
+            for (int k = 0; k < n; k++)
+                for (int c = 0; c < 3; c++) to[c] += (float)w[k] * ((float)p[3 * k + c] * (1.0f / 255.0f));
         }
-        x = left << half | right;
-    } while (x >= (uint64_t)count);
-    return (int64_t)x;
+    }
+    if (rows) memset(out, 0, (size_t)r->side * row * sizeof *out);
+    for (int i = 0; i < r->side && rows; i++) {
+        int first, n = axis_weights(&down, r->top + i, w, &first);
+        for (int k = 0; k < n; k++)
+            for (size_t x = 0; x < row; x++)
+                out[(size_t)i * row + x] += (float)w[k] * rows[(size_t)(first + k - first_row) * row + x];
+    }
+    int code = rows ? 0 : EXIT_HOST_MEMORY;
+    free(rows);
+    free(w);
+    return code;
+}
+
+/* The input position of each output position, sums of steps as PIL makes them. */
+static void nearest_positions(int *positions, int in, int out, int begin, int count)
+{
+    double step = (double)in / out, at = step * 0.5;
+    for (int i = 0; i < begin + count; i++, at += step)
+        if (i >= begin) positions[i - begin] = at < in ? (int)at : in - 1;
+}
+
+static int resize_nearest(const struct image *image, const struct resize_task *r, uint8_t *out)
+{
+    int *columns = malloc(2 * (size_t)r->side * sizeof *columns), *rows = columns + r->side;
+    if (!columns) return EXIT_HOST_MEMORY;
+    nearest_positions(columns, r->w, r->out_w, r->left, r->side);
+    nearest_positions(rows, r->h, r->out_h, r->top, r->side);
+    for (int i = 0; i < r->side; i++)
+        for (int k = 0; k < r->side; k++, out += 3)
+            memcpy(out,
+                   image->rgb +
+                       ((size_t)(r->y + rows[i]) * (size_t)image->width + (size_t)(r->x + columns[k])) * 3,
+                   3);
+    free(columns);
+    return 0;
+}
+
+int image_resize(const struct image *image, const struct preprocess *how, const struct resize_task *r,
+                 void *out, struct error *err)
+{
+    int code = how->as == RESIZE_AS_HF_FLOAT       ? resize_floats(image, how, r, out)
+               : how->resample == RESAMPLE_NEAREST ? resize_nearest(image, r, out)
+                                                   : resize_bytes(image, how, r, out);
+    return code ? error_set(err, code, NULL, "out of memory resizing an image of %d x %d", image->width,
+                            image->height)
+                : 0;
 }

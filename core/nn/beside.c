@@ -157,6 +157,15 @@ static int read_object(json_t **root, const char *path, struct error *err)
     return error_at(err, path, error.line, error.column);
 }
 
+int beside_object(json_t **root, const char *checkpoint, const char *name, struct error *err)
+{
+    char *path = path_of(checkpoint, name);
+    *root = NULL;
+    int code = path ? read_object(root, path, err) : 0;
+    free(path);
+    return code;
+}
+
 int beside_read(struct beside *b, const char *checkpoint, int64_t width, struct error *err)
 {
     static const char *const names[] = {"open_clip_config.json", "config.json"};
@@ -172,9 +181,13 @@ int beside_read(struct beside *b, const char *checkpoint, int64_t width, struct 
             free(path);
             return code;
         }
-        int64_t found = open_clip(b, root);
-        if (found == NOT_ITS) found = transformers(b, root);
-        if (found == NOT_ITS) found = timm(b, root);
+        static int64_t (*const readers[])(struct beside *, const json_t *) = {
+            [BESIDE_OPEN_CLIP] = open_clip, [BESIDE_TRANSFORMERS] = transformers, [BESIDE_TIMM] = timm};
+        int64_t found = NOT_ITS;
+        for (int k = BESIDE_OPEN_CLIP; k <= BESIDE_TIMM && found == NOT_ITS; k++) {
+            found = readers[k](b, root);
+            b->library = (enum beside_library)k;
+        }
         json_decref(root);
         if (found == width || found == ANY_WIDTH) b->name = names[i];
         else {

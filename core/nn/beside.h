@@ -5,8 +5,13 @@
 
 #include "core/nn/nn.h"
 
+struct json_t;
+
+enum beside_library { BESIDE_NONE, BESIDE_OPEN_CLIP, BESIDE_TRANSFORMERS, BESIDE_TIMM };
+
 struct beside {
     const char *name;              /* "config.json"; NULL: there is none, or it is of another tower */
+    enum beside_library library;   /* that wrote it */
     int ffn;                       /* 1 + enum activation, as geometry.ffn; 0: not said */
     int64_t heads;                 /* 0: not said */
     char activation[48], pool[48]; /* as spelled there; "" when not said. ffn 0 with an activation: unknown */
@@ -22,6 +27,8 @@ struct beside {
  * another width is left alone; one that cannot be read as JSON is EXIT_CONFIG, for it may say what nothing
  * else does. */
 int beside_read(struct beside *beside, const char *checkpoint, int64_t width, struct error *err);
+/* Another file there, as a JSON object that the caller frees with json_decref; *root NULL: there is none. */
+int beside_object(struct json_t **root, const char *checkpoint, const char *name, struct error *err);
 /* What config.json there calls the model (transformers' model_type, timm's architecture), printable; false:
  * nothing does. */
 bool beside_model(const char *checkpoint, char *name, size_t size);

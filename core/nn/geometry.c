@@ -332,7 +332,8 @@ static int complete(struct geometry *g, const struct family_row *row, int64_t he
     if (!g->hidden && g->width) g->hidden = 4 * g->width;
     if (geometry_parts(g) & PART_ATTN_POOL && !g->pool_heads) g->pool_heads = 8; /* CLIPVisionCfg's */
     if (!g->pos_grid) g->pos_grid = row->pos_grid ? row->pos_grid : g->image / g->patch;
-    if (!g->image) g->image = (row->image_grid ? row->image_grid : g->pos_grid) * g->patch;
+    bool usual = row->image_grid && (!family_has(row, ROLE_POS) || g->pos_grid == row->pos_grid);
+    if (!g->image) g->image = (usual ? row->image_grid : g->pos_grid) * g->patch;
     if (!family_has(row, ROLE_POS)) g->pos_grid = g->image / g->patch; /* it stores none */
     if (g->heads || !g->width) return 0;
     g->heads_assumed = !head_dim;

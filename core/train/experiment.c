@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/threads.h"
+#include "core/train/preprocess.h"
 #include "core/train/trainer.h"
 
 #include <errno.h>
@@ -17,8 +18,7 @@ struct data_options train_data_options(const struct config *c)
                                  .include = c->data.include,
                                  .exclude = c->data.exclude,
                                  .image_size = c->data.image_size,
-                                 .pipeline = c->data.pipeline == DATA_PIPELINE_DINOV2 ? PIPELINE_DINOV2
-                                                                                      : PIPELINE_CLIP,
+                                 .preprocess = train_preprocess(c),
                                  .augment = c->data.augment,
                                  .flip = c->data.flip == 1,
                                  .crop_scale_min = c->data.crop_scale_min,

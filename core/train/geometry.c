@@ -2,6 +2,7 @@
 #include "core/base/log.h"
 #include "core/nn/beside.h"
 #include "core/nn/notes.h"
+#include "core/train/preprocess.h"
 #include "core/train/trainer.h"
 
 #include <stdio.h>
@@ -64,11 +65,12 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
 /* What the checkpoint's tensors do not tell: from the keys, else from its own metadata (MEOpt's files), else
  * from the library's configuration beside it, else assumed, which is then said. */
 static int settle_untold(const struct config_tower *tower, const struct weights *weights, struct geometry *g,
-                         struct error *err)
+                         struct preprocess_found *images, struct error *err)
 {
     struct beside b;
     struct notes_found own;
     int code = beside_read(&b, tower->weight, g->width, err);
+    if (!code) code = preprocess_read(images, &b, tower->weight, weights, err);
     if (!code) code = notes_read(&own, weights, err);
     if (code) return code;
     if (own.heads) b.heads = own.heads;
@@ -134,10 +136,24 @@ static int settle_untold(const struct config_tower *tower, const struct weights 
     return 0;
 }
 
+/* What the files beside the checkpoint say of its images, where no key does. */
+static int settle_images(const struct config *c, const struct preprocess_found *images, struct geometry *g,
+                         struct error *err)
+{
+    if (config_given(c, "data.pipeline")) return 0;
+    if (images->odd[0])
+        return error_set(err, EXIT_CONFIG, "set data.pipeline, and the keys of data that differ from it",
+                         "the preprocessing in %s is not known here: %s", images->from, images->odd);
+    if (!g->image) g->image = images->side;
+    return 0;
+}
+
 static int settle(struct config *c, const struct config_tower *tower, const char *role, bool random,
-                  struct geometry *g, struct weights **weights, struct error *err)
+                  struct geometry *g, struct weights **weights, struct preprocess_found *images,
+                  struct error *err)
 {
     bool from_file = !random && tower->weight[0] && tower->init != TOWER_INIT_RANDOM;
+    *images = (struct preprocess_found){.from = ""};
     int code = describe(c, tower, from_file, g, err);
     if (code) return code;
     if (!from_file && !random && tower->init != TOWER_INIT_RANDOM)
@@ -146,7 +162,8 @@ static int settle(struct config *c, const struct config_tower *tower, const char
     if (!from_file) return geometry_check(g, tower->head_dim, err);
     if ((code = weights_open(weights, tower->weight, err)) != 0) return code;
     code = geometry_shapes(g, *weights, err);
-    if (!code) code = settle_untold(tower, *weights, g, err);
+    if (!code) code = settle_untold(tower, *weights, g, images, err);
+    if (!code) code = settle_images(c, images, g, err);
     if (!code) code = geometry_check(g, tower->head_dim, err);
     if (!code) code = geometry_fits(g, 0, *weights, err);
     if (code && err && !err->file[0]) error_at(err, tower->weight, 0, 0);
@@ -157,8 +174,9 @@ int trainer_check_checkpoint(struct config *c, bool student, struct error *err)
 {
     struct geometry g;
     struct weights *weights = NULL;
+    struct preprocess_found images;
     int code = settle(c, student ? &c->model_s : &c->model_t, student ? "student" : "teacher", false, &g,
-                      &weights, err);
+                      &weights, &images, err);
     weights_close(weights);
     return code;
 }
@@ -167,14 +185,17 @@ int trainer_geometry(struct config *c, bool random, struct geometry *teacher, st
                      struct weights **teacher_weights, struct weights **student_weights, struct error *err)
 {
     *teacher_weights = *student_weights = NULL;
-    int code = settle(c, &c->model_t, "teacher", random, teacher, teacher_weights, err);
+    struct preprocess_found images[2];
+    bool pipeline_given = config_given(c, "data.pipeline");
+    int code = settle(c, &c->model_t, "teacher", random, teacher, teacher_weights, &images[0], err);
     if (!code && !c->data.image_size) c->data.image_size = teacher->image;
-    if (!code) code = settle(c, &c->model_s, "student", random, student, student_weights, err);
+    if (!code) code = settle(c, &c->model_s, "student", random, student, student_weights, &images[1], err);
     if (!code && teacher->image != student->image)
         code = error_set(err, EXIT_CONFIG, "both towers see the same image: set data.image_size",
                          "the teacher takes images of %lld px, the student of %lld px",
                          (long long)teacher->image, (long long)student->image);
     if (!code) code = config_resolve(c, (enum model_family)teacher->family, err);
+    if (!code) code = preprocess_assign(c, &images[0], pipeline_given, err);
     if (!code && c->loss.head == LOSS_HEAD_NONE && teacher->out != student->out)
         code = error_set(err, EXIT_CONFIG, "loss.head: auto or linear",
                          "the student's output has %lld values, the teacher's %lld, and loss.head is none",
@@ -190,22 +211,25 @@ int trainer_geometry(struct config *c, bool random, struct geometry *teacher, st
 int trainer_tower_geometry(struct config *c, bool student, struct geometry *g, struct weights **weights,
                            struct error *err)
 {
+    struct preprocess_found images;
+    bool pipeline_given = config_given(c, "data.pipeline");
     int code = 0;
     *weights = NULL;
     if (student && !c->data.image_size && c->model_t.weight[0] && c->model_t.init != TOWER_INIT_RANDOM) {
         struct weights *teacher = NULL; /* the student sees the images that the teacher takes */
-        code = settle(c, &c->model_t, "teacher", false, g, &teacher, err);
+        code = settle(c, &c->model_t, "teacher", false, g, &teacher, &images, err);
         if (!code) c->data.image_size = g->image;
         weights_close(teacher);
     }
     if (!code)
         code = settle(c, student ? &c->model_s : &c->model_t, student ? "student" : "teacher", false, g,
-                      weights, err);
+                      weights, &images, err);
     if (!code && !*weights)
         code = error_set(err, EXIT_CONFIG, NULL, "the %s has no checkpoint: its values are random",
                          student ? "student" : "teacher");
     if (!code && !c->data.image_size) c->data.image_size = g->image;
     if (!code) code = config_resolve(c, (enum model_family)g->family, err);
+    if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
     if (code) {
         weights_close(*weights);
         *weights = NULL;

@@ -2,6 +2,7 @@
 #include "core/train/plan.h"
 #include "core/base/file.h"
 #include "core/train/internal.h"
+#include "core/train/preprocess.h"
 #include "core/train/stream.h"
 
 #include <stdio.h>
@@ -65,6 +66,7 @@ static void count(struct plan *p, const struct trainer *t)
     const struct config *c = t->config;
     p->teacher = t->teacher_geometry;
     p->student = t->student_geometry;
+    preprocess_text(c, p->images, sizeof p->images);
     p->teacher_parameters = geometry_parameters(&p->teacher);
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];

@@ -73,9 +73,10 @@ static int first_line(const struct pass *p, const struct data_options *o, char *
     int code = weights_hash(p->t, &weights, err);
     if (code) return code;
     *line = xasprintf(
-        "meopt teacher 1 images %lld list %08x row %lld weights %08x dtype %d size %lld pipeline %d\n",
+        "meopt teacher 1 images %lld list %08x row %lld weights %08x dtype %d size %lld pipeline %u\n",
         (long long)p->images, data_hash(p->data), (long long)p->row, weights,
-        (int)p->t->teacher->options.compute, (long long)o->image_size, (int)o->pipeline);
+        (int)p->t->teacher->options.compute, (long long)o->image_size,
+        preprocess_hash(&o->preprocess, o->image_size));
     return 0;
 }
 

@@ -31,7 +31,7 @@ int main(int count, char **files)
         for (int i = 1; i < count; i++) {
             struct image image;
             if (image_decode(&image, (const uint8_t *)bytes[i], sizes[i], &err) ||
-                image_prepare(&image, PIPELINE_CLIP, SIDE, out, &err))
+                image_prepare(&image, &preprocess_clip, SIDE, out, &err))
                 return fprintf(stderr, "%s: %s\n", files[i], err.what), 1;
             image_free(&image);
         }

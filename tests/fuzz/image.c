@@ -11,8 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     if (image_decode(&image, bytes, size, &err)) return 0;
     uint8_t *out = malloc(32 * 32 * 3);
     if (out && (int64_t)image.width * image.height < 4000000) {
-        image_prepare(&image, PIPELINE_CLIP, 32, out, &err);
-        image_prepare_random(&image, 32, 0.08, 1, true, 1, 2, 3, out, &err);
+        image_prepare(&image, &preprocess_clip, 32, out, &err);
+        image_prepare_random(&image, &preprocess_clip, 32, 0.08, 1, true, 1, 2, 3, out, &err);
     }
     free(out);
     image_free(&image);

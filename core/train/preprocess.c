@@ -1,0 +1,404 @@
+/* The preprocessing of a tower's images: see preprocess.h. */
+#include "core/train/preprocess.h"
+#include "core/base/file.h"
+#include "core/config/value.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert((int)DATA_INTERPOLATION_BICUBIC == 1 + (int)RESAMPLE_BICUBIC &&
+                   (int)DATA_INTERPOLATION_BILINEAR == 1 + (int)RESAMPLE_BILINEAR &&
+                   (int)DATA_INTERPOLATION_NEAREST == 1 + (int)RESAMPLE_NEAREST &&
+                   (int)DATA_INTERPOLATION_LANCZOS == 1 + (int)RESAMPLE_LANCZOS &&
+                   (int)DATA_INTERPOLATION_BOX == 1 + (int)RESAMPLE_BOX &&
+                   (int)DATA_INTERPOLATION_HAMMING == 1 + (int)RESAMPLE_HAMMING,
+               "enum data_interpolation is auto, then enum resample");
+_Static_assert((int)DATA_RESIZE_SHORTEST == 1 + (int)RESIZE_SHORTEST &&
+                   (int)DATA_RESIZE_SQUASH == 1 + (int)RESIZE_SQUASH &&
+                   (int)DATA_RESIZE_EXACT == 1 + (int)RESIZE_EXACT &&
+                   (int)DATA_RESIZE_AS_PIL == 1 + (int)RESIZE_AS_PIL &&
+                   (int)DATA_RESIZE_AS_HF == 1 + (int)RESIZE_AS_HF &&
+                   (int)DATA_RESIZE_AS_HF_PIL == 1 + (int)RESIZE_AS_HF_PIL &&
+                   (int)DATA_RESIZE_AS_HF_FLOAT == 1 + (int)RESIZE_AS_HF_FLOAT,
+               "enum data_resize is auto, then enum resize; enum data_resize_as too");
+
+enum { MAX_SIDE = 16384 };
+
+static const double imagenet_mean[3] = {0.485, 0.456, 0.406}, imagenet_std[3] = {0.229, 0.224, 0.225},
+                    clip_mean[3] = {0.48145466, 0.4578275, 0.40821073},
+                    clip_std[3] = {0.26862954, 0.26130258, 0.27577711}, half[3] = {0.5, 0.5, 0.5};
+
+/* ---- Values of the files ---- */
+
+__attribute__((format(printf, 2, 3))) static void odd(struct preprocess_found *f, const char *format, ...)
+{
+    char text[sizeof f->odd];
+    va_list args;
+    if (f->odd[0]) return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    name_printable(f->odd, sizeof f->odd, text);
+}
+
+static const json_t *value_of(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *value = json_string_value(json_object_get(object, key));
+    return value ? value : "";
+}
+
+static bool truth_of(const json_t *object, const char *key, bool standard)
+{
+    const json_t *value = value_of(object, key);
+    return value ? json_is_true(value) : standard;
+}
+
+/* Three numbers, or one for all. */
+static void take_numbers(struct preprocess_found *f, const json_t *object, const char *name,
+                         const double standard[3], double to[3])
+{
+    const json_t *value = value_of(object, name);
+    size_t count = json_array_size(value);
+    bool fine = !value || json_is_number(value) || count == 1 || count == 3;
+    for (size_t c = 0; c < 3; c++) {
+        const json_t *one = json_is_number(value) ? value : json_array_get(value, count == 3 ? c : 0);
+        to[c] = value ? json_number_value(one) : standard[c];
+        fine = fine && (!value || json_is_number(one)) && isfinite(to[c]) && fabs(to[c]) < 1e6;
+    }
+    if (!fine) odd(f, "%s is not three numbers", name);
+}
+
+static void take_normalisation(struct preprocess_found *f, const double mean[3], const double std[3])
+{
+    for (int c = 0; c < 3; c++) {
+        f->how.mean[c] = (float)mean[c];
+        f->how.std[c] = (float)std[c];
+        if (!(std[c] > 1e-6)) odd(f, "a standard deviation is %g", std[c]);
+    }
+}
+
+static int64_t side_of(struct preprocess_found *f, const json_t *value, const char *name)
+{
+    int64_t side = json_integer_value(value);
+    if (!json_is_number(value) || side < 1 || side > MAX_SIDE || json_number_value(value) != (double)side) {
+        odd(f, "%s is not a number of pixels", name);
+        return 0;
+    }
+    return side;
+}
+
+/* [height, width], or behind channels; or one number. */
+static int64_t square_of(struct preprocess_found *f, const json_t *value, const char *name)
+{
+    size_t n = json_array_size(value);
+    if (!value) return 0;
+    if (!n) return side_of(f, value, name);
+    int64_t width = side_of(f, json_array_get(value, n - 1), name),
+            height = n > 1 ? side_of(f, json_array_get(value, n - 2), name) : width;
+    if (width != height) odd(f, "%s is %lld x %lld, no square", name, (long long)height, (long long)width);
+    return width;
+}
+
+static void take_filter(struct preprocess_found *f, const char *name)
+{
+    for (int i = 1; data_interpolation_names[i]; i++)
+        if (strcmp(data_interpolation_names[i], name) == 0) {
+            f->how.resample = (enum resample)(i - 1);
+            return;
+        }
+    odd(f, "the interpolation is %s", name);
+}
+
+/* The share with which `side` is the crop of an image that was resized to `resized`. */
+static double share_of(int64_t side, int64_t resized)
+{
+    double share = (double)side / (double)resized;
+    while (floor((double)side / share) < (double)resized) share = nextafter(share, 0);
+    return share;
+}
+
+/* ---- The libraries ---- */
+
+/* pretrained_cfg; before version 0.9 its keys stood in config.json itself. Defaults are
+ * resolve_data_config's. */
+static void read_timm(struct preprocess_found *f, const json_t *root)
+{
+    const json_t *o = json_object_get(root, "pretrained_cfg");
+    double mean[3], std[3];
+    if (!json_is_object(o)) o = root;
+    const json_t *share = value_of(o, "crop_pct");
+    const char *mode = text_of(o, "crop_mode"), *filter = text_of(o, "interpolation");
+    f->side = value_of(o, "input_size") ? square_of(f, value_of(o, "input_size"), "input_size") : 224;
+    take_numbers(f, o, "mean", imagenet_mean, mean);
+    take_numbers(f, o, "std", imagenet_std, std);
+    take_normalisation(f, mean, std);
+    take_filter(f, *filter ? filter : "bicubic");
+    f->how.crop_pct = share && json_number_value(share) != 0 ? json_number_value(share) : 0.875;
+    if (!(f->how.crop_pct >= 0.1 && f->how.crop_pct <= 1)) odd(f, "crop_pct is %g", f->how.crop_pct);
+    f->how.resize = strcmp(mode, "squash") == 0 ? RESIZE_SQUASH : RESIZE_SHORTEST;
+    if (*mode && strcmp(mode, "squash") != 0 && strcmp(mode, "center") != 0) odd(f, "crop_mode is %s", mode);
+}
+
+/* preprocess_cfg; defaults are PreprocessCfg's. The size is the tower's. */
+static void read_open_clip(struct preprocess_found *f, const json_t *root)
+{
+    const json_t *o = value_of(root, "preprocess_cfg"),
+                 *model = json_object_get(root, "model_cfg") ? json_object_get(root, "model_cfg") : root,
+                 *size = value_of(json_object_get(model, "vision_cfg"), "image_size");
+    const char *mode = text_of(o, "resize_mode"), *filter = text_of(o, "interpolation");
+    double mean[3], std[3];
+    if (!size) size = value_of(o, "size");
+    f->side = size ? square_of(f, size, "image_size") : 224;
+    take_numbers(f, o, "mean", clip_mean, mean);
+    take_numbers(f, o, "std", clip_std, std);
+    take_normalisation(f, mean, std);
+    f->how.resample = strcmp(filter, "bilinear") == 0 ? RESAMPLE_BILINEAR : RESAMPLE_BICUBIC; /* as it does */
+    f->how.crop_pct = 1;
+    f->how.resize = strcmp(mode, "squash") == 0 ? RESIZE_SQUASH : RESIZE_SHORTEST;
+    if (*mode && strcmp(mode, "squash") != 0 && strcmp(mode, "shortest") != 0)
+        odd(f, "resize_mode is %s", mode);
+}
+
+/* What transformers' classes take where the file leaves a key out. */
+static const struct processor {
+    const char *name;  /* before "ImageProcessor" */
+    const char *model; /* what model_type begins with where the file does not name its class */
+    int resample;      /* PIL's number */
+    bool shortest;     /* a plain number as size is the shorter side */
+    int size, crop;    /* crop 0: none */
+    const double *mean, *std;
+    enum resize_as as;
+} processors[] = {
+    {"CLIP", "clip", 3, true, 224, 224, clip_mean, clip_std, RESIZE_AS_HF},
+    {"Bit", "dinov2", 3, true, 224, 224, clip_mean, clip_std, RESIZE_AS_HF},
+    {"ViT", "vit", 2, false, 224, 0, half, half, RESIZE_AS_HF},
+    {"DeiT", "deit", 3, false, 256, 224, half, half, RESIZE_AS_HF},
+    {"Beit", "beit", 3, false, 224, 0, half, half, RESIZE_AS_HF},
+    {"Siglip", "siglip", 3, false, 224, 0, half, half, RESIZE_AS_HF},
+    {"DINOv3ViT", "dinov3", 2, false, 224, 0, imagenet_mean, imagenet_std, RESIZE_AS_HF_FLOAT},
+};
+
+/* The class's row; NULL: another class's. "CLIPFeatureExtractor" and "CLIPImageProcessorFast" are "CLIP". */
+static const struct processor *processor_of(struct preprocess_found *f, const json_t *o, const char *model)
+{
+    const char *type = text_of(o, "image_processor_type");
+    if (!*type) type = text_of(o, "feature_extractor_type");
+    for (size_t i = 0; i < sizeof processors / sizeof *processors; i++) {
+        size_t n = strlen(processors[i].name);
+        if (strncmp(type, processors[i].name, n) == 0 &&
+            (strncmp(type + n, "ImageProcessor", 14) == 0 || strcmp(type + n, "FeatureExtractor") == 0))
+            return &processors[i];
+        if (!*type && strncmp(model, processors[i].model, strlen(processors[i].model)) == 0)
+            return &processors[i];
+    }
+    odd(f, "the class is %s", *type ? type : "not said");
+    return &processors[0];
+}
+
+/* {"shortest_edge": n}, {"height": n, "width": n}, or a number, which is the class's kind of these. */
+static int64_t take_size(struct preprocess_found *f, const json_t *value, const char *name, bool *shortest)
+{
+    const json_t *edge = value_of(value, "shortest_edge"), *height = value_of(value, "height"),
+                 *width = value_of(value, "width");
+    if (!json_is_object(value)) return square_of(f, value, name);
+    *shortest = edge && !height;
+    if (edge && !height && !value_of(value, "longest_edge")) return side_of(f, edge, name);
+    if (!height || !width || edge) {
+        odd(f, "%s is neither the shorter side nor height and width", name);
+        return 0;
+    }
+    int64_t h = side_of(f, height, name), w = side_of(f, width, name);
+    if (h != w) odd(f, "%s is %lld x %lld, no square", name, (long long)h, (long long)w);
+    return h;
+}
+
+static void read_transformers(struct preprocess_found *f, const json_t *o, const char *model)
+{
+    static const enum resample filters[] = {RESAMPLE_NEAREST, RESAMPLE_LANCZOS, RESAMPLE_BILINEAR,
+                                            RESAMPLE_BICUBIC, RESAMPLE_BOX,     RESAMPLE_HAMMING};
+    const struct processor *class = processor_of(f, o, model);
+    const json_t *filter = value_of(o, "resample");
+    double mean[3], std[3], factor = 1.0 / 255, zero[3] = {0, 0, 0}, one[3] = {1, 1, 1};
+    bool shortest = class->shortest, square = false, resizes = truth_of(o, "do_resize", true),
+         crops = truth_of(o, "do_center_crop", class->crop > 0);
+    int64_t size = value_of(o, "size") ? take_size(f, value_of(o, "size"), "size", &shortest) : class->size,
+            crop = value_of(o, "crop_size") ? take_size(f, value_of(o, "crop_size"), "crop_size", &square)
+                   : class->crop            ? class->crop
+                                            : 224;
+    int64_t number = filter ? json_integer_value(filter) : class->resample;
+    if (filter && (!json_is_integer(filter) || number < 0 || number > 5))
+        odd(f, "resample is %s", json_is_integer(filter) ? "not 0 to 5" : "no number");
+    else f->how.resample = filters[number];
+    f->how.as = class->as;
+    if (f->how.as == RESIZE_AS_HF && (number == 0 || number > 3)) f->how.as = RESIZE_AS_HF_PIL;
+    f->how.resize = !resizes ? RESIZE_EXACT : shortest ? RESIZE_SHORTEST : RESIZE_SQUASH;
+    f->how.crop_pct = 1;
+    f->side = crops ? crop : resizes ? size : 0;
+    if (resizes && shortest && !crops) odd(f, "images keep their shape, without a crop");
+    if (resizes && crops && crop > size)
+        odd(f, "images are padded from %lld to %lld pixels", (long long)size, (long long)crop);
+    else if (resizes && crops && crop > 0) f->how.crop_pct = share_of(crop, size);
+    if (f->how.crop_pct < 0.1) odd(f, "the crop keeps %g of a side", f->how.crop_pct);
+    if (truth_of(o, "do_pad", false)) odd(f, "images are padded (do_pad)");
+    if (!truth_of(o, "do_rescale", true)) factor = 1;
+    else if (value_of(o, "rescale_factor")) factor = json_number_value(value_of(o, "rescale_factor"));
+    if (truth_of(o, "rescale_offset", false) && truth_of(o, "do_rescale", true))
+        odd(f, "values are moved by 1 (rescale_offset)");
+    if (!(factor > 1e-9 && factor < 1e9)) odd(f, "rescale_factor is %g", factor);
+    bool normal = truth_of(o, "do_normalize", true);
+    take_numbers(f, normal ? o : NULL, "image_mean", normal ? class->mean : zero, mean);
+    take_numbers(f, normal ? o : NULL, "image_std", normal ? class->std : one, std);
+    if (fabs(factor * 255 - 1) > 1e-9) /* x factor - mean = 255 factor (x / 255 - mean / (255 factor)) */
+        for (int c = 0; c < 3; c++) {
+            mean[c] /= 255 * factor;
+            std[c] /= 255 * factor;
+        }
+    take_normalisation(f, mean, std);
+}
+
+/* ---- Which file counts ---- */
+
+static bool transformers_names(const struct weights *weights)
+{
+    for (int64_t i = 0; i < weights_count(weights); i++)
+        if (strstr(weights_tensor(weights, i)->name, "embeddings.patch_embedding")) return true;
+    return false;
+}
+
+static int read_processor(struct preprocess_found *f, const char *checkpoint, struct error *err)
+{
+    static const char *const names[] = {"preprocessor_config.json", "processor_config.json"};
+    for (size_t i = 0; i < 2 && !f->from[0]; i++) {
+        json_t *root;
+        int code = beside_object(&root, checkpoint, names[i], err);
+        if (code) return code;
+        const json_t *o = i == 0 ? root : json_object_get(root, "image_processor");
+        if (json_is_object(o)) {
+            snprintf(f->from, sizeof f->from, "%s", names[i]);
+            char model[64] = "";
+            beside_model(checkpoint, model, sizeof model);
+            read_transformers(f, o, model);
+        }
+        json_decref(root);
+    }
+    return 0;
+}
+
+int preprocess_read(struct preprocess_found *f, const struct beside *b, const char *checkpoint,
+                    const struct weights *weights, struct error *err)
+{
+    *f = (struct preprocess_found){.from = ""};
+    int code = 0;
+    bool others = b->library == BESIDE_OPEN_CLIP || b->library == BESIDE_TIMM;
+    if (!others || transformers_names(weights)) code = read_processor(f, checkpoint, err);
+    if (code || f->from[0] || !others) return code;
+    json_t *root;
+    code = beside_object(&root, checkpoint, b->name, err);
+    if (code || !root) return code;
+    snprintf(f->from, sizeof f->from, "%s", b->name);
+    if (b->library == BESIDE_TIMM) read_timm(f, root);
+    else read_open_clip(f, root);
+    json_decref(root);
+    return 0;
+}
+
+/* ---- The keys ---- */
+
+static void take_three(const char *text, float to[3])
+{
+    double values[3];
+    for (int c = 0; config_three(text, values) && c < 3; c++) to[c] = (float)values[c];
+}
+
+static void take_keys(struct preprocess *how, const struct config_images *images)
+{
+    take_three(images->mean, how->mean);
+    take_three(images->std, how->std);
+    if (images->interpolation) how->resample = (enum resample)(images->interpolation - 1);
+    if (images->resize) how->resize = (enum resize)(images->resize - 1);
+    if (images->resize_as) how->as = (enum resize_as)(images->resize_as - 1);
+    if (images->crop_pct > 0) how->crop_pct = images->crop_pct;
+}
+
+struct preprocess train_preprocess(const struct config *c)
+{
+    struct preprocess how = c->data.pipeline == DATA_PIPELINE_DINOV2 ? preprocess_dinov2 : preprocess_clip;
+    take_keys(&how, &c->data.images);
+    return how;
+}
+
+/* As few digits as bring the same float back. */
+static const char *float_text(char *text, size_t size, float value)
+{
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, size, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) break;
+    }
+    return text;
+}
+
+static void three_text(char *text, size_t size, const float values[3], const char *separator)
+{
+    char a[24], b[24], c[24];
+    snprintf(text, size, "%s%s%s%s%s", float_text(a, sizeof a, values[0]), separator,
+             float_text(b, sizeof b, values[1]), separator, float_text(c, sizeof c, values[2]));
+}
+
+static int assign(struct config *c, const char *section, const struct preprocess *how, struct error *err)
+{
+    char mean[80], std[80], share[40], key[32];
+    three_text(mean, sizeof mean, how->mean, ",");
+    three_text(std, sizeof std, how->std, ",");
+    value_real_text(share, sizeof share, how->crop_pct);
+    const struct {
+        const char *name, *value;
+    } rows[] = {{"mean", mean},
+                {"std", std},
+                {"interpolation", data_interpolation_names[1 + how->resample]},
+                {"resize", data_resize_names[1 + how->resize]},
+                {"crop_pct", share},
+                {"resize_as", data_resize_as_names[1 + how->as]}};
+    int code = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && !code; i++) {
+        snprintf(key, sizeof key, "%s.%s", section, rows[i].name);
+        if (!config_given(c, key)) code = config_assign(c, key, rows[i].value, err);
+    }
+    return code;
+}
+
+int preprocess_assign(struct config *c, const struct preprocess_found *found, bool pipeline_given,
+                      struct error *err)
+{
+    struct preprocess usual = train_preprocess(c), is = found->how;
+    take_keys(&is, &c->data.images);
+    if (pipeline_given) snprintf(c->images_from, sizeof c->images_from, "as the configuration says");
+    else if (!found->from[0])
+        snprintf(c->images_from, sizeof c->images_from, "(assumed: as data.pipeline %s has them)",
+                 data_pipeline_names[c->data.pipeline]);
+    else snprintf(c->images_from, sizeof c->images_from, "as %s says", found->from);
+    if (pipeline_given || !found->from[0] || preprocess_same(&usual, &is)) return 0;
+    return assign(c, "data", &is, err);
+}
+
+void preprocess_text(const struct config *c, char *text, size_t size)
+{
+    struct preprocess how = train_preprocess(c);
+    char mean[80], std[80], resized[64];
+    three_text(mean, sizeof mean, how.mean, " ");
+    three_text(std, sizeof std, how.std, " ");
+    snprintf(resized, sizeof resized, "%s %d by %s as %s does, ",
+             how.resize == RESIZE_SQUASH ? "both sides to" : "shorter side to",
+             preprocess_resized(&how, c->data.image_size), data_interpolation_names[1 + how.resample],
+             how.as == RESIZE_AS_PIL ? "PIL" : "transformers");
+    snprintf(text, size, "%lld px, %scrop of the centre, mean %s, std %s, %s", (long long)c->data.image_size,
+             how.resize == RESIZE_EXACT ? "not resized, " : resized, mean, std, c->images_from);
+}
