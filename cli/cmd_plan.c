@@ -286,7 +286,7 @@ static json_t *plan_json(const struct figures *f, const struct explanation *e)
                   "student", tower_json(&p->student, p->student_parameters), "batch_images",
                   (json_int_t)p->batch, "micro_batch_images", (json_int_t)p->micro, "peak_bytes",
                   (json_int_t)p->use.peak_total_bytes, "classes", classes);
-    json_object_set_new(root, "images", json_string(p->images));
+    json_object_set_new(root, "preprocessing", json_string(p->images));
     json_object_set_new(root, "host_classes", memory_beside_json(&p->use, PLACE_HOST));
     json_object_set_new(root, "file_classes", memory_beside_json(&p->use, PLACE_FILE));
     char clipping[320];

@@ -4,6 +4,7 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/nn/family.h"
+#include "core/train/preprocess.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -69,26 +70,38 @@ static json_t *clip(const struct geometry *g)
                      "attention_dropout", 0.0);
 }
 
+static json_t *three(const float values[3])
+{
+    json_t *list = json_array();
+    for (int c = 0; c < 3; c++) {
+        char text[24];
+        json_array_append_new(list, json_real(strtod(float_text(text, sizeof text, values[c]), NULL)));
+    }
+    return list;
+}
+
+/* The student's preprocessing, whose images are all of this size after it. */
 static json_t *images(const struct config *config)
 {
-    bool dinov2 = config->data.pipeline == DATA_PIPELINE_DINOV2;
-    json_int_t side = (json_int_t)config->data.image_size;
+    static const int filters[] = {[RESAMPLE_BICUBIC] = 3, [RESAMPLE_BILINEAR] = 2, [RESAMPLE_NEAREST] = 0,
+                                  [RESAMPLE_LANCZOS] = 1, [RESAMPLE_BOX] = 4,      [RESAMPLE_HAMMING] = 5};
+    struct preprocess how = train_preprocess(config);
+    json_int_t side = (json_int_t)config->data.image_size, resized = preprocess_resized(&how, side);
+    const char *name = how.as == RESIZE_AS_HF_FLOAT                    ? "DINOv3ViTImageProcessor"
+                       : config->data.pipeline == DATA_PIPELINE_DINOV2 ? "BitImageProcessor"
+                                                                       : "CLIPImageProcessor";
     json_t *o =
-        json_pack("{s:s, s:b, s:b, s:b, s:b, s:b, s:i, s:f, s:{s:I}, s:{s:I, s:I}}", "image_processor_type",
-                  dinov2 ? "BitImageProcessor" : "CLIPImageProcessor", "do_convert_rgb", 1, "do_resize", 1,
-                  "do_center_crop", 1, "do_rescale", 1, "do_normalize", 1, "resample", 3, "rescale_factor",
-                  1.0 / 255, "size", "shortest_edge", dinov2 ? (side * 256 + 112) / 224 : side, "crop_size",
-                  "height", side, "width", side);
-    json_t *mean = dinov2 ? json_pack("[f,f,f]", 0.485, 0.456, 0.406)
-                          : json_pack("[f,f,f]", 0.48145466, 0.4578275, 0.40821073);
-    json_t *deviation = dinov2 ? json_pack("[f,f,f]", 0.229, 0.224, 0.225)
-                               : json_pack("[f,f,f]", 0.26862954, 0.26130258, 0.27577711);
-    if (o) {
-        json_object_set(o, "image_mean", mean);
-        json_object_set(o, "image_std", deviation);
-    }
-    json_decref(mean);
-    json_decref(deviation);
+        json_pack("{s:s, s:b, s:b, s:b, s:b, s:b, s:i, s:f, s:{s:I, s:I}}", "image_processor_type", name,
+                  "do_convert_rgb", 1, "do_resize", how.resize != RESIZE_EXACT, "do_center_crop", 1,
+                  "do_rescale", 1, "do_normalize", 1, "resample", filters[how.resample], "rescale_factor",
+                  1.0 / 255, "crop_size", "height", side, "width", side);
+    if (!o) return NULL;
+    json_object_set_new(o, "size",
+                        how.resize == RESIZE_SQUASH
+                            ? json_pack("{s:I, s:I}", "height", resized, "width", resized)
+                            : json_pack("{s:I}", "shortest_edge", resized));
+    json_object_set_new(o, "image_mean", three(how.mean));
+    json_object_set_new(o, "image_std", three(how.std));
     return o;
 }
 

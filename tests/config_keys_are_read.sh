@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every key of the table is read by code outside core/config: c->train.steps, config.train.steps, and for a tower's also
-# tower->width where a struct config_tower is given. Comments, texts and assignments are no reading.
+# tower->width where a struct config_tower is given, images->mean where a struct config_images is. Comments, texts and assignments are no reading.
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -21,7 +21,7 @@ code() { # tree
             print ""
         }' >"$dir/plain"
         cat "$dir/plain" >&3
-        if grep -q 'struct config_tower' "$dir/plain"; then cat "$dir/plain" >&4; fi
+        if grep -q 'struct config_\(tower\|images\)' "$dir/plain"; then cat "$dir/plain" >&4; fi
     done <"$dir/files" 3>"$dir/all" 4>"$dir/towers"
 }
 end='([^a-z_0-9 =]| +[^ =]| *==|$)' # of the name, with no assignment behind it
@@ -30,6 +30,7 @@ unread() { # keys on stdin
         grep -qE "(->|[a-z]\\.)$(echo "$key" | sed 's/\./\\./')$end" "$dir/all" && continue
         case $key in
         model_[ts].*) grep -qE "tower->${key#*.}$end" "$dir/towers" && continue ;;
+        data.* | data_s.*) grep -qE "images->${key#*.}$end" "$dir/towers" && continue ;;
         train.precision) # is what the towers' dtype is where they say nothing, and these are read
             [ "$("$MEOPT" config list "$MEOPT_SOURCE/configs/dinov2.yaml" train.precision=fp32 | grep -c '^model_[ts].dtype = fp32')" = 2 ] && continue ;;
         esac

@@ -336,8 +336,7 @@ struct preprocess train_preprocess(const struct config *c)
     return how;
 }
 
-/* As few digits as bring the same float back. */
-static const char *float_text(char *text, size_t size, float value)
+const char *float_text(char *text, size_t size, float value)
 {
     for (int digits = 6; digits <= 9; digits++) {
         snprintf(text, size, "%.*g", digits, (double)value);

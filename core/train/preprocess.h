@@ -25,6 +25,8 @@ struct preprocess train_preprocess(const struct config *config);
  * not count. The configuration is resolved. */
 int preprocess_assign(struct config *config, const struct preprocess_found *found, bool pipeline_given,
                       struct error *err);
+/* As few digits as bring the same float back. */
+const char *float_text(char *text, size_t size, float value);
 /* One line for people: what it is, and where it is from. */
 void preprocess_text(const struct config *config, char *text, size_t size);
 
