@@ -19,10 +19,10 @@ static int settled(struct config *c, struct geometry *g, const char *tower, cons
     char *from = golden_path(tower, "model.safetensors", NULL),
          *model = path_join(directory, "model.safetensors");
     if (file_read(from, 1 << 20, &bytes, &count, err)) fail_msg("%s: %s", from, err->what);
-    assert_int_equal(file_replace(model, bytes, count, err), 0);
+    assert_int_equal(file_write_atomic(model, bytes, count, err), 0);
     for (; files && files[0]; files += 2) {
         char *path = path_join(directory, files[0]);
-        assert_int_equal(file_replace(path, files[1], strlen(files[1]), err), 0);
+        assert_int_equal(file_write_atomic(path, files[1], strlen(files[1]), err), 0);
         free(path);
     }
     overrides[n++] = xasprintf("model_t.weight=%s", model);
