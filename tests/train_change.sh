@@ -103,6 +103,7 @@ await '^what may change while it trains'
 await '^> optim.lr  *2.0e-3'
 keys Enter C-u
 keys -l 'abc'
+await 'abc_'
 keys Enter
 await 'optim.lr.*number'
 await '^> optim.lr  *abc_' # what was typed stays
@@ -126,6 +127,7 @@ keys e Down Down
 await '^> train.checkpoint_steps .*checkpoint every'
 keys Enter C-u
 keys -l 100
+await '100_'
 keys Enter
 await 'changed: train.checkpoint_steps [0-9]* -> 100' # a smaller one's checkpoints would push it off the screen at once
 await 'step [0-9]*  checkpoint'

@@ -5,7 +5,7 @@ set -eu
 work=$(mktemp -d -p "${TMPDIR:-/tmp}")
 group=
 socket=
-trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || true; test ! -s "$work/left" || kill -KILL $(cat "$work/left") 2>/dev/null || true; [ -z "$group" ] || rmdir "$group" 2>/dev/null || true; rm -rf "$work"' EXIT
+trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || true; test ! -s "$work/left" || kill -KILL $(cat "$work/left") 2>/dev/null || true; [ -z "$group" ] || rmdir "$group" 2>/dev/null || true; rm -rf "$work" || { sleep 2; rm -rf "$work"; }' EXIT
 fail() {
     echo "FAILED: $*" >&2
     tail -3 "$work"/*.err "$work"/runs/*/worker.log 2>/dev/null >&2 || true
@@ -73,6 +73,7 @@ held() { # the worker is stopped and stays so for a second, whoever wakes it
     for _ in $(seq 11); do
         kill -STOP "$worker" 2>/dev/null || return 1
         case $(sed 's/.*) //' "/proc/$worker/stat" 2>/dev/null) in '' | Z* | X*) return 1 ;; esac
+        [ "$(state "$hasty" state)" != stopped ] || return 1 # it has saved and said so
         sleep 0.1
     done
 }
@@ -83,6 +84,7 @@ for i in $(seq 20); do
     kill -INT $pid
     while ! grep -q 'saving, then stopping' "$hasty.err"; do sleep 0.02; done
     held && break
+    kill -CONT "$worker" 2>/dev/null || true
     wait $pid || true # it had saved already
 done
 kill -INT $pid # a person's second Ctrl-C

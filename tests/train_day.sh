@@ -50,7 +50,11 @@ while kill -0 $pid 2>/dev/null; do
             sleep 0.02
         done
         [ $how = q ] || kill -$how "$(cat viewer)"
-        printf q
+        printf q # and no end of file behind it: a key that comes with others is ignored
+        for _ in $(seq 500); do
+            [ ! -s viewer ] || kill -0 "$(cat viewer)" 2>/dev/null || break
+            sleep 0.02
+        done
     } | timeout 60 script -qefc 'echo $$ >viewer; exec "$MEOPT" attach day 2>viewer.err' screen >/dev/null 2>&1 || [ $how != q ] || fail "viewer $n"
     rm -f screen viewer
     n=$((n + 1))
