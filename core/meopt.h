@@ -173,7 +173,7 @@ struct meopt_options {
     int trust_clip;             /* lamb: trust ratio at most 1 */
     int always_adapt;           /* lamb: trust ratio also without weight decay (NVLAMB) */
     uint64_t seed;              /* of stochastic rounding */
-    int threads;                /* 0: as OpenMP decides */
+    int threads;                /* 0: as OpenMP decides; libmeopt-optim: the cores that meopt_create finds */
     int64_t small_count;        /* tensors of fewer elements stay fp32 altogether; default 4096 */
     int accumulator; /* enum meopt_state_format of gradient accumulators, or -1 for none (default) */
     int adapt_every; /* every so many steps the error of the stored state is measured; 0: never (default). A

@@ -56,6 +56,43 @@ END
 eval "\"\$cc\" -std=c11 -Wall -Wextra -Werror \"\$dir/file.c\" -o \"\$dir/file\" $(pkg-config --cflags --libs meopt-optim)"
 (cd "$dir" && LD_LIBRARY_PATH=$libdir ./file)
 
+# Steps ask the system nothing: with threads 0 the cores are counted when the handle is made, and not again.
+cat >"$dir/cores.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <meopt.h>
+#include <stdio.h>
+static int opened;
+FILE *fopen(const char *path, const char *mode) /* in place of the C library's, also for libmeopt-optim */
+{
+    FILE *(*open)(const char *, const char *);
+    *(void **)&open = dlsym(RTLD_NEXT, "fopen");
+    opened++;
+    return open(path, mode);
+}
+static float gradient[64];
+int main(void)
+{
+    struct meopt_options o;
+    struct meopt_error err = {0};
+    struct meopt *opt;
+    struct meopt_tensor table = {.name = "w", .ndim = 1, .shape = {64}};
+    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+    if (meopt_create(&opt, &o, &table, 1, &err)) return puts(err.message), 1;
+    int before = opened;
+    if (!before) return puts("meopt_create counts no cores: this test sees nothing"), 1;
+    for (int step = 1; step <= 3; step++) {
+        struct meopt_gradient g = {gradient, MEOPT_F32};
+        if (meopt_step(opt, step, 1e-3, 1, &g, NULL, &err)) return puts(err.message), 1;
+    }
+    meopt_destroy(opt);
+    if (opened != before) return printf("three steps have opened %d files\n", opened - before), 1;
+    return 0;
+}
+END
+eval "\"\$cc\" -std=c11 -Wall -Wextra -Werror \"\$dir/cores.c\" -o \"\$dir/cores\" $(pkg-config --cflags --libs meopt-optim) -ldl"
+LD_LIBRARY_PATH=$libdir "$dir/cores"
+
 # Loaded, used, forked and unloaded again as a binding does it: parent and child step on threads, to the same bits, and nothing stays.
 cat >"$dir/load.c" <<'END'
 #include <dlfcn.h>

@@ -21,6 +21,7 @@ void threads_settle(const char *root)
 }
 
 int threads_count(int wanted) { return wanted ? wanted : omp_get_max_threads(); }
+int threads_lasting(int wanted) { return wanted; }
 
 void threads_run(int threads, void (*run)(void *context, int thread, int threads), void *context)
 {
@@ -39,6 +40,7 @@ void threads_settle(const char *root) { (void)root; }
 enum { MOST = 256 };
 
 int threads_count(int wanted) { return wanted ? wanted : processors_cores(""); }
+int threads_lasting(int wanted) { return threads_count(wanted); }
 
 struct share {
     void (*run)(void *context, int thread, int threads);

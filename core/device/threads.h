@@ -9,6 +9,9 @@
 
 /* wanted 0: as many as OpenMP decides, or as there are cores to run on. At least 1. */
 int threads_count(int wanted);
+/* What an object that lasts hands to threads_count: without OpenMP the cores are counted here, once, because
+ * counting reads a hundred files of /sys. With OpenMP `wanted` itself, which costs nothing to ask. */
+int threads_lasting(int wanted);
 /* On a machine of several NUMA nodes: each of OpenMP's threads, the caller's among them, stays on one node
  * from here on, neighbours on the same, so that what a thread wrote first it finds near itself. Not where the
  * user has said otherwise (OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY), and not without OpenMP. root: "".

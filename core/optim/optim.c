@@ -3,6 +3,7 @@
 #include "core/optim/offload.h"
 #include "core/base/file.h"
 #include "core/base/hash.h"
+#include "core/device/threads.h"
 #include "kernels/cpu/select.h"
 
 #include <stdlib.h>
@@ -157,6 +158,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     struct meopt *opt = calloc(1, sizeof *opt);
     if (!opt) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     opt->options = o;
+    opt->options.threads = threads_lasting(o.threads);
     opt->device = device_of(&o);
     OPTIM_ENTER(opt);
     opt->kernels = optim_kernels_find(NULL);
