@@ -241,7 +241,10 @@ int meopt_options_preset(struct meopt_options *options, const char *preset, stru
 enum meopt_tensor_flags {
     MEOPT_NO_DECAY = 1, /* weight decay does not apply (norms, biases, tokens) */
     MEOPT_KEEP_F32 = 2, /* fp32 weights and states whatever the options say (tokens, positional embeddings) */
-    MEOPT_PART = 4 /* shape is the whole tensor's, of which `count` elements from `first` are held here */
+    MEOPT_PART = 4, /* shape is the whole tensor's, of which `count` elements from `first` are held here */
+    MEOPT_SHARED_MEMORY =
+        8 /* other tensors have the caller's weights or copy at other times (streaming); without
+             the flag tensors whose memory overlaps are refused. meopt_rebind does not look */
 };
 /* Without the flag, tensors with fewer than two dimensions other than 1, or fewer than small_count elements,
  * are kept in fp32 too. */
@@ -348,14 +351,16 @@ int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
 
 /* Moments in and out as fp32 in host memory, ranges as below: m is torch's exp_avg (momentum_buffer), v its
  * exp_avg_sq, NULL for apsgd and lion. updates: the steps that the tensor has taken, -1: as it was. Values
- * are rounded to nearest. */
+ * are rounded to nearest; one above 2^126, which only fp32 holds, is MEOPT_NOT_FINITE elsewhere. */
 int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *m,
                          const float *v, int64_t updates, struct meopt_error *err);
 int meopt_moments_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *m,
                          float *v, struct meopt_error *err);
 
 /* Weights in and out as fp32 in host memory, `count` elements from `first` (a multiple of 64). import rounds
- * to nearest at the width of the format; import after export restores the same bits in every format. */
+ * to nearest at the width of the format; import after export restores the same bits in every format. Values
+ * that bf16 would make infinite (above 3.3895e38; weights in fp32 alone: none) are MEOPT_NOT_FINITE. Between
+ * steps only. */
 int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *values,
                  struct meopt_error *err);
 int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *values,
@@ -366,8 +371,11 @@ int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t 
 /* Per-tensor steps, in any order, each tensor at most once a step: for gradient release inside backward. The
  * gradient is not kept: the caller may free it on return. A tensor left out keeps its weights and state.
  *
- * step counts from 1 and never repeats (it keys the random numbers); bias corrections count the updates of
- * each tensor. scale multiplies the gradient first (clipping, 1/micro-batches).
+ * step counts from 1 and rises for each tensor, because it keys the random numbers: a number that is not
+ * above that of the tensor's last step is MEOPT_BAD_ARGUMENT. It may come again when that step answered
+ * MEOPT_NOT_FINITE, and any number may come after the tensor's state, moments or weights were loaded or
+ * imported. Bias corrections count the updates of each tensor. scale multiplies the gradient first (clipping,
+ * 1/micro-batches).
  *
  * Non-finite gradients: the check runs inside the pass, on each group of 64 elements before its weights are
  * touched. A group with a NaN or infinity keeps its old weights and state; the rest of that tensor has taken

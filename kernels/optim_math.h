@@ -136,8 +136,8 @@ struct state_code {
         22, 7, 0x3fffffu, 8, 124u << 23, 0x3fc00000u, 0x4fffffu, 6                                           \
     }
 
-/* A group with a gradient of NaN, infinity or 2^63 and more is refused:
- * sums of four squares reach these bits (2^126). */
+/* A group is refused where the squares of four of its gradients add up to these bits (2^126): with a NaN, an
+ * infinity, one gradient of 2^63 or four of 2^62. */
 #define GRADIENT_SQUARES_MAX 0x7e800000u
 
 /* Scale byte of a group from the bits of its largest magnitude. 0: all zero. */

@@ -91,6 +91,7 @@ int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err)
     struct tensor *t = &opt->tensors[tensor], host;
     if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer has no weights");
     if ((status = tensor_hold(opt, t, PART_WEIGHTS, &host, err))) return status;
+    t->last_step = 0;
     if (host.correction) memset(host.correction, 0, t->layout.correction_bytes);
     for (int64_t i = 0; host.copy && i < t->layout.count; i++) {
         uint32_t bits = (uint32_t)((const uint16_t *)host.copy)[i] << 16;
@@ -151,6 +152,14 @@ int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_
             return optim_fail(err, MEOPT_NOT_FINITE,
                               "moments for %.100s hold a NaN, an infinity or a negative second moment",
                               t->name);
+    bool exact = t->layout.m == STATE_F32 && (t->layout.v == STATE_F32 || t->layout.v == STATE_NONE);
+    for (int64_t i = 0; i < count && !exact; i++)
+        if (fabsf(m[i]) > 0x1p126f || (v && v[i] > 0x1p126f))
+            return optim_fail(
+                err, MEOPT_NOT_FINITE,
+                "moments for %.100s hold a value above 2^126: no gradient that is stepped makes it, and "
+                "fewer bits than fp32 have no room for it",
+                t->name);
     if ((status = tensor_hold(opt, t, PART_STATE, &host, err))) return status;
     struct optim_task task = task_of(opt, &host);
     int64_t group = first / OPTIM_GROUP, whole = group + count / OPTIM_GROUP, tail = count % OPTIM_GROUP;
@@ -162,6 +171,7 @@ int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_
         opt->kernels->state_in(&task, whole, whole + 1, last_m, v ? last_v : NULL);
     }
     status = tensor_release(opt, t, &host, true, err);
+    t->last_step = 0;
     if (!status && updates >= 0) t->updates = updates;
     return status;
 }

@@ -6,6 +6,7 @@
 #include "core/device/threads.h"
 #include "kernels/cpu/select.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,6 +113,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     t->whole = from->flags & MEOPT_PART ? 1 : 0;
     for (int d = 0; d < t->ndim; d++) t->whole *= t->shape[d];
     t->decay = !(from->flags & MEOPT_NO_DECAY);
+    t->shares = from->flags & MEOPT_SHARED_MEMORY;
     t->lr_scale = from->lr_scale;
     t->trial = (struct trial){l->asked_m, l->asked_v, 0};
     t->key = fnv1a(t->name); /* its place in the table must not matter */
@@ -141,6 +143,47 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     clear_block(opt, t, t->samples, l->samples_bytes);
     state_clear(opt, t);
     return MEOPT_OK;
+}
+
+/* The caller's memory of a tensor: its weights, or their copy. */
+struct extent {
+    uintptr_t begin, end;
+    const struct tensor *tensor;
+};
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct extent *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* Two tensors in one place would undo each other's steps. */
+static int refuse_overlap(const struct meopt *opt, struct meopt_error *err)
+{
+    struct extent *extents = calloc(2 * opt->count + 1, sizeof *extents);
+    size_t n = 0;
+    int status = MEOPT_OK;
+    if (!extents) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", opt->count);
+    for (size_t i = 0; i < opt->count; i++) {
+        const struct tensor *t = &opt->tensors[i];
+        size_t count = (size_t)t->layout.count;
+        uintptr_t weights = (uintptr_t)t->weights, copy = (uintptr_t)t->copy;
+        if (t->shares || !count) continue;
+        if (!t->own_weights)
+            extents[n++] =
+                (struct extent){weights, weights + count * optim_weight_bytes(t->layout.weights), t};
+        if (copy && !t->own_copy) extents[n++] = (struct extent){copy, copy + count * 2, t};
+    }
+    qsort(extents, n, sizeof *extents, by_begin);
+    for (size_t i = 1; i < n && !status; i++)
+        if (extents[i].begin < extents[i - 1].end)
+            status = optim_fail(
+                err, MEOPT_BAD_ARGUMENT,
+                "tensors %.100s and %.100s share memory at %p: without MEOPT_SHARED_MEMORY each has its "
+                "own",
+                extents[i - 1].tensor->name, extents[i].tensor->name, (void *)extents[i].begin);
+    free(extents);
+    return status;
 }
 
 int meopt_create(struct meopt **out, const struct meopt_options *options, const struct meopt_tensor *tensors,
@@ -183,6 +226,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
         if (meopt_find(opt, opt->tensors[i].name) != (int64_t)i)
             status =
                 optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
+    if (!status && !o.dry) status = refuse_overlap(opt, err);
     if (!status && !(opt->partials = calloc(chunks ? chunks : 1, sizeof *opt->partials)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
     if (!status && !(opt->sums = calloc(places + 2 + watched * adapt_values(), sizeof *opt->sums)))
@@ -294,19 +338,33 @@ int optim_range_check(const struct meopt *opt, size_t tensor, int64_t first, int
     return MEOPT_OK;
 }
 
+/* Would one of them be infinite in bf16? */
+static bool beyond_bf16(const float *values, int64_t count)
+{
+    float largest = 0;
+    for (int64_t i = 0; i < count; i++) largest = fmaxf(largest, fabsf(values[i]));
+    return largest > 0x1.fep127f;
+}
+
 int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *values,
                  struct meopt_error *err)
 {
     OPTIM_ENTER(opt);
     int status = optim_range_check(opt, tensor, first, count, values, err), finite = 1;
+    if (!status) status = optim_between_steps(opt, err);
     if (status || !count) return status;
     double squares = 0;
     optim_sum_squares(values, GRADIENT_F32, count, &squares, &finite);
     if (!finite)
         return optim_fail(err, MEOPT_NOT_FINITE, "weights for %.100s hold a NaN or an infinity",
                           opt->tensors[tensor].name);
+    if (opt->tensors[tensor].layout.weights != WEIGHTS_F32 && beyond_bf16(values, count))
+        return optim_fail(err, MEOPT_NOT_FINITE,
+                          "weights for %.100s hold a value above 3.3895e38, bf16's largest",
+                          opt->tensors[tensor].name);
     struct tensor host;
     if ((status = tensor_hold(opt, &opt->tensors[tensor], PART_WEIGHTS, &host, err))) return status;
+    opt->tensors[tensor].last_step = 0;
     struct optim_task task = task_of(opt, &host);
     int64_t group = first / OPTIM_GROUP, whole = group + count / OPTIM_GROUP;
     opt->kernels->weights_in(&task, group, whole, values);

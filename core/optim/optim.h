@@ -39,6 +39,7 @@ struct tensor {
     int64_t shape[8], first;
     int64_t whole; /* elements of the tensor of which this is a part (MEOPT_PART); 0: shape is what is here */
     bool decay;
+    bool shares; /* MEOPT_SHARED_MEMORY */
     double lr_scale;
     bool grouped;             /* it has options of its own: */
     struct meopt_group group; /* meopt_set_group */
@@ -54,6 +55,7 @@ struct tensor {
     float root_scale, eps; /* of the step that the samples took last */
     struct trial trial;
     int64_t updates;     /* steps taken */
+    int64_t last_step;   /* number of the last of them, which the next one's is above; 0: any may come */
     int64_t accumulated; /* gradients added since the accumulator was last emptied */
     bool stepped;        /* in the current step */
     struct optim_partial found;

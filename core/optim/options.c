@@ -208,6 +208,10 @@ int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
     if (to->ndim < 0 || to->ndim > 8)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %d dimensions, at most 8 are possible",
                           to->name, to->ndim);
+    if (to->flags & ~(unsigned)(MEOPT_NO_DECAY | MEOPT_KEEP_F32 | MEOPT_PART | MEOPT_SHARED_MEMORY))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s: flags are %#x, enum meopt_tensor_flags ends at %#x", to->name,
+                          to->flags, (unsigned)MEOPT_SHARED_MEMORY);
     int64_t count = 1;
     for (int d = 0; d < to->ndim; d++)
         if (to->shape[d] < 0 || __builtin_mul_overflow(count, to->shape[d], &count) ||

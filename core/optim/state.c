@@ -254,6 +254,7 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
                         struct meopt_error *err)
 {
     t->updates = r->updates;
+    t->last_step = 0;
     if (r->flags & RECORD_PROMOTED && opt->options.adapt_every > 0 &&
         (r->m != t->layout.m || r->v != t->layout.v)) {
         uint8_t *before = t->state;

@@ -179,6 +179,8 @@ static int step_begin(struct meopt *opt, int64_t step, double lr, int check, str
     if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
     if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer cannot step");
     if (optim_between_steps(opt, err)) return MEOPT_BAD_ORDER;
+    if (check < 0 || check > 2)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "check is %d, must be 0, 1 or 2", check);
     if (step < 1)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "step is %lld, steps count from 1", (long long)step);
     if (!isfinite(lr) || lr < 0) return optim_fail(err, MEOPT_BAD_ARGUMENT, "the learning rate is %g", lr);
@@ -207,6 +209,10 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, const v
     if (t->stepped)
         return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has already taken step %lld", t->name,
                           (long long)opt->step);
+    if (opt->step <= t->last_step)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s: step is %lld, its last one was %lld: numbers rise", t->name,
+                          (long long)opt->step, (long long)t->last_step);
     if (!isfinite(scale))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient scale is %g", t->name, scale);
     *task = task_of(opt, t);
@@ -227,6 +233,7 @@ static int task_finish(const struct meopt *opt, struct tensor *t, bool accumulat
 {
     t->stepped = true;
     t->updates++;
+    t->last_step = opt->step - (t->found.bad_groups > 0); /* a bad one may be made again */
     if (accumulated) {
         t->accumulated = 0;
         opt->device->optim->clear(opt->device, t->accumulator, t->layout.accumulator_bytes, chunks_of(t),
@@ -365,6 +372,7 @@ static int deferred_results(struct meopt *opt, struct meopt_error *err)
         struct tensor *t = &opt->tensors[i];
         if (!t->stepped) continue;
         t->found = partials_total(opt, t);
+        t->last_step = opt->step - (t->found.bad_groups > 0);
         if (!isinf(t->found.gradient_squares)) continue;
         t->updates--; /* the check refused it */
         adapt_done(t);

@@ -196,7 +196,8 @@ static struct meopt_tensor tensor_row(const struct trainer *t, int index, int we
                                .ndim = p->ndim,
                                .lr_scale = p->head ? t->config->optim.head_lr_scale : 1,
                                .flags = (p->decay ? 0u : MEOPT_NO_DECAY) |
-                                        (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u),
+                                        (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u) |
+                                        (t->student->options.weight_buffers ? MEOPT_SHARED_MEMORY : 0u),
                                .weights = p->master ? (void *)p->master : p->weight};
     if (p->master) row.copy = p->weight;
     for (int d = 0; d < p->ndim; d++) row.shape[d] = p->shape[d];
