@@ -134,7 +134,8 @@ static bool answer(struct dash *d, int kind, wint_t c)
 bool dash_key(struct dash *d, int kind, wint_t c)
 {
     if (d->asks.word) return answer(d, kind, c);
-    if (kind == KEYS_PASTED && !(d->edit.open && d->edit.typing)) {
+    bool field = (d->edit.open && d->edit.typing) || (d->tab == TAB_LOG && d->log.typing);
+    if (kind == KEYS_PASTED && !field) {
         snprintf(d->message, sizeof d->message, "pasted text is ignored");
         return false;
     }
@@ -147,7 +148,7 @@ bool dash_key(struct dash *d, int kind, wint_t c)
         dash_edit_key(d, kind, c);
         return false;
     }
-    if (dash_why_key(d, kind, c) || dash_chart_key(d, kind, c)) return false;
+    if (dash_log_key(d, kind, c) || dash_why_key(d, kind, c) || dash_chart_key(d, kind, c)) return false;
     if (kind == KEY_CODE_YES) {
         if (c == KEY_UP) select_card(d, -1);
         else if (c == KEY_DOWN) select_card(d, 1);

@@ -143,8 +143,8 @@ static int y_range(const struct dash *d, const struct curve *c, double *low, dou
     if (n >= 50 && !d->outliers && !d->log_scale) {
         double a = sorted[n / 100], b = sorted[n - 1 - n / 100], pad = (b - a) * 0.05;
         if (b > a && sorted[n - 1] - sorted[0] > 3 * (b - a)) {
-            *low = a - pad;
-            *high = b + pad;
+            *low = fmax(a - pad, sorted[0]);
+            *high = fmin(b + pad, sorted[n - 1]);
             for (int i = 0; i < n; i++) cut += sorted[i] < *low || sorted[i] > *high;
         }
     }
@@ -173,9 +173,10 @@ void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int *p
             double v = p->flat    ? (p->y_max + p->y_min) / 2
                        : p->h > 1 ? p->y_max - (p->y_max - p->y_min) * y / (p->h - 1)
                                   : p->y_max;
-            if (!p->empty)
-                dash_put(top + y, r->x, PLOT_LABELS - 1, dash_paint(PAIR_DIM),
-                         dash_number(label, sizeof label, p->log ? pow(10, v) : v));
+            if (p->log) v = pow(10, v);
+            if (strlen(dash_number(label, sizeof label, v)) >= PLOT_LABELS)
+                snprintf(label, sizeof label, "%.1e", v);
+            if (!p->empty) dash_put(top + y, r->x, PLOT_LABELS - 1, dash_paint(PAIR_DIM), label);
         }
         for (int x = 0; x < p->w; x++) {
             size_t at = (size_t)y * (size_t)p->w + (size_t)x;

@@ -78,8 +78,11 @@ static void state_text(const struct dash *d, char *dst, size_t size, int *pair)
                  dash_duration(silent, sizeof silent, f->silent_s), f->phase);
     } else if (f->live_time > 0 && (double)time(NULL) - f->live_time > SILENT_SECONDS) {
         *pair = PAIR_BAD;
-        snprintf(dst, size, "no sign for %s",
-                 dash_duration(silent, sizeof silent, (double)time(NULL) - f->live_time));
+        dash_duration(silent, sizeof silent, (double)time(NULL) - f->live_time);
+        if (!f->disk_full) snprintf(dst, size, "no sign for %s", silent);
+        else
+            snprintf(dst, size, "disk full: nothing written for %s%s", silent,
+                     s->here ? "; it trains on" : "");
     } else {
         snprintf(dst, size, "%s",
                  f->phase[0] && strcmp(f->phase, "waiting for images") != 0 ? f->phase : s->state);
@@ -169,26 +172,13 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     dash_put(r->y + 2, r->x, r->w, 0, line);
 }
 
-/* ---- log, help, foot ---- */
+/* ---- events, help, foot ---- */
 
-static void draw_log(struct dash *d, const struct dash_rect *r)
+/* What has gone wrong, and the last events. */
+static void draw_events(const struct dash *d, const struct dash_rect *r)
 {
     const struct follow *f = dash_shown(d);
     int y = r->y, lines = r->h;
-    if (d->tab == TAB_LOG && lines > 2) { /* events above, the worker's own words below */
-        int64_t events = f->event_count < lines / 2 ? f->event_count : lines / 2, room;
-        dash_put(y++, r->x, r->w, A_BOLD, "events");
-        for (int64_t i = f->event_count - events; i < f->event_count; i++)
-            dash_put(y++, r->x, r->w, 0, f->events[i % FOLLOW_LINES]);
-        dash_put(y++, r->x, r->w, A_BOLD, "worker.log");
-        room = r->y + r->h - y;
-        int64_t kept = f->log_count < FOLLOW_LINES ? f->log_count : FOLLOW_LINES;
-        if (d->scroll > kept - room) d->scroll = (int)(kept > room ? kept - room : 0);
-        int64_t last = f->log_count - d->scroll,
-                first = last - room > f->log_count - kept ? last - room : f->log_count - kept;
-        for (int64_t i = first; i < last; i++) dash_put(y++, r->x, r->w, 0, f->log[i % FOLLOW_LINES]);
-        return;
-    }
     const struct run_status *s = &f->status;
     struct verdict v = judge(d);
     if (s->message[0] && lines >= 2 && !d->options->replay && !d->past) {
@@ -217,7 +207,8 @@ static void draw_help(struct dash *d, const struct dash_rect *r)
         "1-4, Tab, Shift-Tab   overview, charts, memory, log",
         "up down, k j, PgUp PgDn   select a card or chart, its page; in the log, scroll",
         "left right   through the run: bars, cards, log, charts as at that step; Home, End;",
-        "             Shift goes further, Esc comes back",
+        "             Shift goes further, Esc comes back; in the log: along long lines, oldest, newest",
+        "/ n N        in the log: search a word, next older and newer line",
         "r            of an ended run: go on from the checkpoint before that step",
         "+ - [ ] 0    zoom in and out about the cursor, earlier, later, all again",
         "z            the last 2000 steps, the last 200, all",
@@ -273,14 +264,19 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
         dash_put(r->y, x, r->x + r->w - x, i == (int)d->tab ? (int)A_REVERSE : dash_paint(PAIR_DIM), text);
         x += (int)strlen(text) + 2;
     }
-    bool memory = d->tab == TAB_MEMORY;
-    const char *all = dash_alive(d) ? memory ? "Enter why so much  c save  x stop  q leave, the run goes on"
-                                             : "c save  e change  x stop  q leave, the run goes on"
-                      : memory      ? "Enter why so much  r go on  q leave"
-                                    : "z range  r go on  q leave",
-               *few = dash_alive(d) ? memory ? "Enter why so much  x stop  q" : "c save  e change  x stop  q"
-                      : memory      ? "Enter why so much  q leave"
-                                    : "r go on  q leave",
+    bool memory = d->tab == TAB_MEMORY, log = d->tab == TAB_LOG, back = isfinite(d->cursor);
+    const char *all = back            ? "Esc back to now"
+                      : log           ? "/ search  left right  End newest  q leave"
+                      : dash_alive(d) ? memory ? "Enter why so much  c save  x stop  q leave, the run goes on"
+                                               : "c save  e change  x stop  q leave, the run goes on"
+                      : memory        ? "Enter why so much  r go on  q leave"
+                                      : "z range  r go on  q leave",
+               *few = back  ? "Esc back to now"
+                      : log ? "/ search  left right"
+                      : dash_alive(d)
+                          ? memory ? "Enter why so much  x stop  q" : "c save  e change  x stop  q"
+                      : memory ? "Enter why so much  q leave"
+                               : "r go on  q leave",
                *hints = all;
     if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = few;
     if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = "q leave";
@@ -314,7 +310,8 @@ void dash_draw(struct dash *d)
         if (l.speed.h) dash_chart(d, METRIC_IMAGES_PER_S, &l.speed, false);
     }
     if (l.log.h && d->tab == TAB_HELP) draw_help(d, &l.log);
-    else if (l.log.h) draw_log(d, &l.log);
+    else if (l.log.h > 2 && d->tab == TAB_LOG) dash_log_draw(d, &l.log);
+    else if (l.log.h) draw_events(d, &l.log);
     if (d->others.open) dash_others_draw(d, rows, columns);
     if (d->edit.open) dash_edit_draw(d, rows, columns);
     draw_footer(d, &l.footer);

@@ -51,6 +51,11 @@ struct dash {
         struct change_values values;
         char typed[CHANGE_TEXT];
     } edit;
+    struct {
+        bool typing;
+        char word[64];     /* that is searched; "" none */
+        int column, found; /* the first column that is shown; lines back */
+    } log;
     int selected, top;         /* card */
     int chart, charts_at_once; /* the one that is selected; how many a page has */
     int scroll;                /* lines back in the log */

@@ -61,6 +61,12 @@ void dash_others_open(struct dash *d);
 void dash_others_key(struct dash *d, int kind, wint_t c);
 void dash_others_draw(const struct dash *d, int rows, int columns);
 
+/* ---- dash_log.c ---- */
+
+/* A key of the log tab; false when it is none of its. */
+bool dash_log_key(struct dash *d, int kind, wint_t c);
+void dash_log_draw(struct dash *d, const struct dash_rect *r);
+
 /* ---- dash_why.c ---- */
 
 /* A key of the memory tab: a class opens into its tensors. False when it is none of its. */

@@ -55,19 +55,38 @@ bool dash_why_key(struct dash *d, int kind, wint_t c)
     return true;
 }
 
-static void draw_row(const struct dash *d, const struct explain_row *row, int y, const struct dash_rect *r)
+/* Draws a tensor and, where its memory can be saved, the keys to type, whole: in lines of their own where the
+ * rest of the line is too short. Returns the lines taken. */
+static int draw_row(const struct dash *d, const struct explain_row *row, int y, const struct dash_rect *r)
 {
     char line[400], bytes[24], saved[24], count[24] = "";
-    int name = r->w >= 100 ? 44 : 26;
+    int name = r->w >= 100 ? 44 : 26, x = r->x + name + 14, lines = 1, bottom = r->y + r->h;
+    const struct remedy *remedy = row->remedy < 0 ? NULL : &d->why.what.remedies[row->remedy];
+    char advice[400] = "";
+    if (remedy)
+        snprintf(advice, sizeof advice, "-%s x%.2f %s", dash_bytes(saved, sizeof saved, row->saved),
+                 remedy->cost, remedy->keys);
+    if (x + (int)strlen(advice) > r->x + r->w) {
+        x = r->x + 13;
+        lines++;
+    }
+    if (!remedy || lines > 1) name = r->w - 13;
     if (row->count > 1) snprintf(count, sizeof count, "x%lld", (long long)row->count);
-    snprintf(line, sizeof line, "%7s %-4s %-*.*s ", dash_bytes(bytes, sizeof bytes, row->bytes), count, name,
-             name, row->name);
+    snprintf(line, sizeof line, "%7s %-4s %.*s", dash_bytes(bytes, sizeof bytes, row->bytes), count, name,
+             row->name);
     dash_put(y, r->x, r->w, 0, line);
-    if (row->remedy < 0) return;
-    const struct remedy *remedy = &d->why.what.remedies[row->remedy];
-    snprintf(line, sizeof line, "-%s x%.2f %s", dash_bytes(saved, sizeof saved, row->saved), remedy->cost,
-             remedy->keys);
-    dash_put(y, r->x + name + 14, r->w - name - 14, dash_paint(PAIR_GOOD), line);
+    for (const char *rest = advice; *rest && y + lines <= bottom;) {
+        int room = r->x + r->w - x, n = (int)strlen(rest);
+        if (n > room)
+            for (n = room; n > 0 && rest[n] != ' ';) n--; /* between two keys */
+        if (n <= 0) n = room;
+        char part[400];
+        snprintf(part, sizeof part, "%.*s", n, rest);
+        dash_put(y + lines - 1, x, room, dash_paint(PAIR_GOOD), part);
+        rest += n + strspn(rest + n, " ");
+        if (*rest) lines++;
+    }
+    return lines;
 }
 
 void dash_why_draw(struct dash *d, const struct dash_rect *r)
@@ -88,7 +107,7 @@ void dash_why_draw(struct dash *d, const struct dash_rect *r)
              "planned, blocks together: what shrinks it, compute x, its key. up down Esc");
     y++;
     for (int i = 0; i < e->row_count && y < r->y + r->h; i++)
-        if (e->rows[i].class == d->why.class && skip-- <= 0) draw_row(d, &e->rows[i], y++, r);
+        if (e->rows[i].class == d->why.class && skip-- <= 0) y += draw_row(d, &e->rows[i], y, r);
 }
 
 void dash_why_end(struct dash *d)

@@ -229,7 +229,9 @@ static void cell_text(char *dst, size_t size, const struct run_brief *b, enum co
         break;
     case COLUMN_LOSS:
         if (b->last.step < 0) snprintf(dst, size, "-");
-        else snprintf(dst, size, "%.4g", b->last.loss);
+        else if (strlen(dash_number(dst, size, b->last.loss)) > (size_t)columns[column].width)
+            snprintf(dst, size, "%.1e", b->last.loss);
+        if (isnan(b->last.loss)) snprintf(dst, size, "%s", b->last.step < 0 ? "-" : "NaN");
         break;
     case COLUMN_LEFT: dash_duration(dst, size, b->left_s); break;
     case COLUMN_PEAK: dash_bytes(dst, size, b->peak_bytes > 0 ? (double)b->peak_bytes : -1); break;

@@ -14,6 +14,21 @@ start() { # WIDTH HEIGHT COMMAND
 }
 value() { sed -n "$2p" "$dir/runs/one/metrics.jsonl" | sed "s/.*\"$1\":\([0-9.e-]*\).*/\1/"; } # KEY LINE
 
+# small losses with outliers: the axis begins at the least of them, and its numbers are whole; the list tells them as well
+dash_run "$dir/small/one" 1 400
+awk 'BEGIN {
+    for (i = 1; i <= 400; i++)
+        printf "{\"step\":%d,\"epoch\":1,\"loss\":%.9g,\"cosine\":0.99,\"lr\":1e-4,\"grad_norm\":1,\"images_per_s\":100,\"step_ms\":10.0,\"data_wait_ms\":0.1}\n", i, i < 4 ? 0.5 : 1.3e-4 * exp(-i / 60) + 1.035e-6
+}' >"$dir/small/one/metrics.jsonl"
+start 80 24 'attach small/one'
+await '^loss 1.[0-9]*e-06 .*outliers cut'
+await '^1.[0-9]*e-06 '
+if tmux -L "$socket" capture-pane -p | grep -e '^-\|^[0-9.]*e-0 '; then fail "the axis of small losses"; fi
+keys q
+await 'status 0'
+stop
+"$MEOPT" runs --run-dir "$dir/small" | grep -q ' 1.[0-9]*e-06 ' || fail "small losses in the list: $("$MEOPT" runs --run-dir "$dir/small")"
+
 start 80 24 'attach one'
 await 'step 1000/1000'
 keys 2

@@ -65,7 +65,9 @@ for size in '80 24' '132 43'; do
     await '^planned, blocks together'
     await 'K *x2 *blocks.\*.*weight'
     keys Down Down Down
-    await 'x2 *blocks.\*.queries, keys.* -[0-9.]*K x1\.0[0-9] train\.[a-z_]*='
+    await 'x2 *blocks.\*.queries, keys'
+    # the keys are whole, so that they can be typed
+    await '\(^\|  \) *-[0-9.]*K x1\.0[0-9] train\.micro_batch=4 optim\.clip_mode=auto *$'
     keys Up
     await 'moments of blocks'
     keys Escape

@@ -38,8 +38,14 @@ for size in '80 24' '132 43'; do
     await '^step  *10/1000'
     ! tmux -L "$socket" capture-pane -p | grep -q 'step  *400/1000' || fail "the log goes on behind the cursor"
     ! tmux -L "$socket" capture-pane -p | grep -q 'changed' || fail "the events go on behind the cursor"
+    keys End # in the log: its newest line
+    await 'as it was at step 11$'
+    await 'Esc back to now'
+    keys 1
+    await '1 overview'
     keys End
     await 'as it was at step 1000'
+    keys 4
     await 'changed: optim.lr 1.0e-4 -> 1.0e-5'
     await '^step  *1000/1000'
     keys Escape

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@ enum {
     SAMPLES = FOLLOW_POINTS / 2,
     REFRESH_BYTES = 8 << 20,
     TAIL = 64 << 10,
+    LEAST_ROOM = 64 << 10, /* bytes: less is a full disk */
     GLANCES = 32
 };
 
@@ -423,7 +425,10 @@ void follow_refresh(struct follow *f)
 {
     struct run_status status;
     struct stat st;
+    struct statvfs disk;
     f->gone = stat(f->directory, &st) != 0 && errno == ENOENT;
+    f->disk_full = !f->replay && statvfs(f->directory, &disk) == 0 && disk.f_blocks > 0 &&
+                   (double)disk.f_bavail * (double)disk.f_frsize < LEAST_ROOM;
     if (run_status_read(&status, f->directory, NULL) == 0) f->status = status;
     take_meta(f);
     take_metrics(f);

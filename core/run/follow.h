@@ -77,7 +77,8 @@ struct follow_card {
 
 struct follow {
     char *directory;
-    bool gone; /* the directory */
+    bool gone;      /* the directory */
+    bool disk_full; /* its file system has no room left: what the run writes does not arrive */
     struct run_status status;
 
     /* meta.json, plan.json */
