@@ -12,6 +12,7 @@
 #include "core/base/platform.h"
 #include "core/run/follow.h"
 #include "core/run/request.h"
+#include "core/run/run.h"
 #include "core/run/status.h"
 
 #include <dirent.h>
@@ -208,12 +209,23 @@ static void warn_silent(const char *directory)
     run_brief_free(&b);
 }
 
+static bool may_be_restarted(const struct run_status *s)
+{
+    return run_status_over(s) && (!s->ended || s->exit_code == EXIT_RANK_LOST || s->exit_code > EXIT_SIGNAL);
+}
+
 static int stop_in(const struct arguments *args, const char *directory, struct error *err)
 {
     bool at_once = argument_flag(args, "now");
     struct run_status s;
     int code = run_status_read(&s, directory, err);
     if (code) return code;
+    /* a worker that was killed, or has written that a rank was lost: its supervisor, which starts the run
+     * again, puts that right at once */
+    for (int i = 0; i < 20 && may_be_restarted(&s) && run_held(directory); i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+        if ((code = run_status_read(&s, directory, err)) != 0) return code;
+    }
     if (run_status_over(&s)) {
         log_info("%s has ended already: %s", directory, s.state);
         return 0;

@@ -51,6 +51,7 @@ static void phase(void *context, enum train_phase at)
     struct talk *talk = context;
     if (at == PHASE_END) atomic_store(&talk->ranks.trainer, NULL); /* it is closed soon */
     atomic_store(&talk->report->phase, at);
+    if (signals_asked(WISH_STOP)) atomic_store(&talk->report->stop_wanted, 1);
     atomic_fetch_add(&talk->report->marks, 1);
 }
 

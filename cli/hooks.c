@@ -31,7 +31,21 @@ struct hooks {
     pid_t pid;       /* of the one that runs; 0: none */
     double begun, seconds;
     bool failed, dropped; /* said once */
+    bool nowhere;         /* the run's directory is not there any more */
 };
+
+static void set_directory(struct hooks *h, const char *directory)
+{
+    free(h->directory);
+    free(h->whole);
+    free(h->name);
+    h->directory = xstrdup(directory);
+    while (strlen(h->directory) > 1 && h->directory[strlen(h->directory) - 1] == '/')
+        h->directory[strlen(h->directory) - 1] = 0;
+    h->whole = realpath(directory, NULL);
+    if (!h->whole) h->whole = xstrdup(h->directory);
+    h->name = xstrdup(path_basename(h->whole));
+}
 
 struct hooks *hooks_open(const char *directory, const char *on_event, const char *on_end)
 {
@@ -40,18 +54,22 @@ struct hooks *hooks_open(const char *directory, const char *on_event, const char
     struct hooks *h = xcalloc(1, sizeof *h);
     h->on_event = on_event;
     h->on_end = on_end;
-    h->directory = xstrdup(directory);
-    while (strlen(h->directory) > 1 && h->directory[strlen(h->directory) - 1] == '/')
-        h->directory[strlen(h->directory) - 1] = 0;
-    h->whole = realpath(directory, NULL);
-    if (!h->whole) h->whole = xstrdup(h->directory);
-    h->name = xstrdup(path_basename(h->whole));
+    set_directory(h, directory);
     h->waiting = json_array();
     h->seconds = seconds && atof(seconds) > 0 ? atof(seconds) : HOOK_SECONDS;
     tail_init(&h->events, directory, "events.jsonl");
     if (on_event && tail_look(&h->events, NULL) >= 0)
         for (size_t bytes; tail_line(&h->events, &bytes);) {}
     return h;
+}
+
+void hooks_moved(struct hooks *h, const char *directory)
+{
+    if (!h) return;
+    h->nowhere = !directory;
+    if (!directory) return;
+    set_directory(h, directory);
+    tail_moved(&h->events, directory);
 }
 
 /* ---- the facts ---- */
@@ -198,7 +216,8 @@ static void run(struct hooks *h, json_t *facts)
     /* memory, not a pipe: nobody waits for one that does not read */
     struct error err = {0};
     int input = memory_file("meopt-hook", false), output;
-    if (run_append(h->directory, "hooks.log", &output, &err) && !h->failed)
+    if (h->nowhere) output = -1;
+    else if (run_append(h->directory, "hooks.log", &output, &err) && !h->failed)
         log_warn("what hooks say is not kept: %s: %s", err.file, err.what);
     if (output < 0) output = open("/dev/null", O_WRONLY | O_CLOEXEC);
     bool ready = text && input >= 0 && output >= 0 && write(input, text, strlen(text)) >= 0 &&

@@ -17,6 +17,8 @@ struct hooks;
 /* Events that stand there already are not told. NULL when neither command is given; everything below takes
  * it. */
 struct hooks *hooks_open(const char *directory, const char *on_event, const char *on_end);
+/* The run is at this path now; NULL: nowhere, and what commands say is not kept. */
+void hooks_moved(struct hooks *hooks, const char *directory);
 /* Look for events, begin what waits, reap what has ended. Does not block. */
 void hooks_update(struct hooks *hooks);
 /* The run has ended so, and state.json says it. */

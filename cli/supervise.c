@@ -26,7 +26,7 @@
 /* What the supervisor hears, and, but for the last, the worker too (core/train/signals.h): it is started with
  * them blocked and takes what came meanwhile once it can. */
 static const int heard[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGPWR, SIGCHLD};
-enum { HEARD = sizeof heard / sizeof *heard };
+enum { HEARD = sizeof heard / sizeof *heard, FIRST_PAUSE_SECONDS = 5 /* then twice as long each time */ };
 
 static sigset_t heard_set(int count)
 {
@@ -44,6 +44,19 @@ void workers_signal(const struct supervisor *v, int number)
 {
     for (int i = 0; i < v->count; i++)
         if (worker_lives(v, i)) kill(v->workers[i].pid, number);
+}
+
+bool supervisor_at_home(struct supervisor *v)
+{
+    const char *before = v->home.directory;
+    struct error why = {0};
+    bool here = run_follow(&v->home, &why) == 0 && run_is_here(&v->home);
+    if (v->home.directory != before || here == v->strayed)
+        hooks_moved(v->hooks, here ? v->home.directory : NULL);
+    if (!here && !v->strayed)
+        log_warn("the directory %s is not this run's any more: nothing is written there", v->home.directory);
+    v->strayed = !here;
+    return here;
 }
 
 /* argv of a worker, growing. */
@@ -103,7 +116,7 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
         if (s->brief) dup2(2, 1);
     } else {
         int log;
-        if (run_append(s->directory, "worker.log", &log, NULL) == 0) {
+        if (run_append(v->home.directory, "worker.log", &log, NULL) == 0) {
             dup2(log, 1);
             dup2(log, 2);
         }
@@ -131,9 +144,13 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
     if (s->stop_after) add_number(&w, "--stop-after", s->stop_after);
     if (threads) add_number(&w, "--threads", threads);
     add_word(&w, "--");
-    add_word(&w, s->directory);
+    add_word(&w, v->home.directory);
     add_word(&w, NULL);
     execv("/proc/self/exe", (char *const *)(uintptr_t)w.all);
+    struct worker_report *own = &v->report[i];
+    own->code = error_errno(&own->err, EXIT_FAILED, "is /proc mounted, and the program still there?",
+                            "cannot start a worker from /proc/self/exe");
+    atomic_store(&own->ended, 1);
     _exit(127);
 }
 
@@ -154,7 +171,7 @@ static int tell_start(const struct supervisor *v, int64_t step, struct error *er
     struct run_status status = {
         .state = "starting", .step = step, .pid = v->pid, .time = (double)time(NULL), .exit_code = -1};
     gethostname(status.host, sizeof status.host - 1);
-    return run_status_write(&status, v->s->directory, err);
+    return run_status_write(&status, v->home.directory, err);
 }
 
 /* Killed and reaped. */
@@ -169,19 +186,26 @@ static void workers_end(struct supervisor *v)
     }
 }
 
+static int gone(const struct supervisor *v, struct error *err)
+{
+    error_set(err, EXIT_FAILED, NULL, "the run's directory is not there any more");
+    return error_at(err, v->home.directory, 0, 0);
+}
+
 /* On an error there is no worker. */
 static int start(struct supervisor *v, struct error *err)
 {
     struct run_status before;
-    int fd = -1, code = report_open(v, &fd, err);
+    int fd = -1, code = supervisor_at_home(v) ? report_open(v, &fd, err) : gone(v, err);
     if (!code) code = ranks_open(v, err);
     if (!code) {
-        if (v->resume) run_requests_forget(v->s->directory);
+        /* of an earlier process; what has come since the first attempt is for the worker */
+        if (v->resume && !v->resumed_by_us) run_requests_forget(v->home.directory);
         v->oom_before = oom_kills_here();
-        int64_t step = run_status_read(&before, v->s->directory, NULL) == 0 ? before.step : 0;
+        int64_t step = run_status_read(&before, v->home.directory, NULL) == 0 ? before.step : 0;
         pid_t own = getpid();
         for (int i = 0; i < v->count && !code; i++) {
-            v->workers[i].pid = fork();
+            v->workers[i] = (struct watched){.pid = fork()};
             if (v->workers[i].pid == 0) child(v, i, fd, own);
             if (v->workers[i].pid < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot start a worker");
         }
@@ -210,8 +234,8 @@ static void ask(struct supervisor *v, enum asked how, int by)
             log_info(
                 "saving, then stopping; Ctrl-C has mpirun kill its ranks in a second, saved or not: next "
                 "time 'meopt stop %s'",
-                v->s->directory);
-        else log_info("saving, then stopping; 'meopt stop --now %s' stops at once", v->s->directory);
+                v->home.directory);
+        else log_info("saving, then stopping; 'meopt stop --now %s' stops at once", v->home.directory);
     } else {
         workers_signal(v, SIGKILL);
         log_info("stopping at once");
@@ -262,6 +286,14 @@ static bool reap(struct supervisor *v)
     return all;
 }
 
+/* A rank has written that the run failed, while the others still end and it is to be started again. */
+static void end_correct(struct supervisor *v)
+{
+    struct run_status s;
+    if (v->strayed || run_status_read(&s, v->home.directory, NULL) != 0 || !s.ended) return;
+    end_last_word(v, v->verdict, &v->why, true);
+}
+
 /* Until the workers have ended; a number is not used again before it is reaped, so they are signalled in here
  * alone. */
 static void attend(struct supervisor *v)
@@ -272,15 +304,17 @@ static void attend(struct supervisor *v)
         struct signalfd_siginfo info;
         poll(&wait, 1, v->hub ? RANKS_TICK_MS : TICK_MS);
         while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info) obey(v, (int)info.ssi_signo);
+        bool home = supervisor_at_home(v);
         ended = reap(v);
         ranks_judge(v);
         ended = ended && !ranks_wait(v);
+        if (v->verdict && !ended && supervisor_restarts(v, v->verdict)) end_correct(v);
         live_watch(v);
         live_begin(v);
         hooks_update(v->hooks);
-        if (!ended && run_requested(v->s->directory, "stop-now")) ask(v, ASKED_NOW, SIGTERM);
+        if (!ended && home && run_requested(v->home.directory, "stop-now")) ask(v, ASKED_NOW, SIGTERM);
         if (!ended) lose_patience(v);
-        if (ended || clock_seconds() - told >= 1) {
+        if (home && (ended || clock_seconds() - told >= 1)) {
             live_tell(v);
             told = clock_seconds();
         }
@@ -289,26 +323,37 @@ static void attend(struct supervisor *v)
 
 /* ---- from the beginning to the end ---- */
 
-/* What a restart may cure: a lost rank, a worker that was killed by something else than us. */
-static bool may_try_again(const struct supervisor *v, int code)
+/* A restart may cure a lost rank, or a worker that was killed by something else than us. */
+bool supervisor_restarts(const struct supervisor *v, int code)
 {
-    return v->asked == ASKED_NOTHING && (code == EXIT_RANK_LOST || code > EXIT_SIGNAL);
+    return v->restarts > 0 && !v->stop_wanted && v->asked == ASKED_NOTHING && !v->strayed &&
+           (code == EXIT_RANK_LOST || code > EXIT_SIGNAL);
 }
 
-/* A pause that signals end; false: asked to stop. */
-static bool pause_for(struct supervisor *v, double seconds)
+/* The pause before the next attempt, which signals and requests end; false: asked to stop. */
+static bool pause_between(struct supervisor *v)
 {
-    double until = clock_seconds() + seconds;
-    while (v->asked == ASKED_NOTHING && clock_seconds() < until) {
+    struct run_status s = {0};
+    double until = clock_seconds() + v->pause_s, told = 0;
+    bool stop = false;
+    run_status_read(&s, v->home.directory, NULL);
+    while (!stop && clock_seconds() < until) {
         struct pollfd wait = {v->signals, POLLIN, 0};
         struct signalfd_siginfo info;
         poll(&wait, 1, TICK_MS);
-        while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info) obey(v, (int)info.ssi_signo);
+        while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info)
+            stop |= signals_wish((int)info.ssi_signo) == WISH_STOP;
+        bool home = supervisor_at_home(v);
         hooks_update(v->hooks);
-        if (run_requested(v->s->directory, "stop") || run_requested(v->s->directory, "stop-now"))
-            ask(v, ASKED_TO_SAVE, SIGTERM);
+        if (!home) continue;
+        stop |= run_requested(v->home.directory, "stop");
+        stop |= run_requested(v->home.directory, "stop-now");
+        if (clock_seconds() - told >= 1) {
+            live_tell_pause(v, s.step);
+            told = clock_seconds();
+        }
     }
-    return v->asked == ASKED_NOTHING;
+    return !stop;
 }
 
 /* One attempt. */
@@ -322,8 +367,9 @@ static int attempt(struct supervisor *v, struct error *err)
     if (!code) {
         attend(v);
         code = v->count > 1 || v->hub ? ranks_cause(v, err) : end_cause(v, 0, err);
-        end_last_word(v, code, err);
-        if (run_status_read(&last, v->s->directory, NULL) == 0) live_hand_on(v, last.state, true);
+        for (int i = 0; i < v->count; i++) v->stop_wanted |= atomic_load(&v->report[i].stop_wanted) != 0;
+        end_last_word(v, code, err, supervisor_restarts(v, code));
+        if (run_status_read(&last, v->home.directory, NULL) == 0) live_hand_on(v, last.state, true);
     }
     ranks_close(v);
     outlets_close(v->outlets);
@@ -373,7 +419,14 @@ static bool at_once(void) { return true; }
 int supervise(const struct supervision *s, struct error *err)
 {
     struct supervision now = *s;
-    struct supervisor v = {.s = &now, .shared = -1, .resume = s->resume, .lost = -1};
+    struct supervisor v = {
+        .s = &now,
+        .home = {.directory = xstrdup(s->directory), .metrics = -1, .events = -1, .lock = s->lock},
+        .restarts = s->restarts,
+        .pause_s = FIRST_PAUSE_SECONDS,
+        .shared = -1,
+        .resume = s->resume,
+        .lost = -1};
     struct error own = {0};
     if (!err) err = &own;
     log_hurry = at_once;
@@ -385,23 +438,27 @@ int supervise(const struct supervision *s, struct error *err)
     v.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     v.hooks = hooks_open(s->directory, s->on_event, s->on_end);
     int code = v.signals < 0 ? error_errno(err, EXIT_FAILED, NULL, "no signals") : attempt(&v, err);
-    double wait = 5;
-    for (int left = s->restarts; left > 0 && may_try_again(&v, code); left--, wait *= 2) {
+    while (supervisor_restarts(&v, code)) {
         log_warn("%s", err->what);
-        log_info("going on from the last checkpoint in %.0f s; %d more restart%s", wait, left - 1,
-                 left == 2 ? "" : "s");
-        if (!pause_for(&v, wait)) break;
+        v.restarts--;
+        log_info("going on from the last checkpoint in %.0f s; %d more restart%s", v.pause_s, v.restarts,
+                 v.restarts == 1 ? "" : "s");
+        if (!pause_between(&v)) {
+            code = end_between(&v, err);
+            break;
+        }
         if (s->elastic && v.count > 1 && v.lost >= 0 && v.lost < v.count) go_on_without(&v, &now);
         v.lost = -1;
-        v.resume = true;
+        v.resume = v.resumed_by_us = true;
+        v.pause_s *= 2;
         err->what[0] = 0;
         code = attempt(&v, err);
     }
-    char *path = path_join(s->directory, "live.json");
-    unlink(path);
-    free(path);
+    if (supervisor_at_home(&v)) file_unlink_below(v.home.directory, "live.json", 0);
     attend_hooks(&v, code, err);
     if (v.signals >= 0) close(v.signals);
+    v.home.lock = -1; /* the caller's */
+    run_close(&v.home);
     free(v.workers);
     return code;
 }

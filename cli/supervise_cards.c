@@ -101,10 +101,10 @@ void cards_note(struct supervisor *v, bool end)
            *pressure = io_pressure(v);
     if (pressure) json_object_set_new(line, "io_pressure_percent", pressure);
     char *rest = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12)),
-         *path = path_join(v->s->directory, "cards.jsonl");
+         *path = path_join(v->home.directory, "cards.jsonl");
     json_decref(line);
     struct error err = {0};
-    int fd, code = run_append(v->s->directory, "cards.jsonl", &fd, &err);
+    int fd, code = run_append(v->home.directory, "cards.jsonl", &fd, &err);
     if (!code && rest) {
         char *text =
             xasprintf("{\"time\":%lld.%03ld,%s\n", (long long)t.tv_sec, t.tv_nsec / 1000000, rest + 1);

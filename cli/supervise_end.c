@@ -1,6 +1,7 @@
 /* Why a worker ended, and the last word of a run whose worker could not say it. */
 #include "cli/supervisor.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/run/run.h"
 #include "core/run/status.h"
 
@@ -76,10 +77,10 @@ int end_cause(struct supervisor *v, int i, struct error *err)
     int64_t step = atomic_load(&report->step);
     int phase = atomic_load(&report->phase);
     const char *at = phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "starting";
-    char *saved = last_checkpoint(v->s->directory);
+    char *saved = last_checkpoint(v->home.directory);
     if (saved)
         snprintf(hint, sizeof hint, "the last checkpoint is %s; go on with: meopt train --resume %s", saved,
-                 v->s->directory);
+                 v->home.directory);
     else snprintf(hint, sizeof hint, "there is no checkpoint yet: start again");
     free(saved);
     if (WIFSIGNALED(status)) {
@@ -113,10 +114,24 @@ int end_cause(struct supervisor *v, int i, struct error *err)
                      "the worker ended with status %d at step %lld, while %s", code, (long long)step, at);
 }
 
-void end_last_word(struct supervisor *v, int code, const struct error *err)
+/* A line of events.jsonl, as far as it can be written. */
+static void add_event(const struct supervisor *v, const struct run_status *s)
+{
+    struct run run = {.directory = v->home.directory};
+    struct error ignored;
+    if (run_append(v->home.directory, "events.jsonl", &run.events, &ignored)) return;
+    run_event(&run, s->state,
+              json_pack("{s:I, s:i, s:s}", "step", (json_int_t)s->step, "exit_code", s->exit_code, "message",
+                        s->message),
+              &ignored);
+    close(run.events);
+}
+
+void end_last_word(struct supervisor *v, int code, const struct error *err, bool again)
 {
     struct run_status s;
-    if (run_status_read(&s, v->s->directory, NULL) != 0) return;
+    struct error ignored;
+    if (!supervisor_at_home(v) || run_status_read(&s, v->home.directory, NULL) != 0) return;
     bool said = s.ended;
     if (code && err->what[0]) {
         snprintf(s.message, sizeof s.message, "%.400s", err->what);
@@ -129,15 +144,32 @@ void end_last_word(struct supervisor *v, int code, const struct error *err)
         s.exit_code = code;
         s.time = (double)time(NULL);
     }
-    if (said && (code == 0 || s.exit_code == 0)) return;
+    if (said && !again && (code == 0 || s.exit_code == 0)) return;
+    if (!said) add_event(v, &s);
+    if (again) {
+        snprintf(s.state, sizeof s.state, "starting");
+        snprintf(s.hint, sizeof s.hint, "starting again in %.0f s at most; 'meopt stop' ends it", v->pause_s);
+        s.exit_code = -1;
+        s.ended = false;
+        s.pid = (int)getpid();
+        s.time = (double)time(NULL);
+    }
+    run_status_write(&s, v->home.directory, &ignored);
+}
+
+int end_between(struct supervisor *v, struct error *err)
+{
+    struct run_status s;
     struct error ignored;
-    run_status_write(&s, v->s->directory, &ignored);
-    if (said) return;
-    struct run run = {.directory = (char *)(uintptr_t)v->s->directory};
-    if (run_append(v->s->directory, "events.jsonl", &run.events, &ignored)) return;
-    run_event(
-        &run, s.state,
-        json_pack("{s:I, s:i, s:s}", "step", (json_int_t)s.step, "exit_code", code, "message", s.message),
-        &ignored);
-    close(run.events);
+    *err = (struct error){0};
+    if (!supervisor_at_home(v) || run_status_read(&s, v->home.directory, NULL) != 0) return EXIT_STOPPED;
+    snprintf(s.state, sizeof s.state, "stopped");
+    snprintf(s.message, sizeof s.message, "stopped before it was started again");
+    snprintf(s.hint, sizeof s.hint, "go on with: meopt train --resume %.200s", v->home.directory);
+    s.exit_code = EXIT_STOPPED;
+    s.time = (double)time(NULL);
+    run_status_write(&s, v->home.directory, &ignored);
+    add_event(v, &s);
+    log_info("%s; %s", s.message, s.hint);
+    return EXIT_STOPPED;
 }

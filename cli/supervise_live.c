@@ -51,7 +51,7 @@ void live_begin(struct supervisor *v)
     }
     if (code) log_warn("no card telemetry: %s", err.what);
     if ((v->s->tensorboard || v->s->metrics_file) &&
-        outlets_open(&v->outlets, v->s->directory, v->report->from, v->s->tensorboard, v->s->metrics_file,
+        outlets_open(&v->outlets, v->home.directory, v->report->from, v->s->tensorboard, v->s->metrics_file,
                      &err) != 0)
         log_warn("%s", err.what);
 }
@@ -60,6 +60,27 @@ void live_hand_on(struct supervisor *v, const char *state, bool end)
 {
     if (v->outlets)
         outlets_update(v->outlets, state, atomic_load(&v->report->total), v->monitor ? &v->seen : NULL, end);
+}
+
+static void put_live(const struct supervisor *v, json_t *object)
+{
+    char *text = json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
+    struct error ignored;
+    if (text) file_replace_below(v->home.directory, "live.json", text, strlen(text), &ignored);
+    free(text);
+    json_decref(object);
+}
+
+static json_t *live_json(int pid, const char *state, const char *phase, double silent, int64_t step)
+{
+    return json_pack("{s:f, s:i, s:{s:i, s:s, s:s, s:f, s:I}}", "time", (double)time(NULL), "supervisor_pid",
+                     (int)getpid(), "worker", "pid", pid, "state", state, "phase", phase, "silent_s", silent,
+                     "step", (json_int_t)step);
+}
+
+void live_tell_pause(struct supervisor *v, int64_t step)
+{
+    put_live(v, live_json((int)getpid(), "restarting", "", 0, step));
 }
 
 static void write_live(struct supervisor *v)
@@ -72,19 +93,14 @@ static void write_live(struct supervisor *v)
     bool stopped = false;
     for (int i = 0; i < v->count; i++) stopped |= v->workers[i].stopped && worker_lives(v, i);
     const char *state = stopped ? "stopped by a signal" : silent > limit ? "hung" : "running";
-    json_t *object = json_pack("{s:f, s:i, s:{s:i, s:s, s:s, s:f, s:I}}", "time", (double)time(NULL),
-                               "supervisor_pid", (int)getpid(), "worker", "pid", (int)v->pid, "state", state,
-                               "phase", phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "",
-                               "silent_s", silent, "step", (json_int_t)atomic_load(&v->report->step));
+    json_t *object =
+        live_json((int)v->pid, state, phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "",
+                  silent, atomic_load(&v->report->step));
     json_object_set_new(object, "cards", cards_json(v, true));
     json_t *ranks = ranks_json(v), *pressure = io_pressure(v);
     if (pressure) json_object_set_new(object, "io_pressure_percent", pressure);
     if (ranks) json_object_set_new(object, "ranks", ranks);
-    char *text = json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
-    struct error ignored;
-    if (text) file_replace_below(v->s->directory, "live.json", text, strlen(text), &ignored);
-    free(text);
-    json_decref(object);
+    put_live(v, object);
 }
 
 void live_watch(struct supervisor *v)

@@ -36,7 +36,7 @@ int ranks_open(struct supervisor *v, struct error *err)
                             .phase_count = PHASE_COUNT};
     snprintf(o.expected.version, sizeof o.expected.version, "%s", meta_version());
     int code = r->launched ? 0 : dist_local_create(r->size, &v->shared, err);
-    char *directory = code ? NULL : realpath(v->s->directory, NULL);
+    char *directory = code ? NULL : realpath(v->home.directory, NULL);
     if (!code) code = hub_server_start(&v->hub, &o, r->one_host, r->file, directory, v->resume, err);
     free(directory);
     if (code) ranks_close(v);
@@ -78,7 +78,8 @@ void ranks_judge(struct supervisor *v)
         }
         if (!v->verdict) return;
         v->verdict_at = clock_seconds();
-        if (v->s->ranks.launched) end_last_word(v, v->verdict, &v->why); /* who knows for how long we live */
+        if (v->s->ranks.launched)
+            end_last_word(v, v->verdict, &v->why, false); /* who knows for how long we live */
     }
     double since = clock_seconds() - v->verdict_at;
     if (v->verdict == EXIT_RANK_LOST && v->lost >= 0 && v->lost < v->count && worker_lives(v, v->lost))

@@ -9,6 +9,7 @@
 #include "cli/worker.h"
 #include "core/dist/serve.h"
 #include "core/monitor/monitor.h"
+#include "core/run/run.h"
 #include "core/train/signals.h"
 
 #include <jansson.h>
@@ -28,8 +29,13 @@ struct watched {
 
 struct supervisor {
     const struct supervision *s;
-    struct worker_report *report; /* (count), the first is rank 0's */
-    struct watched *workers;      /* (count) */
+    struct run home;                 /* directory and lock alone: the run's, wherever it has been moved to */
+    bool strayed;                    /* it is not there any more: nothing is written */
+    int restarts;                    /* that are left */
+    double pause_s;                  /* before the next one */
+    bool resumed_by_us, stop_wanted; /* an attempt after the first; a worker has heard a request to stop */
+    struct worker_report *report;    /* (count), the first is rank 0's */
+    struct watched *workers;         /* (count) */
     int count, signals;
     pid_t pid;                    /* of rank 0's, also when it has ended */
     struct hub_server *hub;       /* of several ranks, else NULL */
@@ -57,6 +63,11 @@ struct supervisor {
 /* ---- supervise.c ---- */
 
 bool worker_lives(const struct supervisor *v, int i);
+/* Whether the run's directory is there, and at which path: it may be moved while it trains, and another run
+ * may take its old path, into which nothing is written. */
+bool supervisor_at_home(struct supervisor *v);
+/* Whether an attempt that ended like this is followed by another. */
+bool supervisor_restarts(const struct supervisor *v, int code);
 /* To all of ours that live. */
 void workers_signal(const struct supervisor *v, int number);
 
@@ -91,6 +102,8 @@ void live_watch(struct supervisor *v);
 void live_begin(struct supervisor *v);
 /* live.json and the outlets. */
 void live_tell(struct supervisor *v);
+/* live.json between two attempts. */
+void live_tell_pause(struct supervisor *v, int64_t step);
 /* To the outlets alone. */
 void live_hand_on(struct supervisor *v, const char *state, bool end);
 
@@ -113,7 +126,10 @@ int64_t oom_kills_here(void);
 
 /* Why worker i ended, from its status of wait() and its report. */
 int end_cause(struct supervisor *v, int i, struct error *err);
-/* state.json and events.jsonl, where the worker could not do it. */
-void end_last_word(struct supervisor *v, int code, const struct error *err);
+/* state.json and events.jsonl, where the worker could not do it. again: the run is started again soon, so it
+ * has not ended. */
+void end_last_word(struct supervisor *v, int code, const struct error *err, bool again);
+/* The same of a run that was asked to stop between two attempts: EXIT_STOPPED. */
+int end_between(struct supervisor *v, struct error *err);
 
 #endif

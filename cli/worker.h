@@ -16,6 +16,7 @@ struct worker_report {
     _Atomic int64_t saving_bytes; /* of one checkpoint; 0: not known yet */
     int64_t from;                 /* the step that it begins behind; set before total, like pci */
     char pci[16];                 /* of the card it trains on; "" for the processor */
+    _Atomic int stop_wanted;      /* it was asked to save and stop */
     _Atomic int ended;            /* code and err are valid */
     int code;
     struct error err;

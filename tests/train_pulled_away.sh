@@ -61,6 +61,26 @@ grep -q -- '--resume .*/elsewhere' err || fail "moved: the next step names anoth
 [ ! -e moved/ckpt ] || fail "moved: half a run under its old name"
 resumes elsewhere
 
+# another run takes its old place: nothing is written there, and requests at the new place are heard
+name=follow
+begin follow
+mv follow followed
+cp -a followed decoy # as a new run of that name would be, for who looks only at the path
+rm -f decoy/live.json
+sums_of() { (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort); }
+sums_of decoy >decoy.before
+mv decoy follow
+sleep 2
+[ -e followed/live.json ] || fail "live.json does not follow"
+"$MEOPT" stop followed 2>said || fail "stop: $(cat said)"
+ends 10
+sums_of follow >decoy.after
+cmp -s decoy.before decoy.after || fail "something was written into the run at its old path: $(diff decoy.before decoy.after)"
+grep -q '"state": "stopped"' followed/state.json || fail "followed: its state"
+[ ! -e followed/live.json ] || fail "followed: live.json is left"
+rm -rf follow
+resumes followed
+
 name=removed
 ulimit -S -c "$(ulimit -H -c)"
 begin removed

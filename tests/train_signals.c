@@ -121,8 +121,9 @@ static void a_request_asks_as_a_signal_does(void **state)
     struct error err = {0};
     char directory[] = "/tmp/meopt-signals-XXXXXX";
     assert_non_null(mkdtemp(directory));
+    struct run run = {.directory = directory, .lock = -1};
     assert_int_equal(run_request(directory, "checkpoint", &err), 0);
-    signals_catch(directory); /* one that was made before the start counts */
+    signals_catch(&run); /* one that was made before the start counts */
     assert_int_equal(asked(), SAVE);
     assert_false(run_requested(directory, "checkpoint")); /* taken away */
     signals_obeyed(WISH_SAVE);
@@ -132,8 +133,9 @@ static void a_request_asks_as_a_signal_does(void **state)
     assert_int_equal(run_request(directory, "stop", &err), 0);
     usleep(200000); /* it is not looked for at every moment */
     assert_int_equal(asked(), STOP);
-    signals_catch(directory); /* a new start: nothing is asked */
+    signals_catch(&run); /* a new start: nothing is asked */
     assert_int_equal(asked(), 0);
+    signals_catch(NULL);
     assert_int_equal(file_remove_tree(directory, &err), 0);
 }
 

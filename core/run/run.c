@@ -113,6 +113,8 @@ static bool is_locked_at(const struct run *run, const char *directory)
     return same;
 }
 
+bool run_is_here(const struct run *run) { return run->lock >= 0 && is_locked_at(run, run->directory); }
+
 int run_follow(struct run *run, struct error *err)
 {
     char link[64], now[4096];
@@ -352,7 +354,12 @@ int run_state(struct run *run, const char *state, int64_t step, int64_t total, i
     snprintf(s.state, sizeof s.state, "%s", state);
     if (exit_code < 0) snprintf(s.message, sizeof s.message, "%s", run->notice);
     gethostname(s.host, sizeof s.host - 1);
-    return run_status_write(&s, run->directory, err);
+    int code = run_follow(run, err); /* another run may have its old path by now */
+    if (!code && run->lock >= 0 && !run_is_here(run)) {
+        code = error_set(err, EXIT_FAILED, NULL, "the run's directory is not there any more");
+        error_at(err, run->directory, 0, 0);
+    }
+    return code ? code : run_status_write(&s, run->directory, err);
 }
 
 /* Our own lines, looked at without a JSON library: there is no memory that could be out. */

@@ -44,6 +44,8 @@ int run_open_held(struct run *run, const char *directory, int lock, struct error
 /* Where the run is now: its directory may have been moved meanwhile, which is told, and then run->directory
  * is another (the first one stays valid until the run is closed). An error: it was removed. */
 int run_follow(struct run *run, struct error *err);
+/* Whether the run is at run->directory: its lock, which this process has, is the one that lies there. */
+bool run_is_here(const struct run *run);
 /* Close all but the lock, which is the caller's now: the run stays held until the descriptor, and every copy
  * that a child has of it, is closed. */
 int run_release(struct run *run);

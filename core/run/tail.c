@@ -25,6 +25,12 @@ void tail_free(struct tail *t)
     *t = (struct tail){.fd = -1};
 }
 
+void tail_moved(struct tail *t, const char *directory)
+{
+    free(t->directory);
+    t->directory = xstrdup(directory);
+}
+
 void tail_seek(struct tail *t, int64_t at, bool inside)
 {
     t->at = at;

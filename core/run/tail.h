@@ -30,6 +30,9 @@ struct tail {
 void tail_init(struct tail *t, const char *directory, const char *name);
 void tail_free(struct tail *t);
 
+/* The directory has another path now; what is open stays. */
+void tail_moved(struct tail *t, const char *directory);
+
 /* The file's size now, -1 when there is none (or no regular one). *anew (may be NULL): it is shorter than
  * what was read of it, and will be read from its beginning. */
 int64_t tail_look(struct tail *t, bool *anew);

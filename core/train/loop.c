@@ -557,7 +557,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
                        .ranks = ranks ? ranks->size : 1};
     struct run_status before;
     json_t *identity = identity_config(c), *changed = NULL;
-    signals_catch(run->directory);
+    signals_catch(run);
     phase(listener, PHASE_LOAD);
     int code = how.resume ? identity_check(run, c, w.ranks, how.force, leads(&w), &changed, err) : 0;
     if (!code) code = load(&w, c, &how, ranks, &device, &changed, err);

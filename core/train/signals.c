@@ -34,7 +34,7 @@ enum { HASTE_SECONDS = 1 };
 
 static volatile sig_atomic_t signal_asked[WISH_COUNT];
 static struct signal_interrupts signal_interrupts;
-static const char *signal_directory;
+static struct run *signal_run;
 static double signal_looked;
 
 bool signals_haste(struct signal_interrupts *interrupts, double now)
@@ -51,13 +51,13 @@ static void on_signal(int number)
     signal_asked[signals_wish(number)] = 1;
 }
 
-void signals_catch(const char *directory)
+void signals_catch(struct run *run)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigset_t ours;
     sigemptyset(&ours);
     signal_interrupts = (struct signal_interrupts){0};
-    signal_directory = directory;
+    signal_run = run;
     signal_looked = 0;
     for (int i = 0; i < WISH_COUNT; i++) signal_asked[i] = 0;
     for (int i = 0; i < SIGNAL_ROWS; i++) {
@@ -77,13 +77,16 @@ enum signal_wish signals_wish(int number)
 static void look_for_requests(void)
 {
     double now = clock_seconds();
-    if (!signal_directory || (signal_looked > 0 && now - signal_looked < LOOK_SECONDS)) return;
+    if (!signal_run || (signal_looked > 0 && now - signal_looked < LOOK_SECONDS)) return;
     signal_looked = now;
+    if (signal_run->lock >= 0 && (run_follow(signal_run, NULL) != 0 || !run_is_here(signal_run))) return;
     for (int i = 0; i < WISH_COUNT; i++)
-        if (signal_requests[i] && run_requested(signal_directory, signal_requests[i])) signal_asked[i] = 1;
+        if (signal_requests[i] && run_requested(signal_run->directory, signal_requests[i]))
+            signal_asked[i] = 1;
 }
 
 void signals_obeyed(enum signal_wish wish) { signal_asked[wish] = 0; }
+bool signals_asked(enum signal_wish wish) { return signal_asked[wish]; }
 
 enum signal_act signals_act(enum train_phase phase)
 {
