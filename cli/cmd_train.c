@@ -9,6 +9,7 @@
 #include "cli/train_ranks.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/run/checkpoint.h"
 #include "core/run/run.h"
 #include "core/train/experiment.h"
 #include "core/train/preprocess.h"
@@ -60,12 +61,14 @@ static const char *runs_of(const struct arguments *args, const struct config *co
 static int load_asked(struct config *config, const struct arguments *args, const struct train_ranks *ranks,
                       const struct train_overrides *o, struct error *err)
 {
-    char steps[32];
-    int code = config_load(config, args->operands[0], o->all, o->count, err);
+    char text[32];
+    int64_t steps;
+    int code = train_steps_asked(args, -1, &steps, err);
+    if (!code) code = config_load(config, args->operands[0], o->all, o->count, err);
     if (code) return code;
-    if (argument_int(args, "steps", 0) > 0) {
-        snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
-        code = config_assign(config, "train.steps", steps, err);
+    if (steps) {
+        snprintf(text, sizeof text, "%lld", (long long)steps);
+        code = config_assign(config, "train.steps", text, err);
     }
     if (!code) code = train_ranks_assign(ranks, args, config, err);
     if (code) config_free(config);
@@ -297,23 +300,57 @@ static int resume_run(const struct arguments *args, struct train_ranks *ranks, c
                       char **directory, int *lock, struct error *err)
 {
     struct config config;
-    int64_t at = argument_int(args, "at", -1);
-    char *branch = NULL;
-    int code = at < 0 ? 0
-                      : train_branch(*directory, at, argument_text(args, "run-dir", NULL),
-                                     argument_text(args, "name", NULL), &branch, lock, err);
+    int64_t at = argument_int(args, "at", -1), from, steps;
+    const char *parent = argument_text(args, "run-dir", NULL);
+    /* where ranks that follow look for this one: they know the run, and not what a branch will be called */
+    char *branch = NULL, *meeting = at < 0 ? xstrdup(*directory) : train_branch_parent(*directory, parent);
+    int code = train_resumed_step(args, *directory, &from, err);
+    if (!code) code = train_steps_asked(args, from, &steps, err); /* before a branch is made */
+    if (!code && at >= 0)
+        code = train_branch(*directory, at, parent, argument_text(args, "name", NULL), &branch, lock, err);
     if (branch) {
         close(*lock);
         *lock = -1;
         free(*directory);
         *directory = branch;
     }
-    if (!code) code = train_reopen(*directory, &config, lock, err);
-    if (code) return code;
-    code = train_change_run(args, *directory, force, &config, err);
-    if (!code) code = train_ranks_plan(ranks, args, &config, *directory, err);
-    config_free(&config);
+    if (!code && (code = train_reopen(*directory, &config, lock, err)) == 0) {
+        code = train_change_run(args, *directory, force, &config, err);
+        if (!code) code = train_ranks_plan(ranks, args, &config, meeting, err);
+        config_free(&config);
+    }
+    free(meeting);
     return code;
+}
+
+/* Not stopped, killed or lost: the run cannot be trained as it was asked for. */
+static bool is_refusal(int code)
+{
+    return code > 0 && code < EXIT_SIGNAL && code != EXIT_STOPPED && code != EXIT_RANK_LOST;
+}
+
+/* A new run that was refused before its first step, for want of a card for example, leaves nothing: no
+ * metrics, checkpoints, outputs of the teacher or words of hooks are lost with it. */
+static void forget_refused(const char *directory)
+{
+    static const char *const kept[] = {"teacher.rows", "hooks.log"};
+    struct run run;
+    struct run_status s;
+    struct stat st;
+    int64_t *steps = NULL;
+    int count = 1;
+    for (int i = 0; run_open(&run, directory, NULL); i++) { /* its supervisor may be about to end */
+        if (i == 20) return;
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+    bool empty = run_status_read(&s, directory, NULL) == 0 && strcmp(s.state, "failed") == 0 &&
+                 fstat(run.metrics, &st) == 0 && st.st_size == 0 &&
+                 checkpoint_steps(directory, &steps, &count, NULL) == 0 && count == 0;
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) empty &= file_absent_below(directory, kept[i]);
+    if (empty && file_remove_tree(directory, NULL) == 0)
+        log_info("%s made no step and is removed", directory);
+    free(steps);
+    run_close(&run);
 }
 
 static int train_run(const struct arguments *args, struct error *err)
@@ -337,8 +374,10 @@ static int train_run(const struct arguments *args, struct error *err)
     } else if (!code) {
         code = begin(args, &ranks, &directory, &goes_on, &lock, err);
     }
-    if (!code) code = train_in(args, &ranks, directory, lock, goes_on, force, baselines, err);
-    else if (lock >= 0) close(lock);
+    if (!code) {
+        code = train_in(args, &ranks, directory, lock, goes_on, force, baselines, err);
+        if (!goes_on && is_refusal(code)) forget_refused(directory);
+    } else if (lock >= 0) close(lock);
     train_ranks_free(&ranks);
     dash_baselines_free(baselines);
     free(force);
@@ -349,8 +388,8 @@ static int train_run(const struct arguments *args, struct error *err)
 static const struct option options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"name", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "name of the run (default CONFIG-UTCTIME)"},
-    {"steps", 0, OPTION_INT, "N", NULL, 1, 1e12,
-     "train N steps in all (train.steps); with --resume: from now on"},
+    {"steps", 0, OPTION_TEXT, "N", NULL, 0, 0,
+     "train N steps in all (train.steps), or +N more with --resume; a resumed run keeps it"},
     {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N (exit 10)"},
     {"resume", 0, OPTION_TEXT, "RUN", NULL, 0, 0,
      "go on with this run directory from its newest whole checkpoint"},

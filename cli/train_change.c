@@ -93,6 +93,41 @@ int train_reopen(const char *directory, struct config *config, int *lock, struct
     return config_load_below(config, directory, NULL, 0, err);
 }
 
+/* ---- how many steps ---- */
+
+int train_resumed_step(const struct arguments *args, const char *directory, int64_t *step, struct error *err)
+{
+    int64_t at = argument_int(args, "at", -1);
+    int code = checkpoint_before(directory, at < 0 ? INT64_MAX : at, step, err);
+    if (*step < 0) *step = 0;
+    return code;
+}
+
+int train_steps_asked(const struct arguments *args, int64_t from, int64_t *steps, struct error *err)
+{
+    static const char key[] = "train.steps=";
+    static const int64_t most = 1000000000000;
+    const char *text = argument_text(args, "steps", NULL), *digits = text && *text == '+' ? text + 1 : text;
+    char *end = NULL;
+    long long n = digits && *digits >= '0' && *digits <= '9' ? strtoll(digits, &end, 10) : 0;
+    *steps = 0;
+    if (text && (!end || *end || n < 1 || n > most))
+        return error_set(err, EXIT_USAGE, "as in --steps 2000, or --steps +500 of a resumed run",
+                         "--steps takes 1 to 1e12, found '%.60s'", text);
+    if (text && digits > text && from < 0)
+        return error_set(err, EXIT_USAGE, "leave the + out", "--steps +N requires --resume");
+    if (text) *steps = digits > text ? from + n : n;
+    for (int i = 0; i < args->operand_count && !text && from >= 0; i++)
+        if (strncmp(args->operands[i], key, sizeof key - 1) == 0)
+            *steps = strtoll(args->operands[i] + sizeof key - 1, NULL, 10);
+    if (*steps <= 0 || *steps >= from) return 0;
+    char hint[160];
+    snprintf(hint, sizeof hint, "--steps +%lld adds that many; --at %lld --steps %lld begins a branch there",
+             (long long)*steps, (long long)*steps, (long long)*steps);
+    return error_set(err, EXIT_USAGE, hint, "--steps %lld is less than the %lld steps that the run has made",
+                     (long long)*steps, (long long)from);
+}
+
 /* ---- a run with other keys ---- */
 
 enum { OPTION_EDITS = 3 };
@@ -148,6 +183,7 @@ int train_change_run(const struct arguments *args, const char *directory, const 
     struct edit *edits = xcalloc((size_t)args->operand_count + OPTION_EDITS, sizeof *edits);
     char steps[32], *path = path_join(directory, "config.yaml"), **keys = NULL, **values = NULL;
     int count = 0, code = 0;
+    int64_t from = 0, asked = 0;
     const char *cards = argument_text(args, "cards", NULL);
     keys = xcalloc((size_t)args->operand_count + 1, sizeof *keys);
     values = xcalloc((size_t)args->operand_count + 1, sizeof *values);
@@ -165,8 +201,10 @@ int train_change_run(const struct arguments *args, const char *directory, const 
         values[i] = value_typed(config_key_index(keys[i]), equals + 1);
         edits[count++] = (struct edit){keys[i], values[i]};
     }
-    if (argument_int(args, "steps", 0) > 0) {
-        snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
+    if (!code) code = train_resumed_step(args, directory, &from, err);
+    if (!code) code = train_steps_asked(args, from, &asked, err);
+    if (!code && argument_text(args, "steps", NULL)) {
+        snprintf(steps, sizeof steps, "%lld", (long long)asked);
         edits[count++] = (struct edit){"train.steps", steps};
     }
     if (cards) edits[count++] = (struct edit){"device.cards", cards};
@@ -309,14 +347,20 @@ static char *plain_path(const char *directory)
     return real;
 }
 
+char *train_branch_parent(const char *directory, const char *parent)
+{
+    char *whole = plain_path(directory), *within = parent ? xstrdup(parent) : path_dirname(whole);
+    free(whole);
+    return within;
+}
+
 int train_branch(const char *directory, int64_t step, const char *parent, const char *name, char **branch,
                  int *lock, struct error *err)
 {
     struct config config;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
     int64_t from = -1;
-    char *whole = plain_path(directory), *within = parent ? xstrdup(parent) : path_dirname(whole),
-         *own = NULL;
+    char *whole = plain_path(directory), *within = train_branch_parent(directory, parent), *own = NULL;
     int code = checkpoint_before(directory, step, &from, err);
     if (!code && from < 0) {
         code = error_set(err, EXIT_FAILED, "its ckpt/ has those that are there",

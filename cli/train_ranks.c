@@ -4,7 +4,10 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/driver.h"
+#include "core/dist/rendezvous.h"
+#include "core/run/run.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,6 +137,22 @@ static int spawned_cards(struct train_ranks *r, const struct config *config, str
     return 0;
 }
 
+/* The files by which ranks find each other, of runs that nobody trains any more: whoever wrote one was
+ * killed.
+ */
+static void forget_places(const char *directory)
+{
+    DIR *dir = opendir(directory);
+    for (const struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
+        if (strncmp(entry->d_name, ".ranks-", 7) != 0) continue;
+        struct place place;
+        char *path = path_join(directory, entry->d_name);
+        if (place_read(&place, path, NULL) == 0 && place.run[0] && !run_held(place.run)) unlink(path);
+        free(path);
+    }
+    if (dir) closedir(dir);
+}
+
 int train_ranks_plan(struct train_ranks *r, const struct arguments *args, const struct config *config,
                      const char *directory, struct error *err)
 {
@@ -150,6 +169,7 @@ int train_ranks_plan(struct train_ranks *r, const struct arguments *args, const 
     r->cards = xcalloc((size_t)r->how.size, sizeof *r->cards);
     r->how.cards = (const char **)r->cards;
     if (launched) {
+        if (r->launch.rank == 0) forget_places(directory);
         r->file = xasprintf("%s/.ranks-%s", directory, r->launch.job);
         r->how.file = r->file;
         return launched_card(r, config, &r->cards[0], err);
@@ -191,13 +211,21 @@ static int read_own(struct train_ranks *r, const struct arguments *args, const c
     }
     if (code) return code;
     code = train_ranks_assign(r, args, &config, err);
-    if (!code && argument_int(args, "steps", 0) > 0) {
-        char steps[32];
-        snprintf(steps, sizeof steps, "%lld", (long long)argument_int(args, "steps", 0));
-        code = config_assign(&config, "train.steps", steps, err);
+    int64_t from = -1, steps = 0;
+    if (!code && resume) code = train_resumed_step(args, resume, &from, err);
+    if (!code) code = train_steps_asked(args, from, &steps, err);
+    if (!code && steps) {
+        char text[32];
+        snprintf(text, sizeof text, "%lld", (long long)steps);
+        code = config_assign(&config, "train.steps", text, err);
     }
+    bool branch = resume && argument_int(args, "at", -1) >= 0;
     const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
-    if (!code) code = train_ranks_plan(r, args, &config, resume ? resume : parent, err);
+    char *meeting = branch   ? train_branch_parent(resume, argument_text(args, "run-dir", NULL))
+                    : resume ? xstrdup(resume)
+                             : xstrdup(parent);
+    if (!code) code = train_ranks_plan(r, args, &config, meeting, err);
+    free(meeting);
     config_free(&config);
     return code;
 }

@@ -47,6 +47,22 @@ if [ "$mpi" ]; then
     train 10 by 20 --stop-after 10
     $start "$MEOPT" train --resume runs/by >log 2>&1 || fail "mpirun goes on with a run"
     equal by 20
+    # a branch: who follows knows the run, and not what the branch is called
+    $start "$MEOPT" train --resume runs/by --at 20 --name bough --steps +2 >log 2>&1 || fail "mpirun goes on from a checkpoint, as a branch"
+    [ "$(wc -l <runs/bough/metrics.jsonl)" = 22 ] || fail "a branch by mpirun: $(wc -l <runs/bough/metrics.jsonl) lines"
+    # what a killed rank 0 leaves for ranks to find it by is removed by the next, and a living run's is not
+    key=$(printf '%064d' 0)
+    for run in "$work/runs/gone" "$work/runs/by"; do
+        printf '127.0.0.1 9 %s\n%s\nbegin\n' "$key" "$run" >"runs/.ranks-$(basename "$run")"
+        chmod 600 "runs/.ranks-$(basename "$run")"
+    done
+    exec 8>>runs/by/.lock
+    flock 8
+    train 0 again 20
+    [ ! -e runs/.ranks-gone ] || fail "the file of a killed run is left"
+    [ -e runs/.ranks-by ] || fail "the file of a run that lives was removed"
+    exec 8>&-
+    rm -f runs/.ranks-by
     start=
     # A rank with another directory, mask, locale and place for temporary files than the first.
     mkdir here

@@ -50,6 +50,29 @@ for name in two one-step-4; do
     cmp "$all/straight/ckpt/step-00000006/model.safetensors" "$all/$name/ckpt/step-00000006/model.safetensors" || fail "$name: other bits"
 done
 
+# fewer steps than have been made: refused with both numbers before anything is written, also of a branch; and so many more
+cp "$run/config.yaml" before.yaml
+for words in '--steps 5' 'train.steps=5'; do
+    # shellcheck disable=SC2086
+    train 2 --resume "$run" $words
+    grep -q '5 is less than the 12 steps' log || fail "$words: both numbers are not named"
+    cmp -s before.yaml "$run/config.yaml" || fail "$words: written into the run"
+done
+train 2 --resume "$run" --at 4 --steps 3 --name fewer
+[ ! -e "$all/fewer" ] || fail "a branch of fewer steps than it begins with"
+train 0 --resume "$run" --at 4 --steps 4 --name same
+train 0 --resume "$all/same" --steps +3
+[ "$(wc -l <"$all/same/metrics.jsonl")" = 7 ] || fail "--steps +3: $(wc -l <"$all/same/metrics.jsonl") lines"
+grep -q '^  steps: 7$' "$all/same/config.yaml" || fail "--steps +3 is not in the run"
+for words in '--steps +3' '--steps 0' '--steps 1e3' '--steps -1'; do
+    # shellcheck disable=SC2086
+    train 2 $base $words --run-dir "$all" --name none
+done
+
+# refused before its first step: nothing is left of it
+train 6 $base device.type=hip --run-dir "$all" --name none
+[ ! -e "$all/none" ] || fail "a run without a card is left"
+
 # another's weights
 train 10 configs/quickstart_dinov2.yaml --from "$run" --stop-after 2 --run-dir "$all" --name child
 grep -q 'student begins *with the weights of one at step 12' log || fail "not told in the header"
