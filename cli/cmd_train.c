@@ -323,11 +323,8 @@ static int resume_run(const struct arguments *args, struct train_ranks *ranks, c
     return code;
 }
 
-/* Not stopped, killed or lost: the run cannot be trained as it was asked for. */
-static bool is_refusal(int code)
-{
-    return code > 0 && code < EXIT_SIGNAL && code != EXIT_STOPPED && code != EXIT_RANK_LOST;
-}
+/* Nothing that more memory, or another key, would let go on: for those advice begins with --resume. */
+static bool is_refusal(int code) { return code == EXIT_NO_CARD || code == EXIT_CONFIG; }
 
 /* A new run that was refused before its first step, for want of a card for example, leaves nothing: no
  * metrics, checkpoints, outputs of the teacher or words of hooks are lost with it. */
